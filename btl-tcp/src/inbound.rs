@@ -54,6 +54,12 @@ pub(crate) struct Inbound {
     large: HeapPool,
 }
 
+impl std::fmt::Debug for Inbound {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Inbound with {} bytes that wait", self.end - self.start)
+    }
+}
+
 /// What became of the next message.
 enum Step {
     Delivered,

@@ -2,7 +2,7 @@
 //!
 //! - [`Tcp`] is the transport, [`TcpConfig`] what can be chosen about it. Each process listens at its addresses
 //!   ([`Place`], IPv4 and IPv6), and its [`address`](gapless_btl::Btl::address) lists them (`card`).
-//! - A pair of processes has one connection, made when one of them first needs it (`call`, `meeting`).
+//! - A pair of processes has one connection, made when one of them first needs it (`call`, `attempt`, `meeting`).
 //! - Before anybody believes a byte, caller and listener prove to each other that they know the job's [`Secret`]
 //!   (`proof`). Whoever does not costs a bounded number of descriptors and bytes for a bounded time, and a line in the
 //!   log now and then (`strangers`).
@@ -61,11 +61,12 @@
 //! - Silence is noticed in time if the peer's connection comes from one of its places, which is so unless addresses
 //!   are translated on the way or routes are asymmetric. Else a host that vanishes while it has data to acknowledge is
 //!   noticed when the system gives up (`net.ipv4.tcp_retries2`, about 15 minutes).
-//! - Whoever accepts a call and says nothing is waited for, as a peer is that does not poll: its other addresses are not
-//!   tried meanwhile.
+//! - Whoever accepts a call and says nothing is waited for, as a peer is that does not poll. Its other addresses are
+//!   tried meanwhile, which takes a descriptor each.
 //! - A process must not `fork` without `exec` while a [`Tcp`] lives: the child would hold its connections open.
-#![forbid(unsafe_code)]
+#![deny(unsafe_code)]
 
+mod attempt;
 mod call;
 mod card;
 mod config;
@@ -76,6 +77,8 @@ mod meeting;
 mod outbound;
 mod poll;
 mod proof;
+#[allow(unsafe_code, reason = "getsockopt")]
+mod sign;
 mod silence;
 mod socket;
 mod strangers;

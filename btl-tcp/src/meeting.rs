@@ -6,10 +6,12 @@
 //! - The larger drops its own call as soon as the other's is proved, and welcomes it.
 //! - The smaller keeps the other's call, once it is proved, as a spare. When its own has been welcomed, it hangs up on
 //!   the spare; if its own fails (a firewall that lets calls pass one way), it welcomes the spare.
+//! - If a call fails while the other's has come and is not proved yet, the failure waits for that, for one patience.
 //!
 //! Only the listener's welcome makes a connection the link, and a process welcomes no second one.
 
-use crate::call::{Call, Caller, Course};
+use crate::attempt::Caller;
+use crate::call::{Call, Course};
 use crate::card::Card;
 use crate::link::{Link, State, Up};
 use crate::proof::{ANSWER_BYTES, PROOF_BYTES, Purpose, Talk};
@@ -92,11 +94,33 @@ impl Tcp {
         match call.go_on(&caller) {
             Course::Going => {}
             Course::Made(socket) => self.take_up(id, socket, false),
-            Course::Failed(error) => match link.spare.take() {
+            Course::Failed(error, since) => match link.spare.take() {
                 Some(spare) => self.take_up(id, spare, true),
+                None if since < patience && self.may_be_calling(id) => {}
                 None => self.lose(id, error),
             },
         }
+    }
+
+    /// Whether somebody who may be this peer has called, and is not proved yet. If so, that is looked at again with the
+    /// next tick.
+    fn may_be_calling(&mut self, id: u32) -> bool {
+        for at in 0..self.listeners.len() {
+            self.open_door(at);
+        }
+        let Tcp { links, strangers, .. } = self;
+        let link = &links[id as usize];
+        let calls = |it: &Stranger| match it.stage {
+            Stage::Silent { .. } => {
+                link.card.places.iter().any(|place| place.ip() == it.socket.at.ip())
+            }
+            Stage::Answered { peer, .. } => peer == id,
+            Stage::Guest { .. } => false,
+        };
+        // It may even have proved itself just now.
+        !matches!(link.state, State::Calling(_))
+            || link.spare.is_some()
+            || !strangers.which(calls).is_empty()
     }
 
     /// From now on this connection is the link; a listener says so.

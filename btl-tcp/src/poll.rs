@@ -2,6 +2,7 @@
 
 use crate::inbound::Stop;
 use crate::link::{State, Up};
+use crate::sign;
 use crate::silence::{Answer, Watcher};
 use crate::tcp::Tcp;
 use crate::watch::{Happened, Interest, Watch, What};
@@ -91,8 +92,7 @@ impl Tcp {
         }
         let starved = matches!(stop, Stop::NoBuffer);
         if starved {
-            // Its end may be behind what there is no room for.
-            up.silence.asked();
+            up.silence.starved();
         }
         if std::mem::replace(&mut up.starved, starved) != starved {
             self.rewatch(id);
@@ -110,7 +110,7 @@ impl Tcp {
         let Some(up) = self.links[id as usize].up() else { return };
         if up.broken.is_none() {
             match up.outbound.flush(&up.socket, &mut self.outbox) {
-                Ok(true) => up.silence.asked(),
+                Ok(true) => up.silence.wrote(),
                 Ok(false) => {}
                 Err(error) => {
                     up.broken = Some(up.socket.ended(error));
@@ -211,7 +211,8 @@ impl Tcp {
         let link = &mut links[id as usize];
         let State::Up(up) = &mut link.state else { return };
         let watcher = Watcher { watch, keys, own, patience: *patience, now };
-        match up.silence.look(id, &link.card, &watcher) {
+        let sign = sign::sign(&up.socket);
+        match up.silence.look(id, &link.card, sign, &watcher) {
             Ok(answer) => self.take_note(id, answer),
             Err(error) => self.lose(id, error),
         }

@@ -121,9 +121,14 @@ impl Keys {
         bytes[16..32].copy_from_slice(&hello.caller);
         bytes[32..48].copy_from_slice(&hello.callee);
         bytes[48..80].copy_from_slice(&hello.nonce);
+        self.sign(&mut bytes);
+        bytes
+    }
+
+    /// Writes the proof that belongs to the rest of a hello.
+    pub(crate) fn sign(&self, bytes: &mut [u8; HELLO_BYTES]) {
         let proof = self.proof("gapless-tcp hello", &[&bytes[..SAID_BYTES]]);
         bytes[SAID_BYTES..].copy_from_slice(&proof);
-        bytes
     }
 
     /// Reads a hello, once its proof is right.

@@ -1,21 +1,27 @@
 //! Hosts that no longer answer.
 //!
-//! The system watches over idle connections (keep-alives, [`crate::socket`]). It does not while something written is
-//! not acknowledged, and its own limit for that, `TCP_USER_TIMEOUT`, ends connections to processes that are alive but
-//! too busy to read. So if a peer says nothing after we wrote to it, a second connection is made to its listener, a
-//! **pulse**: that is answered by the peer's host, however busy the process is. If it is not, the peer is lost. If the
-//! host refuses it, the process has ended: what is left of its last words is read to the end, whoever holds the
-//! buffers. So pulses also go to peers whose end may be behind messages that there is no room for.
+//! The system watches over connections on which everything that was written is acknowledged (keep-alives,
+//! [`crate::socket`]). It does not watch over others, and its own limit for those, `TCP_USER_TIMEOUT`, ends connections
+//! to processes that are alive but too busy to read. So if something that we wrote stays unacknowledged, and nothing
+//! comes from the other host ([`crate::sign`]), a second connection is made to the peer's listener, a **pulse**: that
+//! is answered by the peer's host, however busy the process is. If it is not, the peer is lost. If the host refuses it,
+//! the process has ended: what is left of its last words is read to the end, whoever holds the buffers. So pulses also
+//! go to peers whose end may be behind messages that there is no room for.
+//!
+//! What comes from a peer says nothing about what we wrote: the two may have crossed, and the way may have failed
+//! between them. So only the system's word that all is acknowledged ends the watch.
 //!
 //! The bound: silence for one patience, then a pulse that is not answered for another one; or a pulse that stood and
-//! whose keep-alives are not answered for two. The patience is a third of [`TcpConfig::notice`], which leaves a third
+//! whose keep-alives are not answered for two. If keep-alives had begun to fail when something was written, their time
+//! counts, too: the silence is that of the host. The patience is a third of [`TcpConfig::notice`], which leaves a third
 //! for the coarseness of clocks.
 //!
 //! [`TcpConfig::notice`]: crate::TcpConfig::notice
 
-use crate::call;
+use crate::attempt;
 use crate::card::Card;
 use crate::proof::{Keys, Purpose};
+use crate::sign::Sign;
 use crate::socket::{Socket, is_silence};
 use crate::watch::{Interest, Watch, What};
 use gapless_btl::LinkError;
@@ -36,12 +42,14 @@ struct Pulse {
 pub(crate) struct Silence {
     /// Where the peer listens, over the way that the link goes; without it there are no pulses.
     place: Option<SocketAddr>,
-    /// Something was written since something came.
-    asked: bool,
-    /// Something came since the last look.
-    heard: bool,
-    /// Since when the peer has said nothing, although it was written to.
+    /// Something was written that the other host may not have acknowledged.
+    wrote: bool,
+    /// The peer's end may be behind what there is no room for.
+    starved: bool,
+    /// Since when it was seen that one of the two is so, and nothing was heard.
     since: Option<Instant>,
+    /// When the last pulse was answered.
+    answered: Option<Instant>,
     pulse: Option<Pulse>,
 }
 
@@ -66,44 +74,64 @@ pub(crate) struct Watcher<'t> {
 impl Silence {
     /// Of a peer that listens there.
     pub(crate) fn new(place: Option<SocketAddr>) -> Silence {
-        Silence { place, asked: false, heard: false, since: None, pulse: None }
+        Silence { place, wrote: false, starved: false, since: None, answered: None, pulse: None }
     }
 
-    pub(crate) fn asked(&mut self) {
-        self.asked = true;
+    /// Something was written.
+    pub(crate) fn wrote(&mut self) {
+        self.wrote = true;
     }
 
+    /// Nothing is read for now, for want of room.
+    pub(crate) fn starved(&mut self) {
+        self.starved = true;
+    }
+
+    /// Something was read.
     pub(crate) fn heard(&mut self) {
-        (self.heard, self.asked) = (true, false);
+        self.starved = false;
     }
 
     /// Whether time may tell something.
     pub(crate) fn is_timed(&self) -> bool {
-        self.asked || self.since.is_some()
+        self.wrote || self.starved || self.since.is_some()
     }
 
-    /// Looks at the clock; why the peer is lost, if it is.
+    /// Looks at the clock, and at what the system says of the connection; why the peer is lost, if it is.
     pub(crate) fn look(
         &mut self,
         id: u32,
         peer: &Card,
+        sign: Option<Sign>,
         watcher: &Watcher<'_>,
     ) -> Result<Answer, LinkError> {
         let Watcher { now, patience, .. } = *watcher;
-        if std::mem::take(&mut self.heard) {
-            (self.since, self.pulse) = (None, None);
+        self.wrote &= !sign.is_some_and(|sign| sign.acknowledged);
+        if !self.wrote && !self.starved {
+            (self.since, self.answered, self.pulse) = (None, None, None);
+            return Ok(Answer::None);
         }
-        if self.since.is_none() && self.asked {
+        let Some(since) = self.since else {
+            // What has just been written is acknowledged before the next look, unless the host is silent.
             self.since = Some(now);
+            return Ok(Answer::None);
+        };
+        if let Some(pulse) = &self.pulse {
+            let begun = pulse.since;
+            let answer = self.feel(id, peer, watcher)?;
+            return match &self.pulse {
+                Some(pulse) if !pulse.stands && now.duration_since(begun) >= patience => {
+                    Err(silent(pulse.socket.at, Errno::TIMEDOUT))
+                }
+                _ => Ok(answer),
+            };
         }
-        let Some(since) = self.since else { return Ok(Answer::None) };
-        match &self.pulse {
-            Some(pulse) if !pulse.stands && now.duration_since(pulse.since) >= patience => {
-                Err(silent(pulse.socket.at, Errno::TIMEDOUT))
-            }
-            Some(_) => self.feel(id, peer, watcher),
-            None if now.duration_since(since) >= patience => self.begin(id, watcher),
-            None => Ok(Answer::None),
+        // If the system does not say: from when on we have looked.
+        let heard = sign.and_then(|sign| now.checked_sub(sign.silent_for)).unwrap_or(since);
+        let heard = self.answered.map_or(heard, |answered| heard.max(answered));
+        match now.saturating_duration_since(heard) >= patience {
+            true => self.begin(id, watcher),
+            false => Ok(Answer::None),
         }
     }
 
@@ -112,7 +140,10 @@ impl Silence {
         let socket = match Socket::call(place, watcher.patience) {
             Ok(socket) => socket,
             Err(error) if is_silence(error) => return Err(silent(place, error)),
-            Err(Errno::CONNREFUSED) => return Ok(Answer::ProcessGone),
+            Err(Errno::CONNREFUSED) => {
+                self.answered = Some(watcher.now);
+                return Ok(Answer::ProcessGone);
+            }
             // Out of descriptors: at the next look.
             Err(_) => return Ok(Answer::None),
         };
@@ -143,7 +174,7 @@ impl Silence {
                 Ok(true) => {
                     pulse.stands = true;
                     watcher.watch.change(&pulse.socket, What::Pulse(id), Interest::READING);
-                    let hello = call::hello(Purpose::Pulse, watcher.own, peer);
+                    let hello = attempt::hello(Purpose::Pulse, watcher.own, peer);
                     let hello = hello.map(|hello| watcher.keys.say(&hello));
                     // Without it the listener takes us for a stranger, which is no harm.
                     let _ = hello.map(|hello| pulse.socket.write(&[IoSlice::new(&hello)]));
@@ -156,7 +187,7 @@ impl Silence {
             Err(error) if is_silence(error) => Err(silent(pulse.socket.at, error)),
             // The host answers, in whatever way.
             other => {
-                (self.pulse, self.since) = (None, Some(watcher.now));
+                (self.pulse, self.answered) = (None, Some(watcher.now));
                 let gone = other == Err(Errno::CONNREFUSED);
                 Ok(if gone { Answer::ProcessGone } else { Answer::None })
             }
@@ -167,3 +198,6 @@ impl Silence {
 fn silent(at: SocketAddr, error: Errno) -> LinkError {
     LinkError::Unreachable { reason: format!("{at} does not answer any more: {error}") }
 }
+
+#[cfg(test)]
+mod tests;

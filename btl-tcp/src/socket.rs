@@ -112,6 +112,12 @@ pub(crate) fn accept(listener: &OwnedFd) -> Accepted {
 }
 
 impl Socket {
+    /// A connection that was made elsewhere.
+    #[cfg(fuzzing)]
+    pub(crate) fn of(fd: OwnedFd, at: SocketAddr) -> Socket {
+        Socket { fd, at }
+    }
+
     /// Begins to connect. The first look at [`connected`](Socket::connected) says how it went.
     ///
     /// # Errors
@@ -138,14 +144,16 @@ impl Socket {
         }
     }
 
-    /// Sends at once what is written, and has the system ask the other host for a sign of life while the connection is
-    /// idle: it ends within twice the patience if there is none. Until [`unlimit`](Socket::unlimit) what was written must
+    /// Sends at once what is written, and has the system ask the other host for a sign of life while everything is
+    /// acknowledged: the connection ends within twice the patience if there is none. Until [`unlimit`](Socket::unlimit) what was written must
     /// be acknowledged within the patience: while a connection is proved, it is so little that there is always room.
     pub(crate) fn be_watchful(&self, patience: Duration) -> Result<(), Errno> {
         let second = Duration::from_secs(1);
         sockopt::set_tcp_nodelay(&self.fd, true)?;
         sockopt::set_tcp_keepidle(&self.fd, patience.max(second))?;
-        sockopt::set_tcp_keepintvl(&self.fd, (patience / PROBES).max(second))?;
+        // Whole seconds, and rounded up unless we do.
+        let interval = Duration::from_secs((patience / PROBES).as_secs());
+        sockopt::set_tcp_keepintvl(&self.fd, interval.max(second))?;
         sockopt::set_tcp_keepcnt(&self.fd, PROBES)?;
         sockopt::set_socket_keepalive(&self.fd, true)?;
         let ms = u32::try_from(patience.as_millis()).unwrap_or(u32::MAX);

@@ -204,7 +204,7 @@ impl Btl for Tcp {
         }
         match up.outbound.short(&up.socket, tag, message) {
             Ok(true) => {
-                up.silence.asked();
+                up.silence.wrote();
                 if !up.outbound.is_empty() {
                     self.rewatch(to.0);
                 }

@@ -1,7 +1,6 @@
 //! `cargo xtask soak`: eight processes exchange messages of random layouts and sizes for so many minutes,
 //! every byte compared, memory and descriptors sampled (`tests/tests/resilience/soak.rs`). Before that, a job of 500
-//! processes under the usual limit of 1,024 descriptors (`cli/tests/peers.rs`), and one on two hosts whose cable is pulled
-//! out (`cli/tests/hosts/lost.rs`); after it, the workspace's tests on every
+//! processes under the usual limit of 1,024 descriptors (`cli/tests/peers.rs`); after it, the workspace's tests on every
 //! odd machine (`odd.rs`), with the minutes that each took.
 
 use crate::metadata::Checkout;
@@ -18,11 +17,6 @@ pub(crate) fn run(checkout: &Checkout, minutes: u64, release: bool) -> Result<()
     many.args(release.then_some("--release"));
     many.args(["--", "--nocapture", "--exact", MANY]).env("GAPLESS_RANKS", "500");
     shell::timed("500 ranks", || shell::run(&mut many)).0?;
-    let mut cable = shell::cargo();
-    cable.current_dir(&checkout.root).args(["test", "-p", "gapless-cli", "--test", "hosts"]);
-    cable.args(release.then_some("--release"));
-    cable.args(["--", "--nocapture", "--exact", CABLE]).env("GAPLESS_CABLE", "1");
-    shell::timed("a cable that is pulled out", || shell::run(&mut cable)).0?;
     let mut command = shell::cargo();
     command.current_dir(&checkout.root).args(["test", "-p", "gapless-tests"]);
     command.args(release.then_some("--release"));
@@ -32,6 +26,5 @@ pub(crate) fn run(checkout: &Checkout, minutes: u64, release: bool) -> Result<()
     test::odd(checkout, "all", release)
 }
 
-const CABLE: &str = "lost::a_cable_that_is_pulled_out";
 const MANY: &str = "many_ranks_fit_under_few_descriptors";
 const TEST: &str = "soak::eight_processes_exchange_everything_in_flat_memory";

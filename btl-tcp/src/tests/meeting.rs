@@ -67,6 +67,32 @@ fn a_call_that_should_stay_and_cannot_be_made_gives_way_to_the_other() {
     exchange(&mut small, &mut large, 20);
 }
 
+/// A firewall rejects calls one way, while both call.
+#[test]
+fn a_call_that_is_rejected_waits_for_the_other_that_has_come() {
+    for smaller_is_rejected in [true, false] {
+        let (mut small, mut large) = by_id();
+        let (rejected, other) =
+            if smaller_is_rejected { (&mut small, &mut large) } else { (&mut large, &mut small) };
+        let closed = std::net::TcpListener::bind((LOOPBACK_V4, 0)).unwrap();
+        rejected.tcp.links[0].card.places = vec![closed.local_addr().unwrap()];
+        drop(closed);
+        // It has come, and says nothing before its process polls.
+        other.tcp.call(0);
+        rejected.tcp.call(0);
+        (0..10).for_each(|_| rejected.poll());
+        assert_eq!(rejected.lost, None, "the peer has called");
+        let patience = Patience::new();
+        while !rejected.send() {
+            rejected.poll();
+            other.poll();
+            assert_eq!((&rejected.lost, &other.lost), (&None, &None));
+            patience.tick("the link");
+        }
+        exchange(rejected, other, 20);
+    }
+}
+
 #[test]
 fn processes_of_other_secrets_or_jobs_never_meet() {
     for other in [

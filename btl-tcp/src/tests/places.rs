@@ -93,3 +93,66 @@ fn a_place_where_nobody_listens_is_the_loss_of_the_peer_and_named() {
     let Some(LinkError::PeerGone { reason }) = a.lost else { panic!("{:?}", a.lost) };
     assert!(reason.contains(&place.to_string()) && reason.contains("os error 111"), "{reason}");
 }
+
+/// A link comes to be between `a` and `b` while the others poll, too.
+fn meet(a: Tcp, b: Tcp, others: &mut [Tcp]) {
+    let (mut a, mut b) = introduced(a, b);
+    let mut events = gapless_btl::Queue::with_capacity(16);
+    let patience = super::Patience::new();
+    while !a.send() {
+        a.poll();
+        b.poll();
+        others.iter_mut().for_each(|other| drop(other.poll(None, &mut events)));
+        assert_eq!((&a.lost, &b.lost), (&None, &None));
+        patience.tick("a link");
+    }
+    exchange(&mut a, &mut b, 20);
+    assert!(events.drain().next().is_none(), "the others are not concerned");
+}
+
+#[test]
+fn places_where_others_say_nothing_are_not_waited_for() {
+    let silent = [(); 2].map(|()| std::net::TcpListener::bind((LOOPBACK_V4, 0)).unwrap());
+    let quick = TcpConfig { notice: Duration::from_secs(3), ..config(0, LOOPBACK_V4) };
+    let (a, mut b) = (Tcp::new(quick).unwrap(), tcp_at(1, LOOPBACK_V4));
+    let real = b.card.places[0];
+    let [one, other] = silent.each_ref().map(|silent| silent.local_addr().unwrap());
+    b.card.places = vec![one, other, real];
+    b.digest = b.card.digest();
+    meet(a, b, &mut []);
+}
+
+/// As on two hosts whose container bridges have the same address: at the peer's first places, processes of the own
+/// host listen, of the same job and of others.
+#[test]
+fn somebody_else_at_the_same_address_is_told_from_the_peer() {
+    let a = tcp_at(0, LOOPBACK_V4);
+    let mut b = tcp_at(1, LOOPBACK_V4);
+    let neighbour = tcp_at(2, LOOPBACK_V4);
+    let stranger = TcpConfig { secret: crate::Secret::new([9; 32]), ..config(1, LOOPBACK_V4) };
+    let stranger = Tcp::new(stranger).unwrap();
+    let real = b.card.places[0];
+    let place = |tcp: &Tcp| tcp.card.places[0];
+    b.card.places = vec![place(&neighbour), place(&a), place(&stranger), real];
+    b.digest = b.card.digest();
+    meet(a, b, &mut [neighbour, stranger]);
+}
+
+/// Two hosts have the same address, and the peer does not live at any other.
+#[test]
+fn a_peer_that_somebody_else_answers_for_is_not_said_to_be_dead() {
+    let (a, mut b, neighbour) =
+        (tcp_at(0, LOOPBACK_V4), tcp_at(1, LOOPBACK_V4), tcp_at(2, LOOPBACK_V4));
+    b.card.places = neighbour.card.places.clone();
+    let (mut a, _b) = introduced(a, b);
+    let mut neighbour = super::End::new(neighbour, gapless_btl::PeerId(0));
+    let patience = super::Patience::new();
+    while a.lost.is_none() {
+        a.send();
+        a.poll();
+        neighbour.poll();
+        patience.tick("the loss");
+    }
+    let Some(LinkError::Unreachable { reason }) = a.lost else { panic!("{:?}", a.lost) };
+    assert!(reason.contains("hangs up"), "{reason}");
+}

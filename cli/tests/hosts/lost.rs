@@ -1,7 +1,7 @@
 //! Ranks of the other host that are killed, and a cable that is pulled out.
 
 use super::{host_of, namespaces::INTERFACE, on_two_hosts};
-use crate::common::{await_flag, flag, is_rank, meeting_folder, skip};
+use crate::common::{await_flag, flag, meeting_folder};
 use gapless::{Error, World};
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -53,14 +53,11 @@ fn a_rank_that_is_killed() {
     });
 }
 
-/// Part of the soak: in one of two whole runs a rank waited for more than 70 seconds, and it is not known why.
+/// Acknowledgements are delayed by up to 40 ms. So on some links everything is acknowledged when the cable goes, and on
+/// others the last message is not.
 #[test]
 fn a_cable_that_is_pulled_out() {
-    let name = "lost::a_cable_that_is_pulled_out";
-    if !is_rank(name) && std::env::var_os("GAPLESS_CABLE").is_none() {
-        return skip(name, "`cargo xtask soak` runs it, as GAPLESS_CABLE=1 does");
-    }
-    on_two_hosts(name, &[], |builder| {
+    on_two_hosts("lost::a_cable_that_is_pulled_out", &[], |builder| {
         let world = builder.init().unwrap();
         meet(&world);
         let comm = world.comm();

@@ -1,0 +1,288 @@
+//! A call to one place of a peer: from the first packet to a connection that both ends have proved.
+//!
+//! If somebody hangs up before the link stands, the place is tried again a few times: the peer may have been out of
+//! room, or have dropped our call for its own; or somebody else listens there, who is not the one that we look for.
+
+use crate::card::Card;
+use crate::proof::{ANSWER_BYTES, Hello, Keys, Purpose, Talk};
+use crate::socket::{self, Socket};
+use crate::watch::{Interest, Watch, What};
+use crate::wire::{HEADER_BYTES, Header};
+use gapless_btl::LinkError;
+use rustix::io::Errno;
+use std::io::IoSlice;
+use std::net::SocketAddr;
+use std::time::{Duration, Instant};
+
+/// Attempts at one place, when its listener hangs up or this process is out of descriptors.
+const TRIES: u32 = 12;
+/// The pause after the first of them; it doubles.
+const PAUSE_FIRST: Duration = Duration::from_millis(10);
+/// The longest pause.
+const PAUSE_MAX: Duration = Duration::from_millis(500);
+
+enum Stage {
+    /// Nothing was begun at the present place.
+    Fresh,
+    Pausing {
+        until: Instant,
+    },
+    Connecting {
+        socket: Socket,
+        since: Instant,
+    },
+    /// The hello has left.
+    Greeting {
+        socket: Socket,
+        talk: Box<Talk>,
+        answer: [u8; ANSWER_BYTES],
+        got: usize,
+    },
+    /// The proof has left.
+    Proving {
+        socket: Socket,
+        welcome: [u8; HEADER_BYTES],
+        got: usize,
+    },
+    /// The place was given up, for this reason.
+    Over(String),
+}
+
+/// What a call needs of its transport.
+pub(crate) struct Caller<'t> {
+    pub(crate) watch: &'t Watch,
+    pub(crate) keys: &'t Keys,
+    pub(crate) own: &'t Card,
+    pub(crate) peer: &'t Card,
+    /// The peer's number here.
+    pub(crate) id: u32,
+    /// How long a host may be silent.
+    pub(crate) patience: Duration,
+    pub(crate) now: Instant,
+}
+
+/// How an attempt goes.
+#[derive(Debug)]
+pub(crate) enum Course {
+    Going,
+    /// Somebody was there and hung up: it is tried again.
+    Pausing,
+    /// The link stands, over this connection.
+    Made(Socket),
+    /// The place is given up.
+    Over,
+}
+
+/// A call to one place.
+pub(crate) struct Attempt {
+    place: SocketAddr,
+    tries: u32,
+    stage: Stage,
+    /// The peer may live although it was not found: its host did not answer, or somebody else did.
+    unclear: bool,
+}
+
+impl Attempt {
+    pub(crate) fn new(place: SocketAddr) -> Attempt {
+        Attempt { place, tries: 0, stage: Stage::Fresh, unclear: false }
+    }
+
+    /// Why the place was given up, if it was, and whether the peer may live nevertheless.
+    pub(crate) fn failure(&self) -> Option<(&str, bool)> {
+        match &self.stage {
+            Stage::Over(why) => Some((why, self.unclear)),
+            _ => None,
+        }
+    }
+
+    /// Goes on as far as it can.
+    pub(crate) fn go_on(&mut self, caller: &Caller<'_>) -> Course {
+        loop {
+            let step = match std::mem::replace(&mut self.stage, Stage::Fresh) {
+                Stage::Over(why) => {
+                    self.stage = Stage::Over(why);
+                    return Course::Over;
+                }
+                Stage::Pausing { until } if caller.now < until => {
+                    self.stage = Stage::Pausing { until };
+                    return Course::Pausing;
+                }
+                Stage::Fresh | Stage::Pausing { .. } => self.begin(caller),
+                Stage::Connecting { socket, since } => self.connect(socket, since, caller),
+                Stage::Greeting { socket, talk, answer, got } => {
+                    self.greet(socket, talk, answer, got, caller)
+                }
+                Stage::Proving { socket, welcome, got } => {
+                    match self.prove(socket, welcome, got, caller) {
+                        Step::Made(socket) => return Course::Made(socket),
+                        step => step,
+                    }
+                }
+            };
+            if let Step::Wait = step {
+                return match self.stage {
+                    Stage::Over(_) => Course::Over,
+                    Stage::Pausing { .. } => Course::Pausing,
+                    _ => Course::Going,
+                };
+            }
+        }
+    }
+
+    fn begin(&mut self, caller: &Caller<'_>) -> Step {
+        let socket = match Socket::call(self.place, caller.patience) {
+            Ok(socket) => socket,
+            Err(error) => return self.fail(error, caller),
+        };
+        if caller.watch.add(&socket, What::Call(caller.id), Interest::WRITING).is_err() {
+            return self.fail(Errno::NOMEM, caller);
+        }
+        self.stage = Stage::Connecting { socket, since: caller.now };
+        Step::On
+    }
+
+    fn connect(&mut self, socket: Socket, since: Instant, caller: &Caller<'_>) -> Step {
+        match socket.connected() {
+            Ok(true) => {}
+            Ok(false) if caller.now.duration_since(since) < caller.patience => {
+                self.stage = Stage::Connecting { socket, since };
+                return Step::Wait;
+            }
+            Ok(false) => return self.fail(Errno::TIMEDOUT, caller),
+            Err(error) => return self.fail(error, caller),
+        }
+        let Ok(hello) = hello(Purpose::Call, caller.own, caller.peer) else {
+            return self.fail(Errno::AGAIN, caller);
+        };
+        let hello = caller.keys.say(&hello);
+        // There is room for it in a fresh connection.
+        match socket.write(&[IoSlice::new(&hello)]) {
+            Ok(written) if written == hello.len() => {}
+            Ok(_) => return self.again("has no room for a greeting", caller),
+            Err(error) => return self.fail(error, caller),
+        }
+        caller.watch.change(&socket, What::Call(caller.id), Interest::READING);
+        let talk = Box::new(Talk { hello, cards: [caller.own.digest(), caller.peer.digest()] });
+        self.stage = Stage::Greeting { socket, talk, answer: [0; ANSWER_BYTES], got: 0 };
+        Step::On
+    }
+
+    fn greet(
+        &mut self,
+        socket: Socket,
+        talk: Box<Talk>,
+        mut answer: [u8; ANSWER_BYTES],
+        mut got: usize,
+        caller: &Caller<'_>,
+    ) -> Step {
+        match self.hear(&socket, &mut answer[got..], caller) {
+            Ok(count) => got += count,
+            Err(step) => return step,
+        }
+        if got < ANSWER_BYTES {
+            self.stage = Stage::Greeting { socket, talk, answer, got };
+            return Step::Wait;
+        }
+        if !caller.keys.accepts(&talk, &answer) {
+            // Whoever listens there does not know the secret: asking again is of no use.
+            self.unclear = true;
+            return self.give_up("somebody listens there who does not know the job's secret");
+        }
+        let proof = caller.keys.prove(&talk, &answer);
+        match socket.write(&[IoSlice::new(&proof)]) {
+            Ok(written) if written == proof.len() => {}
+            Ok(_) => return self.again("has no room for a proof", caller),
+            Err(error) => return self.fail(error, caller),
+        }
+        self.stage = Stage::Proving { socket, welcome: [0; HEADER_BYTES], got: 0 };
+        Step::On
+    }
+
+    fn prove(
+        &mut self,
+        socket: Socket,
+        mut welcome: [u8; HEADER_BYTES],
+        mut got: usize,
+        caller: &Caller<'_>,
+    ) -> Step {
+        match self.hear(&socket, &mut welcome[got..], caller) {
+            Ok(count) => got += count,
+            Err(step) => return step,
+        }
+        if got < HEADER_BYTES {
+            self.stage = Stage::Proving { socket, welcome, got };
+            return Step::Wait;
+        }
+        if Header::read(welcome, 0) != Ok(Header::Welcome) {
+            return self.give_up("does not welcome a proved caller");
+        }
+        Step::Made(socket)
+    }
+
+    /// Reads no more than what is missing; how many bytes came.
+    fn hear(
+        &mut self,
+        socket: &Socket,
+        into: &mut [u8],
+        caller: &Caller<'_>,
+    ) -> Result<usize, Step> {
+        match socket.read_exact(into) {
+            Ok(Some(0)) => Err(self.again("hangs up before the link stands", caller)),
+            Ok(Some(count)) => Ok(count),
+            Ok(None) => Ok(0),
+            Err(error) => Err(self.fail(error, caller)),
+        }
+    }
+
+    /// The system reports an error.
+    fn fail(&mut self, error: Errno, caller: &Caller<'_>) -> Step {
+        let passing = socket::is_ours(error) || matches!(error, Errno::CONNRESET | Errno::PIPE);
+        if passing {
+            return self.again(&error.to_string(), caller);
+        }
+        self.unclear |= socket::is_silence(error);
+        self.give_up(&error.to_string())
+    }
+
+    /// Tries the same place once more, unless that was tried often enough.
+    fn again(&mut self, why: &str, caller: &Caller<'_>) -> Step {
+        self.tries += 1;
+        if self.tries >= TRIES {
+            // Whoever hangs up so often may be somebody else.
+            self.unclear = true;
+            return self.give_up(why);
+        }
+        let pause = PAUSE_FIRST.saturating_mul(1 << self.tries.min(10)).min(PAUSE_MAX);
+        self.stage = Stage::Pausing { until: caller.now + pause };
+        Step::Wait
+    }
+
+    /// Gives the place up.
+    fn give_up(&mut self, why: &str) -> Step {
+        self.stage = Stage::Over(format!("{}: {why}", self.place));
+        Step::Wait
+    }
+}
+
+enum Step {
+    /// The next stage may go on at once.
+    On,
+    /// Nothing more can be done now.
+    Wait,
+    Made(Socket),
+}
+
+/// A greeting to a peer.
+///
+/// # Errors
+/// The system has no randomness.
+pub(crate) fn hello(purpose: Purpose, own: &Card, peer: &Card) -> Result<Hello, LinkError> {
+    Ok(Hello {
+        purpose,
+        caller_rank: own.rank,
+        callee_rank: peer.rank,
+        caller: own.id,
+        callee: peer.id,
+        nonce: crate::proof::random()?,
+    })
+}

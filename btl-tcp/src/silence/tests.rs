@@ -1,0 +1,142 @@
+//! On a pretended clock, over real sockets of this host.
+
+use super::*;
+use crate::tests::{LOOPBACK_V4, tcp_at};
+use gapless_btl::Btl;
+use rustix::net::{AddressFamily, SocketFlags, SocketType};
+use std::net::{TcpListener, TcpStream};
+
+const PATIENCE: Duration = Duration::from_secs(4);
+/// How far apart looks are.
+const TICK: Duration = Duration::from_millis(250);
+
+/// A place whose host answers no calls: the queue of its listener is full. What keeps it so.
+fn silent_place() -> (SocketAddr, Vec<Socket>, rustix::fd::OwnedFd) {
+    let flags = SocketFlags::CLOEXEC;
+    let listener =
+        rustix::net::socket_with(AddressFamily::INET, SocketType::STREAM, flags, None).unwrap();
+    rustix::net::bind(&listener, &SocketAddr::new(LOOPBACK_V4, 0)).unwrap();
+    rustix::net::listen(&listener, 0).unwrap();
+    let at = SocketAddr::try_from(rustix::net::getsockname(&listener).unwrap()).unwrap();
+    let mut calls = Vec::new();
+    loop {
+        let call = Socket::call(at, PATIENCE).unwrap();
+        let begin = Instant::now();
+        while !call.connected().unwrap() && begin.elapsed() < Duration::from_millis(200) {
+            std::thread::yield_now();
+        }
+        let stands = call.connected().unwrap();
+        calls.push(call);
+        if !stands {
+            return (at, calls, listener);
+        }
+        assert!(calls.len() < 50, "the queue is short");
+    }
+}
+
+/// What is known of a peer at a place, and the time.
+struct Peer {
+    silence: Silence,
+    card: Card,
+    watch: Watch,
+    keys: Keys,
+    start: Instant,
+    now: Instant,
+}
+
+impl Peer {
+    fn at(place: SocketAddr) -> Peer {
+        let tcp = tcp_at(0, LOOPBACK_V4);
+        let card = Card::read(&tcp.address()).unwrap();
+        let now = Instant::now();
+        let keys = Keys::new(&[1; 32], "a job");
+        let watch = Watch::new().unwrap();
+        Peer { silence: Silence::new(Some(place)), card, watch, keys, start: now, now }
+    }
+
+    /// A tick later.
+    fn look(&mut self, acknowledged: bool, silent_for: Duration) -> Result<Answer, LinkError> {
+        self.now += TICK;
+        let Peer { silence, card, watch, keys, now, .. } = self;
+        let watcher = Watcher { watch, keys, own: card, patience: PATIENCE, now: *now };
+        silence.look(0, card, Some(Sign { acknowledged, silent_for }), &watcher)
+    }
+
+    /// Ticks in which nothing comes, until the peer is lost; how long that took.
+    fn fall_silent(&mut self, already: Duration) -> Duration {
+        for tick in 1..1000 {
+            if let Err(error) = self.look(false, already + TICK * tick) {
+                assert!(matches!(error, LinkError::Unreachable { .. }), "{error}");
+                return self.now - self.start;
+            }
+        }
+        panic!("it is waited for without a bound");
+    }
+}
+
+#[test]
+fn what_was_written_is_watched_until_the_system_says_that_it_is_acknowledged() {
+    let (place, _calls, _listener) = silent_place();
+    let mut peer = Peer::at(place);
+    peer.silence.wrote();
+    // A message of the peer crosses with ours; then the way fails, and ours is never acknowledged.
+    peer.silence.heard();
+    assert!(peer.silence.is_timed(), "the clock is looked at");
+    let took = peer.fall_silent(Duration::ZERO);
+    assert!(took >= 2 * PATIENCE && took <= 2 * PATIENCE + 3 * TICK, "{took:?}");
+}
+
+#[test]
+fn the_time_in_which_keep_alives_failed_counts() {
+    let (place, _calls, _listener) = silent_place();
+    let mut peer = Peer::at(place);
+    peer.silence.wrote();
+    let took = peer.fall_silent(Duration::from_secs(7));
+    assert!(took >= PATIENCE && took <= PATIENCE + 3 * TICK, "{took:?}");
+}
+
+#[test]
+fn what_is_acknowledged_is_the_business_of_keep_alives() {
+    let (place, _calls, _listener) = silent_place();
+    let mut peer = Peer::at(place);
+    peer.silence.wrote();
+    for _ in 0..100 {
+        assert_eq!(peer.look(true, Duration::from_secs(60)), Ok(Answer::None));
+        assert!(!peer.silence.is_timed() && peer.silence.pulse.is_none());
+    }
+}
+
+#[test]
+fn a_host_that_answers_is_never_given_up() {
+    let listener = TcpListener::bind((LOOPBACK_V4, 0)).unwrap();
+    let mut peer = Peer::at(listener.local_addr().unwrap());
+    peer.silence.wrote();
+    let mut pulses: Vec<TcpStream> = Vec::new();
+    listener.set_nonblocking(true).unwrap();
+    for tick in 0..200 {
+        assert_eq!(peer.look(false, TICK * tick), Ok(Answer::None), "tick {tick}");
+        // Its process looks now and then, and hangs up.
+        if tick % 40 == 39 {
+            pulses.extend(listener.accept().map(|(pulse, _)| pulse));
+        } else if tick % 40 == 20 {
+            pulses.clear();
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    drop(listener);
+    pulses.clear();
+    let gone = (0..100).any(|tick| {
+        std::thread::sleep(Duration::from_millis(1));
+        peer.look(false, PATIENCE * (50 + tick)) == Ok(Answer::ProcessGone)
+    });
+    assert!(gone, "a host that refuses calls has no such process any more");
+}
+
+#[test]
+fn an_end_behind_messages_without_room_is_looked_for() {
+    let (place, _calls, _listener) = silent_place();
+    let mut peer = Peer::at(place);
+    peer.silence.starved();
+    let mut looks = (0..100).map(|tick| peer.look(true, TICK * tick));
+    assert!(looks.any(|look| look.is_err()), "its host does not answer");
+}
