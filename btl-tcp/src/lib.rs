@@ -70,6 +70,8 @@ mod attempt;
 mod call;
 mod card;
 mod config;
+#[cfg(fuzzing)]
+pub mod fuzzing;
 mod inbound;
 mod leave;
 mod link;

@@ -6,6 +6,7 @@
 //! | `layout` | a flattened layout, as peers send it |
 //! | `messages` | what a peer says to a message layer that sends, receives and cancels meanwhile |
 //! | `segment` | what a process does to the memory, sockets and keys that it shares with another |
+//! | `network` | what strangers and peers send over TCP: addresses, greetings, frames in any pieces |
 //! | `wireup` | what a launcher answers, what processes publish, what processes ask a launcher |
 //! | `tuning` | a tuning file |
 //! | `launches` | shapes, ranges and places for the arithmetic of kernel launches and plans |
@@ -19,6 +20,7 @@ pub mod input;
 mod launches;
 mod layout;
 mod messages;
+mod network;
 mod segment;
 mod tuning;
 mod wireup;
@@ -39,6 +41,7 @@ pub const TARGETS: &[Target] = &[
     Target { name: "layout", run: layout::run, seeds: layout::seeds },
     Target { name: "messages", run: messages::run, seeds: messages::seeds },
     Target { name: "segment", run: segment::run, seeds: segment::seeds },
+    Target { name: "network", run: network::run, seeds: network::seeds },
     Target { name: "wireup", run: wireup::run, seeds: wireup::seeds },
     Target { name: "launches", run: launches::run, seeds: launches::seeds },
     Target { name: "tuning", run: tuning::run, seeds: tuning::seeds },

@@ -66,6 +66,11 @@ fn segment() {
 }
 
 #[test]
+fn network() {
+    all("network", 20_000);
+}
+
+#[test]
 fn wireup() {
     all("wireup", 20_000);
 }
@@ -82,6 +87,6 @@ fn tuning() {
 
 #[test]
 fn every_target_is_here() {
-    let here = ["layout", "messages", "segment", "wireup", "launches", "tuning"];
+    let here = ["layout", "messages", "segment", "network", "wireup", "launches", "tuning"];
     assert!(TARGETS.iter().all(|target| here.contains(&target.name)));
 }
