@@ -10,6 +10,7 @@ use super::{Worlds, say, spaces};
 use gapless::Link;
 use gapless::coll::Level;
 use gapless::launch::Job;
+use gapless::network::{self, Listening};
 use gapless::processors::Processors;
 use gapless::tuning::{self, Location};
 use gapless_btl::{Btl, Limits};
@@ -91,7 +92,24 @@ fn here() -> Result<String, Failure> {
         Ok(sm) => line("transport sm", &transport(sm.limits())),
         Err(error) => line("transport sm", &format!("not available: {error}")),
     }
+    match network::listening() {
+        Ok(listening) => line("transport tcp", &tcp(&listening)),
+        Err(error) => line("transport tcp", &format!("not available: {error}")),
+    }
     Ok(text)
+}
+
+/// Where a process of this host listens if a job has several hosts.
+fn tcp(listening: &Listening) -> String {
+    let Listening { addresses, ports, is_loopback } = listening;
+    let each: Vec<_> =
+        addresses.iter().map(|(name, address)| format!("{name} {address}")).collect();
+    let ports = match ports {
+        Some(ports) => format!("ports {} to {}", ports.start(), ports.end()),
+        None => "any port".to_owned(),
+    };
+    let to = if *is_loopback { "to no other host, only loopback" } else { "to other hosts" };
+    format!("{to}: {}; {ports}", each.join(", "))
 }
 
 /// How the processors that this process may use are grouped, and which groups they are all in: collectives on levels

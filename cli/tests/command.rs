@@ -45,6 +45,7 @@ fn info_says_what_is_there_and_why_not() {
         "space opencl   ",
         "kernels        ",
         "transport sm   ",
+        "transport tcp  to ",
         "huge pages     ",
         "tuning         defaults",
         "collectives    built-in rules; GAPLESS_COLL says so",
@@ -53,6 +54,24 @@ fn info_says_what_is_there_and_why_not() {
     ] {
         assert!(info.contains(line), "{line} in {info}");
     }
+}
+
+#[test]
+fn info_says_where_other_hosts_would_call() {
+    let line = |variables: &[(&str, &str)]| {
+        let mut command = gapless();
+        command.arg("info").envs(variables.iter().copied());
+        let info = text(&finish(command, SOON).stdout);
+        let line = info.lines().find(|line| line.starts_with("transport tcp ")).map(str::to_owned);
+        line.unwrap_or_else(|| panic!("no such line in {info}"))
+    };
+    let (interfaces, ports) = ("GAPLESS_TCP_INTERFACES", "GAPLESS_TCP_PORTS");
+    let loopback = line(&[(interfaces, "127.0.0.0/8"), (ports, "45000-45003")]);
+    assert!(loopback.contains("only loopback: lo 127.0.0.1; ports 45000 to 45003"), "{loopback}");
+    let none = line(&[(interfaces, "no-such-if")]);
+    assert!(none.contains("not available") && none.contains("no address to listen at"), "{none}");
+    let nonsense = line(&[(ports, "many")]);
+    assert!(nonsense.contains("not available") && nonsense.contains(ports), "{nonsense}");
 }
 
 #[test]

@@ -191,7 +191,7 @@ pub mod fuzzing;
 #[cfg(feature = "launch")]
 #[allow(unsafe_code, reason = "prepares a child process between fork and exec")]
 pub mod launch;
-mod network;
+pub mod network;
 #[allow(unsafe_code, reason = "grants memory to requests that wait for other work")]
 mod ordered;
 #[allow(unsafe_code, reason = "takes buffers apart and puts them together again")]

@@ -8,11 +8,13 @@ mod choose;
 #[allow(unsafe_code, reason = "walks the list that getifaddrs(3) allocates")]
 mod interfaces;
 
+use crate::Error;
 use crate::wireup::WireupError;
 use choose::Wanted;
 use gapless_btl::LinkError;
-use gapless_btl_tcp::{Secret, Tcp, TcpConfig};
-use std::net::TcpListener;
+use gapless_btl_tcp::{Place, Secret, Tcp, TcpConfig};
+use interfaces::Interface;
+use std::net::{IpAddr, TcpListener};
 use std::ops::RangeInclusive;
 
 /// The name of the built-in transport between hosts.
@@ -79,16 +81,36 @@ fn read_ports(text: &str) -> Result<RangeInclusive<u16>, WireupError> {
     }
 }
 
-/// Opens the transport of a process.
+/// Where a process of this host would listen if its job had several hosts.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Listening {
+    /// Interfaces and their addresses, in the order in which peers call them: one at least.
+    pub addresses: Vec<(String, IpAddr)>,
+    /// One of these for each address; `None`: the system chooses.
+    pub ports: Option<RangeInclusive<u16>>,
+    /// No other host reaches any of the addresses: there is only loopback.
+    pub is_loopback: bool,
+}
+
+/// What a world would use that is [built](crate::Builder) without a choice of interfaces and ports: as the variables
+/// `GAPLESS_TCP_INTERFACES` and `GAPLESS_TCP_PORTS` say. Nothing stays open. (MPI 4.1 leaves this to implementations.)
 ///
 /// # Errors
-/// No address is left, or no port is free.
-pub(crate) fn open(
-    settings: &Settings,
-    job: &str,
-    rank: u32,
-    secret: Secret,
-) -> Result<Tcp, LinkError> {
+/// A variable that makes no sense; no address is left.
+pub fn listening() -> Result<Listening, Error> {
+    let settings = Choices::default().settle()?;
+    let (all, places) = usable(&settings).map_err(|error| Error::Transport { name: TCP, error })?;
+    let of = |place: &Place| all.iter().find(|it| it.place == *place);
+    let name = |place| of(place).map_or_else(String::new, |it| it.name.clone());
+    Ok(Listening {
+        addresses: places.iter().map(|place| (name(place), place.address)).collect(),
+        ports: (*settings.ports.start() > 0).then_some(settings.ports),
+        is_loopback: places.iter().filter_map(of).all(|it| it.is_loopback),
+    })
+}
+
+/// All interfaces, and the addresses among them to listen at: one at least.
+fn usable(settings: &Settings) -> Result<(Vec<Interface>, Vec<Place>), LinkError> {
     let all = interfaces::list().map_err(|error| LinkError::System {
         operation: "getifaddrs",
         reason: error.to_string(),
@@ -102,6 +124,20 @@ pub(crate) fn open(
         let reason = format!("no address to listen at on interfaces {}", names.join(", "));
         return Err(LinkError::Unreachable { reason });
     }
+    Ok((all, places))
+}
+
+/// Opens the transport of a process.
+///
+/// # Errors
+/// No address is left, or no port is free.
+pub(crate) fn open(
+    settings: &Settings,
+    job: &str,
+    rank: u32,
+    secret: Secret,
+) -> Result<Tcp, LinkError> {
+    let (_, places) = usable(settings)?;
     let config =
         TcpConfig { ports: settings.ports.clone(), ..TcpConfig::new(job, rank, secret, places) };
     Tcp::new(config)

@@ -1,7 +1,8 @@
 //! The processes' output, a whole line at a time, so that those of several ranks do not mix.
 //!
-//! What is ready waits until the launcher's own output takes it, [`ROOM`] bytes of each stream at most: then nothing
-//! more is read from the processes, who wait in turn. So a slow reader holds up no signal and no other process's end.
+//! What is ready waits until the launcher's own output takes it. Once [`ROOM`] bytes of a stream wait, nothing more of
+//! it is read from the processes, who wait in turn. So a slow reader holds up no signal and no other process's end. The
+//! most that waits is `ROOM`, and for each process a read (32 KiB) that was begun before and a line that is not ended.
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::io;
