@@ -6,7 +6,7 @@
 //! ```
 #![forbid(unsafe_code)]
 
-use gapless_btl::{AmTag, Btl, Fragment, PeerId, ReserveError, Short, Sink, Token};
+use gapless_btl::{AmTag, Btl, Event, Fragment, PeerId, ReserveError, Short, Sink, Token};
 use gapless_btl_tcp::{Place, Secret, Tcp, TcpConfig};
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
@@ -27,7 +27,10 @@ trait End: Send {
 
 /// Counts messages, and takes them all.
 #[derive(Default)]
-struct Count(usize);
+struct Count(usize, Lost);
+
+/// Whether the other end has left: it may, as soon as it has its last message.
+type Lost = bool;
 
 impl Sink for Count {
     fn short(&mut self, _: PeerId, _: AmTag, _: Short<'_>) -> bool {
@@ -40,8 +43,9 @@ impl Sink for Count {
         true
     }
 
-    fn event(&mut self, event: gapless_btl::Event) {
-        panic!("all messages are taken: {event:?}");
+    fn event(&mut self, event: Event) {
+        assert!(matches!(event, Event::Lost { .. }), "all messages are taken: {event:?}");
+        self.1 = true;
     }
 
     fn room(&self) -> usize {
@@ -72,6 +76,7 @@ impl End for Ours {
 
     fn receive(&mut self, _: usize) {
         while self.tcp.poll(None, &mut self.came) == 0 && self.came.0 == 0 {
+            assert!(!self.came.1, "the other end is gone");
             std::thread::yield_now();
         }
         self.came.0 -= 1;
