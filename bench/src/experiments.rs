@@ -32,6 +32,7 @@ experiments! {
     wu12::Wu12,
     wu15::Wu15,
     regret::Regret,
+    hosts::Hosts,
     scale::Scale,
     coll::Coll,
 }

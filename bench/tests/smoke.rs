@@ -127,6 +127,21 @@ fn oneway() {
     assert_eq!(families, ["contiguous", "V", "T", "X", "list3"].map(String::from).into());
 }
 
+/// Needs root and `ip`.
+#[test]
+fn hosts() {
+    let folder = tempfile::tempdir().unwrap();
+    let output = figures(&["hosts", "--quick", "--out", folder.path().to_str().unwrap()]);
+    let said = text(&output.stdout);
+    if let Some((_, why)) = said.split_once("skipped: two hosts, ") {
+        return skipped("hosts", why.lines().next().unwrap_or_default());
+    }
+    let (report, _) = experiment("hosts", &[]);
+    assert_eq!(set(&report.rows, |row| row.case.clone()).len(), 9);
+    let unknown = figures(&["hosts", "--quick", "--mpi", "nonsense"]);
+    assert!(!unknown.status.success() && text(&unknown.stderr).contains("--mpi"));
+}
+
 /// What needs a GPU: measured where there is one, else refused in one line.
 #[test]
 fn on_a_gpu() {
@@ -205,7 +220,7 @@ fn pairs_of_processes_end_when_the_time_is_over() {
 /// Says aloud what was not tested.
 fn skipped(name: &str, why: &str) {
     use std::io::Write;
-    let line = format!("SKIPPED: CUDA figures {name}: {why}");
+    let line = format!("SKIPPED: figures {name}: {why}");
     eprintln!("{line}");
     if let Some(path) = std::env::var_os("GAPLESS_SKIP_LOG") {
         let log = std::fs::OpenOptions::new().append(true).create(true).open(path);
