@@ -18,6 +18,7 @@ mod timing;
 mod verdict;
 
 use super::Worlds;
+use super::collectives::Form;
 use super::explain::bytes;
 use super::failure::Failure;
 use super::memory::{Ends, Source};
@@ -145,6 +146,9 @@ struct Coll {
     /// Ranks, 2 or more; else one for each processor
     #[arg(short = 'n', long, value_name = "COUNT", value_parser = clap::value_parser!(u32).range(2..=1024))]
     ranks: Option<u32>,
+    /// How it is called
+    #[arg(long, value_enum, default_value_t)]
+    form: Form,
     /// Use this algorithm, whatever the table chooses: "ring", "chain in 64K"
     #[arg(long, value_name = "NAME")]
     algorithm: Option<String>,

@@ -8,7 +8,9 @@
 mod work;
 
 use gapless::tuning::coll::{Rule, Table};
-use gapless::{Collective, Communicator, Error, ReduceOp, World};
+use gapless::{
+    Collective, Communicator, Error, PersistentCollective, RecvBuffer, ReduceOp, SendBuffer, World,
+};
 use gapless_coll::page::Page;
 use gapless_coll::{Algorithm, Locality, Method, Operation, Sample, Schedule, choose};
 use gapless_report::last_level_cache_bytes;
@@ -75,6 +77,21 @@ pub struct Call {
     pub longest: f64,
 }
 
+/// In which form collectives are called.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
+pub enum Form {
+    /// A call that waits
+    #[default]
+    Blocking,
+    /// Begun, and waited for at once
+    Nonblocking,
+    /// Described before, started, and waited for at once; always in the same buffers
+    Persistent,
+}
+
+/// A persistent collective, and whose.
+type Kept = HashMap<(Option<Algorithm>, Work), PersistentCollective<Vec<f64>, Vec<f64>>>;
+
 /// The ranks of a job that measure. All of them do the same, in the same order.
 #[derive(Debug)]
 pub struct Bench<'w> {
@@ -83,6 +100,8 @@ pub struct Bench<'w> {
     control: Communicator,
     /// One for each algorithm, and for what the world's table chooses.
     ways: HashMap<Option<Algorithm>, Communicator>,
+    form: Form,
+    kept: Kept,
     arena: Vec<f64>,
     /// The buffers that come next.
     slot: usize,
@@ -144,7 +163,14 @@ impl<'w> Bench<'w> {
         let bytes = (4 * cache / u64::from(world.size())).clamp(ARENA.0, ARENA.1);
         let arena = vec![0.0; elements(bytes)];
         let control = world.comm().dup()?;
-        Ok(Self { world, control, ways: HashMap::new(), arena, slot: 0, lead: LEAD.0 })
+        let (ways, form, kept) = Default::default();
+        Ok(Self { world, control, ways, form, kept, arena, slot: 0, lead: LEAD.0 })
+    }
+
+    /// The same with calls of another form than blocking ones.
+    #[must_use]
+    pub fn form(self, form: Form) -> Self {
+        Self { form, ..self }
     }
 
     /// Measures the algorithms by turns. All ranks get the same.
@@ -195,7 +221,7 @@ impl<'w> Bench<'w> {
         let comm = self.communicator(algorithm)?;
         let (send, recv) = self.buffers(work);
         work.write(rank, send, recv);
-        comm.perform(call(work, send, recv))?;
+        comm.perform(call(work, &*send, &mut *recv))?;
         let right = work.is_right(rank, n, recv);
         Ok(self.most([if right { 0.0 } else { 1.0 }])?[0] < 0.5)
     }
@@ -223,11 +249,23 @@ impl<'w> Bench<'w> {
     ) -> Result<Vec<Call>, Error> {
         let rank = self.rank();
         let comm = self.communicator(algorithm)?;
+        let mut kept = match self.form {
+            Form::Persistent => Some(self.take_kept(work, algorithm)?),
+            Form::Blocking | Form::Nonblocking => None,
+        };
         let mut took = vec![0.0; 2 * count];
         for at in 0..count {
-            let lead = self.lead;
-            let (send, recv) = self.buffers(work);
-            work.write(rank, send, recv);
+            let (lead, form) = (self.lead, self.form);
+            match &mut kept {
+                Some(kept) => {
+                    let (send, recv) = kept.buffers_mut()?;
+                    work.write(rank, send, recv);
+                }
+                None => {
+                    let (send, recv) = self.buffers(work);
+                    work.write(rank, send, recv);
+                }
+            }
             let mut begin = [now() + lead];
             self.control.bcast(&mut begin, 0)?;
             let [begin] = begin;
@@ -236,10 +274,20 @@ impl<'w> Bench<'w> {
                 std::hint::spin_loop();
             }
             let (send, recv) = self.last_buffers(work);
-            comm.perform(call(work, send, recv))?;
+            match (&mut kept, form) {
+                (Some(kept), _) => {
+                    kept.start()?;
+                    kept.wait()?;
+                }
+                (None, Form::Nonblocking) => {
+                    comm.scope(|s| s.begin(call(work, &*send, recv))?.wait())?;
+                }
+                (None, _) => comm.perform(call(work, &*send, recv))?,
+            }
             took[at] = seconds_since(begin);
             took[count + at] = if late { 1.0 } else { 0.0 };
         }
+        self.kept.extend(kept.map(|kept| ((algorithm, *work), kept)));
         let mut sums = vec![0.0; count];
         self.control.allreduce(&took[..count], &mut sums, ReduceOp::Sum)?;
         let took = self.most(took)?;
@@ -257,6 +305,27 @@ impl<'w> Bench<'w> {
             return Ok(calls.collect());
         }
         Ok(punctual)
+    }
+
+    /// A persistent collective, which is made and started twice for the first call: after that nothing is new to it.
+    fn take_kept(
+        &mut self,
+        work: &Work,
+        algorithm: Option<Algorithm>,
+    ) -> Result<PersistentCollective<Vec<f64>, Vec<f64>>, Error> {
+        if let Some(kept) = self.kept.remove(&(algorithm, *work)) {
+            return Ok(kept);
+        }
+        let (send, recv) = work.lens(self.rank(), self.size());
+        let comm = self.communicator(algorithm)?;
+        let made = comm
+            .collective_init(vec![0.0; send], vec![0.0; recv], |send, recv| call(work, send, recv));
+        let mut made = made.map_err(|refused| refused.error)?;
+        for _ in 0..2 {
+            made.start()?;
+            made.wait()?;
+        }
+        Ok(made)
     }
 
     /// A communicator whose collectives go by an algorithm, or as the world's table chooses; all ranks call this.
@@ -324,7 +393,7 @@ impl<'w> Bench<'w> {
     }
 }
 
-fn call<'b>(work: &Work, send: &'b [f64], recv: &'b mut [f64]) -> Collective<'b> {
+fn call<'b>(work: &Work, send: impl SendBuffer<'b>, recv: impl RecvBuffer<'b>) -> Collective<'b> {
     match work.operation() {
         Operation::Bcast => Collective::bcast(recv, 0),
         Operation::Gather => Collective::gather(send, recv, 0),

@@ -10,7 +10,7 @@ use super::show::{Column, Figure, Output, median};
 use super::sizes::Sizes;
 use super::{Coll, Common, Memory};
 use crate::Worlds;
-use crate::collectives::{Bench, Call, Work, different};
+use crate::collectives::{Bench, Call, Form, Work, different};
 use crate::failure::Failure;
 use crate::job;
 use crate::memory::{Devices, Ends, Pinned, Where, available};
@@ -67,7 +67,7 @@ pub(super) fn run(coll: &Coll, worlds: Worlds<'_>) -> Result<ExitCode, Failure> 
     let _pinned = alone.then(|| Pinned::to(usize::try_from(world.rank()).unwrap_or(0)));
     let result = match &task.series {
         Some(series) => task.move_blocks(coll, series, &world, &mut devices),
-        None => task.measure(&coll.common, &world, &mut devices),
+        None => task.measure(coll, &world, &mut devices),
     };
     Ok(match job::leave(world, result)? {
         Some(()) => ExitCode::SUCCESS,
@@ -143,6 +143,10 @@ impl Task {
         };
         let op = coll.op.unwrap_or(ReduceOp::Sum);
         if let Some(option) = coll.asks_for_blocks() {
+            if coll.form != Form::Blocking {
+                let why = "other forms are measured of doubles in ordinary memory".to_owned();
+                return Err(bad(option, String::new(), why));
+            }
             let combines = reductions::OPERATIONS.contains(&operation);
             if !blocks::operations().any(|known| known == operation) {
                 let known: Vec<_> = blocks::operations().map(|it| it.to_string()).collect();
@@ -193,12 +197,8 @@ impl Task {
         Err(Failure::BadOption { option: "--algorithm", value: algorithm.to_string(), why })
     }
 
-    fn measure(
-        &self,
-        common: &Common,
-        world: &World,
-        devices: &mut Devices,
-    ) -> Result<(), Failure> {
+    fn measure(&self, coll: &Coll, world: &World, devices: &mut Devices) -> Result<(), Failure> {
+        let common = &coll.common;
         self.possible(world.size())?;
         // All ranks know the same; rank 0 says so.
         let free = if world.rank() == 0 { available([Where::Host], devices)? } else { u64::MAX };
@@ -212,7 +212,7 @@ impl Task {
         }
         let setting = Setting { force: common.protocol, ..Setting::default() };
         world.set_config(setting.over(world.config()?))?;
-        let mut bench = Bench::new(world)?;
+        let mut bench = Bench::new(world)?.form(coll.form);
         let name = format!("coll {}", self.operation);
         let columns = (Column::MICROSECONDS, Some(Column::LAST));
         let mut output = Output::new(common, world.rank() == 0, &name, columns);

@@ -4,7 +4,7 @@ use super::ELEMENT;
 use gapless_coll::Operation;
 
 /// An operation of some length, with rank 0 as its root.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Work {
     operation: Operation,
     /// Elements of the vector, or of one rank's block.
