@@ -36,7 +36,7 @@ fn refuses(arguments: &str, complaint: &str) {
 
 #[test]
 fn a_collective_is_explained() {
-    let allreduce = shows("explain --coll allreduce --n 8 --size 1M --form nonblocking", None);
+    let allreduce = shows("explain --coll allreduce --n 8 --size 1M --messages", None);
     for part in [
         "allreduce of 1 MiB in elements of 8 B, 8 ranks on one host\n",
         "\nby a built-in rule of allreduce: { bytes_max = 1048576, algorithm = \"halving\" }\n",
@@ -67,8 +67,8 @@ fn what_goes_through_shared_memory_is_explained() {
     let long = shows("explain --coll allreduce --n 8 --size 1M --rank 2", None);
     for part in [
         "allreduce of 1 MiB in elements of 8 B, 8 ranks on one host\n",
-        "\nblocking calls: by a built-in rule of allreduce: { algorithm = \"shared\" }\n",
-        "\nothers: by a built-in rule of allreduce: { bytes_max = 1048576, algorithm = \"halving\" }\n",
+        "\nthrough shared memory: by a built-in rule of allreduce: { algorithm = \"shared\" }\n",
+        "\nby messages: by a built-in rule of allreduce: { bytes_max = 1048576, algorithm = \"halving\" }\n",
         "\nshared: no prediction, as the model knows messages only\n",
         "\nrank 2 of 8, by 2 slots of 131072 B a rank in shared memory, 8 fragments\n",
         "combine  slot[32768..49152] of ranks 0 to 7, in this order, into the own one\n",
@@ -76,7 +76,7 @@ fn what_goes_through_shared_memory_is_explained() {
         "\nshared ",
         "above; reads 1.75 MiB\n",
         "\nhalving ",
-        "\n--form nonblocking explains what goes by messages\n",
+        "\n--messages explains what goes by messages\n",
     ] {
         assert!(long.contains(part), "{part} in {long}");
     }
@@ -90,7 +90,7 @@ fn what_goes_through_shared_memory_is_explained() {
     let rule = "version = 1\nbcast = [{ bytes_max = 8, algorithm = \"shared\" }]\n";
     std::fs::write(&table, rule).unwrap();
     let messages = shows("explain --coll bcast --n 4 --size 64", Some(&table));
-    assert!(messages.contains("blocking calls only; reads 0 B\n"), "{messages}");
+    assert!(messages.contains("if ranks share memory; reads 0 B\n"), "{messages}");
     assert!(messages.contains("\nbinomial: "), "{messages}");
     let named = "explain --coll bcast --n 4 --size 64 --algorithm shared --goal";
     let goal = folder.path().join("all.goal");
@@ -99,11 +99,8 @@ fn what_goes_through_shared_memory_is_explained() {
     assert!(named.contains("all.goal, by binomial\n"), "{named}");
     assert!(std::fs::read_to_string(&goal).unwrap().contains("send 64b to"));
     let of = |rest: &str| format!("explain --coll bcast --n 4 --size 64 --algorithm shared {rest}");
-    refuses(
-        &of("--form nonblocking"),
-        "there is no schedule: only blocking collectives go that way",
-    );
-    refuses(&of("--hosts 2"), "there is no schedule: only blocking collectives go that way");
+    refuses(&of("--messages"), "there is no schedule: only collectives of one host go that way");
+    refuses(&of("--hosts 2"), "there is no schedule: only collectives of one host go that way");
 }
 
 #[test]

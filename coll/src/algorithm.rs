@@ -21,7 +21,7 @@ pub enum Method {
     Doubling(Butterfly),
     /// Recursive halving of vectors, then doubling (Rabenseifner).
     Halving(Butterfly),
-    /// Without messages, through memory that the ranks share ([`page`](crate::page)): for blocking collectives of a
+    /// Without messages, through memory that the ranks share ([`page`](crate::page)): for collectives of a
     /// communicator whose ranks have such memory, and of a kind that goes that way. It has no schedule.
     Shared,
 }

@@ -25,7 +25,7 @@ pub struct Rule {
 
 /// The table by which algorithms are chosen: the first rule holds that fits the call and whose algorithm can do it.
 ///
-/// Rules of [`Method::Shared`] are for blocking calls whose ranks share memory ([`shared_rule_for`]); others pass them over.
+/// Rules of [`Method::Shared`] are for calls whose ranks share memory ([`shared_rule_for`]); others pass them over.
 /// Algorithms on levels are passed over if one of the levels does not divide the ranks ([`Locality::has_levels`]). All ranks
 /// of a communicator must have the same table.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -191,7 +191,7 @@ pub fn rule_for(table: &Table, call: &Call<'_>, locality: &Locality) -> Option<u
     table.rules.iter().position(fits)
 }
 
-/// By which rule of the table a blocking call goes through memory that its ranks share, if they do share some and the call
+/// By which rule of the table a call goes through memory that its ranks share, if they do share some and the call
 /// can go that way ([`Page::takes`](crate::page::Page::takes)). The operation's first rule of [`Method::Shared`] for so many
 /// ranks says up to which length; rules of other methods do not matter.
 #[must_use]

@@ -149,6 +149,8 @@ pub struct Executor {
     comparison: Option<Box<Comparison>>,
     /// Why the ranks did not begin, and will not.
     refused: Option<CollError>,
+    /// Whether this rank has failed before it knew if the arguments fit together.
+    doomed: bool,
     plan: Plan,
     run: Run,
 }
@@ -181,7 +183,23 @@ impl Executor {
         };
         let plan = Plan::new(schedule, rows, combine, ticket, true)?;
         let run = Run::new(&plan.schedule);
-        Ok(Self { comparison, refused: None, plan, run })
+        Ok(Self { comparison, refused: None, doomed: false, plan, run })
+    }
+
+    /// One that is part of another collective, whose ticket it shares: no other part is under way meanwhile.
+    ///
+    /// # Safety
+    /// As for [`new`](Self::new).
+    ///
+    /// # Errors
+    /// As there.
+    #[allow(unsafe_code, reason = "takes the caller's promise")]
+    unsafe fn part(schedule: Schedule, rows: Rows, ticket: Arc<Ticket>) -> Result<Self, CollError> {
+        check(&schedule, &rows, None, &ticket)?;
+        let ends = !ticket.is_persistent();
+        let plan = Plan::new(Arc::new(schedule), rows, None, ticket, ends)?;
+        let run = Run::new(&plan.schedule);
+        Ok(Self { comparison: None, refused: None, doomed: false, plan, run })
     }
 
     /// Goes on as far as it can without waiting. Afterwards the caller makes [progress](Pml::progress) and calls it
@@ -201,7 +219,10 @@ impl Executor {
             self.comparison = None;
             match verdict {
                 Verdict::Fine => {}
-                Verdict::Failed(error) => self.run.doom(error),
+                Verdict::Failed(error) => {
+                    self.doomed = true;
+                    self.run.doom(error);
+                }
                 Verdict::Refused(error) => self.refused = Some(error),
             }
         }
@@ -219,6 +240,11 @@ impl Executor {
             Some(comparison) => comparison.is_busy(),
             None => self.run.is_busy() || self.run.is_blocked(&self.plan),
         }
+    }
+
+    /// Whether all ranks are known to have given arguments that fit together.
+    fn is_agreed(&self) -> bool {
+        self.comparison.is_none() && self.refused.is_none() && !self.doomed
     }
 
     /// Starts a persistent collective again (`MPI_Start`). The starts of one collective follow each other; other

@@ -29,7 +29,7 @@ pub enum Misfit {
     #[error("through shared memory there are no segments and no levels")]
     Whole,
     /// It has no schedule.
-    #[error("through shared memory there is no schedule: only blocking collectives go that way")]
+    #[error("through shared memory there is no schedule: only collectives of one host go that way")]
     Shared,
     /// Its number has no meaning: trees of no children, no partners at a time.
     #[error("its number has no meaning")]

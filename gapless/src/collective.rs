@@ -3,29 +3,32 @@
 //! A [`Collective`] says what a rank does: the operation, its buffers, root and operation on elements. Nothing happens
 //! until a communicator takes it (`perform.rs`, which is also the only place where blocking ones begin): then
 //! `prepare.rs` checks it against the communicator and has `gapless-coll` build its schedule. `live.rs` keeps all that
-//! are in flight behind the world's lock, and whoever makes progress advances them. Short blocking ones on one host go
-//! another way (`notes.rs`).
+//! are in flight behind the world's lock, and whoever makes progress advances them. Those of ranks that share memory go
+//! through it: `desk.rs` has it, and `line.rs` says in which order.
 
 mod between;
 mod buffers;
+mod desk;
 mod each;
 mod error;
 mod last;
+mod line;
 mod live;
 mod named;
-mod notes;
 mod owned;
 mod perform;
 mod prepare;
 mod recent;
 mod scoped;
 mod tools;
+#[allow(unsafe_code, reason = "hands its caller's promise on")]
+mod turn;
 
 pub use between::Root;
 pub use buffers::{Blocks, BlocksMut, InPlace, Input, Output};
+pub(crate) use desk::Blocking;
 pub use error::CollectiveError;
 pub(crate) use live::Live;
-pub(crate) use notes::Notes;
 pub use owned::{OwnedCollective, PersistentCollective};
 pub(crate) use perform::Common;
 pub use scoped::CollectiveRequest;

@@ -26,7 +26,6 @@ use gapless_sync::{Followers, Gate, Pass};
 use guard::{give_up, wake};
 pub(crate) use held::{Held, Started};
 use rustix::event::{EventfdFlags, eventfd};
-pub(crate) use short::UnderWay;
 use std::any::Any;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -62,7 +61,7 @@ pub(crate) struct State {
     pub(crate) parked: Parked,
     /// Collectives in flight.
     pub(crate) collectives: Live,
-    /// Blocking ones that are none of those: by notes, and the making of what they need (`short::UnderWay`).
+    /// Blocking ones that are none of those: through shared memory (`short::UnderWay`).
     short: u32,
     stage: Stage,
     /// A panic has left it in disorder: the message layer is not to be asked for anything.
@@ -190,6 +189,7 @@ impl State {
     fn is_quiet(&self) -> bool {
         self.pml.is_quiet()
             && !self.collectives.is_busy()
+            && self.collectives.is_quiet()
             && !self.parked.has_abandoned()
             && self.retired.is_empty()
     }
@@ -198,6 +198,12 @@ impl State {
     #[inline]
     fn is_busy(&self) -> bool {
         self.pml.is_busy() || self.collectives.is_busy()
+    }
+
+    /// Prepares for sleep: whoever this process waits for in memory is to wake it. `false`: there is more to do.
+    #[inline]
+    fn doze(&mut self) -> bool {
+        self.stage == Stage::Left || self.collectives.doze(&mut self.pml, &mut self.spent)
     }
 
     /// Whether all that was started here has left, and all collectives have ended.
@@ -427,6 +433,10 @@ impl Shared {
             return Ok(Attended::Something);
         }
         if state.is_busy() {
+            return Ok(Attended::Busy);
+        }
+        if !state.doze() {
+            self.rouse(state);
             return Ok(Attended::Busy);
         }
         let handled = state.pml.arm(waiter);

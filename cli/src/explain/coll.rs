@@ -47,9 +47,9 @@ pub(super) struct Collective {
     /// The last-level caches, likewise
     #[arg(long, value_name = "CACHES", requires = "coll")]
     l3: Option<String>,
-    /// How the collective is called. Non-blocking and persistent ones always go by messages
-    #[arg(long, value_name = "FORM", default_value = "blocking", requires = "coll")]
-    form: Form,
+    /// Explain what goes by messages also where the ranks could share memory
+    #[arg(long, requires = "coll")]
+    messages: bool,
     /// Explain this algorithm, whatever the table chooses: "ring", "chain in 64K", "doubling over binomial over numa flat"
     #[arg(long, value_name = "NAME", requires = "coll")]
     algorithm: Option<String>,
@@ -62,14 +62,6 @@ pub(super) struct Collective {
     /// Write the schedules of all ranks to a file, in the language GOAL, which LogGOPSim plays
     #[arg(long, value_name = "FILE", requires = "coll")]
     goal: Option<PathBuf>,
-}
-
-/// How a collective is called.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
-enum Form {
-    Blocking,
-    #[value(alias = "persistent")]
-    Nonblocking,
 }
 
 /// Through memory that the ranks share.
@@ -140,7 +132,7 @@ impl Collective {
     /// What the rank does through shared memory; none if such a call does not go that way.
     fn outline(&self, subject: &Subject) -> Result<Option<Outline>, Failure> {
         let Subject { sample, locality, .. } = subject;
-        if locality.hosts().len() > 1 || self.form != Form::Blocking {
+        if locality.hosts().len() > 1 || self.messages {
             return Ok(None);
         }
         Ok(Page::outline(&sample.of(self.rank).call(), self.rank, sample.ranks())?)
@@ -239,7 +231,7 @@ impl Collective {
             && let Some(index) = shared_rule_for(&table, &call, locality)
         {
             let rule = by_rule(&table, index, from_file);
-            why = format!("blocking calls: {rule}\nothers: {why}");
+            why = format!("through shared memory: {rule}\nby messages: {why}");
             explained = SHARED;
         }
         Ok(Chosen { explained, by_messages, why })
@@ -261,7 +253,7 @@ impl Collective {
             ("", Align::Left),
         ]);
         if let Some(outline) = self.outline(subject)? {
-            let remark = if *explained == SHARED { "above" } else { "blocking calls only" };
+            let remark = if *explained == SHARED { "above" } else { "if ranks share memory" };
             table.push([
                 SHARED.to_string(),
                 "-".to_owned(),
@@ -292,7 +284,7 @@ impl Collective {
         let mut about =
             format!("\nall algorithms that do it; messages, bytes and scratch are rank {rank}'s\n");
         if *explained == SHARED {
-            about += "--form nonblocking explains what goes by messages\n";
+            about += "--messages explains what goes by messages\n";
         }
         Ok(format!("{about}{}", table.within(terminal_columns())))
     }

@@ -52,6 +52,7 @@ mod quick;
 mod routes;
 mod short;
 mod slots;
+mod task;
 
 use std::task::Poll;
 
@@ -66,16 +67,16 @@ use super::error::CollError;
 use super::memory::Memory;
 use super::rows::{Combine, Rows};
 use crate::Call;
-use crate::build::rows as rows_of;
-use crate::schedule::Buffer;
 use exchange::Exchange;
 use long::Long;
 pub use open::Opening;
 pub use outline::Outline;
+use quick::Halfway;
 pub use quick::Known;
-use quick::{Halfway, Kind};
 use short::Short;
 use slots::Slots;
+pub use task::Task;
+use task::Way;
 
 /// The most bytes that a rank writes in a short collective.
 pub const SHORT_BYTES: u64 = NOTE_BYTES as u64;
@@ -126,6 +127,8 @@ pub struct Page {
     shared: Shared,
     seat: Seat,
     comm: Comm,
+    /// That of messages that wake sleepers.
+    ring_tag: i32,
     area: Area,
     slots: Slots,
     going: Option<Going>,
@@ -143,14 +146,6 @@ struct Area {
     memory: Memory,
     /// Bytes of the result. What lies behind them is of earlier collectives.
     result: usize,
-}
-
-/// What this rank does, before it begins.
-enum Way {
-    Short(plan::Plan),
-    Long(pieces::Plan),
-    /// And whether what is sent is plain memory.
-    Exchange(routes::Plan, bool),
 }
 
 /// A collective that is under way.
@@ -188,12 +183,13 @@ impl Going {
 }
 
 impl Page {
-    fn new(shared: Shared, area: Area, seat: Seat, comm: Comm) -> Page {
+    fn new((shared, area): (Shared, Area), seat: Seat, (comm, ring_tag): (Comm, i32)) -> Page {
         let slots = Slots::default();
         Page {
             shared,
             seat,
             comm,
+            ring_tag,
             area,
             slots,
             going: None,
@@ -211,17 +207,13 @@ impl Page {
             || pieces::Plan::new(call, 0, ranks).is_some()
     }
 
-    /// Begins a collective that the page [takes](Page::takes); [`advance`](Page::advance) carries it out. `number`: its
-    /// number among the communicator's collectives, which all ranks count alike ([`pass`](super::Sequencer::pass)). `combine` is needed if it combines elements.
+    /// As [`begin_task`](Page::begin_task), of a call. `combine` is needed if it combines elements.
     ///
     /// # Safety
-    /// Until `advance` gives [`Poll::Ready`], or the page is dropped, the rows describe memory that is valid, those of the
-    /// send buffer for reads while nothing writes it, those of the receive buffer for reads and writes while nothing else
-    /// touches it; the two do not overlap.
+    /// As for `begin_task`.
     ///
     /// # Errors
-    /// Nothing has begun: arguments that do not fit ([`CollError::Call`], [`CollError::Row`], [`CollError::Combine`]);
-    /// [`CollError::NotShared`]; [`CollError::Abandoned`]: an earlier collective has not ended; [`CollError::Revoked`].
+    /// Those of [`Task::new`] and of `begin_task`; nothing has begun.
     #[allow(unsafe_code, reason = "takes the caller's promise")]
     pub unsafe fn begin(
         &mut self,
@@ -230,27 +222,30 @@ impl Page {
         rows: Rows,
         combine: Option<Combine>,
     ) -> Result<(), CollError> {
+        let of = (self.comm.rank() as usize, self.shared.ranks);
+        let task = Task::new(call, of, rows, combine)?;
+        // SAFETY: the caller's promise.
+        unsafe { self.begin_task(number, task) }
+    }
+
+    /// Begins a collective of this rank's; [`advance`](Page::advance) carries it out. `number`: its number among those of
+    /// the page, which all ranks count alike ([`pass`](super::Sequencer::pass)).
+    ///
+    /// # Safety
+    /// Until `advance` gives [`Poll::Ready`], or the page is dropped, the rows describe memory that is valid, those of the
+    /// send buffer for reads while nothing writes it, those of the receive buffer for reads and writes while nothing else
+    /// touches it; the two do not overlap.
+    ///
+    /// # Errors
+    /// Nothing has begun: [`CollError::Abandoned`]: an earlier collective has not ended; [`CollError::Revoked`];
+    /// [`CollError::NotShared`]: the task is of another rank, or of another number of ranks.
+    #[allow(unsafe_code, reason = "takes the caller's promise")]
+    pub unsafe fn begin_task(&mut self, number: u64, task: Task) -> Result<(), CollError> {
         self.may_begin()?;
+        let Task { way, rows, combine, of } = task;
         let (me, ranks) = (self.comm.rank() as usize, self.shared.ranks);
-        call.check(me, ranks).map_err(|error| CollError::Call { error })?;
-        let refused = || CollError::NotShared { operation: call.operation() };
-        let way = if plan::fits(call, ranks) {
-            Way::Short(plan::Plan::new(call, me, ranks))
-        } else if routes::fits(call, ranks) {
-            let is_plain = direct::sends_plain(&rows);
-            let plan = routes::Plan::new(call, me, ranks, is_plain);
-            Way::Exchange(plan.ok_or_else(refused)?, is_plain)
-        } else {
-            Way::Long(pieces::Plan::new(call, me, ranks).ok_or_else(refused)?)
-        };
-        let (send, recv) = rows_of(call, me, ranks);
-        rows.send.check(Buffer::Send, &send)?;
-        rows.recv.check(Buffer::Recv, &recv)?;
-        if let Some(unit) = call.reduction().map(|of| of.unit) {
-            let given = combine.as_ref().map(Combine::bytes);
-            if given.is_none_or(|bytes| bytes == 0 || !unit.is_multiple_of(bytes)) {
-                return Err(CollError::Combine { unit, given });
-            }
+        if of != (me, ranks) {
+            return Err(CollError::NotShared { operation: way.operation() });
         }
         self.seat.begin(number);
         let round = self.seat.round();
@@ -279,34 +274,6 @@ impl Page {
             None if self.comm.is_revoked() => Err(CollError::Revoked),
             None => Ok(()),
         }
-    }
-
-    /// As [`begin`](Page::begin), of a long call that is known.
-    ///
-    /// # Safety
-    /// As for `begin`. `known` is of this rank and of buffers that are as long as these.
-    ///
-    /// # Errors
-    /// [`CollError::Abandoned`]; [`CollError::Revoked`]; [`CollError::NotShared`]: it is short.
-    #[allow(unsafe_code, reason = "takes the caller's promise")]
-    pub unsafe fn begin_again(
-        &mut self,
-        number: u64,
-        known: &Known,
-        rows: Rows,
-    ) -> Result<(), CollError> {
-        let (plan, combine) = match &known.0 {
-            Kind::Long { plan, combine } => (plan.clone(), combine.clone()),
-            Kind::Short { plan, .. } => {
-                return Err(CollError::NotShared { operation: plan.operation });
-            }
-        };
-        self.may_begin()?;
-        self.seat.begin(number);
-        let (ranks, round) = (self.shared.ranks, self.seat.round());
-        self.going =
-            Some(Going::Long(Long::new(plan, (rows, combine), (ranks, round), &self.slots)));
-        Ok(())
     }
 
     /// Goes on as far as it can without waiting. Gives a result once, and `Ok` if nothing is under way.
@@ -354,8 +321,8 @@ impl Page {
     #[inline]
     fn parts(&mut self) -> (Option<&mut Going>, Place<'_>) {
         let Page { shared, seat, comm, area, slots, going, .. } = self;
-        let board = shared.board();
-        (going.as_mut(), Place { board, shared, seat, comm, area, slots })
+        let (board, ring_tag) = (shared.board(), self.ring_tag);
+        (going.as_mut(), Place { board, shared, seat, comm, ring_tag, area, slots })
     }
 
     /// Whether work of an engine is under way, so that a waiting caller should poll and not sleep.
@@ -406,7 +373,7 @@ impl Page {
             Going::Long(long) => long.awaited(&mut place),
             Going::Exchange(exchange) => exchange.awaited(&mut place),
         }?;
-        let bell = act::bell(pml, &self.comm, self.bell)?;
+        let bell = act::bell(pml, (&self.comm, self.ring_tag), self.bell)?;
         let rung = self.bell.replace(bell) != Some(bell);
         if rung || self.asleep != Some(awaited) {
             self.asleep = self.seat.lie_down(&self.shared.board(), awaited).then_some(awaited);
@@ -461,6 +428,7 @@ struct Place<'p> {
     shared: &'p Shared,
     seat: &'p mut Seat,
     comm: &'p Comm,
+    ring_tag: i32,
     area: &'p mut Area,
     slots: &'p mut Slots,
 }
@@ -517,8 +485,8 @@ impl Place<'_> {
 
     /// Wakes ranks that sleep for something of this one's.
     fn ring(&mut self, pml: &mut Pml, readers: Readers) {
-        let comm = self.comm;
-        self.seat.ring(&self.board, readers, |rank| act::ring(pml, comm, rank));
+        let by = (self.comm, self.ring_tag);
+        self.seat.ring(&self.board, readers, |rank| act::ring(pml, by, rank));
     }
 }
 

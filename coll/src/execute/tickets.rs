@@ -50,7 +50,8 @@ const MARK_SLOTS: u32 = 1 << 15;
 const FIRST_ANSWER: u32 = NOTICE_SLOT - MARK_SLOTS;
 const FIRST_MARK: u32 = FIRST_ANSWER - MARK_SLOTS;
 
-/// The slot of messages that wake sleepers; of the first sequence number, whatever collective is under way.
+/// The slot of messages that wake sleepers; of the first sequence number, whatever collective is under way. A persistent
+/// collective with shared memory of its own has it, too.
 const RING_SLOT: u32 = FIRST_MARK - 1;
 
 /// The tag of messages that wake sleepers.
@@ -186,6 +187,18 @@ impl Sequencer {
         let number = self.order.take_number();
         state.one_shot.0.insert(number);
         drop(state);
+        self.ticket(number)
+    }
+
+    /// The place of a collective that has its number already, and needs messages after all. To be called before the next
+    /// one begins.
+    #[must_use]
+    pub fn claim(&self, number: u64) -> Ticket {
+        self.order.lock().one_shot.0.insert(number);
+        self.ticket(number)
+    }
+
+    fn ticket(&self, number: u64) -> Ticket {
         Ticket {
             members: Arc::clone(&self.members),
             order: Arc::clone(&self.order),
@@ -195,7 +208,7 @@ impl Sequencer {
         }
     }
 
-    /// The next collective, which needs no messages: its number among all that are not persistent.
+    /// The next collective, which needs no messages, as far as is known: its number among all that are not persistent.
     #[inline]
     pub fn pass(&self) -> u64 {
         self.order.take_number()
@@ -230,6 +243,12 @@ pub struct Ticket {
 }
 
 impl Ticket {
+    /// The collective's number, among those that are persistent or among those that are not.
+    #[must_use]
+    pub fn number(&self) -> u64 {
+        self.number
+    }
+
     /// Whether ranks compare their arguments before it begins for the first time.
     pub(super) fn is_checked(&self) -> bool {
         self.checked && self.members.size() > 1
@@ -247,6 +266,11 @@ impl Ticket {
     /// The tag of a slot.
     pub(super) fn tag(&self, slot: u32) -> i32 {
         tag(self.persistent, self.number, slot)
+    }
+
+    /// The tag of messages that wake those who sleep in a persistent collective.
+    pub(super) fn ring_tag(&self) -> i32 {
+        self.tag(RING_SLOT)
     }
 
     /// The epoch, if the collective needs its rank to ask.

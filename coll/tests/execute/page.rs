@@ -1,6 +1,7 @@
 //! Collectives by notes on a board and through slots: results, losses, sleepers.
 pub(crate) mod calls;
 mod given_up;
+mod kept;
 mod lengths;
 
 use super::*;
@@ -79,7 +80,7 @@ impl Collective {
         let rows = Rows { send: send.blocks(), recv: recv.blocks() };
         match known {
             // SAFETY: tests keep the buffers until all has ended, or the pages are gone.
-            Some(known) => unsafe { page.begin_again(number as u64, &known, rows) },
+            Some(known) => unsafe { page.begin_task(number as u64, known.task(rows)) },
             // SAFETY: likewise.
             None => unsafe { page.begin(number as u64, call, rows, combine) },
         }

@@ -4,7 +4,7 @@ use super::buffers::Side;
 use super::prepare::{Place, Prepared, Way};
 use super::{Collective, Root};
 use gapless_coll::choose::shared_rule_for;
-use gapless_coll::page::Known;
+use gapless_coll::page::{Known, Task};
 use gapless_coll::{Blocks, Call, Operation, Rows};
 use gapless_dtype::{LayoutId, WeakLayout};
 use gapless_engine::{Op, ReduceOp};
@@ -56,14 +56,14 @@ pub(super) struct Recalled<'l> {
 }
 
 impl Recalled<'_> {
-    /// The buffers of such a description, if they matter.
-    pub(super) fn rows(&self, now: Collective<'_>) -> Rows {
-        let blocks = |uses: bool, side: Side| match uses {
-            true => side.into_blocks(),
+    /// What such a description comes to, with its buffers, if they matter.
+    pub(super) fn task(&self, now: &Collective<'_>) -> Task {
+        let blocks = |uses: bool, side: &Side| match uses {
+            true => side.clone().into_blocks(),
             false => Blocks::None,
         };
         let Collective { send, recv, .. } = now;
-        Rows { send: blocks(self.uses[0], send), recv: blocks(self.uses[1], recv) }
+        self.known.task(Rows { send: blocks(self.uses[0], send), recv: blocks(self.uses[1], recv) })
     }
 }
 

@@ -159,11 +159,22 @@ impl Communicator {
     ) -> Result<Kept<S, R>, Refused<(S, R)>> {
         let Described { collective, memory } = described;
         let operation = collective.operation;
-        // SAFETY: the memory goes into the value that is returned. While the collective is active nobody gets at it:
-        // the buffers are refused, dropping the value gives the memory to the world to keep, and a value that is
-        // forgotten never frees it.
-        let entered = unsafe { self.entry(collective, ticket) }
-            .and_then(|entry| enter(self, &mut Some(entry)));
+        // The memory goes into the value that is returned. While the collective is active nobody gets at it: the buffers
+        // are refused, dropping the value gives the memory to the world to keep, and a value that is forgotten never frees
+        // it.
+        let entry = match ticket {
+            Some(ticket) => {
+                // SAFETY: as said.
+                let entry = unsafe { self.persistent_entry(collective, ticket) };
+                entry.map(|entry| (entry, None))
+            }
+            None => {
+                // SAFETY: as said.
+                let entry = unsafe { self.entry(collective, None) };
+                entry.map(|(entry, turn)| (entry, Some(turn)))
+            }
+        };
+        let entered = entry.and_then(|(entry, _turn)| enter(self, &mut Some(entry)));
         match entered {
             Ok((number, active)) => {
                 let (comm, memory) = (self.clone(), Some(memory));
@@ -283,9 +294,9 @@ impl<S: OwnedBuffer, R: OwnedBuffer> PersistentCollective<S, R> {
         let Kept { comm, operation, number, active, .. } = &mut self.0;
         let started = comm.shared.with(|state| {
             state.open()?;
-            let State { pml, collectives, .. } = &mut *state;
+            let State { pml, collectives, spent, .. } = &mut *state;
             // SAFETY: the memory is this value's own, and is kept as `keep` says.
-            let started = unsafe { collectives.start(pml, *number) };
+            let started = unsafe { collectives.start((pml, spent), *number) };
             comm.shared.rouse(state);
             Ok(started)
         })?;

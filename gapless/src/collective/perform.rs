@@ -1,10 +1,12 @@
-//! How collectives begin: their place in the order of calls, their executor, and the blocking form.
+//! How collectives begin: their place in the order of calls, what carries them out, and the blocking form.
 
-use super::last::Last;
+use super::desk::{AtDesk, Blocking, Desk};
+use super::last::{Last, Plain};
+use super::line::Errand;
 use super::live::{Begun, Entry, Fate};
-use super::notes::{Desk, Notes, Turn};
 use super::prepare::{self, Place, Prepared, Terms, Way};
 use super::recent::Recent;
+use super::turn::{Ready, Turn};
 use super::{Collective, CollectiveError};
 use crate::communicator::{Communicator, Topology};
 use crate::error::Error;
@@ -13,20 +15,22 @@ use crate::view::{RecvBuffer, SendBuffer};
 use crate::world::Places;
 use gapless_coll::choose::Table;
 use gapless_coll::execute::between;
+use gapless_coll::page::{Known, Page, Task};
 use gapless_coll::topologies::{Neighborhood, TopologyError};
 use gapless_coll::{
-    Call, CollError, Combine, Executor, Locality, Operation, Rows, Schedule, Sequencer, Ticket,
+    Blocks, Call, CollError, Combine, Executor, Locality, Operation, Rows, Schedule, Sequencer,
+    Ticket,
 };
 use gapless_engine::{Op, Reducer};
-use gapless_pml::Comm;
+use gapless_pml::{Comm, Pml};
 use std::sync::{Arc, OnceLock};
 
 /// What all clones of a communicator share.
 #[derive(Debug)]
 pub(crate) struct Common {
     pub(super) sequencer: Sequencer,
-    /// How short blocking collectives go.
-    pub(super) desk: Desk,
+    /// Where those through shared memory begin.
+    pub(super) desk: Arc<Desk>,
     /// That of the world when the communicator was made.
     table: Arc<Table>,
     /// Made for the first collective.
@@ -44,6 +48,15 @@ impl Common {
         let (table, (locality, recent)) = (shared.table(), Default::default());
         let (neighbors, desk) = Default::default();
         Common { sequencer, desk, table, locality, recent, topology, neighbors }
+    }
+
+    pub(crate) fn desk(&self) -> &Arc<Desk> {
+        &self.desk
+    }
+
+    /// Which thread is in a blocking collective through shared memory. The caller holds the lock.
+    pub(crate) fn blocking(&self) -> Blocking {
+        self.desk.with(|at| at.blocking())
     }
 
     pub(crate) fn topology(&self) -> Option<&Topology> {
@@ -101,76 +114,79 @@ impl Communicator {
     ///
     /// [`Error::CollectiveUnderWay`], in a function that this thread calls while it waits in such a collective.
     pub fn perform(&self, collective: Collective<'_>) -> Result<(), Error> {
-        let mut notes = self.common.notes()?;
-        let mut number = None;
-        if let Notes::Made(page, last) = &mut *notes
-            && let Some((recalled, buffers)) = last.recall(&collective)
-        {
-            let taken = *number.insert(self.common.sequencer.pass());
-            let known = recalled.known;
-            if !known.is_short() {
-                let operation = collective.operation;
-                let rows = recalled.rows(collective);
-                // SAFETY: as below; there is no user's function.
-                return self.by_notes(page, (operation, taken), |page| unsafe {
-                    page.begin_again(taken, known, rows)
-                });
+        let quick = self.shared.look_often(|state, look| {
+            let pml = &mut state.pml;
+            // SAFETY: the description borrows its memory until this returns: what is received into, exclusively. The known
+            // call is of a description like this, of which all was found out but where the memory is.
+            self.common.desk.with(|at| unsafe { self.at_once(at, &collective, pml, look) })
+        })?;
+        match quick {
+            Quick::Over => Ok(()),
+            Quick::Lent(lent) => {
+                let Lent { page, number, task } = *lent;
+                // SAFETY: as above; there is no user's function.
+                unsafe { self.by_page(page, (collective.operation, number), task) }
             }
-            // SAFETY: the description borrows its memory until this returns: what is received into, exclusively. The
-            // known call is of a description like this, of which all was found out but where the memory is.
-            if unsafe { self.at_once(page, taken, known, buffers) }? {
-                return Ok(());
-            }
+            Quick::Unknown => self.perform_anew(collective),
         }
-        self.perform_anew(collective, notes, number)
     }
 
-    /// Does a collective that was not done at once; `number`: the one that it was given.
-    #[inline(never)] // its frame takes several pages
-    fn perform_anew(
+    /// Does a collective through shared memory that was done before, if nothing delays it.
+    ///
+    /// # Safety
+    /// As for [`Page::attempt`](gapless_coll::page::Page::attempt), until this returns.
+    #[inline]
+    unsafe fn at_once(
         &self,
-        collective: Collective<'_>,
-        mut notes: Turn<'_>,
-        number: Option<u64>,
-    ) -> Result<(), Error> {
+        at: &mut AtDesk,
+        collective: &Collective<'_>,
+        pml: &mut Pml,
+        look: &mut dyn FnMut() -> bool,
+    ) -> Quick {
+        let Some((page, Some(last))) = at.at_rest() else { return Quick::Unknown };
+        let Some((recalled, buffers)) = last.recall(collective) else { return Quick::Unknown };
+        let number = self.common.sequencer.pass();
+        // SAFETY: the caller's promise.
+        if unsafe { page.attempt(number, recalled.known, buffers, pml, look) } {
+            return Quick::Over;
+        }
+        let task = recalled.task(collective);
+        match at.lend(None) {
+            Some(page) => Quick::Lent(Box::new(Lent { page, number, task })),
+            None => unreachable!("it was at rest"),
+        }
+    }
+
+    /// Does a collective that was not done at once.
+    #[inline(never)] // its frame takes several pages
+    fn perform_anew(&self, collective: Collective<'_>) -> Result<(), Error> {
         let (operation, op) = (collective.operation, collective.op.clone());
         // Before arguments are looked at: a rank that is refused makes the page with the others.
-        let prepared = self
-            .make_page(&mut notes, operation)
-            .and_then(|()| self.prepare(collective, notes.last()))
-            .inspect_err(|_| {
-                let number = number.unwrap_or_else(|| self.common.sequencer.pass());
-                self.refuse(&mut notes, number);
-            })?;
-        let Prepared { way, rows, combine } = prepared;
-        let schedule = match (way, &mut *notes) {
-            (Way::Shared(terms), Notes::Made(page, _)) => {
-                let number = number.unwrap_or_else(|| self.common.sequencer.pass());
-                let call = self.call(&terms)?;
-                // SAFETY: the description borrows its memory until this returns or unwinds; what is received into,
-                // exclusively. `op` keeps a user's function: it is dropped without the lock.
-                return self.by_notes(page, (operation, number), |page| unsafe {
-                    page.begin(number, &call, rows, combine)
-                });
-            }
-            (Way::Shared(terms), _) => self.schedule(&self.call(&terms)?)?,
-            (Way::Schedule(schedule), _) => schedule,
-        };
-        drop(notes);
-        let ticket = self.common.sequencer.next();
-        // SAFETY: the description borrows its memory until this returns. That is when the collective has ended, or the
-        // world was given up, which takes memory back first; if a call unwinds, it gives the world up.
-        let entry = unsafe { self.carrier(operation, (schedule, rows, combine, ticket), op) }?;
-        let (shared, mut entry) = (&*self.shared, Some(entry));
-        let mut state = shared.lock()?;
-        let number = match self.launch(&mut state, &mut entry) {
-            Ok(begun) => begun.number,
+        let mut turn = self.turn(&collective, true)?;
+        let number = turn.number();
+        let ready = match turn.ready(collective) {
+            Ok(Ready::Shared(errand)) => match turn.lend() {
+                Some(page) => {
+                    drop(turn);
+                    let Some(task) = errand.into_task() else { unreachable!("it has not begun") };
+                    // SAFETY: the description borrows its memory until this returns or unwinds; what is received into,
+                    // exclusively. `op` keeps a user's function: it is dropped without the lock.
+                    return unsafe { self.by_page(page, (operation, number), task) };
+                }
+                None => Ready::Shared(errand),
+            },
+            Ok(ready) => ready,
             Err(error) => {
-                state.done();
+                turn.refuse();
                 return Err(error);
             }
         };
-        let fate = self.fate_held(state, number)?;
+        // SAFETY: the description borrows its memory until this returns. That is when the collective has ended, or the
+        // world was given up, which takes memory back first; if a call unwinds, it gives the world up.
+        let mut entry = Some(unsafe { self.carrier(operation, ready, op) }?);
+        let begun = self.shared.with(|state| self.launch(state, &mut entry))?;
+        drop(turn);
+        let fate = self.fate(begun.number)?;
         self.ended(operation, fate)
     }
 
@@ -182,9 +198,9 @@ impl Communicator {
     ) -> Result<Begun, Error> {
         self.shared.now_and_then(state);
         state.open()?;
-        let State { pml, collectives, .. } = &mut *state;
+        let State { pml, collectives, spent, .. } = &mut *state;
         let entry = entry.take().ok_or(Error::Finalized)?;
-        let begun = collectives.begin(pml, entry);
+        let begun = collectives.begin((pml, spent), entry);
         self.shared.rouse(state);
         Ok(begun)
     }
@@ -218,30 +234,66 @@ impl Communicator {
         group.process(u32::try_from(number.checked_sub(range.start)?).ok()?)
     }
 
-    /// What carries out a collective. It takes its place in the order of calls (`ticket`, if it has one already), also
-    /// if it is refused: other ranks' may not be.
+    /// What carries out a collective. It takes its place in the order of calls, also if it is refused: other ranks' may not
+    /// be; the turn is to be kept until it has begun. `known`: it [was begun](Self::begin_known).
     ///
     /// # Safety
     /// What the description borrows stays so until the collective has ended or, after it was given up, the world's
     /// memory was taken back.
-    pub(super) unsafe fn entry(
-        &self,
+    pub(super) unsafe fn entry<'c>(
+        &'c self,
         collective: Collective<'_>,
-        ticket: Option<Ticket>,
-    ) -> Result<Entry, Error> {
+        known: Option<Box<Turn<'c>>>,
+    ) -> Result<(Entry, Turn<'c>), Error> {
         let (operation, op) = (collective.operation, collective.op.clone());
-        let ticket = ticket.unwrap_or_else(|| self.common.sequencer.next());
-        let Prepared { way, rows, combine } = self.prepare(collective, None)?;
-        let schedule = match way {
-            Way::Schedule(schedule) => schedule,
-            Way::Shared(terms) => self.schedule(&self.call(&terms)?)?,
+        let mut turn = match known {
+            Some(turn) => *turn,
+            None => self.turn(&collective, false)?,
         };
-        // SAFETY: the caller's promise.
-        unsafe { self.carrier(operation, (schedule, rows, combine, ticket), op) }
+        match turn.ready(collective) {
+            // SAFETY: the caller's promise.
+            Ok(ready) => Ok((unsafe { self.carrier(operation, ready, op) }?, turn)),
+            Err(error) => {
+                turn.refuse();
+                Err(error)
+            }
+        }
     }
 
-    /// Checks a description, and finds out how the collective goes; by notes only if that is possible.
-    fn prepare(
+    /// What carries out a persistent collective.
+    ///
+    /// # Safety
+    /// As for [`entry`](Self::entry), for each start.
+    pub(super) unsafe fn persistent_entry(
+        &self,
+        collective: Collective<'_>,
+        ticket: Ticket,
+    ) -> Result<Entry, Error> {
+        let (operation, op) = (collective.operation, collective.op.clone());
+        let Prepared { way, rows, combine } =
+            self.prepare(collective, Some(&mut Last::default()))?;
+        let (schedule, errand) = match way {
+            Way::Schedule(schedule) => (schedule, None),
+            Way::Shared(terms) => {
+                let call = self.call(&terms)?;
+                let task = self.task(&call, rows.clone(), combine.clone())?;
+                let known = plain(&rows).and_then(|buffers| {
+                    let of = (self.comm.rank() as usize, self.comm.size() as usize);
+                    let known = Known::new(&call, of, combine.as_ref(), true)?;
+                    known.is_short().then_some((known, buffers))
+                });
+                (self.schedule(&call)?, Some(Errand::persistent(task, known)))
+            }
+        };
+        let ready = Ready::Messages(Box::new((schedule, rows, combine, ticket)));
+        // SAFETY: the caller's promise.
+        let mut entry = unsafe { self.carrier(operation, ready, op) }?;
+        entry.errand = errand.map(Box::new);
+        Ok(entry)
+    }
+
+    /// Checks a description, and finds out how the collective goes; through shared memory only if there is `last`.
+    pub(super) fn prepare(
         &self,
         collective: Collective<'_>,
         last: Option<&mut Last>,
@@ -258,16 +310,27 @@ impl Communicator {
     }
 
     /// The call of a description that was checked.
-    fn call<'c>(&'c self, terms: &'c Terms) -> Result<Call<'c>, Error> {
+    pub(super) fn call<'c>(&'c self, terms: &'c Terms) -> Result<Call<'c>, Error> {
         let call = terms.call(|| self.common.neighbors(&self.comm));
         call.map_err(|error| refused(terms.operation(), error))
     }
 
     /// The schedule of a call.
-    fn schedule(&self, call: &Call<'_>) -> Result<Arc<Schedule>, Error> {
+    pub(super) fn schedule(&self, call: &Call<'_>) -> Result<Arc<Schedule>, Error> {
         let neighbors = || self.common.neighbors(&self.comm);
         let built = self.place(&neighbors).schedule(call);
         built.map_err(|error| refused(call.operation(), error.into()))
+    }
+
+    /// This rank's part in a call through shared memory.
+    pub(super) fn task(
+        &self,
+        call: &Call<'_>,
+        rows: Rows,
+        combine: Option<Combine>,
+    ) -> Result<Task, Error> {
+        let of = (self.comm.rank() as usize, self.comm.size() as usize);
+        Task::new(call, of, rows, combine).map_err(|error| self.failed(call.operation(), error))
     }
 
     /// Where this rank is.
@@ -281,7 +344,7 @@ impl Communicator {
         Place { rank, table, locality, recent, neighbors }
     }
 
-    /// What carries out a schedule.
+    /// What carries out what is ready.
     ///
     /// # Safety
     /// The rows are those that [`prepare`](Self::prepare) made of one description, and what that borrows stays so as
@@ -289,11 +352,11 @@ impl Communicator {
     unsafe fn carrier(
         &self,
         operation: Operation,
-        (schedule, rows, combine, ticket): (Arc<Schedule>, Rows, Option<Combine>, Ticket),
+        ready: Ready,
         op: Option<Op>,
     ) -> Result<Entry, Error> {
-        // SAFETY: the caller's promise. Both rows are made of views of one description, which `prepare` leaves out or
-        // describes in another way, but does not add to.
+        // SAFETY (of all three): the caller's promise. Both rows are made of views of one description, which `prepare`
+        // leaves out or describes in another way, but does not add to.
         // - For how long: the views stay borrowed until `advance` has given `Ready` or, if it never does, the world's
         //   memory was taken back.
         // - The row that is received into has views from `Output` and `ViewMut` only, and each of those borrows its
@@ -301,9 +364,17 @@ impl Communicator {
         //   elsewhere. Blocks that are cut of one such view are apart (`BlocksMut::new`).
         // - The row that is sent has views from `Input` only: they may be read, and nothing writes them while they are
         //   borrowed.
-        let executor = unsafe { Executor::new(schedule, rows, combine, ticket) };
-        let executor = executor.map_err(|error| self.failed(operation, error))?;
-        Ok(Entry::new(executor, self.comm.clone(), op))
+        let carriers = match ready {
+            Ready::Shared(errand) => (None, Some(errand)),
+            Ready::Messages(parts) => {
+                let (schedule, rows, combine, ticket) = *parts;
+                // SAFETY: as said.
+                let executor = unsafe { Executor::new(schedule, rows, combine, ticket) };
+                (Some(executor.map_err(|error| self.failed(operation, error))?), None)
+            }
+        };
+        // SAFETY: as said.
+        Ok(unsafe { Entry::new(carriers, self.comm.clone(), op) })
     }
 
     /// The place of a persistent collective in the order of calls.
@@ -350,6 +421,34 @@ impl Communicator {
         let ended = work.map(gapless_mem::Outstanding::new).map_err(wrong)?.wait();
         ended.map_err(|error| wrong(error.into()))
     }
+}
+
+/// How a blocking collective that was done before has begun.
+enum Quick {
+    Over,
+    /// It waits for others.
+    Lent(Box<Lent>),
+    /// It is no such collective, or something else has the page.
+    Unknown,
+}
+
+/// A page that is lent, and what it is to do.
+struct Lent {
+    page: Box<Page>,
+    number: u64,
+    task: Task,
+}
+
+/// The memory of both buffers, if it is plain, or there is none.
+fn plain(rows: &Rows) -> Option<Plain> {
+    let one = |blocks: &Blocks| match blocks {
+        Blocks::None => Some(None),
+        Blocks::Whole(typed) => {
+            typed.as_contiguous().filter(|region| region.as_ptr().is_some()).map(Some)
+        }
+        Blocks::Each(_) => None,
+    };
+    Some((one(&rows.send)?, one(&rows.recv)?))
 }
 
 fn refused(operation: Operation, error: CollectiveError) -> Error {

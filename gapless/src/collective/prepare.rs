@@ -57,7 +57,7 @@ pub(super) struct Terms {
 }
 
 impl Collective<'_> {
-    /// `last`: it may go by notes; what was found out about the call before.
+    /// `last`: it may go through shared memory; what was found out about the call before.
     pub(super) fn prepare(
         self,
         place: &Place<'_>,

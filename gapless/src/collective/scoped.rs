@@ -2,6 +2,7 @@
 
 use super::Collective;
 use super::live::{Begun, Fate, Number};
+use super::turn::Start;
 use crate::communicator::Communicator;
 use crate::error::Error;
 use crate::scope::Scope;
@@ -71,9 +72,20 @@ impl<'scope> Scope<'scope, '_> {
     ) -> Result<CollectiveRequest<'scope>, Error> {
         let comm = self.comm();
         let operation = collective.operation;
+        let request = |begun| {
+            let among = &self.collectives;
+            CollectiveRequest { comm, among, begun, operation, scope: PhantomData }
+        };
         // SAFETY: the description's memory is borrowed for `'scope`, which ends after the scope has waited for all
         // collectives on its list, or the world was given up, which takes memory back first.
-        let mut entry = Some(unsafe { comm.entry(collective, None) }?);
+        let known = match unsafe { comm.begin_known(&collective) }? {
+            Start::Over(ended) => return Ok(request(Begun::over(ended))),
+            Start::Going(turn) => Some(turn),
+            Start::Unknown => None,
+        };
+        // SAFETY: as above.
+        let (entry, _turn) = unsafe { comm.entry(collective, known) }?;
+        let mut entry = Some(entry);
         comm.shared.with(|state| {
             let among = &self.collectives;
             among.any.store(true, Ordering::Relaxed);
@@ -81,7 +93,7 @@ impl<'scope> Scope<'scope, '_> {
             // Nothing comes between its beginning and its being noted.
             let begun = comm.launch(state, &mut entry)?;
             list.insert(begun.number, operation);
-            Ok(CollectiveRequest { comm, among, begun, operation, scope: PhantomData })
+            Ok(request(begun))
         })
     }
 
@@ -120,6 +132,12 @@ impl Communicator {
     pub(super) fn fate(&self, number: Number) -> Result<Fate, Error> {
         let mut state = self.shared.lock()?;
         self.shared.now_and_then(&mut state);
+        if !state.has_left() {
+            self.shared.look_held(&mut state, |state, look| {
+                let State { pml, collectives, spent, .. } = state;
+                collectives.hurry((pml, spent), number, look);
+            });
+        }
         self.fate_held(state, number)
     }
 
@@ -173,6 +191,9 @@ impl CollectiveRequest<'_> {
     /// # Errors
     /// As [`Communicator::perform`].
     pub fn wait(self) -> Result<(), Error> {
+        if self.begun.is_over() {
+            return Ok(());
+        }
         let fate = self.comm.fate(self.begun.number)?;
         self.among.lock().remove(&self.begun.number);
         self.comm.ended(self.operation, fate)

@@ -3,7 +3,7 @@
 //! which: see [`Error::lost_rank`].
 
 use super::Communicator;
-use crate::collective::Notes;
+use crate::collective::Blocking;
 use crate::error::Error;
 use crate::shared::State;
 use gapless_pml::{CommRequest, Comparison, Group, Pml, PmlError};
@@ -131,18 +131,20 @@ impl Communicator {
     /// # Errors
     /// It is predefined; it was freed already; [`Error::CollectiveUnderWay`].
     pub fn free(self) -> Result<(), Error> {
-        let mut notes = self.common.notes()?;
-        self.shared.with(|state| {
-            state.open()?;
-            let State { pml, collectives, .. } = &mut *state;
-            if let Notes::Made(page, _) = &mut *notes {
-                // The receive that it sleeps for is an operation as well. If the communicator stays, so does the page.
-                page.close(pml);
+        self.shared.wait_until(|state| {
+            if let Err(error) = state.open() {
+                return Some(Err(error));
             }
-            Ok(collectives.free(pml, &self.comm)?)
-        })?;
-        *notes = Notes::Impossible;
-        Ok(())
+            let State { pml, collectives, .. } = &mut *state;
+            match self.common.blocking() {
+                Blocking::Here => Some(Err(Error::CollectiveUnderWay)),
+                Blocking::Elsewhere => None,
+                Blocking::None => {
+                    let freed = collectives.free(pml, &self.comm, self.common.desk());
+                    Some(freed.map_err(Error::from))
+                }
+            }
+        })?
     }
 
     /// The group of its processes (of this side) (`MPI_Comm_group`).

@@ -3,7 +3,7 @@
 use super::{Held, Look, Shared, Stage, State};
 use crate::error::Error;
 use gapless_engine::Typed;
-use gapless_pml::{Comm, Next, Pml, Source, Status, TagSel};
+use gapless_pml::{Comm, Next, Source, Status, TagSel};
 use std::sync::atomic::Ordering;
 
 /// How often an awaited message is looked for before its receive is posted.
@@ -124,35 +124,43 @@ impl Shared {
         self.wait_held(state, |state| find(what, state, true))
     }
 
-    /// Does something that looks for what other processes write, with the lock held: until it is done, or the second
-    /// argument of `act` says that it has looked often enough, or that another thread wants the lock.
+    /// Does something that looks for what other processes write, with the lock held: as long as the second argument of
+    /// `act` says that it may look once more, which it does not if another thread wants the lock.
     ///
     /// # Errors
     /// The world was finalized.
     #[inline]
-    pub(crate) fn look_often(
+    pub(crate) fn look_often<T>(
         &self,
-        act: impl FnOnce(&mut Pml, &mut dyn FnMut() -> bool) -> bool,
-    ) -> Result<bool, Error> {
+        act: impl FnOnce(&mut State, &mut dyn FnMut() -> bool) -> T,
+    ) -> Result<T, Error> {
         let mut state = self.lock()?;
+        if let Err(error) = state.open() {
+            state.done();
+            return Err(error);
+        }
+        let done = self.look_held(&mut state, act);
+        // Not before: what ends may have functions called, which find that this has begun.
         self.now_and_then(&mut state);
-        let pml = match state.open() {
-            Ok(pml) => pml,
-            Err(error) => {
-                state.done();
-                return Err(error);
-            }
-        };
+        state.done();
+        Ok(done)
+    }
+
+    /// The same with the lock held already, whatever has become of the world.
+    #[inline]
+    pub(crate) fn look_held<T>(
+        &self,
+        state: &mut State,
+        act: impl FnOnce(&mut State, &mut dyn FnMut() -> bool) -> T,
+    ) -> T {
         let (mut looks, looks_max) = (0, if self.patience.spins() { LOOKS } else { 1 });
-        let done = act(pml, &mut || {
+        act(state, &mut || {
             looks += 1;
             if looks >= TIGHT_LOOKS {
                 std::hint::spin_loop();
             }
             looks < looks_max && self.wanting.load(Ordering::Relaxed) == 0
-        });
-        state.done();
-        Ok(done)
+        })
     }
 
     /// Does work that neither waits nor ends a request, if the lock is free; `None` if it is not, or if `act` returns

@@ -251,7 +251,7 @@ impl Shared {
 
     /// The leader sleeps until a transport has something, another thread rings, or patience ends.
     fn sleep(&self, mut state: Held<'_>, wait: &mut Wait) -> Result<(), Error> {
-        if state.pml.arm(&mut wait.waiter) > 0 || state.is_busy() {
+        if !state.doze() || state.pml.arm(&mut wait.waiter) > 0 || state.is_busy() {
             state.spin.found();
             self.rouse(&state);
             self.tell(state, wait);

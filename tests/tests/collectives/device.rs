@@ -3,7 +3,8 @@
 
 use crate::rank_of;
 use gapless::btl::loopback::{Hub, Loopback};
-use gapless::coll::CollError;
+use gapless::coll::{CollError, Operation};
+use gapless::tuning::coll::{Rule, Table};
 use gapless::{
     Builder, CollectiveError, Communicator, Datatype, Device, Error, InPlace, Layout, OpenClDevice,
     Primitive, ReduceOp, Region, View, ViewMut, World,
@@ -170,9 +171,17 @@ fn a_device_that_fails_is_named_by_its_rank() {
     job_of(RANKS, world, |world| {
         let comm = world.comm();
         let device = (comm.rank() == 1).then_some(&*device as &dyn Device);
-        // Long enough to go along a chain.
+        // By messages, and long enough to go along a chain.
+        let chain = Rule {
+            operation: Operation::Bcast,
+            ranks_max: usize::MAX,
+            bytes_max: u64::MAX,
+            algorithm: "chain".parse().unwrap(),
+        };
+        world.set_coll_table(Table { rules: vec![chain] });
+        let chained = comm.dup().unwrap();
         let mut word = Memory::new(device, &given(0, 9000));
-        let result = comm.scope(|s| s.ibcast(word.view_mut(), 0)?.wait());
+        let result = chained.scope(|s| s.ibcast(word.view_mut(), 0)?.wait());
         match comm.rank() {
             0 => result.unwrap(),
             1 => drop(result.unwrap_err()),

@@ -12,6 +12,7 @@ mod given_up;
 mod kept;
 mod killed;
 mod laid_out;
+mod lined;
 mod moved;
 mod neighbors;
 mod reduced;

@@ -24,7 +24,6 @@ use super::{Area, Memory, Shared};
 use crate::execute::act::{Tools, Work};
 use crate::execute::rows::{Blocks, Combine, Rows, Spot};
 use crate::execute::run::nothing;
-use crate::execute::tickets::RING_TAG;
 use crate::schedule::{Buffer, Place, SCRATCH_ALIGN};
 
 /// Where the result of combining lies. What this rank contributes lies at 0.
@@ -495,21 +494,25 @@ fn lies(rows: &Rows, buffer: Buffer, (block, at): (usize, u64), range: Range<u64
 }
 
 /// The receive of the message that wakes this rank: the one that there is, if it has not ended.
-pub(super) fn bell(pml: &mut Pml, comm: &Comm, known: Option<RequestId>) -> Option<RequestId> {
+pub(super) fn bell(
+    pml: &mut Pml,
+    (comm, tag): (&Comm, i32),
+    known: Option<RequestId>,
+) -> Option<RequestId> {
     if let Some(known) = known
         && let Ok(None) = pml.collect(known)
     {
         return Some(known);
     }
     // SAFETY: no bytes.
-    unsafe { pml.irecv(comm, &nothing(), Source::Any, TagSel::Is(RING_TAG)) }.ok()
+    unsafe { pml.irecv(comm, &nothing(), Source::Any, TagSel::Is(tag)) }.ok()
 }
 
 /// Sends the message that wakes a rank. If it is lost there is nobody to be woken.
-pub(super) fn ring(pml: &mut Pml, comm: &Comm, rank: usize) {
+pub(super) fn ring(pml: &mut Pml, (comm, tag): (&Comm, i32), rank: usize) {
     let Ok(rank) = u32::try_from(rank) else { return };
     // SAFETY: no bytes.
-    let sent = unsafe { pml.isend_copy(comm, &nothing(), rank, RING_TAG) };
+    let sent = unsafe { pml.isend_copy(comm, &nothing(), rank, tag) };
     if let Ok(id) = sent {
         // The request is there, so it can be released.
         let _ = pml.release(id);

@@ -1,4 +1,5 @@
-//! How the ranks of a communicator come to share a page, in its first blocking collective.
+//! How the ranks of a communicator come to share a page, in its first collective; and those of a persistent collective a
+//! page of its own, in its second start: its starts have no order among other collectives, so it needs rounds of its own.
 //!
 //! ```text
 //! rank 0                                             all others
@@ -12,6 +13,7 @@
 //! The last word is written into the page and not sent, so that all ranks come to the same end even if rank 0 dies: who
 //! has mapped the page finds the word there or not, and who has not makes rank 0 write that it is not used.
 
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::task::Poll;
 
@@ -26,7 +28,7 @@ use super::plan::{LEADER, RANKS_MAX};
 use super::{Area, Page, Shared};
 use crate::execute::memory::Memory;
 use crate::execute::rows::{Blocks, Rows};
-use crate::execute::tickets::{Sequencer, Ticket};
+use crate::execute::tickets::{RING_TAG, Sequencer, Ticket};
 use crate::execute::{CollError, Executor};
 use crate::{Algorithm, BuildError, Call, Locality, Method, Tree, build};
 
@@ -48,8 +50,12 @@ pub struct Opening {
     ranks: usize,
     /// `None`: it has no page.
     comm: Option<Comm>,
+    /// That of messages that wake sleepers.
+    ring_tag: i32,
     /// Of the exchanges, the next one last.
-    tickets: Vec<Ticket>,
+    tickets: Vec<Arc<Ticket>>,
+    /// Whether this rank is for it.
+    willing: bool,
     stage: Stage,
     /// What is under way.
     exchange: Option<Exchange>,
@@ -82,17 +88,37 @@ impl Opening {
     /// communicator has two groups, or its ranks [compare their calls](Sequencer::checked), it has no page.
     #[must_use]
     pub fn new(sequencer: &Sequencer) -> Opening {
-        let comm = sequencer.plain().cloned();
+        let mut tickets: Vec<_> = (0..EXCHANGES).map(|_| Arc::new(sequencer.next())).collect();
+        tickets.reverse();
+        Opening::of((sequencer.plain().cloned(), RING_TAG), tickets, true)
+    }
+
+    /// For a persistent collective, with its tags: no start of it is under way until this has ended. All ranks call this
+    /// at the same one of its starts, which is not the first. There is no page if its ranks do not all know that their
+    /// arguments fit together, or if its communicator has two groups.
+    #[must_use]
+    pub fn of_persistent(executor: &Executor) -> Opening {
+        let ticket = &executor.plan.ticket;
+        let tickets = (0..EXCHANGES).map(|_| Arc::clone(ticket)).collect();
+        let comm = ticket.members().only_group().cloned();
+        Opening::of((comm, ticket.ring_tag()), tickets, executor.is_agreed())
+    }
+
+    fn of(
+        (comm, ring_tag): (Option<Comm>, i32),
+        tickets: Vec<Arc<Ticket>>,
+        willing: bool,
+    ) -> Opening {
         let size = |comm: &Comm| (comm.rank() as usize, comm.size() as usize);
         let (me, ranks) = comm.as_ref().map_or((0, 0), size);
         let fits = (2..=RANKS_MAX).contains(&ranks);
-        let mut tickets: Vec<Ticket> = (0..EXCHANGES).map(|_| sequencer.next()).collect();
-        tickets.reverse();
         Opening {
             me,
             ranks,
             comm,
+            ring_tag,
             tickets,
+            willing,
             stage: if fits { Stage::Asking } else { Stage::Over },
             exchange: None,
             asymmetric: false,
@@ -127,7 +153,7 @@ impl Opening {
             let begun = match self.stage {
                 Stage::Asking => self.gather(u8::from(membarrier::register())),
                 Stage::Giving => self.give(pml),
-                Stage::Answering => self.gather(u8::from(self.shared.is_some())),
+                Stage::Answering => self.gather(u8::from(self.willing && self.shared.is_some())),
                 Stage::Telling => self.tell(),
                 Stage::Verdict => match self.verdict(pml) {
                     None => return Poll::Pending,
@@ -293,7 +319,7 @@ impl Opening {
         let rows = Rows { send: blocks(&send), recv: blocks(&recv) };
         // SAFETY: both are memory of the exchange's own, which keeps it until the executor has ended, and leaks it if
         // the executor is dropped before.
-        let executor = unsafe { Executor::new(schedule, rows, None, ticket) }?;
+        let executor = unsafe { Executor::part(schedule, rows, ticket) }?;
         Ok(Exchange { executor, send, recv })
     }
 
@@ -320,7 +346,7 @@ impl Opening {
         };
         let seat = Seat::new(self.me, self.ranks, fences);
         let made = self.shared.take().zip(self.comm.clone());
-        Some(made.map(|((shared, area), comm)| Page::new(shared, area, seat, comm)))
+        Some(made.map(|(memory, comm)| Page::new(memory, seat, (comm, self.ring_tag))))
     }
 }
 

@@ -21,7 +21,11 @@ use crate::{Call, Reduction};
 
 /// A call as one rank makes it, and what depends on it alone.
 #[derive(Clone, Debug)]
-pub struct Known(pub(super) Kind);
+pub struct Known {
+    pub(super) kind: Kind,
+    /// The rank, and of how many.
+    pub(super) of: (usize, usize),
+}
 
 #[derive(Clone, Debug)]
 pub(super) enum Kind {
@@ -30,6 +34,7 @@ pub(super) enum Kind {
         plan: Plan,
         kind: u8,
         fold: Option<PackedFold>,
+        combine: Option<Combine>,
     },
     Long {
         plan: pieces::Plan,
@@ -62,7 +67,7 @@ impl Known {
                 return None;
             }
             let (plan, combine) = (pieces::Plan::new(call, rank, ranks)?, combine.cloned());
-            return Some(Known(Kind::Long { plan, combine }));
+            return Some(Known { kind: Kind::Long { plan, combine }, of: (rank, ranks) });
         }
         let fold = match call.reduction() {
             None => None,
@@ -70,15 +75,16 @@ impl Known {
         };
         let plan = Plan::new(call, rank, ranks);
         let alike = plan.rounds.iter().flatten().all(|round| round.notes.are_alike());
-        (plain && alike)
-            .then(|| Known(Kind::Short { kind: plan::kind(plan.operation), plan, fold }))
+        let (kind, combine) = (plan::kind(plan.operation), combine.cloned());
+        let kind = Kind::Short { plan, kind, fold, combine };
+        (plain && alike).then_some(Known { kind, of: (rank, ranks) })
     }
 
-    /// Whether it is to be [attempted](Page::attempt); else it is [begun again](Page::begin_again).
+    /// Whether it can be [attempted](Page::attempt). Others begin as a [task](Known::task).
     #[must_use]
     #[inline]
     pub fn is_short(&self) -> bool {
-        matches!(self.0, Kind::Short { .. })
+        matches!(self.kind, Kind::Short { .. })
     }
 }
 
@@ -99,16 +105,19 @@ fn part(
 ) -> Result<Option<Region>, ()> {
     let Some(Span { buffer, range, .. }) = span else { return Ok(None) };
     let Range { start, end } = *range;
-    let whole = if *buffer == Buffer::Send { send } else { recv };
+    // Below, the CPU touches it.
+    let whole =
+        if *buffer == Buffer::Send { send } else { recv }.filter(|it| it.as_ptr().is_some());
     whole.and_then(|whole| whole.sub(start as u64, (end - start) as u64).ok()).map(Some).ok_or(())
 }
 
 impl Page {
     /// Does a collective if that takes no longer than a few looks; whether it has ended. If not, the caller goes on with
-    /// the same call by [`begin`](Page::begin), with the same number. `look`: whether to look once more.
+    /// [its task](Known::task) by [`begin_task`](Page::begin_task), with the same number. `look`: whether to look once more.
     ///
-    /// `known` is of the same call as the other ranks', of this rank, and of buffers that are as long as these: `send` and
-    /// `recv` are the memory that their packed streams are.
+    /// `known` is of the same call as the other ranks'; `send` and `recv` are the memory that the packed streams of its
+    /// buffers are. Nothing begins if it is of another rank, or of longer buffers than these, or if the CPU cannot touch
+    /// these.
     ///
     /// # Safety
     /// Until this returns, `send` is valid for reads while nothing writes it, `recv` for reads and writes while nothing
@@ -122,7 +131,10 @@ impl Page {
         pml: &mut Pml,
         mut look: impl FnMut() -> bool,
     ) -> bool {
-        let Kind::Short { plan, kind, fold } = &known.0 else { return false };
+        let Kind::Short { plan, kind, fold, .. } = &known.kind else { return false };
+        if known.of != (self.comm.rank() as usize, self.shared.ranks) {
+            return false;
+        }
         let (Ok(input), Ok(output)) =
             (part(plan.input.as_ref(), buffers), part(plan.output.as_ref(), buffers))
         else {
@@ -132,12 +144,13 @@ impl Page {
             return false;
         }
         let Page { shared, seat, comm, area, halfway, .. } = self;
-        let board = shared.board();
+        let (board, ring_tag) = (shared.board(), self.ring_tag);
         seat.begin(number);
         if seat.blocked_by(&board).is_some() {
             return false;
         }
-        let mut at = At { board, seat, area, pml, comm, kind: *kind, fold: fold.as_ref() };
+        let (kind, fold) = (*kind, fold.as_ref());
+        let mut at = At { board, seat, area, pml, comm, ring_tag, kind, fold };
         let began = at.seat.round();
         let stopped = match &plan.rounds {
             // SAFETY: the caller's promise.
@@ -165,6 +178,7 @@ struct At<'p> {
     area: &'p mut Area,
     pml: &'p mut Pml,
     comm: &'p Comm,
+    ring_tag: i32,
     kind: u8,
     fold: Option<&'p PackedFold>,
 }
@@ -175,7 +189,8 @@ type Stopped = (usize, Stage);
 impl At<'_> {
     #[inline]
     fn ring(&mut self, readers: Readers) {
-        self.seat.ring(&self.board, readers, |rank| act::ring(self.pml, self.comm, rank));
+        let by = (self.comm, self.ring_tag);
+        self.seat.ring(&self.board, readers, |rank| act::ring(self.pml, by, rank));
     }
 
     /// Waits for the notes of a round.
@@ -216,12 +231,15 @@ impl At<'_> {
             // Whoever goes on finds it there.
             // SAFETY: the caller's promise.
             let kept = input.is_none_or(|input| unsafe { self.area.fill(&input) }.is_ok());
+            // `part` has found memory that the CPU may touch, as long as the plan says: no longer than a note.
             debug_assert!(kept, "plain memory of this rank");
             return Err((0, Stage::Reading));
         }
         if !round.part(self.comm.rank() as usize).is_empty() && !round.sources.is_empty() {
             // SAFETY: the caller's promise.
             let taken = unsafe { self.take(round, input, output) };
+            // The plan is one of this rank among as many ranks, so it has the buffers that its rounds use, and `part` has
+            // found memory that the CPU may touch, as long as the plan says.
             debug_assert!(taken.is_some(), "plain memory of this rank, as long as the plan says");
         }
         self.seat.turn();
@@ -325,6 +343,7 @@ impl At<'_> {
         if let (Some(output), Some(last)) = (output, rounds.iter().flatten().last()) {
             // SAFETY: the caller's promise. It fits: the result has as many bytes as the part of the buffer.
             let taken = unsafe { self.area.take(&output, last.then == Then::Combine) };
+            // As in `only_round`.
             debug_assert!(taken.is_ok(), "plain memory of this rank");
         }
         Ok(())

@@ -1,0 +1,480 @@
+//! Non-blocking and persistent collectives through shared memory: a line at each desk, and the first in it has the page.
+//!
+//! A page does one collective after the other, so a communicator's collectives go in the order of calls: each begins when
+//! those before it have ended at this rank. A blocking one that finds a line joins it.
+//!
+//! # Why a line cannot be a deadlock
+//! - To start is local: a start never waits, whatever is in the line (MPI 4.1 §3.7, §6.12).
+//! - The members of a communicator start its collectives in the same order (§6.12). So if one of them is the *k*-th in the
+//!   order of calls here, it is so at all members, and whoever has started it has started all before it.
+//! - Suppose that the *k*-th does not end at some rank although all members have started it and make progress. Let *k* be the
+//!   least such number. Those before it end at all ranks, so it becomes the first in every line; all its ranks take part,
+//!   and so it ends. There is no such *k*.
+//! - A program may wait for a later one first. MPI lets any collective synchronize (§6.1, §6.14): to wait for the *k*-th may
+//!   need all members to have started the *k*-th, and so those before it. A program that is right by MPI needs no more than
+//!   that here.
+//! - Lines of several communicators are independent: each is advanced whatever becomes of the others. Collectives by
+//!   messages, and other messages, are in no line, and wait for none.
+//! - Starts of persistent collectives have no order (§6.13). Each such collective has a desk of its own, with a line of one
+//!   start at most, which is the same one at all ranks: their number among the starts of this collective.
+//!
+//! # Memory
+//! A page works on memory from [`Page::begin_task`] until `advance` gives a result, and memory of what waits in a line is
+//! only described. What has begun ends, or is given up with the world ([`Live::give_up`]), which waits for engines. The page
+//! of the first in a line is at the desk, where that finds it: it is never lent meanwhile. A handle that is dropped leaves
+//! its memory to the entry. What is cancelled does not exist: collectives cannot be (§6.12).
+//!
+//! # Failures
+//! If a member dies, those that need something of it fail and leave the line, and the next one has its turn; if the
+//! communicator is revoked, all fail. If a rank was refused, it says so in its turn.
+
+use super::Tools;
+use super::desk::{AtDesk, Desk, Item, Notes};
+use super::last::Plain;
+use super::live::{Entry, Live, Number, Phase};
+use gapless_coll::page::{Known, Opening, Page, Task};
+use gapless_coll::{CollError, Executor, Schedule, Sequencer, Ticket};
+use gapless_pml::{Comm, Pml, RequestId};
+use std::any::Any;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::task::Poll;
+
+/// How often a start looks for what others have contributed: to put it into a line takes longer.
+const BRIEF_LOOKS: u32 = 48;
+
+/// Whether a start looks once more.
+pub(super) fn brief_looks() -> impl FnMut() -> bool {
+    let mut left = BRIEF_LOOKS;
+    move || {
+        left = left.saturating_sub(1);
+        left > 0
+    }
+}
+
+/// What is dropped without the lock.
+pub(super) type Spent = Vec<Box<dyn Any + Send>>;
+
+/// A desk where something waits, and its communicator.
+#[derive(Clone, Debug)]
+pub(super) struct Line {
+    pub(super) comm: Comm,
+    pub(super) desk: Arc<Desk>,
+}
+
+/// What a collective does through shared memory.
+#[derive(Debug)]
+pub(super) struct Errand {
+    pub(super) desk: Arc<Desk>,
+    /// Its number at the desk.
+    number: u64,
+    /// Gone when it has begun, unless it is persistent.
+    task: Option<Task>,
+    begun: bool,
+    /// What is known of a persistent one that is short, and its memory.
+    known: Option<(Known, Plain)>,
+    /// What it does if there is no shared memory.
+    instead: Option<(Arc<Schedule>, Ticket)>,
+}
+
+impl Errand {
+    /// One that goes through shared memory in any case.
+    pub(super) fn new(desk: &Arc<Desk>, number: u64, task: Task) -> Errand {
+        let desk = Arc::clone(desk);
+        Errand { desk, number, task: Some(task), begun: false, known: None, instead: None }
+    }
+
+    /// One that goes by messages if the communicator gets no page.
+    pub(super) fn or(desk: &Arc<Desk>, task: Task, instead: (Arc<Schedule>, Ticket)) -> Errand {
+        let number = instead.1.number();
+        Errand { instead: Some(instead), ..Errand::new(desk, number, task) }
+    }
+
+    /// Of a persistent collective, which has a desk of its own.
+    pub(super) fn persistent(task: Task, known: Option<(Known, Plain)>) -> Errand {
+        Errand { known, ..Errand::new(&Arc::default(), 0, task) }
+    }
+
+    /// What it is to do, if it has not begun.
+    pub(super) fn into_task(self) -> Option<Task> {
+        self.task
+    }
+
+    /// The next start.
+    fn again(&mut self) {
+        (self.number, self.begun) = (self.number + 1, false);
+    }
+}
+
+impl Entry {
+    /// Goes on with it by the page, as the first in the line.
+    fn advance_by(
+        &mut self,
+        page: &mut Page,
+        pml: &mut Pml,
+        tools: &Tools,
+    ) -> Poll<Result<(), CollError>> {
+        let Some(errand) = &mut self.errand else { return Poll::Ready(Err(CollError::Abandoned)) };
+        if !std::mem::replace(&mut errand.begun, true) {
+            // It needs no messages.
+            errand.instead = None;
+            let task = if self.persistent { errand.task.clone() } else { errand.task.take() };
+            let Some(task) = task else { return Poll::Ready(Err(CollError::Abandoned)) };
+            // SAFETY: whoever made the entry grants its memory until it has ended, or was given up (`Entry::new`, and
+            // `Live::start` for each start); the page is given up then.
+            let begun = unsafe { page.begin_task(errand.number, task) };
+            if let Err(error) = begun {
+                page.refuse(errand.number, pml);
+                return Poll::Ready(Err(error));
+            }
+        }
+        page.advance(pml, tools, tools)
+    }
+
+    /// There is no page: it goes by messages.
+    fn go_by_messages(&mut self) -> Result<(), CollError> {
+        if let Some(executor) = &mut self.executor {
+            // SAFETY: as in `advance_by`: this is the start that was granted memory, and it has not begun.
+            return unsafe { executor.restart() };
+        }
+        let Some(errand) = self.errand.take() else { return Err(CollError::Abandoned) };
+        let Some(task) = errand.task else { return Err(CollError::Abandoned) };
+        let operation = task.operation();
+        let Some((schedule, ticket)) = errand.instead else {
+            // The communicator was freed.
+            return Err(CollError::NotShared { operation });
+        };
+        let (rows, combine) = task.into_parts();
+        // SAFETY: as in `advance_by`.
+        self.executor = Some(unsafe { Executor::new(schedule, rows, combine, ticket) }?);
+        Ok(())
+    }
+}
+
+impl Live {
+    /// Puts a collective into its line, and goes on with it as far as it can.
+    pub(super) fn queue(
+        &mut self,
+        (pml, spent): (&mut Pml, &mut Spent),
+        number: Number,
+        mut entry: Box<Entry>,
+    ) -> RequestId {
+        let request = pml.begin_general();
+        entry.phase = Phase::Going(request);
+        let line = entry.errand.as_ref().map(|errand| {
+            let desk = Arc::clone(&errand.desk);
+            (Line { comm: entry.comm.clone(), desk }, errand.number)
+        });
+        self.lined.insert(number, entry);
+        if let Some((line, held)) = line {
+            self.put((pml, spent), line, (Item::Collective(number), Some(held)));
+        }
+        request
+    }
+
+    /// Whether a persistent collective that is started again may go through shared memory. Its ranks make its page in the
+    /// second start.
+    pub(super) fn may_queue_again(entry: &mut Entry) -> bool {
+        let (Some(errand), Some(executor)) = (&mut entry.errand, &entry.executor) else {
+            return false;
+        };
+        errand.again();
+        errand.desk.with(|at| {
+            if let Notes::Unknown = at.notes {
+                at.notes = Notes::Opening;
+                at.line.push_back(Item::Opening(Box::new(Opening::of_persistent(executor))));
+            }
+            !matches!(at.notes, Notes::Impossible)
+        })
+    }
+
+    /// Starts a persistent collective again at once, if nothing delays it; whether it has ended.
+    pub(super) fn starts_at_once(entry: &mut Entry, pml: &mut Pml) -> bool {
+        let Some(errand) = entry.errand.as_deref_mut() else { return false };
+        let Errand { desk, number, known: Some((known, buffers)), .. } = errand else {
+            return false;
+        };
+        desk.with(|at| {
+            let Some((page, _)) = at.at_rest() else { return false };
+            // SAFETY: as in `advance_by`; the memory is this start's.
+            unsafe { page.attempt(*number, known, *buffers, pml, brief_looks()) }
+        })
+    }
+
+    /// The ranks of a communicator begin to make its page.
+    pub(super) fn open_page(
+        &mut self,
+        with: (&mut Pml, &mut Spent),
+        line: Line,
+        sequencer: &Sequencer,
+    ) {
+        line.desk.with(|at| at.notes = Notes::Opening);
+        self.put(with, line, (Item::Opening(Box::new(Opening::new(sequencer))), None));
+    }
+
+    /// This rank was refused the collective with this number.
+    pub(super) fn refuse(&mut self, with: (&mut Pml, &mut Spent), line: Line, number: u64) {
+        self.put(with, line, (Item::Refused(number), Some(number)));
+    }
+
+    /// Puts something into a line, at its end or where the collective with this number is held.
+    fn put(
+        &mut self,
+        (pml, spent): (&mut Pml, &mut Spent),
+        line: Line,
+        (item, number): (Item, Option<u64>),
+    ) {
+        let (is_listed, is_first) = line.desk.with(|at| {
+            let place = number.and_then(|number| at.held(number));
+            let place = place.unwrap_or(at.line.len());
+            match at.line.get_mut(place) {
+                Some(held) => *held = item,
+                None => at.line.push_back(item),
+            }
+            (std::mem::replace(&mut at.listed, true), place == 0)
+        });
+        if is_listed && !is_first {
+            // Those before it have been advanced as far as they go.
+            return;
+        }
+        let listed =
+            self.lines.iter().position(|it| is_listed && Arc::ptr_eq(&it.desk, &line.desk));
+        let at = listed.unwrap_or(self.lines.len());
+        if listed.is_none() {
+            self.lines.push(line);
+        }
+        self.advance_at(at, pml, spent);
+    }
+
+    /// Goes on with all lines; gives how many collectives have ended.
+    pub(super) fn advance_lines(&mut self, pml: &mut Pml, spent: &mut Spent) -> usize {
+        let (mut at, mut ended) = (0, 0);
+        while at < self.lines.len() {
+            let (count, is_over) = self.advance_at(at, pml, spent);
+            ended += count;
+            at += usize::from(!is_over);
+        }
+        ended
+    }
+
+    /// Goes on with a line; gives how many have ended, and whether nothing is left in it, so that it is not listed any more.
+    fn advance_at(&mut self, at: usize, pml: &mut Pml, spent: &mut Spent) -> (usize, bool) {
+        let ended = self.advance_line(at, pml, spent);
+        let is_over = self.lines[at].desk.with(|at| {
+            at.listed = !at.line.is_empty();
+            !at.listed
+        });
+        if is_over {
+            let line = self.lines.swap_remove(at);
+            if Arc::strong_count(&line.desk) == 1 {
+                // The communicator is gone. With the desk goes memory.
+                spent.push(Box::new(line.desk));
+            }
+            if !self.leaving.is_empty() {
+                self.free_leaving(pml);
+            }
+        }
+        (ended, is_over)
+    }
+
+    /// Goes on with the first in a line, and with those behind it, as far as that goes; gives how many have ended.
+    fn advance_line(&mut self, at: usize, pml: &mut Pml, spent: &mut Spent) -> usize {
+        let mut ended = 0;
+        loop {
+            let Live { lines, lined, tools, .. } = self;
+            let Some(line) = lines.get(at) else { return ended };
+            match line.desk.with(|at| step(at, lined, pml, tools)) {
+                Step::Waits { busy } => {
+                    self.busy |= busy;
+                    return ended;
+                }
+                Step::Over => {}
+                Step::Ended(number, result) => {
+                    self.end_lined(pml, number, result, spent);
+                    ended += 1;
+                }
+                Step::ByMessages(number) => ended += self.move_to_messages(pml, number, spent),
+            }
+        }
+    }
+
+    /// It begins by messages.
+    fn move_to_messages(&mut self, pml: &mut Pml, number: Number, spent: &mut Spent) -> usize {
+        let Some(mut entry) = self.lined.remove(&number) else { return 0 };
+        match entry.advance(pml, self.tools()) {
+            Poll::Ready(result) => {
+                entry.end(pml, result);
+                self.lay_aside(pml, number, entry, spent);
+                1
+            }
+            Poll::Pending => {
+                self.busy |= entry.is_busy();
+                self.going.insert(number, entry);
+                0
+            }
+        }
+    }
+
+    /// Looks for the end of one that is waited for, if it is the first of a line.
+    pub(super) fn hurry(
+        &mut self,
+        (pml, spent): (&mut Pml, &mut Spent),
+        number: Number,
+        look: &mut dyn FnMut() -> bool,
+    ) {
+        let Some(errand) = self.lined.get(&number).and_then(|entry| entry.errand.as_ref()) else {
+            return;
+        };
+        let is_there = |line: &Line| Arc::ptr_eq(&line.desk, &errand.desk);
+        let Some(at) = self.lines.iter().position(is_there) else { return };
+        loop {
+            let would = self.lines[at].desk.with(|at| match (&mut at.notes, at.line.front()) {
+                (Notes::Here(page), Some(Item::Collective(first))) if *first == number => {
+                    Some(page.look())
+                }
+                _ => None,
+            });
+            match would {
+                None => return,
+                Some(true) => {
+                    if self.advance_at(at, pml, spent).1 || !self.lined.contains_key(&number) {
+                        return;
+                    }
+                }
+                Some(false) => {}
+            }
+            if !look() {
+                return;
+            }
+        }
+    }
+
+    fn end_lined(
+        &mut self,
+        pml: &mut Pml,
+        number: Number,
+        result: Result<(), CollError>,
+        spent: &mut Spent,
+    ) {
+        let Some(mut entry) = self.lined.remove(&number) else { return };
+        entry.end(pml, result);
+        self.lay_aside(pml, number, entry, spent);
+    }
+
+    /// Whether no line would get on, as far as a few loads tell.
+    #[inline]
+    pub(crate) fn is_quiet(&self) -> bool {
+        self.lines.iter().all(|line| {
+            line.desk.with(|at| match (&mut at.notes, at.line.front()) {
+                (Notes::Here(page), Some(Item::Collective(_))) => !page.look(),
+                _ => true,
+            })
+        })
+    }
+
+    /// Announces for the first of each line that this process is about to sleep, so that those that it waits for wake it.
+    /// `false`: something has got on, or only polling gets on.
+    pub(crate) fn doze(&mut self, pml: &mut Pml, spent: &mut Spent) -> bool {
+        let mut may = true;
+        for at in 0..self.lines.len() {
+            may &= self.doze_at(at, pml, spent);
+        }
+        may
+    }
+
+    fn doze_at(&mut self, at: usize, pml: &mut Pml, spent: &mut Spent) -> bool {
+        /// A line that goes on and on is polled.
+        const MOST: usize = 8;
+        for _ in 0..MOST {
+            let announced = self.lines[at].desk.with(|at| match (&mut at.notes, at.line.front()) {
+                (Notes::Here(page), Some(Item::Collective(_))) => Some(page.doze(pml).is_some()),
+                // Messages wake whoever waits for the others; of a page that is lent, who has it.
+                _ => None,
+            });
+            if announced.is_some_and(|is_announced| !is_announced) {
+                return false;
+            }
+            if self.advance_line(at, pml, spent) > 0 {
+                return false;
+            }
+            let holds = self.lines[at].desk.with(|at| match (&mut at.notes, at.line.front()) {
+                (Notes::Here(page), Some(Item::Collective(_))) => page.is_announced(),
+                _ => true,
+            });
+            if holds {
+                return true;
+            }
+            // It has got on, and waits for another rank now.
+        }
+        false
+    }
+
+    /// Ends all use of memory by what is in lines, and by their pages.
+    pub(super) fn give_up_lines(&mut self, spent: &mut Spent) {
+        for Line { desk, .. } in std::mem::take(&mut self.lines) {
+            let items = desk.with(|at| {
+                if let Notes::Here(page) = &mut at.notes {
+                    // Waits for engines.
+                    page.give_up();
+                }
+                at.listed = false;
+                std::mem::take(&mut at.line)
+            });
+            spent.push(Box::new((items, desk)));
+        }
+    }
+}
+
+/// What has come of the first in a line.
+enum Step {
+    /// There is none, or it waits; `busy`: for an engine.
+    Waits {
+        busy: bool,
+    },
+    /// It was no collective, and is over.
+    Over,
+    Ended(Number, Result<(), CollError>),
+    /// It goes by messages, and is in the line no more.
+    ByMessages(Number),
+}
+
+/// Goes on with the first in a line.
+fn step(
+    at: &mut AtDesk,
+    lined: &mut BTreeMap<Number, Box<Entry>>,
+    pml: &mut Pml,
+    tools: &Tools,
+) -> Step {
+    const WAITS: Step = Step::Waits { busy: false };
+    let step = match (at.line.front_mut(), &mut at.notes) {
+        (None, _) => return WAITS,
+        (Some(Item::Opening(opening)), notes) => {
+            let Poll::Ready(made) = opening.advance(pml, tools, tools) else { return WAITS };
+            // An error is one that collectives by messages will have as well.
+            *notes = match made {
+                Ok(Some(page)) => Notes::Here(Box::new(page)),
+                Ok(None) | Err(_) => Notes::Impossible,
+            };
+            Step::Over
+        }
+        (Some(Item::Held(_)), _) | (Some(_), Notes::Lent) => return WAITS,
+        (Some(Item::Refused(number)), Notes::Here(page)) => {
+            page.refuse(*number, pml);
+            Step::Over
+        }
+        (Some(Item::Refused(_)), _) => Step::Over,
+        (Some(Item::Collective(number)), notes) => match (lined.get_mut(number), notes) {
+            (None, _) => Step::Over,
+            (Some(entry), Notes::Here(page)) => match entry.advance_by(page, pml, tools) {
+                Poll::Ready(result) => Step::Ended(*number, result),
+                Poll::Pending => return Step::Waits { busy: page.is_busy() },
+            },
+            (Some(entry), _) => match entry.go_by_messages() {
+                Ok(()) => Step::ByMessages(*number),
+                Err(error) => Step::Ended(*number, Err(error)),
+            },
+        },
+    };
+    at.line.pop_front();
+    step
+}

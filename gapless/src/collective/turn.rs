@@ -1,0 +1,232 @@
+//! The place of a collective in the order of calls: it is taken before arguments are looked at, and kept until it is known
+//! what the collective does. Meanwhile functions of users may be called, which begin others: these come later.
+
+use super::Collective;
+use super::desk::{AtDesk, Blocking, Item, Notes, Seen};
+use super::last::Last;
+use super::line::{Errand, Line, brief_looks};
+use super::perform::Common;
+use super::prepare::{Prepared, Way};
+use crate::communicator::Communicator;
+use crate::error::Error;
+use crate::shared::State;
+use gapless_coll::page::{Page, Task};
+use gapless_coll::{Combine, Rows, Schedule, Ticket};
+use gapless_pml::RequestId;
+use std::sync::Arc;
+
+/// The place of a collective in the order of calls. If it is dropped before the collective has begun, there is none.
+#[derive(Debug)]
+pub(super) struct Turn<'c> {
+    comm: &'c Communicator,
+    number: u64,
+    seen: Seen,
+    /// What it does, if it was done before.
+    task: Option<Task>,
+    /// Otherwise: what is known of the last call, taken from the desk.
+    last: Option<Box<Last>>,
+    /// Whether this thread is noted as being in a blocking collective.
+    noted: bool,
+}
+
+/// How a non-blocking collective has begun that was done before.
+#[derive(Debug)]
+pub(super) enum Start<'c> {
+    /// It has ended well; this request is not there any more.
+    Over(RequestId),
+    Going(Box<Turn<'c>>),
+    /// It is no such collective, or something else has the page. It has no place in the order of calls so far.
+    Unknown,
+}
+
+/// How a collective can begin.
+#[derive(Debug)]
+pub(super) enum Ready {
+    Shared(Box<Errand>),
+    Messages(Box<(Arc<Schedule>, Rows, Option<Combine>, Ticket)>),
+}
+
+impl Communicator {
+    /// Begins a non-blocking collective that was done before, if it is the next one through shared memory: others may need
+    /// what this rank contributes.
+    ///
+    /// # Safety
+    /// As for [`Page::attempt`], until this returns.
+    ///
+    /// # Errors
+    /// The world was finalized.
+    pub(super) unsafe fn begin_known(
+        &self,
+        collective: &Collective<'_>,
+    ) -> Result<Start<'_>, Error> {
+        let Common { desk, sequencer, .. } = &*self.common;
+        self.shared.with(|state| {
+            let pml = state.open()?;
+            let begun = desk.with(|at| {
+                let (page, last) = at.at_rest()?;
+                let (recalled, buffers) = last?.recall(collective)?;
+                let (known, number) = (recalled.known, sequencer.pass());
+                // SAFETY: the caller's promise.
+                if unsafe { page.attempt(number, known, buffers, pml, brief_looks()) } {
+                    return Some(None);
+                }
+                let task = recalled.task(collective);
+                at.line.push_back(Item::Held(number));
+                Some(Some((number, task)))
+            });
+            Ok(match begun {
+                None => Start::Unknown,
+                Some(None) => {
+                    // One that is not there any more has ended.
+                    let request = pml.begin_general();
+                    let _ = pml.end_general(request);
+                    let _ = pml.release(request);
+                    Start::Over(request)
+                }
+                Some(Some((number, task))) => {
+                    let (seen, task) = (Seen::Made, Some(task));
+                    let turn = Turn { comm: self, number, seen, task, last: None, noted: false };
+                    Start::Going(Box::new(turn))
+                }
+            })
+        })
+    }
+
+    /// Gives a collective its place in the order of calls. In the first one of the communicator, the ranks begin to make a
+    /// page; if it is `blocking`, this waits until they have.
+    ///
+    /// # Errors
+    /// The world was finalized; this thread is in a blocking collective, and asks for another.
+    pub(super) fn turn(
+        &self,
+        collective: &Collective<'_>,
+        blocking: bool,
+    ) -> Result<Turn<'_>, Error> {
+        let Common { desk, sequencer, .. } = &*self.common;
+        let (mut turn, is_first) = self.shared.with(|state| {
+            state.open()?;
+            let State { pml, collectives, spent, .. } = &mut *state;
+            if blocking && self.common.blocking() == Blocking::Here {
+                return Err(Error::CollectiveUnderWay);
+            }
+            let is_first = desk.with(|at| matches!(at.notes, Notes::Unknown));
+            if is_first {
+                collectives.open_page((pml, spent), self.line(), sequencer);
+                self.shared.rouse(state);
+            }
+            let turn = desk.with(|at| {
+                let number = sequencer.pass();
+                at.line.push_back(Item::Held(number));
+                let noted = blocking && at.note_blocking();
+                let seen = at.seen();
+                let mut turn = Turn { comm: self, number, seen, task: None, last: None, noted };
+                turn.recall(at, collective);
+                turn
+            });
+            Ok((turn, is_first))
+        })?;
+        if is_first && blocking {
+            self.shared.wait_until(|_| {
+                desk.with(|at| {
+                    turn.recall(at, collective);
+                    (turn.seen != Seen::Open).then_some(())
+                })
+            })?;
+        }
+        Ok(turn)
+    }
+
+    fn line(&self) -> Line {
+        Line { comm: self.comm.clone(), desk: Arc::clone(&self.common.desk) }
+    }
+}
+
+impl Turn<'_> {
+    /// The collective's number among those of the communicator.
+    pub(super) fn number(&self) -> u64 {
+        self.number
+    }
+
+    /// What the desk knows.
+    fn recall(&mut self, at: &mut AtDesk, collective: &Collective<'_>) {
+        self.seen = at.seen();
+        let known = at.last.as_ref().filter(|_| self.seen == Seen::Made);
+        let found = known.and_then(|last| last.recall(collective));
+        self.task = found.map(|(recalled, _)| recalled.task(collective));
+        if self.task.is_none() && self.last.is_none() {
+            self.last = at.last.take();
+        }
+    }
+
+    /// Checks a description, and finds out how the collective goes.
+    pub(super) fn ready(&mut self, collective: Collective<'_>) -> Result<Ready, Error> {
+        let (comm, number) = (self.comm, self.number);
+        let Common { desk, sequencer, .. } = &*comm.common;
+        if let Some(task) = self.task.take() {
+            return Ok(Ready::Shared(Box::new(Errand::new(desk, number, task))));
+        }
+        let may = self.seen != Seen::Impossible;
+        let last = if may { Some(&mut **self.last.get_or_insert_default()) } else { None };
+        let Prepared { way, rows, combine } = comm.prepare(collective, last)?;
+        let terms = match way {
+            Way::Schedule(schedule) => {
+                let ticket = sequencer.claim(number);
+                return Ok(Ready::Messages(Box::new((schedule, rows, combine, ticket))));
+            }
+            Way::Shared(terms) => terms,
+        };
+        let call = comm.call(&terms)?;
+        let task = comm.task(&call, rows, combine)?;
+        let errand = match self.seen {
+            Seen::Made => Errand::new(desk, number, task),
+            _ => {
+                let schedule = comm.schedule(&call)?;
+                Errand::or(desk, task, (schedule, sequencer.claim(number)))
+            }
+        };
+        Ok(Ready::Shared(Box::new(errand)))
+    }
+
+    /// The page, if it is this collective's turn already.
+    pub(super) fn lend(&mut self) -> Option<Box<Page>> {
+        let Communicator { shared, common, .. } = self.comm;
+        let page = shared.with_anyway(|_| common.desk.with(|at| at.lend(Some(self.number))))?;
+        // Whoever brings the page back takes the note back.
+        self.noted = false;
+        Some(page)
+    }
+
+    /// Tells the others in its turn that this rank's arguments were refused.
+    pub(super) fn refuse(self) {
+        let Communicator { shared, .. } = self.comm;
+        // A world that is closed has nobody to tell.
+        let _ = shared.with(|state| {
+            state.open()?;
+            let State { pml, collectives, spent, .. } = &mut *state;
+            collectives.refuse((pml, spent), self.comm.line(), self.number);
+            shared.rouse(state);
+            Ok(())
+        });
+    }
+}
+
+impl Drop for Turn<'_> {
+    fn drop(&mut self) {
+        let Communicator { shared, common, .. } = self.comm;
+        let hindered = shared.with_anyway(|_| {
+            common.desk.with(|at| {
+                if self.last.is_some() {
+                    at.last = self.last.take();
+                }
+                if self.noted {
+                    at.note_no_blocking();
+                }
+                at.leave(self.number) && !at.line.is_empty()
+            })
+        });
+        if hindered {
+            // Those behind it have waited for this.
+            shared.ring();
+        }
+    }
+}
