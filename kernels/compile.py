@@ -3,7 +3,7 @@
 compile.py WHEELS SOURCE INCLUDE IMAGE REPORT SM... PTX
 
 WHEELS is the folder that NVIDIA's wheels were installed into. IMAGE becomes a fat binary with machine code
-for every SM (as 90) and PTX for what comes later (as 80). What ptxas says of registers and spills goes to
+for every SM (as 90, or 90:80 if it is made of PTX for 80) and PTX for what comes later (as 80). What ptxas says of registers and spills goes to
 REPORT, a line a kernel. A kernel that spills is an error.
 """
 
@@ -23,17 +23,18 @@ def main():
     with tempfile.TemporaryDirectory() as folder:
         # Names, not paths: they get into the image.
         with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
-            archs = sorted(set(targets))
+            targets = [target.split(":") for target in targets]
+            archs = sorted({target[-1] for target in targets})
             texts = dict(zip(archs, pool.map(lambda a: compile_ptx(nvrtc, source, include, a), archs)))
             for arch, text in texts.items():
                 with open(os.path.join(folder, f"compute_{arch}.ptx"), "wb") as file:
                     file.write(text)
-            reports = list(pool.map(lambda sm: assemble(wheels, folder, sm), targets[:-1]))
+            reports = list(pool.map(lambda t: assemble(wheels, folder, t[0], t[-1]), targets[:-1]))
         parts = []
-        for sm, report_of in zip(targets[:-1], reports):
+        for (sm, *_), report_of in zip(targets[:-1], reports):
             lines += summary(sm, report_of)
             parts.append(f"--image3=kind=elf,sm={sm},file=sm_{sm}.cubin")
-        later = targets[-1]
+        [later] = targets[-1]
         parts.append(f"--image3=kind=ptx,sm={later},file=compute_{later}.ptx")
         run(wheels, "fatbinary", ["--create=image", "-64", "--compress-all", *parts], folder)
         with open(os.path.join(folder, "image"), "rb") as made, open(image, "wb") as file:
@@ -46,8 +47,8 @@ def main():
         sys.exit("kernels that spill:\n" + "".join(spilled))
 
 
-def assemble(wheels, folder, sm):
-    arguments = ["-v", f"-arch=sm_{sm}", "-o", f"sm_{sm}.cubin", f"compute_{sm}.ptx"]
+def assemble(wheels, folder, sm, arch):
+    arguments = ["-v", f"-arch=sm_{sm}", "-o", f"sm_{sm}.cubin", f"compute_{arch}.ptx"]
     return run(wheels, "ptxas", arguments, folder)
 
 

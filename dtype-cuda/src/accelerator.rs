@@ -6,7 +6,8 @@
 use crate::staging::HostMemory;
 use gapless_engine::{EngineError, Typed};
 use gapless_kernels::Kernel;
-use gapless_kernels::launch::{Launch, Place, Unfit};
+use gapless_kernels::launch::{Launch, Place, ReduceLaunch, Unfit};
+use gapless_kernels::reduce::Combine;
 use gapless_mem::{Completion, Device, DeviceError, Region, Space};
 use std::sync::Arc;
 
@@ -81,6 +82,9 @@ pub(crate) trait Accelerator: Send + Sync {
         false
     }
 
+    /// Whether the device has the arithmetic of these kernels of reductions.
+    fn combines(&self, combine: Combine) -> bool;
+
     /// The engine's own lanes. Two calls at a time must not use one; the engine holds a lock for each.
     fn lanes(&self) -> &[Box<dyn Lane>];
 
@@ -131,6 +135,15 @@ pub(crate) trait Lane: Send + Sync {
     /// # Errors
     /// The device refuses; nothing was enqueued.
     unsafe fn launch(&self, launch: &Launch, pointers: &[Region]) -> Result<(), EngineError>;
+
+    /// Enqueues a kernel of a reduction; its pointers are the target's and the sources', as many as it has.
+    ///
+    /// # Safety
+    /// As for [`launch`](Lane::launch).
+    ///
+    /// # Errors
+    /// The device refuses; nothing was enqueued.
+    unsafe fn reduce(&self, launch: &ReduceLaunch, pointers: &[Region]) -> Result<(), EngineError>;
 
     /// Enqueues a copy; both regions have one length.
     ///

@@ -13,6 +13,7 @@ use crate::staging::HostMemory;
 use functions::Functions;
 use gapless_engine::{EngineError, Typed};
 use gapless_kernels::launch::Place;
+use gapless_kernels::reduce::Combine;
 use gapless_mem::{Completion, Device, DeviceError, Region, Space};
 use gapless_mem_cuda::{CudaDevice, CudaError, CudaPending};
 use lane::OwnLane;
@@ -175,6 +176,10 @@ impl Accelerator for CudaAccelerator {
 
     fn reads_afar(&self, src: Region, dst: Region) -> bool {
         self.apart(src, dst) && self.device.lies_elsewhere(src)
+    }
+
+    fn combines(&self, _: Combine) -> bool {
+        true
     }
 
     fn lanes(&self) -> &[Box<dyn Lane>] {

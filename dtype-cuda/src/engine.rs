@@ -13,7 +13,7 @@ use crate::shared::{Shared, Task};
 use crate::staging::StagingRings;
 use crate::writers::Writers;
 use gapless_dtype::Layout;
-use gapless_engine::{Engine, EngineError, Typed};
+use gapless_engine::{Engine, EngineError, Reducer, Typed};
 use gapless_kernels::Direction;
 use gapless_mem::{Completion, Device, Region, Space};
 use std::num::NonZeroU32;
@@ -253,7 +253,11 @@ unsafe impl Engine for GpuEngine {
         let device = self.shared.accelerator.device();
         // Another GPU's memory may be reached, but is that GPU's.
         let others = matches!(space, Space::Cuda { .. }) && space != device.space();
-        (self.serves(space) && !others).then_some(device)
+        (Engine::serves(self, space) && !others).then_some(device)
+    }
+
+    fn reducer(&self, space: Space) -> Option<Arc<dyn Reducer>> {
+        Engine::device(self, space).map(|_| Arc::new(self.clone()) as Arc<dyn Reducer>)
     }
 
     unsafe fn pack(

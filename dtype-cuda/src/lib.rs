@@ -80,6 +80,7 @@
 //! - `lanes`, `memory`, `staging`, `plans`: which lane comes next, and who keeps memory alive.
 //! - `prepare`, `staged`: pipelines, of a plan's pieces and of chunks to and from the host. `writers`: the threads
 //!   that write plans.
+//! - `reduce`: reductions, where the buffers lie or in chunks.
 //! - `accelerator`: what a vendor's device has to do; `cuda` and `opencl` do it.
 //!
 //! Read first: Wu et al. 2016, §3 (DEVs, work units) and §5; `gapless-kernels` (families, plans). This crate
@@ -117,6 +118,11 @@ mod plans;
 #[allow(unsafe_code, reason = "copies plans to the device")]
 mod prepare;
 mod recent;
+#[allow(
+    unsafe_code,
+    reason = "implements Reducer's unsafe method, and launches kernels by address"
+)]
+mod reduce;
 mod rehearsal;
 mod report;
 mod rows;

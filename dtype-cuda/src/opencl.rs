@@ -8,6 +8,7 @@ use crate::accelerator::{Accelerator, Lane, Spot};
 use crate::staging::HostMemory;
 use gapless_engine::{EngineError, Typed};
 use gapless_kernels::launch::Place;
+use gapless_kernels::reduce::Combine;
 use gapless_mem::{Completion, Device, DeviceError, Region, Space};
 use gapless_mem_opencl::OpenClDevice;
 use lane::QueueLane;
@@ -82,6 +83,10 @@ impl Accelerator for OpenClAccelerator {
 
     fn one_address_space(&self) -> bool {
         false
+    }
+
+    fn combines(&self, combine: Combine) -> bool {
+        self.device.info().doubles || !combine.needs_doubles()
     }
 
     fn lanes(&self) -> &[Box<dyn Lane>] {

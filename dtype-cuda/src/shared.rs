@@ -214,7 +214,7 @@ impl Shared {
 
     /// # Errors
     /// More bytes than a call moves.
-    fn check_len(&self, len: u64) -> Result<(), EngineError> {
+    pub(crate) fn check_len(&self, len: u64) -> Result<(), EngineError> {
         if len > CALL_BYTES_MAX { Err(self.unfit(Unfit::Numbers)) } else { Ok(()) }
     }
 

@@ -1,6 +1,6 @@
 //! The trait of what moves bytes by layout.
 
-use crate::{EngineError, Typed};
+use crate::{EngineError, Reducer, Typed};
 use gapless_mem::{Completion, Device, Region, Space};
 use std::ops::Range;
 use std::sync::Arc;
@@ -59,6 +59,12 @@ pub unsafe trait Engine: Send + Sync {
     /// The device that owns the memory of `space`, if the engine knows one: message layers attach it
     /// to their transports before the first message that involves it.
     fn device(&self, space: Space) -> Option<Arc<dyn Device>> {
+        let _ = space;
+        None
+    }
+
+    /// What combines elements where they lie in memory of `space`, if the engine's device does that.
+    fn reducer(&self, space: Space) -> Option<Arc<dyn Reducer>> {
         let _ = space;
         None
     }

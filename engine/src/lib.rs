@@ -52,6 +52,7 @@ mod engine;
 mod error;
 #[allow(unsafe_code, reason = "hands checked regions to the convertor's raw loops")]
 mod host;
+mod method;
 mod op;
 #[allow(unsafe_code, reason = "gives loops the addresses of slices")]
 mod packed;
@@ -68,6 +69,7 @@ mod user_op;
 pub use engine::Engine;
 pub use error::{EngineError, Operand};
 pub use host::HostEngine;
+pub use method::Method;
 pub use op::{Op, ReduceOp};
 pub use packed::PackedFold;
 pub use reducer::Reducer;

@@ -128,7 +128,7 @@ impl ReduceOp {
     ///
     /// # Errors
     /// [`EngineError::MixedElements`].
-    pub(crate) fn element(
+    pub fn element(
         self,
         layout: &Layout,
         operand: Operand,

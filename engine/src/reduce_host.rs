@@ -10,93 +10,17 @@ mod vectors;
 
 use crate::combine::{Fold, Level, combine};
 use crate::host::{cursor, origin, start, wait_all};
-use crate::{EngineError, HostEngine, Op, Operand, ReduceOp, Reducer, Typed, UserOp};
+use crate::method::operands;
+use crate::{EngineError, HostEngine, Method, Op, Operand, ReduceOp, Reducer, Typed};
 use gapless_dtype::{Layout, Primitive, transfer_raw};
 use gapless_mem::{Completion, Space};
 use std::ops::Range;
-
-/// What a call comes down to.
-enum Method<'a> {
-    /// The result is this source.
-    Move(&'a Typed),
-    /// A loop combines the elements.
-    Fold(Fold),
-    /// A user's function combines the elements.
-    Call(&'a UserOp),
-}
-
-/// All buffers, the target first, with what errors call them.
-fn operands<'a>(
-    srcs: &'a [Typed],
-    dst: &'a Typed,
-) -> impl Iterator<Item = (Operand, &'a Typed)> + Clone {
-    let sources = srcs.iter().enumerate().map(|(number, src)| (Operand::Source(number), src));
-    [(Operand::Target, dst)].into_iter().chain(sources)
-}
-
-/// The one type of all elements; bytes if no buffer says.
-fn common(op: ReduceOp, srcs: &[Typed], dst: &Typed) -> Result<Primitive, EngineError> {
-    let mut common = None;
-    let mut known = None;
-    for (operand, side) in operands(srcs, dst) {
-        // Plain bytes have no layout of their own, and most buffers have one and the same.
-        let Some(layout) = side.own_layout() else { continue };
-        if known.replace(layout.id()) == Some(layout.id()) {
-            continue;
-        }
-        let Some(found) = op.element(layout, operand)? else { continue };
-        let primitive = *common.get_or_insert(found);
-        if found != primitive {
-            return Err(EngineError::NotUniform { operand, primitive });
-        }
-    }
-    Ok(common.unwrap_or(Primitive::Byte))
-}
 
 fn loop_for(op: ReduceOp, primitive: Primitive) -> Result<Fold, EngineError> {
     combine(Level::best(), op, primitive).ok_or_else(|| match op.check(primitive) {
         Ok(()) => EngineError::NoArithmetic { primitive },
         Err(undefined) => undefined,
     })
-}
-
-/// How to reduce, and the bytes that a range is cut at multiples of.
-fn method<'a>(
-    op: &'a Op,
-    srcs: &'a [Typed],
-    dst: &'a Typed,
-) -> Result<(Method<'a>, u64), EngineError> {
-    let (Some(first), Some(last)) = (srcs.first(), srcs.last()) else {
-        return Err(EngineError::NoSource);
-    };
-    let (method, element_bytes) = match op {
-        Op::Predefined(ReduceOp::Replace) => (Method::Move(last), 1),
-        Op::Predefined(ReduceOp::NoOp) => (Method::Move(first), 1),
-        Op::Predefined(op) => {
-            let primitive = common(*op, srcs, dst)?;
-            (Method::Fold(loop_for(*op, primitive)?), primitive.size_bytes())
-        }
-        Op::User(op) => {
-            for (operand, side) in operands(srcs, dst) {
-                op.check(side.layout(), side.count(), operand)?;
-            }
-            (Method::Call(op), op.bytes())
-        }
-    };
-    match srcs.len() {
-        1 => Ok((Method::Move(first), element_bytes)),
-        _ => Ok((method, element_bytes)),
-    }
-}
-
-/// How many elements these bytes are, if they are whole ones.
-fn whole(bytes: u64, element_bytes: u64) -> Option<u64> {
-    // A division takes longer than all other checks, and most sizes need none.
-    let (elements, rest) = match element_bytes.is_power_of_two() {
-        true => (bytes >> element_bytes.trailing_zeros(), bytes & (element_bytes - 1)),
-        false => (bytes / element_bytes, bytes % element_bytes),
-    };
-    (rest == 0).then_some(elements)
 }
 
 /// Whether both ranges are the same bytes of memory, in the same order. How long the buffers are does not matter.
@@ -153,19 +77,19 @@ unsafe impl Reducer for HostEngine {
         range: Range<u64>,
         after: &[Completion],
     ) -> Result<Completion, EngineError> {
-        let (method, element_bytes) = method(op, srcs, dst)?;
-        let Range { start: first, end } = range;
-        let bytes = end.saturating_sub(first);
-        let elements = whole(first, element_bytes).and(whole(bytes, element_bytes));
-        let elements =
-            elements.ok_or(EngineError::SplitElement { start: first, end, element_bytes })?;
-        if let (Method::Fold(fold), Ok(count)) = (&method, usize::try_from(elements))
+        let (method, element_bytes) = Method::of(op, srcs, dst)?;
+        let fold = match method {
+            Method::Combine(op, primitive) => Some(loop_for(op, primitive)?),
+            Method::Move(_) | Method::Call(_) => None,
+        };
+        let elements = Method::elements(&range, element_bytes)?;
+        if let (Some(fold), Ok(count)) = (fold, usize::try_from(elements))
             && let Some(places) = blocks::Places::of(srcs, dst, &range)?
         {
             wait_all(after)?;
             // SAFETY: the caller's promise; all elements of the range lie at these places, in memory that the CPU may
             // touch, and the loop is for this processor.
-            unsafe { places.fold(*fold, count) };
+            unsafe { places.fold(fold, count) };
             return Ok(Completion::Ready);
         }
         for (_, side) in operands(srcs, dst) {
@@ -173,17 +97,18 @@ unsafe impl Reducer for HostEngine {
             start(side.region())?;
         }
         wait_all(after)?;
-        match method {
+        match (method, fold) {
             _ if elements == 0 => {}
             // SAFETY: the caller's promise.
-            Method::Move(src) => unsafe { copy(src, dst, &range) }?,
-            Method::Fold(fold) => {
+            (Method::Move(number), _) => unsafe { copy(&srcs[number], dst, &range) }?,
+            // SAFETY: the caller's promise; windows and spaces were looked at, and the range is whole elements.
+            (Method::Call(op), _) => unsafe { vectors::reduce(op, srcs, dst, &range) }?,
+            (Method::Combine(..), None) => unreachable!("its loop has been found"),
+            (Method::Combine(..), Some(fold)) => {
                 // SAFETY: the caller's promise; windows and spaces were looked at, the range is whole elements of
                 // `element_bytes` bytes, and the loop is for this processor.
                 unsafe { blocks::reduce(fold, element_bytes, srcs, dst, &range) }?;
             }
-            // SAFETY: the caller's promise; windows and spaces were looked at, and the range is whole elements.
-            Method::Call(op) => unsafe { vectors::reduce(op, srcs, dst, &range) }?,
         }
         Ok(Completion::Ready)
     }

@@ -13,6 +13,7 @@
 #define BATCH_MAX 4
 #define PARTS_MAX 32
 #define PARTS_AT_ONCE 8
+#define SOURCES_MAX 8
 
 /* n / divisor for n < 2^31, as ((2n * magic) >> 32) >> shift. */
 typedef struct {
@@ -200,5 +201,33 @@ typedef struct {
                              not, past the end */
     FusedPart part[PARTS_MAX];
 } FusedArgs;
+
+/* A reduction of sides without gaps: `at` leads to the first whole word of the target and of each source. */
+typedef struct {
+    i64 at[SOURCES_MAX + 1]; /* bytes from the side's pointer */
+    u64 mask;                /* combine.h */
+    u32 words;               /* of 16 bytes */
+    u32 tiles;               /* the one for the edges included */
+    u32 sources;             /* at least 2 */
+    u32 edges;               /* bytes before word 0; bytes after the last one << 8 */
+} ReduceFlatArgs;
+
+/* One side of a reduction; one without gaps is a block that does not end. */
+typedef struct {
+    i64 at;    /* bytes from the side's pointer to displacement 0 */
+    u32 first; /* number of the first whole word */
+    u32 unused;
+    Strided shape;
+} ReduceSide;
+
+/* A reduction of sides on grids. */
+typedef struct {
+    u64 mask;    /* combine.h */
+    u32 words;   /* of 16 bytes, or elements */
+    u32 tiles;   /* the one for the edges included */
+    u32 sources; /* at least 2 */
+    u32 edges;   /* bytes before the first word; bytes after the last one << 8 */
+    ReduceSide side[SOURCES_MAX + 1];
+} ReduceGridArgs;
 
 #endif

@@ -3,6 +3,7 @@
 //!
 //! Structures have no padding, so that they can be passed on as bytes.
 
+use crate::reduce::SOURCES_MAX;
 use zerocopy::{Immutable, IntoBytes};
 
 /// Dimensions of a grid of blocks, at most.
@@ -309,6 +310,67 @@ structures! {
         begin: [u32; PARTS_MAX],
         /// The parts.
         part: [FusedPart; PARTS_MAX],
+    }
+    /// A reduction of sides without gaps.
+    ReduceFlatArgs: 96 {
+        /// Bytes from the pointer of the target, and of each source, to its first whole word.
+        at: [i64; SOURCES_MAX + 1],
+        /// Tells operations apart that share a kernel.
+        mask: u64,
+        /// Words of 16 bytes.
+        words: u32,
+        /// Tiles, the one for the edges included.
+        tiles: u32,
+        /// How many, at least 2.
+        sources: u32,
+        /// Bytes before the first word; bytes after the last one shifted by 8.
+        edges: u32,
+    }
+    /// One side of a reduction.
+    ReduceSide: 224 {
+        /// Bytes from its pointer to displacement 0.
+        at: i64,
+        /// Number of the first whole word.
+        first: u32,
+        /// Nothing.
+        unused: u32,
+        /// How it lies; without gaps, a block that does not end.
+        shape: Strided,
+    }
+    /// A reduction of sides on grids.
+    ReduceGridArgs: 2040 {
+        /// Tells operations apart that share a kernel.
+        mask: u64,
+        /// Words of 16 bytes, or elements.
+        words: u32,
+        /// Tiles, the one for the edges included.
+        tiles: u32,
+        /// How many, at least 2.
+        sources: u32,
+        /// Bytes before the first word; bytes after the last one shifted by 8.
+        edges: u32,
+        /// The target, then the sources.
+        side: [ReduceSide; SOURCES_MAX + 1],
+    }
+}
+
+/// What one launch of a reduction passes to its kernel.
+#[derive(Clone, Debug, PartialEq)]
+pub enum ReduceArgs {
+    /// Of `flat`.
+    Flat(ReduceFlatArgs),
+    /// Of `grid` and `each`; in OpenCL a buffer that holds these bytes.
+    Grid(Box<ReduceGridArgs>),
+}
+
+impl ReduceArgs {
+    /// The bytes that the kernel's last parameter is.
+    #[must_use]
+    pub fn as_bytes(&self) -> &[u8] {
+        match self {
+            ReduceArgs::Flat(args) => args.as_bytes(),
+            ReduceArgs::Grid(args) => args.as_bytes(),
+        }
     }
 }
 

@@ -12,6 +12,7 @@ mod fused;
 mod grid;
 mod listed;
 mod mapped;
+mod reduce;
 mod same;
 mod transfer;
 mod transposed;
@@ -21,6 +22,7 @@ pub use fused::{Part, fused};
 pub use grid::{Grid, GridDim, contiguous, strided};
 pub use listed::{Blocks, listed};
 pub use mapped::{Planned, mapped};
+pub use reduce::{ReduceLaunch, ReduceLaunches, ReducedSide, Reduction, reduce, reducible};
 pub use same::same;
 pub use transfer::{TransferSide, transfer};
 pub use transposed::crossed;
@@ -131,6 +133,16 @@ pub enum Unfit {
     /// Lengths or counts of 0, or sizes beyond 63 bits.
     #[error("numbers that describe no stream")]
     Numbers,
+    /// A side of a reduction that is neither a grid nor one stretch, whose blocks cut elements, or whose elements lie at
+    /// odd addresses: it has to be packed before.
+    #[error("elements that kernels do not combine where they lie")]
+    Scattered,
+    /// No reduction, or one that takes several.
+    #[error("a reduction of {sources} sources, kernels take 2 to {}", crate::reduce::SOURCES_MAX)]
+    Sources {
+        /// How many.
+        sources: usize,
+    },
     /// A kernel that would wait for too long.
     #[error("a kernel that may wait for longer than {max:?}")]
     Patience {

@@ -19,13 +19,15 @@
 //! | `same_…` | two sides with the same gaps, no packed one | once for both, as the family of that name |
 //! | `fused` | many requests, each with a typed side of its own | a search for the tile's request, then that request's method |
 //!
+//! Reductions ([`reduce`]) are kernels of their own, of a second image: `combine.h` and `reduce.cl-cu`. They combine the
+//! elements of up to eight sources into a target, each side without gaps or with blocks on a grid.
+//!
 //! The functions in [`launch`] turn shape, range and places into launches; they are pure. This crate knows no driver.
 //! The caller passes `Launch::args` to the kernel after its pointers, in the order typed, packed, plan (of `listed`,
 //! `mapped` and `fused`; both sides' of `transfer`); of two sides with gaps the source is the typed one. Arguments
 //! are one parameter by value; only in OpenCL those of [`Family::tabled`] are in a buffer, which is the parameter.
 //!
 //! Units are bytes unless a name says words; words are of the launch's width.
-
 //!
 //! ```
 //! use gapless_kernels::launch::{Grid, GridDim, Move, Place, strided};
@@ -45,8 +47,12 @@ mod divide;
 mod kernel;
 pub mod launch;
 pub mod plan;
+pub mod reduce;
 mod source;
 
 pub use divide::divide;
 pub use kernel::{Direction, Family, Kernel, Width};
-pub use source::{IMAGE, REGISTERS, opencl_layout_source, opencl_source};
+pub use source::{
+    IMAGE, REDUCE_IMAGE, REDUCE_REGISTERS, REGISTERS, opencl_layout_source, opencl_reduce_source,
+    opencl_source,
+};

@@ -2,9 +2,12 @@
 typedef unsigned char u8;
 typedef unsigned short u16;
 typedef unsigned int u32;
+typedef short i16;
 typedef int i32;
 typedef unsigned long long u64;
 typedef long long i64;
+typedef float f32;
+typedef double f64;
 
 struct __align__(16) u128 {
     u32 a, b, c, d;
@@ -74,3 +77,43 @@ static __device__ __forceinline__ float ROOT(float a) {
     }
 ALL_WORDS(word, "")
 ALL_WORDS(once, ".cs")
+
+/* Reductions: words of 16 bytes as others, floats as bits, arithmetic that is never contracted. */
+INLINE u128 FOUR32(u32 a, u32 b, u32 c, u32 d) {
+    u128 word = {a, b, c, d};
+    return word;
+}
+INLINE u128 PAIR128(u64 low, u64 high) {
+    return FOUR32((u32)low, (u32)(low >> 32), (u32)high, (u32)(high >> 32));
+}
+#define FIRST32(word) (word).a
+#define SECOND32(word) (word).b
+#define THIRD32(word) (word).c
+#define FOURTH32(word) (word).d
+#define LOW64(word) ((u64)(word).a | (u64)(word).b << 32)
+#define HIGH64(word) ((u64)(word).c | (u64)(word).d << 32)
+#define AS_F32(bits) __uint_as_float(bits)
+#define BITS_F32(value) __float_as_uint(value)
+#define AS_F64(bits) __longlong_as_double((i64)(bits))
+#define BITS_F64(value) ((u64)__double_as_longlong(value))
+#define ADD32(a, b) __fadd_rn(a, b)
+#define SUB32(a, b) __fsub_rn(a, b)
+#define MUL32(a, b) __fmul_rn(a, b)
+#define ADD64(a, b) __dadd_rn(a, b)
+#define SUB64(a, b) __dsub_rn(a, b)
+#define MUL64(a, b) __dmul_rn(a, b)
+INLINE f32 WIDEN_HALF(u32 bits) {
+    f32 value;
+    asm("cvt.f32.f16 %0, %1;" : "=f"(value) : "h"((u16)bits));
+    return value;
+}
+INLINE u32 NARROW_HALF(f32 value) {
+    u16 bits;
+    asm("cvt.rn.f16.f32 %0, %1;" : "=h"(bits) : "f"(value));
+    return bits;
+}
+/* Sides are told by their addresses. */
+#define BUFFERS
+#define SIDES
+#define BASE(side) (u8 *)0
+#define SIDE_TYPE(type) const type *

@@ -1,5 +1,6 @@
 //! The sources as an OpenCL compiler wants them, and the image for CUDA.
 
+use crate::reduce::ReduceKernel;
 use crate::{Direction, Kernel};
 
 const PRELUDE: &str = include_str!("prelude_opencl.h");
@@ -7,6 +8,9 @@ const ARGS: &str = include_str!("args.h");
 const LOOKUP: &str = include_str!("lookup.h");
 const STRIPS: &str = include_str!("strips.cl-cu");
 const PACK: &str = include_str!("pack.cl-cu");
+const NUMBERS: &str = include_str!("numbers.h");
+const COMBINE: &str = include_str!("combine.h");
+const REDUCE: &str = include_str!("reduce.cl-cu");
 
 /// Every kernel for CUDA, as a fat binary: machine code for compute capabilities 8.0, 9.0 and 10.0, and
 /// PTX for what comes later. The driver's module loading takes it as it is. Made by `cargo xtask kernels`.
@@ -14,6 +18,27 @@ pub const IMAGE: &[u8] = include_bytes!("../images/pack.fatbin");
 
 /// What `ptxas` said of [`IMAGE`]: a heading, then a line a kernel.
 pub const REGISTERS: &str = include_str!("../images/ptxas.txt");
+
+/// Every kernel of reductions for CUDA, as [`IMAGE`] has the others.
+pub const REDUCE_IMAGE: &[u8] = include_bytes!("../images/reduce.fatbin");
+
+/// What `ptxas` said of [`REDUCE_IMAGE`], as [`REGISTERS`].
+pub const REDUCE_REGISTERS: &str = include_str!("../images/reduce.txt");
+
+/// OpenCL C source of one kernel of reductions.
+#[must_use]
+pub fn opencl_reduce_source(kernel: ReduceKernel) -> String {
+    let ReduceKernel { combine, form } = kernel;
+    let form = form as u32;
+    let doubles = match combine.needs_doubles() {
+        true => "#pragma OPENCL EXTENSION cl_khr_fp64 : enable\ntypedef double f64;\n",
+        false => "",
+    };
+    let defines = combine.defines();
+    format!(
+        "{PRELUDE}\n{doubles}{ARGS}\n{LOOKUP}\n{NUMBERS}\n#define FORM {form}\n{defines}{COMBINE}\n{REDUCE}"
+    )
+}
 
 /// OpenCL C source of the [program](Kernel::program) that a kernel is part of.
 #[must_use]
@@ -53,31 +78,37 @@ mod tests {
     use super::*;
     use std::collections::BTreeSet;
 
-    /// Of every kernel in the image.
-    fn names() -> impl Iterator<Item = String> {
-        Kernel::all().map(|kernel| kernel.to_string())
+    /// Each image, what was said of it, and its kernels.
+    fn images() -> [(&'static [u8], &'static str, Vec<String>); 2] {
+        let names = Kernel::all().map(|kernel| kernel.to_string()).collect();
+        let reduce = ReduceKernel::all().map(|kernel| kernel.to_string()).collect();
+        [(IMAGE, REGISTERS, names), (REDUCE_IMAGE, REDUCE_REGISTERS, reduce)]
     }
 
     #[test]
     fn every_kernel_was_compiled_for_every_architecture_without_spilling() {
-        let mut seen = BTreeSet::new();
-        for line in REGISTERS.lines().skip(1) {
-            let words: Vec<&str> = line.split(' ').collect();
-            let [sm, name, registers, spilled, stack, ..] = words[..] else { panic!("{line}") };
-            assert!(registers.parse::<u32>().unwrap() <= 128, "{line}");
-            assert_eq!((spilled, stack), ("0", "0"), "{line}");
-            seen.insert((sm, name.to_owned()));
-        }
-        for sm in ["80", "90", "100"] {
-            for name in names() {
-                assert!(seen.contains(&(sm, name.clone())), "{name} for sm_{sm}");
+        for (_, said, names) in images() {
+            let mut seen = BTreeSet::new();
+            for line in said.lines().skip(1) {
+                let words: Vec<&str> = line.split(' ').collect();
+                let [sm, name, registers, spilled, stack, ..] = words[..] else { panic!("{line}") };
+                assert!(registers.parse::<u32>().unwrap() <= 128, "{line}");
+                assert_eq!((spilled, stack), ("0", "0"), "{line}");
+                seen.insert((sm, name.to_owned()));
             }
+            for sm in ["80", "90", "100"] {
+                for name in &names {
+                    assert!(seen.contains(&(sm, name.clone())), "{name} for sm_{sm}");
+                }
+            }
+            assert_eq!(seen.len(), 3 * names.len());
         }
-        assert_eq!(seen.len(), 3 * names().count());
     }
 
     #[test]
-    fn the_image_is_a_fat_binary() {
-        assert_eq!(IMAGE.get(..4), Some(&[0x50, 0xed, 0x55, 0xba][..]));
+    fn the_images_are_fat_binaries() {
+        for (image, _, _) in images() {
+            assert_eq!(image.get(..4), Some(&[0x50, 0xed, 0x55, 0xba][..]));
+        }
     }
 }

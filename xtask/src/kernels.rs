@@ -15,10 +15,30 @@ use crate::{Failure, shell};
 
 /// The compilers. Release 13.0 is the newest whose output a driver of series 580 loads.
 const WHEELS: &[&str] = &["nvidia-cuda-nvrtc==13.0.88", "nvidia-cuda-nvcc==13.0.88"];
-/// Compute capabilities that get machine code, and last the one whose PTX serves later ones.
-const TARGETS: &[&str] = &["80", "90", "100", "80"];
-/// What is made, below `kernels/images`.
-const MADE: &[&str] = &["pack.fatbin", "ptxas.txt"];
+/// What is made of a source.
+struct Image {
+    /// Below `kernels/cuda`.
+    source: &'static str,
+    /// Below `kernels/images`: the image, and what is said of it.
+    made: [&'static str; 2],
+    /// Compute capabilities that get machine code (`90:80`: of the PTX for 80), and last the one whose PTX serves later
+    /// ones.
+    targets: [&'static str; 4],
+}
+
+const IMAGES: [Image; 2] = [
+    Image {
+        source: "pack.cu",
+        made: ["pack.fatbin", "ptxas.txt"],
+        targets: ["80", "90", "100", "80"],
+    },
+    // Nothing in it differs by capability, and one PTX takes a third of the time.
+    Image {
+        source: "reduce.cu",
+        made: ["reduce.fatbin", "reduce.txt"],
+        targets: ["80", "90:80", "100:80", "80"],
+    },
+];
 
 /// Builds the images in place, or with `check` beside them, and compares.
 pub(crate) fn run(checkout: &Checkout, check: bool) -> Result<(), Failure> {
@@ -34,7 +54,7 @@ pub(crate) fn run(checkout: &Checkout, check: bool) -> Result<(), Failure> {
     let fresh = checkout.target.join("kernels/images");
     build(checkout, &wheels, &fresh)?;
     let mut stale = 0u64;
-    for name in MADE {
+    for name in IMAGES.iter().flat_map(|image| image.made) {
         if read(&fresh.join(name))? != read(&committed.join(name))? {
             println!("kernels/images/{name} is not what its sources give: run cargo xtask kernels");
             stale += 1;
@@ -50,15 +70,18 @@ pub(crate) fn run(checkout: &Checkout, check: bool) -> Result<(), Failure> {
 fn build(checkout: &Checkout, wheels: &Wheels, into: &Path) -> Result<(), Failure> {
     fs::create_dir_all(into).map_err(|source| Failure::File { path: into.to_owned(), source })?;
     let kernels = checkout.root.join("kernels");
-    shell::run(
-        Command::new(&wheels.python)
-            .arg(kernels.join("compile.py"))
-            .arg(&wheels.folder)
-            .arg(kernels.join("cuda/pack.cu"))
-            .arg(kernels.join("src"))
-            .args(MADE.iter().map(|name| into.join(name)))
-            .args(TARGETS),
-    )
+    for Image { source, made, targets } in &IMAGES {
+        shell::run(
+            Command::new(&wheels.python)
+                .arg(kernels.join("compile.py"))
+                .arg(&wheels.folder)
+                .arg(kernels.join("cuda").join(source))
+                .arg(kernels.join("src"))
+                .args(made.map(|name| into.join(name)))
+                .args(targets),
+        )?;
+    }
+    Ok(())
 }
 
 /// A virtual environment with the compilers.

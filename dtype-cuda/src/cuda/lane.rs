@@ -4,8 +4,8 @@ use super::failed;
 use super::functions::Functions;
 use crate::accelerator::{CopyRows, Lane};
 use gapless_engine::EngineError;
-use gapless_kernels::args::Args;
-use gapless_kernels::launch::Launch;
+use gapless_kernels::args::{Args, ReduceArgs};
+use gapless_kernels::launch::{Launch, ReduceLaunch};
 use gapless_mem::{Completion, DeviceError, Region};
 use gapless_mem_cuda::{Argument, CudaDevice, Grid, Stream};
 use std::sync::Arc;
@@ -90,6 +90,18 @@ impl Lane for StreamLane<'_> {
         unsafe { function.launch(self.stream, grid, all) }.map_err(failed)
     }
 
+    unsafe fn reduce(&self, launch: &ReduceLaunch, _: &[Region]) -> Result<(), EngineError> {
+        let function = self.functions.reduction(self.device, launch.kernel).map_err(failed)?;
+        let args = match &launch.args {
+            ReduceArgs::Flat(args) => Argument::of(args),
+            ReduceArgs::Grid(args) => Argument::of(&**args),
+        };
+        let grid = Grid::line(launch.blocks, launch.threads);
+        // SAFETY: these kernels take their structure alone, in which sides are told by their addresses; its layout is
+        // that of the compiled one, which `kernels` tests. The caller vouches for what it leads to.
+        unsafe { function.launch(self.stream, grid, &[args]) }.map_err(failed)
+    }
+
     unsafe fn copy(&self, dst: Region, src: Region) -> Result<(), EngineError> {
         // SAFETY: the caller's own promise.
         unsafe { self.device.copy_on(self.stream, dst, src) }.map_err(failed)
@@ -123,6 +135,11 @@ impl Lane for OwnLane {
     unsafe fn launch(&self, launch: &Launch, pointers: &[Region]) -> Result<(), EngineError> {
         // SAFETY: the caller's own promise.
         unsafe { self.lane().launch(launch, pointers) }
+    }
+
+    unsafe fn reduce(&self, launch: &ReduceLaunch, pointers: &[Region]) -> Result<(), EngineError> {
+        // SAFETY: the caller's own promise.
+        unsafe { self.lane().reduce(launch, pointers) }
     }
 
     unsafe fn copy(&self, dst: Region, src: Region) -> Result<(), EngineError> {

@@ -5,9 +5,10 @@
 use super::programs::Programs;
 use crate::accelerator::Lane;
 use gapless_engine::EngineError;
-use gapless_kernels::launch::Launch;
+use gapless_kernels::launch::{Launch, ReduceLaunch};
+use gapless_kernels::reduce::SOURCES_MAX;
 use gapless_mem::{Completion, Device, DeviceError, Region};
-use gapless_mem_opencl::{Argument, OpenClDevice};
+use gapless_mem_opencl::{Argument, OpenClDevice, Program};
 use smallvec::SmallVec;
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -96,6 +97,32 @@ impl QueueLane {
         }
     }
 
+    /// Enqueues a kernel of so many groups and work-items, whose last argument is a structure, or a buffer of it.
+    ///
+    /// # Safety
+    /// As for [`Lane::launch`]: the arguments are what the kernel takes.
+    unsafe fn run<'a>(
+        &self,
+        (program, name): (&Program, &str),
+        (groups, threads): (u32, u32),
+        mut arguments: SmallVec<[Argument<'a>; 10]>,
+        (structure, tabled): (&'a [u8], bool),
+    ) -> Result<(), EngineError> {
+        let table = tabled.then(|| self.table(structure)).transpose()?;
+        let value = Argument::Value(structure);
+        arguments.push(table.as_ref().map_or(value, |table| Argument::Buffer(table.buffer)));
+        let launched = self.enqueue(|after| {
+            // SAFETY: the caller's own promise; the table is used by nothing else until its `busy` has ended.
+            unsafe { self.device.launch(program, name, groups, threads, &arguments, after) }
+        });
+        if let Some(mut table) = table {
+            let mut state = self.state();
+            table.busy = state.last.clone();
+            state.tables.push_back(table);
+        }
+        launched
+    }
+
     fn free(&self, table: &Table) {
         let _ = table.busy.wait();
         // SAFETY: the buffer is the table's, and the launch that used it last has ended.
@@ -127,24 +154,25 @@ impl Lane for QueueLane {
 
     unsafe fn launch(&self, launch: &Launch, pointers: &[Region]) -> Result<(), EngineError> {
         let (program, name) = self.programs.get(launch.kernel)?;
-        let mut arguments: SmallVec<[Argument<'_>; 5]> =
+        let tabled = launch.kernel.family.tabled();
+        let shape = (launch.blocks, launch.threads);
+        let arguments = pointers.iter().map(|&region| Argument::Buffer(region)).collect();
+        // SAFETY: every kernel takes its pointers, then its structure, whose layout `kernels` tests against the
+        // compiled one; the caller vouches for what they lead to.
+        unsafe { self.run((program, name), shape, arguments, (launch.args.as_bytes(), tabled)) }
+    }
+
+    unsafe fn reduce(&self, launch: &ReduceLaunch, pointers: &[Region]) -> Result<(), EngineError> {
+        let program = self.programs.reduction(launch.kernel)?;
+        let (name, tabled) = (launch.kernel.to_string(), launch.kernel.tabled());
+        let shape = (launch.blocks, launch.threads);
+        let mut arguments: SmallVec<[Argument<'_>; 10]> =
             pointers.iter().map(|&region| Argument::Buffer(region)).collect();
-        let bytes = launch.args.as_bytes();
-        let table = launch.kernel.family.tabled().then(|| self.table(bytes)).transpose()?;
-        let last = table.as_ref().map_or(Argument::Value(bytes), |t| Argument::Buffer(t.buffer));
-        arguments.push(last);
-        let (groups, threads) = (launch.blocks, launch.threads);
-        let launched = self.enqueue(|after| {
-            // SAFETY: every kernel takes its pointers, then its structure, whose layout `kernels` tests
-            // against the compiled one; the caller vouches for what they lead to.
-            unsafe { self.device.launch(program, name, groups, threads, &arguments, after) }
-        });
-        if let Some(mut table) = table {
-            let mut state = self.state();
-            table.busy = state.last.clone();
-            state.tables.push_back(table);
-        }
-        launched
+        // Of sources that there are not, pointers are not used.
+        arguments.resize_with(SOURCES_MAX + 1, || Argument::Null);
+        // SAFETY: these kernels take a pointer for the target and each of `SOURCES_MAX` sources, then their structure,
+        // whose layout `kernels` tests; the caller vouches for what they lead to.
+        unsafe { self.run((program, &name), shape, arguments, (launch.args.as_bytes(), tabled)) }
     }
 
     unsafe fn copy(&self, dst: Region, src: Region) -> Result<(), EngineError> {

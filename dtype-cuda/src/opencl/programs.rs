@@ -1,7 +1,9 @@
-//! The kernels of a device: a program for each width and direction, built when it is first needed.
+//! The kernels of a device: a program for each width and direction, and for each kernel of reductions, built when it
+//! is first needed.
 
 use crate::accelerator::{KERNELS, number};
-use gapless_kernels::{Kernel, opencl_source};
+use gapless_kernels::reduce::ReduceKernel;
+use gapless_kernels::{Kernel, opencl_reduce_source, opencl_source};
 use gapless_mem::{Device, DeviceError};
 use gapless_mem_opencl::{OpenClDevice, Program};
 use std::sync::{Arc, OnceLock};
@@ -10,6 +12,7 @@ use std::sync::{Arc, OnceLock};
 pub(crate) struct Programs {
     device: Arc<OpenClDevice>,
     programs: Box<[OnceLock<Arc<Program>>]>,
+    reductions: Box<[OnceLock<Arc<Program>>]>,
     names: Box<[OnceLock<String>]>,
 }
 
@@ -18,6 +21,7 @@ impl Programs {
         Programs {
             device,
             programs: (0..Kernel::PROGRAMS).map(|_| OnceLock::new()).collect(),
+            reductions: (0..ReduceKernel::NUMBERS).map(|_| OnceLock::new()).collect(),
             names: (0..KERNELS).map(|_| OnceLock::new()).collect(),
         }
     }
@@ -25,16 +29,29 @@ impl Programs {
     pub(crate) fn get(&self, kernel: Kernel) -> Result<(&Program, &str), DeviceError> {
         let name = self.names[number(kernel)].get_or_init(|| kernel.to_string());
         let slot = &self.programs[kernel.program()];
+        Ok((self.built(slot, || opencl_source(kernel))?, name))
+    }
+
+    /// A kernel of reductions.
+    pub(crate) fn reduction(&self, kernel: ReduceKernel) -> Result<&Program, DeviceError> {
+        let slot = &self.reductions[kernel.number()];
+        self.built(slot, || opencl_reduce_source(kernel))
+    }
+
+    fn built<'a>(
+        &self,
+        slot: &'a OnceLock<Arc<Program>>,
+        source: impl FnOnce() -> String,
+    ) -> Result<&'a Program, DeviceError> {
         if let Some(program) = slot.get() {
-            return Ok((program, name));
+            return Ok(program);
         }
-        let source = opencl_source(kernel);
-        let built = self.device.program(&source, "-cl-std=CL1.2");
+        let built = self.device.program(&source(), "-cl-std=CL1.2");
         let program = built.map_err(|error| DeviceError::Failed {
             device: self.device.properties().name.clone(),
             operation: "building the kernels",
             reason: error.to_string(),
         })?;
-        Ok((slot.get_or_init(|| program), name))
+        Ok(slot.get_or_init(|| program))
     }
 }

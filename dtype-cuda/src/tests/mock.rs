@@ -4,7 +4,8 @@
 use crate::accelerator::{Accelerator, CopyRows, Lane, Spot};
 use crate::staging::HostMemory;
 use gapless_engine::{EngineError, Typed};
-use gapless_kernels::launch::{Launch, Place};
+use gapless_kernels::launch::{Launch, Place, ReduceLaunch};
+use gapless_kernels::reduce::Combine;
 use gapless_mem::fake::FakeDevice;
 use gapless_mem::{Completion, Device, DeviceError, Pending, Region, Space};
 use std::alloc::{GlobalAlloc, Layout, System};
@@ -50,6 +51,8 @@ pub(crate) enum Op {
     Wait(usize),
     /// A launch, with its pointers' addresses.
     Launch(Vec<u64>),
+    /// A launch of a reduction, with the addresses of its target and its sources.
+    Reduce(Vec<u64>),
     /// A copy to, and from, these addresses.
     Copy(u64, u64),
     /// A copy of so many rows, to and from these addresses.
@@ -114,7 +117,7 @@ impl Log {
         let mut busy = Vec::new();
         for (lane, op) in &self.ops {
             busy.retain(|other| other != lane);
-            if matches!(op, Op::Launch(_) | Op::Copy(..) | Op::Rows(..)) {
+            if matches!(op, Op::Launch(_) | Op::Reduce(_) | Op::Copy(..) | Op::Rows(..)) {
                 busy.push(*lane);
             }
         }
@@ -187,6 +190,10 @@ impl Lane for MockLane {
 
     unsafe fn launch(&self, _: &Launch, pointers: &[Region]) -> Result<(), EngineError> {
         self.ask(|| Op::Launch(pointers.iter().map(Region::start).collect()))
+    }
+
+    unsafe fn reduce(&self, _: &ReduceLaunch, pointers: &[Region]) -> Result<(), EngineError> {
+        self.ask(|| Op::Reduce(pointers.iter().map(Region::start).collect()))
     }
 
     unsafe fn copy(&self, dst: Region, src: Region) -> Result<(), EngineError> {
@@ -306,6 +313,10 @@ impl Accelerator for Mock {
 
     fn reads_afar(&self, src: Region, dst: Region) -> bool {
         self.apart(src, dst) && self.log().elsewhere.contains(&src.address())
+    }
+
+    fn combines(&self, combine: Combine) -> bool {
+        !combine.needs_doubles()
     }
 
     fn lanes(&self) -> &[Box<dyn Lane>] {

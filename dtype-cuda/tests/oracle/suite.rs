@@ -72,6 +72,10 @@ macro_rules! stamp_gpus {
             plans::plans_are_prepared_and_forgotten,
             plans::plans_of_dropped_layouts_make_room,
             plans::first_uses_are_right_however_prepared,
+            reductions::every_operation_is_the_oracles,
+            reductions::random_reductions_are_the_oracles,
+            reductions::long_ranges_go_in_chunks,
+            reductions::what_does_not_fit_is_refused,
         );
     };
 }

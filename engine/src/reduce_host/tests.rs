@@ -1,6 +1,7 @@
 //! What the layers above rely on, in small cases; `tests/reduce.rs` has random ones.
 
 use super::*;
+use crate::UserOp;
 use gapless_dtype::Datatype;
 use gapless_mem::fake::FakeDevice;
 use gapless_mem::{Device, Region};
