@@ -49,8 +49,10 @@
 mod act;
 mod compare;
 mod error;
+#[allow(unsafe_code, reason = "declares the contract of what lends memory")]
+mod lender;
 mod members;
-#[allow(unsafe_code, reason = "allocates aligned memory")]
+#[allow(unsafe_code, reason = "allocates aligned memory, and gives back what was lent")]
 mod memory;
 pub mod page;
 mod rows;
@@ -64,6 +66,7 @@ use gapless_engine::{Engine, Reducer};
 use gapless_pml::{Comm, Pml};
 
 pub use error::CollError;
+pub use lender::Lender;
 pub use members::between;
 pub use rows::{Blocks, Combine, Rows};
 pub use tickets::{IN_FLIGHT_MAX, SLOTS_MAX, Sequencer, Ticket};
@@ -72,7 +75,7 @@ use crate::schedule::{Action, Buffer, Place, Schedule};
 use act::Tools;
 use compare::{Comparison, Verdict};
 use gapless_engine::Typed;
-use memory::Memory;
+use memory::{Memory, Room};
 use rows::Spot;
 use run::Run;
 
@@ -82,7 +85,9 @@ struct Plan {
     schedule: Arc<Schedule>,
     rows: Rows,
     combine: Option<Combine>,
-    scratch: Memory,
+    scratch: Room,
+    /// Who lends memory for data on its way.
+    lender: Option<Arc<dyn Lender>>,
     ticket: Arc<Ticket>,
     /// Whether the ticket's collective has ended with this schedule.
     ends: bool,
@@ -100,9 +105,16 @@ impl Plan {
         ends: bool,
     ) -> Result<Self, CollError> {
         let (bytes, rank) = (schedule.scratch(), ticket.members().rank());
-        let scratch = Memory::new(bytes).ok_or(CollError::NoMemory { rank, bytes })?;
+        let scratch = Room::new(bytes, None).ok_or(CollError::NoMemory { rank, bytes })?;
         let (followers, bounds) = followers(&schedule);
-        Ok(Self { schedule, rows, combine, scratch, ticket, ends, followers, bounds })
+        let lender = None;
+        Ok(Self { schedule, rows, combine, scratch, lender, ticket, ends, followers, bounds })
+    }
+
+    /// Memory for data on its way.
+    fn room(&self, bytes: u64) -> Result<Room, CollError> {
+        let room = Room::new(bytes, self.lender.as_ref());
+        room.ok_or(CollError::NoMemory { rank: self.rank(), bytes })
     }
 
     /// This rank.
@@ -202,6 +214,17 @@ impl Executor {
         Ok(Self { comparison: None, refused: None, doomed: false, plan, run })
     }
 
+    /// Has intermediate data lie in memory that somebody lends, as far as there is any: a device's, where the rows and
+    /// the reducer are that device's. Call it before the first [`advance`](Self::advance).
+    #[must_use]
+    pub fn with_lender(mut self, lender: Arc<dyn Lender>) -> Self {
+        if let Some(room) = Room::new(self.plan.schedule.scratch(), Some(&lender)) {
+            self.plan.scratch = room;
+        }
+        self.plan.lender = Some(lender);
+        self
+    }
+
     /// Goes on as far as it can without waiting. Afterwards the caller makes [progress](Pml::progress) and calls it
     /// again, with the same endpoint, engine and reducer. Once it has given a result it gives the same again.
     ///
@@ -277,7 +300,7 @@ impl Drop for Executor {
         self.plan.ticket.abandon();
         if let Some(empty) = Memory::new(0) {
             // Peers may still write to it.
-            std::mem::forget(std::mem::replace(&mut self.plan.scratch, empty));
+            std::mem::forget(std::mem::replace(&mut self.plan.scratch, Room::Own(empty)));
         }
     }
 }

@@ -72,7 +72,7 @@ pub use call::{Call, Reduction};
 pub use cost::{Cost, Wire, predict};
 pub use error::BuildError;
 pub use execute::page;
-pub use execute::{Blocks, CollError, Combine, Executor, Rows, Sequencer, Ticket};
+pub use execute::{Blocks, CollError, Combine, Executor, Lender, Rows, Sequencer, Ticket};
 pub use goal::{Goal, GoalRank};
 pub use level::{Level, Within};
 pub use locality::Locality;

@@ -82,7 +82,7 @@ mod on_demand {
     use super::shelf::Found;
     use super::{Accelerators, lock};
     use gapless_dtype_cuda::GpuEngine;
-    use gapless_engine::{Engine, EngineError, Typed};
+    use gapless_engine::{Engine, EngineError, Reducer, Typed};
     use gapless_mem::{Completion, Device, Region, Space};
     #[cfg(feature = "opencl")]
     use gapless_mem_opencl::OpenClDevice;
@@ -230,6 +230,10 @@ mod on_demand {
 
         fn device(&self, space: Space) -> Option<Arc<dyn Device>> {
             Some(self.0.engine(space)?.device())
+        }
+
+        fn reducer(&self, space: Space) -> Option<Arc<dyn Reducer>> {
+            Engine::reducer(&self.0.engine(space)?, space)
         }
 
         unsafe fn pack(

@@ -17,6 +17,8 @@ mod live;
 mod named;
 mod owned;
 mod perform;
+#[allow(unsafe_code, reason = "frees device memory")]
+mod pool;
 mod prepare;
 mod recent;
 mod scoped;

@@ -105,6 +105,8 @@ pub(crate) struct Shared {
     table: RwLock<Arc<Table>>,
     /// On which host each process is.
     pub(crate) places: Places,
+    /// What collectives work with.
+    pub(crate) tools: Arc<Tools>,
     /// Whether ranks compare what they give to collectives of new communicators: all ranks say the same.
     checks_collectives: AtomicBool,
 }
@@ -250,7 +252,7 @@ impl Shared {
         pml: Pml,
         (local_ranks, places): (usize, Places),
         accelerators: Arc<Accelerators>,
-        tools: Tools,
+        tools: Arc<Tools>,
     ) -> Result<Shared, Error> {
         let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
         let bell = || {
@@ -264,7 +266,7 @@ impl Shared {
         let state = State {
             pml,
             parked,
-            collectives: Live::new(tools),
+            collectives: Live::new(Arc::clone(&tools)),
             short: 0,
             stage,
             torn: false,
@@ -288,6 +290,7 @@ impl Shared {
             patience,
             table: RwLock::default(),
             places,
+            tools,
             checks_collectives: AtomicBool::new(false),
         })
     }

@@ -1,10 +1,61 @@
-//! Memory of the executor's own.
+//! Memory of the executor's own, and what it is lent.
 use std::alloc::{Layout, alloc_zeroed, dealloc};
 use std::ptr::NonNull;
+use std::sync::Arc;
 
 use gapless_mem::{Region, Space};
 
+use super::lender::Lender;
 use crate::schedule::SCRATCH_ALIGN;
+
+/// Memory for data, which its owner does not look at: lent, or of the host.
+#[derive(Debug)]
+pub(super) enum Room {
+    Own(Memory),
+    Lent(Loan),
+}
+
+/// Lent memory.
+#[derive(Debug)]
+pub(super) struct Loan {
+    region: Region,
+    of: Arc<dyn Lender>,
+}
+
+impl Room {
+    /// So many bytes; `None` if there are not so many.
+    pub(super) fn new(bytes: u64, lender: Option<&Arc<dyn Lender>>) -> Option<Self> {
+        if let Some(of) = lender.filter(|_| bytes > 0)
+            && let Some(region) = of.lend(bytes)
+        {
+            let region = region.sub(0, bytes).ok()?;
+            return Some(Room::Lent(Loan { region, of: Arc::clone(of) }));
+        }
+        Memory::new(bytes).map(Room::Own)
+    }
+
+    pub(super) fn region(&self) -> Region {
+        match self {
+            Room::Own(memory) => memory.region(),
+            Room::Lent(loan) => loan.region,
+        }
+    }
+
+    /// As [`Memory::head`]; zeros of lent memory, which is never for what is looked at.
+    pub(super) fn head<const N: usize>(&self) -> [u8; N] {
+        match self {
+            Room::Own(memory) => memory.head(),
+            Room::Lent(_) => [0; N],
+        }
+    }
+}
+
+impl Drop for Loan {
+    fn drop(&mut self) {
+        // SAFETY: it was lent with this region; whoever has granted it to others forgets the value instead.
+        unsafe { self.of.take_back(self.region) };
+    }
+}
 
 /// Zeroed memory, aligned to [`SCRATCH_ALIGN`]. What is lent to others is a region of it; no reference covers that.
 #[derive(Debug)]

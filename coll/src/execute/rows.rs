@@ -29,6 +29,13 @@ pub struct Rows {
     pub recv: Blocks,
 }
 
+impl Rows {
+    /// All buffers, those that are received into first.
+    pub fn buffers(&self) -> impl Iterator<Item = &Typed> + Clone {
+        self.recv.buffers().iter().chain(self.send.buffers())
+    }
+}
+
 /// A range of one block's packed stream.
 pub(super) type Piece = (Typed, Range<u64>);
 
@@ -42,6 +49,14 @@ pub(super) enum Spot {
 }
 
 impl Blocks {
+    fn buffers(&self) -> &[Typed] {
+        match self {
+            Blocks::None => &[],
+            Blocks::Whole(typed) => std::slice::from_ref(typed),
+            Blocks::Each(blocks) => blocks,
+        }
+    }
+
     /// Whether these are the blocks of a schedule's buffer.
     pub(super) fn check(&self, buffer: Buffer, row: &Row) -> Result<(), CollError> {
         let wrong = |what, given, expected| CollError::Row { buffer, what, given, expected };
@@ -187,7 +202,8 @@ impl Combine {
     }
 
     /// The operation.
-    pub(super) fn op(&self) -> &Op {
+    #[must_use]
+    pub fn op(&self) -> &Op {
         &self.op
     }
 

@@ -13,7 +13,7 @@ use gapless_pml::{PmlError, RequestId};
 use super::Plan;
 use super::act::{Tools, Work};
 use super::error::CollError;
-use super::memory::Memory;
+use super::memory::Room;
 use super::tickets::{Gate, Way};
 use crate::schedule::{Action, Schedule};
 
@@ -54,7 +54,7 @@ struct Flight {
     phase: Phase,
     work: Work,
     /// Packed memory of the step's, kept until it has ended.
-    memory: Vec<Memory>,
+    memory: Vec<Room>,
 }
 
 #[derive(Clone, Copy, Debug)]

@@ -8,7 +8,7 @@ use crate::engine::GpuEngine;
 use crate::lanes::{Held, Hold};
 use crate::memory::Block;
 use crate::shared::{Shared, Task};
-use gapless_engine::{EngineError, Typed};
+use gapless_engine::{EngineError, Op, Typed};
 use gapless_kernels::Direction;
 use gapless_mem::{Completion, DeviceError, Region};
 use gapless_mem_cuda::Stream;
@@ -112,6 +112,30 @@ impl OnStream<'_> {
         let task = self.shared().move_between(src, dst, &range, self.engine.budget)?;
         // SAFETY: the caller's own promise.
         unsafe { self.run(&task) }
+    }
+
+    /// Enqueues combining the same range of all sources, from left to right, into `dst`.
+    ///
+    /// # Safety
+    /// As for [`Reducer::reduce_into`](gapless_engine::Reducer::reduce_into), until the stream has passed the work.
+    ///
+    /// # Errors
+    /// As there.
+    pub unsafe fn reduce(
+        &self,
+        op: &Op,
+        srcs: &[Typed],
+        dst: &Typed,
+        range: Range<u64>,
+    ) -> Result<(), EngineError> {
+        let reducing = self.shared().reduction(op, srcs, dst, &range, self.engine.budget)?;
+        let mut held = Held::new();
+        let chunk = &mut self.chunk.borrow_mut();
+        let shared = self.shared();
+        // SAFETY: the caller's own promise.
+        let done = unsafe { shared.run_reduction(&self.lane, chunk, &reducing, &mut held, None) };
+        self.keep(held);
+        done
     }
 
     /// Enqueues many requests, as [`GpuEngine::batch`] does.

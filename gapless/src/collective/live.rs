@@ -152,9 +152,9 @@ impl Entry {
 }
 
 impl Live {
-    pub(crate) fn new(tools: Tools) -> Live {
+    pub(crate) fn new(tools: Arc<Tools>) -> Live {
         Live {
-            tools: Arc::new(tools),
+            tools,
             going: BTreeMap::new(),
             lined: BTreeMap::new(),
             lines: Vec::new(),

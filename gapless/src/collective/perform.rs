@@ -368,9 +368,15 @@ impl Communicator {
             Ready::Shared(errand) => (None, Some(errand)),
             Ready::Messages(parts) => {
                 let (schedule, rows, combine, ticket) = *parts;
+                let lender =
+                    combine.as_ref().and_then(|combine| self.shared.tools.lender(&rows, combine));
                 // SAFETY: as said.
                 let executor = unsafe { Executor::new(schedule, rows, combine, ticket) };
-                (Some(executor.map_err(|error| self.failed(operation, error))?), None)
+                let mut executor = executor.map_err(|error| self.failed(operation, error))?;
+                if let Some(lender) = lender {
+                    executor = executor.with_lender(lender);
+                }
+                (Some(executor), None)
             }
         };
         // SAFETY: as said.
@@ -406,10 +412,8 @@ impl Communicator {
         let (input, inout, op) = (input.into_view(), inout.into_view(), op.into());
         let (send, recv) = prepare::local(&input.typed, &inout.typed, &op)
             .map_err(|error| refused(Operation::Reduce, error))?;
-        let tools = self.shared.with(|state| {
-            state.open()?;
-            Ok(Arc::clone(state.collectives.tools()))
-        })?;
+        let tools = &*self.shared.tools;
+        self.shared.with(|state| state.open().map(drop))?;
         let range = 0..recv.packed_bytes();
         // SAFETY: both views borrow their memory until the work is over, which is waited for; a source that is the
         // target is the same description.

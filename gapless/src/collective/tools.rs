@@ -1,10 +1,16 @@
-//! What collectives move and combine data with: the world's engines, each for its memory, and the reducer of the host.
+//! What collectives move and combine data with: the world's engines, each for its memory, the reducers of their devices,
+//! and that of the host.
 //!
-//! Memory of devices that the host's reducer cannot touch is staged: operands are packed into memory of the host,
-//! combined there, and the result is unpacked. So is data that is copied between memory of different devices. These
-//! calls wait for the devices; the world's lock is held meanwhile.
+//! Where all operands lie in memory that a device's reducer works on, and it has the operation, elements are combined
+//! there. Otherwise memory of devices is staged: operands are packed into memory of the host, combined there, and the
+//! result is unpacked. So is data that is copied between memory of different devices. Calls that stage wait for the
+//! devices; the world's lock is held meanwhile.
+//!
+//! So that operands do lie there, intermediate data of reductions is kept in memory of the device, too
+//! ([`Tools::lender`]).
 
-use gapless_coll::Combine;
+use super::pool::Pools;
+use gapless_coll::{Combine, Lender, Rows};
 use gapless_dtype::{Layout, SignatureKind};
 use gapless_engine::{Engine, EngineError, HostEngine, Op, Reducer, Typed};
 use gapless_mem::{Completion, DeviceError, Outstanding, Region, Space};
@@ -16,6 +22,7 @@ const NAME: &str = "collective";
 /// The engines of a world, in the order in which they are asked.
 pub(crate) struct Tools {
     engines: Vec<Arc<dyn Engine>>,
+    pools: Pools,
 }
 
 impl std::fmt::Debug for Tools {
@@ -52,7 +59,36 @@ impl Staged {
 
 impl Tools {
     pub(crate) fn new(engines: Vec<Arc<dyn Engine>>) -> Tools {
-        Tools { engines }
+        Tools { engines, pools: Pools::default() }
+    }
+
+    /// The reducer of the device that has memory of this space.
+    fn reducer(&self, space: Space) -> Option<Arc<dyn Reducer>> {
+        self.engines.iter().find_map(|engine| engine.reducer(space))
+    }
+
+    /// The reducer of the device that has the first operand which is not in memory of the host, if it can combine all of
+    /// them where they lie.
+    fn reducer_of<'t>(
+        &self,
+        op: &Op,
+        operands: impl Iterator<Item = &'t Typed> + Clone,
+    ) -> Option<Arc<dyn Reducer>> {
+        let space = operands.clone().map(Typed::space).find(|space| !space.cpu_accessible())?;
+        let reducer = self.reducer(space)?;
+        let reaches = operands.clone().all(|typed| reducer.serves(typed.space()));
+        let layout = known(operands.clone()).or_else(|| operands.clone().next())?.layout();
+        (reaches && reducer.supports(op, layout)).then_some(reducer)
+    }
+
+    /// Who lends memory for the intermediate data of a reduction of these rows: the device that has them, if it can
+    /// combine their elements.
+    pub(crate) fn lender(&self, rows: &Rows, combine: &Combine) -> Option<Arc<dyn Lender>> {
+        let space = rows.buffers().map(Typed::space).find(|space| !space.cpu_accessible())?;
+        let layout = known(rows.buffers()).or_else(|| rows.buffers().next())?.layout();
+        self.reducer(space).filter(|reducer| reducer.supports(combine.op(), layout))?;
+        let device = self.engines.iter().find_map(|engine| engine.device(space))?;
+        Some(self.pools.of(&device))
     }
 
     /// The engine of some memory. For memory of a device, its own comes before one that only reaches it.
@@ -168,7 +204,7 @@ unsafe impl Engine for Tools {
     }
 }
 
-// SAFETY: as above; what the host cannot touch is brought to where it can.
+// SAFETY: as above, and to reducers, by which their contract holds; what none can touch is brought to the host.
 unsafe impl Reducer for Tools {
     fn supports(&self, op: &Op, layout: &Layout) -> bool {
         HostEngine.supports(op, layout)
@@ -190,6 +226,10 @@ unsafe impl Reducer for Tools {
         if is_near(dst) && srcs.iter().all(is_near) {
             // SAFETY: the caller's promise.
             return unsafe { HostEngine.reduce_into(op, srcs, dst, range, after) };
+        }
+        if let Some(reducer) = self.reducer_of(op, [dst].into_iter().chain(srcs)) {
+            // SAFETY: the caller's promise.
+            return unsafe { reducer.reduce_into(op, srcs, dst, range, after) };
         }
         let elements = Elements::new(op, srcs.iter().chain([dst]))?;
         wait_all(after)?;
@@ -222,13 +262,17 @@ unsafe impl Reducer for Tools {
     }
 }
 
+/// The first operand that is not of plain bytes.
+fn known<'t>(mut all: impl Iterator<Item = &'t Typed>) -> Option<&'t Typed> {
+    all.find(|typed| typed.layout().signature().kind() != SignatureKind::Bytes)
+}
+
 /// The elements of a reduction as they lie in staged memory: packed.
 struct Elements(Option<Combine>);
 
 impl Elements {
-    fn new<'t>(op: &Op, mut all: impl Iterator<Item = &'t Typed>) -> Result<Elements, EngineError> {
-        let known = all.find(|typed| typed.layout().signature().kind() != SignatureKind::Bytes);
-        Ok(Elements(known.map(|typed| Combine::new(op, typed.layout())).transpose()?))
+    fn new<'t>(op: &Op, all: impl Iterator<Item = &'t Typed>) -> Result<Elements, EngineError> {
+        Ok(Elements(known(all).map(|typed| Combine::new(op, typed.layout())).transpose()?))
     }
 
     fn in_memory(&self, region: Region) -> Result<Typed, EngineError> {

@@ -260,7 +260,7 @@ impl Builder {
             self.engines.push(Arc::new(OnDemand(Arc::clone(&accelerators))));
         }
         self.engines.push(Arc::new(HostEngine));
-        let tools = Tools::new(self.engines.clone());
+        let tools = Arc::new(Tools::new(self.engines.clone()));
         let pml = Pml::new(bml, self.engines, config);
         let (world, myself) = (pml.world(), pml.self_comm());
         let shared = Arc::new(Shared::new(pml, (local, places), accelerators, tools)?);

@@ -5,6 +5,11 @@
 mod allocated;
 mod between;
 mod checked;
+#[allow(
+    unsafe_code,
+    reason = "hands views of device memory to collectives, and an engine's promises on"
+)]
+mod combined;
 #[allow(unsafe_code, reason = "views of memory of devices")]
 mod device;
 mod field;

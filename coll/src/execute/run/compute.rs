@@ -6,7 +6,6 @@ use super::{Flight, Phase, Run};
 use crate::execute::Plan;
 use crate::execute::act::Tools;
 use crate::execute::error::CollError;
-use crate::execute::memory::Memory;
 use crate::execute::rows::Spot;
 use crate::schedule::Place;
 
@@ -24,7 +23,7 @@ impl Run {
         index: usize,
         bytes: u64,
     ) -> Result<Region, CollError> {
-        let memory = Memory::new(bytes).ok_or(CollError::NoMemory { rank: plan.rank(), bytes })?;
+        let memory = plan.room(bytes)?;
         let region = memory.region();
         self.flights[index].memory.push(memory);
         Ok(region)

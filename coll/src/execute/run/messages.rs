@@ -8,7 +8,7 @@ use super::{Flight, Phase, Run, nothing};
 use crate::execute::Plan;
 use crate::execute::act::Tools;
 use crate::execute::error::{CollError, NOTICE_BYTES};
-use crate::execute::memory::Memory;
+use crate::execute::memory::Room;
 use crate::execute::rows::Spot;
 use crate::execute::tickets::NOTICE_SLOT;
 use crate::schedule::{Action, Place};
@@ -140,13 +140,13 @@ impl Run {
         if !drop {
             match plan.spot(into) {
                 Spot::Direct(typed) => room = typed,
-                Spot::Pieces(_) => match Memory::new(expected) {
-                    Some(packed) => {
+                Spot::Pieces(_) => match plan.room(expected) {
+                    Ok(packed) => {
                         room = Typed::contiguous(packed.region());
                         memory.push(packed);
                     }
-                    None => {
-                        self.fail(CollError::NoMemory { rank: plan.rank(), bytes: expected });
+                    Err(error) => {
+                        self.fail(error);
                         drop = true;
                     }
                 },
@@ -252,7 +252,7 @@ impl Run {
                 false
             }
             Came::Failure => {
-                let Some(memory) = Memory::new(NOTICE_BYTES as u64) else {
+                let Some(memory) = Room::new(NOTICE_BYTES as u64, None) else {
                     self.fail(CollError::GaveUp { rank: from });
                     return true;
                 };
@@ -295,7 +295,7 @@ impl Run {
     ) {
         match outcome {
             Ok(_) => {
-                let notice = self.flights[index].memory.first().map(Memory::head);
+                let notice = self.flights[index].memory.first().map(Room::head);
                 let notice = notice.unwrap_or([0; NOTICE_BYTES]);
                 self.fail(CollError::told(notice, from, plan.ticket.members().size()));
             }
