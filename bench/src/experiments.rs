@@ -19,6 +19,7 @@ experiments! {
     matching::Matching,
     oneway::OneWay,
     gpu::Gpu,
+    reduce_gpu::ReduceGpu,
     wu6::Wu6,
     wu7::Wu7,
     wu8::Wu8,

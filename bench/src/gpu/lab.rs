@@ -13,8 +13,9 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use gapless_dtype::Layout;
 use gapless_dtype_cuda::{Config, GpuEngine};
-use gapless_engine::{Engine, HostEngine, Typed};
+use gapless_engine::{Engine, HostEngine, ReduceOp, Reducer, Typed};
 use gapless_kernels::Direction;
 use gapless_mem::{Completion, Device, Region, Space};
 use gapless_mem_cuda::{CudaDevice, CudaDriver, PinnedBuffer, Stream};
@@ -285,6 +286,36 @@ impl Lab {
     pub fn lay(&self, subject: &Subject, place: &Spot) -> Result<Laid, Failure> {
         let region = place.sub(0, subject.span.min(place.len()))?.0;
         Ok(Laid(Typed::new(region, subject.origin, &subject.layout, subject.count)?))
+    }
+
+    /// So many instances of a layout at the beginning of a place.
+    ///
+    /// # Errors
+    /// They do not fit.
+    pub fn lay_blocks(&self, spot: &Spot, layout: &Layout, count: u64) -> Result<Laid, Failure> {
+        Ok(Laid(Typed::new(spot.0, 0, layout, count)?))
+    }
+
+    /// What the host makes of instances of a layout: all of the sources' memory combined into the first one's.
+    ///
+    /// # Errors
+    /// What the engine refuses.
+    pub fn combined(
+        &self,
+        op: ReduceOp,
+        layout: &Layout,
+        count: u64,
+        mut sides: Vec<Vec<u8>>,
+    ) -> Result<Vec<u8>, Failure> {
+        let regions: Vec<Region> = sides.iter_mut().map(|side| Region::of_mut(side)).collect();
+        let typed = regions.iter().map(|region| Typed::new(*region, 0, layout, count));
+        let typed: Vec<Typed> = typed.collect::<Result<_, _>>()?;
+        let Some((target, sources)) = typed.split_first() else { return Ok(Vec::new()) };
+        let range = 0..target.packed_bytes();
+        // SAFETY: the vectors are this call's, and the host's work is over when it returns.
+        let done = unsafe { HostEngine.reduce_into(&op.into(), sources, target, range, &[]) }?;
+        self.wait(&done)?;
+        Ok(sides.swap_remove(0))
     }
 
     /// A piece of memory as bytes without gaps.

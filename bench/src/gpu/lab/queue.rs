@@ -3,6 +3,7 @@
 use std::ops::Range;
 
 use gapless_dtype_cuda::{BatchItem, OnStream};
+use gapless_engine::{ReduceOp, Typed};
 use gapless_kernels::Direction;
 
 use super::{Laid, Spot};
@@ -48,6 +49,17 @@ impl Queue<'_> {
     pub fn transfer(&self, from: &Laid, to: &Laid) -> Result<(), Failure> {
         // SAFETY: as in `pack`.
         Ok(unsafe { self.0.transfer(&from.0, &to.0, 0..from.payload()) }?)
+    }
+
+    /// Enqueues combining all of each source, from left to right, into a target.
+    ///
+    /// # Errors
+    /// What the engine refuses.
+    pub fn reduce(&self, op: ReduceOp, sources: &[Laid], target: &Laid) -> Result<(), Failure> {
+        let all: Vec<Typed> = sources.iter().map(|source| source.0.clone()).collect();
+        let range = 0..target.payload();
+        // SAFETY: as in `pack`.
+        Ok(unsafe { self.0.reduce(&op.into(), &all, &target.0, range) }?)
     }
 
     /// Enqueues many requests, fused.
