@@ -37,7 +37,9 @@ macro_rules! structures {
     })*) => {
         $(
             $(#[$about])*
-            #[derive(Clone, Copy, Debug, Default, PartialEq, IntoBytes, Immutable)]
+            #[derive(
+                Clone, Copy, Debug, Default, PartialEq, zerocopy::IntoBytes, zerocopy::Immutable,
+            )]
             #[repr(C)]
             pub struct $name {
                 $($(#[$field_about])* pub $field: $type,)*
@@ -47,9 +49,13 @@ macro_rules! structures {
         )*
 
         /// Every structure's size and every field's offset.
-        pub const LAYOUT: &[LayoutEntry] = &[$(
-            LayoutEntry { structure: stringify!($name), field: "", bytes: size_of::<$name>() },
-            $(LayoutEntry {
+        pub const LAYOUT: &[$crate::args::LayoutEntry] = &[$(
+            $crate::args::LayoutEntry {
+                structure: stringify!($name),
+                field: "",
+                bytes: size_of::<$name>(),
+            },
+            $($crate::args::LayoutEntry {
                 structure: stringify!($name),
                 field: stringify!($field),
                 bytes: std::mem::offset_of!($name, $field),
@@ -57,6 +63,7 @@ macro_rules! structures {
         )*];
     };
 }
+pub(crate) use structures;
 
 structures! {
     /// Division of n < 2³¹ as a multiplication.

@@ -22,6 +22,9 @@
 //! Reductions ([`reduce`]) are kernels of their own, of a second image: `combine.h` and `reduce.cl-cu`. They combine the
 //! elements of up to eight sources into a target, each side without gaps or with blocks on a grid.
 //!
+//! Besides, [`peers`] has collectives between GPUs: kernels that wait for each other. They are for CUDA alone, because
+//! OpenCL has no release that other devices see.
+//!
 //! The functions in [`launch`] turn shape, range and places into launches; they are pure. This crate knows no driver.
 //! The caller passes `Launch::args` to the kernel after its pointers, in the order typed, packed, plan (of `listed`,
 //! `mapped` and `fused`; both sides' of `transfer`); of two sides with gaps the source is the typed one. Arguments
@@ -46,6 +49,7 @@ pub mod args;
 mod divide;
 mod kernel;
 pub mod launch;
+pub mod peers;
 pub mod plan;
 pub mod reduce;
 mod source;

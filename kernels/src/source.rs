@@ -11,6 +11,7 @@ const PACK: &str = include_str!("pack.cl-cu");
 const NUMBERS: &str = include_str!("numbers.h");
 const COMBINE: &str = include_str!("combine.h");
 const REDUCE: &str = include_str!("reduce.cl-cu");
+const PEERS: &str = include_str!("peers.h");
 
 /// Every kernel for CUDA, as a fat binary: machine code for compute capabilities 8.0, 9.0 and 10.0, and
 /// PTX for what comes later. The driver's module loading takes it as it is. Made by `cargo xtask kernels`.
@@ -54,15 +55,17 @@ pub fn opencl_source(kernel: Kernel) -> String {
 }
 
 /// OpenCL C source of a kernel `layout(__global ulong *out)` that writes the size of every argument
-/// structure and the offset of every field, in the order of [`args::LAYOUT`](crate::args::LAYOUT).
+/// structure and the offset of every field, in the order of [`args::LAYOUT`](crate::args::LAYOUT) and
+/// [`peers::layout`](crate::peers::layout).
 #[must_use]
 pub fn opencl_layout_source() -> String {
     let mut source = format!(
-        "{PRELUDE}\n{ARGS}\n#define OFFSET(type, field) \
+        "{PRELUDE}\n{ARGS}\n{PEERS}\n#define OFFSET(type, field) \
          ((ulong)(((__private const char *)&((__private const type *)0)->field) - (__private const char *)0))\n\
          __kernel void layout(__global ulong *out) {{\n"
     );
-    for (index, entry) in crate::args::LAYOUT.iter().enumerate() {
+    let entries = crate::args::LAYOUT.iter().copied().chain(crate::peers::layout());
+    for (index, entry) in entries.enumerate() {
         let value = match entry.field {
             "" => format!("sizeof({})", entry.structure),
             field => format!("OFFSET({}, {field})", entry.structure),

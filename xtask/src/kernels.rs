@@ -26,7 +26,7 @@ struct Image {
     targets: [&'static str; 4],
 }
 
-const IMAGES: [Image; 2] = [
+const IMAGES: [Image; 3] = [
     Image {
         source: "pack.cu",
         made: ["pack.fatbin", "ptxas.txt"],
@@ -37,6 +37,11 @@ const IMAGES: [Image; 2] = [
         source: "reduce.cu",
         made: ["reduce.fatbin", "reduce.txt"],
         targets: ["80", "90:80", "100:80", "80"],
+    },
+    Image {
+        source: "peers.cu",
+        made: ["peers.fatbin", "ptxas-peers.txt"],
+        targets: ["80", "90", "100", "80"],
     },
 ];
 
