@@ -36,6 +36,7 @@ experiments! {
     hosts::Hosts,
     scale::Scale,
     coll::Coll,
+    coll_gpu::CollGpu,
 }
 
 #[cfg(test)]

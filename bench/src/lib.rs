@@ -32,6 +32,8 @@ pub mod experiment;
 pub mod experiments;
 pub mod figures;
 pub mod gpu;
+#[allow(unsafe_code, reason = "calls NCCL's functions")]
+pub mod nccl;
 pub mod p2p;
 pub mod page;
 pub mod random;

@@ -197,6 +197,10 @@ pub enum Error {
         /// Why it could not be opened.
         reason: String,
     },
+    /// Collectives on a stream: the communicator cannot be made, or a call was refused, or failed.
+    #[cfg(feature = "cuda")]
+    #[error(transparent)]
+    Stream(#[from] crate::stream_comm::StreamError),
     /// A persistent request that was not started was waited for.
     #[error("the persistent request is inactive: nothing was started")]
     Inactive,

@@ -119,6 +119,7 @@
 //! - [`Communicator::revoke`], [`Communicator::shrink`]: going on after deaths;
 //! - [`Topology`]: communicators with neighbours, made by [`Communicator::cart_create`] and its like;
 //! - [`DeviceBuf`]: memory of devices, and how to share it with peers;
+//! - `StreamComm` (feature `cuda`): collectives between GPUs, queued on a stream, by `Communicator::on`;
 //! - [`Parts`]: several messages out of and into one buffer at once; [`Plan`]: the same again and again, described once;
 //! - [`tuning`]: the numbers by which protocols are chosen, and their file;
 //! - [`processors`]: sockets, NUMA nodes and caches of this host; [`Communicator::locality`]: which ranks share them;
@@ -209,6 +210,9 @@ mod several;
 mod shared;
 #[allow(unsafe_code, reason = "allocated memory as slices")]
 mod shared_buf;
+#[cfg(feature = "cuda")]
+#[allow(unsafe_code, reason = "launches kernels on memory that the caller vouches for")]
+mod stream_comm;
 pub mod tuning;
 #[allow(unsafe_code, reason = "views of regions that the borrow checker does not know")]
 mod view;
@@ -236,6 +240,8 @@ pub use plan::{Plan, PlanBuffer, PlanBuilder, Rest};
 pub use scope::{Request, Scope};
 pub use several::{Handle, InFlight};
 pub use shared_buf::SharedBuf;
+#[cfg(feature = "cuda")]
+pub use stream_comm::{Registered, StreamBuffer, StreamComm, StreamError, StreamOptions};
 pub use view::{RecvBuffer, SendBuffer, View, ViewMut};
 pub use world::{Builder, Link, World};
 
@@ -251,7 +257,9 @@ pub use gapless_dtype_cuda::GpuEngine;
 pub use gapless_engine::{Engine, Op, ReduceOp, UserOp, Vectors};
 pub use gapless_mem::{Completion, Device, Region, Space};
 #[cfg(feature = "cuda")]
-pub use gapless_mem_cuda::{CudaDevice, CudaDriver, Stream as CudaStream, StreamGate as CudaGate};
+pub use gapless_mem_cuda::{
+    CudaDevice, CudaDriver, Graph as CudaGraph, Stream as CudaStream, StreamGate as CudaGate,
+};
 #[cfg(feature = "opencl")]
 pub use gapless_mem_opencl::OpenClDevice;
 pub use gapless_pml::{

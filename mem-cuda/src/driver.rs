@@ -8,6 +8,7 @@
 //! The context is not bound here: callers hold a [`Bound`](crate::context::Bound).
 
 mod batch;
+mod graph;
 mod launch;
 mod memory;
 mod order;
@@ -17,6 +18,7 @@ mod symbols;
 mod wait;
 
 pub(crate) use batch::Batch;
+pub(crate) use graph::RawGraph;
 pub(crate) use launch::{RawFunction, RawModule, Shape};
 pub(crate) use memory::Rows;
 pub(crate) use order::{EventUse, RawEvent, RawStream};

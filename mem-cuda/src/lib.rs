@@ -6,6 +6,7 @@
 //! - [`CudaDevice`]: allocate, copy (one- and two-dimensional, in all directions), register host
 //!   memory, export and import memory and completions, find out where an address lies;
 //! - [`Stream`], [`Mark`]: order work and measure it; completions are pooled events;
+//! - [`Graph`]: work that was captured of a stream, to be launched again;
 //! - [`StreamGate`]: a stream waits for the host, without a thread that waits;
 //! - [`Module`], [`Function`], [`Grid`], [`Argument`]: launch kernels;
 //! - [`PinnedBuffer`]: page-locked host memory from a pool;
@@ -33,7 +34,7 @@
 //!
 //! Files: `driver` (raw calls → `Result`) · `context` · `event`, `stream`, `gate` (order) · `copies` ·
 //! `device` · `ipc`, `key`, `vmm` (other processes) · `pinned`, `register` (host memory) · `attributes`
-//! (where an address lies) · `peer` · `mps` · `module` (kernels) · `error`.
+//! (where an address lies) · `peer` · `mps` · `module` (kernels) · `graph` · `error`.
 //!
 //! Calls leave the calling thread's current context as it was, so users of the CUDA runtime need not know of this
 //! crate. After a sticky error (an illegal address in any kernel of the process, say) the process has lost the
@@ -57,6 +58,8 @@ mod error;
 mod event;
 #[allow(unsafe_code, reason = "writes words that streams wait for")]
 mod gate;
+#[allow(unsafe_code, reason = "declares what launching a graph needs")]
+mod graph;
 #[allow(unsafe_code, reason = "unmaps what other processes exported")]
 mod ipc;
 mod key;
@@ -78,6 +81,7 @@ pub use device::{CudaDevice, CudaDriver};
 pub use error::CudaError;
 pub use event::CudaPending;
 pub use gate::StreamGate;
+pub use graph::Graph;
 pub use module::{Argument, Function, FunctionProperties, Grid, Module, PARAMETERS_MAX};
 pub use mps::Mps;
 pub use pinned::PinnedBuffer;

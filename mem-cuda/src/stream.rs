@@ -59,6 +59,18 @@ impl Stream {
         work.is_some_and(|work| work.stream() == Some(self.number))
     }
 
+    /// The same stream as one of the user's, which may be captured; valid while this lives.
+    pub(crate) fn as_users(&self) -> Stream {
+        // SAFETY: the stream lives while this value does, which outlives whatever is made of it here (`graph.rs`).
+        let raw = unsafe { RawStream::adopt(self.handle()) };
+        Stream {
+            context: Arc::clone(&self.context),
+            raw: Some(raw),
+            ours: false,
+            number: new_number(),
+        }
+    }
+
     /// The ordinal of its device.
     #[must_use]
     pub fn device(&self) -> u32 {

@@ -7,8 +7,9 @@
 
 use crate::CudaError;
 use cudarc::driver::sys::{
-    CUDA_MEMCPY2D, CUctx_st, CUdeviceptr, CUevent_st, CUfunc_st, CUipcEventHandle, CUipcMemHandle,
-    CUmemAccessDesc, CUmemAllocationProp, CUmemcpyAttributes, CUmod_st, CUstream_st, CUuuid,
+    CUDA_MEMCPY2D, CUctx_st, CUdeviceptr, CUevent_st, CUfunc_st, CUgraph_st, CUgraphExec_st,
+    CUipcEventHandle, CUipcMemHandle, CUmemAccessDesc, CUmemAllocationProp, CUmemcpyAttributes,
+    CUmod_st, CUstream_st, CUuuid,
 };
 use std::ffi::{c_char, c_int, c_uint, c_void};
 
@@ -141,6 +142,13 @@ symbols! {
     stream_query = "cuStreamQuery" (Stream);
     stream_is_capturing = "cuStreamIsCapturing" (Stream, *mut c_uint);
     thread_capture_mode = "cuThreadExchangeStreamCaptureMode" (*mut c_uint);
+    capture_begin = "cuStreamBeginCapture_v2" (Stream, c_uint);
+    capture_end = "cuStreamEndCapture" (Stream, *mut *mut CUgraph_st);
+    graph_instantiate =
+        "cuGraphInstantiateWithFlags" (*mut *mut CUgraphExec_st, *mut CUgraph_st, u64);
+    graph_launch = "cuGraphLaunch" (*mut CUgraphExec_st, Stream);
+    graph_destroy = "cuGraphDestroy" (*mut CUgraph_st);
+    graph_exec_destroy = "cuGraphExecDestroy" (*mut CUgraphExec_st);
     event_create = "cuEventCreate" (*mut Event, c_uint);
     event_destroy = "cuEventDestroy_v2" (Event);
     event_record = "cuEventRecord" (Event, Stream);

@@ -1,0 +1,308 @@
+//! `coll-gpu`: collectives between GPUs, queued on a stream: ours beside NCCL's, each in memory that is registered and in
+//! memory that is not; captured in a graph, queued, and called and awaited.
+//!
+//! A job of its own measures, one process a GPU ([`gpu::collectives`](crate::gpu::collectives)). NVLink SHARP is used by
+//! nobody (NCCL_NVLS_ENABLE=0).
+
+use std::path::{Path, PathBuf};
+
+use gapless::World;
+use gapless::launch::{self, Job};
+use gapless_kernels::peers::flagged_max;
+use gapless_mem_cuda::CudaDriver;
+use gapless_report::{Absent, Bytes, Curve, Mark, PlotError, Report, Row, Samples, Summary, curves};
+
+use crate::error::Failure;
+use crate::experiment::{Common, Drawing, Experiment, Findings};
+use crate::gpu::collectives::{Rank, Way, Who};
+use crate::nccl::Call;
+
+/// The experiment.
+pub struct CollGpu;
+
+/// Options of the experiment.
+#[derive(Clone, Debug, clap::Args)]
+pub struct Options {
+    /// Processes, each with a GPU
+    #[arg(long, value_name = "N", default_value_t = 2,
+        value_parser = clap::value_parser!(u32).range(2..=16))]
+    ranks: u32,
+    /// Bytes of an all-reduce; repeatable, or separated by commas
+    #[arg(long, value_name = "BYTES", value_delimiter = ',', default_value =
+        "8,512,4096,32768,131072,262144,524288,1048576,2097152,8388608,67108864,268435456")]
+    sizes: Vec<u64>,
+    /// NCCL's library
+    #[arg(long, value_name = "PATH", default_value = "libnccl.so.2")]
+    nccl: String,
+    /// Measure without NCCL
+    #[arg(long)]
+    alone: bool,
+    /// Only this operation
+    #[arg(long, value_name = "OPERATION", value_parser = OPERATIONS.map(|(name, _)| name))]
+    only: Option<String>,
+    /// Be one of the processes; rank 0 writes its rows here
+    #[arg(long, hide = true, value_name = "FILE")]
+    as_rank: Option<PathBuf>,
+}
+
+/// Bytes from which the bandwidth counts.
+const LONG: u64 = 64 << 20;
+/// Bytes up to which the latency counts.
+const SHORT: u64 = 32 << 10;
+/// Bytes of all ranks' blocks together, for operations other than all-reduce.
+const BLOCKS: [u64; 2] = [64 << 20, 256 << 20];
+/// What is measured, by name, each by a job of its own.
+const OPERATIONS: [(&str, Call); 4] = [
+    ("allreduce", Call::Allreduce),
+    ("allgather", Call::Allgather),
+    ("reduce_scatter", Call::ReduceScatter),
+    ("alltoall", Call::Alltoall),
+];
+const PLAIN: &str = "NCCL";
+const WINDOWS: &str = "NCCL, symmetric windows";
+
+impl Experiment for CollGpu {
+    type Options = Options;
+
+    const NAME: &'static str = "coll-gpu";
+    const ABOUT: &'static str = "collectives between GPUs, queued on a stream, beside NCCL's";
+
+    fn run(options: &Options, common: &Common) -> Result<Findings, Failure> {
+        if let Some(file) = &options.as_rank {
+            measure(options, common, file)?;
+            return Ok(Findings::new(Vec::new(), String::new()));
+        }
+        let devices = CudaDriver::load().map_err(|why| Failure::NoGpu { why: why.to_string() })?.devices();
+        if devices < options.ranks {
+            let why = format!("{devices} devices for {} processes", options.ranks);
+            return Err(Failure::NoGpu { why });
+        }
+        let folder = tempfile::tempdir().map_err(Failure::io("make", std::env::temp_dir()))?;
+        let (mut rows, mut absent) = (Vec::new(), Vec::new());
+        let wanted = |name: &str| options.only.as_deref().is_none_or(|only| only == name);
+        for (name, _) in OPERATIONS.into_iter().filter(|(name, _)| wanted(name)) {
+            let file = folder.path().join(name);
+            if let Err(why) = start(options, common, name, &file) {
+                let (case, op, why) = (name.to_owned(), "all".to_owned(), why.to_string());
+                absent.push(Absent { case, op, why, failed: true });
+            }
+            // Written when all was measured, so what went wrong later changes nothing about it.
+            if let Ok(text) = std::fs::read_to_string(&file) {
+                rows.extend(serde_json::from_str::<Vec<Row>>(&text)?);
+            }
+        }
+        let notes = "time: of one call, the slowest rank's. graph, queued: 50 calls back to back (5 from 8 MiB on), by the \
+                     device's clock; awaited: one call and its wait, polled, by the host's.\nbytes: of the vector, or of \
+                     all ranks' blocks together. float, sum. NVLink SHARP is not used by anybody. ÷: speed relative to \
+                     NCCL\n";
+        Ok(Findings { rows, notes: notes.to_owned(), absent })
+    }
+
+    /// By length, a picture a way.
+    fn draw(report: &Report) -> Result<Vec<Drawing>, PlotError> {
+        let mut drawings = Vec::new();
+        for way in Way::ALL {
+            let mut lines: Vec<Curve> = Vec::new();
+            let mut add = |name: &str, bytes, seconds: Summary| {
+                let point = (bytes, seconds);
+                match lines.iter_mut().find(|line| line.name == name) {
+                    Some(line) => line.points.push(point),
+                    None => lines.push(Curve { name: name.to_owned(), points: vec![point] }),
+                }
+            };
+            let rows = report.rows.iter().filter(|row| row.op == way.name() && row.payload_bytes > 0);
+            for row in rows.filter(|row| row.case.starts_with("allreduce")) {
+                add(&row.protocol, row.payload_bytes, row.seconds);
+                let plain = row.reference_seconds.filter(|_| row.reference.as_deref() == Some(PLAIN));
+                plain.into_iter().for_each(|seconds| add(PLAIN, row.payload_bytes, seconds));
+            }
+            if !lines.is_empty() {
+                let title = format!("all-reduce, {}", way.name());
+                let svg = curves(&title, "bytes", &lines)?;
+                drawings.push(Drawing { suffix: format!("-{}", way.name()), svg });
+            }
+        }
+        Ok(drawings)
+    }
+}
+
+/// Starts the processes, and waits for their end.
+fn start(options: &Options, common: &Common, only: &str, file: &Path) -> Result<(), Failure> {
+    let sizes: Vec<String> = options.sizes.iter().map(u64::to_string).collect();
+    let mut arguments = vec![
+        CollGpu::NAME.to_owned(),
+        format!("--sizes={}", sizes.join(",")),
+        format!("--ranks={}", options.ranks),
+        format!("--time={}", common.time),
+        format!("--nccl={}", options.nccl),
+        format!("--only={only}"),
+    ];
+    arguments.extend(options.alone.then(|| "--alone".to_owned()));
+    arguments.extend(common.quick.then(|| "--quick".to_owned()));
+    let mut arguments: Vec<std::ffi::OsString> = arguments.into_iter().map(Into::into).collect();
+    arguments.extend(["--as-rank".into(), file.into()]);
+    let program = std::env::current_exe().map_err(|error| Failure::Job(error.to_string()))?;
+    let program = program.into_os_string();
+    let environment = vec![("NCCL_NVLS_ENABLE".into(), "0".into())];
+    let job = Job { ranks: options.ranks, program, arguments, environment, prefix: false };
+    let outcome = launch::run(&job).map_err(|error| Failure::Job(error.to_string()))?;
+    match (outcome.failed, outcome.signalled) {
+        (Some((rank, end)), _) => Err(Failure::Job(format!("rank {rank} {end}"))),
+        (None, Some(signal)) => Err(Failure::Job(format!("signal {signal}"))),
+        (None, None) => Ok(()),
+    }
+}
+
+/// How our call goes.
+fn protocol(call: Call, who: Who, bytes: u64, ranks: u32) -> &'static str {
+    match (call, who) {
+        (Call::Allreduce, _) if bytes <= flagged_max(ranks) => "flagged words",
+        (Call::Allreduce, Who::Ours) => "staged",
+        _ => "direct",
+    }
+}
+
+/// What a rank of that job does; rank 0 writes the rows.
+fn measure(options: &Options, common: &Common, file: &Path) -> Result<(), Failure> {
+    let world = World::init()?;
+    let device = CudaDriver::load()?.device(world.rank())?;
+    let stream = device.stream()?;
+    let sizes: &[u64] = if common.quick { &[8, 2 << 20] } else { &options.sizes };
+    let blocks = BLOCKS.map(|bytes| if common.quick { 1 << 20 } else { bytes });
+    let most = sizes.iter().chain(&blocks).copied().max().unwrap_or(8).max(1 << 20);
+    let nccl = (!options.alone).then_some(options.nccl.as_str());
+    let rank = Rank::new(&world, &stream, most, nccl)?;
+    let mut rows = Vec::new();
+    let samples = |bytes: u64, way| match way {
+        _ if common.quick => 2,
+        Way::Awaited if bytes < 1 << 20 => 200,
+        _ if bytes >= LONG => 7,
+        _ => 25,
+    };
+    let only = |name: &str| options.only.as_deref() == Some(name);
+    for way in Way::ALL.into_iter().filter(|_| only("allreduce")) {
+        let all = rank.race(&[Who::Empty], Call::Allreduce, way, 0, samples(0, way))?;
+        let took = summary("an empty kernel", &all[0])?;
+        rows.push(Row::new("empty kernel", way.name(), space(world.size()), "none", 0, took).verified(true));
+    }
+    let works = OPERATIONS.into_iter().filter(|(name, _)| only(name)).flat_map(|(_, call)| {
+        let sizes = if call == Call::Allreduce { sizes } else { &blocks };
+        sizes.iter().map(move |bytes| (call, *bytes))
+    });
+    for (call, bytes) in works {
+        let mut all = if call == Call::Allreduce && bytes > flagged_max(world.size()) {
+            vec![Who::OursRegistered, Who::Ours]
+        } else {
+            vec![Who::OursRegistered]
+        };
+        let ours = all.len();
+        if nccl.is_some() {
+            all.push(Who::Nccl);
+            // Sends and receives gain nothing by windows.
+            all.extend((call != Call::Alltoall).then_some(Who::NcclWindows));
+        }
+        let mut right = true;
+        for who in &all {
+            right &= rank.is_right(*who, call, bytes)?;
+        }
+        for way in Way::ALL {
+            let seconds = rank.race(&all, call, way, bytes, samples(bytes, way))?;
+            let summaries = seconds.iter().map(|it| summary(&format!("{call:?} of {}", Bytes(bytes)), it));
+            let summaries: Vec<Summary> = summaries.collect::<Result<_, _>>()?;
+            for (who, took) in all.iter().zip(&summaries).take(ours) {
+                rows.push(row(call, way, bytes, world.size(), *who, *took, &summaries[ours..]).verified(right));
+            }
+        }
+    }
+    let version = rank.nccl_version().unwrap_or(0);
+    rows.iter_mut().for_each(|row| *row = row.clone().with("nccl", version));
+    if world.rank() == 0 {
+        let text = serde_json::to_string(&rows)?;
+        std::fs::write(file, text).map_err(Failure::io("write", file))?;
+    }
+    drop(rank);
+    world.finalize()?;
+    Ok(())
+}
+
+fn summary(what: &str, seconds: &[f64]) -> Result<Summary, Failure> {
+    Samples::from_seconds(seconds.iter().copied()).summary().map_err(Failure::samples(what.to_owned()))
+}
+
+fn space(ranks: u32) -> String {
+    (0..ranks).map(|rank| format!("cuda:{rank}")).collect::<Vec<_>>().join(",")
+}
+
+/// A row, with the marks that it has; `theirs`: NCCL's times, without and with windows.
+fn row(
+    call: Call,
+    way: Way,
+    bytes: u64,
+    ranks: u32,
+    who: Who,
+    took: Summary,
+    theirs: &[Summary],
+) -> Row {
+    let operation = match call {
+        Call::Allreduce => "allreduce",
+        Call::Allgather => "allgather",
+        Call::ReduceScatter => "reduce_scatter",
+        Call::Alltoall => "alltoall",
+    };
+    let memory = if who == Who::Ours { "plain memory" } else { "registered memory" };
+    let case = format!("{operation} n={ranks}, {memory}");
+    let mut row = Row::new(case, way.name(), space(ranks), protocol(call, who, bytes, ranks), bytes, took);
+    let [plain, windows @ ..] = theirs else { return row };
+    row = row.against(PLAIN, *plain);
+    let over = |theirs: &Summary| took.median / theirs.median;
+    if let [windows] = windows {
+        row = row.against(WINDOWS, *windows);
+    }
+    if bytes <= SHORT && way == Way::Graph {
+        row = row.mark(Mark::at_most("time ÷ NCCL's", 0.6, over(plain)));
+        for windows in windows {
+            row = row.mark(Mark::at_most("time ÷ NCCL's with windows", 1.0, over(windows)));
+        }
+    }
+    let better = theirs.iter().map(over).fold(0.0, f64::max);
+    if bytes <= SHORT && way == Way::Awaited {
+        row = row.mark(Mark::at_most("time ÷ the better of NCCL's", 0.7, better));
+    }
+    if bytes >= LONG && who == Who::OursRegistered {
+        row = row.mark(Mark::at_least("speed ÷ the better of NCCL's", 0.97, 1.0 / better));
+    }
+    row
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn took(micros: f64) -> Summary {
+        Samples::from_seconds([micros * 1e-6; 3]).summary().unwrap()
+    }
+
+    #[test]
+    fn short_ones_are_judged_by_their_time_and_long_ones_by_their_speed() {
+        let theirs = [took(6.0), took(4.0)];
+        let short = row(Call::Allreduce, Way::Graph, 8, 2, Who::OursRegistered, took(3.0), &theirs);
+        let values: Vec<(f64, bool)> = short.marks.iter().map(|mark| (mark.value, mark.met)).collect();
+        assert_eq!(values, [(0.5, true), (0.75, true)]);
+        let awaited = row(Call::Allreduce, Way::Awaited, 8, 2, Who::OursRegistered, took(3.0), &theirs);
+        assert!(!awaited.marks[0].met && (awaited.marks[0].value - 0.75).abs() < 1e-9);
+        let long = row(Call::Alltoall, Way::Queued, LONG, 2, Who::OursRegistered, took(4.1), &theirs);
+        assert!(long.marks[0].met && long.marks[0].value < 1.0);
+        assert!(row(Call::Allreduce, Way::Queued, LONG, 2, Who::Ours, took(9.0), &theirs).marks.is_empty());
+    }
+
+    #[test]
+    fn what_is_drawn_are_all_ways_of_an_allreduce() {
+        let theirs = [took(6.0), took(4.0)];
+        let rows = Way::ALL.into_iter().flat_map(|way| {
+            [8, 64].map(|bytes| row(Call::Allreduce, way, bytes, 2, Who::OursRegistered, took(3.0), &theirs))
+        });
+        let report = Report::new("coll-gpu", gapless_report::Machine::default(), "figures", rows.collect());
+        report.validate().unwrap();
+        assert_eq!(CollGpu::draw(&report).unwrap().len(), 3);
+    }
+}

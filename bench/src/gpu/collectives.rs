@@ -1,0 +1,312 @@
+//! What one rank of `coll-gpu` does: collectives on its stream, ours and NCCL's in turn, and what they cost.
+//!
+//! Each contestant's calls are checked once, on data whose sums are exact, before they are timed. A sample is 50 calls
+//! back to back (5 of long ones), captured in a graph or queued one by one, between two marks on the device's clock; or
+//! one call and its wait, on the host's. Samples of contestants alternate. A sample counts as the slowest rank's.
+
+use std::cell::RefCell;
+use std::time::Instant;
+
+use gapless::{
+    Communicator, CudaGraph, CudaStream, DeviceBuf, Primitive, ReduceOp, Region, Registered, Space,
+    StreamBuffer, StreamComm, World,
+};
+use gapless_mem::Device;
+use gapless_mem_cuda::{CudaDevice, CudaDriver, Function, Grid, Module};
+
+use crate::error::Failure;
+use crate::nccl::{Call, Nccl};
+
+/// How calls are made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Way {
+    /// Captured in a graph, back to back.
+    Graph,
+    /// Queued one by one, back to back.
+    Queued,
+    /// One, and its wait.
+    Awaited,
+}
+
+impl Way {
+    /// All of them.
+    pub const ALL: [Way; 3] = [Way::Graph, Way::Queued, Way::Awaited];
+
+    /// Its name in reports.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Way::Graph => "graph",
+            Way::Queued => "queued",
+            Way::Awaited => "awaited",
+        }
+    }
+}
+
+/// Calls of a sample.
+fn calls(bytes: u64) -> u32 {
+    if bytes >= 8 << 20 { 5 } else { 50 }
+}
+
+/// Who is measured.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Who {
+    /// This library, in memory of its own.
+    Ours,
+    /// This library, in registered memory.
+    OursRegistered,
+    /// NCCL, in any memory.
+    Nccl,
+    /// NCCL, in symmetric windows.
+    NcclWindows,
+    /// A kernel that does nothing, at every rank.
+    Empty,
+}
+
+const EMPTY: &str =
+    ".version 7.0\n.target sm_80\n.address_size 64\n.visible .entry empty() { ret; }\n";
+
+/// A rank: its buffers and its contestants.
+pub struct Rank<'w> {
+    comm: &'w Communicator,
+    device: CudaDevice,
+    stream: &'w CudaStream,
+    ours: RefCell<StreamComm<'w>>,
+    memory: [DeviceBuf; 2],
+    shared: [Registered; 2],
+    nccl: Option<Nccl>,
+    windows: Option<[u64; 2]>,
+    empty: Function,
+    space: Space,
+}
+
+impl<'w> Rank<'w> {
+    /// Makes everything. Collective. `nccl`: where NCCL is; without it, only ours is measured. `most`: bytes of a
+    /// buffer.
+    ///
+    /// # Errors
+    /// No device for this rank, ranks that do not reach each other, NCCL's refusal.
+    pub fn new(
+        world: &'w World,
+        stream: &'w CudaStream,
+        most: u64,
+        nccl: Option<&str>,
+    ) -> Result<Rank<'w>, Failure> {
+        let comm = world.comm();
+        let device = CudaDriver::load()?.device(stream.device())?;
+        device.bind_thread()?;
+        let space = Space::Cuda { device: stream.device() };
+        let memory = [world.alloc_device(space, most)?, world.alloc_device(space, most)?];
+        let mut ours = comm.on(stream)?;
+        let [a, b] = [memory[0].region(), memory[1].region()];
+        let mut register = |region: Region| {
+            // SAFETY: the buffers are dropped after `ours`, below.
+            unsafe { ours.register(region) }
+        };
+        let shared = [register(a)?, register(b)?];
+        let (mut theirs, mut windows) = (None, None);
+        if let Some(path) = nccl {
+            let mut id = [0u8; crate::nccl::ID_BYTES];
+            if comm.rank() == 0 {
+                id = Nccl::id(path)?;
+            }
+            comm.bcast(&mut id, 0)?;
+            let joined = Nccl::join(path, id, comm.rank(), comm.size())?;
+            let len = usize::try_from(most).unwrap_or(usize::MAX);
+            windows = Some([joined.allocate(len)?, joined.allocate(len)?]);
+            theirs = Some(joined);
+        }
+        // SAFETY: written by hand, and checked by the driver's compiler.
+        let module = unsafe { Module::load(&device, EMPTY.as_bytes()) }?;
+        let empty = module.function(c"empty")?;
+        let ours = RefCell::new(ours);
+        Ok(Rank { comm, device, stream, ours, memory, shared, nccl: theirs, windows, empty, space })
+    }
+
+    /// NCCL's version, if it is here.
+    #[must_use]
+    pub fn nccl_version(&self) -> Option<i32> {
+        self.nccl.as_ref().map(|nccl| nccl.version)
+    }
+
+    /// Where a contestant's two buffers are.
+    fn places(&self, who: Who) -> [u64; 2] {
+        match (who, self.windows) {
+            (Who::NcclWindows, Some(windows)) => windows,
+            _ => [self.memory[0].region().start(), self.memory[1].region().start()],
+        }
+    }
+
+    /// Queues one call.
+    fn call(&self, who: Who, call: Call, bytes: u64, stream: &CudaStream) -> Result<(), Failure> {
+        let (n, count) = (u64::from(self.comm.size()), bytes / 4);
+        let [send, recv] = self.places(who);
+        let plain: [StreamBuffer; 2] =
+            [self.memory[0].region().into(), self.memory[1].region().into()];
+        match who {
+            Who::Empty => {
+                // SAFETY: it has no parameters and touches nothing.
+                Ok(unsafe { self.empty.launch(stream, Grid::line(1, 32), &[]) }?)
+            }
+            Who::Nccl | Who::NcclWindows => {
+                let nccl = self.nccl.as_ref().ok_or_else(|| Failure::Job("no NCCL".to_owned()))?;
+                let count = if call == Call::Allreduce { count } else { count / n };
+                // SAFETY: buffers of `most` bytes, which nothing else uses until the stream is idle.
+                unsafe { nccl.call(call, (send, recv), count, stream.handle()) }
+            }
+            Who::Ours | Who::OursRegistered => {
+                let registered = who == Who::OursRegistered;
+                let [from, to] = if registered { self.shared.map(Into::into) } else { plain };
+                let mut ours = self.ours.borrow_mut();
+                let (float, sum) = (Primitive::Float, ReduceOp::Sum);
+                let queued = match call {
+                    // SAFETY: as above; the graphs are dropped before `ours`.
+                    Call::Allreduce => unsafe { ours.allreduce(from, to, count, float, sum) },
+                    // SAFETY: as above.
+                    Call::Allgather => unsafe { ours.allgather(from, to, bytes / n) },
+                    // SAFETY: as above.
+                    Call::ReduceScatter => unsafe {
+                        ours.reduce_scatter(from, to, count / n, float, sum)
+                    },
+                    // SAFETY: as above.
+                    Call::Alltoall => unsafe { ours.alltoall(from, to, bytes / n) },
+                };
+                queued.map_err(|error| Failure::World(error.into()))
+            }
+        }
+    }
+
+    fn idle(&self) -> Result<(), Failure> {
+        let begun = Instant::now();
+        while !self.stream.is_idle()? {
+            if begun.elapsed().as_secs() > 20 {
+                return Err(Failure::Hangs { seconds: 20 });
+            }
+        }
+        self.ours.borrow().check().map_err(|error| Failure::World(error.into()))
+    }
+
+    fn region(&self, address: u64, bytes: u64) -> Region {
+        Region::new(self.space, address, 0, bytes)
+    }
+
+    /// Runs a call on known data; whether all ranks have the right result, every byte of it.
+    ///
+    /// # Errors
+    /// The call's.
+    pub fn is_right(&self, who: Who, call: Call, bytes: u64) -> Result<bool, Failure> {
+        let (n, me) = (u64::from(self.comm.size()), u64::from(self.comm.rank()));
+        let count = bytes / 4;
+        let value = |rank: u64, at: u64| ((at * 7 + rank * 131 + at / 1000) % 1000) as f32;
+        let [send, recv] = self.places(who);
+        let upload = |to: u64, floats: &[f32]| -> Result<(), Failure> {
+            let mut bytes = Vec::with_capacity(floats.len() * 4);
+            floats.iter().for_each(|float| bytes.extend_from_slice(&float.to_ne_bytes()));
+            let to = self.region(to, bytes.len() as u64);
+            // SAFETY: both live until the copy is waited for, and the stream is idle.
+            Ok(unsafe { self.device.copy(to, Region::of(&bytes), &[]) }?.wait()?)
+        };
+        let ours: Vec<f32> = (0..count).map(|at| value(me, at)).collect();
+        upload(send, &ours)?;
+        upload(recv, &vec![-1.0; ours.len()])?;
+        self.comm.barrier()?;
+        self.call(who, call, bytes, self.stream)?;
+        self.idle()?;
+        self.comm.barrier()?;
+        let block = count / n;
+        let sum = |at: u64| (0..n).map(|rank| value(rank, at)).sum::<f32>();
+        let right: Vec<f32> = match call {
+            Call::Allreduce => (0..count).map(sum).collect(),
+            Call::ReduceScatter => (me * block..(me + 1) * block).map(sum).collect(),
+            Call::Allgather => (0..count).map(|at| value(at / block, at % block)).collect(),
+            Call::Alltoall => {
+                (0..count).map(|at| value(at / block, me * block + at % block)).collect()
+            }
+        };
+        let mut found = vec![0u8; right.len() * 4];
+        let from = self.region(recv, found.len() as u64);
+        // SAFETY: as above.
+        unsafe { self.device.copy(Region::of_mut(&mut found), from, &[]) }?.wait()?;
+        let fine =
+            found.chunks_exact(4).zip(&right).all(|(bytes, right)| *bytes == right.to_ne_bytes());
+        let mut all = vec![0u8; self.comm.size() as usize];
+        self.comm.allgather(&[u8::from(fine)], &mut all)?;
+        Ok(all.iter().all(|fine| *fine == 1))
+    }
+
+    /// Times the contestants, a sample each in turn; seconds of a call, those of the slowest rank. Collective.
+    ///
+    /// # Errors
+    /// A call's.
+    pub fn race(
+        &self,
+        all: &[Who],
+        call: Call,
+        way: Way,
+        bytes: u64,
+        samples: usize,
+    ) -> Result<Vec<Vec<f64>>, Failure> {
+        let calls = calls(bytes);
+        let graphs: Vec<Option<CudaGraph>> = all
+            .iter()
+            .map(|who| match way {
+                Way::Graph => self.graph(*who, call, bytes, calls).map(Some),
+                _ => Ok(None),
+            })
+            .collect::<Result<_, Failure>>()?;
+        let mut seconds = vec![Vec::with_capacity(samples); all.len()];
+        for sample in 0..=samples {
+            for ((who, graph), seconds) in all.iter().zip(&graphs).zip(&mut seconds) {
+                self.comm.barrier()?;
+                let took = match (way, graph) {
+                    (Way::Awaited, _) => self.awaited(*who, call, bytes)?,
+                    (_, Some(graph)) => self.marked(calls, || {
+                        // SAFETY: its calls' buffers are there, and nothing else uses them.
+                        Ok(unsafe { graph.launch(self.stream) }?)
+                    })?,
+                    _ => self.marked(calls, || {
+                        (0..calls).try_for_each(|_| self.call(*who, call, bytes, self.stream))
+                    })?,
+                };
+                // The first is for warming up.
+                if sample > 0 {
+                    seconds.push(took);
+                }
+            }
+        }
+        seconds.into_iter().map(|seconds| self.slowest(&seconds)).collect()
+    }
+
+    fn slowest(&self, seconds: &[f64]) -> Result<Vec<f64>, Failure> {
+        let mut slowest = vec![0.0f64; seconds.len()];
+        self.comm.allreduce(seconds, &mut slowest, ReduceOp::Max)?;
+        Ok(slowest)
+    }
+
+    fn graph(&self, who: Who, call: Call, bytes: u64, calls: u32) -> Result<CudaGraph, Failure> {
+        self.stream.capture(|stream| {
+            let queue = |stream: &CudaStream| self.call(who, call, bytes, stream);
+            (0..calls).try_for_each(|_| queue(stream))
+        })
+    }
+
+    fn marked(
+        &self,
+        calls: u32,
+        mut enqueue: impl FnMut() -> Result<(), Failure>,
+    ) -> Result<f64, Failure> {
+        let before = self.stream.mark()?;
+        enqueue()?;
+        let after = self.stream.mark()?;
+        self.idle()?;
+        let took = before.until(&after)?.ok_or(Failure::Hangs { seconds: 0 })?;
+        Ok(took / 1000.0 / f64::from(calls))
+    }
+
+    fn awaited(&self, who: Who, call: Call, bytes: u64) -> Result<f64, Failure> {
+        let begun = Instant::now();
+        self.call(who, call, bytes, self.stream)?;
+        self.idle()?;
+        Ok(begun.elapsed().as_secs_f64())
+    }
+}

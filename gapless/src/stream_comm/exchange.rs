@@ -1,0 +1,139 @@
+//! How ranks map each other's memory: keys of the transports, sent as messages, because some transports send what a key
+//! needs before it, on the same way.
+
+use super::error::StreamError;
+use crate::communicator::Communicator;
+use crate::error::Error;
+use crate::shared::State;
+use gapless_bml::{Mapping, Rank, RemoteKey};
+use gapless_kernels::peers::RANKS_MAX;
+use gapless_mem::{Lease, Region, Space};
+
+/// Memory of all ranks, as this one sees it.
+#[derive(Debug)]
+pub(super) struct Mapped {
+    pub(super) at: [u64; RANKS_MAX],
+    /// The bytes of the rank that has the fewest.
+    pub(super) len: u64,
+    /// Kept for as long as kernels may use them.
+    mappings: Vec<Mapping>,
+}
+
+/// The key's length, what it is of in bytes, and the key.
+const NOTE_BYTES: usize = 16 + RemoteKey::MAX_BYTES;
+
+fn note(key: Option<RemoteKey>, len: u64) -> [u8; NOTE_BYTES] {
+    let mut note = [0; NOTE_BYTES];
+    note[8..16].copy_from_slice(&len.to_le_bytes());
+    if let Some(key) = key {
+        let bytes = key.as_bytes();
+        note[..8].copy_from_slice(&(bytes.len() as u64 + 1).to_le_bytes());
+        note[16..16 + bytes.len()].copy_from_slice(bytes);
+    }
+    note
+}
+
+/// The key, if there is one, and the bytes that it is of.
+fn read(note: &[u8; NOTE_BYTES]) -> (Option<RemoteKey>, u64) {
+    let number = |at: usize| {
+        let mut eight = [0; 8];
+        eight.copy_from_slice(&note[at..at + 8]);
+        u64::from_le_bytes(eight)
+    };
+    let used = number(0).checked_sub(1).and_then(|used| usize::try_from(used).ok());
+    let key = used.and_then(|used| note[16..].get(..used)).and_then(RemoteKey::new);
+    (key, number(8))
+}
+
+fn key(state: &mut State, process: u32, region: Region) -> Option<RemoteKey> {
+    let (peer, mapped) = state.pml.bml_mut().mapped(Rank(process))?;
+    // SAFETY: the lease is gone when this returns, and whoever calls keeps the memory.
+    let lease = unsafe { Lease::kept_by_caller(region) };
+    mapped.key(peer, &lease)
+}
+
+fn map(state: &mut State, process: u32, key: &RemoteKey, user: Space) -> Option<Mapping> {
+    let (peer, mapped) = state.pml.bml_mut().mapped(Rank(process))?;
+    match mapped.map_for(peer, key, user) {
+        Ok(mapping) => Some(mapping),
+        Err(error) => {
+            tracing::debug!(process, %error, "memory of a peer cannot be mapped");
+            None
+        }
+    }
+}
+
+/// Maps `region` of every rank at every rank. Collective over `comm`, on which nothing else is sent.
+///
+/// # Safety
+/// `region` stays allocated until peers have released it ([`World::withdraw`](crate::World::withdraw)).
+///
+/// # Errors
+/// [`StreamError::Unreachable`] at all ranks, if one cannot map another's; a peer is lost.
+pub(super) unsafe fn map_everywhere(comm: &Communicator, region: Region) -> Result<Mapped, Error> {
+    let (rank, size) = (comm.rank(), comm.size());
+    let mut notes = vec![[0u8; NOTE_BYTES]; size as usize];
+    let mut ours = Vec::new();
+    for peer in 0..size {
+        let made = match comm.comm.process(peer) {
+            Ok(process) if peer != rank => comm.shared.with(|state| {
+                state.open()?;
+                Ok(key(state, process, region))
+            })?,
+            _ => None,
+        };
+        ours.push(note(made, region.len()));
+    }
+    for away in 1..size {
+        let (to, from) = ((rank + away) % size, (rank + size - away) % size);
+        comm.sendrecv(&ours[to as usize], (to, 0), &mut notes[from as usize], (from, 0))?;
+    }
+    let mut mapped = Mapped { at: [0; RANKS_MAX], len: region.len(), mappings: Vec::new() };
+    let mut all = true;
+    for (peer, note) in (0..size).zip(&notes) {
+        if peer == rank {
+            mapped.at[peer as usize] = region.start();
+            continue;
+        }
+        let (key, len) = read(note);
+        mapped.len = mapped.len.min(len);
+        let mapping = match (key, comm.comm.process(peer)) {
+            (Some(key), Ok(process)) => {
+                comm.shared.with(|state| Ok(map(state, process, &key, region.space())))?
+            }
+            _ => None,
+        };
+        match mapping.filter(|mapping| mapping.region().len() >= len) {
+            Some(mapping) => {
+                mapped.at[peer as usize] = mapping.region().start();
+                mapped.mappings.push(mapping);
+            }
+            None => all = false,
+        }
+    }
+    let mut found = vec![0u8; size as usize];
+    comm.allgather(&[u8::from(all)], &mut found)?;
+    match found.iter().position(|all| *all == 0) {
+        Some(at) => {
+            let rank = u32::try_from(at).unwrap_or(u32::MAX);
+            Err(StreamError::Unreachable { rank }.into())
+        }
+        None => Ok(mapped),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn notes_come_back_and_any_bytes_can_be_read() {
+        for len in [0, 1, RemoteKey::MAX_BYTES] {
+            let key = RemoteKey::new(&vec![7; len]).unwrap();
+            let (back, bytes) = read(&note(Some(key), 1 << 40));
+            assert_eq!((back.unwrap().as_bytes(), bytes), (key.as_bytes(), 1 << 40));
+        }
+        assert_eq!(read(&note(None, 5)), (None, 5));
+        assert!(read(&[0xff; NOTE_BYTES]).0.is_none());
+    }
+}
