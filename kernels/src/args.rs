@@ -4,7 +4,7 @@
 //! Structures have no padding, so that they can be passed on as bytes.
 
 use crate::reduce::SOURCES_MAX;
-use zerocopy::{Immutable, IntoBytes};
+use zerocopy::IntoBytes;
 
 /// Dimensions of a grid of blocks, at most.
 pub const DIMS_MAX: usize = 6;
