@@ -42,7 +42,7 @@ struct Side<'a> {
 /// What a reduction does, checked. It has bytes to combine.
 pub(crate) struct Combined<'a> {
     target: Side<'a>,
-    sources: SmallVec<[Side<'a>; 4]>,
+    sources: Vec<Side<'a>>,
     what: Reduction,
 }
 
@@ -92,7 +92,7 @@ impl Shared {
         Method::elements(range, element_bytes)?;
         let sides = |typed: &'a Typed| self.operand(typed, range);
         let target = sides(dst)?;
-        let sources: SmallVec<[Side<'a>; 4]> = srcs.iter().map(sides).collect::<Result<_, _>>()?;
+        let sources: Vec<Side<'a>> = srcs.iter().map(sides).collect::<Result<_, _>>()?;
         let len = range.end - range.start;
         self.check_len(len)?;
         if len == 0 {
@@ -157,7 +157,8 @@ impl Shared {
         let side = |side: &Side<'a>| Side { window: side.window.clone(), direct: None, ..*side };
         let what = Reduction { combine, mask: 0, len, budget };
         let sources = [side(source)].into_iter().collect();
-        Ok(Reducing::Combined(Combined { target: side(target), sources, what }))
+        let all = Combined { target: side(target), sources, what };
+        Ok(Reducing::Combined(all))
     }
 
     /// Where a side is, as the arithmetic of launches wants it.
@@ -295,3 +296,6 @@ unsafe impl Reducer for GpuEngine {
         Ok(completion)
     }
 }
+
+#[cfg(test)]
+mod tests;

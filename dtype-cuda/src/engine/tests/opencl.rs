@@ -334,7 +334,7 @@ fn what_does_not_fit_is_refused_and_reports_say_what_is_launched() {
     // SAFETY: as above.
     let error = unsafe { engine.pack(&gpu, 0..128, far, &[]) }.unwrap_err();
     assert!(matches!(error, EngineError::WrongSpace { space: Space::Cuda { .. }, .. }));
-    assert!(engine.serves(device.space()) && !engine.serves(Space::Host));
+    assert!(Engine::serves(&engine, device.space()) && !Engine::serves(&engine, Space::Host));
     let told = engine.launches(Direction::Pack, &gpu, 0..128, here).unwrap();
     assert_eq!((told.len(), told[0].kernel.family), (1, Family::Strided1));
     // SAFETY: nothing uses it.
