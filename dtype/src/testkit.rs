@@ -92,9 +92,9 @@ pub fn check_strategy(strategy: impl Strategy<Value = Datatype>, cases: u32) {
 }
 
 /// Whether this processor is to be taken for one without AVX-512: if `GAPLESS_TEST_WITHOUT_AVX512` is set, so that tests
-/// can run as on another machine.
+/// can run as on another machine. The first call reads the variable, which allocates.
 #[cfg(target_arch = "x86_64")]
-pub(crate) fn without_avx512() -> bool {
+pub fn without_avx512() -> bool {
     use std::sync::LazyLock;
     static WANTED: LazyLock<bool> =
         LazyLock::new(|| std::env::var_os("GAPLESS_TEST_WITHOUT_AVX512").is_some());
