@@ -5,6 +5,7 @@ use crate::card::Card;
 use crate::proof::{HELLO_BYTES, Hello, Keys, Purpose};
 use crate::{Tcp, TcpConfig};
 use gapless_btl::Btl;
+use rustix::process::{Resource, getrlimit};
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -87,6 +88,9 @@ fn thousands_of_strangers_do_no_harm() {
     let (mut a, mut c) = introduced(a, c);
     exchange(&mut a, &mut c, 10);
     let (over, came) = (AtomicBool::new(false), AtomicUsize::new(0));
+    // Both ends are of this process, which may open only so many.
+    let allowed = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
+    let many = usize::try_from(allowed / 8).unwrap_or(usize::MAX).min(300);
     std::thread::scope(|scope| {
         scope.spawn(|| {
             let mut open = Vec::new();
@@ -94,8 +98,8 @@ fn thousands_of_strangers_do_no_harm() {
                 open.extend(stranger(&mut random, &known));
                 came.fetch_add(1, Ordering::Relaxed);
                 // Many at a time stay, and go.
-                if open.len() > 300 {
-                    open.drain(..random.below(300));
+                if open.len() > many {
+                    open.drain(..random.below(many));
                 }
             }
             over.store(true, Ordering::Release);
