@@ -99,22 +99,43 @@ impl Completion {
     pub fn drain(&self) {
         if let Completion::Pending(work) = self {
             abort_on_unwind("work on memory that is taken back cannot be waited for", || {
+                let mut pause = Pause::default();
                 while let Ok(false) = work.poll() {
-                    std::thread::yield_now();
+                    pause.step();
                 }
             });
         }
     }
 
-    /// Yields the processor until the work has ended: for tests and set-up, not for progress loops.
+    /// Asks until the work has ended, and yields the processor in between if that takes long: for tests and set-up, not
+    /// for progress loops.
     ///
     /// # Errors
     /// The work failed.
     pub fn wait(&self) -> Result<(), DeviceError> {
+        let mut pause = Pause::default();
         while !self.poll()? {
-            std::thread::yield_now();
+            pause.step();
         }
         Ok(())
+    }
+}
+
+/// Between two questions to work that is waited for. The first few come at once: short work ends meanwhile, and where
+/// others want the processor, who yields it waits for the time slices of all of them.
+#[derive(Default)]
+struct Pause(u32);
+
+impl Pause {
+    const AT_ONCE: u32 = 64;
+
+    fn step(&mut self) {
+        if self.0 < Pause::AT_ONCE {
+            self.0 += 1;
+            std::hint::spin_loop();
+        } else {
+            std::thread::yield_now();
+        }
     }
 }
 
