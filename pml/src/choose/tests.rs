@@ -4,6 +4,8 @@ use gapless_dtype::{Datatype, Layout, Primitive};
 mod recorded;
 mod scattered;
 mod staged;
+mod staged_terms;
+mod terms;
 
 use staged::{cut, list};
 
