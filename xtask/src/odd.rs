@@ -1,8 +1,13 @@
 //! `cargo xtask test --odd`: the workspace's tests as machines differ. Every [`Oddity`] is a round of its own, so that
 //! a failure names what it comes from.
 //!
+//! A round runs the tests of the crates that touch what differs ([`Oddity::crates`]); what only computes cannot see it.
+//! What is repeated to meet rare moments is repeated fewer times ([`SHORTER`]), as `cargo xtask test` does it in full.
+//! Documentation's tests are compiled where they run, which is not what is odd.
+//!
 //! Caches and small file systems are pretended in a mount namespace of the round's own (`unshare`, as root); what the
-//! machine does not allow is skipped aloud. Everything is built before the first round.
+//! machine does not allow is skipped aloud. Everything is built before the first round, with the features that the
+//! workspace's crates turn on for each other; each test program then runs without cargo.
 
 use std::ffi::OsString;
 use std::io;
@@ -24,7 +29,38 @@ pub(crate) struct Oddity {
     /// What the user calls it.
     pub(crate) name: &'static str,
     change: Change,
+    /// The crates that touch it, and so can fail for it.
+    pub(crate) crates: &'static [&'static str],
 }
+
+/// Crates that start processes and threads, wait, and open sockets, files and shared memory.
+const ACTORS: &[&str] = &[
+    "gapless",
+    "gapless-bml",
+    "gapless-btl",
+    "gapless-btl-sm",
+    "gapless-btl-tcp",
+    "gapless-cli",
+    "gapless-dtype-cuda",
+    "gapless-halo",
+    "gapless-kernels",
+    "gapless-mem",
+    "gapless-mem-cuda",
+    "gapless-mem-opencl",
+    "gapless-peers",
+    "gapless-pml",
+    "gapless-sync",
+    "gapless-tests",
+    "xtask",
+];
+/// Crates that look at all sockets of the machine, or give theirs names.
+const SOCKETS: &[&str] =
+    &["gapless", "gapless-btl-sm", "gapless-btl-tcp", "gapless-cli", "gapless-tests"];
+/// Crates that ask the kernel how large caches are.
+const CACHES: &[&str] = &["gapless", "gapless-bench", "gapless-cli", "gapless-report"];
+/// Crates with loops for each kind of processor, and what tries all of those.
+const VECTORS: &[&str] =
+    &["gapless-dtype", "gapless-dtype-cuda", "gapless-engine", "gapless-layouts"];
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Change {
@@ -44,16 +80,39 @@ enum Change {
 
 /// All of them, in the order of the rounds.
 pub(crate) const ALL: &[Oddity] = &[
-    Oddity { name: "one-processor", change: Change::OneProcessor },
-    Oddity { name: "256-descriptors", change: Change::Descriptors(256) },
-    Oddity { name: "busy", change: Change::Busy(2) },
-    Oddity { name: "odd-socket", change: Change::Socket },
-    Oddity { name: "cache-8M", change: Change::Cache(8 << 10) },
-    Oddity { name: "cache-32M", change: Change::Cache(32 << 10) },
-    Oddity { name: "cache-480M", change: Change::Cache(480 << 10) },
-    Oddity { name: "without-avx512", change: Change::WithoutAvx512 },
-    Oddity { name: "small-folders", change: Change::SmallFolders(64) },
+    Oddity { name: "one-processor", change: Change::OneProcessor, crates: ACTORS },
+    Oddity { name: "256-descriptors", change: Change::Descriptors(256), crates: ACTORS },
+    Oddity { name: "busy", change: Change::Busy(2), crates: ACTORS },
+    Oddity { name: "odd-socket", change: Change::Socket, crates: SOCKETS },
+    Oddity { name: "cache-8M", change: Change::Cache(8 << 10), crates: CACHES },
+    Oddity { name: "cache-32M", change: Change::Cache(32 << 10), crates: CACHES },
+    Oddity { name: "cache-480M", change: Change::Cache(480 << 10), crates: CACHES },
+    Oddity { name: "without-avx512", change: Change::WithoutAvx512, crates: VECTORS },
+    Oddity { name: "small-folders", change: Change::SmallFolders(64), crates: ACTORS },
 ];
+
+/// How often a round repeats what is repeated to meet rare moments: a fifth of the usual number, unless the user says.
+const SHORTER: &[(&str, &str)] = &[
+    ("GAPLESS_DEVICE_KILLS", "6"),
+    ("GAPLESS_HOSTILE_ROUNDS", "8"),
+    ("GAPLESS_KILLS", "40"),
+    ("GAPLESS_SOAK_SECONDS", "1"),
+    ("PROPTEST_CASES", "50"),
+];
+
+/// What every `cargo xtask test` runs on odd machines, in seconds: the tests that see most of the oddity, as they meet
+/// the limits, or have failed so before.
+pub(crate) const ALWAYS: &[(&str, &[&str])] = &[
+    ("one-processor", &["death", "messages"]),
+    ("256-descriptors", &["launcher", "limits", "processes"]),
+    ("cache-480M", &["command"]),
+    ("without-avx512", &["allocation", "layouts"]),
+];
+
+/// The variables of [`SHORTER`] that the user has not set.
+pub(crate) fn shorter() -> impl Iterator<Item = (&'static str, &'static str)> {
+    SHORTER.iter().copied().filter(|(name, _)| std::env::var_os(name).is_none())
+}
 
 /// The oddities of a user's word: `all`, or names with commas between them.
 pub(crate) fn named(word: &str) -> Result<Vec<Oddity>, String> {
@@ -172,9 +231,11 @@ impl Change {
                 let allowed = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
                 Prefix::words(&["taskset", "--cpu-list", &first_processor(&allowed)])
             }
-            Change::Descriptors(limit) => {
-                Prefix::words(&["prlimit", &format!("--nofile={limit}:{limit}")])
-            }
+            // The tests of one program share them: so one test at a time.
+            Change::Descriptors(limit) => Prefix {
+                variable: Some("RUST_TEST_THREADS"),
+                ..Prefix::words(&["prlimit", &format!("--nofile={limit}:{limit}")])
+            },
             Change::Busy(threads) => {
                 company.threads = (0..threads).map(|_| busy(Arc::clone(&company.stop))).collect();
                 Prefix::default()
@@ -250,6 +311,25 @@ mod tests {
         assert_eq!(two.iter().map(|oddity| oddity.name).collect::<Vec<_>>(), ["busy", "cache-8M"]);
         let error = named("bussy").unwrap_err();
         assert!(error.contains("bussy") && error.contains("one-processor"), "{error}");
+    }
+
+    #[test]
+    fn rounds_name_crates_that_are_there() {
+        let checkout = Checkout::find().unwrap();
+        for oddity in ALL {
+            assert!(!oddity.crates.is_empty(), "{}", oddity.name);
+            for name in oddity.crates {
+                assert!(checkout.packages.iter().any(|package| package.name == *name), "{name}");
+            }
+        }
+    }
+
+    #[test]
+    fn what_always_runs_has_known_names() {
+        for (name, tests) in ALWAYS {
+            assert_eq!(named(name).unwrap().len(), 1, "{name}");
+            assert!(!tests.is_empty(), "{name}");
+        }
     }
 
     #[test]

@@ -10,7 +10,8 @@
 //!    interleaving that the memory model allows;
 //! 5. each workspace below `examples/`, in one shared target folder;
 //! 6. the fuzz targets' short run, in a workspace of its own;
-//! 7. what was skipped and why, and the sum as the last line.
+//! 7. a few of the workspace's tests on odd machines ([`odd::ALWAYS`]);
+//! 8. what was skipped and why, and the sum as the last line.
 //!
 //! Steps 2 and 3 run most tests twice, since the other crates' features could change any outcome.
 //!
@@ -18,6 +19,7 @@
 //! counted: nothing here filters, so they come from a test that ran its own binary again as another
 //! process.
 
+mod programs;
 mod tally;
 
 use std::collections::BTreeSet;
@@ -115,37 +117,64 @@ pub(crate) fn run(checkout: &Checkout, quick: bool) -> Result<(), Failure> {
         let path = path.to_string_lossy();
         step("fuzz, the short run".to_owned(), &["--manifest-path", &path], &fuzz)?;
     }
+    steps.extend(always_odd(checkout, &log)?);
     summarise(&steps, &log)
 }
 
-/// Runs the workspace's tests on machines that are odd in the ways named: [`mod@odd`]. Tells how many minutes each took.
+/// Runs tests on machines that are odd in the ways named: [`mod@odd`]. Tells how many minutes each took.
 pub(crate) fn odd(checkout: &Checkout, names: &str, release: bool) -> Result<(), Failure> {
     let oddities = odd::named(names).map_err(Failure::Argument)?;
     let log = SkipLog::start(&checkout.target.join("xtask"))?;
     shell::timed("tools", || tools::set_up(&log)).0?;
-    // Documentation's tests are compiled where they run, which is not what is odd.
-    let mut tests = vec!["test", "--workspace", "--lib", "--bins", "--tests", "--no-fail-fast"];
-    tests.extend(release.then_some("--release"));
-    let mut build = shell::cargo();
-    build.args(&tests).arg("--no-run").current_dir(&checkout.root);
-    shell::timed("build", || shell::run(&mut build)).0?;
+    let programs = shell::timed("build", || programs::build(checkout, release)).0?;
     let mut steps = Vec::new();
     for oddity in oddities {
-        let Some((prefix, _company)) = oddity.prepare(checkout, &log)? else { continue };
-        let mut command = shell::cargo();
-        command.args(&tests).current_dir(&checkout.root).env(skips::VARIABLE, log.path());
-        let mut command = prefix.before(&command);
-        let counted = || {
-            shell::show(&command);
-            count(command.stdin(Stdio::null()))
-        };
-        let (tally, took) = shell::timed(oddity.name, counted);
-        let (tally, name) = (tally?, format!("a machine with {}", oddity.name));
-        let (minutes, failed) = (took.as_secs_f64() / 60.0, tally.failed());
-        println!("== {name}: {minutes:.1} min, {} passed, {failed} failed", tally.passed());
-        steps.push(Step { name, took, tally });
+        let wanted = programs.iter().filter(|program| oddity.crates.contains(&&*program.package));
+        let Some(step) = round(checkout, &log, oddity, wanted)? else { continue };
+        let (minutes, tally) = (step.took.as_secs_f64() / 60.0, &step.tally);
+        let (passed, failed) = (tally.passed(), tally.failed());
+        println!("== {}: {minutes:.1} min, {passed} passed, {failed} failed", step.name);
+        steps.push(step);
     }
     summarise(&steps, &log)
+}
+
+/// What every run of all tests does on odd machines: [`odd::ALWAYS`].
+fn always_odd(checkout: &Checkout, log: &SkipLog) -> Result<Vec<Step>, Failure> {
+    let programs = programs::build(checkout, false)?;
+    let mut steps = Vec::new();
+    for (name, tests) in odd::ALWAYS {
+        let wanted = || programs.iter().filter(|program| tests.contains(&&*program.target));
+        for oddity in odd::named(name).map_err(Failure::Argument)? {
+            steps.extend(round(checkout, log, oddity, wanted())?);
+        }
+    }
+    Ok(steps)
+}
+
+/// Test programs on one odd machine; nothing where there can be no such machine.
+fn round<'p>(
+    checkout: &Checkout,
+    log: &SkipLog,
+    oddity: odd::Oddity,
+    programs: impl Iterator<Item = &'p programs::Program>,
+) -> Result<Option<Step>, Failure> {
+    let Some((prefix, _company)) = oddity.prepare(checkout, log)? else { return Ok(None) };
+    let all = || {
+        let mut sum = Tally::default();
+        for program in programs {
+            let mut command = program.command();
+            command.env(skips::VARIABLE, log.path()).envs(odd::shorter());
+            let mut command = prefix.before(&command);
+            println!("\n{} {} on a machine with {}", program.package, program.target, oddity.name);
+            let tally = count(command.stdin(Stdio::null()))?;
+            sum.add(&tally.of(&program.package, &program.target));
+        }
+        Ok::<_, Failure>(sum)
+    };
+    let (tally, took) = shell::timed(oddity.name, all);
+    let name = format!("a machine with {}", oddity.name);
+    Ok(Some(Step { name, took, tally: tally? }))
 }
 
 /// Whether a crate and its tests compile with the features that it asks for itself.

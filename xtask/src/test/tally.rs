@@ -54,6 +54,17 @@ impl Tally {
         self.culprits.extend(other.culprits.iter().cloned());
     }
 
+    /// The tally of one test program that ran without cargo: it must have reported, and failures name it.
+    pub(super) fn of(mut self, package: &str, target: &str) -> Self {
+        if self.results == 0 && self.failed() == 0 {
+            self.broken = 1;
+        }
+        if self.failed() > 0 {
+            self.culprits.push(format!("{package} {target}"));
+        }
+        self
+    }
+
     /// A line of a test binary's standard output.
     pub(super) fn harness_says(&mut self, line: &str) {
         if let Some(rest) = line.strip_prefix("test result: ") {
@@ -194,6 +205,16 @@ mod tests {
     fn a_binary_that_leaves_early_with_success_counts_as_failed() {
         let t = tally(&[RUN, RUN], &["running 3 tests", OK], true);
         assert_eq!((t.passed(), t.failed()), (5, 1));
+    }
+
+    #[test]
+    fn a_program_without_cargo_is_named_and_must_report() {
+        let t = tally(&[], &[OK], true).of("gapless-x", "death");
+        assert_eq!((t.passed(), t.failed(), t.culprits()), (5, 0, &[][..]));
+        let t = tally(&[], &["test a ... FAILED", BAD], false).of("gapless-x", "death");
+        assert_eq!((t.failed(), t.culprits()), (2, &["a".into(), "gapless-x death".into()][..]));
+        let t = tally(&[], &["running 3 tests"], true).of("gapless-x", "death");
+        assert_eq!((t.failed(), t.culprits()), (1, &["gapless-x death".into()][..]));
     }
 
     #[test]
