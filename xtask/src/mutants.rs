@@ -2,6 +2,7 @@
 //! package. A mutant that no test notices is a test that is missing. cargo-mutants does the work;
 //! `.cargo/mutants.toml` says which mutants need not be noticed, and why.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -45,7 +46,8 @@ const DECIDING: &[&str] = &[
 const CAUGHT_OF_100: usize = 95;
 
 /// Tries the mutants of the files that match `paths`, or of all modules that decide; of several parts of the list, only
-/// this one (`1/8`).
+/// this one (`1/8`: every eighth mutant, so that a part is a sample of all). Unit tests come first, as they are built
+/// in a fraction of the time; what they miss, all tests of the package get to see.
 pub(crate) fn run(
     checkout: &Checkout,
     paths: &[String],
@@ -53,25 +55,73 @@ pub(crate) fn run(
 ) -> Result<(), Failure> {
     let program = tools::pinned(checkout, "cargo-mutants", RELEASE)?;
     let folder = checkout.target.join("mutants");
-    fs::create_dir_all(&folder).map_err(|source| Failure::File { path: folder.clone(), source })?;
+    let usual = DECIDING.iter().map(|path| (*path).to_owned()).collect::<Vec<_>>();
+    let mut first = vec!["--sharding=round-robin".to_owned()];
+    first.extend(part.map(|part| format!("--shard={part}")));
+    first.extend(files(if paths.is_empty() { &usual } else { paths }));
+    first.push("--cargo-arg=--lib".to_owned());
+    let mut tally = stage(checkout, &program, &folder.join("unit"), &first)?;
+    if !tally.missed.is_empty() {
+        println!("\n{} mutants that unit tests did not notice, with all tests", tally.missed.len());
+        let second = stage(checkout, &program, &folder.join("all"), &again(&tally.missed))?;
+        tally.add(&second);
+    }
+    tally.judge()
+}
+
+fn files(paths: &[String]) -> impl Iterator<Item = String> {
+    paths.iter().map(|path| format!("--file={path}"))
+}
+
+/// Arguments that choose these mutants, by the names they are listed under (`FILE:LINE:COLUMN: …`). Mutants of fields
+/// are tried whatever the pattern: so other files are left out.
+fn again(mutants: &[String]) -> Vec<String> {
+    let of = |mutant: &String| mutant.split(':').next().unwrap_or_default().to_owned();
+    let places: BTreeSet<String> = mutants.iter().map(of).collect();
+    let mut all: Vec<String> = files(&places.into_iter().collect::<Vec<_>>()).collect();
+    all.extend(mutants.iter().map(|mutant| format!("--re=^{}$", escaped(mutant))));
+    all.push("--cargo-arg=--tests".to_owned());
+    all
+}
+
+/// A text as a regular expression that matches it alone.
+fn escaped(text: &str) -> String {
+    let mut all = String::new();
+    for c in text.chars() {
+        if r"\.+*?()|[]{}^$&".contains(c) {
+            all.push('\\');
+        }
+        all.push(c);
+    }
+    all
+}
+
+/// Tries mutants with some of the tests; one folder keeps what is built, another what came out.
+fn stage(
+    checkout: &Checkout,
+    program: &Path,
+    folder: &Path,
+    arguments: &[String],
+) -> Result<Tally, Failure> {
+    fs::create_dir_all(folder)
+        .map_err(|source| Failure::File { path: folder.to_owned(), source })?;
     let mut command = Command::new(program);
     command.current_dir(&checkout.root).args(["mutants", "--workspace", "--no-times", "--output"]);
     command
-        .arg(&folder)
+        .arg(folder)
+        .args(arguments)
+        .env("CARGO_TARGET_DIR", checkout.target.join("mutants").join("build"))
+        // One place changes at a time.
+        .env("CARGO_INCREMENTAL", "1")
         .env("CARGO_PROFILE_DEV_DEBUG", "false")
         .env("CARGO_PROFILE_TEST_DEBUG", "false");
-    let usual = DECIDING.iter().map(|path| (*path).to_owned()).collect::<Vec<_>>();
-    for path in if paths.is_empty() { &usual } else { paths } {
-        command.args(["--file", path]);
-    }
-    command.args(part.map(|part| format!("--shard={part}")));
     shell::show(&command);
     let status = command.status().map_err(|source| shell::could_not_start(&command, source))?;
     // 0: all are caught; 2: some are missed; 3: some took too long, which is caught.
     if !matches!(status.code(), Some(0 | 2 | 3)) {
         return Err(Failure::Command { command: shell::line(&command), status });
     }
-    Tally::read(&folder.join("mutants.out"))?.judge()
+    Tally::read(&folder.join("mutants.out"))
 }
 
 /// What became of the mutants.
@@ -91,6 +141,13 @@ impl Tally {
         };
         let caught = lines("caught.txt")?.len() + lines("timeout.txt")?.len();
         Ok(Tally { caught, missed: lines("missed.txt")? })
+    }
+
+    /// More tests have looked at what was missed.
+    fn add(&mut self, later: &Tally) {
+        let before = self.missed.len();
+        self.missed.retain(|mutant| later.missed.contains(mutant));
+        self.caught += before - self.missed.len();
     }
 
     /// Prints what was missed; an error if that is too much.
@@ -116,6 +173,27 @@ mod tests {
         assert!(tally(0, 0).judge().is_ok());
         assert!(tally(19, 1).judge().is_ok());
         assert!(tally(18, 1).judge().is_err());
+    }
+
+    #[test]
+    fn later_tests_see_only_what_was_missed() {
+        let names =
+            |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>();
+        let mut tally = Tally { caught: 3, missed: names(&["a", "b", "c"]) };
+        tally.add(&Tally { caught: 7, missed: names(&["b", "d"]) });
+        assert_eq!(tally, Tally { caught: 5, missed: names(&["b"]) });
+        assert_eq!(
+            again(&names(&[
+                "x/y.rs:1:2: replace a -> (u8, B) with ()",
+                "x/y.rs:3:4: replace + with *"
+            ])),
+            [
+                "--file=x/y.rs",
+                r"--re=^x/y\.rs:1:2: replace a -> \(u8, B\) with \(\)$",
+                r"--re=^x/y\.rs:3:4: replace \+ with \*$",
+                "--cargo-arg=--tests"
+            ]
+        );
     }
 
     #[test]
