@@ -46,6 +46,7 @@ mod error;
 pub mod execute;
 mod explain;
 mod goal;
+pub mod hyperq;
 mod level;
 mod locality;
 mod name;
