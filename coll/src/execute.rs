@@ -49,6 +49,7 @@
 mod act;
 mod compare;
 mod error;
+pub mod hyperq;
 #[allow(unsafe_code, reason = "declares the contract of what lends memory")]
 mod lender;
 mod members;

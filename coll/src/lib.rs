@@ -72,6 +72,7 @@ pub use build::build;
 pub use call::{Call, Reduction};
 pub use cost::{Cost, Wire, predict};
 pub use error::BuildError;
+pub use execute::hyperq::{HyperQ, Outcome};
 pub use execute::page;
 pub use execute::{Blocks, CollError, Combine, Executor, Lender, Rows, Sequencer, Ticket};
 pub use goal::{Goal, GoalRank};

@@ -53,6 +53,8 @@ struct Heap {
 pub struct FakeDevice {
     number: u32,
     delay: u32,
+    identity: Option<u128>,
+    takes_turns: bool,
     properties: DeviceProperties,
     heap: Arc<Mutex<Heap>>,
     registered: Mutex<Registered>,
@@ -71,6 +73,8 @@ impl FakeDevice {
         FakeDevice {
             number,
             delay: polls,
+            identity: None,
+            takes_turns: false,
             properties: DeviceProperties {
                 name: format!("fake:{number}"),
                 memory_bytes: 1 << 30,
@@ -80,6 +84,15 @@ impl FakeDevice {
             heap: Arc::default(),
             registered: Mutex::default(),
         }
+    }
+
+    /// The same, as one of several that are one physical device, each in a process of its own; `takes_turns` as
+    /// [`Device::takes_turns`].
+    #[must_use]
+    pub fn identified(mut self, identity: u128, takes_turns: bool) -> FakeDevice {
+        self.identity = Some(identity);
+        self.takes_turns = takes_turns;
+        self
     }
 
     fn heap(&self) -> MutexGuard<'_, Heap> {
@@ -235,7 +248,8 @@ unsafe impl Pending for Delayed {
 // 3. `register` only keeps books; `free` and `release` unmap, and keep nothing.
 // 4. `import` maps the exported file, which lives as long as a mapping of it.
 // 5. The space is the device's number; `allocation` and `buffer_id` come from the books, where numbers
-//    count up; `locate` likewise; `identity` says nothing.
+//    count up; `locate` likewise; `identity` is what a test has given to devices whose
+//    memory can be mapped by each other.
 // 6. `import_completion` is the default, which refuses.
 unsafe impl Device for FakeDevice {
     fn properties(&self) -> &DeviceProperties {
@@ -332,6 +346,14 @@ unsafe impl Device for FakeDevice {
     unsafe fn release(&self, region: Region) -> Result<(), DeviceError> {
         self.take(region, false)?.unmap(region.address());
         Ok(())
+    }
+
+    fn identity(&self) -> Option<u128> {
+        self.identity
+    }
+
+    fn takes_turns(&self) -> bool {
+        self.takes_turns
     }
 
     fn buffer_id(&self, region: Region) -> Option<u64> {

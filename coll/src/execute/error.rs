@@ -241,6 +241,19 @@ impl CollError {
         [a, b, c, d, lost]
     }
 
+    /// As [`notice`](CollError::notice), in numbers.
+    pub(super) fn blames(&self, own: u32) -> (u32, bool) {
+        let [a, b, c, d, lost] = self.notice(own);
+        (u32::from_le_bytes([a, b, c, d]), lost == 1)
+    }
+
+    /// What a leader has told in numbers. It is not trusted.
+    pub(super) fn blamed((rank, is_lost): (u32, bool), size: u32, by: usize) -> Self {
+        let [a, b, c, d] = rank.to_le_bytes();
+        let by = u32::try_from(by).unwrap_or(u32::MAX);
+        Self::told([a, b, c, d, u8::from(is_lost)], by, size)
+    }
+
     /// What another rank has told. It is not trusted: a rank that does not exist is the teller.
     pub(super) fn told(notice: [u8; NOTICE_BYTES], by: u32, size: u32) -> Self {
         let [a, b, c, d, lost] = notice;

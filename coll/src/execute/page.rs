@@ -64,6 +64,7 @@ use gapless_sync::board::{Awaited, Board, Broken, Mark, NOTE_BYTES, Readers, Sea
 
 use super::act::Tools;
 use super::error::CollError;
+use super::hyperq::{Control, HyperQ};
 use super::memory::Memory;
 use super::rows::{Combine, Rows};
 use crate::Call;
@@ -109,7 +110,20 @@ impl Shared {
     fn bytes(ranks: usize) -> Option<u64> {
         let slots = pieces::slot_bytes(ranks).checked_mul((ranks * pieces::SLOTS) as u64)?;
         let cards = direct::cards_bytes(ranks);
-        Shared::first_slot(ranks)?.checked_add(slots)?.checked_add(cards)
+        let words = Shared::first_slot(ranks)?.checked_add(slots)?.checked_add(cards)?;
+        words.checked_next_multiple_of(4096)?.checked_add(Control::bytes(ranks))
+    }
+
+    /// The words behind the cards, by which ranks on one GPU go.
+    #[allow(unsafe_code, reason = "vouches for a part of the page's memory")]
+    fn control(&self) -> Option<Control> {
+        let (all, bytes) = (Shared::bytes(self.ranks)?, Control::bytes(self.ranks));
+        let at = all.checked_sub(Shared::first_slot(self.ranks)?)?.checked_sub(bytes)?;
+        let lease = self.slots.sub(at, bytes).ok()?;
+        // SAFETY: whoever made the page's memory has promised that it is initialised, valid for reads and writes while the
+        // lease lives, and reached through the page only. Slots and cards end before these bytes, which `Control` reaches
+        // as words only.
+        Control::new(unsafe { Words::new(lease) }.ok()?, self.ranks)
     }
 
     #[inline]
@@ -410,6 +424,13 @@ impl Page {
         // it, and its place would not become free.
         place.seat.finish(&place.board);
         place.ring(pml, Readers::All);
+    }
+
+    /// This rank's place among ranks that may share a GPU. All ranks give the same settings. One of a page at most is
+    /// used; `None`: there are too many ranks.
+    #[must_use]
+    pub fn hyperq(&self, settings: crate::hyperq::Settings) -> Option<HyperQ> {
+        Some(HyperQ::new(self.shared.control()?, self.comm.clone(), settings))
     }
 
     /// Gives up what it has with the endpoint; for a communicator that is freed.

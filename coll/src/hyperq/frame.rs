@@ -41,6 +41,13 @@ impl Take {
     pub fn bytes(&self) -> u64 {
         self.blocks * self.len
     }
+
+    /// From the first byte to the last, with what lies between the blocks.
+    #[must_use]
+    pub fn range(&self) -> Range<u64> {
+        let last = self.at + self.blocks.saturating_sub(1) * self.pitch;
+        self.at..last + self.len
+    }
 }
 
 /// The frame of one call.
@@ -89,6 +96,11 @@ impl Frame {
     #[must_use]
     pub fn operation(&self) -> Operation {
         self.operation
+    }
+
+    /// From what one rank gives to what the next one does, in the leader's buffer.
+    pub(super) fn stride(&self) -> u64 {
+        self.stride
     }
 
     /// Bytes of one copy of the gather.

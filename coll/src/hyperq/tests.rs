@@ -361,7 +361,8 @@ fn follow(call: &Call<'_>, ranks: usize) {
     let what = |rank: usize| format!("{call:?}: rank {rank}");
     let size = |bytes: u64| usize::try_from(bytes).unwrap();
     let rows: Vec<_> = (0..ranks).map(|rank| crate::build::rows(call, rank, ranks)).collect();
-    let byte = |rank: usize, side: usize, at: usize| (rank * 31 + side * 7 + at * 3) as u8;
+    let byte =
+        |rank: usize, side: usize, at: usize| (rank * 31 + side * 7 + at * 3).to_le_bytes()[0];
     let fill = |rank, side, len| (0..size(len)).map(|at| byte(rank, side, at)).collect::<Vec<u8>>();
     let mut buffers: Vec<[Vec<u8>; 2]> = rows
         .iter()
@@ -389,9 +390,9 @@ fn follow(call: &Call<'_>, ranks: usize) {
         buffers[1] = after;
     }
     let mut shared = vec![0u8; size(frame.bytes())];
-    for rank in 0..ranks {
+    for (rank, buffers) in buffers.iter().enumerate() {
         let Some(Give { buffer, range, at }) = frame.give(rank) else { continue };
-        let from = &buffers[rank][usize::from(buffer == Buffer::Recv)];
+        let from = &buffers[usize::from(buffer == Buffer::Recv)];
         let bytes = &from[size(range.start)..size(range.end)];
         assert_eq!(bytes.len() as u64, frame.gather_bytes(), "{}", what(rank));
         shared[size(at)..size(at) + bytes.len()].copy_from_slice(bytes);
@@ -406,7 +407,7 @@ fn follow(call: &Call<'_>, ranks: usize) {
             shared[into + at..][..4].copy_from_slice(&sum.to_le_bytes());
         }
     }
-    for rank in 0..ranks {
+    for (rank, buffers) in buffers.iter_mut().enumerate() {
         let Some(take) = frame.take(rank) else { continue };
         assert!(take.bytes() <= frame.scatter_bytes());
         let blocks = (0..take.blocks).flat_map(|block| {
@@ -414,7 +415,7 @@ fn follow(call: &Call<'_>, ranks: usize) {
             shared[at..at + size(take.len)].to_vec()
         });
         let got: Vec<u8> = blocks.collect();
-        buffers[rank][1][..got.len()].copy_from_slice(&got);
+        buffers[1][..got.len()].copy_from_slice(&got);
     }
     for rank in 0..ranks {
         assert_eq!(buffers[rank][1], expected[rank][1], "{}", what(rank));
@@ -422,4 +423,63 @@ fn follow(call: &Call<'_>, ranks: usize) {
     let others = (0..ranks).filter(|rank| *rank != frame.leader).count();
     let is_moved = !matches!(frame.operation(), Operation::Bcast | Operation::Scatter);
     assert_eq!(frame.copies(Step::Gather), if is_moved { others } else { 0 });
+}
+
+/// What is staged of each rank, and mirrored for it, is what its frame says, and nothing lies on anything else.
+#[test]
+fn staging_memory_is_cut_without_overlaps() {
+    for (ranks, len) in [(2, 1), (5, 1000), (4, 200 << 10), (3, 9 << 20), (16, 16 << 20)] {
+        for call in [
+            Call::Allgather { len, in_place: false },
+            Call::Bcast { root: 1, len },
+            Call::Alltoall { len, in_place: false },
+        ] {
+            let frame = Frame::new(&call, ranks).unwrap();
+            let staging = Staging::new(&frame, ranks);
+            let mut at = 0;
+            for chunk in 0..staging.chunks() {
+                let range = staging.chunk(chunk);
+                assert!(
+                    range.start == at && range.end > at && range.end - range.start <= 512 << 10
+                );
+                at = range.end;
+            }
+            let gathers = frame.copies(Step::Gather) > 0;
+            assert_eq!(at, if gathers { frame.gather_bytes() } else { 0 });
+            assert!(staging.is_whole() == (staging.chunks() <= 1));
+            // Chunks that are there at once, of all ranks, and the mirror.
+            let first = staging.chunks().min(RING);
+            let mut places: Vec<_> = (0..ranks)
+                .flat_map(|rank| (0..first).map(move |chunk| (rank, chunk)))
+                .map(|(rank, chunk)| staging.place(rank, chunk))
+                .collect();
+            if staging.is_whole() && gathers {
+                let apart = |one: u64, other: u64| other - one;
+                assert_eq!(
+                    apart(places[0].start, places[1].start),
+                    apart(frame.slot(0), frame.slot(1))
+                );
+            }
+            let mut pieces = 0;
+            if staging.can_mirror() {
+                let mut next = None;
+                for (from, at) in staging.mirror() {
+                    assert!(next.is_none_or(|next| next == from.start));
+                    assert_eq!(staging.mirror_place(from.start), at);
+                    next = Some(from.end);
+                    pieces += 1;
+                    assert_eq!(staging.mirrored(pieces), from.end);
+                    places.push(at..at + (from.end - from.start));
+                }
+                let takes = (0..ranks)
+                    .filter(|rank| *rank != frame.leader)
+                    .filter_map(|rank| frame.take(rank));
+                let ends = takes.map(|take| take.range().end).max();
+                assert_eq!(next, ends);
+            }
+            places.sort_by_key(|place| place.start);
+            assert!(places.windows(2).all(|two| two[0].end <= two[1].start), "{call:?}");
+            assert!(places.iter().all(|place| place.end <= staging.bytes()));
+        }
+    }
 }

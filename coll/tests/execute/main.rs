@@ -1,6 +1,7 @@
 //! The executor against what the operations mean: several ranks in one thread.
 mod between;
 mod failures;
+mod hyperq;
 mod job;
 mod late;
 mod misfits;

@@ -19,7 +19,11 @@ use std::task::Poll;
 const TURNS_MAX: u32 = 200_000;
 
 /// The pages of all ranks that live, or that there are none.
-fn open(job: &mut Job, sequencers: &[Sequencer], kill: Option<(u32, u32)>) -> Vec<Option<Page>> {
+pub(crate) fn open(
+    job: &mut Job,
+    sequencers: &[Sequencer],
+    kill: Option<(u32, u32)>,
+) -> Vec<Option<Page>> {
     let start = |sequencer| Some(Opening::new(sequencer));
     let mut openings: Vec<Option<Opening>> = sequencers.iter().map(start).collect();
     let mut pages: Vec<Option<Page>> = openings.iter().map(|_| None).collect();

@@ -1,0 +1,373 @@
+//! Collectives of ranks whose buffers lie on one GPU: gathered into a buffer of one of them, combined there, and scattered,
+//! by copies of two kinds ([`crate::hyperq`]).
+//!
+//! The ranks share a few words of memory ([`page`](crate::page) has them behind its slots). Each says there that it has
+//! come, with which GPU; the leader says who copies by which kind. Every rank acts on its own memory: it copies to and
+//! from the leader's buffer by a mapping, or to and from staging memory that all share; the leader moves data between its
+//! staging memory and its buffer.
+//!
+//! # When ranks' buffers lie elsewhere
+//! A rank knows where its own buffers lie, and nothing of the others'. So one whose buffers are not all on one GPU
+//! [says so](HyperQ::decline), and goes on by other means at once. The others come to [`Outcome::Elsewhere`], before
+//! anything was written to their buffers, and go on by the same means. So do all if the leader has no memory, or another
+//! rank cannot map it.
+//!
+//! # Failures
+//! A rank that fails says so; the leader tells all others who is to blame. The leader notices ranks that are lost, and
+//! the others notice the leader's loss. Whoever returns has nothing in flight. If a rank comes later than that, it finds
+//! the leader's last word. A call that does not fit the other ranks' calls waits for them, as messages do.
+
+mod control;
+#[allow(
+    unsafe_code,
+    reason = "has devices, engines and reducers work on memory that the caller of `HyperQ::begin` grants, and on a leader's"
+)]
+mod copies;
+mod leader;
+mod member;
+#[allow(unsafe_code, reason = "allocates memory of a device, and frees it")]
+mod space;
+
+use std::sync::Arc;
+use std::task::Poll;
+
+use gapless_bml::Rank;
+use gapless_engine::{Engine, Reducer, Typed};
+use gapless_mem::{Device, Space};
+use gapless_pml::{Comm, Pml, PmlError};
+
+use super::error::CollError;
+use super::rows::{Blocks, Combine, Rows};
+use crate::Call;
+use crate::build::rows as rows_of;
+use crate::hyperq::{Dynamic, Fixed, Frame, Kind, Memory, Mode, Policy, Settings, Staging, Step};
+use crate::schedule::Buffer;
+pub(in crate::execute) use control::Control;
+use copies::Mover;
+use leader::Leading;
+use member::Following;
+use space::{Lead, Mapped};
+
+/// How a collective has ended well.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// It is done.
+    Done,
+    /// Nothing was done: some rank's buffers are not on this GPU. All ranks do it by other means.
+    Elsewhere,
+}
+
+/// The same, and how it has failed.
+enum Ended {
+    Done,
+    Elsewhere,
+    Failed(CollError),
+}
+
+/// Who takes part.
+#[derive(Debug)]
+struct Members {
+    comm: Comm,
+    me: usize,
+    ranks: usize,
+}
+
+impl Members {
+    fn others(&self) -> impl Iterator<Item = usize> + use<> {
+        let me = self.me;
+        (0..self.ranks).filter(move |rank| *rank != me)
+    }
+
+    fn size(&self) -> u32 {
+        self.comm.size()
+    }
+
+    /// How a rank was lost, if it is.
+    fn loss(&self, pml: &mut Pml, rank: usize) -> Option<CollError> {
+        let rank = u32::try_from(rank).ok()?;
+        let process = Rank(self.comm.process(rank).ok()?);
+        let bml = pml.bml_mut();
+        bml.reach(process);
+        let (culprit, error) = bml.blame(process)?;
+        let rank = self.comm.rank_of(culprit.0).unwrap_or(rank);
+        Some(CollError::Lost { rank, error: PmlError::PeerLost { rank: culprit.0, error } })
+    }
+}
+
+/// What does not change during a call.
+struct Part {
+    frame: Frame,
+    staging: Staging,
+    number: u64,
+    me: usize,
+    /// The GPU that all ranks use.
+    gpu: u128,
+    device: Arc<dyn Device>,
+    rows: Rows,
+    combine: Option<Combine>,
+}
+
+impl Part {
+    /// Bytes of the leader's buffer, and of its staging memory.
+    fn bytes(&self) -> (u64, u64) {
+        (self.frame.bytes(), self.staging.bytes())
+    }
+}
+
+impl std::fmt::Debug for Part {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Part {{ {:?}, number: {} }}", self.frame, self.number)
+    }
+}
+
+#[derive(Debug)]
+enum Role {
+    Leads(Box<Leading>),
+    Follows(Box<Following>),
+}
+
+/// One rank's place among ranks that may share a GPU.
+#[derive(Debug)]
+pub struct HyperQ {
+    control: Control,
+    members: Members,
+    settings: Settings,
+    memory: Memory,
+    lead: Lead,
+    /// By leader: what is mapped of its memory.
+    mapped: Vec<Option<Mapped>>,
+    going: Option<(Part, Role)>,
+    copied: Option<[usize; 2]>,
+}
+
+/// The space of all of a call's buffers, if they have one in common that is not the host's.
+fn space_of(rows: &Rows) -> Option<Space> {
+    let parts = |blocks| match blocks {
+        &Blocks::None => &[],
+        Blocks::Whole(typed) => std::slice::from_ref(typed),
+        Blocks::Each(each) => &each[..],
+    };
+    let mut all = [&rows.send, &rows.recv].into_iter().flat_map(parts);
+    let space = all.next().map(Typed::space)?;
+    (!space.cpu_accessible() && all.all(|typed| typed.space() == space)).then_some(space)
+}
+
+impl HyperQ {
+    pub(in crate::execute) fn new(control: Control, comm: Comm, settings: Settings) -> HyperQ {
+        let (me, ranks) = (comm.rank() as usize, comm.size() as usize);
+        let members = Members { comm, me, ranks };
+        let mapped = (0..ranks).map(|_| None).collect();
+        let (memory, lead) = Default::default();
+        HyperQ { control, members, settings, memory, lead, mapped, going: None, copied: None }
+    }
+
+    /// Whether ranks ask each other where their buffers lie before a call like this. All ranks agree.
+    #[must_use]
+    pub fn asks(settings: &Settings, call: &Call<'_>, ranks: usize) -> bool {
+        let frame = match settings.mode {
+            Mode::Off => None,
+            _ => Frame::new(call, ranks),
+        };
+        frame.is_some_and(|frame| frame.gather_bytes() >= settings.bytes_min)
+    }
+
+    /// This rank does the call by other means.
+    pub fn decline(&self, number: u64) {
+        self.control.arrive(self.members.me, number, None);
+    }
+
+    /// The space of the buffers, if they are on one device. Whoever has devices that are opened late opens this.
+    #[must_use]
+    pub fn space(rows: &Rows) -> Option<Space> {
+        space_of(rows)
+    }
+
+    /// Begins a call that ranks [ask](HyperQ::asks) each other about; [`advance`](HyperQ::advance) carries it out. `number`:
+    /// as for [`Page::begin`](crate::page::Page::begin). Gives whether it has begun. If not, the rank has
+    /// [declined](HyperQ::decline).
+    ///
+    /// # Safety
+    /// As for [`Page::begin`](crate::page::Page::begin): until `advance` gives [`Poll::Ready`], or this is dropped, or
+    /// [given up](HyperQ::give_up).
+    ///
+    /// # Errors
+    /// Nothing has begun: arguments that do not fit; [`CollError::Abandoned`], [`CollError::Revoked`],
+    /// [`CollError::NotShared`].
+    #[allow(unsafe_code, reason = "takes the caller's promise")]
+    pub unsafe fn begin(
+        &mut self,
+        number: u64,
+        call: &Call<'_>,
+        (rows, combine): (Rows, Option<Combine>),
+        pml: &mut Pml,
+    ) -> Result<bool, CollError> {
+        let Members { me, ranks, .. } = self.members;
+        if self.going.is_some() {
+            return Err(CollError::Abandoned);
+        }
+        if self.members.comm.is_revoked() {
+            return Err(CollError::Revoked);
+        }
+        call.check(me, ranks).map_err(|error| CollError::Call { error })?;
+        let refused = CollError::NotShared { operation: call.operation() };
+        let frame = Frame::new(call, ranks).ok_or(refused)?;
+        let (send, recv) = rows_of(call, me, ranks);
+        rows.send.check(Buffer::Send, &send)?;
+        rows.recv.check(Buffer::Recv, &recv)?;
+        if let Some(unit) = call.reduction().map(|of| of.unit) {
+            let given = combine.as_ref().map(Combine::bytes);
+            if given.is_none_or(|bytes| bytes == 0 || !unit.is_multiple_of(bytes)) {
+                return Err(CollError::Combine { unit, given });
+            }
+        }
+        let devices = pml.bml_mut().devices();
+        let device =
+            space_of(&rows).and_then(|space| devices.iter().find(|it| it.space() == space));
+        let Some((device, gpu)) = device.and_then(|it| Some((Arc::clone(it), it.identity()?)))
+        else {
+            self.decline(number);
+            return Ok(false);
+        };
+        let staging = Staging::new(&frame, ranks);
+        let role = match frame.leader == me {
+            true => {
+                let [gather, scatter] = self.policies(&frame, &staging, &*device);
+                Role::Leads(Box::new(Leading::new(ranks, gather, scatter)))
+            }
+            false => Role::Follows(Box::new(Following::new())),
+        };
+        self.control.arrive(me, number, Some(gpu));
+        let part = Part { frame, staging, number, me, gpu, device, rows, combine };
+        self.going = Some((part, role));
+        Ok(true)
+    }
+
+    /// How the leader decides in both steps.
+    fn policies(&mut self, frame: &Frame, staging: &Staging, device: &dyn Device) -> [Policy; 2] {
+        let (model, mps) = (&*device.properties().name, !device.takes_turns());
+        let Settings { mode, table, .. } = &self.settings;
+        let ranks = self.members.ranks;
+        let mut policy = |step, bytes| {
+            let copies = frame.copies(step);
+            match mode {
+                Mode::Static => {
+                    Policy::Fixed(table.counts((model, mps), step, (ranks, copies), bytes))
+                }
+                Mode::Auto if table.knows(model, mps) => {
+                    Policy::Fixed(table.counts((model, mps), step, (ranks, copies), bytes))
+                }
+                Mode::Dynamic => Policy::Dynamic(Dynamic::new(copies, step)),
+                Mode::Staged => Policy::Fixed(Fixed::new(copies, 0)),
+                Mode::Ipc => Policy::Fixed(Fixed::new(0, copies)),
+                Mode::Auto | Mode::Remembering | Mode::Off => {
+                    self.memory.policy(step, bytes, copies)
+                }
+            }
+        };
+        let gather = policy(Step::Gather, frame.gather_bytes());
+        let scatter = match staging.can_mirror() {
+            true => policy(Step::Scatter, frame.scatter_bytes()),
+            false => Policy::Fixed(Fixed::new(0, frame.copies(Step::Scatter))),
+        };
+        [gather, scatter]
+    }
+
+    /// Goes on as far as it can without waiting. Gives a result once. `now_ns`: of any clock that goes on; by it is
+    /// learned what is quick.
+    ///
+    /// # Errors
+    /// See [`CollError`]; with the error all buffers are free again.
+    pub fn advance(
+        &mut self,
+        pml: &mut Pml,
+        engine: &dyn Engine,
+        reducer: &dyn Reducer,
+        now_ns: u64,
+    ) -> Poll<Result<Outcome, CollError>> {
+        let HyperQ { control, members, lead, mapped, going, .. } = self;
+        let Some((part, role)) = going else { return Poll::Ready(Ok(Outcome::Done)) };
+        if members.comm.is_revoked() {
+            self.give_up();
+            return Poll::Ready(Err(CollError::Revoked));
+        }
+        let (control, members) = (&*control, &*members);
+        let mover = Mover { engine, device: &part.device, rows: &part.rows };
+        let ended = match role {
+            Role::Leads(leading) => {
+                let mut tools =
+                    leader::Tools { pml, reducer, mover, control, members, lead, now_ns };
+                leading.advance(part, &mut tools)
+            }
+            Role::Follows(following) => {
+                let mapped = &mut mapped[part.frame.leader];
+                let mut tools = member::Tools { pml, mover, control, members, mapped };
+                following.advance(part, &mut tools)
+            }
+        };
+        let Some(ended) = ended else { return Poll::Pending };
+        if let Some((part, Role::Leads(leading))) = self.going.take()
+            && let Ended::Done = ended
+        {
+            self.learn(&part.frame, &leading);
+        }
+        Poll::Ready(match ended {
+            Ended::Done => Ok(Outcome::Done),
+            Ended::Elsewhere => Ok(Outcome::Elsewhere),
+            Ended::Failed(error) => Err(error),
+        })
+    }
+
+    #[expect(clippy::cast_precision_loss, reason = "times of calls")]
+    fn learn(&mut self, frame: &Frame, leading: &Leading) {
+        let [(gather, _), _] = leading.learned();
+        self.copied = Some([Kind::Staged, Kind::Ipc].map(|kind| gather.count(kind)));
+        let steps = [(Step::Gather, frame.gather_bytes()), (Step::Scatter, frame.scatter_bytes())];
+        for ((step, bytes), (policy, ns)) in steps.into_iter().zip(leading.learned()) {
+            let copies = frame.copies(step);
+            if let Some(ns) = ns.filter(|_| copies > 0) {
+                self.memory.learn(step, bytes, copies, policy, ns as f64);
+            }
+        }
+    }
+
+    /// Whether [`advance`](HyperQ::advance) would get on, as far as a few loads tell.
+    #[must_use]
+    pub fn look(&self) -> bool {
+        let Some((part, role)) = &self.going else { return true };
+        self.members.comm.is_revoked()
+            || match role {
+                Role::Leads(leading) => leading.look(part, &self.control, &self.members),
+                Role::Follows(following) => following.look(part, &self.control),
+            }
+    }
+
+    /// Gives up what is under way: waits for this rank's copies. Ranks that wait for this one go on waiting.
+    pub fn give_up(&mut self) {
+        if let Some((_, role)) = &mut self.going {
+            match role {
+                Role::Leads(leading) => leading.drain(),
+                Role::Follows(following) => following.drain(),
+            }
+        }
+        self.going = None;
+    }
+
+    /// In the last call that this rank has led: how many copies of the gather were host-staged, and how many went by IPC.
+    #[must_use]
+    pub fn copied(&self) -> Option<[usize; 2]> {
+        self.copied
+    }
+
+    /// Frees its memory, as far as peers have let go; for a communicator that is freed. Whether nothing is left: if not,
+    /// poll and ask again, or that memory is never freed.
+    pub fn close(&mut self, pml: &mut Pml) -> bool {
+        self.mapped.iter_mut().for_each(|mapped| *mapped = None);
+        self.lead.close(pml.bml_mut())
+    }
+}
+
+impl Drop for HyperQ {
+    fn drop(&mut self) {
+        self.give_up();
+    }
+}

@@ -1,0 +1,574 @@
+//! The leader's part: tells the others when to copy by which kind, moves what they stage, and combines.
+//!
+//! However it ends, what it has started is over before it says so to the others, and before its own call ends. An IPC copy
+//! of the gather that was sent again overlaps what follows; the leader's call ends when its rank has reported its end.
+
+use std::sync::Arc;
+
+use gapless_engine::{EngineError, Reducer};
+use gapless_mem::{Completion, DeviceError, Region};
+use gapless_pml::Pml;
+
+use super::control::{
+    BROKEN, CANNOT, Control, ELSEWHERE, FAILED, GATHER_DROP, GATHER_IPC, GATHER_STAGED, GATHERED,
+    GO, Presence, SCATTER_IPC, SCATTER_STAGED, SCATTERED,
+};
+use super::copies::{Mover, Works, reduce};
+use super::space::{Held, Lead};
+use super::{Ended, Members, Part};
+use crate::execute::CollError;
+use crate::hyperq::{Act, Event, Kind, Policy, RING, Step};
+
+/// Where it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stage {
+    Opening,
+    Gathering,
+    Combining,
+    Scattering,
+    /// What was started is waited for, and then the others are told these orders.
+    Leaving(u32),
+    Over,
+}
+
+/// What the leader knows of another rank.
+#[derive(Clone, Debug, Default)]
+struct Peer {
+    here: bool,
+    orders: u32,
+    /// Chunks that it has staged and that are, or were, on their way to the buffer.
+    hopped: u32,
+    /// Those of them that have arrived.
+    taken: u32,
+    /// Whether the policy was told of the end of its copy by IPC, by staging, and in the scatter.
+    told: [bool; 3],
+}
+
+/// Owed, and not reported: a copy that the leader makes itself of what a rank stages.
+const STAGED: u32 = 1 << 31;
+
+impl Peer {
+    /// What it has been told to do and has not reported.
+    fn owed(&self) -> u32 {
+        let [ipc, staged, scattered] = self.told;
+        let owes = |orders: u32, told: bool, report: u32| {
+            if self.orders & orders != 0 && !told { report } else { 0 }
+        };
+        owes(GATHER_IPC, ipc, GATHERED)
+            | owes(SCATTER_IPC | SCATTER_STAGED, scattered, SCATTERED)
+            | if self.orders & GATHER_DROP == 0 { owes(GATHER_STAGED, staged, STAGED) } else { 0 }
+    }
+}
+
+/// A rank's reports. If it is in a later call, it has done what it `owed`.
+fn said(rank: usize, owed: u32, number: u64, control: &Control) -> u32 {
+    let reports = control.reports(rank, number);
+    match owed & !reports & (GATHERED | SCATTERED) {
+        0 => reports,
+        missing if control.presence(rank, number) == Presence::Elsewhere => reports | missing,
+        _ => reports,
+    }
+}
+
+/// A copy between staging memory and the buffer: of these ranks' chunk, or of so many pieces of the mirror.
+#[derive(Debug)]
+struct Hop {
+    ranks: std::ops::Range<usize>,
+    number: u32,
+}
+
+/// Copies of one direction, in their order.
+#[derive(Debug, Default)]
+struct Hops {
+    hops: std::collections::VecDeque<Hop>,
+    works: std::collections::VecDeque<Completion>,
+}
+
+impl Hops {
+    fn push(&mut self, hop: Hop, work: Completion) {
+        self.hops.push_back(hop);
+        self.works.push_back(work);
+    }
+
+    /// The first, if it is over.
+    fn pop(&mut self) -> Result<Option<Hop>, DeviceError> {
+        let Some(first) = self.works.front() else { return Ok(None) };
+        let over = first.poll();
+        if over == Ok(false) {
+            return Ok(None);
+        }
+        self.works.pop_front();
+        let hop = self.hops.pop_front();
+        over.map(|_| hop)
+    }
+
+    fn is_empty(&self) -> bool {
+        self.works.is_empty()
+    }
+
+    /// Whether all are over, well or not.
+    fn settle(&mut self) -> bool {
+        while let Ok(Some(_)) | Err(_) = self.pop() {}
+        self.is_empty()
+    }
+}
+
+impl Drop for Hops {
+    fn drop(&mut self) {
+        self.works.drain(..).for_each(|work| work.drain());
+    }
+}
+
+/// The leader's part of a call.
+#[derive(Debug)]
+pub(super) struct Leading {
+    stage: Stage,
+    peers: Vec<Peer>,
+    gather: Policy,
+    scatter: Policy,
+    acts: Vec<Act>,
+    /// Its own copies, and the reduction.
+    own: Works,
+    up: Hops,
+    down: Hops,
+    mirroring: bool,
+    /// Pieces that are mirrored.
+    mirrored: u32,
+    failure: Option<CollError>,
+    /// When all ranks were there, when all was gathered, and when all was scattered; in nanoseconds.
+    times: [Option<u64>; 4],
+}
+
+/// What the leader works with, beside its part.
+pub(super) struct Tools<'a> {
+    pub(super) pml: &'a mut Pml,
+    pub(super) reducer: &'a dyn Reducer,
+    pub(super) mover: Mover<'a>,
+    pub(super) control: &'a Control,
+    pub(super) members: &'a Members,
+    pub(super) lead: &'a mut Lead,
+    pub(super) now_ns: u64,
+}
+
+impl Leading {
+    pub(super) fn new(ranks: usize, gather: Policy, scatter: Policy) -> Leading {
+        Leading {
+            stage: Stage::Opening,
+            peers: vec![Peer::default(); ranks],
+            gather,
+            scatter,
+            acts: Vec::new(),
+            own: Works::default(),
+            up: Hops::default(),
+            down: Hops::default(),
+            mirroring: false,
+            mirrored: 0,
+            failure: None,
+            times: [None; 4],
+        }
+    }
+
+    /// How the gather and the scatter went, and how long they took: from when all ranks were there.
+    pub(super) fn learned(&self) -> [(&Policy, Option<u64>); 2] {
+        let between =
+            |from: usize, to: usize| Some(self.times[to]?.saturating_sub(self.times[from]?));
+        [(&self.gather, between(0, 1)), (&self.scatter, between(2, 3))]
+    }
+
+    /// Waits for what it has started.
+    pub(super) fn drain(&mut self) {
+        self.own.drain();
+        self.up = Hops::default();
+        self.down = Hops::default();
+    }
+
+    /// Goes on as far as it can; how it has ended, if it has.
+    pub(super) fn advance(&mut self, part: &Part, tools: &mut Tools<'_>) -> Option<Ended> {
+        loop {
+            let before = self.stage;
+            if let Err(error) = self.turn(part, tools) {
+                self.failure.get_or_insert(error);
+                if !matches!(self.stage, Stage::Leaving(_)) {
+                    self.stage = Stage::Leaving(FAILED);
+                }
+            }
+            match self.stage {
+                Stage::Over => {
+                    return Some(match self.failure.take() {
+                        Some(error) => Ended::Failed(error),
+                        None => Ended::Done,
+                    });
+                }
+                Stage::Leaving(orders) if before == self.stage => {
+                    let over = [self.own.settle(), self.up.settle(), self.down.settle()];
+                    if over != [true; 3] {
+                        return None;
+                    }
+                    self.tell_all(part, tools, orders);
+                    self.stage = Stage::Over;
+                    if orders == ELSEWHERE {
+                        return Some(Ended::Elsewhere);
+                    }
+                }
+                now if now == before => return None,
+                _ => {}
+            }
+        }
+    }
+
+    /// The last word, to all: those who have not come find it when they do.
+    fn tell_all(&mut self, part: &Part, tools: &mut Tools<'_>, orders: u32) {
+        let me = tools.members.me;
+        for rank in tools.members.others() {
+            if let Some(error) = &self.failure {
+                let (culprit, is_lost) = error.blames(u32::try_from(me).unwrap_or(u32::MAX));
+                tools.control.blame(me, rank, culprit, is_lost);
+            }
+            self.peers[rank].orders |= orders;
+            tools.control.order(me, rank, part.number, self.peers[rank].orders);
+        }
+    }
+
+    fn turn(&mut self, part: &Part, tools: &mut Tools<'_>) -> Result<(), CollError> {
+        let rank = u32::try_from(tools.members.me).unwrap_or(u32::MAX);
+        let engine = |error: EngineError| CollError::Engine { rank, error };
+        let device = |error: DeviceError| CollError::Engine { rank, error: error.into() };
+        match self.stage {
+            Stage::Opening => self.open(part, tools).map_err(engine),
+            Stage::Gathering => {
+                self.meet(part, tools)?;
+                self.reported(part, tools)?;
+                self.collect(part, tools).map_err(device)?;
+                self.hop_up(part, tools).map_err(engine)?;
+                self.obey(part, tools, Step::Gather)?;
+                let idle = self.own.poll().map_err(device)? && self.up.is_empty();
+                let all_here = tools.members.others().all(|rank| self.peers[rank].here);
+                if !matches!(self.stage, Stage::Gathering)
+                    || !(all_here && idle && self.gather.is_over())
+                {
+                    return Ok(());
+                }
+                self.times[1] = Some(tools.now_ns);
+                self.combine(part, tools).map_err(engine)?;
+                self.stage = Stage::Combining;
+                Ok(())
+            }
+            Stage::Combining => {
+                self.reported(part, tools)?;
+                if !self.own.poll().map_err(device)? {
+                    return Ok(());
+                }
+                self.times[2] = Some(tools.now_ns);
+                self.scatter(part, tools).map_err(engine)?;
+                self.stage = Stage::Scattering;
+                Ok(())
+            }
+            Stage::Scattering => {
+                self.reported(part, tools)?;
+                self.collect(part, tools).map_err(device)?;
+                self.obey(part, tools, Step::Scatter)?;
+                let idle = self.own.poll().map_err(device)? && self.down.is_empty();
+                if !matches!(self.stage, Stage::Scattering) || !(idle && self.scatter.is_over()) {
+                    return Ok(());
+                }
+                self.times[3].get_or_insert(tools.now_ns);
+                // IPC copies that were sent again have overlapped this.
+                if tools.members.others().all(|rank| self.peers[rank].owed() & GATHERED == 0) {
+                    self.stage = Stage::Over;
+                }
+                Ok(())
+            }
+            Stage::Leaving(_) | Stage::Over => Ok(()),
+        }
+    }
+
+    /// Begins: with memory, and its own share in it.
+    fn open(&mut self, part: &Part, tools: &mut Tools<'_>) -> Result<(), EngineError> {
+        let (me, bytes) = (tools.members.me, part.bytes());
+        if tools.lead.impossible {
+            self.stage = Stage::Leaving(ELSEWHERE);
+            return Ok(());
+        }
+        let device = Arc::clone(tools.mover.device);
+        let held = tools.lead.ensure(&device, bytes, tools.members.ranks, tools.pml.bml_mut());
+        let Some(held) = held else {
+            tools.lead.impossible = true;
+            self.stage = Stage::Leaving(ELSEWHERE);
+            return Ok(());
+        };
+        self.stage = Stage::Gathering;
+        if let Some(give) = part.frame.give(me) {
+            let into = held.buffer().sub(give.at, give.range.end - give.range.start)?;
+            tools.mover.put((give.buffer, give.range), into, &mut self.own)?;
+        }
+        Ok(())
+    }
+
+    /// Who has come.
+    fn meet(&mut self, part: &Part, tools: &mut Tools<'_>) -> Result<(), CollError> {
+        let mut all = true;
+        for rank in tools.members.others() {
+            if self.peers[rank].here {
+                continue;
+            }
+            match tools.control.presence(rank, part.number) {
+                Presence::Here(gpu) if gpu == part.gpu => {
+                    self.peers[rank].here = true;
+                    if part.frame.give(rank).is_some() {
+                        self.gather.step(Event::Arrived(rank), &mut self.acts);
+                    }
+                }
+                Presence::Here(_) | Presence::Elsewhere => {
+                    self.stage = Stage::Leaving(ELSEWHERE);
+                    return Ok(());
+                }
+                Presence::Away => {
+                    all = false;
+                    if let Some(loss) = tools.members.loss(tools.pml, rank) {
+                        return Err(loss);
+                    }
+                }
+            }
+        }
+        if all {
+            self.times[0].get_or_insert(tools.now_ns);
+        }
+        Ok(())
+    }
+
+    /// What the others say.
+    fn reported(&mut self, part: &Part, tools: &mut Tools<'_>) -> Result<(), CollError> {
+        for rank in tools.members.others() {
+            let peer = &mut self.peers[rank];
+            let owed = peer.owed();
+            if owed == 0 {
+                continue;
+            }
+            let reports = said(rank, owed, part.number, tools.control);
+            let culprit = u32::try_from(rank).unwrap_or(u32::MAX);
+            if reports & CANNOT != 0 && matches!(self.stage, Stage::Gathering) {
+                tools.lead.impossible = true;
+                self.stage = Stage::Leaving(ELSEWHERE);
+                return Ok(());
+            }
+            if reports & (BROKEN | CANNOT) != 0 {
+                return Err(CollError::GaveUp { rank: culprit });
+            }
+            if reports & owed & GATHERED != 0 {
+                peer.told[0] = true;
+                self.gather.step(Event::Completed(rank, Kind::Ipc), &mut self.acts);
+            }
+            if reports & owed & SCATTERED != 0 {
+                peer.told[2] = true;
+                let kind = match peer.orders & SCATTER_IPC != 0 {
+                    true => Kind::Ipc,
+                    false => Kind::Staged,
+                };
+                self.scatter.step(Event::Completed(rank, kind), &mut self.acts);
+            }
+            if self.peers[rank].owed() != 0
+                && let Some(loss) = tools.members.loss(tools.pml, rank)
+            {
+                // Its last report may have come meanwhile.
+                if said(rank, owed, part.number, tools.control) == reports {
+                    return Err(loss);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// What hops have ended.
+    fn collect(&mut self, part: &Part, tools: &mut Tools<'_>) -> Result<(), DeviceError> {
+        let me = tools.members.me;
+        while let Some(hop) = self.up.pop()? {
+            for rank in hop.ranks {
+                let peer = &mut self.peers[rank];
+                peer.taken = hop.number + 1;
+                tools.control.report_taken(me, rank, part.number, peer.taken);
+                let dropped = peer.orders & GATHER_DROP != 0;
+                if peer.taken == part.staging.chunks() && !dropped {
+                    peer.told[1] = true;
+                    self.gather.step(Event::Completed(rank, Kind::Staged), &mut self.acts);
+                }
+            }
+        }
+        while let Some(hop) = self.down.pop()? {
+            self.mirrored = hop.number;
+            self.tell_mirrored(part, tools);
+        }
+        Ok(())
+    }
+
+    fn tell_mirrored(&self, part: &Part, tools: &Tools<'_>) {
+        let staged = |rank: &usize| self.peers[*rank].orders & SCATTER_STAGED != 0;
+        for rank in tools.members.others().filter(staged) {
+            tools.control.report_mirrored(tools.members.me, rank, part.number, self.mirrored);
+        }
+    }
+
+    /// Moves what the others have staged.
+    fn hop_up(&mut self, part: &Part, tools: &mut Tools<'_>) -> Result<(), EngineError> {
+        let chunks = part.staging.chunks();
+        let open = |peer: &Peer| {
+            peer.orders & (GATHER_STAGED | GATHER_DROP) == GATHER_STAGED && peer.hopped < chunks
+        };
+        let ready: Vec<usize> = tools
+            .members
+            .others()
+            .filter(|rank| open(&self.peers[*rank]))
+            .filter(|rank| tools.control.staged(*rank, part.number) > self.peers[*rank].hopped)
+            .collect();
+        if ready.is_empty() {
+            return Ok(());
+        }
+        let Some(held) = tools.lead.held() else { return Ok(()) };
+        if part.staging.is_whole() {
+            // Short ones that are known beforehand go together.
+            if let Policy::Fixed(fixed) = &self.gather
+                && ready.len() < fixed.count(Kind::Staged)
+            {
+                return Ok(());
+            }
+            for run in ready.chunk_by(|one, next| one + 1 == *next) {
+                let (first, last) = (run[0], run[run.len() - 1]);
+                let from = part.staging.place(first, 0).start..part.staging.place(last, 0).end;
+                let at = part.frame.slot(first);
+                let (from, into) = windows(held, from, at)?;
+                let work = tools.mover.hop(into, from)?;
+                run.iter().for_each(|rank| self.peers[*rank].hopped = 1);
+                self.up.push(Hop { ranks: first..last + 1, number: 0 }, work);
+            }
+            return Ok(());
+        }
+        for rank in ready {
+            let staged = tools.control.staged(rank, part.number).min(chunks);
+            let staged = staged.min(self.peers[rank].taken.saturating_add(RING));
+            while self.peers[rank].hopped < staged {
+                let chunk = self.peers[rank].hopped;
+                let at = part.frame.slot(rank) + part.staging.chunk(chunk).start;
+                let (from, into) = windows(held, part.staging.place(rank, chunk), at)?;
+                let work = tools.mover.hop(into, from)?;
+                self.peers[rank].hopped += 1;
+                self.up.push(Hop { ranks: rank..rank + 1, number: chunk }, work);
+            }
+        }
+        Ok(())
+    }
+
+    /// Does what the policy wants.
+    fn obey(&mut self, part: &Part, tools: &mut Tools<'_>, step: Step) -> Result<(), CollError> {
+        let me = tools.members.me;
+        for act in std::mem::take(&mut self.acts) {
+            if matches!(self.stage, Stage::Leaving(_)) {
+                return Ok(());
+            }
+            let (rank, orders) = match (act, step) {
+                (Act::Drop(rank), _) => (rank, GATHER_DROP),
+                (Act::Issue(rank, Kind::Ipc), Step::Gather) => (rank, GATHER_IPC),
+                (Act::Issue(rank, Kind::Staged), Step::Gather) => (rank, GATHER_STAGED),
+                (Act::Issue(rank, Kind::Ipc), Step::Scatter) => (rank, SCATTER_IPC),
+                (Act::Issue(rank, Kind::Staged), Step::Scatter) => (rank, SCATTER_STAGED),
+            };
+            let Some(held) = tools.lead.held() else { return Ok(()) };
+            let given =
+                held.give((me, rank), &tools.members.comm, tools.control, tools.pml.bml_mut());
+            if given.is_none() {
+                if let Some(loss) = tools.members.loss(tools.pml, rank) {
+                    return Err(loss);
+                }
+                tools.lead.impossible = true;
+                if step == Step::Gather {
+                    self.stage = Stage::Leaving(ELSEWHERE);
+                    return Ok(());
+                }
+                let rank = u32::try_from(rank).unwrap_or(u32::MAX);
+                let reason = "there is no key for this rank's memory".to_owned();
+                return Err(CollError::NotMapped { rank, reason });
+            }
+            self.peers[rank].orders |= orders;
+            tools.control.order(me, rank, part.number, self.peers[rank].orders);
+            if orders == SCATTER_STAGED {
+                self.mirror(part, tools).map_err(|error| CollError::Engine {
+                    rank: u32::try_from(me).unwrap_or(u32::MAX),
+                    error,
+                })?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Starts to mirror what is scattered, once; or tells how far that is.
+    fn mirror(&mut self, part: &Part, tools: &mut Tools<'_>) -> Result<(), EngineError> {
+        if self.mirroring {
+            self.tell_mirrored(part, tools);
+            return Ok(());
+        }
+        self.mirroring = true;
+        let Some(held) = tools.lead.held() else { return Ok(()) };
+        for (number, (from, at)) in (1..).zip(part.staging.mirror()) {
+            let len = from.end - from.start;
+            let into = held.staging().sub(at, len)?;
+            let work = tools.mover.hop(into, held.buffer().sub(from.start, len)?)?;
+            self.down.push(Hop { ranks: 0..0, number }, work);
+        }
+        Ok(())
+    }
+
+    /// All was gathered: says so, and combines.
+    fn combine(&mut self, part: &Part, tools: &mut Tools<'_>) -> Result<(), EngineError> {
+        let (me, frame) = (tools.members.me, &part.frame);
+        for rank in tools.members.others() {
+            self.peers[rank].orders |= GO;
+            // What gets nothing may end.
+            tools.control.order(me, rank, part.number, self.peers[rank].orders);
+        }
+        let (Some(held), Some(combine)) = (tools.lead.held(), &part.combine) else { return Ok(()) };
+        if frame.reduces() {
+            let slot = |rank: usize| held.buffer().sub(frame.slot(rank), frame.gather_bytes());
+            let all: Vec<Region> = (0..tools.members.ranks).map(slot).collect::<Result<_, _>>()?;
+            self.own.push(reduce(tools.reducer, combine, &all, all[me])?);
+        }
+        Ok(())
+    }
+
+    /// The result is there: begins to give it to all.
+    fn scatter(&mut self, part: &Part, tools: &mut Tools<'_>) -> Result<(), EngineError> {
+        for rank in tools.members.others().filter(|rank| part.frame.take(*rank).is_some()) {
+            self.scatter.step(Event::Arrived(rank), &mut self.acts);
+        }
+        let Some(take) = part.frame.take(tools.members.me) else { return Ok(()) };
+        let Some(held) = tools.lead.held() else { return Ok(()) };
+        for block in 0..take.blocks {
+            let from = held.buffer().sub(take.at + block * take.pitch, take.len)?;
+            tools.mover.take(from, block * take.len, &mut self.own)?;
+        }
+        Ok(())
+    }
+
+    /// Whether [`advance`](Leading::advance) would get on, as far as a few loads tell.
+    pub(super) fn look(&self, part: &Part, control: &Control, members: &Members) -> bool {
+        let busy = !(self.own.is_empty() && self.up.is_empty() && self.down.is_empty());
+        let away = |rank: usize| {
+            !self.peers[rank].here && control.presence(rank, part.number) != Presence::Away
+        };
+        let reported = |rank: usize| {
+            let peer = &self.peers[rank];
+            let reports = said(rank, peer.owed(), part.number, control);
+            reports & (peer.owed() | BROKEN | CANNOT) != 0
+                || control.staged(rank, part.number) > peer.hopped
+        };
+        busy || matches!(self.stage, Stage::Opening | Stage::Leaving(_))
+            || members.others().any(|rank| away(rank) || reported(rank))
+    }
+}
+
+/// A part of staging memory, and the part of the buffer that it goes to.
+fn windows(
+    held: &Held,
+    from: std::ops::Range<u64>,
+    at: u64,
+) -> Result<(Region, Region), EngineError> {
+    let len = from.end - from.start;
+    Ok((held.staging().sub(from.start, len)?, held.buffer().sub(at, len)?))
+}

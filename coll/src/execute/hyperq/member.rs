@@ -1,0 +1,304 @@
+//! The part of a rank that is not the leader: copies as it is told.
+//!
+//! However it ends, what it has started is over before.
+
+use gapless_engine::EngineError;
+use gapless_mem::DeviceError;
+use gapless_pml::Pml;
+
+use super::control::{
+    BROKEN, CANNOT, Control, ELSEWHERE, FAILED, GATHER_DROP, GATHER_IPC, GATHER_STAGED, GATHERED,
+    GO, Presence, SCATTER_IPC, SCATTER_STAGED, SCATTERED,
+};
+use super::copies::{Mover, Works};
+use super::space::Mapped;
+use super::{Ended, Members, Part};
+use crate::execute::CollError;
+use crate::hyperq::RING;
+use crate::schedule::Buffer;
+
+/// A copy of this rank's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Copy {
+    NotBegun,
+    Going,
+    Over,
+}
+
+/// What another rank works with, beside its part.
+pub(super) struct Tools<'a> {
+    pub(super) pml: &'a mut Pml,
+    pub(super) mover: Mover<'a>,
+    pub(super) control: &'a Control,
+    pub(super) members: &'a Members,
+    pub(super) mapped: &'a mut Option<Mapped>,
+}
+
+/// Another rank's part of a call.
+#[derive(Debug)]
+pub(super) struct Following {
+    /// The orders that it has seen.
+    seen: u32,
+    reports: u32,
+    ipc: (Copy, Works),
+    /// Chunks that it has begun to stage, and one piece of work each that is not known to be over.
+    staging: (u32, std::collections::VecDeque<Works>),
+    scatter: (Copy, Works),
+    /// Bytes of the scatter that it has begun to copy, and those of the mirror that it knows of.
+    scattered: u64,
+    mirrored: u32,
+    failure: Option<CollError>,
+}
+
+impl Following {
+    pub(super) fn new() -> Following {
+        Following {
+            seen: 0,
+            reports: 0,
+            ipc: (Copy::NotBegun, Works::default()),
+            staging: (0, Default::default()),
+            scatter: (Copy::NotBegun, Works::default()),
+            scattered: 0,
+            mirrored: 0,
+            failure: None,
+        }
+    }
+
+    /// Waits for what it has started.
+    pub(super) fn drain(&mut self) {
+        self.ipc.1.drain();
+        self.scatter.1.drain();
+        self.staging.1.clear();
+    }
+
+    fn is_idle(&self) -> bool {
+        self.ipc.1.is_empty() && self.scatter.1.is_empty() && self.staging.1.is_empty()
+    }
+
+    /// Whether all that it has started is over, well or not.
+    fn settle(&mut self) -> bool {
+        while self.staging.1.front_mut().is_some_and(Works::settle) {
+            self.staging.1.pop_front();
+        }
+        let over = [self.ipc.1.settle(), self.scatter.1.settle()];
+        over == [true; 2] && self.staging.1.is_empty()
+    }
+
+    /// Goes on as far as it can; how it has ended, if it has.
+    pub(super) fn advance(&mut self, part: &Part, tools: &mut Tools<'_>) -> Option<Ended> {
+        let (leader, me) = (part.frame.leader, tools.members.me);
+        self.seen = tools.control.orders(leader, me, part.number);
+        if self.seen & (FAILED | ELSEWHERE) != 0 {
+            if !self.settle() {
+                return None;
+            }
+            if self.seen & ELSEWHERE != 0 {
+                return Some(Ended::Elsewhere);
+            }
+            let told =
+                CollError::blamed(tools.control.blamed(leader, me), tools.members.size(), leader);
+            return Some(Ended::Failed(self.failure.take().unwrap_or(told)));
+        }
+        if self.failure.is_none()
+            && let Err(error) = self.turn(part, tools)
+        {
+            let cannot = matches!(error, CollError::NotMapped { .. });
+            self.failure = Some(error);
+            self.say(part, tools, if cannot { CANNOT } else { BROKEN });
+        }
+        if self.failure.is_none() && self.is_done(part) {
+            return Some(Ended::Done);
+        }
+        // The leader may have done its part before it was lost, or went on.
+        let gone = match tools.members.loss(tools.pml, leader) {
+            Some(loss) => Ended::Failed(loss),
+            None if tools.control.presence(leader, part.number) != Presence::Elsewhere => {
+                return None;
+            }
+            None if self.seen == 0 => Ended::Elsewhere,
+            // It needed nothing more of this rank.
+            None if self.failure.is_some() => Ended::Done,
+            None => return None,
+        };
+        if tools.control.orders(leader, me, part.number) != self.seen || !self.settle() {
+            return None;
+        }
+        Some(self.failure.take().map_or(gone, Ended::Failed))
+    }
+
+    fn say(&mut self, part: &Part, tools: &Tools<'_>, bits: u32) {
+        self.reports |= bits;
+        tools.control.report(tools.members.me, part.number, self.reports);
+    }
+
+    /// Whether nothing is left to do, and nothing can be asked of it any more.
+    fn is_done(&self, part: &Part) -> bool {
+        let scattered = part.frame.take(part.me).is_none() || self.scatter.0 == Copy::Over;
+        self.seen & GO != 0 && scattered && self.is_idle()
+    }
+
+    fn turn(&mut self, part: &Part, tools: &mut Tools<'_>) -> Result<(), CollError> {
+        let rank = u32::try_from(part.me).unwrap_or(u32::MAX);
+        let engine = |error: EngineError| CollError::Engine { rank, error };
+        let device = |error: DeviceError| CollError::Engine { rank, error: error.into() };
+        let copies = GATHER_IPC | GATHER_STAGED | SCATTER_IPC | SCATTER_STAGED;
+        if self.seen & copies == 0 {
+            return Ok(());
+        }
+        self.map(part, tools)?;
+        let Some(mapped) = &*tools.mapped else { return Ok(()) };
+        let (buffer, staging) = (mapped.buffer(), mapped.staging());
+        if self.seen & GATHER_IPC != 0 && self.ipc.0 == Copy::NotBegun {
+            self.ipc.0 = Copy::Going;
+            if let Some(give) = part.frame.give(part.me) {
+                let into = buffer.sub(give.at, give.range.end - give.range.start);
+                let into = into.map_err(|error| engine(error.into()))?;
+                tools
+                    .mover
+                    .put((give.buffer, give.range), into, &mut self.ipc.1)
+                    .map_err(engine)?;
+            }
+        }
+        if self.ipc.0 == Copy::Going && self.ipc.1.poll().map_err(device)? {
+            self.ipc.0 = Copy::Over;
+            self.say(part, tools, GATHERED);
+        }
+        self.stage(part, tools, staging)?;
+        if self.seen & (SCATTER_IPC | SCATTER_STAGED) == 0 {
+            return Ok(());
+        }
+        // What is received into may be what a copy of the gather still reads.
+        let replaces = part.frame.give(part.me).is_some_and(|give| give.buffer == Buffer::Recv);
+        if replaces && self.ipc.0 == Copy::Going {
+            return Ok(());
+        }
+        let Some(take) = part.frame.take(part.me) else { return Ok(()) };
+        if self.scatter.0 == Copy::NotBegun {
+            self.scatter.0 = Copy::Going;
+            if self.seen & SCATTER_IPC != 0 {
+                for block in 0..take.blocks {
+                    let from = buffer.sub(take.at + block * take.pitch, take.len);
+                    let from = from.map_err(|error| engine(error.into()))?;
+                    tools
+                        .mover
+                        .take(from, block * take.len, &mut self.scatter.1)
+                        .map_err(engine)?;
+                }
+                self.scattered = take.bytes();
+            }
+        }
+        if self.seen & SCATTER_STAGED != 0 && self.scattered < take.bytes() {
+            self.unstage(part, tools, staging).map_err(engine)?;
+        }
+        let all = self.scattered == take.bytes();
+        if self.scatter.0 == Copy::Going && self.scatter.1.poll().map_err(device)? && all {
+            self.scatter.0 = Copy::Over;
+            self.say(part, tools, SCATTERED);
+        }
+        Ok(())
+    }
+
+    /// Maps the leader's memory, if it has given new keys.
+    fn map(&mut self, part: &Part, tools: &mut Tools<'_>) -> Result<(), CollError> {
+        if self.ipc.0 != Copy::NotBegun || self.staging.0 > 0 || self.scatter.0 != Copy::NotBegun {
+            return Ok(());
+        }
+        let (pair, bytes) = ((part.frame.leader, part.me), part.bytes());
+        let memory = (tools.mover.device, bytes);
+        let by = (&tools.members.comm, tools.control);
+        let mapped = Mapped::of(tools.mapped, pair, memory, by, tools.pml.bml_mut());
+        mapped.map_err(|reason| {
+            let rank = u32::try_from(part.frame.leader).unwrap_or(u32::MAX);
+            CollError::NotMapped { rank, reason }
+        })
+    }
+
+    /// Stages what it gives, as far as there is room.
+    fn stage(
+        &mut self,
+        part: &Part,
+        tools: &mut Tools<'_>,
+        staging: gapless_mem::Region,
+    ) -> Result<(), CollError> {
+        let engine = |error: EngineError| CollError::Engine {
+            rank: u32::try_from(part.me).unwrap_or(u32::MAX),
+            error,
+        };
+        let Some(give) = part.frame.give(part.me) else { return Ok(()) };
+        let (begun, works) = &mut self.staging;
+        let mut ended = false;
+        while let Some(first) = works.front_mut() {
+            if !first.poll().map_err(|error| engine(error.into()))? {
+                break;
+            }
+            works.pop_front();
+            ended = true;
+        }
+        if self.seen & (GATHER_STAGED | GATHER_DROP) == GATHER_STAGED {
+            let taken = tools.control.taken(part.frame.leader, part.me, part.number);
+            let most = part.staging.chunks().min(taken.saturating_add(RING));
+            while *begun < most {
+                let chunk = part.staging.chunk(*begun);
+                let place = part.staging.place(part.me, *begun);
+                let into = staging.sub(place.start, place.end - place.start);
+                let into = into.map_err(|error| engine(error.into()))?;
+                let range = give.range.start + chunk.start..give.range.start + chunk.end;
+                let mut work = Works::default();
+                tools.mover.put((give.buffer, range), into, &mut work).map_err(engine)?;
+                works.push_back(work);
+                *begun += 1;
+            }
+        }
+        if ended {
+            let over = *begun - u32::try_from(works.len()).unwrap_or(0);
+            tools.control.report_staged(part.me, part.number, over);
+        }
+        Ok(())
+    }
+
+    /// Takes what is mirrored so far.
+    fn unstage(
+        &mut self,
+        part: &Part,
+        tools: &mut Tools<'_>,
+        staging: gapless_mem::Region,
+    ) -> Result<(), EngineError> {
+        let Some(take) = part.frame.take(part.me) else { return Ok(()) };
+        self.mirrored = tools.control.mirrored(part.frame.leader, part.me, part.number);
+        let until = part.staging.mirrored(self.mirrored);
+        while self.scattered < take.bytes() {
+            let (block, at) = (self.scattered / take.len, self.scattered % take.len);
+            let start = take.at + block * take.pitch + at;
+            let end = (start + (take.len - at)).min(until);
+            if self.mirrored == 0 || end <= start {
+                break;
+            }
+            let from = staging.sub(part.staging.mirror_place(start), end - start)?;
+            tools.mover.take(from, self.scattered, &mut self.scatter.1)?;
+            self.scattered += end - start;
+        }
+        Ok(())
+    }
+
+    /// Whether [`advance`](Following::advance) would get on, as far as a few loads tell.
+    pub(super) fn look(&self, part: &Part, control: &Control) -> bool {
+        let leader = part.frame.leader;
+        let staged = || {
+            self.seen & GATHER_STAGED != 0 && {
+                let most = part
+                    .staging
+                    .chunks()
+                    .min(control.taken(leader, part.me, part.number).saturating_add(RING));
+                self.staging.0 < most
+            }
+        };
+        let mirrored = || {
+            self.seen & SCATTER_STAGED != 0
+                && control.mirrored(leader, part.me, part.number) != self.mirrored
+        };
+        !self.is_idle()
+            || control.orders(leader, part.me, part.number) != self.seen
+            || staged()
+            || mirrored()
+    }
+}

@@ -1,0 +1,213 @@
+//! Memory of a leader's: the buffer on the device into which the others copy, and staging memory of the host; and the same
+//! as others map it.
+
+use std::sync::Arc;
+
+use gapless_bml::{Bml, Mapping, Rank};
+use gapless_mem::{Device, Lease, Region};
+use gapless_pml::Comm;
+
+use super::control::{Card, Control};
+
+/// Bytes behind the last rank's, so that a short copy may be longer than it need be.
+const SLACK: u64 = 128 << 10;
+
+/// Device memory that is freed with its last lease.
+struct Owned {
+    device: Arc<dyn Device>,
+    region: Region,
+}
+
+impl Drop for Owned {
+    fn drop(&mut self) {
+        // SAFETY: it was allocated by this device, and is freed once. Whoever drops the last lease has no work on it in
+        // flight, and peers do not have it mapped: `Held` sees to both.
+        if let Err(error) = unsafe { self.device.free(self.region) } {
+            debug_assert!(false, "memory of a device cannot be freed: {error}");
+        }
+    }
+}
+
+/// What a leader has.
+pub(super) struct Held {
+    device: Arc<dyn Device>,
+    buffer: Lease,
+    staging: Lease,
+    /// Which ranks have keys of it.
+    given: Vec<bool>,
+    generation: u64,
+}
+
+impl std::fmt::Debug for Held {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Held {{ buffer: {:?}, staging: {:?} }}", self.buffer, self.staging)
+    }
+}
+
+impl Held {
+    fn new(
+        device: &Arc<dyn Device>,
+        (buffer, staging): (u64, u64),
+        (ranks, generation): (usize, u64),
+        bml: &mut Bml,
+    ) -> Option<Held> {
+        let allocation = bml.allocate(staging.checked_add(SLACK)?)?.ok()?;
+        let staging = allocation.lease().clone();
+        let region = device.allocate(buffer.checked_add(SLACK)?).ok()?;
+        let owned = Arc::new(Owned { device: Arc::clone(device), region });
+        // SAFETY: the memory was just allocated, and is freed with its owner.
+        let buffer = unsafe { Lease::new(region, owned) };
+        let given = vec![false; ranks];
+        Some(Held { device: Arc::clone(device), buffer, staging, given, generation })
+    }
+
+    fn fits(&self, device: &Arc<dyn Device>, (buffer, staging): (u64, u64)) -> bool {
+        let holds = |lease: &Lease, bytes: u64| lease.region().len() >= bytes.saturating_add(SLACK);
+        Arc::ptr_eq(&self.device, device)
+            && holds(&self.buffer, buffer)
+            && holds(&self.staging, staging)
+    }
+
+    pub(super) fn buffer(&self) -> Region {
+        self.buffer.region()
+    }
+
+    pub(super) fn staging(&self) -> Region {
+        self.staging.region()
+    }
+
+    /// Gives a rank its keys, unless it has them; `None`: it cannot have any.
+    pub(super) fn give(
+        &mut self,
+        (me, rank): (usize, usize),
+        comm: &Comm,
+        control: &Control,
+        bml: &mut Bml,
+    ) -> Option<()> {
+        if *self.given.get(rank)? {
+            return Some(());
+        }
+        let process = comm.process(u32::try_from(rank).ok()?).ok()?;
+        let (peer, mapped) = bml.mapped(Rank(process))?;
+        let buffer = mapped.key(peer, &self.buffer)?;
+        let staging = mapped.key(peer, &self.staging)?;
+        let keys = [(Card::Buffer, &buffer), (Card::Staging, &staging)];
+        control.give_keys(me, rank, self.generation, keys);
+        self.given[rank] = true;
+        Some(())
+    }
+}
+
+/// All that a rank has as a leader: what it uses, and what peers may still have mapped.
+#[derive(Debug, Default)]
+pub(super) struct Lead {
+    held: Option<Held>,
+    retired: Vec<Held>,
+    generations: u64,
+    /// There was no memory, or no key for some rank: it is not tried again.
+    pub(super) impossible: bool,
+}
+
+impl Lead {
+    /// Memory of at least so many bytes; `None`: there is none.
+    pub(super) fn ensure(
+        &mut self,
+        device: &Arc<dyn Device>,
+        bytes: (u64, u64),
+        ranks: usize,
+        bml: &mut Bml,
+    ) -> Option<&mut Held> {
+        self.tidy(bml);
+        if self.held.as_ref().is_some_and(|held| !held.fits(device, bytes)) {
+            self.retired.extend(self.held.take());
+            self.tidy(bml);
+        }
+        if self.held.is_none() {
+            self.generations += 1;
+            self.held = Held::new(device, bytes, (ranks, self.generations), bml);
+        }
+        self.held.as_mut()
+    }
+
+    pub(super) fn held(&mut self) -> Option<&mut Held> {
+        self.held.as_mut()
+    }
+
+    /// Frees what no peer has mapped any more.
+    fn tidy(&mut self, bml: &mut Bml) {
+        self.retired.retain(|held| bml.withdraw(held.buffer()));
+    }
+
+    /// Frees everything, as far as peers have let go; whether nothing is left.
+    pub(super) fn close(&mut self, bml: &mut Bml) -> bool {
+        self.retired.extend(self.held.take());
+        self.tidy(bml);
+        self.retired.is_empty()
+    }
+}
+
+impl Drop for Lead {
+    fn drop(&mut self) {
+        // Peers may have it mapped: freeing it might not be defined.
+        self.retired.drain(..).chain(self.held.take()).for_each(|held| {
+            if held.given.contains(&true) {
+                std::mem::forget(held);
+            }
+        });
+    }
+}
+
+/// What a rank has mapped of a leader's.
+#[derive(Debug)]
+pub(super) struct Mapped {
+    generation: u64,
+    buffer: Mapping,
+    staging: Mapping,
+}
+
+impl Mapped {
+    /// Maps what a leader has given the keys of.
+    ///
+    /// # Errors
+    /// Why not.
+    pub(super) fn of(
+        known: &mut Option<Mapped>,
+        (leader, me): (usize, usize),
+        (device, bytes): (&Arc<dyn Device>, (u64, u64)),
+        (comm, control): (&Comm, &Control),
+        bml: &mut Bml,
+    ) -> Result<(), String> {
+        let generation = control.generation(leader, me);
+        if known.as_ref().is_some_and(|mapped| mapped.generation == generation) {
+            return Ok(());
+        }
+        *known = None;
+        let nothing = || "there is no key".to_owned();
+        let process = u32::try_from(leader).ok().and_then(|rank| comm.process(rank).ok());
+        let process = Rank(process.ok_or_else(nothing)?);
+        let mut map = |card, space| {
+            let key = control.key(leader, me, card).ok_or_else(nothing)?;
+            let (peer, mapped) = bml.mapped(process).ok_or_else(nothing)?;
+            mapped.map_for(peer, &key, space).map_err(|error| error.to_string())
+        };
+        let buffer = map(Card::Buffer, device.space())?;
+        let staging = map(Card::Staging, device.space())?;
+        let (there, wanted) = ((buffer.region().len(), staging.region().len()), bytes);
+        if there.0 < wanted.0 || there.1 < wanted.1 {
+            return Err(format!("{there:?} bytes instead of {wanted:?}"));
+        }
+        if !device.reaches(buffer.region().space()) || !device.reaches(staging.region().space()) {
+            return Err("it is not the device's".to_owned());
+        }
+        *known = Some(Mapped { generation, buffer, staging });
+        Ok(())
+    }
+
+    pub(super) fn buffer(&self) -> Region {
+        self.buffer.region()
+    }
+
+    pub(super) fn staging(&self) -> Region {
+        self.staging.region()
+    }
+}
