@@ -8,6 +8,7 @@
 //!   [`Between`] does so for intercommunicators.
 //! - [`choose`] has the table by which algorithms are chosen; [`predict()`] plays schedules on a cost model.
 //! - [`execute`] does what a schedule says, with messages of `pml`; it is the only part that acts.
+//! - [`hyperq`] decides how processes that share a GPU copy; [`HyperQ`] does it.
 //! - [`page`] does collectives on one host without messages: by notes, and through slots, in shared memory.
 //! - [`Goal`] writes the schedules of all ranks for LogGOPSim and its kin; `Display` of a schedule is for people.
 //! - `testkit` (a feature) has what tests of executors need.

@@ -137,7 +137,8 @@ pub struct HyperQ {
     /// By leader: what is mapped of its memory.
     mapped: Vec<Option<Mapped>>,
     going: Option<(Part, Role)>,
-    copied: Option<[usize; 2]>,
+    copied: Option<[[usize; 2]; 2]>,
+    took_ns: Option<[u64; 2]>,
 }
 
 /// The space of all of a call's buffers, if they have one in common that is not the host's.
@@ -158,7 +159,17 @@ impl HyperQ {
         let members = Members { comm, me, ranks };
         let mapped = (0..ranks).map(|_| None).collect();
         let (memory, lead) = Default::default();
-        HyperQ { control, members, settings, memory, lead, mapped, going: None, copied: None }
+        HyperQ {
+            control,
+            members,
+            settings,
+            memory,
+            lead,
+            mapped,
+            going: None,
+            copied: None,
+            took_ns: None,
+        }
     }
 
     /// Whether ranks ask each other where their buffers lie before a call like this. All ranks agree.
@@ -319,8 +330,10 @@ impl HyperQ {
 
     #[expect(clippy::cast_precision_loss, reason = "times of calls")]
     fn learn(&mut self, frame: &Frame, leading: &Leading) {
-        let [(gather, _), _] = leading.learned();
-        self.copied = Some([Kind::Staged, Kind::Ipc].map(|kind| gather.count(kind)));
+        let [(gather, gathered), (scatter, scattered)] = leading.learned();
+        self.took_ns = gathered.zip(scattered).map(|(gather, scatter)| [gather, scatter]);
+        let counts = |policy: &Policy| [Kind::Staged, Kind::Ipc].map(|kind| policy.count(kind));
+        self.copied = Some([counts(gather), counts(scatter)]);
         let steps = [(Step::Gather, frame.gather_bytes()), (Step::Scatter, frame.scatter_bytes())];
         for ((step, bytes), (policy, ns)) in steps.into_iter().zip(leading.learned()) {
             let copies = frame.copies(step);
@@ -352,10 +365,17 @@ impl HyperQ {
         self.going = None;
     }
 
-    /// In the last call that this rank has led: how many copies of the gather were host-staged, and how many went by IPC.
+    /// In the last call that this rank has led: how many copies of the gather were host-staged, and how many went by IPC;
+    /// and of the scatter.
     #[must_use]
-    pub fn copied(&self) -> Option<[usize; 2]> {
+    pub fn copied(&self) -> Option<[[usize; 2]; 2]> {
         self.copied
+    }
+
+    /// Of the same call: nanoseconds of the gather, from when all ranks were there, and of the scatter.
+    #[must_use]
+    pub fn took_ns(&self) -> Option<[u64; 2]> {
+        self.took_ns
     }
 
     /// Frees its memory, as far as peers have let go; for a communicator that is freed. Whether nothing is left: if not,

@@ -103,6 +103,15 @@ impl Frame {
         self.stride
     }
 
+    /// How many slots of ranks the leader's buffer has.
+    #[must_use]
+    pub fn slots(&self) -> usize {
+        match self.operation {
+            Operation::Bcast | Operation::Scatter => 1,
+            _ => self.ranks,
+        }
+    }
+
     /// Bytes of one copy of the gather.
     #[must_use]
     pub fn gather_bytes(&self) -> u64 {
@@ -122,10 +131,7 @@ impl Frame {
     /// Bytes of the leader's buffer.
     #[must_use]
     pub fn bytes(&self) -> u64 {
-        match self.operation {
-            Operation::Bcast | Operation::Scatter => self.stride,
-            _ => self.stride * self.ranks as u64,
-        }
+        self.stride * self.slots() as u64
     }
 
     /// Whether the leader combines what was given.

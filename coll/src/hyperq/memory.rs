@@ -15,6 +15,12 @@ pub const CALLS_PER_PROBE: u32 = 64;
 /// Classes that are remembered; others are searched anew.
 const CLASSES_MAX: usize = 1024;
 
+/// So many calls show how long a number of copies takes.
+const SAMPLES: u32 = 3;
+
+/// One call shows enough if it takes so many times as long as the best.
+const HOPELESS: f64 = 2.0;
+
 /// The part of a new time in the mean.
 const WEIGHT: f64 = 0.25;
 
@@ -24,11 +30,34 @@ const BETTER: f64 = 0.98;
 /// A step of calls that are alike: which, bytes of a copy (rounded up to a power of two), and how many copies.
 type Class = (Step, u32, usize);
 
+/// What is known of a number of host-staged copies.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+struct Known {
+    calls: u32,
+    /// The least time of the first calls, and then a mean; in nanoseconds.
+    ns: f64,
+}
+
+impl Known {
+    fn learn(&mut self, ns: f64) {
+        self.ns = match self.calls {
+            0 => ns,
+            1..SAMPLES => self.ns.min(ns),
+            _ => self.ns + WEIGHT * (ns - self.ns),
+        };
+        self.calls = self.calls.saturating_add(1);
+    }
+
+    fn is_sure(&self) -> bool {
+        self.calls >= SAMPLES
+    }
+}
+
 /// What is known of one class.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Learned {
-    /// By the number of host-staged copies: a mean of the times, in nanoseconds.
-    times: Vec<Option<f64>>,
+    /// By the number of host-staged copies.
+    known: Vec<Known>,
     /// The best number, once there is one.
     best: Option<usize>,
     /// How far away it is searched; 0: it was found.
@@ -41,7 +70,8 @@ pub struct Learned {
 impl Learned {
     fn new(copies: usize) -> Learned {
         let stride = copies.div_ceil(4).max(1);
-        Learned { times: vec![None; copies + 1], best: None, stride, upwards: true, calls: 0 }
+        let known = vec![Known::default(); copies + 1];
+        Learned { known, best: None, stride, upwards: true, calls: 0 }
     }
 
     /// The best number of host-staged copies, if a call has ended.
@@ -57,20 +87,24 @@ impl Learned {
     }
 
     fn copies(&self) -> usize {
-        self.times.len() - 1
+        self.known.len() - 1
     }
 
     /// How many host-staged copies the next call has; `None`: it goes by the dynamic algorithm.
     fn next(&mut self) -> Option<usize> {
         self.calls = self.calls.wrapping_add(1);
         let best = self.best?;
-        if self.times[best].is_none() {
+        let least = self.known[best];
+        if !least.is_sure() {
             return Some(best);
         }
         while self.stride > 0 {
-            // Both sides at this distance, those that are not known.
+            // Both sides at this distance, those of which too little is known.
             let sides = [best.checked_add(self.stride), best.checked_sub(self.stride)];
-            let open = |at: &usize| self.times.get(*at).is_some_and(Option::is_none);
+            let open = |at: &usize| {
+                let hopeless = |it: &Known| it.calls > 0 && it.ns > HOPELESS * least.ns;
+                self.known.get(*at).is_some_and(|it| !it.is_sure() && !hopeless(it))
+            };
             if let Some(at) = sides.into_iter().flatten().find(open) {
                 return Some(at);
             }
@@ -95,11 +129,12 @@ impl Learned {
             self.best.get_or_insert(if is_ipc { 0 } else { self.copies() });
             return;
         };
-        let Some(time) = self.times.get_mut(staged) else { return };
-        let mean = time.map_or(ns, |mean| mean + WEIGHT * (ns - mean));
-        *time = Some(mean);
-        let least = self.best.and_then(|best| self.times[best]);
-        if self.best != Some(staged) && least.is_none_or(|least| mean < BETTER * least) {
+        let Some(tried) = self.known.get_mut(staged) else { return };
+        tried.learn(ns);
+        let tried = *tried;
+        let least = self.best.map(|best| self.known[best]);
+        let is_better = |least: Known| least.is_sure() && tried.ns < BETTER * least.ns;
+        if self.best != Some(staged) && tried.is_sure() && least.is_none_or(is_better) {
             self.best = Some(staged);
         }
     }

@@ -75,7 +75,9 @@ impl Gear {
 
 /// So many ranks' gear, of one device.
 fn one_gpu(ranks: u32, delay: u32) -> Vec<Gear> {
-    let fake = Arc::new(FakeDevice::with_delay(86, delay).identified(GPU, false));
+    // With an odd delay as one on which processes take turns.
+    let fake = FakeDevice::with_delay(86, delay).identified(GPU, delay % 2 == 1);
+    let fake = Arc::new(fake);
     (0..ranks).map(|_| Gear::of(&fake, delay)).collect()
 }
 
@@ -113,8 +115,8 @@ impl Place {
         let there = self.fake.alias(typed.region()).unwrap();
         let there = Typed::new(there, typed.origin(), typed.layout(), typed.count()).unwrap();
         let (range, here) = (0..bytes.len() as u64, Region::of_mut(bytes));
-        // SAFETY: both live, and nothing else touches them: no collective is under way.
         let work = match inwards {
+            // SAFETY: both live, and nothing else touches them: no collective is under way.
             true => unsafe { HostEngine.unpack(here, &there, range, &[]) },
             // SAFETY: as above.
             false => unsafe { HostEngine.pack(&there, range, here, &[]) },
@@ -360,7 +362,7 @@ fn the_table_says_how_many_copies_of_a_kind_there_are() {
         let results = ranks.play(std::slice::from_ref(&trial), &mut random);
         assert!(results.iter().flatten().all(|result| *result == Ok(Outcome::Done)));
         (0..5).for_each(|rank| trial.check(rank));
-        assert_eq!(ranks.all[0].copied(), Some([staged, 4 - staged]));
+        assert_eq!(ranks.all[0].copied(), Some([[staged, 4 - staged]; 2]));
     }
 }
 

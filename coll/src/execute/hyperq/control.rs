@@ -123,7 +123,8 @@ impl Control {
     /// This rank has come to a call with buffers on a GPU, or does it by other means.
     pub(super) fn arrive(&self, me: usize, number: u64, gpu: Option<u128>) {
         if let Some(gpu) = gpu {
-            let [first, second] = [gpu, gpu >> 64].map(|half| (half & u128::from(u64::MAX)) as u64);
+            let half = |half: u128| u64::try_from(half & u128::from(u64::MAX)).unwrap_or(0);
+            let [first, second] = [half(gpu), half(gpu >> 64)];
             self.own(me, 1).store(first, Ordering::Relaxed);
             self.own(me, 2).store(second, Ordering::Relaxed);
         }

@@ -149,9 +149,8 @@ impl Works {
     /// As [`poll`](Works::poll), of work whose result does not matter.
     pub(super) fn settle(&mut self) -> bool {
         loop {
-            match self.poll() {
-                Ok(over) => return over,
-                Err(_) => {}
+            if let Ok(over) = self.poll() {
+                return over;
             }
         }
     }

@@ -17,6 +17,9 @@ use crate::execute::CollError;
 use crate::hyperq::RING;
 use crate::schedule::Buffer;
 
+/// Chunks that are being staged at once: no more of a copy that is dropped is waited for.
+const AHEAD: usize = 2;
+
 /// A copy of this rank's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Copy {
@@ -237,7 +240,7 @@ impl Following {
         if self.seen & (GATHER_STAGED | GATHER_DROP) == GATHER_STAGED {
             let taken = tools.control.taken(part.frame.leader, part.me, part.number);
             let most = part.staging.chunks().min(taken.saturating_add(RING));
-            while *begun < most {
+            while *begun < most && works.len() < AHEAD {
                 let chunk = part.staging.chunk(*begun);
                 let place = part.staging.place(part.me, *begun);
                 let into = staging.sub(place.start, place.end - place.start);
@@ -289,7 +292,7 @@ impl Following {
                     .staging
                     .chunks()
                     .min(control.taken(leader, part.me, part.number).saturating_add(RING));
-                self.staging.0 < most
+                self.staging.0 < most && self.staging.1.len() < AHEAD
             }
         };
         let mirrored = || {

@@ -208,6 +208,8 @@ fn a_copy_that_is_held_back_is_waited_for() {
         }
         assert!(ended.iter().all(Option::is_some), "{ended:?}");
         (0..3).for_each(|rank| trial.check(rank));
+        // The scatter has not tried what was slow in the gather.
+        assert_eq!(ranks.all[0].copied(), Some([[2, 0], [2, 0]]));
         // The next call finds nothing of it.
         let again = Trial::new(call, Arithmetic::Sum, &ranks.gears, &mut random);
         let all = results(&mut ranks, 2, &again, |_, _| {});
