@@ -40,7 +40,12 @@ fn calls_that_cross_leave_one_connection() {
 
 /// Whose call stays when calls cross: the end with the smaller id, and the other.
 fn by_id() -> (End, End) {
-    let (one, other) = introduced(tcp_at(0, LOOPBACK_V4), tcp_at(1, LOOPBACK_V4));
+    // However long the machine stops this process, nobody's patience ends.
+    let patient = |rank| {
+        let notice = std::time::Duration::from_secs(3600);
+        Tcp::new(TcpConfig { notice, ..super::config(rank, LOOPBACK_V4) }).unwrap()
+    };
+    let (one, other) = introduced(patient(0), patient(1));
     if one.tcp.card.id < other.tcp.card.id { (one, other) } else { (other, one) }
 }
 
