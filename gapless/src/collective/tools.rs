@@ -25,6 +25,11 @@ pub(crate) struct Tools {
     pools: Pools,
 }
 
+/// A panic in an engine breaks nothing that another call sees: it has started nothing, or what it started is over (rule of
+/// `Engine` and `Reducer`).
+impl std::panic::UnwindSafe for Tools {}
+impl std::panic::RefUnwindSafe for Tools {}
+
 impl std::fmt::Debug for Tools {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let names: Vec<_> = self.engines.iter().map(|engine| engine.name()).collect();
