@@ -344,7 +344,8 @@ impl<'w> Bench<'w> {
         let rule =
             |operation| Rule { operation, ranks_max: usize::MAX, bytes_max: u64::MAX, algorithm };
         let before = self.world.coll_table();
-        self.world.set_coll_table(Table { rules: Operation::ALL.map(rule).to_vec() });
+        let rules = Operation::ALL.map(rule).to_vec();
+        self.world.set_coll_table(Table { rules, ..(*before).clone() });
         let made = self.world.comm().dup();
         self.world.set_coll_table((*before).clone());
         let made = made?;

@@ -5,6 +5,7 @@
 //! and what its layout is, one rank knows alone: that never matters here.
 use crate::algorithms::{Butterfly, Exchange};
 use crate::cost::{Cost, predict};
+use crate::hyperq::Settings;
 use crate::page::Page;
 use crate::suits::{is_frugal, suits};
 use crate::tree::Tree;
@@ -32,6 +33,8 @@ pub struct Rule {
 pub struct Table {
     /// The rules, in order.
     pub rules: Vec<Rule>,
+    /// How ranks that share a GPU go about collectives whose buffers lie there.
+    pub hyperq: Settings,
 }
 
 impl Table {
@@ -39,14 +42,14 @@ impl Table {
     #[must_use]
     pub fn with(mut rules: Vec<Rule>) -> Self {
         rules.extend_from_slice(DEFAULT_RULES);
-        Self { rules }
+        Self { rules, hyperq: Settings::default() }
     }
 }
 
 impl Default for Table {
     /// [`DEFAULT_RULES`].
     fn default() -> Self {
-        Self { rules: DEFAULT_RULES.to_vec() }
+        Self::with(Vec::new())
     }
 }
 
@@ -385,7 +388,7 @@ mod tests {
         let ring = rule(Operation::Allreduce, ANY, ANY_LEN, RING);
         let few = rule(Operation::Allreduce, 4, ANY_LEN, Method::Linear);
         let short = rule(Operation::Allreduce, ANY, 63, HALVING);
-        let table = Table { rules: vec![short, few, ring] };
+        let table = Table { rules: vec![short, few, ring], ..Table::default() };
         let choice = |n, of| choose(&table, &call(of), &Locality::flat(n)).method;
         assert_eq!(choice(4, ANY_ORDER), Method::Linear);
         assert_eq!(choice(5, ANY_ORDER), RING);

@@ -11,6 +11,7 @@ mod buffers;
 mod desk;
 mod each;
 mod error;
+mod hyperq;
 mod last;
 mod line;
 mod live;

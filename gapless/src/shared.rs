@@ -63,6 +63,8 @@ pub(crate) struct State {
     pub(crate) collectives: Live,
     /// Blocking ones that are none of those: through shared memory (`short::UnderWay`).
     short: u32,
+    /// Collectives that get on only by polling: nobody wakes who waits for them.
+    pub(crate) polled: u32,
     stage: Stage,
     /// A panic has left it in disorder: the message layer is not to be asked for anything.
     pub(crate) torn: bool,
@@ -199,7 +201,7 @@ impl State {
     /// Whether this process has work of its own to finish, so that a waiting caller should poll and not sleep.
     #[inline]
     fn is_busy(&self) -> bool {
-        self.pml.is_busy() || self.collectives.is_busy()
+        self.polled > 0 || self.pml.is_busy() || self.collectives.is_busy()
     }
 
     /// Prepares for sleep: whoever this process waits for in memory is to wake it. `false`: there is more to do.
@@ -268,6 +270,7 @@ impl Shared {
             parked,
             collectives: Live::new(Arc::clone(&tools)),
             short: 0,
+            polled: 0,
             stage,
             torn: false,
             followers: Followers::default(),

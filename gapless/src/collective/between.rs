@@ -74,7 +74,7 @@ impl Collective<'_> {
         let lens = lens((operation, part), (&send, &recv), &counts, place)?;
         let schedule = place.build(&call(operation, root, &lens, of)?)?;
         let rows = Rows { send: send.into_blocks(), recv: recv.into_blocks() };
-        Ok(Prepared { way: Way::Schedule(Arc::new(schedule)), rows, combine })
+        Ok(Prepared { way: Way::Schedule(Arc::new(schedule)), asks: false, rows, combine })
     }
 }
 

@@ -14,8 +14,9 @@ use super::live::Number;
 use crate::communicator::Communicator;
 use crate::error::Error;
 use crate::shared::{Look, State};
+use gapless_coll::hyperq::Settings;
 use gapless_coll::page::{Opening, Page, Task};
-use gapless_coll::{CollError, Operation};
+use gapless_coll::{CollError, HyperQ, Operation};
 use gapless_pml::{Pml, RequestId};
 use gapless_sync::Gate;
 use std::cell::Cell;
@@ -35,6 +36,11 @@ pub(super) struct AtDesk {
     pub(super) line: VecDeque<Item>,
     /// Whether it is among the lines that are advanced.
     pub(super) listed: bool,
+    /// This rank's place among ranks that may share a GPU: beside the page, for blocking collectives (`hyperq.rs`). One
+    /// that is under way has it.
+    pub(super) hyperq: Option<Box<HyperQ>>,
+    /// How such ranks go about it; `None`: they do not.
+    pub(super) settings: Option<Settings>,
     /// The thread that is in a blocking collective here; 0: none.
     holder: usize,
 }
@@ -90,6 +96,11 @@ impl Default for Desk {
 }
 
 impl Desk {
+    /// A communicator's.
+    pub(super) fn new(settings: Settings) -> Desk {
+        Desk(Gate::new(AtDesk { settings: Some(settings), ..AtDesk::default() }))
+    }
+
     /// Does something at the desk. The caller holds the world's lock.
     #[inline]
     pub(super) fn with<T>(&self, act: impl FnOnce(&mut AtDesk) -> T) -> T {
@@ -132,12 +143,14 @@ impl AtDesk {
         }
     }
 
-    /// The page, if a blocking collective can have it now, and what is known of the last call.
+    /// The page, if a blocking collective can have it now, what is known of the last call, and what goes on beside it.
     #[inline]
-    pub(super) fn at_rest(&mut self) -> Option<(&mut Page, Option<&mut Last>)> {
+    pub(super) fn at_rest(
+        &mut self,
+    ) -> Option<(&mut Page, Option<&mut Last>, Option<&mut HyperQ>)> {
         match &mut self.notes {
             Notes::Here(page) if self.line.is_empty() && self.holder == 0 => {
-                Some((page, self.last.as_deref_mut()))
+                Some((page, self.last.as_deref_mut(), self.hyperq.as_deref_mut()))
             }
             _ => None,
         }
@@ -189,13 +202,18 @@ impl AtDesk {
 }
 
 /// A page that works on memory of a caller. However the call is left, nothing works on it any more, and it is back.
-struct Lent<'c> {
+pub(super) struct Lent<'c> {
     comm: &'c Communicator,
     /// `None` only while this is dropped.
     page: Option<Box<Page>>,
 }
 
-impl Lent<'_> {
+impl<'c> Lent<'c> {
+    /// A page that the communicator's desk has [lent](AtDesk::lend).
+    pub(super) fn new(comm: &'c Communicator, page: Box<Page>) -> Lent<'c> {
+        Lent { comm, page: Some(page) }
+    }
+
     fn page(&mut self) -> &mut Page {
         match &mut self.page {
             Some(page) => page,
@@ -224,7 +242,7 @@ impl Drop for Lent<'_> {
 }
 
 impl Communicator {
-    /// Does a collective by a page that was [lent](AtDesk::lend), and waits until this rank's part is over.
+    /// Does a collective by a page that was lent, and waits until this rank's part is over.
     ///
     /// # Safety
     /// As for [`Page::begin_task`], until this returns or unwinds. That is when nothing works on the memory any more: the
@@ -234,11 +252,10 @@ impl Communicator {
     #[inline(never)] // its frame is large
     pub(super) unsafe fn by_page(
         &self,
-        page: Box<Page>,
+        mut lent: Lent<'_>,
         (operation, number): (Operation, u64),
         task: Task,
     ) -> Result<(), Error> {
-        let mut lent = Lent { comm: self, page: Some(page) };
         // SAFETY: the caller's promise.
         if let Err(error) = unsafe { lent.page().begin_task(number, task) } {
             self.shared.with(|state| {

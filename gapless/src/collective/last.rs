@@ -5,7 +5,7 @@ use super::prepare::{Place, Prepared, Way};
 use super::{Collective, Root};
 use gapless_coll::choose::shared_rule_for;
 use gapless_coll::page::{Known, Task};
-use gapless_coll::{Blocks, Call, Operation, Rows};
+use gapless_coll::{Blocks, Call, HyperQ, Operation, Rows};
 use gapless_dtype::{LayoutId, WeakLayout};
 use gapless_engine::{Op, ReduceOp};
 use gapless_mem::Region;
@@ -16,7 +16,7 @@ pub(crate) struct Last {
     /// Whether it went through shared memory.
     call: Option<(Call<'static>, bool)>,
     /// What else is known of it.
-    known: Option<(Key, Known)>,
+    known: Option<(Key, Known, bool)>,
 }
 
 /// What a description says, but for where the memory is. Whatever is checked and found out depends on this.
@@ -52,6 +52,8 @@ impl Shape {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Recalled<'l> {
     pub(super) known: &'l Known,
+    /// As [`Prepared::asks`](super::prepare::Prepared).
+    pub(super) asks: bool,
     uses: [bool; 2],
 }
 
@@ -88,14 +90,14 @@ impl Last {
     /// What is known of a description like the last one, and the memory of its buffers.
     #[inline]
     pub(super) fn recall(&self, now: &Collective<'_>) -> Option<(Recalled<'_>, Plain)> {
-        let (key, known) = self.known.as_ref()?;
+        let (key, known, asks) = self.known.as_ref()?;
         let same = key.operation == now.operation
             && key.root == now.root
             && key.op == predefined(now)?
             && now.counts.is_empty();
         let (send, from) = shape(&now.send)?;
         let (recv, into) = shape(&now.recv)?;
-        let recalled = Recalled { known, uses: key.uses };
+        let recalled = Recalled { known, asks: *asks, uses: key.uses };
         (same && (key.send, key.recv) == (send, recv)).then_some((recalled, (from, into)))
     }
 
@@ -106,13 +108,17 @@ impl Last {
             let uses = [&prepared.rows.send, &prepared.rows.recv].map(matters);
             let key = Key { uses, ..key };
             let Way::Shared(terms) = &prepared.way else { return None };
+            // Where it goes is found out anew.
+            if prepared.asks && HyperQ::space(&prepared.rows).is_some() {
+                return None;
+            }
             let call = terms.call(|| (place.neighbors)()).ok()?;
             let of = (place.rank, place.locality.ranks());
             let plain = key.send.is_plain() && key.recv.is_plain();
             let known = Known::new(&call, of, prepared.combine.as_ref(), plain)?;
             // Bytes are combined as numbers: their buffers are described anew.
             let as_numbers = key.op.is_some() && key.layouts.iter().all(Option::is_none);
-            (known.is_short() || !as_numbers).then_some((key, known))
+            (known.is_short() || !as_numbers).then_some((key, known, prepared.asks))
         });
     }
 }

@@ -71,6 +71,8 @@ pub(super) struct Errand {
     /// Gone when it has begun, unless it is persistent.
     task: Option<Task>,
     begun: bool,
+    /// As [`Prepared::asks`](super::prepare::Prepared).
+    pub(super) asks: bool,
     /// What is known of a persistent one that is short, and its memory.
     known: Option<(Known, Plain)>,
     /// What it does if there is no shared memory.
@@ -81,7 +83,15 @@ impl Errand {
     /// One that goes through shared memory in any case.
     pub(super) fn new(desk: &Arc<Desk>, number: u64, task: Task) -> Errand {
         let desk = Arc::clone(desk);
-        Errand { desk, number, task: Some(task), begun: false, known: None, instead: None }
+        Errand {
+            desk,
+            number,
+            task: Some(task),
+            begun: false,
+            asks: false,
+            known: None,
+            instead: None,
+        }
     }
 
     /// One that goes by messages if the communicator gets no page.
@@ -107,6 +117,13 @@ impl Errand {
 }
 
 impl Entry {
+    /// Its number, if it has not begun, and ranks may ask whether its buffers lie on one GPU: those of a line go by the
+    /// page.
+    fn asks(&self) -> Option<u64> {
+        let errand = self.errand.as_ref()?;
+        (errand.asks && !errand.begun).then_some(errand.number)
+    }
+
     /// Goes on with it by the page, as the first in the line.
     fn advance_by(
         &mut self,
@@ -195,7 +212,7 @@ impl Live {
             return false;
         };
         desk.with(|at| {
-            let Some((page, _)) = at.at_rest() else { return false };
+            let Some((page, ..)) = at.at_rest() else { return false };
             // SAFETY: as in `advance_by`; the memory is this start's.
             unsafe { page.attempt(*number, known, *buffers, pml, brief_looks()) }
         })
@@ -452,23 +469,35 @@ fn step(
             let Poll::Ready(made) = opening.advance(pml, tools, tools) else { return WAITS };
             // An error is one that collectives by messages will have as well.
             *notes = match made {
-                Ok(Some(page)) => Notes::Here(Box::new(page)),
+                Ok(Some(page)) => {
+                    let settings = at.settings.clone();
+                    at.hyperq = settings.and_then(|it| page.hyperq(it)).map(Box::new);
+                    Notes::Here(Box::new(page))
+                }
                 Ok(None) | Err(_) => Notes::Impossible,
             };
             Step::Over
         }
         (Some(Item::Held(_)), _) | (Some(_), Notes::Lent) => return WAITS,
         (Some(Item::Refused(number)), Notes::Here(page)) => {
+            if let Some(hyperq) = &at.hyperq {
+                hyperq.decline(*number);
+            }
             page.refuse(*number, pml);
             Step::Over
         }
         (Some(Item::Refused(_)), _) => Step::Over,
         (Some(Item::Collective(number)), notes) => match (lined.get_mut(number), notes) {
             (None, _) => Step::Over,
-            (Some(entry), Notes::Here(page)) => match entry.advance_by(page, pml, tools) {
-                Poll::Ready(result) => Step::Ended(*number, result),
-                Poll::Pending => return Step::Waits { busy: page.is_busy() },
-            },
+            (Some(entry), Notes::Here(page)) => {
+                if let (Some(number), Some(hyperq)) = (entry.asks(), &at.hyperq) {
+                    hyperq.decline(number);
+                }
+                match entry.advance_by(page, pml, tools) {
+                    Poll::Ready(result) => Step::Ended(*number, result),
+                    Poll::Pending => return Step::Waits { busy: page.is_busy() },
+                }
+            }
             (Some(entry), _) => match entry.go_by_messages() {
                 Ok(()) => Step::ByMessages(*number),
                 Err(error) => Step::Ended(*number, Err(error)),

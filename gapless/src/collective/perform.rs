@@ -1,6 +1,6 @@
 //! How collectives begin: their place in the order of calls, what carries them out, and the blocking form.
 
-use super::desk::{AtDesk, Blocking, Desk};
+use super::desk::{AtDesk, Blocking, Desk, Lent};
 use super::last::{Last, Plain};
 use super::line::Errand;
 use super::live::{Begun, Entry, Fate};
@@ -46,7 +46,8 @@ impl Common {
     pub(crate) fn new(shared: &Shared, comm: &Comm, topology: Option<Topology>) -> Common {
         let sequencer = Sequencer::new(comm).checked(shared.checks_collectives());
         let (table, (locality, recent)) = (shared.table(), Default::default());
-        let (neighbors, desk) = Default::default();
+        let neighbors = OnceLock::new();
+        let desk = Arc::new(Desk::new(table.hyperq.clone()));
         Common { sequencer, desk, table, locality, recent, topology, neighbors }
     }
 
@@ -123,9 +124,10 @@ impl Communicator {
         match quick {
             Quick::Over => Ok(()),
             Quick::Lent(lent) => {
-                let Lent { page, number, task } = *lent;
+                let AtOnce { page, number, task } = *lent;
+                let lent = Lent::new(self, page);
                 // SAFETY: as above; there is no user's function.
-                unsafe { self.by_page(page, (collective.operation, number), task) }
+                unsafe { self.by_page(lent, (collective.operation, number), task) }
             }
             Quick::Unknown => self.perform_anew(collective),
         }
@@ -143,16 +145,19 @@ impl Communicator {
         pml: &mut Pml,
         look: &mut dyn FnMut() -> bool,
     ) -> Quick {
-        let Some((page, Some(last))) = at.at_rest() else { return Quick::Unknown };
+        let Some((page, Some(last), hyperq)) = at.at_rest() else { return Quick::Unknown };
         let Some((recalled, buffers)) = last.recall(collective) else { return Quick::Unknown };
         let number = self.common.sequencer.pass();
+        if let Some(hyperq) = hyperq.filter(|_| recalled.asks) {
+            hyperq.decline(number);
+        }
         // SAFETY: the caller's promise.
         if unsafe { page.attempt(number, recalled.known, buffers, pml, look) } {
             return Quick::Over;
         }
         let task = recalled.task(collective);
         match at.lend(None) {
-            Some(page) => Quick::Lent(Box::new(Lent { page, number, task })),
+            Some(page) => Quick::Lent(Box::new(AtOnce { page, number, task })),
             None => unreachable!("it was at rest"),
         }
     }
@@ -166,12 +171,19 @@ impl Communicator {
         let number = turn.number();
         let ready = match turn.ready(collective) {
             Ok(Ready::Shared(errand)) => match turn.lend() {
-                Some(page) => {
+                Some(lent) => {
+                    let (asks, asked) = (errand.asks, turn.asked());
                     drop(turn);
                     let Some(task) = errand.into_task() else { unreachable!("it has not begun") };
+                    if asks {
+                        // SAFETY: as below.
+                        if unsafe { self.on_one_gpu((operation, number), asked, &task) }? {
+                            return Ok(());
+                        }
+                    }
                     // SAFETY: the description borrows its memory until this returns or unwinds; what is received into,
                     // exclusively. `op` keeps a user's function: it is dropped without the lock.
-                    return unsafe { self.by_page(page, (operation, number), task) };
+                    return unsafe { self.by_page(lent, (operation, number), task) };
                 }
                 None => Ready::Shared(errand),
             },
@@ -270,7 +282,7 @@ impl Communicator {
         ticket: Ticket,
     ) -> Result<Entry, Error> {
         let (operation, op) = (collective.operation, collective.op.clone());
-        let Prepared { way, rows, combine } =
+        let Prepared { way, rows, combine, .. } =
             self.prepare(collective, Some(&mut Last::default()))?;
         let (schedule, errand) = match way {
             Way::Schedule(schedule) => (schedule, None),
@@ -431,13 +443,13 @@ impl Communicator {
 enum Quick {
     Over,
     /// It waits for others.
-    Lent(Box<Lent>),
+    Lent(Box<AtOnce>),
     /// It is no such collective, or something else has the page.
     Unknown,
 }
 
 /// A page that is lent, and what it is to do.
-struct Lent {
+struct AtOnce {
     page: Box<Page>,
     number: u64,
     task: Task,

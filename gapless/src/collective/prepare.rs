@@ -8,7 +8,7 @@ use super::{Collective, CollectiveError, Root};
 use gapless_coll::choose::{Table, choose};
 use gapless_coll::topologies::Neighborhood;
 use gapless_coll::{
-    BuildError, Call, Combine, Locality, Operation, Reduction, Rows, Schedule, build,
+    BuildError, Call, Combine, HyperQ, Locality, Operation, Reduction, Rows, Schedule, build,
 };
 use gapless_dtype::{Equivalence, Layout, SignatureKind};
 use gapless_engine::{EngineError, Op, Typed};
@@ -33,6 +33,8 @@ pub(super) struct Place<'c> {
 #[derive(Debug)]
 pub(super) struct Prepared {
     pub(super) way: Way,
+    /// Whether the ranks ask each other first if all buffers lie on one GPU.
+    pub(super) asks: bool,
     pub(super) rows: Rows,
     pub(super) combine: Option<Combine>,
 }
@@ -83,12 +85,14 @@ impl Collective<'_> {
         });
         let terms = sides.terms(lens, of);
         let call = terms.call(|| (place.neighbors)())?;
-        let way = match last.as_mut().is_some_and(|last| last.goes_shared(&call, place)) {
+        let shared = last.as_mut().is_some_and(|last| last.goes_shared(&call, place));
+        let asks = shared && HyperQ::asks(&place.table.hyperq, &call, place.locality.ranks());
+        let way = match shared {
             true => Way::Shared(terms),
             false => Way::Schedule(place.schedule(&call)?),
         };
         let rows = Rows { send: send.into_blocks(), recv: recv.into_blocks() };
-        let prepared = Prepared { way, rows, combine };
+        let prepared = Prepared { way, asks, rows, combine };
         if let Some(last) = last {
             last.note(key, &prepared, place);
         }
@@ -475,7 +479,7 @@ mod tests {
             let rules = vec![Rule { operation: Operation::Bcast, ranks_max, bytes_max, algorithm }];
             let place = Place {
                 rank: 0,
-                table: &Table { rules },
+                table: &Table { rules, ..Table::default() },
                 locality: &locality,
                 recent: &Recent::default(),
                 neighbors: &|| Err(CollectiveError::NoTopology),

@@ -2,15 +2,15 @@
 //! what the collective does. Meanwhile functions of users may be called, which begin others: these come later.
 
 use super::Collective;
-use super::desk::{AtDesk, Blocking, Item, Notes, Seen};
+use super::desk::{AtDesk, Blocking, Item, Lent, Notes, Seen};
 use super::last::Last;
 use super::line::{Errand, Line, brief_looks};
 use super::perform::Common;
-use super::prepare::{Prepared, Way};
+use super::prepare::{Prepared, Terms, Way};
 use crate::communicator::Communicator;
 use crate::error::Error;
 use crate::shared::State;
-use gapless_coll::page::{Page, Task};
+use gapless_coll::page::Task;
 use gapless_coll::{Combine, Rows, Schedule, Ticket};
 use gapless_pml::RequestId;
 use std::sync::Arc;
@@ -21,9 +21,11 @@ pub(super) struct Turn<'c> {
     comm: &'c Communicator,
     number: u64,
     seen: Seen,
-    /// What it does, if it was done before.
-    task: Option<Task>,
-    /// Otherwise: what is known of the last call, taken from the desk.
+    /// What it does, if it was done before; whether ranks ask each other before it where their buffers lie.
+    task: Option<(Task, bool)>,
+    /// Otherwise: the call, if ranks ask each other before it where their buffers lie;
+    asked: Option<Terms>,
+    /// and what is known of the last call, taken from the desk.
     last: Option<Box<Last>>,
     /// Whether this thread is noted as being in a blocking collective.
     noted: bool,
@@ -63,9 +65,12 @@ impl Communicator {
         self.shared.with(|state| {
             let pml = state.open()?;
             let begun = desk.with(|at| {
-                let (page, last) = at.at_rest()?;
+                let (page, last, hyperq) = at.at_rest()?;
                 let (recalled, buffers) = last?.recall(collective)?;
                 let (known, number) = (recalled.known, sequencer.pass());
+                if let Some(hyperq) = hyperq.filter(|_| recalled.asks) {
+                    hyperq.decline(number);
+                }
                 // SAFETY: the caller's promise.
                 if unsafe { page.attempt(number, known, buffers, pml, brief_looks()) } {
                     return Some(None);
@@ -84,8 +89,9 @@ impl Communicator {
                     Start::Over(request)
                 }
                 Some(Some((number, task))) => {
-                    let (seen, task) = (Seen::Made, Some(task));
-                    let turn = Turn { comm: self, number, seen, task, last: None, noted: false };
+                    let mut turn = Turn::new(self, number, Seen::Made);
+                    // The others know.
+                    turn.task = Some((task, false));
                     Start::Going(Box::new(turn))
                 }
             })
@@ -119,7 +125,8 @@ impl Communicator {
                 at.line.push_back(Item::Held(number));
                 let noted = blocking && at.note_blocking();
                 let seen = at.seen();
-                let mut turn = Turn { comm: self, number, seen, task: None, last: None, noted };
+                let mut turn = Turn::new(self, number, seen);
+                turn.noted = noted;
                 turn.recall(at, collective);
                 turn
             });
@@ -141,7 +148,11 @@ impl Communicator {
     }
 }
 
-impl Turn<'_> {
+impl<'c> Turn<'c> {
+    fn new(comm: &'c Communicator, number: u64, seen: Seen) -> Turn<'c> {
+        Turn { comm, number, seen, task: None, asked: None, last: None, noted: false }
+    }
+
     /// The collective's number among those of the communicator.
     pub(super) fn number(&self) -> u64 {
         self.number
@@ -152,7 +163,7 @@ impl Turn<'_> {
         self.seen = at.seen();
         let known = at.last.as_ref().filter(|_| self.seen == Seen::Made);
         let found = known.and_then(|last| last.recall(collective));
-        self.task = found.map(|(recalled, _)| recalled.task(collective));
+        self.task = found.map(|(recalled, _)| (recalled.task(collective), recalled.asks));
         if self.task.is_none() && self.last.is_none() {
             self.last = at.last.take();
         }
@@ -162,12 +173,14 @@ impl Turn<'_> {
     pub(super) fn ready(&mut self, collective: Collective<'_>) -> Result<Ready, Error> {
         let (comm, number) = (self.comm, self.number);
         let Common { desk, sequencer, .. } = &*comm.common;
-        if let Some(task) = self.task.take() {
-            return Ok(Ready::Shared(Box::new(Errand::new(desk, number, task))));
+        if let Some((task, asks)) = self.task.take() {
+            let mut errand = Errand::new(desk, number, task);
+            errand.asks = asks;
+            return Ok(Ready::Shared(Box::new(errand)));
         }
         let may = self.seen != Seen::Impossible;
         let last = if may { Some(&mut **self.last.get_or_insert_default()) } else { None };
-        let Prepared { way, rows, combine } = comm.prepare(collective, last)?;
+        let Prepared { way, asks, rows, combine } = comm.prepare(collective, last)?;
         let terms = match way {
             Way::Schedule(schedule) => {
                 let ticket = sequencer.claim(number);
@@ -177,23 +190,30 @@ impl Turn<'_> {
         };
         let call = comm.call(&terms)?;
         let task = comm.task(&call, rows, combine)?;
-        let errand = match self.seen {
+        let mut errand = match self.seen {
             Seen::Made => Errand::new(desk, number, task),
             _ => {
                 let schedule = comm.schedule(&call)?;
                 Errand::or(desk, task, (schedule, sequencer.claim(number)))
             }
         };
+        errand.asks = asks;
+        self.asked = asks.then_some(terms);
         Ok(Ready::Shared(Box::new(errand)))
     }
 
+    /// The call, if ranks ask each other before it where their buffers lie, and this rank's are not known to lie elsewhere.
+    pub(super) fn asked(&mut self) -> Option<Terms> {
+        self.asked.take()
+    }
+
     /// The page, if it is this collective's turn already.
-    pub(super) fn lend(&mut self) -> Option<Box<Page>> {
+    pub(super) fn lend(&mut self) -> Option<Lent<'c>> {
         let Communicator { shared, common, .. } = self.comm;
         let page = shared.with_anyway(|_| common.desk.with(|at| at.lend(Some(self.number))))?;
         // Whoever brings the page back takes the note back.
         self.noted = false;
-        Some(page)
+        Some(Lent::new(self.comm, page))
     }
 
     /// Tells the others in its turn that this rank's arguments were refused.

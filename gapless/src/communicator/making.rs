@@ -144,7 +144,9 @@ impl Communicator {
                     Some(freed.map_err(Error::from))
                 }
             }
-        })?
+        })??;
+        self.close_hyperq();
+        Ok(())
     }
 
     /// The group of its processes (of this side) (`MPI_Comm_group`).

@@ -16,6 +16,21 @@
 //! [`Algorithm`](gapless_coll::Algorithm) says how algorithms are written. What no rule of the file fits goes by the
 //! built-in ones.
 //!
+//! A table `hyperq` says how ranks that share a GPU go about collectives whose buffers lie there
+//! ([`gapless_coll::hyperq`]); without it, or without one of its keys, as [`Settings`] says:
+//!
+//! ```toml
+//! [hyperq]
+//! mode = "static"       # auto, static, dynamic, remembering, host-staged, ipc, off
+//! bytes_min = 1025      # of a rank's copy; what is shorter goes through the host's memory
+//!
+//! [[hyperq.gpu]]
+//! model = "NVIDIA H100"
+//! mps = true
+//! gather = [{ processes = 4, bytes = 65536, staged = 1 }]    # so many copies of 3 are host-staged
+//! scatter = [{ processes = 4, bytes = 65536, staged = 0 }]
+//! ```
+//!
 //! ```
 //! let text = r#"
 //! version = 1
@@ -32,9 +47,12 @@
 //! # Ok::<(), gapless::tuning::TuningError>(())
 //! ```
 
+mod hyperq;
 mod text;
 
 pub use gapless_coll::choose::{Rule, Table};
+pub use gapless_coll::hyperq::{Entry, Gpu, Mode, Settings, Step};
+pub use hyperq::{parse_hyperq, write_hyperq};
 pub use text::{parse, write, write_rule};
 
 use super::{Location, TuningError, read_text};
@@ -60,6 +78,15 @@ pub fn read(path: &Path) -> Result<Vec<Rule>, TuningError> {
     parse(&read_text(path)?, path)
 }
 
+/// Reads the rules of a file, and how ranks that share a GPU go about collectives.
+///
+/// # Errors
+/// As [`read`].
+pub fn read_table(path: &Path) -> Result<(Vec<Rule>, Settings), TuningError> {
+    let text = read_text(path)?;
+    Ok((parse(&text, path)?, parse_hyperq(&text, path)?))
+}
+
 /// The rules of the file that the environment of this process names; none without a file.
 ///
 /// # Errors
@@ -73,10 +100,20 @@ pub fn load() -> Result<Vec<Rule>, TuningError> {
     Ok(rules.unwrap_or_default())
 }
 
+/// The whole table by the file that the environment of this process names: its rules before those that are built in.
+///
+/// # Errors
+/// As [`load`].
+pub fn load_table() -> Result<Table, TuningError> {
+    let (rules, hyperq) = location().read_as(read_table)?.unwrap_or_default();
+    Ok(Table { hyperq, ..Table::with(rules) })
+}
+
 /// A word that differs for tables that differ: FNV-1a of 64 bits, for mistakes and not for attacks.
 pub(crate) fn digest(table: &Table) -> String {
     let byte = |hash: u64, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3);
-    let hash = write(&table.rules).bytes().fold(0xcbf2_9ce4_8422_2325, byte);
+    let text = write(&table.rules) + &write_hyperq(&table.hyperq);
+    let hash = text.bytes().fold(0xcbf2_9ce4_8422_2325, byte);
     format!("{hash:016x}")
 }
 
@@ -91,9 +128,12 @@ mod tests {
             .map(|less| {
                 let mut rules = DEFAULT_RULES.to_vec();
                 rules.remove(less);
-                digest(&Table { rules })
+                digest(&Table { rules, ..Table::default() })
             })
-            .chain([digest(&Table::default()), digest(&Table { rules: Vec::new() })])
+            .chain([
+                digest(&Table::default()),
+                digest(&Table { rules: Vec::new(), ..Table::default() }),
+            ])
             .collect();
         for (at, one) in digests.iter().enumerate() {
             assert!(!digests[at + 1..].contains(one), "{at}");

@@ -227,7 +227,7 @@ impl Builder {
         let config = self.settled()?;
         let table = match self.table.take() {
             Some(table) => table,
-            None => Table::with(crate::tuning::coll::load()?),
+            None => crate::tuning::coll::load_table()?,
         };
         let settings = std::mem::take(&mut self.network).settle()?;
         let mut wireup = match self.wireup.take() {

@@ -1,5 +1,5 @@
 //! Collectives as methods: each operation in each form, on plain and on strided buffers, against what the operation
-//! means, written out. Ranks are threads; those of `killed.rs` and `stopped.rs` are processes.
+//! means, written out. Ranks are threads; those of `killed.rs`, `one_gpu.rs` and `stopped.rs` are processes.
 #![deny(unsafe_code)]
 
 mod allocated;
@@ -20,6 +20,7 @@ mod laid_out;
 mod lined;
 mod moved;
 mod neighbors;
+mod one_gpu;
 mod reduced;
 mod refused;
 mod revoked;

@@ -27,7 +27,7 @@ pub fn parse(text: &str, path: &Path) -> Result<Vec<Rule>, TuningError> {
     let document = source.document()?;
     let root = document.as_table();
     let mut rules = Vec::new();
-    for (name, item) in root.iter().filter(|(name, _)| *name != "version") {
+    for (name, item) in root.iter().filter(|(name, _)| !["version", "hyperq"].contains(name)) {
         let line = source.line_of(root, name);
         let operation: Operation = name.parse().map_err(|error| source.name(line, error))?;
         let Some(list) = item.as_array() else {
@@ -89,7 +89,7 @@ impl Source<'_> {
         }
     }
 
-    fn whole(
+    pub(super) fn whole(
         &self,
         line: usize,
         key: String,

@@ -1,0 +1,157 @@
+//! Processes whose buffers lie on one GPU, pretended by devices whose memory they share: collectives go there. One whose
+//! buffers lie elsewhere, or which is killed, holds nobody up.
+
+use gapless::coll::choose::Table;
+use gapless::tuning::coll::{Mode, Settings};
+use gapless::{DeviceBuf, Equivalence, Error, ReduceOp, Space, World};
+use gapless_engine::testkit::FakeEngine;
+use gapless_mem::fake::FakeDevice;
+use gapless_tests::actor::say;
+use gapless_tests::crew::{Crew, Member, Said};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+const TEST: &str = "one_gpu::processes_on_one_gpu_meet_there";
+const RANKS: u32 = 4;
+const VICTIM: u32 = 2;
+const WATCHDOG: Duration = Duration::from_secs(20);
+
+#[test]
+fn processes_on_one_gpu_meet_there() {
+    if let Some(member) = Member::of_crew() {
+        return rank(member);
+    }
+    for mode in [Mode::Static, Mode::Dynamic, Mode::Remembering, Mode::Staged, Mode::Ipc] {
+        let mut crew = Crew::start(TEST, &[mode.name(); RANKS as usize], |_, _| {});
+        let mut heard = Vec::new();
+        let mut hear = |crew: &mut Crew, wanted: &str, count: usize| {
+            let until = Instant::now() + WATCHDOG;
+            while heard.iter().filter(|line| *line == wanted).count() < count {
+                match crew.hear(until.saturating_duration_since(Instant::now())) {
+                    Some((_, Said::Line(line))) => heard.push(line),
+                    Some((VICTIM, Said::Ended(_))) => {}
+                    Some((_, Said::Ended(status))) if status.success() => {}
+                    other => panic!("{mode:?}: {heard:?} while {wanted:?} is due, then {other:?}"),
+                }
+            }
+        };
+        hear(&mut crew, "all is right", RANKS as usize);
+        crew.kill(VICTIM);
+        hear(&mut crew, "named it", RANKS as usize - 1);
+    }
+}
+
+/// A rank's world, and buffers on the GPU.
+struct Rank {
+    world: World,
+    send: DeviceBuf,
+    recv: DeviceBuf,
+}
+
+impl Rank {
+    // Messages to itself carry numbers from the device, and there.
+    fn read(&self, count: usize) -> Vec<i32> {
+        let mut numbers = vec![0; count];
+        let (own, from) = (self.world.self_comm(), self.recv.view(0, i32::layout(), count as u64));
+        own.scope(|s| {
+            let _ = s.irecv(&mut numbers[..], 0, 0)?;
+            let _ = s.isend(from?, 0, 0)?;
+            Ok(())
+        })
+        .unwrap();
+        numbers
+    }
+
+    fn write(&mut self, numbers: &[i32]) {
+        let (own, layout) = (self.world.self_comm().clone(), i32::layout());
+        let into = self.send.view_mut(0, layout, numbers.len() as u64).unwrap();
+        own.scope(|s| {
+            let _ = s.irecv(into, 0, 0)?;
+            let _ = s.isend(numbers, 0, 0)?;
+            Ok(())
+        })
+        .unwrap();
+    }
+}
+
+fn numbers(rank: u32, count: usize) -> Vec<i32> {
+    (0..count).map(|at| i32::try_from(at * 3).unwrap() + 7 * i32::try_from(rank).unwrap()).collect()
+}
+
+fn rank(mut member: Member) {
+    let mode = Mode::named(&member.part).unwrap();
+    let device = Arc::new(FakeDevice::with_delay(0, 1).identified(77, false));
+    let engine = FakeEngine::new(&device, 2);
+    let hyperq = Settings { mode, bytes_min: 0, ..Settings::default() };
+    let world = World::builder()
+        .engine(Arc::new(engine))
+        .device(device)
+        .coll_table(Table { hyperq, ..Table::default() })
+        .wireup(member.wireup())
+        .init()
+        .unwrap();
+    let (space, most) = (Space::Fake { device: 0 }, 4 * 100_000);
+    let buf = || world.alloc_device(space, most).unwrap();
+    let (send, recv) = (buf(), buf());
+    let mut rank = Rank { world, send, recv };
+    let (comm, me) = (rank.world.comm().clone(), rank.world.rank());
+    let (layout, n) = (i32::layout(), RANKS as usize);
+    for (round, count) in [1, 1000, 1000, 60_000, 60_000].into_iter().enumerate() {
+        let all: Vec<Vec<i32>> = (0..RANKS).map(|from| numbers(from, count)).collect();
+        let sum: Vec<i32> = (0..count).map(|at| all.iter().map(|each| each[at]).sum()).collect();
+        rank.write(&all[me as usize]);
+        // One rank's buffers lie in the host's memory now and then.
+        let away = round == 2 && me == 1;
+        let len = count as u64;
+        if away {
+            let mut into = vec![0; count];
+            comm.allreduce(&all[1], &mut into, ReduceOp::Sum).unwrap();
+            assert_eq!(into, sum);
+        } else {
+            let into = rank.recv.view_mut(0, layout, len).unwrap();
+            comm.allreduce(rank.send.view(0, layout, len).unwrap(), into, ReduceOp::Sum).unwrap();
+            assert_eq!(rank.read(count), sum);
+        }
+        if me == 0 && round != 2 {
+            let copied = comm.copied_on_gpu().expect("it went there");
+            assert_eq!(copied[0] + copied[1], n - 1);
+            match mode {
+                Mode::Staged => assert_eq!(copied, [3, 0]),
+                Mode::Ipc => assert_eq!(copied, [0, 3]),
+                _ => {}
+            }
+        }
+        if count < 20_000 {
+            let root = u32::try_from(round).unwrap() % RANKS;
+            let into = rank.recv.view_mut(0, layout, len * u64::from(RANKS)).unwrap();
+            comm.allgather(rank.send.view(0, layout, len).unwrap(), into).unwrap();
+            assert_eq!(rank.read(n * count), all.concat());
+            comm.bcast(rank.send.view_mut(0, layout, len).unwrap(), root).unwrap();
+            let into = rank.recv.view_mut(0, layout, len).unwrap();
+            comm.reduce(rank.send.view(0, layout, len).unwrap(), into, ReduceOp::Sum, 0).unwrap();
+            if me == 0 {
+                let times = |number: &i32| number * i32::try_from(n).unwrap();
+                assert!(
+                    rank.read(count).iter().eq(all[root as usize]
+                        .iter()
+                        .map(times)
+                        .collect::<Vec<_>>()
+                        .iter())
+                );
+            }
+        }
+        comm.barrier().unwrap();
+    }
+    say("all is right");
+    // Whoever is killed is in one of these, or between two.
+    let error = loop {
+        let into = rank.recv.view_mut(0, layout, 500).unwrap();
+        let from = rank.send.view(0, layout, 500).unwrap();
+        if let Err(error) = comm.allreduce(from, into, ReduceOp::Max) {
+            break error;
+        }
+    };
+    assert!(error.to_string().contains(&format!("rank {VICTIM} is lost")), "{error}");
+    assert!(matches!(error, Error::Collective { .. }));
+    say("named it");
+}
