@@ -5,7 +5,8 @@
 //! measured here (no GPU, a kernel that forbids single copy) is said, and stays a comment in the file:
 //! then the defaults hold.
 //!
-//! With `--coll`, the rules by which collectives choose their algorithms (`coll.rs`).
+//! With `--coll`, the rules by which collectives choose their algorithms (`coll.rs`); with `--hyperq`, how processes that
+//! share a GPU copy (`hyperq.rs`).
 
 mod clock;
 mod coll;
@@ -13,6 +14,7 @@ mod coll;
 mod devices;
 mod found;
 mod host;
+mod hyperq;
 mod link;
 
 use super::failure::Failure;
@@ -46,6 +48,8 @@ pub(super) struct Tune {
     /// (~/.config/gapless/coll.toml, or what GAPLESS_COLL names)
     #[arg(long)]
     coll: bool,
+    #[command(flatten)]
+    hyperq: hyperq::Options,
     /// Seconds to spend, 0.1 to 600; less makes the numbers less sure
     #[arg(long, value_name = "SECONDS", default_value_t = 20.0)]
     budget: f64,
@@ -67,9 +71,15 @@ impl Tune {
             });
         }
         if let Some(part) = self.part.as_deref().filter(|_| self.as_rank) {
+            if self.hyperq.hyperq {
+                return hyperq::measure(worlds, &self.hyperq, self.budget, part);
+            }
             return coll::measure(worlds, self.budget, part);
         }
         let target = self.target()?;
+        if self.hyperq.hyperq {
+            return hyperq::run(&self.hyperq, self.budget, target.as_deref());
+        }
         if self.coll {
             return coll::run(self.budget, target.as_deref());
         }
@@ -103,7 +113,7 @@ impl Tune {
         if self.dry_run {
             return Ok(None);
         }
-        let (location, variable) = match self.coll {
+        let (location, variable) = match self.coll || self.hyperq.hyperq {
             true => (tuning::coll::location(), tuning::coll::VARIABLE),
             false => (Location::of_environment(), tuning::VARIABLE),
         };

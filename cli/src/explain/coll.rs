@@ -1,12 +1,13 @@
 //! `gapless explain --coll`: the schedule of a collective, which rule chose its algorithm, and what the alternatives
 //! would take. Nothing is measured: times are predicted by a cost model with typical numbers.
 
+mod gpu;
 mod groups;
 
 use crate::failure::Failure;
 use crate::lines::tell;
 use crate::spaces::counted;
-use gapless::tuning::coll::{self, Rule, Table};
+use gapless::tuning::coll::{self, Rule, Settings, Table};
 use gapless_coll::choose::{
     Alternative, alternatives, candidates, choose, rule_for, shared_rule_for,
 };
@@ -88,10 +89,16 @@ impl Collective {
             check_folder(path)?;
         }
         let subject = self.subject(operation, n, size)?;
-        let own = coll::load().map_err(gapless::Error::from)?;
+        let (own, hyperq) = match coll::location().path().filter(|path| path.exists()) {
+            Some(path) => coll::read_table(path).map_err(gapless::Error::from)?,
+            None => (coll::load().map_err(gapless::Error::from)?, Settings::default()),
+        };
         let Chosen { explained, by_messages, why } = self.algorithm(&subject, own)?;
         let (sample, locality, cost) = (&subject.sample, &subject.locality, Cost::TYPICAL);
         let mut text = format!("{}\n{why}\n{}\n\n", subject.describe(), described(&cost, locality));
+        if explained == SHARED {
+            text += &gpu::on_one_gpu(&hyperq, &sample.of(self.rank).call(), sample.ranks());
+        }
         match self.outline(&subject)?.filter(|_| explained == SHARED) {
             Some(outline) => {
                 let _ =

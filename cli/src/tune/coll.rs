@@ -83,10 +83,10 @@ pub(super) fn run(budget: f64, target: Option<&Path>) -> Result<ExitCode, Failur
     if processors < 2 {
         complain("there is one processor: ranks take turns, and the times show it");
     }
-    let folder = Scratch::new()?;
+    let folder = Scratch::new("--coll")?;
     let mut rules = Vec::new();
     for n in &sizes {
-        let part = folder.0.join(format!("{n}.toml"));
+        let part = folder.path().join(format!("{n}.toml"));
         let mut output = OsString::from("--part=");
         output.push(&part);
         let seconds = budget / sizes.len() as f64;
@@ -110,7 +110,15 @@ pub(super) fn run(budget: f64, target: Option<&Path>) -> Result<ExitCode, Failur
         rules.extend(coll::read(&part).map_err(gapless::Error::from)?);
     }
     let rest = "What has no rule here goes by the built-in ones.";
-    let text = format!("{}{}", heading("The rules of collectives", rest), coll::write(&rules));
+    // What is known of copies on one GPU stays.
+    let hyperq = match target.filter(|path| path.exists()) {
+        Some(path) => {
+            coll::read_table(path).map_or_else(|_| String::new(), |it| coll::write_hyperq(&it.1))
+        }
+        None => String::new(),
+    };
+    let heading = heading("The rules of collectives", rest);
+    let text = format!("{heading}{}{hyperq}", coll::write(&rules));
     match target {
         None => say(&text)?,
         Some(path) => {
@@ -126,17 +134,22 @@ pub(super) fn run(budget: f64, target: Option<&Path>) -> Result<ExitCode, Failur
 }
 
 /// A folder for what ranks leave, removed in the end.
-struct Scratch(PathBuf);
+pub(super) struct Scratch(PathBuf);
 
 impl Scratch {
-    fn new() -> Result<Self, Failure> {
+    /// For what an option asks for.
+    pub(super) fn new(option: &'static str) -> Result<Self, Failure> {
         let path = std::env::temp_dir().join(format!("gapless-tune-{}", std::process::id()));
         std::fs::create_dir(&path).map_err(|error| Failure::BadOption {
-            option: "--coll",
+            option,
             value: String::new(),
             why: format!("cannot make the folder {}: {error}", path.display()),
         })?;
         Ok(Self(path))
+    }
+
+    pub(super) fn path(&self) -> &Path {
+        &self.0
     }
 }
 

@@ -1,0 +1,301 @@
+//! `gapless tune --hyperq`: how many copies of each kind are best where processes share a GPU, by trying every number. It
+//! goes into the [table](gapless::tuning::coll) of collectives, which keeps what else it has.
+//!
+//! There is a job for each number of processes, under the Multi-Process Service if that runs. In each round every number of
+//! host-staged copies is tried once; what is kept is the mean of the rounds' best, rounded, for the gather and for the
+//! scatter. Rank 0 leaves its entries in a file, which the tuner puts together.
+
+use super::{create_folder, heading};
+use crate::failure::Failure;
+use crate::run::start;
+use crate::{Worlds, complain, say};
+use gapless::launch::Job;
+use gapless::tuning::coll::{self, Entry, Gpu, Mode, Rule, Settings, Step, Table};
+use gapless::{Communicator, DeviceBuf, Equivalence, Layout, ReduceOp, Space, World};
+use gapless_pml::Tuning;
+use gapless_report::write_atomically;
+use std::ffi::OsString;
+use std::path::Path;
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+/// Lengths that are measured, in bytes of a copy.
+const SIZES: [u64; 9] =
+    [64, 1 << 10, 4 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20, 4 << 20, 16 << 20];
+
+/// Rounds of a length, at least and at most: as many as in the paper.
+const ROUNDS: std::ops::RangeInclusive<u64> = 5..=1000;
+
+/// Numbers of processes that are measured if nothing is said.
+const PROCESSES: [u32; 4] = [2, 4, 8, 16];
+
+/// Options.
+#[derive(Debug, clap::Args)]
+pub(super) struct Options {
+    /// Measure how processes that share a GPU should copy instead, by trying every number of copies of each kind, and put
+    /// that into the table of collectives
+    #[arg(long, conflicts_with = "coll")]
+    pub(super) hyperq: bool,
+    /// Processes on the GPU; repeatable, or separated by commas. By default 2, 4, 8, 16, up to a processor each
+    #[arg(long, value_name = "N", value_delimiter = ',', requires = "hyperq",
+        value_parser = clap::value_parser!(u32).range(2..=64))]
+    processes: Vec<u32>,
+    /// Which CUDA device
+    #[arg(long, value_name = "N", default_value_t = 0, requires = "hyperq")]
+    gpu: u32,
+}
+
+/// Starts the jobs, and writes what they found.
+pub(super) fn run(
+    options: &Options,
+    budget: f64,
+    target: Option<&Path>,
+) -> Result<ExitCode, Failure> {
+    let (mut rules, mut settings) = (Vec::new(), Settings::default());
+    if let Some(path) = target {
+        create_folder(path)?;
+        if path.exists() {
+            (rules, settings) = known(path)?;
+        }
+    }
+    let processors = std::thread::available_parallelism().map_or(1, usize::from);
+    let fits = |n: &u32| usize::try_from(*n).is_ok_and(|n| n <= processors);
+    let processes = match &options.processes[..] {
+        [] => PROCESSES.into_iter().filter(|n| *n == 2 || fits(n)).collect(),
+        some => some.to_vec(),
+    };
+    if !processes.iter().all(fits) {
+        complain(
+            "there are fewer processors than processes: they take turns, and the times show it",
+        );
+    }
+    let folder = super::coll::Scratch::new("--hyperq")?;
+    for n in &processes {
+        let part = folder.path().join(format!("{n}.toml"));
+        let mut output = OsString::from("--part=");
+        output.push(&part);
+        let seconds = budget / processes.len() as f64;
+        let code = start(&Job {
+            ranks: *n,
+            program: std::env::current_exe().map_err(Failure::NoProgram)?.into(),
+            arguments: vec![
+                "tune".into(),
+                "--hyperq".into(),
+                "--as-rank".into(),
+                "--budget".into(),
+                seconds.to_string().into(),
+                "--gpu".into(),
+                options.gpu.to_string().into(),
+                output,
+            ],
+            environment: Vec::new(),
+            prefix: false,
+        })?;
+        if code != ExitCode::SUCCESS {
+            return Ok(code);
+        }
+        for gpu in known(&part)?.1.table.gpus {
+            merge(&mut settings, gpu);
+        }
+    }
+    let rest = "Copies of collectives on one GPU, and the rules.";
+    let text = heading("The table of collectives", rest)
+        + &coll::write(&rules)
+        + &coll::write_hyperq(&settings);
+    match target {
+        None => say(&text)?,
+        Some(path) => {
+            if let Err(error) = write_atomically(path, text.as_bytes()) {
+                // What took long to measure is not lost.
+                say(&text)?;
+                return Err(error.into());
+            }
+            say(&format!("\nwritten to {}\n", path.display()))?;
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// What a file has.
+fn known(path: &Path) -> Result<(Vec<Rule>, Settings), Failure> {
+    let table = coll::read_table(path).map_err(gapless::Error::from)?;
+    Ok(table)
+}
+
+/// Puts entries in the place of those of the same GPU, service and number of processes.
+fn merge(settings: &mut Settings, new: Gpu) {
+    let gpus = &mut settings.table.gpus;
+    let Some(known) = gpus.iter_mut().find(|gpu| gpu.model == new.model && gpu.mps == new.mps)
+    else {
+        gpus.push(new);
+        return;
+    };
+    known.entries.retain(|old| new.entries.iter().all(|entry| entry.processes != old.processes));
+    known.entries.extend(new.entries);
+}
+
+/// The best numbers of copies of several rounds.
+#[derive(Default)]
+struct Best {
+    rounds: u64,
+    sum: u64,
+}
+
+impl Best {
+    /// A round: the times by the number of host-staged copies.
+    fn round(&mut self, times: &[u64]) {
+        let best = times.iter().enumerate().min_by_key(|(_, ns)| **ns).map_or(0, |(at, _)| at);
+        self.rounds += 1;
+        self.sum += best as u64;
+    }
+
+    /// The mean, rounded.
+    fn mean(&self) -> usize {
+        let mean = (2 * self.sum + self.rounds) / (2 * self.rounds).max(1);
+        usize::try_from(mean).unwrap_or(0)
+    }
+}
+
+/// What all ranks of a job measure with.
+struct Bench<'w> {
+    world: &'w World,
+    control: Communicator,
+    layout: Layout,
+    send: DeviceBuf,
+    recv: DeviceBuf,
+    /// By the number of host-staged copies.
+    tries: Vec<Communicator>,
+}
+
+/// What a rank of such a job does.
+pub(super) fn measure(
+    worlds: Worlds<'_>,
+    options: &Options,
+    budget: f64,
+    part: &Path,
+) -> Result<ExitCode, Failure> {
+    let builder = worlds.builder()?.tuning(Tuning::default()).coll_table(Table::default());
+    let world = builder.init()?;
+    let space = Space::Cuda { device: options.gpu };
+    let most = SIZES.iter().copied().max().unwrap_or(0);
+    let (send, recv) = (world.alloc_device(space, most)?, world.alloc_device(space, most)?);
+    let device = send.device();
+    let (model, mps) = (device.properties().name.clone(), !device.takes_turns());
+    let processes = world.size() as usize;
+    let fixed = |staged| {
+        let entry = |step| Entry { step, processes, bytes: 1, staged };
+        let entries = vec![entry(Step::Gather), entry(Step::Scatter)];
+        Gpu { model: model.clone(), mps, entries }
+    };
+    let before = world.coll_table();
+    let mut tries = Vec::new();
+    for staged in 0..processes {
+        let mut hyperq = Settings { mode: Mode::Static, bytes_min: 0, ..Settings::default() };
+        hyperq.table.gpus = vec![fixed(staged)];
+        world.set_coll_table(Table { hyperq, ..(*before).clone() });
+        tries.push(world.comm().dup()?);
+    }
+    world.set_coll_table((*before).clone());
+    let (control, layout) = (world.comm().dup()?, f32::layout().clone());
+    let mut bench = Bench { world: &world, control, layout, send, recv, tries };
+    let mut entries = Vec::new();
+    for bytes in SIZES {
+        let seconds = Duration::from_secs_f64(budget / SIZES.len() as f64);
+        let best = bench.rounds(bytes, seconds)?;
+        for (step, staged) in [Step::Gather, Step::Scatter].into_iter().zip(best) {
+            entries.push(Entry { step, processes, bytes, staged });
+        }
+    }
+    if world.rank() == 0 {
+        let mut settings = Settings::default();
+        settings.table.gpus = vec![Gpu { model, mps, entries }];
+        let text = coll::write(&[]) + &coll::write_hyperq(&settings);
+        write_atomically(part, text.as_bytes())?;
+    }
+    let Bench { tries, send, recv, .. } = bench;
+    for comm in tries {
+        comm.free()?;
+    }
+    drop((send, recv));
+    world.finalize()?;
+    Ok(ExitCode::SUCCESS)
+}
+
+impl Bench<'_> {
+    /// The best numbers of host-staged copies for a length, in the gather and in the scatter.
+    fn rounds(&mut self, bytes: u64, time: Duration) -> Result<[usize; 2], Failure> {
+        let mut best: [Best; 2] = Default::default();
+        let mut begin = Instant::now();
+        for round in 0..*ROUNDS.end() {
+            let mut times = [Vec::new(), Vec::new()];
+            for at in 0..self.tries.len() {
+                let took = self.call(at, bytes)?;
+                times.iter_mut().zip(took).for_each(|(times, ns)| times.push(ns));
+            }
+            // The first makes memory and mappings.
+            if round == 0 {
+                begin = Instant::now();
+                continue;
+            }
+            best.iter_mut().zip(&times).for_each(|(best, times)| best.round(times));
+            let mut over = [u8::from(round >= *ROUNDS.start() && begin.elapsed() > time)];
+            self.control.bcast(&mut over, 0)?;
+            if over[0] != 0 {
+                break;
+            }
+        }
+        Ok(best.map(|best| best.mean()))
+    }
+
+    /// One call; what both steps took, which the leader knows.
+    fn call(&mut self, at: usize, bytes: u64) -> Result<[u64; 2], Failure> {
+        let Bench { world, control, layout, send, recv, tries } = self;
+        let count = bytes / 4;
+        control.barrier()?;
+        let (from, into) = (send.view(0, layout, count)?, recv.view_mut(0, layout, count)?);
+        tries[at].allreduce(from, into, ReduceOp::Sum)?;
+        match tries[at].last_on_gpu() {
+            Some(took) => Ok(took),
+            None if world.rank() > 0 => Ok([0; 2]),
+            None => Err(Failure::BadOption {
+                option: "--hyperq",
+                value: String::new(),
+                why: "the processes cannot map each other's memory of this device".to_owned(),
+            }),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_kept_is_the_rounded_mean() {
+        let mut best = Best::default();
+        for times in [[5, 4, 9], [5, 4, 3], [9, 9, 1], [3, 4, 5]] {
+            best.round(&times);
+        }
+        assert_eq!((best.sum, best.mean()), (5, 1));
+        best.round(&[2, 2, 1]);
+        best.round(&[2, 2, 1]);
+        assert_eq!((best.sum, best.mean()), (9, 2), "one and a half");
+        assert_eq!(Best::default().mean(), 0);
+    }
+
+    #[test]
+    fn new_entries_take_the_place_of_their_like() {
+        let entry = |processes, staged| Entry { step: Step::Gather, processes, bytes: 64, staged };
+        let gpu = |mps, entries: &[Entry]| Gpu {
+            model: "one".to_owned(),
+            mps,
+            entries: entries.to_vec(),
+        };
+        let mut settings = Settings::default();
+        merge(&mut settings, gpu(true, &[entry(4, 1), entry(8, 2)]));
+        merge(&mut settings, gpu(false, &[entry(4, 3)]));
+        merge(&mut settings, gpu(true, &[entry(4, 0)]));
+        let expected = [gpu(true, &[entry(8, 2), entry(4, 0)]), gpu(false, &[entry(4, 3)])];
+        assert_eq!(settings.table.gpus, expected);
+    }
+}
