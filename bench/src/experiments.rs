@@ -37,6 +37,8 @@ experiments! {
     scale::Scale,
     coll::Coll,
     coll_gpu::CollGpu,
+    faraji1::Faraji1,
+    faraji2::Faraji2,
 }
 
 #[cfg(test)]

@@ -34,6 +34,7 @@ pub mod figures;
 pub mod gpu;
 #[allow(unsafe_code, reason = "calls NCCL's functions")]
 pub mod nccl;
+pub mod one_gpu;
 pub mod p2p;
 pub mod page;
 pub mod random;

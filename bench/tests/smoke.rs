@@ -217,6 +217,22 @@ fn pairs_of_processes_end_when_the_time_is_over() {
     assert!(stderr.contains("no time was left") && !stderr.contains("FAILED"), "{stderr}");
 }
 
+#[test]
+fn processes_on_a_pretended_gpu_reduce_there() {
+    let folder = tempfile::tempdir().unwrap();
+    let out = folder.path().to_str().unwrap();
+    let ranks = ["--processes", "3", "--mps", "off", "--sizes", "4096"];
+    let arguments = ["faraji2", "--quick", "--space", "fake", "--out", out];
+    let output = figures(&[&arguments[..], &ranks].concat());
+    let (stdout, stderr) = (text(&output.stdout), text(&output.stderr));
+    assert!(output.status.success(), "{stdout}\n{stderr}");
+    let report = Report::read_json(folder.path().join("faraji2.json")).unwrap();
+    assert_eq!((report.unverified().count(), report.absent.len()), (0, 0));
+    let ways = set(&report.rows, |row| row.protocol.clone());
+    assert!(ways.len() == 8 && ways.contains("dynamic"), "{ways:?}");
+    drawings(folder.path(), "faraji2");
+}
+
 /// Says aloud what was not tested.
 fn skipped(name: &str, why: &str) {
     use std::io::Write;

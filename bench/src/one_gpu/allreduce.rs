@@ -1,0 +1,271 @@
+//! All-reduces on one GPU, by each way there is.
+
+use gapless::coll::choose::Table;
+use gapless::tuning::coll::{Entry, Gpu as Known, Mode, Settings, Step};
+use gapless::{Communicator, DeviceBuf, Equivalence, Layout, ReduceOp, World};
+use gapless_report::{Bytes, Row, Summary};
+
+use super::memory::{Pinned, on_gpu, view, view_mut};
+use super::timing::together;
+use super::{Gpu, Options, Save};
+use crate::error::Failure;
+use crate::experiment::Common;
+
+/// The paper's sizes, and what lies between.
+const SIZES: [u64; 12] = [
+    4,
+    64,
+    1 << 10,
+    4 << 10,
+    16 << 10,
+    64 << 10,
+    256 << 10,
+    1 << 20,
+    2 << 20,
+    4 << 20,
+    8 << 20,
+    16 << 20,
+];
+
+/// The static algorithm with the numbers of copies that were best in this run.
+pub const BEST: &str = "static";
+/// The paper's dynamic algorithm.
+pub const DYNAMIC: &str = "dynamic";
+/// Ours, which remembers.
+pub const REMEMBERING: &str = "remembering";
+/// All copies host-staged.
+pub const STAGED: &str = "host-staged only";
+/// All copies by IPC.
+pub const IPC: &str = "IPC only";
+/// As without any of this: through slots in memory of the host.
+pub const HOST: &str = "through the host's page";
+/// The scheme of the paper's §2.
+pub const PAPER: &str = "staged, summed on the host";
+/// The static algorithm with a table that has nothing.
+pub const DEFAULT: &str = "untuned static";
+
+/// Calls before remembering is timed: it has found what is best by then, as a rule.
+const LEARNING: usize = 60;
+
+struct Bench<'w> {
+    world: &'w World,
+    control: Communicator,
+    layout: Layout,
+    send: DeviceBuf,
+    recv: DeviceBuf,
+    host: [Pinned; 2],
+    seconds: f64,
+}
+
+/// Measures all ways, size by size.
+///
+/// # Errors
+/// A wrong number; a device's or a peer's failure.
+pub fn measure(
+    options: &Options,
+    common: &Common,
+    world: &World,
+    gpu: Gpu,
+    save: &mut Save<'_>,
+) -> Result<(), Failure> {
+    let sizes: Vec<u64> = match (&options.sizes[..], common.quick) {
+        ([], true) => vec![4, 4096, 300_000],
+        ([], false) => SIZES.to_vec(),
+        (some, _) => some.to_vec(),
+    };
+    let most = sizes.iter().copied().max().unwrap_or(4);
+    let (send, recv) = (on_gpu(world, gpu, most)?, on_gpu(world, gpu, most)?);
+    let elements = usize::try_from(most / 4).unwrap_or(0);
+    let host = [(); 2].map(|()| Pinned::new(send.device(), elements));
+    let control = world.comm().dup()?;
+    let layout = f32::layout().clone();
+    let mut bench = Bench { world, control, layout, send, recv, host, seconds: common.seconds() };
+    let device = bench.send.device();
+    let (model, mps) = (device.properties().name.clone(), !device.takes_turns());
+    let processes = world.size() as usize;
+    let fixed = |staged: [usize; 2], bytes| {
+        let entry = |step, staged| Entry { step, processes, bytes, staged };
+        let entries = vec![entry(Step::Gather, staged[0]), entry(Step::Scatter, staged[1])];
+        Known { model: model.clone(), mps, entries }
+    };
+    let counts: Vec<usize> = match common.quick {
+        true => vec![0, processes - 1],
+        false => (0..processes).collect(),
+    };
+    let tries: Vec<(usize, Communicator)> = counts
+        .iter()
+        .map(|&staged| Ok((staged, bench.comm(Mode::Static, vec![fixed([staged; 2], 1)])?)))
+        .collect::<Result<_, Failure>>()?;
+    let modes = [
+        (DYNAMIC, Mode::Dynamic),
+        (REMEMBERING, Mode::Remembering),
+        (STAGED, Mode::Staged),
+        (IPC, Mode::Ipc),
+        (HOST, Mode::Off),
+        (DEFAULT, Mode::Static),
+    ];
+    let comms: Vec<(&str, Communicator)> = modes
+        .into_iter()
+        .map(|(name, mode)| Ok((name, bench.comm(mode, Vec::new())?)))
+        .collect::<Result<_, Failure>>()?;
+    for bytes in sizes {
+        // By the number of host-staged copies: the times of both steps.
+        let mut steps: Vec<(usize, [f64; 2], Summary)> = Vec::new();
+        for (staged, comm) in &tries {
+            let mut went = Vec::new();
+            let summary = bench.time(comm, bytes, 3, |comm| went.extend(comm.last_on_gpu()))?;
+            steps.push((*staged, medians(&went), summary));
+        }
+        let best = [0, 1].map(|step| {
+            let least = steps.iter().min_by(|one, other| one.1[step].total_cmp(&other.1[step]));
+            least.map_or(0, |it| it.0)
+        });
+        // Rank 0 leads, and alone knows.
+        let mut chosen = best.map(|staged| u32::try_from(staged).unwrap_or(0));
+        bench.control.bcast(&mut chosen[..], 0)?;
+        let chosen = chosen.map(|staged| staged as usize);
+        let comm = bench.comm(Mode::Static, vec![fixed(chosen, bytes)])?;
+        let mut rows = vec![(BEST, bench.time(&comm, bytes, 3, |_| ())?)];
+        comm.free()?;
+        for (name, comm) in &comms {
+            let warm = if *name == REMEMBERING { LEARNING } else { 3 };
+            rows.push((name, bench.time(comm, bytes, warm, |_| ())?));
+        }
+        rows.push((PAPER, bench.on_the_host(bytes)?));
+        if world.rank() == 0 {
+            let swept: Vec<(usize, f64)> = steps.iter().map(|it| (it.0, it.2.median)).collect();
+            save.rows(made(bytes, processes, &options.space, &rows, (chosen, &swept)))?;
+        }
+    }
+    for (_, comm) in comms {
+        comm.free()?;
+    }
+    for (_, comm) in tries {
+        comm.free()?;
+    }
+    Ok(())
+}
+
+fn medians(went: &[[u64; 2]]) -> [f64; 2] {
+    [0, 1].map(|step| {
+        let mut all: Vec<u64> = went.iter().map(|times| times[step]).collect();
+        all.sort_unstable();
+        #[expect(clippy::cast_precision_loss, reason = "nanoseconds of a call")]
+        all.get(all.len() / 2).map_or(f64::INFINITY, |ns| *ns as f64)
+    })
+}
+
+fn made(
+    bytes: u64,
+    processes: usize,
+    space: &str,
+    rows: &[(&str, Summary)],
+    (chosen, swept): ([usize; 2], &[(usize, f64)]),
+) -> Vec<Row> {
+    let case = format!("{} n={processes}", Bytes(bytes));
+    let best = rows.first().map(|row| row.1);
+    let row = |(name, summary): &(&str, Summary)| {
+        // A wrong number is an error.
+        let row = Row::new(&case, "allreduce", space, *name, bytes, *summary).verified(true);
+        match (*name == BEST, best) {
+            (true, _) => {
+                let all: Vec<String> = swept
+                    .iter()
+                    .map(|(staged, seconds)| format!("{staged}: {:.1}", seconds * 1e6))
+                    .collect();
+                row.with("staged_gather", chosen[0])
+                    .with("staged_scatter", chosen[1])
+                    .with("us_by_staged", all.join(", "))
+            }
+            (false, Some(best)) => row.against(BEST, best),
+            (false, None) => row,
+        }
+    };
+    rows.iter().map(row).collect()
+}
+
+impl Bench<'_> {
+    /// A communicator with these settings; all ranks call this.
+    fn comm(&self, mode: Mode, gpus: Vec<Known>) -> Result<Communicator, Failure> {
+        let before = self.world.coll_table();
+        let mut settings = Settings { mode, bytes_min: 0, ..Settings::default() };
+        settings.table.gpus = gpus;
+        self.world.set_coll_table(Table { hyperq: settings, ..(*before).clone() });
+        let made = self.world.comm().dup();
+        self.world.set_coll_table((*before).clone());
+        Ok(made?)
+    }
+
+    /// Times one way; `after`: looks at each call that counts.
+    fn time(
+        &mut self,
+        comm: &Communicator,
+        bytes: u64,
+        warm: usize,
+        mut after: impl FnMut(&Communicator),
+    ) -> Result<Summary, Failure> {
+        let count = bytes / 4;
+        self.fill(bytes)?;
+        let Bench { control, layout, send, recv, .. } = self;
+        let mut calls = 0;
+        let summary = together(control, (self.seconds, warm), || {
+            let (from, into) = (view(send, layout, count)?, view_mut(recv, layout, count)?);
+            comm.allreduce(from, into, ReduceOp::Sum)?;
+            calls += 1;
+            if calls > warm {
+                after(comm);
+            }
+            Ok(())
+        })?;
+        self.check(bytes)?;
+        Ok(summary)
+    }
+
+    /// What a rank contributes; what it receives is overwritten.
+    fn fill(&mut self, bytes: u64) -> Result<(), Failure> {
+        let (count, rank) = (usize::try_from(bytes / 4).unwrap_or(0), self.world.rank());
+        let Bench { host: [numbers, _], send, recv, .. } = self;
+        numbers.first(count).fill(-1.0);
+        numbers.store(recv, bytes)?;
+        let first = numbers.first(count);
+        first.iter_mut().enumerate().for_each(|(at, number)| *number = value(rank, at));
+        numbers.store(send, bytes)
+    }
+
+    /// Whether the sums are right, at all ranks.
+    fn check(&mut self, bytes: u64) -> Result<(), Failure> {
+        let count = usize::try_from(bytes / 4).unwrap_or(0);
+        let Bench { host: [numbers, _], recv, .. } = self;
+        numbers.fetch(recv, bytes)?;
+        let ranks = self.world.size();
+        let sum = |at: usize| (0..ranks).map(|rank| value(rank, at)).sum::<f32>();
+        let wrong = numbers.first(count).iter().enumerate().find(|(at, found)| **found != sum(*at));
+        match wrong {
+            None => Ok(()),
+            Some((at, found)) => {
+                let what = format!("{bytes} B: number {at} is {found} and not {}", sum(at));
+                Err(Failure::Job(what))
+            }
+        }
+    }
+
+    /// As the paper's §2 has it: all stage, the host combines, all copy back.
+    fn on_the_host(&mut self, bytes: u64) -> Result<Summary, Failure> {
+        let count = usize::try_from(bytes / 4).unwrap_or(0);
+        self.fill(bytes)?;
+        let Bench { control, host: [one, other], send, recv, world, .. } = self;
+        let comm = world.comm();
+        let summary = together(control, (self.seconds, 3), || {
+            one.fetch(send, bytes)?;
+            comm.allreduce(&*one.first(count), other.first(count), ReduceOp::Sum)?;
+            other.store(recv, bytes)
+        })?;
+        self.check(bytes)?;
+        Ok(summary)
+    }
+}
+
+/// Small and whole, so that sums are exact.
+fn value(rank: u32, at: usize) -> f32 {
+    f32::from(u16::try_from((at * 7 + rank as usize * 13) % 1021).unwrap_or(0))
+}
