@@ -1,7 +1,9 @@
-//! Reductions of device buffers are combined on the device, and give what the host's give, bit for bit: started ones,
-//! in which data goes by messages. Each rank has an OpenCL device of its own.
+//! Reductions of device buffers are combined on the device, and give what the host's give, bit for bit, where data goes by
+//! messages. Each rank has an OpenCL device of its own.
 
 use gapless::btl::loopback::{Hub, Loopback};
+use gapless::coll::Method;
+use gapless::coll::choose::{DEFAULT_RULES, Table};
 use gapless::{
     Collective, Communicator, Datatype, Device, GpuEngine, Layout, OpenClDevice, Primitive,
     ReduceOp, Region, View, ViewMut, World,
@@ -193,7 +195,11 @@ fn device_buffers_are_combined_on_the_device_as_on_the_host() {
         let (_, engine, combined) = &engines[rank as usize];
         let watched = Watched { engine: engine.clone(), combined: Arc::clone(combined) };
         let transport = Box::new(Loopback::new(&hub));
-        World::builder().only(["loopback"]).transport(transport).engine(Arc::new(watched))
+        let by_messages =
+            DEFAULT_RULES.iter().filter(|rule| rule.algorithm.method != Method::Shared);
+        let table = Table { rules: by_messages.copied().collect(), ..Table::default() };
+        let builder = World::builder().only(["loopback"]).transport(transport).coll_table(table);
+        builder.engine(Arc::new(watched))
     };
     let float = Datatype::from(Primitive::Float);
     let plain = float.commit().unwrap();

@@ -178,7 +178,7 @@ fn a_device_that_fails_is_named_by_its_rank() {
             bytes_max: u64::MAX,
             algorithm: "chain".parse().unwrap(),
         };
-        world.set_coll_table(Table { rules: vec![chain] });
+        world.set_coll_table(Table { rules: vec![chain], ..Table::default() });
         let chained = comm.dup().unwrap();
         let mut word = Memory::new(device, &given(0, 9000));
         let result = chained.scope(|s| s.ibcast(word.view_mut(), 0)?.wait());

@@ -3,7 +3,7 @@
 
 use gapless::coll::choose::Table;
 use gapless::tuning::coll::{Mode, Settings};
-use gapless::{DeviceBuf, Equivalence, Error, ReduceOp, Space, World};
+use gapless::{Collective, DeviceBuf, Equivalence, Error, InPlace, ReduceOp, Space, World};
 use gapless_engine::testkit::FakeEngine;
 use gapless_mem::fake::FakeDevice;
 use gapless_tests::actor::say;
@@ -139,6 +139,25 @@ fn rank(mut member: Member) {
                         .iter())
                 );
             }
+        }
+        // Behind others, which have ended here and there.
+        let begun: Vec<_> = [1500, 3000]
+            .map(|len| {
+                comm.begin_owned((), vec![me + 1; len], |_, recv| {
+                    Collective::allreduce(InPlace, recv, ReduceOp::Sum)
+                })
+                .unwrap()
+            })
+            .into();
+        let into = rank.recv.view_mut(0, layout, len).unwrap();
+        comm.allreduce(rank.send.view(0, layout, len).unwrap(), into, ReduceOp::Sum).unwrap();
+        if count >= 20_000 {
+            assert_eq!(rank.read(count), sum);
+        }
+        for one in begun {
+            let ((_, ended), result) = one.wait();
+            result.unwrap();
+            assert!(ended.iter().all(|sum| *sum == 10), "{ended:?}");
         }
         comm.barrier().unwrap();
     }
