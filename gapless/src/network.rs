@@ -1,7 +1,7 @@
 //! TCP to processes of other hosts: which interfaces are used, at which ports, and with which secret.
 //!
 //! A job whose processes share a host opens no port. If there are several hosts, every process listens at addresses of
-//! its own ([`choose`]), and publishes them. Hosts are told apart by the start of the system and the namespace of its
+//! its own (`choose`), and publishes them. Hosts are told apart by the start of the system and the namespace of its
 //! sockets, not by name: so containers with networks of their own are hosts of their own.
 
 mod choose;
