@@ -8,6 +8,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::thread;
 
 use crate::metadata::Checkout;
 use crate::skips::{Skip, SkipLog};
@@ -75,7 +76,7 @@ pub(crate) fn run(checkout: &Checkout, check: bool) -> Result<(), Failure> {
 fn build(checkout: &Checkout, wheels: &Wheels, into: &Path) -> Result<(), Failure> {
     fs::create_dir_all(into).map_err(|source| Failure::File { path: into.to_owned(), source })?;
     let kernels = checkout.root.join("kernels");
-    for Image { source, made, targets } in &IMAGES {
+    let one = |Image { source, made, targets }: &Image| {
         shell::run(
             Command::new(&wheels.python)
                 .arg(kernels.join("compile.py"))
@@ -84,9 +85,15 @@ fn build(checkout: &Checkout, wheels: &Wheels, into: &Path) -> Result<(), Failur
                 .arg(kernels.join("src"))
                 .args(made.map(|name| into.join(name)))
                 .args(targets),
-        )?;
-    }
-    Ok(())
+        )
+    };
+    // Each is the work of one processor.
+    thread::scope(|scope| {
+        let builds = IMAGES.each_ref().map(|image| scope.spawn(|| one(image)));
+        builds.into_iter().try_for_each(|build| {
+            build.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+        })
+    })
 }
 
 /// A virtual environment with the compilers.
