@@ -52,6 +52,8 @@ pub(super) const SCATTERED: u32 = 1 << 1;
 pub(super) const BROKEN: u32 = 1 << 2;
 /// this rank cannot map what it was given keys of.
 pub(super) const CANNOT: u32 = 1 << 3;
+/// this rank knows that all was gathered: the leader may write orders of later calls.
+pub(super) const SEEN: u32 = 1 << 4;
 
 /// What a rank says of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -11,7 +11,7 @@ use gapless_pml::Pml;
 
 use super::control::{
     BROKEN, CANNOT, Control, ELSEWHERE, FAILED, GATHER_DROP, GATHER_IPC, GATHER_STAGED, GATHERED,
-    GO, Presence, SCATTER_IPC, SCATTER_STAGED, SCATTERED,
+    GO, Presence, SCATTER_IPC, SCATTER_STAGED, SCATTERED, SEEN,
 };
 use super::copies::{Mover, Works, reduce};
 use super::space::{Held, Lead};
@@ -44,8 +44,9 @@ struct Peer {
     hopped: u32,
     /// Those of them that have arrived.
     taken: u32,
-    /// Whether the policy was told of the end of its copy by IPC, by staging, and in the scatter.
-    told: [bool; 3],
+    /// Whether the policy was told of the end of its copy by IPC, by staging, and in the scatter; and whether it has said
+    /// that it knows that all was gathered.
+    told: [bool; 4],
 }
 
 /// Owed, and not reported: a copy that the leader makes itself of what a rank stages.
@@ -54,12 +55,13 @@ const STAGED: u32 = 1 << 31;
 impl Peer {
     /// What it has been told to do and has not reported.
     fn owed(&self) -> u32 {
-        let [ipc, staged, scattered] = self.told;
+        let [ipc, staged, scattered, seen] = self.told;
         let owes = |orders: u32, told: bool, report: u32| {
             if self.orders & orders != 0 && !told { report } else { 0 }
         };
         owes(GATHER_IPC, ipc, GATHERED)
             | owes(SCATTER_IPC | SCATTER_STAGED, scattered, SCATTERED)
+            | owes(GO, seen, SEEN)
             | if self.orders & GATHER_DROP == 0 { owes(GATHER_STAGED, staged, STAGED) } else { 0 }
     }
 }
@@ -67,7 +69,7 @@ impl Peer {
 /// A rank's reports. If it is in a later call, it has done what it `owed`.
 fn said(rank: usize, owed: u32, number: u64, control: &Control) -> u32 {
     let reports = control.reports(rank, number);
-    match owed & !reports & (GATHERED | SCATTERED) {
+    match owed & !reports & (GATHERED | SCATTERED | SEEN) {
         0 => reports,
         missing if control.presence(rank, number) == Presence::Elsewhere => reports | missing,
         _ => reports,
@@ -276,8 +278,10 @@ impl Leading {
                     return Ok(());
                 }
                 self.times[3].get_or_insert(tools.now_ns);
-                // IPC copies that were sent again have overlapped this.
-                if tools.members.others().all(|rank| self.peers[rank].owed() & GATHERED == 0) {
+                // IPC copies that were sent again have overlapped this. Orders of the next call are written where those of
+                // this one stand.
+                let owed = |rank: usize| self.peers[rank].owed() & (GATHERED | SEEN);
+                if tools.members.others().all(|rank| owed(rank) == 0) {
                     self.stage = Stage::Over;
                 }
                 Ok(())
@@ -357,6 +361,9 @@ impl Leading {
             }
             if reports & (BROKEN | CANNOT) != 0 {
                 return Err(CollError::GaveUp { rank: culprit });
+            }
+            if reports & owed & SEEN != 0 {
+                peer.told[3] = true;
             }
             if reports & owed & GATHERED != 0 {
                 peer.told[0] = true;

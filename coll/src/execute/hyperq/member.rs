@@ -8,7 +8,7 @@ use gapless_pml::Pml;
 
 use super::control::{
     BROKEN, CANNOT, Control, ELSEWHERE, FAILED, GATHER_DROP, GATHER_IPC, GATHER_STAGED, GATHERED,
-    GO, Presence, SCATTER_IPC, SCATTER_STAGED, SCATTERED,
+    GO, Presence, SCATTER_IPC, SCATTER_STAGED, SCATTERED, SEEN,
 };
 use super::copies::{Mover, Works};
 use super::space::Mapped;
@@ -90,7 +90,11 @@ impl Following {
     /// Goes on as far as it can; how it has ended, if it has.
     pub(super) fn advance(&mut self, part: &Part, tools: &mut Tools<'_>) -> Option<Ended> {
         let (leader, me) = (part.frame.leader, tools.members.me);
-        self.seen = tools.control.orders(leader, me, part.number);
+        // Once all was gathered and this rank has said that it knows, orders of later calls may stand there.
+        self.seen |= tools.control.orders(leader, me, part.number);
+        if self.seen & GO != 0 && self.reports & SEEN == 0 {
+            self.say(part, tools, SEEN);
+        }
         if self.seen & (FAILED | ELSEWHERE) != 0 {
             if !self.settle() {
                 return None;
@@ -123,7 +127,7 @@ impl Following {
             None if self.failure.is_some() => Ended::Done,
             None => return None,
         };
-        if tools.control.orders(leader, me, part.number) != self.seen || !self.settle() {
+        if tools.control.orders(leader, me, part.number) & !self.seen != 0 || !self.settle() {
             return None;
         }
         Some(self.failure.take().map_or(gone, Ended::Failed))
@@ -300,7 +304,7 @@ impl Following {
                 && control.mirrored(leader, part.me, part.number) != self.mirrored
         };
         !self.is_idle()
-            || control.orders(leader, part.me, part.number) != self.seen
+            || control.orders(leader, part.me, part.number) & !self.seen != 0
             || staged()
             || mirrored()
     }
