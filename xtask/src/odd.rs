@@ -104,7 +104,7 @@ const SHORTER: &[(&str, &str)] = &[
 /// the limits, or have failed so before.
 pub(crate) const ALWAYS: &[(&str, &[&str])] = &[
     ("one-processor", &["death", "messages"]),
-    ("256-descriptors", &["launcher", "limits", "processes"]),
+    ("256-descriptors", &["launcher", "limits"]),
     ("cache-480M", &["command"]),
     ("without-avx512", &["allocation", "layouts"]),
 ];
