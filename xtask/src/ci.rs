@@ -3,16 +3,14 @@
 //! All checks run even when one fails, cheapest first, and the failures are listed at the end.
 
 pub(crate) mod files;
+mod foreign;
 pub(crate) mod links;
 mod purity;
 
 use std::process::Command;
 
 use crate::metadata::Checkout;
-use crate::{Failure, counts, deps, fuzz, kernels, shell, test, tools, unsafe_code};
-
-/// The release of cargo-deny that `deny.toml` is written for.
-const CARGO_DENY: &str = "0.20.2";
+use crate::{Failure, counts, deps, fuzz, kernels, shell, test, unsafe_code};
 
 /// A check's heading, and the check.
 type Check = (&'static str, fn(&Checkout) -> Result<(), Failure>);
@@ -25,9 +23,8 @@ const CHECKS: &[Check] = &[
     ("table of unsafe code", unsafe_table),
     ("format", format),
     ("clippy", clippy),
-    ("dtype without features", dtype_alone),
     ("documentation", documentation),
-    ("licences, sources, duplicates", deny),
+    ("licences, sources, duplicates", foreign::run),
     ("kernel images", kernel_images),
     ("instruction counts", instruction_counts),
 ];
@@ -60,7 +57,7 @@ fn instruction_counts(checkout: &Checkout) -> Result<(), Failure> {
 }
 
 fn kernel_images(checkout: &Checkout) -> Result<(), Failure> {
-    kernels::run(checkout, true)
+    kernels::check_stamps(checkout)
 }
 
 fn unsafe_table(checkout: &Checkout) -> Result<(), Failure> {
@@ -75,6 +72,7 @@ fn format(checkout: &Checkout) -> Result<(), Failure> {
     shell::run(fuzz::cargo(checkout).args(["fmt", "--check"]))
 }
 
+/// The other workspaces are linted as their tests are built, which compiles what they depend on once: [`mod@test`].
 fn clippy(checkout: &Checkout) -> Result<(), Failure> {
     shell::run(cargo_in(checkout).args([
         "clippy",
@@ -83,50 +81,21 @@ fn clippy(checkout: &Checkout) -> Result<(), Failure> {
         "--",
         "-D",
         "warnings",
-    ]))?;
-    for manifest in checkout.examples() {
-        shell::run(
-            cargo_in(checkout)
-                .env("CARGO_TARGET_DIR", checkout.target.join("examples"))
-                .args(["clippy", "--all-targets", "--manifest-path"])
-                .arg(manifest)
-                .args(["--", "-D", "warnings"]),
-        )?;
-    }
-    // Without its engine, which is C++.
-    shell::run(fuzz::cargo(checkout).args(["clippy", "--all-targets", "--", "-D", "warnings"]))
-}
-
-/// The one crate that others may use alone must build without the features its tests turn on.
-fn dtype_alone(checkout: &Checkout) -> Result<(), Failure> {
-    shell::run(cargo_in(checkout).args([
-        "clippy",
-        "-p",
-        "gapless-dtype",
-        "--no-default-features",
-        "--",
-        "-D",
-        "warnings",
     ]))
 }
 
+/// Packages that nobody depends on, and that ask for features which only tests are meant to turn on.
+const FOR_TESTS: &[&str] = &["gapless-bench", "gapless-sim", "gapless-tests"];
+
+/// Documentation of what others use, which must build without the features that tests turn on. The libraries are linted
+/// so as well, as they are compiled.
 fn documentation(checkout: &Checkout) -> Result<(), Failure> {
-    shell::run(cargo_in(checkout).env("RUSTDOCFLAGS", "-D warnings").args([
-        "doc",
-        "--workspace",
-        "--no-deps",
-    ]))
-}
-
-fn deny(checkout: &Checkout) -> Result<(), Failure> {
-    let program = tools::pinned(checkout, "cargo-deny", CARGO_DENY)?;
-    shell::run(Command::new(program).current_dir(&checkout.root).args([
-        "check",
-        "--hide-inclusion-graph",
-        "bans",
-        "licenses",
-        "sources",
-    ]))
+    let mut command = cargo_in(checkout);
+    command.args(["doc", "--workspace", "--no-deps"]);
+    for package in FOR_TESTS {
+        command.args(["--exclude", package]);
+    }
+    shell::run(command.env("RUSTDOCFLAGS", "-D warnings").envs(shell::linting()))
 }
 
 fn cargo_in(checkout: &Checkout) -> Command {

@@ -3,16 +3,22 @@
 //! The compilers come as Python wheels, pinned here, into a virtual environment below the target folder;
 //! nothing of NVIDIA's need be installed. Their output is the same, byte for byte, on every machine, so that
 //! `--check` can tell whether the images are those of the sources. A machine that has no Python or cannot
-//! fetch the wheels skips the check, aloud.
+//! fetch the wheels skips that check, aloud.
+//!
+//! CI compares [`stamps`] instead, which takes no compilers; `cargo xtask soak` builds the images.
+
+mod stamps;
 
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::thread;
 
+use crate::ci::files::files_with;
 use crate::metadata::Checkout;
 use crate::skips::{Skip, SkipLog};
 use crate::{Failure, shell};
+use stamps::Named;
 
 /// The compilers. Release 13.0 is the newest whose output a driver of series 580 loads.
 const WHEELS: &[&str] = &["nvidia-cuda-nvrtc==13.0.88", "nvidia-cuda-nvcc==13.0.88"];
@@ -46,6 +52,60 @@ const IMAGES: [Image; 3] = [
     },
 ];
 
+/// The file of stamps, beside the images.
+const STAMPS: &str = "built-from.txt";
+
+/// Whether sources, images or what the compilers are told have changed since the images were built.
+pub(crate) fn check_stamps(checkout: &Checkout) -> Result<(), Failure> {
+    let committed = read(&checkout.root.join("kernels/images").join(STAMPS))?;
+    let files = stamped(checkout)?;
+    let changed = stamps::differing(&files, &String::from_utf8_lossy(&committed));
+    for name in &changed {
+        println!("{name} has changed since the images were built: run cargo xtask kernels");
+    }
+    println!("kernels: {} stamps checked", files.len());
+    if changed.is_empty() {
+        return Ok(());
+    }
+    Err(Failure::Found {
+        what: "changes since the kernel images were built",
+        number: changed.len() as u64,
+    })
+}
+
+/// All that goes into the images, and the images, by name.
+fn stamped(checkout: &Checkout) -> Result<Vec<Named>, Failure> {
+    let told = |image: &Image| {
+        format!("{} {} {}", image.source, image.made.join(" "), image.targets.join(" "))
+    };
+    let told = WHEELS.iter().map(|&wheel| wheel.to_owned()).chain(IMAGES.iter().map(told));
+    let mut files = vec![(
+        "what the compilers are told".to_owned(),
+        told.collect::<Vec<_>>().join("\n").into_bytes(),
+    )];
+    let mut paths = vec![PathBuf::from("compile.py")];
+    for folder in ["cuda", "src"] {
+        for extension in ["cu", "h", "cl-cu"] {
+            let found = files_with(&checkout.root.join("kernels").join(folder), extension)?;
+            let kernels = checkout.root.join("kernels");
+            paths.extend(
+                found
+                    .iter()
+                    .filter_map(|path| path.strip_prefix(&kernels).ok())
+                    .map(Path::to_owned),
+            );
+        }
+    }
+    paths.extend(
+        IMAGES.iter().flat_map(|image| image.made).map(|name| Path::new("images").join(name)),
+    );
+    paths.sort();
+    for path in paths {
+        files.push((path.display().to_string(), read(&checkout.root.join("kernels").join(&path))?));
+    }
+    Ok(files)
+}
+
 /// Builds the images in place, or with `check` beside them, and compares.
 pub(crate) fn run(checkout: &Checkout, check: bool) -> Result<(), Failure> {
     let wheels = match wheels(checkout) {
@@ -55,7 +115,10 @@ pub(crate) fn run(checkout: &Checkout, check: bool) -> Result<(), Failure> {
     };
     let committed = checkout.root.join("kernels/images");
     if !check {
-        return build(checkout, &wheels, &committed);
+        build(checkout, &wheels, &committed)?;
+        let text = stamps::text(&stamped(checkout)?);
+        let path = committed.join(STAMPS);
+        return fs::write(&path, text).map_err(|source| Failure::File { path, source });
     }
     let fresh = checkout.target.join("kernels/images");
     build(checkout, &wheels, &fresh)?;

@@ -62,7 +62,7 @@ enum Chore {
         #[arg(long)]
         check: bool,
     },
-    /// Set up and run all tests: the workspace, each crate alone, each example
+    /// Set up and run all tests: the workspace, each example
     Test {
         /// Only the workspace, in one go
         #[arg(long)]

@@ -71,6 +71,14 @@ pub(crate) fn line(command: &Command) -> String {
     words.join(" ")
 }
 
+/// Variables with which cargo lints the packages of a workspace as it compiles them, and every warning is an error: what
+/// `cargo clippy -- -D warnings` says, without checking all that they depend on a second time.
+pub(crate) fn linting() -> [(&'static str, OsString); 2] {
+    // As cargo-clippy does it; the test below notices if a toolchain no longer does.
+    let arguments = "-Dwarnings__CLIPPY_HACKERY__";
+    [("RUSTC_WORKSPACE_WRAPPER", "clippy-driver".into()), ("CLIPPY_ARGS", arguments.into())]
+}
+
 /// Runs a step under a heading and says how long it took.
 pub(crate) fn timed<T>(heading: &str, step: impl FnOnce() -> T) -> (T, Duration) {
     println!("\n== {heading}");
@@ -93,6 +101,28 @@ mod tests {
             .env("RUSTDOCFLAGS", "-D warnings")
             .env_remove("CARGO_PKG_NAME");
         assert_eq!(line(&command), "RUSTDOCFLAGS='-D warnings' cargo doc --no-deps");
+    }
+
+    #[test]
+    fn what_clippy_finds_fails_as_it_is_compiled() {
+        let folder = tempfile::tempdir().unwrap();
+        let compile = |text: &str| {
+            let source = folder.path().join("lib.rs");
+            std::fs::write(&source, text).unwrap();
+            let [(_, wrapper), arguments] = linting();
+            let mut command = Command::new(wrapper);
+            command.args(["rustc", "--crate-type", "rlib", "--edition", "2024", "--out-dir"]);
+            command.arg(folder.path()).arg(&source).envs([arguments]);
+            // What cargo sets for a package of the workspace.
+            command.env("CARGO_PRIMARY_PACKAGE", "1");
+            let output = command.output().unwrap();
+            (output.status.success(), String::from_utf8_lossy(&output.stderr).into_owned())
+        };
+        assert!(compile("pub fn f(x: u8) -> u8 { x }").0);
+        let (success, said) = compile("pub fn f(x: u8) -> u8 { return x; }");
+        assert!(!success && said.contains("needless_return"), "{said}");
+        let (success, said) = compile("fn f() {}");
+        assert!(!success && said.contains("never used"), "{said}");
     }
 
     #[test]

@@ -4,21 +4,21 @@
 //!
 //! 1. the tools (see [`crate::tools`]);
 //! 2. the workspace in one go, with the features that its crates turn on for each other;
-//! 3. each crate alone, with only what it asks for itself: a crate that forgot to ask for a feature
-//!    passes in step 2 and fails here. Where tests take long, the compiler only checks them;
+//! 3. what differs from the workspace without the rest of it is checked by the compiler ([`alone`]): a crate that forgot
+//!    to ask for a feature passes in step 2 and fails here. Features of ours only add what others can call, so that
+//!    tests come out as they did;
 //! 4. the libraries that use loom, built with `--cfg loom`: their lock-free parts under every
 //!    interleaving that the memory model allows;
-//! 5. each workspace below `examples/`, in one shared target folder;
-//! 6. the fuzz targets' short run, in a workspace of its own;
+//! 5. each workspace below `examples/`, in one shared target folder, linted as it is built;
+//! 6. the fuzz targets' short run, in a workspace of its own, linted as well;
 //! 7. a few of the workspace's tests on odd machines ([`odd::ALWAYS`]);
 //! 8. what was skipped and why, and the sum as the last line.
-//!
-//! Steps 2 and 3 run most tests twice, since the other crates' features could change any outcome.
 //!
 //! The sum comes from libtest's `test result:` lines. Those that mention filtered tests are not
 //! counted: nothing here filters, so they come from a test that ran its own binary again as another
 //! process.
 
+mod alone;
 mod programs;
 mod tally;
 
@@ -33,26 +33,6 @@ use crate::metadata::Checkout;
 use crate::skips::{self, SkipLog};
 use crate::{Failure, fuzz, odd, shell, tools};
 use tally::Tally;
-
-/// Crates whose passing tests print what they covered, which libtest would keep to itself.
-const TALKATIVE: &[&str] = &["gapless-dtype"];
-
-/// Crates that have no tests, or whose tests take so long that they run once, with the workspace; alone they are checked.
-const CHECKED_ALONE: &[&str] = &[
-    "gapless",
-    "gapless-bench",
-    "gapless-bml",
-    "gapless-cli",
-    "gapless-coll",
-    "gapless-counts",
-    "gapless-dtype-cuda",
-    "gapless-halo",
-    "gapless-kernels",
-    "gapless-peers",
-    "gapless-pml",
-    "gapless-sim",
-    "gapless-tests",
-];
 
 /// A step that ran.
 struct Step {
@@ -77,19 +57,9 @@ pub(crate) fn run(checkout: &Checkout, quick: bool) -> Result<(), Failure> {
 
     step("the workspace".to_owned(), &["--workspace"], &[])?;
     if !quick {
-        for package in &checkout.packages {
-            let mut arguments = vec!["-p", &package.name];
-            let name = package.name.as_str();
-            if CHECKED_ALONE.contains(&name) {
-                let (checked, _) =
-                    shell::timed(&format!("{name} checked alone"), || cargo_check(checkout, name));
-                checked?;
-                continue;
-            }
-            if TALKATIVE.contains(&name) {
-                arguments.extend(["--", "--show-output"]);
-            }
-            step(format!("{name} alone"), &arguments, &[])?;
+        for group in alone::groups(checkout)? {
+            let heading = format!("without the rest: {}", group.join(" "));
+            shell::timed(&heading, || cargo_check(checkout, &group)).0?;
         }
         let loom = [
             ("RUSTFLAGS", "--cfg loom".into()),
@@ -102,7 +72,13 @@ pub(crate) fn run(checkout: &Checkout, quick: bool) -> Result<(), Failure> {
                 &loom,
             )?;
         }
-        let shared = [("CARGO_TARGET_DIR", checkout.target.join("examples").into())];
+        // What clippy says of these workspaces fails here too; the checks would compile all below them once more.
+        let [wrapper, arguments] = shell::linting();
+        let shared = [
+            ("CARGO_TARGET_DIR", checkout.target.join("examples").into()),
+            wrapper.clone(),
+            arguments.clone(),
+        ];
         for manifest in checkout.examples() {
             let shown = checkout.relative(&manifest).display().to_string();
             let path = manifest.to_string_lossy();
@@ -112,6 +88,8 @@ pub(crate) fn run(checkout: &Checkout, quick: bool) -> Result<(), Failure> {
             ("CARGO_TARGET_DIR", checkout.target.join("fuzz").into()),
             // As in fuzz/.cargo, which cargo looks for from where it was started.
             ("RUSTFLAGS", fuzz::FLAGS.into()),
+            wrapper,
+            arguments,
         ];
         let path = checkout.fuzz().join("Cargo.toml");
         let path = path.to_string_lossy();
@@ -177,10 +155,14 @@ fn round<'p>(
     Ok(Some(Step { name, took, tally: tally? }))
 }
 
-/// Whether a crate and its tests compile with the features that it asks for itself.
-fn cargo_check(checkout: &Checkout, package: &str) -> Result<(), Failure> {
+/// Whether crates and their tests compile with the features that they ask for themselves.
+fn cargo_check(checkout: &Checkout, packages: &[String]) -> Result<(), Failure> {
     let mut command = shell::cargo();
-    shell::run(command.args(["check", "--all-targets", "-p", package]).current_dir(&checkout.root))
+    command.args(["check", "--all-targets"]).current_dir(&checkout.root);
+    packages.iter().for_each(|package| {
+        command.args(["-p", package]);
+    });
+    shell::run(&mut command)
 }
 
 /// One `cargo test`, shown as it runs and counted.

@@ -217,7 +217,7 @@ fn is_release(program: &Path, release: &str) -> bool {
     [&["--version"][..], &[verb, "--version"]].iter().any(|words| {
         Command::new(program).args(*words).output().is_ok_and(|output| {
             let said = String::from_utf8_lossy(&output.stdout);
-            // `mdbook v0.5.4`, but `cargo-deny 0.18.4`.
+            // `mdbook v0.5.4`, but `cargo-mutants 27.1.0`.
             said.split_ascii_whitespace().any(|word| word.trim_start_matches('v') == release)
         })
     })

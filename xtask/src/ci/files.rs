@@ -36,7 +36,7 @@ pub(crate) fn rust_files(root: &Path) -> Result<Vec<PathBuf>, Failure> {
 }
 
 /// The same, of files with another extension.
-pub(super) fn files_with(root: &Path, extension: &str) -> Result<Vec<PathBuf>, Failure> {
+pub(crate) fn files_with(root: &Path, extension: &str) -> Result<Vec<PathBuf>, Failure> {
     let mut files = Vec::new();
     let mut open = vec![root.to_owned()];
     while let Some(path) = open.pop() {
