@@ -45,7 +45,7 @@ enum Stage {
         got: usize,
     },
     /// The place was given up, for this reason.
-    Over(String),
+    Over(String, Blame),
 }
 
 /// What a call needs of its transport.
@@ -73,34 +73,51 @@ pub(crate) enum Course {
     Over,
 }
 
+/// Whom a failure speaks against.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Blame {
+    /// The peer's host says that nobody listens there.
+    Gone,
+    /// The peer may live although it was not found: its host did not answer, or somebody else did, or this host has no
+    /// way there.
+    Unclear,
+    /// This process: it has no descriptors or memory.
+    Ours,
+    /// The peer has proved itself, and then broken the rules.
+    Corrupt,
+}
+
 /// A call to one place.
 pub(crate) struct Attempt {
     place: SocketAddr,
     tries: u32,
     stage: Stage,
-    /// The peer may live although it was not found: its host did not answer, or somebody else did.
-    unclear: bool,
 }
 
 impl Attempt {
     pub(crate) fn new(place: SocketAddr) -> Attempt {
-        Attempt { place, tries: 0, stage: Stage::Fresh, unclear: false }
+        Attempt { place, tries: 0, stage: Stage::Fresh }
     }
 
-    /// Why the place was given up, if it was, and whether the peer may live nevertheless.
-    pub(crate) fn failure(&self) -> Option<(&str, bool)> {
+    /// Why the place was given up, if it was, and whom that speaks against.
+    pub(crate) fn failure(&self) -> Option<(&str, Blame)> {
         match &self.stage {
-            Stage::Over(why) => Some((why, self.unclear)),
+            Stage::Over(why, blame) => Some((why, *blame)),
             _ => None,
         }
+    }
+
+    /// Whether our proof has left: the peer may have welcomed us.
+    pub(crate) fn is_proving(&self) -> bool {
+        matches!(self.stage, Stage::Proving { .. })
     }
 
     /// Goes on as far as it can.
     pub(crate) fn go_on(&mut self, caller: &Caller<'_>) -> Course {
         loop {
             let step = match std::mem::replace(&mut self.stage, Stage::Fresh) {
-                Stage::Over(why) => {
-                    self.stage = Stage::Over(why);
+                Stage::Over(why, blame) => {
+                    self.stage = Stage::Over(why, blame);
                     return Course::Over;
                 }
                 Stage::Pausing { until } if caller.now < until => {
@@ -121,7 +138,7 @@ impl Attempt {
             };
             if let Step::Wait = step {
                 return match self.stage {
-                    Stage::Over(_) => Course::Over,
+                    Stage::Over(..) => Course::Over,
                     Stage::Pausing { .. } => Course::Pausing,
                     _ => Course::Going,
                 };
@@ -158,7 +175,7 @@ impl Attempt {
         // There is room for it in a fresh connection.
         match socket.write(&[IoSlice::new(&hello)]) {
             Ok(written) if written == hello.len() => {}
-            Ok(_) => return self.again("has no room for a greeting", caller),
+            Ok(_) => return self.again("has no room for a greeting", Blame::Unclear, caller),
             Err(error) => return self.fail(error, caller),
         }
         caller.watch.change(&socket, What::Call(caller.id), Interest::READING);
@@ -185,13 +202,13 @@ impl Attempt {
         }
         if !caller.keys.accepts(&talk, &answer) {
             // Whoever listens there does not know the secret: asking again is of no use.
-            self.unclear = true;
-            return self.give_up("somebody listens there who does not know the job's secret");
+            let why = "somebody listens there who does not know the job's secret";
+            return self.give_up(why, Blame::Unclear);
         }
         let proof = caller.keys.prove(&talk, &answer);
         match socket.write(&[IoSlice::new(&proof)]) {
             Ok(written) if written == proof.len() => {}
-            Ok(_) => return self.again("has no room for a proof", caller),
+            Ok(_) => return self.again("has no room for a proof", Blame::Unclear, caller),
             Err(error) => return self.fail(error, caller),
         }
         self.stage = Stage::Proving { socket, welcome: [0; HEADER_BYTES], got: 0 };
@@ -214,7 +231,8 @@ impl Attempt {
             return Step::Wait;
         }
         if Header::read(welcome, 0) != Ok(Header::Welcome) {
-            return self.give_up("does not welcome a proved caller");
+            let why = format!("{welcome:02x?} in the place of a welcome");
+            return self.give_up(&why, Blame::Corrupt);
         }
         Step::Made(socket)
     }
@@ -227,7 +245,9 @@ impl Attempt {
         caller: &Caller<'_>,
     ) -> Result<usize, Step> {
         match socket.read_exact(into) {
-            Ok(Some(0)) => Err(self.again("hangs up before the link stands", caller)),
+            Ok(Some(0)) => {
+                Err(self.again("hangs up before the link stands", Blame::Unclear, caller))
+            }
             Ok(Some(count)) => Ok(count),
             Ok(None) => Ok(0),
             Err(error) => Err(self.fail(error, caller)),
@@ -236,21 +256,20 @@ impl Attempt {
 
     /// The system reports an error.
     fn fail(&mut self, error: Errno, caller: &Caller<'_>) -> Step {
-        let passing = socket::is_ours(error) || matches!(error, Errno::CONNRESET | Errno::PIPE);
-        if passing {
-            return self.again(&error.to_string(), caller);
+        let why = error.to_string();
+        match error {
+            Errno::CONNREFUSED => self.give_up(&why, Blame::Gone),
+            Errno::CONNRESET | Errno::PIPE => self.again(&why, Blame::Unclear, caller),
+            _ if socket::is_ours(error) => self.again(&why, Blame::Ours, caller),
+            _ => self.give_up(&why, Blame::Unclear),
         }
-        self.unclear |= socket::is_silence(error);
-        self.give_up(&error.to_string())
     }
 
     /// Tries the same place once more, unless that was tried often enough.
-    fn again(&mut self, why: &str, caller: &Caller<'_>) -> Step {
+    fn again(&mut self, why: &str, blame: Blame, caller: &Caller<'_>) -> Step {
         self.tries += 1;
         if self.tries >= TRIES {
-            // Whoever hangs up so often may be somebody else.
-            self.unclear = true;
-            return self.give_up(why);
+            return self.give_up(why, blame);
         }
         let pause = PAUSE_FIRST.saturating_mul(1 << self.tries.min(10)).min(PAUSE_MAX);
         self.stage = Stage::Pausing { until: caller.now + pause };
@@ -258,8 +277,8 @@ impl Attempt {
     }
 
     /// Gives the place up.
-    fn give_up(&mut self, why: &str) -> Step {
-        self.stage = Stage::Over(format!("{}: {why}", self.place));
+    fn give_up(&mut self, why: &str, blame: Blame) -> Step {
+        self.stage = Stage::Over(format!("{}: {why}", self.place), blame);
         Step::Wait
     }
 }

@@ -5,11 +5,14 @@
 //! peer, busy, or somebody else: so that call goes on meanwhile. The first place where the peer proves itself wins, and
 //! the other calls are dropped. Only when all places have failed the peer is lost.
 
-use crate::attempt::{self, Attempt, Caller};
+use crate::attempt::{self, Attempt, Blame, Caller};
 use crate::socket::Socket;
 use gapless_btl::LinkError;
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
+
+/// A call that has failed is looked at so often before its peer is lost, while the peer may be calling.
+const LOOKS: u32 = 4;
 
 /// How a call goes.
 #[derive(Debug)]
@@ -17,7 +20,7 @@ pub(crate) enum Course {
     Going,
     /// The link stands, over this connection.
     Made(Socket),
-    /// No place of the peer is left, for so long.
+    /// No place of the peer is left, for so long as this process has looked.
     Failed(LinkError, Duration),
 }
 
@@ -28,8 +31,8 @@ pub(crate) struct Call {
     attempts: Vec<Attempt>,
     /// When the last attempt began.
     turn: Option<Instant>,
-    /// When the last place failed.
-    failed: Option<Instant>,
+    /// Since all places have failed: when that was last looked at, and for how long.
+    failed: Option<(Instant, Duration)>,
 }
 
 impl Call {
@@ -67,17 +70,42 @@ impl Call {
         if !all_over || !self.places.is_empty() {
             return Course::Going;
         }
-        let since = *self.failed.get_or_insert(caller.now);
-        Course::Failed(self.verdict(), caller.now.duration_since(since))
+        let (looked, waited) = self.failed.unwrap_or((caller.now, Duration::ZERO));
+        // If this process did not poll for long, whoever has called meanwhile was not heard.
+        let step = caller.now.duration_since(looked).min(caller.patience / LOOKS);
+        self.failed = Some((caller.now, waited + step));
+        Course::Failed(self.verdict(&caller.peer.places), waited + step)
     }
 
-    fn verdict(&self) -> LinkError {
+    /// Whether no place is left.
+    pub(crate) fn has_failed(&self) -> bool {
+        self.failed.is_some()
+    }
+
+    /// Whether our proof is with somebody who may welcome us.
+    pub(crate) fn is_proving(&self) -> bool {
+        self.attempts.iter().any(Attempt::is_proving)
+    }
+
+    /// Why a peer with these places is lost.
+    fn verdict(&self, places: &[SocketAddr]) -> LinkError {
         let failures: Vec<_> = self.attempts.iter().filter_map(Attempt::failure).collect();
         let reasons: Vec<&str> = failures.iter().map(|(why, _)| *why).collect();
         let reason = reasons.join("; ");
-        if reason.is_empty() || failures.iter().any(|(_, unclear)| *unclear) {
+        let all = |blame| failures.iter().all(|(_, it)| *it == blame);
+        if failures.is_empty() {
+            let reason = format!("this process itself listens at all of its addresses: {places:?}");
             return LinkError::Unreachable { reason };
         }
-        LinkError::PeerGone { reason }
+        if failures.iter().any(|(_, blame)| *blame == Blame::Corrupt) {
+            return LinkError::Corrupt { what: reason };
+        }
+        if all(Blame::Gone) {
+            return LinkError::PeerGone { reason };
+        }
+        if all(Blame::Ours) {
+            return LinkError::System { operation: "connect", reason };
+        }
+        LinkError::Unreachable { reason }
     }
 }

@@ -72,8 +72,8 @@ impl Place {
     }
 }
 
-/// How a [`Tcp`](crate::Tcp) is set up. [`TcpConfig::new`] gives defaults; both ends may differ in everything but the
-/// job and its secret.
+/// How a [`Tcp`](crate::Tcp) is set up. [`TcpConfig::new`] gives defaults. All processes of a job have the same `job`,
+/// `secret` and `fragment_bytes`; they may differ in the rest.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TcpConfig {
     /// Which job this process belongs to: processes of different jobs refuse each other.
@@ -90,12 +90,12 @@ pub struct TcpConfig {
     pub ports: RangeInclusive<u16>,
     /// The longest message in bytes worth sending without asking; at most `fragment_bytes`.
     pub eager_bytes: usize,
-    /// The longest message, in bytes: 256 to 16 MiB.
+    /// The longest message, in bytes: 256 to 16 MiB. A peer that sends a longer one is lost as corrupt.
     pub fragment_bytes: usize,
     /// How many messages of more than 2 KiB of one peer are held at a time, in each direction: 2 to 4096. There is room
     /// for eight times as many shorter ones.
     pub buffers: usize,
-    /// A host that does not answer for this long is given up: 3 s to an hour. It says nothing about processes that are
+    /// A host that does not answer for this long is given up: 5 s to an hour. It says nothing about processes that are
     /// busy: their hosts answer.
     pub notice: Duration,
 }
@@ -139,8 +139,8 @@ impl TcpConfig {
         if !(2..=4096).contains(&self.buffers) {
             return refused(format!("{} buffers: not 2 to 4096", self.buffers));
         }
-        if !(Duration::from_secs(3)..=Duration::from_secs(3600)).contains(&self.notice) {
-            return refused(format!("a notice of {:?}: not 3 s to an hour", self.notice));
+        if !(Duration::from_secs(5)..=Duration::from_secs(3600)).contains(&self.notice) {
+            return refused(format!("a notice of {:?}: not 5 s to an hour", self.notice));
         }
         Ok(())
     }
@@ -173,7 +173,7 @@ mod tests {
             (TcpConfig { fragment_bytes: 255, ..right.clone() }, "255"),
             (TcpConfig { eager_bytes: 1 << 20, ..right.clone() }, "1048576"),
             (TcpConfig { buffers: 1, ..right.clone() }, "1 buffers"),
-            (TcpConfig { notice: Duration::ZERO, ..right.clone() }, "0ns"),
+            (TcpConfig { notice: Duration::from_secs(4), ..right.clone() }, "4s"),
         ];
         for (config, number) in wrong {
             let error = config.check().unwrap_err().to_string();

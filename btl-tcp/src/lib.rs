@@ -53,16 +53,19 @@
 //! One that was only introduced: its card. One with a link: a descriptor, the system's buffers, an inbox of 16 KiB, and
 //! in each direction, as far as they were ever needed at a time, [`TcpConfig::buffers`] buffers of
 //! [`TcpConfig::fragment_bytes`] and eight times as many of 2 KiB (by default 2.3 MiB). A second descriptor while it is
-//! silent although it was written to.
+//! silent although it was written to, and, if it has called us, for a moment at the beginning.
 //!
 //! # Limits
 //!
 //! - Link-local addresses are not for [`TcpConfig::places`]: they mean nothing on other hosts.
 //! - Silence is noticed in time if the peer's connection comes from one of its places, which is so unless addresses
-//!   are translated on the way or routes are asymmetric. Else a host that vanishes while it has data to acknowledge is
+//!   are translated on the way or routes are asymmetric, and if this process can call it there, which a firewall may
+//!   forbid; and if [`poll`](gapless_btl::Btl::poll) for all peers is called so often as a fiftieth of the notice. Else a host that vanishes while it has data to acknowledge is
 //!   noticed when the system gives up (`net.ipv4.tcp_retries2`, about 15 minutes).
 //! - Whoever accepts a call and says nothing is waited for, as a peer is that does not poll. Its other addresses are
-//!   tried meanwhile, which takes a descriptor each.
+//!   tried meanwhile, which takes a descriptor each, and a call of the peer is taken.
+//! - While a process computes, strangers can fill the queue of connections that wait for it. Its host then drops further
+//!   ones, and looks dead to whoever calls it, or waits for it to read.
 //! - A process must not `fork` without `exec` while a [`Tcp`] lives: the child would hold its connections open.
 #![deny(unsafe_code)]
 

@@ -10,7 +10,6 @@ use crate::silence::Silence;
 use crate::socket::Socket;
 use crate::watch::Interest;
 use gapless_btl::LinkError;
-use std::net::SocketAddr;
 
 /// One peer.
 pub(crate) struct Link {
@@ -18,9 +17,9 @@ pub(crate) struct Link {
     /// The card's hash.
     pub(crate) digest: Digest,
     pub(crate) state: State,
-    /// The peer has called.
+    /// A link stands, or has stood.
     pub(crate) met: bool,
-    /// A proved call of the peer, which is needed only if ours fails: see [`crate::meeting`].
+    /// A proved call of the peer, which is needed only if ours, proved too, fails: see [`crate::meeting`].
     pub(crate) spare: Option<Socket>,
 }
 
@@ -69,13 +68,13 @@ impl Link {
 }
 
 impl Up {
-    /// Over this connection, with a peer that listens there.
-    pub(crate) fn new(socket: Socket, place: Option<SocketAddr>, config: &TcpConfig) -> Up {
+    /// Over this connection.
+    pub(crate) fn new(socket: Socket, silence: Silence, config: &TcpConfig) -> Up {
         Up {
             socket,
             inbound: Inbound::new(config),
             outbound: Outbound::new(config),
-            silence: Silence::new(place),
+            silence,
             interest: Interest::READING,
             closing: false,
             broken: None,

@@ -4,9 +4,11 @@
 //! **smaller id** stays. Each of the two can tell by itself:
 //!
 //! - The larger drops its own call as soon as the other's is proved, and welcomes it.
-//! - The smaller keeps the other's call, once it is proved, as a spare. When its own has been welcomed, it hangs up on
-//!   the spare; if its own fails (a firewall that lets calls pass one way), it welcomes the spare.
-//! - If a call fails while the other's has come and is not proved yet, the failure waits for that, for one patience.
+//! - The smaller, too, welcomes the other's call as soon as it is proved, unless the proof of its own has left: then
+//!   the larger may have welcomed that. So it keeps the other's as a spare. When its own has been welcomed, it hangs up
+//!   on the spare; if its own fails, it welcomes the spare.
+//! - If a call fails (a firewall that lets calls pass one way) while the other's has come and is not proved yet, the
+//!   failure waits for that, for one patience.
 //!
 //! Only the listener's welcome makes a connection the link, and a process welcomes no second one.
 
@@ -15,6 +17,7 @@ use crate::call::{Call, Course};
 use crate::card::Card;
 use crate::link::{Link, State, Up};
 use crate::proof::{ANSWER_BYTES, PROOF_BYTES, Purpose, Talk};
+use crate::silence::Silence;
 use crate::socket::{self, Accepted, Socket};
 use crate::strangers::{Stage, Stranger};
 use crate::tcp::Tcp;
@@ -92,11 +95,16 @@ impl Tcp {
         let (patience, now) = (*patience, Instant::now());
         let caller = Caller { watch, keys, own, peer: &link.card, id, patience, now };
         match call.go_on(&caller) {
-            Course::Going => {}
+            Course::Going if call.is_proving() => {}
+            Course::Going => {
+                if let Some(spare) = link.spare.take() {
+                    self.take_up(id, spare, true);
+                }
+            }
             Course::Made(socket) => self.take_up(id, socket, false),
-            Course::Failed(error, since) => match link.spare.take() {
+            Course::Failed(error, waited) => match link.spare.take() {
                 Some(spare) => self.take_up(id, spare, true),
-                None if since < patience && self.may_be_calling(id) => {}
+                None if waited < patience && self.may_be_calling(id) => {}
                 None => self.lose(id, error),
             },
         }
@@ -108,42 +116,54 @@ impl Tcp {
         for at in 0..self.listeners.len() {
             self.open_door(at);
         }
-        let Tcp { links, strangers, .. } = self;
-        let link = &links[id as usize];
-        let calls = |it: &Stranger| match it.stage {
-            Stage::Silent { .. } => {
-                link.card.places.iter().any(|place| place.ip() == it.socket.at.ip())
-            }
+        for at in self.perhaps(id) {
+            self.hear_stranger(at);
+        }
+        // It may even have proved itself just now.
+        !matches!(self.links[id as usize].state, State::Calling(_)) || !self.perhaps(id).is_empty()
+    }
+
+    /// Strangers that may be this peer.
+    fn perhaps(&self, id: u32) -> Vec<u32> {
+        let places = &self.links[id as usize].card.places;
+        self.strangers.which(|it| match it.stage {
+            Stage::Silent { .. } => places.iter().any(|place| place.ip() == it.socket.at.ip()),
             Stage::Answered { peer, .. } => peer == id,
             Stage::Guest { .. } => false,
-        };
-        // It may even have proved itself just now.
-        !matches!(link.state, State::Calling(_))
-            || link.spare.is_some()
-            || !strangers.which(calls).is_empty()
+        })
     }
 
     /// From now on this connection is the link; a listener says so.
-    fn take_up(&mut self, id: u32, socket: Socket, welcome: bool) {
-        let link = &mut self.links[id as usize];
-        if matches!(link.state, State::Calling(_)) {
-            self.calling -= 1;
-        }
-        (link.spare, link.met) = (None, true);
+    pub(crate) fn take_up(&mut self, id: u32, socket: Socket, welcome: bool) {
         if let Err(error) = socket.unlimit() {
             return self.lose(id, socket.ended(error));
         }
+        let link = &mut self.links[id as usize];
+        let mut failed = false;
+        if let State::Calling(call) = &link.state {
+            self.calling -= 1;
+            failed = call.has_failed();
+        }
+        (link.spare, link.met) = (None, true);
         self.watch.change(&socket, What::Link(id), Interest::READING);
         tracing::debug!(peer = link.card.rank, at = %socket.at, called = !welcome, "a link stands");
         let listener =
             |place: &&SocketAddr| **place == socket.at || welcome && place.ip() == socket.at.ip();
         let place = link.card.places.iter().find(listener).copied();
-        let mut up = Box::new(Up::new(socket, place, &self.config));
+        // Where all our calls have failed, no pulse finds the peer.
+        let place = place.filter(|_| !failed);
+        let mut up = Box::new(Up::new(socket, Silence::new(place, !welcome), &self.config));
         if welcome {
             up.outbound.welcome();
         }
         link.state = State::Up(up);
+        // Its other calls are of no use.
+        let calls = |it: &Stranger| matches!(it.stage, Stage::Answered { peer, .. } if peer == id);
+        for at in self.strangers.which(calls) {
+            drop(self.strangers.take(at));
+        }
         self.flush(id);
+        self.try_place(id);
         self.look_again(id);
     }
 
@@ -151,7 +171,7 @@ impl Tcp {
     fn adopt(&mut self, id: u32, socket: Socket) {
         let link = &mut self.links[id as usize];
         match link.state {
-            State::Calling(_) if self.card.id < link.card.id => {
+            State::Calling(ref call) if self.card.id < link.card.id && call.is_proving() => {
                 if link.spare.is_none() {
                     self.watch.change(&socket, What::Spare(id), Interest::READING);
                     link.spare = Some(socket);
@@ -221,7 +241,9 @@ impl Tcp {
 
     /// A stranger may have said something.
     pub(crate) fn hear_stranger(&mut self, at: u32) {
-        let Some(Stranger { socket, since, mut stage }) = self.strangers.take(at) else { return };
+        let Some(Stranger { socket, mut since, mut stage }) = self.strangers.take(at) else {
+            return;
+        };
         loop {
             let next = match stage {
                 Stage::Silent { mut bytes, mut got } => {
@@ -251,7 +273,10 @@ impl Tcp {
                         stage = Stage::Guest { hello, talk };
                         return self.strangers.put(at, Stranger { socket, since, stage });
                     }
-                    Some(&peer) => self.answer(&socket, peer, hello.caller_rank, talk),
+                    Some(&peer) => {
+                        since = Instant::now();
+                        self.answer(&socket, peer, hello.caller_rank, talk)
+                    }
                 },
                 Stage::Answered { peer, talk, answer, mut proof, mut got } => {
                     match socket.read_exact(&mut proof[got..]) {
@@ -296,6 +321,10 @@ impl Tcp {
             self.turn_away(socket, &format_args!("it looks for rank {}", hello.callee_rank));
             return None;
         }
+        if self.strangers.have_said(bytes) {
+            self.turn_away(socket, &"it repeats the greeting of another caller");
+            return None;
+        }
         // A pulse has its answer: the connection itself.
         (hello.purpose == Purpose::Call).then_some(Stage::Guest { hello, talk: *bytes })
     }
@@ -308,7 +337,7 @@ impl Tcp {
         rank: u32,
         hello: [u8; crate::proof::HELLO_BYTES],
     ) -> Option<Stage> {
-        let link = &mut self.links[peer as usize];
+        let link = &self.links[peer as usize];
         if link.card.rank != rank {
             let ranks = format_args!("it says that it is rank {rank}, not {}", link.card.rank);
             self.strangers.nuisance.again(socket.at, &ranks);
@@ -326,7 +355,6 @@ impl Tcp {
         if written != Ok(answer.len()) {
             return None;
         }
-        link.met = true;
         Some(Stage::Answered { peer, talk, answer, proof: [0; PROOF_BYTES], got: 0 })
     }
 

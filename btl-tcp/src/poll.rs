@@ -6,15 +6,13 @@ use crate::sign;
 use crate::silence::{Answer, Watcher};
 use crate::tcp::Tcp;
 use crate::watch::{Happened, Interest, Watch, What};
-use gapless_btl::{PeerId, Sink};
+use gapless_btl::{LinkError, PeerId, Sink};
 use std::time::{Duration, Instant};
 
 /// Messages taken from one peer in one poll: bounds the poll and is fair to the others.
 const BATCH: usize = 64;
-/// So often all sockets are looked at while one peer keeps us busy.
+/// So often all sockets and the clock are looked at while peers keep us busy; else with every poll of all peers.
 const BUSY_STRIDE: u32 = 8;
-/// The clock is read once in so many polls.
-const TICK_STRIDE: u32 = 64;
 /// While calls pause.
 const TICK_CALLING: Duration = Duration::from_millis(10);
 /// How soon whoever sleeps looks whether a receiver has given a buffer back, on another thread.
@@ -22,9 +20,7 @@ const STARVED: Duration = Duration::from_millis(1);
 
 impl Tcp {
     pub(crate) fn poll_all(&mut self, sink: &mut dyn Sink) -> usize {
-        if (self.armed || self.polls.is_multiple_of(TICK_STRIDE)) && self.is_timed() {
-            self.tick();
-        }
+        self.rounds = self.rounds.wrapping_add(1);
         let mut found = self.report(sink);
         if !self.again.is_empty() {
             found += self.receive_again(sink);
@@ -33,8 +29,9 @@ impl Tcp {
         if let Some(hot) = self.hot {
             found += self.receive(hot, sink, BATCH);
         }
-        if found == 0 || self.armed || self.polls.is_multiple_of(BUSY_STRIDE) {
+        if found == 0 || self.armed || self.rounds.is_multiple_of(BUSY_STRIDE) {
             found += self.look(sink);
+            self.tick();
         }
         found += self.report(sink);
         self.armed &= found == 0;
@@ -97,10 +94,16 @@ impl Tcp {
         if std::mem::replace(&mut up.starved, starved) != starved {
             self.rewatch(id);
         }
-        match stop {
-            Stop::Dry => {}
-            Stop::More | Stop::NoBuffer => self.look_again(id),
-            Stop::End(error) => self.lose(id, error),
+        let broken = self.links[id as usize].up().and_then(|up| up.broken.clone());
+        match (stop, broken) {
+            (Stop::More | Stop::NoBuffer, _) => self.look_again(id),
+            (Stop::End(error @ LinkError::Corrupt { .. }), _) => self.lose(id, error),
+            // Nothing more can come, or nothing more is waited for. What was wrong with writing is the cause; the
+            // system has told it once.
+            (Stop::Dry | Stop::End(_), Some(error)) | (Stop::End(error), None) => {
+                self.lose(id, error);
+            }
+            (Stop::Dry, None) => {}
         }
         count
     }
@@ -178,17 +181,24 @@ impl Tcp {
     }
 
     /// What is due by the clock.
-    fn tick(&mut self) {
+    pub(crate) fn tick(&mut self) {
         let now = Instant::now();
         if now.duration_since(self.ticked) < self.tick_after() {
             return;
         }
         self.ticked = now;
+        if !self.is_timed() {
+            return;
+        }
         for at in 0..self.listeners.len() {
             let listener = &mut self.listeners[at];
             if std::mem::replace(&mut listener.shut, false) {
                 self.watch.change(&listener.fd, listener.what(at), Interest::READING);
             }
+        }
+        // If this process did not poll for long, they may have said what is due.
+        for at in self.strangers.dawdlers(now, self.patience) {
+            self.hear_stranger(at);
         }
         for at in self.strangers.dawdlers(now, self.patience) {
             if let Some(dawdler) = self.strangers.take(at) {
@@ -218,12 +228,21 @@ impl Tcp {
         }
     }
 
+    /// A link stands: tries whether its peer can be called where it listens.
+    pub(crate) fn try_place(&mut self, id: u32) {
+        let Tcp { links, watch, keys, card: own, patience, .. } = self;
+        let State::Up(up) = &mut links[id as usize].state else { return };
+        let watcher = Watcher { watch, keys, own, patience: *patience, now: Instant::now() };
+        up.silence.try_place(id, &watcher);
+    }
+
     fn feel_pulse(&mut self, id: u32) {
         let Tcp { links, watch, keys, card: own, patience, .. } = self;
         let link = &mut links[id as usize];
         let State::Up(up) = &mut link.state else { return };
         let watcher = Watcher { watch, keys, own, patience: *patience, now: Instant::now() };
-        match up.silence.feel(id, &link.card, &watcher) {
+        let sign = sign::sign(&up.socket);
+        match up.silence.feel(id, &link.card, sign, &watcher) {
             Ok(answer) => self.take_note(id, answer),
             Err(error) => self.lose(id, error),
         }

@@ -59,6 +59,8 @@ mod tests {
         let patience = Duration::from_secs(4);
         let socket = Socket::call(listener.local_addr().unwrap(), patience).unwrap();
         let (mut other, _) = listener.accept().unwrap();
+        // It may be stopped for longer than the system's patience with a full window.
+        socket.unlimit().unwrap();
         let wait_until = |acknowledged: bool| {
             let patience = crate::tests::Patience::new();
             while sign(&socket).unwrap().acknowledged != acknowledged {

@@ -11,6 +11,11 @@
 //! What comes from a peer says nothing about what we wrote: the two may have crossed, and the way may have failed
 //! between them. So only the system's word that all is acknowledged ends the watch.
 //!
+//! Calls may pass one way alone (a firewall). If we have called the peer, the way there is known. If the peer has
+//! called us, a pulse goes there as soon as the link stands. Until one has stood, what becomes of pulses says nothing
+//! about the peer. A pulse also remains unanswered if others fill the queue of callers that the peer's process has not
+//! looked at: so whatever comes over the link meanwhile is an answer, too.
+//!
 //! The bound: silence for one patience, then a pulse that is not answered for another one; or a pulse that stood and
 //! whose keep-alives are not answered for two. If keep-alives had begun to fail when something was written, their time
 //! counts, too: the silence is that of the host. The patience is a third of [`TcpConfig::notice`], which leaves a third
@@ -40,8 +45,10 @@ struct Pulse {
 
 /// What is known about a peer's silence.
 pub(crate) struct Silence {
-    /// Where the peer listens, over the way that the link goes; without it there are no pulses.
+    /// Where the peer listens, on the way that the link goes; without it there are no pulses.
     place: Option<SocketAddr>,
+    /// A connection to it has stood.
+    reached: bool,
     /// Something was written that the other host may not have acknowledged.
     wrote: bool,
     /// The peer's end may be behind what there is no room for.
@@ -72,9 +79,24 @@ pub(crate) struct Watcher<'t> {
 }
 
 impl Silence {
-    /// Of a peer that listens there.
-    pub(crate) fn new(place: Option<SocketAddr>) -> Silence {
-        Silence { place, wrote: false, starved: false, since: None, answered: None, pulse: None }
+    /// Of a peer that listens there, and was reached there or not.
+    pub(crate) fn new(place: Option<SocketAddr>, reached: bool) -> Silence {
+        let (wrote, starved, since, answered, pulse) = (false, false, None, None, None);
+        Silence { place, reached, wrote, starved, since, answered, pulse }
+    }
+
+    /// Tries whether the peer can be reached, unless that is known.
+    pub(crate) fn try_place(&mut self, id: u32, watcher: &Watcher<'_>) {
+        if !self.reached {
+            let told = self.begin(id, watcher);
+            debug_assert_eq!(told, Ok(Answer::None), "it says nothing about the peer");
+        }
+    }
+
+    /// Whether the peer was reached where it listens, if that is known.
+    #[cfg(test)]
+    pub(crate) fn is_reached(&self) -> Option<bool> {
+        (self.reached || self.pulse.is_none()).then_some(self.reached)
     }
 
     /// Something was written.
@@ -94,7 +116,7 @@ impl Silence {
 
     /// Whether time may tell something.
     pub(crate) fn is_timed(&self) -> bool {
-        self.wrote || self.starved || self.since.is_some()
+        self.wrote || self.starved || self.since.is_some() || self.pulse.is_some()
     }
 
     /// Looks at the clock, and at what the system says of the connection; why the peer is lost, if it is.
@@ -107,8 +129,23 @@ impl Silence {
     ) -> Result<Answer, LinkError> {
         let Watcher { now, patience, .. } = *watcher;
         self.wrote &= !sign.is_some_and(|sign| sign.acknowledged);
-        if !self.wrote && !self.starved {
-            (self.since, self.answered, self.pulse) = (None, None, None);
+        let watched = self.wrote || self.starved;
+        if !watched {
+            (self.since, self.answered) = (None, None);
+            if self.reached {
+                self.pulse = None;
+            }
+        }
+        if self.pulse.is_some() {
+            let answer = self.feel(id, peer, sign, watcher)?;
+            return match &self.pulse {
+                Some(pulse) if !pulse.stands && now.duration_since(pulse.since) >= patience => {
+                    self.over(Err(Errno::TIMEDOUT), sign, now)
+                }
+                _ => Ok(answer),
+            };
+        }
+        if !watched {
             return Ok(Answer::None);
         }
         let Some(since) = self.since else {
@@ -116,16 +153,6 @@ impl Silence {
             self.since = Some(now);
             return Ok(Answer::None);
         };
-        if let Some(pulse) = &self.pulse {
-            let begun = pulse.since;
-            let answer = self.feel(id, peer, watcher)?;
-            return match &self.pulse {
-                Some(pulse) if !pulse.stands && now.duration_since(begun) >= patience => {
-                    Err(silent(pulse.socket.at, Errno::TIMEDOUT))
-                }
-                _ => Ok(answer),
-            };
-        }
         // If the system does not say: from when on we have looked.
         let heard = sign.and_then(|sign| now.checked_sub(sign.silent_for)).unwrap_or(since);
         let heard = self.answered.map_or(heard, |answered| heard.max(answered));
@@ -139,10 +166,8 @@ impl Silence {
         let Some(place) = self.place else { return Ok(Answer::None) };
         let socket = match Socket::call(place, watcher.patience) {
             Ok(socket) => socket,
-            Err(error) if is_silence(error) => return Err(silent(place, error)),
-            Err(Errno::CONNREFUSED) => {
-                self.answered = Some(watcher.now);
-                return Ok(Answer::ProcessGone);
+            Err(error) if is_silence(error) || error == Errno::CONNREFUSED => {
+                return self.told(place, Err(error), watcher.now);
             }
             // Out of descriptors: at the next look.
             Err(_) => return Ok(Answer::None),
@@ -158,6 +183,7 @@ impl Silence {
         &mut self,
         id: u32,
         peer: &Card,
+        sign: Option<Sign>,
         watcher: &Watcher<'_>,
     ) -> Result<Answer, LinkError> {
         let Some(pulse) = &mut self.pulse else { return Ok(Answer::None) };
@@ -172,7 +198,7 @@ impl Silence {
             match pulse.socket.connected() {
                 Ok(false) => return Ok(Answer::None),
                 Ok(true) => {
-                    pulse.stands = true;
+                    (pulse.stands, self.reached) = (true, true);
                     watcher.watch.change(&pulse.socket, What::Pulse(id), Interest::READING);
                     let hello = attempt::hello(Purpose::Pulse, watcher.own, peer);
                     let hello = hello.map(|hello| watcher.keys.say(&hello));
@@ -183,14 +209,39 @@ impl Silence {
                 Err(error) => Err(error),
             }
         };
-        match answered {
-            Err(error) if is_silence(error) => Err(silent(pulse.socket.at, error)),
-            // The host answers, in whatever way.
-            other => {
-                (self.pulse, self.answered) = (None, Some(watcher.now));
-                let gone = other == Err(Errno::CONNREFUSED);
-                Ok(if gone { Answer::ProcessGone } else { Answer::None })
-            }
+        self.over(answered, sign, watcher.now)
+    }
+
+    /// The pulse is over; why the peer is lost, if it is.
+    fn over(
+        &mut self,
+        how: Result<(), Errno>,
+        sign: Option<Sign>,
+        now: Instant,
+    ) -> Result<Answer, LinkError> {
+        let Some(pulse) = self.pulse.take() else { return Ok(Answer::None) };
+        let heard = sign.and_then(|sign| now.checked_sub(sign.silent_for));
+        let heard = heard.filter(|&heard| heard > pulse.since && !pulse.stands);
+        if how == Err(Errno::TIMEDOUT) && heard.is_some() {
+            self.answered = heard;
+            return Ok(Answer::None);
+        }
+        self.told(pulse.socket.at, how, now)
+    }
+
+    /// What became of a call to the peer's listener; why the peer is lost, if it is.
+    fn told(
+        &mut self,
+        at: SocketAddr,
+        how: Result<(), Errno>,
+        now: Instant,
+    ) -> Result<Answer, LinkError> {
+        // The host answers, in whatever way, or it may be that nobody can call it.
+        self.answered = Some(now);
+        match how {
+            Err(error) if is_silence(error) && self.reached => Err(silent(at, error)),
+            Err(Errno::CONNREFUSED) if self.reached => Ok(Answer::ProcessGone),
+            _ => Ok(Answer::None),
         }
     }
 }

@@ -15,7 +15,7 @@ use std::time::Duration;
 
 /// Connections that may wait to be accepted; the system caps it (`net.core.somaxconn`).
 const BACKLOG: i32 = 4096;
-/// Probes in a row that remain unanswered when an idle connection is given up.
+/// Keep-alives in a row that remain unanswered when an idle connection is given up; fewer if the patience is short.
 const PROBES: u32 = 3;
 
 /// A connection, or one that is being made.
@@ -113,7 +113,7 @@ pub(crate) fn accept(listener: &OwnedFd) -> Accepted {
 
 impl Socket {
     /// A connection that was made elsewhere.
-    #[cfg(fuzzing)]
+    #[cfg(any(test, fuzzing))]
     pub(crate) fn of(fd: OwnedFd, at: SocketAddr) -> Socket {
         Socket { fd, at }
     }
@@ -145,16 +145,14 @@ impl Socket {
     }
 
     /// Sends at once what is written, and has the system ask the other host for a sign of life while everything is
-    /// acknowledged: the connection ends within twice the patience if there is none. Until [`unlimit`](Socket::unlimit) what was written must
-    /// be acknowledged within the patience: while a connection is proved, it is so little that there is always room.
+    /// acknowledged ([`KeepAlive`]). Until [`unlimit`](Socket::unlimit) what was written must be acknowledged within
+    /// the patience: while a connection is proved, it is so little that there is always room.
     pub(crate) fn be_watchful(&self, patience: Duration) -> Result<(), Errno> {
-        let second = Duration::from_secs(1);
+        let KeepAlive { idle_s, interval_s, probes } = KeepAlive::new(patience);
         sockopt::set_tcp_nodelay(&self.fd, true)?;
-        sockopt::set_tcp_keepidle(&self.fd, patience.max(second))?;
-        // Whole seconds, and rounded up unless we do.
-        let interval = Duration::from_secs((patience / PROBES).as_secs());
-        sockopt::set_tcp_keepintvl(&self.fd, interval.max(second))?;
-        sockopt::set_tcp_keepcnt(&self.fd, PROBES)?;
+        sockopt::set_tcp_keepidle(&self.fd, Duration::from_secs(idle_s))?;
+        sockopt::set_tcp_keepintvl(&self.fd, Duration::from_secs(interval_s))?;
+        sockopt::set_tcp_keepcnt(&self.fd, probes)?;
         sockopt::set_socket_keepalive(&self.fd, true)?;
         let ms = u32::try_from(patience.as_millis()).unwrap_or(u32::MAX);
         sockopt::set_tcp_user_timeout(&self.fd, ms)
@@ -170,7 +168,7 @@ impl Socket {
     pub(crate) fn read(&self, pieces: &mut [IoSliceMut<'_>]) -> Result<Option<usize>, Errno> {
         match rustix::io::readv(&self.fd, pieces) {
             Ok(count) => Ok(Some(count)),
-            Err(Errno::AGAIN | Errno::INTR) => Ok(None),
+            Err(Errno::AGAIN | Errno::INTR | Errno::NOMEM) => Ok(None),
             Err(error) => Err(error),
         }
     }
@@ -179,7 +177,7 @@ impl Socket {
     pub(crate) fn read_exact(&self, into: &mut [u8]) -> Result<Option<usize>, Errno> {
         match rustix::net::recv(&self.fd, into, RecvFlags::DONTWAIT) {
             Ok((_, count)) => Ok(Some(count)),
-            Err(Errno::AGAIN | Errno::INTR) => Ok(None),
+            Err(Errno::AGAIN | Errno::INTR | Errno::NOMEM) => Ok(None),
             Err(error) => Err(error),
         }
     }
@@ -190,7 +188,7 @@ impl Socket {
         let mut nothing = SendAncillaryBuffer::default();
         match rustix::net::sendmsg(&self.fd, pieces, &mut nothing, flags) {
             Ok(count) => Ok(count),
-            Err(Errno::AGAIN | Errno::INTR | Errno::NOBUFS) => Ok(0),
+            Err(Errno::AGAIN | Errno::INTR | Errno::NOBUFS | Errno::NOMEM) => Ok(0),
             Err(error) => Err(error),
         }
     }
@@ -213,6 +211,25 @@ impl Socket {
     /// The other end has closed the connection.
     pub(crate) fn closed(&self) -> LinkError {
         LinkError::PeerGone { reason: format!("{} closed the connection", self.at) }
+    }
+}
+
+/// How the system watches over an idle connection. It counts in whole seconds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct KeepAlive {
+    idle_s: u64,
+    interval_s: u64,
+    probes: u32,
+}
+
+impl KeepAlive {
+    /// A connection whose other end falls silent ends within twice the patience, if that is 3 s or more.
+    fn new(patience: Duration) -> KeepAlive {
+        let all_s = (2 * patience).as_secs();
+        let interval_s = (patience / PROBES).as_secs().max(1);
+        let probes = if all_s > u64::from(PROBES) { PROBES } else { PROBES - 1 };
+        let rest_s = all_s.saturating_sub(interval_s * u64::from(probes));
+        KeepAlive { idle_s: rest_s.min(patience.as_secs()).max(1), interval_s, probes }
     }
 }
 
@@ -240,4 +257,20 @@ pub(crate) fn is_ours(error: Errno) -> bool {
             | Errno::ADDRNOTAVAIL
             | Errno::AGAIN
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keep_alives_end_within_twice_the_patience() {
+        for notice_ms in (5_000..20_000).step_by(100).chain([60_000, 3_600_000]) {
+            let patience = Duration::from_millis(notice_ms) / 3;
+            let KeepAlive { idle_s, interval_s, probes } = KeepAlive::new(patience);
+            let all = Duration::from_secs(idle_s + interval_s * u64::from(probes));
+            assert!(all <= 2 * patience, "{all:?} for {patience:?}");
+            assert!(idle_s >= 1 && interval_s >= 1 && probes >= 2, "one lost packet is no loss");
+        }
+    }
 }

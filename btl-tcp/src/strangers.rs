@@ -2,7 +2,8 @@
 //!
 //! Every host that reaches a port of ours can call. A stranger holds one descriptor and the bytes of a greeting, until
 //! it has proved itself, says something wrong, hangs up, is silent for too long or makes room for another. A **guest**
-//! has greeted as a process of the job that was not introduced to us yet: it waits until that is done.
+//! has greeted as a process of the job that was not introduced to us yet: it waits until that is done, however long.
+//! Only the secret makes such a greeting, and one that was recorded is heard from one caller at a time.
 
 use crate::proof::{ANSWER_BYTES, HELLO_BYTES, Hello, PROOF_BYTES, Talk};
 use crate::socket::Socket;
@@ -37,6 +38,7 @@ pub(crate) enum Stage {
 
 pub(crate) struct Stranger {
     pub(crate) socket: Socket,
+    /// When it came, or was answered.
     pub(crate) since: Instant,
     pub(crate) stage: Stage,
 }
@@ -54,7 +56,10 @@ impl Strangers {
         // An eighth of what this process may open.
         let limit = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
         let max = (limit / 8).clamp(STRANGERS_MIN, STRANGERS_MAX);
-        let max = usize::try_from(max).expect("at most 1024");
+        Strangers::at_most(usize::try_from(max).expect("at most 1024"))
+    }
+
+    fn at_most(max: usize) -> Strangers {
         let places = (0..max).map(|_| None).collect();
         Strangers { places, count: 0, nuisance: Nuisance::default() }
     }
@@ -96,6 +101,23 @@ impl Strangers {
 
     pub(crate) fn get(&self, at: u32) -> Option<&Stranger> {
         self.places.get(at as usize)?.as_ref()
+    }
+
+    /// Whether one of them has greeted in these words. Greetings are never equal, unless somebody has recorded one.
+    pub(crate) fn have_said(&self, hello: &[u8; HELLO_BYTES]) -> bool {
+        self.places.iter().flatten().any(|it| match &it.stage {
+            Stage::Silent { .. } => false,
+            Stage::Guest { talk, .. } => talk == hello,
+            Stage::Answered { talk, .. } => talk.hello == *hello,
+        })
+    }
+
+    /// As if they had been here for longer.
+    #[cfg(test)]
+    pub(crate) fn age(&mut self, time: Duration) {
+        for stranger in self.places.iter_mut().flatten() {
+            stranger.since = stranger.since.checked_sub(time).expect("the system is up for longer");
+        }
     }
 
     /// The numbers of those that pass.
@@ -146,6 +168,36 @@ impl Nuisance {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
+
+    #[test]
+    fn strangers_without_room_take_the_place_of_the_oldest_that_has_not_greeted() {
+        let at = "10.0.0.1:7".parse().unwrap();
+        let mut strangers = Strangers::at_most(3);
+        let start = Instant::now();
+        let come = |strangers: &mut Strangers, second: u64| {
+            let flags = SocketFlags::CLOEXEC;
+            let pair = socketpair(AddressFamily::UNIX, SocketType::STREAM, flags, None).unwrap();
+            let now = start + Duration::from_secs(second);
+            let number = strangers.add(Socket::of(pair.0, at), now);
+            (number, now)
+        };
+        let numbers = [0, 1, 2].map(|second| come(&mut strangers, second).0);
+        assert_eq!(numbers, [0, 1, 2]);
+        // The first has greeted meanwhile.
+        let mut guest = strangers.take(0).unwrap();
+        let (caller, callee) = ([1; 16], [2; 16]);
+        let (purpose, nonce) = (crate::proof::Purpose::Call, [0; 32]);
+        let hello = Hello { purpose, caller_rank: 1, callee_rank: 2, caller, callee, nonce };
+        guest.stage = Stage::Guest { hello, talk: [7; HELLO_BYTES] };
+        strangers.put(0, guest);
+        for (second, number) in [(3, 1), (4, 2), (5, 1)] {
+            let (taken, now) = come(&mut strangers, second);
+            assert_eq!((taken, strangers.count), (number, 3));
+            assert!(strangers.get(taken).is_some_and(|it| it.since == now));
+        }
+        assert!(strangers.have_said(&[7; HELLO_BYTES]) && !strangers.have_said(&[8; HELLO_BYTES]));
+    }
 
     #[test]
     fn a_million_nuisances_are_twenty_lines() {

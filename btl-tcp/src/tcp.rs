@@ -54,8 +54,10 @@ pub struct Tcp {
     pub(crate) again_before: Vec<u32>,
     /// Who has spoken last.
     pub(crate) hot: Option<u32>,
-    /// Their number.
+    /// How many polls there were.
     pub(crate) polls: u32,
+    /// How many of them were of all peers.
+    pub(crate) rounds: u32,
     /// The caller may block: nothing is put off.
     pub(crate) armed: bool,
     pub(crate) ticked: Instant,
@@ -119,6 +121,7 @@ impl Tcp {
             again_before: Vec::new(),
             hot: None,
             polls: 0,
+            rounds: 0,
             armed: false,
             ticked: Instant::now(),
             patience: config.notice / 3,

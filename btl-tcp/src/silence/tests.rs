@@ -20,7 +20,8 @@ fn silent_place() -> (SocketAddr, Vec<Socket>, rustix::fd::OwnedFd) {
     let at = SocketAddr::try_from(rustix::net::getsockname(&listener).unwrap()).unwrap();
     let mut calls = Vec::new();
     loop {
-        let call = Socket::call(at, PATIENCE).unwrap();
+        // The system gives none of them up.
+        let call = Socket::call(at, Duration::from_secs(3600)).unwrap();
         let begin = Instant::now();
         while !call.connected().unwrap() && begin.elapsed() < Duration::from_millis(200) {
             std::thread::yield_now();
@@ -45,13 +46,27 @@ struct Peer {
 }
 
 impl Peer {
+    /// Whom we have called there.
     fn at(place: SocketAddr) -> Peer {
+        Peer::new(place, true)
+    }
+
+    /// Who has called us, and listens there; we try whether we can call it.
+    fn not_reached_at(place: SocketAddr) -> Peer {
+        let mut peer = Peer::new(place, false);
+        let Peer { silence, card, watch, keys, now, .. } = &mut peer;
+        let watcher = Watcher { watch, keys, own: card, patience: PATIENCE, now: *now };
+        silence.try_place(0, &watcher);
+        peer
+    }
+
+    fn new(place: SocketAddr, reached: bool) -> Peer {
         let tcp = tcp_at(0, LOOPBACK_V4);
         let card = Card::read(&tcp.address()).unwrap();
         let now = Instant::now();
         let keys = Keys::new(&[1; 32], "a job");
         let watch = Watch::new().unwrap();
-        Peer { silence: Silence::new(Some(place)), card, watch, keys, start: now, now }
+        Peer { silence: Silence::new(Some(place), reached), card, watch, keys, start: now, now }
     }
 
     /// A tick later.
@@ -139,4 +154,60 @@ fn an_end_behind_messages_without_room_is_looked_for() {
     peer.silence.starved();
     let mut looks = (0..100).map(|tick| peer.look(true, TICK * tick));
     assert!(looks.any(|look| look.is_err()), "its host does not answer");
+}
+
+/// A firewall between the two lets calls pass one way alone: it rejects ours, or drops them.
+#[test]
+fn a_peer_that_was_never_reached_is_not_lost_by_pulses() {
+    let closed = TcpListener::bind((LOOPBACK_V4, 0)).unwrap().local_addr().unwrap();
+    let (silent, _calls, _listener) = silent_place();
+    for place in [closed, silent] {
+        let mut peer = Peer::not_reached_at(place);
+        assert!(place != silent || peer.silence.is_timed(), "the pulse has a bound");
+        peer.silence.wrote();
+        for tick in 0..200 {
+            assert_eq!(peer.look(false, TICK * tick), Ok(Answer::None), "tick {tick}");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        assert!(!peer.silence.reached);
+    }
+}
+
+#[test]
+fn a_peer_that_was_reached_once_is_watched_by_pulses() {
+    let listener = TcpListener::bind((LOOPBACK_V4, 0)).unwrap();
+    let mut peer = Peer::not_reached_at(listener.local_addr().unwrap());
+    let patience = crate::tests::Patience::new();
+    while !peer.silence.reached {
+        assert_eq!(peer.look(true, Duration::ZERO), Ok(Answer::None));
+        peer.now = peer.start;
+        patience.tick("the pulse to be answered");
+    }
+    assert_eq!(peer.look(true, Duration::ZERO), Ok(Answer::None));
+    assert!(!peer.silence.is_timed(), "it is not needed any more");
+    drop(listener);
+    peer.silence.wrote();
+    let gone = (0..100).any(|tick| {
+        std::thread::sleep(Duration::from_millis(1));
+        peer.look(false, PATIENCE + TICK * tick) == Ok(Answer::ProcessGone)
+    });
+    assert!(gone, "nobody listens there any more");
+}
+
+/// Strangers fill the queue of callers while the process computes.
+#[test]
+fn what_comes_over_the_link_while_a_pulse_waits_is_an_answer() {
+    let (place, _calls, _listener) = silent_place();
+    let mut peer = Peer::at(place);
+    peer.silence.wrote();
+    let mut pulses = 0;
+    for tick in 1..200u32 {
+        // Its host asks for room every five seconds, say.
+        assert_eq!(peer.look(false, TICK * (tick % 20)), Ok(Answer::None), "tick {tick}");
+        pulses += u32::from(peer.silence.pulse.is_some());
+    }
+    assert!(pulses > 0, "it was silent for longer than the patience");
+    peer.start = peer.now;
+    let took = peer.fall_silent(Duration::ZERO);
+    assert!(took <= 3 * PATIENCE + 3 * TICK, "{took:?}");
 }

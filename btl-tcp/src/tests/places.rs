@@ -51,7 +51,11 @@ fn a_range_of_ports_may_be_exhausted_and_is_free_again() {
         assert!(ports.contains(&end.card.places[0].port()));
     }
     if ends.pop().is_some() {
-        assert!(Tcp::new(ranged(7)).is_ok(), "the port is free again");
+        // A process that another test starts may hold the descriptor a little longer.
+        let patience = super::Patience::new();
+        while Tcp::new(ranged(7)).is_err() {
+            patience.tick("the port to be free again");
+        }
     }
     let open = TcpConfig { ports: 0..=9, ..config(0, LOOPBACK_V4) };
     assert!(refusal(open).to_string().contains("no range"));
@@ -60,7 +64,7 @@ fn a_range_of_ports_may_be_exhausted_and_is_free_again() {
 #[test]
 fn of_several_places_one_that_answers_is_enough() {
     for first in ["127.0.0.2", "192.0.2.1"] {
-        let patient = TcpConfig { notice: Duration::from_secs(3), ..config(0, LOOPBACK_V4) };
+        let patient = TcpConfig { notice: Duration::from_secs(5), ..config(0, LOOPBACK_V4) };
         let (a, mut b) = (Tcp::new(patient).unwrap(), tcp_at(1, LOOPBACK_V4));
         // Nobody listens at the first, or nothing answers there.
         let place = std::net::SocketAddr::new(first.parse().unwrap(), 9);
@@ -113,7 +117,7 @@ fn meet(a: Tcp, b: Tcp, others: &mut [Tcp]) {
 #[test]
 fn places_where_others_say_nothing_are_not_waited_for() {
     let silent = [(); 2].map(|()| std::net::TcpListener::bind((LOOPBACK_V4, 0)).unwrap());
-    let quick = TcpConfig { notice: Duration::from_secs(3), ..config(0, LOOPBACK_V4) };
+    let quick = TcpConfig { notice: Duration::from_secs(5), ..config(0, LOOPBACK_V4) };
     let (a, mut b) = (Tcp::new(quick).unwrap(), tcp_at(1, LOOPBACK_V4));
     let real = b.card.places[0];
     let [one, other] = silent.each_ref().map(|silent| silent.local_addr().unwrap());
@@ -155,4 +159,36 @@ fn a_peer_that_somebody_else_answers_for_is_not_said_to_be_dead() {
     }
     let Some(LinkError::Unreachable { reason }) = a.lost else { panic!("{:?}", a.lost) };
     assert!(reason.contains("hangs up"), "{reason}");
+}
+
+/// Calls of `a` to these places fail; why the peer is lost.
+fn lost_at(places: Vec<std::net::SocketAddr>) -> LinkError {
+    let (mut a, b) = introduced(tcp_at(0, LOOPBACK_V4), tcp_at(1, LOOPBACK_V4));
+    a.tcp.links[0].card.places = places;
+    a.tcp.call(0);
+    let patience = super::Patience::new();
+    while a.lost.is_none() {
+        a.poll();
+        patience.tick("the loss");
+    }
+    drop(b);
+    a.lost.unwrap()
+}
+
+#[test]
+fn an_address_that_this_host_cannot_call_says_nothing_about_the_peer() {
+    // Without an interface, or without IPv6, the system refuses at once.
+    let error = lost_at(vec!["[fe80::1]:9".parse().unwrap()]);
+    assert!(matches!(error, LinkError::Unreachable { .. }), "{error:?}");
+}
+
+#[test]
+fn a_peer_with_no_address_but_ours_is_lost_by_that_reason() {
+    let (mut a, mut b) = (tcp_at(0, LOOPBACK_V4), tcp_at(1, LOOPBACK_V4));
+    b.card.places = a.card.places.clone();
+    let peer = a.connect(&b.address()).unwrap();
+    let mut a = super::End::new(a, peer);
+    a.poll();
+    let Some(LinkError::Unreachable { reason }) = a.lost else { panic!("{:?}", a.lost) };
+    assert!(reason.contains(&b.card.places[0].to_string()), "{reason}");
 }

@@ -8,7 +8,7 @@ use gapless_btl::Btl;
 use rustix::process::{Resource, getrlimit};
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 /// What a stranger may know.
@@ -76,7 +76,7 @@ fn stranger(random: &mut Random, known: &Known) -> Option<TcpStream> {
 #[test]
 fn thousands_of_strangers_do_no_harm() {
     let mut random = Random::new(seed());
-    let quick = TcpConfig { notice: Duration::from_secs(3), ..config(0, LOOPBACK_V4) };
+    let quick = TcpConfig { notice: Duration::from_secs(5), ..config(0, LOOPBACK_V4) };
     let a = Tcp::new(quick).unwrap();
     let mut b = Tcp::new(config(1, LOOPBACK_V4)).unwrap();
     let overheard = overhear(&mut b, &a.card);
@@ -87,16 +87,16 @@ fn thousands_of_strangers_do_no_harm() {
     let c = Tcp::new(config(2, LOOPBACK_V4)).unwrap();
     let (mut a, mut c) = introduced(a, c);
     exchange(&mut a, &mut c, 10);
-    let (over, came) = (AtomicBool::new(false), AtomicUsize::new(0));
+    let over = AtomicBool::new(false);
     // Both ends are of this process, which may open only so many.
     let allowed = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
-    let many = usize::try_from(allowed / 8).unwrap_or(usize::MAX).min(300);
+    let most = usize::try_from(allowed / 8).unwrap_or(usize::MAX).clamp(16, 1024);
+    let many = most.min(300);
     std::thread::scope(|scope| {
         scope.spawn(|| {
             let mut open = Vec::new();
             for _ in 0..3000 {
                 open.extend(stranger(&mut random, &known));
-                came.fetch_add(1, Ordering::Relaxed);
                 // Many at a time stay, and go.
                 if open.len() > many {
                     open.drain(..random.below(many));
@@ -107,10 +107,9 @@ fn thousands_of_strangers_do_no_harm() {
         while !over.load(Ordering::Acquire) {
             exchange(&mut a, &mut c, 10);
             let held = a.tcp.strangers.which(|_| true).len();
-            assert!(held <= 1024, "{held} strangers at a time");
+            assert!(held <= most, "{held} strangers at a time");
         }
     });
-    assert_eq!(came.into_inner(), 3000);
     exchange(&mut a, &mut c, 100);
     // Nobody became a peer, and those who only waited are shown out.
     assert!(!matches!(a.tcp.links[0].state, crate::link::State::Up(_)));

@@ -1,0 +1,111 @@
+//! What the clock tells whoever polls seldom, and what is told of a link that can no longer be written to.
+
+use super::{End, LOOPBACK_V4, Patience, config, exchange, introduced, tcp_at};
+use crate::proof::Purpose;
+use crate::strangers::Stage;
+use crate::{Tcp, TcpConfig};
+use gapless_btl::{Btl, LinkError, PeerId, Queue};
+use std::io::Write;
+use std::net::TcpStream;
+use std::time::Duration;
+
+/// An end that waits for nobody longer than [`LONG`].
+fn quick() -> Tcp {
+    Tcp::new(TcpConfig { notice: Duration::from_secs(5), ..config(0, LOOPBACK_V4) }).unwrap()
+}
+
+/// More than all patience with strangers.
+const LONG: Duration = Duration::from_secs(10);
+
+/// As if nobody had polled for long.
+fn pause(tcp: &mut Tcp) {
+    tcp.strangers.age(LONG);
+    tcp.ticked = tcp.ticked.checked_sub(LONG).expect("the system is up for longer");
+}
+
+/// Polls until there is a stranger that passes.
+fn poll_until(tcp: &mut Tcp, others: &mut [Tcp], pass: impl Fn(&Stage) -> bool) {
+    let mut events = Queue::with_capacity(4);
+    let patience = Patience::new();
+    while tcp.strangers.which(|it| pass(&it.stage)).is_empty() {
+        tcp.poll(None, &mut events);
+        others.iter_mut().for_each(|it| _ = it.poll(None, &mut events));
+        patience.tick("a stranger");
+    }
+}
+
+#[test]
+fn whoever_polls_seldom_looks_at_the_clock_nevertheless() {
+    let mut tcp = quick();
+    let _silent = TcpStream::connect(tcp.card.places[0]).unwrap();
+    poll_until(&mut tcp, &mut [], |stage| matches!(stage, Stage::Silent { .. }));
+    pause(&mut tcp);
+    let mut events = Queue::with_capacity(4);
+    tcp.polls = 1;
+    for _ in 0..3 {
+        // Polls of one peer are none of all.
+        tcp.poll(Some(PeerId(0)), &mut events);
+        tcp.poll(None, &mut events);
+    }
+    assert!(tcp.strangers.is_empty(), "it was silent for too long");
+}
+
+#[test]
+fn what_strangers_said_in_a_pause_is_heard_before_they_are_shown_out() {
+    let mut tcp = quick();
+    let caller = tcp_at(1, LOOPBACK_V4);
+    tcp.introduce(&caller.address()).unwrap();
+    let hello = crate::attempt::hello(Purpose::Call, &caller.card, &tcp.card).unwrap();
+    let mut stream = TcpStream::connect(tcp.card.places[0]).unwrap();
+    poll_until(&mut tcp, &mut [], |stage| matches!(stage, Stage::Silent { .. }));
+    stream.write_all(&caller.keys.say(&hello)).unwrap();
+    pause(&mut tcp);
+    tcp.tick();
+    let answered = |stage: &Stage| matches!(stage, Stage::Answered { peer: 0, .. });
+    assert_eq!(tcp.strangers.which(|it| answered(&it.stage)).len(), 1);
+}
+
+#[test]
+fn a_guest_waits_until_it_is_introduced_and_its_greeting_serves_nobody_else() {
+    let mut tcp = quick();
+    let mut caller = tcp_at(1, LOOPBACK_V4);
+    let to_tcp = caller.connect(&tcp.address()).unwrap();
+    let guest = |stage: &Stage| matches!(stage, Stage::Guest { .. });
+    let mut caller = [caller];
+    poll_until(&mut tcp, &mut caller, guest);
+    let at = tcp.strangers.which(|it| guest(&it.stage))[0];
+    let Stage::Guest { talk, .. } = tcp.strangers.get(at).unwrap().stage else { unreachable!() };
+    let mut replay = TcpStream::connect(tcp.card.places[0]).unwrap();
+    replay.write_all(&talk).unwrap();
+    let (mut events, patience) = (Queue::with_capacity(4), Patience::new());
+    pause(&mut tcp);
+    while tcp.strangers.nuisance.count() == 0 {
+        tcp.poll(None, &mut events);
+        patience.tick("the replay to be turned away");
+    }
+    assert_eq!(tcp.strangers.which(|_| true), [at], "the guest alone");
+    let [caller] = caller;
+    let to_caller = tcp.introduce(&caller.address()).unwrap();
+    let (mut a, mut b) = (End::new(tcp, to_caller), End::new(caller, to_tcp));
+    exchange(&mut a, &mut b, 5);
+}
+
+#[test]
+fn what_was_wrong_with_writing_is_the_reason_of_the_loss() {
+    for ends in [true, false] {
+        let (mut a, mut b) = introduced(tcp_at(0, LOOPBACK_V4), tcp_at(1, LOOPBACK_V4));
+        exchange(&mut a, &mut b, 5);
+        // As if keep-alives had failed while the process computed: the system tells that once.
+        let error = LinkError::Unreachable { reason: "its host does not answer".to_owned() };
+        a.tcp.links[0].up().unwrap().broken = Some(error.clone());
+        a.tcp.look_again(0);
+        let b = (!ends).then_some(b);
+        let patience = Patience::new();
+        while a.lost.is_none() {
+            a.poll();
+            patience.tick("the loss");
+        }
+        assert_eq!(a.lost, Some(error), "whether the stream has ended: {ends}");
+        drop(b);
+    }
+}
