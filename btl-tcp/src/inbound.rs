@@ -2,7 +2,8 @@
 //!
 //! Short messages arrive in the inbox, many with one call, and are offered from there by value. A longer one has a
 //! buffer as soon as its header is known, and the rest of it is read straight into that; the same call reads what
-//! follows into the inbox.
+//! follows into the inbox. What is in the inbox has to be copied, so little is read ahead of a message that is likely
+//! to be long: one behind a long one.
 
 use crate::config::TcpConfig;
 use crate::outbound::{SMALL_BYTES, SMALL_EACH};
@@ -14,10 +15,11 @@ use std::io::IoSliceMut;
 
 /// Bytes read ahead.
 const INBOX_BYTES: usize = 16 << 10;
-/// If so much of a body is missing, little is read beyond it: that would have to be copied.
-const LONG_BYTES: usize = 32 << 10;
-/// That much.
+/// Bytes read beyond a body that has a long buffer: the next header, and a message that is very short.
 const BEYOND_BYTES: usize = 64;
+/// Behind a message of so many bytes, no more than that is read ahead, either: to copy so many takes longer than to
+/// call the system once more.
+const LONG_BYTES: usize = 8 << 10;
 /// Calls that read, in one poll.
 const READS: usize = 8;
 
@@ -48,6 +50,8 @@ pub(crate) struct Inbound {
     start: usize,
     end: usize,
     partial: Option<Partial>,
+    /// The last message whose header was read is long.
+    long: bool,
     /// A message that nobody had room for.
     stuck: Option<(AmTag, Fragment)>,
     small: HeapPool,
@@ -76,6 +80,7 @@ impl Inbound {
             start: 0,
             end: 0,
             partial: None,
+            long: false,
             stuck: None,
             small: HeapPool::new(SMALL_EACH * config.buffers, SMALL_BYTES),
             large: HeapPool::new(config.buffers, config.fragment_bytes),
@@ -130,13 +135,16 @@ impl Inbound {
             self.inbox.copy_within(self.start..self.end, 0);
             (self.start, self.end) = (0, self.end - self.start);
         }
-        let body: &mut [u8] = match &mut self.partial {
-            Some(partial) => &mut partial.body[partial.got..],
-            None => &mut [],
+        let (body, ahead): (&mut [u8], bool) = match &mut self.partial {
+            Some(Partial { body, got, .. }) => {
+                let ahead = body.len() <= SMALL_BYTES;
+                (&mut body[*got..], ahead)
+            }
+            // What is here is a header in part, or a short message in part.
+            None => (&mut [], !self.long || self.end >= HEADER_BYTES),
         };
         let missing = body.len();
-        let beyond = if missing >= LONG_BYTES { BEYOND_BYTES } else { INBOX_BYTES };
-        let inbox = &mut self.inbox[self.end..beyond.max(self.end)];
+        let inbox = &mut self.inbox[self.end..if ahead { INBOX_BYTES } else { BEYOND_BYTES }];
         let all = missing + inbox.len();
         let read = socket.read(&mut [IoSliceMut::new(body), IoSliceMut::new(inbox)]);
         let read = match read {
@@ -185,6 +193,7 @@ impl Inbound {
                 return Err(LinkError::Corrupt { what });
             }
         };
+        self.long = len >= LONG_BYTES;
         if len <= SHORT_BYTES {
             let Some(body) = rest.get(..len) else { return Ok(Step::Incomplete) };
             if *offers && offer(from, tag, body, sink) {
