@@ -59,9 +59,10 @@
 //!
 //! - Link-local addresses are not for [`TcpConfig::places`]: they mean nothing on other hosts.
 //! - Silence is noticed in time if the peer's connection comes from one of its places, which is so unless addresses
-//!   are translated on the way or routes are asymmetric, and if this process can call it there, which a firewall may
-//!   forbid; and if [`poll`](gapless_btl::Btl::poll) for all peers is called so often as a fiftieth of the notice. Else a host that vanishes while it has data to acknowledge is
-//!   noticed when the system gives up (`net.ipv4.tcp_retries2`, about 15 minutes).
+//!   are translated on the way or routes are asymmetric; if this process can call it there, which a firewall may
+//!   forbid; and if [`poll`](gapless_btl::Btl::poll) for all peers is called fifty times within the notice. Else a host
+//!   that vanishes while it has data to acknowledge is noticed when the system gives up (`net.ipv4.tcp_retries2`, about
+//!   15 minutes), or when the process polls.
 //! - Whoever accepts a call and says nothing is waited for, as a peer is that does not poll. Its other addresses are
 //!   tried meanwhile, which takes a descriptor each, and a call of the peer is taken.
 //! - While a process computes, strangers can fill the queue of connections that wait for it. Its host then drops further
