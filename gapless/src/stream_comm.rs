@@ -58,9 +58,9 @@ impl Default for StreamOptions {
 
 /// A communicator whose collectives are queued on a CUDA stream ([`Communicator::on`]).
 ///
-/// Its methods only launch a kernel: they wait for nothing, allocate nothing and ask no other process. So they can be
-/// captured into a CUDA graph, and the graph can be launched any number of times. All ranks make the same calls in the
-/// same order, captured or not, and launch their graphs in the same order, too.
+/// Its methods only launch a kernel, and ask no other process. (CUDA makes a launch wait where about a thousand others
+/// are queued.) So they can be captured into a CUDA graph, and the graph can be launched any number of times. All ranks
+/// make the same calls in the same order, captured or not, and launch their graphs in the same order, too.
 ///
 /// Elements are combined in the order of the ranks, rounded after every operation: all ranks get the same bits, each
 /// time, and those of [`Communicator::allreduce`] in host memory (other than which NaN a NaN is).
@@ -71,13 +71,18 @@ impl Default for StreamOptions {
 /// *Failures.* What goes wrong on the GPU shows at the next call, at [`check`](StreamComm::check), or at
 /// [`wait`](StreamComm::wait). From then on all ranks' collectives here fail, and what their buffers hold is undefined.
 /// Every wait of a kernel ends: when the peer does the same, when its process ends, or after
-/// [`patience`](StreamOptions::patience).
+/// [`patience`](StreamOptions::patience). A rank whose call has failed does not know how far others are: registered
+/// memory may still be read and written by their kernels, until each living rank's `wait` has returned. A
+/// [`barrier`](Communicator::barrier) of the ranks that live, after each has waited, tells that.
 ///
 /// *The GPU.* A kernel that waits keeps its blocks of the GPU busy. Whatever waits for the whole GPU meanwhile
 /// (`cudaDeviceSynchronize`, `cudaFree`) waits for the peers, too. Between processes that take turns on one GPU this
-/// cannot work, and is refused; under MPS it works.
+/// cannot work, and is refused; under MPS it works. With several such communicators on a GPU, all ranks launch on them in
+/// one order: kernels of different streams may share a queue of the GPU, and one that waits holds up those behind it.
 ///
-/// Dropping it waits until the stream is idle.
+/// Dropping it waits until the stream is idle. A stream that is being captured cannot be waited for: then what it still
+/// runs of this communicator is ended by an error, and the memory that kernels wait in is not freed before the process
+/// ends.
 ///
 /// ```no_run
 /// use gapless::{CudaDriver, Primitive, ReduceOp, Space, World};
@@ -102,11 +107,17 @@ pub struct StreamComm<'s> {
     functions: Arc<Functions>,
     words: Arc<HostWords>,
     watch: Option<Watch>,
-    mapped: Vec<Mapped>,
-    /// Freed once peers have released it.
-    window: Option<DeviceBuf>,
-    _blocks: Reservation,
+    /// What kernels use. `None` once it is dropped.
+    held: Option<Held>,
     comm: Communicator,
+}
+
+/// What kernels use as long as they run: freed in this order, the window once peers have released it.
+struct Held {
+    mapped: Vec<Mapped>,
+    window: DeviceBuf,
+    words: Arc<HostWords>,
+    blocks: Reservation,
 }
 
 /// What a rank has before it hears of others.
@@ -262,17 +273,9 @@ impl<'s> StreamComm<'s> {
             abort,
             status,
         };
-        StreamComm {
-            stream,
-            ground,
-            functions,
-            words,
-            watch,
-            mapped: vec![mapped],
-            window: Some(window),
-            _blocks: place.blocks,
-            comm,
-        }
+        let kept = Arc::clone(&words);
+        let held = Held { mapped: vec![mapped], window, words: kept, blocks: place.blocks };
+        StreamComm { stream, ground, functions, words, watch, held: Some(held), comm }
     }
 
     /// This process's rank.
@@ -313,7 +316,9 @@ impl<'s> StreamComm<'s> {
         let index = self.ground.registered.len();
         let len = mapped.len;
         self.ground.registered.push(Everywhere { at: mapped.at, len });
-        self.mapped.push(mapped);
+        if let Some(held) = &mut self.held {
+            held.mapped.push(mapped);
+        }
         Ok(Registered { owner: self.ground.owner, index, len })
     }
 
@@ -322,9 +327,9 @@ impl<'s> StreamComm<'s> {
     ///
     /// # Safety
     /// From when the stream gets there until it is done, at all ranks if the buffers are registered: nothing else writes
-    /// `send`, nothing else touches `recv`, and they overlap only if they are the same. A graph that has captured the
-    /// call is not launched after this communicator was dropped, and while it runs nothing else of this communicator
-    /// does.
+    /// `send`, nothing else touches `recv`, and they overlap only if they are the same. Launches of a graph that has
+    /// captured the call, on whatever stream, have ended when this communicator is dropped, and while one runs nothing
+    /// else of this communicator does.
     ///
     /// # Errors
     /// [`StreamError`]: buffers that do not fit, elements or an operation without a kernel; a failure of an earlier call.
@@ -429,8 +434,9 @@ impl<'s> StreamComm<'s> {
             self.functions.get(kernel).ok_or(gapless_mem_cuda::CudaError::Image { reason })?;
         let grid = Grid::line(shape.blocks, shape.threads);
         // SAFETY: the kernel has this one parameter. Windows and page-locked words live as long as this value, which
-        // waits for the stream when it is dropped; the caller vouches for the buffers, and for graphs. The kernel is
-        // made for memory that peers' kernels use at the same time, and its blocks are reserved.
+        // waits for the stream when it is dropped, or, where it cannot, never frees them; the caller vouches for the
+        // buffers, and for graphs. The kernel is made for memory that peers' kernels use at the same time, and its
+        // blocks are reserved.
         unsafe { function.launch(self.stream, grid, &[Argument::of(&args)]) }?;
         Ok(())
     }
@@ -462,13 +468,18 @@ impl<'s> StreamComm<'s> {
 
 impl Drop for StreamComm<'_> {
     fn drop(&mut self) {
-        // Work that is only captured does not run now.
-        if !self.stream.is_captured().unwrap_or(false) {
+        // Before the mappings: it is the one that ends waits.
+        let captured = self.stream.is_captured();
+        if captured == Ok(false) {
             self.stream.drain();
+            self.watch = None;
+            self.held = None;
+        } else {
+            // What was queued before the capture may run now, and cannot be waited for.
+            self.words.abort(self.ground.rank);
+            self.watch = None;
+            std::mem::forget(self.held.take());
         }
-        self.watch = None;
-        self.mapped.clear();
-        self.window = None;
     }
 }
 

@@ -6,7 +6,8 @@
  * - flagged_*: an all-reduce of few bytes. Each rank writes its data into a slot in every peer's window, 8 bytes of
  *   data and 8 of flags at a time, reads everybody's from its own window, and combines them in the order of the
  *   ranks. The flag comes with the data, so nothing else is waited for. Slots are cleared when they have been read,
- *   so a word with a flag is always new.
+ *   so a word with a flag is always new. The flag tells launches apart, and what they do: one that does something
+ *   else is found out.
  * - direct_*: an all-reduce of many. Blocks of the same number meet; each rank combines its part of everybody's memory,
  *   where it lies, and writes the result to everybody; they meet again. Or, through staging memory, piece by piece.
  *   Reduce-scatter is the same with one destination.
@@ -65,14 +66,15 @@ INLINE void clear_flagged(u64 at) {
 
 #define HEAD(window) ((Head *)(window))
 
-/* It cannot go on: the first to say so tells the host and all peers. */
+/* It cannot go on: the first to say so tells the host and all peers. They learn which process has ended; of anything
+ * else, only that it was found here. */
 NOINLINE void fail(const PeersArgs &a, u32 what, u32 whom) {
     u64 status = ((u64)whom << 32) | what;
     if (swap_if_zero((u64)&HEAD(a.window[a.rank])->dead, status) != 0) return;
     store_relaxed(a.status, status);
+    u64 told = what == ABORTED && whom != a.rank ? status : ((u64)a.rank << 32) | TOLD;
     for (u32 r = 0; r < a.ranks; r++) {
         if (r == a.rank) continue;
-        u64 told = ((u64)a.rank << 32) | TOLD;
         (void)swap_if_zero((u64)&HEAD(a.window[r])->dead, told);
     }
     fence_sys();
@@ -89,7 +91,7 @@ typedef struct {
 NOINLINE bool give_up(const PeersArgs &a, u64 since, u32 whom) {
     u64 dead = load_relaxed((u64)&HEAD(a.window[a.rank])->dead);
     if (dead != 0) {
-        if ((u8)dead == TOLD) store_relaxed(a.status, dead);
+        store_relaxed(a.status, dead);
         return true;
     }
     u32 abort;
@@ -112,11 +114,11 @@ INLINE bool waits(const PeersArgs &a, Patience &p, u32 whom) {
     return !give_up(a, p.since, whom);
 }
 
-/* Whether this launch is to do nothing, because an earlier one has failed. */
+/* Whether this launch is to do nothing, because an earlier one, or a peer, has failed. A peer may say so while threads
+ * of this block look: they decide together. */
 INLINE bool is_dead(const PeersArgs &a, u64 dead) {
-    if (dead == 0) return false;
-    if ((u8)dead == TOLD && THREAD == 0) store_relaxed(a.status, dead);
-    return true;
+    if (dead != 0) store_relaxed(a.status, dead);
+    return __syncthreads_or(dead != 0);
 }
 
 /* The launch is over for this block. Block b also counts for those that this launch has no block for, so that all
@@ -242,12 +244,17 @@ template <typename O, typename W> INLINE W combine(W left, W right) {
 
 /* An all-reduce of few bytes. */
 
-/* Waits for a word with this flag; without it, if that was in vain. */
+/* Waits for a word with this flag; without it, if that was in vain. Words are clear until a peer of this launch writes
+ * them, so another flag is of one that does something else. */
 NOINLINE u128 wait_flagged(const PeersArgs &a, u64 at, u32 flag, u32 whom) {
     Patience p = {0, 0};
     u128 word;
     do {
         word = load_flagged(at);
+        if ((word.b != 0 && word.b != flag) || (word.d != 0 && word.d != flag)) {
+            fail(a, OTHERWISE, whom);
+            break;
+        }
     } while ((word.b != flag || word.d != flag) && waits(a, p, whom));
     if (word.d != flag) word.b = 0;
     return word;
@@ -330,7 +337,7 @@ template <typename O> INLINE void flagged(const PeersArgs &a) {
     u64 dead = load_relaxed((u64)&HEAD(ours)->dead);
     u32 packets = (u32)((a.elements + N - 1) / N), stride = BLOCKS * THREADS, i = BLOCK * THREADS + THREAD;
     if (is_dead(a, dead)) return;
-    u32 flag = (u32)epoch | 0x80000000u;
+    u32 flag = ((u32)epoch ^ a.doing) | 0x80000000u;
     u64 words = a.words + (epoch & 1) * a.slot * a.ranks;
     if (packets <= stride) {
         if (i < packets && !flagged_batch<O, 1, 4>(a, i, stride, packets, words, flag)) return;

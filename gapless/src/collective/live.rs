@@ -262,8 +262,11 @@ impl Live {
                 self.lay_aside(pml, *number, entry, spent);
             }
         }
-        if !ended.is_empty() && !self.leaving.is_empty() {
-            self.free_leaving(pml);
+        if !ended.is_empty() {
+            spent.extend(self.tools.surplus());
+            if !self.leaving.is_empty() {
+                self.free_leaving(pml);
+            }
         }
         lined + ended.len()
     }

@@ -1,10 +1,11 @@
 //! Device memory for the intermediate data of reductions.
 //!
 //! Allocating device memory takes long, and some drivers wait for the device before they free it. So what collectives
-//! give back is kept for later ones, up to a bound. Units: bytes.
+//! give back is kept for later ones, up to a bound; more is freed when the world's lock was let go of. Units: bytes.
 
 use gapless_coll::Lender;
 use gapless_mem::{Device, Region, Space};
+use std::any::Any;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Bytes kept of a device at most.
@@ -21,6 +22,8 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 struct Pool {
     device: Arc<dyn Device>,
     idle: Mutex<Vec<Region>>,
+    /// What is more than is kept, to be freed where nothing waits for it ([`Pools::surplus`]).
+    surplus: Mutex<Vec<Region>>,
 }
 
 impl std::fmt::Debug for Pool {
@@ -30,6 +33,16 @@ impl std::fmt::Debug for Pool {
 }
 
 impl Pool {
+    fn free_those(&self, list: &Mutex<Vec<Region>>) {
+        let regions = std::mem::take(&mut *lock(list));
+        regions.into_iter().for_each(|region| self.free(region));
+    }
+
+    fn free_all(&self) {
+        self.free_those(&self.idle);
+        self.free_those(&self.surplus);
+    }
+
     fn free(&self, region: Region) {
         // SAFETY: `lend` allocated it, and it was taken back, when nothing used it any more.
         if let Err(error) = unsafe { self.device.free(region) } {
@@ -38,8 +51,8 @@ impl Pool {
     }
 }
 
-// SAFETY: a region is a whole allocation of the device's: it is in `idle`, or lent to one. It is freed by `take_back`
-// or by `drop`, which those who were lent memory hold off.
+// SAFETY: a region is a whole allocation of the device's: it is in `idle`, in `surplus`, or lent to one. It is freed out
+// of one of the lists, by whoever takes it from there.
 unsafe impl Lender for Pool {
     fn lend(&self, bytes: u64) -> Option<Region> {
         let bytes = bytes.checked_next_multiple_of(GRAIN)?;
@@ -51,8 +64,7 @@ unsafe impl Lender for Pool {
         drop(idle);
         let allocated = self.device.allocate(bytes).or_else(|_| {
             // Perhaps what is kept is what is missing.
-            let idle = std::mem::take(&mut *lock(&self.idle));
-            idle.into_iter().for_each(|region| self.free(region));
+            self.free_all();
             self.device.allocate(bytes)
         });
         allocated
@@ -68,14 +80,22 @@ unsafe impl Lender for Pool {
             return;
         }
         drop(idle);
-        self.free(region);
+        lock(&self.surplus).push(region);
     }
 }
 
 impl Drop for Pool {
     fn drop(&mut self) {
-        let idle = std::mem::take(&mut *lock(&self.idle));
-        idle.into_iter().for_each(|region| self.free(region));
+        self.free_all();
+    }
+}
+
+/// What a pool has too much of; freed when this is dropped, which may wait for the device.
+struct Surplus(Arc<Pool>);
+
+impl Drop for Surplus {
+    fn drop(&mut self) {
+        self.0.free_those(&self.0.surplus);
     }
 }
 
@@ -91,9 +111,19 @@ impl Pools {
         if let Some((_, pool)) = pools.iter().find(|(other, _)| *other == space) {
             return Arc::clone(pool) as Arc<dyn Lender>;
         }
-        let pool = Arc::new(Pool { device: Arc::clone(device), idle: Mutex::default() });
+        let (idle, surplus) = (Mutex::default(), Mutex::default());
+        let pool = Arc::new(Pool { device: Arc::clone(device), idle, surplus });
         pools.push((space, Arc::clone(&pool)));
         pool
+    }
+
+    /// What is too much of all pools, to be dropped where nobody waits for it: some drivers wait for all that runs on
+    /// the device before they free memory.
+    pub(super) fn surplus(&self) -> impl Iterator<Item = Box<dyn Any + Send>> {
+        let pools = lock(&self.0);
+        let full = pools.iter().filter(|(_, pool)| !lock(&pool.surplus).is_empty());
+        let all: Vec<_> = full.map(|(_, pool)| Surplus(Arc::clone(pool))).collect();
+        all.into_iter().map(|one| Box::new(one) as Box<dyn Any + Send>)
     }
 }
 
@@ -122,5 +152,24 @@ mod tests {
         unsafe { pool.take_back(second) };
         // SAFETY: as above.
         unsafe { pool.take_back(short) };
+    }
+
+    #[test]
+    fn what_is_too_much_is_freed_by_whoever_takes_it_away() {
+        let fake = Arc::new(FakeDevice::new(7));
+        let device: Arc<dyn Device> = Arc::<FakeDevice>::clone(&fake);
+        let pools = Pools::default();
+        let pool = pools.of(&device);
+        let lent = [pool.lend(KEPT / 2 + 1).unwrap(), pool.lend(KEPT / 2 + 1).unwrap()];
+        for region in lent {
+            // SAFETY: lent, and not used.
+            unsafe { pool.take_back(region) };
+        }
+        let lives = || lent.map(|region| fake.alias(region).is_ok());
+        let surplus: Vec<_> = pools.surplus().collect();
+        assert_eq!((surplus.len(), lives()), (1, [true, true]));
+        drop(surplus);
+        assert_eq!(lives(), [true, false]);
+        assert_eq!(pools.surplus().count(), 0);
     }
 }

@@ -14,6 +14,7 @@ use gapless_coll::{Combine, Lender, Rows};
 use gapless_dtype::{Layout, SignatureKind};
 use gapless_engine::{Engine, EngineError, HostEngine, Op, Reducer, Typed};
 use gapless_mem::{Completion, DeviceError, Outstanding, Region, Space};
+use std::any::Any;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -94,6 +95,11 @@ impl Tools {
         self.reducer(space).filter(|reducer| reducer.supports(combine.op(), layout))?;
         let device = self.engines.iter().find_map(|engine| engine.device(space))?;
         Some(self.pools.of(&device))
+    }
+
+    /// Device memory that nobody needs any more, to be dropped without the world's lock.
+    pub(crate) fn surplus(&self) -> impl Iterator<Item = Box<dyn Any + Send>> {
+        self.pools.surplus()
     }
 
     /// The engine of some memory. For memory of a device, its own comes before one that only reaches it.

@@ -70,10 +70,21 @@ pub enum StreamError {
     },
     /// A rank cannot map memory of another.
     #[error(
-        "rank {rank} cannot map device memory of some other rank: they are not on one host, or not linked"
+        "rank {rank} cannot map device memory of rank {other}: they are not on one host, or not linked"
     )]
     Unreachable {
         /// The lowest such rank.
+        rank: u32,
+        /// Whose memory it cannot map.
+        other: u32,
+    },
+    /// Memory of a rank cannot be shared with other processes.
+    #[error(
+        "the memory of rank {rank} cannot be shared with other processes: it is not the stream's device's, or of an \
+         allocation that CUDA cannot export (cudaMallocAsync, managed memory)"
+    )]
+    Unshared {
+        /// That rank.
         rank: u32,
     },
     /// A buffer that does not lie in the memory of the stream's device.

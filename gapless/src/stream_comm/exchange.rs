@@ -69,7 +69,8 @@ fn map(state: &mut State, process: u32, key: &RemoteKey, user: Space) -> Option<
 /// `region` stays allocated until peers have released it ([`World::withdraw`](crate::World::withdraw)).
 ///
 /// # Errors
-/// [`StreamError::Unreachable`] at all ranks, if one cannot map another's; a peer is lost.
+/// [`StreamError::Unshared`] or [`StreamError::Unreachable`] at all ranks, if memory of one cannot be shared, or another
+/// cannot map it; a peer is lost.
 pub(super) unsafe fn map_everywhere(comm: &Communicator, region: Region) -> Result<Mapped, Error> {
     let (rank, size) = (comm.rank(), comm.size());
     let mut notes = vec![[0u8; NOTE_BYTES]; size as usize];
@@ -89,7 +90,7 @@ pub(super) unsafe fn map_everywhere(comm: &Communicator, region: Region) -> Resu
         comm.sendrecv(&ours[to as usize], (to, 0), &mut notes[from as usize], (from, 0))?;
     }
     let mut mapped = Mapped { at: [0; RANKS_MAX], len: region.len(), mappings: Vec::new() };
-    let mut all = true;
+    let mut missing = Missing::Nothing;
     for (peer, note) in (0..size).zip(&notes) {
         if peer == rank {
             mapped.at[peer as usize] = region.start();
@@ -97,6 +98,7 @@ pub(super) unsafe fn map_everywhere(comm: &Communicator, region: Region) -> Resu
         }
         let (key, len) = read(note);
         mapped.len = mapped.len.min(len);
+        let shared = key.is_some();
         let mapping = match (key, comm.comm.process(peer)) {
             (Some(key), Ok(process)) => {
                 comm.shared.with(|state| Ok(map(state, process, &key, region.space())))?
@@ -108,18 +110,61 @@ pub(super) unsafe fn map_everywhere(comm: &Communicator, region: Region) -> Resu
                 mapped.at[peer as usize] = mapping.region().start();
                 mapped.mappings.push(mapping);
             }
-            None => all = false,
+            None if shared => missing = missing.max(Missing::Mapping(peer)),
+            None => missing = missing.max(Missing::Key(peer)),
         }
     }
-    let mut found = vec![0u8; size as usize];
-    comm.allgather(&[u8::from(all)], &mut found)?;
-    match found.iter().position(|all| *all == 0) {
-        Some(at) => {
-            let rank = u32::try_from(at).unwrap_or(u32::MAX);
-            Err(StreamError::Unreachable { rank }.into())
-        }
+    let mut found = vec![0u32; size as usize];
+    comm.allgather(&[missing.encode()], &mut found)?;
+    match verdict(&found) {
+        Some(error) => Err(error.into()),
         None => Ok(mapped),
     }
+}
+
+/// What a rank misses of a peer's memory: worst last.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Missing {
+    Nothing,
+    /// A key came, and its memory cannot be mapped here.
+    Mapping(u32),
+    /// The peer could make no key.
+    Key(u32),
+}
+
+impl Missing {
+    fn encode(self) -> u32 {
+        match self {
+            Missing::Nothing => 0,
+            Missing::Mapping(peer) => peer << 2 | 1,
+            Missing::Key(peer) => peer << 2 | 2,
+        }
+    }
+
+    /// Any word is something.
+    fn decode(word: u32) -> Missing {
+        match word & 3 {
+            0 => Missing::Nothing,
+            1 => Missing::Mapping(word >> 2),
+            _ => Missing::Key(word >> 2),
+        }
+    }
+}
+
+/// What all ranks make of what each misses. Memory without a key is why others miss it, so it comes first.
+fn verdict(found: &[u32]) -> Option<StreamError> {
+    let all = || (0..).zip(found).map(|(rank, word)| (rank, Missing::decode(*word)));
+    let unshared = all().find_map(|(_, missing)| match missing {
+        Missing::Key(owner) => Some(StreamError::Unshared { rank: owner }),
+        _ => None,
+    });
+    let unreachable = || {
+        all().find_map(|(rank, missing)| match missing {
+            Missing::Mapping(other) => Some(StreamError::Unreachable { rank, other }),
+            _ => None,
+        })
+    };
+    unshared.or_else(unreachable)
 }
 
 #[cfg(test)]
@@ -135,5 +180,19 @@ mod tests {
         }
         assert_eq!(read(&note(None, 5)), (None, 5));
         assert!(read(&[0xff; NOTE_BYTES]).0.is_none());
+    }
+
+    #[test]
+    fn the_owner_of_memory_that_cannot_be_shared_is_named_before_who_misses_it() {
+        let words = |all: &[Missing]| -> Vec<u32> { all.iter().map(|it| it.encode()).collect() };
+        let (none, mapping) = (Missing::Nothing, Missing::Mapping);
+        assert_eq!(verdict(&words(&[none; 3])), None);
+        let unreachable = Some(StreamError::Unreachable { rank: 1, other: 2 });
+        assert_eq!(verdict(&words(&[none, mapping(2), mapping(0)])), unreachable);
+        let unshared = Some(StreamError::Unshared { rank: 1 });
+        assert_eq!(verdict(&words(&[mapping(2), none, Missing::Key(1)])), unshared);
+        for word in [u32::MAX, 0, 7] {
+            let _ = verdict(&[word]);
+        }
     }
 }
