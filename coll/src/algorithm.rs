@@ -30,7 +30,8 @@ pub enum Method {
 ///
 /// As text, which `Display` writes and `FromStr` reads: the name of a method, `in` and the length of a segment if there
 /// are any, `over` and the tree within the groups of each level that it uses, the coarsest first: `chain in 64K`,
-/// `doubling over binomial` (leaders of hosts double, a tree within each host),
+/// `doubling over binomial` (leaders of hosts double, a tree within each host), `doubling over shared` (the ranks of
+/// each host go through memory that they share),
 /// `ring over 4-nomial over numa flat` (a flat tree within each NUMA node, a tree of their leaders within each host).
 /// The name of a [`Level`] may be left out: the first is then `host`, each other the next finer one.
 /// [`METHODS`](crate::METHODS) lists the names of methods.
@@ -64,11 +65,26 @@ impl Algorithm {
         Self { within: self.within.with(level, tree), ..self }
     }
 
+    /// With shared memory within each host, and no finer levels. The leaders of the hosts do what the method says.
+    #[must_use]
+    pub const fn over_shared(self) -> Self {
+        Self { within: Within::SHARED, ..self }
+    }
+
+    /// What it is to ranks that share no memory with the others of their host.
+    #[must_use]
+    pub const fn by_messages(self) -> Self {
+        Self { within: self.within.by_messages(), ..self }
+    }
+
     /// Whether it does the operation; `commutative` counts for reductions only.
     #[must_use]
     pub fn does(&self, operation: Operation, commutative: bool) -> bool {
         use Operation::{Allgather, Allreduce, Barrier, Bcast, Reduce};
         if self.method == Method::Shared && (self.segment > 0 || !self.within.is_empty()) {
+            return false;
+        }
+        if self.within.is_shared() && self.within != Within::SHARED {
             return false;
         }
         let on_levels = matches!(operation, Barrier | Bcast | Reduce | Allreduce | Allgather);

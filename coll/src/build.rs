@@ -29,6 +29,30 @@ pub fn build(
     call: &Call<'_>,
     algorithm: &Algorithm,
 ) -> Result<Schedule, BuildError> {
+    build_as(rank, locality, call, algorithm, *algorithm)
+}
+
+/// The same for a rank that shares no memory with the others of its host: it goes along a tree where they would
+/// [share](crate::Action::Share). The others of its host do likewise; ranks of other hosts need not know.
+///
+/// # Errors
+/// As for [`build`].
+pub fn build_apart(
+    rank: usize,
+    locality: &Locality,
+    call: &Call<'_>,
+    algorithm: &Algorithm,
+) -> Result<Schedule, BuildError> {
+    build_as(rank, locality, call, algorithm, algorithm.by_messages())
+}
+
+fn build_as(
+    rank: usize,
+    locality: &Locality,
+    call: &Call<'_>,
+    algorithm: &Algorithm,
+    done: Algorithm,
+) -> Result<Schedule, BuildError> {
     let ranks = locality.ranks();
     call.check(rank, ranks)?;
     if let Some(why) = misfit(call, locality, algorithm) {
@@ -37,7 +61,7 @@ pub fn build(
     }
     let (send, recv) = rows(call, rank, ranks);
     let mut b = Builder::new((rank, ranks), Terms::of(call, algorithm), send, recv);
-    let plan = Plan { rank, locality, algorithm: *algorithm, team: Team::all(rank, ranks) };
+    let plan = Plan { rank, locality, algorithm: done, team: Team::all(rank, ranks) };
     if let Some(of) = call.reduction() {
         plan.reduction(&mut b, call, of);
     } else {

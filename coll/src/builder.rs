@@ -9,9 +9,10 @@
 //! Both ends must leave out the same messages; those without bytes are left out here.
 use std::collections::{BTreeMap, HashMap};
 use std::ops::Range;
+use std::sync::Arc;
 
 use crate::area::{Area, segments};
-use crate::schedule::{Action, Buffer, Place, Row, SCRATCH_ALIGN, Schedule};
+use crate::schedule::{Action, Buffer, Place, Row, SCRATCH_ALIGN, Schedule, Together};
 use crate::terms::Terms;
 
 /// Up to how many bytes a piece are packed into one message, if a message has several pieces. Longer pieces go as
@@ -26,6 +27,8 @@ pub(crate) struct Builder {
     slots: HashMap<usize, (u32, u32)>,
     /// Messages without bytes that were received so far.
     heard: Vec<u32>,
+    /// The last step in common with others of the circle.
+    shared: Option<u32>,
     /// What the next step waits for besides, and what all do.
     wait: Vec<u32>,
     gate: Range<usize>,
@@ -47,11 +50,13 @@ impl Builder {
                 actions: Vec::new(),
                 after: Vec::new(),
                 bounds: Vec::new(),
+                circle: None,
                 terms,
             },
             touched: Default::default(),
             slots: HashMap::new(),
             heard: Vec::new(),
+            shared: None,
             wait: Vec::new(),
             gate: 0..0,
             segment: 0,
@@ -162,6 +167,35 @@ impl Builder {
         let slot = self.next_slot(from, false);
         self.push(Action::Receive { from, slot, into: Place::NOTHING }, &[], None);
         self.heard.push(self.last());
+    }
+
+    /// Does something together with the others of a circle, to which this rank belongs, after what it has done together
+    /// with them before. Those of one schedule have one circle. Empty areas count as none; where all are empty, nothing is
+    /// done.
+    pub(crate) fn share(
+        &mut self,
+        circle: &[usize],
+        (what, lead): (Together, usize),
+        (from, into): (Option<Area>, Option<Area>),
+    ) {
+        let [from, into] = [from, into].map(|area| area.filter(|area| !area.is_empty()));
+        if what != Together::Meet && from.or(into).is_none() {
+            return;
+        }
+        let circle = self.schedule.circle.get_or_insert_with(|| Arc::from(circle));
+        debug_assert!(circle.contains(&lead) && circle.contains(&self.schedule.rank));
+        let place = |area: Option<Area>| area.map_or(Place::NOTHING, |area| self.place(area));
+        let action = Action::Share { what, lead, from: place(from), into: place(into) };
+        self.wait.extend(self.shared);
+        if what == Together::Meet {
+            self.wait.extend_from_slice(&self.heard);
+        }
+        self.push(action, from.as_slice(), into);
+        let step = self.last();
+        self.shared = Some(step);
+        if what == Together::Meet {
+            self.heard.push(step);
+        }
     }
 
     /// Sends areas whose lengths and number the other end knows: packed into one message if they are short.

@@ -27,8 +27,9 @@ pub struct Rule {
 /// The table by which algorithms are chosen: the first rule holds that fits the call and whose algorithm can do it.
 ///
 /// Rules of [`Method::Shared`] are for calls whose ranks share memory ([`shared_rule_for`]); others pass them over.
-/// Algorithms on levels are passed over if one of the levels does not divide the ranks ([`Locality::has_levels`]). All ranks
-/// of a communicator must have the same table.
+/// Algorithms on levels are passed over if one of the levels does not divide the ranks ([`Locality::has_levels`]). Those
+/// over shared memory ([`Algorithm::over_shared`]) are as good where the ranks of a host share none: then these go by
+/// messages. All ranks of a communicator must have the same table.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Table {
     /// The rules, in order.
@@ -260,8 +261,11 @@ pub fn candidates(call: &Call<'_>, locality: &Locality) -> Vec<Algorithm> {
         if is_vector && matches!(method, Method::Tree(_)) {
             all.push(whole.segmented(SEGMENT));
         }
-        let mut on_levels = whole;
-        for level in locality.dividing() {
+        let (mut on_levels, levels) = (whole, locality.dividing());
+        if levels.contains(&Level::Host) {
+            all.push(whole.over_shared());
+        }
+        for level in levels {
             on_levels = on_levels.over(level, Tree::Binomial);
             all.push(on_levels);
         }
@@ -411,12 +415,12 @@ mod tests {
             all.into_iter().map(|it| it.within).collect::<std::collections::HashSet<_>>()
         };
         assert_eq!(proposed(&singles), [Within::NONE].into());
-        assert_eq!(proposed(&halves), [Within::NONE, hosts].into());
+        assert_eq!(proposed(&halves), [Within::NONE, Within::SHARED, hosts].into());
         let pairs = (0..4).map(|pair| vec![2 * pair, 2 * pair + 1]).collect::<Vec<_>>();
         let nodes = |it: Locality| it.with(Level::Numa, pairs.clone()).expect("parts of hosts");
         let both = hosts.with(Level::Numa, Tree::Binomial);
         let two = halves.clone();
-        assert_eq!(proposed(&nodes(halves)), [Within::NONE, hosts, both].into());
+        assert_eq!(proposed(&nodes(halves)), [Within::NONE, Within::SHARED, hosts, both].into());
         let inside = Within::NONE.with(Level::Numa, Tree::Binomial);
         assert_eq!(proposed(&nodes(flat.clone())), [Within::NONE, inside].into());
         // The built-in rules know levels between hosts only.

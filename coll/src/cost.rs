@@ -2,11 +2,12 @@
 //!
 //! It is LogGP's, played step by step: a message occupies both ends' processors for a fixed time, its bytes leave and
 //! arrive through one port each, and it travels for the latency of its wire. Copies and reductions occupy the
-//! processor. So the critical path is found, and who waits for a busy rank waits in the model too.
+//! processor. What ranks of a host do together begins when the last of them has come, takes the latency within a host, and
+//! each rank's processor for its part. So the critical path is found, and who waits for a busy rank waits in the model too.
 use std::cmp::Ordering;
 use std::collections::{BinaryHeap, HashMap};
 
-use crate::schedule::{Action, Schedule};
+use crate::schedule::{Action, Place, Schedule, Together};
 use crate::{Level, Locality};
 
 /// What a message costs between two ranks.
@@ -116,6 +117,8 @@ struct Play<'a> {
     ready: Vec<Vec<f64>>,
     events: BinaryHeap<Event>,
     halves: HashMap<(usize, usize, u32), Half>,
+    /// Of each circle, named by its first rank: since when which steps of its ranks wait for the others.
+    met: HashMap<usize, Vec<(f64, usize, usize)>>,
     left: usize,
     last: f64,
 }
@@ -132,6 +135,7 @@ impl<'a> Play<'a> {
             ready: Vec::new(),
             events: BinaryHeap::new(),
             halves: HashMap::new(),
+            met: HashMap::new(),
             left: schedules.iter().map(Schedule::len).sum(),
             last: 0.0,
         };
@@ -166,6 +170,7 @@ impl<'a> Play<'a> {
                     let bytes = into.len * (sources.len() as u64 - 1);
                     self.compute(time, (rank, step), bytes, self.cost.reduce);
                 }
+                Action::Share { .. } => self.share(time, (rank, step)),
             }
         }
         if self.left == 0 { self.last } else { f64::INFINITY }
@@ -209,6 +214,37 @@ impl<'a> Play<'a> {
                 self.halves.insert(key, Half::Awaited(time, at.1));
             }
         }
+    }
+
+    /// A rank comes to a step that its circle does together.
+    fn share(&mut self, time: f64, (rank, step): (usize, usize)) {
+        let Some(circle) = self.schedules[rank].circle() else { return };
+        let waiting = self.met.entry(circle[0]).or_default();
+        waiting.push((time, rank, step));
+        if waiting.len() < circle.len() {
+            return;
+        }
+        let all = std::mem::take(waiting);
+        let last = all.iter().map(|(time, ..)| *time).fold(0.0, f64::max);
+        for (_, rank, step) in all {
+            let Action::Share { what, from, into, .. } = self.schedules[rank].action(step) else {
+                continue;
+            };
+            let work = self.together(*what, (from, into), circle.len());
+            let end = self.occupy(rank, last + self.cost.near.latency, work);
+            self.end((rank, step), end);
+        }
+    }
+
+    /// What a rank's processor does in such a step: it copies into its slot, combines a part, and copies out of slots.
+    fn together(&self, what: Together, (from, into): (&Place, &Place), ranks: usize) -> f64 {
+        let copied = seconds(from.len + into.len, self.cost.copy);
+        let combined = match what {
+            Together::Reduce => seconds(from.len, self.cost.reduce),
+            _ => 0.0,
+        };
+        let others = f64::from(u32::try_from(ranks).unwrap_or(u32::MAX));
+        copied + combined * (others - 1.0) / others
     }
 
     fn compute(&mut self, time: f64, at: (usize, usize), bytes: u64, byte: f64) {
@@ -315,6 +351,22 @@ mod tests {
         let sockets = by_turns.with(Level::Socket, sockets).expect("parts of hosts");
         let more = levels.over(Level::Socket, Tree::Binomial);
         assert!(time(&sockets, &bcast(64), more) < time(&sockets, &bcast(64), levels));
+    }
+
+    /// What ranks of a host do together begins when the last has come.
+    #[test]
+    fn shared_memory_costs_a_latency_and_copies() {
+        let hosts = Locality::new(vec![vec![0, 1], vec![2, 3]]).expect("two hosts");
+        let shared = Algorithm::new(Method::Tree(Tree::Binomial)).over_shared();
+        let bcast = Call::Bcast { root: 0, len: 8 };
+        let hop = 0.25 + 100.0 + 40.0 + 0.25;
+        close(time(&hosts, &bcast, shared), hop + 1.0 + 1.0);
+        let of = Reduction { unit: 1, commutative: true };
+        let allreduce = Call::Allreduce { len: 8, of, in_place: false };
+        // Two ranks combine half of it each; the leader copies what it gives and what it gets.
+        let up = 1.0 + 2.0 + 8.0;
+        let doubling = Algorithm::new(Method::Doubling(Butterfly::Binary)).over_shared();
+        close(time(&hosts, &allreduce, doubling), up + hop + 16.0 + 1.0 + 1.0);
     }
 
     #[test]

@@ -80,6 +80,9 @@ use memory::{Memory, Room};
 use rows::Spot;
 use run::Run;
 
+/// How many steps of several ranks a schedule may have: so many numbers of the page a collective takes.
+const SHARES_MAX: u64 = 4;
+
 /// What does not change while a collective runs.
 #[derive(Debug)]
 struct Plan {
@@ -175,7 +178,8 @@ impl Executor {
     /// From the first call of `advance` until one gives [`Poll::Ready`], the rows describe memory that is valid, those
     /// of the send buffer for reads while nothing writes it, those of the receive buffer for reads and writes while
     /// nothing else touches it; the two do not overlap. If the executor is dropped before that, or a call of `advance`
-    /// unwinds: until the endpoint is dropped, or its memory was [taken back](Pml::take_back).
+    /// unwinds: until the endpoint is dropped, or its memory was [taken back](Pml::take_back), and until a page that it was
+    /// [advanced with](Self::advance_with) was given up.
     ///
     /// # Errors
     /// Rows, communicator, or operation do not fit the schedule; more messages than can be told apart; no memory for
@@ -215,6 +219,29 @@ impl Executor {
         Ok(Self { comparison: None, refused: None, doomed: false, plan, run })
     }
 
+    /// The same collective by another schedule: no start of one is under way while there is one of the other. Arguments
+    /// are not compared again.
+    ///
+    /// # Safety
+    /// As for [`new`](Self::new).
+    ///
+    /// # Errors
+    /// As there.
+    #[allow(unsafe_code, reason = "takes the caller's promise")]
+    pub unsafe fn by(&self, schedule: impl Into<Arc<Schedule>>) -> Result<Self, CollError> {
+        let Plan { rows, combine, lender, ticket, ends, .. } = &self.plan;
+        let (schedule, rows, combine) = (schedule.into(), rows.clone(), combine.clone());
+        check(&schedule, &rows, combine.as_ref(), ticket)?;
+        let plan = Plan::new(schedule, rows, combine, Arc::clone(ticket), *ends)?;
+        let run = Run::new(&plan.schedule);
+        let (refused, doomed) = (self.refused.clone(), self.doomed);
+        let it = Self { comparison: None, refused, doomed, plan, run };
+        Ok(match lender {
+            Some(lender) => it.with_lender(Arc::clone(lender)),
+            None => it,
+        })
+    }
+
     /// Has intermediate data lie in memory that somebody lends, as far as there is any: a device's, where the rows and
     /// the reducer are that device's. Call it before the first [`advance`](Self::advance).
     #[must_use]
@@ -237,9 +264,38 @@ impl Executor {
         engine: &dyn Engine,
         reducer: &dyn Reducer,
     ) -> Poll<Result<(), CollError>> {
-        let mut tools = Tools { pml, engine, reducer };
+        self.go_on(&mut Tools { pml, engine, reducer, page: None })
+    }
+
+    /// As [`advance`](Self::advance), of a rank whose host's ranks have a page in common, by which they do what the
+    /// [schedule has in common](Action::Share). `number` is the collective's among those of the page, which the ranks of
+    /// the host count alike; until one has ended, the page does no other.
+    ///
+    /// If the executor is dropped before it has ended, the page is [given up](page::Page::give_up) before the memory of the
+    /// rows goes.
+    ///
+    /// # Errors
+    /// As for `advance`.
+    pub fn advance_with(
+        &mut self,
+        (page, number): (&mut page::Page, u64),
+        pml: &mut Pml,
+        engine: &dyn Engine,
+        reducer: &dyn Reducer,
+    ) -> Poll<Result<(), CollError>> {
+        let page = Some((page, number.saturating_mul(SHARES_MAX)));
+        self.go_on(&mut Tools { pml, engine, reducer, page })
+    }
+
+    /// Whether the page of the host is at work for it: what others write there, and not only messages, gets it on.
+    #[must_use]
+    pub fn is_sharing(&self) -> bool {
+        self.run.is_sharing()
+    }
+
+    fn go_on(&mut self, tools: &mut Tools<'_>) -> Poll<Result<(), CollError>> {
         if let Some(comparison) = &mut self.comparison {
-            let Poll::Ready(verdict) = comparison.advance(&mut tools) else { return Poll::Pending };
+            let Poll::Ready(verdict) = comparison.advance(tools) else { return Poll::Pending };
             self.comparison = None;
             match verdict {
                 Verdict::Fine => {}
@@ -253,7 +309,7 @@ impl Executor {
         if let Some(error) = &self.refused {
             return self.run.over(&self.plan, Err(error.clone()));
         }
-        self.run.advance(&self.plan, &mut tools)
+        self.run.advance(&self.plan, tools)
     }
 
     /// Whether a waiting caller should poll and not sleep: work of an engine is under way, or another collective of this
@@ -327,7 +383,7 @@ fn check(
             Action::Send { slot, .. } | Action::Receive { slot, .. } => {
                 slots = slots.max(u64::from(*slot) + 1);
             }
-            Action::Copy { .. } => {}
+            Action::Copy { .. } | Action::Share { .. } => {}
             Action::Reduce { .. } => {
                 let (unit, given) = (schedule.unit(), combine.map(Combine::bytes));
                 if given.is_none_or(|bytes| bytes == 0 || !unit.is_multiple_of(bytes)) {

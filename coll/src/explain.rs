@@ -1,7 +1,7 @@
 //! A schedule as text that people can read.
 use std::fmt;
 
-use crate::schedule::{Action, Buffer, Place, Schedule};
+use crate::schedule::{Action, Buffer, Place, Schedule, Together};
 
 impl fmt::Display for Buffer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -38,6 +38,25 @@ impl fmt::Display for Action {
                     write!(f, "{op}{source}")?;
                 }
                 Ok(())
+            }
+            Self::Share { what, lead, from, into } => {
+                let place = |place: &Place| match place.len {
+                    0 => String::new(),
+                    _ => place.to_string(),
+                };
+                let [from, into] = [from, into].map(place);
+                match what {
+                    Together::Meet => write!(f, "share    all of this host wait for all"),
+                    Together::Bcast => write!(f, "share    {into}{from} of rank {lead}"),
+                    Together::Reduce if into.is_empty() => {
+                        write!(f, "share    {from}  -> combined at {lead}")
+                    }
+                    Together::Reduce => write!(f, "share    {into} = all ranks' {from}"),
+                    Together::Gather if into.is_empty() => {
+                        write!(f, "share    {from}  -> joined at {lead}")
+                    }
+                    Together::Gather => write!(f, "share    {into} = each rank's {from}"),
+                }
             }
         }
     }

@@ -12,7 +12,8 @@
 //! l1 requires l0
 //! }
 //! ```
-//! The tag is the slot of the message. `calc` is in nanoseconds.
+//! The tag is the slot of the message. `calc` is in nanoseconds. GOAL has no steps of several ranks: what ranks of a host do
+//! together is written as each rank's work alone; [`build_apart`](crate::build_apart) has messages in its place.
 use std::fmt;
 
 use crate::Cost;
@@ -65,6 +66,10 @@ impl fmt::Display for GoalRank<'_> {
                 Action::Reduce { sources, into } => {
                     let bytes = into.len * (sources.len() as u64 - 1);
                     writeln!(f, "l{step}: calc {}", nanoseconds(bytes, self.cost.reduce))?;
+                }
+                Action::Share { from, into, .. } => {
+                    let bytes = from.len + into.len;
+                    writeln!(f, "l{step}: calc {}", nanoseconds(bytes, self.cost.copy))?;
                 }
             }
             for before in after {

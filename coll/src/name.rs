@@ -41,6 +41,9 @@ pub const METHODS: [&str; 19] = [
     "shared",
 ];
 
+/// What ranks of a host have in the place of a tree, if they share memory.
+const SHARED: &str = "shared";
+
 /// Those of them that are trees.
 const TREES: [&str; 6] = ["flat", "chain", "binomial", "N-nomial", "N-ary", "bine"];
 
@@ -65,7 +68,7 @@ pub enum NameError {
         near: Option<&'static str>,
     },
     /// What stands behind `over` is no tree.
-    #[error("{given:?} is no tree: groups are joined {}", TREES.join(", "))]
+    #[error("{given:?} is no tree: groups are joined {}; those of hosts also {SHARED}", TREES.join(", "))]
     Tree {
         /// What was given, shortened.
         given: String,
@@ -173,10 +176,16 @@ impl FromStr for Algorithm {
             if named.is_some() {
                 name = words.next().unwrap_or_default();
             }
-            let tree = Tree::named(name).ok_or_else(|| NameError::Tree { given: shown(name) })?;
+            let is_shared = name == SHARED;
+            let tree = if is_shared { Some(Tree::Binomial) } else { Tree::named(name) };
+            let tree = tree.ok_or_else(|| NameError::Tree { given: shown(name) })?;
             let level = next.map(|next| named.unwrap_or(next)).filter(|level| Some(*level) >= next);
             let level = level.ok_or_else(|| NameError::Level { given: shown(text) })?;
-            algorithm = algorithm.over(level, tree);
+            algorithm = match (is_shared, level) {
+                (true, Level::Host) => algorithm.over_shared(),
+                (true, _) => return Err(NameError::Tree { given: shown(name) }),
+                (false, _) => algorithm.over(level, tree),
+            };
             (next, word) = (level.finer(), words.next());
         }
         match word {
@@ -258,10 +267,11 @@ impl fmt::Display for Algorithm {
     }
 }
 
-/// ` over binomial over numa flat`; nothing without levels.
+/// ` over binomial over numa flat`, ` over shared`; nothing without levels.
 impl fmt::Display for Within {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.levels().try_for_each(|(level, tree)| match level {
+            Level::Host if self.is_shared() => write!(f, " over {SHARED}"),
             Level::Host => write!(f, " over {tree}"),
             finer => write!(f, " over {finer} {tree}"),
         })
@@ -338,6 +348,7 @@ mod tests {
                 .over(Level::Numa, Tree::Flat)
                 .over(Level::L3, Tree::Bine),
             Algorithm::new(Method::Tree(Tree::KNomial(2))).segmented(3 << 20),
+            Algorithm::new(Method::Doubling(Butterfly::Binary)).over_shared(),
         ]);
         assert!(all.len() > 100);
         for algorithm in all {
@@ -395,6 +406,8 @@ mod tests {
             ),
             ("chain over numa flat over numa flat", "from the coarsest on"),
             ("chain over l3 flat over flat", "from the coarsest on"),
+            ("chain over numa shared", "those of hosts also shared"),
+            ("chain over flat over shared", "those of hosts also shared"),
             ("chain over flat over flat over flat over flat over flat", "from the coarsest on"),
         ] {
             let error = algorithm(text);

@@ -10,6 +10,7 @@
 //!   send buffer, or the receive buffer of a broadcast's root;
 //! - a send has no receive of its peer, slot and length, or the other way round;
 //! - two steps touch a byte, one writes, and neither waits for the other ([`Refutation::Race`]);
+//! - ranks of a circle do not do the same together ([`Refutation::Apart`]);
 //! - not all steps can end although every step that may begin does ([`Refutation::Stuck`]); no send ends before its
 //!   receive has begun. As what is ready is only ever added to, this holds for every order of events;
 //! - a step reads bytes that nobody wrote, or cuts an element;
@@ -20,6 +21,7 @@ mod algebra;
 mod definition;
 mod execute;
 mod races;
+mod together;
 
 use std::fmt;
 
@@ -61,6 +63,13 @@ pub enum Refutation {
         to: usize,
         /// The number of the message.
         slot: u32,
+    },
+    /// The ranks of a circle do not do the same together.
+    Apart {
+        /// Whose step has no like at another rank of the circle.
+        rank: usize,
+        /// Which step.
+        step: usize,
     },
     /// Two steps touch a byte, at least one writes it, and neither waits for the other.
     Race {
@@ -124,6 +133,9 @@ impl fmt::Display for Refutation {
             }
             Self::Unmatched { from, to, slot } => {
                 write!(f, "message {slot} from {from} to {to} has no other end of its length")
+            }
+            Self::Apart { rank, step } => {
+                write!(f, "rank {rank}: step {step} is not what others of its host do together")
             }
             Self::Race { rank, steps: (one, other) } => {
                 write!(f, "rank {rank}: steps {one} and {other} touch the same bytes in any order")
@@ -214,7 +226,9 @@ fn check(
         let (reads, writes) = match action {
             Action::Send { from, .. } => (std::slice::from_ref(from), None),
             Action::Receive { into, .. } => (&[][..], Some(into)),
-            Action::Copy { from, into } => (std::slice::from_ref(from), Some(into)),
+            Action::Copy { from, into } | Action::Share { from, into, .. } => {
+                (std::slice::from_ref(from), Some(into))
+            }
             Action::Reduce { sources, into } => (&sources[..], Some(into)),
         };
         let mut accesses = Vec::with_capacity(reads.len() + 1);

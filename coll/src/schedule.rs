@@ -19,7 +19,11 @@
 //!    are not written.
 //! 6. **Reduction.** The order of the operands is the schedule's: it depends neither on arrival nor on time, so that
 //!    results are reproducible for a given size, length, algorithm, root and [`Locality`](crate::Locality).
+//! 7. **Sharing.** What the ranks of a [circle](Schedule::circle) do together through memory that they share, each has
+//!    in its schedule, in the same order, one after the other. Such a step may end only when all of the circle have
+//!    begun it.
 use std::ops::Range;
+use std::sync::Arc;
 
 use crate::terms::Terms;
 
@@ -176,6 +180,20 @@ impl Row {
     }
 }
 
+/// What ranks of one host do together, through memory that they share. One of them leads.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Together {
+    /// All wait for all.
+    Meet,
+    /// What the leader reads, the others write.
+    Bcast,
+    /// What all read is combined in the order of the ranks, and the leader writes it.
+    Reduce,
+    /// What all read is written by the leader, in the order of the ranks, in pieces of one length. Its own lies there
+    /// already.
+    Gather,
+}
+
 /// What a step does. Peers are ranks of the communicator; in an intercommunicator, of both groups numbered through
 /// (see [`Between`](crate::Between)).
 ///
@@ -219,6 +237,17 @@ pub enum Action {
         /// Where the result goes.
         into: Place,
     },
+    /// Does something together with the others of the [circle](Schedule::circle).
+    Share {
+        /// What it is.
+        what: Together,
+        /// The rank that leads.
+        lead: usize,
+        /// What this rank reads, or [`Place::NOTHING`].
+        from: Place,
+        /// What it writes, or [`Place::NOTHING`]. Of a leader that reduces, it may be what it reads.
+        into: Place,
+    },
 }
 
 /// What one rank does in one collective.
@@ -236,6 +265,7 @@ pub struct Schedule {
     /// Dependencies of all steps, one after the other; step `i` has those up to `bounds[i]`.
     pub(crate) after: Vec<u32>,
     pub(crate) bounds: Vec<usize>,
+    pub(crate) circle: Option<Arc<[usize]>>,
     /// What all ranks must agree on.
     pub(crate) terms: Terms,
 }
@@ -269,10 +299,34 @@ impl Schedule {
         }
     }
 
+    /// The same among some ranks of more: whoever was rank `r` is `ranks[r]` of `size`.
+    ///
+    /// # Panics
+    /// If there are less than it names.
+    pub(crate) fn renumbered(mut self, ranks: impl Fn(usize) -> usize, size: usize) -> Self {
+        (self.rank, self.ranks) = (ranks(self.rank), size);
+        for action in &mut self.actions {
+            match action {
+                Action::Send { to: peer, .. }
+                | Action::Receive { from: peer, .. }
+                | Action::Share { lead: peer, .. } => *peer = ranks(*peer),
+                Action::Copy { .. } | Action::Reduce { .. } => {}
+            }
+        }
+        self.circle = self.circle.map(|circle| circle.iter().map(|it| ranks(*it)).collect());
+        self
+    }
+
     /// Scratch memory that it needs, in bytes.
     #[must_use]
     pub fn scratch(&self) -> u64 {
         self.scratch
+    }
+
+    /// The ranks, ascending, that it has steps in common with ([`Action::Share`]); none: it has no such steps.
+    #[must_use]
+    pub fn circle(&self) -> Option<&[usize]> {
+        self.circle.as_deref()
     }
 
     /// Whether it has the same buffers and steps, whatever algorithm they were made by.

@@ -26,7 +26,7 @@ pub enum Misfit {
     #[error("a rank would have more than {CHILDREN_MAX} children")]
     Wide,
     /// What goes through shared memory is not cut into segments, and has no levels.
-    #[error("through shared memory there are no segments and no levels")]
+    #[error("through shared memory there are no segments, and no levels below it")]
     Whole,
     /// It has no schedule.
     #[error("through shared memory there is no schedule: only collectives of one host go that way")]
@@ -69,7 +69,8 @@ impl Algorithm {
             return None;
         }
         let flat = Self { within: Within::NONE, ..*self };
-        if self.method == Method::Shared && flat.segmented(0).does(operation, true) {
+        let finer = self.within.is_shared() && self.within != Within::SHARED;
+        if finer || (self.method == Method::Shared && flat.segmented(0).does(operation, true)) {
             return Some(Misfit::Whole);
         }
         Some(match () {

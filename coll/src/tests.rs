@@ -97,7 +97,10 @@ fn on_levels(
         let all = flat.iter().enumerate().map(with);
         all.filter(|algorithm| algorithm.does(operation, commutative)).collect()
     };
-    let hosts = localities(n).into_iter().map(|it| (it, with(&|_| &[Level::Host])));
+    let shared: Vec<Algorithm> = flat.iter().map(|it| it.over_shared()).collect();
+    let shared = shared.into_iter().filter(|it| it.does(operation, commutative));
+    let on_hosts: Vec<_> = with(&|_| &[Level::Host]).into_iter().chain(shared).collect();
+    let hosts = localities(n).into_iter().map(|it| (it, on_hosts.clone()));
     let deep = nested(n).into_iter().enumerate();
     let deep =
         deep.map(|(turn, it)| (it, with(&|index| LEVELS[(index + n + turn) % LEVELS.len()])));
@@ -213,6 +216,43 @@ fn sum(unit: u64, commutative: bool) -> Reduction {
 /// Lengths of blocks that differ, some of them empty.
 fn uneven(n: usize, grain: u64) -> Vec<u64> {
     (0..n).map(|rank| (rank * 7 + 3) as u64 % 4 * grain).collect()
+}
+
+/// Of hosts whose ranks share memory, and hosts whose ranks do not: hosts do not see which.
+#[test]
+fn a_host_whose_ranks_share_no_memory_fits_with_the_others() {
+    use crate::{Action, build_apart};
+    let (len, in_place, of) = (12, false, sum(3, false));
+    let algorithm = |name: &str| name.parse::<Algorithm>().expect("an algorithm");
+    for n in [5, 8, 13, 32] {
+        let locality = Locality::new(growing(n)).expect("all ranks once");
+        for (call, name) in [
+            (Call::Barrier, "bruck over shared"),
+            (Call::Bcast { root: n - 2, len }, "binomial over shared"),
+            (Call::Allgather { len, in_place }, "ring over shared"),
+            (Call::Reduce { root: n - 2, len, of, in_place }, "binomial over shared"),
+            (Call::Allreduce { len, of, in_place }, "halving over shared"),
+        ] {
+            let (algorithm, calls) = (algorithm(name), vec![call; n]);
+            for apart in 0..locality.hosts().len() {
+                let one = |rank: usize| match locality.hosts()[apart].contains(&rank) {
+                    true => build_apart(rank, &locality, &call, &algorithm),
+                    false => build(rank, &locality, &call, &algorithm),
+                };
+                let all: Vec<_> = (0..n).map(|rank| one(rank).expect("a schedule")).collect();
+                let shares = |it: &Schedule| {
+                    it.steps().any(|(action, _)| matches!(action, Action::Share { .. }))
+                };
+                for schedule in &all {
+                    let host = locality.hosts().iter().position(|it| it.contains(&schedule.rank));
+                    let alone = host.is_some_and(|host| locality.hosts()[host].len() == 1);
+                    assert_eq!(shares(schedule), !alone && host != Some(apart), "{schedule}");
+                }
+                let what = || format!("{algorithm}, host {apart} apart: {call:?}");
+                verdict(&all, &mut Definition::new(&calls, 1), &what);
+            }
+        }
+    }
 }
 
 /// What is proved with blocks so long that pieces of messages are not packed.

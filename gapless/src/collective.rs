@@ -10,6 +10,7 @@ mod between;
 mod buffers;
 mod desk;
 mod each;
+mod errand;
 mod error;
 mod hyperq;
 mod last;

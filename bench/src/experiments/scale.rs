@@ -124,7 +124,8 @@ impl Subject {
         let sample = Sample::new(operation, ranks, 0, size)?;
         let hosts = (0..ranks).step_by(HOST).map(|first| (first..ranks.min(first + HOST)).collect());
         let locality = Locality::new(hosts.collect())?;
-        let chosen = choose(&Table::default(), &sample.of(0).call(), &locality);
+        // The ranks that are played share no memory.
+        let chosen = choose(&Table::default(), &sample.of(0).call(), &locality).by_messages();
         Ok(Self { sample, locality, size, chosen })
     }
 

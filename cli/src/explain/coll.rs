@@ -414,7 +414,9 @@ fn write_goal(
     let mut out = BufWriter::new(File::create(path).map_err(failed)?);
     writeln!(out, "num_ranks {}", subject.sample.ranks()).map_err(failed)?;
     for rank in 0..subject.sample.ranks() {
-        let schedule = &subject.sample.build(rank, &subject.locality, algorithm)?;
+        // GOAL has messages alone.
+        let algorithm = algorithm.by_messages();
+        let schedule = &subject.sample.build(rank, &subject.locality, &algorithm)?;
         write!(out, "{}", GoalRank { schedule, cost }).map_err(failed)?;
     }
     out.flush().map_err(failed)

@@ -6,6 +6,7 @@
 mod common;
 mod lost;
 mod namespaces;
+mod shared;
 mod together;
 
 use common::{BODY, again, finish_all, is_rank};

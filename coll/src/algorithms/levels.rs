@@ -4,6 +4,10 @@
 //! A group's leader is its first rank, or the root; so the leader of a group leads one of each finer level, too. On a
 //! level's tree are the leaders of the next finer level's groups, and on that of the finest all ranks of the group. So
 //! each group's data crosses the group's border once.
+//!
+//! In the place of a tree, the ranks of a host may go through memory that they share ([`Together`]). What a page does not
+//! [take](Page::takes) goes along the tree. That depends on the host alone: hosts see no more of each other than what
+//! leaders send.
 use crate::algorithms::compose;
 use crate::algorithms::over_tree::{self, Spread};
 use crate::area::{Area, Cuts};
@@ -11,9 +15,11 @@ use crate::builder::Builder;
 use crate::call::Reduction;
 use crate::level::Within;
 use crate::locality::Groups;
+use crate::page::Page;
+use crate::schedule::Together;
 use crate::team::Team;
-use crate::tree::Tree;
-use crate::{Locality, Method};
+use crate::tree::{Node, Tree};
+use crate::{Call, Locality, Method};
 
 /// What a rank is on each level.
 pub(crate) struct Levels {
@@ -37,6 +43,21 @@ struct Inner {
     first: usize,
     /// How many ranks each position speaks for, in the order of ranks.
     sizes: Vec<u64>,
+    /// Its ranks, ascending, if they go through memory that they share.
+    circle: Option<Vec<usize>>,
+}
+
+impl Inner {
+    /// The ranks of the group, if they do this through memory that they share. `call`: as they would call it if they were
+    /// all there are.
+    fn circle(&self, call: &Call<'_>) -> Option<&[usize]> {
+        self.circle.as_deref().filter(|circle| Page::takes(call, circle.len()))
+    }
+
+    /// The leader.
+    fn lead(&self) -> usize {
+        self.team.rank(0)
+    }
 }
 
 impl Levels {
@@ -77,7 +98,9 @@ impl Levels {
             let position = members.iter().position(|member| *member == lead).unwrap_or(0);
             if let Some(team) = Team::of(members, rank) {
                 let team = team.from(position);
-                inner.push(Inner { team, tree: *tree, first: ranks[0], sizes });
+                let shares = within.is_shared() && ranks.len() > 1;
+                let circle = shares.then(|| ranks.clone());
+                inner.push(Inner { team, tree: *tree, first: ranks[0], sizes, circle });
             }
         }
         Self { rank, root, top: Team::of(leaders, rank), sizes, target, inner }
@@ -86,12 +109,30 @@ impl Levels {
 
 pub(crate) fn barrier(b: &mut Builder, levels: &Levels, method: Method) {
     let up = levels.inner.iter().rev();
-    let nodes: Vec<_> = up.map(|it| over_tree::arrive(b, &it.team, it.tree)).collect();
+    let nodes: Vec<_> = up.map(|it| arrive(b, it)).collect();
     if let Some(top) = &levels.top {
         compose::barrier(b, top, method);
     }
     for (it, node) in levels.inner.iter().zip(nodes.iter().rev()) {
-        over_tree::leave(b, &it.team, node);
+        match node {
+            Some(node) => over_tree::leave(b, &it.team, node),
+            None => meet(b, it),
+        }
+    }
+}
+
+/// The leader hears of all; none if all have met.
+fn arrive(b: &mut Builder, it: &Inner) -> Option<Node> {
+    if it.circle(&Call::Barrier).is_some() {
+        meet(b, it);
+        return None;
+    }
+    Some(over_tree::arrive(b, &it.team, it.tree))
+}
+
+fn meet(b: &mut Builder, it: &Inner) {
+    if let Some(circle) = it.circle(&Call::Barrier) {
+        b.share(circle, (Together::Meet, it.lead()), (None, None));
     }
 }
 
@@ -106,17 +147,33 @@ pub(crate) fn bcast(b: &mut Builder, levels: &Levels, how: (Method, u64), area: 
 /// What the leaders have, to all.
 fn down(b: &mut Builder, levels: &Levels, area: Area, segment: u64) {
     for it in &levels.inner {
-        over_tree::bcast(b, &it.team, it.tree, area, segment);
+        let call = Call::Bcast { root: 0, len: area.len };
+        let Some(circle) = it.circle(&call) else {
+            over_tree::bcast(b, &it.team, it.tree, area, segment);
+            continue;
+        };
+        let places = if it.team.me == 0 { (Some(area), None) } else { (None, Some(area)) };
+        b.share(circle, (Together::Bcast, it.lead()), places);
     }
 }
 
 /// The sum of the ranks that this rank speaks for; without `room` for it in scratch memory.
-fn up(b: &mut Builder, levels: &Levels, areas: (Area, Option<Area>), segment: u64) -> Area {
+fn up(
+    b: &mut Builder,
+    levels: &Levels,
+    areas: (Area, Option<Area>),
+    segment: u64,
+    of: Reduction,
+) -> Area {
     let (mut sum, mut room) = areas;
     for it in levels.inner.iter().rev() {
         let leads = it.team.me == 0;
         let result = leads.then(|| *room.get_or_insert_with(|| b.scratch(sum.len)));
-        over_tree::reduce(b, &it.team, it.tree, sum, result, segment);
+        let call = Call::Reduce { root: 0, len: sum.len, of, in_place: false };
+        match it.circle(&call) {
+            Some(circle) => b.share(circle, (Together::Reduce, it.lead()), (Some(sum), result)),
+            None => over_tree::reduce(b, &it.team, it.tree, sum, result, segment),
+        }
         sum = result.unwrap_or(sum);
     }
     sum
@@ -133,7 +190,7 @@ pub(crate) fn reduce(
 ) {
     let (place, leader) = levels.target;
     let room = result.filter(|_| leader == levels.root);
-    let sum = up(b, levels, (input, room), segment);
+    let sum = up(b, levels, (input, room), segment, of);
     if let Some(top) = &levels.top {
         let total = (top.me == place).then(|| room.unwrap_or(sum));
         compose::reduce(b, top, place, (method, segment), (sum, total), of);
@@ -157,7 +214,7 @@ pub(crate) fn allreduce(
     (input, result): (Area, Area),
     of: Reduction,
 ) {
-    let sum = up(b, levels, (input, Some(result)), segment);
+    let sum = up(b, levels, (input, Some(result)), segment, of);
     if let Some(top) = &levels.top {
         compose::allreduce(b, top, (method, segment), (sum, result), of);
     }
@@ -176,6 +233,12 @@ pub(crate) fn allgather(
         let first = it.first as u64 * len;
         let part = area.cut(first..first + cuts.total());
         let own = part.cut(cuts.range(it.team.me..it.team.me + 1));
+        let call = Call::Gather { root: 0, len, in_place: false };
+        if let Some(circle) = it.circle(&call) {
+            let whole = (it.team.me == 0).then_some(part);
+            b.share(circle, (Together::Gather, it.lead()), (Some(own), whole));
+            continue;
+        }
         let spread = Spread { cuts: &cuts, shift: 0 };
         over_tree::gather(b, &it.team, it.tree, own, Some(part), &spread);
     }

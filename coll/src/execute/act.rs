@@ -5,18 +5,24 @@
 //! once from touching a common byte unless both only read, and rows do not overlap. The functions here rely on that:
 //! each states which memory it grants, and to whom.
 use std::ops::Range;
+use std::task::Poll;
 
 use gapless_engine::{Engine, EngineError, Reducer, Typed};
 use gapless_mem::{Completion, Region};
 use gapless_pml::{Comm, Pml, PmlError, RequestId, Source, TagSel};
 
+use super::error::CollError;
+use super::page::{Page, Task};
 use super::rows::{Combine, Piece};
+use crate::{Call, Operation};
 
 /// What a collective works with.
 pub(super) struct Tools<'a> {
     pub(super) pml: &'a mut Pml,
     pub(super) engine: &'a dyn Engine,
     pub(super) reducer: &'a dyn Reducer,
+    /// The page of this rank's host, and the number of the first step on it.
+    pub(super) page: Option<(&'a mut Page, u64)>,
 }
 
 /// Work of engines that may be under way.
@@ -101,6 +107,43 @@ impl Tools<'_> {
     ) -> Result<RequestId, PmlError> {
         // SAFETY: as in `send`; no other step touches what a receive that is under way writes.
         unsafe { self.pml.irecv(comm, into, Source::Rank(from), TagSel::Is(tag)) }
+    }
+
+    /// Begins a step of several ranks. Grants the memory of its buffers until it has ended.
+    pub(super) fn begin_share(
+        &mut self,
+        operation: Operation,
+        number: u64,
+        task: Task,
+    ) -> Result<(), CollError> {
+        let Some((page, first)) = &mut self.page else {
+            return Err(CollError::NotShared { operation });
+        };
+        // SAFETY: as in `send`: the step does not end before the page's part in it, and no other step touches what this
+        // one writes. If the executor is dropped before, memory of its own is never freed, and whoever has granted the
+        // rows gives the page up before they go (`Executor::advance_with`).
+        unsafe { page.begin_task(first.saturating_add(number), task) }
+    }
+
+    /// Begins a step of several ranks at a rank that has failed.
+    pub(super) fn fail_share(
+        &mut self,
+        number: u64,
+        (call, of): (&Call<'_>, (usize, usize)),
+        failure: CollError,
+    ) -> Result<(), CollError> {
+        let Some((page, first)) = &mut self.page else { return Err(failure) };
+        page.begin_failed(first.saturating_add(number), call, of, failure)
+    }
+
+    /// Goes on with a step of several ranks; how it went, if it has ended.
+    pub(super) fn advance_share(&mut self) -> Option<Result<(), CollError>> {
+        // Whoever has begun it on a page brings the page along.
+        let (page, _) = self.page.as_mut()?;
+        match page.advance(self.pml, self.engine, self.reducer) {
+            Poll::Ready(result) => Some(result),
+            Poll::Pending => None,
+        }
     }
 
     /// Starts to pack pieces one behind the other. Grants both until `work` is over.

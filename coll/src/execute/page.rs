@@ -34,6 +34,7 @@
     reason = "has pml and engines work on memory that the caller of `Page::begin` grants"
 )]
 mod act;
+mod circle;
 mod course;
 #[allow(
     unsafe_code,
@@ -59,15 +60,17 @@ use std::task::Poll;
 use gapless_bml::Rank;
 use gapless_engine::{Engine, Reducer};
 use gapless_mem::{Lease, Words};
-use gapless_pml::{Comm, Pml, PmlError, RequestId};
+use gapless_pml::{Pml, PmlError, RequestId};
 use gapless_sync::board::{Awaited, Board, Broken, Mark, NOTE_BYTES, Readers, Seat};
 
+use super::SHARES_MAX;
 use super::act::Tools;
 use super::error::CollError;
 use super::hyperq::{Control, HyperQ};
 use super::memory::Memory;
 use super::rows::{Combine, Rows};
 use crate::Call;
+use circle::Circle;
 use exchange::Exchange;
 use long::Long;
 pub use open::Opening;
@@ -140,7 +143,7 @@ impl Shared {
 pub struct Page {
     shared: Shared,
     seat: Seat,
-    comm: Comm,
+    circle: Circle,
     /// That of messages that wake sleepers.
     ring_tag: i32,
     area: Area,
@@ -197,12 +200,12 @@ impl Going {
 }
 
 impl Page {
-    fn new((shared, area): (Shared, Area), seat: Seat, (comm, ring_tag): (Comm, i32)) -> Page {
+    fn new((shared, area): (Shared, Area), seat: Seat, (circle, ring_tag): (Circle, i32)) -> Page {
         let slots = Slots::default();
         Page {
             shared,
             seat,
-            comm,
+            circle,
             ring_tag,
             area,
             slots,
@@ -236,7 +239,7 @@ impl Page {
         rows: Rows,
         combine: Option<Combine>,
     ) -> Result<(), CollError> {
-        let of = (self.comm.rank() as usize, self.shared.ranks);
+        let of = (self.circle.seat(), self.shared.ranks);
         let task = Task::new(call, of, rows, combine)?;
         // SAFETY: the caller's promise.
         unsafe { self.begin_task(number, task) }
@@ -255,9 +258,35 @@ impl Page {
     /// [`CollError::NotShared`]: the task is of another rank, or of another number of ranks.
     #[allow(unsafe_code, reason = "takes the caller's promise")]
     pub unsafe fn begin_task(&mut self, number: u64, task: Task) -> Result<(), CollError> {
+        self.start(number, task)
+    }
+
+    /// Begins a collective in which this rank cannot do its part any more: those that need something of it are told why. No
+    /// memory of the caller's is touched.
+    ///
+    /// # Errors
+    /// As for `begin_task`.
+    pub(super) fn begin_failed(
+        &mut self,
+        number: u64,
+        call: &Call<'_>,
+        of: (usize, usize),
+        failure: CollError,
+    ) -> Result<(), CollError> {
+        self.start(number, Task::without_memory(call, of)?)?;
+        match &mut self.going {
+            Some(Going::Short(short)) => short.doom(failure),
+            Some(Going::Long(long)) => long.doom(failure),
+            // No step of a schedule is one.
+            Some(Going::Exchange(_)) | None => {}
+        }
+        Ok(())
+    }
+
+    fn start(&mut self, number: u64, task: Task) -> Result<(), CollError> {
         self.may_begin()?;
         let Task { way, rows, combine, of } = task;
-        let (me, ranks) = (self.comm.rank() as usize, self.shared.ranks);
+        let (me, ranks) = (self.circle.seat(), self.shared.ranks);
         if of != (me, ranks) {
             return Err(CollError::NotShared { operation: way.operation() });
         }
@@ -282,10 +311,26 @@ impl Page {
         Ok(())
     }
 
+    /// Whether it is that of all ranks of the communicator, and not of those of one host.
+    #[must_use]
+    pub fn is_whole(&self) -> bool {
+        self.circle.is_whole()
+    }
+
+    /// Whether something is under way.
+    #[must_use]
+    pub fn is_at_work(&self) -> bool {
+        self.going.is_some()
+    }
+
+    fn is_revoked(&self) -> bool {
+        self.circle.comm().is_revoked()
+    }
+
     fn may_begin(&self) -> Result<(), CollError> {
         match self.going {
             Some(_) => Err(CollError::Abandoned),
-            None if self.comm.is_revoked() => Err(CollError::Revoked),
+            None if self.is_revoked() => Err(CollError::Revoked),
             None => Ok(()),
         }
     }
@@ -300,7 +345,7 @@ impl Page {
         engine: &dyn Engine,
         reducer: &dyn Reducer,
     ) -> Poll<Result<(), CollError>> {
-        if self.going.is_some() && self.comm.is_revoked() {
+        if self.going.is_some() && self.is_revoked() {
             self.give_up();
             return self.over(Err(CollError::Revoked));
         }
@@ -308,14 +353,14 @@ impl Page {
         if going.is_torn() {
             return Poll::Ready(Err(CollError::Abandoned));
         }
-        if !going.advance(&mut place, &mut Tools { pml, engine, reducer }) {
+        if !going.advance(&mut place, &mut Tools { pml, engine, reducer, page: None }) {
             return Poll::Pending;
         }
         let mut result = going.result();
         if matches!(result, Err(CollError::GaveUp { .. } | CollError::WentOn { .. })) {
             // Whoever gives up because the communicator is revoked has sent word of that before.
             pml.progress();
-            if self.comm.is_revoked() {
+            if self.is_revoked() {
                 result = Err(CollError::Revoked);
             }
         }
@@ -334,9 +379,9 @@ impl Page {
     /// What is under way, and what it works with.
     #[inline]
     fn parts(&mut self) -> (Option<&mut Going>, Place<'_>) {
-        let Page { shared, seat, comm, area, slots, going, .. } = self;
+        let Page { shared, seat, circle, area, slots, going, .. } = self;
         let (board, ring_tag) = (shared.board(), self.ring_tag);
-        (going.as_mut(), Place { board, shared, seat, comm, ring_tag, area, slots })
+        (going.as_mut(), Place { board, shared, seat, circle, ring_tag, area, slots })
     }
 
     /// Whether work of an engine is under way, so that a waiting caller should poll and not sleep.
@@ -365,7 +410,7 @@ impl Page {
     /// Whether [`advance`](Page::advance) would get on, as far as a few loads tell.
     #[inline]
     pub fn look(&mut self) -> bool {
-        if self.comm.is_revoked() {
+        if self.is_revoked() {
             return true;
         }
         let (going, mut place) = self.parts();
@@ -387,7 +432,7 @@ impl Page {
             Going::Long(long) => long.awaited(&mut place),
             Going::Exchange(exchange) => exchange.awaited(&mut place),
         }?;
-        let bell = act::bell(pml, (&self.comm, self.ring_tag), self.bell)?;
+        let bell = act::bell(pml, (self.circle.comm(), self.ring_tag), self.bell)?;
         let rung = self.bell.replace(bell) != Some(bell);
         if rung || self.asleep != Some(awaited) {
             self.asleep = self.seat.lie_down(&self.shared.board(), awaited).then_some(awaited);
@@ -411,14 +456,16 @@ impl Page {
     }
 
     /// This rank has no part in a collective, because its arguments were refused: those that need something of it learn
-    /// that ([`CollError::WentOn`]). `number` as for [`begin`](Page::begin).
+    /// that ([`CollError::WentOn`]). `number` as for [`begin`](Page::begin); on the page of a host as for
+    /// [`advance_with`](super::Executor::advance_with).
     pub fn refuse(&mut self, number: u64, pml: &mut Pml) {
-        if self.going.is_some() || self.comm.is_revoked() {
+        if self.going.is_some() || self.is_revoked() {
             return;
         }
         // It may have begun, and stopped halfway.
         self.halfway = None;
-        self.seat.begin(number.saturating_add(1));
+        let next = number.saturating_add(1);
+        self.seat.begin(if self.is_whole() { next } else { next.saturating_mul(SHARES_MAX) });
         let (_, mut place) = self.parts();
         // It writes no note that would say why: if the others do this collective by messages, nobody would ever have read
         // it, and its place would not become free.
@@ -427,10 +474,11 @@ impl Page {
     }
 
     /// This rank's place among ranks that may share a GPU. All ranks give the same settings. One of a page at most is
-    /// used; `None`: there are too many ranks.
+    /// used; `None`: there are too many ranks, or the page is that of one host of several.
     #[must_use]
     pub fn hyperq(&self, settings: crate::hyperq::Settings) -> Option<HyperQ> {
-        Some(HyperQ::new(self.shared.control()?, self.comm.clone(), settings))
+        let comm = self.is_whole().then(|| self.circle.comm().clone())?;
+        Some(HyperQ::new(self.shared.control()?, comm, settings))
     }
 
     /// Gives up what it has with the endpoint; for a communicator that is freed.
@@ -448,7 +496,7 @@ struct Place<'p> {
     board: Board<'p>,
     shared: &'p Shared,
     seat: &'p mut Seat,
-    comm: &'p Comm,
+    circle: &'p Circle,
     ring_tag: i32,
     area: &'p mut Area,
     slots: &'p mut Slots,
@@ -456,17 +504,16 @@ struct Place<'p> {
 
 impl Place<'_> {
     fn rank(&self) -> usize {
-        self.comm.rank() as usize
+        self.circle.seat()
     }
 
     /// How a rank was lost, if it is.
     fn loss(&self, pml: &mut Pml, rank: usize) -> Option<CollError> {
-        let rank = u32::try_from(rank).ok()?;
-        let process = Rank(self.comm.process(rank).ok()?);
+        let process = Rank(self.circle.process(rank)?);
         let bml = pml.bml_mut();
         bml.reach(process);
         let (culprit, error) = bml.blame(process)?;
-        let rank = self.comm.rank_of(culprit.0).unwrap_or(rank);
+        let rank = self.circle.comm().rank_of(culprit.0).unwrap_or(self.circle.rank(rank));
         Some(CollError::Lost { rank, error: PmlError::PeerLost { rank: culprit.0, error } })
     }
 
@@ -475,6 +522,7 @@ impl Place<'_> {
     /// # Errors
     /// It will never be.
     fn note(&mut self, pml: &mut Pml, rank: usize) -> Result<Option<Mark>, CollError> {
+        let scribbled = |broken| scribbled(self.circle, broken);
         let found = self.seat.look(&self.board, rank).map_err(scribbled)?;
         if found.is_some() {
             return Ok(found);
@@ -489,7 +537,7 @@ impl Place<'_> {
         if found.is_some() {
             return Ok(found);
         }
-        let went_on = || CollError::WentOn { rank: u32::try_from(rank).unwrap_or(u32::MAX) };
+        let went_on = || CollError::WentOn { rank: self.circle.rank(rank) };
         Err(loss.unwrap_or_else(went_on))
     }
 
@@ -506,13 +554,13 @@ impl Place<'_> {
 
     /// Wakes ranks that sleep for something of this one's.
     fn ring(&mut self, pml: &mut Pml, readers: Readers) {
-        let by = (self.comm, self.ring_tag);
+        let by = (self.circle, self.ring_tag);
         self.seat.ring(&self.board, readers, |rank| act::ring(pml, by, rank));
     }
 }
 
-fn scribbled(broken: Broken) -> CollError {
-    let rank = u32::try_from(broken.rank).unwrap_or(u32::MAX);
+fn scribbled(circle: &Circle, broken: Broken) -> CollError {
+    let rank = circle.rank(broken.rank);
     CollError::Scribbled { rank, what: broken.to_string() }
 }
 

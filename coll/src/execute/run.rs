@@ -2,6 +2,7 @@
 mod compute;
 mod epochs;
 mod messages;
+mod share;
 
 use std::collections::{BTreeSet, VecDeque};
 use std::task::Poll;
@@ -27,6 +28,8 @@ pub(super) struct Run {
     ready: VecDeque<u32>,
     /// Steps that have not ended.
     left: usize,
+    /// How many steps of several ranks have begun.
+    shares: u64,
     flights: Vec<Flight>,
     /// Why this rank goes on without data.
     failure: Option<CollError>,
@@ -55,6 +58,8 @@ struct Flight {
     work: Work,
     /// Packed memory of the step's, kept until it has ended.
     memory: Vec<Room>,
+    /// What of it is for what, in a step of several ranks.
+    lies: share::Lies,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -77,13 +82,23 @@ enum Phase {
     Doomed,
     /// Engines work, and then the step has ended.
     Working,
+    /// Engines pack what is to be shared.
+    Packed,
+    /// A page does the step.
+    Sharing,
     /// A notice, whose fate does not matter.
     Telling { id: RequestId },
 }
 
 impl Flight {
     fn new(step: u32, phase: Phase) -> Self {
-        Self { step: Some(step), phase, work: Work::default(), memory: Vec::new() }
+        Self {
+            step: Some(step),
+            phase,
+            work: Work::default(),
+            memory: Vec::new(),
+            lies: share::Lies::default(),
+        }
     }
 }
 
@@ -103,12 +118,18 @@ impl Run {
             stage: Stage::Fresh,
             ready: ready.map(|(step, _)| step).collect(),
             left: missing.len(),
+            shares: 0,
             missing,
             flights: Vec::new(),
             failure: None,
             told: BTreeSet::new(),
             asked: BTreeSet::new(),
         }
+    }
+
+    /// Whether it is in a step of several ranks.
+    pub(super) fn is_sharing(&self) -> bool {
+        self.flights.iter().any(|flight| matches!(flight.phase, Phase::Sharing))
     }
 
     pub(super) fn is_over(&self) -> bool {
@@ -237,6 +258,7 @@ impl Run {
             Action::Receive { from, slot, into } => {
                 self.begin_receive(plan, tools, step, (peer(*from), *slot, into));
             }
+            Action::Share { .. } => self.begin_share(plan, tools, step),
             Action::Copy { .. } | Action::Reduce { .. } if self.failure.is_some() => {
                 self.ended(plan, step);
             }
@@ -323,6 +345,8 @@ impl Run {
                     true
                 }
             },
+            Phase::Packed => self.look_packed(plan, tools, index),
+            Phase::Sharing => self.look_sharing(plan, tools, index),
             Phase::Telling { id } => !matches!(tools.pml.collect(id), Ok(None)),
         }
     }

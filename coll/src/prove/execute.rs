@@ -2,10 +2,11 @@
 use std::collections::{BTreeSet, HashMap};
 use std::hash::BuildHasherDefault;
 use std::ops::Range;
+use std::rc::Rc;
 
 use super::algebra::{Mix, UNDEFINED, Value};
-use super::{Access, Definition, Memory, Refutation};
-use crate::schedule::{Action, Buffer, Schedule};
+use super::{Access, Definition, Memory, Refutation, together};
+use crate::schedule::{Action, Buffer, Schedule, Together};
 
 /// Steps of all ranks are numbered through.
 struct Run<'a> {
@@ -17,6 +18,8 @@ struct Run<'a> {
     starts: Vec<usize>,
     /// The other end of a message.
     partner: Vec<usize>,
+    /// What ranks of a circle do together: those steps, in the order of the ranks.
+    together: HashMap<usize, Rc<[usize]>>,
     begun: Vec<bool>,
 }
 
@@ -41,6 +44,7 @@ pub(super) fn run(
         definition,
         memory,
         partner: vec![usize::MAX; steps],
+        together: together::groups(schedules, &starts)?,
         begun: vec![false; steps],
         starts,
     };
@@ -111,18 +115,23 @@ impl Run<'_> {
         let mut ready: Vec<usize> = (0..steps).filter(|step| missing[*step] == 0).collect();
         while let Some(number) = ready.pop() {
             self.begun[number] = true;
-            let over = match self.partner[number] {
-                usize::MAX => {
-                    self.compute(number)?;
-                    [Some(number), None]
+            let over = match (self.partner[number], self.together.get(&number).cloned()) {
+                (_, Some(all)) if all.iter().all(|step| self.begun[*step]) => {
+                    self.share(&all)?;
+                    all.to_vec()
                 }
-                other if self.begun[other] => {
+                (_, Some(_)) => continue,
+                (usize::MAX, None) => {
+                    self.compute(number)?;
+                    vec![number]
+                }
+                (other, None) if self.begun[other] => {
                     self.transfer(number, other)?;
-                    [Some(number), Some(other)]
+                    vec![number, other]
                 }
                 _ => continue,
             };
-            for number in over.into_iter().flatten() {
+            for number in over {
                 ended[number] = true;
                 let start = self.starts[self.rank_of(number)];
                 for follower in &followers[number] {
@@ -150,6 +159,73 @@ impl Run<'_> {
         let (sender, receiver) = (self.rank_of(send), self.rank_of(receive));
         let values = self.read(sender, &from)?;
         self.buffer(receiver, into.buffer)[into.cells].copy_from_slice(&values);
+        Ok(())
+    }
+
+    /// What ranks of a circle do together, by its definition.
+    fn share(&mut self, all: &[usize]) -> Result<(), Refutation> {
+        let places: Vec<_> = all.iter().map(|number| self.accesses[*number].clone()).collect();
+        let ranks: Vec<_> = all.iter().map(|number| self.rank_of(*number)).collect();
+        let first = all[0] - self.starts[ranks[0]];
+        let Action::Share { what, lead, .. } = *self.schedules[ranks[0]].action(first) else {
+            return Ok(());
+        };
+        let Some(leader) = ranks.iter().position(|rank| *rank == lead) else { return Ok(()) };
+        let apart = |at: usize| Refutation::Apart { rank: ranks[at], step: places[at][0].step };
+        let lens = |at: usize| (places[at][0].cells.len(), places[at][1].cells.len());
+        let (read, written) = lens(leader);
+        let other = |at: usize, expected| match at == leader || lens(at) == expected {
+            true => Ok(()),
+            false => Err(apart(at)),
+        };
+        let fits = match what {
+            Together::Meet => (read, written) == (0, 0),
+            Together::Bcast => written == 0,
+            Together::Reduce => read == written,
+            Together::Gather => {
+                let (own, whole) = (&places[leader][0], &places[leader][1]);
+                let at = whole.cells.start + leader * read;
+                own.buffer == whole.buffer && own.cells.start == at && written == read * all.len()
+            }
+        };
+        if !fits {
+            return Err(apart(leader));
+        }
+        let expected = if what == Together::Bcast { (0, read) } else { (read, 0) };
+        (0..all.len()).try_for_each(|at| other(at, expected))?;
+        let reads = |run: &mut Self, at: usize| run.read(ranks[at], &places[at][0]);
+        match what {
+            Together::Meet => {}
+            Together::Bcast => {
+                let values = reads(self, leader)?;
+                for at in (0..all.len()).filter(|at| *at != leader) {
+                    let into = &places[at][1];
+                    self.buffer(ranks[at], into.buffer)[into.cells.clone()]
+                        .copy_from_slice(&values);
+                }
+            }
+            Together::Reduce => {
+                let mut sum = reads(self, 0)?;
+                let into = places[leader][1].clone();
+                self.whole_elements(lead, &into, &sum)?;
+                for at in 1..all.len() {
+                    let wrong = Refutation::Element { rank: ranks[at], step: places[at][0].step };
+                    for (sum, value) in sum.iter_mut().zip(reads(self, at)?) {
+                        let combined = self.definition.algebra.combine(*sum, value);
+                        *sum = combined.ok_or_else(|| wrong.clone())?;
+                    }
+                }
+                self.buffer(lead, into.buffer)[into.cells].copy_from_slice(&sum);
+            }
+            Together::Gather => {
+                let mut joined = Vec::new();
+                for at in 0..all.len() {
+                    joined.extend(reads(self, at)?);
+                }
+                let into = places[leader][1].clone();
+                self.buffer(lead, into.buffer)[into.cells].copy_from_slice(&joined);
+            }
+        }
         Ok(())
     }
 
@@ -229,10 +305,14 @@ pub(super) fn cells(range: &Range<u64>, grain: u64) -> Option<Range<usize>> {
     whole.then_some(cell(range.start)?..cell(range.end)?)
 }
 
-/// A message tells of all that its sender had heard of when it began. A rank waits for all its receives in the end.
+/// A message tells of all that its sender had heard of when it began. A rank waits for all its receives in the end. What is
+/// done together tells all of all if they meet, the others of the leader, or the leader of the others.
 pub(super) fn heard_of(schedules: &[Schedule]) -> Vec<BTreeSet<usize>> {
     let mut at: Vec<usize> = vec![0; schedules.len()];
     let mut told: HashMap<(usize, usize, u32), BTreeSet<usize>> = HashMap::new();
+    // By circle, the number of the step among those, and rank.
+    let mut shared: HashMap<(usize, usize, usize), BTreeSet<usize>> = HashMap::new();
+    let mut count: Vec<usize> = vec![0; schedules.len()];
     let mut heard: Vec<Vec<BTreeSet<usize>>> = vec![Vec::new(); schedules.len()];
     let mut moved = true;
     while moved {
@@ -251,6 +331,24 @@ pub(super) fn heard_of(schedules: &[Schedule]) -> Vec<BTreeSet<usize>> {
                         Some(news) => known.extend(news),
                         None => break,
                     },
+                    Action::Share { what, lead, .. } => {
+                        let circle = schedule.circle().unwrap_or_default();
+                        let key = |rank: usize| (circle[0], count[rank], rank);
+                        moved |= shared.insert(key(rank), known.clone()).is_none();
+                        let number = count[rank];
+                        let news = |other: &usize| shared.get(&(circle[0], number, *other));
+                        let hears = |other: &&usize| match what {
+                            Together::Meet => true,
+                            Together::Bcast => **other == *lead,
+                            Together::Reduce | Together::Gather => rank == *lead,
+                        };
+                        let of: Vec<_> = circle.iter().filter(hears).map(news).collect();
+                        if of.iter().any(Option::is_none) {
+                            break;
+                        }
+                        known.extend(of.into_iter().flatten().flatten());
+                        count[rank] += 1;
+                    }
                     _ => {}
                 }
                 heard[rank].push(known);

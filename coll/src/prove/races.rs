@@ -1,10 +1,16 @@
-//! Whether steps of one rank that touch the same bytes wait for each other.
+//! Whether steps of one rank that touch the same bytes wait for each other, and those that it does together with others.
 use super::{Access, Refutation};
-use crate::schedule::Schedule;
+use crate::schedule::{Action, Schedule};
 
-/// Checks that of two steps that touch a byte, unless both read, one waits for the other, perhaps through others.
+/// Checks that of two steps that touch a byte, unless both read, one waits for the other, perhaps through others; and that
+/// what is done together with other ranks is done one after the other.
 pub(super) fn check(schedule: &Schedule, accesses: &[Vec<Access>]) -> Result<(), Refutation> {
     let waits = Waits::new(schedule);
+    let is_shared = |step: &usize| matches!(schedule.action(*step), Action::Share { .. });
+    let shares: Vec<usize> = (0..schedule.len()).filter(is_shared).collect();
+    if let Some(pair) = shares.windows(2).find(|pair| !waits.has(pair[1], pair[0])) {
+        return Err(Refutation::Race { rank: schedule.rank(), steps: (pair[0], pair[1]) });
+    }
     let mut sorted: Vec<&Access> =
         accesses.iter().flatten().filter(|it| !it.cells.is_empty()).collect();
     sorted.sort_unstable_by_key(|access| (access.buffer, access.cells.start));

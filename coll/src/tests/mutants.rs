@@ -69,6 +69,10 @@ fn subjects() -> Vec<Subject> {
         Subject::on(&nodes, reduce(5, ordered), named("binomial over flat over numa flat")),
         Subject::on(&nodes, allreduce(ordered), named("doubling over flat over numa chain")),
         Subject::on(&nodes, allgather, named("ring over binomial over numa binomial")),
+        Subject::on(&nodes, Call::Bcast { root: 3, len: 3 }, named("binomial over shared")),
+        Subject::on(&nodes, reduce(5, ordered), named("binomial over shared")),
+        Subject::on(&nodes, allreduce(ordered), named("doubling over shared")),
+        Subject::on(&nodes, allgather, named("ring over shared")),
         Subject::new(5, Call::Bcast { root: 2, len: 7 }, tree(Tree::Chain, 3)),
         Subject::new(6, Call::Bcast { root: 0, len: 7 }, exchange(Exchange::Ring)),
         Subject::new(6, Call::Gather { root: 1, len: 2, in_place: true }, tree(Tree::Binomial, 0)),
@@ -124,6 +128,10 @@ fn places(action: &mut Action) -> Vec<&mut Place> {
         Action::Send { from, .. } => vec![from],
         Action::Receive { into, .. } => vec![into],
         Action::Copy { from, into } => vec![from, into],
+        // Where there is nothing, nothing can be shorter.
+        Action::Share { from, into, .. } => {
+            [from, into].into_iter().filter(|place| place.len > 0).collect()
+        }
         Action::Reduce { sources, into } => sources.iter_mut().chain([into]).collect(),
     }
 }

@@ -1,6 +1,7 @@
 //! The executor against what the operations mean: several ranks in one thread.
 mod between;
 mod failures;
+mod hosts;
 mod hyperq;
 mod job;
 mod late;
@@ -13,7 +14,7 @@ use gapless_coll::schedule::Buffer;
 use gapless_coll::testkit::{Arithmetic, Content, Held, Lie, Random, after};
 use gapless_coll::{
     Algorithm, Call, Combine, Executor, Level, Locality, Reduction, Rows, Schedule, Sequencer,
-    build,
+    build, build_apart,
 };
 use gapless_dtype::{Datatype, Primitive};
 
@@ -39,7 +40,7 @@ fn near(n: usize) -> Locality {
 }
 
 impl Collective {
-    /// `lies`: how the buffers lie at each rank, by turns.
+    /// Of ranks that share no memory. `lies`: how the buffers lie at each rank, by turns.
     fn new(
         calls: &[Call<'_>],
         algorithm: &Algorithm,
@@ -48,8 +49,8 @@ impl Collective {
     ) -> Collective {
         let locality = near(calls.len());
         let each = calls.iter().enumerate();
-        let schedules: Vec<Schedule> =
-            each.map(|(rank, call)| build(rank, &locality, call, algorithm).unwrap()).collect();
+        let one = |(rank, call)| build_apart(rank, &locality, call, algorithm).unwrap();
+        let schedules: Vec<Schedule> = each.map(one).collect();
         let what = format!("{:?} by {algorithm}, {} ranks, {lies:?}", calls[0], calls.len());
         let expected =
             |schedules: &[Schedule], before: &[Content]| after(calls, schedules, before, how);

@@ -2,12 +2,11 @@
 
 use super::buffers::Side;
 use super::prepare::{
-    COUNTS, Prepared, RECV, SEND, Way, alike, combine, each, exact, lens_of, listed, once_each,
-    one, settle,
+    COUNTS, Prepared, RECV, SEND, Schedules, Way, alike, combine, each, exact, lens_of, listed,
+    once_each, one, settle,
 };
 use super::{Collective, CollectiveError};
 use gapless_coll::{Between, BetweenCall, BuildError, Operation, Reduction, Rows};
-use std::sync::Arc;
 
 /// Which rank has or gets what only one of them has or gets. Where an argument is `impl Into<Root>`, a number is enough:
 /// the root's rank.
@@ -74,7 +73,7 @@ impl Collective<'_> {
         let lens = lens((operation, part), (&send, &recv), &counts, place)?;
         let schedule = place.build(&call(operation, root, &lens, of)?)?;
         let rows = Rows { send: send.into_blocks(), recv: recv.into_blocks() };
-        Ok(Prepared { way: Way::Schedule(Arc::new(schedule)), asks: false, rows, combine })
+        Ok(Prepared { way: Way::Schedule(Schedules::plain(schedule)), asks: false, rows, combine })
     }
 }
 

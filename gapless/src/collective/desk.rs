@@ -2,7 +2,9 @@
 //!
 //! A communicator's ranks make a page in its first collective, blocking or not, whatever that is: before a rank looks at
 //! its arguments, so that one that is refused takes part as well (`gapless_coll::page`). From then on collectives make no
-//! messages, if they are of a kind that it [takes](Page::takes). All ranks decide alike, by what all of them know. A
+//! messages, if they are of a kind that it [takes](Page::takes). All ranks decide alike, by what all of them know. If the
+//! ranks are on several hosts and have no page, those of each host make one of their own: then the schedules of collectives
+//! may have steps that go by it (`line.rs`). Whether one host has one is of no concern to the others. A
 //! persistent collective has a desk of its own, as its starts have no order among the communicator's collectives: its
 //! ranks make the page in its second start. The first one goes by messages, and compares what the ranks have described.
 //!
@@ -55,7 +57,7 @@ pub(super) enum Notes {
     Here(Box<Page>),
     /// A blocking collective has it.
     Lent,
-    /// Some rank cannot map the memory, or the communicator was freed.
+    /// Some rank cannot map the memory, also of those of this host, or the communicator was freed.
     Impossible,
 }
 
@@ -77,6 +79,8 @@ pub(super) enum Seen {
     /// Nobody can tell yet.
     Open,
     Made,
+    /// The ranks of this host have one of their own.
+    OfHost,
     Impossible,
 }
 
@@ -120,10 +124,24 @@ fn this_thread() -> usize {
 
 impl AtDesk {
     pub(super) fn seen(&self) -> Seen {
-        match self.notes {
+        match &self.notes {
             Notes::Unknown | Notes::Opening => Seen::Open,
+            Notes::Here(page) if !page.is_whole() => Seen::OfHost,
             Notes::Here(_) | Notes::Lent => Seen::Made,
             Notes::Impossible => Seen::Impossible,
+        }
+    }
+
+    /// The page, if it is what gets the collective on that is the first in the line. That of a host is so only while it is at
+    /// work: otherwise messages do.
+    pub(super) fn busy_page(&mut self) -> Option<&mut Page> {
+        match (&mut self.notes, self.line.front()) {
+            (Notes::Here(page), Some(Item::Collective(_)))
+                if page.is_whole() || page.is_at_work() =>
+            {
+                Some(page)
+            }
+            _ => None,
         }
     }
 
@@ -149,7 +167,7 @@ impl AtDesk {
         &mut self,
     ) -> Option<(&mut Page, Option<&mut Last>, Option<&mut HyperQ>)> {
         match &mut self.notes {
-            Notes::Here(page) if self.line.is_empty() && self.holder == 0 => {
+            Notes::Here(page) if page.is_whole() && self.line.is_empty() && self.holder == 0 => {
                 Some((page, self.last.as_deref_mut(), self.hyperq.as_deref_mut()))
             }
             _ => None,
@@ -165,7 +183,7 @@ impl AtDesk {
         };
         let may = is_next && matches!(self.blocking(), Blocking::None | Blocking::Here);
         match std::mem::replace(&mut self.notes, Notes::Lent) {
-            Notes::Here(page) if may => {
+            Notes::Here(page) if may && page.is_whole() => {
                 self.line.pop_front();
                 self.holder = this_thread();
                 Some(page)

@@ -18,6 +18,11 @@
 //! - Starts of persistent collectives have no order (§6.13). Each such collective has a desk of its own, with a line of one
 //!   start at most, which is the same one at all ranks: their number among the starts of this collective.
 //!
+//! # On several hosts
+//! Where all ranks have no page, those of a host may have one. A collective of all ranks then has a schedule with steps that
+//! go by it, and stands in the line of its desk. When it is the first there, its executor has the page. What was said holds:
+//! lines of the hosts are in the same order, and a host without a page has no line, but an executor for each.
+//!
 //! # Memory
 //! A page works on memory from [`Page::begin_task`] until `advance` gives a result, and memory of what waits in a line is
 //! only described. What has begun ends, or is given up with the world ([`Live::give_up`]), which waits for engines. The page
@@ -30,10 +35,10 @@
 
 use super::Tools;
 use super::desk::{AtDesk, Desk, Item, Notes};
-use super::last::Plain;
+use super::errand::{By, Errand};
 use super::live::{Entry, Live, Number, Phase};
-use gapless_coll::page::{Known, Opening, Page, Task};
-use gapless_coll::{CollError, Executor, Schedule, Sequencer, Ticket};
+use gapless_coll::page::{Opening, Page};
+use gapless_coll::{CollError, Sequencer};
 use gapless_pml::{Comm, Pml, RequestId};
 use std::any::Any;
 use std::collections::BTreeMap;
@@ -60,112 +65,6 @@ pub(super) type Spent = Vec<Box<dyn Any + Send>>;
 pub(super) struct Line {
     pub(super) comm: Comm,
     pub(super) desk: Arc<Desk>,
-}
-
-/// What a collective does through shared memory.
-#[derive(Debug)]
-pub(super) struct Errand {
-    pub(super) desk: Arc<Desk>,
-    /// Its number at the desk.
-    number: u64,
-    /// Gone when it has begun, unless it is persistent.
-    task: Option<Task>,
-    begun: bool,
-    /// As [`Prepared::asks`](super::prepare::Prepared).
-    pub(super) asks: bool,
-    /// What is known of a persistent one that is short, and its memory.
-    known: Option<(Known, Plain)>,
-    /// What it does if there is no shared memory.
-    instead: Option<(Arc<Schedule>, Ticket)>,
-}
-
-impl Errand {
-    /// One that goes through shared memory in any case.
-    pub(super) fn new(desk: &Arc<Desk>, number: u64, task: Task) -> Errand {
-        let desk = Arc::clone(desk);
-        Errand {
-            desk,
-            number,
-            task: Some(task),
-            begun: false,
-            asks: false,
-            known: None,
-            instead: None,
-        }
-    }
-
-    /// One that goes by messages if the communicator gets no page.
-    pub(super) fn or(desk: &Arc<Desk>, task: Task, instead: (Arc<Schedule>, Ticket)) -> Errand {
-        let number = instead.1.number();
-        Errand { instead: Some(instead), ..Errand::new(desk, number, task) }
-    }
-
-    /// Of a persistent collective, which has a desk of its own.
-    pub(super) fn persistent(task: Task, known: Option<(Known, Plain)>) -> Errand {
-        Errand { known, ..Errand::new(&Arc::default(), 0, task) }
-    }
-
-    /// What it is to do, if it has not begun.
-    pub(super) fn into_task(self) -> Option<Task> {
-        self.task
-    }
-
-    /// The next start.
-    fn again(&mut self) {
-        (self.number, self.begun) = (self.number + 1, false);
-    }
-}
-
-impl Entry {
-    /// Its number, if it has not begun, and ranks may ask whether its buffers lie on one GPU: those of a line go by the
-    /// page.
-    fn asks(&self) -> Option<u64> {
-        let errand = self.errand.as_ref()?;
-        (errand.asks && !errand.begun).then_some(errand.number)
-    }
-
-    /// Goes on with it by the page, as the first in the line.
-    fn advance_by(
-        &mut self,
-        page: &mut Page,
-        pml: &mut Pml,
-        tools: &Tools,
-    ) -> Poll<Result<(), CollError>> {
-        let Some(errand) = &mut self.errand else { return Poll::Ready(Err(CollError::Abandoned)) };
-        if !std::mem::replace(&mut errand.begun, true) {
-            // It needs no messages.
-            errand.instead = None;
-            let task = if self.persistent { errand.task.clone() } else { errand.task.take() };
-            let Some(task) = task else { return Poll::Ready(Err(CollError::Abandoned)) };
-            // SAFETY: whoever made the entry grants its memory until it has ended, or was given up (`Entry::new`, and
-            // `Live::start` for each start); the page is given up then.
-            let begun = unsafe { page.begin_task(errand.number, task) };
-            if let Err(error) = begun {
-                page.refuse(errand.number, pml);
-                return Poll::Ready(Err(error));
-            }
-        }
-        page.advance(pml, tools, tools)
-    }
-
-    /// There is no page: it goes by messages.
-    fn go_by_messages(&mut self) -> Result<(), CollError> {
-        if let Some(executor) = &mut self.executor {
-            // SAFETY: as in `advance_by`: this is the start that was granted memory, and it has not begun.
-            return unsafe { executor.restart() };
-        }
-        let Some(errand) = self.errand.take() else { return Err(CollError::Abandoned) };
-        let Some(task) = errand.task else { return Err(CollError::Abandoned) };
-        let operation = task.operation();
-        let Some((schedule, ticket)) = errand.instead else {
-            // The communicator was freed.
-            return Err(CollError::NotShared { operation });
-        };
-        let (rows, combine) = task.into_parts();
-        // SAFETY: as in `advance_by`.
-        self.executor = Some(unsafe { Executor::new(schedule, rows, combine, ticket) }?);
-        Ok(())
-    }
 }
 
 impl Live {
@@ -199,7 +98,11 @@ impl Live {
         errand.desk.with(|at| {
             if let Notes::Unknown = at.notes {
                 at.notes = Notes::Opening;
-                at.line.push_back(Item::Opening(Box::new(Opening::of_persistent(executor))));
+                let mut opening = Opening::of_persistent(executor);
+                if let Some(mates) = &errand.mates {
+                    opening = opening.or(Opening::of_host_persistent(executor, mates));
+                }
+                at.line.push_back(Item::Opening(Box::new(opening)));
             }
             !matches!(at.notes, Notes::Impossible)
         })
@@ -218,15 +121,21 @@ impl Live {
         })
     }
 
-    /// The ranks of a communicator begin to make its page.
+    /// The ranks of a communicator begin to make its page; `mates`: those of this host, if there are several hosts, which
+    /// make their own if all of them have none.
     pub(super) fn open_page(
         &mut self,
         with: (&mut Pml, &mut Spent),
         line: Line,
         sequencer: &Sequencer,
+        mates: Option<&[usize]>,
     ) {
         line.desk.with(|at| at.notes = Notes::Opening);
-        self.put(with, line, (Item::Opening(Box::new(Opening::new(sequencer))), None));
+        let mut opening = Opening::new(sequencer);
+        if let Some(mates) = mates {
+            opening = opening.or(Opening::of_host(sequencer, mates));
+        }
+        self.put(with, line, (Item::Opening(Box::new(opening)), None));
     }
 
     /// This rank was refused the collective with this number.
@@ -345,10 +254,8 @@ impl Live {
         let is_there = |line: &Line| Arc::ptr_eq(&line.desk, &errand.desk);
         let Some(at) = self.lines.iter().position(is_there) else { return };
         loop {
-            let would = self.lines[at].desk.with(|at| match (&mut at.notes, at.line.front()) {
-                (Notes::Here(page), Some(Item::Collective(first))) if *first == number => {
-                    Some(page.look())
-                }
+            let would = self.lines[at].desk.with(|at| match at.line.front() {
+                Some(Item::Collective(first)) if *first == number => at.busy_page().map(Page::look),
                 _ => None,
             });
             match would {
@@ -381,12 +288,9 @@ impl Live {
     /// Whether no line would get on, as far as a few loads tell.
     #[inline]
     pub(crate) fn is_quiet(&self) -> bool {
-        self.lines.iter().all(|line| {
-            line.desk.with(|at| match (&mut at.notes, at.line.front()) {
-                (Notes::Here(page), Some(Item::Collective(_))) => !page.look(),
-                _ => true,
-            })
-        })
+        self.lines
+            .iter()
+            .all(|line| line.desk.with(|at| at.busy_page().is_none_or(|page| !page.look())))
     }
 
     /// Announces for the first of each line that this process is about to sleep, so that those that it waits for wake it.
@@ -403,21 +307,17 @@ impl Live {
         /// A line that goes on and on is polled.
         const MOST: usize = 8;
         for _ in 0..MOST {
-            let announced = self.lines[at].desk.with(|at| match (&mut at.notes, at.line.front()) {
-                (Notes::Here(page), Some(Item::Collective(_))) => Some(page.doze(pml).is_some()),
-                // Messages wake whoever waits for the others; of a page that is lent, who has it.
-                _ => None,
-            });
+            // Messages wake whoever waits for the others; of a page that is lent, who has it.
+            let announced =
+                self.lines[at].desk.with(|at| at.busy_page().map(|page| page.doze(pml).is_some()));
             if announced.is_some_and(|is_announced| !is_announced) {
                 return false;
             }
             if self.advance_line(at, pml, spent) > 0 {
                 return false;
             }
-            let holds = self.lines[at].desk.with(|at| match (&mut at.notes, at.line.front()) {
-                (Notes::Here(page), Some(Item::Collective(_))) => page.is_announced(),
-                _ => true,
-            });
+            let holds =
+                self.lines[at].desk.with(|at| at.busy_page().is_none_or(Page::is_announced));
             if holds {
                 return true;
             }
@@ -493,17 +393,34 @@ fn step(
                 if let (Some(number), Some(hyperq)) = (entry.asks(), &at.hyperq) {
                     hyperq.decline(number);
                 }
-                match entry.advance_by(page, pml, tools) {
+                let by = entry.errand.as_ref().map_or(By::Messages, |errand| errand.by(page));
+                let advanced = match by {
+                    By::Page => entry.advance_by(page, pml, tools),
+                    By::Host => entry.advance_on_host(page, pml, tools),
+                    By::Messages => {
+                        let step = by_messages(*number, entry);
+                        at.line.pop_front();
+                        return step;
+                    }
+                };
+                match advanced {
                     Poll::Ready(result) => Step::Ended(*number, result),
-                    Poll::Pending => return Step::Waits { busy: page.is_busy() },
+                    Poll::Pending => {
+                        return Step::Waits { busy: page.is_busy() || entry.is_busy() };
+                    }
                 }
             }
-            (Some(entry), _) => match entry.go_by_messages() {
-                Ok(()) => Step::ByMessages(*number),
-                Err(error) => Step::Ended(*number, Err(error)),
-            },
+            (Some(entry), _) => by_messages(*number, entry),
         },
     };
     at.line.pop_front();
     step
+}
+
+/// It goes by messages.
+fn by_messages(number: Number, entry: &mut Entry) -> Step {
+    match entry.go_by_messages() {
+        Ok(()) => Step::ByMessages(number),
+        Err(error) => Step::Ended(number, Err(error)),
+    }
 }

@@ -6,7 +6,8 @@
 
 use super::Tools;
 use super::desk::{Desk, Notes};
-use super::line::{Errand, Line, Spent};
+use super::errand::Errand;
+use super::line::{Line, Spent};
 use gapless_coll::{CollError, Executor};
 use gapless_engine::Op;
 use gapless_pml::{Comm, Pml, PmlError, RequestId};
@@ -124,7 +125,8 @@ impl Entry {
     }
 
     pub(super) fn is_busy(&self) -> bool {
-        self.executor.as_ref().is_some_and(Executor::is_busy)
+        let of_host = self.errand.as_ref().and_then(|errand| errand.executor());
+        self.executor.iter().chain(of_host).any(Executor::is_busy)
     }
 
     /// It has ended.
@@ -403,9 +405,9 @@ impl Live {
         self.give_up_lines(spent);
         let lined = std::mem::take(&mut self.lined);
         for entry in std::mem::take(&mut self.going).into_values().chain(lined.into_values()) {
-            let Entry { executor, errand, op, left, .. } = *entry;
+            let Entry { executor, mut errand, op, left, .. } = *entry;
             // Waits for engines.
-            drop(executor);
+            drop((executor, errand.as_mut().and_then(|errand| errand.take_executor())));
             spent.push(Box::new((errand, op, left)));
         }
         self.busy = false;

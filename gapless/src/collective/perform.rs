@@ -1,10 +1,10 @@
 //! How collectives begin: their place in the order of calls, what carries them out, and the blocking form.
 
 use super::desk::{AtDesk, Blocking, Desk, Lent};
+use super::errand::Errand;
 use super::last::{Last, Plain};
-use super::line::Errand;
 use super::live::{Begun, Entry, Fate};
-use super::prepare::{self, Place, Prepared, Terms, Way};
+use super::prepare::{self, Place, Prepared, Schedules, Shares, Terms, Way};
 use super::recent::Recent;
 use super::turn::{Ready, Turn};
 use super::{Collective, CollectiveError};
@@ -18,8 +18,7 @@ use gapless_coll::execute::between;
 use gapless_coll::page::{Known, Page, Task};
 use gapless_coll::topologies::{Neighborhood, TopologyError};
 use gapless_coll::{
-    Blocks, Call, CollError, Combine, Executor, Locality, Operation, Rows, Schedule, Sequencer,
-    Ticket,
+    Blocks, Call, CollError, Combine, Executor, Locality, Operation, Rows, Sequencer, Ticket,
 };
 use gapless_engine::{Op, Reducer};
 use gapless_pml::{Comm, Pml};
@@ -69,6 +68,16 @@ impl Common {
         let topology = self.topology.as_ref().ok_or(CollectiveError::NoTopology)?;
         let found = self.neighbors.get_or_init(|| topology.neighbors(comm.rank()));
         found.as_ref().map_err(|error| CollectiveError::Topology(error.clone()))
+    }
+
+    /// The ranks of this rank's host, if there are several hosts, and the table has rules that go through memory which the
+    /// ranks of a host share: all members find alike.
+    pub(super) fn mates(&self, comm: &Comm, places: &Places) -> Option<&[usize]> {
+        let hosts = self.locality(comm, places).hosts();
+        let is_near = |group: &&Vec<usize>| group.contains(&(comm.rank() as usize));
+        let of_use = self.table.rules.iter().any(|rule| rule.algorithm.within.is_shared());
+        let several = hosts.len() > 1 && !comm.is_inter();
+        hosts.iter().find(is_near).filter(|_| several && of_use).map(Vec::as_slice)
     }
 
     /// The host of each rank, as a number.
@@ -283,9 +292,12 @@ impl Communicator {
     ) -> Result<Entry, Error> {
         let (operation, op) = (collective.operation, collective.op.clone());
         let Prepared { way, rows, combine, .. } =
-            self.prepare(collective, Some(&mut Last::default()))?;
-        let (schedule, errand) = match way {
-            Way::Schedule(schedule) => (schedule, None),
+            self.prepare(collective, Some(&mut Last::default()), Shares::Unknown)?;
+        let (schedules, errand) = match way {
+            Way::Schedule(schedules) => {
+                let errand = schedules.shares().then(|| Errand::persistent(None, None));
+                (schedules, errand)
+            }
             Way::Shared(terms) => {
                 let call = self.call(&terms)?;
                 let task = self.task(&call, rows.clone(), combine.clone())?;
@@ -294,9 +306,12 @@ impl Communicator {
                     let known = Known::new(&call, of, combine.as_ref(), true)?;
                     known.is_short().then_some((known, buffers))
                 });
-                (self.schedule(&call)?, Some(Errand::persistent(task, known)))
+                let schedules = self.schedules(&call, Shares::Unknown)?;
+                (schedules, Some(Errand::persistent(Some(task), known)))
             }
         };
+        let errand = errand.map(|errand| errand.again_by(schedules.clone(), self.mates()));
+        let schedule = schedules.by_messages();
         let ready = Ready::Messages(Box::new((schedule, rows, combine, ticket)));
         // SAFETY: the caller's promise.
         let mut entry = unsafe { self.carrier(operation, ready, op) }?;
@@ -309,13 +324,14 @@ impl Communicator {
         &self,
         collective: Collective<'_>,
         last: Option<&mut Last>,
+        shares: Shares,
     ) -> Result<Prepared, Error> {
         let operation = collective.operation;
         let prepared = match between(&self.comm) {
             Some(between) => collective.prepare_between(&between),
             None => {
                 let neighbors = || self.common.neighbors(&self.comm);
-                collective.prepare(&self.place(&neighbors), last)
+                collective.prepare(&self.place(&neighbors, shares), last)
             }
         };
         prepared.map_err(|error| refused(operation, error))
@@ -327,10 +343,10 @@ impl Communicator {
         call.map_err(|error| refused(terms.operation(), error))
     }
 
-    /// The schedule of a call.
-    pub(super) fn schedule(&self, call: &Call<'_>) -> Result<Arc<Schedule>, Error> {
+    /// The schedules of a call.
+    pub(super) fn schedules(&self, call: &Call<'_>, shares: Shares) -> Result<Schedules, Error> {
         let neighbors = || self.common.neighbors(&self.comm);
-        let built = self.place(&neighbors).schedule(call);
+        let built = self.place(&neighbors, shares).schedules(call);
         built.map_err(|error| refused(call.operation(), error.into()))
     }
 
@@ -345,15 +361,21 @@ impl Communicator {
         Task::new(call, of, rows, combine).map_err(|error| self.failed(call.operation(), error))
     }
 
+    /// The ranks of this rank's host, if there are several hosts.
+    pub(super) fn mates(&self) -> Option<&[usize]> {
+        self.common.mates(&self.comm, &self.shared.places)
+    }
+
     /// Where this rank is.
     fn place<'c>(
         &'c self,
         neighbors: &'c dyn Fn() -> Result<&'c Neighborhood, CollectiveError>,
+        shares: Shares,
     ) -> Place<'c> {
         let Common { table, recent, .. } = &*self.common;
         let (rank, locality) =
             (self.comm.rank() as usize, self.common.locality(&self.comm, &self.shared.places));
-        Place { rank, table, locality, recent, neighbors }
+        Place { rank, table, locality, recent, shares, neighbors }
     }
 
     /// What carries out what is ready.

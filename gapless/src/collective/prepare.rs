@@ -9,6 +9,7 @@ use gapless_coll::choose::{Table, choose};
 use gapless_coll::topologies::Neighborhood;
 use gapless_coll::{
     BuildError, Call, Combine, HyperQ, Locality, Operation, Reduction, Rows, Schedule, build,
+    build_apart,
 };
 use gapless_dtype::{Equivalence, Layout, SignatureKind};
 use gapless_engine::{EngineError, Op, Typed};
@@ -25,8 +26,45 @@ pub(super) struct Place<'c> {
     pub(super) locality: &'c Locality,
     /// Schedules of earlier calls.
     pub(super) recent: &'c Recent,
+    /// Whether the ranks of this host have a page, if those of the communicator have none.
+    pub(super) shares: Shares,
     /// Asked for by collectives among neighbours only.
     pub(super) neighbors: &'c dyn Fn() -> Result<&'c Neighborhood, CollectiveError>,
+}
+
+/// Whether the ranks of this host have a page of their own, and do their part of a collective by it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Shares {
+    No,
+    Yes,
+    /// It is being made, or a page of all ranks is.
+    Unknown,
+}
+
+/// By what a collective goes that needs messages.
+#[derive(Clone, Debug)]
+pub(super) struct Schedules {
+    /// It may need the page of this host.
+    pub(super) schedule: Arc<Schedule>,
+    /// What is in its place if there is none, if that is not known.
+    pub(super) apart: Option<Arc<Schedule>>,
+}
+
+impl Schedules {
+    /// One that needs no page.
+    pub(super) fn plain(schedule: Schedule) -> Schedules {
+        Schedules { schedule: Arc::new(schedule), apart: None }
+    }
+
+    /// Whether it needs the page of this host.
+    pub(super) fn shares(&self) -> bool {
+        self.schedule.circle().is_some()
+    }
+
+    /// What goes by messages alone.
+    pub(super) fn by_messages(self) -> Arc<Schedule> {
+        self.apart.unwrap_or(self.schedule)
+    }
 }
 
 /// What carries a collective out needs.
@@ -42,9 +80,9 @@ pub(super) struct Prepared {
 /// How a collective goes.
 #[derive(Debug)]
 pub(super) enum Way {
-    /// By messages.
-    Schedule(Arc<Schedule>),
-    /// Through memory that the ranks share.
+    /// By messages, and perhaps through memory that the ranks of each host share.
+    Schedule(Schedules),
+    /// Through memory that all ranks share.
     Shared(Terms),
 }
 
@@ -89,7 +127,7 @@ impl Collective<'_> {
         let asks = shared && HyperQ::asks(&place.table.hyperq, &call, place.locality.ranks());
         let way = match shared {
             true => Way::Shared(terms),
-            false => Way::Schedule(place.schedule(&call)?),
+            false => Way::Schedule(place.schedules(&call)?),
         };
         let rows = Rows { send: send.into_blocks(), recv: recv.into_blocks() };
         let prepared = Prepared { way, asks, rows, combine };
@@ -101,10 +139,19 @@ impl Collective<'_> {
 }
 
 impl Place<'_> {
-    /// The schedule of a call by the algorithm that the table chooses.
-    pub(super) fn schedule(&self, call: &Call<'_>) -> Result<Arc<Schedule>, BuildError> {
+    /// The schedules of a call by the algorithm that the table chooses.
+    pub(super) fn schedules(&self, call: &Call<'_>) -> Result<Schedules, BuildError> {
+        let schedule = self.schedule(call, self.shares != Shares::No)?;
+        let unknown = self.shares == Shares::Unknown && schedule.circle().is_some();
+        let apart = unknown.then(|| self.schedule(call, false)).transpose()?;
+        Ok(Schedules { schedule, apart })
+    }
+
+    fn schedule(&self, call: &Call<'_>, shares: bool) -> Result<Arc<Schedule>, BuildError> {
         let Place { rank, table, locality, .. } = *self;
-        self.recent.schedule(call, || build(rank, locality, call, &choose(table, call, locality)))
+        let build = if shares { build } else { build_apart };
+        let algorithm = || choose(table, call, locality);
+        self.recent.schedule((call, shares), || build(rank, locality, call, &algorithm()))
     }
 }
 
@@ -482,12 +529,13 @@ mod tests {
                 table: &Table { rules, ..Table::default() },
                 locality: &locality,
                 recent: &Recent::default(),
+                shares: Shares::No,
                 neighbors: &|| Err(CollectiveError::NoTopology),
             };
             let mut bytes = [0u8; 64];
             let bcast = Collective::bcast(&mut bytes, 0);
             match bcast.prepare(&place, None).unwrap().way {
-                Way::Schedule(schedule) => schedule.len(),
+                Way::Schedule(schedules) => schedules.schedule.len(),
                 Way::Shared(terms) => panic!("{terms:?} is not to go through shared memory"),
             }
         };

@@ -12,7 +12,10 @@ const BYTES_MAX: usize = 64 << 10;
 
 /// The last schedules, the latest first. Only calls without lists are kept: they are quickly compared.
 #[derive(Debug, Default)]
-pub(super) struct Recent(Mutex<Vec<(Call<'static>, Arc<Schedule>)>>);
+pub(super) struct Recent(Mutex<Vec<(Key, Arc<Schedule>)>>);
+
+/// A call, and whether the ranks of this host share memory.
+type Key = (Call<'static>, bool);
 
 impl Recent {
     /// The schedule of a call, which `build` makes if it is not here.
@@ -21,33 +24,34 @@ impl Recent {
     /// Those of `build`; nothing is kept then.
     pub(super) fn schedule(
         &self,
-        call: &Call<'_>,
+        (call, shares): (&Call<'_>, bool),
         build: impl FnOnce() -> Result<Schedule, BuildError>,
     ) -> Result<Arc<Schedule>, BuildError> {
         let Some(call) = call.without_lists() else { return Ok(Arc::new(build()?)) };
-        if let Some(schedule) = self.find(&call) {
+        let key = (call, shares);
+        if let Some(schedule) = self.find(&key) {
             return Ok(schedule);
         }
         let schedule = Arc::new(build()?);
         if schedule.memory() <= BYTES_MAX {
-            self.keep(call, Arc::clone(&schedule));
+            self.keep(key, Arc::clone(&schedule));
         }
         Ok(schedule)
     }
 
-    fn find(&self, call: &Call<'static>) -> Option<Arc<Schedule>> {
+    fn find(&self, key: &Key) -> Option<Arc<Schedule>> {
         // Whatever panics while it is held leaves a list that is right.
         let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let at = all.iter().position(|(kept, _)| kept == call)?;
+        let at = all.iter().position(|(kept, _)| kept == key)?;
         all[..=at].rotate_right(1);
         Some(Arc::clone(&all[0].1))
     }
 
-    fn keep(&self, call: Call<'static>, schedule: Arc<Schedule>) {
+    fn keep(&self, key: Key, schedule: Arc<Schedule>) {
         let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         // Another thread may have built it meanwhile; it goes when it is the oldest.
         all.truncate(KEPT_MAX - 1);
-        all.insert(0, (call, schedule));
+        all.insert(0, (key, schedule));
     }
 }
 
@@ -67,7 +71,7 @@ mod tests {
         let (recent, locality, built) = (Recent::default(), Locality::flat(4), Cell::new(0));
         let ask = |call: Call<'_>| {
             let before = built.get();
-            let schedule = recent.schedule(&call, || {
+            let schedule = recent.schedule((&call, true), || {
                 built.set(before + 1);
                 build(1, &locality, &call, &choose(&Table::default(), &call, &locality))
             });
@@ -92,8 +96,8 @@ mod tests {
     fn what_is_long_or_has_lists_or_fails_is_not_kept() {
         let (recent, locality) = (Recent::default(), Locality::flat(3));
         let is_kept = |call: Call<'_>, build: &dyn Fn() -> Result<Schedule, BuildError>| {
-            let _ = recent.schedule(&call, build);
-            call.without_lists().is_some_and(|call| recent.find(&call).is_some())
+            let _ = recent.schedule((&call, true), build);
+            call.without_lists().is_some_and(|call| recent.find(&(call, true)).is_some())
         };
         let by = |call: Call<'static>, name: &str| {
             let (locality, algorithm) = (locality.clone(), name.parse().unwrap());
@@ -108,7 +112,7 @@ mod tests {
         let lens = [1, 2, 3];
         let listed = Call::Allgatherv { lens: &lens, in_place: false };
         let bruck = "bruck".parse().unwrap();
-        let built = recent.schedule(&listed, || build(1, &locality, &listed, &bruck));
+        let built = recent.schedule((&listed, true), || build(1, &locality, &listed, &bruck));
         assert_eq!(built.unwrap().row(gapless_coll::schedule::Buffer::Recv).len(), 6);
     }
 }

@@ -3,10 +3,11 @@
 
 use super::Collective;
 use super::desk::{AtDesk, Blocking, Item, Lent, Notes, Seen};
+use super::errand::{Errand, Instead};
 use super::last::Last;
-use super::line::{Errand, Line, brief_looks};
+use super::line::{Line, brief_looks};
 use super::perform::Common;
-use super::prepare::{Prepared, Terms, Way};
+use super::prepare::{Prepared, Shares, Terms, Way};
 use crate::communicator::Communicator;
 use crate::error::Error;
 use crate::shared::State;
@@ -117,7 +118,8 @@ impl Communicator {
             }
             let is_first = desk.with(|at| matches!(at.notes, Notes::Unknown));
             if is_first {
-                collectives.open_page((pml, spent), self.line(), sequencer);
+                let mates = self.mates();
+                collectives.open_page((pml, spent), self.line(), sequencer, mates);
                 self.shared.rouse(state);
             }
             let turn = desk.with(|at| {
@@ -178,13 +180,27 @@ impl<'c> Turn<'c> {
             errand.asks = asks;
             return Ok(Ready::Shared(Box::new(errand)));
         }
-        let may = self.seen != Seen::Impossible;
+        let may = matches!(self.seen, Seen::Open | Seen::Made);
         let last = if may { Some(&mut **self.last.get_or_insert_default()) } else { None };
-        let Prepared { way, asks, rows, combine } = comm.prepare(collective, last)?;
+        let shares = match self.seen {
+            Seen::Open => Shares::Unknown,
+            Seen::OfHost => Shares::Yes,
+            Seen::Made | Seen::Impossible => Shares::No,
+        };
+        let Prepared { way, asks, rows, combine } = comm.prepare(collective, last, shares)?;
         let terms = match way {
-            Way::Schedule(schedule) => {
+            Way::Schedule(schedules) => {
                 let ticket = sequencer.claim(number);
-                return Ok(Ready::Messages(Box::new((schedule, rows, combine, ticket))));
+                if !schedules.shares() {
+                    let schedule = schedules.by_messages();
+                    return Ok(Ready::Messages(Box::new((schedule, rows, combine, ticket))));
+                }
+                let instead = Instead::new(schedules, ticket);
+                return Ok(Ready::Shared(Box::new(Errand::of_host(
+                    desk,
+                    (rows, combine),
+                    instead,
+                ))));
             }
             Way::Shared(terms) => terms,
         };
@@ -193,8 +209,8 @@ impl<'c> Turn<'c> {
         let mut errand = match self.seen {
             Seen::Made => Errand::new(desk, number, task),
             _ => {
-                let schedule = comm.schedule(&call)?;
-                Errand::or(desk, task, (schedule, sequencer.claim(number)))
+                let schedules = comm.schedules(&call, shares)?;
+                Errand::or(desk, task, Instead::new(schedules, sequencer.claim(number)))
             }
         };
         errand.asks = asks;

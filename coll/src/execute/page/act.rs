@@ -17,6 +17,7 @@ use gapless_mem::Region;
 use gapless_pml::{Comm, Pml, RequestId, Source, TagSel};
 use gapless_sync::board::NOTE_BYTES;
 
+use super::circle::Circle;
 use super::pieces::{Piece, SLOTS};
 use super::plan::{Content, Round, Span, Then};
 use super::routes::ENTRY_BYTES;
@@ -508,9 +509,9 @@ pub(super) fn bell(
     unsafe { pml.irecv(comm, &nothing(), Source::Any, TagSel::Is(tag)) }.ok()
 }
 
-/// Sends the message that wakes a rank. If it is lost there is nobody to be woken.
-pub(super) fn ring(pml: &mut Pml, (comm, tag): (&Comm, i32), rank: usize) {
-    let Ok(rank) = u32::try_from(rank) else { return };
+/// Sends the message that wakes the rank of a seat. If it is lost there is nobody to be woken.
+pub(super) fn ring(pml: &mut Pml, (circle, tag): (&Circle, i32), seat: usize) {
+    let (comm, rank) = (circle.comm(), circle.rank(seat));
     // SAFETY: no bytes.
     let sent = unsafe { pml.isend_copy(comm, &nothing(), rank, tag) };
     if let Ok(id) = sent {

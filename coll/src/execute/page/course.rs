@@ -99,7 +99,7 @@ impl Course {
         fence(Ordering::Acquire);
         // Who fails in good order lets others read until they are done.
         let rank = read.find(|rank| place.seat.has_given_up(&place.board, *rank, self.round))?;
-        Some(CollError::GaveUp { rank: u32::try_from(rank).unwrap_or(u32::MAX) })
+        Some(CollError::GaveUp { rank: place.circle.rank(rank) })
     }
 
     /// The first of these ranks that may still read this rank's buffers.
@@ -149,7 +149,7 @@ impl Course {
             return false;
         }
         if let Some(failure) = failure {
-            let notice = failure.notice(place.comm.rank());
+            let notice = failure.notice(place.circle.own());
             place.seat.publish(&place.board, FAILED, &notice, Readers::All);
         }
         place.seat.report(&place.board, Moment::failed(self.round));

@@ -146,7 +146,7 @@ pub(super) fn write_key(
     bml: &mut Bml,
 ) -> Option<()> {
     let card = place.shared.card(place.rank(), side, reader)?;
-    let process = place.comm.process(u32::try_from(reader).ok()?).ok()?;
+    let process = place.circle.process(reader)?;
     let (peer, mapped) = bml.mapped(Rank(process))?;
     // SAFETY: the region is of a buffer that the caller of `Page::begin` grants until the collective has ended; nothing
     // keeps a clone of the lease after the call (rule 2 of `Mapped`).
@@ -183,10 +183,7 @@ pub(super) fn map(
     place: &Place<'_>,
     bml: &mut Bml,
 ) -> Result<Mapping, CollError> {
-    let refused = |reason| {
-        let rank = u32::try_from(rank).unwrap_or(u32::MAX);
-        CollError::NotMapped { rank, reason }
-    };
+    let refused = |reason| CollError::NotMapped { rank: place.circle.rank(rank), reason };
     let mapping = read_key(rank, side, place, bml).map_err(refused)?;
     let region = mapping.region();
     match region.len() {
@@ -205,7 +202,7 @@ fn read_key(rank: usize, side: Side, place: &Place<'_>, bml: &mut Bml) -> Result
     unsafe { gapless_mem::read(&card, 0, &mut written) }.map_err(|error| error.to_string())?;
     let [len, key @ ..] = &written;
     let key = key.get(..usize::from(*len)).and_then(RemoteKey::new).ok_or_else(nothing)?;
-    let process = u32::try_from(rank).ok().and_then(|rank| place.comm.process(rank).ok());
+    let process = place.circle.process(rank);
     let (peer, mapped) =
         process.and_then(|process| bml.mapped(Rank(process))).ok_or_else(nothing)?;
     mapped.map(peer, &key).map_err(|error| error.to_string())

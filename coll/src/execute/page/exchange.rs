@@ -228,7 +228,7 @@ impl Exchange {
     ) -> Result<Next, CollError> {
         match self.work.result() {
             None => Ok(None),
-            Some(Err(error)) => Err(CollError::Engine { rank: place.comm.rank(), error }),
+            Some(Err(error)) => Err(CollError::Engine { rank: place.circle.own(), error }),
             Some(Ok(())) => {
                 if let Some(error) = self.torn(place) {
                     return Err(error);

@@ -56,10 +56,10 @@ pub(super) fn introduced(rank: usize, place: &Place<'_>) -> Introduction {
 
 /// Why a rank has failed, as its note of this round says.
 pub(super) fn notice(source: usize, place: &Place<'_>) -> CollError {
-    let rank = u32::try_from(source).unwrap_or(u32::MAX);
+    let rank = place.circle.rank(source);
     let mut notice = [0; NOTICE_BYTES];
     place.seat.read(&place.board, source, 0, &mut notice);
-    CollError::told(notice, rank, place.comm.size())
+    CollError::told(notice, rank, place.circle.comm().size())
 }
 
 /// What a rank's first note says, if it calls what this one calls.
@@ -69,7 +69,7 @@ pub(super) fn agree(
     mark: Mark,
     place: &Place<'_>,
 ) -> Result<Introduction, CollError> {
-    let rank = u32::try_from(source).unwrap_or(u32::MAX);
+    let rank = place.circle.rank(source);
     let (ours, expected) = (plan.operation(), plan.told_bytes(source));
     if mark.kind == FAILED {
         return Err(notice(source, place));
@@ -86,14 +86,15 @@ pub(super) fn agree(
         return Err(CollError::Length { rank, sent: note.len, expected });
     }
     if note.root != root(plan) {
-        let (given, expected) = (note.root.to_string(), root(plan).to_string());
-        let (argument, other) = ("root", place.comm.rank());
+        let named = |root: u32| place.circle.rank(root as usize).to_string();
+        let (given, expected) = (named(note.root), named(root(plan)));
+        let (argument, other) = ("root", place.circle.own());
         return Err(CollError::Differs { rank, argument, given, other, expected });
     }
     if note.digest != plan.digest() {
         let list = |digest: u64| format!("a list with digest {digest:x}");
         let (given, expected) = (list(note.digest), list(plan.digest()));
-        let (argument, other) = ("lengths of blocks", place.comm.rank());
+        let (argument, other) = ("lengths of blocks", place.circle.own());
         return Err(CollError::Differs { rank, argument, given, other, expected });
     }
     Ok(note)

@@ -141,6 +141,12 @@ impl Long {
         }
     }
 
+    /// Has it fail from the beginning: it touches no memory but that of the board.
+    pub(super) fn doom(&mut self, error: CollError) {
+        self.failure.get_or_insert(error);
+        self.stage = Stage::Failing;
+    }
+
     pub(super) fn is_torn(&self) -> bool {
         self.stage == Stage::Torn
     }
@@ -240,7 +246,7 @@ impl Long {
     ) -> Result<Next, CollError> {
         match self.work.result() {
             None => Ok(None),
-            Some(Err(error)) => Err(CollError::Engine { rank: place.comm.rank(), error }),
+            Some(Err(error)) => Err(CollError::Engine { rank: place.circle.own(), error }),
             Some(Ok(())) => {
                 if let Some(error) = self.torn(place) {
                     return Err(error);

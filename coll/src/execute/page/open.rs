@@ -10,6 +10,9 @@
 //!   write into the page whether it is used        ---> bcast: look there
 //! ```
 //!
+//! Where the ranks of a communicator are on several hosts, those of each host do the same among themselves afterwards, if
+//! all together have no page ([`Opening::of_host`]).
+//!
 //! The last word is written into the page and not sent, so that all ranks come to the same end even if rank 0 dies: who
 //! has mapped the page finds the word there or not, and who has not makes rank 0 write that it is not used.
 
@@ -20,10 +23,11 @@ use std::task::Poll;
 use gapless_bml::{Bml, Rank, RemoteKey};
 use gapless_engine::{Engine, Reducer, Typed};
 use gapless_mem::{Lease, Words};
-use gapless_pml::{Comm, Pml};
+use gapless_pml::Pml;
 use gapless_sync::board::Seat;
 use gapless_sync::{Fences, membarrier};
 
+use super::circle::Circle;
 use super::plan::{LEADER, RANKS_MAX};
 use super::{Area, Page, Shared};
 use crate::execute::memory::Memory;
@@ -49,7 +53,7 @@ pub struct Opening {
     me: usize,
     ranks: usize,
     /// `None`: it has no page.
-    comm: Option<Comm>,
+    circle: Option<Circle>,
     /// That of messages that wake sleepers.
     ring_tag: i32,
     /// Of the exchanges, the next one last.
@@ -63,6 +67,8 @@ pub struct Opening {
     asymmetric: bool,
     /// The page's memory, and this rank's own beside it.
     shared: Option<(Shared, Area)>,
+    /// What is tried if there is no page.
+    next: Option<Box<Opening>>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -88,9 +94,29 @@ impl Opening {
     /// communicator has two groups, or its ranks [compare their calls](Sequencer::checked), it has no page.
     #[must_use]
     pub fn new(sequencer: &Sequencer) -> Opening {
+        let circle = sequencer.plain().cloned().map(Circle::all);
+        Opening::of((circle, RING_TAG), Opening::tickets(sequencer), true)
+    }
+
+    /// For the ranks of this rank's host, which ascend. All ranks of the communicator call this, each with those of its
+    /// host. What comes of it is for the host alone to know.
+    #[must_use]
+    pub fn of_host(sequencer: &Sequencer, ranks: &[usize]) -> Opening {
+        let circle = sequencer.plain().and_then(|comm| Circle::of(comm.clone(), ranks));
+        Opening::of((circle, RING_TAG), Opening::tickets(sequencer), true)
+    }
+
+    /// The same, and another one if no page comes of it.
+    #[must_use]
+    pub fn or(mut self, next: Opening) -> Opening {
+        self.next = Some(Box::new(next));
+        self
+    }
+
+    fn tickets(sequencer: &Sequencer) -> Vec<Arc<Ticket>> {
         let mut tickets: Vec<_> = (0..EXCHANGES).map(|_| Arc::new(sequencer.next())).collect();
         tickets.reverse();
-        Opening::of((sequencer.plain().cloned(), RING_TAG), tickets, true)
+        tickets
     }
 
     /// For a persistent collective, with its tags: no start of it is under way until this has ended. All ranks call this
@@ -100,22 +126,32 @@ impl Opening {
     pub fn of_persistent(executor: &Executor) -> Opening {
         let ticket = &executor.plan.ticket;
         let tickets = (0..EXCHANGES).map(|_| Arc::clone(ticket)).collect();
-        let comm = ticket.members().only_group().cloned();
-        Opening::of((comm, ticket.ring_tag()), tickets, executor.is_agreed())
+        let circle = ticket.members().only_group().cloned().map(Circle::all);
+        Opening::of((circle, ticket.ring_tag()), tickets, executor.is_agreed())
+    }
+
+    /// As [`of_host`](Opening::of_host), for a persistent collective.
+    #[must_use]
+    pub fn of_host_persistent(executor: &Executor, ranks: &[usize]) -> Opening {
+        let ticket = &executor.plan.ticket;
+        let tickets = (0..EXCHANGES).map(|_| Arc::clone(ticket)).collect();
+        let comm = ticket.members().only_group();
+        let circle = comm.and_then(|comm| Circle::of(comm.clone(), ranks));
+        Opening::of((circle, ticket.ring_tag()), tickets, executor.is_agreed())
     }
 
     fn of(
-        (comm, ring_tag): (Option<Comm>, i32),
+        (circle, ring_tag): (Option<Circle>, i32),
         tickets: Vec<Arc<Ticket>>,
         willing: bool,
     ) -> Opening {
-        let size = |comm: &Comm| (comm.rank() as usize, comm.size() as usize);
-        let (me, ranks) = comm.as_ref().map_or((0, 0), size);
+        let size = |circle: &Circle| (circle.seat(), circle.size());
+        let (me, ranks) = circle.as_ref().map_or((0, 0), size);
         let fits = (2..=RANKS_MAX).contains(&ranks);
         Opening {
             me,
             ranks,
-            comm,
+            circle,
             ring_tag,
             tickets,
             willing,
@@ -123,6 +159,7 @@ impl Opening {
             exchange: None,
             asymmetric: false,
             shared: None,
+            next: None,
         }
     }
 
@@ -132,6 +169,23 @@ impl Opening {
     /// # Errors
     /// [`CollError::NoMemory`], [`CollError::Abandoned`].
     pub fn advance(
+        &mut self,
+        pml: &mut Pml,
+        engine: &dyn Engine,
+        reducer: &dyn Reducer,
+    ) -> Poll<Result<Option<Page>, CollError>> {
+        loop {
+            let Poll::Ready(made) = self.advance_one(pml, engine, reducer) else {
+                return Poll::Pending;
+            };
+            match (made, self.next.take()) {
+                (Ok(None), Some(next)) => *self = *next,
+                (made, _) => return Poll::Ready(made),
+            }
+        }
+    }
+
+    fn advance_one(
         &mut self,
         pml: &mut Pml,
         engine: &dyn Engine,
@@ -250,8 +304,7 @@ impl Opening {
     }
 
     fn process(&self, rank: usize) -> Option<Rank> {
-        let rank = u32::try_from(rank).ok()?;
-        self.comm.as_ref()?.process(rank).ok().map(Rank)
+        self.circle.as_ref()?.process(rank).map(Rank)
     }
 
     /// The page's memory, and its lease.
@@ -300,8 +353,12 @@ impl Opening {
         let Some(ticket) = self.tickets.pop() else { return Err(CollError::Abandoned) };
         let algorithm = Algorithm::new(Method::Tree(Tree::Flat));
         let schedule = build(self.me, &Locality::flat(self.ranks), call, &algorithm);
-        let schedule = schedule.map_err(|error: BuildError| CollError::Call { error })?;
-        let rank = u32::try_from(self.me).unwrap_or(u32::MAX);
+        let mut schedule = schedule.map_err(|error: BuildError| CollError::Call { error })?;
+        if let Some(circle) = &self.circle {
+            let rank = |seat: usize| circle.rank(seat) as usize;
+            schedule = schedule.renumbered(rank, circle.comm().size() as usize);
+        }
+        let rank = self.circle.as_ref().map_or(u32::MAX, Circle::own);
         let memory = |bytes: usize| {
             let bytes = bytes as u64;
             Memory::new(bytes).ok_or(CollError::NoMemory { rank, bytes })
@@ -329,7 +386,7 @@ impl Opening {
         let read = || shared.board().head().load(Ordering::Acquire);
         let mut word = read();
         if word == 0 {
-            if self.comm.as_ref().is_some_and(Comm::is_revoked) {
+            if self.circle.as_ref().is_some_and(|circle| circle.comm().is_revoked()) {
                 return Some(None);
             }
             let leader = self.process(LEADER)?;
@@ -345,8 +402,8 @@ impl Opening {
             _ => return Some(None),
         };
         let seat = Seat::new(self.me, self.ranks, fences);
-        let made = self.shared.take().zip(self.comm.clone());
-        Some(made.map(|(memory, comm)| Page::new(memory, seat, (comm, self.ring_tag))))
+        let made = self.shared.take().zip(self.circle.clone());
+        Some(made.map(|(memory, circle)| Page::new(memory, seat, (circle, self.ring_tag))))
     }
 }
 

@@ -9,9 +9,10 @@ use std::ops::Range;
 
 use gapless_engine::PackedFold;
 use gapless_mem::Region;
-use gapless_pml::{Comm, Pml};
+use gapless_pml::Pml;
 use gapless_sync::board::{Board, Mark, Readers, Seat};
 
+use super::circle::Circle;
 use super::plan::{self, Plan, Round, Span, Then};
 use super::short::Stage;
 use super::{Area, Page, act, pieces, routes};
@@ -132,7 +133,7 @@ impl Page {
         mut look: impl FnMut() -> bool,
     ) -> bool {
         let Kind::Short { plan, kind, fold, .. } = &known.kind else { return false };
-        if known.of != (self.comm.rank() as usize, self.shared.ranks) {
+        if known.of != (self.circle.seat(), self.shared.ranks) {
             return false;
         }
         let (Ok(input), Ok(output)) =
@@ -143,14 +144,14 @@ impl Page {
         if self.may_begin().is_err() {
             return false;
         }
-        let Page { shared, seat, comm, area, halfway, .. } = self;
+        let Page { shared, seat, circle, area, halfway, .. } = self;
         let (board, ring_tag) = (shared.board(), self.ring_tag);
         seat.begin(number);
         if seat.blocked_by(&board).is_some() {
             return false;
         }
         let (kind, fold) = (*kind, fold.as_ref());
-        let mut at = At { board, seat, area, pml, comm, ring_tag, kind, fold };
+        let mut at = At { board, seat, area, pml, circle, ring_tag, kind, fold };
         let began = at.seat.round();
         let stopped = match &plan.rounds {
             // SAFETY: the caller's promise.
@@ -177,7 +178,7 @@ struct At<'p> {
     seat: &'p mut Seat,
     area: &'p mut Area,
     pml: &'p mut Pml,
-    comm: &'p Comm,
+    circle: &'p Circle,
     ring_tag: i32,
     kind: u8,
     fold: Option<&'p PackedFold>,
@@ -189,14 +190,14 @@ type Stopped = (usize, Stage);
 impl At<'_> {
     #[inline]
     fn ring(&mut self, readers: Readers) {
-        let by = (self.comm, self.ring_tag);
+        let by = (self.circle, self.ring_tag);
         self.seat.ring(&self.board, readers, |rank| act::ring(self.pml, by, rank));
     }
 
     /// Waits for the notes of a round.
     #[inline]
     fn all_there(&mut self, round: &Round, look: &mut impl FnMut() -> bool) -> bool {
-        let len = round.note(self.comm.rank() as usize);
+        let len = round.note(self.circle.seat());
         let mark = Mark { kind: self.kind, len: u16::try_from(len).unwrap_or(u16::MAX) };
         loop {
             match self.seat.all_like(&self.board, round.sources.clone(), mark) {
@@ -235,7 +236,7 @@ impl At<'_> {
             debug_assert!(kept, "plain memory of this rank");
             return Err((0, Stage::Reading));
         }
-        if !round.part(self.comm.rank() as usize).is_empty() && !round.sources.is_empty() {
+        if !round.part(self.circle.seat()).is_empty() && !round.sources.is_empty() {
             // SAFETY: the caller's promise.
             let taken = unsafe { self.take(round, input, output) };
             // The plan is one of this rank among as many ranks, so it has the buffers that its rounds use, and `part` has
@@ -259,7 +260,7 @@ impl At<'_> {
         output: Option<Region>,
     ) -> Option<()> {
         let Round { sources, then, .. } = round;
-        let me = self.comm.rank() as usize;
+        let me = self.circle.seat();
         let (part, len) = (round.part(me), round.part(me).len());
         let combines = *then == Then::Combine;
         for (index, source) in sources.clone().enumerate() {
@@ -306,7 +307,7 @@ impl At<'_> {
         if input.is_some_and(|input| unsafe { self.area.fill(&input) }.is_err()) {
             return Err((0, Stage::Fresh));
         }
-        let me = self.comm.rank() as usize;
+        let me = self.circle.seat();
         for (number, round) in rounds.iter().flatten().enumerate() {
             let Round { publish, sources, .. } = round;
             if let Some((content, readers)) = *publish {

@@ -116,12 +116,17 @@ impl Short {
         self.plan.rounds.get(self.rounds)?.as_ref()
     }
 
+    /// Has it fail from the beginning: it touches no memory but that of the board.
+    pub(super) fn doom(&mut self, error: CollError) {
+        self.fail(error);
+    }
+
     fn fail(&mut self, error: CollError) {
         self.failure.get_or_insert(error);
     }
 
     fn fail_engine(&mut self, place: &Place<'_>, error: EngineError) {
-        self.fail(CollError::Engine { rank: place.comm.rank(), error });
+        self.fail(CollError::Engine { rank: place.circle.own(), error });
     }
 
     /// The source whose note is read next.
@@ -133,7 +138,7 @@ impl Short {
 
     /// Which rank is waited for; `None`: none is.
     pub(super) fn awaited(&self, place: &mut Place<'_>) -> Option<Awaited> {
-        let ranks = place.comm.size() as usize;
+        let ranks = place.circle.size();
         match self.stage {
             Stage::Publishing => place.seat.blocked_by(&place.board).map(Awaited::Reader),
             Stage::Reading => self.source().filter(|rank| *rank < ranks).map(Awaited::Note),
@@ -164,7 +169,8 @@ impl Short {
     ) -> Option<Stage> {
         match stage {
             Stage::Fresh => {
-                if let Some(span) = &self.plan.input
+                if self.failure.is_none()
+                    && let Some(span) = &self.plan.input
                     && let Err(error) = place.area.pack(&self.rows, span, tools, &mut self.work)
                 {
                     self.work.fail(error);
@@ -221,7 +227,7 @@ impl Short {
                 place.seat.publish(&place.board, plan::kind(self.plan.operation), data, readers);
             }
             Some(failure) => {
-                let notice = failure.notice(place.comm.rank());
+                let notice = failure.notice(place.circle.own());
                 place.seat.publish(&place.board, FAILED, &notice, readers);
             }
         }
@@ -261,12 +267,12 @@ impl Short {
 
     /// What is wrong with another rank's note.
     fn refuses(&self, mark: Mark, source: usize, place: &Place<'_>) -> Option<CollError> {
-        let rank = u32::try_from(source).unwrap_or(u32::MAX);
+        let rank = place.circle.rank(source);
         let Mark { kind, len } = mark;
         if kind == FAILED {
             let mut notice = [0; NOTICE_BYTES];
             place.seat.read(&place.board, source, 0, &mut notice);
-            return Some(CollError::told(notice, rank, place.comm.size()));
+            return Some(CollError::told(notice, rank, place.circle.comm().size()));
         }
         let ours = self.plan.operation;
         let (kind, sent) = match kind {

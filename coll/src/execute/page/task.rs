@@ -4,7 +4,7 @@ use super::quick::{Kind, Known};
 use super::{direct, pieces, plan, routes};
 use crate::build::rows as rows_of;
 use crate::execute::error::CollError;
-use crate::execute::rows::{Combine, Rows};
+use crate::execute::rows::{Blocks, Combine, Rows};
 use crate::schedule::Buffer;
 use crate::{Call, Operation};
 
@@ -29,6 +29,19 @@ pub(super) enum Way {
 }
 
 impl Way {
+    fn new(call: &Call<'_>, (rank, ranks): (usize, usize), rows: &Rows) -> Result<Way, CollError> {
+        let refused = || CollError::NotShared { operation: call.operation() };
+        Ok(if plan::fits(call, ranks) {
+            Way::Short(plan::Plan::new(call, rank, ranks))
+        } else if routes::fits(call, ranks) {
+            let is_plain = direct::sends_plain(rows);
+            let plan = routes::Plan::new(call, rank, ranks, is_plain);
+            Way::Exchange(plan.ok_or_else(refused)?, is_plain)
+        } else {
+            Way::Long(pieces::Plan::new(call, rank, ranks).ok_or_else(refused)?)
+        })
+    }
+
     pub(super) fn operation(&self) -> Operation {
         match self {
             Way::Short(plan) => plan.operation,
@@ -52,16 +65,7 @@ impl Task {
         combine: Option<Combine>,
     ) -> Result<Task, CollError> {
         call.check(rank, ranks).map_err(|error| CollError::Call { error })?;
-        let refused = || CollError::NotShared { operation: call.operation() };
-        let way = if plan::fits(call, ranks) {
-            Way::Short(plan::Plan::new(call, rank, ranks))
-        } else if routes::fits(call, ranks) {
-            let is_plain = direct::sends_plain(&rows);
-            let plan = routes::Plan::new(call, rank, ranks, is_plain);
-            Way::Exchange(plan.ok_or_else(refused)?, is_plain)
-        } else {
-            Way::Long(pieces::Plan::new(call, rank, ranks).ok_or_else(refused)?)
-        };
+        let way = Way::new(call, (rank, ranks), &rows)?;
         let (send, recv) = rows_of(call, rank, ranks);
         rows.send.check(Buffer::Send, &send)?;
         rows.recv.check(Buffer::Recv, &recv)?;
@@ -72,6 +76,12 @@ impl Task {
             }
         }
         Ok(Task { way, rows, combine, of: (rank, ranks) })
+    }
+
+    /// That of a rank that has failed.
+    pub(super) fn without_memory(call: &Call<'_>, of: (usize, usize)) -> Result<Task, CollError> {
+        let rows = Rows { send: Blocks::None, recv: Blocks::None };
+        Ok(Task { way: Way::new(call, of, &rows)?, rows, combine: None, of })
     }
 
     /// What it is.

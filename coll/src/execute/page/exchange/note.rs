@@ -39,7 +39,7 @@ impl Exchange {
         place: &mut Place<'_>,
         tools: &mut Tools<'_>,
     ) -> Result<Lies, CollError> {
-        let source = u32::try_from(rank).unwrap_or(u32::MAX);
+        let source = place.circle.rank(rank);
         let spoilt = || CollError::Scribbled {
             rank: source,
             what: format!("rank {source} has written a directory that cannot be"),
@@ -58,7 +58,7 @@ impl Exchange {
         let root = u32::from_le_bytes([head[4], head[5], head[6], head[7]]);
         if root != self.plan.root() {
             let (given, expected) = (root.to_string(), self.plan.root().to_string());
-            let (argument, other) = ("root", place.comm.rank());
+            let (argument, other) = ("root", place.circle.own());
             return Err(CollError::Differs { rank: source, argument, given, other, expected });
         }
         let (ranks, me, expected) = (self.met.len(), place.rank(), self.plan.into.bytes(rank));
@@ -99,9 +99,9 @@ impl Exchange {
         if self.plan.keeps_up(step.min(expected)) {
             return Ok(());
         }
-        let rank = u32::try_from(rank).unwrap_or(u32::MAX);
+        let rank = place.circle.rank(rank);
         let (given, expected) = ("a send buffer".to_owned(), "none".to_owned());
-        let (argument, other) = ("buffers", place.comm.rank());
+        let (argument, other) = ("buffers", place.circle.own());
         Err(CollError::Differs { rank, argument, given, other, expected })
     }
 }

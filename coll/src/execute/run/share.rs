@@ -1,0 +1,197 @@
+//! What ranks of a host do together: by their page, which whoever advances the collective brings along.
+//!
+//! ```text
+//! what is read   plain, or whole instances ──────────────────┐
+//!                elsewhere ─── pack ───▶ packed memory ──────┤
+//!                                                            ▼
+//!                                                          page
+//! what is written                                            │
+//!                plain, or whole instances ◀─────────────────┤
+//!                elsewhere ◀── unpack ── packed memory ◀─────┘
+//! ```
+//!
+//! A rank that has failed takes part all the same: the others find out why in the place of its data, and it counts as many
+//! rounds of the page as they do.
+
+use gapless_engine::Typed;
+use gapless_mem::Region;
+
+use super::{Flight, Phase, Run};
+use crate::execute::act::Tools;
+use crate::execute::error::CollError;
+use crate::execute::page::Task;
+use crate::execute::rows::{Blocks, Rows, Spot};
+use crate::execute::{Plan, SHARES_MAX};
+use crate::schedule::{Action, Place, Together};
+use crate::{Call, Reduction};
+
+/// Such a step of a schedule.
+#[derive(Clone, Copy, Debug)]
+struct Share<'s> {
+    what: Together,
+    /// The leader's seat, and this rank's.
+    lead: usize,
+    seat: usize,
+    ranks: usize,
+    from: &'s Place,
+    into: &'s Place,
+}
+
+impl<'s> Share<'s> {
+    fn new(plan: &'s Plan, step: u32) -> Option<Share<'s>> {
+        let Action::Share { what, lead, from, into } = plan.schedule.action(step as usize) else {
+            return None;
+        };
+        let circle = plan.schedule.circle()?;
+        let seat_of = |rank: usize| circle.iter().position(|other| *other == rank);
+        let (lead, seat) = (seat_of(*lead)?, seat_of(plan.schedule.rank())?);
+        Some(Share { what: *what, lead, seat, ranks: circle.len(), from, into })
+    }
+
+    fn leads(&self) -> bool {
+        self.lead == self.seat
+    }
+
+    /// The same as a collective of the ranks of the host; `in_place`: of a leader that reads what it writes.
+    fn call(&self, plan: &Plan, in_place: bool) -> Call<'static> {
+        let root = self.lead;
+        let len = self.from.len.max(if self.what == Together::Bcast { self.into.len } else { 0 });
+        let of =
+            Reduction { unit: plan.schedule.unit(), commutative: plan.schedule.terms.commutative };
+        match self.what {
+            Together::Meet => Call::Barrier,
+            Together::Bcast => Call::Bcast { root, len },
+            Together::Reduce => Call::Reduce { root, len, of, in_place },
+            Together::Gather => Call::Gather { root, len, in_place },
+        }
+    }
+}
+
+/// Where this rank's part of such a step lies.
+#[derive(Debug, Default)]
+pub(super) struct Lies {
+    /// Packed memory of what is read, and of what is written, where these lie elsewhere.
+    read: Option<Region>,
+    written: Option<Region>,
+}
+
+impl Run {
+    /// Begins to do something together with others.
+    pub(super) fn begin_share(&mut self, plan: &Plan, tools: &mut Tools<'_>, step: u32) {
+        self.flights.push(Flight::new(step, Phase::Packed));
+        let index = self.flights.len() - 1;
+        if self.failure.is_none()
+            && let Some(share) = Share::new(plan, step)
+            && let Err(error) = self.pack_share(plan, tools, index, &share)
+        {
+            self.fail(error);
+        }
+    }
+
+    /// Has packed memory for what lies elsewhere, and starts to pack what is read.
+    fn pack_share(
+        &mut self,
+        plan: &Plan,
+        tools: &Tools<'_>,
+        index: usize,
+        share: &Share<'_>,
+    ) -> Result<(), CollError> {
+        let mut lies = Lies::default();
+        if let Spot::Pieces(pieces) = plan.spot(share.from) {
+            let packed = self.memory(plan, index, share.from.len)?;
+            lies.read = Some(packed);
+            let work = &mut self.flights[index].work;
+            let started = tools.pack(&pieces, packed, work);
+            work.started(started);
+        }
+        if let Spot::Pieces(_) = plan.spot(share.into) {
+            lies.written = Some(self.memory(plan, index, share.into.len)?);
+        }
+        self.flights[index].lies = lies;
+        Ok(())
+    }
+
+    /// What is read is packed: the page begins. Whether the step has ended.
+    pub(super) fn look_packed(&mut self, plan: &Plan, tools: &mut Tools<'_>, index: usize) -> bool {
+        match self.flights[index].work.result() {
+            None => return false,
+            Some(Ok(())) => {}
+            Some(Err(error)) => self.fail_engine(plan, error),
+        }
+        let number = self.shares;
+        self.shares += 1;
+        let step = self.flights[index].step;
+        let Some(share) = step.and_then(|step| Share::new(plan, step)) else { return true };
+        let begun = match (&self.failure, number < SHARES_MAX) {
+            (_, false) => Err(CollError::NotShared { operation: plan.schedule.terms.operation }),
+            (None, true) => self
+                .task(plan, index, &share)
+                .and_then(|task| tools.begin_share(plan.schedule.terms.operation, number, task)),
+            (Some(failure), true) => {
+                let (call, of) = (share.call(plan, false), (share.seat, share.ranks));
+                tools.fail_share(number, (&call, of), failure.clone())
+            }
+        };
+        match begun {
+            Ok(()) => {
+                self.flights[index].phase = Phase::Sharing;
+                false
+            }
+            Err(error) => {
+                self.fail(error);
+                true
+            }
+        }
+    }
+
+    /// This rank's part.
+    fn task(&self, plan: &Plan, index: usize, share: &Share<'_>) -> Result<Task, CollError> {
+        let Lies { read, written } = self.flights[index].lies;
+        let typed = |place: &Place, packed: Option<Region>| match (packed, plan.spot(place)) {
+            (Some(packed), _) => Blocks::Whole(Typed::contiguous(packed)),
+            (None, _) if place.len == 0 => Blocks::None,
+            (None, Spot::Direct(typed)) => Blocks::Whole(typed),
+            (None, Spot::Pieces(_)) => Blocks::None,
+        };
+        let (from, into) = (typed(share.from, read), typed(share.into, written));
+        // What a leader gathers lies in place already, unless the whole of it is packed elsewhere.
+        let in_place = share.leads()
+            && match share.what {
+                Together::Meet | Together::Bcast => false,
+                Together::Reduce => share.from == share.into,
+                Together::Gather => written.is_none(),
+            };
+        let rows = match share.what {
+            // The leader of a bcast only reads.
+            Together::Bcast if share.leads() => Rows { send: Blocks::None, recv: from },
+            _ if in_place => Rows { send: Blocks::None, recv: into },
+            _ => Rows { send: from, recv: into },
+        };
+        let combine = plan.combine.clone().filter(|_| share.what == Together::Reduce);
+        Task::new(&share.call(plan, in_place), (share.seat, share.ranks), rows, combine)
+    }
+
+    /// Goes on with the page; whether the step has ended.
+    pub(super) fn look_sharing(
+        &mut self,
+        plan: &Plan,
+        tools: &mut Tools<'_>,
+        index: usize,
+    ) -> bool {
+        let Some(result) = tools.advance_share() else { return false };
+        if let Err(error) = result {
+            self.fail(error);
+            return true;
+        }
+        let flight = &mut self.flights[index];
+        let Some(packed) = flight.lies.written else { return true };
+        let share = flight.step.and_then(|step| Share::new(plan, step));
+        let Some(Spot::Pieces(pieces)) = share.map(|share| plan.spot(share.into)) else {
+            return true;
+        };
+        let started = tools.unpack(packed, &pieces, &mut flight.work);
+        flight.work.started(started);
+        flight.phase = Phase::Working;
+        false
+    }
+}
