@@ -33,7 +33,7 @@ pub use fixed::Fixed;
 pub use frame::{Frame, Give, Take};
 pub use memory::{CALLS_PER_PROBE, Learned, Memory};
 pub use policy::Policy;
-pub use staging::{MIRROR_MAX, RING, Staging};
+pub use staging::{MIRROR_MAX, QUICK_BYTES, RING, Staging};
 pub use table::{Entry, Gpu, Mode, Settings, Table};
 
 use std::fmt;

@@ -25,6 +25,7 @@ mod control;
 mod copies;
 mod leader;
 mod member;
+mod moments;
 #[allow(unsafe_code, reason = "allocates memory of a device, and frees it")]
 mod space;
 
@@ -46,6 +47,7 @@ pub(in crate::execute) use control::Control;
 use copies::Mover;
 use leader::Leading;
 use member::Following;
+use moments::Moments;
 use space::{Lead, Mapped};
 
 /// How a collective has ended well.
@@ -139,6 +141,7 @@ pub struct HyperQ {
     going: Option<(Part, Role)>,
     copied: Option<[[usize; 2]; 2]>,
     took_ns: Option<[u64; 2]>,
+    moments: Moments,
 }
 
 /// The space of all of a call's buffers, if they have one in common that is not the host's.
@@ -169,6 +172,7 @@ impl HyperQ {
             going: None,
             copied: None,
             took_ns: None,
+            moments: Moments::default(),
         }
     }
 
@@ -316,10 +320,11 @@ impl HyperQ {
             }
         };
         let Some(ended) = ended else { return Poll::Pending };
-        if let Some((part, Role::Leads(leading))) = self.going.take()
+        if let Some((part, Role::Leads(mut leading))) = self.going.take()
             && let Ended::Done = ended
         {
             self.learn(&part.frame, &leading);
+            self.moments = std::mem::take(leading.moments());
         }
         Poll::Ready(match ended {
             Ended::Done => Ok(Outcome::Done),
@@ -376,6 +381,12 @@ impl HyperQ {
     #[must_use]
     pub fn took_ns(&self) -> Option<[u64; 2]> {
         self.took_ns
+    }
+
+    /// Of the same call: who arrived, whose copies began and ended, and when, in microseconds.
+    #[must_use]
+    pub fn told(&self) -> String {
+        self.moments.to_string()
     }
 
     /// Frees its memory, as far as peers have let go; for a communicator that is freed. Whether nothing is left: if not,

@@ -8,7 +8,9 @@
 //! - *The last copy.* If all others have ended, and no copy of its kind ever has, it is sent again by the other kind. What
 //!   is left of a host-staged copy is dropped. An IPC copy goes on, and whichever ends first counts.
 //!
-//! The scatter has no last step. In it, a kind of which no copy ended in the gather is not used: [`Dynamic::after`].
+//! The scatter has no last step, and goes on from what the gather has shown ([`Dynamic::after`]). A kind of which no copy
+//! ended there is not used. If some of both kinds have, half of the copies begin at once, shared by how many those were;
+//! each copy that ends is followed by one of its kind, so that the faster kind is used more often.
 //!
 //! A copy is sent again only if some copy of the other kind has ended: of two processes, one copies, and nothing is known of
 //! the other kind.
@@ -37,6 +39,8 @@ pub struct Dynamic {
     pending: Vec<(usize, Kind)>,
     /// By kind: how many copies have ended.
     completed: [usize; 2],
+    /// By kind: how many had ended in the step before.
+    earlier: [usize; 2],
     /// By kind: how many more may be issued.
     granted: [usize; 2],
     sent_again: Option<usize>,
@@ -55,15 +59,35 @@ impl Dynamic {
             moved: Vec::new(),
             pending: Vec::new(),
             completed: [0; 2],
+            earlier: [0; 2],
             granted: [0; 2],
             sent_again: None,
         }
     }
 
-    /// For the scatter after a gather that went like this: without a kind that is [slow](Dynamic::slow).
+    /// For the scatter after a gather that went like this: without a kind that is [slow](Dynamic::slow); if both are known,
+    /// from their numbers on.
     #[must_use]
     pub fn after(gather: &Dynamic, copies: usize) -> Dynamic {
-        Dynamic { only: gather.slow().map(Kind::other), ..Dynamic::new(copies, Step::Scatter) }
+        let mut scatter = Dynamic::new(copies, Step::Scatter);
+        scatter.only = gather.slow().map(Kind::other);
+        scatter.earlier = gather.completed;
+        if scatter.knows_both() {
+            let all: usize = gather.completed.iter().sum();
+            scatter.granted = gather.completed.map(|ended| (copies * ended).div_ceil(2 * all));
+        }
+        scatter
+    }
+
+    /// Whether copies of both kinds have ended before this step.
+    fn knows_both(&self) -> bool {
+        self.earlier.iter().all(|ended| *ended > 0)
+    }
+
+    /// How many copies of a kind the end of one of them is worth.
+    fn worth(&self, kind: Kind) -> usize {
+        let ahead = self.completed(kind).saturating_sub(self.completed(kind.other()));
+        if ahead == 0 || self.knows_both() { 1 } else { 1 << ahead.min(POWER_MAX) }
     }
 
     /// The kind of which no copy has ended, if some copy of the other kind has.
@@ -101,9 +125,7 @@ impl Dynamic {
                 self.pending.retain(|(other, _)| *other != rank);
                 self.moved.push(rank);
                 self.completed[kind.index()] += 1;
-                let ahead = self.completed(kind).saturating_sub(self.completed(kind.other()));
-                let more = if ahead == 0 { 1 } else { 1 << ahead.min(POWER_MAX) };
-                self.granted[kind.index()] += more;
+                self.granted[kind.index()] += self.worth(kind);
             }
         }
         while let Some(kind) = self.next_kind() {
@@ -127,11 +149,13 @@ impl Dynamic {
             return self.only;
         }
         match self.issued {
+            _ if self.knows_both() => {}
             0 => return Some(Kind::Staged),
             1 => return Some(Kind::Ipc),
             _ => {}
         }
-        let first = match self.completed(Kind::Ipc) > self.completed(Kind::Staged) {
+        let ended = |kind: Kind| self.earlier[kind.index()] + self.completed(kind);
+        let first = match ended(Kind::Ipc) > ended(Kind::Staged) {
             true => Kind::Ipc,
             false => Kind::Staged,
         };

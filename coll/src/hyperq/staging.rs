@@ -7,15 +7,23 @@
 //! └─────────────┴─────────────┴───────────┘ └──────────────────────────────┘
 //! ```
 //!
+//! Behind the mirror there is room for it once more, if what a rank gets in one piece is short ([`QUICK_BYTES`]).
+//!
 //! What is short lies in its area as it will in the buffer, so that the leader moves neighbours by one copy. Of what is
 //! long, the area has some chunks at a time; the rest of it can be dropped within one.
 
 use std::ops::Range;
 
-use super::Frame;
+use super::{Frame, Take};
 
 /// Chunks of an area, at most.
 pub const RING: u32 = 4;
+
+/// A shorter copy from the host waits until it is the process's turn on the GPU: drivers put it among the commands. (On an
+/// H100 and driver 580, copies of up to 24 KiB do, and those of 28 KiB do not; copies to the host never do.) One of two
+/// rows with a gap between them does not wait, however short: so what is mirrored is there twice, one behind the other, and
+/// the first half is taken from the first, the second from the second.
+pub const QUICK_BYTES: u64 = 32 << 10;
 
 /// A copy is cut from so many bytes on,
 const WHOLE: u64 = 128 << 10;
@@ -41,6 +49,8 @@ pub struct Staging {
     /// What is mirrored of the leader's buffer.
     mirrored: Range<u64>,
     mirror_chunk: u64,
+    /// Whether there is room for it twice.
+    twice: bool,
 }
 
 impl Staging {
@@ -55,7 +65,9 @@ impl Staging {
         let area = if given <= ring { frame.stride() } else { ring };
         let areas = if gathers { area * ranks as u64 } else { 0 };
         let takes = (0..ranks).filter(|rank| *rank != frame.leader);
-        let takes = takes.filter_map(|rank| frame.take(rank)).map(|take| take.range());
+        let takes: Vec<Take> = takes.filter_map(|rank| frame.take(rank)).collect();
+        let twice = takes.iter().any(|take| take.len < QUICK_BYTES);
+        let takes = takes.iter().map(Take::range);
         let all =
             |one: Range<u64>, other: Range<u64>| one.start.min(other.start)..one.end.max(other.end);
         let mirrored = takes.reduce(all).unwrap_or(0..0);
@@ -63,13 +75,28 @@ impl Staging {
         let mirror_chunk =
             len.div_ceil(MIRROR_CHUNKS).next_multiple_of(CHUNK_MIN).min(MIRROR_CHUNK_MAX);
         let mirror_chunk = if len <= WHOLE { len.max(1) } else { mirror_chunk };
-        Staging { given, chunk, area, areas: areas.next_multiple_of(4096), mirrored, mirror_chunk }
+        Staging {
+            given,
+            chunk,
+            area,
+            areas: areas.next_multiple_of(4096),
+            mirrored,
+            mirror_chunk,
+            twice,
+        }
     }
 
     /// Bytes of staging memory.
     #[must_use]
     pub fn bytes(&self) -> u64 {
-        self.areas + if self.can_mirror() { self.mirrored.end - self.mirrored.start } else { 0 }
+        let mirror = self.mirrored.end - self.mirrored.start;
+        self.areas + if self.can_mirror() { mirror + self.apart().unwrap_or(0) } else { 0 }
+    }
+
+    /// How far behind the mirror there is room for it once more, if there is.
+    #[must_use]
+    pub fn apart(&self) -> Option<u64> {
+        self.twice.then_some(self.mirrored.end - self.mirrored.start)
     }
 
     /// Chunks of a rank's copy.

@@ -124,6 +124,41 @@ fn the_scatter_avoids_what_was_slow() {
     assert_eq!(told(&mut fresh, Event::Completed(1, Kind::Staged)), []);
 }
 
+/// Gathers in which copies of both kinds have ended: one each, and one host-staged and three by IPC.
+fn gathers_of_both() -> [Dynamic; 2] {
+    let (mut level, _) = all_arrived(3);
+    told(&mut level, Event::Completed(1, Kind::Staged));
+    told(&mut level, Event::Completed(2, Kind::Ipc));
+    let (mut ahead, _) = all_arrived(5);
+    for copy in [(2, Kind::Ipc), (1, Kind::Staged), (3, Kind::Ipc), (4, Kind::Ipc)] {
+        told(&mut ahead, Event::Completed(copy.0, copy.1));
+    }
+    assert!(level.is_over() && ahead.is_over());
+    [level, ahead]
+}
+
+#[test]
+fn the_scatter_goes_on_from_the_numbers_of_the_gather() {
+    let all = |mut scatter: Dynamic| {
+        let acts = (1..=7).flat_map(|rank| told(&mut scatter, Event::Arrived(rank)));
+        let acts: Vec<Act> = acts.collect();
+        (issued(&acts), scatter)
+    };
+    let [level, ahead] = gathers_of_both();
+    let (begun, _) = all(Dynamic::after(&level, 7));
+    let kinds = |begun: &[(usize, Kind)]| begun.iter().map(|copy| copy.1).collect::<Vec<_>>();
+    assert_eq!(kinds(&begun), [Kind::Staged, Kind::Staged, Kind::Ipc, Kind::Ipc]);
+    // One to three.
+    let (begun, mut scatter) = all(Dynamic::after(&ahead, 7));
+    assert_eq!(kinds(&begun), [Kind::Ipc, Kind::Ipc, Kind::Ipc, Kind::Staged]);
+    // Each is followed by one of its kind.
+    let more = issued(&told(&mut scatter, Event::Completed(1, Kind::Ipc)));
+    assert_eq!(more, [(5, Kind::Ipc)]);
+    let more = issued(&told(&mut scatter, Event::Completed(4, Kind::Staged)));
+    assert_eq!(more, [(6, Kind::Staged)]);
+    assert_eq!((scatter.completed(Kind::Ipc), scatter.completed(Kind::Staged)), (1, 1));
+}
+
 /// What a test knows of the copies of a step.
 #[derive(Clone)]
 struct World {
@@ -192,6 +227,10 @@ fn whatever_the_order_every_ranks_bytes_are_moved_and_it_ends() {
         let mut ends = 0;
         for step in [Step::Gather, Step::Scatter] {
             ends += World::new(Policy::Dynamic(Dynamic::new(ranks, step))).all_orders(ranks);
+        }
+        for gather in gathers_of_both() {
+            let scatter = Dynamic::after(&gather, ranks);
+            ends += World::new(Policy::Dynamic(scatter)).all_orders(ranks);
         }
         for staged in 0..=ranks {
             let fixed = Fixed::new(staged, ranks - staged);
@@ -469,7 +508,10 @@ fn staging_memory_is_cut_without_overlaps() {
                     next = Some(from.end);
                     pieces += 1;
                     assert_eq!(staging.mirrored(pieces), from.end);
-                    places.push(at..at + (from.end - from.start));
+                    let twin = staging.apart().map(|apart| at + apart);
+                    assert_eq!(twin.is_some(), len < QUICK_BYTES);
+                    let places_of = [Some(at), twin].into_iter().flatten();
+                    places.extend(places_of.map(|at| at..at + (from.end - from.start)));
                 }
                 let takes = (0..ranks)
                     .filter(|rank| *rank != frame.leader)

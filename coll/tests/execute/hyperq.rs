@@ -1,4 +1,5 @@
 //! Collectives of ranks whose buffers lie on one GPU, pretended by devices that share their memory and work late.
+mod overtaken;
 mod trouble;
 
 use super::*;
@@ -11,11 +12,12 @@ use gapless_dtype::Layout;
 use gapless_engine::testkit::FakeEngine;
 use gapless_engine::{Engine, EngineError, HostEngine, Op, Reducer, Typed};
 use gapless_mem::fake::FakeDevice;
+use gapless_mem::testkit::{Call as DeviceCall, Wrapped};
 use gapless_mem::{Completion, Device, Region, Space};
 use gapless_pml::Config;
 use std::collections::VecDeque;
 use std::ops::Range;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::task::Poll;
 
 const TURNS_MAX: u32 = 400_000;
@@ -189,6 +191,14 @@ impl Trial {
         );
         assert!(recv.bytes(self.after[rank].len()) == self.after[rank], "{}: received", what());
     }
+}
+
+/// Buffers like those of a trial, all plain, or all with gaps.
+fn alike(trial: &mut Trial, gears: &[Gear], gaps: Option<u64>) {
+    let place = |(content, gear): (&Content, &Gear)| {
+        [&content.send, &content.recv].map(|bytes| Place::new(&gear.fake, bytes, gaps))
+    };
+    trial.places = trial.before.iter().zip(gears).map(place).collect();
 }
 
 /// Ranks that share a GPU.
@@ -378,4 +388,48 @@ fn short_calls_and_other_operations_are_not_asked_about() {
     assert!(!asks(&settings, Call::Scan { len: 1 << 20, of, in_place: false }));
     let off = Settings { mode: Mode::Off, ..settings };
     assert!(!asks(&off, Call::Allreduce { len: 1 << 20, of, in_place: false }));
+}
+
+/// Short host-staged copies into users' memory go in two rows where processes take turns on the GPU, whatever their length:
+/// others would wait for a turn.
+#[test]
+fn short_copies_from_the_host_have_rows_where_processes_take_turns() {
+    let mut random = Random(163);
+    for turns in [false, true] {
+        // Bytes of the copies of rank 0, which gets something in each call.
+        let copied = Arc::new(Mutex::new(Vec::new()));
+        let mut gears = one_gpu(3, u32::from(turns));
+        let noted = Arc::clone(&copied);
+        let note = move |call: DeviceCall| {
+            if let DeviceCall::Copy(into) = call {
+                noted.lock().unwrap().push(into.len());
+            }
+            Ok(())
+        };
+        gears[0].device = Arc::new(Wrapped::new(Arc::clone(&gears[0].device), note));
+        let mut ranks = Ranks::of(gears, &settings(Mode::Staged));
+        for (len, rows) in
+            [(1, [0, 0]), (2, [2, 0]), (3, [2, 2]), (999, [998, 2]), (40_001, [0, 0])]
+        {
+            let call = Call::Bcast { root: 1, len };
+            let mut trial = Trial::new(call, Arithmetic::Sum, &ranks.gears, &mut random);
+            // The engine copies what has gaps.
+            alike(&mut trial, &ranks.gears, None);
+            let results = ranks.play(std::slice::from_ref(&trial), &mut random);
+            assert!(results.iter().flatten().all(|result| *result == Ok(Outcome::Done)));
+            (0..3).for_each(|rank| trial.check(rank));
+            let rows: Vec<u64> = rows.into_iter().filter(|row| *row > 0).collect();
+            let whole = vec![len];
+            let expected = if turns && !rows.is_empty() { rows } else { whole };
+            assert_eq!(std::mem::take(&mut *copied.lock().unwrap()), expected);
+        }
+        // Several blocks, of which some end in another piece of the mirror.
+        for len in [5001, 24 << 10] {
+            let call = Call::Alltoall { len, in_place: false };
+            let trial = Trial::new(call, Arithmetic::Sum, &ranks.gears, &mut random);
+            let results = ranks.play(std::slice::from_ref(&trial), &mut random);
+            assert!(results.iter().flatten().all(|result| *result == Ok(Outcome::Done)));
+            (0..3).for_each(|rank| trial.check(rank));
+        }
+    }
 }

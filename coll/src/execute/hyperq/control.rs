@@ -8,6 +8,7 @@
 //!  5      reports              ┘ number, and a value          2      bytes mirrored       ┘
 //!                                                             3      who is to blame
 //!                                                             4      generation of the keys
+//!                                                             5, 6   the first and the last failed call
 //!                                                             8..20  key of the leader's buffer
 //!                                                             20..32 key of its staging memory
 //! ```
@@ -41,6 +42,8 @@ pub(super) const SCATTER_IPC: u32 = 1 << 4;
 pub(super) const SCATTER_STAGED: u32 = 1 << 5;
 /// the collective is done by other means;
 pub(super) const ELSEWHERE: u32 = 1 << 6;
+/// what is mirrored for it is there twice;
+pub(super) const SCATTER_TWICE: u32 = 1 << 8;
 /// it has failed; the word of blame says who, and whether that rank is lost.
 pub(super) const FAILED: u32 = 1 << 7;
 
@@ -145,6 +148,28 @@ impl Control {
             }
             _ => Presence::Elsewhere,
         }
+    }
+
+    /// A call has failed. A rank that is late finds that even if orders of a later call stand where this one's did. Of the
+    /// failures since the rank was last seen, the first and the last are kept: what lies between is taken for failed, too.
+    pub(super) fn fail(&self, me: usize, rank: usize, number: u64) {
+        let [first, last] = [5, 6].map(|at| self.pair(me, rank, at));
+        let known = last.load(Ordering::Relaxed);
+        let is_past = |last: u64| self.presence(rank, last - 1) == Presence::Elsewhere;
+        if known == 0 || is_past(known) {
+            last.store(0, Ordering::Release);
+            first.store(number + 1, Ordering::Release);
+        }
+        last.store(number + 1, Ordering::Release);
+    }
+
+    /// Whether a leader has said that a call failed.
+    pub(super) fn failed(&self, leader: usize, me: usize, number: u64) -> bool {
+        let [first, last] = [5, 6].map(|at| self.pair(leader, me, at));
+        // In this order: the first is that of this last one, or of a later one.
+        let last = last.load(Ordering::Acquire);
+        let first = first.load(Ordering::Acquire);
+        (first..=last).contains(&(number + 1))
     }
 
     pub(super) fn report_staged(&self, me: usize, number: u64, chunks: u32) {
@@ -287,6 +312,17 @@ mod tests {
             (own, control.taken(0, 2, number), control.mirrored(0, 2, number))
         };
         assert_eq!((all(8), all(9)), (([3, GATHERED], 2, 1), ([0, 0], 0, 0)));
+        let failed = |numbers: [u64; 4]| numbers.map(|number| control.failed(0, 2, number));
+        assert_eq!(failed([0, 7, 8, 9]), [false; 4]);
+        control.arrive(2, 6, None);
+        control.fail(0, 2, 8);
+        control.fail(0, 2, 11);
+        // Nothing has been seen of the rank since.
+        assert_eq!(failed([7, 8, 11, 12]), [false, true, true, false]);
+        control.arrive(2, 12, None);
+        control.fail(0, 2, 14);
+        assert_eq!(failed([8, 12, 13, 14]), [false, false, false, true]);
+        assert!(!control.failed(0, 1, 14) && !control.failed(1, 2, 14));
         control.blame(0, 2, 41, true);
         assert_eq!(control.blamed(0, 2), (41, true));
     }

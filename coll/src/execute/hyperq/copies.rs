@@ -92,6 +92,44 @@ impl Mover<'_> {
         Ok(())
     }
 
+    /// As [`take`](Mover::take), of `len` bytes from `at` on that are there a second time, `apart` bytes behind: in two rows,
+    /// each from one of the two, so that there is a gap between them.
+    pub(super) fn take_in_rows(
+        &self,
+        (shared, at, apart): (Region, u64, u64),
+        (to, len): (u64, u64),
+        work: &mut Works,
+    ) -> Result<(), EngineError> {
+        let (first, mut at) = (at, at);
+        for (typed, range) in pieces(self.rows, Buffer::Recv, to..to + len) {
+            let len = range.end - range.start;
+            let into = flat(typed, &range);
+            match into.filter(|_| len > 1) {
+                Some(into) => {
+                    let rows = |skipped: u64, width: u64, after: &[Completion]| {
+                        let into = into.sub(skipped, 2 * width)?;
+                        let from = shared.sub(at + skipped, apart + 2 * width)?;
+                        let pitch = apart + width;
+                        // SAFETY: as in `put`; the rows of what is received into are its two halves.
+                        let copied = unsafe {
+                            self.device.copy_2d(into, width, from, pitch, width, 2, after)
+                        };
+                        Ok::<_, EngineError>(copied?)
+                    };
+                    let even = rows(0, len / 2, &[])?;
+                    work.push(even.clone());
+                    if !len.is_multiple_of(2) {
+                        // The last byte, with the one before, once that was written.
+                        work.push(rows(len - 2, 1, std::slice::from_ref(&even))?);
+                    }
+                }
+                None => self.take(shared.sub(at, len)?, to + (at - first), work)?,
+            }
+            at += len;
+        }
+        Ok(())
+    }
+
     /// Starts to copy within shared memory.
     pub(super) fn hop(&self, into: Region, from: Region) -> Result<Completion, EngineError> {
         // SAFETY: both are shared memory, and different allocations; the rest as the file says.
@@ -164,5 +202,54 @@ impl Works {
 impl Drop for Works {
     fn drop(&mut self) {
         self.drain();
+    }
+}
+
+/// A copy between staging memory and the buffer: of these ranks' chunk, or of so many pieces of the mirror.
+#[derive(Debug)]
+pub(super) struct Hop {
+    pub(super) ranks: Range<usize>,
+    pub(super) number: u32,
+}
+
+/// Copies of one direction, in their order.
+#[derive(Debug, Default)]
+pub(super) struct Hops {
+    hops: VecDeque<Hop>,
+    works: VecDeque<Completion>,
+}
+
+impl Hops {
+    pub(super) fn push(&mut self, hop: Hop, work: Completion) {
+        self.hops.push_back(hop);
+        self.works.push_back(work);
+    }
+
+    /// The first, if it is over.
+    pub(super) fn pop(&mut self) -> Result<Option<Hop>, DeviceError> {
+        let Some(first) = self.works.front() else { return Ok(None) };
+        let over = first.poll();
+        if over == Ok(false) {
+            return Ok(None);
+        }
+        self.works.pop_front();
+        let hop = self.hops.pop_front();
+        over.map(|_| hop)
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.works.is_empty()
+    }
+
+    /// Whether all are over, well or not.
+    pub(super) fn settle(&mut self) -> bool {
+        while let Ok(Some(_)) | Err(_) = self.pop() {}
+        self.is_empty()
+    }
+}
+
+impl Drop for Hops {
+    fn drop(&mut self) {
+        self.works.drain(..).for_each(|work| work.drain());
     }
 }

@@ -6,22 +6,19 @@
 use std::sync::Arc;
 
 use gapless_engine::{EngineError, Reducer};
-use gapless_mem::{Completion, DeviceError, Region};
+use gapless_mem::{DeviceError, Region};
 use gapless_pml::Pml;
 
 use super::control::{
     BROKEN, CANNOT, Control, ELSEWHERE, FAILED, GATHER_DROP, GATHER_IPC, GATHER_STAGED, GATHERED,
-    GO, Presence, SCATTER_IPC, SCATTER_STAGED, SCATTERED, SEEN,
+    GO, Presence, SCATTER_IPC, SCATTER_STAGED, SCATTER_TWICE, SCATTERED, SEEN,
 };
-use super::copies::{Mover, Works, reduce};
+use super::copies::{Hop, Hops, Mover, Works, reduce};
+use super::moments::{Moments, Seen};
 use super::space::{Held, Lead};
 use super::{Ended, Members, Part};
 use crate::execute::CollError;
-use crate::hyperq::{Act, Dynamic, Event, Kind, Policy, RING, Step};
-
-/// A shorter copy from the host waits until it is the process's turn on the GPU: drivers put it among the commands. (On an
-/// H100 and driver 580, copies of up to 16 KiB do, and those of 32 KiB do not; copies to the host never do.)
-const QUICK_BYTES: u64 = 32 << 10;
+use crate::hyperq::{Act, Dynamic, Event, Kind, Policy, QUICK_BYTES, RING, Step};
 
 /// Where it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -76,55 +73,6 @@ fn said(rank: usize, owed: u32, number: u64, control: &Control) -> u32 {
     }
 }
 
-/// A copy between staging memory and the buffer: of these ranks' chunk, or of so many pieces of the mirror.
-#[derive(Debug)]
-struct Hop {
-    ranks: std::ops::Range<usize>,
-    number: u32,
-}
-
-/// Copies of one direction, in their order.
-#[derive(Debug, Default)]
-struct Hops {
-    hops: std::collections::VecDeque<Hop>,
-    works: std::collections::VecDeque<Completion>,
-}
-
-impl Hops {
-    fn push(&mut self, hop: Hop, work: Completion) {
-        self.hops.push_back(hop);
-        self.works.push_back(work);
-    }
-
-    /// The first, if it is over.
-    fn pop(&mut self) -> Result<Option<Hop>, DeviceError> {
-        let Some(first) = self.works.front() else { return Ok(None) };
-        let over = first.poll();
-        if over == Ok(false) {
-            return Ok(None);
-        }
-        self.works.pop_front();
-        let hop = self.hops.pop_front();
-        over.map(|_| hop)
-    }
-
-    fn is_empty(&self) -> bool {
-        self.works.is_empty()
-    }
-
-    /// Whether all are over, well or not.
-    fn settle(&mut self) -> bool {
-        while let Ok(Some(_)) | Err(_) = self.pop() {}
-        self.is_empty()
-    }
-}
-
-impl Drop for Hops {
-    fn drop(&mut self) {
-        self.works.drain(..).for_each(|work| work.drain());
-    }
-}
-
 /// The leader's part of a call.
 #[derive(Debug)]
 pub(super) struct Leading {
@@ -143,6 +91,8 @@ pub(super) struct Leading {
     failure: Option<CollError>,
     /// When all ranks were there, when all was gathered, and when all was scattered; in nanoseconds.
     times: [Option<u64>; 4],
+    /// What it was told and what it has ordered, and when.
+    moments: Moments,
 }
 
 /// What the leader works with, beside its part.
@@ -171,14 +121,31 @@ impl Leading {
             mirrored: 0,
             failure: None,
             times: [None; 4],
+            moments: Moments::default(),
         }
     }
 
-    /// How the gather and the scatter went, and how long they took: from when all ranks were there.
+    /// How the gather and the scatter went, and how long they took: from when all ranks were there. The reduction counts as
+    /// the gather's: where processes take turns, it waits for those that have copied by IPC.
     pub(super) fn learned(&self) -> [(&Policy, Option<u64>); 2] {
         let between =
             |from: usize, to: usize| Some(self.times[to]?.saturating_sub(self.times[from]?));
-        [(&self.gather, between(0, 1)), (&self.scatter, between(2, 3))]
+        [(&self.gather, between(0, 2)), (&self.scatter, between(2, 3))]
+    }
+
+    /// What has happened, in its order.
+    pub(super) fn moments(&mut self) -> &mut Moments {
+        &mut self.moments
+    }
+
+    /// Tells the policy of a step.
+    fn tell(&mut self, step: Step, event: Event, now_ns: u64) {
+        self.moments.note(now_ns, Seen::Event(step, event));
+        let policy = match step {
+            Step::Gather => &mut self.gather,
+            Step::Scatter => &mut self.scatter,
+        };
+        policy.step(event, &mut self.acts);
     }
 
     /// Waits for what it has started.
@@ -229,6 +196,7 @@ impl Leading {
             if let Some(error) = &self.failure {
                 let (culprit, is_lost) = error.blames(u32::try_from(me).unwrap_or(u32::MAX));
                 tools.control.blame(me, rank, culprit, is_lost);
+                tools.control.fail(me, rank, part.number);
             }
             self.peers[rank].orders |= orders;
             tools.control.order(me, rank, part.number, self.peers[rank].orders);
@@ -247,13 +215,15 @@ impl Leading {
                 self.collect(part, tools).map_err(device)?;
                 self.hop_up(part, tools).map_err(engine)?;
                 self.obey(part, tools, Step::Gather)?;
-                let idle = self.own.poll().map_err(device)? && self.up.is_empty();
+                // Chunks of a copy that was dropped may still be on their way: they write what is there already.
+                let idle = self.own.poll().map_err(device)?;
                 let all_here = tools.members.others().all(|rank| self.peers[rank].here);
                 let over = all_here && idle && self.gather.is_over();
                 if !over || !matches!(self.stage, Stage::Gathering) {
                     return Ok(());
                 }
                 self.times[1] = Some(tools.now_ns);
+                self.moments.note(tools.now_ns, Seen::Gathered);
                 self.combine(part, tools).map_err(engine)?;
                 self.stage = Stage::Combining;
                 Ok(())
@@ -264,6 +234,7 @@ impl Leading {
                     return Ok(());
                 }
                 self.times[2] = Some(tools.now_ns);
+                self.moments.note(tools.now_ns, Seen::Combined);
                 self.scatter(part, tools).map_err(engine)?;
                 self.stage = Stage::Scattering;
                 Ok(())
@@ -272,12 +243,16 @@ impl Leading {
                 self.reported(part, tools)?;
                 self.collect(part, tools).map_err(device)?;
                 self.obey(part, tools, Step::Scatter)?;
-                let idle = self.own.poll().map_err(device)? && self.down.is_empty();
+                let idle =
+                    self.own.poll().map_err(device)? && self.down.is_empty() && self.up.is_empty();
                 let over = idle && self.scatter.is_over();
                 if !over || !matches!(self.stage, Stage::Scattering) {
                     return Ok(());
                 }
-                self.times[3].get_or_insert(tools.now_ns);
+                if self.times[3].is_none() {
+                    self.times[3] = Some(tools.now_ns);
+                    self.moments.note(tools.now_ns, Seen::Scattered);
+                }
                 // IPC copies that were sent again have overlapped this. Orders of the next call are written where those of
                 // this one stand.
                 let owed = |rank: usize| self.peers[rank].owed() & (GATHERED | SEEN);
@@ -305,6 +280,7 @@ impl Leading {
             return Ok(());
         };
         self.stage = Stage::Gathering;
+        self.moments.note(tools.now_ns, Seen::Begun);
         if let Some(give) = part.frame.give(me) {
             let into = held.buffer().sub(give.at, give.range.end - give.range.start)?;
             tools.mover.put((give.buffer, give.range), into, &mut self.own)?;
@@ -323,7 +299,7 @@ impl Leading {
                 Presence::Here(gpu) if gpu == part.gpu => {
                     self.peers[rank].here = true;
                     if part.frame.give(rank).is_some() {
-                        self.gather.step(Event::Arrived(rank), &mut self.acts);
+                        self.tell(Step::Gather, Event::Arrived(rank), tools.now_ns);
                     }
                 }
                 Presence::Here(_) | Presence::Elsewhere => {
@@ -347,8 +323,7 @@ impl Leading {
     /// What the others say.
     fn reported(&mut self, part: &Part, tools: &mut Tools<'_>) -> Result<(), CollError> {
         for rank in tools.members.others() {
-            let peer = &mut self.peers[rank];
-            let owed = peer.owed();
+            let owed = self.peers[rank].owed();
             if owed == 0 {
                 continue;
             }
@@ -363,19 +338,19 @@ impl Leading {
                 return Err(CollError::GaveUp { rank: culprit });
             }
             if reports & owed & SEEN != 0 {
-                peer.told[3] = true;
+                self.peers[rank].told[3] = true;
             }
             if reports & owed & GATHERED != 0 {
-                peer.told[0] = true;
-                self.gather.step(Event::Completed(rank, Kind::Ipc), &mut self.acts);
+                self.peers[rank].told[0] = true;
+                self.tell(Step::Gather, Event::Completed(rank, Kind::Ipc), tools.now_ns);
             }
             if reports & owed & SCATTERED != 0 {
-                peer.told[2] = true;
-                let kind = match peer.orders & SCATTER_IPC != 0 {
+                self.peers[rank].told[2] = true;
+                let kind = match self.peers[rank].orders & SCATTER_IPC != 0 {
                     true => Kind::Ipc,
                     false => Kind::Staged,
                 };
-                self.scatter.step(Event::Completed(rank, kind), &mut self.acts);
+                self.tell(Step::Scatter, Event::Completed(rank, kind), tools.now_ns);
             }
             if self.peers[rank].owed() != 0
                 && let Some(loss) = tools.members.loss(tools.pml, rank)
@@ -400,7 +375,7 @@ impl Leading {
                 let dropped = peer.orders & GATHER_DROP != 0;
                 if peer.taken == part.staging.chunks() && !dropped {
                     peer.told[1] = true;
-                    self.gather.step(Event::Completed(rank, Kind::Staged), &mut self.acts);
+                    self.tell(Step::Gather, Event::Completed(rank, Kind::Staged), tools.now_ns);
                 }
             }
         }
@@ -483,7 +458,10 @@ impl Leading {
                 (Act::Issue(rank, Kind::Ipc), Step::Gather) => (rank, GATHER_IPC),
                 (Act::Issue(rank, Kind::Staged), Step::Gather) => (rank, GATHER_STAGED),
                 (Act::Issue(rank, Kind::Ipc), Step::Scatter) => (rank, SCATTER_IPC),
-                (Act::Issue(rank, Kind::Staged), Step::Scatter) => (rank, SCATTER_STAGED),
+                (Act::Issue(rank, Kind::Staged), Step::Scatter) => match twice(part, tools) {
+                    Some(_) => (rank, SCATTER_STAGED | SCATTER_TWICE),
+                    None => (rank, SCATTER_STAGED),
+                },
             };
             let Some(held) = tools.lead.held() else { return Ok(()) };
             let given =
@@ -501,9 +479,10 @@ impl Leading {
                 let reason = "there is no key for this rank's memory".to_owned();
                 return Err(CollError::NotMapped { rank, reason });
             }
+            self.moments.note(tools.now_ns, Seen::Act(step, act));
             self.peers[rank].orders |= orders;
             tools.control.order(me, rank, part.number, self.peers[rank].orders);
-            if orders == SCATTER_STAGED {
+            if orders & SCATTER_STAGED != 0 {
                 self.mirror(part, tools).map_err(|error| CollError::Engine {
                     rank: u32::try_from(me).unwrap_or(u32::MAX),
                     error,
@@ -520,12 +499,17 @@ impl Leading {
             return Ok(());
         }
         self.mirroring = true;
+        let apart = twice(part, tools);
         let Some(held) = tools.lead.held() else { return Ok(()) };
         for (number, (from, at)) in (1..).zip(part.staging.mirror()) {
             let len = from.end - from.start;
-            let into = held.staging().sub(at, len)?;
-            let work = tools.mover.hop(into, held.buffer().sub(from.start, len)?)?;
-            self.down.push(Hop { ranks: 0..0, number }, work);
+            let from = held.buffer().sub(from.start, len)?;
+            let twin = apart.map(|apart| at + apart);
+            for (at, number) in [(Some(at), number - u32::from(twin.is_some())), (twin, number)] {
+                let Some(at) = at else { continue };
+                let work = tools.mover.hop(held.staging().sub(at, len)?, from)?;
+                self.down.push(Hop { ranks: 0..0, number }, work);
+            }
         }
         Ok(())
     }
@@ -556,7 +540,7 @@ impl Leading {
             *scatter = Dynamic::after(gather, copies);
         }
         for rank in tools.members.others().filter(|rank| part.frame.take(*rank).is_some()) {
-            self.scatter.step(Event::Arrived(rank), &mut self.acts);
+            self.tell(Step::Scatter, Event::Arrived(rank), tools.now_ns);
         }
         let Some(take) = part.frame.take(tools.members.me) else { return Ok(()) };
         let Some(held) = tools.lead.held() else { return Ok(()) };
@@ -582,6 +566,11 @@ impl Leading {
         busy || matches!(self.stage, Stage::Opening | Stage::Leaving(_))
             || members.others().any(|rank| away(rank) || reported(rank))
     }
+}
+
+/// How far behind the mirror it is mirrored once more: where short copies from the host would wait for a turn.
+fn twice(part: &Part, tools: &Tools<'_>) -> Option<u64> {
+    part.staging.apart().filter(|_| tools.mover.device.takes_turns())
 }
 
 /// A part of staging memory, and the part of the buffer that it goes to.

@@ -8,7 +8,7 @@ use gapless_pml::Pml;
 
 use super::control::{
     BROKEN, CANNOT, Control, ELSEWHERE, FAILED, GATHER_DROP, GATHER_IPC, GATHER_STAGED, GATHERED,
-    GO, Presence, SCATTER_IPC, SCATTER_STAGED, SCATTERED, SEEN,
+    GO, Presence, SCATTER_IPC, SCATTER_STAGED, SCATTER_TWICE, SCATTERED, SEEN,
 };
 use super::copies::{Mover, Works};
 use super::space::Mapped;
@@ -94,6 +94,13 @@ impl Following {
         self.seen |= tools.control.orders(leader, me, part.number);
         if self.seen & GO != 0 && self.reports & SEEN == 0 {
             self.say(part, tools, SEEN);
+        }
+        // A leader that has failed, or goes another way, waits for nobody: its orders may have been overwritten unread.
+        if self.seen & (GO | FAILED | ELSEWHERE) == 0
+            && tools.control.presence(leader, part.number) == Presence::Elsewhere
+            && tools.control.failed(leader, me, part.number)
+        {
+            self.seen |= FAILED;
         }
         if self.seen & (FAILED | ELSEWHERE) != 0 {
             if !self.settle() {
@@ -280,8 +287,19 @@ impl Following {
             if self.mirrored == 0 || end <= start {
                 break;
             }
-            let from = staging.sub(part.staging.mirror_place(start), end - start)?;
-            tools.mover.take(from, self.scattered, &mut self.scatter.1)?;
+            let (place, to) = (part.staging.mirror_place(start), self.scattered);
+            match part.staging.apart().filter(|_| self.seen & SCATTER_TWICE != 0) {
+                // A block at once.
+                Some(_) if end < start + take.len => break,
+                Some(apart) => {
+                    let (from, to) = ((staging, place, apart), (to, take.len));
+                    tools.mover.take_in_rows(from, to, &mut self.scatter.1)?;
+                }
+                None => {
+                    let from = staging.sub(place, end - start)?;
+                    tools.mover.take(from, to, &mut self.scatter.1)?;
+                }
+            }
             self.scattered += end - start;
         }
         Ok(())

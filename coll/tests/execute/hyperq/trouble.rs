@@ -1,6 +1,5 @@
 //! Buffers elsewhere, memory that cannot be mapped, copies that are held back, engines that fail, ranks that die.
 use super::*;
-use gapless_mem::testkit::{Call as DeviceCall, Wrapped};
 use gapless_mem::{DeviceError, Pending};
 use std::any::Any;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -149,14 +148,6 @@ unsafe impl Pending for HeldBack {
     fn as_any(&self) -> &dyn Any {
         self
     }
-}
-
-/// Buffers like those of a trial, all plain, or all with gaps.
-fn alike(trial: &mut Trial, gears: &[Gear], gaps: Option<u64>) {
-    let place = |(content, gear): (&Content, &Gear)| {
-        [&content.send, &content.recv].map(|bytes| Place::new(&gear.fake, bytes, gaps))
-    };
-    trial.places = trial.before.iter().zip(gears).map(place).collect();
 }
 
 /// An IPC copy of the gather that was sent again ends late, in place, too: nothing of the result is spoilt, and its
