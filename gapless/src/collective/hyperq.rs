@@ -160,6 +160,13 @@ impl Communicator {
         self.at_hyperq(|hyperq| hyperq.copied().map(|[gather, _]| gather))
     }
 
+    /// As [`last_on_gpu`](Communicator::last_on_gpu): who arrived, whose copies began and ended, and when, in microseconds.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn told_on_gpu(&self) -> Option<String> {
+        self.at_hyperq(|hyperq| hyperq.took_ns().map(|_| hyperq.told()))
+    }
+
     fn at_hyperq<T>(&self, ask: impl FnOnce(&HyperQ) -> Option<T>) -> Option<T> {
         let Communicator { shared, common, .. } = self;
         shared.with_anyway(|_| common.desk().with(|at| at.hyperq.as_deref().and_then(ask)))

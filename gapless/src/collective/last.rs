@@ -38,13 +38,24 @@ pub(super) struct Key {
 pub(super) enum Shape {
     Nothing,
     InPlace,
-    /// So many instances of a layout, or bytes; whether they are plain memory.
-    Whole(Option<LayoutId>, u64, bool),
+    /// So many instances of a layout, or bytes; where they are.
+    Whole(Option<LayoutId>, u64, Where),
+}
+
+/// Where a buffer lies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Where {
+    /// In one piece, where the processor reaches it.
+    Plain,
+    /// In several, or with gaps, there.
+    Spread,
+    /// On a device.
+    Device,
 }
 
 impl Shape {
     fn is_plain(self) -> bool {
-        !matches!(self, Shape::Whole(_, _, false))
+        !matches!(self, Shape::Whole(_, _, Where::Spread | Where::Device))
     }
 }
 
@@ -142,7 +153,12 @@ fn shape(side: &Side) -> Option<(Shape, Option<Region>)> {
         Side::Whole(typed) => {
             let region = typed.as_contiguous().filter(|region| region.as_ptr().is_some());
             let layout = typed.own_layout().map(gapless_dtype::Layout::id);
-            Some((Shape::Whole(layout, typed.count(), region.is_some()), region))
+            let place = match (region, typed.space().cpu_accessible()) {
+                (Some(_), _) => Where::Plain,
+                (None, true) => Where::Spread,
+                (None, false) => Where::Device,
+            };
+            Some((Shape::Whole(layout, typed.count(), place), region))
         }
         Side::Each(_) => None,
     }
@@ -166,4 +182,28 @@ pub(super) fn key(collective: &Collective<'_>) -> Option<Key> {
         uses: [true; 2],
         layouts,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use gapless_dtype::{Datatype, Primitive};
+    use gapless_engine::Typed;
+    use gapless_mem::Space;
+
+    /// What is known of a call in memory of the host does not hold where devices have theirs: ranks on one GPU meet there.
+    #[test]
+    fn a_device_is_another_place() {
+        let vector = Datatype::vector(4, 1, 2, &Primitive::Int32.into()).unwrap();
+        for layout in [vector.commit().unwrap(), Datatype::from(Primitive::Int32).commit().unwrap()]
+        {
+            let [host, pinned, device] = [Space::Host, Space::Pinned, Space::Fake { device: 0 }]
+                .map(|space| {
+                    let region = Region::new(space, 4096, 0, 400);
+                    shape(&Side::Whole(Typed::new(region, 0, &layout, 5).unwrap())).unwrap().0
+                });
+            assert_eq!(host, pinned);
+            assert_ne!(host, device, "{layout:?}");
+        }
+    }
 }

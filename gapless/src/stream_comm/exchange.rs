@@ -63,6 +63,20 @@ fn map(state: &mut State, process: u32, key: &RemoteKey, user: Space) -> Option<
     }
 }
 
+/// Has every two ranks linked: there are keys only then. What a rank hears in the second round was sent when its own first
+/// message had come.
+fn meet(comm: &Communicator) -> Result<(), Error> {
+    let (rank, size) = (comm.rank(), comm.size());
+    for _ in 0..2 {
+        for away in 1..size {
+            let (to, from) = ((rank + away) % size, (rank + size - away) % size);
+            let mut heard = [0u8];
+            comm.sendrecv(&[0u8], (to, 0), &mut heard, (from, 0))?;
+        }
+    }
+    Ok(())
+}
+
 /// Maps `region` of every rank at every rank. Collective over `comm`, on which nothing else is sent.
 ///
 /// # Safety
@@ -73,6 +87,7 @@ fn map(state: &mut State, process: u32, key: &RemoteKey, user: Space) -> Option<
 /// cannot map it; a peer is lost.
 pub(super) unsafe fn map_everywhere(comm: &Communicator, region: Region) -> Result<Mapped, Error> {
     let (rank, size) = (comm.rank(), comm.size());
+    meet(comm)?;
     let mut notes = vec![[0u8; NOTE_BYTES]; size as usize];
     let mut ours = Vec::new();
     for peer in 0..size {

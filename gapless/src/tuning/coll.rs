@@ -124,6 +124,16 @@ mod tests {
 
     #[test]
     fn other_tables_have_other_digests() {
+        // What ranks that share a GPU do must be the same everywhere, too: some would ask, and wait for the others.
+        let entry = Entry { step: Step::Gather, processes: 4, bytes: 64, staged: 2 };
+        let gpu = |mps| Gpu { model: "one".to_owned(), mps, entries: vec![entry] };
+        let known = |mps| gapless_coll::hyperq::Table { gpus: vec![gpu(mps)] };
+        let settings = [
+            Settings { mode: Mode::Off, ..Settings::default() },
+            Settings { bytes_min: 1026, ..Settings::default() },
+            Settings { table: known(true), ..Settings::default() },
+            Settings { table: known(false), ..Settings::default() },
+        ];
         let digests: Vec<_> = (0..DEFAULT_RULES.len())
             .map(|less| {
                 let mut rules = DEFAULT_RULES.to_vec();
@@ -134,6 +144,7 @@ mod tests {
                 digest(&Table::default()),
                 digest(&Table { rules: Vec::new(), ..Table::default() }),
             ])
+            .chain(settings.map(|hyperq| digest(&Table { hyperq, ..Table::default() })))
             .collect();
         for (at, one) in digests.iter().enumerate() {
             assert!(!digests[at + 1..].contains(one), "{at}");
