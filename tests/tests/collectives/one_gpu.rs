@@ -1,9 +1,12 @@
-//! Processes whose buffers lie on one GPU, pretended by devices whose memory they share: collectives go there. One whose
-//! buffers lie elsewhere, or which is killed, holds nobody up.
+//! Processes whose buffers lie on one GPU, pretended by devices whose memory they share, or a GPU: collectives go there. One
+//! whose buffers lie elsewhere, or which is killed, holds nobody up.
 
 use gapless::coll::choose::Table;
 use gapless::tuning::coll::{Mode, Settings};
-use gapless::{Collective, DeviceBuf, Equivalence, Error, InPlace, ReduceOp, Space, World};
+use gapless::{
+    Collective, CudaDriver, DeviceBuf, Equivalence, Error, InPlace, ReduceOp, Space, World,
+};
+use gapless_btl::conformance::skip;
 use gapless_engine::testkit::FakeEngine;
 use gapless_mem::fake::FakeDevice;
 use gapless_tests::actor::say;
@@ -12,17 +15,36 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 const TEST: &str = "one_gpu::processes_on_one_gpu_meet_there";
+const ON_CUDA: &str = "one_gpu::processes_on_a_cuda_gpu_meet_there";
+/// Before the mode: on a GPU.
+const CUDA: &str = "cuda ";
 const RANKS: u32 = 4;
 const VICTIM: u32 = 2;
-const WATCHDOG: Duration = Duration::from_secs(20);
+const WATCHDOG: Duration = Duration::from_secs(30);
 
 #[test]
 fn processes_on_one_gpu_meet_there() {
     if let Some(member) = Member::of_crew() {
         return rank(member);
     }
+    meet(TEST, "");
+}
+
+#[test]
+fn processes_on_a_cuda_gpu_meet_there() {
+    if let Some(member) = Member::of_crew() {
+        return rank(member);
+    }
+    match CudaDriver::load() {
+        Ok(_) => meet(ON_CUDA, CUDA),
+        Err(why) => skip(ON_CUDA, &why.to_string()),
+    }
+}
+
+fn meet(test: &str, place: &str) {
     for mode in [Mode::Static, Mode::Dynamic, Mode::Remembering, Mode::Staged, Mode::Ipc] {
-        let mut crew = Crew::start(TEST, &[mode.name(); RANKS as usize], |_, _| {});
+        let part = format!("{place}{}", mode.name());
+        let mut crew = Crew::start(test, &[&*part; RANKS as usize], |_, _| {});
         let mut heard = Vec::new();
         let mut hear = |crew: &mut Crew, wanted: &str, count: usize| {
             let until = Instant::now() + WATCHDOG;
@@ -79,18 +101,20 @@ fn numbers(rank: u32, count: usize) -> Vec<i32> {
 }
 
 fn rank(mut member: Member) {
-    let mode = Mode::named(&member.part).unwrap();
-    let device = Arc::new(FakeDevice::with_delay(0, 1).identified(77, false));
-    let engine = FakeEngine::new(&device, 2);
+    let on_cuda = member.part.strip_prefix(CUDA);
+    let mode = Mode::named(on_cuda.unwrap_or(&member.part)).unwrap();
     let hyperq = Settings { mode, bytes_min: 0, ..Settings::default() };
-    let world = World::builder()
-        .engine(Arc::new(engine))
-        .device(device)
-        .coll_table(Table { hyperq, ..Table::default() })
-        .wireup(member.wireup())
-        .init()
-        .unwrap();
-    let (space, most) = (Space::Fake { device: 0 }, 4 * 100_000);
+    let builder = World::builder().coll_table(Table { hyperq, ..Table::default() });
+    let (builder, space) = match on_cuda {
+        Some(_) => (builder, Space::Cuda { device: 0 }),
+        None => {
+            let device = Arc::new(FakeDevice::with_delay(0, 1).identified(77, false));
+            let engine = FakeEngine::new(&device, 2);
+            (builder.engine(Arc::new(engine)).device(device), Space::Fake { device: 0 })
+        }
+    };
+    let world = builder.wireup(member.wireup()).init().unwrap();
+    let most = 4 * 100_000;
     let buf = || world.alloc_device(space, most).unwrap();
     let (send, recv) = (buf(), buf());
     let mut rank = Rank { world, send, recv };
