@@ -2,6 +2,8 @@
 //! one; each measures what it is told and leaves its rows in a file.
 
 pub mod allreduce;
+#[allow(unsafe_code, reason = "queues collectives on memory that its caller keeps")]
+pub mod mapped;
 #[allow(unsafe_code, reason = "copies between memory that it owns")]
 pub mod memory;
 pub mod pairs;

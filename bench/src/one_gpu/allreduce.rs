@@ -5,8 +5,9 @@ use gapless::tuning::coll::{Entry, Gpu as Known, Mode, Settings, Step};
 use gapless::{Communicator, DeviceBuf, Equivalence, Layout, ReduceOp, World};
 use gapless_report::{Bytes, Row, Summary};
 
+use super::mapped::{self, Mapped};
 use super::memory::{Pinned, on_gpu, view, view_mut};
-use super::timing::together;
+use super::timing::{from_the_first, together};
 use super::{Gpu, Options, Save};
 use crate::error::Failure;
 use crate::experiment::Common;
@@ -33,6 +34,8 @@ pub const BEST: &str = "static";
 pub const DYNAMIC: &str = "dynamic";
 /// Ours, which remembers.
 pub const REMEMBERING: &str = "remembering";
+/// The same, from the second call on: [`CALLS`] of them. Their mean counts, with all that was tried.
+pub const LEARNED: &str = "remembering, 1,000 calls";
 /// All copies host-staged.
 pub const STAGED: &str = "host-staged only";
 /// All copies by IPC.
@@ -41,11 +44,18 @@ pub const IPC: &str = "IPC only";
 pub const HOST: &str = "through the host's page";
 /// The scheme of the paper's §2.
 pub const PAPER: &str = "staged, summed on the host";
+/// Each process's kernel reads what all have: a communicator on a stream, under the Multi-Process Service.
+pub const MAPPED: &str = "all-mapped";
 /// The static algorithm with a table that has nothing.
 pub const DEFAULT: &str = "untuned static";
 
 /// Calls before remembering is timed: it has found what is best by then, as a rule.
 const LEARNING: usize = 60;
+
+/// Calls of [`LEARNED`], as many as the paper's tables average.
+const CALLS: usize = 1000;
+/// Shorter ones are not asked about.
+const LEARNED_BYTES: u64 = 64 << 10;
 
 struct Bench<'w> {
     world: &'w World,
@@ -108,6 +118,10 @@ pub fn measure(
         .into_iter()
         .map(|(name, mode)| Ok((name, bench.comm(mode, Vec::new())?)))
         .collect::<Result<_, Failure>>()?;
+    let stream = mapped::stream(gpu, mps)?;
+    let buffers = [&bench.send, &bench.recv];
+    let all_mapped = stream.as_ref().map(|stream| Mapped::new(world, stream, buffers));
+    let mut all_mapped = all_mapped.transpose()?;
     for bytes in sizes {
         // By the number of host-staged copies: the times of both steps.
         let mut steps: Vec<(usize, [f64; 2], Summary)> = Vec::new();
@@ -126,17 +140,37 @@ pub fn measure(
         let chosen = chosen.map(|staged| staged as usize);
         let comm = bench.comm(Mode::Static, vec![fixed(chosen, bytes)])?;
         let mut rows = vec![(BEST, bench.time(&comm, bytes, 3, |_| ())?)];
+        let calls = if common.quick { 20 } else { CALLS };
+        let (mut told, mut means) = (String::new(), [0.0; 2]);
+        if bytes >= LEARNED_BYTES {
+            means[0] = bench.many(&comm, bytes, calls)?.1;
+        }
         comm.free()?;
         for (name, comm) in &comms {
             let warm = if *name == REMEMBERING { LEARNING } else { 3 };
             rows.push((name, bench.time(comm, bytes, warm, |_| ())?));
+            if *name == DYNAMIC {
+                told = comm.told_on_gpu().unwrap_or_default();
+            }
+        }
+        if bytes >= LEARNED_BYTES {
+            let comm = bench.comm(Mode::Remembering, Vec::new())?;
+            let (summary, mean) = bench.many(&comm, bytes, calls)?;
+            rows.push((LEARNED, summary));
+            means[1] = mean;
+            comm.free()?;
         }
         rows.push((PAPER, bench.on_the_host(bytes)?));
+        if let Some(mapped) = &mut all_mapped {
+            rows.push((MAPPED, bench.all_mapped(mapped, bytes)?));
+        }
         if world.rank() == 0 {
             let swept: Vec<(usize, f64)> = steps.iter().map(|it| (it.0, it.2.median)).collect();
-            save.rows(made(bytes, processes, &options.space, &rows, (chosen, &swept)))?;
+            let found = Found { chosen, swept: &swept, told: &told, means };
+            save.rows(made(bytes, processes, &options.space, &rows, &found))?;
         }
     }
+    drop(all_mapped);
     for (_, comm) in comms {
         comm.free()?;
     }
@@ -155,12 +189,21 @@ fn medians(went: &[[u64; 2]]) -> [f64; 2] {
     })
 }
 
+/// What else is known of a length: the best numbers of host-staged copies, the times by such numbers, how the last dynamic
+/// call went, and the means of [`CALLS`] static calls and of those that learned.
+struct Found<'f> {
+    chosen: [usize; 2],
+    swept: &'f [(usize, f64)],
+    told: &'f str,
+    means: [f64; 2],
+}
+
 fn made(
     bytes: u64,
     processes: usize,
     space: &str,
     rows: &[(&str, Summary)],
-    (chosen, swept): ([usize; 2], &[(usize, f64)]),
+    found: &Found<'_>,
 ) -> Vec<Row> {
     let case = format!("{} n={processes}", Bytes(bytes));
     let best = rows.first().map(|row| row.1);
@@ -169,13 +212,21 @@ fn made(
         let row = Row::new(&case, "allreduce", space, *name, bytes, *summary).verified(true);
         match (*name == BEST, best) {
             (true, _) => {
-                let all: Vec<String> = swept
+                let all: Vec<String> = found
+                    .swept
                     .iter()
                     .map(|(staged, seconds)| format!("{staged}: {:.1}", seconds * 1e6))
                     .collect();
-                row.with("staged_gather", chosen[0])
-                    .with("staged_scatter", chosen[1])
+                row.with("staged_gather", found.chosen[0])
+                    .with("staged_scatter", found.chosen[1])
                     .with("us_by_staged", all.join(", "))
+            }
+            (false, Some(best)) if *name == DYNAMIC => {
+                row.against(BEST, best).with("one_call_us", found.told)
+            }
+            (false, Some(best)) if *name == LEARNED => {
+                let row = row.against(BEST, best).with("static_mean_seconds", found.means[0]);
+                row.with("mean_seconds", found.means[1])
             }
             (false, Some(best)) => row.against(BEST, best),
             (false, None) => row,
@@ -260,6 +311,35 @@ impl Bench<'_> {
             comm.allreduce(&*one.first(count), other.first(count), ReduceOp::Sum)?;
             other.store(recv, bytes)
         })?;
+        self.check(bytes)?;
+        Ok(summary)
+    }
+}
+
+impl Bench<'_> {
+    /// Many calls.
+    fn many(
+        &mut self,
+        comm: &Communicator,
+        bytes: u64,
+        calls: usize,
+    ) -> Result<(Summary, f64), Failure> {
+        self.fill(bytes)?;
+        let Bench { control, layout, send, recv, .. } = self;
+        let learned = from_the_first(control, calls, || {
+            let from = view(send, layout, bytes / 4)?;
+            comm.allreduce(from, view_mut(recv, layout, bytes / 4)?, ReduceOp::Sum)?;
+            Ok(())
+        })?;
+        self.check(bytes)?;
+        Ok(learned)
+    }
+
+    /// By a kernel of each process, which is waited for.
+    fn all_mapped(&mut self, mapped: &mut Mapped<'_>, bytes: u64) -> Result<Summary, Failure> {
+        self.fill(bytes)?;
+        let work = || mapped.allreduce(bytes / 4);
+        let summary = together(&self.control, (self.seconds, 3), work)?;
         self.check(bytes)?;
         Ok(summary)
     }

@@ -30,6 +30,9 @@ pub fn on_gpu(world: &World, gpu: Gpu, bytes: u64) -> Result<DeviceBuf, Failure>
     Ok(world.alloc_device(space, bytes)?)
 }
 
+/// Bytes between two rows: without them, the copy would be one of one row.
+pub const GAP: u64 = 256;
+
 /// Numbers of the host that a device reaches.
 pub struct Pinned {
     numbers: Vec<f32>,
@@ -80,15 +83,15 @@ impl Pinned {
         copy(&*Arc::clone(&self.device), part(into, 0, bytes)?, from)
     }
 
-    /// As [`store`](Pinned::store), as two rows.
+    /// As [`store`](Pinned::store), as two rows with a gap of [`GAP`] bytes between them.
     ///
     /// # Errors
-    /// The device's failure.
+    /// The device's failure; fewer numbers than that.
     pub fn store_rows(&mut self, into: &mut DeviceBuf, bytes: u64) -> Result<(), Failure> {
-        let from = self.region(bytes)?;
+        let from = self.region(bytes + GAP)?;
         let (device, into, row) = (Arc::clone(&self.device), part(into, 0, bytes)?, bytes / 2);
         // SAFETY: as in `copy`.
-        let work = unsafe { device.copy_2d(into, row, from, row, row, 2, &[]) }?;
+        let work = unsafe { device.copy_2d(into, row, from, row + GAP, row, 2, &[]) }?;
         finish(&work)
     }
 }

@@ -3,7 +3,7 @@
 use gapless::{DeviceBuf, World};
 use gapless_report::{Bytes, Row};
 
-use super::memory::{Pinned, copy_within, on_gpu};
+use super::memory::{GAP, Pinned, copy_within, on_gpu};
 use super::timing::together;
 use super::{Gpu, Options, Save};
 use crate::error::Failure;
@@ -40,9 +40,9 @@ pub fn measure(
 ) -> Result<(), Failure> {
     let most = 1 << 20;
     let (from, mut into) = (on_gpu(world, gpu, most)?, on_gpu(world, gpu, most)?);
-    let mut host = Pinned::new(from.device(), usize::try_from(most / 4).unwrap_or(0));
+    let mut host = Pinned::new(from.device(), usize::try_from((most + GAP) / 4).unwrap_or(0));
     // One number all over.
-    let (mut from, all) = (from, usize::try_from(most / 4).unwrap_or(0));
+    let (mut from, all) = (from, usize::try_from((most + GAP) / 4).unwrap_or(0));
     host.first(all).fill(7.0);
     host.store(&mut from, most)?;
     let control = world.comm().dup()?;
@@ -90,6 +90,8 @@ fn is_right(
             4.0
         }
         _ => {
+            // Behind the gap, too.
+            host.first(count + usize::try_from(GAP / 4).unwrap_or(0)).fill(4.0);
             host.store_rows(into, bytes)?;
             4.0
         }

@@ -32,6 +32,22 @@ pub fn together(
     samples.summary().map_err(Failure::samples("runs of all ranks".to_owned()))
 }
 
+/// As [`together`], of so many runs; and their mean, in seconds. The first counts in neither: it makes memory and mappings.
+///
+/// # Errors
+/// As there.
+pub fn from_the_first(
+    control: &Communicator,
+    count: usize,
+    mut work: impl FnMut() -> Result<(), Failure>,
+) -> Result<(Summary, f64), Failure> {
+    let all = runs(control, count + 1, &mut work)?.split_off(1);
+    #[expect(clippy::cast_precision_loss, reason = "some hundreds")]
+    let mean = all.iter().sum::<f64>() / all.len().max(1) as f64;
+    let summary = Samples::from_seconds(all).summary();
+    Ok((summary.map_err(Failure::samples("runs of all ranks".to_owned()))?, mean))
+}
+
 fn runs(
     control: &Communicator,
     count: usize,
