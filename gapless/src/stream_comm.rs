@@ -115,9 +115,9 @@ pub struct StreamComm<'s> {
 /// What kernels use as long as they run: freed in this order, the window once peers have released it.
 struct Held {
     mapped: Vec<Mapped>,
-    window: DeviceBuf,
-    words: Arc<HostWords>,
-    blocks: Reservation,
+    _window: DeviceBuf,
+    _words: Arc<HostWords>,
+    _blocks: Reservation,
 }
 
 /// What a rank has before it hears of others.
@@ -274,7 +274,8 @@ impl<'s> StreamComm<'s> {
             status,
         };
         let kept = Arc::clone(&words);
-        let held = Held { mapped: vec![mapped], window, words: kept, blocks: place.blocks };
+        let mapped = vec![mapped];
+        let held = Held { mapped, _window: window, _words: kept, _blocks: place.blocks };
         StreamComm { stream, ground, functions, words, watch, held: Some(held), comm }
     }
 

@@ -49,8 +49,11 @@ impl<'s> Mapped<'s> {
             StreamOptions { blocks: (ALL / world.size()).clamp(1, MOST), patience: PATIENCE };
         let mut comm = world.comm().on_with(stream, options)?;
         let [send, recv] = buffers.map(DeviceBuf::region);
-        // SAFETY: the buffers outlive this at all ranks; whoever uses them otherwise has waited for the calls.
-        let memory = unsafe { [comm.register(send)?, comm.register(recv)?] };
+        let mut register = |region| {
+            // SAFETY: the buffers outlive this at all ranks; whoever uses them otherwise has waited for the calls.
+            unsafe { comm.register(region) }
+        };
+        let memory = [register(send)?, register(recv)?];
         Ok(Mapped { comm, memory })
     }
 

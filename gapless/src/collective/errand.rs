@@ -198,8 +198,8 @@ impl Entry {
                 unsafe { executor.restart() }?;
             }
             (Some(_), ..) => {}
-            // SAFETY: as in `advance_by`.
             (None, Some(Instead { schedules, ticket: None, .. }), Some(first)) => {
+                // SAFETY: as in `advance_by`.
                 *executor = Some(unsafe { first.by(Arc::clone(&schedules.schedule)) }?);
             }
             (None, Some(Instead { schedules, ticket, parts }), _) => {
