@@ -268,7 +268,7 @@ fn a_death_ends_collectives_on_all_hosts_with_its_name() {
     let (mut failed, mut well, mut far) = (0, 0, 0);
     for round in 0..120 {
         let mut hosts = Hosts::new(in_a_row(&[3, 2, 1, 2]), &[]);
-        let dead = round as usize % 8;
+        let dead = usize::try_from(round % 8).unwrap();
         let host = |rank: usize| hosts_of(&[3, 2, 1, 2], rank);
         let mut program = program(&hosts, &mut random);
         let mut at: Vec<At> = (0..8).map(|_| At::default()).collect();
@@ -322,7 +322,7 @@ fn collectives_end_on_all_hosts_when_a_rank_revokes() {
         let sequencers = Job::sequencers(&comms);
         let pages = open(&mut job, &sequencers, &locality, None);
         let mut hosts = Hosts { locality, job, sequencers, pages };
-        let absent = round as usize % 6;
+        let absent = usize::try_from(round % 6).unwrap();
         let mut program = program(&hosts, &mut random);
         let mut at: Vec<At> = (0..6).map(|_| At::default()).collect();
         for turn in 0.. {
@@ -367,9 +367,9 @@ fn a_rank_that_was_refused_is_named_on_all_hosts() {
         at[1].index = 1;
         for turn in 0.. {
             assert!(turn < 4000, "they do not end");
-            for rank in 0..4 {
-                let index = at[rank].index;
-                match at[rank].go(rank, (&mut hosts, &mut program), &HostEngine) {
+            for (rank, at) in at.iter_mut().enumerate() {
+                let index = at.index;
+                match at.go(rank, (&mut hosts, &mut program), &HostEngine) {
                     Some(Err(error)) if index == 0 => {
                         assert_eq!(error.culprit(), Some(if rank == 0 { 1 } else { 0 }), "{error}");
                     }
