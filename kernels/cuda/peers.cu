@@ -70,8 +70,9 @@ INLINE void clear_flagged(u64 at) {
  * else, only that it was found here. */
 NOINLINE void fail(const PeersArgs &a, u32 what, u32 whom) {
     u64 status = ((u64)whom << 32) | what;
-    if (swap_if_zero((u64)&HEAD(a.window[a.rank])->dead, status) != 0) return;
-    store_relaxed(a.status, status);
+    u64 before = swap_if_zero((u64)&HEAD(a.window[a.rank])->dead, status);
+    store_relaxed(a.status, before != 0 ? before : status);
+    if (before != 0) return;
     u64 told = what == ABORTED && whom != a.rank ? status : ((u64)a.rank << 32) | TOLD;
     for (u32 r = 0; r < a.ranks; r++) {
         if (r == a.rank) continue;

@@ -16,6 +16,20 @@ const TIGHT_LOOKS: u32 = 128;
 /// like any other.
 const FREE_LOOKS: (u32, u32) = (64, 64);
 
+/// How often in a row it finds something before it makes progress all the same.
+const FINDS: u32 = 32;
+
+/// Whether a caller that looks makes progress now: if it has found nothing, and also if it seems to get on for ever. That a
+/// peer is lost shows only by progress. `finds`: in a row.
+fn drives(found: bool, finds: &mut u32) -> bool {
+    *finds = if found { *finds + 1 } else { 0 };
+    let many = *finds >= FINDS;
+    if many {
+        *finds = 0;
+    }
+    many || !found
+}
+
 /// A collective that is none of [`State::collectives`]: whoever leaves the world in good order waits for it. However it
 /// ends, it is counted off. Made before the lock is taken, so that it outlives it if a call unwinds.
 #[derive(Debug)]
@@ -96,7 +110,7 @@ impl Shared {
         };
         let (looks, turns) = FREE_LOOKS;
         let turns = if self.patience.spins() { turns } else { 0 };
-        let mut turn = 0;
+        let (mut turn, mut finds) = (0, 0);
         while turn < turns {
             if state.has_left() {
                 break;
@@ -113,12 +127,10 @@ impl Shared {
                 look(what)
             });
             state = self.lock()?;
-            if found {
-                // It gets on: what comes next is waited for from the start.
-                turn = 0;
-            } else {
+            // If it gets on, what comes next is waited for from the start.
+            turn = if found { 0 } else { turn + 1 };
+            if drives(found, &mut finds) {
                 self.drive(&mut state);
-                turn += 1;
             }
         }
         self.wait_held(state, |state| find(what, state, true))
@@ -210,5 +222,22 @@ impl Shared {
             }
         }
         Ok(None)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{FINDS, drives};
+
+    #[test]
+    fn who_finds_something_for_ever_makes_progress_too() {
+        let mut finds = 0;
+        let driven = |found: &[bool], finds: &mut u32| {
+            found.iter().filter(|found| drives(**found, finds)).count()
+        };
+        assert_eq!(driven(&[false; 10], &mut finds), 10);
+        let most = FINDS as usize;
+        assert_eq!(driven(&vec![true; most - 1], &mut finds), 0);
+        assert_eq!(driven(&vec![true; 3 * most + 1], &mut finds), 4);
     }
 }

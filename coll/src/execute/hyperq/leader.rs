@@ -50,6 +50,12 @@ struct Peer {
 const STAGED: u32 = 1 << 31;
 
 impl Peer {
+    /// Whether chunks that it stages are moved to the buffer.
+    fn takes(&self, part: &Part) -> bool {
+        self.orders & (GATHER_STAGED | GATHER_DROP) == GATHER_STAGED
+            && self.hopped < part.staging.chunks()
+    }
+
     /// What it has been told to do and has not reported.
     fn owed(&self) -> u32 {
         let [ipc, staged, scattered, seen] = self.told;
@@ -396,13 +402,10 @@ impl Leading {
     /// Moves what the others have staged.
     fn hop_up(&mut self, part: &Part, tools: &mut Tools<'_>) -> Result<(), EngineError> {
         let chunks = part.staging.chunks();
-        let open = |peer: &Peer| {
-            peer.orders & (GATHER_STAGED | GATHER_DROP) == GATHER_STAGED && peer.hopped < chunks
-        };
         let ready: Vec<usize> = tools
             .members
             .others()
-            .filter(|rank| open(&self.peers[*rank]))
+            .filter(|rank| self.peers[*rank].takes(part))
             .filter(|rank| tools.control.staged(*rank, part.number) > self.peers[*rank].hopped)
             .collect();
         if ready.is_empty() {
@@ -561,7 +564,7 @@ impl Leading {
             let peer = &self.peers[rank];
             let reports = said(rank, peer.owed(), part.number, control);
             reports & (peer.owed() | BROKEN | CANNOT) != 0
-                || control.staged(rank, part.number) > peer.hopped
+                || (peer.takes(part) && control.staged(rank, part.number) > peer.hopped)
         };
         busy || matches!(self.stage, Stage::Opening | Stage::Leaving(_))
             || members.others().any(|rank| away(rank) || reported(rank))
