@@ -9,7 +9,7 @@
 //!    tests come out as they did;
 //! 4. the libraries that use loom, built with `--cfg loom`: their lock-free parts under every
 //!    interleaving that the memory model allows;
-//! 5. each workspace below `examples/`, in one shared target folder, linted as it is built;
+//! 5. each workspace below `examples/`, in this one's target folder, linted as it is built;
 //! 6. the fuzz targets' short run, in a workspace of its own, linted as well;
 //! 7. a few of the workspace's tests on odd machines ([`odd::ALWAYS`]);
 //! 8. what was skipped and why, and the sum as the last line.
@@ -75,7 +75,8 @@ pub(crate) fn run(checkout: &Checkout, quick: bool) -> Result<(), Failure> {
         // What clippy says of these workspaces fails here too; the checks would compile all below them once more.
         let [wrapper, arguments] = shell::linting();
         let shared = [
-            ("CARGO_TARGET_DIR", checkout.target.join("examples").into()),
+            // The workspace's, where most of what others have written is built already.
+            ("CARGO_TARGET_DIR", checkout.target.clone().into()),
             wrapper.clone(),
             arguments.clone(),
         ];
