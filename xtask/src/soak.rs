@@ -1,5 +1,6 @@
 //! `cargo xtask soak`: eight processes exchange messages of random layouts and sizes for so many minutes,
-//! every byte compared, memory and descriptors sampled (`tests/tests/resilience/soak.rs`). Before that, the kernel
+//! every byte compared, memory and descriptors sampled (`tests/tests/resilience/soak.rs`). Before that, each package is
+//! checked without the rest, the fuzz targets run for a short time ([`test::rare`]), the kernel
 //! images are built and compared with the committed ones, and a job of 500 processes runs under the usual limit of 1,024
 //! descriptors (`cli/tests/peers.rs`); after it, the workspace's tests on every
 //! odd machine (`odd.rs`), with the minutes that each took.
@@ -13,6 +14,7 @@ pub(crate) const MINUTES_MAX: u64 = 7 * 24 * 60;
 /// Runs the test for `minutes`. It prints its seed and, for each process, what it took at most. The odd machines come
 /// last, so that nothing else waits for them.
 pub(crate) fn run(checkout: &Checkout, minutes: u64, release: bool) -> Result<(), Failure> {
+    test::rare(checkout)?;
     shell::timed("kernel images", || kernels::run(checkout, true)).0?;
     let mut many = shell::cargo();
     many.current_dir(&checkout.root).args(["test", "-p", "gapless-cli", "--test", "peers"]);

@@ -4,15 +4,17 @@
 //!
 //! 1. the tools (see [`crate::tools`]);
 //! 2. the workspace in one go, with the features that its crates turn on for each other;
-//! 3. what differs from the workspace without the rest of it is checked by the compiler ([`alone`]): a crate that forgot
-//!    to ask for a feature passes in step 2 and fails here. Features of ours only add what others can call, so that
-//!    tests come out as they did;
+//! 3. what differs from the workspace without the rest of it is checked by the compiler ([`alone`]), of the crates that
+//!    need fewest others: a crate that forgot to ask for a feature passes in step 2 and fails here. Features of ours only
+//!    add what others can call, so that tests come out as they did;
 //! 4. the libraries that use loom, built with `--cfg loom`: their lock-free parts under every
 //!    interleaving that the memory model allows;
 //! 5. each workspace below `examples/`, in this one's target folder, linted as it is built;
-//! 6. the fuzz targets' short run, in a workspace of its own, linted as well;
-//! 7. a few of the workspace's tests on odd machines ([`odd::ALWAYS`]);
-//! 8. what was skipped and why, and the sum as the last line.
+//! 6. a few of the workspace's tests on odd machines ([`odd::ALWAYS`]);
+//! 7. what was skipped and why, and the sum as the last line.
+//!
+//! The rest of step 3, and the fuzz targets' short run, in a workspace of its own, take long to compile: they are part of
+//! `cargo xtask soak` ([`rare`]).
 //!
 //! The sum comes from libtest's `test result:` lines. Those that mention filtered tests are not
 //! counted: nothing here filters, so they come from a test that ran its own binary again as another
@@ -57,10 +59,7 @@ pub(crate) fn run(checkout: &Checkout, quick: bool) -> Result<(), Failure> {
 
     step("the workspace".to_owned(), &["--workspace"], &[])?;
     if !quick {
-        for group in alone::groups(checkout)? {
-            let heading = format!("without the rest: {}", group.join(" "));
-            shell::timed(&heading, || cargo_check(checkout, &group)).0?;
-        }
+        check_alone(checkout, alone::groups(checkout)?.iter().rev().take(ALONE))?;
         let loom = [
             ("RUSTFLAGS", "--cfg loom".into()),
             ("CARGO_TARGET_DIR", checkout.target.join("loom").into()),
@@ -77,27 +76,53 @@ pub(crate) fn run(checkout: &Checkout, quick: bool) -> Result<(), Failure> {
         let shared = [
             // The workspace's, where most of what others have written is built already.
             ("CARGO_TARGET_DIR", checkout.target.clone().into()),
-            wrapper.clone(),
-            arguments.clone(),
+            wrapper,
+            arguments,
         ];
         for manifest in checkout.examples() {
             let shown = checkout.relative(&manifest).display().to_string();
             let path = manifest.to_string_lossy();
             step(shown, &["--manifest-path", &path], &shared)?;
         }
-        let fuzz = [
-            ("CARGO_TARGET_DIR", checkout.target.join("fuzz").into()),
-            // As in fuzz/.cargo, which cargo looks for from where it was started.
-            ("RUSTFLAGS", fuzz::FLAGS.into()),
-            wrapper,
-            arguments,
-        ];
-        let path = checkout.fuzz().join("Cargo.toml");
-        let path = path.to_string_lossy();
-        step("fuzz, the short run".to_owned(), &["--manifest-path", &path], &fuzz)?;
     }
     steps.extend(always_odd(checkout, &log)?);
     summarise(&steps, &log)
+}
+
+/// Groups of packages without the rest that every run of all tests checks: of those that need fewest others.
+const ALONE: usize = 3;
+
+/// Has the compiler check groups of packages, each without the rest of the workspace.
+fn check_alone<'g>(
+    checkout: &Checkout,
+    groups: impl Iterator<Item = &'g Vec<String>>,
+) -> Result<(), Failure> {
+    for group in groups {
+        let heading = format!("without the rest: {}", group.join(" "));
+        shell::timed(&heading, || cargo_check(checkout, group)).0?;
+    }
+    Ok(())
+}
+
+/// What takes longer to compile than it is worth in every run: all packages without the rest, and the fuzz targets' short
+/// run, linted as well.
+pub(crate) fn rare(checkout: &Checkout) -> Result<(), Failure> {
+    check_alone(checkout, alone::groups(checkout)?.iter())?;
+    let log = SkipLog::start(&checkout.target.join("xtask"))?;
+    let [wrapper, arguments] = shell::linting();
+    let variables = [
+        ("CARGO_TARGET_DIR", checkout.target.join("fuzz").into()),
+        // As in fuzz/.cargo, which cargo looks for from where it was started.
+        ("RUSTFLAGS", fuzz::FLAGS.into()),
+        wrapper,
+        arguments,
+    ];
+    let path = checkout.fuzz().join("Cargo.toml");
+    let path = path.to_string_lossy();
+    let name = "fuzz, the short run";
+    let (tally, took) =
+        shell::timed(name, || cargo_test(checkout, &log, &["--manifest-path", &path], &variables));
+    summarise(&[Step { name: name.to_owned(), took, tally: tally? }], &log)
 }
 
 /// Runs tests on machines that are odd in the ways named: [`mod@odd`]. Tells how many minutes each took.

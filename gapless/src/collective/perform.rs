@@ -295,7 +295,8 @@ impl Communicator {
             self.prepare(collective, Some(&mut Last::default()), Shares::Unknown)?;
         let (schedules, errand) = match way {
             Way::Schedule(schedules) => {
-                let errand = schedules.shares().then(|| Errand::persistent(None, None));
+                // By what all ranks know: one that is alone on its host takes part in the opening, too.
+                let errand = self.mates().map(|_| Errand::persistent(None, None));
                 (schedules, errand)
             }
             Way::Shared(terms) => {
