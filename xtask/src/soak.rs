@@ -1,7 +1,7 @@
 //! `cargo xtask soak`: eight processes exchange messages of random layouts and sizes for so many minutes,
 //! every byte compared, memory and descriptors sampled (`tests/tests/resilience/soak.rs`). Before that, each package is
-//! checked without the rest, the fuzz targets run for a short time ([`test::rare`]), the kernel
-//! images are built and compared with the committed ones, and a job of 500 processes runs under the usual limit of 1,024
+//! checked without the rest, workspaces of examples are tested, the fuzz targets run for a short time ([`test::rare`]),
+//! the kernel images are built and compared with the committed ones, and a job of 500 processes runs under the usual limit of 1,024
 //! descriptors (`cli/tests/peers.rs`); after it, the workspace's tests on every
 //! odd machine (`odd.rs`), with the minutes that each took.
 

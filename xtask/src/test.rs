@@ -9,12 +9,11 @@
 //!    add what others can call, so that tests come out as they did;
 //! 4. the libraries that use loom, built with `--cfg loom`: their lock-free parts under every
 //!    interleaving that the memory model allows;
-//! 5. each workspace below `examples/`, in this one's target folder, linted as it is built;
-//! 6. a few of the workspace's tests on odd machines ([`odd::ALWAYS`]);
-//! 7. what was skipped and why, and the sum as the last line.
+//! 5. a few of the workspace's tests on odd machines ([`odd::ALWAYS`]);
+//! 6. what was skipped and why, and the sum as the last line.
 //!
-//! The rest of step 3, and the fuzz targets' short run, in a workspace of its own, take long to compile: they are part of
-//! `cargo xtask soak` ([`rare`]).
+//! The rest of step 3, workspaces below `examples/`, and the fuzz targets' short run take long to compile: they are part
+//! of `cargo xtask soak` ([`rare`]).
 //!
 //! The sum comes from libtest's `test result:` lines. Those that mention filtered tests are not
 //! counted: nothing here filters, so they come from a test that ran its own binary again as another
@@ -27,6 +26,7 @@ mod tally;
 use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::io::{BufRead, BufReader, Read};
+use std::path::Path;
 use std::process::{Command, Stdio};
 use std::thread;
 use std::time::Duration;
@@ -71,19 +71,6 @@ pub(crate) fn run(checkout: &Checkout, quick: bool) -> Result<(), Failure> {
                 &loom,
             )?;
         }
-        // What clippy says of these workspaces fails here too; the checks would compile all below them once more.
-        let [wrapper, arguments] = shell::linting();
-        let shared = [
-            // The workspace's, where most of what others have written is built already.
-            ("CARGO_TARGET_DIR", checkout.target.clone().into()),
-            wrapper,
-            arguments,
-        ];
-        for manifest in checkout.examples() {
-            let shown = checkout.relative(&manifest).display().to_string();
-            let path = manifest.to_string_lossy();
-            step(shown, &["--manifest-path", &path], &shared)?;
-        }
     }
     steps.extend(always_odd(checkout, &log)?);
     summarise(&steps, &log)
@@ -104,25 +91,34 @@ fn check_alone<'g>(
     Ok(())
 }
 
-/// What takes longer to compile than it is worth in every run: all packages without the rest, and the fuzz targets' short
-/// run, linted as well.
+/// What takes longer to compile than it is worth in every run: all packages without the rest; each workspace below
+/// `examples/`; the fuzz targets' short run. What clippy says of these workspaces fails here, too.
 pub(crate) fn rare(checkout: &Checkout) -> Result<(), Failure> {
     check_alone(checkout, alone::groups(checkout)?.iter())?;
     let log = SkipLog::start(&checkout.target.join("xtask"))?;
-    let [wrapper, arguments] = shell::linting();
-    let variables = [
+    let mut steps = Vec::new();
+    let mut step = |name: String, manifest: &Path, variables: &[(&str, OsString)]| {
+        let [wrapper, arguments] = shell::linting();
+        let variables = [variables, &[wrapper, arguments]].concat();
+        let path = manifest.to_string_lossy();
+        let (tally, took) = shell::timed(&name, || {
+            cargo_test(checkout, &log, &["--manifest-path", &path], &variables)
+        });
+        steps.push(Step { name, took, tally: tally? });
+        Ok::<(), Failure>(())
+    };
+    for manifest in checkout.examples() {
+        let shown = checkout.relative(&manifest).display().to_string();
+        // The workspace's, where most of what others have written is built already.
+        step(shown, &manifest, &[("CARGO_TARGET_DIR", checkout.target.clone().into())])?;
+    }
+    let fuzz = [
         ("CARGO_TARGET_DIR", checkout.target.join("fuzz").into()),
         // As in fuzz/.cargo, which cargo looks for from where it was started.
         ("RUSTFLAGS", fuzz::FLAGS.into()),
-        wrapper,
-        arguments,
     ];
-    let path = checkout.fuzz().join("Cargo.toml");
-    let path = path.to_string_lossy();
-    let name = "fuzz, the short run";
-    let (tally, took) =
-        shell::timed(name, || cargo_test(checkout, &log, &["--manifest-path", &path], &variables));
-    summarise(&[Step { name: name.to_owned(), took, tally: tally? }], &log)
+    step("fuzz, the short run".to_owned(), &checkout.fuzz().join("Cargo.toml"), &fuzz)?;
+    summarise(&steps, &log)
 }
 
 /// Runs tests on machines that are odd in the ways named: [`mod@odd`]. Tells how many minutes each took.
