@@ -2,6 +2,7 @@
 use super::*;
 use crate::job::Job;
 use crate::late::Late;
+use crate::page::open_all;
 use gapless_coll::choose::candidates;
 use gapless_coll::page::{Opening, Page};
 use gapless_coll::{CollError, Operation};
@@ -40,29 +41,7 @@ fn open(
 ) -> Vec<Option<Page>> {
     let group = |rank: usize| locality.hosts().iter().find(|it| it.contains(&rank)).unwrap();
     let start = |(rank, sequencer)| Some(Opening::of_host(sequencer, group(rank)));
-    let mut openings: Vec<Option<Opening>> = sequencers.iter().enumerate().map(start).collect();
-    let mut pages: Vec<Option<Page>> = openings.iter().map(|_| None).collect();
-    for turn in 0..TURNS_MAX {
-        if let Some((rank, when)) = kill
-            && turn == when
-        {
-            job.kill(rank);
-            openings[rank as usize] = None;
-        }
-        for (rank, opening) in openings.iter_mut().enumerate() {
-            let Some(going) = opening else { continue };
-            let pml = job.ranks[rank].as_mut().unwrap();
-            if let Poll::Ready(page) = going.advance(pml, &HostEngine, &HostEngine) {
-                pages[rank] = page.unwrap();
-                *opening = None;
-            }
-        }
-        if openings.iter().all(Option::is_none) {
-            return pages;
-        }
-        job.progress();
-    }
-    panic!("the openings do not end");
+    open_all(job, sequencers.iter().enumerate().map(start).collect(), kill)
 }
 
 impl Hosts {

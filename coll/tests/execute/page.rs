@@ -24,8 +24,15 @@ pub(crate) fn open(
     sequencers: &[Sequencer],
     kill: Option<(u32, u32)>,
 ) -> Vec<Option<Page>> {
-    let start = |sequencer| Some(Opening::new(sequencer));
-    let mut openings: Vec<Option<Opening>> = sequencers.iter().map(start).collect();
+    open_all(job, sequencers.iter().map(|it| Some(Opening::new(it))).collect(), kill)
+}
+
+/// What comes of these openings; `kill`: a rank, and when it dies.
+pub(crate) fn open_all(
+    job: &mut Job,
+    mut openings: Vec<Option<Opening>>,
+    kill: Option<(u32, u32)>,
+) -> Vec<Option<Page>> {
     let mut pages: Vec<Option<Page>> = openings.iter().map(|_| None).collect();
     for turn in 0..TURNS_MAX {
         if let Some((rank, when)) = kill
