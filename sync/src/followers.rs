@@ -86,6 +86,12 @@ impl Followers {
         self.leader.is_some()
     }
 
+    /// Whether the leader is asleep.
+    #[must_use]
+    pub fn are_led_asleep(&self) -> bool {
+        self.leader.is_some() && self.asleep
+    }
+
     /// How many sleep.
     #[inline]
     #[must_use]
@@ -121,8 +127,8 @@ mod tests {
         let (mut first, mut second) = (Ticket::default(), Ticket::default());
         assert!(followers.lead(&mut first, true));
         followers.doze(first);
-        assert!(!followers.lead(&mut second, false));
-        assert!(followers.lead(&mut second, true));
+        assert!(followers.are_led_asleep() && !followers.lead(&mut second, false));
+        assert!(followers.lead(&mut second, true) && !followers.are_led_asleep());
         assert!(!followers.lead(&mut first, true));
         followers.doze(first);
         assert!(

@@ -172,7 +172,7 @@ fn neighborhoods() {
 fn by_rendezvous() {
     let mut random = Random(7);
     let config = Config { force: Some(Protocol::Pipeline), ..Config::default() };
-    for n in [2, 5, 8] {
+    for n in [2, 3, 5] {
         let mut job = Job::with(n, &config);
         let worlds = job.worlds();
         let (sequencers, n) = (Job::sequencers(&worlds), n as usize);

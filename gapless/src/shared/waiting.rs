@@ -352,12 +352,15 @@ mod tests {
         result.recv_timeout(Duration::from_secs(60)).expect("no wake-up is lost")
     }
 
-    /// Waits until so many threads follow, and one leads.
+    /// Waits until so many threads sleep, and one more leads. A leader that fell asleep and was replaced sleeps on the
+    /// alarm, until there is something for it.
     fn gathered(comm: &Communicator, count: usize) {
         let ready = |comm: &Communicator| {
-            let seen = comm
-                .shared
-                .with(|state| Ok(state.followers.are_led() && state.followers.sleeping() == count));
+            let seen = comm.shared.with(|state| {
+                let asleep = state.followers.sleeping() + state.sleepers as usize;
+                let leader = usize::from(state.followers.are_led_asleep());
+                Ok(state.followers.are_led() && asleep == count + leader)
+            });
             seen.unwrap()
         };
         while !ready(comm) {

@@ -150,7 +150,8 @@ fn sent(plan: &Plan, (send, recv): &(Row, Row), what: &str) {
 fn every_byte_goes_once_to_whom_it_is_for() {
     for (ranks, apart) in [(2, false), (3, true), (5, false), (16, true), (65, false), (256, true)]
     {
-        for pattern in 0..8 {
+        // Work grows with the square of the ranks.
+        for pattern in (0..8).step_by(if ranks < 200 { 1 } else { 3 }) {
             PATTERN.set(pattern);
             let root = pattern % ranks;
             for in_place in [false, true] {
