@@ -61,7 +61,7 @@ pub use rail::{RailSlot, RdmaRail};
 pub use select::predicted_ns;
 pub use spin::Spin;
 pub use token::TokenSpace;
-pub use waiter::{Patience, Step, Waiter, now_ns};
+pub use waiter::{Patience, Step, Waiter, now_ns, switches};
 
 /// The types of the transport contract that this crate's interface uses, so that the layers above need not depend on
 /// the contract itself.

@@ -5,6 +5,7 @@
 //! however the transport learns of it.
 
 use crate::spin::Spin;
+use std::mem::MaybeUninit;
 use std::os::fd::RawFd;
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
@@ -77,6 +78,19 @@ pub fn now_ns() -> u64 {
     u64::try_from(START.get_or_init(Instant::now).elapsed().as_nanos()).unwrap_or(u64::MAX)
 }
 
+/// How often the system has given this thread's processor to another while the thread wanted it, for [`Spin`]; 0 where
+/// the system does not say. A call of the system.
+#[must_use]
+#[allow(unsafe_code, reason = "getrusage(2) into memory of ours")]
+pub fn switches() -> u64 {
+    let mut usage = MaybeUninit::<libc::rusage>::zeroed();
+    // SAFETY: the pointer is to room for what the kernel writes.
+    let failed = unsafe { libc::getrusage(libc::RUSAGE_THREAD, usage.as_mut_ptr()) } != 0;
+    // SAFETY: it was zeroed, and all its fields are numbers.
+    let usage = unsafe { usage.assume_init() };
+    if failed { 0 } else { u64::try_from(usage.ru_nivcsw).unwrap_or(0) }
+}
+
 impl Waiter {
     /// For `local_ranks` processes of the job on this machine, this one included.
     #[must_use]
@@ -103,7 +117,8 @@ impl Waiter {
     pub fn step(&mut self) -> Step {
         self.empty = self.empty.saturating_add(1);
         if self.patience.spins() {
-            let goes_on = !self.empty.is_multiple_of(POLLS_PER_LOOK) || self.spin.look(now_ns());
+            let goes_on =
+                !self.empty.is_multiple_of(POLLS_PER_LOOK) || self.spin.look(now_ns(), switches);
             if goes_on {
                 return Step::Spin;
             }

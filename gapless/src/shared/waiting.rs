@@ -7,7 +7,7 @@
 
 use super::{Held, Shared, Stage, State};
 use crate::error::Error;
-use gapless_bml::{Waiter, now_ns};
+use gapless_bml::{Waiter, now_ns, switches};
 use gapless_pml::RequestId;
 use gapless_sync::{Parker, Ticket};
 use std::os::fd::AsRawFd;
@@ -192,7 +192,7 @@ impl Shared {
             wait.yields = 0;
             Next::Turn
         } else if spins {
-            let goes_on = state.spin.look(now_ns());
+            let goes_on = state.spin.look(now_ns(), switches);
             if wanted {
                 // Waiting for the lock is no sign that the processor is wanted.
                 state.spin.pause();
