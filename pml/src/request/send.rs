@@ -1,7 +1,7 @@
 //! Sends: starting one, and the states it goes through.
 
 use crate::buffer::{self, Buffer, Transfer};
-use crate::choose::{Protocol, Protocols, SingleCopyCosts, Situation, Touched};
+use crate::choose::{Protocol, Protocols, SingleCopyCosts, Situation, Touched, span_of};
 use crate::comm::Comm;
 use crate::drive::core::{AM_TAG, Core};
 use crate::drive::peer::{Gone, Outgoing};
@@ -322,8 +322,8 @@ impl Core {
         Situation {
             bytes: buffer.packed_bytes(),
             sender_blocks: blocks,
-            // Only matters to protocols that a sender does not choose.
-            sender_span: buffer.packed_bytes(),
+            // What the receiver will know: where lines are touched only in part, it does not map.
+            sender_span: span_of(buffer.layout(), buffer.count()),
             receiver_blocks: blocks,
             devices,
             local: peer == self.me,
