@@ -183,6 +183,7 @@ mod tests {
     use std::io::Write;
     use std::os::fd::AsRawFd;
     use std::os::unix::net::UnixStream;
+    use std::sync::atomic::{AtomicBool, Ordering};
 
     #[test]
     fn yields_then_blocks_then_starts_afresh() {
@@ -200,6 +201,24 @@ mod tests {
         let mut waiter = Waiter::with(Patience { spin, ..Patience::new(1, 1) });
         assert!((1..POLLS_PER_LOOK).all(|_| waiter.step() == Step::Spin));
         assert!((0..u32::MAX).any(|_| waiter.step() == Step::Block));
+    }
+
+    #[test]
+    fn who_shares_a_processor_hears_of_it() {
+        let over = AtomicBool::new(false);
+        let crowd = 1 + std::thread::available_parallelism().map_or(1, usize::from);
+        std::thread::scope(|threads| {
+            for _ in 0..crowd {
+                threads.spawn(|| {
+                    let before = switches();
+                    while !over.load(Ordering::Relaxed) {
+                        // Whoever yields wanted it, too.
+                        std::thread::yield_now();
+                        over.fetch_or(switches() > before, Ordering::Relaxed);
+                    }
+                });
+            }
+        });
     }
 
     #[test]
