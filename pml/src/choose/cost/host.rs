@@ -35,7 +35,8 @@ impl Model<'_> {
         let blocks = real(self.s.sender_blocks) + real(self.s.receiver_blocks);
         let packed_ns = copy_ns(self.s.bytes, self.ring_mb_s());
         let unpacked_ns = copy_ns(self.s.bytes, self.t.pipeline_mb_s);
-        self.s.latency_ns + blocks * self.t.block_ns + packed_ns + unpacked_ns
+        let lines_ns = self.wasted_lines() * PIPELINE_LINE * self.t.block_ns;
+        self.s.latency_ns + blocks * self.t.block_ns + packed_ns + unpacked_ns + lines_ns
     }
 
     /// Packing and unpacking overlap, but for the first fragment: nothing is unpacked before that is packed. The last

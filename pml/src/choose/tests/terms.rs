@@ -80,7 +80,8 @@ const GRANTED_FETCH: f64 = (2.0 + 400.0) / 2.0;
 #[test]
 fn between_hosts() {
     let (s, t) = (host(), tuning());
-    takes(&s, &t, Protocol::Eager, &[LATENCY, 8.0 * 10.0, copy(5_000.0), copy(10_000.0)]);
+    let copies = [copy(5_000.0), copy(10_000.0)];
+    takes(&s, &t, Protocol::Eager, &[LATENCY, 8.0 * 10.0, copies[0], copies[1], 2.0 * 10.0]);
     // A tenth is the first fragment, with 0.3 blocks.
     let first = [HANDSHAKE, LATENCY, 1.1 * copy(5_000.0), 2.0 * 10.0];
     takes(&s, &t, Protocol::Pipeline, &first);
