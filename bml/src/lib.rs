@@ -59,7 +59,7 @@ pub use error::BmlError;
 pub use event::{Handler, Next, Rank, RankEvent};
 pub use rail::{RailSlot, RdmaRail};
 pub use select::predicted_ns;
-pub use spin::Spin;
+pub use spin::{Spin, Switches};
 pub use token::TokenSpace;
 pub use waiter::{Patience, Step, Waiter, now_ns, switches};
 

@@ -10,8 +10,8 @@
 //!   to somebody else, then spins are short for a while, longer each time that it happens again soon. A peer that runs
 //!   answers within a short spin. One that does not answer has no processor: whoever spins for it uses up the time
 //!   slice that it needs when the answer comes, and then waits for the slices of all others.
-//! - Interrupts, and the host of a virtual machine, take the processor for as long, and nobody gains by a short spin
-//!   then. On an idle virtual machine of two processors (Zen 3) each tick of the clock, 250 a second, takes 70 to 110
+//! - Interrupts, and the host of a virtual machine, take the processor for up to a millisecond, and nobody gains by a
+//!   short spin then. What takes longer is a time slice of somebody's, seen or not. On an idle virtual machine of two processors (Zen 3) each tick of the clock, 250 a second, takes 70 to 110
 //!   us; one in 30 of these pauses has a switch. With spins of 50 us after each of them a message of 264 KiB that the
 //!   receiver moves alone took 93 to 153 us, as the sender slept.
 
@@ -23,12 +23,23 @@ const LEAST: u64 = 10_000;
 const IN_VAIN: u32 = 3;
 /// Looks this far apart: perhaps the processor was taken away. A time slice is longer.
 const TAKEN_AWAY: u64 = 50_000;
+/// Looks this far apart: it was, whatever the system counts. A virtual machine does not see its host's time slices.
+const SLICE: u64 = 1_000_000;
 /// The budget while others want the processor, at most.
 const SHORT: u64 = 50_000;
 /// How long spins are short after the processor was taken away: the first time, and at most.
 const SHY: (u64, u64) = (1_000_000, 256_000_000);
 /// "Soon": within so many times the last such pause.
 const SOON: u64 = 8;
+
+/// How often the system has given a thread's processor to others while the thread wanted it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Switches {
+    /// The thread: a number that no other running thread of this process has.
+    pub thread: usize,
+    /// How often, so far.
+    pub count: u64,
+}
 
 /// Decides how long to spin; one for all waits of a process.
 #[derive(Clone, Debug)]
@@ -44,8 +55,8 @@ pub struct Spin {
     last: u64,
     /// The next look may be late: the spinner did something else.
     paused: bool,
-    /// How often the processor had been given to others, as last heard.
-    switches: Option<u64>,
+    /// How often the processor had been given to others, as last heard, if the system counts that.
+    switches: Option<Switches>,
     /// Until when spins are short, and how long that lasts.
     shy_until: u64,
     shy_for: u64,
@@ -76,14 +87,17 @@ impl Spin {
     }
 
     /// Nothing was found up to `now`; whether to go on spinning. `switches` tells how often the system has given the
-    /// spinner's processor to others so far, any of them; it is asked only after a pause.
-    pub fn look(&mut self, now: u64, switches: impl FnOnce() -> u64) -> bool {
-        let late = now.saturating_sub(self.last) >= TAKEN_AWAY && !self.paused;
+    /// spinner's processor to others so far; it is asked only after a pause. Nothing if the system does not count:
+    /// then every pause may be such a one, and so may the first that another thread finds.
+    pub fn look(&mut self, now: u64, switches: impl FnOnce() -> Option<Switches>) -> bool {
+        let pause = now.saturating_sub(self.last);
+        let late = pause >= TAKEN_AWAY && !self.paused;
         let since = match self.since {
             Some(since) => {
                 if late {
-                    let count = switches();
-                    if self.switches.replace(count).is_none_or(|before| before != count) {
+                    let (before, seen) = (self.switches, switches());
+                    self.switches = seen;
+                    if pause >= SLICE || seen.is_none() || seen != before {
                         self.taken_away(now);
                     }
                 }
@@ -158,7 +172,11 @@ mod tests {
     }
 
     /// Looks that come often ask nobody.
-    fn never() -> u64 {
+    fn count(count: u64) -> Option<Switches> {
+        Some(Switches { thread: 1, count })
+    }
+
+    fn never() -> Option<Switches> {
         unreachable!("looks come often")
     }
 
@@ -224,7 +242,7 @@ mod tests {
         let mut spin = spin();
         assert!(spin.look(0, never) && spin.look(US, never));
         let back = US + 4_000 * US;
-        assert!(!spin.look(back, || 1) && spin.is_shy());
+        assert!(!spin.look(back, || count(1)) && spin.is_shy());
         spin.found();
         spin.start();
         assert_eq!(spins(&mut spin, back, u64::MAX), back + SHORT);
@@ -242,7 +260,7 @@ mod tests {
             spin.start();
             assert!(spin.look(now, never));
             now += 4_000 * US;
-            assert!(!spin.look(now, || switches));
+            assert!(!spin.look(now, || count(switches)));
             pauses.push(spin.shy_until - now);
             now = spin.shy_until;
         }
@@ -250,8 +268,27 @@ mod tests {
         assert_eq!(pauses[11], SHY.1);
         now += SHY.1 * (SOON + 1);
         spin.start();
-        assert!(spin.look(now, never) && !spin.look(now + 4_000 * US, || 12));
+        assert!(spin.look(now, never) && !spin.look(now + 4_000 * US, || count(12)));
         assert_eq!(spin.shy_for, SHY.0);
+    }
+
+    #[test]
+    fn a_long_pause_and_one_that_is_not_counted_are_signs_of_others() {
+        let looks = |pause, seen: Option<Switches>| {
+            let mut spin = spin();
+            assert!(spin.look(0, never));
+            spin.look(TAKEN_AWAY, || count(7));
+            let quiet = spin.shy_until;
+            spin.start();
+            assert!(spin.look(quiet, never));
+            spin.look(quiet + pause, || seen);
+            spin.is_shy()
+        };
+        assert!(!looks(SLICE - 1, count(7)));
+        assert!(looks(SLICE, count(7)), "whatever is counted");
+        assert!(looks(TAKEN_AWAY, count(8)) && looks(TAKEN_AWAY, None));
+        let other = Some(Switches { thread: 2, count: 7 });
+        assert!(looks(TAKEN_AWAY, other), "another thread's count says nothing of this one's");
     }
 
     #[test]
@@ -272,15 +309,15 @@ mod tests {
         let mut spin = spin();
         // Nothing was heard before: it may have been somebody.
         assert!(spin.look(0, never));
-        spin.look(TAKEN_AWAY, || 7);
+        spin.look(TAKEN_AWAY, || count(7));
         assert!(spin.is_shy());
         let quiet = TAKEN_AWAY + SHY.0;
         spin.start();
         for at in 0..5 {
-            assert!(spin.look(quiet + at * TAKEN_AWAY, || 7));
+            assert!(spin.look(quiet + at * TAKEN_AWAY, || count(7)));
             assert!(!spin.is_shy());
         }
-        spin.look(quiet + 5 * TAKEN_AWAY, || 8);
+        spin.look(quiet + 5 * TAKEN_AWAY, || count(8));
         assert!(spin.is_shy());
         assert_eq!(spin.shy_for, 2 * SHY.0, "soon after the first");
     }

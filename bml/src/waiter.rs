@@ -4,7 +4,7 @@
 //! running; so then there is no spinning, but a few yields. Every sleep is bounded, so that a peer's death is noticed
 //! however the transport learns of it.
 
-use crate::spin::Spin;
+use crate::spin::{Spin, Switches};
 use std::mem::MaybeUninit;
 use std::os::fd::RawFd;
 use std::sync::OnceLock;
@@ -78,17 +78,19 @@ pub fn now_ns() -> u64 {
     u64::try_from(START.get_or_init(Instant::now).elapsed().as_nanos()).unwrap_or(u64::MAX)
 }
 
-/// How often the system has given this thread's processor to another while the thread wanted it, for [`Spin`]; 0 where
-/// the system does not say. A call of the system.
+/// How often the system has given this thread's processor to another while the thread wanted it, for [`Spin`]; nothing
+/// where the system does not say. A call of the system.
 #[must_use]
 #[allow(unsafe_code, reason = "getrusage(2) into memory of ours")]
-pub fn switches() -> u64 {
+pub fn switches() -> Option<Switches> {
+    thread_local!(static HERE: u8 = const { 0 });
     let mut usage = MaybeUninit::<libc::rusage>::zeroed();
     // SAFETY: the pointer is to room for what the kernel writes.
     let failed = unsafe { libc::getrusage(libc::RUSAGE_THREAD, usage.as_mut_ptr()) } != 0;
     // SAFETY: it was zeroed, and all its fields are numbers.
     let usage = unsafe { usage.assume_init() };
-    if failed { 0 } else { u64::try_from(usage.ru_nivcsw).unwrap_or(0) }
+    let count = u64::try_from(usage.ru_nivcsw).ok().filter(|_| !failed)?;
+    Some(Switches { thread: HERE.with(|here| std::ptr::from_ref(here).addr()), count })
 }
 
 impl Waiter {
@@ -180,6 +182,7 @@ impl Waiter {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use gapless_btl::conformance::skip;
     use std::io::Write;
     use std::os::fd::AsRawFd;
     use std::os::unix::net::UnixStream;
@@ -206,19 +209,27 @@ mod tests {
     #[test]
     fn who_shares_a_processor_hears_of_it() {
         let over = AtomicBool::new(false);
+        let until = Instant::now() + Duration::from_secs(60);
         let crowd = 1 + std::thread::available_parallelism().map_or(1, usize::from);
         std::thread::scope(|threads| {
             for _ in 0..crowd {
                 threads.spawn(|| {
-                    let before = switches();
-                    while !over.load(Ordering::Relaxed) {
+                    let before = switches().unwrap();
+                    while !over.load(Ordering::Relaxed) && Instant::now() < until {
                         // Whoever yields wanted it, too.
                         std::thread::yield_now();
-                        over.fetch_or(switches() > before, Ordering::Relaxed);
+                        let now = switches().unwrap();
+                        assert_eq!(now.thread, before.thread);
+                        over.fetch_or(now.count > before.count, Ordering::Relaxed);
                     }
                 });
             }
         });
+        if !over.into_inner() {
+            skip("who_shares_a_processor_hears_of_it", "the system does not count switches");
+        }
+        let elsewhere = std::thread::spawn(|| switches().unwrap().thread);
+        assert_ne!(elsewhere.join().unwrap(), switches().unwrap().thread);
     }
 
     #[test]
