@@ -72,16 +72,17 @@ pub use members::between;
 pub use rows::{Blocks, Combine, Rows};
 pub use tickets::{IN_FLIGHT_MAX, SLOTS_MAX, Sequencer, Ticket};
 
-use crate::schedule::{Action, Buffer, Place, Schedule};
+use crate::schedule::{Action, Buffer, Place, Schedule, Together};
 use act::Tools;
 use compare::{Comparison, Verdict};
 use gapless_engine::Typed;
-use memory::{Memory, Room};
+use memory::Room;
 use rows::Spot;
 use run::Run;
 
-/// How many steps of several ranks a schedule may have: so many numbers of the page a collective takes.
-const SHARES_MAX: u64 = 4;
+/// How many steps of several ranks a schedule may have: so many numbers of the page a collective takes. It is odd: a board
+/// has room for an even number of notes of each rank, and so collectives with one such step use all of it by turns.
+const SHARES_MAX: u64 = 3;
 
 /// What does not change while a collective runs.
 #[derive(Debug)]
@@ -89,7 +90,8 @@ struct Plan {
     schedule: Arc<Schedule>,
     rows: Rows,
     combine: Option<Combine>,
-    scratch: Room,
+    /// `None`: there is no memory for it, and nothing of a run touches any.
+    scratch: Option<Room>,
     /// Who lends memory for data on its way.
     lender: Option<Arc<dyn Lender>>,
     ticket: Arc<Ticket>,
@@ -107,12 +109,22 @@ impl Plan {
         combine: Option<Combine>,
         ticket: Arc<Ticket>,
         ends: bool,
-    ) -> Result<Self, CollError> {
-        let (bytes, rank) = (schedule.scratch(), ticket.members().rank());
-        let scratch = Room::new(bytes, None).ok_or(CollError::NoMemory { rank, bytes })?;
+    ) -> Self {
         let (followers, bounds) = followers(&schedule);
-        let lender = None;
-        Ok(Self { schedule, rows, combine, scratch, lender, ticket, ends, followers, bounds })
+        let (scratch, lender) = (None, None);
+        Self { schedule, rows, combine, scratch, lender, ticket, ends, followers, bounds }
+    }
+
+    /// A run from the beginning. If there is no memory for it, it has failed, and only tells the others.
+    fn run(&mut self) -> Run {
+        let mut run = Run::new(&self.schedule);
+        if self.scratch.is_none() {
+            match self.room(self.schedule.scratch()) {
+                Ok(room) => self.scratch = Some(room),
+                Err(error) => run.doom(error),
+            }
+        }
+        run
     }
 
     /// Memory for data on its way.
@@ -147,10 +159,14 @@ impl Plan {
         match place.buffer {
             Buffer::Send => self.rows.send.spot(place, range),
             Buffer::Recv => self.rows.recv.spot(place, range),
-            Buffer::Scratch => match self.scratch.region().sub(range.start, place.len) {
-                Ok(region) => Spot::Direct(Typed::contiguous(region)),
-                Err(_) => unreachable!("a schedule stays inside its scratch memory"),
-            },
+            Buffer::Scratch => {
+                // Without memory the run has failed, and looks at no place.
+                let Some(scratch) = &self.scratch else { return Spot::Direct(run::nothing()) };
+                match scratch.region().sub(range.start, place.len) {
+                    Ok(region) => Spot::Direct(Typed::contiguous(region)),
+                    Err(_) => unreachable!("a schedule stays inside its scratch memory"),
+                }
+            }
         }
     }
 }
@@ -172,7 +188,8 @@ pub struct Executor {
 }
 
 impl Executor {
-    /// What [`advance`](Self::advance) is to do. `combine` is needed if the schedule combines elements.
+    /// What [`advance`](Self::advance) is to do. `combine` is needed if the schedule combines elements. If there is no memory
+    /// for intermediate data, the collective fails, and the other ranks are told.
     ///
     /// # Safety
     /// From the first call of `advance` until one gives [`Poll::Ready`], the rows describe memory that is valid, those
@@ -182,8 +199,7 @@ impl Executor {
     /// [advanced with](Self::advance_with) was given up.
     ///
     /// # Errors
-    /// Rows, communicator, or operation do not fit the schedule; more messages than can be told apart; no memory for
-    /// intermediate data.
+    /// Rows, communicator, or operation do not fit the schedule; more messages than can be told apart.
     #[allow(unsafe_code, reason = "takes the caller's promise")]
     pub unsafe fn new(
         schedule: impl Into<Arc<Schedule>>,
@@ -198,8 +214,8 @@ impl Executor {
             true => Some(Box::new(Comparison::new(&ticket, &schedule, combine.as_ref())?)),
             false => None,
         };
-        let plan = Plan::new(schedule, rows, combine, ticket, true)?;
-        let run = Run::new(&plan.schedule);
+        let mut plan = Plan::new(schedule, rows, combine, ticket, true);
+        let run = plan.run();
         Ok(Self { comparison, refused: None, doomed: false, plan, run })
     }
 
@@ -214,8 +230,8 @@ impl Executor {
     unsafe fn part(schedule: Schedule, rows: Rows, ticket: Arc<Ticket>) -> Result<Self, CollError> {
         check(&schedule, &rows, None, &ticket)?;
         let ends = !ticket.is_persistent();
-        let plan = Plan::new(Arc::new(schedule), rows, None, ticket, ends)?;
-        let run = Run::new(&plan.schedule);
+        let mut plan = Plan::new(Arc::new(schedule), rows, None, ticket, ends);
+        let run = plan.run();
         Ok(Self { comparison: None, refused: None, doomed: false, plan, run })
     }
 
@@ -232,8 +248,8 @@ impl Executor {
         let Plan { rows, combine, lender, ticket, ends, .. } = &self.plan;
         let (schedule, rows, combine) = (schedule.into(), rows.clone(), combine.clone());
         check(&schedule, &rows, combine.as_ref(), ticket)?;
-        let plan = Plan::new(schedule, rows, combine, Arc::clone(ticket), *ends)?;
-        let run = Run::new(&plan.schedule);
+        let mut plan = Plan::new(schedule, rows, combine, Arc::clone(ticket), *ends);
+        let run = plan.run();
         let (refused, doomed) = (self.refused.clone(), self.doomed);
         let it = Self { comparison: None, refused, doomed, plan, run };
         Ok(match lender {
@@ -246,10 +262,9 @@ impl Executor {
     /// the reducer are that device's. Call it before the first [`advance`](Self::advance).
     #[must_use]
     pub fn with_lender(mut self, lender: Arc<dyn Lender>) -> Self {
-        if let Some(room) = Room::new(self.plan.schedule.scratch(), Some(&lender)) {
-            self.plan.scratch = room;
-        }
         self.plan.lender = Some(lender);
+        self.plan.scratch = None;
+        self.run = self.plan.run();
         self
     }
 
@@ -269,7 +284,8 @@ impl Executor {
 
     /// As [`advance`](Self::advance), of a rank whose host's ranks have a page in common, by which they do what the
     /// [schedule has in common](Action::Share). `number` is the collective's among those of the page, which the ranks of
-    /// the host count alike; until one has ended, the page does no other.
+    /// the host count alike; until one has ended, the page does no other. A step waits for the page that it has begun on:
+    /// with another one it gets no further, and if that page is gone, it fails.
     ///
     /// If the executor is dropped before it has ended, the page is [given up](page::Page::give_up) before the memory of the
     /// rows goes.
@@ -343,7 +359,7 @@ impl Executor {
         if !self.run.is_over() {
             return Err(CollError::StillActive);
         }
-        self.run = Run::new(&self.plan.schedule);
+        self.run = self.plan.run();
         Ok(())
     }
 }
@@ -355,10 +371,8 @@ impl Drop for Executor {
             return;
         }
         self.plan.ticket.abandon();
-        if let Some(empty) = Memory::new(0) {
-            // Peers may still write to it.
-            std::mem::forget(std::mem::replace(&mut self.plan.scratch, Room::Own(empty)));
-        }
+        // Peers may still write to it.
+        std::mem::forget(self.plan.scratch.take());
     }
 }
 
@@ -383,8 +397,9 @@ fn check(
             Action::Send { slot, .. } | Action::Receive { slot, .. } => {
                 slots = slots.max(u64::from(*slot) + 1);
             }
-            Action::Copy { .. } | Action::Share { .. } => {}
-            Action::Reduce { .. } => {
+            Action::Copy { .. } => {}
+            Action::Share { what, .. } if *what != Together::Reduce => {}
+            Action::Reduce { .. } | Action::Share { .. } => {
                 let (unit, given) = (schedule.unit(), combine.map(Combine::bytes));
                 if given.is_none_or(|bytes| bytes == 0 || !unit.is_multiple_of(bytes)) {
                     return Err(CollError::Combine { unit, given });

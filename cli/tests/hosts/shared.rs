@@ -101,14 +101,17 @@ fn in_order(comm: &Communicator) {
     assert_eq!(got, due);
 }
 
-/// Communicators that are made from now on go through shared memory on each host.
-fn over_shared(world: &World) {
-    let rule = |(name, algorithm): (&str, &str)| Rule {
+fn rule((name, algorithm): (&str, &str)) -> Rule {
+    Rule {
         operation: name.parse().unwrap(),
         ranks_max: usize::MAX,
         bytes_max: u64::MAX,
         algorithm: algorithm.parse().unwrap(),
-    };
+    }
+}
+
+/// Communicators that are made from now on go through shared memory on each host.
+fn over_shared(world: &World) {
     let rules = [
         ("barrier", "bruck over shared"),
         ("bcast", "binomial over shared"),
@@ -136,10 +139,24 @@ fn everything(world: &World) {
     }
 }
 
+/// A persistent collective that asks for no page of all ranks: one that is alone on its host takes part in the opening all the
+/// same.
+fn alone_on_its_host(world: &World) {
+    let none = Rule { bytes_max: 0, ..rule(("allreduce", "shared")) };
+    let near = rule(("allreduce", "halving over shared"));
+    world.set_coll_table(Table::with(vec![none, near]));
+    let uneven = world.comm().split((world.rank() != 3).then_some(0), 0).unwrap();
+    if let Some(comm) = uneven {
+        persistent(&comm, 1);
+        persistent(&comm, 5000);
+    }
+}
+
 #[test]
 fn all_forms_give_what_they_are_defined_to_give() {
     under_launchers("shared::all_forms_give_what_they_are_defined_to_give", |world| {
         everything(&world);
+        alone_on_its_host(&world);
         world.finalize().unwrap();
     });
 }

@@ -5,14 +5,13 @@
 //! once from touching a common byte unless both only read, and rows do not overlap. The functions here rely on that:
 //! each states which memory it grants, and to whom.
 use std::ops::Range;
-use std::task::Poll;
 
 use gapless_engine::{Engine, EngineError, Reducer, Typed};
 use gapless_mem::{Completion, Region};
 use gapless_pml::{Comm, Pml, PmlError, RequestId, Source, TagSel};
 
 use super::error::CollError;
-use super::page::{Page, Task};
+use super::page::{Begun, Page, Task};
 use super::rows::{Combine, Piece};
 use crate::{Call, Operation};
 
@@ -115,35 +114,32 @@ impl Tools<'_> {
         operation: Operation,
         number: u64,
         task: Task,
-    ) -> Result<(), CollError> {
+    ) -> Result<Begun, CollError> {
         let Some((page, first)) = &mut self.page else {
             return Err(CollError::NotShared { operation });
         };
-        // SAFETY: as in `send`: the step does not end before the page's part in it, and no other step touches what this
+        // SAFETY: as in `send`: the step does not end before this page's part in it, and no other step touches what this
         // one writes. If the executor is dropped before, memory of its own is never freed, and whoever has granted the
         // rows gives the page up before they go (`Executor::advance_with`).
-        unsafe { page.begin_task(first.saturating_add(number), task) }
+        unsafe { page.begin_step(first.saturating_add(number), task) }
     }
 
-    /// Begins a step of several ranks at a rank that has failed.
+    /// Begins a step of several ranks at a rank that has failed. An error: it has ended.
     pub(super) fn fail_share(
         &mut self,
         number: u64,
         (call, of): (&Call<'_>, (usize, usize)),
         failure: CollError,
-    ) -> Result<(), CollError> {
+    ) -> Result<Begun, CollError> {
         let Some((page, first)) = &mut self.page else { return Err(failure) };
-        page.begin_failed(first.saturating_add(number), call, of, failure)
+        page.fail_step(first.saturating_add(number), (call, of), failure, self.pml)
     }
 
     /// Goes on with a step of several ranks; how it went, if it has ended.
-    pub(super) fn advance_share(&mut self) -> Option<Result<(), CollError>> {
+    pub(super) fn advance_share(&mut self, begun: &Begun) -> Option<Result<(), CollError>> {
         // Whoever has begun it on a page brings the page along.
-        let (page, _) = self.page.as_mut()?;
-        match page.advance(self.pml, self.engine, self.reducer) {
-            Poll::Ready(result) => Some(result),
-            Poll::Pending => None,
-        }
+        let Some((page, _)) = self.page.as_mut() else { return begun.without_page() };
+        page.advance_step(begun, self.pml, self.engine, self.reducer)
     }
 
     /// Starts to pack pieces one behind the other. Grants both until `work` is over.

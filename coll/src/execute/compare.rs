@@ -236,8 +236,8 @@ impl Round {
             send: Blocks::Whole(Typed::contiguous(said.region())),
             recv: Blocks::Whole(Typed::contiguous(heard.region())),
         };
-        let plan = Plan::new(Arc::new(schedule), rows, None, Arc::clone(ticket), false)?;
-        let run = Run::new(&plan.schedule);
+        let mut plan = Plan::new(Arc::new(schedule), rows, None, Arc::clone(ticket), false);
+        let run = plan.run();
         Ok(Self { plan, run, heard, _said: said })
     }
 

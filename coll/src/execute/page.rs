@@ -53,6 +53,7 @@ mod quick;
 mod routes;
 mod short;
 mod slots;
+mod steps;
 mod task;
 
 use std::task::Poll;
@@ -79,6 +80,8 @@ use quick::Halfway;
 pub use quick::Known;
 use short::Short;
 use slots::Slots;
+pub(super) use steps::Begun;
+use steps::Identity;
 pub use task::Task;
 use task::Way;
 
@@ -149,6 +152,7 @@ pub struct Page {
     area: Area,
     slots: Slots,
     going: Option<Going>,
+    identity: Identity,
     /// A short one that [`attempt`](Page::attempt) has begun.
     halfway: Option<Halfway>,
     /// What this rank sleeps for, if it said that it does.
@@ -210,6 +214,7 @@ impl Page {
             area,
             slots,
             going: None,
+            identity: Identity::default(),
             halfway: None,
             asleep: None,
             bell: None,
@@ -261,28 +266,6 @@ impl Page {
         self.start(number, task)
     }
 
-    /// Begins a collective in which this rank cannot do its part any more: those that need something of it are told why. No
-    /// memory of the caller's is touched.
-    ///
-    /// # Errors
-    /// As for `begin_task`.
-    pub(super) fn begin_failed(
-        &mut self,
-        number: u64,
-        call: &Call<'_>,
-        of: (usize, usize),
-        failure: CollError,
-    ) -> Result<(), CollError> {
-        self.start(number, Task::without_memory(call, of)?)?;
-        match &mut self.going {
-            Some(Going::Short(short)) => short.doom(failure),
-            Some(Going::Long(long)) => long.doom(failure),
-            // No step of a schedule is one.
-            Some(Going::Exchange(_)) | None => {}
-        }
-        Ok(())
-    }
-
     fn start(&mut self, number: u64, task: Task) -> Result<(), CollError> {
         self.may_begin()?;
         let Task { way, rows, combine, of } = task;
@@ -290,6 +273,7 @@ impl Page {
         if of != (me, ranks) {
             return Err(CollError::NotShared { operation: way.operation() });
         }
+        self.identity.start();
         self.seat.begin(number);
         let round = self.seat.round();
         self.going = Some(match way {
@@ -459,18 +443,9 @@ impl Page {
     /// that ([`CollError::WentOn`]). `number` as for [`begin`](Page::begin); on the page of a host as for
     /// [`advance_with`](super::Executor::advance_with).
     pub fn refuse(&mut self, number: u64, pml: &mut Pml) {
-        if self.going.is_some() || self.is_revoked() {
-            return;
-        }
-        // It may have begun, and stopped halfway.
-        self.halfway = None;
         let next = number.saturating_add(1);
-        self.seat.begin(if self.is_whole() { next } else { next.saturating_mul(SHARES_MAX) });
-        let (_, mut place) = self.parts();
-        // It writes no note that would say why: if the others do this collective by messages, nobody would ever have read
-        // it, and its place would not become free.
-        place.seat.finish(&place.board);
-        place.ring(pml, Readers::All);
+        let next = if self.is_whole() { next } else { next.saturating_mul(SHARES_MAX) };
+        self.pass(next, pml);
     }
 
     /// This rank's place among ranks that may share a GPU. All ranks give the same settings. One of a page at most is
@@ -560,7 +535,9 @@ impl Place<'_> {
 }
 
 fn scribbled(circle: &Circle, broken: Broken) -> CollError {
+    // On the board, ranks are seats.
     let rank = circle.rank(broken.rank);
+    let broken = Broken { rank: rank as usize, ..broken };
     CollError::Scribbled { rank, what: broken.to_string() }
 }
 

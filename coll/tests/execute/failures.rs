@@ -3,10 +3,11 @@ use super::*;
 use crate::job::Job;
 use gapless_coll::choose::candidates;
 use gapless_coll::execute::{IN_FLIGHT_MAX, SLOTS_MAX};
-use gapless_coll::{CollError, Exchange, Method, Row, Tree};
+use gapless_coll::{Blocks, CollError, Exchange, Method, Row, Tree};
 use gapless_engine::testkit::{Work, Wrapper};
-use gapless_engine::{Engine, EngineError, HostEngine};
-use gapless_mem::{Completion, DeviceError, Space};
+use gapless_dtype::Equivalence;
+use gapless_engine::{Engine, EngineError, HostEngine, ReduceOp, Typed};
+use gapless_mem::{Completion, DeviceError, Region, Space};
 use gapless_pml::{Config, Protocol};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
@@ -305,4 +306,46 @@ fn a_collective_dropped_in_flight() {
     assert!(matches!(job.advance(0, &mut executors[0].1), Poll::Ready(Ok(()))));
     // What peers may write to outlives the endpoints.
     drop(job);
+}
+
+/// A rank that has no memory for what it would receive takes part without it: those that need it are told, and the next
+/// collective goes on.
+#[test]
+fn a_rank_without_memory_tells_the_others() {
+    let mut job = Job::new(3);
+    let sequencers = Job::sequencers(&job.worlds());
+    let chain = Algorithm::new(Method::Tree(Tree::Chain));
+    let word = Datatype::from(Primitive::Uint64);
+    let all_at_once = Datatype::resized(0, 0, &word).unwrap().commit().unwrap();
+    let (mut own, mut total) = ([[1u8; 8]; 3], [0u8; 8]);
+    // More than there are addresses, if it did not all lie at one place.
+    for count in [1u64 << 45, 1, 1 << 45, 1] {
+        let mut executors: Vec<(u32, Executor)> = Vec::new();
+        for (rank, sequencer) in (0u32..).zip(&sequencers) {
+            let count = if rank == 1 { count } else { 1 };
+            let of = Reduction { unit: 8, commutative: true };
+            let call = Call::Reduce { root: 0, len: 8 * count, of, in_place: false };
+            let schedule = build_apart(rank as usize, &Locality::flat(3), &call, &chain).unwrap();
+            let region = Region::of_mut(&mut own[rank as usize]);
+            let send = Blocks::Whole(Typed::new(region, 0, &all_at_once, count).unwrap());
+            let recv = match rank {
+                0 => Blocks::Whole(Typed::contiguous(Region::of_mut(&mut total))),
+                _ => Blocks::None,
+            };
+            let rows = Rows { send, recv };
+            let combine = Combine::new(&ReduceOp::Max.into(), u8::layout()).unwrap();
+            // SAFETY: the buffers outlive the executors.
+            let made = unsafe { Executor::new(schedule, rows, Some(combine), sequencer.next()) };
+            executors.push((rank, made.unwrap()));
+        }
+        let ended = job.finish(&mut executors);
+        if count == 1 {
+            assert_eq!((ended, total), (vec![Some(Ok(())); 3], [1; 8]));
+            total = [0; 8];
+            continue;
+        }
+        assert!(matches!(ended[0], Some(Err(CollError::GaveUp { rank: 1 }))), "{ended:?}");
+        assert!(matches!(ended[1], Some(Err(CollError::NoMemory { rank: 1, .. }))), "{ended:?}");
+        assert_eq!(ended[2], Some(Ok(())));
+    }
 }

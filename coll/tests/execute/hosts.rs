@@ -365,3 +365,161 @@ fn a_rank_that_was_refused_is_named_on_all_hosts() {
         program[1].check();
     }
 }
+
+/// The notes of collectives with one step lie in all places by turns: who needs nothing of the others is as far ahead.
+#[test]
+fn a_leader_is_as_far_ahead_as_there_is_room_for_notes() {
+    let mut random = Random(85);
+    let mut hosts = Hosts::new(in_a_row(&[2, 2]), &[]);
+    let one = |_| {
+        let call = Call::Bcast { root: 0, len: 8 };
+        hosts.collective(&call, Arithmetic::Sum, &[Lie::Plain], &mut random)
+    };
+    let mut program: Vec<Collective> = (0..6).map(one).collect();
+    let mut at: Vec<At> = (0..4).map(|_| At::default()).collect();
+    for _ in 0..500 {
+        let ended = at[0].go(0, (&mut hosts, &mut program), &HostEngine);
+        assert!(ended.is_none_or(|result| result == Ok(())));
+        hosts.job.progress();
+    }
+    assert_eq!(at[0].index, 4);
+    finish((&mut hosts, &mut program), &mut at);
+    drop((at, hosts));
+    program.iter().for_each(Collective::check);
+}
+
+/// All go on until all is over, and well.
+fn finish((hosts, program): (&mut Hosts, &mut [Collective]), at: &mut [At]) {
+    for turn in 0.. {
+        assert!(turn < 4000, "they do not end");
+        for (rank, at) in at.iter_mut().enumerate() {
+            let ended = at.go(rank, (hosts, program), &HostEngine);
+            assert!(ended.is_none_or(|result| result == Ok(())), "rank {rank}");
+        }
+        hosts.job.progress();
+        if at.iter().all(|at| at.index == program.len()) {
+            return;
+        }
+    }
+}
+
+/// Hosts, other pages of their ranks, and all-reductions.
+fn with_other_pages(random: &mut Random) -> (Hosts, Vec<Option<Page>>, Vec<Collective>) {
+    let mut hosts = Hosts::new(in_a_row(&[2, 2]), &[]);
+    let comms = hosts.job.dup();
+    let others = open(&mut hosts.job, &Job::sequencers(&comms), &hosts.locality, None);
+    let of = sum(Arithmetic::Sum);
+    let one = |len| {
+        let call = Call::Allreduce { len, of, in_place: false };
+        hosts.collective(&call, Arithmetic::Sum, &[Lie::Plain], random)
+    };
+    let program = [8, 5000].map(one).into();
+    (hosts, others, program)
+}
+
+/// A page that has begun a step works on the rank's memory: no other page ends that step.
+#[test]
+fn a_step_waits_for_the_page_that_it_has_begun_on() {
+    let mut random = Random(86);
+    let (mut hosts, mut others, mut program) = with_other_pages(&mut random);
+    let mut at: Vec<At> = (0..4).map(|_| At::default()).collect();
+    for _ in 0..program.len() {
+        let index = at[0].index;
+        assert!(at[0].go(0, (&mut hosts, &mut program), &HostEngine).is_none());
+        std::mem::swap(&mut hosts.pages[0], &mut others[0]);
+        for _ in 0..200 {
+            for (rank, at) in at.iter_mut().enumerate() {
+                if at.index == index {
+                    let ended = at.go(rank, (&mut hosts, &mut program), &HostEngine);
+                    assert!(ended.is_none(), "rank {rank} has ended: {ended:?}");
+                }
+            }
+            hosts.job.progress();
+        }
+        std::mem::swap(&mut hosts.pages[0], &mut others[0]);
+        for turn in 0.. {
+            assert!(turn < 4000, "they do not end");
+            for (rank, at) in at.iter_mut().enumerate().filter(|(_, at)| at.index == index) {
+                let ended = at.go(rank, (&mut hosts, &mut program), &HostEngine);
+                assert!(ended.is_none_or(|result| result == Ok(())), "rank {rank}");
+            }
+            hosts.job.progress();
+            if at.iter().all(|at| at.index > index) {
+                break;
+            }
+        }
+    }
+    drop((at, hosts));
+    program.iter().for_each(Collective::check);
+}
+
+/// A page that is gone works on nothing any more: the step ends, and other hosts are told.
+#[test]
+fn a_step_fails_if_its_page_is_gone() {
+    let mut random = Random(87);
+    for which in 0..2 {
+        let (mut hosts, mut others, program) = with_other_pages(&mut random);
+        let mut program: Vec<_> = program.into_iter().skip(which).take(1).collect();
+        let mut at: Vec<At> = (0..4).map(|_| At::default()).collect();
+        assert!(at[0].go(0, (&mut hosts, &mut program), &HostEngine).is_none());
+        hosts.pages[0] = others[0].take();
+        let mut ended = [None, None, None, None];
+        for _ in 0..500 {
+            for rank in [0, 2, 3] {
+                if let Some(result) = at[rank].go(rank, (&mut hosts, &mut program), &HostEngine) {
+                    ended[rank] = Some(result);
+                }
+            }
+            hosts.job.progress();
+        }
+        assert_eq!(ended[0], Some(Err(CollError::Abandoned)));
+        for far in [2, 3] {
+            let error = ended[far].take().map(Result::unwrap_err);
+            assert_eq!(error.and_then(|error| error.culprit()), Some(0), "rank {far}");
+        }
+        drop((at, hosts));
+    }
+}
+
+/// A rank that has no page where its schedule needs one fails, and other hosts are told.
+#[test]
+fn a_step_without_a_page_fails() {
+    let mut random = Random(88);
+    let (mut hosts, _, mut program) = with_other_pages(&mut random);
+    program.truncate(1);
+    hosts.pages[2] = None;
+    let mut at: Vec<At> = (0..4).map(|_| At::default()).collect();
+    let mut ended = [None, None, None];
+    for _ in 0..500 {
+        for rank in 0..3 {
+            if let Some(result) = at[rank].go(rank, (&mut hosts, &mut program), &HostEngine) {
+                ended[rank] = Some(result);
+            }
+        }
+        hosts.job.progress();
+    }
+    let operation = Operation::Allreduce;
+    assert_eq!(ended[2], Some(Err(CollError::NotShared { operation })));
+    for far in [0, 1] {
+        let error = ended[far].take().map(Result::unwrap_err);
+        assert_eq!(error.and_then(|error| error.culprit()), Some(2), "rank {far}");
+    }
+}
+
+/// What combines elements is asked for before anything begins.
+#[test]
+fn a_sum_of_a_host_needs_what_combines() {
+    let mut job = Job::new(4);
+    let comms = job.dup();
+    let of = sum(Arithmetic::Sum);
+    let call = Call::Allreduce { len: 8, of, in_place: false };
+    let algorithm = "doubling over shared".parse().unwrap();
+    let schedule = build(1, &in_a_row(&[2, 2]), &call, &algorithm).unwrap();
+    let held = |row| Held::new(&row, Lie::Plain, &[0; 8], &mut Random(1));
+    let (mut send, mut recv) =
+        (held(schedule.row(Buffer::Send)), held(schedule.row(Buffer::Recv)));
+    let rows = Rows { send: send.blocks(), recv: recv.blocks() };
+    // SAFETY: it never begins.
+    let made = unsafe { Executor::new(schedule, rows, None, Sequencer::new(&comms[1]).next()) };
+    assert_eq!(made.err(), Some(CollError::Combine { unit: of.unit, given: None }));
+}

@@ -8,7 +8,7 @@ use super::last::Plain;
 use super::live::Entry;
 use super::prepare::Schedules;
 use gapless_coll::page::{Known, Page, Task};
-use gapless_coll::{CollError, Combine, Executor, Rows, Ticket};
+use gapless_coll::{CollError, Combine, Executor, Rows, Schedule, Ticket};
 use gapless_pml::Pml;
 use std::sync::Arc;
 use std::task::Poll;
@@ -125,6 +125,11 @@ impl Errand {
         }
     }
 
+    /// Whether there is something that it does by the page of all ranks.
+    pub(super) fn has_task(&self) -> bool {
+        self.task.is_some()
+    }
+
     /// What it is to do, if it has not begun.
     pub(super) fn into_task(self) -> Option<Task> {
         self.task
@@ -204,17 +209,12 @@ impl Entry {
             }
             (None, Some(Instead { schedules, ticket, parts }), _) => {
                 let parts = parts.take().or_else(|| task.take().map(Task::into_parts));
-                let (Some((rows, combine)), Some(ticket)) = (parts, ticket.take()) else {
+                let (Some(parts), Some(ticket)) = (parts, ticket.take()) else {
                     return Err(CollError::Abandoned);
                 };
                 let schedule = Arc::clone(&schedules.schedule);
-                let lender = combine.as_ref().and_then(|combine| tools.lender(&rows, combine));
                 // SAFETY: as in `advance_by`.
-                let made = unsafe { Executor::new(schedule, rows, combine, ticket) }?;
-                *executor = Some(match lender {
-                    Some(lender) => made.with_lender(lender),
-                    None => made,
-                });
+                *executor = Some(unsafe { carrier(schedule, parts, ticket, tools) }?);
             }
             (None, None, _) => return Err(CollError::Abandoned),
         }
@@ -225,7 +225,7 @@ impl Entry {
     }
 
     /// There is no page: it goes by messages.
-    pub(super) fn go_by_messages(&mut self) -> Result<(), CollError> {
+    pub(super) fn go_by_messages(&mut self, tools: &Tools) -> Result<(), CollError> {
         if let Some(executor) = &mut self.executor {
             // SAFETY: as in `advance_by`: this is the start that was granted memory, and it has not begun.
             return unsafe { executor.restart() };
@@ -239,10 +239,28 @@ impl Entry {
                 .map_or(CollError::Abandoned, |operation| CollError::NotShared { operation }));
         };
         let parts = parts.or_else(|| task.map(Task::into_parts));
-        let Some((rows, combine)) = parts else { return Err(CollError::Abandoned) };
+        let Some(parts) = parts else { return Err(CollError::Abandoned) };
         // SAFETY: as in `advance_by`.
-        let made = unsafe { Executor::new(schedules.by_messages(), rows, combine, ticket) };
-        self.executor = Some(made?);
+        self.executor = Some(unsafe { carrier(schedules.by_messages(), parts, ticket, tools) }?);
         Ok(())
     }
+}
+
+/// What carries a schedule out, with memory of the device on which its elements are combined.
+///
+/// # Safety
+/// As for [`Executor::new`].
+pub(super) unsafe fn carrier(
+    schedule: Arc<Schedule>,
+    (rows, combine): (Rows, Option<Combine>),
+    ticket: Ticket,
+    tools: &Tools,
+) -> Result<Executor, CollError> {
+    let lender = combine.as_ref().and_then(|combine| tools.lender(&rows, combine));
+    // SAFETY: the caller's promise.
+    let made = unsafe { Executor::new(schedule, rows, combine, ticket) }?;
+    Ok(match lender {
+        Some(lender) => made.with_lender(lender),
+        None => made,
+    })
 }

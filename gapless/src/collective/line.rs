@@ -398,7 +398,7 @@ fn step(
                     By::Page => entry.advance_by(page, pml, tools),
                     By::Host => entry.advance_on_host(page, pml, tools),
                     By::Messages => {
-                        let step = by_messages(*number, entry);
+                        let step = by_messages(*number, entry, tools);
                         at.line.pop_front();
                         return step;
                     }
@@ -410,7 +410,7 @@ fn step(
                     }
                 }
             }
-            (Some(entry), _) => by_messages(*number, entry),
+            (Some(entry), _) => by_messages(*number, entry, tools),
         },
     };
     at.line.pop_front();
@@ -418,8 +418,8 @@ fn step(
 }
 
 /// It goes by messages.
-fn by_messages(number: Number, entry: &mut Entry) -> Step {
-    match entry.go_by_messages() {
+fn by_messages(number: Number, entry: &mut Entry, tools: &Tools) -> Step {
+    match entry.go_by_messages(tools) {
         Ok(()) => Step::ByMessages(number),
         Err(error) => Step::Ended(number, Err(error)),
     }

@@ -1,7 +1,7 @@
 //! How collectives begin: their place in the order of calls, what carries them out, and the blocking form.
 
 use super::desk::{AtDesk, Blocking, Desk, Lent};
-use super::errand::Errand;
+use super::errand::{Errand, carrier};
 use super::last::{Last, Plain};
 use super::live::{Begun, Entry, Fate};
 use super::prepare::{self, Place, Prepared, Schedules, Shares, Terms, Way};
@@ -18,7 +18,7 @@ use gapless_coll::execute::between;
 use gapless_coll::page::{Known, Page, Task};
 use gapless_coll::topologies::{Neighborhood, TopologyError};
 use gapless_coll::{
-    Blocks, Call, CollError, Combine, Executor, Locality, Operation, Rows, Sequencer, Ticket,
+    Blocks, Call, CollError, Combine, Locality, Operation, Rows, Sequencer, Ticket,
 };
 use gapless_engine::{Op, Reducer};
 use gapless_pml::{Comm, Pml};
@@ -179,7 +179,8 @@ impl Communicator {
         let mut turn = self.turn(&collective, true)?;
         let number = turn.number();
         let ready = match turn.ready(collective) {
-            Ok(Ready::Shared(errand)) => match turn.lend() {
+            // Without a task it has no use for a page of all ranks.
+            Ok(Ready::Shared(errand)) if errand.has_task() => match turn.lend() {
                 Some(lent) => {
                     let (asks, asked) = (errand.asks, turn.asked());
                     drop(turn);
@@ -403,15 +404,10 @@ impl Communicator {
             Ready::Shared(errand) => (None, Some(errand)),
             Ready::Messages(parts) => {
                 let (schedule, rows, combine, ticket) = *parts;
-                let lender =
-                    combine.as_ref().and_then(|combine| self.shared.tools.lender(&rows, combine));
+                let (parts, tools) = ((rows, combine), &self.shared.tools);
                 // SAFETY: as said.
-                let executor = unsafe { Executor::new(schedule, rows, combine, ticket) };
-                let mut executor = executor.map_err(|error| self.failed(operation, error))?;
-                if let Some(lender) = lender {
-                    executor = executor.with_lender(lender);
-                }
-                (Some(executor), None)
+                let executor = unsafe { carrier(schedule, parts, ticket, tools) };
+                (Some(executor.map_err(|error| self.failed(operation, error))?), None)
             }
         };
         // SAFETY: as said.

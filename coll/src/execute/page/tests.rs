@@ -133,3 +133,44 @@ fn rubbish_on_the_board_is_an_error_or_a_wrong_result() {
     }
     assert!(scribbled > 50 && ended > 50, "{scribbled} {ended}");
 }
+
+/// A step that cannot even begin, not as one that has failed: the others learn that this rank has no part in it, and the
+/// next one goes on.
+#[test]
+fn a_rank_that_cannot_begin_a_step_is_not_waited_for() {
+    let mut pmls = endpoints(2);
+    let mut pages = pages(&mut pmls);
+    let of_another = (&Call::Barrier, (0, 2));
+    let failure = CollError::GaveUp { rank: 1 };
+    let begun = pages[1].fail_step(0, of_another, failure.clone(), &mut pmls[1]);
+    assert_eq!(begun.err(), Some(failure));
+    let rows = || Rows { send: Blocks::None, recv: Blocks::None };
+    for (number, expected) in [(0, Err(CollError::WentOn { rank: 1 })), (1, Ok(()))] {
+        let mut ended = [None, (number == 0).then_some(Ok(()))];
+        for _ in 0..100 {
+            for ((page, pml), ended) in pages.iter_mut().zip(&mut pmls).zip(&mut ended) {
+                if ended.is_none() && !page.is_at_work() {
+                    // SAFETY: a barrier touches no memory.
+                    unsafe { page.begin(number, &Call::Barrier, rows(), None) }.unwrap();
+                }
+                if ended.is_none()
+                    && let Poll::Ready(result) = page.advance(pml, &HostEngine, &HostEngine)
+                {
+                    *ended = Some(result);
+                }
+                pml.progress();
+            }
+        }
+        assert_eq!(ended, [Some(expected), Some(Ok(()))]);
+    }
+}
+
+/// What is wrong on the board is said of the rank, and not of its seat.
+#[test]
+fn what_is_spoilt_names_the_rank() {
+    let pmls = endpoints(4);
+    let circle = Circle::of(pmls[3].world(), &[2, 3]).unwrap();
+    let error = scribbled(&circle, Broken { rank: 0, expected: 2, found: 9 });
+    let CollError::Scribbled { rank: 2, what } = error else { panic!("{error}") };
+    assert!(what.starts_with("rank 2 has written"), "{what}");
+}

@@ -19,7 +19,7 @@ use gapless_mem::Region;
 use super::{Flight, Phase, Run};
 use crate::execute::act::Tools;
 use crate::execute::error::CollError;
-use crate::execute::page::Task;
+use crate::execute::page::{Begun, Task};
 use crate::execute::rows::{Blocks, Rows, Spot};
 use crate::execute::{Plan, SHARES_MAX};
 use crate::schedule::{Action, Place, Together};
@@ -73,6 +73,8 @@ pub(super) struct Lies {
     /// Packed memory of what is read, and of what is written, where these lie elsewhere.
     read: Option<Region>,
     written: Option<Region>,
+    /// What a page has begun.
+    begun: Option<Begun>,
 }
 
 impl Run {
@@ -122,31 +124,34 @@ impl Run {
         self.shares += 1;
         let step = self.flights[index].step;
         let Some(share) = step.and_then(|step| Share::new(plan, step)) else { return true };
-        let begun = match (&self.failure, number < SHARES_MAX) {
-            (_, false) => Err(CollError::NotShared { operation: plan.schedule.terms.operation }),
-            (None, true) => self
+        let begun = match &self.failure {
+            Some(failure) => Err(failure.clone()),
+            None if number >= SHARES_MAX => {
+                Err(CollError::NotShared { operation: plan.schedule.terms.operation })
+            }
+            None => self
                 .task(plan, index, &share)
                 .and_then(|task| tools.begin_share(plan.schedule.terms.operation, number, task)),
-            (Some(failure), true) => {
-                let (call, of) = (share.call(plan, false), (share.seat, share.ranks));
-                tools.fail_share(number, (&call, of), failure.clone())
-            }
         };
+        // Those that need something of this rank are told.
+        let begun = begun.or_else(|failure| {
+            let (call, of) = (share.call(plan, false), (share.seat, share.ranks));
+            self.fail(failure.clone());
+            tools.fail_share(number, (&call, of), failure)
+        });
         match begun {
-            Ok(()) => {
-                self.flights[index].phase = Phase::Sharing;
+            Ok(begun) => {
+                let flight = &mut self.flights[index];
+                (flight.phase, flight.lies.begun) = (Phase::Sharing, Some(begun));
                 false
             }
-            Err(error) => {
-                self.fail(error);
-                true
-            }
+            Err(_) => true,
         }
     }
 
     /// This rank's part.
     fn task(&self, plan: &Plan, index: usize, share: &Share<'_>) -> Result<Task, CollError> {
-        let Lies { read, written } = self.flights[index].lies;
+        let Lies { read, written, .. } = self.flights[index].lies;
         let typed = |place: &Place, packed: Option<Region>| match (packed, plan.spot(place)) {
             (Some(packed), _) => Blocks::Whole(Typed::contiguous(packed)),
             (None, _) if place.len == 0 => Blocks::None,
@@ -178,7 +183,10 @@ impl Run {
         tools: &mut Tools<'_>,
         index: usize,
     ) -> bool {
-        let Some(result) = tools.advance_share() else { return false };
+        let begun = self.flights[index].lies.begun.as_ref();
+        let Some(result) = begun.map_or(Some(Ok(())), |begun| tools.advance_share(begun)) else {
+            return false;
+        };
         if let Err(error) = result {
             self.fail(error);
             return true;
