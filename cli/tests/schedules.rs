@@ -58,7 +58,7 @@ fn a_collective_is_explained() {
     assert!(third.contains("receive  recv[0][0..64]  <- 1 #0"), "{third}");
     let hosts = shows("explain --coll allreduce --n 8 --size 64 --hosts 0-3/4-7", None);
     assert!(hosts.contains("8 ranks on 2 hosts\n"), "{hosts}");
-    assert!(hosts.contains("algorithm = \"doubling over binomial\" }\n"), "{hosts}");
+    assert!(hosts.contains("algorithm = \"doubling over shared\" }\n"), "{hosts}");
     assert!(shows("explain --coll barrier --n 1", None).contains("rank 0 of 1, no scratch"));
 }
 
@@ -110,7 +110,7 @@ fn levels_inside_hosts_are_explained() {
     for part in [
         "8 ranks on 2 hosts, 2 sockets, 4 NUMA nodes, 6 L3 caches\n",
         "\nin a host: 500 ns and 7.7 GB/s between sockets, 400 ns and 8.3 GB/s between NUMA nodes,",
-        "algorithm = \"doubling over binomial\" }\n",
+        "algorithm = \"doubling over shared\" }\n",
         "\ndoubling over binomial over numa binomial over l3 binomial  ",
     ] {
         assert!(shown.contains(part), "{part} in {shown}");

@@ -69,6 +69,17 @@ const fn levels(rule: Rule) -> Rule {
     Rule { algorithm: rule.algorithm.over(Level::Host, Tree::Binomial), ..rule }
 }
 
+/// The ranks of each host share memory. With more than one of them beside its leader, that is quicker than a tree of
+/// messages.
+const fn near(rule: Rule) -> Rule {
+    Rule { algorithm: rule.algorithm.over_shared(), ..rule }
+}
+
+/// Among so few ranks, one host at most has two: a message between them is as quick.
+const FEW: usize = 3;
+/// Where each of two hosts has two, that holds of what one of them tells the other.
+const PAIRS: usize = 4;
+
 const BINOMIAL: Method = Method::Tree(Tree::Binomial);
 const FLAT: Method = Method::Tree(Tree::Flat);
 const CHAIN: Method = Method::Tree(Tree::Chain);
@@ -80,7 +91,8 @@ const DOUBLING: Method = Method::Doubling(Butterfly::Binary);
 const HALVING: Method = Method::Halving(Butterfly::Binary);
 const SHARED: Method = Method::Shared;
 
-/// Rules for machines that were not measured: few messages for short calls, few bytes for long ones. Among many ranks
+/// Rules for machines that were not measured: few messages for short calls, few bytes for long ones. On several hosts, short
+/// calls go by messages between the hosts' leaders, and through shared memory on each host. Among many ranks
 /// nothing goes round a ring or along a chain, in as many rounds as there are ranks, if its pieces would be short. If
 /// they are long, a reduction that is scattered goes round the ring: that takes memory for two blocks, the others as much
 /// as all ranks' blocks.
@@ -103,9 +115,12 @@ pub const DEFAULT_RULES: &[Rule] = &[
     rule(Operation::ReduceScatterBlock, ANY, ANY_LEN, SHARED),
     rule(Operation::Scan, ANY, ANY_LEN, SHARED),
     rule(Operation::Exscan, ANY, ANY_LEN, SHARED),
-    levels(rule(Operation::Barrier, ANY, ANY_LEN, BRUCK)),
+    levels(rule(Operation::Barrier, FEW, ANY_LEN, BRUCK)),
+    near(rule(Operation::Barrier, ANY, ANY_LEN, BRUCK)),
     rule(Operation::Barrier, ANY, ANY_LEN, BRUCK),
-    levels(rule(Operation::Bcast, ANY, 16 << 10, BINOMIAL)),
+    levels(rule(Operation::Bcast, PAIRS, 16 << 10, BINOMIAL)),
+    near(rule(Operation::Bcast, ANY, 32 << 10, BINOMIAL)),
+    near(rule(Operation::Bcast, ANY, 1 << 20, BLOCKS)),
     rule(Operation::Bcast, ANY, 16 << 10, BINOMIAL),
     cut(rule(Operation::Bcast, 4, ANY_LEN, CHAIN), 64 << 10),
     rule(Operation::Bcast, ANY, 512 << 10, BLOCKS),
@@ -115,6 +130,8 @@ pub const DEFAULT_RULES: &[Rule] = &[
     rule(Operation::Gather, ANY, ANY_LEN, FLAT),
     rule(Operation::Scatter, ANY, 2 << 10, BINOMIAL),
     rule(Operation::Scatter, ANY, ANY_LEN, FLAT),
+    levels(rule(Operation::Allgather, PAIRS, 1 << 10, BRUCK)),
+    near(rule(Operation::Allgather, ANY, 1 << 10, BRUCK)),
     rule(Operation::Allgather, ANY, 1 << 10, BRUCK),
     rule(Operation::Allgather, ANY, 16 << 10, BLOCKS),
     rule(Operation::Allgather, 256, ANY_LEN, RING),
@@ -128,10 +145,12 @@ pub const DEFAULT_RULES: &[Rule] = &[
     rule(Operation::Alltoall, ANY, ANY_LEN, Method::Pairwise(4)),
     rule(Operation::Alltoallv, 256, ANY_LEN, Method::Linear),
     rule(Operation::Alltoallv, ANY, ANY_LEN, Method::Pairwise(16)),
-    levels(rule(Operation::Reduce, ANY, 8 << 10, BINOMIAL)),
+    levels(rule(Operation::Reduce, FEW, 8 << 10, BINOMIAL)),
+    near(rule(Operation::Reduce, ANY, 32 << 10, BINOMIAL)),
     rule(Operation::Reduce, ANY, 8 << 10, BINOMIAL),
     rule(Operation::Reduce, ANY, ANY_LEN, HALVING),
-    levels(rule(Operation::Allreduce, ANY, 8 << 10, DOUBLING)),
+    levels(rule(Operation::Allreduce, FEW, 8 << 10, DOUBLING)),
+    near(rule(Operation::Allreduce, ANY, 16 << 10, DOUBLING)),
     rule(Operation::Allreduce, ANY, 2 << 10, DOUBLING),
     rule(Operation::Allreduce, ANY, 1 << 20, HALVING),
     rule(Operation::Allreduce, 64, ANY_LEN, RING),
@@ -408,7 +427,9 @@ mod tests {
         let singles = Locality::new((0..8).map(|rank| vec![rank]).collect()).expect("all ranks");
         let hosts = Within::NONE.with(Level::Host, Tree::Binomial);
         assert_eq!((within(&flat), within(&singles)), (Within::NONE, Within::NONE));
-        assert_eq!(within(&halves), hosts);
+        assert_eq!(within(&halves), Within::SHARED);
+        let few = Locality::new(vec![vec![0, 1], vec![2]]).expect("all ranks");
+        assert_eq!(within(&few), hosts);
         let gather = Call::Allgather { len: 8, in_place: false };
         let proposed = |locality: &Locality| {
             let all = candidates(&gather, locality);
@@ -424,7 +445,7 @@ mod tests {
         let inside = Within::NONE.with(Level::Numa, Tree::Binomial);
         assert_eq!(proposed(&nodes(flat.clone())), [Within::NONE, inside].into());
         // The built-in rules know levels between hosts only.
-        assert_eq!((within(&nodes(two)), within(&nodes(flat))), (hosts, Within::NONE));
+        assert_eq!((within(&nodes(two)), within(&nodes(flat))), (Within::SHARED, Within::NONE));
     }
 
     #[test]

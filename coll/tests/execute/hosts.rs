@@ -516,8 +516,7 @@ fn a_sum_of_a_host_needs_what_combines() {
     let algorithm = "doubling over shared".parse().unwrap();
     let schedule = build(1, &in_a_row(&[2, 2]), &call, &algorithm).unwrap();
     let held = |row| Held::new(&row, Lie::Plain, &[0; 8], &mut Random(1));
-    let (mut send, mut recv) =
-        (held(schedule.row(Buffer::Send)), held(schedule.row(Buffer::Recv)));
+    let (mut send, mut recv) = (held(schedule.row(Buffer::Send)), held(schedule.row(Buffer::Recv)));
     let rows = Rows { send: send.blocks(), recv: recv.blocks() };
     // SAFETY: it never begins.
     let made = unsafe { Executor::new(schedule, rows, None, Sequencer::new(&comms[1]).next()) };
