@@ -391,8 +391,9 @@ fn check(
     }
     rows.send.check(Buffer::Send, &schedule.row(Buffer::Send))?;
     rows.recv.check(Buffer::Recv, &schedule.row(Buffer::Recv))?;
-    let mut slots = 0;
+    let (mut slots, mut shares) = (0, 0);
     for (action, _) in schedule.steps() {
+        shares += u64::from(matches!(action, Action::Share { .. }));
         match action {
             Action::Send { slot, .. } | Action::Receive { slot, .. } => {
                 slots = slots.max(u64::from(*slot) + 1);
@@ -406,6 +407,9 @@ fn check(
                 }
             }
         }
+    }
+    if shares > SHARES_MAX {
+        return Err(CollError::NotShared { operation: schedule.terms.operation });
     }
     if slots > SLOTS_MAX {
         return Err(CollError::TooManySlots { slots, max: SLOTS_MAX });

@@ -329,6 +329,13 @@ impl Schedule {
         self.circle.as_deref()
     }
 
+    /// Whether it is by an algorithm that goes through memory which the ranks of each host share: this rank's may have no
+    /// such steps.
+    #[must_use]
+    pub fn is_over_shared(&self) -> bool {
+        self.terms.algorithm.is_some_and(|algorithm| algorithm.within.is_shared())
+    }
+
     /// Whether it has the same buffers and steps, whatever algorithm they were made by.
     #[must_use]
     pub fn has_steps_of(&self, other: &Self) -> bool {

@@ -414,10 +414,11 @@ impl Seat {
         self.written[place(self.round)] = (self.round, Some(readers));
     }
 
-    /// The note of this round of another rank, if it is there.
+    /// The note of this round of another rank, if it is there. It never comes if one of a later round has its place: the rank
+    /// has left out this one.
     ///
     /// # Errors
-    /// There is one of a later round.
+    /// There is one that has another place.
     #[inline]
     pub fn look(&mut self, board: &Board<'_>, rank: usize) -> Result<Option<Mark>, Broken> {
         let word = board.note(rank, self.round)[0].load(Ordering::Acquire);
@@ -428,7 +429,7 @@ impl Seat {
             }
             return Ok(Some(Mark::of(word)));
         }
-        match found > self.round {
+        match found > self.round && place(found) != place(self.round) {
             true => Err(Broken { rank, expected: self.round, found }),
             false => Ok(None),
         }

@@ -234,6 +234,7 @@ impl CollError {
         let (lost, rank) = match self {
             Self::Lost { rank, .. } | Self::ToldLost { rank, .. } => (1, *rank),
             Self::GaveUp { rank }
+            | Self::WentOn { rank }
             | Self::Message { rank, error: PmlError::SenderFailed { .. } } => (0, *rank),
             _ => (0, own),
         };

@@ -350,7 +350,7 @@ fn a_rank_that_was_refused_is_named_on_all_hosts() {
                 let index = at.index;
                 match at.go(rank, (&mut hosts, &mut program), &HostEngine) {
                     Some(Err(error)) if index == 0 => {
-                        assert_eq!(error.culprit(), Some(if rank == 0 { 1 } else { 0 }), "{error}");
+                        assert_eq!(error.culprit(), Some(1), "rank {rank}: {error}");
                     }
                     Some(result) => assert_eq!((result, index), (Ok(()), 1)),
                     None => {}

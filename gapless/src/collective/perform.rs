@@ -297,7 +297,9 @@ impl Communicator {
         let (schedules, errand) = match way {
             Way::Schedule(schedules) => {
                 // By what all ranks know: one that is alone on its host takes part in the opening, too.
-                let errand = self.mates().map(|_| Errand::persistent(None, None));
+                let goes_there = schedules.schedule.is_over_shared();
+                let mates = self.mates().filter(|_| goes_there);
+                let errand = mates.map(|_| Errand::persistent(None, None));
                 (schedules, errand)
             }
             Way::Shared(terms) => {

@@ -42,6 +42,13 @@ impl Begun {
     }
 }
 
+impl Drop for Page {
+    /// Peers that read this rank's memory find out that it may not be as it was.
+    fn drop(&mut self) {
+        self.give_up();
+    }
+}
+
 impl Page {
     /// As [`begin_task`](Page::begin_task).
     ///

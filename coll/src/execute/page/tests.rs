@@ -165,6 +165,33 @@ fn a_rank_that_cannot_begin_a_step_is_not_waited_for() {
     }
 }
 
+/// A rank that has left out a collective may have written its next notes already, also where that one's would be.
+#[test]
+fn a_rank_that_was_refused_and_is_far_ahead_has_spoilt_nothing() {
+    let mut pmls = endpoints(2);
+    let mut pages = pages(&mut pmls);
+    let mut words = [[3u8; 8], [0; 8]];
+    let call = Call::Bcast { root: 1, len: 8 };
+    pages[1].refuse(0, &mut pmls[1]);
+    for (rank, number) in (1..=4).map(|number| (1, number)).chain((0..=4).map(|it| (0, it))) {
+        let region = Region::of_mut(&mut words[1 - rank]);
+        let rows = Rows { send: Blocks::None, recv: Blocks::Whole(Typed::contiguous(region)) };
+        // SAFETY: the words outlive the collective, and nothing else touches them meanwhile.
+        unsafe { pages[rank].begin(number, &call, rows, None) }.unwrap();
+        let ended = (0..100).find_map(|_| {
+            let ended = pages[rank].advance(&mut pmls[rank], &HostEngine, &HostEngine);
+            pmls.iter_mut().for_each(|pml| _ = pml.progress());
+            match ended {
+                Poll::Ready(result) => Some(result),
+                Poll::Pending => None,
+            }
+        });
+        let expected = if number == 0 { Err(CollError::WentOn { rank: 1 }) } else { Ok(()) };
+        assert_eq!(ended, Some(expected), "rank {rank}, number {number}");
+    }
+    assert_eq!(words, [[3; 8]; 2]);
+}
+
 /// What is wrong on the board is said of the rank, and not of its seat.
 #[test]
 fn what_is_spoilt_names_the_rank() {

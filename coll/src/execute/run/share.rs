@@ -17,11 +17,11 @@ use gapless_engine::Typed;
 use gapless_mem::Region;
 
 use super::{Flight, Phase, Run};
+use crate::execute::Plan;
 use crate::execute::act::Tools;
 use crate::execute::error::CollError;
 use crate::execute::page::{Begun, Task};
 use crate::execute::rows::{Blocks, Rows, Spot};
-use crate::execute::{Plan, SHARES_MAX};
 use crate::schedule::{Action, Place, Together};
 use crate::{Call, Reduction};
 
@@ -126,9 +126,6 @@ impl Run {
         let Some(share) = step.and_then(|step| Share::new(plan, step)) else { return true };
         let begun = match &self.failure {
             Some(failure) => Err(failure.clone()),
-            None if number >= SHARES_MAX => {
-                Err(CollError::NotShared { operation: plan.schedule.terms.operation })
-            }
             None => self
                 .task(plan, index, &share)
                 .and_then(|task| tools.begin_share(plan.schedule.terms.operation, number, task)),
