@@ -254,3 +254,15 @@ fn short_messages_are_cut_into_fragments() {
         assert_eq!(tally.fragments, fragments, "{what}");
     }
 }
+
+/// Lines that are touched only in part cost whoever maps or fetches them: the sender says so of its own memory.
+#[test]
+fn a_sender_expects_gaps_like_its_own() {
+    let mut job = Job::new(2);
+    for (layout, count, span) in [(strided(10, 4, 100), 1, 904), (strided(1, 50, 60), 3, 150)] {
+        let buffer = Buffer::target(&layout, count);
+        let world = job.pml(0).world();
+        let situation = job.pml(0).situation(&world, &buffer.typed(), 1).unwrap();
+        assert_eq!((situation.bytes, situation.sender_span), (buffer.typed().packed_bytes(), span));
+    }
+}
