@@ -19,7 +19,7 @@ use crate::shared::{Shared, Side, closed, launch_all};
 use gapless_dtype::{Layout, WeakLayout};
 use gapless_engine::{EngineError, Typed};
 use gapless_kernels::Direction;
-use gapless_kernels::launch::{Launches, TransferSide, crossed, same, transfer};
+use gapless_kernels::launch::{Grid, Launches, TransferSide, crossed, same, transfer};
 use std::borrow::Cow;
 use std::collections::VecDeque;
 use std::num::NonZeroU32;
@@ -79,6 +79,13 @@ pub(crate) struct Between<'a> {
     pub(crate) budget: Option<NonZeroU32>,
 }
 
+/// The loops of two grids of so many bytes, in the stream's order and in that of the destination's addresses.
+pub(crate) fn by_address(source: &Grid, target: &Grid, bytes: u64) -> Option<(Nest, Nest)> {
+    let nest = Nest::between(&Walk::grid(source)?, &Walk::grid(target)?)?;
+    let ordered = nest.cut(0, bytes)?.pop()?.in_address_order()?;
+    (ordered.size() == Some(bytes)).then_some((nest, ordered))
+}
+
 fn form(typed: &Typed) -> Form {
     Form::of(typed.layout(), typed.count())
 }
@@ -106,11 +113,7 @@ impl Between<'_> {
         if !whole || self.range.end < ORDERED_MIN {
             return None;
         }
-        let nest = Nest::between(&Walk::grid(&source)?, &Walk::grid(&target)?)?;
-        let ordered = nest.cut(0, self.range.end)?.pop()?.in_address_order()?;
-        if ordered.size() != Some(self.range.end) {
-            return None;
-        }
+        let (nest, ordered) = by_address(&source, &target, self.range.end)?;
         let (source, target) = ordered.grids();
         let squares =
             crossed((&source, self.from.1.place), (&target, self.to.1.place), self.budget);

@@ -74,6 +74,7 @@
 //!
 //! - `form`, `plan`, `cache`: pure. How the bytes of a layout are found; what a plan holds and how it is written;
 //!   which plans are kept.
+//! - `described`: forms and plans for kernels that others launch.
 //! - `engine`, `batch`, `cuda::stream`: the calls. `shared`: how one task gets onto a lane; `between`: the same from
 //!   layout to layout. `report`: what that would launch. `peers`: what the copy engine does between two GPUs, by
 //!   `nest`, `rows` and `triangle`, which are pure. `recent`: recent results for the same layouts.
@@ -102,6 +103,7 @@ mod cache;
 mod config;
 #[cfg(feature = "cuda")]
 mod cuda;
+mod described;
 #[allow(unsafe_code, reason = "implements Engine's unsafe methods")]
 mod engine;
 mod form;
@@ -142,5 +144,6 @@ pub use cache::PlanStatistics;
 pub use config::{Config, Copied, Launched};
 #[cfg(feature = "cuda")]
 pub use cuda::OnStream;
+pub use described::{Described, in_one_order, run};
 pub use engine::GpuEngine;
 pub use rehearsal::{Rehearsal, rehearse};

@@ -13,11 +13,15 @@
  *   Reduce-scatter is the same with one destination.
  * - move: each rank writes into peers' memory.
  *
+ * Collectives with layouts are in layouts.h.
+ *
  * A rank can be at most one launch ahead of a peer, because every kernel waits for every peer: so words with flags, and
  * meetings, alternate between two places. Launches and meetings are counted in the window, so a captured launch can be
  * replayed. Every wait ends: by the peer, by the host's word, by a failure here or there, or when its time is up.
  */
 #include "prelude_cuda.h"
+#include "args.h"
+#include "lookup.h"
 #include "peers.h"
 
 #define NOINLINE static __device__ __noinline__
@@ -124,10 +128,10 @@ INLINE bool is_dead(const PeersArgs &a, u64 dead) {
 
 /* The launch is over for this block. Block b also counts for those that this launch has no block for, so that all
  * blocks have counted as many launches, whatever their sizes were. */
-INLINE void leave(const PeersArgs &a, u64 epoch) {
+INLINE void leave(const PeersArgs &a, u64 epoch, u32 blocks) {
     BARRIER();
     Head *head = HEAD(a.window[a.rank]);
-    for (u32 b = BLOCK + THREAD * BLOCKS; b < BLOCKS_MAX; b += THREADS * BLOCKS) head->count[b].epoch = epoch + 1;
+    for (u32 b = BLOCK + THREAD * blocks; b < BLOCKS_MAX; b += THREADS * blocks) head->count[b].epoch = epoch + 1;
 }
 
 /* This block meets those of its number of all ranks: what was written before by any of their threads is seen by all of
@@ -346,7 +350,7 @@ template <typename O> INLINE void flagged(const PeersArgs &a) {
         ROLLED for (; i < packets; i += 4 * stride)
             if (!flagged_batch<O, 4, 1>(a, i, stride, packets, words, flag)) return;
     }
-    leave(a, epoch);
+    leave(a, epoch, BLOCKS);
 }
 
 /* An all-reduce of many bytes. */
@@ -478,7 +482,7 @@ template <typename O> INLINE void direct(const PeersArgs &a) {
         }
     }
     if (THREAD == 0) count->turns = turns;
-    leave(a, epoch);
+    leave(a, epoch, BLOCKS);
 }
 
 /* Moves. */
@@ -524,8 +528,10 @@ extern "C" __global__ __launch_bounds__(512, 1) void peers_move(ARGS(PeersArgs))
     }
     if (!meet(a, turns, a.doing)) return;
     if (THREAD == 0) count->turns = turns;
-    leave(a, epoch);
+    leave(a, epoch, BLOCKS);
 }
+
+#include "../cuda/layouts.h"
 
 #define ONE(kind, name, Op, element)                                                                                   \
     extern "C" __global__ __launch_bounds__(512, 1) void peers_##kind##_##name(ARGS(PeersArgs)) {                      \

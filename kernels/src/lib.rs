@@ -49,6 +49,7 @@ pub mod args;
 mod divide;
 mod kernel;
 pub mod launch;
+pub mod lookup;
 pub mod peers;
 pub mod plan;
 pub mod reduce;

@@ -1,5 +1,5 @@
 /* Collectives between GPUs: what a launch tells a kernel, and what lies in a rank's window. The C side of peers.rs,
- * field for field.
+ * field for field. After args.h.
  *
  * Every rank has a window: device memory that all its peers have mapped. Kernels of all ranks with the same arguments
  * (but for addresses and `rank`) run at the same time and find each other through the windows. Nothing here comes from
@@ -46,6 +46,31 @@ typedef struct {
     u32 split;   /* whether each rank combines a part of the elements, or all of them */
     u32 unused;
 } PeersArgs;
+
+/* A collective with layouts (layouts.h): what a launch is given besides. Only tables differ between launches. */
+typedef struct {
+    PeersArgs common;
+    u64 begins; /* address of u32[]: job number at which each block's list begins; of step 0, then of step 1 */
+    u64 jobs;   /* address of Job[] */
+    u64 pieces; /* address of Piece[] */
+    u32 meeting; /* blocks that meet their likes; those after them move what stays here */
+    u32 steps;   /* 1, or 2 where something goes through staging memory */
+} LayoutsArgs;
+
+/* A block moves whole words [first, first + words) of a piece. */
+typedef struct {
+    u32 piece;
+    u32 first;
+    u32 words;
+    u32 edges; /* whether the bytes of words that the piece covers in part are this job's, too */
+} Job;
+
+/* Bytes that go from one layout to another. The pointers that `transfer` adds offsets to, plans' too, are 0. */
+typedef struct {
+    TransferArgs transfer;
+    u32 width; /* log2 of the bytes of a word */
+    u32 unused[3];
+} Piece;
 
 /* A Status: what happened:8 | unused:24 | the rank that it is about:32. */
 #define LATE 1u     /* the rank did not come in time */

@@ -9,6 +9,7 @@
 //! | `flagged` | an all-reduce of few bytes, through words that carry their flag; buffers can be anywhere |
 //! | `direct` | an all-reduce of many, in memory that peers have mapped, or through staging memory; a reduce-scatter |
 //! | `move` | writes into peers' memory: all-gather, all-to-all, broadcast |
+//! | `layouts` | the same from layout to layout, by a table ([`layouts`]); it writes or reads in peers' memory |
 //!
 //! A window, in bytes:
 //!
@@ -18,6 +19,7 @@
 //!
 //! Everything here is pure. `peers/model.rs` tries every interleaving of the kernels' steps, as a test.
 
+pub mod layouts;
 #[cfg(test)]
 mod model;
 mod shape;
@@ -92,10 +94,10 @@ structures! {
     }
 }
 
-/// [`LAYOUT`], and the size of a window's head.
+/// [`LAYOUT`], the size of a window's head, and [`layouts::LAYOUT`].
 pub fn layout() -> impl Iterator<Item = LayoutEntry> {
     let head = LayoutEntry { structure: "Head", field: "", bytes: HEAD };
-    LAYOUT.iter().copied().chain([head])
+    LAYOUT.iter().chain(layouts::LAYOUT).copied().chain([head])
 }
 
 /// What is combined.
@@ -184,6 +186,8 @@ pub enum Kernel {
     Direct(Operation, Element),
     /// Writes into peers' memory.
     Move,
+    /// From layout to layout.
+    Layouts,
 }
 
 impl Kernel {
@@ -193,7 +197,7 @@ impl Kernel {
             Operation::ALL.into_iter().flat_map(|op| Element::ALL.map(|element| (op, element)));
         let both = pairs
             .flat_map(|(op, element)| [Kernel::Flagged(op, element), Kernel::Direct(op, element)]);
-        both.chain([Kernel::Move])
+        both.chain([Kernel::Move, Kernel::Layouts])
     }
 }
 
@@ -204,6 +208,7 @@ impl fmt::Display for Kernel {
             Kernel::Flagged(op, element) => ("flagged", op, element),
             Kernel::Direct(op, element) => ("direct", op, element),
             Kernel::Move => return f.write_str("peers_move"),
+            Kernel::Layouts => return f.write_str("peers_layouts"),
         };
         let (op, adds) = match op {
             Operation::Sum => ("sum", true),

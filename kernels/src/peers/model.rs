@@ -15,6 +15,8 @@ enum Launch {
     Direct(u8),
     /// Through staging memory, in so many pieces.
     Staged(u8),
+    /// With layouts: some of it where it lies, some through staging memory that is always the same.
+    Layouts,
 }
 
 /// A step of a launch with meetings.
@@ -30,6 +32,8 @@ enum Step {
     In(u8),
     /// A piece of a rank is read there, and the result of it written to that rank.
     Combine(u8, u8),
+    /// What goes to a rank is packed into staging memory there.
+    Fill(u8),
     /// A piece is taken out.
     Out(u8),
     Leave,
@@ -206,7 +210,9 @@ impl Model<'_> {
         }
         let moved = match launch {
             Launch::Flagged => self.flagged(world, &mut after, me)?,
-            Launch::Direct(_) | Launch::Staged(_) => self.meeting(world, &mut after, me, launch)?,
+            Launch::Direct(_) | Launch::Staged(_) | Launch::Layouts => {
+                self.meeting(world, &mut after, me, launch)?
+            }
         };
         if moved {
             next.push(after);
@@ -276,6 +282,10 @@ impl Model<'_> {
             Launch::Flagged => {}
             Launch::Direct(_) => {
                 all.extend(meet().chain([Step::Touch]).chain(meet()));
+            }
+            Launch::Layouts => {
+                all.extend(meet().chain([Step::Touch]).chain(ranks().map(Step::Fill)));
+                all.extend(meet().chain([Step::Out(0)]).chain(meet()));
             }
             Launch::Staged(pieces) => {
                 all.push(Step::In(0));
@@ -347,6 +357,9 @@ impl Model<'_> {
                 }
                 other.staged_out[place_of(piece)][i] = (number + 1, piece);
             }
+            Step::Fill(peer) => {
+                after.ranks[usize::from(peer)].staged_out[0][i] = (number + 1, 0);
+            }
             Step::Out(piece) => {
                 let found = &world.ranks[i].staged_out[place_of(piece)][..self.launches.len()];
                 if found.iter().any(|it| *it != (number + 1, piece)) {
@@ -366,7 +379,7 @@ fn tried(rules: Rules, n: usize, launches: &[Launch]) -> Result<usize, &'static 
     Model { rules, launches: &vec![launches.to_vec(); n] }.explore()
 }
 
-use Launch::{Direct, Flagged, Staged};
+use Launch::{Direct, Flagged, Layouts, Staged};
 
 #[test]
 fn every_order_of_steps_is_right() {
@@ -376,6 +389,8 @@ fn every_order_of_steps_is_right() {
     assert!(tried(AS_THEY_ARE, 3, &[Flagged, Direct(1), Flagged]).unwrap() > 1000);
     assert!(tried(AS_THEY_ARE, 2, &[Staged(4), Staged(1), Flagged, Staged(3)]).unwrap() > 200);
     assert!(tried(AS_THEY_ARE, 3, &[Staged(3)]).unwrap() > 1000);
+    assert!(tried(AS_THEY_ARE, 2, &[Layouts, Layouts, Flagged, Layouts, Direct(1)]).unwrap() > 200);
+    assert!(tried(AS_THEY_ARE, 3, &[Layouts, Layouts]).unwrap() > 1000);
 }
 
 #[test]
