@@ -37,6 +37,7 @@ experiments! {
     scale::Scale,
     coll::Coll,
     coll_gpu::CollGpu,
+    coll_layouts::CollLayouts,
     faraji1::Faraji1,
     faraji2::Faraji2,
 }

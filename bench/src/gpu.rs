@@ -2,7 +2,7 @@
 //!
 //! - [`floor`], [`subject`], [`aims`], [`quoted`]: what is measured and what it is held against; pure.
 //! - [`lab`]: the device, its memory and streams: the only file here that asks anything of a driver.
-//! - [`collectives`]: what one rank of a collective between GPUs does;
+//! - [`collectives`], [`layouts`]: what one rank of a collective between GPUs does;
 //! - [`timing`]: device time; [`proof`]: that the bytes are right; [`session`]: rows of a report.
 //!
 //! A machine without a CUDA device gets [`Failure::NoGpu`](crate::Failure::NoGpu), in one line.
@@ -13,6 +13,8 @@ pub mod collectives;
 pub mod floor;
 #[allow(unsafe_code, reason = "enqueues work on memory that it owns")]
 pub mod lab;
+#[allow(unsafe_code, reason = "queues collectives on memory that it owns")]
+pub mod layouts;
 #[allow(unsafe_code, reason = "lets threads pack parts of memory that it borrows")]
 pub mod proof;
 pub mod quoted;

@@ -241,7 +241,10 @@ pub use scope::{Request, Scope};
 pub use several::{Handle, InFlight};
 pub use shared_buf::SharedBuf;
 #[cfg(feature = "cuda")]
-pub use stream_comm::{Registered, StreamBuffer, StreamComm, StreamError, StreamOptions};
+pub use stream_comm::{
+    Registered, StreamBlock, StreamBuffer, StreamComm, StreamError, StreamOptions, StreamPlan,
+    StreamWay,
+};
 pub use view::{RecvBuffer, SendBuffer, View, ViewMut};
 pub use world::{Builder, Link, World};
 

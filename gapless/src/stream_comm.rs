@@ -12,6 +12,7 @@ mod call;
 mod error;
 mod exchange;
 mod functions;
+mod layouts;
 mod ledger;
 mod terms;
 mod watch;
@@ -19,6 +20,7 @@ mod words;
 
 pub use call::{Registered, StreamBuffer};
 pub use error::StreamError;
+pub use layouts::{StreamBlock, StreamPlan, StreamWay};
 
 use crate::communicator::Communicator;
 use crate::device_buf::DeviceBuf;
@@ -28,9 +30,11 @@ use exchange::Mapped;
 use functions::Functions;
 use gapless_dtype::Primitive;
 use gapless_engine::ReduceOp;
-use gapless_kernels::peers::{BLOCKS_MAX, RANKS_MAX, Window};
+use gapless_kernels::peers::layouts::LayoutsArgs;
+use gapless_kernels::peers::{BLOCKS_MAX, Kernel, RANKS_MAX, Window};
 use gapless_mem::{Device, Outstanding, Region, Space};
-use gapless_mem_cuda::{Argument, CudaDevice, CudaDriver, Grid, Mps, Stream};
+use gapless_mem_cuda::{Argument, CudaDevice, CudaDriver, CudaError, Function, Grid, Mps, Stream};
+use layouts::Planned;
 use ledger::Reservation;
 use std::fmt;
 use std::sync::Arc;
@@ -48,11 +52,14 @@ pub struct StreamOptions {
     pub blocks: u32,
     /// How long a kernel waits for a rank that lives before the communicator fails.
     pub patience: Duration,
+    /// The way of all blocks of plans, for measuring. `None`: the one that should be the fastest, for each. All ranks
+    /// give the same.
+    pub way: Option<StreamWay>,
 }
 
 impl Default for StreamOptions {
     fn default() -> StreamOptions {
-        StreamOptions { blocks: BLOCKS_MAX, patience: Duration::from_secs(60) }
+        StreamOptions { blocks: BLOCKS_MAX, patience: Duration::from_secs(60), way: None }
     }
 }
 
@@ -107,6 +114,10 @@ pub struct StreamComm<'s> {
     functions: Arc<Functions>,
     words: Arc<HostWords>,
     watch: Option<Watch>,
+    /// Blocks that wait for nobody, which a launch may have besides.
+    further: u32,
+    /// The way of all blocks of plans.
+    way: Option<StreamWay>,
     /// What kernels use. `None` once it is dropped.
     held: Option<Held>,
     comm: Communicator,
@@ -115,6 +126,7 @@ pub struct StreamComm<'s> {
 /// What kernels use as long as they run: freed in this order, the window once peers have released it.
 struct Held {
     mapped: Vec<Mapped>,
+    plans: Vec<Planned>,
     _window: DeviceBuf,
     _words: Arc<HostWords>,
     _blocks: Reservation,
@@ -274,9 +286,12 @@ impl<'s> StreamComm<'s> {
             status,
         };
         let kept = Arc::clone(&words);
-        let mapped = vec![mapped];
-        let held = Held { mapped, _window: window, _words: kept, _blocks: place.blocks };
-        StreamComm { stream, ground, functions, words, watch, held: Some(held), comm }
+        let (mapped, plans) = (vec![mapped], Vec::new());
+        let held = Held { mapped, plans, _window: window, _words: kept, _blocks: place.blocks };
+        let blocks = place.card.blocks;
+        let further = place.device.properties().compute_units.saturating_sub(blocks).min(blocks);
+        let (held, way) = (Some(held), options.way);
+        StreamComm { stream, ground, functions, words, watch, further, way, held, comm }
     }
 
     /// This process's rank.
@@ -316,10 +331,8 @@ impl<'s> StreamComm<'s> {
         let mapped = mapped?;
         let index = self.ground.registered.len();
         let len = mapped.len;
-        self.ground.registered.push(Everywhere { at: mapped.at, len });
-        if let Some(held) = &mut self.held {
-            held.mapped.push(mapped);
-        }
+        self.ground.registered.push(Everywhere { at: mapped.at, len, lens: mapped.lens });
+        self.keep_mapped(mapped);
         Ok(Registered { owner: self.ground.owner, index, len })
     }
 
@@ -425,14 +438,19 @@ impl<'s> StreamComm<'s> {
         unsafe { self.launch(launch) }
     }
 
+    /// Kernels may use these mappings from now on.
+    fn keep_mapped(&mut self, mapped: Mapped) {
+        if let Some(held) = &mut self.held {
+            held.mapped.push(mapped);
+        }
+    }
+
     /// # Safety
     /// As [`allreduce`](StreamComm::allreduce).
     unsafe fn launch(&self, launch: Option<Launch>) -> Result<(), StreamError> {
         self.words.check()?;
         let Some(Launch { kernel, shape, args }) = launch else { return Ok(()) };
-        let reason = "the image has no such kernel";
-        let function =
-            self.functions.get(kernel).ok_or(gapless_mem_cuda::CudaError::Image { reason })?;
+        let function = self.function(kernel)?;
         let grid = Grid::line(shape.blocks, shape.threads);
         // SAFETY: the kernel has this one parameter. Windows and page-locked words live as long as this value, which
         // waits for the stream when it is dropped, or, where it cannot, never frees them; the caller vouches for the
@@ -440,6 +458,22 @@ impl<'s> StreamComm<'s> {
         // blocks are reserved.
         unsafe { function.launch(self.stream, grid, &[Argument::of(&args)]) }?;
         Ok(())
+    }
+
+    /// # Safety
+    /// As [`allreduce`](StreamComm::allreduce); the table is one of this communicator's.
+    unsafe fn launch_layouts(&self, blocks: u32, args: &LayoutsArgs) -> Result<(), StreamError> {
+        let function = self.function(Kernel::Layouts)?;
+        let grid = Grid::line(blocks, functions::THREADS);
+        // SAFETY: as in `launch`. Tables and staging memory live as long as windows do. Of the blocks those that wait for
+        // others are reserved.
+        unsafe { function.launch(self.stream, grid, &[Argument::of(args)]) }?;
+        Ok(())
+    }
+
+    fn function(&self, kernel: Kernel) -> Result<&Function, CudaError> {
+        let reason = "the image has no such kernel";
+        self.functions.get(kernel).ok_or(CudaError::Image { reason })
     }
 
     /// Whether all is well so far: asks the GPU and peers for nothing.

@@ -10,7 +10,7 @@ use gapless::{
 use gapless_btl_sm::{Sm, SmConfig};
 use gapless_engine::testkit::FakeEngine;
 use gapless_halo::Memory;
-use gapless_halo::cuboid::{self, Cuboid};
+use gapless_halo::cuboid::{self, Cuboid, Exchange};
 use gapless_halo::plate::{self, Plate};
 use gapless_mem::fake::FakeDevice;
 use gapless_tests::actor::say;
@@ -206,17 +206,32 @@ fn the_cuboid_is_computed_by_27_ranks() {
     let hub = Hub::new();
     let transports = |_| -> Vec<Box<dyn Btl>> { vec![Box::new(Loopback::new(&hub))] };
     job(27, &Config::default(), transports, |world| {
-        let summary = cuboid::run(world, CUBOID, Memory::Host).unwrap();
+        let summary = cuboid::run(world, CUBOID, Memory::Host, Exchange::Messages).unwrap();
         assert_eq!((summary.wrong, summary.grid), (0, [3; 3]), "{summary:?}");
         let neighbours = if world.rank() == 13 { 26 } else { summary.neighbours };
         assert_eq!((summary.neighbours, summary.residuals.len()), (neighbours, 2));
     });
 }
 
+/// By collectives, and transformed: what GPUs do by plans on streams.
+#[test]
+fn one_collective_exchanges_rims_and_transposes_cubes() {
+    let hub = Hub::new();
+    let transports = |_| -> Vec<Box<dyn Btl>> { vec![Box::new(Loopback::new(&hub))] };
+    job(8, &Config::default(), transports, |world| {
+        let summary = cuboid::run(world, CUBOID, Memory::Host, Exchange::Collective).unwrap();
+        assert_eq!((summary.wrong, summary.grid, summary.neighbours), (0, [2; 3], 7));
+        let summary = gapless_fft3d::run(world, 16, gapless_fft3d::Memory::Host).unwrap();
+        assert_eq!((summary.planes, summary.wrong), (2, 0), "{summary:?}");
+        assert!(summary.error < 1e-13, "{summary:?}");
+        assert!(gapless_fft3d::run(world, 12, gapless_fft3d::Memory::Host).is_err());
+    });
+}
+
 #[test]
 fn the_cuboid_is_computed_with_blocks_on_devices() {
     with_fakes(4, "cuboid", |world, _| {
-        let summary = cuboid::run(world, CUBOID, Memory::Device(FAKE)).unwrap();
+        let summary = cuboid::run(world, CUBOID, Memory::Device(FAKE), Exchange::Messages).unwrap();
         assert_eq!((summary.wrong, summary.grid), (0, [2, 2, 1]), "{summary:?}");
         assert_eq!(summary.neighbours, 3);
     });

@@ -41,6 +41,7 @@ const ACTORS: &[&str] = &[
     "gapless-btl-sm",
     "gapless-btl-tcp",
     "gapless-cli",
+    "gapless-fft3d",
     "gapless-halo",
     "gapless-mem",
     "gapless-mem-cuda",

@@ -45,8 +45,11 @@ impl<'s> Mapped<'s> {
         stream: &'s Stream,
         buffers: [&DeviceBuf; 2],
     ) -> Result<Mapped<'s>, Failure> {
-        let options =
-            StreamOptions { blocks: (ALL / world.size()).clamp(1, MOST), patience: PATIENCE };
+        let options = StreamOptions {
+            blocks: (ALL / world.size()).clamp(1, MOST),
+            patience: PATIENCE,
+            way: None,
+        };
         let mut comm = world.comm().on_with(stream, options)?;
         let [send, recv] = buffers.map(DeviceBuf::region);
         let mut register = |region| {

@@ -2,14 +2,17 @@
 //!
 //! ```text
 //! cargo build --release --example halo3d
-//! cargo run --release -- run -n 4 target/release/examples/halo3d [--device cuda|opencl]
+//! cargo run --release -- run -n 4 target/release/examples/halo3d [--device cuda|opencl] [--collective]
 //! ```
+//!
+//! With `--collective` the exchange is one `neighbor_alltoallw` in the place of up to 52 messages; on CUDA devices it is
+//! one kernel a process, from layout to layout.
 //!
 //! With `--device` the blocks lie in memory of devices, and are exchanged there; the steps are computed by the host. The
 //! exchange itself is in the library: `src/cuboid.rs`.
 
 use gapless::World;
-use gapless_halo::cuboid::{Cuboid, run};
+use gapless_halo::cuboid::{Cuboid, Exchange, run};
 use gapless_halo::{Memory, STEPS_PER_RESIDUAL};
 use std::error::Error;
 use std::process::ExitCode;
@@ -31,10 +34,14 @@ fn main() -> ExitCode {
 /// Gives how many cells were wrong in this process.
 fn halo() -> Result<usize, Box<dyn Error>> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
-    let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    let mut arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    let collective = arguments.iter().position(|argument| *argument == "--collective");
+    collective.map(|at| arguments.remove(at));
+    let exchange = if collective.is_some() { Exchange::Collective } else { Exchange::Messages };
     let world = World::init()?;
     let cuboid = Cuboid { sides: [48, 56, 64], steps: 50 };
-    let summary = Memory::chosen(&arguments, world.rank(), |memory| run(&world, cuboid, memory))?;
+    let summary =
+        Memory::chosen(&arguments, world.rank(), |memory| run(&world, cuboid, memory, exchange))?;
     let (grid, block) = (summary.grid, summary.block);
     println!(
         "rank {} of {} ({} × {} × {} processes): {} × {} × {} cells, {} neighbours, {} bytes sent, {} wrong",

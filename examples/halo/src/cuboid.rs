@@ -3,10 +3,11 @@
 //!
 //! - The processes form a grid ([`cart_create`](gapless::Communicator::cart_create)); a neighbour is found by its place.
 //! - A block is a row-major array with a ghost cell on each side. What is sent and received are boxes of it, described
-//!   once by a plan of up to 52 messages.
+//!   once: by a plan of up to 52 messages, or as the blocks of one collective on a graph of the neighbours.
 //! - How much still changes is found by an allreduce now and then.
 
 use crate::memory::{Exchanged, part};
+use crate::rim::{Neighbour, Rim};
 use crate::{Memory, OUTSIDE, STEPS_PER_RESIDUAL};
 use gapless::coll::topologies::dims_create;
 use gapless::{Communicator, Error, InPlace, Plan, ReduceOp, World};
@@ -37,21 +38,49 @@ pub struct Summary {
     pub wrong: usize,
 }
 
+/// How blocks exchange their rims.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Exchange {
+    /// By a plan of messages.
+    Messages,
+    /// By one collective among neighbours; in memory of CUDA devices, on a stream.
+    Collective,
+}
+
+/// What exchanges them.
+enum Way<'w> {
+    Messages(Plan),
+    Collective(Rim<'w>),
+}
+
 /// Computes the cuboid on all processes of a world, and checks this process's block.
 ///
 /// # Errors
 /// A neighbour is lost; the cuboid is too small or too large; there is no such device.
-pub fn run(world: &World, cuboid: Cuboid, memory: Memory) -> Result<Summary, Error> {
+pub fn run(
+    world: &World,
+    cuboid: Cuboid,
+    memory: Memory,
+    exchange: Exchange,
+) -> Result<Summary, Error> {
     let grid = dims_create(world.size(), &[0; 3])?;
     let comm = world.comm().cart_create(&grid, &[false; 3], false)?;
     let comm = comm.expect("the grid has a place for each rank");
     let mut block = Block::new(&comm, cuboid)?;
     let mut array = Exchanged::new(world, memory, &block.cells)?;
-    let mut plan = block.plan(&comm, &array)?;
+    let neighbours = block.neighbours(&comm)?;
+    let sent: u64 = neighbours.iter().map(|neighbour| neighbour.going.size()).sum();
+    let mut way = match exchange {
+        Exchange::Messages => Way::Messages(messages(&comm, &block, &array, &neighbours)?),
+        Exchange::Collective => Way::Collective(Rim::new(&comm, &array, &neighbours)?),
+    };
     let (mut sent_bytes, mut residuals) = (0, Vec::new());
     for number in 1..=cuboid.steps {
-        array.exchange(&mut plan, &mut block.cells)?;
-        sent_bytes += plan.sent_bytes();
+        match &mut way {
+            Way::Messages(plan) => array.exchange(plan, &mut block.cells)?,
+            Way::Collective(rim) => rim.exchange(&mut array, &mut block.cells)?,
+        }
+        sent_bytes += sent;
         let mut change = block.step();
         array.upload(&block.cells)?;
         if number.is_multiple_of(STEPS_PER_RESIDUAL) {
@@ -68,7 +97,7 @@ pub fn run(world: &World, cuboid: Cuboid, memory: Memory) -> Result<Summary, Err
         wrong += usize::from(differs(&(&block.cells[mine], &whole[theirs])));
     }
     let grid = std::array::from_fn(|side| grid[side] as usize);
-    let (block, neighbours) = (block.sides, plan.len() / 2);
+    let (block, neighbours) = (block.sides, neighbours.len());
     Ok(Summary { grid, block, neighbours, sent_bytes, residuals, wrong })
 }
 
@@ -99,14 +128,14 @@ impl Block {
         Ok(Block { first, sides, cells, next })
     }
 
-    /// The exchange with all neighbours.
-    fn plan(&self, comm: &Communicator, array: &Exchanged<'_>) -> Result<Plan, Error> {
+    /// All neighbours, in the order of the ways to them.
+    fn neighbours(&self, comm: &Communicator) -> Result<Vec<Neighbour>, Error> {
         let at = comm.cart_coords(comm.rank())?;
-        let mut plan = array.plan(comm, &self.cells);
+        let mut neighbours = Vec::new();
         for (tag, way) in (0..).zip(ways()) {
             let there: [i64; 3] = std::array::from_fn(|side| i64::from(at[side]) + way[side]);
             // Outside the grid nobody is.
-            let Ok(neighbour) = comm.cart_rank(&there) else { continue };
+            let Ok(rank) = comm.cart_rank(&there) else { continue };
             let pick = |back: usize, along: usize, ahead: usize, side: usize| match way[side] {
                 -1 => back,
                 0 => along,
@@ -115,13 +144,11 @@ impl Block {
             let lens = std::array::from_fn(|side| pick(1, self.sides[side], 1, side));
             let going = std::array::from_fn(|side| pick(1, 1, self.sides[side], side));
             let ghosts = std::array::from_fn(|side| pick(0, 1, self.sides[side] + 1, side));
-            // A tag is the way that a message goes. What comes from there goes the opposite way.
-            let opposite = 25 - tag;
             let layout = |starts| part(padded(self.sides), starts, lens);
-            plan = plan.send(0, &layout(going)?, 1, neighbour, tag)?;
-            plan = plan.recv(0, &layout(ghosts)?, 1, neighbour, opposite)?;
+            let (going, ghosts) = (layout(going)?, layout(ghosts)?);
+            neighbours.push(Neighbour { rank, way: tag, going, ghosts });
         }
-        plan.build()
+        Ok(neighbours)
     }
 
     /// Gives the largest change.
@@ -130,6 +157,22 @@ impl Block {
         std::mem::swap(&mut self.cells, &mut self.next);
         change
     }
+}
+
+/// The exchange with all neighbours, as messages.
+fn messages(
+    comm: &Communicator,
+    block: &Block,
+    array: &Exchanged<'_>,
+    neighbours: &[Neighbour],
+) -> Result<Plan, Error> {
+    let mut plan = array.plan(comm, &block.cells);
+    for Neighbour { rank, way, going, ghosts } in neighbours {
+        // A tag is the way that a message goes. What comes from there goes the opposite way.
+        plan = plan.send(0, going, 1, *rank, *way)?;
+        plan = plan.recv(0, ghosts, 1, *rank, 25 - *way)?;
+    }
+    plan.build()
 }
 
 /// The 26 ways to a neighbour; the opposite of the first is the last, and so on.

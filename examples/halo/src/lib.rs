@@ -4,16 +4,19 @@
 //! - [`plate`]: two dimensions, four neighbours.
 //! - [`cuboid`]: three dimensions, 26 neighbours.
 //!
-//! Both describe their exchange once, by a plan, and compare all cells with the whole array computed by one process, bit
-//! by bit. The blocks can lie in the memory of a device ([`Memory::Device`]): then the same plan exchanges them there.
+//! Both describe their exchange once, by a plan of messages, and compare all cells with the whole array computed by one process, bit
+//! by bit. The cuboid can also exchange by one collective, a `neighbor_alltoallw`, which on CUDA devices is one kernel a
+//! process. The blocks can lie in the memory of a device ([`Memory::Device`]): then the same plan exchanges them there.
 //! There is no kernel for the step: it is computed by the host, so a step copies the block to the host and back. What
 //! this shows is the exchange, not how fast a device computes.
 
-#![forbid(unsafe_code)]
+#![deny(unsafe_code)]
 
 pub mod cuboid;
 mod memory;
 pub mod plate;
+#[allow(unsafe_code, reason = "queues collectives on memory that is kept until they have ended")]
+mod rim;
 
 pub use memory::Memory;
 

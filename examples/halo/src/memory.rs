@@ -61,6 +61,18 @@ impl<'w> Exchanged<'w> {
         Ok(array)
     }
 
+    /// Its memory on a device, if it is there.
+    pub(crate) fn device(&self) -> Option<&DeviceBuf> {
+        self.device.as_ref()
+    }
+
+    /// The cells are those on the device, if they are there.
+    pub(crate) fn download(&mut self, cells: &mut [f64]) -> Result<(), Error> {
+        let Some(device) = &mut self.device else { return Ok(()) };
+        let from = device.view(0, f64::layout(), cells.len() as u64)?;
+        self.myself.sendrecv(from, (0, 0), cells, (0, 0)).map(drop)
+    }
+
     /// A plan for it, without messages.
     pub(crate) fn plan(&self, comm: &Communicator, cells: &[f64]) -> PlanBuilder {
         match &self.device {
@@ -73,8 +85,7 @@ impl<'w> Exchanged<'w> {
     pub(crate) fn exchange(&mut self, plan: &mut Plan, cells: &mut [f64]) -> Result<(), Error> {
         let Some(device) = &mut self.device else { return plan.exchange(cells).map(drop) };
         plan.exchange(device)?;
-        let from = device.view(0, f64::layout(), cells.len() as u64)?;
-        self.myself.sendrecv(from, (0, 0), cells, (0, 0)).map(drop)
+        self.download(cells)
     }
 
     /// The cells have changed.

@@ -70,7 +70,10 @@ impl From<Registered> for StreamBuffer {
 #[derive(Clone, Debug)]
 pub(super) struct Everywhere {
     pub(super) at: [u64; RANKS_MAX],
+    /// The shortest one's bytes.
     pub(super) len: u64,
+    /// Each one's.
+    pub(super) lens: [u64; RANKS_MAX],
 }
 
 /// What a communicator knows: as much as a call needs.
@@ -186,7 +189,7 @@ impl Ground {
     }
 
     /// Arguments that are the same for every call.
-    fn args(&self) -> PeersArgs {
+    pub(super) fn args(&self) -> PeersArgs {
         let window = Window { ranks: self.ranks };
         PeersArgs {
             window: self.windows,

@@ -184,6 +184,45 @@ pub enum StreamError {
         /// The word.
         word: u64,
     },
+    /// As many blocks are needed as there are ranks, or neighbours.
+    #[error("{given} blocks are given in {argument}, and {wanted} are needed")]
+    Blocks {
+        /// Which argument.
+        argument: &'static str,
+        /// How many there are.
+        given: usize,
+        /// How many are needed.
+        wanted: usize,
+    },
+    /// A block reaches outside its buffer.
+    #[error("the block of {argument} for rank {rank} reaches outside the registered memory")]
+    Outside {
+        /// Which buffer.
+        argument: &'static str,
+        /// Whom it goes to, or comes from.
+        rank: u32,
+    },
+    /// The two ends of a block have different lengths.
+    #[error("rank {from} sends {sent} bytes to rank {to}, which wants to receive {received}")]
+    LengthsDiffer {
+        /// Who sends it.
+        from: u32,
+        /// Who receives it.
+        to: u32,
+        /// What is sent.
+        sent: u64,
+        /// What is wanted.
+        received: u64,
+    },
+    /// A collective among neighbours needs to know who they are.
+    #[error("the communicator had no topology when it was put on the stream")]
+    NoTopology,
+    /// A layout that kernels cannot take.
+    #[error("a layout that kernels cannot take: {reason}")]
+    Unfit {
+        /// Why.
+        reason: String,
+    },
     /// The driver refused, or the device is lost.
     #[error(transparent)]
     Driver(#[from] CudaError),

@@ -15,6 +15,8 @@ pub(super) struct Mapped {
     pub(super) at: [u64; RANKS_MAX],
     /// The bytes of the rank that has the fewest.
     pub(super) len: u64,
+    /// The bytes of each.
+    pub(super) lens: [u64; RANKS_MAX],
     /// Kept for as long as kernels may use them.
     mappings: Vec<Mapping>,
 }
@@ -104,15 +106,18 @@ pub(super) unsafe fn map_everywhere(comm: &Communicator, region: Region) -> Resu
         let (to, from) = ((rank + away) % size, (rank + size - away) % size);
         comm.sendrecv(&ours[to as usize], (to, 0), &mut notes[from as usize], (from, 0))?;
     }
-    let mut mapped = Mapped { at: [0; RANKS_MAX], len: region.len(), mappings: Vec::new() };
+    let (at, lens) = ([0; RANKS_MAX], [0; RANKS_MAX]);
+    let mut mapped = Mapped { at, len: region.len(), lens, mappings: Vec::new() };
     let mut missing = Missing::Nothing;
     for (peer, note) in (0..size).zip(&notes) {
         if peer == rank {
             mapped.at[peer as usize] = region.start();
+            mapped.lens[peer as usize] = region.len();
             continue;
         }
         let (key, len) = read(note);
         mapped.len = mapped.len.min(len);
+        mapped.lens[peer as usize] = len;
         let shared = key.is_some();
         let mapping = match (key, comm.comm.process(peer)) {
             (Some(key), Ok(process)) => {

@@ -15,7 +15,7 @@ pub(super) struct Functions {
 }
 
 /// Threads of the largest block.
-const THREADS: u32 = 512;
+pub(super) const THREADS: u32 = 512;
 
 impl Functions {
     /// Those of a device. They stay loaded until the process ends.

@@ -11,7 +11,8 @@ fn ground(rank: u32, ranks: u32) -> Ground {
         members.for_each(|(start, number)| *start = base + (number << 40));
         at
     };
-    let registered = |base| Everywhere { at: everywhere(base), len: 64 << 20 };
+    let lens = [64 << 20; RANKS_MAX];
+    let registered = |base| Everywhere { at: everywhere(base), len: 64 << 20, lens };
     Ground {
         owner: 9,
         rank,

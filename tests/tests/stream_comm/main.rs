@@ -3,6 +3,8 @@
 //!
 //! Results are compared, bit by bit, with those of blocking collectives on host memory.
 
+mod layouts;
+
 use gapless::{
     Communicator, CudaDevice, CudaDriver, CudaStream, Device, DeviceBuf, Equivalence, Error,
     Primitive, ReduceOp, Region, Space, StreamBuffer, StreamComm, StreamError, StreamOptions,

@@ -1,0 +1,224 @@
+//! Collectives with any layouts: plans, made once by all ranks together, and launched any number of times.
+//!
+//! Ranks tell each other where their blocks lie (`note`), decide which end moves what (`work`, pure), make staging memory
+//! where something has to go through it, and write a table for their kernel (`gapless_kernels::peers::layouts`).
+
+mod agree;
+mod note;
+mod work;
+
+use super::StreamComm;
+use super::call::{Place, StreamBuffer};
+use super::error::StreamError;
+use crate::device_buf::DeviceBuf;
+use crate::error::Error;
+use agree::Given;
+use gapless_coll::topologies::Edge;
+use gapless_dtype::Layout;
+use gapless_kernels::peers::layouts::LayoutsArgs;
+
+/// A block of a collective with layouts: where it lies, as in `MPI_Alltoallw`.
+#[derive(Clone, Copy, Debug)]
+pub struct StreamBlock<'l> {
+    /// Bytes from the buffer's begin to displacement 0 of the first instance (`sdispls`, `rdispls`).
+    pub displacement: u64,
+    /// The layout (`sendtypes`, `recvtypes`).
+    pub layout: &'l Layout,
+    /// How many instances (`sendcounts`, `recvcounts`); 0 for a rank that nothing goes to, or comes from.
+    pub count: u64,
+}
+
+/// How a block of a plan gets from one GPU to another.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum StreamWay {
+    /// The source writes into the destination's memory.
+    Push,
+    /// The destination reads the source's memory.
+    Pull,
+    /// The source packs it into memory of the destination, which unpacks it there.
+    Staged,
+}
+
+/// A collective with layouts, ready to be launched ([`StreamComm::start`]). It belongs to the communicator that made it,
+/// which keeps what kernels use of it until it is dropped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct StreamPlan {
+    owner: u64,
+    index: usize,
+}
+
+/// What a plan's launches are given, and the memory that they use.
+pub(super) struct Planned {
+    args: LayoutsArgs,
+    blocks: u32,
+    /// Freed with the communicator.
+    _memory: Vec<DeviceBuf>,
+}
+
+/// Which collective a plan is for.
+#[derive(Clone, Copy)]
+enum Called {
+    Alltoallw = 1,
+    NeighborAlltoallw = 2,
+    Allgather = 3,
+}
+
+impl StreamComm<'_> {
+    /// Plans an all-to-all of blocks that each have a layout (`MPI_Alltoallw_init`, MPI 4.1 §6.13): `sends[r]` goes to
+    /// rank `r`, and `recvs[r]` comes from there. Both buffers are registered. Collective; may block.
+    ///
+    /// Every rank's kernel goes from layout to layout: out of its own memory into that of peers, or the other way around,
+    /// whichever has longer blocks there. No host has a part in it, and data that lies scattered at both ends passes
+    /// through memory that the plan has for it.
+    ///
+    /// ```no_run
+    /// # use gapless::{Datatype, Equivalence, Registered, StreamBlock, StreamComm, StreamError, Subarray};
+    /// /// The columns of an n × n matrix of doubles, cut into as many parts as there are ranks, for its rows.
+    /// # fn transpose(on: &mut StreamComm<'_>, rows: Registered, columns: Registered, n: u64) -> Result<(), Box<dyn std::error::Error>> {
+    /// let (ranks, double) = (u64::from(on.size()), f64::datatype());
+    /// let part = |of: [u64; 2]| Subarray::of(&double).sizes(of).subsizes([n / ranks; 2]).starts([0; 2]).build()?.commit();
+    /// let (from, to) = (part([n / ranks, n])?, part([n, n / ranks])?);
+    /// let sends: Vec<_> = (0..ranks)
+    ///     .map(|rank| StreamBlock { displacement: rank * n / ranks * 8, layout: &from, count: 1 })
+    ///     .collect();
+    /// let recvs: Vec<_> = (0..ranks)
+    ///     .map(|rank| StreamBlock { displacement: rank * (n / ranks) * (n / ranks) * 8, layout: &to, count: 1 })
+    ///     .collect();
+    /// // SAFETY: the registered memory outlives `on`; nothing else uses it until `wait` returns.
+    /// let plan = unsafe { on.plan_alltoallw(rows, &sends, columns, &recvs) }?;
+    /// // SAFETY: as above.
+    /// unsafe { on.start(&plan) }?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Safety
+    /// Blocks that are received into overlap no other block, at any rank: kernels write them at the same time. (The safe
+    /// methods of [`Communicator`](crate::Communicator) check that.)
+    ///
+    /// # Errors
+    /// [`Error::Stream`]: a block outside its buffer, blocks whose lengths differ at both ends, other buffers or another
+    /// operation at another rank, no memory. All ranks get an error if one does. A peer is lost.
+    pub unsafe fn plan_alltoallw(
+        &mut self,
+        send: impl Into<StreamBuffer>,
+        sends: &[StreamBlock<'_>],
+        recv: impl Into<StreamBuffer>,
+        recvs: &[StreamBlock<'_>],
+    ) -> Result<StreamPlan, Error> {
+        let all: Vec<Option<Edge>> =
+            (0..self.ground.ranks).map(|rank| Some(Edge { rank, lane: 0 })).collect();
+        let (sends, recvs) = (given("sends", sends, &all), given("recvs", recvs, &all));
+        self.plan(Called::Alltoallw, (send.into(), sends), (recv.into(), recvs))
+    }
+
+    /// Plans an exchange with neighbours (`MPI_Neighbor_alltoallw_init`, MPI 4.1 §8.8) of the topology that the
+    /// communicator had: `sends[k]` goes to its destination `k`, and `recvs[k]` comes from its source `k`, in the order of
+    /// [`Topology::neighbors`](crate::Topology::neighbors). A block on the edge of a grid, where there is no neighbour, is
+    /// left out, whatever it is. Both buffers are registered, and may be the same. Collective; may block.
+    ///
+    /// # Safety
+    /// As [`plan_alltoallw`](StreamComm::plan_alltoallw).
+    ///
+    /// # Errors
+    /// As there; the communicator has no topology.
+    pub unsafe fn plan_neighbor_alltoallw(
+        &mut self,
+        send: impl Into<StreamBuffer>,
+        sends: &[StreamBlock<'_>],
+        recv: impl Into<StreamBuffer>,
+        recvs: &[StreamBlock<'_>],
+    ) -> Result<StreamPlan, Error> {
+        let neighbors = match self.comm.topology() {
+            Some(topology) => topology.neighbors(self.ground.rank).map_err(Error::from),
+            None => Err(StreamError::NoTopology.into()),
+        };
+        let (sends, recvs) = match neighbors {
+            Ok(near) => {
+                (given("sends", sends, &near.destinations), given("recvs", recvs, &near.sources))
+            }
+            // Whoever refuses tells the others.
+            Err(error) => (Err(error), Ok(Vec::new())),
+        };
+        self.plan(Called::NeighborAlltoallw, (send.into(), sends), (recv.into(), recvs))
+    }
+
+    /// Plans an all-gather (`MPI_Allgatherv_init`, MPI 4.1 §6.13) in which each block may have another layout where it
+    /// goes, as there is no `MPI_Allgatherw`: `send` goes to every rank, and `recvs[r]` comes from rank `r`. Both buffers
+    /// are registered. Collective; may block.
+    ///
+    /// # Safety
+    /// As [`plan_alltoallw`](StreamComm::plan_alltoallw).
+    ///
+    /// # Errors
+    /// As there.
+    pub unsafe fn plan_allgather(
+        &mut self,
+        send: impl Into<StreamBuffer>,
+        block: StreamBlock<'_>,
+        recv: impl Into<StreamBuffer>,
+        recvs: &[StreamBlock<'_>],
+    ) -> Result<StreamPlan, Error> {
+        let all: Vec<Option<Edge>> =
+            (0..self.ground.ranks).map(|rank| Some(Edge { rank, lane: 0 })).collect();
+        let sends = given("sends", &vec![block; all.len()], &all);
+        let recvs = given("recvs", recvs, &all);
+        self.plan(Called::Allgather, (send.into(), sends), (recv.into(), recvs))
+    }
+
+    /// Queues a plan's collective (`MPI_Start`). All ranks start the same plans in the same order, with their other calls.
+    /// Can be captured.
+    ///
+    /// # Safety
+    /// As [`allreduce`](StreamComm::allreduce), for all memory that the plan's blocks lie in, at all ranks.
+    ///
+    /// # Errors
+    /// The plan is another communicator's; a failure of an earlier call.
+    pub unsafe fn start(&mut self, plan: &StreamPlan) -> Result<(), StreamError> {
+        self.words.check()?;
+        let held = self.held.as_ref().filter(|_| plan.owner == self.ground.owner);
+        let planned =
+            held.and_then(|held| held.plans.get(plan.index)).ok_or(StreamError::Foreign)?;
+        // SAFETY: the caller's promise; what the table leads to besides are the plan's tables and staging memory.
+        unsafe { self.launch_layouts(planned.blocks, &planned.args) }
+    }
+
+    /// Registers what a plan is made of.
+    fn keep(&mut self, planned: Planned) -> Result<StreamPlan, Error> {
+        let held = self.held.as_mut().ok_or(Error::Finalized)?;
+        held.plans.push(planned);
+        Ok(StreamPlan { owner: self.ground.owner, index: held.plans.len() - 1 })
+    }
+
+    /// Which registration a buffer lies in, and where: what ranks can compare.
+    fn placed(
+        &self,
+        argument: &'static str,
+        buffer: StreamBuffer,
+    ) -> Result<(usize, u64), StreamError> {
+        let operation = "plan";
+        match buffer.0 {
+            Place::Own(_) => Err(StreamError::NotRegistered { operation, argument }),
+            Place::Shared { owner, index, offset } => {
+                let known = owner == self.ground.owner && index < self.ground.registered.len();
+                if known { Ok((index, offset)) } else { Err(StreamError::Foreign) }
+            }
+        }
+    }
+}
+
+/// Blocks with the ranks that they belong to.
+fn given<'l>(
+    argument: &'static str,
+    blocks: &[StreamBlock<'l>],
+    edges: &[Option<Edge>],
+) -> Result<Vec<Given<'l>>, Error> {
+    if blocks.len() != edges.len() {
+        let (given, wanted) = (blocks.len(), edges.len());
+        return Err(StreamError::Blocks { argument, given, wanted }.into());
+    }
+    let of = |(block, edge): (&StreamBlock<'l>, &Option<Edge>)| {
+        edge.map(|Edge { rank, lane }| Given { rank, lane, block: *block })
+    };
+    Ok(blocks.iter().zip(edges).filter_map(of).collect())
+}
