@@ -50,7 +50,7 @@ pub enum Exchange {
 /// What exchanges them.
 enum Way<'w> {
     Messages(Plan),
-    Collective(Rim<'w>),
+    Collective(Box<Rim<'w>>),
 }
 
 /// Computes the cuboid on all processes of a world, and checks this process's block.
@@ -72,7 +72,7 @@ pub fn run(
     let sent: u64 = neighbours.iter().map(|neighbour| neighbour.going.size()).sum();
     let mut way = match exchange {
         Exchange::Messages => Way::Messages(messages(&comm, &block, &array, &neighbours)?),
-        Exchange::Collective => Way::Collective(Rim::new(&comm, &array, &neighbours)?),
+        Exchange::Collective => Way::Collective(Box::new(Rim::new(&comm, &array, &neighbours)?)),
     };
     let (mut sent_bytes, mut residuals) = (0, Vec::new());
     for number in 1..=cuboid.steps {
