@@ -5,6 +5,7 @@
 //! - The halo of a 512³ grid of doubles by one `neighbor_alltoallw`, beside 26 messages to the same ranks.
 //!
 //! Everything is compared, byte by byte, with what the host's packing and unpacking give.
+#![allow(clippy::cast_possible_truncation, reason = "ranks are few, and indices fit the memory")]
 
 use gapless::{
     Communicator, CudaGraph, CudaStream, Datatype, DeviceBuf, Equivalence, Layout, Plan, Primitive,
@@ -210,8 +211,11 @@ impl<'w> Rank<'w> {
         let (send, recv) = (send?, recv?);
         let mut on =
             self.comm.on_with(self.stream, StreamOptions { way, ..StreamOptions::default() })?;
-        // SAFETY: the buffers are dropped after `on`.
-        let shared = unsafe { [on.register(send.region())?, on.register(recv.region())?] };
+        let mut register = |memory: &DeviceBuf| {
+            // SAFETY: the buffers are dropped after `on`.
+            unsafe { on.register(memory.region()) }
+        };
+        let shared = [register(&send)?, register(&recv)?];
         let (sends, recvs) = (exchange.blocks(0), exchange.blocks(1));
         // SAFETY: blocks do not overlap.
         let plan = unsafe { on.plan_alltoallw(shared[0], &sends, shared[1], &recvs) }?;

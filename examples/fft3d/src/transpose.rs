@@ -146,8 +146,11 @@ impl<'w> Gpu<'w> {
         let planes = world.alloc_device(space, bytes)?;
         let lines = world.alloc_device(space, bytes)?;
         let mut on = world.comm().on(stream)?;
-        // SAFETY: both are dropped after `on`, and used by nothing else while plans run: `exchange` waits.
-        let [p, l] = unsafe { [on.register(planes.region())?, on.register(lines.region())?] };
+        let mut register = |memory: &DeviceBuf| {
+            // SAFETY: both are dropped after `on`, and used by nothing else while plans run: `exchange` waits.
+            unsafe { on.register(memory.region()) }
+        };
+        let (p, l) = (register(&planes)?, register(&lines)?);
         let (out, here) = (boxes.blocks(false), boxes.blocks(true));
         // SAFETY: boxes of different processes do not overlap.
         let there = unsafe { on.plan_alltoallw(p, &out, l, &here) }?;

@@ -49,7 +49,7 @@ pub enum Exchange {
 
 /// What exchanges them.
 enum Way<'w> {
-    Messages(Plan),
+    Messages(Box<Plan>),
     Collective(Box<Rim<'w>>),
 }
 
@@ -71,7 +71,9 @@ pub fn run(
     let neighbours = block.neighbours(&comm)?;
     let sent: u64 = neighbours.iter().map(|neighbour| neighbour.going.size()).sum();
     let mut way = match exchange {
-        Exchange::Messages => Way::Messages(messages(&comm, &block, &array, &neighbours)?),
+        Exchange::Messages => {
+            Way::Messages(Box::new(messages(&comm, &block, &array, &neighbours)?))
+        }
         Exchange::Collective => Way::Collective(Box::new(Rim::new(&comm, &array, &neighbours)?)),
     };
     let (mut sent_bytes, mut residuals) = (0, Vec::new());

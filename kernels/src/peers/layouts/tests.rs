@@ -1,3 +1,9 @@
+#![allow(
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "the numbers here are small"
+)]
+
 use super::*;
 use crate::launch::{Grid, GridDim};
 use crate::lookup::side_at;

@@ -1,3 +1,9 @@
+#![allow(
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "the numbers here are small"
+)]
+
 use super::*;
 use gapless_dtype::{Convertor, Datatype, Primitive, Run};
 use gapless_kernels::lookup::side_at;
@@ -55,6 +61,9 @@ fn end(lane: u32, at: u64, count: u64, datatype: &Datatype) -> End {
     End::of(lane, at, count, &datatype.commit().unwrap().flatten()).unwrap()
 }
 
+/// Source, destination, lane; and at both ends displacement, datatype and count.
+type Block<'t> = (u32, u32, u32, [(u64, &'t Datatype, u64); 2]);
+
 struct Machine(Vec<Vec<u8>>);
 
 impl Machine {
@@ -101,7 +110,7 @@ impl Machine {
 /// Has ranks exchange blocks, given as source, destination, lane, and at both ends displacement and datatype.
 fn exchange(
     ranks: u32,
-    blocks: &[(u32, u32, u32, [(u64, &Datatype, u64); 2])],
+    blocks: &[Block<'_>],
     forced: Option<StreamWay>,
     kernel_blocks: u32,
 ) -> Vec<Course> {
