@@ -1,5 +1,7 @@
 //! Collectives with layouts: what arrives is compared with what packing and unpacking on the host gives.
 
+#![allow(clippy::cast_possible_truncation, reason = "ranks are few, and buffers fit the memory")]
+
 use super::{POISON, Rank, WATCHDOG, bytes, crew};
 use gapless::{
     Datatype, DeviceBuf, Equivalence, Layout, Registered, Space, StreamBlock, StreamComm,
