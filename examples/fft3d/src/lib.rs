@@ -5,7 +5,7 @@
 //! - The exchange is one `alltoallw`, out of the cube's layout into the cube's layout: nothing is packed by the program
 //!   ([`transpose`]). In host memory it is a collective of the communicator, on GPUs one kernel a process, queued on a
 //!   CUDA stream.
-//! - The transform along a line is a simple one of the host, for powers of two ([`line`]). On GPUs the exchange happens
+//! - The transform along a line is a simple one of the host, for powers of two ([`mod@line`]). On GPUs the exchange happens
 //!   there, and the lines are transformed by the host all the same: what this shows is the exchange.
 //!
 //! Results are compared, bit by bit, with those of one process, and the inverse with what there was at first.
