@@ -12,6 +12,7 @@
 //! - `soak` has eight processes exchange messages for minutes or days, and looks whether memory stays flat; then it runs
 //!   all tests on odd machines;
 //! - `valgrind` runs the unit tests of the crates with `unsafe` code under memcheck;
+//! - `verbs` runs the tests of btl-ib over Soft-RoCE, in an emulated machine;
 //! - `mutants` changes the modules that decide, one place at a time, and looks whether a test notices;
 //! - `ci` runs every check and then `test`: what has to pass before a change lands.
 //!
@@ -38,6 +39,7 @@ mod test;
 mod tools;
 mod unsafe_code;
 mod valgrind;
+mod verbs;
 
 use std::process::ExitCode;
 
@@ -114,6 +116,14 @@ enum Chore {
     Valgrind {
         /// Packages
         packages: Vec<String>,
+    },
+    /// Run the tests of btl-ib over Soft-RoCE in an emulated machine: all, or those whose names contain one of the words
+    Verbs {
+        /// How long the machine may run
+        #[arg(long, default_value_t = verbs::SECONDS)]
+        seconds: u64,
+        /// Parts of names of tests
+        filters: Vec<String>,
     },
     /// Change the modules that decide, one place at a time, and see whether a test notices
     Mutants {
@@ -218,6 +228,7 @@ fn obey(checkout: &Checkout, chore: Chore) -> Result<(), Failure> {
         Chore::Unsafe { check } => unsafe_code::run(checkout, check),
         Chore::Soak { minutes, release } => soak::run(checkout, minutes, release),
         Chore::Valgrind { packages } => valgrind::run(checkout, &packages),
+        Chore::Verbs { filters, seconds } => verbs::run(checkout, &filters, seconds),
         Chore::Mutants { part, paths } => mutants::run(checkout, &paths, part.as_deref()),
         Chore::Ci { checks } => ci::run(checkout, checks),
     }

@@ -1,12 +1,13 @@
 //! `cargo xtask soak`: eight processes exchange messages of random layouts and sizes for so many minutes,
 //! every byte compared, memory and descriptors sampled (`tests/tests/resilience/soak.rs`). Before that, each package is
 //! checked without the rest, workspaces of examples are tested, the fuzz targets run for a short time ([`test::rare`]),
-//! the kernel images are built and compared with the committed ones, and a job of 500 processes runs under the usual limit of 1,024
+//! the kernel images are built and compared with the committed ones, the tests of btl-ib run over Soft-RoCE
+//! ([`crate::verbs`]), and a job of 500 processes runs under the usual limit of 1,024
 //! descriptors (`cli/tests/peers.rs`); after it, the workspace's tests on every
 //! odd machine (`odd.rs`), with the minutes that each took.
 
 use crate::metadata::Checkout;
-use crate::{Failure, kernels, shell, test};
+use crate::{Failure, kernels, shell, test, verbs};
 
 /// Most minutes: a week.
 pub(crate) const MINUTES_MAX: u64 = 7 * 24 * 60;
@@ -16,6 +17,7 @@ pub(crate) const MINUTES_MAX: u64 = 7 * 24 * 60;
 pub(crate) fn run(checkout: &Checkout, minutes: u64, release: bool) -> Result<(), Failure> {
     test::rare(checkout)?;
     shell::timed("kernel images", || kernels::run(checkout, true)).0?;
+    shell::timed("verbs", || verbs::run(checkout, &[], verbs::SECONDS)).0?;
     let mut many = shell::cargo();
     many.current_dir(&checkout.root).args(["test", "-p", "gapless-cli", "--test", "peers"]);
     many.args(release.then_some("--release"));

@@ -22,6 +22,8 @@ const LICENCES: &[&str] = &[
     "Unlicense",
     "Zlib",
 ];
+/// Releases that bring the text of a licence in the place of its name; the texts were read.
+const READ: &[(&str, &str, &str)] = &[("rdma-sys", "0.3.0", "MIT")];
 /// Crates that may not come, not even with another: and why.
 const UNWANTED: &[(&str, &str)] = &[
     ("anyhow", "error types name their culprit here"),
@@ -90,7 +92,9 @@ fn wrong(all: &[Crate]) -> Vec<String> {
     for one in all {
         let Crate { name, version, license, source, dependencies } = one;
         let mut say = |what: String| wrong.push(format!("{name} {version}: {what}"));
-        match license.as_deref().map(|text| (text, allowed(text))) {
+        let read = READ.iter().find(|(known, release, _)| known == name && release == version);
+        let license = license.as_deref().or(read.map(|(.., licence)| *licence));
+        match license.map(|text| (text, allowed(text))) {
             None => say("names no licence".to_owned()),
             Some((text, None)) => say(format!("{text}: no expression of licences")),
             Some((text, Some(false))) => say(format!("{text}: not among the licences allowed")),

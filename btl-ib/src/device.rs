@@ -1,0 +1,129 @@
+//! What devices there are, and which port a transport takes.
+
+use crate::card::LinkKind;
+use crate::config::IbConfig;
+use crate::place::Place;
+use crate::verbs::device::{Context, Gid, Numbers, Port, all};
+use crate::verbs::flags::Capabilities;
+use gapless_btl::LinkError;
+use std::fmt;
+use std::sync::Arc;
+
+/// A device that can be opened.
+#[derive(Clone, Debug)]
+pub struct DeviceInfo {
+    /// As `ibv_devices` shows it.
+    pub name: String,
+    /// What it can do.
+    pub capabilities: Capabilities,
+    /// Its ports.
+    pub ports: Vec<PortInfo>,
+}
+
+/// A port of a device.
+#[derive(Clone, Debug)]
+pub struct PortInfo {
+    /// From 1.
+    pub number: u8,
+    /// Whether it has a link.
+    pub active: bool,
+    /// What it is connected to.
+    pub kind: LinkKind,
+    /// In Mbit/s; 0 if the device does not say.
+    pub mbit_s: u32,
+    /// The largest packet, in bytes.
+    pub mtu_bytes: u32,
+    /// The address that would be taken, and its index.
+    pub gid: Option<(u8, String)>,
+}
+
+impl fmt::Display for PortInfo {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let state = if self.active { "active" } else { "down" };
+        let kind = match self.kind {
+            LinkKind::InfiniBand => "InfiniBand",
+            LinkKind::Ethernet => "RoCE",
+        };
+        write!(f, "port {}: {kind}, {state}, packets of {} bytes", self.number, self.mtu_bytes)?;
+        if self.mbit_s > 0 {
+            write!(f, ", {} Gbit/s", f64::from(self.mbit_s) / 1000.0)?;
+        }
+        match &self.gid {
+            Some((index, gid)) => write!(f, ", GID {index}: {gid}"),
+            None => f.write_str(", no GID"),
+        }
+    }
+}
+
+/// The devices of this host that can be opened.
+///
+/// # Errors
+/// `libibverbs` is not installed, or the kernel has no support.
+pub fn devices() -> Result<Vec<DeviceInfo>, LinkError> {
+    let describe = |context: &Arc<Context>| {
+        let numbers = context.numbers()?;
+        let ports = (1..=numbers.ports).filter_map(|number| context.port(number).ok());
+        let ports = ports.map(|port| {
+            let gid = Gid::best(&context.gids(&port));
+            let shown = |gid: Gid| {
+                let place = Place { gid: gid.bytes, lid: port.lid, number: 0 };
+                (gid.index, place.to_string())
+            };
+            PortInfo {
+                number: port.number,
+                active: port.active,
+                kind: port.kind,
+                mbit_s: port.mbit_s,
+                mtu_bytes: 128 << port.mtu,
+                gid: gid.map(shown),
+            }
+        });
+        let (name, ports) = (context.name.clone(), ports.collect());
+        Ok(DeviceInfo { name, capabilities: numbers.capabilities, ports })
+    };
+    all()?.iter().map(describe).collect()
+}
+
+/// What a transport works on.
+pub(crate) struct Chosen {
+    pub(crate) context: Arc<Context>,
+    pub(crate) numbers: Numbers,
+    pub(crate) port: Port,
+    pub(crate) gid: Gid,
+}
+
+/// Chooses as the configuration says.
+///
+/// # Errors
+/// There is no such device, port or address, or none with a link.
+pub(crate) fn choose(config: &IbConfig) -> Result<Chosen, LinkError> {
+    let mut seen = Vec::new();
+    for context in all()? {
+        if config.device.as_ref().is_some_and(|name| *name != context.name) {
+            seen.push(format!("{} is another", context.name));
+            continue;
+        }
+        let numbers = context.numbers()?;
+        for number in 1..=numbers.ports {
+            if config.port.is_some_and(|wanted| wanted != number) {
+                continue;
+            }
+            let port = context.port(number)?;
+            let gids = context.gids(&port);
+            let gid = match config.gid_index {
+                Some(index) => gids.iter().find(|gid| gid.index == index).copied(),
+                None => Gid::best(&gids),
+            };
+            match gid {
+                Some(gid) if port.active => return Ok(Chosen { context, numbers, port, gid }),
+                Some(_) => seen.push(format!("port {number} of {} is down", context.name)),
+                None => seen.push(format!("port {number} of {} has no such GID", context.name)),
+            }
+        }
+    }
+    if seen.is_empty() {
+        seen.push("there is none, or it has no such port".to_owned());
+    }
+    let reason = format!("no verbs device to use: {}", seen.join(", "));
+    Err(LinkError::Unreachable { reason })
+}

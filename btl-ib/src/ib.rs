@@ -1,0 +1,316 @@
+//! The transport: its parts, and the contract.
+
+use crate::buffers::Arrivals;
+use crate::card::{Card, Id, job_digest};
+use crate::config::IbConfig;
+use crate::device::{Chosen, choose};
+use crate::door::Door;
+use crate::header::HEADER_BYTES;
+use crate::link::{INLINE_BYTES, Link, State, receives, sends};
+use crate::place::Place;
+use crate::proof::Keys;
+use crate::rdma::OneSided;
+use crate::system;
+use crate::verbs::device::{Numbers, Port};
+use crate::verbs::memory::Domain;
+use crate::verbs::pair::{Here, Lengths};
+use crate::verbs::queues::{Channel, Done, Poller, Srq};
+use crate::watch::Watch;
+use gapless_btl::{
+    Address, AmTag, Btl, Event, Limits, LinkError, PeerId, Rdma, ReserveError, SHORT_BYTES, Short,
+    Sink, Slot, Token,
+};
+use rustix::rand::{GetRandomFlags, getrandom};
+use std::collections::{HashMap, VecDeque};
+use std::os::fd::RawFd;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// `Sent` events that may wait for a poll.
+const UNREPORTED: usize = 8192;
+/// Buffers of the shared receive queue, for all links.
+const RECEIVES_MAX: u32 = 1 << 15;
+
+/// Verbs between the processes of a job.
+pub struct Ib {
+    pub(crate) config: IbConfig,
+    limits: Limits,
+    pub(crate) keys: Keys,
+    pub(crate) card: Card,
+    pub(crate) here: Here,
+    pub(crate) port: Port,
+    pub(crate) numbers: Numbers,
+    pub(crate) lengths: Lengths,
+    pub(crate) domain: Arc<Domain>,
+    pub(crate) srq: Arc<Srq>,
+    pub(crate) poller: Poller,
+    pub(crate) arrivals: Arrivals,
+    pub(crate) door: Door,
+    pub(crate) watch: Watch,
+    pub(crate) links: Vec<Link>,
+    pub(crate) by_id: HashMap<Id, u32>,
+    /// Links by the numbers of their queue pairs.
+    pub(crate) by_number: HashMap<u32, u32>,
+    /// Links that stand, or are about to: they have completions.
+    pub(crate) pairs: u32,
+    /// How many links are being called.
+    pub(crate) calling: usize,
+    /// Links whose queue pairs are in the error state.
+    pub(crate) endings: Vec<u32>,
+    /// Links that may have to be told of room.
+    pub(crate) owing: Vec<u32>,
+    /// Messages of links that have ended which callers hold still.
+    pub(crate) debts: HashMap<u32, u32>,
+    /// Events that wait for a poll.
+    pub(crate) outbox: VecDeque<Event>,
+    /// An empty list, for its memory.
+    pub(crate) done: Vec<Done>,
+    pub(crate) one_sided: OneSided,
+    pub(crate) polls: u32,
+    pub(crate) armed: bool,
+    pub(crate) ticked: Instant,
+}
+
+/// Fresh randomness.
+///
+/// # Errors
+/// The system has none.
+pub(crate) fn random<const N: usize>() -> Result<[u8; N], LinkError> {
+    let mut bytes = [0; N];
+    let mut got = 0;
+    while got < N {
+        match getrandom(&mut bytes[got..], GetRandomFlags::empty()) {
+            Ok(count) => got += count,
+            Err(rustix::io::Errno::INTR) => {}
+            Err(error) => return Err(system("getrandom", error)),
+        }
+    }
+    Ok(bytes)
+}
+
+impl Ib {
+    /// Opens the transport on a port, as the configuration says. Peers can call it from now on.
+    ///
+    /// # Errors
+    /// [`LinkError::Unreachable`]: no such device or port, or it has no link. [`LinkError::Incompatible`]: a number out of
+    /// its bounds. [`LinkError::System`]: no library, or the system or the device has no more of something, mostly of
+    /// memory that may be locked.
+    pub fn new(config: IbConfig) -> Result<Ib, LinkError> {
+        config.check()?;
+        let Chosen { context, numbers, port, gid } = choose(&config)?;
+        let domain = Domain::new(&context)?;
+        let per_link = receives(config.buffers);
+        let entries = RECEIVES_MAX.min(numbers.shared_receives_max);
+        let srq = Srq::new(&domain, entries)?;
+        let channel = Channel::new(&context)?;
+        let poller = Poller::new(&channel, 4 * (per_link + sends(config.buffers)))?;
+        let here = Here { port: port.number, gid_index: gid.index };
+        let keys = Keys::new(&config.secret, &config.job);
+        let id = random()?;
+        let lid = port.lid;
+        let door = Door::new(&domain, here, &keys, id, (gid.bytes, lid))?;
+        let watch = Watch::new()?;
+        watch.add(channel.fd())?;
+        watch.add(door.ring())?;
+        crate::dont_block(context.events_fd())?;
+        watch.add(context.events_fd())?;
+        let place = Place { gid: gid.bytes, lid, number: door.number() };
+        let card = Card {
+            kind: port.kind,
+            rank: config.rank,
+            id,
+            job: job_digest(&config.job),
+            door: place,
+        };
+        tracing::debug!(device = context.name, port = port.number, gid = %place, "verbs port opened");
+        let mb_s = if port.mbit_s == 0 { 1_000 } else { port.mbit_s / 8 };
+        let fragment = config.fragment_bytes.min(port.longest_message as usize - HEADER_BYTES);
+        let notice_ms = u32::try_from(config.notice.as_millis()).unwrap_or(u32::MAX);
+        Ok(Ib {
+            limits: Limits {
+                name: "ib",
+                eager_bytes: config.eager_bytes.min(fragment),
+                max_fragment_bytes: fragment,
+                ordered: true,
+                latency_ns: 1_500,
+                bandwidth_mb_s: mb_s,
+                death_notice_ms: notice_ms,
+            },
+            one_sided: OneSided::new(&config, &domain, mb_s)?,
+            arrivals: Arrivals::new(Arc::clone(&srq), entries, per_link, fragment),
+            lengths: Lengths {
+                sends: sends(config.buffers).min(numbers.sends_max),
+                receives: 0,
+                inline_bytes: u32::try_from(INLINE_BYTES).unwrap_or(0),
+            },
+            config: IbConfig { fragment_bytes: fragment, ..config },
+            keys,
+            card,
+            here,
+            port,
+            numbers,
+            domain,
+            srq,
+            poller,
+            door,
+            watch,
+            links: Vec::new(),
+            by_id: HashMap::new(),
+            by_number: HashMap::new(),
+            pairs: 0,
+            calling: 0,
+            endings: Vec::new(),
+            owing: Vec::new(),
+            debts: HashMap::new(),
+            outbox: VecDeque::with_capacity(64),
+            done: Vec::with_capacity(crate::verbs::queues::BATCH),
+            polls: 0,
+            armed: false,
+            ticked: Instant::now(),
+        })
+    }
+
+    /// The device's name and the port's number, for messages to people.
+    #[must_use]
+    pub fn port_name(&self) -> String {
+        format!("{} port {}", self.domain.context.name, self.here.port)
+    }
+
+    /// For how long silence is normal.
+    pub(crate) fn patience(&self) -> Duration {
+        self.config.notice / 4
+    }
+
+    fn known(&self, peer: PeerId) -> Result<&Link, LinkError> {
+        self.links.get(peer.0 as usize).ok_or_else(|| LinkError::Unreachable {
+            reason: format!("{peer} was never connected to"),
+        })
+    }
+
+    /// What a message of a link that has ended comes to.
+    pub(crate) fn unsent(&mut self, token: Token, error: LinkError) {
+        if token != Token::NONE {
+            self.outbox.push_back(Event::Sent { token, result: Err(error) });
+        }
+    }
+}
+
+impl Btl for Ib {
+    fn limits(&self) -> &Limits {
+        &self.limits
+    }
+
+    fn address(&self) -> Address {
+        self.card.address()
+    }
+
+    fn connect(&mut self, peer: &Address) -> Result<PeerId, LinkError> {
+        let id = self.know(peer)?;
+        self.call(id)?;
+        Ok(PeerId(id))
+    }
+
+    fn introduce(&mut self, peer: &Address) -> Result<PeerId, LinkError> {
+        self.know(peer).map(PeerId)
+    }
+
+    fn has_met(&self, peer: PeerId) -> bool {
+        self.links.get(peer.0 as usize).is_some_and(|link| link.met)
+    }
+
+    fn reserve(&mut self, to: PeerId, len: usize) -> Result<Slot, ReserveError> {
+        let max = self.config.fragment_bytes;
+        self.known(to)?;
+        let waiting = self.outbox.len() >= UNREPORTED;
+        match &mut self.links[to.0 as usize].state {
+            State::Lost(error) => return Err(error.clone().into()),
+            _ if len > max => return Err(ReserveError::TooLong { len, max }),
+            State::Up(up) if !waiting => {
+                if up.has_room() {
+                    return up.slots.take(to, len).ok_or(ReserveError::Full);
+                }
+            }
+            State::Known => self.call(to.0)?,
+            State::Calling(_) | State::Up(_) => {}
+        }
+        Err(ReserveError::Full)
+    }
+
+    fn send(&mut self, slot: Slot, tag: AmTag, done: Token) {
+        let to = slot.peer().0;
+        let Some(link) = self.links.get_mut(to as usize) else {
+            let reason = "the slot is of another transport".to_owned();
+            return self.unsent(done, LinkError::Unreachable { reason });
+        };
+        let error = match &mut link.state {
+            State::Up(up) => match (up.slots.open(slot), &up.ending) {
+                (Ok(filled), None) => {
+                    if let Err(error) = up.send(to, tag.0, filled, done) {
+                        self.end(to, error);
+                    }
+                    return;
+                }
+                (Ok(filled), Some(ending)) => {
+                    let error = ending.error.clone();
+                    up.slots.give(filled.index);
+                    error
+                }
+                (Err(_), _) => {
+                    LinkError::Unreachable { reason: "the slot is of another link".to_owned() }
+                }
+            },
+            State::Lost(error) => error.clone(),
+            State::Known | State::Calling(_) => {
+                LinkError::Unreachable { reason: "the slot is of another transport".to_owned() }
+            }
+        };
+        self.unsent(done, error);
+    }
+
+    fn send_short(&mut self, to: PeerId, tag: AmTag, message: Short<'_>) -> bool {
+        let mut bytes = [0; SHORT_BYTES];
+        for (place, word) in bytes.chunks_exact_mut(8).zip(message.words()) {
+            place.copy_from_slice(&word.to_ne_bytes());
+        }
+        let bytes = &bytes[..message.len()];
+        let inline = HEADER_BYTES + bytes.len() <= self.lengths.inline_bytes as usize;
+        let fits = inline && bytes.len() <= self.config.fragment_bytes;
+        if fits && let Some(up) = self.links.get_mut(to.0 as usize).and_then(Link::up) {
+            if !up.has_room() {
+                return false;
+            }
+            let Err(error) = up.send_inline(to.0, tag.0, bytes) else { return true };
+            self.end(to.0, error);
+            return false;
+        }
+        let Ok(mut slot) = self.reserve(to, bytes.len()) else { return false };
+        let written = slot.write(0, bytes).is_ok();
+        if written {
+            self.send(slot, tag, Token::NONE);
+        }
+        written
+    }
+
+    fn poll(&mut self, only: Option<PeerId>, sink: &mut dyn Sink) -> usize {
+        self.poll_for(only, sink)
+    }
+
+    fn arm(&mut self) -> Option<RawFd> {
+        self.armed = true;
+        self.poller.cq.channel.hush();
+        self.poller.arm();
+        self.set_alarm();
+        Some(self.watch.raw())
+    }
+
+    fn rdma(&mut self) -> Option<&mut dyn Rdma> {
+        Some(self)
+    }
+}
+
+impl std::fmt::Debug for Ib {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let (rank, door) = (self.card.rank, self.card.door);
+        write!(f, "Ib of rank {rank} on {} at {door}, {} peers", self.port_name(), self.links.len())
+    }
+}

@@ -1,0 +1,111 @@
+//! The verbs transport: processes of a job over InfiniBand and RoCE, with real adapters or the kernel's Soft-RoCE.
+//!
+//! Without the feature `ib` there is nothing in it but its configuration: [`devices`] and [`Ib::new`] say so. With it,
+//! `libibverbs` is opened when first needed, so a program starts where rdma-core is not installed.
+//!
+//! - [`Ib`] is the transport, [`IbConfig`] what can be chosen about it. It works on one port of one device; several ports
+//!   are several transports. [`devices`] lists what there is.
+//! - Objects of verbs are in `verbs`, behind types that free themselves in the right order; queue pairs have a type for
+//!   every state.
+//! - A process has a door for datagrams, served by a thread (`door`). Peers call each other there when one of them first
+//!   needs the link (`meeting`); what they say is proved by the job's [`Secret`] (`proof`).
+//! - A pair of processes has one reliable connected queue pair at each end (`link`). Arrivals of all links go through one
+//!   shared receive queue (`buffers`); credits, which ride on messages, see to it that there is a buffer for each
+//!   (`credits`, `header`).
+//! - One-sided operations (`rdma`) are RDMA reads and writes, between registered regions or through a ring of staging
+//!   buffers.
+//! - A peer's death is noticed because its adapter does not answer any more: what is posted fails, and where nothing is
+//!   posted an empty write feels the peer's pulse (`poll`).
+//!
+//! # What `Sent` means here
+//!
+//! The peer's adapter has the message in the memory of its process. It arrives if that process goes on polling, whatever
+//! happens to this one.
+//!
+//! # What a peer costs
+//!
+//! One that was only introduced: its card. One with a link: a queue pair, [`IbConfig::buffers`] buffers of
+//! [`IbConfig::fragment_bytes`] to send from and five more to receive into (by default 1.1 MiB), locked in memory.
+//!
+//! # Limits
+//!
+//! - A peer that is stopped (`SIGSTOP`, a debugger) answers as long as a link stands. One that is called while it is
+//!   stopped does not, and is lost after [`IbConfig::notice`].
+//! - Using a key after its region was deregistered breaks the link: that is how adapters refuse.
+//! - Memory of devices is not reached: their messages are staged by the layers above.
+//! - No atomics, no memory windows, no connection by `rdma_cm`.
+//! - A process must not `fork` without `exec` while an [`Ib`] lives.
+#![deny(unsafe_code)]
+
+mod bytes;
+#[cfg_attr(not(feature = "ib"), allow(dead_code, reason = "what uses it needs verbs"))]
+mod card;
+mod config;
+#[cfg_attr(not(feature = "ib"), allow(dead_code, reason = "what uses it needs verbs"))]
+mod credits;
+#[cfg_attr(not(feature = "ib"), allow(dead_code, reason = "what uses it needs verbs"))]
+mod header;
+#[cfg_attr(not(feature = "ib"), allow(dead_code, reason = "what uses it needs verbs"))]
+mod key;
+#[cfg_attr(not(feature = "ib"), allow(dead_code, reason = "what uses it needs verbs"))]
+mod place;
+#[cfg_attr(not(feature = "ib"), allow(dead_code, reason = "what uses it needs verbs"))]
+mod proof;
+
+#[cfg(feature = "ib")]
+#[allow(unsafe_code, reason = "the adapter works on its buffers")]
+mod buffers;
+#[cfg(feature = "ib")]
+mod device;
+#[cfg(feature = "ib")]
+#[allow(unsafe_code, reason = "the adapter works on its buffers")]
+mod door;
+#[cfg(feature = "ib")]
+mod ib;
+#[cfg(feature = "ib")]
+mod leave;
+#[cfg(feature = "ib")]
+#[allow(unsafe_code, reason = "posts work on memory given by address")]
+mod link;
+#[cfg(feature = "ib")]
+mod meeting;
+#[cfg(feature = "ib")]
+mod poll;
+#[cfg(feature = "ib")]
+#[allow(unsafe_code, reason = "implements Rdma, on memory that callers lend")]
+mod rdma;
+#[cfg(all(test, feature = "ib"))]
+#[allow(unsafe_code, reason = "operates on memory that is never freed")]
+mod tests;
+#[cfg(not(feature = "ib"))]
+mod unbuilt;
+#[cfg(feature = "ib")]
+#[allow(unsafe_code, reason = "calls the library")]
+mod verbs;
+#[cfg(feature = "ib")]
+mod watch;
+
+pub use card::LinkKind;
+pub use config::{IbConfig, Secret};
+#[cfg(feature = "ib")]
+pub use device::{DeviceInfo, PortInfo, devices};
+#[cfg(feature = "ib")]
+pub use ib::Ib;
+#[cfg(not(feature = "ib"))]
+pub use unbuilt::{Ib, devices};
+#[cfg(feature = "ib")]
+pub use verbs::flags::Capabilities;
+
+/// The operating system's refusal, as an error of the link.
+#[cfg(feature = "ib")]
+fn system(operation: &'static str, reason: impl std::fmt::Display) -> gapless_btl::LinkError {
+    gapless_btl::LinkError::System { operation, reason: reason.to_string() }
+}
+
+/// Calls on this descriptor do not wait from now on.
+#[cfg(feature = "ib")]
+fn dont_block(fd: rustix::fd::BorrowedFd<'_>) -> Result<(), gapless_btl::LinkError> {
+    let flags = rustix::fs::fcntl_getfl(fd).map_err(|e| system("fcntl", e))?;
+    let flags = flags | rustix::fs::OFlags::NONBLOCK;
+    rustix::fs::fcntl_setfl(fd, flags).map_err(|e| system("fcntl", e))
+}

@@ -1,0 +1,365 @@
+//! A peer: what is known of it, how far the link to it is, and what is posted on it.
+
+use crate::buffers::{Filled, Slots};
+use crate::card::Card;
+use crate::credits::{Incoming, Outgoing};
+use crate::header::{HEADER_BYTES, Header, Kind};
+use crate::place::Place;
+use crate::proof::Hello;
+use crate::verbs::pair::{Init, Piece, Qp, ReadyToSend, Way};
+use gapless_btl::{LinkError, Token};
+use std::collections::VecDeque;
+use std::time::Instant;
+
+/// One-sided work that may be posted on a link at a time.
+pub(crate) const PARTS_MAX: u32 = 16;
+/// Grants without a message that may be under way. No more than two are ever due before the peer has taken one: each
+/// follows half a window of its messages, and it sends no more than a window without having taken a grant.
+pub(crate) const GRANTS_MAX: u32 = 4;
+
+/// Messages up to so many bytes, header included, leave without a buffer, if the device can do that.
+pub(crate) const INLINE_BYTES: usize = 192;
+
+/// Receive buffers of a link: its messages, grants, a farewell.
+pub(crate) fn receives(buffers: u32) -> u32 {
+    buffers + GRANTS_MAX + 1
+}
+
+/// What may be posted on a link: messages, of which a window's worth may have arrived without that being known yet,
+/// grants, a farewell, a pulse, and one-sided work.
+pub(crate) fn sends(buffers: u32) -> u32 {
+    2 * buffers + GRANTS_MAX + 2 + PARTS_MAX
+}
+
+/// One peer.
+pub(crate) struct Link {
+    pub(crate) card: Card,
+    pub(crate) state: State,
+    /// A link was asked for, by either end.
+    pub(crate) met: bool,
+}
+
+pub(crate) enum State {
+    /// Introduced, and nobody has called yet.
+    Known,
+    /// We have called, and heard nothing of its queue pair.
+    Calling(Box<Calling>),
+    /// Both queue pairs know each other.
+    Up(Box<Up>),
+    Lost(LinkError),
+}
+
+/// A queue pair that knows no peer yet.
+pub(crate) struct Calling {
+    pub(crate) qp: Qp<Init>,
+    pub(crate) call: Call,
+}
+
+/// Our hellos to a peer.
+pub(crate) struct Call {
+    /// As the peer is to know this end; the flags are set when it is sent.
+    pub(crate) hello: Hello,
+    /// When the next is due.
+    pub(crate) due: Instant,
+    /// How many the peer has not answered at all.
+    pub(crate) unanswered: u32,
+}
+
+/// A link over which messages can go.
+pub(crate) struct Up {
+    pub(crate) qp: Qp<ReadyToSend>,
+    pub(crate) call: Call,
+    /// The peer's end, as it was told first.
+    pub(crate) peer: Hello,
+    /// The peer can receive, too.
+    pub(crate) stands: bool,
+    pub(crate) slots: Slots,
+    pub(crate) outgoing: Outgoing,
+    pub(crate) incoming: Incoming,
+    /// What is posted, in order.
+    pub(crate) posted: VecDeque<Posted>,
+    /// The next name.
+    position: u32,
+    sequence_out: u32,
+    pub(crate) sequence_in: u32,
+    /// Messages since the last whose end will be told.
+    untold: u32,
+    pub(crate) messages_out: u32,
+    pub(crate) grants_out: u32,
+    pub(crate) parts_out: u32,
+    pub(crate) pulse_out: bool,
+    /// When the peer's adapter has last answered.
+    pub(crate) heard: Instant,
+    pub(crate) ending: Option<Ending>,
+    /// One-sided operations that are not posted in full.
+    pub(crate) operations: VecDeque<u32>,
+}
+
+/// A link whose queue pair is in the error state.
+pub(crate) struct Ending {
+    pub(crate) error: LinkError,
+    pub(crate) since: Instant,
+}
+
+/// A piece of work that the adapter has.
+pub(crate) struct Posted {
+    pub(crate) position: u32,
+    pub(crate) work: Work,
+}
+
+pub(crate) enum Work {
+    /// A message, in this slot if it has one.
+    Message {
+        slot: Option<u32>,
+        token: Token,
+    },
+    Grant,
+    Farewell,
+    Pulse,
+    /// A part of a one-sided operation.
+    Part(Part),
+}
+
+/// A part of a one-sided operation.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Part {
+    pub(crate) operation: u32,
+    /// Bytes from the operation's beginning.
+    pub(crate) at: u64,
+    pub(crate) bytes: u32,
+    /// The staging buffer that it goes through.
+    pub(crate) staging: Option<u32>,
+}
+
+impl Link {
+    pub(crate) fn new(card: Card) -> Link {
+        Link { card, state: State::Known, met: false }
+    }
+
+    pub(crate) fn up(&mut self) -> Option<&mut Up> {
+        match &mut self.state {
+            State::Up(up) => Some(up),
+            _ => None,
+        }
+    }
+}
+
+impl Up {
+    pub(crate) fn new(
+        qp: Qp<ReadyToSend>,
+        call: Call,
+        peer: Hello,
+        slots: Slots,
+        now: Instant,
+    ) -> Up {
+        let own = call.hello.buffers;
+        Up {
+            qp,
+            call,
+            peer,
+            stands: peer.knows,
+            slots,
+            outgoing: Outgoing::new(peer.buffers),
+            incoming: Incoming::new(own),
+            posted: VecDeque::with_capacity(sends(own) as usize),
+            position: 0,
+            sequence_out: 0,
+            sequence_in: 0,
+            untold: 0,
+            messages_out: 0,
+            grants_out: 0,
+            parts_out: 0,
+            pulse_out: false,
+            heard: now,
+            ending: None,
+            operations: VecDeque::new(),
+        }
+    }
+
+    /// Where the peer's queue pair is.
+    pub(crate) fn place(door: &Place, peer: &Hello) -> Place {
+        Place { number: peer.number, ..*door }
+    }
+
+    /// Whether messages can be sent at all.
+    pub(crate) fn is_open(&self) -> bool {
+        self.stands && self.ending.is_none()
+    }
+
+    /// Whether one more message can be posted, besides those in slots that callers have.
+    pub(crate) fn has_room(&mut self) -> bool {
+        let out = self.slots.out();
+        let most = 2 * self.call.hello.buffers;
+        self.is_open() && self.outgoing.room() > out && self.messages_out + out < most
+    }
+
+    /// The name of the next piece of work on the link of this number.
+    fn name(&self, link: u32) -> u64 {
+        u64::from(link) << 32 | u64::from(self.position)
+    }
+
+    fn header(&mut self, kind: Kind, tag: u8, bytes: u32) -> Header {
+        let grant = self.incoming.tell();
+        Header { kind, tag, grant, sequence: self.sequence_out, bytes }
+    }
+
+    /// Notes what was posted.
+    fn note(&mut self, work: Work) {
+        let position = self.position;
+        self.position = position.wrapping_add(1);
+        match work {
+            Work::Message { .. } => {
+                self.messages_out += 1;
+                self.outgoing.sent();
+                self.sequence_out = self.sequence_out.wrapping_add(1);
+            }
+            Work::Grant => {
+                self.grants_out += 1;
+                self.sequence_out = self.sequence_out.wrapping_add(1);
+            }
+            Work::Farewell => self.sequence_out = self.sequence_out.wrapping_add(1),
+            Work::Pulse => self.pulse_out = true,
+            Work::Part(_) => self.parts_out += 1,
+        }
+        self.posted.push_back(Posted { position, work });
+    }
+
+    /// Whether the end of the next message is to be told: now and then, so that its buffers come back.
+    fn tells(&mut self, wanted: bool) -> bool {
+        self.untold += 1;
+        let quarter = (self.call.hello.buffers / 4).max(1);
+        let told = wanted || self.untold >= quarter || self.slots.free() < 2;
+        if told {
+            self.untold = 0;
+        }
+        told
+    }
+
+    /// Sends what lies in a slot.
+    ///
+    /// # Errors
+    /// The device is gone: the link ends.
+    pub(crate) fn send(
+        &mut self,
+        link: u32,
+        tag: u8,
+        filled: Filled,
+        token: Token,
+    ) -> Result<(), LinkError> {
+        let header = self.header(Kind::Message, tag, filled.bytes);
+        let how = (self.name(link), self.tells(token != Token::NONE));
+        // Noted even if it is refused: the link ends, and with it the message.
+        let result = self.slots.send(&mut self.qp, how, filled, &header);
+        self.note(Work::Message { slot: Some(filled.index), token });
+        result
+    }
+
+    /// Sends a message that fits inline.
+    ///
+    /// # Panics
+    /// It is longer than [`INLINE_BYTES`] with its header.
+    ///
+    /// # Errors
+    /// The device is gone: the link ends.
+    pub(crate) fn send_inline(
+        &mut self,
+        link: u32,
+        tag: u8,
+        message: &[u8],
+    ) -> Result<(), LinkError> {
+        let bytes = u32::try_from(message.len()).expect("it is short");
+        let header = self.header(Kind::Message, tag, bytes).write();
+        let mut whole = [0; INLINE_BYTES];
+        whole[..HEADER_BYTES].copy_from_slice(&header);
+        whole[HEADER_BYTES..][..message.len()].copy_from_slice(message);
+        let (name, told) = (self.name(link), self.tells(false));
+        self.qp.send_inline(name, told, &whole[..HEADER_BYTES + message.len()])?;
+        self.note(Work::Message { slot: None, token: Token::NONE });
+        Ok(())
+    }
+
+    /// Sends a message of ours.
+    ///
+    /// # Errors
+    /// The device is gone: the link ends.
+    pub(crate) fn say(&mut self, link: u32, kind: Kind) -> Result<(), LinkError> {
+        let header = self.header(kind, 0, 0).write();
+        self.qp.send_inline(self.name(link), true, &header)?;
+        self.untold = 0;
+        self.note(if kind == Kind::Farewell { Work::Farewell } else { Work::Grant });
+        Ok(())
+    }
+
+    /// Asks the peer's adapter whether it is there, by writing nothing.
+    ///
+    /// # Errors
+    /// The device is gone: the link ends.
+    pub(crate) fn pulse(&mut self, link: u32) -> Result<(), LinkError> {
+        let name = self.name(link);
+        // SAFETY: there are no pieces.
+        unsafe { self.qp.move_bytes(name, true, Way::Write, &[], (0, 0)) }?;
+        self.untold = 0;
+        self.note(Work::Pulse);
+        Ok(())
+    }
+
+    /// Posts a part of a one-sided operation.
+    ///
+    /// # Safety
+    /// As [`Qp::move_bytes`].
+    ///
+    /// # Errors
+    /// The device is gone: the link ends, and the part was not posted.
+    pub(crate) unsafe fn part(
+        &mut self,
+        link: u32,
+        part: Part,
+        way: Way,
+        pieces: &[Piece],
+        remote: (u32, u64),
+    ) -> Result<(), LinkError> {
+        let name = self.name(link);
+        // SAFETY: the caller's promise.
+        unsafe { self.qp.move_bytes(name, true, way, pieces, remote) }?;
+        self.untold = 0;
+        self.note(Work::Part(part));
+        Ok(())
+    }
+
+    /// The next piece of work that has ended, if all up to `position` have; whether it is the last of these.
+    pub(crate) fn ended(&mut self, position: u32) -> Option<(Work, bool)> {
+        let first = self.posted.front()?;
+        // Names of what has ended already lie behind.
+        if position.wrapping_sub(first.position) > u32::MAX / 2 {
+            return None;
+        }
+        let Posted { position: at, work } = self.posted.pop_front()?;
+        match &work {
+            Work::Message { slot, .. } => {
+                self.messages_out -= 1;
+                if let Some(slot) = *slot {
+                    self.slots.give(slot);
+                }
+            }
+            Work::Grant => self.grants_out -= 1,
+            Work::Pulse => self.pulse_out = false,
+            Work::Part(_) => self.parts_out -= 1,
+            Work::Farewell => {}
+        }
+        Some((work, at == position))
+    }
+
+    /// For tests: the number of the next message.
+    #[cfg(test)]
+    pub(crate) fn next_sequence(&self) -> u32 {
+        self.sequence_out
+    }
+
+    /// For tests: sends bytes that are no message, although there may be no room.
+    #[cfg(test)]
+    pub(crate) fn send_raw(&mut self, link: u32, header: &[u8], body: &[u8]) {
+        let name = self.name(link);
+        self.qp.send_inline(name, true, &[header, body].concat()).expect("the queue has room");
+        self.note(Work::Message { slot: None, token: Token::NONE });
+    }
+}

@@ -1,0 +1,253 @@
+//! How a link comes up, over datagrams that may be lost.
+//!
+//! Each end makes a queue pair of its own and tells the other of it by a hello, again and again until it is answered. An
+//! end that hears a hello connects its queue pair, and says in its own hellos that it `knows` the other. An end that
+//! hears that may send: the other receives. It says so by `up`, which needs no answer. Both ends do the same, so it does
+//! not matter who calls, or whether both do.
+//!
+//! ```text
+//! caller                                   called
+//!   queue pair made
+//!   hello                        ──►       queue pair made, connected: receives
+//!   connected: receives; may send   ◄──    hello, knows
+//!   hello, knows, up             ──►       may send
+//! ```
+//!
+//! A lost hello is repeated, and any hello without `up` is answered; so is one by the first message. A process that does
+//! not know the caller yet says nothing: the caller repeats itself. As long as its door answers, the peer lives.
+
+use crate::card::Card;
+use crate::ib::{Ib, random};
+use crate::link::{Call, Calling, Link, State, Up};
+use crate::proof::{Datagram, Hello, Word};
+use crate::verbs::flags::MemoryAccess;
+use crate::verbs::pair::{Lengths, Manner, Qp};
+use gapless_btl::{Address, LinkError};
+use std::time::{Duration, Instant};
+
+/// After the first hello.
+const FIRST_INTERVAL: Duration = Duration::from_millis(5);
+/// Reads that may be under way in either direction, if adapters can.
+const READS: u8 = 16;
+/// Datagrams looked at in a poll.
+const HEARD_MAX: usize = 64;
+
+impl Ib {
+    /// Knows whose address it is.
+    pub(crate) fn know(&mut self, address: &Address) -> Result<u32, LinkError> {
+        let card = Card::read(address)?;
+        if let Some(&id) = self.by_id.get(&card.id) {
+            return Ok(id);
+        }
+        let unreachable = |reason: &str| Err(LinkError::Unreachable { reason: reason.to_owned() });
+        if card.id == self.card.id {
+            return unreachable("a process does not send to itself through an adapter");
+        }
+        if card.job != self.card.job {
+            return unreachable("it is of another job");
+        }
+        if card.kind != self.card.kind {
+            return unreachable("one end is on InfiniBand, the other on Ethernet");
+        }
+        let id = u32::try_from(self.links.len()).ok().filter(|&id| id < 1 << 31);
+        let Some(id) = id else { return unreachable("there are too many peers") };
+        self.by_id.insert(card.id, id);
+        self.links.push(Link::new(card));
+        Ok(id)
+    }
+
+    /// Makes the queue pair, and calls the peer, if that was not done.
+    pub(crate) fn call(&mut self, id: u32) -> Result<(), LinkError> {
+        if !matches!(self.links[id as usize].state, State::Known) {
+            return Ok(());
+        }
+        self.make_pair(id)?;
+        self.calling += 1;
+        self.say_hello(id, false);
+        Ok(())
+    }
+
+    fn make_pair(&mut self, id: u32) -> Result<(), LinkError> {
+        let each = self.lengths.sends + crate::link::receives(self.config.buffers);
+        self.poller.fit((self.pairs + 1) * each)?;
+        let qp = self.new_pair()?;
+        let access = MemoryAccess::REMOTE_READ | MemoryAccess::REMOTE_WRITE;
+        let qp = qp.initialise(self.here, access)?;
+        let sequence = u32::from_le_bytes(random()?) >> 8;
+        let hello = Hello {
+            number: qp.number(),
+            sequence,
+            buffers: self.config.buffers,
+            fragment_bytes: u32::try_from(self.config.fragment_bytes).unwrap_or(u32::MAX),
+            mtu: self.port.mtu,
+            reads: self.numbers.reads_served_max.min(READS),
+            knows: false,
+            up: false,
+        };
+        self.pairs += 1;
+        let call = Call { hello, due: Instant::now(), unanswered: 0 };
+        let link = &mut self.links[id as usize];
+        link.met = true;
+        link.state = State::Calling(Box::new(Calling { qp, call }));
+        Ok(())
+    }
+
+    /// A new queue pair, with as much inline as the device gives.
+    fn new_pair(&mut self) -> Result<Qp<crate::verbs::pair::Reset>, LinkError> {
+        let mut last = None;
+        for inline_bytes in [self.lengths.inline_bytes, 64, 16] {
+            let lengths = Lengths { inline_bytes, ..self.lengths };
+            match Qp::new(&self.poller.cq, &self.srq, &lengths) {
+                Ok(qp) => {
+                    // What one was given, the next is given.
+                    self.lengths = lengths;
+                    return Ok(qp);
+                }
+                Err(error) => last = Some(error),
+            }
+        }
+        Err(last.expect("it was tried"))
+    }
+
+    /// Tells the peer of our end; `again` because it did not answer.
+    fn say_hello(&mut self, id: u32, again: bool) {
+        let longest = (self.config.notice / 20).min(Duration::from_millis(200));
+        let link = &mut self.links[id as usize];
+        let (knows, up, call) = match &mut link.state {
+            State::Calling(calling) => (false, false, &mut calling.call),
+            State::Up(up) => (true, up.stands, &mut up.call),
+            State::Known | State::Lost(_) => return,
+        };
+        if again {
+            call.unanswered += 1;
+        }
+        let wait = FIRST_INTERVAL * 2u32.saturating_pow(call.unanswered.min(10));
+        call.due = Instant::now() + wait.min(longest);
+        let word = Word::Hello(Hello { knows, up, ..call.hello });
+        let (from, to) = (self.card.id, link.card.id);
+        let datagram = Datagram { from, to, door: self.card.door, word };
+        self.door.send(link.card.door, datagram.seal(&self.keys));
+    }
+
+    /// What came to the door.
+    pub(crate) fn hear(&mut self) {
+        for _ in 0..HEARD_MAX {
+            let Some(datagram) = self.door.next() else { return };
+            let Some(&id) = self.by_id.get(&datagram.from) else { continue };
+            match &mut self.links[id as usize].state {
+                State::Calling(calling) => calling.call.unanswered = 0,
+                State::Up(up) => up.call.unanswered = 0,
+                State::Known => {}
+                State::Lost(_) => continue,
+            }
+            if let Word::Hello(hello) = datagram.word {
+                self.hear_hello(id, hello);
+            }
+        }
+    }
+
+    fn hear_hello(&mut self, id: u32, hello: Hello) {
+        if let State::Known = self.links[id as usize].state {
+            if let Err(error) = self.make_pair(id) {
+                tracing::warn!(%error, "a peer calls, and there is no queue pair for it");
+                return;
+            }
+            self.calling += 1;
+        }
+        if let State::Calling(_) = self.links[id as usize].state
+            && let Err(error) = self.join(id, hello)
+        {
+            self.lose(id, error);
+            return;
+        }
+        let State::Up(up) = &mut self.links[id as usize].state else { return };
+        if up.peer.number != hello.number {
+            tracing::debug!("a hello of a queue pair that was another's");
+            return;
+        }
+        up.stands |= hello.knows;
+        if !hello.up {
+            self.say_hello(id, false);
+        }
+    }
+
+    /// Connects the queue pair with the peer's.
+    fn join(&mut self, id: u32, peer: Hello) -> Result<(), LinkError> {
+        let own = u32::try_from(self.config.fragment_bytes).unwrap_or(u32::MAX);
+        if peer.fragment_bytes != own || !(1..=1024).contains(&peer.buffers) {
+            let (bytes, buffers) = (peer.fragment_bytes, peer.buffers);
+            let what =
+                format!("its fragments are of {bytes} bytes, ours of {own}; {buffers} buffers");
+            return Err(LinkError::Incompatible { what });
+        }
+        let manner = self.manner(&peer);
+        let link = &mut self.links[id as usize];
+        let place = Up::place(&link.card.door, &peer);
+        let error = LinkError::Unreachable { reason: "the link could not be made".to_owned() };
+        let State::Calling(calling) = std::mem::replace(&mut link.state, State::Lost(error)) else {
+            return Ok(());
+        };
+        let Calling { qp, call } = *calling;
+        self.arrivals.grow()?;
+        // A window of ours, and what the peer may not have told of yet.
+        let slots = crate::buffers::Slots::new(
+            &self.domain,
+            self.config.buffers.max(peer.buffers),
+            self.config.fragment_bytes,
+        )?;
+        let qp = qp.hear(self.here, &place, peer.sequence, &manner)?;
+        let mut qp = qp.speak(call.hello.sequence, &manner)?;
+        qp.keep(slots.memory());
+        self.by_number.insert(qp.number(), id);
+        let up = Up::new(qp, call, peer, slots, Instant::now());
+        self.links[id as usize].state = State::Up(Box::new(up));
+        Ok(())
+    }
+
+    fn manner(&self, peer: &Hello) -> Manner {
+        // Seven tries take an eighth of the notice, if the adapter keeps to the time; it may take four times as long.
+        let tries = self.config.notice.as_nanos() / 8 / 7;
+        let timeout = (1..=21u8).rev().find(|&power| (4096u128 << power) <= tries).unwrap_or(1);
+        Manner {
+            mtu: self.port.mtu.min(peer.mtu),
+            reads: self.numbers.reads_max.min(READS).min(peer.reads),
+            reads_served: self.numbers.reads_served_max.min(READS),
+            timeout,
+            // Soft-RoCE takes 7, the most there is, for "for ever".
+            retries: 6,
+            not_ready_retries: self.config.not_ready_retries,
+        }
+    }
+
+    /// Calls whose time has come.
+    pub(crate) fn call_again(&mut self, now: Instant) {
+        // So many hellos take most of the notice.
+        let interval = (self.config.notice / 20).min(Duration::from_millis(200));
+        let most =
+            u32::try_from(self.config.notice.as_millis() * 6 / 10 / interval.as_millis().max(1));
+        let most = most.unwrap_or(u32::MAX) + 5;
+        let mut calling = 0;
+        for id in 0..u32::try_from(self.links.len()).unwrap_or(u32::MAX) {
+            let call = match &self.links[id as usize].state {
+                State::Calling(calling) => &calling.call,
+                State::Up(up) if !up.stands && up.ending.is_none() => &up.call,
+                _ => continue,
+            };
+            if call.unanswered >= most {
+                let Card { rank, door, .. } = &self.links[id as usize].card;
+                let reason = format!(
+                    "{}: rank {rank} at {door} answers no call ({most} in {:?})",
+                    self.port_name(),
+                    self.config.notice
+                );
+                self.lose(id, LinkError::PeerGone { reason });
+                continue;
+            }
+            calling += 1;
+            if call.due <= now {
+                self.say_hello(id, true);
+            }
+        }
+        self.calling = calling;
+    }
+}

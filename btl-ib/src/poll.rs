@@ -1,0 +1,339 @@
+//! Polling: completions, what is due by the clock, and how links end.
+
+use crate::buffers::ARRIVAL;
+use crate::header::{Header, Kind};
+use crate::ib::Ib;
+use crate::link::{Ending, GRANTS_MAX, Link, State, Up, Work};
+use crate::verbs::device::DeviceEvent;
+use crate::verbs::queues::{BATCH, Done};
+use gapless_btl::{AmTag, Event, LinkError, PeerId, Sink, Token, hand_out};
+use std::time::{Duration, Instant};
+
+/// Batches of completions in a poll.
+const BATCHES: usize = 4;
+/// Between looks at the clock's work.
+const TICK: Duration = Duration::from_millis(2);
+/// Polls between looks at the clock.
+const POLLS: u32 = 16;
+/// For how long work of a link that has ended may come back; its queue pair is destroyed then.
+const FLUSH: Duration = Duration::from_secs(1);
+
+impl Ib {
+    pub(crate) fn poll_for(&mut self, only: Option<PeerId>, sink: &mut dyn Sink) -> usize {
+        self.polls = self.polls.wrapping_add(1);
+        // What comes from here on tells again.
+        if self.armed && self.poller.cq.channel.hush() {
+            self.poller.arm();
+        }
+        let all_seen = self.look();
+        if only.is_none() {
+            self.repay();
+            self.go_on();
+            if self.calling > 0 || self.polls.is_multiple_of(POLLS) || self.armed {
+                self.hear();
+                self.tick();
+            }
+            if all_seen && !self.endings.is_empty() {
+                self.finish_endings();
+            }
+        }
+        let count = hand_out(&mut self.outbox, only, sink);
+        if count > 0 {
+            self.armed = false;
+        } else if self.armed {
+            self.set_alarm();
+        }
+        count
+    }
+
+    /// Looks at completions; whether there are no more.
+    pub(crate) fn look(&mut self) -> bool {
+        for _ in 0..BATCHES {
+            let mut done = std::mem::take(&mut self.done);
+            let count = self.poller.poll(&mut done);
+            done.drain(..).for_each(|one| self.digest(one));
+            self.done = done;
+            if count < BATCH {
+                return true;
+            }
+        }
+        false
+    }
+
+    fn digest(&mut self, done: Done) {
+        let low = u32::try_from(done.name & u64::from(u32::MAX)).unwrap_or(0);
+        if done.name & ARRIVAL != 0 {
+            if self.arrived(low, &done).is_none()
+                && let Err(error) = self.arrivals.again(low)
+            {
+                tracing::warn!(%error, "a receive buffer less");
+            }
+            return;
+        }
+        self.ended(u32::try_from(done.name >> 32).unwrap_or(u32::MAX), low, done.status);
+    }
+
+    /// A buffer has come back with a message; `None` if nobody has the buffer now.
+    fn arrived(&mut self, index: u32, done: &Done) -> Option<()> {
+        if done.status != 0 {
+            return None;
+        }
+        let &id = self.by_number.get(&done.number)?;
+        let up = self.links[id as usize].up()?;
+        // Whoever broke the rules is not listened to any more.
+        if up.ending.as_ref().is_some_and(|it| matches!(it.error, LinkError::Corrupt { .. })) {
+            return None;
+        }
+        up.stands = true;
+        up.heard = self.ticked;
+        let header = self.arrivals.header(index);
+        let understood = Header::read(&header, done.bytes as usize, up.sequence_in);
+        let understood = understood.and_then(|header| {
+            up.sequence_in = up.sequence_in.wrapping_add(1);
+            up.outgoing.granted(header.grant)?;
+            if header.kind == Kind::Message {
+                up.incoming.came()?;
+            }
+            Ok(header)
+        });
+        match understood {
+            Ok(Header { kind: Kind::Message, tag, bytes, .. }) => {
+                let fragment = self.arrivals.give(index, bytes, id)?;
+                let (from, tag) = (PeerId(id), AmTag(tag));
+                self.outbox.push_back(Event::Arrived { from, tag, fragment });
+                return Some(());
+            }
+            Ok(Header { kind: Kind::Grant, .. }) => {}
+            Ok(Header { kind: Kind::Farewell, .. }) => {
+                let reason = format!("{} has left", self.whom(id));
+                self.end(id, LinkError::PeerGone { reason });
+            }
+            Err(what) => {
+                let what = format!("{}: {what}", self.whom(id));
+                self.end(id, LinkError::Corrupt { what });
+            }
+        }
+        None
+    }
+
+    /// Work of a link has ended, and all before it.
+    fn ended(&mut self, id: u32, position: u32, status: u32) {
+        let Some(up) = self.links.get_mut(id as usize).and_then(Link::up) else { return };
+        if status == 0 {
+            up.heard = self.ticked;
+        } else if up.ending.is_none() {
+            let error = self.cause(id, status);
+            self.end(id, error);
+        }
+        loop {
+            let Some(up) = self.links[id as usize].up() else { return };
+            let Some((work, last)) = up.ended(position) else { return };
+            let failed = if last && status != 0 { up.ending.as_ref() } else { None };
+            let result = failed.map_or(Ok(()), |ending| Err(ending.error.clone()));
+            self.settle(work, result);
+            if last {
+                return;
+            }
+        }
+    }
+
+    /// Tells whoever asked for it how work has ended.
+    fn settle(&mut self, work: Work, result: Result<(), LinkError>) {
+        match work {
+            Work::Message { token, .. } if token != Token::NONE => {
+                self.outbox.push_back(Event::Sent { token, result });
+            }
+            Work::Part(part) => self.part_ended(part, result),
+            Work::Message { .. } | Work::Grant | Work::Farewell | Work::Pulse => {}
+        }
+    }
+
+    /// A peer, for messages to people.
+    fn whom(&self, id: u32) -> String {
+        let card = &self.links[id as usize].card;
+        format!("{}: rank {} at {}", self.port_name(), card.rank, card.door)
+    }
+
+    /// Why work has failed, by the status of its completion.
+    fn cause(&self, id: u32, status: u32) -> LinkError {
+        use rdma_sys::ibv_wc_status as wc;
+        let (whom, said) = (self.whom(id), self.domain.context.status_text(status));
+        let port = self.domain.context.port(self.here.port);
+        // Adapters report it as no answer; Soft-RoCE, which has no route then, as an error of its own.
+        let may_be_the_port = [wc::IBV_WC_RETRY_EXC_ERR, wc::IBV_WC_LOC_QP_OP_ERR];
+        if may_be_the_port.contains(&status) && !port.is_ok_and(|port| port.active) {
+            let reason = format!("{whom}: the port's link is down ({said})");
+            return LinkError::Unreachable { reason };
+        }
+        match status {
+            wc::IBV_WC_RETRY_EXC_ERR => {
+                LinkError::PeerGone { reason: format!("{whom} does not acknowledge ({said})") }
+            }
+            wc::IBV_WC_RNR_RETRY_EXC_ERR => {
+                LinkError::Unreachable { reason: format!("{whom}: receiver not ready ({said})") }
+            }
+            wc::IBV_WC_REM_ACCESS_ERR => {
+                let reason = format!("{whom}: its memory is not registered any more ({said})");
+                LinkError::Unreachable { reason }
+            }
+            wc::IBV_WC_REM_INV_REQ_ERR | wc::IBV_WC_REM_OP_ERR | wc::IBV_WC_BAD_RESP_ERR => {
+                LinkError::Corrupt { what: format!("{whom} refuses what is right ({said})") }
+            }
+            wc::IBV_WC_WR_FLUSH_ERR => {
+                let what = format!(
+                    "{whom} asked for what it may not, and the adapter ended the link ({said})"
+                );
+                LinkError::Corrupt { what }
+            }
+            _ => LinkError::System {
+                operation: "work of the adapter",
+                reason: format!("{whom}: {said}"),
+            },
+        }
+    }
+
+    /// Ends a link: what is posted comes back first.
+    pub(crate) fn end(&mut self, id: u32, error: LinkError) {
+        let Some(up) = self.links[id as usize].up() else { return };
+        if up.ending.is_some() {
+            return;
+        }
+        up.qp.abandon();
+        up.ending = Some(Ending { error, since: Instant::now() });
+        self.endings.push(id);
+    }
+
+    fn finish_endings(&mut self) {
+        let mut endings = std::mem::take(&mut self.endings);
+        endings.retain(|&id| {
+            let Some(up) = self.links[id as usize].up() else { return false };
+            let Some(ending) = &up.ending else { return false };
+            if !up.posted.is_empty() && ending.since.elapsed() < FLUSH {
+                return true;
+            }
+            let error = ending.error.clone();
+            self.lose(id, error);
+            false
+        });
+        self.endings.append(&mut endings);
+    }
+
+    /// Ends a link at once: what is posted on it fails, and its loss is told.
+    pub(crate) fn lose(&mut self, id: u32, error: LinkError) {
+        let link = &mut self.links[id as usize];
+        let state = std::mem::replace(&mut link.state, State::Lost(error.clone()));
+        match state {
+            State::Known => {}
+            State::Calling(_) | State::Lost(_) => self.pairs -= 1,
+            State::Up(up) => {
+                self.pairs -= 1;
+                let Up { qp, posted, operations, incoming, .. } = *up;
+                self.by_number.remove(&qp.number());
+                // From here on the adapter touches nothing for this link.
+                drop(qp);
+                match incoming.held() {
+                    0 => self.arrivals.shrink(),
+                    held => _ = self.debts.insert(id, held),
+                }
+                for posted in posted {
+                    self.settle(posted.work, Err(error.clone()));
+                }
+                for operation in operations {
+                    self.drop_operation(operation, &error);
+                }
+            }
+        }
+        tracing::debug!(peer = id, %error, "link lost");
+        self.outbox.push_back(Event::Lost { peer: PeerId(id), error });
+    }
+
+    /// Posts buffers that came back, and tells peers of room that they do not know of.
+    fn repay(&mut self) {
+        let Ib { arrivals, links, owing, debts, .. } = self;
+        let mut spare = 0;
+        let posted = arrivals.repost(|id| {
+            if let Some(up) = links.get_mut(id as usize).and_then(Link::up) {
+                up.incoming.freed();
+                if up.incoming.is_due() && !owing.contains(&id) {
+                    owing.push(id);
+                }
+            } else if let Some(debt) = debts.get_mut(&id) {
+                *debt -= 1;
+                if *debt == 0 {
+                    debts.remove(&id);
+                    spare += 1;
+                }
+            }
+        });
+        (0..spare).for_each(|_| arrivals.shrink());
+        if let Err(error) = posted {
+            tracing::warn!(%error, "receive buffers less");
+        }
+        if self.owing.is_empty() {
+            return;
+        }
+        let mut owing = std::mem::take(&mut self.owing);
+        owing.retain(|&id| {
+            let Some(up) = self.links[id as usize].up() else { return false };
+            if !up.is_open() || !up.incoming.is_due() {
+                return up.ending.is_none() && up.incoming.is_due();
+            }
+            if up.grants_out >= GRANTS_MAX {
+                return true;
+            }
+            if let Err(error) = up.say(id, Kind::Grant) {
+                self.end(id, error);
+            }
+            false
+        });
+        self.owing.append(&mut owing);
+    }
+
+    /// What is due by the clock.
+    fn tick(&mut self) {
+        let now = Instant::now();
+        if now.duration_since(self.ticked) < TICK {
+            return;
+        }
+        self.ticked = now;
+        while let Some(event) = self.domain.context.event() {
+            match event {
+                DeviceEvent::DeviceGone => {
+                    let reason = format!("the device of {} is gone", self.port_name());
+                    for id in 0..u32::try_from(self.links.len()).unwrap_or(u32::MAX) {
+                        self.end(id, LinkError::Unreachable { reason: reason.clone() });
+                    }
+                }
+                event => tracing::debug!(?event, port = self.port_name(), "the device says"),
+            }
+        }
+        if self.calling > 0 {
+            self.call_again(now);
+        }
+        let patience = self.patience();
+        for id in 0..u32::try_from(self.links.len()).unwrap_or(u32::MAX) {
+            let Some(up) = self.links[id as usize].up() else { continue };
+            let silent = now.duration_since(up.heard) >= patience;
+            if up.is_open()
+                && silent
+                && !up.pulse_out
+                && let Err(error) = up.pulse(id)
+            {
+                self.end(id, error);
+            }
+        }
+    }
+
+    /// Has the descriptor become readable in time for what nothing else tells.
+    pub(crate) fn set_alarm(&mut self) {
+        let after = if !self.outbox.is_empty() {
+            Some(Duration::ZERO)
+        } else if self.calling > 0 || !self.endings.is_empty() {
+            Some(TICK)
+        } else {
+            let live = self.links.iter().any(|link| matches!(link.state, State::Up(_)));
+            live.then(|| self.patience() / 4)
+        };
+        self.watch.set_alarm(after);
+    }
+}

@@ -1,0 +1,231 @@
+//! What goes between doors: datagrams that only processes of the job can make.
+//!
+//! Every datagram ends with a keyed BLAKE3 hash of all before it. The key comes from the job's secret and name; sender
+//! and receiver are named in the datagram, so one cannot be taken for another's. Nothing of it is parsed before the
+//! hash is right. A recorded datagram that is sent again says nothing new: it concerns one pair of processes, which live
+//! once.
+
+use crate::bytes::{Reader, Writer};
+use crate::card::{Id, VERSION};
+use crate::config::Secret;
+use crate::place::Place;
+
+/// The length of a datagram.
+pub(crate) const DATAGRAM_BYTES: usize = SAID_BYTES + PROOF_BYTES;
+/// What the proof covers.
+const SAID_BYTES: usize = 4 + 2 + 2 + 16 + 16 + Place::BYTES + 4 * 4 + 4;
+const PROOF_BYTES: usize = 32;
+const MAGIC: [u8; 4] = *b"GLhi";
+
+/// Of a key of a region.
+pub(crate) const TAG_BYTES: usize = 8;
+
+/// What is said.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Word {
+    /// Where the sender's queue pair is.
+    Hello(Hello),
+    /// The process lives; it may be busy.
+    Alive,
+}
+
+/// One end of a link, as it tells the other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Hello {
+    /// The number of the queue pair that serves this link.
+    pub(crate) number: u32,
+    /// The first packet's sequence number.
+    pub(crate) sequence: u32,
+    /// Messages that it can take before it has given room again.
+    pub(crate) buffers: u32,
+    /// The longest message.
+    pub(crate) fragment_bytes: u32,
+    /// The largest packet, as verbs number them.
+    pub(crate) mtu: u8,
+    /// Reads that it serves at a time.
+    pub(crate) reads: u8,
+    /// It has heard a hello of the receiver, and its queue pair can receive.
+    pub(crate) knows: bool,
+    /// It knows that it is known: nothing needs to be answered.
+    pub(crate) up: bool,
+}
+
+/// A datagram.
+///
+/// ```text
+///  0      4         6      7       8      24   40         62           66         70        74               78
+/// +------+---------+------+-------+------+----+----------+------------+----------+---------+----------------+
+/// | GLhi | version | word | flags | from | to | door     | queue pair | sequence | buffers | fragment bytes |
+/// +------+---------+------+-------+------+----+----------+------------+----------+---------+----------------+
+///  78    79      80  82      114
+/// +-----+-------+---+-------+
+/// | MTU | reads | 0 | proof |
+/// +-----+-------+---+-------+
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Datagram {
+    pub(crate) from: Id,
+    pub(crate) to: Id,
+    /// Where the sender can be answered.
+    pub(crate) door: Place,
+    pub(crate) word: Word,
+}
+
+/// The job's key.
+#[derive(Clone)]
+pub(crate) struct Keys([u8; 32]);
+
+impl Keys {
+    pub(crate) fn new(secret: &Secret, job: &str) -> Keys {
+        let mut hasher = blake3::Hasher::new_derive_key("gapless btl-ib, version 1, job");
+        hasher.update(secret.bytes()).update(job.as_bytes());
+        Keys(*hasher.finalize().as_bytes())
+    }
+
+    /// The key of datagram queue pairs, which adapters compare: keeps other programs' datagrams out. The top bit stays
+    /// clear, as it means something.
+    pub(crate) fn queue_key(&self) -> u32 {
+        let hash = blake3::keyed_hash(&self.0, b"queue key");
+        u32::from_le_bytes(*hash.as_bytes().first_chunk().expect("32 bytes")) & 0x7fff_ffff
+    }
+
+    /// By which damaged keys of regions are told.
+    pub(crate) fn tag(&self, bytes: &[u8]) -> [u8; TAG_BYTES] {
+        *blake3::keyed_hash(&self.0, bytes).as_bytes().first_chunk().expect("32 bytes")
+    }
+}
+
+impl Datagram {
+    pub(crate) fn seal(&self, keys: &Keys) -> [u8; DATAGRAM_BYTES] {
+        let mut bytes = [0; DATAGRAM_BYTES];
+        let mut into = Writer::new(&mut bytes);
+        let (word, hello) = match self.word {
+            Word::Hello(hello) => (1, Some(hello)),
+            Word::Alive => (2, None),
+        };
+        let flags = hello.map_or(0, |hello| u8::from(hello.knows) | u8::from(hello.up) << 1);
+        into.put(&MAGIC).put(&VERSION.to_le_bytes()).put(&[word, flags]);
+        into.put(&self.from).put(&self.to);
+        self.door.write(&mut into);
+        if let Some(hello) = hello {
+            let Hello { number, sequence, buffers, fragment_bytes, .. } = hello;
+            let last = u32::from(hello.mtu) | u32::from(hello.reads) << 8;
+            for number in [number, sequence, buffers, fragment_bytes, last] {
+                into.put(&number.to_le_bytes());
+            }
+        }
+        let proof = blake3::keyed_hash(&keys.0, &bytes[..SAID_BYTES]);
+        bytes[SAID_BYTES..].copy_from_slice(proof.as_bytes());
+        bytes
+    }
+
+    /// Reads what has arrived.
+    ///
+    /// # Errors
+    /// It is none, or its sender is not of the job.
+    pub(crate) fn open(bytes: &[u8], keys: &Keys) -> Result<Datagram, &'static str> {
+        if bytes.len() != DATAGRAM_BYTES {
+            return Err("it has a wrong length");
+        }
+        let (said, proof) = bytes.split_at(SAID_BYTES);
+        let right = blake3::keyed_hash(&keys.0, said);
+        // `blake3::Hash` compares in constant time.
+        if !proof.first_chunk::<PROOF_BYTES>().is_some_and(|proof| right == *proof) {
+            return Err("its proof is wrong");
+        }
+        let mut from = Reader(said);
+        if from.take::<4>() != MAGIC || from.u16() != VERSION {
+            return Err("it is of another version");
+        }
+        let (word, flags) = (from.u8(), from.u8());
+        let (sender, to) = (from.take(), from.take());
+        let door = Place::read(&mut from).map_err(|_| "its sender has no address")?;
+        let word = match word {
+            1 => {
+                let [number, sequence] = [from.u32(), from.u32()];
+                let [buffers, fragment_bytes] = [from.u32(), from.u32()];
+                let [mtu, reads] = [from.u8(), from.u8()];
+                if number == 0 || (number | sequence) >> 24 != 0 || !(1..=5).contains(&mtu) {
+                    return Err("its queue pair cannot be");
+                }
+                let (knows, up) = (flags & 1 != 0, flags & 2 != 0);
+                Word::Hello(Hello {
+                    number,
+                    sequence,
+                    buffers,
+                    fragment_bytes,
+                    mtu,
+                    reads,
+                    knows,
+                    up,
+                })
+            }
+            2 => Word::Alive,
+            _ => return Err("it says an unknown word"),
+        };
+        Ok(Datagram { from: sender, to, door, word })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn keys(secret: u8) -> Keys {
+        Keys::new(&Secret::new([secret; 32]), "job")
+    }
+
+    fn datagram() -> Datagram {
+        let hello = Hello {
+            number: 0x11,
+            sequence: 0x22,
+            buffers: 32,
+            fragment_bytes: 4096,
+            mtu: 3,
+            reads: 16,
+            knows: true,
+            up: false,
+        };
+        let door = Place { gid: [9; 16], lid: 3, number: 17 };
+        Datagram { from: [1; 16], to: [2; 16], door, word: Word::Hello(hello) }
+    }
+
+    #[test]
+    fn datagrams_survive_the_wire() {
+        for word in [datagram().word, Word::Alive] {
+            let datagram = Datagram { word, ..datagram() };
+            assert_eq!(Datagram::open(&datagram.seal(&keys(1)), &keys(1)), Ok(datagram));
+        }
+    }
+
+    #[test]
+    fn who_does_not_know_the_secret_says_nothing() {
+        let bytes = datagram().seal(&keys(1));
+        assert!(Datagram::open(&bytes, &keys(2)).is_err());
+        let other_job = Keys::new(&Secret::new([1; 32]), "another");
+        assert!(Datagram::open(&bytes, &other_job).is_err());
+        for at in 0..bytes.len() {
+            let mut bytes = bytes;
+            bytes[at] ^= 1;
+            assert!(Datagram::open(&bytes, &keys(1)).is_err(), "byte {at}");
+        }
+        for len in 0..bytes.len() {
+            assert!(Datagram::open(&bytes[..len], &keys(1)).is_err(), "{len} bytes");
+        }
+    }
+
+    #[test]
+    fn a_proved_hello_of_nonsense_is_refused() {
+        let Word::Hello(right) = datagram().word else { unreachable!() };
+        for wrong in [
+            Hello { number: 0, ..right },
+            Hello { number: 1 << 24, ..right },
+            Hello { sequence: 1 << 24, ..right },
+            Hello { mtu: 0, ..right },
+            Hello { mtu: 6, ..right },
+        ] {
+            let datagram = Datagram { word: Word::Hello(wrong), ..datagram() };
+            assert!(Datagram::open(&datagram.seal(&keys(1)), &keys(1)).is_err(), "{wrong:?}");
+        }
+    }
+}

@@ -1,0 +1,572 @@
+//! One-sided operations: RDMA reads and writes.
+//!
+//! Remote memory is what the peer has registered ([`Rdma::register`]: one registration of exactly these bytes, with
+//! exactly these rights). Local memory is reached in one of three ways, which the adapter cannot tell apart:
+//!
+//! - it lies in what this end has registered;
+//! - it is long: it is registered for the operation ([`IbConfig::register_from_bytes`]);
+//! - else, or if the system refuses, its bytes go through a ring of staging buffers that are registered for good.
+//!
+//! Nothing is remembered of memory that callers have back, so no stale registration can be used.
+//!
+//! Registered regions of [`BULK_BYTES`] and more may be written in any order (relaxed ordering): who is told that an
+//! operation has ended, or receives a message that was sent after, sees all of it. Buffers of messages never are.
+
+use crate::config::IbConfig;
+use crate::ib::Ib;
+use crate::key::Key;
+use crate::link::{Link, PARTS_MAX, Part, State};
+use crate::verbs::flags::MemoryAccess;
+use crate::verbs::memory::{Domain, Mr, Registered};
+use crate::verbs::pair::{PIECES_MAX, Piece, Way};
+use gapless_btl::{
+    AbilityId, Access, Ended, Event, Extent, LinkError, PeerId, Rdma, RdmaError, RdmaLimits,
+    RemoteKey, Token, total_of,
+};
+use gapless_mem::{DeviceError, Region};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Instant;
+
+/// Pieces of an operation, on either side.
+const OPERATION_PIECES_MAX: usize = 4096;
+/// Operations of a link that are not posted in full.
+const OPERATIONS_MAX: usize = 64;
+/// Bytes that one piece of work moves at most.
+const PART_BYTES_MAX: u64 = 1 << 20;
+/// The length of a staging buffer.
+const STAGING_BYTES: u64 = 16 << 10;
+/// From here on memory counts as bulk.
+const BULK_BYTES: u64 = 64 << 10;
+/// Registrations that may begin before an address and reach it: those that overlap.
+const OVERLAPS_MAX: usize = 8;
+
+/// A region that peers may reach.
+struct Registration {
+    len: u64,
+    writable: bool,
+    mr: Arc<Mr>,
+}
+
+/// An operation under way.
+struct Operation {
+    way: Way,
+    token: Token,
+    local: Box<[Region]>,
+    /// How the adapter reaches local pieces, as many; none if they are staged.
+    lkeys: Box<[u32]>,
+    /// What `lkeys` are of.
+    held: Vec<Arc<Mr>>,
+    remote: Box<[Extent]>,
+    rkey: u32,
+    /// Where the key's bytes begin.
+    address: u64,
+    total: u64,
+    /// Bytes posted, and where these end: in a piece, at an offset, on either side.
+    posted: u64,
+    local_at: (usize, u64),
+    remote_at: (usize, u64),
+    /// Parts that the adapter has.
+    parts: u32,
+    error: Option<LinkError>,
+}
+
+/// What one-sided operations need.
+pub(crate) struct OneSided {
+    id: AbilityId,
+    limits: RdmaLimits,
+    registrations: BTreeMap<(u64, u32), Registration>,
+    registered_bytes: u64,
+    operations: Vec<Option<Operation>>,
+    /// Places in `operations`.
+    vacant: Vec<u32>,
+    staging: Arc<Registered>,
+    /// Staging buffers.
+    free: Vec<u32>,
+    /// How much of the local memory went each way, for tests: in registered regions, registered for the operation,
+    /// staged.
+    pub(crate) ways: [u64; 3],
+}
+
+impl OneSided {
+    /// # Errors
+    /// There is no memory for staging.
+    pub(crate) fn new(
+        config: &IbConfig,
+        domain: &Arc<Domain>,
+        bandwidth_mb_s: u32,
+    ) -> Result<OneSided, LinkError> {
+        let count = (config.staging_bytes as u64 / STAGING_BYTES).max(1);
+        let bytes = usize::try_from(count * STAGING_BYTES).unwrap_or(usize::MAX);
+        Ok(OneSided {
+            id: AbilityId::new(),
+            limits: RdmaLimits {
+                max_pieces: OPERATION_PIECES_MAX,
+                operation_ns: 2_000,
+                piece_ns: 200,
+                bandwidth_mb_s,
+            },
+            registrations: BTreeMap::new(),
+            registered_bytes: 0,
+            operations: Vec::new(),
+            vacant: Vec::new(),
+            staging: Registered::new(domain, bytes)?,
+            free: (0..u32::try_from(count).unwrap_or(u32::MAX)).collect(),
+            ways: [0; 3],
+        })
+    }
+
+    /// A registration that all of `region` lies in, with rights for this way.
+    fn within(&self, region: &Region, way: Way) -> Option<&Registration> {
+        let (start, len) = (region.start(), region.len());
+        let before = self.registrations.range(..=(start, u32::MAX)).rev().take(OVERLAPS_MAX);
+        let mut fit = before.filter(|((at, _), one)| {
+            (one.writable || way == Way::Write) && start + len <= at + one.len
+        });
+        fit.next().map(|(_, one)| one)
+    }
+
+    /// Room for one more operation in the table.
+    fn enter(&mut self, operation: Operation) -> u32 {
+        if let Some(at) = self.vacant.pop() {
+            self.operations[at as usize] = Some(operation);
+            return at;
+        }
+        self.operations.push(Some(operation));
+        u32::try_from(self.operations.len() - 1).expect("as many as links have room for")
+    }
+
+    /// Copies a staged part between its buffer and the local pieces, whose bytes from `at` on it is.
+    ///
+    /// # Safety
+    /// The operation has not ended, so its local memory is lent; the adapter does not have the buffer.
+    unsafe fn copy(&self, operation: &Operation, buffer: u32, (at, bytes): (u64, u64), way: Way) {
+        let (mut piece, mut offset) = (0, at);
+        let mut done = 0;
+        while done < bytes {
+            let Some(local) = operation.local.get(piece) else { return };
+            if offset >= local.len() {
+                (piece, offset) = (piece + 1, offset - local.len());
+                continue;
+            }
+            let count = (local.len() - offset).min(bytes - done);
+            let place = u64::from(buffer) * STAGING_BYTES + done;
+            let staged = self.staging.region().sub(place, count);
+            let mine = local.sub(offset, count);
+            if let (Ok(staged), Ok(mine)) = (staged, mine) {
+                let (to, from) = if way == Way::Read { (mine, staged) } else { (staged, mine) };
+                // SAFETY: both are the CPU's memory: the caller vouches for the local one, and the buffer is ours alone.
+                let copied = unsafe { gapless_mem::copy(&to, &from) };
+                debug_assert!(copied.is_ok(), "{copied:?}");
+            }
+            done += count;
+            (piece, offset) = (piece + 1, 0);
+        }
+    }
+}
+
+/// Moves a place in pieces on by so many bytes, past empty pieces; the lengths are given.
+fn advance(
+    (mut piece, mut offset): (usize, u64),
+    mut by: u64,
+    len: impl Fn(usize) -> Option<u64>,
+) -> (usize, u64) {
+    while let Some(len) = len(piece) {
+        let left = len - offset;
+        if by < left {
+            return (piece, offset + by);
+        }
+        by -= left;
+        (piece, offset) = (piece + 1, 0);
+    }
+    (piece, offset)
+}
+
+impl Ib {
+    /// Begins an operation.
+    ///
+    /// # Safety
+    /// As [`Rdma::get`] and [`Rdma::put`] of this way.
+    unsafe fn begin(
+        &mut self,
+        way: Way,
+        peer: PeerId,
+        local: &[Region],
+        key: &RemoteKey,
+        remote: &[Extent],
+        token: Token,
+    ) -> Result<(), RdmaError> {
+        let pieces = local.len().max(remote.len());
+        if pieces > OPERATION_PIECES_MAX {
+            return Err(RdmaError::TooManyPieces { pieces, max: OPERATION_PIECES_MAX });
+        }
+        let Some(link) = self.links.get_mut(peer.0 as usize) else {
+            let reason = format!("{peer} was never connected to");
+            return Err(LinkError::Unreachable { reason }.into());
+        };
+        let owner = link.card.id;
+        let queued = match &link.state {
+            State::Lost(error) => return Err(error.clone().into()),
+            State::Known | State::Calling(_) => return Err(RdmaError::Full),
+            State::Up(up) if !up.is_open() => return Err(RdmaError::Full),
+            State::Up(up) => up.operations.len(),
+        };
+        let key = Key::open(key, &self.keys)?;
+        if key.owner != owner {
+            return Err(RdmaError::BadKey { what: "it is another process's".to_owned() });
+        }
+        if way == Way::Write && !key.writable {
+            return Err(RdmaError::ReadOnly);
+        }
+        let total = total_of(remote, key.len)?;
+        let mut local_total = 0u64;
+        for region in local {
+            if !region.space().cpu_accessible() {
+                return Err(not_the_cpus(region).into());
+            }
+            local_total = local_total.saturating_add(region.len());
+        }
+        if local_total != total {
+            return Err(RdmaError::LengthMismatch { local: local_total, remote: total });
+        }
+        if total == 0 {
+            self.tell(token, Ok(()));
+            return Ok(());
+        }
+        if queued >= OPERATIONS_MAX {
+            return Err(RdmaError::Full);
+        }
+        // SAFETY: the caller lends the local memory until the end is told, which comes after the registrations are gone.
+        let (lkeys, held) = unsafe { self.reach(way, local, total) };
+        let operation = self.one_sided.enter(Operation {
+            way,
+            token,
+            local: local.into(),
+            lkeys,
+            held,
+            remote: remote.into(),
+            rkey: key.rkey,
+            address: key.address,
+            total,
+            posted: 0,
+            local_at: advance((0, 0), 0, |at| local.get(at).map(Region::len)),
+            remote_at: advance((0, 0), 0, |at| remote.get(at).map(|extent| extent.len)),
+            parts: 0,
+            error: None,
+        });
+        if let Some(up) = self.links[peer.0 as usize].up() {
+            up.operations.push_back(operation);
+        }
+        self.post_parts(peer.0);
+        Ok(())
+    }
+
+    /// How the adapter reaches local pieces: keys and what they are of, or none if the bytes are to be staged.
+    ///
+    /// # Safety
+    /// Until the registrations are dropped, the pieces describe memory that is valid for this way.
+    unsafe fn reach(
+        &mut self,
+        way: Way,
+        local: &[Region],
+        total: u64,
+    ) -> (Box<[u32]>, Vec<Arc<Mr>>) {
+        let (mut lkeys, mut held) = (Vec::with_capacity(local.len()), Vec::new());
+        let mut kind = 0;
+        for region in local {
+            if region.is_empty() {
+                lkeys.push(0);
+            } else if let Some(registration) = self.one_sided.within(region, way) {
+                lkeys.push(registration.mr.lkey());
+                held.push(Arc::clone(&registration.mr));
+            } else if total >= self.config.register_from_bytes
+                && held.len() < PIECES_MAX
+                && self.may_register(region.len()).is_ok()
+            {
+                let mut access = MemoryAccess::empty();
+                access.set(
+                    MemoryAccess::LOCAL_WRITE | MemoryAccess::RELAXED_ORDERING,
+                    way == Way::Read,
+                );
+                // SAFETY: the caller's promise; peers get no right to it.
+                match unsafe { Mr::new(&self.domain, *region, access) } {
+                    Ok(mr) => {
+                        kind = 1;
+                        lkeys.push(mr.lkey());
+                        held.push(Arc::new(mr));
+                    }
+                    Err(error) => {
+                        tracing::debug!(%error, "staged instead");
+                        kind = 2;
+                        break;
+                    }
+                }
+            } else {
+                kind = 2;
+                break;
+            }
+        }
+        self.one_sided.ways[kind] += total;
+        if kind == 2 { Default::default() } else { (lkeys.into(), held) }
+    }
+
+    /// Whether one more region may be registered.
+    fn may_register(&self, bytes: u64) -> Result<(), RdmaError> {
+        let OneSided { registrations, registered_bytes, .. } = &self.one_sided;
+        let (most, most_bytes) = (self.config.registrations_max, self.config.registered_bytes_max);
+        if registrations.len() >= most || registered_bytes.saturating_add(bytes) > most_bytes {
+            let reason = format!(
+                "{} regions of {registered_bytes} bytes are registered, {most} of {most_bytes} may be",
+                registrations.len()
+            );
+            return Err(RdmaError::Unavailable { reason });
+        }
+        Ok(())
+    }
+
+    /// Goes on with operations of all links that wait for room.
+    pub(crate) fn go_on(&mut self) {
+        if self.one_sided.operations.len() == self.one_sided.vacant.len() {
+            return;
+        }
+        for id in 0..u32::try_from(self.links.len()).unwrap_or(u32::MAX) {
+            self.post_parts(id);
+        }
+    }
+
+    /// Posts parts of a link's operations, as far as there is room.
+    fn post_parts(&mut self, id: u32) {
+        loop {
+            let Some(up) = self.links.get_mut(id as usize).and_then(Link::up) else { return };
+            let Some(&at) = up.operations.front() else { return };
+            if up.parts_out >= PARTS_MAX || !up.is_open() {
+                return;
+            }
+            let Some(operation) = self.one_sided.operations[at as usize].as_mut() else { return };
+            let Operation { way, posted, total, .. } = *operation;
+            let (remote_piece, remote_offset) = operation.remote_at;
+            let extent = operation.remote[remote_piece];
+            let left = (total - posted).min(extent.len - remote_offset).min(PART_BYTES_MAX);
+            let address = operation.address + extent.offset + remote_offset;
+            let mut pieces = [Piece::default(); PIECES_MAX];
+            let (mut count, mut bytes, mut staging) = (0, 0, None);
+            if operation.lkeys.is_empty() {
+                let Some(&buffer) = self.one_sided.free.last() else { return };
+                self.one_sided.free.pop();
+                bytes = left.min(STAGING_BYTES);
+                staging = Some(buffer);
+                let address =
+                    self.one_sided.staging.region().start() + u64::from(buffer) * STAGING_BYTES;
+                let lkey = self.one_sided.staging.lkey();
+                pieces[0] = Piece { address, bytes: u32::try_from(bytes).unwrap_or(0), lkey };
+                count = 1;
+            } else {
+                let (mut piece, mut offset) = operation.local_at;
+                while bytes < left && count < PIECES_MAX {
+                    let region = operation.local[piece];
+                    let part = (region.len() - offset).min(left - bytes);
+                    if part > 0 {
+                        let (address, lkey) = (region.start() + offset, operation.lkeys[piece]);
+                        let bytes = u32::try_from(part).unwrap_or(0);
+                        pieces[count] = Piece { address, bytes, lkey };
+                        count += 1;
+                    }
+                    bytes += part;
+                    (piece, offset) = (piece + 1, 0);
+                }
+            }
+            let part = Part {
+                operation: at,
+                at: posted,
+                bytes: u32::try_from(bytes).unwrap_or(0),
+                staging,
+            };
+            operation.posted += bytes;
+            operation.local_at =
+                advance(operation.local_at, bytes, |at| operation.local.get(at).map(Region::len));
+            operation.remote_at = advance(operation.remote_at, bytes, |at| {
+                operation.remote.get(at).map(|extent| extent.len)
+            });
+            operation.parts += 1;
+            let (rkey, is_last) = (operation.rkey, operation.posted == total);
+            if let (Some(buffer), Way::Write) = (staging, way)
+                && let Some(operation) = &self.one_sided.operations[at as usize]
+            {
+                // SAFETY: the operation is under way, and the buffer was free.
+                unsafe { self.one_sided.copy(operation, buffer, (part.at, bytes), way) };
+            }
+            let Some(up) = self.links[id as usize].up() else { return };
+            if is_last {
+                up.operations.pop_front();
+            }
+            // SAFETY: staging buffers are registered, and this one is in no other hand; else the operation's caller lends
+            // the pieces until its end is told, and `held` keeps them registered. Both wait for the part's end.
+            let result = unsafe { up.part(id, part, way, &pieces[..count], (rkey, address)) };
+            if let Err(error) = result {
+                self.end(id, error.clone());
+                self.part_ended(part, Err(error));
+                return;
+            }
+        }
+    }
+
+    /// The adapter has finished with a part.
+    pub(crate) fn part_ended(&mut self, part: Part, result: Result<(), LinkError>) {
+        let Some(operation) = self.one_sided.operations[part.operation as usize].as_ref() else {
+            return;
+        };
+        if let Some(buffer) = part.staging {
+            if result.is_ok() && operation.way == Way::Read {
+                let place = (part.at, u64::from(part.bytes));
+                // SAFETY: the operation is under way: this part has not been counted off yet; the adapter has finished
+                // with the buffer.
+                unsafe { self.one_sided.copy(operation, buffer, place, Way::Read) };
+            }
+            self.one_sided.free.push(buffer);
+        }
+        let Some(operation) = self.one_sided.operations[part.operation as usize].as_mut() else {
+            return;
+        };
+        operation.parts -= 1;
+        if operation.error.is_none() {
+            operation.error = result.err();
+        }
+        self.finish_operation(part.operation);
+    }
+
+    /// An operation of a link that is lost, of which not all was posted.
+    pub(crate) fn drop_operation(&mut self, at: u32, error: &LinkError) {
+        let Some(operation) = self.one_sided.operations[at as usize].as_mut() else { return };
+        operation.error.get_or_insert_with(|| error.clone());
+        // The rest will never be posted.
+        operation.total = operation.posted;
+        self.finish_operation(at);
+    }
+
+    /// Tells the end of an operation if it has come.
+    fn finish_operation(&mut self, at: u32) {
+        let over =
+            |operation: &Operation| operation.parts == 0 && operation.posted == operation.total;
+        let place = &mut self.one_sided.operations[at as usize];
+        if !place.as_ref().is_some_and(over) {
+            return;
+        }
+        let Some(Operation { token, error, held, .. }) = place.take() else { return };
+        self.one_sided.vacant.push(at);
+        // Memory that the caller has back is not registered any more.
+        drop(held);
+        self.tell(token, error.map_or(Ok(()), Err));
+    }
+
+    /// Tells the end of an operation of which the adapter has nothing.
+    fn tell(&mut self, token: Token, result: Result<(), LinkError>) {
+        if token != Token::NONE {
+            // SAFETY: no part of the operation is posted, nor will be: it was of no bytes, or has left the table, all its
+            // parts having come back. It is told once.
+            let ended = unsafe { Ended::new(self.one_sided.id, token, result) };
+            self.outbox.push_back(Event::Completed(ended));
+        }
+    }
+}
+
+fn not_the_cpus(region: &Region) -> DeviceError {
+    DeviceError::WrongSpace { device: "the verbs transport".to_owned(), space: region.space() }
+}
+
+// SAFETY: 1. `id` is made once. 2. An operation posts work on its local pieces, or copies between them and staging buffers,
+// which is all that touches them; it is told only when every part has come back from the adapter (or its queue pair was
+// destroyed) and its registrations have ended; errors are given before anything is posted. 3. A region is registered with
+// exactly its bytes and rights, under a key that adapters compare; `deregister` ends that before it returns. 4. Nothing here
+// calls foreign code while an operation is half made; an operation in the table is driven to its end by later polls.
+unsafe impl Rdma for Ib {
+    fn id(&self) -> AbilityId {
+        self.one_sided.id
+    }
+
+    fn rdma_limits(&self) -> &RdmaLimits {
+        &self.one_sided.limits
+    }
+
+    fn reaches(&self, peer: PeerId) -> Option<bool> {
+        match &self.links.get(peer.0 as usize)?.state {
+            State::Up(up) if up.stands => Some(true),
+            State::Lost(_) => Some(false),
+            State::Known | State::Calling(_) | State::Up(_) => None,
+        }
+    }
+
+    unsafe fn register(&mut self, local: Region, access: Access) -> Result<RemoteKey, RdmaError> {
+        if !local.space().cpu_accessible() {
+            return Err(not_the_cpus(&local).into());
+        }
+        let writable = access == Access::Write;
+        let key = Key {
+            owner: self.card.id,
+            address: local.start(),
+            len: local.len(),
+            rkey: 0,
+            writable,
+        };
+        if local.is_empty() {
+            return Ok(key.seal(&self.keys));
+        }
+        self.may_register(local.len())?;
+        let mut rights = MemoryAccess::REMOTE_READ;
+        rights.set(MemoryAccess::REMOTE_WRITE | MemoryAccess::LOCAL_WRITE, writable);
+        rights.set(MemoryAccess::RELAXED_ORDERING, local.len() >= BULK_BYTES);
+        // SAFETY: the caller's promise holds until `deregister`, which ends the registration.
+        let mr = unsafe { Mr::new(&self.domain, local, rights) };
+        let mr = mr.map_err(|error| RdmaError::Unavailable { reason: error.to_string() })?;
+        let rkey = mr.rkey();
+        let registration = Registration { len: local.len(), writable, mr: Arc::new(mr) };
+        self.one_sided.registrations.insert((local.start(), rkey), registration);
+        self.one_sided.registered_bytes += local.len();
+        Ok(Key { rkey, ..key }.seal(&self.keys))
+    }
+
+    fn deregister(&mut self, key: &RemoteKey) {
+        let Ok(key) = Key::open(key, &self.keys) else { return };
+        if key.owner != self.card.id {
+            return;
+        }
+        let Some(one) = self.one_sided.registrations.remove(&(key.address, key.rkey)) else {
+            return;
+        };
+        self.one_sided.registered_bytes -= one.len;
+        // Operations of this end may work through it: they end first, with their links if need be.
+        let until = Instant::now() + self.config.notice;
+        while Arc::strong_count(&one.mr) > 1 && Instant::now() < until {
+            self.look();
+            self.go_on();
+        }
+        if Arc::strong_count(&one.mr) > 1 {
+            gapless_mem::abort(
+                "memory cannot be taken back from peers: an adapter does not end what was posted",
+            );
+        }
+    }
+
+    unsafe fn get(
+        &mut self,
+        peer: PeerId,
+        local: &[Region],
+        key: &RemoteKey,
+        remote: &[Extent],
+        done: Token,
+    ) -> Result<(), RdmaError> {
+        // SAFETY: the caller's promise.
+        unsafe { self.begin(Way::Read, peer, local, key, remote, done) }
+    }
+
+    unsafe fn put(
+        &mut self,
+        peer: PeerId,
+        local: &[Region],
+        key: &RemoteKey,
+        remote: &[Extent],
+        done: Token,
+    ) -> Result<(), RdmaError> {
+        // SAFETY: the caller's promise.
+        unsafe { self.begin(Way::Write, peer, local, key, remote, done) }
+    }
+}

@@ -1,0 +1,153 @@
+//! What goes wrong on real wires: no buffer at the receiver, a link that goes down, strangers.
+
+use super::{End, Patience, config, device, expect_health, joined, open};
+use crate::proof::{DATAGRAM_BYTES, Datagram, Keys, Word};
+use crate::{IbConfig, Secret};
+use gapless_btl::{Btl, LinkError};
+use std::process::Command;
+
+/// Polls both until the first has lost the second.
+fn expect_loss([a, b]: &mut [End; 2]) -> LinkError {
+    let patience = Patience::new();
+    while a.lost.is_none() {
+        a.poll();
+        b.poll();
+        patience.tick("the loss");
+    }
+    a.lost.clone().unwrap()
+}
+
+#[test]
+fn a_receiver_without_buffers_is_named() {
+    let mut hasty = config(0);
+    hasty.not_ready_retries = 1;
+    let mut ends = joined(hasty, config(1));
+    let [a, b] = &mut ends;
+    // It sends more than it was given room for: the receiver polls nothing.
+    let up = a.ib.links[a.peer.0 as usize].up().unwrap();
+    for _ in 0..40 {
+        up.send_raw(a.peer.0, &[0; 16], &[]);
+    }
+    let patience = Patience::new();
+    while a.lost.is_none() {
+        a.poll();
+        patience.tick("the loss");
+    }
+    let LinkError::Unreachable { reason } = a.lost.clone().unwrap() else { panic!("{:?}", a.lost) };
+    assert!(reason.contains("receiver not ready") && reason.contains("port 1"), "{reason}");
+    assert!(reason.contains(&device(0)) && reason.contains("rank 1"), "{reason}");
+    // The receiver sees what was sent, which breaks the rules.
+    while b.lost.is_none() {
+        b.poll();
+        patience.tick("the loss");
+    }
+    assert!(matches!(b.lost, Some(LinkError::Corrupt { .. })), "{:?}", b.lost);
+}
+
+/// Takes the network below a port up or down; `None` where this is not the tests' own machine.
+fn set_link(state: &str) -> Option<()> {
+    let below = std::env::var("GAPLESS_IB_NETDEV").ok()?;
+    let status = Command::new("ip").args(["link", "set", &below, state]).status().unwrap();
+    assert!(status.success(), "ip link set {below} {state}");
+    Some(())
+}
+
+/// Takes the network up again, whatever happens to the test.
+struct Up;
+
+impl Drop for Up {
+    fn drop(&mut self) {
+        set_link("up");
+    }
+}
+
+#[test]
+fn a_link_that_goes_down_is_noticed_and_comes_back() {
+    let mut ends = joined(config(0), config(1));
+    expect_health(&mut ends);
+    if set_link("down").is_none() {
+        gapless_btl::conformance::skip("gapless-btl-ib link down", "GAPLESS_IB_NETDEV is not set");
+        return;
+    }
+    let up = Up;
+    ends[0].send(b"into the void");
+    let error = expect_loss(&mut ends);
+    let LinkError::Unreachable { reason } = &error else { panic!("{error:?}") };
+    assert!(reason.contains("link is down") && reason.contains(&device(0)), "{reason}");
+    assert!(ends[0].sent.iter().any(|result| result == &Err(error.clone())), "{:?}", ends[0].sent);
+    drop((ends, up));
+    // The address comes back a moment later.
+    let patience = Patience::new();
+    while crate::Ib::new(config(0)).is_err() {
+        patience.tick("the port");
+    }
+    expect_health(&mut joined(config(0), config(1)));
+}
+
+#[test]
+fn strangers_get_nowhere() {
+    let mut ends = joined(config(0), config(1));
+    let other = IbConfig { secret: Secret::new([1; 32]), ..config(1) };
+    let mut stranger = open(other);
+    let victim = ends[0].ib.address();
+    let to_victim = stranger.connect(&victim).unwrap();
+    // It knows all but the secret, and calls; and somebody sends garbage to the door.
+    let keys = Keys::new(&Secret::new([1; 32]), "tests of btl-ib");
+    let datagram = Datagram {
+        from: stranger.card.id,
+        to: ends[0].ib.card.id,
+        door: stranger.card.door,
+        word: Word::Alive,
+    };
+    for round in 0..200u8 {
+        let door = ends[0].ib.card.door;
+        stranger.door.send(door, datagram.seal(&keys));
+        stranger.door.send(door, [round; DATAGRAM_BYTES]);
+    }
+    let mut stranger = End::new(stranger, to_victim);
+    let patience = Patience::new();
+    while stranger.lost.is_none() {
+        stranger.poll();
+        ends.iter_mut().for_each(End::poll);
+        patience.tick("the stranger to give up");
+    }
+    assert!(stranger.lost.as_ref().unwrap().to_string().contains("answers no call"));
+    expect_health(&mut ends);
+}
+
+#[test]
+fn ends_that_do_not_fit_say_so() {
+    let mut other = config(1);
+    other.fragment_bytes = 4096;
+    other.eager_bytes = 4096;
+    let (mut a, mut b) = (open(config(0)), open(other));
+    let to_b = a.connect(&b.address()).unwrap();
+    let to_a = b.connect(&a.address()).unwrap();
+    let mut ends = [End::new(a, to_b), End::new(b, to_a)];
+    let error = expect_loss(&mut ends);
+    assert!(matches!(error, LinkError::Incompatible { .. }), "{error:?}");
+}
+
+#[test]
+fn a_peer_that_does_not_poll_is_not_lost() {
+    let mut ends = joined(config(0), config(1));
+    let notice = config(0).notice;
+    let until = std::time::Instant::now() + notice * 2;
+    while std::time::Instant::now() < until {
+        ends[0].poll();
+        std::thread::sleep(std::time::Duration::from_millis(1));
+    }
+    expect_health(&mut ends);
+    // Nor one that is called and does not poll.
+    let (mut a, mut b) = (open(config(0)), open(config(1)));
+    let to_b = a.connect(&b.address()).unwrap();
+    let to_a = b.introduce(&a.address()).unwrap();
+    let mut a = End::new(a, to_b);
+    let until = std::time::Instant::now() + notice * 2;
+    while std::time::Instant::now() < until {
+        a.poll();
+        std::thread::sleep(std::time::Duration::from_millis(1));
+    }
+    assert_eq!(a.lost, None);
+    expect_health(&mut [a, End::new(b, to_a)]);
+}

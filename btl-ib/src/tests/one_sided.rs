@@ -1,0 +1,139 @@
+//! One-sided operations: the ways to local memory, refusals, and keys that ended.
+
+use super::{End, Patience, config, expect_health, joined};
+use gapless_btl::{Access, Extent, Rdma, RdmaError, RemoteKey, Token};
+use gapless_mem::{Device, HostDevice, Region};
+
+/// Memory that is never freed, and that only its test and operations it starts touch.
+fn ground(len: u64) -> Region {
+    HostDevice::new().allocate(len).unwrap()
+}
+
+fn fill(region: &Region, seed: u64) {
+    let bytes: Vec<u8> =
+        (0..region.len()).map(|i| ((i * 7 + seed) >> 3).to_le_bytes()[0]).collect();
+    // SAFETY: `ground` is never freed, and no operation is under way when tests fill it.
+    unsafe { gapless_mem::write(region, 0, &bytes) }.unwrap();
+}
+
+fn bytes(region: &Region) -> Vec<u8> {
+    let mut bytes = vec![0; usize::try_from(region.len()).unwrap()];
+    // SAFETY: `ground` is never freed, and tests read it when operations have ended.
+    unsafe { gapless_mem::read(region, 0, &mut bytes) }.unwrap();
+    bytes
+}
+
+fn register(end: &mut End, region: Region, access: Access) -> Result<RemoteKey, RdmaError> {
+    // SAFETY: `ground` is never freed, and no reference covers it.
+    unsafe { end.ib.register(region, access) }
+}
+
+/// One operation of the first end on all of the key's memory, to its end.
+fn operate([a, b]: &mut [End; 2], put: bool, local: Region, key: &RemoteKey) {
+    let (before, patience) = (a.completed.len(), Patience::new());
+    let remote = [Extent { offset: 0, len: local.len() }];
+    loop {
+        let (peer, done) = (a.peer, Token(5));
+        let local = [local];
+        let begun = if put {
+            // SAFETY: `ground` is never freed, and nothing else touches it until this function has seen the end.
+            unsafe { a.ib.put(peer, &local, key, &remote, done) }
+        } else {
+            // SAFETY: as above.
+            unsafe { a.ib.get(peer, &local, key, &remote, done) }
+        };
+        match begun {
+            Ok(()) => break,
+            Err(RdmaError::Full) => {
+                a.poll();
+                b.poll();
+            }
+            Err(error) => panic!("{error}"),
+        }
+        patience.tick("room");
+    }
+    while a.completed.len() == before {
+        a.poll();
+        b.poll();
+        patience.tick("the end of an operation");
+    }
+    assert_eq!(a.completed.last(), Some(&Ok(())));
+}
+
+/// Long memory is registered for the operation, short memory staged, and what is registered used as it is; if no more may
+/// be registered, long memory is staged, too. The bytes are the same.
+#[test]
+fn every_way_to_local_memory_moves_the_same_bytes() {
+    const LEN: u64 = 3 << 20;
+    let mut few = config(0);
+    few.registrations_max = 1;
+    for (config_a, refused) in [(config(0), false), (few, true)] {
+        let mut ends = joined(config_a, config(1));
+        let far = ground(LEN);
+        let key = register(&mut ends[1], far, Access::Write).unwrap();
+        let own = ground(LEN);
+        let own_key = register(&mut ends[0], own, Access::Write).unwrap();
+        let mut seen = ends[0].ib.one_sided.ways;
+        for (round, (local, way)) in [
+            (own, 0),
+            (own.sub(5, 4097).unwrap(), 0),
+            (ground(LEN), if refused { 2 } else { 1 }),
+            (ground(40_001), 2),
+        ]
+        .into_iter()
+        .enumerate()
+        {
+            for put in [false, true] {
+                let (from, to) = if put { (local, far) } else { (far, local) };
+                let seed = round as u64 * 2 + u64::from(put);
+                fill(&to, 99);
+                fill(&from, seed);
+                operate(&mut ends, put, local, &key);
+                let len = usize::try_from(local.len()).unwrap();
+                assert!(bytes(&from)[..len] == bytes(&to)[..len], "round {round}, put {put}");
+                let ways = ends[0].ib.one_sided.ways;
+                seen[way] += local.len();
+                assert_eq!(ways, seen, "round {round}, refused {refused}");
+            }
+        }
+        ends[0].ib.deregister(&own_key);
+        expect_health(&mut ends);
+    }
+}
+
+/// A region too many, or too long, is refused, and there is room again when one is given back.
+#[test]
+fn registrations_are_bounded() {
+    let mut few = config(1);
+    (few.registrations_max, few.registered_bytes_max) = (2, 10_000);
+    let mut ends = joined(config(0), few);
+    let regions = [ground(4096), ground(4096), ground(1), ground(8192)];
+    let owner = &mut ends[1];
+    let keys = [0, 1].map(|i| register(owner, regions[i], Access::Write).unwrap());
+    let refused = register(owner, regions[2], Access::Read);
+    assert!(matches!(refused, Err(RdmaError::Unavailable { .. })), "{refused:?}");
+    owner.ib.deregister(&keys[0]);
+    let refused = register(owner, regions[3], Access::Read);
+    assert!(matches!(refused, Err(RdmaError::Unavailable { .. })), "{refused:?}");
+    register(owner, regions[2], Access::Read).unwrap();
+    // What peers may not reach any more is not reached: the adapter ends the link.
+    fill(&regions[0], 1);
+    let local = ground(4096);
+    fill(&local, 77);
+    let before = bytes(&regions[0]);
+    let [a, b] = &mut ends;
+    let remote = [Extent { offset: 0, len: 4096 }];
+    // SAFETY: `ground` is never freed, and nothing else touches it.
+    unsafe { a.ib.put(a.peer, &[local], &keys[0], &remote, Token(6)) }.unwrap();
+    let patience = Patience::new();
+    while a.lost.is_none() || b.lost.is_none() {
+        a.poll();
+        b.poll();
+        patience.tick("the loss");
+    }
+    assert_eq!(bytes(&regions[0]), before);
+    let reason = a.lost.clone().unwrap().to_string();
+    assert!(reason.contains("not registered any more"), "{reason}");
+    assert_eq!(a.completed.len(), 1);
+    assert!(a.completed[0].is_err());
+}

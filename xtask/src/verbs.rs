@@ -1,0 +1,164 @@
+//! `cargo xtask verbs`: the tests of btl-ib over real verbs, without an adapter.
+//!
+//! A stock Debian kernel runs in a software-emulated QEMU guest, with two ports of its Soft-RoCE driver on the two ends of
+//! a pair of virtual network devices. The test program is built here, with the feature `ib`, and runs there as the first
+//! process's only child. In this order:
+//!
+//! 1. the packages ([`PACKAGES`]): installed if this is root, else named;
+//! 2. the kernel ([`mod@kernel`]): downloaded once, by the hash that apt knows, and unpacked into the target folder;
+//! 3. the test program, by cargo;
+//! 4. the guest's first files ([`mod@guest`]): busybox, modules, the program and its libraries;
+//! 5. the guest. How the tests ended is a file in a folder that both see: QEMU's own status says nothing.
+//!
+//! Where one of these cannot be had it says so in a line, and the tests count as skipped; that is no failure.
+
+mod guest;
+mod kernel;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use serde::Deserialize;
+
+use crate::metadata::Checkout;
+use crate::skips::{Skip, SkipLog};
+use crate::{Failure, shell, tools};
+
+/// What is needed beyond a Rust toolchain: where it is seen, and the package that brings it.
+const PACKAGES: &[(&str, &str)] = &[
+    ("/usr/bin/qemu-system-x86_64", "qemu-system-x86"),
+    ("/bin/busybox", "busybox-static"),
+    ("/usr/bin/cpio", "cpio"),
+    ("/usr/bin/dpkg-deb", "dpkg"),
+    ("/sbin/depmod", "kmod"),
+    ("/sbin/ip", "iproute2"),
+    ("/usr/bin/pkg-config", "pkg-config"),
+    ("/usr/include/infiniband/verbs.h", "libibverbs-dev"),
+    ("/usr/include/rdma/rdma_cma.h", "librdmacm-dev"),
+    ("/etc/libibverbs.d/rxe.driver", "ibverbs-providers"),
+];
+/// Seconds that the guest gets, unless the user says.
+pub(crate) const SECONDS: u64 = 420;
+
+/// Why the tests do not run here.
+pub(super) struct Missing(String);
+
+impl From<Failure> for Missing {
+    fn from(failure: Failure) -> Missing {
+        Missing(failure.to_string())
+    }
+}
+
+/// Runs the tests whose names contain one of `filters`, or all.
+pub(crate) fn run(checkout: &Checkout, filters: &[String], seconds: u64) -> Result<(), Failure> {
+    let folder = checkout.target.join("xtask").join("verbs");
+    let ready = shell::timed("packages and kernel", || prepare(&folder)).0;
+    let kernel = match ready {
+        Ok(kernel) => kernel,
+        Err(Missing(why)) => {
+            let what = "btl-ib over Soft-RoCE".to_owned();
+            println!("SKIPPED: {what}: {why}");
+            return SkipLog::open(&checkout.target.join("xtask"))?.add(&Skip { what, why });
+        }
+    };
+    let program = shell::timed("the test program", || build(checkout)).0?;
+    let work = folder.join("work");
+    let files = shell::timed("the guest's files", || {
+        let _ = fs::remove_dir_all(&work);
+        make_folder(&work)?;
+        guest::files(&folder, &kernel, &program, filters)
+    });
+    let (seen, took) =
+        shell::timed("tests in the guest", || boot(&kernel, &files.0?, &work, seconds));
+    seen?;
+    let log = fs::read_to_string(work.join("log")).unwrap_or_default();
+    println!("{}", log.trim_end());
+    let skips = fs::read_to_string(work.join("skips")).unwrap_or_default();
+    print!("{skips}");
+    let status = fs::read_to_string(work.join("status")).unwrap_or_default();
+    if status.trim() == "0" {
+        println!("btl-ib over Soft-RoCE: passed, {:.0} s in the guest", took.as_secs_f64());
+        return Ok(());
+    }
+    println!("{}", fs::read_to_string(work.join("console")).unwrap_or_default());
+    println!("the guest ended with the status {:?}", status.trim());
+    Err(Failure::Found { what: "tests over Soft-RoCE that failed", number: 1 })
+}
+
+/// Brings packages and kernel.
+fn prepare(folder: &Path) -> Result<kernel::Kernel, Missing> {
+    if cfg!(not(all(target_arch = "x86_64", target_os = "linux"))) {
+        return Err(Missing("the guest is an x86-64 one, and started on Linux".to_owned()));
+    }
+    let missing = PACKAGES.iter().filter(|(seen, _)| !Path::new(seen).exists());
+    let mut missing: Vec<&str> = missing.map(|(_, package)| *package).collect();
+    // Its path has a release in it.
+    let clang = fs::read_dir("/usr/lib/x86_64-linux-gnu").into_iter().flatten().flatten();
+    if !clang.into_iter().any(|entry| entry.file_name().to_string_lossy().starts_with("libclang-"))
+    {
+        missing.push("libclang-dev");
+    }
+    if !missing.is_empty() {
+        tools::bring("what the guest needs", &missing)
+            .map_err(|failure| Missing(format!("{failure} ({})", missing.join(" "))))?;
+    }
+    kernel::bring(folder)
+}
+
+pub(super) fn make_folder(folder: &Path) -> Result<(), Failure> {
+    fs::create_dir_all(folder).map_err(|source| Failure::File { path: folder.to_owned(), source })
+}
+
+#[derive(Deserialize)]
+struct Artifact {
+    executable: Option<PathBuf>,
+}
+
+/// Builds the tests of btl-ib.
+fn build(checkout: &Checkout) -> Result<PathBuf, Failure> {
+    let mut command = shell::cargo();
+    command.current_dir(&checkout.root).args(["test", "-p", "gapless-btl-ib", "--features", "ib"]);
+    command.args(["--lib", "--no-run", "--message-format=json-render-diagnostics"]);
+    shell::show(&command);
+    let text = shell::output(command.stderr(Stdio::inherit()))?;
+    let artifacts = text.lines().filter_map(|line| serde_json::from_str::<Artifact>(line).ok());
+    let mut programs = artifacts.filter_map(|artifact| artifact.executable);
+    programs.next().ok_or_else(|| Failure::Missing("the test program".to_owned()))
+}
+
+/// Runs the guest to its end.
+fn boot(kernel: &kernel::Kernel, files: &Path, work: &Path, seconds: u64) -> Result<(), Failure> {
+    let shared = format!("local,path={},mount_tag=work,security_model=none", work.display());
+    let mut command = Command::new("qemu-system-x86_64");
+    // Emulated also where KVM is there: a stock kernel fails under some.
+    command.args(["-accel", "tcg,thread=multi", "-cpu", "max", "-smp", "1", "-m", "512"]);
+    command.args(["-nodefaults", "-no-user-config", "-display", "none", "-no-reboot"]);
+    command.args(["-serial", "stdio", "-append"]).arg(
+        "console=ttyS0 quiet panic=-1 mitigations=off nokaslr random.trust_cpu=on tsc=reliable",
+    );
+    command.arg("-kernel").arg(&kernel.image).arg("-initrd").arg(files);
+    command.args(["-virtfs", &shared]);
+    shell::show(&command);
+    let console = work.join("console");
+    let console = fs::File::create(&console)
+        .map_err(|source| Failure::File { path: console.clone(), source })?;
+    command.stdin(Stdio::null()).stdout(console);
+    let mut guest = command.spawn().map_err(|source| shell::could_not_start(&command, source))?;
+    let until = Instant::now() + Duration::from_secs(seconds);
+    loop {
+        let ended = guest.try_wait().map_err(|source| shell::could_not_start(&command, source))?;
+        if ended.is_some() {
+            return Ok(());
+        }
+        if Instant::now() > until {
+            println!("the guest takes longer than {seconds} s");
+            let _ = guest.kill();
+            let _ = guest.wait();
+            return Ok(());
+        }
+        thread::sleep(Duration::from_millis(50));
+    }
+}
