@@ -61,7 +61,11 @@ impl fmt::Display for PortInfo {
 /// `libibverbs` is not installed, or the kernel has no support.
 pub fn devices() -> Result<Vec<DeviceInfo>, LinkError> {
     let describe = |context: &Arc<Context>| {
-        let numbers = context.numbers()?;
+        let numbers = context.numbers();
+        let numbers = numbers.inspect_err(|error| {
+            tracing::debug!(name = context.name, %error, "device passed over");
+        });
+        let numbers = numbers.ok()?;
         let ports = (1..=numbers.ports).filter_map(|number| context.port(number).ok());
         let ports = ports.map(|port| {
             let gid = Gid::best(&context.gids(&port));
@@ -79,9 +83,9 @@ pub fn devices() -> Result<Vec<DeviceInfo>, LinkError> {
             }
         });
         let (name, ports) = (context.name.clone(), ports.collect());
-        Ok(DeviceInfo { name, capabilities: numbers.capabilities, ports })
+        Some(DeviceInfo { name, capabilities: numbers.capabilities, ports })
     };
-    all()?.iter().map(describe).collect()
+    Ok(all()?.iter().filter_map(describe).collect())
 }
 
 /// What a transport works on.
@@ -103,12 +107,24 @@ pub(crate) fn choose(config: &IbConfig) -> Result<Chosen, LinkError> {
             seen.push(format!("{} is another", context.name));
             continue;
         }
-        let numbers = context.numbers()?;
+        let numbers = match context.numbers() {
+            Ok(numbers) => numbers,
+            Err(error) => {
+                seen.push(format!("{}: {error}", context.name));
+                continue;
+            }
+        };
         for number in 1..=numbers.ports {
             if config.port.is_some_and(|wanted| wanted != number) {
                 continue;
             }
-            let port = context.port(number)?;
+            let port = match context.port(number) {
+                Ok(port) => port,
+                Err(error) => {
+                    seen.push(format!("port {number} of {}: {error}", context.name));
+                    continue;
+                }
+            };
             let gids = context.gids(&port);
             let gid = match config.gid_index {
                 Some(index) => gids.iter().find(|gid| gid.index == index).copied(),

@@ -3,7 +3,10 @@
 //!
 //! It has one queue pair for datagrams. What arrives and is proved ([`crate::proof`]) goes to the transport; every
 //! hello that wants an answer gets "alive" at once. All else is dropped, counted, and named in the log now and then.
-//! Datagrams may be lost; whoever calls repeats itself. Both queues are bounded.
+//! Datagrams may be lost; whoever calls repeats itself. Both queues are bounded, and have one datagram for a place.
+//!
+//! A datagram that cannot leave takes the queue pair to the error state, where every buffer comes back at once. Then it
+//! begins anew with all of them.
 
 use crate::card::Id;
 use crate::place::Place;
@@ -17,9 +20,10 @@ use gapless_btl::LinkError;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::collections::{HashMap, VecDeque};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
 
 /// Buffers for arrivals, and for what leaves.
 const RECEIVES: u32 = 128;
@@ -30,18 +34,38 @@ const STRIDE: u32 = 256;
 const WAITING_MAX: usize = 1024;
 /// Ways that are remembered.
 const WAYS_MAX: usize = 256;
+/// For how long it is remembered that there is no way to a port, at least. Four times as long as it took to find out, if
+/// that is longer: the system may look for seconds, and the door does nothing else meanwhile.
+const NO_WAY: Duration = Duration::from_secs(1);
 
 const _: () = assert!(ROUTE_BYTES as usize + DATAGRAM_BYTES <= STRIDE as usize);
 
 /// What both threads see.
 struct Shared {
     inbox: Mutex<VecDeque<Datagram>>,
-    outbox: Mutex<VecDeque<(Place, [u8; DATAGRAM_BYTES])>>,
+    outbox: Mutex<Outbox>,
     /// Readable while something waits for the transport.
     ring: OwnedFd,
     /// Readable while something waits for the thread.
     wake: OwnedFd,
     stop: AtomicBool,
+    /// Datagrams of others.
+    strangers: AtomicU64,
+    /// For tests: the key to send with, if not zero.
+    #[cfg(test)]
+    pretend: std::sync::atomic::AtomicU32,
+}
+
+/// Datagrams that wait to leave.
+type Outbox = VecDeque<(Place, [u8; DATAGRAM_BYTES])>;
+
+/// Puts a datagram into a queue: in the place of what waits for the same receiver, or behind, if there is room.
+fn put(outbox: &mut Outbox, to: Place, bytes: [u8; DATAGRAM_BYTES]) {
+    if let Some(waits) = outbox.iter_mut().find(|waits| waits.0 == to) {
+        waits.1 = bytes;
+    } else if outbox.len() < WAITING_MAX {
+        outbox.push_back((to, bytes));
+    }
 }
 
 /// The transport's side.
@@ -85,6 +109,9 @@ impl Door {
             ring: event()?,
             wake: event()?,
             stop: AtomicBool::new(false),
+            strangers: AtomicU64::new(0),
+            #[cfg(test)]
+            pretend: Default::default(),
         });
         let porter = Porter {
             shared: Arc::clone(&shared),
@@ -97,8 +124,10 @@ impl Door {
             own,
             door: Place { gid: gid.0, lid: gid.1, number },
             ways: HashMap::new(),
+            no_ways: HashMap::new(),
+            answers: VecDeque::new(),
             free: (0..SENDS).collect(),
-            strangers: 0,
+            broken: false,
         };
         let thread = std::thread::Builder::new().name("gapless-ib-door".to_owned());
         let thread =
@@ -118,11 +147,7 @@ impl Door {
 
     /// Sends a datagram, if there is room.
     pub(crate) fn send(&self, to: Place, bytes: [u8; DATAGRAM_BYTES]) {
-        let mut outbox = locked(&self.shared.outbox);
-        if outbox.len() < WAITING_MAX {
-            outbox.push_back((to, bytes));
-        }
-        drop(outbox);
+        put(&mut locked(&self.shared.outbox), to, bytes);
         let _ = rustix::io::write(&self.shared.wake, &1u64.to_ne_bytes());
     }
 
@@ -134,6 +159,18 @@ impl Door {
             let _ = rustix::io::read(&self.shared.ring, &mut [0; 8]);
         }
         next
+    }
+
+    /// For tests: how many datagrams of others have come.
+    #[cfg(test)]
+    pub(crate) fn strangers(&self) -> u64 {
+        self.shared.strangers.load(Ordering::Relaxed)
+    }
+
+    /// For tests: sends with this queue key from now on.
+    #[cfg(test)]
+    pub(crate) fn pretend(&self, key: u32) {
+        self.shared.pretend.store(key, Ordering::Relaxed);
     }
 }
 
@@ -158,12 +195,19 @@ struct Porter {
     keys: Keys,
     own: Id,
     door: Place,
-    ways: HashMap<([u8; 16], u16), Way>,
+    ways: HashMap<Port, Way>,
+    /// Ports to which there is no way, and until when that is believed.
+    no_ways: HashMap<Port, Instant>,
+    /// Answers to those who call: they leave first.
+    answers: Outbox,
     /// Send buffers.
     free: Vec<u32>,
-    /// Datagrams of others.
-    strangers: u64,
+    /// The queue pair is in the error state.
+    broken: bool,
 }
+
+/// A port's address.
+type Port = ([u8; 16], u16);
 
 /// Posts a receive buffer.
 fn receive(pair: &mut Datagrams, index: u32) -> Result<(), LinkError> {
@@ -175,37 +219,76 @@ fn receive(pair: &mut Datagrams, index: u32) -> Result<(), LinkError> {
 impl Porter {
     fn serve(mut self) {
         let mut done = Vec::with_capacity(64);
-        while !self.shared.stop.load(Ordering::Acquire) {
+        let channel = Arc::clone(&self.poller.cq.channel);
+        let shared = Arc::clone(&self.shared);
+        let mut gone = false;
+        while !self.stops() {
             self.poller.arm();
-            while self.poller.poll(&mut done) > 0 {
-                done.drain(..).for_each(|one| self.ended(one));
+            loop {
+                self.look(&mut done);
+                if self.broken {
+                    self.restart(&mut done);
+                }
+                if self.stops() || self.broken || !self.send_one() {
+                    break;
+                }
             }
-            self.send_what_waits();
-            let channel = Arc::clone(&self.poller.cq.channel);
-            let shared = Arc::clone(&self.shared);
-            let mut fds = [
-                PollFd::from_borrowed_fd(channel.fd(), PollFlags::IN),
-                PollFd::new(&shared.wake, PollFlags::IN),
-            ];
+            let wake = PollFd::new(&shared.wake, PollFlags::IN);
+            let mut fds = [wake, PollFd::from_borrowed_fd(channel.fd(), PollFlags::IN)];
             // Interrupted or not: all is looked at again.
-            let _ = poll(&mut fds, None);
+            let _ = poll(&mut fds[..if gone { 1 } else { 2 }], None);
+            // A device that is gone would say so for ever.
+            gone |= fds[1].revents().intersects(PollFlags::ERR | PollFlags::HUP | PollFlags::NVAL);
             let _ = rustix::io::read(&shared.wake, &mut [0; 8]);
             channel.hush();
+        }
+    }
+
+    fn stops(&self) -> bool {
+        self.shared.stop.load(Ordering::Acquire)
+    }
+
+    /// Looks at what came back.
+    fn look(&mut self, done: &mut Vec<Done>) {
+        while !self.stops() && self.poller.poll(done) > 0 {
+            done.drain(..).for_each(|one| self.ended(one));
+        }
+    }
+
+    /// Begins anew: all buffers are the door's again, and those for arrivals are posted.
+    fn restart(&mut self, done: &mut Vec<Done>) {
+        if let Err(error) = self.pair.restart() {
+            // The next datagram that is to leave tries again.
+            tracing::debug!(%error, "the door stays shut");
+            return;
+        }
+        // What was posted before is over.
+        while self.poller.poll(done) > 0 {
+            done.clear();
+        }
+        self.broken = false;
+        self.free = (0..SENDS).collect();
+        // The way may be another now.
+        self.ways.clear();
+        for index in 0..RECEIVES {
+            if let Err(error) = receive(&mut self.pair, index) {
+                tracing::debug!(%error, "the door has a buffer less");
+            }
         }
     }
 
     /// A buffer of the door came back.
     fn ended(&mut self, done: Done) {
         let Ok(index) = u32::try_from(done.name) else { return };
-        if index >= RECEIVES {
+        if done.status != 0 {
+            self.broken = true;
+        } else if index >= RECEIVES {
             self.free.push(index - RECEIVES);
-            return;
-        }
-        if done.status == 0 {
+        } else {
             self.arrived(index, done.bytes);
-        }
-        if let Err(error) = receive(&mut self.pair, index) {
-            tracing::debug!(%error, "the door has a buffer less");
+            if let Err(error) = receive(&mut self.pair, index) {
+                tracing::debug!(%error, "the door has a buffer less");
+            }
         }
     }
 
@@ -227,9 +310,9 @@ impl Porter {
             // Of the job, but for whoever had this queue pair before.
             Ok(_) => return,
             Err(reason) => {
-                self.strangers += 1;
-                if self.strangers.is_power_of_two() {
-                    tracing::warn!(count = self.strangers, reason, "a stranger's datagram");
+                let count = self.shared.strangers.fetch_add(1, Ordering::Relaxed) + 1;
+                if count.is_power_of_two() {
+                    tracing::warn!(count, reason, "a stranger's datagram");
                 }
                 return;
             }
@@ -239,7 +322,7 @@ impl Porter {
         {
             let answer =
                 Datagram { from: self.own, to: datagram.from, door: self.door, word: Word::Alive };
-            self.send(datagram.door, &answer.seal(&self.keys));
+            put(&mut self.answers, datagram.door, answer.seal(&self.keys));
         }
         let mut inbox = locked(&self.shared.inbox);
         if inbox.len() < WAITING_MAX {
@@ -249,28 +332,52 @@ impl Porter {
         let _ = rustix::io::write(&self.shared.ring, &1u64.to_ne_bytes());
     }
 
-    fn send_what_waits(&mut self) {
-        while !self.free.is_empty() {
-            let Some((to, bytes)) = locked(&self.shared.outbox).pop_front() else { return };
-            self.send(to, &bytes);
+    /// Sends a datagram that waits, answers first; whether there was one, and room for it.
+    fn send_one(&mut self) -> bool {
+        let flies = self.free.len() < SENDS as usize;
+        if self.free.is_empty() || (flies && self.ways.len() >= WAYS_MAX) {
+            // What comes back makes room.
+            return false;
         }
+        let next = self.answers.pop_front();
+        let next = next.or_else(|| locked(&self.shared.outbox).pop_front());
+        let Some((to, bytes)) = next else { return false };
+        self.send(to, &bytes);
+        true
+    }
+
+    /// Finds a way to a port, if there is one.
+    fn find(&mut self, port: Port, to: &Place) -> Option<()> {
+        if self.ways.contains_key(&port) {
+            return Some(());
+        }
+        let begun = Instant::now();
+        self.no_ways.retain(|_, until| *until > begun);
+        if self.no_ways.contains_key(&port) {
+            return None;
+        }
+        // Nothing is under way then: `send_one`.
+        if self.ways.len() >= WAYS_MAX {
+            self.ways.clear();
+        }
+        match Way::new(&self.domain, self.here, to) {
+            Ok(way) => _ = self.ways.insert(port, way),
+            Err(error) => {
+                tracing::debug!(%error, %to, "no way there");
+                let now = Instant::now();
+                if self.no_ways.len() < WAITING_MAX {
+                    self.no_ways.insert(port, now + NO_WAY.max((now - begun) * 4));
+                }
+                return None;
+            }
+        }
+        Some(())
     }
 
     fn send(&mut self, to: Place, bytes: &[u8; DATAGRAM_BYTES]) {
         let port = (to.gid, to.lid);
-        if !self.ways.contains_key(&port) {
-            match Way::new(&self.domain, self.here, &to) {
-                Ok(way) => {
-                    if self.ways.len() >= WAYS_MAX {
-                        self.ways.clear();
-                    }
-                    self.ways.insert(port, way);
-                }
-                Err(error) => {
-                    tracing::debug!(%error, %to, "no way there");
-                    return;
-                }
-            }
+        if self.find(port, &to).is_none() {
+            return;
         }
         let (Some(way), Some(buffer)) = (self.ways.get(&port), self.free.pop()) else { return };
         let index = RECEIVES + buffer;
@@ -280,6 +387,11 @@ impl Porter {
         written.expect("a buffer lies in its memory, which is the CPU's");
         let len = u32::try_from(DATAGRAM_BYTES).unwrap_or(0);
         let key = self.keys.queue_key();
+        #[cfg(test)]
+        let key = match self.shared.pretend.load(Ordering::Relaxed) {
+            0 => key,
+            other => other,
+        };
         // SAFETY: the buffer comes back by its completion, and is touched by nobody before.
         let sent = unsafe { self.pair.send(u64::from(index), (at, len), way, (to.number, key)) };
         if let Err(error) = sent {

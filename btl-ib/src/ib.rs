@@ -88,6 +88,30 @@ pub(crate) fn random<const N: usize>() -> Result<[u8; N], LinkError> {
     Ok(bytes)
 }
 
+/// Whether a device can do what the configuration wants: peers' numbers must be the same, so none is lowered.
+///
+/// # Errors
+/// It cannot.
+fn check_device(
+    config: &IbConfig,
+    entries: u32,
+    numbers: &Numbers,
+    port: &Port,
+) -> Result<(), LinkError> {
+    let (buffers, bytes) = (config.buffers, config.fragment_bytes);
+    let (sends, receives) = (sends(buffers), receives(buffers));
+    let longest = port.longest_message;
+    if receives > entries || sends > numbers.sends_max || bytes + HEADER_BYTES > longest as usize {
+        let what = format!(
+            "{buffers} buffers of {bytes} bytes need {sends} sends and {receives} receives; the device has {}, \
+             {entries} and messages of {longest} bytes",
+            numbers.sends_max
+        );
+        return Err(LinkError::Incompatible { what });
+    }
+    Ok(())
+}
+
 impl Ib {
     /// Opens the transport on a port, as the configuration says. Peers can call it from now on.
     ///
@@ -101,6 +125,7 @@ impl Ib {
         let domain = Domain::new(&context)?;
         let per_link = receives(config.buffers);
         let entries = RECEIVES_MAX.min(numbers.shared_receives_max);
+        check_device(&config, entries, &numbers, &port)?;
         let srq = Srq::new(&domain, entries)?;
         let channel = Channel::new(&context)?;
         let poller = Poller::new(&channel, 4 * (per_link + sends(config.buffers)))?;
@@ -124,12 +149,12 @@ impl Ib {
         };
         tracing::debug!(device = context.name, port = port.number, gid = %place, "verbs port opened");
         let mb_s = if port.mbit_s == 0 { 1_000 } else { port.mbit_s / 8 };
-        let fragment = config.fragment_bytes.min(port.longest_message as usize - HEADER_BYTES);
+        let fragment = config.fragment_bytes;
         let notice_ms = u32::try_from(config.notice.as_millis()).unwrap_or(u32::MAX);
         Ok(Ib {
             limits: Limits {
                 name: "ib",
-                eager_bytes: config.eager_bytes.min(fragment),
+                eager_bytes: config.eager_bytes,
                 max_fragment_bytes: fragment,
                 ordered: true,
                 latency_ns: 1_500,
@@ -139,11 +164,11 @@ impl Ib {
             one_sided: OneSided::new(&config, &domain, mb_s)?,
             arrivals: Arrivals::new(Arc::clone(&srq), entries, per_link, fragment),
             lengths: Lengths {
-                sends: sends(config.buffers).min(numbers.sends_max),
+                sends: sends(config.buffers),
                 receives: 0,
                 inline_bytes: u32::try_from(INLINE_BYTES).unwrap_or(0),
             },
-            config: IbConfig { fragment_bytes: fragment, ..config },
+            config,
             keys,
             card,
             here,
@@ -230,7 +255,12 @@ impl Btl for Ib {
                     return up.slots.take(to, len).ok_or(ReserveError::Full);
                 }
             }
-            State::Known => self.call(to.0)?,
+            State::Known => {
+                if let Err(error) = self.call(to.0) {
+                    self.lose(to.0, error.clone());
+                    return Err(error.into());
+                }
+            }
             State::Calling(_) | State::Up(_) => {}
         }
         Err(ReserveError::Full)

@@ -14,12 +14,14 @@
 //! ```
 //!
 //! A lost hello is repeated, and any hello without `up` is answered; so is one by the first message. A process that does
-//! not know the caller yet says nothing: the caller repeats itself. As long as its door answers, the peer lives.
+//! not know the caller yet says nothing: the caller repeats itself. As long as its door answers, the peer lives. One that
+//! has lost the caller, or has no queue pair for it, says so: the caller loses the link, too.
 
 use crate::card::Card;
 use crate::ib::{Ib, random};
 use crate::link::{Call, Calling, Link, State, Up};
-use crate::proof::{Datagram, Hello, Word};
+use crate::place::Place;
+use crate::proof::{Datagram, Hello, Refusal, Word};
 use crate::verbs::flags::MemoryAccess;
 use crate::verbs::pair::{Lengths, Manner, Qp};
 use gapless_btl::{Address, LinkError};
@@ -138,18 +140,51 @@ impl Ib {
                 State::Calling(calling) => calling.call.unanswered = 0,
                 State::Up(up) => up.call.unanswered = 0,
                 State::Known => {}
-                State::Lost(_) => continue,
+                State::Lost(_) => {
+                    // An end that is up is told by its adapter.
+                    if let Word::Hello(Hello { up: false, .. }) = datagram.word {
+                        self.refuse(id, Refusal::Lost);
+                    }
+                    continue;
+                }
             }
-            if let Word::Hello(hello) = datagram.word {
-                self.hear_hello(id, hello);
+            match datagram.word {
+                Word::Hello(hello) => self.hear_hello(id, hello),
+                Word::Alive => {}
+                Word::Refused(why) => self.hear_refusal(id, why),
             }
         }
+    }
+
+    /// Tells a peer that calls that there will be no link.
+    fn refuse(&mut self, id: u32, why: Refusal) {
+        let card = &self.links[id as usize].card;
+        let (from, word) = (self.card.id, Word::Refused(why));
+        let datagram = Datagram { from, to: card.id, door: self.card.door, word };
+        self.door.send(card.door, datagram.seal(&self.keys));
+    }
+
+    fn hear_refusal(&mut self, id: u32, why: Refusal) {
+        match &self.links[id as usize].state {
+            State::Calling(_) => {}
+            State::Up(up) if !up.stands && up.ending.is_none() => {}
+            State::Known | State::Up(_) | State::Lost(_) => return,
+        }
+        let why = match why {
+            Refusal::Lost => "it has lost this process, or does not fit to it",
+            Refusal::NoRoom => "it has no queue pair left, or no memory for one",
+        };
+        let reason = format!("{} refuses the link: {why}", self.whom(id));
+        self.lose(id, LinkError::Unreachable { reason });
     }
 
     fn hear_hello(&mut self, id: u32, hello: Hello) {
         if let State::Known = self.links[id as usize].state {
             if let Err(error) = self.make_pair(id) {
                 tracing::warn!(%error, "a peer calls, and there is no queue pair for it");
+                if !hello.up {
+                    self.refuse(id, Refusal::NoRoom);
+                }
                 return;
             }
             self.calling += 1;
@@ -158,6 +193,7 @@ impl Ib {
             && let Err(error) = self.join(id, hello)
         {
             self.lose(id, error);
+            self.refuse(id, Refusal::Lost);
             return;
         }
         let State::Up(up) = &mut self.links[id as usize].state else { return };
@@ -187,16 +223,31 @@ impl Ib {
         let State::Calling(calling) = std::mem::replace(&mut link.state, State::Lost(error)) else {
             return Ok(());
         };
-        let Calling { qp, call } = *calling;
         self.arrivals.grow()?;
+        let made = self.connect_pair(id, *calling, peer, &place, &manner);
+        if made.is_err() {
+            self.arrivals.shrink();
+        }
+        made
+    }
+
+    /// The last part of [`join`](Ib::join), behind which the link is up.
+    fn connect_pair(
+        &mut self,
+        id: u32,
+        Calling { qp, call }: Calling,
+        peer: Hello,
+        place: &Place,
+        manner: &Manner,
+    ) -> Result<(), LinkError> {
         // A window of ours, and what the peer may not have told of yet.
         let slots = crate::buffers::Slots::new(
             &self.domain,
             self.config.buffers.max(peer.buffers),
             self.config.fragment_bytes,
         )?;
-        let qp = qp.hear(self.here, &place, peer.sequence, &manner)?;
-        let mut qp = qp.speak(call.hello.sequence, &manner)?;
+        let qp = qp.hear(self.here, place, peer.sequence, manner)?;
+        let mut qp = qp.speak(call.hello.sequence, manner)?;
         qp.keep(slots.memory());
         self.by_number.insert(qp.number(), id);
         let up = Up::new(qp, call, peer, slots, Instant::now());

@@ -20,13 +20,14 @@ const FLUSH: Duration = Duration::from_secs(1);
 
 impl Ib {
     pub(crate) fn poll_for(&mut self, only: Option<PeerId>, sink: &mut dyn Sink) -> usize {
-        self.polls = self.polls.wrapping_add(1);
         // What comes from here on tells again.
         if self.armed && self.poller.cq.channel.hush() {
             self.poller.arm();
         }
         let all_seen = self.look();
         if only.is_none() {
+            // Polls for one peer do not count: they could be every second one, so that the rest never came to its turn.
+            self.polls = self.polls.wrapping_add(1);
             self.repay();
             self.go_on();
             if self.calling > 0 || self.polls.is_multiple_of(POLLS) || self.armed {
@@ -149,7 +150,7 @@ impl Ib {
     }
 
     /// A peer, for messages to people.
-    fn whom(&self, id: u32) -> String {
+    pub(crate) fn whom(&self, id: u32) -> String {
         let card = &self.links[id as usize].card;
         format!("{}: rank {} at {}", self.port_name(), card.rank, card.door)
     }
@@ -203,7 +204,7 @@ impl Ib {
         self.endings.push(id);
     }
 
-    fn finish_endings(&mut self) {
+    pub(crate) fn finish_endings(&mut self) {
         let mut endings = std::mem::take(&mut self.endings);
         endings.retain(|&id| {
             let Some(up) = self.links[id as usize].up() else { return false };

@@ -27,6 +27,17 @@ pub(crate) enum Word {
     Hello(Hello),
     /// The process lives; it may be busy.
     Alive,
+    /// There will be no link.
+    Refused(Refusal),
+}
+
+/// Why there will be no link.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Refusal {
+    /// The sender has lost the receiver, or cannot go together with it.
+    Lost,
+    /// The sender has no queue pair for it.
+    NoRoom,
 }
 
 /// One end of a link, as it tells the other.
@@ -102,8 +113,13 @@ impl Datagram {
         let (word, hello) = match self.word {
             Word::Hello(hello) => (1, Some(hello)),
             Word::Alive => (2, None),
+            Word::Refused(_) => (3, None),
         };
-        let flags = hello.map_or(0, |hello| u8::from(hello.knows) | u8::from(hello.up) << 1);
+        let flags = match self.word {
+            Word::Hello(hello) => u8::from(hello.knows) | u8::from(hello.up) << 1,
+            Word::Alive | Word::Refused(Refusal::Lost) => 0,
+            Word::Refused(Refusal::NoRoom) => 1,
+        };
         into.put(&MAGIC).put(&VERSION.to_le_bytes()).put(&[word, flags]);
         into.put(&self.from).put(&self.to);
         self.door.write(&mut into);
@@ -145,7 +161,8 @@ impl Datagram {
                 let [number, sequence] = [from.u32(), from.u32()];
                 let [buffers, fragment_bytes] = [from.u32(), from.u32()];
                 let [mtu, reads] = [from.u8(), from.u8()];
-                if number == 0 || (number | sequence) >> 24 != 0 || !(1..=5).contains(&mtu) {
+                let wrong = number == 0 || (number | sequence) >> 24 != 0 || reads == 0;
+                if wrong || !(1..=5).contains(&mtu) {
                     return Err("its queue pair cannot be");
                 }
                 let (knows, up) = (flags & 1 != 0, flags & 2 != 0);
@@ -161,6 +178,8 @@ impl Datagram {
                 })
             }
             2 => Word::Alive,
+            3 if flags == 0 => Word::Refused(Refusal::Lost),
+            3 => Word::Refused(Refusal::NoRoom),
             _ => return Err("it says an unknown word"),
         };
         Ok(Datagram { from: sender, to, door, word })
@@ -192,7 +211,8 @@ mod tests {
 
     #[test]
     fn datagrams_survive_the_wire() {
-        for word in [datagram().word, Word::Alive] {
+        let refusals = [Refusal::Lost, Refusal::NoRoom].map(Word::Refused);
+        for word in [datagram().word, Word::Alive].into_iter().chain(refusals) {
             let datagram = Datagram { word, ..datagram() };
             assert_eq!(Datagram::open(&datagram.seal(&keys(1)), &keys(1)), Ok(datagram));
         }
@@ -223,6 +243,7 @@ mod tests {
             Hello { sequence: 1 << 24, ..right },
             Hello { mtu: 0, ..right },
             Hello { mtu: 6, ..right },
+            Hello { reads: 0, ..right },
         ] {
             let datagram = Datagram { word: Word::Hello(wrong), ..datagram() };
             assert!(Datagram::open(&datagram.seal(&keys(1)), &keys(1)).is_err(), "{wrong:?}");

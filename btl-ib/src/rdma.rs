@@ -12,6 +12,10 @@
 //! Registered regions of [`BULK_BYTES`] and more may be written in any order (relaxed ordering): who is told that an
 //! operation has ended, or receives a message that was sent after, sees all of it. Buffers of messages never are.
 
+#[allow(unsafe_code, reason = "registers memory that callers lend")]
+mod local;
+
+use self::local::Reach;
 use crate::config::IbConfig;
 use crate::ib::Ib;
 use crate::key::Key;
@@ -57,6 +61,8 @@ struct Operation {
     lkeys: Box<[u32]>,
     /// What `lkeys` are of.
     held: Vec<Arc<Mr>>,
+    /// How many of these were registered for it, and their bytes.
+    lent: (usize, u64),
     remote: Box<[Extent]>,
     rkey: u32,
     /// Where the key's bytes begin.
@@ -77,6 +83,9 @@ pub(crate) struct OneSided {
     limits: RdmaLimits,
     registrations: BTreeMap<(u64, u32), Registration>,
     registered_bytes: u64,
+    /// Regions registered for operations under way, and their bytes.
+    lent: usize,
+    lent_bytes: u64,
     operations: Vec<Option<Operation>>,
     /// Places in `operations`.
     vacant: Vec<u32>,
@@ -108,6 +117,8 @@ impl OneSided {
             },
             registrations: BTreeMap::new(),
             registered_bytes: 0,
+            lent: 0,
+            lent_bytes: 0,
             operations: Vec::new(),
             vacant: Vec::new(),
             staging: Registered::new(domain, bytes)?,
@@ -124,6 +135,24 @@ impl OneSided {
             (one.writable || way == Way::Write) && start + len <= at + one.len
         });
         fit.next().map(|(_, one)| one)
+    }
+
+    /// Counts regions that are registered for an operation.
+    fn lend(&mut self, count: usize, bytes: u64) {
+        self.lent += count;
+        self.lent_bytes += bytes;
+    }
+
+    /// Such regions are registered no more.
+    fn give_back(&mut self, (count, bytes): (usize, u64)) {
+        self.lent -= count;
+        self.lent_bytes -= bytes;
+    }
+
+    /// For tests: how many regions are registered for operations.
+    #[cfg(test)]
+    pub(crate) fn lent(&self) -> usize {
+        self.lent
     }
 
     /// Room for one more operation in the table.
@@ -237,13 +266,14 @@ impl Ib {
             return Err(RdmaError::Full);
         }
         // SAFETY: the caller lends the local memory until the end is told, which comes after the registrations are gone.
-        let (lkeys, held) = unsafe { self.reach(way, local, total) };
+        let Reach { lkeys, held, lent } = unsafe { self.reach(way, local, total) };
         let operation = self.one_sided.enter(Operation {
             way,
             token,
             local: local.into(),
             lkeys,
             held,
+            lent,
             remote: remote.into(),
             rkey: key.rkey,
             address: key.address,
@@ -258,69 +288,6 @@ impl Ib {
             up.operations.push_back(operation);
         }
         self.post_parts(peer.0);
-        Ok(())
-    }
-
-    /// How the adapter reaches local pieces: keys and what they are of, or none if the bytes are to be staged.
-    ///
-    /// # Safety
-    /// Until the registrations are dropped, the pieces describe memory that is valid for this way.
-    unsafe fn reach(
-        &mut self,
-        way: Way,
-        local: &[Region],
-        total: u64,
-    ) -> (Box<[u32]>, Vec<Arc<Mr>>) {
-        let (mut lkeys, mut held) = (Vec::with_capacity(local.len()), Vec::new());
-        let mut kind = 0;
-        for region in local {
-            if region.is_empty() {
-                lkeys.push(0);
-            } else if let Some(registration) = self.one_sided.within(region, way) {
-                lkeys.push(registration.mr.lkey());
-                held.push(Arc::clone(&registration.mr));
-            } else if total >= self.config.register_from_bytes
-                && held.len() < PIECES_MAX
-                && self.may_register(region.len()).is_ok()
-            {
-                let mut access = MemoryAccess::empty();
-                access.set(
-                    MemoryAccess::LOCAL_WRITE | MemoryAccess::RELAXED_ORDERING,
-                    way == Way::Read,
-                );
-                // SAFETY: the caller's promise; peers get no right to it.
-                match unsafe { Mr::new(&self.domain, *region, access) } {
-                    Ok(mr) => {
-                        kind = 1;
-                        lkeys.push(mr.lkey());
-                        held.push(Arc::new(mr));
-                    }
-                    Err(error) => {
-                        tracing::debug!(%error, "staged instead");
-                        kind = 2;
-                        break;
-                    }
-                }
-            } else {
-                kind = 2;
-                break;
-            }
-        }
-        self.one_sided.ways[kind] += total;
-        if kind == 2 { Default::default() } else { (lkeys.into(), held) }
-    }
-
-    /// Whether one more region may be registered.
-    fn may_register(&self, bytes: u64) -> Result<(), RdmaError> {
-        let OneSided { registrations, registered_bytes, .. } = &self.one_sided;
-        let (most, most_bytes) = (self.config.registrations_max, self.config.registered_bytes_max);
-        if registrations.len() >= most || registered_bytes.saturating_add(bytes) > most_bytes {
-            let reason = format!(
-                "{} regions of {registered_bytes} bytes are registered, {most} of {most_bytes} may be",
-                registrations.len()
-            );
-            return Err(RdmaError::Unavailable { reason });
-        }
         Ok(())
     }
 
@@ -451,7 +418,8 @@ impl Ib {
         if !place.as_ref().is_some_and(over) {
             return;
         }
-        let Some(Operation { token, error, held, .. }) = place.take() else { return };
+        let Some(Operation { token, error, held, lent, .. }) = place.take() else { return };
+        self.one_sided.give_back(lent);
         self.one_sided.vacant.push(at);
         // Memory that the caller has back is not registered any more.
         drop(held);
@@ -536,13 +504,17 @@ unsafe impl Rdma for Ib {
         // Operations of this end may work through it: they end first, with their links if need be.
         let until = Instant::now() + self.config.notice;
         while Arc::strong_count(&one.mr) > 1 && Instant::now() < until {
-            self.look();
+            if self.look() {
+                self.finish_endings();
+            }
             self.go_on();
         }
         if Arc::strong_count(&one.mr) > 1 {
-            gapless_mem::abort(
-                "memory cannot be taken back from peers: an adapter does not end what was posted",
-            );
+            self.lose_users(&one.mr);
+        }
+        // Whoever held it is gone: the drop ends it.
+        if Arc::strong_count(&one.mr) > 1 {
+            gapless_mem::abort("an operation is of no link, and keeps memory that is taken back");
         }
     }
 

@@ -23,6 +23,15 @@ pub(crate) mod queues;
 use gapless_btl::LinkError;
 use std::io::Error;
 
+/// What a verb says that ends something. Of a device that was taken out nothing is left: the kernel has ended everything
+/// by itself, and says `EIO` from then on.
+///
+/// # Errors
+/// It has not ended: the error's number.
+pub(crate) fn over(errno: i32) -> Result<(), i32> {
+    if errno == 0 || errno.abs() == libc::EIO { Ok(()) } else { Err(errno) }
+}
+
 /// What the system said last in this thread, as an error of the link.
 pub(crate) fn refused(operation: &'static str) -> LinkError {
     refused_with(operation, &Error::last_os_error())
@@ -40,4 +49,15 @@ fn refused_with(operation: &'static str, error: &Error) -> LinkError {
         _ => "",
     };
     LinkError::System { operation, reason: format!("{error}{hint}") }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::over;
+
+    #[test]
+    fn a_device_that_was_taken_out_holds_nothing() {
+        assert_eq!([over(0), over(libc::EIO), over(-libc::EIO)], [Ok(()); 3]);
+        assert_eq!(over(libc::EBUSY), Err(libc::EBUSY));
+    }
 }

@@ -3,7 +3,7 @@
 use super::{End, Patience, config, device, expect_health, joined, open};
 use crate::proof::{DATAGRAM_BYTES, Datagram, Keys, Word};
 use crate::{IbConfig, Secret};
-use gapless_btl::{Btl, LinkError};
+use gapless_btl::{Btl, LinkError, ReserveError};
 use std::process::Command;
 
 /// Polls both until the first has lost the second.
@@ -91,7 +91,9 @@ fn strangers_get_nowhere() {
     let mut stranger = open(other);
     let victim = ends[0].ib.address();
     let to_victim = stranger.connect(&victim).unwrap();
-    // It knows all but the secret, and calls; and somebody sends garbage to the door.
+    // It knows all but the secret, and calls; and somebody sends garbage to the door. Adapters drop datagrams with a wrong
+    // queue key, so it has found that out: only the proof keeps it out.
+    stranger.door.pretend(ends[0].ib.keys.queue_key());
     let keys = Keys::new(&Secret::new([1; 32]), "tests of btl-ib");
     let datagram = Datagram {
         from: stranger.card.id,
@@ -112,7 +114,53 @@ fn strangers_get_nowhere() {
         patience.tick("the stranger to give up");
     }
     assert!(stranger.lost.as_ref().unwrap().to_string().contains("answers no call"));
+    let seen = ends[0].ib.door.strangers();
+    assert!(seen > 100, "only {seen} datagrams came through, so nothing is shown");
     expect_health(&mut ends);
+}
+
+/// A call that goes on while the port is down ends, and so does the transport; the door works afterwards.
+#[test]
+fn a_call_into_a_port_that_is_down_ends() {
+    let (mut a, mut b) = (open(config(0)), open(config(1)));
+    let to_b = a.introduce(&b.address()).unwrap();
+    let to_a = b.introduce(&a.address()).unwrap();
+    if set_link("down").is_none() {
+        gapless_btl::conformance::skip("gapless-btl-ib call down", "GAPLESS_IB_NETDEV is not set");
+        return;
+    }
+    let up = Up;
+    assert!(matches!(a.reserve(to_b, 1), Err(ReserveError::Full)));
+    let mut a = End::new(a, to_b);
+    let patience = Patience::new();
+    while a.lost.is_none() {
+        a.poll();
+        patience.tick("the call's end");
+    }
+    let lost = a.lost.clone().unwrap().to_string();
+    assert!(lost.contains("answers no call"), "{lost}");
+    drop(up);
+    // The address comes back a moment later.
+    while crate::Ib::new(config(0)).is_err() {
+        patience.tick("the port");
+    }
+    // Its door hears again, and refuses what it has lost.
+    assert!(matches!(b.reserve(to_a, 1), Err(ReserveError::Full)));
+    let error = expect_loss(&mut [End::new(b, to_a), a]);
+    assert!(error.to_string().contains("refuses the link"), "{error}");
+}
+
+/// Whoever calls an end that has lost it is told so, although the end's door says that the process lives.
+#[test]
+fn a_caller_that_was_lost_is_refused() {
+    let (mut a, mut b) = (open(config(0)), open(config(1)));
+    let to_b = a.introduce(&b.address()).unwrap();
+    let to_a = b.introduce(&a.address()).unwrap();
+    b.lose(to_a.0, LinkError::Unreachable { reason: "for a test".to_owned() });
+    assert!(matches!(a.reserve(to_b, 1), Err(ReserveError::Full)));
+    let error = expect_loss(&mut [End::new(a, to_b), End::new(b, to_a)]);
+    let LinkError::Unreachable { reason } = &error else { panic!("{error:?}") };
+    assert!(reason.contains("refuses the link"), "{reason}");
 }
 
 #[test]

@@ -97,6 +97,7 @@ fn every_way_to_local_memory_moves_the_same_bytes() {
             }
         }
         ends[0].ib.deregister(&own_key);
+        assert_eq!(ends[0].ib.one_sided.lent(), 0);
         expect_health(&mut ends);
     }
 }
@@ -136,4 +137,67 @@ fn registrations_are_bounded() {
     assert!(reason.contains("not registered any more"), "{reason}");
     assert_eq!(a.completed.len(), 1);
     assert!(a.completed[0].is_err());
+}
+
+/// What is registered for operations under way counts as well.
+#[test]
+fn registrations_for_operations_are_bounded() {
+    const LEN: u64 = 1 << 20;
+    let mut few = config(0);
+    few.registrations_max = 1;
+    let mut ends = joined(few, config(1));
+    let key = register(&mut ends[1], ground(LEN), Access::Write).unwrap();
+    let [a, b] = &mut ends;
+    let remote = [Extent { offset: 0, len: LEN }];
+    for (lent, ways) in [(1, [0, LEN, 0]), (1, [0, LEN, LEN])] {
+        // SAFETY: `ground` is never freed, and nothing else touches it.
+        unsafe { a.ib.put(a.peer, &[ground(LEN)], &key, &remote, Token(6)) }.unwrap();
+        assert_eq!((a.ib.one_sided.lent(), a.ib.one_sided.ways), (lent, ways));
+    }
+    // The one region is taken.
+    let refused = register(a, ground(1), Access::Read);
+    assert!(matches!(refused, Err(RdmaError::Unavailable { .. })), "{refused:?}");
+    let patience = Patience::new();
+    while a.completed.len() < 2 {
+        a.poll();
+        b.poll();
+        patience.tick("the ends");
+    }
+    assert_eq!(a.ib.one_sided.lent(), 0);
+    register(a, ground(1), Access::Read).unwrap();
+    expect_health(&mut ends);
+}
+
+/// Memory is taken back while operations work through it, of a link that ends meanwhile or is too slow: the process goes
+/// on.
+#[test]
+fn memory_in_use_is_taken_back() {
+    const LEN: u64 = 4 << 20;
+    for fault in [false, true] {
+        let mut hasty = config(0);
+        hasty.notice = std::time::Duration::from_millis(if fault { 4000 } else { 500 });
+        let mut ends = joined(hasty, config(1));
+        let key = register(&mut ends[1], ground(LEN), Access::Write).unwrap();
+        let own = ground(LEN);
+        let own_key = register(&mut ends[0], own, Access::Read).unwrap();
+        let [a, b] = &mut ends;
+        let remote = [Extent { offset: 0, len: LEN }];
+        if fault {
+            b.ib.deregister(&key);
+        }
+        let mut begun = 0;
+        for _ in 0..20 {
+            // SAFETY: `ground` is never freed, and nothing else touches it.
+            match unsafe { a.ib.put(a.peer, &[own], &key, &remote, Token(6)) } {
+                Ok(()) => begun += 1,
+                Err(error) => panic!("{error}"),
+            }
+        }
+        a.ib.deregister(&own_key);
+        a.poll();
+        assert_eq!(a.completed.len(), begun);
+        let failed = a.completed.iter().any(Result::is_err);
+        assert_eq!(failed, a.lost.is_some());
+        assert!(failed || !fault, "the peer's memory was taken back before");
+    }
 }

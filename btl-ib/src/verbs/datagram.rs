@@ -65,6 +65,8 @@ impl Drop for Way {
 pub(crate) struct Datagrams {
     raw: Raw,
     number: u32,
+    here: Here,
+    key: u32,
     memory: Arc<Registered>,
 }
 
@@ -84,18 +86,35 @@ impl Datagrams {
         let lengths = Lengths { sends, receives, inline_bytes: 0 };
         let (mut raw, number) = Raw::new(domain, cq, None, ibv_qp_type::IBV_QPT_UD, &lengths)?;
         raw.keep(memory);
+        let mut pair = Datagrams { raw, number, here, key, memory: Arc::clone(memory) };
+        pair.start()?;
+        Ok(pair)
+    }
+
+    /// Takes it from reset to where it sends and receives.
+    fn start(&mut self) -> Result<(), LinkError> {
+        let (here, key) = (self.here, self.key);
         let set =
             mask::IBV_QP_STATE | mask::IBV_QP_PKEY_INDEX | mask::IBV_QP_PORT | mask::IBV_QP_QKEY;
-        raw.modify(set, |to| {
+        self.raw.modify(set, |to| {
             to.qp_state = state::IBV_QPS_INIT;
             to.port_num = here.port;
             to.qkey = key;
         })?;
-        raw.modify(mask::IBV_QP_STATE, |to| to.qp_state = state::IBV_QPS_RTR)?;
-        raw.modify(mask::IBV_QP_STATE | mask::IBV_QP_SQ_PSN, |to| {
+        self.raw.modify(mask::IBV_QP_STATE, |to| to.qp_state = state::IBV_QPS_RTR)?;
+        self.raw.modify(mask::IBV_QP_STATE | mask::IBV_QP_SQ_PSN, |to| {
             to.qp_state = state::IBV_QPS_RTS;
-        })?;
-        Ok(Datagrams { raw, number, memory: Arc::clone(memory) })
+        })
+    }
+
+    /// Begins anew after an error, with nothing posted: what was will not be told any more.
+    ///
+    /// # Errors
+    /// The device refused, as when it is gone.
+    pub(crate) fn restart(&mut self) -> Result<(), LinkError> {
+        self.raw.modify(mask::IBV_QP_STATE, |to| to.qp_state = state::IBV_QPS_ERR)?;
+        self.raw.modify(mask::IBV_QP_STATE, |to| to.qp_state = state::IBV_QPS_RESET)?;
+        self.start()
     }
 
     pub(crate) fn number(&self) -> u32 {

@@ -2,11 +2,12 @@
 
 use super::device::Context;
 use super::flags::MemoryAccess;
-use super::refused;
+use super::{over, refused};
 use gapless_btl::LinkError;
 use gapless_mem::{Region, Space};
 use rdma_sys::{ibv_mr, ibv_pd};
 use std::alloc::Layout;
+use std::mem::ManuallyDrop;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
@@ -93,11 +94,21 @@ impl Mr {
     }
 }
 
+impl Mr {
+    /// Ends the registration.
+    ///
+    /// # Safety
+    /// Once.
+    unsafe fn end(&self) -> Result<(), i32> {
+        // SAFETY: ended once; it keeps its domain.
+        over(unsafe { (self.domain.context.library.dereg_mr)(self.raw.as_ptr()) })
+    }
+}
+
 impl Drop for Mr {
     fn drop(&mut self) {
-        // SAFETY: ended once; it keeps its domain.
-        let errno = unsafe { (self.domain.context.library.dereg_mr)(self.raw.as_ptr()) };
-        if errno != 0 {
+        // SAFETY: whoever ends it otherwise forgets it.
+        if let Err(errno) = unsafe { self.end() } {
             // A peer may still reach memory that its owner takes back.
             gapless_mem::abort(&format!(
                 "ibv_dereg_mr failed ({errno}): memory cannot be taken back from peers"
@@ -150,7 +161,17 @@ impl Registered {
 
 impl Drop for Registered {
     fn drop(&mut self) {
-        self.registration = None;
+        if let Some(registration) = self.registration.take() {
+            let registration = ManuallyDrop::new(registration);
+            // SAFETY: it is not dropped any more. (It keeps its domain for good, which costs nothing that matters then.)
+            if let Err(errno) = unsafe { registration.end() } {
+                // The adapter may still reach the memory: it stays for good.
+                tracing::warn!(errno, "buffers stay registered");
+                return;
+            }
+            // SAFETY: the field is not used after.
+            drop(unsafe { std::ptr::read(&raw const registration.domain) });
+        }
         let pointer = self.region.as_ptr().expect("the CPU's memory");
         // SAFETY: `new` allocated this address with this layout; it is not registered any more, and whoever works on it
         // keeps it.

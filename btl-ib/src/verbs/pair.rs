@@ -10,7 +10,7 @@
 use super::flags::MemoryAccess;
 use super::memory::{Domain, Registered};
 use super::queues::{Cq, Srq};
-use super::{refused, refused_as};
+use super::{over, refused, refused_as};
 use crate::place::Place;
 use gapless_btl::LinkError;
 use rdma_sys::{
@@ -53,7 +53,7 @@ impl Drop for Raw {
     fn drop(&mut self) {
         // SAFETY: destroyed once, before what it is made of. From then on the adapter does nothing for it.
         let errno = unsafe { (self.domain.context.library.destroy_qp)(self.qp.as_ptr()) };
-        if errno != 0 {
+        if let Err(errno) = over(errno) {
             // The adapter may still work on memory that others are told is theirs again.
             gapless_mem::abort(&format!(
                 "ibv_destroy_qp failed ({errno}): an adapter does not let go of memory"

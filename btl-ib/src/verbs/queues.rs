@@ -2,7 +2,7 @@
 
 use super::device::Context;
 use super::memory::{Domain, Registered};
-use super::{refused, refused_as};
+use super::{over, refused, refused_as};
 use gapless_btl::LinkError;
 use rdma_sys::{
     ibv_comp_channel, ibv_cq, ibv_cq_ex, ibv_cq_init_attr_ex, ibv_create_cq_wc_flags as wanted,
@@ -276,7 +276,7 @@ impl Drop for Srq {
     fn drop(&mut self) {
         // SAFETY: destroyed once; queue pairs keep it, so none uses it any more.
         let errno = unsafe { (self.domain.context.library.destroy_srq)(self.raw()) };
-        if errno != 0 {
+        if over(errno).is_err() {
             // The adapter may still write into the buffers: they stay for good.
             let kept = self.kept.get_mut().unwrap_or_else(PoisonError::into_inner);
             std::mem::forget(std::mem::take(kept));

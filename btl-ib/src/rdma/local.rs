@@ -1,0 +1,114 @@
+//! How the adapter reaches the local memory of operations, and how much may be registered.
+
+use super::{OneSided, PIECES_MAX, Way};
+use crate::ib::Ib;
+use crate::link::{State, Work};
+use crate::verbs::flags::MemoryAccess;
+use crate::verbs::memory::Mr;
+use gapless_btl::{LinkError, RdmaError};
+use gapless_mem::Region;
+use std::sync::Arc;
+
+/// How the adapter reaches local pieces.
+#[derive(Default)]
+pub(super) struct Reach {
+    /// A key for each; none if the bytes are staged.
+    pub(super) lkeys: Box<[u32]>,
+    /// What the keys are of.
+    pub(super) held: Vec<Arc<Mr>>,
+    /// How many of these were registered for the operation, and their bytes.
+    pub(super) lent: (usize, u64),
+}
+
+impl Ib {
+    /// How the adapter reaches local pieces: without keys if the bytes are to be staged.
+    ///
+    /// # Safety
+    /// Until the registrations are dropped, the pieces describe memory that is valid for this way.
+    pub(super) unsafe fn reach(&mut self, way: Way, local: &[Region], total: u64) -> Reach {
+        let (mut lkeys, mut held) = (Vec::with_capacity(local.len()), Vec::new());
+        let mut lent = (0, 0);
+        let mut kind = 0;
+        for region in local {
+            if region.is_empty() {
+                lkeys.push(0);
+            } else if let Some(registration) = self.one_sided.within(region, way) {
+                lkeys.push(registration.mr.lkey());
+                held.push(Arc::clone(&registration.mr));
+            } else if total >= self.config.register_from_bytes
+                && held.len() < PIECES_MAX
+                && self.may_register(region.len()).is_ok()
+            {
+                let mut access = MemoryAccess::empty();
+                access.set(
+                    MemoryAccess::LOCAL_WRITE | MemoryAccess::RELAXED_ORDERING,
+                    way == Way::Read,
+                );
+                // SAFETY: the caller's promise; peers get no right to it.
+                match unsafe { Mr::new(&self.domain, *region, access) } {
+                    Ok(mr) => {
+                        kind = 1;
+                        lkeys.push(mr.lkey());
+                        held.push(Arc::new(mr));
+                        lent = (lent.0 + 1, lent.1 + region.len());
+                        self.one_sided.lend(1, region.len());
+                    }
+                    Err(error) => {
+                        tracing::debug!(%error, "staged instead");
+                        kind = 2;
+                        break;
+                    }
+                }
+            } else {
+                kind = 2;
+                break;
+            }
+        }
+        self.one_sided.ways[kind] += total;
+        if kind == 2 {
+            self.one_sided.give_back(lent);
+            return Reach::default();
+        }
+        Reach { lkeys: lkeys.into(), held, lent }
+    }
+
+    /// Whether one more region may be registered.
+    pub(super) fn may_register(&self, bytes: u64) -> Result<(), RdmaError> {
+        let OneSided { registrations, registered_bytes, lent, lent_bytes, .. } = &self.one_sided;
+        let (count, all_bytes) = (registrations.len() + lent, registered_bytes + lent_bytes);
+        let (most, most_bytes) = (self.config.registrations_max, self.config.registered_bytes_max);
+        if count >= most || all_bytes.saturating_add(bytes) > most_bytes {
+            let reason = format!(
+                "{count} regions of {all_bytes} bytes are registered, {most} of {most_bytes} may be"
+            );
+            return Err(RdmaError::Unavailable { reason });
+        }
+        Ok(())
+    }
+
+    /// Loses links whose operations work through a registration: their queue pairs are destroyed.
+    pub(super) fn lose_users(&mut self, mr: &Arc<Mr>) {
+        let OneSided { operations, .. } = &self.one_sided;
+        let uses = |at: u32| {
+            let operation = operations.get(at as usize).and_then(Option::as_ref);
+            operation.is_some_and(|it| it.held.iter().any(|held| Arc::ptr_eq(held, mr)))
+        };
+        let users = (0..).zip(&self.links).filter(|(_, link)| match &link.state {
+            State::Up(up) => {
+                let mut posted = up.posted.iter();
+                posted.any(|it| matches!(it.work, Work::Part(part) if uses(part.operation)))
+                    || up.operations.iter().any(|&at| uses(at))
+            }
+            State::Known | State::Calling(_) | State::Lost(_) => false,
+        });
+        let users: Vec<u32> = users.map(|(id, _)| id).collect();
+        for id in users {
+            let reason = format!(
+                "{}: an operation takes longer than {:?}, and its memory is taken back",
+                self.whom(id),
+                self.config.notice
+            );
+            self.lose(id, LinkError::Unreachable { reason });
+        }
+    }
+}
