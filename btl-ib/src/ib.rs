@@ -6,7 +6,7 @@ use crate::config::IbConfig;
 use crate::device::{Chosen, choose};
 use crate::door::Door;
 use crate::header::HEADER_BYTES;
-use crate::link::{INLINE_BYTES, Link, State, receives, sends};
+use crate::link::{Grave, INLINE_BYTES, Link, State, receives, sends};
 use crate::place::Place;
 use crate::proof::Keys;
 use crate::rdma::OneSided;
@@ -51,12 +51,13 @@ pub struct Ib {
     pub(crate) by_id: HashMap<Id, u32>,
     /// Links by the numbers of their queue pairs.
     pub(crate) by_number: HashMap<u32, u32>,
-    /// Links that stand, or are about to: they have completions.
+    /// Queue pairs, those of links that have ended included: they have completions.
     pub(crate) pairs: u32,
     /// How many links are being called.
     pub(crate) calling: usize,
     /// Links whose queue pairs are in the error state.
     pub(crate) endings: Vec<u32>,
+    pub(crate) graves: Vec<Grave>,
     /// Links that may have to be told of room.
     pub(crate) owing: Vec<u32>,
     /// Messages of links that have ended which callers hold still.
@@ -185,6 +186,7 @@ impl Ib {
             pairs: 0,
             calling: 0,
             endings: Vec::new(),
+            graves: Vec::new(),
             owing: Vec::new(),
             debts: HashMap::new(),
             outbox: VecDeque::with_capacity(64),

@@ -31,6 +31,7 @@ impl Drop for Ib {
             }
         }
         self.links.clear();
+        self.graves.clear();
     }
 }
 

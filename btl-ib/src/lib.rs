@@ -61,6 +61,8 @@ mod device;
 #[allow(unsafe_code, reason = "the adapter works on its buffers")]
 mod door;
 #[cfg(feature = "ib")]
+mod ends;
+#[cfg(feature = "ib")]
 mod ib;
 #[cfg(feature = "ib")]
 mod leave;

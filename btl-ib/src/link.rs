@@ -91,6 +91,8 @@ pub(crate) struct Up {
     /// When the peer's adapter has last answered.
     pub(crate) heard: Instant,
     pub(crate) ending: Option<Ending>,
+    /// Its queue pair takes no more buffers.
+    pub(crate) drained: bool,
     /// One-sided operations that are not posted in full.
     pub(crate) operations: VecDeque<u32>,
 }
@@ -99,6 +101,19 @@ pub(crate) struct Up {
 pub(crate) struct Ending {
     pub(crate) error: LinkError,
     pub(crate) since: Instant,
+    /// Nothing is posted, and a complete look at completions is still due: some may have come before the end.
+    pub(crate) empty: bool,
+}
+
+/// The queue pair of a link that has ended. It may have taken buffers out of the shared receive queue, which come back
+/// before the device says that it was the last: destroyed before, it would take them along.
+pub(crate) struct Grave {
+    pub(crate) qp: Qp<ReadyToSend>,
+    pub(crate) since: Instant,
+    /// It takes no more buffers.
+    pub(crate) drained: bool,
+    /// A complete look at completions has begun since.
+    pub(crate) looked: bool,
 }
 
 /// A piece of work that the adapter has.
@@ -172,6 +187,7 @@ impl Up {
             pulse_out: false,
             heard: now,
             ending: None,
+            drained: false,
             operations: VecDeque::new(),
         }
     }

@@ -291,7 +291,7 @@ impl Ib {
                     self.port_name(),
                     self.config.notice
                 );
-                self.lose(id, LinkError::PeerGone { reason });
+                self.lose(id, LinkError::Unreachable { reason });
                 continue;
             }
             calling += 1;

@@ -1,10 +1,9 @@
-//! Polling: completions, what is due by the clock, and how links end.
+//! Polling: completions, and what is due by the clock.
 
 use crate::buffers::ARRIVAL;
 use crate::header::{Header, Kind};
 use crate::ib::Ib;
-use crate::link::{Ending, GRANTS_MAX, Link, State, Up, Work};
-use crate::verbs::device::DeviceEvent;
+use crate::link::{GRANTS_MAX, Link, State, Work};
 use crate::verbs::queues::{BATCH, Done};
 use gapless_btl::{AmTag, Event, LinkError, PeerId, Sink, Token, hand_out};
 use std::time::{Duration, Instant};
@@ -15,9 +14,6 @@ const BATCHES: usize = 4;
 const TICK: Duration = Duration::from_millis(2);
 /// Polls between looks at the clock.
 const POLLS: u32 = 16;
-/// For how long work of a link that has ended may come back; its queue pair is destroyed then.
-const FLUSH: Duration = Duration::from_secs(1);
-
 impl Ib {
     pub(crate) fn poll_for(&mut self, only: Option<PeerId>, sink: &mut dyn Sink) -> usize {
         // What comes from here on tells again.
@@ -32,9 +28,9 @@ impl Ib {
             self.go_on();
             if self.calling > 0 || self.polls.is_multiple_of(POLLS) || self.armed {
                 self.hear();
-                self.tick();
+                self.tick(all_seen);
             }
-            if all_seen && !self.endings.is_empty() {
+            if all_seen {
                 self.finish_endings();
             }
         }
@@ -123,6 +119,8 @@ impl Ib {
         if status == 0 {
             up.heard = self.ticked;
         } else if up.ending.is_none() {
+            // If the device says whose fault it is, that goes before.
+            self.device_events();
             let error = self.cause(id, status);
             self.end(id, error);
         }
@@ -139,7 +137,7 @@ impl Ib {
     }
 
     /// Tells whoever asked for it how work has ended.
-    fn settle(&mut self, work: Work, result: Result<(), LinkError>) {
+    pub(crate) fn settle(&mut self, work: Work, result: Result<(), LinkError>) {
         match work {
             Work::Message { token, .. } if token != Token::NONE => {
                 self.outbox.push_back(Event::Sent { token, result });
@@ -153,99 +151,6 @@ impl Ib {
     pub(crate) fn whom(&self, id: u32) -> String {
         let card = &self.links[id as usize].card;
         format!("{}: rank {} at {}", self.port_name(), card.rank, card.door)
-    }
-
-    /// Why work has failed, by the status of its completion.
-    fn cause(&self, id: u32, status: u32) -> LinkError {
-        use rdma_sys::ibv_wc_status as wc;
-        let (whom, said) = (self.whom(id), self.domain.context.status_text(status));
-        let port = self.domain.context.port(self.here.port);
-        // Adapters report it as no answer; Soft-RoCE, which has no route then, as an error of its own.
-        let may_be_the_port = [wc::IBV_WC_RETRY_EXC_ERR, wc::IBV_WC_LOC_QP_OP_ERR];
-        if may_be_the_port.contains(&status) && !port.is_ok_and(|port| port.active) {
-            let reason = format!("{whom}: the port's link is down ({said})");
-            return LinkError::Unreachable { reason };
-        }
-        match status {
-            wc::IBV_WC_RETRY_EXC_ERR => {
-                LinkError::PeerGone { reason: format!("{whom} does not acknowledge ({said})") }
-            }
-            wc::IBV_WC_RNR_RETRY_EXC_ERR => {
-                LinkError::Unreachable { reason: format!("{whom}: receiver not ready ({said})") }
-            }
-            wc::IBV_WC_REM_ACCESS_ERR => {
-                let reason = format!("{whom}: its memory is not registered any more ({said})");
-                LinkError::Unreachable { reason }
-            }
-            wc::IBV_WC_REM_INV_REQ_ERR | wc::IBV_WC_REM_OP_ERR | wc::IBV_WC_BAD_RESP_ERR => {
-                LinkError::Corrupt { what: format!("{whom} refuses what is right ({said})") }
-            }
-            wc::IBV_WC_WR_FLUSH_ERR => {
-                let what = format!(
-                    "{whom} asked for what it may not, and the adapter ended the link ({said})"
-                );
-                LinkError::Corrupt { what }
-            }
-            _ => LinkError::System {
-                operation: "work of the adapter",
-                reason: format!("{whom}: {said}"),
-            },
-        }
-    }
-
-    /// Ends a link: what is posted comes back first.
-    pub(crate) fn end(&mut self, id: u32, error: LinkError) {
-        let Some(up) = self.links[id as usize].up() else { return };
-        if up.ending.is_some() {
-            return;
-        }
-        up.qp.abandon();
-        up.ending = Some(Ending { error, since: Instant::now() });
-        self.endings.push(id);
-    }
-
-    pub(crate) fn finish_endings(&mut self) {
-        let mut endings = std::mem::take(&mut self.endings);
-        endings.retain(|&id| {
-            let Some(up) = self.links[id as usize].up() else { return false };
-            let Some(ending) = &up.ending else { return false };
-            if !up.posted.is_empty() && ending.since.elapsed() < FLUSH {
-                return true;
-            }
-            let error = ending.error.clone();
-            self.lose(id, error);
-            false
-        });
-        self.endings.append(&mut endings);
-    }
-
-    /// Ends a link at once: what is posted on it fails, and its loss is told.
-    pub(crate) fn lose(&mut self, id: u32, error: LinkError) {
-        let link = &mut self.links[id as usize];
-        let state = std::mem::replace(&mut link.state, State::Lost(error.clone()));
-        match state {
-            State::Known => {}
-            State::Calling(_) | State::Lost(_) => self.pairs -= 1,
-            State::Up(up) => {
-                self.pairs -= 1;
-                let Up { qp, posted, operations, incoming, .. } = *up;
-                self.by_number.remove(&qp.number());
-                // From here on the adapter touches nothing for this link.
-                drop(qp);
-                match incoming.held() {
-                    0 => self.arrivals.shrink(),
-                    held => _ = self.debts.insert(id, held),
-                }
-                for posted in posted {
-                    self.settle(posted.work, Err(error.clone()));
-                }
-                for operation in operations {
-                    self.drop_operation(operation, &error);
-                }
-            }
-        }
-        tracing::debug!(peer = id, %error, "link lost");
-        self.outbox.push_back(Event::Lost { peer: PeerId(id), error });
     }
 
     /// Posts buffers that came back, and tells peers of room that they do not know of.
@@ -291,23 +196,13 @@ impl Ib {
     }
 
     /// What is due by the clock.
-    fn tick(&mut self) {
+    fn tick(&mut self, all_seen: bool) {
         let now = Instant::now();
         if now.duration_since(self.ticked) < TICK {
             return;
         }
         self.ticked = now;
-        while let Some(event) = self.domain.context.event() {
-            match event {
-                DeviceEvent::DeviceGone => {
-                    let reason = format!("the device of {} is gone", self.port_name());
-                    for id in 0..u32::try_from(self.links.len()).unwrap_or(u32::MAX) {
-                        self.end(id, LinkError::Unreachable { reason: reason.clone() });
-                    }
-                }
-                event => tracing::debug!(?event, port = self.port_name(), "the device says"),
-            }
-        }
+        self.device_events();
         if self.calling > 0 {
             self.call_again(now);
         }
@@ -315,6 +210,19 @@ impl Ib {
         for id in 0..u32::try_from(self.links.len()).unwrap_or(u32::MAX) {
             let Some(up) = self.links[id as usize].up() else { continue };
             let silent = now.duration_since(up.heard) >= patience;
+            // Adapters give up before; one that does not is broken.
+            if up.is_open()
+                && up.pulse_out
+                && all_seen
+                && now.duration_since(up.heard) >= self.config.notice * 2
+            {
+                let reason = format!(
+                    "{}: the adapter does not say how a write of nothing has ended",
+                    self.whom(id)
+                );
+                self.end(id, LinkError::Unreachable { reason });
+                continue;
+            }
             if up.is_open()
                 && silent
                 && !up.pulse_out
@@ -331,6 +239,8 @@ impl Ib {
             Some(Duration::ZERO)
         } else if self.calling > 0 || !self.endings.is_empty() {
             Some(TICK)
+        } else if !self.graves.is_empty() {
+            Some(self.flush())
         } else {
             let live = self.links.iter().any(|link| matches!(link.state, State::Up(_)));
             live.then(|| self.patience() / 4)

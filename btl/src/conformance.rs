@@ -92,6 +92,12 @@ pub trait Fixture {
         None
     }
 
+    /// Whether nothing tells the death of a process from that of its host or of the way there, so that all are
+    /// [`LinkError::Unreachable`]: adapters do not say.
+    fn deaths_are_silent(&self) -> bool {
+        false
+    }
+
     /// Makes `from` put malformed bytes where `to` will read them as if they came over the wire:
     /// wrong lengths, wrong offsets, nonsense; another sort for each of `variant`, from 0 up. False
     /// (the default for 0) when there are no more. `to` is `from`'s name for the victim.

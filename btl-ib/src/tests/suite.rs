@@ -22,6 +22,10 @@ impl Fixture for Ports {
         Some(open(config(u32::from(child))))
     }
 
+    fn deaths_are_silent(&self) -> bool {
+        true
+    }
+
     fn garbage(&mut self, from: &mut Ib, to: PeerId, variant: u32) -> bool {
         let up: &mut Up = from.links[to.0 as usize].up().expect("the link stands");
         let (grant, sequence) = (up.incoming.tell(), up.next_sequence());

@@ -7,7 +7,7 @@ use crate::card::LinkKind;
 use gapless_btl::LinkError;
 use rdma_sys::{
     ibv_async_event, ibv_context, ibv_device, ibv_device_attr, ibv_gid, ibv_gid_entry,
-    ibv_port_attr, verbs_context,
+    ibv_port_attr, ibv_qp, verbs_context,
 };
 use std::ffi::CStr;
 use std::mem::MaybeUninit;
@@ -287,10 +287,23 @@ impl Context {
         let first =
             |word: u64| u32::from_ne_bytes(*word.to_ne_bytes().first_chunk().expect("eight"));
         let (port, kind) = (first(words[0]), first(words[1]));
+        let mut pair = 0;
+        if matches!(kind, 1..=3 | 16)
+            && let Ok(address) = usize::try_from(words[0])
+        {
+            let qp = std::ptr::with_exposed_provenance::<ibv_qp>(address);
+            // SAFETY: with these kinds the first word is the queue pair, which cannot be destroyed before the event is
+            // acknowledged.
+            pair = unsafe { (*qp).qp_num };
+        }
         // SAFETY: the event was got, and is acknowledged once.
         unsafe { (self.library.ack_async_event)(event) };
         // The numbers of `enum ibv_event_type`.
         Some(match kind {
+            0 | 14 => DeviceEvent::QueueFailed,
+            1 => DeviceEvent::PairFailed(pair),
+            2 | 3 => DeviceEvent::PairAbused(pair),
+            16 => DeviceEvent::LastBuffer(pair),
             8 => DeviceEvent::DeviceGone,
             9 => DeviceEvent::PortUp(port),
             10 => DeviceEvent::PortDown(port),
@@ -302,6 +315,14 @@ impl Context {
 /// What a device says of itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum DeviceEvent {
+    /// The completion queue, or the shared receive queue.
+    QueueFailed,
+    /// The adapter could not go on with the queue pair of this number.
+    PairFailed(u32),
+    /// Its peer asked for what it may not.
+    PairAbused(u32),
+    /// It takes no more buffers out of the shared receive queue.
+    LastBuffer(u32),
     DeviceGone,
     PortUp(u32),
     PortDown(u32),

@@ -123,7 +123,7 @@ pub fn peer_killed_while_sending(suite: &Suite, mut fixture: impl Fixture) {
             watch.tick();
         }
         kin.kill();
-        wake.expect_gone(&mut end);
+        wake.expect_death(&mut end, &fixture);
         for (number, (tag, bytes)) in (0..).zip(&wake.messages) {
             if ordered {
                 assert_eq!(*tag, tag_of(number));
@@ -139,7 +139,7 @@ pub fn peer_killed_while_sending(suite: &Suite, mut fixture: impl Fixture) {
         kin.tell("fill it");
         let sent: u64 = kin.listen().parse().expect("a number of messages");
         kin.kill();
-        wake.expect_gone(&mut end);
+        wake.expect_death(&mut end, &fixture);
         // It did not leave but was killed: what was still in its own hands is lost.
         wake.expect_last_words(&end, sent, Duration::MAX);
     }
@@ -222,7 +222,7 @@ pub fn peer_killed_with_operations_pending(suite: &Suite, mut fixture: impl Fixt
             start_rdma(&mut end, &mut wake, &key);
         }
         kin.kill();
-        wake.expect_gone(&mut end);
+        wake.expect_death(&mut end, &fixture);
         assert!(wake.messages.is_empty());
         for (number, fragment) in (0..).zip(&parked) {
             assert_message(&fragment.to_vec().expect("host memory"), number, LEN);

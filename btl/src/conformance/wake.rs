@@ -1,5 +1,6 @@
 //! What an end sees of the end of a peer.
 
+use super::Fixture;
 use super::bench::Watch;
 use super::duo::{message, poll, tag_of};
 use crate::{AmTag, Btl, Event, Fragment, LinkError, PeerId, Queue, ReserveError, Slot, Token};
@@ -113,6 +114,18 @@ impl Wake {
         for error in self.failed.iter().chain([&lost]) {
             let gone = matches!(error, LinkError::PeerGone { .. });
             assert!(gone, "the peer has ended and is reported as {error:?}");
+        }
+    }
+
+    /// As [`expect_gone`](Wake::expect_gone), of a peer that was killed.
+    pub(super) fn expect_death(&mut self, end: &mut impl Btl, fixture: &impl Fixture) {
+        if !fixture.deaths_are_silent() {
+            return self.expect_gone(end);
+        }
+        let lost = self.expect_loss(end);
+        for error in self.failed.iter().chain([&lost]) {
+            let silent = matches!(error, LinkError::Unreachable { .. });
+            assert!(silent, "the peer is silent and is reported as {error:?}");
         }
     }
 
