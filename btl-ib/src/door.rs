@@ -400,3 +400,21 @@ impl Porter {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_datagram_waits_for_a_place() {
+        let place = |number| Place { gid: [1; 16], lid: 0, number };
+        let mut outbox = Outbox::new();
+        for (number, byte) in [(1, 1), (2, 2), (1, 3)] {
+            put(&mut outbox, place(number), [byte; DATAGRAM_BYTES]);
+        }
+        let waits: Vec<_> = outbox.iter().map(|(to, bytes)| (to.number, bytes[0])).collect();
+        assert_eq!(waits, [(1, 3), (2, 2)]);
+        (3..3000).for_each(|number| put(&mut outbox, place(number), [0; DATAGRAM_BYTES]));
+        assert_eq!(outbox.len(), WAITING_MAX);
+    }
+}

@@ -346,3 +346,42 @@ impl std::fmt::Debug for Ib {
         write!(f, "Ib of rank {rank} on {} at {door}, {} peers", self.port_name(), self.links.len())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Capabilities, LinkKind, Secret};
+
+    #[test]
+    fn a_device_that_is_too_small_is_refused() {
+        let config = IbConfig::new("job", 0, Secret::new([1; 32]));
+        let (sends, receives) = (sends(config.buffers), receives(config.buffers));
+        let longest = u32::try_from(config.fragment_bytes + HEADER_BYTES).unwrap();
+        let check = |entries, sends_max, longest_message| {
+            let capabilities = Capabilities::empty();
+            let (reads_max, reads_served_max, ports) = (1, 1, 1);
+            let shared_receives_max = entries;
+            let numbers = Numbers {
+                capabilities,
+                shared_receives_max,
+                sends_max,
+                reads_max,
+                reads_served_max,
+                ports,
+            };
+            let (kind, mtu, mbit_s) = (LinkKind::Ethernet, 3, 0);
+            let port = Port { number: 1, active: true, kind, lid: 0, mtu, mbit_s, longest_message };
+            check_device(&config, entries, &numbers, &port)
+        };
+        assert_eq!(check(receives, sends, longest), Ok(()));
+        for (entries, sends, longest) in [
+            (receives - 1, sends, longest),
+            (receives, sends - 1, longest),
+            (receives, sends, longest - 1),
+            (receives, sends, 0),
+        ] {
+            let refused = check(entries, sends, longest);
+            assert!(matches!(refused, Err(LinkError::Incompatible { .. })), "{refused:?}");
+        }
+    }
+}

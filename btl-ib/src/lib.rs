@@ -15,7 +15,8 @@
 //! - One-sided operations (`rdma`) are RDMA reads and writes, between registered regions or through a ring of staging
 //!   buffers.
 //! - A peer's death is noticed because its adapter does not answer any more: what is posted fails, and where nothing is
-//!   posted an empty write feels the peer's pulse (`poll`).
+//!   posted an empty write feels the peer's pulse (`poll`). Nothing tells it from a way that has failed, so the loss is
+//!   [`Unreachable`](gapless_btl::LinkError::Unreachable); only a farewell says that a peer is gone (`ends`).
 //!
 //! # What `Sent` means here
 //!
@@ -29,9 +30,12 @@
 //!
 //! # Limits
 //!
+//! - All receive buffers are in one queue of at most 32,768, or as many as the device has: at most 32,768 /
+//!   ([`IbConfig::buffers`] + 5) links. The next caller is refused.
 //! - A peer that is stopped (`SIGSTOP`, a debugger) answers as long as a link stands. One that is called while it is
 //!   stopped does not, and is lost after [`IbConfig::notice`].
 //! - Using a key after its region was deregistered breaks the link: that is how adapters refuse.
+//! - The door looks for the way to a peer in its thread: a host that is dead may keep it from answering for seconds.
 //! - Memory of devices is not reached: their messages are staged by the layers above.
 //! - No atomics, no memory windows, no connection by `rdma_cm`.
 //! - A process must not `fork` without `exec` while an [`Ib`] lives.

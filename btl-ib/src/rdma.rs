@@ -89,6 +89,8 @@ pub(crate) struct OneSided {
     operations: Vec<Option<Operation>>,
     /// Places in `operations`.
     vacant: Vec<u32>,
+    /// The link that was the first to go on.
+    turn: u32,
     staging: Arc<Registered>,
     /// Staging buffers.
     free: Vec<u32>,
@@ -121,6 +123,7 @@ impl OneSided {
             lent_bytes: 0,
             operations: Vec::new(),
             vacant: Vec::new(),
+            turn: 0,
             staging: Registered::new(domain, bytes)?,
             free: (0..u32::try_from(count).unwrap_or(u32::MAX)).collect(),
             ways: [0; 3],
@@ -296,9 +299,11 @@ impl Ib {
         if self.one_sided.operations.len() == self.one_sided.vacant.len() {
             return;
         }
-        for id in 0..u32::try_from(self.links.len()).unwrap_or(u32::MAX) {
-            self.post_parts(id);
-        }
+        // Another link is the first each time: there may be staging buffers for one only.
+        let count = u32::try_from(self.links.len()).unwrap_or(u32::MAX);
+        self.one_sided.turn = (self.one_sided.turn + 1) % count.max(1);
+        let first = self.one_sided.turn;
+        (first..count).chain(0..first).for_each(|id| self.post_parts(id));
     }
 
     /// Posts parts of a link's operations, as far as there is room.

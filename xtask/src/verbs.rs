@@ -6,7 +6,8 @@
 //!
 //! 1. the packages ([`PACKAGES`]): installed if this is root, else named;
 //! 2. the kernel ([`mod@kernel`]): downloaded once, by the hash that apt knows, and unpacked into the target folder;
-//! 3. the test program, by cargo;
+//! 3. the lints and the documentation of btl-ib with the feature, which need these packages, too, if all tests are to run;
+//!    then the test program, by cargo;
 //! 4. the guest's first files ([`mod@guest`]): busybox, modules, the program and its libraries;
 //! 5. the guest. How the tests ended is a file in a folder that both see: QEMU's own status says nothing.
 //!
@@ -64,6 +65,9 @@ pub(crate) fn run(checkout: &Checkout, filters: &[String], seconds: u64) -> Resu
             return SkipLog::open(&checkout.target.join("xtask"))?.add(&Skip { what, why });
         }
     };
+    if filters.is_empty() {
+        shell::timed("lints and documentation", || lint(checkout)).0?;
+    }
     let program = shell::timed("the test program", || build(checkout)).0?;
     let work = folder.join("work");
     let files = shell::timed("the guest's files", || {
@@ -115,6 +119,17 @@ pub(super) fn make_folder(folder: &Path) -> Result<(), Failure> {
 #[derive(Deserialize)]
 struct Artifact {
     executable: Option<PathBuf>,
+}
+
+/// What `cargo xtask ci` does to all crates, with the feature.
+fn lint(checkout: &Checkout) -> Result<(), Failure> {
+    let package = ["-p", "gapless-btl-ib", "--features", "ib"];
+    let mut clippy = shell::cargo();
+    clippy.current_dir(&checkout.root).arg("clippy").args(package);
+    shell::run(clippy.args(["--all-targets", "--", "-D", "warnings"]))?;
+    let mut doc = shell::cargo();
+    doc.current_dir(&checkout.root).arg("doc").args(package);
+    shell::run(doc.arg("--no-deps").env("RUSTDOCFLAGS", "-D warnings"))
 }
 
 /// Builds the tests of btl-ib.
