@@ -1,7 +1,7 @@
 //! What goes wrong on real wires: no buffer at the receiver, a link that goes down, strangers.
 
 use super::{End, Patience, config, device, expect_health, joined, open};
-use crate::proof::{DATAGRAM_BYTES, Datagram, Keys, Word};
+use crate::proof::{DATAGRAM_BYTES, Datagram, Keys, Refusal, Word};
 use crate::{IbConfig, Secret};
 use gapless_btl::{Btl, LinkError, ReserveError};
 use std::process::Command;
@@ -98,7 +98,7 @@ fn strangers_get_nowhere() {
     let victim = ends[0].ib.address();
     let to_victim = stranger.connect(&victim).unwrap();
     // It knows all but the secret, and calls; and somebody sends garbage to the door. Adapters drop datagrams with a wrong
-    // queue key, so it has found that out: only the proof keeps it out.
+    // queue key, so it has found that out.
     stranger.door.pretend(ends[0].ib.keys.queue_key());
     let keys = Keys::new(&Secret::new([1; 32]), "tests of btl-ib");
     let datagram = Datagram {
@@ -124,6 +124,29 @@ fn strangers_get_nowhere() {
     let seen = ends[0].ib.door.strangers();
     assert!(seen > 0, "no datagram came through, so nothing is shown");
     expect_health(&mut ends);
+}
+
+/// Who does not know the secret cannot speak for a peer, although it knows all else.
+#[test]
+fn a_stranger_does_not_speak_for_a_peer() {
+    let (mut a, mut b) = (open(config(0)), open(config(1)));
+    let to_b = a.introduce(&b.address()).unwrap();
+    let to_a = b.introduce(&a.address()).unwrap();
+    assert!(matches!(a.reserve(to_b, 1), Err(ReserveError::Full)));
+    let secret = Secret::new([1; 32]);
+    let stranger = open(IbConfig { secret: secret.clone(), ..config(1) });
+    stranger.door.pretend(a.keys.queue_key());
+    let word = Word::Refused(Refusal::Lost);
+    let forged = Datagram { from: b.card.id, to: a.card.id, door: b.card.door, word };
+    let forged = forged.seal(&Keys::new(&secret, "tests of btl-ib"));
+    let (mut a, patience) = (End::new(a, to_b), Patience::new());
+    while a.ib.door.strangers() < 10 {
+        stranger.door.send(a.ib.card.door, forged);
+        a.poll();
+        assert_eq!(a.lost, None);
+        patience.tick("datagrams");
+    }
+    expect_health(&mut [a, End::new(b, to_a)]);
 }
 
 /// A call that goes on while the port is down ends, and so does the transport; the door works afterwards.
