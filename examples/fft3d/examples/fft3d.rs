@@ -5,8 +5,8 @@
 //! cargo run --release -- run -n 4 target/release/examples/fft3d [SIDE] [--device cuda]
 //! ```
 //!
-//! With `--device cuda` the exchange is one kernel a process, from layout to layout between GPUs: as many processes as there
-//! are GPUs, or several on one under MPS. The library beside says how it is done.
+//! With `--device cuda` the exchange is one kernel a process, from layout to layout between GPUs: at most a process a GPU,
+//! or several on one under MPS. The library beside says how it is done.
 
 use gapless::{CudaDriver, World};
 use gapless_fft3d::{Memory, run};
