@@ -312,7 +312,7 @@ impl<'s> StreamComm<'s> {
     /// # Safety
     /// The memory stays allocated until this communicator is dropped at all ranks. If it is not a
     /// [`DeviceBuf`]'s, it is [withdrawn](crate::World::withdraw) then, before it is freed. Calls that use
-    /// it are made by all ranks with the same registration and the same offset.
+    /// it, but for plans, are made by all ranks with the same registration and the same offset.
     ///
     /// # Errors
     /// The memory is not the stream's device's at some rank, or cannot be shared (of `cudaMallocAsync`, say); a peer is

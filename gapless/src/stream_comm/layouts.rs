@@ -93,12 +93,13 @@ impl StreamComm<'_> {
     /// ```
     ///
     /// # Safety
-    /// Blocks that are received into overlap no other block, at any rank: kernels write them at the same time. (The safe
-    /// methods of [`Communicator`](crate::Communicator) check that.)
+    /// Blocks that are received into overlap neither themselves nor another block, at any rank: kernels write them at
+    /// the same time. (The safe methods of [`Communicator`](crate::Communicator) check that.)
     ///
     /// # Errors
     /// [`Error::Stream`]: a block outside its buffer, blocks whose lengths differ at both ends, other buffers or another
-    /// operation at another rank, no memory. All ranks get an error if one does. A peer is lost.
+    /// operation at another rank, no memory, a layout whose pieces are too long to be numbered (grids of several blocks
+    /// beyond 2³¹ words). All ranks get an error if one does. A peer is lost.
     pub unsafe fn plan_alltoallw(
         &mut self,
         send: impl Into<StreamBuffer>,

@@ -106,8 +106,8 @@ pub struct Table {
     pub meeting: u32,
     /// Blocks after those.
     pub further: u32,
-    /// Whether there is a second step.
-    pub steps: u32,
+    /// Steps: the kernel's blocks find their lists by it, so there are as many lists.
+    steps: u32,
     begins: Vec<u32>,
     jobs: Vec<Job>,
     pieces: Vec<Piece>,
@@ -149,13 +149,19 @@ pub fn share(lens: &[u64], blocks: u32, start: u32) -> Vec<Part> {
 }
 
 impl Table {
-    /// The table of a rank's groups. `blocks` meet; at most `further` may have what stays within the rank.
+    /// The table of a rank's groups. `blocks` meet; at most `further` may have what stays within the rank. With
+    /// `second` there is a second step, even if this rank has nothing to do in it: ranks that unpack meet all.
     ///
     /// # Errors
     /// A layout that arguments have no room for.
-    pub fn new(groups: &[Group], blocks: u32, further: u32, ranks: u32) -> Result<Table, Unfit> {
+    pub fn new(
+        groups: &[Group],
+        (blocks, further): (u32, u32),
+        ranks: u32,
+        second: bool,
+    ) -> Result<Table, Unfit> {
         let blocks = blocks.clamp(1, BLOCKS_MAX);
-        let second = groups.iter().any(|group| group.step == Step::Second);
+        let second = second || groups.iter().any(|group| group.step == Step::Second);
         let local = |group: &&Group| group.distance == 0;
         let stays: u64 = groups
             .iter()
@@ -166,13 +172,8 @@ impl Table {
         let further = wanted.min(further);
         let all = (blocks + further) as usize;
         let steps = if second { 2 } else { 1 };
-        let mut lists: Vec<Vec<Job>> = vec![Vec::new(); all * steps];
-        let mut table = Table {
-            meeting: blocks,
-            further,
-            steps: if second { 2 } else { 1 },
-            ..Table::default()
-        };
+        let mut lists: Vec<Vec<Job>> = vec![Vec::new(); all * steps as usize];
+        let mut table = Table { meeting: blocks, further, steps, ..Table::default() };
         let mut order: Vec<&Group> = groups.iter().collect();
         order.sort_by_key(|group| group.distance);
         // Peers first, and this rank last where blocks that meet have to move that, too.
@@ -235,6 +236,12 @@ impl Table {
         let (first, last) = (word(from), word(to));
         let edges = u32::from(to == piece.end);
         Some(Job { piece: number, first, words: last - first, edges })
+    }
+
+    /// 1, or 2 if there is a second step.
+    #[must_use]
+    pub fn steps(&self) -> u32 {
+        self.steps
     }
 
     /// Blocks of the launch.

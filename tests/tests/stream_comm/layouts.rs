@@ -128,6 +128,46 @@ fn every_layout_gets_into_every_other() {
     rank.world.finalize().unwrap();
 }
 
+/// What goes one way only, through staging memory, leaves ranks without anything to unpack.
+#[test]
+fn one_sends_and_another_receives() {
+    let Some(mut member) = Member::of_crew() else {
+        return crew("layouts::one_sends_and_another_receives", None);
+    };
+    let rank = Rank::new(&mut member);
+    let (n, me) = (rank.comm().size(), rank.comm().rank());
+    let (size, elements) = (8, 57_600);
+    let apart = size * elements * 3 + 64;
+    let buffers = Buffers::new(&rank, apart as usize * n as usize + 64);
+    for way in [Some(StreamWay::Staged), None, Some(StreamWay::Staged)] {
+        let mut on = with_way(&rank, way);
+        let [send, recv] = buffers.register(&mut on);
+        let all = layouts(size, elements);
+        for round in 0..4u32 {
+            let (source, target) = (&all[2 + round as usize % 2], &all[1 + round as usize]);
+            let (from, to) = (round % n, (round + 1) % n);
+            let [mut sends, mut recvs] =
+                [source, target].map(|of| blocks(of, n as usize, 0, apart));
+            for peer in 0..n {
+                sends[peer as usize].count = u64::from((me, peer) == (from, to));
+                recvs[peer as usize].count = u64::from((me, peer) == (to, from));
+            }
+            // SAFETY: blocks do not overlap.
+            let plan = unsafe { on.plan_alltoallw(send, &sends, recv, &recvs) }.unwrap();
+            buffers.fill(&rank);
+            run(&rank, &mut on, &plan);
+            let mut right = vec![POISON; buffers.len];
+            if me == to {
+                let at = u64::from(to) * apart;
+                let sent = pack(&buffers.content(from), at as usize, source, 1).unwrap();
+                unpack(&sent, &mut right, (u64::from(from) * apart) as usize, target, 1).unwrap();
+            }
+            assert!(rank.read(buffers.recv.region(), buffers.len) == right, "{way:?}, {round}");
+        }
+    }
+    rank.world.finalize().unwrap();
+}
+
 #[test]
 fn what_one_has_gets_to_all_in_layouts_of_their_own() {
     let Some(mut member) = Member::of_crew() else {

@@ -242,10 +242,10 @@ impl StreamComm<'_> {
             *at = at.wrapping_add(plans.region().start());
         }
         let groups = work::groups(edges, rank, ranks, addresses);
-        let table = Table::new(&groups, self.ground.blocks, self.further, ranks);
-        let mut table = table.map_err(|reason| too_long(reason.to_string()))?;
         // Whether there is a second step is the same for all ranks: each meets each.
-        table.steps = if addresses.out[rank as usize] != 0 { 2 } else { 1 };
+        let second = addresses.out[rank as usize] != 0;
+        let table = Table::new(&groups, (self.ground.blocks, self.further), ranks, second);
+        let table = table.map_err(|reason| too_long(reason.to_string()))?;
         let (bytes, [begins, jobs, pieces]) = table.to_bytes();
         let there = self.upload(&bytes)?;
         let start = there.region().start();
@@ -260,7 +260,7 @@ impl StreamComm<'_> {
             jobs: start + jobs,
             pieces: start + pieces,
             meeting: table.meeting,
-            steps: table.steps,
+            steps: table.steps(),
         };
         memory.extend([plans, there]);
         Ok(Planned { args, blocks: table.blocks(), _memory: memory })

@@ -112,8 +112,8 @@ fn jobs_move_every_byte_of_every_piece_to_its_place() {
                 moved: vec![Moved { bytes, from, to }],
             };
             let groups: Vec<Group> = pieces.into_iter().map(group).collect();
-            let table = Table::new(&groups, blocks, further, 3).unwrap();
-            assert_eq!((table.len(), table.steps, table.meeting), (4, 1, blocks));
+            let table = Table::new(&groups, (blocks, further), 3, false).unwrap();
+            assert_eq!((table.len(), table.steps(), table.meeting), (4, 1, blocks));
             assert_eq!(table.further, further.min(2));
             let mut memory: Vec<u8> = (0..150_000u32).map(|n| (n * 7 + n / 251) as u8).collect();
             let mut right = memory.clone();
@@ -140,8 +140,8 @@ fn a_table_as_bytes_is_where_it_says() {
     let moved = vec![Moved { bytes: 100_000, from: stretch(64), to: stretch(1 << 20) }; 3];
     let groups =
         [Step::First, Step::Second].map(|step| Group { step, distance: 1, moved: moved.clone() });
-    let table = Table::new(&groups, 8, 8, 2).unwrap();
-    assert_eq!((table.steps, table.blocks(), table.further), (2, 8, 0));
+    let table = Table::new(&groups, (8, 8), 2, false).unwrap();
+    assert_eq!((table.steps(), table.blocks(), table.further), (2, 8, 0));
     let (bytes, [begins, jobs, pieces]) = table.to_bytes();
     assert!([begins, jobs, pieces].iter().all(|at| at.is_multiple_of(16)));
     assert_eq!(&bytes[pieces as usize..][..784 * 6], table.pieces.as_bytes());
@@ -154,12 +154,30 @@ fn a_table_as_bytes_is_where_it_says() {
     assert_eq!(first.map(words).collect::<Vec<_>>(), second.map(words).collect::<Vec<_>>());
 }
 
+/// The kernel looks for a list of each block in each step.
+#[test]
+fn who_has_nothing_in_the_second_step_has_lists_for_it() {
+    let stretch = |at| (TransferSide::Contiguous(0), Place { address: 0, offset: at });
+    let moved = vec![Moved { bytes: 100_000, from: stretch(64), to: stretch(1 << 20) }];
+    for distance in [0, 1] {
+        for groups in [vec![], vec![Group { step: Step::First, distance, moved: moved.clone() }]] {
+            let table = Table::new(&groups, (8, 4), 2, true).unwrap();
+            let all = table.blocks() as usize;
+            assert_eq!((table.steps(), table.begins.len()), (2, 2 * all + 1));
+            let jobs = |step| (0..table.blocks()).map(move |block| (step, block));
+            let second: usize = jobs(Step::Second).map(|(s, b)| table.jobs(s, b).count()).sum();
+            let first: usize = jobs(Step::First).map(|(s, b)| table.jobs(s, b).count()).sum();
+            assert_eq!((first, second), (table.jobs.len(), 0));
+        }
+    }
+}
+
 #[test]
 fn what_is_too_long_for_one_numbering_is_several_pieces() {
     let side = |at: i64| (TransferSide::Contiguous(0), Place { address: 0, offset: at });
     let moved = Moved { bytes: (5 << 30) + 3, from: side(1), to: side(1 << 40) };
     let group = Group { step: Step::First, distance: 1, moved: vec![moved] };
-    let table = Table::new(&[group], 64, 0, 2).unwrap();
+    let table = Table::new(&[group], (64, 0), 2, false).unwrap();
     assert!(table.len() > 2);
     let jobs = |block| table.jobs(Step::First, block).map(|(job, _)| u64::from(job.words));
     assert_eq!((0..64).flat_map(jobs).sum::<u64>(), (5 << 30) + 3);

@@ -170,7 +170,7 @@ fn exchange(
             plans,
         };
         let groups = groups(&ours, rank, ranks, &addresses);
-        tables.push(Table::new(&groups, kernel_blocks, 2, ranks).unwrap());
+        tables.push(Table::new(&groups, (kernel_blocks, 2), ranks, false).unwrap());
     }
     for step in [Step::First, Step::Second] {
         tables.iter().for_each(|table| machine.carry_out(table, step));
