@@ -91,8 +91,8 @@ const DOUBLING: Method = Method::Doubling(Butterfly::Binary);
 const HALVING: Method = Method::Halving(Butterfly::Binary);
 const SHARED: Method = Method::Shared;
 
-/// Rules for machines that were not measured: few messages for short calls, few bytes for long ones. On several hosts, short
-/// calls go by messages between the hosts' leaders, and through shared memory on each host. Among many ranks
+/// Rules for machines that were not measured: few messages for short calls, few bytes for long ones. On several hosts,
+/// short calls go by messages between the hosts' leaders, and through shared memory on each host. Among many ranks
 /// nothing goes round a ring or along a chain, in as many rounds as there are ranks, if its pieces would be short. If
 /// they are long, a reduction that is scattered goes round the ring: that takes memory for two blocks, the others as much
 /// as all ranks' blocks.

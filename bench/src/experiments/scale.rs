@@ -295,7 +295,7 @@ mod tests {
     fn the_table_and_every_algorithm_have_a_row() {
         let of = Subject::new(Operation::Allreduce, 40, 64).unwrap();
         let all = of.algorithms();
-        assert_eq!(all[0].to_string(), "doubling over shared");
+        assert_eq!(all[0].to_string(), "doubling over binomial");
         assert!(all.len() > 10 && all[1..].iter().all(|it| it.within.is_empty()));
         let row = of.row("ring".parse().unwrap(), usize::MAX).unwrap();
         // 39 rounds of reduce-scatter and as many of all-gather; the vector has 8 elements.
