@@ -4,8 +4,9 @@
 #![allow(clippy::undocumented_unsafe_blocks, reason = "the pages say what must hold")]
 
 use gapless::{
-    Collective, Communicator, CudaDriver, CudaStream, GpuEngine, InPlace, Layout, Primitive,
-    ReduceOp, Region, Scope, Space, View, ViewMut, World,
+    Collective, Communicator, CudaDriver, CudaStream, Equivalence, GpuEngine, InPlace, Layout,
+    Primitive, ReduceOp, Region, Registered, Scope, Space, StreamBlock, StreamComm, Subarray, View,
+    ViewMut, World,
 };
 use gapless_engine::{Engine, Typed};
 use std::sync::Arc;
@@ -94,6 +95,21 @@ fn on_a_stream(world: &World, ordinal: u32, bytes: u64, count: u64) -> Outcome {
     Ok(())
 }
 
+#[rustfmt::skip] // as on the page
+fn layouts_on_a_stream(on: &mut StreamComm<'_>, planes: Registered, slabs: Registered, [m, n]: [u64; 2]) -> Outcome {
+    let ranks = u64::from(on.size());
+    // Planes of an n³ cube to slabs: what rank r gets is a box of mine, and becomes a box of its own.
+    let double = f64::datatype();
+    let part = |of: [u64; 3]| Subarray::of(&double).sizes(of).subsizes([m, m, n]).starts([0; 3]).build()?.commit();
+    let (from, to) = (part([m, n, n])?, part([n, m, n])?); // m = n / ranks
+    let block = |layout, displacement| StreamBlock { displacement, layout, count: 1 }; // in bytes, as MPI's
+    let sends: Vec<_> = (0..ranks).map(|rank| block(&from, rank * m * n * 8)).collect();
+    let recvs: Vec<_> = (0..ranks).map(|rank| block(&to, rank * m * m * n * 8)).collect();
+    let transpose = unsafe { on.plan_alltoallw(planes, &sends, slabs, &recvs) }?; // collective; both are registered
+    unsafe { on.start(&transpose) }?; // queued
+    Ok(())
+}
+
 fn revoking(comm: Communicator, ours: Vec<f64>, mut sum: Vec<f64>) -> Result<u32, gapless::Error> {
     let comm = match comm.allreduce(&ours, &mut sum, ReduceOp::Sum) {
         Ok(()) => comm,
@@ -154,7 +170,7 @@ fn the_pages_show_what_is_compiled_here() {
     let here = words(include_str!("documents.rs"));
     for (page, pieces) in [
         (include_str!("../../docs/gpu.md"), 3),
-        (include_str!("../../docs/collectives.md"), 4),
+        (include_str!("../../docs/collectives.md"), 5),
         (include_str!("../../README.md"), 2),
     ] {
         let shown: Vec<&str> = page.split("```rust\n").skip(1).collect();
