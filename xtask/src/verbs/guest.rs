@@ -24,7 +24,7 @@ const LIBRARY_FOLDERS: &[&str] =
 
 /// What the first process does, `MODULES`, `FILTERS` put in.
 const INIT: &str = r#"#!/bin/busybox sh
-/bin/busybox mkdir -p /proc /sys /dev /tmp /work /bin
+/bin/busybox mkdir -p /proc /sys /dev /tmp /shared /bin
 /bin/busybox --install -s /bin
 export PATH=/host:/bin LD_LIBRARY_PATH=/lib
 mount -t proc proc /proc
@@ -32,8 +32,8 @@ mount -t sysfs sys /sys
 mount -t devtmpfs dev /dev
 mkdir -p /dev/shm
 for module in MODULES; do insmod $module; done
-mount -t 9p -o trans=virtio,version=9p2000.L work /work || reboot -f
-end() { echo "$1" > /work/status; sync; umount /work; reboot -f; }
+mount -t 9p -o trans=virtio,version=9p2000.L work /shared || reboot -f
+end() { echo "$1" > /shared/status; sync; umount /shared; reboot -f; }
 /host/ip link set lo up
 /host/ip link add v0 type veth peer name v1
 /host/ip addr add 10.9.0.1/24 dev v0
@@ -48,8 +48,8 @@ done
 /host/rdma link add rxe0 type rxe netdev v0 || end "no Soft-RoCE"
 /host/rdma link add rxe1 type rxe netdev v1 || end "no Soft-RoCE"
 ulimit -l unlimited
-export GAPLESS_SKIP_LOG=/work/skips GAPLESS_IB_NETDEV=v0 GAPLESS_SEED=SEED RUST_BACKTRACE=1
-/test --test-threads=1 FILTERS > /work/log 2>&1
+export GAPLESS_SKIP_LOG=/shared/skips GAPLESS_IB_NETDEV=v0 GAPLESS_SEED=SEED RUST_BACKTRACE=1
+/test --test-threads=1 FILTERS > /shared/log 2>&1
 end $?
 "#;
 
