@@ -1,33 +1,7 @@
 //! What a user of the transport may choose.
 
-use gapless_btl::LinkError;
-use std::fmt;
+use gapless_btl::{LinkError, Secret};
 use std::time::Duration;
-
-/// What the processes of a job share and nobody else knows: 256 random bits. Whoever has it is a process of the job.
-#[derive(Clone, PartialEq, Eq)]
-pub struct Secret([u8; Secret::BYTES]);
-
-impl Secret {
-    /// Its length in bytes.
-    pub const BYTES: usize = 32;
-
-    /// A secret that was made elsewhere.
-    #[must_use]
-    pub const fn new(bytes: [u8; Secret::BYTES]) -> Secret {
-        Secret(bytes)
-    }
-
-    pub(crate) fn bytes(&self) -> &[u8; Secret::BYTES] {
-        &self.0
-    }
-}
-
-impl fmt::Debug for Secret {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Secret(..)")
-    }
-}
 
 /// How an [`Ib`](crate::Ib) is to be.
 #[derive(Clone, Debug)]

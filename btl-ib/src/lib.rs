@@ -92,9 +92,10 @@ mod verbs;
 mod watch;
 
 pub use card::LinkKind;
-pub use config::{IbConfig, Secret};
+pub use config::IbConfig;
 #[cfg(feature = "ib")]
 pub use device::{DeviceInfo, PortInfo, devices};
+pub use gapless_btl::Secret;
 #[cfg(feature = "ib")]
 pub use ib::Ib;
 #[cfg(not(feature = "ib"))]

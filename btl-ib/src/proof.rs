@@ -7,8 +7,8 @@
 
 use crate::bytes::{Reader, Writer};
 use crate::card::{Id, VERSION};
-use crate::config::Secret;
 use crate::place::Place;
+use gapless_btl::Secret;
 
 /// The length of a datagram.
 pub(crate) const DATAGRAM_BYTES: usize = SAID_BYTES + PROOF_BYTES;

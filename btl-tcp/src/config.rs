@@ -1,45 +1,16 @@
 //! What a user of the transport may choose.
 
-use gapless_btl::LinkError;
-use std::fmt;
+use gapless_btl::{LinkError, Secret};
 use std::net::IpAddr;
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
-/// What the processes of a job share and nobody else knows: 256 random bits. Whoever has it is a process of the job.
-#[derive(Clone, PartialEq, Eq)]
-pub struct Secret([u8; Secret::BYTES]);
-
-impl Secret {
-    /// Its length in bytes.
-    pub const BYTES: usize = 32;
-
-    /// A secret that was made elsewhere.
-    #[must_use]
-    pub const fn new(bytes: [u8; Secret::BYTES]) -> Secret {
-        Secret(bytes)
-    }
-
-    /// A fresh one, from the system's randomness.
-    ///
-    /// # Errors
-    /// The system has none.
-    pub fn random() -> Result<Secret, LinkError> {
-        crate::proof::random().map(Secret)
-    }
-
-    /// Its bytes, to hand them to the other processes of the job.
-    #[must_use]
-    pub const fn bytes(&self) -> &[u8; Secret::BYTES] {
-        &self.0
-    }
-}
-
-/// Says nothing about the secret, so that no log does.
-impl fmt::Debug for Secret {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Secret")
-    }
+/// A fresh secret, from the system's randomness.
+///
+/// # Errors
+/// The system has none.
+pub fn random_secret() -> Result<Secret, LinkError> {
+    crate::proof::random().map(Secret::new)
 }
 
 /// An address of this host at which peers may call.

@@ -2,11 +2,11 @@
 //! comes over a network.
 
 use crate::card::Card;
-use crate::config::{Place, Secret, TcpConfig};
 use crate::inbound::{Inbound, Stop};
 use crate::proof::{HELLO_BYTES, Keys};
 use crate::socket::Socket;
 use crate::wire::{HEADER_BYTES, Header};
+use crate::{Place, Secret, TcpConfig};
 use gapless_btl::{Address, Event, LinkError, PeerId, Sink};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use std::io::IoSlice;

@@ -13,9 +13,9 @@
 //!
 //! ```
 //! use gapless_btl::{AmTag, Btl, Event, Queue, ReserveError, Token};
-//! use gapless_btl_tcp::{Place, Secret, Tcp, TcpConfig};
+//! use gapless_btl_tcp::{Place, Tcp, TcpConfig, random_secret};
 //!
-//! let (secret, here) = (Secret::random()?, Place::alone([127, 0, 0, 1].into()));
+//! let (secret, here) = (random_secret()?, Place::alone([127, 0, 0, 1].into()));
 //! let mut alice = Tcp::new(TcpConfig::new("a job", 0, secret.clone(), [here]))?;
 //! let mut bob = Tcp::new(TcpConfig::new("a job", 1, secret, [here]))?;
 //! let to_bob = alice.connect(&bob.address())?;
@@ -94,7 +94,8 @@ mod tests;
 mod watch;
 mod wire;
 
-pub use config::{Place, Secret, TcpConfig};
+pub use config::{Place, TcpConfig, random_secret};
+pub use gapless_btl::Secret;
 pub use tcp::Tcp;
 
 /// The operating system's refusal, as an error of the link.

@@ -99,6 +99,7 @@ pub mod pool;
 mod random;
 #[allow(unsafe_code, reason = "declares the unsafe methods that transports implement")]
 mod rdma;
+mod secret;
 mod sink;
 #[allow(unsafe_code, reason = "slots and fragments are the safe face of memory given by address")]
 mod slot;
@@ -112,6 +113,7 @@ pub use event::Event;
 pub use limits::Limits;
 pub use mapped::{Allocation, Mapped, Mapping};
 pub use rdma::{Access, Ended, Extent, Rdma, RdmaLimits, RemoteKey, total_of};
+pub use secret::Secret;
 pub use sink::{Queue, Sink, hand_out};
 pub use slot::{Fragment, PoolHandle, Reclaim, Slot};
 pub use transport::{Btl, SHORT_BYTES, Short};

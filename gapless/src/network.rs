@@ -172,7 +172,7 @@ mod tests {
 
     #[test]
     fn secrets_survive_as_words() {
-        let secret = Secret::random().unwrap();
+        let secret = gapless_btl_tcp::random_secret().unwrap();
         let word = write_secret(&secret);
         assert_eq!(word.len(), 64);
         assert_eq!(read_secret(&word), Some(secret));

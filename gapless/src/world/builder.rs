@@ -18,7 +18,7 @@ use crate::wireup::{self, Wireup, WireupError};
 use gapless_bml::{Bml, Rank};
 use gapless_btl::{Address, Btl, Limits};
 use gapless_btl_sm::{Sm, SmConfig};
-use gapless_btl_tcp::Secret;
+use gapless_btl_tcp::random_secret;
 use gapless_engine::{Engine, HostEngine};
 use gapless_mem::Device;
 use gapless_pml::{Config, Pml, Tuning};
@@ -328,7 +328,7 @@ fn meet(
         wireup.put(&rail_key(index), &card::write_rail(name, address))?;
     }
     if me == 0 && size > 1 {
-        let secret = Secret::random().map_err(|error| Error::Transport { name: TCP, error })?;
+        let secret = random_secret().map_err(|error| Error::Transport { name: TCP, error })?;
         wireup.put(SECRET, &network::write_secret(&secret))?;
     }
     wireup.fence()?;
