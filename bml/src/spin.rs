@@ -11,7 +11,8 @@
 //!   answers within a short spin. One that does not answer has no processor: whoever spins for it uses up the time
 //!   slice that it needs when the answer comes, and then waits for the slices of all others.
 //! - Interrupts, and the host of a virtual machine, take the processor for up to a millisecond, and nobody gains by a
-//!   short spin then. What takes longer is a time slice of somebody's, seen or not. On an idle virtual machine of two processors (Zen 3) each tick of the clock, 250 a second, takes 70 to 110
+//!   short spin then. A longer pause is a time slice of another's, whether the
+//!   system counts it or not. On an idle virtual machine of two processors (Zen 3) each tick of the clock, 250 a second, takes 70 to 110
 //!   us; one in 30 of these pauses has a switch. With spins of 50 us after each of them a message of 264 KiB that the
 //!   receiver moves alone took 93 to 153 us, as the sender slept.
 

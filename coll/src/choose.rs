@@ -75,9 +75,9 @@ const fn near(rule: Rule) -> Rule {
     Rule { algorithm: rule.algorithm.over_shared(), ..rule }
 }
 
-/// Among so few ranks, one host at most has two: a message between them is as quick.
+/// Of three ranks on two hosts, one host has two. A message between these is as quick as shared memory.
 const FEW: usize = 3;
-/// Where each of two hosts has two, that holds of what one of them tells the other.
+/// With two ranks on each of two hosts that is so where data goes one way: in bcast and allgather.
 const PAIRS: usize = 4;
 
 const BINOMIAL: Method = Method::Tree(Tree::Binomial);

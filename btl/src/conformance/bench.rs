@@ -114,9 +114,8 @@ pub(super) struct Watch {
     what: &'static str,
 }
 
-/// So many times in a row a [`Watch`] looks before it gives the processor away. Tests drive both ends from one thread:
-/// mostly its own next look is what it waits for, and where the processor is wanted by others, it comes back only
-/// after their time slices.
+/// How often a [`Watch`] looks before it yields. A test drives both ends from one thread, so usually its own next look
+/// makes progress; on a busy machine a thread that yields waits for the time slices of all others.
 const LOOKS_BEFORE_YIELDING: u32 = 64;
 
 impl Watch {

@@ -106,7 +106,7 @@ pub struct Table {
     pub meeting: u32,
     /// Blocks after those.
     pub further: u32,
-    /// Steps: the kernel's blocks find their lists by it, so there are as many lists.
+    /// 1 or 2. A block has a list of jobs in each step, and the kernel finds it by the step's number.
     steps: u32,
     begins: Vec<u32>,
     jobs: Vec<Job>,
