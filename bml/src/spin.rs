@@ -11,10 +11,10 @@
 //!   answers within a short spin. One that does not answer has no processor: whoever spins for it uses up the time
 //!   slice that it needs when the answer comes, and then waits for the slices of all others.
 //! - Interrupts, and the host of a virtual machine, take the processor for up to a millisecond, and nobody gains by a
-//!   short spin then. A longer pause is a time slice of another's, whether the
-//!   system counts it or not. On an idle virtual machine of two processors (Zen 3) each tick of the clock, 250 a second, takes 70 to 110
-//!   us; one in 30 of these pauses has a switch. With spins of 50 us after each of them a message of 264 KiB that the
-//!   receiver moves alone took 93 to 153 us, as the sender slept.
+//!   short spin then. A longer pause is another's time slice, whether the system counts it or not. On an idle virtual
+//!   machine of two processors (Zen 3) each tick of the clock, 250 a second, takes 70 to 110 us; one in 30 of these
+//!   pauses has a switch. With spins of 50 us after each of them a message of 264 KiB that the receiver moves alone took
+//!   93 to 153 us, as the sender slept.
 
 use std::time::Duration;
 
@@ -88,8 +88,8 @@ impl Spin {
     }
 
     /// Nothing was found up to `now`; whether to go on spinning. `switches` tells how often the system has given the
-    /// spinner's processor to others so far; it is asked only after a pause. Nothing if the system does not count:
-    /// then every pause may be such a one, and so may the first that another thread finds.
+    /// spinner's processor to others so far; it is asked only after a pause. If the system does not count, or another
+    /// thread spun last, the pause counts as a switch.
     pub fn look(&mut self, now: u64, switches: impl FnOnce() -> Option<Switches>) -> bool {
         let pause = now.saturating_sub(self.last);
         let late = pause >= TAKEN_AWAY && !self.paused;
