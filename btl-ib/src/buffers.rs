@@ -2,7 +2,7 @@
 //!
 //! A buffer has one holder at a time: this file's lists (free), a slot or a fragment, or the adapter (posted). Memory is
 //! registered once, when a link comes up. Slots and fragments come back from any thread through [`Returns`]; all else
-//! is done by the one who polls.
+//! is done by the thread that polls.
 //!
 //! ```text
 //!  0          48       64                    64 + fragment bytes

@@ -16,7 +16,7 @@ const TICK: Duration = Duration::from_millis(2);
 const POLLS: u32 = 16;
 impl Ib {
     pub(crate) fn poll_for(&mut self, only: Option<PeerId>, sink: &mut dyn Sink) -> usize {
-        // What comes from here on tells again.
+        // Completions from here on make the descriptor readable again.
         if self.armed && self.poller.cq.channel.hush() {
             self.poller.arm();
         }

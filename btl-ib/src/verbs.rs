@@ -10,7 +10,7 @@
 //!
 //! An object keeps what it was made of by an `Arc`, and is destroyed before it lets go: a queue pair before its
 //! completion queue, that before its channel, all before the device is closed. Verbs may be called from any thread;
-//! what is not so is said where it is made `Send` or `Sync`.
+//! exceptions stand where a type is made `Send` or `Sync`.
 
 pub(crate) mod datagram;
 pub(crate) mod device;

@@ -128,7 +128,7 @@ pub struct Rank<'w> {
     nccl: Option<Nccl>,
 }
 
-/// The exchange's own things, on the device.
+/// A planned exchange, with its buffers on the device.
 pub struct Ready<'w> {
     on: StreamComm<'w>,
     plan: StreamPlan,
@@ -560,5 +560,5 @@ fn as_bytes_mut(floats: &mut [f32]) -> &mut [u8] {
     unsafe { std::slice::from_raw_parts_mut(floats.as_mut_ptr().cast(), size_of_val(floats)) }
 }
 
-/// Elements of what NCCL counts.
+// NCCL counts elements of this type.
 const _: () = assert!(Primitive::Float.size_bytes() == 4);

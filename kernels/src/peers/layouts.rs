@@ -182,7 +182,7 @@ impl Table {
         for group in order {
             let apart = group.distance == 0 && further > 0;
             let (first, among) = if apart { (blocks, further) } else { (0, blocks) };
-            // Small ones of several peers are those of several blocks.
+            // Short groups of several peers go to different blocks.
             let start = u64::from(group.distance) * u64::from(among) / u64::from(ranks.max(1));
             let start = u32::try_from(start).unwrap_or(0);
             let lens: Vec<u64> = group.moved.iter().map(|moved| moved.bytes).collect();

@@ -175,7 +175,7 @@ impl StreamComm<'_> {
         Ok(Heard { terms, edges })
     }
 
-    /// What each rank stages at each, if all are content.
+    /// The bytes that each rank stages at each other rank. An error at all ranks if one has an error.
     fn agree(&self, heard: &Result<Heard, Error>, fills: &[u64]) -> Result<Vec<u64>, Error> {
         let mut word = vec![u64::from(heard.is_err())];
         word.extend_from_slice(fills);
