@@ -9,6 +9,11 @@
 pub mod actor;
 pub mod crew;
 
+/// What `#[derive(Datatype)]` takes and refuses: its examples, which need `gapless-dtype`, run here.
+#[cfg(doctest)]
+#[doc = include_str!("../../derive/src/guide.md")]
+struct Derive;
+
 /// The tutorial: its code runs.
 #[cfg(doctest)]
 mod tutorial {

@@ -78,8 +78,7 @@ pub(super) const RULES: &[Rule] = &[
         package: "gapless-derive",
         may: &[],
         features: &[],
-        // What it derives for; that does not need it.
-        tests_may: &["gapless-dtype"],
+        tests_may: &[],
         must_not_know: "anything but syntax: what it writes names the traits by their path",
     },
     Rule {

@@ -1,5 +1,4 @@
 //! Derived datatypes are what the compiler laid out, whatever the struct.
-#![forbid(unsafe_code)]
 
 use gapless_derive::Datatype;
 use gapless_dtype::{

@@ -1,6 +1,8 @@
 //! Structs of a program's own are sent, received and used in collectives, without `unsafe`. Ranks are threads.
 #![forbid(unsafe_code)]
 
+mod layout;
+
 use gapless::btl::Btl;
 use gapless::{
     Blocks, BlocksMut, Config, Datatype, Equivalence, Error, FitError, InPlace, Parts, PmlError,
