@@ -364,6 +364,24 @@ mod tests {
         [vec![(0..n).collect()], halves, groups(3)].map(|it| Locality::new(it).expect("all ranks"))
     }
 
+    /// Each is for lengths and ranks that occur, chains are cut into segments, and none stands behind one of the same
+    /// algorithm that takes as much.
+    #[test]
+    fn every_rule_is_used() {
+        for (at, rule) in DEFAULT_RULES.iter().enumerate() {
+            assert!(rule.bytes_max >= 256 && rule.ranks_max >= 3, "{rule:?}");
+            let hides = |earlier: &&Rule| {
+                earlier.operation == rule.operation
+                    && earlier.algorithm == rule.algorithm
+                    && earlier.ranks_max >= rule.ranks_max
+                    && earlier.bytes_max >= rule.bytes_max
+            };
+            assert_eq!(DEFAULT_RULES[..at].iter().find(hides), None, "{rule:?}");
+            let cut = rule.algorithm.method == CHAIN;
+            assert!(!cut || (4 << 10..=1 << 20).contains(&rule.algorithm.segment), "{rule:?}");
+        }
+    }
+
     #[test]
     fn what_is_chosen_can_be_built() {
         for n in [1, 2, 3, 8, 33, 300] {

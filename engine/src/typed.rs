@@ -247,6 +247,29 @@ mod tests {
     use super::*;
 
     #[test]
+    fn elements_are_as_many_as_are_asked_for() {
+        let memory = [0u8; 64];
+        let int: &'static Layout =
+            Box::leak(Box::new(Datatype::from(Primitive::Int).commit().unwrap()));
+        let some = Typed::elements(Region::of(&memory), int, 3).unwrap();
+        assert_eq!((some.count(), some.packed_bytes(), some.origin()), (3, 12, 0));
+        assert_eq!(some.layout(), int);
+        assert!(Typed::elements(Region::of(&memory), int, 17).is_err());
+    }
+
+    /// Bounds and packed bytes that need no convertor are those that it computes.
+    #[test]
+    fn bounds_are_known_without_a_convertor() {
+        let int = Datatype::from(Primitive::Int);
+        let vector = Datatype::vector(4, 1, 2, &int).unwrap().commit().unwrap();
+        let convertor = Convertor::new(&vector, 3).unwrap();
+        let (low, high) = convertor.bounds().unwrap();
+        assert_eq!(plain_bounds(&vector, 3), Some((convertor.packed_size(), low, high)));
+        assert_eq!(plain_bounds(&vector, 0), None);
+        assert_eq!(plain_bounds(&vector, u64::MAX / 16), None, "2⁶² bytes");
+    }
+
+    #[test]
     fn instances_stay_inside_the_buffer() {
         let memory = [0u8; 64];
         let region = Region::of(&memory);

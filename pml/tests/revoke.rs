@@ -75,6 +75,7 @@ fn what_waits_ends_and_what_is_matched_goes_on() {
         let mut job = Job::new(3);
         let comms = dup(&mut job);
         let (from, early) = (Buffer::source(&bytes(len), 1, 1), Buffer::source(&bytes(len), 1, 2));
+        let short = Buffer::target(&bytes(8), 1);
         let rooms: Vec<Buffer> = (0..4).map(|_| Buffer::target(&bytes(len), 1)).collect();
         // Rank 2 receives what rank 1 sends.
         let matched = irecv(&mut job, &comms, 2, &rooms[0], Source::Rank(1));
@@ -115,8 +116,11 @@ fn what_waits_ends_and_what_is_matched_goes_on() {
             assert_eq!(result.map(drop), Err(PmlError::Revoked));
         }
         // SAFETY: the buffer lives until this returns, as nothing is started.
-        let taken = unsafe { job.pml(1).imrecv(&message, &rooms[1].typed()) };
-        assert_eq!(taken.map_err(|failure| failure.error), Err(PmlError::Revoked));
+        let taken = unsafe { job.pml(1).imrecv(&message, &short.typed()) }.unwrap_err();
+        // What was taken is told, as much as there was room for.
+        let status = taken.status().unwrap();
+        assert_eq!((taken.error, status.source, status.tag), (PmlError::Revoked, 0, 6));
+        assert_eq!(status.bytes, 8, "of {len}");
         for (rank, comm) in (0..).zip(&comms) {
             assert!(comm.is_revoked() && comm.collective().is_revoked());
             refused(job.pml(rank), comm, &from);

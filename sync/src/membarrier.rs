@@ -1,12 +1,11 @@
 //! membarrier(2): a full memory barrier on every processor that currently runs a registered
 //! process, at the expense of the caller alone.
 
+use libc::{
+    MEMBARRIER_CMD_GLOBAL_EXPEDITED as GLOBAL_EXPEDITED,
+    MEMBARRIER_CMD_REGISTER_GLOBAL_EXPEDITED as REGISTER_GLOBAL_EXPEDITED,
+};
 use std::sync::OnceLock;
-
-/// `MEMBARRIER_CMD_GLOBAL_EXPEDITED` of `linux/membarrier.h`.
-const GLOBAL_EXPEDITED: libc::c_int = 1 << 1;
-/// `MEMBARRIER_CMD_REGISTER_GLOBAL_EXPEDITED`.
-const REGISTER_GLOBAL_EXPEDITED: libc::c_int = 1 << 2;
 
 fn membarrier(command: libc::c_int) -> bool {
     // SAFETY: membarrier takes three integers and touches no memory of ours.

@@ -35,14 +35,14 @@ struct Claim {
 pub(crate) struct Claims {
     claims: Slab<Claim>,
     next: u64,
-    /// How many of them may still be in the transport's memory.
-    parked: u32,
+    /// Whether some may still be in the transport's memory.
+    parked: bool,
 }
 
 impl Claims {
     /// Whether some may be in the transport's memory.
     pub(crate) fn has_parked(&self) -> bool {
-        self.parked > 0
+        self.parked
     }
 
     /// Whether any are of one of these communicators.
@@ -59,9 +59,7 @@ impl Claims {
 
     fn take(&mut self, message: &MessageId) -> Option<Claim> {
         let found = self.claims.get(message.index).is_some_and(|c| c.number == message.number);
-        let claim = found.then(|| self.claims.remove(message.index))?;
-        self.parked -= u32::from(claim.held.as_ref().is_some_and(is_parked));
-        Some(claim)
+        found.then(|| self.claims.remove(message.index))
     }
 }
 
@@ -83,7 +81,7 @@ impl Core {
         let Some((label, held)) = self.unexpected.take(pattern) else { return Ok(None) };
         let number = self.claims.next;
         self.claims.next += 1;
-        self.claims.parked += u32::from(is_parked(&held));
+        self.claims.parked |= is_parked(&held);
         let index = self.claims.claims.insert(Claim { number, label, status, held: Some(held) });
         Ok(Some((MessageId { index, number }, status)))
     }
@@ -114,7 +112,7 @@ impl Core {
 
     /// Drops all messages that were taken and not received.
     pub(crate) fn refuse_claims(&mut self, bml: &mut Bml) {
-        self.claims.parked = 0;
+        self.claims.parked = false;
         let claims: Vec<Claim> = self.claims.claims.drain().collect();
         for Claim { label, held, .. } in claims {
             if let Some(held) = held {
@@ -131,7 +129,6 @@ impl Core {
             if ids.contains(&(claim.label.context / 2))
                 && let Some(held) = claim.held.take()
             {
-                self.claims.parked -= u32::from(is_parked(&held));
                 dropped.push((claim.label, held));
             }
         }
@@ -166,6 +163,6 @@ impl Core {
                 Err(error) => tracing::error!(%error, "a message cannot be copied out"),
             }
         }
-        self.claims.parked = 0;
+        self.claims.parked = false;
     }
 }

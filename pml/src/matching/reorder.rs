@@ -125,6 +125,19 @@ mod tests {
     }
 
     #[test]
+    fn only_the_next_one_is_straight_and_only_if_none_waits() {
+        let mut reorder = Reorder::default();
+        assert!(reorder.is_straight(0) && !reorder.is_straight(1));
+        assert_eq!(reorder.straight(), Some(0));
+        reorder.pass();
+        assert!(reorder.is_straight(1) && !reorder.is_straight(0));
+        assert_eq!(reorder.turn(2), Ok(Turn::Early));
+        reorder.hold(2, ());
+        assert!(!reorder.is_straight(1));
+        assert_eq!(reorder.straight(), None);
+    }
+
+    #[test]
     fn repeats_and_leaps_are_refused() {
         let mut reorder = Reorder::default();
         assert_eq!(reorder.turn(0), Ok(Turn::Now));

@@ -11,7 +11,7 @@ pub struct RequestId(u64);
 
 impl RequestId {
     #[inline]
-    pub(super) fn new(index: u32, generation: u32) -> RequestId {
+    pub(crate) fn new(index: u32, generation: u32) -> RequestId {
         RequestId(u64::from(generation) << 32 | u64::from(index))
     }
 

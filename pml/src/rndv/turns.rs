@@ -51,3 +51,18 @@ impl Turns {
         self.all.clear();
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_is_in_the_line_once() {
+        let mut turns = Turns::default();
+        let ids = [0, 1, 2].map(|index| RequestId::new(index, 7));
+        ids.iter().chain(&ids).for_each(|id| turns.push(*id));
+        assert_eq!(turns.len(), 3);
+        let popped: Vec<RequestId> = std::iter::from_fn(|| turns.pop()).collect();
+        assert_eq!((popped.as_slice(), turns.len()), (&ids[..], 0));
+    }
+}

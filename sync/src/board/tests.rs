@@ -241,3 +241,65 @@ fn who_is_awaited_wakes_the_sleeper_once_and_nobody_else_does() {
     c.get_up(&board);
     assert_eq!(woken(&a, Readers::All), []);
 }
+
+/// What a rank can report of a round comes in this order, and before all of the next round.
+#[test]
+fn moments_follow_each_other() {
+    let mut before = Moment::NEVER;
+    for round in [1, 2, 3, 1 << 20] {
+        let all = [
+            Moment::new(round, 0),
+            Moment::new(round, 1),
+            Moment::new(round, STEP_MAX),
+            Moment::last(round),
+            Moment::failed(round),
+            Moment::given_up(round),
+        ];
+        for moment in all {
+            assert!(moment > before, "{before:?} {moment:?}");
+            before = moment;
+        }
+    }
+}
+
+#[test]
+fn who_has_ended_its_steps_has_not_left_unless_it_failed() {
+    let memory = memory(2);
+    let board = Board::new(&memory, 2).unwrap();
+    let [mut a, mut b]: [Seat; 2] = seats(2).try_into().unwrap();
+    a.begin(3);
+    b.begin(3);
+    let left = |a: &mut Seat, b: &Seat, moment| {
+        b.report(&board, moment);
+        assert!(a.reached(&board, 1, moment));
+        a.has_left(1)
+    };
+    let round = a.round();
+    assert!(!left(&mut a, &b, Moment::new(round, 0)));
+    assert!(!left(&mut a, &b, Moment::last(round)));
+    assert!(!a.has_given_up(&board, 1, round));
+    assert!(left(&mut a, &b, Moment::failed(round)));
+    assert!(left(&mut a, &b, Moment::given_up(round)));
+    assert!(a.has_given_up(&board, 1, round) && !a.has_given_up(&board, 1, round + 1));
+}
+
+#[test]
+fn all_are_there_when_the_last_has_written() {
+    let memory = memory(3);
+    let board = Board::new(&memory, 3).unwrap();
+    let [mut a, mut b, mut c]: [Seat; 3] = seats(3).try_into().unwrap();
+    for number in [1, 2] {
+        for seat in [&mut a, &mut b, &mut c] {
+            seat.begin(number);
+        }
+        assert!(a.all_there(&board, 0..1) && !a.all_there(&board, 0..3));
+        b.publish(&board, KIND, &[1], Readers::All);
+        assert!(a.all_there(&board, 0..2) && !a.all_there(&board, 0..3));
+        c.publish(&board, KIND, &[1], Readers::All);
+        assert!(a.all_there(&board, 0..3));
+    }
+    // Who is further has been there.
+    b.begin(3);
+    b.publish(&board, KIND, &[1], Readers::All);
+    assert!(a.all_there(&board, 0..3) && !b.all_there(&board, 0..3));
+}

@@ -453,6 +453,19 @@ mod tests {
         }
     }
 
+    /// Of 8 vectors of 1 KiB a rank fetches an eighth each, and the slices of the result; of two, both are as quick.
+    #[test]
+    fn slices_are_combined_where_that_fetches_less() {
+        let sliced = |ranks: usize, len: u64| {
+            let call = Call::Allreduce { len, of: OF, in_place: false };
+            Plan::new(&call, 0, ranks).rounds.iter().flatten().any(|round| {
+                matches!(round.publish, Some((Content::Result, _))) && !round.sources.is_empty()
+            })
+        };
+        assert!(sliced(8, 1024) && sliced(16, 1024) && sliced(33, 256));
+        assert!(!sliced(2, 1024) && !sliced(8, 8) && !sliced(33, 32));
+    }
+
     #[test]
     fn what_is_long_or_of_unlike_lengths_goes_another_way() {
         let in_place = false;

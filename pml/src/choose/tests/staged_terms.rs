@@ -9,7 +9,7 @@ const UNPACK: f64 = RECEIVED + copy(5_000.0);
 /// What every staged message begins with.
 const BEFORE: f64 = HANDSHAKE + MAP + LATENCY + 1_000.0;
 /// RING and FREE, or READY.
-const ASKED: f64 = 2.0 + 1_000.0;
+const ASKED: f64 = 2.0 * LATENCY + 1_000.0;
 
 /// One end launches so many kernels and copies a fragment, and waits for the first.
 fn launched(each: f64) -> f64 {

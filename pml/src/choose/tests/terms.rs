@@ -52,7 +52,7 @@ fn host() -> Situation {
         sender_blocks: 3,
         receiver_blocks: 5,
         sender_span: BYTES + 128,
-        latency_ns: 1.0,
+        latency_ns: LATENCY,
         bandwidth_mb_s: 5_000.0,
         layout_fetch_bytes: 100,
         layout_uses: 4,
@@ -69,13 +69,13 @@ pub(super) fn takes(s: &Situation, t: &Tuning, protocol: Protocol, terms: &[f64]
     assert!((ns - sum).abs() < 1e-3, "{protocol}: {ns}, not {sum}: {terms:?}");
 }
 
-pub(super) const LATENCY: f64 = 1.0;
+pub(super) const LATENCY: f64 = 3.0;
 /// Two latencies and a rendezvous.
-pub(super) const HANDSHAKE: f64 = 1_002.0;
+pub(super) const HANDSHAKE: f64 = 1_000.0 + 2.0 * LATENCY;
 pub(super) const MAP: f64 = 7_000.0;
 /// Two latencies and 100 bytes, for one message of four; and 200 bytes, for one of two.
-const FETCH: f64 = (2.0 + 200.0) / 4.0;
-const GRANTED_FETCH: f64 = (2.0 + 400.0) / 2.0;
+const FETCH: f64 = (2.0 * LATENCY + 200.0) / 4.0;
+const GRANTED_FETCH: f64 = (2.0 * LATENCY + 400.0) / 2.0;
 
 #[test]
 fn between_hosts() {

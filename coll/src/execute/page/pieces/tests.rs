@@ -99,6 +99,12 @@ fn check(call: &Call<'_>, plan: &Plan, plans: &[Plan]) {
                 );
             }
         }
+        let alone = match plan.call {
+            Call::Reduce { root, .. } => root == me,
+            Call::ReduceScatterBlock { .. } => true,
+            _ => false,
+        };
+        assert_eq!(plan.own_result(fragment).is_some(), alone, "{call:?} rank {me}");
         if let Some(own) = plan.own_result(fragment).filter(|own| !own.is_empty()) {
             let mine = |index| plan.output(fragment, index).filter(|it| it.0 == me);
             let (_, after, piece) = (0..ranks).find_map(mine).expect("its own");
