@@ -33,7 +33,7 @@ use gapless_engine::ReduceOp;
 use gapless_kernels::peers::layouts::LayoutsArgs;
 use gapless_kernels::peers::{BLOCKS_MAX, Kernel, RANKS_MAX, Window};
 use gapless_mem::{Device, Outstanding, Region, Space};
-use gapless_mem_cuda::{Argument, CudaDevice, CudaDriver, CudaError, Function, Grid, Mps, Stream};
+use gapless_mem_cuda::{Argument, CudaDevice, CudaDriver, CudaError, Function, Grid, Stream};
 use layouts::Planned;
 use ledger::Reservation;
 use std::fmt;
@@ -47,8 +47,9 @@ use words::HostWords;
 /// What a communicator of a stream may use. All ranks give the same number of blocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StreamOptions {
-    /// Thread blocks of a launch, 1 to 64. They are reserved as long as the communicator lives. With fewer, long messages
-    /// take longer: two H100s reach 0.9 of their speed with 32.
+    /// Thread blocks of a launch at most, 1 to 64. They are reserved as long as the communicator lives. All ranks have
+    /// fewer if a GPU does not hold so many of each rank that uses it. With fewer, long messages take longer: two H100s
+    /// reach 0.9 of their speed with 32.
     pub blocks: u32,
     /// How long a kernel waits for a rank that lives before the communicator fails.
     pub patience: Duration,
@@ -193,9 +194,10 @@ impl Communicator {
         comm.allgather(&[card.encode()], &mut cards)?;
         let cards: Vec<Card> = cards.iter().map(Card::decode).collect();
         // Its own reason before others'.
-        let place = place?;
+        let mut place = place?;
         let prepared = prepared?;
-        terms::agree(&cards)?;
+        place.card.blocks = terms::agree(&cards)?;
+        place.blocks.shrink(place.card.blocks);
         // SAFETY: the window is freed by `DeviceBuf`, which waits for peers.
         let mapped = unsafe { exchange::map_everywhere(&comm, prepared.window.region()) }?;
         Ok(StreamComm::new(comm, stream, place, prepared, mapped, &cards, options))
@@ -210,7 +212,7 @@ impl Place {
         let card = Card {
             uuid,
             ready: false,
-            turns: device.mps() == Mps::Off,
+            turns: terms::turns(device.mps()),
             blocks,
             reserved,
             room: 0,

@@ -199,6 +199,23 @@ impl Kernel {
             .flat_map(|(op, element)| [Kernel::Flagged(op, element), Kernel::Direct(op, element)]);
         both.chain([Kernel::Move, Kernel::Layouts])
     }
+
+    /// How many [`all`](Kernel::all) gives.
+    pub const COUNT: usize = 2 * Operation::ALL.len() * Element::ALL.len() + 2;
+
+    /// Its place in [`all`](Kernel::all), without looking there.
+    #[must_use]
+    pub fn index(self) -> usize {
+        let pair = |op: Operation, element: Element| {
+            2 * (op as usize * Element::ALL.len() + element as usize)
+        };
+        match self {
+            Kernel::Flagged(op, element) => pair(op, element),
+            Kernel::Direct(op, element) => pair(op, element) + 1,
+            Kernel::Move => Kernel::COUNT - 2,
+            Kernel::Layouts => Kernel::COUNT - 1,
+        }
+    }
 }
 
 /// Its name in the image.
@@ -344,6 +361,12 @@ mod tests {
             seen.insert((sm, name.to_owned()));
         }
         assert_eq!(seen.len(), 3 * names.len());
+    }
+
+    #[test]
+    fn kernels_are_numbered_in_their_order() {
+        let numbers: Vec<usize> = Kernel::all().map(Kernel::index).collect();
+        assert_eq!(numbers, (0..Kernel::COUNT).collect::<Vec<_>>());
     }
 
     #[test]

@@ -22,14 +22,14 @@ pub enum StreamError {
     /// The communicator has two sides.
     #[error("collectives on a stream are not for intercommunicators")]
     Inter,
-    /// The stream is being captured: making a communicator of it has to wait for peers now.
-    #[error("the stream is being captured into a graph: make the communicator of it before")]
+    /// The stream is being captured: making a communicator of it, or a plan, has to wait for peers now.
+    #[error("the stream is being captured into a graph: make communicators and plans before that")]
     Captured,
-    /// Two ranks use one GPU, whose processes take turns: a kernel of the one would wait for a kernel of the other that
+    /// Two ranks use one GPU, whose processes take turns, as far as the driver says: a kernel of the one would wait for a kernel of the other that
     /// cannot start before it has ended.
     #[error(
-        "ranks {one} and {other} use the same GPU without the Multi-Process Service, so their kernels take turns and \
-         cannot wait for each other: give each rank a GPU of its own, or start MPS"
+        "ranks {one} and {other} use the same GPU, and it is not certain that the Multi-Process Service runs: without it \
+         their kernels take turns and cannot wait for each other. Give each rank a GPU of its own, or start MPS"
     )]
     SameDevice {
         /// A rank.
@@ -141,8 +141,8 @@ pub enum StreamError {
         /// Which buffer.
         argument: &'static str,
     },
-    /// A registration of another communicator.
-    #[error("the buffer was registered with another communicator of a stream")]
+    /// A registration, or a plan, of another communicator.
+    #[error("the buffer or plan belongs to another communicator of a stream")]
     Foreign,
     /// There is no such rank.
     #[error("there is no rank {rank} among {size}")]

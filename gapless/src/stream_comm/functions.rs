@@ -9,7 +9,8 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 /// All kernels of a device.
 #[derive(Debug)]
 pub(super) struct Functions {
-    by_name: HashMap<String, Function>,
+    /// By [`Kernel::index`].
+    all: Vec<Function>,
     /// Blocks of the largest that one multiprocessor holds at a time.
     pub(super) per_unit: u32,
 }
@@ -36,22 +37,26 @@ impl Functions {
     fn load(device: &CudaDevice) -> Result<Functions, CudaError> {
         // SAFETY: CUDA's tools made the image (`cargo xtask kernels`), and it is compiled into this program.
         let module = unsafe { Module::load(device, IMAGE) }?;
-        let mut by_name = HashMap::new();
+        // Some serve several operations.
+        let mut by_name: HashMap<String, Function> = HashMap::new();
+        let mut all = Vec::with_capacity(Kernel::COUNT);
         let mut per_unit = u32::MAX;
         for kernel in Kernel::all() {
             let name = kernel.to_string();
-            if by_name.contains_key(&name) {
+            if let Some(known) = by_name.get(&name) {
+                all.push(known.clone());
                 continue;
             }
             let wanted = CString::new(name.as_str()).unwrap_or_default();
             let function = module.function(&wanted)?;
             per_unit = per_unit.min(function.blocks_per_unit(THREADS, 0)?);
+            all.push(function.clone());
             by_name.insert(name, function);
         }
-        Ok(Functions { by_name, per_unit })
+        Ok(Functions { all, per_unit })
     }
 
     pub(super) fn get(&self, kernel: Kernel) -> Option<&Function> {
-        self.by_name.get(&kernel.to_string())
+        self.all.get(kernel.index())
     }
 }

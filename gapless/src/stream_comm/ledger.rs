@@ -31,6 +31,15 @@ impl Reservation {
         *row += taken;
         (Reservation { uuid, blocks: taken }, *row)
     }
+
+    /// Gives back what is more than this.
+    pub(super) fn shrink(&mut self, blocks: u32) {
+        let back = self.blocks.saturating_sub(blocks);
+        if let Some(row) = rows().get_mut(&self.uuid) {
+            *row -= back;
+        }
+        self.blocks -= back;
+    }
 }
 
 impl Drop for Reservation {
@@ -54,6 +63,11 @@ mod tests {
         assert_eq!(sum, 72);
         let (_elsewhere, sum) = Reservation::new(two, 5);
         assert_eq!(sum, 5);
+        let (mut less, _) = Reservation::new(two, 50);
+        [60, 20, 30].into_iter().for_each(|blocks| less.shrink(blocks));
+        assert_eq!(Reservation::new(two, 0).1, 25);
+        drop(less);
+        assert_eq!(Reservation::new(two, 0).1, 5);
         drop(first);
         let (much, sum) = Reservation::new(one, u32::MAX);
         assert_eq!(sum, u32::MAX);

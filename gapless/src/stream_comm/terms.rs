@@ -1,6 +1,7 @@
 //! What ranks tell each other before anything is mapped, and what they make of it: pure, so all come to the same end.
 
 use super::error::StreamError;
+use gapless_mem_cuda::Mps;
 
 /// Bytes of a card.
 pub(super) const CARD_BYTES: usize = 48;
@@ -18,7 +19,7 @@ pub(super) struct Card {
     pub(super) ready: bool,
     /// Processes use its GPU in turns.
     pub(super) turns: bool,
-    /// Blocks that this communicator is to have on it.
+    /// Blocks that this communicator is to have on it, at most.
     pub(super) blocks: u32,
     /// Blocks that its process has reserved there, these included.
     pub(super) reserved: u32,
@@ -65,35 +66,50 @@ impl Card {
     }
 }
 
-/// Whether the ranks with these cards can have a communicator of streams.
+/// Whether kernels of two processes must not wait for each other on a GPU. What is only likely to be otherwise is not
+/// enough: kernels would wait in vain, until their time is up.
+pub(super) fn turns(mps: Mps) -> bool {
+    match mps {
+        Mps::On => false,
+        Mps::Off | Mps::Likely => true,
+    }
+}
+
+/// Whether the ranks with these cards can have a communicator of streams; how many blocks a launch of it has at most. That
+/// is what they ask for, or less, if a GPU does not hold as many of each rank that uses it.
 ///
 /// # Errors
 /// The first reason against it, the same at all ranks.
-pub(super) fn agree(cards: &[Card]) -> Result<(), StreamError> {
+pub(super) fn agree(cards: &[Card]) -> Result<u32, StreamError> {
     let number = |at: usize| u32::try_from(at).unwrap_or(u32::MAX);
     if let Some(at) = cards.iter().position(|card| !card.ready) {
         return Err(StreamError::Refused { rank: number(at) });
     }
+    let on = |gpu: [u8; 16]| cards.iter().filter(move |card| card.uuid == gpu);
+    let room = |gpu| on(gpu).map(|card| card.room).min().unwrap_or(0);
+    let share = |card: &Card| room(card.uuid) / number(on(card.uuid).count());
+    let most = cards.iter().map(share).min().unwrap_or(0);
+    let blocks = cards.first().map_or(0, |card| card.blocks).min(most).max(1);
     for (at, card) in cards.iter().enumerate() {
         if card.blocks != cards[0].blocks {
             let (theirs, ours) = (card.blocks, cards[0].blocks);
             return Err(StreamError::OptionsDiffer { rank: number(at), theirs, ours });
         }
-        let same = |other: &&Card| other.uuid == card.uuid;
         if let Some(first) = cards[..at].iter().position(|other| other.uuid == card.uuid) {
             if card.turns || cards[first].turns {
                 return Err(StreamError::SameDevice { one: number(first), other: number(at) });
             }
             continue;
         }
-        let wanted =
-            cards.iter().filter(same).fold(0u32, |sum, it| sum.saturating_add(it.reserved));
-        let room = cards.iter().filter(same).map(|it| it.room).min().unwrap_or(0);
+        // What it asked for is reserved, and what is too much of that is given back.
+        let reserved = |it: &Card| it.reserved.saturating_sub(it.blocks).saturating_add(blocks);
+        let wanted = on(card.uuid).fold(0u32, |sum, it| sum.saturating_add(reserved(it)));
+        let room = room(card.uuid);
         if wanted > room {
             return Err(StreamError::NoRoom { rank: number(at), wanted, room });
         }
     }
-    Ok(())
+    Ok(blocks)
 }
 
 #[cfg(test)]
@@ -125,18 +141,35 @@ mod tests {
 
     #[test]
     fn a_gpu_each_is_fine_and_one_for_two_only_at_the_same_time() {
-        assert_eq!(agree(&[card(1), card(2), card(3)]), Ok(()));
+        assert_eq!(agree(&[card(1), card(2), card(3)]), Ok(64));
         let refused = agree(&[card(1), card(2), card(1)]).unwrap_err();
         assert_eq!(refused, StreamError::SameDevice { one: 0, other: 2 });
         assert!(refused.to_string().contains("Multi-Process Service"));
         let mps = |gpu| Card { turns: false, ..card(gpu) };
-        assert_eq!(agree(&[mps(1), mps(1)]), Ok(()));
+        assert_eq!(agree(&[mps(1), mps(1)]), Ok(64));
+        assert_eq!([Mps::On, Mps::Off, Mps::Likely].map(super::turns), [false, true, true]);
+    }
+
+    #[test]
+    fn a_small_gpu_has_as_many_blocks_as_it_holds() {
+        let small = |gpu, room| Card { room, ..card(gpu) };
+        assert_eq!(agree(&[card(1), small(2, 40)]), Ok(40));
+        // Four share one: each has a quarter.
+        let shared = |room| Card { turns: false, ..small(1, room) };
+        assert_eq!(agree(&[shared(132); 4]), Ok(33));
+        assert_eq!(agree(&[shared(132), shared(132), small(2, 40)]), Ok(40));
+        // Others' blocks are no room.
+        let busy = Card { reserved: 64 + 30, ..small(2, 60) };
+        let refused = agree(&[card(1), busy]).unwrap_err();
+        assert_eq!(refused, StreamError::NoRoom { rank: 1, wanted: 90, room: 60 });
+        let none = agree(&[shared(2); 3]).unwrap_err();
+        assert_eq!(none, StreamError::NoRoom { rank: 0, wanted: 3, room: 2 });
     }
 
     #[test]
     fn blocks_are_counted_by_gpu() {
         let mps = |gpu, reserved| Card { turns: false, reserved, ..card(gpu) };
-        assert_eq!(agree(&[mps(1, 64), mps(2, 64), mps(1, 68)]), Ok(()));
+        assert_eq!(agree(&[mps(1, 64), mps(2, 64), mps(1, 68)]), Ok(64));
         let refused = agree(&[mps(2, 64), mps(1, 64), mps(1, 69)]).unwrap_err();
         assert_eq!(refused, StreamError::NoRoom { rank: 1, wanted: 133, room: 132 });
         let refused = agree(&[Card { reserved: u32::MAX, ..card(1) }, card(2)]).unwrap_err();

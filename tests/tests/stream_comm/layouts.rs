@@ -344,6 +344,20 @@ fn plans_that_do_not_fit_together_are_refused_by_all() {
         }
         _ => assert_eq!(error, StreamError::Refused { rank: 1 }),
     }
+    // One captures meanwhile: nothing is captured of it.
+    let mut refused = None;
+    let mut meanwhile = || refused = Some(plan(&of(4, 0), &of(4, 0)).unwrap_err());
+    if me == 1 {
+        let graph = rank.stream.capture(|_| {
+            meanwhile();
+            Ok::<(), StreamError>(())
+        });
+        drop(graph.unwrap());
+    } else {
+        meanwhile();
+    }
+    let others = StreamError::Refused { rank: 1 };
+    assert_eq!(refused, Some(if me == 1 { StreamError::Captured } else { others }));
     // No topology; memory that is not registered.
     // SAFETY: as above.
     let refused = unsafe { on.plan_neighbor_alltoallw(send, &[], recv, &[]) }.unwrap_err();

@@ -514,6 +514,30 @@ fn the_death_of_a_rank_ends_waits_and_is_named() {
 }
 
 #[test]
+fn ranks_have_as_many_blocks_as_their_gpu_holds() {
+    let Some(mut member) = Member::of_crew() else {
+        return crew("ranks_have_as_many_blocks_as_their_gpu_holds", None);
+    };
+    let rank = Rank::new(&mut member);
+    let memory = rank.memory(2 << 20);
+    // 64 by default, if ranks share a GPU or not.
+    let mut on = rank.comm().on(&rank.stream).unwrap();
+    let ours = 1i32.to_ne_bytes().repeat(1 << 19);
+    rank.write(memory.region(), &ours);
+    rank.comm().barrier().unwrap();
+    // SAFETY: it outlives `on`, and nothing else uses it.
+    unsafe {
+        on.allreduce(memory.region(), memory.region(), 1 << 19, Primitive::Int32, ReduceOp::Sum)
+    }
+    .unwrap();
+    on.wait().unwrap();
+    let all = i32::try_from(rank.comm().size()).unwrap();
+    assert!(rank.read(memory.region(), 2 << 20) == all.to_ne_bytes().repeat(1 << 19));
+    drop(on);
+    rank.world.finalize().unwrap();
+}
+
+#[test]
 fn ranks_that_take_turns_on_one_gpu_are_refused() {
     let test = "ranks_that_take_turns_on_one_gpu_are_refused";
     let Some(mut member) = Member::of_crew() else {

@@ -42,6 +42,13 @@ impl StreamComm<'_> {
         recv: Buffer<'_>,
     ) -> Result<StreamPlan, Error> {
         let ours = self.notes(called, send, recv);
+        // Whoever captures takes part, so that the others learn it.
+        let captured = self.stream.is_captured().map_err(StreamError::Driver);
+        let ours = match captured {
+            Ok(false) => ours,
+            Ok(true) => Err(StreamError::Captured.into()),
+            Err(error) => Err(error.into()),
+        };
         let theirs = self.tell(ours.as_deref().unwrap_or_default())?;
         let heard = ours.and_then(|ours| self.hear(&ours, &theirs));
         let (rank, ranks) = (self.ground.rank, self.ground.ranks);
@@ -56,7 +63,7 @@ impl StreamComm<'_> {
         let Heard { terms, edges } = heard?;
         let fill = |from: u32, to: u32| fills[(from * ranks + to) as usize];
         let before = |from: u32, to: u32| (0..from).map(|it| fill(it, to)).sum::<u64>();
-        let mut memory = Vec::new();
+        let (mut memory, mut staged) = (Vec::new(), None);
         let mut addresses = Addresses {
             send: self.ground.registered[terms.registered[0] as usize].at,
             recv: self.ground.registered[terms.registered[1] as usize].at,
@@ -75,11 +82,15 @@ impl StreamComm<'_> {
                 addresses.back[peer as usize] =
                     mapped.at[rank as usize].wrapping_add(before(peer, rank));
             }
-            self.keep_mapped(mapped);
+            staged = Some(mapped);
             memory.push(stage);
         }
         let plan = self.table(terms, &edges, &mut addresses, memory);
+        // If this fails at some rank, all let go of the staging memory, and it is freed.
         let plan = self.everybody(plan)?;
+        if let Some(mapped) = staged {
+            self.keep_mapped(mapped);
+        }
         self.keep(plan)
     }
 
