@@ -15,12 +15,17 @@
 //! - [`Dynamic`] finds out in the call itself, as the paper's §4 says;
 //! - [`Memory`] remembers from call to call what was quick.
 //!
+//! Or no process but one on each GPU copies anything: its *head*, which maps the buffers of all others there
+//! ([`Group`]). Where processes take turns on a GPU nothing waits for a turn then, and where buffers lie on several GPUs,
+//! heads exchange what each GPU comes to ([`Mode::Led`]).
+//!
 //! A policy is a step function: it is told who has [arrived](Event::Arrived) and whose copy has
 //! [ended](Event::Completed), and says what to [do](Act). One executor runs all of them.
 
 mod dynamic;
 mod fixed;
 mod frame;
+mod groups;
 mod memory;
 mod policy;
 mod staging;
@@ -31,6 +36,7 @@ mod tests;
 pub use dynamic::Dynamic;
 pub use fixed::Fixed;
 pub use frame::{Frame, Give, Take};
+pub use groups::{Group, groups, in_order};
 pub use memory::{CALLS_PER_PROBE, Learned, Memory};
 pub use policy::Policy;
 pub use staging::{MIRROR_MAX, QUICK_BYTES, RING, Staging};

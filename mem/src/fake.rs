@@ -95,6 +95,20 @@ impl FakeDevice {
         self
     }
 
+    /// Another physical device, whose memory this one maps, and it this one's.
+    #[must_use]
+    pub fn beside(&self, identity: u128) -> FakeDevice {
+        FakeDevice {
+            number: self.number,
+            delay: self.delay,
+            identity: Some(identity),
+            takes_turns: self.takes_turns,
+            properties: self.properties.clone(),
+            heap: Arc::clone(&self.heap),
+            registered: Mutex::default(),
+        }
+    }
+
     fn heap(&self) -> MutexGuard<'_, Heap> {
         self.heap.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -384,6 +398,9 @@ unsafe impl Device for FakeDevice {
 
 impl Drop for FakeDevice {
     fn drop(&mut self) {
+        if Arc::strong_count(&self.heap) > 1 {
+            return;
+        }
         for (address, block) in std::mem::take(&mut self.heap().blocks) {
             block.unmap(address);
         }

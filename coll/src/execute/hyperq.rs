@@ -6,6 +6,13 @@
 //! from the leader's buffer by a mapping, or to and from staging memory that all share; the leader moves data between its
 //! staging memory and its buffer.
 //!
+//! # Heads
+//! If processes take turns on the GPU, each copy of another process waits for its turn. So one process on the GPU, its
+//! *head*, can do all the work: the others lend it their buffers, which it maps. If buffers lie on several GPUs, each has a
+//! head, and heads read what the others have combined ([`Mode::Led`]). The leader is one of them, and tells the others when
+//! to go on (`chief`, `head`). It waits until all ranks are there, and knows then which way to go; the ranks learn it by
+//! its first order.
+//!
 //! # When ranks' buffers lie elsewhere
 //! A rank knows where its own buffers lie, and nothing of the others'. So one whose buffers are not all on one GPU
 //! [says so](HyperQ::decline), and goes on by other means at once. The others come to [`Outcome::Elsewhere`], before
@@ -14,19 +21,25 @@
 //!
 //! # Failures
 //! A rank that fails says so; the leader tells all others who is to blame. The leader notices ranks that are lost, and
-//! the others notice the leader's loss. Whoever returns has nothing in flight. If a rank comes later than that, it finds
+//! the others notice the leader's loss. Whoever returns has nothing in flight, and nothing works on its buffers: of a head
+//! that is lost, the transport says when. If a rank comes later than that, it finds
 //! the leader's last word. A call that does not fit the other ranks' calls waits for them, as messages do.
 
+mod chief;
 mod control;
 #[allow(
     unsafe_code,
-    reason = "has devices, engines and reducers work on memory that the caller of `HyperQ::begin` grants, and on a leader's"
+    reason = "has devices, engines and reducers work on memory that callers of `HyperQ::begin` grant, and on a leader's"
 )]
 mod copies;
+mod head;
 mod leader;
 mod member;
 mod moments;
-#[allow(unsafe_code, reason = "allocates memory of a device, and frees it")]
+#[allow(
+    unsafe_code,
+    reason = "allocates memory of a device, and frees it; lends what the caller of `HyperQ::begin` grants"
+)]
 mod space;
 
 use std::sync::Arc;
@@ -34,7 +47,7 @@ use std::task::Poll;
 
 use gapless_bml::Rank;
 use gapless_engine::{Engine, Reducer, Typed};
-use gapless_mem::{Device, Space};
+use gapless_mem::{Device, Region, Space};
 use gapless_pml::{Comm, Pml, PmlError};
 
 use super::error::CollError;
@@ -43,6 +56,7 @@ use crate::Call;
 use crate::build::rows as rows_of;
 use crate::hyperq::{Dynamic, Fixed, Frame, Kind, Memory, Mode, Policy, Settings, Staging, Step};
 use crate::schedule::Buffer;
+use chief::{Chief, Led, Wanted};
 pub(in crate::execute) use control::Control;
 use copies::Mover;
 use leader::Leading;
@@ -107,9 +121,32 @@ struct Part {
     device: Arc<dyn Device>,
     rows: Rows,
     combine: Option<Combine>,
+    /// Whether operands may change places.
+    commutes: bool,
 }
 
 impl Part {
+    /// What this rank gives; `None`: it is not plain memory.
+    fn given(&self) -> Option<Option<Region>> {
+        match self.frame.give(self.me) {
+            Some(give) => copies::plain(&self.rows, give.buffer, give.range).map(Some),
+            None => Some(None),
+        }
+    }
+
+    /// What this rank receives into; `None`: it is not plain memory.
+    fn received(&self) -> Option<Option<Region>> {
+        match self.frame.take(self.me) {
+            Some(take) => copies::plain(&self.rows, Buffer::Recv, 0..take.bytes()).map(Some),
+            None => Some(None),
+        }
+    }
+
+    /// Whether heads can work on its buffers.
+    fn is_plain(&self) -> bool {
+        self.given().is_some() && self.received().is_some()
+    }
+
     /// Bytes of the leader's buffer, and of its staging memory.
     fn bytes(&self) -> (u64, u64) {
         (self.frame.bytes(), self.staging.bytes())
@@ -124,6 +161,8 @@ impl std::fmt::Debug for Part {
 
 #[derive(Debug)]
 enum Role {
+    /// Heads may do it; if not, it leads.
+    Directs(Box<Chief>),
     Leads(Box<Leading>),
     Follows(Box<Following>),
 }
@@ -142,7 +181,16 @@ pub struct HyperQ {
     copied: Option<[[usize; 2]; 2]>,
     took_ns: Option<[u64; 2]>,
     moments: Moments,
+    /// Whether buffers were on several GPUs when this rank was the last leader of a call.
+    several: Option<bool>,
+    /// How many GPUs that call's heads have used.
+    gpus: Option<usize>,
+    /// Calls in a row that heads could not do.
+    refusals: u32,
 }
+
+/// So often heads try again what some rank could not lend or map.
+const REFUSALS_MAX: u32 = 4;
 
 /// The space of all of a call's buffers, if they have one in common that is not the host's.
 fn space_of(rows: &Rows) -> Option<Space> {
@@ -173,6 +221,9 @@ impl HyperQ {
             copied: None,
             took_ns: None,
             moments: Moments::default(),
+            several: None,
+            gpus: None,
+            refusals: 0,
         }
     }
 
@@ -188,7 +239,7 @@ impl HyperQ {
 
     /// This rank does the call by other means.
     pub fn decline(&self, number: u64) {
-        self.control.arrive(self.members.me, number, None);
+        self.control.arrive(self.members.me, number, None, false);
     }
 
     /// The space of the buffers, if they are on one device. Whoever has devices that are opened late opens this.
@@ -244,17 +295,41 @@ impl HyperQ {
             return Ok(false);
         };
         let staging = Staging::new(&frame, ranks);
+        let commutes = call.reduction().is_none_or(|of| of.commutative);
+        let part = Part { frame, staging, number, me, gpu, device, rows, combine, commutes };
         let role = match frame.leader == me {
-            true => {
-                let [gather, scatter] = self.policies(&frame, &staging, &*device);
-                Role::Leads(Box::new(Leading::new(ranks, gather, scatter)))
-            }
+            true => self.leads(&part),
             false => Role::Follows(Box::new(Following::new())),
         };
-        self.control.arrive(me, number, Some(gpu));
-        let part = Part { frame, staging, number, me, gpu, device, rows, combine };
+        self.control.arrive(me, number, Some(gpu), part.is_plain());
         self.going = Some((part, role));
         Ok(true)
+    }
+
+    /// How a leader begins.
+    fn leads(&mut self, part: &Part) -> Role {
+        self.gpus = None;
+        let (device, Settings { mode, table, .. }) = (&part.device, &self.settings);
+        let turns = device.takes_turns();
+        // Where all share one GPU, a measured table is followed.
+        let wanted = match mode {
+            Mode::Led => Some(true),
+            Mode::Auto => Some(turns && !table.knows(&device.properties().name, !turns)),
+            _ => None,
+        };
+        let fits = part.frame.can_be_led() && part.is_plain() && self.refusals < REFUSALS_MAX;
+        match wanted.filter(|_| fits) {
+            Some(alone) if alone || self.several != Some(false) => {
+                Role::Directs(Box::new(Chief::new(Wanted { alone })))
+            }
+            _ => self.copies(part),
+        }
+    }
+
+    /// Has all copy.
+    fn copies(&mut self, part: &Part) -> Role {
+        let [gather, scatter] = self.policies(&part.frame, &part.staging, &*part.device);
+        Role::Leads(Box::new(Leading::new(self.members.ranks, gather, scatter)))
     }
 
     /// How the leader decides in both steps.
@@ -274,7 +349,7 @@ impl HyperQ {
                 Mode::Dynamic => Policy::Dynamic(Dynamic::new(copies, step)),
                 Mode::Staged => Policy::Fixed(Fixed::new(copies, 0)),
                 Mode::Ipc => Policy::Fixed(Fixed::new(0, copies)),
-                Mode::Auto | Mode::Remembering | Mode::Off => {
+                Mode::Auto | Mode::Remembering | Mode::Led | Mode::Off => {
                     self.memory.policy(step, bytes, copies)
                 }
             }
@@ -299,12 +374,19 @@ impl HyperQ {
         reducer: &dyn Reducer,
         now_ns: u64,
     ) -> Poll<Result<Outcome, CollError>> {
-        let HyperQ { control, members, lead, mapped, going, .. } = self;
-        let Some((part, role)) = going else { return Poll::Ready(Ok(Outcome::Done)) };
-        if members.comm.is_revoked() {
+        if self.going.is_some() && self.members.comm.is_revoked() {
             self.give_up();
             return Poll::Ready(Err(CollError::Revoked));
         }
+        if let Some(declined) = self.direct(pml, engine, reducer, now_ns) {
+            match declined {
+                Poll::Ready(Some(ended)) => return Poll::Ready(self.end(ended)),
+                Poll::Ready(None) => {}
+                Poll::Pending => return Poll::Pending,
+            }
+        }
+        let HyperQ { control, members, lead, mapped, going, .. } = self;
+        let Some((part, role)) = going else { return Poll::Ready(Ok(Outcome::Done)) };
         let (control, members) = (&*control, &*members);
         let mover = Mover { engine, device: &part.device, rows: &part.rows };
         let ended = match role {
@@ -313,24 +395,75 @@ impl HyperQ {
                     leader::Tools { pml, reducer, mover, control, members, lead, now_ns };
                 leading.advance(part, &mut tools)
             }
+            Role::Directs(_) => None,
             Role::Follows(following) => {
-                let mapped = &mut mapped[part.frame.leader];
-                let mut tools = member::Tools { pml, mover, control, members, mapped };
+                let mut tools =
+                    member::Tools { pml, reducer, mover, control, members, lead, mapped };
                 following.advance(part, &mut tools)
             }
         };
         let Some(ended) = ended else { return Poll::Pending };
-        if let Some((part, Role::Leads(mut leading))) = self.going.take()
-            && let Ended::Done = ended
-        {
-            self.learn(&part.frame, &leading);
-            self.moments = std::mem::take(leading.moments());
+        if let Some((part, Role::Leads(mut leading))) = self.going.take() {
+            match &ended {
+                Ended::Done => {
+                    self.learn(&part.frame, &leading);
+                    self.moments = std::mem::take(leading.moments());
+                }
+                // Where they are is found out anew.
+                _ => self.several = None,
+            }
         }
-        Poll::Ready(match ended {
+        Poll::Ready(self.end(ended))
+    }
+
+    fn end(&mut self, ended: Ended) -> Result<Outcome, CollError> {
+        self.going = None;
+        match ended {
             Ended::Done => Ok(Outcome::Done),
             Ended::Elsewhere => Ok(Outcome::Elsewhere),
             Ended::Failed(error) => Err(error),
-        })
+        }
+    }
+
+    /// A leader's part of a call that heads carry out, if it may be one: how it has ended; `None`: all are to copy.
+    fn direct(
+        &mut self,
+        pml: &mut Pml,
+        engine: &dyn Engine,
+        reducer: &dyn Reducer,
+        now_ns: u64,
+    ) -> Option<Poll<Option<Ended>>> {
+        let HyperQ { control, members, lead, mapped, going, .. } = self;
+        let Some((part, Role::Directs(chief))) = going else { return None };
+        let (control, members) = (&*control, &*members);
+        let mover = Mover { engine, device: &part.device, rows: &part.rows };
+        let mut tools = head::Tools { pml, reducer, mover, control, members, lead, mapped };
+        let Some(led) = chief.advance(part, &mut tools, now_ns) else {
+            return Some(Poll::Pending);
+        };
+        let (cannot, [begin, combined, over]) = (chief.cannot, chief.times);
+        Some(Poll::Ready(match led {
+            Led::Ended(ended, gpus) => {
+                self.refusals = if cannot { self.refusals + 1 } else { 0 };
+                self.several = None;
+                if let (Ended::Done, Some(begin), Some(over)) = (&ended, begin, over) {
+                    let combined = combined.unwrap_or(over);
+                    self.took_ns = Some([combined.saturating_sub(begin), over - combined]);
+                    self.several = Some(gpus > 1);
+                    self.gpus = Some(gpus);
+                    self.copied = None;
+                    self.moments = Moments::default();
+                }
+                Some(ended)
+            }
+            Led::Declined { several } => {
+                self.several = Some(several);
+                let (part, _) = self.going.take()?;
+                let role = self.copies(&part);
+                self.going = Some((part, role));
+                None
+            }
+        }))
     }
 
     #[expect(clippy::cast_precision_loss, reason = "times of calls")]
@@ -354,15 +487,18 @@ impl HyperQ {
         let Some((part, role)) = &self.going else { return true };
         self.members.comm.is_revoked()
             || match role {
+                Role::Directs(chief) => chief.look(part, &self.control, &self.members),
                 Role::Leads(leading) => leading.look(part, &self.control, &self.members),
                 Role::Follows(following) => following.look(part, &self.control),
             }
     }
 
-    /// Gives up what is under way: waits for this rank's copies. Ranks that wait for this one go on waiting.
+    /// Gives up what is under way: waits for this rank's copies. Ranks that wait for this one go on waiting. A head may still
+    /// work on buffers that this rank has lent it: memory of devices cannot be taken back from a peer.
     pub fn give_up(&mut self) {
         if let Some((_, role)) = &mut self.going {
             match role {
+                Role::Directs(chief) => chief.drain(),
                 Role::Leads(leading) => leading.drain(),
                 Role::Follows(following) => following.drain(),
             }
@@ -375,6 +511,12 @@ impl HyperQ {
     #[must_use]
     pub fn copied(&self) -> Option<[[usize; 2]; 2]> {
         self.copied
+    }
+
+    /// How many GPUs the heads of the last call have used that this rank has led, if heads carried it out.
+    #[must_use]
+    pub fn gpus(&self) -> Option<usize> {
+        self.gpus
     }
 
     /// Of the same call: nanoseconds of the gather, from when all ranks were there, and of the scatter.

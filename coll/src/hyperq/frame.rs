@@ -141,6 +141,13 @@ impl Frame {
         matches!(self.operation, O::Reduce | O::Allreduce | O::ReduceScatterBlock)
     }
 
+    /// Whether heads can do it on the buffers of others ([`Mode::Led`](super::Mode::Led)).
+    #[must_use]
+    pub fn can_be_led(&self) -> bool {
+        use Operation as O;
+        matches!(self.operation, O::Bcast | O::Reduce | O::Allreduce | O::Allgather)
+    }
+
     /// Where what a rank gives lies in the leader's buffer.
     #[must_use]
     pub fn slot(&self, rank: usize) -> u64 {

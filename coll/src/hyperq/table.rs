@@ -5,7 +5,8 @@ use super::{Fixed, Step};
 /// How collectives on one GPU decide.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Mode {
-    /// By the table, if it has entries of this GPU; else as [`Remembering`](Mode::Remembering).
+    /// By the table, if it has entries of this GPU. Else as [`Led`](Mode::Led), if processes take turns on the GPU or
+    /// buffers lie on several, and as [`Remembering`](Mode::Remembering) if not.
     #[default]
     Auto,
     /// By the table; where it has nothing, by defaults.
@@ -18,19 +19,23 @@ pub enum Mode {
     Staged,
     /// All copies by IPC.
     Ipc,
+    /// One process on each GPU works on the buffers of all that are there, which it maps: the copies and kernels of the
+    /// others would wait for their turns. Where that cannot be, as [`Remembering`](Mode::Remembering).
+    Led,
     /// Not at all: through the host's memory, as anywhere.
     Off,
 }
 
 impl Mode {
     /// All of them.
-    pub const ALL: [Mode; 7] = [
+    pub const ALL: [Mode; 8] = [
         Mode::Auto,
         Mode::Static,
         Mode::Dynamic,
         Mode::Remembering,
         Mode::Staged,
         Mode::Ipc,
+        Mode::Led,
         Mode::Off,
     ];
 
@@ -44,6 +49,7 @@ impl Mode {
             Mode::Remembering => "remembering",
             Mode::Staged => "host-staged",
             Mode::Ipc => "ipc",
+            Mode::Led => "leader-driven",
             Mode::Off => "off",
         }
     }

@@ -1,4 +1,5 @@
 //! Collectives of ranks whose buffers lie on one GPU, pretended by devices that share their memory and work late.
+mod led;
 mod overtaken;
 mod trouble;
 

@@ -160,6 +160,13 @@ impl Communicator {
         self.at_hyperq(|hyperq| hyperq.copied().map(|[gather, _]| gather))
     }
 
+    /// As [`last_on_gpu`](Communicator::last_on_gpu): how many GPUs were used, if heads carried it out.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn led_on_gpus(&self) -> Option<usize> {
+        self.at_hyperq(HyperQ::gpus)
+    }
+
     /// As [`last_on_gpu`](Communicator::last_on_gpu): who arrived, whose copies began and ended, and when, in microseconds.
     #[doc(hidden)]
     #[must_use]

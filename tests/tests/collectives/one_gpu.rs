@@ -18,6 +18,8 @@ const TEST: &str = "one_gpu::processes_on_one_gpu_meet_there";
 const ON_CUDA: &str = "one_gpu::processes_on_a_cuda_gpu_meet_there";
 /// Before the mode: on a GPU.
 const CUDA: &str = "cuda ";
+/// Before the mode: on two.
+const TWO: &str = "two ";
 const RANKS: u32 = 4;
 const VICTIM: u32 = 2;
 const WATCHDOG: Duration = Duration::from_secs(30);
@@ -42,8 +44,12 @@ fn processes_on_a_cuda_gpu_meet_there() {
 }
 
 fn meet(test: &str, place: &str) {
-    for mode in [Mode::Static, Mode::Dynamic, Mode::Remembering, Mode::Staged, Mode::Ipc] {
-        let part = format!("{place}{}", mode.name());
+    let two = place.is_empty() || CudaDriver::load().is_ok_and(|driver| driver.devices() > 1);
+    let modes =
+        [Mode::Static, Mode::Dynamic, Mode::Remembering, Mode::Staged, Mode::Ipc, Mode::Led];
+    let all = modes.into_iter().map(|mode| ("", mode)).chain(two.then_some((TWO, Mode::Auto)));
+    for (gpus, mode) in all {
+        let part = format!("{place}{gpus}{}", mode.name());
         let mut crew = Crew::start(test, &[&*part; RANKS as usize], |_, _| {});
         let mut heard = Vec::new();
         let mut hear = |crew: &mut Crew, wanted: &str, count: usize| {
@@ -101,14 +107,20 @@ fn numbers(rank: u32, count: usize) -> Vec<i32> {
 }
 
 fn rank(mut member: Member) {
-    let on_cuda = member.part.strip_prefix(CUDA);
-    let mode = Mode::named(on_cuda.unwrap_or(&member.part)).unwrap();
+    let whole = member.part.clone();
+    let on_cuda = whole.strip_prefix(CUDA);
+    let part = on_cuda.unwrap_or(&whole);
+    let on_two = part.strip_prefix(TWO);
+    let mode = Mode::named(on_two.unwrap_or(part)).unwrap();
+    // Two ranks on each.
+    let gpu = if on_two.is_some() { member.rank / 2 } else { 0 };
     let hyperq = Settings { mode, bytes_min: 0, ..Settings::default() };
     let builder = World::builder().coll_table(Table { hyperq, ..Table::default() });
     let (builder, space) = match on_cuda {
-        Some(_) => (builder, Space::Cuda { device: 0 }),
+        Some(_) => (builder, Space::Cuda { device: gpu }),
         None => {
-            let device = Arc::new(FakeDevice::with_delay(0, 1).identified(77, false));
+            let identity = 77 + u128::from(gpu);
+            let device = Arc::new(FakeDevice::with_delay(0, 1).identified(identity, false));
             let engine = FakeEngine::new(&device, 2);
             (builder.engine(Arc::new(engine)).device(device), Space::Fake { device: 0 })
         }
@@ -136,7 +148,9 @@ fn rank(mut member: Member) {
             comm.allreduce(rank.send.view(0, layout, len).unwrap(), into, ReduceOp::Sum).unwrap();
             assert_eq!(rank.read(count), sum);
         }
-        if me == 0 && round != 2 {
+        if me == 0 && round != 2 && (mode == Mode::Led || on_two.is_some()) {
+            assert_eq!(comm.led_on_gpus(), Some(if on_two.is_some() { 2 } else { 1 }));
+        } else if me == 0 && round != 2 {
             let copied = comm.copied_on_gpu().expect("it went there");
             assert_eq!(copied[0] + copied[1], n - 1);
             match mode {

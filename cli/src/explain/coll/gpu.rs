@@ -1,4 +1,4 @@
-//! What a blocking collective does if all ranks' buffers lie on one GPU.
+//! What a blocking collective does if all ranks' buffers lie on one GPU, or on several.
 
 use gapless::tuning::coll::{Gpu, Mode, Settings, Step};
 use gapless_coll::hyperq::{Frame, Kind};
@@ -16,6 +16,12 @@ pub(super) fn on_one_gpu(settings: &Settings, call: &Call<'_>, ranks: usize) -> 
             _ => "as above, as it is short (hyperq.bytes_min)\n",
         };
         return text;
+    }
+    let led = frame.can_be_led() && matches!(settings.mode, Mode::Auto | Mode::Led);
+    let heads = "buffers without gaps on several GPUs: one rank on each works for all there\n";
+    if settings.mode == Mode::Led && led {
+        text += "one rank works for all, if there are no gaps (hyperq.mode = \"leader-driven\")\n";
+        return text + heads;
     }
     let copies = [(Step::Gather, bytes), (Step::Scatter, frame.scatter_bytes())];
     let steps = copies.map(|(step, bytes)| (step, bytes, frame.copies(step)));
@@ -46,6 +52,10 @@ pub(super) fn on_one_gpu(settings: &Settings, call: &Call<'_>, ranks: usize) -> 
     if settings.mode == Mode::Auto {
         text += "  a GPU that the table does not know: as earlier calls were quickest\n";
     }
+    if led {
+        text += "  the same without the Multi-Process Service, and without gaps: one rank works for all\n";
+        text += heads;
+    }
     text
 }
 
@@ -68,6 +78,9 @@ mod tests {
             text.contains("H200 with the Multi-Process Service: 3 of the gather and 0 of"),
             "{text}"
         );
+        assert!(text.contains("on several GPUs: one rank on each"), "{text}");
+        settings.mode = Mode::Led;
+        assert!(said(&settings).contains("one rank works for all"));
         settings.mode = Mode::Off;
         assert!(said(&settings).contains("off"));
         settings = Settings { bytes_min: 2 << 20, ..Settings::default() };

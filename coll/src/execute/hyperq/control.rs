@@ -1,16 +1,20 @@
 //! Words in memory that all ranks share, by which a leader and the others tell each other what to do and what is done.
 //!
 //! ```text
-//! for each rank, 16 words, in which it alone writes          for each pair of leader and rank, 32 words, in which
+//! for each rank, 16 words, in which it alone writes          for each pair of leader and rank, 64 words, in which
 //!  0      arrived: number of the call, here or elsewhere     the leader alone writes
 //!  1, 2   its GPU                                             0      orders
-//!  4      chunks staged        ┐ low half of the call's       1      chunks taken         ┐ tagged likewise
-//!  5      reports              ┘ number, and a value          2      bytes mirrored       ┘
-//!                                                             3      who is to blame
+//!  3      whether its buffers are plain                       1      chunks taken         ┐ tagged likewise
+//!  4      chunks staged        ┐ low half of the call's       2      bytes mirrored       ┘
+//!  5      reports              ┘ number, and a value          3      who is to blame
 //!                                                             4      generation of the keys
 //!                                                             5, 6   the first and the last failed call
 //!                                                             8..20  key of the leader's buffer
 //!                                                             20..32 key of its staging memory
+//! for each pair of ranks, in which the first alone writes for its head, the second
+//!                                                             32     lent: number of the call, and 1
+//!                                                             33..45 key of what it gives
+//!                                                             45..57 key of what it receives into
 //! ```
 //!
 //! A word that is tagged with another call's number says nothing. What stands behind a word was written before it.
@@ -23,7 +27,7 @@ use gapless_mem::Words;
 /// Words in which a rank writes.
 const OWN_WORDS: usize = 16;
 /// Words in which a leader writes for a rank.
-const PAIR_WORDS: usize = 32;
+const PAIR_WORDS: usize = 64;
 
 /// With more ranks there is no control memory.
 pub(in crate::execute) const RANKS_MAX: usize = 64;
@@ -44,6 +48,12 @@ pub(super) const SCATTER_STAGED: u32 = 1 << 5;
 pub(super) const ELSEWHERE: u32 = 1 << 6;
 /// what is mirrored for it is there twice;
 pub(super) const SCATTER_TWICE: u32 = 1 << 8;
+/// heads work for all: lend yours what you give and what you receive into;
+pub(super) const LEND: u32 = 1 << 9;
+/// all heads have combined what their GPUs have: go on with what the others have;
+pub(super) const JOIN: u32 = 1 << 10;
+/// a head starts nothing more, and says when all that it has started is over;
+pub(super) const HALT: u32 = 1 << 11;
 /// it has failed; the word of blame says who, and whether that rank is lost.
 pub(super) const FAILED: u32 = 1 << 7;
 
@@ -57,6 +67,12 @@ pub(super) const BROKEN: u32 = 1 << 2;
 pub(super) const CANNOT: u32 = 1 << 3;
 /// this rank knows that all was gathered: the leader may write orders of later calls.
 pub(super) const SEEN: u32 = 1 << 4;
+/// What this head's GPU has is combined, and others may read it;
+pub(super) const COMBINED: u32 = 1 << 5;
+/// all on this head's GPU have what they get;
+pub(super) const SPREAD: u32 = 1 << 6;
+/// this head has started nothing that is not over.
+pub(super) const SETTLED: u32 = 1 << 7;
 
 /// What a rank says of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -74,6 +90,8 @@ pub(super) enum Presence {
 pub(super) enum Card {
     Buffer,
     Staging,
+    Given,
+    Received,
 }
 
 /// The words.
@@ -126,12 +144,13 @@ impl Control {
     }
 
     /// This rank has come to a call with buffers on a GPU, or does it by other means.
-    pub(super) fn arrive(&self, me: usize, number: u64, gpu: Option<u128>) {
+    pub(super) fn arrive(&self, me: usize, number: u64, gpu: Option<u128>, plain: bool) {
         if let Some(gpu) = gpu {
             let half = |half: u128| u64::try_from(half & u128::from(u64::MAX)).unwrap_or(0);
             let [first, second] = [half(gpu), half(gpu >> 64)];
             self.own(me, 1).store(first, Ordering::Relaxed);
             self.own(me, 2).store(second, Ordering::Relaxed);
+            self.own(me, 3).store(u64::from(plain), Ordering::Relaxed);
         }
         let word = (number + 1) << 1 | u64::from(gpu.is_some());
         self.own(me, 0).store(word, Ordering::Release);
@@ -148,6 +167,11 @@ impl Control {
             }
             _ => Presence::Elsewhere,
         }
+    }
+
+    /// Whether the buffers of a rank that is here are plain memory.
+    pub(super) fn is_plain(&self, rank: usize) -> bool {
+        self.own(rank, 3).load(Ordering::Relaxed) == 1
     }
 
     /// A call has failed. A rank that is late finds that even if orders of a later call stand where this one's did. Of the
@@ -234,23 +258,47 @@ impl Control {
         keys: [(Card, &RemoteKey); 2],
     ) {
         for (card, key) in keys {
-            let first = Control::card(card);
-            let bytes = key.as_bytes();
-            self.pair(leader, rank, first).store(bytes.len() as u64, Ordering::Relaxed);
-            for (at, chunk) in bytes.chunks(8).enumerate() {
-                let mut word = [0; 8];
-                word[..chunk.len()].copy_from_slice(chunk);
-                let place = self.pair(leader, rank, first + 1 + at);
-                place.store(u64::from_le_bytes(word), Ordering::Relaxed);
-            }
+            self.write_key((leader, rank), card, key);
         }
         self.pair(leader, rank, 4).store(generation, Ordering::Release);
+    }
+
+    fn write_key(&self, (from, to): (usize, usize), card: Card, key: &RemoteKey) {
+        let first = Control::card(card);
+        let bytes = key.as_bytes();
+        self.pair(from, to, first).store(bytes.len() as u64, Ordering::Relaxed);
+        for (at, chunk) in bytes.chunks(8).enumerate() {
+            let mut word = [0; 8];
+            word[..chunk.len()].copy_from_slice(chunk);
+            let place = self.pair(from, to, first + 1 + at);
+            place.store(u64::from_le_bytes(word), Ordering::Relaxed);
+        }
+    }
+
+    /// A rank lends its head buffers, or one head another what it has given keys of.
+    pub(super) fn lend(
+        &self,
+        (me, head): (usize, usize),
+        number: u64,
+        keys: impl IntoIterator<Item = (Card, RemoteKey)>,
+    ) {
+        for (card, key) in keys {
+            self.write_key((me, head), card, &key);
+        }
+        self.pair(me, head, 32).store(tagged(number, 1), Ordering::Release);
+    }
+
+    /// Whether a rank has lent its head buffers.
+    pub(super) fn has_lent(&self, rank: usize, head: usize, number: u64) -> bool {
+        value(self.pair(rank, head, 32).load(Ordering::Acquire), number) == 1
     }
 
     fn card(card: Card) -> usize {
         match card {
             Card::Buffer => 8,
             Card::Staging => 20,
+            Card::Given => 33,
+            Card::Received => 45,
         }
     }
 
@@ -292,10 +340,10 @@ mod tests {
     fn what_is_said_of_one_call_says_nothing_of_another() {
         let control = control(3).unwrap();
         assert_eq!(control.presence(1, 0), Presence::Away);
-        control.arrive(1, 0, Some(7 | 9 << 64));
+        control.arrive(1, 0, Some(7 | 9 << 64), true);
         assert_eq!(control.presence(1, 0), Presence::Here(7 | 9 << 64));
         assert_eq!(control.presence(1, 1), Presence::Away);
-        control.arrive(1, 5, None);
+        control.arrive(1, 5, None, false);
         assert_eq!(
             [4, 5, 6].map(|number| control.presence(1, number)),
             [Presence::Elsewhere, Presence::Elsewhere, Presence::Away]
@@ -314,12 +362,12 @@ mod tests {
         assert_eq!((all(8), all(9)), (([3, GATHERED], 2, 1), ([0, 0], 0, 0)));
         let failed = |numbers: [u64; 4]| numbers.map(|number| control.failed(0, 2, number));
         assert_eq!(failed([0, 7, 8, 9]), [false; 4]);
-        control.arrive(2, 6, None);
+        control.arrive(2, 6, None, false);
         control.fail(0, 2, 8);
         control.fail(0, 2, 11);
         // Nothing has been seen of the rank since.
         assert_eq!(failed([7, 8, 11, 12]), [false, true, true, false]);
-        control.arrive(2, 12, None);
+        control.arrive(2, 12, None, false);
         control.fail(0, 2, 14);
         assert_eq!(failed([8, 12, 13, 14]), [false, false, false, true]);
         assert!(!control.failed(0, 1, 14) && !control.failed(1, 2, 14));
@@ -336,6 +384,11 @@ mod tests {
         assert_eq!(control.generation(0, 1), 4);
         assert_eq!(control.key(0, 1, Card::Buffer), Some(one));
         assert_eq!(control.key(0, 1, Card::Staging), Some(other));
+        control.lend((1, 0), 9, [(Card::Given, other), (Card::Received, one)]);
+        assert_eq!([8, 9].map(|number| control.has_lent(1, 0, number)), [false, true]);
+        assert_eq!(control.key(1, 0, Card::Given), Some(other));
+        assert_eq!(control.key(1, 0, Card::Received), Some(one));
+        assert_eq!(control.key(0, 1, Card::Buffer), Some(one), "what it lent as a leader");
     }
 
     #[test]

@@ -3,6 +3,9 @@
 //! The first are granted by the caller of [`HyperQ::begin`](super::HyperQ::begin) until nothing is in flight. The other is
 //! a leader's, kept by leases and mappings until nothing of this rank's is in flight, and no reference covers it: other
 //! processes may touch it at the same time. Then bytes are arbitrary, as [`Device::copy`] and [`Engine::pack`] allow.
+//!
+//! A head works on buffers of others, too. Their callers have granted them, and those ranks' calls end when the head has
+//! said that nothing of it is in flight, or when the transport says that a head that is lost uses them no more.
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -15,6 +18,7 @@ use crate::execute::rows::{Blocks, Combine, Rows};
 use crate::schedule::Buffer;
 
 /// What moves bytes.
+#[derive(Clone, Copy)]
 pub(super) struct Mover<'a> {
     pub(super) engine: &'a dyn Engine,
     pub(super) device: &'a Arc<dyn Device>,
@@ -49,6 +53,14 @@ fn pieces(rows: &Rows, buffer: Buffer, range: Range<u64>) -> Vec<(&Typed, Range<
 /// Plain memory that a range of a packed stream is, if it is.
 fn flat(typed: &Typed, range: &Range<u64>) -> Option<Region> {
     typed.as_contiguous()?.sub(range.start, range.end - range.start).ok()
+}
+
+/// Plain memory that a range of a buffer's stream is, if it is.
+pub(super) fn plain(rows: &Rows, buffer: Buffer, range: Range<u64>) -> Option<Region> {
+    match &pieces(rows, buffer, range)[..] {
+        [(typed, range)] => flat(typed, range),
+        _ => None,
+    }
 }
 
 impl Mover<'_> {
@@ -135,6 +147,18 @@ impl Mover<'_> {
         // SAFETY: both are shared memory, and different allocations; the rest as the file says.
         Ok(unsafe { self.device.copy(into, from, &[]) }?)
     }
+
+    /// Starts to copy between plain buffers of ranks and shared memory, once all of `after` has ended.
+    pub(super) fn across(
+        &self,
+        into: Region,
+        from: Region,
+        after: &[Completion],
+    ) -> Result<Completion, EngineError> {
+        // SAFETY: buffers are granted, and this rank alone writes what `into` is of them; the rest as the file says. They
+        // do not overlap: buffers of a call do not, and the callers do not copy a block onto itself.
+        Ok(unsafe { self.device.copy(into, from, after) }?)
+    }
 }
 
 /// Starts to combine what ranks gave, into the first of `all` that is `into`.
@@ -151,6 +175,40 @@ pub(super) fn reduce(
     // SAFETY: shared memory, as the file says; the target is one of the sources, described in the same way, and apart
     // from the others.
     unsafe { reducer.reduce_into(combine.op(), &sources, &target, range, &[]) }
+}
+
+/// Buffers that a kernel combines at once, where they are plain.
+const AT_ONCE: usize = 8;
+
+/// As [`reduce`], of plain buffers of ranks and shared memory, into one of them or another one. Kernels take a few at a
+/// time; the result is the same.
+pub(super) fn reduce_all(
+    reducer: &dyn Reducer,
+    combine: &Combine,
+    all: &[Region],
+    into: Region,
+) -> Result<Completion, EngineError> {
+    let element = |region: &Region| combine.elements(*region);
+    let target = element(&into)?;
+    let range = 0..target.packed_bytes();
+    let mut left: Vec<Typed> = all.iter().map(element).collect::<Result<_, _>>()?;
+    // What is combined stands in the target, unless that is still to be read.
+    let at_once = match all.iter().position(|region| *region == into) {
+        Some(1..) => left.len(),
+        _ => AT_ONCE,
+    };
+    let mut after = Vec::new();
+    loop {
+        let rest = left.split_off(left.len().min(at_once));
+        // SAFETY: as in `reduce`, and as the file says.
+        let done =
+            unsafe { reducer.reduce_into(combine.op(), &left, &target, range.clone(), &after) }?;
+        if rest.is_empty() {
+            return Ok(done);
+        }
+        after = vec![done];
+        left = std::iter::once(target.clone()).chain(rest).collect();
+    }
 }
 
 /// Work in the order in which it was started.

@@ -1,20 +1,24 @@
-//! The part of a rank that is not the leader: copies as it is told.
+//! The part of a rank that is not the leader: copies as it is told, lends its buffers to its head, or is a head.
 //!
-//! However it ends, what it has started is over before.
+//! However it ends, what it has started is over before, and so is what its head has started.
 
-use gapless_engine::EngineError;
+use gapless_bml::Rank;
+use gapless_engine::{EngineError, Reducer};
 use gapless_mem::DeviceError;
 use gapless_pml::Pml;
 
+use super::chief::is_settled;
 use super::control::{
-    BROKEN, CANNOT, Control, ELSEWHERE, FAILED, GATHER_DROP, GATHER_IPC, GATHER_STAGED, GATHERED,
-    GO, Presence, SCATTER_IPC, SCATTER_STAGED, SCATTER_TWICE, SCATTERED, SEEN,
+    BROKEN, CANNOT, COMBINED, Control, ELSEWHERE, FAILED, GATHER_DROP, GATHER_IPC, GATHER_STAGED,
+    GATHERED, GO, HALT, JOIN, LEND, Presence, SCATTER_IPC, SCATTER_STAGED, SCATTER_TWICE,
+    SCATTERED, SEEN, SETTLED, SPREAD,
 };
 use super::copies::{Mover, Works};
-use super::space::Mapped;
+use super::head::{self, Head};
+use super::space::{Lead, Mapped, lend};
 use super::{Ended, Members, Part};
 use crate::execute::CollError;
-use crate::hyperq::RING;
+use crate::hyperq::{RING, groups};
 use crate::schedule::Buffer;
 
 /// Chunks that are being staged at once: no more of a copy that is dropped is waited for.
@@ -31,10 +35,21 @@ enum Copy {
 /// What another rank works with, beside its part.
 pub(super) struct Tools<'a> {
     pub(super) pml: &'a mut Pml,
+    pub(super) reducer: &'a dyn Reducer,
     pub(super) mover: Mover<'a>,
     pub(super) control: &'a Control,
     pub(super) members: &'a Members,
-    pub(super) mapped: &'a mut Option<Mapped>,
+    pub(super) lead: &'a mut Lead,
+    /// By leader, or head.
+    pub(super) mapped: &'a mut [Option<Mapped>],
+}
+
+/// A rank's part of a call that heads carry out.
+#[derive(Debug)]
+enum Led {
+    /// Its buffers are this rank's.
+    Lends(usize),
+    Heads(Box<Head>),
 }
 
 /// Another rank's part of a call.
@@ -50,6 +65,8 @@ pub(super) struct Following {
     /// Bytes of the scatter that it has begun to copy, and those of the mirror that it knows of.
     scattered: u64,
     mirrored: u32,
+    /// If heads carry it out.
+    led: Option<Led>,
     failure: Option<CollError>,
 }
 
@@ -63,12 +80,16 @@ impl Following {
             scatter: (Copy::NotBegun, Works::default()),
             scattered: 0,
             mirrored: 0,
+            led: None,
             failure: None,
         }
     }
 
     /// Waits for what it has started.
     pub(super) fn drain(&mut self) {
+        if let Some(Led::Heads(head)) = &mut self.led {
+            head.drain();
+        }
         self.ipc.1.drain();
         self.scatter.1.drain();
         self.staging.1.clear();
@@ -83,8 +104,97 @@ impl Following {
         while self.staging.1.front_mut().is_some_and(Works::settle) {
             self.staging.1.pop_front();
         }
-        let over = [self.ipc.1.settle(), self.scatter.1.settle()];
-        over == [true; 2] && self.staging.1.is_empty()
+        let led = match &mut self.led {
+            Some(Led::Heads(head)) => head.settle(),
+            _ => true,
+        };
+        let over = [self.ipc.1.settle(), self.scatter.1.settle(), led];
+        over == [true; 3] && self.staging.1.is_empty()
+    }
+
+    /// Whether nobody touches this rank's buffers, as far as it has lent them; says as a head that it touches none. What
+    /// this rank has started is over.
+    fn let_go(&mut self, part: &Part, tools: &mut Tools<'_>) -> bool {
+        let head = match self.led {
+            None => return true,
+            Some(Led::Heads(_)) => {
+                self.say(part, tools, SETTLED);
+                return true;
+            }
+            Some(Led::Lends(head)) => head,
+        };
+        let told = self.seen & (FAILED | ELSEWHERE | GO) != 0 && head == part.frame.leader;
+        if told || is_settled(head, part.number, tools.control) {
+            return true;
+        }
+        if tools.members.loss(tools.pml, head).is_none() {
+            return false;
+        }
+        // What it has started may go on for a while.
+        let process = u32::try_from(head).ok().and_then(|it| tools.members.comm.process(it).ok());
+        let buffers = [part.given(), part.received()].into_iter().flatten().flatten();
+        let bml = tools.pml.bml_mut();
+        process.is_none_or(|process| {
+            let used = |region| bml.recall(Rank(process), region);
+            !buffers.map(used).fold(false, |one, other| one | other)
+        })
+    }
+
+    /// Its part of a call that heads carry out.
+    fn take_part(&mut self, part: &Part, tools: &mut Tools<'_>) -> Result<(), CollError> {
+        let rank = u32::try_from(part.me).unwrap_or(u32::MAX);
+        if self.led.is_none() {
+            let mut gpus = vec![part.gpu; tools.members.ranks];
+            for other in tools.members.others() {
+                match tools.control.presence(other, part.number) {
+                    Presence::Here(gpu) => gpus[other] = gpu,
+                    // It has failed already, of which this rank will hear.
+                    _ => {
+                        if self.seen & HALT != 0 && self.reports & SETTLED == 0 {
+                            self.say(part, tools, SETTLED);
+                        }
+                        return Ok(());
+                    }
+                }
+            }
+            let groups = groups(&gpus, part.frame.leader);
+            let own = groups.iter().find(|group| group.ranks.contains(&part.me));
+            let head = own.map_or(part.frame.leader, |group| group.head);
+            let not = |reason: &str| CollError::NotMapped { rank, reason: reason.to_owned() };
+            if head != part.me {
+                self.led = Some(Led::Lends(head));
+                let by = (&tools.members.comm, tools.control);
+                let lent = lend(part, head, by, tools.pml.bml_mut());
+                return lent.ok_or_else(|| not("there is no key for its buffers"));
+            }
+            let head = Head::new(part, groups).ok_or_else(|| not("its buffers have gaps"))?;
+            self.led = Some(Led::Heads(Box::new(head)));
+        }
+        let Some(Led::Heads(head)) = &mut self.led else { return Ok(()) };
+        if self.seen & HALT == 0 {
+            let mut tools = head::Tools {
+                pml: &mut *tools.pml,
+                reducer: tools.reducer,
+                mover: tools.mover,
+                control: tools.control,
+                members: tools.members,
+                lead: &mut *tools.lead,
+                mapped: &mut *tools.mapped,
+            };
+            head.advance(part, self.seen & JOIN != 0, &mut tools)?;
+        }
+        let mut says = match head.stage() {
+            head::Stage::Combined => COMBINED,
+            head::Stage::Over => COMBINED | SPREAD,
+            _ => 0,
+        };
+        if self.seen & HALT != 0 && head.settle() {
+            says |= SETTLED;
+        }
+        if says & !self.reports != 0 {
+            self.say(part, tools, says);
+        }
+        Ok(())
     }
 
     /// Goes on as far as it can; how it has ended, if it has.
@@ -103,7 +213,7 @@ impl Following {
             self.seen |= FAILED;
         }
         if self.seen & (FAILED | ELSEWHERE) != 0 {
-            if !self.settle() {
+            if !self.settle() || !self.let_go(part, tools) {
                 return None;
             }
             if self.seen & ELSEWHERE != 0 {
@@ -116,8 +226,16 @@ impl Following {
         if self.failure.is_none()
             && let Err(error) = self.turn(part, tools)
         {
-            let cannot = matches!(error, CollError::NotMapped { .. });
             self.failure = Some(error);
+        }
+        // What heads have started is over when they say so.
+        if let Some(error) = &self.failure
+            && self.reports & (CANNOT | BROKEN) == 0
+        {
+            let cannot = matches!(error, CollError::NotMapped { .. });
+            if self.led.is_some() && !self.settle() {
+                return None;
+            }
             self.say(part, tools, if cannot { CANNOT } else { BROKEN });
         }
         if self.failure.is_none() && self.is_done(part) {
@@ -134,7 +252,10 @@ impl Following {
             None if self.failure.is_some() => Ended::Done,
             None => return None,
         };
-        if tools.control.orders(leader, me, part.number) & !self.seen != 0 || !self.settle() {
+        if tools.control.orders(leader, me, part.number) & !self.seen != 0
+            || !self.settle()
+            || !self.let_go(part, tools)
+        {
             return None;
         }
         Some(self.failure.take().map_or(gone, Ended::Failed))
@@ -147,7 +268,10 @@ impl Following {
 
     /// Whether nothing is left to do, and nothing can be asked of it any more.
     fn is_done(&self, part: &Part) -> bool {
-        let scattered = part.frame.take(part.me).is_none() || self.scatter.0 == Copy::Over;
+        // Heads have scattered before that.
+        let scattered = self.seen & LEND != 0
+            || part.frame.take(part.me).is_none()
+            || self.scatter.0 == Copy::Over;
         self.seen & GO != 0 && scattered && self.is_idle()
     }
 
@@ -155,12 +279,15 @@ impl Following {
         let rank = u32::try_from(part.me).unwrap_or(u32::MAX);
         let engine = |error: EngineError| CollError::Engine { rank, error };
         let device = |error: DeviceError| CollError::Engine { rank, error: error.into() };
+        if self.seen & LEND != 0 {
+            return self.take_part(part, tools);
+        }
         let copies = GATHER_IPC | GATHER_STAGED | SCATTER_IPC | SCATTER_STAGED;
         if self.seen & copies == 0 {
             return Ok(());
         }
         self.map(part, tools)?;
-        let Some(mapped) = &*tools.mapped else { return Ok(()) };
+        let Some(mapped) = &tools.mapped[part.frame.leader] else { return Ok(()) };
         let (buffer, staging) = (mapped.buffer(), mapped.staging());
         if self.seen & GATHER_IPC != 0 && self.ipc.0 == Copy::NotBegun {
             self.ipc.0 = Copy::Going;
@@ -220,7 +347,8 @@ impl Following {
         let (pair, bytes) = ((part.frame.leader, part.me), part.bytes());
         let memory = (tools.mover.device, bytes);
         let by = (&tools.members.comm, tools.control);
-        let mapped = Mapped::of(tools.mapped, pair, memory, by, tools.pml.bml_mut());
+        let known = &mut tools.mapped[part.frame.leader];
+        let mapped = Mapped::of(known, pair, memory, by, tools.pml.bml_mut());
         mapped.map_err(|reason| {
             let rank = u32::try_from(part.frame.leader).unwrap_or(u32::MAX);
             CollError::NotMapped { rank, reason }
@@ -322,6 +450,7 @@ impl Following {
                 && control.mirrored(leader, part.me, part.number) != self.mirrored
         };
         !self.is_idle()
+            || matches!(self.led, Some(Led::Heads(_)))
             || control.orders(leader, part.me, part.number) & !self.seen != 0
             || staged()
             || mirrored()

@@ -1,5 +1,5 @@
 //! Memory of a leader's: the buffer on the device into which the others copy, and staging memory of the host; and the same
-//! as others map it.
+//! as others map it. And buffers of others that a head has mapped during a call.
 
 use std::sync::Arc;
 
@@ -7,6 +7,7 @@ use gapless_bml::{Bml, Mapping, Rank};
 use gapless_mem::{Device, Lease, Region};
 use gapless_pml::Comm;
 
+use super::Part;
 use super::control::{Card, Control};
 
 /// Bytes behind the last rank's, so that a short copy may be longer than it need be.
@@ -209,5 +210,74 @@ impl Mapped {
 
     pub(super) fn staging(&self) -> Region {
         self.staging.region()
+    }
+}
+
+/// Lends a rank's buffers to its head; `None`: there is no key. They must be plain.
+pub(super) fn lend(
+    part: &Part,
+    head: usize,
+    (comm, control): (&Comm, &Control),
+    bml: &mut Bml,
+) -> Option<()> {
+    let process = comm.process(u32::try_from(head).ok()?).ok()?;
+    let mut keys = Vec::new();
+    for (card, region) in [(Card::Given, part.given()), (Card::Received, part.received())] {
+        let Some(region) = region? else { continue };
+        let (peer, mapped) = bml.mapped(Rank(process))?;
+        // SAFETY: the caller of `HyperQ::begin` keeps it until the call has ended, which it does when the head uses it no
+        // more.
+        let lease = unsafe { Lease::kept_by_caller(region) };
+        keys.push((card, mapped.key(peer, &lease)?));
+    }
+    control.lend((part.me, head), part.number, keys);
+    Some(())
+}
+
+/// What a head has of a rank's: buffers that it has mapped, or its own.
+#[derive(Debug)]
+pub(super) struct Lent {
+    pub(super) gives: Option<Region>,
+    pub(super) takes: Option<Region>,
+    _mappings: Vec<Mapping>,
+}
+
+impl Lent {
+    /// A head's own.
+    pub(super) fn own(part: &Part) -> Option<Lent> {
+        Some(Lent { gives: part.given()?, takes: part.received()?, _mappings: Vec::new() })
+    }
+
+    /// Maps what a rank has lent.
+    ///
+    /// # Errors
+    /// Why not.
+    pub(super) fn of(
+        part: &Part,
+        rank: usize,
+        (comm, control): (&Comm, &Control),
+        bml: &mut Bml,
+    ) -> Result<Lent, String> {
+        let nothing = || "there is no key".to_owned();
+        let process = u32::try_from(rank).ok().and_then(|rank| comm.process(rank).ok());
+        let process = Rank(process.ok_or_else(nothing)?);
+        let mut mappings = Vec::new();
+        let mut map = |card, bytes: Option<u64>| {
+            let Some(bytes) = bytes else { return Ok(None) };
+            let key = control.key(rank, part.me, card).ok_or_else(nothing)?;
+            let (peer, mapped) = bml.mapped(process).ok_or_else(nothing)?;
+            let mapping = mapped.map_for(peer, &key, part.device.space());
+            let mapping = mapping.map_err(|error| error.to_string())?;
+            let region = mapping.region();
+            mappings.push(mapping);
+            match region.len() == bytes && part.device.reaches(region.space()) {
+                true => Ok(Some(region)),
+                false => Err(format!("{} bytes in {}", region.len(), region.space())),
+            }
+        };
+        let given = part.frame.give(rank).map(|give| give.range.end - give.range.start);
+        let gives = map(Card::Given, given)?;
+        let takes = map(Card::Received, part.frame.take(rank).map(|take| take.bytes()))?;
+        Ok(Lent { gives, takes, _mappings: mappings })
     }
 }

@@ -4,12 +4,12 @@ use gapless_mem::{DeviceError, Pending};
 use std::any::Any;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
-fn allreduce(len: u64, in_place: bool) -> Call<'static> {
+pub(super) fn allreduce(len: u64, in_place: bool) -> Call<'static> {
     Call::Allreduce { len, of: sum(Arithmetic::Sum), in_place }
 }
 
 /// All living ranks' results of one call. `each`: what happens before each turn.
-fn results(
+pub(super) fn results(
     ranks: &mut Ranks,
     number: u64,
     trial: &Trial,
@@ -134,9 +134,9 @@ fn memory_that_cannot_be_had_or_mapped_is_done_without() {
 }
 
 /// A copy that is over when the test says so.
-struct HeldBack {
-    copy: Completion,
-    held: Arc<AtomicBool>,
+pub(super) struct HeldBack {
+    pub(super) copy: Completion,
+    pub(super) held: Arc<AtomicBool>,
 }
 
 // SAFETY: it is over when the copy is, and not before; the rest is the copy's, or the default.

@@ -1,0 +1,345 @@
+//! What a head does with the buffers of all ranks on its GPU: no other process does anything there, so nothing waits for a
+//! turn.
+//!
+//! ```text
+//! one GPU:   map ─► combine into its own buffer ─► copy to the others
+//! several:   map ─► combine into memory that heads share ─► all have: combine what heads have ─► copy to the others
+//! ```
+//!
+//! It touches other ranks' buffers, and they wait until it does so no more: whoever has a `Head` says when its
+//! [work](Head::settle) is over.
+
+use std::collections::BTreeMap;
+
+use gapless_engine::{EngineError, Reducer};
+use gapless_mem::{Completion, Region};
+use gapless_pml::Pml;
+
+use super::control::Control;
+use super::copies::{Mover, Works, reduce_all};
+use super::space::{Lead, Lent, Mapped};
+use super::{Members, Part};
+use crate::Operation;
+use crate::execute::CollError;
+use crate::hyperq::Group;
+
+/// Where it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Stage {
+    Opening,
+    Mapping,
+    /// Of what its own GPU has.
+    Combining,
+    /// Other heads may read that.
+    Combined,
+    /// What all have, and to all.
+    Spreading,
+    Over,
+}
+
+/// A head's part of a call.
+#[derive(Debug)]
+pub(super) struct Head {
+    stage: Stage,
+    groups: Vec<Group>,
+    /// Which group is its own.
+    own: usize,
+    /// By rank: buffers of its group.
+    lent: BTreeMap<usize, Lent>,
+    works: Works,
+}
+
+/// What a head works with, beside its part.
+pub(super) struct Tools<'a> {
+    pub(super) pml: &'a mut Pml,
+    pub(super) reducer: &'a dyn Reducer,
+    pub(super) mover: Mover<'a>,
+    pub(super) control: &'a Control,
+    pub(super) members: &'a Members,
+    pub(super) lead: &'a mut Lead,
+    /// By head.
+    pub(super) mapped: &'a mut [Option<Mapped>],
+}
+
+impl Head {
+    /// `None`: this rank is none, or its buffers are not plain.
+    pub(super) fn new(part: &Part, groups: Vec<Group>) -> Option<Head> {
+        let own = groups.iter().position(|group| group.head == part.me)?;
+        let lent = BTreeMap::from([(part.me, Lent::own(part)?)]);
+        Some(Head { stage: Stage::Opening, groups, own, lent, works: Works::default() })
+    }
+
+    pub(super) fn stage(&self) -> Stage {
+        self.stage
+    }
+
+    pub(super) fn groups(&self) -> &[Group] {
+        &self.groups
+    }
+
+    /// The other heads.
+    pub(super) fn others(&self) -> impl Iterator<Item = usize> + '_ {
+        let own = self.own;
+        let others = self.groups.iter().enumerate().filter(move |(at, _)| *at != own);
+        others.map(|(_, group)| group.head)
+    }
+
+    fn is_alone(&self) -> bool {
+        self.groups.len() == 1
+    }
+
+    /// Whether all that it has started is over, well or not.
+    pub(super) fn settle(&mut self) -> bool {
+        self.works.settle()
+    }
+
+    /// Waits for that.
+    pub(super) fn drain(&mut self) {
+        self.works.drain();
+    }
+
+    /// Goes on as far as it can; `join`: all heads have combined what their GPUs have.
+    ///
+    /// # Errors
+    /// [`CollError::NotMapped`]: no buffer was written.
+    pub(super) fn advance(
+        &mut self,
+        part: &Part,
+        join: bool,
+        tools: &mut Tools<'_>,
+    ) -> Result<(), CollError> {
+        let rank = u32::try_from(part.me).unwrap_or(u32::MAX);
+        let engine = |error: EngineError| CollError::Engine { rank, error };
+        loop {
+            let before = self.stage;
+            match before {
+                Stage::Opening => {
+                    self.open(part, tools)?;
+                    self.stage = Stage::Mapping;
+                }
+                Stage::Mapping if self.map(part, tools)? => {
+                    self.stage = match self.is_alone() {
+                        true => {
+                            self.alone(part, tools).map_err(engine)?;
+                            Stage::Spreading
+                        }
+                        false => {
+                            self.combine(part, tools).map_err(engine)?;
+                            Stage::Combining
+                        }
+                    };
+                }
+                Stage::Combining if self.works.poll().map_err(|error| engine(error.into()))? => {
+                    self.stage = Stage::Combined;
+                }
+                Stage::Combined if join => {
+                    self.join(part, tools).map_err(engine)?;
+                    self.stage = Stage::Spreading;
+                }
+                Stage::Spreading if self.works.poll().map_err(|error| engine(error.into()))? => {
+                    self.stage = Stage::Over;
+                }
+                _ => {}
+            }
+            if self.stage == before {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Makes memory that other heads read, and gives them its keys.
+    fn open(&mut self, part: &Part, tools: &mut Tools<'_>) -> Result<(), CollError> {
+        if self.is_alone() {
+            return Ok(());
+        }
+        let rank = u32::try_from(part.me).unwrap_or(u32::MAX);
+        let not = |reason: &str| CollError::NotMapped { rank, reason: reason.to_owned() };
+        let Tools { pml, control, members, lead, .. } = tools;
+        let (ranks, bytes) = (members.ranks, (part.frame.bytes(), 0));
+        let held = lead.ensure(&part.device, bytes, ranks, pml.bml_mut());
+        let held = held.ok_or_else(|| not("there is no memory for it"))?;
+        for other in self.others() {
+            let given = held.give((part.me, other), &members.comm, control, pml.bml_mut());
+            given.ok_or_else(|| not("there is no key for this rank's memory"))?;
+            control.lend((part.me, other), part.number, []);
+        }
+        Ok(())
+    }
+
+    /// Maps what its group and the other heads have, as they lend it; whether it has all.
+    fn map(&mut self, part: &Part, tools: &mut Tools<'_>) -> Result<bool, CollError> {
+        let Tools { pml, control, members, mapped, .. } = tools;
+        let not = |rank: usize| {
+            move |reason| CollError::NotMapped {
+                rank: u32::try_from(rank).unwrap_or(u32::MAX),
+                reason,
+            }
+        };
+        let mut all = true;
+        for &rank in &self.groups[self.own].ranks {
+            if self.lent.contains_key(&rank) {
+                continue;
+            }
+            if !control.has_lent(rank, part.me, part.number) {
+                all = false;
+                continue;
+            }
+            let lent = Lent::of(part, rank, (&members.comm, control), pml.bml_mut());
+            self.lent.insert(rank, lent.map_err(not(rank))?);
+        }
+        for head in self.others() {
+            if !control.has_lent(head, part.me, part.number) {
+                return Ok(false);
+            }
+            let memory = (&part.device, (part.frame.bytes(), 0));
+            let by = (&members.comm, *control);
+            let found = Mapped::of(&mut mapped[head], (head, part.me), memory, by, pml.bml_mut());
+            found.map_err(not(head))?;
+        }
+        Ok(all)
+    }
+
+    fn gives(&self, rank: usize) -> Option<Region> {
+        self.lent.get(&rank).and_then(|lent| lent.gives)
+    }
+
+    fn takes(&self, rank: usize) -> Option<Region> {
+        self.lent.get(&rank).and_then(|lent| lent.takes)
+    }
+
+    /// What all of its group give.
+    fn given(&self) -> Vec<Region> {
+        self.groups[self.own].ranks.iter().filter_map(|rank| self.gives(*rank)).collect()
+    }
+
+    fn reduce(
+        &mut self,
+        part: &Part,
+        tools: &Tools<'_>,
+        (all, into): (&[Region], Region),
+    ) -> Result<Vec<Completion>, EngineError> {
+        let Some(combine) = &part.combine else { return Ok(Vec::new()) };
+        let done = reduce_all(tools.reducer, combine, all, into)?;
+        self.works.push(done.clone());
+        Ok(vec![done])
+    }
+
+    fn copy(
+        &mut self,
+        tools: &Tools<'_>,
+        (into, from): (Region, Region),
+        after: &[Completion],
+    ) -> Result<Option<Completion>, EngineError> {
+        if into == from {
+            return Ok(None);
+        }
+        let done = tools.mover.across(into, from, after)?;
+        self.works.push(done.clone());
+        Ok(Some(done))
+    }
+
+    /// Copies a result to all of its group that get it.
+    fn spread(
+        &mut self,
+        part: &Part,
+        tools: &Tools<'_>,
+        from: Region,
+        after: &[Completion],
+    ) -> Result<(), EngineError> {
+        for rank in self.groups[self.own].ranks.clone() {
+            match self.takes(rank) {
+                Some(into) if rank != part.me => self.copy(tools, (into, from), after)?,
+                _ => None,
+            };
+        }
+        Ok(())
+    }
+
+    /// All of it, where all buffers are on its GPU.
+    fn alone(&mut self, part: &Part, tools: &Tools<'_>) -> Result<(), EngineError> {
+        let (gives, takes) = (self.gives(part.me), self.takes(part.me));
+        match (part.frame.operation(), gives, takes) {
+            (Operation::Bcast, Some(from), _) => self.spread(part, tools, from, &[]),
+            (Operation::Allgather, _, Some(into)) => {
+                let len = part.frame.gather_bytes();
+                let mut after = Vec::new();
+                for rank in self.groups[self.own].ranks.clone() {
+                    let Some(from) = self.gives(rank) else { continue };
+                    let into = into.sub(rank as u64 * len, len)?;
+                    after.extend(self.copy(tools, (into, from), &[])?);
+                }
+                self.spread(part, tools, into, &after)
+            }
+            (_, _, Some(into)) => {
+                let after = self.reduce(part, tools, (&self.given(), into))?;
+                self.spread(part, tools, into, &after)
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// What its GPU has, into memory that other heads read.
+    fn combine(&mut self, part: &Part, tools: &mut Tools<'_>) -> Result<(), EngineError> {
+        let Some(held) = tools.lead.held() else { return Ok(()) };
+        let buffer = held.buffer();
+        let len = part.frame.gather_bytes();
+        match part.frame.operation() {
+            Operation::Bcast | Operation::Allgather => {
+                for rank in self.groups[self.own].ranks.clone() {
+                    let Some(from) = self.gives(rank) else { continue };
+                    let into = buffer.sub(part.frame.slot(rank), len)?;
+                    self.copy(tools, (into, from), &[])?;
+                }
+            }
+            _ => {
+                let into = buffer.sub(0, len)?;
+                self.reduce(part, tools, (&self.given(), into))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// What all heads have, to all of its group.
+    fn join(&mut self, part: &Part, tools: &mut Tools<'_>) -> Result<(), EngineError> {
+        let Some(own) = tools.lead.held().map(|held| held.buffer()) else { return Ok(()) };
+        let (me, len) = (part.me, part.frame.gather_bytes());
+        let there = |group: &Group| match group.head {
+            head if head == me => Some(own),
+            head => tools.mapped[head].as_ref().map(Mapped::buffer),
+        };
+        let all: Vec<(Region, Vec<usize>)> =
+            self.groups.iter().filter_map(|it| Some((there(it)?, it.ranks.clone()))).collect();
+        let (gives, takes) = (self.gives(me), self.takes(me));
+        match (part.frame.operation(), takes) {
+            // Its root has it.
+            (Operation::Bcast, None) => match gives {
+                Some(from) => self.spread(part, tools, from, &[]),
+                None => Ok(()),
+            },
+            (Operation::Bcast, Some(into)) => {
+                let root = all.iter().find(|(_, ranks)| ranks.contains(&part.frame.leader));
+                let Some((from, _)) = root else { return Ok(()) };
+                let after = self.copy(tools, (into, from.sub(0, len)?), &[])?;
+                self.spread(part, tools, into, after.as_slice())
+            }
+            (Operation::Allgather, Some(into)) => {
+                let mut after = Vec::new();
+                for (from, ranks) in &all {
+                    for &rank in ranks {
+                        let from = from.sub(part.frame.slot(rank), len)?;
+                        let into = into.sub(rank as u64 * len, len)?;
+                        after.extend(self.copy(tools, (into, from), &[])?);
+                    }
+                }
+                self.spread(part, tools, into, &after)
+            }
+            (_, Some(into)) => {
+                let all: Vec<Region> =
+                    all.iter().map(|(from, _)| from.sub(0, len)).collect::<Result<_, _>>()?;
+                let after = self.reduce(part, tools, (&all, into))?;
+                self.spread(part, tools, into, &after)
+            }
+            (_, None) => Ok(()),
+        }
+    }
+}
