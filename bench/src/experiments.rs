@@ -40,6 +40,7 @@ experiments! {
     coll_layouts::CollLayouts,
     faraji1::Faraji1,
     faraji2::Faraji2,
+    heads::Heads,
 }
 
 #[cfg(test)]

@@ -6,6 +6,7 @@ pub mod allreduce;
 pub mod mapped;
 #[allow(unsafe_code, reason = "copies between memory that it owns")]
 pub mod memory;
+pub mod operations;
 pub mod pairs;
 pub mod short;
 pub mod timing;
@@ -41,6 +42,10 @@ pub struct Options {
     /// A GPU, by its number, or `fake`: memory of the host that pretends, to show that everything works
     #[arg(long, value_name = "cuda:N|fake", default_value = "cuda:0")]
     pub space: String,
+    /// GPUs that the processes are spread over, in blocks: from that of --space on; repeatable, or separated by commas
+    #[arg(long, value_name = "N", value_delimiter = ',',
+        value_parser = clap::value_parser!(u32).range(1..=16))]
+    pub gpus: Vec<u32>,
     /// Be one of the processes; rank 0 writes its rows here
     #[arg(long, hide = true, value_name = "FILE")]
     pub as_rank: Option<PathBuf>,
@@ -95,7 +100,7 @@ impl Save<'_> {
 }
 
 /// Runs an experiment: as the program that the user has started, or as one of the processes. All rows have the number of
-/// processes as `processes`, and whether there was a service as `mps`.
+/// processes as `processes`, that of GPUs as `gpus`, and whether there was a service as `mps`.
 ///
 /// # Errors
 /// No GPU, or what makes every figure impossible.
@@ -114,6 +119,10 @@ pub fn run(
         [] => processes,
         some => some,
     };
+    let gpus = match &options.gpus[..] {
+        [] => &[1][..],
+        some => some,
+    };
     let folder = tempfile::tempdir().map_err(Failure::io("make", std::env::temp_dir()))?;
     let mut findings = Findings::new(Vec::new(), String::new());
     for mps in [false, true] {
@@ -126,13 +135,20 @@ pub fn run(
             Ok(None) => (mps::without(folder.path())?, None),
             Err(why) => (Vec::new(), Some(why.clone())),
         };
-        for &n in processes {
-            let (case, op) = (format!("{n} processes"), format!("MPS {}", on_off(mps)));
+        for (&n, &gpus) in processes.iter().flat_map(|n| gpus.iter().map(move |gpus| (n, gpus))) {
+            if !n.is_multiple_of(gpus) {
+                continue;
+            }
+            let mut case = format!("{n} processes");
+            if gpus > 1 {
+                case += &format!(" on {gpus} GPUs");
+            }
+            let op = format!("MPS {}", on_off(mps));
             let failed = why.is_none();
-            let file = folder.path().join(format!("{n}-{mps}"));
+            let file = folder.path().join(format!("{n}-{gpus}-{mps}"));
             let ended = match &why {
                 Some(why) => Err(why.clone()),
-                None => start(name, (options, common), n, &environment, &file),
+                None => start(name, (options, common), (n, gpus), &environment, &file),
             };
             if let Err(why) = ended {
                 eprintln!("{name}: {case}, {op}: {why}");
@@ -141,7 +157,9 @@ pub fn run(
             if file.exists() {
                 let text = std::fs::read_to_string(&file).map_err(Failure::io("read", &file))?;
                 let rows: Vec<Row> = serde_json::from_str(&text)?;
-                let rows = rows.into_iter().map(|row| row.with("processes", n).with("mps", mps));
+                let rows = rows
+                    .into_iter()
+                    .map(|row| row.with("processes", n).with("gpus", gpus).with("mps", mps));
                 findings.rows.extend(rows);
             }
         }
@@ -188,7 +206,7 @@ pub fn on_off(mps: bool) -> &'static str {
 fn start(
     name: &str,
     (options, common): (&Options, &Common),
-    ranks: u32,
+    (ranks, gpus): (u32, u32),
     environment: &[mps::Variable],
     file: &Path,
 ) -> Result<(), String> {
@@ -197,6 +215,7 @@ fn start(
         format!("--space={}", options.space),
         format!("--time={}", common.time),
         format!("--seed={}", common.seed),
+        format!("--gpus={gpus}"),
     ];
     if !options.sizes.is_empty() {
         let sizes: Vec<String> = options.sizes.iter().map(u64::to_string).collect();
@@ -233,6 +252,13 @@ fn be_rank(
     let world = builder.init()?;
     // Or the ranks do not begin at the same time.
     world.never_sleep()?;
+    let gpu = match gpu {
+        Gpu::Cuda(first) => {
+            let gpus = options.gpus.first().copied().unwrap_or(1).clamp(1, world.size());
+            Gpu::Cuda(first + world.rank() / (world.size() / gpus))
+        }
+        Gpu::Fake => Gpu::Fake,
+    };
     let mut save = Save { file, rows: Vec::new() };
     measure(options, common, &world, gpu, &mut save)?;
     world.finalize()?;

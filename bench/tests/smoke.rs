@@ -231,6 +231,14 @@ fn processes_on_a_pretended_gpu_reduce_there() {
     let ways = set(&report.rows, |row| row.protocol.clone());
     assert!(ways.len() == 8 && ways.contains("dynamic"), "{ways:?}");
     drawings(folder.path(), "faraji2");
+    let ranks = ["--processes", "3", "--mps", "off", "--sizes", "4608"];
+    let arguments = ["heads", "--quick", "--space", "fake", "--out", out];
+    let output = figures(&[&arguments[..], &ranks].concat());
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    let report = Report::read_json(folder.path().join("heads.json")).unwrap();
+    assert_eq!((report.unverified().count(), report.absent.len()), (0, 0));
+    assert_eq!(set(&report.rows, |row| row.op.clone()).len(), 7);
+    assert!(set(&report.rows, |row| row.protocol.clone()).contains("leader-driven"));
 }
 
 /// Says aloud what was not tested.

@@ -20,6 +20,10 @@ pub struct CollLayouts;
 /// Options of the experiment.
 #[derive(Clone, Debug, clap::Args)]
 pub struct Options {
+    /// Processes, each with a GPU
+    #[arg(long, value_name = "N", default_value_t = 2,
+        value_parser = clap::value_parser!(u32).range(2..=16))]
+    ranks: u32,
     /// Sides of the cubes that are transposed; repeatable, or separated by commas
     #[arg(long, value_name = "N", value_delimiter = ',', default_value = "256,512,1024")]
     sides: Vec<u64>,
@@ -37,8 +41,6 @@ pub struct Options {
     as_rank: Option<PathBuf>,
 }
 
-/// Processes, each with a GPU.
-const RANKS: u32 = 2;
 /// Cells along each side of the halo's grid.
 const HALO: u64 = 512;
 const THEIRS: &str = "pack, NCCL, unpack";
@@ -57,8 +59,9 @@ impl Experiment for CollLayouts {
             return Ok(Findings::new(Vec::new(), String::new()));
         }
         let devices = CudaDriver::load().map_err(|why| Failure::NoGpu { why: why.to_string() })?.devices();
-        if devices < RANKS {
-            return Err(Failure::NoGpu { why: format!("{devices} devices for {RANKS} processes") });
+        let ranks = options.ranks;
+        if devices < ranks {
+            return Err(Failure::NoGpu { why: format!("{devices} devices for {ranks} processes") });
         }
         let folder = tempfile::tempdir().map_err(Failure::io("make", std::env::temp_dir()))?;
         let file = folder.path().join("rows");
@@ -73,7 +76,7 @@ impl Experiment for CollLayouts {
             Err(_) => Vec::new(),
         };
         let notes = "time: of one call, the slowest rank's. graph, queued: back to back, by the device's clock; awaited: one \
-                     call and its wait, by the host's.\npayload: what a rank sends to the other over the link, each way at \
+                     call and its wait, by the host's.\npayload: what a rank sends to the others over its link, each way at \
                      once. transpose: of n³ complex numbers of two floats (planes, rows, pencils, turned: how it is cut \
                      before and after). halo: of 512³ doubles, all dimensions rings, cut along the first or the last\n";
         Ok(Findings { rows, notes: notes.to_owned(), absent })
@@ -85,6 +88,7 @@ fn start(options: &Options, common: &Common, file: &Path) -> Result<(), Failure>
     let sides: Vec<String> = options.sides.iter().map(u64::to_string).collect();
     let mut arguments = vec![
         CollLayouts::NAME.to_owned(),
+        format!("--ranks={}", options.ranks),
         format!("--sides={}", sides.join(",")),
         format!("--time={}", common.time),
         format!("--nccl={}", options.nccl),
@@ -97,7 +101,8 @@ fn start(options: &Options, common: &Common, file: &Path) -> Result<(), Failure>
     let program = std::env::current_exe().map_err(|error| Failure::Job(error.to_string()))?;
     let program = program.into_os_string();
     let environment = vec![("NCCL_NVLS_ENABLE".into(), "0".into())];
-    let job = Job { ranks: RANKS, program, arguments, environment, prefix: false };
+    let ranks = options.ranks;
+    let job = Job { ranks, program, arguments, environment, prefix: false };
     let outcome = launch::run(&job).map_err(|error| Failure::Job(error.to_string()))?;
     match (outcome.failed, outcome.signalled) {
         (Some((rank, end)), _) => Err(Failure::Job(format!("rank {rank} {end}"))),
@@ -136,10 +141,12 @@ fn measure(options: &Options, common: &Common, file: &Path) -> Result<(), Failur
         Ok(())
     };
     for &n in sides {
-        let bytes = n * n * n * 8 / u64::from(RANKS * RANKS);
+        // Each of `ranks` has a part of the cube, and keeps as much of that.
+        let ranks = u64::from(options.ranks);
+        let bytes = n * n * n * 8 / (ranks * ranks) * (ranks - 1);
         let link = summary("the link", &rank.link(bytes, samples)?)?;
         for cut in Cut::ALL.into_iter().filter(|cut| *cut != Cut::Turned || n <= 512) {
-            let exchange = Exchange::transpose(n, cut, RANKS)?;
+            let exchange = Exchange::transpose(n, cut, options.ranks)?;
             keep(transposes(options, &rank, &exchange, (n, cut), (bytes, link, samples))?)?;
         }
     }
@@ -180,7 +187,7 @@ fn transposes(
         let awaited = rank.awaited(samples, &mut ready, |ready| rank.start(ready))?;
         for (op, took) in [("queued", queued), ("graph", graph), ("awaited", awaited)] {
             let took = summary(&case, &took)?;
-            let mut row = Row::new(case.clone(), op, "cuda:0,cuda:1", protocol, bytes, took).verified(right);
+            let mut row = Row::new(case.clone(), op, space(rank.ranks()), protocol, bytes, took).verified(right);
             if let Some((theirs, _)) = theirs {
                 row = row.against(THEIRS, theirs);
             }
@@ -196,7 +203,7 @@ fn transposes(
         }
     }
     if let Some((took, right)) = theirs {
-        rows.push(Row::new(case, "queued", "cuda:0,cuda:1", THEIRS, bytes, took).verified(right));
+        rows.push(Row::new(case, "queued", space(rank.ranks()), THEIRS, bytes, took).verified(right));
     }
     Ok(rows)
 }
@@ -220,7 +227,7 @@ fn halos(
     let mut rows = Vec::new();
     for (op, took) in [("queued", queued), ("graph", graph), ("awaited", awaited)] {
         let took = summary(&case, &took)?;
-        let mut row = Row::new(case.clone(), op, "cuda:0,cuda:1", protocol, bytes, took).verified(right);
+        let mut row = Row::new(case.clone(), op, space(rank.ranks()), protocol, bytes, took).verified(right);
         row = row.against(MESSAGES, theirs);
         if way.is_none() && op == "awaited" {
             row = row.mark(Mark::at_least("speed ÷ 26 messages", 1.5, theirs.median / took.median));
@@ -228,9 +235,13 @@ fn halos(
         rows.push(row);
     }
     if way.is_none() {
-        rows.push(Row::new(case, "awaited", "cuda:0,cuda:1", MESSAGES, bytes, theirs).verified(right));
+        rows.push(Row::new(case, "awaited", space(rank.ranks()), MESSAGES, bytes, theirs).verified(right));
     }
     Ok(rows)
+}
+
+fn space(ranks: u32) -> String {
+    (0..ranks).map(|rank| format!("cuda:{rank}")).collect::<Vec<_>>().join(",")
 }
 
 fn summary(what: &str, seconds: &[f64]) -> Result<Summary, Failure> {

@@ -164,6 +164,12 @@ impl<'w> Rank<'w> {
         Ok(Rank { world, comm, device, stream, space, engine, nccl: joined })
     }
 
+    /// How many ranks there are.
+    #[must_use]
+    pub fn ranks(&self) -> u32 {
+        self.comm.size()
+    }
+
     /// Seconds in which two GPUs' copy engines bring so many bytes to each other, both at once. Rank 0 measures; collective.
     ///
     /// # Errors

@@ -120,7 +120,8 @@ pub fn measure(
         .collect::<Result<_, Failure>>()?;
     let stream = mapped::stream(gpu, mps)?;
     let buffers = [&bench.send, &bench.recv];
-    let all_mapped = stream.as_ref().map(|stream| Mapped::new(world, stream, buffers));
+    let sharing = world.size() / options.gpus.first().copied().unwrap_or(1).clamp(1, world.size());
+    let all_mapped = stream.as_ref().map(|stream| Mapped::new(world, stream, buffers, sharing));
     let mut all_mapped = all_mapped.transpose()?;
     for bytes in sizes {
         // By the number of host-staged copies: the times of both steps.
@@ -346,6 +347,6 @@ impl Bench<'_> {
 }
 
 /// Small and whole, so that sums are exact.
-fn value(rank: u32, at: usize) -> f32 {
+pub(super) fn value(rank: u32, at: usize) -> f32 {
     f32::from(u16::try_from((at * 7 + rank as usize * 13) % 1021).unwrap_or(0))
 }

@@ -15,7 +15,7 @@ use crate::error::Failure;
 const MOST: u32 = 64;
 /// How long a kernel waits for the others.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// Blocks of all processes together: a few fewer than any GPU of this decade has multiprocessors.
+/// Blocks of all processes on one GPU together: a few fewer than any GPU of this decade has multiprocessors.
 const ALL: u32 = 128;
 
 /// A stream of this process's; `None`: processes take turns on this device, or it only pretends.
@@ -36,7 +36,7 @@ pub struct Mapped<'s> {
 }
 
 impl<'s> Mapped<'s> {
-    /// All processes call this. The buffers must outlive it.
+    /// All processes call this; so many share a GPU. The buffers must outlive it.
     ///
     /// # Errors
     /// Their kernels cannot all run at the same time; a peer is lost.
@@ -44,9 +44,10 @@ impl<'s> Mapped<'s> {
         world: &World,
         stream: &'s Stream,
         buffers: [&DeviceBuf; 2],
+        sharing: u32,
     ) -> Result<Mapped<'s>, Failure> {
         let options = StreamOptions {
-            blocks: (ALL / world.size()).clamp(1, MOST),
+            blocks: (ALL / sharing.max(1)).clamp(1, MOST),
             patience: PATIENCE,
             way: None,
         };
