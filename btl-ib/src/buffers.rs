@@ -11,6 +11,7 @@
 //! +----------+--------+---------------------+
 //! ```
 
+use crate::bell::Bell;
 use crate::header::{HEADER_BYTES, Header};
 use crate::verbs::memory::{Domain, Registered};
 use crate::verbs::pair::{Qp, ReadyToSend};
@@ -199,13 +200,15 @@ struct FragmentHome {
     /// Each has room for as many buffers.
     chunks: Box<[OnceLock<Arc<Registered>>]>,
     returns: Returns,
+    bell: Arc<Bell>,
 }
 
 // SAFETY: fragments keep the home, and it the memory; an index is on one list, fragment or posted at a time, and comes
-// back by `reclaim` alone; `push` neither blocks nor panics, and touches only its own numbers.
+// back by `reclaim` alone; `push` neither blocks nor panics, and touches only its own numbers, as does `ring`.
 unsafe impl Reclaim for FragmentHome {
     unsafe fn reclaim(&self, index: u64) {
         self.returns.push(u32::try_from(index).unwrap_or(NIL));
+        self.bell.ring();
     }
 }
 
@@ -226,11 +229,11 @@ pub(crate) struct Arrivals {
 }
 
 impl Arrivals {
-    /// For at most `entries` buffers, of which a link gets `per_link`.
+    /// For at most `entries` buffers, of which a link gets `per_link`. Buffers that come back ring `bell`.
     pub(crate) fn new(
         srq: Arc<Srq>,
-        entries: u32,
-        per_link: u32,
+        bell: &Arc<Bell>,
+        (entries, per_link): (u32, u32),
         fragment_bytes: usize,
     ) -> Arrivals {
         let chunks = (entries / per_link) as usize;
@@ -238,6 +241,7 @@ impl Arrivals {
         let home = FragmentHome {
             chunks: (0..chunks).map(|_| OnceLock::new()).collect(),
             returns: Returns::new(count),
+            bell: Arc::clone(bell),
         };
         let home = Arc::new(home);
         let reclaim: Arc<dyn Reclaim> = home.clone();

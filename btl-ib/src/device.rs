@@ -3,13 +3,13 @@
 use crate::card::LinkKind;
 use crate::config::IbConfig;
 use crate::place::Place;
-use crate::verbs::device::{Context, Gid, Numbers, Port, all};
+use crate::verbs::device::{Context, Gid, Listed, Numbers, Port, all};
 use crate::verbs::flags::Capabilities;
 use gapless_btl::LinkError;
 use std::fmt;
 use std::sync::Arc;
 
-/// A device that can be opened.
+/// A device of this host.
 #[derive(Clone, Debug)]
 pub struct DeviceInfo {
     /// As `ibv_devices` shows it.
@@ -18,6 +18,8 @@ pub struct DeviceInfo {
     pub capabilities: Capabilities,
     /// Its ports.
     pub ports: Vec<PortInfo>,
+    /// Why it cannot be opened or asked; it has no ports then.
+    pub problem: Option<LinkError>,
 }
 
 /// A port of a device.
@@ -35,6 +37,8 @@ pub struct PortInfo {
     pub mtu_bytes: u32,
     /// The address that would be taken, and its index.
     pub gid: Option<(u8, String)>,
+    /// All addresses, with index and kind.
+    pub gids: Vec<String>,
 }
 
 impl fmt::Display for PortInfo {
@@ -55,37 +59,45 @@ impl fmt::Display for PortInfo {
     }
 }
 
-/// The devices of this host that can be opened.
+/// The devices of this host.
 ///
 /// # Errors
 /// `libibverbs` is not installed, or the kernel has no support.
 pub fn devices() -> Result<Vec<DeviceInfo>, LinkError> {
-    let describe = |context: &Arc<Context>| {
-        let numbers = context.numbers();
-        let numbers = numbers.inspect_err(|error| {
-            tracing::debug!(name = context.name, %error, "device passed over");
-        });
-        let numbers = numbers.ok()?;
-        let ports = (1..=numbers.ports).filter_map(|number| context.port(number).ok());
-        let ports = ports.map(|port| {
-            let gid = Gid::best(&context.gids(&port));
-            let shown = |gid: Gid| {
-                let place = Place { gid: gid.bytes, lid: port.lid, number: 0 };
-                (gid.index, place.to_string())
-            };
-            PortInfo {
-                number: port.number,
-                active: port.active,
-                kind: port.kind,
-                mbit_s: port.mbit_s,
-                mtu_bytes: 128 << port.mtu,
-                gid: gid.map(shown),
-            }
-        });
-        let (name, ports) = (context.name.clone(), ports.collect());
-        Some(DeviceInfo { name, capabilities: numbers.capabilities, ports })
+    let broken = |name: String, problem| {
+        let (capabilities, ports) = (Capabilities::empty(), Vec::new());
+        DeviceInfo { name, capabilities, ports, problem: Some(problem) }
     };
-    Ok(all()?.iter().filter_map(describe).collect())
+    let describe = |listed: Listed| match listed {
+        Err((name, error)) => broken(name, error),
+        Ok(context) => match context.numbers() {
+            Err(error) => broken(context.name.clone(), error),
+            Ok(numbers) => {
+                let ports = (1..=numbers.ports).filter_map(|number| context.port(number).ok());
+                let ports = ports.map(|port| describe_port(&context, &port)).collect();
+                let (name, capabilities) = (context.name.clone(), numbers.capabilities);
+                DeviceInfo { name, capabilities, ports, problem: None }
+            }
+        },
+    };
+    Ok(all()?.into_iter().map(describe).collect())
+}
+
+fn describe_port(context: &Context, port: &Port) -> PortInfo {
+    let gids = context.gids(port);
+    let shown = |gid: &Gid| Place { gid: gid.bytes, lid: port.lid, number: 0 }.to_string();
+    PortInfo {
+        number: port.number,
+        active: port.active,
+        kind: port.kind,
+        mbit_s: port.mbit_s,
+        mtu_bytes: 128 << port.mtu,
+        gid: Gid::best(&gids).map(|gid| (gid.index, shown(&gid))),
+        gids: gids
+            .iter()
+            .map(|gid| format!("{} {} ({})", gid.index, shown(gid), gid.kind))
+            .collect(),
+    }
 }
 
 /// What a transport works on.
@@ -102,11 +114,19 @@ pub(crate) struct Chosen {
 /// There is no such device, port or address, or none with a link.
 pub(crate) fn choose(config: &IbConfig) -> Result<Chosen, LinkError> {
     let mut seen = Vec::new();
-    for context in all()? {
-        if config.device.as_ref().is_some_and(|name| *name != context.name) {
-            seen.push(format!("{} is another", context.name));
+    for listed in all()? {
+        let name = listed.as_ref().map_or_else(|(name, _)| name, |context| &context.name);
+        if config.device.as_ref().is_some_and(|wanted| wanted != name) {
+            seen.push(format!("{name} is another"));
             continue;
         }
+        let context = match listed {
+            Ok(context) => context,
+            Err((name, error)) => {
+                seen.push(format!("{name}: {error}"));
+                continue;
+            }
+        };
         let numbers = match context.numbers() {
             Ok(numbers) => numbers,
             Err(error) => {

@@ -3,7 +3,8 @@
 //!
 //! It has one queue pair for datagrams. What arrives and is proved ([`crate::proof`]) goes to the transport; every
 //! hello that wants an answer gets "alive" at once. All else is dropped, counted, and named in the log now and then.
-//! Datagrams may be lost; whoever calls repeats itself. Both queues are bounded, and have one datagram for a place.
+//! Datagrams may be lost; whoever calls repeats itself. Both queues are bounded, and have one datagram for a place. What is
+//! to go to a port whose way is not known waits until that is found ([`crate::ways`]), and holds up nothing else.
 //!
 //! A datagram that cannot leave takes the queue pair to the error state, where every buffer comes back at once. Then it
 //! begins anew with all of them.
@@ -16,28 +17,20 @@ use crate::verbs::datagram::{Datagrams, ROUTE_BYTES, Way};
 use crate::verbs::memory::{Domain, Registered};
 use crate::verbs::pair::Here;
 use crate::verbs::queues::{Channel, Done, Poller};
+use crate::ways::{Outbox, WAITING_MAX, Ways, put};
 use gapless_btl::LinkError;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::collections::{HashMap, VecDeque};
+use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
 
 /// Buffers for arrivals, and for what leaves.
 const RECEIVES: u32 = 128;
 const SENDS: u32 = 64;
 /// How far buffers are apart.
 const STRIDE: u32 = 256;
-/// Datagrams that wait, in either direction.
-const WAITING_MAX: usize = 1024;
-/// Ways that are remembered.
-const WAYS_MAX: usize = 256;
-/// For how long it is remembered that there is no way to a port, at least. Four times as long as it took to find out, if
-/// that is longer: the system may look for seconds, and the door does nothing else meanwhile.
-const NO_WAY: Duration = Duration::from_secs(1);
-
 const _: () = assert!(ROUTE_BYTES as usize + DATAGRAM_BYTES <= STRIDE as usize);
 
 /// What both threads see.
@@ -54,18 +47,6 @@ struct Shared {
     /// For tests: the key to send with, if not zero.
     #[cfg(test)]
     pretend: std::sync::atomic::AtomicU32,
-}
-
-/// Datagrams that wait to leave.
-type Outbox = VecDeque<(Place, [u8; DATAGRAM_BYTES])>;
-
-/// Puts a datagram into a queue: in the place of what waits for the same receiver, or behind, if there is room.
-fn put(outbox: &mut Outbox, to: Place, bytes: [u8; DATAGRAM_BYTES]) {
-    if let Some(waits) = outbox.iter_mut().find(|waits| waits.0 == to) {
-        waits.1 = bytes;
-    } else if outbox.len() < WAITING_MAX {
-        outbox.push_back((to, bytes));
-    }
 }
 
 /// The transport's side.
@@ -113,18 +94,20 @@ impl Door {
             #[cfg(test)]
             pretend: Default::default(),
         });
+        let (of, bell) = (Arc::clone(domain), Arc::clone(&shared));
+        let ways = Ways::new(
+            Arc::new(move |to: &Place| Way::new(&of, here, to)),
+            Arc::new(move || _ = rustix::io::write(&bell.wake, &1u64.to_ne_bytes())),
+        );
         let porter = Porter {
             shared: Arc::clone(&shared),
             poller,
             pair,
             memory,
-            domain: Arc::clone(domain),
-            here,
             keys: keys.clone(),
             own,
             door: Place { gid: gid.0, lid: gid.1, number },
-            ways: HashMap::new(),
-            no_ways: HashMap::new(),
+            ways,
             answers: VecDeque::new(),
             free: (0..SENDS).collect(),
             broken: false,
@@ -190,24 +173,17 @@ struct Porter {
     poller: Poller,
     pair: Datagrams,
     memory: Arc<Registered>,
-    domain: Arc<Domain>,
-    here: Here,
     keys: Keys,
     own: Id,
     door: Place,
-    ways: HashMap<Port, Way>,
-    /// Ports to which there is no way, and until when that is believed.
-    no_ways: HashMap<Port, Instant>,
-    /// Answers to those who call: they leave first.
+    ways: Ways<Way>,
+    /// Answers to those who call, and what waited for its way: they leave first.
     answers: Outbox,
     /// Send buffers.
     free: Vec<u32>,
     /// The queue pair is in the error state.
     broken: bool,
 }
-
-/// A port's address.
-type Port = ([u8; 16], u16);
 
 /// Posts a receive buffer.
 fn receive(pair: &mut Datagrams, index: u32) -> Result<(), LinkError> {
@@ -269,7 +245,7 @@ impl Porter {
         self.broken = false;
         self.free = (0..SENDS).collect();
         // The way may be another now.
-        self.ways.clear();
+        self.ways.forget();
         for index in 0..RECEIVES {
             if let Err(error) = receive(&mut self.pair, index) {
                 tracing::debug!(%error, "the door has a buffer less");
@@ -320,8 +296,8 @@ impl Porter {
         if let Word::Hello(hello) = datagram.word
             && !hello.up
         {
-            let answer =
-                Datagram { from: self.own, to: datagram.from, door: self.door, word: Word::Alive };
+            let word = Word::Alive(hello.turn);
+            let answer = Datagram { from: self.own, to: datagram.from, door: self.door, word };
             put(&mut self.answers, datagram.door, answer.seal(&self.keys));
         }
         let mut inbox = locked(&self.shared.inbox);
@@ -334,10 +310,16 @@ impl Porter {
 
     /// Sends a datagram that waits, answers first; whether there was one, and room for it.
     fn send_one(&mut self) -> bool {
-        let flies = self.free.len() < SENDS as usize;
-        if self.free.is_empty() || (flies && self.ways.len() >= WAYS_MAX) {
+        if self.free.is_empty() {
             // What comes back makes room.
             return false;
+        }
+        let flies = self.free.len() < SENDS as usize;
+        for (to, bytes) in self.ways.collect(flies) {
+            // What waits already is newer.
+            if self.answers.iter().all(|waits| waits.0 != to) {
+                put(&mut self.answers, to, bytes);
+            }
         }
         let next = self.answers.pop_front();
         let next = next.or_else(|| locked(&self.shared.outbox).pop_front());
@@ -346,40 +328,9 @@ impl Porter {
         true
     }
 
-    /// Finds a way to a port, if there is one.
-    fn find(&mut self, port: Port, to: &Place) -> Option<()> {
-        if self.ways.contains_key(&port) {
-            return Some(());
-        }
-        let begun = Instant::now();
-        self.no_ways.retain(|_, until| *until > begun);
-        if self.no_ways.contains_key(&port) {
-            return None;
-        }
-        // Nothing is under way then: `send_one`.
-        if self.ways.len() >= WAYS_MAX {
-            self.ways.clear();
-        }
-        match Way::new(&self.domain, self.here, to) {
-            Ok(way) => _ = self.ways.insert(port, way),
-            Err(error) => {
-                tracing::debug!(%error, %to, "no way there");
-                let now = Instant::now();
-                if self.no_ways.len() < WAITING_MAX {
-                    self.no_ways.insert(port, now + NO_WAY.max((now - begun) * 4));
-                }
-                return None;
-            }
-        }
-        Some(())
-    }
-
     fn send(&mut self, to: Place, bytes: &[u8; DATAGRAM_BYTES]) {
-        let port = (to.gid, to.lid);
-        if self.find(port, &to).is_none() {
-            return;
-        }
-        let (Some(way), Some(buffer)) = (self.ways.get(&port), self.free.pop()) else { return };
+        let Some(way) = self.ways.get(&to) else { return self.ways.hold(to, *bytes) };
+        let Some(buffer) = self.free.pop() else { return };
         let index = RECEIVES + buffer;
         let at = u64::from(index * STRIDE);
         // SAFETY: the memory lives; the buffer was free, so nobody else touches it.
@@ -398,23 +349,5 @@ impl Porter {
             tracing::debug!(%error, %to, "a datagram stays");
             self.free.push(buffer);
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn one_datagram_waits_for_a_place() {
-        let place = |number| Place { gid: [1; 16], lid: 0, number };
-        let mut outbox = Outbox::new();
-        for (number, byte) in [(1, 1), (2, 2), (1, 3)] {
-            put(&mut outbox, place(number), [byte; DATAGRAM_BYTES]);
-        }
-        let waits: Vec<_> = outbox.iter().map(|(to, bytes)| (to.number, bytes[0])).collect();
-        assert_eq!(waits, [(1, 3), (2, 2)]);
-        (3..3000).for_each(|number| put(&mut outbox, place(number), [0; DATAGRAM_BYTES]));
-        assert_eq!(outbox.len(), WAITING_MAX);
     }
 }

@@ -1,5 +1,6 @@
 //! The transport: its parts, and the contract.
 
+use crate::bell::Bell;
 use crate::buffers::Arrivals;
 use crate::card::{Card, Id, job_digest};
 use crate::config::IbConfig;
@@ -15,7 +16,7 @@ use crate::verbs::device::{Numbers, Port};
 use crate::verbs::memory::Domain;
 use crate::verbs::pair::{Here, Lengths};
 use crate::verbs::queues::{Channel, Done, Poller, Srq};
-use crate::watch::Watch;
+use gapless_btl::watch::{Interest, Watch};
 use gapless_btl::{
     Address, AmTag, Btl, Event, Limits, LinkError, PeerId, Rdma, ReserveError, SHORT_BYTES, Short,
     Sink, Slot, Token,
@@ -47,6 +48,7 @@ pub struct Ib {
     pub(crate) arrivals: Arrivals,
     pub(crate) door: Door,
     pub(crate) watch: Watch,
+    bell: Arc<Bell>,
     pub(crate) links: Vec<Link>,
     pub(crate) by_id: HashMap<Id, u32>,
     /// Links by the numbers of their queue pairs.
@@ -135,11 +137,12 @@ impl Ib {
         let id = random()?;
         let lid = port.lid;
         let door = Door::new(&domain, here, &keys, id, (gid.bytes, lid))?;
-        let watch = Watch::new()?;
-        watch.add(channel.fd())?;
-        watch.add(door.ring())?;
         crate::dont_block(context.events_fd())?;
-        watch.add(context.events_fd())?;
+        // Nobody asks which of them it is.
+        let (watch, bell) = (Watch::new(0u64)?, Arc::new(Bell::new()?));
+        for fd in [channel.fd(), door.ring(), context.events_fd(), bell.fd()] {
+            watch.add(fd, 0u64, Interest::READING)?;
+        }
         let place = Place { gid: gid.bytes, lid, number: door.number() };
         let card = Card {
             kind: port.kind,
@@ -163,7 +166,8 @@ impl Ib {
                 death_notice_ms: notice_ms,
             },
             one_sided: OneSided::new(&config, &domain, mb_s)?,
-            arrivals: Arrivals::new(Arc::clone(&srq), entries, per_link, fragment),
+            arrivals: Arrivals::new(Arc::clone(&srq), &bell, (entries, per_link), fragment),
+            bell,
             lengths: Lengths {
                 sends: sends(config.buffers),
                 receives: 0,
@@ -329,6 +333,7 @@ impl Btl for Ib {
 
     fn arm(&mut self) -> Option<RawFd> {
         self.armed = true;
+        self.bell.listen();
         self.poller.cq.channel.hush();
         self.poller.arm();
         self.set_alarm();

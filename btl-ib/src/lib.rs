@@ -35,12 +35,13 @@
 //! - A peer that is stopped (`SIGSTOP`, a debugger) answers as long as a link stands. One that is called while it is
 //!   stopped does not, and is lost after [`IbConfig::notice`].
 //! - Using a key after its region was deregistered breaks the link: that is how adapters refuse.
-//! - The door looks for the way to a peer in its thread: a host that is dead may keep it from answering for seconds.
 //! - Memory of devices is not reached: their messages are staged by the layers above.
 //! - No atomics, no memory windows, no connection by `rdma_cm`.
 //! - A process must not `fork` without `exec` while an [`Ib`] lives.
 #![deny(unsafe_code)]
 
+#[cfg_attr(not(feature = "ib"), allow(dead_code, reason = "what uses it needs verbs"))]
+mod bell;
 mod bytes;
 #[cfg_attr(not(feature = "ib"), allow(dead_code, reason = "what uses it needs verbs"))]
 mod card;
@@ -88,8 +89,8 @@ mod unbuilt;
 #[cfg(feature = "ib")]
 #[allow(unsafe_code, reason = "calls the library")]
 mod verbs;
-#[cfg(feature = "ib")]
-mod watch;
+#[cfg_attr(not(feature = "ib"), allow(dead_code, reason = "what uses it needs verbs"))]
+mod ways;
 
 pub use card::LinkKind;
 pub use config::IbConfig;

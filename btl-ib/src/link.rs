@@ -5,7 +5,7 @@ use crate::card::Card;
 use crate::credits::{Incoming, Outgoing};
 use crate::header::{HEADER_BYTES, Header, Kind};
 use crate::place::Place;
-use crate::proof::Hello;
+use crate::proof::{Hello, Signs};
 use crate::verbs::pair::{Init, Piece, Qp, ReadyToSend, Way};
 use gapless_btl::{LinkError, Token};
 use std::collections::VecDeque;
@@ -63,6 +63,7 @@ pub(crate) struct Call {
     pub(crate) due: Instant,
     /// How many the peer has not answered at all.
     pub(crate) unanswered: u32,
+    pub(crate) signs: Signs,
 }
 
 /// A link over which messages can go.

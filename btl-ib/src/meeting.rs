@@ -21,7 +21,7 @@ use crate::card::Card;
 use crate::ib::{Ib, random};
 use crate::link::{Call, Calling, Link, State, Up};
 use crate::place::Place;
-use crate::proof::{Datagram, Hello, Refusal, Word};
+use crate::proof::{Datagram, Hello, Refusal, Signs, Word};
 use crate::verbs::flags::MemoryAccess;
 use crate::verbs::pair::{Lengths, Manner, Qp};
 use gapless_btl::{Address, LinkError};
@@ -85,9 +85,11 @@ impl Ib {
             reads: self.numbers.reads_served_max.min(READS),
             knows: false,
             up: false,
+            turn: 0,
         };
         self.pairs += 1;
-        let call = Call { hello, due: Instant::now(), unanswered: 0 };
+        let signs = Signs::default();
+        let call = Call { hello, due: Instant::now(), unanswered: 0, signs };
         let link = &mut self.links[id as usize];
         link.met = true;
         link.state = State::Calling(Box::new(Calling { qp, call }));
@@ -125,7 +127,8 @@ impl Ib {
         }
         let wait = FIRST_INTERVAL * 2u32.saturating_pow(call.unanswered.min(10));
         call.due = Instant::now() + wait.min(longest);
-        let word = Word::Hello(Hello { knows, up, ..call.hello });
+        let turn = call.signs.next_turn();
+        let word = Word::Hello(Hello { knows, up, turn, ..call.hello });
         let (from, to) = (self.card.id, link.card.id);
         let datagram = Datagram { from, to, door: self.card.door, word };
         self.door.send(link.card.door, datagram.seal(&self.keys));
@@ -136,10 +139,10 @@ impl Ib {
         for _ in 0..HEARD_MAX {
             let Some(datagram) = self.door.next() else { return };
             let Some(&id) = self.by_id.get(&datagram.from) else { continue };
-            match &mut self.links[id as usize].state {
-                State::Calling(calling) => calling.call.unanswered = 0,
-                State::Up(up) => up.call.unanswered = 0,
-                State::Known => {}
+            let call = match &mut self.links[id as usize].state {
+                State::Calling(calling) => Some(&mut calling.call),
+                State::Up(up) => Some(&mut up.call),
+                State::Known => None,
                 State::Lost(_) => {
                     // An end that is up is told by its adapter.
                     if let Word::Hello(Hello { up: false, .. }) = datagram.word {
@@ -147,10 +150,15 @@ impl Ib {
                     }
                     continue;
                 }
+            };
+            if let Some(call) = call
+                && call.signs.take(&datagram.word)
+            {
+                call.unanswered = 0;
             }
             match datagram.word {
                 Word::Hello(hello) => self.hear_hello(id, hello),
-                Word::Alive => {}
+                Word::Alive(_) => {}
                 Word::Refused(why) => self.hear_refusal(id, why),
             }
         }

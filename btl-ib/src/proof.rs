@@ -3,7 +3,7 @@
 //! Every datagram ends with a keyed BLAKE3 hash of all before it. The key comes from the job's secret and name; sender
 //! and receiver are named in the datagram, so one cannot be taken for another's. Nothing of it is parsed before the
 //! hash is right. A recorded datagram that is sent again says nothing new: it concerns one pair of processes, which live
-//! once.
+//! once, and no sign of life is taken twice ([`Signs`]).
 
 use crate::bytes::{Reader, Writer};
 use crate::card::{Id, VERSION};
@@ -13,7 +13,9 @@ use gapless_btl::Secret;
 /// The length of a datagram.
 pub(crate) const DATAGRAM_BYTES: usize = SAID_BYTES + PROOF_BYTES;
 /// What the proof covers.
-const SAID_BYTES: usize = 4 + 2 + 2 + 16 + 16 + Place::BYTES + 4 * 4 + 4;
+const SAID_BYTES: usize = 4 + 2 + 2 + 16 + 16 + Place::BYTES + 4 * 4 + 4 + 4;
+/// Where the turn is.
+const TURN_AT: usize = SAID_BYTES - 4;
 const PROOF_BYTES: usize = 32;
 const MAGIC: [u8; 4] = *b"GLhi";
 
@@ -25,8 +27,8 @@ pub(crate) const TAG_BYTES: usize = 8;
 pub(crate) enum Word {
     /// Where the sender's queue pair is.
     Hello(Hello),
-    /// The process lives; it may be busy.
-    Alive,
+    /// The process lives; it may be busy. It answers the hello of this turn.
+    Alive(u32),
     /// There will be no link.
     Refused(Refusal),
 }
@@ -59,6 +61,39 @@ pub(crate) struct Hello {
     pub(crate) knows: bool,
     /// It knows that it is known: nothing needs to be answered.
     pub(crate) up: bool,
+    /// The sender's hellos to the receiver are numbered, from 1.
+    pub(crate) turn: u32,
+}
+
+/// Signs that a peer lives: each counts once.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Signs {
+    /// Our hellos to it.
+    said: u32,
+    /// The last of them that it has answered.
+    answered: u32,
+    /// The last of its own.
+    heard: u32,
+}
+
+impl Signs {
+    /// The number of our next hello.
+    pub(crate) fn next_turn(&mut self) -> u32 {
+        self.said = self.said.saturating_add(1);
+        self.said
+    }
+
+    /// Whether the peer has said this after all that it is known to have said: then it lived when it did.
+    pub(crate) fn take(&mut self, word: &Word) -> bool {
+        let (last, turn) = match word {
+            Word::Hello(hello) => (&mut self.heard, hello.turn),
+            Word::Alive(turn) if *turn <= self.said => (&mut self.answered, *turn),
+            Word::Alive(_) | Word::Refused(_) => return false,
+        };
+        let new = turn > *last;
+        *last = turn.max(*last);
+        new
+    }
 }
 
 /// A datagram.
@@ -68,10 +103,10 @@ pub(crate) struct Hello {
 /// +------+---------+------+-------+------+----+----------+------------+----------+---------+----------------+
 /// | GLhi | version | word | flags | from | to | door     | queue pair | sequence | buffers | fragment bytes |
 /// +------+---------+------+-------+------+----+----------+------------+----------+---------+----------------+
-///  78    79      80  82      114
-/// +-----+-------+---+-------+
-/// | MTU | reads | 0 | proof |
-/// +-----+-------+---+-------+
+///  78    79      80  82     86      118
+/// +-----+-------+---+------+-------+
+/// | MTU | reads | 0 | turn | proof |
+/// +-----+-------+---+------+-------+
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Datagram {
@@ -112,12 +147,12 @@ impl Datagram {
         let mut into = Writer::new(&mut bytes);
         let (word, hello) = match self.word {
             Word::Hello(hello) => (1, Some(hello)),
-            Word::Alive => (2, None),
+            Word::Alive(_) => (2, None),
             Word::Refused(_) => (3, None),
         };
         let flags = match self.word {
             Word::Hello(hello) => u8::from(hello.knows) | u8::from(hello.up) << 1,
-            Word::Alive | Word::Refused(Refusal::Lost) => 0,
+            Word::Alive(_) | Word::Refused(Refusal::Lost) => 0,
             Word::Refused(Refusal::NoRoom) => 1,
         };
         into.put(&MAGIC).put(&VERSION.to_le_bytes()).put(&[word, flags]);
@@ -130,6 +165,11 @@ impl Datagram {
                 into.put(&number.to_le_bytes());
             }
         }
+        let turn = match self.word {
+            Word::Hello(Hello { turn, .. }) | Word::Alive(turn) => turn,
+            Word::Refused(_) => 0,
+        };
+        bytes[TURN_AT..SAID_BYTES].copy_from_slice(&turn.to_le_bytes());
         let proof = blake3::keyed_hash(&keys.0, &bytes[..SAID_BYTES]);
         bytes[SAID_BYTES..].copy_from_slice(proof.as_bytes());
         bytes
@@ -156,6 +196,7 @@ impl Datagram {
         let (word, flags) = (from.u8(), from.u8());
         let (sender, to) = (from.take(), from.take());
         let door = Place::read(&mut from).map_err(|_| "its sender has no address")?;
+        let turn = Reader(&said[TURN_AT..]).u32();
         let word = match word {
             1 => {
                 let [number, sequence] = [from.u32(), from.u32()];
@@ -175,9 +216,10 @@ impl Datagram {
                     reads,
                     knows,
                     up,
+                    turn,
                 })
             }
-            2 => Word::Alive,
+            2 => Word::Alive(turn),
             3 if flags == 0 => Word::Refused(Refusal::Lost),
             3 => Word::Refused(Refusal::NoRoom),
             _ => return Err("it says an unknown word"),
@@ -204,6 +246,7 @@ mod tests {
             reads: 16,
             knows: true,
             up: false,
+            turn: 77,
         };
         let door = Place { gid: [9; 16], lid: 3, number: 17 };
         Datagram { from: [1; 16], to: [2; 16], door, word: Word::Hello(hello) }
@@ -212,7 +255,7 @@ mod tests {
     #[test]
     fn datagrams_survive_the_wire() {
         let refusals = [Refusal::Lost, Refusal::NoRoom].map(Word::Refused);
-        for word in [datagram().word, Word::Alive].into_iter().chain(refusals) {
+        for word in [datagram().word, Word::Alive(5)].into_iter().chain(refusals) {
             let datagram = Datagram { word, ..datagram() };
             assert_eq!(Datagram::open(&datagram.seal(&keys(1)), &keys(1)), Ok(datagram));
         }
@@ -248,5 +291,21 @@ mod tests {
             let datagram = Datagram { word: Word::Hello(wrong), ..datagram() };
             assert!(Datagram::open(&datagram.seal(&keys(1)), &keys(1)).is_err(), "{wrong:?}");
         }
+    }
+
+    #[test]
+    fn a_sign_of_life_counts_once() {
+        let Word::Hello(hello) = datagram().word else { unreachable!() };
+        let hello = |turn| Word::Hello(Hello { turn, ..hello });
+        let mut signs = Signs::default();
+        assert!(!signs.take(&Word::Alive(1)), "nobody has called");
+        let turns = [(); 3].map(|()| signs.next_turn());
+        assert_eq!(turns, [1, 2, 3]);
+        // The answer to the second comes first.
+        assert!(signs.take(&Word::Alive(2)) && !signs.take(&Word::Alive(1)));
+        assert!(!signs.take(&Word::Alive(2)) && !signs.take(&Word::Alive(4)));
+        assert!(signs.take(&Word::Alive(3)) && !signs.take(&Word::Alive(3)));
+        assert!(signs.take(&hello(1)) && !signs.take(&hello(1)) && signs.take(&hello(9)));
+        assert!(!signs.take(&hello(8)) && !signs.take(&Word::Refused(Refusal::Lost)));
     }
 }

@@ -5,7 +5,7 @@ use crate::link::{State, Up};
 use crate::sign;
 use crate::silence::{Answer, Watcher};
 use crate::tcp::Tcp;
-use crate::watch::{Happened, Interest, Watch, What};
+use crate::watch::{EVENTS, Happened, Interest, What};
 use gapless_btl::{LinkError, PeerId, Sink};
 use std::time::{Duration, Instant};
 
@@ -135,17 +135,18 @@ impl Tcp {
 
     /// Looks at all sockets.
     fn look(&mut self, sink: &mut dyn Sink) -> usize {
-        let mut list = Watch::list();
+        let mut list = [Happened::default(); EVENTS];
         let count = self.watch.look(&mut list);
         let mut found = 0;
-        for happened in list.into_iter().take(count).flatten() {
+        for happened in list.into_iter().take(count) {
             found += self.see(happened, sink);
         }
         found
     }
 
     fn see(&mut self, happened: Happened, sink: &mut dyn Sink) -> usize {
-        match happened.what {
+        let Some(what) = What::of(happened.name) else { return 0 };
+        match what {
             What::Listener(at) => self.open_door(at as usize),
             What::Stranger(at) => self.hear_stranger(at),
             What::Call(id) => self.go_on_calling(id),

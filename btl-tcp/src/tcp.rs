@@ -81,7 +81,7 @@ impl Tcp {
         if !(1..=PLACES_MAX).contains(&config.places.len()) {
             return bad(format!("{} places, 1 to {PLACES_MAX} expected", config.places.len()));
         }
-        let watch = Watch::new()?;
+        let watch = Watch::new(What::Alarm)?;
         let (mut listeners, mut places) = (Vec::new(), Vec::new());
         for (at, place) in config.places.iter().enumerate() {
             let address = place.address;

@@ -76,6 +76,7 @@
 //!   needs no `unsafe`; `tests/streams.rs` of this crate is one.
 //! - [`fault`]: a wrapper that misbehaves as far as the rules allow, from a seed.
 //! - [`trace`]: a wrapper that reports each call and event.
+//! - `watch` (feature `watch`): one descriptor to block on, for transports over descriptors.
 //! - `examples/btl-udp` in the repository: a transport in a workspace of its own.
 //!
 //! Nothing here knows datatypes, matching or MPI. Lengths and offsets are in bytes.
@@ -105,6 +106,8 @@ mod sink;
 mod slot;
 pub mod trace;
 mod transport;
+#[cfg(feature = "watch")]
+pub mod watch;
 
 pub use ability::{Abilities, AbilityId};
 pub use address::{Address, AmTag, PeerId, Token};

@@ -105,7 +105,7 @@ fn strangers_get_nowhere() {
         from: stranger.card.id,
         to: ends[0].ib.card.id,
         door: stranger.card.door,
-        word: Word::Alive,
+        word: Word::Alive(1),
     };
     for round in 0..200u8 {
         let door = ends[0].ib.card.door;

@@ -10,6 +10,7 @@ use rdma_sys::{
     ibv_port_attr, ibv_qp, verbs_context,
 };
 use std::ffi::CStr;
+use std::fmt;
 use std::mem::MaybeUninit;
 use std::os::fd::BorrowedFd;
 use std::ptr::NonNull;
@@ -58,6 +59,16 @@ pub(crate) enum GidKind {
     InfiniBand,
     RoceV1,
     RoceV2,
+}
+
+impl fmt::Display for GidKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            GidKind::InfiniBand => "InfiniBand",
+            GidKind::RoceV1 => "RoCE v1",
+            GidKind::RoceV2 => "RoCE v2",
+        })
+    }
 }
 
 /// An open device.
@@ -109,14 +120,17 @@ impl Drop for List {
     }
 }
 
+/// A device of the list: open, or its name and why it cannot be opened.
+pub(crate) type Listed = Result<Arc<Context>, (String, LinkError)>;
+
 /// Opens every device that can be opened.
 ///
 /// # Errors
 /// There is no library, or no support in the kernel.
-pub(crate) fn all() -> Result<Vec<Arc<Context>>, LinkError> {
+pub(crate) fn all() -> Result<Vec<Listed>, LinkError> {
     let list = List::new()?;
     let library = list.library;
-    let mut open = Vec::new();
+    let mut all = Vec::new();
     for &device in list.devices() {
         // SAFETY: an element of the list, which is freed later.
         let name = unsafe { (library.get_device_name)(device) };
@@ -124,14 +138,12 @@ pub(crate) fn all() -> Result<Vec<Arc<Context>>, LinkError> {
         let name = unsafe { CStr::from_ptr(name) }.to_string_lossy().into_owned();
         // SAFETY: as above.
         let raw = unsafe { (library.open_device)(device) };
-        match NonNull::new(raw) {
-            Some(raw) => open.push(Arc::new(Context { library, raw, name })),
-            None => {
-                tracing::debug!(name, error = %refused("ibv_open_device"), "device passed over")
-            }
-        }
+        all.push(match NonNull::new(raw) {
+            Some(raw) => Ok(Arc::new(Context { library, raw, name })),
+            None => Err((name, refused("ibv_open_device"))),
+        });
     }
-    Ok(open)
+    Ok(all)
 }
 
 impl Context {

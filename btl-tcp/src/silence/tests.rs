@@ -65,7 +65,7 @@ impl Peer {
         let card = Card::read(&tcp.address()).unwrap();
         let now = Instant::now();
         let keys = Keys::new(&[1; 32], "a job");
-        let watch = Watch::new().unwrap();
+        let watch = Watch::new(What::Alarm).unwrap();
         Peer { silence: Silence::new(Some(place), reached), card, watch, keys, start: now, now }
     }
 
