@@ -8,7 +8,7 @@
 /// machines.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Tuning {
-    /// Longest message that may be eager. The transport's own limit also holds.
+    /// Longest message that may be eager, over whatever link. The transport's own limit also holds.
     pub eager_bytes_max: u64,
     /// Up to this length eager is certain to win, and nothing else is considered.
     pub eager_bytes_sure: u64,
@@ -84,7 +84,8 @@ pub struct Tuning {
 impl Default for Tuning {
     fn default() -> Tuning {
         Tuning {
-            eager_bytes_max: 32 << 10,
+            // As much as TCP takes; links of a host have limits of their own, below.
+            eager_bytes_max: 64 << 10,
             eager_bytes_sure: 1 << 10,
             rendezvous_ns: 800.0,
             pipeline_mb_s: 25_000.0,
