@@ -10,7 +10,7 @@ use super::{Worlds, say, spaces};
 use gapless::Link;
 use gapless::coll::Level;
 use gapless::launch::Job;
-use gapless::network::{self, Listening};
+use gapless::network::{self, Listening, VerbsPort};
 use gapless::processors::Processors;
 use gapless::tuning::{self, Location};
 use gapless_btl::{Btl, Limits};
@@ -96,6 +96,15 @@ fn here() -> Result<String, Failure> {
         Ok(listening) => line("transport tcp", &tcp(&listening)),
         Err(error) => line("transport tcp", &format!("not available: {error}")),
     }
+    match network::verbs_ports() {
+        Ok(ports) => {
+            line("transport ib", &verbs(&ports));
+            for port in &ports {
+                line(&format!("  {port}"), &port_line(port));
+            }
+        }
+        Err(error) => line("transport ib", &format!("not available: {error}")),
+    }
     Ok(text)
 }
 
@@ -110,6 +119,27 @@ fn tcp(listening: &Listening) -> String {
     };
     let to = if *is_loopback { "to no other host, only loopback" } else { "to other hosts" };
     format!("{to}: {}; {ports}", each.join(", "))
+}
+
+/// Which port of an adapter a process uses if a job has several hosts.
+fn verbs(ports: &[VerbsPort]) -> String {
+    match ports.iter().find(|port| port.passed_over.is_none()) {
+        Some(port) => format!("to other hosts that have it, too: {port}"),
+        None if ports.is_empty() => "not available: this host has no verbs device".to_owned(),
+        None => "not available: no port can be used".to_owned(),
+    }
+}
+
+/// What a port is, and why it is not used.
+fn port_line(port: &VerbsPort) -> String {
+    let mut text = port.description.clone();
+    if port.addresses.len() > 1 {
+        text += &format!(" of {}", port.addresses.join(", "));
+    }
+    if let Some(why) = &port.passed_over {
+        text += &format!("; not used: {why}");
+    }
+    text
 }
 
 /// How the processors that this process may use are grouped, and which groups they are all in: collectives on levels
@@ -174,6 +204,7 @@ fn features() -> String {
     let mut features = Vec::new();
     features.extend(cfg!(feature = "cuda").then_some("cuda"));
     features.extend(cfg!(feature = "opencl").then_some("opencl"));
+    features.extend(cfg!(feature = "ib").then_some("ib"));
     let features = if features.is_empty() { "none".to_owned() } else { features.join(" ") };
     format!("{build}, {}, features {features}", std::env::consts::ARCH)
 }

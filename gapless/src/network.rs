@@ -1,4 +1,5 @@
-//! TCP to processes of other hosts: which interfaces are used, at which ports, and with which secret.
+//! The ways to processes of other hosts: over TCP, which interfaces are used, at which ports, and with which secret; over
+//! verbs, which port of an adapter (`verbs`).
 //!
 //! A job whose processes share a host opens no port. If there are several hosts, every process listens at addresses of
 //! its own (`choose`), and publishes them. Hosts are told apart by the start of the system and the namespace of its
@@ -7,11 +8,15 @@
 mod choose;
 #[allow(unsafe_code, reason = "walks the list that getifaddrs(3) allocates")]
 mod interfaces;
+mod verbs;
+
+pub(crate) use verbs::{IB, IS_BUILT as HAS_VERBS};
+pub use verbs::{VerbsPort, verbs_ports};
 
 use crate::Error;
 use crate::wireup::WireupError;
 use choose::Wanted;
-use gapless_btl::LinkError;
+use gapless_btl::{Btl, LinkError};
 use gapless_btl_tcp::{Place, Secret, Tcp, TcpConfig};
 use interfaces::Interface;
 use std::net::{IpAddr, TcpListener};
@@ -30,6 +35,7 @@ const PORTS: &str = "GAPLESS_TCP_PORTS";
 pub(crate) struct Choices {
     pub(crate) interfaces: Option<String>,
     pub(crate) ports: Option<RangeInclusive<u16>>,
+    pub(crate) devices: Option<String>,
 }
 
 /// What is wanted, checked.
@@ -37,6 +43,14 @@ pub(crate) struct Choices {
 pub(crate) struct Settings {
     wanted: Wanted,
     ports: RangeInclusive<u16>,
+    devices: verbs::Wanted,
+}
+
+/// Which transports to other hosts may be used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Ways {
+    pub(crate) tcp: bool,
+    pub(crate) verbs: bool,
 }
 
 impl Choices {
@@ -44,18 +58,22 @@ impl Choices {
     /// A list of interfaces or a range of ports that makes no sense.
     pub(crate) fn settle(self) -> Result<Settings, WireupError> {
         let variable = |name| std::env::var_os(name).map(|it| it.to_string_lossy().into_owned());
-        let (given, source) = match self.interfaces {
-            Some(list) => (Some(list), "Builder::tcp_interfaces"),
-            None => (variable(INTERFACES), INTERFACES),
+        let choice = |given: Option<String>, method, name| match given {
+            Some(list) => (list, method),
+            None => (variable(name).unwrap_or_default(), name),
         };
-        let wanted = Wanted::parse(&given.unwrap_or_default())
+        let (list, source) = choice(self.interfaces, "Builder::tcp_interfaces", INTERFACES);
+        let wanted = Wanted::parse(&list)
+            .map_err(|problem| WireupError::Setting { variable: source, problem })?;
+        let (list, source) = choice(self.devices, "Builder::ib_devices", verbs::DEVICES);
+        let devices = verbs::Wanted::parse(&list)
             .map_err(|problem| WireupError::Setting { variable: source, problem })?;
         let ports = match (self.ports, variable(PORTS)) {
             (Some(ports), _) => check_ports(ports, "Builder::tcp_ports")?,
             (None, Some(text)) => read_ports(&text)?,
             (None, None) => 0..=0,
         };
-        Ok(Settings { wanted, ports })
+        Ok(Settings { wanted, ports, devices })
     }
 }
 
@@ -127,16 +145,42 @@ fn usable(settings: &Settings) -> Result<(Vec<Interface>, Vec<Place>), LinkError
     Ok((all, places))
 }
 
-/// Opens the transport of a process.
+/// Opens the transports of a process to other hosts, one at least: those that may be used, as far as this host has them.
+///
+/// # Errors
+/// It has none of them; the error is that of TCP, if that may be used.
+pub(crate) fn open(
+    settings: &Settings,
+    ways: Ways,
+    (job, rank): (&str, u32),
+    secret: Secret,
+) -> Result<Vec<Box<dyn Btl>>, Error> {
+    let mut open = Vec::new();
+    if ways.verbs {
+        match verbs::open(settings, job, rank, &secret) {
+            Ok(btl) => open.push(btl),
+            Err(error) if !ways.tcp => return Err(Error::Transport { name: IB, error }),
+            Err(error) if settings.devices.asks() => {
+                tracing::warn!(%error, "no InfiniBand or RoCE to other hosts, only TCP");
+            }
+            Err(error) => tracing::debug!(%error, "no InfiniBand or RoCE to other hosts"),
+        }
+    }
+    if ways.tcp {
+        match open_tcp(settings, job, rank, secret) {
+            Ok(tcp) => open.push(Box::new(tcp)),
+            Err(error) if open.is_empty() => return Err(Error::Transport { name: TCP, error }),
+            Err(error) => tracing::warn!(%error, "no TCP to other hosts, only verbs"),
+        }
+    }
+    Ok(open)
+}
+
+/// Opens TCP.
 ///
 /// # Errors
 /// No address is left, or no port is free.
-pub(crate) fn open(
-    settings: &Settings,
-    job: &str,
-    rank: u32,
-    secret: Secret,
-) -> Result<Tcp, LinkError> {
+fn open_tcp(settings: &Settings, job: &str, rank: u32, secret: Secret) -> Result<Tcp, LinkError> {
     let (_, places) = usable(settings)?;
     let config =
         TcpConfig { ports: settings.ports.clone(), ..TcpConfig::new(job, rank, secret, places) };

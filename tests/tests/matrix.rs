@@ -8,7 +8,7 @@ use gapless_btl::trace::{Recorder, Trace};
 use gapless_dtype::naive::Typemap;
 use gapless_halo::{Memory, plate};
 use gapless_layouts::{Case, Side, cases};
-use gapless_tests::{byte_at, job};
+use gapless_tests::{byte_at, job, job_of};
 
 /// A link of a kind, and what protocols it must make possible.
 struct Link {
@@ -163,6 +163,30 @@ fn every_layout_over_every_link_by_every_protocol() {
                 }
             });
         }
+    }
+}
+
+/// The same between two ports of adapters of this machine.
+#[test]
+fn every_layout_over_verbs() {
+    let ports = std::env::var("GAPLESS_IB_PORTS").unwrap_or_default();
+    let Some((one, other)) = ports.split_once(',') else {
+        let why = "GAPLESS_IB_PORTS names no two devices; cargo xtask verbs makes some";
+        return gapless_btl::conformance::skip("every layout over verbs", why);
+    };
+    let layouts = layouts();
+    for force in [None, Some(Protocol::SingleCopy)] {
+        let config = Config { force, ..Config::default() };
+        let builder = |rank| {
+            let device = if rank == 0 { one } else { other };
+            World::builder().config(config.clone()).only(["ib"]).ib_devices(device)
+        };
+        let what = format!("verbs, {force:?}");
+        job_of(2, builder, |world| {
+            for (index, case) in (0u64..).zip(&layouts) {
+                exchange(world, case, index, &what);
+            }
+        });
     }
 }
 

@@ -1,14 +1,14 @@
-//! `cargo xtask verbs`: the tests of btl-ib over real verbs, without an adapter.
+//! `cargo xtask verbs`: the tests of btl-ib, and of jobs over it, over real verbs, without an adapter.
 //!
 //! A stock Debian kernel runs in a software-emulated QEMU guest, with two ports of its Soft-RoCE driver on the two ends of
-//! a pair of virtual network devices. The test program is built here, with the feature `ib`, and runs there as the first
-//! process's only child. In this order:
+//! a pair of virtual network devices. The test programs are built here, with the feature `ib`, and run there one after the
+//! other: those of btl-ib ([`PROGRAMS`] are the others). In this order:
 //!
 //! 1. the packages ([`PACKAGES`]): installed if this is root, else named;
 //! 2. the kernel ([`mod@kernel`]): downloaded once, by the hash that apt knows, and unpacked into the target folder;
 //! 3. the lints and the documentation of btl-ib with the feature, which need these packages, too, if all tests are to run;
-//!    then the test program, by cargo;
-//! 4. the guest's first files ([`mod@guest`]): busybox, modules, the program and its libraries;
+//!    then the test programs, by cargo;
+//! 4. the guest's first files ([`mod@guest`]): busybox, modules, the programs and their libraries;
 //! 5. the guest. How the tests ended is a file in a folder that both see: QEMU's own status says nothing.
 //!
 //! Where one of these cannot be had it says so in a line, and the tests count as skipped; that is no failure.
@@ -41,8 +41,15 @@ const PACKAGES: &[(&str, &str)] = &[
     ("/usr/include/rdma/rdma_cma.h", "librdmacm-dev"),
     ("/etc/libibverbs.d/rxe.driver", "ibverbs-providers"),
 ];
+/// Test programs of whole jobs, and which of their tests are not run there.
+const PROGRAMS: &[(&str, &[&str])] = &[
+    ("hosts", &["together::", "shared::", "lost::"]),
+    ("matrix", &["over_every_link", "of_two_rails", "over_any_transport"]),
+];
+/// The command, which they start.
+const COMMAND: &str = "gapless";
 /// Seconds that the guest gets, unless the user says.
-pub(crate) const SECONDS: u64 = 420;
+pub(crate) const SECONDS: u64 = 600;
 
 /// Why the tests do not run here.
 pub(super) struct Missing(String);
@@ -68,12 +75,12 @@ pub(crate) fn run(checkout: &Checkout, filters: &[String], seconds: u64) -> Resu
     if filters.is_empty() {
         shell::timed("lints and documentation", || lint(checkout)).0?;
     }
-    let program = shell::timed("the test program", || build(checkout)).0?;
+    let programs = shell::timed("the test programs", || build(checkout)).0?;
     let work = folder.join("work");
     let files = shell::timed("the guest's files", || {
         let _ = fs::remove_dir_all(&work);
         make_folder(&work)?;
-        guest::files(&folder, &kernel, &program, filters)
+        guest::files(&folder, &kernel, &programs, filters)
     });
     let (seen, took) =
         shell::timed("tests in the guest", || boot(&kernel, &files.0?, &work, seconds));
@@ -118,12 +125,29 @@ pub(super) fn make_folder(folder: &Path) -> Result<(), Failure> {
 
 #[derive(Deserialize)]
 struct Artifact {
+    target: Target,
     executable: Option<PathBuf>,
+}
+
+#[derive(Deserialize)]
+struct Target {
+    name: String,
+}
+
+/// What was built.
+pub(super) struct Programs {
+    /// The tests of btl-ib.
+    transport: PathBuf,
+    /// Those of jobs, with their names and tests that are not run.
+    jobs: Vec<(&'static str, &'static [&'static str], PathBuf)>,
+    /// The command. Tests look for it where it was built.
+    command: PathBuf,
 }
 
 /// What `cargo xtask ci` does to all crates, with the feature.
 fn lint(checkout: &Checkout) -> Result<(), Failure> {
-    let package = ["-p", "gapless-btl-ib", "--features", "ib"];
+    let features = "gapless-btl-ib/ib,gapless/ib";
+    let package = ["-p", "gapless-btl-ib", "-p", "gapless", "--features", features];
     let mut clippy = shell::cargo();
     clippy.current_dir(&checkout.root).arg("clippy").args(package);
     shell::run(clippy.args(["--all-targets", "--", "-D", "warnings"]))?;
@@ -132,16 +156,41 @@ fn lint(checkout: &Checkout) -> Result<(), Failure> {
     shell::run(doc.arg("--no-deps").env("RUSTDOCFLAGS", "-D warnings"))
 }
 
-/// Builds the tests of btl-ib.
-fn build(checkout: &Checkout) -> Result<PathBuf, Failure> {
+/// Builds all programs.
+fn build(checkout: &Checkout) -> Result<Programs, Failure> {
+    let transport = ["-p", "gapless-btl-ib", "--features", "ib", "--lib"];
+    let mut jobs = vec!["--workspace", "--features", "gapless-cli/ib"];
+    jobs.extend(PROGRAMS.iter().flat_map(|(name, _)| ["--test", name]));
+    let (transport, jobs) = (executables(checkout, &transport)?, executables(checkout, &jobs)?);
+    let find = |all: &[Artifact], name: &str| {
+        let found = all.iter().find(|artifact| artifact.target.name == name);
+        let path = found.and_then(|artifact| artifact.executable.clone());
+        path.ok_or_else(|| Failure::Missing(format!("the program {name}")))
+    };
+    let command = find(&jobs, COMMAND)?;
+    let needed = shell::output(Command::new("ldd").arg(&command))?;
+    if ["ibverbs", "rdmacm"].iter().any(|library| needed.contains(library)) {
+        println!("{needed}");
+        let what = "libraries of rdma-core without which the command does not start";
+        return Err(Failure::Found { what, number: 1 });
+    }
+    let each = PROGRAMS.iter().map(|(name, skipped)| Ok((*name, *skipped, find(&jobs, name)?)));
+    Ok(Programs {
+        transport: find(&transport, "gapless_btl_ib")?,
+        jobs: each.collect::<Result<_, Failure>>()?,
+        command,
+    })
+}
+
+/// Builds tests without running them.
+fn executables(checkout: &Checkout, what: &[&str]) -> Result<Vec<Artifact>, Failure> {
     let mut command = shell::cargo();
-    command.current_dir(&checkout.root).args(["test", "-p", "gapless-btl-ib", "--features", "ib"]);
-    command.args(["--lib", "--no-run", "--message-format=json-render-diagnostics"]);
+    command.current_dir(&checkout.root).arg("test").args(what);
+    command.args(["--no-run", "--message-format=json-render-diagnostics"]);
     shell::show(&command);
     let text = shell::output(command.stderr(Stdio::inherit()))?;
     let artifacts = text.lines().filter_map(|line| serde_json::from_str::<Artifact>(line).ok());
-    let mut programs = artifacts.filter_map(|artifact| artifact.executable);
-    programs.next().ok_or_else(|| Failure::Missing("the test program".to_owned()))
+    Ok(artifacts.filter(|artifact| artifact.executable.is_some()).collect())
 }
 
 /// Runs the guest to its end.

@@ -2,12 +2,12 @@
 
 use super::{host_of, namespaces::INTERFACE, on_two_hosts};
 use crate::common::{await_flag, flag, meeting_folder};
-use gapless::{Error, World};
+use gapless::{Builder, Error, World};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
 /// Twelve seconds are promised, and two of progress; a watchdog waits ten times as long.
-const NOTICE: Duration = Duration::from_secs(140);
+pub(super) const NOTICE: Duration = Duration::from_secs(140);
 
 /// Everybody has a link to everybody.
 fn meet(world: &World) {
@@ -23,7 +23,10 @@ fn meet(world: &World) {
     (0..world.size()).for_each(|rank| await_flag(&meeting_folder(), &format!("met-{rank}")));
 }
 
-fn loses<T: std::fmt::Debug>(rank: u32, wait: impl FnOnce() -> Result<T, Error>) -> String {
+pub(super) fn loses<T: std::fmt::Debug>(
+    rank: u32,
+    wait: impl FnOnce() -> Result<T, Error>,
+) -> String {
     let begin = Instant::now();
     let error = wait().expect_err("it is gone");
     assert!(begin.elapsed() < NOTICE, "after {:?}: {error}", begin.elapsed());
@@ -31,26 +34,29 @@ fn loses<T: std::fmt::Debug>(rank: u32, wait: impl FnOnce() -> Result<T, Error>)
     error.to_string()
 }
 
+/// Rank 3 of 4 dies.
+pub(super) fn last_of_four_dies(builder: Builder) {
+    let world = builder.init().unwrap();
+    meet(&world);
+    let comm = world.comm();
+    if world.rank() == 3 {
+        let me = rustix::process::getpid();
+        rustix::process::kill_process(me, rustix::process::Signal::KILL).unwrap();
+    }
+    loses(3, || comm.recv(&mut [0u8; 8], 3, 0));
+    loses(3, || comm.send(&vec![0u8; 1 << 20], 3, 0));
+    // The others are not harmed, on whichever host.
+    for other in (0..3).filter(|&other| other != world.rank()) {
+        let mut byte = [0u8];
+        comm.sendrecv(&[7u8], (other, 6), &mut byte, (other, 6)).unwrap();
+        assert_eq!(byte, [7]);
+    }
+    std::mem::forget(world);
+}
+
 #[test]
 fn a_rank_that_is_killed() {
-    on_two_hosts("lost::a_rank_that_is_killed", &[3], |builder| {
-        let world = builder.init().unwrap();
-        meet(&world);
-        let comm = world.comm();
-        if world.rank() == 3 {
-            let me = rustix::process::getpid();
-            rustix::process::kill_process(me, rustix::process::Signal::KILL).unwrap();
-        }
-        loses(3, || comm.recv(&mut [0u8; 8], 3, 0));
-        loses(3, || comm.send(&vec![0u8; 1 << 20], 3, 0));
-        // The others are not harmed, on whichever host.
-        for other in (0..3).filter(|&other| other != world.rank()) {
-            let mut byte = [0u8];
-            comm.sendrecv(&[7u8], (other, 6), &mut byte, (other, 6)).unwrap();
-            assert_eq!(byte, [7]);
-        }
-        std::mem::forget(world);
-    });
+    on_two_hosts("lost::a_rank_that_is_killed", &[3], last_of_four_dies);
 }
 
 /// Acknowledgements are delayed by up to 40 ms. So on some links everything is acknowledged when the cable goes, and on

@@ -8,6 +8,7 @@ mod lost;
 mod namespaces;
 mod shared;
 mod together;
+mod verbs;
 
 use common::{BODY, again, finish_all, is_rank};
 use gapless::{Builder, World};

@@ -11,7 +11,7 @@ use crate::collective::Tools;
 use crate::communicator::Communicator;
 use crate::descriptors;
 use crate::error::Error;
-use crate::network::{self, Choices, Settings, TCP};
+use crate::network::{self, Choices, HAS_VERBS, IB, Settings, TCP, Ways};
 use crate::shared::Shared;
 use crate::tuning::coll::Table;
 use crate::wireup::{self, Wireup, WireupError};
@@ -39,9 +39,9 @@ const CARD: &str = "gapless-card";
 const SECRET: &str = "gapless-secret";
 
 /// Under which key a process publishes where it can be called, if the job has several hosts.
-const PLACES: &str = "gapless-tcp";
+const PLACES: &str = "gapless-network";
 
-/// Published there by who has no such transport.
+/// Published there by who has no transport to other hosts.
 const NOWHERE: &str = "none";
 
 /// Choices about a world; everything has a default.
@@ -79,8 +79,8 @@ impl Builder {
         self
     }
 
-    /// Uses no transports but those with these names (`"sm"` and `"tcp"` are the built-in ones); a process
-    /// reaches itself without any. All ranks must say the same.
+    /// Uses no transports but those with these names (`"sm"`, `"tcp"` and, with the feature `ib`, `"ib"` are the built-in
+    /// ones); a process reaches itself without any. All ranks must say the same.
     #[must_use]
     pub fn only<S: Into<String>>(mut self, names: impl IntoIterator<Item = S>) -> Builder {
         self.only = Some(names.into_iter().map(Into::into).collect());
@@ -121,6 +121,16 @@ impl Builder {
     #[must_use]
     pub fn tcp_ports(mut self, ports: RangeInclusive<u16>) -> Builder {
         self.network.ports = Some(ports);
+        self
+    }
+
+    /// Which adapters for InfiniBand and RoCE are used, if the job has several hosts and the program was built with the
+    /// feature `ib`: devices (`"mlx5_0"`, `"mlx5_*"`) and ports (`"mlx5_0:1"`), apart by commas; after `!` what is not
+    /// used. The first port of these that has a link is used; by default the first of all. `"!*"` uses none. Goes before
+    /// the variable `GAPLESS_IB_DEVICES`.
+    #[must_use]
+    pub fn ib_devices(mut self, list: impl Into<String>) -> Builder {
+        self.network.devices = Some(list.into());
         self
     }
 
@@ -248,12 +258,15 @@ impl Builder {
         for device in &self.devices {
             attach(&mut bml, device);
         }
-        let network = match (self.uses(TCP), self.uses(SM)) {
+        // One of the user's own goes before.
+        let given = bml.addresses().iter().any(|(name, _)| name == IB);
+        let ways = Ways { tcp: self.uses(TCP), verbs: HAS_VERBS && self.uses(IB) && !given };
+        let network = match (ways.tcp || ways.verbs, self.uses(SM)) {
             (false, _) => Network::No,
             (true, true) => Network::Able,
             (true, false) => Network::Wanted,
         };
-        let (local, places) = meet(&mut *wireup, &mut bml, &table, (network, &settings))?;
+        let (local, places) = meet(&mut *wireup, &mut bml, &table, (network, ways, &settings))?;
         let accelerators = Arc::new(Accelerators::new(!self.no_detection));
         #[cfg(any(feature = "cuda", feature = "opencl"))]
         if !self.no_detection {
@@ -276,8 +289,13 @@ impl Builder {
 
     /// The transports to use: those given, and the built-in one if there is any peer to reach.
     fn chosen(&mut self, wireup: &dyn Wireup) -> Result<Vec<Box<dyn Btl>>, Error> {
-        let known: Vec<&str> =
-            self.transports.iter().map(|btl| btl.limits().name).chain([SM, TCP]).collect();
+        let known: Vec<&str> = self
+            .transports
+            .iter()
+            .map(|btl| btl.limits().name)
+            .chain([SM, TCP])
+            .chain(HAS_VERBS.then_some(IB))
+            .collect();
         if let Some(names) = &self.only
             && let Some(name) = names.iter().find(|name| !known.contains(&name.as_str()))
         {
@@ -310,14 +328,15 @@ pub(crate) fn attach(bml: &mut Bml, device: &Arc<dyn Device>) {
 }
 
 /// Publishes where this process can be met, reads where the others can, and notes that: links are made when they
-/// are needed, and to those that tell of deaths. If there are several hosts, opens TCP and publishes that as well.
+/// are needed, and to those that tell of deaths. If there are several hosts, opens the transports to those and publishes
+/// where they are called as well.
 /// Compares the tables of collectives. Gives how many processes of this host, with this one, may run on this one's
 /// processors, and where each process is.
 fn meet(
     wireup: &mut dyn Wireup,
     bml: &mut Bml,
     table: &Table,
-    (network, settings): (Network, &Settings),
+    (network, ways, settings): (Network, Ways, &Settings),
 ) -> Result<(usize, Places), Error> {
     let (me, size) = (wireup.rank(), wireup.size());
     let addresses = bml.addresses();
@@ -341,7 +360,7 @@ fn meet(
         .collect::<Result<_, Error>>()?;
     let several = size > 1 && card::need_network(&cards);
     if several {
-        open_network(wireup, bml, (network, settings))?;
+        open_network(wireup, bml, (network, ways, settings))?;
     }
     let (mut sharing, mut others) = (1, Vec::new());
     for (rank, rails) in rails {
@@ -349,7 +368,7 @@ fn meet(
         let mut theirs: Vec<(String, Address)> = (0..rails)
             .map(|index| card::read_rail(rank, &wireup.get(rank, &rail_key(index))?))
             .collect::<Result<_, Error>>()?;
-        // Where shared memory reaches, TCP is not used.
+        // Where shared memory reaches, no network is used.
         let near = |(name, _): &(String, Address)| name == SM;
         let reached =
             network != Network::Wanted && !card::are_apart(&own, text) && theirs.iter().any(near);
@@ -371,12 +390,12 @@ fn meet(
     Ok((local.unwrap_or(usize::MAX).min(sharing), places))
 }
 
-/// Opens the transport to other hosts, if this process may have one, and publishes where it is called; every process of
+/// Opens the transports to other hosts, if this process may have any, and publishes where it is called; every process of
 /// the job does this, or none. Waits until all have.
 fn open_network(
     wireup: &mut dyn Wireup,
     bml: &mut Bml,
-    (network, settings): (Network, &Settings),
+    (network, ways, settings): (Network, Ways, &Settings),
 ) -> Result<(), Error> {
     let word = if network == Network::No {
         NOWHERE.to_owned()
@@ -388,19 +407,20 @@ fn open_network(
             what: "secret",
             text: format!("{} characters", word.len()),
         })?;
-        let tcp = network::open(settings, wireup.job(), wireup.rank(), secret)
-            .map_err(|error| Error::Transport { name: TCP, error })?;
-        let word = card::write_rail(TCP, &tcp.address());
-        bml.add(Box::new(tcp));
-        word
+        let open = network::open(settings, ways, (wireup.job(), wireup.rank()), secret)?;
+        let words = open.iter().map(|btl| card::write_rail(btl.limits().name, &btl.address()));
+        let words: Vec<String> = words.collect();
+        open.into_iter().for_each(|btl| bml.add(btl));
+        words.join(",")
     };
     wireup.put(PLACES, &word)?;
     Ok(wireup.fence()?)
 }
 
-/// Where a process is called, unless it has no such transport.
-fn read_places(rank: u32, word: &str) -> Result<Option<(String, Address)>, Error> {
-    if word == NOWHERE { Ok(None) } else { card::read_rail(rank, word).map(Some) }
+/// Where a process is called, over each transport to other hosts that it has.
+fn read_places(rank: u32, word: &str) -> Result<Vec<(String, Address)>, Error> {
+    let words = word.split(',').filter(|word| *word != NOWHERE);
+    words.map(|word| card::read_rail(rank, word)).collect()
 }
 
 fn rail_key(index: usize) -> String {

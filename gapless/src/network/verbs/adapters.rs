@@ -1,0 +1,54 @@
+//! The adapters of this host, and the transport on one of their ports.
+
+use super::VerbsPort;
+use gapless_btl::{Btl, LinkError, Secret};
+use gapless_btl_ib::{Ib, IbConfig, devices};
+
+/// All ports; those that cannot be used say why.
+///
+/// # Errors
+/// The library is not installed, or the system has no support.
+pub(super) fn list() -> Result<Vec<VerbsPort>, LinkError> {
+    let mut all = Vec::new();
+    for device in devices()? {
+        let name = device.name;
+        if let Some(problem) = device.problem {
+            all.push(VerbsPort {
+                device: name,
+                number: 0,
+                description: "not known".to_owned(),
+                addresses: Vec::new(),
+                passed_over: Some(problem.to_string()),
+            });
+            continue;
+        }
+        all.extend(device.ports.into_iter().map(|port| VerbsPort {
+            device: name.clone(),
+            number: port.number,
+            description: port.to_string(),
+            passed_over: match (port.active, &port.gid) {
+                (false, _) => Some("it has no link".to_owned()),
+                (true, None) => Some("it has no address (GID)".to_owned()),
+                (true, Some(_)) => None,
+            },
+            addresses: port.gids,
+        }));
+    }
+    Ok(all)
+}
+
+/// Opens the transport on a port.
+///
+/// # Errors
+/// The device, or the system, refuses.
+pub(super) fn open(
+    port: &VerbsPort,
+    job: &str,
+    rank: u32,
+    secret: &Secret,
+) -> Result<Box<dyn Btl>, LinkError> {
+    let mut config = IbConfig::new(job, rank, secret.clone());
+    config.device = Some(port.device.clone());
+    config.port = Some(port.number);
+    Ok(Box::new(Ib::new(config)?))
+}

@@ -1,0 +1,21 @@
+//! What there is without the feature `ib`: the answer that there is nothing.
+
+use super::VerbsPort;
+use gapless_btl::{Btl, LinkError, Secret};
+
+fn unbuilt() -> LinkError {
+    let reason = "this program was built without verbs (cargo feature `ib`)".to_owned();
+    LinkError::Unreachable { reason }
+}
+
+/// # Errors
+/// Always.
+pub(super) fn list() -> Result<Vec<VerbsPort>, LinkError> {
+    Err(unbuilt())
+}
+
+/// # Errors
+/// Always.
+pub(super) fn open(_: &VerbsPort, _: &str, _: u32, _: &Secret) -> Result<Box<dyn Btl>, LinkError> {
+    Err(unbuilt())
+}
