@@ -211,7 +211,7 @@ impl Executor {
         check(&schedule, &rows, combine.as_ref(), &ticket)?;
         let ticket = Arc::new(ticket);
         let comparison = match ticket.is_checked() {
-            true => Some(Box::new(Comparison::new(&ticket, &schedule, combine.as_ref())?)),
+            true => Some(Box::new(Comparison::new(&ticket, &schedule, combine.as_ref()))),
             false => None,
         };
         let mut plan = Plan::new(schedule, rows, combine, ticket, true);
@@ -233,6 +233,16 @@ impl Executor {
         let mut plan = Plan::new(Arc::new(schedule), rows, None, ticket, ends);
         let run = plan.run();
         Ok(Self { comparison: None, refused: None, doomed: false, plan, run })
+    }
+
+    /// As [`part`](Self::part), at a rank that has failed before: it tells the others, and touches no memory.
+    fn part_without(schedule: Schedule, ticket: Arc<Ticket>, failure: CollError) -> Self {
+        let ends = !ticket.is_persistent();
+        let rows = Rows { send: Blocks::None, recv: Blocks::None };
+        let mut plan = Plan::new(Arc::new(schedule), rows, None, ticket, ends);
+        let mut run = plan.run();
+        run.doom(failure);
+        Self { comparison: None, refused: None, doomed: false, plan, run }
     }
 
     /// The same collective by another schedule: no start of one is under way while there is one of the other. Arguments

@@ -9,7 +9,7 @@
 //! These are schedules as others are. They do not depend on arguments, so they fit whatever the ranks were called with,
 //! and they have the collective's tags: messages between two ranks with one tag are received in order.
 //!
-//! A rank that fails meanwhile, because a peer is lost, goes through the rest and then through the collective, as
+//! A rank that fails meanwhile, because a peer is lost or there is no memory, goes through the rest and then through the collective, as
 //! after any failure. If ranks differ and one dies at the same time, a rank that could not compare may therefore wait
 //! for ranks that have given up.
 use std::collections::BTreeMap;
@@ -75,9 +75,10 @@ enum Stage {
 struct Round {
     plan: Plan,
     run: Run,
-    heard: Memory,
+    /// `None`: there was no memory, and the run has failed.
+    heard: Option<Memory>,
     /// Kept while it is sent.
-    _said: Memory,
+    _said: Option<Memory>,
 }
 
 /// What a comparison comes to.
@@ -97,19 +98,15 @@ impl Comparison {
         ticket: &Arc<Ticket>,
         schedule: &Schedule,
         combine: Option<&Combine>,
-    ) -> Result<Self, CollError> {
-        let terms = terms(schedule, combine);
-        Ok(Self {
+    ) -> Self {
+        let call = Call::Allgather { len: RECORD_BYTES, in_place: false };
+        Self {
             ticket: Arc::clone(ticket),
             pairs: schedule.terms.by_pairs.then(|| pairs(schedule)),
             stage: Stage::Terms,
-            round: Round::new(
-                ticket,
-                &Call::Allgather { len: RECORD_BYTES, in_place: false },
-                &terms,
-            )?,
+            round: Round::new(ticket, &call, &terms(schedule, combine)),
             failure: None,
-        })
+        }
     }
 
     /// Whether nothing is in flight, after engines have ended; otherwise memory is leaked.
@@ -152,14 +149,12 @@ impl Comparison {
                     let failure = self.failure.take();
                     return Poll::Ready(failure.map_or(Verdict::Fine, Verdict::Failed));
                 }
-                Some(Ok(round)) => {
+                Some(round) => {
                     self.round = round;
                     if let Some(failure) = &self.failure {
                         self.round.run.doom(failure.clone());
                     }
                 }
-                // The others wait for this rank; without memory it cannot even tell them.
-                Some(Err(error)) => return Poll::Ready(Verdict::Failed(error)),
             }
         }
     }
@@ -183,7 +178,7 @@ impl Comparison {
         })
     }
 
-    fn pairs_round(&mut self) -> Option<Result<Round, CollError>> {
+    fn pairs_round(&mut self) -> Option<Round> {
         let [out, _] = self.pairs.as_ref()?;
         self.stage = Stage::Pairs;
         let numbers =
@@ -194,7 +189,7 @@ impl Comparison {
     }
 
     /// Tells of the first rank that will not send what is expected of it.
-    fn complaints_round(&mut self) -> Result<Round, CollError> {
+    fn complaints_round(&mut self) -> Round {
         self.stage = Stage::Complaints;
         let mut complaint = [0; RECORD];
         if let (Some([_, expected]), None) = (&self.pairs, &self.failure) {
@@ -220,8 +215,9 @@ impl Comparison {
 }
 
 impl Round {
-    /// An exchange of these numbers.
-    fn new(ticket: &Arc<Ticket>, call: &Call<'_>, numbers: &[u64]) -> Result<Self, CollError> {
+    /// An exchange of these numbers. If there is no memory for it, this rank takes part without, and all others learn that:
+    /// they need its numbers, or what has passed through it.
+    fn new(ticket: &Arc<Ticket>, call: &Call<'_>, numbers: &[u64]) -> Self {
         let members = ticket.members();
         let (rank, ranks) = (members.rank(), members.size() as usize);
         let bruck = Algorithm::new(Method::Exchange(Exchange::Bruck));
@@ -229,21 +225,31 @@ impl Round {
             unreachable!("few bytes, and an algorithm that does it");
         };
         let memory = |bytes: u64| Memory::new(bytes).ok_or(CollError::NoMemory { rank, bytes });
-        let said = memory(schedule.send.len())?;
-        let heard = memory(schedule.recv.len())?;
-        said.write(numbers);
-        let rows = Rows {
-            send: Blocks::Whole(Typed::contiguous(said.region())),
-            recv: Blocks::Whole(Typed::contiguous(heard.region())),
+        let said = memory(schedule.send.len());
+        let both = said.and_then(|said| Ok((said, memory(schedule.recv.len())?)));
+        let (said, heard, failure) = match both {
+            Ok((said, heard)) => (Some(said), Some(heard), None),
+            Err(failure) => (None, None, Some(failure)),
         };
+        if let Some(said) = &said {
+            said.write(numbers);
+        }
+        let row = |memory: &Option<Memory>| match memory {
+            Some(memory) => Blocks::Whole(Typed::contiguous(memory.region())),
+            None => Blocks::None,
+        };
+        let rows = Rows { send: row(&said), recv: row(&heard) };
         let mut plan = Plan::new(Arc::new(schedule), rows, None, Arc::clone(ticket), false);
-        let run = plan.run();
-        Ok(Self { plan, run, heard, _said: said })
+        let mut run = plan.run();
+        if let Some(failure) = failure {
+            run.doom(failure);
+        }
+        Self { plan, run, heard, _said: said }
     }
 
     /// What a rank has told.
     fn heard<const N: usize>(&self, rank: usize) -> [u64; N] {
-        self.heard.numbers(rank * N)
+        self.heard.as_ref().map_or([0; N], |heard| heard.numbers(rank * N))
     }
 }
 

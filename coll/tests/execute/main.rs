@@ -9,6 +9,7 @@ mod misfits;
 mod page;
 mod results;
 mod revoked;
+mod shortage;
 
 use gapless_coll::schedule::Buffer;
 use gapless_coll::testkit::{Arithmetic, Content, Held, Lie, Random, after};
@@ -89,15 +90,25 @@ impl Collective {
     }
 
     fn with(&mut self, tickets: Vec<gapless_coll::Ticket>) -> Vec<(u32, Executor)> {
-        let combine = self.how.how();
+        self.each(tickets, |_, make| make())
+    }
+
+    /// As `with`, each made within `around`.
+    fn each(
+        &mut self,
+        tickets: Vec<gapless_coll::Ticket>,
+        around: impl Fn(u32, Box<dyn FnOnce() -> Executor>) -> Executor,
+    ) -> Vec<(u32, Executor)> {
         let mut executors = Vec::new();
         for (ticket, (send, recv)) in tickets.into_iter().zip(&mut self.held) {
-            let schedule = self.schedules[executors.len()].clone();
+            let (schedule, combine) = (self.schedules[executors.len()].clone(), self.how.how());
             let rank = u32::try_from(schedule.rank()).unwrap();
             let rows = Rows { send: send.blocks(), recv: recv.blocks() };
-            // SAFETY: tests keep the buffers until all has ended, or the endpoints are gone.
-            let executor = unsafe { Executor::new(schedule, rows, Some(combine.clone()), ticket) };
-            executors.push((rank, executor.unwrap()));
+            let make = move || {
+                // SAFETY: tests keep the buffers until all has ended, or the endpoints are gone.
+                unsafe { Executor::new(schedule, rows, Some(combine), ticket) }.unwrap()
+            };
+            executors.push((rank, around(rank, Box::new(make))));
         }
         executors
     }

@@ -166,8 +166,10 @@ impl Opening {
     /// Goes on as far as it can without waiting. Gives the page, or `None` if the ranks have none: then all have none.
     /// Ranks that are lost meanwhile are no error here.
     ///
+    /// A rank that has no memory for the page sees to it that there is none.
+    ///
     /// # Errors
-    /// [`CollError::NoMemory`], [`CollError::Abandoned`].
+    /// [`CollError::Abandoned`].
     pub fn advance(
         &mut self,
         pml: &mut Pml,
@@ -343,7 +345,9 @@ impl Opening {
         unsafe { self.make(mapping.lease()) }
     }
 
-    /// Begins an exchange of bytes; `room`: bytes that this rank receives.
+    /// Begins an exchange of bytes; `room`: bytes that this rank receives. If there is no memory for them, this rank takes
+    /// part without, and those that need something of it learn that: all exchanges take place, and the ranks agree on what
+    /// comes of them.
     fn begin(
         &mut self,
         call: &Call<'_>,
@@ -358,17 +362,17 @@ impl Opening {
             let rank = |seat: usize| circle.rank(seat) as usize;
             schedule = schedule.renumbered(rank, circle.comm().size() as usize);
         }
-        let rank = self.circle.as_ref().map_or(u32::MAX, Circle::own);
-        let memory = |bytes: usize| {
-            let bytes = bytes as u64;
-            Memory::new(bytes).ok_or(CollError::NoMemory { rank, bytes })
+        let memory = self.memory(data).and_then(|send| {
+            let recv = room.map(|bytes| self.room(bytes)).transpose()?;
+            Ok((send, recv))
+        });
+        let (send, recv) = match memory {
+            Ok(memory) => memory,
+            Err(error) => {
+                let executor = Executor::part_without(schedule, ticket, error);
+                return Ok(Exchange { executor, send: None, recv: None });
+            }
         };
-        let mut send = data.map(|data| memory(data.len())).transpose()?;
-        if let (Some(send), Some(data)) = (&mut send, data) {
-            // SAFETY: it was just made, and nothing else knows of it.
-            unsafe { send.slice(0, data.len()) }.copy_from_slice(data);
-        }
-        let recv = room.map(memory).transpose()?;
         let blocks = |memory: &Option<Memory>| match memory {
             Some(memory) => Blocks::Whole(Typed::contiguous(memory.region())),
             None => Blocks::None,
@@ -378,6 +382,21 @@ impl Opening {
         // the executor is dropped before.
         let executor = unsafe { Executor::part(schedule, rows, ticket) }?;
         Ok(Exchange { executor, send, recv })
+    }
+
+    /// Memory with these bytes, if there are some.
+    fn memory(&self, data: Option<&[u8]>) -> Result<Option<Memory>, CollError> {
+        let Some(data) = data else { return Ok(None) };
+        let mut memory = self.room(data.len())?;
+        // SAFETY: it was just made, and nothing else knows of it.
+        unsafe { memory.slice(0, data.len()) }.copy_from_slice(data);
+        Ok(Some(memory))
+    }
+
+    fn room(&self, bytes: usize) -> Result<Memory, CollError> {
+        let rank = self.circle.as_ref().map_or(u32::MAX, Circle::own);
+        let bytes = bytes as u64;
+        Memory::new(bytes).ok_or(CollError::NoMemory { rank, bytes })
     }
 
     /// Whether the page is used, if that is decided.
