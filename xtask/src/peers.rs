@@ -70,9 +70,9 @@ pub(crate) struct Options {
     /// MiB that the buffers of each side rotate over: what fits the caches stays in them
     #[arg(long, value_name = "MIB", default_value_t = ROTATION_MIB, value_parser = clap::value_parser!(u64).range(1..=65_536))]
     rotation: u64,
-    /// Only work whose line contains this, for instance "pack X"
+    /// Only work whose line contains this, for instance "pack X"; several times: one of these
     #[arg(long)]
-    only: Option<String>,
+    only: Vec<String>,
     /// Collectives, by so many processes each; fewer than processors
     #[arg(long, value_name = "RANKS", value_delimiter = ',', num_args = 1.., requires = "out")]
     coll: Vec<usize>,
@@ -111,7 +111,7 @@ pub(crate) fn run(checkout: &Checkout, options: &Options) -> Result<(), Failure>
         Some(path) => Report::read(path)?,
         None => measured(checkout, options)?,
     };
-    let whole = !options.quick && options.only.is_none() && options.coll.is_empty();
+    let whole = !options.quick && options.only.is_empty() && options.coll.is_empty();
     match &options.out {
         Some(path) if path.extension().is_some_and(|name| name == "json") => {
             report.write_json(path)?;
@@ -144,7 +144,11 @@ fn measured(checkout: &Checkout, options: &Options) -> Result<Report, Failure> {
     for &ranks in if collectives { &options.coll[..] } else { &[1, 2] } {
         let list = if collectives { work::collectives } else { work::list };
         let mut list = list(ranks, options.quick);
-        list.retain(|work| options.only.as_ref().is_none_or(|only| work.label().contains(only)));
+        let is_meant = |work: &Work| {
+            let label = work.label();
+            options.only.is_empty() || options.only.iter().any(|only| label.contains(only))
+        };
+        list.retain(is_meant);
         if list.is_empty() {
             continue;
         }

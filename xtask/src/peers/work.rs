@@ -37,7 +37,10 @@ impl Ratio {
         let at = |quarter: usize| {
             sorted.get((sorted.len().max(1) - 1) * quarter / 4).copied().unwrap_or(f64::NAN)
         };
-        Ratio { median: at(2), spread: (at(3) - at(1)) / 2.0 / at(2) }
+        // Of two rounds, or four, neither of the middle ones is worth more than the other.
+        let upper = sorted.get(sorted.len() / 2).copied().unwrap_or(f64::NAN);
+        let median = f64::midpoint(at(2), upper);
+        Ratio { median, spread: (at(3) - at(1)) / 2.0 / median }
     }
 }
 
