@@ -34,9 +34,13 @@ pub struct Options {
     /// Only these operations; repeatable, or separated by commas
     #[arg(long, value_name = "OPERATION", value_delimiter = ',')]
     operations: Vec<Operation>,
-    /// Play the schedules of all ranks if they have no more steps together; a step takes about 200 bytes
-    #[arg(long, value_name = "STEPS", default_value_t = 4_000_000)]
+    /// Play the schedules of all ranks by the algorithm that the table chooses if they have no more steps together; a step
+    /// takes about 200 bytes, and a million steps some seconds
+    #[arg(long, value_name = "STEPS", default_value_t = 1_000_000)]
     steps: usize,
+    /// The same for all other algorithms, of which there are ten times as many
+    #[arg(long, value_name = "STEPS", default_value_t = 30_000)]
+    other_steps: usize,
 }
 
 /// Ranks of a host.
@@ -73,13 +77,15 @@ impl Experiment for Scale {
                 let ranks = usize::try_from(ranks).unwrap_or(usize::MAX);
                 let of = Subject::new(operation, ranks, size)?;
                 for algorithm in of.algorithms() {
-                    rows.push(of.row(algorithm, options.steps)?);
+                    let is_chosen = algorithm == of.chosen;
+                    let steps = if is_chosen { options.steps } else { options.other_steps };
+                    rows.push(of.row(algorithm, steps)?);
                 }
                 progress.inc(1);
             }
         }
         progress.finish_and_clear();
-        let notes = notes(&rows, options.steps);
+        let notes = notes(&rows, [options.steps, options.other_steps]);
         Ok(Findings::new(rows, notes))
     }
 
@@ -237,10 +243,10 @@ fn by_operation(report: &Report, size: u64, key: &str) -> Vec<Growth> {
 }
 
 /// What was slow, and what was too large to be played.
-fn notes(rows: &[Row], steps: usize) -> String {
+fn notes(rows: &[Row], [steps, other_steps]: [usize; 2]) -> String {
     let mut text = format!(
         "time: building one rank's schedule (of some ranks, the shortest of {REPEATS}; GB/s says nothing here); \"verified\": played, or too many \
-         steps to be played ({steps});\nthe bytes are the matter of coll's proof, for all sizes to 33 ranks. The JSON has \
+         steps to be played ({steps}; {other_steps} of algorithms that the table does not choose);\nthe bytes are the matter of coll's proof, for all sizes to 33 ranks. The JSON has \
          messages, bytes and memory of a rank\n"
     );
     let about = |row: &Row| format!("{} of {}, {}", row.case, Bytes(row.payload_bytes), row.protocol);
