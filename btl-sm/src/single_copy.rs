@@ -314,6 +314,19 @@ fn read_key(
 }
 
 impl Sm {
+    /// The process of a peer, if its memory can be reached.
+    fn reached(&mut self, peer: PeerId) -> Result<(i32, [u8; 16]), RdmaError> {
+        let link = self.link(peer)?;
+        if !link.is_up()? {
+            return Err(RdmaError::Full);
+        }
+        if link.reaches != Some(true) {
+            let reason = "its memory could not be read when the link came up".to_owned();
+            return Err(RdmaError::Unavailable { reason });
+        }
+        Ok((link.pid, link.card.nonce))
+    }
+
     fn transfer(
         &mut self,
         direction: Direction,
@@ -323,19 +336,12 @@ impl Sm {
         remote: &[Extent],
         done: Token,
     ) -> Result<(), RdmaError> {
-        let link = self.link(peer)?;
-        if !link.is_up()? {
-            return Err(RdmaError::Full);
-        }
-        if link.reaches != Some(true) {
-            let reason = "its memory could not be read when the link came up".to_owned();
-            return Err(RdmaError::Unavailable { reason });
-        }
+        let (pid, nonce) = self.reached(peer)?;
         let pieces = local.len().max(remote.len());
         if pieces > PIECES {
             return Err(RdmaError::TooManyPieces { pieces, max: PIECES });
         }
-        let (address, key_len) = read_key(link.card.nonce, key, direction)?;
+        let (address, key_len) = read_key(nonce, key, direction)?;
         let remote_bytes = total_of(remote, key_len)?;
         let mut local_bytes = 0u64;
         for piece in local {
@@ -351,7 +357,6 @@ impl Sm {
         if self.single_copy.queue.len() >= QUEUE {
             return Err(RdmaError::Full);
         }
-        let pid = link.pid;
         let mut operation = self.single_copy.operation(peer, pid, direction, done);
         local.iter().for_each(|piece| operation.local.push(piece.start(), piece.len()));
         remote.iter().for_each(|piece| operation.remote.push(address + piece.offset, piece.len));
@@ -372,6 +377,7 @@ impl Sm {
 //    user, read and write all of this process's memory anyway.
 // 4. An operation enters the queue as the last step of a call, unless the call works on it at once: then `step` has
 //    taken it out of the queue, and the kernel has returned from each of its calls, so what unwinds ends it.
+// 5. The kernel writes what is left of `into` and nothing else, in calls that have returned when `peek` does.
 unsafe impl Rdma for Sm {
     fn id(&self) -> AbilityId {
         self.single_copy.ability
@@ -417,6 +423,44 @@ unsafe impl Rdma for Sm {
         done: Token,
     ) -> Result<(), RdmaError> {
         self.transfer(Direction::Put, peer, local, key, remote, done)
+    }
+
+    fn peek_key(&mut self, peer: PeerId, memory: Region) -> Option<RemoteKey> {
+        self.reached(peer).ok()?;
+        let (address, len) = (memory.start(), memory.len());
+        let key = CopyKey { address, len, writable: false };
+        memory.space().cpu_accessible().then(|| key.write(self.card.nonce))
+    }
+
+    unsafe fn peek(
+        &mut self,
+        peer: PeerId,
+        key: &RemoteKey,
+        offset: u64,
+        into: Region,
+    ) -> Result<(), RdmaError> {
+        let (pid, nonce) = self.reached(peer)?;
+        let (address, key_len) = read_key(nonce, key, Direction::Get)?;
+        let len = total_of(&[Extent { offset, len: into.len() }], key_len)?;
+        if !into.space().cpu_accessible() {
+            let device = Direction::Get.call().to_owned();
+            return Err(DeviceError::WrongSpace { device, space: into.space() }.into());
+        }
+        let mut done = 0;
+        while done < len {
+            let piece = |start: u64| remote_piece(start + done, len - done);
+            let (Some(local), Some(remote)) = (piece(into.start()), piece(address + offset)) else {
+                return Err(refused(Direction::Get, libc::EFAULT).into());
+            };
+            // SAFETY: the caller's promise.
+            match unsafe { vm_copy(Direction::Get, pid, &[local], &[remote]) } {
+                Ok(0) => return Err(refused(Direction::Get, libc::EFAULT).into()),
+                Ok(copied) => done += copied as u64,
+                Err(libc::EINTR | libc::EAGAIN) => {}
+                Err(error) => return Err(refused(Direction::Get, error).into()),
+            }
+        }
+        Ok(())
     }
 }
 

@@ -133,6 +133,7 @@ impl Ended {
 ///    [`deregister`](Rdma::deregister) ends that for operations that begin later, as far as the peer cannot
 ///    read all memory of this process anyway.
 /// 4. A call that panics leaves no operation in flight.
+/// 5. [`peek`](Rdma::peek) writes `into` alone, and touches it no more once it has returned or unwound.
 ///
 /// An implementation without `unsafe` is refused:
 ///
@@ -219,6 +220,35 @@ pub unsafe trait Rdma {
         remote: &[Extent],
         done: Token,
     ) -> Result<(), RdmaError>;
+
+    /// A key by which `peer` may [`peek`](Rdma::peek) at memory of this process. Nothing is registered, and nothing is to be
+    /// undone: peers that can read all memory of this process need no more than to know where. `None`: not this memory, not
+    /// this peer, or this transport cannot.
+    fn peek_key(&mut self, peer: PeerId, memory: Region) -> Option<RemoteKey> {
+        let _ = (peer, memory);
+        None
+    }
+
+    /// Reads the bytes from `offset` on of what a [`peek_key`](Rdma::peek_key) of `peer`'s stands for, as many as `into` has,
+    /// before it returns. If `peer` writes them meanwhile or has freed them, `into` holds anything, or this fails.
+    ///
+    /// # Safety
+    /// `into` describes memory valid for writes that nothing else touches during the call. If `peer` is of this process, what
+    /// the key was made of is valid for reads, and nothing writes it meanwhile.
+    ///
+    /// # Errors
+    /// Some bytes of `into` may have been written.
+    unsafe fn peek(
+        &mut self,
+        peer: PeerId,
+        key: &RemoteKey,
+        offset: u64,
+        into: Region,
+    ) -> Result<(), RdmaError> {
+        let _ = (peer, key, offset, into);
+        let reason = "this transport has no such reads".to_owned();
+        Err(RdmaError::Unavailable { reason })
+    }
 }
 
 /// Adds up pieces, checking each against the key's length: for implementations.

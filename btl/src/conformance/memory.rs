@@ -58,6 +58,8 @@ fn write(region: &Region, bytes: &[u8]) {
 enum Way {
     Get,
     Put,
+    /// As a get, in the call; only where the transport can.
+    Peek,
 }
 
 /// One operation of `A` on memory of `B`, to its end.
@@ -79,6 +81,10 @@ fn one_sided<T: Btl>(
             Way::Get => unsafe { rdma.get(peer, local, key, remote, done) },
             // SAFETY: as above.
             Way::Put => unsafe { rdma.put(peer, local, key, remote, done) },
+            // SAFETY: as above; the key is of ground, which nothing writes meanwhile.
+            Way::Peek => {
+                return unsafe { rdma.peek(peer, key, remote[0].offset, local[0]) }.map(Ok);
+            }
         };
         match started {
             Ok(()) => break,
@@ -119,8 +125,8 @@ fn register<T: Btl>(duo: &mut Duo<T>, ground: Ground) -> RemoteKey {
     unsafe { rdma.register(ground.0, Access::Write) }.expect("host memory can be registered")
 }
 
-/// Gets and puts of 0 to 70 bytes and around pages, at every alignment modulo 16 of both sides; not
-/// a byte beside them changes.
+/// Gets, puts and, where there are some, peeks of 0 to 70 bytes and around pages, at every alignment modulo 16 of both
+/// sides; not a byte beside them changes.
 pub fn rdma_at_every_alignment(suite: &Suite, mut fixture: impl Fixture) {
     let mut duo = Duo::new(&mut fixture);
     if !ready(&mut duo, suite) {
@@ -128,6 +134,8 @@ pub fn rdma_at_every_alignment(suite: &Suite, mut fixture: impl Fixture) {
     }
     let (near, far) = (Ground::new(3 << 12), Ground::new(3 << 12));
     let key = register(&mut duo, far);
+    let peer = duo.peer[B];
+    let peek_key = duo.ends[B].rdma().expect("as before").peek_key(peer, far.0);
     let mut cases: Vec<(u64, u64, u64)> = Vec::new();
     for len in (0..=33).chain([63, 64, 65, 70]) {
         cases.extend((0..16).map(|i| (i, (i * 7 + len) % 16, len)));
@@ -135,9 +143,10 @@ pub fn rdma_at_every_alignment(suite: &Suite, mut fixture: impl Fixture) {
     cases.extend((0..256).map(|i| (i / 16, i % 16, 37)));
     cases.extend((0..16).map(|i| (4096 - 8 + i, 4096 - i, 4097)));
     for (i, &(near_at, far_at, len)) in (0u64..).zip(&cases) {
-        for way in [Way::Get, Way::Put] {
+        for way in [Way::Get, Way::Put, Way::Peek] {
+            let Some(key) = (if way == Way::Peek { peek_key } else { Some(key) }) else { continue };
             let (from, from_at, to, to_at) = match way {
-                Way::Get => (far, far_at, near, near_at),
+                Way::Get | Way::Peek => (far, far_at, near, near_at),
                 Way::Put => (near, near_at, far, far_at),
             };
             let bytes = message(i, usize::try_from(len).expect("short"));
@@ -156,6 +165,11 @@ pub fn rdma_at_every_alignment(suite: &Suite, mut fixture: impl Fixture) {
             let beside = before.iter().chain(after).all(|&byte| byte == 0xee);
             assert!(beside, "{case}: a byte beside them changed");
         }
+    }
+    if let Some(key) = peek_key {
+        let outside = [Extent { offset: far.0.len() - 3, len: 4 }];
+        let error = one_sided(&mut duo, Way::Peek, &[near.region(0, 4)], &key, &outside);
+        assert!(matches!(error, Err(RdmaError::OutOfRange { .. })), "{error:?}");
     }
     duo.ends[B].rdma().expect("as before").deregister(&key);
     duo.expect_silence();
@@ -202,7 +216,7 @@ pub fn rdma_in_many_pieces(suite: &Suite, mut fixture: impl Fixture) {
         let near_pieces = lay(cut(&mut cuts, total, most));
         let far_pieces = lay(cut(&mut cuts, total, most));
         let (from, from_pieces, to, to_pieces) = match way {
-            Way::Get => (far, &far_pieces, near, &near_pieces),
+            Way::Get | Way::Peek => (far, &far_pieces, near, &near_pieces),
             Way::Put => (near, &near_pieces, far, &far_pieces),
         };
         let bytes = message(round, usize::try_from(ROOM).expect("short"));

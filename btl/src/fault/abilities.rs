@@ -68,6 +68,7 @@ impl<B: Btl> Fault<B> {
 //    stand-in for the token, which no other operation has; it ends when that one's end has come.
 // 4. The wrapped call is the last thing that may panic: it leaves no operation in flight then, by its own rule 4. What
 //    comes after it forgets an operation that was refused.
+// 5. `peek` is handed on.
 unsafe impl<B: Btl> Rdma for Fault<B> {
     fn id(&self) -> AbilityId {
         self.ability
@@ -118,6 +119,23 @@ unsafe impl<B: Btl> Rdma for Fault<B> {
         // SAFETY: as in `get`.
         let result = unsafe { self.inner_rdma()?.put(peer, local, key, remote, done) };
         result.map_err(|error| self.refuse(done, error))
+    }
+
+    fn peek_key(&mut self, peer: PeerId, memory: Region) -> Option<RemoteKey> {
+        self.allow_rdma().ok()?;
+        self.inner_rdma().ok()?.peek_key(peer, memory)
+    }
+
+    unsafe fn peek(
+        &mut self,
+        peer: PeerId,
+        key: &RemoteKey,
+        offset: u64,
+        into: Region,
+    ) -> Result<(), RdmaError> {
+        // Whoever has a key was allowed.
+        // SAFETY: the caller's guarantee, passed on.
+        unsafe { self.inner_rdma()?.peek(peer, key, offset, into) }
     }
 }
 

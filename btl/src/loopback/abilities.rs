@@ -2,9 +2,9 @@
 //! ended when they return (their events come with the next poll), and a mapping is a counted reference to the
 //! allocation.
 //!
-//! Keys, big-endian: kind (1 byte), end (4), registration or allocation (8), then for a
+//! Keys, big-endian: kind (1 byte), end (4), registration or allocation, or for peeking address (8), then for a
 //! registration its length (8), for an allocation or a device's buffer offset (8), length (8) and the
-//! end that may map it (8).
+//! end that may map it (8), for peeking length (8) and the end that may read (8).
 
 use super::devices::overlap;
 use super::hub::{End, Granted, lock};
@@ -20,6 +20,7 @@ use std::sync::Arc;
 const REGISTERED: u8 = b'R';
 const ALLOCATED: u8 = b'A';
 const EXPORTED: u8 = b'D';
+const PEEKED: u8 = b'P';
 const PAGE_BYTES: usize = 4096;
 
 fn encode(kind: u8, end: u32, numbers: &[u64]) -> RemoteKey {
@@ -164,6 +165,7 @@ fn accessible(region: &Region) -> Result<(), RdmaError> {
 // 3. A key is looked up in the list of what is registered, with its length and its kind, under the lock that
 //    `deregister` takes.
 // 4. `one_sided` copies before it returns or unwinds, so no operation is ever in flight between calls.
+// 5. `peek` copies to `into` before it returns.
 unsafe impl Rdma for Loopback {
     fn id(&self) -> AbilityId {
         self.ability
@@ -214,6 +216,35 @@ unsafe impl Rdma for Loopback {
     ) -> Result<(), RdmaError> {
         // SAFETY: the caller's guarantee.
         unsafe { self.one_sided(Way::Put, peer, local, key, remote, done) }
+    }
+
+    fn peek_key(&mut self, peer: PeerId, memory: Region) -> Option<RemoteKey> {
+        let whom = u64::from(self.peer(peer).ok()?.end.number());
+        accessible(&memory).ok()?;
+        Some(encode(PEEKED, self.end.number(), &[memory.start(), memory.len(), whom]))
+    }
+
+    unsafe fn peek(
+        &mut self,
+        peer: PeerId,
+        key: &RemoteKey,
+        offset: u64,
+        into: Region,
+    ) -> Result<(), RdmaError> {
+        let end = Arc::clone(&self.peer(peer)?.end);
+        let bad = |what: &str| RdmaError::BadKey { what: what.to_owned() };
+        let [start, len, whom] = decode(key, PEEKED, end.number()).map_err(bad)?;
+        if whom != u64::from(self.end.number()) {
+            return Err(bad("it was made for another peer"));
+        }
+        accessible(&into)?;
+        total_of(&[Extent { offset, len: into.len() }], len)?;
+        if end.is_gone() {
+            return Err(RdmaError::Link(gone()));
+        }
+        let from = Region::new(Space::Host, start, offset, into.len());
+        // SAFETY: the caller's guarantee, of both.
+        Ok(unsafe { gapless_mem::copy(&into, &from) }?)
     }
 }
 

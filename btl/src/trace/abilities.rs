@@ -53,6 +53,7 @@ fn total(remote: &[Extent]) -> u64 {
 //    that one's.
 // 4. If the wrapped call panics, it leaves no operation in flight, by its own rule 4. If the listener panics after an
 //    operation has begun, the process aborts.
+// 5. As 1. to 3.
 unsafe impl<B: Btl> Rdma for Trace<B> {
     fn id(&self) -> AbilityId {
         self.abilities.rdma_id().expect("`rdma` gives out only what the transport has")
@@ -104,6 +105,23 @@ unsafe impl<B: Btl> Rdma for Trace<B> {
         // SAFETY: the caller's guarantee, passed on.
         let result = rdma.and_then(|rdma| unsafe { rdma.put(peer, local, key, remote, done) });
         self.operation("put", peer, total(remote), result)
+    }
+
+    fn peek_key(&mut self, peer: PeerId, memory: Region) -> Option<RemoteKey> {
+        self.inner_rdma().ok()?.peek_key(peer, memory)
+    }
+
+    unsafe fn peek(
+        &mut self,
+        peer: PeerId,
+        key: &RemoteKey,
+        offset: u64,
+        into: Region,
+    ) -> Result<(), RdmaError> {
+        let rdma = self.inner_rdma();
+        // SAFETY: the caller's guarantee, passed on.
+        let result = rdma.and_then(|rdma| unsafe { rdma.peek(peer, key, offset, into) });
+        self.ability("peek", Some(peer), into.len(), result)
     }
 }
 
