@@ -188,8 +188,8 @@ pub enum CollError {
         /// What was found.
         what: String,
     },
-    /// Memory of a rank that this one was to read cannot be mapped.
-    #[error("memory of rank {rank} cannot be mapped: {reason}")]
+    /// Memory of a rank that this one was to read can be neither mapped nor read.
+    #[error("memory of rank {rank} cannot be read: {reason}")]
     NotMapped {
         /// Whose it is.
         rank: u32,

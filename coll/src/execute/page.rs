@@ -4,8 +4,8 @@
 //! slots: a [`Page`] is one rank's place at it, an [`Opening`] makes them. A collective of up to [`SHORT_BYTES`] costs each
 //! rank stores to a few cache lines of its own, and loads of others' (`short`). A longer one goes through slots, a
 //! fragment at a time: each rank packs what it has into its slot, combines a slice of all slots, and unpacks what it gets
-//! (`long`). So it goes from layout to layout, through caches. Long buffers without gaps in memory that peers can map are
-//! read where they lie instead (`direct`). Where only the sender and the receiver of bytes know how many there are, the
+//! (`long`). So it goes from layout to layout, through caches. Long buffers without gaps are read where they lie instead, if
+//! peers can map that memory, or if the kernel lets them read it and each block is for one rank only (`direct`). Where only the sender and the receiver of bytes know how many there are, the
 //! sender says so in its note or beside its slots, and the receiver checks it (`exchange`).
 //!
 //! Elements are combined in the order of the ranks, by one call of the reducer with all sources: the result is the same
@@ -47,6 +47,11 @@ mod long;
 #[allow(unsafe_code, reason = "vouches for memory that it allocates and maps")]
 mod open;
 mod outline;
+#[allow(
+    unsafe_code,
+    reason = "has the kernel write to memory that the caller of `Page::begin` grants, and reads and writes cards"
+)]
+mod peek;
 mod pieces;
 mod plan;
 mod quick;
@@ -87,6 +92,9 @@ use task::Way;
 
 /// The most bytes that a rank writes in a short collective.
 pub const SHORT_BYTES: u64 = NOTE_BYTES as u64;
+
+/// How many bytes of others are read where they lie before others of this process have a turn.
+const AT_ONCE_MAX: u64 = 4 << 20;
 
 /// Shared memory with a board in it, behind that slots, and then cards.
 #[derive(Debug)]
@@ -151,6 +159,8 @@ pub struct Page {
     ring_tag: i32,
     area: Area,
     slots: Slots,
+    /// Whose memory this rank can read by the kernel, of those that it has told so: a bit for each.
+    seen: u64,
     going: Option<Going>,
     identity: Identity,
     /// A short one that [`attempt`](Page::attempt) has begun.
@@ -213,6 +223,7 @@ impl Page {
             ring_tag,
             area,
             slots,
+            seen: 0,
             going: None,
             identity: Identity::default(),
             halfway: None,
@@ -363,9 +374,9 @@ impl Page {
     /// What is under way, and what it works with.
     #[inline]
     fn parts(&mut self) -> (Option<&mut Going>, Place<'_>) {
-        let Page { shared, seat, circle, area, slots, going, .. } = self;
+        let Page { shared, seat, circle, area, slots, seen, going, .. } = self;
         let (board, ring_tag) = (shared.board(), self.ring_tag);
-        (going.as_mut(), Place { board, shared, seat, circle, ring_tag, area, slots })
+        (going.as_mut(), Place { board, shared, seat, circle, ring_tag, area, slots, seen })
     }
 
     /// Whether work of an engine is under way, so that a waiting caller should poll and not sleep.
@@ -475,6 +486,7 @@ struct Place<'p> {
     ring_tag: i32,
     area: &'p mut Area,
     slots: &'p mut Slots,
+    seen: &'p mut u64,
 }
 
 impl Place<'_> {

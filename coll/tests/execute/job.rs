@@ -4,7 +4,9 @@ use std::sync::Arc;
 use std::task::Poll;
 
 use gapless_bml::{Bml, Rank};
+use gapless_btl::Btl;
 use gapless_btl::loopback::{self, Hub, Loopback};
+use gapless_btl::trace::{Outcome, Record, Trace};
 use gapless_coll::execute::between;
 use gapless_coll::{CollError, Executor, Sequencer};
 use gapless_engine::{Engine, HostEngine};
@@ -34,22 +36,43 @@ impl Job {
 
     fn over(size: u32, config: &Config, transport: &loopback::Config) -> Job {
         let host: Arc<dyn Engine> = Arc::new(HostEngine);
-        Job::built((0..size).map(|_| Arc::clone(&host)).collect(), config, transport)
+        Job::built((0..size).map(|_| Arc::clone(&host)).collect(), config, |hub| {
+            Box::new(Loopback::with(hub, transport.clone()))
+        })
+    }
+
+    /// Whose transports tell of each call by name.
+    pub(crate) fn watched(size: u32, tell: impl Fn(&'static str) + Clone + Send + 'static) -> Job {
+        let host: Arc<dyn Engine> = Arc::new(HostEngine);
+        let engines = (0..size).map(|_| Arc::clone(&host)).collect();
+        Job::built(engines, &Config::default(), |hub| {
+            let tell = tell.clone();
+            let listener = move |record| {
+                if let Record::Ability { call, outcome: Outcome::Ok, .. } = record {
+                    tell(call);
+                }
+            };
+            Box::new(Trace::new(Loopback::new(hub), Box::new(listener)))
+        })
     }
 
     /// Whose ranks have these engines for messages.
     pub(crate) fn with_engines(engines: Vec<Arc<dyn Engine>>, config: &Config) -> Job {
-        Job::built(engines, config, &loopback::Config::default())
+        Job::built(engines, config, |hub| Box::new(Loopback::new(hub)))
     }
 
-    fn built(engines: Vec<Arc<dyn Engine>>, config: &Config, transport: &loopback::Config) -> Job {
+    fn built(
+        engines: Vec<Arc<dyn Engine>>,
+        config: &Config,
+        transport: impl Fn(&Hub) -> Box<dyn Btl>,
+    ) -> Job {
         let size = u32::try_from(engines.len()).unwrap();
         let hub = Hub::new();
         let mut bmls: Vec<Bml> = Vec::new();
         let mut addresses = Vec::new();
         for rank in 0..size {
             let mut bml = Bml::new(Rank(rank), size);
-            bml.add(Box::new(Loopback::with(&hub, transport.clone())));
+            bml.add(transport(&hub));
             addresses.push(bml.addresses());
             bmls.push(bml);
         }

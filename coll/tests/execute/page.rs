@@ -3,6 +3,7 @@ pub(crate) mod calls;
 mod given_up;
 mod kept;
 mod lengths;
+mod peeked;
 
 use super::*;
 use crate::job::Job;

@@ -457,7 +457,7 @@ pub(super) unsafe fn bytes_mut<'b>(region: Option<Region>) -> Option<&'b mut [u8
 }
 
 /// Where bytes of a user's buffer lie.
-enum Lies {
+pub(super) enum Lies {
     /// There, in memory that the CPU may touch.
     Plain(Region),
     Pieces(Vec<(Typed, Range<u64>)>),
@@ -469,7 +469,12 @@ fn place(rows: &Rows, span: &Span) -> Lies {
 }
 
 /// Where a range of a buffer's packed stream lies, which begins in a block.
-fn lies(rows: &Rows, buffer: Buffer, (block, at): (usize, u64), range: Range<u64>) -> Lies {
+pub(super) fn lies(
+    rows: &Rows,
+    buffer: Buffer,
+    (block, at): (usize, u64),
+    range: Range<u64>,
+) -> Lies {
     let len = range.end - range.start;
     let blocks = match buffer {
         Buffer::Send => &rows.send,

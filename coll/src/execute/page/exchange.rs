@@ -12,12 +12,12 @@
 //! slots are free again when their readers are further, or done. Of ranks under way, one in the earliest fragment waits
 //! for none that is later, so all get on.
 //!
-//! What a rank sends to itself goes at once, if it is plain memory. If peers can map that, and it is long, they read it where
-//! it lies ([`super::direct`]), and there is but one fragment. The exchange ends when they have read it.
+//! What a rank sends to itself goes at once, if it is plain memory. If peers can map that, or read it by the kernel, and it is
+//! long, they read it where it lies ([`super::direct`]), and there is but one fragment. The exchange ends when they have read it.
 
 mod note;
 
-use gapless_bml::{Bml, Mapping};
+use gapless_bml::{Bml, Mapping, RemoteKey};
 use gapless_sync::board::{Awaited, Moment, Readers};
 
 use super::act::Stretch;
@@ -27,9 +27,10 @@ use super::pieces::{done, exposed};
 use super::plan::LONG;
 use super::routes::{self, Cell, Plan, window};
 use super::slots::{Filled, Slots, slot};
-use super::{Place, Shared};
+use super::{AT_ONCE_MAX, Place, Shared, peek};
 use crate::execute::act::{Tools, Work};
 use crate::execute::error::CollError;
+use crate::execute::memory::Memory;
 use crate::execute::rows::Rows;
 
 /// An exchange that is under way.
@@ -51,6 +52,10 @@ pub(super) struct Exchange {
     is_plain: bool,
     /// Whether others read that where it lies.
     is_direct: bool,
+    /// Whether they do so by the kernel.
+    is_peeked: bool,
+    /// For bytes that were read by the kernel and go to several places.
+    bounce: Option<Memory>,
     course: Course,
     work: Work,
     failure: Option<CollError>,
@@ -65,6 +70,8 @@ enum Lies {
     Slots { first: usize, cell: Cell },
     /// In its buffer.
     Direct { mapping: Mapping },
+    /// There, and the kernel reads it.
+    Peeked { key: RemoteKey },
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -113,6 +120,8 @@ impl Exchange {
             first: slots.next,
             is_plain,
             is_direct: false,
+            is_peeked: false,
+            bounce: None,
             course: Course::new(round),
             work: Work::default(),
             failure: None,
@@ -165,9 +174,10 @@ impl Exchange {
             Stage::Meeting => self
                 .source(place)
                 .is_none_or(|rank| place.seat.look(&place.board, rank) != Ok(None)),
-            Stage::Collecting => self
-                .source(place)
-                .is_none_or(|rank| self.course.reached(rank, exposed(self.fragment), place)),
+            Stage::Collecting => self.source(place).is_none_or(|rank| {
+                matches!(self.met[rank], Some(Lies::Peeked { .. }))
+                    || self.course.reached(rank, exposed(self.fragment), place)
+            }),
             _ => true,
         }
     }
@@ -241,7 +251,8 @@ impl Exchange {
 
     /// A rank that has given up while this one read its buffer.
     fn torn(&self, place: &Place<'_>) -> Option<CollError> {
-        let reads = |lies: &Option<Lies>| matches!(lies, Some(Lies::Direct { .. }));
+        let reads =
+            |lies: &Option<Lies>| matches!(lies, Some(Lies::Direct { .. } | Lies::Peeked { .. }));
         let mut read = (0..).zip(&self.met).filter(|(_, lies)| reads(lies)).peekable();
         read.peek()?;
         self.course.torn(read.map(|(rank, _)| rank), place)
@@ -251,6 +262,10 @@ impl Exchange {
     fn begin(&mut self, place: &mut Place<'_>, tools: &mut Tools<'_>) -> Next {
         if self.plan.readers().is_some() && !place.has_room(tools.pml) {
             return None;
+        }
+        let ranks = self.met.len();
+        if (0..ranks).any(|rank| self.plan.into.bytes(rank) >= peek::BYTES_MIN) {
+            peek::tell_what_is_seen(place, tools.pml.bml_mut());
         }
         if self.is_plain {
             for (block, range, piece) in self.plan.own() {
@@ -263,7 +278,7 @@ impl Exchange {
             }
         }
         if !self.plan.is_noted() {
-            self.is_direct = self.offer(place, tools.pml.bml_mut());
+            (self.is_direct, self.is_peeked) = self.offer(place, tools.pml.bml_mut());
             return Some(Stage::Waiting);
         }
         for piece in self.plan.noted() {
@@ -273,21 +288,31 @@ impl Exchange {
         Some(Stage::Exposing)
     }
 
-    /// Whether others read what this rank sends where it lies: it writes a key for each that does.
-    fn offer(&self, place: &Place<'_>, bml: &mut Bml) -> bool {
+    /// Whether others read what this rank sends where it lies, and whether by the kernel: it writes a key for each that does.
+    fn offer(&self, place: &Place<'_>, bml: &mut Bml) -> (bool, bool) {
         let ranks = self.met.len();
         let receivers = || self.plan.receivers();
         let bytes: u64 = receivers().map(|rank| self.plan.out.bytes(rank)).sum();
-        let worth = direct::BYTES_MIN.saturating_mul(receivers().count() as u64);
-        let mut key = |rank: usize| {
-            let (block, range) = self.plan.only_block(rank)?;
-            let region = direct::block(&self.rows, block, range)?;
-            direct::write_key(region, (Side::Input, rank), place, bml)
+        let is_worth = |each: u64| {
+            let least = each.saturating_mul(receivers().count() as u64).max(1);
+            self.is_plain && ranks <= direct::RANKS_MAX && bytes >= least
         };
-        self.is_plain
-            && ranks <= direct::RANKS_MAX
-            && (worth.max(1)..=u64::MAX).contains(&bytes)
-            && receivers().all(|rank| key(rank).is_some())
+        let region = |rank: usize| {
+            let (block, range) = self.plan.only_block(rank)?;
+            direct::block(&self.rows, block, range)
+        };
+        let mut is_mapped =
+            |rank: usize| direct::write_key(region(rank)?, (Side::Input, rank), place, bml);
+        if is_worth(direct::BYTES_MIN) && receivers().all(|rank| is_mapped(rank).is_some()) {
+            return (true, false);
+        }
+        let mut is_peeked = |rank: usize| {
+            let seen = region(rank).filter(|_| peek::is_seen(rank, place))?;
+            peek::write_key(seen, rank, place, bml)
+        };
+        let is_peeked = is_worth(peek::least(receivers().count()))
+            && receivers().all(|rank| is_peeked(rank).is_some());
+        (is_peeked, is_peeked)
     }
 
     /// Fragments of what this rank sends.
@@ -371,7 +396,7 @@ impl Exchange {
         }
         let fragments = self.met.iter().enumerate().map(|(rank, lies)| match lies {
             Some(Lies::Slots { cell, .. }) => self.plan.into.bytes(rank).div_ceil(cell.step),
-            Some(Lies::Noted | Lies::Direct { .. }) => 1,
+            Some(Lies::Noted | Lies::Direct { .. } | Lies::Peeked { .. }) => 1,
             None => 0,
         });
         self.fragments = fragments.max().unwrap_or(0).max(self.sends()).max(1);
@@ -381,6 +406,7 @@ impl Exchange {
 
     /// Reads what this rank gets.
     fn collect(&mut self, place: &mut Place<'_>, tools: &mut Tools<'_>) -> Result<Next, CollError> {
+        let mut read_at_once = 0;
         while self.at < self.met.len() {
             let rank = self.turn_of(place);
             let expected = self.plan.into.bytes(rank);
@@ -432,11 +458,36 @@ impl Exchange {
                         self.work.started(taken);
                     }
                 }
+                Some(Lies::Peeked { key }) if self.fragment == 0 => {
+                    if read_at_once > AT_ONCE_MAX {
+                        return Ok(None);
+                    }
+                    self.peek(rank, &key, place, tools)?;
+                    read_at_once += expected;
+                }
                 _ => {}
             }
             self.at += 1;
         }
         Ok(Some(Stage::Unpacking))
+    }
+
+    /// Reads by the kernel what a rank sends to this one.
+    fn peek(
+        &mut self,
+        rank: usize,
+        key: &RemoteKey,
+        place: &Place<'_>,
+        tools: &mut Tools<'_>,
+    ) -> Result<(), CollError> {
+        let process = place.circle.process(rank).unwrap_or(u32::MAX);
+        let expected = self.plan.into.bytes(rank);
+        for piece in self.plan.output(rank, 0..expected, 0) {
+            let work = (&mut self.bounce, &mut self.work);
+            let read = peek::read_to(&self.rows, &piece, (process, key, piece.at), work, tools);
+            read.map_err(|unread| place.unread(rank, unread, self.torn(place), tools.pml))?;
+        }
+        Ok(())
     }
 
     /// Where what this rank sends to itself lies, if that does not go at once.

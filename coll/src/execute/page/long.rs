@@ -12,10 +12,12 @@
 //! reports each step that others wait for ([`Moment`]). In the place of the first report it publishes a note of what it calls: others need one cache
 //! line to know both. What only a rank itself reads stays in its buffer, if that is plain memory.
 //!
-//! Who has a buffer in memory that peers can map fills no slot: others read it there ([`super::direct`]).
+//! Who has a buffer in memory that peers can map, or read by the kernel, fills no slot: others read it there
+//! ([`super::direct`]). What need not be combined is read all at once then.
 //!
 //! A slot is filled again when all that read it have reported a later step, or are known to be done with the collective.
 
+mod at_hand;
 mod ending;
 
 use std::ops::Range;
@@ -27,14 +29,15 @@ use gapless_sync::board::{Awaited, Moment, Readers};
 
 use super::act::Stretch;
 use super::course::Course;
-use super::direct::{self, Both};
+use super::direct::{self, Both, Direct};
 use super::introduction::{agree, introduction};
 use super::pieces::{Plan, combined, done, exposed};
 use super::plan::LONG;
 use super::slots::{Filled, Slots, slot};
-use super::{Place, Shared};
+use super::{AT_ONCE_MAX, Place, Shared};
 use crate::execute::act::{Tools, Work};
 use crate::execute::error::CollError;
+use crate::execute::memory::Memory;
 use crate::execute::rows::{Combine, Rows};
 use crate::schedule::Buffer;
 
@@ -59,10 +62,14 @@ pub(super) struct Long {
     first: usize,
     /// This rank's buffers that others read where they lie.
     own: Both<Region>,
+    /// What its note says of them.
+    flags: u8,
     /// What this rank contributes, if that is plain memory that stays as it is.
     plain: Option<Region>,
     /// What it receives into, if that is plain memory: what no other rank needs is combined there.
     target: Option<Region>,
+    /// For bytes that were read by the kernel and go to several places.
+    bounce: Option<Memory>,
     course: Course,
     work: Work,
     failure: Option<CollError>,
@@ -73,16 +80,16 @@ pub(super) struct Long {
 struct Peer {
     first: usize,
     /// Its buffers, if it lets others read some.
-    direct: Option<Box<Both<Mapping>>>,
+    direct: Option<Box<Direct>>,
 }
 
 impl Peer {
     fn input(&self) -> Option<&Mapping> {
-        self.direct.as_ref()?.input.as_ref()
+        self.direct.as_ref()?.mapped.input.as_ref()
     }
 
     fn output(&self) -> Option<&Mapping> {
-        self.direct.as_ref()?.output.as_ref()
+        self.direct.as_ref()?.mapped.output.as_ref()
     }
 }
 
@@ -133,8 +140,10 @@ impl Long {
             met: (0..ranks).map(|_| None).collect(),
             first: slots.next,
             own: Both::default(),
+            flags: 0,
             plain: None,
             target: None,
+            bounce: None,
             course: Course::new(round),
             work: Work::default(),
             failure: None,
@@ -264,7 +273,9 @@ impl Long {
         }
         self.plain = direct::contributed(&self.plan, &self.rows);
         self.target = direct::whole(&self.rows, Buffer::Recv);
-        self.own = direct::offer(&self.plan, &self.rows, self.plain, place, tools.pml.bml_mut());
+        let bml = tools.pml.bml_mut();
+        let offered = direct::offer(&self.plan, &self.rows, self.plain, place, bml);
+        (self.flags, self.own) = (offered.flags(), offered.own);
         Some(Stage::Waiting)
     }
 
@@ -273,7 +284,7 @@ impl Long {
         if self.course.introduce() {
             return self.course.report(place, tools, exposed(self.fragment));
         }
-        let note = introduction(&self.plan, place.rank(), self.first, self.own.flags());
+        let note = introduction(&self.plan, place.rank(), self.first, self.flags);
         place.seat.publish(&place.board, LONG, &note, Readers::All);
         place.ring(tools.pml, Readers::All);
     }
@@ -359,10 +370,9 @@ impl Long {
             }
             self.at += 1;
         }
-        if let Some(slice) = slice
-            && let Err(error) = self.combine(slice, place, tools)
-        {
-            self.work.fail(error);
+        if let Some(slice) = slice {
+            let combined = self.combine(slice, place, tools);
+            self.work.started(combined);
         }
         Ok(Some(Stage::Combining))
     }
@@ -452,17 +462,28 @@ impl Long {
 
     /// Reads what this rank gets.
     fn collect(&mut self, place: &mut Place<'_>, tools: &mut Tools<'_>) -> Result<Next, CollError> {
+        let mut read_at_once = 0;
         while let Some((rank, step, piece)) = self.plan.output(self.fragment, self.at) {
-            if piece.is_empty() {
+            let is_input = step == exposed(self.fragment);
+            let was_read = self.fragment > 0 && is_input && self.is_at_hand(rank, place);
+            if piece.is_empty() || was_read {
                 self.at += 1;
                 continue;
+            }
+            if read_at_once > AT_ONCE_MAX {
+                return Ok(None);
             }
             if !self.wait(rank, step, place, tools)? {
                 self.warm();
                 return Ok(None);
             }
+            if is_input && self.is_at_hand(rank, place) {
+                read_at_once += self.read_all(rank, piece, place, tools)?;
+                self.at += 1;
+                continue;
+            }
             let bytes = piece.at..piece.at + (piece.range.end - piece.range.start);
-            let source = match step == exposed(self.fragment) {
+            let source = match is_input {
                 true => self.contributed(rank, bytes, place),
                 false => self.combined(self.plan.holder(rank), bytes, place),
             };
@@ -480,7 +501,7 @@ impl Long {
     /// A fragment is over.
     fn turn(&mut self, place: &mut Place<'_>, tools: &mut Tools<'_>) -> Stage {
         self.fragment += 1;
-        if self.fragment < self.plan.fragments {
+        if self.fragment < self.plan.fragments && !self.is_over_early(place) {
             if !self.plan.exposes() {
                 // Whoever does says so with the next fragment.
                 self.course.report(place, tools, done(self.fragment - 1));

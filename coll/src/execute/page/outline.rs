@@ -7,7 +7,7 @@ use gapless_sync::board::Readers;
 
 use super::pieces::{self, Piece, SLOTS};
 use super::plan::{self, Content, Round, Span, Then};
-use super::{Page, pieces::slot_bytes, routes};
+use super::{Page, routes};
 use crate::schedule::Buffer;
 use crate::{BuildError, Call};
 
@@ -183,7 +183,7 @@ impl Lines<'_, '_> {
     }
 
     fn slots(&mut self, of: &Outline, plan: &pieces::Plan) -> fmt::Result {
-        let (slot, fragments) = (slot_bytes(of.ranks), plan.fragments);
+        let (slot, fragments) = (plan.slot(), plan.fragments);
         let count = if fragments == 1 {
             "one fragment".to_owned()
         } else {

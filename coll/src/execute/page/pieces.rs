@@ -13,11 +13,22 @@ use super::plan::RANKS_MAX;
 /// Slots of a rank: it fills one while others still read the one before.
 pub(super) const SLOTS: usize = 2;
 
-/// The most bytes of a slot: it stays in the cache of the core that fills it, and of those that read it.
-const SLOT_MAX: u64 = 128 << 10;
+/// The most bytes of a slot.
+const SLOT_MAX: u64 = 512 << 10;
 
 /// The most bytes of all ranks' slots.
-const SLOTS_MAX: u64 = 8 << 20;
+const SLOTS_MAX: u64 = 32 << 20;
+
+/// The most bytes that one rank reads of another's slot, if there is a piece for each: with longer ones ranks wait less often
+/// for each other, but less stays in the caches.
+const PIECE_MAX: u64 = 64 << 10;
+
+/// The most bytes of a slot that are used if all read all of it, or combine slices of all of it: these stay in the cache of
+/// the core that fills it, and of those that read it.
+const WHOLE_MAX: u64 = 128 << 10;
+
+/// The most bytes of all ranks' slots that are used so.
+const WHOLES_MAX: u64 = 8 << 20;
 
 /// A broadcast goes in so many fragments, so that others read one while the root fills the next,
 const FRAGMENTS: u64 = 4;
@@ -28,8 +39,17 @@ const FRAGMENT_MAX: u64 = 64 << 10;
 
 /// Bytes of a slot, if so many ranks share memory.
 pub(super) fn slot_bytes(ranks: usize) -> u64 {
-    let all = SLOTS_MAX / (SLOTS * ranks.max(1)) as u64;
-    all.min(SLOT_MAX) / 4096 * 4096
+    (SLOTS_MAX / (SLOTS * ranks.max(1)) as u64).min(SLOT_MAX) / 4096 * 4096
+}
+
+/// Bytes of it that are used if there is a piece in it for each rank.
+pub(super) fn pieces_bytes(ranks: usize) -> u64 {
+    slot_bytes(ranks).min(PIECE_MAX * ranks as u64)
+}
+
+/// Bytes of it that are used if all read all of it.
+fn whole_bytes(ranks: usize) -> u64 {
+    (WHOLES_MAX / (SLOTS * ranks.max(1)) as u64).min(WHOLE_MAX) / 4096 * 4096
 }
 
 /// Bytes of a user's buffer, and where they lie in a slot.
@@ -60,6 +80,16 @@ enum Shape {
     Pieces,
     /// A vector, of which each rank combines a slice.
     Slices,
+}
+
+impl Shape {
+    /// Bytes of a slot that are used.
+    fn slot(self, ranks: usize) -> u64 {
+        match self {
+            Shape::Pieces => pieces_bytes(ranks),
+            Shape::Whole | Shape::Slices => whole_bytes(ranks),
+        }
+    }
 }
 
 /// One rank's part of a long collective.
@@ -139,7 +169,7 @@ impl Plan {
         if !(2..=RANKS_MAX).contains(&ranks) {
             return None;
         }
-        let slot = slot_bytes(ranks);
+        let slot = shape.slot(ranks);
         let grain = lcm(call.reduction().map_or(1, |of| of.unit.max(1)), SCRATCH_ALIGN);
         let most = match (shape, &call) {
             (Shape::Whole, Call::Bcast { .. }) => {
@@ -271,8 +301,26 @@ impl Plan {
         }
     }
 
+    /// Whether what ranks contribute is copied to others as it is, and each byte to one of them only.
+    pub(super) fn has_own_readers(&self) -> bool {
+        !self.reduces() && (self.shape == Shape::Pieces || self.ranks == 2)
+    }
+
+    /// How many ranks this one gets something of, itself among them.
+    pub(super) fn sources(&self) -> usize {
+        match self.call {
+            Call::Bcast { .. } | Call::Scatter { .. } => 1,
+            _ => self.ranks,
+        }
+    }
+
+    /// Bytes of a slot that are used.
+    pub(super) fn slot(&self) -> u64 {
+        self.shape.slot(self.ranks)
+    }
+
     /// Whether all ranks combine slices.
-    fn reduces(&self) -> bool {
+    pub(super) fn reduces(&self) -> bool {
         self.call.reduction().is_some()
     }
 
@@ -456,6 +504,15 @@ impl Plan {
                 Some((from, combined(fragment), piece(0, slice.start, slice)))
             }
         }
+    }
+}
+
+impl Plan {
+    /// All that is read of what a rank contributes: `first` is its part in the first fragment.
+    pub(super) fn whole(&self, rank: usize, first: Piece) -> Piece {
+        let of = if self.shape == Shape::Pieces { self.me } else { rank };
+        let start = first.range.start;
+        Piece { range: start..start + self.block_bytes(of), ..first }
     }
 }
 

@@ -14,7 +14,7 @@ use crate::schedule::{Buffer, Row};
 use crate::topologies::Edge;
 use crate::{Call, Operation};
 
-use super::pieces::{Piece, slot_bytes};
+use super::pieces::{Piece, pieces_bytes, slot_bytes};
 use super::plan::RANKS_MAX;
 
 /// Bytes that a note begins with: the operation, which slot comes first, whether data follows, and the root.
@@ -414,7 +414,7 @@ pub(super) fn ends_read(entries: &[u8], ranks: usize) -> Option<Range<usize>> {
 fn room(ranks: usize) -> (u64, u64, u64) {
     let align = if ranks > 64 { 16 } else { 64 };
     let first = ((ENTRY_BYTES * ranks) as u64).next_multiple_of(align);
-    (slot_bytes(ranks).saturating_sub(first), first, align)
+    (pieces_bytes(ranks).saturating_sub(first), first, align)
 }
 
 /// Cells for so many bytes to each rank, and how many fragments it takes: as few as can be.

@@ -13,6 +13,8 @@ use crate::execute::page::slots::slot;
 const NOTED: u8 = 1;
 /// They lie in a buffer that can be mapped.
 const DIRECT: u8 = 2;
+/// They lie in one that the kernel reads.
+const PEEKED: u8 = 4;
 
 impl Exchange {
     /// This rank's note.
@@ -20,10 +22,11 @@ impl Exchange {
         let mut head = [0; HEAD_BYTES];
         head[0] = plan::kind(self.plan.operation);
         head[1] = u8::try_from(self.first).unwrap_or(0);
-        head[2] = match (self.plan.is_noted(), self.is_direct) {
-            (true, _) => NOTED,
-            (_, true) => DIRECT,
-            _ => 0,
+        head[2] = match () {
+            () if self.plan.is_noted() => NOTED,
+            () if self.is_peeked => PEEKED,
+            () if self.is_direct => DIRECT,
+            () => 0,
         };
         head[4..8].copy_from_slice(&self.plan.root().to_le_bytes());
         let ends = self.plan.is_noted().then(|| self.plan.ends().flatten());
@@ -79,10 +82,14 @@ impl Exchange {
         }
         let first = slot(usize::from(first), 0);
         let entry = place.shared.read_entry((rank, first), me).map_err(|_| spoilt())?;
-        if flags & DIRECT != 0 {
+        if flags & (DIRECT | PEEKED) != 0 {
             let [sent, _] = routes::numbers(entry);
             fits(sent)?;
             self.in_place(rank, expected, place)?;
+            if flags & PEEKED != 0 {
+                let key = direct::card_of(rank, place)?;
+                return Ok(Lies::Peeked { key });
+            }
             let mapping = direct::map(rank, Side::Input, expected, place, tools.pml.bml_mut())?;
             return Ok(Lies::Direct { mapping });
         }

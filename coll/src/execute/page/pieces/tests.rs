@@ -58,7 +58,8 @@ fn fills(plan: &Plan, fragment: u64, all: bool, bytes: &Range<u64>) -> bool {
 
 fn check(call: &Call<'_>, plan: &Plan, plans: &[Plan]) {
     let (me, ranks) = (plan.me, plan.ranks);
-    let slot = slot_bytes(ranks);
+    let slot = plan.slot();
+    assert!(slot <= slot_bytes(ranks));
     let (send, recv) = crate::build::rows(call, me, ranks);
     let (mut sent, mut received) = (0, 0);
     for fragment in 0..plan.fragments {

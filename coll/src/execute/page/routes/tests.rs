@@ -200,7 +200,7 @@ fn one_large_stream_has_nearly_the_whole_slot() {
     send[3] = 1 << 20;
     let call = Call::Alltoallv { send: &send, recv: &recv, in_place: false };
     let plan = Plan::new(&call, 0, 16, false).unwrap();
-    assert_eq!(plan.sends, (1u64 << 20).div_ceil(slot_bytes(16)) + 1);
+    assert_eq!(plan.sends, (1u64 << 20).div_ceil(pieces_bytes(16)) + 1);
 }
 
 #[test]

@@ -1,0 +1,62 @@
+//! What ranks contribute where others can read all of it at once, in mapped memory or by the kernel.
+
+use gapless_bml::RemoteKey;
+
+use super::{Long, Peer, Place, Tools};
+use crate::execute::error::CollError;
+use crate::execute::page::Shared;
+use crate::execute::page::direct::Direct;
+use crate::execute::page::peek;
+use crate::execute::page::pieces::Piece;
+
+impl Long {
+    /// Whether all that a rank contributes can be read from its note on.
+    pub(super) fn is_at_hand(&self, rank: usize, place: &Place<'_>) -> bool {
+        let lies_there = |it: &Direct| it.mapped.input.is_some() || it.peeked.is_some();
+        match self.met.get(rank) {
+            Some(Some(Peer { direct, .. })) => direct.as_deref().is_some_and(lies_there),
+            _ => rank == place.rank() && self.plain.is_some(),
+        }
+    }
+
+    /// Whether nothing is left to do after the first fragment: all others read where it lies what this rank contributes, and
+    /// this one has read all that it gets.
+    pub(super) fn is_over_early(&self, place: &Place<'_>) -> bool {
+        let is_read = self.own.input.is_some() || !self.plan.exposes();
+        let gets = (0..).map_while(|index| self.plan.output(0, index));
+        let mut gets = gets.filter(|(.., piece)| !piece.is_empty());
+        is_read && !self.plan.reduces() && gets.all(|(rank, ..)| self.is_at_hand(rank, place))
+    }
+
+    /// Reads all that this rank gets of another; how many bytes that is. `first`: its part in the first fragment.
+    pub(super) fn read_all(
+        &mut self,
+        rank: usize,
+        first: Piece,
+        place: &mut Place<'_>,
+        tools: &mut Tools<'_>,
+    ) -> Result<u64, CollError> {
+        let piece = self.plan.whole(rank, first);
+        let len = piece.range.end - piece.range.start;
+        if let Some(key) = self.peeked(rank) {
+            let at = self.plan.position(0, piece.at);
+            let process = place.circle.process(rank).unwrap_or(u32::MAX);
+            let work = (&mut self.bounce, &mut self.work);
+            let read = peek::read_to(&self.rows, &piece, (process, &key, at), work, tools);
+            return match read {
+                Ok(()) => Ok(len),
+                Err(unread) => Err(place.unread(rank, unread, self.torn(place), tools.pml)),
+            };
+        }
+        let source = self.contributed(rank, piece.at..piece.at + len, place);
+        let read = source
+            .and_then(|source| Shared::take(&self.rows, &piece, &source, tools, &mut self.work));
+        self.work.started(read);
+        Ok(len)
+    }
+
+    /// The key by which what a rank contributes is read by the kernel, if it is.
+    fn peeked(&self, rank: usize) -> Option<RemoteKey> {
+        self.met.get(rank)?.as_ref()?.direct.as_deref()?.peeked
+    }
+}
