@@ -81,8 +81,8 @@ fn one_sided<T: Btl>(
             Way::Get => unsafe { rdma.get(peer, local, key, remote, done) },
             // SAFETY: as above.
             Way::Put => unsafe { rdma.put(peer, local, key, remote, done) },
-            // SAFETY: as above; the key is of ground, which nothing writes meanwhile.
             Way::Peek => {
+                // SAFETY: as above; the key is of ground, which nothing writes meanwhile.
                 return unsafe { rdma.peek(peer, key, remote[0].offset, local[0]) }.map(Ok);
             }
         };
