@@ -8,7 +8,10 @@
 use crate::credit::{Flags, Held};
 use crate::doze::Reason;
 use crate::recycle::Recycler;
-use crate::ring::{Broken, Consumer, INLINE_BYTES, INLINE_WORDS, Kind, LINE_BYTES, Mark};
+use crate::ring::{
+    Broken, Consumer, FEW_LINES, INLINE_BYTES, INLINE_WORDS, Kind, LINE_BYTES, MESSAGE_LINES, Mark,
+    lines_for,
+};
 use crate::segment::{Segment, whole_pages};
 use crate::sync::{AtomicU64, Ordering};
 use crate::waker::Waker;
@@ -17,8 +20,7 @@ use std::sync::Arc;
 
 /// Bytes from one private buffer to the next.
 const STRIDE: usize = 1152;
-/// Messages up to this length pass through registers and cache in the room of four lines, longer ones in that of the
-/// longest.
+/// Messages up to this length pass through registers and cache in the room of four lines, longer ones in that of more.
 const MEDIUM_BYTES: usize = 4 * LINE_BYTES;
 /// Private buffers that are in use before we look whether any came back.
 const WINDOW: usize = 1;
@@ -278,11 +280,16 @@ impl Inbound {
             let words = &mut words[..bytes.div_ceil(8)];
             self.consumer.look(ring, words);
             sink.short(from, tag, Short::new(words, bytes))
-        } else {
-            let mut words = [0; INLINE_WORDS];
+        } else if bytes <= FEW_LINES * LINE_BYTES {
+            let mut words = [0; FEW_LINES * LINE_BYTES / 8];
             let words = &mut words[..bytes.div_ceil(8)];
             self.consumer.look(ring, words);
             sink.short(from, tag, Short::new(words, bytes))
+        } else {
+            let mut lines = [[0; LINE_BYTES / 8]; MESSAGE_LINES];
+            let lines = &mut lines[..lines_for(bytes)];
+            self.consumer.look_at_lines(ring, lines);
+            sink.short(from, tag, Short::new(lines.as_flattened(), bytes))
         };
         if taken {
             self.consumer.pass(len);

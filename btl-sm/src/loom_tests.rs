@@ -5,8 +5,8 @@
 //! RUSTFLAGS="--cfg loom" cargo test -p gapless-btl-sm --lib --release --target-dir target/loom
 //! ```
 //!
-//! Under loom a line has one word of payload, so that a message of 16 bytes takes two. Memory that is
-//! not atomic (slots, private buffers) is a cell in which loom sees every race.
+//! Under loom a line has two words of payload, so that a message of 24 bytes takes two, and fills the second in part.
+//! Memory that is not atomic (slots, private buffers) is a cell in which loom sees every race.
 //!
 //! There is no fast box beside the ring: its lines carry tiny messages themselves. The models of the
 //! ring are the models of that.
@@ -32,7 +32,7 @@
 use crate::credit::{Dropped, Flags, Held, is_back};
 use crate::doze::{Reason, Sleeper, must_ring};
 use crate::recycle::Recycler;
-use crate::ring::{Consumer, Kind, Line, Mark, Producer, View, lines_for};
+use crate::ring::{Consumer, Kind, Line, Mark, Producer, View, WORDS, lines_for};
 use crate::sync::{AtomicU32, AtomicU64, AtomicUsize, Fences, Ordering};
 use loom::cell::Cell;
 use loom::sync::Arc;
@@ -90,7 +90,7 @@ fn pop(ring: &Ring, consumer: &mut Consumer) -> Option<(u8, Vec<u64>)> {
 /// the end of the ring and over lines whose earlier lap is still in them.
 #[test]
 fn messages_arrive_whole_and_in_order_around_the_ring() {
-    const MESSAGES: [&[u64]; 3] = [&[11], &[21, 22], &[31]];
+    const MESSAGES: [&[u64]; 3] = [&[11], &[21, 22, 23], &[31, 32]];
     loom::model(|| {
         let ring = Ring::new(2);
         let sender = ring.clone();
@@ -115,13 +115,22 @@ fn messages_arrive_whole_and_in_order_around_the_ring() {
     });
 }
 
-/// As [`push`], of a message by value.
-fn push_words(ring: &Ring, producer: &mut Producer, tag: u8, payload: &[u64]) {
-    let len = u16::try_from(8 * payload.len()).unwrap();
+/// As [`push`], of the first `len` words of `words`, by value; as many lines are written, or as few.
+fn push_words(
+    ring: &Ring,
+    producer: &mut Producer,
+    tag: u8,
+    (len, words, many): (usize, &[u64], bool),
+) {
+    let len = u16::try_from(8 * len).unwrap();
     while !producer.fits(ring.view(), lines_for(len.into())).unwrap() {
         thread::yield_now();
     }
-    producer.push_words(ring.view(), tag, len, payload);
+    if many {
+        producer.push_many(ring.view(), tag, len, words);
+    } else {
+        producer.push_few(ring.view(), tag, len, words);
+    }
 }
 
 /// Looks at the next message and moves on, as messages are handed over.
@@ -130,35 +139,36 @@ fn hand_over(ring: &Ring, consumer: &mut Consumer) -> Option<(u8, Vec<u64>)> {
         return None;
     }
     let (tag, len) = consumer.inline(ring.view()).expect("it is due, and of this kind");
-    let mut words = vec![0; usize::from(len / 8)];
-    consumer.look(ring.view(), &mut words);
+    let mut lines = vec![[0; WORDS - 1]; lines_for(len.into())];
+    consumer.look_at_lines(ring.view(), &mut lines);
     consumer.pass(len);
     consumer.give_back(ring.view());
-    Some((tag, words))
+    Some((tag, lines.as_flattened()[..usize::from(len / 8)].to_vec()))
 }
 
-/// The same of messages by value that are handed over out of the ring: of one line and of two.
+/// The same of messages by value that are handed over out of the ring: of one line and of two; written and read as few
+/// lines are, and as many.
 #[test]
 fn messages_by_value_arrive_whole_and_in_order_around_the_ring() {
-    const MESSAGES: [&[u64]; 3] = [&[11], &[21, 22], &[31]];
+    const MESSAGES: [(usize, &[u64]); 3] = [(1, &[11]), (3, &[21, 22, 23]), (3, &[31, 32, 33, 34])];
     loom::model(|| {
         let ring = Ring::new(2);
         let sender = ring.clone();
         let producer = thread::spawn(move || {
             let mut producer = Producer::default();
-            for (tag, payload) in (1..).zip(MESSAGES) {
-                push_words(&sender, &mut producer, tag, payload);
+            for (tag, message) in (1..).zip(MESSAGES) {
+                push_words(&sender, &mut producer, tag, message);
             }
         });
         let mut consumer = Consumer::default();
-        for (tag, payload) in (1..).zip(MESSAGES) {
+        for (tag, (len, words, _)) in (1..).zip(MESSAGES) {
             let message = loop {
                 match hand_over(&ring, &mut consumer) {
                     Some(message) => break message,
                     None => thread::yield_now(),
                 }
             };
-            assert_eq!(message, (tag, payload.to_vec()));
+            assert_eq!(message, (tag, words[..len].to_vec()));
         }
         assert_eq!(hand_over(&ring, &mut consumer), None);
         producer.join().unwrap();
@@ -223,7 +233,7 @@ fn no_room_is_slept_through() {
     loom::model(|| {
         let ring = Ring::new(2);
         let mut producer = Producer::default();
-        push(&ring, &mut producer, 1, &[1, 2]);
+        push(&ring, &mut producer, 1, &[1, 2, 3]);
         let receiver = ring.clone();
         let consumer = thread::spawn(move || {
             assert!(pop(&receiver, &mut Consumer::default()).is_some());

@@ -25,11 +25,14 @@
 use crate::sync::{AtomicU64, AtomicUsize, Ordering};
 
 /// Words in a line.
-pub(crate) const WORDS: usize = if cfg!(loom) { 2 } else { 8 };
+pub(crate) const WORDS: usize = if cfg!(loom) { 3 } else { 8 };
 /// Payload bytes in a line.
 pub(crate) const LINE_BYTES: usize = (WORDS - 1) * 8;
 /// Most lines in a message.
 pub(crate) const MESSAGE_LINES: usize = 20;
+/// Messages of more lines than this are written and read by whole lines, whose loops are of constant length: on a Xeon
+/// with 300 MiB of cache 1 KiB (19 lines) takes 0.88 of the time so, 512 B 0.94, 256 B 1.05, 128 B (3 lines) 1.23.
+pub(crate) const FEW_LINES: usize = 7;
 /// Most payload words in a message.
 #[cfg(not(loom))]
 pub(crate) const INLINE_WORDS: usize = MESSAGE_LINES * (WORDS - 1);
@@ -65,6 +68,14 @@ impl Line {
         #[cfg(loom)]
         self.user.set(());
         &self.words[1..]
+    }
+
+    /// Writes the first words of the payload.
+    #[inline(always)] // with a constant length there is no loop left of it
+    fn fill(&self, words: &[u64]) {
+        for (to, word) in self.payload_mut().iter().zip(words) {
+            to.store(*word, Ordering::Relaxed);
+        }
     }
 
     /// The payload, to read it.
@@ -210,51 +221,72 @@ impl Producer {
         self.tail = self.tail.wrapping_add(lines);
     }
 
-    /// As [`push`](Producer::push), of a message in private memory: `words` are its payload.
+    /// As [`push`](Producer::push), of a message in private memory: `words` begin with its payload. What lies behind it
+    /// may fill its last line.
     #[inline]
     pub(crate) fn push_words(&mut self, view: View<'_>, tag: u8, len: u16, words: &[u64]) {
-        let capacity = view.lines.len();
         if usize::from(len) <= LINE_BYTES
             && let Some(words) = words.first_chunk::<{ WORDS - 1 }>()
         {
             // A whole line, whatever of it is meant: that needs no loop.
-            let line = &view.lines[self.tail & (capacity - 1)];
-            for (to, word) in line.payload_mut().iter().zip(words) {
-                to.store(*word, Ordering::Relaxed);
-            }
-            let mark = mark(self.tail, capacity, tag, Kind::Inline as u8, len);
-            line.words[0].store(mark, Ordering::Release);
-            self.tail = self.tail.wrapping_add(1);
-            return;
+            self.publish(view, tag, len, words, 1);
+        } else if usize::from(len) <= FEW_LINES * LINE_BYTES {
+            self.push_few(view, tag, len, words);
+        } else {
+            self.push_many(view, tag, len, words);
         }
+    }
+
+    /// Writes the words of the payload and no others.
+    #[inline]
+    pub(crate) fn push_few(&mut self, view: View<'_>, tag: u8, len: u16, words: &[u64]) {
         let words = &words[..usize::from(len).div_ceil(8)];
         let (first, rest) = words.split_at(words.len().min(WORDS - 1));
-        let lines = 1 + rest.len().div_ceil(WORDS - 1);
-        let line = |later: usize| {
-            let position = self.tail.wrapping_add(1 + later);
-            (position, &view.lines[position & (capacity - 1)])
+        for (later, words) in rest.chunks(WORDS - 1).enumerate().rev() {
+            self.continued(view, tag, 1 + later, words);
+        }
+        self.publish(view, tag, len, first, lines_for(usize::from(len)));
+    }
+
+    /// Writes whole lines.
+    #[inline]
+    pub(crate) fn push_many(&mut self, view: View<'_>, tag: u8, len: u16, words: &[u64]) {
+        let (whole, rest) = words.as_chunks::<{ WORDS - 1 }>();
+        let lines = lines_for(usize::from(len));
+        let mut padded = [0; WORDS - 1];
+        let whole = if let Some(whole) = whole.get(..lines) {
+            whole
+        } else {
+            // The words end with the message.
+            padded[..rest.len()].copy_from_slice(rest);
+            let whole = &whole[..lines - 1];
+            if lines > 1 {
+                self.continued(view, tag, lines - 1, &padded);
+            }
+            whole
         };
-        let continued = |position| mark(position, capacity, tag, CONTINUATION, 0);
-        // Whole lines by a loop of constant length: that takes half as many instructions.
-        let (whole, last) = rest.as_chunks::<{ WORDS - 1 }>();
-        if !last.is_empty() {
-            let (position, line) = line(whole.len());
-            for (to, word) in line.payload_mut().iter().zip(last) {
-                to.store(*word, Ordering::Relaxed);
-            }
-            line.words[0].store(continued(position), Ordering::Relaxed);
+        for (later, words) in whole.iter().enumerate().skip(1).rev() {
+            self.continued(view, tag, later, words);
         }
-        for (later, chunk) in whole.iter().enumerate().rev() {
-            let (position, line) = line(later);
-            for (to, word) in line.payload_mut().iter().zip(chunk) {
-                to.store(*word, Ordering::Relaxed);
-            }
-            line.words[0].store(continued(position), Ordering::Relaxed);
-        }
+        self.publish(view, tag, len, whole.first().unwrap_or(&padded), lines);
+    }
+
+    /// Writes a line that is not the first.
+    #[inline(always)] // with constant lengths there is no loop left of it
+    fn continued(&self, view: View<'_>, tag: u8, later: usize, words: &[u64]) {
+        let capacity = view.lines.len();
+        let position = self.tail.wrapping_add(later);
+        let line = &view.lines[position & (capacity - 1)];
+        line.fill(words);
+        line.words[0].store(mark(position, capacity, tag, CONTINUATION, 0), Ordering::Relaxed);
+    }
+
+    /// Writes the first line of a message of so many, which publishes it.
+    #[inline(always)] // as above
+    fn publish(&mut self, view: View<'_>, tag: u8, len: u16, words: &[u64], lines: usize) {
+        let capacity = view.lines.len();
         let line = &view.lines[self.tail & (capacity - 1)];
-        for (to, word) in line.payload_mut().iter().zip(first) {
-            to.store(*word, Ordering::Relaxed);
-        }
+        line.fill(words);
         let mark = mark(self.tail, capacity, tag, Kind::Inline as u8, len);
         line.words[0].store(mark, Ordering::Release);
         self.tail = self.tail.wrapping_add(lines);
@@ -338,23 +370,29 @@ impl Consumer {
         self.position = self.position.wrapping_add(lines);
     }
 
-    /// Copies the payload of the message that [`peek`](Consumer::peek) saw into private memory, and
-    /// stays where it is: see [`pass`](Consumer::pass).
+    /// Copies the payload of the message that [`peek`](Consumer::peek) saw into private memory, and stays where it is:
+    /// see [`pass`](Consumer::pass). For messages of few lines.
     #[inline]
     pub(crate) fn look(&self, view: View<'_>, into: &mut [u64]) {
-        let capacity = view.lines.len();
-        let line = |later| &view.lines[self.position.wrapping_add(later) & (capacity - 1)];
-        let (whole, last) = into.as_chunks_mut::<{ WORDS - 1 }>();
-        let lines = whole.len();
-        for (later, chunk) in whole.iter_mut().enumerate() {
-            for (to, word) in chunk.iter_mut().zip(line(later).payload()) {
-                *to = word.load(Ordering::Relaxed);
-            }
+        for (later, words) in into.chunks_mut(WORDS - 1).enumerate() {
+            self.look_at(view, later, words);
         }
-        if !last.is_empty() {
-            for (to, word) in last.iter_mut().zip(line(lines).payload()) {
-                *to = word.load(Ordering::Relaxed);
-            }
+    }
+
+    /// The same, of whole lines.
+    #[inline]
+    pub(crate) fn look_at_lines(&self, view: View<'_>, into: &mut [[u64; WORDS - 1]]) {
+        for (later, words) in into.iter_mut().enumerate() {
+            self.look_at(view, later, words);
+        }
+    }
+
+    #[inline(always)] // with a constant length there is no loop left of it
+    fn look_at(&self, view: View<'_>, later: usize, words: &mut [u64]) {
+        let capacity = view.lines.len();
+        let line = &view.lines[self.position.wrapping_add(later) & (capacity - 1)];
+        for (to, word) in words.iter_mut().zip(line.payload()) {
+            *to = word.load(Ordering::Relaxed);
         }
     }
 
@@ -434,6 +472,9 @@ mod tests {
             let mut seen = vec![0; needed];
             inn.look(ring.view(), &mut seen);
             assert_eq!(seen, sent[..needed]);
+            let mut lines = vec![[0; WORDS - 1]; lines_for(len.into())];
+            inn.look_at_lines(ring.view(), &mut lines);
+            assert_eq!(lines.as_flattened()[..needed], sent[..needed]);
             if round % 2 == 0 {
                 inn.pass(len);
             } else {
