@@ -15,6 +15,7 @@ mod lines;
 mod method;
 mod mirror;
 mod nontemporal;
+mod pieces;
 mod recall;
 #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code, reason = "its loops are the processor's"))]
 mod rows;
@@ -38,6 +39,7 @@ pub(crate) use stream::{Gather, Scatter};
 use crate::program::{AffineLengths, Axis, Flow, Sink, Windows};
 use crate::run::in_memory;
 use lines::Dense;
+use pieces::copy_long;
 use rows::Rows;
 
 /// No prefetcher follows listed places, so the line of the block this many further on is asked for; when unpacking
@@ -402,7 +404,7 @@ pub(crate) unsafe fn copy(from: *const u8, to: *mut u8, len: usize) {
         // SAFETY: 32 ≤ len ≤ 64, and the caller's promise.
         33..=64 => unsafe { copy_ends::<32>(from, to, len) },
         // SAFETY: the caller's promise.
-        _ => unsafe { ptr::copy_nonoverlapping(from, to, len) },
+        _ => unsafe { copy_long(from, to, len) },
     }
 }
 

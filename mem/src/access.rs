@@ -14,6 +14,43 @@ fn pointer(region: &Region, offset: u64, len: usize) -> Result<*mut u8, DeviceEr
     })
 }
 
+/// Copies by the C library: in pieces of a length that it never copies by `rep movsb`, where whole ones are slow. See
+/// `dtype/src/copy/pieces.rs`, which does the same for layouts.
+///
+/// # Safety
+/// `from` is readable and `to` writable for `len` bytes.
+#[inline]
+unsafe fn move_bytes(from: *const u8, to: *mut u8, len: usize) {
+    const PIECE: usize = 2 << 10;
+    const LONGEST: usize = 1 << 20;
+    let apart = from.addr().abs_diff(to.addr()) >= len;
+    if len <= PIECE || len > LONGEST || !apart || !in_pieces() {
+        // SAFETY: the caller's promise; `copy` allows overlap.
+        return unsafe { std::ptr::copy(from, to, len) };
+    }
+    for at in (0..len).step_by(PIECE) {
+        let (from, to) = (from.wrapping_add(at), to.wrapping_add(at));
+        // SAFETY: a piece of `len` bytes, which do not overlap.
+        unsafe { std::ptr::copy_nonoverlapping(from, to, PIECE.min(len - at)) };
+    }
+}
+
+/// Whether the processor is AMD's.
+#[cfg(all(target_arch = "x86_64", target_env = "gnu", not(miri)))]
+fn in_pieces() -> bool {
+    use std::sync::OnceLock;
+    static AMD: OnceLock<bool> = OnceLock::new();
+    *AMD.get_or_init(|| {
+        let vendor = std::arch::x86_64::__cpuid(0);
+        [vendor.ebx, vendor.edx, vendor.ecx].map(u32::to_le_bytes).as_flattened() == b"AuthenticAMD"
+    })
+}
+
+#[cfg(not(all(target_arch = "x86_64", target_env = "gnu", not(miri))))]
+fn in_pieces() -> bool {
+    false
+}
+
 /// Copies `into.len()` bytes out of `region`, from `offset` on.
 ///
 /// # Safety
@@ -27,7 +64,7 @@ pub unsafe fn read(region: &Region, offset: u64, into: &mut [u8]) -> Result<(), 
     let from = pointer(region, offset, into.len())?;
     // SAFETY: `from` is valid for `into.len()` reads: the piece lies inside `region` (checked by
     // `pointer`), which the caller guarantees readable. `into` is exclusive, so it cannot overlap.
-    unsafe { std::ptr::copy_nonoverlapping(from, into.as_mut_ptr(), into.len()) };
+    unsafe { move_bytes(from, into.as_mut_ptr(), into.len()) };
     Ok(())
 }
 
@@ -43,7 +80,7 @@ pub unsafe fn write(region: &Region, offset: u64, from: &[u8]) -> Result<(), Dev
     let to = pointer(region, offset, from.len())?;
     // SAFETY: `to` is valid for `from.len()` writes: the piece lies inside `region` (checked by
     // `pointer`), which the caller guarantees writable and free of references, `from` included.
-    unsafe { std::ptr::copy_nonoverlapping(from.as_ptr(), to, from.len()) };
+    unsafe { move_bytes(from.as_ptr(), to, from.len()) };
     Ok(())
 }
 
@@ -68,8 +105,8 @@ pub unsafe fn copy(dst: &Region, src: &Region) -> Result<(), DeviceError> {
     let from = pointer(src, 0, len)?;
     let to = pointer(dst, 0, len)?;
     // SAFETY: both pointers are valid for `len` bytes by the caller's guarantee and the checks
-    // above; `copy` allows overlap.
-    unsafe { std::ptr::copy(from, to, len) };
+    // above.
+    unsafe { move_bytes(from, to, len) };
     Ok(())
 }
 
@@ -129,6 +166,23 @@ mod tests {
         assert_eq!(out, [7, 8, 9]);
         // SAFETY: as above; refused before anything is touched.
         assert!(unsafe { write(&region, 7, &[1, 2]) }.is_err());
+    }
+
+    /// Of lengths about those of pieces, apart and overlapping.
+    #[test]
+    fn long_copies_are_whole_and_touch_nothing_beside() {
+        for len in [2047, 2048, 2049, 10_000, 1 << 20, (1 << 20) + 1] {
+            for (from, to) in [(0, len), (len + 3, 1), (0, 5), (5, 0)] {
+                let mut memory: Vec<u8> = (0..2 * len + 8).map(|at| (at % 251) as u8).collect();
+                let mut expected = memory.clone();
+                expected.copy_within(from..from + len, to);
+                let region = Region::of_mut(&mut memory);
+                let part = |at: usize| region.sub(at as u64, len as u64).unwrap();
+                // SAFETY: `region` describes `memory`, which nothing else touches meanwhile.
+                unsafe { copy(&part(to), &part(from)) }.unwrap();
+                assert!(memory == expected, "{len} bytes from {from} to {to}");
+            }
+        }
     }
 
     #[test]

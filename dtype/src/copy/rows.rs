@@ -127,11 +127,11 @@ mod wide {
         __m256i, __m512i, _mm256_loadu_si256, _mm256_setzero_si256, _mm256_storeu_si256,
         _mm512_loadu_si512, _mm512_setzero_si512, _mm512_storeu_si512,
     };
-    use std::ptr;
     use std::sync::atomic::{Ordering, compiler_fence};
 
     use super::Rows;
     use crate::copy::nontemporal::LINE;
+    use crate::copy::pieces::copy_long;
     use crate::copy::{copy, prefetch, prefetch_to_write, shifted};
     use crate::run::in_memory;
 
@@ -235,7 +235,7 @@ mod wide {
                         // SAFETY: as above.
                         SHORT..=LONGEST => unsafe { $row::<4>(from, to, len) },
                         // SAFETY: as above.
-                        _ => unsafe { ptr::copy_nonoverlapping(from, to, len) },
+                        _ => unsafe { copy_long(from, to, len) },
                     }
                     user = shifted(user, step);
                     packed = packed.wrapping_add(len);
