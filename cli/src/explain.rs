@@ -212,8 +212,8 @@ fn describe_devices(tuning: &Tuning) -> String {
     let gb_s = |mb_s: f64| (mb_s / 1000.0).round();
     format!(
         "devices: kernels {} GB/s within, {} to and {} from another, {} to and {} from the host; copies \
-         {} within, {} between, {} down and {} up; launch {} ns, {} until noticed, copies {} apart; \
-         fragments of {}, {} at a time\n",
+         {} within, {} between, {} down and {} up, {} by the host's processor; launch {} ns, {} until noticed, \
+         copies {} apart, rendezvous {} ns; fragments of {}, {} at a time\n",
         gb_s(tuning.device_mb_s),
         gb_s(tuning.peer_store_mb_s),
         gb_s(tuning.peer_load_mb_s),
@@ -223,9 +223,11 @@ fn describe_devices(tuning: &Tuning) -> String {
         gb_s(tuning.peer_copy_mb_s),
         gb_s(tuning.to_host_mb_s),
         gb_s(tuning.from_host_mb_s),
+        gb_s(tuning.device_host_mb_s),
         tuning.launch_ns,
         tuning.launch_wait_ns,
         tuning.copy_gap_ns,
+        tuning.device_rendezvous_ns,
         Bytes(tuning.staged_fragment_bytes.into()),
         tuning.staged_depth,
     )

@@ -3,9 +3,13 @@
 /// What operations cost on this machine. Times in nanoseconds, bandwidths in bytes per microsecond
 /// (= MB/s of payload), sizes in bytes.
 ///
-/// The defaults were measured between two processes of one node (AMD EPYC, 32 MiB of last-level
-/// cache), those of devices between two H200s; only their ratios are meant to carry over to other
-/// machines.
+/// A message of which neither buffer lies in a device's memory is predicted by the numbers of the host; any other by
+/// those of devices, some of which say what the host's processor does for such a message. Both use `layout_mb_s`, and
+/// the lengths of eager messages and of the pipeline's fragments.
+///
+/// The defaults of the host lie between what an AMD EPYC (Zen 3, 32 MiB of last-level cache) and an Intel Xeon
+/// (Sapphire Rapids, 300 MiB) measure, and choose well on both; those of devices were measured between two H200s. Only
+/// their ratios are meant to carry over to other machines.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Tuning {
     /// Longest message that may be eager, over whatever link. The transport's own limit also holds.
@@ -24,7 +28,7 @@ pub struct Tuning {
     /// One copy by the kernel (`process_vm_readv`): its bandwidth for pages of 4 KiB, 270 ns each. The rail's own
     /// estimate replaces it if that is lower.
     pub single_copy_mb_s: f64,
-    /// The cost of one run of bytes to an engine, in a loop over runs.
+    /// The cost of one run of bytes to the host's engine, in a loop over runs.
     pub block_ns: f64,
     /// Bandwidth of fetching and decoding a flattened layout.
     pub layout_mb_s: f64,
@@ -42,6 +46,15 @@ pub struct Tuning {
     pub staged_least_bytes: u32,
     /// Fragments of one staged message in flight at once; at most 64.
     pub staged_depth: u32,
+    /// As `rendezvous_ns`, of messages out of or into a device's memory.
+    pub device_rendezvous_ns: f64,
+    /// As `map_ns`, of messages out of or into a device's memory: a lookup. What a new mapping costs is `import_ns`.
+    pub device_map_ns: f64,
+    /// One copy by the host's processor, between a user's buffer in its memory and memory that a device's engine or
+    /// the ring uses. A slower rail's own bandwidth limits it.
+    pub device_host_mb_s: f64,
+    /// One run of bytes in that buffer.
+    pub device_host_block_ns: f64,
     /// The call that launches a kernel or a copy.
     pub launch_ns: f64,
     /// The same, and until its end is noticed.
@@ -87,12 +100,12 @@ impl Default for Tuning {
             // As much as TCP takes; links of a host have limits of their own, below.
             eager_bytes_max: 64 << 10,
             eager_bytes_sure: 1 << 10,
-            rendezvous_ns: 800.0,
-            pipeline_mb_s: 25_000.0,
-            mapped_mb_s: 53_000.0,
+            rendezvous_ns: 2_300.0,
+            pipeline_mb_s: 10_000.0,
+            mapped_mb_s: 14_000.0,
             map_ns: 100.0,
-            single_copy_mb_s: 15_000.0,
-            block_ns: 2.0,
+            single_copy_mb_s: 7_000.0,
+            block_ns: 0.7,
             layout_mb_s: 1_000.0,
             fragment_bytes: 64 << 10,
             depth: 8,
@@ -101,6 +114,10 @@ impl Default for Tuning {
             staged_fragment_bytes: 32 << 20,
             staged_least_bytes: 256 << 10,
             staged_depth: 4,
+            device_rendezvous_ns: 800.0,
+            device_map_ns: 100.0,
+            device_host_mb_s: 53_000.0,
+            device_host_block_ns: 2.0,
             launch_ns: 3_800.0,
             launch_wait_ns: 8_700.0,
             copy_gap_ns: 3_000.0,

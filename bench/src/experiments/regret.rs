@@ -207,6 +207,9 @@ fn summary(rows: &[Row]) -> Vec<String> {
 }
 
 #[cfg(test)]
+mod choices;
+
+#[cfg(test)]
 mod tests {
     use super::*;
     use gapless_report::Samples;

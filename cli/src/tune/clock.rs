@@ -23,6 +23,19 @@ pub(super) fn settled(mut readings: Vec<f64>) -> Option<f64> {
     readings.get(readings.len() / 4).copied()
 }
 
+/// The middle one; `None` of none.
+pub(super) fn median(mut values: Vec<f64>) -> Option<f64> {
+    values.sort_by(f64::total_cmp);
+    values.get(values.len() / 2).copied()
+}
+
+/// Between which two the middle half of them lies; `None` of none.
+pub(super) fn middle_half(mut values: Vec<f64>) -> Option<[f64; 2]> {
+    values.sort_by(f64::total_cmp);
+    let quarter = values.len() / 4;
+    Some([*values.get(quarter)?, *values.get(values.len() - 1 - quarter)?])
+}
+
 /// Repeats `work` for so long, and gives the seconds that one takes.
 pub(super) fn repeat<E>(time: Duration, mut work: impl FnMut() -> Result<(), E>) -> Result<f64, E> {
     work()?; // the first touches everything
@@ -70,6 +83,15 @@ mod tests {
     fn disturbed_readings_do_not_count() {
         assert_eq!(settled(vec![9.0, 1.0, 1.0, 8.0, 1.0]), Some(1.0));
         assert_eq!(settled(Vec::new()), None);
+    }
+
+    #[test]
+    fn rounds_have_a_middle_and_a_middle_half() {
+        let rounds = vec![5.0, 1.0, 900.0, 4.0, 3.0, 2.0, 6.0];
+        assert_eq!(median(rounds.clone()), Some(4.0));
+        assert_eq!(middle_half(rounds), Some([2.0, 6.0]));
+        assert_eq!(middle_half(vec![7.0]), Some([7.0, 7.0]));
+        assert_eq!((median(Vec::new()), middle_half(Vec::new())), (None, None));
     }
 
     #[test]

@@ -1,5 +1,7 @@
 //! What was measured, and why the rest was not.
 
+use super::clock::{median, middle_half};
+use super::link::Rounds;
 use gapless::tuning::{KEYS, Key, Unit, Value, write_with};
 use gapless_pml::Tuning;
 use gapless_report::{Align, Table, Time};
@@ -8,6 +10,12 @@ use std::collections::BTreeMap;
 /// Why nobody measures a number, unless something else is said.
 const BY_CHOICE: &str = "a choice, not a cost";
 
+/// The same of a cost: some have defaults that go with the model's formulas, and are no cost of one thing alone.
+const KEPT: &str = "the default goes with the model's formulas";
+
+/// How far the middle half of the rounds may lie apart, relative to what was timed: what varies more is written nowhere.
+const APART_MAX: f64 = 0.5;
+
 /// Two processes that have a processor each are quicker by far.
 const BUSY_SECONDS: f64 = 20e-6;
 
@@ -15,6 +23,8 @@ const BUSY_SECONDS: f64 = 20e-6;
 #[derive(Debug, Default)]
 pub(super) struct Found {
     values: BTreeMap<String, Result<f64, String>>,
+    /// By how much the middle half of the rounds lies above or below, as a part of what was timed.
+    spreads: BTreeMap<String, f64>,
     /// Seconds that a tiny message took one way.
     latency: Option<f64>,
 }
@@ -25,6 +35,47 @@ impl Found {
         let key = known(table, name);
         let value = if value.is_nan() { key.least } else { value.clamp(key.least, key.most) };
         self.values.insert(key.path(), Ok(value));
+    }
+
+    /// The host's bandwidth of this name, in MB/s, is the median of so many rounds; `None` if they do not agree.
+    pub(super) fn settle_rate(&mut self, name: &str, rounds: Rounds) -> Option<f64> {
+        let timed = rounds.clone().ok().and_then(median).unwrap_or_default();
+        self.settle(name, rounds, timed)
+    }
+
+    /// The host's time of this name, in ns, is what is left of longer times, all in seconds and round by round.
+    pub(super) fn settle_rest(&mut self, name: &str, rest: Rounds, of: Rounds) -> Option<f64> {
+        let ns = |rounds: Vec<f64>| rounds.into_iter().map(|seconds| seconds.max(0.0) * 1e9);
+        let timed = of.ok().and_then(|rounds| median(ns(rounds).collect())).unwrap_or_default();
+        self.settle(name, rest.map(|rounds| ns(rounds).collect()), timed)
+    }
+
+    fn settle(&mut self, name: &str, rounds: Rounds, timed: f64) -> Option<f64> {
+        let key = known("host", name);
+        let settled = rounds.and_then(|rounds| {
+            let middle = median(rounds.clone()).zip(middle_half(rounds));
+            let (value, [low, high]) = middle.ok_or("it was not tried")?;
+            let apart = high - low;
+            if apart > APART_MAX * timed {
+                let [low, high] = [low, high].map(rounded);
+                return Err(format!(
+                    "{low} to {high} {}: this machine is not steady",
+                    key.unit.name()
+                ));
+            }
+            Ok((value, apart / timed.max(f64::MIN_POSITIVE) / 2.0))
+        });
+        match settled {
+            Ok((value, spread)) => {
+                self.set("host", name, value);
+                self.spreads.insert(key.path(), spread);
+                Some(value)
+            }
+            Err(why) => {
+                self.miss("host", name, why);
+                None
+            }
+        }
     }
 
     /// A tiny message took so many seconds one way: no number of the model, but it tells how busy the machine
@@ -64,6 +115,7 @@ impl Found {
         match self.values.get(&key.path()) {
             Some(Ok(_)) => None,
             Some(Err(why)) => Some(why.clone()),
+            None if matches!(key.unit, Unit::Ns | Unit::MbS) => Some(KEPT.to_owned()),
             None => Some(BY_CHOICE.to_owned()),
         }
     }
@@ -94,20 +146,24 @@ impl Found {
             ("number", Align::Left),
             ("default", Align::Right),
             ("here", Align::Right),
+            ("spread", Align::Right),
             ("", Align::Left),
         ])
-        .expendable(["default"]);
+        .expendable(["default", "spread"]);
         let (mut default, mut here) = (Tuning::default(), self.tuning());
         for key in KEYS {
             let why = self.why_not(key);
-            if why.as_deref() == Some(BY_CHOICE) {
+            if why.as_deref().is_some_and(|why| [BY_CHOICE, KEPT].contains(&why)) {
                 continue;
             }
+            let spread = self.spreads.get(&key.path());
+            let spread =
+                spread.map_or_else(String::new, |spread| format!("±{:.0}%", 100.0 * spread));
             let [default, here] = [&mut default, &mut here].map(|tuning| shown(key, tuning));
             let here = if why.is_some() { "-".to_owned() } else { here };
             let remark = why
                 .map_or_else(|| key.unit.name().to_owned(), |why| format!("not measured: {why}"));
-            table.push([key.path(), default, here, remark]);
+            table.push([key.path(), default, here, spread, remark]);
         }
         let latency = self.latency.map_or_else(String::new, |seconds| {
             format!("a tiny message one way: {}\n", Time(seconds))
@@ -166,6 +222,26 @@ mod tests {
         let commented = text.lines().find(|line| line.contains("single_copy_mb_s")).unwrap();
         assert!(commented.starts_with('#') && commented.contains("forbidden"), "{commented}");
         assert!(found.table(None).contains("not measured: forbidden"));
+    }
+
+    #[test]
+    fn rounds_that_do_not_agree_are_written_nowhere() {
+        let mut found = Found::default();
+        let steady = vec![10_000.0, 11_000.0, 9_000.0, 99_000.0, 10_500.0, 100.0, 9_500.0];
+        assert_eq!(found.settle_rate("pipeline_mb_s", Ok(steady)), Some(10_000.0));
+        // Half of the time each.
+        let two_states = vec![3_500.0, 12_400.0, 3_600.0, 12_300.0, 3_400.0, 12_500.0, 12_400.0];
+        assert_eq!(found.settle_rate("mapped_mb_s", Ok(two_states)), None);
+        assert_eq!(found.settle_rate("single_copy_mb_s", Err("forbidden".to_owned())), None);
+        // What is left of 3 µs may vary more than itself: little of what was timed.
+        let rest = vec![100e-9, -50e-9, 400e-9, 200e-9, 0.0];
+        assert_eq!(found.settle_rest("map_ns", Ok(rest), Ok(vec![3e-6; 5])), Some(100.0));
+        let text = found.text();
+        let read = parse(&text, "x".as_ref()).unwrap();
+        assert_eq!(read.mapped_mb_s, Tuning::default().mapped_mb_s);
+        assert_eq!((read.pipeline_mb_s, read.map_ns), (10_000.0, 100.0));
+        let table = found.table(None);
+        assert!(table.contains("±10%") && table.contains("3500 to 12400 MB/s"), "{table}");
     }
 
     #[test]

@@ -1,6 +1,11 @@
 //! What messages between two processes of this host cost, protocol by protocol: each is forced upon
 //! messages that go back and forth.
 //!
+//! All are timed in turn, again and again, and every number is put together of the times of one round: while a
+//! neighbour of a virtual machine is busy, a cache line may take five times as long from one processor to the other,
+//! and a bandwidth made of a short message before that and a long one after it is no bandwidth at all. The median of
+//! the rounds counts.
+//!
 //! ```text
 //! rank 0                                  rank 1
 //!   | order: protocol, bytes, fragment, count -> | sets the same
@@ -8,7 +13,7 @@
 //!   | <--------------------------- message |
 //! ```
 
-use super::clock::{copy_seconds, repeats, settled, slope_mb_s};
+use super::clock::{copy_seconds, median, real, repeats, settled, slope_mb_s};
 use super::found::Found;
 use crate::failure::Failure;
 use gapless::Error;
@@ -34,8 +39,11 @@ const FRAGMENTS: [u32; 4] = [8 << 10, 16 << 10, 32 << 10, 64 << 10];
 /// By how much another fragment size must be better than the default to be taken.
 const WORTH: f64 = 0.97;
 
-/// Parts of the time: as many as there are readings below.
-const PARTS: f64 = 20.0;
+/// Lengths of which it is asked whether eager or the pipeline is quicker.
+const EAGER: [u64; 5] = [TINY, 1 << 10, 2 << 10, 4 << 10, 8 << 10];
+
+/// Every message is timed in so many rounds, if the time is long enough.
+const ROUNDS: u32 = 11;
 
 /// One end of the two.
 pub(super) struct Link<'w> {
@@ -208,106 +216,63 @@ impl<'w> Link<'w> {
         time: Duration,
         found: &mut Found,
     ) -> Result<Link<'w>, Failure> {
-        let part = time.div_f64(PARTS);
-        self.end = Some(Instant::now() + time * 2);
-        let fragment = Tuning::default().fragment_bytes;
-        let probe = |protocol, bytes| Probe { protocol, bytes, fragment };
-        if let Ok(tiny) = self.one_way(probe(Protocol::Eager, TINY), part)? {
+        let times = self.times(time)?;
+        if let Ok(tiny) = times.median(usual(Protocol::Eager, TINY)) {
             found.latency(tiny);
         }
         // What the model counts for a message's journey, whatever is measured here.
         let latency = self.latency()?;
 
-        if let Ok(rate) = self.rate(Protocol::Pipeline, part, found, "pipeline_mb_s")? {
-            if let Ok(small) = self.one_way(probe(Protocol::Pipeline, SMALL), part)? {
-                // One fragment: nothing of it is unpacked before it is packed.
-                let rest = small - 3.0 * latency - 2.0 * copy_seconds(SMALL, rate);
-                found.set("host", "rendezvous_ns", rest.max(0.0) * 1e9);
-            }
-            self.best_fragment(part, found)?;
+        let ring = times.rates(Protocol::Pipeline);
+        let rate = found.settle_rate("pipeline_mb_s", ring.clone());
+        // One fragment: nothing of it is unpacked before it is packed.
+        let small = times.of(usual(Protocol::Pipeline, SMALL));
+        let rendezvous = apart(small.clone(), ring, |small, rate| {
+            small - 3.0 * latency - 2.0 * copy_seconds(SMALL, rate)
+        });
+        let rendezvous = found.settle_rest("rendezvous_ns", rendezvous, small);
+        if rate.is_some() {
+            times.best_fragment(found);
         }
-        if let Ok(rate) = self.rate(Protocol::Mapped, part, found, "mapped_mb_s")? {
-            match self.one_way(probe(Protocol::Mapped, SMALL), part)? {
-                Ok(small) => {
-                    let rendezvous = found.get("host", "rendezvous_ns").unwrap_or_default() * 1e-9;
-                    let rest = small - latency - rendezvous - copy_seconds(SMALL, rate);
-                    found.set("host", "map_ns", rest.max(0.0) * 1e9);
-                }
-                Err(why) => found.miss("host", "map_ns", why),
-            }
-        } else {
-            found.miss("host", "map_ns", "memory cannot be mapped here");
-        }
-        let _ = self.rate(Protocol::SingleCopy, part, found, "single_copy_mb_s")?;
-        self.eager(part, found)?;
+        let mapped = times.rates(Protocol::Mapped);
+        let _ = found.settle_rate("mapped_mb_s", mapped.clone());
+        let small = times.of(usual(Protocol::Mapped, SMALL));
+        let rendezvous = rendezvous.unwrap_or_default() * 1e-9;
+        let mapping = apart(small.clone(), mapped, |small, rate| {
+            small - latency - rendezvous - copy_seconds(SMALL, rate)
+        });
+        let _ = found.settle_rest("map_ns", mapping, small);
+        let _ = found.settle_rate("single_copy_mb_s", times.rates(Protocol::SingleCopy));
+        times.eager(found);
         Ok(self)
+    }
+
+    /// What all messages took, round by round.
+    fn times(&mut self, time: Duration) -> Result<Times, Failure> {
+        let start = Instant::now();
+        self.end = Some(start + time * 2);
+        let mut times = Times(probes().into_iter().map(|probe| (probe, Ok(Vec::new()))).collect());
+        let each = time.div_f64(f64::from(ROUNDS) * real(times.0.len() as u64));
+        for round in 0..ROUNDS {
+            if round > 0 && start.elapsed() > time {
+                break;
+            }
+            for (probe, took) in &mut times.0 {
+                let Ok(rounds) = took else { continue };
+                match self.one_way(*probe, each)? {
+                    Ok(seconds) => rounds.push(seconds),
+                    Err(why) if rounds.is_empty() => *took = Err(why),
+                    Err(_) => {}
+                }
+            }
+        }
+        Ok(times)
     }
 
     /// What the transport promises, in seconds.
     fn latency(&self) -> Result<f64, Error> {
         let limits = self.world.link(self.peer)?.limits;
         Ok(limits.map_or(0.0, |limits| f64::from(limits.latency_ns) * 1e-9))
-    }
-
-    /// A protocol's bandwidth in MB/s.
-    fn rate(
-        &mut self,
-        protocol: Protocol,
-        time: Duration,
-        found: &mut Found,
-        name: &str,
-    ) -> Result<Result<f64, String>, Failure> {
-        let fragment = Tuning::default().fragment_bytes;
-        let short = self.one_way(Probe { protocol, bytes: SHORT, fragment }, time)?;
-        let long = self.one_way(Probe { protocol, bytes: LONG, fragment }, time)?;
-        let rate = short.and_then(|short| Ok(slope_mb_s((SHORT, short), (LONG, long?))));
-        match &rate {
-            Ok(rate) => found.set("host", name, *rate),
-            Err(why) => found.miss("host", name, why.clone()),
-        }
-        Ok(rate)
-    }
-
-    /// The fragment size with which a long message is quickest.
-    fn best_fragment(&mut self, time: Duration, found: &mut Found) -> Result<(), Failure> {
-        let usual = Tuning::default().fragment_bytes;
-        let mut best = (usual, f64::INFINITY);
-        let sizes = FRAGMENTS.into_iter().filter(|size| *size != usual);
-        for fragment in std::iter::once(usual).chain(sizes) {
-            let probe = Probe { protocol: Protocol::Pipeline, bytes: LONG, fragment };
-            let Ok(seconds) = self.one_way(probe, time)? else { continue };
-            let enough = if best.1.is_finite() { best.1 * WORTH } else { f64::INFINITY };
-            if seconds < enough {
-                best = (fragment, seconds);
-            }
-        }
-        found.set("host", "fragment_bytes", best.0.into());
-        Ok(())
-    }
-
-    /// Up to where eager is quicker than the pipeline.
-    fn eager(&mut self, time: Duration, found: &mut Found) -> Result<(), Failure> {
-        let fragment = Tuning::default().fragment_bytes;
-        let mut most = TINY;
-        for bytes in [TINY, 1 << 10, 2 << 10, 4 << 10, 8 << 10] {
-            let mut one = |protocol| self.one_way(Probe { protocol, bytes, fragment }, time);
-            let (eager, pipeline) = (one(Protocol::Eager)?, one(Protocol::Pipeline)?);
-            match (eager, pipeline) {
-                (Ok(eager), Ok(pipeline)) if eager > pipeline => {
-                    let sure = found_sure(most);
-                    found.set("host", "eager_bytes_max", sure.max(super::clock::real(most)));
-                    found.set("host", "eager_bytes_sure", sure);
-                    return Ok(());
-                }
-                (Ok(_), Ok(_)) => most = bytes,
-                // Longer than the transport takes.
-                _ => break,
-            }
-        }
-        // It was best as far as the transport takes it: its limit holds.
-        let default = Tuning::default();
-        found.set("host", "eager_bytes_max", super::clock::real(default.eager_bytes_max.max(most)));
-        Ok(())
     }
 
     /// Rank 0: has rank 1 help with devices.
@@ -317,7 +282,96 @@ impl<'w> Link<'w> {
     }
 }
 
-/// Below which nothing else is considered, if eager was best up to `most`.
-fn found_sure(most: u64) -> f64 {
-    super::clock::real(Tuning::default().eager_bytes_sure.min(most))
+/// In fragments of the usual length.
+fn usual(protocol: Protocol, bytes: u64) -> Probe {
+    Probe { protocol, bytes, fragment: Tuning::default().fragment_bytes }
+}
+
+/// A long message in such fragments.
+fn in_fragments(fragment: u32) -> Probe {
+    Probe { fragment, ..usual(Protocol::Pipeline, LONG) }
+}
+
+/// All that is timed, each once. What a number is made of stands together.
+fn probes() -> Vec<Probe> {
+    let mut probes = vec![usual(Protocol::Eager, TINY)];
+    for protocol in [Protocol::Pipeline, Protocol::Mapped, Protocol::SingleCopy] {
+        probes.extend([SHORT, LONG, SMALL].map(|bytes| usual(protocol, bytes)));
+    }
+    probes.extend(FRAGMENTS.map(in_fragments));
+    for bytes in EAGER {
+        probes.extend([Protocol::Eager, Protocol::Pipeline].map(|protocol| usual(protocol, bytes)));
+    }
+    let mut seen = Vec::new();
+    probes.retain(|probe| {
+        let first = !seen.contains(probe);
+        seen.push(*probe);
+        first
+    });
+    probes
+}
+
+/// What something came to in each round, or why nothing did.
+pub(super) type Rounds = Result<Vec<f64>, String>;
+
+/// Of two things that were measured in the same rounds, a third in each of them.
+fn apart(one: Rounds, other: Rounds, of: impl Fn(f64, f64) -> f64) -> Rounds {
+    Ok(one?.into_iter().zip(other?).map(|(one, other)| of(one, other)).collect())
+}
+
+/// Seconds that messages took one way.
+struct Times(Vec<(Probe, Rounds)>);
+
+impl Times {
+    fn of(&self, probe: Probe) -> Rounds {
+        let known = self.0.iter().find(|(known, _)| *known == probe);
+        known.map_or_else(|| Err("it was not tried".to_owned()), |(_, rounds)| rounds.clone())
+    }
+
+    fn median(&self, probe: Probe) -> Result<f64, String> {
+        median(self.of(probe)?).ok_or_else(|| "it was not tried".to_owned())
+    }
+
+    /// A protocol's bandwidth in MB/s.
+    fn rates(&self, protocol: Protocol) -> Rounds {
+        let of = |bytes| self.of(usual(protocol, bytes));
+        apart(of(SHORT), of(LONG), |short, long| slope_mb_s((SHORT, short), (LONG, long)))
+    }
+
+    /// The fragment size with which a long message is quickest.
+    fn best_fragment(&self, found: &mut Found) {
+        let default = Tuning::default().fragment_bytes;
+        let Ok(usual) = self.median(in_fragments(default)) else { return };
+        let mut best = (default, usual);
+        for fragment in FRAGMENTS.into_iter().filter(|fragment| *fragment != default) {
+            match self.median(in_fragments(fragment)) {
+                Ok(seconds) if seconds < best.1 * WORTH => best = (fragment, seconds),
+                _ => {}
+            }
+        }
+        found.set("host", "fragment_bytes", best.0.into());
+    }
+
+    /// Up to where eager is quicker than the pipeline.
+    fn eager(&self, found: &mut Found) {
+        let mut most = TINY;
+        for bytes in EAGER {
+            let one = |protocol| self.median(usual(protocol, bytes));
+            match (one(Protocol::Eager), one(Protocol::Pipeline)) {
+                (Ok(eager), Ok(pipeline)) if eager > pipeline => {
+                    let sure = real(Tuning::default().eager_bytes_sure.min(most));
+                    found.set("host", "eager_bytes_max", sure.max(real(most)));
+                    // Below which nothing else is considered.
+                    found.set("host", "eager_bytes_sure", sure);
+                    return;
+                }
+                (Ok(_), Ok(_)) => most = bytes,
+                // Longer than the transport takes.
+                _ => break,
+            }
+        }
+        // It was best as far as the transport takes it: its limit holds.
+        let default = Tuning::default();
+        found.set("host", "eager_bytes_max", real(default.eager_bytes_max.max(most)));
+    }
 }

@@ -39,13 +39,22 @@ impl Model<'_> {
         real(self.s.sender_blocks.max(self.s.receiver_blocks))
     }
 
-    fn ring_mb_s(&self) -> f64 {
-        self.t.pipeline_mb_s.min(self.s.bandwidth_mb_s.max(1.0))
-    }
-
     /// RTS and its answer.
     fn handshake_ns(&self) -> f64 {
-        2.0 * self.s.latency_ns + self.t.rendezvous_ns
+        2.0 * self.s.latency_ns + self.rendezvous_ns()
+    }
+
+    fn rendezvous_ns(&self) -> f64 {
+        self.of_ends(self.t.rendezvous_ns, self.t.device_rendezvous_ns)
+    }
+
+    fn map_ns(&self) -> f64 {
+        self.of_ends(self.t.map_ns, self.t.device_map_ns)
+    }
+
+    /// Which number of two holds: that of messages between buffers of the host, or that of the others.
+    fn of_ends(&self, host: f64, device: f64) -> f64 {
+        if self.s.devices.is_some() { device } else { host }
     }
 
     /// The layout that the receiver fetches first.

@@ -26,8 +26,9 @@ impl Model<'_> {
         if device {
             self.blocks_ns(blocks) + copy_ns(bytes, device_mb_s)
         } else {
-            // Half of the two copies that the ring's rate stands for.
-            real(blocks) * self.t.block_ns + copy_ns(bytes, 2.0 * self.ring_mb_s())
+            // One of the two copies that the rail's bandwidth stands for.
+            let mb_s = self.t.device_host_mb_s.min(2.0 * self.s.bandwidth_mb_s.max(1.0));
+            real(blocks) * self.t.device_host_block_ns + copy_ns(bytes, mb_s)
         }
     }
 
@@ -81,8 +82,8 @@ impl Model<'_> {
             (true, false, false) => (t.peer_load_mb_s, t.import_ns),
         };
         s.latency_ns
-            + t.rendezvous_ns
-            + t.map_ns
+            + self.rendezvous_ns()
+            + self.map_ns()
             + import_ns / f64::from(t.import_uses.max(1))
             + self.fetch_ns()
             + t.launch_wait_ns
@@ -106,7 +107,7 @@ impl Model<'_> {
         };
         self.handshake_ns()
             + s.latency_ns
-            + t.map_ns
+            + self.map_ns()
             + import_ns / f64::from(t.import_uses.max(1))
             + self.granted_fetch_ns()
             + t.launch_wait_ns

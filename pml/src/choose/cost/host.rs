@@ -30,6 +30,10 @@ pub(crate) fn host_fragment(bytes: u64, gapless: bool) -> u32 {
 }
 
 impl Model<'_> {
+    fn ring_mb_s(&self) -> f64 {
+        self.t.pipeline_mb_s.min(self.s.bandwidth_mb_s.max(1.0))
+    }
+
     /// Packing and unpacking follow each other: the one at the rail's pace, the other at that of memory.
     pub(crate) fn eager(&self) -> f64 {
         let blocks = real(self.s.sender_blocks) + real(self.s.receiver_blocks);
@@ -79,13 +83,13 @@ impl Model<'_> {
     }
 
     pub(crate) fn mapped(&self) -> f64 {
-        let before = self.s.latency_ns + self.t.rendezvous_ns + self.t.map_ns;
+        let before = self.s.latency_ns + self.rendezvous_ns() + self.map_ns();
         before + self.fetch_ns() + self.moved_ns()
     }
 
     /// The same work, done by the sender, which first receives a GRANT and reports the end.
     pub(crate) fn mapped_put(&self) -> f64 {
-        let before = self.handshake_ns() + self.s.latency_ns + self.t.map_ns;
+        let before = self.handshake_ns() + self.s.latency_ns + self.map_ns();
         before + self.granted_fetch_ns() + self.moved_ns()
     }
 
@@ -102,7 +106,7 @@ impl Model<'_> {
             .div_ceil(costs.pieces_max.max(1))
             .max(s.bytes.div_ceil(t.single_copy_batch_bytes.max(1)));
         let mb_s = t.single_copy_mb_s.min(costs.bandwidth_mb_s.max(1.0));
-        let before = s.latency_ns + t.rendezvous_ns + self.fetch_ns();
+        let before = s.latency_ns + self.rendezvous_ns() + self.fetch_ns();
         before
             + real(operations) * costs.operation_ns
             + real(blocks) * costs.piece_ns

@@ -138,7 +138,8 @@ impl Model<'_> {
                 let zero = protocol == Protocol::ZeroCopyInOut;
                 let side = |device, blocks, kernel_mb_s: f64, copy_mb_s| match device {
                     false => {
-                        let work = copy_ns(s.bytes, t.mapped_mb_s) + real(blocks) * t.block_ns;
+                        let runs_ns = real(blocks) * t.device_host_block_ns;
+                        let work = copy_ns(s.bytes, t.device_host_mb_s) + runs_ns;
                         (Stage::NONE, Stage::host(work))
                     }
                     true if zero => {
@@ -159,7 +160,7 @@ impl Model<'_> {
     pub(crate) fn staged(&self, protocol: Protocol) -> f64 {
         let Some(staging) = &self.s.staged else { return f64::MAX };
         let turns = self.s.devices.is_some_and(|ends| ends.turns);
-        self.handshake_ns() + self.t.map_ns + self.fragments_ns(protocol, staging, turns)
+        self.handshake_ns() + self.map_ns() + self.fragments_ns(protocol, staging, turns)
     }
 
     fn fragments_ns(&self, protocol: Protocol, staging: &Staging, turns: bool) -> f64 {
@@ -184,10 +185,10 @@ impl Model<'_> {
         } / f64::from(t.import_uses.max(1));
         // READY, and RING and FREE if the ring is the sender's. Between devices, get also starts later: 10 to 30 µs,
         // between two H200s.
-        let asked = if protocol.puts() { 0.0 } else { 2.0 * s.latency_ns + t.rendezvous_ns };
+        let asked = if protocol.puts() { 0.0 } else { 2.0 * s.latency_ns + self.rendezvous_ns() };
         let opened = protocol.puts() || protocol.through_host();
         let asked = asked + if opened { 0.0 } else { t.launch_wait_ns };
-        let words = s.latency_ns + t.rendezvous_ns + asked;
+        let words = s.latency_ns + self.rendezvous_ns() + asked;
         // Both ends' kernels work in turn, with as many fragments at a time as there are places; copies to and from
         // the host wait for no turn.
         let gapless_through_host = matches!(protocol, Protocol::CopyInOut)

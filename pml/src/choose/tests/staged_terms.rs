@@ -7,9 +7,9 @@ use super::*;
 const PACK: f64 = SENT + copy(5_000.0);
 const UNPACK: f64 = RECEIVED + copy(5_000.0);
 /// What every staged message begins with.
-const BEFORE: f64 = HANDSHAKE + MAP + LATENCY + 1_000.0;
+const BEFORE: f64 = DEVICE_HANDSHAKE + DEVICE_MAP + LATENCY + DEVICE_RENDEZVOUS;
 /// RING and FREE, or READY.
-const ASKED: f64 = 2.0 * LATENCY + 1_000.0;
+const ASKED: f64 = DEVICE_HANDSHAKE;
 
 /// One end launches so many kernels and copies a fragment, and waits for the first.
 fn launched(each: f64) -> f64 {
@@ -65,7 +65,7 @@ fn one_fragment_passes_stage_after_stage() {
 #[test]
 fn the_processor_is_a_stage_where_its_memory_is() {
     let t = tuning();
-    let (sent, received) = (30.0 + copy(4_000.0), 50.0 + copy(4_000.0));
+    let (sent, received) = (33.0 + copy(4_500.0), 55.0 + copy(4_500.0));
     let from = [BEFORE, ASKED, launched(2.0), sent, copy(3_200.0), UNPACK];
     takes(&ends(false, true), &t, Protocol::CopyInOut, &from);
     let to = [BEFORE, ASKED, launched(2.0), PACK, copy(3_000.0), received];
@@ -74,8 +74,8 @@ fn the_processor_is_a_stage_where_its_memory_is() {
     takes(&ends(false, true), &t, Protocol::ZeroCopyInOut, &from);
     // Fragments cost the processor 2 us each, where it sets the pace.
     let (s, t) = in_four(ends(false, true));
-    let slow = Tuning { mapped_mb_s: 500.0, ..t };
-    let sent = 30.0 + copy(500.0);
+    let slow = Tuning { device_host_mb_s: 500.0, ..t };
+    let sent = 33.0 + copy(500.0);
     let behind = LAST * (copy(3_200.0) + UNPACK);
     takes(&s, &slow, Protocol::CopyInOut, &[BEFORE, ASKED, launched(2.0), sent, 6_000.0, behind]);
 }

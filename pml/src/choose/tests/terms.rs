@@ -23,6 +23,10 @@ pub(super) fn tuning() -> Tuning {
         fragment_bytes: 100_000,
         depth: 4,
         staged_least_bytes: 1 << 20,
+        device_rendezvous_ns: 1_300.0,
+        device_map_ns: 8_000.0,
+        device_host_mb_s: 4_500.0,
+        device_host_block_ns: 11.0,
         launch_ns: 4_000.0,
         launch_wait_ns: 30_000.0,
         copy_gap_ns: 6_000.0,
@@ -70,9 +74,13 @@ pub(super) fn takes(s: &Situation, t: &Tuning, protocol: Protocol, terms: &[f64]
 }
 
 pub(super) const LATENCY: f64 = 3.0;
-/// Two latencies and a rendezvous.
-pub(super) const HANDSHAKE: f64 = 1_000.0 + 2.0 * LATENCY;
-pub(super) const MAP: f64 = 7_000.0;
+/// Two latencies and a rendezvous, between hosts.
+const HANDSHAKE: f64 = 1_000.0 + 2.0 * LATENCY;
+const MAP: f64 = 7_000.0;
+/// The same with a device.
+pub(super) const DEVICE_RENDEZVOUS: f64 = 1_300.0;
+pub(super) const DEVICE_HANDSHAKE: f64 = DEVICE_RENDEZVOUS + 2.0 * LATENCY;
+pub(super) const DEVICE_MAP: f64 = 8_000.0;
 /// Two latencies and 100 bytes, for one message of four; and 200 bytes, for one of two.
 const FETCH: f64 = (2.0 * LATENCY + 200.0) / 4.0;
 const GRANTED_FETCH: f64 = (2.0 * LATENCY + 400.0) / 2.0;
@@ -189,20 +197,24 @@ fn through_the_ring_with_devices() {
         let kernels = [LATENCY, 2.0 * WAIT, TURN, copy(1_000.0), copy(1_250.0), runs];
         takes(&s, &t, Protocol::Eager, &kernels);
     }
-    let host_out = 3.0 * 10.0 + copy(10_000.0);
+    let host_out = 3.0 * 11.0 + copy(4_500.0);
     takes(&ends(false, true), &t, Protocol::Eager, &[LATENCY, WAIT, host_out, into]);
-    let host_in = 5.0 * 10.0 + copy(10_000.0);
+    let host_in = 5.0 * 11.0 + copy(4_500.0);
     takes(&ends(true, false), &t, Protocol::Eager, &[LATENCY, WAIT, out, host_in]);
+    // One of the two copies of a slow rail.
+    let slow = Situation { bandwidth_mb_s: 2_000.0, ..ends(true, false) };
+    let host_in = 5.0 * 11.0 + copy(4_000.0);
+    takes(&slow, &t, Protocol::Eager, &[LATENCY, WAIT, out, host_in]);
 
     // Ten fragments, four at a time: three rounds.
     let fill = into / 10.0;
-    takes(&both, &t, Protocol::Pipeline, &[HANDSHAKE, LATENCY, 2.0 * WAIT, out, fill]);
-    let rounds = [HANDSHAKE, LATENCY, 2.0 * WAIT, 6.0 * TURN, out, fill];
+    takes(&both, &t, Protocol::Pipeline, &[DEVICE_HANDSHAKE, LATENCY, 2.0 * WAIT, out, fill]);
+    let rounds = [DEVICE_HANDSHAKE, LATENCY, 2.0 * WAIT, 6.0 * TURN, out, fill];
     takes(&turns, &t, Protocol::Pipeline, &rounds);
     let slow = Tuning { launch_ns: 90_000.0, ..t };
-    let launches = [HANDSHAKE, LATENCY, 2.0 * WAIT, out, 90_000.0];
+    let launches = [DEVICE_HANDSHAKE, LATENCY, 2.0 * WAIT, out, 90_000.0];
     takes(&both, &slow, Protocol::Pipeline, &launches);
-    let alone = [HANDSHAKE, LATENCY, WAIT, into, host_out / 10.0];
+    let alone = [DEVICE_HANDSHAKE, LATENCY, WAIT, into, host_out / 10.0];
     takes(
         &ends(false, true),
         &slow,
@@ -210,14 +222,14 @@ fn through_the_ring_with_devices() {
         &[&alone[..], &[900_000.0 - into]].concat(),
     );
     takes(&ends(false, true), &t, Protocol::Pipeline, &alone);
-    takes(&both, &t, Protocol::Local, &[HANDSHAKE, WAIT, SENT, RECEIVED, copy(5_000.0)]);
+    takes(&both, &t, Protocol::Local, &[DEVICE_HANDSHAKE, WAIT, SENT, RECEIVED, copy(5_000.0)]);
 }
 
 #[test]
 fn mapped_memory_of_devices() {
     let t = tuning();
-    let before = LATENCY + 1_000.0 + MAP + FETCH + WAIT;
-    let put = HANDSHAKE + LATENCY + MAP + GRANTED_FETCH + WAIT;
+    let before = LATENCY + DEVICE_RENDEZVOUS + DEVICE_MAP + FETCH + WAIT;
+    let put = DEVICE_HANDSHAKE + LATENCY + DEVICE_MAP + GRANTED_FETCH + WAIT;
     let short = Tuning { copy_bytes_min: BYTES + 1, ..t };
     let same = |s| with(s, |ends| ends.one_device = true);
     let runs = SENT + RECEIVED;
@@ -253,8 +265,8 @@ fn mapped_memory_of_devices() {
 fn a_switch_of_the_device_is_paid_by_who_does_not_keep_it() {
     let t = tuning();
     let moved = SENT + RECEIVED + copy(5_000.0) + 200.0;
-    let before = LATENCY + 1_000.0 + MAP + FETCH + WAIT + moved;
-    let put = HANDSHAKE + LATENCY + MAP + GRANTED_FETCH + WAIT + moved;
+    let before = LATENCY + DEVICE_RENDEZVOUS + DEVICE_MAP + FETCH + WAIT + moved;
+    let put = DEVICE_HANDSHAKE + LATENCY + DEVICE_MAP + GRANTED_FETCH + WAIT + moved;
     for (sender_keeps, [get_turns, put_turns]) in [(true, [1.0, 0.05]), (false, [0.05, 1.0])] {
         let s = with(ends(true, true), |ends| {
             *ends = DeviceEnds { one_device: true, turns: true, sender_keeps, ..*ends };
@@ -267,8 +279,8 @@ fn a_switch_of_the_device_is_paid_by_who_does_not_keep_it() {
 #[test]
 fn sectors_across_a_link() {
     let t = tuning();
-    let before = LATENCY + 1_000.0 + MAP + FETCH + WAIT + 300.0;
-    let put = HANDSHAKE + LATENCY + MAP + GRANTED_FETCH + WAIT + 300.0;
+    let before = LATENCY + DEVICE_RENDEZVOUS + DEVICE_MAP + FETCH + WAIT + 300.0;
+    let put = DEVICE_HANDSHAKE + LATENCY + DEVICE_MAP + GRANTED_FETCH + WAIT + 300.0;
     let touched =
         Touched { read_sectors: 50_000, written_sectors: 62_500, rows: 3_907, alike: false };
     let s = |touched| Situation { touched: Some(touched), ..ends(true, true) };
@@ -296,4 +308,27 @@ fn sectors_across_a_link() {
     takes(&within, &t, Protocol::Mapped, &[before, runs]);
     let to_host = Situation { touched: Some(touched), ..ends(true, false) };
     takes(&to_host, &t, Protocol::MappedPut, &[put - 300.0, SENT + RECEIVED, copy(1_000.0)]);
+}
+
+/// What a host measures is of no account where a device's memory is an end.
+#[test]
+fn numbers_of_the_host_leave_messages_of_devices_alone() {
+    let t = Tuning::default();
+    let other = Tuning {
+        rendezvous_ns: 9e5,
+        pipeline_mb_s: 17.0,
+        mapped_mb_s: 19.0,
+        map_ns: 9e4,
+        single_copy_mb_s: 23.0,
+        block_ns: 900.0,
+        ..t.clone()
+    };
+    for (sender, receiver) in [(true, true), (true, false), (false, true)] {
+        for s in [ends(sender, receiver), with(ends(sender, receiver), |ends| ends.turns = true)] {
+            for protocol in Protocol::ALL.into_iter().filter(|one| *one != Protocol::SingleCopy) {
+                let [here, there] = [&t, &other].map(|t| (protocol.kind().cost)(&s, t));
+                assert_eq!(here.to_bits(), there.to_bits(), "{protocol}");
+            }
+        }
+    }
 }
