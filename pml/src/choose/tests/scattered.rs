@@ -48,14 +48,9 @@ fn a_span_is_what_the_convertor_touches() {
 #[test]
 fn what_wastes_lines_is_not_offered_to_be_mapped() {
     let sent = |sender_span| {
-        let s = Situation { bytes: 8 << 10, sender_blocks: 1 << 10, sender_span, ..node() };
-        winner(&Situation {
-            receiver_blocks: 1 << 10,
-            link_eager_bytes: 1 << 15,
-            mapped: true,
-            ..s
-        })
+        let s = Situation { bytes: 12 << 10, sender_blocks: 3 << 9, sender_span, ..node() };
+        winner(&Situation { receiver_blocks: 3 << 9, link_eager_bytes: 1 << 15, mapped: true, ..s })
     };
-    assert_eq!(sent(8 << 10), Protocol::Mapped);
-    assert_eq!(sent(64 << 10), Protocol::Eager);
+    assert_eq!(sent(12 << 10), Protocol::Mapped);
+    assert_eq!(sent(96 << 10), Protocol::Eager);
 }
