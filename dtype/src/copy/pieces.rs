@@ -56,7 +56,7 @@ mod tests {
         for len in
             [0, 1, PIECE - 1, PIECE, PIECE + 1, 3 * PIECE, 5 * PIECE + 77, LONGEST, LONGEST + 1]
         {
-            let from: Vec<u8> = (0..len).map(|at| (at % 251) as u8).collect();
+            let from: Vec<u8> = (0..=250).cycle().take(len).collect();
             let mut to = vec![0xEE; len + 2];
             // SAFETY: as many bytes of two vectors.
             unsafe { copy_long(from.as_ptr(), to[1..].as_mut_ptr(), len) };
