@@ -150,7 +150,8 @@ fn hand_over(ring: &Ring, consumer: &mut Consumer) -> Option<(u8, Vec<u64>)> {
 /// lines are, and as many.
 #[test]
 fn messages_by_value_arrive_whole_and_in_order_around_the_ring() {
-    const MESSAGES: [(usize, &[u64]); 3] = [(1, &[11]), (3, &[21, 22, 23]), (3, &[31, 32, 33, 34])];
+    const MESSAGES: [(usize, &[u64], bool); 3] =
+        [(1, &[11], true), (3, &[21, 22, 23], false), (3, &[31, 32, 33], true)];
     loom::model(|| {
         let ring = Ring::new(2);
         let sender = ring.clone();
