@@ -1,19 +1,82 @@
 //! Extended Task Queuing: messages that launch tasks on the processors and accelerators of other processes.
 //!
 //! After LeBeane et al., *Extended Task Queuing: Active Messages for Heterogeneous Systems*, SC 2016. A process
-//! registers functions, kernels and queues under indices that all processes agree on. Another one puts a packet of 64
-//! bytes, which names such an index, with arguments and a payload. The target rewrites the indices to its own
-//! addresses and the task runs, without a receive.
+//! registers functions, kernels and queues under indices that all processes agree on. Another one [puts](Xtq::put) a
+//! packet of 64 bytes, which names such an index, with arguments and a payload. The target rewrites the indices to its
+//! own addresses, and the task runs, without a receive. `docs/xtq.md` in the repository has the whole contract.
 //!
-//! - [`packet`]: the packet, drawn once;
-//! - [`tables`]: what an index stands for at the target;
-//! - [`rewrite`]: the packet as a task, a pure function that is the same for every back end.
+//! - [`packet`]: the packet, drawn once; [`tables`]: what an index stands for at the target; [`rewrite`]: the packet as a
+//!   task, a pure function that is the same for every back end;
+//! - [`Xtq`]: registrations, puts, receive buffers, progress; [`Put`], [`PutHandle`], [`Signal`];
+//! - [`Function`] and [`Task`]: tasks on the CPU; [`Kernel`] and [`Launcher`]: tasks on an accelerator;
+//! - `host`: the back end that works over any transport of [`gapless_bml`].
 //!
 //! Nothing here knows matching, datatypes or vendors. Lengths are in bytes.
+//!
+//! ```
+//! use gapless_bml::{Bml, Handler, Rank, RankEvent};
+//! use gapless_xtq::{Config, Function, Put, QueueOptions, TargetBuffer, Xtq};
+//! # struct Rest;
+//! # impl Handler for Rest {
+//! #     fn handle(&mut self, _: &mut Bml, _: RankEvent) {}
+//! # }
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let mut bml = Bml::new(Rank(0), 1);
+//! let xtq = Xtq::attach(&mut bml, Config::default())?;
+//! // The target: a function that adds the payload to a buffer, by index 42.
+//! let sum = TargetBuffer::new(vec![10, 20]);
+//! let add = Function::new(2, |task| {
+//!     let (payload, buffer) = task.parts();
+//!     buffer.iter_mut().zip(payload).for_each(|(sum, more)| *sum += more);
+//!     Ok(())
+//! });
+//! xtq.register_function(42, add.buffer(&sum))?;
+//! xtq.register_queue(42, QueueOptions::default())?;
+//! xtq.post(vec![0; 64]);
+//! // The initiator, here the same process.
+//! let done = xtq.signal(1);
+//! xtq.put(Put::function(Rank(0), 42, 42, [0, 0]).payload(vec![1, 2]).signal(&done))?;
+//! while done.poll().is_none() {
+//!     bml.poll(&mut Rest);
+//!     xtq.advance(&mut bml, gapless_bml::now_ns());
+//! }
+//! assert_eq!((done.poll(), sum.with(|sum| sum.to_vec())), (Some(Ok(())), vec![11, 22]));
+//! # Ok(())
+//! # }
+//! ```
 #![deny(unsafe_code)]
 
+#[cfg(not(loom))]
+mod buffer;
+#[cfg(not(loom))]
+mod error;
+#[cfg(not(loom))]
+mod host;
+#[cfg(not(loom))]
+#[allow(unsafe_code, reason = "declares what launches kernels")]
+mod launcher;
 pub mod packet;
+#[cfg(not(loom))]
+mod put;
+#[cfg(not(loom))]
 pub mod rewrite;
-#[cfg(any(test, feature = "testkit"))]
+#[cfg(all(not(loom), any(test, feature = "testkit")))]
 pub mod sample;
+#[cfg(not(loom))]
+mod signal;
 pub mod tables;
+#[cfg(not(loom))]
+mod task;
+#[cfg(not(loom))]
+mod wire;
+
+#[cfg(not(loom))]
+pub use {
+    buffer::{Payload, TargetBuffer},
+    error::{Refusal, TaskError, XtqError},
+    host::{Config, QueueOptions, RefusedTask, Xtq},
+    launcher::{GroupLimits, Kernel, KernelTask, Launcher},
+    put::{Put, PutHandle, Retry},
+    signal::Signal,
+    task::{Function, Task},
+};

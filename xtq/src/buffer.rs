@@ -1,0 +1,184 @@
+//! Memory: what tasks work on, what arrives with them, and what leaves.
+//!
+//! | memory | owner |
+//! |---|---|
+//! | [`TargetBuffer`] | whoever registered it, and the registration; a task has it alone while it runs |
+//! | a receive buffer | posted: the world; lent to one task with its payload; posted again when that task has ended, unless it [took](crate::Task::take_payload) the buffer |
+//! | [`Payload`] | the put, until the target has accepted it |
+
+use crate::error::Refusal;
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::{Arc, Mutex, PoisonError};
+
+struct Memory {
+    bytes: Mutex<Box<[u8]>>,
+    address: u64,
+    len: u64,
+}
+
+/// Bytes of this process that functions of it work on, one task at a time. Clones are the same bytes.
+#[derive(Clone)]
+pub struct TargetBuffer(Arc<Memory>);
+
+impl TargetBuffer {
+    /// A buffer of these bytes.
+    #[must_use]
+    pub fn new(bytes: Vec<u8>) -> TargetBuffer {
+        let bytes = bytes.into_boxed_slice();
+        let (address, len) = (bytes.as_ptr().addr() as u64, bytes.len() as u64);
+        TargetBuffer(Arc::new(Memory { bytes: Mutex::new(bytes), address, len }))
+    }
+
+    /// Its address, which does not change; nothing can be done with it.
+    pub(crate) fn address(&self) -> u64 {
+        self.0.address
+    }
+
+    /// Its length in bytes.
+    #[must_use]
+    pub fn len(&self) -> u64 {
+        self.0.len
+    }
+
+    /// Whether it has no bytes.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.0.len == 0
+    }
+
+    /// Reads or writes it while no task does: waits until a task that has it has ended. A task must not call this for
+    /// the buffer that it has been given, which would wait for itself.
+    pub fn with<T>(&self, act: impl FnOnce(&mut [u8]) -> T) -> T {
+        act(&mut self.0.bytes.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+impl fmt::Debug for TargetBuffer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "TargetBuffer of {} bytes", self.0.len)
+    }
+}
+
+/// What goes with a put. It is gathered from where it lies when the message is written.
+#[derive(Clone)]
+pub struct Payload(Bytes);
+
+#[derive(Clone)]
+enum Bytes {
+    Own(Vec<u8>),
+    Shared(Arc<[u8]>),
+}
+
+impl Payload {
+    /// None.
+    #[must_use]
+    pub fn none() -> Payload {
+        Payload(Bytes::Own(Vec::new()))
+    }
+
+    pub(crate) fn bytes(&self) -> &[u8] {
+        match &self.0 {
+            Bytes::Own(bytes) => bytes,
+            Bytes::Shared(bytes) => bytes,
+        }
+    }
+}
+
+impl From<Vec<u8>> for Payload {
+    fn from(bytes: Vec<u8>) -> Payload {
+        Payload(Bytes::Own(bytes))
+    }
+}
+
+impl From<Arc<[u8]>> for Payload {
+    fn from(bytes: Arc<[u8]>) -> Payload {
+        Payload(Bytes::Shared(bytes))
+    }
+}
+
+/// A copy.
+impl From<&[u8]> for Payload {
+    fn from(bytes: &[u8]) -> Payload {
+        Payload(Bytes::Own(bytes.to_vec()))
+    }
+}
+
+impl fmt::Debug for Payload {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Payload of {} bytes", self.bytes().len())
+    }
+}
+
+/// A receive buffer with a payload in it.
+#[derive(Debug, Default)]
+pub(crate) struct Received {
+    pub(crate) memory: Vec<u8>,
+    pub(crate) len: usize,
+}
+
+impl Received {
+    pub(crate) fn bytes(&self) -> &[u8] {
+        self.memory.get(..self.len).unwrap_or_default()
+    }
+}
+
+/// Receive buffers that wait for a payload: the shortest that is long enough is taken, of equal ones the oldest.
+#[derive(Debug, Default)]
+pub(crate) struct Posted {
+    by_length: BTreeMap<(usize, u64), Vec<u8>>,
+    next: u64,
+}
+
+impl Posted {
+    /// A buffer without bytes is of no use to anybody.
+    pub(crate) fn post(&mut self, buffer: Vec<u8>) {
+        if !buffer.is_empty() {
+            self.next += 1;
+            self.by_length.insert((buffer.len(), self.next), buffer);
+        }
+    }
+
+    /// A buffer for `len` bytes; none is needed for 0.
+    pub(crate) fn claim(&mut self, len: usize) -> Result<Received, Refusal> {
+        if len == 0 {
+            return Ok(Received::default());
+        }
+        let found = self.by_length.range((len, 0)..).next().map(|(&key, _)| key);
+        match found.and_then(|key| self.by_length.remove(&key)) {
+            Some(memory) => Ok(Received { memory, len }),
+            None => Err(match self.by_length.last_key_value() {
+                None => Refusal::NoReceiveBuffer,
+                Some(((largest, _), _)) => {
+                    let largest = u32::try_from(*largest).unwrap_or(u32::MAX);
+                    Refusal::ReceiveBufferTooSmall { largest }
+                }
+            }),
+        }
+    }
+
+    pub(crate) fn take_all(&mut self) -> Vec<Vec<u8>> {
+        std::mem::take(&mut self.by_length).into_values().collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_shortest_buffer_that_is_long_enough_is_taken() {
+        let mut posted = Posted::default();
+        assert_eq!(posted.claim(1).unwrap_err(), Refusal::NoReceiveBuffer);
+        assert_eq!(posted.claim(0).unwrap().bytes(), b"");
+        for buffer in [vec![1; 64], vec![2; 16], vec![3; 16], vec![]] {
+            posted.post(buffer);
+        }
+        let taken = [10, 16, 16].map(|len| posted.claim(len).unwrap().memory[0]);
+        assert_eq!(taken, [2, 3, 1]);
+        posted.post(vec![4; 8]);
+        let refused = posted.claim(9).unwrap_err();
+        assert_eq!(refused, Refusal::ReceiveBufferTooSmall { largest: 8 });
+        assert_eq!(posted.take_all(), [vec![4; 8]]);
+    }
+}

@@ -1,0 +1,214 @@
+//! Errors and refusals; each names the culprit.
+
+use crate::packet::PacketError;
+use crate::rewrite::RewriteError;
+use crate::tables::NoSuchIndex;
+use gapless_bml::{LinkError, Rank};
+use thiserror::Error;
+
+/// Why a target did not take a task.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Error)]
+#[non_exhaustive]
+pub enum Refusal {
+    /// No such function or kernel is registered.
+    #[error("nothing is registered by this index")]
+    NotRegistered,
+    /// No such queue is registered.
+    #[error("no queue is registered by this index")]
+    NoQueue,
+    /// The payload is longer than was registered.
+    #[error("the payload is longer than the registered {max} bytes")]
+    PayloadTooLong {
+        /// What was registered.
+        max: u32,
+    },
+    /// The arguments are not as long as was registered.
+    #[error("the arguments are not the registered {registered} bytes")]
+    Arguments {
+        /// What was registered.
+        registered: u32,
+    },
+    /// The groups are larger, or need more local memory, than the accelerator allows.
+    #[error("groups may have {items_max} work-items, and the local memory that its device has")]
+    Group {
+        /// The most work-items.
+        items_max: u32,
+    },
+    /// The queue has no room now.
+    #[error("the queue is full")]
+    QueueFull,
+    /// No receive buffer is posted now.
+    #[error("no receive buffer is posted")]
+    NoReceiveBuffer,
+    /// No receive buffer that is posted now is long enough.
+    #[error("the longest receive buffer has {largest} bytes")]
+    ReceiveBufferTooSmall {
+        /// The longest that is posted.
+        largest: u32,
+    },
+    /// An earlier put of the same line was refused, and comes first.
+    #[error("an earlier put of the line comes first")]
+    OutOfTurn,
+    /// The target could not make a thread to run it.
+    #[error("no thread to run it could be made")]
+    NoWorkers,
+}
+
+impl Refusal {
+    /// Whether the same put may succeed later.
+    #[must_use]
+    pub fn may_pass(&self) -> bool {
+        matches!(
+            self,
+            Refusal::QueueFull
+                | Refusal::NoReceiveBuffer
+                | Refusal::ReceiveBufferTooSmall { .. }
+                | Refusal::OutOfTurn
+        )
+    }
+
+    /// What it is on the wire: a code from 1 on, and a number.
+    pub(crate) fn encode(self) -> (u8, u32) {
+        match self {
+            Refusal::NotRegistered => (1, 0),
+            Refusal::NoQueue => (2, 0),
+            Refusal::PayloadTooLong { max } => (3, max),
+            Refusal::Arguments { registered } => (4, registered),
+            Refusal::Group { items_max } => (5, items_max),
+            Refusal::QueueFull => (6, 0),
+            Refusal::NoReceiveBuffer => (7, 0),
+            Refusal::ReceiveBufferTooSmall { largest } => (8, largest),
+            Refusal::OutOfTurn => (9, 0),
+            Refusal::NoWorkers => (10, 0),
+        }
+    }
+
+    pub(crate) fn decode(code: u8, value: u32) -> Option<Refusal> {
+        Some(match code {
+            1 => Refusal::NotRegistered,
+            2 => Refusal::NoQueue,
+            3 => Refusal::PayloadTooLong { max: value },
+            4 => Refusal::Arguments { registered: value },
+            5 => Refusal::Group { items_max: value },
+            6 => Refusal::QueueFull,
+            7 => Refusal::NoReceiveBuffer,
+            8 => Refusal::ReceiveBufferTooSmall { largest: value },
+            9 => Refusal::OutOfTurn,
+            10 => Refusal::NoWorkers,
+            _ => return None,
+        })
+    }
+
+    /// Of a packet that is one, and no task here; `None` if it is none.
+    pub(crate) fn of(error: &RewriteError) -> Option<Refusal> {
+        Some(match error {
+            RewriteError::Packet(_) => return None,
+            RewriteError::NotRegistered { .. } => Refusal::NotRegistered,
+            RewriteError::NoQueue { .. } => Refusal::NoQueue,
+            RewriteError::PayloadTooLong { max, .. } => Refusal::PayloadTooLong { max: *max },
+            RewriteError::Arguments { registered, .. } => {
+                Refusal::Arguments { registered: u32::from(*registered) }
+            }
+        })
+    }
+}
+
+/// Why a call failed, or how a put or a signal has ended.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum XtqError {
+    /// The task cannot be put into a packet.
+    #[error(transparent)]
+    Packet(#[from] PacketError),
+    /// No table has this index.
+    #[error(transparent)]
+    NoSuchIndex(#[from] NoSuchIndex),
+    /// A rank outside the job.
+    #[error("no {rank} in a job of {size} processes")]
+    NoSuchRank {
+        /// The rank that was named.
+        rank: Rank,
+        /// How many processes there are.
+        size: u32,
+    },
+    /// More payload than a packet can say.
+    #[error("{bytes} bytes of payload: a packet says at most {max}", max = u32::MAX)]
+    PayloadTooLong {
+        /// Its length.
+        bytes: usize,
+    },
+    /// A queue that holds nothing, or runs nothing.
+    #[error("a queue of {capacity} tasks, of which {width} run at a time")]
+    NoRoom {
+        /// Tasks that it was to hold.
+        capacity: u32,
+        /// Tasks that were to run at a time.
+        width: u32,
+    },
+    /// The target did not take the task.
+    #[error("{target} refused the task: {refusal}")]
+    Refused {
+        /// The target.
+        target: Rank,
+        /// Why.
+        refusal: Refusal,
+    },
+    /// The task ran and failed, or panicked.
+    #[error("the task at {target} failed: {reason}")]
+    Failed {
+        /// Where it ran.
+        target: Rank,
+        /// What it said, cut to 200 bytes.
+        reason: String,
+    },
+    /// A peer is gone.
+    #[error("{rank} is lost: {error}")]
+    Lost {
+        /// The peer.
+        rank: Rank,
+        /// Why.
+        error: LinkError,
+    },
+    /// This process is leaving.
+    #[error("this process is leaving the job")]
+    Closed,
+}
+
+/// Why a function failed, in its own words; whoever waits for the task is told.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[error("{0}")]
+pub struct TaskError(pub String);
+
+impl From<&str> for TaskError {
+    fn from(text: &str) -> TaskError {
+        TaskError(text.to_owned())
+    }
+}
+
+impl From<String> for TaskError {
+    fn from(text: String) -> TaskError {
+        TaskError(text)
+    }
+}
+
+impl From<XtqError> for TaskError {
+    fn from(error: XtqError) -> TaskError {
+        TaskError(error.to_string())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn refusals_survive_the_way() {
+        let all: Vec<Refusal> = (1..=10).map(|code| Refusal::decode(code, 7).unwrap()).collect();
+        for (code, refusal) in (1u8..).zip(&all) {
+            let (encoded, value) = refusal.encode();
+            assert_eq!((encoded, Refusal::decode(encoded, value)), (code, Some(*refusal)));
+        }
+        assert_eq!((Refusal::decode(0, 0), Refusal::decode(11, 0)), (None, None));
+        assert_eq!(all.iter().filter(|refusal| refusal.may_pass()).count(), 4);
+    }
+}

@@ -1,0 +1,332 @@
+//! The back end *host*: works over any transport. The progress engine plays the NIC, threads play the command
+//! processor.
+//!
+//! | file | has |
+//! |---|---|
+//! | `initiator.rs`, `line.rs` | puts on their way, retries, order: what to send |
+//! | `flush.rs`, `link.rs` | sending it; messages in order and once each |
+//! | `target.rs` | receive buffers, the rewrite, refusals |
+//! | `queue.rs`, `run.rs` | queues of tasks, threads, running one |
+//! | `nic.rs` | what arrives, and losses |
+//! | `register.rs` | the API's registrations |
+//!
+//! One lock guards the state of both sides. No code of users runs, or is dropped, while it is held; signals are counted
+//! and the world's bell is rung after it is released. Queues, signals and buffers have locks of their own, which are
+//! taken last.
+
+mod flush;
+mod initiator;
+mod line;
+mod link;
+mod nic;
+mod queue;
+#[allow(unsafe_code, reason = "registers kernels, for whom the caller vouches")]
+mod register;
+mod run;
+mod target;
+#[cfg(test)]
+mod tests;
+
+pub use queue::QueueOptions;
+pub use target::RefusedTask;
+
+use crate::error::{TaskError, XtqError};
+use crate::packet::Packet;
+use crate::put::{Put, PutHandle};
+use crate::signal::{Bell, Signal, Weak};
+use crate::tables::Tables;
+use crate::wire::TEXT_MAX;
+use gapless_bml::{Bml, BmlError, Rank};
+use initiator::Initiator;
+use link::Link;
+use queue::Pool;
+use run::{Ready, lay_down};
+use std::any::Any;
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use target::Target;
+
+/// Choices about this end.
+#[derive(Clone)]
+pub struct Config {
+    /// Threads that run tasks; they are made when the first task comes.
+    pub threads: usize,
+    /// Called, on any thread and without a lock, when a task has ended or puts another, and when a signal has ended: so
+    /// whoever sleeps looks again, and calls [`Xtq::advance`]. It must not wait, nor call this crate.
+    pub bell: Arc<dyn Fn() + Send + Sync>,
+}
+
+impl Default for Config {
+    fn default() -> Config {
+        Config { threads: 2, bell: Arc::new(|| {}) }
+    }
+}
+
+impl fmt::Debug for Config {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Config of {} threads", self.threads)
+    }
+}
+
+/// What the lock guards.
+#[derive(Default)]
+struct State {
+    initiator: Initiator,
+    target: Target,
+    /// By rank.
+    links: HashMap<u32, Link>,
+    /// Signals that end when a rank is lost.
+    watched: Vec<Weak>,
+    /// Nothing that arrives is looked at.
+    left: bool,
+}
+
+pub(crate) struct Inner {
+    me: Rank,
+    size: u32,
+    config: Config,
+    tables: Tables,
+    state: Mutex<State>,
+    pool: Pool,
+    /// There may be something to send, or a held put to release.
+    owing: AtomicBool,
+    /// Tasks in queues, and running.
+    live: AtomicUsize,
+}
+
+/// This process's end: it puts tasks at other processes, and lets them put tasks here. Clones are the same end.
+///
+/// Nothing is sent or received unless [`advance`](Xtq::advance) is called, and the [`Bml`] polled.
+#[derive(Clone)]
+pub struct Xtq {
+    inner: Arc<Inner>,
+}
+
+impl Inner {
+    /// Looks at the state, or changes it; what others are to learn of that, they learn after.
+    fn with<T>(&self, act: impl FnOnce(&mut State) -> T) -> T {
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let value = act(&mut state);
+        let effects = std::mem::take(&mut state.initiator.effects);
+        let busy = state.initiator.is_busy();
+        drop(state);
+        if busy {
+            self.owing.store(true, Ordering::Release);
+        }
+        for (signal, result) in effects {
+            signal.end(result);
+        }
+        value
+    }
+
+    fn begin_task(&self) {
+        self.live.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// A task has run: its receive buffer is posted again, its signal counted down, its initiator told.
+    fn ended(&self, mut task: Ready, result: Result<(), TaskError>) {
+        let memory = std::mem::take(&mut task.payload.memory);
+        let acknowledged = task.command.flags.contains(crate::packet::Flags::ACKNOWLEDGE);
+        let text = result.as_ref().err().map(|error| cut(&error.0)).unwrap_or_default();
+        let signal = task.registered_signal().cloned();
+        self.with(|state| {
+            state.target.posted.post(memory);
+            if acknowledged {
+                let head = Target::end(&task, result.is_err());
+                state.initiator.say(task.from, head, text.into_bytes());
+            }
+        });
+        lay_down(task);
+        if let Some(signal) = signal {
+            let failed = |TaskError(reason)| XtqError::Failed { target: self.me, reason };
+            signal.end(result.map_err(failed));
+        }
+        self.live.fetch_sub(1, Ordering::Release);
+        (self.config.bell)();
+    }
+}
+
+/// As much of a text as a message carries.
+fn cut(text: &str) -> String {
+    let mut end = text.len().min(TEXT_MAX);
+    while !text.is_char_boundary(end) {
+        end -= 1;
+    }
+    text[..end].to_owned()
+}
+
+impl Xtq {
+    /// Makes the end of the process of `bml`, which from now on hands it the messages with tag 32.
+    ///
+    /// # Errors
+    /// The tag is taken.
+    pub fn attach(bml: &mut Bml, config: Config) -> Result<Xtq, BmlError> {
+        let inner = Inner {
+            me: bml.me(),
+            size: bml.size(),
+            config,
+            tables: Tables::new(),
+            state: Mutex::default(),
+            pool: Pool::default(),
+            owing: AtomicBool::new(false),
+            live: AtomicUsize::new(0),
+        };
+        let xtq = Xtq { inner: Arc::new(inner) };
+        let tag = flush::TAG.0;
+        bml.register(tag..=tag, Box::new(nic::Nic::new(xtq.clone())))?;
+        Ok(xtq)
+    }
+
+    /// This process.
+    #[must_use]
+    pub fn me(&self) -> Rank {
+        self.inner.me
+    }
+
+    /// How many processes the job has.
+    #[must_use]
+    pub fn size(&self) -> u32 {
+        self.inner.size
+    }
+
+    /// The bell that signals ring.
+    fn bell(&self) -> Bell {
+        let inner = Arc::downgrade(&self.inner);
+        Arc::new(move || {
+            if let Some(inner) = inner.upgrade() {
+                // A put may wait for the signal.
+                inner.owing.store(true, Ordering::Release);
+                (inner.config.bell)();
+            }
+        })
+    }
+
+    /// A signal that ends when it was counted down so often; 0 has ended.
+    #[must_use]
+    pub fn signal(&self, count: u64) -> Signal {
+        Signal::new(count, Vec::new(), self.bell())
+    }
+
+    /// As [`signal`](Xtq::signal), counted down by tasks of these ranks (of all, if none are named): if one of them is
+    /// lost, the signal ends with an error that names it. For a signal that is registered with a kernel, or that a
+    /// function counts down.
+    #[must_use]
+    pub fn signal_from(&self, count: u64, ranks: &[Rank]) -> Signal {
+        let signal = Signal::new(count, ranks.to_vec(), self.bell());
+        self.inner.with(|state| {
+            state.watched.retain(|watched| watched.upgrade().is_some());
+            state.watched.push(signal.downgrade());
+        });
+        signal
+    }
+
+    /// Puts a task: it is sent with the next [`advance`](Xtq::advance), which whoever calls this sees to. May be called
+    /// from any thread; tasks use [`Task::put`](crate::Task::put).
+    ///
+    /// # Errors
+    /// Nothing was put: no such rank; a command that no packet can express; this process is leaving.
+    pub fn put(&self, put: Put) -> Result<PutHandle, XtqError> {
+        if put.target.0 >= self.inner.size {
+            return Err(XtqError::NoSuchRank { rank: put.target, size: self.inner.size });
+        }
+        let packet = Packet::new(&put.finished_command()?)?;
+        let handle = self.inner.with(|state| {
+            let closed = state.initiator.closed;
+            (!closed).then(|| state.initiator.put(put, packet)).ok_or(XtqError::Closed)
+        })?;
+        // A held one may wait for a signal that has ended.
+        self.inner.owing.store(true, Ordering::Release);
+        Ok(handle)
+    }
+
+    /// As [`put`](Xtq::put), from a task: whoever sleeps is to send it.
+    pub(crate) fn put_on(&self, put: Put) -> Result<PutHandle, XtqError> {
+        let handle = self.put(put)?;
+        (self.inner.config.bell)();
+        Ok(handle)
+    }
+
+    /// Posts a receive buffer, for payloads up to its length. The next payload that it is the shortest for goes into it;
+    /// when that task has ended, the buffer is posted again.
+    pub fn post(&self, buffer: Vec<u8>) {
+        self.inner.with(|state| state.target.posted.post(buffer));
+    }
+
+    /// Takes back the receive buffers that no task has now.
+    #[must_use]
+    pub fn take_posted(&self) -> Vec<Vec<u8>> {
+        self.inner.with(|state| state.target.posted.take_all())
+    }
+
+    /// Whether tasks that are refused here are noted for [`take_refusals`](Xtq::take_refusals), the last 256 of them.
+    pub fn watch_refusals(&self, yes: bool) {
+        self.inner.with(|state| state.target.watch_refusals(yes));
+    }
+
+    /// The tasks that were refused here since the last call.
+    #[must_use]
+    pub fn take_refusals(&self) -> Vec<RefusedTask> {
+        self.inner.with(|state| state.target.take_refusals())
+    }
+
+    /// Sends what is to be sent, as far as there is room, and lets time pass for puts that were refused. `now_ns` comes
+    /// from a clock that does not go back. Gives how many messages have left. Not to be called from a handler of `bml`.
+    pub fn advance(&self, bml: &mut Bml, now_ns: u64) -> usize {
+        let inner = &self.inner;
+        if !inner.owing.swap(false, Ordering::AcqRel) {
+            return 0;
+        }
+        inner.with(|state| {
+            state.initiator.advance(now_ns);
+            state.flush(bml)
+        })
+    }
+
+    /// Whether [`advance`](Xtq::advance) would do nothing: one load.
+    #[inline]
+    #[must_use]
+    pub fn is_quiet(&self) -> bool {
+        !self.inner.owing.load(Ordering::Relaxed)
+    }
+
+    /// Whether all is over that was put from here, and all that was put here has run.
+    #[must_use]
+    pub fn has_settled(&self) -> bool {
+        let over =
+            self.inner.with(|state| state.initiator.puts.is_empty() && !state.initiator.is_busy());
+        over && self.inner.live.load(Ordering::Acquire) == 0
+    }
+
+    /// The process leaves: nothing new can be put from here, puts that were refused or are held back end, and what is
+    /// on its way is [waited for](Xtq::has_settled). Others may still put here.
+    pub fn close(&self) {
+        self.inner.with(|state| state.initiator.close());
+    }
+
+    /// The process has left, or is given up: nothing that arrives is looked at, tasks that have not begun are dropped,
+    /// all puts end. A task that runs goes on, and nobody hears of its end.
+    /// Gives what users have left here: dropping it may run their code.
+    #[must_use = "it may be a user's, and should be dropped without a lock"]
+    pub fn abandon(&self) -> Box<dyn Any + Send> {
+        let (target, dropped) = self.inner.with(|state| {
+            state.initiator.close();
+            state.initiator.abandon();
+            state.left = true;
+            let target = std::mem::take(&mut state.target);
+            let queues = target.queues.iter().flatten();
+            let dropped: Vec<Ready> = queues.flat_map(|(_, queue)| queue.clear()).collect();
+            (target, dropped)
+        });
+        self.inner.live.fetch_sub(dropped.len(), Ordering::Release);
+        Box::new((target, dropped))
+    }
+}
+
+impl fmt::Debug for Xtq {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Inner { me, size, tables, .. } = &*self.inner;
+        write!(f, "Xtq of {me} in {size}, {tables:?}")
+    }
+}

@@ -1,0 +1,165 @@
+//! Sends what is to be sent, as far as there is room: packet, arguments and payload are gathered straight into the
+//! transport's memory.
+
+use super::State;
+use super::initiator::{Item, Stage};
+use super::link::Link;
+use crate::wire::{BODY_AT, HEAD_BYTES, Head};
+use gapless_bml::{AmTag, Bml, LinkError, PeerState, Rank, ReserveError, Token};
+use std::collections::VecDeque;
+use zerocopy::IntoBytes;
+
+/// The tag of all messages of this crate.
+pub(super) const TAG: AmTag = AmTag(32);
+
+/// What became of an item.
+enum Sent {
+    /// It has left, or is not needed any more.
+    Done,
+    /// There is more of it; others may go in between.
+    More,
+    /// There is no room now.
+    Full,
+    /// There is no link any more.
+    Gone,
+}
+
+/// Sends one message, of several parts.
+fn send(bml: &mut Bml, link: &mut Link, to: Rank, head: Head, parts: &[&[u8]]) -> Sent {
+    let len = HEAD_BYTES + parts.iter().map(|part| part.len()).sum::<usize>();
+    let mut slot = match bml.reserve(to, len) {
+        Ok(slot) => slot,
+        Err(ReserveError::Full) => return Sent::Full,
+        Err(error) => {
+            tracing::debug!(%to, %error, "a message is not sent");
+            return Sent::Gone;
+        }
+    };
+    let mut at = 0;
+    let head = head.write(link.out);
+    for part in std::iter::once(&head[..]).chain(parts.iter().copied()) {
+        if let Err(error) = slot.write(at, part) {
+            tracing::error!(%to, %error, "a slot that cannot be written");
+            return Sent::Gone;
+        }
+        at += part.len();
+    }
+    bml.send(slot, TAG, Token::NONE);
+    link.out = link.out.wrapping_add(1);
+    Sent::Done
+}
+
+/// The bytes of two parts that lie in `from..to` of both, one behind the other.
+fn window<'p>(parts: [&'p [u8]; 2], from: usize, to: usize) -> [&'p [u8]; 2] {
+    let [first, second] = parts;
+    let clamp = |at: usize, len: usize| at.min(len);
+    let (a, b) = (clamp(from, first.len()), clamp(to, first.len()));
+    let behind = |at: usize| clamp(at.saturating_sub(first.len()), second.len());
+    [&first[a..b], &second[behind(from)..behind(to)]]
+}
+
+impl State {
+    /// Sends as much as there is room for. Gives how many messages have left.
+    pub(super) fn flush(&mut self, bml: &mut Bml) -> usize {
+        let mut sent = 0;
+        let ranks: Vec<u32> = self.initiator.outbox.keys().copied().collect();
+        for rank in ranks {
+            let Some(mut items) = self.initiator.outbox.remove(&rank) else { continue };
+            sent += self.flush_to(bml, Rank(rank), &mut items);
+            // Sending queues nothing.
+            if !items.is_empty() {
+                self.initiator.outbox.insert(rank, items);
+            }
+        }
+        sent
+    }
+
+    fn flush_to(&mut self, bml: &mut Bml, to: Rank, items: &mut VecDeque<Item>) -> usize {
+        let mut sent = 0;
+        while let Some(item) = items.front() {
+            let result = match item {
+                Item::Put(id, number) => self.send_put(bml, to, *id, *number),
+                Item::Data(id) => self.send_data(bml, to, *id),
+                Item::Say(head, text) => {
+                    send(bml, self.links.entry(to.0).or_default(), to, *head, &[text.as_slice()])
+                }
+            };
+            match result {
+                Sent::Full => break,
+                Sent::Done => {
+                    items.pop_front();
+                }
+                Sent::More => items.rotate_left(1),
+                Sent::Gone => {
+                    self.initiator.lose(to, &why_gone(bml, to));
+                    items.clear();
+                    return sent;
+                }
+            }
+            sent += 1;
+        }
+        sent
+    }
+
+    fn send_put(&mut self, bml: &mut Bml, to: Rank, id: u64, number: Option<u64>) -> Sent {
+        let Some(put) = self.initiator.puts.get_mut(&id) else { return Sent::Done };
+        let Some(longest) = bml.limits(to).map(|limits| limits.max_fragment_bytes) else {
+            return if matches!(bml.state(to), PeerState::Up) { Sent::Full } else { Sent::Gone };
+        };
+        let whole = BODY_AT + put.body_bytes() <= longest;
+        let body = if whole { [&put.arguments[..], put.payload.bytes()] } else { [&[][..]; 2] };
+        let parts = [put.packet.as_bytes(), body[0], body[1]];
+        let link = self.links.entry(to.0).or_default();
+        let sent = send(bml, link, to, Head::Put { put: id, number }, &parts);
+        if matches!(sent, Sent::Done) {
+            put.whole = whole;
+            put.stage = Stage::Asked;
+        }
+        sent
+    }
+
+    fn send_data(&mut self, bml: &mut Bml, to: Rank, id: u64) -> Sent {
+        let Some(put) = self.initiator.puts.get_mut(&id) else { return Sent::Done };
+        let Stage::Streaming { transfer, offset } = put.stage else { return Sent::Done };
+        let longest = bml.limits(to).map_or(HEAD_BYTES + 1, |limits| limits.max_fragment_bytes);
+        let (len, at) = (put.body_bytes(), usize::try_from(offset).unwrap_or(usize::MAX));
+        let end = len.min(at.saturating_add(longest.saturating_sub(HEAD_BYTES).max(1)));
+        let parts = window([&put.arguments, put.payload.bytes()], at, end);
+        let link = self.links.entry(to.0).or_default();
+        let sent = send(bml, link, to, Head::Data { transfer, offset }, &parts);
+        if !matches!(sent, Sent::Done) {
+            return sent;
+        }
+        if end == len {
+            put.stage = Stage::Asked;
+            put.whole = true;
+            return Sent::Done;
+        }
+        put.stage = Stage::Streaming { transfer, offset: end as u64 };
+        Sent::More
+    }
+}
+
+/// Why a peer has no link.
+fn why_gone(bml: &Bml, rank: Rank) -> LinkError {
+    match bml.state(rank) {
+        PeerState::Lost(error) => error.clone(),
+        state => LinkError::Unreachable { reason: format!("its link is {state:?}") },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::window;
+
+    #[test]
+    fn a_window_of_two_parts_has_the_bytes_of_both() {
+        let (first, second) = (b"abc", b"defgh");
+        for from in 0..=8 {
+            for to in from..=8 {
+                let [a, b] = window([first, second], from, to);
+                assert_eq!([a, b].concat(), b"abcdefgh"[from..to]);
+            }
+        }
+    }
+}

@@ -1,0 +1,349 @@
+//! The initiator's side: puts on their way, lines of puts, retries. It decides; `flush.rs` sends.
+//!
+//! ```text
+//! held ──signal──► queued ──sent──► asked ──accepted──► running ──ended──► over
+//!                    ▲                │ │
+//!                    │   refused, may │ └─granted──► streaming ──all sent──► asked
+//!                    └──────pass──────┘
+//! ```
+
+use super::line::{Line, LineKey};
+use crate::buffer::Payload;
+use crate::error::{Refusal, XtqError};
+use crate::packet::{Flags, Packet};
+use crate::put::{Put, PutHandle, Retry};
+use crate::signal::Signal;
+use crate::wire::{Head, Verdict};
+use gapless_bml::{LinkError, Rank};
+use std::collections::{BTreeMap, HashMap, VecDeque};
+
+/// The first pause before a put that was refused is sent again, in nanoseconds; it doubles so many times.
+const PAUSE_NS: u64 = 10_000;
+const DOUBLINGS: u32 = 7;
+
+/// What is to be sent to one peer, in order.
+#[derive(Debug)]
+pub(super) enum Item {
+    /// The packet of a put, with its number in its line.
+    Put(u64, Option<u64>),
+    /// The next piece of its body.
+    Data(u64),
+    /// Anything else, with text.
+    Say(Head, Vec<u8>),
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Stage {
+    /// It waits for a signal, its turn, or the end of a pause.
+    Waiting,
+    /// It was sent, whole or its packet alone.
+    Asked,
+    /// Its body is sent.
+    Streaming { transfer: u64, offset: u64 },
+    /// The target has it; the end is to come.
+    Running,
+}
+
+/// One put.
+#[derive(Debug)]
+pub(super) struct Outgoing {
+    pub(super) target: Rank,
+    pub(super) packet: Packet,
+    pub(super) arguments: Vec<u8>,
+    pub(super) payload: Payload,
+    pub(super) stage: Stage,
+    /// Whether its body went with the packet.
+    pub(super) whole: bool,
+    line: Option<LineKey>,
+    retry: Retry,
+    attempts: u32,
+    attempts_max: u32,
+    acknowledged: bool,
+    signal: Option<Signal>,
+    handle: PutHandle,
+}
+
+impl Outgoing {
+    /// Bytes of arguments and payload.
+    pub(super) fn body_bytes(&self) -> usize {
+        self.arguments.len() + self.payload.bytes().len()
+    }
+}
+
+/// Who is to be told of the end of a signal's count, once no lock is held.
+pub(super) type Effects = Vec<(Signal, Result<(), XtqError>)>;
+
+/// What begins anew when a pause is over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum What {
+    Put(u64),
+    Line(LineKey),
+}
+
+#[derive(Debug)]
+struct Pause {
+    what: What,
+    wait_ns: u64,
+    /// Unknown until the clock is next read.
+    due_ns: Option<u64>,
+}
+
+/// All puts of this process.
+#[derive(Debug, Default)]
+pub(super) struct Initiator {
+    pub(super) puts: HashMap<u64, Outgoing>,
+    next: u64,
+    pub(super) outbox: BTreeMap<u32, VecDeque<Item>>,
+    lines: HashMap<LineKey, Line>,
+    pauses: Vec<Pause>,
+    held: Vec<(Signal, u64)>,
+    pub(super) closed: bool,
+    pub(super) effects: Effects,
+}
+
+impl Initiator {
+    /// Takes a put over. `packet` is its packet.
+    pub(super) fn put(&mut self, put: Put, packet: Packet) -> PutHandle {
+        let handle = PutHandle::default();
+        let (id, target) = (self.next, put.target);
+        self.next += 1;
+        let line = (put.retry == Retry::InOrder).then_some((target.0, put.command.queue));
+        let outgoing = Outgoing {
+            target,
+            packet,
+            arguments: put.arguments,
+            payload: put.payload,
+            stage: Stage::Waiting,
+            whole: false,
+            line,
+            retry: put.retry,
+            attempts: 0,
+            attempts_max: put.attempts_max,
+            acknowledged: put.command.flags.contains(Flags::ACKNOWLEDGE),
+            signal: put.signal,
+            handle: handle.clone(),
+        };
+        self.puts.insert(id, outgoing);
+        match put.after {
+            Some(signal) => self.held.push((signal, id)),
+            None => self.queue(id),
+        }
+        handle
+    }
+
+    /// Whether there is something to send, now or after a pause.
+    pub(super) fn is_busy(&self) -> bool {
+        !self.outbox.is_empty() || !self.pauses.is_empty()
+    }
+
+    pub(super) fn say(&mut self, to: Rank, head: Head, text: Vec<u8>) {
+        self.outbox.entry(to.0).or_default().push_back(Item::Say(head, text));
+    }
+
+    /// Sends a put as soon as that is its turn.
+    fn queue(&mut self, id: u64) {
+        let Some(put) = self.puts.get_mut(&id) else { return };
+        put.stage = Stage::Waiting;
+        match put.line {
+            None => {
+                let to = put.target.0;
+                self.outbox.entry(to).or_default().push_back(Item::Put(id, None));
+            }
+            Some(key) => {
+                self.lines.entry(key).or_default().join(id);
+                self.pump(key);
+            }
+        }
+    }
+
+    /// Sends as many puts of a line as may be on their way.
+    fn pump(&mut self, key: LineKey) {
+        let Some(line) = self.lines.get_mut(&key) else { return };
+        while let Some((id, number)) = line.next_to_send() {
+            self.outbox.entry(key.0).or_default().push_back(Item::Put(id, Some(number)));
+        }
+    }
+
+    /// Lets time pass: held puts whose signals have ended, and pauses that are over.
+    pub(super) fn advance(&mut self, now_ns: u64) {
+        let (ended, held): (Vec<_>, Vec<_>) =
+            std::mem::take(&mut self.held).into_iter().partition(|(s, _)| s.poll().is_some());
+        self.held = held;
+        for (signal, id) in ended {
+            match signal.poll() {
+                Some(Err(error)) => self.end(id, Err(error)),
+                _ => self.queue(id),
+            }
+        }
+        let mut over = Vec::new();
+        self.pauses.retain_mut(|pause| {
+            let due = *pause.due_ns.get_or_insert(now_ns.saturating_add(pause.wait_ns));
+            if due <= now_ns {
+                over.push(pause.what);
+            }
+            due > now_ns
+        });
+        for what in over {
+            match what {
+                What::Put(id) => self.queue(id),
+                What::Line(key) => {
+                    if let Some(line) = self.lines.get_mut(&key) {
+                        line.go_on();
+                    }
+                    self.pump(key);
+                }
+            }
+        }
+    }
+
+    /// A put is over.
+    pub(super) fn end(&mut self, id: u64, result: Result<(), XtqError>) {
+        let Some(put) = self.puts.remove(&id) else { return };
+        put.handle.end(result.clone());
+        self.effects.extend(put.signal.map(|signal| (signal, result)));
+    }
+
+    /// The target has answered. An error says what is wrong with that.
+    pub(super) fn verdict(&mut self, from: Rank, id: u64, verdict: Verdict) -> Result<(), String> {
+        let nonsense = || Err(format!("{verdict:?} to put {id}, which was not asked for"));
+        let Some(put) = self.puts.get_mut(&id) else { return nonsense() };
+        if put.target != from || put.stage != Stage::Asked {
+            return nonsense();
+        }
+        match verdict {
+            Verdict::Granted { .. } if put.whole => nonsense(),
+            Verdict::Granted { transfer } => {
+                put.stage = Stage::Streaming { transfer, offset: 0 };
+                self.outbox.entry(from.0).or_default().push_back(Item::Data(id));
+                Ok(())
+            }
+            Verdict::Accepted => {
+                put.stage = Stage::Running;
+                put.handle.accept(!put.acknowledged);
+                put.payload = Payload::none();
+                put.arguments = Vec::new();
+                let (line, acknowledged) = (put.line, put.acknowledged);
+                if !acknowledged {
+                    self.puts.remove(&id);
+                }
+                self.answered(line, id, None)
+            }
+            Verdict::Refused(refusal) => self.refused(id, refusal),
+        }
+    }
+
+    fn refused(&mut self, id: u64, refusal: Refusal) -> Result<(), String> {
+        let Some(put) = self.puts.get_mut(&id) else { return Ok(()) };
+        put.stage = Stage::Waiting;
+        let line = put.line;
+        if refusal != Refusal::OutOfTurn && refusal.may_pass() {
+            put.handle.refused();
+            put.attempts = put.attempts.saturating_add(1);
+        }
+        let goes_on = refusal.may_pass() && put.retry != Retry::Never && !self.closed;
+        let tired = put.attempts >= put.attempts_max;
+        if goes_on && !tired {
+            let wait_ns = PAUSE_NS << put.attempts.saturating_sub(1).min(DOUBLINGS);
+            if line.is_none() {
+                self.pauses.push(Pause { what: What::Put(id), wait_ns, due_ns: None });
+            }
+            return self.answered(line, id, Some(wait_ns));
+        }
+        let target = put.target;
+        self.end(id, Err(XtqError::Refused { target, refusal }));
+        let Some(key) = line else { return Ok(()) };
+        if refusal.may_pass() {
+            // The target still expects its number, which goes to the next.
+            if let Some(line) = self.lines.get_mut(&key) {
+                line.leave(id);
+            }
+            return self.settle(key);
+        }
+        self.answered(line, id, None)
+    }
+
+    /// A put of a line has been answered: finally, or it is to be sent again after a pause.
+    fn answered(
+        &mut self,
+        line: Option<LineKey>,
+        id: u64,
+        again_ns: Option<u64>,
+    ) -> Result<(), String> {
+        let Some(key) = line else { return Ok(()) };
+        let Some(line) = self.lines.get_mut(&key) else { return Ok(()) };
+        line.answer(id, again_ns)?;
+        self.settle(key)
+    }
+
+    fn settle(&mut self, key: LineKey) -> Result<(), String> {
+        let Some(line) = self.lines.get_mut(&key) else { return Ok(()) };
+        if let Some(wait_ns) = line.settle()? {
+            self.pauses.push(Pause { what: What::Line(key), wait_ns, due_ns: None });
+        }
+        self.pump(key);
+        Ok(())
+    }
+
+    /// A task has ended at its target. An error says what is wrong with that.
+    pub(super) fn ended(
+        &mut self,
+        from: Rank,
+        id: u64,
+        result: Result<(), String>,
+    ) -> Result<(), String> {
+        let known = self.puts.get(&id).is_some_and(|put| {
+            put.target == from && put.stage == Stage::Running && put.acknowledged
+        });
+        if !known {
+            return Err(format!("the end of put {id}, which does not run there"));
+        }
+        let failed = |reason| XtqError::Failed { target: from, reason };
+        self.end(id, result.map_err(failed));
+        Ok(())
+    }
+
+    /// A peer is gone: so are all puts to it.
+    pub(super) fn lose(&mut self, rank: Rank, error: &LinkError) {
+        self.outbox.remove(&rank.0);
+        self.lines.retain(|key, _| key.0 != rank.0);
+        self.pauses.retain(|pause| !matches!(pause.what, What::Line(key) if key.0 == rank.0));
+        let lost: Vec<u64> =
+            self.puts.iter().filter(|(_, put)| put.target == rank).map(|(&id, _)| id).collect();
+        for id in lost {
+            self.forget(id);
+            self.end(id, Err(XtqError::Lost { rank, error: error.clone() }));
+        }
+    }
+
+    fn forget(&mut self, id: u64) {
+        self.held.retain(|(_, held)| *held != id);
+        self.pauses.retain(|pause| pause.what != What::Put(id));
+    }
+
+    /// The process has left: whatever is on its way ends.
+    pub(super) fn abandon(&mut self) {
+        self.outbox.clear();
+        self.lines.clear();
+        let left: Vec<u64> = self.puts.keys().copied().collect();
+        left.into_iter().for_each(|id| self.end(id, Err(XtqError::Closed)));
+    }
+
+    /// The process leaves: what was refused is not sent again, what is held back never goes.
+    pub(super) fn close(&mut self) {
+        self.closed = true;
+        for (_, id) in std::mem::take(&mut self.held) {
+            self.end(id, Err(XtqError::Closed));
+        }
+        for pause in std::mem::take(&mut self.pauses) {
+            match pause.what {
+                What::Put(id) => self.end(id, Err(XtqError::Closed)),
+                What::Line(key) => {
+                    let line = self.lines.remove(&key);
+                    for id in line.into_iter().flat_map(Line::into_puts) {
+                        self.end(id, Err(XtqError::Closed));
+                    }
+                }
+            }
+        }
+    }
+}

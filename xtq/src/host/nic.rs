@@ -1,0 +1,109 @@
+//! What arrives, and losses: the handler that `bml` calls.
+
+use super::{State, Xtq};
+use crate::wire::{HEAD_BYTES, Head, TEXT_MAX};
+use gapless_bml::{Bml, Fragment, Handler, LinkError, Rank, RankEvent};
+
+pub(super) struct Nic {
+    xtq: Xtq,
+}
+
+impl Nic {
+    pub(super) fn new(xtq: Xtq) -> Nic {
+        Nic { xtq }
+    }
+}
+
+impl Handler for Nic {
+    fn handle(&mut self, bml: &mut Bml, event: RankEvent) {
+        match event {
+            RankEvent::Arrived { from, fragment, .. } => {
+                let handled = self.xtq.inner.with(|state| {
+                    let handled = state.arrived(&self.xtq, from, fragment);
+                    // The answer goes at once.
+                    state.flush(bml);
+                    handled
+                });
+                if let Err(what) = handled {
+                    tracing::warn!(%from, what, "a message about tasks breaks the rules");
+                    bml.give_up(from, LinkError::Corrupt { what });
+                }
+            }
+            RankEvent::Lost { peer, error } => {
+                self.xtq.inner.with(|state| state.lose(peer, &error));
+            }
+            RankEvent::Sent { .. } | RankEvent::Completed { .. } => {}
+        }
+    }
+}
+
+impl State {
+    /// A message, and those that came before their turn. An error says how its sender breaks the rules.
+    fn arrived(&mut self, xtq: &Xtq, from: Rank, fragment: Fragment) -> Result<(), String> {
+        if self.left {
+            return Ok(());
+        }
+        let (serial, _) = read_head(&fragment)?;
+        let mut next = self.links.entry(from.0).or_default().arrived(serial, fragment)?;
+        while let Some(fragment) = next {
+            self.handle(xtq, from, &fragment)?;
+            drop(fragment);
+            next = self.links.get_mut(&from.0).and_then(super::link::Link::next_early);
+        }
+        Ok(())
+    }
+
+    fn handle(&mut self, xtq: &Xtq, from: Rank, fragment: &Fragment) -> Result<(), String> {
+        let (_, head) = read_head(fragment)?;
+        let answer = match head {
+            Head::Put { put, number } => {
+                Some((put, self.target.put(xtq, (from, put, number), fragment)?))
+            }
+            Head::Data { transfer, offset } => {
+                self.target.data(xtq, (from, transfer, offset), fragment)?
+            }
+            Head::Verdict { put, verdict } => {
+                self.initiator.verdict(from, put, verdict)?;
+                None
+            }
+            Head::Ended { put, failed } => {
+                let reason = read_text(fragment)?;
+                self.initiator.ended(from, put, if failed { Err(reason) } else { Ok(()) })?;
+                None
+            }
+        };
+        if let Some((put, verdict)) = answer {
+            self.initiator.say(from, Head::Verdict { put, verdict }, Vec::new());
+        }
+        Ok(())
+    }
+
+    fn lose(&mut self, rank: Rank, error: &LinkError) {
+        self.links.remove(&rank.0);
+        self.target.lose(rank);
+        self.initiator.lose(rank, error);
+        let lost = || Err(crate::XtqError::Lost { rank, error: error.clone() });
+        let registered = self.target.kernels.iter().flatten();
+        let registered = registered.filter_map(|(_, kernel)| kernel.signal.clone());
+        let watched = self.watched.iter().filter_map(crate::signal::Weak::upgrade);
+        let concerned = registered.chain(watched).filter(|signal| signal.counts(rank));
+        self.initiator.effects.extend(concerned.map(|signal| (signal, lost())));
+    }
+}
+
+fn read_head(fragment: &Fragment) -> Result<(u32, Head), String> {
+    let mut head = [0; HEAD_BYTES];
+    let short = |error| format!("a message of {} bytes: {error}", fragment.len());
+    fragment.read(0, &mut head).map_err(short)?;
+    Head::read(&head)
+}
+
+fn read_text(fragment: &Fragment) -> Result<String, String> {
+    let len = fragment.len() - HEAD_BYTES;
+    if len > TEXT_MAX {
+        return Err(format!("a text of {len} bytes"));
+    }
+    let mut text = [0; TEXT_MAX];
+    fragment.read(HEAD_BYTES, &mut text[..len]).map_err(|error| error.to_string())?;
+    Ok(String::from_utf8_lossy(&text[..len]).into_owned())
+}

@@ -1,0 +1,160 @@
+//! Registrations (LeBeane et al. 2016, §IV.B): what an index stands for here, from now on.
+//!
+//! Registering anew replaces what was there: a put that arrives meanwhile gets the old or the new, as a whole. Tasks
+//! that are in queues keep what they were accepted with.
+
+use super::queue::{Queue, QueueOptions};
+use super::run::lay_down;
+use super::target::Registered;
+use super::{Inner, State, Xtq};
+use crate::error::XtqError;
+use crate::launcher::Kernel;
+use crate::packet::{ARGUMENTS_MAX, ARGUMENTS_MIN, PacketError};
+use crate::tables::{Entry, NoSuchIndex, QueueEntry};
+use crate::task::Function;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Names of what is registered, in tables and rewritten packets; 0 is none.
+static NEXT: AtomicU64 = AtomicU64::new(1);
+
+fn name() -> u64 {
+    NEXT.fetch_add(1, Ordering::Relaxed)
+}
+
+impl Inner {
+    /// Registers a value, or takes one out, in the table and here, under the lock under which packets are looked up.
+    fn register<T>(
+        &self,
+        (index, value): (u8, Option<(u64, Arc<T>)>),
+        place: impl FnOnce(&mut State) -> &mut Registered<T>,
+        table: impl FnOnce() -> Result<(), NoSuchIndex>,
+    ) -> Result<(), XtqError> {
+        let old = self.with(|state| {
+            let place = place(state).get_mut(usize::from(index)).ok_or(NoSuchIndex { index })?;
+            table()?;
+            Ok::<_, XtqError>(std::mem::replace(place, value))
+        })?;
+        // It may be a user's last hold on it.
+        lay_down(old);
+        Ok(())
+    }
+}
+
+impl Xtq {
+    /// Registers a function by a coordinated index, in the place of what was there.
+    ///
+    /// # Errors
+    /// There is no such index.
+    pub fn register_function(&self, index: u8, function: Function) -> Result<(), XtqError> {
+        let buffer = function.buffer.as_ref().filter(|buffer| !buffer.is_empty());
+        let entry = Entry {
+            object: name(),
+            buffer: buffer.map_or(0, |buffer| buffer.address()),
+            buffer_bytes: buffer.map_or(0, |buffer| buffer.len()),
+            signal: 0,
+            payload_max: function.payload_max,
+            argument_bytes: 0,
+        };
+        let value = Some((entry.object, Arc::new(function)));
+        self.set_function((index, value), Some(entry))
+    }
+
+    /// Takes a function out: from now on it is refused.
+    ///
+    /// # Errors
+    /// There is no such index.
+    pub fn unregister_function(&self, index: u8) -> Result<(), XtqError> {
+        self.set_function((index, None), None)
+    }
+
+    fn set_function(
+        &self,
+        value: (u8, Option<(u64, Arc<Function>)>),
+        entry: Option<Entry>,
+    ) -> Result<(), XtqError> {
+        let index = value.0;
+        let table = || self.inner.tables.set_function(index, entry);
+        self.inner.register(value, |state| &mut state.target.functions, table)
+    }
+
+    /// Registers a kernel by a coordinated index, in the place of what was there.
+    ///
+    /// # Safety
+    /// With any arguments, of which the first two are replaced as [`rewrite`](crate::rewrite) says, any grid that the
+    /// launcher allows and any payload of up to the registered length, the kernel stays inside its registered memory
+    /// (and what a registered table of pointers leads to) and the payload, does not write the payload, and terminates.
+    /// While it is registered, and while tasks of it are in queues or run, nothing else touches its registered memory
+    /// but what the caller orders after them by signals.
+    ///
+    /// # Errors
+    /// There is no such index; arguments of a length that no packet has.
+    pub unsafe fn register_kernel(&self, index: u8, kernel: Kernel) -> Result<(), XtqError> {
+        let bytes = usize::from(kernel.argument_bytes);
+        if !(ARGUMENTS_MIN..=ARGUMENTS_MAX).contains(&bytes) || !bytes.is_multiple_of(8) {
+            return Err(PacketError::ArgumentBytes { bytes }.into());
+        }
+        let memory = kernel.memory.as_ref().map(gapless_mem::Lease::region);
+        let entry = Entry {
+            object: name(),
+            buffer: memory.map_or(0, |region| region.start()),
+            buffer_bytes: memory.map_or(0, |region| region.len()),
+            signal: kernel.signal.as_ref().map_or(0, |signal| signal.name()),
+            payload_max: kernel.payload_max,
+            argument_bytes: kernel.argument_bytes,
+        };
+        let value = Some((entry.object, Arc::new(kernel)));
+        self.set_kernel((index, value), Some(entry))
+    }
+
+    /// Takes a kernel out: from now on it is refused.
+    ///
+    /// # Errors
+    /// There is no such index.
+    pub fn unregister_kernel(&self, index: u8) -> Result<(), XtqError> {
+        self.set_kernel((index, None), None)
+    }
+
+    fn set_kernel(
+        &self,
+        value: (u8, Option<(u64, Arc<Kernel>)>),
+        entry: Option<Entry>,
+    ) -> Result<(), XtqError> {
+        let index = value.0;
+        let table = || self.inner.tables.set_kernel(index, entry);
+        self.inner.register(value, |state| &mut state.target.kernels, table)
+    }
+
+    /// Registers a queue by a coordinated index, in the place of what was there. It takes tasks from every initiator.
+    /// Tasks in the old one still run.
+    ///
+    /// # Errors
+    /// There is no such index; a queue without room.
+    pub fn register_queue(&self, index: u8, options: QueueOptions) -> Result<(), XtqError> {
+        let QueueOptions { capacity, width } = options;
+        if capacity == 0 || width == 0 {
+            return Err(XtqError::NoRoom { capacity, width });
+        }
+        let queue = Queue::new(name(), options);
+        let entry = QueueEntry { base: queue.name, capacity };
+        self.set_queue((index, Some((queue.name, Arc::new(queue)))), Some(entry))
+    }
+
+    /// Takes a queue out: from now on it is refused. Its tasks still run.
+    ///
+    /// # Errors
+    /// There is no such index.
+    pub fn unregister_queue(&self, index: u8) -> Result<(), XtqError> {
+        self.set_queue((index, None), None)
+    }
+
+    fn set_queue(
+        &self,
+        value: (u8, Option<(u64, Arc<Queue>)>),
+        entry: Option<QueueEntry>,
+    ) -> Result<(), XtqError> {
+        let index = value.0;
+        let table = || self.inner.tables.set_queue(index, entry);
+        self.inner.register(value, |state| &mut state.target.queues, table)
+    }
+}

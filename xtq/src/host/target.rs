@@ -1,0 +1,329 @@
+//! The target's side, as the NIC does it (LeBeane et al. 2016, §III.B, Figure 4): the payload goes to a receive buffer,
+//! the packet is rewritten and put into its queue, or the initiator learns why not.
+//!
+//! A body that comes in pieces has its receive buffer from the first word on; everything is looked up again when it is
+//! whole. If the queue is full then, the buffer is free again.
+
+use super::queue::Queue;
+use super::run::{Code, Ready};
+use super::{Inner, Xtq};
+use crate::buffer::{Posted, Received};
+use crate::error::Refusal;
+use crate::launcher::Kernel;
+use crate::packet::{Command, ENTRIES, PACKET_BYTES, Packet, Work};
+use crate::rewrite::{self, Places};
+use crate::tables::{Entry, QueueEntry};
+use crate::task::Function;
+use crate::wire::{BODY_AT, HEAD_BYTES, Head, Verdict};
+use gapless_bml::{Fragment, Rank};
+use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
+
+/// Bodies of one initiator on their way at a time, at most: a body without payload needs no receive buffer.
+const TRANSFERS_MAX: usize = 64;
+/// Refusals that are kept until somebody asks.
+const REFUSALS_MAX: usize = 256;
+
+/// A task that was refused here.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RefusedTask {
+    /// Who put it.
+    pub initiator: Rank,
+    /// The function or kernel that it named.
+    pub index: u8,
+    /// The queue that it named.
+    pub queue: u8,
+    /// Why it was refused.
+    pub refusal: Refusal,
+}
+
+/// What is registered at an index, with its name in the table.
+pub(super) type Registered<T> = [Option<(u64, Arc<T>)>; ENTRIES];
+
+/// What a put has said, once.
+struct Asked {
+    from: Rank,
+    put: u64,
+    /// Its number in its line.
+    number: Option<u64>,
+    command: Command,
+}
+
+/// A body on its way.
+struct Transfer {
+    asked: Asked,
+    arguments: Vec<u8>,
+    payload: Received,
+    /// Bytes that have come.
+    got: usize,
+}
+
+/// The target's state.
+pub(super) struct Target {
+    pub(super) functions: Registered<Function>,
+    pub(super) kernels: Registered<Kernel>,
+    pub(super) queues: Registered<Queue>,
+    pub(super) posted: Posted,
+    transfers: HashMap<u64, Transfer>,
+    next_transfer: u64,
+    /// The next number of each line.
+    expected: HashMap<(u32, u8), u64>,
+    /// Refusals, if somebody wants to know.
+    refusals: Option<VecDeque<RefusedTask>>,
+}
+
+impl Default for Target {
+    fn default() -> Target {
+        Target {
+            functions: std::array::from_fn(|_| None),
+            kernels: std::array::from_fn(|_| None),
+            queues: std::array::from_fn(|_| None),
+            posted: Posted::default(),
+            transfers: HashMap::new(),
+            next_transfer: 0,
+            expected: HashMap::new(),
+            refusals: None,
+        }
+    }
+}
+
+/// What a command stands for now.
+struct Found {
+    entries: (Entry, QueueEntry),
+    code: Code,
+    queue: Arc<Queue>,
+}
+
+fn known<T>(all: &Registered<T>, index: u8, name: u64) -> Option<Arc<T>> {
+    let (registered, value) = all.get(usize::from(index))?.as_ref()?;
+    (*registered == name).then(|| Arc::clone(value))
+}
+
+fn argument_bytes(command: &Command) -> usize {
+    match command.work {
+        Work::Function { .. } => 0,
+        Work::Kernel(launch) => usize::from(launch.argument_bytes),
+    }
+}
+
+fn fragment_error(error: &gapless_mem::DeviceError) -> String {
+    format!("a message that cannot be read: {error}")
+}
+
+impl Target {
+    /// Whether a body is on its way.
+    #[cfg(test)]
+    pub(super) fn awaits_data(&self) -> bool {
+        !self.transfers.is_empty()
+    }
+
+    pub(super) fn watch_refusals(&mut self, yes: bool) {
+        self.refusals = yes.then(VecDeque::new);
+    }
+
+    pub(super) fn take_refusals(&mut self) -> Vec<RefusedTask> {
+        self.refusals.as_mut().map(std::mem::take).unwrap_or_default().into()
+    }
+
+    fn find(&self, inner: &Inner, command: &Command) -> Result<Found, Refusal> {
+        let entries = rewrite::look_up(command, &inner.tables)
+            .map_err(|error| Refusal::of(&error).unwrap_or(Refusal::NotRegistered))?;
+        let (index, name) = (command.index, entries.0.object);
+        // Tables and these change under one lock, so what a table names is there.
+        let code = match command.work {
+            Work::Function { .. } => known(&self.functions, index, name).map(Code::Function),
+            Work::Kernel(_) => known(&self.kernels, index, name).map(Code::Kernel),
+        };
+        let code = code.ok_or(Refusal::NotRegistered)?;
+        let queue = known(&self.queues, command.queue, entries.1.base).ok_or(Refusal::NoQueue)?;
+        if let (Code::Kernel(kernel), Work::Kernel(launch)) = (&code, command.work) {
+            let limits = kernel.launcher.limits();
+            let items_max = limits.items_max;
+            if launch.group_items() > items_max.into()
+                || launch.local_bytes > limits.local_bytes_max
+            {
+                return Err(Refusal::Group { items_max });
+            }
+        }
+        if queue.is_full() {
+            return Err(Refusal::QueueFull);
+        }
+        if !inner.pool.start(inner.config.threads) {
+            return Err(Refusal::NoWorkers);
+        }
+        Ok(Found { entries, code, queue })
+    }
+
+    /// A put has come. Gives what is to be said to it. An error says how its initiator breaks the rules.
+    pub(super) fn put(
+        &mut self,
+        xtq: &Xtq,
+        (from, put, number): (Rank, u64, Option<u64>),
+        fragment: &Fragment,
+    ) -> Result<Verdict, String> {
+        let mut bytes = [0; PACKET_BYTES];
+        fragment.read(HEAD_BYTES, &mut bytes).map_err(|error| fragment_error(&error))?;
+        let packet = Packet::read(&bytes).map_err(|error| error.to_string())?;
+        let command = packet.sent().map_err(|error| error.to_string())?;
+        let arguments = argument_bytes(&command);
+        let payload = usize::try_from(command.payload_bytes).map_err(|e| e.to_string())?;
+        let (rest, body) = (fragment.len() - BODY_AT, arguments + payload);
+        if rest != 0 && rest != body {
+            return Err(format!("a put with {rest} bytes of a body of {body}"));
+        }
+        let asked = Asked { from, put, number, command };
+        let expected = self.expected.get(&(from.0, command.queue)).copied().unwrap_or(0);
+        if number.is_some_and(|number| number != expected) {
+            return Ok(self.refuse(&asked, Refusal::OutOfTurn));
+        }
+        let found = match self.find(&xtq.inner, &command) {
+            Ok(found) => found,
+            Err(refusal) => return Ok(self.refuse(&asked, refusal)),
+        };
+        let payload = match self.posted.claim(payload) {
+            Ok(payload) => payload,
+            Err(refusal) => return Ok(self.refuse(&asked, refusal)),
+        };
+        let mut transfer = Transfer { asked, arguments: vec![0; arguments], payload, got: 0 };
+        if rest == body {
+            let filled = transfer.fill(fragment, BODY_AT);
+            if filled.is_err() {
+                self.posted.post(transfer.payload.memory);
+                return filled.map(|()| Verdict::Accepted);
+            }
+            return self.enqueue(xtq, transfer, found).map(|()| Verdict::Accepted);
+        }
+        let bodies = self.transfers.values().filter(|one| one.asked.from == from).count();
+        if bodies >= TRANSFERS_MAX {
+            self.posted.post(transfer.payload.memory);
+            return Ok(self.refuse(&transfer.asked, Refusal::QueueFull));
+        }
+        let name = self.next_transfer;
+        self.next_transfer += 1;
+        self.transfers.insert(name, transfer);
+        Ok(Verdict::Granted { transfer: name })
+    }
+
+    /// A piece of a body has come. When it is whole, gives the put and what is to be said to it.
+    pub(super) fn data(
+        &mut self,
+        xtq: &Xtq,
+        (from, name, offset): (Rank, u64, u64),
+        fragment: &Fragment,
+    ) -> Result<Option<(u64, Verdict)>, String> {
+        let stray = || format!("data for transfer {name} at {offset}, which is not awaited");
+        let transfer = self.transfers.get_mut(&name).ok_or_else(stray)?;
+        let len = fragment.len() - HEAD_BYTES;
+        let left = transfer.body_bytes() - transfer.got;
+        if transfer.asked.from != from || offset != transfer.got as u64 || len == 0 || len > left {
+            return Err(stray());
+        }
+        transfer.fill(fragment, HEAD_BYTES)?;
+        if transfer.got < transfer.body_bytes() {
+            return Ok(None);
+        }
+        let Some(transfer) = self.transfers.remove(&name) else { return Ok(None) };
+        let put = transfer.asked.put;
+        // What was registered, and what the queue held, may have changed meanwhile.
+        match self.find(&xtq.inner, &transfer.asked.command) {
+            Ok(found) => {
+                self.enqueue(xtq, transfer, found)?;
+                Ok(Some((put, Verdict::Accepted)))
+            }
+            Err(refusal) => {
+                self.posted.post(transfer.payload.memory);
+                Ok(Some((put, self.refuse(&transfer.asked, refusal))))
+            }
+        }
+    }
+
+    /// The task goes into its queue.
+    fn enqueue(&mut self, xtq: &Xtq, transfer: Transfer, found: Found) -> Result<(), String> {
+        let Transfer { asked, mut arguments, payload, .. } = transfer;
+        let places = Places {
+            arguments: arguments.as_ptr().addr() as u64,
+            payload: payload.memory.as_ptr().addr() as u64,
+        };
+        let rewritten = rewrite::apply(&asked.command, found.entries, places)
+            .map_err(|error| error.to_string())?;
+        for (place, word) in arguments.chunks_exact_mut(8).zip(rewritten.first) {
+            place.copy_from_slice(&word.to_le_bytes());
+        }
+        let command = rewritten.packet.command().map_err(|error| error.to_string())?;
+        self.count(&asked);
+        let Asked { from, put, .. } = asked;
+        let xtq_of_task = xtq.clone();
+        xtq.inner.begin_task();
+        found.queue.push(Ready {
+            xtq: xtq_of_task,
+            command,
+            code: found.code,
+            arguments,
+            payload,
+            from,
+            put,
+        });
+        xtq.inner.pool.look_at(&found.queue);
+        Ok(())
+    }
+
+    /// Its number is used up.
+    fn count(&mut self, asked: &Asked) {
+        if asked.number.is_some() {
+            let expected = self.expected.entry((asked.from.0, asked.command.queue)).or_default();
+            *expected = expected.wrapping_add(1);
+        }
+    }
+
+    fn refuse(&mut self, asked: &Asked, refusal: Refusal) -> Verdict {
+        let Command { index, queue, .. } = asked.command;
+        if !refusal.may_pass() {
+            self.count(asked);
+        }
+        if let Some(refusals) = self.refusals.as_mut().filter(|_| refusal != Refusal::OutOfTurn) {
+            if refusals.len() == REFUSALS_MAX {
+                refusals.pop_front();
+            }
+            refusals.push_back(RefusedTask { initiator: asked.from, index, queue, refusal });
+        }
+        Verdict::Refused(refusal)
+    }
+
+    /// A peer is gone: nothing more of its bodies comes. What it has put into queues runs.
+    pub(super) fn lose(&mut self, rank: Rank) {
+        self.expected.retain(|(from, _), _| *from != rank.0);
+        let lost = self.transfers.extract_if(|_, transfer| transfer.asked.from == rank);
+        let buffers: Vec<_> = lost.map(|(_, transfer)| transfer.payload.memory).collect();
+        buffers.into_iter().for_each(|buffer| self.posted.post(buffer));
+    }
+
+    /// What is to be said of an end.
+    pub(super) fn end(task: &Ready, failed: bool) -> Head {
+        Head::Ended { put: task.put, failed }
+    }
+}
+
+impl Transfer {
+    fn body_bytes(&self) -> usize {
+        self.arguments.len() + self.payload.len
+    }
+
+    /// Takes the next bytes of the body out of a message, from `at` on; there are no more than are left.
+    fn fill(&mut self, fragment: &Fragment, at: usize) -> Result<(), String> {
+        let read = |at: usize, into: &mut [u8]| {
+            fragment.read(at, into).map_err(|error| fragment_error(&error))
+        };
+        let len = fragment.len() - at;
+        let arguments = self.arguments.len();
+        let first = len.min(arguments.saturating_sub(self.got));
+        if first > 0 {
+            read(at, &mut self.arguments[self.got..self.got + first])?;
+        }
+        if first < len {
+            let from = (self.got + first).saturating_sub(arguments);
+            read(at + first, &mut self.payload.memory[from..from + len - first])?;
+        }
+        self.got += len;
+        Ok(())
+    }
+}

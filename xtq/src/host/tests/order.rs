@@ -1,0 +1,141 @@
+//! Flow control: full queues, retries, order, barriers.
+
+use super::*;
+use std::sync::Mutex;
+
+/// Rank 0 is the target of all others; its queue holds one task.
+fn crowd(retry: Retry, seed: Option<u64>) {
+    const INITIATORS: u32 = 8;
+    const PUTS: u64 = 12;
+    println!("{retry:?}, seed {seed:?}");
+    let mut job = Job::new(1 + INITIATORS, seed);
+    let seen: Arc<Mutex<Vec<(Rank, u64)>>> = Arc::default();
+    let list = Arc::clone(&seen);
+    let note = Function::new(4096, move |task| {
+        assert!(task.payload().iter().all(|&byte| u32::from(byte) == task.initiator().0));
+        list.lock().unwrap().push((task.initiator(), task.arguments()[2]));
+        Ok(())
+    });
+    job.xtq(0).register_function(42, note).unwrap();
+    job.xtq(0).register_queue(42, QueueOptions { capacity: 1, width: 1 }).unwrap();
+    job.xtq(0).post(vec![0; 4096]);
+    job.xtq(0).post(vec![0; 64]);
+    let mut handles = Vec::new();
+    for number in 0..PUTS {
+        for rank in 1..=INITIATORS {
+            // None, short, and in pieces.
+            let payload = [0, 5, 3000][usize::try_from(number % 3).unwrap()];
+            let payload = vec![u8::try_from(rank).unwrap(); payload];
+            let put = Put::function(Rank(0), 42, 42, [number, 0]).payload(payload).retry(retry);
+            handles.push(job.xtq(rank as usize).put(put.acknowledged()).unwrap());
+        }
+    }
+    for handle in &handles {
+        assert_eq!(job.outcome(handle), Ok(()));
+    }
+    job.settle();
+    assert_eq!(job.xtq(0).take_posted().len(), 2);
+    let seen = seen.lock().unwrap();
+    assert_eq!(seen.len() as u64, PUTS * u64::from(INITIATORS));
+    for rank in 1..=INITIATORS {
+        let mut numbers: Vec<u64> =
+            seen.iter().filter(|(from, _)| from.0 == rank).map(|(_, number)| *number).collect();
+        if retry == Retry::InAnyOrder {
+            numbers.sort_unstable();
+        }
+        assert_eq!(numbers, (0..PUTS).collect::<Vec<_>>(), "rank {rank}");
+    }
+}
+
+#[test]
+fn a_queue_of_one_takes_the_tasks_of_eight_initiators_once_each_and_in_order_if_asked() {
+    crowd(Retry::InOrder, None);
+    crowd(Retry::InAnyOrder, None);
+    crowd(Retry::InOrder, Some(3));
+    crowd(Retry::InAnyOrder, Some(4));
+}
+
+/// A target whose tasks wait until the test lets them go on, one at a time.
+fn gated(job: &Job, options: QueueOptions) -> (mpsc::Sender<()>, mpsc::Receiver<u64>) {
+    let (go, gate) = mpsc::channel::<()>();
+    let (begun, begins) = mpsc::channel();
+    let gate = Mutex::new(gate);
+    let wait = Function::new(64, move |task| {
+        begun.send(task.arguments()[2]).map_err(|error| error.to_string())?;
+        gate.lock().unwrap().recv_timeout(PATIENCE).map_err(|error| error.to_string().into())
+    });
+    job.xtq(1).register_function(0, wait).unwrap();
+    job.xtq(1).register_queue(0, options).unwrap();
+    (go, begins)
+}
+
+fn numbered(number: u64) -> Put {
+    Put::function(Rank(1), 0, 0, [number, 0]).acknowledged()
+}
+
+#[test]
+fn a_full_queue_is_an_event_and_the_receive_buffer_is_free_again() {
+    let mut job = Job::new(2, None);
+    let (go, begins) = gated(&job, QueueOptions { capacity: 1, width: 1 });
+    job.xtq(1).post(vec![0; 64]);
+    let running = job.xtq(0).put(numbered(1)).unwrap();
+    job.until(|_| begins.try_recv().ok());
+    let waiting = job.xtq(0).put(numbered(2)).unwrap();
+    let refused = job.xtq(0).put(numbered(3).payload(vec![1; 64])).unwrap();
+    let full = Err(XtqError::Refused { target: Rank(1), refusal: Refusal::QueueFull });
+    assert_eq!((job.outcome(&refused), refused.refusals()), (full.clone(), 1));
+    // A put that may be sent three times is, and no more.
+    let tired = numbered(4).retry(Retry::InOrder).attempts(3);
+    let tired = job.xtq(0).put(tired).unwrap();
+    // The one behind it in the line takes its place.
+    let patient = job.xtq(0).put(numbered(5).retry(Retry::InOrder)).unwrap();
+    assert_eq!((job.outcome(&tired), tired.refusals()), (full, 3));
+    assert_eq!(patient.outcome(), None);
+    (0..3).for_each(|_| go.send(()).unwrap());
+    for handle in [running, waiting, patient] {
+        assert_eq!(job.outcome(&handle), Ok(()));
+    }
+    assert_eq!(begins.try_iter().collect::<Vec<_>>(), [2, 5]);
+    assert_eq!(job.xtq(1).take_posted().len(), 1);
+}
+
+#[test]
+fn a_buffer_that_is_posted_late_lets_a_line_go_on_in_order() {
+    let mut job = Job::new(2, None);
+    let (go, begins) = gated(&job, QueueOptions { capacity: 8, width: 1 });
+    let put = |number| numbered(number).payload(vec![0; 8]).retry(Retry::InOrder);
+    let first = job.xtq(0).put(put(1)).unwrap();
+    let second = job.xtq(0).put(numbered(2).retry(Retry::InOrder)).unwrap();
+    job.until(|_| (first.refusals() > 2).then_some(()));
+    assert_eq!((second.accepted(), second.refusals()), (None, 0));
+    job.xtq(1).post(vec![0; 8]);
+    (0..2).for_each(|_| go.send(()).unwrap());
+    assert_eq!((job.outcome(&second), first.outcome()), (Ok(()), Some(Ok(()))));
+    assert_eq!(begins.try_iter().collect::<Vec<_>>(), [1, 2]);
+}
+
+#[test]
+fn a_wide_queue_runs_tasks_at_once_and_a_barrier_waits_for_them() {
+    let mut job = Job::new(2, None);
+    let (go, begins) = gated(&job, QueueOptions { capacity: 8, width: 2 });
+    let mut handles = Vec::new();
+    for number in 1..=2 {
+        handles.push(job.xtq(0).put(numbered(number)).unwrap());
+    }
+    let mut begun: Vec<u64> = (0..2).map(|_| job.until(|_| begins.try_recv().ok())).collect();
+    begun.sort_unstable();
+    assert_eq!(begun, [1, 2]);
+    handles.push(job.xtq(0).put(numbered(3).barrier()).unwrap());
+    handles.push(job.xtq(0).put(numbered(4)).unwrap());
+    job.until(|_| handles[3].accepted()).unwrap();
+    go.send(()).unwrap();
+    job.until(|_| handles[..2].iter().any(|handle| handle.outcome().is_some()).then_some(()));
+    // One of the two runs on, so the barrier holds.
+    (0..20).for_each(|_| job.step());
+    assert!(begins.try_recv().is_err());
+    (0..3).for_each(|_| go.send(()).unwrap());
+    for handle in &handles {
+        assert_eq!(job.outcome(handle), Ok(()));
+    }
+    assert_eq!(begins.try_iter().next(), Some(3));
+}

@@ -1,0 +1,112 @@
+//! Kernels that a process lets others launch, and what launches them on its accelerator.
+//!
+//! The *host* back end plays the NIC and the command processor: a worker thread launches the kernel when its packet is
+//! due, and waits until it has ended.
+
+use crate::packet::Launch;
+use crate::signal::Signal;
+use gapless_mem::{Completion, DeviceError, Lease, Region};
+use std::fmt;
+use std::sync::Arc;
+
+/// What an accelerator allows a group.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct GroupLimits {
+    /// Work-items, at most.
+    pub items_max: u32,
+    /// Local (shared) memory in bytes, at most.
+    pub local_bytes_max: u32,
+}
+
+/// One launch of a registered kernel.
+#[derive(Debug)]
+pub struct KernelTask<'t> {
+    /// The kernel, by the number that it was registered with.
+    pub object: u64,
+    /// Its grid, groups and local memory; within the [limits](Launcher::limits).
+    pub launch: Launch,
+    /// Its arguments, rewritten: the first word is the address of the registered buffer or table of pointers, the
+    /// second that of the payload; 0 if there is none.
+    pub arguments: &'t [u8],
+    /// The registered buffer or table of pointers.
+    pub buffer: Option<&'t Lease>,
+    /// The payload, in host memory.
+    pub payload: Region,
+}
+
+/// Launches kernels on one accelerator.
+///
+/// # Safety
+/// Tasks hand receive buffers and registered memory to the accelerator on the strength of what this answers. So an
+/// implementation keeps these rules:
+///
+/// 1. [`launch`](Launcher::launch) runs the kernel that `object` names over the whole grid, once, with these arguments.
+///    If the accelerator cannot reach the payload where it lies, the implementation moves it and replaces the second
+///    argument; the payload itself is not written.
+/// 2. Its completion ends only when neither the kernel nor a copy touches the arguments, the payload or registered
+///    memory any more. An error means that nothing was started, or that all that was started is over; likewise a panic.
+pub unsafe trait Launcher: Send + Sync {
+    /// What the accelerator allows.
+    fn limits(&self) -> GroupLimits;
+
+    /// Launches a kernel.
+    ///
+    /// # Safety
+    /// The memory of `task` stays valid until the completion, the payload readable and not written meanwhile. With
+    /// these arguments the kernel stays inside its registered memory and the payload, and terminates.
+    ///
+    /// # Errors
+    /// The driver's refusal.
+    unsafe fn launch(&self, task: &KernelTask<'_>) -> Result<Completion, DeviceError>;
+}
+
+/// A kernel for the Kernel Table.
+#[derive(Clone)]
+pub struct Kernel {
+    pub(crate) launcher: Arc<dyn Launcher>,
+    pub(crate) object: u64,
+    pub(crate) argument_bytes: u16,
+    pub(crate) payload_max: u32,
+    pub(crate) memory: Option<Lease>,
+    pub(crate) signal: Option<Signal>,
+}
+
+impl Kernel {
+    /// The kernel that `launcher` knows by `object`. It takes `argument_bytes` of arguments, of which the first two
+    /// words are the target's, and payloads of at most `payload_max` bytes.
+    pub fn new(
+        launcher: Arc<dyn Launcher>,
+        object: u64,
+        argument_bytes: u16,
+        payload_max: u32,
+    ) -> Kernel {
+        Kernel { launcher, object, argument_bytes, payload_max, memory: None, signal: None }
+    }
+
+    /// The buffer that its first argument becomes.
+    #[must_use]
+    pub fn buffer(mut self, buffer: Lease) -> Kernel {
+        self.memory = Some(buffer);
+        self
+    }
+
+    /// A table of pointers that its first argument becomes, if one buffer is not enough. Whoever registers the kernel
+    /// keeps what the pointers lead to.
+    #[must_use]
+    pub fn pointers(self, table: Lease) -> Kernel {
+        self.buffer(table)
+    }
+
+    /// The signal that each of its tasks counts down. Without one the packet's own passes through.
+    #[must_use]
+    pub fn signal(mut self, signal: &Signal) -> Kernel {
+        self.signal = Some(signal.clone());
+        self
+    }
+}
+
+impl fmt::Debug for Kernel {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Kernel {:#x} with {} bytes of arguments", self.object, self.argument_bytes)
+    }
+}

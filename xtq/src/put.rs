@@ -1,0 +1,179 @@
+//! Puts: what an initiator asks for, and what becomes of it.
+
+use crate::buffer::Payload;
+use crate::error::XtqError;
+use crate::packet::{ARGUMENTS_MAX, Command, Flags, Launch, PacketError, Work};
+use crate::signal::Signal;
+use gapless_bml::Rank;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// What happens if the target refuses a put for now: its queue is full, or no receive buffer fits.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Retry {
+    /// The put ends with the refusal.
+    #[default]
+    Never,
+    /// It is sent again later, whatever has become of others.
+    InAnyOrder,
+    /// Puts of this kind to one queue of one target stand in a line: they enter the queue in the order in which they
+    /// were put. An earlier one that is refused holds the later ones up.
+    InOrder,
+}
+
+/// A task to be put: the command, its arguments and its payload.
+#[derive(Clone, Debug)]
+#[must_use = "`Xtq::put` puts it"]
+pub struct Put {
+    pub(crate) target: Rank,
+    pub(crate) command: Command,
+    pub(crate) arguments: Vec<u8>,
+    pub(crate) payload: Payload,
+    pub(crate) retry: Retry,
+    pub(crate) attempts_max: u32,
+    pub(crate) signal: Option<Signal>,
+    pub(crate) after: Option<Signal>,
+}
+
+impl Put {
+    fn new(target: Rank, index: u8, queue: u8, work: Work, arguments: Vec<u8>) -> Put {
+        let flags = Flags::empty();
+        let command = Command { index, queue, flags, object: 0, signal: 0, payload_bytes: 0, work };
+        Put {
+            target,
+            command,
+            arguments,
+            payload: Payload::none(),
+            retry: Retry::default(),
+            attempts_max: u32::MAX,
+            signal: None,
+            after: None,
+        }
+    }
+
+    /// A task of function `index`, in queue `queue` of `target`. The two arguments are its third and fourth: the first
+    /// two are the target's.
+    pub fn function(target: Rank, index: u8, queue: u8, arguments: [u64; 2]) -> Put {
+        let arguments = [0, 0, arguments[0], arguments[1]];
+        Put::new(target, index, queue, Work::Function { arguments }, Vec::new())
+    }
+
+    /// A task of kernel `index`, in queue `queue` of `target`, over this grid. Of `arguments` the target replaces the
+    /// first 16 bytes; their length goes before what `launch` says.
+    pub fn kernel(target: Rank, index: u8, queue: u8, launch: Launch, arguments: Vec<u8>) -> Put {
+        // Arguments too long for a packet are refused when it is made.
+        let argument_bytes = u16::try_from(arguments.len()).unwrap_or(u16::MAX);
+        let work = Work::Kernel(Launch { argument_bytes, ..launch });
+        Put::new(target, index, queue, work, arguments)
+    }
+
+    /// What the task gets to read, in a receive buffer of the target's.
+    pub fn payload(mut self, payload: impl Into<Payload>) -> Put {
+        self.payload = payload.into();
+        self
+    }
+
+    /// What happens if it is refused for now.
+    pub fn retry(mut self, retry: Retry) -> Put {
+        self.retry = retry;
+        self
+    }
+
+    /// How often it is sent at most; without end by default.
+    pub fn attempts(mut self, max: u32) -> Put {
+        self.attempts_max = max;
+        self
+    }
+
+    /// The target tells when the task has ended: [`PutHandle::outcome`].
+    pub fn acknowledged(mut self) -> Put {
+        self.command.flags |= Flags::ACKNOWLEDGE;
+        self
+    }
+
+    /// The packet's signal: a signal of this process, which is counted down when the task has ended. Implies
+    /// [`acknowledged`](Put::acknowledged).
+    pub fn signal(mut self, signal: &Signal) -> Put {
+        self.command.signal = signal.name();
+        self.signal = Some(signal.clone());
+        self.acknowledged()
+    }
+
+    /// The task begins when all that were put into its queue before have ended.
+    pub fn barrier(mut self) -> Put {
+        self.command.flags |= Flags::BARRIER;
+        self
+    }
+
+    /// The put is held back until this signal has ended; if it ends with an error, so does the put. So a task here leads
+    /// to one elsewhere, without anybody waiting.
+    pub fn after(mut self, signal: &Signal) -> Put {
+        self.after = Some(signal.clone());
+        self
+    }
+
+    /// The command, with the length of the payload.
+    pub(crate) fn finished_command(&self) -> Result<Command, XtqError> {
+        if self.arguments.len() > ARGUMENTS_MAX {
+            return Err(PacketError::ArgumentBytes { bytes: self.arguments.len() }.into());
+        }
+        let bytes = self.payload.bytes().len();
+        let payload_bytes = u32::try_from(bytes).map_err(|_| XtqError::PayloadTooLong { bytes })?;
+        Ok(Command { payload_bytes, ..self.command })
+    }
+}
+
+#[derive(Debug, Default)]
+struct Fate {
+    refusals: u64,
+    accepted: Option<Result<(), XtqError>>,
+    outcome: Option<Result<(), XtqError>>,
+}
+
+/// What becomes of a put. Dropping it changes nothing.
+#[derive(Clone, Debug, Default)]
+pub struct PutHandle(Arc<Mutex<Fate>>);
+
+impl PutHandle {
+    fn fate(&self) -> MutexGuard<'_, Fate> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether the target has taken the task into its queue; `None` as long as that is open. From then on the payload
+    /// is the target's.
+    #[must_use]
+    pub fn accepted(&self) -> Option<Result<(), XtqError>> {
+        self.fate().accepted.clone()
+    }
+
+    /// How the put has ended: with the task if it is [acknowledged](Put::acknowledged), otherwise when it is accepted.
+    #[must_use]
+    pub fn outcome(&self) -> Option<Result<(), XtqError>> {
+        self.fate().outcome.clone()
+    }
+
+    /// How often the target has refused it so far because it had no room, and it was sent again or ended.
+    #[must_use]
+    pub fn refusals(&self) -> u64 {
+        self.fate().refusals
+    }
+
+    pub(crate) fn refused(&self) {
+        self.fate().refusals += 1;
+    }
+
+    pub(crate) fn accept(&self, last: bool) {
+        let mut fate = self.fate();
+        fate.accepted = Some(Ok(()));
+        if last {
+            fate.outcome = Some(Ok(()));
+        }
+    }
+
+    pub(crate) fn end(&self, result: Result<(), XtqError>) {
+        let mut fate = self.fate();
+        if let (None, Err(error)) = (&fate.accepted, &result) {
+            fate.accepted = Some(Err(error.clone()));
+        }
+        fate.outcome = Some(result);
+    }
+}

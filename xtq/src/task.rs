@@ -1,0 +1,116 @@
+//! Functions that a process lets others call, and what they see while they run.
+
+use crate::buffer::{Received, TargetBuffer};
+use crate::error::{TaskError, XtqError};
+use crate::host::Xtq;
+use crate::put::{Put, PutHandle};
+use gapless_bml::Rank;
+use std::fmt;
+use std::sync::Arc;
+
+type Run = dyn Fn(&mut Task<'_>) -> Result<(), TaskError> + Send + Sync;
+
+/// A function for the Function Table.
+///
+/// It runs on a worker thread of this process. An error, or a panic, is the task's failure: it is told to whoever
+/// waits for the task, and goes no further.
+#[derive(Clone)]
+pub struct Function {
+    pub(crate) run: Arc<Run>,
+    pub(crate) buffer: Option<TargetBuffer>,
+    pub(crate) payload_max: u32,
+}
+
+impl Function {
+    /// A function that takes payloads of at most `payload_max` bytes.
+    pub fn new(
+        payload_max: u32,
+        run: impl Fn(&mut Task<'_>) -> Result<(), TaskError> + Send + Sync + 'static,
+    ) -> Function {
+        Function { run: Arc::new(run), buffer: None, payload_max }
+    }
+
+    /// The buffer that it works on.
+    #[must_use]
+    pub fn buffer(mut self, buffer: &TargetBuffer) -> Function {
+        self.buffer = Some(buffer.clone());
+        self
+    }
+}
+
+impl fmt::Debug for Function {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Function of at most {} bytes, {:?}", self.payload_max, self.buffer)
+    }
+}
+
+/// A task, as its function sees it.
+#[derive(Debug)]
+pub struct Task<'t> {
+    pub(crate) xtq: &'t Xtq,
+    pub(crate) initiator: Rank,
+    pub(crate) index: u8,
+    pub(crate) arguments: [u64; 4],
+    pub(crate) payload: &'t mut Received,
+    pub(crate) buffer: Option<&'t mut [u8]>,
+}
+
+impl Task<'_> {
+    /// Who put it.
+    #[must_use]
+    pub fn initiator(&self) -> Rank {
+        self.initiator
+    }
+
+    /// The index by which it was named.
+    #[must_use]
+    pub fn index(&self) -> u8 {
+        self.index
+    }
+
+    /// The four arguments. The first two are addresses of the registered buffer and of the payload, 0 if there is
+    /// none: safe code uses [`parts`](Task::parts). The last two are the initiator's.
+    #[must_use]
+    pub fn arguments(&self) -> [u64; 4] {
+        self.arguments
+    }
+
+    /// The payload.
+    #[must_use]
+    pub fn payload(&self) -> &[u8] {
+        self.payload.bytes()
+    }
+
+    /// The registered buffer; without bytes if there is none.
+    pub fn buffer(&mut self) -> &mut [u8] {
+        self.buffer.as_deref_mut().unwrap_or_default()
+    }
+
+    /// The payload, and the registered buffer.
+    pub fn parts(&mut self) -> (&[u8], &mut [u8]) {
+        (self.payload.bytes(), self.buffer.as_deref_mut().unwrap_or_default())
+    }
+
+    /// Takes the payload in its receive buffer, which is then not posted again: [`Xtq::post`] does that, with this or
+    /// another buffer. Gives what a second call gives, nothing, if there was no payload.
+    #[must_use]
+    pub fn take_payload(&mut self) -> Vec<u8> {
+        let mut taken = std::mem::take(self.payload);
+        taken.memory.truncate(taken.len);
+        taken.memory
+    }
+
+    /// Puts another task, without waiting for anything: so one task leads to the next, at this process or any other.
+    ///
+    /// # Errors
+    /// As [`Xtq::put`].
+    pub fn put(&self, put: Put) -> Result<PutHandle, XtqError> {
+        self.xtq.put_on(put)
+    }
+
+    /// This process's end.
+    #[must_use]
+    pub fn xtq(&self) -> &Xtq {
+        self.xtq
+    }
+}
