@@ -11,6 +11,7 @@ use gapless_dtype::{FitError, TypeError};
 use gapless_engine::EngineError;
 use gapless_mem::{DeviceError, Space};
 use gapless_pml::{Failure, PmlError, Status};
+use gapless_xtq::XtqError;
 use thiserror::Error;
 
 /// Why a call failed; the message names the culprit.
@@ -210,6 +211,9 @@ pub enum Error {
     /// The tuning file cannot be used; see [`tuning`](crate::tuning).
     #[error(transparent)]
     Tuning(#[from] TuningError),
+    /// A task was not put, refused, or failed.
+    #[error(transparent)]
+    Task(#[from] XtqError),
     /// The operating system refused.
     #[error("{operation} failed: {reason}")]
     System {

@@ -124,6 +124,7 @@
 //! - [`tuning`]: the numbers by which protocols are chosen, and their file;
 //! - [`processors`]: sockets, NUMA nodes and caches of this host; [`Communicator::locality`]: which ranks share them;
 //! - [`wireup`]: how processes find each other; `launch`: the local launcher (feature `launch`);
+//! - [`xtq`]: tasks at other processes, without a receive there ([`World::xtq`]);
 //! - [`btl`]: to add a transport of one's own with [`Builder::transport`].
 //!
 //! # Threads
@@ -218,6 +219,8 @@ pub mod tuning;
 mod view;
 pub mod wireup;
 mod world;
+#[allow(unsafe_code, reason = "passes on the promise that kernels take")]
+pub mod xtq;
 
 /// The page for those who come from MPI, rsmpi or mpi4py: its examples run.
 #[cfg(doctest)]

@@ -7,6 +7,7 @@
 #[allow(unsafe_code, reason = "hands its caller's promise on")]
 mod short;
 
+mod bells;
 pub(crate) mod guard;
 mod held;
 mod waiting;
@@ -19,15 +20,16 @@ use crate::owned::Parked;
 use crate::scope::Scopes;
 use crate::tuning::coll::Table;
 use crate::world::{Places, attach};
-use gapless_bml::{Patience, Spin, Waiter};
+pub(crate) use bells::Bells;
+use gapless_bml::{Patience, Spin, Waiter, now_ns};
 use gapless_mem::{Device, Space};
 use gapless_pml::{Pml, RequestId, Status};
 use gapless_sync::{Followers, Gate, Pass};
+use gapless_xtq::Xtq;
 use guard::{give_up, wake};
 pub(crate) use held::{Held, Started};
-use rustix::event::{EventfdFlags, eventfd};
 use std::any::Any;
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::AsRawFd;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 use std::task::{Poll, Waker};
@@ -58,6 +60,8 @@ enum Stage {
 #[derive(Debug)]
 pub(crate) struct State {
     pub(crate) pml: Pml,
+    /// Tasks that are put at other processes, and here.
+    pub(crate) xtq: Xtq,
     pub(crate) parked: Parked,
     /// Collectives in flight.
     pub(crate) collectives: Live,
@@ -94,10 +98,7 @@ pub(crate) struct Shared {
     state: Gate<State>,
     /// Threads that want the lock.
     wanting: AtomicU32,
-    /// Readable when those who sleep on it should check again.
-    alarm: OwnedFd,
-    /// Rung for the progress thread.
-    nudge: OwnedFd,
+    bells: Bells,
     /// Threads that wait for something, and so poll; counted only if there is a progress thread.
     waiting: AtomicU32,
     has_thread: AtomicBool,
@@ -153,6 +154,7 @@ impl State {
     pub(crate) fn close(&mut self) {
         if self.stage == Stage::Open {
             self.stage = Stage::Closed;
+            self.xtq.close();
         }
     }
 
@@ -194,6 +196,7 @@ impl State {
         self.pml.is_quiet()
             && !self.collectives.is_busy()
             && self.collectives.is_quiet()
+            && self.xtq.is_quiet()
             && !self.parked.has_abandoned()
             && self.retired.is_empty()
     }
@@ -201,7 +204,7 @@ impl State {
     /// Whether this process has work of its own to finish, so that a waiting caller should poll and not sleep.
     #[inline]
     fn is_busy(&self) -> bool {
-        self.polled > 0 || self.pml.is_busy() || self.collectives.is_busy()
+        self.polled > 0 || self.pml.is_busy() || self.collectives.is_busy() || !self.xtq.is_quiet()
     }
 
     /// Prepares for sleep: whoever this process waits for in memory is to wake it. `false`: there is more to do.
@@ -212,7 +215,10 @@ impl State {
 
     /// Whether all that was started here has left, and all collectives have ended.
     pub(crate) fn has_settled(&self) -> bool {
-        !self.pml.is_busy() && self.collectives.is_idle() && self.short == 0
+        !self.pml.is_busy()
+            && self.collectives.is_idle()
+            && self.short == 0
+            && self.xtq.has_settled()
     }
 
     /// Whether the world has been left: the message layer is to be asked for nothing but results.
@@ -228,6 +234,9 @@ impl State {
         }
         let mut handled = self.pml.progress();
         handled += self.collectives.advance(&mut self.pml, &mut self.spent);
+        if !self.xtq.is_quiet() {
+            handled += self.xtq.advance(self.pml.bml_mut(), now_ns());
+        }
         if self.parked.has_abandoned() {
             self.parked.reap(&mut self.pml, &mut self.spent);
         }
@@ -252,21 +261,18 @@ enum Attended {
 impl Shared {
     pub(crate) fn new(
         pml: Pml,
+        (xtq, bells): (Xtq, Bells),
         (local_ranks, places): (usize, Places),
         accelerators: Arc<Accelerators>,
         tools: Arc<Tools>,
-    ) -> Result<Shared, Error> {
-        let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
-        let bell = || {
-            eventfd(0, flags)
-                .map_err(|e| Error::System { operation: "eventfd", reason: e.to_string() })
-        };
+    ) -> Shared {
         let parked = Parked::default();
         let (stage, retired) = (Stage::Open, Vec::new());
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         let patience = Patience::new(local_ranks, cores);
         let state = State {
             pml,
+            xtq,
             parked,
             collectives: Live::new(Arc::clone(&tools)),
             short: 0,
@@ -283,11 +289,10 @@ impl Shared {
             retired,
             spent: Vec::new(),
         };
-        Ok(Shared {
+        Shared {
             state: Gate::new(state),
             wanting: AtomicU32::new(0),
-            alarm: bell()?,
-            nudge: bell()?,
+            bells,
             waiting: AtomicU32::new(0),
             has_thread: AtomicBool::new(false),
             patience,
@@ -295,7 +300,7 @@ impl Shared {
             places,
             tools,
             checks_collectives: AtomicBool::new(false),
-        })
+        }
     }
 
     /// By which collectives of new communicators choose their algorithms.
@@ -346,13 +351,12 @@ impl Shared {
 
     /// Makes sleeping threads check again.
     pub(crate) fn ring(&self) {
-        // A full counter is readable already.
-        let _ = rustix::io::write(&self.alarm, &1u64.to_ne_bytes());
+        self.bells.alarm.ring();
     }
 
     /// Makes the progress thread check again.
     pub(crate) fn nudge(&self) {
-        let _ = rustix::io::write(&self.nudge, &1u64.to_ne_bytes());
+        self.bells.nudge.ring();
     }
 
     /// An operation was started: it may have ended a sleeping thread's wait (a message to this process itself).
@@ -390,7 +394,7 @@ impl Shared {
     /// A sleeper has woken: the ring is over, unless it is meant for others, too.
     fn quiet(&self, state: &State) {
         if state.sleepers == 0 {
-            let _ = rustix::io::read(&self.alarm, &mut [0u8; 8]);
+            self.bells.alarm.quiet();
         }
     }
 
@@ -419,7 +423,7 @@ impl Shared {
                     waiter.block();
                     let awake = self.with(|state| {
                         state.dozing = false;
-                        let _ = rustix::io::read(&self.nudge, &mut [0u8; 8]);
+                        self.bells.nudge.quiet();
                         Ok(())
                     });
                     if awake.is_err() {
@@ -452,7 +456,7 @@ impl Shared {
         if handled > 0 || state.is_busy() {
             return Ok(Attended::Something);
         }
-        waiter.watch(self.nudge.as_raw_fd());
+        waiter.watch(self.bells.nudge.as_raw_fd());
         state.dozing = true;
         Ok(Attended::Nothing)
     }

@@ -64,6 +64,7 @@ pub struct World {
     /// `None` once finalized.
     wireup: Option<Connection>,
     thread: Option<ProgressThread>,
+    pub(crate) xtq: gapless_xtq::Xtq,
 }
 
 /// The launcher, as the world keeps it: used once, in the end.
@@ -117,6 +118,10 @@ impl World {
     #[must_use]
     pub fn self_comm(&self) -> &Communicator {
         &self.myself
+    }
+
+    pub(crate) fn shared(&self) -> &Arc<Shared> {
+        &self.shared
     }
 
     /// `len` zeroed bytes that peers on this host can map, so that messages out of them move with one copy; heap

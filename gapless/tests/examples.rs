@@ -37,3 +37,8 @@ fn the_tutorial_shows_the_plate() {
     let shown = chapter.split("```rust\n").nth(1).and_then(|rest| rest.split("```").next());
     assert!(shown.is_some_and(|shown| file.contains(shown)), "the chapter shows another program");
 }
+
+#[test]
+fn tasks_go_around_a_chain() {
+    in_four_ranks("chain");
+}

@@ -278,7 +278,7 @@ impl Shared {
 
     /// Sleeps on the alarm and whatever else is armed.
     fn block(&self, mut state: Held<'_>, wait: &mut Wait) -> Result<(), Error> {
-        wait.waiter.watch(self.alarm.as_raw_fd());
+        wait.waiter.watch(self.bells.alarm.as_raw_fd());
         state.sleepers += 1;
         state.done();
         wait.waiter.block();

@@ -12,7 +12,7 @@ use crate::communicator::Communicator;
 use crate::descriptors;
 use crate::error::Error;
 use crate::network::{self, Choices, HAS_VERBS, IB, Settings, TCP, Ways};
-use crate::shared::Shared;
+use crate::shared::{Bells, Shared};
 use crate::tuning::coll::Table;
 use crate::wireup::{self, Wireup, WireupError};
 use gapless_bml::{Bml, Rank};
@@ -22,6 +22,7 @@ use gapless_btl_tcp::random_secret;
 use gapless_engine::{Engine, HostEngine};
 use gapless_mem::Device;
 use gapless_pml::{Config, Pml, Tuning};
+use gapless_xtq::Xtq;
 use std::fmt;
 use std::ops::RangeInclusive;
 use std::sync::{Arc, Mutex};
@@ -274,9 +275,12 @@ impl Builder {
         }
         self.engines.push(Arc::new(HostEngine));
         let tools = Arc::new(Tools::new(self.engines.clone()));
+        let bells = Bells::new()?;
+        let xtq = attach_tasks(&mut bml, &bells)?;
         let pml = Pml::new(bml, self.engines, config);
+        let ours = xtq.clone();
         let (world, myself) = (pml.world(), pml.self_comm());
-        let shared = Arc::new(Shared::new(pml, (local, places), accelerators, tools)?);
+        let shared = Arc::new(Shared::new(pml, (xtq, bells), (local, places), accelerators, tools));
         shared.set_table(table);
         shared.check_collectives(self.checked_collectives);
         let comm = Communicator::new(&shared, world);
@@ -284,7 +288,8 @@ impl Builder {
         tracing::debug!(rank, size, job = wireup.job(), "joined");
         let thread =
             if self.progress_thread { Some(ProgressThread::start(&shared)?) } else { None };
-        Ok(World { shared, comm, myself, wireup: Some(Connection(Mutex::new(wireup))), thread })
+        let wireup = Some(Connection(Mutex::new(wireup)));
+        Ok(World { shared, comm, myself, wireup, thread, xtq: ours })
     }
 
     /// The transports to use: those given, and the built-in one if there is any peer to reach.
@@ -325,6 +330,16 @@ pub(crate) fn attach(bml: &mut Bml, device: &Arc<dyn Device>) {
         let name = &device.properties().name;
         tracing::info!(name, %error, "messages of a device are staged");
     }
+}
+
+/// Makes this process's end for tasks. A task that ends wakes whoever waits.
+fn attach_tasks(bml: &mut Bml, bells: &Bells) -> Result<Xtq, Error> {
+    let bells = bells.clone();
+    let bell = Arc::new(move || {
+        bells.alarm.ring();
+        bells.nudge.ring();
+    });
+    Ok(Xtq::attach(bml, gapless_xtq::Config { bell, ..gapless_xtq::Config::default() })?)
 }
 
 /// Publishes where this process can be met, reads where the others can, and notes that: links are made when they

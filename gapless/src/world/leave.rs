@@ -47,6 +47,8 @@ impl World {
         let left = self
             .wait_unless_lost(|state| state.has_settled().then_some(()))
             .and_then(|()| self.fence(&mut *wireup))
+            // Tasks that came before it.
+            .and_then(|()| self.wait_unless_lost(|state| state.xtq.has_settled().then_some(())))
             // Some launchers do not count the dead; this does.
             .and_then(|()| self.end_requests())
             .and_then(|()| self.fence(&mut *wireup));

@@ -199,7 +199,7 @@ pub(super) const RULES: &[Rule] = &[
         may: &["gapless-bml", "gapless-mem", "gapless-kernels"],
         features: &[],
         tests_may: &["gapless-btl-sm"],
-        must_not_know: "matching, datatypes",
+        must_not_know: "matching, datatypes, vendors",
     },
     Rule {
         package: "gapless-layouts",
@@ -319,6 +319,11 @@ pub(super) const RESERVED: &[Reserved] = &[
     },
     Reserved { name: "opencl3", only: &["gapless-mem-opencl"], why: "one crate opens OpenCL" },
     Reserved { name: "rdma-sys", only: &["gapless-btl-ib"], why: "one crate speaks verbs" },
+    Reserved {
+        name: "crossbeam-channel",
+        only: &["gapless-xtq"],
+        why: "threads that run tasks are its alone",
+    },
     Reserved { name: "kuva", only: &["gapless-report"], why: "one crate plots" },
     Reserved {
         name: "clap",
@@ -358,6 +363,11 @@ pub(super) const BANNED: &[Banned] = &[
         package: "gapless-coll",
         names: &["libc", "rustix", "nix", "socket2", "mio", "tokio"],
         why: "schedules are pure, and their executor speaks pml",
+    },
+    Banned {
+        package: "gapless-xtq",
+        names: &["libc", "rustix", "nix", "socket2", "mio", "tokio"],
+        why: "all it knows of the outside, it is told by bml",
     },
 ];
 

@@ -1,0 +1,214 @@
+//! Extended Task Queuing: tasks at other processes, without a receive there.
+//!
+//! After LeBeane et al., *Extended Task Queuing: Active Messages for Heterogeneous Systems*, SC 2016. A process
+//! registers functions and kernels, and queues for them, under indices that all processes agree on. Any other puts a
+//! task by index, with arguments and a payload. `docs/xtq.md` has the contract: who owns which memory, what is refused,
+//! what is seen when.
+//!
+//! ```
+//! use gapless::World;
+//! use gapless::xtq::{Function, Put, QueueOptions, Rank, TargetBuffer};
+//! # fn main() -> Result<(), gapless::Error> {
+//! let world = World::init()?;
+//! let tasks = world.xtq();
+//! // Everybody lets the others add to a sum here.
+//! let sum = TargetBuffer::new(vec![0; 4]);
+//! let add = Function::new(4, |task| {
+//!     let (payload, sum) = task.parts();
+//!     sum.iter_mut().zip(payload).for_each(|(sum, more)| *sum += more);
+//!     Ok(())
+//! });
+//! tasks.register_function(42, add.buffer(&sum))?;
+//! tasks.register_queue(42, QueueOptions::default())?;
+//! tasks.post(vec![0; 4]);
+//! world.comm().barrier()?; // nobody puts before all have registered
+//! let done = tasks.signal(1);
+//! let next = Rank((world.rank() + 1) % world.size());
+//! tasks.put(Put::function(next, 42, 42, [0, 0]).payload(vec![1, 2, 3, 4]).signal(&done))?;
+//! tasks.wait(&done)?;
+//! world.comm().barrier()?;
+//! assert_eq!(sum.with(|sum| sum.to_vec()), [1, 2, 3, 4]);
+//! world.finalize()
+//! # }
+//! ```
+//!
+//! Like messages, tasks make progress while some thread of both processes is in a call, or has a
+//! [progress thread](crate::Builder::progress_thread); what has reached a queue runs on threads of its own.
+
+#[cfg(feature = "opencl")]
+mod opencl;
+
+use crate::World;
+use crate::communicator::Communicator;
+use crate::error::Error;
+use crate::shared::Shared;
+use std::sync::Arc;
+
+pub use gapless_bml::Rank;
+pub use gapless_xtq::packet::{ARGUMENTS_MAX, ENTRIES, Launch};
+pub use gapless_xtq::{
+    Function, GroupLimits, Kernel, KernelTask, Launcher, Payload, Put, PutHandle, QueueOptions,
+    Refusal, RefusedTask, Retry, Signal, TargetBuffer, Task, TaskError, XtqError,
+};
+#[cfg(feature = "opencl")]
+pub use opencl::OpenClLauncher;
+
+/// This process's end for tasks. Clones are the same end. Ranks are those of [`World::comm`];
+/// [`Communicator::target`] gives those of other communicators.
+#[derive(Clone, Debug)]
+pub struct Tasks {
+    shared: Arc<Shared>,
+    xtq: gapless_xtq::Xtq,
+}
+
+impl World {
+    /// This process's end for tasks: what others may put here, and putting tasks at others.
+    #[must_use]
+    pub fn xtq(&self) -> Tasks {
+        Tasks { shared: Arc::clone(self.shared()), xtq: self.xtq.clone() }
+    }
+}
+
+impl Communicator {
+    /// The process that has this rank here, as the target of a task.
+    ///
+    /// # Errors
+    /// There is no such rank.
+    pub fn target(&self, rank: u32) -> Result<Rank, Error> {
+        Ok(Rank(self.comm.process(rank)?))
+    }
+}
+
+impl Tasks {
+    /// Lets others put tasks of this function, by a coordinated index; replaces what was there.
+    ///
+    /// # Errors
+    /// There is no such index.
+    pub fn register_function(&self, index: u8, function: Function) -> Result<(), Error> {
+        Ok(self.xtq.register_function(index, function)?)
+    }
+
+    /// From now on tasks of this function are refused.
+    ///
+    /// # Errors
+    /// There is no such index.
+    pub fn unregister_function(&self, index: u8) -> Result<(), Error> {
+        Ok(self.xtq.unregister_function(index)?)
+    }
+
+    /// Lets others put tasks of this kernel, by a coordinated index; replaces what was there.
+    ///
+    /// # Safety
+    /// As [`gapless_xtq::Xtq::register_kernel`]: whatever its arguments from the third on, its grid and its payload
+    /// are, the kernel stays inside its registered memory and the payload, does not write the payload, and terminates.
+    /// Nothing else touches its registered memory meanwhile.
+    ///
+    /// # Errors
+    /// There is no such index; arguments of a length that no packet has.
+    pub unsafe fn register_kernel(&self, index: u8, kernel: Kernel) -> Result<(), Error> {
+        // SAFETY: the caller's promise is passed on.
+        Ok(unsafe { self.xtq.register_kernel(index, kernel) }?)
+    }
+
+    /// From now on tasks of this kernel are refused.
+    ///
+    /// # Errors
+    /// There is no such index.
+    pub fn unregister_kernel(&self, index: u8) -> Result<(), Error> {
+        Ok(self.xtq.unregister_kernel(index)?)
+    }
+
+    /// Makes a queue for tasks of others, by a coordinated index. The tasks of one that was there still run.
+    ///
+    /// # Errors
+    /// There is no such index; a queue without room.
+    pub fn register_queue(&self, index: u8, options: QueueOptions) -> Result<(), Error> {
+        Ok(self.xtq.register_queue(index, options)?)
+    }
+
+    /// From now on tasks for this queue are refused; those in it still run.
+    ///
+    /// # Errors
+    /// There is no such index.
+    pub fn unregister_queue(&self, index: u8) -> Result<(), Error> {
+        Ok(self.xtq.unregister_queue(index)?)
+    }
+
+    /// Posts a receive buffer for payloads of up to its length. It is posted again when the task that had it has ended,
+    /// unless the task took it ([`Task::take_payload`]).
+    pub fn post(&self, buffer: Vec<u8>) {
+        self.xtq.post(buffer);
+    }
+
+    /// Takes back the receive buffers that no task has now.
+    #[must_use]
+    pub fn take_posted(&self) -> Vec<Vec<u8>> {
+        self.xtq.take_posted()
+    }
+
+    /// A signal that ends when it was counted down so often.
+    #[must_use]
+    pub fn signal(&self, count: u64) -> Signal {
+        self.xtq.signal(count)
+    }
+
+    /// As [`signal`](Tasks::signal), counted down by tasks of these ranks (of all, if none are named): if one of them
+    /// is lost, the signal ends with an error that names it.
+    #[must_use]
+    pub fn signal_from(&self, count: u64, ranks: &[u32]) -> Signal {
+        let ranks: Vec<Rank> = ranks.iter().copied().map(Rank).collect();
+        self.xtq.signal_from(count, &ranks)
+    }
+
+    /// Puts a task, and sends it if there is room. Never waits.
+    ///
+    /// # Errors
+    /// Nothing was put: no such rank; a command that no packet can express; the world was left.
+    pub fn put(&self, put: Put) -> Result<PutHandle, Error> {
+        self.shared.with(|state| {
+            state.open()?;
+            let handle = self.xtq.put(put)?;
+            self.shared.drive(state);
+            self.shared.rouse(state);
+            Ok(handle)
+        })
+    }
+
+    /// Waits until the signal has ended, and makes progress meanwhile.
+    ///
+    /// # Errors
+    /// It ended with an error: a task was refused or failed, a rank was lost. The world was left before.
+    pub fn wait(&self, signal: &Signal) -> Result<(), Error> {
+        Ok(self.shared.wait_until(|_| signal.poll())??)
+    }
+
+    /// Waits until the put has ended: with the task if it is acknowledged, otherwise when the target has accepted it.
+    ///
+    /// # Errors
+    /// It was refused; the task failed; the target was lost. The world was left before.
+    pub fn wait_for(&self, put: &PutHandle) -> Result<(), Error> {
+        Ok(self.shared.wait_until(|_| put.outcome())??)
+    }
+
+    /// Makes progress once, without waiting.
+    ///
+    /// # Errors
+    /// A panic in another thread.
+    pub fn progress(&self) -> Result<(), Error> {
+        self.shared.with(|state| {
+            self.shared.drive(state);
+            Ok(())
+        })
+    }
+
+    /// Whether tasks that are refused here are noted for [`take_refusals`](Tasks::take_refusals), the last 256 of them.
+    pub fn watch_refusals(&self, yes: bool) {
+        self.xtq.watch_refusals(yes);
+    }
+
+    /// The tasks that were refused here since the last call.
+    #[must_use]
+    pub fn take_refusals(&self) -> Vec<RefusedTask> {
+        self.xtq.take_refusals()
+    }
+}
