@@ -294,9 +294,11 @@ impl Xtq {
     /// Whether all is over that was put from here, and all that was put here has run.
     #[must_use]
     pub fn has_settled(&self) -> bool {
-        let over =
-            self.inner.with(|state| state.initiator.puts.is_empty() && !state.initiator.is_busy());
-        over && self.inner.live.load(Ordering::Acquire) == 0
+        // In this order: a task that ends has something to say.
+        self.inner.live.load(Ordering::Acquire) == 0
+            && self
+                .inner
+                .with(|state| state.initiator.puts.is_empty() && !state.initiator.is_busy())
     }
 
     /// The process leaves: nothing new can be put from here, puts that were refused or are held back end, and what is

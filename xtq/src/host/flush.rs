@@ -50,7 +50,7 @@ fn send(bml: &mut Bml, link: &mut Link, to: Rank, head: Head, parts: &[&[u8]]) -
 }
 
 /// The bytes of two parts that lie in `from..to` of both, one behind the other.
-fn window<'p>(parts: [&'p [u8]; 2], from: usize, to: usize) -> [&'p [u8]; 2] {
+fn window(parts: [&[u8]; 2], from: usize, to: usize) -> [&[u8]; 2] {
     let [first, second] = parts;
     let clamp = |at: usize, len: usize| at.min(len);
     let (a, b) = (clamp(from, first.len()), clamp(to, first.len()));

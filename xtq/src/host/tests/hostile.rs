@@ -21,7 +21,7 @@ fn say(job: &mut Job, bytes: &[u8]) {
     let mut slot = bml.reserve(Rank(1), bytes.len()).unwrap();
     slot.write(0, bytes).unwrap();
     bml.send(slot, AmTag(32), Token::NONE);
-    (0..4).for_each(|_| job.step());
+    (0..4).for_each(|_| _ = job.step());
 }
 
 fn is_given_up(job: &Job) -> bool {
