@@ -9,8 +9,8 @@ use std::sync::{Arc, PoisonError, RwLock};
 /// Launches kernels on an OpenCL device.
 ///
 /// A kernel's parameters are `global uchar *buffer`, `global const uchar *payload`, `ulong payload_bytes`, and a `ulong`
-/// for each word of its arguments from the third on. Pointers are null if there is no buffer, or no payload. The payload is copied to the
-/// device before the launch. Grids have one dimension, and groups no local memory from the packet.
+/// for each word of its arguments from the third on. Pointers are null if there is no buffer, or no payload. The payload
+/// is copied to the device before the launch. Grids have one dimension, and groups no local memory from the packet.
 ///
 /// ```
 /// use gapless::OpenClDevice;

@@ -73,8 +73,8 @@ impl Line {
         }
     }
 
-    /// Takes out the puts in front that are done with. If all that were sent are answered and some are to be sent again, the
-    /// line pauses: gives for how long. An error says what is wrong with the answers.
+    /// Takes out the puts in front that are done with. If all that were sent are answered and some are to be sent again,
+    /// the line pauses: gives for how long. An error says what is wrong with the answers.
     pub(super) fn settle(&mut self) -> Result<Option<u64>, String> {
         while self.answers.front() == Some(&Some(Answer::Final)) {
             self.answers.pop_front();
