@@ -50,6 +50,9 @@ fn small_is_eager_and_mappable_is_mapped() {
     assert_eq!(winner(&large), Protocol::Pipeline);
     assert_eq!(winner(&Situation { mapped: true, ..large }), Protocol::Mapped);
     assert_eq!(winner(&Situation { local: true, ..large }), Protocol::Local);
+    // Runs of a byte take long however they are moved, and longer if they are moved twice.
+    let bytes = Situation { sender_blocks: 1 << 20, receiver_blocks: 1 << 20, ..large };
+    assert_eq!(winner(&Situation { local: true, ..bytes }), Protocol::Local);
 }
 
 #[test]

@@ -44,7 +44,7 @@ impl Model<'_> {
     }
 
     /// Packing and unpacking overlap, but for the first fragment: nothing is unpacked before that is packed. The last
-    /// fragment pays another latency.
+    /// fragment pays another latency. A process that sends to itself does both in turn.
     pub(crate) fn pipeline(&self) -> f64 {
         let gapless = self.blocks() <= 1.0;
         let fragment = self.t.fragment_bytes.min(host_fragment(self.s.bytes, gapless));
@@ -54,7 +54,8 @@ impl Model<'_> {
         let blocks_ns = (self.blocks() + first_blocks) * self.t.block_ns;
         let copy_ns = copy_ns(self.s.bytes.saturating_add(first), self.ring_mb_s());
         let lines_ns = self.wasted_lines() * PIPELINE_LINE * self.t.block_ns;
-        self.handshake_ns() + self.s.latency_ns + copy_ns.max(blocks_ns) + lines_ns
+        let work_ns = if self.s.local { copy_ns + blocks_ns } else { copy_ns.max(blocks_ns) };
+        self.handshake_ns() + self.s.latency_ns + work_ns + lines_ns
     }
 
     /// From layout to layout. One processor does the work that two share in the pipeline, but it walks both sides at
