@@ -3,7 +3,7 @@
 //! - [`Space`]: which memory (host, pinned, a CUDA device, OpenCL, …);
 //! - [`Region`]: a stretch of bytes in a space; it does not own them;
 //! - [`Lease`]: a region and the owner that keeps its memory alive;
-//! - [`Words`]: memory that other processes write meanwhile, as atomic words;
+//! - [`Words`]: memory that other processes write meanwhile, as atomic words; [`Atomics`]: the same as bytes and elements;
 //! - [`Device`]: the operations of a memory's owner: allocate, copy, order, export to and import from other
 //!   processes, register host memory;
 //! - [`Completion`]: the end of asynchronous work, for every device; [`Outstanding`]: work that is waited for if the
@@ -30,6 +30,8 @@
 mod abort;
 #[allow(unsafe_code, reason = "the one place that touches memory by address")]
 mod access;
+#[allow(unsafe_code, reason = "views memory as atomics")]
+mod atomics;
 #[allow(unsafe_code, reason = "declares the contract of work in flight")]
 mod completion;
 #[allow(unsafe_code, reason = "declares the unsafe methods that devices implement")]
@@ -52,6 +54,7 @@ mod words;
 
 pub use abort::{abort, abort_on_unwind};
 pub use access::{copy, fill, prefetch_to_write, read, write};
+pub use atomics::Atomics;
 pub use completion::{Completion, Outstanding, Pending};
 pub use device::{Device, DeviceError, DeviceProperties, Export};
 pub use host::HostDevice;
