@@ -1,0 +1,210 @@
+//! What an accumulation does with an element: the operation, the basic type, and whether the processor changes such
+//! elements atomically or a mutex keeps others away.
+//!
+//! Atomic are elements of 1, 2, 4 and 8 bytes that lie at multiples of their length. Complex numbers, pairs and `long
+//! double` go under the mutex. Which of the two it is depends on the type alone, so all accesses to an element agree.
+
+use crate::WindowError;
+use gapless_dtype::Primitive;
+use gapless_engine::{EngineError, Operand, PackedFold, ReduceOp, Typed};
+
+/// An operation on elements of one type.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Arithmetic {
+    op: ReduceOp,
+    primitive: Primitive,
+    /// Packed bytes of an element.
+    width: usize,
+    fold: Option<PackedFold>,
+    quick: Quick,
+}
+
+/// What needs no loop of the engine.
+#[derive(Clone, Copy, Debug)]
+enum Quick {
+    No,
+    Add,
+    AddDouble,
+    AddFloat,
+}
+
+fn is_integer(primitive: Primitive) -> bool {
+    ReduceOp::Sum.is_defined_for(primitive) && ReduceOp::Bor.is_defined_for(primitive)
+}
+
+/// The element of a buffer; bytes are octets to operations that bytes do not have.
+fn element(op: ReduceOp, buffer: &Typed, operand: Operand) -> Result<Primitive, EngineError> {
+    Ok(op.element(buffer.layout(), operand)?.unwrap_or(match op.is_defined_for(Primitive::Byte) {
+        true => Primitive::Byte,
+        false => Primitive::Uint8,
+    }))
+}
+
+impl Arithmetic {
+    /// # Errors
+    /// The operation is not defined for the type, or the machine has no arithmetic for it.
+    pub(crate) fn new(op: ReduceOp, primitive: Primitive) -> Result<Arithmetic, EngineError> {
+        if !op.is_defined_for(primitive) {
+            return Err(EngineError::UndefinedOp { op: op.name(), primitive });
+        }
+        let moves = matches!(op, ReduceOp::Replace | ReduceOp::NoOp);
+        let fold = PackedFold::new(op, primitive);
+        if fold.is_none() && !moves {
+            return Err(EngineError::NoArithmetic { primitive });
+        }
+        let width = usize::try_from(primitive.size_bytes()).unwrap_or(1);
+        let quick = match (op, primitive) {
+            (ReduceOp::Sum, Primitive::Double) => Quick::AddDouble,
+            (ReduceOp::Sum, Primitive::Float) => Quick::AddFloat,
+            (ReduceOp::Sum, primitive) if is_integer(primitive) => Quick::Add,
+            _ => Quick::No,
+        };
+        Ok(Arithmetic { op, primitive, width, fold, quick })
+    }
+
+    /// For an accumulation of `origin` into `target`.
+    ///
+    /// # Errors
+    /// As [`new`](Arithmetic::new); elements of several types, or not the same at both ends.
+    pub(crate) fn between(
+        op: ReduceOp,
+        origin: &Typed,
+        target: &Typed,
+    ) -> Result<Arithmetic, WindowError> {
+        let theirs = element(op, target, Operand::Target)?;
+        if op != ReduceOp::NoOp {
+            let ours = element(op, origin, Operand::Source(0))?;
+            if ours != theirs {
+                let why = format!("{ours} at the origin, {theirs} at the target");
+                return Err(WindowError::Mismatch { why });
+            }
+        }
+        Ok(Arithmetic::new(op, theirs)?)
+    }
+
+    pub(crate) fn op(&self) -> ReduceOp {
+        self.op
+    }
+
+    pub(crate) fn primitive(&self) -> Primitive {
+        self.primitive
+    }
+
+    /// Packed bytes of an element.
+    pub(crate) fn width(&self) -> usize {
+        self.width
+    }
+
+    /// Whether the processor changes such elements atomically.
+    #[inline]
+    pub(crate) fn is_atomic(&self) -> bool {
+        matches!(self.width, 1 | 2 | 4 | 8)
+            && self.primitive.alignment_bytes() == self.width as u64
+            && !self.primitive.is_pair()
+    }
+
+    /// The element that an atomic one becomes; `None` if it stays. Elements are in native order.
+    #[inline]
+    pub(crate) fn change(&self, old: u64, operand: u64) -> Option<u64> {
+        match (self.op, self.quick) {
+            (ReduceOp::NoOp, _) => None,
+            (ReduceOp::Replace, _) => Some(operand),
+            (_, Quick::Add) => Some(old.wrapping_add(operand)),
+            (_, Quick::AddDouble) => {
+                Some((f64::from_bits(old) + f64::from_bits(operand)).to_bits())
+            }
+            (_, Quick::AddFloat) => {
+                let [old, operand] = [old, operand].map(|bits| f32::from_bits(low(bits)));
+                Some(u64::from((old + operand).to_bits()))
+            }
+            (_, Quick::No) => {
+                let mut both = [0; 16];
+                let (left, right) = both.split_at_mut(self.width);
+                write(old, left);
+                write(operand, &mut right[..self.width]);
+                let mut result = [0; 8];
+                self.fold_into(&both[..2 * self.width], &mut result[..self.width]);
+                Some(read(&result[..self.width]))
+            }
+        }
+    }
+
+    /// Elements that are not atomic: what `operand` makes of `old`.
+    pub(crate) fn combine(&self, mut old: Vec<u8>, operand: &[u8]) -> Vec<u8> {
+        match self.op {
+            ReduceOp::NoOp => old,
+            ReduceOp::Replace => operand.to_vec(),
+            _ => {
+                let mut result = vec![0; old.len()];
+                old.extend(operand);
+                self.fold_into(&old, &mut result);
+                result
+            }
+        }
+    }
+
+    fn fold_into(&self, both: &[u8], result: &mut [u8]) {
+        if let Some(fold) = &self.fold {
+            fold.blocks(both, result.len(), result);
+        }
+    }
+}
+
+#[expect(clippy::cast_possible_truncation, reason = "the lower half is meant")]
+fn low(bits: u64) -> u32 {
+    bits as u32
+}
+
+/// An element of 1, 2, 4 or 8 bytes as a number.
+#[inline]
+pub(crate) fn read(bytes: &[u8]) -> u64 {
+    match *bytes {
+        [a] => u64::from(a),
+        [a, b] => u64::from(u16::from_ne_bytes([a, b])),
+        [a, b, c, d] => u64::from(u32::from_ne_bytes([a, b, c, d])),
+        _ => bytes.try_into().map_or(0, u64::from_ne_bytes),
+    }
+}
+
+/// The other way round.
+#[inline]
+#[expect(clippy::cast_possible_truncation, reason = "the number has so many bits")]
+pub(crate) fn write(value: u64, bytes: &mut [u8]) {
+    match bytes.len() {
+        1 => bytes[0] = value as u8,
+        2 => bytes.copy_from_slice(&(value as u16).to_ne_bytes()),
+        4 => bytes.copy_from_slice(&(value as u32).to_ne_bytes()),
+        8 => bytes.copy_from_slice(&value.to_ne_bytes()),
+        _ => {}
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Quick ways and the engine's loops agree.
+    #[test]
+    fn elements_change_as_the_engine_changes_them() {
+        let numbers = [0u64, 1, 7, 0x40, 0x3F80_0000, 0x4000_1234_5678_9ABC, u64::MAX - 5];
+        for op in ReduceOp::ALL {
+            for primitive in Primitive::ALL {
+                let Ok(arithmetic) = Arithmetic::new(op, primitive) else { continue };
+                if !arithmetic.is_atomic() {
+                    continue;
+                }
+                let width = arithmetic.width();
+                for (old, operand) in numbers.iter().flat_map(|a| numbers.map(|b| (*a, b))) {
+                    let (mut left, mut right) = (vec![0; width], vec![0; width]);
+                    write(old, &mut left);
+                    write(operand, &mut right);
+                    let (old, operand) = (read(&left), read(&right));
+                    let expected = arithmetic.combine(left.clone(), &right);
+                    let mut new = left;
+                    write(arithmetic.change(old, operand).unwrap_or(old), &mut new);
+                    assert_eq!(new, expected, "{op:?} of {primitive}: {old:x} {operand:x}");
+                }
+            }
+        }
+    }
+}

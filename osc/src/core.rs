@@ -1,0 +1,549 @@
+//! What all windows of a process share: the messages, in and out, and who waits for which answer. `target.rs` says what
+//! messages do to a window.
+//!
+//! Messages are handled while transports are polled, so by whoever makes progress. What cannot be done at once (a lock that
+//! others have, elements under a mutex, memory that its owner has for itself) is kept, and with it all that the same process
+//! sends later: [`Osc::advance`] tries again. What finds no room to be sent is kept as well.
+
+use crate::target::Hosted;
+use crate::wire::{FETCH, HEADER, Head, Kind};
+use crate::{Exposure, Fault, WindowError};
+use gapless_bml::{
+    AmTag, Bml, BmlError, Handler, LinkError, PeerState, Rank, RankEvent, ReserveError, Token,
+};
+use gapless_dtype::Layout;
+use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// The active-message tag of windows.
+pub const AM_TAG: AmTag = AmTag(16);
+
+/// Layouts of ours that a process is to remember.
+const LAYOUTS: usize = 16;
+/// Messages of a process that have overtaken others: more are nonsense.
+const EARLY_MAX: usize = 1 << 16;
+
+/// The windows of a process, of which it has one. Cheap to clone.
+#[derive(Clone)]
+pub struct Osc(Arc<Inner>);
+
+struct Inner {
+    core: Mutex<Core>,
+    /// Something waits for another try.
+    busy: AtomicBool,
+    /// By process.
+    lost: Box<[AtomicBool]>,
+}
+
+impl std::fmt::Debug for Osc {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Osc").field("busy", &self.is_busy()).finish_non_exhaustive()
+    }
+}
+
+/// Behind the lock. Nothing is called from here that could ask for it again.
+#[derive(Default)]
+pub(crate) struct Core {
+    pub(crate) windows: HashMap<u32, Hosted>,
+    next_window: u32,
+    peers: HashMap<u32, Peer>,
+    asked: HashMap<u64, Asked>,
+    next_token: u64,
+    /// Why processes are lost, and who is to blame.
+    losses: HashMap<u32, (u32, LinkError)>,
+}
+
+/// What is between this process and another.
+#[derive(Default)]
+pub(crate) struct Peer {
+    out_sequence: u32,
+    in_sequence: u32,
+    /// What found no room.
+    outbox: VecDeque<Vec<u8>>,
+    /// What has overtaken others.
+    early: BTreeMap<u32, Vec<u8>>,
+    /// What waits for another try, oldest first.
+    held: VecDeque<Vec<u8>>,
+    /// Its layouts, as it numbers them.
+    pub(crate) layouts: crate::target::Layouts,
+    /// Ours that it knows, oldest first, and their numbers.
+    told: VecDeque<(Layout, u32)>,
+    next_layout: u32,
+}
+
+/// A question, or several with answers that belong together.
+#[derive(Debug)]
+pub(crate) struct Asked {
+    process: u32,
+    /// Answers that are due.
+    due: u64,
+    /// More questions follow.
+    open: bool,
+    /// What the first byte of the answers is numbered.
+    base: u64,
+    pub(crate) data: Vec<u8>,
+    pub(crate) fault: Option<Fault>,
+    lost: bool,
+}
+
+/// What became of a message that was to be sent.
+pub(crate) enum Offered {
+    Sent,
+    /// Try again after some progress.
+    Full,
+    Failed(WindowError),
+}
+
+/// What became of a message that arrived.
+pub(crate) enum Done {
+    Yes,
+    /// It is to be tried again.
+    Blocked,
+    /// No such message exists.
+    Nonsense(&'static str),
+}
+
+/// The handler of arrivals.
+struct Ear(Osc);
+
+impl Handler for Ear {
+    fn handle(&mut self, bml: &mut Bml, event: RankEvent) {
+        let mut core = self.0.core();
+        match event {
+            RankEvent::Arrived { from, fragment, .. } => match fragment.to_vec() {
+                Ok(message) => {
+                    drop(fragment);
+                    self.0.arrived(&mut core, bml, from, message);
+                }
+                Err(error) => tracing::error!(%from, %error, "a message that cannot be read"),
+            },
+            RankEvent::Lost { peer, error } => {
+                let (culprit, error) = bml.blame(peer).unwrap_or((peer, error));
+                core.lose(peer.0, (culprit.0, error));
+                if let Some(lost) = self.0.0.lost.get(peer.0 as usize) {
+                    lost.store(true, Ordering::Release);
+                }
+            }
+            RankEvent::Sent { .. } | RankEvent::Completed { .. } => {}
+        }
+        self.0.note(&core);
+    }
+}
+
+impl Osc {
+    /// Has the messages of windows handled. Before any other process can send one.
+    ///
+    /// # Errors
+    /// Somebody has the tag.
+    pub fn register(bml: &mut Bml) -> Result<Osc, BmlError> {
+        let lost = (0..bml.size()).map(|_| AtomicBool::new(false)).collect();
+        let inner = Inner { core: Mutex::default(), busy: AtomicBool::new(false), lost };
+        let osc = Osc(Arc::new(inner));
+        bml.register(AM_TAG.0..=AM_TAG.0, Box::new(Ear(osc.clone())))?;
+        Ok(osc)
+    }
+
+    pub(crate) fn core(&self) -> MutexGuard<'_, Core> {
+        // What a panic leaves is in order: no step that can panic is in the middle of a change.
+        self.0.core.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether something waits for room, a lock or a mutex: then nobody wakes a sleeper for it.
+    #[must_use]
+    #[inline]
+    pub fn is_busy(&self) -> bool {
+        self.0.busy.load(Ordering::Relaxed)
+    }
+
+    /// Whether a process is known to be lost.
+    #[inline]
+    pub(crate) fn is_lost(&self, process: u32) -> bool {
+        self.0.lost.get(process as usize).is_some_and(|lost| lost.load(Ordering::Relaxed))
+    }
+
+    /// The error of a lost process.
+    pub(crate) fn loss(&self, process: u32) -> WindowError {
+        self.core().loss(process)
+    }
+
+    fn note(&self, core: &Core) {
+        self.0.busy.store(core.is_busy(), Ordering::Relaxed);
+    }
+
+    /// Tries again what had to wait. Gives how much was done. To be called by whoever makes progress.
+    #[inline]
+    pub fn advance(&self, bml: &mut Bml) -> usize {
+        if self.is_busy() { self.advance_all(bml) } else { 0 }
+    }
+
+    fn advance_all(&self, bml: &mut Bml) -> usize {
+        let mut core = self.core();
+        let mut done = core.grant_locks(self, bml);
+        let processes: Vec<u32> = core.peers.keys().copied().collect();
+        for process in processes {
+            done += core.flush_outbox(bml, process);
+            done += self.retry(&mut core, bml, process);
+        }
+        self.note(&core);
+        done
+    }
+
+    /// Handles what a process has sent and had to wait, as far as that can be done now.
+    fn retry(&self, core: &mut Core, bml: &mut Bml, process: u32) -> usize {
+        let mut done = 0;
+        while let Some(message) = core.peer(process).held.pop_front() {
+            match core.execute(self, bml, Rank(process), &message) {
+                Done::Yes => done += 1,
+                Done::Blocked => {
+                    core.peer(process).held.push_front(message);
+                    break;
+                }
+                Done::Nonsense(what) => give_up(bml, Rank(process), what),
+            }
+        }
+        done
+    }
+
+    fn arrived(&self, core: &mut Core, bml: &mut Bml, from: Rank, message: Vec<u8>) {
+        let Some(head) = Head::read(&message) else {
+            return give_up(bml, from, "a message of a window that cannot be read");
+        };
+        let peer = core.peer(from.0);
+        let ahead = head.sequence.wrapping_sub(peer.in_sequence);
+        if ahead != 0 {
+            let room = (ahead as usize) < EARLY_MAX;
+            if !room || peer.early.insert(head.sequence, message).is_some() {
+                give_up(bml, from, "messages of windows that are numbered wrongly");
+            }
+            return;
+        }
+        let mut next = Some(message);
+        while let Some(message) = next {
+            let peer = core.peer(from.0);
+            peer.in_sequence = peer.in_sequence.wrapping_add(1);
+            self.take(core, bml, from, message);
+            let peer = core.peer(from.0);
+            next = peer.early.remove(&peer.in_sequence);
+        }
+    }
+
+    /// A message whose turn it is.
+    fn take(&self, core: &mut Core, bml: &mut Bml, from: Rank, message: Vec<u8>) {
+        let is_answer = message.first() == Some(&(Kind::Answer as u8));
+        if !is_answer && !core.peer(from.0).held.is_empty() {
+            core.peer(from.0).held.push_back(message);
+            return;
+        }
+        match core.execute(self, bml, from, &message) {
+            Done::Yes => {}
+            Done::Blocked => core.peer(from.0).held.push_back(message),
+            Done::Nonsense(what) => give_up(bml, from, what),
+        }
+    }
+
+    /// Offers a message; counts and keeps nothing that does not leave.
+    pub(crate) fn offer(&self, bml: &mut Bml, process: u32, head: Head, bytes: &[u8]) -> Offered {
+        let mut core = self.core();
+        let offered = core.offer(bml, process, head, bytes);
+        self.note(&core);
+        offered
+    }
+
+    /// Sends a message without bytes, now or when there is room.
+    pub(crate) fn post(&self, bml: &mut Bml, process: u32, head: Head) -> Result<(), WindowError> {
+        let mut core = self.core();
+        let posted = core.post(bml, process, head, &[]);
+        self.note(&core);
+        posted
+    }
+
+    /// Gives a window to others, whose messages may come from now on.
+    pub fn host(&self, exposure: Exposure, processes: &[u32], rank: u32) -> Seat {
+        let mut core = self.core();
+        let id = core.next_window;
+        core.next_window = core.next_window.wrapping_add(1);
+        core.windows.insert(id, Hosted::new(exposure, processes.into(), rank));
+        Seat { osc: self.clone(), id }
+    }
+}
+
+fn give_up(bml: &mut Bml, peer: Rank, what: &str) {
+    bml.give_up(peer, LinkError::Corrupt { what: what.to_owned() });
+}
+
+/// This process's place in a window, until it is dropped.
+#[derive(Debug)]
+pub struct Seat {
+    pub(crate) osc: Osc,
+    pub(crate) id: u32,
+}
+
+impl Seat {
+    /// The window's number here, which others put into their messages.
+    #[must_use]
+    pub fn id(&self) -> u32 {
+        self.id
+    }
+}
+
+impl Drop for Seat {
+    fn drop(&mut self) {
+        let mut core = self.osc.core();
+        let hosted = core.windows.remove(&self.id);
+        self.osc.note(&core);
+        drop(core);
+        drop(hosted);
+    }
+}
+
+impl Core {
+    pub(crate) fn peer(&mut self, process: u32) -> &mut Peer {
+        self.peers.entry(process).or_default()
+    }
+
+    fn is_busy(&self) -> bool {
+        let waits = |peer: &Peer| !peer.outbox.is_empty() || !peer.held.is_empty();
+        self.peers.values().any(waits) || self.windows.values().any(Hosted::is_busy)
+    }
+
+    fn loss(&self, process: u32) -> WindowError {
+        let (process, error) = match self.losses.get(&process) {
+            Some((culprit, error)) => (*culprit, error.clone()),
+            None => (process, LinkError::PeerGone { reason: "its link has ended".to_owned() }),
+        };
+        WindowError::Lost { process, error }
+    }
+
+    fn lose(&mut self, process: u32, why: (u32, LinkError)) {
+        self.losses.insert(process, why);
+        self.peers.remove(&process);
+        for asked in self.asked.values_mut().filter(|asked| asked.process == process) {
+            asked.lost = true;
+        }
+        for hosted in self.windows.values_mut() {
+            hosted.forget(process);
+        }
+    }
+
+    /// The longest payload of a message to a process; `None` before the link is up.
+    pub(crate) fn room(bml: &Bml, process: u32) -> Option<usize> {
+        bml.limits(Rank(process)).map(|limits| limits.max_fragment_bytes - HEADER)
+    }
+
+    /// Sends a message, if nothing waits before it and there is room.
+    pub(crate) fn offer(
+        &mut self,
+        bml: &mut Bml,
+        process: u32,
+        head: Head,
+        bytes: &[u8],
+    ) -> Offered {
+        if let PeerState::Lost(error) = bml.state(Rank(process)) {
+            let error = error.clone();
+            let (culprit, error) = bml.blame(Rank(process)).unwrap_or((Rank(process), error));
+            return Offered::Failed(WindowError::Lost { process: culprit.0, error });
+        }
+        if !self.peer(process).outbox.is_empty() {
+            self.flush_outbox(bml, process);
+            if !self.peer(process).outbox.is_empty() {
+                return Offered::Full;
+            }
+        }
+        let peer = self.peer(process);
+        let head = Head { sequence: peer.out_sequence, ..head };
+        let mut slot = match bml.reserve(Rank(process), HEADER + bytes.len()) {
+            Ok(slot) => slot,
+            Err(ReserveError::Full) => return Offered::Full,
+            Err(ReserveError::Link(error)) => {
+                let (culprit, error) = bml.blame(Rank(process)).unwrap_or((Rank(process), error));
+                return Offered::Failed(WindowError::Lost { process: culprit.0, error });
+            }
+            Err(other) => {
+                return Offered::Failed(WindowError::Transport { why: other.to_string() });
+            }
+        };
+        let written = slot.write(0, &head.write()).and_then(|()| slot.write(HEADER, bytes));
+        if let Err(error) = written {
+            return Offered::Failed(WindowError::Transport { why: error.to_string() });
+        }
+        self.peer(process).out_sequence = head.sequence.wrapping_add(1);
+        bml.send(slot, AM_TAG, Token::NONE);
+        Offered::Sent
+    }
+
+    /// Sends a message, now or when there is room.
+    pub(crate) fn post(
+        &mut self,
+        bml: &mut Bml,
+        process: u32,
+        head: Head,
+        bytes: &[u8],
+    ) -> Result<(), WindowError> {
+        match self.offer(bml, process, head, bytes) {
+            Offered::Sent => Ok(()),
+            Offered::Failed(error) => Err(error),
+            Offered::Full => {
+                let peer = self.peer(process);
+                let head = Head { sequence: peer.out_sequence, ..head };
+                peer.out_sequence = peer.out_sequence.wrapping_add(1);
+                peer.outbox.push_back([&head.write()[..], bytes].concat());
+                Ok(())
+            }
+        }
+    }
+
+    fn flush_outbox(&mut self, bml: &mut Bml, process: u32) -> usize {
+        let mut sent = 0;
+        while let Some(message) = self.peer(process).outbox.front() {
+            match bml.reserve(Rank(process), message.len()) {
+                Ok(mut slot) => {
+                    if let Err(error) = slot.write(0, message) {
+                        tracing::error!(process, %error, "a slot that cannot be written");
+                    }
+                    bml.send(slot, AM_TAG, Token::NONE);
+                }
+                Err(ReserveError::Full) => break,
+                // It is lost: its handler hears of that.
+                Err(_) => {}
+            }
+            self.peer(process).outbox.pop_front();
+            sent += 1;
+        }
+        sent
+    }
+
+    /// The number by which a process knows a layout; what it needs for that is sent before.
+    pub(crate) fn tell(
+        &mut self,
+        bml: &mut Bml,
+        process: u32,
+        layout: &Layout,
+    ) -> Option<Result<u32, WindowError>> {
+        let room = Core::room(bml, process)?;
+        let peer = self.peer(process);
+        if let Some((_, id)) = peer.told.iter().find(|(known, _)| known.id() == layout.id()) {
+            return Some(Ok(*id));
+        }
+        peer.next_layout = peer.next_layout.wrapping_add(1).max(1);
+        let id = peer.next_layout;
+        peer.told.push_back((layout.clone(), id));
+        let gone = if peer.told.len() > LAYOUTS { peer.told.pop_front() } else { None };
+        let flat = layout.flatten();
+        let all = flat.len() as u64;
+        let forget = gone.map(|(_, id)| Head { layout: id, ..Head::new(Kind::Forget, 0, 0) });
+        if let Some(head) = forget
+            && let Err(error) = self.post(bml, process, head, &[])
+        {
+            return Some(Err(error));
+        }
+        for (piece, bytes) in flat.chunks(room).enumerate() {
+            let head = Head {
+                layout: id,
+                count: all,
+                start: (piece * room) as u64,
+                length: bytes.len() as u64,
+                ..Head::new(Kind::Layout, 0, 0)
+            };
+            if let Err(error) = self.post(bml, process, head, bytes) {
+                return Some(Err(error));
+            }
+        }
+        Some(Ok(id))
+    }
+
+    /// A question that so many bytes answer, the first of which is numbered `base`.
+    pub(crate) fn ask(&mut self, process: u32, base: u64, bytes: usize) -> u64 {
+        self.next_token += 1;
+        let data = vec![0; bytes];
+        let (fault, lost) = (None, false);
+        let asked = Asked { process, due: 0, open: true, base, data, fault, lost };
+        self.asked.insert(self.next_token, asked);
+        self.next_token
+    }
+
+    /// One more answer is due; the last one, unless `more` follow.
+    pub(crate) fn expect(&mut self, token: u64, answers: u64, more: bool) {
+        if let Some(asked) = self.asked.get_mut(&token) {
+            asked.due += answers;
+            asked.open = more;
+        }
+    }
+
+    /// What was answered, once all has been; or that the one who was asked is lost.
+    pub(crate) fn answered(&mut self, token: u64) -> Option<Result<Asked, WindowError>> {
+        let asked = self.asked.get(&token)?;
+        if asked.lost {
+            let loss = self.loss(asked.process);
+            self.asked.remove(&token);
+            return Some(Err(loss));
+        }
+        if asked.open || asked.due > 0 {
+            return None;
+        }
+        self.asked.remove(&token).map(Ok)
+    }
+
+    /// Whether all has been answered, or never will be.
+    pub(crate) fn is_answered(&self, token: u64) -> bool {
+        self.asked.get(&token).is_none_or(|asked| asked.lost || !asked.open && asked.due == 0)
+    }
+
+    /// Nobody wants the answer any more.
+    pub(crate) fn drop_question(&mut self, token: u64) {
+        self.asked.remove(&token);
+    }
+
+    /// An answer has come.
+    pub(crate) fn answer(&mut self, from: Rank, head: &Head, bytes: &[u8]) -> Done {
+        // It may be answered after nobody wants it any more.
+        let Some(asked) = self.asked.get_mut(&head.token) else { return Done::Yes };
+        if asked.process != from.0 || asked.due == 0 && !asked.open {
+            return Done::Nonsense("an answer to what was not asked");
+        }
+        asked.due = asked.due.wrapping_sub(1);
+        if let Some(fault) = Fault::of_code(head.flag, head.value) {
+            asked.fault.get_or_insert(fault);
+            return Done::Yes;
+        }
+        let start = head.start.checked_sub(asked.base).and_then(|at| usize::try_from(at).ok());
+        let start = start.unwrap_or(usize::MAX);
+        let place = start.checked_add(bytes.len()).and_then(|end| asked.data.get_mut(start..end));
+        match place {
+            Some(place) => {
+                place.copy_from_slice(bytes);
+                Done::Yes
+            }
+            None => Done::Nonsense("an answer that is too long"),
+        }
+    }
+
+    /// Answers a question.
+    pub(crate) fn reply(
+        &mut self,
+        bml: &mut Bml,
+        to: Rank,
+        question: &Head,
+        result: Result<(u64, &[u8]), Fault>,
+    ) {
+        let mut head = Head { token: question.token, ..Head::new(Kind::Answer, 0, 0) };
+        let bytes = match result {
+            Ok((start, bytes)) => {
+                head.start = start;
+                bytes
+            }
+            Err(fault) => {
+                (head.flag, head.value) = fault.code();
+                &[]
+            }
+        };
+        if let Err(error) = self.post(bml, to.0, head, bytes) {
+            tracing::debug!(peer = %to, %error, "an answer that nobody can be given");
+        }
+    }
+}
+
+/// Whether an accumulation wants what was there.
+pub(crate) fn fetches(head: &Head) -> bool {
+    head.flag & FETCH != 0
+}

@@ -1,0 +1,121 @@
+//! Epochs between groups (MPI 4.1 §12.5.2): post, start, complete, wait. Who has posted or completed says so by a message,
+//! also where memory is mapped.
+
+use crate::WindowError;
+use crate::window::{Driver, Window};
+use crate::wire::Kind;
+use gapless_bml::Rank;
+use std::sync::Arc;
+use std::sync::atomic::{Ordering, fence};
+
+impl Window {
+    /// Exposes this rank's memory to a group (`MPI_Win_post`, MPI 4.1 §12.5.2). Does not wait for it.
+    ///
+    /// # Errors
+    /// It is exposed already; epochs that do not go with it; a member is lost.
+    pub fn post<D: Driver>(&mut self, driver: &D, group: &[u32]) -> Result<(), D::Error> {
+        self.epochs.may_post(group)?;
+        fence(Ordering::SeqCst);
+        self.tell(driver, group, Kind::Post)?;
+        self.epochs.post(group);
+        Ok(())
+    }
+
+    /// Sends a message without an answer to each of a group.
+    fn tell<D: Driver>(&self, driver: &D, group: &[u32], kind: Kind) -> Result<(), D::Error> {
+        let told = driver.until(false, |bml| {
+            let tell = |rank: &u32| {
+                let process = self.members[*rank as usize].process;
+                self.osc().post(bml, process, self.head(kind, *rank))
+            };
+            Some(group.iter().map(tell).fold(Ok(()), Result::and))
+        })?;
+        Ok(told?)
+    }
+
+    /// Takes one notice of each of a group, if all are there.
+    fn heard(&self, group: &[u32], kind: Kind) -> Option<Result<(), WindowError>> {
+        let mut core = self.osc().core();
+        let Some(hosted) = core.windows.get_mut(&self.seat.id) else {
+            return Some(Err(WindowError::Freed { rank: self.rank }));
+        };
+        let counts = if kind == Kind::Post { &mut hosted.posts } else { &mut hosted.completes };
+        if let Some(missing) = group.iter().find(|rank| counts[**rank as usize] == 0) {
+            let process = self.members[*missing as usize].process;
+            drop(core);
+            let lost = self.osc().is_lost(process);
+            return lost.then(|| Err(self.osc().loss(process)));
+        }
+        for rank in group {
+            counts[*rank as usize] -= 1;
+        }
+        Some(Ok(()))
+    }
+
+    /// Waits for a notice of each of a group.
+    fn hear<D: Driver>(&self, driver: &D, group: &[u32], kind: Kind) -> Result<(), D::Error> {
+        let mut met = false;
+        let heard = driver.until(false, |bml| {
+            if !met {
+                // Deaths of those to whom nothing was sent are to be noticed as well.
+                group.iter().for_each(|rank| bml.reach(Rank(self.members[*rank as usize].process)));
+                met = true;
+            }
+            self.heard(group, kind)
+        })?;
+        fence(Ordering::SeqCst);
+        Ok(heard?)
+    }
+
+    /// Begins access to the memory of a group, and waits until all of it has posted (`MPI_Win_start`).
+    ///
+    /// # Errors
+    /// Epochs that do not go with it; a member is lost.
+    pub fn start<D: Driver>(&mut self, driver: &D, group: &[u32]) -> Result<(), D::Error> {
+        self.epochs.may_start(group)?;
+        self.hear(driver, group, Kind::Post)?;
+        self.epochs.started(group);
+        Ok(())
+    }
+
+    /// Ends that access (`MPI_Win_complete`): operations have ended here, and will have there when
+    /// [`wait`](Window::wait) returns.
+    ///
+    /// # Errors
+    /// There is no such epoch; a member is lost: the epoch has ended nevertheless.
+    pub fn complete<D: Driver>(&mut self, driver: &D) -> Result<(), D::Error> {
+        let group: Arc<[u32]> = self.epochs.group()?.into();
+        fence(Ordering::SeqCst);
+        let told = self.tell(driver, &group, Kind::Complete);
+        for rank in &*group {
+            self.unflushed[*rank as usize].store(false, Ordering::Relaxed);
+        }
+        self.epochs.completed();
+        told
+    }
+
+    /// Waits until all of the group have completed (`MPI_Win_wait`).
+    ///
+    /// # Errors
+    /// Nothing is posted; a member is lost: the exposure has ended nevertheless.
+    pub fn wait<D: Driver>(&mut self, driver: &D) -> Result<(), D::Error> {
+        let group: Arc<[u32]> = self.epochs.posted()?.into();
+        let heard = self.hear(driver, &group, Kind::Complete);
+        self.epochs.withdrawn();
+        heard
+    }
+
+    /// The same without waiting: whether the exposure has ended (`MPI_Win_test`).
+    ///
+    /// # Errors
+    /// As [`wait`](Window::wait).
+    pub fn test<D: Driver>(&mut self, driver: &D) -> Result<bool, D::Error> {
+        let group: Arc<[u32]> = self.epochs.posted()?.into();
+        driver.progress();
+        let Some(heard) = self.heard(&group, Kind::Complete) else { return Ok(false) };
+        fence(Ordering::SeqCst);
+        self.epochs.withdrawn();
+        heard?;
+        Ok(true)
+    }
+}

@@ -1,0 +1,59 @@
+//! One-sided windows (MPI 4.1 chapter 12): memory that other processes read, write and accumulate into.
+//!
+//! A [`Window`] is one rank's end of a window. Operations ([`Window::put`], [`Window::get`], [`Window::accumulate`] and
+//! their like) need an epoch, which synchronisation opens and closes ([`Window::lock`], [`Window::flush`],
+//! [`Window::start`], fences). Each rank's memory is reached in one of two ways:
+//!
+//! | | who does the work | progress of the target |
+//! |---|---|---|
+//! | memory that the origin maps | the origin, by loads, stores and atomic instructions; the lock is a word beside the memory | none needed |
+//! | messages | the target's progress engine ([`Osc`]), as they arrive | whenever it is in a call, or its progress thread runs |
+//!
+//! Both do the same to the memory (`exposure.rs`), and take the same lock (`header.rs`), so ranks of one host and of
+//! others can be mixed in a window. `window.rs` has locks, flushes and fences, `groups.rs` post and start,
+//! `operate.rs` the operations; `epoch.rs` says which calls go together; `wire.rs` draws the messages, `target.rs`
+//! says what they do.
+//!
+//! # What holds
+//! - All accesses to a window's memory are atomic accesses ([`gapless_mem::Atomics`]): whatever programs do at the same
+//!   time, no access is a data race. A number that lies at a multiple of its length is read and written as a whole.
+//! - Accumulations are atomic for each element of a basic type: by instructions for 1, 2, 4 and 8 bytes, under a mutex of the
+//!   target for complex numbers, pairs and `long double`. Those of one origin to one target happen in the order of their
+//!   calls (MPI 4.1 §12.7.2).
+//! - When an operation returns it has ended at the origin. [`Window::flush`], [`Window::unlock`] and fences end it at the
+//!   target.
+//! - Messages of peers are not trusted: places, lengths, elements and layouts are checked.
+//! - Every wait ends when the process that it is for is lost, with an error that names it: the target, or whoever has the
+//!   lock.
+//!
+//! This crate makes no collective calls and starts no threads. Whoever makes a window exchanges what members have to know of
+//! each other ([`Member`]), and drives the transports ([`Driver`]). The safe API for programs is in the crate `gapless`.
+//! Lengths and offsets are in bytes.
+#![deny(unsafe_code)]
+
+mod arithmetic;
+mod core;
+mod epoch;
+mod error;
+mod exposure;
+mod groups;
+mod header;
+mod operate;
+mod own;
+mod place;
+mod reading;
+mod target;
+#[cfg(test)]
+#[allow(unsafe_code, reason = "vouches for memory of tests")]
+mod tests;
+mod window;
+mod wire;
+
+pub use crate::core::{AM_TAG, Osc, Seat};
+pub use error::{Fault, WindowError};
+pub use exposure::Exposure;
+pub use header::{Header, Lock};
+pub use operate::Access;
+pub use place::{Place, Way};
+pub use reading::{Failed, Reading, collect};
+pub use window::{Driver, Flavor, Member, Window};

@@ -1,0 +1,544 @@
+//! Operations on the memory of a target (MPI 4.1 §12.3): checked here, then done in memory that is mapped, or by messages.
+//!
+//! What the origin gives and gets are packed streams, in pieces of the caller's choice. An operation has ended at the origin
+//! when its call returns: what it gave may be changed again, what it asked for is there.
+
+use crate::arithmetic::Arithmetic;
+use crate::core::{Core, Offered};
+use crate::exposure::{
+    Exposure, accumulate_alone, accumulate_atomic, compare_swap, for_each_run, load, place, store,
+};
+use crate::place::{Place, Way, check_types};
+use crate::reading::{Reading, State};
+use crate::window::{Driver, Flavor, Window};
+use crate::wire::{FETCH, Head, Kind, OPERANDS};
+use crate::{Fault, WindowError};
+use gapless_bml::{Bml, Rank};
+use gapless_dtype::Primitive;
+use gapless_engine::{EngineError, ReduceOp, Typed};
+use gapless_mem::Atomics;
+use std::ops::Range;
+use std::sync::atomic::Ordering;
+
+/// How often the mutex of elements is tried before the caller makes progress in between.
+const TRIES: usize = 256;
+
+/// A checked access to a target.
+#[derive(Clone, Debug)]
+pub struct Access {
+    rank: u32,
+    target: Typed,
+}
+
+impl Access {
+    /// Length of the packed stream.
+    #[must_use]
+    pub fn packed_bytes(&self) -> u64 {
+        self.target.packed_bytes()
+    }
+}
+
+/// A piece of an operation, as messages carry it.
+struct Pieces<'o> {
+    head: Head,
+    /// Of the target's packed stream.
+    range: Range<u64>,
+    /// What goes along: as long as the range, or nothing.
+    bytes: &'o [u8],
+    /// Elements are not cut.
+    element: u64,
+}
+
+impl Window {
+    /// Checks an access of `origin` to the memory of a rank.
+    ///
+    /// # Errors
+    /// No epoch gives access; bytes outside the window; other elements than those of the origin; bytes twice.
+    pub fn access(
+        &self,
+        call: &'static str,
+        (rank, at): (u32, &Place),
+        origin: &Typed,
+        way: Way,
+    ) -> Result<Access, WindowError> {
+        self.epochs.operate(call, rank)?;
+        self.locate((rank, at), origin, way)
+    }
+
+    /// The same of a rank's own memory, in any epoch or none.
+    ///
+    /// # Errors
+    /// As [`access`](Window::access).
+    pub fn access_own(&self, at: &Place, origin: &Typed, way: Way) -> Result<Access, WindowError> {
+        if self.flavor == Flavor::Dynamic {
+            let call = "an access to the window's own memory";
+            return Err(WindowError::Flavor { call, flavor: self.flavor.name() });
+        }
+        self.locate((self.rank, at), origin, way)
+    }
+
+    /// The same of any rank's memory, in a shared window.
+    ///
+    /// # Errors
+    /// As [`access`](Window::access); the window is not shared.
+    pub fn access_shared(
+        &self,
+        (rank, at): (u32, &Place),
+        origin: &Typed,
+        way: Way,
+    ) -> Result<Access, WindowError> {
+        self.epochs.check_rank(rank)?;
+        if self.flavor != Flavor::Shared {
+            let call = "an access without an epoch";
+            return Err(WindowError::Flavor { call, flavor: self.flavor.name() });
+        }
+        self.locate((rank, at), origin, way)
+    }
+
+    fn locate(
+        &self,
+        (rank, at): (u32, &Place),
+        origin: &Typed,
+        way: Way,
+    ) -> Result<Access, WindowError> {
+        let member = &self.members[rank as usize];
+        let bytes = if self.flavor == Flavor::Dynamic { u64::MAX } else { member.bytes };
+        let start = at.displacement.saturating_mul(member.unit);
+        let plain = at.shape.is_none().then(|| origin.stretch()).flatten();
+        let target = match (&at.shape, plain) {
+            (None, Some(stretch)) => {
+                // One run, there as here.
+                let first = i128::from(start) + i128::from(stretch) - i128::from(origin.origin());
+                let end = first + i128::from(origin.packed_bytes());
+                match u64::try_from(first) {
+                    Ok(first) if end <= i128::from(bytes) => {
+                        place(bytes, first, None, origin.packed_bytes())
+                    }
+                    _ => return Err(WindowError::Outside { rank, low: first, high: end, bytes }),
+                }
+            }
+            (None, None) => place(bytes, start, Some(origin.layout()), origin.count()),
+            (Some((layout, count)), _) => {
+                check_types(origin, layout, *count)?;
+                if way != Way::Read && layout.overlaps(*count) {
+                    return Err(WindowError::Overlapping { count: *count });
+                }
+                place(bytes, start, Some(layout), *count)
+            }
+        };
+        match target {
+            Ok(target) => Ok(Access { rank, target }),
+            Err(EngineError::OutsideBuffer { low, high, .. }) => {
+                let start = i128::from(start);
+                Err(WindowError::Outside { rank, low: start + low, high: start + high, bytes })
+            }
+            Err(other) => Err(other.into()),
+        }
+    }
+
+    /// The memory of an access of [`access_own`](Window::access_own) or [`access_shared`](Window::access_shared).
+    fn near(&self, access: &Access) -> &Atomics {
+        match self.direct(access) {
+            Some(exposure) => &exposure.memory,
+            None => self.memory(),
+        }
+    }
+
+    /// Reads memory without an epoch.
+    ///
+    /// # Errors
+    /// The access is not one that needs none.
+    #[inline]
+    pub fn load(
+        &self,
+        access: &Access,
+        range: Range<u64>,
+        into: &mut [u8],
+    ) -> Result<(), WindowError> {
+        let loaded = load(self.near(access), &access.target, range, into);
+        loaded.map_err(|fault| self.refused(access.rank, fault))
+    }
+
+    /// Writes memory without an epoch.
+    ///
+    /// # Errors
+    /// As [`load`](Window::load).
+    #[inline]
+    pub fn store(
+        &self,
+        access: &Access,
+        range: Range<u64>,
+        bytes: &[u8],
+    ) -> Result<(), WindowError> {
+        let stored = store(self.near(access), &access.target, range, bytes);
+        stored.map_err(|fault| self.refused(access.rank, fault))
+    }
+
+    fn direct(&self, access: &Access) -> Option<&Exposure> {
+        self.members[access.rank as usize].direct.as_ref()
+    }
+
+    /// Writes `bytes` to `range` of the target's packed stream (`MPI_Put`, MPI 4.1 §12.3.1).
+    ///
+    /// # Errors
+    /// The target is lost.
+    #[inline]
+    pub fn put<D: Driver>(
+        &self,
+        driver: &D,
+        access: &Access,
+        range: Range<u64>,
+        bytes: &[u8],
+    ) -> Result<(), D::Error> {
+        if let Some(exposure) = self.direct(access) {
+            let stored = store(&exposure.memory, &access.target, range, bytes);
+            return Ok(stored.map_err(|fault| self.refused(access.rank, fault))?);
+        }
+        let head = self.head(Kind::Put, access.rank);
+        self.send(driver, access, Pieces { head, range, bytes, element: 1 }, None)
+    }
+
+    /// Reads `range` of the target's packed stream (`MPI_Get`, MPI 4.1 §12.3.2).
+    ///
+    /// # Errors
+    /// The target is lost, or refuses.
+    #[inline]
+    pub fn get<D: Driver>(
+        &self,
+        driver: &D,
+        access: &Access,
+        range: Range<u64>,
+        into: &mut [u8],
+    ) -> Result<(), D::Error> {
+        if let Some(exposure) = self.direct(access) {
+            let loaded = load(&exposure.memory, &access.target, range, into);
+            return Ok(loaded.map_err(|fault| self.refused(access.rank, fault))?);
+        }
+        let reading = self.start_get(driver, access, range)?;
+        into.copy_from_slice(&self.collect(driver, reading)?);
+        Ok(())
+    }
+
+    /// Begins to read (`MPI_Rget`, MPI 4.1 §12.3.5).
+    ///
+    /// # Errors
+    /// As [`get`](Window::get).
+    pub fn start_get<D: Driver>(
+        &self,
+        driver: &D,
+        access: &Access,
+        range: Range<u64>,
+    ) -> Result<Reading, D::Error> {
+        if let Some(exposure) = self.direct(access) {
+            let mut found = vec![0; length(&range)?];
+            let loaded = load(&exposure.memory, &access.target, range, &mut found);
+            loaded.map_err(|fault| self.refused(access.rank, fault))?;
+            return Ok(self.here(access.rank, found));
+        }
+        let head = self.head(Kind::Get, access.rank);
+        let pieces = Pieces { head, range, bytes: &[], element: 1 };
+        self.read(driver, access, pieces)
+    }
+
+    fn here(&self, rank: u32, found: Vec<u8>) -> Reading {
+        Reading { rank, state: State::Here(found), osc: self.osc().clone() }
+    }
+
+    /// Sends questions, and gives what their answers will be.
+    fn read<D: Driver>(
+        &self,
+        driver: &D,
+        access: &Access,
+        pieces: Pieces<'_>,
+    ) -> Result<Reading, D::Error> {
+        let process = self.members[access.rank as usize].process;
+        let bytes = length(&pieces.range)?;
+        let token = self.osc().core().ask(process, pieces.range.start, bytes);
+        let osc = self.osc().clone();
+        let reading = Reading { rank: access.rank, state: State::Asked(token), osc };
+        self.send(driver, access, pieces, Some(token))?;
+        Ok(reading)
+    }
+
+    /// What an accumulation does with elements of `origin` at a target, whose elements must be the same, and aligned.
+    ///
+    /// # Errors
+    /// Elements of several types, or others at the target; an operation that is not defined for them; elements that are
+    /// changed atomically, at addresses that are no multiples of their length.
+    fn arithmetic(
+        &self,
+        access: &Access,
+        op: ReduceOp,
+        (origin, at): (&Typed, &Place),
+    ) -> Result<Arithmetic, WindowError> {
+        let arithmetic = match &at.shape {
+            None => Arithmetic::between(op, origin, origin)?,
+            Some((layout, count)) => {
+                let target = place(u64::MAX, 1 << 62, Some(layout), *count)?;
+                Arithmetic::between(op, origin, &target)?
+            }
+        };
+        if arithmetic.is_atomic() && self.flavor != Flavor::Dynamic {
+            self.check_alignment(access, arithmetic.primitive(), arithmetic.width())?;
+        }
+        Ok(arithmetic)
+    }
+
+    fn check_alignment(
+        &self,
+        access: &Access,
+        primitive: Primitive,
+        width: usize,
+    ) -> Result<(), WindowError> {
+        let (rank, base) = (access.rank, self.members[access.rank as usize].misalignment);
+        let mut wrong = None;
+        let range = 0..access.target.packed_bytes();
+        let _ = for_each_run(&access.target, range, |offset, _, len| {
+            let fits = (base + offset).is_multiple_of(width as u64) && len.is_multiple_of(width);
+            if fits {
+                return Ok(());
+            }
+            wrong = Some(offset);
+            Err(Fault::Misaligned)
+        });
+        match wrong {
+            None => Ok(()),
+            Some(offset) => Err(WindowError::Misaligned { rank, offset, primitive }),
+        }
+    }
+
+    /// Combines elements at a target with `bytes`, which are all of the origin's packed stream (`MPI_Accumulate`,
+    /// MPI 4.1 §12.3.4); each element atomically.
+    ///
+    /// # Errors
+    /// Elements and operation that do not go together; the target is lost.
+    pub fn accumulate<D: Driver>(
+        &self,
+        driver: &D,
+        (access, op): (&Access, ReduceOp),
+        (origin, at): (&Typed, &Place),
+        bytes: &[u8],
+    ) -> Result<(), D::Error> {
+        let arithmetic = self.arithmetic(access, op, (origin, at))?;
+        let range = 0..access.target.packed_bytes();
+        if let Some(exposure) = self.direct(access) {
+            return self.change(driver, (access, exposure), (&arithmetic, bytes), None);
+        }
+        if op == ReduceOp::NoOp {
+            return Ok(());
+        }
+        let head = self.accumulation(access.rank, &arithmetic, OPERANDS);
+        let pieces = Pieces { head, range, bytes, element: arithmetic.width() as u64 };
+        self.send(driver, access, pieces, None)
+    }
+
+    /// The same, and begins to read what was there before (`MPI_Get_accumulate`).
+    ///
+    /// # Errors
+    /// As [`accumulate`](Window::accumulate).
+    pub fn start_get_accumulate<D: Driver>(
+        &self,
+        driver: &D,
+        (access, op): (&Access, ReduceOp),
+        (origin, at): (&Typed, &Place),
+        bytes: &[u8],
+    ) -> Result<Reading, D::Error> {
+        let arithmetic = self.arithmetic(access, op, (origin, at))?;
+        let range = 0..access.target.packed_bytes();
+        if let Some(exposure) = self.direct(access) {
+            let mut found = vec![0; length(&range)?];
+            let operand = (&arithmetic, bytes);
+            self.change(driver, (access, exposure), operand, Some(&mut found))?;
+            return Ok(self.here(access.rank, found));
+        }
+        let (flags, bytes) = match op {
+            ReduceOp::NoOp => (FETCH, &[][..]),
+            _ => (FETCH | OPERANDS, bytes),
+        };
+        let head = self.accumulation(access.rank, &arithmetic, flags);
+        let element = arithmetic.width() as u64;
+        self.read(driver, access, Pieces { head, range, bytes, element })
+    }
+
+    /// One element: combined, and what was there before (`MPI_Fetch_and_op`).
+    ///
+    /// # Errors
+    /// As [`accumulate`](Window::accumulate).
+    pub fn fetch_and_op<D: Driver>(
+        &self,
+        driver: &D,
+        (access, op): (&Access, ReduceOp),
+        (origin, at): (&Typed, &Place),
+        (bytes, found): (&[u8], &mut [u8]),
+    ) -> Result<(), D::Error> {
+        if let Some(exposure) = self.direct(access) {
+            let arithmetic = self.arithmetic(access, op, (origin, at))?;
+            let operand = (&arithmetic, bytes);
+            return self.change(driver, (access, exposure), operand, Some(found));
+        }
+        let reading = self.start_get_accumulate(driver, (access, op), (origin, at), bytes)?;
+        found.copy_from_slice(&self.collect(driver, reading)?);
+        Ok(())
+    }
+
+    fn accumulation(&self, rank: u32, arithmetic: &Arithmetic, flag: u8) -> Head {
+        let op = ReduceOp::ALL.iter().position(|op| *op == arithmetic.op()).unwrap_or(0);
+        let op = u8::try_from(op).unwrap_or(0);
+        let primitive = arithmetic.primitive() as u8;
+        Head { op, primitive, flag, ..self.head(Kind::Accumulate, rank) }
+    }
+
+    /// An accumulation in memory that is mapped.
+    fn change<D: Driver>(
+        &self,
+        driver: &D,
+        (access, exposure): (&Access, &Exposure),
+        operand: (&Arithmetic, &[u8]),
+        found: Option<&mut [u8]>,
+    ) -> Result<(), D::Error> {
+        let range = 0..access.target.packed_bytes();
+        let (memory, target) = (&exposure.memory, &access.target);
+        let changed = if operand.0.is_atomic() {
+            accumulate_atomic(memory, target, range, operand, found)
+        } else {
+            self.take_mutex(driver, exposure)?;
+            let changed = accumulate_alone(memory, target, range, operand, found);
+            exposure.header.release_mutex();
+            changed
+        };
+        Ok(changed.map_err(|fault| self.refused(access.rank, fault))?)
+    }
+
+    fn take_mutex<D: Driver>(&self, driver: &D, exposure: &Exposure) -> Result<(), D::Error> {
+        let process = |rank: u32| self.members.get(rank as usize).map(|member| member.process);
+        let is_lost = |rank: u32| process(rank).is_some_and(|process| self.osc().is_lost(process));
+        for _ in 0..TRIES {
+            if exposure.header.try_mutex(self.rank, is_lost) {
+                return Ok(());
+            }
+            std::hint::spin_loop();
+        }
+        driver.until(true, |_| exposure.header.try_mutex(self.rank, is_lost).then_some(()))
+    }
+
+    /// Replaces an element by `swap` if it is `compare`, bit by bit; `found` gets what was there
+    /// (`MPI_Compare_and_swap`, MPI 4.1 §12.3.4).
+    ///
+    /// # Errors
+    /// An element that is no integer, logical or byte of 1, 2, 4 or 8 bytes, or is not aligned; the target is lost.
+    pub fn compare_and_swap<D: Driver>(
+        &self,
+        driver: &D,
+        access: &Access,
+        primitive: Primitive,
+        (compare, swap, found): (&[u8], &[u8], &mut [u8]),
+    ) -> Result<(), D::Error> {
+        let is_number =
+            ReduceOp::Lor.is_defined_for(primitive) || ReduceOp::Bor.is_defined_for(primitive);
+        if !is_number {
+            let op = "MPI_Compare_and_swap";
+            return Err(WindowError::from(EngineError::UndefinedOp { op, primitive }).into());
+        }
+        let width = compare.len();
+        if self.flavor != Flavor::Dynamic {
+            self.check_alignment(access, primitive, width)?;
+        }
+        if let Some(exposure) = self.direct(access) {
+            let Some(place) = access.target.as_contiguous() else {
+                return Err(self.refused(access.rank, Fault::Elements).into());
+            };
+            let [compare, swap] = [compare, swap].map(crate::arithmetic::read);
+            let old = compare_swap(&exposure.memory, place.start(), width, (compare, swap));
+            crate::arithmetic::write(old.map_err(|why| self.refused(access.rank, why))?, found);
+            return Ok(());
+        }
+        let head = Head { primitive: primitive as u8, ..self.head(Kind::Compare, access.rank) };
+        let (range, both) = (0..width as u64, [compare, swap].concat());
+        let pieces = Pieces { head, range, bytes: &both, element: width as u64 };
+        let reading = self.read(driver, access, pieces)?;
+        found.copy_from_slice(&self.collect(driver, reading)?);
+        Ok(())
+    }
+
+    /// Sends an operation in as many messages as it takes, and waits for room meanwhile.
+    fn send<D: Driver>(
+        &self,
+        driver: &D,
+        access: &Access,
+        pieces: Pieces<'_>,
+        token: Option<u64>,
+    ) -> Result<(), D::Error> {
+        let Pieces { head, range, bytes, element } = pieces;
+        let process = self.members[access.rank as usize].process;
+        let target = &access.target;
+        let stretch = target.stretch().map(|stretch| target.region().offset() + stretch);
+        let mut at = range.start;
+        let (all, is_swap) = (range.end - range.start, head.kind == Kind::Compare);
+        if token.is_none() && all > 0 {
+            self.unflushed[access.rank as usize].store(true, Ordering::Release);
+        }
+        let sent = driver.until(false, |bml| {
+            loop {
+                if at == range.end {
+                    if let Some(token) = token {
+                        self.osc().core().expect(token, 0, false);
+                    }
+                    return Some(Ok(()));
+                }
+                let Some(room) = Core::room(bml, process) else {
+                    return self.meet(bml, process);
+                };
+                let room = (room as u64 / element).max(1) * element;
+                let len = room.min(range.end - at);
+                let layout = match stretch {
+                    Some(_) => 0,
+                    None => match self.osc().core().tell(bml, process, target.layout())? {
+                        Ok(id) => id,
+                        Err(error) => return Some(Err(error)),
+                    },
+                };
+                let head = Head {
+                    token: token.unwrap_or(0),
+                    layout,
+                    origin: stretch.unwrap_or(target.origin()),
+                    count: if stretch.is_some() { target.packed_bytes() } else { target.count() },
+                    start: at,
+                    length: len,
+                    ..head
+                };
+                let from = usize::try_from(at - range.start).unwrap_or(usize::MAX);
+                let to = usize::try_from(len).unwrap_or(usize::MAX).saturating_add(from);
+                let now = if is_swap { bytes } else { bytes.get(from..to).unwrap_or(&[]) };
+                match self.osc().offer(bml, process, head, now) {
+                    Offered::Sent => {}
+                    Offered::Full => return None,
+                    Offered::Failed(error) => return Some(Err(error)),
+                }
+                at += len;
+                if let Some(token) = token {
+                    self.osc().core().expect(token, 1, at < range.end);
+                }
+            }
+        })?;
+        Ok(sent?)
+    }
+
+    /// The link to a process is not up: it is made, or the process is lost.
+    fn meet(&self, bml: &mut Bml, process: u32) -> Option<Result<(), WindowError>> {
+        if self.osc().is_lost(process) {
+            return Some(Err(self.osc().loss(process)));
+        }
+        bml.reach(Rank(process));
+        None
+    }
+}
+
+fn length(range: &Range<u64>) -> Result<usize, WindowError> {
+    let len = range.end - range.start;
+    let region_len = len;
+    usize::try_from(len).map_err(|_| {
+        let space = gapless_mem::Space::Host;
+        let error = gapless_mem::OutOfRange { offset: range.start, len, region_len, space };
+        EngineError::from(error).into()
+    })
+}

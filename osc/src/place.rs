@@ -1,0 +1,83 @@
+//! Where an operation's data lies at the target, and whether that fits what the origin has.
+
+use crate::WindowError;
+use gapless_dtype::Layout;
+use gapless_engine::Typed;
+
+/// Where in the target's window, and how what is accessed lies there.
+#[derive(Clone, Debug)]
+pub struct Place {
+    pub(crate) displacement: u64,
+    pub(crate) shape: Option<(Layout, u64)>,
+}
+
+impl Place {
+    /// At a displacement, in units of the target, laid out as at the origin.
+    #[must_use]
+    #[inline]
+    pub fn at(displacement: u64) -> Place {
+        Place { displacement, shape: None }
+    }
+
+    /// `count` instances of a layout, whose displacement 0 is at a displacement in units of the target.
+    #[must_use]
+    pub fn typed(displacement: u64, layout: &Layout, count: u64) -> Place {
+        Place { displacement, shape: Some((layout.clone(), count)) }
+    }
+}
+
+impl From<u64> for Place {
+    #[inline]
+    fn from(displacement: u64) -> Place {
+        Place::at(displacement)
+    }
+}
+
+impl From<u32> for Place {
+    #[inline]
+    fn from(displacement: u32) -> Place {
+        Place::at(u64::from(displacement))
+    }
+}
+
+impl From<usize> for Place {
+    #[inline]
+    fn from(displacement: usize) -> Place {
+        Place::at(displacement as u64)
+    }
+}
+
+/// For literals. What is negative lies in no window.
+impl From<i32> for Place {
+    #[inline]
+    fn from(displacement: i32) -> Place {
+        Place::at(u64::try_from(displacement).unwrap_or(u64::MAX))
+    }
+}
+
+/// What is done to memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Way {
+    /// It is read.
+    Read,
+    /// It is written.
+    Write,
+    /// It is read and written by elements.
+    Change,
+}
+
+/// Whether the target has the elements that the origin has. Bytes stand for anything.
+pub(crate) fn check_types(origin: &Typed, layout: &Layout, count: u64) -> Result<(), WindowError> {
+    let bytes = layout.size().checked_mul(count);
+    if bytes != Some(origin.packed_bytes()) {
+        let bytes = bytes.map_or_else(|| "too many".to_owned(), |bytes| bytes.to_string());
+        let why = format!("{} bytes at the origin, {bytes} at the target", origin.packed_bytes());
+        return Err(WindowError::Mismatch { why });
+    }
+    if origin.layout().id() == layout.id() {
+        return Ok(());
+    }
+    let sent = origin.layout().signature().digest(origin.count());
+    let fits = layout.signature().accepts_prefix(count, &sent);
+    fits.map_err(|error| WindowError::Mismatch { why: error.to_string() })
+}

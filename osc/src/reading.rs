@@ -1,0 +1,87 @@
+//! Reads that are under way, and their ends.
+
+use crate::window::{Driver, Window};
+use crate::{Fault, Osc, WindowError};
+
+/// A read that is under way. To be given to [`Window::collect`], or dropped.
+#[derive(Debug)]
+pub struct Reading {
+    pub(crate) rank: u32,
+    pub(crate) state: State,
+    pub(crate) osc: Osc,
+}
+
+#[derive(Debug)]
+pub(crate) enum State {
+    Here(Vec<u8>),
+    Asked(u64),
+    Taken,
+}
+
+impl Drop for Reading {
+    fn drop(&mut self) {
+        if let State::Asked(token) = self.state {
+            self.osc.core().drop_question(token);
+        }
+    }
+}
+
+impl Window {
+    /// Whether what was read is there.
+    #[must_use]
+    pub fn is_read(reading: &Reading) -> bool {
+        match reading.state {
+            State::Asked(token) => reading.osc.core().is_answered(token),
+            _ => true,
+        }
+    }
+
+    /// Waits for what was read.
+    ///
+    /// # Errors
+    /// The target is lost, or refuses.
+    pub fn collect<D: Driver>(&self, driver: &D, reading: Reading) -> Result<Vec<u8>, D::Error> {
+        collect(driver, reading).map_err(|error| match error {
+            Failed::Driver(error) => error,
+            Failed::Loss(error) => error.into(),
+            Failed::Fault(rank, why) => self.refused(rank, why).into(),
+        })
+    }
+}
+
+/// Why what was read does not come.
+#[derive(Debug)]
+pub enum Failed<E> {
+    /// No progress is possible.
+    Driver(E),
+    /// The target is lost.
+    Loss(WindowError),
+    /// The target, by rank, has refused it.
+    Fault(u32, Fault),
+}
+
+/// Waits for what was read, after the window perhaps.
+///
+/// # Errors
+/// [`Failed`].
+pub fn collect<D: Driver>(driver: &D, mut reading: Reading) -> Result<Vec<u8>, Failed<D::Error>> {
+    match std::mem::replace(&mut reading.state, State::Taken) {
+        State::Here(found) => Ok(found),
+        State::Taken => Ok(Vec::new()),
+        State::Asked(token) => {
+            let osc = reading.osc.clone();
+            let answered = driver.until(false, |_| osc.core().answered(token));
+            match answered {
+                Err(error) => {
+                    osc.core().drop_question(token);
+                    Err(Failed::Driver(error))
+                }
+                Ok(Err(loss)) => Err(Failed::Loss(loss)),
+                Ok(Ok(asked)) => match asked.fault {
+                    Some(fault) => Err(Failed::Fault(reading.rank, fault)),
+                    None => Ok(asked.data),
+                },
+            }
+        }
+    }
+}

@@ -1,0 +1,380 @@
+//! What arriving messages do to a window of this process.
+//!
+//! Nothing that a message says is believed: places are checked against the window, lengths against the message, layouts by
+//! [`Layout::unflatten`]. What cannot be done is a [`Fault`], which the sender gets with the next answer.
+
+use crate::arithmetic::Arithmetic;
+use crate::core::{Core, Done, Osc, fetches};
+use crate::exposure::{
+    Exposure, accumulate_alone, accumulate_atomic, compare_swap, load, place, store,
+};
+use crate::wire::{HEADER, Head, Kind, OPERANDS};
+use crate::{Fault, Header, Lock};
+use gapless_bml::{Bml, Rank};
+use gapless_dtype::{Layout, Primitive};
+use gapless_engine::{ReduceOp, Typed};
+use gapless_mem::Atomics;
+use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
+
+/// The most bytes of a flattened layout.
+const LAYOUT_MAX: u64 = 64 << 20;
+/// The most layouts of a process that are remembered: it says which it needs no more.
+const LAYOUTS_MAX: usize = 64;
+
+/// The layouts of a process, by its numbers.
+#[derive(Default)]
+pub(crate) struct Layouts(HashMap<u32, Known>);
+
+enum Known {
+    /// Some of its bytes have come.
+    Part(Vec<u8>),
+    Whole(Layout),
+    Bad,
+}
+
+impl Layouts {
+    /// Some bytes of a layout.
+    fn learn(&mut self, head: &Head, bytes: &[u8]) -> Done {
+        if head.count > LAYOUT_MAX || self.0.len() > LAYOUTS_MAX {
+            return Done::Nonsense("too many layouts, or one that is too long");
+        }
+        let known = self.0.entry(head.layout).or_insert_with(|| Known::Part(Vec::new()));
+        let Known::Part(flat) = known else {
+            return Done::Nonsense("a layout that is told twice");
+        };
+        if head.start != flat.len() as u64 || head.start + bytes.len() as u64 > head.count {
+            return Done::Nonsense("a layout in other pieces than it has");
+        }
+        flat.extend_from_slice(bytes);
+        if flat.len() as u64 == head.count {
+            *known = match Layout::unflatten(flat) {
+                Ok(layout) => Known::Whole(layout),
+                Err(error) => {
+                    tracing::error!(%error, "a layout that a peer has sent");
+                    Known::Bad
+                }
+            };
+        }
+        Done::Yes
+    }
+
+    fn get(&self, id: u32) -> Result<Option<&Layout>, Fault> {
+        match (id, self.0.get(&id)) {
+            (0, _) => Ok(None),
+            (_, Some(Known::Whole(layout))) => Ok(Some(layout)),
+            _ => Err(Fault::Layout),
+        }
+    }
+}
+
+/// Who waits for the lock of this process's window.
+#[derive(Debug)]
+struct Waiter {
+    process: u32,
+    question: Head,
+    kind: Lock,
+}
+
+/// This process's part of a window.
+pub(crate) struct Hosted {
+    memory: Atomics,
+    pub(crate) header: Header,
+    /// In a dynamic window, what is attached: by address.
+    pieces: Option<Vec<(u64, Atomics)>>,
+    processes: Arc<[u32]>,
+    rank: u32,
+    /// By rank: how often it has posted, and completed, without being heard.
+    pub(crate) posts: Box<[u32]>,
+    pub(crate) completes: Box<[u32]>,
+    /// By rank: what went wrong since its last question.
+    faults: Box<[Option<Fault>]>,
+    waiting: VecDeque<Waiter>,
+    /// Its owner has the memory for itself.
+    pub(crate) sliced: bool,
+}
+
+impl Hosted {
+    pub(crate) fn new(exposure: Exposure, processes: Arc<[u32]>, rank: u32) -> Hosted {
+        let ranks = processes.len();
+        Hosted {
+            memory: exposure.memory,
+            header: exposure.header,
+            pieces: None,
+            processes,
+            rank,
+            posts: vec![0; ranks].into(),
+            completes: vec![0; ranks].into(),
+            faults: vec![None; ranks].into(),
+            waiting: VecDeque::new(),
+            sliced: false,
+        }
+    }
+
+    pub(crate) fn is_busy(&self) -> bool {
+        !self.waiting.is_empty()
+    }
+
+    /// A process is lost: it needs no lock any more. One that it has stays its own.
+    pub(crate) fn forget(&mut self, process: u32) {
+        self.waiting.retain(|waiter| waiter.process != process);
+    }
+
+    /// From now on there is no memory but what is attached.
+    pub(crate) fn make_dynamic(&mut self) {
+        self.pieces.get_or_insert_with(Vec::new);
+    }
+
+    /// Attaches memory; gives its address. `None`: the window is not dynamic.
+    pub(crate) fn attach(&mut self, memory: Atomics) -> Option<u64> {
+        let address = memory.lease().region().start();
+        self.pieces.as_mut()?.push((address, memory));
+        Some(address)
+    }
+
+    /// Detaches the memory at an address; whether it was there.
+    pub(crate) fn detach(&mut self, address: u64) -> Option<Atomics> {
+        let pieces = self.pieces.as_mut()?;
+        let at = pieces.iter().position(|(start, _)| *start == address)?;
+        Some(pieces.swap_remove(at).1)
+    }
+
+    /// The memory that a message is about, and where in it.
+    fn find(&self, head: &Head, layout: Option<&Layout>) -> Result<(&Atomics, Typed), Fault> {
+        let Some(pieces) = &self.pieces else {
+            let target = place(self.memory.len(), head.origin, layout, head.count);
+            return Ok((&self.memory, target.map_err(|_| Fault::Outside)?));
+        };
+        let anywhere = place(u64::MAX, head.origin, layout, head.count);
+        let anywhere = anywhere.map_err(|_| Fault::Outside)?;
+        let first = match anywhere.stretch() {
+            Some(stretch) => Some(anywhere.region().offset() + stretch),
+            None => {
+                let convertor = anywhere.convertor().map_err(|_| Fault::Layout)?;
+                let low = convertor.bounds().map_or(0, |(low, _)| low);
+                head.origin.checked_add_signed(low)
+            }
+        };
+        let first = first.ok_or(Fault::Outside)?;
+        let holds = |(start, memory): &&(u64, Atomics)| {
+            first.checked_sub(*start).is_some_and(|offset| offset < memory.len())
+        };
+        let (start, memory) = pieces.iter().find(holds).ok_or(Fault::Outside)?;
+        // Displacement 0 may lie before the piece: then it cannot be described, and is refused.
+        let origin = head.origin.checked_sub(*start).ok_or(Fault::Outside)?;
+        let target = place(memory.len(), origin, layout, head.count);
+        Ok((memory, target.map_err(|_| Fault::Outside)?))
+    }
+}
+
+/// What an access comes to.
+enum Outcome {
+    Nothing,
+    Bytes(Vec<u8>),
+    /// A mutex is taken.
+    Busy,
+}
+
+impl Core {
+    /// Does what a message says.
+    pub(crate) fn execute(&mut self, osc: &Osc, bml: &mut Bml, from: Rank, message: &[u8]) -> Done {
+        let Some(head) = Head::read(message) else { return Done::Nonsense("no message") };
+        let bytes = &message[HEADER..];
+        match head.kind {
+            Kind::Answer => return self.answer(from, &head, bytes),
+            Kind::Layout => return self.peer(from.0).layouts.learn(&head, bytes),
+            Kind::Forget => {
+                self.peer(from.0).layouts.0.remove(&head.layout);
+                return Done::Yes;
+            }
+            _ => {}
+        }
+        let Some(hosted) = self.windows.get_mut(&head.window) else {
+            if head.token != 0 {
+                self.reply(bml, from, &head, Err(Fault::NoWindow));
+            }
+            return Done::Yes;
+        };
+        let rank = head.rank as usize;
+        if hosted.processes.get(rank) != Some(&from.0) {
+            return Done::Nonsense("a message of a rank that another process is");
+        }
+        match head.kind {
+            Kind::Put | Kind::Get | Kind::Accumulate | Kind::Compare => {
+                self.access(osc, bml, from, (&head, bytes))
+            }
+            Kind::Lock => {
+                let kind = if head.flag == 0 { Lock::Shared } else { Lock::Exclusive };
+                let waiter = Waiter { process: from.0, question: head, kind };
+                hosted.waiting.push_back(waiter);
+                self.grant_locks(osc, bml);
+                Done::Yes
+            }
+            Kind::Unlock => {
+                let kind = if head.flag == 0 { Lock::Shared } else { Lock::Exclusive };
+                hosted.header.unlock(head.rank, kind);
+                self.conclude(bml, from, &head);
+                self.grant_locks(osc, bml);
+                Done::Yes
+            }
+            Kind::Flush => {
+                self.conclude(bml, from, &head);
+                Done::Yes
+            }
+            Kind::Post => {
+                hosted.posts[rank] = hosted.posts[rank].saturating_add(1);
+                Done::Yes
+            }
+            Kind::Complete => {
+                hosted.completes[rank] = hosted.completes[rank].saturating_add(1);
+                Done::Yes
+            }
+            Kind::Answer | Kind::Layout | Kind::Forget => Done::Nonsense("no message of a window"),
+        }
+    }
+
+    /// Answers that all has been done that came before.
+    fn conclude(&mut self, bml: &mut Bml, from: Rank, head: &Head) {
+        let hosted = self.windows.get_mut(&head.window);
+        let fault = hosted.and_then(|hosted| hosted.faults[head.rank as usize].take());
+        self.reply(bml, from, head, fault.map_or(Ok((0, &[])), Err));
+    }
+
+    /// Gives locks to those who wait for them, in the order of their questions. Gives how many.
+    pub(crate) fn grant_locks(&mut self, osc: &Osc, bml: &mut Bml) -> usize {
+        let mut answers = Vec::new();
+        for hosted in self.windows.values_mut() {
+            while let Some(waiter) = hosted.waiting.front() {
+                let rank = waiter.question.rank;
+                let result = if hosted.header.try_lock(rank, waiter.kind) {
+                    Ok(())
+                } else {
+                    let processes = &hosted.processes;
+                    let is_lost = |rank: u32| osc.is_lost(processes[rank as usize]);
+                    let Some(holder) = hosted.header.lost_holder(is_lost) else { break };
+                    hosted.header.cancel(rank);
+                    Err(Fault::Holder(hosted.processes[holder as usize]))
+                };
+                if let Some(waiter) = hosted.waiting.pop_front() {
+                    answers.push((waiter, result));
+                }
+            }
+        }
+        let count = answers.len();
+        for (waiter, result) in answers {
+            let result = result.map(|()| (0, &[][..]));
+            self.reply(bml, Rank(waiter.process), &waiter.question, result);
+        }
+        count
+    }
+
+    /// An operation on memory.
+    fn access(&mut self, osc: &Osc, bml: &mut Bml, from: Rank, message: (&Head, &[u8])) -> Done {
+        let head = message.0;
+        let room = Core::room(bml, from.0).unwrap_or(0) as u64;
+        let result = {
+            let layouts = &self.peer(from.0).layouts;
+            let layout = layouts.get(head.layout).map(Option::<&Layout>::cloned);
+            let Some(hosted) = self.windows.get(&head.window) else { return Done::Yes };
+            if hosted.sliced {
+                return Done::Blocked;
+            }
+            layout.and_then(|layout| {
+                let is_lost = |rank: u32| {
+                    hosted.processes.get(rank as usize).is_some_and(|member| osc.is_lost(*member))
+                };
+                hosted.perform(layout.as_ref(), message, (room, &is_lost))
+            })
+        };
+        match result {
+            Ok(Outcome::Busy) => return Done::Blocked,
+            Ok(Outcome::Nothing) => {}
+            Ok(Outcome::Bytes(bytes)) => {
+                self.reply(bml, from, head, Ok((head.start, &bytes)));
+            }
+            Err(fault) if head.token != 0 => self.reply(bml, from, head, Err(fault)),
+            Err(fault) => {
+                tracing::debug!(peer = %from, %fault, "an operation on a window is refused");
+                if let Some(hosted) = self.windows.get_mut(&head.window) {
+                    hosted.faults[head.rank as usize].get_or_insert(fault);
+                }
+            }
+        }
+        Done::Yes
+    }
+}
+
+impl Hosted {
+    fn perform(
+        &self,
+        layout: Option<&Layout>,
+        (head, bytes): (&Head, &[u8]),
+        (room, is_lost): (u64, &dyn Fn(u32) -> bool),
+    ) -> Result<Outcome, Fault> {
+        let (memory, target) = self.find(head, layout)?;
+        let end = head.start.checked_add(head.length).ok_or(Fault::Outside)?;
+        let range = head.start..end;
+        let reads = matches!(head.kind, Kind::Get | Kind::Compare) || fetches(head);
+        if reads && (head.length > room || head.token == 0) {
+            return Err(Fault::Outside);
+        }
+        let length = usize::try_from(head.length).map_err(|_| Fault::Outside)?;
+        let fits =
+            |expected: usize| if bytes.len() == expected { Ok(()) } else { Err(Fault::Outside) };
+        match head.kind {
+            Kind::Put => {
+                fits(length)?;
+                store(memory, &target, range, bytes)?;
+                Ok(Outcome::Nothing)
+            }
+            Kind::Get => {
+                fits(0)?;
+                let mut found = vec![0; length];
+                load(memory, &target, range, &mut found)?;
+                Ok(Outcome::Bytes(found))
+            }
+            Kind::Compare => {
+                fits(2 * length)?;
+                let place = target.as_contiguous().ok_or(Fault::Elements)?;
+                let primitive = Primitive::from_code(head.primitive).ok_or(Fault::Elements)?;
+                if primitive.size_bytes() != head.length || range != (0..place.len()) {
+                    return Err(Fault::Elements);
+                }
+                let (compare, swap) = bytes.split_at(length);
+                let [compare, swap] = [compare, swap].map(crate::arithmetic::read);
+                let old = compare_swap(memory, place.start(), length, (compare, swap))?;
+                let mut found = vec![0; length];
+                crate::arithmetic::write(old, &mut found);
+                Ok(Outcome::Bytes(found))
+            }
+            _ => {
+                fits(if head.flag & OPERANDS == 0 { 0 } else { length })?;
+                let op = ReduceOp::ALL.get(usize::from(head.op)).ok_or(Fault::Elements)?;
+                let primitive = Primitive::from_code(head.primitive).ok_or(Fault::Elements)?;
+                let arithmetic = Arithmetic::new(*op, primitive).map_err(|_| Fault::Elements)?;
+                if *op == ReduceOp::NoOp && !fetches(head) {
+                    return Ok(Outcome::Nothing);
+                }
+                let width = arithmetic.width() as u64;
+                let whole = head.start.is_multiple_of(width) && head.length.is_multiple_of(width);
+                if !whole || (head.flag & OPERANDS == 0) != (*op == ReduceOp::NoOp) {
+                    return Err(Fault::Elements);
+                }
+                let mut found = vec![0; if fetches(head) { length } else { 0 }];
+                let result = fetches(head).then_some(&mut found[..]);
+                if arithmetic.is_atomic() {
+                    accumulate_atomic(memory, &target, range, (&arithmetic, bytes), result)?;
+                } else {
+                    if !self.header.try_mutex(self.rank, is_lost) {
+                        return Ok(Outcome::Busy);
+                    }
+                    let done =
+                        accumulate_alone(memory, &target, range, (&arithmetic, bytes), result);
+                    self.header.release_mutex();
+                    done?;
+                }
+                Ok(if fetches(head) { Outcome::Bytes(found) } else { Outcome::Nothing })
+            }
+        }
+    }
+}

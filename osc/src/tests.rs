@@ -1,0 +1,125 @@
+//! Messages that no process of ours sends: whatever they say, nothing outside the window changes, and nothing panics.
+
+use crate::wire::{HEADER, Head, Kind};
+use crate::{Exposure, Header, Osc};
+use gapless_bml::{Bml, Handler, Rank, RankEvent};
+use gapless_dtype::{Datatype, Primitive};
+use gapless_mem::{Atomics, Lease, Region, Space, Words};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+const WORDS: usize = 64;
+
+struct Nobody;
+
+impl Handler for Nobody {
+    fn handle(&mut self, _: &mut Bml, _: RankEvent) {}
+}
+
+struct Random(u64);
+
+impl Random {
+    fn next(&mut self) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0 >> 8
+    }
+
+    fn below(&mut self, bound: u64) -> u64 {
+        self.next() % bound
+    }
+
+    /// Mostly a small number.
+    fn number(&mut self) -> u64 {
+        match self.below(8) {
+            0 => u64::MAX - self.below(20),
+            1 => 1 << self.below(64),
+            _ => self.below(140),
+        }
+    }
+}
+
+fn lease(memory: &Arc<Vec<AtomicU64>>, at: usize, words: usize) -> Lease {
+    let start = memory.as_ptr().expose_provenance() as u64;
+    let region = Region::new(Space::Host, start, 8 * at as u64, 8 * words as u64);
+    // SAFETY: the list is kept by the Arc.
+    unsafe { Lease::new(region, Arc::clone(memory) as _) }
+}
+
+#[test]
+fn made_up_messages_change_nothing_but_the_window() {
+    let seed = std::env::var("GAPLESS_SEED").map_or(7, |seed| seed.parse().unwrap());
+    println!("GAPLESS_SEED={seed}");
+    let memory: Arc<Vec<AtomicU64>> = Arc::new((0..WORDS).map(|_| AtomicU64::new(77)).collect());
+    // The window is 16 words in the middle, the lock 9 words near the end, where nothing is locked.
+    (40..49).for_each(|at| memory[at].store(0, Ordering::Relaxed));
+    // SAFETY: it is initialised, and touched by atomics only.
+    let window = unsafe { Atomics::new(lease(&memory, 16, 16)) }.unwrap();
+    // SAFETY: as above.
+    let words = unsafe { Words::new(lease(&memory, 40, 9)) }.unwrap();
+    let mut bml = Bml::new(Rank(0), 1);
+    let osc = Osc::register(&mut bml).unwrap();
+    let seat = osc.host(Exposure::new(window, Header::new(words, 1).unwrap()), &[0], 0);
+    let double = Datatype::from(Primitive::Double);
+    let flat = Datatype::vector(3, 1, 2, &double).unwrap().commit().unwrap().flatten();
+    let kinds = [
+        Kind::Put,
+        Kind::Get,
+        Kind::Accumulate,
+        Kind::Compare,
+        Kind::Lock,
+        Kind::Unlock,
+        Kind::Flush,
+        Kind::Post,
+        Kind::Complete,
+        Kind::Layout,
+        Kind::Forget,
+        Kind::Answer,
+    ];
+    let mut random = Random(seed);
+    let small = |random: &mut Random, bound: u64| u8::try_from(random.below(bound)).unwrap();
+    for round in 0..60_000u32 {
+        let kind = match random.below(3) {
+            0 => kinds[usize::try_from(random.below(12)).unwrap()],
+            _ => kinds[usize::try_from(random.below(4)).unwrap()],
+        };
+        let length = random.number();
+        let mut bytes = vec![small(&mut random, 256); usize::try_from(random.below(70)).unwrap()];
+        if random.below(2) == 0 && length < 300 {
+            bytes.resize(usize::try_from(length).unwrap(), 3);
+        }
+        let mut head = Head {
+            op: small(&mut random, 16),
+            primitive: small(&mut random, 42),
+            flag: small(&mut random, 4),
+            token: random.below(3),
+            origin: random.number(),
+            layout: u32::try_from(random.below(3)).unwrap(),
+            count: random.number(),
+            start: random.number(),
+            length,
+            ..Head::new(kind, seat.id() + u32::from(random.below(20) == 0), 0)
+        };
+        if kind == Kind::Layout && random.below(2) == 0 {
+            (head.start, head.count) = (0, flat.len() as u64);
+            bytes.clone_from(&flat);
+            if random.below(2) == 0 {
+                let at = usize::try_from(random.below(flat.len() as u64)).unwrap();
+                bytes[at] = bytes[at].wrapping_add(small(&mut random, 255));
+            }
+        }
+        let message = [&head.write()[..], &bytes].concat();
+        osc.core().execute(&osc, &mut bml, Rank(0), &message);
+        if round.is_multiple_of(16) {
+            bml.poll(&mut Nobody);
+            osc.advance(&mut bml);
+        }
+        let outside = memory[..16].iter().chain(&memory[32..40]).chain(&memory[49..]);
+        let changed = outside.map(|word| word.load(Ordering::Relaxed)).find(|word| *word != 77);
+        assert_eq!(changed, None, "round {round}: {head:?}");
+    }
+    let inside = memory[16..32].iter().filter(|word| word.load(Ordering::Relaxed) != 77).count();
+    assert!(inside > 8, "some of them are right: {inside}");
+    assert!(Head::read(&[0; HEADER]).is_none());
+}
