@@ -10,6 +10,7 @@ use gapless_coll::{CollError, Operation};
 use gapless_dtype::{FitError, TypeError};
 use gapless_engine::EngineError;
 use gapless_mem::{DeviceError, Space};
+use gapless_osc::WindowError;
 use gapless_pml::{Failure, PmlError, Status};
 use gapless_xtq::XtqError;
 use thiserror::Error;
@@ -184,6 +185,9 @@ pub enum Error {
         /// Another.
         other: usize,
     },
+    /// A one-sided window cannot be made, or a call on it was refused, or failed.
+    #[error("window: {0}")]
+    Window(#[from] WindowError),
     /// A communicator and a scope of different worlds.
     #[error("the communicator and the scope are of different worlds")]
     OtherWorld,
@@ -249,6 +253,7 @@ impl Error {
                 _ => None,
             },
             Error::Peer(BmlError::PeerLost { peer, .. }) => Some(peer.0),
+            Error::Window(error) => error.lost_process(),
             Error::Planned { error, .. } => error.lost_rank(),
             Error::Collective { error, .. } => match **error {
                 CollectiveError::Failed {

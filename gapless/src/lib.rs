@@ -117,6 +117,8 @@
 //! - [`Collective`]: collectives in all their forms; most are methods of [`Communicator`] and [`Scope`];
 //! - [`Communicator::wait_any`]: waiting for one of several operations, messages and collectives;
 //! - [`Communicator::revoke`], [`Communicator::shrink`]: going on after deaths;
+//! - [`Window`]: memory that other ranks read, write and accumulate into; made by [`Communicator::window_allocate`] and
+//!   [`Communicator::window`];
 //! - [`Topology`]: communicators with neighbours, made by [`Communicator::cart_create`] and its like;
 //! - [`DeviceBuf`]: memory of devices, and how to share it with peers;
 //! - `StreamComm` (feature `cuda`): collectives between GPUs, queued on a stream, by `Communicator::on`;
@@ -217,6 +219,11 @@ mod stream_comm;
 pub mod tuning;
 #[allow(unsafe_code, reason = "views of regions that the borrow checker does not know")]
 mod view;
+#[allow(
+    unsafe_code,
+    reason = "vouches for the memory of windows, and moves bytes of views that are borrowed"
+)]
+mod window;
 pub mod wireup;
 mod world;
 #[allow(unsafe_code, reason = "passes on the promise that kernels take")]
@@ -226,6 +233,11 @@ pub mod xtq;
 #[cfg(doctest)]
 #[doc = include_str!("../../docs/from-mpi.md")]
 struct FromMpi;
+
+/// The page about one-sided windows: its examples run.
+#[cfg(doctest)]
+#[doc = include_str!("../../docs/windows.md")]
+struct Windows;
 
 pub use collective::{
     Blocks, BlocksMut, Collective, CollectiveError, CollectiveRequest, InPlace, Input, Output,
@@ -249,6 +261,7 @@ pub use stream_comm::{
     StreamWay,
 };
 pub use view::{RecvBuffer, SendBuffer, View, ViewMut};
+pub use window::{SharedPart, Window, WindowBuilder, WindowRequest};
 pub use world::{Builder, Link, World};
 
 pub use gapless_btl as btl;
@@ -268,6 +281,7 @@ pub use gapless_mem_cuda::{
 };
 #[cfg(feature = "opencl")]
 pub use gapless_mem_opencl::OpenClDevice;
+pub use gapless_osc::{Lock, Place, WindowError};
 pub use gapless_pml::{
     BUFFERED_OVERHEAD, Comparison, Config, Counters, Failure, Group, PmlError, Protocol, SendMode,
     Source, Status, TagSel, Tuning,

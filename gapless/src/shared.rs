@@ -23,6 +23,7 @@ use crate::world::{Places, attach};
 pub(crate) use bells::Bells;
 use gapless_bml::{Patience, Spin, Waiter, now_ns};
 use gapless_mem::{Device, Space};
+use gapless_osc::Osc;
 use gapless_pml::{Pml, RequestId, Status};
 use gapless_sync::{Followers, Gate, Pass};
 use gapless_xtq::Xtq;
@@ -65,6 +66,8 @@ pub(crate) struct State {
     pub(crate) parked: Parked,
     /// Collectives in flight.
     pub(crate) collectives: Live,
+    /// One-sided windows.
+    windows: Osc,
     /// Blocking ones that are none of those: through shared memory (`short::UnderWay`).
     short: u32,
     /// Collectives that get on only by polling: nobody wakes who waits for them.
@@ -110,6 +113,8 @@ pub(crate) struct Shared {
     pub(crate) places: Places,
     /// What collectives work with.
     pub(crate) tools: Arc<Tools>,
+    /// One-sided windows.
+    pub(crate) windows: Osc,
     /// Whether ranks compare what they give to collectives of new communicators: all ranks say the same.
     checks_collectives: AtomicBool,
 }
@@ -199,12 +204,17 @@ impl State {
             && self.xtq.is_quiet()
             && !self.parked.has_abandoned()
             && self.retired.is_empty()
+            && !self.windows.is_busy()
     }
 
     /// Whether this process has work of its own to finish, so that a waiting caller should poll and not sleep.
     #[inline]
     fn is_busy(&self) -> bool {
-        self.polled > 0 || self.pml.is_busy() || self.collectives.is_busy() || !self.xtq.is_quiet()
+        self.polled > 0
+            || self.pml.is_busy()
+            || self.collectives.is_busy()
+            || self.windows.is_busy()
+            || !self.xtq.is_quiet()
     }
 
     /// Prepares for sleep: whoever this process waits for in memory is to wake it. `false`: there is more to do.
@@ -219,6 +229,7 @@ impl State {
             && self.collectives.is_idle()
             && self.short == 0
             && self.xtq.has_settled()
+            && !self.windows.is_busy()
     }
 
     /// Whether the world has been left: the message layer is to be asked for nothing but results.
@@ -237,6 +248,7 @@ impl State {
         if !self.xtq.is_quiet() {
             handled += self.xtq.advance(self.pml.bml_mut(), now_ns());
         }
+        handled += self.windows.advance(self.pml.bml_mut());
         if self.parked.has_abandoned() {
             self.parked.reap(&mut self.pml, &mut self.spent);
         }
@@ -260,7 +272,7 @@ enum Attended {
 
 impl Shared {
     pub(crate) fn new(
-        pml: Pml,
+        (pml, windows): (Pml, Osc),
         (xtq, bells): (Xtq, Bells),
         (local_ranks, places): (usize, Places),
         accelerators: Arc<Accelerators>,
@@ -275,6 +287,7 @@ impl Shared {
             xtq,
             parked,
             collectives: Live::new(Arc::clone(&tools)),
+            windows: windows.clone(),
             short: 0,
             polled: 0,
             stage,
@@ -299,6 +312,7 @@ impl Shared {
             table: RwLock::default(),
             places,
             tools,
+            windows,
             checks_collectives: AtomicBool::new(false),
         }
     }

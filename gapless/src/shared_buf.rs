@@ -12,8 +12,9 @@
 //! is never mapped.
 
 use crate::error::Error;
+use crate::shared::Shared;
 use gapless_btl::Allocation;
-use gapless_mem::{Device, HostDevice, Lease, Region};
+use gapless_mem::{Device, DeviceError, HostDevice, Lease, Region};
 use std::fmt;
 use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
@@ -42,6 +43,31 @@ impl Drop for Heap {
 }
 
 impl SharedBuf {
+    /// Bytes that peers can map, if a transport has such.
+    pub(crate) fn allocate(shared: &Shared, len: usize) -> Result<SharedBuf, Error> {
+        if len == 0 {
+            return SharedBuf::heap(0);
+        }
+        let allocated = shared.with(|state| Ok(state.open()?.bml_mut().allocate(len as u64)))?;
+        match allocated {
+            Some(Ok(allocation)) => match SharedBuf::mapped(allocation, len) {
+                Some(memory) => Ok(memory),
+                None => {
+                    tracing::warn!(
+                        len,
+                        "a transport gave too little memory, or none of the host's"
+                    );
+                    SharedBuf::heap(len)
+                }
+            },
+            Some(Err(error)) => {
+                tracing::info!(len, %error, "memory that peers can map is refused; heap instead");
+                SharedBuf::heap(len)
+            }
+            None => SharedBuf::heap(len),
+        }
+    }
+
     /// Takes an allocation of a transport, if it is at least `len` bytes that the CPU can touch.
     pub(crate) fn mapped(allocation: Allocation, len: usize) -> Option<SharedBuf> {
         let region = allocation.region();
@@ -72,6 +98,11 @@ impl SharedBuf {
     #[must_use]
     pub fn is_mappable(&self) -> bool {
         self.mappable
+    }
+
+    /// The bytes, and what keeps them. As long as somebody uses the lease, nobody looks at this value's bytes.
+    pub(crate) fn lease(&self) -> Result<Lease, Error> {
+        Ok(self.allocation.lease().sub(0, self.len as u64).map_err(DeviceError::from)?)
     }
 
     fn pointer(&self) -> *mut u8 {

@@ -131,28 +131,7 @@ impl World {
     /// # Errors
     /// There is no such memory.
     pub fn alloc(&self, len: usize) -> Result<SharedBuf, Error> {
-        if len == 0 {
-            return SharedBuf::heap(0);
-        }
-        let allocated =
-            self.shared.with(|state| Ok(state.open()?.bml_mut().allocate(len as u64)))?;
-        match allocated {
-            Some(Ok(allocation)) => match SharedBuf::mapped(allocation, len) {
-                Some(memory) => Ok(memory),
-                None => {
-                    tracing::warn!(
-                        len,
-                        "a transport gave too little memory, or none of the host's"
-                    );
-                    SharedBuf::heap(len)
-                }
-            },
-            Some(Err(error)) => {
-                tracing::info!(len, %error, "memory that peers can map is refused; heap instead");
-                SharedBuf::heap(len)
-            }
-            None => SharedBuf::heap(len),
-        }
+        SharedBuf::allocate(&self.shared, len)
     }
 
     /// `len` bytes of the device with the memory `space`. They may be shared with peers, and are freed only when no

@@ -21,6 +21,7 @@ use gapless_btl_sm::{Sm, SmConfig};
 use gapless_btl_tcp::random_secret;
 use gapless_engine::{Engine, HostEngine};
 use gapless_mem::Device;
+use gapless_osc::Osc;
 use gapless_pml::{Config, Pml, Tuning};
 use gapless_xtq::Xtq;
 use std::fmt;
@@ -253,6 +254,7 @@ impl Builder {
         descriptors::raise(descriptors::most(size), needed)
             .map_err(|limit| Error::TooFewDescriptors { size, needed, limit })?;
         let mut bml = Bml::new(Rank(rank), size);
+        let windows = Osc::register(&mut bml)?;
         for transport in self.chosen(&*wireup)? {
             bml.add(transport);
         }
@@ -280,7 +282,9 @@ impl Builder {
         let pml = Pml::new(bml, self.engines, config);
         let ours = xtq.clone();
         let (world, myself) = (pml.world(), pml.self_comm());
-        let shared = Arc::new(Shared::new(pml, (xtq, bells), (local, places), accelerators, tools));
+        let (layers, places) = ((pml, windows), (local, places));
+        let shared = Shared::new(layers, (xtq, bells), places, accelerators, tools);
+        let shared = Arc::new(shared);
         shared.set_table(table);
         shared.check_collectives(self.checked_collectives);
         let comm = Communicator::new(&shared, world);

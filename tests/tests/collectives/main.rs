@@ -1,5 +1,6 @@
 //! Collectives as methods: each operation in each form, on plain and on strided buffers, against what the operation
-//! means, written out. Ranks are threads; those of `killed.rs`, `one_gpu.rs` and `stopped.rs` are processes.
+//! means, written out. Ranks are threads; those of `killed.rs`, `one_gpu.rs` and `stopped.rs` are processes. One-sided windows (`windows.rs`),
+//! which are made by collective calls, are here, too.
 #![deny(unsafe_code)]
 
 mod allocated;
@@ -29,6 +30,7 @@ mod stopped;
 #[allow(unsafe_code, reason = "an engine that panics")]
 mod torn;
 mod watched;
+mod windows;
 mod work;
 
 use field::Field;

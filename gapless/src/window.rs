@@ -1,0 +1,167 @@
+//! One-sided windows (MPI 4.1 chapter 12): memory that other ranks of a communicator read, write and accumulate into.
+//!
+//! `make.rs` makes them, `sync.rs` has the epochs, `operate.rs` the operations, `request.rs` those that own their buffers,
+//! `local.rs` a rank's own memory. What they do is in `gapless-osc`.
+
+mod local;
+mod make;
+mod operate;
+mod request;
+mod sync;
+
+pub use local::SharedPart;
+pub use make::WindowBuilder;
+pub use request::WindowRequest;
+
+use crate::communicator::Communicator;
+use crate::error::Error;
+use crate::shared::Shared;
+use crate::shared_buf::SharedBuf;
+use gapless_bml::Bml;
+use gapless_dtype::AnyBits;
+use gapless_osc::Driver;
+use std::fmt;
+use std::marker::PhantomData;
+use std::sync::Arc;
+
+/// A window: `T`s at each rank of a communicator that the other ranks access, one-sided.
+///
+/// Displacements are in elements of the target. Operations need an epoch, which gives access to a target: between two
+/// [fences](Window::fence), between [`start`](Window::start) and [`complete`](Window::complete), or while the target is
+/// [locked](Window::lock). Calls that begin or end epochs need the window exclusively, operations do not: any number of
+/// threads may be in them at once.
+///
+/// ```
+/// use gapless::{Lock, ReduceOp, World};
+/// # fn main() -> Result<(), gapless::Error> {
+/// let world = World::init()?;
+/// let comm = world.comm();
+/// let (me, right) = (comm.rank(), (comm.rank() + 1) % comm.size());
+/// let mut window = comm.window_allocate::<f64>(4)?;
+///
+/// // Between fences: each rank writes to its neighbour.
+/// window.fence()?;
+/// window.put(&[1.0, 2.0], right, 1)?; // elements 1 and 2 there
+/// window.fence_last()?;
+/// assert_eq!(window.load(2)?, 2.0);
+///
+/// // Passive: rank 0 calls nothing.
+/// window.lock(0, Lock::Shared)?;
+/// window.accumulate(&[f64::from(me)], 0, 3, ReduceOp::Sum)?;
+/// let mut sum = [0.0];
+/// window.flush(0)?;
+/// window.get(&mut sum, 0, 3)?;
+/// window.unlock(0)?;
+/// window.free()?;
+/// world.finalize()
+/// # }
+/// ```
+///
+/// # Memory
+///
+/// The memory model is the unified one (`MPI_WIN_UNIFIED`): there is one copy. No reference to it exists while others may
+/// write it. A rank reads and writes its own part by [`read`](Window::read), [`write`](Window::write),
+/// [`load`](Window::load) and [`store`](Window::store), which copy by atomic accesses: a number is never seen half
+/// written, and there are no data races. [`local_mut`](Window::local_mut) gives it as a slice, while the rank has its own
+/// memory locked for itself alone.
+///
+/// # When operations end
+///
+/// An operation has ended at the origin when its call returns: buffers may be changed again, and what was read is there.
+/// At the target it has ended after [`flush`](Window::flush), [`unlock`](Window::unlock), a fence, or the target's
+/// [`wait`](Window::wait). If a process that is needed dies, calls fail with an error that names it
+/// ([`Error::lost_rank`](crate::Error::lost_rank)).
+///
+/// A window that is dropped, and not [freed](Window::free), refuses the others' messages from then on.
+pub struct Window<T> {
+    inner: gapless_osc::Window,
+    /// Of the same ranks, for the collectives of this window alone.
+    comm: Communicator,
+    /// The memory. Nobody looks at it through this value.
+    memory: Option<SharedBuf>,
+    header: SharedBuf,
+    /// In a dynamic window: by address.
+    attached: Vec<(u64, SharedBuf)>,
+    element: PhantomData<fn() -> T>,
+}
+
+impl<T> fmt::Debug for Window<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (flavor, rank) = (self.inner.flavor(), self.inner.rank());
+        write!(f, "Window({flavor:?}, rank {rank} of {})", self.inner.size())
+    }
+}
+
+impl<T: AnyBits> Window<T> {
+    /// This process's rank.
+    #[must_use]
+    pub fn rank(&self) -> u32 {
+        self.inner.rank()
+    }
+
+    /// How many ranks there are.
+    #[must_use]
+    pub fn size(&self) -> u32 {
+        self.inner.size()
+    }
+
+    /// How many elements the window has at a rank; 0 if it is dynamic.
+    ///
+    /// # Errors
+    /// There is no such rank.
+    pub fn len(&self, rank: u32) -> Result<u64, Error> {
+        let member = self.inner.member(rank)?;
+        Ok(member.bytes / member.unit)
+    }
+
+    /// Whether operations on a rank's memory go by loads, stores and atomic instructions, because this process maps it. If
+    /// not, they go by messages, and the rank has to make progress.
+    ///
+    /// # Errors
+    /// There is no such rank.
+    pub fn is_mapped(&self, rank: u32) -> Result<bool, Error> {
+        Ok(self.inner.member(rank)?.direct.is_some())
+    }
+
+    fn shared(&self) -> &Shared {
+        &self.comm.shared
+    }
+
+    /// The shared part of the world, to be kept.
+    fn world(&self) -> Arc<Shared> {
+        Arc::clone(&self.comm.shared)
+    }
+}
+
+impl Driver for Shared {
+    type Error = Error;
+
+    fn until<A>(
+        &self,
+        polled: bool,
+        mut step: impl FnMut(&mut Bml) -> Option<A>,
+    ) -> Result<A, Error> {
+        if polled {
+            self.with(|state| {
+                state.polled += 1;
+                Ok(())
+            })?;
+        }
+        let found = self.wait_until(|state| match state.open() {
+            Ok(pml) => step(pml.bml_mut()).map(Ok),
+            Err(error) => Some(Err(error)),
+        });
+        if polled {
+            self.with_anyway(|state| state.polled -= 1);
+        }
+        found?
+    }
+
+    fn progress(&self) {
+        // Whoever needs something of the world hears of its end.
+        let _ = self.with(|state| {
+            self.drive(state);
+            Ok(())
+        });
+    }
+}

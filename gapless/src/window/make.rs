@@ -1,0 +1,303 @@
+//! How a window is made, and freed: collective calls, in which ranks tell each other where their memory is.
+//!
+//! ```text
+//! all ranks: duplicate the communicator, allocate, be ready for messages
+//!   allgather   how many bytes, which type, which kind; whether there is memory
+//!   alltoall    to each rank the keys by which it maps this one's memory and lock
+//!   allreduce   whether all that must be mapped are
+//! ```
+
+use super::Window;
+use crate::communicator::Communicator;
+use crate::error::Error;
+use crate::shared_buf::SharedBuf;
+use gapless_bml::{Bml, Rank, RemoteKey};
+use gapless_dtype::{AnyBits, SignatureDigest};
+use gapless_engine::ReduceOp;
+use gapless_mem::{Atomics, Lease, Words};
+use gapless_osc::{Exposure, Flavor, Header, Member, WindowError};
+use gapless_pml::PmlError;
+use std::marker::PhantomData;
+
+/// A key: how long it is, and the key.
+const KEY: usize = 1 + RemoteKey::MAX_BYTES;
+/// Two of them.
+const KEYS: usize = 2 * KEY;
+/// What a rank tells of itself.
+const CARD: usize = 5 * 8 + SignatureDigest::LEN;
+
+/// Choices for a window, made by [`Communicator::window`].
+#[derive(Clone, Copy, Debug)]
+#[must_use = "nothing is made yet"]
+pub struct WindowBuilder<'c> {
+    comm: &'c Communicator,
+    messages: bool,
+}
+
+impl Communicator {
+    /// A window of `count` elements, zeroed, at this rank (`MPI_Win_allocate`, MPI 4.1 §12.2.2); other ranks may give
+    /// other counts. Collective.
+    ///
+    /// # Errors
+    /// No memory at some rank; the ranks' elements have different types; a member is lost; this is an intercommunicator.
+    pub fn window_allocate<T: AnyBits>(&self, count: usize) -> Result<Window<T>, Error> {
+        self.window().allocate(count)
+    }
+
+    /// A window, with choices.
+    pub fn window(&self) -> WindowBuilder<'_> {
+        WindowBuilder { comm: self, messages: false }
+    }
+}
+
+impl WindowBuilder<'_> {
+    /// Has all operations of this rank go by messages, also where memory could be mapped. For tests, and to measure what
+    /// mapping is worth.
+    pub fn by_messages(self) -> Self {
+        WindowBuilder { messages: true, ..self }
+    }
+
+    /// See [`Communicator::window_allocate`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn allocate<T: AnyBits>(self, count: usize) -> Result<Window<T>, Error> {
+        self.make(Flavor::Plain, self.elements::<T>(count))
+    }
+
+    /// A window of memory that the ranks give (`MPI_Win_create`, MPI 4.1 §12.2.1). [`Window::free`] gives it back.
+    /// Collective.
+    ///
+    /// # Errors
+    /// As [`allocate`](WindowBuilder::allocate).
+    pub fn create(self, memory: SharedBuf) -> Result<Window<u8>, Error> {
+        self.make(Flavor::Plain, Ok(memory))
+    }
+
+    /// A window that all ranks map (`MPI_Win_allocate_shared`, MPI 4.1 §12.2.3): besides one-sided operations there are
+    /// loads and stores of all ranks' memory, without epochs ([`Window::part`]). Each rank's memory is an allocation of
+    /// its own, so parts do not follow each other. Collective.
+    ///
+    /// # Errors
+    /// As [`allocate`](WindowBuilder::allocate); a rank cannot map another's memory: then no rank has the window. To find
+    /// those that can: [`Communicator::split_shared`].
+    pub fn allocate_shared<T: AnyBits>(self, count: usize) -> Result<Window<T>, Error> {
+        self.make(Flavor::Shared, self.elements::<T>(count))
+    }
+
+    /// A window of memory that ranks [attach](Window::attach) as they like (`MPI_Win_create_dynamic`, MPI 4.1 §12.2.4).
+    /// Displacements are addresses, in bytes; operations go by messages. Collective.
+    ///
+    /// # Errors
+    /// As [`allocate`](WindowBuilder::allocate).
+    pub fn dynamic(self) -> Result<Window<u8>, Error> {
+        self.make(Flavor::Dynamic, SharedBuf::heap(0))
+    }
+
+    fn elements<T>(&self, count: usize) -> Result<SharedBuf, Error> {
+        let bytes = count.saturating_mul(size_of::<T>());
+        match bytes {
+            0 => SharedBuf::heap(0),
+            _ => SharedBuf::allocate(&self.comm.shared, bytes),
+        }
+    }
+
+    fn make<T: AnyBits>(
+        self,
+        flavor: Flavor,
+        memory: Result<SharedBuf, Error>,
+    ) -> Result<Window<T>, Error> {
+        if self.comm.is_inter() {
+            return Err(PmlError::InterComm.into());
+        }
+        let comm = self.comm.dup()?;
+        let header = Header::bytes(comm.size() as usize);
+        let header = usize::try_from(header).unwrap_or(usize::MAX);
+        let header = SharedBuf::allocate(&comm.shared, header);
+        // Ranks without memory tell the others so.
+        let (memory, header, has_memory) = match (memory, header) {
+            (Ok(memory), Ok(header)) => (memory, header, true),
+            _ => {
+                let header = SharedBuf::heap(8 * (8 + comm.size() as usize))?;
+                (SharedBuf::heap(0)?, header, false)
+            }
+        };
+        let own = exposure(&memory, &header, comm.size())?;
+        let processes: Vec<u32> = (0..comm.size())
+            .map(|rank| Ok(comm.comm.process(rank)?))
+            .collect::<Result<_, Error>>()?;
+        let seat = comm.shared.windows.host(own.clone(), &processes, comm.rank());
+        let unit = if flavor == Flavor::Dynamic { 1 } else { size_of::<T>().max(1) as u64 };
+        let kind = flavor as u64 | u64::from(has_memory) << 8;
+        let bytes = if flavor == Flavor::Dynamic { 0 } else { memory.region().len() };
+        let misalignment = memory.region().start() % 64;
+        let words = [u64::from(seat.id()), bytes, unit, misalignment, kind];
+        let digest = T::layout().signature().digest(1).to_bytes();
+        let card: Vec<u8> = words.into_iter().flat_map(u64::to_le_bytes).chain(digest).collect();
+        debug_assert_eq!(card.len(), CARD);
+        let mut cards = vec![0u8; CARD * processes.len()];
+        comm.allgather(&card, &mut cards)?;
+        let mut members = read_cards(&cards, &processes, (&card, comm.rank()))?;
+        let maps = flavor != Flavor::Dynamic && !self.messages;
+        exchange_keys(&comm, (&memory, &header), maps, &mut members)?;
+        if maps {
+            members[comm.rank() as usize].direct = Some(own.clone());
+        }
+        let alone = members.iter().any(|member| member.direct.is_none());
+        let mut all = [i32::from(flavor != Flavor::Shared || !alone)];
+        let mine = all;
+        comm.allreduce(&mine, &mut all, ReduceOp::Min)?;
+        if all == [0] {
+            return Err(WindowError::Unshared { rank: comm.rank() }.into());
+        }
+        let inner = gapless_osc::Window::new(seat, comm.rank(), flavor, own, members);
+        let (attached, memory) = (Vec::new(), Some(memory));
+        Ok(Window { inner, comm, memory, header, attached, element: PhantomData })
+    }
+}
+
+/// This rank's own memory and lock.
+fn exposure(memory: &SharedBuf, header: &SharedBuf, ranks: u32) -> Result<Exposure, Error> {
+    let lease = memory.lease()?;
+    // SAFETY: the window keeps the buffer to itself while it exists, and nobody looks at its bytes but in
+    // `Window::local_mut`, while nobody else accesses them. After that, leases are held by peers' mappings alone; or, in
+    // the same process, by other ranks' windows, which are not used any more when `Window::free` gives the buffer back.
+    let memory = unsafe { Atomics::new(lease) }?;
+    let lease = header.lease()?;
+    // SAFETY: as above; nobody ever looks at the bytes.
+    let words = unsafe { Words::new(lease) }?;
+    let header = Header::new(words, ranks as usize);
+    Ok(Exposure::new(memory, header.ok_or(WindowError::NoMemory { rank: ranks })?))
+}
+
+/// What the ranks have told of themselves, if it fits together.
+fn read_cards(
+    cards: &[u8],
+    processes: &[u32],
+    (own, me): (&[u8], u32),
+) -> Result<Vec<Member>, WindowError> {
+    let word = |card: &[u8], at: usize| {
+        let mut word = [0; 8];
+        word.copy_from_slice(&card[8 * at..8 * at + 8]);
+        u64::from_le_bytes(word)
+    };
+    let members = (0..).zip(cards.chunks(CARD)).zip(processes).map(|((rank, card), process)| {
+        let kind = word(card, 4);
+        let differs = |what| Err(WindowError::Differs { rank, what });
+        if kind >> 8 == 0 {
+            return Err(WindowError::NoMemory { rank });
+        }
+        if rank != me && kind & 0xFF != word(own, 4) & 0xFF {
+            return differs("kind of window");
+        }
+        if word(card, 2) != word(own, 2) || card[40..] != own[40..] {
+            return differs("elements");
+        }
+        Ok(Member {
+            process: *process,
+            window: u32::try_from(word(card, 0)).unwrap_or(u32::MAX),
+            bytes: word(card, 1),
+            unit: word(card, 2).max(1),
+            misalignment: word(card, 3),
+            direct: None,
+        })
+    });
+    members.collect()
+}
+
+/// Gives each rank keys to this one's memory, and maps that of those who gave theirs.
+fn exchange_keys(
+    comm: &Communicator,
+    (memory, header): (&SharedBuf, &SharedBuf),
+    maps: bool,
+    members: &mut [Member],
+) -> Result<(), Error> {
+    let (memory, header) = (memory.lease()?, header.lease()?);
+    let me = comm.rank() as usize;
+    let mut ours = vec![0u8; KEYS * members.len()];
+    if maps {
+        comm.shared.with(|state| {
+            let bml = state.open()?.bml_mut();
+            for (rank, place) in ours.chunks_mut(KEYS).enumerate().filter(|(rank, _)| *rank != me) {
+                let process = Rank(members[rank].process);
+                let (one, other) = place.split_at_mut(KEY);
+                let both = key(bml, process, &memory).zip(key(bml, process, &header));
+                if let Some((memory, header)) = both {
+                    write_key(&memory, one);
+                    write_key(&header, other);
+                }
+            }
+            Ok(())
+        })?;
+    }
+    let mut theirs = vec![0u8; KEYS * members.len()];
+    comm.alltoall(&ours, &mut theirs)?;
+    if !maps {
+        return Ok(());
+    }
+    let ranks = members.len();
+    comm.shared.with(|state| {
+        let bml = state.open()?.bml_mut();
+        for (member, keys) in members.iter_mut().zip(theirs.chunks(KEYS)) {
+            let (memory, header) = keys.split_at(KEY);
+            member.direct = map(bml, member, (memory, header), ranks);
+        }
+        Ok(())
+    })
+}
+
+/// A key to this process's memory; to no memory, the empty key of the transport is not needed: it has none.
+fn key(bml: &mut Bml, process: Rank, lease: &Lease) -> Option<RemoteKey> {
+    let (peer, mapped) = bml.mapped(process)?;
+    mapped.key(peer, lease)
+}
+
+fn write_key(key: &RemoteKey, place: &mut [u8]) {
+    let bytes = key.as_bytes();
+    place[0] = u8::try_from(bytes.len()).unwrap_or(0);
+    place[1..=bytes.len()].copy_from_slice(bytes);
+}
+
+fn read_key(place: &[u8]) -> Option<RemoteKey> {
+    let (len, key) = place.split_first()?;
+    RemoteKey::new(key.get(..usize::from(*len)).filter(|key| !key.is_empty())?)
+}
+
+/// Maps a member's memory and lock.
+fn map(
+    bml: &mut Bml,
+    member: &Member,
+    (memory, header): (&[u8], &[u8]),
+    ranks: usize,
+) -> Option<Exposure> {
+    let (memory, header) = (read_key(memory)?, read_key(header)?);
+    let (peer, mapped) = bml.mapped(Rank(member.process))?;
+    let memory = mapped.map(peer, &memory).ok()?;
+    let header = mapped.map(peer, &header).ok()?;
+    if memory.region().len() != member.bytes {
+        return None;
+    }
+    // SAFETY: a mapping is memory that is valid for reads and writes while its lease lives, and that no reference of this
+    // process covers (`Mapping::new`). Its owner has given it to the window, which reaches it by atomic accesses only, as
+    // `exposure` says.
+    let memory = unsafe { Atomics::new(memory.lease().clone()) }.ok()?;
+    // SAFETY: as above.
+    let words = unsafe { Words::new(header.lease().clone()) }.ok()?;
+    Some(Exposure::new(memory, Header::new(words, ranks)?))
+}
+
+impl<T: AnyBits> Window<T> {
+    /// Frees the window (`MPI_Win_free`, MPI 4.1 §12.2.5). Collective; waits for the other ranks. Gives the memory back,
+    /// which nobody else touches any more.
+    ///
+    /// # Errors
+    /// An epoch is open; a member is lost. Then the window is gone all the same, and its memory with it.
+    pub fn free(self) -> Result<SharedBuf, Error> {
+        self.inner.may_free()?;
+        self.comm.barrier()?;
+        let Window { inner, comm, memory, header, .. } = self;
+        drop((inner, header));
+        comm.free()?;
+        Ok(memory.ok_or(WindowError::Freed { rank: u32::MAX })?)
+    }
+}

@@ -1,0 +1,378 @@
+//! Operations. What the origin has in pieces, or on a device, is packed first, and unpacked last, in memory of the host.
+
+use super::Window;
+use crate::error::Error;
+use crate::view::{RecvBuffer, SendBuffer, View, ViewMut};
+use gapless_dtype::AnyBits;
+use gapless_engine::{Engine, ReduceOp, Typed};
+use gapless_mem::{DeviceError, Outstanding, Region};
+use gapless_osc::{Access, Place, Way, WindowError};
+use std::ops::Range;
+
+/// Bytes that are packed at a time.
+const CHUNK: u64 = 256 << 10;
+
+/// The bytes of a packed stream that is one stretch in memory of the host.
+///
+/// # Safety
+/// For all of `'a`, `typed` describes memory that is valid for reads, and that nobody writes.
+unsafe fn stretch<'a>(typed: &Typed) -> Option<&'a [u8]> {
+    let region = typed.as_contiguous()?;
+    let len = usize::try_from(region.len()).ok()?;
+    if len == 0 {
+        return Some(&[]);
+    }
+    // SAFETY: the region lies inside that of `typed`, for which the caller vouches; views describe initialised bytes.
+    Some(unsafe { std::slice::from_raw_parts(region.as_ptr()?, len) })
+}
+
+/// The same, to be written.
+///
+/// # Safety
+/// For all of `'a`, `typed` describes memory that is valid for reads and writes, and that nobody else touches.
+unsafe fn stretch_mut<'a>(typed: &Typed) -> Option<&'a mut [u8]> {
+    let region = typed.as_contiguous()?;
+    let len = usize::try_from(region.len()).ok()?;
+    if len == 0 {
+        return Some(&mut []);
+    }
+    // SAFETY: as in `stretch`, and exclusively.
+    Some(unsafe { std::slice::from_raw_parts_mut(region.as_ptr()?, len) })
+}
+
+/// Room for a packed stream.
+pub(super) fn room(bytes: u64) -> Result<Vec<u8>, Error> {
+    let len = usize::try_from(bytes).unwrap_or(usize::MAX);
+    let mut room = Vec::new();
+    room.try_reserve_exact(len).map_err(|error| DeviceError::OutOfMemory {
+        device: "the host".to_owned(),
+        len: bytes,
+        reason: error.to_string(),
+    })?;
+    room.resize(len, 0);
+    Ok(room)
+}
+
+impl<T: AnyBits> Window<T> {
+    /// Packs a range of what is described.
+    ///
+    /// # Safety
+    /// During the call, `typed` describes memory that is valid for reads, and that nobody writes.
+    unsafe fn pack(&self, typed: &Typed, range: Range<u64>, into: &mut [u8]) -> Result<(), Error> {
+        let engine = &*self.shared().tools;
+        // SAFETY: the caller's promise; `into` is borrowed exclusively, and the work is waited for.
+        let work = unsafe { engine.pack(typed, range, Region::of_mut(into), &[]) }?;
+        Ok(Outstanding::new(work).wait()?)
+    }
+
+    /// Gives all bytes of what is described, packed, in pieces.
+    ///
+    /// # Safety
+    /// As [`pack`](Window::pack).
+    pub(super) unsafe fn give(
+        &self,
+        typed: &Typed,
+        mut take: impl FnMut(Range<u64>, &[u8]) -> Result<(), Error>,
+    ) -> Result<(), Error> {
+        let all = typed.packed_bytes();
+        // SAFETY: the caller's promise.
+        if let Some(bytes) = unsafe { stretch(typed) } {
+            return take(0..all, bytes);
+        }
+        let mut packed = room(all.min(CHUNK))?;
+        let mut start = 0;
+        while start < all {
+            let end = all.min(start + CHUNK);
+            let len = usize::try_from(end - start).unwrap_or(packed.len());
+            // SAFETY: the caller's promise.
+            unsafe { self.pack(typed, start..end, &mut packed[..len]) }?;
+            take(start..end, &packed[..len])?;
+            start = end;
+        }
+        Ok(())
+    }
+
+    /// All bytes of what is described, packed.
+    ///
+    /// # Safety
+    /// As [`pack`](Window::pack).
+    pub(super) unsafe fn give_all<R>(
+        &self,
+        typed: &Typed,
+        take: impl FnOnce(&[u8]) -> Result<R, Error>,
+    ) -> Result<R, Error> {
+        // SAFETY: the caller's promise.
+        if let Some(bytes) = unsafe { stretch(typed) } {
+            return take(bytes);
+        }
+        let mut packed = room(typed.packed_bytes())?;
+        // SAFETY: the caller's promise.
+        unsafe { self.pack(typed, 0..typed.packed_bytes(), &mut packed) }?;
+        take(&packed)
+    }
+
+    /// Fills what is described with bytes that are packed.
+    ///
+    /// # Safety
+    /// During the call, `typed` describes memory that is valid for reads and writes, and that nobody else touches.
+    pub(super) unsafe fn unpack(
+        engine: &dyn Engine,
+        typed: &Typed,
+        range: Range<u64>,
+        bytes: &[u8],
+    ) -> Result<(), Error> {
+        // SAFETY: the caller's promise; the bytes are borrowed, and the work is waited for.
+        let work = unsafe { engine.unpack(Region::of(bytes), typed, range, &[]) }?;
+        Ok(Outstanding::new(work).wait()?)
+    }
+
+    /// Fills what is described, in pieces.
+    ///
+    /// # Safety
+    /// As [`unpack`](Window::unpack).
+    pub(super) unsafe fn take(
+        &self,
+        typed: &Typed,
+        mut give: impl FnMut(Range<u64>, &mut [u8]) -> Result<(), Error>,
+    ) -> Result<(), Error> {
+        check_apart(typed)?;
+        let all = typed.packed_bytes();
+        // SAFETY: the caller's promise.
+        if let Some(bytes) = unsafe { stretch_mut(typed) } {
+            return give(0..all, bytes);
+        }
+        let mut packed = room(all.min(CHUNK))?;
+        let mut start = 0;
+        while start < all {
+            let end = all.min(start + CHUNK);
+            let len = usize::try_from(end - start).unwrap_or(packed.len());
+            give(start..end, &mut packed[..len])?;
+            // SAFETY: the caller's promise.
+            unsafe {
+                Window::<T>::unpack(&*self.shared().tools, typed, start..end, &packed[..len])
+            }?;
+            start = end;
+        }
+        Ok(())
+    }
+
+    pub(super) fn access(
+        &self,
+        call: &'static str,
+        (rank, at): (u32, &Place),
+        typed: &Typed,
+        way: Way,
+    ) -> Result<Access, Error> {
+        Ok(self.inner.access(call, (rank, at), typed, way)?)
+    }
+
+    /// Writes to the memory of a rank (`MPI_Put`, MPI 4.1 §12.3.1). `at` is a displacement, where the data is to lie as it
+    /// lies here; or a [`Place::typed`] of any layout that has the same elements.
+    ///
+    /// # Errors
+    /// No epoch gives access to the rank; bytes outside its window; a layout with other elements, or with some byte twice;
+    /// the rank is lost.
+    #[inline]
+    pub fn put<'v>(
+        &self,
+        data: impl SendBuffer<'v>,
+        rank: u32,
+        at: impl Into<Place>,
+    ) -> Result<(), Error> {
+        self.put_view(&data.into_view(), rank, &at.into())
+    }
+
+    fn put_view(&self, view: &View<'_>, rank: u32, at: &Place) -> Result<(), Error> {
+        // SAFETY: `view` borrows its memory for reading until this returns.
+        unsafe { self.put_typed("put", &view.typed, (rank, at)) }
+    }
+
+    /// # Safety
+    /// During the call, `typed` describes memory that is valid for reads, and that nobody writes.
+    pub(super) unsafe fn put_typed(
+        &self,
+        call: &'static str,
+        typed: &Typed,
+        at: (u32, &Place),
+    ) -> Result<(), Error> {
+        let access = self.access(call, at, typed, Way::Write)?;
+        let put =
+            |range: Range<u64>, bytes: &[u8]| self.inner.put(self.shared(), &access, range, bytes);
+        // SAFETY: the caller's promise.
+        unsafe { self.give(typed, put) }
+    }
+
+    /// Reads the memory of a rank (`MPI_Get`, MPI 4.1 §12.3.2); `at` as for [`put`](Window::put). Waits for the data; to
+    /// have several reads under way, use [`rget`](Window::rget).
+    ///
+    /// # Errors
+    /// As [`put`](Window::put).
+    #[inline]
+    pub fn get<'v>(
+        &self,
+        into: impl RecvBuffer<'v>,
+        rank: u32,
+        at: impl Into<Place>,
+    ) -> Result<(), Error> {
+        self.get_view(&mut into.into_view(), rank, &at.into())
+    }
+
+    fn get_view(&self, view: &mut ViewMut<'_>, rank: u32, at: &Place) -> Result<(), Error> {
+        let access = self.access("get", (rank, at), &view.typed, Way::Read)?;
+        let get = |range: Range<u64>, bytes: &mut [u8]| {
+            self.inner.get(self.shared(), &access, range, bytes)
+        };
+        // SAFETY: `view` borrows its memory exclusively until this returns.
+        unsafe { self.take(&view.typed, get) }
+    }
+
+    /// Combines elements of a rank's memory with `data`, each atomically (`MPI_Accumulate`, MPI 4.1 §12.3.4):
+    /// `target = target op data`. All are of one basic type. [`ReduceOp::Replace`] is an atomic put.
+    ///
+    /// Accumulations of one rank on another happen in the order of the calls. Several ranks may use different operations
+    /// on the same elements: each is atomic (MPI's `accumulate_ops` and `same_op` make no difference).
+    ///
+    /// # Errors
+    /// As [`put`](Window::put); elements of several types, or for which the operation is not defined; numbers that do not
+    /// lie at multiples of their length ([`WindowError::Misaligned`]).
+    #[inline]
+    pub fn accumulate<'v>(
+        &self,
+        data: impl SendBuffer<'v>,
+        rank: u32,
+        at: impl Into<Place>,
+        op: ReduceOp,
+    ) -> Result<(), Error> {
+        let view = data.into_view();
+        // SAFETY: `view` borrows its memory for reading until this returns.
+        unsafe { self.accumulate_typed(&view.typed, (rank, &at.into()), op) }
+    }
+
+    /// # Safety
+    /// As [`put_typed`](Window::put_typed).
+    pub(super) unsafe fn accumulate_typed(
+        &self,
+        typed: &Typed,
+        (rank, at): (u32, &Place),
+        op: ReduceOp,
+    ) -> Result<(), Error> {
+        let access = self.access("accumulate", (rank, at), typed, Way::Change)?;
+        let accumulate =
+            |bytes: &[u8]| self.inner.accumulate(self.shared(), (&access, op), (typed, at), bytes);
+        // SAFETY: the caller's promise.
+        unsafe { self.give_all(typed, accumulate) }
+    }
+
+    /// As [`accumulate`](Window::accumulate), and `found` gets what was there before (`MPI_Get_accumulate`). With
+    /// [`ReduceOp::NoOp`] it is an atomic get.
+    ///
+    /// # Errors
+    /// As [`accumulate`](Window::accumulate); `found` has other elements than `data`.
+    pub fn get_accumulate<'v, 'w>(
+        &self,
+        data: impl SendBuffer<'v>,
+        found: impl RecvBuffer<'w>,
+        rank: u32,
+        at: impl Into<Place>,
+        op: ReduceOp,
+    ) -> Result<(), Error> {
+        let (view, found, at) = (data.into_view(), found.into_view(), at.into());
+        check_same(&view.typed, &found.typed)?;
+        check_apart(&found.typed)?;
+        let typed = &view.typed;
+        let access = self.access("get_accumulate", (rank, &at), typed, Way::Change)?;
+        let begin = |bytes: &[u8]| {
+            let what = (&access, op);
+            self.inner.start_get_accumulate(self.shared(), what, (typed, &at), bytes)
+        };
+        // SAFETY: `view` borrows its memory for reading until this returns.
+        let reading = unsafe { self.give_all(typed, begin) }?;
+        let bytes = self.inner.collect(self.shared(), reading)?;
+        let engine = &*self.shared().tools;
+        // SAFETY: `found` borrows its memory exclusively until this returns.
+        unsafe { Window::<T>::unpack(engine, &found.typed, 0..bytes.len() as u64, &bytes) }
+    }
+
+    /// One element: combined with `value`; gives what was there before (`MPI_Fetch_and_op`). `U` is mostly the window's
+    /// element; displacements are in those.
+    ///
+    /// # Errors
+    /// As [`accumulate`](Window::accumulate).
+    #[inline]
+    pub fn fetch_and_op<U: AnyBits + Copy>(
+        &self,
+        value: U,
+        rank: u32,
+        at: impl Into<Place>,
+        op: ReduceOp,
+    ) -> Result<U, Error> {
+        let mut found = value;
+        let (given, at) = (View::of(std::slice::from_ref(&value)), at.into());
+        let into = ViewMut::of(std::slice::from_mut(&mut found));
+        let typed = &given.typed;
+        // SAFETY: `value` is borrowed for reading.
+        let bytes = unsafe { stretch(typed) };
+        // SAFETY: `found` is borrowed exclusively.
+        let room = unsafe { stretch_mut(&into.typed) };
+        let (Some(bytes), Some(room)) = (bytes, room) else {
+            self.get_accumulate(given, into, rank, at, op)?;
+            return Ok(found);
+        };
+        let access = self.access("fetch_and_op", (rank, &at), typed, Way::Change)?;
+        let what = (&access, op);
+        self.inner.fetch_and_op(self.shared(), what, (typed, &at), (bytes, room))?;
+        Ok(found)
+    }
+
+    /// Replaces an element by `swap` if it is `compare`, bit by bit; gives what was there before
+    /// (`MPI_Compare_and_swap`). `U` is an integer.
+    ///
+    /// # Errors
+    /// As [`accumulate`](Window::accumulate); `U` is no integer, logical or byte.
+    #[inline]
+    pub fn compare_and_swap<U: AnyBits + Copy>(
+        &self,
+        compare: U,
+        swap: U,
+        rank: u32,
+        at: impl Into<Place>,
+    ) -> Result<U, Error> {
+        let why = || "compare_and_swap takes one integer".to_owned();
+        let primitive = U::BASIC.ok_or_else(|| WindowError::Mismatch { why: why() })?;
+        let mut found = compare;
+        let views = [&compare, &swap].map(|one| View::of(std::slice::from_ref(one)));
+        let into = ViewMut::of(std::slice::from_mut(&mut found));
+        // SAFETY: `compare` is borrowed for reading.
+        let compare = unsafe { stretch(&views[0].typed) };
+        // SAFETY: `swap` is.
+        let swap = unsafe { stretch(&views[1].typed) };
+        // SAFETY: `found` is borrowed exclusively.
+        let room = unsafe { stretch_mut(&into.typed) };
+        let all = compare.zip(swap).zip(room);
+        let ((compare, swap), room) = all.ok_or_else(|| WindowError::Mismatch { why: why() })?;
+        let access =
+            self.access("compare_and_swap", (rank, &at.into()), &views[0].typed, Way::Change)?;
+        self.inner.compare_and_swap(self.shared(), &access, primitive, (compare, swap, room))?;
+        Ok(found)
+    }
+}
+
+/// Whether what is filled has no byte twice.
+pub(super) fn check_apart(typed: &Typed) -> Result<(), WindowError> {
+    match typed.own_layout() {
+        Some(layout) if !layout.is_contiguous() && layout.overlaps(typed.count()) => {
+            Err(WindowError::Overlapping { count: typed.count() })
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Whether what is fetched has the elements of what is given.
+pub(super) fn check_same(given: &Typed, found: &Typed) -> Result<(), WindowError> {
+    let digest = |typed: &Typed| typed.layout().signature().digest(typed.count());
+    if given.packed_bytes() == found.packed_bytes() && digest(given) == digest(found) {
+        return Ok(());
+    }
+    let why = "what is fetched has other elements than what is given".to_owned();
+    Err(WindowError::Mismatch { why })
+}

@@ -1,0 +1,170 @@
+//! Epochs: fences, post and start, locks.
+
+use super::Window;
+use crate::error::Error;
+use gapless_dtype::AnyBits;
+use gapless_engine::ReduceOp;
+use gapless_osc::{Lock, WindowError};
+
+impl<T: AnyBits> Window<T> {
+    /// Ends all operations between this fence and the one before, at all ranks, and begins the next epoch, in which all
+    /// ranks access all (`MPI_Win_fence`, MPI 4.1 §12.5.1). Collective.
+    ///
+    /// # Errors
+    /// An epoch of another kind is open; some ranks called [`fence_last`](Window::fence_last); a member is lost, or has
+    /// refused an operation.
+    pub fn fence(&mut self) -> Result<(), Error> {
+        self.meet(false)
+    }
+
+    /// The same, but no epoch begins (`MPI_Win_fence` with `MPI_MODE_NOSUCCEED`). All ranks call this, or none.
+    ///
+    /// # Errors
+    /// As [`fence`](Window::fence).
+    pub fn fence_last(&mut self) -> Result<(), Error> {
+        self.meet(true)
+    }
+
+    fn meet(&mut self, last: bool) -> Result<(), Error> {
+        self.inner.may_fence()?;
+        let flushed = self.inner.before_fence(self.shared());
+        // Whatever came of that, the others wait.
+        let mine = [i32::from(last), i32::from(!last)];
+        let mut all = [0; 2];
+        let met = self.comm.allreduce(&mine, &mut all, ReduceOp::Min);
+        let agreed = met.is_ok() && (all == [1, 0] || all == [0, 1]);
+        self.inner.fenced(agreed.then_some(last));
+        met?;
+        if !agreed {
+            let rank = self.rank();
+            return Err(WindowError::Differs { rank, what: "kinds of fences" }.into());
+        }
+        flushed
+    }
+
+    /// Exposes this rank's memory to the ranks of a group, until [`wait`](Window::wait) (`MPI_Win_post`, MPI 4.1
+    /// §12.5.2). Does not wait.
+    ///
+    /// # Errors
+    /// It is exposed already; a fence has opened an epoch; no such rank; a rank is lost.
+    pub fn post(&mut self, group: &[u32]) -> Result<(), Error> {
+        let shared = self.world();
+        self.inner.post(&*shared, group)
+    }
+
+    /// Begins access to the memory of a group, once all of it has [posted](Window::post) (`MPI_Win_start`).
+    ///
+    /// # Errors
+    /// Another epoch is open; no such rank; a rank is lost.
+    pub fn start(&mut self, group: &[u32]) -> Result<(), Error> {
+        let shared = self.world();
+        self.inner.start(&*shared, group)
+    }
+
+    /// Ends that access (`MPI_Win_complete`). Operations have ended at a target when its [`wait`](Window::wait) returns.
+    /// What a target refused is told by the next [`flush`](Window::flush), if at all.
+    ///
+    /// # Errors
+    /// Nothing was started; a rank is lost.
+    pub fn complete(&mut self) -> Result<(), Error> {
+        let shared = self.world();
+        self.inner.complete(&*shared)
+    }
+
+    /// Waits until all ranks that the memory was [posted](Window::post) to have completed (`MPI_Win_wait`).
+    ///
+    /// # Errors
+    /// Nothing was posted; a rank is lost.
+    pub fn wait(&mut self) -> Result<(), Error> {
+        let shared = self.world();
+        self.inner.wait(&*shared)
+    }
+
+    /// The same without waiting: whether they have (`MPI_Win_test`).
+    ///
+    /// # Errors
+    /// As [`wait`](Window::wait).
+    pub fn test(&mut self) -> Result<bool, Error> {
+        let shared = self.world();
+        self.inner.test(&*shared)
+    }
+
+    /// Locks the memory of a rank, which has to call nothing (`MPI_Win_lock`, MPI 4.1 §12.5.3). Waits for the lock.
+    /// Several ranks may be locked at once.
+    ///
+    /// # Errors
+    /// It is locked by this rank already; an epoch of another kind is open; no such rank; it is lost, or a holder of the
+    /// lock is.
+    #[inline]
+    pub fn lock(&mut self, rank: u32, kind: Lock) -> Result<(), Error> {
+        let Window { inner, comm, .. } = self;
+        inner.lock(&*comm.shared, rank, kind)
+    }
+
+    /// Ends all operations on the rank, here and there, and unlocks it (`MPI_Win_unlock`).
+    ///
+    /// # Errors
+    /// It is not locked; it is lost, or has refused an operation.
+    #[inline]
+    pub fn unlock(&mut self, rank: u32) -> Result<(), Error> {
+        let Window { inner, comm, .. } = self;
+        inner.unlock(&*comm.shared, rank)
+    }
+
+    /// Locks the memory of all ranks, shared (`MPI_Win_lock_all`). Not collective.
+    ///
+    /// # Errors
+    /// As [`lock`](Window::lock); then none is locked.
+    pub fn lock_all(&mut self) -> Result<(), Error> {
+        let shared = self.world();
+        self.inner.lock_all(&*shared)
+    }
+
+    /// Ends that (`MPI_Win_unlock_all`).
+    ///
+    /// # Errors
+    /// As [`unlock`](Window::unlock).
+    pub fn unlock_all(&mut self) -> Result<(), Error> {
+        let shared = self.world();
+        self.inner.unlock_all(&*shared)
+    }
+
+    /// Ends all operations of this rank on another, here and there, while it is locked (`MPI_Win_flush`, MPI 4.1 §12.5.4).
+    ///
+    /// # Errors
+    /// It is not locked; it is lost, or has refused an operation.
+    #[inline]
+    pub fn flush(&self, rank: u32) -> Result<(), Error> {
+        self.inner.flush(self.shared(), rank)
+    }
+
+    /// The same for all that are locked (`MPI_Win_flush_all`).
+    ///
+    /// # Errors
+    /// As [`flush`](Window::flush).
+    pub fn flush_all(&self) -> Result<(), Error> {
+        self.inner.flush_all(self.shared())
+    }
+
+    /// `MPI_Win_flush_local`. Operations have ended here when they return, so this only checks.
+    ///
+    /// # Errors
+    /// The rank is not locked.
+    pub fn flush_local(&self, rank: u32) -> Result<(), Error> {
+        Ok(self.inner.flush_local(rank)?)
+    }
+
+    /// `MPI_Win_flush_local_all`, likewise.
+    ///
+    /// # Errors
+    /// No rank is locked.
+    pub fn flush_local_all(&self) -> Result<(), Error> {
+        Ok(self.inner.flush_local_all()?)
+    }
+
+    /// Orders accesses to memory before and after it (`MPI_Win_sync`, MPI 4.1 §12.5.4), and serves other ranks: whoever
+    /// waits for a change of its own memory calls this in its loop.
+    pub fn sync(&self) {
+        self.inner.sync(self.shared());
+    }
+}

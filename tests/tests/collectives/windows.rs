@@ -1,0 +1,159 @@
+//! One-sided windows: random programs against a model, every basic type and operation, each kind of epoch, contention,
+//! errors, and a rank that is killed. By mapped memory and by messages.
+
+mod killed;
+mod model;
+mod program;
+mod refused;
+mod shared;
+mod types;
+
+use gapless::btl::Btl;
+use gapless::btl::loopback::{Config as LoopbackConfig, Hub, Loopback};
+use gapless::{AnyBits, Communicator, Config, Lock, ReduceOp, Window, World};
+use gapless_btl_sm::{Sm, SmConfig};
+use gapless_tests::job;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+/// How operations reach their targets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Path {
+    /// Memory that processes map.
+    Mapped,
+    /// Messages, although memory could be mapped.
+    Messages,
+    /// Messages of 256 bytes, of which eight are under way; nothing can be mapped.
+    Narrow,
+}
+
+const PATHS: [Path; 3] = [Path::Mapped, Path::Messages, Path::Narrow];
+
+/// Runs `body` as each of `size` ranks.
+fn ranks(path: Path, size: u32, body: impl Fn(&Communicator) + Sync) {
+    worlds(path, size, |world| body(world.comm()));
+}
+
+/// The same, with the rank's world.
+fn worlds(path: Path, size: u32, body: impl Fn(&World) + Sync) {
+    static JOBS: AtomicU32 = AtomicU32::new(0);
+    let number = JOBS.fetch_add(1, Ordering::Relaxed);
+    let name = format!("windows {} {number}", std::process::id());
+    let hub = Hub::new();
+    let transports = |rank| -> Vec<Box<dyn Btl>> {
+        let shared = || Sm::new(SmConfig::new(name.clone(), format!("rank {rank}"))).unwrap();
+        let narrow = LoopbackConfig {
+            eager_bytes: 256,
+            max_fragment_bytes: 256,
+            slots: 8,
+            rdma: false,
+            mapped: false,
+            ..LoopbackConfig::default()
+        };
+        match path {
+            Path::Mapped | Path::Messages => vec![Box::new(shared())],
+            Path::Narrow => vec![Box::new(Loopback::with(&hub, narrow))],
+        }
+    };
+    job(size, &Config::default(), transports, body);
+}
+
+/// A window of `count` elements whose operations go this way.
+fn window<T: AnyBits>(comm: &Communicator, path: Path, count: usize) -> Window<T> {
+    let window = match path {
+        Path::Mapped => comm.window_allocate(count).unwrap(),
+        Path::Messages | Path::Narrow => comm.window().by_messages().allocate(count).unwrap(),
+    };
+    let mapped = (0..comm.size()).all(|rank| window.is_mapped(rank).unwrap());
+    assert_eq!(mapped, path == Path::Mapped);
+    window
+}
+
+/// Numbers that are the same at all ranks.
+#[derive(Clone, Debug)]
+struct Random(u64);
+
+impl Random {
+    fn new(seed: u64) -> Random {
+        Random(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1)
+    }
+
+    fn below(&mut self, bound: usize) -> usize {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        (self.0 >> 16) as usize % bound
+    }
+
+    fn bytes(&mut self, len: usize) -> Vec<u8> {
+        (0..len).map(|_| u8::try_from(self.below(256)).unwrap()).collect()
+    }
+}
+
+/// Every value of a counter is given once, whoever asks.
+#[test]
+fn fetched_numbers_are_given_once() {
+    for path in PATHS {
+        const EACH: u32 = 100;
+        ranks(path, 4, |comm| {
+            let mut window = window::<u32>(comm, path, 2);
+            window.lock_all().unwrap();
+            let fetch = |_| window.fetch_and_op(1u32, 2, 1, ReduceOp::Sum).unwrap();
+            let mine: Vec<u32> = (0..EACH).map(fetch).collect();
+            assert!(mine.is_sorted());
+            window.unlock_all().unwrap();
+            let mut all = vec![0u32; 4 * EACH as usize];
+            comm.allgather(&mine, &mut all).unwrap();
+            all.sort_unstable();
+            assert!(all.into_iter().eq(0..4 * EACH), "{path:?}");
+            window.free().unwrap();
+        });
+    }
+}
+
+/// What an exclusive lock is held for is done alone; and what is no atomic instruction is atomic all the same.
+#[test]
+fn locks_and_long_elements_lose_nothing() {
+    for path in PATHS {
+        const EACH: u32 = 40;
+        ranks(path, 4, |comm| {
+            let mut counters = window::<u64>(comm, path, 1);
+            let mut sums = window::<[f64; 2]>(comm, path, 3);
+            let complex = gapless::Datatype::from(gapless::Primitive::DoubleComplex);
+            let complex = complex.commit().unwrap();
+            for _ in 0..EACH {
+                counters.lock(1, Lock::Exclusive).unwrap();
+                let mut count = [0u64];
+                counters.get(&mut count, 1, 0).unwrap();
+                counters.put(&[count[0] + 1], 1, 0).unwrap();
+                counters.unlock(1).unwrap();
+                sums.lock(2, Lock::Shared).unwrap();
+                let one = gapless::View::typed(&[1.0, -2.0], 0, &complex, 1).unwrap();
+                sums.accumulate(one, 2, 1, ReduceOp::Sum).unwrap();
+                sums.unlock(2).unwrap();
+            }
+            comm.barrier().unwrap();
+            let all = f64::from(4 * EACH);
+            if comm.rank() == 1 {
+                assert_eq!(counters.load(0).unwrap(), u64::from(4 * EACH), "{path:?}");
+            }
+            if comm.rank() == 2 {
+                assert_eq!(sums.load(1).unwrap(), [all, -2.0 * all], "{path:?}");
+            }
+            // Alone with its own memory.
+            let me = comm.rank();
+            counters.lock(me, Lock::Exclusive).unwrap();
+            counters.local_mut(|mine| mine[0] = u64::from(me) + 7).unwrap();
+            counters.unlock(me).unwrap();
+            comm.barrier().unwrap();
+            counters.lock_all().unwrap();
+            for rank in 0..4 {
+                let mut found = [0u64];
+                counters.get(&mut found, rank, 0).unwrap();
+                assert_eq!(found, [u64::from(rank) + 7], "{path:?}");
+            }
+            counters.unlock_all().unwrap();
+            counters.free().unwrap();
+            sums.free().unwrap();
+        });
+    }
+}

@@ -1,0 +1,118 @@
+//! What is refused, with the reason.
+
+use super::{PATHS, Path, ranks, window};
+use gapless::{Datatype, Error, Lock, Place, Primitive, ReduceOp, View, WindowError};
+
+/// The reason.
+fn why<T: std::fmt::Debug>(result: Result<T, Error>) -> WindowError {
+    match result {
+        Err(Error::Window(error)) => error,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn calls_outside_of_epochs() {
+    for path in PATHS {
+        ranks(path, 2, |comm| {
+            let mut window = window::<u32>(comm, path, 4);
+            let no_epoch = |error| matches!(error, WindowError::NoEpoch { rank: 1, .. });
+            let mixed = |error| matches!(error, WindowError::Mixed { .. });
+            let not_open = |error| matches!(error, WindowError::NotOpen { .. });
+            assert!(no_epoch(why(window.put(&[1u32], 1, 0))));
+            assert!(no_epoch(why(window.flush(1))));
+            assert!(not_open(why(window.unlock(1))));
+            assert!(not_open(why(window.complete())) && not_open(why(window.wait())));
+            window.lock(1, Lock::Shared).unwrap();
+            assert!(mixed(why(window.lock(1, Lock::Shared))) && mixed(why(window.lock_all())));
+            assert!(mixed(why(window.fence())) && mixed(why(window.start(&[1]))));
+            assert!(mixed(why(window.local_mut(|_| ()))));
+            window.unlock(1).unwrap();
+            window.fence().unwrap();
+            window.put(&[1u32], 1, 0).unwrap();
+            assert!(mixed(why(window.lock(1, Lock::Shared))) && mixed(why(window.flush(1))));
+            window.fence_last().unwrap();
+            let error = why(window.put(&[1u32], 2, 0));
+            assert_eq!(error, WindowError::NoSuchRank { rank: 2, size: 2 });
+            window.free().unwrap();
+        });
+    }
+}
+
+#[test]
+fn places_and_elements_that_do_not_fit() {
+    for path in PATHS {
+        ranks(path, 2, |comm| {
+            let mut window = window::<u32>(comm, path, 4);
+            window.lock_all().unwrap();
+            let outside = |error| matches!(error, WindowError::Outside { rank: 1, bytes: 16, .. });
+            assert!(outside(why(window.put(&[1u32], 1, 4))));
+            assert!(outside(why(window.get(&mut [1u32; 5], 1, 0))));
+            assert!(outside(why(window.put(&[1u32], 1, -1))));
+            assert!(outside(why(window.fetch_and_op(1u32, 1, u64::MAX, ReduceOp::Sum))));
+            // At byte 4, where no number of 8 bytes lies.
+            let misaligned = |error| {
+                matches!(
+                    error,
+                    WindowError::Misaligned { rank: 1, offset: 4, primitive: Primitive::Uint64 }
+                )
+            };
+            assert!(misaligned(why(window.fetch_and_op(1u64, 1, 1, ReduceOp::Sum))));
+            assert!(misaligned(why(window.compare_and_swap(1u64, 2, 1, 1))));
+            assert!(misaligned(why(window.accumulate(&[1u64], 1, 1, ReduceOp::Sum))));
+            let mismatch = |error| matches!(error, WindowError::Mismatch { .. });
+            let double = Datatype::from(Primitive::Double).commit().unwrap();
+            let place = Place::typed(0, &double, 1);
+            assert!(mismatch(why(window.put(&[1u32], 1, place.clone()))));
+            assert!(mismatch(why(window.put(&[1u64], 1, place.clone()))));
+            window.put(&[0u8; 8], 1, place).unwrap();
+            let elements = |error| matches!(error, WindowError::Elements(_));
+            assert!(elements(why(window.accumulate(&[1.0f32], 1, 0, ReduceOp::Band))));
+            assert!(elements(why(window.compare_and_swap(1.0f32, 2.0, 1, 0))));
+            let two = [Primitive::Int.into(), Primitive::Short.into()];
+            let mixed = Datatype::structure(&[1, 1], &[0, 4], &two).unwrap().commit().unwrap();
+            let view = View::typed(&[0u8; 8], 0, &mixed, 1).unwrap();
+            window.put(&view, 1, 0).unwrap();
+            assert!(elements(why(window.accumulate(&view, 1, 0, ReduceOp::Sum))));
+            // Twice the same number.
+            let twice = Datatype::vector(2, 1, 0, &Primitive::Uint32.into()).unwrap();
+            let place = Place::typed(0, &twice.commit().unwrap(), 1);
+            let overlapping = |error| matches!(error, WindowError::Overlapping { count: 1 });
+            assert!(overlapping(why(window.put(&[1u32, 2], 1, place))));
+            window.unlock_all().unwrap();
+            window.free().unwrap();
+        });
+    }
+}
+
+#[test]
+fn ranks_that_do_not_agree() {
+    ranks(Path::Mapped, 2, |comm| {
+        let differs = |error| matches!(error, WindowError::Differs { .. });
+        let made = match comm.rank() {
+            0 => comm.window_allocate::<u32>(1).map(drop),
+            _ => comm.window_allocate::<f32>(1).map(drop),
+        };
+        assert!(differs(why(made)));
+        let mut window = window::<u32>(comm, Path::Mapped, 1);
+        let fenced = if comm.rank() == 0 { window.fence() } else { window.fence_last() };
+        assert!(differs(why(fenced)));
+        assert_eq!(why(window.lock(0, Lock::Shared)), WindowError::Broken);
+        assert_eq!(why(window.put(&[1u32], 0, 0)), WindowError::Broken);
+    });
+}
+
+#[test]
+fn a_window_that_was_dropped_answers_so() {
+    ranks(Path::Messages, 2, |comm| {
+        let mut window = window::<u32>(comm, Path::Messages, 1);
+        if comm.rank() == 0 {
+            drop(window);
+            comm.barrier().unwrap();
+        } else {
+            comm.barrier().unwrap();
+            assert_eq!(why(window.lock(0, Lock::Shared)), WindowError::Freed { rank: 0 });
+        }
+        comm.barrier().unwrap();
+    });
+}

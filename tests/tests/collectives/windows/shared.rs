@@ -1,0 +1,114 @@
+//! Shared windows, memory that users give, and memory that is attached.
+
+use super::{PATHS, Path, ranks, worlds};
+use gapless::{Lock, ReduceOp, WindowError};
+
+#[test]
+fn shared_memory_is_read_and_written_in_place() {
+    ranks(Path::Mapped, 3, |comm| {
+        let mut window = comm.window().allocate_shared::<u32>(8).unwrap();
+        let (me, right) = (comm.rank(), (comm.rank() + 1) % 3);
+        window.part(right).unwrap().store(me + 10, 3).unwrap();
+        window.part(right).unwrap().write(&[me, me + 1], 6).unwrap();
+        window.sync();
+        comm.barrier().unwrap();
+        let left = (me + 2) % 3;
+        assert_eq!(window.load(3).unwrap(), left + 10);
+        let mut found = [0u32; 2];
+        window.part(me).unwrap().read(&mut found, 6).unwrap();
+        assert_eq!(found, [left, left + 1]);
+        assert_eq!(window.part(right).unwrap().load(3).unwrap(), me + 10);
+        // Others may write at any time.
+        window.lock(me, Lock::Exclusive).unwrap();
+        assert!(window.local_mut(|_| ()).is_err());
+        window.unlock(me).unwrap();
+        assert!(window.part(right).unwrap().store(1, 8).is_err() && window.part(3).is_err());
+        window.free().unwrap();
+    });
+}
+
+#[test]
+fn memory_that_cannot_be_mapped_is_no_shared_window() {
+    ranks(Path::Narrow, 2, |comm| {
+        let refused = comm.window().allocate_shared::<u32>(8).unwrap_err();
+        assert!(matches!(refused, gapless::Error::Window(WindowError::Unshared { .. })));
+        comm.barrier().unwrap();
+    });
+}
+
+#[test]
+fn memory_that_was_given_comes_back() {
+    for path in PATHS {
+        worlds(path, 2, |world| {
+            let comm = world.comm();
+            // Rank 1 gives none.
+            let len = if comm.rank() == 0 { 64 } else { 0 };
+            let mut memory = world.alloc(len).unwrap();
+            memory.fill(7);
+            let builder = comm.window();
+            let builder = if path == Path::Mapped { builder } else { builder.by_messages() };
+            let mut window = builder.create(memory).unwrap();
+            assert_eq!((window.len(0).unwrap(), window.len(1).unwrap()), (64, 0));
+            window.fence().unwrap();
+            if comm.rank() == 1 {
+                window.put(&0x0102_0304u32, 0, 8).unwrap();
+                assert!(window.put(&[1u8], 1, 0).is_err());
+            }
+            window.fence_last().unwrap();
+            let memory = window.free().unwrap();
+            assert_eq!(memory.len(), len);
+            if comm.rank() == 0 {
+                assert_eq!(memory[8..12], 0x0102_0304u32.to_ne_bytes());
+                assert!(memory[..8].iter().chain(&memory[12..]).all(|byte| *byte == 7));
+            }
+        });
+    }
+}
+
+#[test]
+fn memory_is_attached_and_detached() {
+    for path in PATHS {
+        worlds(path, 2, |world| {
+            let comm = world.comm();
+            let mut window = comm.window().dynamic().unwrap();
+            let mut place = [0u64; 2];
+            if comm.rank() == 0 {
+                place[0] = window.attach(world.alloc(256).unwrap()).unwrap();
+                place[1] = window.attach(world.alloc(64).unwrap()).unwrap();
+            }
+            comm.bcast(&mut place, 0).unwrap();
+            if comm.rank() == 1 {
+                window.lock(0, Lock::Shared).unwrap();
+                let numbers: Vec<u64> = (0..32).collect();
+                window.put(&numbers, 0, place[0]).unwrap();
+                window.accumulate(&[5u64], 0, place[0] + 8, ReduceOp::Sum).unwrap();
+                let old = window.fetch_and_op(1u64, 0, place[0] + 16, ReduceOp::Sum).unwrap();
+                assert_eq!(old, 2);
+                window.put(&[9u8; 64], 0, place[1]).unwrap();
+                window.flush(0).unwrap();
+                // Out of one piece, into nothing.
+                window.put(&[9u8; 65], 0, place[1]).unwrap();
+                assert!(window.flush(0).is_err());
+                assert!(window.get(&mut [0u8], 0, 8u64).is_err());
+                window.unlock(0).unwrap();
+                comm.barrier().unwrap();
+                comm.barrier().unwrap();
+                window.lock(0, Lock::Shared).unwrap();
+                assert!(window.get(&mut [0u8], 0, place[0]).is_err());
+                window.unlock(0).unwrap();
+            } else {
+                comm.barrier().unwrap();
+                let mut number = [0; 8];
+                window.read_attached(place[1], 56, &mut number).unwrap();
+                assert_eq!(number, [9; 8]);
+                let memory = window.detach(place[0]).unwrap();
+                assert!(window.detach(place[0]).is_none());
+                let number =
+                    |at: usize| u64::from_ne_bytes(memory[8 * at..][..8].try_into().unwrap());
+                assert_eq!([number(0), number(1), number(2), number(31)], [0, 6, 3, 31]);
+                comm.barrier().unwrap();
+            }
+            window.free().unwrap();
+        });
+    }
+}
