@@ -454,6 +454,51 @@ static void collective(FILE *out, const char *op, const char *name, size_t bytes
     answer(out, &ours, &copies);
 }
 
+/* One-sided operations of rank 0 on memory of rank 1, which waits in a barrier: each ended there before the next, by a
+ * flush; "lock", by an epoch of its own. */
+static void window(FILE *out, const char *op, size_t bytes, double seconds) {
+    static Samples ours, copies;
+    prepare("contiguous", bytes);
+    ours.n = copies.n = 0;
+    int more = 1, times = 2000, n = bytes / 8, locks = !strcmp(op, "lock");
+    double *memory, *local = calloc(n, 8), *old = calloc(n, 8);
+    MPI_Win win;
+    MPI_Win_allocate(bytes, 8, MPI_INFO_NULL, MPI_COMM_WORLD, &memory, &win);
+    memset(memory, 0, bytes);
+    MPI_Barrier(MPI_COMM_WORLD);
+    if (rank == 0 && !locks) MPI_Win_lock(MPI_LOCK_SHARED, 1, 0, win);
+    double end = now() + seconds;
+    for (int round = 0; more; round++) {
+        MPI_Barrier(MPI_COMM_WORLD);
+        double start = now();
+        for (int i = 0; rank == 0 && i < times; i++) {
+            local[0] = i;
+            if (locks) {
+                MPI_Win_lock(MPI_LOCK_EXCLUSIVE, 1, 0, win);
+                MPI_Put(local, n, MPI_DOUBLE, 1, 0, n, MPI_DOUBLE, win);
+                MPI_Win_unlock(1, win);
+                continue;
+            }
+            if (!strcmp(op, "put")) MPI_Put(local, n, MPI_DOUBLE, 1, 0, n, MPI_DOUBLE, win);
+            else if (!strcmp(op, "get")) MPI_Get(local, n, MPI_DOUBLE, 1, 0, n, MPI_DOUBLE, win);
+            else if (!strcmp(op, "accumulate"))
+                MPI_Accumulate(local, n, MPI_DOUBLE, 1, 0, n, MPI_DOUBLE, MPI_SUM, win);
+            else if (!strcmp(op, "fetch")) MPI_Fetch_and_op(local, old, MPI_LONG, 1, 0, MPI_SUM, win);
+            else need(0, op);
+            MPI_Win_flush(1, win);
+        }
+        double took = (now() - start) / times;
+        if (rank == 0 && round > 0) add(&ours, took), add(&copies, copied());
+        MPI_Barrier(MPI_COMM_WORLD);
+        more = round < 4 || now() < end;
+        MPI_Bcast(&more, 1, MPI_INT, 0, MPI_COMM_WORLD);
+    }
+    if (rank == 0 && !locks) MPI_Win_unlock(1, win);
+    MPI_Win_free(&win);
+    free(local), free(old);
+    answer(out, &ours, &copies);
+}
+
 int main(int argc, char **argv) {
     MPI_Init(&argc, &argv);
     MPI_Comm_rank(MPI_COMM_WORLD, &rank);
@@ -488,6 +533,8 @@ int main(int argc, char **argv) {
             rate(out, bytes, window, seconds);
         else if (sscanf(command, "coll %63s %63s %zu %lf", op, name, &bytes, &seconds) == 4)
             collective(out, op, name, bytes, seconds);
+        else if (sscanf(command, "window %63s %zu %lf", op, &bytes, &seconds) == 3)
+            window(out, op, bytes, seconds);
         else
             need(0, command);
     }

@@ -18,6 +18,7 @@ experiments! {
     position::Position,
     matching::Matching,
     oneway::OneWay,
+    osc::Osc,
     gpu::Gpu,
     reduce_gpu::ReduceGpu,
     wu6::Wu6,

@@ -104,6 +104,16 @@ fn position() {
 }
 
 #[test]
+fn osc() {
+    let (report, _) = experiment("osc", &["--payload", "8,4096"]);
+    assert_eq!(
+        set(&report.rows, |row| row.protocol.clone()),
+        ["mapped", "messages"].map(String::from).into()
+    );
+    assert_eq!(report.rows.len(), 2 * (5 + 4));
+}
+
+#[test]
 fn matching() {
     let (report, _) = experiment("matching", &[]);
     let cases = set(&report.rows, |row| row.case.clone());

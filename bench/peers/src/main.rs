@@ -13,6 +13,7 @@
 mod arena;
 mod collective;
 mod layouts;
+mod window;
 
 use std::error::Error;
 use std::fs::{File, OpenOptions};
@@ -149,6 +150,9 @@ impl Bench {
             }
             ["rate", bytes, window, seconds] => {
                 self.rate(bytes.parse()?, window.parse()?, within(seconds)?)
+            }
+            ["window", operation, bytes, seconds] => {
+                self.window(operation, bytes.parse()?, within(seconds)?)
             }
             [verb @ ("coll" | "coll-alloc"), operation, layout, bytes, seconds] => {
                 let (allocated, bytes) = (verb == "coll-alloc", bytes.parse()?);
@@ -308,6 +312,18 @@ impl Bench {
 }
 
 impl Bench {
+    fn window(
+        &mut self,
+        operation: &str,
+        bytes: u64,
+        within: Duration,
+    ) -> Result<Medians, Anything> {
+        let ours = window::measure(&self.world, operation, arena::index(bytes), within)?;
+        let subject = self.subject(false, "contiguous", bytes)?;
+        let memcpy = (0..8).map(|_| subject.copied()).collect();
+        Ok(Samples { ours, memcpy }.medians())
+    }
+
     fn collective(&mut self, work: &collective::Work<'_>) -> Result<Medians, Anything> {
         let ours = collective::measure(&self.world, work)?;
         let subject = self.subject(false, "contiguous", work.bytes)?;

@@ -336,6 +336,14 @@ pub(super) fn list(ranks: usize, quick: bool) -> Vec<Work> {
         list.push(Work::new("message", format!("contiguous {bytes}"), mark));
     }
     list.push(Work::new("rate", "8 64".to_owned(), Some(Mark::Best(1.5))));
+    for operation in ["put", "get", "accumulate", "fetch", "lock"] {
+        list.push(Work::new("window", format!("{operation} 8"), Some(Mark::Best(1.0))));
+    }
+    if !quick {
+        for operation in ["put", "get", "accumulate"] {
+            list.push(Work::new("window", format!("{operation} {}", 64 * KIB), None));
+        }
+    }
     for verb in ["message", "message-alloc"] {
         let allocated = verb == "message-alloc";
         for bytes in sizes {

@@ -1,0 +1,232 @@
+//! `osc`: one-sided operations of one process on memory of another, which waits in a barrier: by memory that the origin
+//! maps, and by messages that the target's progress engine carries out.
+//!
+//! Each operation has ended at the target before the next begins: a flush follows it, or it has an epoch of its own. This
+//! program starts two processes of itself; rank 0 leaves its rows in a file. `cargo xtask peers --only window` has the same
+//! work beside that of MPI libraries.
+
+use std::path::{Path, PathBuf};
+
+use gapless::launch::{self, Job};
+use gapless::{Communicator, Lock, ReduceOp, Window, World};
+use gapless_cli::pingpong::Pinned;
+use gapless_report::{Curve, PlotError, Report, Row, Summary, curves};
+
+use crate::check::same;
+use crate::clock::alone;
+use crate::error::Failure;
+use crate::experiment::{Common, Drawing, Experiment, Findings};
+
+/// The experiment.
+pub struct Osc;
+
+/// Options of the experiment.
+#[derive(Clone, Debug, clap::Args)]
+pub struct Options {
+    /// Payloads, in bytes; repeatable, or separated by commas
+    #[arg(long = "payload", value_name = "BYTES", value_delimiter = ',', default_value = "8,512,8192,131072",
+        value_parser = clap::value_parser!(u64).range(8..=64 << 20))]
+    payloads: Vec<u64>,
+    /// Be one of the two processes; rank 0 writes its rows here
+    #[arg(long, hide = true, value_name = "FILE")]
+    as_rank: Option<PathBuf>,
+}
+
+/// What is done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    Put,
+    Get,
+    Accumulate,
+    Fetch,
+    Lock,
+}
+
+impl Kind {
+    const ALL: [Kind; 5] = [Kind::Put, Kind::Get, Kind::Accumulate, Kind::Fetch, Kind::Lock];
+
+    fn name(self) -> &'static str {
+        match self {
+            Kind::Put => "put, flush",
+            Kind::Get => "get, flush",
+            Kind::Accumulate => "accumulate, flush",
+            Kind::Fetch => "fetch and op, flush",
+            Kind::Lock => "lock, put, unlock",
+        }
+    }
+
+    /// Whether it is of one element alone.
+    fn is_single(self) -> bool {
+        self == Kind::Fetch
+    }
+}
+
+impl Experiment for Osc {
+    type Options = Options;
+
+    const NAME: &'static str = "osc";
+    const ABOUT: &'static str = "one-sided operations on a passive target, by mapped memory and by messages";
+
+    fn run(options: &Options, common: &Common) -> Result<Findings, Failure> {
+        if let Some(file) = &options.as_rank {
+            rank(options, common, file)?;
+            return Ok(Findings::new(Vec::new(), String::new()));
+        }
+        let folder = tempfile::tempdir().map_err(Failure::io("make", std::env::temp_dir()))?;
+        let rows = job(options, common, &folder.path().join("rows"))?;
+        let notes = "time: an operation of 64-bit numbers that has ended at the target, which waits in a barrier; \
+                     both processes have a processor\nof their own if there are two; ÷: speed relative to the other \
+                     way.\n";
+        Ok(Findings::new(rows, notes.to_owned()))
+    }
+
+    fn draw(report: &Report) -> Result<Vec<Drawing>, PlotError> {
+        let mut lines: Vec<Curve> = Vec::new();
+        for row in report.rows.iter().filter(|row| row.op != Kind::Fetch.name()) {
+            let name = format!("{}, {}", row.op, row.protocol);
+            let point = (row.payload_bytes, row.seconds);
+            match lines.iter_mut().find(|curve| curve.name == name) {
+                Some(curve) => curve.points.push(point),
+                None => lines.push(Curve { name, points: vec![point] }),
+            }
+        }
+        let title = format!("one-sided operations between two processes ({})", report.machine.cpu);
+        let svg = curves(&title, "bytes", &lines)?;
+        Ok(vec![Drawing { suffix: String::new(), svg }])
+    }
+}
+
+/// Has two processes measure, and reads what they found.
+fn job(options: &Options, common: &Common, file: &Path) -> Result<Vec<Row>, Failure> {
+    let program = std::env::current_exe().map_err(Failure::io("find", "this program"))?;
+    let mut arguments = vec![Osc::NAME.into(), format!("--time={}", common.time).into()];
+    arguments.extend(options.payloads.iter().map(|bytes| format!("--payload={bytes}").into()));
+    if common.quick {
+        arguments.push("--quick".into());
+    }
+    arguments.extend(["--as-rank".into(), file.into()]);
+    let program = program.into_os_string();
+    let job = Job { ranks: 2, program, arguments, environment: Vec::new(), prefix: false };
+    let outcome = launch::run(&job)?;
+    if let Some((rank, end)) = outcome.failed {
+        return Err(Failure::Rank { rank, end, what: Osc::NAME.to_owned() });
+    }
+    if let Some(signal) = outcome.signalled {
+        return Err(Failure::Signal(signal));
+    }
+    let text = std::fs::read_to_string(file).map_err(Failure::io("read", file))?;
+    Ok(serde_json::from_str(&text)?)
+}
+
+/// One of the two processes.
+fn rank(options: &Options, common: &Common, file: &Path) -> Result<(), Failure> {
+    let world = World::init()?;
+    let pinned = Pinned::to(usize::try_from(world.rank()).unwrap_or(0));
+    let comm = world.comm();
+    let mut rows = Vec::new();
+    for &bytes in &options.payloads {
+        for kind in Kind::ALL.into_iter().filter(|kind| bytes == 8 || !kind.is_single()) {
+            let mapped = measure(comm, common, (kind, bytes), false)?;
+            let messages = measure(comm, common, (kind, bytes), true)?;
+            let Some((mapped, messages)) = mapped.zip(messages) else { continue };
+            let row = |way, time| {
+                let case = format!("{} {bytes} B ({way})", kind.name());
+                Row::new(case, kind.name(), "host", way, bytes, time)
+                    .verified(true)
+                    .with("processor", pinned.processor())
+            };
+            rows.push(row("mapped", mapped).against("messages", messages));
+            rows.push(row("messages", messages).against("mapped", mapped));
+        }
+    }
+    let here = world.rank() == 0;
+    world.finalize()?;
+    if !here {
+        return Ok(());
+    }
+    let text = serde_json::to_string(&rows)?;
+    std::fs::write(file, text).map_err(Failure::io("write", file))
+}
+
+/// One operation, again and again; a time at rank 0 alone.
+fn measure(
+    comm: &Communicator,
+    common: &Common,
+    (kind, bytes): (Kind, u64),
+    by_messages: bool,
+) -> Result<Option<Summary>, Failure> {
+    let builder = comm.window();
+    let builder = if by_messages { builder.by_messages() } else { builder };
+    let elements = usize::try_from(bytes / 8).unwrap_or(1);
+    let mut window: Window<u64> = builder.allocate(elements)?;
+    let mut time = None;
+    if comm.rank() == 0 {
+        if kind != Kind::Lock {
+            window.lock(1, Lock::Shared)?;
+        }
+        let (mut local, mut count, mut failed) = (vec![0u64; elements], 0u64, None);
+        let measured = alone(common.seconds(), || {
+            count += 1;
+            if failed.is_none() {
+                failed = once(&mut window, kind, &mut local, count).err();
+            }
+        });
+        if let Some(failure) = failed {
+            return Err(failure.into());
+        }
+        time = Some(measured.map_err(Failure::samples(kind.name()))?);
+        if kind != Kind::Lock {
+            window.unlock(1)?;
+        }
+        // What the target has now: the last number that was put, or how many were added.
+        let expected = if kind == Kind::Get { 0 } else { count };
+        let mut found = vec![0u64; elements];
+        window.lock(1, Lock::Shared)?;
+        window.get(&mut found, 1, 0)?;
+        window.unlock(1)?;
+        let bytes = |numbers: &[u64]| -> Vec<u8> {
+            numbers.iter().flat_map(|number| number.to_ne_bytes()).collect()
+        };
+        let mut right = vec![expected; elements];
+        if matches!(kind, Kind::Put | Kind::Lock) {
+            right[1..].fill(0);
+        }
+        let case = format!("{} {}", kind.name(), bytes(&found).len());
+        same(&bytes(&found), &bytes(&right))
+            .map_err(|wrong| Failure::Wrong { case, op: "one-sided", wrong })?;
+    }
+    comm.barrier()?;
+    window.free()?;
+    Ok(time)
+}
+
+fn once(
+    window: &mut Window<u64>,
+    kind: Kind,
+    local: &mut [u64],
+    count: u64,
+) -> Result<(), gapless::Error> {
+    match kind {
+        Kind::Put => {
+            local[0] = count;
+            window.put(&*local, 1, 0)?;
+        }
+        Kind::Get => window.get(local, 1, 0)?,
+        Kind::Accumulate => {
+            if count == 1 {
+                local.fill(1);
+            }
+            window.accumulate(&*local, 1, 0, ReduceOp::Sum)?;
+        }
+        Kind::Fetch => {
+            window.fetch_and_op(1u64, 1, 0, ReduceOp::Sum)?;
+        }
+        Kind::Lock => {
+            local[0] = count;
+            window.lock(1, Lock::Exclusive)?;
+            window.put(&*local, 1, 0)?;
+            return window.unlock(1);
+        }
+    }
+    window.flush(1)
+}
