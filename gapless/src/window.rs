@@ -62,8 +62,7 @@ use std::sync::Arc;
 /// The memory model is the unified one (`MPI_WIN_UNIFIED`): there is one copy. No reference to it exists while others may
 /// write it. A rank reads and writes its own part by [`read`](Window::read), [`write`](Window::write),
 /// [`load`](Window::load) and [`store`](Window::store), which copy by atomic accesses: a number is never seen half
-/// written, and there are no data races. [`local_mut`](Window::local_mut) gives it as a slice, while the rank has its own
-/// memory locked for itself alone.
+/// written.
 ///
 /// # When operations end
 ///
@@ -72,7 +71,8 @@ use std::sync::Arc;
 /// [`wait`](Window::wait). If a process that is needed dies, calls fail with an error that names it
 /// ([`Error::lost_rank`](crate::Error::lost_rank)).
 ///
-/// A window that is dropped, and not [freed](Window::free), refuses the others' messages from then on.
+/// A window that is dropped, and not [freed](Window::free), refuses the others' messages from then on, and gives back the
+/// locks that its rank has.
 pub struct Window<T> {
     inner: gapless_osc::Window,
     /// Of the same ranks, for the collectives of this window alone.

@@ -167,7 +167,7 @@ impl Osc {
         self.core().loss(process)
     }
 
-    fn note(&self, core: &Core) {
+    pub(crate) fn note(&self, core: &Core) {
         self.0.busy.store(core.is_busy(), Ordering::Relaxed);
     }
 
@@ -290,7 +290,11 @@ impl Seat {
 impl Drop for Seat {
     fn drop(&mut self) {
         let mut core = self.osc.core();
-        let hosted = core.windows.remove(&self.id);
+        let mut hosted = core.windows.remove(&self.id);
+        let (flag, value) = Fault::NoWindow.code();
+        for (process, token) in hosted.iter_mut().flat_map(Hosted::turned_away) {
+            core.queue(process, Head { token, flag, value, ..Head::new(Kind::Answer, 0, 0) }, &[]);
+        }
         self.osc.note(&core);
         drop(core);
         drop(hosted);
@@ -384,13 +388,18 @@ impl Core {
             Offered::Sent => Ok(()),
             Offered::Failed(error) => Err(error),
             Offered::Full => {
-                let peer = self.peer(process);
-                let head = Head { sequence: peer.out_sequence, ..head };
-                peer.out_sequence = peer.out_sequence.wrapping_add(1);
-                peer.outbox.push_back([&head.write()[..], bytes].concat());
+                self.queue(process, head, bytes);
                 Ok(())
             }
         }
+    }
+
+    /// Sends a message when there is room, behind those that wait.
+    pub(crate) fn queue(&mut self, process: u32, head: Head, bytes: &[u8]) {
+        let peer = self.peer(process);
+        let head = Head { sequence: peer.out_sequence, ..head };
+        peer.out_sequence = peer.out_sequence.wrapping_add(1);
+        peer.outbox.push_back([&head.write()[..], bytes].concat());
     }
 
     fn flush_outbox(&mut self, bml: &mut Bml, process: u32) -> usize {
@@ -405,7 +414,9 @@ impl Core {
                 }
                 Err(ReserveError::Full) => break,
                 // It is lost: its handler hears of that.
-                Err(_) => {}
+                Err(ReserveError::Link(_)) => {}
+                // Those behind it have later numbers and would wait for it.
+                Err(error) => give_up(bml, Rank(process), &error.to_string()),
             }
             self.peer(process).outbox.pop_front();
             sent += 1;

@@ -138,15 +138,24 @@ impl Epochs {
         self.allowed.fill(!last);
     }
 
-    /// A fence failed: nobody knows which epochs others have open.
+    /// A fence, a post or a wait failed: nobody knows which epochs others have open.
     pub(crate) fn break_off(&mut self) {
         self.broken = true;
+        self.posted = None;
         self.access = Access::None;
         self.allowed.fill(false);
     }
 
+    /// Each rank is one of the window's, and is named once.
     fn check_group(&self, group: &[u32]) -> Result<(), WindowError> {
-        group.iter().try_for_each(|rank| self.check_rank(*rank))
+        let mut named = vec![false; self.allowed.len()];
+        group.iter().try_for_each(|rank| {
+            self.check_rank(*rank)?;
+            match std::mem::replace(&mut named[*rank as usize], true) {
+                true => Err(WindowError::NamedTwice { rank: *rank }),
+                false => Ok(()),
+            }
+        })
     }
 
     pub(crate) fn may_start(&mut self, group: &[u32]) -> Result<(), WindowError> {
@@ -252,6 +261,15 @@ impl Epochs {
         self.allowed.fill(true);
     }
 
+    /// The locks that this rank has: of which ranks, and of what kind.
+    pub(crate) fn held(&self) -> impl Iterator<Item = (u32, Lock)> + '_ {
+        let all = matches!(self.access, Access::AllLocked);
+        (0u32..).zip(&self.locks).filter_map(move |(rank, lock)| {
+            let lock = if all { Some(Lock::Shared) } else { *lock };
+            lock.map(|lock| (rank, lock))
+        })
+    }
+
     pub(crate) fn is_all_locked(&self) -> Result<(), WindowError> {
         match self.access {
             Access::AllLocked => Ok(()),
@@ -286,14 +304,6 @@ impl Epochs {
         }
     }
 
-    /// Whether this rank has its own window alone: locked exclusively, and in no epoch in which others need no lock.
-    pub(crate) fn has_alone(&self, own: u32) -> bool {
-        matches!(self.access, Access::Locked { .. })
-            && self.locks[own as usize] == Some(Lock::Exclusive)
-            && self.posted.is_none()
-            && !self.fenced
-    }
-
     /// Whether the window may be freed.
     pub(crate) fn may_free(&self) -> Result<(), WindowError> {
         if self.posted.is_some() {
@@ -325,12 +335,10 @@ mod tests {
         assert!(matches!(epochs.may_lock(1), Err(WindowError::Mixed { .. })));
         assert!(matches!(epochs.may_fence("fence"), Err(WindowError::Mixed { .. })));
         assert!(matches!(epochs.may_start(&[0]), Err(WindowError::Mixed { .. })));
+        assert_eq!(epochs.may_start(&[0, 2, 0]), Err(WindowError::NamedTwice { rank: 0 }));
         epochs.may_lock(2).unwrap();
         epochs.locked(2, Lock::Exclusive);
-        // Others may be between the fences still.
-        assert!(!epochs.has_alone(1) && !epochs.has_alone(2));
         epochs.post(&[0]);
-        assert!(!epochs.has_alone(2));
         assert!(matches!(epochs.may_free(), Err(WindowError::Mixed { .. })));
         epochs.withdrawn();
         epochs.unlocked(1);
@@ -344,14 +352,12 @@ mod tests {
         epochs.fenced(true);
         epochs.may_start(&[2, 0]).unwrap();
         epochs.started(&[2, 0]);
-        assert!(!epochs.has_alone(2));
         assert!(epochs.operate("put", 1).is_err() && epochs.operate("put", 2).is_ok());
         assert!(epochs.may_flush(2, "flush").is_err());
         assert_eq!(epochs.group(), Ok(&[2, 0][..]));
         epochs.completed();
         epochs.may_lock(2).unwrap();
         epochs.locked(2, Lock::Exclusive);
-        assert!(epochs.has_alone(2) && !epochs.has_alone(1));
         epochs.unlocked(2);
         epochs.break_off();
         assert_eq!(epochs.may_lock_all(), Err(WindowError::Broken));

@@ -17,6 +17,12 @@ pub enum WindowError {
         /// How many there are.
         size: u32,
     },
+    /// A group that names a rank more than once.
+    #[error("rank {rank} is named twice in a group of a window")]
+    NamedTwice {
+        /// The rank.
+        rank: u32,
+    },
     /// Bytes outside the window's memory at the target (`MPI_ERR_RMA_RANGE`).
     #[error("bytes {low}..{high} do not lie in the {bytes} bytes of the window at rank {rank}")]
     Outside {

@@ -12,13 +12,22 @@ impl Window {
     /// Exposes this rank's memory to a group (`MPI_Win_post`, MPI 4.1 §12.5.2). Does not wait for it.
     ///
     /// # Errors
-    /// It is exposed already; epochs that do not go with it; a member is lost.
+    /// It is exposed already; epochs that do not go with it; a rank is named twice; a member is lost: then no epoch is
+    /// possible any more.
     pub fn post<D: Driver>(&mut self, driver: &D, group: &[u32]) -> Result<(), D::Error> {
         self.epochs.may_post(group)?;
         fence(Ordering::SeqCst);
-        self.tell(driver, group, Kind::Post)?;
         self.epochs.post(group);
-        Ok(())
+        let told = self.tell(driver, group, Kind::Post);
+        self.sound(told)
+    }
+
+    /// After a failure nobody knows who of a group accesses the memory still.
+    fn sound<T, E>(&mut self, result: Result<T, E>) -> Result<T, E> {
+        if result.is_err() {
+            self.epochs.break_off();
+        }
+        result
     }
 
     /// Sends a message without an answer to each of a group.
@@ -87,9 +96,7 @@ impl Window {
         let group: Arc<[u32]> = self.epochs.group()?.into();
         fence(Ordering::SeqCst);
         let told = self.tell(driver, &group, Kind::Complete);
-        for rank in &*group {
-            self.unflushed[*rank as usize].store(false, Ordering::Relaxed);
-        }
+        group.iter().for_each(|rank| self.sent[*rank as usize].all_confirmed());
         self.epochs.completed();
         told
     }
@@ -97,12 +104,13 @@ impl Window {
     /// Waits until all of the group have completed (`MPI_Win_wait`).
     ///
     /// # Errors
-    /// Nothing is posted; a member is lost: the exposure has ended nevertheless.
+    /// Nothing is posted; a member is lost. Then others of the group may access the memory still, so no epoch is possible
+    /// any more.
     pub fn wait<D: Driver>(&mut self, driver: &D) -> Result<(), D::Error> {
         let group: Arc<[u32]> = self.epochs.posted()?.into();
         let heard = self.hear(driver, &group, Kind::Complete);
         self.epochs.withdrawn();
-        heard
+        self.sound(heard)
     }
 
     /// The same without waiting: whether the exposure has ended (`MPI_Win_test`).
@@ -115,7 +123,7 @@ impl Window {
         let Some(heard) = self.heard(&group, Kind::Complete) else { return Ok(false) };
         fence(Ordering::SeqCst);
         self.epochs.withdrawn();
-        heard?;
+        self.sound(heard)?;
         Ok(true)
     }
 }

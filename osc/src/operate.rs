@@ -18,7 +18,6 @@ use gapless_dtype::Primitive;
 use gapless_engine::{EngineError, ReduceOp, Typed};
 use gapless_mem::Atomics;
 use std::ops::Range;
-use std::sync::atomic::Ordering;
 
 /// How often the mutex of elements is tried before the caller makes progress in between.
 const TRIES: usize = 256;
@@ -473,10 +472,7 @@ impl Window {
         let target = &access.target;
         let stretch = target.stretch().map(|stretch| target.region().offset() + stretch);
         let mut at = range.start;
-        let (all, is_swap) = (range.end - range.start, head.kind == Kind::Compare);
-        if token.is_none() && all > 0 {
-            self.unflushed[access.rank as usize].store(true, Ordering::Release);
-        }
+        let is_swap = head.kind == Kind::Compare;
         let sent = driver.until(false, |bml| {
             loop {
                 if at == range.end {
@@ -510,6 +506,7 @@ impl Window {
                 let to = usize::try_from(len).unwrap_or(usize::MAX).saturating_add(from);
                 let now = if is_swap { bytes } else { bytes.get(from..to).unwrap_or(&[]) };
                 match self.osc().offer(bml, process, head, now) {
+                    Offered::Sent if token.is_none() => self.sent[access.rank as usize].one_more(),
                     Offered::Sent => {}
                     Offered::Full => return None,
                     Offered::Failed(error) => return Some(Err(error)),

@@ -90,8 +90,8 @@ pub(crate) struct Hosted {
     /// By rank: what went wrong since its last question.
     faults: Box<[Option<Fault>]>,
     waiting: VecDeque<Waiter>,
-    /// Its owner has the memory for itself.
-    pub(crate) sliced: bool,
+    /// By rank: the lock that it has been given by a message.
+    held: Box<[Option<Lock>]>,
 }
 
 impl Hosted {
@@ -107,7 +107,7 @@ impl Hosted {
             completes: vec![0; ranks].into(),
             faults: vec![None; ranks].into(),
             waiting: VecDeque::new(),
-            sliced: false,
+            held: vec![None; ranks].into(),
         }
     }
 
@@ -118,6 +118,11 @@ impl Hosted {
     /// A process is lost: it needs no lock any more. One that it has stays its own.
     pub(crate) fn forget(&mut self, process: u32) {
         self.waiting.retain(|waiter| waiter.process != process);
+    }
+
+    /// The window is freed: who waits for its lock, and the questions.
+    pub(crate) fn turned_away(&mut self) -> Vec<(u32, u64)> {
+        self.waiting.drain(..).map(|waiter| (waiter.process, waiter.question.token)).collect()
     }
 
     /// From now on there is no memory but what is attached.
@@ -205,6 +210,10 @@ impl Core {
             }
             Kind::Lock => {
                 let kind = if head.flag == 0 { Lock::Shared } else { Lock::Exclusive };
+                let waits = |waiter: &Waiter| waiter.question.rank == head.rank;
+                if hosted.held[rank].is_some() || hosted.waiting.iter().any(waits) {
+                    return Done::Nonsense("a lock that it has, or waits for");
+                }
                 let waiter = Waiter { process: from.0, question: head, kind };
                 hosted.waiting.push_back(waiter);
                 self.grant_locks(osc, bml);
@@ -212,6 +221,9 @@ impl Core {
             }
             Kind::Unlock => {
                 let kind = if head.flag == 0 { Lock::Shared } else { Lock::Exclusive };
+                if hosted.held[rank].take_if(|held| *held == kind).is_none() {
+                    return Done::Nonsense("the end of a lock that it does not have");
+                }
                 hosted.header.unlock(head.rank, kind);
                 self.conclude(bml, from, &head);
                 self.grant_locks(osc, bml);
@@ -233,10 +245,13 @@ impl Core {
         }
     }
 
-    /// Answers that all has been done that came before.
+    /// Answers that all has been done that came before, if that was asked.
     fn conclude(&mut self, bml: &mut Bml, from: Rank, head: &Head) {
         let hosted = self.windows.get_mut(&head.window);
         let fault = hosted.and_then(|hosted| hosted.faults[head.rank as usize].take());
+        if head.token == 0 {
+            return;
+        }
         self.reply(bml, from, head, fault.map_or(Ok((0, &[])), Err));
     }
 
@@ -247,6 +262,7 @@ impl Core {
             while let Some(waiter) = hosted.waiting.front() {
                 let rank = waiter.question.rank;
                 let result = if hosted.header.try_lock(rank, waiter.kind) {
+                    hosted.held[rank as usize] = Some(waiter.kind);
                     Ok(())
                 } else {
                     let processes = &hosted.processes;
@@ -276,9 +292,6 @@ impl Core {
             let layouts = &self.peer(from.0).layouts;
             let layout = layouts.get(head.layout).map(Option::<&Layout>::cloned);
             let Some(hosted) = self.windows.get(&head.window) else { return Done::Yes };
-            if hosted.sliced {
-                return Done::Blocked;
-            }
             layout.and_then(|layout| {
                 let is_lost = |rank: u32| {
                     hosted.processes.get(rank as usize).is_some_and(|member| osc.is_lost(*member))

@@ -1,7 +1,8 @@
 //! Messages that no process of ours sends: whatever they say, nothing outside the window changes, and nothing panics.
 
+use crate::core::Done;
 use crate::wire::{HEADER, Head, Kind};
-use crate::{Exposure, Header, Osc};
+use crate::{Exposure, Header, Lock, Osc};
 use gapless_bml::{Bml, Handler, Rank, RankEvent};
 use gapless_dtype::{Datatype, Primitive};
 use gapless_mem::{Atomics, Lease, Region, Space, Words};
@@ -122,4 +123,33 @@ fn made_up_messages_change_nothing_but_the_window() {
     let inside = memory[16..32].iter().filter(|word| word.load(Ordering::Relaxed) != 77).count();
     assert!(inside > 8, "some of them are right: {inside}");
     assert!(Head::read(&[0; HEADER]).is_none());
+}
+
+/// What a peer says ends its own lock alone, once, and of the kind that it has.
+#[test]
+fn a_lock_is_given_back_by_who_has_it() {
+    let memory: Arc<Vec<AtomicU64>> = Arc::new((0..WORDS).map(|_| AtomicU64::new(0)).collect());
+    // SAFETY: it is initialised, and touched by atomics only.
+    let window = unsafe { Atomics::new(lease(&memory, 16, 16)) }.unwrap();
+    // SAFETY: as above.
+    let words = unsafe { Words::new(lease(&memory, 40, 10)) }.unwrap();
+    let header = Header::new(words, 2).unwrap();
+    let mut bml = Bml::new(Rank(0), 2);
+    let osc = Osc::register(&mut bml).unwrap();
+    let seat = osc.host(Exposure::new(window, header.clone()), &[0, 1], 0);
+    let mut say = |kind, flag| {
+        let head = Head { flag, ..Head::new(kind, seat.id(), 1) };
+        osc.core().execute(&osc, &mut bml, Rank(1), &head.write())
+    };
+    let is_nonsense = |done| matches!(done, Done::Nonsense(_));
+    assert!(header.try_lock(0, Lock::Exclusive));
+    assert!(is_nonsense(say(Kind::Unlock, 1)) && is_nonsense(say(Kind::Unlock, 0)));
+    assert!(!header.try_lock(1, Lock::Shared), "rank 0 has it still");
+    assert!(!is_nonsense(say(Kind::Lock, 0)) && is_nonsense(say(Kind::Lock, 0)));
+    header.unlock(0, Lock::Exclusive);
+    // Given when there is progress; not twice, and of no other kind.
+    osc.core().grant_locks(&osc, &mut Bml::new(Rank(0), 2));
+    assert!(!header.try_lock(0, Lock::Exclusive));
+    assert!(is_nonsense(say(Kind::Unlock, 1)) && !is_nonsense(say(Kind::Unlock, 0)));
+    assert!(is_nonsense(say(Kind::Unlock, 0)) && header.try_lock(0, Lock::Exclusive));
 }

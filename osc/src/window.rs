@@ -9,7 +9,7 @@ use crate::wire::{Head, Kind};
 use crate::{Exposure, Fault, Lock, WindowError};
 use gapless_bml::Bml;
 use gapless_mem::Atomics;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering, fence};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 
 /// How often a lock is tried before the caller makes progress in between.
 const TRIES: usize = 64;
@@ -77,6 +77,37 @@ pub struct Member {
     pub direct: Option<Exposure>,
 }
 
+/// Messages to a target that only a later answer confirms. Threads count and flush at the same time: an answer confirms
+/// what had left when it was asked for.
+#[derive(Debug, Default)]
+pub(crate) struct Sent {
+    left: AtomicU64,
+    confirmed: AtomicU64,
+}
+
+impl Sent {
+    /// One has left.
+    pub(crate) fn one_more(&self) {
+        self.left.fetch_add(1, Ordering::AcqRel);
+    }
+
+    /// How many have left, if some of them are not confirmed.
+    fn unconfirmed(&self) -> Option<u64> {
+        let left = self.left.load(Ordering::Acquire);
+        (self.confirmed.load(Ordering::Acquire) < left).then_some(left)
+    }
+
+    /// As many have arrived.
+    fn confirm(&self, left: u64) {
+        self.confirmed.fetch_max(left, Ordering::AcqRel);
+    }
+
+    /// The end of an epoch confirms all: no operation is under way.
+    pub(crate) fn all_confirmed(&self) {
+        self.confirm(self.left.load(Ordering::Acquire));
+    }
+}
+
 /// A window.
 #[derive(Debug)]
 pub struct Window {
@@ -86,8 +117,8 @@ pub struct Window {
     pub(crate) members: Box<[Member]>,
     pub(crate) own: Exposure,
     pub(crate) epochs: Epochs,
-    /// By rank: whether messages have left that no answer has confirmed.
-    pub(crate) unflushed: Box<[AtomicBool]>,
+    /// By rank: messages that have left.
+    pub(crate) sent: Box<[Sent]>,
     calls: AtomicU32,
 }
 
@@ -111,7 +142,7 @@ impl Window {
             flavor,
             own,
             epochs: Epochs::new(members.len()),
-            unflushed: members.iter().map(|_| AtomicBool::new(false)).collect(),
+            sent: members.iter().map(|_| Sent::default()).collect(),
             members: members.into(),
             seat,
             calls: AtomicU32::new(0),
@@ -226,7 +257,7 @@ impl Window {
     fn lock_direct<D: Driver>(
         &self,
         driver: &D,
-        (rank, exposure): (u32, &Exposure),
+        exposure: &Exposure,
         kind: Lock,
     ) -> Result<(), D::Error> {
         let header = &exposure.header;
@@ -256,7 +287,6 @@ impl Window {
         if locked.is_err() {
             header.cancel(self.rank);
         }
-        let _ = rank;
         locked
     }
 
@@ -268,7 +298,7 @@ impl Window {
         self.epochs.may_lock(rank)?;
         match &self.members[rank as usize].direct {
             Some(exposure) => {
-                self.lock_direct(driver, (rank, exposure), kind)?;
+                self.lock_direct(driver, exposure, kind)?;
                 self.now_and_then(driver);
             }
             None => {
@@ -297,7 +327,7 @@ impl Window {
     }
 
     fn ask_unlock<D: Driver>(&self, driver: &D, rank: u32, kind: Lock) -> Result<u64, D::Error> {
-        self.unflushed[rank as usize].store(false, Ordering::Relaxed);
+        self.sent[rank as usize].all_confirmed();
         let flag = u8::from(kind == Lock::Exclusive);
         self.question(driver, rank, Head { flag, ..self.head(Kind::Unlock, rank) })
     }
@@ -336,7 +366,7 @@ impl Window {
             if failed.is_some() {
                 break;
             }
-            match self.lock_direct(driver, (rank, exposure), Lock::Shared) {
+            match self.lock_direct(driver, exposure, Lock::Shared) {
                 Ok(()) => locked.push(rank),
                 Err(error) => failed = Some(error),
             }
@@ -385,12 +415,23 @@ impl Window {
         result
     }
 
-    /// Asks a target whether all is done, if anything was sent to it.
-    fn ask_flush<D: Driver>(&self, driver: &D, rank: u32) -> Result<Option<u64>, D::Error> {
-        if !self.unflushed[rank as usize].swap(false, Ordering::AcqRel) {
-            return Ok(None);
-        }
-        self.question(driver, rank, self.head(Kind::Flush, rank)).map(Some)
+    /// Asks a target whether all is done, if anything was sent to it: the question, and how much it is about.
+    fn ask_flush<D: Driver>(&self, driver: &D, rank: u32) -> Result<Option<(u64, u64)>, D::Error> {
+        let Some(left) = self.sent[rank as usize].unconfirmed() else { return Ok(None) };
+        let token = self.question(driver, rank, self.head(Kind::Flush, rank))?;
+        Ok(Some((token, left)))
+    }
+
+    /// Waits for the answer. A fault is told once: what was sent is over.
+    fn flushed<D: Driver>(
+        &self,
+        driver: &D,
+        rank: u32,
+        (token, left): (u64, u64),
+    ) -> Result<(), D::Error> {
+        let answer = self.answer(driver, rank, token);
+        self.sent[rank as usize].confirm(left);
+        answer
     }
 
     /// Ends all operations on a target, here and there (`MPI_Win_flush`, MPI 4.1 §12.5.4).
@@ -401,8 +442,8 @@ impl Window {
     pub fn flush<D: Driver>(&self, driver: &D, rank: u32) -> Result<(), D::Error> {
         self.epochs.may_flush(rank, "flush")?;
         if self.is_remote(rank) {
-            if let Some(token) = self.ask_flush(driver, rank)? {
-                self.answer(driver, rank, token)?;
+            if let Some(asked) = self.ask_flush(driver, rank)? {
+                self.flushed(driver, rank, asked)?;
             }
         } else {
             fence(Ordering::SeqCst);
@@ -451,12 +492,12 @@ impl Window {
         let mut asked = Vec::new();
         for rank in self.all_ranks() {
             match self.ask_flush(driver, rank) {
-                Ok(token) => asked.extend(token.map(|token| (rank, token))),
+                Ok(one) => asked.extend(one.map(|one| (rank, one))),
                 Err(error) => result = result.and(Err(error)),
             }
         }
-        for (rank, token) in asked {
-            result = result.and(self.answer(driver, rank, token));
+        for (rank, one) in asked {
+            result = result.and(self.flushed(driver, rank, one));
         }
         self.now_and_then(driver);
         result
@@ -495,5 +536,24 @@ impl Window {
     /// An epoch is open.
     pub fn may_free(&self) -> Result<(), WindowError> {
         self.epochs.may_free()
+    }
+}
+
+impl Drop for Window {
+    /// Locks that the rank still has are given back: nobody else could.
+    fn drop(&mut self) {
+        let held: Vec<(u32, Lock)> = self.epochs.held().collect();
+        for (rank, kind) in held {
+            match &self.members[rank as usize].direct {
+                Some(exposure) => exposure.header.unlock(self.rank, kind),
+                None => {
+                    let flag = u8::from(kind == Lock::Exclusive);
+                    let head = Head { flag, ..self.head(Kind::Unlock, rank) };
+                    let mut core = self.osc().core();
+                    core.queue(self.members[rank as usize].process, head, &[]);
+                    self.osc().note(&core);
+                }
+            }
+        }
     }
 }

@@ -64,43 +64,6 @@ impl<T: AnyBits> Window<T> {
         unsafe { self.give(&view.typed, store) }
     }
 
-    /// This rank's own memory as a slice, while it has it alone: it has [locked](Window::lock) itself, exclusively; it is
-    /// not posted; and if there were fences, the last one was a [last one](Window::fence_last). Messages of ranks that do
-    /// not keep to the epochs wait meanwhile.
-    ///
-    /// ```
-    /// use gapless::{Lock, World};
-    /// # fn main() -> Result<(), gapless::Error> {
-    /// let world = World::init()?;
-    /// let mut window = world.comm().window_allocate::<f64>(100)?;
-    /// let me = window.rank();
-    /// window.lock(me, Lock::Exclusive)?;
-    /// window.local_mut(|mine| mine.fill(0.5))?;
-    /// window.unlock(me)?;
-    /// # window.free()?;
-    /// world.finalize()
-    /// # }
-    /// ```
-    ///
-    /// # Errors
-    /// Others may access it; it is a shared or a dynamic window.
-    pub fn local_mut<R>(&mut self, work: impl FnOnce(&mut [T]) -> R) -> Result<R, Error> {
-        let result = self.inner.alone(|memory| {
-            let region = memory.lease().region();
-            let bytes = usize::try_from(region.len()).unwrap_or(0);
-            let count = bytes.checked_div(size_of::<T>()).unwrap_or(0);
-            let start = region.as_ptr().map(<*mut u8>::cast::<T>);
-            match start.filter(|start| count > 0 && start.is_aligned()) {
-                None => work(&mut []),
-                // SAFETY: so many elements lie in the window's memory, which is initialised, aligned as they are, and may
-                // have any bytes where `T` has some (`AnyBits`); bytes between them were zeroed. `alone` says that nobody
-                // else accesses it until `work` returns: peers keep to the lock, messages wait, and this handle is borrowed.
-                Some(start) => work(unsafe { std::slice::from_raw_parts_mut(start, count) }),
-            }
-        });
-        Ok(result?)
-    }
-
     /// The memory of a rank in a shared window (`MPI_Win_shared_query`, MPI 4.1 §12.2.3), to be read and written without
     /// epochs. [`sync`](Window::sync), barriers or messages order such accesses.
     ///

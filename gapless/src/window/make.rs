@@ -95,11 +95,7 @@ impl WindowBuilder<'_> {
     }
 
     fn elements<T>(&self, count: usize) -> Result<SharedBuf, Error> {
-        let bytes = count.saturating_mul(size_of::<T>());
-        match bytes {
-            0 => SharedBuf::heap(0),
-            _ => SharedBuf::allocate(&self.comm.shared, bytes),
-        }
+        SharedBuf::allocate(&self.comm.shared, count.saturating_mul(size_of::<T>()))
     }
 
     fn make<T: AnyBits>(
@@ -159,8 +155,7 @@ impl WindowBuilder<'_> {
 /// This rank's own memory and lock.
 fn exposure(memory: &SharedBuf, header: &SharedBuf, ranks: u32) -> Result<Exposure, Error> {
     let lease = memory.lease()?;
-    // SAFETY: the window keeps the buffer to itself while it exists, and nobody looks at its bytes but in
-    // `Window::local_mut`, while nobody else accesses them. After that, leases are held by peers' mappings alone; or, in
+    // SAFETY: the window keeps the buffer to itself while it exists, and nobody looks at its bytes. After that, leases are held by peers' mappings alone; or, in
     // the same process, by other ranks' windows, which are not used any more when `Window::free` gives the buffer back.
     let memory = unsafe { Atomics::new(lease) }?;
     let lease = header.lease()?;
@@ -198,7 +193,7 @@ fn read_cards(
             window: u32::try_from(word(card, 0)).unwrap_or(u32::MAX),
             bytes: word(card, 1),
             unit: word(card, 2).max(1),
-            misalignment: word(card, 3),
+            misalignment: word(card, 3) % 64,
             direct: None,
         })
     });

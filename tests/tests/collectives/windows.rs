@@ -139,10 +139,9 @@ fn locks_and_long_elements_lose_nothing() {
             if comm.rank() == 2 {
                 assert_eq!(sums.load(1).unwrap(), [all, -2.0 * all], "{path:?}");
             }
-            // Alone with its own memory.
             let me = comm.rank();
             counters.lock(me, Lock::Exclusive).unwrap();
-            counters.local_mut(|mine| mine[0] = u64::from(me) + 7).unwrap();
+            counters.store(u64::from(me) + 7, 0).unwrap();
             counters.unlock(me).unwrap();
             comm.barrier().unwrap();
             counters.lock_all().unwrap();

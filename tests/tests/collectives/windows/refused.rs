@@ -26,7 +26,6 @@ fn calls_outside_of_epochs() {
             window.lock(1, Lock::Shared).unwrap();
             assert!(mixed(why(window.lock(1, Lock::Shared))) && mixed(why(window.lock_all())));
             assert!(mixed(why(window.fence())) && mixed(why(window.start(&[1]))));
-            assert!(mixed(why(window.local_mut(|_| ()))));
             window.unlock(1).unwrap();
             window.fence().unwrap();
             window.put(&[1u32], 1, 0).unwrap();
@@ -99,6 +98,65 @@ fn ranks_that_do_not_agree() {
         assert!(differs(why(fenced)));
         assert_eq!(why(window.lock(0, Lock::Shared)), WindowError::Broken);
         assert_eq!(why(window.put(&[1u32], 0, 0)), WindowError::Broken);
+    });
+}
+
+#[test]
+fn a_dropped_window_gives_its_locks_back() {
+    for path in PATHS {
+        ranks(path, 3, |comm| {
+            let mut window = window::<u32>(comm, path, 1);
+            if comm.rank() == 0 {
+                window.lock(1, Lock::Exclusive).unwrap();
+                window.lock(2, Lock::Shared).unwrap();
+            }
+            comm.barrier().unwrap();
+            match comm.rank() {
+                0 => drop(window),
+                other => {
+                    window.lock(other, Lock::Exclusive).unwrap();
+                    window.unlock(other).unwrap();
+                }
+            }
+            comm.barrier().unwrap();
+        });
+    }
+}
+
+#[test]
+fn who_waits_for_the_lock_of_a_dropped_window_is_turned_away() {
+    ranks(Path::Messages, 3, |comm| {
+        let mut window = window::<u32>(comm, Path::Messages, 1);
+        if comm.rank() == 1 {
+            window.lock(0, Lock::Exclusive).unwrap();
+        }
+        comm.barrier().unwrap();
+        match comm.rank() {
+            0 => {
+                // The question of rank 2 is there when its message is.
+                let mut there = [0u8];
+                comm.recv(&mut there, 2, 1).unwrap();
+                drop(window);
+            }
+            2 => {
+                comm.send(&[1u8], 0, 1).unwrap();
+                assert_eq!(why(window.lock(0, Lock::Shared)), WindowError::Freed { rank: 0 });
+            }
+            _ => {}
+        }
+        comm.barrier().unwrap();
+    });
+}
+
+#[test]
+fn a_group_names_each_rank_once() {
+    ranks(Path::Mapped, 2, |comm| {
+        let mut window = window::<u32>(comm, Path::Mapped, 1);
+        let other = 1 - comm.rank();
+        let twice = WindowError::NamedTwice { rank: other };
+        assert_eq!(why(window.post(&[other, other])), twice);
+        assert_eq!(why(window.start(&[other, 1 - other, other])), twice);
+        window.free().unwrap();
     });
 }
 
