@@ -9,7 +9,8 @@
 //!   task, a pure function that is the same for every back end;
 //! - [`Xtq`]: registrations, puts, receive buffers, progress; [`Put`], [`PutHandle`], [`Signal`];
 //! - [`Function`] and [`Task`]: tasks on the CPU; [`Kernel`] and [`Launcher`]: tasks on an accelerator;
-//! - `host`: the back end that works over any transport of [`gapless_bml`].
+//! - `host`: the back end that works over any transport of [`gapless_bml`];
+//! - [`sim`]: a model of the machine that the paper was evaluated on.
 //!
 //! Nothing here knows matching, datatypes or vendors. Lengths are in bytes.
 //!
@@ -64,6 +65,8 @@ pub mod rewrite;
 pub mod sample;
 #[cfg(not(loom))]
 mod signal;
+#[cfg(not(loom))]
+pub mod sim;
 pub mod tables;
 #[cfg(not(loom))]
 mod task;

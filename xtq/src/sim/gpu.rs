@@ -1,0 +1,200 @@
+//! The GPU: a command processor that reads packets from its queue when its doorbell rings, and compute units that run
+//! the kernels (§III.B, §V.A). There is one kernel: it adds floats, here whole numbers.
+
+use std::collections::VecDeque;
+
+use super::cpu::Job;
+use super::event::Event;
+use super::machine::ELEMENT;
+use super::program::{Place, Work};
+use super::run::{INDICES, Sim};
+use super::trace::Phase;
+use crate::packet::{Command, ENTRIES, Flags, Launch, Packet, PacketError, Work as Task};
+
+/// Addresses of a node, all alike: what lies where is the node's own affair, and initiators know none of it.
+pub(super) const MEMORY: u64 = 0x10_0000_0000_0000;
+pub(super) const PAYLOADS: u64 = 0x20_0000_0000_0000;
+pub(super) const ARGUMENTS: u64 = 0x30_0000_0000_0000;
+pub(super) const LOCAL_ARGUMENTS: u64 = 0x38_0000_0000_0000;
+pub(super) const SIGNALS: u64 = 0x40_0000_0000_0000;
+pub(super) const QUEUE: u64 = 0x50_0000_0000_0000;
+/// The code of the kernel.
+pub(super) const SUM: u64 = 0x60_0000_0000_0000;
+
+/// Work-items of a group.
+const GROUP: u16 = 256;
+
+/// The GPU of a node.
+#[derive(Debug, Default)]
+pub(super) struct Gpu {
+    /// The command queue.
+    pub(super) queue: VecDeque<Packet>,
+    /// Whether the command processor is at work.
+    busy: bool,
+    /// The packet that it has read.
+    current: Option<Packet>,
+    /// Whether that waits for kernels to end.
+    waits: bool,
+    running: usize,
+    kernels: Vec<Kernel>,
+}
+
+/// A kernel that runs or has run.
+#[derive(Debug)]
+struct Kernel {
+    into: Place,
+    source: u64,
+    signal: u64,
+}
+
+/// How a kernel that adds so many bytes is launched.
+pub(super) fn launch(bytes: u64) -> Launch {
+    let groups = bytes.div_ceil(ELEMENT * u64::from(GROUP)).max(1);
+    Launch::linear(u32::try_from(groups).unwrap_or(u32::MAX / u32::from(GROUP)), GROUP, 32)
+}
+
+/// The packet by which a node's CPU has its own GPU add, and the kernel's arguments.
+pub(super) fn local_command(
+    step: usize,
+    source: Place,
+    into: Place,
+) -> (Result<Packet, PacketError>, [u64; 4]) {
+    let arguments = LOCAL_ARGUMENTS + 64 * step as u64;
+    let command = Command {
+        index: 0,
+        queue: 0,
+        flags: Flags::empty(),
+        object: SUM,
+        signal: SIGNALS + 8 * (ENTRIES + step) as u64,
+        payload_bytes: 0,
+        work: Task::Kernel(Launch { arguments, ..launch(into.len) }),
+    };
+    (Packet::new(&command), [MEMORY, MEMORY + source.start, into.start, into.len])
+}
+
+impl Sim<'_> {
+    /// The doorbell rings.
+    pub(super) fn kick(&mut self, node: usize) {
+        let gpu = &mut self.nodes[node].gpu;
+        if gpu.busy || gpu.queue.is_empty() {
+            return;
+        }
+        gpu.busy = true;
+        let read = self.machine().command_read();
+        self.after(read, Event::Read { node });
+    }
+
+    pub(super) fn packet_read(&mut self, node: usize) {
+        let gpu = &mut self.nodes[node].gpu;
+        gpu.current = gpu.queue.pop_front();
+        self.schedule(node);
+    }
+
+    fn schedule(&mut self, node: usize) {
+        let gpu = &mut self.nodes[node].gpu;
+        let Some(packet) = gpu.current else { return };
+        let barrier = packet.command().is_ok_and(|command| command.flags.contains(Flags::BARRIER));
+        gpu.waits = barrier && gpu.running > 0;
+        if !gpu.waits {
+            let start = self.machine().kernel_start;
+            self.after(start, Event::Scheduled { node });
+        }
+    }
+
+    pub(super) fn scheduled(&mut self, node: usize) {
+        let gpu = &mut self.nodes[node].gpu;
+        let packet = gpu.current.take();
+        gpu.busy = false;
+        if let Some(packet) = packet {
+            self.phase(Phase::Launch);
+            self.run_kernel(node, &packet);
+        }
+        self.kick(node);
+    }
+
+    /// Runs what a rewritten packet says, and nothing else is known of it.
+    fn run_kernel(&mut self, node: usize, packet: &Packet) {
+        let command = match packet.command() {
+            Ok(command) => command,
+            Err(error) => return self.broken.push(format!("node {node}: {error}")),
+        };
+        let Task::Kernel(launch) = command.work else {
+            return self.broken.push(format!("node {node}: a function in the GPU's queue"));
+        };
+        let arguments = self.nodes[node].arguments.remove(&launch.arguments);
+        let (SUM, Some([buffer, source, at, bytes])) = (command.object, arguments) else {
+            return self.broken.push(format!("node {node}: no kernel with arguments: {command:?}"));
+        };
+        let items = launch.groups().iter().map(|groups| u64::from(*groups)).product::<u64>()
+            * launch.group_items();
+        let (start, memory) =
+            (buffer.wrapping_sub(MEMORY).wrapping_add(at), self.memory_bytes(node));
+        let is_inside = start.checked_add(bytes).is_some_and(|end| end <= memory);
+        if items * ELEMENT < bytes || !is_inside {
+            let what =
+                format!("node {node}: {items} work-items for bytes {start}..+{bytes} of {memory}");
+            return self.broken.push(what);
+        }
+        let groups = launch.groups().iter().map(|groups| u64::from(*groups)).product();
+        let time = self.machine().kernel(bytes, groups);
+        let gpu = &mut self.nodes[node].gpu;
+        gpu.running += 1;
+        let kernel = gpu.kernels.len();
+        gpu.kernels.push(Kernel { into: Place::new(start, bytes), source, signal: command.signal });
+        self.after(time, Event::Ended { node, kernel });
+    }
+
+    fn memory_bytes(&self, node: usize) -> u64 {
+        self.nodes[node].memory.len() as u64 * self.options.grain
+    }
+
+    pub(super) fn kernel_ended(&mut self, node: usize, kernel: usize) {
+        self.phase(Phase::Kernel);
+        let gpu = &mut self.nodes[node].gpu;
+        gpu.running -= 1;
+        let Kernel { into, source, signal } = gpu.kernels[kernel];
+        let operand = match self.nodes[node].landed.remove(&source) {
+            Some(payload) => Some(payload),
+            None => self.local(node, source, into.len),
+        };
+        match operand {
+            Some(operand) => self.add(node, into, &operand),
+            None => self.broken.push(format!("node {node}: no payload at {source:#x}")),
+        }
+        let number = usize::try_from(signal.wrapping_sub(SIGNALS) / 8).unwrap_or(usize::MAX);
+        let write = self.machine().command_read();
+        self.after(write, Event::Signalled { node, signal: number });
+        if self.nodes[node].gpu.waits {
+            self.schedule(node);
+        }
+    }
+
+    /// What lies at an address of the node's own memory.
+    fn local(&self, node: usize, source: u64, bytes: u64) -> Option<Vec<u32>> {
+        let start = source.checked_sub(MEMORY)?;
+        let end = start.checked_add(bytes).filter(|end| *end <= self.memory_bytes(node))?;
+        Some(self.nodes[node].memory[self.grains(Place::new(start, end - start))].to_vec())
+    }
+
+    /// A signal was counted down: whoever waits looks at it.
+    pub(super) fn signalled(&mut self, node: usize, signal: usize) {
+        if signal >= ENTRIES {
+            // A kernel of this node's own: its step waits.
+            let step = signal - ENTRIES;
+            if matches!(self.programs_step(node, step), Some(Work::Reduce { .. })) {
+                self.job(node, step, Job::See { step });
+            } else {
+                self.broken.push(format!("node {node}: signal {signal}"));
+            }
+            return;
+        }
+        let of = &mut self.nodes[node];
+        let uses = of.counts[signal];
+        of.counts[signal] += 1;
+        let task = u32::try_from(signal).unwrap_or(u32::MAX) + uses * u32::from(INDICES);
+        match of.waiting.remove(&task) {
+            Some(step) => self.job(node, step, Job::See { step }),
+            None => drop(of.over.insert(task)),
+        }
+    }
+}

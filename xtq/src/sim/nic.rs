@@ -1,0 +1,346 @@
+//! The NIC: it reads messages of its node and sends them, finds the receives of those that arrive, and gives tasks to
+//! the GPU (§III).
+//!
+//! The tables and the rewrite are those of all back ends. The NIC holds entries of the tables in a cache of its own;
+//! registering writes them there, too. An entry that was displaced is read from memory (§III.C.1).
+
+use std::collections::VecDeque;
+
+use super::cpu::Job;
+use super::event::Event;
+use super::gpu::{ARGUMENTS, MEMORY, PAYLOADS, QUEUE, SIGNALS, SUM, launch};
+use super::machine::Machine;
+use super::program::{Place, Work};
+use super::run::{COMMAND, INDICES, Sim};
+use super::time::Ps;
+use super::trace::Phase;
+use crate::packet::{Command, Flags, Packet, PacketError, Work as Task};
+use crate::rewrite::{Places, RewriteError, Rewritten, rewrite};
+use crate::tables::{Entry, NoSuchIndex, QueueEntry, Tables};
+
+/// A message.
+#[derive(Debug)]
+pub(super) struct Message {
+    pub(super) from: usize,
+    pub(super) to: usize,
+    /// Length of its payload.
+    pub(super) bytes: u64,
+    kind: Kind,
+    /// The initiator's step that it is of.
+    step: usize,
+    content: Vec<u32>,
+    /// Packets that have not arrived.
+    open: u64,
+    /// The receive that it belongs to.
+    matched: Option<usize>,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Kind {
+    /// Two-sided.
+    Send { slot: u32 },
+    /// With a task.
+    Put { packet: Packet, arguments: [u64; 4] },
+    /// Of the NIC's own interface.
+    Notify { slot: u32 },
+    /// Says that the queue was full.
+    Refusal { of: usize },
+}
+
+/// The NIC of a node.
+#[derive(Debug)]
+pub(super) struct Nic {
+    tables: Tables,
+    cache: Cache,
+    /// When it can take the next message, and the next packet.
+    sends: Ps,
+    receives: Ps,
+    /// How many payloads have come.
+    landings: u64,
+}
+
+/// The entries that the NIC holds; those that were used last.
+#[derive(Debug)]
+struct Cache {
+    lines: VecDeque<(Table, u8)>,
+    most: usize,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Table {
+    Kernels,
+    Queues,
+}
+
+impl Cache {
+    /// Whether it is there; afterwards it is.
+    fn holds(&mut self, table: Table, index: u8) -> bool {
+        let found = self.lines.iter().position(|line| *line == (table, index));
+        if let Some(at) = found {
+            self.lines.remove(at);
+        }
+        self.lines.push_back((table, index));
+        if self.lines.len() > self.most {
+            self.lines.pop_front();
+        }
+        found.is_some()
+    }
+}
+
+impl Nic {
+    pub(super) fn new(memory: u64, machine: &Machine) -> Nic {
+        let mut cache = Cache { lines: VecDeque::new(), most: machine.table_cache };
+        let tables = Tables::new();
+        let registered = register(&tables, memory, machine.queue);
+        debug_assert_eq!(registered, Ok(()));
+        for index in 0..INDICES {
+            cache.holds(Table::Kernels, index);
+        }
+        cache.holds(Table::Queues, 0);
+        Nic { tables, cache, sends: Ps::ZERO, receives: Ps::ZERO, landings: 0 }
+    }
+
+    /// The task that a packet becomes here.
+    pub(super) fn task(&self, packet: &Packet, places: Places) -> Result<Rewritten, RewriteError> {
+        rewrite(packet, &self.tables, places)
+    }
+
+    /// The same NIC with other tables.
+    #[cfg(test)]
+    pub(super) fn with_tables(tables: Tables) -> Nic {
+        Nic { tables, ..Nic::new(0, &Machine::PAPER) }
+    }
+}
+
+/// The kernel that adds, under every index with a signal of its own, and one queue.
+fn register(tables: &Tables, memory: u64, queue: usize) -> Result<(), NoSuchIndex> {
+    for index in 0..INDICES {
+        let entry = Entry {
+            object: SUM,
+            buffer: MEMORY,
+            buffer_bytes: memory,
+            signal: SIGNALS + 8 * u64::from(index),
+            payload_max: u32::MAX,
+            argument_bytes: 32,
+        };
+        tables.set_kernel(index, Some(entry))?;
+    }
+    tables.set_queue(
+        0,
+        Some(QueueEntry { base: QUEUE, capacity: u32::try_from(queue).unwrap_or(u32::MAX) }),
+    )
+}
+
+/// The packet of a put, and its kernel's arguments: the first two are the target's.
+fn command(task: u32, bytes: u64, at: u64) -> (Result<Packet, PacketError>, [u64; 4]) {
+    let command = Command {
+        index: u8::try_from(task % u32::from(INDICES)).unwrap_or_default(),
+        queue: 0,
+        flags: Flags::BARRIER,
+        object: 0,
+        signal: 0,
+        payload_bytes: u32::try_from(bytes).unwrap_or(u32::MAX),
+        work: Task::Kernel(launch(bytes)),
+    };
+    (Packet::new(&command), [0, 0, at, bytes])
+}
+
+impl Sim<'_> {
+    /// A packet, or a note that there is none.
+    pub(super) fn sound(&mut self, packet: Result<Packet, PacketError>) -> Option<Packet> {
+        packet.map_err(|error| self.broken.push(error.to_string())).ok()
+    }
+
+    /// The CPU has described a message.
+    pub(super) fn post(&mut self, node: usize, step: usize) {
+        let (to, kind, from) = match self.work(node, step) {
+            Work::Send { to, slot, from } => (to, Kind::Send { slot }, from),
+            Work::Notify { to, slot } => (to, Kind::Notify { slot }, Place::NOTHING),
+            Work::Put { to, task, from, at } => {
+                let (packet, arguments) = command(task, from.len, at);
+                let Some(packet) = self.sound(packet) else { return };
+                (to, Kind::Put { packet, arguments }, from)
+            }
+            _ => return,
+        };
+        self.phase(Phase::Post);
+        let content = self.nodes[node].memory[self.grains(from)].to_vec();
+        let message = Message {
+            from: node,
+            to,
+            bytes: from.len,
+            kind,
+            step,
+            content,
+            open: 0,
+            matched: None,
+        };
+        self.messages.push(message);
+        self.ring(self.messages.len() - 1);
+    }
+
+    /// Rings the NIC's doorbell.
+    pub(super) fn ring(&mut self, message: usize) {
+        let crossing = self.machine().crossing;
+        self.after(crossing, Event::Doorbell { message });
+    }
+
+    /// The NIC reads the description of a message, then its first bytes: command and payload lie apart (§III.A).
+    pub(super) fn send(&mut self, message: usize) {
+        let machine = *self.machine();
+        let Message { from, bytes, kind, .. } = self.messages[message];
+        let begins = self.nodes[from].nic.sends.max(self.now);
+        self.nodes[from].nic.sends = begins + machine.nic_gap;
+        let parts = u64::from(bytes > 0) + u64::from(matches!(kind, Kind::Put { .. }));
+        let gather = match parts {
+            0 => Ps::ZERO,
+            parts => machine.crossing + machine.nic_gap * (parts - 1),
+        };
+        self.agenda.plan(begins + machine.crossing + gather, Event::Gathered { message });
+    }
+
+    /// The NIC sends.
+    pub(super) fn gathered(&mut self, message: usize) {
+        self.phase(Phase::InitiatorNic);
+        let Message { from, bytes, kind, .. } = self.messages[message];
+        let command = if matches!(kind, Kind::Put { .. }) { COMMAND } else { 0 };
+        let (packets, ends) = self.transmit(message, from, bytes + command);
+        self.messages[message].open = packets;
+        self.agenda.plan(ends, Event::Released { message });
+    }
+
+    /// Nothing of a message is needed any more at its initiator, unless a task is refused.
+    pub(super) fn released(&mut self, message: usize) {
+        let Message { from, step, kind, .. } = self.messages[message];
+        if !matches!(kind, Kind::Refusal { .. }) && !self.has_ended(from, step) {
+            self.ended(from, step);
+        }
+    }
+
+    /// A packet is at its target's NIC.
+    pub(super) fn arrived(&mut self, packet: usize) {
+        let machine = *self.machine();
+        let flight = self.received(packet);
+        let Message { to, kind, .. } = self.messages[flight.message];
+        let mut handling = if flight.first { machine.matching } else { machine.lookup };
+        let mut write = machine.crossing;
+        if let (true, Kind::Put { packet, .. }) = (flight.first, kind) {
+            let nic = &mut self.nodes[to].nic;
+            let command = packet.command();
+            let (index, queue) = command.map_or((0, 0), |command| (command.index, command.queue));
+            for held in
+                [nic.cache.holds(Table::Kernels, index), nic.cache.holds(Table::Queues, queue)]
+            {
+                handling += if held { machine.lookup } else { machine.lookup + machine.crossing };
+            }
+        }
+        let nic = &mut self.nodes[to].nic;
+        nic.receives = nic.receives.max(self.now) + handling;
+        if matches!(kind, Kind::Put { .. }) {
+            // The payload, and the packet with its arguments.
+            write += machine.nic_gap;
+        }
+        let written = nic.receives + write;
+        let message = &mut self.messages[flight.message];
+        message.open -= 1;
+        if message.open == 0 {
+            self.phase(Phase::Network);
+            self.agenda.plan(written, Event::Landed { message: flight.message });
+        }
+    }
+
+    /// All of a message is in its target's memory.
+    pub(super) fn landed(&mut self, message: usize) {
+        self.network.traffic.landed += 1;
+        let Message { from, to, kind, .. } = self.messages[message];
+        let crossing = self.machine().crossing;
+        match kind {
+            Kind::Put { packet, arguments } => return self.enqueue(message, &packet, arguments),
+            Kind::Send { slot } => {
+                self.phase(Phase::TargetNic);
+                if let Some(step) = self.nodes[to].posted.remove(&(from, slot)) {
+                    self.messages[message].matched = Some(step);
+                    self.store(to, step, message);
+                }
+            }
+            Kind::Notify { .. } | Kind::Refusal { .. } => {}
+        }
+        // An event behind it.
+        self.after(crossing, Event::Noted { message });
+    }
+
+    /// Puts the payload of a message where its receive says.
+    pub(super) fn store(&mut self, node: usize, step: usize, message: usize) {
+        let Work::Receive { into, .. } = self.work(node, step) else { return };
+        let content = std::mem::take(&mut self.messages[message].content);
+        let grains = self.grains(into);
+        if grains.len() == content.len() {
+            self.nodes[node].memory[grains].copy_from_slice(&content);
+        } else {
+            self.broken
+                .push(format!("node {node}, step {step}: a message of {} elements", content.len()));
+        }
+    }
+
+    /// The CPU can know of a message.
+    pub(super) fn noted(&mut self, message: usize) {
+        let Message { from, to, kind, matched, .. } = self.messages[message];
+        match kind {
+            Kind::Send { slot } => match (matched, self.nodes[to].posted.remove(&(from, slot))) {
+                (Some(step), _) => self.job(to, step, Job::Receive { step }),
+                // It was posted when the payload had already gone elsewhere.
+                (None, Some(step)) => self.job(to, step, Job::Late { step, message }),
+                (None, None) => drop(self.nodes[to].early.insert((from, slot), message)),
+            },
+            Kind::Notify { slot } => match self.nodes[to].awaited.remove(&(from, slot)) {
+                Some(step) => self.job(to, step, Job::Notice { step }),
+                None => drop(self.nodes[to].notices.insert((from, slot), message)),
+            },
+            Kind::Refusal { of } => {
+                let step = self.messages[of].step;
+                self.job(to, step, Job::Again { message: of });
+            }
+            Kind::Put { .. } => {}
+        }
+    }
+
+    /// The task of a put goes into its queue, rewritten; a full queue refuses it (§III.B).
+    fn enqueue(&mut self, message: usize, packet: &Packet, arguments: [u64; 4]) {
+        let Message { from, to, step, .. } = self.messages[message];
+        let number = self.nodes[to].nic.landings;
+        // A cache line each for arguments; a receive buffer is never longer than 4 GiB.
+        let places =
+            Places { arguments: ARGUMENTS + 64 * number, payload: PAYLOADS + (number << 32) };
+        let task = match self.nodes[to].nic.task(packet, places) {
+            Ok(task) => task,
+            Err(error) => return self.broken.push(format!("node {to}: {error}")),
+        };
+        if self.nodes[to].gpu.queue.len() >= task.queue.capacity as usize {
+            self.refused += 1;
+            let kind = Kind::Refusal { of: message };
+            let refusal = Message {
+                from: to,
+                to: from,
+                bytes: 0,
+                kind,
+                step,
+                content: Vec::new(),
+                open: 0,
+                matched: None,
+            };
+            self.messages.push(refusal);
+            let gap = self.machine().nic_gap;
+            return self.after(gap, Event::Gathered { message: self.messages.len() - 1 });
+        }
+        self.phase(Phase::TargetNic);
+        let content = std::mem::take(&mut self.messages[message].content);
+        let node = &mut self.nodes[to];
+        node.nic.landings += 1;
+        node.landed.insert(places.payload, content);
+        let [first, second] = task.first;
+        node.arguments.insert(places.arguments, [first, second, arguments[2], arguments[3]]);
+        node.gpu.queue.push_back(task.packet);
+        let crossing = self.machine().crossing;
+        self.after(crossing, Event::Kick { node: to });
+    }
+}
