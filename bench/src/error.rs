@@ -82,6 +82,18 @@ pub enum Failure {
     /// The launcher was told to stop.
     #[error("stopped by signal {0}")]
     Signal(i32),
+    /// Programs that make no sense to the simulated machine.
+    #[error(transparent)]
+    Program(#[from] gapless_xtq::sim::ProgramError),
+    /// A step that the simulated machine does not have.
+    #[error("the simulated machine cannot do {step}")]
+    Unsimulated {
+        /// The step.
+        step: String,
+    },
+    /// An algorithm that does not exist.
+    #[error(transparent)]
+    Name(#[from] gapless_coll::NameError),
     /// A clock that showed nothing.
     #[error("{what}: {error}")]
     Samples {

@@ -42,6 +42,9 @@ experiments! {
     faraji1::Faraji1,
     faraji2::Faraji2,
     heads::Heads,
+    xtq7::Xtq7,
+    xtq9::Xtq9,
+    xtq10::Xtq10,
 }
 
 #[cfg(test)]

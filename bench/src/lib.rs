@@ -39,6 +39,7 @@ pub mod p2p;
 pub mod page;
 pub mod random;
 pub mod rotation;
+pub mod sim;
 pub mod subjects;
 pub mod summary;
 

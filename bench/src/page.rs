@@ -163,7 +163,7 @@ mod tests {
         if !documents_are_here() {
             return;
         }
-        for name in ["cpu", "h100x2", "h200", "h200x2", "h200x2/guard"] {
+        for name in ["cpu", "h100x2", "h200", "h200x2", "h200x2/guard", "sim"] {
             let folder = root().join("bench/results").join(name);
             let document = folder.join("README.md");
             let text = fs::read_to_string(&document).unwrap();

@@ -96,6 +96,9 @@ pub fn of(folder: &Path) -> Result<String, Failure> {
             "p2p" | "wu9" | "wu10" | "wu11" | "wu12" => p2p(&report),
             "scale" => crate::experiments::scale::summary(&report),
             "wu6" => gpu_rows(report.rows.iter()),
+            "xtq7" => crate::experiments::xtq7::phases(&report),
+            "xtq9" => crate::experiments::xtq9::tables(&report),
+            "xtq10" => crate::experiments::xtq10::summary_of(&report),
             _ => format!("```text\n{}```\n", report.table()),
         };
         text.push('\n');

@@ -251,6 +251,34 @@ fn processes_on_a_pretended_gpu_reduce_there() {
     assert!(set(&report.rows, |row| row.protocol.clone()).contains("leader-driven"));
 }
 
+/// Simulated figures are the same everywhere: the committed ones are what this code gives.
+#[test]
+fn simulated_figures_are_the_committed_ones() {
+    for name in ["xtq7", "xtq9", "xtq10"] {
+        let folder = tempfile::tempdir().unwrap();
+        let out = folder.path().to_str().unwrap();
+        let output = figures(&[name, "--quick", "--out", out]);
+        let (stdout, stderr) = (text(&output.stdout), text(&output.stderr));
+        assert!(output.status.success(), "{name}: {}\n{stdout}\n{stderr}", output.status);
+        let report = Report::read_json(folder.path().join(name).with_extension("json")).unwrap();
+        assert_eq!(report.unverified().count(), 0);
+        drawings(folder.path(), name);
+        let results = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/results/sim"));
+        let committed = results.join(name).with_extension("json");
+        if !committed.exists() {
+            skipped(name, "no repository here");
+            continue;
+        }
+        let committed = Report::read_json(committed).unwrap();
+        for row in &report.rows {
+            let same = |it: &&Row| (&it.case, &it.op) == (&row.case, &row.op);
+            let known = committed.rows.iter().find(same).unwrap_or_else(|| panic!("{}", row.case));
+            let off = (known.seconds.median / row.seconds.median - 1.0).abs();
+            assert!(off < 1e-9, "{}, {}: run figures {name}", row.case, row.op);
+        }
+    }
+}
+
 /// Says aloud what was not tested.
 fn skipped(name: &str, why: &str) {
     use std::io::Write;
