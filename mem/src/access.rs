@@ -14,6 +14,9 @@ fn pointer(region: &Region, offset: u64, len: usize) -> Result<*mut u8, DeviceEr
     })
 }
 
+/// The longest copy that the C library never makes by `rep movsb`.
+const PIECE: usize = 2 << 10;
+
 /// Copies by the C library: in pieces of a length that it never copies by `rep movsb`, where whole ones are slow. See
 /// `dtype/src/copy/pieces.rs`, which does the same for layouts.
 ///
@@ -21,10 +24,9 @@ fn pointer(region: &Region, offset: u64, len: usize) -> Result<*mut u8, DeviceEr
 /// `from` is readable and `to` writable for `len` bytes.
 #[inline]
 unsafe fn move_bytes(from: *const u8, to: *mut u8, len: usize) {
-    const PIECE: usize = 2 << 10;
     const LONGEST: usize = 1 << 20;
     let apart = from.addr().abs_diff(to.addr()) >= len;
-    if len <= PIECE || len > LONGEST || !apart || !in_pieces() {
+    if len <= PIECE || len > LONGEST || !apart || !in_pieces(from, to) {
         // SAFETY: the caller's promise; `copy` allows overlap.
         return unsafe { std::ptr::copy(from, to, len) };
     }
@@ -35,20 +37,11 @@ unsafe fn move_bytes(from: *const u8, to: *mut u8, len: usize) {
     }
 }
 
-/// Whether the processor is AMD's.
-#[cfg(all(target_arch = "x86_64", target_env = "gnu", not(miri)))]
-fn in_pieces() -> bool {
-    use std::sync::OnceLock;
-    static AMD: OnceLock<bool> = OnceLock::new();
-    *AMD.get_or_init(|| {
-        let vendor = std::arch::x86_64::__cpuid(0);
-        [vendor.ebx, vendor.edx, vendor.ecx].map(u32::to_le_bytes).as_flattened() == b"AuthenticAMD"
-    })
-}
-
-#[cfg(not(all(target_arch = "x86_64", target_env = "gnu", not(miri))))]
-fn in_pieces() -> bool {
-    false
+/// Whether `rep movsb` is slow between these places: the target begins up to half a cache line behind the source, a
+/// multiple of 4 KiB apart.
+fn in_pieces(from: *const u8, to: *mut u8) -> bool {
+    cfg!(all(target_arch = "x86_64", target_env = "gnu"))
+        && (1..32).contains(&(to.addr().wrapping_sub(from.addr()) % 4096))
 }
 
 /// Copies `into.len()` bytes out of `region`, from `offset` on.
