@@ -6,7 +6,7 @@ use gapless::{Lock, ReduceOp, WindowError};
 #[test]
 fn shared_memory_is_read_and_written_in_place() {
     ranks(Path::Mapped, 3, |comm| {
-        let mut window = comm.window().allocate_shared::<u32>(8).unwrap();
+        let window = comm.window().allocate_shared::<u32>(8).unwrap();
         let (me, right) = (comm.rank(), (comm.rank() + 1) % 3);
         window.part(right).unwrap().store(me + 10, 3).unwrap();
         window.part(right).unwrap().write(&[me, me + 1], 6).unwrap();
