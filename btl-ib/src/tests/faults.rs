@@ -208,7 +208,9 @@ fn ends_that_do_not_fit_say_so() {
     let to_a = b.connect(&a.address()).unwrap();
     let mut ends = [End::new(a, to_b), End::new(b, to_a)];
     let error = expect_loss(&mut ends);
-    assert!(matches!(error, LinkError::Incompatible { .. }), "{error:?}");
+    // The end that sees it first gives the other up, which may hear of that before it sees it itself.
+    let told = error.to_string().contains("does not fit");
+    assert!(told || matches!(error, LinkError::Incompatible { .. }), "{error:?}");
 }
 
 #[test]
