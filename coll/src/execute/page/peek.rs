@@ -124,10 +124,11 @@ pub(super) fn read_to(
             Lies::Pieces(pieces) => tools.unpack(part, &pieces, work),
         };
         work.started(started);
+        // The host's engine has ended already; a device's ends 64 KiB by itself.
         loop {
             match work.result() {
                 Some(result) => break result.map_err(Unread::Engine)?,
-                None => std::thread::yield_now(),
+                None => std::hint::spin_loop(),
             }
         }
         done += bytes;
