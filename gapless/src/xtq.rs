@@ -101,7 +101,8 @@ impl Tasks {
     /// # Safety
     /// As [`gapless_xtq::Xtq::register_kernel`]: whatever its arguments from the third on, its grid and its payload
     /// are, the kernel stays inside its registered memory and the payload, does not write the payload, and terminates.
-    /// Nothing else touches its registered memory meanwhile.
+    /// Nothing else touches its registered memory meanwhile, and it stays allocated: after
+    /// [`World::finalize`] has failed, until [`has_settled`](Tasks::has_settled) says that no task runs any more.
     ///
     /// # Errors
     /// There is no such index; arguments of a length that no packet has.
@@ -188,6 +189,13 @@ impl Tasks {
     /// It was refused; the task failed; the target was lost. The world was left before.
     pub fn wait_for(&self, put: &PutHandle) -> Result<(), Error> {
         Ok(self.shared.wait_until(|_| put.outcome())??)
+    }
+
+    /// Whether all that was put from here has ended, and all that was put here has run. After [`World::finalize`],
+    /// also if that failed: whether no task runs here any more.
+    #[must_use]
+    pub fn has_settled(&self) -> bool {
+        self.xtq.has_settled()
     }
 
     /// Makes progress once, without waiting.

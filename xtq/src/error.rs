@@ -49,7 +49,7 @@ pub enum Refusal {
     /// An earlier put of the same line was refused, and comes first.
     #[error("an earlier put of the line comes first")]
     OutOfTurn,
-    /// The target could not make a thread to run it.
+    /// The target could not make a thread to run it, now.
     #[error("no thread to run it could be made")]
     NoWorkers,
 }
@@ -64,6 +64,7 @@ impl Refusal {
                 | Refusal::NoReceiveBuffer
                 | Refusal::ReceiveBufferTooSmall { .. }
                 | Refusal::OutOfTurn
+                | Refusal::NoWorkers
         )
     }
 
@@ -172,6 +173,9 @@ pub enum XtqError {
     /// This process is leaving.
     #[error("this process is leaving the job")]
     Closed,
+    /// A put with a signal that another end made.
+    #[error("a signal that was made by another `Xtq`")]
+    ForeignSignal,
 }
 
 /// Why a function failed, in its own words; whoever waits for the task is told.
@@ -209,6 +213,6 @@ mod tests {
             assert_eq!((encoded, Refusal::decode(encoded, value)), (code, Some(*refusal)));
         }
         assert_eq!((Refusal::decode(0, 0), Refusal::decode(11, 0)), (None, None));
-        assert_eq!(all.iter().filter(|refusal| refusal.may_pass()).count(), 4);
+        assert_eq!(all.iter().filter(|refusal| refusal.may_pass()).count(), 5);
     }
 }

@@ -36,13 +36,13 @@ use crate::put::{Put, PutHandle};
 use crate::signal::{Bell, Signal, Weak};
 use crate::tables::Tables;
 use crate::wire::TEXT_MAX;
-use gapless_bml::{Bml, BmlError, Rank};
+use gapless_bml::{Bml, BmlError, LinkError, Rank};
 use initiator::Initiator;
 use link::Link;
 use queue::Pool;
-use run::{Ready, lay_down};
+use run::{Ready, contain, lay_down};
 use std::any::Any;
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -54,7 +54,8 @@ pub struct Config {
     /// Threads that run tasks; they are made when the first task comes.
     pub threads: usize,
     /// Called, on any thread and without a lock, when a task has ended or puts another, and when a signal has ended: so
-    /// whoever sleeps looks again, and calls [`Xtq::advance`]. It must not wait, nor call this crate.
+    /// whoever sleeps looks again, and calls [`Xtq::advance`]. It must not wait, nor call this crate. A panic goes to the
+    /// log, and no further.
     pub bell: Arc<dyn Fn() + Send + Sync>,
 }
 
@@ -77,16 +78,53 @@ struct State {
     target: Target,
     /// By rank.
     links: HashMap<u32, Link>,
-    /// Signals that end when a rank is lost.
-    watched: Vec<Weak>,
+    /// Signals that end when a rank is lost, by name: those of [`Xtq::signal_from`] and of kernels.
+    watched: BTreeMap<u64, Weak>,
+    lost: BTreeMap<u32, LinkError>,
     /// Nothing that arrives is looked at.
     left: bool,
+}
+
+impl State {
+    /// From now on the signal ends when a rank is lost that was to count it down, or when this process has left; now, if
+    /// that has happened.
+    fn watch(&mut self, signal: &Signal) {
+        self.watched.retain(|_, watched| watched.upgrade().is_some());
+        self.watched.insert(signal.name(), signal.downgrade());
+        let lost = self.lost.iter().map(|(&rank, error)| (Rank(rank), error));
+        let lost = lost
+            .filter(|(rank, _)| signal.counts(*rank))
+            .map(|(rank, error)| lost_error(rank, error));
+        let over = lost.chain(self.left.then_some(XtqError::Closed)).next();
+        if let Some(error) = over {
+            self.forsake(signal.clone(), error);
+        }
+    }
+
+    fn forsake(&mut self, signal: Signal, error: XtqError) {
+        signal.forsake(&error);
+        self.initiator.effects.push((signal, Err(error)));
+    }
+
+    /// Ends the watched signals that are concerned.
+    fn forsake_all(&mut self, error: &XtqError, concerned: impl Fn(&Signal) -> bool) {
+        let watched: Vec<Signal> = self.watched.values().filter_map(Weak::upgrade).collect();
+        for signal in watched.into_iter().filter(concerned) {
+            self.forsake(signal, error.clone());
+        }
+    }
+}
+
+fn lost_error(rank: Rank, error: &LinkError) -> XtqError {
+    XtqError::Lost { rank, error: error.clone() }
 }
 
 pub(crate) struct Inner {
     me: Rank,
     size: u32,
     config: Config,
+    /// The bell that this end's signals ring.
+    bell: Bell,
     tables: Tables,
     state: Mutex<State>,
     pool: Pool,
@@ -94,6 +132,16 @@ pub(crate) struct Inner {
     owing: AtomicBool,
     /// Tasks in queues, and running.
     live: AtomicUsize,
+}
+
+/// A task has come; dropping it, when it is over, says so.
+struct Live<'i>(&'i Inner);
+
+impl Drop for Live<'_> {
+    fn drop(&mut self) {
+        self.0.live.fetch_sub(1, Ordering::Release);
+        self.0.ring();
+    }
 }
 
 /// This process's end: it puts tasks at other processes, and lets them put tasks here. Clones are the same end.
@@ -109,7 +157,8 @@ impl Inner {
     fn with<T>(&self, act: impl FnOnce(&mut State) -> T) -> T {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         let value = act(&mut state);
-        let effects = std::mem::take(&mut state.initiator.effects);
+        let mut effects = std::mem::take(&mut state.initiator.effects);
+        effects.append(&mut state.target.effects);
         let busy = state.initiator.is_busy();
         drop(state);
         if busy {
@@ -121,19 +170,25 @@ impl Inner {
         value
     }
 
+    /// Calls the user's bell.
+    fn ring(&self) {
+        contain("the bell panicked", || (self.config.bell)());
+    }
+
     fn begin_task(&self) {
         self.live.fetch_add(1, Ordering::Relaxed);
     }
 
     /// A task has run: its receive buffer is posted again, its signal counted down, its initiator told.
     fn ended(&self, mut task: Ready, result: Result<(), TaskError>) {
+        let over = Live(self);
         let memory = std::mem::take(&mut task.payload.memory);
         let acknowledged = task.command.flags.contains(crate::packet::Flags::ACKNOWLEDGE);
         let text = result.as_ref().err().map(|error| cut(&error.0)).unwrap_or_default();
         let signal = task.registered_signal().cloned();
         self.with(|state| {
             state.target.posted.post(memory);
-            if acknowledged {
+            if acknowledged && !state.left {
                 let head = Target::end(&task, result.is_err());
                 state.initiator.say(task.from, head, text.into_bytes());
             }
@@ -143,8 +198,7 @@ impl Inner {
             let failed = |TaskError(reason)| XtqError::Failed { target: self.me, reason };
             signal.end(result.map_err(failed));
         }
-        self.live.fetch_sub(1, Ordering::Release);
-        (self.config.bell)();
+        drop(over);
     }
 }
 
@@ -158,22 +212,35 @@ fn cut(text: &str) -> String {
 }
 
 impl Xtq {
-    /// Makes the end of the process of `bml`, which from now on hands it the messages with tag 32.
+    /// Makes the end of the process of `bml`, which from now on hands it the messages with tag 32. When `bml` is
+    /// dropped this end is [abandoned](Xtq::abandon), and what users have registered is dropped: so a function may have
+    /// its own `Xtq`.
     ///
     /// # Errors
     /// The tag is taken.
     pub fn attach(bml: &mut Bml, config: Config) -> Result<Xtq, BmlError> {
-        let inner = Inner {
+        let ringing = |inner: &std::sync::Weak<Inner>| -> Bell {
+            let inner = inner.clone();
+            Arc::new(move || {
+                if let Some(inner) = inner.upgrade() {
+                    // A put may wait for the signal.
+                    inner.owing.store(true, Ordering::Release);
+                    inner.ring();
+                }
+            })
+        };
+        let inner = Arc::new_cyclic(|inner| Inner {
             me: bml.me(),
             size: bml.size(),
             config,
+            bell: ringing(inner),
             tables: Tables::new(),
             state: Mutex::default(),
             pool: Pool::default(),
             owing: AtomicBool::new(false),
             live: AtomicUsize::new(0),
-        };
-        let xtq = Xtq { inner: Arc::new(inner) };
+        });
+        let xtq = Xtq { inner };
         let tag = flush::TAG.0;
         bml.register(tag..=tag, Box::new(nic::Nic::new(xtq.clone())))?;
         Ok(xtq)
@@ -191,34 +258,19 @@ impl Xtq {
         self.inner.size
     }
 
-    /// The bell that signals ring.
-    fn bell(&self) -> Bell {
-        let inner = Arc::downgrade(&self.inner);
-        Arc::new(move || {
-            if let Some(inner) = inner.upgrade() {
-                // A put may wait for the signal.
-                inner.owing.store(true, Ordering::Release);
-                (inner.config.bell)();
-            }
-        })
-    }
-
     /// A signal that ends when it was counted down so often; 0 has ended.
     #[must_use]
     pub fn signal(&self, count: u64) -> Signal {
-        Signal::new(count, Vec::new(), self.bell())
+        Signal::new(count, Vec::new(), Arc::clone(&self.inner.bell))
     }
 
     /// As [`signal`](Xtq::signal), counted down by tasks of these ranks (of all, if none are named): if one of them is
-    /// lost, the signal ends with an error that names it. For a signal that is registered with a kernel, or that a
-    /// function counts down.
+    /// lost, or was lost before, the signal ends with an error that names it. For a signal that is registered with a
+    /// kernel, or that a function counts down.
     #[must_use]
     pub fn signal_from(&self, count: u64, ranks: &[Rank]) -> Signal {
-        let signal = Signal::new(count, ranks.to_vec(), self.bell());
-        self.inner.with(|state| {
-            state.watched.retain(|watched| watched.upgrade().is_some());
-            state.watched.push(signal.downgrade());
-        });
+        let signal = Signal::new(count, ranks.to_vec(), Arc::clone(&self.inner.bell));
+        self.inner.with(|state| state.watch(&signal));
         signal
     }
 
@@ -226,10 +278,14 @@ impl Xtq {
     /// from any thread; tasks use [`Task::put`](crate::Task::put).
     ///
     /// # Errors
-    /// Nothing was put: no such rank; a command that no packet can express; this process is leaving.
+    /// Nothing was put: no such rank; a command that no packet can express; a signal of another `Xtq`; this process is
+    /// leaving.
     pub fn put(&self, put: Put) -> Result<PutHandle, XtqError> {
         if put.target.0 >= self.inner.size {
             return Err(XtqError::NoSuchRank { rank: put.target, size: self.inner.size });
+        }
+        if put.signal.iter().chain(&put.after).any(|signal| !signal.rings(&self.inner.bell)) {
+            return Err(XtqError::ForeignSignal);
         }
         let packet = Packet::new(&put.finished_command()?)?;
         let handle = self.inner.with(|state| {
@@ -244,13 +300,15 @@ impl Xtq {
     /// As [`put`](Xtq::put), from a task: whoever sleeps is to send it.
     pub(crate) fn put_on(&self, put: Put) -> Result<PutHandle, XtqError> {
         let handle = self.put(put)?;
-        (self.inner.config.bell)();
+        self.inner.ring();
         Ok(handle)
     }
 
-    /// Posts a receive buffer, for payloads up to its length. The next payload that it is the shortest for goes into it;
-    /// when that task has ended, the buffer is posted again.
-    pub fn post(&self, buffer: Vec<u8>) {
+    /// Posts a receive buffer, for payloads up to its capacity: one that was [taken](crate::Task::take_payload) with a
+    /// short payload in it has not shrunk. The next payload that it is the shortest for goes into it; when that task has
+    /// ended, the buffer is posted again.
+    pub fn post(&self, mut buffer: Vec<u8>) {
+        buffer.resize(buffer.capacity(), 0);
         self.inner.with(|state| state.target.posted.post(buffer));
     }
 
@@ -291,7 +349,8 @@ impl Xtq {
         !self.inner.owing.load(Ordering::Relaxed)
     }
 
-    /// Whether all is over that was put from here, and all that was put here has run.
+    /// Whether all is over that was put from here, and all that was put here has run. After
+    /// [`abandon`](Xtq::abandon): whether no task runs any more, so that what kernels were registered with may be freed.
     #[must_use]
     pub fn has_settled(&self) -> bool {
         // In this order: a task that ends has something to say.
@@ -308,7 +367,8 @@ impl Xtq {
     }
 
     /// The process has left, or is given up: nothing that arrives is looked at, tasks that have not begun are dropped,
-    /// all puts end. A task that runs goes on, and nobody hears of its end.
+    /// all puts and signals of tasks end. A task that runs goes on, and no peer hears of its end;
+    /// [`has_settled`](Xtq::has_settled) does.
     /// Gives what users have left here: dropping it may run their code.
     #[must_use = "it may be a user's, and should be dropped without a lock"]
     pub fn abandon(&self) -> Box<dyn Any + Send> {
@@ -316,9 +376,10 @@ impl Xtq {
             state.initiator.close();
             state.initiator.abandon();
             state.left = true;
+            state.forsake_all(&XtqError::Closed, |_| true);
             let target = std::mem::take(&mut state.target);
-            let queues = target.queues.iter().flatten();
-            let dropped: Vec<Ready> = queues.flat_map(|(_, queue)| queue.clear()).collect();
+            let dropped: Vec<Ready> =
+                target.all_queues().iter().flat_map(|queue| queue.clear()).collect();
             (target, dropped)
         });
         self.inner.live.fetch_sub(dropped.len(), Ordering::Release);

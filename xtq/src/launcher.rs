@@ -46,7 +46,7 @@ pub struct KernelTask<'t> {
 /// 2. Its completion ends only when neither the kernel nor a copy touches the arguments, the payload or registered
 ///    memory any more. An error means that nothing was started, or that all that was started is over; likewise a panic.
 pub unsafe trait Launcher: Send + Sync {
-    /// What the accelerator allows.
+    /// What the accelerator allows. It is asked when a [`Kernel`] is made.
     fn limits(&self) -> GroupLimits;
 
     /// Launches a kernel.
@@ -64,6 +64,7 @@ pub unsafe trait Launcher: Send + Sync {
 #[derive(Clone)]
 pub struct Kernel {
     pub(crate) launcher: Arc<dyn Launcher>,
+    pub(crate) limits: GroupLimits,
     pub(crate) object: u64,
     pub(crate) argument_bytes: u16,
     pub(crate) payload_max: u32,
@@ -80,7 +81,8 @@ impl Kernel {
         argument_bytes: u16,
         payload_max: u32,
     ) -> Kernel {
-        Kernel { launcher, object, argument_bytes, payload_max, memory: None, signal: None }
+        let limits = launcher.limits();
+        Kernel { launcher, limits, object, argument_bytes, payload_max, memory: None, signal: None }
     }
 
     /// The buffer that its first argument becomes.

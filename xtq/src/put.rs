@@ -78,9 +78,9 @@ impl Put {
         self
     }
 
-    /// How often it is sent at most; without end by default.
+    /// How often it is sent at most, and at least once; without end by default.
     pub fn attempts(mut self, max: u32) -> Put {
-        self.attempts_max = max;
+        self.attempts_max = max.max(1);
         self
     }
 

@@ -4,7 +4,7 @@ use crate::error::XtqError;
 use gapless_bml::Rank;
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 /// Names of signals in packets; 0 is none.
 static NEXT: AtomicU64 = AtomicU64::new(1);
@@ -12,11 +12,36 @@ static NEXT: AtomicU64 = AtomicU64::new(1);
 /// Called when a signal has ended, without any lock.
 pub(crate) type Bell = Arc<dyn Fn() + Send + Sync>;
 
-#[derive(Debug)]
+/// How a signal has ended; empty as long as it has not.
+pub(crate) type End = Arc<OnceLock<Result<(), XtqError>>>;
+
+#[derive(Debug, Default)]
 struct Count {
     left: u64,
     /// Why it will never reach 0.
     failed: Option<XtqError>,
+    /// Why tasks that were to count it down will not come any more, however often it begins anew.
+    forsaken: Option<XtqError>,
+    /// Who is to learn of its next end, and of no later one.
+    awaited: Vec<End>,
+}
+
+impl Count {
+    fn end(&self) -> Option<Result<(), XtqError>> {
+        match &self.failed {
+            Some(error) => Some(Err(error.clone())),
+            None => (self.left == 0).then_some(Ok(())),
+        }
+    }
+
+    /// Tells those who wait for this end, if it has ended.
+    fn tell(&mut self) {
+        let Some(result) = self.end() else { return };
+        for awaited in self.awaited.drain(..) {
+            // Each is told once.
+            let _ = awaited.set(result.clone());
+        }
+    }
 }
 
 struct Inner {
@@ -29,16 +54,16 @@ struct Inner {
 
 /// A counter that ends at 0: when as many tasks have ended as it began with.
 ///
-/// Clones are the same signal. It also ends, with an error, when a task that was to count it down fails or is refused,
-/// or when a rank is lost that was to count it down. What a task has written can be seen by whoever has seen the signal
-/// at 0.
+/// Clones are the same signal. It also ends, with an error, when a task that was to count it down fails or is finally
+/// refused, or when a rank is lost that was to count it down. What a task has written can be seen by whoever has seen
+/// the signal at 0.
 #[derive(Clone)]
 pub struct Signal(Arc<Inner>);
 
 impl Signal {
     pub(crate) fn new(count: u64, from: Vec<Rank>, bell: Bell) -> Signal {
         let name = NEXT.fetch_add(1, Ordering::Relaxed);
-        let count = Mutex::new(Count { left: count, failed: None });
+        let count = Mutex::new(Count { left: count, ..Count::default() });
         Signal(Arc::new(Inner { name, count, from, bell }))
     }
 
@@ -60,11 +85,21 @@ impl Signal {
     /// How it has ended, if it has: at 0, or with an error.
     #[must_use]
     pub fn poll(&self) -> Option<Result<(), XtqError>> {
-        let count = self.count();
-        match &count.failed {
-            Some(error) => Some(Err(error.clone())),
-            None => (count.left == 0).then_some(Ok(())),
-        }
+        self.count().end()
+    }
+
+    /// Its next end, or the one that it has come to: whoever has this misses none, though the signal begins anew.
+    pub(crate) fn next_end(&self) -> End {
+        let end = End::default();
+        let mut count = self.count();
+        count.awaited.push(Arc::clone(&end));
+        count.tell();
+        end
+    }
+
+    /// Whether its end rings this bell.
+    pub(crate) fn rings(&self, bell: &Bell) -> bool {
+        Arc::ptr_eq(&self.0.bell, bell)
     }
 
     /// Counts down by one; at 0 it stays.
@@ -72,6 +107,7 @@ impl Signal {
         let mut count = self.count();
         let ends = count.left == 1 && count.failed.is_none();
         count.left = count.left.saturating_sub(1);
+        count.tell();
         drop(count);
         if ends {
             (self.0.bell)();
@@ -85,6 +121,7 @@ impl Signal {
             return;
         }
         count.failed = Some(error);
+        count.tell();
         drop(count);
         (self.0.bell)();
     }
@@ -102,9 +139,24 @@ impl Signal {
         self.0.from.is_empty() || self.0.from.contains(&rank)
     }
 
-    /// Begins anew at `count`; an error is forgotten.
+    /// Tasks that were to count it down will not come any more. The next [`fail`](Signal::fail), or
+    /// [`reset`](Signal::reset), ends it.
+    pub(crate) fn forsake(&self, error: &XtqError) {
+        self.count().forsaken.get_or_insert_with(|| error.clone());
+    }
+
+    /// Begins anew at `count`. An error is forgotten, unless it says that a rank is lost that was to count it down: then
+    /// this ends at once.
     pub fn reset(&self, count: u64) {
-        *self.count() = Count { left: count, failed: None };
+        let mut now = self.count();
+        now.left = count;
+        now.failed = now.forsaken.clone();
+        now.tell();
+        let ended = now.end().is_some();
+        drop(now);
+        if ended {
+            (self.0.bell)();
+        }
     }
 
     pub(crate) fn downgrade(&self) -> Weak {
@@ -154,5 +206,16 @@ mod tests {
         signal.end(Ok(()));
         let closed = Some(Err(XtqError::Closed));
         assert_eq!((signal.poll(), rung.load(Ordering::Relaxed)), (closed, 2));
+        // An end is not missed though the signal begins anew, and is not mistaken for a later one.
+        signal.reset(1);
+        let first = signal.next_end();
+        assert_eq!(first.get(), None);
+        signal.count_down();
+        signal.reset(1);
+        let second = signal.next_end();
+        assert_eq!((first.get(), second.get()), (Some(&Ok(())), None));
+        signal.forsake(&XtqError::Closed);
+        signal.reset(1);
+        assert_eq!((first.get(), second.get()), (Some(&Ok(())), Some(&Err(XtqError::Closed))));
     }
 }

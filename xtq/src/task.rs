@@ -91,8 +91,8 @@ impl Task<'_> {
         (self.payload.bytes(), self.buffer.as_deref_mut().unwrap_or_default())
     }
 
-    /// Takes the payload in its receive buffer, which is then not posted again: [`Xtq::post`] does that, with this or
-    /// another buffer. Gives what a second call gives, nothing, if there was no payload.
+    /// Takes the payload in its receive buffer, which is then not posted again: [`Xtq::post`] does that, with this (at its
+    /// whole capacity) or another buffer. Gives what a second call gives, nothing, if there was no payload.
     #[must_use]
     pub fn take_payload(&mut self) -> Vec<u8> {
         let mut taken = std::mem::take(self.payload);

@@ -12,7 +12,7 @@ use crate::buffer::Payload;
 use crate::error::{Refusal, XtqError};
 use crate::packet::{Flags, Packet};
 use crate::put::{Put, PutHandle, Retry};
-use crate::signal::Signal;
+use crate::signal::{End, Signal};
 use crate::wire::{Head, Verdict};
 use gapless_bml::{LinkError, Rank};
 use std::collections::{BTreeMap, HashMap, VecDeque};
@@ -96,7 +96,7 @@ pub(super) struct Initiator {
     pub(super) outbox: BTreeMap<u32, VecDeque<Item>>,
     lines: HashMap<LineKey, Line>,
     pauses: Vec<Pause>,
-    held: Vec<(Signal, u64)>,
+    held: Vec<(End, u64)>,
     pub(super) closed: bool,
     pub(super) effects: Effects,
 }
@@ -125,7 +125,7 @@ impl Initiator {
         };
         self.puts.insert(id, outgoing);
         match put.after {
-            Some(signal) => self.held.push((signal, id)),
+            Some(signal) => self.held.push((signal.next_end(), id)),
             None => self.queue(id),
         }
         handle
@@ -166,12 +166,10 @@ impl Initiator {
 
     /// Lets time pass: held puts whose signals have ended, and pauses that are over.
     pub(super) fn advance(&mut self, now_ns: u64) {
-        let (ended, held): (Vec<_>, Vec<_>) =
-            std::mem::take(&mut self.held).into_iter().partition(|(s, _)| s.poll().is_some());
-        self.held = held;
-        for (signal, id) in ended {
-            match signal.poll() {
-                Some(Err(error)) => self.end(id, Err(error)),
+        let ended: Vec<_> = self.held.extract_if(.., |(end, _)| end.get().is_some()).collect();
+        for (end, id) in ended {
+            match end.get() {
+                Some(Err(error)) => self.end(id, Err(error.clone())),
                 _ => self.queue(id),
             }
         }
@@ -206,8 +204,9 @@ impl Initiator {
     /// The target has answered. An error says what is wrong with that.
     pub(super) fn verdict(&mut self, from: Rank, id: u64, verdict: Verdict) -> Result<(), String> {
         let nonsense = || Err(format!("{verdict:?} to put {id}, which was not asked for"));
+        let out_of_turn = verdict == Verdict::Refused(Refusal::OutOfTurn);
         let Some(put) = self.puts.get_mut(&id) else { return nonsense() };
-        if put.target != from || put.stage != Stage::Asked {
+        if put.target != from || put.stage != Stage::Asked || (out_of_turn && put.line.is_none()) {
             return nonsense();
         }
         match verdict {

@@ -1,6 +1,7 @@
 //! What arrives, and losses: the handler that `bml` calls.
 
-use super::{State, Xtq};
+use super::run::lay_down;
+use super::{State, Xtq, lost_error};
 use crate::wire::{HEAD_BYTES, Head, TEXT_MAX};
 use gapless_bml::{Bml, Fragment, Handler, LinkError, Rank, RankEvent};
 
@@ -11,6 +12,13 @@ pub(super) struct Nic {
 impl Nic {
     pub(super) fn new(xtq: Xtq) -> Nic {
         Nic { xtq }
+    }
+}
+
+/// The layer below is gone: nobody waits for what cannot come any more.
+impl Drop for Nic {
+    fn drop(&mut self) {
+        lay_down(self.xtq.abandon());
     }
 }
 
@@ -82,12 +90,8 @@ impl State {
         self.links.remove(&rank.0);
         self.target.lose(rank);
         self.initiator.lose(rank, error);
-        let lost = || Err(crate::XtqError::Lost { rank, error: error.clone() });
-        let registered = self.target.kernels.iter().flatten();
-        let registered = registered.filter_map(|(_, kernel)| kernel.signal.clone());
-        let watched = self.watched.iter().filter_map(crate::signal::Weak::upgrade);
-        let concerned = registered.chain(watched).filter(|signal| signal.counts(rank));
-        self.initiator.effects.extend(concerned.map(|signal| (signal, lost())));
+        self.lost.insert(rank.0, error.clone());
+        self.forsake_all(&lost_error(rank, error), |signal| signal.counts(rank));
     }
 }
 

@@ -1,8 +1,9 @@
 //! Queues of tasks, and the threads that run them: the command processor of this back end.
 //!
 //! A queue holds as many tasks as it was registered for; beginning one makes room. One of its tasks runs at a time, or
-//! as many as it was registered for. The threads take queues in turn, a task at a time, so a long queue does not hold
-//! up a short one.
+//! as many as it was registered for. A queue with a task that may begin stands in the threads' list, once; a thread
+//! takes the first queue, begins one task of it, and puts it to the end of the list if another may begin. So a long
+//! queue does not hold up a short one, longer than one task of each takes.
 
 use super::Inner;
 use super::run::Ready;
@@ -29,12 +30,21 @@ impl Default for QueueOptions {
 struct Tasks {
     waiting: VecDeque<Ready>,
     running: u32,
+    /// Whether the queue stands in the threads' list.
+    listed: bool,
 }
 
 impl Tasks {
     fn may_begin(&self, width: u32) -> bool {
         self.running < width
             && self.waiting.front().is_some_and(|task| self.running == 0 || !task.is_barrier())
+    }
+
+    /// Whether the queue is to be put into the list.
+    fn list(&mut self, width: u32) -> bool {
+        let now = !self.listed && self.may_begin(width);
+        self.listed |= now;
+        now
     }
 }
 
@@ -59,28 +69,31 @@ impl Queue {
     }
 
     /// Only after [`is_full`](Queue::is_full) has said that there is room, under the lock under which all tasks come.
-    pub(super) fn push(&self, task: Ready) {
-        self.tasks().waiting.push_back(task);
+    /// Gives whether the queue is to be put into the list.
+    #[must_use]
+    pub(super) fn push(&self, task: Ready) -> bool {
+        let mut tasks = self.tasks();
+        tasks.waiting.push_back(task);
+        tasks.list(self.options.width)
     }
 
-    /// The next task, if it may begin.
-    fn begin(&self) -> Option<Ready> {
+    /// The queue was taken out of the list. Gives the next task, if it may begin, and whether the queue is to be put
+    /// into the list again.
+    fn begin(&self) -> (Option<Ready>, bool) {
         let mut tasks = self.tasks();
+        tasks.listed = false;
         if !tasks.may_begin(self.options.width) {
-            return None;
+            return (None, false);
         }
         tasks.running += 1;
-        tasks.waiting.pop_front()
+        (tasks.waiting.pop_front(), tasks.list(self.options.width))
     }
 
-    /// A task has ended. Gives how many may begin because of that, at most.
-    fn finish(&self) -> usize {
+    /// A task has ended. Gives whether the queue is to be put into the list.
+    fn finish(&self) -> bool {
         let mut tasks = self.tasks();
         tasks.running = tasks.running.saturating_sub(1);
-        if !tasks.may_begin(self.options.width) {
-            return 0;
-        }
-        tasks.waiting.len().min((self.options.width - tasks.running) as usize)
+        tasks.list(self.options.width)
     }
 
     /// Takes out what has not begun.
@@ -91,22 +104,28 @@ impl Queue {
 
 /// The threads. They end when nobody can give them anything any more; a task that runs then is not waited for.
 #[derive(Default)]
-pub(super) struct Pool(OnceLock<Option<Sender<Arc<Queue>>>>);
+pub(super) struct Pool(OnceLock<Sender<Arc<Queue>>>);
 
 impl Pool {
-    /// Makes the threads, at first use; whether there are any.
-    pub(super) fn start(&self, threads: usize) -> bool {
-        let started = self.0.get_or_init(|| {
-            let (sender, receiver) = unbounded();
-            let made = (0..threads.max(1)).filter(|_| spawn(receiver.clone())).count();
-            (made > 0).then_some(sender)
-        });
-        started.is_some()
+    /// Makes the threads by `spawn`, at first use; whether there are any. If none could be made, the next call tries
+    /// again.
+    fn start_by(&self, threads: usize, spawn: impl Fn(Receiver<Arc<Queue>>) -> bool) -> bool {
+        if self.0.get().is_some() {
+            return true;
+        }
+        let (sender, receiver) = unbounded();
+        let made = (0..threads.max(1)).filter(|_| spawn(receiver.clone())).count();
+        // Whoever came first has made some.
+        made > 0 && (self.0.set(sender).is_ok() || self.0.get().is_some())
     }
 
-    /// A thread is to look at this queue.
-    pub(super) fn look_at(&self, queue: &Arc<Queue>) {
-        if let Some(Some(sender)) = self.0.get() {
+    pub(super) fn start(&self, threads: usize) -> bool {
+        self.start_by(threads, spawn)
+    }
+
+    /// Puts this queue into the list, if it is to be put there.
+    pub(super) fn list(&self, queue: &Arc<Queue>, listed: bool) {
+        if let Some(sender) = self.0.get().filter(|_| listed) {
             // The threads live as long as the sender.
             let _ = sender.send(Arc::clone(queue));
         }
@@ -128,11 +147,23 @@ fn spawn(receiver: Receiver<Arc<Queue>>) -> bool {
 
 /// Runs the queue's next task, if it may begin.
 fn work(queue: &Arc<Queue>) {
-    let Some(mut task) = queue.begin() else { return };
+    let (Some(mut task), more) = queue.begin() else { return };
     let inner: Arc<Inner> = task.inner();
+    inner.pool.list(queue, more);
     let result = task.run();
-    for _ in 0..queue.finish() {
-        inner.pool.look_at(queue);
-    }
+    inner.pool.list(queue, queue.finish());
     inner.ended(task, result);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn threads_that_could_not_be_made_are_made_later() {
+        let pool = Pool::default();
+        assert!(!pool.start_by(2, |_| false));
+        assert!(pool.start_by(2, |_| true));
+        assert!(pool.start_by(2, |_| panic!("they are there")));
+    }
 }

@@ -26,18 +26,23 @@ impl Inner {
     /// Registers a value, or takes one out, in the table and here, under the lock under which packets are looked up.
     fn register<T>(
         &self,
-        (index, value): (u8, Option<(u64, Arc<T>)>),
+        (index, mut value): (u8, Option<(u64, Arc<T>)>),
         place: impl FnOnce(&mut State) -> &mut Registered<T>,
         table: impl FnOnce() -> Result<(), NoSuchIndex>,
     ) -> Result<(), XtqError> {
-        let old = self.with(|state| {
+        let registered = self.with(|state| {
+            if state.left {
+                // It would be kept, and perhaps keep this end, for ever.
+                return if value.is_some() { Err(XtqError::Closed) } else { Ok(()) };
+            }
             let place = place(state).get_mut(usize::from(index)).ok_or(NoSuchIndex { index })?;
             table()?;
-            Ok::<_, XtqError>(std::mem::replace(place, value))
-        })?;
-        // It may be a user's last hold on it.
-        lay_down(old);
-        Ok(())
+            std::mem::swap(place, &mut value);
+            Ok(())
+        });
+        // It may be a user's last hold on what was there, or was not registered.
+        lay_down(value);
+        registered
     }
 }
 
@@ -84,11 +89,16 @@ impl Xtq {
     /// With any arguments, of which the first two are replaced as [`rewrite`](crate::rewrite) says, any grid that the
     /// launcher allows and any payload of up to the registered length, the kernel stays inside its registered memory
     /// (and what a registered table of pointers leads to) and the payload, does not write the payload, and terminates.
-    /// While it is registered, and while tasks of it are in queues or run, nothing else touches its registered memory
-    /// but what the caller orders after them by signals.
+    /// While it is registered, and while tasks of it are in queues or run, its registered memory stays allocated, and
+    /// nothing else touches it but what the caller orders after them by signals. Tasks that run go on after
+    /// [`abandon`](Xtq::abandon), also when a peer was lost, or the layer below dropped: only when
+    /// [`has_settled`](Xtq::has_settled) says so after that does none touch the memory any more. A [`Lease`] that owns
+    /// its memory keeps it until then.
+    ///
+    /// [`Lease`]: gapless_mem::Lease
     ///
     /// # Errors
-    /// There is no such index; arguments of a length that no packet has.
+    /// There is no such index; arguments of a length that no packet has; this process has left.
     pub unsafe fn register_kernel(&self, index: u8, kernel: Kernel) -> Result<(), XtqError> {
         let bytes = usize::from(kernel.argument_bytes);
         if !(ARGUMENTS_MIN..=ARGUMENTS_MAX).contains(&bytes) || !bytes.is_multiple_of(8) {
@@ -103,8 +113,13 @@ impl Xtq {
             payload_max: kernel.payload_max,
             argument_bytes: kernel.argument_bytes,
         };
+        let signal = kernel.signal.clone();
         let value = Some((entry.object, Arc::new(kernel)));
-        self.set_kernel((index, value), Some(entry))
+        self.set_kernel((index, value), Some(entry))?;
+        if let Some(signal) = signal {
+            self.inner.with(|state| state.watch(&signal));
+        }
+        Ok(())
     }
 
     /// Takes a kernel out: from now on it is refused.
@@ -126,7 +141,8 @@ impl Xtq {
     }
 
     /// Registers a queue by a coordinated index, in the place of what was there. It takes tasks from every initiator.
-    /// Tasks in the old one still run.
+    /// Tasks in the old one still run, beside those of the new one: order and barriers do not reach from one to the
+    /// other.
     ///
     /// # Errors
     /// There is no such index; a queue without room.
@@ -155,6 +171,13 @@ impl Xtq {
     ) -> Result<(), XtqError> {
         let index = value.0;
         let table = || self.inner.tables.set_queue(index, entry);
-        self.inner.register(value, |state| &mut state.target.queues, table)
+        self.inner.register(
+            value,
+            |state| {
+                state.target.retire_queue(index);
+                &mut state.target.queues
+            },
+            table,
+        )
     }
 }

@@ -110,9 +110,17 @@ fn panicked(payload: Box<dyn Any + Send>) -> TaskError {
     TaskError(format!("it panicked: {}", text.as_deref().unwrap_or("without a text")))
 }
 
+/// Calls what is a user's. A panic goes no further than to the log, as `said`.
+pub(super) fn contain(said: &str, act: impl FnOnce()) {
+    let Err(payload) = catch_unwind(AssertUnwindSafe(act)) else { return };
+    let error = panicked(payload);
+    // Whoever listens to the log is a user, too.
+    if let Err(payload) = catch_unwind(|| tracing::error!(%error, "{said}")) {
+        std::mem::forget(payload);
+    }
+}
+
 /// Drops what may be a user's; a panic goes no further.
 pub(super) fn lay_down<T>(spent: T) {
-    if let Err(payload) = catch_unwind(AssertUnwindSafe(|| drop(spent))) {
-        tracing::error!(error = %panicked(payload), "what a task left behind panicked when it was dropped");
-    }
+    contain("what a task left behind panicked when it was dropped", || drop(spent));
 }

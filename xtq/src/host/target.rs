@@ -4,20 +4,22 @@
 //! A body that comes in pieces has its receive buffer from the first word on; everything is looked up again when it is
 //! whole. If the queue is full then, the buffer is free again.
 
+use super::initiator::Effects;
 use super::queue::Queue;
 use super::run::{Code, Ready};
 use super::{Inner, Xtq};
 use crate::buffer::{Posted, Received};
-use crate::error::Refusal;
+use crate::error::{Refusal, XtqError};
 use crate::launcher::Kernel;
 use crate::packet::{Command, ENTRIES, PACKET_BYTES, Packet, Work};
 use crate::rewrite::{self, Places};
+use crate::signal::Signal;
 use crate::tables::{Entry, QueueEntry};
 use crate::task::Function;
 use crate::wire::{BODY_AT, HEAD_BYTES, Head, Verdict};
 use gapless_bml::{Fragment, Rank};
 use std::collections::{HashMap, VecDeque};
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 /// Bodies of one initiator on their way at a time, at most: a body without payload needs no receive buffer.
 const TRANSFERS_MAX: usize = 64;
@@ -63,6 +65,8 @@ pub(super) struct Target {
     pub(super) functions: Registered<Function>,
     pub(super) kernels: Registered<Kernel>,
     pub(super) queues: Registered<Queue>,
+    /// Queues that were replaced or taken out; their tasks still run.
+    pub(super) retired: Vec<Weak<Queue>>,
     pub(super) posted: Posted,
     transfers: HashMap<u64, Transfer>,
     next_transfer: u64,
@@ -70,6 +74,8 @@ pub(super) struct Target {
     expected: HashMap<(u32, u8), u64>,
     /// Refusals, if somebody wants to know.
     refusals: Option<VecDeque<RefusedTask>>,
+    /// Signals of kernels whose tasks are refused.
+    pub(super) effects: Effects,
 }
 
 impl Default for Target {
@@ -78,11 +84,13 @@ impl Default for Target {
             functions: std::array::from_fn(|_| None),
             kernels: std::array::from_fn(|_| None),
             queues: std::array::from_fn(|_| None),
+            retired: Vec::new(),
             posted: Posted::default(),
             transfers: HashMap::new(),
             next_transfer: 0,
             expected: HashMap::new(),
             refusals: None,
+            effects: Effects::new(),
         }
     }
 }
@@ -117,6 +125,19 @@ impl Target {
         !self.transfers.is_empty()
     }
 
+    /// All queues that have tasks, or may get some.
+    pub(super) fn all_queues(&self) -> Vec<Arc<Queue>> {
+        let registered = self.queues.iter().flatten().map(|(_, queue)| Arc::clone(queue));
+        registered.chain(self.retired.iter().filter_map(Weak::upgrade)).collect()
+    }
+
+    /// The queue at this index is about to be replaced, or taken out.
+    pub(super) fn retire_queue(&mut self, index: u8) {
+        self.retired.retain(|queue| queue.strong_count() > 0);
+        let queue = self.queues.get(usize::from(index)).and_then(Option::as_ref);
+        self.retired.extend(queue.map(|(_, queue)| Arc::downgrade(queue)));
+    }
+
     pub(super) fn watch_refusals(&mut self, yes: bool) {
         self.refusals = yes.then(VecDeque::new);
     }
@@ -137,7 +158,7 @@ impl Target {
         let code = code.ok_or(Refusal::NotRegistered)?;
         let queue = known(&self.queues, command.queue, entries.1.base).ok_or(Refusal::NoQueue)?;
         if let (Code::Kernel(kernel), Work::Kernel(launch)) = (&code, command.work) {
-            let limits = kernel.launcher.limits();
+            let limits = kernel.limits;
             let items_max = limits.items_max;
             if launch.group_items() > items_max.into()
                 || launch.local_bytes > limits.local_bytes_max
@@ -174,15 +195,15 @@ impl Target {
         let asked = Asked { from, put, number, command };
         let expected = self.expected.get(&(from.0, command.queue)).copied().unwrap_or(0);
         if number.is_some_and(|number| number != expected) {
-            return Ok(self.refuse(&asked, Refusal::OutOfTurn));
+            return Ok(self.refuse(xtq.me(), &asked, Refusal::OutOfTurn));
         }
         let found = match self.find(&xtq.inner, &command) {
             Ok(found) => found,
-            Err(refusal) => return Ok(self.refuse(&asked, refusal)),
+            Err(refusal) => return Ok(self.refuse(xtq.me(), &asked, refusal)),
         };
         let payload = match self.posted.claim(payload) {
             Ok(payload) => payload,
-            Err(refusal) => return Ok(self.refuse(&asked, refusal)),
+            Err(refusal) => return Ok(self.refuse(xtq.me(), &asked, refusal)),
         };
         let mut transfer = Transfer { asked, arguments: vec![0; arguments], payload, got: 0 };
         if rest == body {
@@ -196,7 +217,7 @@ impl Target {
         let bodies = self.transfers.values().filter(|one| one.asked.from == from).count();
         if bodies >= TRANSFERS_MAX {
             self.posted.post(transfer.payload.memory);
-            return Ok(self.refuse(&transfer.asked, Refusal::QueueFull));
+            return Ok(self.refuse(xtq.me(), &transfer.asked, Refusal::QueueFull));
         }
         let name = self.next_transfer;
         self.next_transfer += 1;
@@ -232,7 +253,7 @@ impl Target {
             }
             Err(refusal) => {
                 self.posted.post(transfer.payload.memory);
-                Ok(Some((put, self.refuse(&transfer.asked, refusal))))
+                Ok(Some((put, self.refuse(xtq.me(), &transfer.asked, refusal))))
             }
         }
     }
@@ -254,7 +275,7 @@ impl Target {
         let Asked { from, put, .. } = asked;
         let xtq_of_task = xtq.clone();
         xtq.inner.begin_task();
-        found.queue.push(Ready {
+        let listed = found.queue.push(Ready {
             xtq: xtq_of_task,
             command,
             code: found.code,
@@ -263,7 +284,7 @@ impl Target {
             from,
             put,
         });
-        xtq.inner.pool.look_at(&found.queue);
+        xtq.inner.pool.list(&found.queue, listed);
         Ok(())
     }
 
@@ -275,10 +296,20 @@ impl Target {
         }
     }
 
-    fn refuse(&mut self, asked: &Asked, refusal: Refusal) -> Verdict {
+    /// The signal that tasks of the command's kernel count down.
+    fn signal(&self, command: &Command) -> Option<Signal> {
+        let Work::Kernel(_) = command.work else { return None };
+        let (_, kernel) = self.kernels.get(usize::from(command.index))?.as_ref()?;
+        kernel.signal.clone()
+    }
+
+    /// Of a task for `me`, this process.
+    fn refuse(&mut self, me: Rank, asked: &Asked, refusal: Refusal) -> Verdict {
         let Command { index, queue, .. } = asked.command;
         if !refusal.may_pass() {
             self.count(asked);
+            let refused = XtqError::Refused { target: me, refusal };
+            self.effects.extend(self.signal(&asked.command).map(|signal| (signal, Err(refused))));
         }
         if let Some(refusals) = self.refusals.as_mut().filter(|_| refusal != Refusal::OutOfTurn) {
             if refusals.len() == REFUSALS_MAX {

@@ -1,5 +1,6 @@
 //! Whole jobs in one thread, over the loopback, besides the threads that run tasks. Time is virtual.
 
+mod ends;
 mod hostile;
 mod kernels;
 mod order;
@@ -45,6 +46,10 @@ impl Job {
 
     /// As [`new`](Job::new); messages for the bare rank reach nobody.
     fn with(size: u32, seed: Option<u64>, bare: Option<u32>) -> Job {
+        Job::configured(size, seed, bare, &Config::default())
+    }
+
+    fn configured(size: u32, seed: Option<u64>, bare: Option<u32>, tasks: &Config) -> Job {
         let hub = Hub::new();
         let config = loopback::Config {
             max_fragment_bytes: FRAGMENT,
@@ -80,7 +85,7 @@ impl Job {
             }
             let mut apart = Bml::new(bml.me(), size);
             let attached = if bare == Some(bml.me().0) { &mut apart } else { &mut bml };
-            let xtq = Xtq::attach(attached, Config::default()).unwrap();
+            let xtq = Xtq::attach(attached, tasks.clone()).unwrap();
             ends.push(End { bml, xtq });
         }
         Job { ends, now_ns: 0 }
@@ -132,7 +137,10 @@ fn adds(buffer: &TargetBuffer, seen: &Arc<AtomicU64>) -> Function {
     let add = Function::new(1 << 20, move |task| {
         let [buffer_at, payload_at, third, fourth] = task.arguments();
         let (payload, buffer) = task.parts();
-        assert_eq!((buffer_at == 0, payload_at == 0), (buffer.is_empty(), payload.is_empty()));
+        for (at, bytes) in [(buffer_at, &*buffer), (payload_at, payload)] {
+            let lies = if bytes.is_empty() { 0 } else { bytes.as_ptr().addr() as u64 };
+            assert_eq!(at, lies);
+        }
         buffer.iter_mut().zip(payload).for_each(|(sum, more)| *sum = sum.wrapping_add(*more));
         seen.fetch_add(third * fourth, Ordering::Relaxed);
         Ok(())
@@ -191,8 +199,15 @@ fn a_task_may_keep_its_receive_buffer() {
     let put = Put::function(Rank(1), 0, 0, [0, 0]).payload(&b"mine"[..]).acknowledged();
     let handle = job.xtq(0).put(put).unwrap();
     job.outcome(&handle).unwrap();
-    assert_eq!(buffers.try_recv().unwrap(), b"mine");
+    let taken = buffers.try_recv().unwrap();
+    assert_eq!(taken, b"mine");
     assert!(job.xtq(1).take_posted().is_empty());
+    // Posted again, it is as long as it was.
+    job.xtq(1).post(taken);
+    let put = Put::function(Rank(1), 0, 0, [0, 0]).payload(vec![7; 64]).acknowledged();
+    let handle = job.xtq(0).put(put).unwrap();
+    job.outcome(&handle).unwrap();
+    assert_eq!(buffers.try_recv().unwrap(), [7; 64]);
 }
 
 #[test]
@@ -246,7 +261,9 @@ fn registering_anew_takes_the_place_of_the_old_and_is_never_mixed_with_it() {
         let runs = Arc::clone(&runs);
         let function = Function::new(0, move |task| {
             runs.fetch_add(1, Ordering::Relaxed);
-            if task.buffer() == [number; 4] { Ok(()) } else { Err("mixed".into()) }
+            // The address is the table's, the buffer the function's.
+            let same = task.arguments()[0] == task.buffer().as_ptr().addr() as u64;
+            if same && task.buffer() == [number; 4] { Ok(()) } else { Err("mixed".into()) }
         });
         function.buffer(&buffer)
     };

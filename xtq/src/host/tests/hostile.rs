@@ -70,6 +70,18 @@ fn whoever_breaks_the_rules_is_given_up() {
 }
 
 #[test]
+fn out_of_turn_is_no_answer_to_a_put_without_a_line() {
+    let turn = Verdict::Refused(Refusal::OutOfTurn);
+    for (retry, given_up) in [(Retry::InAnyOrder, true), (Retry::InOrder, false)] {
+        let mut job = victim();
+        job.xtq(1).put(Put::function(Rank(0), 0, 0, [0, 0]).retry(retry)).unwrap();
+        job.step();
+        say(&mut job, &Head::Verdict { put: 0, verdict: turn }.write(0));
+        assert_eq!(is_given_up(&job), given_up, "{retry:?}");
+    }
+}
+
+#[test]
 fn a_body_that_does_not_come_as_announced_is_refused() {
     let data = |offset: u64, serial: u32, len: usize| {
         let head = Head::Data { transfer: 0, offset }.write(serial);

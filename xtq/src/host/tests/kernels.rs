@@ -14,14 +14,17 @@ struct Launched {
     grid: [u32; 3],
     words: Vec<u64>,
     payload: Vec<u8>,
+    /// Where the payload was.
+    payload_at: u64,
 }
 
 #[derive(Default)]
-struct Pretend(Mutex<Vec<Launched>>);
+struct Pretend(Mutex<Vec<Launched>>, AtomicU32);
 
 // SAFETY: it starts nothing that outlives the call, and writes no memory.
 unsafe impl Launcher for Pretend {
     fn limits(&self) -> GroupLimits {
+        self.1.fetch_add(1, Ordering::Relaxed);
         GroupLimits { items_max: 256, local_bytes_max: 1024 }
     }
 
@@ -36,7 +39,8 @@ unsafe impl Launcher for Pretend {
             return Err(DeviceError::Unsupported { what: "this payload" });
         }
         let (object, grid) = (task.object, task.launch.grid);
-        self.0.lock().unwrap().push(Launched { object, grid, words, payload });
+        let payload_at = task.payload.start();
+        self.0.lock().unwrap().push(Launched { object, grid, words, payload, payload_at });
         Ok(Completion::Ready)
     }
 }
@@ -74,7 +78,7 @@ fn kernels_get_their_arguments_rewritten_and_count_the_registered_signal() {
     let at = |task: &Launched| (task.object, task.grid, task.words[0], task.words[2]);
     for (task, payload) in launched.iter().zip([&b"short"[..], &[6; 2000]]) {
         assert_eq!(at(task), (0xCAFE, [384, 1, 1], region.start(), 5));
-        assert!(task.payload == payload && task.words[1] != 0 && task.words[1] != u64::MAX);
+        assert_eq!((&*task.payload, task.words[1]), (payload, task.payload_at));
     }
     assert_eq!(launched.len(), 2);
     // Limits of the accelerator, and lengths that were not registered.
@@ -92,6 +96,14 @@ fn kernels_get_their_arguments_rewritten_and_count_the_registered_signal() {
     assert_eq!(refused(&mut job, long), Refusal::Arguments { registered: 24 });
     let far = Put::kernel(Rank(1), 2, 2, Launch::linear(1, 1, 0), vec![0; 5000]);
     assert!(matches!(job.xtq(0).put(far), Err(XtqError::Packet(_))));
+    // A task that is finally refused will not count the registered signal down.
+    there.reset(1);
+    let too_long = Refusal::PayloadTooLong { max: 4096 };
+    assert_eq!(refused(&mut job, put(&[0; 4097])), too_long);
+    let ended = Err(XtqError::Refused { target: Rank(1), refusal: too_long });
+    assert_eq!(there.poll(), Some(ended));
+    // The launcher was asked when the two kernels were made, and never for a put.
+    assert_eq!(launcher.1.load(Ordering::Relaxed), 2);
     // A launch that fails or panics fails the task, and the registered signal.
     for (payload, reason) in [(&b"fail"[..], "this payload"), (b"panic", "it panicked")] {
         there.reset(1);
@@ -105,4 +117,30 @@ fn kernels_get_their_arguments_rewritten_and_count_the_registered_signal() {
     there.reset(1);
     drop(job.ends.remove(0));
     assert!(matches!(job.end_of(&there), Err(XtqError::Lost { rank: Rank(0), .. })));
+}
+
+#[test]
+fn giving_up_ends_signals_of_kernels_and_tells_when_the_last_task_has_ended() {
+    let mut job = Job::new(2, None);
+    let (go, begins) = order::gated(&job, QueueOptions::default());
+    let there = job.xtq(1).signal(1);
+    let kernel = Kernel::new(Arc::new(Pretend::default()), 1, 16, 0).signal(&there);
+    // SAFETY: what launches it touches no memory.
+    unsafe { job.xtq(1).register_kernel(0, kernel) }.unwrap();
+    job.xtq(0).put(order::numbered(1)).unwrap();
+    let launch = Put::kernel(Rank(1), 0, 0, Launch::linear(1, 1, 0), vec![0; 16]);
+    let launch = job.xtq(0).put(launch).unwrap();
+    assert_eq!(job.outcome(&launch), Ok(()));
+    job.until(|_| begins.try_recv().ok());
+    // Another queue in the place of the one with the kernel's task.
+    job.xtq(1).register_queue(0, QueueOptions::default()).unwrap();
+    drop(job.xtq(1).abandon());
+    assert_eq!(there.poll(), Some(Err(XtqError::Closed)));
+    there.reset(1);
+    assert_eq!(there.poll(), Some(Err(XtqError::Closed)));
+    assert_eq!(job.xtq(1).inner.live.load(Ordering::Relaxed), 1, "the kernel's task is dropped");
+    // The function runs on, as a kernel would.
+    assert!(!job.xtq(1).has_settled());
+    go.send(()).unwrap();
+    job.until(|job| job.xtq(1).has_settled().then_some(()));
 }

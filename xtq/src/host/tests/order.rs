@@ -56,7 +56,7 @@ fn a_queue_of_one_takes_the_tasks_of_eight_initiators_once_each_and_in_order_if_
 }
 
 /// A target whose tasks wait until the test lets them go on, one at a time.
-fn gated(job: &Job, options: QueueOptions) -> (mpsc::Sender<()>, mpsc::Receiver<u64>) {
+pub(super) fn gated(job: &Job, options: QueueOptions) -> (mpsc::Sender<()>, mpsc::Receiver<u64>) {
     let (go, gate) = mpsc::channel::<()>();
     let (begun, begins) = mpsc::channel();
     let gate = Mutex::new(gate);
@@ -69,7 +69,7 @@ fn gated(job: &Job, options: QueueOptions) -> (mpsc::Sender<()>, mpsc::Receiver<
     (go, begins)
 }
 
-fn numbered(number: u64) -> Put {
+pub(super) fn numbered(number: u64) -> Put {
     Put::function(Rank(1), 0, 0, [number, 0]).acknowledged()
 }
 
