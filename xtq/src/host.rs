@@ -36,7 +36,7 @@ use crate::put::{Put, PutHandle};
 use crate::signal::{Bell, Signal, Weak};
 use crate::tables::Tables;
 use crate::wire::TEXT_MAX;
-use gapless_bml::{Bml, BmlError, LinkError, Rank};
+use gapless_bml::{Bml, BmlError, Fragment, LinkError, Rank};
 use initiator::Initiator;
 use link::Link;
 use queue::Pool;
@@ -77,7 +77,7 @@ struct State {
     initiator: Initiator,
     target: Target,
     /// By rank.
-    links: HashMap<u32, Link>,
+    links: HashMap<u32, Link<Fragment>>,
     /// Signals that end when a rank is lost, by name: those of [`Xtq::signal_from`] and of kernels.
     watched: BTreeMap<u64, Weak>,
     lost: BTreeMap<u32, LinkError>,
@@ -193,6 +193,11 @@ impl Inner {
                 state.initiator.say(task.from, head, text.into_bytes());
             }
         });
+        if let Some(error) = result.as_ref().err().filter(|_| !acknowledged && signal.is_none()) {
+            let (initiator, index) = (task.from, task.command.index);
+            let said = || tracing::warn!(%initiator, index, %error, "a task failed, and nobody waits for it");
+            contain("the log panicked", said);
+        }
         lay_down(task);
         if let Some(signal) = signal {
             let failed = |TaskError(reason)| XtqError::Failed { target: self.me, reason };

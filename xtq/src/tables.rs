@@ -272,20 +272,29 @@ mod tests {
     #[test]
     fn an_entry_is_old_or_new_and_never_mixed() {
         const TIMES: u64 = 20_000;
-        let (tables, over) = (Tables::new(), AtomicBool::new(false));
+        let (tables, over, looks) = (Tables::new(), AtomicBool::new(false), AtomicU64::new(0));
         tables.set_kernel(9, Some(entry(1))).unwrap();
         std::thread::scope(|threads| {
-            threads.spawn(|| {
+            let reader = threads.spawn(|| {
                 let mut last = 0;
                 while !over.load(Ordering::Relaxed) {
                     let seen = tables.kernel(9).unwrap();
                     assert_eq!(seen, entry(seen.object));
                     assert!(seen.object >= last, "entries do not come back");
                     last = seen.object;
+                    looks.fetch_add(1, Ordering::Relaxed);
                 }
             });
             for number in 1..=TIMES {
                 tables.set_kernel(9, Some(entry(number))).unwrap();
+                // It looks at the first, and meanwhile, also if there is one processor.
+                let before = looks.load(Ordering::Relaxed);
+                while number % 1000 == 1
+                    && looks.load(Ordering::Relaxed) == before
+                    && !reader.is_finished()
+                {
+                    std::thread::yield_now();
+                }
             }
             over.store(true, Ordering::Relaxed);
         });

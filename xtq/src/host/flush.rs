@@ -2,11 +2,10 @@
 //! transport's memory.
 
 use super::State;
-use super::initiator::{Item, Stage};
+use super::initiator::{Item, Outbox, Stage};
 use super::link::Link;
 use crate::wire::{BODY_AT, HEAD_BYTES, Head};
-use gapless_bml::{AmTag, Bml, LinkError, PeerState, Rank, ReserveError, Token};
-use std::collections::VecDeque;
+use gapless_bml::{AmTag, Bml, Fragment, LinkError, PeerState, Rank, ReserveError, Token};
 use zerocopy::IntoBytes;
 
 /// The tag of all messages of this crate.
@@ -25,7 +24,7 @@ enum Sent {
 }
 
 /// Sends one message, of several parts.
-fn send(bml: &mut Bml, link: &mut Link, to: Rank, head: Head, parts: &[&[u8]]) -> Sent {
+fn send(bml: &mut Bml, link: &mut Link<Fragment>, to: Rank, head: Head, parts: &[&[u8]]) -> Sent {
     let len = HEAD_BYTES + parts.iter().map(|part| part.len()).sum::<usize>();
     let mut slot = match bml.reserve(to, len) {
         Ok(slot) => slot,
@@ -58,25 +57,30 @@ fn window(parts: [&[u8]; 2], from: usize, to: usize) -> [&[u8]; 2] {
     [&first[a..b], &second[behind(from)..behind(to)]]
 }
 
+/// Messages to one peer at a time: one that takes as fast as we send must not hold up all others.
+const MESSAGES_MAX: usize = 64;
+
 impl State {
-    /// Sends as much as there is room for. Gives how many messages have left.
+    /// Sends as much as there is room for, and a limited number of messages. Gives how many have left.
     pub(super) fn flush(&mut self, bml: &mut Bml) -> usize {
-        let mut sent = 0;
         let ranks: Vec<u32> = self.initiator.outbox.keys().copied().collect();
-        for rank in ranks {
-            let Some(mut items) = self.initiator.outbox.remove(&rank) else { continue };
-            sent += self.flush_to(bml, Rank(rank), &mut items);
-            // Sending queues nothing.
-            if !items.is_empty() {
-                self.initiator.outbox.insert(rank, items);
-            }
+        ranks.into_iter().map(|rank| self.flush_peer(bml, Rank(rank))).sum()
+    }
+
+    /// As [`flush`](State::flush), to one peer.
+    pub(super) fn flush_peer(&mut self, bml: &mut Bml, to: Rank) -> usize {
+        let Some(mut outbox) = self.initiator.outbox.remove(&to.0) else { return 0 };
+        let sent = self.flush_to(bml, to, &mut outbox);
+        // Sending queues nothing.
+        if !outbox.items.is_empty() {
+            self.initiator.outbox.insert(to.0, outbox);
         }
         sent
     }
 
-    fn flush_to(&mut self, bml: &mut Bml, to: Rank, items: &mut VecDeque<Item>) -> usize {
+    fn flush_to(&mut self, bml: &mut Bml, to: Rank, outbox: &mut Outbox) -> usize {
         let mut sent = 0;
-        while let Some(item) = items.front() {
+        while let Some(item) = outbox.items.front().filter(|_| sent < MESSAGES_MAX) {
             let result = match item {
                 Item::Put(id, number) => self.send_put(bml, to, *id, *number),
                 Item::Data(id) => self.send_data(bml, to, *id),
@@ -86,13 +90,11 @@ impl State {
             };
             match result {
                 Sent::Full => break,
-                Sent::Done => {
-                    items.pop_front();
-                }
-                Sent::More => items.rotate_left(1),
+                Sent::Done => outbox.pop(),
+                Sent::More => outbox.items.rotate_left(1),
                 Sent::Gone => {
                     self.initiator.lose(to, &why_gone(bml, to));
-                    items.clear();
+                    *outbox = Outbox::default();
                     return sent;
                 }
             }

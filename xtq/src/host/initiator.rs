@@ -7,10 +7,10 @@
 //!                    └──────pass──────┘
 //! ```
 
-use super::line::{Line, LineKey};
+use super::line::{Line, LineKey, WINDOW_MAX};
 use crate::buffer::Payload;
 use crate::error::{Refusal, XtqError};
-use crate::packet::{Flags, Packet};
+use crate::packet::{ENTRIES, Flags, Packet};
 use crate::put::{Put, PutHandle, Retry};
 use crate::signal::{End, Signal};
 use crate::wire::{Head, Verdict};
@@ -21,7 +21,32 @@ use std::collections::{BTreeMap, HashMap, VecDeque};
 const PAUSE_NS: u64 = 10_000;
 const DOUBLINGS: u32 = 7;
 
+/// Puts without a line to one peer that are sent, or may be, and not answered.
+const OPEN_MAX: usize = 1024;
+/// Verdicts to one peer that wait for room, at most. Of a peer that keeps to the windows there are no more.
+pub(super) const VERDICTS_MAX: usize = OPEN_MAX + ENTRIES * WINDOW_MAX;
+
 /// What is to be sent to one peer, in order.
+#[derive(Debug, Default)]
+pub(super) struct Outbox {
+    pub(super) items: VecDeque<Item>,
+    verdicts: usize,
+}
+
+impl Outbox {
+    fn push(&mut self, item: Item) {
+        self.verdicts += usize::from(item.is_verdict());
+        self.items.push_back(item);
+    }
+
+    /// The first item was sent.
+    pub(super) fn pop(&mut self) {
+        let item = self.items.pop_front();
+        self.verdicts -= usize::from(item.is_some_and(|item| item.is_verdict()));
+    }
+}
+
+/// One message.
 #[derive(Debug)]
 pub(super) enum Item {
     /// The packet of a put, with its number in its line.
@@ -30,6 +55,21 @@ pub(super) enum Item {
     Data(u64),
     /// Anything else, with text.
     Say(Head, Vec<u8>),
+}
+
+impl Item {
+    fn is_verdict(&self) -> bool {
+        matches!(self, Item::Say(Head::Verdict { .. }, _))
+    }
+}
+
+/// The puts without a line to one peer.
+#[derive(Debug, Default)]
+struct Open {
+    /// How many are in the outbox, or sent and not answered.
+    count: usize,
+    /// Those that wait until there are fewer.
+    waiting: VecDeque<u64>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -93,7 +133,8 @@ struct Pause {
 pub(super) struct Initiator {
     pub(super) puts: HashMap<u64, Outgoing>,
     next: u64,
-    pub(super) outbox: BTreeMap<u32, VecDeque<Item>>,
+    pub(super) outbox: BTreeMap<u32, Outbox>,
+    open: HashMap<u32, Open>,
     lines: HashMap<LineKey, Line>,
     pauses: Vec<Pause>,
     held: Vec<(End, u64)>,
@@ -137,7 +178,12 @@ impl Initiator {
     }
 
     pub(super) fn say(&mut self, to: Rank, head: Head, text: Vec<u8>) {
-        self.outbox.entry(to.0).or_default().push_back(Item::Say(head, text));
+        self.outbox.entry(to.0).or_default().push(Item::Say(head, text));
+    }
+
+    /// Verdicts that wait for room to this peer.
+    pub(super) fn verdicts(&self, to: Rank) -> usize {
+        self.outbox.get(&to.0).map_or(0, |outbox| outbox.verdicts)
     }
 
     /// Sends a put as soon as that is its turn.
@@ -147,7 +193,8 @@ impl Initiator {
         match put.line {
             None => {
                 let to = put.target.0;
-                self.outbox.entry(to).or_default().push_back(Item::Put(id, None));
+                self.open.entry(to).or_default().waiting.push_back(id);
+                self.fill(to);
             }
             Some(key) => {
                 self.lines.entry(key).or_default().join(id);
@@ -156,11 +203,21 @@ impl Initiator {
         }
     }
 
+    /// Sends as many puts without a line to this peer as may be on their way.
+    fn fill(&mut self, to: u32) {
+        let Some(open) = self.open.get_mut(&to) else { return };
+        while open.count < OPEN_MAX {
+            let Some(id) = open.waiting.pop_front() else { return };
+            open.count += 1;
+            self.outbox.entry(to).or_default().push(Item::Put(id, None));
+        }
+    }
+
     /// Sends as many puts of a line as may be on their way.
     fn pump(&mut self, key: LineKey) {
         let Some(line) = self.lines.get_mut(&key) else { return };
         while let Some((id, number)) = line.next_to_send() {
-            self.outbox.entry(key.0).or_default().push_back(Item::Put(id, Some(number)));
+            self.outbox.entry(key.0).or_default().push(Item::Put(id, Some(number)));
         }
     }
 
@@ -213,7 +270,7 @@ impl Initiator {
             Verdict::Granted { .. } if put.whole => nonsense(),
             Verdict::Granted { transfer } => {
                 put.stage = Stage::Streaming { transfer, offset: 0 };
-                self.outbox.entry(from.0).or_default().push_back(Item::Data(id));
+                self.outbox.entry(from.0).or_default().push(Item::Data(id));
                 Ok(())
             }
             Verdict::Accepted => {
@@ -225,7 +282,7 @@ impl Initiator {
                 if !acknowledged {
                     self.puts.remove(&id);
                 }
-                self.answered(line, id, None)
+                self.answered(from, line, id, None)
             }
             Verdict::Refused(refusal) => self.refused(id, refusal),
         }
@@ -234,7 +291,7 @@ impl Initiator {
     fn refused(&mut self, id: u64, refusal: Refusal) -> Result<(), String> {
         let Some(put) = self.puts.get_mut(&id) else { return Ok(()) };
         put.stage = Stage::Waiting;
-        let line = put.line;
+        let (line, target) = (put.line, put.target);
         if refusal != Refusal::OutOfTurn && refusal.may_pass() {
             put.handle.refused();
             put.attempts = put.attempts.saturating_add(1);
@@ -246,29 +303,36 @@ impl Initiator {
             if line.is_none() {
                 self.pauses.push(Pause { what: What::Put(id), wait_ns, due_ns: None });
             }
-            return self.answered(line, id, Some(wait_ns));
+            return self.answered(target, line, id, Some(wait_ns));
         }
-        let target = put.target;
         self.end(id, Err(XtqError::Refused { target, refusal }));
-        let Some(key) = line else { return Ok(()) };
-        if refusal.may_pass() {
+        match line {
             // The target still expects its number, which goes to the next.
-            if let Some(line) = self.lines.get_mut(&key) {
-                line.leave(id);
+            Some(key) if refusal.may_pass() => {
+                if let Some(line) = self.lines.get_mut(&key) {
+                    line.leave(id);
+                }
+                self.settle(key)
             }
-            return self.settle(key);
+            _ => self.answered(target, line, id, None),
         }
-        self.answered(line, id, None)
     }
 
-    /// A put of a line has been answered: finally, or it is to be sent again after a pause.
+    /// A put has been answered: finally, or it is to be sent again after a pause.
     fn answered(
         &mut self,
+        target: Rank,
         line: Option<LineKey>,
         id: u64,
         again_ns: Option<u64>,
     ) -> Result<(), String> {
-        let Some(key) = line else { return Ok(()) };
+        let Some(key) = line else {
+            if let Some(open) = self.open.get_mut(&target.0) {
+                open.count = open.count.saturating_sub(1);
+            }
+            self.fill(target.0);
+            return Ok(());
+        };
         let Some(line) = self.lines.get_mut(&key) else { return Ok(()) };
         line.answer(id, again_ns)?;
         self.settle(key)
@@ -304,6 +368,7 @@ impl Initiator {
     /// A peer is gone: so are all puts to it.
     pub(super) fn lose(&mut self, rank: Rank, error: &LinkError) {
         self.outbox.remove(&rank.0);
+        self.open.remove(&rank.0);
         self.lines.retain(|key, _| key.0 != rank.0);
         self.pauses.retain(|pause| !matches!(pause.what, What::Line(key) if key.0 == rank.0));
         let lost: Vec<u64> =
@@ -322,6 +387,7 @@ impl Initiator {
     /// The process has left: whatever is on its way ends.
     pub(super) fn abandon(&mut self) {
         self.outbox.clear();
+        self.open.clear();
         self.lines.clear();
         let left: Vec<u64> = self.puts.keys().copied().collect();
         left.into_iter().for_each(|id| self.end(id, Err(XtqError::Closed)));

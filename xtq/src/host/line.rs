@@ -10,7 +10,7 @@ use std::collections::VecDeque;
 pub(super) type LineKey = (u32, u8);
 
 /// Puts on their way at a time, at most.
-const WINDOW_MAX: usize = 64;
+pub(super) const WINDOW_MAX: usize = 64;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Answer {

@@ -1,5 +1,6 @@
 //! What arrives, and losses: the handler that `bml` calls.
 
+use super::initiator::VERDICTS_MAX;
 use super::run::lay_down;
 use super::{State, Xtq, lost_error};
 use crate::wire::{HEAD_BYTES, Head, TEXT_MAX};
@@ -29,7 +30,7 @@ impl Handler for Nic {
                 let handled = self.xtq.inner.with(|state| {
                     let handled = state.arrived(&self.xtq, from, fragment);
                     // The answer goes at once.
-                    state.flush(bml);
+                    state.flush_peer(bml, from);
                     handled
                 });
                 if let Err(what) = handled {
@@ -82,6 +83,10 @@ impl State {
         };
         if let Some((put, verdict)) = answer {
             self.initiator.say(from, Head::Verdict { put, verdict }, Vec::new());
+            let verdicts = self.initiator.verdicts(from);
+            if verdicts > VERDICTS_MAX {
+                return Err(format!("{verdicts} puts whose verdicts it does not receive"));
+            }
         }
         Ok(())
     }

@@ -193,8 +193,7 @@ impl Target {
             return Err(format!("a put with {rest} bytes of a body of {body}"));
         }
         let asked = Asked { from, put, number, command };
-        let expected = self.expected.get(&(from.0, command.queue)).copied().unwrap_or(0);
-        if number.is_some_and(|number| number != expected) {
+        if !self.is_in_turn(&asked) {
             return Ok(self.refuse(xtq.me(), &asked, Refusal::OutOfTurn));
         }
         let found = match self.find(&xtq.inner, &command) {
@@ -245,8 +244,10 @@ impl Target {
         }
         let Some(transfer) = self.transfers.remove(&name) else { return Ok(None) };
         let put = transfer.asked.put;
-        // What was registered, and what the queue held, may have changed meanwhile.
-        match self.find(&xtq.inner, &transfer.asked.command) {
+        // What was registered, and what the queue held, may have changed meanwhile; and who breaks the rules may have
+        // put another of this number.
+        let turn = if self.is_in_turn(&transfer.asked) { Ok(()) } else { Err(Refusal::OutOfTurn) };
+        match turn.and_then(|()| self.find(&xtq.inner, &transfer.asked.command)) {
             Ok(found) => {
                 self.enqueue(xtq, transfer, found)?;
                 Ok(Some((put, Verdict::Accepted)))
@@ -271,6 +272,10 @@ impl Target {
             place.copy_from_slice(&word.to_le_bytes());
         }
         let command = rewritten.packet.command().map_err(|error| error.to_string())?;
+        // This back end finds code and signal by other ways; those that trust the packet rely on these.
+        let entry = found.entries.0;
+        let signal = if entry.signal == 0 { asked.command.signal } else { entry.signal };
+        debug_assert_eq!((command.object, command.signal), (entry.object, signal));
         self.count(&asked);
         let Asked { from, put, .. } = asked;
         let xtq_of_task = xtq.clone();
@@ -286,6 +291,12 @@ impl Target {
         });
         xtq.inner.pool.list(&found.queue, listed);
         Ok(())
+    }
+
+    fn is_in_turn(&self, asked: &Asked) -> bool {
+        let line = (asked.from.0, asked.command.queue);
+        let expected = self.expected.get(&line).copied().unwrap_or(0);
+        asked.number.is_none_or(|number| number == expected)
     }
 
     /// Its number is used up.

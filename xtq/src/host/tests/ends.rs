@@ -72,6 +72,21 @@ fn an_end_whose_layer_below_is_dropped_keeps_nothing_and_nobody_waiting() {
 }
 
 #[test]
+fn a_task_that_puts_while_its_process_leaves_learns_it() {
+    let mut job = Job::new(2, None);
+    let on = Function::new(0, |task| {
+        let put = task.put(Put::function(Rank(0), 0, 0, [0, 0]));
+        if put.err() == Some(XtqError::Closed) { Ok(()) } else { Err("it was put".into()) }
+    });
+    job.xtq(1).register_function(0, on).unwrap();
+    job.xtq(1).register_queue(0, QueueOptions::default()).unwrap();
+    job.xtq(1).close();
+    let put = job.xtq(0).put(Put::function(Rank(1), 0, 0, [0, 0]).acknowledged()).unwrap();
+    assert_eq!(job.outcome(&put), Ok(()));
+    job.settle();
+}
+
+#[test]
 fn a_bell_that_panics_harms_nobody() {
     let config = Config { threads: 1, bell: Arc::new(|| panic!("a bell that panics")) };
     let mut job = Job::configured(2, None, None, &config);

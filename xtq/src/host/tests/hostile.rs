@@ -82,6 +82,24 @@ fn out_of_turn_is_no_answer_to_a_put_without_a_line() {
 }
 
 #[test]
+fn whoever_sends_and_does_not_receive_is_given_up() {
+    let mut job = victim();
+    let fine = put(0, 0, |_| {});
+    for serial in 0..8000 {
+        if is_given_up(&job) {
+            return;
+        }
+        let mut message = fine.clone();
+        message[..24].copy_from_slice(&Head::Put { put: 0, number: None }.write(serial));
+        let mut slot = job.ends[0].bml.reserve(Rank(1), message.len()).unwrap();
+        slot.write(0, &message).unwrap();
+        job.ends[0].bml.send(slot, AmTag(32), Token::NONE);
+        job.step_one(1);
+    }
+    panic!("nothing stops it");
+}
+
+#[test]
 fn a_body_that_does_not_come_as_announced_is_refused() {
     let data = |offset: u64, serial: u32, len: usize| {
         let head = Head::Data { transfer: 0, offset }.write(serial);

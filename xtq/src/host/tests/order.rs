@@ -115,9 +115,81 @@ fn a_buffer_that_is_posted_late_lets_a_line_go_on_in_order() {
 }
 
 #[test]
+fn a_payload_may_land_before_the_queue_is_full_and_its_buffer_is_free_again() {
+    let mut job = Job::new(2, None);
+    let (go, begins) = gated(&job, QueueOptions { capacity: 1, width: 1 });
+    job.xtq(1).register_function(1, Function::new(4000, |_| Ok(()))).unwrap();
+    job.xtq(1).post(vec![0; 4000]);
+    let long = || Put::function(Rank(1), 1, 0, [0, 0]).payload(vec![5; 3000]);
+    // The queue has room when the packet comes.
+    let refused = job.xtq(0).put(long()).unwrap();
+    job.until(|job| job.xtq(1).inner.with(|state| state.target.awaits_data().then_some(())));
+    assert!(job.xtq(1).take_posted().is_empty(), "the payload has the buffer");
+    // It has none when the payload does: one task runs, one waits.
+    for number in 1..=2 {
+        let own = job.xtq(1).put(numbered(number)).unwrap();
+        while own.accepted().is_none() {
+            job.step_one(1);
+        }
+        if number == 1 {
+            assert_eq!(begins.recv_timeout(PATIENCE), Ok(1));
+        }
+    }
+    let full = XtqError::Refused { target: Rank(1), refusal: Refusal::QueueFull };
+    assert_eq!((job.outcome(&refused), refused.refusals()), (Err(full), 1));
+    let posted = job.xtq(1).take_posted();
+    assert!(matches!(&posted[..], [one] if one.len() == 4000 && one[..3000] == [5; 3000]));
+    posted.into_iter().for_each(|buffer| job.xtq(1).post(buffer));
+    (0..2).for_each(|_| go.send(()).unwrap());
+    // What was registered is looked up again, too: the function, then the queue.
+    job.settle();
+    let refusal = |job: &mut Job, change: &dyn Fn(&Xtq)| {
+        let put = job.xtq(0).put(long()).unwrap();
+        job.until(|job| job.xtq(1).inner.with(|state| state.target.awaits_data().then_some(())));
+        change(job.xtq(1));
+        let outcome = job.outcome(&put);
+        assert!(!job.xtq(1).inner.with(|state| state.target.awaits_data()));
+        outcome.err()
+    };
+    let refused = |refusal| Some(XtqError::Refused { target: Rank(1), refusal });
+    let shorter = |xtq: &Xtq| xtq.register_function(1, Function::new(9, |_| Ok(()))).unwrap();
+    assert_eq!(refusal(&mut job, &shorter), refused(Refusal::PayloadTooLong { max: 9 }));
+    job.xtq(1).register_function(1, Function::new(4000, |_| Ok(()))).unwrap();
+    let anew = |xtq: &Xtq| xtq.register_queue(0, QueueOptions::default()).unwrap();
+    assert_eq!(refusal(&mut job, &anew), None);
+    job.settle();
+    let none = |xtq: &Xtq| xtq.unregister_queue(0).unwrap();
+    assert_eq!(refusal(&mut job, &none), refused(Refusal::NoQueue));
+    assert_eq!(job.xtq(1).take_posted().len(), 1);
+}
+
+#[test]
+fn a_long_queue_does_not_hold_up_a_short_one() {
+    for width in [1, 8] {
+        let mut job = Job::configured(2, None, None, &Config { threads: 1, ..Config::default() });
+        let (go, begins) = gated(&job, QueueOptions { capacity: 64, width });
+        job.xtq(1).register_queue(1, QueueOptions::default()).unwrap();
+        let mut handles: Vec<_> =
+            (0..10).map(|number| job.xtq(0).put(numbered(number)).unwrap()).collect();
+        handles.push(job.xtq(0).put(Put::function(Rank(1), 0, 1, [99, 0]).acknowledged()).unwrap());
+        // All are there before the second begins.
+        for handle in &handles {
+            job.until(|_| handle.accepted()).unwrap();
+        }
+        (0..11).for_each(|_| go.send(()).unwrap());
+        job.outcome(&handles[9]).unwrap();
+        job.settle();
+        let begun: Vec<u64> = begins.try_iter().collect();
+        let short = begun.iter().position(|&number| number == 99);
+        assert!(short.is_some_and(|at| at <= 2), "{begun:?}");
+    }
+}
+
+#[test]
 fn a_wide_queue_runs_tasks_at_once_and_a_barrier_waits_for_them() {
     let mut job = Job::new(2, None);
     let (go, begins) = gated(&job, QueueOptions { capacity: 8, width: 2 });
+    job.xtq(1).register_queue(1, QueueOptions::default()).unwrap();
     let mut handles = Vec::new();
     for number in 1..=2 {
         handles.push(job.xtq(0).put(numbered(number)).unwrap());
@@ -130,12 +202,27 @@ fn a_wide_queue_runs_tasks_at_once_and_a_barrier_waits_for_them() {
     job.until(|_| handles[3].accepted()).unwrap();
     go.send(()).unwrap();
     job.until(|_| handles[..2].iter().any(|handle| handle.outcome().is_some()).then_some(()));
-    // One of the two runs on, so the barrier holds.
-    (0..20).for_each(|_| _ = job.step());
-    assert!(begins.try_recv().is_err());
-    (0..3).for_each(|_| go.send(()).unwrap());
+    // One of the two runs on, so the barrier holds: the thread that is free goes to another queue.
+    handles.push(job.xtq(0).put(Put::function(Rank(1), 0, 1, [5, 0]).acknowledged()).unwrap());
+    assert_eq!(job.until(|_| begins.try_recv().ok()), 5);
+    (0..4).for_each(|_| go.send(()).unwrap());
     for handle in &handles {
         assert_eq!(job.outcome(handle), Ok(()));
     }
     assert_eq!(begins.try_iter().next(), Some(3));
+}
+
+#[test]
+fn puts_without_a_line_have_a_window() {
+    const PUTS: usize = 1500;
+    let mut job = Job::new(2, None);
+    job.xtq(1).register_function(0, Function::new(0, |_| Ok(()))).unwrap();
+    job.xtq(1).register_queue(0, QueueOptions { capacity: 2000, width: 1 }).unwrap();
+    let handles: Vec<PutHandle> =
+        (0..PUTS).map(|_| job.xtq(0).put(Put::function(Rank(1), 0, 0, [0, 0])).unwrap()).collect();
+    let sent = |job: &Job| job.xtq(0).inner.with(|state| state.initiator.outbox[&1].items.len());
+    assert_eq!(sent(&job), 1024);
+    for handle in &handles {
+        assert_eq!(job.outcome(handle), Ok(()));
+    }
 }
