@@ -34,6 +34,9 @@ pub enum Refusal {
         /// The most work-items.
         items_max: u32,
     },
+    /// The grid is larger than the accelerator, or whoever registered the kernel, allows.
+    #[error("the grid is larger than the kernel allows")]
+    Grid,
     /// The queue has no room now.
     #[error("the queue is full")]
     QueueFull,
@@ -81,6 +84,7 @@ impl Refusal {
             Refusal::ReceiveBufferTooSmall { largest } => (8, largest),
             Refusal::OutOfTurn => (9, 0),
             Refusal::NoWorkers => (10, 0),
+            Refusal::Grid => (11, 0),
         }
     }
 
@@ -96,6 +100,7 @@ impl Refusal {
             8 => Refusal::ReceiveBufferTooSmall { largest: value },
             9 => Refusal::OutOfTurn,
             10 => Refusal::NoWorkers,
+            11 => Refusal::Grid,
             _ => return None,
         })
     }
@@ -207,12 +212,12 @@ mod tests {
 
     #[test]
     fn refusals_survive_the_way() {
-        let all: Vec<Refusal> = (1..=10).map(|code| Refusal::decode(code, 7).unwrap()).collect();
+        let all: Vec<Refusal> = (1..=11).map(|code| Refusal::decode(code, 7).unwrap()).collect();
         for (code, refusal) in (1u8..).zip(&all) {
             let (encoded, value) = refusal.encode();
             assert_eq!((encoded, Refusal::decode(encoded, value)), (code, Some(*refusal)));
         }
-        assert_eq!((Refusal::decode(0, 0), Refusal::decode(11, 0)), (None, None));
+        assert_eq!((Refusal::decode(0, 0), Refusal::decode(12, 0)), (None, None));
         assert_eq!(all.iter().filter(|refusal| refusal.may_pass()).count(), 5);
     }
 }

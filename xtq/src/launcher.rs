@@ -3,19 +3,36 @@
 //! The *host* back end plays the NIC and the command processor: a worker thread launches the kernel when its packet is
 //! due, and waits until it has ended.
 
+use crate::error::Refusal;
 use crate::packet::Launch;
 use crate::signal::Signal;
 use gapless_mem::{Completion, DeviceError, Lease, Region};
 use std::fmt;
 use std::sync::Arc;
 
-/// What an accelerator allows a group.
+/// What an accelerator allows a launch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct GroupLimits {
     /// Work-items, at most.
     pub items_max: u32,
     /// Local (shared) memory in bytes, at most.
     pub local_bytes_max: u32,
+    /// Work-items of the whole grid, at most, in each dimension.
+    pub grid_max: [u32; 3],
+}
+
+impl GroupLimits {
+    /// Whether a launch is within them, or why not.
+    pub(crate) fn allow(&self, launch: &Launch) -> Result<(), Refusal> {
+        let GroupLimits { items_max, local_bytes_max, grid_max } = *self;
+        if launch.group_items() > items_max.into() || launch.local_bytes > local_bytes_max {
+            return Err(Refusal::Group { items_max });
+        }
+        if launch.grid.iter().zip(grid_max).any(|(&items, max)| items > max) {
+            return Err(Refusal::Grid);
+        }
+        Ok(())
+    }
 }
 
 /// One launch of a registered kernel.
@@ -97,6 +114,14 @@ impl Kernel {
     #[must_use]
     pub fn pointers(self, table: Lease) -> Kernel {
         self.buffer(table)
+    }
+
+    /// The largest grid, in work-items of each dimension, unless the launcher allows less: larger ones are refused.
+    #[must_use]
+    pub fn grid_max(mut self, items: [u32; 3]) -> Kernel {
+        let allowed = self.limits.grid_max;
+        self.limits.grid_max = std::array::from_fn(|at| items[at].min(allowed[at]));
+        self
     }
 
     /// The signal that each of its tasks counts down. Without one the packet's own passes through.

@@ -79,7 +79,8 @@ impl OpenClLauncher {
 // 2. It waits for the copy and the kernel before it returns, also if something fails or panics (`Outstanding`).
 unsafe impl Launcher for OpenClLauncher {
     fn limits(&self) -> GroupLimits {
-        GroupLimits { items_max: self.device.info().threads_max, local_bytes_max: 0 }
+        let items_max = self.device.info().threads_max;
+        GroupLimits { items_max, local_bytes_max: 0, grid_max: [u32::MAX, 1, 1] }
     }
 
     unsafe fn launch(&self, task: &KernelTask<'_>) -> Result<Completion, DeviceError> {

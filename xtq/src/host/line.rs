@@ -20,7 +20,7 @@ enum Answer {
     Again(u64),
 }
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Line {
     /// The number of the first put in `puts`.
     first: u64,
@@ -104,5 +104,133 @@ impl Line {
 
     pub(super) fn into_puts(self) -> VecDeque<u64> {
         self.puts
+    }
+}
+
+#[cfg(test)]
+mod model {
+    //! Every way in which a few puts of a line may go: what the target says to each, how messages overlap, which puts
+    //! give up.
+
+    use super::*;
+
+    const PUTS: usize = 3;
+    /// Refusals of one put for now, at most.
+    const REFUSALS: usize = 2;
+
+    #[derive(Clone, Copy, PartialEq)]
+    enum Said {
+        Taken,
+        Refused,
+        /// For now; the put gives up, or is sent again.
+        ForNow {
+            gives_up: bool,
+        },
+        OutOfTurn,
+    }
+
+    #[derive(Clone)]
+    struct World {
+        line: Line,
+        to_target: VecDeque<(u64, u64)>,
+        to_initiator: VecDeque<(u64, Said)>,
+        expected: u64,
+        taken: Vec<u64>,
+        over: Vec<u64>,
+        refusals: [usize; PUTS],
+    }
+
+    impl World {
+        fn pump(&mut self) {
+            while let Some((put, number)) = self.line.next_to_send() {
+                self.to_target.push_back((put, number));
+            }
+        }
+
+        /// The target says something to the put that has come.
+        fn arrive(mut self, choose: Option<Said>) -> Option<World> {
+            let (put, number) = self.to_target.pop_front()?;
+            let said = match (number == self.expected, choose) {
+                (false, None) => Said::OutOfTurn,
+                (true, Some(said)) => said,
+                _ => return None,
+            };
+            match said {
+                Said::Taken => self.taken.push(put),
+                Said::ForNow { .. } => {
+                    let refusals = &mut self.refusals[usize::try_from(put).unwrap()];
+                    *refusals += 1;
+                    if *refusals > REFUSALS {
+                        return None;
+                    }
+                }
+                Said::Refused | Said::OutOfTurn => {}
+            }
+            self.expected += u64::from(matches!(said, Said::Taken | Said::Refused));
+            self.to_initiator.push_back((put, said));
+            Some(self)
+        }
+
+        fn answer(mut self) -> Option<World> {
+            let (put, said) = self.to_initiator.pop_front()?;
+            let again = match said {
+                Said::ForNow { gives_up: false } | Said::OutOfTurn => Some(1),
+                _ => None,
+            };
+            match said {
+                Said::ForNow { gives_up: true } => self.line.leave(put),
+                _ => self.line.answer(put, again).unwrap(),
+            }
+            if again.is_none() {
+                self.over.push(put);
+            }
+            self.line.settle().unwrap();
+            self.pump();
+            Some(self)
+        }
+
+        fn go_on(mut self) -> Option<World> {
+            if !self.line.paused {
+                return None;
+            }
+            self.line.go_on();
+            self.pump();
+            Some(self)
+        }
+    }
+
+    #[test]
+    fn a_line_is_taken_in_order_and_comes_to_its_end() {
+        let mut line = Line::default();
+        (0..PUTS as u64).for_each(|put| line.join(put));
+        let mut first = World {
+            line,
+            to_target: VecDeque::new(),
+            to_initiator: VecDeque::new(),
+            expected: 0,
+            taken: Vec::new(),
+            over: Vec::new(),
+            refusals: [0; PUTS],
+        };
+        first.pump();
+        let says = [Said::Taken, Said::Refused]
+            .into_iter()
+            .chain([true, false].map(|gives_up| Said::ForNow { gives_up }));
+        let says: Vec<_> = says.map(Some).chain([None]).collect();
+        let (mut open, mut ends) = (vec![first], 0);
+        while let Some(world) = open.pop() {
+            assert!(world.taken.is_sorted_by(|a, b| a < b), "{:?}", world.taken);
+            let before = open.len();
+            open.extend(says.iter().filter_map(|&said| world.clone().arrive(said)));
+            open.extend(world.clone().answer());
+            open.extend(world.clone().go_on());
+            if open.len() == before {
+                // Nothing is on its way, so nothing may be left.
+                assert!(world.line.puts.is_empty() && world.line.answers.is_empty());
+                assert_eq!(world.over.len(), PUTS);
+                ends += 1;
+            }
+        }
+        assert!(ends > 1000, "{ends} ends");
     }
 }

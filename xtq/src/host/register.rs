@@ -86,8 +86,8 @@ impl Xtq {
     /// Registers a kernel by a coordinated index, in the place of what was there.
     ///
     /// # Safety
-    /// With any arguments, of which the first two are replaced as [`rewrite`](crate::rewrite) says, any grid that the
-    /// launcher allows and any payload of up to the registered length, the kernel stays inside its registered memory
+    /// With any arguments, of which the first two are replaced as [`rewrite`](crate::rewrite) says, any launch within
+    /// the launcher's limits and [`Kernel::grid_max`], and any payload of up to the registered length, the kernel stays inside its registered memory
     /// (and what a registered table of pointers leads to) and the payload, does not write the payload, and terminates.
     /// While it is registered, and while tasks of it are in queues or run, its registered memory stays allocated, and
     /// nothing else touches it but what the caller orders after them by signals. Tasks that run go on after

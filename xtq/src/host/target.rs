@@ -158,13 +158,7 @@ impl Target {
         let code = code.ok_or(Refusal::NotRegistered)?;
         let queue = known(&self.queues, command.queue, entries.1.base).ok_or(Refusal::NoQueue)?;
         if let (Code::Kernel(kernel), Work::Kernel(launch)) = (&code, command.work) {
-            let limits = kernel.limits;
-            let items_max = limits.items_max;
-            if launch.group_items() > items_max.into()
-                || launch.local_bytes > limits.local_bytes_max
-            {
-                return Err(Refusal::Group { items_max });
-            }
+            kernel.limits.allow(&launch)?;
         }
         if queue.is_full() {
             return Err(Refusal::QueueFull);
@@ -188,7 +182,8 @@ impl Target {
         let command = packet.sent().map_err(|error| error.to_string())?;
         let arguments = argument_bytes(&command);
         let payload = usize::try_from(command.payload_bytes).map_err(|e| e.to_string())?;
-        let (rest, body) = (fragment.len() - BODY_AT, arguments + payload);
+        let body = arguments.checked_add(payload).ok_or("a body longer than memory")?;
+        let rest = fragment.len() - BODY_AT;
         if rest != 0 && rest != body {
             return Err(format!("a put with {rest} bytes of a body of {body}"));
         }

@@ -100,6 +100,34 @@ fn whoever_sends_and_does_not_receive_is_given_up() {
 }
 
 #[test]
+fn two_puts_of_one_number_are_one_task() {
+    let mut job = victim();
+    let runs: Arc<AtomicU32> = Arc::default();
+    let count = Arc::clone(&runs);
+    let function = Function::new(100, move |_| {
+        count.fetch_add(1, Ordering::Relaxed);
+        Ok(())
+    });
+    job.xtq(1).register_function(0, function).unwrap();
+    job.xtq(1).post(vec![0; 4096]);
+    let mut serial = 0;
+    let mut send = |job: &mut Job, head: Head, body: &[u8]| {
+        say(job, &[&head.write(serial)[..], body].concat());
+        serial += 1;
+    };
+    let packet = put(100, 0, |_| {}).split_off(24);
+    for put in 0..2 {
+        send(&mut job, Head::Put { put, number: Some(0) }, &packet);
+    }
+    for transfer in 0..2 {
+        send(&mut job, Head::Data { transfer, offset: 0 }, &[7; 100]);
+    }
+    job.until(|job| job.xtq(1).has_settled().then_some(()));
+    assert!(!is_given_up(&job));
+    assert_eq!((runs.load(Ordering::Relaxed), job.xtq(1).take_posted().len()), (1, 2));
+}
+
+#[test]
 fn a_body_that_does_not_come_as_announced_is_refused() {
     let data = |offset: u64, serial: u32, len: usize| {
         let head = Head::Data { transfer: 0, offset }.write(serial);

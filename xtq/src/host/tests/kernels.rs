@@ -25,7 +25,7 @@ struct Pretend(Mutex<Vec<Launched>>, AtomicU32);
 unsafe impl Launcher for Pretend {
     fn limits(&self) -> GroupLimits {
         self.1.fetch_add(1, Ordering::Relaxed);
-        GroupLimits { items_max: 256, local_bytes_max: 1024 }
+        GroupLimits { items_max: 256, local_bytes_max: 1024, grid_max: [1 << 20, 1 << 20, 1] }
     }
 
     unsafe fn launch(&self, task: &KernelTask<'_>) -> Result<Completion, DeviceError> {
@@ -58,7 +58,13 @@ fn kernels_get_their_arguments_rewritten_and_count_the_registered_signal() {
         // SAFETY: what launches it touches no memory but the payload, which it reads.
         unsafe { job.xtq(1).register_kernel(2, kernel) }
     };
-    let kernel = |bytes| Kernel::new(launcher.clone(), 0xCAFE, bytes, 4096).buffer(lease.clone());
+    let kernel = |bytes| {
+        Kernel::new(launcher.clone(), 0xCAFE, bytes, 4096).buffer(lease.clone()).grid_max([
+            512,
+            u32::MAX,
+            8,
+        ])
+    };
     assert!(register(&job, kernel(8)).is_err());
     register(&job, kernel(24).signal(&there)).unwrap();
     job.xtq(1).register_queue(2, QueueOptions::default()).unwrap();
@@ -92,6 +98,10 @@ fn kernels_get_their_arguments_rewritten_and_count_the_registered_signal() {
     assert_eq!(refused(&mut job, sized(Launch::linear(1, 257, 0))), group);
     let local = Launch { local_bytes: 1024 + LOCAL_UNIT, ..Launch::linear(1, 1, 0) };
     assert_eq!(refused(&mut job, sized(local)), group);
+    for grid in [[513, 1, 1], [1, (1 << 20) + 1, 1], [1, 1, 2]] {
+        let wide = Launch { grid, ..Launch::linear(1, 1, 0) };
+        assert_eq!(refused(&mut job, sized(wide)), Refusal::Grid);
+    }
     let long = Put::kernel(Rank(1), 2, 2, Launch::linear(1, 1, 0), vec![0; 32]);
     assert_eq!(refused(&mut job, long), Refusal::Arguments { registered: 24 });
     let far = Put::kernel(Rank(1), 2, 2, Launch::linear(1, 1, 0), vec![0; 5000]);
