@@ -214,6 +214,12 @@ impl Tasks {
         self.xtq.watch_refusals(yes);
     }
 
+    /// How many refusals were forgotten before they were taken, since the watch began.
+    #[must_use]
+    pub fn forgotten_refusals(&self) -> u64 {
+        self.xtq.forgotten_refusals()
+    }
+
     /// The tasks that were refused here since the last call.
     #[must_use]
     pub fn take_refusals(&self) -> Vec<RefusedTask> {

@@ -35,7 +35,7 @@ use crate::packet::Packet;
 use crate::put::{Put, PutHandle};
 use crate::signal::{Bell, Signal, Weak};
 use crate::tables::Tables;
-use crate::wire::TEXT_MAX;
+use crate::wire::{Head, TEXT_MAX};
 use gapless_bml::{Bml, BmlError, Fragment, LinkError, Rank};
 use initiator::Initiator;
 use link::Link;
@@ -71,13 +71,16 @@ impl fmt::Debug for Config {
     }
 }
 
+/// Messages of a peer, with what they say at their beginning.
+type PeerLink = Link<(Head, Fragment)>;
+
 /// What the lock guards.
 #[derive(Default)]
 struct State {
     initiator: Initiator,
     target: Target,
     /// By rank.
-    links: HashMap<u32, Link<Fragment>>,
+    links: HashMap<u32, PeerLink>,
     /// Signals that end when a rank is lost, by name: those of [`Xtq::signal_from`] and of kernels.
     watched: BTreeMap<u64, Weak>,
     lost: BTreeMap<u32, LinkError>,
@@ -326,6 +329,12 @@ impl Xtq {
     /// Whether tasks that are refused here are noted for [`take_refusals`](Xtq::take_refusals), the last 256 of them.
     pub fn watch_refusals(&self, yes: bool) {
         self.inner.with(|state| state.target.watch_refusals(yes));
+    }
+
+    /// How many refusals were forgotten before they were [taken](Xtq::take_refusals), since the watch began.
+    #[must_use]
+    pub fn forgotten_refusals(&self) -> u64 {
+        self.inner.with(|state| state.target.forgotten_refusals)
     }
 
     /// The tasks that were refused here since the last call.

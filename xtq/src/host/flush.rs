@@ -1,11 +1,10 @@
 //! Sends what is to be sent, as far as there is room: packet, arguments and payload are gathered straight into the
 //! transport's memory.
 
-use super::State;
 use super::initiator::{Item, Outbox, Stage};
-use super::link::Link;
+use super::{PeerLink, State};
 use crate::wire::{BODY_AT, HEAD_BYTES, Head};
-use gapless_bml::{AmTag, Bml, Fragment, LinkError, PeerState, Rank, ReserveError, Token};
+use gapless_bml::{AmTag, Bml, LinkError, PeerState, Rank, ReserveError, Token};
 use zerocopy::IntoBytes;
 
 /// The tag of all messages of this crate.
@@ -24,7 +23,7 @@ enum Sent {
 }
 
 /// Sends one message, of several parts.
-fn send(bml: &mut Bml, link: &mut Link<Fragment>, to: Rank, head: Head, parts: &[&[u8]]) -> Sent {
+fn send(bml: &mut Bml, link: &mut PeerLink, to: Rank, head: Head, parts: &[&[u8]]) -> Sent {
     let len = HEAD_BYTES + parts.iter().map(|part| part.len()).sum::<usize>();
     let mut slot = match bml.reserve(to, len) {
         Ok(slot) => slot,

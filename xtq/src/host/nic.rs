@@ -52,18 +52,23 @@ impl State {
         if self.left {
             return Ok(());
         }
-        let (serial, _) = read_head(&fragment)?;
-        let mut next = self.links.entry(from.0).or_default().arrived(serial, fragment)?;
-        while let Some(fragment) = next {
-            self.handle(xtq, from, &fragment)?;
+        let (serial, head) = read_head(&fragment)?;
+        let mut next = self.links.entry(from.0).or_default().arrived(serial, (head, fragment))?;
+        while let Some((head, fragment)) = next {
+            self.handle(xtq, from, head, &fragment)?;
             drop(fragment);
             next = self.links.get_mut(&from.0).and_then(super::link::Link::next_early);
         }
         Ok(())
     }
 
-    fn handle(&mut self, xtq: &Xtq, from: Rank, fragment: &Fragment) -> Result<(), String> {
-        let (_, head) = read_head(fragment)?;
+    fn handle(
+        &mut self,
+        xtq: &Xtq,
+        from: Rank,
+        head: Head,
+        fragment: &Fragment,
+    ) -> Result<(), String> {
         let answer = match head {
             Head::Put { put, number } => {
                 Some((put, self.target.put(xtq, (from, put, number), fragment)?))

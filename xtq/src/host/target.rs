@@ -74,6 +74,8 @@ pub(super) struct Target {
     expected: HashMap<(u32, u8), u64>,
     /// Refusals, if somebody wants to know.
     refusals: Option<VecDeque<RefusedTask>>,
+    /// Refusals that were not kept.
+    pub(super) forgotten_refusals: u64,
     /// Signals of kernels whose tasks are refused.
     pub(super) effects: Effects,
 }
@@ -90,6 +92,7 @@ impl Default for Target {
             next_transfer: 0,
             expected: HashMap::new(),
             refusals: None,
+            forgotten_refusals: 0,
             effects: Effects::new(),
         }
     }
@@ -140,6 +143,7 @@ impl Target {
 
     pub(super) fn watch_refusals(&mut self, yes: bool) {
         self.refusals = yes.then(VecDeque::new);
+        self.forgotten_refusals = 0;
     }
 
     pub(super) fn take_refusals(&mut self) -> Vec<RefusedTask> {
@@ -320,6 +324,7 @@ impl Target {
         if let Some(refusals) = self.refusals.as_mut().filter(|_| refusal != Refusal::OutOfTurn) {
             if refusals.len() == REFUSALS_MAX {
                 refusals.pop_front();
+                self.forgotten_refusals += 1;
             }
             refusals.push_back(RefusedTask { initiator: asked.from, index, queue, refusal });
         }

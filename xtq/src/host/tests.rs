@@ -254,6 +254,12 @@ fn what_was_not_registered_is_refused_and_both_ends_learn_it() {
     assert_eq!(nobody, XtqError::NoSuchRank { rank: Rank(2), size: 2 });
     assert!(matches!(error(Put::function(Rank(1), 64, 0, [0, 0])), XtqError::Packet(_)));
     assert!(job.xtq(1).register_function(64, nothing()).is_err());
+    // The last 256 are kept, the others counted.
+    for _ in 0..260 {
+        job.xtq(0).put(put(0)).unwrap();
+    }
+    job.settle();
+    assert_eq!((job.xtq(1).take_refusals().len(), job.xtq(1).forgotten_refusals()), (256, 4));
     let none = job.xtq(1).register_queue(0, QueueOptions { capacity: 0, width: 1 });
     assert_eq!(none, Err(XtqError::NoRoom { capacity: 0, width: 1 }));
 }
