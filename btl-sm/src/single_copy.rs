@@ -425,6 +425,10 @@ unsafe impl Rdma for Sm {
         self.transfer(Direction::Put, peer, local, key, remote, done)
     }
 
+    fn peeks(&mut self, peer: PeerId) -> bool {
+        self.reached(peer).is_ok()
+    }
+
     fn peek_key(&mut self, peer: PeerId, memory: Region) -> Option<RemoteKey> {
         self.reached(peer).ok()?;
         let (address, len) = (memory.start(), memory.len());

@@ -102,6 +102,8 @@ pub struct Loopback {
     ability: AbilityId,
     /// Devices whose memory can be mapped.
     devices: Vec<Arc<dyn Device>>,
+    /// Whether others' memory is read where it lies.
+    peeks: bool,
 }
 
 impl Loopback {
@@ -142,6 +144,7 @@ impl Loopback {
             bell: None,
             ability: AbilityId::new(),
             devices: Vec::new(),
+            peeks: false,
         }
     }
 

@@ -221,6 +221,12 @@ pub unsafe trait Rdma {
         done: Token,
     ) -> Result<(), RdmaError>;
 
+    /// Whether this end can [`peek`](Rdma::peek) at memory of `peer`'s, as far as it knows.
+    fn peeks(&mut self, peer: PeerId) -> bool {
+        let _ = peer;
+        false
+    }
+
     /// A key by which `peer` may [`peek`](Rdma::peek) at memory of this process. Nothing is registered, and nothing is to be
     /// undone: peers that can read all memory of this process need no more than to know where. `None`: not this memory, not
     /// this peer, or this transport cannot.

@@ -10,6 +10,23 @@ fn ends(config: &Config) -> (Loopback, Loopback) {
     (Loopback::with(&hub, config.clone()), Loopback::with(&hub, config.clone()))
 }
 
+/// Whose ends read each other's memory where it lies, too.
+struct Peeking;
+
+impl Fixture for Peeking {
+    type Btl = Loopback;
+
+    fn pair(&mut self) -> (Loopback, Loopback) {
+        let (a, b) = ends(&Config::default());
+        // SAFETY: the suite keeps the memory that it makes keys of, and writes none while it is read.
+        let a = unsafe { a.with_peek() };
+        // SAFETY: as above.
+        (a, unsafe { b.with_peek() })
+    }
+}
+
+gapless_btl::conformance!(peeking, Peeking);
+
 struct Bare(Config);
 
 impl Fixture for Bare {

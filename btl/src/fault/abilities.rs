@@ -121,6 +121,10 @@ unsafe impl<B: Btl> Rdma for Fault<B> {
         result.map_err(|error| self.refuse(done, error))
     }
 
+    fn peeks(&mut self, peer: PeerId) -> bool {
+        self.inner_rdma().is_ok_and(|rdma| rdma.peeks(peer))
+    }
+
     fn peek_key(&mut self, peer: PeerId, memory: Region) -> Option<RemoteKey> {
         self.allow_rdma().ok()?;
         self.inner_rdma().ok()?.peek_key(peer, memory)

@@ -218,7 +218,14 @@ unsafe impl Rdma for Loopback {
         unsafe { self.one_sided(Way::Put, peer, local, key, remote, done) }
     }
 
+    fn peeks(&mut self, _: PeerId) -> bool {
+        self.peeks
+    }
+
     fn peek_key(&mut self, peer: PeerId, memory: Region) -> Option<RemoteKey> {
+        if !self.peeks {
+            return None;
+        }
         let whom = u64::from(self.peer(peer).ok()?.end.number());
         accessible(&memory).ok()?;
         Some(encode(PEEKED, self.end.number(), &[memory.start(), memory.len(), whom]))
@@ -231,6 +238,10 @@ unsafe impl Rdma for Loopback {
         offset: u64,
         into: Region,
     ) -> Result<(), RdmaError> {
+        if !self.peeks {
+            let reason = "this loopback has no such reads".to_owned();
+            return Err(RdmaError::Unavailable { reason });
+        }
         let end = Arc::clone(&self.peer(peer)?.end);
         let bad = |what: &str| RdmaError::BadKey { what: what.to_owned() };
         let [start, len, whom] = decode(key, PEEKED, end.number()).map_err(bad)?;
@@ -245,6 +256,19 @@ unsafe impl Rdma for Loopback {
         let from = Region::new(Space::Host, start, offset, into.len());
         // SAFETY: the caller's guarantee, of both.
         Ok(unsafe { gapless_mem::copy(&into, &from) }?)
+    }
+}
+
+impl Loopback {
+    /// This end, which also [peeks](Rdma::peek) at its peers' memory and lets them peek at its own.
+    ///
+    /// # Safety
+    /// What [`peek_key`](Rdma::peek_key) is asked for is valid for reads, and nothing writes it, as long as an end has the
+    /// key. Collectives whose ranks give up or die do not keep to that.
+    #[must_use]
+    pub unsafe fn with_peek(mut self) -> Loopback {
+        self.peeks = true;
+        self
     }
 }
 

@@ -107,6 +107,10 @@ unsafe impl<B: Btl> Rdma for Trace<B> {
         self.operation("put", peer, total(remote), result)
     }
 
+    fn peeks(&mut self, peer: PeerId) -> bool {
+        self.inner_rdma().is_ok_and(|rdma| rdma.peeks(peer))
+    }
+
     fn peek_key(&mut self, peer: PeerId, memory: Region) -> Option<RemoteKey> {
         self.inner_rdma().ok()?.peek_key(peer, memory)
     }

@@ -58,6 +58,7 @@ use crate::hyperq::{Dynamic, Fixed, Frame, Kind, Memory, Mode, Policy, Settings,
 use crate::schedule::Buffer;
 use chief::{Chief, Led, Wanted};
 pub(in crate::execute) use control::Control;
+use control::SETTLED;
 use copies::Mover;
 use leader::Leading;
 use member::Following;
@@ -253,8 +254,8 @@ impl HyperQ {
     /// [declined](HyperQ::decline).
     ///
     /// # Safety
-    /// As for [`Page::begin`](crate::page::Page::begin): until `advance` gives [`Poll::Ready`], or this is dropped, or
-    /// [given up](HyperQ::give_up).
+    /// As for [`Page::begin`](crate::page::Page::begin): until `advance` gives [`Poll::Ready`], or
+    /// [`give_up`](HyperQ::give_up) says that all buffers are free.
     ///
     /// # Errors
     /// Nothing has begun: arguments that do not fit; [`CollError::Abandoned`], [`CollError::Revoked`],
@@ -375,6 +376,19 @@ impl HyperQ {
         now_ns: u64,
     ) -> Poll<Result<Outcome, CollError>> {
         if self.going.is_some() && self.members.comm.is_revoked() {
+            let HyperQ { control, members, lead, mapped, going, .. } = self;
+            if let Some((part, Role::Follows(following))) = going {
+                let (control, members) = (&*control, &*members);
+                let mover = Mover { engine, device: &part.device, rows: &part.rows };
+                let mut tools =
+                    member::Tools { pml, reducer, mover, control, members, lead, mapped };
+                following.drain();
+                // Its head gives up as well, and says so.
+                if !following.let_go(part, &mut tools) {
+                    return Poll::Pending;
+                }
+            }
+            self.going.take_if(|(_, role)| matches!(role, Role::Follows(_)));
             self.give_up();
             return Poll::Ready(Err(CollError::Revoked));
         }
@@ -493,17 +507,27 @@ impl HyperQ {
             }
     }
 
-    /// Gives up what is under way: waits for this rank's copies. Ranks that wait for this one go on waiting. A head may still
-    /// work on buffers that this rank has lent it: memory of devices cannot be taken back from a peer.
-    pub fn give_up(&mut self) {
-        if let Some((_, role)) = &mut self.going {
-            match role {
-                Role::Directs(chief) => chief.drain(),
-                Role::Leads(leading) => leading.drain(),
-                Role::Follows(following) => following.drain(),
+    /// Gives up what is under way: waits for this rank's copies. Ranks that wait for this one go on waiting. Gives whether all
+    /// buffers are free: a head may work on those that this rank has lent it, until it has ended or given up. Then ask
+    /// again; if the head is lost, nobody says so.
+    pub fn give_up(&mut self) -> bool {
+        let Some((part, role)) = &mut self.going else { return true };
+        match role {
+            Role::Directs(chief) => {
+                chief.drain();
+                self.control.report(part.me, part.number, SETTLED);
+            }
+            Role::Leads(leading) => leading.drain(),
+            Role::Follows(following) => {
+                following.drain();
+                following.tell_settled(part, &self.control);
+                if following.is_lent(part, &self.control) {
+                    return false;
+                }
             }
         }
         self.going = None;
+        true
     }
 
     /// In the last call that this rank has led: how many copies of the gather were host-staged, and how many went by IPC;

@@ -52,7 +52,9 @@ impl Job {
                     tell(call);
                 }
             };
-            Box::new(Trace::new(Loopback::new(hub), Box::new(listener)))
+            // SAFETY: no rank of such a job gives up or dies while others work.
+            let transport = unsafe { Loopback::new(hub).with_peek() };
+            Box::new(Trace::new(transport, Box::new(listener)))
         })
     }
 

@@ -13,10 +13,14 @@ use gapless_coll::{HyperQ, Operation, Outcome};
 use gapless_engine::Engine;
 use std::sync::OnceLock;
 use std::task::Poll;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// How often peers are asked to let go of memory before it is left to them.
 const CLOSING: usize = 2000;
+
+/// How long a call that is left otherwise than by its end waits until the process that works on its buffers has stopped.
+/// After that nobody could say who writes them.
+const LENT_MAX: Duration = Duration::from_secs(20);
 
 /// What is taken from a desk to work on memory of a caller's, which ranks copy from and to. However the call is left, this
 /// rank does so no more, and it is back.
@@ -40,7 +44,15 @@ impl Drop for Taken<'_> {
     fn drop(&mut self) {
         let Some(mut hyperq) = self.hyperq.take() else { return };
         // Nothing, if the collective has ended.
-        hyperq.give_up();
+        let start = Instant::now();
+        while !hyperq.give_up() {
+            if start.elapsed() > LENT_MAX {
+                gapless_mem::abort(
+                    "another process's GPU kernels may write memory of a call that was left",
+                );
+            }
+            std::thread::yield_now();
+        }
         self.shared.with_anyway(|_| self.desk.with(|at| at.hyperq = Some(hyperq)));
     }
 }

@@ -112,9 +112,25 @@ impl Following {
         over == [true; 3] && self.staging.1.is_empty()
     }
 
+    /// Whether a head may work on this rank's buffers, as far as words tell.
+    pub(super) fn is_lent(&mut self, part: &Part, control: &Control) -> bool {
+        let Some(Led::Lends(head)) = self.led else { return false };
+        self.seen |= control.orders(part.frame.leader, part.me, part.number);
+        let told = self.seen & (FAILED | ELSEWHERE | GO) != 0 && head == part.frame.leader;
+        !told && !is_settled(head, part.number, control)
+    }
+
+    /// This rank starts nothing more, and what it has started is over: if it is a head, others have their buffers back.
+    pub(super) fn tell_settled(&mut self, part: &Part, control: &Control) {
+        if let Some(Led::Heads(_)) = self.led {
+            self.reports |= SETTLED;
+            control.report(part.me, part.number, self.reports);
+        }
+    }
+
     /// Whether nobody touches this rank's buffers, as far as it has lent them; says as a head that it touches none. What
     /// this rank has started is over.
-    fn let_go(&mut self, part: &Part, tools: &mut Tools<'_>) -> bool {
+    pub(super) fn let_go(&mut self, part: &Part, tools: &mut Tools<'_>) -> bool {
         let head = match self.led {
             None => return true,
             Some(Led::Heads(_)) => {
@@ -123,8 +139,7 @@ impl Following {
             }
             Some(Led::Lends(head)) => head,
         };
-        let told = self.seen & (FAILED | ELSEWHERE | GO) != 0 && head == part.frame.leader;
-        if told || is_settled(head, part.number, tools.control) {
+        if !self.is_lent(part, tools.control) {
             return true;
         }
         if tools.members.loss(tools.pml, head).is_none() {
@@ -248,6 +263,12 @@ impl Following {
                 return None;
             }
             None if self.seen == 0 => Ended::Elsewhere,
+            // It has all go another way, perhaps because this rank cannot lend; that order was overwritten by the next
+            // call's. To go on it would have waited for this rank.
+            None if self.seen & LEND != 0 && self.seen & GO == 0 => {
+                self.failure.take_if(|error| matches!(error, CollError::NotMapped { .. }));
+                Ended::Elsewhere
+            }
             // It needed nothing more of this rank.
             None if self.failure.is_some() => Ended::Done,
             None => return None,

@@ -40,7 +40,9 @@ pub(super) fn tell_what_is_seen(place: &mut Place<'_>, bml: &mut Bml) {
             continue;
         }
         let process = place.circle.process(rank);
-        let sees = process.is_some_and(|process| bml.rdma(Rank(process)).is_some());
+        let sees = process
+            .and_then(|process| bml.rdma(Rank(process)))
+            .is_some_and(|(peer, rdma)| rdma.peeks(peer));
         if sees && let Some(card) = place.shared.card(me, Side::Input, rank) {
             // SAFETY: as in `direct::write_card`; it is never anything else afterwards.
             let written = unsafe { gapless_mem::write(&card, direct::KEY_BYTES as u64, &[1]) };
@@ -153,8 +155,9 @@ unsafe fn read(
         let reason = "it cannot be read any more".to_owned();
         return Err(RdmaError::Unavailable { reason });
     };
-    // SAFETY: the caller's promise. A rank of this process grants its buffer until this one has read it (`Page::begin`), or
-    // has given up before, which transports that read by the kernel do not mind, and tests of others keep in mind.
+    // SAFETY: the caller's promise. A rank of this process grants its buffer until this one has read it (`Page::begin`). If
+    // it has given up before, transports that read by the kernel do not mind; a loopback reads only if whoever made it has
+    // promised that this does not happen (`Loopback::with_peek`).
     unsafe { rdma.peek(peer, key, at, into) }
 }
 

@@ -265,3 +265,50 @@ fn a_head_that_fails_is_named() {
     }
     assert!(errors > 20, "{errors}");
 }
+
+/// Ranks that have lent their buffers to heads end when these have stopped, and not before.
+#[test]
+fn what_is_revoked_ends_where_heads_work() {
+    let mut random = Random(178);
+    let mut revoked = 0;
+    for gpus in [&[0, 0, 0, 0], &[0, 0, 1, 1]] {
+        for when in 0..12 {
+            let mut ranks = Ranks::of(on(gpus, 2), &settings(Mode::Led));
+            let trial = plain(allreduce(9000, true), Arithmetic::Sum, &ranks, &mut random);
+            let world = ranks.job.worlds()[0].clone();
+            let all = results(&mut ranks, 1, &trial, |ranks, turn| {
+                if turn == when {
+                    ranks.job.pml(0).revoke(&world).unwrap();
+                }
+            });
+            for result in &all {
+                revoked += u32::from(*result == Some(Err(CollError::Revoked)));
+                assert!(result.is_some(), "{gpus:?}, turn {when}: {all:?}");
+            }
+        }
+    }
+    assert!(revoked > 20, "some are in time: {revoked}");
+}
+
+/// A rank that leaves a call has its buffers back only when its head has given up or ended.
+#[test]
+fn what_is_lent_is_free_when_its_head_has_stopped() {
+    let mut random = Random(179);
+    let mut lent = 0;
+    for when in 1..10 {
+        let mut ranks = Ranks::of(on(&[0, 0, 0], 2), &settings(Mode::Led));
+        let trial = plain(allreduce(9000, true), Arithmetic::Sum, &ranks, &mut random);
+        let mut held = false;
+        let _ = results(&mut ranks, 1, &trial, |ranks, turn| {
+            if turn == when {
+                held = !ranks.all[2].give_up();
+                lent += u32::from(held);
+                // The head is the leader.
+                ranks.all[0].give_up();
+                assert!(ranks.all[2].give_up(), "turn {when}");
+                (0..3).for_each(|rank| ranks.job.kill(rank));
+            }
+        });
+    }
+    assert!(lent > 0, "some are in time");
+}
