@@ -79,7 +79,7 @@ fn with_a_link(name: &str, body: impl FnOnce(Builder)) {
     if devices().is_some() && std::env::var_os("GAPLESS_IB_NETDEV").is_none() {
         return skip("links over verbs that go down", "GAPLESS_IB_NETDEV is not set");
     }
-    let _up = (devices().is_some() && !is_rank(name)).then_some(Up);
+    let _up = (devices().is_some() && !is_rank(name)).then(|| Up);
     over_verbs(name, 2, &[], body);
 }
 
