@@ -57,7 +57,7 @@ pub(crate) fn run(checkout: &Checkout, quick: bool) -> Result<(), Failure> {
         Ok::<(), Failure>(())
     };
 
-    step("the workspace".to_owned(), &["--workspace"], &at_once(THREADS))?;
+    step("the workspace".to_owned(), &["--workspace"], &[])?;
     if !quick {
         check_alone(checkout, alone::groups(checkout)?.iter().rev().take(ALONE))?;
         let loom = [
@@ -74,17 +74,6 @@ pub(crate) fn run(checkout: &Checkout, quick: bool) -> Result<(), Failure> {
     }
     steps.extend(always_odd(checkout, &log)?);
     summarise(&steps, &log)
-}
-
-/// How many tests of a program run at a time.
-const THREADS: &str = "RUST_TEST_THREADS";
-
-/// Many tests wait, for processes, clocks and the network, so some more run at a time than there are processors. Who has
-/// set the variable is heard.
-fn at_once(variable: &str) -> Vec<(&str, OsString)> {
-    let known = std::env::var_os(variable).is_some();
-    let processors = thread::available_parallelism().map_or(1, usize::from);
-    (!known).then(|| (variable, (processors + 2).to_string().into())).into_iter().collect()
 }
 
 /// Groups of packages without the rest that every run of all tests checks: of those that need fewest others.

@@ -177,15 +177,19 @@ pub(crate) fn orphans_at(
     let ends = children
         .into_iter()
         .map(|child| std::thread::spawn(move || finish_child(child, within, "a rank")));
+    let mut failed = String::new();
     for (rank, end) in (0u32..).zip(ends.collect::<Vec<_>>()) {
         let output = end.join().expect("no rank hangs");
         let fine = match dying.contains(&rank) {
             true => output.status.code().is_none(),
             false => output.status.success() && text(&output.stdout).contains("1 passed"),
         };
-        let (out, err) = (text(&output.stdout), text(&output.stderr));
-        assert!(fine, "rank {rank}: {}\n{out}\n{err}", output.status);
+        if !fine {
+            let (out, err) = (text(&output.stdout), text(&output.stderr));
+            failed += &format!("rank {rank}: {}\n{out}\n{err}\n", output.status);
+        }
     }
+    assert!(failed.is_empty(), "{failed}");
 }
 
 /// Meeting through files in a folder.
