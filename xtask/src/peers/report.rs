@@ -41,7 +41,7 @@ struct Family {
     holds: fn(&str) -> bool,
 }
 
-const FAMILIES: [Family; 10] = [
+const FAMILIES: [Family; 11] = [
     Family {
         name: "pack",
         title: "packing",
@@ -71,6 +71,11 @@ const FAMILIES: [Family; 10] = [
         name: "message-alloc",
         title: "messages out of and into `World::alloc` memory (peers: ordinary memory)",
         holds: |work| work.starts_with("message-alloc "),
+    },
+    Family {
+        name: "window",
+        title: "one-sided operations on a target that makes no calls",
+        holds: |work| work.starts_with("window "),
     },
     Family {
         name: "coll-combining",
