@@ -9,6 +9,7 @@ mod choose;
 #[allow(unsafe_code, reason = "walks the list that getifaddrs(3) allocates")]
 mod interfaces;
 mod verbs;
+mod wanted;
 
 pub(crate) use verbs::{IB, IS_BUILT as HAS_VERBS};
 pub use verbs::{VerbsPort, verbs_ports};

@@ -380,8 +380,7 @@ impl HyperQ {
             if let Some((part, Role::Follows(following))) = going {
                 let (control, members) = (&*control, &*members);
                 let mover = Mover { engine, device: &part.device, rows: &part.rows };
-                let mut tools =
-                    member::Tools { pml, reducer, mover, control, members, lead, mapped };
+                let mut tools = head::Tools { pml, reducer, mover, control, members, lead, mapped };
                 following.drain();
                 // Its head gives up as well, and says so.
                 if !following.let_go(part, &mut tools) {
@@ -411,8 +410,7 @@ impl HyperQ {
             }
             Role::Directs(_) => None,
             Role::Follows(following) => {
-                let mut tools =
-                    member::Tools { pml, reducer, mover, control, members, lead, mapped };
+                let mut tools = head::Tools { pml, reducer, mover, control, members, lead, mapped };
                 following.advance(part, &mut tools)
             }
         };

@@ -1,6 +1,7 @@
 //! Which addresses of this host peers are told of: pure functions of its interfaces and of what the user wants.
 
 use super::interfaces::Interface;
+use super::wanted::Pattern;
 use gapless_btl_tcp::Place;
 use std::net::IpAddr;
 
@@ -9,25 +10,27 @@ const INNER: [&str; 5] = ["docker", "br-", "virbr", "cni", "veth"];
 
 /// One word of a list.
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum Pattern {
+pub(super) enum Name {
     /// The name of an interface, or its beginning if a star follows.
-    Name { name: String, star: bool },
+    Interface { name: String, star: bool },
     /// Addresses of a network.
     Network(Place),
 }
 
-impl Pattern {
-    fn parse(word: &str) -> Result<Pattern, String> {
+impl Pattern for Name {
+    type Thing = Interface;
+
+    fn parse(word: &str) -> Result<Name, String> {
         let wrong = || format!("{word:?}, not an interface or network");
         if let Ok(address) = word.parse::<IpAddr>() {
-            return Ok(Pattern::Network(Place::alone(address)));
+            return Ok(Name::Network(Place::alone(address)));
         }
         if let Some((address, bits)) = word.split_once('/') {
             let address = address.parse::<IpAddr>().map_err(|_| wrong())?;
             let prefix_bits = bits.parse::<u8>().map_err(|_| wrong())?;
             let most = Place::alone(address).prefix_bits;
             return if prefix_bits <= most {
-                Ok(Pattern::Network(Place { address, prefix_bits }))
+                Ok(Name::Network(Place { address, prefix_bits }))
             } else {
                 Err(wrong())
             };
@@ -38,57 +41,35 @@ impl Pattern {
         if !fits || (name.is_empty() && !star) {
             return Err(wrong());
         }
-        Ok(Pattern::Name { name: name.to_owned(), star })
+        Ok(Name::Interface { name: name.to_owned(), star })
     }
 
     fn matches(&self, interface: &Interface) -> bool {
         match self {
-            Pattern::Name { name, star: true } => interface.name.starts_with(name.as_str()),
-            Pattern::Name { name, star: false } => interface.name == *name,
-            Pattern::Network(network) => network.is_near(interface.place.address),
+            Name::Interface { name, star: true } => interface.name.starts_with(name.as_str()),
+            Name::Interface { name, star: false } => interface.name == *name,
+            Name::Network(network) => network.is_near(interface.place.address),
         }
     }
 }
 
-/// A list of interfaces and networks: those to use, and those not to use.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Wanted {
-    included: Vec<Pattern>,
-    excluded: Vec<Pattern>,
-}
-
-impl Wanted {
-    /// Words apart by commas: the name of an interface (`eth0`, `ib*`), a network (`10.1.0.0/16`) or an address. After
-    /// `!` it is not used. Without any to use, all are but those that are not.
-    ///
-    /// # Errors
-    /// Which word makes no sense.
-    pub(super) fn parse(list: &str) -> Result<Wanted, String> {
-        let mut wanted = Wanted::default();
-        for word in list.split(',').map(str::trim).filter(|word| !word.is_empty()) {
-            match word.strip_prefix('!') {
-                Some(word) => wanted.excluded.push(Pattern::parse(word.trim())?),
-                None => wanted.included.push(Pattern::parse(word)?),
-            }
-        }
-        Ok(wanted)
-    }
-}
+/// Words apart by commas: the name of an interface (`eth0`, `ib*`), a network (`10.1.0.0/16`) or an address. After `!` it is
+/// not used. Without any to use, all are but those that are not.
+pub(super) type Wanted = super::wanted::Wanted<Name>;
 
 /// The addresses to listen at. What was not asked for by name or network: loopback only if there is nothing else, and
 /// the ways to containers and virtual machines of this host only before that. IPv4 comes first.
 pub(super) fn places(all: &[Interface], wanted: &Wanted) -> Vec<Place> {
-    let matches = |patterns: &[Pattern], it: &Interface| patterns.iter().any(|p| p.matches(it));
     let usable = |it: &&Interface| it.is_up && !is_local(it.place.address);
     let left: Vec<&Interface> =
-        all.iter().filter(usable).filter(|it| !matches(&wanted.excluded, it)).collect();
+        all.iter().filter(usable).filter(|it| !wanted.excludes(it)).collect();
     let inner = |it: &Interface| INNER.iter().any(|start| it.name.starts_with(start));
-    let found = if wanted.included.is_empty() {
+    let found = if !wanted.asks() {
         let rank = |it: &Interface| (it.is_loopback, inner(it));
         let best = left.iter().map(|it| rank(it)).min();
         left.into_iter().filter(|it| Some(rank(it)) == best).collect()
     } else {
-        left.into_iter().filter(|it| matches(&wanted.included, it)).collect::<Vec<_>>()
+        left.into_iter().filter(|it| wanted.includes(it)).collect::<Vec<_>>()
     };
     let mut places: Vec<Place> = found.into_iter().map(|it| it.place).collect();
     places.sort_by_key(|place| place.address.is_ipv6());

@@ -7,6 +7,7 @@ mod adapters;
 #[path = "verbs/unbuilt.rs"]
 mod adapters;
 
+use super::wanted::Pattern;
 use super::{Choices, Settings};
 use crate::Error;
 use gapless_btl::{Btl, LinkError, Secret};
@@ -46,7 +47,7 @@ impl fmt::Display for VerbsPort {
 
 /// One word of a list.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Pattern {
+pub(super) struct Name {
     /// The name of a device, or its beginning if a star follows.
     device: String,
     star: bool,
@@ -54,8 +55,10 @@ struct Pattern {
     port: Option<u8>,
 }
 
-impl Pattern {
-    fn parse(word: &str) -> Result<Pattern, String> {
+impl Pattern for Name {
+    type Thing = VerbsPort;
+
+    fn parse(word: &str) -> Result<Name, String> {
         let wrong = || format!("{word:?}, not a device or device:port");
         let (device, port) = match word.split_once(':') {
             None => (word, None),
@@ -69,7 +72,7 @@ impl Pattern {
         if !device.chars().all(is_part) || (device.is_empty() && !star) {
             return Err(wrong());
         }
-        Ok(Pattern { device: device.to_owned(), star, port })
+        Ok(Name { device: device.to_owned(), star, port })
     }
 
     fn matches(&self, port: &VerbsPort) -> bool {
@@ -81,44 +84,15 @@ impl Pattern {
     }
 }
 
-/// A list of devices and ports: those to use, and those not to use.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Wanted {
-    included: Vec<Pattern>,
-    excluded: Vec<Pattern>,
-}
-
-impl Wanted {
-    /// Words apart by commas: a device (`mlx5_0`, `mlx5_*`) or one of its ports (`mlx5_0:1`). After `!` it is not used.
-    /// Without any to use, all are but those that are not.
-    ///
-    /// # Errors
-    /// Which word makes no sense.
-    pub(super) fn parse(list: &str) -> Result<Wanted, String> {
-        let mut wanted = Wanted::default();
-        for word in list.split(',').map(str::trim).filter(|word| !word.is_empty()) {
-            match word.strip_prefix('!') {
-                Some(word) => wanted.excluded.push(Pattern::parse(word.trim())?),
-                None => wanted.included.push(Pattern::parse(word)?),
-            }
-        }
-        Ok(wanted)
-    }
-
-    /// Whether devices were asked for by name.
-    pub(super) fn asks(&self) -> bool {
-        !self.included.is_empty()
-    }
-
-    fn leaves_out(&self, port: &VerbsPort) -> bool {
-        let any = |patterns: &[Pattern]| patterns.iter().any(|pattern| pattern.matches(port));
-        any(&self.excluded) || (self.asks() && !any(&self.included))
-    }
-}
+/// Words apart by commas: a device (`mlx5_0`, `mlx5_*`) or one of its ports (`mlx5_0:1`). After `!` it is not used. Without
+/// any to use, all are but those that are not.
+pub(super) type Wanted = super::wanted::Wanted<Name>;
 
 /// Notes which ports the user does not want.
 fn pass_over(ports: &mut [VerbsPort], wanted: &Wanted) {
-    for port in ports.iter_mut().filter(|port| wanted.leaves_out(port)) {
+    let left_out =
+        |port: &VerbsPort| wanted.excludes(port) || (wanted.asks() && !wanted.includes(port));
+    for port in ports.iter_mut().filter(|port| left_out(port)) {
         port.passed_over = Some("it was not asked for".to_owned());
     }
 }

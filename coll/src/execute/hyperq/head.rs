@@ -49,7 +49,7 @@ pub(super) struct Head {
     works: Works,
 }
 
-/// What a head works with, beside its part.
+/// What a head, or another rank that follows, works with beside its part.
 pub(super) struct Tools<'a> {
     pub(super) pml: &'a mut Pml,
     pub(super) reducer: &'a dyn Reducer,
@@ -57,7 +57,7 @@ pub(super) struct Tools<'a> {
     pub(super) control: &'a Control,
     pub(super) members: &'a Members,
     pub(super) lead: &'a mut Lead,
-    /// By head.
+    /// By leader, or head.
     pub(super) mapped: &'a mut [Option<Mapped>],
 }
 

@@ -3,9 +3,8 @@
 //! However it ends, what it has started is over before, and so is what its head has started.
 
 use gapless_bml::Rank;
-use gapless_engine::{EngineError, Reducer};
+use gapless_engine::EngineError;
 use gapless_mem::DeviceError;
-use gapless_pml::Pml;
 
 use super::chief::is_settled;
 use super::control::{
@@ -13,10 +12,10 @@ use super::control::{
     GATHERED, GO, HALT, JOIN, LEND, Presence, SCATTER_IPC, SCATTER_STAGED, SCATTER_TWICE,
     SCATTERED, SEEN, SETTLED, SPREAD,
 };
-use super::copies::{Mover, Works};
-use super::head::{self, Head};
-use super::space::{Lead, Mapped, lend};
-use super::{Ended, Members, Part};
+use super::copies::Works;
+use super::head::{self, Head, Tools};
+use super::space::{Mapped, lend};
+use super::{Ended, Part};
 use crate::execute::CollError;
 use crate::hyperq::{RING, groups};
 use crate::schedule::Buffer;
@@ -30,18 +29,6 @@ enum Copy {
     NotBegun,
     Going,
     Over,
-}
-
-/// What another rank works with, beside its part.
-pub(super) struct Tools<'a> {
-    pub(super) pml: &'a mut Pml,
-    pub(super) reducer: &'a dyn Reducer,
-    pub(super) mover: Mover<'a>,
-    pub(super) control: &'a Control,
-    pub(super) members: &'a Members,
-    pub(super) lead: &'a mut Lead,
-    /// By leader, or head.
-    pub(super) mapped: &'a mut [Option<Mapped>],
 }
 
 /// A rank's part of a call that heads carry out.
@@ -187,16 +174,7 @@ impl Following {
         }
         let Some(Led::Heads(head)) = &mut self.led else { return Ok(()) };
         if self.seen & HALT == 0 {
-            let mut tools = head::Tools {
-                pml: &mut *tools.pml,
-                reducer: tools.reducer,
-                mover: tools.mover,
-                control: tools.control,
-                members: tools.members,
-                lead: &mut *tools.lead,
-                mapped: &mut *tools.mapped,
-            };
-            head.advance(part, self.seen & JOIN != 0, &mut tools)?;
+            head.advance(part, self.seen & JOIN != 0, tools)?;
         }
         let mut says = match head.stage() {
             head::Stage::Combined => COMBINED,
