@@ -74,7 +74,7 @@ const FAMILIES: [Family; 11] = [
     },
     Family {
         name: "window",
-        title: "one-sided operations on a target that makes no calls",
+        title: "one-sided operations on a passive target",
         holds: |work| work.starts_with("window "),
     },
     Family {
