@@ -459,7 +459,7 @@ mod tests {
             let [timed] = &bench.compare(&work, &[algorithm], effort).unwrap()[..] else {
                 panic!()
             };
-            assert!(timed.right && timed.seconds.len() >= 3, "{timed:?}");
+            assert!(timed.right && !timed.seconds.is_empty(), "{timed:?}");
         }
         drop(bench);
         world.finalize().unwrap();
