@@ -13,6 +13,10 @@
 //! and 1 KiB in 0.65 and 0.75 of the time where all lines are asked for 16 ahead, a Zen 4 in 1.05 to 1.28. So both are
 //! [tried](super::trial). Packing takes 1.09 to 1.14 of the time so, on both.
 //!
+//! Rows that the C library copies by `rep movsb` ([`CALLED_MIN`]) are packed by these loops or by it, which is tried,
+//! too. A Zen 3 packs 256 pages that are 512 KiB apart into 1 MiB that is not in cache in 205 µs by the loops, in 148
+//! where all lines are asked for, and in 105 by the C library: `rep movsb` does not read the lines that it writes.
+//!
 //! Stores around the cache would unpack 64 KiB in 0.75 of the C library's time, and whoever then reads them would
 //! wait 4.6 µs for what took 1.3 less.
 //!
@@ -20,8 +24,11 @@
 //! untouched. Units: bytes.
 
 use super::method::Level;
+use super::pieces::copy_long;
+use super::shifted;
 use super::trial::Trial;
 use crate::program::AffineLengths;
+use crate::run::in_memory;
 
 /// Rows of one length up to this are moved by loops for that length.
 pub(super) const SHORTEST: u64 = 128;
@@ -32,8 +39,19 @@ const TRIED_MIN: u64 = 16 << 10;
 /// Rows are tried together with those of about their length: the longest has so many bytes at most.
 const ALIKE: [u64; 3] = [1 << 10, 4 << 10, 16 << 10];
 
+/// Equal rows of so many bytes to [`LONGEST`] are packed by the loops or by the C library, which is tried.
+const CALLED_MIN: u64 = 4 << 10;
+
+/// So many bytes of them are tried together, and fewer are: these are parts of messages, whose places are often in
+/// cache.
+const CALLED_ALIKE: u64 = 256 << 10;
+
+/// Longer rows are the C library's.
+const LONGEST: u64 = 16 << 10;
+
 thread_local! {
     static TRIALS: [Trial; ALIKE.len()] = const { [const { Trial::new() }; ALIKE.len()] };
+    static CALLED: [Trial; 2] = const { [const { Trial::new() }; 2] };
 }
 
 /// Rows on both sides.
@@ -58,6 +76,13 @@ impl Rows {
     /// are copied to, and the two do not overlap.
     pub(super) unsafe fn run<const PACK: bool>(self, level: Level) -> bool {
         let level = level.known();
+        if PACK
+            && level != Level::Baseline
+            && let Some(alike) = self.called_with()
+        {
+            // SAFETY: the caller's promise, for packing.
+            return unsafe { self.called(level, alike) };
+        }
         if !PACK
             && level != Level::Baseline
             && let Some(alike) = self.tried_with()
@@ -67,6 +92,51 @@ impl Rows {
         }
         // SAFETY: the caller's promise.
         unsafe { self.by::<PACK>(level, false) }
+    }
+
+    /// Which trial of [`CALLED`] they are part of, if they are of one.
+    #[inline]
+    fn called_with(&self) -> Option<usize> {
+        let AffineLengths { len: len @ CALLED_MIN..=LONGEST, len_step: 0 } = self.lens else {
+            return None;
+        };
+        let bytes = len * self.count;
+        (bytes >= TRIED_MIN).then_some(usize::from(bytes >= CALLED_ALIKE))
+    }
+
+    /// Packs equal rows by the loops or by the C library, whichever is quicker by now.
+    ///
+    /// # Safety
+    ///
+    /// As [`run`](Self::run), on a processor of the level.
+    #[inline(never)]
+    unsafe fn called(self, level: Level, alike: usize) -> bool {
+        let by = |library| match library {
+            true => {
+                // SAFETY: the caller's promise.
+                unsafe { self.by_the_library() };
+                true
+            }
+            // SAFETY: the caller's promise.
+            false => unsafe { self.by::<true>(level, false) },
+        };
+        CALLED.with(|trials| trials[alike].call(self.lens.len * self.count, by))
+    }
+
+    /// Packs equal rows, each by a call of the C library.
+    ///
+    /// # Safety
+    ///
+    /// As [`run`](Self::run), for packing.
+    unsafe fn by_the_library(self) {
+        let Rows { mut user, mut packed, step, lens, count } = self;
+        let len = in_memory(lens.len);
+        for _ in 0..count {
+            // SAFETY: a row; the caller's promise.
+            unsafe { copy_long(user, packed, len) };
+            user = shifted(user, step);
+            packed = packed.wrapping_add(len);
+        }
     }
 
     /// Unpacks rows, with all lines asked for or without, whichever is quicker by now.
@@ -135,8 +205,8 @@ mod wide {
     use crate::copy::{copy, prefetch, prefetch_to_write, shifted};
     use crate::run::in_memory;
 
-    /// Longer rows are the C library's.
-    const LONGEST: usize = 16 << 10;
+    /// [`LONGEST`](super::LONGEST), as lengths are here.
+    const LONGEST: usize = in_memory(super::LONGEST);
 
     /// Rows shorter than this are moved by more lines at a time.
     const SHORT: usize = 1024;
@@ -371,7 +441,6 @@ mod wide {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::run::in_memory;
 
     #[test]
     fn rows_of_every_length_there_and_back() {
@@ -381,8 +450,16 @@ mod tests {
             println!("skipped: this processor has no {level:?}");
         }
         let source: Vec<u8> = (0..=250).cycle().take(80_000).collect();
-        let few = [(17, 30, 20), (900, -31, 20), (2600, 64, 9), (17_000, -700, 4)];
+        let few = [
+            (17, 30, 20),
+            (900, -31, 20),
+            (2600, 64, 9),
+            (17_000, -700, 4),
+            (4096, 0, 9),
+            (5001, 0, 9),
+        ];
         let all = (1..400).map(|len| (len, 0, 6)).chain(few);
+        let mut called = 0;
         for (level, (len, len_step, count)) in
             all.flat_map(|rows| [Level::Avx2, Level::Avx512].map(|level| (level, rows)))
         {
@@ -410,6 +487,15 @@ mod tests {
             }
             assert_eq!(packed[1..=total], expected, "{len} {len_step} {level:?}");
             assert_eq!((packed[0], packed[total + 1]), (0xee, 0xee), "{len} {len_step} {level:?}");
+            if rows.called_with().is_some() {
+                packed.fill(0xee);
+                let rows = Rows { packed: packed.as_mut_ptr().wrapping_add(1), ..rows };
+                // SAFETY: as above.
+                unsafe { rows.by_the_library() };
+                assert_eq!(packed[1..=total], expected, "{len} by the library");
+                assert_eq!((packed[0], packed[total + 1]), (0xee, 0xee), "{len} by the library");
+                called += 1;
+            }
 
             let mut whole = vec![0xaa; source.len()];
             for j in 0..count {
@@ -428,5 +514,6 @@ mod tests {
                 assert!(back == whole, "{len} {len_step} {level:?} {asking}");
             }
         }
+        assert!(called > 0 || Level::Best.known() == Level::Baseline, "two rows are for it");
     }
 }
