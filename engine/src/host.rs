@@ -145,6 +145,14 @@ mod tests {
     }
 
     #[test]
+    fn it_serves_memory_that_the_processor_reaches_and_no_other() {
+        assert_eq!(HostEngine.name(), NAME);
+        assert!(HostEngine.serves(Space::Host));
+        assert!(!HostEngine.serves(Space::Fake { device: 0 }));
+        assert!(!HostEngine.serves(Space::Cuda { device: 0 }));
+    }
+
+    #[test]
     fn layout_to_layout_needs_no_staging() {
         let source: Vec<u8> = (0..64).collect();
         let mut target = vec![0xEE; 16];

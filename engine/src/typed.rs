@@ -327,4 +327,35 @@ mod tests {
         let error = typed.check_range(&(40..50)).unwrap_err();
         assert!(matches!(error, EngineError::RangeOutside { packed_bytes: 48, .. }));
     }
+
+    #[test]
+    fn a_stretch_begins_where_its_first_byte_lies() {
+        let memory = [0u8; 64];
+        let region = Region::of(&memory);
+        let int = Datatype::from(Primitive::Int);
+        let four = Datatype::contiguous(4, &int).unwrap().commit().unwrap();
+        let behind = Datatype::hindexed(&[2], &[12], &int).unwrap().commit().unwrap();
+        let gaps = Datatype::vector(2, 1, 2, &int).unwrap().commit().unwrap();
+        let stretch =
+            |origin, layout, count| Typed::new(region, origin, layout, count).unwrap().stretch();
+        assert_eq!(stretch(8, &four, 3), Some(8));
+        assert_eq!(stretch(8, &behind, 1), Some(20));
+        assert_eq!(stretch(8, &four, 0), Some(8));
+        assert_eq!(stretch(8, &gaps, 0), Some(8), "no bytes are one stretch");
+        assert_eq!(stretch(8, &gaps, 1), None);
+        assert_eq!(Typed::contiguous(region).stretch(), Some(0));
+    }
+
+    #[test]
+    fn gaps_may_not_lead_out_of_the_buffer_whatever_the_origin() {
+        let memory = [0u8; 64];
+        let region = Region::of(&memory);
+        // 28 bytes from first to last.
+        let gaps = Datatype::vector(4, 1, 2, &Primitive::Int.into()).unwrap().commit().unwrap();
+        assert!(Typed::new(region, 36, &gaps, 1).is_ok());
+        for origin in [37, 40, 63, 64, 100] {
+            let error = Typed::new(region, origin, &gaps, 1).unwrap_err();
+            assert!(matches!(error, EngineError::OutsideBuffer { high: 28, .. }), "{origin}");
+        }
+    }
 }

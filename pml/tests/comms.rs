@@ -204,6 +204,50 @@ fn what_is_in_use_is_freed_later_and_what_is_predefined_never() {
 }
 
 #[test]
+fn a_receive_or_a_send_under_way_keeps_its_communicator() {
+    for receives in [true, false] {
+        let mut job = Job::new(2);
+        let worlds = worlds(&mut job);
+        let comms = dup(&mut job, &worlds);
+        let (from, to) = (Buffer::source(&bytes(90_000), 1, 3), Buffer::target(&bytes(90_000), 1));
+        let send = |job: &mut Job| {
+            // SAFETY: the buffers live until the requests have ended.
+            unsafe { job.pml(1).isend(&comms[1], &from.typed(), 0, 5) }.unwrap()
+        };
+        let recv = |job: &mut Job| {
+            // SAFETY: as above.
+            unsafe { job.pml(0).irecv(&comms[0], &to.typed(), Source::Any, TagSel::Any) }.unwrap()
+        };
+        // It is freed while its peer has not begun.
+        let free = |job: &mut Job, rank: u32| {
+            job.pml(rank).free(&comms[rank as usize]).unwrap();
+            (0..20).for_each(|step| {
+                job.pml(step % 2).progress();
+            });
+        };
+        let (sent, received) = match receives {
+            true => {
+                let received = recv(&mut job);
+                free(&mut job, 0);
+                (send(&mut job), received)
+            }
+            false => {
+                let sent = send(&mut job);
+                free(&mut job, 1);
+                (sent, recv(&mut job))
+            }
+        };
+        assert_eq!(job.finish(0, received).unwrap().bytes, 90_000, "receives: {receives}");
+        job.finish(1, sent).unwrap();
+        to.assert_received(&from.packed(), "a message of a communicator that was freed");
+        job.settle();
+        let rank = u32::from(!receives);
+        let probed = job.pml(rank).iprobe(&comms[rank as usize], Source::Any, TagSel::Any);
+        assert_eq!(probed, Err(PmlError::NoSuchComm));
+    }
+}
+
+#[test]
 fn every_tag_that_messages_take_is_taken_for_groups() {
     let mut job = Job::new(2);
     let worlds = worlds(&mut job);

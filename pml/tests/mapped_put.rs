@@ -328,10 +328,11 @@ fn what_was_granted_to_a_lost_peer_is_not_given_back_while_it_has_it() {
         for _ in 0..10 {
             pair.turn();
             assert_eq!(pair.pml.test(recv), Ok(None), "the peer has it mapped");
-            assert!(pair.pml.is_busy());
+            assert!(pair.pml.is_busy() && pair.pml.fears_the_lost());
         }
         drop(mapping);
         pair.assert_lost(recv, "it has let go");
+        assert!(!pair.pml.fears_the_lost());
     }
 }
 

@@ -192,7 +192,12 @@ fn whoever_leaves_refuses_what_it_has_not_received() {
     let mut job = Job::with(2, Config::default(), common::link());
     let from = Buffer::source(&bytes(50_000), 1, 1);
     let send = start(&mut job, 0, &from, 1, SendMode::Standard).unwrap();
+    // They have a link, and neither has said anything yet.
+    job.settle();
+    assert!(!job.pml(0).all_farewells() && !job.pml(1).all_farewells());
     job.pml(0).say_farewell();
+    job.settle();
+    assert!(!job.pml(0).all_farewells(), "the other one has not");
     job.pml(1).say_farewell();
     job.until("both farewells", |job| {
         (job.pml(0).all_farewells() && job.pml(1).all_farewells()).then_some(())

@@ -24,12 +24,17 @@ fn every_way_layout_length_and_depth() {
     for protocol in Protocol::STAGED {
         for depth in [1, 2, 4, 64] {
             let mut lab = Lab::new(config(protocol, depth), depth % 3);
+            let mut with_gaps = [0; 2];
             for size in SIZES {
                 for gaps in 0..4 {
                     let what = format!("{size} bytes by {protocol}, depth {depth}, gaps {gaps}");
                     let (a, b) = (layout(size, gaps & 1 == 1), layout(size, gaps & 2 == 2));
                     let from = Buffer::source_in(&a, 1, size, lab.home(true));
                     let to = Buffer::target_in(&b, 1, lab.home(true));
+                    for (all, end) in with_gaps.iter_mut().zip([&from, &to]) {
+                        let gaps = end.typed().as_contiguous().is_none();
+                        *all += u64::from(gaps) * size.div_ceil(FRAGMENT.into());
+                    }
                     let status = lab.carry(&from, &to, &what);
                     assert_eq!((status.protocol, status.bytes), (protocol, size), "{what}");
                 }
@@ -54,6 +59,13 @@ fn every_way_layout_length_and_depth() {
                 _ => [false, false],
             };
             assert_eq!(copies, expected, "{protocol}: {out:?} {back:?}");
+            // A copy engine takes every fragment, and a kernel before or behind it those with gaps.
+            let kernels = [out.packs, back.unpacks];
+            let ends = expected.into_iter().zip(with_gaps).zip([out.copies, back.copies]);
+            for (((copied, with_gaps), copies), kernels) in ends.zip(kernels) {
+                let right = if copied { (with_gaps, fragments) } else { (fragments, 0) };
+                assert_eq!((kernels, copies), right, "{protocol}: {out:?} {back:?}");
+            }
         }
     }
 }

@@ -115,6 +115,7 @@ mod tests {
         let (mut first, mut second) = (Ticket::default(), Ticket::default());
         assert!(followers.lead(&mut first, true) && followers.lead(&mut first, true));
         assert!(!followers.lead(&mut second, true), "the leader is awake");
+        assert_eq!(followers.sleeping(), 0);
         assert!(followers.retire(second).is_none() && followers.are_led());
         assert!(followers.retire(first).is_none() && !followers.are_led());
         assert!(followers.lead(&mut second, false));

@@ -141,6 +141,7 @@ fn messages_by_value_are_for_all_tags() {
         assert!(a.send_short(Rank(1), AmTag(tag), Short::new(&[tag.into()], 8)));
     }
     assert!(!a.send_short(Rank(1), Bml::CONTROL_TAG, Short::new(&[1], 8)), "it is bml's own");
+    assert!(!a.send_short(Rank(7), AmTag(3), Short::new(&[1], 8)), "there is no such rank");
     assert_eq!(b.poll(&mut Taker("rest", diary.clone())), 3);
     assert_eq!(
         diary.take(),

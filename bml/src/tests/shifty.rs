@@ -165,6 +165,27 @@ fn memory_is_recalled_from_a_peer_by_all_its_names() {
     assert!(!a.recall(Rank(1), memory.region()));
 }
 
+#[test]
+#[allow(unsafe_code, reason = "vouches for memory of a device")]
+fn what_is_taken_back_is_nobody_elses_or_it_is_said_that_it_is() {
+    let hub = Hub::new();
+    let (mut a, mut b) = pair(&hub, Shifty::new(&hub));
+    let device: Arc<dyn Device> = Arc::new(FakeDevice::new(0));
+    a.attach(&device).unwrap();
+    b.attach(&device).unwrap();
+    let far = device.allocate(64).unwrap();
+    // SAFETY: the device has just given it, and nobody frees it.
+    let lease = unsafe { Lease::kept_by_caller(far) };
+    assert!(a.take_back(Rank(1), far), "nobody was granted it");
+    let (peer, mapped) = a.mapped(Rank(1)).unwrap();
+    let key = mapped.key(peer, &lease).unwrap();
+    let (peer, mapped) = b.mapped(Rank(0)).unwrap();
+    let mapping = mapped.map(peer, &key).unwrap();
+    assert!(!a.take_back(Rank(1), far), "a device's memory has no other pages");
+    drop(mapping);
+    assert!(a.take_back(Rank(1), far));
+}
+
 /// In a process of its own, which ends.
 #[test]
 #[allow(unsafe_code, reason = "calls Rdma on memory that is never freed")]

@@ -114,3 +114,21 @@ impl Core {
         })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use gapless_mem::fake::FakeDevice;
+
+    #[test]
+    fn a_mark_is_made_of_all_of_a_device_s_identity() {
+        let mark = |device: FakeDevice| mark_of(&(Arc::new(device) as Arc<dyn Device>));
+        assert_eq!(mark(FakeDevice::new(0)), 0, "it has none");
+        let known = |identity| mark(FakeDevice::new(0).identified(identity, false));
+        assert_eq!(known(0x0102_0304_0506_0708), 0x0102_0304_0506_0708);
+        assert_eq!(known(0x0102_0304_0506_0708 << 64), 0x0102_0304_0506_0708);
+        assert_eq!(known(0x00F0 << 64 | 0xFF00), 0xFFF0);
+        assert_eq!(known(0x00F0 << 64 | 0x00FF), 0x000F, "what both have is gone");
+        assert_eq!(known(7 << 64 | 7), 1, "whoever has one has a mark");
+    }
+}

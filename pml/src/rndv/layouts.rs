@@ -325,4 +325,50 @@ mod tests {
         drop(long);
         assert_eq!(published.publish(&short).unwrap().0, id);
     }
+
+    #[test]
+    fn the_published_layout_that_was_used_longest_ago_makes_room() {
+        let layouts = [20, 21, 22].map(list);
+        let lens = layouts.each_ref().map(|layout| layout.flatten().len() as u64);
+        let two = Bounds { layout_cache_bytes: lens[1] + lens[2], ..Bounds::default() };
+        let few = Bounds { layout_cache_entries: 2, ..Bounds::default() };
+        for bounds in [two, few] {
+            let mut published = Published::new(&bounds);
+            let mut id = |which: usize| published.publish(&layouts[which]).unwrap().0;
+            let first = [id(0), id(1), id(0)];
+            assert_eq!(first[0], first[2], "both fit");
+            let third = id(2);
+            assert_eq!((id(0), id(2)), (first[0], third), "used later than the other one");
+            assert_eq!(published.entries.len(), 2, "{bounds:?}");
+            let kept: u64 = published.entries.values().map(|entry| entry.flat.len() as u64).sum();
+            assert_eq!(published.bytes, kept);
+            let again = published.publish(&layouts[1]).unwrap().0;
+            assert!(![first[0], first[1], third].contains(&again), "an identifier comes once");
+        }
+        let exact = Bounds { layout_cache_bytes: lens[0], ..Bounds::default() };
+        assert!(Published::new(&exact).publish(&layouts[0]).is_some(), "it fits exactly");
+    }
+
+    #[test]
+    fn the_fetched_layout_that_was_used_longest_ago_makes_room() {
+        let flats = [20, 21, 22].map(|blocks| list(blocks).flatten());
+        let lens = flats.each_ref().map(|flat| flat.len() as u64);
+        let two = Bounds { layout_cache_bytes: lens[1] + lens[2], ..Bounds::default() };
+        let few = Bounds { layout_cache_entries: 2, ..Bounds::default() };
+        for bounds in [two, few] {
+            let mut fetched = Fetched::default();
+            for (id, flat) in (1..).zip(&flats[..2]) {
+                assert!(fetched.insert(id, flat, &bounds).unwrap().is_some());
+            }
+            assert!(fetched.knows(1) && fetched.knows(2), "both fit: {bounds:?}");
+            assert_eq!(fetched.get(1).unwrap().flatten(), flats[0]);
+            fetched.insert(3, &flats[2], &bounds).unwrap();
+            assert!(fetched.knows(1) && !fetched.knows(2) && fetched.knows(3), "{bounds:?}");
+            assert_eq!(fetched.bytes, lens[0] + lens[2]);
+            assert!(fetched.get(2).is_none());
+            // What came last was used last.
+            fetched.insert(2, &flats[1], &bounds).unwrap();
+            assert!(fetched.knows(3) && fetched.knows(2) && !fetched.knows(1), "{bounds:?}");
+        }
+    }
 }

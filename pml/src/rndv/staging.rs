@@ -299,4 +299,17 @@ mod tests {
         drop(place);
         assert!(device.allocation(region).is_none(), "it was freed");
     }
+
+    #[test]
+    fn a_buffer_is_of_the_device_whose_memory_it_is() {
+        let mut bml = Bml::new(Rank(0), 1);
+        let devices = [0, 1].map(|number| Arc::new(FakeDevice::new(number)) as Arc<dyn Device>);
+        devices.iter().for_each(|device| bml.attach(device).unwrap());
+        for device in &devices {
+            let found = device_of(&bml, device.space()).unwrap();
+            assert!(Arc::ptr_eq(&found, device));
+        }
+        assert!(device_of(&bml, Space::Fake { device: 2 }).is_none());
+        assert!(device_of(&bml, Space::Host).is_none());
+    }
 }

@@ -65,4 +65,16 @@ mod tests {
         let popped: Vec<RequestId> = std::iter::from_fn(|| turns.pop()).collect();
         assert_eq!((popped.as_slice(), turns.len()), (&ids[..], 0));
     }
+
+    #[test]
+    fn whoever_left_the_line_is_not_in_it() {
+        let mut turns = Turns::default();
+        let [first, second] = [0, 1].map(|index| RequestId::new(index, 7));
+        turns.push(first);
+        assert!(turns.contains(first) && !turns.contains(second));
+        turns.clear();
+        assert!(turns.is_empty() && !turns.contains(first));
+        turns.push(first);
+        assert_eq!(turns.pop(), Some(first), "it may come again");
+    }
 }

@@ -132,7 +132,11 @@ mod tests {
     #[test]
     fn it_is_read_as_it_is_written() {
         let plain = Grant { layout_id: 0, layout_bytes: 0, low: 0, ..grant() };
-        for (grant, layout) in [(grant(), &[5; 33][..]), (grant(), &[]), (plain, &[])] {
+        let least = Grant { piece: FRAGMENT_MIN, ..grant() };
+        let whole = Grant { end: 900, ..plain };
+        for (grant, layout) in
+            [(grant(), &[5; 33][..]), (grant(), &[]), (plain, &[]), (least, &[]), (whole, &[])]
+        {
             let bytes = grant.wire(layout);
             let inline = bytes.len() - layout.len()..bytes.len();
             assert_eq!(Message::parse(&bytes), Ok(Message::Grant(Box::new(grant), inline)));

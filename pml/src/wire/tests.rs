@@ -66,6 +66,53 @@ fn an_rts_says_what_it_was_told() {
 }
 
 #[test]
+fn each_wish_of_an_rts_is_told_by_itself() {
+    let mut bytes = [0; CONTROL_MAX];
+    for (device, through_host) in [(false, false), (true, false), (false, true), (true, true)] {
+        for data in [Data::There, Data::Later] {
+            let none = StagedOffer { fragment: 0, depth: 0, ..rts().staged };
+            let some = if device || through_host { rts().staged } else { none };
+            let offer = Rts { staged: StagedOffer { device, through_host, ..some }, data, ..rts() };
+            let len = offer.write(&[9; 5], &mut bytes);
+            assert_eq!(Message::parse(&bytes[..len]), Ok(Message::Rts(Box::new(offer))));
+        }
+    }
+}
+
+#[test]
+fn the_least_that_an_rts_may_say_is_taken_and_less_is_not() {
+    let mut bytes = [0; CONTROL_MAX];
+    let mut parse = |offer: &Rts| {
+        let len = offer.write(&[9; 5], &mut bytes);
+        Message::parse(&bytes[..len])
+    };
+    let staged = StagedOffer { fragment: FRAGMENT_MIN, depth: 1, ..rts().staged };
+    let least = Rts { staged, fragment: FRAGMENT_MIN, ..rts() };
+    assert_eq!(parse(&least), Ok(Message::Rts(Box::new(least.clone()))));
+    for staged in
+        [StagedOffer { fragment: FRAGMENT_MIN - 1, ..staged }, StagedOffer { depth: 0, ..staged }]
+    {
+        assert!(parse(&Rts { staged, ..least.clone() }).is_err(), "{staged:?}");
+    }
+    assert!(parse(&Rts { fragment: FRAGMENT_MIN - 1, ..least }).is_err());
+}
+
+#[test]
+fn an_rts_with_a_mark_that_is_not_known_is_refused() {
+    let mut bytes = [0; CONTROL_MAX];
+    let len = rts().write(&[9; 5], &mut bytes);
+    // Whether the buffer is a device's, how it can be staged, and whether its data comes later.
+    assert_eq!(bytes[108..111], [1, 3, 1]);
+    for (place, most) in [(108, 1), (109, 3), (110, 1)] {
+        let mut bytes = bytes;
+        for mark in most + 1..=u8::MAX {
+            bytes[place] = mark;
+            assert!(Message::parse(&bytes[..len]).is_err(), "{mark} at {place}");
+        }
+    }
+}
+
+#[test]
 fn a_long_layout_is_left_out() {
     let mut bytes = [0; CONTROL_MAX];
     let offer = Rts { layout_bytes: 2000, inline: 228..228, ..rts() };
