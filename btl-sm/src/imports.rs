@@ -339,13 +339,72 @@ mod tests {
         let _segment = offer(&mut imports, 1, 4096);
         let mapping = map(&mut imports, &make_key(OWNER, 1, 0, 8)).unwrap();
         imports.recall(PEER, 1).unwrap();
-        assert!(imports.take_released().is_empty(), "it is used");
+        assert!(!imports.has_released() && imports.take_released().is_empty(), "it is used");
         let (_again, file) = Segment::create(4096, false).unwrap();
         let error = imports.offered(PEER, 1, 4096, Some(file)).unwrap_err();
         assert!(error.to_string().contains("shared twice"), "{error}");
         drop(mapping);
+        assert!(imports.has_released());
         assert_eq!(imports.take_released(), [(PEER, 1)]);
+        assert!(!imports.has_released(), "the owner is told once");
         let _segment = offer(&mut imports, 1, 4096);
+    }
+
+    #[test]
+    fn the_mapping_that_was_used_longest_ago_makes_room() {
+        let mut imports = Imports::new(1 << 20, 2);
+        let _segments: Vec<_> = (0..3).map(|id| offer(&mut imports, id, 4096)).collect();
+        let mut use_it = |id: u64| {
+            map(&mut imports, &make_key(OWNER, id, 0, 8)).unwrap();
+            let mut mapped = 0;
+            imports.for_each_segment(|_| mapped += 1);
+            assert_eq!(mapped, imports.kept, "nothing else is mapped");
+            (0..3).filter(|id| imports.known[&(PEER, *id)].kept.is_some()).collect::<Vec<_>>()
+        };
+        assert_eq!(use_it(0), [0]);
+        assert_eq!(use_it(1), [0, 1]);
+        assert_eq!(use_it(0), [0, 1]);
+        assert_eq!(use_it(2), [0, 2]);
+        assert_eq!(use_it(1), [1, 2]);
+    }
+
+    #[test]
+    fn a_peer_that_is_forgotten_takes_its_own_bytes_along_and_no_others() {
+        let mut imports = Imports::new(1 << 20, 8);
+        let other = PeerId(1);
+        let _segment = offer(&mut imports, 1, 8192);
+        let (_theirs, file) = Segment::create(4096, false).unwrap();
+        imports.offered(other, 1, 4096, Some(file)).unwrap();
+        map(&mut imports, &make_key(OWNER, 1, 0, 8)).unwrap();
+        imports.map((other, 1), 0, 8, (&[], None)).unwrap();
+        assert_eq!((imports.kept, imports.kept_bytes), (2, 12_288));
+        imports.forget(PEER);
+        assert_eq!((imports.kept, imports.kept_bytes), (1, 4096));
+        assert!(imports.knows(other, 1) && !imports.knows(PEER, 1));
+    }
+
+    #[test]
+    fn a_recall_is_forgotten_with_its_peer_alone() {
+        let mut imports = Imports::new(1 << 20, 8);
+        let other = PeerId(1);
+        let _segment = offer(&mut imports, 1, 4096);
+        let (_theirs, file) = Segment::create(4096, false).unwrap();
+        imports.offered(other, 1, 4096, Some(file)).unwrap();
+        let mine = map(&mut imports, &make_key(OWNER, 1, 0, 8)).unwrap();
+        let theirs = imports.map((other, 1), 0, 8, (&[], None)).unwrap();
+        imports.recall(PEER, 1).unwrap();
+        imports.recall(other, 1).unwrap();
+        imports.forget(other);
+        drop((mine, theirs));
+        assert_eq!(imports.take_released(), [(PEER, 1)]);
+    }
+
+    #[test]
+    fn a_peer_shares_so_much_and_no_more() {
+        let mut imports = Imports::new(1 << 20, 8);
+        assert!((0..SHARED).all(|_| imports.count_in(PEER).is_ok()));
+        assert!(imports.count_in(PEER).is_err());
+        assert!(imports.count_in(PeerId(1)).is_ok(), "each has its own bound");
     }
 
     #[test]

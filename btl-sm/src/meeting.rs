@@ -91,7 +91,7 @@ pub(crate) struct Door {
     /// Or why nobody can be met any more.
     listener: Result<OwnedFd, LinkError>,
     /// Since when the listener is left alone.
-    paused: Option<Instant>,
+    pub(crate) paused: Option<Instant>,
     /// Callers that have not greeted yet, by serial number.
     callers: BTreeMap<u32, (Socket, i32)>,
     next_caller: u32,
@@ -552,4 +552,25 @@ impl Sm {
 
 pub(crate) fn gone() -> LinkError {
     LinkError::PeerGone { reason: "its end of the socket was closed".to_owned() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_event_is_about_what_was_watched() {
+        let told = |what: Watched| match Watched::of(what.data().u64()) {
+            Watched::Listener => (0, 0),
+            Watched::Incoming(number) => (1, number),
+            Watched::Outgoing(number) => (2, number),
+            Watched::Caller(number) => (3, number),
+        };
+        assert_eq!(told(Watched::Listener), (0, 0));
+        for number in [0, 1, 77, u32::MAX] {
+            assert_eq!(told(Watched::Incoming(number)), (1, number));
+            assert_eq!(told(Watched::Outgoing(number)), (2, number));
+            assert_eq!(told(Watched::Caller(number)), (3, number));
+        }
+    }
 }

@@ -28,7 +28,7 @@ use std::time::Duration;
 /// Messages taken from one peer in one poll: bounds the poll and is fair to the others.
 const BATCH: usize = 32;
 /// How often the clock is read: every so many polls.
-const TICKS: u32 = 16;
+pub(crate) const TICKS: u32 = 16;
 /// How often the sockets are looked at while nothing else calls for it.
 const LOOK: Duration = Duration::from_millis(1);
 /// Polls without a result after which a sleep that was announced is called off.
@@ -70,9 +70,9 @@ pub struct Sm {
     pub(crate) attached: Vec<Arc<dyn Device>>,
     /// Those of them that segments are registered with.
     pub(crate) devices: Vec<Arc<dyn Device>>,
-    ticks: u32,
+    pub(crate) ticks: u32,
     /// While a sleep is announced: polls without a result since.
-    armed: Option<u32>,
+    pub(crate) armed: Option<u32>,
 }
 
 impl Sm {
@@ -166,7 +166,7 @@ impl Sm {
     }
 
     /// Whether a look at the sockets is due.
-    fn tick(&mut self) -> bool {
+    pub(crate) fn tick(&mut self) -> bool {
         self.ticks = self.ticks.wrapping_add(1);
         if self.armed.is_some() {
             return true;

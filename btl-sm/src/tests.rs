@@ -20,6 +20,7 @@ mod crowds;
 mod devices;
 mod ends;
 mod private;
+mod states;
 mod strangers;
 mod suspects;
 
