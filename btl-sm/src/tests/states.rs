@@ -2,7 +2,6 @@
 //! many links are on their way up or down.
 
 use super::{Default, Pair, until};
-use crate::link::State;
 use crate::sm::TICKS;
 use gapless_btl::conformance::Fixture;
 use gapless_btl::{Btl, Event, PeerId, Queue};
