@@ -13,9 +13,10 @@
 //! and 1 KiB in 0.65 and 0.75 of the time where all lines are asked for 16 ahead, a Zen 4 in 1.05 to 1.28. So both are
 //! [tried](super::trial). Packing takes 1.09 to 1.14 of the time so, on both.
 //!
-//! Rows that the C library copies by `rep movsb` ([`CALLED_MIN`]) are packed by these loops or by it, which is tried,
-//! too. A Zen 3 packs 256 pages that are 512 KiB apart into 1 MiB that is not in cache in 205 µs by the loops, in 148
-//! where all lines are asked for, and in 105 by the C library: `rep movsb` does not read the lines that it writes.
+//! Equal rows from [`CALLED_MIN`] on are packed by these loops or by the C library, which is tried, too. A Zen 3 packs
+//! 256 pages that are 512 KiB apart into 1 MiB that is not in cache in 205 µs by the loops, in 148 where all lines are
+//! asked for, and in 105 by the C library: `rep movsb` does not read the lines that it writes. Rows of 1 KiB that are 32
+//! KiB apart take 11 and 5.7 µs.
 //!
 //! Stores around the cache would unpack 64 KiB in 0.75 of the C library's time, and whoever then reads them would
 //! wait 4.6 µs for what took 1.3 less.
@@ -40,18 +41,20 @@ const TRIED_MIN: u64 = 16 << 10;
 const ALIKE: [u64; 3] = [1 << 10, 4 << 10, 16 << 10];
 
 /// Equal rows of so many bytes to [`LONGEST`] are packed by the loops or by the C library, which is tried.
-const CALLED_MIN: u64 = 4 << 10;
+const CALLED_MIN: u64 = 1 << 10;
 
-/// So many bytes of them are tried together, and fewer are: these are parts of messages, whose places are often in
-/// cache.
-const CALLED_ALIKE: u64 = 256 << 10;
+/// Longer rows are tried apart from shorter ones: the C library may copy them in another way.
+const CALLED_LONG: u64 = 4 << 10;
+
+/// Calls that move so much are tried apart from others, which are often parts of messages, with places in cache.
+const CALLED_MUCH: u64 = 256 << 10;
 
 /// Longer rows are the C library's.
 const LONGEST: u64 = 16 << 10;
 
 thread_local! {
     static TRIALS: [Trial; ALIKE.len()] = const { [const { Trial::new() }; ALIKE.len()] };
-    static CALLED: [Trial; 2] = const { [const { Trial::new() }; 2] };
+    static CALLED: [[Trial; 2]; 2] = const { [const { [const { Trial::new() }; 2] }; 2] };
 }
 
 /// Rows on both sides.
@@ -76,12 +79,9 @@ impl Rows {
     /// are copied to, and the two do not overlap.
     pub(super) unsafe fn run<const PACK: bool>(self, level: Level) -> bool {
         let level = level.known();
-        if PACK
-            && level != Level::Baseline
-            && let Some(alike) = self.called_with()
-        {
+        if PACK && level != Level::Baseline && self.may_be_called() {
             // SAFETY: the caller's promise, for packing.
-            return unsafe { self.called(level, alike) };
+            return unsafe { self.called(level) };
         }
         if !PACK
             && level != Level::Baseline
@@ -94,14 +94,13 @@ impl Rows {
         unsafe { self.by::<PACK>(level, false) }
     }
 
-    /// Which trial of [`CALLED`] they are part of, if they are of one.
+    /// Whether it is tried if the C library packs them.
     #[inline]
-    fn called_with(&self) -> Option<usize> {
+    fn may_be_called(&self) -> bool {
         let AffineLengths { len: len @ CALLED_MIN..=LONGEST, len_step: 0 } = self.lens else {
-            return None;
+            return false;
         };
-        let bytes = len * self.count;
-        (bytes >= TRIED_MIN).then_some(usize::from(bytes >= CALLED_ALIKE))
+        len * self.count >= TRIED_MIN
     }
 
     /// Packs equal rows by the loops or by the C library, whichever is quicker by now.
@@ -110,7 +109,9 @@ impl Rows {
     ///
     /// As [`run`](Self::run), on a processor of the level.
     #[inline(never)]
-    unsafe fn called(self, level: Level, alike: usize) -> bool {
+    unsafe fn called(self, level: Level) -> bool {
+        let (len, bytes) = (self.lens.len, self.lens.len * self.count);
+        let (long, much) = (usize::from(len >= CALLED_LONG), usize::from(bytes >= CALLED_MUCH));
         let by = |library| match library {
             true => {
                 // SAFETY: the caller's promise.
@@ -120,7 +121,7 @@ impl Rows {
             // SAFETY: the caller's promise.
             false => unsafe { self.by::<true>(level, false) },
         };
-        CALLED.with(|trials| trials[alike].call(self.lens.len * self.count, by))
+        CALLED.with(|trials| trials[long][much].call(bytes, by))
     }
 
     /// Packs equal rows, each by a call of the C library.
@@ -455,6 +456,7 @@ mod tests {
             (900, -31, 20),
             (2600, 64, 9),
             (17_000, -700, 4),
+            (1024, 0, 20),
             (4096, 0, 9),
             (5001, 0, 9),
         ];
@@ -487,7 +489,7 @@ mod tests {
             }
             assert_eq!(packed[1..=total], expected, "{len} {len_step} {level:?}");
             assert_eq!((packed[0], packed[total + 1]), (0xee, 0xee), "{len} {len_step} {level:?}");
-            if rows.called_with().is_some() {
+            if rows.may_be_called() {
                 packed.fill(0xee);
                 let rows = Rows { packed: packed.as_mut_ptr().wrapping_add(1), ..rows };
                 // SAFETY: as above.
@@ -514,6 +516,6 @@ mod tests {
                 assert!(back == whole, "{len} {len_step} {level:?} {asking}");
             }
         }
-        assert!(called > 0 || Level::Best.known() == Level::Baseline, "two rows are for it");
+        assert!(called > 0 || Level::Best.known() == Level::Baseline, "some rows are for it");
     }
 }
