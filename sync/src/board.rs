@@ -7,7 +7,7 @@
 //! ```text
 //! head: 128 bytes    sleep: a word a rank    then, for each rank, 128 bytes and its notes, in which it alone writes:
 //!
-//!   done, report │ note of round 5, 8, 13 … │ 2, 7, 10, 15 … │ 4, 9, 12 … │ 3, 6, 11, 14 … │
+//!   done, report, excused │ note of round 5, 8, 13 … │ 2, 7, 10, 15 … │ 4, 9, 12 … │ 3, 6, 11, 14 … │
 //!
 //! a note, 18 cache lines:
 //!  word 0                                  words 1 … 7, or of more than 56 bytes 8 … 143
@@ -31,6 +31,12 @@
 //! [`Moment`], the number of a step in a round. Reports only grow, and a rank that waits for one is content with any
 //! later one. Whoever reports a round's [last](Moment::last) step is done with that round's notes, too.
 //!
+//! # Who is lost
+//! A rank waits no more for the reading of one that is lost to it ([`Seat::excuse`]). That one may live all the same, and
+//! read what is overwritten now. So it is named in `excused` first, a bit for each rank, and asks after it has read whether
+//! it is ([`Seat::was_excused`]): what it has read is not to be used then. The second word of the head says whether any bit
+//! is set.
+//!
 //! # Sleep
 //! A rank that falls asleep writes into its word of `sleep` whose note it awaits, or who is to be done reading.
 //! That one takes the word back to 0, and is told by [`Seat::ring`] to wake it by other means. [`Fences`] has the
@@ -41,18 +47,23 @@
 //! touches other memory: a reader gets wrong bytes, or [`Broken`], of whoever broke the rules.
 
 use crate::Fences;
-use primitive::{AtomicU64, Ordering};
+use moment::STEP_BITS;
+use primitive::{AtomicU64, Ordering, fence};
 use std::fmt;
 use std::ops::Range;
 
+mod moment;
+
+pub use moment::{Moment, STEP_MAX};
+
 #[cfg(not(loom))]
 mod primitive {
-    pub(super) use std::sync::atomic::{AtomicU64, Ordering};
+    pub(super) use std::sync::atomic::{AtomicU64, Ordering, fence};
 }
 
 #[cfg(loom)]
 mod primitive {
-    pub(super) use loom::sync::atomic::{AtomicU64, Ordering};
+    pub(super) use loom::sync::atomic::{AtomicU64, Ordering, fence};
 }
 
 /// Notes of a rank that are there at once.
@@ -64,8 +75,12 @@ const LINE_WORDS: usize = 8;
 /// What different ranks write lies so many words apart: processors fetch cache lines in pairs.
 const APART: usize = if cfg!(loom) { 1 } else { 2 * LINE_WORDS };
 
+/// Words of the head.
+const HEAD_WORDS: usize = if cfg!(loom) { 2 } else { APART };
 /// Words of a rank before its notes.
-const OWN_WORDS: usize = if cfg!(loom) { 2 } else { APART };
+const OWN_WORDS: usize = if cfg!(loom) { 3 } else { APART };
+/// Those of them that say whom it has excused, from this one on. Ranks that are too many for them have the last bit in common.
+const EXCUSED: usize = 2;
 /// Words that belong to a rank.
 const RANK_WORDS: usize = OWN_WORDS + DEPTH * NOTE_WORDS;
 
@@ -80,13 +95,8 @@ const FIRST_LONG: usize = if cfg!(loom) { 1 } else { LINE_WORDS };
 /// The largest kind of a note.
 pub const KIND_MAX: u8 = 31;
 
-/// The number of the last step before a round's end.
-pub const STEP_MAX: u32 = (1 << STEP_BITS) - 4;
-
 const LEN_BITS: u32 = 11;
 const ROUND_SHIFT: u32 = 16;
-/// Bits of a moment's step. The others are its round.
-const STEP_BITS: u32 = 20;
 const _: () = assert!(NOTE_BYTES < 1 << LEN_BITS && NOTE_BYTES <= (NOTE_WORDS - FIRST_LONG) * 8);
 const _: () = assert!(STEP_BITS >= ROUND_SHIFT);
 const _: () = assert!(KIND_MAX as u64 == (1 << (ROUND_SHIFT - LEN_BITS)) - 1);
@@ -109,50 +119,6 @@ impl Mark {
         let [low, high, ..] = word.to_le_bytes();
         let [len_low, len_high] = [low, high & 0b111];
         Mark { kind: high >> 3, len: u16::from_le_bytes([len_low, len_high]) }
-    }
-}
-
-/// A step of a round. Later ones are greater.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Moment(u64);
-
-impl Moment {
-    /// Before everything.
-    pub const NEVER: Moment = Moment(0);
-
-    /// Step `step` of a round, at most [`STEP_MAX`].
-    #[must_use]
-    #[inline]
-    pub fn new(round: u64, step: u32) -> Moment {
-        Moment(round << STEP_BITS | u64::from(step.min(STEP_MAX)))
-    }
-
-    /// All steps of a round are over.
-    #[must_use]
-    #[inline]
-    pub fn last(round: u64) -> Moment {
-        Moment((round << STEP_BITS) | (u64::from(STEP_MAX) + 1))
-    }
-
-    /// The steps of a round end here: they cannot be done.
-    #[must_use]
-    #[inline]
-    pub fn failed(round: u64) -> Moment {
-        Moment((round << STEP_BITS) | (u64::from(STEP_MAX) + 2))
-    }
-
-    /// The rank has given up in a round: nothing of what it has shown in it is to be believed.
-    #[must_use]
-    #[inline]
-    pub fn given_up(round: u64) -> Moment {
-        Moment((round << STEP_BITS) | (u64::from(STEP_MAX) + 3))
-    }
-
-    /// The rounds whose notes are not needed any more: all below this. After the last step of a round, the second round
-    /// of what the ranks do together is over, too.
-    fn done(self) -> u64 {
-        let over = self.0 & ((1 << STEP_BITS) - 1) > u64::from(STEP_MAX);
-        (self.0 >> STEP_BITS) + 2 * u64::from(over)
     }
 }
 
@@ -231,7 +197,7 @@ impl<'w> Board<'w> {
     /// Where what belongs to rank 0 begins.
     #[inline]
     fn first(ranks: usize) -> usize {
-        ranks.checked_next_multiple_of(APART).unwrap_or(usize::MAX).saturating_add(APART)
+        ranks.checked_next_multiple_of(APART).unwrap_or(usize::MAX).saturating_add(HEAD_WORDS)
     }
 
     /// A word for the caller's own use, zero at first.
@@ -243,7 +209,20 @@ impl<'w> Board<'w> {
     /// What a rank sleeps for.
     #[inline]
     fn sleep(&self, rank: usize) -> &'w AtomicU64 {
-        &self.words[APART + rank]
+        &self.words[HEAD_WORDS + rank]
+    }
+
+    /// Not zero: some rank has excused another.
+    #[inline]
+    fn any_excused(&self) -> &'w AtomicU64 {
+        &self.words[1]
+    }
+
+    /// The word in which a rank says whether it has excused `other`, and the bit.
+    fn excused(&self, rank: usize, other: usize) -> (&'w AtomicU64, u64) {
+        let bit = other.min((OWN_WORDS - EXCUSED) * 64 - 1);
+        let at = Self::first(self.ranks) + rank * RANK_WORDS + EXCUSED + bit / 64;
+        (&self.words[at], 1 << (bit % 64))
     }
 
     /// How many rounds a rank is done with, as it last said.
@@ -335,7 +314,7 @@ impl Seat {
         let Some(known) = self.done.get_mut(rank) else { return false };
         if *known <= round {
             // Acquire: it has read before what is stored next.
-            let reported = Moment(board.report(rank).load(Ordering::Acquire)).done();
+            let reported = Moment::of(board.report(rank).load(Ordering::Acquire)).done();
             let said = board.done(rank).load(Ordering::Acquire);
             *known = (*known).max(said).max(reported);
         }
@@ -359,7 +338,7 @@ impl Seat {
     #[inline]
     pub fn report(&self, board: &Board<'_>, moment: Moment) {
         // Release: what it has written and read until now, wherever that is.
-        board.report(self.rank).store(moment.0, Ordering::Release);
+        board.report(self.rank).store(moment.word(), Ordering::Release);
     }
 
     /// Whether a rank has reported this moment, or a later one. What it did before, it has done.
@@ -367,7 +346,7 @@ impl Seat {
     pub fn reached(&mut self, board: &Board<'_>, rank: usize, moment: Moment) -> bool {
         let Some(known) = self.reported.get_mut(rank) else { return false };
         if *known < moment {
-            *known = Moment(board.report(rank).load(Ordering::Acquire));
+            *known = Moment::of(board.report(rank).load(Ordering::Acquire));
         }
         *known >= moment
     }
@@ -383,7 +362,7 @@ impl Seat {
     /// Whether a rank has reported that it has given up in `round`.
     #[must_use]
     pub fn has_given_up(&self, board: &Board<'_>, rank: usize, round: u64) -> bool {
-        Moment(board.report(rank).load(Ordering::Acquire)) == Moment::given_up(round)
+        Moment::of(board.report(rank).load(Ordering::Acquire)) == Moment::given_up(round)
     }
 
     /// Whether a rank's note of the round after `round` is there, and of this kind.
@@ -525,11 +504,36 @@ impl Seat {
         board.done(self.rank).store(self.round, Ordering::Release);
     }
 
-    /// A rank is lost: it reads nothing any more.
-    pub fn excuse(&mut self, rank: usize) {
-        if let Some(done) = self.done.get_mut(rank) {
-            *done = u64::MAX;
+    /// A rank is lost: nobody waits here for its reading any more. Should it still read, it [finds out](Seat::was_excused).
+    pub fn excuse(&mut self, board: &Board<'_>, rank: usize) {
+        let Some(done) = self.done.get_mut(rank) else { return };
+        *done = u64::MAX;
+        let (word, bit) = board.excused(self.rank, rank);
+        // Nobody else writes it.
+        word.store(word.load(Ordering::Relaxed) | bit, Ordering::Relaxed);
+        board.any_excused().store(1, Ordering::Relaxed);
+        // Whoever sees what is written from now on, here or elsewhere, sees both.
+        fence(Ordering::SeqCst);
+    }
+
+    /// The first of these ranks that has [excused](Seat::excuse) this one: what was read of it until now may be anything,
+    /// on the board and elsewhere. Costs a load of a line that nobody writes, while nobody is lost.
+    #[inline]
+    #[must_use]
+    pub fn was_excused(
+        &self,
+        board: &Board<'_>,
+        mut by: impl Iterator<Item = usize>,
+    ) -> Option<usize> {
+        // What was read was read before.
+        fence(Ordering::Acquire);
+        if board.any_excused().load(Ordering::Relaxed) == 0 {
+            return None;
         }
+        by.find(|rank| {
+            let (word, bit) = board.excused(*rank, self.rank);
+            *rank != self.rank && word.load(Ordering::Relaxed) & bit != 0
+        })
     }
 
     /// After a note was published, or this rank is done reading: gives the ranks to be woken, and takes their words

@@ -25,6 +25,9 @@
 //! notes, so that those that need them fail, too. All ranks count the same rounds whatever happens, so later collectives
 //! are not disturbed. A rank that writes what no rank writes can spoil results, and no more.
 //!
+//! A rank that is lost to another may live: the link between them has failed. That other does not wait for its reading any
+//! more. So whoever has read asks whether the rank that it read of has stopped waiting for it, and fails if so.
+//!
 //! On a communicator that is revoked a rank gives up what is under way as soon as it hears of that, and fails. Nothing
 //! begins there any more, so rounds need not be counted. A rank that has read of another's memory what was given up
 //! finds that out, and fails as well.
@@ -77,6 +80,7 @@ use super::memory::Memory;
 use super::rows::{Combine, Rows};
 use crate::Call;
 use circle::Circle;
+use course::Carried;
 use exchange::Exchange;
 use long::Long;
 pub use open::Opening;
@@ -188,27 +192,19 @@ enum Going {
 }
 
 impl Going {
-    fn is_torn(&self) -> bool {
+    fn get(&self) -> &dyn Carried {
         match self {
-            Going::Short(short) => short.is_torn(),
-            Going::Long(long) => long.is_torn(),
-            Going::Exchange(exchange) => exchange.is_torn(),
+            Going::Short(short) => short,
+            Going::Long(long) => long,
+            Going::Exchange(exchange) => exchange,
         }
     }
 
-    fn advance(&mut self, place: &mut Place<'_>, tools: &mut Tools<'_>) -> bool {
+    fn get_mut(&mut self) -> &mut dyn Carried {
         match self {
-            Going::Short(short) => short.advance(place, tools),
-            Going::Long(long) => long.advance(place, tools),
-            Going::Exchange(exchange) => exchange.advance(place, tools),
-        }
-    }
-
-    fn result(&mut self) -> Result<(), CollError> {
-        match self {
-            Going::Short(short) => short.result(),
-            Going::Long(long) => long.result(),
-            Going::Exchange(exchange) => exchange.result(),
+            Going::Short(short) => short,
+            Going::Long(long) => long,
+            Going::Exchange(exchange) => exchange,
         }
     }
 }
@@ -373,32 +369,25 @@ impl Page {
 
     /// What is under way, and what it works with.
     #[inline]
-    fn parts(&mut self) -> (Option<&mut Going>, Place<'_>) {
+    fn parts(&mut self) -> (Option<&mut dyn Carried>, Place<'_>) {
         let Page { shared, seat, circle, area, slots, seen, going, .. } = self;
         let (board, ring_tag) = (shared.board(), self.ring_tag);
-        (going.as_mut(), Place { board, shared, seat, circle, ring_tag, area, slots, seen })
+        let going = going.as_mut().map(Going::get_mut);
+        (going, Place { board, shared, seat, circle, ring_tag, area, slots, seen })
     }
 
     /// Whether work of an engine is under way, so that a waiting caller should poll and not sleep.
     #[must_use]
     pub fn is_busy(&self) -> bool {
-        match &self.going {
-            Some(Going::Short(short)) => short.is_busy(),
-            Some(Going::Long(long)) => long.is_busy(),
-            Some(Going::Exchange(exchange)) => exchange.is_busy(),
-            None => false,
-        }
+        self.going.as_ref().is_some_and(|going| going.get().is_busy())
     }
 
     /// Gives up what is under way; waits for engines. Ranks that wait for this one go on waiting, and the page is not to
     /// be used any more. Ranks that read this one's memory where it lies find out before they use it.
     pub fn give_up(&mut self) {
         let (going, mut place) = self.parts();
-        match going {
-            Some(Going::Short(short)) => short.give_up(),
-            Some(Going::Long(long)) => long.give_up(&mut place),
-            Some(Going::Exchange(exchange)) => exchange.give_up(&mut place),
-            None => {}
+        if let Some(going) = going {
+            going.give_up(&mut place);
         }
     }
 
@@ -409,12 +398,7 @@ impl Page {
             return true;
         }
         let (going, mut place) = self.parts();
-        match going {
-            Some(Going::Short(short)) => short.look(&mut place),
-            Some(Going::Long(long)) => long.look(&mut place),
-            Some(Going::Exchange(exchange)) => exchange.look(&mut place),
-            None => true,
-        }
+        going.is_none_or(|going| going.look(&mut place))
     }
 
     /// Announces that this rank is about to sleep: afterwards call [`advance`](Page::advance) once more, and if that is
@@ -422,11 +406,7 @@ impl Page {
     /// again what was announced is cheap.
     pub fn doze(&mut self, pml: &mut Pml) -> Option<RequestId> {
         let (going, mut place) = self.parts();
-        let awaited = match going? {
-            Going::Short(short) => short.awaited(&mut place),
-            Going::Long(long) => long.awaited(&mut place),
-            Going::Exchange(exchange) => exchange.awaited(&mut place),
-        }?;
+        let awaited = going?.awaited(&mut place)?;
         let bell = act::bell(pml, (self.circle.comm(), self.ring_tag), self.bell)?;
         let rung = self.bell.replace(bell) != Some(bell);
         if rung || self.asleep != Some(awaited) {
@@ -441,12 +421,7 @@ impl Page {
     pub fn is_announced(&mut self) -> bool {
         let announced = self.asleep;
         let (going, mut place) = self.parts();
-        let awaited = match going {
-            Some(Going::Short(short)) => short.awaited(&mut place),
-            Some(Going::Long(long)) => long.awaited(&mut place),
-            Some(Going::Exchange(exchange)) => exchange.awaited(&mut place),
-            None => None,
-        };
+        let awaited = going.and_then(|going| going.awaited(&mut place));
         announced.is_some() && announced == awaited
     }
 
@@ -528,13 +503,20 @@ impl Place<'_> {
         Err(loss.unwrap_or_else(went_on))
     }
 
+    /// Why what was read of these ranks until now is not to be used, if one of them has stopped waiting for this rank: it
+    /// takes this one for lost.
+    fn overwritten(&self, read: impl Iterator<Item = usize>) -> Option<CollError> {
+        let rank = self.seat.was_excused(&self.board, read)?;
+        Some(CollError::GaveUp { rank: self.circle.rank(rank) })
+    }
+
     /// Whether this rank can publish a note in this round; `false`: a reader of an earlier one is behind.
     fn has_room(&mut self, pml: &mut Pml) -> bool {
         while let Some(rank) = self.seat.blocked_by(&self.board) {
             if self.loss(pml, rank).is_none() {
                 return false;
             }
-            self.seat.excuse(rank);
+            self.seat.excuse(&self.board, rank);
         }
         true
     }

@@ -16,6 +16,7 @@
 //! | `done` stored relaxed; read relaxed | `…_of_one_writer_…` |
 //! | `blocked_by`: a round too early by one | `…_of_one_writer_…` |
 //! | a report stored relaxed; read relaxed by `reached` | `…_what_was_done_before_a_report_…` |
+//! | the fence of `excuse`, or that of `was_excused`, left out | `…_what_is_overwritten_…` |
 //! | the hurried fence, or the patient one, left out | `…_no_sleeper_…`, `…_no_writer_…` |
 
 use super::*;
@@ -215,6 +216,31 @@ fn board_what_was_done_before_a_report_is_seen_after_it() {
         wait(&mut seat, &shared, 0, Moment::new(2, 1));
         shared.users[0].get();
         seat.report(&shared.board(), Moment::last(2));
+        writer.join().unwrap();
+    });
+}
+
+/// Rank 0 has given up rank 1, which lives, and publishes in the place of a note that rank 1 reads.
+#[test]
+fn board_who_reads_what_is_overwritten_finds_out() {
+    loom::model(|| {
+        let shared = Shared::new();
+        let mut writer = seat(0);
+        writer.publish(&shared.board(), 1, &1u64.to_ne_bytes(), Readers::One(1));
+        let other = shared.clone();
+        let writer = thread::spawn(move || {
+            writer.begin(DEPTH as u64);
+            assert_eq!(writer.blocked_by(&other.board()), Some(1));
+            writer.excuse(&other.board(), 1);
+            writer.publish(&other.board(), 1, &2u64.to_ne_bytes(), Readers::One(1));
+        });
+        let mut seat = seat(1);
+        if seat.look(&shared.board(), 0).unwrap().is_some() {
+            let mut bytes = [0; 8];
+            seat.read(&shared.board(), 0, 0, &mut bytes);
+            let found = u64::from_ne_bytes(bytes);
+            assert!(found == 1 || seat.was_excused(&shared.board(), 0..1) == Some(0));
+        }
         writer.join().unwrap();
     });
 }

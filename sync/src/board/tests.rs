@@ -129,7 +129,10 @@ fn a_place_is_free_when_its_readers_are_done_or_lost() {
     number += 1;
     a.begin(number);
     assert_eq!(a.blocked_by(&board), Some(1));
-    a.excuse(1);
+    assert_eq!(b.was_excused(&board, 0..3), None);
+    a.excuse(&board, 1);
+    assert_eq!([b.was_excused(&board, 0..3), b.was_excused(&board, 2..3)], [Some(0), None]);
+    assert_eq!([&a, &c].map(|seat| seat.was_excused(&board, 0..3)), [None, None]);
     assert_eq!(a.blocked_by(&board), Some(2));
     c.begin(2);
     c.finish(&board);

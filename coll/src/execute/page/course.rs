@@ -1,30 +1,286 @@
-//! How a rank tells others how far it is in a collective of many steps, hears of them, and how it fails.
+//! Collectives of many steps: their stages, how a rank tells others how far it is and hears of them, and how it fails.
+//!
+//! [`Steps`] is what differs between those whose lengths all know ([`super::long`]) and exchanges ([`super::exchange`]).
 
 use std::sync::atomic::{Ordering, fence};
 
-use gapless_sync::board::{Moment, Readers};
+use gapless_sync::board::{Awaited, Moment, Readers};
 
-use super::Place;
 use super::introduction::notice;
+use super::pieces::exposed;
 use super::plan::FAILED;
-use crate::execute::act::Tools;
+use super::slots::slot;
+use super::{Memory, Place};
+use crate::execute::act::{Tools, Work};
 use crate::execute::error::CollError;
 
-/// A collective of many steps, as this rank and others see each other in it.
+/// Where a collective is. Each fragment begins with `Waiting`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Stage {
+    Fresh,
+    /// The own slot is to be free.
+    Waiting,
+    Exposing,
+    /// Others are to have filled their slots, or to say where their bytes lie.
+    Gathering,
+    Combining,
+    Collecting,
+    Unpacking,
+    Failing,
+    /// Others may still read this rank's buffers.
+    Recalling,
+    Over,
+    /// In a call, or a call has unwound.
+    Torn,
+}
+
+/// What comes of a step: another one, or nothing yet.
+pub(super) type Next = Option<Stage>;
+
+/// What is under way on a page.
+pub(super) trait Carried {
+    fn is_torn(&self) -> bool;
+
+    /// Whether work of an engine is under way.
+    fn is_busy(&self) -> bool;
+
+    /// Goes on as far as it can; whether all is over.
+    fn advance(&mut self, place: &mut Place<'_>, tools: &mut Tools<'_>) -> bool;
+
+    /// Why it failed, once it is over.
+    fn result(&mut self) -> Result<(), CollError>;
+
+    /// Waits for engines; nothing goes on afterwards. Who reads this rank's buffers is told first.
+    fn give_up(&mut self, place: &mut Place<'_>);
+
+    /// Whether `advance` would get on, as far as a few loads tell.
+    fn look(&self, place: &mut Place<'_>) -> bool;
+
+    /// Which rank is waited for; `None`: none is.
+    fn awaited(&self, place: &mut Place<'_>) -> Option<Awaited>;
+}
+
+/// A collective of many steps.
+pub(super) trait Steps {
+    fn course(&self) -> &Course;
+
+    fn course_mut(&mut self) -> &mut Course;
+
+    /// One of the stages that are its own: not that of a failure, or one behind it. Those of work begin when that is over.
+    fn step(
+        &mut self,
+        stage: Stage,
+        place: &mut Place<'_>,
+        tools: &mut Tools<'_>,
+    ) -> Result<Next, CollError>;
+
+    /// Whether a rank may read this one's buffers where they lie.
+    fn is_user(&self, rank: usize) -> bool;
+
+    /// Whether a rank's first note was read, and then whether it lets others read its buffers where they lie.
+    fn met(&self, rank: usize) -> Option<bool>;
+
+    /// Which rank is waited for while slots are gathered or collected, and for which step of it.
+    fn source(&self, place: &Place<'_>) -> Option<(usize, u32)>;
+
+    /// Whether others may read this rank's buffers where they lie.
+    fn lends(&self, ranks: usize) -> bool {
+        (0..ranks).any(|rank| self.is_user(rank))
+    }
+
+    /// Why what was read of other ranks is not to be used, if it is not: one of them has given up while this one read its
+    /// buffers, or takes this one for lost.
+    fn torn(&self, place: &Place<'_>) -> Option<CollError> {
+        let ranks = || 0..place.shared.ranks;
+        let mut read = ranks().filter(|rank| self.met(*rank) == Some(true)).peekable();
+        let torn = match read.peek() {
+            Some(_) => self.course().torn(read, place),
+            None => None,
+        };
+        torn.or_else(|| place.overwritten(ranks().filter(|rank| self.met(*rank).is_some())))
+    }
+
+    /// The first rank that may still read this one's buffers.
+    fn user(&self, place: &mut Place<'_>) -> Option<usize> {
+        let users = (0..place.shared.ranks).filter(|rank| self.is_user(*rank));
+        self.course().user(users, place)
+    }
+
+    /// Whether none reads them any more.
+    fn recall(&self, place: &mut Place<'_>, tools: &mut Tools<'_>) -> bool {
+        while let Some(rank) = self.user(place) {
+            if place.loss(tools.pml, rank).is_none() {
+                return false;
+            }
+            place.seat.excuse(&place.board, rank);
+        }
+        true
+    }
+
+    /// A step, whosever it is.
+    fn go(
+        &mut self,
+        stage: Stage,
+        place: &mut Place<'_>,
+        tools: &mut Tools<'_>,
+    ) -> Result<Next, CollError> {
+        match stage {
+            Stage::Exposing | Stage::Combining | Stage::Unpacking => {
+                match self.course_mut().work.result() {
+                    None => return Ok(None),
+                    Some(Err(error)) => {
+                        return Err(CollError::Engine { rank: place.circle.own(), error });
+                    }
+                    Some(Ok(())) => {}
+                }
+                if let Some(error) = self.torn(place) {
+                    return Err(error);
+                }
+                self.course_mut().at = 0;
+                self.step(stage, place, tools)
+            }
+            Stage::Failing => {
+                let told = self.course_mut().tell(place, tools);
+                Ok(told.then_some(Stage::Recalling))
+            }
+            Stage::Recalling => Ok(self.recall(place, tools).then_some(Stage::Over)),
+            Stage::Over | Stage::Torn => Ok(None),
+            _ => self.step(stage, place, tools),
+        }
+    }
+}
+
+impl<S: Steps> Carried for S {
+    fn is_torn(&self) -> bool {
+        self.course().stage == Stage::Torn
+    }
+
+    fn is_busy(&self) -> bool {
+        self.course().work.is_pending()
+    }
+
+    fn advance(&mut self, place: &mut Place<'_>, tools: &mut Tools<'_>) -> bool {
+        loop {
+            let stage = std::mem::replace(&mut self.course_mut().stage, Stage::Torn);
+            let next = match self.go(stage, place, tools) {
+                Ok(next) => next,
+                Err(error) => {
+                    self.course_mut().failure.get_or_insert(error);
+                    Some(Stage::Failing)
+                }
+            };
+            self.course_mut().stage = next.unwrap_or(stage);
+            match next {
+                Some(Stage::Over) => return true,
+                Some(_) => {}
+                None => return false,
+            }
+        }
+    }
+
+    fn result(&mut self) -> Result<(), CollError> {
+        self.course_mut().failure.take().map_or(Ok(()), Err)
+    }
+
+    fn give_up(&mut self, place: &mut Place<'_>) {
+        let lends = self.lends(place.shared.ranks);
+        let course = self.course_mut();
+        course.work.drain();
+        if lends && course.stage != Stage::Over {
+            course.give_up(place);
+        }
+        course.stage = Stage::Torn;
+    }
+
+    fn look(&self, place: &mut Place<'_>) -> bool {
+        let course = self.course();
+        match course.stage {
+            Stage::Fresh | Stage::Failing => false,
+            Stage::Waiting => place.slot_reader(course.slot(course.first)).is_none(),
+            Stage::Recalling => self.user(place).is_none(),
+            Stage::Gathering | Stage::Collecting => match self.source(place) {
+                Some((rank, step)) if self.met(rank).is_some() => {
+                    course.has_come(rank, step, place)
+                }
+                Some((rank, _)) => place.seat.look(&place.board, rank) != Ok(None),
+                None => true,
+            },
+            _ => true,
+        }
+    }
+
+    fn awaited(&self, place: &mut Place<'_>) -> Option<Awaited> {
+        let course = self.course();
+        match course.stage {
+            Stage::Fresh | Stage::Failing => {
+                place.seat.blocked_by(&place.board).map(Awaited::Reader)
+            }
+            Stage::Waiting => place.slot_reader(course.slot(course.first)).map(Awaited::Reader),
+            Stage::Recalling => self.user(place).map(Awaited::Reader),
+            Stage::Gathering | Stage::Collecting => {
+                self.source(place).map(|(rank, _)| Awaited::Note(rank))
+            }
+            _ => None,
+        }
+    }
+}
+
+/// How far a collective of many steps is, as this rank and others see each other in it.
 #[derive(Debug)]
 pub(super) struct Course {
+    stage: Stage,
     /// The round that it began in.
     pub(super) round: u64,
+    pub(super) fragment: u64,
+    /// Of the ranks or pieces that a stage goes through, the next one.
+    pub(super) at: usize,
+    /// This rank's first slot.
+    pub(super) first: usize,
+    pub(super) work: Work,
+    /// How many bytes of the next rank's were read by the kernel, if not all were.
+    pub(super) read: u64,
+    /// For bytes that were read by the kernel and go to several places.
+    pub(super) bounce: Option<Memory>,
+    failure: Option<CollError>,
     /// Whether others can know what this rank calls.
     introduced: bool,
     /// Whether the round of failures has begun.
     turned: bool,
 }
 
+impl Drop for Course {
+    fn drop(&mut self) {
+        self.work.drain();
+    }
+}
+
 impl Course {
-    /// One that begins in this round.
-    pub(super) fn new(round: u64) -> Course {
-        Course { round, introduced: false, turned: false }
+    /// One that begins in this round, with this slot.
+    pub(super) fn new(round: u64, first: usize) -> Course {
+        Course {
+            stage: Stage::Fresh,
+            round,
+            fragment: 0,
+            at: 0,
+            first,
+            work: Work::default(),
+            read: 0,
+            bounce: None,
+            failure: None,
+            introduced: false,
+            turned: false,
+        }
+    }
+
+    /// Has it fail from the beginning: it touches no memory but that of the board.
+    pub(super) fn doom(&mut self, error: CollError) {
+        self.failure.get_or_insert(error);
+        self.stage = Stage::Failing;
+    }
+
+    /// The slot of this fragment, of those of a rank.
+    pub(super) fn slot(&self, first: usize) -> usize {
+        slot(first, self.fragment)
     }
 
     /// The first note is published now; whether it was before.
@@ -44,26 +300,30 @@ impl Course {
         place.ring(tools.pml, Readers::All);
     }
 
-    /// Whether a rank has come so far.
-    pub(super) fn reached(&self, rank: usize, step: u32, place: &mut Place<'_>) -> bool {
-        place.seat.reached(&place.board, rank, Moment::new(self.round, step))
+    pub(super) fn is_gathering(&self) -> bool {
+        self.stage == Stage::Gathering
     }
 
-    /// Whether a rank whose note was read has come so far, as `reached` says.
+    /// Whether a rank whose note was read has come so far: that note was the first step's report.
+    fn has_come(&self, rank: usize, step: u32, place: &mut Place<'_>) -> bool {
+        let moment = Moment::new(self.round, step);
+        step <= exposed(0) || place.seat.reached(&place.board, rank, moment)
+    }
+
+    /// Whether a rank whose note was read has come so far.
     ///
     /// # Errors
     /// It never will, or it has failed.
     pub(super) fn wait(
         &mut self,
-        rank: usize,
+        (rank, step): (usize, u32),
         place: &mut Place<'_>,
         tools: &mut Tools<'_>,
-        reached: impl Fn(&Course, &mut Place<'_>) -> bool,
     ) -> Result<bool, CollError> {
-        if !reached(self, place) {
+        if !self.has_come(rank, step, place) {
             let Some(loss) = place.loss(tools.pml, rank) else { return Ok(false) };
-            // It may have come so far before.
-            if !reached(self, place) {
+            // It may have done so before.
+            if !self.has_come(rank, step, place) {
                 return Err(loss);
             }
         }
@@ -83,18 +343,14 @@ impl Course {
 
     /// Nothing goes on here any more, and others may still read this rank's buffers where they lie: what they read is not to
     /// be used.
-    pub(super) fn give_up(&self, place: &mut Place<'_>) {
+    fn give_up(&self, place: &mut Place<'_>) {
         place.seat.report(&place.board, Moment::given_up(self.round));
         // The memory may become something else only after the report.
         fence(Ordering::SeqCst);
     }
 
     /// One of these ranks has given up while this one read its buffers: what was read may be anything.
-    pub(super) fn torn(
-        &self,
-        mut read: impl Iterator<Item = usize>,
-        place: &Place<'_>,
-    ) -> Option<CollError> {
+    fn torn(&self, mut read: impl Iterator<Item = usize>, place: &Place<'_>) -> Option<CollError> {
         // What was read was read before the reports are.
         fence(Ordering::Acquire);
         // Who fails in good order lets others read until they are done.
@@ -103,7 +359,7 @@ impl Course {
     }
 
     /// The first of these ranks that may still read this rank's buffers.
-    pub(super) fn user(
+    fn user(
         &self,
         mut readers: impl Iterator<Item = usize>,
         place: &mut Place<'_>,
@@ -117,29 +373,12 @@ impl Course {
         })
     }
 
-    /// Whether none of these ranks reads this rank's buffers any more.
-    pub(super) fn recall<R: Iterator<Item = usize>>(
-        &self,
-        readers: impl Fn() -> R,
-        place: &mut Place<'_>,
-        tools: &mut Tools<'_>,
-    ) -> bool {
-        while let Some(rank) = self.user(readers(), place) {
-            if place.loss(tools.pml, rank).is_none() {
-                return false;
-            }
-            place.seat.excuse(rank);
+    /// Tells the others that this rank fails, and why; `false`: a reader of an earlier note is behind, or an engine works.
+    fn tell(&mut self, place: &mut Place<'_>, tools: &mut Tools<'_>) -> bool {
+        // What was started is over first, however it went.
+        if self.work.result().is_none() {
+            return false;
         }
-        true
-    }
-
-    /// Tells the others that this rank fails, and why; `false`: a reader of an earlier note is behind.
-    pub(super) fn tell(
-        &mut self,
-        failure: Option<&CollError>,
-        place: &mut Place<'_>,
-        tools: &mut Tools<'_>,
-    ) -> bool {
         // Those that wait for the first note find the notice in its place.
         let early = !self.introduced;
         if !early {
@@ -148,7 +387,7 @@ impl Course {
         if !place.has_room(tools.pml) {
             return false;
         }
-        if let Some(failure) = failure {
+        if let Some(failure) = &self.failure {
             let notice = failure.notice(place.circle.own());
             place.seat.publish(&place.board, FAILED, &notice, Readers::All);
         }

@@ -10,9 +10,10 @@ use gapless_mem::Region;
 use gapless_pml::{Pml, PmlError};
 
 use super::act::{Lies, lies};
+use super::course::Course;
 use super::direct::{self, Side};
 use super::pieces::Piece;
-use super::{Memory, Place};
+use super::{AT_ONCE_MAX, Memory, Place};
 use crate::execute::act::{Tools, Work};
 use crate::execute::error::CollError;
 use crate::execute::rows::Rows;
@@ -86,56 +87,79 @@ pub(super) enum Unread {
     Refused(RdmaError),
 }
 
-/// Reads bytes of another process's by the kernel, from byte `at` of what the key stands for on, to where a piece goes. If
-/// these are several places, by a little memory of the page's own, which an engine may work on until this returns.
+/// Reads bytes of another process's by the kernel, from byte `at` of what the key stands for on, to where a part of a piece goes,
+/// which begins `skipped` bytes behind the piece's start; how many, `most` at most. If these are several places, by a little
+/// memory of the page's own, which an engine may work on until this returns.
 pub(super) fn read_to(
     rows: &Rows,
-    piece: &Piece,
+    (piece, skipped, most): (&Piece, u64, u64),
     (process, key, at): (u32, &RemoteKey, u64),
     (bounce, work): (&mut Option<Memory>, &mut Work),
     tools: &mut Tools<'_>,
-) -> Result<(), Unread> {
-    let len = piece.range.end - piece.range.start;
-    let mut done = 0;
-    while done < len {
-        let place = |bytes: u64| {
-            let from = piece.range.start + done;
-            lies(rows, piece.buffer, (piece.block, piece.start + done), from..from + bytes)
-        };
-        let bml = tools.pml.bml_mut();
-        if done == 0
-            && let Lies::Plain(region) = place(len)
-        {
-            // SAFETY: the caller of `Page::begin` grants the user's memory for writing, and nothing else touches it.
-            return unsafe { read(process, (key, at), region, bml) }.map_err(Unread::Refused);
-        }
-        let bytes = (len - done).min(BOUNCE);
-        let memory = match bounce {
-            Some(memory) => memory,
-            None => {
-                let memory = Memory::new(BOUNCE).ok_or(Unread::NoMemory { bytes: BOUNCE })?;
-                bounce.insert(memory)
-            }
-        };
-        let part = memory.region().sub(0, bytes).map_err(|error| Unread::Engine(error.into()))?;
-        // SAFETY: no engine works on it: what was started is over, below.
-        unsafe { read(process, (key, at + done), part, bml) }.map_err(Unread::Refused)?;
-        let started = match place(bytes) {
-            // SAFETY: as above.
-            Lies::Plain(region) => unsafe { gapless_mem::copy(&region, &part) }.map_err(Into::into),
-            Lies::Pieces(pieces) => tools.unpack(part, &pieces, work),
-        };
-        work.started(started);
-        // The host's engine has ended already; a device's ends 64 KiB by itself.
-        loop {
-            match work.result() {
-                Some(result) => break result.map_err(Unread::Engine)?,
-                None => std::hint::spin_loop(),
-            }
-        }
-        done += bytes;
+) -> Result<u64, Unread> {
+    let from = piece.range.start + skipped;
+    let bytes = most.min(piece.range.end.saturating_sub(from));
+    let place =
+        |bytes| lies(rows, piece.buffer, (piece.block, piece.start + skipped), from..from + bytes);
+    let bml = tools.pml.bml_mut();
+    if let Lies::Plain(region) = place(bytes) {
+        // SAFETY: the caller of `Page::begin` grants the user's memory for writing, and nothing else touches it.
+        unsafe { read(process, (key, at + skipped), region, bml) }.map_err(Unread::Refused)?;
+        return Ok(bytes);
     }
-    Ok(())
+    let bytes = bytes.min(BOUNCE);
+    let memory = match bounce {
+        Some(memory) => memory,
+        None => {
+            let memory = Memory::new(BOUNCE).ok_or(Unread::NoMemory { bytes: BOUNCE })?;
+            bounce.insert(memory)
+        }
+    };
+    let part = memory.region().sub(0, bytes).map_err(|error| Unread::Engine(error.into()))?;
+    // SAFETY: no engine works on it: what was started is over, below.
+    unsafe { read(process, (key, at + skipped), part, bml) }.map_err(Unread::Refused)?;
+    let started = match place(bytes) {
+        // SAFETY: as above.
+        Lies::Plain(region) => unsafe { gapless_mem::copy(&region, &part) }.map_err(Into::into),
+        Lies::Pieces(pieces) => tools.unpack(part, &pieces, work),
+    };
+    work.started(started);
+    // The host's engine has ended already; a device's ends 64 KiB by itself.
+    loop {
+        match work.result() {
+            Some(result) => break result.map_err(Unread::Engine)?,
+            None => std::hint::spin_loop(),
+        }
+    }
+    Ok(bytes)
+}
+
+impl Course {
+    /// Reads what this rank gets of another by the kernel, [so much](AT_ONCE_MAX) at a time; whether that is all.
+    pub(super) fn peek(
+        &mut self,
+        rows: &Rows,
+        pieces: impl Iterator<Item = Piece>,
+        (process, key, at): (u32, &RemoteKey, impl Fn(&Piece) -> u64),
+        tools: &mut Tools<'_>,
+    ) -> Result<bool, Unread> {
+        let (mut start, mut left) = (0, AT_ONCE_MAX);
+        for piece in pieces {
+            let end = start + (piece.range.end - piece.range.start);
+            while self.read < end {
+                if left == 0 {
+                    return Ok(false);
+                }
+                let from = (process, key, at(&piece));
+                let work = (&mut self.bounce, &mut self.work);
+                let read = read_to(rows, (&piece, self.read - start, left), from, work, tools)?;
+                (self.read, left) = (self.read + read, left - read);
+            }
+            start = end;
+        }
+        self.read = 0;
+        Ok(true)
+    }
 }
 
 /// Reads what a rank contributes by the kernel, from byte `at` on.

@@ -242,9 +242,19 @@ impl At<'_> {
             // The plan is one of this rank among as many ranks, so it has the buffers that its rounds use, and `part` has
             // found memory that the CPU may touch, as long as the plan says.
             debug_assert!(taken.is_some(), "plain memory of this rank, as long as the plan says");
+            self.is_intact(round, 0)?;
         }
         self.seat.turn();
         Ok(())
+    }
+
+    /// Whether what was read in a round can be used. If not, whoever goes on finds that out again, and fails.
+    #[inline]
+    fn is_intact(&self, round: &Round, number: usize) -> Result<(), Stopped> {
+        match self.seat.was_excused(&self.board, round.sources.clone()) {
+            None => Ok(()),
+            Some(_) => Err((number, Stage::Reading)),
+        }
     }
 
     /// Brings what was read, and this rank's own, into the user's memory.
@@ -333,6 +343,7 @@ impl At<'_> {
                     self.seat.read(&self.board, source, start, block);
                 }
             }
+            self.is_intact(round, number)?;
             if let Some(fold) = self.fold
                 && round.then == Then::Combine
                 && !sources.is_empty()

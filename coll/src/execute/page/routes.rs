@@ -337,8 +337,12 @@ impl Plan {
 
     /// The ranks that this one sends something to.
     pub(super) fn receivers(&self) -> impl Iterator<Item = usize> + '_ {
-        let sends = |rank: &usize| *rank != self.me && self.out.bytes(*rank) > 0;
-        (0..self.ranks()).filter(sends)
+        (0..self.ranks()).filter(|rank| self.is_receiver(*rank))
+    }
+
+    /// Whether a rank is one of them.
+    pub(super) fn is_receiver(&self, rank: usize) -> bool {
+        rank != self.me && self.out.bytes(rank) > 0
     }
 
     /// The block that goes to a rank, and where it lies in what is sent; `None`: there are several.

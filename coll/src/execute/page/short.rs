@@ -13,6 +13,7 @@ use gapless_engine::EngineError;
 use gapless_sync::board::{Awaited, Mark, Readers};
 
 use super::Place;
+use super::course::Carried;
 use super::introduction::introduced;
 use super::plan::{self, FAILED, LONG, Plan, Round, Then};
 use super::quick::Halfway;
@@ -55,6 +56,56 @@ impl Drop for Short {
     }
 }
 
+impl Carried for Short {
+    fn is_torn(&self) -> bool {
+        self.stage == Stage::Torn
+    }
+
+    fn is_busy(&self) -> bool {
+        self.work.is_pending()
+    }
+
+    fn advance(&mut self, place: &mut Place<'_>, tools: &mut Tools<'_>) -> bool {
+        loop {
+            let stage = std::mem::replace(&mut self.stage, Stage::Torn);
+            let next = self.step(stage, place, tools);
+            self.stage = next.unwrap_or(stage);
+            match next {
+                Some(Stage::Fresh) => return true,
+                Some(_) => {}
+                None => return false,
+            }
+        }
+    }
+
+    fn result(&mut self) -> Result<(), CollError> {
+        self.failure.take().map_or(Ok(()), Err)
+    }
+
+    fn give_up(&mut self, _: &mut Place<'_>) {
+        self.work.drain();
+        self.stage = Stage::Torn;
+    }
+
+    fn look(&self, place: &mut Place<'_>) -> bool {
+        match self.stage {
+            Stage::Reading => {
+                self.unread().is_none_or(|ranks| place.seat.all_there(&place.board, ranks))
+            }
+            _ => self.awaited(place).is_none(),
+        }
+    }
+
+    fn awaited(&self, place: &mut Place<'_>) -> Option<Awaited> {
+        let ranks = place.circle.size();
+        match self.stage {
+            Stage::Publishing => place.seat.blocked_by(&place.board).map(Awaited::Reader),
+            Stage::Reading => self.source().filter(|rank| *rank < ranks).map(Awaited::Note),
+            _ => None,
+        }
+    }
+}
+
 impl Short {
     /// A collective that begins in this round.
     pub(super) fn new(plan: Plan, rows: Rows, combine: Option<Combine>, round: u64) -> Short {
@@ -75,35 +126,6 @@ impl Short {
     pub(super) fn go_on(&mut self, halfway: Halfway) {
         let Halfway { began, rounds, stage } = halfway;
         (self.began, self.rounds, self.stage) = (began, rounds, stage);
-    }
-
-    pub(super) fn is_torn(&self) -> bool {
-        self.stage == Stage::Torn
-    }
-
-    pub(super) fn is_busy(&self) -> bool {
-        self.work.is_pending()
-    }
-
-    /// Waits for engines; nothing goes on afterwards.
-    pub(super) fn give_up(&mut self) {
-        self.work.drain();
-        self.stage = Stage::Torn;
-    }
-
-    /// Why it failed, once it is over.
-    pub(super) fn result(&mut self) -> Result<(), CollError> {
-        self.failure.take().map_or(Ok(()), Err)
-    }
-
-    /// Whether [`advance`](Short::advance) would get on, as far as a few loads tell.
-    pub(super) fn look(&self, place: &mut Place<'_>) -> bool {
-        match self.stage {
-            Stage::Reading => {
-                self.unread().is_none_or(|ranks| place.seat.all_there(&place.board, ranks))
-            }
-            _ => self.awaited(place).is_none(),
-        }
     }
 
     /// The sources whose notes are not read so far.
@@ -136,30 +158,6 @@ impl Short {
         (source < round.sources.end).then_some(source)
     }
 
-    /// Which rank is waited for; `None`: none is.
-    pub(super) fn awaited(&self, place: &mut Place<'_>) -> Option<Awaited> {
-        let ranks = place.circle.size();
-        match self.stage {
-            Stage::Publishing => place.seat.blocked_by(&place.board).map(Awaited::Reader),
-            Stage::Reading => self.source().filter(|rank| *rank < ranks).map(Awaited::Note),
-            _ => None,
-        }
-    }
-
-    /// Goes on as far as it can; whether all is over.
-    pub(super) fn advance(&mut self, place: &mut Place<'_>, tools: &mut Tools<'_>) -> bool {
-        loop {
-            let stage = std::mem::replace(&mut self.stage, Stage::Torn);
-            let next = self.step(stage, place, tools);
-            self.stage = next.unwrap_or(stage);
-            match next {
-                Some(Stage::Fresh) => return true,
-                Some(_) => {}
-                None => return false,
-            }
-        }
-    }
-
     /// What comes after a stage: `Fresh` if all is over, `None` if it goes on.
     fn step(
         &mut self,
@@ -184,6 +182,11 @@ impl Short {
             Stage::Publishing => self.publish(place, tools).then_some(Stage::Reading),
             Stage::Reading => {
                 while self.read_next(place, tools)? {}
+                if let Some(round) = self.round()
+                    && let Some(error) = place.overwritten(round.sources.clone())
+                {
+                    self.fail(error);
+                }
                 self.combine(place, tools);
                 Some(Stage::Combining)
             }

@@ -69,7 +69,7 @@ impl Place<'_> {
             if self.slots.filled[slot].is_some_and(|it| it.others_write) {
                 return Err(loss);
             }
-            self.seat.excuse(rank);
+            self.seat.excuse(&self.board, rank);
         }
         self.slots.filled[slot] = Some(filled);
         self.slots.next = (slot + 1) % SLOTS;

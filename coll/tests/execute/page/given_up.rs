@@ -1,6 +1,9 @@
-//! A rank gives up, and its memory becomes something else, while another reads it there: that one must not end well.
+//! A rank gives up, or waits no more for one that is lost to it and lives: what that one reads of it may be anything, and it
+//! must not end well.
 use super::*;
 use crate::late::later;
+use gapless_bml::Rank;
+use gapless_btl::LinkError;
 use gapless_dtype::{Datatype, Primitive};
 use gapless_engine::testkit::{Work, Wrapper};
 use gapless_engine::{EngineError, Typed};
@@ -35,8 +38,33 @@ unsafe impl Wrapper for Slow {
 /// Numbers that are sent to one rank.
 const COUNT: u64 = 30_000;
 
-/// Whether the owner of the memory fails before it gives up.
-fn reader_of_one_who_gives_up(fails: bool) -> Result<(), CollError> {
+/// What becomes of the owner of memory that is read.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Owner {
+    GivesUp,
+    /// And fails before.
+    Fails,
+    /// It loses the reader, which lives, and ends well.
+    LosesReader,
+}
+
+/// Rank 0 takes rank 1 for lost, which does not know of that.
+fn cut(job: &mut Job) {
+    let what = "a test".to_owned();
+    job.pml(0).bml_mut().give_up(Rank(1), LinkError::Corrupt { what });
+    job.pml(0).progress();
+}
+
+fn go_on(page: &mut Page, pml: &mut Pml) -> Result<(), CollError> {
+    for _ in 0..100 {
+        if let Poll::Ready(result) = page.advance(pml, &Slow, &HostEngine) {
+            return result;
+        }
+    }
+    panic!("it does not end");
+}
+
+fn reader_of(owner: Owner) -> Result<(), CollError> {
     let (mut job, mut pages) = job(3);
     let bytes = 4 * COUNT;
     let sent = job.pml(0).bml_mut().allocate(bytes).expect("loopbacks allocate").unwrap();
@@ -46,8 +74,10 @@ fn reader_of_one_who_gives_up(fails: bool) -> Result<(), CollError> {
     let send = Blocks::Whole(Typed::contiguous(sent.region()));
     let recv = |memory: &mut [u8]| Blocks::Whole(Typed::contiguous(Region::of_mut(memory)));
     // Rank 0 has much for rank 1, and awaits a number of rank 2.
-    let rows = Rows { send, recv: recv(&mut word) };
-    let out = Call::Alltoallv { send: &[0, bytes, 0], recv: &[0, 0, 4], in_place: false };
+    let awaited = if owner == Owner::LosesReader { 0 } else { 4 };
+    let rows = Rows { send, recv: recv(&mut word[..awaited]) };
+    let recv = &[0, 0, awaited as u64];
+    let out = Call::Alltoallv { send: &[0, bytes, 0], recv, in_place: false };
     // SAFETY: the memory outlives the collective, which has ended or is given up at the end.
     unsafe { pages[0].begin(1, &out, rows, None) }.unwrap();
     let region = Region::of_mut(&mut room);
@@ -59,26 +89,67 @@ fn reader_of_one_who_gives_up(fails: bool) -> Result<(), CollError> {
     assert_eq!(advance(&mut pages[0], job.pml(0)), Poll::Pending);
     assert_eq!(pages[1].advance(job.pml(1), &Slow, &HostEngine), Poll::Pending);
     assert!(pages[1].is_busy(), "it reads");
-    if fails {
+    if owner == Owner::Fails {
         job.kill(2);
         for _ in 0..100 {
             assert_eq!(advance(&mut pages[0], job.pml(0)), Poll::Pending, "it is read");
             job.progress();
         }
     }
-    pages[0].give_up();
-    for _ in 0..100 {
-        if let Poll::Ready(result) = pages[1].advance(job.pml(1), &Slow, &HostEngine) {
-            return result;
-        }
+    if owner == Owner::LosesReader {
+        assert_eq!(advance(&mut pages[0], job.pml(0)), Poll::Pending, "it is read");
+        cut(&mut job);
+        assert_eq!(advance(&mut pages[0], job.pml(0)), Poll::Ready(Ok(())));
+    } else {
+        pages[0].give_up();
     }
-    panic!("the reader does not end");
+    go_on(&mut pages[1], job.pml(1))
 }
 
 #[test]
-fn what_was_read_of_a_rank_that_gives_up_is_not_used() {
-    for fails in [false, true] {
-        let result = reader_of_one_who_gives_up(fails);
-        assert_eq!(result, Err(CollError::GaveUp { rank: 0 }), "fails first: {fails}");
+fn what_was_read_of_a_rank_that_is_past_it_is_not_used() {
+    for owner in [Owner::GivesUp, Owner::Fails, Owner::LosesReader] {
+        assert_eq!(reader_of(owner), Err(CollError::GaveUp { rank: 0 }), "{owner:?}");
+    }
+}
+
+/// The same in slots, which rank 0 fills again, and in notes.
+#[test]
+fn what_is_overwritten_for_one_that_is_lost_is_not_used() {
+    let mut random = Random(76);
+    for (len, count) in [(1 << 20, 1), (8, 5)] {
+        let call = Call::Bcast { root: 0, len };
+        for attempted in [false, true] {
+            let (mut job, mut pages) = job(2);
+            let mut all: Vec<Collective> = (0..count)
+                .map(|_| collective(&[call; 2], Arithmetic::Sum, &[Lie::Plain], &mut random))
+                .collect();
+            // Rank 1 is in the midst of a long one, and late for short ones.
+            if count == 1 {
+                all[0].begin((1, &mut pages[1]), 0, &call).unwrap();
+                assert_eq!(advance(&mut pages[1], job.pml(1)), Poll::Pending);
+            }
+            for (number, one) in all.iter_mut().enumerate() {
+                one.begin((0, &mut pages[0]), number, &call).unwrap();
+                let ended = advance(&mut pages[0], job.pml(0));
+                if number + 1 == count {
+                    assert_eq!(ended, Poll::Pending, "rank 1 is behind");
+                    if count == 1 {
+                        let begun = pages[1].advance(job.pml(1), &Slow, &HostEngine);
+                        assert_eq!(begun, Poll::Pending, "it reads");
+                    }
+                    cut(&mut job);
+                    assert_eq!(advance(&mut pages[0], job.pml(0)), Poll::Ready(Ok(())));
+                }
+            }
+            if count > 1 {
+                let at_once = attempted
+                    && all[1].attempt((1, &mut pages[1]), 1, (&call, job.pml(1)), 1).unwrap();
+                assert!(!at_once, "it was overwritten");
+                all[1].begin((1, &mut pages[1]), 1, &call).unwrap();
+            }
+            let result = go_on(&mut pages[1], job.pml(1));
+            assert_eq!(result, Err(CollError::GaveUp { rank: 0 }), "{len} bytes");
+        }
     }
 }

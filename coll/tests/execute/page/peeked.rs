@@ -92,6 +92,35 @@ fn of_two_ranks_each_reads_what_the_other_has() {
     }
 }
 
+/// Others have a turn while a long block is read: it is so in three parts.
+#[test]
+fn a_long_block_is_read_in_parts() {
+    const LONG: u64 = 9 << 20;
+    let (mut job, mut pages, reads) = counting(2);
+    let mut random = Random(77);
+    let scatter = Call::Scatter { root: 0, len: LONG, in_place: false };
+    let [out, come] = [(&[0, LONG], &[0, 0]), (&[0, 0], &[LONG, 0])]
+        .map(|(send, recv)| Call::Alltoallv { send, recv, in_place: false });
+    for (number, calls) in [[scatter; 2], [scatter; 2], [out, come]].into_iter().enumerate() {
+        let before = reads.load(Ordering::Relaxed);
+        let mut one = collective(&calls, Arithmetic::Sum, &[Lie::Plain], &mut random);
+        for (rank, page) in pages.iter_mut().enumerate() {
+            one.begin((rank, page), number, &calls[rank]).unwrap();
+        }
+        if number > 0 {
+            assert_eq!(advance(&mut pages[0], job.pml(0)), Poll::Pending, "it is to be read");
+            for part in 1..3 {
+                assert_eq!(advance(&mut pages[1], job.pml(1)), Poll::Pending, "part {part}");
+                assert!(pages[1].look());
+            }
+        }
+        assert_eq!(finish(&mut job, &mut pages), [Ok(()), Ok(())]);
+        one.check();
+        let read = reads.load(Ordering::Relaxed) - before;
+        assert_eq!(read, if number > 0 { 3 } else { 0 }, "{number}");
+    }
+}
+
 /// A root whose blocks are still to be read gives up, or dies: who reads then does not end well.
 #[test]
 fn who_is_gone_is_not_read() {

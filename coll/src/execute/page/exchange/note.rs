@@ -21,7 +21,7 @@ impl Exchange {
     pub(super) fn write_note<'a>(&self, area: &'a mut Area) -> &'a [u8] {
         let mut head = [0; HEAD_BYTES];
         head[0] = plan::kind(self.plan.operation);
-        head[1] = u8::try_from(self.first).unwrap_or(0);
+        head[1] = u8::try_from(self.course.first).unwrap_or(0);
         head[2] = match () {
             () if self.plan.is_noted() => NOTED,
             () if self.is_peeked => PEEKED,

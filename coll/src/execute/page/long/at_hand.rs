@@ -5,8 +5,8 @@ use gapless_bml::RemoteKey;
 use super::{Long, Peer, Place, Tools};
 use crate::execute::error::CollError;
 use crate::execute::page::Shared;
+use crate::execute::page::course::Steps;
 use crate::execute::page::direct::Direct;
-use crate::execute::page::peek;
 use crate::execute::page::pieces::Piece;
 
 impl Long {
@@ -28,31 +28,33 @@ impl Long {
         is_read && !self.plan.reduces() && gets.all(|(rank, ..)| self.is_at_hand(rank, place))
     }
 
-    /// Reads all that this rank gets of another; how many bytes that is. `first`: its part in the first fragment.
+    /// Reads all that this rank gets of another; how many bytes that is, or `None` if some are left for another time. `first`: its
+    /// part in the first fragment.
     pub(super) fn read_all(
         &mut self,
         rank: usize,
         first: Piece,
         place: &mut Place<'_>,
         tools: &mut Tools<'_>,
-    ) -> Result<u64, CollError> {
+    ) -> Result<Option<u64>, CollError> {
         let piece = self.plan.whole(rank, first);
-        let len = piece.range.end - piece.range.start;
+        let (at, len) = (piece.at, piece.range.end - piece.range.start);
         if let Some(key) = self.peeked(rank) {
-            let at = self.plan.position(0, piece.at);
+            let from = self.plan.position(0, at);
             let process = place.circle.process(rank).unwrap_or(u32::MAX);
-            let work = (&mut self.bounce, &mut self.work);
-            let read = peek::read_to(&self.rows, &piece, (process, &key, at), work, tools);
+            let key = (process, &key, |_: &Piece| from);
+            let read = self.course.peek(&self.rows, std::iter::once(piece), key, tools);
             return match read {
-                Ok(()) => Ok(len),
+                Ok(is_all) => Ok(is_all.then_some(len)),
                 Err(unread) => Err(place.unread(rank, unread, self.torn(place), tools.pml)),
             };
         }
-        let source = self.contributed(rank, piece.at..piece.at + len, place);
-        let read = source
-            .and_then(|source| Shared::take(&self.rows, &piece, &source, tools, &mut self.work));
-        self.work.started(read);
-        Ok(len)
+        let source = self.contributed(rank, at..at + len, place);
+        let read = source.and_then(|source| {
+            Shared::take(&self.rows, &piece, &source, tools, &mut self.course.work)
+        });
+        self.course.work.started(read);
+        Ok(Some(len))
     }
 
     /// The key by which what a rank contributes is read by the kernel, if it is.
