@@ -80,17 +80,15 @@ impl Algorithm {
     /// Whether it does the operation; `commutative` counts for reductions only.
     #[must_use]
     pub fn does(&self, operation: Operation, commutative: bool) -> bool {
-        use Operation::{Allgather, Allreduce, Barrier, Bcast, Reduce};
         if self.method == Method::Shared && (self.segment > 0 || !self.within.is_empty()) {
             return false;
         }
         if self.within.is_shared() && self.within != Within::SHARED {
             return false;
         }
-        let on_levels = matches!(operation, Barrier | Bcast | Reduce | Allreduce | Allgather);
         let any_order = commutative || !operation.reduces();
         let fits = |tree: Tree| tree.is_sound() && (any_order || tree.is_ordered());
-        (on_levels || self.within.is_empty())
+        (operation.goes_on_levels() || self.within.is_empty())
             && self.within.levels().all(|(_, tree)| fits(tree))
             && self.method.does(operation, commutative)
     }

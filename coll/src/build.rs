@@ -1,7 +1,6 @@
 //! From a call and an algorithm to this rank's schedule.
 use crate::algorithms::alltoall::{self, Blocks};
 use crate::algorithms::levels::{self, Levels};
-use crate::algorithms::over_tree::{self, Spread};
 use crate::algorithms::scan::{self, Prefix};
 use crate::algorithms::{compose, neighbors};
 use crate::area::{Area, Cuts};
@@ -146,15 +145,13 @@ impl Plan<'_> {
             }
             Call::Gather { root, len, in_place } => {
                 let cuts = Cuts::equal(self.team.len(), len);
-                let (own, whole) = self.at_root(root, &cuts, in_place, send, recv);
-                let spread = Spread { cuts: &cuts, shift: root };
-                over_tree::gather(b, &self.team.from(root), self.tree(), own, whole, &spread);
+                let areas = self.at_root(root, &cuts, in_place, send, recv);
+                levels::gather(b, &self.levels(Some(root), true), self.tree(), areas, len);
             }
             Call::Scatter { root, len, in_place } => {
                 let cuts = Cuts::equal(self.team.len(), len);
-                let (own, whole) = self.at_root(root, &cuts, in_place, recv, send);
-                let spread = Spread { cuts: &cuts, shift: root };
-                over_tree::scatter(b, &self.team.from(root), self.tree(), whole, own, &spread);
+                let areas = self.at_root(root, &cuts, in_place, recv, send);
+                levels::scatter(b, &self.levels(Some(root), true), self.tree(), areas, len);
             }
             Call::Gatherv { root, lens, in_place, .. } => {
                 if self.rank != root {
@@ -272,11 +269,16 @@ impl Plan<'_> {
                 levels::allreduce(b, &self.levels(None, false), how, (input, recv), of);
             }
             Call::ReduceScatter { lens, in_place, .. } => {
-                self.reduce_scatter(b, &Cuts::each(lens), in_place, input, of);
+                let cuts = Cuts::each(lens);
+                apart(b, cuts.len(self.rank), in_place, |b, out| {
+                    compose::reduce_scatter(b, &self.team, how, (input, &cuts, out), of);
+                });
             }
             Call::ReduceScatterBlock { len, in_place, .. } => {
-                let cuts = Cuts::equal(self.team.len(), len);
-                self.reduce_scatter(b, &cuts, in_place, input, of);
+                let levels = self.levels(None, false);
+                apart(b, len, in_place, |b, out| {
+                    levels::reduce_scatter(b, &levels, how, (input, out, len), of);
+                });
             }
             Call::Scan { .. } | Call::Exscan { .. } => {
                 let prefix = match call.operation() {
@@ -291,20 +293,12 @@ impl Plan<'_> {
             _ => unreachable!("{} is no reduction", call.operation()),
         }
     }
+}
 
-    fn reduce_scatter(
-        &self,
-        b: &mut Builder,
-        cuts: &Cuts,
-        in_place: bool,
-        input: Area,
-        of: Reduction,
-    ) {
-        let len = cuts.len(self.rank);
-        let result = Area::new(Buffer::Recv, 0, len);
-        let out = if in_place { b.scratch(len) } else { result };
-        let Algorithm { method, segment, .. } = self.algorithm;
-        compose::reduce_scatter(b, &self.team, (method, segment), (input, cuts, out), of);
-        b.copy(out, result);
-    }
+/// Has the result of a reduce-scatter made: it must not be part of what is read, as it would be in place.
+fn apart(b: &mut Builder, len: u64, in_place: bool, make: impl FnOnce(&mut Builder, Area)) {
+    let result = Area::new(Buffer::Recv, 0, len);
+    let out = if in_place { b.scratch(len) } else { result };
+    make(b, out);
+    b.copy(out, result);
 }

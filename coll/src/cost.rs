@@ -7,7 +7,8 @@
 use std::cmp::Ordering;
 use std::collections::{BinaryHeap, HashMap};
 
-use crate::schedule::{Action, Place, Schedule, Together};
+use crate::Together;
+use crate::schedule::{Action, Place, Schedule};
 use crate::{Level, Locality};
 
 /// What a message costs between two ranks.

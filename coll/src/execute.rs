@@ -72,7 +72,8 @@ pub use members::between;
 pub use rows::{Blocks, Combine, Rows};
 pub use tickets::{IN_FLIGHT_MAX, SLOTS_MAX, Sequencer, Ticket};
 
-use crate::schedule::{Action, Buffer, Place, Schedule, Together};
+use crate::Together;
+use crate::schedule::{Action, Buffer, Place, Schedule};
 use act::Tools;
 use compare::{Comparison, Verdict};
 use gapless_engine::Typed;

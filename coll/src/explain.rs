@@ -1,7 +1,8 @@
 //! A schedule as text that people can read.
 use std::fmt;
 
-use crate::schedule::{Action, Buffer, Place, Schedule, Together};
+use crate::schedule::{Action, Buffer, Place, Schedule};
+use crate::together::{Together, Whom};
 
 impl fmt::Display for Buffer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -44,6 +45,12 @@ impl fmt::Display for Action {
                     0 => String::new(),
                     _ => place.to_string(),
                 };
+                // That of a leader writes nothing but what it gathers or combines.
+                let leads = match what {
+                    Together::Meet => false,
+                    Together::Bcast | Together::Scatter => into.len == 0,
+                    Together::Reduce | Together::Gather => into.len > 0,
+                };
                 let [from, into] = [from, into].map(place);
                 match what {
                     Together::Meet => write!(f, "share    all of this host wait for all"),
@@ -56,7 +63,22 @@ impl fmt::Display for Action {
                         write!(f, "share    {from}  -> joined at {lead}")
                     }
                     Together::Gather => write!(f, "share    {into} = each rank's {from}"),
-                }
+                    Together::Scatter if into.is_empty() => {
+                        write!(f, "share    {from}  -> a piece for each rank")
+                    }
+                    Together::Scatter => write!(f, "share    {into} of what rank {lead} has"),
+                }?;
+                let part = what.part(leads);
+                let whom = |whom: Whom| match whom {
+                    Whom::Nobody => None,
+                    Whom::Leader => Some(format!("rank {lead}")),
+                    Whom::Others => Some("all".to_owned()),
+                };
+                let puts = part.puts.then(|| "put".to_owned());
+                let signals = whom(part.signals).map(|it| format!("signal {it}"));
+                let waits = whom(part.waits).map(|it| format!("wait for {it}"));
+                let parts: Vec<String> = [puts, signals, waits].into_iter().flatten().collect();
+                write!(f, "  [{}]", parts.join(", "))
             }
         }
     }

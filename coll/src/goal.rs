@@ -12,8 +12,10 @@
 //! l1 requires l0
 //! }
 //! ```
-//! The tag is the slot of the message. `calc` is in nanoseconds. GOAL has no steps of several ranks: what ranks of a host do
-//! together is written as each rank's work alone; [`build_apart`](crate::build_apart) has messages in its place.
+//! The tag is the slot of the message. `calc` is in nanoseconds. What ranks of a host do together ([`Together`](crate::Together)) is
+//! written as its parts: `l4p` puts, `l4s1` signals rank 1 by a message of no bytes, `l4w2` waits for rank 2, and `l4` takes
+//! what comes of it. So a player knows the order, but takes signals for messages;
+//! [`build_apart`](crate::build_apart) has messages in place of all of it.
 use std::fmt;
 
 use crate::Cost;
@@ -52,6 +54,7 @@ impl fmt::Display for Goal<'_> {
 impl fmt::Display for GoalRank<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "rank {} {{", self.schedule.rank())?;
+        let mut shares = 0;
         for (step, (action, after)) in self.schedule.steps().enumerate() {
             match action {
                 Action::Send { to, slot, from } => {
@@ -67,9 +70,31 @@ impl fmt::Display for GoalRank<'_> {
                     let bytes = into.len * (sources.len() as u64 - 1);
                     writeln!(f, "l{step}: calc {}", nanoseconds(bytes, self.cost.reduce))?;
                 }
-                Action::Share { from, into, .. } => {
-                    let bytes = from.len + into.len;
-                    writeln!(f, "l{step}: calc {}", nanoseconds(bytes, self.cost.copy))?;
+                Action::Share { what, lead, from, into } => {
+                    let (circle, me) =
+                        (self.schedule.circle().unwrap_or_default(), self.schedule.rank());
+                    let part = what.part(*lead == me);
+                    let copy = |bytes| nanoseconds(bytes, self.cost.copy);
+                    // Others' tags are slots, which are far less.
+                    let tag = TAG_OF_SIGNALS + shares;
+                    shares += 1;
+                    writeln!(f, "l{step}p: calc {}", copy(if part.puts { from.len } else { 0 }))?;
+                    for before in after {
+                        writeln!(f, "l{step}p requires l{before}")?;
+                    }
+                    writeln!(f, "l{step}: calc {}", copy(into.len))?;
+                    writeln!(f, "l{step} requires l{step}p")?;
+                    for to in part.signals.of(circle, *lead, me) {
+                        writeln!(f, "l{step}s{to}: send 0b to {to} tag {tag}")?;
+                        writeln!(f, "l{step}s{to} requires l{step}p")?;
+                        writeln!(f, "l{step} requires l{step}s{to}")?;
+                    }
+                    for from in part.waits.of(circle, *lead, me) {
+                        writeln!(f, "l{step}w{from}: recv 0b from {from} tag {tag}")?;
+                        writeln!(f, "l{step}w{from} requires l{step}p")?;
+                        writeln!(f, "l{step} requires l{step}w{from}")?;
+                    }
+                    continue;
                 }
             }
             for before in after {
@@ -79,6 +104,9 @@ impl fmt::Display for GoalRank<'_> {
         writeln!(f, "}}")
     }
 }
+
+/// The first tag of signals of what ranks of a host do together.
+const TAG_OF_SIGNALS: u32 = 1 << 30;
 
 #[allow(
     clippy::cast_precision_loss,
@@ -109,6 +137,22 @@ mod tests {
             )
         };
         assert_eq!(goal.to_string(), format!("num_ranks 2\n{}{}", rank(0, 1), rank(1, 0)));
+    }
+
+    #[test]
+    fn the_text_of_a_step_of_a_host() {
+        let call = Call::Bcast { root: 0, len: 80 };
+        let algorithm = Algorithm::new(Method::Tree(Tree::Binomial)).over_shared();
+        let hosts = Locality::new(vec![vec![0, 1], vec![2]]).expect("all ranks");
+        let one = |rank| build(rank, &hosts, &call, &algorithm).expect("a schedule");
+        let text =
+            |rank: usize| GoalRank { schedule: &one(rank), cost: &Cost::TYPICAL }.to_string();
+        let leader = "rank 0 {\nl0: send 80b to 2 tag 0\nl1p: calc 4\nl1: calc 0\nl1 requires l1p\n\
+             l1s1: send 0b to 1 tag 1073741824\nl1s1 requires l1p\nl1 requires l1s1\n}\n";
+        assert_eq!(text(0), leader);
+        let other = "rank 1 {\nl0p: calc 0\nl0: calc 4\nl0 requires l0p\n\
+             l0w0: recv 0b from 0 tag 1073741824\nl0w0 requires l0p\nl0 requires l0w0\n}\n";
+        assert_eq!(text(1), other);
     }
 
     #[test]

@@ -63,6 +63,7 @@ mod terms;
 pub mod testkit;
 #[cfg(test)]
 mod tests;
+mod together;
 pub mod topologies;
 mod tree;
 
@@ -82,6 +83,7 @@ pub use locality::Locality;
 pub use name::{METHODS, NameError};
 pub use operation::Operation;
 pub use sample::{Sample, SampleCall};
-pub use schedule::{Action, Buffer, Place, Row, Schedule, Together};
+pub use schedule::{Action, Buffer, Place, Row, Schedule};
 pub use suits::Misfit;
+pub use together::{Part, Together, Whom};
 pub use tree::Tree;

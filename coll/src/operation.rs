@@ -82,6 +82,18 @@ impl Operation {
         matches!(self, Bcast | Gather | Gatherv | Scatter | Scatterv | Reduce)
     }
 
+    /// Whether it has algorithms on levels.
+    pub(crate) fn goes_on_levels(self) -> bool {
+        use Operation::{Allreduce, Barrier, Bcast, Reduce};
+        matches!(self, Barrier | Bcast | Reduce | Allreduce) || self.keeps_groups_together()
+    }
+
+    /// Whether, on levels, a leader has the blocks of its group's ranks in one piece, so that these must follow each other.
+    pub(crate) fn keeps_groups_together(self) -> bool {
+        use Operation::{Allgather, Gather, ReduceScatterBlock, Scatter};
+        matches!(self, Gather | Scatter | Allgather | ReduceScatterBlock)
+    }
+
     /// Whether it combines elements.
     #[must_use]
     pub fn reduces(self) -> bool {

@@ -20,12 +20,13 @@
 //! 6. **Reduction.** The order of the operands is the schedule's: it depends neither on arrival nor on time, so that
 //!    results are reproducible for a given size, length, algorithm, root and [`Locality`](crate::Locality).
 //! 7. **Sharing.** What the ranks of a [circle](Schedule::circle) do together through memory that they share, each has
-//!    in its schedule, in the same order, one after the other. Such a step may end only when all of the circle have
-//!    begun it.
+//!    in its schedule, in the same order, one after the other. Each puts, signals and waits as [`Together::part`] says:
+//!    such a step may end when the ranks that it waits for have begun it, and may wait until all of the circle have.
 use std::ops::Range;
 use std::sync::Arc;
 
 use crate::terms::Terms;
+use crate::together::Together;
 
 /// One of the buffers of a rank.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -180,25 +181,11 @@ impl Row {
     }
 }
 
-/// What ranks of one host do together, through memory that they share. One of them leads.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Together {
-    /// All wait for all.
-    Meet,
-    /// What the leader reads, the others write.
-    Bcast,
-    /// What all read is combined in the order of the ranks, and the leader writes it.
-    Reduce,
-    /// What all read is written by the leader, in the order of the ranks, in pieces of one length. Its own lies there
-    /// already.
-    Gather,
-}
-
 /// What a step does. Peers are ranks of the communicator; in an intercommunicator, of both groups numbered through
 /// (see [`Between`](crate::Between)).
 ///
-/// Steps that are to come: `Put` (a write into a buffer that a peer has granted), `Signal` and `Wait` (flags in
-/// memory), `Launch` (a kernel). Match with a wildcard arm.
+/// Puts, signals and waits within a host are parts of [`Share`](Action::Share). Steps that are to come: `Put` into a buffer
+/// that a peer has granted, `Launch` (a kernel). Match with a wildcard arm.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Action {

@@ -14,7 +14,9 @@ pub enum Misfit {
     #[error("it does not keep the order of operands, and the operation is not commutative")]
     Order,
     /// Only some operations go on levels.
-    #[error("only barrier, bcast, reduce, allreduce and allgather go on levels")]
+    #[error(
+        "only barrier, bcast, gather, scatter, allgather, reduce, allreduce and reduce_scatter_block go on levels"
+    )]
     Levels,
     /// It uses a level that is not known of all ranks.
     #[error("it is not known which ranks are together on level {0}")]
@@ -52,7 +54,7 @@ pub(crate) fn misfit(
     }
     let operation = call.operation();
     let commutative = call.reduction().is_none_or(|of| of.commutative);
-    let consecutive_only = operation == Operation::Allgather || !commutative;
+    let consecutive_only = operation.keeps_groups_together() || !commutative;
     let ungrouped = consecutive_only && !locality.is_consecutive(&algorithm.within);
     let general = algorithm.misfit(operation, commutative);
     general
@@ -193,7 +195,9 @@ mod tests {
         assert_eq!(why(&allreduce(true), &flat, "ring"), None);
         assert_eq!(why(&allreduce(false), &flat, "ring"), Some(Misfit::Order));
         assert_eq!(why(&scan, &flat, "doubling over flat"), Some(Misfit::Levels));
-        assert_eq!(why(&allgather, &by_turns, "ring over flat"), Some(Misfit::Groups));
+        for call in [&allgather, &Call::Gather { root: 1, len: 64, in_place: false }] {
+            assert_eq!(why(call, &by_turns, "binomial over flat"), Some(Misfit::Groups));
+        }
         assert_eq!(why(&Call::Barrier, &flat, "flat"), Some(Misfit::Wide));
         let unknown = Some(Misfit::Unknown(Level::Numa));
         assert_eq!(why(&Call::Barrier, &flat, "bruck over numa flat"), unknown);

@@ -104,7 +104,7 @@ fn on_levels(
     let deep = nested(n).into_iter().enumerate();
     let deep =
         deep.map(|(turn, it)| (it, with(&|index| LEVELS[(index + n + turn) % LEVELS.len()])));
-    let ordered = !commutative || operation == Operation::Allgather;
+    let ordered = !commutative || operation.keeps_groups_together();
     let fits = |(locality, mut all): (Locality, Vec<Algorithm>)| {
         all.retain(|it| !ordered || locality.is_consecutive(&it.within));
         (locality, all)
@@ -230,6 +230,9 @@ fn a_host_whose_ranks_share_no_memory_fits_with_the_others() {
             (Call::Barrier, "bruck over shared"),
             (Call::Bcast { root: n - 2, len }, "binomial over shared"),
             (Call::Allgather { len, in_place }, "ring over shared"),
+            (Call::Gather { root: n - 2, len, in_place }, "binomial over shared"),
+            (Call::Scatter { root: n - 2, len, in_place }, "binomial over shared"),
+            (Call::ReduceScatterBlock { len, of, in_place }, "halving over shared"),
             (Call::Reduce { root: n - 2, len, of, in_place }, "binomial over shared"),
             (Call::Allreduce { len, of, in_place }, "halving over shared"),
         ] {

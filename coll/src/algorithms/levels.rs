@@ -8,6 +8,9 @@
 //! In the place of a tree, the ranks of a host may go through memory that they share ([`Together`]). What a page does not
 //! [take](Page::takes) goes along the tree. That depends on the host alone: hosts see no more of each other than what
 //! leaders send.
+use std::ops::Range;
+
+use crate::Together;
 use crate::algorithms::compose;
 use crate::algorithms::over_tree::{self, Spread};
 use crate::area::{Area, Cuts};
@@ -16,7 +19,6 @@ use crate::call::Reduction;
 use crate::level::Within;
 use crate::locality::Groups;
 use crate::page::Page;
-use crate::schedule::Together;
 use crate::team::Team;
 use crate::tree::{Node, Tree};
 use crate::{Call, Locality, Method};
@@ -41,8 +43,9 @@ struct Inner {
     tree: Tree,
     /// Its first rank.
     first: usize,
-    /// How many ranks each position speaks for, in the order of ranks.
+    /// How many ranks each position speaks for, in the order of ranks; position 0 is entry `shift`.
     sizes: Vec<u64>,
+    shift: usize,
     /// Its ranks, ascending, if they go through memory that they share.
     circle: Option<Vec<usize>>,
 }
@@ -58,6 +61,27 @@ impl Inner {
     fn lead(&self) -> usize {
         self.team.rank(0)
     }
+
+    /// What its positions speak for of blocks of one length, in the order of ranks.
+    fn cuts(&self, len: u64) -> Cuts {
+        lens(&self.sizes, len)
+    }
+
+    /// What this rank's position speaks for.
+    fn own(&self, cuts: &Cuts) -> Range<u64> {
+        let at = (self.team.me + self.shift) % self.team.len();
+        cuts.range(at..at + 1)
+    }
+
+    /// Where the group's blocks lie among those of all ranks; the ranks of each group follow each other.
+    fn part(&self, cuts: &Cuts, len: u64) -> Range<u64> {
+        let start = self.first as u64 * len;
+        start..start + cuts.total()
+    }
+}
+
+fn lens(sizes: &[u64], len: u64) -> Cuts {
+    Cuts::each(&sizes.iter().map(|size| size * len).collect::<Vec<_>>())
 }
 
 impl Levels {
@@ -100,10 +124,16 @@ impl Levels {
                 let team = team.from(position);
                 let shares = within.is_shared() && ranks.len() > 1;
                 let circle = shares.then(|| ranks.clone());
-                inner.push(Inner { team, tree: *tree, first: ranks[0], sizes, circle });
+                let first = ranks[0];
+                inner.push(Inner { team, tree: *tree, first, sizes, shift: position, circle });
             }
         }
         Self { rank, root, top: Team::of(leaders, rank), sizes, target, inner }
+    }
+
+    /// What each of the coarsest groups has of blocks of one length; without levels, each rank.
+    fn cuts(&self, top: &Team, len: u64) -> Cuts {
+        self.sizes.as_ref().map_or_else(|| Cuts::equal(top.len(), len), |sizes| lens(sizes, len))
     }
 }
 
@@ -228,26 +258,129 @@ pub(crate) fn allgather(
     (method, segment): (Method, u64),
     (area, len): (Area, u64),
 ) {
-    for it in levels.inner.iter().rev() {
-        let cuts = Cuts::each(&it.sizes.iter().map(|size| size * len).collect::<Vec<_>>());
-        let first = it.first as u64 * len;
-        let part = area.cut(first..first + cuts.total());
-        let own = part.cut(cuts.range(it.team.me..it.team.me + 1));
-        let call = Call::Gather { root: 0, len, in_place: false };
-        if let Some(circle) = it.circle(&call) {
-            let whole = (it.team.me == 0).then_some(part);
-            b.share(circle, (Together::Gather, it.lead()), (Some(own), whole));
-            continue;
-        }
-        let spread = Spread { cuts: &cuts, shift: 0 };
-        over_tree::gather(b, &it.team, it.tree, own, Some(part), &spread);
-    }
+    let own = area.cut(levels.rank as u64 * len..(levels.rank as u64 + 1) * len);
+    join(b, levels, (own, Some(area)), len);
     if let Some(top) = &levels.top {
-        let cuts = match &levels.sizes {
-            None => Cuts::equal(top.len(), len),
-            Some(sizes) => Cuts::each(&sizes.iter().map(|size| size * len).collect::<Vec<_>>()),
-        };
-        compose::allgather(b, top, (method, segment), area, &cuts);
+        compose::allgather(b, top, (method, segment), area, &levels.cuts(top, len));
     }
     down(b, levels, area, segment);
+}
+
+/// Groups must be consecutive, and the root leads its. It has room for the blocks of all ranks, each `len` long.
+pub(crate) fn gather(
+    b: &mut Builder,
+    levels: &Levels,
+    tree: Tree,
+    (own, whole): (Area, Option<Area>),
+    len: u64,
+) {
+    let held = join(b, levels, (own, whole), len);
+    if let Some(top) = &levels.top {
+        let (cuts, shift) = (levels.cuts(top, len), levels.target.0);
+        let spread = Spread { cuts: &cuts, shift };
+        over_tree::gather(b, &top.from(shift), tree, held, whole, &spread);
+    }
+}
+
+/// The blocks of the ranks that this rank speaks for, one behind the other; without room for those of `all` in scratch
+/// memory.
+fn join(b: &mut Builder, levels: &Levels, (own, all): (Area, Option<Area>), len: u64) -> Area {
+    let mut held = own;
+    for it in levels.inner.iter().rev() {
+        let cuts = it.cuts(len);
+        let leads = it.team.me == 0;
+        let circle = it.circle(&Call::Gather { root: 0, len, in_place: false });
+        let room = all.filter(|_| leads || circle.is_none());
+        let room = room.map(|all| all.cut(it.part(&cuts, len)));
+        let room = room.or_else(|| leads.then(|| b.scratch(cuts.total())));
+        match circle {
+            Some(circle) => {
+                let place = room.map_or(held, |room| room.cut(it.own(&cuts)));
+                b.copy(held, place);
+                b.share(circle, (Together::Gather, it.lead()), (Some(place), room));
+            }
+            None => {
+                let spread = Spread { cuts: &cuts, shift: it.shift };
+                over_tree::gather(b, &it.team, it.tree, held, room, &spread);
+            }
+        }
+        held = room.unwrap_or(held);
+    }
+    held
+}
+
+/// Groups must be consecutive, and the root leads its. It has the blocks of all ranks, each `len` long.
+pub(crate) fn scatter(
+    b: &mut Builder,
+    levels: &Levels,
+    tree: Tree,
+    (own, whole): (Area, Option<Area>),
+    len: u64,
+) {
+    let mut held = None;
+    if let Some(top) = &levels.top {
+        let (cuts, shift) = (levels.cuts(top, len), levels.target.0);
+        let into = room(b, levels, (own, whole), len);
+        let spread = Spread { cuts: &cuts, shift };
+        over_tree::scatter(b, &top.from(shift), tree, whole, into, &spread);
+        held = Some(into);
+    }
+    part(b, levels, (own, held), len);
+}
+
+/// Where the blocks of the ranks go that this leader speaks for.
+fn room(b: &mut Builder, levels: &Levels, (own, all): (Area, Option<Area>), len: u64) -> Area {
+    let Some(it) = levels.inner.first() else { return own };
+    let cuts = it.cuts(len);
+    match all {
+        Some(all) => all.cut(it.part(&cuts, len)),
+        None if cuts.total() == len => own,
+        None => b.scratch(cuts.total()),
+    }
+}
+
+/// Hands out the blocks that the leaders of the coarsest groups hold.
+fn part(b: &mut Builder, levels: &Levels, (own, mut held): (Area, Option<Area>), len: u64) {
+    for (index, it) in levels.inner.iter().enumerate() {
+        let cuts = it.cuts(len);
+        let place = held.map(|held| held.cut(it.own(&cuts)));
+        let into = match (levels.inner.get(index + 1), place) {
+            (None, _) => own,
+            (Some(_), Some(place)) => place,
+            (Some(finer), None) => b.scratch(finer.cuts(len).total()),
+        };
+        let call = Call::Scatter { root: 0, len, in_place: false };
+        match (it.circle(&call), place) {
+            (Some(circle), Some(place)) => {
+                b.share(circle, (Together::Scatter, it.lead()), (held, None));
+                b.copy(place, into);
+            }
+            (Some(circle), None) => {
+                b.share(circle, (Together::Scatter, it.lead()), (None, Some(into)));
+            }
+            (None, _) => {
+                let spread = Spread { cuts: &cuts, shift: it.shift };
+                over_tree::scatter(b, &it.team, it.tree, held, into, &spread);
+            }
+        }
+        held = Some(into);
+    }
+}
+
+/// Groups must be consecutive. Each rank gets its block of the sum, which is `len` long; `out` must not be part of the input.
+pub(crate) fn reduce_scatter(
+    b: &mut Builder,
+    levels: &Levels,
+    (method, segment): (Method, u64),
+    (input, out, len): (Area, Area, u64),
+    of: Reduction,
+) {
+    let sum = up(b, levels, (input, None), segment, of);
+    let mut held = None;
+    if let Some(top) = &levels.top {
+        let (cuts, into) = (levels.cuts(top, len), room(b, levels, (out, None), len));
+        compose::reduce_scatter(b, top, (method, segment), (sum, &cuts, into), of);
+        held = Some(into);
+    }
+    part(b, levels, (out, held), len);
 }

@@ -1,4 +1,8 @@
 //! Executes the schedules of all ranks on symbols. A send ends with its receive, when both have begun.
+//!
+//! Schedules in which ranks of a circle do something together are executed twice: such a step ends when all have begun it,
+//! so that nothing waits for ever in an executor that waits for all; and when those have that it waits for
+//! ([`Together::part`]), so that what it takes is there in one that waits for no more.
 use std::collections::{BTreeSet, HashMap};
 use std::hash::BuildHasherDefault;
 use std::ops::Range;
@@ -6,7 +10,8 @@ use std::rc::Rc;
 
 use super::algebra::{Mix, UNDEFINED, Value};
 use super::{Access, Definition, Memory, Refutation, together};
-use crate::schedule::{Action, Buffer, Schedule, Together};
+use crate::Together;
+use crate::schedule::{Action, Buffer, Schedule};
 
 /// Steps of all ranks are numbered through.
 struct Run<'a> {
@@ -21,12 +26,29 @@ struct Run<'a> {
     /// What ranks of a circle do together: those steps, in the order of the ranks.
     together: HashMap<usize, Rc<[usize]>>,
     begun: Vec<bool>,
+    ended: Vec<bool>,
+    /// Whether what is done together waits for no more than it must.
+    is_hasty: bool,
+    /// What steps of a circle have put where others take it.
+    put: HashMap<usize, Vec<Value>>,
 }
 
 pub(super) fn run(
     schedules: &[Schedule],
     accesses: &[Vec<Vec<Access>>],
     definition: &mut Definition,
+) -> Result<(), Refutation> {
+    if schedules.iter().any(|schedule| schedule.circle().is_some()) {
+        run_as(schedules, accesses, definition, true)?;
+    }
+    run_as(schedules, accesses, definition, false)
+}
+
+fn run_as(
+    schedules: &[Schedule],
+    accesses: &[Vec<Vec<Access>>],
+    definition: &mut Definition,
+    is_hasty: bool,
 ) -> Result<(), Refutation> {
     let flat: Vec<Vec<Access>> = accesses.iter().flatten().cloned().collect();
     let mut starts = vec![0];
@@ -46,6 +68,9 @@ pub(super) fn run(
         partner: vec![usize::MAX; steps],
         together: together::groups(schedules, &starts)?,
         begun: vec![false; steps],
+        ended: vec![false; steps],
+        is_hasty,
+        put: HashMap::new(),
         starts,
     };
     run.match_messages()?;
@@ -111,16 +136,11 @@ impl Run<'_> {
                 }
             }
         }
-        let mut ended = vec![false; steps];
         let mut ready: Vec<usize> = (0..steps).filter(|step| missing[*step] == 0).collect();
         while let Some(number) = ready.pop() {
             self.begun[number] = true;
             let over = match (self.partner[number], self.together.get(&number).cloned()) {
-                (_, Some(all)) if all.iter().all(|step| self.begun[*step]) => {
-                    self.share(&all)?;
-                    all.to_vec()
-                }
-                (_, Some(_)) => continue,
+                (_, Some(all)) => self.share(number, &all)?,
                 (usize::MAX, None) => {
                     self.compute(number)?;
                     vec![number]
@@ -132,7 +152,7 @@ impl Run<'_> {
                 _ => continue,
             };
             for number in over {
-                ended[number] = true;
+                self.ended[number] = true;
                 let start = self.starts[self.rank_of(number)];
                 for follower in &followers[number] {
                     let follower = start + *follower as usize;
@@ -143,7 +163,7 @@ impl Run<'_> {
                 }
             }
         }
-        match ended.iter().position(|ended| !ended) {
+        match self.ended.iter().position(|ended| !ended) {
             None => Ok(()),
             Some(number) => {
                 let rank = self.rank_of(number);
@@ -162,70 +182,101 @@ impl Run<'_> {
         Ok(())
     }
 
-    /// What ranks of a circle do together, by its definition.
-    fn share(&mut self, all: &[usize]) -> Result<(), Refutation> {
-        let places: Vec<_> = all.iter().map(|number| self.accesses[*number].clone()).collect();
-        let ranks: Vec<_> = all.iter().map(|number| self.rank_of(*number)).collect();
-        let first = all[0] - self.starts[ranks[0]];
-        let Action::Share { what, lead, .. } = *self.schedules[ranks[0]].action(first) else {
-            return Ok(());
+    /// A rank begins what those of a circle do together: which of them end now.
+    fn share(&mut self, number: usize, all: &[usize]) -> Result<Vec<usize>, Refutation> {
+        let ranks: Vec<_> = all.iter().map(|step| self.rank_of(*step)).collect();
+        let step = all[0] - self.starts[ranks[0]];
+        let Action::Share { what, lead, .. } = *self.schedules[ranks[0]].action(step) else {
+            return Ok(vec![number]);
         };
-        let Some(leader) = ranks.iter().position(|rank| *rank == lead) else { return Ok(()) };
-        let apart = |at: usize| Refutation::Apart { rank: ranks[at], step: places[at][0].step };
-        let lens = |at: usize| (places[at][0].cells.len(), places[at][1].cells.len());
+        let Some(leader) = ranks.iter().position(|rank| *rank == lead) else {
+            return Ok(vec![number]);
+        };
+        self.fits(what, all, leader)?;
+        let read = self.accesses[number][0].clone();
+        let values = self.read(self.rank_of(number), &read)?;
+        self.put.insert(number, values);
+        let has_begun = |at: usize| self.begun[all[at]];
+        let hears_all = |at: usize| {
+            let waits = what.part(at == leader).waits;
+            let mut awaited = waits.of(&ranks, lead, ranks[at]);
+            awaited.all(|rank| ranks.iter().position(|other| *other == rank).is_some_and(has_begun))
+        };
+        let all_have = (0..all.len()).all(has_begun);
+        let may_end = |at: &usize| {
+            let may = if self.is_hasty { hears_all(*at) } else { all_have };
+            has_begun(*at) && !self.ended[all[*at]] && may
+        };
+        let over: Vec<usize> = (0..all.len()).filter(may_end).collect();
+        for at in &over {
+            self.take(what, all, (*at, leader))?;
+        }
+        Ok(over.into_iter().map(|at| all[at]).collect())
+    }
+
+    /// Whether what the ranks of a circle read and write has the lengths that it must have.
+    fn fits(&self, what: Together, all: &[usize], leader: usize) -> Result<(), Refutation> {
+        let places = |at: usize| &self.accesses[all[at]];
+        let apart =
+            |at: usize| Refutation::Apart { rank: self.rank_of(all[at]), step: places(at)[0].step };
+        let lens = |at: usize| (places(at)[0].cells.len(), places(at)[1].cells.len());
         let (read, written) = lens(leader);
-        let other = |at: usize, expected| match at == leader || lens(at) == expected {
-            true => Ok(()),
-            false => Err(apart(at)),
-        };
         let fits = match what {
             Together::Meet => (read, written) == (0, 0),
             Together::Bcast => written == 0,
             Together::Reduce => read == written,
             Together::Gather => {
-                let (own, whole) = (&places[leader][0], &places[leader][1]);
+                let (own, whole) = (&places(leader)[0], &places(leader)[1]);
                 let at = whole.cells.start + leader * read;
                 own.buffer == whole.buffer && own.cells.start == at && written == read * all.len()
             }
+            Together::Scatter => written == 0 && read.is_multiple_of(all.len()),
         };
         if !fits {
             return Err(apart(leader));
         }
-        let expected = if what == Together::Bcast { (0, read) } else { (read, 0) };
-        (0..all.len()).try_for_each(|at| other(at, expected))?;
-        let reads = |run: &mut Self, at: usize| run.read(ranks[at], &places[at][0]);
-        match what {
-            Together::Meet => {}
-            Together::Bcast => {
-                let values = reads(self, leader)?;
-                for at in (0..all.len()).filter(|at| *at != leader) {
-                    let into = &places[at][1];
-                    self.buffer(ranks[at], into.buffer)[into.cells.clone()]
-                        .copy_from_slice(&values);
-                }
+        let expected = match what {
+            Together::Bcast => (0, read),
+            Together::Scatter => (0, read / all.len()),
+            _ => (read, 0),
+        };
+        let odd = (0..all.len()).find(|at| *at != leader && lens(*at) != expected);
+        odd.map_or(Ok(()), |at| Err(apart(at)))
+    }
+
+    /// A rank takes what others have put, by the definition of what they do together.
+    fn take(
+        &mut self,
+        what: Together,
+        all: &[usize],
+        (at, leader): (usize, usize),
+    ) -> Result<(), Refutation> {
+        let put = |run: &Self, at: usize| run.put.get(&all[at]).cloned().unwrap_or_default();
+        let into = self.accesses[all[at]][1].clone();
+        let values = match (what, at == leader) {
+            (Together::Bcast, false) => put(self, leader),
+            (Together::Scatter, false) => {
+                let first = at * into.cells.len();
+                put(self, leader)[first..first + into.cells.len()].to_vec()
             }
-            Together::Reduce => {
-                let mut sum = reads(self, 0)?;
-                let into = places[leader][1].clone();
-                self.whole_elements(lead, &into, &sum)?;
-                for at in 1..all.len() {
-                    let wrong = Refutation::Element { rank: ranks[at], step: places[at][0].step };
-                    for (sum, value) in sum.iter_mut().zip(reads(self, at)?) {
+            (Together::Gather, true) => (0..all.len()).flat_map(|at| put(self, at)).collect(),
+            (Together::Reduce, true) => {
+                let mut sum = put(self, 0);
+                self.whole_elements(self.rank_of(all[leader]), &into, &sum)?;
+                for other in 1..all.len() {
+                    let (rank, step) =
+                        (self.rank_of(all[other]), self.accesses[all[other]][0].step);
+                    for (sum, value) in sum.iter_mut().zip(put(self, other)) {
                         let combined = self.definition.algebra.combine(*sum, value);
-                        *sum = combined.ok_or_else(|| wrong.clone())?;
+                        *sum = combined.ok_or(Refutation::Element { rank, step })?;
                     }
                 }
-                self.buffer(lead, into.buffer)[into.cells].copy_from_slice(&sum);
+                sum
             }
-            Together::Gather => {
-                let mut joined = Vec::new();
-                for at in 0..all.len() {
-                    joined.extend(reads(self, at)?);
-                }
-                let into = places[leader][1].clone();
-                self.buffer(lead, into.buffer)[into.cells].copy_from_slice(&joined);
-            }
-        }
+            _ => return Ok(()),
+        };
+        let rank = self.rank_of(all[at]);
+        self.buffer(rank, into.buffer)[into.cells].copy_from_slice(&values);
         Ok(())
     }
 
@@ -336,13 +387,9 @@ pub(super) fn heard_of(schedules: &[Schedule]) -> Vec<BTreeSet<usize>> {
                         let key = |rank: usize| (circle[0], count[rank], rank);
                         moved |= shared.insert(key(rank), known.clone()).is_none();
                         let number = count[rank];
-                        let news = |other: &usize| shared.get(&(circle[0], number, *other));
-                        let hears = |other: &&usize| match what {
-                            Together::Meet => true,
-                            Together::Bcast => **other == *lead,
-                            Together::Reduce | Together::Gather => rank == *lead,
-                        };
-                        let of: Vec<_> = circle.iter().filter(hears).map(news).collect();
+                        let news = |other: usize| shared.get(&(circle[0], number, other));
+                        let waits = what.part(rank == *lead).waits;
+                        let of: Vec<_> = waits.of(circle, *lead, rank).map(news).collect();
                         if of.iter().any(Option::is_none) {
                             break;
                         }

@@ -99,6 +99,24 @@ fn gather_and_scatter() {
 }
 
 #[test]
+fn gather_and_scatter_on_levels() {
+    for n in 1..=RANKS_MAX {
+        let levels = [Operation::Gather, Operation::Scatter].map(|it| on_levels(it, true, 0, n));
+        for root in roots(n) {
+            let in_place = (n + root).is_multiple_of(2);
+            let (len, grain) = if n.is_multiple_of(4) { (LONG, LONG) } else { (3, 1) };
+            let gather = Call::Gather { root, len, in_place };
+            let scatter = Call::Scatter { root, len, in_place };
+            for (call, levels) in [gather, scatter].into_iter().zip(&levels) {
+                for (locality, all) in levels {
+                    check(locality, &vec![call; n], all, grain);
+                }
+            }
+        }
+    }
+}
+
+#[test]
 fn gatherv_and_scatterv() {
     for n in 1..=RANKS_MAX {
         let lens = uneven(n, 1);

@@ -59,6 +59,7 @@ fn subjects() -> Vec<Subject> {
     let nodes = hosts.with(Level::Numa, vec![vec![0, 1], vec![2, 3], vec![4, 5]]);
     let nodes = nodes.expect("parts of hosts");
     let named = |name: &str| name.parse::<Algorithm>().expect("an algorithm");
+    let scatter = |root| Call::Scatter { root, len: 2, in_place: true };
     let reduce = |root, of| Call::Reduce { root, len: 3, of, in_place: false };
     vec![
         Subject::on(
@@ -73,6 +74,8 @@ fn subjects() -> Vec<Subject> {
         Subject::on(&nodes, reduce(5, ordered), named("binomial over shared")),
         Subject::on(&nodes, allreduce(ordered), named("doubling over shared")),
         Subject::on(&nodes, allgather, named("ring over shared")),
+        Subject::on(&nodes, scatter(3), named("binomial over shared")),
+        Subject::on(&nodes, scatter(5), named("binomial over binomial over numa flat")),
         Subject::new(5, Call::Bcast { root: 2, len: 7 }, tree(Tree::Chain, 3)),
         Subject::new(6, Call::Bcast { root: 0, len: 7 }, exchange(Exchange::Ring)),
         Subject::new(6, Call::Gather { root: 1, len: 2, in_place: true }, tree(Tree::Binomial, 0)),

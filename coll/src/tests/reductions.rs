@@ -108,6 +108,21 @@ fn scans() {
 }
 
 #[test]
+fn reduce_scatter_on_levels() {
+    for n in 1..=RANKS_MAX {
+        let all = [false, true].into_iter();
+        // Beyond some ranks by turns, to save time.
+        for commutative in all.filter(|it| n <= 12 || n.is_multiple_of(2) == *it) {
+            let (of, in_place) = (sum(3, commutative), n.is_multiple_of(4));
+            let calls = vec![Call::ReduceScatterBlock { len: 3, of, in_place }; n];
+            for (locality, all) in on_levels(Operation::ReduceScatterBlock, commutative, 0, n) {
+                check(&locality, &calls, &all, 3);
+            }
+        }
+    }
+}
+
+#[test]
 fn reduce_scatters() {
     for n in 1..=RANKS_MAX {
         for commutative in [false, true] {

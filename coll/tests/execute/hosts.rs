@@ -110,9 +110,12 @@ fn call(n: usize, of: Reduction, random: &mut Random) -> Call<'static> {
         Call::Barrier,
         Call::Bcast { root, len },
         Call::Allgather { len: len / 4 * 4, in_place },
+        Call::Gather { root, len: len / 4 * 4, in_place },
+        Call::Scatter { root, len: len / 4 * 4, in_place },
+        Call::ReduceScatterBlock { len, of, in_place },
         Call::Reduce { root, len, of, in_place },
         Call::Allreduce { len, of, in_place },
-    ][random.index(5)]
+    ][random.index(8)]
 }
 
 /// One rank's way through a program: at which collective it is, and what carries that out.
@@ -163,7 +166,9 @@ fn play(
         let ordered = consecutive && random.below(2) == 0;
         let how = if ordered { Arithmetic::Affine } else { Arithmetic::Sum };
         let call = call(n, sum(how), random);
-        if consecutive || call.operation() != Operation::Allgather {
+        use Operation::{Allgather, Gather, ReduceScatterBlock, Scatter};
+        let joins = matches!(call.operation(), Allgather | Gather | Scatter | ReduceScatterBlock);
+        if consecutive || !joins {
             program.push(hosts.collective(&call, how, lies[random.index(3)], random));
         }
     }

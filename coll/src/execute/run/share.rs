@@ -17,12 +17,13 @@ use gapless_engine::Typed;
 use gapless_mem::Region;
 
 use super::{Flight, Phase, Run};
+use crate::Together;
 use crate::execute::Plan;
 use crate::execute::act::Tools;
 use crate::execute::error::CollError;
 use crate::execute::page::{Begun, Task};
 use crate::execute::rows::{Blocks, Rows, Spot};
-use crate::schedule::{Action, Place, Together};
+use crate::schedule::{Action, Place};
 use crate::{Call, Reduction};
 
 /// Such a step of a schedule.
@@ -55,7 +56,12 @@ impl<'s> Share<'s> {
     /// The same as a collective of the ranks of the host; `in_place`: of a leader that reads what it writes.
     fn call(&self, plan: &Plan, in_place: bool) -> Call<'static> {
         let root = self.lead;
-        let len = self.from.len.max(if self.what == Together::Bcast { self.into.len } else { 0 });
+        let ranks = self.ranks as u64;
+        let len = match self.what {
+            Together::Bcast => self.from.len.max(self.into.len),
+            Together::Scatter => self.into.len.max(self.from.len / ranks),
+            _ => self.from.len,
+        };
         let of =
             Reduction { unit: plan.schedule.unit(), commutative: plan.schedule.terms.commutative };
         match self.what {
@@ -63,6 +69,7 @@ impl<'s> Share<'s> {
             Together::Bcast => Call::Bcast { root, len },
             Together::Reduce => Call::Reduce { root, len, of, in_place },
             Together::Gather => Call::Gather { root, len, in_place },
+            Together::Scatter => Call::Scatter { root, len, in_place },
         }
     }
 }
@@ -162,10 +169,12 @@ impl Run {
                 Together::Meet | Together::Bcast => false,
                 Together::Reduce => share.from == share.into,
                 Together::Gather => written.is_none(),
+                Together::Scatter => true,
             };
         let rows = match share.what {
             // The leader of a bcast only reads.
             Together::Bcast if share.leads() => Rows { send: Blocks::None, recv: from },
+            Together::Scatter => Rows { send: from, recv: into },
             _ if in_place => Rows { send: Blocks::None, recv: into },
             _ => Rows { send: from, recv: into },
         };
