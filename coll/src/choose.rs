@@ -77,7 +77,8 @@ const fn near(rule: Rule) -> Rule {
 
 /// Of three ranks on two hosts, one host has two. A message between these is as quick as shared memory.
 const FEW: usize = 3;
-/// With two ranks on each of two hosts that is so where data goes one way: in bcast and allgather.
+/// With two ranks on each of two hosts that is so in bcast and allgather, and messages among all ranks are quicker for
+/// gather, scatter and reduce-scatter.
 const PAIRS: usize = 4;
 
 const BINOMIAL: Method = Method::Tree(Tree::Binomial);
@@ -126,8 +127,13 @@ pub const DEFAULT_RULES: &[Rule] = &[
     rule(Operation::Bcast, ANY, 512 << 10, BLOCKS),
     rule(Operation::Bcast, 64, ANY_LEN, RING),
     rule(Operation::Bcast, ANY, ANY_LEN, BLOCKS),
+    rule(Operation::Gather, PAIRS, 2 << 10, BINOMIAL),
+    rule(Operation::Gather, PAIRS, ANY_LEN, FLAT),
+    near(rule(Operation::Gather, ANY, 8 << 10, BINOMIAL)),
     rule(Operation::Gather, ANY, 2 << 10, BINOMIAL),
     rule(Operation::Gather, ANY, ANY_LEN, FLAT),
+    rule(Operation::Scatter, PAIRS, 8 << 10, BINOMIAL),
+    near(rule(Operation::Scatter, ANY, 8 << 10, BINOMIAL)),
     rule(Operation::Scatter, ANY, 2 << 10, BINOMIAL),
     rule(Operation::Scatter, ANY, ANY_LEN, FLAT),
     levels(rule(Operation::Allgather, PAIRS, 1 << 10, BRUCK)),
@@ -161,6 +167,8 @@ pub const DEFAULT_RULES: &[Rule] = &[
     rule(Operation::ReduceScatter, ANY, 64 << 20, BRUCK),
     rule(Operation::ReduceScatter, 1 << 10, ANY_LEN, RING),
     rule(Operation::ReduceScatter, ANY, ANY_LEN, BRUCK),
+    rule(Operation::ReduceScatterBlock, PAIRS, 16 << 10, HALVING),
+    near(rule(Operation::ReduceScatterBlock, ANY, 2 << 10, HALVING)),
     rule(Operation::ReduceScatterBlock, ANY, 16 << 10, BLOCKS),
     rule(Operation::ReduceScatterBlock, ANY, 16 << 10, HALVING),
     rule(Operation::ReduceScatterBlock, 64, ANY_LEN, DIRECT),
@@ -446,6 +454,18 @@ mod tests {
         let hosts = Within::NONE.with(Level::Host, Tree::Binomial);
         assert_eq!((within(&flat), within(&singles)), (Within::NONE, Within::NONE));
         assert_eq!(within(&halves), Within::SHARED);
+        let of = ANY_ORDER;
+        for call in [
+            Call::Gather { root: 1, len: 8, in_place: false },
+            Call::Scatter { root: 1, len: 8, in_place: false },
+            Call::ReduceScatterBlock { len: 8, of, in_place: false },
+        ] {
+            let within = |locality: &Locality| choose(&Table::default(), &call, locality).within;
+            let [_, pairs, _] = localities(4);
+            assert_eq!((within(&halves), within(&pairs)), (Within::SHARED, Within::NONE));
+            // By turns.
+            assert_eq!(within(&localities(8)[2]), Within::NONE);
+        }
         let few = Locality::new(vec![vec![0, 1], vec![2]]).expect("all ranks");
         assert_eq!(within(&few), hosts);
         let gather = Call::Allgather { len: 8, in_place: false };

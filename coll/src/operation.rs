@@ -88,7 +88,8 @@ impl Operation {
         matches!(self, Barrier | Bcast | Reduce | Allreduce) || self.keeps_groups_together()
     }
 
-    /// Whether, on levels, a leader has the blocks of its group's ranks in one piece, so that these must follow each other.
+    /// Whether, on levels, a leader has the blocks of its group's ranks in one piece, so that these must follow each
+    /// other.
     pub(crate) fn keeps_groups_together(self) -> bool {
         use Operation::{Allgather, Gather, ReduceScatterBlock, Scatter};
         matches!(self, Gather | Scatter | Allgather | ReduceScatterBlock)

@@ -184,8 +184,8 @@ impl Row {
 /// What a step does. Peers are ranks of the communicator; in an intercommunicator, of both groups numbered through
 /// (see [`Between`](crate::Between)).
 ///
-/// Puts, signals and waits within a host are parts of [`Share`](Action::Share). Steps that are to come: `Put` into a buffer
-/// that a peer has granted, `Launch` (a kernel). Match with a wildcard arm.
+/// Puts, signals and waits within a host are parts of [`Share`](Action::Share). Steps that are to come: `Put` into a
+/// buffer that a peer has granted, `Launch` (a kernel). Match with a wildcard arm.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Action {

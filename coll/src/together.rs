@@ -12,13 +12,13 @@ pub enum Together {
     /// What all read is written by the leader, in the order of the ranks, in pieces of one length. Its own lies there
     /// already.
     Gather,
-    /// What the leader reads is cut into pieces of one length, in the order of the ranks; the others write theirs. Its own
-    /// stays where it is.
+    /// What the leader reads is cut into pieces of one length, in the order of the ranks; the others write theirs. Its
+    /// own stays where it is.
     Scatter,
 }
 
-/// What one rank does of it, in this order: it puts what it reads into the shared memory, signals, waits, and takes what it
-/// writes.
+/// What one rank does of it, in this order: it puts what it reads into the shared memory, signals, waits, and takes
+/// what it writes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Part {
     /// Whether it puts what it reads there.

@@ -32,10 +32,10 @@
 //! later one. Whoever reports a round's [last](Moment::last) step is done with that round's notes, too.
 //!
 //! # Who is lost
-//! A rank waits no more for the reading of one that is lost to it ([`Seat::excuse`]). That one may live all the same, and
-//! read what is overwritten now. So it is named in `excused` first, a bit for each rank, and asks after it has read whether
-//! it is ([`Seat::was_excused`]): what it has read is not to be used then. The second word of the head says whether any bit
-//! is set.
+//! A rank waits no more for the reading of one that is lost to it ([`Seat::excuse`]). That one may live all the same,
+//! and read what is overwritten now. So it is named in `excused` first, a bit for each rank, and asks after it has read
+//! whether it is ([`Seat::was_excused`]): what it has read is not to be used then. The second word of the head says
+//! whether any bit is set.
 //!
 //! # Sleep
 //! A rank that falls asleep writes into its word of `sleep` whose note it awaits, or who is to be done reading.
@@ -79,7 +79,8 @@ const APART: usize = if cfg!(loom) { 1 } else { 2 * LINE_WORDS };
 const HEAD_WORDS: usize = if cfg!(loom) { 2 } else { APART };
 /// Words of a rank before its notes.
 const OWN_WORDS: usize = if cfg!(loom) { 3 } else { APART };
-/// Those of them that say whom it has excused, from this one on. Ranks that are too many for them have the last bit in common.
+/// Those of them that say whom it has excused, from this one on. Ranks that are too many for them have the last bit in
+/// common.
 const EXCUSED: usize = 2;
 /// Words that belong to a rank.
 const RANK_WORDS: usize = OWN_WORDS + DEPTH * NOTE_WORDS;
@@ -504,7 +505,8 @@ impl Seat {
         board.done(self.rank).store(self.round, Ordering::Release);
     }
 
-    /// A rank is lost: nobody waits here for its reading any more. Should it still read, it [finds out](Seat::was_excused).
+    /// A rank is lost: nobody waits here for its reading any more. Should it still read, it [finds
+    /// out](Seat::was_excused).
     pub fn excuse(&mut self, board: &Board<'_>, rank: usize) {
         let Some(done) = self.done.get_mut(rank) else { return };
         *done = u64::MAX;
@@ -516,8 +518,8 @@ impl Seat {
         fence(Ordering::SeqCst);
     }
 
-    /// The first of these ranks that has [excused](Seat::excuse) this one: what was read of it until now may be anything,
-    /// on the board and elsewhere. Costs a load of a line that nobody writes, while nobody is lost.
+    /// The first of these ranks that has [excused](Seat::excuse) this one: what was read of it until now may be
+    /// anything, on the board and elsewhere. Costs a load of a line that nobody writes, while nobody is lost.
     #[inline]
     #[must_use]
     pub fn was_excused(

@@ -367,7 +367,8 @@ fn part(b: &mut Builder, levels: &Levels, (own, mut held): (Area, Option<Area>),
     }
 }
 
-/// Groups must be consecutive. Each rank gets its block of the sum, which is `len` long; `out` must not be part of the input.
+/// Groups must be consecutive. Each rank gets its block of the sum, which is `len` long; `out` must not be part of the
+/// input.
 pub(crate) fn reduce_scatter(
     b: &mut Builder,
     levels: &Levels,

@@ -25,8 +25,8 @@
 //! notes, so that those that need them fail, too. All ranks count the same rounds whatever happens, so later collectives
 //! are not disturbed. A rank that writes what no rank writes can spoil results, and no more.
 //!
-//! A rank that is lost to another may live: the link between them has failed. That other does not wait for its reading any
-//! more. So whoever has read asks whether the rank that it read of has stopped waiting for it, and fails if so.
+//! A rank that is lost to another may live: the link between them has failed. That other does not wait for its reading
+//! any more. So whoever has read asks whether the rank that it read of has stopped waiting for it, and fails if so.
 //!
 //! On a communicator that is revoked a rank gives up what is under way as soon as it hears of that, and fails. Nothing
 //! begins there any more, so rounds need not be counted. A rank that has read of another's memory what was given up
@@ -503,8 +503,8 @@ impl Place<'_> {
         Err(loss.unwrap_or_else(went_on))
     }
 
-    /// Why what was read of these ranks until now is not to be used, if one of them has stopped waiting for this rank: it
-    /// takes this one for lost.
+    /// Why what was read of these ranks until now is not to be used, if one of them has stopped waiting for this rank:
+    /// it takes this one for lost.
     fn overwritten(&self, read: impl Iterator<Item = usize>) -> Option<CollError> {
         let rank = self.seat.was_excused(&self.board, read)?;
         Some(CollError::GaveUp { rank: self.circle.rank(rank) })

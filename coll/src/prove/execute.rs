@@ -1,7 +1,7 @@
 //! Executes the schedules of all ranks on symbols. A send ends with its receive, when both have begun.
 //!
-//! Schedules in which ranks of a circle do something together are executed twice: such a step ends when all have begun it,
-//! so that nothing waits for ever in an executor that waits for all; and when those have that it waits for
+//! Schedules in which ranks of a circle do something together are executed twice: such a step ends when all have begun
+//! it, so that nothing waits for ever in an executor that waits for all; and when those have that it waits for
 //! ([`Together::part`]), so that what it takes is there in one that waits for no more.
 use std::collections::{BTreeSet, HashMap};
 use std::hash::BuildHasherDefault;
@@ -251,24 +251,24 @@ impl Run<'_> {
         all: &[usize],
         (at, leader): (usize, usize),
     ) -> Result<(), Refutation> {
-        let put = |run: &Self, at: usize| run.put.get(&all[at]).cloned().unwrap_or_default();
+        let put = |run: &Self, step: usize| run.put.get(&step).cloned().unwrap_or_default();
         let into = self.accesses[all[at]][1].clone();
         let values = match (what, at == leader) {
-            (Together::Bcast, false) => put(self, leader),
+            (Together::Bcast, false) => put(self, all[leader]),
             (Together::Scatter, false) => {
                 let first = at * into.cells.len();
-                put(self, leader)[first..first + into.cells.len()].to_vec()
+                put(self, all[leader])[first..first + into.cells.len()].to_vec()
             }
-            (Together::Gather, true) => (0..all.len()).flat_map(|at| put(self, at)).collect(),
+            (Together::Gather, true) => all.iter().flat_map(|step| put(self, *step)).collect(),
             (Together::Reduce, true) => {
-                let mut sum = put(self, 0);
+                let mut sum = put(self, all[0]);
                 self.whole_elements(self.rank_of(all[leader]), &into, &sum)?;
-                for other in 1..all.len() {
-                    let (rank, step) =
-                        (self.rank_of(all[other]), self.accesses[all[other]][0].step);
-                    for (sum, value) in sum.iter_mut().zip(put(self, other)) {
+                for number in &all[1..] {
+                    let rank = self.rank_of(*number);
+                    let wrong = Refutation::Element { rank, step: self.accesses[*number][0].step };
+                    for (sum, value) in sum.iter_mut().zip(put(self, *number)) {
                         let combined = self.definition.algebra.combine(*sum, value);
-                        *sum = combined.ok_or(Refutation::Element { rank, step })?;
+                        *sum = combined.ok_or_else(|| wrong.clone())?;
                     }
                 }
                 sum

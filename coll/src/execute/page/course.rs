@@ -1,6 +1,7 @@
 //! Collectives of many steps: their stages, how a rank tells others how far it is and hears of them, and how it fails.
 //!
-//! [`Steps`] is what differs between those whose lengths all know ([`super::long`]) and exchanges ([`super::exchange`]).
+//! [`Steps`] is what differs between those whose lengths all know ([`super::long`]) and exchanges
+//! ([`super::exchange`]).
 
 use std::sync::atomic::{Ordering, fence};
 
@@ -66,7 +67,8 @@ pub(super) trait Steps {
 
     fn course_mut(&mut self) -> &mut Course;
 
-    /// One of the stages that are its own: not that of a failure, or one behind it. Those of work begin when that is over.
+    /// One of the stages that are its own: not that of a failure, or one behind it. Those of work begin when that is
+    /// over.
     fn step(
         &mut self,
         stage: Stage,
@@ -88,8 +90,8 @@ pub(super) trait Steps {
         (0..ranks).any(|rank| self.is_user(rank))
     }
 
-    /// Why what was read of other ranks is not to be used, if it is not: one of them has given up while this one read its
-    /// buffers, or takes this one for lost.
+    /// Why what was read of other ranks is not to be used, if it is not: one of them has given up while this one read
+    /// its buffers, or takes this one for lost.
     fn torn(&self, place: &Place<'_>) -> Option<CollError> {
         let ranks = || 0..place.shared.ranks;
         let mut read = ranks().filter(|rank| self.met(*rank) == Some(true)).peekable();
@@ -373,7 +375,8 @@ impl Course {
         })
     }
 
-    /// Tells the others that this rank fails, and why; `false`: a reader of an earlier note is behind, or an engine works.
+    /// Tells the others that this rank fails, and why; `false`: a reader of an earlier note is behind, or an engine
+    /// works.
     fn tell(&mut self, place: &mut Place<'_>, tools: &mut Tools<'_>) -> bool {
         // What was started is over first, however it went.
         if self.work.result().is_none() {

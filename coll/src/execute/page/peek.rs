@@ -87,9 +87,9 @@ pub(super) enum Unread {
     Refused(RdmaError),
 }
 
-/// Reads bytes of another process's by the kernel, from byte `at` of what the key stands for on, to where a part of a piece goes,
-/// which begins `skipped` bytes behind the piece's start; how many, `most` at most. If these are several places, by a little
-/// memory of the page's own, which an engine may work on until this returns.
+/// Reads bytes of another process's by the kernel, from byte `at` of what the key stands for on, to where a part of a
+/// piece goes, which begins `skipped` bytes behind the piece's start; how many, `most` at most. If these are several
+/// places, by a little memory of the page's own, which an engine may work on until this returns.
 pub(super) fn read_to(
     rows: &Rows,
     (piece, skipped, most): (&Piece, u64, u64),

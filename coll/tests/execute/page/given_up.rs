@@ -1,5 +1,5 @@
-//! A rank gives up, or waits no more for one that is lost to it and lives: what that one reads of it may be anything, and it
-//! must not end well.
+//! A rank gives up, or waits no more for one that is lost to it and lives: what that one reads of it may be anything,
+//! and it must not end well.
 use super::*;
 use crate::late::later;
 use gapless_bml::Rank;

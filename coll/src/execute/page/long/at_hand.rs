@@ -28,8 +28,8 @@ impl Long {
         is_read && !self.plan.reduces() && gets.all(|(rank, ..)| self.is_at_hand(rank, place))
     }
 
-    /// Reads all that this rank gets of another; how many bytes that is, or `None` if some are left for another time. `first`: its
-    /// part in the first fragment.
+    /// Reads all that this rank gets of another; how many bytes that is, or `None` if some are left for another time.
+    /// `first`: its part in the first fragment.
     pub(super) fn read_all(
         &mut self,
         rank: usize,
