@@ -53,6 +53,16 @@ impl PackedFold {
         }
     }
 
+    /// Combines `left` with `right`, into `left`. What one has more than the other, or at the end is no whole element, is left
+    /// out.
+    pub fn onto(&self, left: &mut [u8], right: &[u8]) {
+        let count = left.len().min(right.len()) / self.element;
+        let to = left.as_mut_ptr();
+        // SAFETY: two sources of `count` elements, which are borrowed; the target is the first of them. The loop was made for
+        // this processor.
+        unsafe { (self.fold)(&[to.cast_const(), right.as_ptr()], to, count) };
+    }
+
     /// Combines blocks, from left to right, into `into`: each as long as that, and `stride` bytes behind the one before.
     /// What is no whole block, or at the end no whole element, is left out. Without a block nothing happens.
     pub fn blocks(&self, blocks: &[u8], stride: usize, into: &mut [u8]) {
@@ -108,6 +118,9 @@ mod tests {
             assert_eq!((&into[..4], &into[4..8]), (&sum(1.0)[..], &sum(2.0)[..]), "{count}");
             assert_eq!(into[8..], [0xAA; 2]);
         }
+        let mut left = [1.0f32.to_ne_bytes(), 2.0f32.to_ne_bytes()].concat();
+        fold.onto(&mut left, &[3.0f32.to_ne_bytes(), [7; 4]].concat()[..7]);
+        assert_eq!(left, [4.0f32.to_ne_bytes(), 2.0f32.to_ne_bytes()].concat());
         let mut into = [7; 4];
         fold.blocks(&[], 4, &mut into);
         fold.blocks(&[1, 2, 3], 4, &mut into);

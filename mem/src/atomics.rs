@@ -13,6 +13,9 @@ use std::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering};
 #[derive(Clone, Debug)]
 pub struct Atomics {
     lease: Lease,
+    /// The address of its first byte.
+    start: usize,
+    bytes: u64,
 }
 
 /// An element that is read, changed and written by a loop of compare-and-swap.
@@ -55,7 +58,9 @@ impl Atomics {
     pub unsafe fn new(lease: Lease) -> Result<Atomics, DeviceError> {
         let region = lease.region();
         match region.as_ptr() {
-            Some(_) => Ok(Atomics { lease }),
+            Some(start) => {
+                Ok(Atomics { start: start.expose_provenance(), bytes: region.len(), lease })
+            }
             None => Err(wrong_space(&region)),
         }
     }
@@ -64,7 +69,7 @@ impl Atomics {
     #[must_use]
     #[inline]
     pub fn len(&self) -> u64 {
-        self.lease.region().len()
+        self.bytes
     }
 
     /// Whether there are none.
@@ -83,14 +88,27 @@ impl Atomics {
     #[must_use]
     #[inline]
     pub fn misalignment(&self, offset: u64, alignment: u64) -> u64 {
-        self.lease.region().start().wrapping_add(offset) & (alignment - 1)
+        (self.start as u64).wrapping_add(offset) & (alignment - 1)
     }
 
     /// The address of `len` bytes from `offset` on.
     #[inline]
     fn place(&self, offset: u64, len: usize) -> Result<*mut u8, DeviceError> {
-        let region = self.lease.region().sub(offset, len as u64)?;
-        region.as_ptr().ok_or_else(|| wrong_space(&region))
+        match offset.checked_add(len as u64) {
+            Some(end) if end <= self.bytes => {
+                let at = usize::try_from(offset).unwrap_or(usize::MAX);
+                Ok(std::ptr::with_exposed_provenance_mut(self.start.wrapping_add(at)))
+            }
+            _ => Err(self.outside(offset, len)),
+        }
+    }
+
+    #[cold]
+    fn outside(&self, offset: u64, len: usize) -> DeviceError {
+        match self.lease.region().sub(offset, len as u64) {
+            Err(error) => error.into(),
+            Ok(region) => wrong_space(&region),
+        }
     }
 
     /// Copies `into.len()` bytes out, from `offset` on.
@@ -103,6 +121,21 @@ impl Atomics {
         if into.len() == 8 && from.cast::<u64>().is_aligned() {
             into.copy_from_slice(&one!(AtomicU64, u64, from).load(Ordering::Relaxed).to_ne_bytes());
             return Ok(());
+        }
+        self.load_many(offset, from, into)
+    }
+
+    fn load_many(&self, offset: u64, from: *mut u8, into: &mut [u8]) -> Result<(), DeviceError> {
+        if into.len() >= LONG && has_wide() {
+            let head = from.addr().wrapping_neg() % WIDE;
+            let lines = (into.len() - head) / LINE;
+            let (first, rest) = into.split_at_mut(head);
+            let (middle, last) = rest.split_at_mut(lines * LINE);
+            self.load(offset, first)?;
+            // SAFETY: the lines lie inside the memory, from a multiple of 16 bytes on, as `place` has checked; `new`'s
+            // caller vouches for it. `middle` is borrowed exclusively and as long.
+            unsafe { wide::load(from.wrapping_add(head), middle.as_mut_ptr(), lines) };
+            return self.load(offset + (head + lines * LINE) as u64, last);
         }
         let (head, words) = split(from, into.len());
         let (first, rest) = into.split_at_mut(head);
@@ -129,6 +162,20 @@ impl Atomics {
         {
             one!(AtomicU64, u64, to).store(u64::from_ne_bytes(word), Ordering::Relaxed);
             return Ok(());
+        }
+        self.store_many(offset, to, from)
+    }
+
+    fn store_many(&self, offset: u64, to: *mut u8, from: &[u8]) -> Result<(), DeviceError> {
+        if from.len() >= LONG && has_wide() {
+            let head = to.addr().wrapping_neg() % WIDE;
+            let lines = (from.len() - head) / LINE;
+            let (first, rest) = from.split_at(head);
+            let (middle, last) = rest.split_at(lines * LINE);
+            self.store(offset, first)?;
+            // SAFETY: as in `load`; `middle` is borrowed, and as long.
+            unsafe { wide::store(to.wrapping_add(head), middle.as_ptr(), lines) };
+            return self.store(offset + (head + lines * LINE) as u64, last);
         }
         let (head, words) = split(to, from.len());
         let (first, rest) = from.split_at(head);
@@ -169,6 +216,111 @@ impl Atomics {
             _ => Err(DeviceError::Unsupported { what: "an atomic element of such a width" }),
         }
     }
+}
+
+/// Bytes that an instruction moves as a whole, where the processor says so.
+const WIDE: usize = 16;
+/// Bytes of a turn of the loops that do.
+const LINE: usize = 64;
+/// From so many bytes on they are worth it.
+const LONG: usize = 128;
+
+/// Whether instructions move 16 bytes as a whole that lie at a multiple of 16: Intel and AMD promise it of processors with
+/// AVX.
+#[inline]
+fn has_wide() -> bool {
+    #[cfg(target_arch = "x86_64")]
+    return std::arch::is_x86_feature_detected!("avx");
+    #[cfg(not(target_arch = "x86_64"))]
+    return false;
+}
+
+/// Copies of whole lines from or to memory that others access. The language has no atomic access of 16 bytes; to it, each
+/// of these functions is a loop of relaxed atomic accesses of the same bytes, which is what the instructions do.
+#[cfg(target_arch = "x86_64")]
+mod wide {
+    use std::arch::asm;
+
+    /// # Safety
+    /// `from` is at a multiple of 16, and `lines` times 64 bytes from there on are valid for reads, and touched by atomics
+    /// only; `to` is as long, valid for writes, and nobody else's.
+    pub(super) unsafe fn load(from: *const u8, to: *mut u8, lines: usize) {
+        if lines == 0 {
+            return;
+        }
+        // SAFETY: reads and writes what the caller vouches for, and changes no other memory.
+        unsafe {
+            asm!(
+                "2:",
+                "movaps xmm0, [{from}]",
+                "movaps xmm1, [{from} + 16]",
+                "movaps xmm2, [{from} + 32]",
+                "movaps xmm3, [{from} + 48]",
+                "movups [{to}], xmm0",
+                "movups [{to} + 16], xmm1",
+                "movups [{to} + 32], xmm2",
+                "movups [{to} + 48], xmm3",
+                "add {from}, 64",
+                "add {to}, 64",
+                "sub {lines}, 1",
+                "jnz 2b",
+                from = inout(reg) from => _,
+                to = inout(reg) to => _,
+                lines = inout(reg) lines => _,
+                out("xmm0") _,
+                out("xmm1") _,
+                out("xmm2") _,
+                out("xmm3") _,
+                options(nostack),
+            );
+        }
+    }
+
+    /// # Safety
+    /// `to` is at a multiple of 16, and `lines` times 64 bytes from there on are valid for writes, and touched by atomics
+    /// only; `from` is as long, valid for reads, and nobody writes it.
+    pub(super) unsafe fn store(to: *mut u8, from: *const u8, lines: usize) {
+        if lines == 0 {
+            return;
+        }
+        // SAFETY: as in `load`.
+        unsafe {
+            asm!(
+                "2:",
+                "movups xmm0, [{from}]",
+                "movups xmm1, [{from} + 16]",
+                "movups xmm2, [{from} + 32]",
+                "movups xmm3, [{from} + 48]",
+                "movaps [{to}], xmm0",
+                "movaps [{to} + 16], xmm1",
+                "movaps [{to} + 32], xmm2",
+                "movaps [{to} + 48], xmm3",
+                "add {from}, 64",
+                "add {to}, 64",
+                "sub {lines}, 1",
+                "jnz 2b",
+                from = inout(reg) from => _,
+                to = inout(reg) to => _,
+                lines = inout(reg) lines => _,
+                out("xmm0") _,
+                out("xmm1") _,
+                out("xmm2") _,
+                out("xmm3") _,
+                options(nostack),
+            );
+        }
+    }
+}
+
+#[cfg(not(target_arch = "x86_64"))]
+mod wide {
+    /// # Safety
+    /// Never called.
+    pub(super) unsafe fn load(_: *const u8, _: *mut u8, _: usize) {}
+
+    /// # Safety
+    /// Never called.
+    pub(super) unsafe fn store(_: *mut u8, _: *const u8, _: usize) {}
 }
 
 fn wrong_space(region: &Region) -> DeviceError {
@@ -266,6 +418,30 @@ mod tests {
         }
         assert!(memory.store(60, &[0; 5]).is_err());
         assert!(memory.load(65, &mut []).is_err());
+    }
+
+    #[test]
+    fn long_copies_touch_what_they_are_to() {
+        const ALL: usize = 700;
+        let memory = memory(ALL as u64);
+        let number = |at: usize| u8::try_from(at % 251).unwrap();
+        for at in (0..40).chain([100]) {
+            for len in (LONG - 2..LONG + 70).chain([500, 512, 513, ALL - at]) {
+                let len = len.min(ALL - at);
+                let bytes: Vec<u8> = (0..len).map(|i| number(i + at + len)).collect();
+                memory.store(0, &[0xEE; ALL]).unwrap();
+                memory.store(at as u64, &bytes).unwrap();
+                let mut all = [0; ALL];
+                memory.load(0, &mut all).unwrap();
+                assert_eq!(all[at..at + len], bytes, "{at} {len}");
+                assert!(all[..at].iter().chain(&all[at + len..]).all(|byte| *byte == 0xEE));
+                // Where it goes to lies anywhere.
+                let mut part = vec![0xDD; len + 3];
+                memory.load(at as u64, &mut part[1..=len]).unwrap();
+                assert_eq!(part[1..=len], bytes);
+                assert_eq!((part[0], part[len + 1]), (0xDD, 0xDD));
+            }
+        }
     }
 
     #[test]

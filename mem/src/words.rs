@@ -10,7 +10,10 @@ use std::sync::atomic::AtomicU64;
 /// or zero, and no more is known of it.
 #[derive(Clone, Debug)]
 pub struct Words {
-    lease: Lease,
+    /// Keeps the memory.
+    _lease: Lease,
+    /// The address of the first one.
+    start: usize,
     count: usize,
 }
 
@@ -30,14 +33,14 @@ impl Words {
             return Err(DeviceError::Unsupported { what: "words that are not aligned" });
         }
         let count = usize::try_from(region.len() / WORD_BYTES).unwrap_or(0);
-        Ok(Words { lease, count })
+        Ok(Words { _lease: lease, start: start.expose_provenance(), count })
     }
 
     /// All words.
     #[must_use]
     #[inline]
     pub fn all(&self) -> &[AtomicU64] {
-        let Ok(start) = pointer(&self.lease.region()) else { return &[] };
+        let start = std::ptr::with_exposed_provenance(self.start);
         // SAFETY: `new` has found `start` aligned; the words lie inside the region. Its caller guarantees memory that is
         // initialised (any bytes are words) and valid for reads and writes while the lease lives, which `self` keeps,
         // and that nothing of this process touches other than by atomics.
