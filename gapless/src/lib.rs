@@ -261,7 +261,7 @@ pub use stream_comm::{
     StreamWay,
 };
 pub use view::{RecvBuffer, SendBuffer, View, ViewMut};
-pub use window::{SharedPart, Window, WindowBuilder, WindowRequest};
+pub use window::{SharedPart, Window, WindowBuilder, WindowCalls, WindowProfile, WindowRequest};
 pub use world::{Builder, Link, World};
 
 pub use gapless_btl as btl;
@@ -281,7 +281,7 @@ pub use gapless_mem_cuda::{
 };
 #[cfg(feature = "opencl")]
 pub use gapless_mem_opencl::OpenClDevice;
-pub use gapless_osc::{Lock, Place, WindowError};
+pub use gapless_osc::{Fault as WindowFault, Lock, Place, WindowError};
 pub use gapless_pml::{
     BUFFERED_OVERHEAD, Comparison, Config, Counters, Failure, Group, PmlError, Protocol, SendMode,
     Source, Status, TagSel, Tuning,

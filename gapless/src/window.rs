@@ -1,16 +1,18 @@
 //! One-sided windows (MPI 4.1 chapter 12): memory that other ranks of a communicator read, write and accumulate into.
 //!
 //! `make.rs` makes them, `sync.rs` has the epochs, `operate.rs` the operations, `request.rs` those that own their buffers,
-//! `local.rs` a rank's own memory. What they do is in `gapless-osc`.
+//! `local.rs` a rank's own memory, `profile.rs` what calls cost. What they do is in `gapless-osc`.
 
 mod local;
 mod make;
 mod operate;
+mod profile;
 mod request;
 mod sync;
 
 pub use local::SharedPart;
 pub use make::WindowBuilder;
+pub use profile::{WindowCalls, WindowProfile};
 pub use request::WindowRequest;
 
 use crate::communicator::Communicator;
@@ -20,9 +22,11 @@ use crate::shared_buf::SharedBuf;
 use gapless_bml::Bml;
 use gapless_dtype::AnyBits;
 use gapless_osc::Driver;
+use profile::{Call, Profile};
 use std::fmt;
 use std::marker::PhantomData;
 use std::sync::Arc;
+use std::time::Instant;
 
 /// A window: `T`s at each rank of a communicator that the other ranks access, one-sided.
 ///
@@ -82,6 +86,7 @@ pub struct Window<T> {
     header: SharedBuf,
     /// In a dynamic window: by address.
     attached: Vec<(u64, SharedBuf)>,
+    profile: Option<Box<Profile>>,
     element: PhantomData<fn() -> T>,
 }
 
@@ -123,6 +128,28 @@ impl<T: AnyBits> Window<T> {
         Ok(self.inner.member(rank)?.direct.is_some())
     }
 
+    /// What the calls on this window have cost at this rank; `None` unless it was made
+    /// [profiled](crate::WindowBuilder::profiled).
+    #[must_use]
+    pub fn profile(&self) -> Option<WindowProfile> {
+        self.profile.as_ref().map(|profile| profile.read())
+    }
+
+    /// When a call began, if that is wanted.
+    #[inline]
+    fn began(&self) -> Option<Instant> {
+        self.profile.as_ref().map(|_| Instant::now())
+    }
+
+    /// A call is over.
+    #[inline]
+    fn note(&self, call: Call, bytes: u64, began: Option<Instant>) {
+        if let (Some(profile), Some(began)) = (&self.profile, began) {
+            profile.note(call, bytes, began);
+        }
+    }
+
+    #[inline]
     fn shared(&self) -> &Shared {
         &self.comm.shared
     }

@@ -1,12 +1,12 @@
-//! What an accumulation does with an element: the operation, the basic type, and whether the processor changes such
-//! elements atomically or a mutex keeps others away.
+//! What an accumulation does with elements: the operation, the basic type, and how single ones are combined quickly.
 //!
-//! Atomic are elements of 1, 2, 4 and 8 bytes that lie at multiples of their length. Complex numbers, pairs and `long
-//! double` go under the mutex. Which of the two it is depends on the type alone, so all accesses to an element agree.
+//! Elements of 1, 2, 4 and 8 bytes that are numbers lie at multiples of their length, so nobody sees one half written. Complex
+//! numbers, pairs and `long double` may lie anywhere.
 
 use crate::WindowError;
 use gapless_dtype::Primitive;
 use gapless_engine::{EngineError, Operand, PackedFold, ReduceOp, Typed};
+use std::cell::Cell;
 
 /// An operation on elements of one type.
 #[derive(Clone, Copy, Debug)]
@@ -79,7 +79,33 @@ impl Arithmetic {
                 return Err(WindowError::Mismatch { why });
             }
         }
-        Ok(Arithmetic::new(op, theirs)?)
+        Arithmetic::known(op, theirs)
+    }
+
+    /// For an accumulation of `origin` into elements that are the same.
+    ///
+    /// # Errors
+    /// As [`new`](Arithmetic::new); elements of several types.
+    #[inline]
+    pub(crate) fn of(op: ReduceOp, origin: &Typed) -> Result<Arithmetic, WindowError> {
+        Arithmetic::known(op, element(op, origin, Operand::Target)?)
+    }
+
+    /// As [`new`](Arithmetic::new); remembers the last one.
+    #[inline]
+    fn known(op: ReduceOp, primitive: Primitive) -> Result<Arithmetic, WindowError> {
+        thread_local! {
+            static LAST: Cell<Option<Arithmetic>> = const { Cell::new(None) };
+        }
+        if let Some(last) = LAST.get()
+            && last.op == op
+            && last.primitive == primitive
+        {
+            return Ok(last);
+        }
+        let arithmetic = Arithmetic::new(op, primitive)?;
+        LAST.set(Some(arithmetic));
+        Ok(arithmetic)
     }
 
     pub(crate) fn op(&self) -> ReduceOp {
@@ -95,7 +121,7 @@ impl Arithmetic {
         self.width
     }
 
-    /// Whether the processor changes such elements atomically.
+    /// Whether the processor reads and writes such elements as a whole, and they must be aligned for that.
     #[inline]
     pub(crate) fn is_atomic(&self) -> bool {
         matches!(self.width, 1 | 2 | 4 | 8)
@@ -106,46 +132,37 @@ impl Arithmetic {
     /// The element that an atomic one becomes; `None` if it stays. Elements are in native order.
     #[inline]
     pub(crate) fn change(&self, old: u64, operand: u64) -> Option<u64> {
-        match (self.op, self.quick) {
-            (ReduceOp::NoOp, _) => None,
-            (ReduceOp::Replace, _) => Some(operand),
-            (_, Quick::Add) => Some(old.wrapping_add(operand)),
-            (_, Quick::AddDouble) => {
-                Some((f64::from_bits(old) + f64::from_bits(operand)).to_bits())
-            }
-            (_, Quick::AddFloat) => {
+        match self.quick {
+            Quick::Add => Some(old.wrapping_add(operand)),
+            Quick::AddDouble => Some((f64::from_bits(old) + f64::from_bits(operand)).to_bits()),
+            Quick::AddFloat => {
                 let [old, operand] = [old, operand].map(|bits| f32::from_bits(low(bits)));
                 Some(u64::from((old + operand).to_bits()))
             }
-            (_, Quick::No) => {
+            Quick::No if self.op == ReduceOp::NoOp => None,
+            Quick::No if self.op == ReduceOp::Replace => Some(operand),
+            Quick::No => {
                 let mut both = [0; 16];
-                let (left, right) = both.split_at_mut(self.width);
+                let (left, right) = both.split_at_mut(8);
+                let (left, right) = (&mut left[..self.width], &mut right[..self.width]);
                 write(old, left);
-                write(operand, &mut right[..self.width]);
-                let mut result = [0; 8];
-                self.fold_into(&both[..2 * self.width], &mut result[..self.width]);
-                Some(read(&result[..self.width]))
+                write(operand, right);
+                self.combine(left, right);
+                Some(read(left))
             }
         }
     }
 
-    /// Elements that are not atomic: what `operand` makes of `old`.
-    pub(crate) fn combine(&self, mut old: Vec<u8>, operand: &[u8]) -> Vec<u8> {
+    /// Many elements: what `operand` makes of `old`.
+    pub(crate) fn combine(&self, old: &mut [u8], operand: &[u8]) {
         match self.op {
-            ReduceOp::NoOp => old,
-            ReduceOp::Replace => operand.to_vec(),
+            ReduceOp::NoOp => {}
+            ReduceOp::Replace => old.copy_from_slice(operand),
             _ => {
-                let mut result = vec![0; old.len()];
-                old.extend(operand);
-                self.fold_into(&old, &mut result);
-                result
+                if let Some(fold) = &self.fold {
+                    fold.onto(old, operand);
+                }
             }
-        }
-    }
-
-    fn fold_into(&self, both: &[u8], result: &mut [u8]) {
-        if let Some(fold) = &self.fold {
-            fold.blocks(both, result.len(), result);
         }
     }
 }
@@ -199,7 +216,8 @@ mod tests {
                     write(old, &mut left);
                     write(operand, &mut right);
                     let (old, operand) = (read(&left), read(&right));
-                    let expected = arithmetic.combine(left.clone(), &right);
+                    let mut expected = left.clone();
+                    arithmetic.combine(&mut expected, &right);
                     let mut new = left;
                     write(arithmetic.change(old, operand).unwrap_or(old), &mut new);
                     assert_eq!(new, expected, "{op:?} of {primitive}: {old:x} {operand:x}");

@@ -5,24 +5,20 @@
 //! others have, elements under a mutex, memory that its owner has for itself) is kept, and with it all that the same process
 //! sends later: [`Osc::advance`] tries again. What finds no room to be sent is kept as well.
 
+use crate::asked::Asked;
+use crate::peer::Peer;
 use crate::target::Hosted;
 use crate::wire::{FETCH, HEADER, Head, Kind};
 use crate::{Exposure, Fault, WindowError};
 use gapless_bml::{
     AmTag, Bml, BmlError, Handler, LinkError, PeerState, Rank, RankEvent, ReserveError, Token,
 };
-use gapless_dtype::Layout;
-use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// The active-message tag of windows.
 pub const AM_TAG: AmTag = AmTag(16);
-
-/// Layouts of ours that a process is to remember.
-const LAYOUTS: usize = 16;
-/// Messages of a process that have overtaken others: more are nonsense.
-const EARLY_MAX: usize = 1 << 16;
 
 /// The windows of a process, of which it has one. Cheap to clone.
 #[derive(Clone)]
@@ -48,43 +44,10 @@ pub(crate) struct Core {
     pub(crate) windows: HashMap<u32, Hosted>,
     next_window: u32,
     peers: HashMap<u32, Peer>,
-    asked: HashMap<u64, Asked>,
-    next_token: u64,
+    pub(crate) asked: HashMap<u64, Asked>,
+    pub(crate) next_token: u64,
     /// Why processes are lost, and who is to blame.
     losses: HashMap<u32, (u32, LinkError)>,
-}
-
-/// What is between this process and another.
-#[derive(Default)]
-pub(crate) struct Peer {
-    out_sequence: u32,
-    in_sequence: u32,
-    /// What found no room.
-    outbox: VecDeque<Vec<u8>>,
-    /// What has overtaken others.
-    early: BTreeMap<u32, Vec<u8>>,
-    /// What waits for another try, oldest first.
-    held: VecDeque<Vec<u8>>,
-    /// Its layouts, as it numbers them.
-    pub(crate) layouts: crate::target::Layouts,
-    /// Ours that it knows, oldest first, and their numbers.
-    told: VecDeque<(Layout, u32)>,
-    next_layout: u32,
-}
-
-/// A question, or several with answers that belong together.
-#[derive(Debug)]
-pub(crate) struct Asked {
-    process: u32,
-    /// Answers that are due.
-    due: u64,
-    /// More questions follow.
-    open: bool,
-    /// What the first byte of the answers is numbered.
-    base: u64,
-    pub(crate) data: Vec<u8>,
-    pub(crate) fault: Option<Fault>,
-    lost: bool,
 }
 
 /// What became of a message that was to be sent.
@@ -192,9 +155,12 @@ impl Osc {
     /// Handles what a process has sent and had to wait, as far as that can be done now.
     fn retry(&self, core: &mut Core, bml: &mut Bml, process: u32) -> usize {
         let mut done = 0;
-        while let Some(message) = core.peer(process).held.pop_front() {
+        while let Some(message) = core.peer(process).held.pop() {
             match core.execute(self, bml, Rank(process), &message) {
-                Done::Yes => done += 1,
+                Done::Yes => {
+                    core.handled(bml, process, &message);
+                    done += 1;
+                }
                 Done::Blocked => {
                     core.peer(process).held.push_front(message);
                     break;
@@ -210,10 +176,8 @@ impl Osc {
             return give_up(bml, from, "a message of a window that cannot be read");
         };
         let peer = core.peer(from.0);
-        let ahead = head.sequence.wrapping_sub(peer.in_sequence);
-        if ahead != 0 {
-            let room = (ahead as usize) < EARLY_MAX;
-            if !room || peer.early.insert(head.sequence, message).is_some() {
+        if head.sequence != peer.in_sequence {
+            if !peer.keep_early(head.sequence, message) {
                 give_up(bml, from, "messages of windows that are numbered wrongly");
             }
             return;
@@ -228,16 +192,20 @@ impl Osc {
         }
     }
 
-    /// A message whose turn it is.
+    /// A message whose turn it is. Answers and credit wait for nothing: so two processes that hold each other's requests
+    /// get on.
     fn take(&self, core: &mut Core, bml: &mut Bml, from: Rank, message: Vec<u8>) {
-        let is_answer = message.first() == Some(&(Kind::Answer as u8));
-        if !is_answer && !core.peer(from.0).held.is_empty() {
-            core.peer(from.0).held.push_back(message);
-            return;
-        }
-        match core.execute(self, bml, from, &message) {
+        let is_request = Head::read(&message).is_some_and(|head| head.kind.is_request());
+        let blocked = is_request && !core.peer(from.0).held.is_empty();
+        let done = if blocked { Done::Blocked } else { core.execute(self, bml, from, &message) };
+        match done {
+            Done::Yes if is_request => core.handled(bml, from.0, &message),
             Done::Yes => {}
-            Done::Blocked => core.peer(from.0).held.push_back(message),
+            Done::Blocked => {
+                if !core.peer(from.0).hold(message) {
+                    give_up(bml, from, "more requests to windows than it has credit for");
+                }
+            }
             Done::Nonsense(what) => give_up(bml, from, what),
         }
     }
@@ -306,12 +274,23 @@ impl Core {
         self.peers.entry(process).or_default()
     }
 
+    /// A request of a process is done: it is told now and then how much is.
+    fn handled(&mut self, bml: &mut Bml, process: u32, message: &[u8]) {
+        let peer = self.peer(process);
+        if peer.handled(message.len()) {
+            // Which number that is, is written into every message that takes it along.
+            if let Err(error) = self.post(bml, process, Head::new(Kind::Credit, 0, 0), &[]) {
+                tracing::debug!(process, %error, "credit that nobody can be given");
+            }
+        }
+    }
+
     fn is_busy(&self) -> bool {
         let waits = |peer: &Peer| !peer.outbox.is_empty() || !peer.held.is_empty();
         self.peers.values().any(waits) || self.windows.values().any(Hosted::is_busy)
     }
 
-    fn loss(&self, process: u32) -> WindowError {
+    pub(crate) fn loss(&self, process: u32) -> WindowError {
         let (process, error) = match self.losses.get(&process) {
             Some((culprit, error)) => (*culprit, error.clone()),
             None => (process, LinkError::PeerGone { reason: "its link has ended".to_owned() }),
@@ -355,8 +334,12 @@ impl Core {
             }
         }
         let peer = self.peer(process);
-        let head = Head { sequence: peer.out_sequence, ..head };
-        let mut slot = match bml.reserve(Rank(process), HEADER + bytes.len()) {
+        let len = HEADER + bytes.len();
+        if !peer.has_credit(head.kind, len) {
+            return Offered::Full;
+        }
+        let head = peer.stamp(head);
+        let mut slot = match bml.reserve(Rank(process), len) {
             Ok(slot) => slot,
             Err(ReserveError::Full) => return Offered::Full,
             Err(ReserveError::Link(error)) => {
@@ -371,12 +354,13 @@ impl Core {
         if let Err(error) = written {
             return Offered::Failed(WindowError::Transport { why: error.to_string() });
         }
-        self.peer(process).out_sequence = head.sequence.wrapping_add(1);
+        self.peer(process).sent(&head, len);
         bml.send(slot, AM_TAG, Token::NONE);
         Offered::Sent
     }
 
-    /// Sends a message, now or when there is room.
+    /// Sends a message, now or when there is room: one without bytes that its receiver answers once, or an answer. Nothing
+    /// else goes beyond a process's credit.
     pub(crate) fn post(
         &mut self,
         bml: &mut Bml,
@@ -397,9 +381,10 @@ impl Core {
     /// Sends a message when there is room, behind those that wait.
     pub(crate) fn queue(&mut self, process: u32, head: Head, bytes: &[u8]) {
         let peer = self.peer(process);
-        let head = Head { sequence: peer.out_sequence, ..head };
-        peer.out_sequence = peer.out_sequence.wrapping_add(1);
-        peer.outbox.push_back([&head.write()[..], bytes].concat());
+        let head = peer.stamp(head);
+        let message = [&head.write()[..], bytes].concat();
+        peer.sent(&head, message.len());
+        peer.outbox.push(message);
     }
 
     fn flush_outbox(&mut self, bml: &mut Bml, process: u32) -> usize {
@@ -418,139 +403,10 @@ impl Core {
                 // Those behind it have later numbers and would wait for it.
                 Err(error) => give_up(bml, Rank(process), &error.to_string()),
             }
-            self.peer(process).outbox.pop_front();
+            self.peer(process).outbox.pop();
             sent += 1;
         }
         sent
-    }
-
-    /// The number by which a process knows a layout; what it needs for that is sent before.
-    pub(crate) fn tell(
-        &mut self,
-        bml: &mut Bml,
-        process: u32,
-        layout: &Layout,
-    ) -> Option<Result<u32, WindowError>> {
-        let room = Core::room(bml, process)?;
-        let peer = self.peer(process);
-        if let Some((_, id)) = peer.told.iter().find(|(known, _)| known.id() == layout.id()) {
-            return Some(Ok(*id));
-        }
-        peer.next_layout = peer.next_layout.wrapping_add(1).max(1);
-        let id = peer.next_layout;
-        peer.told.push_back((layout.clone(), id));
-        let gone = if peer.told.len() > LAYOUTS { peer.told.pop_front() } else { None };
-        let flat = layout.flatten();
-        let all = flat.len() as u64;
-        let forget = gone.map(|(_, id)| Head { layout: id, ..Head::new(Kind::Forget, 0, 0) });
-        if let Some(head) = forget
-            && let Err(error) = self.post(bml, process, head, &[])
-        {
-            return Some(Err(error));
-        }
-        for (piece, bytes) in flat.chunks(room).enumerate() {
-            let head = Head {
-                layout: id,
-                count: all,
-                start: (piece * room) as u64,
-                length: bytes.len() as u64,
-                ..Head::new(Kind::Layout, 0, 0)
-            };
-            if let Err(error) = self.post(bml, process, head, bytes) {
-                return Some(Err(error));
-            }
-        }
-        Some(Ok(id))
-    }
-
-    /// A question that so many bytes answer, the first of which is numbered `base`.
-    pub(crate) fn ask(&mut self, process: u32, base: u64, bytes: usize) -> u64 {
-        self.next_token += 1;
-        let data = vec![0; bytes];
-        let (fault, lost) = (None, false);
-        let asked = Asked { process, due: 0, open: true, base, data, fault, lost };
-        self.asked.insert(self.next_token, asked);
-        self.next_token
-    }
-
-    /// One more answer is due; the last one, unless `more` follow.
-    pub(crate) fn expect(&mut self, token: u64, answers: u64, more: bool) {
-        if let Some(asked) = self.asked.get_mut(&token) {
-            asked.due += answers;
-            asked.open = more;
-        }
-    }
-
-    /// What was answered, once all has been; or that the one who was asked is lost.
-    pub(crate) fn answered(&mut self, token: u64) -> Option<Result<Asked, WindowError>> {
-        let asked = self.asked.get(&token)?;
-        if asked.lost {
-            let loss = self.loss(asked.process);
-            self.asked.remove(&token);
-            return Some(Err(loss));
-        }
-        if asked.open || asked.due > 0 {
-            return None;
-        }
-        self.asked.remove(&token).map(Ok)
-    }
-
-    /// Whether all has been answered, or never will be.
-    pub(crate) fn is_answered(&self, token: u64) -> bool {
-        self.asked.get(&token).is_none_or(|asked| asked.lost || !asked.open && asked.due == 0)
-    }
-
-    /// Nobody wants the answer any more.
-    pub(crate) fn drop_question(&mut self, token: u64) {
-        self.asked.remove(&token);
-    }
-
-    /// An answer has come.
-    pub(crate) fn answer(&mut self, from: Rank, head: &Head, bytes: &[u8]) -> Done {
-        // It may be answered after nobody wants it any more.
-        let Some(asked) = self.asked.get_mut(&head.token) else { return Done::Yes };
-        if asked.process != from.0 || asked.due == 0 && !asked.open {
-            return Done::Nonsense("an answer to what was not asked");
-        }
-        asked.due = asked.due.wrapping_sub(1);
-        if let Some(fault) = Fault::of_code(head.flag, head.value) {
-            asked.fault.get_or_insert(fault);
-            return Done::Yes;
-        }
-        let start = head.start.checked_sub(asked.base).and_then(|at| usize::try_from(at).ok());
-        let start = start.unwrap_or(usize::MAX);
-        let place = start.checked_add(bytes.len()).and_then(|end| asked.data.get_mut(start..end));
-        match place {
-            Some(place) => {
-                place.copy_from_slice(bytes);
-                Done::Yes
-            }
-            None => Done::Nonsense("an answer that is too long"),
-        }
-    }
-
-    /// Answers a question.
-    pub(crate) fn reply(
-        &mut self,
-        bml: &mut Bml,
-        to: Rank,
-        question: &Head,
-        result: Result<(u64, &[u8]), Fault>,
-    ) {
-        let mut head = Head { token: question.token, ..Head::new(Kind::Answer, 0, 0) };
-        let bytes = match result {
-            Ok((start, bytes)) => {
-                head.start = start;
-                bytes
-            }
-            Err(fault) => {
-                (head.flag, head.value) = fault.code();
-                &[]
-            }
-        };
-        if let Err(error) = self.post(bml, to.0, head, bytes) {
-            tracing::debug!(peer = %to, %error, "an answer that nobody can be given");
-        }
     }
 }
 

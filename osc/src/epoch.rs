@@ -93,16 +93,19 @@ impl Epochs {
         Ok(())
     }
 
+    #[inline]
     pub(crate) fn check_rank(&self, rank: u32) -> Result<(), WindowError> {
         let size = self.size();
         if rank < size { Ok(()) } else { Err(WindowError::NoSuchRank { rank, size }) }
     }
 
+    #[inline]
     fn whole(&self) -> Result<(), WindowError> {
         if self.broken { Err(WindowError::Broken) } else { Ok(()) }
     }
 
     /// A fence after which nothing was done gives way to another kind of epoch.
+    #[inline]
     fn settle(&mut self) {
         if let Access::Fenced { used } = &self.access
             && !used.load(Ordering::Relaxed)
@@ -211,6 +214,7 @@ impl Epochs {
         self.posted = None;
     }
 
+    #[inline]
     pub(crate) fn may_lock(&mut self, rank: u32) -> Result<(), WindowError> {
         self.whole()?;
         self.check_rank(rank)?;
@@ -222,6 +226,7 @@ impl Epochs {
         }
     }
 
+    #[inline]
     pub(crate) fn locked(&mut self, rank: u32, kind: Lock) {
         let held = match self.access {
             Access::Locked { held } => held,
@@ -233,6 +238,7 @@ impl Epochs {
     }
 
     /// How this target is locked by itself.
+    #[inline]
     pub(crate) fn lock_of(&self, rank: u32, call: &'static str) -> Result<Lock, WindowError> {
         self.check_rank(rank)?;
         match (&self.access, self.locks[rank as usize]) {
@@ -241,6 +247,7 @@ impl Epochs {
         }
     }
 
+    #[inline]
     pub(crate) fn unlocked(&mut self, rank: u32) {
         self.locks[rank as usize] = None;
         self.allowed[rank as usize] = false;
@@ -304,13 +311,14 @@ impl Epochs {
         }
     }
 
-    /// Whether the window may be freed.
+    /// Whether the window may be freed: not after operations that no fence has ended (MPI 4.1 §12.2.5).
     pub(crate) fn may_free(&self) -> Result<(), WindowError> {
         if self.posted.is_some() {
             return Err(WindowError::Mixed { call: "free", open: "the window is posted" });
         }
-        match self.access {
-            Access::None | Access::Fenced { .. } => Ok(()),
+        match &self.access {
+            Access::None => Ok(()),
+            Access::Fenced { used } if !used.load(Ordering::Relaxed) => Ok(()),
             _ => self.mixed("free"),
         }
     }
@@ -347,7 +355,9 @@ mod tests {
         epochs.unlocked(2);
         assert!(epochs.may_flush_all("flush").is_err());
         epochs.fenced(false);
+        epochs.may_free().unwrap();
         epochs.operate("put", 0).unwrap();
+        assert!(matches!(epochs.may_free(), Err(WindowError::Mixed { .. })));
         assert!(matches!(epochs.may_lock_all(), Err(WindowError::Mixed { .. })));
         epochs.fenced(true);
         epochs.may_start(&[2, 0]).unwrap();

@@ -107,6 +107,16 @@ pub enum WindowError {
         /// How many instances.
         count: u64,
     },
+    /// A layout that is too long to be told to a target that is reached by messages.
+    #[error(
+        "a layout takes {bytes} bytes to describe, and no more than {most} are sent to a target"
+    )]
+    LongLayout {
+        /// Bytes of its description.
+        bytes: u64,
+        /// The most.
+        most: u64,
+    },
     /// The target has refused an operation.
     #[error("rank {rank} has refused an operation: {why}")]
     Refused {
@@ -133,6 +143,14 @@ pub enum WindowError {
     #[error("rank {rank} cannot map the memory of all ranks of the shared window")]
     Unshared {
         /// Who.
+        rank: u32,
+    },
+    /// Another rank was refused a fence or the freeing, so that no rank has done it.
+    #[error("{call}: rank {rank} was refused it, so no rank has done it")]
+    Elsewhere {
+        /// What was called.
+        call: &'static str,
+        /// The lowest rank that was refused it, and has the reason.
         rank: u32,
     },
     /// An earlier call failed half-way, so that ranks no longer agree on what is open.

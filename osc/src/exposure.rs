@@ -2,14 +2,18 @@
 //! owner's progress engine, so both ways give the same bytes.
 
 use crate::arithmetic::{Arithmetic, read, write};
+use crate::header::Stripes;
 use crate::{Fault, Header};
-use gapless_dtype::{Layout, Run};
-use gapless_engine::Typed;
+use gapless_dtype::{Dim, Layout, Run, Shape};
+use gapless_engine::{ReduceOp, Typed};
 use gapless_mem::{Atomics, Region, Space};
+use std::cell::RefCell;
 use std::ops::Range;
 
 /// Runs of a layout that are looked at together.
 const RUNS: usize = 64;
+/// Bytes of elements with gaps between them that are changed at once.
+const PART: u64 = 4 << 10;
 
 /// The place of an operation in a window of `bytes` bytes: displacement 0 of the layout is at byte `origin`.
 ///
@@ -40,6 +44,24 @@ pub(crate) fn for_each_run(
     if let Some(stretch) = target.stretch() {
         let len = length(range.end - range.start)?;
         return if len == 0 { Ok(()) } else { visit(start + stretch + range.start, 0, len) };
+    }
+    if let Shape::Strided { displacement, len, dims } = target.layout().shape()
+        && let [Dim { stride, .. }] = dims[..]
+        && target.count() == 1
+        && *len > 0
+    {
+        // Like this are rows and columns; a convertor takes longer.
+        let first = i128::from(start + target.origin()) + i128::from(*displacement);
+        let (mut at, mut number) = (range.start, range.start / len);
+        let mut inside = range.start % len;
+        while at < range.end {
+            let run = first + i128::from(number) * i128::from(stride) + i128::from(inside);
+            let now = (len - inside).min(range.end - at);
+            let offset = u64::try_from(run).map_err(|_| Fault::Outside)?;
+            visit(offset, length(at - range.start)?, length(now)?)?;
+            (at, number, inside) = (at + now, number + 1, 0);
+        }
+        return Ok(());
     }
     let mut convertor = target.convertor().map_err(|_| Fault::Layout)?;
     convertor.seek(range.start).map_err(|_| Fault::Outside)?;
@@ -102,47 +124,36 @@ pub(crate) fn load(
     })
 }
 
-/// Whether all elements of `range` lie at multiples of their length.
-fn are_aligned(
-    memory: &Atomics,
-    target: &Typed,
-    range: &Range<u64>,
-    width: usize,
-) -> Result<(), Fault> {
-    for_each_run(target, range.clone(), |offset, _, len| {
-        let fits = memory.misalignment(offset, width as u64) == 0 && len.is_multiple_of(width);
-        if fits { Ok(()) } else { Err(Fault::Misaligned) }
-    })
-}
-
-/// Elements that are changed atomically, each by itself. `operand` has the packed elements, or nothing for an operation
-/// that has none; `result`, if there is one, gets what was there.
-pub(crate) fn accumulate_atomic(
+/// The stripes that the elements of `range` lie in; those that are atomic must be aligned.
+#[inline]
+pub(crate) fn stripes(
     memory: &Atomics,
     target: &Typed,
     range: Range<u64>,
-    (arithmetic, operand): (&Arithmetic, &[u8]),
-    mut result: Option<&mut [u8]>,
-) -> Result<(), Fault> {
+    arithmetic: &Arithmetic,
+) -> Result<Stripes, Fault> {
+    let mut all = Stripes::default();
     let width = arithmetic.width();
-    are_aligned(memory, target, &range, width)?;
-    for_each_run(target, range, |offset, at, len| {
-        let mut offset = offset;
-        for at in (at..at + len).step_by(width) {
-            let given = operand.get(at..at + width).map_or(0, read);
-            let old = memory.update(offset, width, |old| arithmetic.change(old, given));
-            let old = old.map_err(|_| Fault::Outside)?;
-            if let Some(result) = &mut result {
-                write(old, &mut result[at..at + width]);
-            }
-            offset += width as u64;
+    for_each_run(target, range, |offset, _, len| {
+        let fits = memory.misalignment(offset, width as u64) == 0 && len.is_multiple_of(width);
+        if !fits && arithmetic.is_atomic() {
+            return Err(Fault::Misaligned);
         }
+        all = all.with(offset, len);
         Ok(())
-    })
+    })?;
+    Ok(all)
 }
 
-/// The same for elements that the processor cannot change atomically; the caller has the mutex.
-pub(crate) fn accumulate_alone(
+thread_local! {
+    /// What elements were.
+    static OLD: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
+}
+
+/// Changes the elements of `range`; the caller has their stripes. `operand` has the packed elements, or nothing for an
+/// operation that has none; `result`, if there is one, gets what was there.
+#[inline]
+pub(crate) fn change(
     memory: &Atomics,
     target: &Typed,
     range: Range<u64>,
@@ -150,19 +161,87 @@ pub(crate) fn accumulate_alone(
     result: Option<&mut [u8]>,
 ) -> Result<(), Fault> {
     let len = usize::try_from(range.end - range.start).map_err(|_| Fault::Outside)?;
-    let mut old = vec![0; len];
-    load(memory, target, range.clone(), &mut old)?;
-    if let Some(result) = result {
-        result.copy_from_slice(&old);
+    if len == arithmetic.width() && arithmetic.is_atomic() {
+        let mut old = [0; 8];
+        let old = &mut old[..len];
+        load(memory, target, range.clone(), old)?;
+        let given = operand.get(..len).map_or(0, read);
+        let new = arithmetic.change(read(old), given);
+        if let Some(result) = result {
+            result.copy_from_slice(old);
+        }
+        let Some(new) = new else { return Ok(()) };
+        write(new, old);
+        return store(memory, target, range, old);
     }
-    if arithmetic.op() == gapless_engine::ReduceOp::NoOp {
-        return Ok(());
-    }
-    let new = arithmetic.combine(old, operand);
-    store(memory, target, range, &new)
+    change_many(memory, target, range, (arithmetic, operand), result)
 }
 
-/// Replaces one element by `swap` if it is `compare`, bit by bit; gives what was there.
+/// Changes one element; the caller has its stripe. `old` gets what was there.
+#[inline]
+pub(crate) fn change_one(
+    memory: &Atomics,
+    offset: u64,
+    (arithmetic, operand): (&Arithmetic, u64),
+    old: &mut [u8],
+) -> Result<(), Fault> {
+    memory.load(offset, old).map_err(|_| Fault::Outside)?;
+    match arithmetic.change(read(old), operand) {
+        None => Ok(()),
+        Some(new) => {
+            let mut bytes = [0; 8];
+            let bytes = &mut bytes[..old.len()];
+            write(new, bytes);
+            memory.store(offset, bytes).map_err(|_| Fault::Outside)
+        }
+    }
+}
+
+fn change_many(
+    memory: &Atomics,
+    target: &Typed,
+    range: Range<u64>,
+    (arithmetic, operand): (&Arithmetic, &[u8]),
+    result: Option<&mut [u8]>,
+) -> Result<(), Fault> {
+    let len = usize::try_from(range.end - range.start).map_err(|_| Fault::Outside)?;
+    if arithmetic.op() == ReduceOp::Replace && result.is_none() {
+        return store(memory, target, range, operand);
+    }
+    OLD.with_borrow_mut(|old| {
+        if old.len() < len {
+            old.resize(len, 0);
+        }
+        let old = &mut old[..len];
+        load(memory, target, range.clone(), old)?;
+        if let Some(result) = result {
+            result.copy_from_slice(old);
+        }
+        match arithmetic.op() {
+            ReduceOp::NoOp => Ok(()),
+            ReduceOp::Replace => store(memory, target, range, operand),
+            _ => {
+                arithmetic.combine(old, operand);
+                store(memory, target, range, old)
+            }
+        }
+    })
+}
+
+/// How much of a range is changed at once, from its start: what lies in one stripe, if the target is one stretch.
+#[inline]
+pub(crate) fn part(target: &Typed, range: &Range<u64>, width: u64) -> Range<u64> {
+    let most = match target.stretch() {
+        Some(stretch) => {
+            let offset = target.region().offset() + stretch + range.start;
+            Stripes::rest(offset).next_multiple_of(width)
+        }
+        None => PART / width * width,
+    };
+    range.start..range.end.min(range.start + most)
+}
+
+/// Replaces one element by `swap` if it is `compare`, bit by bit; gives what was there. The caller has its stripe.
 pub(crate) fn compare_swap(
     memory: &Atomics,
     offset: u64,
@@ -175,6 +254,13 @@ pub(crate) fn compare_swap(
     if memory.misalignment(offset, width as u64) != 0 {
         return Err(Fault::Misaligned);
     }
-    let change = |old: u64| (old == compare).then_some(swap);
-    memory.update(offset, width, change).map_err(|_| Fault::Outside)
+    let mut bytes = [0; 8];
+    let bytes = &mut bytes[..width];
+    memory.load(offset, bytes).map_err(|_| Fault::Outside)?;
+    let old = read(bytes);
+    if old == compare {
+        write(swap, bytes);
+        memory.store(offset, bytes).map_err(|_| Fault::Outside)?;
+    }
+    Ok(old)
 }

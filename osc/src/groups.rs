@@ -88,17 +88,33 @@ impl Window {
     }
 
     /// Ends that access (`MPI_Win_complete`): operations have ended here, and will have there when
-    /// [`wait`](Window::wait) returns.
+    /// [`wait`](Window::wait) returns. Targets to which operations went by messages are asked what came of them: this waits
+    /// for their progress.
     ///
     /// # Errors
-    /// There is no such epoch; a member is lost: the epoch has ended nevertheless.
+    /// There is no such epoch; a member is lost, or has refused an operation: the epoch has ended nevertheless.
     pub fn complete<D: Driver>(&mut self, driver: &D) -> Result<(), D::Error> {
         let group: Arc<[u32]> = self.epochs.group()?.into();
         fence(Ordering::SeqCst);
-        let told = self.tell(driver, &group, Kind::Complete);
-        group.iter().for_each(|rank| self.sent[*rank as usize].all_confirmed());
+        let (mut result, mut asked, mut quiet) = (Ok(()), Vec::new(), Vec::new());
+        for &rank in &*group {
+            let sent = &self.sent[rank as usize];
+            if sent.unconfirmed().is_none() {
+                quiet.push(rank);
+                continue;
+            }
+            sent.all_confirmed();
+            match self.question(driver, rank, self.head(Kind::Complete, rank)) {
+                Ok(token) => asked.push((rank, token)),
+                Err(error) => result = result.and(Err(error)),
+            }
+        }
+        result = result.and(self.tell(driver, &quiet, Kind::Complete));
+        for (rank, token) in asked {
+            result = result.and(self.answer(driver, rank, token));
+        }
         self.epochs.completed();
-        told
+        result
     }
 
     /// Waits until all of the group have completed (`MPI_Win_wait`).

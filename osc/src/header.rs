@@ -2,13 +2,28 @@
 //! the same lock for ranks that cannot map it.
 //!
 //! ```text
-//! word 0      0: free | n: n ranks share it | 2^63 + r: rank r has it alone
-//! word 1      0: free | 1 + r: rank r changes elements that the processor cannot change atomically
-//! words 8..   of rank r: 0 nothing | 1 wants or shares the lock | 2 wants it or has it alone
+//! word 0      bits 0..24: 0 | 1 + r: it is rank r's turn | bits 24..48: 0 | 1 + r: rank r has the lock alone, or will when
+//!             those that share it have left | bits 48..64: another number after each change
+//! words 8..   every eighth word is the mutex of a stripe: 0: free | 1 + r: rank r changes elements there
+//! words 520.. of rank r: 0 nothing | 1 waits to share the lock | 2 waits to have it alone | 3 shares it
 //! ```
 //!
-//! The words of the ranks say who is to blame if a rank dies that has the lock. They are written before the lock is
-//! taken (the exchange that takes it releases them), and cleared after it was given back.
+//! **Who enters.** A rank that wants to share the lock says so in its own word, and then looks at word 0: if that is empty
+//! it is in. A rank that wants the lock alone claims word 0, and is in when no word says that its rank shares it. Both
+//! write first and look then, in one order of all ranks (`SeqCst`), so they cannot miss each other.
+//!
+//! **Fairness.** From a claim on, nobody enters but the one who claimed: those who share the lock cannot keep it away.
+//! Who gives back what it had alone gives the turn to the next rank that waits, counted round from its own; so does a rank
+//! that enters because it is its turn to share. While it is a rank's turn nobody else enters. So whoever waits enters after
+//! every other rank has had one turn at the most, besides whatever was about to enter when it began to wait.
+//! Whose turn it is without waiting for it any more, or dead, is passed over by whoever waits.
+//!
+//! **Deaths.** The words say who is to blame if a rank dies that has the lock. One that dies while it waits is not.
+//!
+//! **Stripes.** Whoever changes elements has the mutex of each stripe that they lie in: that makes accumulations atomic. A
+//! locked instruction a stripe costs what one costs that changes an element, and many elements are changed at once.
+//! Stripes are 4 KiB of the window; every 64th has the same mutex. Nobody has a mutex for longer than it takes to change
+//! 4 KiB, or the elements of one message. A mutex of a dead rank is taken over.
 
 use gapless_mem::Words;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -22,17 +37,73 @@ pub enum Lock {
     Exclusive,
 }
 
-const ALONE: u64 = 1 << 63;
 const LOCK: usize = 0;
-const MUTEX: usize = 1;
-/// Where the words of the ranks begin: on a cache line of their own.
-const RANKS: usize = 8;
+/// Where mutexes begin, and how far apart they are: each has a cache line for itself.
+const STRIPES: usize = 8;
+const APART: usize = 8;
+/// How many there are.
+const STRIPES_ALL: u32 = 64;
+/// Bytes of a stripe, as a power of two.
+const STRIPE_BITS: u32 = 12;
+/// Where the words of the ranks begin.
+const RANKS: usize = STRIPES + APART * STRIPES_ALL as usize;
+
+const NOTHING: u64 = 0;
+const WAITS_TO_SHARE: u64 = 1;
+const WAITS_ALONE: u64 = 2;
+const SHARES: u64 = 3;
+
+/// How often a claim is tried against others'.
+const CLAIMS: u32 = 4;
+
+/// Bits of a rank in word 0.
+const BITS: u32 = 24;
+const MASK: u64 = (1 << BITS) - 1;
+
+/// Word 0. The number in it changes with it, so that whoever has looked round meanwhile does not take it for the old one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Gate(u64);
+
+impl Gate {
+    fn next(self) -> u64 {
+        (self.0 >> (2 * BITS)).wrapping_add(1) << (2 * BITS)
+    }
+
+    /// After this one: it is the turn of a rank, or of all.
+    fn to(self, rank: Option<u32>) -> Gate {
+        Gate(self.next() | rank.map_or(0, |rank| u64::from(rank) + 1))
+    }
+
+    /// After this one: a rank claims the lock.
+    fn claimed(self, rank: u32) -> Gate {
+        Gate(self.next() | (u64::from(rank) + 1) << BITS)
+    }
+
+    fn rank(bits: u64) -> Option<u32> {
+        u32::try_from(bits & MASK).unwrap_or(0).checked_sub(1)
+    }
+
+    /// Whose turn it is.
+    fn turn(self) -> Option<u32> {
+        Gate::rank(self.0)
+    }
+
+    /// Who has it alone, or claims that.
+    fn holder(self) -> Option<u32> {
+        Gate::rank(self.0 >> BITS)
+    }
+
+    /// Whether this rank may enter.
+    fn lets_in(self, rank: u32) -> bool {
+        self.holder().is_none() && self.turn().is_none_or(|turn| turn == rank)
+    }
+}
 
 /// The words.
 #[derive(Clone, Debug)]
 pub struct Header {
     words: Words,
-    ranks: usize,
+    ranks: u32,
 }
 
 impl Header {
@@ -42,92 +113,260 @@ impl Header {
         8 * (RANKS + ranks) as u64
     }
 
-    /// `None`: there are too few words.
+    /// `None`: there are too few words, or too many ranks.
     #[must_use]
     pub fn new(words: Words, ranks: usize) -> Option<Header> {
-        (words.all().len() >= RANKS + ranks).then_some(Header { words, ranks })
+        let fits = words.all().len() >= RANKS + ranks && (ranks as u64) < MASK;
+        Some(Header { words, ranks: u32::try_from(ranks).ok().filter(|_| fits)? })
     }
 
     #[inline]
     fn word(&self, at: usize) -> &AtomicU64 {
+        #[cfg(test)]
+        model::step();
         &self.words.all()[at]
     }
 
-    fn mark(&self, rank: u32, kind: u64) {
-        if (rank as usize) < self.ranks {
-            self.word(RANKS + rank as usize).store(kind, Ordering::Relaxed);
+    #[inline]
+    fn gate(&self) -> Gate {
+        Gate(self.word(LOCK).load(Ordering::SeqCst))
+    }
+
+    /// Whether the gate was `old`, and is `new` now.
+    #[inline]
+    fn swap(&self, old: Gate, new: Gate) -> bool {
+        let swapped =
+            self.word(LOCK).compare_exchange(old.0, new.0, Ordering::SeqCst, Ordering::SeqCst);
+        swapped.is_ok()
+    }
+
+    #[inline]
+    fn said(&self, rank: u32) -> u64 {
+        self.word(RANKS + rank as usize).load(Ordering::SeqCst)
+    }
+
+    #[inline]
+    fn say(&self, rank: u32, what: u64) {
+        if rank < self.ranks {
+            self.word(RANKS + rank as usize).store(what, Ordering::SeqCst);
         }
     }
 
-    /// Takes the lock, if it is free. If not, the rank's word says that it wants it: ask again, or [`cancel`].
+    /// The first rank behind this one, counted round, that waits.
+    fn next(&self, rank: u32) -> Option<u32> {
+        let all = (rank.saturating_add(1)..self.ranks).chain(0..rank.min(self.ranks));
+        all.into_iter().find(|rank| matches!(self.said(*rank), WAITS_TO_SHARE | WAITS_ALONE))
+    }
+
+    /// Takes the lock, if that is possible now. `waits`: if not, the rank waits for its turn: it asks again until it has the
+    /// lock, or [`cancel`]s. Whoever wants it alone may wait in any case.
     ///
     /// [`cancel`]: Header::cancel
     #[inline]
-    pub(crate) fn try_lock(&self, rank: u32, kind: Lock) -> bool {
-        let lock = self.word(LOCK);
-        let word = match kind {
-            Lock::Shared => 1,
-            Lock::Exclusive => 2,
+    pub(crate) fn try_lock(
+        &self,
+        rank: u32,
+        kind: Lock,
+        waits: bool,
+        is_lost: impl Fn(u32) -> bool,
+    ) -> bool {
+        let entered = match kind {
+            Lock::Shared => self.share(rank),
+            Lock::Exclusive => self.claim(rank),
         };
-        self.mark(rank, word);
-        match kind {
-            Lock::Exclusive => lock
-                .compare_exchange(0, ALONE | u64::from(rank), Ordering::AcqRel, Ordering::Relaxed)
-                .is_ok(),
-            Lock::Shared => {
-                let share = |old: u64| (old & ALONE == 0).then_some(old.wrapping_add(1));
-                lock.fetch_update(Ordering::AcqRel, Ordering::Relaxed, share).is_ok()
+        if !entered && waits {
+            self.wait(rank, kind, is_lost);
+        }
+        entered
+    }
+
+    #[inline]
+    fn share(&self, rank: u32) -> bool {
+        // Not to be in the way of whoever waits until nobody shares it.
+        if !self.gate().lets_in(rank) {
+            return false;
+        }
+        self.say(rank, SHARES);
+        let gate = self.gate();
+        if !gate.lets_in(rank) {
+            self.say(rank, NOTHING);
+            return false;
+        }
+        if gate.turn().is_some() {
+            self.pass(gate);
+        }
+        true
+    }
+
+    #[inline]
+    fn claim(&self, rank: u32) -> bool {
+        for _ in 0..CLAIMS {
+            let gate = self.gate();
+            if gate.holder() == Some(rank) {
+                return (0..self.ranks).all(|other| self.said(other) != SHARES);
+            }
+            if !gate.lets_in(rank) {
+                return false;
+            }
+            if self.swap(gate, gate.claimed(rank)) && self.said(rank) != NOTHING {
+                self.say(rank, NOTHING);
             }
         }
+        false
+    }
+
+    /// This rank waits; whose turn it is without reason is passed over.
+    #[cold]
+    fn wait(&self, rank: u32, kind: Lock, is_lost: impl Fn(u32) -> bool) {
+        let gate = self.gate();
+        if gate.holder() == Some(rank) {
+            return;
+        }
+        let what = if kind == Lock::Shared { WAITS_TO_SHARE } else { WAITS_ALONE };
+        if self.said(rank) != what {
+            self.say(rank, what);
+        }
+        let Some(other) = gate.turn().filter(|other| *other != rank) else { return };
+        if !is_lost(other) {
+            if self.said(other) == NOTHING {
+                self.pass(gate);
+            }
+        } else if self.pass(gate) {
+            // It has not entered. Nor does it wait any more, as far as that is known.
+            let word = self.word(RANKS + other as usize);
+            for waits in [WAITS_TO_SHARE, WAITS_ALONE] {
+                let _ = word.compare_exchange(waits, NOTHING, Ordering::SeqCst, Ordering::SeqCst);
+            }
+        }
+    }
+
+    /// Whosever turn it is in this gate: it is the next one's now. `false`: the gate has changed.
+    fn pass(&self, gate: Gate) -> bool {
+        let next = self.next(gate.turn().unwrap_or(0));
+        self.swap(gate, gate.to(next))
     }
 
     /// Gives the lock back.
     #[inline]
     pub(crate) fn unlock(&self, rank: u32, kind: Lock) {
-        let lock = self.word(LOCK);
         match kind {
-            Lock::Exclusive => lock.store(0, Ordering::Release),
+            Lock::Exclusive => {
+                // Nobody else changes it meanwhile.
+                let next = self.gate().to(self.next(rank));
+                self.word(LOCK).store(next.0, Ordering::Release);
+            }
             Lock::Shared => {
-                lock.fetch_sub(1, Ordering::AcqRel);
+                let word = self.word(RANKS + rank as usize);
+                word.store(NOTHING, Ordering::Release);
             }
         }
-        self.mark(rank, 0);
     }
 
-    /// The rank does not want the lock any more.
+    /// The rank does not want the lock any more that it has waited for.
     pub(crate) fn cancel(&self, rank: u32) {
-        self.mark(rank, 0);
-    }
-
-    /// A rank that has the lock, or wants it, and is one of those that `is_lost` says.
-    pub(crate) fn lost_holder(&self, mut is_lost: impl FnMut(u32) -> bool) -> Option<u32> {
-        if self.word(LOCK).load(Ordering::Acquire) == 0 {
-            return None;
+        self.say(rank, NOTHING);
+        let gate = self.gate();
+        if gate.holder() == Some(rank) {
+            self.unlock(rank, Lock::Exclusive);
+        } else if gate.turn() == Some(rank) {
+            self.pass(gate);
         }
-        let has = |rank: &u32| self.word(RANKS + *rank as usize).load(Ordering::Acquire) != 0;
-        (0..u32::try_from(self.ranks).unwrap_or(u32::MAX)).filter(has).find(|rank| is_lost(*rank))
     }
 
-    /// Takes the mutex of elements, if it is free, or if its holder is lost: what that one has left half done are elements
-    /// of its own accumulation.
+    /// A rank that keeps others from the lock, and is one of those that `is_lost` says.
+    pub(crate) fn lost_holder(&self, is_lost: impl Fn(u32) -> bool) -> Option<u32> {
+        let holder = self.gate().holder()?;
+        if is_lost(holder) {
+            return Some(holder);
+        }
+        (0..self.ranks).filter(|rank| self.said(*rank) == SHARES).find(|rank| is_lost(*rank))
+    }
+
+    /// Takes the mutexes of these stripes, if all are free, or if their holders are lost: what those have left half done are
+    /// elements of their own accumulations.
     #[inline]
-    pub(crate) fn try_mutex(&self, rank: u32, is_lost: impl FnOnce(u32) -> bool) -> bool {
-        let mutex = self.word(MUTEX);
+    pub(crate) fn try_stripes(
+        &self,
+        rank: u32,
+        stripes: Stripes,
+        is_lost: impl Fn(u32) -> bool,
+    ) -> bool {
         let own = u64::from(rank) + 1;
-        match mutex.compare_exchange(0, own, Ordering::AcqRel, Ordering::Relaxed) {
-            Ok(_) => true,
-            Err(holder) => {
-                let number = u32::try_from(holder - 1).unwrap_or(u32::MAX);
-                is_lost(number)
-                    && mutex
-                        .compare_exchange(holder, own, Ordering::AcqRel, Ordering::Relaxed)
-                        .is_ok()
+        let mut left = stripes.0;
+        while left != 0 {
+            let at = left.trailing_zeros();
+            let mutex = self.mutex(at);
+            let take = |old| mutex.compare_exchange(old, own, Ordering::Acquire, Ordering::Relaxed);
+            let taken = take(0).or_else(|holder| {
+                let dead = u32::try_from(holder - 1).is_ok_and(&is_lost);
+                if dead { take(holder) } else { Err(holder) }
+            });
+            if taken.is_err() {
+                self.release_stripes(Stripes(stripes.0 & ((1 << at) - 1)));
+                return false;
             }
+            left &= left - 1;
         }
+        true
     }
 
     #[inline]
-    pub(crate) fn release_mutex(&self) {
-        self.word(MUTEX).store(0, Ordering::Release);
+    fn mutex(&self, stripe: u32) -> &AtomicU64 {
+        self.word(STRIPES + APART * stripe as usize)
+    }
+
+    #[inline]
+    pub(crate) fn release_stripes(&self, stripes: Stripes) {
+        let mut left = stripes.0;
+        while left != 0 {
+            self.mutex(left.trailing_zeros()).store(0, Ordering::Release);
+            left &= left - 1;
+        }
+    }
+}
+
+/// Some stripes of a window.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Stripes(u64);
+
+impl Stripes {
+    /// Those that bytes of the window lie in, too.
+    #[inline]
+    pub(crate) fn with(self, offset: u64, len: usize) -> Stripes {
+        let Some(more) = (len as u64).checked_sub(1) else { return self };
+        let first = offset >> STRIPE_BITS;
+        let count = (offset.saturating_add(more) >> STRIPE_BITS) - first + 1;
+        let some = if count < u64::from(STRIPES_ALL) { (1 << count) - 1 } else { u64::MAX };
+        let turn = u32::try_from(first % u64::from(STRIPES_ALL)).unwrap_or(0);
+        Stripes(self.0 | some.rotate_left(turn))
+    }
+
+    /// Bytes from this one to the end of its stripe.
+    #[inline]
+    pub(crate) fn rest(offset: u64) -> u64 {
+        (1 << STRIPE_BITS) - (offset & ((1 << STRIPE_BITS) - 1))
+    }
+}
+
+#[cfg(test)]
+#[allow(unsafe_code, reason = "vouches for memory of tests")]
+mod model;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn stripes_are_those_that_bytes_lie_in() {
+        let of = |offset, len| Stripes::default().with(offset, len).0;
+        assert_eq!([of(0, 0), of(0, 1), of(4095, 1), of(4095, 2)], [0, 1, 1, 3]);
+        assert_eq!([of(4096, 4096), of(63 << 12, 1), of(64 << 12, 1)], [2, 1 << 63, 1]);
+        assert_eq!(of((63 << 12) + 4095, 2), 1 << 63 | 1);
+        assert_eq!([of(5, 63 << 12), of(0, 1 << 30)], [u64::MAX; 2]);
+        assert_eq!(Stripes::default().with(0, 1).with(1 << 14, 8).0, 0b10001);
+        assert_eq!(
+            [Stripes::rest(0), Stripes::rest(4095), Stripes::rest(8192 + 96)],
+            [4096, 1, 4000]
+        );
     }
 }

@@ -32,16 +32,21 @@
 #![deny(unsafe_code)]
 
 mod arithmetic;
+mod asked;
 mod core;
 mod epoch;
 mod error;
 mod exposure;
+mod flush;
 mod groups;
 mod header;
 mod operate;
 mod own;
+mod peer;
 mod place;
 mod reading;
+mod send;
+mod span;
 mod target;
 #[cfg(test)]
 #[allow(unsafe_code, reason = "vouches for memory of tests")]
@@ -56,4 +61,5 @@ pub use header::{Header, Lock};
 pub use operate::Access;
 pub use place::{Place, Way};
 pub use reading::{Failed, Reading, collect};
+pub use span::Span;
 pub use window::{Driver, Flavor, Member, Window};

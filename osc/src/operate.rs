@@ -4,16 +4,17 @@
 //! when its call returns: what it gave may be changed again, what it asked for is there.
 
 use crate::arithmetic::Arithmetic;
-use crate::core::{Core, Offered};
 use crate::exposure::{
-    Exposure, accumulate_alone, accumulate_atomic, compare_swap, for_each_run, load, place, store,
+    Exposure, change, compare_swap, for_each_run, load, part, place, store, stripes,
 };
+use crate::header::Stripes;
 use crate::place::{Place, Way, check_types};
 use crate::reading::{Reading, State};
+use crate::send::Pieces;
 use crate::window::{Driver, Flavor, Window};
 use crate::wire::{FETCH, Head, Kind, OPERANDS};
 use crate::{Fault, WindowError};
-use gapless_bml::{Bml, Rank};
+use gapless_bml::Bml;
 use gapless_dtype::Primitive;
 use gapless_engine::{EngineError, ReduceOp, Typed};
 use gapless_mem::Atomics;
@@ -25,8 +26,8 @@ const TRIES: usize = 256;
 /// A checked access to a target.
 #[derive(Clone, Debug)]
 pub struct Access {
-    rank: u32,
-    target: Typed,
+    pub(crate) rank: u32,
+    pub(crate) target: Typed,
 }
 
 impl Access {
@@ -35,17 +36,6 @@ impl Access {
     pub fn packed_bytes(&self) -> u64 {
         self.target.packed_bytes()
     }
-}
-
-/// A piece of an operation, as messages carry it.
-struct Pieces<'o> {
-    head: Head,
-    /// Of the target's packed stream.
-    range: Range<u64>,
-    /// What goes along: as long as the range, or nothing.
-    bytes: &'o [u8],
-    /// Elements are not cut.
-    element: u64,
 }
 
 impl Window {
@@ -191,6 +181,7 @@ impl Window {
     ) -> Result<(), D::Error> {
         if let Some(exposure) = self.direct(access) {
             let stored = store(&exposure.memory, &access.target, range, bytes);
+            self.now_and_then(driver, Window::weight(bytes.len()));
             return Ok(stored.map_err(|fault| self.refused(access.rank, fault))?);
         }
         let head = self.head(Kind::Put, access.rank);
@@ -211,6 +202,7 @@ impl Window {
     ) -> Result<(), D::Error> {
         if let Some(exposure) = self.direct(access) {
             let loaded = load(&exposure.memory, &access.target, range, into);
+            self.now_and_then(driver, Window::weight(into.len()));
             return Ok(loaded.map_err(|fault| self.refused(access.rank, fault))?);
         }
         let reading = self.start_get(driver, access, range)?;
@@ -271,7 +263,7 @@ impl Window {
         (origin, at): (&Typed, &Place),
     ) -> Result<Arithmetic, WindowError> {
         let arithmetic = match &at.shape {
-            None => Arithmetic::between(op, origin, origin)?,
+            None => Arithmetic::of(op, origin)?,
             Some((layout, count)) => {
                 let target = place(u64::MAX, 1 << 62, Some(layout), *count)?;
                 Arithmetic::between(op, origin, &target)?
@@ -387,37 +379,52 @@ impl Window {
         Head { op, primitive, flag, ..self.head(Kind::Accumulate, rank) }
     }
 
-    /// An accumulation in memory that is mapped.
+    /// An accumulation in memory that is mapped: stripe after stripe.
+    #[inline]
     fn change<D: Driver>(
         &self,
         driver: &D,
         (access, exposure): (&Access, &Exposure),
-        operand: (&Arithmetic, &[u8]),
-        found: Option<&mut [u8]>,
+        (arithmetic, bytes): (&Arithmetic, &[u8]),
+        mut found: Option<&mut [u8]>,
     ) -> Result<(), D::Error> {
-        let range = 0..access.target.packed_bytes();
-        let (memory, target) = (&exposure.memory, &access.target);
-        let changed = if operand.0.is_atomic() {
-            accumulate_atomic(memory, target, range, operand, found)
-        } else {
-            self.take_mutex(driver, exposure)?;
-            let changed = accumulate_alone(memory, target, range, operand, found);
-            exposure.header.release_mutex();
-            changed
-        };
-        Ok(changed.map_err(|fault| self.refused(access.rank, fault))?)
+        let (memory, target, all) = (&exposure.memory, &access.target, access.packed_bytes());
+        let refused = |fault| self.refused(access.rank, fault);
+        let mut left = 0..all;
+        while !left.is_empty() {
+            let now = part(target, &left, arithmetic.width() as u64);
+            left.start = now.end;
+            let here = index(&now)?;
+            let operand = (arithmetic, bytes.get(here.clone()).unwrap_or(&[]));
+            let result = found.as_deref_mut().map(|found| &mut found[here]);
+            let stripes = stripes(memory, target, now.clone(), arithmetic).map_err(refused)?;
+            self.take_stripes(driver, exposure, stripes)?;
+            let changed = change(memory, target, now, operand, result);
+            exposure.header.release_stripes(stripes);
+            changed.map_err(refused)?;
+        }
+        self.now_and_then(driver, Window::weight(bytes.len()));
+        Ok(())
     }
 
-    fn take_mutex<D: Driver>(&self, driver: &D, exposure: &Exposure) -> Result<(), D::Error> {
+    #[cold]
+    pub(crate) fn take_stripes<D: Driver>(
+        &self,
+        driver: &D,
+        exposure: &Exposure,
+        stripes: Stripes,
+    ) -> Result<(), D::Error> {
         let process = |rank: u32| self.members.get(rank as usize).map(|member| member.process);
         let is_lost = |rank: u32| process(rank).is_some_and(|process| self.osc().is_lost(process));
         for _ in 0..TRIES {
-            if exposure.header.try_mutex(self.rank, is_lost) {
+            if exposure.header.try_stripes(self.rank, stripes, is_lost) {
                 return Ok(());
             }
             std::hint::spin_loop();
         }
-        driver.until(true, |_| exposure.header.try_mutex(self.rank, is_lost).then_some(()))
+        let take =
+            |_: &mut Bml| exposure.header.try_stripes(self.rank, stripes, is_lost).then_some(());
+        driver.until(true, take)
     }
 
     /// Replaces an element by `swap` if it is `compare`, bit by bit; `found` gets what was there
@@ -447,7 +454,10 @@ impl Window {
                 return Err(self.refused(access.rank, Fault::Elements).into());
             };
             let [compare, swap] = [compare, swap].map(crate::arithmetic::read);
+            let stripes = Stripes::default().with(place.start(), width);
+            self.take_stripes(driver, exposure, stripes)?;
             let old = compare_swap(&exposure.memory, place.start(), width, (compare, swap));
+            exposure.header.release_stripes(stripes);
             crate::arithmetic::write(old.map_err(|why| self.refused(access.rank, why))?, found);
             return Ok(());
         }
@@ -458,76 +468,12 @@ impl Window {
         found.copy_from_slice(&self.collect(driver, reading)?);
         Ok(())
     }
+}
 
-    /// Sends an operation in as many messages as it takes, and waits for room meanwhile.
-    fn send<D: Driver>(
-        &self,
-        driver: &D,
-        access: &Access,
-        pieces: Pieces<'_>,
-        token: Option<u64>,
-    ) -> Result<(), D::Error> {
-        let Pieces { head, range, bytes, element } = pieces;
-        let process = self.members[access.rank as usize].process;
-        let target = &access.target;
-        let stretch = target.stretch().map(|stretch| target.region().offset() + stretch);
-        let mut at = range.start;
-        let is_swap = head.kind == Kind::Compare;
-        let sent = driver.until(false, |bml| {
-            loop {
-                if at == range.end {
-                    if let Some(token) = token {
-                        self.osc().core().expect(token, 0, false);
-                    }
-                    return Some(Ok(()));
-                }
-                let Some(room) = Core::room(bml, process) else {
-                    return self.meet(bml, process);
-                };
-                let room = (room as u64 / element).max(1) * element;
-                let len = room.min(range.end - at);
-                let layout = match stretch {
-                    Some(_) => 0,
-                    None => match self.osc().core().tell(bml, process, target.layout())? {
-                        Ok(id) => id,
-                        Err(error) => return Some(Err(error)),
-                    },
-                };
-                let head = Head {
-                    token: token.unwrap_or(0),
-                    layout,
-                    origin: stretch.unwrap_or(target.origin()),
-                    count: if stretch.is_some() { target.packed_bytes() } else { target.count() },
-                    start: at,
-                    length: len,
-                    ..head
-                };
-                let from = usize::try_from(at - range.start).unwrap_or(usize::MAX);
-                let to = usize::try_from(len).unwrap_or(usize::MAX).saturating_add(from);
-                let now = if is_swap { bytes } else { bytes.get(from..to).unwrap_or(&[]) };
-                match self.osc().offer(bml, process, head, now) {
-                    Offered::Sent if token.is_none() => self.sent[access.rank as usize].one_more(),
-                    Offered::Sent => {}
-                    Offered::Full => return None,
-                    Offered::Failed(error) => return Some(Err(error)),
-                }
-                at += len;
-                if let Some(token) = token {
-                    self.osc().core().expect(token, 1, at < range.end);
-                }
-            }
-        })?;
-        Ok(sent?)
-    }
-
-    /// The link to a process is not up: it is made, or the process is lost.
-    fn meet(&self, bml: &mut Bml, process: u32) -> Option<Result<(), WindowError>> {
-        if self.osc().is_lost(process) {
-            return Some(Err(self.osc().loss(process)));
-        }
-        bml.reach(Rank(process));
-        None
-    }
+/// The part of a buffer that a range of a packed stream is, which begins with the buffer.
+fn index(range: &Range<u64>) -> Result<Range<usize>, WindowError> {
+    let end = length(&(0..range.end))?;
+    Ok(end - length(range)?..end)
 }
 
 fn length(range: &Range<u64>) -> Result<usize, WindowError> {

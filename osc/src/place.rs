@@ -19,6 +19,13 @@ impl Place {
         Place { displacement, shape: None }
     }
 
+    /// The displacement, if what is accessed lies there as at the origin.
+    #[must_use]
+    #[inline]
+    pub fn plain(&self) -> Option<u64> {
+        self.shape.is_none().then_some(self.displacement)
+    }
+
     /// `count` instances of a layout, whose displacement 0 is at a displacement in units of the target.
     #[must_use]
     pub fn typed(displacement: u64, layout: &Layout, count: u64) -> Place {

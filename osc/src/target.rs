@@ -5,10 +5,10 @@
 
 use crate::arithmetic::Arithmetic;
 use crate::core::{Core, Done, Osc, fetches};
-use crate::exposure::{
-    Exposure, accumulate_alone, accumulate_atomic, compare_swap, load, place, store,
-};
-use crate::wire::{HEADER, Head, Kind, OPERANDS};
+use crate::exposure::{Exposure, change, compare_swap, load, place, store, stripes};
+use crate::header::Stripes;
+use crate::peer::{ANSWERS, LAYOUT_BYTES, LAYOUTS};
+use crate::wire::{HEADER, Head, Kind, OPERANDS, READ_MAX};
 use crate::{Fault, Header, Lock};
 use gapless_bml::{Bml, Rank};
 use gapless_dtype::{Layout, Primitive};
@@ -17,14 +17,13 @@ use gapless_mem::Atomics;
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
-/// The most bytes of a flattened layout.
-const LAYOUT_MAX: u64 = 64 << 20;
-/// The most layouts of a process that are remembered: it says which it needs no more.
-const LAYOUTS_MAX: usize = 64;
-
 /// The layouts of a process, by its numbers.
 #[derive(Default)]
-pub(crate) struct Layouts(HashMap<u32, Known>);
+pub(crate) struct Layouts {
+    known: HashMap<u32, (u64, Known)>,
+    /// Of all of them, flattened.
+    bytes: u64,
+}
 
 enum Known {
     /// Some of its bytes have come.
@@ -36,13 +35,21 @@ enum Known {
 impl Layouts {
     /// Some bytes of a layout.
     fn learn(&mut self, head: &Head, bytes: &[u8]) -> Done {
-        if head.count > LAYOUT_MAX || self.0.len() > LAYOUTS_MAX {
-            return Done::Nonsense("too many layouts, or one that is too long");
+        if !self.known.contains_key(&head.layout) {
+            let all = self.bytes.saturating_add(head.count);
+            if self.known.len() >= LAYOUTS || all > LAYOUT_BYTES {
+                return Done::Nonsense("too many layouts, or some that are too long");
+            }
+            self.bytes = all;
+            self.known.insert(head.layout, (head.count, Known::Part(Vec::new())));
         }
-        let known = self.0.entry(head.layout).or_insert_with(|| Known::Part(Vec::new()));
+        let Some((bytes_all, known)) = self.known.get_mut(&head.layout) else { return Done::Yes };
         let Known::Part(flat) = known else {
             return Done::Nonsense("a layout that is told twice");
         };
+        if head.count != *bytes_all {
+            return Done::Nonsense("a layout of two lengths");
+        }
         if head.start != flat.len() as u64 || head.start + bytes.len() as u64 > head.count {
             return Done::Nonsense("a layout in other pieces than it has");
         }
@@ -59,10 +66,16 @@ impl Layouts {
         Done::Yes
     }
 
+    fn forget(&mut self, id: u32) {
+        if let Some((bytes, _)) = self.known.remove(&id) {
+            self.bytes -= bytes;
+        }
+    }
+
     fn get(&self, id: u32) -> Result<Option<&Layout>, Fault> {
-        match (id, self.0.get(&id)) {
+        match (id, self.known.get(&id)) {
             (0, _) => Ok(None),
-            (_, Some(Known::Whole(layout))) => Ok(Some(layout)),
+            (_, Some((_, Known::Whole(layout)))) => Ok(Some(layout)),
             _ => Err(Fault::Layout),
         }
     }
@@ -186,11 +199,23 @@ impl Core {
         let Some(head) = Head::read(message) else { return Done::Nonsense("no message") };
         let bytes = &message[HEADER..];
         match head.kind {
-            Kind::Answer => return self.answer(from, &head, bytes),
+            Kind::Answer | Kind::Credit => {
+                if !self.peer(from.0).credit(head.count) {
+                    return Done::Nonsense("credit for more than was sent");
+                }
+                return match head.kind {
+                    Kind::Answer => self.answer(from, &head, bytes),
+                    _ => Done::Yes,
+                };
+            }
             Kind::Layout => return self.peer(from.0).layouts.learn(&head, bytes),
             Kind::Forget => {
-                self.peer(from.0).layouts.0.remove(&head.layout);
+                self.peer(from.0).layouts.forget(head.layout);
                 return Done::Yes;
+            }
+            // Its answers are to leave first.
+            _ if head.token != 0 && self.peer(from.0).outbox.bytes() >= ANSWERS => {
+                return Done::Blocked;
             }
             _ => {}
         }
@@ -239,9 +264,14 @@ impl Core {
             }
             Kind::Complete => {
                 hosted.completes[rank] = hosted.completes[rank].saturating_add(1);
+                if head.token != 0 {
+                    self.conclude(bml, from, &head);
+                }
                 Done::Yes
             }
-            Kind::Answer | Kind::Layout | Kind::Forget => Done::Nonsense("no message of a window"),
+            Kind::Answer | Kind::Credit | Kind::Layout | Kind::Forget => {
+                Done::Nonsense("no message of a window")
+            }
         }
     }
 
@@ -261,12 +291,13 @@ impl Core {
         for hosted in self.windows.values_mut() {
             while let Some(waiter) = hosted.waiting.front() {
                 let rank = waiter.question.rank;
-                let result = if hosted.header.try_lock(rank, waiter.kind) {
+                let processes = &hosted.processes;
+                let is_lost =
+                    |rank: u32| processes.get(rank as usize).is_some_and(|it| osc.is_lost(*it));
+                let result = if hosted.header.try_lock(rank, waiter.kind, true, is_lost) {
                     hosted.held[rank as usize] = Some(waiter.kind);
                     Ok(())
                 } else {
-                    let processes = &hosted.processes;
-                    let is_lost = |rank: u32| osc.is_lost(processes[rank as usize]);
                     let Some(holder) = hosted.header.lost_holder(is_lost) else { break };
                     hosted.header.cancel(rank);
                     Err(Fault::Holder(hosted.processes[holder as usize]))
@@ -287,7 +318,6 @@ impl Core {
     /// An operation on memory.
     fn access(&mut self, osc: &Osc, bml: &mut Bml, from: Rank, message: (&Head, &[u8])) -> Done {
         let head = message.0;
-        let room = Core::room(bml, from.0).unwrap_or(0) as u64;
         let result = {
             let layouts = &self.peer(from.0).layouts;
             let layout = layouts.get(head.layout).map(Option::<&Layout>::cloned);
@@ -296,7 +326,7 @@ impl Core {
                 let is_lost = |rank: u32| {
                     hosted.processes.get(rank as usize).is_some_and(|member| osc.is_lost(*member))
                 };
-                hosted.perform(layout.as_ref(), message, (room, &is_lost))
+                hosted.perform(layout.as_ref(), message, &is_lost)
             })
         };
         match result {
@@ -322,13 +352,13 @@ impl Hosted {
         &self,
         layout: Option<&Layout>,
         (head, bytes): (&Head, &[u8]),
-        (room, is_lost): (u64, &dyn Fn(u32) -> bool),
+        is_lost: &dyn Fn(u32) -> bool,
     ) -> Result<Outcome, Fault> {
         let (memory, target) = self.find(head, layout)?;
         let end = head.start.checked_add(head.length).ok_or(Fault::Outside)?;
         let range = head.start..end;
         let reads = matches!(head.kind, Kind::Get | Kind::Compare) || fetches(head);
-        if reads && (head.length > room || head.token == 0) {
+        if reads && (head.length > READ_MAX || head.token == 0) {
             return Err(Fault::Outside);
         }
         let length = usize::try_from(head.length).map_err(|_| Fault::Outside)?;
@@ -355,7 +385,13 @@ impl Hosted {
                 }
                 let (compare, swap) = bytes.split_at(length);
                 let [compare, swap] = [compare, swap].map(crate::arithmetic::read);
-                let old = compare_swap(memory, place.start(), length, (compare, swap))?;
+                let stripes = Stripes::default().with(place.start(), length);
+                if !self.header.try_stripes(self.rank, stripes, is_lost) {
+                    return Ok(Outcome::Busy);
+                }
+                let old = compare_swap(memory, place.start(), length, (compare, swap));
+                self.header.release_stripes(stripes);
+                let old = old?;
                 let mut found = vec![0; length];
                 crate::arithmetic::write(old, &mut found);
                 Ok(Outcome::Bytes(found))
@@ -375,17 +411,13 @@ impl Hosted {
                 }
                 let mut found = vec![0; if fetches(head) { length } else { 0 }];
                 let result = fetches(head).then_some(&mut found[..]);
-                if arithmetic.is_atomic() {
-                    accumulate_atomic(memory, &target, range, (&arithmetic, bytes), result)?;
-                } else {
-                    if !self.header.try_mutex(self.rank, is_lost) {
-                        return Ok(Outcome::Busy);
-                    }
-                    let done =
-                        accumulate_alone(memory, &target, range, (&arithmetic, bytes), result);
-                    self.header.release_mutex();
-                    done?;
+                let stripes = stripes(memory, &target, range.clone(), &arithmetic)?;
+                if !self.header.try_stripes(self.rank, stripes, is_lost) {
+                    return Ok(Outcome::Busy);
                 }
+                let done = change(memory, &target, range, (&arithmetic, bytes), result);
+                self.header.release_stripes(stripes);
+                done?;
                 Ok(if fetches(head) { Outcome::Bytes(found) } else { Outcome::Nothing })
             }
         }

@@ -1,5 +1,7 @@
 //! Messages that no process of ours sends: whatever they say, nothing outside the window changes, and nothing panics.
 
+mod bounded;
+
 use crate::core::Done;
 use crate::wire::{HEADER, Head, Kind};
 use crate::{Exposure, Header, Lock, Osc};
@@ -9,7 +11,11 @@ use gapless_mem::{Atomics, Lease, Region, Space, Words};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-const WORDS: usize = 64;
+const WORDS: usize = 1024;
+/// Where the lock is: behind the window's words, and some that are nobody's.
+const LOCK: usize = 40;
+/// Words of a lock of two ranks.
+const LOCK_WORDS: usize = 522;
 
 struct Nobody;
 
@@ -53,12 +59,13 @@ fn made_up_messages_change_nothing_but_the_window() {
     let seed = std::env::var("GAPLESS_SEED").map_or(7, |seed| seed.parse().unwrap());
     println!("GAPLESS_SEED={seed}");
     let memory: Arc<Vec<AtomicU64>> = Arc::new((0..WORDS).map(|_| AtomicU64::new(77)).collect());
-    // The window is 16 words in the middle, the lock 9 words near the end, where nothing is locked.
-    (40..49).for_each(|at| memory[at].store(0, Ordering::Relaxed));
+    // The window is 16 words in the middle; nothing is locked.
+    let lock = LOCK..LOCK + LOCK_WORDS;
+    memory[lock.clone()].iter().for_each(|word| word.store(0, Ordering::Relaxed));
     // SAFETY: it is initialised, and touched by atomics only.
     let window = unsafe { Atomics::new(lease(&memory, 16, 16)) }.unwrap();
     // SAFETY: as above.
-    let words = unsafe { Words::new(lease(&memory, 40, 9)) }.unwrap();
+    let words = unsafe { Words::new(lease(&memory, LOCK, LOCK_WORDS)) }.unwrap();
     let mut bml = Bml::new(Rank(0), 1);
     let osc = Osc::register(&mut bml).unwrap();
     let seat = osc.host(Exposure::new(window, Header::new(words, 1).unwrap()), &[0], 0);
@@ -77,12 +84,13 @@ fn made_up_messages_change_nothing_but_the_window() {
         Kind::Layout,
         Kind::Forget,
         Kind::Answer,
+        Kind::Credit,
     ];
     let mut random = Random(seed);
     let small = |random: &mut Random, bound: u64| u8::try_from(random.below(bound)).unwrap();
     for round in 0..60_000u32 {
         let kind = match random.below(3) {
-            0 => kinds[usize::try_from(random.below(12)).unwrap()],
+            0 => kinds[usize::try_from(random.below(13)).unwrap()],
             _ => kinds[usize::try_from(random.below(4)).unwrap()],
         };
         let length = random.number();
@@ -116,7 +124,7 @@ fn made_up_messages_change_nothing_but_the_window() {
             bml.poll(&mut Nobody);
             osc.advance(&mut bml);
         }
-        let outside = memory[..16].iter().chain(&memory[32..40]).chain(&memory[49..]);
+        let outside = memory[..16].iter().chain(&memory[32..lock.start]).chain(&memory[lock.end..]);
         let changed = outside.map(|word| word.load(Ordering::Relaxed)).find(|word| *word != 77);
         assert_eq!(changed, None, "round {round}: {head:?}");
     }
@@ -132,7 +140,7 @@ fn a_lock_is_given_back_by_who_has_it() {
     // SAFETY: it is initialised, and touched by atomics only.
     let window = unsafe { Atomics::new(lease(&memory, 16, 16)) }.unwrap();
     // SAFETY: as above.
-    let words = unsafe { Words::new(lease(&memory, 40, 10)) }.unwrap();
+    let words = unsafe { Words::new(lease(&memory, LOCK, LOCK_WORDS)) }.unwrap();
     let header = Header::new(words, 2).unwrap();
     let mut bml = Bml::new(Rank(0), 2);
     let osc = Osc::register(&mut bml).unwrap();
@@ -142,14 +150,16 @@ fn a_lock_is_given_back_by_who_has_it() {
         osc.core().execute(&osc, &mut bml, Rank(1), &head.write())
     };
     let is_nonsense = |done| matches!(done, Done::Nonsense(_));
-    assert!(header.try_lock(0, Lock::Exclusive));
+    let try_lock = |rank, kind| header.try_lock(rank, kind, false, |_| false);
+    assert!(try_lock(0, Lock::Exclusive));
     assert!(is_nonsense(say(Kind::Unlock, 1)) && is_nonsense(say(Kind::Unlock, 0)));
-    assert!(!header.try_lock(1, Lock::Shared), "rank 0 has it still");
+    assert!(!try_lock(1, Lock::Shared), "rank 0 has it still");
     assert!(!is_nonsense(say(Kind::Lock, 0)) && is_nonsense(say(Kind::Lock, 0)));
     header.unlock(0, Lock::Exclusive);
     // Given when there is progress; not twice, and of no other kind.
     osc.core().grant_locks(&osc, &mut Bml::new(Rank(0), 2));
-    assert!(!header.try_lock(0, Lock::Exclusive));
+    assert!(!try_lock(0, Lock::Exclusive));
+    header.cancel(0);
     assert!(is_nonsense(say(Kind::Unlock, 1)) && !is_nonsense(say(Kind::Unlock, 0)));
-    assert!(is_nonsense(say(Kind::Unlock, 0)) && header.try_lock(0, Lock::Exclusive));
+    assert!(is_nonsense(say(Kind::Unlock, 0)) && try_lock(0, Lock::Exclusive));
 }

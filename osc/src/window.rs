@@ -15,9 +15,9 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 const TRIES: usize = 64;
 /// How often a lock is tried before the holders are looked at.
 const TRIES_PER_LOOK: u32 = 16;
-/// One in so many calls that need no message makes progress, so that a program that calls nothing else serves its peers
+/// One in so many short calls that need no message makes progress, so that a program that calls nothing else serves its peers
 /// and hears of deaths.
-const CALLS_PER_PROGRESS: u32 = 32;
+const CALLS_PER_PROGRESS: u32 = 256;
 
 /// Who makes progress: whoever owns the transports.
 pub trait Driver {
@@ -92,13 +92,13 @@ impl Sent {
     }
 
     /// How many have left, if some of them are not confirmed.
-    fn unconfirmed(&self) -> Option<u64> {
+    pub(crate) fn unconfirmed(&self) -> Option<u64> {
         let left = self.left.load(Ordering::Acquire);
         (self.confirmed.load(Ordering::Acquire) < left).then_some(left)
     }
 
     /// As many have arrived.
-    fn confirm(&self, left: u64) {
+    pub(crate) fn confirm(&self, left: u64) {
         self.confirmed.fetch_max(left, Ordering::AcqRel);
     }
 
@@ -199,24 +199,51 @@ impl Window {
         }
     }
 
-    /// Serves peers now and then, from calls that need no message.
+    /// Serves peers now and then, from calls that need no message. `weight`: how many short calls it took as long as.
     #[inline]
-    pub(crate) fn now_and_then<D: Driver>(&self, driver: &D) {
+    pub(crate) fn now_and_then<D: Driver>(&self, driver: &D, weight: u32) {
         // Threads may count over each other: then it is some other number of calls.
-        let calls = self.calls.load(Ordering::Relaxed).wrapping_add(1);
-        self.calls.store(calls, Ordering::Relaxed);
-        if calls.is_multiple_of(CALLS_PER_PROGRESS) {
+        let before = self.calls.load(Ordering::Relaxed);
+        let now = before.wrapping_add(weight);
+        self.calls.store(now, Ordering::Relaxed);
+        if before / CALLS_PER_PROGRESS != now / CALLS_PER_PROGRESS {
             driver.progress();
         }
     }
 
-    fn check_alive(&self, rank: u32) -> Result<(), WindowError> {
+    /// The same, and what was written before is seen by all before anything is read that comes after.
+    #[inline]
+    pub(crate) fn in_order<D: Driver>(&self, driver: &D) {
+        if cfg!(target_arch = "x86_64") {
+            // An instruction that is a fence, and quicker than the one of that name.
+            if self.calls.fetch_add(1, Ordering::SeqCst) % CALLS_PER_PROGRESS == 0 {
+                driver.progress();
+            }
+        } else {
+            fence(Ordering::SeqCst);
+            self.now_and_then(driver, 1);
+        }
+    }
+
+    /// Copying so many bytes takes as long as so many short calls.
+    #[inline]
+    pub(crate) fn weight(bytes: usize) -> u32 {
+        u32::try_from(bytes >> 12).unwrap_or(CALLS_PER_PROGRESS)
+    }
+
+    #[inline]
+    pub(crate) fn check_alive(&self, rank: u32) -> Result<(), WindowError> {
         let process = self.members[rank as usize].process;
         if self.osc().is_lost(process) { Err(self.osc().loss(process)) } else { Ok(()) }
     }
 
     /// Asks something that is answered without bytes; gives the question's number.
-    fn question<D: Driver>(&self, driver: &D, rank: u32, head: Head) -> Result<u64, D::Error> {
+    pub(crate) fn question<D: Driver>(
+        &self,
+        driver: &D,
+        rank: u32,
+        head: Head,
+    ) -> Result<u64, D::Error> {
         let process = self.members[rank as usize].process;
         let asked = driver.until(false, |bml| {
             let mut core = self.osc().core();
@@ -236,7 +263,12 @@ impl Window {
     }
 
     /// Waits for the answer.
-    fn answer<D: Driver>(&self, driver: &D, rank: u32, token: u64) -> Result<(), D::Error> {
+    pub(crate) fn answer<D: Driver>(
+        &self,
+        driver: &D,
+        rank: u32,
+        token: u64,
+    ) -> Result<(), D::Error> {
         let answered = driver.until(false, |_| self.osc().core().answered(token))?;
         match answered?.fault {
             None => Ok(()),
@@ -244,41 +276,44 @@ impl Window {
         }
     }
 
-    fn all_ranks(&self) -> std::ops::Range<u32> {
+    pub(crate) fn all_ranks(&self) -> std::ops::Range<u32> {
         0..self.size()
     }
 
     /// Whether a target is reached by messages.
-    fn is_remote(&self, rank: u32) -> bool {
+    #[inline]
+    pub(crate) fn is_remote(&self, rank: u32) -> bool {
         self.members[rank as usize].direct.is_none()
     }
 
-    /// Takes the lock of a rank that is mapped.
-    fn lock_direct<D: Driver>(
+    /// Waits for the lock of a rank that is mapped.
+    #[cold]
+    fn wait_for_lock<D: Driver>(
         &self,
         driver: &D,
         exposure: &Exposure,
         kind: Lock,
     ) -> Result<(), D::Error> {
         let header = &exposure.header;
+        let process = |rank: u32| self.members.get(rank as usize).map(|member| member.process);
+        let is_lost = |rank: u32| process(rank).is_some_and(|process| self.osc().is_lost(process));
         for _ in 0..TRIES {
-            if header.try_lock(self.rank, kind) {
+            if header.try_lock(self.rank, kind, false, is_lost) {
                 return Ok(());
             }
             std::hint::spin_loop();
         }
         let mut tries = 0u32;
         let locked = driver.until(true, |_| {
-            if header.try_lock(self.rank, kind) {
+            if header.try_lock(self.rank, kind, true, is_lost) {
                 return Some(Ok(()));
             }
             tries = tries.wrapping_add(1);
             if !tries.is_multiple_of(TRIES_PER_LOOK) {
                 return None;
             }
-            let process = |rank: u32| self.members[rank as usize].process;
-            let holder = header.lost_holder(|rank| self.osc().is_lost(process(rank)))?;
-            Some(Err(self.osc().loss(process(holder))))
+            let holder = header.lost_holder(is_lost)?;
+            Some(Err(self.osc().loss(process(holder)?)))
         });
         let locked = match locked {
             Ok(locked) => locked.map_err(D::Error::from),
@@ -290,16 +325,31 @@ impl Window {
         locked
     }
 
+    /// Takes the lock of a rank that is mapped.
+    #[inline]
+    fn lock_direct<D: Driver>(
+        &self,
+        driver: &D,
+        exposure: &Exposure,
+        kind: Lock,
+    ) -> Result<(), D::Error> {
+        if exposure.header.try_lock(self.rank, kind, false, |_| false) {
+            return Ok(());
+        }
+        self.wait_for_lock(driver, exposure, kind)
+    }
+
     /// Locks the window of a rank (`MPI_Win_lock`, MPI 4.1 §12.5.3). Waits until it is locked.
     ///
     /// # Errors
     /// Epochs that do not go with it; a holder of the lock, or the target, is lost.
+    #[inline]
     pub fn lock<D: Driver>(&mut self, driver: &D, rank: u32, kind: Lock) -> Result<(), D::Error> {
         self.epochs.may_lock(rank)?;
         match &self.members[rank as usize].direct {
             Some(exposure) => {
                 self.lock_direct(driver, exposure, kind)?;
-                self.now_and_then(driver);
+                self.now_and_then(driver, 1);
             }
             None => {
                 let flag = u8::from(kind == Lock::Exclusive);
@@ -312,11 +362,12 @@ impl Window {
         Ok(())
     }
 
+    #[inline]
     fn unlock_one<D: Driver>(&self, driver: &D, rank: u32, kind: Lock) -> Result<(), D::Error> {
         match &self.members[rank as usize].direct {
             Some(exposure) => {
                 exposure.header.unlock(self.rank, kind);
-                self.now_and_then(driver);
+                self.now_and_then(driver, 1);
                 Ok(self.check_alive(rank)?)
             }
             None => {
@@ -337,6 +388,7 @@ impl Window {
     ///
     /// # Errors
     /// There is no such epoch; the target is lost, or has refused an operation: the epoch has ended nevertheless.
+    #[inline]
     pub fn unlock<D: Driver>(&mut self, driver: &D, rank: u32) -> Result<(), D::Error> {
         let kind = self.epochs.lock_of(rank, "unlock")?;
         let unlocked = self.unlock_one(driver, rank, kind);
@@ -386,7 +438,7 @@ impl Window {
             }
             return Err(error);
         }
-        self.now_and_then(driver);
+        self.now_and_then(driver, 1);
         self.epochs.all_locked();
         Ok(())
     }
@@ -413,129 +465,6 @@ impl Window {
         }
         self.epochs.all_unlocked();
         result
-    }
-
-    /// Asks a target whether all is done, if anything was sent to it: the question, and how much it is about.
-    fn ask_flush<D: Driver>(&self, driver: &D, rank: u32) -> Result<Option<(u64, u64)>, D::Error> {
-        let Some(left) = self.sent[rank as usize].unconfirmed() else { return Ok(None) };
-        let token = self.question(driver, rank, self.head(Kind::Flush, rank))?;
-        Ok(Some((token, left)))
-    }
-
-    /// Waits for the answer. A fault is told once: what was sent is over.
-    fn flushed<D: Driver>(
-        &self,
-        driver: &D,
-        rank: u32,
-        (token, left): (u64, u64),
-    ) -> Result<(), D::Error> {
-        let answer = self.answer(driver, rank, token);
-        self.sent[rank as usize].confirm(left);
-        answer
-    }
-
-    /// Ends all operations on a target, here and there (`MPI_Win_flush`, MPI 4.1 §12.5.4).
-    ///
-    /// # Errors
-    /// No epoch of a lock is open for the target; it is lost, or has refused an operation.
-    #[inline]
-    pub fn flush<D: Driver>(&self, driver: &D, rank: u32) -> Result<(), D::Error> {
-        self.epochs.may_flush(rank, "flush")?;
-        if self.is_remote(rank) {
-            if let Some(asked) = self.ask_flush(driver, rank)? {
-                self.flushed(driver, rank, asked)?;
-            }
-        } else {
-            fence(Ordering::SeqCst);
-            self.now_and_then(driver);
-        }
-        Ok(self.check_alive(rank)?)
-    }
-
-    /// The same for all targets (`MPI_Win_flush_all`).
-    ///
-    /// # Errors
-    /// As [`flush`](Window::flush); the first failure of several.
-    pub fn flush_all<D: Driver>(&self, driver: &D) -> Result<(), D::Error> {
-        self.epochs.may_flush_all("flush_all")?;
-        self.flush_everything(driver)
-    }
-
-    /// Operations have ended here when they return: nothing is left to do but to check (`MPI_Win_flush_local`).
-    ///
-    /// # Errors
-    /// No epoch of a lock is open for the target.
-    pub fn flush_local(&self, rank: u32) -> Result<(), WindowError> {
-        self.epochs.may_flush(rank, "flush_local")
-    }
-
-    /// The same for all targets (`MPI_Win_flush_local_all`).
-    ///
-    /// # Errors
-    /// No epoch of locks is open.
-    pub fn flush_local_all(&self) -> Result<(), WindowError> {
-        self.epochs.may_flush_all("flush_local_all")
-    }
-
-    /// Orders this rank's accesses to its own memory and others' (`MPI_Win_sync`), and serves peers.
-    pub fn sync<D: Driver>(&self, driver: &D) {
-        fence(Ordering::SeqCst);
-        match self.members.iter().any(|member| member.direct.is_none()) {
-            true => driver.progress(),
-            false => self.now_and_then(driver),
-        }
-    }
-
-    fn flush_everything<D: Driver>(&self, driver: &D) -> Result<(), D::Error> {
-        fence(Ordering::SeqCst);
-        let mut result = Ok(());
-        let mut asked = Vec::new();
-        for rank in self.all_ranks() {
-            match self.ask_flush(driver, rank) {
-                Ok(one) => asked.extend(one.map(|one| (rank, one))),
-                Err(error) => result = result.and(Err(error)),
-            }
-        }
-        for (rank, one) in asked {
-            result = result.and(self.flushed(driver, rank, one));
-        }
-        self.now_and_then(driver);
-        result
-    }
-
-    /// The first half of a fence (`MPI_Win_fence`, MPI 4.1 §12.5.1): all operations of this rank have ended. Then the ranks
-    /// meet in a collective of the caller's, and each calls [`fenced`](Window::fenced).
-    ///
-    /// # Errors
-    /// Epochs that do not go with it; a target is lost, or has refused an operation. Meet nevertheless.
-    pub fn before_fence<D: Driver>(&self, driver: &D) -> Result<(), D::Error> {
-        self.epochs.may_fence("fence")?;
-        self.flush_everything(driver)
-    }
-
-    /// Whether a fence is possible.
-    ///
-    /// # Errors
-    /// Epochs that do not go with it.
-    pub fn may_fence(&self) -> Result<(), WindowError> {
-        self.epochs.may_fence("fence")
-    }
-
-    /// The second half of a fence: all ranks have met, and this is the last fence of its kind for all, or for none.
-    /// `None`: they have not met.
-    pub fn fenced(&mut self, last: Option<bool>) {
-        match last {
-            Some(last) => self.epochs.fenced(last),
-            None => self.epochs.break_off(),
-        }
-    }
-
-    /// Whether the window may be freed now, by all ranks together.
-    ///
-    /// # Errors
-    /// An epoch is open.
-    pub fn may_free(&self) -> Result<(), WindowError> {
-        self.epochs.may_free()
     }
 }
 

@@ -18,10 +18,15 @@
 //! | compare | where: one element | | of the read | compare, swap | what was there |
 //! | lock | | | of the answer | flag 1: exclusive | when it is locked |
 //! | unlock, flush | | | of the answer | flag 1: exclusive | that all before is done, or what went wrong |
-//! | post, complete | | | | | |
+//! | post | | | | | |
+//! | complete | | | of the answer, if there is one | | as of flush |
 //! | layout | layout, count: all its bytes | which of its bytes | | flattened | |
 //! | forget | layout | | | | |
-//! | answer | value, flag: fault | which bytes | of the question | what was read | |
+//! | answer | value, flag: fault; count: done; operation 1: more follow | which bytes | of the question | what was read | |
+//! | credit | count: done | | | | |
+//!
+//! *Done* are the bytes of all the receiver's requests that are done, headers included (`peer.rs`). Every kind but answer and
+//! credit is a request.
 
 /// Bytes before the payload.
 pub(crate) const HEADER: usize = 64;
@@ -42,10 +47,11 @@ pub(crate) enum Kind {
     Layout,
     Forget,
     Answer,
+    Credit,
 }
 
 impl Kind {
-    const ALL: [Kind; 12] = [
+    const ALL: [Kind; 13] = [
         Kind::Put,
         Kind::Get,
         Kind::Accumulate,
@@ -58,13 +64,29 @@ impl Kind {
         Kind::Layout,
         Kind::Forget,
         Kind::Answer,
+        Kind::Credit,
     ];
+
+    /// Whether it asks the receiver to do something, which may have to wait.
+    pub(crate) fn is_request(self) -> bool {
+        !matches!(self, Kind::Answer | Kind::Credit)
+    }
+
+    /// Whether it is sent only as far as the receiver has room: of other requests there are few.
+    pub(crate) fn takes_credit(self) -> bool {
+        matches!(self, Kind::Put | Kind::Get | Kind::Accumulate | Kind::Compare | Kind::Layout)
+    }
 }
 
 /// Flag of an accumulation: what was there is wanted.
 pub(crate) const FETCH: u8 = 1;
 /// Flag of an accumulation: there are operands.
 pub(crate) const OPERANDS: u8 = 2;
+
+/// In the place of an operation, in an answer: it is not the last one.
+pub(crate) const MORE: u8 = 1;
+/// The most bytes that a read asks for in one message.
+pub(crate) const READ_MAX: u64 = 1 << 20;
 
 /// What stands before the payload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -173,7 +195,7 @@ mod tests {
             assert_eq!(Head::read(&head.write()), Some(head));
         }
         assert_eq!(Head::read(&[1; HEADER - 1]), None);
-        assert_eq!(Head::read(&[13; HEADER]), None);
+        assert_eq!(Head::read(&[14; HEADER]), None);
         assert_eq!(Head::read(&[0; HEADER]), None);
     }
 }

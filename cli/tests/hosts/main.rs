@@ -9,6 +9,7 @@ mod namespaces;
 mod shared;
 mod together;
 mod verbs;
+mod windows;
 
 use common::{BODY, again, finish_all, is_rank};
 use gapless::{Builder, World};

@@ -8,6 +8,7 @@
 //! ```
 
 use super::Window;
+use super::profile::Profile;
 use crate::communicator::Communicator;
 use crate::error::Error;
 use crate::shared_buf::SharedBuf;
@@ -32,6 +33,7 @@ const CARD: usize = 5 * 8 + SignatureDigest::LEN;
 pub struct WindowBuilder<'c> {
     comm: &'c Communicator,
     messages: bool,
+    profiled: bool,
 }
 
 impl Communicator {
@@ -46,7 +48,7 @@ impl Communicator {
 
     /// A window, with choices.
     pub fn window(&self) -> WindowBuilder<'_> {
-        WindowBuilder { comm: self, messages: false }
+        WindowBuilder { comm: self, messages: false, profiled: false }
     }
 }
 
@@ -55,6 +57,11 @@ impl WindowBuilder<'_> {
     /// mapping is worth.
     pub fn by_messages(self) -> Self {
         WindowBuilder { messages: true, ..self }
+    }
+
+    /// Has this rank count and time its calls on the window: [`Window::profile`]. That costs two looks at the clock a call.
+    pub fn profiled(self) -> Self {
+        WindowBuilder { profiled: true, ..self }
     }
 
     /// See [`Communicator::window_allocate`].
@@ -107,16 +114,12 @@ impl WindowBuilder<'_> {
             return Err(PmlError::InterComm.into());
         }
         let comm = self.comm.dup()?;
-        let header = Header::bytes(comm.size() as usize);
-        let header = usize::try_from(header).unwrap_or(usize::MAX);
-        let header = SharedBuf::allocate(&comm.shared, header);
+        let words = usize::try_from(Header::bytes(comm.size() as usize)).unwrap_or(usize::MAX);
+        let header = SharedBuf::allocate(&comm.shared, words);
         // Ranks without memory tell the others so.
         let (memory, header, has_memory) = match (memory, header) {
             (Ok(memory), Ok(header)) => (memory, header, true),
-            _ => {
-                let header = SharedBuf::heap(8 * (8 + comm.size() as usize))?;
-                (SharedBuf::heap(0)?, header, false)
-            }
+            _ => (SharedBuf::heap(0)?, SharedBuf::heap(words)?, false),
         };
         let own = exposure(&memory, &header, comm.size())?;
         let processes: Vec<u32> = (0..comm.size())
@@ -148,7 +151,8 @@ impl WindowBuilder<'_> {
         }
         let inner = gapless_osc::Window::new(seat, comm.rank(), flavor, own, members);
         let (attached, memory) = (Vec::new(), Some(memory));
-        Ok(Window { inner, comm, memory, header, attached, element: PhantomData })
+        let profile = self.profiled.then(|| Box::new(Profile::new()));
+        Ok(Window { inner, comm, memory, header, attached, profile, element: PhantomData })
     }
 }
 
@@ -286,10 +290,16 @@ impl<T: AnyBits> Window<T> {
     /// which nobody else touches any more.
     ///
     /// # Errors
-    /// An epoch is open; a member is lost. Then the window is gone all the same, and its memory with it.
+    /// An epoch is open here, or at another rank ([`WindowError::Elsewhere`]); operations were begun after the last fence; a
+    /// member is lost. Then the window is gone all the same, at all ranks, and its memory with it.
     pub fn free(self) -> Result<SharedBuf, Error> {
-        self.inner.may_free()?;
-        self.comm.barrier()?;
+        let refused = self.inner.may_free().err();
+        let mut all = [0];
+        self.comm.allreduce(&[self.refusal(refused.is_some())], &mut all, ReduceOp::Min)?;
+        if all != [i32::MAX] {
+            let elsewhere = WindowError::Elsewhere { call: "free", rank: all[0].unsigned_abs() };
+            return Err(refused.unwrap_or(elsewhere).into());
+        }
         let Window { inner, comm, memory, header, .. } = self;
         drop((inner, header));
         comm.free()?;

@@ -1,6 +1,7 @@
 //! Operations. What the origin has in pieces, or on a device, is packed first, and unpacked last, in memory of the host.
 
 use super::Window;
+use super::profile::Call;
 use crate::error::Error;
 use crate::view::{RecvBuffer, SendBuffer, View, ViewMut};
 use gapless_dtype::AnyBits;
@@ -10,7 +11,7 @@ use gapless_osc::{Access, Place, Way, WindowError};
 use std::ops::Range;
 
 /// Bytes that are packed at a time.
-const CHUNK: u64 = 256 << 10;
+const CHUNK: u64 = 16 << 10;
 
 /// The bytes of a packed stream that is one stretch in memory of the host.
 ///
@@ -38,6 +39,12 @@ unsafe fn stretch_mut<'a>(typed: &Typed) -> Option<&'a mut [u8]> {
     }
     // SAFETY: as in `stretch`, and exclusively.
     Some(unsafe { std::slice::from_raw_parts_mut(region.as_ptr()?, len) })
+}
+
+/// The displacement of an operation on one stretch that lies at the target as it lies here.
+#[inline]
+fn plain(typed: &Typed, at: &Place) -> Option<u64> {
+    at.plain().filter(|_| typed.stretch() == Some(typed.origin()))
 }
 
 /// Room for a packed stream.
@@ -179,11 +186,22 @@ impl<T: AnyBits> Window<T> {
         rank: u32,
         at: impl Into<Place>,
     ) -> Result<(), Error> {
-        self.put_view(&data.into_view(), rank, &at.into())
+        let (view, at, began) = (data.into_view(), at.into(), self.began());
+        let put = self.put_view(&view, rank, &at);
+        self.note(Call::Put, view.packed_bytes(), began);
+        put
     }
 
+    #[inline]
     fn put_view(&self, view: &View<'_>, rank: u32, at: &Place) -> Result<(), Error> {
-        // SAFETY: `view` borrows its memory for reading until this returns.
+        if let Some(displacement) = plain(&view.typed, at)
+            // SAFETY: `view` borrows its memory for reading until this returns.
+            && let Some(bytes) = unsafe { stretch(&view.typed) }
+            && let Some(span) = self.inner.span("put", (rank, displacement), bytes.len())
+        {
+            return Ok(self.inner.put_span(self.shared(), span, bytes)?);
+        }
+        // SAFETY: as above.
         unsafe { self.put_typed("put", &view.typed, (rank, at)) }
     }
 
@@ -214,10 +232,25 @@ impl<T: AnyBits> Window<T> {
         rank: u32,
         at: impl Into<Place>,
     ) -> Result<(), Error> {
-        self.get_view(&mut into.into_view(), rank, &at.into())
+        let (mut view, at, began) = (into.into_view(), at.into(), self.began());
+        let got = self.get_view(&mut view, rank, &at);
+        self.note(Call::Get, view.packed_bytes(), began);
+        got
     }
 
+    #[inline]
     fn get_view(&self, view: &mut ViewMut<'_>, rank: u32, at: &Place) -> Result<(), Error> {
+        if let Some(displacement) = plain(&view.typed, at)
+            // SAFETY: `view` borrows its memory exclusively until this returns.
+            && let Some(bytes) = unsafe { stretch_mut(&view.typed) }
+            && let Some(span) = self.inner.span("get", (rank, displacement), bytes.len())
+        {
+            return Ok(self.inner.get_span(self.shared(), span, bytes)?);
+        }
+        self.get_slowly(view, rank, at)
+    }
+
+    fn get_slowly(&self, view: &mut ViewMut<'_>, rank: u32, at: &Place) -> Result<(), Error> {
         let access = self.access("get", (rank, at), &view.typed, Way::Read)?;
         let get = |range: Range<u64>, bytes: &mut [u8]| {
             self.inner.get(self.shared(), &access, range, bytes)
@@ -243,9 +276,43 @@ impl<T: AnyBits> Window<T> {
         at: impl Into<Place>,
         op: ReduceOp,
     ) -> Result<(), Error> {
-        let view = data.into_view();
+        let (view, at, began) = (data.into_view(), at.into(), self.began());
+        let done = self.accumulate_view(&view, (rank, &at), op);
+        self.note(Call::Accumulate, view.packed_bytes(), began);
+        done
+    }
+
+    #[inline]
+    fn accumulate_view(
+        &self,
+        view: &View<'_>,
+        (rank, at): (u32, &Place),
+        op: ReduceOp,
+    ) -> Result<(), Error> {
         // SAFETY: `view` borrows its memory for reading until this returns.
-        unsafe { self.accumulate_typed(&view.typed, (rank, &at.into()), op) }
+        if let Some(bytes) = unsafe { stretch(&view.typed) }
+            && let Some(done) = self.change_one("accumulate", (&view.typed, op), (rank, at), bytes)
+        {
+            return done.map(drop);
+        }
+        // SAFETY: as above.
+        unsafe { self.accumulate_typed(&view.typed, (rank, at), op) }
+    }
+
+    /// One element that is mapped; gives what was there. `None`: it takes another way, or is refused.
+    #[inline]
+    fn change_one(
+        &self,
+        call: &'static str,
+        what: (&Typed, ReduceOp),
+        (rank, at): (u32, &Place),
+        bytes: &[u8],
+    ) -> Option<Result<[u8; 8], Error>> {
+        if bytes.len() > 8 {
+            return None;
+        }
+        let span = self.inner.span(call, (rank, plain(what.0, at)?), bytes.len())?;
+        self.inner.change_span(self.shared(), (rank, span), what, bytes)
     }
 
     /// # Safety
@@ -277,13 +344,26 @@ impl<T: AnyBits> Window<T> {
         op: ReduceOp,
     ) -> Result<(), Error> {
         let (view, found, at) = (data.into_view(), found.into_view(), at.into());
+        let began = self.began();
+        let done = self.get_accumulate_views(&view, &found, (rank, &at), op);
+        self.note(Call::GetAccumulate, view.packed_bytes(), began);
+        done
+    }
+
+    fn get_accumulate_views(
+        &self,
+        view: &View<'_>,
+        found: &ViewMut<'_>,
+        (rank, at): (u32, &Place),
+        op: ReduceOp,
+    ) -> Result<(), Error> {
         check_same(&view.typed, &found.typed)?;
         check_apart(&found.typed)?;
         let typed = &view.typed;
-        let access = self.access("get_accumulate", (rank, &at), typed, Way::Change)?;
+        let access = self.access("get_accumulate", (rank, at), typed, Way::Change)?;
         let begin = |bytes: &[u8]| {
             let what = (&access, op);
-            self.inner.start_get_accumulate(self.shared(), what, (typed, &at), bytes)
+            self.inner.start_get_accumulate(self.shared(), what, (typed, at), bytes)
         };
         // SAFETY: `view` borrows its memory for reading until this returns.
         let reading = unsafe { self.give_all(typed, begin) }?;
@@ -309,7 +389,7 @@ impl<T: AnyBits> Window<T> {
         let mut found = value;
         let (given, at) = (View::of(std::slice::from_ref(&value)), at.into());
         let into = ViewMut::of(std::slice::from_mut(&mut found));
-        let typed = &given.typed;
+        let (typed, began) = (&given.typed, self.began());
         // SAFETY: `value` is borrowed for reading.
         let bytes = unsafe { stretch(typed) };
         // SAFETY: `found` is borrowed exclusively.
@@ -318,9 +398,15 @@ impl<T: AnyBits> Window<T> {
             self.get_accumulate(given, into, rank, at, op)?;
             return Ok(found);
         };
+        if let Some(old) = self.change_one("fetch_and_op", (typed, op), (rank, &at), bytes) {
+            room.copy_from_slice(&old?[..bytes.len()]);
+            self.note(Call::FetchAndOp, bytes.len() as u64, began);
+            return Ok(found);
+        }
         let access = self.access("fetch_and_op", (rank, &at), typed, Way::Change)?;
         let what = (&access, op);
         self.inner.fetch_and_op(self.shared(), what, (typed, &at), (bytes, room))?;
+        self.note(Call::FetchAndOp, bytes.len() as u64, began);
         Ok(found)
     }
 
@@ -352,7 +438,9 @@ impl<T: AnyBits> Window<T> {
         let ((compare, swap), room) = all.ok_or_else(|| WindowError::Mismatch { why: why() })?;
         let access =
             self.access("compare_and_swap", (rank, &at.into()), &views[0].typed, Way::Change)?;
+        let (began, bytes) = (self.began(), compare.len() as u64);
         self.inner.compare_and_swap(self.shared(), &access, primitive, (compare, swap, room))?;
+        self.note(Call::CompareAndSwap, bytes, began);
         Ok(found)
     }
 }

@@ -2,6 +2,7 @@
 
 use super::Window;
 use super::operate::{check_apart, check_same, room};
+use super::profile::Call;
 use crate::error::Error;
 use crate::owned::{Owned, OwnedBuffer, OwnedBufferMut, Park, Refused};
 use crate::shared::Shared;
@@ -90,8 +91,10 @@ impl<T: AnyBits> Window<T> {
     ) -> Result<WindowRequest<B>, Refused<B>> {
         let at = at.into();
         self.begin(data.into(), |typed| {
+            let began = self.began();
             // SAFETY: the memory is the request's own.
             unsafe { self.put_typed("rput", typed, (rank, &at)) }?;
+            self.note(Call::Put, typed.packed_bytes(), began);
             Ok(None)
         })
     }
@@ -129,8 +132,10 @@ impl<T: AnyBits> Window<T> {
     ) -> Result<WindowRequest<B>, Refused<B>> {
         let at = at.into();
         self.begin(data.into(), |typed| {
+            let began = self.began();
             // SAFETY: the memory is the request's own.
             unsafe { self.accumulate_typed(typed, (rank, &at), op) }?;
+            self.note(Call::Accumulate, typed.packed_bytes(), began);
             Ok(None)
         })
     }

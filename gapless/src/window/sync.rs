@@ -1,6 +1,7 @@
 //! Epochs: fences, post and start, locks.
 
 use super::Window;
+use super::profile::Call;
 use crate::error::Error;
 use gapless_dtype::AnyBits;
 use gapless_engine::ReduceOp;
@@ -11,10 +12,14 @@ impl<T: AnyBits> Window<T> {
     /// ranks access all (`MPI_Win_fence`, MPI 4.1 §12.5.1). Collective.
     ///
     /// # Errors
-    /// An epoch of another kind is open; some ranks called [`fence_last`](Window::fence_last); a member is lost, or has
-    /// refused an operation.
+    /// An epoch of another kind is open here, or at another rank ([`WindowError::Elsewhere`]): then no rank has fenced, and
+    /// epochs are as they were. Some ranks called [`fence_last`](Window::fence_last); a member is lost, or has refused an
+    /// operation.
     pub fn fence(&mut self) -> Result<(), Error> {
-        self.meet(false)
+        let began = self.began();
+        let result = self.meet(false);
+        self.note(Call::Fence, 0, began);
+        result
     }
 
     /// The same, but no epoch begins (`MPI_Win_fence` with `MPI_MODE_NOSUCCEED`). All ranks call this, or none.
@@ -22,17 +27,29 @@ impl<T: AnyBits> Window<T> {
     /// # Errors
     /// As [`fence`](Window::fence).
     pub fn fence_last(&mut self) -> Result<(), Error> {
-        self.meet(true)
+        let began = self.began();
+        let result = self.meet(true);
+        self.note(Call::Fence, 0, began);
+        result
     }
 
     fn meet(&mut self, last: bool) -> Result<(), Error> {
-        self.inner.may_fence()?;
-        let flushed = self.inner.before_fence(self.shared());
-        // Whatever came of that, the others wait.
-        let mine = [i32::from(last), i32::from(!last)];
-        let mut all = [0; 2];
+        // Whatever comes of this rank's part, the others wait.
+        let refused = self.inner.may_fence().err();
+        let flushed = match &refused {
+            None => self.inner.before_fence(self.shared()),
+            Some(_) => Ok(()),
+        };
+        let call = if last { "fence_last" } else { "fence" };
+        let mine = [i32::from(last), i32::from(!last), self.refusal(refused.is_some())];
+        let mut all = [0; 3];
         let met = self.comm.allreduce(&mine, &mut all, ReduceOp::Min);
-        let agreed = met.is_ok() && (all == [1, 0] || all == [0, 1]);
+        if met.is_ok() && all[2] != i32::MAX {
+            // All know, and no rank has fenced.
+            let rank = all[2].unsigned_abs();
+            return Err(refused.unwrap_or(WindowError::Elsewhere { call, rank }).into());
+        }
+        let agreed = met.is_ok() && (all[..2] == [1, 0] || all[..2] == [0, 1]);
         self.inner.fenced(agreed.then_some(last));
         met?;
         if !agreed {
@@ -42,14 +59,22 @@ impl<T: AnyBits> Window<T> {
         flushed
     }
 
+    /// What a rank gives to a minimum, to say whether it was refused what all are about to do.
+    pub(super) fn refusal(&self, refused: bool) -> i32 {
+        if refused { i32::try_from(self.rank()).unwrap_or(i32::MAX - 1) } else { i32::MAX }
+    }
+
     /// Exposes this rank's memory to the ranks of a group, until [`wait`](Window::wait) (`MPI_Win_post`, MPI 4.1
     /// §12.5.2). Does not wait.
     ///
     /// # Errors
     /// It is exposed already; a fence has opened an epoch; no such rank; a rank is lost.
     pub fn post(&mut self, group: &[u32]) -> Result<(), Error> {
+        let began = self.began();
         let shared = self.world();
-        self.inner.post(&*shared, group)
+        let result = self.inner.post(&*shared, group);
+        self.note(Call::Post, 0, began);
+        result
     }
 
     /// Begins access to the memory of a group, once all of it has [posted](Window::post) (`MPI_Win_start`).
@@ -57,18 +82,24 @@ impl<T: AnyBits> Window<T> {
     /// # Errors
     /// Another epoch is open; no such rank; a rank is lost.
     pub fn start(&mut self, group: &[u32]) -> Result<(), Error> {
+        let began = self.began();
         let shared = self.world();
-        self.inner.start(&*shared, group)
+        let result = self.inner.start(&*shared, group);
+        self.note(Call::Start, 0, began);
+        result
     }
 
     /// Ends that access (`MPI_Win_complete`). Operations have ended at a target when its [`wait`](Window::wait) returns.
-    /// What a target refused is told by the next [`flush`](Window::flush), if at all.
+    /// Waits for the progress of targets to which operations went by messages.
     ///
     /// # Errors
-    /// Nothing was started; a rank is lost.
+    /// Nothing was started; a rank is lost, or has refused an operation.
     pub fn complete(&mut self) -> Result<(), Error> {
+        let began = self.began();
         let shared = self.world();
-        self.inner.complete(&*shared)
+        let result = self.inner.complete(&*shared);
+        self.note(Call::Complete, 0, began);
+        result
     }
 
     /// Waits until all ranks that the memory was [posted](Window::post) to have completed (`MPI_Win_wait`).
@@ -76,8 +107,11 @@ impl<T: AnyBits> Window<T> {
     /// # Errors
     /// Nothing was posted; a rank is lost.
     pub fn wait(&mut self) -> Result<(), Error> {
+        let began = self.began();
         let shared = self.world();
-        self.inner.wait(&*shared)
+        let result = self.inner.wait(&*shared);
+        self.note(Call::Wait, 0, began);
+        result
     }
 
     /// The same without waiting: whether they have (`MPI_Win_test`).
@@ -97,8 +131,11 @@ impl<T: AnyBits> Window<T> {
     /// lock is.
     #[inline]
     pub fn lock(&mut self, rank: u32, kind: Lock) -> Result<(), Error> {
+        let began = self.began();
         let Window { inner, comm, .. } = self;
-        inner.lock(&*comm.shared, rank, kind)
+        let result = inner.lock(&*comm.shared, rank, kind);
+        self.note(Call::Lock, 0, began);
+        result
     }
 
     /// Ends all operations on the rank, here and there, and unlocks it (`MPI_Win_unlock`).
@@ -107,8 +144,11 @@ impl<T: AnyBits> Window<T> {
     /// It is not locked; it is lost, or has refused an operation.
     #[inline]
     pub fn unlock(&mut self, rank: u32) -> Result<(), Error> {
+        let began = self.began();
         let Window { inner, comm, .. } = self;
-        inner.unlock(&*comm.shared, rank)
+        let result = inner.unlock(&*comm.shared, rank);
+        self.note(Call::Unlock, 0, began);
+        result
     }
 
     /// Locks the memory of all ranks, shared (`MPI_Win_lock_all`). Not collective.
@@ -116,8 +156,11 @@ impl<T: AnyBits> Window<T> {
     /// # Errors
     /// As [`lock`](Window::lock); then none is locked.
     pub fn lock_all(&mut self) -> Result<(), Error> {
+        let began = self.began();
         let shared = self.world();
-        self.inner.lock_all(&*shared)
+        let result = self.inner.lock_all(&*shared);
+        self.note(Call::Lock, 0, began);
+        result
     }
 
     /// Ends that (`MPI_Win_unlock_all`).
@@ -125,8 +168,11 @@ impl<T: AnyBits> Window<T> {
     /// # Errors
     /// As [`unlock`](Window::unlock).
     pub fn unlock_all(&mut self) -> Result<(), Error> {
+        let began = self.began();
         let shared = self.world();
-        self.inner.unlock_all(&*shared)
+        let result = self.inner.unlock_all(&*shared);
+        self.note(Call::Unlock, 0, began);
+        result
     }
 
     /// Ends all operations of this rank on another, here and there, while it is locked (`MPI_Win_flush`, MPI 4.1 §12.5.4).
@@ -135,7 +181,10 @@ impl<T: AnyBits> Window<T> {
     /// It is not locked; it is lost, or has refused an operation.
     #[inline]
     pub fn flush(&self, rank: u32) -> Result<(), Error> {
-        self.inner.flush(self.shared(), rank)
+        let began = self.began();
+        let result = self.inner.flush(self.shared(), rank);
+        self.note(Call::Flush, 0, began);
+        result
     }
 
     /// The same for all that are locked (`MPI_Win_flush_all`).
@@ -143,7 +192,10 @@ impl<T: AnyBits> Window<T> {
     /// # Errors
     /// As [`flush`](Window::flush).
     pub fn flush_all(&self) -> Result<(), Error> {
-        self.inner.flush_all(self.shared())
+        let began = self.began();
+        let result = self.inner.flush_all(self.shared());
+        self.note(Call::Flush, 0, began);
+        result
     }
 
     /// `MPI_Win_flush_local`. Operations have ended here when they return, so this only checks.

@@ -1,7 +1,10 @@
 //! One-sided windows: random programs against a model, every basic type and operation, each kind of epoch, contention,
 //! errors, and a rank that is killed. By mapped memory and by messages.
 
+#[allow(unsafe_code, reason = "views of memory of devices")]
+mod device;
 mod killed;
+mod misused;
 mod model;
 mod program;
 mod refused;
@@ -24,9 +27,12 @@ enum Path {
     Messages,
     /// Messages of 256 bytes, of which eight are under way; nothing can be mapped.
     Narrow,
+    /// Even ranks map each other, and odd ones do; between them go messages. So a rank reaches some targets one way and some
+    /// the other, and every target is reached both ways.
+    Mixed,
 }
 
-const PATHS: [Path; 3] = [Path::Mapped, Path::Messages, Path::Narrow];
+const PATHS: [Path; 4] = [Path::Mapped, Path::Messages, Path::Narrow, Path::Mixed];
 
 /// Runs `body` as each of `size` ranks.
 fn ranks(path: Path, size: u32, body: impl Fn(&Communicator) + Sync) {
@@ -52,6 +58,11 @@ fn worlds(path: Path, size: u32, body: impl Fn(&World) + Sync) {
         match path {
             Path::Mapped | Path::Messages => vec![Box::new(shared())],
             Path::Narrow => vec![Box::new(Loopback::with(&hub, narrow))],
+            Path::Mixed => {
+                let job = format!("{name} {}", rank % 2);
+                let shared = Sm::new(SmConfig::new(job, format!("rank {rank}"))).unwrap();
+                vec![Box::new(shared), Box::new(Loopback::with(&hub, narrow))]
+            }
         }
     };
     job(size, &Config::default(), transports, body);
@@ -60,11 +71,13 @@ fn worlds(path: Path, size: u32, body: impl Fn(&World) + Sync) {
 /// A window of `count` elements whose operations go this way.
 fn window<T: AnyBits>(comm: &Communicator, path: Path, count: usize) -> Window<T> {
     let window = match path {
-        Path::Mapped => comm.window_allocate(count).unwrap(),
+        Path::Mapped | Path::Mixed => comm.window_allocate(count).unwrap(),
         Path::Messages | Path::Narrow => comm.window().by_messages().allocate(count).unwrap(),
     };
-    let mapped = (0..comm.size()).all(|rank| window.is_mapped(rank).unwrap());
-    assert_eq!(mapped, path == Path::Mapped);
+    for rank in 0..comm.size() {
+        let is_near = path == Path::Mixed && rank % 2 == comm.rank() % 2;
+        assert_eq!(window.is_mapped(rank).unwrap(), path == Path::Mapped || is_near, "{path:?}");
+    }
     window
 }
 
@@ -153,6 +166,36 @@ fn locks_and_long_elements_lose_nothing() {
             counters.unlock_all().unwrap();
             counters.free().unwrap();
             sums.free().unwrap();
+        });
+    }
+}
+
+#[test]
+fn calls_are_counted_where_that_is_asked_for() {
+    for path in PATHS {
+        ranks(path, 2, |comm| {
+            let builder = comm.window().profiled();
+            let builder = if path == Path::Messages { builder.by_messages() } else { builder };
+            let mut window = builder.allocate::<f64>(100).unwrap();
+            window.lock_all().unwrap();
+            window.put(&[1.0; 10], 1, 0).unwrap();
+            window.accumulate(&[1.0; 3], 1, 20, ReduceOp::Sum).unwrap();
+            window.accumulate(&1.0, 1, 20, ReduceOp::Sum).unwrap();
+            window.fetch_and_op(1.0, 1, 20, ReduceOp::Sum).unwrap();
+            window.unlock_all().unwrap();
+            let profile = window.profile().unwrap();
+            let of = |name: &str| {
+                let calls = profile.calls.iter().find(|calls| calls.name == name);
+                calls.map_or((0, 0), |calls| (calls.count, calls.bytes))
+            };
+            assert_eq!(
+                [of("put"), of("accumulate"), of("fetch_and_op")],
+                [(1, 80), (2, 32), (1, 8)]
+            );
+            assert_eq!([of("lock"), of("unlock"), of("get")], [(1, 0), (1, 0), (0, 0)]);
+            assert_eq!(profile.accumulations, [(8, 2), (32, 1)]);
+            window.free().unwrap();
+            assert!(comm.window_allocate::<u8>(1).unwrap().profile().is_none());
         });
     }
 }

@@ -1,4 +1,5 @@
-//! A rank is killed while it has a lock, or while others wait for it: they get an error that names it.
+//! A rank is killed in the middle of each kind of epoch, as origin and as target: who needs it gets an error that names it, and
+//! those that are left go on together.
 
 use gapless::{Lock, Window, World};
 use gapless_tests::actor::say;
@@ -68,5 +69,113 @@ fn rank(mut member: Member) {
     assert_eq!(failed.lost_rank(), Some(VICTIM), "{failed}");
     assert!(window.fence().is_err());
     say("named it");
+    let _ = world.finalize();
+}
+
+const EACH: &str = "windows::killed::a_rank_that_is_killed_in_an_epoch";
+const EPOCHS: [&str; 6] = ["fence", "started", "posted", "shared", "all", "waiting"];
+
+/// The epochs of one crew: each has windows of its own, whose victim is the same.
+#[test]
+fn a_rank_that_is_killed_in_an_epoch() {
+    if let Some(member) = Member::of_crew() {
+        return epochs(member);
+    }
+    for path in ["mapped", "messages"] {
+        let mut crew = Crew::start(EACH, &[path; 3], |_, _| {});
+        let mut heard: Vec<(u32, String)> = Vec::new();
+        let mut killed = false;
+        let until = Instant::now() + 2 * WATCHDOG;
+        while heard.iter().filter(|(_, line)| line == "over").count() < 2 {
+            match crew.hear(until.saturating_duration_since(Instant::now())) {
+                Some((rank, Said::Line(line))) => heard.push((rank, line)),
+                Some((VICTIM, Said::Ended(_))) => {}
+                Some((_, Said::Ended(status))) if status.success() => {}
+                other => panic!("{path}: {heard:?}, then {other:?}"),
+            }
+            if !killed && heard.iter().filter(|(_, line)| line == "open").count() == 3 {
+                crew.kill(VICTIM);
+                killed = true;
+            }
+        }
+    }
+}
+
+fn loss(window: &Window<u64>) -> Result<(), gapless::Error> {
+    loop {
+        window.flush(VICTIM)?;
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+fn epochs(mut member: Member) {
+    let by_messages = member.part == "messages";
+    let world = World::builder().wireup(member.wireup()).init().unwrap();
+    let comm = world.comm();
+    let me = comm.rank();
+    let make = || -> Window<u64> {
+        let builder = if by_messages { comm.window().by_messages() } else { comm.window() };
+        builder.allocate(1000).unwrap()
+    };
+    let mut windows = EPOCHS.map(|_| make());
+    let [fence, started, posted, shared, all, waiting] = &mut windows;
+    // The victim is in the middle of each: an origin that has put, and a target that others access.
+    fence.fence().unwrap();
+    fence.put(&[1u64; 1000], (me + 1) % 3, 0).unwrap();
+    if me == VICTIM {
+        started.start(&[0]).unwrap();
+        started.put(&[1u64; 1000], 0, 0).unwrap();
+        posted.post(&[0, 1]).unwrap();
+        shared.lock(0, Lock::Shared).unwrap();
+        shared.put(&[1u64; 1000], 0, 0).unwrap();
+        all.lock_all().unwrap();
+    } else {
+        if me == 0 {
+            started.post(&[VICTIM]).unwrap();
+        }
+        posted.start(&[VICTIM]).unwrap();
+        all.lock_all().unwrap();
+        all.put(&[1u64; 1000], VICTIM, 0).unwrap();
+    }
+    comm.barrier().unwrap();
+    if me == VICTIM {
+        waiting.lock(1, Lock::Exclusive).unwrap();
+        say("open");
+        loop {
+            all.put(&[2u64; 1000], 0, 0).unwrap();
+            all.flush(0).unwrap();
+        }
+    }
+    say("open");
+    let names = |result: Result<(), gapless::Error>, what: &str| {
+        let error = result.expect_err(what);
+        assert_eq!(error.lost_rank(), Some(VICTIM), "{what}: {error}");
+    };
+    // Whoever waits for it is told; at the latest then the death is known.
+    names(loss(all), "flush");
+    names(all.unlock_all(), "unlock_all");
+    if me == 0 {
+        names(started.wait(), "wait");
+        // It has the lock still.
+        names(shared.lock(0, Lock::Exclusive), "lock");
+    }
+    if by_messages {
+        names(posted.put(&[3u64; 1000], VICTIM, 0).and_then(|()| posted.complete()), "complete");
+    } else {
+        // Its memory is there; that it is not alive is told by the message.
+        names(posted.complete(), "complete");
+    }
+    // Who shares the lock with the dead gets it.
+    if me == 0 {
+        shared.lock(0, Lock::Shared).unwrap();
+        shared.unlock(0).unwrap();
+    }
+    names(fence.fence(), "fence");
+    // Another lock of the dead, at a rank that lives.
+    let error = waiting.lock(1, Lock::Shared).unwrap_err();
+    assert_eq!(error.lost_rank(), Some(VICTIM), "{error}");
+    let [_, _, _, _, all, _] = windows;
+    names(all.free().map(drop), "free");
+    say("over");
     let _ = world.finalize();
 }

@@ -101,6 +101,102 @@ fn ranks_that_do_not_agree() {
     });
 }
 
+/// What one rank is refused, no rank does: nobody waits for it, and the window is as it was.
+#[test]
+fn a_fence_that_one_rank_is_refused() {
+    for path in PATHS {
+        ranks(path, 3, |comm| {
+            let mut window = window::<u32>(comm, path, 4);
+            let me = comm.rank();
+            if me == 1 {
+                window.lock(2, Lock::Shared).unwrap();
+            }
+            for _ in 0..2 {
+                let error = why(window.fence());
+                match me {
+                    1 => assert!(matches!(error, WindowError::Mixed { .. }), "{error}"),
+                    _ => assert_eq!(error, WindowError::Elsewhere { call: "fence", rank: 1 }),
+                }
+            }
+            if me == 1 {
+                window.put(&[7u32], 2, 3).unwrap();
+                window.unlock(2).unwrap();
+            }
+            window.fence().unwrap();
+            window.put(&[me], (me + 1) % 3, 0).unwrap();
+            window.fence_last().unwrap();
+            assert_eq!(window.load(0).unwrap(), (me + 2) % 3);
+            assert_eq!(window.load(3).unwrap(), if me == 2 { 7 } else { 0 });
+            window.free().unwrap();
+        });
+    }
+}
+
+/// The window is gone at all ranks, and none waits.
+#[test]
+fn a_window_that_one_rank_may_not_free() {
+    for path in PATHS {
+        ranks(path, 3, |comm| {
+            let mut locked = window::<u32>(comm, path, 4);
+            let mut used = window::<u32>(comm, path, 4);
+            let me = comm.rank();
+            if me == 2 {
+                locked.lock(0, Lock::Exclusive).unwrap();
+            }
+            used.fence().unwrap();
+            if me == 0 {
+                // No fence has ended this (MPI 4.1 §12.2.5).
+                used.put(&[1u32], 1, 0).unwrap();
+            }
+            let windows = [(locked, 2), (used, 0)];
+            for (window, culprit) in windows {
+                let error = why(window.free());
+                match me == culprit {
+                    true => {
+                        assert!(matches!(error, WindowError::Mixed { call: "free", .. }), "{error}")
+                    }
+                    false => {
+                        assert_eq!(error, WindowError::Elsewhere { call: "free", rank: culprit })
+                    }
+                }
+            }
+            comm.barrier().unwrap();
+        });
+    }
+}
+
+/// What a target has refused is told by the end of the epoch, of whatever kind.
+#[test]
+fn faults_are_told_by_the_end_of_the_epoch() {
+    for path in [Path::Messages, Path::Narrow, Path::Mixed] {
+        ranks(path, 3, |comm| {
+            let mut window = comm.window().dynamic().unwrap();
+            let all = [0, 1, 2];
+            let refused = |error, rank| match error {
+                WindowError::Refused { rank: found, why } => {
+                    assert_eq!((found, why), (rank, gapless::WindowFault::Outside));
+                }
+                other => panic!("{path:?}: {other}"),
+            };
+            window.post(&all).unwrap();
+            window.start(&all).unwrap();
+            window.put(&[1u8], 1, 99).unwrap();
+            refused(why(window.complete()), 1);
+            window.wait().unwrap();
+            window.fence().unwrap();
+            window.put(&[1u8], 2, 99).unwrap();
+            refused(why(window.fence_last()), 2);
+            window.lock_all().unwrap();
+            window.put(&[1u8], 0, 99).unwrap();
+            refused(why(window.flush(0)), 0);
+            window.flush_all().unwrap();
+            window.put(&[1u8], 2, 99).unwrap();
+            refused(why(window.unlock_all()), 2);
+            window.free().unwrap();
+        });
+    }
+}
+
 #[test]
 fn a_dropped_window_gives_its_locks_back() {
     for path in PATHS {

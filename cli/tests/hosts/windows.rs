@@ -1,0 +1,73 @@
+//! Windows of ranks on two hosts: those of one host are mapped, others are reached by messages, in one window and at one target.
+
+use super::{host_of, on_two_hosts};
+use gapless::{Communicator, Lock, ReduceOp};
+
+const EACH: u64 = 40;
+
+fn neighbours(comm: &Communicator) {
+    let (me, size) = (comm.rank(), comm.size());
+    let mut window = comm.window_allocate::<u64>(5000).unwrap();
+    for rank in 0..size {
+        assert_eq!(window.is_mapped(rank).unwrap(), host_of(rank) == host_of(me));
+    }
+    let numbers: Vec<u64> = (0..5000).map(|at| u64::from(me) * 10_000 + at).collect();
+    for step in 1..size {
+        window.fence().unwrap();
+        window.put(&numbers, (me + step) % size, 0).unwrap();
+        window.fence_last().unwrap();
+        let from = u64::from((me + size - step) % size) * 10_000;
+        let mut found = vec![0u64; 5000];
+        window.read(&mut found, 0).unwrap();
+        assert!(found.iter().zip(from..).all(|(found, due)| *found == due));
+        let far = (me + step) % size;
+        window.post(&[far]).unwrap();
+        window.start(&[(me + size - step) % size]).unwrap();
+        window.get(&mut found, (me + size - step) % size, 0).unwrap();
+        window.complete().unwrap();
+        window.wait().unwrap();
+    }
+    window.free().unwrap();
+}
+
+/// One target, whose lock and elements are reached both ways.
+fn counters(comm: &Communicator) {
+    let mut window = comm.window_allocate::<u64>(600).unwrap();
+    for target in [0, 3] {
+        for _ in 0..EACH {
+            window.lock(target, Lock::Exclusive).unwrap();
+            let mut count = [0u64];
+            window.get(&mut count, target, 599).unwrap();
+            window.put(&[count[0] + 1], target, 599).unwrap();
+            window.unlock(target).unwrap();
+        }
+    }
+    window.lock_all().unwrap();
+    let mut last = 0;
+    for _ in 0..EACH {
+        window.accumulate(&[1u64; 590], 3, 0, ReduceOp::Sum).unwrap();
+        let ticket = window.fetch_and_op(1u64, 3, 595, ReduceOp::Sum).unwrap();
+        assert!(ticket >= last);
+        last = ticket;
+    }
+    window.unlock_all().unwrap();
+    comm.barrier().unwrap();
+    let all = EACH * u64::from(comm.size());
+    if comm.rank() == 3 {
+        assert_eq!([0, 589, 595, 599].map(|at| window.load(at).unwrap()), [all; 4]);
+    }
+    if comm.rank() == 0 {
+        assert_eq!(window.load(599).unwrap(), all);
+    }
+    window.free().unwrap();
+}
+
+#[test]
+fn windows_of_two_hosts() {
+    on_two_hosts("windows::windows_of_two_hosts", &[], |builder| {
+        let world = builder.init().unwrap();
+        neighbours(world.comm());
+        counters(world.comm());
+        world.finalize().unwrap();
+    });
+}

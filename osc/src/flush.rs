@@ -1,0 +1,130 @@
+//! Flushes, fences and the like: what an origin does until its operations have ended at targets (MPI 4.1 §12.5.1, §12.5.4).
+
+use crate::WindowError;
+use crate::window::{Driver, Window};
+use crate::wire::Kind;
+use std::sync::atomic::{Ordering, fence};
+
+impl Window {
+    /// Asks a target whether all is done, if anything was sent to it: the question, and how much it is about.
+    fn ask_flush<D: Driver>(&self, driver: &D, rank: u32) -> Result<Option<(u64, u64)>, D::Error> {
+        let Some(left) = self.sent[rank as usize].unconfirmed() else { return Ok(None) };
+        let token = self.question(driver, rank, self.head(Kind::Flush, rank))?;
+        Ok(Some((token, left)))
+    }
+
+    /// Waits for the answer. A fault is told once: what was sent is over.
+    fn flushed<D: Driver>(
+        &self,
+        driver: &D,
+        rank: u32,
+        (token, left): (u64, u64),
+    ) -> Result<(), D::Error> {
+        let answer = self.answer(driver, rank, token);
+        self.sent[rank as usize].confirm(left);
+        answer
+    }
+
+    /// Ends all operations on a target, here and there (`MPI_Win_flush`, MPI 4.1 §12.5.4).
+    ///
+    /// # Errors
+    /// No epoch of a lock is open for the target; it is lost, or has refused an operation.
+    #[inline]
+    pub fn flush<D: Driver>(&self, driver: &D, rank: u32) -> Result<(), D::Error> {
+        self.epochs.may_flush(rank, "flush")?;
+        if self.is_remote(rank) {
+            if let Some(asked) = self.ask_flush(driver, rank)? {
+                self.flushed(driver, rank, asked)?;
+            }
+        } else {
+            self.in_order(driver);
+        }
+        Ok(self.check_alive(rank)?)
+    }
+
+    /// The same for all targets (`MPI_Win_flush_all`).
+    ///
+    /// # Errors
+    /// As [`flush`](Window::flush); the first failure of several.
+    pub fn flush_all<D: Driver>(&self, driver: &D) -> Result<(), D::Error> {
+        self.epochs.may_flush_all("flush_all")?;
+        self.flush_everything(driver)
+    }
+
+    /// Operations have ended here when they return: nothing is left to do but to check (`MPI_Win_flush_local`).
+    ///
+    /// # Errors
+    /// No epoch of a lock is open for the target.
+    pub fn flush_local(&self, rank: u32) -> Result<(), WindowError> {
+        self.epochs.may_flush(rank, "flush_local")
+    }
+
+    /// The same for all targets (`MPI_Win_flush_local_all`).
+    ///
+    /// # Errors
+    /// No epoch of locks is open.
+    pub fn flush_local_all(&self) -> Result<(), WindowError> {
+        self.epochs.may_flush_all("flush_local_all")
+    }
+
+    /// Orders this rank's accesses to its own memory and others' (`MPI_Win_sync`), and serves peers.
+    pub fn sync<D: Driver>(&self, driver: &D) {
+        fence(Ordering::SeqCst);
+        match self.members.iter().any(|member| member.direct.is_none()) {
+            true => driver.progress(),
+            false => self.now_and_then(driver, 1),
+        }
+    }
+
+    fn flush_everything<D: Driver>(&self, driver: &D) -> Result<(), D::Error> {
+        fence(Ordering::SeqCst);
+        let mut result = Ok(());
+        let mut asked = Vec::new();
+        for rank in self.all_ranks() {
+            match self.ask_flush(driver, rank) {
+                Ok(one) => asked.extend(one.map(|one| (rank, one))),
+                Err(error) => result = result.and(Err(error)),
+            }
+        }
+        for (rank, one) in asked {
+            result = result.and(self.flushed(driver, rank, one));
+        }
+        self.now_and_then(driver, 1);
+        result
+    }
+
+    /// The first half of a fence (`MPI_Win_fence`, MPI 4.1 §12.5.1): all operations of this rank have ended. Then the ranks
+    /// meet in a collective of the caller's, and each calls [`fenced`](Window::fenced).
+    ///
+    /// # Errors
+    /// Epochs that do not go with it; a target is lost, or has refused an operation. Meet nevertheless.
+    pub fn before_fence<D: Driver>(&self, driver: &D) -> Result<(), D::Error> {
+        self.epochs.may_fence("fence")?;
+        self.flush_everything(driver)
+    }
+
+    /// Whether a fence is possible. If not, the other ranks are to be told where they meet.
+    ///
+    /// # Errors
+    /// Epochs that do not go with it.
+    pub fn may_fence(&self) -> Result<(), WindowError> {
+        self.epochs.may_fence("fence")
+    }
+
+    /// The second half of a fence: all ranks have met, and this is the last fence of its kind for all, or for none.
+    /// `None`: they have not met.
+    pub fn fenced(&mut self, last: Option<bool>) {
+        match last {
+            Some(last) => self.epochs.fenced(last),
+            None => self.epochs.break_off(),
+        }
+    }
+
+    /// Whether the window may be freed now, by all ranks together.
+    ///
+    /// # Errors
+    /// An epoch is open.
+    pub fn may_free(&self) -> Result<(), WindowError> {
+        self.epochs.may_free()
+    }
+}

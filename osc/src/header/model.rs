@@ -1,0 +1,253 @@
+//! A deterministic model of the lock: ranks are threads of which one runs at a time, from one access to a word to the next.
+//! Which one runs is drawn from a seed, so every run can be repeated; time plays no part.
+
+use super::*;
+use gapless_mem::{Lease, Region, Space};
+use std::cell::RefCell;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+
+thread_local! {
+    static RUNNER: RefCell<Option<(Arc<Baton>, usize)>> = const { RefCell::new(None) };
+}
+
+/// Called before each access to a word.
+pub(super) fn step() {
+    RUNNER.with_borrow(|runner| {
+        if let Some((baton, me)) = runner {
+            baton.give(*me, true);
+        }
+    });
+}
+
+struct Turns {
+    random: u64,
+    runs: usize,
+    alive: Vec<bool>,
+    steps: u64,
+}
+
+impl Turns {
+    fn draw(&mut self, below: usize) -> usize {
+        self.random ^= self.random << 13;
+        self.random ^= self.random >> 7;
+        self.random ^= self.random << 17;
+        (self.random >> 16) as usize % below
+    }
+}
+
+/// Who runs.
+struct Baton {
+    turns: Mutex<Turns>,
+    bell: Condvar,
+}
+
+/// Steps of a run at most: more is a lock that nobody gets.
+const STEPS_MAX: u64 = 2_000_000;
+
+impl Baton {
+    /// Also after a panic: the others are to end, too.
+    fn turns(&self) -> MutexGuard<'_, Turns> {
+        self.turns.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn draw(&self, below: usize) -> usize {
+        self.turns().draw(below)
+    }
+
+    fn is_alive(&self, rank: u32) -> bool {
+        self.turns().alive[rank as usize]
+    }
+
+    fn wait(&self, turns: MutexGuard<'_, Turns>, me: usize) {
+        let waited = self.bell.wait_while(turns, |turns| turns.runs != me);
+        drop(waited.unwrap_or_else(PoisonError::into_inner));
+    }
+
+    /// Draws who runs next, and waits for the own turn, unless this rank is over.
+    fn give(&self, me: usize, goes_on: bool) {
+        let mut turns = self.turns();
+        turns.steps += 1;
+        assert!(!goes_on || turns.steps < STEPS_MAX, "nobody gets the lock");
+        turns.alive[me] &= goes_on;
+        let alive: Vec<usize> = (0..turns.alive.len()).filter(|at| turns.alive[*at]).collect();
+        // Mostly the same one: some are far behind others then.
+        if !goes_on || turns.draw(3) == 0 {
+            turns.runs = match alive.len() {
+                0 => usize::MAX,
+                count => alive[turns.draw(count)],
+            };
+            self.bell.notify_all();
+        }
+        if goes_on {
+            self.wait(turns, me);
+        }
+    }
+}
+
+/// What the ranks see of each other, outside the lock.
+#[derive(Default)]
+struct Seen {
+    sharing: u32,
+    alone: u32,
+    entries: Vec<u32>,
+    /// The most that another rank has entered while one waited.
+    passed: u32,
+}
+
+/// How the last rank ends.
+#[derive(Clone, Copy, PartialEq)]
+enum End {
+    Lives,
+    DiesWaiting,
+    DiesInside,
+}
+
+fn header(ranks: usize) -> Header {
+    let memory: Arc<Vec<AtomicU64>> =
+        Arc::new((0..RANKS + ranks).map(|_| AtomicU64::new(0)).collect());
+    let start = memory.as_ptr().expose_provenance() as u64;
+    let region = Region::new(Space::Host, start, 0, 8 * memory.len() as u64);
+    // SAFETY: the list is kept by the Arc.
+    let lease = unsafe { Lease::new(region, memory as _) };
+    // SAFETY: it is initialised, and touched by atomics only.
+    Header::new(unsafe { Words::new(lease) }.unwrap(), ranks).unwrap()
+}
+
+/// One rank: enters so often, and checks that it is alone, or only with those that share. Gives whether it was told of a
+/// death.
+fn rank(
+    me: u32,
+    times: u32,
+    end: End,
+    (header, baton, seen): (&Header, &Baton, &Mutex<Seen>),
+) -> bool {
+    let is_lost = |rank: u32| !baton.is_alive(rank);
+    for time in 0..times {
+        let kind = if baton.draw(2) == 0 { Lock::Shared } else { Lock::Exclusive };
+        let last = time + 1 == times;
+        // Some only try, and are not waiting while they do.
+        let mut patience = baton.draw(4);
+        let gives_up = baton.draw(8) == 0;
+        let mut before: Option<Vec<u32>> = None;
+        let mut tries = 0;
+        let entered = loop {
+            let waits = patience == 0;
+            if header.try_lock(me, kind, waits, is_lost) {
+                break true;
+            }
+            patience = patience.saturating_sub(1);
+            tries += 1;
+            if waits && before.is_none() {
+                before = Some(seen.lock().unwrap().entries.clone());
+            }
+            // Who claims the lock is taken for its holder.
+            let waiting = waits && last && header.gate().holder() != Some(me);
+            if waiting && end == End::DiesWaiting {
+                return false;
+            }
+            if waits && header.lost_holder(is_lost).is_some() {
+                header.cancel(me);
+                return true;
+            }
+            if gives_up && tries > 5 {
+                header.cancel(me);
+                break false;
+            }
+        };
+        if !entered {
+            continue;
+        }
+        {
+            let mut seen = seen.lock().unwrap();
+            seen.entries[me as usize] += 1;
+            if let Some(before) = before {
+                let most = seen.entries.iter().zip(&before).map(|(now, then)| now - then).max();
+                seen.passed = seen.passed.max(most.unwrap_or(0));
+            }
+            match kind {
+                Lock::Shared => seen.sharing += 1,
+                Lock::Exclusive => seen.alone += 1,
+            }
+            assert!(seen.alone == 0 || seen.alone == 1 && seen.sharing == 0, "others are inside");
+        }
+        if last && end == End::DiesInside {
+            return false;
+        }
+        for _ in 0..baton.draw(6) {
+            step();
+        }
+        {
+            let mut seen = seen.lock().unwrap();
+            match kind {
+                Lock::Shared => seen.sharing -= 1,
+                Lock::Exclusive => seen.alone -= 1,
+            }
+        }
+        header.unlock(me, kind);
+    }
+    false
+}
+
+/// Gives how often a rank that waited was passed by another at most, and how many were told of a death.
+fn run(seed: u64, ranks: u32, end: End) -> (u32, usize) {
+    let turns = Turns {
+        random: seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1,
+        runs: 0,
+        alive: vec![true; ranks as usize],
+        steps: 0,
+    };
+    let baton = Arc::new(Baton { turns: Mutex::new(turns), bell: Condvar::new() });
+    let header = header(ranks as usize);
+    let seen = Mutex::new(Seen { entries: vec![0; ranks as usize], ..Seen::default() });
+    let told = std::thread::scope(|threads| {
+        let ranks = (0..ranks).map(|me| {
+            let (baton, header, seen) = (Arc::clone(&baton), &header, &seen);
+            let (times, end) = if me == 0 { (12, end) } else { (60, End::Lives) };
+            threads.spawn(move || {
+                let at = me as usize;
+                RUNNER.set(Some((Arc::clone(&baton), at)));
+                baton.wait(baton.turns(), at);
+                // Nobody waits for a thread that has panicked.
+                let told = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+                    rank(me, times, end, (header, &baton, seen))
+                }));
+                RUNNER.set(None);
+                baton.give(at, false);
+                told.unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+            })
+        });
+        let ranks: Vec<_> = ranks.collect();
+        ranks.into_iter().map(|rank| usize::from(rank.join().unwrap())).sum()
+    });
+    let seen = seen.into_inner().unwrap();
+    (seen.passed, told)
+}
+
+fn seeds() -> std::ops::Range<u64> {
+    let seed = std::env::var("GAPLESS_SEED").map_or(1, |seed| seed.parse().unwrap());
+    println!("GAPLESS_SEED={seed}");
+    seed..seed + 12
+}
+
+/// Neither those that share the lock keep one that wants it alone from it, nor the other way round. Another rank may be
+/// inside, about to enter, and have its turn.
+#[test]
+fn whoever_waits_is_passed_three_times_by_each_at_most() {
+    for seed in seeds() {
+        let (passed, told) = run(seed, 2 + u32::try_from(seed % 3).unwrap(), End::Lives);
+        assert!(passed <= 3, "seed {seed}: passed {passed} times");
+        assert_eq!(told, 0);
+    }
+}
+
+/// Who dies waiting keeps nobody from the lock, and is not named; who dies inside is.
+#[test]
+fn deaths_end_no_ones_turn() {
+    let mut all = 0;
+    for seed in seeds() {
+        let (_, told) = run(seed, 3, End::DiesWaiting);
+        assert_eq!(told, 0, "seed {seed}");
+        all += run(seed, 3, End::DiesInside).1;
+    }
+    assert!(all > 6, "told {all} times");
+}

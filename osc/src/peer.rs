@@ -1,0 +1,247 @@
+//! What is between this process and another: what it may send there, what waits on either side, and layouts that the other
+//! one knows. All of it is bounded, in number and bytes:
+//!
+//! | what | at most | beyond |
+//! |---|---|---|
+//! | requests that the receiver has not done | [`CREDIT`] bytes | the sender waits |
+//! | requests that are held until a mutex is free, or answers have left | [`CREDIT`] and [`SLACK`] bytes | the peer is given up |
+//! | answers that have not left | [`ANSWERS`] bytes and one answer more | requests with answers are held |
+//! | messages that have overtaken others | [`EARLY`], [`EARLY_BYTES`] | the peer is given up |
+//! | layouts of a peer | [`LAYOUTS`], [`LAYOUT_BYTES`] flattened | the peer is given up; senders have it forget the oldest |
+//!
+//! Credit is counted in bytes of messages. Every answer takes along how many bytes of the other's requests are done, since
+//! the first; where there are none, a message of its own does. Locks, flushes and notices, of which each rank has one at a
+//! time, go without credit ([`SLACK`]).
+
+use crate::WindowError;
+use crate::core::{Core, Offered};
+use crate::target::Layouts;
+use crate::wire::{Head, Kind};
+use gapless_bml::Bml;
+use gapless_dtype::Layout;
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+
+/// Bytes of requests that a process may have on their way to another, or waiting there.
+pub(crate) const CREDIT: u64 = 1 << 20;
+/// What goes beyond: messages without bytes that need no credit.
+pub(crate) const SLACK: u64 = 256 << 10;
+/// After so many bytes the sender is told that they are done.
+const TOLD_EVERY: u64 = CREDIT / 4;
+/// Bytes of answers that wait for room.
+pub(crate) const ANSWERS: usize = 1 << 20;
+/// Messages that have overtaken others.
+const EARLY: usize = 1 << 12;
+const EARLY_BYTES: usize = 4 << 20;
+/// Layouts that a process remembers of another, and bytes of them, flattened.
+pub(crate) const LAYOUTS: usize = 16;
+pub(crate) const LAYOUT_BYTES: u64 = 64 << 20;
+
+/// What is between this process and another.
+#[derive(Default)]
+pub(crate) struct Peer {
+    out_sequence: u32,
+    pub(crate) in_sequence: u32,
+    /// Bytes of requests that have left, and that the other one has done.
+    charged: u64,
+    credited: u64,
+    /// Bytes of its requests that are done here, and of which it was told.
+    done: u64,
+    told_done: u64,
+    /// What found no room.
+    pub(crate) outbox: Queue,
+    /// What has overtaken others.
+    pub(crate) early: BTreeMap<u32, Vec<u8>>,
+    /// What waits for another try, oldest first.
+    pub(crate) held: Queue,
+    /// Its layouts, as it numbers them.
+    pub(crate) layouts: Layouts,
+    /// Ours that it knows, or is being told, oldest first.
+    told: VecDeque<Told>,
+    next_layout: u32,
+}
+
+/// Messages, oldest first.
+#[derive(Default)]
+pub(crate) struct Queue {
+    messages: VecDeque<Vec<u8>>,
+    bytes: usize,
+}
+
+impl Queue {
+    pub(crate) fn is_empty(&self) -> bool {
+        self.messages.is_empty()
+    }
+
+    /// Bytes of all of them.
+    pub(crate) fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    pub(crate) fn front(&self) -> Option<&Vec<u8>> {
+        self.messages.front()
+    }
+
+    pub(crate) fn push(&mut self, message: Vec<u8>) {
+        self.bytes += message.len();
+        self.messages.push_back(message);
+    }
+
+    pub(crate) fn push_front(&mut self, message: Vec<u8>) {
+        self.bytes += message.len();
+        self.messages.push_front(message);
+    }
+
+    pub(crate) fn pop(&mut self) -> Option<Vec<u8>> {
+        let message = self.messages.pop_front()?;
+        self.bytes -= message.len();
+        Some(message)
+    }
+}
+
+/// A layout of ours.
+struct Told {
+    layout: Layout,
+    id: u32,
+    /// Of the flattened layout.
+    bytes: u64,
+    /// It, until all has left.
+    flat: Arc<[u8]>,
+    /// So many bytes of it have left.
+    sent: usize,
+}
+
+impl Peer {
+    /// Whether a message may be sent now.
+    pub(crate) fn has_credit(&self, kind: Kind, len: usize) -> bool {
+        let waiting = self.charged - self.credited;
+        !kind.takes_credit() || waiting == 0 || waiting + len as u64 <= CREDIT
+    }
+
+    /// The message with what only the link knows: its number, and how much is done.
+    pub(crate) fn stamp(&self, head: Head) -> Head {
+        let count = if head.kind.is_request() { head.count } else { self.done };
+        Head { sequence: self.out_sequence, count, ..head }
+    }
+
+    /// It has left, or will in its turn.
+    pub(crate) fn sent(&mut self, head: &Head, len: usize) {
+        self.out_sequence = head.sequence.wrapping_add(1);
+        if head.kind.is_request() {
+            self.charged += len as u64;
+        } else {
+            self.told_done = head.count;
+        }
+    }
+
+    /// What the other one says to be done. Whether that can be.
+    pub(crate) fn credit(&mut self, done: u64) -> bool {
+        let possible = done <= self.charged;
+        if possible {
+            self.credited = self.credited.max(done);
+        }
+        possible
+    }
+
+    /// A request is done; whether that is to be told.
+    pub(crate) fn handled(&mut self, len: usize) -> bool {
+        self.done += len as u64;
+        self.done - self.told_done >= TOLD_EVERY
+    }
+
+    /// Keeps a request for later; `false`: it has sent more than it may.
+    pub(crate) fn hold(&mut self, message: Vec<u8>) -> bool {
+        let all = (self.held.bytes() + message.len()) as u64;
+        let fits = self.held.is_empty() || all <= CREDIT + SLACK;
+        if fits {
+            self.held.push(message);
+        }
+        fits
+    }
+
+    /// Keeps a message that has overtaken others; `false`: that cannot be.
+    pub(crate) fn keep_early(&mut self, sequence: u32, message: Vec<u8>) -> bool {
+        let ahead = sequence.wrapping_sub(self.in_sequence) as usize;
+        let bytes: usize = self.early.values().map(Vec::len).sum();
+        ahead < EARLY
+            && bytes + message.len() <= EARLY_BYTES
+            && self.early.insert(sequence, message).is_none()
+    }
+}
+
+impl Core {
+    /// The number by which a process knows a layout; what it needs for that is sent before. `None`: try again after some
+    /// progress.
+    pub(crate) fn tell(
+        &mut self,
+        bml: &mut Bml,
+        process: u32,
+        layout: &Layout,
+    ) -> Option<Result<u32, WindowError>> {
+        let room = Core::room(bml, process)?;
+        let known = |told: &Told| told.layout.id() == layout.id();
+        if !self.peer(process).told.iter().any(known)
+            && let Err(error) = self.begin_to_tell(bml, process, layout)
+        {
+            return Some(Err(error));
+        }
+        loop {
+            let told = self.peer(process).told.iter().find(|told| known(told))?;
+            let (id, flat, sent) = (told.id, Arc::clone(&told.flat), told.sent);
+            if sent == flat.len() {
+                return Some(Ok(id));
+            }
+            let now = &flat[sent..flat.len().min(sent + room)];
+            let head = Head {
+                layout: id,
+                count: flat.len() as u64,
+                start: sent as u64,
+                length: now.len() as u64,
+                ..Head::new(Kind::Layout, 0, 0)
+            };
+            match self.offer(bml, process, head, now) {
+                Offered::Full => return None,
+                Offered::Failed(error) => return Some(Err(error)),
+                Offered::Sent => {
+                    if let Some(told) = self.peer(process).told.iter_mut().find(|told| known(told))
+                    {
+                        told.sent += now.len();
+                        if told.sent == flat.len() {
+                            told.flat = Arc::new([]);
+                            told.sent = 0;
+                        }
+                    }
+                }
+            }
+        }
+    }
+
+    /// Gives a layout a number, and has the process forget what there is no room for beside it.
+    fn begin_to_tell(
+        &mut self,
+        bml: &mut Bml,
+        process: u32,
+        layout: &Layout,
+    ) -> Result<(), WindowError> {
+        let flat: Arc<[u8]> = layout.flatten().into();
+        let bytes = flat.len() as u64;
+        if bytes > LAYOUT_BYTES {
+            return Err(WindowError::LongLayout { bytes, most: LAYOUT_BYTES });
+        }
+        loop {
+            let peer = self.peer(process);
+            let all: u64 = peer.told.iter().map(|told| told.bytes).sum();
+            if peer.told.len() < LAYOUTS && all + bytes <= LAYOUT_BYTES {
+                break;
+            }
+            let Some(gone) = peer.told.pop_front() else { break };
+            let head = Head { layout: gone.id, ..Head::new(Kind::Forget, 0, 0) };
+            self.post(bml, process, head, &[])?;
+        }
+        let peer = self.peer(process);
+        peer.next_layout = peer.next_layout.wrapping_add(1).max(1);
+        let (layout, id) = (layout.clone(), peer.next_layout);
+        peer.told.push_back(Told { layout, id, bytes, flat, sent: 0 });
+        Ok(())
+    }
+}
