@@ -455,21 +455,32 @@ static void collective(FILE *out, const char *op, const char *name, size_t bytes
 }
 
 /* One-sided operations of rank 0 on memory of rank 1, which waits in a barrier: each ended there before the next, by a
- * flush; "lock", by an epoch of its own. */
-static void window(FILE *out, const char *op, size_t bytes, double seconds) {
+ * flush; "lock", by an epoch of its own. With "idle-" before it, rank 1 sleeps outside the library meanwhile. "comb" is
+ * every other number, "rows" are eight of sixteen, at both ends. */
+static void one_sided(FILE *out, const char *op, const char *name, size_t bytes, double seconds) {
     static Samples ours, copies;
     prepare("contiguous", bytes);
     ours.n = copies.n = 0;
-    int more = 1, times = 2000, n = bytes / 8, locks = !strcmp(op, "lock");
-    double *memory, *local = calloc(n, 8), *old = calloc(n, 8);
+    int idle = !strncmp(op, "idle-", 5);
+    if (idle) op += 5;
+    int more = 1, n = bytes / 8, locks = !strcmp(op, "lock"), gaps = strcmp(name, "contiguous") != 0;
+    int times = bytes > 16384 ? 2000 * 16384ull / bytes : 2000, count = gaps ? 1 : n, run = !strcmp(name, "rows") ? 8 : 1;
+    if (times < 8) times = 8;
+    need(!gaps || run == 8 || !strcmp(name, "comb"), name);
+    MPI_Datatype type = MPI_DOUBLE;
+    if (gaps) MPI_Type_vector(n / run, run, 2 * run, MPI_DOUBLE, &type), MPI_Type_commit(&type);
+    size_t span = gaps ? 2 * bytes : bytes;
+    double *memory, *local = calloc(span, 1), *old = calloc(span, 1);
     MPI_Win win;
-    MPI_Win_allocate(bytes, 8, MPI_INFO_NULL, MPI_COMM_WORLD, &memory, &win);
-    memset(memory, 0, bytes);
+    MPI_Win_allocate(span, 8, MPI_INFO_NULL, MPI_COMM_WORLD, &memory, &win);
+    memset(memory, 0, span);
     MPI_Barrier(MPI_COMM_WORLD);
     if (rank == 0 && !locks) MPI_Win_lock(MPI_LOCK_SHARED, 1, 0, win);
     double end = now() + seconds;
     for (int round = 0; more; round++) {
         MPI_Barrier(MPI_COMM_WORLD);
+        struct timespec nap = {0, 40 * 1000 * 1000};
+        if (idle && rank == 1) nanosleep(&nap, NULL);
         double start = now();
         for (int i = 0; rank == 0 && i < times; i++) {
             local[0] = i;
@@ -479,10 +490,10 @@ static void window(FILE *out, const char *op, size_t bytes, double seconds) {
                 MPI_Win_unlock(1, win);
                 continue;
             }
-            if (!strcmp(op, "put")) MPI_Put(local, n, MPI_DOUBLE, 1, 0, n, MPI_DOUBLE, win);
-            else if (!strcmp(op, "get")) MPI_Get(local, n, MPI_DOUBLE, 1, 0, n, MPI_DOUBLE, win);
+            if (!strcmp(op, "put")) MPI_Put(local, count, type, 1, 0, count, type, win);
+            else if (!strcmp(op, "get")) MPI_Get(local, count, type, 1, 0, count, type, win);
             else if (!strcmp(op, "accumulate"))
-                MPI_Accumulate(local, n, MPI_DOUBLE, 1, 0, n, MPI_DOUBLE, MPI_SUM, win);
+                MPI_Accumulate(local, count, type, 1, 0, count, type, MPI_SUM, win);
             else if (!strcmp(op, "fetch")) MPI_Fetch_and_op(local, old, MPI_LONG, 1, 0, MPI_SUM, win);
             else need(0, op);
             MPI_Win_flush(1, win);
@@ -495,6 +506,7 @@ static void window(FILE *out, const char *op, size_t bytes, double seconds) {
     }
     if (rank == 0 && !locks) MPI_Win_unlock(1, win);
     MPI_Win_free(&win);
+    if (gaps) MPI_Type_free(&type);
     free(local), free(old);
     answer(out, &ours, &copies);
 }
@@ -533,8 +545,8 @@ int main(int argc, char **argv) {
             rate(out, bytes, window, seconds);
         else if (sscanf(command, "coll %63s %63s %zu %lf", op, name, &bytes, &seconds) == 4)
             collective(out, op, name, bytes, seconds);
-        else if (sscanf(command, "window %63s %zu %lf", op, &bytes, &seconds) == 3)
-            window(out, op, bytes, seconds);
+        else if (sscanf(command, "window %63s %63s %zu %lf", op, name, &bytes, &seconds) == 4)
+            one_sided(out, op, name, bytes, seconds);
         else
             need(0, command);
     }

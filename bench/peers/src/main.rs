@@ -151,8 +151,9 @@ impl Bench {
             ["rate", bytes, window, seconds] => {
                 self.rate(bytes.parse()?, window.parse()?, within(seconds)?)
             }
-            ["window", operation, bytes, seconds] => {
-                self.window(operation, bytes.parse()?, within(seconds)?)
+            ["window", operation, layout, bytes, seconds] => {
+                let (bytes, within) = (bytes.parse()?, within(seconds)?);
+                self.window(&window::Work { operation, layout, bytes, within })
             }
             [verb @ ("coll" | "coll-alloc"), operation, layout, bytes, seconds] => {
                 let (allocated, bytes) = (verb == "coll-alloc", bytes.parse()?);
@@ -312,14 +313,9 @@ impl Bench {
 }
 
 impl Bench {
-    fn window(
-        &mut self,
-        operation: &str,
-        bytes: u64,
-        within: Duration,
-    ) -> Result<Medians, Anything> {
-        let ours = window::measure(&self.world, operation, arena::index(bytes), within)?;
-        let subject = self.subject(false, "contiguous", bytes)?;
+    fn window(&mut self, work: &window::Work<'_>) -> Result<Medians, Anything> {
+        let ours = window::measure(&self.world, work)?;
+        let subject = self.subject(false, "contiguous", work.bytes as u64)?;
         let memcpy = (0..8).map(|_| subject.copied()).collect();
         Ok(Samples { ours, memcpy }.medians())
     }

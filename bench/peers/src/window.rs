@@ -1,28 +1,62 @@
-//! One-sided operations, as `window` in `peers.c`: of rank 0 on memory of rank 1, which waits in a barrier; each ended
-//! there before the next, by a flush, or by an epoch of its own. Units: bytes, seconds.
+//! One-sided operations, as `one_sided` in `peers.c`: of rank 0 on memory of rank 1, which waits in a barrier; each ended
+//! there before the next, by a flush, or by an epoch of its own. With `idle`, rank 1 sleeps outside the library meanwhile.
+//! Units: bytes, seconds.
 
 use std::hint::black_box;
 use std::time::{Duration, Instant};
 
-use gapless::{Lock, ReduceOp, World};
+use gapless::{Datatype, Lock, Primitive, ReduceOp, View, ViewMut, World};
 
 use crate::Anything;
 
-/// Operations in a sample.
-const TIMES: u32 = 2000;
+/// Operations in a sample of short ones; long ones move as many bytes as 16 KiB so often.
+const TIMES: usize = 2000;
 /// Rounds at least, the first of which does not count.
 const ROUNDS_MIN: u32 = 4;
+/// How long an idle target sleeps in a round.
+const IDLE: Duration = Duration::from_millis(40);
+
+/// What is measured.
+pub(crate) struct Work<'w> {
+    /// `put`, `get`, `accumulate`, `fetch` or `lock`, with `idle-` before it perhaps.
+    pub(crate) operation: &'w str,
+    /// `contiguous`; `comb`: every other number; `rows`: eight numbers of sixteen. The same at both ends.
+    pub(crate) layout: &'w str,
+    pub(crate) bytes: usize,
+    pub(crate) within: Duration,
+}
+
+/// Operations in a sample.
+fn times(bytes: usize) -> usize {
+    (TIMES * 16384 / bytes.max(16384)).max(8)
+}
 
 /// Seconds of an operation, a sample a round; at rank 0 alone.
-pub(crate) fn measure(
-    world: &World,
-    operation: &str,
-    bytes: usize,
-    within: Duration,
-) -> Result<Vec<f64>, Anything> {
+pub(crate) fn measure(world: &World, work: &Work<'_>) -> Result<Vec<f64>, Anything> {
     let (comm, rank) = (world.comm(), world.rank());
-    let mut window = comm.window_allocate::<f64>(bytes / 8)?;
-    let mut local = vec![0.0f64; bytes / 8];
+    let Work { operation, layout, bytes, within } = *work;
+    let (idle, operation) = match operation.strip_prefix("idle-") {
+        Some(operation) => (true, operation),
+        None => (false, operation),
+    };
+    let run = match layout {
+        "contiguous" => None,
+        "comb" => Some(1),
+        "rows" => Some(8),
+        other => return Err(format!("no such layout: {other}").into()),
+    };
+    let numbers = bytes / 8;
+    let span = if run.is_some() { 2 * numbers } else { numbers };
+    let double = Datatype::from(Primitive::Double);
+    let laid = match run {
+        Some(run) => Some(
+            Datatype::vector(numbers as u64 / run, run, 2 * run.cast_signed(), &double)?
+                .commit()?,
+        ),
+        None => None,
+    };
+    let mut window = comm.window_allocate::<f64>(span)?;
+    let mut local = vec![0.0f64; span];
     let locks = operation == "lock";
     comm.barrier()?;
     if rank == 0 && !locks {
@@ -32,27 +66,42 @@ pub(crate) fn measure(
     let (start, mut round, mut more) = (Instant::now(), 0, [1u8]);
     while more == [1] {
         comm.barrier()?;
+        if idle && rank == 1 {
+            std::thread::sleep(IDLE);
+        }
         let began = Instant::now();
-        for i in 0..if rank == 0 { TIMES } else { 0 } {
-            local[0] = f64::from(i);
-            match operation {
-                "lock" => {
+        for i in 0..if rank == 0 { times(bytes) } else { 0 } {
+            local[0] = i as f64;
+            match (operation, &laid) {
+                ("lock", _) => {
                     window.lock(1, Lock::Exclusive)?;
                     window.put(&local, 1, 0)?;
                     window.unlock(1)?;
                     continue;
                 }
-                "put" => window.put(black_box(&local), 1, 0)?,
-                "get" => window.get(black_box(&mut local), 1, 0)?,
-                "accumulate" => window.accumulate(black_box(&local), 1, 0, ReduceOp::Sum)?,
-                "fetch" => {
-                    black_box(window.fetch_and_op(i64::from(i), 1, 0, ReduceOp::Sum)?);
+                ("put", None) => window.put(black_box(&local), 1, 0)?,
+                ("put", Some(laid)) => {
+                    window.put(View::typed(black_box(&local[..]), 0, laid, 1)?, 1, 0)?;
                 }
-                other => return Err(format!("no such operation: {other}").into()),
+                ("get", None) => window.get(black_box(&mut local), 1, 0)?,
+                ("get", Some(laid)) => {
+                    window.get(ViewMut::typed(black_box(&mut local[..]), 0, laid, 1)?, 1, 0)?;
+                }
+                ("accumulate", None) => {
+                    window.accumulate(black_box(&local), 1, 0, ReduceOp::Sum)?;
+                }
+                ("accumulate", Some(laid)) => {
+                    let view = View::typed(black_box(&local[..]), 0, laid, 1)?;
+                    window.accumulate(view, 1, 0, ReduceOp::Sum)?;
+                }
+                ("fetch", _) => {
+                    black_box(window.fetch_and_op(i as i64, 1, 0, ReduceOp::Sum)?);
+                }
+                (other, _) => return Err(format!("no such operation: {other}").into()),
             }
             window.flush(1)?;
         }
-        let took = began.elapsed().as_secs_f64() / f64::from(TIMES);
+        let took = began.elapsed().as_secs_f64() / times(bytes) as f64;
         if rank == 0 && round > 0 {
             samples.push(took);
         }

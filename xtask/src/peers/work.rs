@@ -336,14 +336,7 @@ pub(super) fn list(ranks: usize, quick: bool) -> Vec<Work> {
         list.push(Work::new("message", format!("contiguous {bytes}"), mark));
     }
     list.push(Work::new("rate", "8 64".to_owned(), Some(Mark::Best(1.5))));
-    for operation in ["put", "get", "accumulate", "fetch", "lock"] {
-        list.push(Work::new("window", format!("{operation} 8"), Some(Mark::Best(1.0))));
-    }
-    if !quick {
-        for operation in ["put", "get", "accumulate"] {
-            list.push(Work::new("window", format!("{operation} {}", 64 * KIB), None));
-        }
-    }
+    windows(quick, &mut list);
     for verb in ["message", "message-alloc"] {
         let allocated = verb == "message-alloc";
         for bytes in sizes {
@@ -357,6 +350,30 @@ pub(super) fn list(ranks: usize, quick: bool) -> Vec<Work> {
         }
     }
     list
+}
+
+/// One-sided operations of one process on another's memory.
+fn windows(quick: bool, list: &mut Vec<Work>) {
+    let mut add = |operation: &str, layout: &str, bytes: u64| {
+        let what = format!("{operation} {layout} {bytes}");
+        list.push(Work::new("window", what, Some(Mark::Best(1.0))));
+    };
+    for operation in ["fetch", "lock"] {
+        add(operation, "contiguous", 8);
+    }
+    for operation in ["put", "get", "accumulate"] {
+        add(operation, "contiguous", 8);
+        if quick {
+            continue;
+        }
+        add(&format!("idle-{operation}"), "contiguous", 8);
+        for bytes in [KIB, 64 * KIB, MIB] {
+            add(operation, "contiguous", bytes);
+        }
+        for layout in ["rows", "comb"] {
+            add(operation, layout, 64 * KIB);
+        }
+    }
 }
 
 #[cfg(test)]
