@@ -5,7 +5,7 @@ use gapless_sim::{Coverage, Keep, Report, hunt, play, tell};
 use std::ops::Range;
 
 /// Unless the environment says otherwise.
-const SEEDS: u64 = 10_000;
+const SEEDS: u64 = 6_000;
 
 /// What a thousand worlds see at least: about a third of what they saw when this was written.
 const FLOORS_PER_1000: Coverage = Coverage {
