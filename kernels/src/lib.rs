@@ -25,6 +25,8 @@
 //! Besides, [`peers`] has collectives between GPUs: kernels that wait for each other. They are for CUDA alone, because
 //! OpenCL has no release that other devices see.
 //!
+//! [`worker`] has the kernel that runs tasks of other processes (XTQ) without a launch. It is for CUDA alone, too.
+//!
 //! The functions in [`launch`] turn shape, range and places into launches; they are pure. This crate knows no driver.
 //! The caller passes `Launch::args` to the kernel after its pointers, in the order typed, packed, plan (of `listed`,
 //! `mapped` and `fused`; both sides' of `transfer`); of two sides with gaps the source is the typed one. Arguments
@@ -54,6 +56,7 @@ pub mod peers;
 pub mod plan;
 pub mod reduce;
 mod source;
+pub mod worker;
 
 pub use divide::divide;
 pub use kernel::{Direction, Family, Kernel, Width};

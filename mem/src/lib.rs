@@ -8,6 +8,7 @@
 //!   processes, register host memory;
 //! - [`Completion`]: the end of asynchronous work, for every device; [`Outstanding`]: work that is waited for if the
 //!   next call panics;
+//! - [`Worker`]: what stays on an accelerator and runs what it finds in memory;
 //! - [`abort`], [`abort_on_unwind`]: the end of the process where memory cannot be taken back;
 //! - [`HostDevice`]: plain memory; [`fake::FakeDevice`]: a pretend accelerator for tests, whose memory faults when
 //!   the CPU touches it.
@@ -51,6 +52,8 @@ pub mod testkit;
 mod word;
 #[allow(unsafe_code, reason = "views memory as atomics")]
 mod words;
+#[allow(unsafe_code, reason = "declares the contract of workers")]
+mod worker;
 
 pub use abort::{abort, abort_on_unwind};
 pub use access::{copy, fill, prefetch_to_write, read, write};
@@ -63,3 +66,4 @@ pub use region::{OutOfRange, Region};
 pub use space::Space;
 pub use word::{WORD_BYTES, exchange_word, load_word};
 pub use words::Words;
+pub use worker::{Worker, WorkerLimits};

@@ -33,7 +33,7 @@ struct Image {
     targets: [&'static str; 4],
 }
 
-const IMAGES: [Image; 3] = [
+const IMAGES: [Image; 4] = [
     Image {
         source: "pack.cu",
         made: ["pack.fatbin", "ptxas.txt"],
@@ -48,6 +48,11 @@ const IMAGES: [Image; 3] = [
     Image {
         source: "peers.cu",
         made: ["peers.fatbin", "ptxas-peers.txt"],
+        targets: ["80", "90", "100", "80"],
+    },
+    Image {
+        source: "worker.cu",
+        made: ["worker.fatbin", "ptxas-worker.txt"],
         targets: ["80", "90", "100", "80"],
     },
 ];

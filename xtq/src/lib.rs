@@ -10,6 +10,7 @@
 //! - [`Xtq`]: registrations, puts, receive buffers, progress; [`Put`], [`PutHandle`], [`Signal`];
 //! - [`Function`] and [`Task`]: tasks on the CPU; [`Kernel`] and [`Launcher`]: tasks on an accelerator;
 //! - `host`: the back end that works over any transport of [`gapless_bml`];
+//! - [`device`]: the back end in which a worker on the target's accelerator takes packets out of memory itself;
 //! - [`sim`]: a model of the machine that the paper was evaluated on.
 //!
 //! Nothing here knows matching, datatypes or vendors. Lengths are in bytes.
@@ -49,6 +50,12 @@
 
 #[cfg(not(loom))]
 mod buffer;
+#[cfg(not(loom))]
+pub mod device;
+/// The part of it that loom explores.
+#[cfg(loom)]
+#[path = "device/state.rs"]
+mod device_state;
 #[cfg(not(loom))]
 mod error;
 #[cfg(not(loom))]

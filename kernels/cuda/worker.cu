@@ -1,0 +1,532 @@
+/* The command processor of XTQ on the target GPU: one block that stays, polls rings of packets, rewrites them and runs
+ * what they ask for. LeBeane et al. 2016, §III. What lies where, and what the numbers mean: worker.h.
+ *
+ * A round: 32 teams of 16 threads read a slot each, a unit a thread, by one load; so that a
+ * batch costs one way over the bus.
+ * A team that finds its sequence number in all units has a whole packet. Packets of a ring are taken in order. The
+ * teams rewrite theirs, then short tasks run side by side, a team each, as far as the widths of their queues allow;
+ * long ones take the whole block, one after another. Warp 0 ends the round: one fence, then all statuses.
+ *
+ * What is read of a ring may be anything at any time: every length and offset is checked here.
+ */
+#include "prelude_cuda.h"
+#include "worker.h"
+#include "../cuda/packets.h"
+#include "../cuda/tasks.h"
+
+#define TEAM 16
+#define TEAMS (WORKER_THREADS / TEAM)
+/* Rounds between two looks at the clock. */
+#define ROUNDS 8
+/* Virtual groups between two looks at the clock. */
+#define GROUPS 64
+
+/* The same packets through this as through xtq/src/rewrite.rs: 64 bytes each, and two places; out come the packet, the
+ * first two arguments, the queue and the code, 96 bytes. */
+extern "C" __global__ __launch_bounds__(256, 1) void xtq_rewrite(const u64 packets, const u64 places, const u64 tables,
+                                                                 const u64 out, const u64 count) {
+    const u64 *functions = (const u64 *)tables;
+    for (u64 i = BLOCK * THREADS + THREAD; i < count; i += BLOCKS * THREADS) {
+        Packet p;
+        UNROLL for (u32 w = 0; w < 8; w++) p.word[w] = ((const u64 *)packets)[8 * i + w];
+        u64 first[2] = {0, 0}, queue = 0;
+        u64 arguments = ((const u64 *)places)[2 * i], payload = ((const u64 *)places)[2 * i + 1];
+        const u64 *kernels = functions + ENTRIES * ROW_WORDS, *queues = kernels + ENTRIES * ROW_WORDS;
+        u32 code = rewrite(p, functions, kernels, queues, arguments, payload, first, &queue);
+        u64 *to = (u64 *)out + 12 * i;
+        UNROLL for (u32 w = 0; w < 8; w++) to[w] = p.word[w];
+        to[8] = first[0];
+        to[9] = first[1];
+        to[10] = queue;
+        to[11] = code;
+    }
+}
+
+/* Initiators on a GPU: one team puts the same packet `count` times, at most `window` of them unanswered, and writes
+ * down how many nanoseconds that took. Words of `out`: what went wrong, tasks that ended, nanoseconds of all, then, if
+ * the window is 1, of each. */
+extern "C" __global__ __launch_bounds__(32, 1) void xtq_initiate(const u64 list, const u64 packet, const u64 body_bytes,
+                                                                 const u64 count, const u64 window, const u64 patience,
+                                                                 const u64 out) {
+    if (THREAD >= TEAM) return;
+    u32 mask = 0xffff;
+    Ring ring = load_ring(list);
+    Unit unit = unit_of(THREAD, (const u8 *)packet, (const u8 *)packet + 64, (u32)body_bytes);
+    u64 begin = ring.position, done = 0, wrong = 0, start = nanoseconds(), since = start;
+    while (done < count && wrong == 0) {
+        if (ring.position - begin < count && ring.position - begin - done < window) {
+            since = window == 1 ? nanoseconds() : since;
+            put_unit(ring, THREAD, unit, (u32)body_bytes);
+            ring.position++;
+            continue;
+        }
+        u64 oldest = begin + done, status = load_acquire(ring.status + oldest % SLOTS * 8), now = nanoseconds();
+        status = __shfl_sync(mask, status, 0);
+        now = __shfl_sync(mask, now, 0);
+        if ((status & 0xffff) == sequence_of(oldest)) {
+            if ((status >> 16 & 0xff) != STATUS_ENDED) wrong = status;
+            if (THREAD == 0 && window == 1) ((u64 *)out)[3 + done] = now - since;
+            done++;
+            since = now;
+        } else if (now - since > patience) {
+            wrong = 1;
+        }
+    }
+    if (THREAD == 0) {
+        ((u64 *)out)[0] = wrong;
+        ((u64 *)out)[1] = done;
+        ((u64 *)out)[2] = nanoseconds() - start;
+        ((u64 *)list)[RING_POSITION] = ring.position;
+    }
+}
+
+/* The worker. */
+
+typedef struct {
+    u64 kernels[ENTRIES * ROW_WORDS];
+    u64 queues[ENTRIES * ROW_WORDS];
+    /* The slots that were read, without their sequences from unit 4 on: a packet and its body. */
+    u8 slot[TEAMS][SLOT_BYTES];
+    u64 arguments[ARGUMENTS_MAX / 8];
+    u64 counted[SIGNALS_MAX];
+    u64 buffer[BUFFERS_MAX], buffer_bytes[BUFFERS_MAX];
+    Ring rings[RINGS_MAX];
+    Ring outs[OUTS_MAX];
+    Task task[TEAMS];
+    u32 code[TEAMS], value[TEAMS];
+    /* Whether a slot is whole; whether its body lies in the arena; whether the task is short; its queue; whether it
+     * begins when all before it have ended. */
+    u8 whole[TEAMS], far[TEAMS], shrt[TEAMS], queue[TEAMS], after[TEAMS];
+    u32 width[TEAMS];
+    u32 count, buffers, put, wave, largest;
+    Watch watch;
+    u64 changed, tasks, refusals, until;
+    u32 why;
+} Shared;
+
+/* A row of a table, whole: xtq/src/tables.rs. */
+INLINE void load_row(u64 *to, u64 from) {
+    u64 before, after;
+    do {
+        before = load_acquire(from);
+        UNROLL for (u32 w = 1; w < ROW_WORDS; w++) to[w] = load_acquire(from + 8 * w);
+        after = load_relaxed(from);
+    } while (before != after || before % 2 != 0);
+}
+
+/* What the host may change while the worker runs: tables, receive buffers. By all threads. */
+INLINE void reload(Shared &s, u64 control) {
+    BARRIER();
+    u64 changed = load_acquire(control + CONTROL_CHANGED);
+    if (THREAD < ENTRIES) load_row(s.kernels + THREAD * ROW_WORDS, control + CONTROL_KERNELS + THREAD * 8 * ROW_WORDS);
+    else if (THREAD < 2 * ENTRIES) {
+        u32 i = THREAD - ENTRIES;
+        load_row(s.queues + i * ROW_WORDS, control + CONTROL_QUEUES + i * 8 * ROW_WORDS);
+    } else if (THREAD < 2 * ENTRIES + BUFFERS_MAX) {
+        u32 i = THREAD - 2 * ENTRIES;
+        s.buffer[i] = load_acquire(control + CONTROL_BUFFER_LIST + 16 * i);
+        s.buffer_bytes[i] = load_acquire(control + CONTROL_BUFFER_LIST + 16 * i + 8);
+    }
+    BARRIER();
+    if (THREAD == 0) {
+        s.buffers = (u32)load_acquire(control + CONTROL_BUFFERS);
+        if (s.buffers > BUFFERS_MAX) s.buffers = BUFFERS_MAX;
+        u64 largest = 0;
+        for (u32 i = 0; i < s.buffers; i++) largest = s.buffer_bytes[i] > largest ? s.buffer_bytes[i] : largest;
+        s.largest = largest > 0xffffffffull ? 0xffffffffu : (u32)largest;
+        s.changed = changed;
+        store_release(control + CONTROL_SEEN, changed);
+    }
+    BARRIER();
+}
+
+/* Tells initiators what the worker does. */
+INLINE void say_state(const Shared &s, u64 state) {
+    if (THREAD < s.count) store_relaxed(s.rings[THREAD].head + RING_STATE, state);
+}
+
+/* Reads a slot by a team, into shared memory. Whether it is whole, which all of the team learn. */
+INLINE bool read_slot(Shared &s, u32 team, u32 unit, u64 slots, u64 position) {
+    Unit v = load_unit(slots + position % SLOTS * SLOT_BYTES + unit * UNIT_BYTES);
+    u32 shift = (team & 1) * TEAM;
+    bool mine = (v.lo & 0xffff) == sequence_of(position);
+    u32 have = __ballot_sync(0xffffffffu, mine) >> shift;
+    if ((have & 0xf) != 0xf) have = 0;
+    u64 first = __shfl_sync(0xffffffffu, v.lo, shift), third = __shfl_sync(0xffffffffu, v.hi, shift + 2),
+        fourth = __shfl_sync(0xffffffffu, v.lo, shift + 3);
+    u32 arguments = part(first, 16, 8) == KERNEL_KIND ? part(third, 32, 16) : 0;
+    u64 body = (u64)arguments + part(fourth, 32, 32);
+    bool far = body > INLINE_BYTES;
+    u32 units = PACKET_UNITS + (far ? 1 : ((u32)body + UNIT_BODY - 1) / UNIT_BODY);
+    u32 need = (1u << units) - 1;
+    if (have == 0 || (have & need) != need) return false;
+    u8 *to = s.slot[team];
+    if (unit < PACKET_UNITS) {
+        ((u64 *)to)[2 * unit] = v.lo;
+        ((u64 *)to)[2 * unit + 1] = v.hi;
+    } else if (far) {
+        if (unit == PACKET_UNITS) ((u64 *)to)[8] = v.hi;
+    } else {
+        u16 *at = (u16 *)(to + 64 + (unit - PACKET_UNITS) * UNIT_BODY);
+        UNROLL for (u32 i = 0; i < 3; i++) at[i] = (u16)(v.lo >> (16 + 16 * i));
+        UNROLL for (u32 i = 0; i < 4; i++) at[3 + i] = (u16)(v.hi >> (16 * i));
+    }
+    if (unit == 0) s.far[team] = far;
+    return true;
+}
+
+/* The shortest receive buffer that is long enough; without one, the code says why. */
+INLINE u64 claim(const Shared &s, u32 bytes, u32 *code) {
+    u64 best = ~0ull, at = 0;
+    for (u32 i = 0; i < s.buffers; i++) {
+        if (s.buffer_bytes[i] >= bytes && s.buffer_bytes[i] < best) {
+            best = s.buffer_bytes[i];
+            at = s.buffer[i];
+        }
+    }
+    if (best == ~0ull) *code = s.buffers == 0 ? REFUSED_NO_BUFFER : REFUSED_SMALL_BUFFER;
+    return at;
+}
+
+/* A packet becomes a task, or is refused. By one thread of its team. */
+INLINE void take(Shared &s, u32 team, const Ring &ring) {
+    Packet p;
+    const u64 *at = (const u64 *)s.slot[team];
+    UNROLL for (u32 w = 0; w < 8; w++) p.word[w] = at[w];
+    u32 arguments = ARGUMENT_BYTES(p), payload = PAYLOAD(p), value = 0;
+    bool far = s.far[team];
+    u64 place = far ? at[8] : 0, begin = far ? (u64)s.arguments : (u64)(s.slot[team] + 64), data = begin + arguments;
+    u64 first[2] = {0, 0}, queue;
+    u64 wanted = ARGUMENT_BYTES(p);
+    u32 index = INDEX(p) % ENTRIES, which = QUEUE(p) % ENTRIES;
+    const u64 *row = s.kernels + index * ROW_WORDS, *queue_row = s.queues + which * ROW_WORDS;
+    u32 code = rewrite(p, 0, s.kernels, s.queues, begin, data, first, &queue);
+    if (code == REFUSED_PAYLOAD) value = part(row[ROW_LIMITS], 0, 32);
+    if (code == REFUSED_ARGUMENTS) value = part(row[ROW_LIMITS], 32, 16);
+    if (code == NO_PACKET) code = STATUS_MALFORMED;
+    if (far && code == REWRITTEN) {
+        u64 body = wanted + payload;
+        if (place > ring.arena_bytes || body > ring.arena_bytes - place) code = STATUS_MALFORMED;
+    }
+    u64 grid[3] = {part(p.word[3], 0, 32), part(p.word[3], 32, 32), part(p.word[5], 0, 32)};
+    u64 group = (u64)part(p.word[7], 0, 16) * part(p.word[7], 16, 16) * part(p.word[7], 32, 16);
+    if (code == REWRITTEN) {
+        u32 most = part(row[ROW_GRID_Z_ITEMS], 32, 32);
+        if (group > most || part(p.word[5], 48, 16) * 16u > WORKER_LOCAL_MAX) {
+            code = REFUSED_GROUP;
+            value = most;
+        } else if (grid[0] > part(row[ROW_GRID_XY], 0, 32) || grid[1] > part(row[ROW_GRID_XY], 32, 32) ||
+                   grid[2] > part(row[ROW_GRID_Z_ITEMS], 0, 32) || grid[0] * grid[1] > (1ull << 40) / grid[2]) {
+            code = REFUSED_GRID;
+        }
+    }
+    if (code == REWRITTEN && payload != 0) {
+        u64 buffer = claim(s, payload, &code);
+        if (code == REFUSED_SMALL_BUFFER) value = s.largest;
+        if (far) first[1] = buffer;
+    }
+    s.code[team] = code;
+    s.value[team] = value;
+    if (code != REWRITTEN) return;
+    u64 *words = (u64 *)(far ? (u64)s.arguments : (u64)(s.slot[team] + 64));
+    if (!far) {
+        words[0] = first[0];
+        words[1] = first[1];
+    }
+    ((u64 *)s.slot[team])[0] = p.word[0];
+    Task &t = s.task[team];
+    t.object = p.word[0] >> 48 << 48 | p.word[2] >> 16;
+    t.buffer = first[0];
+    t.buffer_bytes = row[ROW_BUFFER_BYTES];
+    t.payload = first[1];
+    t.payload_bytes = payload;
+    t.arguments = words;
+    t.argument_bytes = arguments;
+    t.items = grid[0] * grid[1] * grid[2];
+    bool few = t.object != DO_REDUCE || (arguments >= 48 && words[4] <= INLINE_BYTES);
+    s.shrt[team] = !far && t.items <= 64 && t.object < DO_PAUSE && few;
+    s.queue[team] = (u8)which;
+    s.after[team] = (p.word[0] >> 24 & BARRIER_FLAG) != 0;
+    s.width[team] = part(queue_row[QUEUE_WIDTH], 0, 32);
+}
+
+/* A task that takes the whole block. */
+NOINLINE void run_long(Shared &s, u64 control, u32 team, const Ring &ring) {
+    Task &t = s.task[team];
+    u64 group_word = ((const u64 *)s.slot[team])[7];
+    u64 group = (u64)part(group_word, 0, 16) * part(group_word, 16, 16) * part(group_word, 32, 16);
+    if (s.far[team]) {
+        /* The packet was seen, so what was written before it can be seen. */
+        fence_sys();
+        u64 from = ring.arena + ((const u64 *)s.slot[team])[8];
+        u32 words = t.argument_bytes / 8;
+        u64 buffer = t.buffer, payload = t.payload;
+        BARRIER();
+        bool aligned = from % 8 == 0;
+        for (u32 i = THREAD; i < words; i += THREADS) {
+            u64 word = 0;
+            if (aligned) {
+                word = *(volatile const u64 *)(from + 8 * i);
+            } else {
+                for (u32 b = 0; b < 8; b++) word |= (u64) * (volatile const u8 *)(from + 8 * i + b) << (8 * b);
+            }
+            s.arguments[i] = i == 0 ? buffer : i == 1 ? payload : word;
+        }
+        u64 data = from + t.argument_bytes, bytes = t.payload_bytes, done = 0;
+        if ((data | payload) % 16 == 0) {
+            for (u64 i = THREAD; i < bytes / 16; i += THREADS) {
+                Unit v = load_unit(data + 16 * i);
+                ((u64 *)payload)[2 * i] = v.lo;
+                ((u64 *)payload)[2 * i + 1] = v.hi;
+            }
+            done = bytes / 16 * 16;
+        }
+        for (u64 i = done + THREAD; i < bytes; i += THREADS) ((u8 *)payload)[i] = *(volatile const u8 *)(data + i);
+        BARRIER();
+    }
+    if (THREAD == 0) {
+        u32 failed = admits(t, s.put);
+        if (failed != 0) {
+            s.code[team] = STATUS_FAILED;
+            s.value[team] = failed;
+        }
+    }
+    BARRIER();
+    if (s.code[team] != REWRITTEN) return;
+    if (t.object == DO_PAUSE) {
+        if (THREAD == 0) {
+            u64 since = nanoseconds();
+            while (nanoseconds() - since < t.arguments[2]) {
+                if (is_stopped(&s.watch)) {
+                    s.code[team] = STATUS_FAILED;
+                    s.value[team] = FAILED_STOPPED;
+                    break;
+                }
+            }
+        }
+        BARRIER();
+        return;
+    }
+    if (t.object == DO_FORWARD) {
+        Ring &out = s.outs[t.arguments[2]];
+        bool room = has_room(out);
+        if (!__syncthreads_and(room)) {
+            if (THREAD == 0) {
+                s.code[team] = STATUS_FAILED;
+                s.value[team] = FAILED_FULL;
+            }
+        } else if (THREAD < TEAM) {
+            /* The chain's earlier writes come before the packet that puts it on. */
+            fence_sys();
+            const u8 *packet = (const u8 *)t.payload;
+            u32 bytes = t.payload_bytes - 64;
+            put_unit(out, THREAD, unit_of(THREAD, packet, packet + 64, bytes), bytes);
+        }
+        BARRIER();
+        if (THREAD == 0 && s.code[team] == REWRITTEN) {
+            out.position++;
+            u64 list = control + CONTROL_OUT_LIST + t.arguments[2] * 8 * RING_WORDS;
+            store_relaxed(list + 8 * RING_POSITION, out.position);
+        }
+        BARRIER();
+        return;
+    }
+    u64 groups = t.items / group;
+    for (u64 g = 0; g < groups; g++) {
+        if (THREAD < group) run_item(&s.watch, t, g * group + THREAD);
+        if (g % GROUPS != GROUPS - 1) continue;
+        bool stopped = THREAD == 0 && is_stopped(&s.watch);
+        if (__syncthreads_or(stopped)) break;
+    }
+    BARRIER();
+    if (THREAD == 0 && s.watch.stopped) {
+        s.code[team] = STATUS_FAILED;
+        s.value[team] = FAILED_STOPPED;
+    }
+    BARRIER();
+}
+
+/* The packets of this round, of which team `i` has one if bit `i` is set, in their order. */
+INLINE void run_round(Shared &s, u64 control, u32 mask, u32 team, u32 unit, u32 per, u32 turn) {
+    u32 ring_of = (turn + team / per) % s.count;
+    if (unit == 0 && (mask >> team & 1) != 0) take(s, team, s.rings[ring_of]);
+    BARRIER();
+    u32 left = mask;
+    while (left != 0) {
+        /* A wave: short tasks that may run side by side; refused ones are over already. */
+        if (THREAD < 32) {
+            bool here = (left >> THREAD & 1) != 0;
+            bool task = here && s.code[THREAD] == REWRITTEN;
+            u32 key = task ? s.queue[THREAD] : 64 + THREAD;
+            u32 before = __match_any_sync(0xffffffffu, key) & ((1u << THREAD) - 1);
+            bool begins = (u32)__popc(before) < s.width[THREAD] && !(s.after[THREAD] && before != 0);
+            bool fits = !task || (s.shrt[THREAD] && begins);
+            u32 not_here = __ballot_sync(0xffffffffu, here && !fits);
+            u32 wave = not_here == 0 ? left : left & ((1u << (__ffs(not_here) - 1)) - 1);
+            if (THREAD == 0) s.wave = wave;
+        }
+        BARRIER();
+        u32 wave = s.wave;
+        if (wave != 0) {
+            if ((wave >> team & 1) != 0 && s.code[team] == REWRITTEN) {
+                u32 failed = admits(s.task[team], s.put);
+                if (failed == 0) {
+                    for (u64 i = unit; i < s.task[team].items; i += TEAM) run_item(&s.watch, s.task[team], i);
+                } else if (unit == 0) {
+                    s.value[team] = failed;
+                }
+                __syncwarp(0xffffu << (team & 1) * TEAM);
+                if (failed != 0 && unit == 0) s.code[team] = STATUS_FAILED;
+            }
+        } else {
+            u32 first = __ffs(left) - 1;
+            wave = 1u << first;
+            run_long(s, control, first, s.rings[(turn + first / per) % s.count]);
+        }
+        left &= ~wave;
+        BARRIER();
+    }
+    /* Warp 0 has met all others: its fence covers what they wrote. */
+    if (THREAD < 32) {
+        bool here = (mask >> THREAD & 1) != 0;
+        u32 code = here ? s.code[THREAD] : 0;
+        if (code == REWRITTEN) code = STATUS_ENDED;
+        bool counts = here && code == STATUS_ENDED && (((const u64 *)s.slot[THREAD])[0] >> 24 & REGISTERED_SIGNAL) != 0;
+        u64 signal = s.kernels[part(((const u64 *)s.slot[THREAD])[0], 32, 8) % ENTRIES * ROW_WORDS + ROW_SIGNAL];
+        counts = counts && signal - 1 < SIGNALS_MAX;
+        u32 refused = __ballot_sync(0xffffffffu, here && code != STATUS_ENDED);
+        if (here && code != STATUS_ENDED) {
+            u64 number = s.refusals + __popc(refused & ((1u << THREAD) - 1));
+            u64 head = ((const u64 *)s.slot[THREAD])[0];
+            u64 ring = (turn + THREAD / per) % s.count, index = part(head, 32, 8), queue = part(head, 40, 8);
+            u64 said = ring | index << 8 | queue << 16 | (u64)code << 24 | (u64)s.value[THREAD] << 32;
+            store_relaxed(control + CONTROL_REFUSED + number % REFUSED_MAX * 8, said);
+        }
+        fence_sys();
+        if (here) {
+            const Ring &ring = s.rings[(turn + THREAD / per) % s.count];
+            u64 position = ring.position + THREAD % per;
+            u64 status = sequence_of(position) | (u64)code << 16 | (u64)s.value[THREAD] << 32;
+            store_relaxed(ring.status + position % SLOTS * 8, status);
+        }
+        if (counts) atomicAdd(&s.counted[signal - 1], 1ull);
+        __syncwarp();
+        if (counts) store_relaxed(control + CONTROL_COUNTED + (signal - 1) * 8, s.counted[signal - 1]);
+        if (THREAD == 0) {
+            s.tasks += __popc(mask) - __popc(refused);
+            store_relaxed(control + CONTROL_TASKS, s.tasks);
+            if (refused != 0) {
+                s.refusals += __popc(refused);
+                store_release(control + CONTROL_REFUSALS, s.refusals);
+            }
+        }
+        __syncwarp();
+        /* How many of its ring a team's packet is the last of. */
+        u32 base = THREAD / per * per, own = mask >> base & (per >= 32 ? 0xffffffffu : (1u << per) - 1);
+        if (here && THREAD % per == 0) s.rings[(turn + THREAD / per) % s.count].position += __popc(own);
+    }
+    BARRIER();
+}
+
+extern "C" __global__ __launch_bounds__(WORKER_THREADS, 1) void xtq_worker(const u64 control) {
+    __shared__ Shared s;
+    u32 team = THREAD / TEAM, unit = THREAD % TEAM;
+    if (THREAD == 0) {
+        u64 rings = load_acquire(control + CONTROL_RINGS), outs = load_acquire(control + CONTROL_OUTS);
+        s.count = rings > RINGS_MAX ? RINGS_MAX : (u32)rings;
+        s.put = outs > OUTS_MAX ? OUTS_MAX : (u32)outs;
+        s.tasks = load_relaxed(control + CONTROL_TASKS);
+        s.refusals = load_relaxed(control + CONTROL_REFUSALS);
+        u64 life = load_relaxed(control + CONTROL_LIFE), now = nanoseconds();
+        s.watch.orders = control + CONTROL_ORDERS;
+        s.watch.deadline = life > ~0ull - now ? ~0ull : now + life;
+        s.watch.looked = now;
+        s.watch.stopped = 0;
+        s.until = now;
+        s.why = 0;
+    }
+    if (THREAD < SIGNALS_MAX) s.counted[THREAD] = load_relaxed(control + CONTROL_COUNTED + 8 * THREAD);
+    if (THREAD < RINGS_MAX) s.rings[THREAD] = load_ring(control + CONTROL_RING_LIST + THREAD * 8 * RING_WORDS);
+    else if (THREAD < RINGS_MAX + OUTS_MAX) {
+        u32 i = THREAD - RINGS_MAX;
+        s.outs[i] = load_ring(control + CONTROL_OUT_LIST + i * 8 * RING_WORDS);
+    }
+    reload(s, control);
+    say_state(s, RUNNING);
+    if (THREAD == 0) store_relaxed(control + CONTROL_STATE, RUNNING);
+    u64 idle = load_relaxed(control + CONTROL_IDLE);
+    u32 per = s.count == 0 ? TEAMS : TEAMS / s.count, turn = 0, round = 0;
+    if (s.count == 0) per = TEAMS;
+    bool leaving = false;
+    while (true) {
+        /* Teams look at the next slots of rings, at most `per` of each. */
+        bool looks = team / per < s.count;
+        u32 which = looks ? (turn + team / per) % s.count : 0;
+        bool whole = false;
+        Unit orders = {s.changed, 0};
+        if (THREAD == 0 && round % ROUNDS == 0) orders = load_unit(control + CONTROL_CHANGED);
+        if (s.count != 0) {
+            u64 position = s.rings[which].position + team % per;
+            /* All of a warp read: two teams' votes are counted together. */
+            whole = read_slot(s, team, unit, s.rings[which].slots, position) && looks;
+        }
+        if (unit == 0) s.whole[team] = whole;
+        bool found = __syncthreads_or(whole);
+        if (found) {
+            /* Of each ring those that nothing is missing before; every warp finds the same. */
+            u32 lane = THREAD % 32;
+            u32 all = __ballot_sync(0xffffffffu, s.whole[lane] != 0);
+            bool next = (~(all >> (lane / per * per)) & ((2u << lane % per) - 1)) == 0;
+            u32 mask = __ballot_sync(0xffffffffu, next && s.whole[lane] != 0);
+            found = mask != 0;
+            if (found) {
+                if (leaving) {
+                    say_state(s, RUNNING);
+                    if (THREAD == 0) store_relaxed(control + CONTROL_STATE, RUNNING);
+                    leaving = false;
+                }
+                run_round(s, control, mask, team, unit, per, turn);
+                if (THREAD == 0) s.until = nanoseconds();
+            }
+        }
+        if (leaving && !found) break;
+        round++;
+        turn = s.count == 0 ? 0 : (turn + 1) % s.count;
+        bool special = false;
+        if (THREAD == 0) {
+            u64 now = round % ROUNDS == 0 ? nanoseconds() : 0;
+            if (orders.lo != s.changed) special = true;
+            if ((orders.hi & ORDER_ABORT) != 0) s.why = WHY_ABORTED;
+            else if ((orders.hi & ORDER_LEAVE) != 0) s.why = WHY_TOLD;
+            else if (now > s.watch.deadline) s.why = WHY_OLD;
+            else if (!found && now > s.until && now - s.until > idle) s.why = WHY_IDLE;
+            special = special || s.why != 0;
+        }
+        if (!__syncthreads_or(special)) continue;
+        u32 why = s.why;
+        reload(s, control);
+        if (why == 0) continue;
+        if (why != WHY_IDLE) break;
+        /* The host's side of this: write a packet, fence, read the state. One of us sees the other. */
+        say_state(s, LEAVING);
+        if (THREAD == 0) {
+            store_relaxed(control + CONTROL_STATE, LEAVING);
+            s.why = 0;
+        }
+        fence_sc();
+        BARRIER();
+        leaving = true;
+    }
+    BARRIER();
+    /* A later life goes on where this one ends. */
+    if (THREAD < s.count) {
+        store_relaxed(control + CONTROL_RING_LIST + THREAD * 8 * RING_WORDS + 8 * RING_POSITION, s.rings[THREAD].position);
+        store_release(s.rings[THREAD].head + RING_STATE, GONE);
+    }
+    fence_sys();
+    BARRIER();
+    if (THREAD == 0) {
+        store_relaxed(control + CONTROL_WHY, leaving ? WHY_IDLE : s.why);
+        store_release(control + CONTROL_STATE, GONE);
+    }
+}

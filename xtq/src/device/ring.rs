@@ -1,0 +1,313 @@
+//! The initiator's end of a ring: puts go into it by plain stores, and what became of them is read out of it.
+
+use super::layout::{
+    INLINE_BYTES, PACKET_UNITS, RING_STATE, RING_WANTED, RingShape, SLOT_BYTES, SLOTS, STATUS_ENDED,
+    STATUS_FAILED, UNIT_BODY, UNIT_BYTES, sequence_of, slot_of, units,
+};
+use super::{Failure, state};
+use crate::error::Refusal;
+use crate::packet::Packet;
+use gapless_mem::{DeviceError, Lease, Words};
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicU64, Ordering};
+use thiserror::Error;
+use zerocopy::IntoBytes;
+
+/// Why a put does not go into a ring.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum RingError {
+    /// All slots, or the bytes for bodies, are taken: take [outcomes](Lane::next) out first.
+    #[error("the ring is full")]
+    Full,
+    /// A body that never fits.
+    #[error("a body of {bytes} bytes, in a ring that has {max} for them")]
+    TooLong {
+        /// The body's length.
+        bytes: usize,
+        /// The longest.
+        max: usize,
+    },
+}
+
+/// What became of a put.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// Its task has ended.
+    Ended,
+    /// The task has failed.
+    Failed(Failure),
+    /// The target did not take it.
+    Refused(Refusal),
+    /// The target found no packet; or it says what no worker says.
+    Malformed,
+}
+
+impl Outcome {
+    fn of(word: u64) -> Outcome {
+        let [_, _, code, zero, value @ ..] = word.to_le_bytes();
+        let value = u32::from_le_bytes(value);
+        match (code, zero) {
+            (STATUS_ENDED, 0) => Outcome::Ended,
+            (STATUS_FAILED, 0) => Outcome::Failed(Failure::of(value)),
+            (code, 0) => Refusal::decode(code, value).map_or(Outcome::Malformed, Outcome::Refused),
+            _ => Outcome::Malformed,
+        }
+    }
+}
+
+/// The initiator's end of a ring. One thread uses it at a time; the worker's statuses come in the order of the puts.
+#[derive(Debug)]
+pub struct Lane {
+    words: Words,
+    /// Puts so far.
+    position: u64,
+    /// Puts whose outcome was taken.
+    taken: u64,
+    /// Units that the last put into each slot has used.
+    used: Box<[u8; SLOTS]>,
+    arena: Arena,
+}
+
+/// Bytes for long bodies, given out in order.
+#[derive(Debug)]
+struct Arena {
+    bytes: usize,
+    /// Where the next body goes, and where the oldest begins that is in use.
+    head: usize,
+    tail: usize,
+    /// By position: where the next one begins.
+    ends: VecDeque<(u64, usize)>,
+}
+
+impl Arena {
+    /// A place for `len` bytes, a multiple of 16.
+    fn take(&mut self, position: u64, len: usize) -> Option<usize> {
+        let len = len.next_multiple_of(UNIT_BYTES);
+        if self.ends.is_empty() {
+            (self.head, self.tail) = (0, 0);
+        }
+        let free = if self.ends.is_empty() || self.head > self.tail {
+            self.bytes - self.head
+        } else {
+            self.tail - self.head
+        };
+        let at = match len <= free {
+            true => self.head,
+            // From the start anew.
+            false if self.head > self.tail && len <= self.tail => 0,
+            false => return None,
+        };
+        self.head = at + len;
+        self.ends.push_back((position, self.head));
+        Some(at)
+    }
+
+    /// The put of this position is over.
+    fn give_back(&mut self, position: u64) {
+        if let Some((_, end)) = self.ends.pop_front_if(|(of, _)| *of == position) {
+            self.tail = end;
+        }
+    }
+}
+
+impl Lane {
+    /// The end of a ring in this memory, which the target has given to the worker, and which nobody has put into.
+    ///
+    /// # Errors
+    /// Too short, not aligned, or memory that the CPU must not touch.
+    #[allow(unsafe_code, reason = "views memory as words")]
+    pub fn new(memory: Lease, shape: RingShape) -> Result<Lane, DeviceError> {
+        if memory.region().len() < shape.bytes() || !shape.arena_bytes.is_multiple_of(16) {
+            return Err(DeviceError::Unsupported { what: "a ring in memory of this length" });
+        }
+        // SAFETY: the lease keeps the memory; memory that is shared with another process is touched as words only, by
+        // this and by the target's end.
+        let words = unsafe { Words::new(memory) }?;
+        let bytes = usize::try_from(shape.arena_bytes).unwrap_or(0);
+        let arena = Arena { bytes, head: 0, tail: 0, ends: VecDeque::new() };
+        Ok(Lane { words, position: 0, taken: 0, used: Box::new([0; SLOTS]), arena })
+    }
+
+    #[inline]
+    fn word(&self, byte: usize) -> &AtomicU64 {
+        // `new` has found all of the ring inside.
+        &self.words.all()[byte / 8]
+    }
+
+    /// Puts that are on their way, or whose outcome was not taken.
+    #[must_use]
+    pub fn pending(&self) -> u64 {
+        self.position - self.taken
+    }
+
+    /// Writes a packet and its body, given in two parts (arguments, payload), whose lengths the packet says. The worker
+    /// may run it from now on; [`announce`](Lane::announce) sees to it that there is one. Gives the put's number, from 0.
+    ///
+    /// # Errors
+    /// No room now, or never.
+    #[inline]
+    pub fn put(&mut self, packet: &Packet, body: [&[u8]; 2]) -> Result<u64, RingError> {
+        let position = self.position;
+        let bytes = body[0].len() + body[1].len();
+        if self.pending() >= SLOTS as u64 {
+            return Err(RingError::Full);
+        }
+        let place = match bytes > INLINE_BYTES {
+            false => None,
+            true if bytes.next_multiple_of(UNIT_BYTES) > self.arena.bytes => {
+                return Err(RingError::TooLong { bytes, max: self.arena.bytes });
+            }
+            true => Some(self.arena.take(position, bytes).ok_or(RingError::Full)?),
+        };
+        let slot = slot_of(position);
+        let at = (RingShape::SLOTS_AT + slot * SLOT_BYTES) / 8;
+        let sequence = u64::from(sequence_of(position));
+        let words = self.words.all();
+        let store = |unit: usize, low: u64, high: u64| {
+            let place = at + unit * (UNIT_BYTES / 8);
+            // The half with the sequence last: who sees that sees the other.
+            words[place + 1].store(high, Ordering::Relaxed);
+            words[place].store(low & !0xFFFF | sequence, Ordering::Release);
+        };
+        match place {
+            None => {
+                let mut all = [0; INLINE_BYTES];
+                let (first, rest) = all.split_at_mut(body[0].len());
+                first.copy_from_slice(body[0]);
+                rest[..body[1].len()].copy_from_slice(body[1]);
+                for (unit, piece) in all.chunks_exact(UNIT_BODY).take(bytes.div_ceil(UNIT_BODY)).enumerate() {
+                    let mut both = [0; UNIT_BYTES];
+                    both[2..].copy_from_slice(piece);
+                    let [low, high] = halves(&both);
+                    store(PACKET_UNITS + unit, low, high);
+                }
+            }
+            Some(place) => {
+                self.fill_arena(place, body);
+                store(PACKET_UNITS, 0, place as u64);
+            }
+        }
+        for (unit, piece) in packet.as_bytes().as_chunks::<UNIT_BYTES>().0.iter().enumerate() {
+            let [low, high] = halves(piece);
+            store(unit, low, high);
+        }
+        // Units of an earlier put, which might have this sequence after 16 million others.
+        let now = units(bytes);
+        for unit in now..usize::from(self.used[slot]) {
+            words[at + unit * (UNIT_BYTES / 8)].store(0, Ordering::Relaxed);
+        }
+        self.used[slot] = u8::try_from(now).unwrap_or(u8::MAX);
+        self.position += 1;
+        Ok(position)
+    }
+
+    fn fill_arena(&self, place: usize, body: [&[u8]; 2]) {
+        let words = self.words.all();
+        let mut at = (RingShape::ARENA_AT + place) / 8;
+        let mut word = [0; 8];
+        let mut filled = 0;
+        for mut part in body {
+            while !part.is_empty() {
+                let (now, later) = part.split_at(part.len().min(8 - filled));
+                word[filled..filled + now.len()].copy_from_slice(now);
+                filled += now.len();
+                part = later;
+                if filled == 8 {
+                    words[at].store(u64::from_le_bytes(word), Ordering::Relaxed);
+                    (at, filled) = (at + 1, 0);
+                }
+            }
+        }
+        if filled > 0 {
+            words[at].store(u64::from_le_bytes(word), Ordering::Relaxed);
+        }
+    }
+
+    /// After puts: whether a worker is there. If not, the target is asked for one, and starts it when it next
+    /// [looks](super::Target::advance).
+    #[inline]
+    pub fn announce(&self) -> bool {
+        state::announce(self.word(RING_STATE), self.word(RING_WANTED))
+    }
+
+    /// Whether a worker is there; if not, and puts are pending, the target is asked for one.
+    pub fn is_served(&self) -> bool {
+        let state = self.word(RING_STATE);
+        match self.pending() {
+            0 => state.load(Ordering::Acquire) == state::RUNNING,
+            _ => state::insist(state, self.word(RING_WANTED)),
+        }
+    }
+
+    /// The next outcome, in the order of the puts, if it is known. What the task has written can be seen then.
+    #[inline]
+    #[allow(clippy::should_implement_trait, reason = "it is asked again after `None`")]
+    pub fn next(&mut self) -> Option<(u64, Outcome)> {
+        if self.taken == self.position {
+            return None;
+        }
+        let position = self.taken;
+        let word = self.word(RingShape::STATUS_AT + 8 * slot_of(position)).load(Ordering::Acquire);
+        if word & 0xFFFF != u64::from(sequence_of(position)) {
+            return None;
+        }
+        self.arena.give_back(position);
+        self.taken += 1;
+        Some((position, Outcome::of(word)))
+    }
+}
+
+#[inline]
+fn halves(unit: &[u8; UNIT_BYTES]) -> [u64; 2] {
+    let (halves, _) = unit.as_chunks::<8>();
+    [u64::from_le_bytes(halves[0]), u64::from_le_bytes(halves[1])]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bodies_get_places_that_do_not_overlap() {
+        let mut arena = Arena { bytes: 1024, head: 0, tail: 0, ends: VecDeque::new() };
+        let mut held: VecDeque<(u64, std::ops::Range<usize>)> = VecDeque::new();
+        let mut random = 7u64;
+        let mut refused = 0;
+        for position in 0..5000 {
+            random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            let len = 170 + usize::from(random.to_be_bytes()[0]) * 2;
+            match arena.take(position, len) {
+                Some(at) => {
+                    let place = at..at + len;
+                    assert!(place.end <= 1024 && at.is_multiple_of(16));
+                    let apart = |other: &std::ops::Range<usize>| place.end <= other.start || other.end <= place.start;
+                    assert!(held.iter().all(|(_, other)| apart(other)), "{position}");
+                    held.push_back((position, place));
+                }
+                None => {
+                    refused += 1;
+                    let (oldest, _) = held.pop_front().expect("an empty arena has room");
+                    arena.give_back(oldest);
+                }
+            }
+            if random.is_multiple_of(3) && let Some((oldest, _)) = held.pop_front() {
+                // Puts without a body in the arena are over, too.
+                arena.give_back(oldest + 10_000);
+                arena.give_back(oldest);
+            }
+        }
+        assert!(refused > 100, "{refused}");
+    }
+
+    #[test]
+    fn outcomes_are_read_as_they_are_written() {
+        let word = |code, value| super::super::layout::status_word(9, code, value);
+        assert_eq!(Outcome::of(word(64, 0)), Outcome::Ended);
+        assert_eq!(Outcome::of(word(65, 3)), Outcome::Failed(Failure::Stopped));
+        assert_eq!(Outcome::of(word(8, 77)), Outcome::Refused(Refusal::ReceiveBufferTooSmall { largest: 77 }));
+        for code in [0, 12, 66, 255] {
+            assert_eq!(Outcome::of(word(code, 0)), Outcome::Malformed);
+        }
+    }
+}

@@ -1,0 +1,635 @@
+//! The target's end: what its worker may run, where, and whether it lives.
+//!
+//! The control block is written by the target and read by the worker while it runs: table rows by their sequence locks,
+//! everything behind a counter of changes, which the worker answers. So when a registration has returned, the worker has
+//! it. Rings, and receive buffers that must be made reachable, are added between two lives: accelerators may wait for all
+//! their work then, and a worker would never end.
+
+use super::layout::{
+    BUFFERS_MAX, CONTROL_BUFFER_LIST, CONTROL_BUFFERS, CONTROL_BYTES, CONTROL_CHANGED, CONTROL_COUNTED, CONTROL_IDLE,
+    CONTROL_KERNELS, CONTROL_LIFE, CONTROL_ORDERS, CONTROL_OUT_LIST, CONTROL_OUTS, CONTROL_QUEUES, CONTROL_REFUSALS,
+    CONTROL_REFUSED, CONTROL_RING_LIST, CONTROL_RINGS, CONTROL_SEEN, CONTROL_STATE, CONTROL_TASKS, CONTROL_WHY, GONE,
+    ORDER_ABORT, ORDER_LEAVE, OUTS_MAX, REFUSED_MAX, RING_ARENA_AT, RING_ARENA_BYTES, RING_HEAD_AT, RING_POSITION,
+    RING_SLOTS_AT, RING_STATE, RING_STATUS_AT, RING_WANTED, RING_WORDS, RINGS_MAX, ROW_WORDS, RUNNING, RingShape,
+    SIGNALS_MAX, STARTING, STATUS_FAILED, WHY_ABORTED, WHY_IDLE, WHY_OLD, WHY_TOLD,
+};
+use super::{DeviceFunction, state};
+use crate::error::Refusal;
+use crate::packet::{ARGUMENTS_MAX, ARGUMENTS_MIN, ENTRIES};
+use crate::tables::NoSuchIndex;
+use gapless_mem::{DeviceError, Lease, Words, Worker};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering, fence};
+use std::time::{Duration, Instant};
+use thiserror::Error;
+
+/// How long a worker stays.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Life {
+    /// It leaves when it had nothing to do for so long; `None`: it stays, for those who own the accelerator.
+    pub idle: Option<Duration>,
+    /// It leaves after so long in any case, and what runs then is stopped. So whatever waits for the whole accelerator
+    /// waits no longer.
+    pub longest: Duration,
+}
+
+/// 100 µs, and a minute.
+impl Default for Life {
+    fn default() -> Life {
+        Life { idle: Some(Duration::from_micros(100)), longest: Duration::from_secs(60) }
+    }
+}
+
+/// Why a target cannot do what it is told.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum TargetError {
+    /// No table has this index.
+    #[error(transparent)]
+    NoSuchIndex(#[from] NoSuchIndex),
+    /// The accelerator failed.
+    #[error(transparent)]
+    Device(#[from] DeviceError),
+    /// There are as many as there can be.
+    #[error("a worker has at most {max} {what}")]
+    TooMany {
+        /// Of what.
+        what: &'static str,
+        /// How many.
+        max: usize,
+    },
+    /// Arguments of a length that no packet has, or that is too short for the function.
+    #[error("{bytes} bytes of arguments: a multiple of 8 up to {ARGUMENTS_MAX}, and at least {min}")]
+    Arguments {
+        /// Their length.
+        bytes: u16,
+        /// The least.
+        min: u16,
+    },
+    /// The worker has not answered in time: what it runs takes long. What was to be changed will be, when that has ended.
+    #[error("the worker has not answered for {0:?}")]
+    Busy(Duration),
+}
+
+/// A kernel for the Kernel Table of a worker.
+#[derive(Clone, Debug)]
+pub struct DeviceKernel {
+    function: DeviceFunction,
+    argument_bytes: u16,
+    payload_max: u32,
+    grid_max: [u32; 3],
+    buffer: Option<Lease>,
+    signal: Option<u8>,
+}
+
+impl DeviceKernel {
+    /// A function with the arguments that it needs, and payloads of at most `payload_max` bytes.
+    #[must_use]
+    pub fn new(function: DeviceFunction, payload_max: u32) -> DeviceKernel {
+        let argument_bytes = function.argument_bytes();
+        DeviceKernel { function, argument_bytes, payload_max, grid_max: [u32::MAX; 3], buffer: None, signal: None }
+    }
+
+    /// The buffer that its first argument becomes: memory that the worker [reaches](Worker::reach). Tasks stay inside.
+    #[must_use]
+    pub fn buffer(mut self, buffer: Lease) -> DeviceKernel {
+        self.buffer = Some(buffer);
+        self
+    }
+
+    /// The largest grid, in work-items of each dimension. In all there can be 2⁴⁰.
+    #[must_use]
+    pub fn grid_max(mut self, items: [u32; 3]) -> DeviceKernel {
+        self.grid_max = items;
+        self
+    }
+
+    /// More arguments than the function needs.
+    #[must_use]
+    pub fn argument_bytes(mut self, bytes: u16) -> DeviceKernel {
+        self.argument_bytes = bytes;
+        self
+    }
+
+    /// Tasks that have ended count this signal, below [`SIGNALS_MAX`]; [`Target::counted`] tells how often.
+    #[must_use]
+    pub fn signal(mut self, signal: u8) -> DeviceKernel {
+        self.signal = Some(signal);
+        self
+    }
+}
+
+/// A put that was refused here, or whose task failed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RefusedPut {
+    /// The ring that it came by, from 0.
+    pub ring: u8,
+    /// The kernel that it named.
+    pub index: u8,
+    /// The queue that it named.
+    pub queue: u8,
+    /// What its initiator was told.
+    pub outcome: super::Outcome,
+}
+
+/// Where the worker finds the parts of a ring: in one memory, or, if initiators are accelerators, in several.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RingPlaces {
+    /// Two words: the state, and 64 bytes on whether the worker is wanted.
+    pub head: u64,
+    /// The slots.
+    pub slots: u64,
+    /// Statuses.
+    pub status: u64,
+    /// Bytes for long bodies, and how many.
+    pub arena: (u64, u32),
+}
+
+impl RingPlaces {
+    /// A ring that begins at this address of the worker's.
+    #[must_use]
+    pub fn at(start: u64, shape: RingShape) -> RingPlaces {
+        let at = |offset: usize| start + offset as u64;
+        RingPlaces {
+            head: at(0),
+            slots: at(RingShape::SLOTS_AT),
+            status: at(RingShape::STATUS_AT),
+            arena: (at(RingShape::ARENA_AT), shape.arena_bytes),
+        }
+    }
+}
+
+/// A ring, as the target knows it.
+#[derive(Debug)]
+struct Ring {
+    memory: Lease,
+    /// Its head, if that lies in host memory: elsewhere nobody can want a worker by it.
+    head: Option<Words>,
+}
+
+/// The target's end of a worker. Initiators have [`Lane`](super::Lane)s.
+///
+/// Nothing restarts a worker that has left but [`advance`](Target::advance). Dropping it stops the worker, and waits.
+pub struct Target {
+    worker: Arc<dyn Worker>,
+    words: Words,
+    control: u64,
+    rings: Vec<Ring>,
+    outs: Vec<Lease>,
+    /// What table rows name, and receive buffers.
+    kept: Vec<Option<Lease>>,
+    posted: Vec<Lease>,
+    refusals_taken: u64,
+    starts: u64,
+    /// The application has it to itself: no worker is started.
+    paused: bool,
+}
+
+/// How long the worker may take to answer.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+impl Target {
+    /// A target without rings; nothing is started yet.
+    ///
+    /// # Errors
+    /// No memory for the control block.
+    pub fn new(worker: Arc<dyn Worker>, life: Life) -> Result<Target, TargetError> {
+        let (lease, control) = worker.control(CONTROL_BYTES as u64)?;
+        // SAFETY: `control` gives zeroed memory for this alone; CPU and worker touch it as words.
+        let words = unsafe { Words::new(lease) }?;
+        let target = Target {
+            worker,
+            words,
+            control,
+            rings: Vec::new(),
+            outs: Vec::new(),
+            kept: vec![None; ENTRIES],
+            posted: Vec::new(),
+            refusals_taken: 0,
+            starts: 0,
+            paused: false,
+        };
+        target.set_life(life);
+        Ok(target)
+    }
+
+    fn word(&self, byte: usize) -> &AtomicU64 {
+        // Control blocks are as long as `new` asked for.
+        &self.words.all()[byte / 8]
+    }
+
+    /// How long workers that are started from now on stay.
+    pub fn set_life(&self, life: Life) {
+        let nanoseconds = |time: Duration| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
+        self.word(CONTROL_IDLE).store(life.idle.map_or(u64::MAX, nanoseconds), Ordering::Relaxed);
+        self.word(CONTROL_LIFE).store(nanoseconds(life.longest), Ordering::Relaxed);
+    }
+
+    /// Lets others put tasks of this kernel, in the place of what was there; `None`: refuses them. A put that arrives
+    /// meanwhile gets the old one or the new one, as a whole.
+    ///
+    /// # Errors
+    /// There is no such index or signal; arguments of a length that no packet has; the worker does not answer.
+    pub fn register_kernel(&mut self, index: u8, kernel: Option<DeviceKernel>) -> Result<(), TargetError> {
+        let at = usize::from(index);
+        if at >= ENTRIES {
+            return Err(NoSuchIndex { index }.into());
+        }
+        let words = match &kernel {
+            None => [0; ROW_WORDS - 1],
+            Some(kernel) => self.row(kernel)?,
+        };
+        self.write_row(CONTROL_KERNELS, at, words);
+        self.changed()?;
+        // The worker has the new one.
+        self.kept[at] = kernel.and_then(|kernel| kernel.buffer);
+        Ok(())
+    }
+
+    /// Where the worker finds it. Accelerators may wait for all their work when they are given memory of the host's.
+    fn reach(&self, memory: &Lease) -> Result<u64, TargetError> {
+        if memory.region().as_ptr().is_some() {
+            self.order(ORDER_LEAVE)?;
+        }
+        Ok(self.worker.reach(memory)?)
+    }
+
+    fn row(&self, kernel: &DeviceKernel) -> Result<[u64; ROW_WORDS - 1], TargetError> {
+        let (bytes, min) = (kernel.argument_bytes, kernel.function.argument_bytes());
+        let most = usize::from(bytes) <= ARGUMENTS_MAX && usize::from(bytes) >= ARGUMENTS_MIN;
+        if !most || bytes < min || !bytes.is_multiple_of(8) {
+            return Err(TargetError::Arguments { bytes, min });
+        }
+        let (buffer, len) = match &kernel.buffer {
+            None => (0, 0),
+            Some(lease) => (self.reach(lease)?, lease.region().len()),
+        };
+        let signal = match kernel.signal {
+            None => 0,
+            Some(signal) if usize::from(signal) < SIGNALS_MAX => u64::from(signal) + 1,
+            Some(_) => return Err(TargetError::TooMany { what: "signals", max: SIGNALS_MAX }),
+        };
+        let [x, y, z] = kernel.grid_max.map(u64::from);
+        let limits = u64::from(kernel.payload_max) | u64::from(bytes) << 32;
+        let items = u64::from(self.worker.limits().items_max);
+        Ok([kernel.function as u64, buffer, len, signal, limits, x | y << 32, z | items << 32])
+    }
+
+    /// Makes a queue for tasks of others. At most `width` of its tasks run at a time; at width 1 they run in the order in
+    /// which they came. Width 0 takes it away.
+    ///
+    /// # Errors
+    /// There is no such index; the worker does not answer.
+    pub fn register_queue(&mut self, index: u8, width: u32) -> Result<(), TargetError> {
+        if usize::from(index) >= ENTRIES {
+            return Err(NoSuchIndex { index }.into());
+        }
+        let base = if width == 0 { 0 } else { u64::from(index) + 1 };
+        self.write_row(CONTROL_QUEUES, usize::from(index), [base, u64::from(u32::MAX), width.into(), 0, 0, 0, 0]);
+        self.changed()
+    }
+
+    /// A row's sequence lock, as in `tables.rs`; this is the only writer.
+    fn write_row(&self, table: usize, index: usize, words: [u64; ROW_WORDS - 1]) {
+        let at = table + 8 * ROW_WORDS * index;
+        let sequence = self.word(at).load(Ordering::Relaxed);
+        self.word(at).store(sequence.wrapping_add(1), Ordering::Relaxed);
+        for (place, word) in (at + 8..).step_by(8).zip(words) {
+            self.word(place).store(word, Ordering::Release);
+        }
+        self.word(at).store(sequence.wrapping_add(2), Ordering::Release);
+    }
+
+    /// The worker is told, and waited for if there is one.
+    fn changed(&mut self) -> Result<(), TargetError> {
+        let changes = self.word(CONTROL_CHANGED).load(Ordering::Relaxed).wrapping_add(1);
+        self.word(CONTROL_CHANGED).store(changes, Ordering::Release);
+        // As of packets: a worker that we do not see begin will see this.
+        fence(Ordering::SeqCst);
+        self.wait(|target| {
+            target.word(CONTROL_SEEN).load(Ordering::Acquire) == changes || target.state() == GONE
+        })
+    }
+
+    fn wait(&self, ready: impl Fn(&Target) -> bool) -> Result<(), TargetError> {
+        let start = Instant::now();
+        while !ready(self) {
+            // A worker that failed says nothing more.
+            if self.worker.is_over()? && !ready(self) && self.state() != GONE {
+                self.word(CONTROL_STATE).store(GONE, Ordering::Release);
+            }
+            if start.elapsed() > PATIENCE {
+                return Err(TargetError::Busy(PATIENCE));
+            }
+            std::thread::yield_now();
+        }
+        Ok(())
+    }
+
+    /// Posts a receive buffer: memory of the accelerator's for payloads of up to its length. A payload takes the shortest
+    /// that is long enough, and its task has it alone; then it is posted again.
+    ///
+    /// # Errors
+    /// There are too many; the worker cannot reach it, or does not answer.
+    pub fn post(&mut self, buffer: Lease) -> Result<(), TargetError> {
+        let at = self.posted.len();
+        if at >= BUFFERS_MAX {
+            return Err(TargetError::TooMany { what: "receive buffers", max: BUFFERS_MAX });
+        }
+        let address = self.reach(&buffer)?;
+        self.word(CONTROL_BUFFER_LIST + 16 * at).store(address, Ordering::Release);
+        self.word(CONTROL_BUFFER_LIST + 16 * at + 8).store(buffer.region().len(), Ordering::Release);
+        self.word(CONTROL_BUFFERS).store(at as u64 + 1, Ordering::Release);
+        self.posted.push(buffer);
+        self.changed()
+    }
+
+    /// Takes all receive buffers back: puts with payloads are refused from now on.
+    ///
+    /// # Errors
+    /// The worker does not answer; then it may still use them, and they are kept.
+    pub fn take_posted(&mut self) -> Result<Vec<Lease>, TargetError> {
+        self.word(CONTROL_BUFFERS).store(0, Ordering::Release);
+        self.changed()?;
+        Ok(std::mem::take(&mut self.posted))
+    }
+
+    /// Adds the ring of an initiator: zeroed memory that both have. The worker leaves for a moment, if there is one.
+    /// Gives its number.
+    ///
+    /// # Errors
+    /// There are too many; memory that is too short, or that the worker cannot reach; the worker does not leave.
+    pub fn add_ring(&mut self, memory: Lease, shape: RingShape) -> Result<u8, TargetError> {
+        if memory.region().len() < shape.bytes() {
+            return Err(DeviceError::Unsupported { what: "a ring in memory of this length" }.into());
+        }
+        let start = self.reach(&memory)?;
+        self.leave()?;
+        self.add_places(memory, RingPlaces::at(start, shape))
+    }
+
+    /// The same, of a ring whose parts lie apart.
+    ///
+    /// # Errors
+    /// As there.
+    ///
+    /// # Safety
+    /// The worker finds the parts at these addresses, in zeroed memory that `memory` keeps.
+    pub unsafe fn add_ring_at(&mut self, memory: Lease, places: RingPlaces) -> Result<u8, TargetError> {
+        self.leave()?;
+        self.add_places(memory, places)
+    }
+
+    fn add_places(&mut self, memory: Lease, places: RingPlaces) -> Result<u8, TargetError> {
+        let at = self.rings.len();
+        if at >= RINGS_MAX {
+            return Err(TargetError::TooMany { what: "rings", max: RINGS_MAX });
+        }
+        self.write_ring(CONTROL_RING_LIST, at, places);
+        // SAFETY: the lease keeps the memory, which is zeroed and touched as words alone.
+        let head = unsafe { Words::new(memory.clone()) }.ok();
+        self.rings.push(Ring { memory, head });
+        self.word(CONTROL_RINGS).store(at as u64 + 1, Ordering::Release);
+        // Below 32.
+        Ok(u8::try_from(at).unwrap_or(u8::MAX))
+    }
+
+    /// Adds a ring of another target, into which tasks here can put ([`DeviceFunction::Forward`]); this worker alone puts
+    /// into it. Gives its number.
+    ///
+    /// # Errors
+    /// As [`add_ring`](Target::add_ring).
+    pub fn add_out(&mut self, memory: Lease, shape: RingShape) -> Result<u8, TargetError> {
+        let at = self.outs.len();
+        if at >= OUTS_MAX {
+            return Err(TargetError::TooMany { what: "rings to put into", max: OUTS_MAX });
+        }
+        if memory.region().len() < shape.bytes() {
+            return Err(DeviceError::Unsupported { what: "a ring in memory of this length" }.into());
+        }
+        let start = self.reach(&memory)?;
+        self.leave()?;
+        self.write_ring(CONTROL_OUT_LIST, at, RingPlaces::at(start, shape));
+        self.outs.push(memory);
+        self.word(CONTROL_OUTS).store(at as u64 + 1, Ordering::Release);
+        Ok(u8::try_from(at).unwrap_or(u8::MAX))
+    }
+
+    fn write_ring(&self, list: usize, index: usize, places: RingPlaces) {
+        let mut words = [0; RING_WORDS];
+        words[RING_HEAD_AT] = places.head;
+        words[RING_SLOTS_AT] = places.slots;
+        words[RING_STATUS_AT] = places.status;
+        words[RING_ARENA_AT] = places.arena.0;
+        words[RING_ARENA_BYTES] = places.arena.1.into();
+        words[RING_POSITION] = 0;
+        for (at, word) in (list + 8 * RING_WORDS * index..).step_by(8).zip(words) {
+            self.word(at).store(word, Ordering::Release);
+        }
+    }
+
+    fn state(&self) -> u64 {
+        self.word(CONTROL_STATE).load(Ordering::Acquire)
+    }
+
+    /// Whether the worker runs now.
+    #[must_use]
+    pub fn is_running(&self) -> bool {
+        self.state() == RUNNING
+    }
+
+    /// Why the last worker has left; `None` as long as none has.
+    #[must_use]
+    pub fn why_gone(&self) -> Option<&'static str> {
+        match self.word(CONTROL_WHY).load(Ordering::Acquire) {
+            WHY_IDLE => Some("it had nothing to do"),
+            WHY_TOLD => Some("it was asked to"),
+            WHY_ABORTED => Some("it was aborted"),
+            WHY_OLD => Some("its life was over"),
+            _ => None,
+        }
+    }
+
+    /// How many workers were started.
+    #[must_use]
+    pub fn starts(&self) -> u64 {
+        self.starts
+    }
+
+    /// Tasks that have ended here.
+    #[must_use]
+    pub fn tasks(&self) -> u64 {
+        self.word(CONTROL_TASKS).load(Ordering::Acquire)
+    }
+
+    /// How often tasks have counted a signal. What they wrote can be seen then.
+    #[must_use]
+    pub fn counted(&self, signal: u8) -> u64 {
+        let at = usize::from(signal).min(SIGNALS_MAX - 1);
+        self.word(CONTROL_COUNTED + 8 * at).load(Ordering::Acquire)
+    }
+
+    /// Puts that were refused here, or failed, since the last call: the last of them, and how many were forgotten.
+    #[must_use]
+    pub fn take_refusals(&mut self) -> (Vec<RefusedPut>, u64) {
+        let now = self.word(CONTROL_REFUSALS).load(Ordering::Acquire);
+        let new = now.wrapping_sub(self.refusals_taken);
+        let kept = new.min(REFUSED_MAX as u64);
+        let of = |number: u64| {
+            let at = usize::try_from(number % REFUSED_MAX as u64).unwrap_or(0);
+            let word = self.word(CONTROL_REFUSED + 8 * at).load(Ordering::Relaxed);
+            let [ring, index, queue, code, value @ ..] = word.to_le_bytes();
+            let value = u32::from_le_bytes(value);
+            let outcome = match Refusal::decode(code, value) {
+                Some(refusal) => super::Outcome::Refused(refusal),
+                None if code == STATUS_FAILED => super::Outcome::Failed(super::Failure::of(value)),
+                None => super::Outcome::Malformed,
+            };
+            RefusedPut { ring, index, queue, outcome }
+        };
+        let list = (now - kept..now).map(of).collect();
+        self.refusals_taken = now;
+        (list, new - kept)
+    }
+
+    /// Starts the worker, if there is none.
+    ///
+    /// # Errors
+    /// The accelerator refuses; the last worker has failed.
+    pub fn start(&mut self) -> Result<(), TargetError> {
+        if self.paused || self.rings.is_empty() || !state::claim(self.word(CONTROL_STATE)) {
+            return Ok(());
+        }
+        let started = self.start_claimed();
+        if started.is_err() {
+            self.say(GONE);
+            self.word(CONTROL_STATE).store(GONE, Ordering::Release);
+        }
+        started
+    }
+
+    fn start_claimed(&mut self) -> Result<(), TargetError> {
+        // GONE is the last that it says: its end is near.
+        let begun = Instant::now();
+        while !self.worker.is_over()? {
+            if begun.elapsed() > PATIENCE {
+                return Err(TargetError::Busy(PATIENCE));
+            }
+            std::thread::yield_now();
+        }
+        self.word(CONTROL_ORDERS).store(0, Ordering::Relaxed);
+        for ring in &self.rings {
+            if let Some(head) = &ring.head {
+                head.all()[RING_WANTED / 8].store(0, Ordering::Relaxed);
+            }
+        }
+        self.say(STARTING);
+        fence(Ordering::SeqCst);
+        self.starts += 1;
+        // SAFETY: `self` keeps the control block and all that it names until the worker is over (`drop` waits for that,
+        // or leaks); the last one is over.
+        unsafe { self.worker.start(self.control) }?;
+        Ok(())
+    }
+
+    /// Tells initiators.
+    fn say(&self, state: u64) {
+        for head in self.rings.iter().filter_map(|ring| ring.head.as_ref()) {
+            head.all()[RING_STATE / 8].store(state, Ordering::Release);
+        }
+    }
+
+    /// Starts the worker if it has left and an initiator wants one: once, however many do. To be called now and then;
+    /// this is all that the target's CPU does. Whether it has started one.
+    ///
+    /// # Errors
+    /// As [`start`](Target::start).
+    pub fn advance(&mut self) -> Result<bool, TargetError> {
+        let wanted = |ring: &Ring| {
+            let head = ring.head.as_ref().map(Words::all);
+            head.is_some_and(|words| words[RING_WANTED / 8].load(Ordering::Acquire) != 0)
+        };
+        if self.state() != GONE || !self.rings.iter().any(wanted) {
+            return Ok(false);
+        }
+        let before = self.starts;
+        self.start()?;
+        Ok(self.starts != before)
+    }
+
+    /// The worker leaves now, after what it runs. Puts that it has not taken wait for the next one.
+    ///
+    /// # Errors
+    /// What it runs takes too long: [`abort`](Target::abort) ends that.
+    pub fn leave(&mut self) -> Result<(), TargetError> {
+        self.order(ORDER_LEAVE)
+    }
+
+    /// The worker leaves now, and what it runs is stopped.
+    ///
+    /// # Errors
+    /// It does not: the accelerator is broken.
+    pub fn abort(&mut self) -> Result<(), TargetError> {
+        self.order(ORDER_ABORT)
+    }
+
+    /// As [`leave`](Target::leave), and none is started, whoever wants one, until [`resume`](Target::resume): the
+    /// application has the accelerator to itself.
+    ///
+    /// # Errors
+    /// As [`leave`](Target::leave); it is paused all the same.
+    pub fn pause(&mut self) -> Result<(), TargetError> {
+        self.paused = true;
+        self.leave()
+    }
+
+    /// Ends a [`pause`](Target::pause).
+    pub fn resume(&mut self) {
+        self.paused = false;
+    }
+
+    fn order(&self, order: u64) -> Result<(), TargetError> {
+        if self.state() == GONE && self.worker.is_over()? {
+            return Ok(());
+        }
+        self.word(CONTROL_ORDERS).fetch_or(order, Ordering::AcqRel);
+        self.wait(|target| target.state() == GONE)?;
+        let start = Instant::now();
+        while !self.worker.is_over()? {
+            if start.elapsed() > PATIENCE {
+                return Err(TargetError::Busy(PATIENCE));
+            }
+            std::thread::yield_now();
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Target {
+    fn drop(&mut self) {
+        let over = self.leave().is_ok() || self.abort().is_ok() || self.worker.is_over() != Ok(false);
+        if !over {
+            // What it may still touch stays.
+            std::mem::forget(std::mem::take(&mut self.rings));
+            std::mem::forget(std::mem::take(&mut self.outs));
+            std::mem::forget(std::mem::take(&mut self.kept));
+            std::mem::forget(std::mem::take(&mut self.posted));
+            std::mem::forget(self.words.clone());
+            std::mem::forget(Arc::clone(&self.worker));
+            return;
+        }
+        self.say(GONE);
+        let outs = self.outs.iter();
+        for memory in self.rings.iter().map(|ring| &ring.memory).chain(outs) {
+            if let Err(error) = self.worker.forget(memory) {
+                tracing::debug!(%error, "a ring's memory was not given back");
+            }
+        }
+    }
+}
+
+impl std::fmt::Debug for Target {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Target with {} rings, worker started {} times", self.rings.len(), self.starts)
+    }
+}
