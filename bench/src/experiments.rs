@@ -45,6 +45,7 @@ experiments! {
     xtq7::Xtq7,
     xtq9::Xtq9,
     xtq10::Xtq10,
+    xtq_hw::XtqHw,
 }
 
 #[cfg(test)]

@@ -5,8 +5,11 @@ mod functions;
 mod lane;
 #[allow(unsafe_code, reason = "declares and keeps the obligations of work on the caller's stream")]
 mod stream;
+#[allow(unsafe_code, reason = "launches the worker, and registers memory for it")]
+mod worker;
 
 pub use stream::OnStream;
+pub use worker::CudaWorker;
 
 use crate::accelerator::{Accelerator, Lane, Spot};
 use crate::staging::HostMemory;

@@ -82,6 +82,7 @@
 //! - `prepare`, `staged`: pipelines, of a plan's pieces and of chunks to and from the host. `writers`: the threads
 //!   that write plans.
 //! - `reduce`: reductions, where the buffers lie or in chunks.
+//! - `cuda::worker`: the worker of XTQ, a kernel that stays; `ledger`: blocks of kernels that stay or wait.
 //! - `accelerator`: what a vendor's device has to do; `cuda` and `opencl` do it.
 //!
 //! Read first: Wu et al. 2016, §3 (DEVs, work units) and §5; `gapless-kernels` (families, plans). This crate
@@ -108,6 +109,7 @@ mod described;
 mod engine;
 mod form;
 mod lanes;
+mod ledger;
 #[allow(unsafe_code, reason = "frees device memory")]
 mod memory;
 mod nest;
@@ -143,7 +145,8 @@ pub use batch::BatchItem;
 pub use cache::PlanStatistics;
 pub use config::{Config, Copied, Launched};
 #[cfg(feature = "cuda")]
-pub use cuda::OnStream;
+pub use cuda::{CudaWorker, OnStream};
 pub use described::{Described, in_one_order, run};
 pub use engine::GpuEngine;
+pub use ledger::Reservation;
 pub use rehearsal::{Rehearsal, rehearse};

@@ -2,7 +2,7 @@
 //! part in it.
 //!
 //! [`Communicator::on`] is collective and may take milliseconds: ranks tell each other which GPU they use (`terms`),
-//! reserve thread blocks (`ledger`), map each other's windows (`exchange`), load kernels (`functions`). After that a call
+//! reserve thread blocks (`Reservation`), map each other's windows (`exchange`), load kernels (`functions`). After that a call
 //! computes its arguments (`call`, pure) and launches one kernel. Kernels and windows are in `gapless_kernels::peers`.
 //!
 //! A failure is a word in page-locked memory (`words`). A thread that sleeps (`watch`) ends all waits when the process of
@@ -13,7 +13,6 @@ mod error;
 mod exchange;
 mod functions;
 mod layouts;
-mod ledger;
 mod terms;
 mod watch;
 mod words;
@@ -29,13 +28,13 @@ use call::{Everywhere, Ground, Launch};
 use exchange::Mapped;
 use functions::Functions;
 use gapless_dtype::Primitive;
+use gapless_dtype_cuda::Reservation;
 use gapless_engine::ReduceOp;
 use gapless_kernels::peers::layouts::LayoutsArgs;
 use gapless_kernels::peers::{BLOCKS_MAX, Kernel, RANKS_MAX, Window};
 use gapless_mem::{Device, Outstanding, Region, Space};
 use gapless_mem_cuda::{Argument, CudaDevice, CudaDriver, CudaError, Function, Grid, Stream};
 use layouts::Planned;
-use ledger::Reservation;
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -19,7 +19,9 @@ INLINE Unit load_unit(u64 at) {
     return v;
 }
 INLINE void store_unit(u64 at, u64 lo, u64 hi) {
-    asm volatile("{ .reg .b128 t; mov.b128 t, {%1, %2}; st.relaxed.sys.global.b128 [%0], t; }" ::"l"(at), "l"(lo), "l"(hi)
+    asm volatile("{ .reg .b128 t; mov.b128 t, {%1, %2}; st.relaxed.sys.global.b128 [%0], t; }"
+                 :
+                 : "l"(at), "l"(lo), "l"(hi)
                  : "memory");
 }
 INLINE u64 load_relaxed(u64 at) {
@@ -144,8 +146,8 @@ INLINE bool has_room(const Ring &ring) {
     return (status & 0xffff) == sequence_of(ring.position - SLOTS);
 }
 
-/* A unit of a put, without its sequence: of 64 bytes of a packet and a body that fits into the slot. Beyond the body it is
- * all 0, and stays so. */
+/* A unit of a put, without its sequence: of 64 bytes of a packet and a body that fits into the slot. Beyond the body it
+ * is all 0, and stays so. */
 INLINE Unit unit_of(u32 unit, const u8 *packet, const u8 *body, u32 body_bytes) {
     u64 lo = 0, hi = 0;
     if (unit < PACKET_UNITS) {

@@ -46,8 +46,8 @@ INLINE void add(f64 *at, f64 v) { atomicAdd(at, v); }
 INLINE u32 swap_if(u32 *at, u32 old, u32 v) { return atomicCAS(at, old, v); }
 INLINE u64 swap_if(u64 *at, u64 old, u64 v) { return atomicCAS(at, old, v); }
 
-/* Elements first, first + stride, … of `count`, each combined atomically. The source is read byte by byte where it may
- * lie anywhere. */
+/* Elements first, first + stride, … of `count`, each combined atomically. The source may lie anywhere: then it is read
+ * byte by byte. */
 template <typename T, typename W>
 INLINE void accumulate(Watch *watch, u64 to, u64 from, u64 count, u32 op, u64 first, u64 stride) {
     u32 done = 0;
@@ -130,7 +130,8 @@ INLINE void run_item(Watch *watch, const Task &t, u64 item) {
     const u64 *a = t.arguments;
     switch (t.object) {
     case DO_ACCUMULATE:
-        return accumulate_any(watch, t.buffer + a[2], t.payload, t.payload_bytes / element_bytes(a[3]), a[3], item, t.items);
+        return accumulate_any(watch, t.buffer + a[2], t.payload, t.payload_bytes / element_bytes(a[3]), a[3], item,
+                              t.items);
     case DO_COPY: {
         u8 *to = (u8 *)(t.buffer + a[2]);
         const u8 *from = (const u8 *)t.payload;

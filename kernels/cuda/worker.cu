@@ -1,8 +1,7 @@
 /* The command processor of XTQ on the target GPU: one block that stays, polls rings of packets, rewrites them and runs
  * what they ask for. LeBeane et al. 2016, §III. What lies where, and what the numbers mean: worker.h.
  *
- * A round: 32 teams of 16 threads read a slot each, a unit a thread, by one load; so that a
- * batch costs one way over the bus.
+ * A round: 32 teams of 16 threads read a slot each, a unit a thread, by one load, so a batch costs one way over the bus.
  * A team that finds its sequence number in all units has a whole packet. Packets of a ring are taken in order. The
  * teams rewrite theirs, then short tasks run side by side, a team each, as far as the widths of their queues allow;
  * long ones take the whole block, one after another. Warp 0 ends the round: one fence, then all statuses.
@@ -520,7 +519,8 @@ extern "C" __global__ __launch_bounds__(WORKER_THREADS, 1) void xtq_worker(const
     BARRIER();
     /* A later life goes on where this one ends. */
     if (THREAD < s.count) {
-        store_relaxed(control + CONTROL_RING_LIST + THREAD * 8 * RING_WORDS + 8 * RING_POSITION, s.rings[THREAD].position);
+        u64 place = control + CONTROL_RING_LIST + THREAD * 8 * RING_WORDS;
+        store_relaxed(place + 8 * RING_POSITION, s.rings[THREAD].position);
         store_release(s.rings[THREAD].head + RING_STATE, GONE);
     }
     fence_sys();

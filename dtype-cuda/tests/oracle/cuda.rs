@@ -19,7 +19,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 /// Every device, opened once.
-fn devices(test: &str) -> &'static [Arc<CudaDevice>] {
+pub(crate) fn devices(test: &str) -> &'static [Arc<CudaDevice>] {
     static DEVICES: OnceLock<Result<Vec<Arc<CudaDevice>>, CudaError>> = OnceLock::new();
     let open = || {
         let driver = CudaDriver::load()?;

@@ -128,7 +128,7 @@ pub(super) const RULES: &[Rule] = &[
         package: "gapless-dtype-cuda",
         may: &["gapless-dtype", "gapless-mem", "gapless-engine", "gapless-kernels"],
         features: &["gapless-mem-cuda", "gapless-mem-opencl"],
-        tests_may: &["gapless-layouts"],
+        tests_may: &["gapless-layouts", "gapless-xtq"],
         must_not_know: "peers, tags",
     },
     Rule {

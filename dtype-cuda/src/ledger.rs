@@ -1,7 +1,7 @@
 //! How many blocks of waiting kernels this process may have on each device at once.
 //!
-//! A reservation belongs to a communicator of a stream, never to a call, and is given back when that is dropped. The
-//! ranks of a communicator add up what the processes have reserved that use one device ([`terms`](super::terms)).
+//! A reservation belongs to a communicator of a stream or to a worker, never to a call, and is given back when that is
+//! dropped. The ranks of a communicator add up what the processes have reserved that use one device.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
@@ -14,16 +14,17 @@ fn rows() -> MutexGuard<'static, Rows> {
     ROWS.get_or_init(Mutex::default).lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Blocks that are reserved until this is dropped.
+/// Blocks of waiting kernels that are reserved on a device until this is dropped.
 #[derive(Debug)]
-pub(super) struct Reservation {
+pub struct Reservation {
     uuid: [u8; 16],
     blocks: u32,
 }
 
 impl Reservation {
     /// Reserves blocks; also gives how many this process has reserved there then.
-    pub(super) fn new(uuid: [u8; 16], blocks: u32) -> (Reservation, u32) {
+    #[must_use]
+    pub fn new(uuid: [u8; 16], blocks: u32) -> (Reservation, u32) {
         let mut rows = rows();
         let row = rows.entry(uuid).or_default();
         // What overflows is more than any device holds, and must be given back as it was taken.
@@ -33,7 +34,7 @@ impl Reservation {
     }
 
     /// Gives back what is more than this.
-    pub(super) fn shrink(&mut self, blocks: u32) {
+    pub fn shrink(&mut self, blocks: u32) {
         let back = self.blocks.saturating_sub(blocks);
         if let Some(row) = rows().get_mut(&self.uuid) {
             *row -= back;

@@ -1,0 +1,680 @@
+//! `xtq-hw`: tasks on a GPU whose worker is its command processor (XTQ *device*), put by a processor of another process
+//! through page-locked memory, and, where there is a second GPU, by a kernel on it.
+//!
+//! A task adds 8 numbers of 8 bytes to a buffer on the target's GPU. This program is the target; it starts itself as the
+//! initiator, and sleeps while that puts. At the end every sum is compared with the number of tasks.
+
+#![allow(unsafe_code, reason = "shares memory with another process, and with GPUs")]
+
+use std::io::{BufRead, BufReader, Write};
+use std::os::fd::AsRawFd;
+use std::process::{Child, ChildStdin, ChildStdout, Command as Process, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use gapless_dtype_cuda::CudaWorker;
+use gapless_kernels::worker::{IMAGE, INITIATE, REWRITE};
+use gapless_mem::{Device, Export, Lease, Region, Space, Words};
+use gapless_mem_cuda::{Argument, CudaDevice, CudaDriver, Grid, Module};
+use gapless_report::{Mark, Row, Samples, Summary};
+use gapless_xtq::device::{
+    Accumulate, Combine, DeviceFunction, DeviceKernel, Element, Lane, Life, Outcome, RingPlaces, RingShape, SLOTS, Target,
+};
+use gapless_xtq::packet::{Command, Flags, Launch, Packet, Work};
+use rustix::mm::{MapFlags, ProtFlags};
+use rustix::process::{Pid, Signal, getppid, kill_process};
+use zerocopy::IntoBytes;
+
+use crate::error::Failure;
+use crate::experiment::{Common, Experiment, Findings};
+
+/// The experiment.
+pub struct XtqHw;
+
+/// Options of the experiment.
+#[derive(Clone, Debug, clap::Args)]
+pub struct Options {
+    /// Be the initiator; the descriptor of the target's shared memory
+    #[arg(long, hide = true, value_name = "FD")]
+    initiator: Option<i32>,
+}
+
+const SHAPE: RingShape = RingShape { arena_bytes: 1 << 16 };
+/// Behind the ring, in words: what the initiator asks the target's processor, its answer, and whether a phase is over.
+const ASKED: usize = 0;
+const ANSWERED: usize = 8;
+const OVER: usize = 16;
+const NUMBERS: usize = 8;
+const PATIENCE: Duration = Duration::from_secs(10);
+
+fn job(text: impl ToString) -> Failure {
+    Failure::Job(text.to_string())
+}
+
+fn packet() -> Result<Packet, Failure> {
+    let command = Command {
+        index: 0,
+        queue: 0,
+        flags: Flags::empty(),
+        object: 0,
+        signal: 0,
+        payload_bytes: 8 * NUMBERS as u32,
+        work: Work::Kernel(Launch::linear(1, 16, 32)),
+    };
+    Packet::new(&command).map_err(job)
+}
+
+fn arguments() -> Vec<u8> {
+    let word = Accumulate(Combine::Sum, Element::U64).word();
+    [0, 0, 0, word].map(u64::to_le_bytes).concat()
+}
+
+fn payload() -> Vec<u8> {
+    (1..=NUMBERS as u64).flat_map(u64::to_le_bytes).collect()
+}
+
+/// Memory of this file, mapped for good.
+fn map(file: impl std::os::fd::AsFd, len: usize) -> Result<Lease, Failure> {
+    // SAFETY: a new mapping, at an address that the system chooses.
+    let at = unsafe {
+        rustix::mm::mmap(std::ptr::null_mut(), len, ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED, file, 0)
+    };
+    let at = at.map_err(|error| job(format!("mapping shared memory: {error}")))?;
+    let region = Region::new(Space::Host, at.expose_provenance() as u64, 0, len as u64);
+    // SAFETY: it is never unmapped.
+    Ok(unsafe { Lease::kept_by_caller(region) })
+}
+
+fn words(lease: &Lease) -> Result<Words, Failure> {
+    // SAFETY: shared memory that both processes touch as words alone.
+    Ok(unsafe { Words::new(lease.clone()) }?)
+}
+
+fn shared_bytes() -> usize {
+    usize::try_from(SHAPE.bytes()).unwrap_or(0) + 4096
+}
+
+fn tail(lease: &Lease) -> Result<Words, Failure> {
+    words(&lease.sub(SHAPE.bytes(), 4096).map_err(job)?)
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+fn unhex(text: &str) -> Result<Export, Failure> {
+    let byte = |at| u8::from_str_radix(text.get(at..at + 2).unwrap_or("?"), 16).map_err(job);
+    let bytes = (0..text.len()).step_by(2).map(byte).collect::<Result<_, _>>()?;
+    Ok(Export { bytes, descriptors: Vec::new() })
+}
+
+/// Zeroed memory of a device, which is never freed.
+fn zeroed(device: &CudaDevice, len: usize) -> Result<Region, Failure> {
+    let region = device.allocate(len as u64)?;
+    upload(device, region, &vec![0; len])?;
+    Ok(region)
+}
+
+fn upload(device: &CudaDevice, to: Region, bytes: &[u8]) -> Result<(), Failure> {
+    // SAFETY: both live until the wait ends.
+    Ok(unsafe { device.copy(to, Region::of(bytes), &[]) }?.wait()?)
+}
+
+fn download(device: &CudaDevice, from: Region) -> Result<Vec<u64>, Failure> {
+    let mut bytes = vec![0; usize::try_from(from.len()).unwrap_or(0)];
+    // SAFETY: both live until the wait ends.
+    unsafe { device.copy(Region::of_mut(&mut bytes), from, &[]) }?.wait()?;
+    Ok(bytes.as_chunks::<8>().0.iter().map(|word| u64::from_le_bytes(*word)).collect())
+}
+
+fn summary(seconds: Vec<f64>) -> Result<Summary, Failure> {
+    Samples::from_seconds(seconds).summary().map_err(Failure::samples("xtq-hw"))
+}
+
+/// What the initiator says, a line each.
+#[derive(Debug, serde::Serialize, serde::Deserialize)]
+enum Said {
+    /// It is there; the key of its statuses, if it has a GPU.
+    Hello(Option<String>),
+    /// It wants a worker that stays.
+    Stay,
+    /// It wants one that leaves after 100 µs, and a target that looks.
+    Idle,
+    /// It wants the target's processor to launch.
+    Host,
+    /// How long something took, each time, in seconds; its name.
+    Times(String, Vec<f64>),
+    /// A number of anything else; its name.
+    Number(String, f64),
+    /// It is over, with so many tasks.
+    Bye(u64),
+}
+
+/// The initiator, as the target sees it.
+struct Peer {
+    child: Child,
+    input: ChildStdin,
+    output: BufReader<ChildStdout>,
+}
+
+impl Peer {
+    fn start(fd: i32, common: &Common) -> Result<Peer, Failure> {
+        let program = std::env::current_exe().map_err(Failure::io("find", "this program"))?;
+        let mut process = Process::new(program);
+        process.args([XtqHw::NAME, &format!("--initiator={fd}")]);
+        if common.quick {
+            process.arg("--quick");
+        }
+        let started = process.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn();
+        let mut child = started.map_err(Failure::io("start", "this program"))?;
+        let ends = child.stdin.take().zip(child.stdout.take());
+        let (input, output) = ends.ok_or_else(|| job("the initiator has no pipes"))?;
+        Ok(Peer { child, input, output: BufReader::new(output) })
+    }
+
+    fn next(&mut self) -> Result<Said, Failure> {
+        let mut line = String::new();
+        let read = self.output.read_line(&mut line).map_err(Failure::io("read", "the initiator's pipe"))?;
+        if read == 0 {
+            let end = self.child.wait().map_err(Failure::io("await", "the initiator"))?;
+            return Err(job(format!("the initiator has ended: {end}")));
+        }
+        Ok(serde_json::from_str(&line)?)
+    }
+
+    fn tell(&mut self, text: &str) -> Result<(), Failure> {
+        writeln!(self.input, "{text}").map_err(Failure::io("write", "the initiator's pipe"))
+    }
+}
+
+/// Whatever happens, the initiator ends.
+impl Drop for Peer {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+impl Experiment for XtqHw {
+    type Options = Options;
+
+    const NAME: &'static str = "xtq-hw";
+    const ABOUT: &'static str = "tasks on a GPU whose worker takes them itself, put by another process";
+
+    fn run(options: &Options, common: &Common) -> Result<Findings, Failure> {
+        match options.initiator {
+            Some(fd) => initiate(fd, common.quick).map(|()| Findings::new(Vec::new(), String::new())),
+            None => receive(common),
+        }
+    }
+}
+
+/// The target.
+fn receive(common: &Common) -> Result<Findings, Failure> {
+    let no_gpu = |why: gapless_mem_cuda::CudaError| Failure::NoGpu { why: why.to_string() };
+    let device = Arc::new(CudaDriver::load().map_err(no_gpu)?.device(0).map_err(no_gpu)?);
+    let name = device.properties().name.clone();
+    let file = rustix::fs::memfd_create("gapless-xtq-hw", rustix::fs::MemfdFlags::empty());
+    let file = file.map_err(|error| job(format!("shared memory: {error}")))?;
+    rustix::fs::ftruncate(&file, shared_bytes() as u64).map_err(|error| job(format!("shared memory: {error}")))?;
+    let memory = map(&file, shared_bytes())?;
+    let flags = tail(&memory)?;
+    let mut peer = Peer::start(file.as_raw_fd(), common)?;
+    let worker = Arc::new(CudaWorker::new(Arc::clone(&device))?);
+    let mut target = Target::new(worker, Life { idle: None, longest: Duration::from_secs(120) }).map_err(job)?;
+    let sums = zeroed(&device, 4096)?;
+    // SAFETY: it is never freed.
+    let buffer = unsafe { Lease::kept_by_caller(sums) };
+    target.add_ring(memory.sub(0, SHAPE.bytes()).map_err(job)?, SHAPE).map_err(job)?;
+    // SAFETY: likewise.
+    target.post(unsafe { Lease::kept_by_caller(zeroed(&device, 4096)?) }).map_err(job)?;
+    let kernel = DeviceKernel::new(DeviceFunction::Accumulate, 64).buffer(buffer);
+    target.register_kernel(0, Some(kernel)).map_err(job)?;
+    target.register_queue(0, 32).map_err(job)?;
+    let Said::Hello(statuses) = peer.next()? else { return Err(job("the initiator says no hello")) };
+    let ring_key = match statuses {
+        None => "-".to_owned(),
+        Some(key) => {
+            let ring = zeroed(&device, usize::try_from(SHAPE.bytes()).unwrap_or(0))?;
+            let status = device.import(unhex(&key)?)?;
+            let at = RingPlaces { status: device.device_address(status)?, ..RingPlaces::at(ring.start(), SHAPE) };
+            // SAFETY: neither is ever freed, and both are zeroed.
+            unsafe { target.add_ring_at(Lease::kept_by_caller(ring), at) }.map_err(job)?;
+            hex(&device.export(ring)?.bytes)
+        }
+    };
+    // What may wait for the whole device comes before the worker's life.
+    // SAFETY: CUDA's tools made the image, and it is compiled into this program.
+    let launched = unsafe { Module::load(&device, IMAGE) }?.function(REWRITE)?;
+    let stream = device.stream()?;
+    let nothing = zeroed(&device, 4096)?;
+    peer.tell(&ring_key)?;
+    let (mut times, mut numbers) = (Vec::new(), Vec::new());
+    let tasks = loop {
+        match peer.next()? {
+            Said::Hello(_) => return Err(job("the initiator says hello twice")),
+            Said::Stay => {
+                target.leave().map_err(job)?;
+                target.set_life(Life { idle: None, longest: Duration::from_secs(120) });
+                target.start().map_err(job)?;
+                peer.tell("ok")?;
+            }
+            Said::Idle => {
+                target.leave().map_err(job)?;
+                target.set_life(Life { idle: Some(Duration::from_micros(100)), longest: Duration::from_secs(120) });
+                peer.tell("ok")?;
+                while flags.all()[OVER].load(Ordering::Acquire) == 0 {
+                    target.advance().map_err(job)?;
+                }
+                flags.all()[OVER].store(0, Ordering::Release);
+            }
+            Said::Host => {
+                target.leave().map_err(job)?;
+                peer.tell("ok")?;
+                let mut seen = flags.all()[ASKED].load(Ordering::Acquire);
+                let at = [nothing.start(), nothing.start() + 64, nothing.start() + 128, nothing.start() + 2048, 0];
+                while flags.all()[OVER].load(Ordering::Acquire) == 0 {
+                    let asked = flags.all()[ASKED].load(Ordering::Acquire);
+                    if asked == seen {
+                        std::hint::spin_loop();
+                        continue;
+                    }
+                    // SAFETY: five parameters of 8 bytes, for no packets.
+                    unsafe { launched.launch(&stream, Grid::line(1, 32), &at.each_ref().map(Argument::of)) }?;
+                    while !stream.is_idle()? {}
+                    flags.all()[ANSWERED].store(asked, Ordering::Release);
+                    seen = asked;
+                }
+                flags.all()[OVER].store(0, Ordering::Release);
+            }
+            Said::Times(what, seconds) => times.push((what, seconds)),
+            Said::Number(what, value) => numbers.push((what, value)),
+            Said::Bye(tasks) => break tasks,
+        }
+    };
+    target.leave().map_err(job)?;
+    let found = download(&device, sums)?;
+    let right = (1u64..).zip(&found[..NUMBERS]).all(|(number, sum)| *sum == number * tasks);
+    if !right {
+        return Err(job(format!("{tasks} tasks have left {:?}", &found[..NUMBERS])));
+    }
+    let waits = waits(&device, &mut target, common.quick)?;
+    times.extend(waits);
+    findings(&name, times, &numbers, tasks)
+}
+
+/// How long what waits for the whole device waits, beside a worker that leaves after 100 µs.
+fn waits(device: &Arc<CudaDevice>, target: &mut Target, quick: bool) -> Result<Vec<(String, Vec<f64>)>, Failure> {
+    target.set_life(Life { idle: Some(Duration::from_micros(100)), longest: Duration::from_secs(10) });
+    let mut beside = |act: &mut dyn FnMut() -> Result<(), Failure>| -> Result<f64, Failure> {
+        target.start().map_err(job)?;
+        let start = Instant::now();
+        while !target.is_running() && start.elapsed() < PATIENCE {}
+        let start = Instant::now();
+        act()?;
+        Ok(start.elapsed().as_secs_f64())
+    };
+    let (mut freed, mut loaded) = (Vec::new(), Vec::new());
+    for _ in 0..if quick { 3 } else { 50 } {
+        let region = device.allocate(1 << 20)?;
+        // SAFETY: nobody uses it.
+        freed.push(beside(&mut || Ok(unsafe { device.free(region) }?))?);
+        let load = &mut || {
+            // SAFETY: CUDA's tools made the image, and it is compiled into this program.
+            unsafe { Module::load(device, IMAGE) }?.function(REWRITE)?.properties()?;
+            Ok(())
+        };
+        loaded.push(beside(load)?);
+    }
+    target.leave().map_err(job)?;
+    Ok(vec![("free".to_owned(), freed), ("load".to_owned(), loaded)])
+}
+
+fn findings(name: &str, times: Vec<(String, Vec<f64>)>, numbers: &[(String, f64)], tasks: u64) -> Result<Findings, Failure> {
+    let find = |what: &str| times.iter().find(|(name, _)| name == what).map(|(_, seconds)| seconds.clone());
+    let number = |what: &str| numbers.iter().find(|(name, _)| name == what).map(|(_, value)| *value);
+    let space = format!("cuda ({name})");
+    let bytes = 8 * NUMBERS as u64;
+    let row = |case: &str, protocol: &str, seconds: Vec<f64>| -> Result<Row, Failure> {
+        let mut sorted = seconds.clone();
+        sorted.sort_by(f64::total_cmp);
+        let last = sorted[(sorted.len() * 99 / 100).min(sorted.len() - 1)];
+        let row = Row::new(case, "task", space.clone(), protocol, bytes, summary(seconds)?);
+        Ok(row.verified(true).with("p99_seconds", last))
+    };
+    let host = find("host").map(summary).transpose()?;
+    let mut rows = Vec::new();
+    for (what, case, bound) in [
+        ("one", "CPU initiator, one at a time", 3.6),
+        ("stopped", "the same, the target stopped by SIGSTOP", 3.6),
+        ("gpu", "GPU initiator on another GPU, one at a time", 2.9),
+    ] {
+        let Some(seconds) = find(what) else { continue };
+        let mut row = row(case, "device", seconds)?;
+        let median = row.seconds.median;
+        row.marks.push(Mark::at_most("µs, put to signal", bound, median * 1e6));
+        if let Some(host) = host.filter(|_| what == "one") {
+            row.marks.push(Mark::at_most("of a message, launch and wait", 0.45, median / host.median));
+            row = row.against("message, launch, wait", host);
+        }
+        rows.push(row);
+    }
+    for (what, case, least) in [
+        ("batches", "tasks in batches of 16", 5.0),
+        ("single", "tasks put one by one, many on their way", 1.0),
+        ("gpu-many", "GPU initiator, 128 on their way", 0.0),
+    ] {
+        let Some(seconds) = find(what) else { continue };
+        let mut row = row(case, "device", seconds)?;
+        let rate = 1e-6 / row.seconds.median;
+        if least > 0.0 {
+            row.marks.push(Mark::at_least("million tasks a second", least, rate));
+        }
+        rows.push(row.with("million_tasks_a_second", rate));
+    }
+    if let Some(seconds) = find("put") {
+        let mut row = row("what a put costs the initiator", "device", seconds)?;
+        row.marks.push(Mark::at_most("ns a put", 150.0, row.seconds.median * 1e9));
+        rows.push(row);
+    }
+    if let Some(seconds) = find("idle") {
+        let mut row = row("first put after the worker has left", "device", seconds)?;
+        if let Some(host) = host {
+            let over = (row.seconds.median - host.median) * 1e6;
+            row.marks.push(Mark::at_most("µs above a message, launch and wait", 2.0, over));
+        }
+        rows.push(row);
+    }
+    for (what, case) in [
+        ("free", "freeing memory beside a worker that leaves after 100 µs"),
+        ("load", "loading a module and its first function beside one"),
+    ] {
+        let Some(seconds) = find(what) else { continue };
+        let longest = seconds.iter().copied().fold(0.0, f64::max);
+        let mut row = row(case, "driver", seconds)?;
+        if what == "free" {
+            row.marks.push(Mark::at_most("ms at most", 1.1, longest * 1e3));
+        }
+        rows.push(row);
+    }
+    if let Some((ms, first)) = number("target ms a million").zip(rows.first_mut()) {
+        first.marks.push(Mark::at_most("ms of the target's processors for 10⁶ tasks", 1.0, ms));
+    }
+    if let Some(seconds) = find("host") {
+        rows.push(row("message to the target's processor, launch, wait, answer", "host, bare", seconds)?);
+    }
+    let notes = format!("{tasks} tasks; every sum on the GPU is right\n{}", crate::sim::judged(&rows));
+    Ok(Findings::new(rows, notes))
+}
+
+/// The other process.
+struct Initiator {
+    lane: Lane,
+    flags: Words,
+    packet: Packet,
+    arguments: Vec<u8>,
+    payload: Vec<u8>,
+    tasks: u64,
+}
+
+impl Initiator {
+    fn say(said: &Said) -> Result<(), Failure> {
+        let mut out = std::io::stdout().lock();
+        let line = serde_json::to_string(said)?;
+        writeln!(out, "{line}").and_then(|()| out.flush()).map_err(Failure::io("write", "the target's pipe"))
+    }
+
+    fn heard() -> Result<String, Failure> {
+        let mut line = String::new();
+        std::io::stdin().lock().read_line(&mut line).map_err(Failure::io("read", "the target's pipe"))?;
+        if line.is_empty() { Err(job("the target has ended")) } else { Ok(line.trim().to_owned()) }
+    }
+
+    fn ask(said: &Said) -> Result<(), Failure> {
+        Initiator::say(said)?;
+        Initiator::heard().map(|_| ())
+    }
+
+    fn put(&mut self) -> Result<(), Failure> {
+        self.lane.put(&self.packet, [&self.arguments, &self.payload]).map_err(job)?;
+        Ok(())
+    }
+
+    fn end(&mut self) -> Result<(), Failure> {
+        let mut looks = 0u64;
+        let start = Instant::now();
+        loop {
+            if let Some((_, outcome)) = self.lane.next() {
+                self.tasks += 1;
+                return if outcome == Outcome::Ended { Ok(()) } else { Err(job(format!("{outcome:?}"))) };
+            }
+            looks += 1;
+            if looks.is_multiple_of(1024) {
+                self.lane.is_served();
+                if start.elapsed() > PATIENCE {
+                    return Err(job("no answer for 10 s: no worker, or the target does not look"));
+                }
+            }
+        }
+    }
+
+    fn one(&mut self) -> Result<f64, Failure> {
+        let start = Instant::now();
+        self.put()?;
+        self.lane.announce();
+        self.end()?;
+        Ok(start.elapsed().as_secs_f64())
+    }
+
+    fn ones(&mut self, count: usize) -> Result<Vec<f64>, Failure> {
+        (0..count).map(|_| self.one()).collect()
+    }
+
+    /// Seconds a task, with as many on their way as there is room for, announced `batch` at a time.
+    fn many(&mut self, batch: u64, count: u64) -> Result<f64, Failure> {
+        let start = Instant::now();
+        let mut put = 0;
+        while put < count {
+            if self.lane.pending() + batch > SLOTS as u64 {
+                self.end()?;
+                continue;
+            }
+            for _ in 0..batch {
+                self.put()?;
+            }
+            self.lane.announce();
+            put += batch;
+            while let Some((_, outcome)) = self.lane.next() {
+                self.tasks += 1;
+                if outcome != Outcome::Ended {
+                    return Err(job(format!("{outcome:?}")));
+                }
+            }
+        }
+        while self.lane.pending() > 0 {
+            self.end()?;
+        }
+        Ok(start.elapsed().as_secs_f64() / put as f64)
+    }
+
+    /// Seconds of a put and its announcement, of 128 into an empty ring.
+    fn cost(&mut self) -> Result<f64, Failure> {
+        let start = Instant::now();
+        for _ in 0..128 {
+            self.put()?;
+            self.lane.announce();
+        }
+        let took = start.elapsed().as_secs_f64() / 128.0;
+        while self.lane.pending() > 0 {
+            self.end()?;
+        }
+        Ok(took)
+    }
+}
+
+/// Nanoseconds that all threads of a process have run so far.
+fn ran_ns(process: Pid) -> Option<u64> {
+    let threads = std::fs::read_dir(format!("/proc/{}/task", process.as_raw_nonzero())).ok()?;
+    let one = |thread: std::io::Result<std::fs::DirEntry>| -> Option<u64> {
+        let text = std::fs::read_to_string(thread.ok()?.path().join("schedstat")).ok()?;
+        text.split(' ').next()?.parse().ok()
+    };
+    Some(threads.filter_map(one).sum())
+}
+
+fn is_stopped(process: Pid) -> bool {
+    let stat = std::fs::read_to_string(format!("/proc/{}/stat", process.as_raw_nonzero()));
+    stat.is_ok_and(|text| text.rsplit(')').next().is_some_and(|rest| rest.trim_start().starts_with('T')))
+}
+
+fn initiate(fd: i32, quick: bool) -> Result<(), Failure> {
+    let target = getppid().ok_or_else(|| job("no target"))?;
+    let path = format!("/proc/{}/fd/{fd}", target.as_raw_nonzero());
+    let file = std::fs::OpenOptions::new().read(true).write(true).open(&path).map_err(Failure::io("open", &path))?;
+    let memory = map(&file, shared_bytes())?;
+    let lane = Lane::new(memory.sub(0, SHAPE.bytes()).map_err(job)?, SHAPE)?;
+    let mut me = Initiator {
+        lane,
+        flags: tail(&memory)?,
+        packet: packet()?,
+        arguments: arguments(),
+        payload: payload(),
+        tasks: 0,
+    };
+    let gpu = match CudaDriver::load()?.devices() {
+        0 | 1 => None,
+        _ => Some(Gpu::new()?),
+    };
+    let key = gpu.as_ref().map(|gpu| gpu.key()).transpose()?;
+    Initiator::say(&Said::Hello(key))?;
+    let ring = Initiator::heard()?;
+    let n = |count: usize| if quick { count / 100 + 1 } else { count };
+    let times = |what: &str, seconds| Initiator::say(&Said::Times(what.to_owned(), seconds));
+    Initiator::ask(&Said::Stay)?;
+    me.ones(n(2000))?;
+    times("one", me.ones(n(50_000))?)?;
+    // No instruction of the target's processor.
+    kill_process(target, Signal::STOP).map_err(|error| job(format!("stopping the target: {error}")))?;
+    let start = Instant::now();
+    while !is_stopped(target) && start.elapsed() < PATIENCE {
+        std::thread::yield_now();
+    }
+    let stopped = if is_stopped(target) { me.ones(n(20_000)) } else { Err(job("the target does not stop")) };
+    let was_stopped = is_stopped(target);
+    kill_process(target, Signal::CONT).map_err(|error| job(format!("waking the target: {error}")))?;
+    let stopped = stopped?;
+    if !was_stopped {
+        return Err(job("the target ran meanwhile"));
+    }
+    times("stopped", stopped)?;
+    let rounds = |me: &mut Initiator, batch| -> Result<Vec<f64>, Failure> {
+        (0..n(20)).map(|_| me.many(batch, if quick { 1600 } else { 100_000 })).collect()
+    };
+    times("batches", rounds(&mut me, 16)?)?;
+    times("single", rounds(&mut me, 1)?)?;
+    times("put", (0..n(2000)).map(|_| me.cost()).collect::<Result<_, _>>()?)?;
+    let before = ran_ns(target);
+    let count = if quick { 16_000 } else { 1_000_000 };
+    me.many(16, count)?;
+    if let (Some(before), Some(after)) = (before, ran_ns(target)) {
+        let milliseconds = after.saturating_sub(before) as f64 * 1e-6;
+        Initiator::say(&Said::Number("target ms a million".to_owned(), milliseconds * 1e6 / count as f64))?;
+    }
+    let by_gpu = match (&gpu, ring.as_str()) {
+        (Some(gpu), key) if key != "-" => gpu.measure(key, &me, n(20_000), n(200_000))?,
+        _ => Vec::new(),
+    };
+    let by_gpu_tasks = by_gpu.iter().map(|(_, _, tasks)| tasks).sum::<u64>();
+    for (what, seconds, _) in by_gpu {
+        times(what, seconds)?;
+    }
+    Initiator::ask(&Said::Idle)?;
+    let mut idle = Vec::new();
+    for _ in 0..n(500) {
+        let start = Instant::now();
+        while start.elapsed() < Duration::from_millis(2) {
+            std::hint::spin_loop();
+        }
+        idle.push(me.one()?);
+    }
+    me.flags.all()[OVER].store(1, Ordering::Release);
+    times("idle", idle)?;
+    Initiator::ask(&Said::Host)?;
+    let mut host = Vec::new();
+    let first = me.flags.all()[ASKED].load(Ordering::Acquire) + 1;
+    for number in first..first + n(5000) as u64 {
+        let start = Instant::now();
+        me.flags.all()[ASKED].store(number, Ordering::Release);
+        while me.flags.all()[ANSWERED].load(Ordering::Acquire) != number {
+            if start.elapsed() > PATIENCE {
+                return Err(job("the target's processor does not answer"));
+            }
+        }
+        host.push(start.elapsed().as_secs_f64());
+    }
+    me.flags.all()[OVER].store(1, Ordering::Release);
+    times("host", host.split_off(host.len() / 10))?;
+    Initiator::say(&Said::Bye(me.tasks + by_gpu_tasks))
+}
+
+/// The initiator's own GPU.
+struct Gpu {
+    device: Arc<CudaDevice>,
+    status: Region,
+}
+
+impl Gpu {
+    fn new() -> Result<Gpu, Failure> {
+        let device = Arc::new(CudaDriver::load()?.device(1)?);
+        let status = zeroed(&device, 8 * SLOTS)?;
+        Ok(Gpu { device, status })
+    }
+
+    fn key(&self) -> Result<String, Failure> {
+        Ok(hex(&self.device.export(self.status)?.bytes))
+    }
+
+    /// Seconds of each task, one at a time; and of one, with 128 on their way; and how many there were.
+    fn measure(
+        &self,
+        key: &str,
+        me: &Initiator,
+        ones: usize,
+        many: usize,
+    ) -> Result<Vec<(&'static str, Vec<f64>, u64)>, Failure> {
+        let device = &self.device;
+        let ring = device.import(unhex(key)?)?;
+        let at = RingPlaces::at(device.device_address(ring)?, SHAPE);
+        let list = [at.head, at.slots, self.status.start(), at.arena.0, at.arena.1.into(), 0, 0, 0];
+        let list_at = zeroed(device, 64)?;
+        upload(device, list_at, list.as_bytes())?;
+        let body = [me.packet.as_bytes(), &me.arguments, &me.payload].concat();
+        let packet_at = zeroed(device, 256)?;
+        upload(device, packet_at.sub(0, body.len() as u64).map_err(job)?, &body)?;
+        let out = zeroed(device, 8 * (3 + ones))?;
+        // SAFETY: CUDA's tools made the image, and it is compiled into this program.
+        let function = unsafe { Module::load(device, IMAGE) }?.function(INITIATE)?;
+        let stream = device.stream()?;
+        let mut found = Vec::new();
+        for (what, count, window) in [("warm", 200, 1), ("gpu", ones, 1), ("gpu-many", many, 128), ("gpu-many", many, 128)] {
+            let body_bytes = body.len() as u64 - 64;
+            let patience = 1_000_000_000u64;
+            let parameters =
+                [list_at.start(), packet_at.start(), body_bytes, count as u64, window, patience, out.start()];
+            // SAFETY: seven parameters of 8 bytes; memory as `worker::INITIATE` says, which is never freed.
+            unsafe { function.launch(&stream, Grid::line(1, 32), &parameters.each_ref().map(Argument::of)) }?;
+            stream.record()?.wait()?;
+            let words = download(device, out)?;
+            if words[0] != 0 || words[1] != count as u64 {
+                return Err(job(format!("tasks of a GPU: {} of {count}, status {:#x}", words[1], words[0])));
+            }
+            let each = match window {
+                1 => words[3..3 + count].iter().map(|&ns| ns.max(1) as f64 * 1e-9).collect(),
+                _ => vec![words[2] as f64 * 1e-9 / count as f64],
+            };
+            found.push((what, each, count as u64));
+        }
+        Ok(found)
+    }
+}

@@ -1,0 +1,155 @@
+//! The worker of XTQ on a CUDA device: one block of one kernel (`gapless-kernels`, `worker`), on a stream of its own.
+//!
+//! The block is counted in the process's [`Reservation`]s. The kernel is loaded when the worker is made, because the
+//! first launch of a kernel that is not may wait for all that runs. Host memory is registered, and given back, only
+//! between two lives, for the same reason.
+
+use crate::ledger::Reservation;
+use gapless_kernels::worker::{IMAGE, THREADS, WORKER};
+use gapless_mem::{Completion, Device, DeviceError, Lease, Region, Space, Worker, WorkerLimits};
+use gapless_mem_cuda::{Argument, CudaDevice, CudaError, Function, Grid, Module, Stream};
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// Host memory that is registered for the worker: its lease, and how often it was asked for.
+type Kept = HashMap<(u64, u64), (Lease, u32)>;
+
+/// A worker of a CUDA device.
+pub struct CudaWorker {
+    device: Arc<CudaDevice>,
+    function: Function,
+    stream: Stream,
+    /// The end of the life that was started last.
+    last: Mutex<Completion>,
+    kept: Mutex<Kept>,
+    _block: Reservation,
+}
+
+fn lock<T>(what: &Mutex<T>) -> MutexGuard<'_, T> {
+    what.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl CudaWorker {
+    /// One for this device; it is not started.
+    ///
+    /// # Errors
+    /// The driver refuses; this process's waiting kernels take all of the device.
+    pub fn new(device: Arc<CudaDevice>) -> Result<CudaWorker, CudaError> {
+        // SAFETY: CUDA's tools made the image (`cargo xtask kernels`), and it is compiled into this program.
+        let module = unsafe { Module::load(&device, IMAGE) }?;
+        let function = module.function(WORKER)?;
+        // Asking loads it.
+        let per_unit = function.blocks_per_unit(THREADS, 0)?;
+        let (block, reserved) = Reservation::new(device.uuid(), 1);
+        let room = device.properties().compute_units.saturating_mul(per_unit);
+        if reserved > room {
+            let what = "another block beside the kernels that wait for others";
+            return Err(CudaError::Refused(DeviceError::Unsupported { what }));
+        }
+        let stream = device.stream()?;
+        let last = Mutex::new(Completion::Ready);
+        Ok(CudaWorker { device, function, stream, last, kept: Mutex::default(), _block: block })
+    }
+
+    /// Its device.
+    #[must_use]
+    pub fn device(&self) -> &Arc<CudaDevice> {
+        &self.device
+    }
+}
+
+fn is_host(region: Region) -> bool {
+    region.space() == Space::Host
+}
+
+// SAFETY: the numbers are those of the contract.
+// 1. Page-locked memory from the device's pool, filled with zeros, which its owner keeps; `device_address` is where
+//    kernels find it.
+// 2. Host memory is registered under a clone of its lease until the last `forget`; other memory is at its own address,
+//    of a device that `device_address` has found in reach.
+// 3. The kernel touches what its control block names; whoever starts it says that the last one is over, and the stream
+//    runs one after another anyway.
+// 4. The completion that was recorded behind the last launch has ended, and so have all before it on the stream.
+unsafe impl Worker for CudaWorker {
+    fn limits(&self) -> WorkerLimits {
+        WorkerLimits { items_max: THREADS, local_bytes_max: 0 }
+    }
+
+    fn control(&self, len: u64) -> Result<(Lease, u64), DeviceError> {
+        let buffer = self.device.pinned(len)?;
+        let region = buffer.region();
+        // SAFETY: the buffer was given to this call alone, and nothing works on it.
+        unsafe { gapless_mem::fill(&region, 0) }?;
+        let address = self.device.device_address(region)?;
+        // SAFETY: the buffer keeps its memory.
+        let lease = unsafe { Lease::new(region, Arc::new(buffer)) };
+        Ok((lease, address))
+    }
+
+    fn reach(&self, memory: &Lease) -> Result<u64, DeviceError> {
+        let region = memory.region();
+        if !is_host(region) {
+            return Ok(self.device.device_address(region)?);
+        }
+        let key = (region.start(), region.len());
+        let mut kept = lock(&self.kept);
+        if let Some((_, users)) = kept.get_mut(&key) {
+            *users += 1;
+            return Ok(self.device.device_address(region)?);
+        }
+        // SAFETY: a clone of the lease is kept until it is unregistered.
+        unsafe { self.device.register(region) }?;
+        kept.insert(key, (memory.clone(), 1));
+        Ok(self.device.device_address(region)?)
+    }
+
+    fn forget(&self, memory: &Lease) -> Result<(), DeviceError> {
+        let region = memory.region();
+        let key = (region.start(), region.len());
+        let mut kept = lock(&self.kept);
+        let Some((_, users)) = kept.get_mut(&key) else { return Ok(()) };
+        *users -= 1;
+        if *users > 0 {
+            return Ok(());
+        }
+        let last = kept.remove(&key);
+        // SAFETY: `reach` registered it; no worker runs, and it was not asked for again.
+        let undone = unsafe { self.device.unregister(region) };
+        drop(last);
+        undone
+    }
+
+    unsafe fn start(&self, control: u64) -> Result<(), DeviceError> {
+        // SAFETY: the kernel has one parameter of 8 bytes; the caller keeps what the control block names.
+        unsafe { self.function.launch(&self.stream, Grid::line(1, THREADS), &[Argument::of(&control)]) }?;
+        *lock(&self.last) = self.stream.record()?;
+        Ok(())
+    }
+
+    fn is_over(&self) -> Result<bool, DeviceError> {
+        lock(&self.last).poll()
+    }
+}
+
+impl Drop for CudaWorker {
+    fn drop(&mut self) {
+        // What may still be touched stays registered, and leaks.
+        let over = lock(&self.last).poll() != Ok(false);
+        for (_, (lease, _)) in lock(&self.kept).drain() {
+            if !over {
+                std::mem::forget(lease);
+                continue;
+            }
+            // SAFETY: `reach` registered it, and no worker runs.
+            if let Err(error) = unsafe { self.device.unregister(lease.region()) } {
+                tracing::debug!(%error, "host memory stays registered");
+            }
+        }
+    }
+}
+
+impl std::fmt::Debug for CudaWorker {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "CudaWorker on {:?}", self.device)
+    }
+}
