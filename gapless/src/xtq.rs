@@ -45,6 +45,11 @@ use crate::shared::Shared;
 use std::sync::Arc;
 
 pub use gapless_bml::Rank;
+/// The worker of CUDA devices.
+#[cfg(feature = "cuda")]
+pub use gapless_dtype_cuda::CudaWorker;
+/// Tasks that a worker on a GPU takes itself, out of memory that initiators write; beside [`Tasks`], and without it.
+pub use gapless_xtq::device;
 pub use gapless_xtq::packet::{ARGUMENTS_MAX, ENTRIES, Launch};
 pub use gapless_xtq::{
     Function, GroupLimits, Kernel, KernelTask, Launcher, Payload, Put, PutHandle, QueueOptions,

@@ -57,8 +57,12 @@ typedef struct {
 
 INLINE u32 part(u64 word, u32 at, u32 bits) { return (u32)(word >> at & (0xffffffffull >> (32 - bits))); }
 
-/* Whether a dimension's items are whole groups, and some. */
-INLINE bool divides(u32 grid, u32 group) { return group != 0 && grid != 0 && grid % group == 0; }
+/* Whether a dimension's items are whole groups, and some. Most groups are powers of two: a division takes long. */
+INLINE bool divides(u32 grid, u32 group) {
+    if (group == 0 || grid == 0) return false;
+    u32 below = group - 1;
+    return (group & below) == 0 ? (grid & below) == 0 : grid % group == 0;
+}
 
 #define KIND(p) part((p).word[0], 16, 8)
 #define FLAGS(p) part((p).word[0], 24, 8)

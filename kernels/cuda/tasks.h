@@ -76,10 +76,11 @@ INLINE void accumulate(Watch *watch, u64 to, u64 from, u64 count, u32 op, u64 fi
         } while (seen != before.w);
     }
 }
-INLINE u32 element_bytes(u64 what) {
+INLINE u32 element_shift(u64 what) {
     u64 element = what >> 8;
-    return element == ACC_I32 || element == ACC_U32 || element == ACC_F32 ? 4 : 8;
+    return element == ACC_I32 || element == ACC_U32 || element == ACC_F32 ? 2 : 3;
 }
+INLINE bool is_multiple(u64 number, u32 shift) { return (number & ((1u << shift) - 1)) == 0; }
 INLINE bool is_known(u64 what) { return (what & 0xff) <= ACC_MAX && what >> 8 <= ACC_F64; }
 NOINLINE void accumulate_any(Watch *watch, u64 to, u64 from, u64 count, u64 what, u64 first, u64 stride) {
     u32 op = (u32)what & 0xff;
@@ -103,8 +104,7 @@ INLINE u32 admits(const Task &t, u32 outs) {
     switch (t.object) {
     case DO_ACCUMULATE: {
         if (t.argument_bytes < 32 || !is_known(a[3])) return FAILED_UNKNOWN;
-        u32 size = element_bytes(a[3]);
-        bool aligned = (t.buffer + a[2]) % size == 0 && t.payload_bytes % size == 0;
+        bool aligned = is_multiple((t.buffer + a[2]) | t.payload_bytes, element_shift(a[3]));
         return inside(t, a[2], t.payload_bytes) && aligned ? 0 : FAILED_OUTSIDE;
     }
     case DO_COPY:
@@ -112,9 +112,9 @@ INLINE u32 admits(const Task &t, u32 outs) {
         return inside(t, a[2], t.payload_bytes) ? 0 : FAILED_OUTSIDE;
     case DO_REDUCE: {
         if (t.argument_bytes < 48 || !is_known(a[5]) || a[4] >> 40 != 0) return FAILED_UNKNOWN;
-        u32 size = element_bytes(a[5]);
-        bool aligned = (t.buffer + a[2]) % size == 0 && (t.buffer + a[3]) % size == 0;
-        return inside(t, a[2], a[4] * size) && inside(t, a[3], a[4] * size) && aligned ? 0 : FAILED_OUTSIDE;
+        u32 shift = element_shift(a[5]);
+        bool aligned = is_multiple((t.buffer + a[2]) | (t.buffer + a[3]), shift);
+        return inside(t, a[2], a[4] << shift) && inside(t, a[3], a[4] << shift) && aligned ? 0 : FAILED_OUTSIDE;
     }
     case DO_NUMBER: return t.buffer % 4 == 0 && inside(t, 0, t.items * 4) ? 0 : FAILED_OUTSIDE;
     case DO_PAUSE: return t.argument_bytes < 24 ? FAILED_UNKNOWN : 0;
@@ -130,7 +130,7 @@ INLINE void run_item(Watch *watch, const Task &t, u64 item) {
     const u64 *a = t.arguments;
     switch (t.object) {
     case DO_ACCUMULATE:
-        return accumulate_any(watch, t.buffer + a[2], t.payload, t.payload_bytes / element_bytes(a[3]), a[3], item,
+        return accumulate_any(watch, t.buffer + a[2], t.payload, t.payload_bytes >> element_shift(a[3]), a[3], item,
                               t.items);
     case DO_COPY: {
         u8 *to = (u8 *)(t.buffer + a[2]);

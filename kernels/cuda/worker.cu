@@ -19,6 +19,12 @@
 #define ROUNDS 8
 /* Virtual groups between two looks at the clock. */
 #define GROUPS 64
+/* Work-items of a grid. */
+#define ITEMS_MAX (1ull << 40)
+/* Slots of each ring that are looked at while nothing comes. */
+#define AHEAD 2
+/* Units that a thread reads at a time of a long body. */
+#define FLIGHT 4
 
 /* The same packets through this as through xtq/src/rewrite.rs: 64 bytes each, and two places; out come the packet, the
  * first two arguments, the queue and the code, 96 bytes. */
@@ -95,22 +101,41 @@ typedef struct {
     u32 code[TEAMS], value[TEAMS];
     /* Whether a slot is whole; whether its body lies in the arena; whether the task is short; its queue; whether it
      * begins when all before it have ended. */
-    u8 whole[TEAMS], far[TEAMS], shrt[TEAMS], queue[TEAMS], after[TEAMS];
+    u8 whole[TEAMS], far[TEAMS], shrt[TEAMS], queue[TEAMS], after[TEAMS], failed[TEAMS];
     u32 width[TEAMS];
-    u32 count, buffers, put, wave, largest;
+    u32 count, buffers, put, largest;
     Watch watch;
-    u64 changed, tasks, refusals, until;
+    /* Of each ring's position: kept, because a division takes long. */
+    u32 next[RINGS_MAX];
+    u64 changed, tasks, refusals, idle;
     u32 why;
 } Shared;
 
-/* A row of a table, whole: xtq/src/tables.rs. */
+/* Which slot a team looks at: that of a ring, counted from the ring whose turn it is, and how far ahead. */
+typedef struct {
+    u32 ring, ahead;
+} Look;
+INLINE Look look_of(const Shared &s, u32 turn, u32 share, u32 ahead) {
+    u32 ring = turn + share;
+    return Look{ring < s.count ? ring : ring - s.count, ahead};
+}
+INLINE u32 wrapped(u32 sequence) { return sequence > SEQUENCES ? sequence - SEQUENCES : sequence; }
+INLINE u32 sequence_at(const Shared &s, Look look) { return wrapped(s.next[look.ring] + look.ahead); }
+
+/* A row of a table, whole: xtq/src/tables.rs. Its words are loaded side by side, because each takes the bus's time. */
 INLINE void load_row(u64 *to, u64 from) {
     u64 before, after;
+    Unit word[ROW_WORDS / 2];
     do {
         before = load_acquire(from);
-        UNROLL for (u32 w = 1; w < ROW_WORDS; w++) to[w] = load_acquire(from + 8 * w);
+        UNROLL for (u32 w = 0; w < ROW_WORDS / 2; w++) word[w] = load_unit(from + 16 * w);
+        fence_sys();
         after = load_relaxed(from);
     } while (before != after || before % 2 != 0);
+    UNROLL for (u32 w = 0; w < ROW_WORDS / 2; w++) {
+        to[2 * w] = word[w].lo;
+        to[2 * w + 1] = word[w].hi;
+    }
 }
 
 /* What the host may change while the worker runs: tables, receive buffers. By all threads. */
@@ -123,13 +148,15 @@ INLINE void reload(Shared &s, u64 control) {
         load_row(s.queues + i * ROW_WORDS, control + CONTROL_QUEUES + i * 8 * ROW_WORDS);
     } else if (THREAD < 2 * ENTRIES + BUFFERS_MAX) {
         u32 i = THREAD - 2 * ENTRIES;
-        s.buffer[i] = load_acquire(control + CONTROL_BUFFER_LIST + 16 * i);
-        s.buffer_bytes[i] = load_acquire(control + CONTROL_BUFFER_LIST + 16 * i + 8);
+        Unit buffer = load_unit(control + CONTROL_BUFFER_LIST + 16 * i);
+        s.buffer[i] = buffer.lo;
+        s.buffer_bytes[i] = buffer.hi;
+    } else if (THREAD == 2 * ENTRIES + BUFFERS_MAX) {
+        u64 buffers = load_relaxed(control + CONTROL_BUFFERS);
+        s.buffers = buffers > BUFFERS_MAX ? BUFFERS_MAX : (u32)buffers;
     }
     BARRIER();
     if (THREAD == 0) {
-        s.buffers = (u32)load_acquire(control + CONTROL_BUFFERS);
-        if (s.buffers > BUFFERS_MAX) s.buffers = BUFFERS_MAX;
         u64 largest = 0;
         for (u32 i = 0; i < s.buffers; i++) largest = s.buffer_bytes[i] > largest ? s.buffer_bytes[i] : largest;
         s.largest = largest > 0xffffffffull ? 0xffffffffu : (u32)largest;
@@ -145,10 +172,10 @@ INLINE void say_state(const Shared &s, u64 state) {
 }
 
 /* Reads a slot by a team, into shared memory. Whether it is whole, which all of the team learn. */
-INLINE bool read_slot(Shared &s, u32 team, u32 unit, u64 slots, u64 position) {
-    Unit v = load_unit(slots + position % SLOTS * SLOT_BYTES + unit * UNIT_BYTES);
+INLINE bool read_slot(Shared &s, u32 team, u32 unit, u64 slots, u32 position, u32 sequence) {
+    Unit v = load_unit(slots + (position % SLOTS * SLOT_BYTES + unit * UNIT_BYTES));
     u32 shift = (team & 1) * TEAM;
-    bool mine = (v.lo & 0xffff) == sequence_of(position);
+    bool mine = ((u32)v.lo & 0xffff) == sequence;
     u32 have = __ballot_sync(0xffffffffu, mine) >> shift;
     if ((have & 0xf) != 0xf) have = 0;
     u64 first = __shfl_sync(0xffffffffu, v.lo, shift), third = __shfl_sync(0xffffffffu, v.hi, shift + 2),
@@ -204,7 +231,7 @@ INLINE void take(Shared &s, u32 team, const Ring &ring) {
     if (code == REFUSED_ARGUMENTS) value = part(row[ROW_LIMITS], 32, 16);
     if (code == NO_PACKET) code = STATUS_MALFORMED;
     if (far && code == REWRITTEN) {
-        u64 body = wanted + payload;
+        u64 body = (wanted + 15) / 16 * 16 + payload;
         if (place > ring.arena_bytes || body > ring.arena_bytes - place) code = STATUS_MALFORMED;
     }
     u64 grid[3] = {part(p.word[3], 0, 32), part(p.word[3], 32, 32), part(p.word[5], 0, 32)};
@@ -215,7 +242,10 @@ INLINE void take(Shared &s, u32 team, const Ring &ring) {
             code = REFUSED_GROUP;
             value = most;
         } else if (grid[0] > part(row[ROW_GRID_XY], 0, 32) || grid[1] > part(row[ROW_GRID_XY], 32, 32) ||
-                   grid[2] > part(row[ROW_GRID_Z_ITEMS], 0, 32) || grid[0] * grid[1] > (1ull << 40) / grid[2]) {
+                   grid[2] > part(row[ROW_GRID_Z_ITEMS], 0, 32)) {
+            code = REFUSED_GRID;
+        } else if (grid[0] * grid[1] > ITEMS_MAX || grid[0] * grid[1] * grid[2] > ITEMS_MAX ||
+                   __umul64hi(grid[0] * grid[1], grid[2]) != 0) {
             code = REFUSED_GRID;
         }
     }
@@ -226,6 +256,7 @@ INLINE void take(Shared &s, u32 team, const Ring &ring) {
     }
     s.code[team] = code;
     s.value[team] = value;
+    s.failed[team] = 0;
     if (code != REWRITTEN) return;
     u64 *words = (u64 *)(far ? (u64)s.arguments : (u64)(s.slot[team] + 64));
     if (!far) {
@@ -259,28 +290,27 @@ NOINLINE void run_long(Shared &s, u64 control, u32 team, const Ring &ring) {
         fence_sys();
         u64 from = ring.arena + ((const u64 *)s.slot[team])[8];
         u32 words = t.argument_bytes / 8;
-        u64 buffer = t.buffer, payload = t.payload;
-        BARRIER();
-        bool aligned = from % 8 == 0;
-        for (u32 i = THREAD; i < words; i += THREADS) {
-            u64 word = 0;
-            if (aligned) {
-                word = *(volatile const u64 *)(from + 8 * i);
-            } else {
-                for (u32 b = 0; b < 8; b++) word |= (u64) * (volatile const u8 *)(from + 8 * i + b) << (8 * b);
+        u64 buffer = t.buffer, payload = t.payload, bytes = t.payload_bytes, units = bytes / 16;
+        u64 data = from + (t.argument_bytes + 15) / 16 * 16, word = 0;
+        /* Places that are no multiples of 16 are nonsense of the initiator's, and give it nonsense. */
+        from &= ~15ull;
+        data &= ~15ull;
+        if (THREAD < words) word = load_relaxed(from + 8 * THREAD);
+        for (u64 i = THREAD; i < units; i += FLIGHT * THREADS) {
+            Unit v[FLIGHT];
+            UNROLL for (u32 k = 0; k < FLIGHT; k++)
+                if (i + k * THREADS < units) v[k] = load_unit(data + 16 * (i + k * THREADS));
+            UNROLL for (u32 k = 0; k < FLIGHT; k++) {
+                if (i + k * THREADS >= units) continue;
+                ((u64 *)payload)[2 * (i + k * THREADS)] = v[k].lo;
+                ((u64 *)payload)[2 * (i + k * THREADS) + 1] = v[k].hi;
             }
-            s.arguments[i] = i == 0 ? buffer : i == 1 ? payload : word;
         }
-        u64 data = from + t.argument_bytes, bytes = t.payload_bytes, done = 0;
-        if ((data | payload) % 16 == 0) {
-            for (u64 i = THREAD; i < bytes / 16; i += THREADS) {
-                Unit v = load_unit(data + 16 * i);
-                ((u64 *)payload)[2 * i] = v.lo;
-                ((u64 *)payload)[2 * i + 1] = v.hi;
-            }
-            done = bytes / 16 * 16;
+        if (THREAD < bytes % 16) {
+            u64 at = units * 16 + THREAD;
+            ((u8 *)payload)[at] = *(volatile const u8 *)(data + at);
         }
-        for (u64 i = done + THREAD; i < bytes; i += THREADS) ((u8 *)payload)[i] = *(volatile const u8 *)(data + i);
+        if (THREAD < words) s.arguments[THREAD] = THREAD == 0 ? buffer : THREAD == 1 ? payload : word;
         BARRIER();
     }
     if (THREAD == 0) {
@@ -345,42 +375,37 @@ NOINLINE void run_long(Shared &s, u64 control, u32 team, const Ring &ring) {
     BARRIER();
 }
 
-/* The packets of this round, of which team `i` has one if bit `i` is set, in their order. */
-INLINE void run_round(Shared &s, u64 control, u32 mask, u32 team, u32 unit, u32 per, u32 turn) {
-    u32 ring_of = (turn + team / per) % s.count;
-    if (unit == 0 && (mask >> team & 1) != 0) take(s, team, s.rings[ring_of]);
+/* The packets of this round, of which team `i` has one if bit `i` is set, in their order. `mine` is what this thread's
+ * team looks at, `lane` what the team looks at that has the number of its lane. */
+INLINE void run_round(Shared &s, u64 control, u32 mask, u32 team, u32 unit, Look mine, Look lane, u32 per) {
+    if (unit == 0 && (mask >> team & 1) != 0) take(s, team, s.rings[mine.ring]);
     BARRIER();
-    u32 left = mask;
+    u32 left = mask, number = THREAD % 32;
     while (left != 0) {
-        /* A wave: short tasks that may run side by side; refused ones are over already. */
-        if (THREAD < 32) {
-            bool here = (left >> THREAD & 1) != 0;
-            bool task = here && s.code[THREAD] == REWRITTEN;
-            u32 key = task ? s.queue[THREAD] : 64 + THREAD;
-            u32 before = __match_any_sync(0xffffffffu, key) & ((1u << THREAD) - 1);
-            bool begins = (u32)__popc(before) < s.width[THREAD] && !(s.after[THREAD] && before != 0);
-            bool fits = !task || (s.shrt[THREAD] && begins);
-            u32 not_here = __ballot_sync(0xffffffffu, here && !fits);
-            u32 wave = not_here == 0 ? left : left & ((1u << (__ffs(not_here) - 1)) - 1);
-            if (THREAD == 0) s.wave = wave;
-        }
-        BARRIER();
-        u32 wave = s.wave;
-        if (wave != 0) {
+        /* A wave: short tasks that may run side by side; refused ones are over already. All warps find the same. */
+        bool here = (left >> number & 1) != 0;
+        bool task = here && s.code[number] == REWRITTEN;
+        /* Of few different ones: each costs time. Only tasks' own matter. */
+        u32 key = task ? s.queue[number] : ENTRIES, before = 0;
+        if ((left & (left - 1)) != 0) before = __match_any_sync(0xffffffffu, key) & ((1u << number) - 1) & left;
+        bool begins = (u32)__popc(before) < s.width[number] && !(s.after[number] && before != 0);
+        u32 not_here = __ballot_sync(0xffffffffu, here && task && !(s.shrt[number] && begins));
+        u32 wave = not_here == 0 ? left : left & ((1u << (__ffs(not_here) - 1)) - 1);
+                if (wave != 0) {
             if ((wave >> team & 1) != 0 && s.code[team] == REWRITTEN) {
                 u32 failed = admits(s.task[team], s.put);
                 if (failed == 0) {
                     for (u64 i = unit; i < s.task[team].items; i += TEAM) run_item(&s.watch, s.task[team], i);
                 } else if (unit == 0) {
                     s.value[team] = failed;
+                    s.failed[team] = 1;
                 }
-                __syncwarp(0xffffu << (team & 1) * TEAM);
-                if (failed != 0 && unit == 0) s.code[team] = STATUS_FAILED;
             }
         } else {
             u32 first = __ffs(left) - 1;
             wave = 1u << first;
-            run_long(s, control, first, s.rings[(turn + first / per) % s.count]);
+            u32 ring = __shfl_sync(0xffffffffu, lane.ring, first);
+            run_long(s, control, first, s.rings[ring]);
         }
         left &= ~wave;
         BARRIER();
@@ -389,28 +414,25 @@ INLINE void run_round(Shared &s, u64 control, u32 mask, u32 team, u32 unit, u32 
     if (THREAD < 32) {
         bool here = (mask >> THREAD & 1) != 0;
         u32 code = here ? s.code[THREAD] : 0;
-        if (code == REWRITTEN) code = STATUS_ENDED;
-        bool counts = here && code == STATUS_ENDED && (((const u64 *)s.slot[THREAD])[0] >> 24 & REGISTERED_SIGNAL) != 0;
-        u64 signal = s.kernels[part(((const u64 *)s.slot[THREAD])[0], 32, 8) % ENTRIES * ROW_WORDS + ROW_SIGNAL];
-        counts = counts && signal - 1 < SIGNALS_MAX;
-        u32 refused = __ballot_sync(0xffffffffu, here && code != STATUS_ENDED);
-        if (here && code != STATUS_ENDED) {
+        if (code == REWRITTEN) code = s.failed[THREAD] != 0 ? STATUS_FAILED : STATUS_ENDED;
+        u64 head = ((const u64 *)s.slot[THREAD])[0];
+        u64 signal = s.kernels[part(head, 32, 8) % ENTRIES * ROW_WORDS + ROW_SIGNAL] - 1;
+        bool ended = here && code == STATUS_ENDED;
+        bool counts = ended && (head >> 24 & REGISTERED_SIGNAL) != 0 && signal < SIGNALS_MAX;
+        u32 refused = __ballot_sync(0xffffffffu, here && !ended);
+        Ring &ring = s.rings[lane.ring];
+        u32 slot = ((u32)ring.position + lane.ahead) % SLOTS;
+        u64 value = (u64)s.value[THREAD] << 32, status = sequence_at(s, lane) | (u64)code << 16 | value;
+        if (here && !ended) {
             u64 number = s.refusals + __popc(refused & ((1u << THREAD) - 1));
-            u64 head = ((const u64 *)s.slot[THREAD])[0];
-            u64 ring = (turn + THREAD / per) % s.count, index = part(head, 32, 8), queue = part(head, 40, 8);
-            u64 said = ring | index << 8 | queue << 16 | (u64)code << 24 | (u64)s.value[THREAD] << 32;
+            u64 said = lane.ring | (u64)part(head, 32, 8) << 8 | (u64)part(head, 40, 8) << 16 | (u64)code << 24 | value;
             store_relaxed(control + CONTROL_REFUSED + number % REFUSED_MAX * 8, said);
         }
         fence_sys();
-        if (here) {
-            const Ring &ring = s.rings[(turn + THREAD / per) % s.count];
-            u64 position = ring.position + THREAD % per;
-            u64 status = sequence_of(position) | (u64)code << 16 | (u64)s.value[THREAD] << 32;
-            store_relaxed(ring.status + position % SLOTS * 8, status);
-        }
-        if (counts) atomicAdd(&s.counted[signal - 1], 1ull);
+        if (here) store_relaxed(ring.status + slot * 8, status);
+        if (counts) atomicAdd(&s.counted[signal], 1ull);
         __syncwarp();
-        if (counts) store_relaxed(control + CONTROL_COUNTED + (signal - 1) * 8, s.counted[signal - 1]);
+        if (counts) store_relaxed(control + CONTROL_COUNTED + signal * 8, s.counted[signal]);
         if (THREAD == 0) {
             s.tasks += __popc(mask) - __popc(refused);
             store_relaxed(control + CONTROL_TASKS, s.tasks);
@@ -419,86 +441,100 @@ INLINE void run_round(Shared &s, u64 control, u32 mask, u32 team, u32 unit, u32 
                 store_release(control + CONTROL_REFUSALS, s.refusals);
             }
         }
-        __syncwarp();
-        /* How many of its ring a team's packet is the last of. */
-        u32 base = THREAD / per * per, own = mask >> base & (per >= 32 ? 0xffffffffu : (1u << per) - 1);
-        if (here && THREAD % per == 0) s.rings[(turn + THREAD / per) % s.count].position += __popc(own);
+        /* The first team of each ring counts those of all. */
+        u32 own = mask >> THREAD & (per >= 32 ? 0xffffffffu : (1u << per) - 1);
+        if (here && lane.ahead == 0) {
+            ring.position += __popc(own);
+            s.next[lane.ring] = wrapped(s.next[lane.ring] + __popc(own));
+        }
     }
-    BARRIER();
 }
 
 extern "C" __global__ __launch_bounds__(WORKER_THREADS, 1) void xtq_worker(const u64 control) {
     __shared__ Shared s;
     u32 team = THREAD / TEAM, unit = THREAD % TEAM;
+    /* All of it side by side: a load takes the bus's time. */
     if (THREAD == 0) {
-        u64 rings = load_acquire(control + CONTROL_RINGS), outs = load_acquire(control + CONTROL_OUTS);
+        u64 rings = load_relaxed(control + CONTROL_RINGS), outs = load_relaxed(control + CONTROL_OUTS);
+        u64 tasks = load_relaxed(control + CONTROL_TASKS), refusals = load_relaxed(control + CONTROL_REFUSALS);
+        u64 idle = load_relaxed(control + CONTROL_IDLE), life = load_relaxed(control + CONTROL_LIFE);
+        u64 now = nanoseconds();
         s.count = rings > RINGS_MAX ? RINGS_MAX : (u32)rings;
         s.put = outs > OUTS_MAX ? OUTS_MAX : (u32)outs;
-        s.tasks = load_relaxed(control + CONTROL_TASKS);
-        s.refusals = load_relaxed(control + CONTROL_REFUSALS);
-        u64 life = load_relaxed(control + CONTROL_LIFE), now = nanoseconds();
+        s.tasks = tasks;
+        s.refusals = refusals;
+        s.idle = idle;
         s.watch.orders = control + CONTROL_ORDERS;
         s.watch.deadline = life > ~0ull - now ? ~0ull : now + life;
         s.watch.looked = now;
         s.watch.stopped = 0;
-        s.until = now;
         s.why = 0;
     }
     if (THREAD < SIGNALS_MAX) s.counted[THREAD] = load_relaxed(control + CONTROL_COUNTED + 8 * THREAD);
-    if (THREAD < RINGS_MAX) s.rings[THREAD] = load_ring(control + CONTROL_RING_LIST + THREAD * 8 * RING_WORDS);
-    else if (THREAD < RINGS_MAX + OUTS_MAX) {
-        u32 i = THREAD - RINGS_MAX;
+    if (THREAD >= 64 && THREAD < 64 + RINGS_MAX) {
+        u32 i = THREAD - 64;
+        s.rings[i] = load_ring(control + CONTROL_RING_LIST + i * 8 * RING_WORDS);
+        s.next[i] = (u32)sequence_of(s.rings[i].position);
+    } else if (THREAD >= 96 && THREAD < 96 + OUTS_MAX) {
+        u32 i = THREAD - 96;
         s.outs[i] = load_ring(control + CONTROL_OUT_LIST + i * 8 * RING_WORDS);
     }
     reload(s, control);
     say_state(s, RUNNING);
     if (THREAD == 0) store_relaxed(control + CONTROL_STATE, RUNNING);
-    u64 idle = load_relaxed(control + CONTROL_IDLE);
-    u32 per = s.count == 0 ? TEAMS : TEAMS / s.count, turn = 0, round = 0;
-    if (s.count == 0) per = TEAMS;
-    bool leaving = false;
+    /* Teams look at the next slots of rings, at most `per` of each; while nothing comes, at fewer. */
+    u32 per = s.count == 0 ? TEAMS : TEAMS / s.count, turn = 0, round = 0, number = THREAD % 32;
+    u32 share = team / per, ahead = team % per, lane_share = number / per, lane_ahead = number % per;
+    bool looks = share < s.count, leaving = false, wide = true;
+    u64 until = nanoseconds();
+    bool worked = false;
     while (true) {
-        /* Teams look at the next slots of rings, at most `per` of each. */
-        bool looks = team / per < s.count;
-        u32 which = looks ? (turn + team / per) % s.count : 0;
+        Look mine = look_of(s, turn, looks ? share : 0, ahead);
+        Look lane = look_of(s, turn, lane_share < s.count ? lane_share : 0, lane_ahead);
         bool whole = false;
         Unit orders = {s.changed, 0};
         if (THREAD == 0 && round % ROUNDS == 0) orders = load_unit(control + CONTROL_CHANGED);
-        if (s.count != 0) {
-            u64 position = s.rings[which].position + team % per;
-            /* All of a warp read: two teams' votes are counted together. */
-            whole = read_slot(s, team, unit, s.rings[which].slots, position) && looks;
+        /* Both teams of a warp do, or neither. */
+        if (s.count != 0 && (wide || __any_sync(0xffffffffu, ahead < AHEAD))) {
+            u32 position = (u32)s.rings[mine.ring].position + ahead;
+            whole = read_slot(s, team, unit, s.rings[mine.ring].slots, position, sequence_at(s, mine)) && looks;
         }
         if (unit == 0) s.whole[team] = whole;
-        bool found = __syncthreads_or(whole);
+        bool found = __syncthreads_or(whole), several = false;
         if (found) {
             /* Of each ring those that nothing is missing before; every warp finds the same. */
-            u32 lane = THREAD % 32;
-            u32 all = __ballot_sync(0xffffffffu, s.whole[lane] != 0);
-            bool next = (~(all >> (lane / per * per)) & ((2u << lane % per) - 1)) == 0;
-            u32 mask = __ballot_sync(0xffffffffu, next && s.whole[lane] != 0);
+            u32 all = __ballot_sync(0xffffffffu, s.whole[number] != 0);
+            bool next = (~(all >> (number - lane_ahead)) & ((2u << lane_ahead) - 1)) == 0;
+            u32 mask = __ballot_sync(0xffffffffu, next && s.whole[number] != 0);
             found = mask != 0;
+            several = __popc(mask) > 1;
             if (found) {
                 if (leaving) {
                     say_state(s, RUNNING);
                     if (THREAD == 0) store_relaxed(control + CONTROL_STATE, RUNNING);
                     leaving = false;
                 }
-                run_round(s, control, mask, team, unit, per, turn);
-                if (THREAD == 0) s.until = nanoseconds();
+                run_round(s, control, mask, team, unit, mine, lane, per);
             }
         }
         if (leaving && !found) break;
+        /* Several came: more may follow. Else few looks are quicker than many. */
+        wide = several;
         round++;
-        turn = s.count == 0 ? 0 : (turn + 1) % s.count;
+        turn = turn + 1 < s.count ? turn + 1 : 0;
         bool special = false;
         if (THREAD == 0) {
+            worked = worked || found;
             u64 now = round % ROUNDS == 0 ? nanoseconds() : 0;
+            if (now != 0 && worked) {
+                until = now;
+                worked = false;
+            }
             if (orders.lo != s.changed) special = true;
             if ((orders.hi & ORDER_ABORT) != 0) s.why = WHY_ABORTED;
             else if ((orders.hi & ORDER_LEAVE) != 0) s.why = WHY_TOLD;
             else if (now > s.watch.deadline) s.why = WHY_OLD;
-            else if (!found && now > s.until && now - s.until > idle) s.why = WHY_IDLE;
+            else if (now > until && now - until > s.idle) s.why = WHY_IDLE;
             special = special || s.why != 0;
         }
         if (!__syncthreads_or(special)) continue;

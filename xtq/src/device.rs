@@ -5,7 +5,7 @@
 //! |---|---|
 //! | `layout.rs` | what lies where in the memory that is shared, as `kernels/src/worker.h` draws it |
 //! | `ring.rs` | [`Lane`]: the initiator's end of a ring |
-//! | `target.rs` | [`Target`]: tables, receive buffers, rings; starting and stopping the worker |
+//! | `target.rs`, `terms.rs` | [`Target`]: tables, receive buffers, rings; starting and stopping the worker |
 //! | `state.rs` | who starts it again, and when |
 //! | `player.rs` | a thread that does what the kernel does, for tests (feature `testkit`) |
 //!
@@ -25,12 +25,14 @@ mod ring;
 pub(crate) mod state;
 #[allow(unsafe_code, reason = "starts workers, for whose memory it sees")]
 mod target;
+mod terms;
 #[cfg(test)]
 mod tests;
 
 pub use layout::{BUFFERS_MAX, INLINE_BYTES, OUTS_MAX, RINGS_MAX, RingShape, SIGNALS_MAX, SLOTS};
 pub use ring::{Lane, Outcome, RingError};
-pub use target::{DeviceKernel, Life, RefusedPut, RingPlaces, Target, TargetError};
+pub use target::Target;
+pub use terms::{DeviceKernel, Life, RefusedPut, RingPlaces, TargetError};
 
 use thiserror::Error;
 

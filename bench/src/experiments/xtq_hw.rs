@@ -6,6 +6,8 @@
 
 #![allow(unsafe_code, reason = "shares memory with another process, and with GPUs")]
 
+mod initiator;
+
 use std::io::{BufRead, BufReader, Write};
 use std::os::fd::AsRawFd;
 use std::process::{Child, ChildStdin, ChildStdout, Command as Process, Stdio};
@@ -46,6 +48,7 @@ const ASKED: usize = 0;
 const ANSWERED: usize = 8;
 const OVER: usize = 16;
 const NUMBERS: usize = 8;
+const PAYLOAD: u32 = 64;
 const PATIENCE: Duration = Duration::from_secs(10);
 
 fn job(text: impl ToString) -> Failure {
@@ -59,7 +62,7 @@ fn packet() -> Result<Packet, Failure> {
         flags: Flags::empty(),
         object: 0,
         signal: 0,
-        payload_bytes: 8 * NUMBERS as u32,
+        payload_bytes: PAYLOAD,
         work: Work::Kernel(Launch::linear(1, 16, 32)),
     };
     Packet::new(&command).map_err(job)
@@ -204,7 +207,7 @@ impl Experiment for XtqHw {
 
     fn run(options: &Options, common: &Common) -> Result<Findings, Failure> {
         match options.initiator {
-            Some(fd) => initiate(fd, common.quick).map(|()| Findings::new(Vec::new(), String::new())),
+            Some(fd) => initiator::initiate(fd, common.quick).map(|()| Findings::new(Vec::new(), String::new())),
             None => receive(common),
         }
     }
@@ -227,8 +230,9 @@ fn receive(common: &Common) -> Result<Findings, Failure> {
     // SAFETY: it is never freed.
     let buffer = unsafe { Lease::kept_by_caller(sums) };
     target.add_ring(memory.sub(0, SHAPE.bytes()).map_err(job)?, SHAPE).map_err(job)?;
+    let receive_buffer = zeroed(&device, 4096)?;
     // SAFETY: likewise.
-    target.post(unsafe { Lease::kept_by_caller(zeroed(&device, 4096)?) }).map_err(job)?;
+    target.post(unsafe { Lease::kept_by_caller(receive_buffer) }).map_err(job)?;
     let kernel = DeviceKernel::new(DeviceFunction::Accumulate, 64).buffer(buffer);
     target.register_kernel(0, Some(kernel)).map_err(job)?;
     target.register_queue(0, 32).map_err(job)?;
@@ -239,8 +243,10 @@ fn receive(common: &Common) -> Result<Findings, Failure> {
             let ring = zeroed(&device, usize::try_from(SHAPE.bytes()).unwrap_or(0))?;
             let status = device.import(unhex(&key)?)?;
             let at = RingPlaces { status: device.device_address(status)?, ..RingPlaces::at(ring.start(), SHAPE) };
-            // SAFETY: neither is ever freed, and both are zeroed.
-            unsafe { target.add_ring_at(Lease::kept_by_caller(ring), at) }.map_err(job)?;
+            // SAFETY: it is never freed.
+            let lease = unsafe { Lease::kept_by_caller(ring) };
+            // SAFETY: neither part is ever freed, and both are zeroed.
+            unsafe { target.add_ring_at(lease, at) }.map_err(job)?;
             hex(&device.export(ring)?.bytes)
         }
     };
@@ -406,275 +412,4 @@ fn findings(name: &str, times: Vec<(String, Vec<f64>)>, numbers: &[(String, f64)
     }
     let notes = format!("{tasks} tasks; every sum on the GPU is right\n{}", crate::sim::judged(&rows));
     Ok(Findings::new(rows, notes))
-}
-
-/// The other process.
-struct Initiator {
-    lane: Lane,
-    flags: Words,
-    packet: Packet,
-    arguments: Vec<u8>,
-    payload: Vec<u8>,
-    tasks: u64,
-}
-
-impl Initiator {
-    fn say(said: &Said) -> Result<(), Failure> {
-        let mut out = std::io::stdout().lock();
-        let line = serde_json::to_string(said)?;
-        writeln!(out, "{line}").and_then(|()| out.flush()).map_err(Failure::io("write", "the target's pipe"))
-    }
-
-    fn heard() -> Result<String, Failure> {
-        let mut line = String::new();
-        std::io::stdin().lock().read_line(&mut line).map_err(Failure::io("read", "the target's pipe"))?;
-        if line.is_empty() { Err(job("the target has ended")) } else { Ok(line.trim().to_owned()) }
-    }
-
-    fn ask(said: &Said) -> Result<(), Failure> {
-        Initiator::say(said)?;
-        Initiator::heard().map(|_| ())
-    }
-
-    fn put(&mut self) -> Result<(), Failure> {
-        self.lane.put(&self.packet, [&self.arguments, &self.payload]).map_err(job)?;
-        Ok(())
-    }
-
-    fn end(&mut self) -> Result<(), Failure> {
-        let mut looks = 0u64;
-        let start = Instant::now();
-        loop {
-            if let Some((_, outcome)) = self.lane.next() {
-                self.tasks += 1;
-                return if outcome == Outcome::Ended { Ok(()) } else { Err(job(format!("{outcome:?}"))) };
-            }
-            looks += 1;
-            if looks.is_multiple_of(1024) {
-                self.lane.is_served();
-                if start.elapsed() > PATIENCE {
-                    return Err(job("no answer for 10 s: no worker, or the target does not look"));
-                }
-            }
-        }
-    }
-
-    fn one(&mut self) -> Result<f64, Failure> {
-        let start = Instant::now();
-        self.put()?;
-        self.lane.announce();
-        self.end()?;
-        Ok(start.elapsed().as_secs_f64())
-    }
-
-    fn ones(&mut self, count: usize) -> Result<Vec<f64>, Failure> {
-        (0..count).map(|_| self.one()).collect()
-    }
-
-    /// Seconds a task, with as many on their way as there is room for, announced `batch` at a time.
-    fn many(&mut self, batch: u64, count: u64) -> Result<f64, Failure> {
-        let start = Instant::now();
-        let mut put = 0;
-        while put < count {
-            if self.lane.pending() + batch > SLOTS as u64 {
-                self.end()?;
-                continue;
-            }
-            for _ in 0..batch {
-                self.put()?;
-            }
-            self.lane.announce();
-            put += batch;
-            while let Some((_, outcome)) = self.lane.next() {
-                self.tasks += 1;
-                if outcome != Outcome::Ended {
-                    return Err(job(format!("{outcome:?}")));
-                }
-            }
-        }
-        while self.lane.pending() > 0 {
-            self.end()?;
-        }
-        Ok(start.elapsed().as_secs_f64() / put as f64)
-    }
-
-    /// Seconds of a put and its announcement, of 128 into an empty ring.
-    fn cost(&mut self) -> Result<f64, Failure> {
-        let start = Instant::now();
-        for _ in 0..128 {
-            self.put()?;
-            self.lane.announce();
-        }
-        let took = start.elapsed().as_secs_f64() / 128.0;
-        while self.lane.pending() > 0 {
-            self.end()?;
-        }
-        Ok(took)
-    }
-}
-
-/// Nanoseconds that all threads of a process have run so far.
-fn ran_ns(process: Pid) -> Option<u64> {
-    let threads = std::fs::read_dir(format!("/proc/{}/task", process.as_raw_nonzero())).ok()?;
-    let one = |thread: std::io::Result<std::fs::DirEntry>| -> Option<u64> {
-        let text = std::fs::read_to_string(thread.ok()?.path().join("schedstat")).ok()?;
-        text.split(' ').next()?.parse().ok()
-    };
-    Some(threads.filter_map(one).sum())
-}
-
-fn is_stopped(process: Pid) -> bool {
-    let stat = std::fs::read_to_string(format!("/proc/{}/stat", process.as_raw_nonzero()));
-    stat.is_ok_and(|text| text.rsplit(')').next().is_some_and(|rest| rest.trim_start().starts_with('T')))
-}
-
-fn initiate(fd: i32, quick: bool) -> Result<(), Failure> {
-    let target = getppid().ok_or_else(|| job("no target"))?;
-    let path = format!("/proc/{}/fd/{fd}", target.as_raw_nonzero());
-    let file = std::fs::OpenOptions::new().read(true).write(true).open(&path).map_err(Failure::io("open", &path))?;
-    let memory = map(&file, shared_bytes())?;
-    let lane = Lane::new(memory.sub(0, SHAPE.bytes()).map_err(job)?, SHAPE)?;
-    let mut me = Initiator {
-        lane,
-        flags: tail(&memory)?,
-        packet: packet()?,
-        arguments: arguments(),
-        payload: payload(),
-        tasks: 0,
-    };
-    let gpu = match CudaDriver::load()?.devices() {
-        0 | 1 => None,
-        _ => Some(Gpu::new()?),
-    };
-    let key = gpu.as_ref().map(|gpu| gpu.key()).transpose()?;
-    Initiator::say(&Said::Hello(key))?;
-    let ring = Initiator::heard()?;
-    let n = |count: usize| if quick { count / 100 + 1 } else { count };
-    let times = |what: &str, seconds| Initiator::say(&Said::Times(what.to_owned(), seconds));
-    Initiator::ask(&Said::Stay)?;
-    me.ones(n(2000))?;
-    times("one", me.ones(n(50_000))?)?;
-    // No instruction of the target's processor.
-    kill_process(target, Signal::STOP).map_err(|error| job(format!("stopping the target: {error}")))?;
-    let start = Instant::now();
-    while !is_stopped(target) && start.elapsed() < PATIENCE {
-        std::thread::yield_now();
-    }
-    let stopped = if is_stopped(target) { me.ones(n(20_000)) } else { Err(job("the target does not stop")) };
-    let was_stopped = is_stopped(target);
-    kill_process(target, Signal::CONT).map_err(|error| job(format!("waking the target: {error}")))?;
-    let stopped = stopped?;
-    if !was_stopped {
-        return Err(job("the target ran meanwhile"));
-    }
-    times("stopped", stopped)?;
-    let rounds = |me: &mut Initiator, batch| -> Result<Vec<f64>, Failure> {
-        (0..n(20)).map(|_| me.many(batch, if quick { 1600 } else { 100_000 })).collect()
-    };
-    times("batches", rounds(&mut me, 16)?)?;
-    times("single", rounds(&mut me, 1)?)?;
-    times("put", (0..n(2000)).map(|_| me.cost()).collect::<Result<_, _>>()?)?;
-    let before = ran_ns(target);
-    let count = if quick { 16_000 } else { 1_000_000 };
-    me.many(16, count)?;
-    if let (Some(before), Some(after)) = (before, ran_ns(target)) {
-        let milliseconds = after.saturating_sub(before) as f64 * 1e-6;
-        Initiator::say(&Said::Number("target ms a million".to_owned(), milliseconds * 1e6 / count as f64))?;
-    }
-    let by_gpu = match (&gpu, ring.as_str()) {
-        (Some(gpu), key) if key != "-" => gpu.measure(key, &me, n(20_000), n(200_000))?,
-        _ => Vec::new(),
-    };
-    let by_gpu_tasks = by_gpu.iter().map(|(_, _, tasks)| tasks).sum::<u64>();
-    for (what, seconds, _) in by_gpu {
-        times(what, seconds)?;
-    }
-    Initiator::ask(&Said::Idle)?;
-    let mut idle = Vec::new();
-    for _ in 0..n(500) {
-        let start = Instant::now();
-        while start.elapsed() < Duration::from_millis(2) {
-            std::hint::spin_loop();
-        }
-        idle.push(me.one()?);
-    }
-    me.flags.all()[OVER].store(1, Ordering::Release);
-    times("idle", idle)?;
-    Initiator::ask(&Said::Host)?;
-    let mut host = Vec::new();
-    let first = me.flags.all()[ASKED].load(Ordering::Acquire) + 1;
-    for number in first..first + n(5000) as u64 {
-        let start = Instant::now();
-        me.flags.all()[ASKED].store(number, Ordering::Release);
-        while me.flags.all()[ANSWERED].load(Ordering::Acquire) != number {
-            if start.elapsed() > PATIENCE {
-                return Err(job("the target's processor does not answer"));
-            }
-        }
-        host.push(start.elapsed().as_secs_f64());
-    }
-    me.flags.all()[OVER].store(1, Ordering::Release);
-    times("host", host.split_off(host.len() / 10))?;
-    Initiator::say(&Said::Bye(me.tasks + by_gpu_tasks))
-}
-
-/// The initiator's own GPU.
-struct Gpu {
-    device: Arc<CudaDevice>,
-    status: Region,
-}
-
-impl Gpu {
-    fn new() -> Result<Gpu, Failure> {
-        let device = Arc::new(CudaDriver::load()?.device(1)?);
-        let status = zeroed(&device, 8 * SLOTS)?;
-        Ok(Gpu { device, status })
-    }
-
-    fn key(&self) -> Result<String, Failure> {
-        Ok(hex(&self.device.export(self.status)?.bytes))
-    }
-
-    /// Seconds of each task, one at a time; and of one, with 128 on their way; and how many there were.
-    fn measure(
-        &self,
-        key: &str,
-        me: &Initiator,
-        ones: usize,
-        many: usize,
-    ) -> Result<Vec<(&'static str, Vec<f64>, u64)>, Failure> {
-        let device = &self.device;
-        let ring = device.import(unhex(key)?)?;
-        let at = RingPlaces::at(device.device_address(ring)?, SHAPE);
-        let list = [at.head, at.slots, self.status.start(), at.arena.0, at.arena.1.into(), 0, 0, 0];
-        let list_at = zeroed(device, 64)?;
-        upload(device, list_at, list.as_bytes())?;
-        let body = [me.packet.as_bytes(), &me.arguments, &me.payload].concat();
-        let packet_at = zeroed(device, 256)?;
-        upload(device, packet_at.sub(0, body.len() as u64).map_err(job)?, &body)?;
-        let out = zeroed(device, 8 * (3 + ones))?;
-        // SAFETY: CUDA's tools made the image, and it is compiled into this program.
-        let function = unsafe { Module::load(device, IMAGE) }?.function(INITIATE)?;
-        let stream = device.stream()?;
-        let mut found = Vec::new();
-        for (what, count, window) in [("warm", 200, 1), ("gpu", ones, 1), ("gpu-many", many, 128), ("gpu-many", many, 128)] {
-            let body_bytes = body.len() as u64 - 64;
-            let patience = 1_000_000_000u64;
-            let parameters =
-                [list_at.start(), packet_at.start(), body_bytes, count as u64, window, patience, out.start()];
-            // SAFETY: seven parameters of 8 bytes; memory as `worker::INITIATE` says, which is never freed.
-            unsafe { function.launch(&stream, Grid::line(1, 32), &parameters.each_ref().map(Argument::of)) }?;
-            stream.record()?.wait()?;
-            let words = download(device, out)?;
-            if words[0] != 0 || words[1] != count as u64 {
-                return Err(job(format!("tasks of a GPU: {} of {count}, status {:#x}", words[1], words[0])));
-            }
-            let each = match window {
-                1 => words[3..3 + count].iter().map(|&ns| ns.max(1) as f64 * 1e-9).collect(),
-                _ => vec![words[2] as f64 * 1e-9 / count as f64],
-            };
-            found.push((what, each, count as u64));
-        }
-        Ok(found)
-    }
 }

@@ -121,7 +121,9 @@ unsafe impl Worker for CudaWorker {
 
     unsafe fn start(&self, control: u64) -> Result<(), DeviceError> {
         // SAFETY: the kernel has one parameter of 8 bytes; the caller keeps what the control block names.
-        unsafe { self.function.launch(&self.stream, Grid::line(1, THREADS), &[Argument::of(&control)]) }?;
+        unsafe {
+            self.function.launch(&self.stream, Grid::line(1, THREADS), &[Argument::of(&control)])
+        }?;
         *lock(&self.last) = self.stream.record()?;
         Ok(())
     }

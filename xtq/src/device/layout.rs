@@ -96,6 +96,11 @@ pub(crate) fn units(body: usize) -> usize {
     PACKET_UNITS + behind
 }
 
+/// Bytes of a body in the arena: the payload begins at a multiple of 16.
+pub(crate) fn arena_bytes(arguments: usize, payload: usize) -> usize {
+    arguments.next_multiple_of(UNIT_BYTES) + payload
+}
+
 /// A status, in its word.
 pub(crate) fn status_word(position: u64, code: u8, value: u32) -> u64 {
     u64::from(sequence_of(position)) | u64::from(code) << 16 | u64::from(value) << 32
@@ -135,7 +140,8 @@ mod tests {
     fn the_kernel_has_the_same_numbers() {
         let header = include_str!("../../../kernels/src/worker.h");
         let number = |name: &str| -> usize {
-            let line = header.lines().find_map(|line| line.strip_prefix(&format!("#define {name} ")));
+            let line =
+                header.lines().find_map(|line| line.strip_prefix(&format!("#define {name} ")));
             line.unwrap_or_else(|| panic!("no {name}")).parse().unwrap()
         };
         macro_rules! same {

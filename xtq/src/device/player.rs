@@ -4,20 +4,22 @@
 //! Functions are given by the test: the player hands them what the kernel would have, in memory of their own.
 
 use super::layout::{
-    BUFFERS_MAX, CONTROL_BUFFER_LIST, CONTROL_BUFFERS, CONTROL_CHANGED, CONTROL_COUNTED, CONTROL_IDLE, CONTROL_KERNELS,
-    CONTROL_LIFE, CONTROL_ORDERS, CONTROL_QUEUES, CONTROL_REFUSALS, CONTROL_REFUSED, CONTROL_RING_LIST, CONTROL_RINGS,
-    CONTROL_SEEN, CONTROL_STATE, CONTROL_TASKS, CONTROL_WHY, INLINE_BYTES, ORDER_ABORT, PACKET_UNITS, REFUSED_MAX,
-    RING_ARENA_AT, RING_ARENA_BYTES, RING_HEAD_AT, RING_POSITION, RING_SLOTS_AT, RING_STATE, RING_STATUS_AT, RING_WORDS,
-    RINGS_MAX, ROW_WORDS, RUNNING, SLOT_BYTES, SLOTS, STATUS_ENDED, STATUS_FAILED, STATUS_MALFORMED, UNIT_BODY, UNIT_BYTES,
-    WHY_ABORTED, WHY_IDLE, WHY_OLD, WHY_TOLD, sequence_of, slot_of, status_word, units,
+    BUFFERS_MAX, CONTROL_BUFFER_LIST, CONTROL_BUFFERS, CONTROL_CHANGED, CONTROL_COUNTED,
+    CONTROL_IDLE, CONTROL_KERNELS, CONTROL_LIFE, CONTROL_ORDERS, CONTROL_QUEUES, CONTROL_REFUSALS,
+    CONTROL_REFUSED, CONTROL_RING_LIST, CONTROL_RINGS, CONTROL_SEEN, CONTROL_STATE, CONTROL_TASKS,
+    CONTROL_WHY, INLINE_BYTES, ORDER_ABORT, PACKET_UNITS, REFUSED_MAX, RING_ARENA_AT,
+    RING_ARENA_BYTES, RING_HEAD_AT, RING_POSITION, RING_SLOTS_AT, RING_STATE, RING_STATUS_AT,
+    RING_WORDS, RINGS_MAX, ROW_WORDS, RUNNING, SLOT_BYTES, SLOTS, STATUS_ENDED, STATUS_FAILED,
+    STATUS_MALFORMED, UNIT_BODY, UNIT_BYTES, WHY_ABORTED, WHY_IDLE, WHY_OLD, WHY_TOLD, arena_bytes,
+    sequence_of, slot_of, status_word, units,
 };
 use super::state;
 use crate::error::Refusal;
 use crate::packet::{Command, ENTRIES, Launch, PACKET_BYTES, Packet, Work};
 use crate::rewrite::{self, Places};
 use crate::tables::{Entry, QueueEntry, Tables};
-use gapless_mem::{DeviceError, HostDevice, Lease, Words, Worker, WorkerLimits};
 use gapless_mem::Device as _;
+use gapless_mem::{DeviceError, HostDevice, Lease, Words, Worker, WorkerLimits};
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -347,7 +349,9 @@ impl LifeOf {
         let position = self.rings[at].position;
         if code == STATUS_ENDED {
             let signal = self.rows[usize::from(packet[4]) % ENTRIES][4];
-            if let Some(signal) = signal.checked_sub(1).and_then(|signal| usize::try_from(signal).ok()) {
+            if let Some(signal) =
+                signal.checked_sub(1).and_then(|signal| usize::try_from(signal).ok())
+            {
                 let place = CONTROL_COUNTED + 8 * signal;
                 self.store(place, self.load(place) + 1);
             }
@@ -373,23 +377,29 @@ impl LifeOf {
     fn take(&self, at: usize, packet: &[u8; PACKET_BYTES], body: Vec<u8>) -> (u8, u32) {
         let bytes = body_bytes(packet);
         let Ok(sent) = Packet::read(packet) else { return (STATUS_MALFORMED, 0) };
-        let rewritten = match rewrite::rewrite(&sent, &self.tables, Places { arguments: 8, payload: 16 }) {
-            Ok(rewritten) => rewritten,
-            Err(error) => return Refusal::of(&error).map_or((STATUS_MALFORMED, 0), Refusal::encode),
-        };
-        let Ok(Command { index, object, payload_bytes, work: Work::Kernel(launch), .. }) = rewritten.packet.command()
+        let rewritten =
+            match rewrite::rewrite(&sent, &self.tables, Places { arguments: 8, payload: 16 }) {
+                Ok(rewritten) => rewritten,
+                Err(error) => {
+                    return Refusal::of(&error).map_or((STATUS_MALFORMED, 0), Refusal::encode);
+                }
+            };
+        let Ok(Command { index, object, payload_bytes, work: Work::Kernel(launch), .. }) =
+            rewritten.packet.command()
         else {
             return (STATUS_MALFORMED, 0);
         };
         let body = match bytes > INLINE_BYTES {
             false => body,
-            true => match self.fetch(&self.rings[at], &body, bytes) {
+            true => match self.fetch(&self.rings[at], &body, &launch, payload_bytes) {
                 Some(body) => body,
                 None => return (STATUS_MALFORMED, 0),
             },
         };
         let row = self.rows[usize::from(index)];
-        let half = |word: u64, upper: u32| u32::try_from(word >> (32 * upper) & u64::from(u32::MAX)).unwrap_or(0);
+        let half = |word: u64, upper: u32| {
+            u32::try_from(word >> (32 * upper) & u64::from(u32::MAX)).unwrap_or(0)
+        };
         let most = half(row[7], 1);
         if launch.group_items() > most.into() || launch.local_bytes > 0 {
             return Refusal::Group { items_max: most }.encode();
@@ -422,10 +432,19 @@ impl LifeOf {
     }
 
     /// A long body, out of the ring's arena.
-    fn fetch(&self, ring: &PlayedRing, unit: &[u8], bytes: usize) -> Option<Vec<u8>> {
+    fn fetch(
+        &self,
+        ring: &PlayedRing,
+        unit: &[u8],
+        launch: &Launch,
+        payload: u32,
+    ) -> Option<Vec<u8>> {
+        let (arguments, payload) =
+            (usize::from(launch.argument_bytes), usize::try_from(payload).ok()?);
         let place = u64::from_le_bytes(unit.get(6..14)?.try_into().ok()?);
+        let bytes = arena_bytes(arguments, payload);
         let inside = place <= ring.arena_bytes && bytes as u64 <= ring.arena_bytes - place;
-        if !inside || !place.is_multiple_of(8) {
+        if !inside || !place.is_multiple_of(16) {
             return None;
         }
         let mut body = Vec::with_capacity(bytes + 8);
@@ -434,14 +453,16 @@ impl LifeOf {
             body.extend_from_slice(&word.to_le_bytes());
         }
         body.truncate(bytes);
+        body.drain(arguments..bytes - payload);
         Some(body)
     }
 }
 
 /// Bytes of a packet's body, whatever it is.
 fn body_bytes(packet: &[u8; PACKET_BYTES]) -> usize {
-    let number = |at: usize, len: usize| packet[at..at + len].iter().rev().fold(0, |n, byte| n << 8 | usize::from(*byte));
+    let number = |at: usize, len: usize| {
+        packet[at..at + len].iter().rev().fold(0, |n, byte| n << 8 | usize::from(*byte))
+    };
     let arguments = if packet[2] == 2 { number(44, 2) } else { 0 };
     arguments + number(52, 4)
 }
-

@@ -1,8 +1,8 @@
 //! The initiator's end of a ring: puts go into it by plain stores, and what became of them is read out of it.
 
 use super::layout::{
-    INLINE_BYTES, PACKET_UNITS, RING_STATE, RING_WANTED, RingShape, SLOT_BYTES, SLOTS, STATUS_ENDED,
-    STATUS_FAILED, UNIT_BODY, UNIT_BYTES, sequence_of, slot_of, units,
+    INLINE_BYTES, PACKET_UNITS, RING_STATE, RING_WANTED, RingShape, SLOT_BYTES, SLOTS,
+    STATUS_ENDED, STATUS_FAILED, UNIT_BODY, UNIT_BYTES, arena_bytes, sequence_of, slot_of, units,
 };
 use super::{Failure, state};
 use crate::error::Refusal;
@@ -153,12 +153,14 @@ impl Lane {
         if self.pending() >= SLOTS as u64 {
             return Err(RingError::Full);
         }
-        let place = match bytes > INLINE_BYTES {
-            false => None,
-            true if bytes.next_multiple_of(UNIT_BYTES) > self.arena.bytes => {
+        let place = if bytes > INLINE_BYTES {
+            let bytes = arena_bytes(body[0].len(), body[1].len());
+            if bytes.next_multiple_of(UNIT_BYTES) > self.arena.bytes {
                 return Err(RingError::TooLong { bytes, max: self.arena.bytes });
             }
-            true => Some(self.arena.take(position, bytes).ok_or(RingError::Full)?),
+            Some(self.arena.take(position, bytes).ok_or(RingError::Full)?)
+        } else {
+            None
         };
         let slot = slot_of(position);
         let at = (RingShape::SLOTS_AT + slot * SLOT_BYTES) / 8;
@@ -176,7 +178,9 @@ impl Lane {
                 let (first, rest) = all.split_at_mut(body[0].len());
                 first.copy_from_slice(body[0]);
                 rest[..body[1].len()].copy_from_slice(body[1]);
-                for (unit, piece) in all.chunks_exact(UNIT_BODY).take(bytes.div_ceil(UNIT_BODY)).enumerate() {
+                for (unit, piece) in
+                    all.chunks_exact(UNIT_BODY).take(bytes.div_ceil(UNIT_BODY)).enumerate()
+                {
                     let mut both = [0; UNIT_BYTES];
                     both[2..].copy_from_slice(piece);
                     let [low, high] = halves(&both);
@@ -202,25 +206,20 @@ impl Lane {
         Ok(position)
     }
 
-    fn fill_arena(&self, place: usize, body: [&[u8]; 2]) {
-        let words = self.words.all();
-        let mut at = (RingShape::ARENA_AT + place) / 8;
-        let mut word = [0; 8];
-        let mut filled = 0;
-        for mut part in body {
-            while !part.is_empty() {
-                let (now, later) = part.split_at(part.len().min(8 - filled));
-                word[filled..filled + now.len()].copy_from_slice(now);
-                filled += now.len();
-                part = later;
-                if filled == 8 {
-                    words[at].store(u64::from_le_bytes(word), Ordering::Relaxed);
-                    (at, filled) = (at + 1, 0);
-                }
+    fn fill_arena(&self, place: usize, [arguments, payload]: [&[u8]; 2]) {
+        let behind = arguments.len().next_multiple_of(UNIT_BYTES);
+        for (from, bytes) in [(0, arguments), (behind, payload)] {
+            let first = (RingShape::ARENA_AT + place + from) / 8;
+            let words = &self.words.all()[first..];
+            let (whole, rest) = bytes.as_chunks::<8>();
+            for (word, bytes) in words.iter().zip(whole) {
+                word.store(u64::from_le_bytes(*bytes), Ordering::Relaxed);
             }
-        }
-        if filled > 0 {
-            words[at].store(u64::from_le_bytes(word), Ordering::Relaxed);
+            if !rest.is_empty() {
+                let mut last = [0; 8];
+                last[..rest.len()].copy_from_slice(rest);
+                words[whole.len()].store(u64::from_le_bytes(last), Ordering::Relaxed);
+            }
         }
     }
 
@@ -281,7 +280,9 @@ mod tests {
                 Some(at) => {
                     let place = at..at + len;
                     assert!(place.end <= 1024 && at.is_multiple_of(16));
-                    let apart = |other: &std::ops::Range<usize>| place.end <= other.start || other.end <= place.start;
+                    let apart = |other: &std::ops::Range<usize>| {
+                        place.end <= other.start || other.end <= place.start
+                    };
                     assert!(held.iter().all(|(_, other)| apart(other)), "{position}");
                     held.push_back((position, place));
                 }
@@ -291,7 +292,9 @@ mod tests {
                     arena.give_back(oldest);
                 }
             }
-            if random.is_multiple_of(3) && let Some((oldest, _)) = held.pop_front() {
+            if random.is_multiple_of(3)
+                && let Some((oldest, _)) = held.pop_front()
+            {
                 // Puts without a body in the arena are over, too.
                 arena.give_back(oldest + 10_000);
                 arena.give_back(oldest);
@@ -305,7 +308,10 @@ mod tests {
         let word = |code, value| super::super::layout::status_word(9, code, value);
         assert_eq!(Outcome::of(word(64, 0)), Outcome::Ended);
         assert_eq!(Outcome::of(word(65, 3)), Outcome::Failed(Failure::Stopped));
-        assert_eq!(Outcome::of(word(8, 77)), Outcome::Refused(Refusal::ReceiveBufferTooSmall { largest: 77 }));
+        assert_eq!(
+            Outcome::of(word(8, 77)),
+            Outcome::Refused(Refusal::ReceiveBufferTooSmall { largest: 77 })
+        );
         for code in [0, 12, 66, 255] {
             assert_eq!(Outcome::of(word(code, 0)), Outcome::Malformed);
         }

@@ -90,7 +90,8 @@ mod models {
 
     /// The target's turn: starts a worker if one is wanted. Whether it did.
     fn turn(words: &Words) -> bool {
-        if words.state.load(Ordering::Acquire) != GONE || words.wanted.load(Ordering::Acquire) == 0 {
+        if words.state.load(Ordering::Acquire) != GONE || words.wanted.load(Ordering::Acquire) == 0
+        {
             return false;
         }
         let mine = claim(&words.state);

@@ -6,14 +6,17 @@
 //! their work then, and a worker would never end.
 
 use super::layout::{
-    BUFFERS_MAX, CONTROL_BUFFER_LIST, CONTROL_BUFFERS, CONTROL_BYTES, CONTROL_CHANGED, CONTROL_COUNTED, CONTROL_IDLE,
-    CONTROL_KERNELS, CONTROL_LIFE, CONTROL_ORDERS, CONTROL_OUT_LIST, CONTROL_OUTS, CONTROL_QUEUES, CONTROL_REFUSALS,
-    CONTROL_REFUSED, CONTROL_RING_LIST, CONTROL_RINGS, CONTROL_SEEN, CONTROL_STATE, CONTROL_TASKS, CONTROL_WHY, GONE,
-    ORDER_ABORT, ORDER_LEAVE, OUTS_MAX, REFUSED_MAX, RING_ARENA_AT, RING_ARENA_BYTES, RING_HEAD_AT, RING_POSITION,
-    RING_SLOTS_AT, RING_STATE, RING_STATUS_AT, RING_WANTED, RING_WORDS, RINGS_MAX, ROW_WORDS, RUNNING, RingShape,
-    SIGNALS_MAX, STARTING, STATUS_FAILED, WHY_ABORTED, WHY_IDLE, WHY_OLD, WHY_TOLD,
+    BUFFERS_MAX, CONTROL_BUFFER_LIST, CONTROL_BUFFERS, CONTROL_BYTES, CONTROL_CHANGED,
+    CONTROL_COUNTED, CONTROL_IDLE, CONTROL_KERNELS, CONTROL_LIFE, CONTROL_ORDERS, CONTROL_OUT_LIST,
+    CONTROL_OUTS, CONTROL_QUEUES, CONTROL_REFUSALS, CONTROL_REFUSED, CONTROL_RING_LIST,
+    CONTROL_RINGS, CONTROL_SEEN, CONTROL_STATE, CONTROL_TASKS, CONTROL_WHY, GONE, ORDER_ABORT,
+    ORDER_LEAVE, OUTS_MAX, REFUSED_MAX, RING_ARENA_AT, RING_ARENA_BYTES, RING_HEAD_AT,
+    RING_POSITION, RING_SLOTS_AT, RING_STATE, RING_STATUS_AT, RING_WANTED, RING_WORDS, RINGS_MAX,
+    ROW_WORDS, RUNNING, RingShape, SIGNALS_MAX, STARTING, STATUS_FAILED, WHY_ABORTED, WHY_IDLE,
+    WHY_OLD, WHY_TOLD,
 };
-use super::{DeviceFunction, state};
+use super::state;
+use super::terms::{DeviceKernel, Life, RefusedPut, RingPlaces, TargetError};
 use crate::error::Refusal;
 use crate::packet::{ARGUMENTS_MAX, ARGUMENTS_MIN, ENTRIES};
 use crate::tables::NoSuchIndex;
@@ -21,143 +24,6 @@ use gapless_mem::{DeviceError, Lease, Words, Worker};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering, fence};
 use std::time::{Duration, Instant};
-use thiserror::Error;
-
-/// How long a worker stays.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Life {
-    /// It leaves when it had nothing to do for so long; `None`: it stays, for those who own the accelerator.
-    pub idle: Option<Duration>,
-    /// It leaves after so long in any case, and what runs then is stopped. So whatever waits for the whole accelerator
-    /// waits no longer.
-    pub longest: Duration,
-}
-
-/// 100 µs, and a minute.
-impl Default for Life {
-    fn default() -> Life {
-        Life { idle: Some(Duration::from_micros(100)), longest: Duration::from_secs(60) }
-    }
-}
-
-/// Why a target cannot do what it is told.
-#[derive(Clone, Debug, PartialEq, Eq, Error)]
-#[non_exhaustive]
-pub enum TargetError {
-    /// No table has this index.
-    #[error(transparent)]
-    NoSuchIndex(#[from] NoSuchIndex),
-    /// The accelerator failed.
-    #[error(transparent)]
-    Device(#[from] DeviceError),
-    /// There are as many as there can be.
-    #[error("a worker has at most {max} {what}")]
-    TooMany {
-        /// Of what.
-        what: &'static str,
-        /// How many.
-        max: usize,
-    },
-    /// Arguments of a length that no packet has, or that is too short for the function.
-    #[error("{bytes} bytes of arguments: a multiple of 8 up to {ARGUMENTS_MAX}, and at least {min}")]
-    Arguments {
-        /// Their length.
-        bytes: u16,
-        /// The least.
-        min: u16,
-    },
-    /// The worker has not answered in time: what it runs takes long. What was to be changed will be, when that has ended.
-    #[error("the worker has not answered for {0:?}")]
-    Busy(Duration),
-}
-
-/// A kernel for the Kernel Table of a worker.
-#[derive(Clone, Debug)]
-pub struct DeviceKernel {
-    function: DeviceFunction,
-    argument_bytes: u16,
-    payload_max: u32,
-    grid_max: [u32; 3],
-    buffer: Option<Lease>,
-    signal: Option<u8>,
-}
-
-impl DeviceKernel {
-    /// A function with the arguments that it needs, and payloads of at most `payload_max` bytes.
-    #[must_use]
-    pub fn new(function: DeviceFunction, payload_max: u32) -> DeviceKernel {
-        let argument_bytes = function.argument_bytes();
-        DeviceKernel { function, argument_bytes, payload_max, grid_max: [u32::MAX; 3], buffer: None, signal: None }
-    }
-
-    /// The buffer that its first argument becomes: memory that the worker [reaches](Worker::reach). Tasks stay inside.
-    #[must_use]
-    pub fn buffer(mut self, buffer: Lease) -> DeviceKernel {
-        self.buffer = Some(buffer);
-        self
-    }
-
-    /// The largest grid, in work-items of each dimension. In all there can be 2⁴⁰.
-    #[must_use]
-    pub fn grid_max(mut self, items: [u32; 3]) -> DeviceKernel {
-        self.grid_max = items;
-        self
-    }
-
-    /// More arguments than the function needs.
-    #[must_use]
-    pub fn argument_bytes(mut self, bytes: u16) -> DeviceKernel {
-        self.argument_bytes = bytes;
-        self
-    }
-
-    /// Tasks that have ended count this signal, below [`SIGNALS_MAX`]; [`Target::counted`] tells how often.
-    #[must_use]
-    pub fn signal(mut self, signal: u8) -> DeviceKernel {
-        self.signal = Some(signal);
-        self
-    }
-}
-
-/// A put that was refused here, or whose task failed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct RefusedPut {
-    /// The ring that it came by, from 0.
-    pub ring: u8,
-    /// The kernel that it named.
-    pub index: u8,
-    /// The queue that it named.
-    pub queue: u8,
-    /// What its initiator was told.
-    pub outcome: super::Outcome,
-}
-
-/// Where the worker finds the parts of a ring: in one memory, or, if initiators are accelerators, in several.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct RingPlaces {
-    /// Two words: the state, and 64 bytes on whether the worker is wanted.
-    pub head: u64,
-    /// The slots.
-    pub slots: u64,
-    /// Statuses.
-    pub status: u64,
-    /// Bytes for long bodies, and how many.
-    pub arena: (u64, u32),
-}
-
-impl RingPlaces {
-    /// A ring that begins at this address of the worker's.
-    #[must_use]
-    pub fn at(start: u64, shape: RingShape) -> RingPlaces {
-        let at = |offset: usize| start + offset as u64;
-        RingPlaces {
-            head: at(0),
-            slots: at(RingShape::SLOTS_AT),
-            status: at(RingShape::STATUS_AT),
-            arena: (at(RingShape::ARENA_AT), shape.arena_bytes),
-        }
-    }
-}
 
 /// A ring, as the target knows it.
 #[derive(Debug)]
@@ -183,9 +49,10 @@ pub struct Target {
     starts: u64,
     /// The application has it to itself: no worker is started.
     paused: bool,
+    patience: Duration,
 }
 
-/// How long the worker may take to answer.
+/// How long the worker may take to answer, unless the user says otherwise.
 const PATIENCE: Duration = Duration::from_secs(2);
 
 impl Target {
@@ -208,6 +75,7 @@ impl Target {
             refusals_taken: 0,
             starts: 0,
             paused: false,
+            patience: PATIENCE,
         };
         target.set_life(life);
         Ok(target)
@@ -225,12 +93,21 @@ impl Target {
         self.word(CONTROL_LIFE).store(nanoseconds(life.longest), Ordering::Relaxed);
     }
 
+    /// How long calls wait for the worker at most; 2 s at first.
+    pub fn set_patience(&mut self, patience: Duration) {
+        self.patience = patience;
+    }
+
     /// Lets others put tasks of this kernel, in the place of what was there; `None`: refuses them. A put that arrives
     /// meanwhile gets the old one or the new one, as a whole.
     ///
     /// # Errors
     /// There is no such index or signal; arguments of a length that no packet has; the worker does not answer.
-    pub fn register_kernel(&mut self, index: u8, kernel: Option<DeviceKernel>) -> Result<(), TargetError> {
+    pub fn register_kernel(
+        &mut self,
+        index: u8,
+        kernel: Option<DeviceKernel>,
+    ) -> Result<(), TargetError> {
         let at = usize::from(index);
         if at >= ENTRIES {
             return Err(NoSuchIndex { index }.into());
@@ -285,7 +162,11 @@ impl Target {
             return Err(NoSuchIndex { index }.into());
         }
         let base = if width == 0 { 0 } else { u64::from(index) + 1 };
-        self.write_row(CONTROL_QUEUES, usize::from(index), [base, u64::from(u32::MAX), width.into(), 0, 0, 0, 0]);
+        self.write_row(
+            CONTROL_QUEUES,
+            usize::from(index),
+            [base, u64::from(u32::MAX), width.into(), 0, 0, 0, 0],
+        );
         self.changed()
     }
 
@@ -318,8 +199,8 @@ impl Target {
             if self.worker.is_over()? && !ready(self) && self.state() != GONE {
                 self.word(CONTROL_STATE).store(GONE, Ordering::Release);
             }
-            if start.elapsed() > PATIENCE {
-                return Err(TargetError::Busy(PATIENCE));
+            if start.elapsed() > self.patience {
+                return Err(TargetError::Busy(self.patience));
             }
             std::thread::yield_now();
         }
@@ -337,8 +218,13 @@ impl Target {
             return Err(TargetError::TooMany { what: "receive buffers", max: BUFFERS_MAX });
         }
         let address = self.reach(&buffer)?;
+        if !address.is_multiple_of(16) {
+            let what = "a receive buffer at such an address";
+            return Err(DeviceError::Unsupported { what }.into());
+        }
         self.word(CONTROL_BUFFER_LIST + 16 * at).store(address, Ordering::Release);
-        self.word(CONTROL_BUFFER_LIST + 16 * at + 8).store(buffer.region().len(), Ordering::Release);
+        self.word(CONTROL_BUFFER_LIST + 16 * at + 8)
+            .store(buffer.region().len(), Ordering::Release);
         self.word(CONTROL_BUFFERS).store(at as u64 + 1, Ordering::Release);
         self.posted.push(buffer);
         self.changed()
@@ -375,7 +261,11 @@ impl Target {
     ///
     /// # Safety
     /// The worker finds the parts at these addresses, in zeroed memory that `memory` keeps.
-    pub unsafe fn add_ring_at(&mut self, memory: Lease, places: RingPlaces) -> Result<u8, TargetError> {
+    pub unsafe fn add_ring_at(
+        &mut self,
+        memory: Lease,
+        places: RingPlaces,
+    ) -> Result<u8, TargetError> {
         self.leave()?;
         self.add_places(memory, places)
     }
@@ -512,8 +402,8 @@ impl Target {
         // GONE is the last that it says: its end is near.
         let begun = Instant::now();
         while !self.worker.is_over()? {
-            if begun.elapsed() > PATIENCE {
-                return Err(TargetError::Busy(PATIENCE));
+            if begun.elapsed() > self.patience {
+                return Err(TargetError::Busy(self.patience));
             }
             std::thread::yield_now();
         }
@@ -596,8 +486,8 @@ impl Target {
         self.wait(|target| target.state() == GONE)?;
         let start = Instant::now();
         while !self.worker.is_over()? {
-            if start.elapsed() > PATIENCE {
-                return Err(TargetError::Busy(PATIENCE));
+            if start.elapsed() > self.patience {
+                return Err(TargetError::Busy(self.patience));
             }
             std::thread::yield_now();
         }
@@ -607,7 +497,8 @@ impl Target {
 
 impl Drop for Target {
     fn drop(&mut self) {
-        let over = self.leave().is_ok() || self.abort().is_ok() || self.worker.is_over() != Ok(false);
+        let over =
+            self.leave().is_ok() || self.abort().is_ok() || self.worker.is_over() != Ok(false);
         if !over {
             // What it may still touch stays.
             std::mem::forget(std::mem::take(&mut self.rings));

@@ -60,7 +60,12 @@ fn put(lane: &mut Lane, number: u64, payload: &[u8]) -> Result<u64, RingError> {
     put_as(lane, &command(payload.len()), number, payload)
 }
 
-fn put_as(lane: &mut Lane, command: &Command, number: u64, payload: &[u8]) -> Result<u64, RingError> {
+fn put_as(
+    lane: &mut Lane,
+    command: &Command,
+    number: u64,
+    payload: &[u8],
+) -> Result<u64, RingError> {
     let packet = Packet::new(command).unwrap();
     let arguments = [u64::MAX, u64::MAX, number].map(u64::to_le_bytes).concat();
     let put = lane.put(&packet, [&arguments, payload])?;
@@ -94,7 +99,8 @@ fn tasks_come_with_their_bodies_and_their_ends_go_back() {
     let (mut expected, mut ended) = (Vec::new(), 0);
     for number in 0..700u64 {
         let len = lengths[usize::try_from(number % 7).unwrap()];
-        let payload: Vec<u8> = (0..len).map(|at: usize| (at as u64 * 7 + number).to_le_bytes()[0]).collect();
+        let payload: Vec<u8> =
+            (0..len).map(|at: usize| (at as u64 * 7 + number).to_le_bytes()[0]).collect();
         while put(&mut lane, number, &payload).is_err() {
             assert_eq!(outcome(&mut lane, &mut target), Outcome::Ended);
             ended += 1;
@@ -110,7 +116,11 @@ fn tasks_come_with_their_bodies_and_their_ends_go_back() {
     assert_eq!(log.len(), expected.len());
     for (task, (number, payload)) in log.iter().zip(expected) {
         assert_eq!((task.object, task.arguments[2]), (DeviceFunction::Copy as u64, number));
-        assert_ne!((task.arguments[0], task.arguments[1]), (u64::MAX, u64::MAX), "an initiator names no address");
+        assert_ne!(
+            (task.arguments[0], task.arguments[1]),
+            (u64::MAX, u64::MAX),
+            "an initiator names no address"
+        );
         assert!(task.payload == payload && task.buffer_bytes == 64, "task {number}");
     }
     assert!(matches!(put(&mut lane, 0, &[0; 4096]), Err(RingError::TooLong { max: 4096, .. })));
@@ -137,12 +147,16 @@ fn what_was_not_registered_is_refused_and_both_ends_learn_why() {
     target.post(memory(8).unwrap()).unwrap();
     let small = Refusal::ReceiveBufferTooSmall { largest: 64 };
     assert_eq!(refused(&mut target, &command(100), &[0; 100]), small);
-    assert_eq!(refused(&mut target, &command(2049), &[0; 2049]), Refusal::PayloadTooLong { max: 2048 });
+    assert_eq!(
+        refused(&mut target, &command(2049), &[0; 2049]),
+        Refusal::PayloadTooLong { max: 2048 }
+    );
     let wide = Command { work: kernel(Launch::linear(33, 32, 24)), ..base };
     assert_eq!(refused(&mut target, &wide, &[]), Refusal::Grid);
     let large = Command { work: kernel(Launch::linear(1, 513, 24)), ..base };
     assert_eq!(refused(&mut target, &large, &[]), Refusal::Group { items_max: 512 });
-    let local = Command { work: kernel(Launch { local_bytes: 16, ..Launch::linear(1, 32, 24) }), ..base };
+    let local =
+        Command { work: kernel(Launch { local_bytes: 16, ..Launch::linear(1, 32, 24) }), ..base };
     assert_eq!(refused(&mut target, &local, &[]), Refusal::Group { items_max: 512 });
     target.register_kernel(7, None).unwrap();
     assert_eq!(refused(&mut target, &base, &[]), Refusal::NotRegistered);
@@ -159,7 +173,10 @@ fn what_was_not_registered_is_refused_and_both_ends_learn_why() {
     assert_eq!(target.take_posted().unwrap().len(), 2);
     for bytes in [8, 16, 20, 5000] {
         let kernel = DeviceKernel::new(DeviceFunction::Copy, 0).argument_bytes(bytes);
-        assert!(matches!(target.register_kernel(0, Some(kernel)), Err(TargetError::Arguments { .. })), "{bytes}");
+        assert!(
+            matches!(target.register_kernel(0, Some(kernel)), Err(TargetError::Arguments { .. })),
+            "{bytes}"
+        );
     }
     let kernel = DeviceKernel::new(DeviceFunction::Copy, 0).signal(64);
     assert!(matches!(target.register_kernel(0, Some(kernel)), Err(TargetError::TooMany { .. })));
@@ -189,7 +206,9 @@ fn tasks_that_fail_say_so_and_nonsense_hurts_nobody() {
                 let mut word = random ^ random >> 29;
                 // Most of them as packets are.
                 match (unit, half) {
-                    (0, 0) if !position.is_multiple_of(5) => word = word & 0x3F_01 << 24 | 2 << 16 | 7 << 32 | 2 << 40,
+                    (0, 0) if !position.is_multiple_of(5) => {
+                        word = word & 0x3F_01 << 24 | 2 << 16 | 7 << 32 | 2 << 40
+                    }
                     (1, 0) if !position.is_multiple_of(7) => word = 0,
                     (0, 1) if !position.is_multiple_of(7) => word = 0,
                     _ => {}
@@ -202,7 +221,9 @@ fn tasks_that_fail_say_so_and_nonsense_hurts_nobody() {
         }
         let status = (RingShape::STATUS_AT + 8 * layout::slot_of(position)) / 8;
         let start = Instant::now();
-        while words.all()[status].load(Ordering::Acquire) & 0xFFFF != u64::from(layout::sequence_of(position)) {
+        while words.all()[status].load(Ordering::Acquire) & 0xFFFF
+            != u64::from(layout::sequence_of(position))
+        {
             assert!(start.elapsed() < PATIENCE, "position {position}");
             std::thread::yield_now();
         }
@@ -288,7 +309,12 @@ fn registering_anew_is_old_or_new_and_holds_when_it_returns() {
             (DeviceFunction::Copy, 64)
         };
         for _ in 0..10 {
-            let _ = put_as(&mut lane, &Command { work: Work::Kernel(Launch::linear(1, 1, 24)), ..command(0) }, 0, &[]);
+            let _ = put_as(
+                &mut lane,
+                &Command { work: Work::Kernel(Launch::linear(1, 1, 24)), ..command(0) },
+                0,
+                &[],
+            );
         }
         let kernel = DeviceKernel::new(function, 0).argument_bytes(32).buffer(memory(len).unwrap());
         let short = DeviceKernel::new(DeviceFunction::Copy, 0).buffer(memory(len).unwrap());
@@ -325,7 +351,9 @@ fn a_worker_that_is_busy_is_waited_for_in_bounded_time() {
         assert!(start.elapsed() < PATIENCE);
         std::thread::yield_now();
     }
+    target.set_patience(Duration::from_millis(20));
     assert!(matches!(target.register_queue(5, 1), Err(TargetError::Busy(_))));
+    target.set_patience(PATIENCE);
     *gate.0.lock().unwrap() = true;
     gate.1.notify_all();
     assert_eq!(outcome(&mut lane, &mut target), Outcome::Ended);

@@ -1,0 +1,154 @@
+//! What a target is told, and what it answers: lives, kernels, places of rings, refusals, errors.
+
+use super::layout::RingShape;
+use super::{DeviceFunction, Outcome};
+use crate::packet::ARGUMENTS_MAX;
+use crate::tables::NoSuchIndex;
+use gapless_mem::{DeviceError, Lease};
+use std::time::Duration;
+use thiserror::Error;
+
+/// How long a worker stays.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Life {
+    /// It leaves when it had nothing to do for so long; `None`: it stays, for those who own the accelerator.
+    pub idle: Option<Duration>,
+    /// It leaves after so long in any case, and what runs then is stopped. So whatever waits for the whole accelerator
+    /// waits no longer.
+    pub longest: Duration,
+}
+
+/// 100 µs, and a minute.
+impl Default for Life {
+    fn default() -> Life {
+        Life { idle: Some(Duration::from_micros(100)), longest: Duration::from_secs(60) }
+    }
+}
+
+/// Why a target cannot do what it is told.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum TargetError {
+    /// No table has this index.
+    #[error(transparent)]
+    NoSuchIndex(#[from] NoSuchIndex),
+    /// The accelerator failed.
+    #[error(transparent)]
+    Device(#[from] DeviceError),
+    /// There are as many as there can be.
+    #[error("a worker has at most {max} {what}")]
+    TooMany {
+        /// Of what.
+        what: &'static str,
+        /// How many.
+        max: usize,
+    },
+    /// Arguments of a length that no packet has, or that is too short for the function.
+    #[error(
+        "{bytes} bytes of arguments: a multiple of 8 up to {ARGUMENTS_MAX}, and at least {min}"
+    )]
+    Arguments {
+        /// Their length.
+        bytes: u16,
+        /// The least.
+        min: u16,
+    },
+    /// The worker has not answered in time: what it runs takes long. What was to be changed will be, when that has ended.
+    #[error("the worker has not answered for {0:?}")]
+    Busy(Duration),
+}
+
+/// A kernel for the Kernel Table of a worker.
+#[derive(Clone, Debug)]
+pub struct DeviceKernel {
+    pub(super) function: DeviceFunction,
+    pub(super) argument_bytes: u16,
+    pub(super) payload_max: u32,
+    pub(super) grid_max: [u32; 3],
+    pub(super) buffer: Option<Lease>,
+    pub(super) signal: Option<u8>,
+}
+
+impl DeviceKernel {
+    /// A function with the arguments that it needs, and payloads of at most `payload_max` bytes.
+    #[must_use]
+    pub fn new(function: DeviceFunction, payload_max: u32) -> DeviceKernel {
+        let argument_bytes = function.argument_bytes();
+        DeviceKernel {
+            function,
+            argument_bytes,
+            payload_max,
+            grid_max: [u32::MAX; 3],
+            buffer: None,
+            signal: None,
+        }
+    }
+
+    /// The buffer that its first argument becomes: memory that the worker [reaches](gapless_mem::Worker::reach). Tasks stay inside.
+    #[must_use]
+    pub fn buffer(mut self, buffer: Lease) -> DeviceKernel {
+        self.buffer = Some(buffer);
+        self
+    }
+
+    /// The largest grid, in work-items of each dimension. In all there can be 2⁴⁰.
+    #[must_use]
+    pub fn grid_max(mut self, items: [u32; 3]) -> DeviceKernel {
+        self.grid_max = items;
+        self
+    }
+
+    /// More arguments than the function needs.
+    #[must_use]
+    pub fn argument_bytes(mut self, bytes: u16) -> DeviceKernel {
+        self.argument_bytes = bytes;
+        self
+    }
+
+    /// Tasks that have ended count this signal, below [`SIGNALS_MAX`](super::SIGNALS_MAX); [`Target::counted`](super::Target::counted) tells how often.
+    #[must_use]
+    pub fn signal(mut self, signal: u8) -> DeviceKernel {
+        self.signal = Some(signal);
+        self
+    }
+}
+
+/// A put that was refused here, or whose task failed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RefusedPut {
+    /// The ring that it came by, from 0.
+    pub ring: u8,
+    /// The kernel that it named.
+    pub index: u8,
+    /// The queue that it named.
+    pub queue: u8,
+    /// What its initiator was told.
+    pub outcome: Outcome,
+}
+
+/// Where the worker finds the parts of a ring: in one memory, or, if initiators are accelerators, in several.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RingPlaces {
+    /// Two words: the state, and 64 bytes on whether the worker is wanted.
+    pub head: u64,
+    /// The slots.
+    pub slots: u64,
+    /// Statuses.
+    pub status: u64,
+    /// Bytes for long bodies, and how many.
+    pub arena: (u64, u32),
+}
+
+impl RingPlaces {
+    /// A ring that begins at this address of the worker's.
+    #[must_use]
+    pub fn at(start: u64, shape: RingShape) -> RingPlaces {
+        let at = |offset: usize| start + offset as u64;
+        RingPlaces {
+            head: at(0),
+            slots: at(RingShape::SLOTS_AT),
+            status: at(RingShape::STATUS_AT),
+            arena: (at(RingShape::ARENA_AT), shape.arena_bytes),
+        }
+    }
+}
