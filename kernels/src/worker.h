@@ -8,8 +8,8 @@
  *   | sequence:2 | 14 bytes of the body |                       if all of the body fits, or
  *   | sequence:2 | 0:6 | bytes from the arena's start:8 |       once, if it does not.
  *
- * The body is the arguments, then the payload; in the arena, which takes multiples of 16, that begins at one. Units that a packet does not need have another sequence, or 0. Put number
- * p (from 0) goes to slot p % SLOTS, with the sequence 1 + p % SEQUENCES. When its task has ended, or was refused,
+ * The body is the arguments, then the payload; in the arena, which takes multiples of 16, that begins at one. Units that
+ * a packet does not need have another sequence, or 0. Put number p (from 0) goes to slot p % SLOTS, with the sequence 1 + p % SEQUENCES. When its task has ended, or was refused,
  * word p % SLOTS of the status is sequence:16 | code:8 | 0:8 | value:32; then the slot is free.
  *
  * A ring's head has two words that the initiator sees: whether the worker runs (written by the worker), and whether it

@@ -337,7 +337,12 @@ fn waits(device: &Arc<CudaDevice>, target: &mut Target, quick: bool) -> Result<V
     Ok(vec![("free".to_owned(), freed), ("load".to_owned(), loaded)])
 }
 
-fn findings(name: &str, times: Vec<(String, Vec<f64>)>, numbers: &[(String, f64)], tasks: u64) -> Result<Findings, Failure> {
+fn findings(
+    name: &str,
+    times: Vec<(String, Vec<f64>)>,
+    numbers: &[(String, f64)],
+    tasks: u64,
+) -> Result<Findings, Failure> {
     let find = |what: &str| times.iter().find(|(name, _)| name == what).map(|(_, seconds)| seconds.clone());
     let number = |what: &str| numbers.iter().find(|(name, _)| name == what).map(|(_, value)| *value);
     let space = format!("cuda ({name})");

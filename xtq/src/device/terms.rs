@@ -84,7 +84,8 @@ impl DeviceKernel {
         }
     }
 
-    /// The buffer that its first argument becomes: memory that the worker [reaches](gapless_mem::Worker::reach). Tasks stay inside.
+    /// The buffer that its first argument becomes: memory that the worker
+    /// [reaches](gapless_mem::Worker::reach). Tasks stay inside.
     #[must_use]
     pub fn buffer(mut self, buffer: Lease) -> DeviceKernel {
         self.buffer = Some(buffer);
@@ -105,7 +106,8 @@ impl DeviceKernel {
         self
     }
 
-    /// Tasks that have ended count this signal, below [`SIGNALS_MAX`](super::SIGNALS_MAX); [`Target::counted`](super::Target::counted) tells how often.
+    /// Tasks that have ended count this signal, below [`SIGNALS_MAX`](super::SIGNALS_MAX);
+    /// [`Target::counted`](super::Target::counted) tells how often.
     #[must_use]
     pub fn signal(mut self, signal: u8) -> DeviceKernel {
         self.signal = Some(signal);

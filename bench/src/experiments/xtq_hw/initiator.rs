@@ -251,7 +251,7 @@ impl Gpu {
         let function = unsafe { Module::load(device, IMAGE) }?.function(INITIATE)?;
         let stream = device.stream()?;
         let mut found = Vec::new();
-        for (what, count, window) in [("warm", 200, 1), ("gpu", ones, 1), ("gpu-many", many, 128), ("gpu-many", many, 128)] {
+        for (what, count, window) in [("warm", 200, 1), ("gpu", ones, 1), ("gpu-many", many, 128)] {
             let body_bytes = body.len() as u64 - 64;
             let patience = 1_000_000_000u64;
             let parameters =
