@@ -23,10 +23,11 @@ mod layout;
 pub mod player;
 mod ring;
 pub(crate) mod state;
-#[allow(unsafe_code, reason = "starts workers, for whose memory it sees")]
+#[allow(unsafe_code, reason = "starts workers, and declares what their memory needs")]
 mod target;
 mod terms;
 #[cfg(test)]
+#[allow(unsafe_code, reason = "vouches for memory of its own")]
 mod tests;
 
 pub use layout::{BUFFERS_MAX, INLINE_BYTES, OUTS_MAX, RINGS_MAX, RingShape, SIGNALS_MAX, SLOTS};

@@ -229,12 +229,17 @@ fn receive(common: &Common) -> Result<Findings, Failure> {
     let sums = zeroed(&device, 4096)?;
     // SAFETY: it is never freed.
     let buffer = unsafe { Lease::kept_by_caller(sums) };
-    target.add_ring(memory.sub(0, SHAPE.bytes()).map_err(job)?, SHAPE).map_err(job)?;
+    let ring = memory.sub(0, SHAPE.bytes()).map_err(job)?;
+    // SAFETY: nobody else touches this part, but the initiator's end.
+    unsafe { target.add_ring(ring, SHAPE) }.map_err(job)?;
     let receive_buffer = zeroed(&device, 4096)?;
     // SAFETY: likewise.
-    target.post(unsafe { Lease::kept_by_caller(receive_buffer) }).map_err(job)?;
+    let receive_buffer = unsafe { Lease::kept_by_caller(receive_buffer) };
+    // SAFETY: it is the worker's alone.
+    unsafe { target.post(receive_buffer) }.map_err(job)?;
     let kernel = DeviceKernel::new(DeviceFunction::Accumulate, 64).buffer(buffer);
-    target.register_kernel(0, Some(kernel)).map_err(job)?;
+    // SAFETY: its buffer is read here when no worker runs any more.
+    unsafe { target.register_kernel(0, Some(kernel)) }.map_err(job)?;
     target.register_queue(0, 32).map_err(job)?;
     let Said::Hello(statuses) = peer.next()? else { return Err(job("the initiator says no hello")) };
     let ring_key = match statuses {

@@ -64,8 +64,10 @@ impl Bench {
         let mut target = Target::new(worker, life).unwrap();
         let lanes = (0..rings).map(|_| {
             let ring = pinned(device, SHAPE.bytes());
-            target.add_ring(ring.clone(), SHAPE).unwrap();
-            Lane::new(ring, SHAPE).unwrap()
+            // SAFETY: the memory is new, and the ring's.
+            unsafe { target.add_ring(ring.clone(), SHAPE) }.unwrap();
+            // SAFETY: likewise.
+            unsafe { Lane::new(ring, SHAPE) }.unwrap()
         });
         let lanes = lanes.collect();
         for (queue, width) in [(0, 1), (1, 32)] {
@@ -84,8 +86,14 @@ impl Bench {
     ) -> Words {
         let lease = pinned(&self.device, buffer);
         let kernel = DeviceKernel::new(function, payload_max).buffer(lease.clone()).signal(index);
-        self.target.register_kernel(index, Some(kernel)).unwrap();
+        // SAFETY: the buffer is new, and looked at as words alone.
+        unsafe { self.target.register_kernel(index, Some(kernel)) }.unwrap();
         words(&lease)
+    }
+
+    fn post(&mut self, buffer: Lease) {
+        // SAFETY: nobody else has it.
+        unsafe { self.target.post(buffer) }.unwrap();
     }
 
     fn try_put(&mut self, lane: usize, put: &Put<'_>) -> bool {
@@ -339,10 +347,11 @@ fn tasks_do_what_the_host_does() {
     let accumulated = bench.register(0, DeviceFunction::Accumulate, 65536, 65536);
     let copied = bench.register(1, DeviceFunction::Copy, 65536, 65536);
     let reduced = bench.register(2, DeviceFunction::Reduce, 65536, 0);
-    bench.target.post(pinned(&device, 65536)).unwrap();
+    bench.post(pinned(&device, 65536));
     let on_device = device.allocate(4096).unwrap();
     // SAFETY: it is never freed: the device is the process's last to go.
-    bench.target.post(unsafe { Lease::kept_by_caller(on_device) }).unwrap();
+    let on_device = unsafe { Lease::kept_by_caller(on_device) };
+    bench.post(on_device);
     for round in 0..cases(300) {
         let lengths = [1, 2, 9, 16, 17, 64, 500, 4000];
         let (kind, size) = ELEMENTS[usize::try_from(rng.below(6)).unwrap()];

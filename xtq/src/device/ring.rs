@@ -2,7 +2,8 @@
 
 use super::layout::{
     INLINE_BYTES, PACKET_UNITS, RING_STATE, RING_WANTED, RingShape, SLOT_BYTES, SLOTS,
-    STATUS_ENDED, STATUS_FAILED, UNIT_BODY, UNIT_BYTES, arena_bytes, sequence_of, slot_of, units,
+    STATUS_ENDED, STATUS_FAILED, STATUS_MALFORMED, UNIT_BODY, UNIT_BYTES, arena_bytes, sequence_of,
+    slot_of, units,
 };
 use super::{Failure, state};
 use crate::error::Refusal;
@@ -50,6 +51,7 @@ impl Outcome {
         match (code, zero) {
             (STATUS_ENDED, 0) => Outcome::Ended,
             (STATUS_FAILED, 0) => Outcome::Failed(Failure::of(value)),
+            (STATUS_MALFORMED, _) => Outcome::Malformed,
             (code, 0) => Refusal::decode(code, value).map_or(Outcome::Malformed, Outcome::Refused),
             _ => Outcome::Malformed,
         }
@@ -116,13 +118,16 @@ impl Lane {
     ///
     /// # Errors
     /// Too short, not aligned, or memory that the CPU must not touch.
+    ///
+    /// # Safety
+    /// The memory is a ring's, zeroed at first, and nobody else of this process touches it, but a
+    /// [`Target`](super::Target) that has it as a ring.
     #[allow(unsafe_code, reason = "views memory as words")]
-    pub fn new(memory: Lease, shape: RingShape) -> Result<Lane, DeviceError> {
+    pub unsafe fn new(memory: Lease, shape: RingShape) -> Result<Lane, DeviceError> {
         if memory.region().len() < shape.bytes() || !shape.arena_bytes.is_multiple_of(16) {
             return Err(DeviceError::Unsupported { what: "a ring in memory of this length" });
         }
-        // SAFETY: the lease keeps the memory; memory that is shared with another process is touched as words only, by
-        // this and by the target's end.
+        // SAFETY: the lease keeps the memory; the caller vouches that it is touched as words alone.
         let words = unsafe { Words::new(memory) }?;
         let bytes = usize::try_from(shape.arena_bytes).unwrap_or(0);
         let arena = Arena { bytes, head: 0, tail: 0, ends: VecDeque::new() };

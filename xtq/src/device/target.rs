@@ -103,7 +103,11 @@ impl Target {
     ///
     /// # Errors
     /// There is no such index or signal; arguments of a length that no packet has; the worker does not answer.
-    pub fn register_kernel(
+    ///
+    /// # Safety
+    /// As long as the kernel is registered, or a task of it runs, tasks read and write its buffer, whatever initiators
+    /// put: no reference covers it, and nothing else relies on what is there.
+    pub unsafe fn register_kernel(
         &mut self,
         index: u8,
         kernel: Option<DeviceKernel>,
@@ -212,7 +216,10 @@ impl Target {
     ///
     /// # Errors
     /// There are too many; the worker cannot reach it, or does not answer.
-    pub fn post(&mut self, buffer: Lease) -> Result<(), TargetError> {
+    ///
+    /// # Safety
+    /// Until it is [taken back](Target::take_posted), nobody but tasks touches it.
+    pub unsafe fn post(&mut self, buffer: Lease) -> Result<(), TargetError> {
         let at = self.posted.len();
         if at >= BUFFERS_MAX {
             return Err(TargetError::TooMany { what: "receive buffers", max: BUFFERS_MAX });
@@ -245,7 +252,10 @@ impl Target {
     ///
     /// # Errors
     /// There are too many; memory that is too short, or that the worker cannot reach; the worker does not leave.
-    pub fn add_ring(&mut self, memory: Lease, shape: RingShape) -> Result<u8, TargetError> {
+    ///
+    /// # Safety
+    /// As long as this lives, the memory belongs to the ring: to this, and to the [`Lane`](super::Lane) of its initiator.
+    pub unsafe fn add_ring(&mut self, memory: Lease, shape: RingShape) -> Result<u8, TargetError> {
         if memory.region().len() < shape.bytes() {
             return Err(DeviceError::Unsupported { what: "a ring in memory of this length" }.into());
         }
@@ -260,7 +270,7 @@ impl Target {
     /// As there.
     ///
     /// # Safety
-    /// The worker finds the parts at these addresses, in zeroed memory that `memory` keeps.
+    /// As there; and the worker finds the parts at these addresses, in zeroed memory that `memory` keeps.
     pub unsafe fn add_ring_at(
         &mut self,
         memory: Lease,
@@ -276,7 +286,7 @@ impl Target {
             return Err(TargetError::TooMany { what: "rings", max: RINGS_MAX });
         }
         self.write_ring(CONTROL_RING_LIST, at, places);
-        // SAFETY: the lease keeps the memory, which is zeroed and touched as words alone.
+        // SAFETY: the lease keeps the memory, which the caller vouches is the ring's, so it is touched as words alone.
         let head = unsafe { Words::new(memory.clone()) }.ok();
         self.rings.push(Ring { memory, head });
         self.word(CONTROL_RINGS).store(at as u64 + 1, Ordering::Release);
@@ -289,7 +299,10 @@ impl Target {
     ///
     /// # Errors
     /// As [`add_ring`](Target::add_ring).
-    pub fn add_out(&mut self, memory: Lease, shape: RingShape) -> Result<u8, TargetError> {
+    ///
+    /// # Safety
+    /// As there.
+    pub unsafe fn add_out(&mut self, memory: Lease, shape: RingShape) -> Result<u8, TargetError> {
         let at = self.outs.len();
         if at >= OUTS_MAX {
             return Err(TargetError::TooMany { what: "rings to put into", max: OUTS_MAX });

@@ -32,15 +32,32 @@ fn always() -> Life {
 fn target(worker: Arc<Player>, life: Life) -> Target {
     let mut target = Target::new(worker, life).unwrap();
     let kernel = DeviceKernel::new(DeviceFunction::Copy, 2048).grid_max([1024, 1, 1]);
-    target.register_kernel(7, Some(kernel.buffer(memory(64).unwrap()).signal(3))).unwrap();
+    register(&mut target, 7, Some(kernel.buffer(memory(64).unwrap()).signal(3))).unwrap();
     target.register_queue(2, 1).unwrap();
     target
 }
 
+fn register(
+    target: &mut Target,
+    index: u8,
+    kernel: Option<DeviceKernel>,
+) -> Result<(), TargetError> {
+    // SAFETY: the player touches no buffers, nor does anybody else.
+    unsafe { target.register_kernel(index, kernel) }
+}
+
+fn post(target: &mut Target, bytes: u64) {
+    // SAFETY: likewise.
+    unsafe { target.post(memory(bytes).unwrap()) }.unwrap();
+}
+
 fn lane(target: &mut Target) -> (Lane, Lease) {
     let ring = memory(SHAPE.bytes()).unwrap();
-    target.add_ring(ring.clone(), SHAPE).unwrap();
-    (Lane::new(ring.clone(), SHAPE).unwrap(), ring)
+    // SAFETY: the memory is new, and the ring's.
+    unsafe { target.add_ring(ring.clone(), SHAPE) }.unwrap();
+    // SAFETY: likewise.
+    let lane = unsafe { Lane::new(ring.clone(), SHAPE) };
+    (lane.unwrap(), ring)
 }
 
 fn command(payload: usize) -> Command {
@@ -92,7 +109,7 @@ fn tasks_come_with_their_bodies_and_their_ends_go_back() {
     let (player, log) = noting();
     let mut target = target(player, always());
     let (mut lane, _) = lane(&mut target);
-    target.post(memory(2048).unwrap()).unwrap();
+    post(&mut target, 2048);
     target.start().unwrap();
     // In the slot, at its limit, in the arena, none, over and over, so that slots and arena are used again.
     let lengths = [3, 144, 145, 1000, 0, 64, 2048];
@@ -143,8 +160,8 @@ fn what_was_not_registered_is_refused_and_both_ends_learn_why() {
     assert_eq!(refused(&mut target, &Command { index: 8, ..base }, &[]), Refusal::NotRegistered);
     assert_eq!(refused(&mut target, &Command { queue: 3, ..base }, &[]), Refusal::NoQueue);
     assert_eq!(refused(&mut target, &command(100), &[0; 100]), Refusal::NoReceiveBuffer);
-    target.post(memory(64).unwrap()).unwrap();
-    target.post(memory(8).unwrap()).unwrap();
+    post(&mut target, 64);
+    post(&mut target, 8);
     let small = Refusal::ReceiveBufferTooSmall { largest: 64 };
     assert_eq!(refused(&mut target, &command(100), &[0; 100]), small);
     assert_eq!(
@@ -158,7 +175,7 @@ fn what_was_not_registered_is_refused_and_both_ends_learn_why() {
     let local =
         Command { work: kernel(Launch { local_bytes: 16, ..Launch::linear(1, 32, 24) }), ..base };
     assert_eq!(refused(&mut target, &local, &[]), Refusal::Group { items_max: 512 });
-    target.register_kernel(7, None).unwrap();
+    register(&mut target, 7, None).unwrap();
     assert_eq!(refused(&mut target, &base, &[]), Refusal::NotRegistered);
     let (list, forgotten) = target.take_refusals();
     assert_eq!((list.len(), forgotten), (9, 0));
@@ -174,13 +191,13 @@ fn what_was_not_registered_is_refused_and_both_ends_learn_why() {
     for bytes in [8, 16, 20, 5000] {
         let kernel = DeviceKernel::new(DeviceFunction::Copy, 0).argument_bytes(bytes);
         assert!(
-            matches!(target.register_kernel(0, Some(kernel)), Err(TargetError::Arguments { .. })),
+            matches!(register(&mut target, 0, Some(kernel)), Err(TargetError::Arguments { .. })),
             "{bytes}"
         );
     }
     let kernel = DeviceKernel::new(DeviceFunction::Copy, 0).signal(64);
-    assert!(matches!(target.register_kernel(0, Some(kernel)), Err(TargetError::TooMany { .. })));
-    assert!(matches!(target.register_kernel(64, None), Err(TargetError::NoSuchIndex(_))));
+    assert!(matches!(register(&mut target, 0, Some(kernel)), Err(TargetError::TooMany { .. })));
+    assert!(matches!(register(&mut target, 64, None), Err(TargetError::NoSuchIndex(_))));
     assert!(matches!(target.register_queue(64, 1), Err(TargetError::NoSuchIndex(_))));
 }
 
@@ -189,7 +206,7 @@ fn tasks_that_fail_say_so_and_nonsense_hurts_nobody() {
     let (player, _) = noting();
     let mut target = target(player, always());
     let (mut lane, ring) = lane(&mut target);
-    target.post(memory(2048).unwrap()).unwrap();
+    post(&mut target, 2048);
     target.start().unwrap();
     put(&mut lane, 0, b"fail").unwrap();
     assert_eq!(outcome(&mut lane, &mut target), Outcome::Failed(Failure::Outside));
@@ -319,7 +336,7 @@ fn registering_anew_is_old_or_new_and_holds_when_it_returns() {
         let kernel = DeviceKernel::new(function, 0).argument_bytes(32).buffer(memory(len).unwrap());
         let short = DeviceKernel::new(DeviceFunction::Copy, 0).buffer(memory(len).unwrap());
         let kernel = if function == DeviceFunction::Copy { short } else { kernel };
-        target.register_kernel(7, Some(kernel)).unwrap();
+        register(&mut target, 7, Some(kernel)).unwrap();
         while lane.pending() > 0 {
             outcome(&mut lane, &mut target);
         }

@@ -127,7 +127,9 @@ pub(super) fn initiate(fd: i32, quick: bool) -> Result<(), Failure> {
     let path = format!("/proc/{}/fd/{fd}", target.as_raw_nonzero());
     let file = std::fs::OpenOptions::new().read(true).write(true).open(&path).map_err(Failure::io("open", &path))?;
     let memory = map(&file, shared_bytes())?;
-    let lane = Lane::new(memory.sub(0, SHAPE.bytes()).map_err(job)?, SHAPE)?;
+    let ring = memory.sub(0, SHAPE.bytes()).map_err(job)?;
+    // SAFETY: nobody else of this process touches this part.
+    let lane = unsafe { Lane::new(ring, SHAPE) }?;
     let mut me = Initiator {
         lane,
         flags: tail(&memory)?,
@@ -212,6 +214,9 @@ pub(super) fn initiate(fd: i32, quick: bool) -> Result<(), Failure> {
     Initiator::say(&Said::Bye(me.tasks + by_gpu_tasks))
 }
 
+/// A name, seconds of tasks, and how many tasks there were.
+type Series = (&'static str, Vec<f64>, u64);
+
 /// The initiator's own GPU.
 struct Gpu {
     device: Arc<CudaDevice>,
@@ -236,7 +241,7 @@ impl Gpu {
         me: &Initiator,
         ones: usize,
         many: usize,
-    ) -> Result<Vec<(&'static str, Vec<f64>, u64)>, Failure> {
+    ) -> Result<Vec<Series>, Failure> {
         let device = &self.device;
         let ring = device.import(unhex(key)?)?;
         let at = RingPlaces::at(device.device_address(ring)?, SHAPE);

@@ -11,7 +11,7 @@ fn queues_keep_their_order_and_rings_take_turns() {
     let mut bench = Bench::new(&device, LIFE, 5);
     let last = bench.register(0, DeviceFunction::Copy, 64, 64);
     let sums = bench.register(1, DeviceFunction::Accumulate, 4096, 2048);
-    bench.target.post(pinned(&device, 4096)).unwrap();
+    bench.post(pinned(&device, 4096));
     let launch = Launch::linear(1, 16, 0);
     let word = Accumulate(Combine::Sum, Element::U64).word();
     let (mut put, mut ended) = ([0u64; 5], [0u64; 5]);
@@ -77,7 +77,7 @@ fn payloads_come_before_packets_and_results_before_statuses() {
     let _alone = alone();
     let mut bench = Bench::new(&device, LIFE, 1);
     let copied = bench.register(0, DeviceFunction::Copy, 65536, 4096);
-    bench.target.post(pinned(&device, 4096)).unwrap();
+    bench.post(pinned(&device, 4096));
     let region = device.allocate(4096).unwrap();
     // SAFETY: it is never freed.
     let device_buffer = unsafe { Lease::kept_by_caller(region) };
@@ -85,7 +85,7 @@ fn payloads_come_before_packets_and_results_before_statuses() {
         if place == 1 {
             // Payloads pass through memory of the device.
             drop(bench.target.take_posted().unwrap());
-            bench.target.post(device_buffer.clone()).unwrap();
+            bench.post(device_buffer.clone());
         }
         // Side by side, or by the whole block.
         let launch = Launch::linear(1, if len < 100 { 16 } else { 512 }, 0);
@@ -207,13 +207,16 @@ fn tasks_put_on_without_the_host() {
     // The ring from each to the next; the first put comes from here.
     for at in 0..2 {
         let ring = pinned(&device, SHAPE.bytes());
-        benches[at + 1].target.add_ring(ring.clone(), SHAPE).unwrap();
-        assert_eq!(benches[at].target.add_out(ring, SHAPE).unwrap(), 0);
+        // SAFETY: the memory is new, and the ring's.
+        unsafe { benches[at + 1].target.add_ring(ring.clone(), SHAPE) }.unwrap();
+        // SAFETY: likewise.
+        let out = unsafe { benches[at].target.add_out(ring, SHAPE) };
+        assert_eq!(out.unwrap(), 0);
         benches[at].register(0, DeviceFunction::Forward, 0, 1024);
     }
     let sums = benches[2].register(1, DeviceFunction::Accumulate, 64, 64);
     // Memory is page-locked before any worker lives.
-    benches.iter_mut().for_each(|bench| bench.target.post(pinned(&device, 4096)).unwrap());
+    benches.iter_mut().for_each(|bench| bench.post(pinned(&device, 4096)));
     benches.iter_mut().for_each(|bench| bench.target.start().unwrap());
     let word = Accumulate(Combine::Sum, Element::U64).word();
     let launch = Launch::linear(1, 8, 0);
