@@ -65,6 +65,9 @@
 //! Then prove it, with the feature `conformance`: a `conformance::Fixture` that makes a connected pair
 //! and one line of `conformance!` test all of the above.
 //!
+//! Retention is optional ([`Btl::retain`]): a transport that keeps what it has sent until its receipt is known can be
+//! one of several rails to a peer, and die in use without a loss.
+//!
 //! Short cuts are optional: [`Btl::send_short`] and [`Btl::is_quiet`] have defaults. A transport need not offer
 //! messages before it reports them as events, and may do nothing in a poll for one peer. A transport that keeps its
 //! reports in a queue gets all of [`Btl::poll`] from [`hand_out`]. The suite tests short cuts, too.
@@ -118,5 +121,5 @@ pub use mapped::{Allocation, Mapped, Mapping};
 pub use rdma::{Access, Ended, Extent, Rdma, RdmaLimits, RemoteKey, total_of};
 pub use secret::Secret;
 pub use sink::{Queue, Sink, hand_out};
-pub use slot::{Fragment, PoolHandle, Reclaim, Slot};
+pub use slot::{Fragment, PoolHandle, Reclaim, Slot, Trimmed, Unacknowledged};
 pub use transport::{Btl, SHORT_BYTES, Short};

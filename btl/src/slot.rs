@@ -1,9 +1,11 @@
 //! Slots (room to write a message into) and fragments (a message that has arrived): move-only,
 //! owned by whoever holds them, given back by dropping.
 
-use crate::PeerId;
+use crate::{AmTag, PeerId, Token};
 use gapless_mem::{DeviceError, OutOfRange, Region};
 use std::fmt;
+use std::marker::PhantomData;
+use std::ops::Deref;
 use std::sync::Arc;
 
 /// The pool that a slot or fragment goes back to.
@@ -181,6 +183,28 @@ impl Slot {
         Ok(())
     }
 
+    /// Sends so many of the bytes that were reserved, which may be more than now.
+    ///
+    /// # Errors
+    /// It was not reserved with so many; nothing changes.
+    pub fn resize(&mut self, len: usize) -> Result<(), OutOfRange> {
+        self.pooled.region.sub(0, len as u64)?;
+        self.len = len;
+        Ok(())
+    }
+
+    /// The bytes that will be sent, copied.
+    ///
+    /// # Errors
+    /// The slot is not in memory that the CPU may touch.
+    pub fn to_vec(&self) -> Result<Vec<u8>, DeviceError> {
+        let mut bytes = vec![0; self.len];
+        // SAFETY: `Slot::new`'s caller guarantees the region until the slot is given back. Its bytes were written by the
+        // pool or by an earlier owner at the latest.
+        unsafe { gapless_mem::read(&self.region(), 0, &mut bytes) }?;
+        Ok(bytes)
+    }
+
     /// Takes the slot apart, for the transport that sends it: it will not be reclaimed. Gives the
     /// region (as long as what is to be sent) and the index.
     #[must_use]
@@ -253,6 +277,23 @@ impl Fragment {
         self.pooled.region
     }
 
+    /// Keeps the first `len` bytes; nothing happens if there are no more anyway.
+    pub fn truncate(&mut self, len: usize) {
+        if let Ok(region) = self.pooled.region.sub(0, len as u64) {
+            self.pooled.region = region;
+        }
+    }
+
+    /// Its first `len` bytes, or all if there are no more, as a fragment of their own that ends with this borrow.
+    #[must_use]
+    pub fn trimmed(&self, len: usize) -> Trimmed<'_> {
+        let all = self.pooled.region;
+        let region = all.sub(0, len as u64).unwrap_or(all);
+        // Without a pool: it gives nothing back.
+        let pooled = Pooled { region, index: self.pooled.index, pool: None };
+        Trimmed { fragment: Fragment { pooled }, of: PhantomData }
+    }
+
     /// Copies `into.len()` bytes out, from `offset` on.
     ///
     /// # Errors
@@ -279,6 +320,31 @@ impl Drop for Fragment {
     fn drop(&mut self) {
         self.pooled.give_back();
     }
+}
+
+/// The beginning of a [`Fragment`], borrowed: [`Fragment::trimmed`].
+#[derive(Debug)]
+pub struct Trimmed<'f> {
+    fragment: Fragment,
+    of: PhantomData<&'f Fragment>,
+}
+
+impl Deref for Trimmed<'_> {
+    type Target = Fragment;
+    fn deref(&self) -> &Fragment {
+        &self.fragment
+    }
+}
+
+/// A message that a link which has ended may not have delivered: [`Btl::unacknowledged`](crate::Btl::unacknowledged).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Unacknowledged {
+    /// What it is for.
+    pub tag: AmTag,
+    /// Its bytes.
+    pub message: Vec<u8>,
+    /// The token whose [`Event::Sent`](crate::Event::Sent) has not come, else [`Token::NONE`].
+    pub done: Token,
 }
 
 impl fmt::Debug for Fragment {

@@ -31,7 +31,7 @@ pub use record::{Outcome, Record, Recorder};
 
 use crate::{
     Abilities, Address, AmTag, Btl, Event, Fragment, Limits, LinkError, Mapped, PeerId, Rdma,
-    RdmaLimits, ReserveError, Short, Sink, Slot, Token,
+    RdmaLimits, ReserveError, Short, Sink, Slot, Token, Unacknowledged,
 };
 use gapless_mem::Device;
 use std::os::fd::RawFd;
@@ -124,6 +124,22 @@ impl<B: Btl> Btl for Trace<B> {
         let device = device.properties().name.clone();
         self.record(Record::Attach { device, outcome: Outcome::of(&result) });
         result
+    }
+
+    fn retains(&self) -> bool {
+        self.inner.retains()
+    }
+
+    fn retain(&mut self, peer: PeerId) {
+        self.inner.retain(peer);
+    }
+
+    fn unacknowledged(&mut self, peer: PeerId) -> Vec<Unacknowledged> {
+        self.inner.unacknowledged(peer)
+    }
+
+    fn outstanding(&self, peer: PeerId) -> u64 {
+        self.inner.outstanding(peer)
     }
 
     fn rdma(&mut self) -> Option<&mut dyn Rdma> {

@@ -2,6 +2,7 @@
 
 use crate::{
     Address, AmTag, Limits, LinkError, Mapped, PeerId, Rdma, ReserveError, Sink, Slot, Token,
+    Unacknowledged,
 };
 use gapless_mem::Device;
 use std::os::fd::RawFd;
@@ -154,6 +155,34 @@ pub trait Btl: Send {
         Ok(())
     }
 
+    /// Whether it can [retain](Btl::retain) what it sends: always the same answer, and the same at all ends. By default
+    /// it cannot.
+    fn retains(&self) -> bool {
+        false
+    }
+
+    /// Has what is sent to `peer` retained until the other end is known to have it in full, so that it can be sent
+    /// over another transport if the link ends. Both ends call this before the first message; calling it again is
+    /// harmless. It does nothing if the transport cannot do that.
+    fn retain(&mut self, peer: PeerId) {
+        let _ = peer;
+    }
+
+    /// What was sent to a peer that is lost, and may not have arrived: in the order of [`send`](Btl::send), each once.
+    /// Of a message with a token that is among them, no [`Event::Sent`](crate::Event::Sent) has come or will. To be
+    /// called once [`Event::Lost`](crate::Event::Lost) has come, and again if more was sent since. Nothing unless it
+    /// is [retained](Btl::retain).
+    fn unacknowledged(&mut self, peer: PeerId) -> Vec<Unacknowledged> {
+        let _ = peer;
+        Vec::new()
+    }
+
+    /// How many bytes were sent to a peer and [retained](Btl::retain) so far.
+    fn outstanding(&self, peer: PeerId) -> u64 {
+        let _ = peer;
+        0
+    }
+
     /// One-sided operations, if the wire has them: always the same ability. Callers that grant it memory do not
     /// accept another one ([`Abilities`](crate::Abilities)).
     fn rdma(&mut self) -> Option<&mut dyn Rdma> {
@@ -202,6 +231,18 @@ impl<B: Btl + ?Sized> Btl for Box<B> {
     }
     fn attach(&mut self, device: &Arc<dyn Device>) -> Result<(), LinkError> {
         (**self).attach(device)
+    }
+    fn retains(&self) -> bool {
+        (**self).retains()
+    }
+    fn retain(&mut self, peer: PeerId) {
+        (**self).retain(peer);
+    }
+    fn unacknowledged(&mut self, peer: PeerId) -> Vec<Unacknowledged> {
+        (**self).unacknowledged(peer)
+    }
+    fn outstanding(&self, peer: PeerId) -> u64 {
+        (**self).outstanding(peer)
     }
     fn rdma(&mut self) -> Option<&mut dyn Rdma> {
         (**self).rdma()
