@@ -9,7 +9,7 @@ use std::net::{IpAddr, SocketAddr};
 
 const MAGIC: [u8; 4] = *b"GLtc";
 /// Changes with anything that two ends must agree on.
-pub(crate) const VERSION: u16 = 1;
+pub(crate) const VERSION: u16 = 2;
 /// Bytes before the places.
 const HEAD_BYTES: usize = 44;
 /// Most places of a card.

@@ -47,6 +47,9 @@ impl Place {
 /// `secret` and `fragment_bytes`; they may differ in the rest.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TcpConfig {
+    /// [`Limits::name`](gapless_btl::Limits::name): a process may have several of these transports, each with a name of
+    /// its own.
+    pub name: &'static str,
     /// Which job this process belongs to: processes of different jobs refuse each other.
     pub job: String,
     /// The number of this process in the job.
@@ -81,6 +84,7 @@ impl TcpConfig {
         places: impl IntoIterator<Item = Place>,
     ) -> TcpConfig {
         TcpConfig {
+            name: "tcp",
             job: job.into(),
             rank,
             secret,

@@ -98,10 +98,19 @@ impl Stream {
 /// What a stream says, read slowly: tags and bodies of all messages before its first wrong header.
 #[must_use]
 pub fn messages(mut bytes: &[u8], fragment_bytes: usize) -> Vec<(u8, Vec<u8>)> {
-    let mut found = Vec::new();
+    let (mut found, mut retained) = (Vec::new(), false);
     while let Some((head, rest)) = bytes.split_first_chunk::<HEADER_BYTES>() {
-        let Ok(Header::Message { tag, len }) = Header::read(*head, fragment_bytes.max(256)) else {
-            break;
+        let (tag, len) = match Header::read(*head, fragment_bytes.max(256)) {
+            Ok(Header::Message { tag, len }) if !retained => (tag, len),
+            Ok(Header::Retained { tag, len, .. }) => {
+                retained = true;
+                (tag, len)
+            }
+            Ok(Header::Count(_)) => {
+                bytes = rest;
+                continue;
+            }
+            _ => break,
         };
         let Some((body, behind)) = rest.split_at_checked(len) else { break };
         found.push((tag.0, body.to_vec()));

@@ -22,6 +22,10 @@ const BEYOND_BYTES: usize = 64;
 const LONG_BYTES: usize = 8 << 10;
 /// Calls that read, in one poll.
 const READS: usize = 8;
+/// Messages that are retained at the other end, after which their count goes there in a frame of its own; of those with
+/// long buffers, of which there are few, so many.
+const UNTOLD_MAX: u16 = 32;
+const UNTOLD_LONG_MAX: u16 = 2;
 
 /// A message that is not here in full.
 struct Partial {
@@ -56,6 +60,21 @@ pub(crate) struct Inbound {
     stuck: Option<(AmTag, Fragment)>,
     small: HeapPool,
     large: HeapPool,
+    counts: Counts,
+}
+
+/// How many retained messages came, and went.
+#[derive(Debug, Default)]
+struct Counts {
+    /// The peer retains its messages.
+    counted: bool,
+    /// Those that have come in full, modulo 2¹⁶.
+    had: u16,
+    /// Those that the peer was not told of; and how many of them are long.
+    untold: u16,
+    untold_long: u16,
+    /// What the peer has told of ours.
+    confirmed: Option<u16>,
 }
 
 impl std::fmt::Debug for Inbound {
@@ -67,6 +86,8 @@ impl std::fmt::Debug for Inbound {
 /// What became of the next message.
 enum Step {
     Delivered,
+    /// It was none, but a count.
+    Noted,
     /// It is not here in full.
     Incomplete,
     NoRoom,
@@ -84,7 +105,25 @@ impl Inbound {
             stuck: None,
             small: HeapPool::new(SMALL_EACH * config.buffers, SMALL_BYTES),
             large: HeapPool::new(config.buffers, config.fragment_bytes),
+            counts: Counts::default(),
         }
+    }
+
+    /// How many of the peer's retained messages have come in full, modulo 2¹⁶: the peer is told now.
+    pub(crate) fn tell(&mut self) -> u16 {
+        (self.counts.untold, self.counts.untold_long) = (0, 0);
+        self.counts.had
+    }
+
+    /// Whether the peer waits for the count: at once, or if nothing else has told it for a while.
+    pub(crate) fn owes(&self, at_once: bool) -> bool {
+        let Counts { untold, untold_long, .. } = self.counts;
+        untold > 0 && (!at_once || untold >= UNTOLD_MAX || untold_long >= UNTOLD_LONG_MAX)
+    }
+
+    /// What the peer has told of our retained messages since this was last asked.
+    pub(crate) fn take_confirmed(&mut self) -> Option<u16> {
+        self.counts.confirmed.take()
     }
 
     /// Delivers at most `batch` messages; how many it were, whether anything was read, and why it stopped. `offers`
@@ -103,7 +142,14 @@ impl Inbound {
         loop {
             while count < batch {
                 match self.deliver(from, sink, offers, closing) {
-                    Ok(Step::Delivered) => count += 1,
+                    Ok(Step::Delivered) => {
+                        count += 1;
+                        if self.counts.counted {
+                            self.counts.had = self.counts.had.wrapping_add(1);
+                            self.counts.untold = self.counts.untold.saturating_add(1);
+                        }
+                    }
+                    Ok(Step::Noted) => {}
                     Ok(Step::Incomplete) => break,
                     Ok(Step::NoRoom) => return (count, heard, Stop::More),
                     Ok(Step::NoBuffer) => return (count, heard, Stop::NoBuffer),
@@ -187,7 +233,21 @@ impl Inbound {
             return Ok(Step::Incomplete);
         };
         let (tag, len) = match Header::read(*head, self.large.buffer_bytes())? {
+            Header::Message { .. } if self.counts.counted => {
+                let what = "a message that is not retained, behind those that are".to_owned();
+                return Err(LinkError::Corrupt { what });
+            }
             Header::Message { tag, len } => (tag, len),
+            Header::Retained { tag, len, count } => {
+                self.counts.counted = true;
+                self.counts.confirmed = Some(count);
+                (tag, len)
+            }
+            Header::Count(count) => {
+                self.counts.confirmed = Some(count);
+                self.start += HEADER_BYTES;
+                return Ok(Step::Noted);
+            }
             Header::Welcome => {
                 let what = "a second welcome".to_owned();
                 return Err(LinkError::Corrupt { what });
@@ -208,6 +268,9 @@ impl Inbound {
         let pool = if len <= SMALL_BYTES { &self.small } else { &self.large };
         let spare = || closing.then(|| HeapPool::new(1, len).buffer(len)).flatten();
         let Some(mut body) = pool.buffer(len).or_else(spare) else { return Ok(Step::NoBuffer) };
+        if self.counts.counted && len > SMALL_BYTES {
+            self.counts.untold_long += 1;
+        }
         body[..here].copy_from_slice(&rest[..here]);
         self.start += HEADER_BYTES + here;
         if here < len {

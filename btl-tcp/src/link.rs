@@ -9,7 +9,7 @@ use crate::proof::Digest;
 use crate::silence::Silence;
 use crate::socket::Socket;
 use crate::watch::Interest;
-use gapless_btl::LinkError;
+use gapless_btl::{LinkError, Unacknowledged};
 
 /// One peer.
 pub(crate) struct Link {
@@ -21,6 +21,10 @@ pub(crate) struct Link {
     pub(crate) met: bool,
     /// A proved call of the peer, which is needed only if ours, proved too, fails: see [`crate::meeting`].
     pub(crate) spare: Option<Socket>,
+    /// What is sent is retained until the peer has it.
+    pub(crate) retains: bool,
+    /// Of a link that is lost: what the peer may not have.
+    pub(crate) unacknowledged: Vec<Unacknowledged>,
 }
 
 pub(crate) enum State {
@@ -56,7 +60,8 @@ pub(crate) struct Up {
 impl Link {
     pub(crate) fn new(card: Card) -> Link {
         let digest = card.digest();
-        Link { card, digest, state: State::Known, met: false, spare: None }
+        let (state, unacknowledged) = (State::Known, Vec::new());
+        Link { card, digest, state, met: false, spare: None, retains: false, unacknowledged }
     }
 
     pub(crate) fn up(&mut self) -> Option<&mut Up> {
@@ -69,11 +74,11 @@ impl Link {
 
 impl Up {
     /// Over this connection.
-    pub(crate) fn new(socket: Socket, silence: Silence, config: &TcpConfig) -> Up {
+    pub(crate) fn new(socket: Socket, silence: Silence, config: &TcpConfig, retains: bool) -> Up {
         Up {
             socket,
             inbound: Inbound::new(config),
-            outbound: Outbound::new(config),
+            outbound: Outbound::new(config, retains),
             silence,
             interest: Interest::READING,
             closing: false,

@@ -152,7 +152,8 @@ impl Tcp {
         let place = link.card.places.iter().find(listener).copied();
         // Where all our calls have failed, no pulse finds the peer.
         let place = place.filter(|_| !failed);
-        let mut up = Box::new(Up::new(socket, Silence::new(place, !welcome), &self.config));
+        let silence = Silence::new(place, !welcome);
+        let mut up = Box::new(Up::new(socket, silence, &self.config, link.retains));
         if welcome {
             up.outbound.welcome();
         }
@@ -198,7 +199,9 @@ impl Tcp {
                 link.state = State::Lost(first);
                 return;
             }
-            State::Up(mut up) => up.outbound.give_up(&error, &mut self.outbox),
+            State::Up(mut up) => {
+                link.unacknowledged = up.outbound.give_up(&error, &mut self.outbox);
+            }
             State::Calling(_) => self.calling -= 1,
             State::Known => {}
         }

@@ -1,13 +1,16 @@
 //! What goes to one peer: slots on their way into the socket.
 //!
 //! A frame that the socket takes at once never lies in the queue. The queue is written with one call for many frames,
-//! headers and bodies as they lie.
+//! headers and bodies as they lie. If the link retains what is sent, a message keeps its buffer until the peer's count
+//! covers it.
 
 use crate::config::TcpConfig;
 use crate::socket::Socket;
 use crate::wire::{HEADER_BYTES, Header};
 use gapless_btl::pool::{Buffer, HeapPool};
-use gapless_btl::{AmTag, Event, LinkError, PeerId, ReserveError, SHORT_BYTES, Short, Slot, Token};
+use gapless_btl::{
+    AmTag, Event, LinkError, PeerId, ReserveError, SHORT_BYTES, Short, Slot, Token, Unacknowledged,
+};
 use rustix::io::Errno;
 use std::collections::VecDeque;
 use std::io::IoSlice;
@@ -44,6 +47,8 @@ struct Frame {
     /// Bytes of head and body that have left.
     written: usize,
     done: Token,
+    /// It is retained, with this tag.
+    retained: Option<AmTag>,
 }
 
 impl Frame {
@@ -58,17 +63,30 @@ impl Frame {
     }
 }
 
+/// Messages that have left and are not counted yet.
+#[derive(Default)]
+struct Retained {
+    left: VecDeque<(AmTag, Buffer)>,
+    /// Bytes of these, and of those that are on their way out.
+    bytes: u64,
+    /// How many were counted, modulo 2¹⁶.
+    counted: u16,
+}
+
 /// The way to one peer.
 pub(crate) struct Outbound {
     queue: VecDeque<Frame>,
+    /// If messages are retained.
+    retained: Option<Box<Retained>>,
     small: HeapPool,
     large: HeapPool,
 }
 
 impl Outbound {
-    pub(crate) fn new(config: &TcpConfig) -> Outbound {
+    pub(crate) fn new(config: &TcpConfig, retains: bool) -> Outbound {
         Outbound {
             queue: VecDeque::new(),
+            retained: retains.then(Box::default),
             small: HeapPool::new(SMALL_EACH * config.buffers, SMALL_BYTES),
             large: HeapPool::new(config.buffers, config.fragment_bytes),
         }
@@ -100,14 +118,68 @@ impl Outbound {
 
     /// The listener's first word.
     pub(crate) fn welcome(&mut self) {
-        let head = Header::Welcome.write();
-        self.queue.push_back(Frame { head, body: Body::None, written: 0, done: Token::NONE });
+        self.note(Header::Welcome);
     }
 
-    /// A message, behind all others.
-    pub(crate) fn push(&mut self, tag: AmTag, buffer: Buffer, done: Token) {
-        let head = Header::Message { tag, len: buffer.len() }.write();
-        self.queue.push_back(Frame { head, body: Body::Slot(buffer), written: 0, done });
+    /// A frame without a body.
+    fn note(&mut self, header: Header) {
+        let (head, done) = (header.write(), Token::NONE);
+        self.queue.push_back(Frame { head, body: Body::None, written: 0, done, retained: None });
+    }
+
+    /// How many messages of the peer have come in full.
+    pub(crate) fn count(&mut self, count: u16) {
+        self.note(Header::Count(count));
+    }
+
+    /// A message, behind all others. `count` goes along if it is retained.
+    pub(crate) fn push(&mut self, tag: AmTag, buffer: Buffer, done: Token, count: u16) {
+        let len = buffer.len();
+        let (header, retained) = match &mut self.retained {
+            None => (Header::Message { tag, len }, None),
+            Some(all) => {
+                all.bytes += len as u64;
+                (Header::Retained { tag, len, count }, Some(tag))
+            }
+        };
+        let head = header.write();
+        self.queue.push_back(Frame { head, body: Body::Slot(buffer), written: 0, done, retained });
+    }
+
+    /// Retains messages from now on.
+    pub(crate) fn retain(&mut self) {
+        self.retained.get_or_insert_default();
+    }
+
+    /// Whether messages are retained.
+    pub(crate) fn retains(&self) -> bool {
+        self.retained.is_some()
+    }
+
+    /// Bytes that are retained.
+    pub(crate) fn outstanding(&self) -> u64 {
+        self.retained.as_ref().map_or(0, |all| all.bytes)
+    }
+
+    /// The peer has had so many messages in full, modulo 2¹⁶.
+    ///
+    /// # Errors
+    /// So many have not left.
+    pub(crate) fn confirm(&mut self, count: u16) -> Result<(), LinkError> {
+        let corrupt = |left: usize| LinkError::Corrupt {
+            what: format!("a count of {count} messages, {left} of which have not left"),
+        };
+        let Some(all) = &mut self.retained else {
+            return if count == 0 { Ok(()) } else { Err(corrupt(usize::from(count))) };
+        };
+        let new = usize::from(count.wrapping_sub(all.counted));
+        if new > all.left.len() {
+            return Err(corrupt(new - all.left.len()));
+        }
+        let bytes = all.left.drain(..new).map(|(_, buffer)| buffer.len() as u64);
+        all.bytes -= bytes.sum::<u64>();
+        all.counted = count;
+        Ok(())
     }
 
     /// A message by value, at once; whether it has left, or will. Only if nothing is before it.
@@ -117,7 +189,8 @@ impl Outbound {
         tag: AmTag,
         message: Short<'_>,
     ) -> Result<bool, Errno> {
-        if !self.queue.is_empty() {
+        // What is retained needs a buffer.
+        if !self.queue.is_empty() || self.retained.is_some() {
             return Ok(false);
         }
         let mut bytes = [0; HEADER_BYTES + SHORT_BYTES];
@@ -131,7 +204,8 @@ impl Outbound {
         let written = socket.write(&[IoSlice::new(frame)])?;
         if written > 0 && written < frame.len() {
             let body = Body::Rest(frame[HEADER_BYTES..].into());
-            self.queue.push_back(Frame { head, body, written, done: Token::NONE });
+            let (done, retained) = (Token::NONE, None);
+            self.queue.push_back(Frame { head, body, written, done, retained });
         }
         Ok(written > 0)
     }
@@ -172,16 +246,38 @@ impl Outbound {
             if frame.done != Token::NONE {
                 told.push_back(Event::Sent { token: frame.done, result: Ok(()) });
             }
-            self.queue.pop_front();
+            let left = self.queue.pop_front();
+            if let (Some(Frame { retained: Some(tag), body: Body::Slot(buffer), .. }), Some(all)) =
+                (left, &mut self.retained)
+            {
+                all.left.push_back((tag, buffer));
+            }
         }
     }
 
-    /// Nothing more will leave.
-    pub(crate) fn give_up(&mut self, error: &LinkError, told: &mut VecDeque<Event>) {
-        for Frame { done, .. } in self.queue.drain(..) {
-            if done != Token::NONE {
-                told.push_back(Event::Sent { token: done, result: Err(error.clone()) });
+    /// Nothing more will leave. Gives what is retained.
+    pub(crate) fn give_up(
+        &mut self,
+        error: &LinkError,
+        told: &mut VecDeque<Event>,
+    ) -> Vec<Unacknowledged> {
+        let gone = self.retained.take().map(|all| all.left).unwrap_or_default();
+        let gone = gone.into_iter().map(|(tag, buffer)| (tag, buffer, Token::NONE));
+        let mut kept: Vec<(AmTag, Buffer, Token)> = gone.collect();
+        for Frame { done, body, retained, .. } in self.queue.drain(..) {
+            match (retained, body) {
+                (Some(tag), Body::Slot(buffer)) => kept.push((tag, buffer, done)),
+                _ if done != Token::NONE => {
+                    told.push_back(Event::Sent { token: done, result: Err(error.clone()) });
+                }
+                _ => {}
             }
         }
+        let whole = |(tag, buffer, done): (AmTag, Buffer, Token)| Unacknowledged {
+            tag,
+            message: buffer.to_vec(),
+            done,
+        };
+        kept.into_iter().map(whole).collect()
     }
 }

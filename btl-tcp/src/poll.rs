@@ -1,7 +1,7 @@
 //! Polling: what is read when, what is written, and what the clock tells.
 
 use crate::inbound::Stop;
-use crate::link::{State, Up};
+use crate::link::{Link, State, Up};
 use crate::sign;
 use crate::silence::{Answer, Watcher};
 use crate::tcp::Tcp;
@@ -83,6 +83,11 @@ impl Tcp {
         if !offers {
             *given = self.polls;
         }
+        let confirmed = match inbound.take_confirmed() {
+            Some(count) => up.outbound.confirm(count),
+            None => Ok(()),
+        };
+        let owes = up.inbound.owes(true);
         if heard {
             up.silence.heard();
             self.hot = Some(id);
@@ -93,6 +98,13 @@ impl Tcp {
         }
         if std::mem::replace(&mut up.starved, starved) != starved {
             self.rewatch(id);
+        }
+        if let Err(error) = confirmed {
+            self.lose(id, error);
+            return count;
+        }
+        if owes {
+            self.tell_count(id);
         }
         let broken = self.links[id as usize].up().and_then(|up| up.broken.clone());
         match (stop, broken) {
@@ -122,6 +134,19 @@ impl Tcp {
             }
         }
         self.rewatch(id);
+    }
+
+    /// Tells a peer how many of its messages, which it retains, have come.
+    fn tell_count(&mut self, id: u32) {
+        let Some(up) = self.links[id as usize].up() else { return };
+        if up.broken.is_none() {
+            let first = up.outbound.is_empty();
+            let had = up.inbound.tell();
+            up.outbound.count(had);
+            if first {
+                self.flush(id);
+            }
+        }
     }
 
     /// Has epoll wait for what is wanted now.
@@ -173,7 +198,11 @@ impl Tcp {
         self.calling > 0
             || !self.strangers.is_empty()
             || self.listeners.iter().any(|listener| listener.shut)
-            || self.links.iter_mut().any(|link| link.up().is_some_and(|up| up.silence.is_timed()))
+            || self
+                .links
+                .iter_mut()
+                .filter_map(Link::up)
+                .any(|up| up.silence.is_timed() || up.inbound.owes(false))
     }
 
     /// How long after a look at the clock the next one is due.
@@ -209,6 +238,9 @@ impl Tcp {
             }
         }
         for id in 0..u32::try_from(self.links.len()).unwrap_or(u32::MAX) {
+            if matches!(&self.links[id as usize].state, State::Up(up) if up.inbound.owes(false)) {
+                self.tell_count(id);
+            }
             match &self.links[id as usize].state {
                 State::Calling(_) => self.go_on_calling(id),
                 State::Up(up) if up.silence.is_timed() => self.look_at_silence(id, now),

@@ -9,6 +9,7 @@ use crate::strangers::Strangers;
 use crate::watch::{Interest, Watch, What};
 use gapless_btl::{
     Address, AmTag, Btl, Event, Limits, LinkError, PeerId, ReserveError, Short, Sink, Slot, Token,
+    Unacknowledged,
 };
 use rustix::fd::{OwnedFd, RawFd};
 use std::collections::{HashMap, VecDeque};
@@ -99,7 +100,7 @@ impl Tcp {
         let notice_ms = u32::try_from(config.notice.as_millis()).unwrap_or(u32::MAX);
         Ok(Tcp {
             limits: Limits {
-                name: "tcp",
+                name: config.name,
                 eager_bytes: config.eager_bytes,
                 max_fragment_bytes: config.fragment_bytes,
                 ordered: true,
@@ -182,10 +183,16 @@ impl Btl for Tcp {
             State::Up(up) => {
                 let first = up.outbound.is_empty();
                 let buffer = up.outbound.open(slot);
-                up.outbound.push(tag, buffer, done);
+                let count = if up.outbound.retains() { up.inbound.tell() } else { 0 };
+                up.outbound.push(tag, buffer, done, count);
                 if first {
                     self.flush(to.0);
                 }
+                return;
+            }
+            State::Lost(_) if link.retains => {
+                let message = slot.to_vec().expect("host memory");
+                link.unacknowledged.push(Unacknowledged { tag, message, done });
                 return;
             }
             State::Lost(error) => error.clone(),
@@ -220,6 +227,30 @@ impl Btl for Tcp {
                 self.look_again(to.0);
                 false
             }
+        }
+    }
+
+    fn retains(&self) -> bool {
+        true
+    }
+
+    fn retain(&mut self, peer: PeerId) {
+        let Some(link) = self.links.get_mut(peer.0 as usize) else { return };
+        link.retains = true;
+        if let Some(up) = link.up() {
+            up.outbound.retain();
+        }
+    }
+
+    fn unacknowledged(&mut self, peer: PeerId) -> Vec<Unacknowledged> {
+        let link = self.links.get_mut(peer.0 as usize);
+        link.map(|link| std::mem::take(&mut link.unacknowledged)).unwrap_or_default()
+    }
+
+    fn outstanding(&self, peer: PeerId) -> u64 {
+        match self.state(peer) {
+            Ok(State::Up(up)) => up.outbound.outstanding(),
+            _ => 0,
         }
     }
 

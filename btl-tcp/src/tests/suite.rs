@@ -28,12 +28,15 @@ impl Fixture for At {
             0 => &[0xff; 64],
             // A length, a kind, zeros that are none, a second welcome, a body cut short, a header cut short.
             1 => &[0, 0xff, 0, 0, 2, 7, 0, 0],
-            2 => &[0, 0, 0, 1, 3, 7, 0, 0, 1],
+            2 => &[0, 0, 0, 1, 5, 7, 0, 0, 1],
             3 => &[0, 0, 0, 1, 2, 7, 0, 1, 1],
             4 => &[0, 0, 0, 0, 1, 0, 0, 0],
             5 => &[0, 0, 0, 9, 2, 7, 0, 0, 1, 2],
             6 => &[0, 1, 0, 0, 2, 7, 0, 0, 1, 2],
             7 => &[0, 0],
+            // Counts of messages that were not retained.
+            8 => &[0, 0, 0, 0, 4, 0, 0, 1],
+            9 => &[0, 0, 0, 9, 3, 7, 0xff, 0xff, 1, 2],
             _ => return false,
         };
         let State::Up(up) = &from.links[to.0 as usize].state else { panic!("the link stands") };

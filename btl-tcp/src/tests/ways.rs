@@ -3,7 +3,7 @@
 use super::proxy::{Ending, Proxy};
 use super::{End, LOOPBACK_V4, Patience, Random, exchange, introduced, seed, tcp_at};
 use crate::Tcp;
-use gapless_btl::LinkError;
+use gapless_btl::{Btl, LinkError};
 
 /// An end that can only be called through a proxy.
 fn behind(rank: u32, seed: u64, piece: usize, ending: Ending) -> (Tcp, Proxy) {
@@ -22,7 +22,21 @@ fn messages_survive_any_pieces() {
         let (a, _to_a) = behind(0, seed, piece, Ending::Never);
         let (b, _to_b) = behind(1, seed ^ 0xff, piece, Ending::Never);
         let (mut a, mut b) = introduced(a, b);
+        let retained = round % 2 == 0;
+        if retained {
+            for end in [&mut a, &mut b] {
+                end.tcp.retain(end.peer);
+            }
+        }
         exchange(&mut a, &mut b, if piece < 100 { 30 } else { 200 });
+        // The last ones are counted in a frame of their own, after a while.
+        let patience = Patience::new();
+        while [&a, &b].iter().any(|end| end.tcp.outstanding(end.peer) > 0) {
+            assert!(retained);
+            a.poll();
+            b.poll();
+            patience.tick("the counts");
+        }
     }
 }
 
@@ -37,6 +51,12 @@ fn a_way_that_breaks_is_a_loss_after_an_intact_beginning() {
         let (a, _to_a) = behind(0, seed + round as u64, 3000, ending);
         let (b, _to_b) = behind(1, seed ^ round as u64, 3000, ending);
         let (mut a, mut b) = introduced(a, b);
+        let retained = round % 2 == 0;
+        if retained {
+            for end in [&mut a, &mut b] {
+                end.tcp.retain(end.peer);
+            }
+        }
         let patience = Patience::new();
         while a.lost.is_none() || b.lost.is_none() {
             for end in [&mut a, &mut b] {
@@ -46,6 +66,17 @@ fn a_way_that_breaks_is_a_loss_after_an_intact_beginning() {
                 end.poll();
             }
             patience.tick("the loss");
+        }
+        let heard = [b.heard, a.heard];
+        for (end, heard) in [&mut a, &mut b].into_iter().zip(heard) {
+            let left = end.tcp.unacknowledged(end.peer);
+            let first = end.sent - left.len() as u64;
+            for (number, message) in (first..).zip(&left) {
+                assert!(message.message == End::bytes(number, End::len(number)), "{number}");
+            }
+            // All that was not heard is there, and nothing twice.
+            assert!(if retained { first <= heard } else { left.is_empty() }, "{first}, {heard}");
+            assert!(end.tcp.unacknowledged(end.peer).is_empty());
         }
         for End { lost, .. } in [a, b] {
             let lost = lost.unwrap();
