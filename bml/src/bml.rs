@@ -2,6 +2,7 @@
 //!
 //! A message costs two indexed loads and one virtual call here: no locks, no hashing, no allocation.
 
+mod bundles;
 mod deaths;
 mod poll;
 
@@ -43,7 +44,7 @@ pub struct Bml {
     events: Option<Box<Queue>>,
     round: u32,
     /// What peers that are given up, or left, are to be told: over which path, and the word.
-    farewells: Vec<(usize, PeerId, u8)>,
+    farewells: Vec<(Path, u8)>,
     /// What is known of ranks that are gone.
     flood: Flood,
     /// Whether links to neighbours are kept, and deaths passed on.
@@ -58,6 +59,12 @@ pub struct Bml {
     given_up: Vec<(Rank, LinkError)>,
     /// Those that transports know, or will know when they are added.
     devices: Vec<Arc<dyn Device>>,
+    /// Peers that several rails used together lead to, or did.
+    bundled: Vec<Rank>,
+    /// Peers whose next message came before those that a poll has just taken.
+    ripe: Vec<Rank>,
+    /// Tokens of messages that will not leave, and that no transport has.
+    orphans: Vec<(Token, LinkError)>,
 }
 
 impl Bml {
@@ -78,8 +85,7 @@ impl Bml {
         let mut rail = Rail::new(Box::new(own), true);
         rail.name_peer(peer, me).expect("the first peer of the rail");
         let mut endpoints: Vec<Endpoint> = (0..size).map(|_| Endpoint::new()).collect();
-        let path = Path { rail: OWN_RAIL, peer, used: false };
-        endpoints[me.0 as usize].set_paths(vec![path]);
+        endpoints[me.0 as usize].set_paths(vec![Path::new(OWN_RAIL, peer)]);
         let mut by_tag = [0; 256];
         by_tag[usize::from(Bml::CONTROL_TAG.0)] = RESERVED;
         Bml {
@@ -100,6 +106,9 @@ impl Bml {
             casualty: None,
             given_up: Vec::new(),
             devices: Vec::new(),
+            bundled: Vec::new(),
+            ripe: Vec::new(),
+            orphans: Vec::new(),
         }
     }
 
@@ -149,7 +158,11 @@ impl Bml {
 
     /// Starts links to `peer` over every transport that both ends have, given what its [`addresses`](Bml::addresses)
     /// returned there. Does not wait: until a link is up, `reserve` says `Full`. Connecting again is harmless, and
-    /// uses transports added since.
+    /// uses transports added since, unless several rails are used together: those stay the same.
+    ///
+    /// Several rails are used together if both ends have two or more in common, and all of these retain what they send
+    /// ([`Btl::retains`]). The two ends must have added the same transports, and give all addresses, before the first
+    /// message.
     ///
     /// # Errors
     /// No transport that keeps order reaches it; it is gone; two ranks with one address.
@@ -186,7 +199,7 @@ impl Bml {
             let rail = &mut self.rails[at];
             if rail.is_own() {
                 if peer == self.me {
-                    paths.push(Path { rail: at, peer: PeerId(0), used: false });
+                    paths.push(Path::new(at, PeerId(0)));
                 }
                 continue;
             }
@@ -196,7 +209,7 @@ impl Bml {
                     Ok(id) => {
                         rail.name_peer(id, peer)?;
                         rail.stir();
-                        paths.push(Path { rail: at, peer: id, used: false });
+                        paths.push(Path::new(at, id));
                         break;
                     }
                     Err(error) => tried.push((transport.to_owned(), error)),
@@ -213,7 +226,12 @@ impl Bml {
         }
         let carrier = self.rails[paths[0].rail].name();
         tracing::debug!(%peer, rail = carrier, paths = paths.len(), "known");
-        self.endpoints[peer.0 as usize].set_paths(paths);
+        if self.endpoints[peer.0 as usize].bundle.is_none() {
+            self.bundle(peer, addresses, &paths);
+        }
+        if self.endpoints[peer.0 as usize].bundle.is_none() {
+            self.endpoints[peer.0 as usize].set_paths(paths);
+        }
         Ok(())
     }
 
@@ -270,7 +288,10 @@ impl Bml {
     /// What the transport that carries the messages to `peer` promises; `None` unless it is up.
     #[must_use]
     pub fn limits(&self, peer: Rank) -> Option<&Limits> {
-        let carrier = self.endpoint(peer).ok()?.carrier()?;
+        let endpoint = self.endpoint(peer).ok()?;
+        let Some(carrier) = endpoint.carrier() else {
+            return endpoint.bundle.as_deref().map(|bundle| &bundle.limits);
+        };
         Some(self.rails[carrier.rail].btl.limits())
     }
 
@@ -289,7 +310,7 @@ impl Bml {
     pub fn reserve(&mut self, to: Rank, len: usize) -> Result<RailSlot, ReserveError> {
         let endpoint = self.endpoints.get_mut(to.0 as usize);
         let Some(carrier) = endpoint.and_then(Endpoint::carrier_mut) else {
-            return Err(self.unreachable(to));
+            return self.reserve_in_bundle(to, len);
         };
         let slot = self.rails[carrier.rail].btl.reserve(carrier.peer, len)?;
         carrier.used = true;
@@ -314,9 +335,12 @@ impl Bml {
     pub fn send(&mut self, slot: RailSlot, tag: AmTag, done: Token) {
         let number = self.by_tag[usize::from(tag.0)];
         assert!(number != RESERVED, "active-message tag {} is bml's own", tag.0);
-        let rail = &mut self.rails[slot.rail];
+        let done = TokenSpace::of(number).stamp(done);
+        let Some(rail) = self.rails.get_mut(slot.rail) else {
+            return self.send_in_bundle(slot, tag, done);
+        };
         rail.stir();
-        rail.btl.send(slot.slot, tag, TokenSpace::of(number).stamp(done));
+        rail.btl.send(slot.slot, tag, done);
     }
 
     /// Sends a short message, if that can be done at once and the link takes it eagerly; `false`, with nothing sent, if
@@ -324,7 +348,9 @@ impl Bml {
     #[inline]
     pub fn send_short(&mut self, to: Rank, tag: AmTag, message: Short<'_>) -> bool {
         let endpoint = self.endpoints.get_mut(to.0 as usize);
-        let Some(carrier) = endpoint.and_then(Endpoint::carrier_mut) else { return false };
+        let Some(carrier) = endpoint.and_then(Endpoint::carrier_mut) else {
+            return self.send_short_in_bundle(to, tag, message);
+        };
         let rail = &mut self.rails[carrier.rail];
         if message.len() > rail.short_max || self.by_tag[usize::from(tag.0)] == RESERVED {
             return false;
@@ -362,15 +388,17 @@ impl Bml {
     fn rdma_path(&mut self, peer: Rank) -> Option<Path> {
         let endpoint = self.endpoints.get(peer.0 as usize)?;
         let rails = &mut self.rails;
-        let path = endpoint.paths().iter().find(|path| {
+        // Keys are of one rail, so of a bundle only one has operations.
+        let only = endpoint.bundle.as_deref().map(|bundle| bundle.one_sided);
+        let fits = |path: &Path| only.is_none_or(|only| only == Some(path.rail));
+        endpoint.all_paths().filter(fits).find(|path| {
             let rail = &mut rails[path.rail];
             let reaches = rail.rdma().map(|rdma| rdma.reaches(path.peer));
             if reaches == Some(None) {
                 rail.meet(path.peer);
             }
             reaches == Some(Some(true))
-        });
-        path.copied()
+        })
     }
 
     /// Mapping the memory of `peer`, over the rail of [`allocate`](Bml::allocate) if it reaches the peer, otherwise

@@ -1,5 +1,6 @@
 //! A peer: which rails reach it, and which one carries its messages.
 
+use crate::bundle::Bundle;
 use gapless_btl::{LinkError, PeerId};
 
 /// What is known of a peer.
@@ -23,6 +24,15 @@ pub(crate) struct Path {
     /// Whether anything was reserved, sent or received here: what was in flight when it dies is
     /// then unknown.
     pub(crate) used: bool,
+    /// It was a part of a bundle: its messages have numbers.
+    pub(crate) numbered: bool,
+}
+
+impl Path {
+    /// One that nobody has used yet.
+    pub(crate) fn new(rail: usize, peer: PeerId) -> Path {
+        Path { rail, peer, used: false, numbered: false }
+    }
 }
 
 /// What the end of a path means.
@@ -40,13 +50,15 @@ pub(crate) enum Ending {
 #[derive(Debug)]
 pub(crate) struct Endpoint {
     state: PeerState,
-    /// Live paths, best first, ordered rails before others. Empty unless up.
+    /// Live paths, best first, ordered rails before others. Empty unless up, and if there is a bundle.
     paths: Vec<Path>,
+    /// Several rails that are used together.
+    pub(crate) bundle: Option<Box<Bundle>>,
 }
 
 impl Endpoint {
     pub(crate) fn new() -> Endpoint {
-        Endpoint { state: PeerState::Unknown, paths: Vec::new() }
+        Endpoint { state: PeerState::Unknown, paths: Vec::new(), bundle: None }
     }
 
     pub(crate) fn state(&self) -> &PeerState {
@@ -86,6 +98,21 @@ impl Endpoint {
         self.state = PeerState::Up;
     }
 
+    /// Uses these rails together.
+    pub(crate) fn set_bundle(&mut self, bundle: Bundle) {
+        self.paths.clear();
+        self.bundle = Some(Box::new(bundle));
+        self.state = PeerState::Up;
+    }
+
+    /// All rails that lead there, best first, and the peer's names on them.
+    pub(crate) fn all_paths(&self) -> impl Iterator<Item = Path> + '_ {
+        let strands = self.bundle.as_deref().map_or(&[][..], |bundle| bundle.strands.as_slice());
+        let numbered =
+            |it: &crate::bundle::Strand| Path { numbered: true, ..Path::new(it.rail, it.peer) };
+        self.paths.iter().copied().chain(strands.iter().map(numbered))
+    }
+
     /// A message came in over `rail`; whether it is to be delivered.
     #[inline]
     pub(crate) fn heard(&mut self, rail: usize) -> bool {
@@ -113,7 +140,9 @@ impl Endpoint {
     /// Gives the peer up; the paths that were left.
     pub(crate) fn lose(&mut self, error: LinkError) -> Vec<Path> {
         self.state = PeerState::Lost(error);
-        std::mem::take(&mut self.paths)
+        let left = self.all_paths().collect();
+        self.paths.clear();
+        left
     }
 }
 
@@ -122,7 +151,7 @@ mod tests {
     use super::*;
 
     fn path(rail: usize) -> Path {
-        Path { rail, peer: PeerId(0), used: false }
+        Path::new(rail, PeerId(0))
     }
 
     fn error() -> LinkError {

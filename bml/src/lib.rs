@@ -3,15 +3,19 @@
 //! - **Peers**: the layers above name processes by [`Rank`]; [`Bml::connect`] finds every transport that both ends
 //!   have, and `select.rs` orders them.
 //! - **Sending**: [`Bml::reserve`] gives room in the best rail to a peer, [`Bml::send`] sends it. Messages to one
-//!   peer travel over one rail at a time: one that keeps them in order, if any does. [`Bml::limits`] says whether it
+//!   peer travel over one rail at a time, but for those that are used together: one that keeps them in order, if any
+//!   does. [`Bml::limits`] says whether it
 //!   does. If it does not, a caller that needs order numbers its messages.
 //! - **Arriving**: [`Bml::poll`] offers each message at once to the [`Handler`] that registered its active-message
 //!   tag ([`Handler::short`], [`Handler::fragment`]). If the handler refuses it, the message comes as a [`RankEvent`]
 //!   when the transport is free to send. Endings ([`RankEvent::Sent`], [`RankEvent::Completed`]) go to the handler whose
 //!   [`TokenSpace`] the token came from; [`RankEvent::Lost`] goes to all.
 //! - **Waiting**: [`Bml::wait`] with a [`Waiter`] spins as long as that is likely to pay ([`Spin`]), then blocks.
-//! - **Dying**: if a rail dies that was never used, and another rail reaches the peer, the other takes over silently.
-//!   Otherwise the peer is lost, and reported exactly once.
+//! - **Several network rails** to one peer are used together, if all of them retain what they send: messages are numbered
+//!   and go by the rail that would have them there first. They arrive in order, each once.
+//! - **Dying**: a rail that is used with others may die: they deliver what it did not. Of other rails, if one dies that
+//!   was never used, and another reaches the peer, the other takes over silently. Otherwise the peer is lost, and
+//!   reported exactly once.
 //! - **Links when needed**: a peer that was [introduced](Bml::introduce) costs a row until the first message. A
 //!   process that [watches](Bml::watch) also keeps links to ranks r ± 2^k, over which it hears of deaths.
 //!
@@ -41,6 +45,7 @@
 #![deny(unsafe_code)]
 
 mod bml;
+mod bundle;
 mod endpoint;
 mod error;
 mod event;
@@ -48,6 +53,7 @@ mod flood;
 mod rail;
 mod select;
 mod spin;
+mod stripe;
 #[cfg(test)]
 mod tests;
 mod token;

@@ -150,6 +150,7 @@ pub struct RdmaRail(pub(crate) usize);
 #[derive(Debug)]
 pub struct RailSlot {
     pub(crate) slot: Slot,
+    /// The rail's index; of a bundle, its complement.
     pub(crate) rail: usize,
 }
 

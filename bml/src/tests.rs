@@ -3,6 +3,7 @@
 mod death;
 mod leaving;
 mod offered;
+mod rails;
 mod shifty;
 mod traffic;
 

@@ -9,6 +9,7 @@
 //! ```
 
 use super::Bml;
+use super::bundles::out_of_turn;
 use crate::flood::{Fact, Heard};
 use crate::{Handler, PeerState, Rank};
 use gapless_btl::{Fragment, LinkError, ReserveError, Token};
@@ -77,10 +78,8 @@ impl Bml {
     /// Has the link to `peer` made, if nobody has needed it so far. Call this before waiting for a peer to which
     /// nothing is sent.
     pub fn reach(&mut self, peer: Rank) {
-        let Some(path) = self.endpoints.get(peer.0 as usize).and_then(|end| end.carrier()).copied()
-        else {
-            return;
-        };
+        let endpoint = self.endpoints.get(peer.0 as usize);
+        let Some(path) = endpoint.and_then(|endpoint| endpoint.all_paths().next()) else { return };
         self.rails[path.rail].meet(path.peer);
     }
 
@@ -89,7 +88,7 @@ impl Bml {
     #[must_use]
     pub fn has_met(&self, peer: Rank) -> bool {
         let Some(endpoint) = self.endpoints.get(peer.0 as usize) else { return false };
-        endpoint.paths().iter().any(|path| self.rails[path.rail].btl.has_met(path.peer))
+        endpoint.all_paths().any(|path| self.rails[path.rail].btl.has_met(path.peer))
     }
 
     /// Because of whom `peer` is lost, and what became of that one: the peer itself, or the one whose death made
@@ -115,8 +114,15 @@ impl Bml {
     /// Tells all peers that are linked that this process leaves in good order: its end is nobody's fault.
     pub fn leave_well(&mut self) {
         for peer in self.met() {
-            if let Some(path) = self.endpoints[peer.0 as usize].carrier() {
-                self.farewells.push((path.rail, path.peer, LEFT));
+            let endpoint = &self.endpoints[peer.0 as usize];
+            match endpoint.carrier() {
+                Some(path) => self.farewells.push((*path, LEFT)),
+                None => {
+                    let met = endpoint
+                        .all_paths()
+                        .filter(|path| self.rails[path.rail].btl.has_met(path.peer));
+                    self.farewells.extend(met.map(|path| (path, LEFT)));
+                }
             }
         }
         self.owing = true;
@@ -147,8 +153,15 @@ impl Bml {
     #[cold]
     pub(super) fn settle(&mut self) {
         let rails = &mut self.rails;
-        self.farewells.retain(|&(rail, peer, kind)| !say(&mut *rails[rail].btl, peer, &[kind]));
-        self.untold = !self.spread() || !self.farewells.is_empty();
+        self.farewells.retain(|&(path, kind)| {
+            let btl = &mut *rails[path.rail].btl;
+            match path.numbered {
+                true => !say(btl, path.peer, &out_of_turn(kind)),
+                false => !say(btl, path.peer, &[kind]),
+            }
+        });
+        let again = self.send_all_again();
+        self.untold = !self.spread() || !self.farewells.is_empty() || !again;
         // Who meets a process that leaves is told when it does.
         self.owing = self.untold || self.flood.is_leaving();
     }
@@ -162,11 +175,23 @@ impl Bml {
         };
         let mut all = true;
         for peer in audience {
-            let Some(path) = self.endpoints[peer.0 as usize].carrier().copied() else { continue };
+            let endpoint = &self.endpoints[peer.0 as usize];
+            let path = endpoint.carrier().copied();
+            if path.is_none() && endpoint.bundle.is_none() {
+                continue;
+            }
             while let Some(fact) = self.flood.owed(peer) {
-                let rail = &mut self.rails[path.rail];
-                rail.stir();
-                if fact.rank != peer && !say(&mut *rail.btl, path.peer, &gone(fact)) {
+                let (own, message) = (fact.rank == peer, gone(fact));
+                let said = own
+                    || match path {
+                        None => self.say_in_bundle(peer, &message),
+                        Some(path) => {
+                            let rail = &mut self.rails[path.rail];
+                            rail.stir();
+                            say(&mut *rail.btl, path.peer, &message)
+                        }
+                    };
+                if !said {
                     all = false;
                     break;
                 }
@@ -237,11 +262,10 @@ impl Bml {
 
     /// A peer has said that there is no link any more.
     fn lose_by_word(&mut self, from: Rank, error: &LinkError, rest: &mut dyn Handler) {
-        let endpoint = &mut self.endpoints[from.0 as usize];
-        if !matches!(endpoint.state(), PeerState::Up) {
+        if !matches!(self.endpoints[from.0 as usize].state(), PeerState::Up) {
             return;
         }
-        endpoint.lose(error.clone());
+        self.lose_endpoint(from, error);
         self.tell_loss(from, error, rest);
     }
 
@@ -250,12 +274,12 @@ impl Bml {
     /// caller too, hears of its loss with the next poll. Does nothing unless the peer is up; this
     /// process cannot give itself up.
     pub fn give_up(&mut self, peer: Rank, error: LinkError) {
-        let Some(endpoint) = self.endpoints.get_mut(peer.0 as usize) else { return };
+        let Some(endpoint) = self.endpoints.get(peer.0 as usize) else { return };
         if peer == self.me || !matches!(endpoint.state(), PeerState::Up) {
             return;
         }
         tracing::info!(%peer, %error, "the peer is given up");
-        let left = endpoint.lose(error.clone());
+        let left = self.lose_endpoint(peer, &error);
         self.say_farewells(&left);
         self.given_up.push((peer, error));
         self.flood.cut_off(peer);
@@ -264,7 +288,7 @@ impl Bml {
 
     /// Has peers told that they were given up, over paths that still stand.
     pub(super) fn say_farewells(&mut self, left: &[crate::endpoint::Path]) {
-        self.farewells.extend(left.iter().map(|path| (path.rail, path.peer, FAREWELL)));
+        self.farewells.extend(left.iter().map(|path| (*path, FAREWELL)));
         self.owing |= !left.is_empty();
     }
 }

@@ -1,6 +1,7 @@
 //! The one loop that polls transports, and the path from there to the handlers.
 
 use super::{Bml, RESERVED};
+use crate::bundle::{Turn, number_of, split_short};
 use crate::endpoint::{Ending, Endpoint};
 use crate::waiter::{Step, Waiter};
 use crate::{Handler, Next, Rank, RankEvent, TokenSpace};
@@ -16,6 +17,7 @@ struct Inlet<'p, H> {
     handlers: &'p mut [Option<Box<dyn Handler + Send>>],
     rest: &'p mut H,
     events: &'p mut Queue,
+    ripe: &'p mut Vec<Rank>,
     /// Messages that were taken when they were offered.
     taken: usize,
 }
@@ -28,6 +30,61 @@ impl<H: Handler> Inlet<'_, H> {
         self.endpoints[rank.0 as usize].heard(self.at).then_some(rank)
     }
 
+    /// A message of a peer that no ordinary path leads to, by value. One that has been here before is taken.
+    #[cold]
+    #[inline(never)]
+    fn short_in_bundle(&mut self, from: PeerId, tag: AmTag, message: Short<'_>) -> bool {
+        let Some((number, message)) = split_short(message) else { return false };
+        self.offer_in_bundle(from, number, |inlet, rank| match inlet.by_tag[usize::from(tag.0)] {
+            0 => inlet.rest.short(rank, tag, message),
+            number => {
+                inlet.registered(number).is_some_and(|handler| handler.short(rank, tag, message))
+            }
+        })
+    }
+
+    /// The same in the transport's memory.
+    #[cold]
+    #[inline(never)]
+    fn fragment_in_bundle(&mut self, from: PeerId, tag: AmTag, fragment: &Fragment) -> bool {
+        let Some((number, len)) = number_of(fragment) else { return false };
+        let fragment = fragment.trimmed(len);
+        self.offer_in_bundle(from, number, |inlet, rank| match inlet.by_tag[usize::from(tag.0)] {
+            0 => inlet.rest.fragment(rank, tag, &fragment),
+            number => inlet
+                .registered(number)
+                .is_some_and(|handler| handler.fragment(rank, tag, &fragment)),
+        })
+    }
+
+    fn offer_in_bundle(
+        &mut self,
+        from: PeerId,
+        number: u64,
+        offer: impl FnOnce(&mut Self, Rank) -> bool,
+    ) -> bool {
+        let Some(&rank) = self.ranks.get(from.0 as usize) else { return false };
+        let (at, rail) = (rank.0 as usize, self.at);
+        let Some(bundle) = self.endpoints[at].bundle.as_deref_mut() else { return false };
+        let taken = match bundle.turn(number) {
+            _ if !bundle.has(rail) => false,
+            Turn::Double => true,
+            Turn::Later => false,
+            Turn::Now => {
+                let taken = offer(self, rank);
+                if taken
+                    && let Some(bundle) = self.endpoints[at].bundle.as_deref_mut()
+                    && bundle.took(number)
+                {
+                    self.ripe.push(rank);
+                }
+                taken
+            }
+        };
+        self.taken += usize::from(taken);
+        taken
+    }
+
     /// The handler that registered this tag; for bml's own there is none.
     fn registered(&mut self, number: u8) -> Option<&mut (dyn Handler + Send + 'static)> {
         self.handlers.get_mut(usize::from(number) - 1)?.as_deref_mut()
@@ -37,7 +94,7 @@ impl<H: Handler> Inlet<'_, H> {
 impl<H: Handler> Sink for Inlet<'_, H> {
     #[inline]
     fn short(&mut self, from: PeerId, tag: AmTag, message: Short<'_>) -> bool {
-        let Some(rank) = self.rank(from) else { return false };
+        let Some(rank) = self.rank(from) else { return self.short_in_bundle(from, tag, message) };
         let taken = match self.by_tag[usize::from(tag.0)] {
             0 => self.rest.short(rank, tag, message),
             number => {
@@ -50,7 +107,9 @@ impl<H: Handler> Sink for Inlet<'_, H> {
 
     #[inline]
     fn fragment(&mut self, from: PeerId, tag: AmTag, fragment: &Fragment) -> bool {
-        let Some(rank) = self.rank(from) else { return false };
+        let Some(rank) = self.rank(from) else {
+            return self.fragment_in_bundle(from, tag, fragment);
+        };
         let taken = match self.by_tag[usize::from(tag.0)] {
             0 => self.rest.fragment(rank, tag, fragment),
             number => {
@@ -160,10 +219,11 @@ impl Bml {
         due: impl Fn(&crate::rail::Rail) -> bool,
     ) -> usize {
         let Some(mut events) = self.events.take() else { return 0 };
+        let mut handled = 0;
         if self.owing {
             self.settle();
+            handled += self.tell_orphans(rest);
         }
-        let mut handled = 0;
         if !self.given_up.is_empty() {
             for (peer, error) in std::mem::take(&mut self.given_up) {
                 handled += 1;
@@ -183,6 +243,7 @@ impl Bml {
                     handlers: &mut self.handlers,
                     rest,
                     events: &mut events,
+                    ripe: &mut self.ripe,
                     taken: 0,
                 };
                 rail.btl.poll(None, &mut inlet);
@@ -195,6 +256,9 @@ impl Bml {
                     for event in events.drain() {
                         handled += 1;
                         self.dispatch(at, event, rest);
+                    }
+                    if !self.ripe.is_empty() {
+                        handled += self.ripen_all(rest);
                     }
                 }
             }
@@ -238,7 +302,7 @@ impl Bml {
         // returns.
         let Some(rank) = self.rails[rail].rank(from) else { return };
         if !self.endpoints[rank.0 as usize].heard(rail) {
-            return;
+            return self.arrived_in_bundle((rail, rank), tag, fragment, rest);
         }
         match self.by_tag[usize::from(tag.0)] {
             RESERVED => self.control(rank, &fragment, rest),
@@ -247,7 +311,7 @@ impl Bml {
     }
 
     /// Gives an event to handler `number`.
-    fn hand(&mut self, number: u8, event: RankEvent, rest: &mut dyn Handler) {
+    pub(super) fn hand(&mut self, number: u8, event: RankEvent, rest: &mut dyn Handler) {
         if number == 0 {
             return rest.handle(self, event);
         }
@@ -263,7 +327,18 @@ impl Bml {
     fn lost(&mut self, rail: usize, peer: PeerId, error: &LinkError, rest: &mut dyn Handler) {
         let Some(rank) = self.rails[rail].rank(peer) else { return };
         let name = self.rails[rail].name();
-        match self.endpoints[rank.0 as usize].end_path(rail, error) {
+        let unacknowledged = self.rails[rail].btl.unacknowledged(peer);
+        let bundle = self.endpoints[rank.0 as usize].bundle.as_deref();
+        let ending = if bundle.is_some_and(|bundle| bundle.has(rail)) {
+            match self.end_strand((rail, rank), error, unacknowledged) {
+                Some(left) => Ending::Lost(left),
+                None => Ending::Survived,
+            }
+        } else {
+            unacknowledged.into_iter().for_each(|it| self.orphan(it.done, error.clone()));
+            self.endpoints[rank.0 as usize].end_path(rail, error)
+        };
+        match ending {
             Ending::Nothing => {}
             Ending::Survived => {
                 tracing::info!(peer = %rank, rail = name, %error, "a rail died; another carries on");
@@ -283,6 +358,7 @@ impl Bml {
 
     pub(super) fn tell_loss(&mut self, peer: Rank, error: &LinkError, rest: &mut dyn Handler) {
         self.count_loss(peer);
+        self.tell_orphans(rest);
         let handlers = u8::try_from(self.handlers.len()).unwrap_or(RESERVED);
         for number in 0..=handlers {
             self.hand(number, RankEvent::Lost { peer, error: error.clone() }, rest);

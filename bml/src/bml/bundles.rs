@@ -1,0 +1,355 @@
+//! Peers that several network rails reach: the part of a `Bml` that acts on a [`Bundle`].
+
+use super::{Bml, RESERVED};
+use crate::bundle::{Bundle, NUMBER_BYTES, OUT_OF_TURN, Turn, number_of};
+use crate::endpoint::Path;
+use crate::rail::Rail;
+use crate::waiter::now_ns;
+use crate::{Handler, RailSlot, Rank, RankEvent, TokenSpace};
+use gapless_btl::{
+    Address, AmTag, Fragment, LinkError, ReserveError, SHORT_BYTES, Short, Slot, Token,
+    Unacknowledged,
+};
+
+/// From so many bytes on, the clock is looked at, to measure how quick rails are.
+const MEASURED_FROM: usize = 4096;
+
+impl Bml {
+    /// Makes a bundle of the rails to a peer, if there are several and all retain what they send: the peer sees that
+    /// alike, by the names of rails alone. Whoever was used otherwise already stays so.
+    pub(super) fn bundle(&mut self, peer: Rank, addresses: &[(String, Address)], paths: &[Path]) {
+        let common = |rail: &&Rail| {
+            !rail.is_own() && addresses.iter().any(|(theirs, _)| theirs == rail.name())
+        };
+        let several = self.rails.iter().filter(common).count() >= 2;
+        let retain = self.rails.iter().filter(common).all(|rail| rail.btl.retains());
+        let used = self.endpoints[peer.0 as usize].paths().iter().any(|path| path.used);
+        if peer == self.me || !several || !retain || used {
+            return;
+        }
+        for path in paths {
+            self.rails[path.rail].btl.retain(path.peer);
+        }
+        let one_sided = paths.iter().map(|path| path.rail);
+        let one_sided = one_sided.filter(|&at| self.rails[at].rdma().is_some());
+        let one_sided: Vec<usize> = one_sided.collect();
+        let one_sided = one_sided.into_iter().min_by_key(|&at| self.rails[at].name());
+        let rails: Vec<_> = paths
+            .iter()
+            .map(|path| (path.rail, path.peer, self.rails[path.rail].btl.limits()))
+            .collect();
+        let bundle = Bundle::new(&rails, one_sided);
+        tracing::debug!(%peer, rails = rails.len(), "several rails are used together");
+        self.endpoints[peer.0 as usize].set_bundle(bundle);
+        self.bundled.push(peer);
+    }
+
+    /// Room in the rail of a bundle by which a message of `whole` bytes, number included, would be there first.
+    fn room(
+        bundle: &mut Bundle,
+        rails: &mut [Rail],
+        whole: usize,
+    ) -> Result<(usize, Slot), ReserveError> {
+        if whole >= MEASURED_FROM {
+            let now = now_ns();
+            for strand in &mut bundle.strands {
+                let outstanding = rails[strand.rail].btl.outstanding(strand.peer);
+                strand.rate.look(now, outstanding);
+            }
+        }
+        let mut tried = 0u64;
+        loop {
+            let left = bundle.strands.iter_mut().enumerate();
+            let best =
+                left.filter(|(at, _)| tried & (1 << (at % 64)) == 0).min_by_key(|(_, it)| {
+                    let outstanding = rails[it.rail].btl.outstanding(it.peer);
+                    it.rate.there_in_ns(outstanding, whole as u64)
+                });
+            let Some((at, strand)) = best else { return Err(ReserveError::Full) };
+            let rail = &mut rails[strand.rail];
+            rail.stir();
+            match rail.btl.reserve(strand.peer, whole) {
+                Ok(slot) => {
+                    strand.stood = true;
+                    return Ok((strand.rail, slot));
+                }
+                // Even so it is there first.
+                Err(ReserveError::Full) if strand.stood => return Err(ReserveError::Full),
+                // Its link is not up, or its end is told by a poll.
+                Err(_) => tried |= 1 << (at % 64),
+            }
+        }
+    }
+
+    /// [`reserve`](Bml::reserve) for a peer without an ordinary path.
+    #[cold]
+    #[inline(never)]
+    pub(super) fn reserve_in_bundle(
+        &mut self,
+        to: Rank,
+        len: usize,
+    ) -> Result<RailSlot, ReserveError> {
+        let endpoint = self.endpoints.get_mut(to.0 as usize);
+        let Some(bundle) = endpoint.and_then(|it| it.bundle.as_deref_mut()) else {
+            return Err(self.unreachable(to));
+        };
+        let max = bundle.limits.max_fragment_bytes;
+        if len > max {
+            return Err(ReserveError::TooLong { len, max });
+        }
+        if !send_again(bundle, &mut self.rails) {
+            return Err(ReserveError::Full);
+        }
+        let (rail, mut slot) = Bml::room(bundle, &mut self.rails, len + NUMBER_BYTES)?;
+        slot.resize(len).map_err(|_| ReserveError::TooLong { len, max })?;
+        Ok(RailSlot { slot, rail: !rail })
+    }
+
+    /// Sends what was reserved there, with its number.
+    #[cold]
+    #[inline(never)]
+    pub(super) fn send_in_bundle(&mut self, slot: RailSlot, tag: AmTag, done: Token) {
+        let RailSlot { mut slot, rail } = slot;
+        let (at, peer) = (!rail, slot.peer());
+        let to = self.rails.get(at).and_then(|rail| rail.rank(peer)).expect("a slot of this `Bml`");
+        let Some(bundle) = self.endpoints[to.0 as usize].bundle.as_deref_mut() else {
+            // The peer is lost; its loss is told, or will be.
+            let reason = format!("{to} was lost before the message was sent");
+            self.orphan(done, LinkError::Unreachable { reason });
+            return;
+        };
+        let (number, len) = (bundle.number().to_le_bytes(), slot.len());
+        let written = slot.resize(len + NUMBER_BYTES).is_ok() && slot.write(len, &number).is_ok();
+        assert!(written, "a slot has room for the number");
+        match bundle.strand(at) {
+            Some(strand) => {
+                strand.rate.sent(slot.len() as u64);
+                self.rails[at].stir();
+                self.rails[at].btl.send(slot, tag, done);
+            }
+            // The rail has ended since.
+            None => {
+                let message = slot.to_vec().expect("slots are memory that the CPU may touch");
+                bundle.again.push_back(Unacknowledged { tag, message, done });
+                self.owing = true;
+            }
+        }
+    }
+
+    /// [`send_short`](Bml::send_short) to a peer without an ordinary path.
+    #[cold]
+    #[inline(never)]
+    pub(super) fn send_short_in_bundle(
+        &mut self,
+        to: Rank,
+        tag: AmTag,
+        message: Short<'_>,
+    ) -> bool {
+        let endpoint = self.endpoints.get(to.0 as usize);
+        let Some(bundle) = endpoint.and_then(|it| it.bundle.as_deref()) else { return false };
+        if message.len() > bundle.short_max || self.by_tag[usize::from(tag.0)] == RESERVED {
+            return false;
+        }
+        let Ok(mut slot) = self.reserve_in_bundle(to, message.len()) else { return false };
+        let mut bytes = [0; SHORT_BYTES];
+        for (place, word) in bytes.chunks_exact_mut(8).zip(message.words()) {
+            place.copy_from_slice(&word.to_ne_bytes());
+        }
+        let written = slot.write(0, &bytes[..message.len()]).is_ok();
+        if written {
+            self.send_in_bundle(slot, tag, Token::NONE);
+        }
+        written
+    }
+
+    /// Sends what rails that have ended did not deliver, as far as there is room. Gives whether nothing is left.
+    pub(super) fn send_all_again(&mut self) -> bool {
+        let mut all = true;
+        for at in 0..self.bundled.len() {
+            let endpoint = &mut self.endpoints[self.bundled[at].0 as usize];
+            if let Some(bundle) = endpoint.bundle.as_deref_mut() {
+                all &= send_again(bundle, &mut self.rails);
+            }
+        }
+        all
+    }
+
+    /// Sends a control message in its turn; `false` if there is no room. Whoever is gone needs none.
+    pub(super) fn say_in_bundle(&mut self, to: Rank, message: &[u8]) -> bool {
+        match self.reserve_in_bundle(to, message.len()) {
+            Ok(mut slot) => {
+                if slot.write(0, message).is_ok() {
+                    self.send_in_bundle(slot, Bml::CONTROL_TAG, Token::NONE);
+                }
+                true
+            }
+            Err(ReserveError::Full) => false,
+            Err(_) => true,
+        }
+    }
+
+    /// A message of a peer that no ordinary path leads to.
+    #[cold]
+    #[inline(never)]
+    pub(super) fn arrived_in_bundle(
+        &mut self,
+        (rail, rank): (usize, Rank),
+        tag: AmTag,
+        mut fragment: Fragment,
+        rest: &mut dyn Handler,
+    ) {
+        let bundle = self.endpoints[rank.0 as usize].bundle.as_deref_mut();
+        let Some(bundle) = bundle.filter(|bundle| bundle.has(rail)) else { return };
+        let Some((number, len)) = number_of(&fragment) else {
+            let what = format!("a message of {} bytes has no number", fragment.len());
+            return self.give_up(rank, LinkError::Corrupt { what });
+        };
+        fragment.truncate(len);
+        match bundle.turn(number) {
+            Turn::Double => {}
+            Turn::Later => match bundle.park(number, tag, fragment) {
+                Ok(()) => {}
+                Err(what) => self.give_up(rank, LinkError::Corrupt { what }),
+            },
+            Turn::Now => {
+                let ripe = bundle.took(number);
+                self.hand_arrived(rank, tag, fragment, rest);
+                if ripe {
+                    self.ripen(rank, rest);
+                }
+            }
+        }
+    }
+
+    fn hand_arrived(&mut self, from: Rank, tag: AmTag, fragment: Fragment, rest: &mut dyn Handler) {
+        match self.by_tag[usize::from(tag.0)] {
+            RESERVED => self.control(from, &fragment, rest),
+            number => self.hand(number, RankEvent::Arrived { from, tag, fragment }, rest),
+        }
+    }
+
+    /// Hands over what waited for earlier messages of a peer, as far as these have come.
+    fn ripen(&mut self, from: Rank, rest: &mut dyn Handler) -> usize {
+        let mut handled = 0;
+        // A handler may give the peer up.
+        while let Some(bundle) = self.endpoints[from.0 as usize].bundle.as_deref_mut()
+            && let Some((tag, fragment)) = bundle.ripe()
+        {
+            handled += 1;
+            self.hand_arrived(from, tag, fragment, rest);
+        }
+        handled
+    }
+
+    /// The same for those peers whose messages were taken while a rail was polled.
+    #[cold]
+    #[inline(never)]
+    pub(super) fn ripen_all(&mut self, rest: &mut dyn Handler) -> usize {
+        let mut handled = 0;
+        while let Some(rank) = self.ripe.pop() {
+            handled += self.ripen(rank, rest);
+        }
+        handled
+    }
+
+    /// A rail of a bundle has ended. Gives the paths that are left if the peer has ended with it, and `None` if it has
+    /// not: then others deliver what this one did not.
+    pub(super) fn end_strand(
+        &mut self,
+        (rail, rank): (usize, Rank),
+        error: &LinkError,
+        left: Vec<Unacknowledged>,
+    ) -> Option<Vec<Path>> {
+        let bundle = self.endpoints[rank.0 as usize].bundle.as_deref_mut()?;
+        bundle.end(rail);
+        bundle.again.extend(left.into_iter().filter(|it| !is_out_of_turn(&it.message)));
+        let over = bundle.strands.is_empty() || matches!(error, LinkError::Corrupt { .. });
+        // Who has left ends its rails one after the other, and has had everything before.
+        if self.flood.has_left(rank) {
+            self.lose_endpoint(rank, error);
+            return Some(Vec::new());
+        }
+        if over {
+            return Some(self.lose_endpoint(rank, error));
+        }
+        let bundle = self.endpoints[rank.0 as usize].bundle.as_deref_mut()?;
+        if !bundle.let_go() {
+            let reason = "messages that had come early could not be kept".to_owned();
+            self.give_up(rank, LinkError::System { operation: "malloc", reason });
+            return None;
+        }
+        self.owing = true;
+        None
+    }
+
+    /// Gives a peer up; the paths that are left.
+    pub(super) fn lose_endpoint(&mut self, rank: Rank, error: &LinkError) -> Vec<Path> {
+        let endpoint = &mut self.endpoints[rank.0 as usize];
+        let mut left = endpoint.lose(error.clone());
+        // Nobody is called to be told.
+        left.retain(|path| !path.numbered || self.rails[path.rail].btl.has_met(path.peer));
+        if let Some(bundle) = endpoint.bundle.take() {
+            bundle.again.into_iter().for_each(|it| self.orphan(it.done, error.clone()));
+        }
+        left
+    }
+
+    /// A message with this token will not leave.
+    pub(super) fn orphan(&mut self, token: Token, error: LinkError) {
+        if token != Token::NONE {
+            self.orphans.push((token, error));
+            self.owing = true;
+        }
+    }
+
+    /// Tells of such messages.
+    pub(super) fn tell_orphans(&mut self, rest: &mut dyn Handler) -> usize {
+        let orphans = std::mem::take(&mut self.orphans);
+        let count = orphans.len();
+        for (token, error) in orphans {
+            let (number, token) = TokenSpace::unstamp(token);
+            self.hand(number, RankEvent::Sent { token, result: Err(error) }, rest);
+        }
+        count
+    }
+
+    /// How the messages to `peer` are spread, if several network rails are used together: the name of each, and its rate
+    /// as it was last measured, in bytes per microsecond. Empty for all others.
+    #[must_use]
+    pub fn rails_to(&self, peer: Rank) -> Vec<(&'static str, u64)> {
+        let bundle = self.endpoints.get(peer.0 as usize).and_then(|it| it.bundle.as_deref());
+        let strands = bundle.map_or(&[][..], |bundle| bundle.strands.as_slice());
+        strands.iter().map(|it| (self.rails[it.rail].name(), it.rate.measured())).collect()
+    }
+}
+
+/// Sends what a peer may not have had, as far as there is room. Gives whether nothing is left.
+fn send_again(bundle: &mut Bundle, rails: &mut [Rail]) -> bool {
+    while let Some(Unacknowledged { tag, message, done }) = bundle.again.pop_front() {
+        let room = Bml::room(bundle, rails, message.len());
+        let sent = room.ok().and_then(|(rail, mut slot)| {
+            slot.write(0, &message).ok()?;
+            if let Some(strand) = bundle.strand(rail) {
+                strand.rate.sent(message.len() as u64);
+            }
+            rails[rail].btl.send(slot, tag, done);
+            Some(())
+        });
+        if sent.is_none() {
+            bundle.again.push_front(Unacknowledged { tag, message, done });
+            return false;
+        }
+    }
+    true
+}
+
+/// A message out of turn, as a bundle has it on the wire.
+pub(super) fn out_of_turn(kind: u8) -> [u8; 1 + NUMBER_BYTES] {
+    let mut message = [kind; 1 + NUMBER_BYTES];
+    message[1..].copy_from_slice(&OUT_OF_TURN.to_le_bytes());
+    message
+}
+
+fn is_out_of_turn(message: &[u8]) -> bool {
+    message.last_chunk::<NUMBER_BYTES>() == Some(&OUT_OF_TURN.to_le_bytes())
+}

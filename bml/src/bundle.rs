@@ -1,0 +1,300 @@
+//! Several network rails to one peer, used together: numbers, their order at the receiver, and what is to be sent again.
+//!
+//! ```text
+//!  a message of a bundle:  payload … | number:8, little-endian
+//! ```
+//!
+//! Numbers start at 1, in the order of `send`. [`OUT_OF_TURN`] is no number: such a message is taken when it comes.
+//! What a rail that ends had not delivered is sent again over others, with its number: so the receiver sees each number
+//! once or more often, and delivers each once, one after the other. `docs/internals.md` says why it is done so.
+
+use crate::stripe::Rate;
+use gapless_btl::pool::HeapPool;
+use gapless_btl::{AmTag, Fragment, Limits, PeerId, SHORT_BYTES, Short, Unacknowledged};
+use std::collections::{BTreeMap, VecDeque};
+
+/// Bytes of a number.
+pub(crate) const NUMBER_BYTES: usize = 8;
+/// In the place of a number.
+pub(crate) const OUT_OF_TURN: u64 = 0;
+/// Messages that wait for an earlier one. A sender has fewer under way: what its transports retain.
+const PARKED_MAX: usize = 1 << 16;
+
+/// A rail of a bundle.
+#[derive(Debug)]
+pub(crate) struct Strand {
+    /// Index of the rail.
+    pub(crate) rail: usize,
+    /// The peer's name there.
+    pub(crate) peer: PeerId,
+    pub(crate) rate: Rate,
+    /// It has had room for a message: its link stands.
+    pub(crate) stood: bool,
+}
+
+/// What becomes of a message that has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Turn {
+    /// It is the next one, or has none to wait for.
+    Now,
+    /// Earlier ones are missing.
+    Later,
+    /// It has been here before.
+    Double,
+}
+
+/// All rails to one peer.
+#[derive(Debug)]
+pub(crate) struct Bundle {
+    /// Those that live, best first.
+    pub(crate) strands: Vec<Strand>,
+    /// What a message may be on any of them, whichever ends.
+    pub(crate) limits: Limits,
+    /// The longest message that is sent by value.
+    pub(crate) short_max: usize,
+    /// The rail that has one-sided operations, while it lives.
+    pub(crate) one_sided: Option<usize>,
+    /// The number of the next message to the peer.
+    next: u64,
+    /// Of messages that rails did not deliver: to be sent before anything new.
+    pub(crate) again: VecDeque<Unacknowledged>,
+    /// The number that is the next one from the peer.
+    expected: u64,
+    /// Messages that came too early, without their numbers.
+    parked: BTreeMap<u64, (AmTag, Fragment)>,
+    /// A rail has ended: what is missing may come behind what is parked, and must find buffers.
+    copies: bool,
+}
+
+impl Bundle {
+    /// Of these rails, with their promises, best first; `one_sided` has operations.
+    pub(crate) fn new(rails: &[(usize, PeerId, &Limits)], one_sided: Option<usize>) -> Bundle {
+        let all = || rails.iter().map(|(_, _, limits)| *limits);
+        let least = |what: fn(&Limits) -> usize| all().map(what).min().unwrap_or(NUMBER_BYTES);
+        let (eager, longest) = (least(|it| it.eager_bytes), least(|it| it.max_fragment_bytes));
+        let bandwidth = all().fold(0u32, |sum, it| sum.saturating_add(it.bandwidth_mb_s));
+        let limits = Limits {
+            name: "bundle",
+            eager_bytes: eager.saturating_sub(NUMBER_BYTES),
+            max_fragment_bytes: longest.saturating_sub(NUMBER_BYTES),
+            ordered: true,
+            latency_ns: all().map(|it| it.latency_ns).min().unwrap_or(0),
+            bandwidth_mb_s: bandwidth,
+            death_notice_ms: all().map(|it| it.death_notice_ms).max().unwrap_or(0),
+        };
+        let strand = |(rail, peer, limits): &(usize, PeerId, &Limits)| Strand {
+            rail: *rail,
+            peer: *peer,
+            rate: Rate::new(limits.latency_ns, limits.bandwidth_mb_s),
+            stood: false,
+        };
+        Bundle {
+            strands: rails.iter().map(strand).collect(),
+            short_max: (SHORT_BYTES - NUMBER_BYTES).min(limits.eager_bytes),
+            limits,
+            one_sided,
+            next: OUT_OF_TURN + 1,
+            again: VecDeque::new(),
+            expected: OUT_OF_TURN + 1,
+            parked: BTreeMap::new(),
+            copies: false,
+        }
+    }
+
+    /// Its part over this rail, while that lives.
+    pub(crate) fn strand(&mut self, rail: usize) -> Option<&mut Strand> {
+        self.strands.iter_mut().find(|strand| strand.rail == rail)
+    }
+
+    /// Whether this rail is one of them, and lives.
+    pub(crate) fn has(&self, rail: usize) -> bool {
+        self.strands.iter().any(|strand| strand.rail == rail)
+    }
+
+    /// The number of a message that is sent now.
+    pub(crate) fn number(&mut self) -> u64 {
+        let number = self.next;
+        self.next += 1;
+        number
+    }
+
+    /// A rail has ended; whether it was one of these.
+    pub(crate) fn end(&mut self, rail: usize) -> bool {
+        let before = self.strands.len();
+        self.strands.retain(|strand| strand.rail != rail);
+        if self.one_sided == Some(rail) {
+            self.one_sided = None;
+        }
+        self.strands.len() < before
+    }
+
+    /// From now on no transport's buffer is held here. `false`: there is no memory, or a message cannot be read.
+    pub(crate) fn let_go(&mut self) -> bool {
+        self.copies = true;
+        self.parked.values_mut().all(|(_, fragment)| match copy(fragment) {
+            Some(own) => {
+                *fragment = own;
+                true
+            }
+            None => false,
+        })
+    }
+
+    /// Whose turn it is. A number that is not its turn yet may be a double.
+    pub(crate) fn turn(&self, number: u64) -> Turn {
+        match number {
+            OUT_OF_TURN => Turn::Now,
+            _ if number == self.expected => Turn::Now,
+            _ if number < self.expected || self.parked.contains_key(&number) => Turn::Double,
+            _ => Turn::Later,
+        }
+    }
+
+    /// A message whose turn it is was taken. Gives whether the next one waits.
+    pub(crate) fn took(&mut self, number: u64) -> bool {
+        if number != OUT_OF_TURN {
+            self.expected += 1;
+        }
+        self.parked.contains_key(&self.expected)
+    }
+
+    /// Keeps a message until its turn comes.
+    ///
+    /// # Errors
+    /// Why it cannot be: the peer has more under way than any transport retains, or there is no memory.
+    pub(crate) fn park(
+        &mut self,
+        number: u64,
+        tag: AmTag,
+        fragment: Fragment,
+    ) -> Result<(), String> {
+        if self.parked.len() >= PARKED_MAX {
+            return Err(format!("message {number}, but {} has not come", self.expected));
+        }
+        let fragment = match self.copies {
+            true => copy(&fragment).ok_or("a message that cannot be copied")?,
+            false => fragment,
+        };
+        self.parked.insert(number, (tag, fragment));
+        Ok(())
+    }
+
+    /// A parked message whose turn it is; it counts as taken.
+    pub(crate) fn ripe(&mut self) -> Option<(AmTag, Fragment)> {
+        let ripe = self.parked.remove(&self.expected)?;
+        self.expected += 1;
+        Some(ripe)
+    }
+}
+
+/// A message in memory of its own.
+fn copy(fragment: &Fragment) -> Option<Fragment> {
+    let mut buffer = HeapPool::new(1, fragment.len()).buffer(fragment.len())?;
+    fragment.read(0, &mut buffer).ok()?;
+    Some(buffer.into_fragment())
+}
+
+/// The number of a message that was offered by value, and the message without it.
+pub(crate) fn split_short(message: Short<'_>) -> Option<(u64, Short<'_>)> {
+    let len = message.len().checked_sub(NUMBER_BYTES)?;
+    let (word, shift) = (len / 8, len % 8 * 8);
+    let low = message.words()[word].to_le();
+    let number = match shift {
+        0 => low,
+        _ => low >> shift | message.words()[word + 1].to_le() << (64 - shift),
+    };
+    Some((number, Short::new(message.words(), len)))
+}
+
+/// The number of a message in a transport's memory, and how long the message is without it.
+pub(crate) fn number_of(fragment: &Fragment) -> Option<(u64, usize)> {
+    let len = fragment.len().checked_sub(NUMBER_BYTES)?;
+    let mut bytes = [0; NUMBER_BYTES];
+    fragment.read(len, &mut bytes).ok()?;
+    Some((u64::from_le_bytes(bytes), len))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn limits(eager_bytes: usize, max_fragment_bytes: usize) -> Limits {
+        Limits {
+            name: "test",
+            eager_bytes,
+            max_fragment_bytes,
+            ordered: true,
+            latency_ns: 10,
+            bandwidth_mb_s: 100,
+            death_notice_ms: 1,
+        }
+    }
+
+    fn bundle() -> Bundle {
+        let (one, other) = (limits(300, 1000), limits(500, 800));
+        Bundle::new(&[(1, PeerId(0), &one), (2, PeerId(3), &other)], Some(2))
+    }
+
+    fn message(text: &[u8]) -> Fragment {
+        let mut buffer = HeapPool::new(1, text.len()).buffer(text.len()).unwrap();
+        buffer.copy_from_slice(text);
+        buffer.into_fragment()
+    }
+
+    #[test]
+    fn a_message_fits_every_rail() {
+        let limits = bundle().limits;
+        assert_eq!((limits.eager_bytes, limits.max_fragment_bytes), (292, 792));
+        assert_eq!((limits.latency_ns, limits.bandwidth_mb_s, limits.ordered), (10, 200, true));
+    }
+
+    #[test]
+    fn numbers_survive_wherever_they_lie() {
+        for len in 0..40usize {
+            let number = 0x0123_4567_89ab_cdef_u64 + len as u64;
+            let payload: Vec<u8> = (0..len).map(|at| u8::try_from(at).unwrap()).collect();
+            let whole = [&payload[..], &number.to_le_bytes()].concat();
+            let mut words = vec![0u64; whole.len().div_ceil(8)];
+            for (word, bytes) in words.iter_mut().zip(whole.chunks(8)) {
+                let mut all = [0xee; 8];
+                all[..bytes.len()].copy_from_slice(bytes);
+                *word = u64::from_ne_bytes(all);
+            }
+            let (found, short) = split_short(Short::new(&words, whole.len())).unwrap();
+            assert_eq!((found, short.len()), (number, len));
+            assert_eq!(number_of(&message(&whole)), Some((number, len)));
+        }
+        assert_eq!(number_of(&message(&[0; 7])), None);
+        assert!(split_short(Short::new(&[0], 7)).is_none());
+    }
+
+    #[test]
+    fn each_number_has_its_turn_once() {
+        let mut bundle = bundle();
+        assert_eq!(bundle.turn(OUT_OF_TURN), Turn::Now);
+        assert_eq!((bundle.turn(1), bundle.turn(2)), (Turn::Now, Turn::Later));
+        bundle.park(2, AmTag(7), message(b"two")).unwrap();
+        bundle.park(4, AmTag(9), message(b"four")).unwrap();
+        assert_eq!(bundle.turn(2), Turn::Double);
+        assert!(bundle.ripe().is_none());
+        assert!(bundle.took(1));
+        assert_eq!((bundle.turn(1), bundle.turn(2)), (Turn::Double, Turn::Now));
+        assert!(bundle.let_go());
+        let (tag, two) = bundle.ripe().unwrap();
+        assert_eq!((tag, two.to_vec().unwrap()), (AmTag(7), b"two".to_vec()));
+        assert!(bundle.ripe().is_none(), "three is missing");
+        assert!(!bundle.took(OUT_OF_TURN));
+        assert_eq!(bundle.turn(3), Turn::Now);
+        assert!(bundle.took(3));
+        assert_eq!(bundle.ripe().unwrap().0, AmTag(9));
+    }
+
+    #[test]
+    fn a_rail_that_ends_takes_its_operations_along() {
+        let mut bundle = bundle();
+        assert!(!bundle.end(9) && bundle.end(2) && !bundle.end(2));
+        assert_eq!(bundle.one_sided, None);
+        assert!(bundle.strand(1).is_some() && bundle.strand(2).is_none());
+        assert_eq!((bundle.number(), bundle.number()), (1, 2));
+    }
+}
