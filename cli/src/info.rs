@@ -110,15 +110,16 @@ fn here() -> Result<String, Failure> {
 
 /// Where a process of this host listens if a job has several hosts.
 fn tcp(listening: &Listening) -> String {
-    let Listening { addresses, ports, is_loopback } = listening;
+    let Listening { addresses, rails, ports, is_loopback } = listening;
     let each: Vec<_> =
         addresses.iter().map(|(name, address)| format!("{name} {address}")).collect();
+    let rails = if *rails > 1 { format!("{rails} rails used together: ") } else { String::new() };
     let ports = match ports {
         Some(ports) => format!("ports {} to {}", ports.start(), ports.end()),
         None => "any port".to_owned(),
     };
     let to = if *is_loopback { "to no other host, only loopback" } else { "to other hosts" };
-    format!("{to}: {}; {ports}", each.join(", "))
+    format!("{to}: {rails}{}; {ports}", each.join(", "))
 }
 
 /// Which port of an adapter a process uses if a job has several hosts.
@@ -233,7 +234,7 @@ fn try_link(worlds: Worlds<'_>) -> Result<ExitCode, Failure> {
         let _ = s.isend(&[1u8], peer, 0)?;
         Ok(())
     })?;
-    let Link { limits, single_copy, mapped } = world.link(peer)?;
+    let Link { limits, single_copy, mapped, .. } = world.link(peer)?;
     let shared = world.alloc(1 << 20)?.is_mappable();
     if world.rank() == 0 {
         let built_in = limits.as_ref().is_none_or(|limits| limits.name == "sm");

@@ -8,9 +8,11 @@
 mod choose;
 #[allow(unsafe_code, reason = "walks the list that getifaddrs(3) allocates")]
 mod interfaces;
+mod rails;
 mod verbs;
 mod wanted;
 
+pub(crate) use rails::paired;
 pub(crate) use verbs::{IB, IS_BUILT as HAS_VERBS};
 pub use verbs::{VerbsPort, verbs_ports};
 
@@ -103,8 +105,10 @@ fn read_ports(text: &str) -> Result<RangeInclusive<u16>, WireupError> {
 /// Where a process of this host would listen if its job had several hosts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Listening {
-    /// Interfaces and their addresses, in the order in which peers call them: one at least.
+    /// Interfaces and their addresses: one at least. Peers call those of a rail in this order.
     pub addresses: Vec<(String, IpAddr)>,
+    /// How many rails there are: one, or one for each interface that was asked for.
+    pub rails: usize,
     /// One of these for each address; `None`: the system chooses.
     pub ports: Option<RangeInclusive<u16>>,
     /// No other host reaches any of the addresses: there is only loopback.
@@ -118,18 +122,20 @@ pub struct Listening {
 /// A variable that makes no sense; no address is left.
 pub fn listening() -> Result<Listening, Error> {
     let settings = Choices::default().settle()?;
-    let (all, places) = usable(&settings).map_err(|error| Error::Transport { name: TCP, error })?;
+    let (all, rails) = usable(&settings).map_err(|error| Error::Transport { name: TCP, error })?;
     let of = |place: &Place| all.iter().find(|it| it.place == *place);
     let name = |place| of(place).map_or_else(String::new, |it| it.name.clone());
+    let places = || rails.iter().flatten();
     Ok(Listening {
-        addresses: places.iter().map(|place| (name(place), place.address)).collect(),
+        addresses: places().map(|place| (name(place), place.address)).collect(),
+        rails: rails.len(),
         ports: (*settings.ports.start() > 0).then_some(settings.ports),
-        is_loopback: places.iter().filter_map(of).all(|it| it.is_loopback),
+        is_loopback: places().filter_map(of).all(|it| it.is_loopback),
     })
 }
 
-/// All interfaces, and the addresses among them to listen at: one at least.
-fn usable(settings: &Settings) -> Result<(Vec<Interface>, Vec<Place>), LinkError> {
+/// All interfaces, and the addresses among them to listen at, by rail: one at least.
+fn usable(settings: &Settings) -> Result<(Vec<Interface>, Vec<Vec<Place>>), LinkError> {
     let all = interfaces::list().map_err(|error| LinkError::System {
         operation: "getifaddrs",
         reason: error.to_string(),
@@ -137,16 +143,19 @@ fn usable(settings: &Settings) -> Result<(Vec<Interface>, Vec<Place>), LinkError
     let mut places = choose::places(&all, &settings.wanted);
     // An IPv6 address may not be ready yet, or be a duplicate of another host's.
     places.retain(|place| TcpListener::bind((place.address, 0)).is_ok());
-    places.truncate(Tcp::PLACES_MAX);
     if places.is_empty() {
         let names: Vec<&str> = all.iter().map(|it| it.name.as_str()).collect();
         let reason = format!("no address to listen at on interfaces {}", names.join(", "));
         return Err(LinkError::Unreachable { reason });
     }
-    Ok((all, places))
+    let mut rails = choose::rails(&all, &settings.wanted, places);
+    rails.truncate(rails::NAMES.len());
+    rails.iter_mut().for_each(|places| places.truncate(Tcp::PLACES_MAX));
+    Ok((all, rails))
 }
 
 /// Opens the transports of a process to other hosts, one at least: those that may be used, as far as this host has them.
+/// Each has the label that it is published with.
 ///
 /// # Errors
 /// It has none of them; the error is that of TCP, if that may be used.
@@ -155,11 +164,11 @@ pub(crate) fn open(
     ways: Ways,
     (job, rank): (&str, u32),
     secret: Secret,
-) -> Result<Vec<Box<dyn Btl>>, Error> {
-    let mut open = Vec::new();
+) -> Result<Vec<(String, Box<dyn Btl>)>, Error> {
+    let mut open: Vec<(String, Box<dyn Btl>)> = Vec::new();
     if ways.verbs {
         match verbs::open(settings, job, rank, &secret) {
-            Ok(btl) => open.push(btl),
+            Ok(btl) => open.push((IB.to_owned(), btl)),
             Err(error) if !ways.tcp => return Err(Error::Transport { name: IB, error }),
             Err(error) if settings.devices.asks() => {
                 tracing::warn!(%error, "no InfiniBand or RoCE to other hosts, only TCP");
@@ -169,7 +178,7 @@ pub(crate) fn open(
     }
     if ways.tcp {
         match open_tcp(settings, job, rank, secret) {
-            Ok(tcp) => open.push(Box::new(tcp)),
+            Ok(rails) => open.extend(rails),
             Err(error) if open.is_empty() => return Err(Error::Transport { name: TCP, error }),
             Err(error) => tracing::warn!(%error, "no TCP to other hosts, only verbs"),
         }
@@ -177,15 +186,25 @@ pub(crate) fn open(
     Ok(open)
 }
 
-/// Opens TCP.
+/// Opens TCP, a transport for each rail.
 ///
 /// # Errors
 /// No address is left, or no port is free.
-fn open_tcp(settings: &Settings, job: &str, rank: u32, secret: Secret) -> Result<Tcp, LinkError> {
-    let (_, places) = usable(settings)?;
-    let config =
-        TcpConfig { ports: settings.ports.clone(), ..TcpConfig::new(job, rank, secret, places) };
-    Tcp::new(config)
+fn open_tcp(
+    settings: &Settings,
+    job: &str,
+    rank: u32,
+    secret: Secret,
+) -> Result<Vec<(String, Box<dyn Btl>)>, LinkError> {
+    let (_, rails) = usable(settings)?;
+    let mut open: Vec<(String, Box<dyn Btl>)> = Vec::new();
+    for (places, name) in rails.into_iter().zip(rails::NAMES) {
+        let label = rails::label(name, &places);
+        let usual = TcpConfig::new(job, rank, secret.clone(), places);
+        let config = TcpConfig { name, ports: settings.ports.clone(), ..usual };
+        open.push((label, Box::new(Tcp::new(config)?)));
+    }
+    Ok(open)
 }
 
 /// The job's secret as a word for the launcher's store.

@@ -33,6 +33,9 @@ pub struct Link {
     pub single_copy: bool,
     /// The peer's memory can be mapped.
     pub mapped: bool,
+    /// Network rails that are used together, and live: the name of each and the rate that was last measured, in bytes
+    /// per microsecond. Empty if one transport carries all messages.
+    pub rails: Vec<(&'static str, u64)>,
 }
 
 /// This process's end of a job.
@@ -217,6 +220,7 @@ impl World {
                 limits: bml.limits(peer).cloned(),
                 single_copy: bml.rdma(peer).is_some(),
                 mapped: bml.mapped(peer).is_some(),
+                rails: bml.rails_to(peer),
             })
         })
     }

@@ -6,6 +6,7 @@
 mod common;
 mod lost;
 mod namespaces;
+mod rails;
 mod shared;
 mod together;
 mod verbs;

@@ -8,7 +8,12 @@ use std::sync::atomic::{AtomicU32, Ordering};
 /// What every host calls its interface to the other.
 pub(crate) const INTERFACE: &str = "eth0";
 
-/// Two hosts and the cable between them.
+/// What every host calls its end of a cable.
+pub(crate) fn interface(cable: usize) -> String {
+    format!("eth{cable}")
+}
+
+/// Two hosts and the cables between them.
 pub(crate) struct Namespaces {
     names: [String; 2],
 }
@@ -27,11 +32,16 @@ fn ip(words: &str) -> Result<(), String> {
 impl Namespaces {
     /// Fresh ones for a test; `None`, said aloud, where they cannot be made.
     pub(crate) fn new(test: &str) -> Option<Namespaces> {
+        Namespaces::with_cables(test, 1)
+    }
+
+    /// The same with so many cables, each of a network of its own.
+    pub(crate) fn with_cables(test: &str, cables: usize) -> Option<Namespaces> {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let number = COUNT.fetch_add(1, Ordering::Relaxed);
         let name = |end: &str| format!("gl{}-{number}{end}", std::process::id());
         let hosts = Namespaces { names: [name("a"), name("b")] };
-        match hosts.make(number) {
+        match hosts.make(number, cables) {
             Ok(()) => Some(hosts),
             Err(why) => {
                 skip(&format!("jobs on two hosts ({test})"), &why);
@@ -40,23 +50,28 @@ impl Namespaces {
         }
     }
 
-    fn make(&self, number: u32) -> Result<(), String> {
+    fn make(&self, number: u32, cables: usize) -> Result<(), String> {
         let [a, b] = &self.names;
         for name in [a, b] {
             ip(&format!("netns add {name}"))?;
             ip(&format!("-n {name} link set lo up"))?;
         }
-        // The names of this host's own interfaces are others'; these are ours until they are moved.
-        let [one, other] =
-            ["a", "b"].map(|end| format!("gl{}{number}{end}", std::process::id() % 1_000_000));
-        ip(&format!("link add {one} type veth peer name {other}"))?;
-        for (at, (name, cable)) in [(a, one), (b, other)].into_iter().enumerate() {
-            ip(&format!("link set {cable} netns {name}"))?;
-            ip(&format!("-n {name} link set {cable} name {INTERFACE}"))?;
-            ip(&format!("-n {name} addr add 10.77.0.{}/24 dev {INTERFACE}", at + 1))?;
-            // A host without IPv6 has one address less.
-            let _ = ip(&format!("-n {name} addr add fd77::{}/64 dev {INTERFACE} nodad", at + 1));
-            ip(&format!("-n {name} link set {INTERFACE} up"))?;
+        for cable in 0..cables {
+            // The names of this host's own interfaces are others'; these are ours until they are moved.
+            let short = std::process::id() % 1_000_000;
+            let [one, other] = ["a", "b"].map(|end| format!("gl{short}{number}{end}{cable}"));
+            ip(&format!("link add {one} type veth peer name {other}"))?;
+            let interface = interface(cable);
+            for (at, (name, end)) in [(a, one), (b, other)].into_iter().enumerate() {
+                let (net, host) = (77 + cable, at + 1);
+                ip(&format!("link set {end} netns {name}"))?;
+                ip(&format!("-n {name} link set {end} name {interface}"))?;
+                ip(&format!("-n {name} addr add 10.{net}.0.{host}/24 dev {interface}"))?;
+                // A host without IPv6 has one address less.
+                let six = format!("fd{net}::{host}/64 dev {interface} nodad");
+                let _ = ip(&format!("-n {name} addr add {six}"));
+                ip(&format!("-n {name} link set {interface} up"))?;
+            }
         }
         Ok(())
     }

@@ -77,6 +77,22 @@ pub(super) fn places(all: &[Interface], wanted: &Wanted) -> Vec<Place> {
     places
 }
 
+/// Which of these addresses are a rail together: those of one interface, if the user has asked for some; else all.
+pub(super) fn rails(all: &[Interface], wanted: &Wanted, places: Vec<Place>) -> Vec<Vec<Place>> {
+    if !wanted.asks() {
+        return vec![places];
+    }
+    let name = |place: &Place| all.iter().find(|it| it.place == *place).map(|it| &it.name);
+    let mut rails: Vec<Vec<Place>> = Vec::new();
+    for place in places {
+        match rails.iter_mut().find(|rail| name(&rail[0]) == name(&place)) {
+            Some(rail) => rail.push(place),
+            None => rails.push(vec![place]),
+        }
+    }
+    rails
+}
+
 /// Whether an address means nothing on other hosts, or names no host. (Loopback does not count.)
 fn is_local(address: IpAddr) -> bool {
     match address {
@@ -135,6 +151,21 @@ mod tests {
         assert_eq!(chosen(&all(), "fd00::/8"), ["fd00:1::7"]);
         assert_eq!(chosen(&all(), "eth1,wlan0"), [""; 0], "down, or not there");
         assert_eq!(chosen(&all(), "*,!lo").len(), 4);
+    }
+
+    #[test]
+    fn each_interface_that_is_asked_for_is_a_rail() {
+        let rails = |list: &str| {
+            let wanted = Wanted::parse(list).unwrap();
+            let rails = rails(&all(), &wanted, places(&all(), &wanted));
+            rails.iter().map(Vec::len).collect::<Vec<_>>()
+        };
+        assert_eq!(rails(""), [3], "one that tries all addresses");
+        assert_eq!(rails("!ib0"), [2]);
+        assert_eq!(rails("eth0,ib0"), [2, 1]);
+        assert_eq!(rails("10.0.0.0/8"), [1, 1]);
+        assert_eq!(rails("eth0"), [2]);
+        assert_eq!(rails("lo,eth0,docker0"), [2, 2, 1]);
     }
 
     #[test]

@@ -112,6 +112,7 @@ impl Builder {
     /// networks (`"10.1.0.0/16"`) and addresses, apart by commas; after `!` what is not used. By default all but
     /// loopback and those that lead to containers or virtual machines of this host (`docker*`, `br-*`, `virbr*`,
     /// `cni*`, `veth*`), which are used if there is nothing else. Goes before the variable `GAPLESS_TCP_INTERFACES`.
+    /// Several interfaces that are named are used together, and one of them may fail.
     #[must_use]
     pub fn tcp_interfaces(mut self, list: impl Into<String>) -> Builder {
         self.network.interfaces = Some(list.into());
@@ -378,9 +379,10 @@ fn meet(
         .map(|(rank, text)| Ok((rank, card::check(rank, text)?)))
         .collect::<Result<_, Error>>()?;
     let several = size > 1 && card::need_network(&cards);
-    if several {
-        open_network(wireup, bml, (network, ways, settings))?;
-    }
+    let labels = match several {
+        true => open_network(wireup, bml, (network, ways, settings))?,
+        false => Vec::new(),
+    };
     let (mut sharing, mut others) = (1, Vec::new());
     for (rank, rails) in rails {
         let text = &cards[rank as usize];
@@ -392,7 +394,8 @@ fn meet(
         let reached =
             network != Network::Wanted && !card::are_apart(&own, text) && theirs.iter().any(near);
         if several && !reached {
-            theirs.extend(read_places(rank, &wireup.get(rank, PLACES)?)?);
+            let places = read_places(rank, &wireup.get(rank, PLACES)?)?;
+            theirs.extend(network::paired(&labels, places));
         }
         bml.introduce(Rank(rank), &theirs)?;
         sharing += usize::from(card::share_machine(&own, text) && card::shares_processors(text));
@@ -410,14 +413,14 @@ fn meet(
 }
 
 /// Opens the transports to other hosts, if this process may have any, and publishes where it is called; every process of
-/// the job does this, or none. Waits until all have.
+/// the job does this, or none. Waits until all have. Gives the labels of the transports.
 fn open_network(
     wireup: &mut dyn Wireup,
     bml: &mut Bml,
     (network, ways, settings): (Network, Ways, &Settings),
-) -> Result<(), Error> {
-    let word = if network == Network::No {
-        NOWHERE.to_owned()
+) -> Result<Vec<String>, Error> {
+    let (word, labels) = if network == Network::No {
+        (NOWHERE.to_owned(), Vec::new())
     } else {
         let word = wireup.get(0, SECRET)?;
         // Nothing of it is shown.
@@ -427,13 +430,20 @@ fn open_network(
             text: format!("{} characters", word.len()),
         })?;
         let open = network::open(settings, ways, (wireup.job(), wireup.rank()), secret)?;
-        let words = open.iter().map(|btl| card::write_rail(btl.limits().name, &btl.address()));
+        let words = open.iter().map(|(label, btl)| card::write_rail(label, &btl.address()));
         let words: Vec<String> = words.collect();
-        open.into_iter().for_each(|btl| bml.add(btl));
-        words.join(",")
+        if let Some(more) = open.len().checked_sub(1).filter(|&more| more > 0) {
+            // As far as that is allowed: links are made when they are needed.
+            let links = u64::from(wireup.size()) * u64::try_from(more).unwrap_or(1);
+            let _ = descriptors::raise(descriptors::most(wireup.size()) + links, 0);
+        }
+        let labels = open.iter().map(|(label, _)| label.clone()).collect();
+        open.into_iter().for_each(|(_, btl)| bml.add(btl));
+        (words.join(","), labels)
     };
     wireup.put(PLACES, &word)?;
-    Ok(wireup.fence()?)
+    wireup.fence()?;
+    Ok(labels)
 }
 
 /// Where a process is called, over each transport to other hosts that it has.
