@@ -35,6 +35,7 @@ experiments! {
     wu15::Wu15,
     regret::Regret,
     hosts::Hosts,
+    rails::Rails,
     scale::Scale,
     coll::Coll,
     coll_gpu::CollGpu,

@@ -46,7 +46,7 @@ const ROUNDS: usize = 25;
 
 /// What is measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Work {
+pub(super) enum Work {
     /// Half a round trip of so many bytes.
     Trip(usize),
     /// So many messages of so many bytes, and an answer of one byte.
@@ -66,7 +66,7 @@ const WORKS: [Work; 9] = [
 ];
 
 impl Work {
-    fn name(self) -> &'static str {
+    pub(super) fn name(self) -> &'static str {
         match self {
             Work::Trip(_) => "one way",
             Work::Window(..) => "window",
@@ -74,7 +74,7 @@ impl Work {
     }
 
     /// Messages, and the length of each.
-    fn messages(self) -> (usize, usize) {
+    pub(super) fn messages(self) -> (usize, usize) {
         match self {
             Work::Trip(len) => (1, len),
             Work::Window(count, len) => (count, len),
@@ -83,19 +83,19 @@ impl Work {
 }
 
 /// A way between the two processes.
-trait Way {
+pub(super) trait Way {
     fn send(&mut self, count: usize, bytes: &[u8]) -> Result<(), Failure>;
     /// So many messages, each into its part of the buffer.
     fn receive(&mut self, count: usize, bytes: &mut [u8]) -> Result<(), Failure>;
 }
 
-fn failed(error: impl std::fmt::Display) -> Failure {
+pub(super) fn failed(error: impl std::fmt::Display) -> Failure {
     Failure::Job(error.to_string())
 }
 
-struct Ours<'w> {
-    comm: &'w Communicator,
-    peer: u32,
+pub(super) struct Ours<'w> {
+    pub(super) comm: &'w Communicator,
+    pub(super) peer: u32,
 }
 
 impl Way for Ours<'_> {
@@ -167,7 +167,7 @@ impl Way for Bare {
 }
 
 /// A turn: so many times the work. At rank 0 the seconds of one of them.
-fn turn(
+pub(super) fn turn(
     way: &mut dyn Way,
     is_first: bool,
     work: Work,
@@ -282,25 +282,29 @@ fn connection(world: &World) -> Result<TcpStream, Failure> {
 }
 
 /// What is missing without root or `ip`.
-fn absent(why: String) -> Absent {
+pub(super) fn absent(why: String) -> Absent {
     Absent { case: "two hosts".to_owned(), op: OPERATION.to_owned(), why, failed: false }
 }
 
 /// Two namespaces and the cable between them; they go when this is dropped.
-struct Namespaces([String; 2]);
+pub(super) struct Namespaces(pub(super) [String; 2]);
 
 fn ip(words: &str) -> Result<(), String> {
-    match Command::new("ip").args(words.split(' ')).output() {
+    tool("ip", words)
+}
+
+pub(super) fn tool(name: &str, words: &str) -> Result<(), String> {
+    match Command::new(name).args(words.split(' ')).output() {
         Ok(output) if output.status.success() => Ok(()),
         Ok(output) => {
-            Err(format!("ip {words}: {}", String::from_utf8_lossy(&output.stderr).trim()))
+            Err(format!("{name} {words}: {}", String::from_utf8_lossy(&output.stderr).trim()))
         }
-        Err(error) => Err(format!("ip: {error}")),
+        Err(error) => Err(format!("{name}: {error}")),
     }
 }
 
 impl Namespaces {
-    fn new() -> Result<Namespaces, String> {
+    pub(super) fn new() -> Result<Namespaces, String> {
         let id = std::process::id() % 1_000_000;
         let hosts = Namespaces(["a", "b"].map(|end| format!("glf{id}{end}")));
         let [a, b] = &hosts.0;
@@ -326,20 +330,25 @@ impl Drop for Namespaces {
     }
 }
 
-/// Starts a process in each namespace, and waits for their end.
-fn start(hosts: &Namespaces, common: &Common, file: &Path) -> Result<(), Failure> {
+/// Starts a process of an experiment in each namespace, and waits for their end.
+pub(super) fn start(
+    (hosts, experiment): (&Namespaces, &str),
+    environment: Vec<(std::ffi::OsString, std::ffi::OsString)>,
+    common: &Common,
+    file: &Path,
+) -> Result<(), Failure> {
     let program = std::env::current_exe().map_err(failed)?;
     let [a, b] = &hosts.0;
     let script = format!(
         "if [ $PMI_RANK = 0 ]; then exec ip netns exec {a} \"$@\"; else exec ip netns exec {b} \"$@\"; fi"
     );
     let mut arguments: Vec<std::ffi::OsString> = ["-c", &script, "sh"].map(Into::into).to_vec();
-    arguments.extend([program.into_os_string(), Hosts::NAME.into()]);
+    arguments.extend([program.into_os_string(), experiment.into()]);
     arguments.push(format!("--time={}", common.time).into());
     arguments.extend(common.quick.then(|| "--quick".into()));
     arguments.extend(["--as-rank".into(), file.into()]);
     let program = "sh".into();
-    let job = Job { ranks: 2, program, arguments, environment: Vec::new(), prefix: false };
+    let job = Job { ranks: 2, program, arguments, environment, prefix: false };
     let outcome = launch::run(&job).map_err(failed)?;
     match (outcome.failed, outcome.signalled) {
         (Some((rank, end)), _) => Err(Failure::Job(format!("rank {rank} {end}"))),
@@ -399,7 +408,7 @@ impl Mpi {
 }
 
 /// How a piece of work is called.
-fn messages(count: usize, len: usize) -> String {
+pub(super) fn messages(count: usize, len: usize) -> String {
     format!(" {count} × {len} B")
 }
 
@@ -434,7 +443,7 @@ impl Experiment for Hosts {
         for mpi in &options.mpi {
             others.push(Mpi::measure(mpi, &hosts, common)?);
         }
-        start(&hosts, common, &file)?;
+        start((&hosts, Hosts::NAME), Vec::new(), common, &file)?;
         for (mpi, known) in options.mpi.iter().zip(&mut others) {
             known.again(Mpi::measure(mpi, &hosts, common)?);
         }
