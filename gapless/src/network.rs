@@ -154,6 +154,9 @@ fn usable(settings: &Settings) -> Result<(Vec<Interface>, Vec<Vec<Place>>), Link
     Ok((all, rails))
 }
 
+/// A transport, and the label that it is published with.
+pub(crate) type Labelled = (String, Box<dyn Btl>);
+
 /// Opens the transports of a process to other hosts, one at least: those that may be used, as far as this host has them.
 /// Each has the label that it is published with.
 ///
@@ -164,8 +167,8 @@ pub(crate) fn open(
     ways: Ways,
     (job, rank): (&str, u32),
     secret: Secret,
-) -> Result<Vec<(String, Box<dyn Btl>)>, Error> {
-    let mut open: Vec<(String, Box<dyn Btl>)> = Vec::new();
+) -> Result<Vec<Labelled>, Error> {
+    let mut open: Vec<Labelled> = Vec::new();
     if ways.verbs {
         match verbs::open(settings, job, rank, &secret) {
             Ok(btl) => open.push((IB.to_owned(), btl)),
@@ -195,9 +198,9 @@ fn open_tcp(
     job: &str,
     rank: u32,
     secret: Secret,
-) -> Result<Vec<(String, Box<dyn Btl>)>, LinkError> {
+) -> Result<Vec<Labelled>, LinkError> {
     let (_, rails) = usable(settings)?;
-    let mut open: Vec<(String, Box<dyn Btl>)> = Vec::new();
+    let mut open: Vec<Labelled> = Vec::new();
     for (places, name) in rails.into_iter().zip(rails::NAMES) {
         let label = rails::label(name, &places);
         let usual = TcpConfig::new(job, rank, secret.clone(), places);

@@ -394,6 +394,7 @@ fn meet(
         let reached =
             network != Network::Wanted && !card::are_apart(&own, text) && theirs.iter().any(near);
         if several && !reached {
+            theirs.retain(|rail| !near(rail));
             let places = read_places(rank, &wireup.get(rank, PLACES)?)?;
             theirs.extend(network::paired(&labels, places));
         }
