@@ -225,7 +225,7 @@ mod tests {
         {
             assert!(matches!(check(1, card), Err(Error::BadCard { rank: 1, .. })), "{card}");
         }
-        let future = write(1, "0a", Network::Able).replace("wire-version:10", "wire-version:1099");
+        let future = write(1, "0a", Network::Able).replace("wire-version:10", "wire-version:999");
         assert!(matches!(check(1, &future), Err(Error::Incompatible { .. })));
     }
 
