@@ -233,7 +233,8 @@ impl KeepAlive {
     }
 }
 
-/// Whether an error says that the other host, or the way to it, is gone; all others come from the other host.
+/// Whether an error says that the other host, or the way to it, is gone; all others come from the other host. A route
+/// that leads nowhere is an invalid argument to Linux (`blackhole`), or not allowed (`prohibit`).
 pub(crate) fn is_silence(error: Errno) -> bool {
     matches!(
         error,
@@ -243,6 +244,8 @@ pub(crate) fn is_silence(error: Errno) -> bool {
             | Errno::NETUNREACH
             | Errno::NETDOWN
             | Errno::NETRESET
+            | Errno::INVAL
+            | Errno::ACCESS
     )
 }
 
