@@ -216,7 +216,7 @@ impl Window {
     pub(crate) fn in_order<D: Driver>(&self, driver: &D) {
         if cfg!(target_arch = "x86_64") {
             // An instruction that is a fence, and quicker than the one of that name.
-            if self.calls.fetch_add(1, Ordering::SeqCst) % CALLS_PER_PROGRESS == 0 {
+            if self.calls.fetch_add(1, Ordering::SeqCst).is_multiple_of(CALLS_PER_PROGRESS) {
                 driver.progress();
             }
         } else {
