@@ -33,8 +33,10 @@ impl Window {
     pub fn flush<D: Driver>(&self, driver: &D, rank: u32) -> Result<(), D::Error> {
         self.epochs.may_flush(rank, "flush")?;
         if self.is_remote(rank) {
-            if let Some(asked) = self.ask_flush(driver, rank)? {
-                self.flushed(driver, rank, asked)?;
+            match self.ask_flush(driver, rank)? {
+                Some(asked) => self.flushed(driver, rank, asked)?,
+                // Who only flushes hears of deaths, too.
+                None => self.now_and_then(driver, 1),
             }
         } else {
             self.in_order(driver);

@@ -1,7 +1,7 @@
 //! Programs that look as if they could corrupt memory: safe code that drops, leaks, shares and races where it should not. What
 //! comes of it is an error, or other numbers than somebody expected; nothing else changes, and nobody hangs.
 
-use super::{PATHS, Path, ranks, window};
+use super::{PATHS, ranks, window};
 use gapless::{Error, Lock, Owned, ReduceOp, Window, WindowError};
 
 const ROUNDS: u32 = 50;
