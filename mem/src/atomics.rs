@@ -230,9 +230,13 @@ const LONG: usize = 128;
 #[inline]
 fn has_wide() -> bool {
     #[cfg(target_arch = "x86_64")]
-    return std::arch::is_x86_feature_detected!("avx");
+    {
+        std::arch::is_x86_feature_detected!("avx")
+    }
     #[cfg(not(target_arch = "x86_64"))]
-    return false;
+    {
+        false
+    }
 }
 
 /// Copies of whole lines from or to memory that others access. The language has no atomic access of 16 bytes; to it, each

@@ -27,8 +27,8 @@ pub(crate) struct Work<'w> {
 }
 
 /// Operations in a sample.
-fn times(bytes: usize) -> usize {
-    (TIMES * 16384 / bytes.max(16384)).max(8)
+fn times(bytes: usize) -> u32 {
+    u32::try_from((TIMES * 16384 / bytes.max(16384)).max(8)).unwrap_or(u32::MAX)
 }
 
 /// Seconds of an operation, a sample a round; at rank 0 alone.
@@ -71,7 +71,7 @@ pub(crate) fn measure(world: &World, work: &Work<'_>) -> Result<Vec<f64>, Anythi
         }
         let began = Instant::now();
         for i in 0..if rank == 0 { times(bytes) } else { 0 } {
-            local[0] = i as f64;
+            local[0] = f64::from(i);
             match (operation, &laid) {
                 ("lock", _) => {
                     window.lock(1, Lock::Exclusive)?;
@@ -95,13 +95,13 @@ pub(crate) fn measure(world: &World, work: &Work<'_>) -> Result<Vec<f64>, Anythi
                     window.accumulate(view, 1, 0, ReduceOp::Sum)?;
                 }
                 ("fetch", _) => {
-                    black_box(window.fetch_and_op(i as i64, 1, 0, ReduceOp::Sum)?);
+                    black_box(window.fetch_and_op(i64::from(i), 1, 0, ReduceOp::Sum)?);
                 }
                 (other, _) => return Err(format!("no such operation: {other}").into()),
             }
             window.flush(1)?;
         }
-        let took = began.elapsed().as_secs_f64() / times(bytes) as f64;
+        let took = began.elapsed().as_secs_f64() / f64::from(times(bytes));
         if rank == 0 && round > 0 {
             samples.push(took);
         }
