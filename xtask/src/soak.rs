@@ -2,9 +2,10 @@
 //! every byte compared, memory and descriptors sampled (`tests/tests/resilience/soak.rs`). Before that, each package is
 //! checked without the rest, workspaces of examples are tested, the fuzz targets run for a short time ([`test::rare`]),
 //! the kernel images are built and compared with the committed ones, the tests of btl-ib run over Soft-RoCE
-//! ([`crate::verbs`]), the simulator plays [`SEEDS`] worlds, a job of 500 processes runs under the usual limit of 1,024 descriptors (`cli/tests/peers.rs`), and
-//! jobs on two hosts go through [`RAIL_CUTS`] cuts of rails (`cli/tests/hosts/rails.rs`); after it, the workspace's tests on every
-//! odd machine (`odd.rs`), with the minutes that each took.
+//! ([`crate::verbs`]), the simulator plays [`SEEDS`] worlds, a job of 500 processes runs under the usual limit of 1,024
+//! descriptors (`cli/tests/peers.rs`), and jobs on two hosts go through [`RAIL_CUTS`] cuts of rails
+//! (`cli/tests/hosts/rails.rs`); after it, the workspace's tests on every odd machine (`odd.rs`), with the minutes that
+//! each took.
 
 use crate::metadata::Checkout;
 use crate::{Failure, kernels, shell, test, verbs};

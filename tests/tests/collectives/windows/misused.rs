@@ -79,11 +79,12 @@ fn reads_that_nobody_waits_for() {
             one.lock_all().unwrap();
             one.put(&vec![5u32; 3000], 1 - comm.rank(), 0).unwrap();
             one.flush_all().unwrap();
+            let other = 1 - comm.rank();
             let read =
-                |one: &Window<u32>| one.rget(Owned::from(vec![0u32; 3000]), 1 - comm.rank(), 0);
-            std::mem::forget(read(&one).unwrap());
-            drop(read(&one).unwrap());
-            let late = read(&one).unwrap();
+                |one: &Window<u32>| one.rget(Owned::from(vec![0u32; 3000]), other, 0).unwrap();
+            std::mem::forget(read(&one));
+            drop(read(&one));
+            let late = read(&one);
             one.unlock_all().unwrap();
             // Both have written what is read.
             comm.barrier().unwrap();
