@@ -294,7 +294,7 @@ impl Target {
         Ok(u8::try_from(at).unwrap_or(u8::MAX))
     }
 
-    /// Adds a ring of another target, into which tasks here can put ([`DeviceFunction::Forward`]); this worker alone puts
+    /// Adds a ring of another target, into which tasks here can put ([`super::DeviceFunction::Forward`]); this worker alone puts
     /// into it. Gives its number.
     ///
     /// # Errors
