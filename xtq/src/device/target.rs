@@ -294,8 +294,8 @@ impl Target {
         Ok(u8::try_from(at).unwrap_or(u8::MAX))
     }
 
-    /// Adds a ring of another target, into which tasks here can put ([`super::DeviceFunction::Forward`]); this worker alone puts
-    /// into it. Gives its number.
+    /// Adds a ring of another target, into which tasks here can put ([`super::DeviceFunction::Forward`]); this worker
+    /// alone puts into it. Gives its number.
     ///
     /// # Errors
     /// As [`add_ring`](Target::add_ring).
