@@ -260,7 +260,8 @@ impl Drop for Seat {
         let mut core = self.osc.core();
         let mut hosted = core.windows.remove(&self.id);
         let (flag, value) = Fault::NoWindow.code();
-        for (process, token) in hosted.iter_mut().flat_map(Hosted::turned_away) {
+        let away = hosted.iter_mut().flat_map(|hosted| hosted.turned_away(&self.osc));
+        for (process, token) in away {
             core.queue(process, Head { token, flag, value, ..Head::new(Kind::Answer, 0, 0) }, &[]);
         }
         self.osc.note(&core);

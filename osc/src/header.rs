@@ -2,23 +2,28 @@
 //! the same lock for ranks that cannot map it.
 //!
 //! ```text
-//! word 0      bits 0..24: 0 | 1 + r: it is rank r's turn | bits 24..48: 0 | 1 + r: rank r has the lock alone, or will when
-//!             those that share it have left | bits 48..64: another number after each change
+//! word 0      bits 0..24: 0 | 1 + r | bits 24..26: 0: it is rank r's turn | 1: rank r claims the lock: it will have it
+//!             alone when those that share it have left | 2: rank r has it alone | bits 26..64: another number after each
+//!             change
 //! words 8..   every eighth word is the mutex of a stripe: 0: free | 1 + r: rank r changes elements there
 //! words 520.. of rank r: 0 nothing | 1 waits to share the lock | 2 waits to have it alone | 3 shares it
 //! ```
 //!
 //! **Who enters.** A rank that wants to share the lock says so in its own word, and then looks at word 0: if that is empty
-//! it is in. A rank that wants the lock alone claims word 0, and is in when no word says that its rank shares it. Both
-//! write first and look then, in one order of all ranks (`SeqCst`), so they cannot miss each other.
+//! it is in. A rank that wants the lock alone claims word 0; when no word says that its rank shares the lock, it changes its
+//! claim into having it, and is in. Both write first and look then, in one order of all ranks (`SeqCst`), so they cannot
+//! miss each other.
 //!
 //! **Fairness.** From a claim on, nobody enters but the one who claimed: those who share the lock cannot keep it away.
 //! Who gives back what it had alone gives the turn to the next rank that waits, counted round from its own; so does a rank
 //! that enters because it is its turn to share. While it is a rank's turn nobody else enters. So whoever waits enters after
-//! every other rank has had one turn at the most, besides whatever was about to enter when it began to wait.
+//! every other rank has had one turn at the most, besides whatever was about to enter when it began to wait. (Turns are
+//! given by those who leave what they had alone, and by those whose turn it was. Where it is nobody's, who looks first
+//! enters.)
 //! Whose turn it is without waiting for it any more, or dead, is passed over by whoever waits.
 //!
-//! **Deaths.** The words say who is to blame if a rank dies that has the lock. One that dies while it waits is not.
+//! **Deaths.** The words say who is to blame if a rank dies that has the lock. One that dies while it waits is not: whoever
+//! waits takes its turn, or its claim, away. If it lives nevertheless, it finds that out when it is about to enter.
 //!
 //! **Stripes.** Whoever changes elements has the mutex of each stripe that they lie in: that makes accumulations atomic. A
 //! locked instruction a stripe costs what one costs that changes an element, and many elements are changed at once.
@@ -54,43 +59,51 @@ const WAITS_ALONE: u64 = 2;
 const SHARES: u64 = 3;
 
 /// How often a claim is tried against others'.
-const CLAIMS: u32 = 4;
+const TRIES: u32 = 4;
 
-/// Bits of a rank in word 0.
+/// Bits of a rank in word 0, and of what it is there.
 const BITS: u32 = 24;
 const MASK: u64 = (1 << BITS) - 1;
+const STATE: u64 = 3 << BITS;
+const CLAIMS: u64 = 1 << BITS;
+const INSIDE: u64 = 2 << BITS;
+/// Where the number begins.
+const NUMBER: u32 = BITS + 2;
 
 /// Word 0. The number in it changes with it, so that whoever has looked round meanwhile does not take it for the old one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Gate(u64);
 
 impl Gate {
-    fn next(self) -> u64 {
-        (self.0 >> (2 * BITS)).wrapping_add(1) << (2 * BITS)
+    /// After this one.
+    fn next(self, state: u64, rank: Option<u32>) -> Gate {
+        let number = (self.0 >> NUMBER).wrapping_add(1) << NUMBER;
+        Gate(number | state | rank.map_or(0, |rank| u64::from(rank) + 1))
     }
 
     /// After this one: it is the turn of a rank, or of all.
     fn to(self, rank: Option<u32>) -> Gate {
-        Gate(self.next() | rank.map_or(0, |rank| u64::from(rank) + 1))
+        self.next(0, rank)
     }
 
-    /// After this one: a rank claims the lock.
-    fn claimed(self, rank: u32) -> Gate {
-        Gate(self.next() | (u64::from(rank) + 1) << BITS)
-    }
-
-    fn rank(bits: u64) -> Option<u32> {
-        u32::try_from(bits & MASK).unwrap_or(0).checked_sub(1)
+    /// The rank that it is about.
+    fn rank(self) -> Option<u32> {
+        u32::try_from(self.0 & MASK).unwrap_or(0).checked_sub(1)
     }
 
     /// Whose turn it is.
     fn turn(self) -> Option<u32> {
-        Gate::rank(self.0)
+        self.rank().filter(|_| self.0 & STATE == 0)
     }
 
     /// Who has it alone, or claims that.
     fn holder(self) -> Option<u32> {
-        Gate::rank(self.0 >> BITS)
+        self.rank().filter(|_| self.0 & STATE != 0)
+    }
+
+    /// Whether its holder has it.
+    fn is_inside(self) -> bool {
+        self.0 & STATE == INSIDE
     }
 
     /// Whether this rank may enter.
@@ -142,7 +155,11 @@ impl Header {
 
     #[inline]
     fn said(&self, rank: u32) -> u64 {
-        self.word(RANKS + rank as usize).load(Ordering::SeqCst)
+        if rank < self.ranks {
+            self.word(RANKS + rank as usize).load(Ordering::SeqCst)
+        } else {
+            NOTHING
+        }
     }
 
     #[inline]
@@ -200,19 +217,31 @@ impl Header {
 
     #[inline]
     fn claim(&self, rank: u32) -> bool {
-        for _ in 0..CLAIMS {
+        for _ in 0..TRIES {
             let gate = self.gate();
             if gate.holder() == Some(rank) {
-                return (0..self.ranks).all(|other| self.said(other) != SHARES);
+                // Others may have taken the claim away: then it is tried again.
+                if self.is_shared() {
+                    return false;
+                }
+                if self.swap(gate, gate.next(INSIDE, Some(rank))) {
+                    return true;
+                }
+                continue;
             }
             if !gate.lets_in(rank) {
                 return false;
             }
-            if self.swap(gate, gate.claimed(rank)) && self.said(rank) != NOTHING {
+            if self.swap(gate, gate.next(CLAIMS, Some(rank))) && self.said(rank) != NOTHING {
                 self.say(rank, NOTHING);
             }
         }
         false
+    }
+
+    /// Whether a rank says that it shares the lock.
+    fn is_shared(&self) -> bool {
+        (0..self.ranks).any(|rank| self.said(rank) == SHARES)
     }
 
     /// This rank waits; whose turn it is without reason is passed over.
@@ -226,12 +255,17 @@ impl Header {
         if self.said(rank) != what {
             self.say(rank, what);
         }
-        let Some(other) = gate.turn().filter(|other| *other != rank) else { return };
-        if !is_lost(other) {
-            if self.said(other) == NOTHING {
+        let Some(other) = gate.rank().filter(|other| *other != rank) else { return };
+        // No rank of ours wrote that.
+        let is_nobody = other >= self.ranks;
+        if gate.is_inside() && !is_nobody {
+            return;
+        }
+        if !is_nobody && !is_lost(other) {
+            if gate.turn().is_some() && self.said(other) == NOTHING {
                 self.pass(gate);
             }
-        } else if self.pass(gate) {
+        } else if self.pass(gate) && !is_nobody {
             // It has not entered. Nor does it wait any more, as far as that is known.
             let word = self.word(RANKS + other as usize);
             for waits in [WAITS_TO_SHARE, WAITS_ALONE] {
@@ -240,9 +274,9 @@ impl Header {
         }
     }
 
-    /// Whosever turn it is in this gate: it is the next one's now. `false`: the gate has changed.
+    /// Whosever turn or claim it is in this gate: it is the next one's turn now. `false`: the gate has changed.
     fn pass(&self, gate: Gate) -> bool {
-        let next = self.next(gate.turn().unwrap_or(0));
+        let next = self.next(gate.rank().unwrap_or(0));
         self.swap(gate, gate.to(next))
     }
 
@@ -265,21 +299,22 @@ impl Header {
     /// The rank does not want the lock any more that it has waited for.
     pub(crate) fn cancel(&self, rank: u32) {
         self.say(rank, NOTHING);
-        let gate = self.gate();
-        if gate.holder() == Some(rank) {
-            self.unlock(rank, Lock::Exclusive);
-        } else if gate.turn() == Some(rank) {
-            self.pass(gate);
+        let mut gate = self.gate();
+        // Others may take its claim away meanwhile, and then give it a turn.
+        for _ in 0..TRIES {
+            if gate.rank() != Some(rank) || self.pass(gate) {
+                return;
+            }
+            gate = self.gate();
         }
     }
 
     /// A rank that keeps others from the lock, and is one of those that `is_lost` says.
     pub(crate) fn lost_holder(&self, is_lost: impl Fn(u32) -> bool) -> Option<u32> {
-        let holder = self.gate().holder()?;
-        if is_lost(holder) {
-            return Some(holder);
-        }
-        (0..self.ranks).filter(|rank| self.said(*rank) == SHARES).find(|rank| is_lost(*rank))
+        let holder = self.gate();
+        let alone = holder.rank().filter(|rank| holder.is_inside() && is_lost(*rank));
+        let shares = |rank: &u32| self.said(*rank) == SHARES && is_lost(*rank);
+        alone.or_else(|| (0..self.ranks).find(shares))
     }
 
     /// Takes the mutexes of these stripes, if all are free, or if their holders are lost: what those have left half done are

@@ -130,12 +130,30 @@ impl Hosted {
 
     /// A process is lost: it needs no lock any more. One that it has stays its own.
     pub(crate) fn forget(&mut self, process: u32) {
-        self.waiting.retain(|waiter| waiter.process != process);
+        self.waiting.retain(|waiter| {
+            let goes = waiter.process == process;
+            if goes {
+                self.header.cancel(waiter.question.rank);
+            }
+            !goes
+        });
     }
 
-    /// The window is freed: who waits for its lock, and the questions.
-    pub(crate) fn turned_away(&mut self) -> Vec<(u32, u64)> {
-        self.waiting.drain(..).map(|waiter| (waiter.process, waiter.question.token)).collect()
+    /// The window is freed: who waits for its lock, and the questions. Ranks that map the memory still lock it: nobody of
+    /// those that do not may be in their way any more, but for the dead.
+    pub(crate) fn turned_away(&mut self, osc: &Osc) -> Vec<(u32, u64)> {
+        for (rank, (held, process)) in (0..).zip(self.held.iter_mut().zip(&*self.processes)) {
+            if !osc.is_lost(*process)
+                && let Some(kind) = held.take()
+            {
+                self.header.unlock(rank, kind);
+            }
+        }
+        let away = self.waiting.drain(..).map(|waiter| {
+            self.header.cancel(waiter.question.rank);
+            (waiter.process, waiter.question.token)
+        });
+        away.collect()
     }
 
     /// From now on there is no memory but what is attached.

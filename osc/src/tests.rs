@@ -1,6 +1,8 @@
 //! Messages that no process of ours sends: whatever they say, nothing outside the window changes, and nothing panics.
 
 mod bounded;
+mod mixed;
+mod net;
 
 use crate::core::Done;
 use crate::wire::{HEADER, Head, Kind};

@@ -339,6 +339,23 @@ impl Window {
         self.wait_for_lock(driver, exposure, kind)
     }
 
+    #[inline]
+    fn lock_one<D: Driver>(&self, driver: &D, rank: u32, kind: Lock) -> Result<(), D::Error> {
+        match &self.members[rank as usize].direct {
+            Some(exposure) => {
+                self.lock_direct(driver, exposure, kind)?;
+                self.now_and_then(driver, 1);
+                Ok(())
+            }
+            None => {
+                let flag = u8::from(kind == Lock::Exclusive);
+                let head = Head { flag, ..self.head(Kind::Lock, rank) };
+                let token = self.question(driver, rank, head)?;
+                self.answer(driver, rank, token)
+            }
+        }
+    }
+
     /// Locks the window of a rank (`MPI_Win_lock`, MPI 4.1 §12.5.3). Waits until it is locked.
     ///
     /// # Errors
@@ -346,18 +363,7 @@ impl Window {
     #[inline]
     pub fn lock<D: Driver>(&mut self, driver: &D, rank: u32, kind: Lock) -> Result<(), D::Error> {
         self.epochs.may_lock(rank)?;
-        match &self.members[rank as usize].direct {
-            Some(exposure) => {
-                self.lock_direct(driver, exposure, kind)?;
-                self.now_and_then(driver, 1);
-            }
-            None => {
-                let flag = u8::from(kind == Lock::Exclusive);
-                let head = Head { flag, ..self.head(Kind::Lock, rank) };
-                let token = self.question(driver, rank, head)?;
-                self.answer(driver, rank, token)?;
-            }
-        }
+        self.lock_one(driver, rank, kind)?;
         self.epochs.locked(rank, kind);
         Ok(())
     }
@@ -402,41 +408,16 @@ impl Window {
     /// As [`lock`](Window::lock): then none is locked.
     pub fn lock_all<D: Driver>(&mut self, driver: &D) -> Result<(), D::Error> {
         self.epochs.may_lock_all()?;
-        let mut asked = Vec::new();
-        let mut failed = None;
-        for rank in self.all_ranks().filter(|rank| self.is_remote(*rank)) {
-            match self.question(driver, rank, self.head(Kind::Lock, rank)) {
-                Ok(token) => asked.push((rank, token)),
-                Err(error) => {
-                    failed.get_or_insert(error);
+        for rank in self.all_ranks() {
+            // In the order of ranks, and each lock is there before the next is asked for: else two ranks could have what the
+            // other one waits for.
+            if let Err(error) = self.lock_one(driver, rank, Lock::Shared) {
+                for rank in 0..rank {
+                    // What has failed first is told.
+                    let _ = self.unlock_one(driver, rank, Lock::Shared);
                 }
+                return Err(error);
             }
-        }
-        let mut locked = Vec::new();
-        for (rank, member) in self.all_ranks().zip(&self.members) {
-            let Some(exposure) = &member.direct else { continue };
-            if failed.is_some() {
-                break;
-            }
-            match self.lock_direct(driver, exposure, Lock::Shared) {
-                Ok(()) => locked.push(rank),
-                Err(error) => failed = Some(error),
-            }
-        }
-        for (rank, token) in asked {
-            match self.answer(driver, rank, token) {
-                Ok(()) => locked.push(rank),
-                Err(error) => {
-                    failed.get_or_insert(error);
-                }
-            }
-        }
-        if let Some(error) = failed {
-            for rank in locked {
-                // What has failed first is told.
-                let _ = self.unlock_one(driver, rank, Lock::Shared);
-            }
-            return Err(error);
         }
         self.now_and_then(driver, 1);
         self.epochs.all_locked();

@@ -92,6 +92,8 @@ struct Seen {
     entries: Vec<u32>,
     /// The most that another rank has entered while one waited.
     passed: u32,
+    /// Ranks that died while they claimed the lock.
+    died_claiming: u32,
 }
 
 /// How the last rank ends.
@@ -122,6 +124,7 @@ fn rank(
     (header, baton, seen): (&Header, &Baton, &Mutex<Seen>),
 ) -> bool {
     let is_lost = |rank: u32| !baton.is_alive(rank);
+    let by_claim = baton.draw(2) == 0;
     for time in 0..times {
         let kind = if baton.draw(2) == 0 { Lock::Shared } else { Lock::Exclusive };
         let last = time + 1 == times;
@@ -140,9 +143,11 @@ fn rank(
             if waits && before.is_none() {
                 before = Some(seen.lock().unwrap().entries.clone());
             }
-            // Who claims the lock is taken for its holder.
-            let waiting = waits && last && header.gate().holder() != Some(me);
-            if waiting && end == End::DiesWaiting {
+            // Also one that claims the lock still waits.
+            let claims = waits && header.gate().holder() == Some(me);
+            let dies = if by_claim { claims } else { waits && last && !claims };
+            if dies && end == End::DiesWaiting {
+                seen.lock().unwrap().died_claiming += u32::from(claims);
                 return false;
             }
             if waits && header.lost_holder(is_lost).is_some() {
@@ -188,8 +193,8 @@ fn rank(
     false
 }
 
-/// Gives how often a rank that waited was passed by another at most, and how many were told of a death.
-fn run(seed: u64, ranks: u32, end: End) -> (u32, usize) {
+/// Gives what was seen, and how many were told of a death.
+fn run(seed: u64, ranks: u32, end: End) -> (Seen, usize) {
     let turns = Turns {
         random: seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1,
         runs: 0,
@@ -219,8 +224,7 @@ fn run(seed: u64, ranks: u32, end: End) -> (u32, usize) {
         let ranks: Vec<_> = ranks.collect();
         ranks.into_iter().map(|rank| usize::from(rank.join().unwrap())).sum()
     });
-    let seen = seen.into_inner().unwrap();
-    (seen.passed, told)
+    (seen.into_inner().unwrap(), told)
 }
 
 fn seeds() -> std::ops::Range<u64> {
@@ -234,7 +238,8 @@ fn seeds() -> std::ops::Range<u64> {
 #[test]
 fn whoever_waits_is_passed_three_times_by_each_at_most() {
     for seed in seeds() {
-        let (passed, told) = run(seed, 2 + u32::try_from(seed % 3).unwrap(), End::Lives);
+        let (Seen { passed, .. }, told) =
+            run(seed, 2 + u32::try_from(seed % 3).unwrap(), End::Lives);
         assert!(passed <= 3, "seed {seed}: passed {passed} times");
         assert_eq!(told, 0);
     }
@@ -243,11 +248,58 @@ fn whoever_waits_is_passed_three_times_by_each_at_most() {
 /// Who dies waiting keeps nobody from the lock, and is not named; who dies inside is.
 #[test]
 fn deaths_end_no_ones_turn() {
-    let mut all = 0;
+    let (mut all, mut died_claiming) = (0, 0);
     for seed in seeds() {
-        let (_, told) = run(seed, 3, End::DiesWaiting);
+        let (seen, told) = run(seed, 3, End::DiesWaiting);
+        died_claiming += seen.died_claiming;
         assert_eq!(told, 0, "seed {seed}");
         all += run(seed, 3, End::DiesInside).1;
     }
     assert!(all > 6, "told {all} times");
+    assert!(died_claiming > 1, "{died_claiming} have died claiming");
+}
+
+/// A claim is no lock yet: who dies with it keeps nobody out, and one that is only taken for dead does not enter by it.
+#[test]
+fn a_claim_of_the_dead_is_taken_over() {
+    let header = header(3);
+    let none = |_| false;
+    let first_is_lost = |rank| rank == 1;
+    assert!(header.try_lock(0, Lock::Shared, false, none));
+    assert!(!header.try_lock(1, Lock::Exclusive, true, none));
+    assert_eq!(header.lost_holder(first_is_lost), None);
+    header.try_lock(2, Lock::Exclusive, true, first_is_lost);
+    assert!(!header.try_lock(2, Lock::Exclusive, true, first_is_lost), "rank 0 shares it");
+    assert!(!header.try_lock(1, Lock::Exclusive, true, none));
+    header.unlock(0, Lock::Shared);
+    assert!(!header.try_lock(1, Lock::Exclusive, true, none), "it is rank 2's");
+    assert!(header.try_lock(2, Lock::Exclusive, true, first_is_lost));
+    assert_eq!(header.lost_holder(|rank| rank == 2), Some(2), "now it has the lock");
+    header.unlock(2, Lock::Exclusive);
+    assert!(header.try_lock(1, Lock::Exclusive, true, none));
+}
+
+/// Whatever somebody has scribbled into the words, nothing panics, and ranks that do not exist keep nobody out.
+#[test]
+fn rubbish_in_the_words_does_no_harm() {
+    let header = header(2);
+    for round in 0..1u64 << 12 {
+        let rubbish = round.wrapping_mul(0x9E37_79B9_7F4A_7C15).rotate_left(round as u32 % 64);
+        header.word(LOCK).store(rubbish, Ordering::Relaxed);
+        header.word(RANKS + 1).store(rubbish % 5, Ordering::Relaxed);
+        let rank = u32::try_from(round % 2).unwrap();
+        let kind = if round % 3 == 0 { Lock::Shared } else { Lock::Exclusive };
+        let took = header.try_lock(rank, kind, round % 5 != 0, |_| round % 7 == 0);
+        header.lost_holder(|_| true);
+        if took { header.unlock(rank, kind) } else { header.cancel(rank) }
+    }
+    for state in 0..4u64 {
+        for rank in [3, 1000, MASK] {
+            header.word(RANKS + 1).store(NOTHING, Ordering::Relaxed);
+            header.word(LOCK).store(state << BITS | rank, Ordering::Relaxed);
+            let took = (0..4).any(|_| header.try_lock(0, Lock::Exclusive, true, |_| false));
+            assert!(took, "state {state}, rank {rank}");
+            header.unlock(0, Lock::Exclusive);
+        }
+    }
 }

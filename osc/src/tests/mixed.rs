@@ -1,0 +1,83 @@
+//! Locks of ranks that map a window, and of ranks that do not.
+
+use super::net::Net;
+use crate::wire::{Head, Kind};
+use crate::{Lock, Osc, WindowError};
+use gapless_bml::{Bml, Rank};
+use gapless_btl::loopback::Config;
+
+fn never(_: u32) -> bool {
+    false
+}
+
+/// Each rank has all windows of lower ranks when it asks for one, and none of higher ranks: so no circle of ranks can wait
+/// for each other.
+#[test]
+fn all_are_locked_one_after_the_other() {
+    for maps in [&[][..], &[0], &[1], &[0, 1, 2, 3]] {
+        let net = Net::new(4, &Config::default());
+        let [first, second, third] = [0, 1, 2].map(|rank| net.exposures[rank].header.clone());
+        let mut windows: Vec<_> = (0..4).map(|me| net.window(me, maps)).collect();
+        let is_shared = |header: &crate::Header| {
+            let is_free = header.try_lock(2, Lock::Exclusive, false, never);
+            header.cancel(2);
+            !is_free
+        };
+        assert!(second.try_lock(2, Lock::Exclusive, false, never));
+        let looked = || assert!(!is_shared(&third), "rank 1 comes first; mapped: {maps:?}");
+        let locked = windows[3].lock_all(&net.driver(3, 200, &looked));
+        assert!(matches!(locked, Err(WindowError::Transport { .. })), "{locked:?}");
+        second.unlock(2, Lock::Exclusive);
+        for _ in 0..20 {
+            net.progress();
+        }
+        assert!(!is_shared(&first), "mapped: {maps:?}");
+        if maps.contains(&1) {
+            windows[3].lock_all(&net.driver(3, 200, &|| ())).unwrap();
+            assert!([&first, &second, &third].into_iter().all(is_shared));
+            windows[3].unlock_all(&net.driver(3, 200, &|| ())).unwrap();
+            assert!(![&first, &second, &third].into_iter().any(is_shared));
+        }
+    }
+}
+
+/// Rank 0's window, which rank 1 locks by messages and rank 2 maps.
+fn ask(osc: &Osc, kind: Lock) {
+    let head = Head { flag: u8::from(kind == Lock::Exclusive), ..Head::new(Kind::Lock, 0, 1) };
+    osc.core().execute(osc, &mut Bml::new(Rank(0), 3), Rank(1), &head.write());
+}
+
+/// A window that is dropped leaves no lock behind, neither given nor claimed, that a rank has by messages.
+#[test]
+fn a_dropped_window_gives_back_what_others_have_by_messages() {
+    for kind in [Lock::Shared, Lock::Exclusive] {
+        let net = Net::new(3, &Config::default());
+        let window = net.window(0, &[]);
+        let header = &net.exposures[0].header;
+        ask(&net.oscs[0], kind);
+        assert!(!header.try_lock(2, Lock::Exclusive, true, never), "rank 1 has it");
+        drop(window);
+        assert!(header.try_lock(2, Lock::Exclusive, true, never), "{kind:?}");
+    }
+    let net = Net::new(3, &Config::default());
+    let window = net.window(0, &[]);
+    let header = &net.exposures[0].header;
+    assert!(header.try_lock(2, Lock::Shared, false, never));
+    ask(&net.oscs[0], Lock::Exclusive);
+    assert!(!header.try_lock(0, Lock::Shared, false, never), "rank 1 claims it");
+    drop(window);
+    assert!(header.try_lock(0, Lock::Shared, false, never));
+}
+
+/// One that dies waiting for a lock by messages leaves no claim behind.
+#[test]
+fn who_dies_waiting_by_messages_leaves_no_claim() {
+    let net = Net::new(3, &Config::default());
+    let _window = net.window(0, &[]);
+    let header = &net.exposures[0].header;
+    assert!(header.try_lock(2, Lock::Shared, false, never));
+    ask(&net.oscs[0], Lock::Exclusive);
+    assert!(!header.try_lock(0, Lock::Shared, false, never), "rank 1 claims it");
+    net.oscs[0].core().windows.get_mut(&0).unwrap().forget(1);
+    assert!(header.try_lock(0, Lock::Shared, false, never));
+}

@@ -1,0 +1,127 @@
+//! Several processes in one thread, one after the other: nothing waits for time.
+
+use super::{Nobody, lease};
+use crate::header::Header;
+use crate::window::{Driver, Flavor, Member, Window};
+use crate::{Exposure, Osc, WindowError};
+use gapless_bml::{Bml, Rank};
+use gapless_btl::loopback::{Config, Hub, Loopback};
+use gapless_mem::{Atomics, Words};
+use std::cell::{Cell, RefCell, RefMut};
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+
+/// Bytes of the window of each process.
+const BYTES: usize = 4 << 20;
+
+pub(super) struct Net {
+    bmls: Vec<RefCell<Bml>>,
+    pub(super) oscs: Vec<Osc>,
+    pub(super) exposures: Vec<Exposure>,
+}
+
+impl Net {
+    /// So many processes, each with memory for a window.
+    pub(super) fn new(count: u32, config: &Config) -> Net {
+        let hub = Hub::new();
+        let mut bmls: Vec<Bml> = (0..count)
+            .map(|me| {
+                let mut bml = Bml::new(Rank(me), count);
+                bml.add(Box::new(Loopback::with(&hub, config.clone())));
+                bml
+            })
+            .collect();
+        let addresses: Vec<_> = bmls.iter().map(Bml::addresses).collect();
+        let oscs = bmls.iter_mut().map(|bml| Osc::register(bml).unwrap()).collect();
+        for (me, bml) in (0..).zip(&mut bmls) {
+            for (other, addresses) in (0..).zip(&addresses).filter(|(other, _)| *other != me) {
+                bml.connect(Rank(other), addresses).unwrap();
+            }
+        }
+        let exposures = (0..count).map(|_| exposure(count as usize)).collect();
+        Net { bmls: bmls.into_iter().map(RefCell::new).collect(), oscs, exposures }
+    }
+
+    pub(super) fn bml(&self, process: usize) -> RefMut<'_, Bml> {
+        self.bmls[process].borrow_mut()
+    }
+
+    /// All processes make progress once.
+    pub(super) fn progress(&self) {
+        for (bml, osc) in self.bmls.iter().zip(&self.oscs) {
+            let mut bml = bml.borrow_mut();
+            bml.poll(&mut Nobody);
+            osc.advance(&mut bml);
+        }
+    }
+
+    /// A window of all processes, each of which has its own rank; `maps`: whom this one maps. The first one of each.
+    pub(super) fn window(&self, me: u32, maps: &[u32]) -> Window {
+        let processes: Vec<u32> = (0..).take(self.bmls.len()).collect();
+        let exposure = |rank: u32| self.exposures[rank as usize].clone();
+        let seat = self.oscs[me as usize].host(exposure(me), &processes, me);
+        let member = |rank: &u32| Member {
+            process: *rank,
+            window: seat.id(),
+            bytes: BYTES as u64,
+            unit: 1,
+            misalignment: 0,
+            direct: maps.contains(rank).then(|| exposure(*rank)),
+        };
+        let members = processes.iter().map(member).collect();
+        Window::new(seat, me, Flavor::Plain, exposure(me), members)
+    }
+
+    /// Drives a process, and all others with it, at most so often for one wait; `each` is called in between.
+    pub(super) fn driver<'n>(
+        &'n self,
+        process: usize,
+        patience: usize,
+        each: &'n dyn Fn(),
+    ) -> At<'n> {
+        At { net: self, process, patience, each, made: Cell::new(0) }
+    }
+}
+
+fn exposure(ranks: usize) -> Exposure {
+    let header = usize::try_from(Header::bytes(ranks)).unwrap() / 8;
+    let memory: Arc<Vec<AtomicU64>> =
+        Arc::new((0..header + BYTES / 8).map(|_| AtomicU64::new(0)).collect());
+    // SAFETY: it is initialised, and touched by atomics only.
+    let words = unsafe { Words::new(lease(&memory, 0, header)) }.unwrap();
+    // SAFETY: as above.
+    let window = unsafe { Atomics::new(lease(&memory, header, BYTES / 8)) }.unwrap();
+    Exposure::new(window, Header::new(words, ranks).unwrap())
+}
+
+pub(super) struct At<'n> {
+    net: &'n Net,
+    process: usize,
+    patience: usize,
+    each: &'n dyn Fn(),
+    /// How often progress was made without waiting.
+    pub(super) made: Cell<usize>,
+}
+
+impl Driver for At<'_> {
+    type Error = WindowError;
+
+    fn until<T>(
+        &self,
+        _: bool,
+        mut step: impl FnMut(&mut Bml) -> Option<T>,
+    ) -> Result<T, WindowError> {
+        for _ in 0..self.patience {
+            if let Some(done) = step(&mut self.net.bml(self.process)) {
+                return Ok(done);
+            }
+            self.net.progress();
+            (self.each)();
+        }
+        Err(WindowError::Transport { why: "it takes too long".to_owned() })
+    }
+
+    fn progress(&self) {
+        self.made.set(self.made.get() + 1);
+    }
+}
