@@ -31,7 +31,8 @@ impl Core {
         self.next_token
     }
 
-    /// One more answer is due; the last one, unless `more` follow.
+    /// So many more answers are due; the last ones, unless `more` follow. Said in the step that sends the question: an
+    /// answer that is not due is refused.
     pub(crate) fn expect(&mut self, token: u64, answers: u64, more: bool) {
         if let Some(asked) = self.asked.get_mut(&token) {
             asked.due += answers;
@@ -67,11 +68,11 @@ impl Core {
     pub(crate) fn answer(&mut self, from: Rank, head: &Head, bytes: &[u8]) -> Done {
         // It may be answered after nobody wants it any more.
         let Some(asked) = self.asked.get_mut(&head.token) else { return Done::Yes };
-        if asked.process != from.0 || asked.due == 0 && !asked.open {
+        if asked.process != from.0 || asked.due == 0 {
             return Done::Nonsense("an answer to what was not asked");
         }
         if head.op != MORE {
-            asked.due = asked.due.wrapping_sub(1);
+            asked.due -= 1;
         }
         if let Some(fault) = Fault::of_code(head.flag, head.value) {
             asked.fault.get_or_insert(fault);

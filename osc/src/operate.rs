@@ -223,6 +223,7 @@ impl Window {
         if let Some(exposure) = self.direct(access) {
             let mut found = vec![0; length(&range)?];
             let loaded = load(&exposure.memory, &access.target, range, &mut found);
+            self.now_and_then(driver, Window::weight(found.len()));
             loaded.map_err(|fault| self.refused(access.rank, fault))?;
             return Ok(self.here(access.rank, found));
         }
@@ -458,6 +459,7 @@ impl Window {
             self.take_stripes(driver, exposure, stripes)?;
             let old = compare_swap(&exposure.memory, place.start(), width, (compare, swap));
             exposure.header.release_stripes(stripes);
+            self.now_and_then(driver, 1);
             crate::arithmetic::write(old.map_err(|why| self.refused(access.rank, why))?, found);
             return Ok(());
         }

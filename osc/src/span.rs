@@ -8,9 +8,6 @@ use crate::header::Stripes;
 use crate::window::{Driver, Window};
 use gapless_engine::{EngineError, ReduceOp, Typed};
 
-/// Copies of more bytes count as calls.
-const LONG: usize = 4096;
-
 /// Bytes of a target that is mapped.
 #[derive(Clone, Copy, Debug)]
 pub struct Span<'w> {
@@ -49,9 +46,7 @@ impl Window {
         bytes: &[u8],
     ) -> Result<(), WindowError> {
         let stored = span.exposure.memory.store(span.offset, bytes);
-        if bytes.len() > LONG {
-            self.now_and_then(driver, Window::weight(bytes.len()));
-        }
+        self.now_and_then(driver, Window::weight(bytes.len()));
         stored.map_err(|error| EngineError::from(error).into())
     }
 
@@ -67,9 +62,7 @@ impl Window {
         into: &mut [u8],
     ) -> Result<(), WindowError> {
         let loaded = span.exposure.memory.load(span.offset, into);
-        if into.len() > LONG {
-            self.now_and_then(driver, Window::weight(into.len()));
-        }
+        self.now_and_then(driver, Window::weight(into.len()));
         loaded.map_err(|error| EngineError::from(error).into())
     }
 
@@ -102,6 +95,7 @@ impl Window {
         }
         let found = change_one(memory, offset, (&arithmetic, read(bytes)), &mut old[..width]);
         exposure.header.release_stripes(stripes);
+        self.now_and_then(driver, 1);
         Some(match found {
             Ok(()) => Ok(old),
             Err(fault) => Err(self.refused(rank, fault).into()),

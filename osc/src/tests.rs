@@ -3,6 +3,7 @@
 mod bounded;
 mod mixed;
 mod net;
+mod pace;
 
 use crate::core::Done;
 use crate::wire::{HEADER, Head, Kind};

@@ -216,7 +216,8 @@ impl Window {
     pub(crate) fn in_order<D: Driver>(&self, driver: &D) {
         if cfg!(target_arch = "x86_64") {
             // An instruction that is a fence, and quicker than the one of that name.
-            if self.calls.fetch_add(1, Ordering::SeqCst).is_multiple_of(CALLS_PER_PROGRESS) {
+            let now = self.calls.fetch_add(1, Ordering::SeqCst).wrapping_add(1);
+            if now.is_multiple_of(CALLS_PER_PROGRESS) {
                 driver.progress();
             }
         } else {
@@ -225,10 +226,11 @@ impl Window {
         }
     }
 
-    /// Copying so many bytes takes as long as so many short calls.
+    /// A call that copies so many bytes takes as long as so many short calls. At least as one: a program may call nothing
+    /// else, until another rank changes what it reads.
     #[inline]
     pub(crate) fn weight(bytes: usize) -> u32 {
-        u32::try_from(bytes >> 12).unwrap_or(CALLS_PER_PROGRESS)
+        u32::try_from(bytes >> 12).unwrap_or(CALLS_PER_PROGRESS).max(1)
     }
 
     #[inline]
