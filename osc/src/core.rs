@@ -28,8 +28,9 @@ struct Inner {
     core: Mutex<Core>,
     /// Something waits for another try.
     busy: AtomicBool,
-    /// By process.
+    /// By process: whether it is lost, and whether because it has died.
     lost: Box<[AtomicBool]>,
+    dead: Box<[AtomicBool]>,
 }
 
 impl std::fmt::Debug for Osc {
@@ -84,6 +85,9 @@ impl Handler for Ear {
             RankEvent::Lost { peer, error } => {
                 let (culprit, error) = bml.blame(peer).unwrap_or((peer, error));
                 core.lose(peer.0, (culprit.0, error));
+                if let Some(dead) = self.0.0.dead.get(peer.0 as usize) {
+                    dead.store(bml.is_gone(peer), Ordering::Release);
+                }
                 if let Some(lost) = self.0.0.lost.get(peer.0 as usize) {
                     lost.store(true, Ordering::Release);
                 }
@@ -100,8 +104,9 @@ impl Osc {
     /// # Errors
     /// Somebody has the tag.
     pub fn register(bml: &mut Bml) -> Result<Osc, BmlError> {
-        let lost = (0..bml.size()).map(|_| AtomicBool::new(false)).collect();
-        let inner = Inner { core: Mutex::default(), busy: AtomicBool::new(false), lost };
+        let [lost, dead] =
+            [(); 2].map(|()| (0..bml.size()).map(|_| AtomicBool::new(false)).collect());
+        let inner = Inner { core: Mutex::default(), busy: AtomicBool::new(false), lost, dead };
         let osc = Osc(Arc::new(inner));
         bml.register(AM_TAG.0..=AM_TAG.0, Box::new(Ear(osc.clone())))?;
         Ok(osc)
@@ -123,6 +128,17 @@ impl Osc {
     #[inline]
     pub(crate) fn is_lost(&self, process: u32) -> bool {
         self.0.lost.get(process as usize).is_some_and(|lost| lost.load(Ordering::Relaxed))
+    }
+
+    /// Whether a process is known to have died: one that was given up may live.
+    pub(crate) fn is_dead(&self, process: u32) -> bool {
+        self.0.dead.get(process as usize).is_some_and(|dead| dead.load(Ordering::Relaxed))
+    }
+
+    /// As if a process had been given up, or not.
+    #[cfg(test)]
+    pub(crate) fn set_lost(&self, process: u32, lost: bool) {
+        self.0.lost[process as usize].store(lost, Ordering::Release);
     }
 
     /// The error of a lost process.

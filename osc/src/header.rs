@@ -28,7 +28,8 @@
 //! **Stripes.** Whoever changes elements has the mutex of each stripe that they lie in: that makes accumulations atomic. A
 //! locked instruction a stripe costs what one costs that changes an element, and many elements are changed at once.
 //! Stripes are 4 KiB of the window; every 64th has the same mutex. Nobody has a mutex for longer than it takes to change
-//! 4 KiB, or the elements of one message. A mutex of a dead rank is taken over.
+//! 4 KiB, or the elements of one message. A mutex of a rank whose process has died is taken over. One of a rank that is
+//! lost otherwise is not: it may live, and be in the middle of a change. Then the call fails.
 
 use gapless_mem::Words;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -317,14 +318,14 @@ impl Header {
         alone.or_else(|| (0..self.ranks).find(shares))
     }
 
-    /// Takes the mutexes of these stripes, if all are free, or if their holders are lost: what those have left half done are
+    /// Takes the mutexes of these stripes, if all are free, or if their holders are dead: what those have left half done are
     /// elements of their own accumulations.
     #[inline]
     pub(crate) fn try_stripes(
         &self,
         rank: u32,
         stripes: Stripes,
-        is_lost: impl Fn(u32) -> bool,
+        is_dead: impl Fn(u32) -> bool,
     ) -> bool {
         let own = u64::from(rank) + 1;
         let mut left = stripes.0;
@@ -333,11 +334,11 @@ impl Header {
             let mutex = self.mutex(at);
             let take = |old| mutex.compare_exchange(old, own, Ordering::Acquire, Ordering::Relaxed);
             let taken = take(0).or_else(|holder| {
-                let dead = u32::try_from(holder - 1).is_ok_and(&is_lost);
+                let dead = u32::try_from(holder - 1).is_ok_and(&is_dead);
                 if dead { take(holder) } else { Err(holder) }
             });
             if taken.is_err() {
-                self.release_stripes(Stripes(stripes.0 & ((1 << at) - 1)));
+                self.release_stripes(rank, Stripes(stripes.0 & ((1 << at) - 1)));
                 return false;
             }
             left &= left - 1;
@@ -350,13 +351,30 @@ impl Header {
         self.word(STRIPES + APART * stripe as usize)
     }
 
+    /// Gives mutexes back, those that the rank still has: somebody who thinks it dead may have taken one over.
     #[inline]
-    pub(crate) fn release_stripes(&self, stripes: Stripes) {
+    pub(crate) fn release_stripes(&self, rank: u32, stripes: Stripes) {
+        let own = u64::from(rank) + 1;
         let mut left = stripes.0;
         while left != 0 {
-            self.mutex(left.trailing_zeros()).store(0, Ordering::Release);
+            let mutex = self.mutex(left.trailing_zeros());
+            let _ = mutex.compare_exchange(own, 0, Ordering::Release, Ordering::Relaxed);
             left &= left - 1;
         }
+    }
+
+    /// A rank that has the mutex of one of these stripes, and is one of those that `is_lost` says.
+    #[cold]
+    pub(crate) fn lost_in_stripes(
+        &self,
+        stripes: Stripes,
+        is_lost: impl Fn(u32) -> bool,
+    ) -> Option<u32> {
+        let some = (0..STRIPES_ALL).filter(|stripe| stripes.0 >> stripe & 1 != 0);
+        let holder = |stripe| self.mutex(stripe).load(Ordering::Relaxed).checked_sub(1);
+        some.filter_map(holder)
+            .filter_map(|rank| u32::try_from(rank).ok())
+            .find(|rank| is_lost(*rank))
     }
 }
 

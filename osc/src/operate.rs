@@ -14,7 +14,6 @@ use crate::send::Pieces;
 use crate::window::{Driver, Flavor, Window};
 use crate::wire::{FETCH, Head, Kind, OPERANDS};
 use crate::{Fault, WindowError};
-use gapless_bml::Bml;
 use gapless_dtype::Primitive;
 use gapless_engine::{EngineError, ReduceOp, Typed};
 use gapless_mem::Atomics;
@@ -401,7 +400,7 @@ impl Window {
             let stripes = stripes(memory, target, now.clone(), arithmetic).map_err(refused)?;
             self.take_stripes(driver, exposure, stripes)?;
             let changed = change(memory, target, now, operand, result);
-            exposure.header.release_stripes(stripes);
+            exposure.header.release_stripes(self.rank, stripes);
             changed.map_err(refused)?;
         }
         self.now_and_then(driver, Window::weight(bytes.len()));
@@ -417,15 +416,22 @@ impl Window {
     ) -> Result<(), D::Error> {
         let process = |rank: u32| self.members.get(rank as usize).map(|member| member.process);
         let is_lost = |rank: u32| process(rank).is_some_and(|process| self.osc().is_lost(process));
+        let is_dead = |rank: u32| process(rank).is_some_and(|process| self.osc().is_dead(process));
         for _ in 0..TRIES {
-            if exposure.header.try_stripes(self.rank, stripes, is_lost) {
+            if exposure.header.try_stripes(self.rank, stripes, is_dead) {
                 return Ok(());
             }
             std::hint::spin_loop();
         }
-        let take =
-            |_: &mut Bml| exposure.header.try_stripes(self.rank, stripes, is_lost).then_some(());
-        driver.until(true, take)
+        let taken = driver.until(true, |_| {
+            if exposure.header.try_stripes(self.rank, stripes, is_dead) {
+                return Some(Ok(()));
+            }
+            let holder =
+                exposure.header.lost_in_stripes(stripes, |rank| is_lost(rank) && !is_dead(rank))?;
+            Some(Err(self.osc().loss(process(holder)?)))
+        })?;
+        Ok(taken?)
     }
 
     /// Replaces an element by `swap` if it is `compare`, bit by bit; `found` gets what was there
@@ -458,7 +464,7 @@ impl Window {
             let stripes = Stripes::default().with(place.start(), width);
             self.take_stripes(driver, exposure, stripes)?;
             let old = compare_swap(&exposure.memory, place.start(), width, (compare, swap));
-            exposure.header.release_stripes(stripes);
+            exposure.header.release_stripes(self.rank, stripes);
             self.now_and_then(driver, 1);
             crate::arithmetic::write(old.map_err(|why| self.refused(access.rank, why))?, found);
             return Ok(());

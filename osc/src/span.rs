@@ -94,7 +94,7 @@ impl Window {
             return Some(Err(error));
         }
         let found = change_one(memory, offset, (&arithmetic, read(bytes)), &mut old[..width]);
-        exposure.header.release_stripes(stripes);
+        exposure.header.release_stripes(self.rank, stripes);
         self.now_and_then(driver, 1);
         Some(match found {
             Ok(()) => Ok(old),

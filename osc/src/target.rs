@@ -341,10 +341,8 @@ impl Core {
             let layout = layouts.get(head.layout).map(Option::<&Layout>::cloned);
             let Some(hosted) = self.windows.get(&head.window) else { return Done::Yes };
             layout.and_then(|layout| {
-                let is_lost = |rank: u32| {
-                    hosted.processes.get(rank as usize).is_some_and(|member| osc.is_lost(*member))
-                };
-                hosted.perform(layout.as_ref(), message, &is_lost)
+                let holders = |rank: u32| Holder::of(osc, hosted.processes.get(rank as usize));
+                hosted.perform(layout.as_ref(), message, &holders)
             })
         };
         match result {
@@ -365,12 +363,43 @@ impl Core {
     }
 }
 
+/// What is known of a rank that has a mutex.
+#[derive(Clone, Copy, PartialEq)]
+enum Holder {
+    Lives,
+    /// It may live.
+    Lost,
+    Dead,
+}
+
+impl Holder {
+    fn of(osc: &Osc, process: Option<&u32>) -> Holder {
+        match process {
+            Some(process) if osc.is_dead(*process) => Holder::Dead,
+            Some(process) if osc.is_lost(*process) => Holder::Lost,
+            _ => Holder::Lives,
+        }
+    }
+}
+
 impl Hosted {
+    /// Takes the mutexes of stripes, if they are free.
+    fn take(&self, stripes: Stripes, holders: &dyn Fn(u32) -> Holder) -> Result<bool, Fault> {
+        if self.header.try_stripes(self.rank, stripes, |rank| holders(rank) == Holder::Dead) {
+            return Ok(true);
+        }
+        let lost = self.header.lost_in_stripes(stripes, |rank| holders(rank) == Holder::Lost);
+        match lost.and_then(|rank| self.processes.get(rank as usize)) {
+            Some(process) => Err(Fault::Holder(*process)),
+            None => Ok(false),
+        }
+    }
+
     fn perform(
         &self,
         layout: Option<&Layout>,
         (head, bytes): (&Head, &[u8]),
-        is_lost: &dyn Fn(u32) -> bool,
+        holders: &dyn Fn(u32) -> Holder,
     ) -> Result<Outcome, Fault> {
         let (memory, target) = self.find(head, layout)?;
         let end = head.start.checked_add(head.length).ok_or(Fault::Outside)?;
@@ -404,11 +433,11 @@ impl Hosted {
                 let (compare, swap) = bytes.split_at(length);
                 let [compare, swap] = [compare, swap].map(crate::arithmetic::read);
                 let stripes = Stripes::default().with(place.start(), length);
-                if !self.header.try_stripes(self.rank, stripes, is_lost) {
+                if !self.take(stripes, holders)? {
                     return Ok(Outcome::Busy);
                 }
                 let old = compare_swap(memory, place.start(), length, (compare, swap));
-                self.header.release_stripes(stripes);
+                self.header.release_stripes(self.rank, stripes);
                 let old = old?;
                 let mut found = vec![0; length];
                 crate::arithmetic::write(old, &mut found);
@@ -430,11 +459,11 @@ impl Hosted {
                 let mut found = vec![0; if fetches(head) { length } else { 0 }];
                 let result = fetches(head).then_some(&mut found[..]);
                 let stripes = stripes(memory, &target, range.clone(), &arithmetic)?;
-                if !self.header.try_stripes(self.rank, stripes, is_lost) {
+                if !self.take(stripes, holders)? {
                     return Ok(Outcome::Busy);
                 }
                 let done = change(memory, &target, range, (&arithmetic, bytes), result);
-                self.header.release_stripes(stripes);
+                self.header.release_stripes(self.rank, stripes);
                 done?;
                 Ok(if fetches(head) { Outcome::Bytes(found) } else { Outcome::Nothing })
             }

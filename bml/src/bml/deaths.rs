@@ -105,6 +105,13 @@ impl Bml {
         })
     }
 
+    /// Whether `peer` is lost because its process has ended. One that was given up, or gave this process up, may live.
+    #[must_use]
+    pub fn is_gone(&self, peer: Rank) -> bool {
+        let is_lost = matches!(self.state(peer), PeerState::Lost(_));
+        is_lost && self.flood.fact(peer).is_some_and(|fact| fact.culprit == peer)
+    }
+
     /// [Whom to blame](Bml::blame) for the first loss, those of peers apart that left in good order.
     #[must_use]
     pub fn casualty(&self) -> Option<(Rank, LinkError)> {

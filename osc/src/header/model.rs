@@ -303,3 +303,19 @@ fn rubbish_in_the_words_does_no_harm() {
         }
     }
 }
+
+/// The mutex of a living rank stays its own, and one that is taken over is not given back by who had it before.
+#[test]
+fn mutexes_have_one_holder() {
+    let header = header(3);
+    let stripe = Stripes::default().with(0, 8);
+    assert!(header.try_stripes(0, stripe, |_| false));
+    assert!(!header.try_stripes(1, stripe, |_| false));
+    assert_eq!(header.lost_in_stripes(stripe, |rank| rank == 0), Some(0));
+    assert_eq!(header.lost_in_stripes(Stripes::default().with(4096, 8), |_| true), None);
+    assert!(header.try_stripes(1, stripe, |rank| rank == 0));
+    header.release_stripes(0, stripe);
+    assert!(!header.try_stripes(2, stripe, |_| false), "rank 1 has it");
+    header.release_stripes(1, stripe);
+    assert!(header.try_stripes(2, stripe, |_| false));
+}

@@ -192,14 +192,14 @@ fn who_has_no_credit_waits() {
     let first = offer(&mut scene);
     assert_eq!(first, CREDIT / (HEADER as u64 + 8));
     assert_eq!(scene.osc.core().peer(1).held.bytes() as u64, first * (HEADER as u64 + 8));
-    scene.header.release_stripes(stripe);
+    scene.header.release_stripes(0, stripe);
     scene.osc.advance(&mut scene.target);
     assert!(scene.osc.core().peer(1).held.is_empty());
     scene.peer.poll(&mut Nobody);
     assert!(scene.header.try_stripes(0, stripe, |_| false));
     let second = offer(&mut scene);
     assert!(second >= first * 3 / 4, "{second} of {first}");
-    scene.header.release_stripes(stripe);
+    scene.header.release_stripes(0, stripe);
     scene.osc.advance(&mut scene.target);
     assert_eq!(scene.target.state(Rank(1)), &PeerState::Up);
 }

@@ -1,10 +1,14 @@
 //! Locks of ranks that map a window, and of ranks that do not.
 
 use super::net::Net;
+use crate::header::Stripes;
 use crate::wire::{Head, Kind};
-use crate::{Lock, Osc, WindowError};
+use crate::{Lock, Osc, Place, Way, WindowError};
 use gapless_bml::{Bml, Rank};
 use gapless_btl::loopback::Config;
+use gapless_dtype::{Datatype, Primitive};
+use gapless_engine::Typed;
+use gapless_mem::{Region, Space};
 
 fn never(_: u32) -> bool {
     false
@@ -80,4 +84,37 @@ fn who_dies_waiting_by_messages_leaves_no_claim() {
     assert!(!header.try_lock(0, Lock::Shared, false, never), "rank 1 claims it");
     net.oscs[0].core().windows.get_mut(&0).unwrap().forget(1);
     assert!(header.try_lock(0, Lock::Shared, false, never));
+}
+
+/// The mutex of a rank that was given up, but may live, is not taken: changes fail instead, on both paths.
+#[test]
+fn the_mutex_of_who_may_live_is_not_taken_over() {
+    let net = Net::new(3, &Config::default());
+    let _target = net.window(0, &[]);
+    let mut windows = [net.window(1, &[0]), net.window(2, &[])];
+    let stripes = Stripes::default().with(0, 8);
+    let layout = Datatype::from(Primitive::Int64).commit().unwrap();
+    let number = Typed::new(Region::new(Space::Host, 0, 0, 8), 0, &layout, 1).unwrap();
+    for (process, window) in [1, 2].into_iter().zip(&mut windows) {
+        let driver = net.driver(process, 200, &|| ());
+        window.lock(&driver, 0, Lock::Shared).unwrap();
+        // For rank 1, rank 2 has the mutex, and for rank 2 rank 1.
+        let holder = 3 - u32::try_from(process).unwrap();
+        assert!(net.exposures[0].header.try_stripes(holder, stripes, never));
+        for osc in &net.oscs {
+            osc.set_lost(holder, true);
+        }
+        let access = window.access("get", (0, &Place::at(0)), &number, Way::Change).unwrap();
+        let mut found = [0; 8];
+        let all = (&[0; 8][..], &[1; 8][..], &mut found[..]);
+        let changed = window.compare_and_swap(&driver, &access, Primitive::Int64, all);
+        assert!(
+            matches!(changed, Err(WindowError::Lost { process, .. }) if process == holder),
+            "{changed:?}"
+        );
+        net.exposures[0].header.release_stripes(holder, stripes);
+        for osc in &net.oscs {
+            osc.set_lost(holder, false);
+        }
+    }
 }
