@@ -6,7 +6,7 @@
 //! sends later: [`Osc::advance`] tries again. What finds no room to be sent is kept as well.
 
 use crate::asked::Asked;
-use crate::peer::Peer;
+use crate::peer::{PIECE, Peer};
 use crate::target::Hosted;
 use crate::wire::{FETCH, HEADER, Head, Kind};
 use crate::{Exposure, Fault, WindowError};
@@ -329,6 +329,12 @@ impl Core {
     /// The longest payload of a message to a process; `None` before the link is up.
     pub(crate) fn room(bml: &Bml, process: u32) -> Option<usize> {
         bml.limits(Rank(process)).map(|limits| limits.max_fragment_bytes - HEADER)
+    }
+
+    /// The same of a message that takes credit.
+    pub(crate) fn piece(bml: &Bml, process: u32) -> Option<usize> {
+        let most = usize::try_from(PIECE).unwrap_or(usize::MAX) - HEADER;
+        Core::room(bml, process).map(|room| room.min(most))
     }
 
     /// Sends a message, if nothing waits before it and there is room.

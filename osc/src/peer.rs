@@ -28,6 +28,9 @@ pub(crate) const CREDIT: u64 = 1 << 20;
 pub(crate) const SLACK: u64 = 256 << 10;
 /// After so many bytes the sender is told that they are done.
 const TOLD_EVERY: u64 = CREDIT / 4;
+/// The longest message that takes credit. With what the sender is not told for, it must fit into [`CREDIT`].
+pub(crate) const PIECE: u64 = CREDIT / 4;
+const _: () = assert!(TOLD_EVERY + SLACK + PIECE <= CREDIT);
 /// Bytes of answers that wait for room.
 pub(crate) const ANSWERS: usize = 1 << 20;
 /// Messages that have overtaken others.
@@ -112,7 +115,8 @@ struct Told {
 }
 
 impl Peer {
-    /// Whether a message may be sent now.
+    /// Whether a message may be sent now. None of them is longer than [`PIECE`]: so there is always credit for one after
+    /// the other side has told what it has to.
     pub(crate) fn has_credit(&self, kind: Kind, len: usize) -> bool {
         let waiting = self.charged - self.credited;
         !kind.takes_credit() || waiting == 0 || waiting + len as u64 <= CREDIT
@@ -178,10 +182,10 @@ impl Core {
         process: u32,
         layout: &Layout,
     ) -> Option<Result<u32, WindowError>> {
-        let room = Core::room(bml, process)?;
+        let room = Core::piece(bml, process)?;
         let known = |told: &Told| told.layout.id() == layout.id();
         if !self.peer(process).told.iter().any(known)
-            && let Err(error) = self.begin_to_tell(bml, process, layout)
+            && let Err(error) = self.begin_to_tell(bml, process, layout)?
         {
             return Some(Err(error));
         }
@@ -216,17 +220,18 @@ impl Core {
         }
     }
 
-    /// Gives a layout a number, and has the process forget what there is no room for beside it.
+    /// Gives a layout a number, and has the process forget what there is no room for beside it: the oldest that it knows
+    /// as a whole. Others are still being told, by threads that need them. `None`: try again after some progress.
     fn begin_to_tell(
         &mut self,
         bml: &mut Bml,
         process: u32,
         layout: &Layout,
-    ) -> Result<(), WindowError> {
+    ) -> Option<Result<(), WindowError>> {
         let flat: Arc<[u8]> = layout.flatten().into();
         let bytes = flat.len() as u64;
         if bytes > LAYOUT_BYTES {
-            return Err(WindowError::LongLayout { bytes, most: LAYOUT_BYTES });
+            return Some(Err(WindowError::LongLayout { bytes, most: LAYOUT_BYTES }));
         }
         loop {
             let peer = self.peer(process);
@@ -234,14 +239,18 @@ impl Core {
             if peer.told.len() < LAYOUTS && all + bytes <= LAYOUT_BYTES {
                 break;
             }
-            let Some(gone) = peer.told.pop_front() else { break };
-            let head = Head { layout: gone.id, ..Head::new(Kind::Forget, 0, 0) };
-            self.post(bml, process, head, &[])?;
+            let at = peer.told.iter().position(|told| told.flat.is_empty())?;
+            let head = Head { layout: peer.told[at].id, ..Head::new(Kind::Forget, 0, 0) };
+            match self.offer(bml, process, head, &[]) {
+                Offered::Sent => self.peer(process).told.remove(at),
+                Offered::Full => return None,
+                Offered::Failed(error) => return Some(Err(error)),
+            };
         }
         let peer = self.peer(process);
         peer.next_layout = peer.next_layout.wrapping_add(1).max(1);
         let (layout, id) = (layout.clone(), peer.next_layout);
         peer.told.push_back(Told { layout, id, bytes, flat, sent: 0 });
-        Ok(())
+        Some(Ok(()))
     }
 }

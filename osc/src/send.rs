@@ -1,4 +1,4 @@
-//! How an operation goes by messages: in pieces as long as the transport takes, as far as there are room and credit.
+//! How an operation goes by messages: in pieces as long as the transport and credit take, as far as there are room and credit.
 
 use crate::WindowError;
 use crate::core::{Core, Offered};
@@ -42,12 +42,16 @@ impl Window {
                     }
                     return Some(Ok(()));
                 }
-                let Some(room) = Core::room(bml, process) else {
+                let room = if bytes.is_empty() {
+                    // A read: as much as a target gives at once.
+                    Core::room(bml, process).map(|room| READ_MAX.min(room as u64))
+                } else {
+                    Core::piece(bml, process).map(|room| room as u64)
+                };
+                let Some(room) = room else {
                     return self.meet(bml, process);
                 };
-                // Of a read that has no operands, as much as a target gives at once.
-                let most = if bytes.is_empty() { READ_MAX } else { room as u64 };
-                let room = (most.min(room as u64) / element).max(1) * element;
+                let room = (room / element).max(1) * element;
                 let len = room.min(range.end - at);
                 let layout = match stretch {
                     Some(_) => 0,

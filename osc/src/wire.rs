@@ -74,7 +74,8 @@ impl Kind {
 
     /// Whether it is sent only as far as the receiver has room: of other requests there are few.
     pub(crate) fn takes_credit(self) -> bool {
-        matches!(self, Kind::Put | Kind::Get | Kind::Accumulate | Kind::Compare | Kind::Layout)
+        let is_operation = matches!(self, Kind::Put | Kind::Get | Kind::Accumulate | Kind::Compare);
+        is_operation || matches!(self, Kind::Layout | Kind::Forget)
     }
 }
 

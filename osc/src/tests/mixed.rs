@@ -2,9 +2,10 @@
 
 use super::net::Net;
 use crate::header::Stripes;
+use crate::peer::LAYOUTS;
 use crate::wire::{Head, Kind};
 use crate::{Lock, Osc, Place, Way, WindowError};
-use gapless_bml::{Bml, Rank};
+use gapless_bml::{Bml, PeerState, Rank};
 use gapless_btl::loopback::Config;
 use gapless_dtype::{Datatype, Primitive};
 use gapless_engine::Typed;
@@ -117,4 +118,53 @@ fn the_mutex_of_who_may_live_is_not_taken_over() {
             osc.set_lost(holder, false);
         }
     }
+}
+
+/// Fragments may be longer than all credit: pieces are not, so there is always credit for the next.
+#[test]
+fn long_fragments_get_credit() {
+    let config = Config { max_fragment_bytes: 2 << 20, ..Config::default() };
+    let net = Net::new(2, &config);
+    let _target = net.window(0, &[]);
+    let mut window = net.window(1, &[]);
+    let driver = net.driver(1, 500, &|| ());
+    window.lock(&driver, 0, Lock::Shared).unwrap();
+    let put = |len: usize| {
+        let place = Typed::contiguous(Region::new(Space::Host, 0, 0, len as u64));
+        let access = window.access("put", (0, &Place::at(0)), &place, Way::Write).unwrap();
+        window.put(&driver, &access, 0..len as u64, &vec![9; len])
+    };
+    // So little that the target does not tell when it is done.
+    put(1000).unwrap();
+    put(3 << 20).unwrap();
+    put(1000).unwrap();
+    window.unlock(&driver, 0).unwrap();
+}
+
+/// A layout that is still being told is not forgotten for another one, and what is forgotten costs credit.
+#[test]
+fn layouts_that_are_being_told_stay() {
+    let net = Net::new(2, &Config::default());
+    let _target = net.window(0, &[]);
+    let lists: Vec<_> = (0..=LAYOUTS as i64)
+        .map(|at| {
+            let gaps: Vec<i64> = (0..160_000).map(|block| 3 * block + block % (2 + at)).collect();
+            Datatype::indexed_block(1, &gaps, &Primitive::Byte.into()).unwrap().commit().unwrap()
+        })
+        .collect();
+    let tell = |layout| net.oscs[1].core().tell(&mut net.bml(1), 0, layout);
+    // All begin before anybody receives anything: none is told as a whole.
+    for layout in &lists {
+        assert!(tell(layout).is_none());
+    }
+    let mut told = vec![false; lists.len()];
+    for _ in 0..10_000 {
+        for (layout, told) in lists.iter().zip(&mut told).filter(|(_, told)| !**told) {
+            *told = tell(layout).is_some_and(|told| told.is_ok());
+        }
+        net.progress();
+    }
+    assert!(told.iter().all(|told| *told), "{told:?}");
+    assert_eq!(net.bml(0).state(Rank(1)), &PeerState::Up);
+    assert!(Kind::Forget.takes_credit());
 }
