@@ -5,7 +5,7 @@
 //! any. In a round a rank may publish one note, of up to [`NOTE_BYTES`], and read the notes of others:
 //!
 //! ```text
-//! head: 128 bytes    sleep: a word a rank    then, for each rank, 128 bytes and its notes, in which it alone writes:
+//! head: 128 bytes    sleep: a word a rank    then, for each rank, in which it alone writes, 128 bytes or more and notes:
 //!
 //!   done, report, excused │ note of round 5, 8, 13 … │ 2, 7, 10, 15 … │ 4, 9, 12 … │ 3, 6, 11, 14 … │
 //!
@@ -77,13 +77,8 @@ const APART: usize = if cfg!(loom) { 1 } else { 2 * LINE_WORDS };
 
 /// Words of the head.
 const HEAD_WORDS: usize = if cfg!(loom) { 2 } else { APART };
-/// Words of a rank before its notes.
-const OWN_WORDS: usize = if cfg!(loom) { 3 } else { APART };
-/// Those of them that say whom it has excused, from this one on. Ranks that are too many for them have the last bit in
-/// common.
+/// Of the words of a rank before its notes, the first that says whom it has excused.
 const EXCUSED: usize = 2;
-/// Words that belong to a rank.
-const RANK_WORDS: usize = OWN_WORDS + DEPTH * NOTE_WORDS;
 
 /// The most payload bytes of a note.
 pub const NOTE_BYTES: usize = if cfg!(loom) { 8 } else { 1024 };
@@ -179,6 +174,7 @@ impl std::error::Error for Broken {}
 pub struct Board<'w> {
     words: &'w [AtomicU64],
     ranks: usize,
+    own_words: usize,
 }
 
 impl<'w> Board<'w> {
@@ -186,13 +182,27 @@ impl<'w> Board<'w> {
     #[must_use]
     #[inline]
     pub fn words(ranks: usize) -> usize {
-        ranks.saturating_mul(RANK_WORDS).saturating_add(Self::first(ranks))
+        let each = Self::own_words(ranks) + DEPTH * NOTE_WORDS;
+        ranks.saturating_mul(each).saturating_add(Self::first(ranks))
     }
 
     /// `None`: there are fewer words than [`words`](Board::words) asks for.
     #[must_use]
     pub fn new(words: &'w [AtomicU64], ranks: usize) -> Option<Board<'w>> {
-        (words.len() >= Self::words(ranks)).then_some(Board { words, ranks })
+        let board = Board { words, ranks, own_words: Self::own_words(ranks) };
+        (words.len() >= Self::words(ranks)).then_some(board)
+    }
+
+    /// Words of a rank before its notes: a bit for each rank is among them.
+    #[inline]
+    fn own_words(ranks: usize) -> usize {
+        (EXCUSED + ranks.div_ceil(64).max(1)).next_multiple_of(APART)
+    }
+
+    /// Where what belongs to a rank begins.
+    #[inline]
+    fn own(&self, rank: usize) -> usize {
+        Self::first(self.ranks) + rank * (self.own_words + DEPTH * NOTE_WORDS)
     }
 
     /// Where what belongs to rank 0 begins.
@@ -221,27 +231,26 @@ impl<'w> Board<'w> {
 
     /// The word in which a rank says whether it has excused `other`, and the bit.
     fn excused(&self, rank: usize, other: usize) -> (&'w AtomicU64, u64) {
-        let bit = other.min((OWN_WORDS - EXCUSED) * 64 - 1);
-        let at = Self::first(self.ranks) + rank * RANK_WORDS + EXCUSED + bit / 64;
-        (&self.words[at], 1 << (bit % 64))
+        let bit = other.min(self.ranks.saturating_sub(1));
+        (&self.words[self.own(rank) + EXCUSED + bit / 64], 1 << (bit % 64))
     }
 
     /// How many rounds a rank is done with, as it last said.
     #[inline]
     fn done(&self, rank: usize) -> &'w AtomicU64 {
-        &self.words[Self::first(self.ranks) + rank * RANK_WORDS]
+        &self.words[self.own(rank)]
     }
 
     /// How far a rank is, as it last said.
     #[inline]
     fn report(&self, rank: usize) -> &'w AtomicU64 {
-        &self.words[Self::first(self.ranks) + rank * RANK_WORDS + 1]
+        &self.words[self.own(rank) + 1]
     }
 
     /// The place of a rank's note.
     #[inline]
     fn note(&self, rank: usize, round: u64) -> &'w [AtomicU64] {
-        let at = Self::first(self.ranks) + rank * RANK_WORDS + OWN_WORDS;
+        let at = self.own(rank) + self.own_words;
         let place = at + place(round) * NOTE_WORDS;
         &self.words[place..place + NOTE_WORDS]
     }

@@ -306,3 +306,21 @@ fn all_are_there_when_the_last_has_written() {
     b.publish(&board, KIND, &[1], Readers::All);
     assert!(a.all_there(&board, 0..3) && !b.all_there(&board, 0..3));
 }
+
+/// Each rank has a bit of its own, however many they are.
+#[test]
+fn many_ranks_are_excused_one_by_one() {
+    for ranks in [896, 897, 1000] {
+        let words = memory(ranks);
+        let board = Board::new(&words, ranks).unwrap();
+        let mut seats = seats(ranks);
+        let last = ranks - 1;
+        seats[1].publish(&board, KIND, &[5; 9], Readers::All);
+        seats[0].excuse(&board, last);
+        let excused = |seats: &[Seat], rank: usize| seats[rank].was_excused(&board, 0..1).is_some();
+        assert!(excused(&seats, last) && (1..last).all(|rank| !excused(&seats, rank)), "{ranks}");
+        seats[0].excuse(&board, 894);
+        assert!((1..ranks).all(|rank| excused(&seats, rank) == (rank == 894 || rank == last)));
+        assert_eq!(take(&mut seats[0], &board, 1, 9), [5; 9]);
+    }
+}
