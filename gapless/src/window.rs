@@ -87,6 +87,8 @@ pub struct Window<T> {
     /// In a dynamic window: by address.
     attached: Vec<(u64, SharedBuf)>,
     profile: Option<Box<Profile>>,
+    /// What went wrong before a fence that another rank was refused: the next fence says so.
+    owed: Option<Error>,
     element: PhantomData<fn() -> T>,
 }
 

@@ -152,7 +152,8 @@ impl WindowBuilder<'_> {
         let inner = gapless_osc::Window::new(seat, comm.rank(), flavor, own, members);
         let (attached, memory) = (Vec::new(), Some(memory));
         let profile = self.profiled.then(|| Box::new(Profile::new()));
-        Ok(Window { inner, comm, memory, header, attached, profile, element: PhantomData })
+        let (owed, element) = (None, PhantomData);
+        Ok(Window { inner, comm, memory, header, attached, profile, owed, element })
     }
 }
 

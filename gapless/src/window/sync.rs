@@ -13,7 +13,7 @@ impl<T: AnyBits> Window<T> {
     ///
     /// # Errors
     /// An epoch of another kind is open here, or at another rank ([`WindowError::Elsewhere`]): then no rank has fenced, and
-    /// epochs are as they were. Some ranks called [`fence_last`](Window::fence_last); a member is lost, or has refused an
+    /// epochs are as they were; what members have refused is told by the next fence. Some ranks called [`fence_last`](Window::fence_last); a member is lost, or has refused an
     /// operation.
     pub fn fence(&mut self) -> Result<(), Error> {
         let began = self.began();
@@ -47,6 +47,7 @@ impl<T: AnyBits> Window<T> {
         if met.is_ok() && all[2] != i32::MAX {
             // All know, and no rank has fenced.
             let rank = all[2].unsigned_abs();
+            self.owed = self.owed.take().or(flushed.err());
             return Err(refused.unwrap_or(WindowError::Elsewhere { call, rank }).into());
         }
         let agreed = met.is_ok() && (all[..2] == [1, 0] || all[..2] == [0, 1]);
@@ -56,7 +57,7 @@ impl<T: AnyBits> Window<T> {
             let rank = self.rank();
             return Err(WindowError::Differs { rank, what: "kinds of fences" }.into());
         }
-        flushed
+        self.owed.take().map_or(flushed, Err)
     }
 
     /// What a rank gives to a minimum, to say whether it was refused what all are about to do.

@@ -186,6 +186,19 @@ fn faults_are_told_by_the_end_of_the_epoch() {
             window.fence().unwrap();
             window.put(&[1u8], 2, 99).unwrap();
             refused(why(window.fence_last()), 2);
+            // If another rank is refused the fence, the next one tells.
+            window.fence().unwrap();
+            if comm.rank() == 1 {
+                window.lock(1, Lock::Shared).unwrap();
+                assert!(matches!(why(window.fence_last()), WindowError::Mixed { .. }));
+                window.unlock(1).unwrap();
+                window.fence_last().unwrap();
+            } else {
+                window.put(&[1u8], 1, 99).unwrap();
+                let elsewhere = WindowError::Elsewhere { call: "fence_last", rank: 1 };
+                assert_eq!(why(window.fence_last()), elsewhere);
+                refused(why(window.fence_last()), 1);
+            }
             window.lock_all().unwrap();
             window.put(&[1u8], 0, 99).unwrap();
             refused(why(window.flush(0)), 0);
