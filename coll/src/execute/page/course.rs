@@ -219,6 +219,8 @@ impl<S: Steps> Carried for S {
             }
             Stage::Waiting => place.slot_reader(course.slot(course.first)).map(Awaited::Reader),
             Stage::Recalling => self.user(place).map(Awaited::Reader),
+            // If it has come there is work left, of which no bell tells.
+            Stage::Gathering | Stage::Collecting if self.look(place) => None,
             Stage::Gathering | Stage::Collecting => {
                 self.source(place).map(|(rank, _)| Awaited::Note(rank))
             }

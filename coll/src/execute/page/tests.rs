@@ -14,9 +14,13 @@ use crate::Reduction;
 use crate::execute::{Blocks, Sequencer};
 
 fn endpoints(ranks: u32) -> Vec<Pml> {
+    endpoints_of(ranks, Loopback::new)
+}
+
+fn endpoints_of(ranks: u32, transport: impl Fn(&Hub) -> Loopback) -> Vec<Pml> {
     let hub = Hub::new();
     let mut bmls: Vec<Bml> = (0..ranks).map(|rank| Bml::new(Rank(rank), ranks)).collect();
-    bmls.iter_mut().for_each(|bml| bml.add(Box::new(Loopback::new(&hub))));
+    bmls.iter_mut().for_each(|bml| bml.add(Box::new(transport(&hub))));
     let addresses: Vec<_> = bmls.iter().map(Bml::addresses).collect();
     for (me, bml) in (0..ranks).zip(&mut bmls) {
         for peer in (0..ranks).filter(|peer| *peer != me) {
@@ -200,4 +204,57 @@ fn what_is_spoilt_names_the_rank() {
     let error = scribbled(&circle, Broken { rank: 0, expected: 2, found: 9 });
     let CollError::Scribbled { rank: 2, what } = error else { panic!("{error}") };
     assert!(what.starts_with("rank 2 has written"), "{what}");
+}
+
+/// A step reads so much at a time by the kernel. While there is more to read, no other rank has anything to announce: a rank
+/// that slept would not be woken.
+#[test]
+fn nobody_sleeps_while_there_is_something_to_read() {
+    let len = 2 * AT_ONCE_MAX + 4096;
+    let mut stopped = 0;
+    for call in [Call::Alltoall { len, in_place: false }, Call::Allgather { len, in_place: false }]
+    {
+        // SAFETY: buffers outlive all pages.
+        let mut pmls = endpoints_of(2, |hub| unsafe { Loopback::new(hub).with_peek() });
+        let mut buffers: Vec<[Vec<u8>; 2]> = (0..2u8)
+            .map(|me| {
+                let (send, recv) = crate::build::rows(&call, me.into(), 2);
+                let buffer = |len: u64| vec![7 + me; usize::try_from(len).unwrap()];
+                [buffer(send.len()), buffer(recv.len())]
+            })
+            .collect();
+        let mut pages = pages(&mut pmls);
+        for (page, [send, recv]) in pages.iter_mut().zip(&mut buffers) {
+            let [send, recv] =
+                [send, recv].map(|buffer| Blocks::Whole(Typed::contiguous(Region::of_mut(buffer))));
+            // SAFETY: the buffers outlive the collective, and nothing else touches them meanwhile.
+            unsafe { page.begin(0, &call, Rows { send, recv }, None) }.unwrap();
+        }
+        let mut ended = [false; 2];
+        for _ in 0..10_000 {
+            for ((page, pml), ended) in pages.iter_mut().zip(&mut pmls).zip(&mut ended) {
+                pml.progress();
+                if *ended {
+                    continue;
+                }
+                let dozes = page.doze(pml).is_some();
+                match page.advance(pml, &HostEngine, &HostEngine) {
+                    Poll::Ready(result) => {
+                        result.unwrap();
+                        *ended = true;
+                    }
+                    Poll::Pending if page.look() => {
+                        stopped += 1;
+                        assert!(!dozes || !page.is_announced(), "{call:?}: it would sleep");
+                        assert_eq!(page.doze(pml), None, "{call:?}");
+                    }
+                    Poll::Pending => {}
+                }
+            }
+        }
+        assert_eq!(ended, [true; 2], "{call:?}");
+        assert!(buffers[0][1][..8].iter().chain(&buffers[1][1][..8]).all(|byte| *byte == 7));
+        pages.into_iter().zip(&mut pmls).for_each(|(mut page, pml)| page.close(pml));
+    }
+    assert!(stopped > 0, "all was read at once");
 }
