@@ -20,7 +20,9 @@
 //! every other rank has had one turn at the most, besides whatever was about to enter when it began to wait. (Turns are
 //! given by those who leave what they had alone, and by those whose turn it was. Where it is nobody's, who looks first
 //! enters.)
-//! Whose turn it is without waiting for it any more, or dead, is passed over by whoever waits.
+//! Whose turn it is without waiting for it any more, or dead, is passed over by whoever waits. So is, after some time, who
+//! does not take it: a rank that waits by messages needs the owner's progress for that, and ranks that map the memory do
+//! not wait for an owner that calls nothing.
 //!
 //! **Deaths.** The words say who is to blame if a rank dies that has the lock. One that dies while it waits is not: whoever
 //! waits takes its turn, or its claim, away. If it lives nevertheless, it finds that out when it is about to enter.
@@ -61,6 +63,9 @@ const SHARES: u64 = 3;
 
 /// How often a claim is tried against others'.
 const TRIES: u32 = 4;
+
+/// How often a rank that waits looks at a turn that nobody takes.
+const LOOKS: u32 = 256;
 
 /// Bits of a rank in word 0, and of what it is there.
 const BITS: u32 = 24;
@@ -111,6 +116,13 @@ impl Gate {
     fn lets_in(self, rank: u32) -> bool {
         self.holder().is_none() && self.turn().is_none_or(|turn| turn == rank)
     }
+}
+
+/// What a rank that waits has seen of word 0, and how often.
+#[derive(Debug, Default)]
+pub(crate) struct Patience {
+    gate: u64,
+    looks: u32,
 }
 
 /// The words.
@@ -272,6 +284,25 @@ impl Header {
             for waits in [WAITS_TO_SHARE, WAITS_ALONE] {
                 let _ = word.compare_exchange(waits, NOTHING, Ordering::SeqCst, Ordering::SeqCst);
             }
+        }
+    }
+
+    /// A rank that waits looks, now and then. A turn or a claim that its rank does not take for [so many](LOOKS) looks,
+    /// although it could, is passed over: the owner of the memory may take it for that rank, and call nothing. That rank
+    /// still waits.
+    pub(crate) fn look(&self, rank: u32, patience: &mut Patience) {
+        let gate = self.gate();
+        let could_enter = match gate.holder() {
+            Some(_) => !gate.is_inside() && !self.is_shared(),
+            None => gate.turn().is_some(),
+        };
+        if gate.0 != patience.gate || !could_enter || gate.rank() == Some(rank) {
+            *patience = Patience { gate: gate.0, looks: 0 };
+            return;
+        }
+        patience.looks += 1;
+        if patience.looks >= LOOKS {
+            self.pass(gate);
         }
     }
 

@@ -303,11 +303,13 @@ impl Core {
         self.reply(bml, from, head, fault.map_or(Ok((0, &[])), Err));
     }
 
-    /// Gives locks to those who wait for them, in the order of their questions. Gives how many.
+    /// Gives locks to those who wait for them. Each of them waits in the lock's own words, as ranks do that map them: so all
+    /// have their turns. Gives how many.
     pub(crate) fn grant_locks(&mut self, osc: &Osc, bml: &mut Bml) -> usize {
         let mut answers = Vec::new();
         for hosted in self.windows.values_mut() {
-            while let Some(waiter) = hosted.waiting.front() {
+            let mut at = 0;
+            while let Some(waiter) = hosted.waiting.get(at) {
                 let rank = waiter.question.rank;
                 let processes = &hosted.processes;
                 let is_lost =
@@ -316,11 +318,14 @@ impl Core {
                     hosted.held[rank as usize] = Some(waiter.kind);
                     Ok(())
                 } else {
-                    let Some(holder) = hosted.header.lost_holder(is_lost) else { break };
+                    let Some(holder) = hosted.header.lost_holder(is_lost) else {
+                        at += 1;
+                        continue;
+                    };
                     hosted.header.cancel(rank);
                     Err(Fault::Holder(hosted.processes[holder as usize]))
                 };
-                if let Some(waiter) = hosted.waiting.pop_front() {
+                if let Some(waiter) = hosted.waiting.remove(at) {
                     answers.push((waiter, result));
                 }
             }

@@ -5,6 +5,7 @@
 
 use crate::core::{Osc, Seat};
 use crate::epoch::Epochs;
+use crate::header::Patience;
 use crate::wire::{Head, Kind};
 use crate::{Exposure, Fault, Lock, WindowError};
 use gapless_bml::Bml;
@@ -306,6 +307,7 @@ impl Window {
             std::hint::spin_loop();
         }
         let mut tries = 0u32;
+        let mut patience = Patience::default();
         let locked = driver.until(true, |_| {
             if header.try_lock(self.rank, kind, true, is_lost) {
                 return Some(Ok(()));
@@ -314,6 +316,7 @@ impl Window {
             if !tries.is_multiple_of(TRIES_PER_LOOK) {
                 return None;
             }
+            header.look(self.rank, &mut patience);
             let holder = header.lost_holder(is_lost)?;
             Some(Err(self.osc().loss(process(holder)?)))
         });

@@ -319,3 +319,31 @@ fn mutexes_have_one_holder() {
     header.release_stripes(1, stripe);
     assert!(header.try_stripes(2, stripe, |_| false));
 }
+
+/// A turn, or a claim that nobody is in the way of, is passed over if its rank does not take it. It is not forgotten.
+#[test]
+fn turns_that_nobody_takes_are_passed_over() {
+    let header = header(3);
+    let none = |_| false;
+    let look = |times: u32| {
+        let mut patience = Patience::default();
+        (0..=times).for_each(|_| header.look(2, &mut patience));
+        header.try_lock(2, Lock::Exclusive, true, none)
+    };
+    assert!(header.try_lock(0, Lock::Exclusive, false, none));
+    assert!(!header.try_lock(1, Lock::Exclusive, true, none));
+    assert!(!look(2 * LOOKS), "rank 0 has it");
+    header.unlock(0, Lock::Exclusive);
+    assert!(!look(LOOKS - 1), "it is rank 1's turn");
+    assert!(look(LOOKS));
+    header.unlock(2, Lock::Exclusive);
+    assert!(header.try_lock(1, Lock::Exclusive, true, none), "it waits still");
+    header.unlock(1, Lock::Exclusive);
+    assert!(header.try_lock(0, Lock::Shared, false, none));
+    assert!(!header.try_lock(1, Lock::Exclusive, true, none));
+    assert!(!look(2 * LOOKS), "rank 1 cannot take it yet");
+    header.unlock(0, Lock::Shared);
+    assert!(look(LOOKS));
+    header.unlock(2, Lock::Exclusive);
+    assert!(!header.try_lock(1, Lock::Exclusive, true, none) || header.gate().is_inside());
+}

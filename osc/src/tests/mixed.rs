@@ -168,3 +168,23 @@ fn layouts_that_are_being_told_stay() {
     assert_eq!(net.bml(0).state(Rank(1)), &PeerState::Up);
     assert!(Kind::Forget.takes_credit());
 }
+
+/// All who wait by messages have their turn, not only the one that asked first.
+#[test]
+fn who_waits_by_messages_has_a_turn() {
+    let net = Net::new(4, &Config::default());
+    let _window = net.window(0, &[]);
+    let (osc, header) = (&net.oscs[0], &net.exposures[0].header);
+    assert!(header.try_lock(0, Lock::Exclusive, false, never));
+    for rank in [3, 1] {
+        let head = Head { flag: 1, ..Head::new(Kind::Lock, 0, rank) };
+        osc.core().execute(osc, &mut Bml::new(Rank(0), 4), Rank(rank), &head.write());
+    }
+    assert!(!header.try_lock(2, Lock::Exclusive, true, never));
+    // Round from rank 0, it is rank 1's turn, whoever asked first.
+    header.unlock(0, Lock::Exclusive);
+    assert!(!header.try_lock(2, Lock::Exclusive, true, never));
+    osc.core().grant_locks(osc, &mut Bml::new(Rank(0), 4));
+    header.unlock(1, Lock::Exclusive);
+    assert!(header.try_lock(2, Lock::Exclusive, true, never));
+}
