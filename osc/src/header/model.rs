@@ -283,11 +283,11 @@ fn a_claim_of_the_dead_is_taken_over() {
 #[test]
 fn rubbish_in_the_words_does_no_harm() {
     let header = header(2);
-    for round in 0..1u64 << 12 {
-        let rubbish = round.wrapping_mul(0x9E37_79B9_7F4A_7C15).rotate_left(round as u32 % 64);
+    for round in 0..1u32 << 12 {
+        let rubbish = u64::from(round).wrapping_mul(0x9E37_79B9_7F4A_7C15).rotate_left(round % 64);
         header.word(LOCK).store(rubbish, Ordering::Relaxed);
         header.word(RANKS + 1).store(rubbish % 5, Ordering::Relaxed);
-        let rank = u32::try_from(round % 2).unwrap();
+        let rank = round % 2;
         let kind = if round % 3 == 0 { Lock::Shared } else { Lock::Exclusive };
         let took = header.try_lock(rank, kind, round % 5 != 0, |_| round % 7 == 0);
         header.lost_holder(|_| true);
