@@ -9,16 +9,15 @@
 //! once or more often, and delivers each once, one after the other. `docs/internals.md` says why it is done so.
 
 use crate::stripe::Rate;
+use crate::window::{UnderWay, WINDOW_BYTES, WINDOW_MESSAGES, Window};
 use gapless_btl::pool::HeapPool;
-use gapless_btl::{AmTag, Fragment, Limits, PeerId, SHORT_BYTES, Short, Unacknowledged};
+use gapless_btl::{AmTag, Fragment, Limits, LinkError, PeerId, SHORT_BYTES, Short, Unacknowledged};
 use std::collections::{BTreeMap, VecDeque};
 
 /// Bytes of a number.
 pub(crate) const NUMBER_BYTES: usize = 8;
 /// In the place of a number.
 pub(crate) const OUT_OF_TURN: u64 = 0;
-/// Messages that wait for an earlier one. A sender has fewer under way: what its transports retain.
-const PARKED_MAX: usize = 1 << 16;
 
 /// A rail of a bundle.
 #[derive(Debug)]
@@ -30,6 +29,8 @@ pub(crate) struct Strand {
     pub(crate) rate: Rate,
     /// It has had room for a message: its link stands.
     pub(crate) stood: bool,
+    /// What it retains.
+    pub(crate) under_way: UnderWay,
 }
 
 /// What becomes of a message that has come.
@@ -56,12 +57,17 @@ pub(crate) struct Bundle {
     pub(crate) one_sided: Option<usize>,
     /// The number of the next message to the peer.
     next: u64,
-    /// Of messages that rails did not deliver: to be sent before anything new.
+    /// What the peer is not known to have had.
+    pub(crate) window: Window,
+    /// Of messages that rails did not deliver, or that wait for the window: to be sent before anything new, in the order
+    /// of their numbers.
     pub(crate) again: VecDeque<Unacknowledged>,
     /// The number that is the next one from the peer.
     expected: u64,
     /// Messages that came too early, without their numbers.
     parked: BTreeMap<u64, (AmTag, Fragment)>,
+    /// Bytes of these.
+    parked_bytes: u64,
     /// A rail has ended: what is missing may come behind what is parked, and must find buffers.
     copies: bool,
 }
@@ -87,6 +93,7 @@ impl Bundle {
             peer: *peer,
             rate: Rate::new(limits.latency_ns, limits.bandwidth_mb_s),
             stood: false,
+            under_way: UnderWay::default(),
         };
         Bundle {
             strands: rails.iter().map(strand).collect(),
@@ -94,9 +101,11 @@ impl Bundle {
             limits,
             one_sided,
             next: OUT_OF_TURN + 1,
+            window: Window::new(OUT_OF_TURN + 1),
             again: VecDeque::new(),
             expected: OUT_OF_TURN + 1,
             parked: BTreeMap::new(),
+            parked_bytes: 0,
             copies: false,
         }
     }
@@ -118,10 +127,17 @@ impl Bundle {
         number
     }
 
-    /// A rail has ended; whether it was one of these.
-    pub(crate) fn end(&mut self, rail: usize) -> bool {
+    /// A rail has ended; whether it was one of these. What is `left` of it, others send.
+    pub(crate) fn end(&mut self, rail: usize, left: Vec<Unacknowledged>) -> bool {
         let before = self.strands.len();
-        self.strands.retain(|strand| strand.rail != rail);
+        // What it had been given and is not left was confirmed.
+        let bytes = left.iter().map(|it| it.message.len() as u64).sum();
+        if let Some(at) = self.strands.iter().position(|strand| strand.rail == rail) {
+            self.strands.remove(at).under_way.look(bytes, &mut self.window);
+        }
+        self.again.extend(left.into_iter().filter(|it| sent_number(&it.message) != OUT_OF_TURN));
+        // The oldest first: the others may wait for the window, which waits for that.
+        self.again.make_contiguous().sort_by_key(|it| sent_number(&it.message));
         if self.one_sided == Some(rail) {
             self.one_sided = None;
         }
@@ -161,20 +177,30 @@ impl Bundle {
     /// Keeps a message until its turn comes.
     ///
     /// # Errors
-    /// Why it cannot be: the peer has more under way than any transport retains, or there is no memory.
+    /// Why it cannot be: the peer is further ahead than any sender may be, or there is no memory.
     pub(crate) fn park(
         &mut self,
         number: u64,
         tag: AmTag,
         fragment: Fragment,
-    ) -> Result<(), String> {
-        if self.parked.len() >= PARKED_MAX {
-            return Err(format!("message {number}, but {} has not come", self.expected));
+    ) -> Result<(), LinkError> {
+        let len = fragment.len() as u64;
+        let early = number.saturating_sub(self.expected);
+        if early >= WINDOW_MESSAGES || self.parked_bytes + len > WINDOW_BYTES {
+            let (waits, bytes) = (self.expected, self.parked_bytes);
+            let what = format!(
+                "message {number}, but {waits} has not come, and {bytes} bytes wait for it"
+            );
+            return Err(LinkError::Corrupt { what });
         }
         let fragment = match self.copies {
-            true => copy(&fragment).ok_or("a message that cannot be copied")?,
+            true => copy(&fragment).ok_or_else(|| LinkError::System {
+                operation: "malloc",
+                reason: "a message that came early could not be kept".to_owned(),
+            })?,
             false => fragment,
         };
+        self.parked_bytes += len;
         self.parked.insert(number, (tag, fragment));
         Ok(())
     }
@@ -182,6 +208,7 @@ impl Bundle {
     /// A parked message whose turn it is; it counts as taken.
     pub(crate) fn ripe(&mut self) -> Option<(AmTag, Fragment)> {
         let ripe = self.parked.remove(&self.expected)?;
+        self.parked_bytes -= ripe.1.len() as u64;
         self.expected += 1;
         Some(ripe)
     }
@@ -192,6 +219,11 @@ fn copy(fragment: &Fragment) -> Option<Fragment> {
     let mut buffer = HeapPool::new(1, fragment.len()).buffer(fragment.len())?;
     fragment.read(0, &mut buffer).ok()?;
     Some(buffer.into_fragment())
+}
+
+/// The number of a message of ours, as it goes over the wire.
+pub(crate) fn sent_number(message: &[u8]) -> u64 {
+    message.last_chunk().map_or(OUT_OF_TURN, |bytes| u64::from_le_bytes(*bytes))
 }
 
 /// The number of a message that was offered by value, and the message without it.
@@ -289,10 +321,41 @@ mod tests {
         assert_eq!(bundle.ripe().unwrap().0, AmTag(9));
     }
 
+    /// However many messages come early, they are few and short together.
+    #[test]
+    fn what_is_parked_is_bounded() {
+        let mut bundle = bundle();
+        assert!(bundle.let_go());
+        let far = bundle.park(1 + WINDOW_MESSAGES, AmTag(7), message(b"far"));
+        assert!(matches!(far, Err(LinkError::Corrupt { .. })));
+        bundle.park(WINDOW_MESSAGES, AmTag(7), message(b"near")).unwrap();
+        let half = vec![0; usize::try_from(WINDOW_BYTES / 2).unwrap()];
+        bundle.park(2, AmTag(7), message(&half)).unwrap();
+        let more = bundle.park(3, AmTag(7), message(&half));
+        assert!(matches!(more, Err(LinkError::Corrupt { .. })));
+        assert!(bundle.took(1) && bundle.ripe().is_some());
+        bundle.park(4, AmTag(7), message(&half)).unwrap();
+    }
+
+    /// What a rail did not deliver goes before what waits for the window.
+    #[test]
+    fn the_oldest_message_is_sent_again_first() {
+        let mut bundle = bundle();
+        let left = |number: u64| {
+            let message = number.to_le_bytes().to_vec();
+            Unacknowledged { tag: AmTag(1), message, done: gapless_btl::Token::NONE }
+        };
+        bundle.again.push_back(left(9));
+        assert!(bundle.end(1, vec![left(3), left(OUT_OF_TURN), left(4)]));
+        let numbers = bundle.again.iter().map(|it| sent_number(&it.message));
+        assert_eq!(numbers.collect::<Vec<_>>(), [3, 4, 9]);
+    }
+
     #[test]
     fn a_rail_that_ends_takes_its_operations_along() {
         let mut bundle = bundle();
-        assert!(!bundle.end(9) && bundle.end(2) && !bundle.end(2));
+        let mut end = |rail| bundle.end(rail, Vec::new());
+        assert!(!end(9) && end(2) && !end(2));
         assert_eq!(bundle.one_sided, None);
         assert!(bundle.strand(1).is_some() && bundle.strand(2).is_none());
         assert_eq!((bundle.number(), bundle.number()), (1, 2));

@@ -58,6 +58,7 @@ mod stripe;
 mod tests;
 mod token;
 mod waiter;
+mod window;
 
 pub use bml::Bml;
 pub use endpoint::PeerState;

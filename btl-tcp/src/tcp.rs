@@ -248,9 +248,10 @@ impl Btl for Tcp {
     }
 
     fn outstanding(&self, peer: PeerId) -> u64 {
-        match self.state(peer) {
-            Ok(State::Up(up)) => up.outbound.outstanding(),
-            _ => 0,
+        let Some(link) = self.links.get(peer.0 as usize) else { return 0 };
+        match &link.state {
+            State::Up(up) => up.outbound.outstanding(),
+            _ => link.unacknowledged.iter().map(|it| it.message.len() as u64).sum(),
         }
     }
 

@@ -177,7 +177,9 @@ pub trait Btl: Send {
         Vec::new()
     }
 
-    /// How many bytes were sent to a peer and [retained](Btl::retain) so far.
+    /// How many bytes were sent to a peer and are still [retained](Btl::retain), or are
+    /// [unacknowledged](Btl::unacknowledged): what is not known to be there. Receipt is known in the order of
+    /// [`send`](Btl::send).
     fn outstanding(&self, peer: PeerId) -> u64 {
         let _ = peer;
         0

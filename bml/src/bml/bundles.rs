@@ -1,7 +1,7 @@
 //! Peers that several network rails reach: the part of a `Bml` that acts on a [`Bundle`].
 
 use super::{Bml, RESERVED};
-use crate::bundle::{Bundle, NUMBER_BYTES, OUT_OF_TURN, Turn, number_of};
+use crate::bundle::{Bundle, NUMBER_BYTES, OUT_OF_TURN, Turn, number_of, sent_number};
 use crate::endpoint::Path;
 use crate::rail::Rail;
 use crate::waiter::now_ns;
@@ -100,6 +100,9 @@ impl Bml {
         if !send_again(bundle, &mut self.rails) {
             return Err(ReserveError::Full);
         }
+        if !fits(bundle, &self.rails, len + NUMBER_BYTES) {
+            return Err(ReserveError::Full);
+        }
         let (rail, mut slot) = Bml::room(bundle, &mut self.rails, len + NUMBER_BYTES)?;
         slot.resize(len).map_err(|_| ReserveError::TooLong { len, max })?;
         Ok(RailSlot { slot, rail: !rail })
@@ -118,16 +121,21 @@ impl Bml {
             self.orphan(done, LinkError::Unreachable { reason });
             return;
         };
-        let (number, len) = (bundle.number().to_le_bytes(), slot.len());
-        let written = slot.resize(len + NUMBER_BYTES).is_ok() && slot.write(len, &number).is_ok();
+        let (number, len) = (bundle.number(), slot.len());
+        let written = slot.resize(len + NUMBER_BYTES).is_ok()
+            && slot.write(len, &number.to_le_bytes()).is_ok();
         assert!(written, "a slot has room for the number");
-        match bundle.strand(at) {
+        let whole = slot.len() as u64;
+        // Slots that were reserved together may be more than the window has room for.
+        let lives = bundle.has(at) && bundle.window.admit(number, whole);
+        match bundle.strand(at).filter(|_| lives) {
             Some(strand) => {
-                strand.rate.sent(slot.len() as u64);
+                strand.rate.sent(whole);
+                strand.under_way.sent(number, whole);
                 self.rails[at].stir();
                 self.rails[at].btl.send(slot, tag, done);
             }
-            // The rail has ended since.
+            // The rail has ended since, or the message has to wait.
             None => {
                 let message = slot.to_vec().expect("slots are memory that the CPU may touch");
                 bundle.again.push_back(Unacknowledged { tag, message, done });
@@ -209,7 +217,7 @@ impl Bml {
             Turn::Double => {}
             Turn::Later => match bundle.park(number, tag, fragment) {
                 Ok(()) => {}
-                Err(what) => self.give_up(rank, LinkError::Corrupt { what }),
+                Err(error) => self.give_up(rank, error),
             },
             Turn::Now => {
                 let ripe = bundle.took(number);
@@ -261,8 +269,7 @@ impl Bml {
         left: Vec<Unacknowledged>,
     ) -> Option<Vec<Path>> {
         let bundle = self.endpoints[rank.0 as usize].bundle.as_deref_mut()?;
-        bundle.end(rail);
-        bundle.again.extend(left.into_iter().filter(|it| !is_out_of_turn(&it.message)));
+        bundle.end(rail, left);
         let over = bundle.strands.is_empty() || matches!(error, LinkError::Corrupt { .. });
         // Who has left ends its rails one after the other, and has had everything before.
         if self.flood.has_left(rank) {
@@ -323,14 +330,39 @@ impl Bml {
     }
 }
 
+/// Whether a new message of `whole` bytes, number included, is near enough to what the peer is known to have had.
+fn fits(bundle: &mut Bundle, rails: &[Rail], whole: usize) -> bool {
+    bundle.window.fits(whole as u64) || {
+        look(bundle, rails);
+        bundle.window.fits(whole as u64)
+    }
+}
+
+/// Learns from the rails what the peer has had.
+fn look(bundle: &mut Bundle, rails: &[Rail]) {
+    let Bundle { strands, window, .. } = bundle;
+    for strand in strands {
+        let outstanding = rails[strand.rail].btl.outstanding(strand.peer);
+        strand.under_way.look(outstanding, window);
+    }
+}
+
 /// Sends what a peer may not have had, as far as there is room. Gives whether nothing is left.
 fn send_again(bundle: &mut Bundle, rails: &mut [Rail]) -> bool {
     while let Some(Unacknowledged { tag, message, done }) = bundle.again.pop_front() {
-        let room = Bml::room(bundle, rails, message.len());
-        let sent = room.ok().and_then(|(rail, mut slot)| {
+        let (number, whole) = (sent_number(&message), message.len() as u64);
+        if !bundle.window.admit(number, whole) {
+            look(bundle, rails);
+        }
+        let room = match bundle.window.admit(number, whole) {
+            true => Bml::room(bundle, rails, message.len()).ok(),
+            false => None,
+        };
+        let sent = room.and_then(|(rail, mut slot)| {
             slot.write(0, &message).ok()?;
             if let Some(strand) = bundle.strand(rail) {
-                strand.rate.sent(message.len() as u64);
+                strand.rate.sent(whole);
+                strand.under_way.sent(number, whole);
             }
             rails[rail].btl.send(slot, tag, done);
             Some(())
@@ -348,8 +380,4 @@ pub(super) fn out_of_turn(kind: u8) -> [u8; 1 + NUMBER_BYTES] {
     let mut message = [kind; 1 + NUMBER_BYTES];
     message[1..].copy_from_slice(&OUT_OF_TURN.to_le_bytes());
     message
-}
-
-fn is_out_of_turn(message: &[u8]) -> bool {
-    message.last_chunk::<NUMBER_BYTES>() == Some(&OUT_OF_TURN.to_le_bytes())
 }

@@ -69,7 +69,10 @@ fn a_way_that_breaks_is_a_loss_after_an_intact_beginning() {
         }
         let heard = [b.heard, a.heard];
         for (end, heard) in [&mut a, &mut b].into_iter().zip(heard) {
+            let outstanding = end.tcp.outstanding(end.peer);
             let left = end.tcp.unacknowledged(end.peer);
+            let bytes: usize = left.iter().map(|it| it.message.len()).sum();
+            assert_eq!(outstanding, bytes as u64, "what a link did not deliver is not there");
             let first = end.sent - left.len() as u64;
             for (number, message) in (first..).zip(&left) {
                 assert!(message.message == End::bytes(number, End::len(number)), "{number}");
