@@ -127,8 +127,21 @@ impl Outbound {
         self.queue.push_back(Frame { head, body: Body::None, written: 0, done, retained: None });
     }
 
-    /// How many messages of the peer have come in full.
+    /// How many messages of the peer have come in full. If the last frame has not begun to leave and tells a count, it
+    /// tells this one: a peer that reads nothing does not make the queue longer. No other frame may, because counts go up.
     pub(crate) fn count(&mut self, count: u16) {
+        if let Some(last) = self.queue.back_mut().filter(|last| last.written == 0) {
+            let len = last.body.bytes().len();
+            let header = match last.retained {
+                Some(tag) => Some(Header::Retained { tag, len, count }),
+                None => matches!(Header::read(last.head, 0), Ok(Header::Count(_)))
+                    .then_some(Header::Count(count)),
+            };
+            if let Some(header) = header {
+                last.head = header.write();
+                return;
+            }
+        }
         self.note(Header::Count(count));
     }
 
@@ -279,5 +292,37 @@ impl Outbound {
             done,
         };
         kept.into_iter().map(whole).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tests::{LOOPBACK_V4, config};
+
+    /// A peer that reads nothing may send for ever: its counts do not pile up, and they never go back.
+    #[test]
+    fn counts_do_not_pile_up() {
+        let mut outbound = Outbound::new(&config(0, LOOPBACK_V4), true);
+        let counts = |outbound: &Outbound| -> Vec<u16> {
+            let read = |frame: &Frame| match Header::read(frame.head, 100) {
+                Ok(Header::Count(count) | Header::Retained { count, .. }) => count,
+                other => panic!("{other:?}"),
+            };
+            outbound.queue.iter().map(read).collect()
+        };
+        (1..1000).for_each(|count| outbound.count(count));
+        assert_eq!(counts(&outbound), [999]);
+        let slot = outbound.reserve(PeerId(0), 5).unwrap();
+        let buffer = outbound.open(slot);
+        outbound.push(AmTag(3), buffer, Token::NONE, 1000);
+        (1001..2000).for_each(|count| outbound.count(count));
+        assert_eq!(counts(&outbound), [999, 1999]);
+        let header = Header::read(outbound.queue[1].head, 100);
+        assert_eq!(header, Ok(Header::Retained { tag: AmTag(3), len: 5, count: 1999 }));
+        // Of the last one, a part has left.
+        outbound.advance(HEADER_BYTES + 1, &mut VecDeque::new());
+        (2000..3000).for_each(|count| outbound.count(count));
+        assert_eq!(counts(&outbound), [1999, 2999]);
     }
 }
