@@ -160,8 +160,9 @@ impl Bundle {
     pub(crate) fn turn(&self, number: u64) -> Turn {
         match number {
             OUT_OF_TURN => Turn::Now,
-            _ if number == self.expected => Turn::Now,
+            // One that is parked is handed over from there, even if its turn has come.
             _ if number < self.expected || self.parked.contains_key(&number) => Turn::Double,
+            _ if number == self.expected => Turn::Now,
             _ => Turn::Later,
         }
     }
@@ -310,7 +311,7 @@ mod tests {
         assert_eq!(bundle.turn(2), Turn::Double);
         assert!(bundle.ripe().is_none());
         assert!(bundle.took(1));
-        assert_eq!((bundle.turn(1), bundle.turn(2)), (Turn::Double, Turn::Now));
+        assert_eq!((bundle.turn(1), bundle.turn(2)), (Turn::Double, Turn::Double), "2 is parked");
         assert!(bundle.let_go());
         let (tag, two) = bundle.ripe().unwrap();
         assert_eq!((tag, two.to_vec().unwrap()), (AmTag(7), b"two".to_vec()));
