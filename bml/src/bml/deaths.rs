@@ -160,17 +160,25 @@ impl Bml {
     #[cold]
     pub(super) fn settle(&mut self) {
         let rails = &mut self.rails;
+        let mut told = Vec::new();
         self.farewells.retain(|&(path, kind)| {
+            let rank = rails[path.rail].rank(path.peer);
             let btl = &mut *rails[path.rail].btl;
-            match path.numbered {
-                true => !say(btl, path.peer, &out_of_turn(kind)),
-                false => !say(btl, path.peer, &[kind]),
+            let said = match path.numbered {
+                true => try_say(btl, path.peer, &out_of_turn(kind)),
+                false => try_say(btl, path.peer, &[kind]),
+            };
+            if said == Ok(()) {
+                told.push(rank);
             }
+            matches!(said, Err(ReserveError::Full))
         });
+        // One rail is enough: others may never have stood.
+        self.farewells.retain(|(path, _)| !told.contains(&self.rails[path.rail].rank(path.peer)));
         let again = self.send_all_again();
         self.untold = !self.spread() || !self.farewells.is_empty() || !again;
         // Who meets a process that leaves is told when it does.
-        self.owing = self.untold || self.flood.is_leaving();
+        self.owing = self.untold || self.flood.is_leaving() || !self.orphans.is_empty();
     }
 
     /// Passes facts on. Gives whether all that are to know them were told.
@@ -302,16 +310,20 @@ impl Bml {
 
 /// Sends a control message; `false` if there is no room. Whoever is gone needs none.
 fn say(btl: &mut dyn gapless_btl::Btl, peer: gapless_btl::PeerId, message: &[u8]) -> bool {
-    match btl.reserve(peer, message.len()) {
-        Ok(mut slot) => {
-            if slot.write(0, message).is_ok() {
-                btl.send(slot, Bml::CONTROL_TAG, Token::NONE);
-            }
-            true
-        }
-        Err(ReserveError::Full) => false,
-        Err(_) => true,
+    !matches!(try_say(btl, peer, message), Err(ReserveError::Full))
+}
+
+/// Sends a control message, if there is a link and room.
+fn try_say(
+    btl: &mut dyn gapless_btl::Btl,
+    peer: gapless_btl::PeerId,
+    message: &[u8],
+) -> Result<(), ReserveError> {
+    let mut slot = btl.reserve(peer, message.len())?;
+    if slot.write(0, message).is_ok() {
+        btl.send(slot, Bml::CONTROL_TAG, Token::NONE);
     }
+    Ok(())
 }
 
 #[cfg(test)]

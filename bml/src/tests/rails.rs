@@ -523,6 +523,36 @@ fn who_waits_for_one_message_is_not_flooded() {
     assert!(job.takers[1].lost.is_empty());
 }
 
+/// A rail that never stood, or is full for ever, does not hold up who leaves: another has taken the word.
+#[test]
+fn who_leaves_waits_for_no_rail_that_never_stood() {
+    let mut job = Job::new(2);
+    job.rest(3);
+    for _ in 0..SLOTS {
+        let (tag, message, done) = (TAG, vec![0; 9], Token::NONE);
+        job.lines[0].state().ways[1].retained.push_back(Unacknowledged { tag, message, done });
+    }
+    job.ranks[0].leave_well();
+    assert!(job.ranks[0].has_told_all());
+    assert!(job.lines[1].deliver(1) && !job.lines[0].deliver(1));
+}
+
+/// What cannot be sent any more is told, whatever else is settled before.
+#[test]
+fn a_message_to_a_lost_peer_ends_even_if_others_are_told_first() {
+    let mut job = Job::new(2);
+    job.rest(3);
+    let mut slot = job.ranks[0].reserve(Rank(1), 1).unwrap();
+    slot.write(0, &[3]).unwrap();
+    job.ranks[0].give_up(Rank(1), gone());
+    job.poll(0);
+    job.ranks[0].send(slot, TAG, Token(77));
+    job.ranks[0].leave_well();
+    let mut taker = Taker::default();
+    job.ranks[0].poll(&mut taker);
+    assert_eq!(taker.sent, [(77, false)]);
+}
+
 /// A death is told in its turn, behind the messages before it, whichever rail has them.
 #[test]
 fn who_leaves_because_of_an_error_is_heard_to_the_end() {
