@@ -1,6 +1,8 @@
 //! One-sided windows: random programs against a model, every basic type and operation, each kind of epoch, contention,
 //! errors, and a rank that is killed. By mapped memory and by messages.
 
+#[allow(unsafe_code, reason = "views of memory of a device")]
+mod device;
 mod killed;
 mod misused;
 mod model;
