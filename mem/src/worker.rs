@@ -30,7 +30,8 @@ pub unsafe trait Worker: Send + Sync {
     /// What it can run.
     fn limits(&self) -> WorkerLimits;
 
-    /// Memory for a control block of `len` bytes, and where the worker finds it.
+    /// Memory for a control block of `len` bytes, and where the worker finds it. A worker belongs to one target, so there
+    /// need not be a second one.
     ///
     /// # Errors
     /// There is none.
@@ -43,7 +44,8 @@ pub unsafe trait Worker: Send + Sync {
     /// It cannot reach the memory.
     fn reach(&self, memory: &Lease) -> Result<u64, DeviceError>;
 
-    /// The worker does not need this memory any more. As [`reach`](Worker::reach), while no worker runs.
+    /// The worker does not need this memory any more: once for each [`reach`](Worker::reach). If it is the host's, no
+    /// worker runs meanwhile, as there.
     ///
     /// # Errors
     /// The driver's failure.

@@ -273,6 +273,16 @@ fn join(low: [u8; 6], high: U16) -> u64 {
 }
 
 impl Packet {
+    /// The lengths of its arguments and of its payload, as it says them; what has no arguments behind it says 0.
+    pub(crate) fn body_lengths(&self) -> [usize; 2] {
+        let arguments =
+            if self.kind == Kind::Kernel as u8 { self.word_2.get() >> 32 & 0xFFFF } else { 0 };
+        [
+            usize::try_from(arguments).unwrap_or(0),
+            usize::try_from(self.payload_bytes.get()).unwrap_or(0),
+        ]
+    }
+
     /// The packet of a command, with the sequence number 1.
     ///
     /// # Errors

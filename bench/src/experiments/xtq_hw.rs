@@ -251,7 +251,7 @@ fn receive(common: &Common) -> Result<Findings, Failure> {
             // SAFETY: it is never freed.
             let lease = unsafe { Lease::kept_by_caller(ring) };
             // SAFETY: neither part is ever freed, and both are zeroed.
-            unsafe { target.add_ring_at(lease, at) }.map_err(job)?;
+            unsafe { target.add_ring_at(lease, None, at) }.map_err(job)?;
             hex(&device.export(ring)?.bytes)
         }
     };

@@ -9,6 +9,7 @@ use gapless_kernels::worker::{IMAGE, THREADS, WORKER};
 use gapless_mem::{Completion, Device, DeviceError, Lease, Region, Space, Worker, WorkerLimits};
 use gapless_mem_cuda::{Argument, CudaDevice, CudaError, Function, Grid, Module, Stream};
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Host memory that is registered for the worker: its lease, and how often it was asked for.
@@ -19,8 +20,10 @@ pub struct CudaWorker {
     device: Arc<CudaDevice>,
     function: Function,
     stream: Stream,
-    /// The end of the life that was started last.
-    last: Mutex<Completion>,
+    /// The end of the life that was started last; `None`: it is not known, and may never come.
+    last: Mutex<Option<Completion>>,
+    /// It has a control block: one target's.
+    taken: AtomicBool,
     kept: Mutex<Kept>,
     _block: Reservation,
 }
@@ -47,8 +50,9 @@ impl CudaWorker {
             return Err(CudaError::Refused(DeviceError::Unsupported { what }));
         }
         let stream = device.stream()?;
-        let last = Mutex::new(Completion::Ready);
-        Ok(CudaWorker { device, function, stream, last, kept: Mutex::default(), _block: block })
+        let last = Mutex::new(Some(Completion::Ready));
+        let (taken, kept) = (AtomicBool::new(false), Mutex::default());
+        Ok(CudaWorker { device, function, stream, last, taken, kept, _block: block })
     }
 
     /// Its device.
@@ -67,15 +71,20 @@ fn is_host(region: Region) -> bool {
 //    kernels find it.
 // 2. Host memory is registered under a clone of its lease until the last `forget`; other memory is at its own address,
 //    of a device that `device_address` has found in reach.
+//    Only one target has a control block of this.
 // 3. The kernel touches what its control block names; whoever starts it says that the last one is over, and the stream
 //    runs one after another anyway.
-// 4. The completion that was recorded behind the last launch has ended, and so have all before it on the stream.
+// 4. The completion that was recorded behind the last launch has ended, and so have all before it on the stream. Who asks
+//    between a launch and its record waits; a launch without one is never over.
 unsafe impl Worker for CudaWorker {
     fn limits(&self) -> WorkerLimits {
         WorkerLimits { items_max: THREADS, local_bytes_max: 0 }
     }
 
     fn control(&self, len: u64) -> Result<(Lease, u64), DeviceError> {
+        if self.taken.swap(true, Ordering::AcqRel) {
+            return Err(DeviceError::Unsupported { what: "a second target of one worker" });
+        }
         let buffer = self.device.pinned(len)?;
         let region = buffer.region();
         // SAFETY: the buffer was given to this call alone, and nothing works on it.
@@ -94,13 +103,23 @@ unsafe impl Worker for CudaWorker {
         let key = (region.start(), region.len());
         let mut kept = lock(&self.kept);
         if let Some((_, users)) = kept.get_mut(&key) {
+            let address = self.device.device_address(region)?;
             *users += 1;
-            return Ok(self.device.device_address(region)?);
+            return Ok(address);
         }
         // SAFETY: a clone of the lease is kept until it is unregistered.
         unsafe { self.device.register(region) }?;
-        kept.insert(key, (memory.clone(), 1));
-        Ok(self.device.device_address(region)?)
+        match self.device.device_address(region) {
+            Ok(address) => {
+                kept.insert(key, (memory.clone(), 1));
+                Ok(address)
+            }
+            Err(error) => {
+                // SAFETY: it was registered above, and nobody was told where.
+                unsafe { self.device.unregister(region) }?;
+                Err(error.into())
+            }
+        }
     }
 
     fn forget(&self, memory: &Lease) -> Result<(), DeviceError> {
@@ -120,23 +139,25 @@ unsafe impl Worker for CudaWorker {
     }
 
     unsafe fn start(&self, control: u64) -> Result<(), DeviceError> {
+        let mut last = lock(&self.last);
         // SAFETY: the kernel has one parameter of 8 bytes; the caller keeps what the control block names.
         unsafe {
             self.function.launch(&self.stream, Grid::line(1, THREADS), &[Argument::of(&control)])
         }?;
-        *lock(&self.last) = self.stream.record()?;
+        *last = None;
+        *last = Some(self.stream.record()?);
         Ok(())
     }
 
     fn is_over(&self) -> Result<bool, DeviceError> {
-        lock(&self.last).poll()
+        lock(&self.last).as_ref().map_or(Ok(false), Completion::poll)
     }
 }
 
 impl Drop for CudaWorker {
     fn drop(&mut self) {
         // What may still be touched stays registered, and leaks.
-        let over = lock(&self.last).poll() != Ok(false);
+        let over = self.is_over() != Ok(false);
         for (_, (lease, _)) in lock(&self.kept).drain() {
             if !over {
                 std::mem::forget(lease);

@@ -9,9 +9,9 @@ use super::layout::{
     CONTROL_REFUSED, CONTROL_RING_LIST, CONTROL_RINGS, CONTROL_SEEN, CONTROL_STATE, CONTROL_TASKS,
     CONTROL_WHY, INLINE_BYTES, ORDER_ABORT, PACKET_UNITS, REFUSED_MAX, RING_ARENA_AT,
     RING_ARENA_BYTES, RING_HEAD_AT, RING_POSITION, RING_SLOTS_AT, RING_STATE, RING_STATUS_AT,
-    RING_WORDS, RINGS_MAX, ROW_WORDS, RUNNING, SLOT_BYTES, SLOTS, STATUS_ENDED, STATUS_FAILED,
-    STATUS_MALFORMED, UNIT_BODY, UNIT_BYTES, WHY_ABORTED, WHY_IDLE, WHY_OLD, WHY_TOLD, arena_bytes,
-    sequence_of, slot_of, status_word, units,
+    RING_WANTED, RING_WORDS, RINGS_MAX, ROW_WORDS, RUNNING, SLOT_BYTES, SLOTS, STATUS_ENDED,
+    STATUS_FAILED, STATUS_MALFORMED, UNIT_BODY, UNIT_BYTES, WHY_ABORTED, WHY_IDLE, WHY_OLD,
+    WHY_TOLD, arena_bytes, sequence_of, slot_of, status_word, units,
 };
 use super::state;
 use crate::error::Refusal;
@@ -21,7 +21,7 @@ use crate::tables::{Entry, QueueEntry, Tables};
 use gapless_mem::Device as _;
 use gapless_mem::{DeviceError, HostDevice, Lease, Words, Worker, WorkerLimits};
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Instant;
@@ -59,13 +59,24 @@ pub struct Player {
     run: Arc<Run>,
     state: Mutex<State>,
     over: Arc<AtomicBool>,
+    dies: Arc<AtomicBool>,
 }
 
 impl Player {
     /// One that runs tasks so.
     pub fn new(run: impl Fn(&Played) -> Result<(), u32> + Send + Sync + 'static) -> Arc<Player> {
         let over = Arc::new(AtomicBool::new(true));
-        Arc::new(Player { run: Arc::new(run), state: Mutex::default(), over })
+        Arc::new(Player { run: Arc::new(run), state: Mutex::default(), over, dies: Arc::default() })
+    }
+
+    /// The life that runs ends at once, and says nothing.
+    pub fn die(&self) {
+        self.dies.store(true, Ordering::Release);
+    }
+
+    /// Pieces of memory that it was given, and still has.
+    pub fn reached(&self) -> usize {
+        self.state().memory.len()
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -106,6 +117,10 @@ unsafe impl Worker for Player {
     }
 
     fn reach(&self, memory: &Lease) -> Result<u64, DeviceError> {
+        if memory.region().as_ptr().is_none() {
+            // The player touches none of it.
+            return Ok(memory.region().start());
+        }
         // SAFETY: memory that is handed to a worker is touched as words by the process meanwhile.
         let words = unsafe { Words::new(memory.clone()) }?;
         let start = memory.region().start();
@@ -125,10 +140,12 @@ unsafe impl Worker for Player {
             let _ = last.join();
         }
         let (run, over) = (Arc::clone(&self.run), Arc::clone(&self.over));
+        let dies = Arc::clone(&self.dies);
+        dies.store(false, Ordering::Release);
         over.store(false, Ordering::Release);
         let play = move || {
             if let Some(mut life) = LifeOf::new(memory, control, run) {
-                life.live();
+                life.live(&dies);
             }
             over.store(true, Ordering::Release);
         };
@@ -217,21 +234,27 @@ impl LifeOf {
     }
 
     fn row(&self, table: usize, index: usize) -> [u64; ROW_WORDS] {
-        loop {
-            let at = table + 8 * ROW_WORDS * index;
-            let before = self.load(at);
-            let row = std::array::from_fn(|word| self.load(at + 8 * word));
-            if before.is_multiple_of(2) && self.load(at) == before {
-                return row;
-            }
-            std::thread::yield_now();
-        }
+        let at = table + 8 * ROW_WORDS * index;
+        std::array::from_fn(|word| self.load(at + 8 * word))
     }
 
-    fn reload(&mut self) {
-        self.changed = self.load(CONTROL_CHANGED);
-        self.rows = (0..ENTRIES).map(|index| self.row(CONTROL_KERNELS, index)).collect();
-        for (index, row) in (0u8..).zip(&self.rows) {
+    /// What the host may have changed; nothing of it, if that does not hold still. Whether it did.
+    fn reload(&mut self) -> bool {
+        let changed = self.load(CONTROL_CHANGED);
+        let rows: Vec<_> = (0..ENTRIES).map(|index| self.row(CONTROL_KERNELS, index)).collect();
+        let queues: Vec<_> = (0..ENTRIES).map(|index| self.row(CONTROL_QUEUES, index)).collect();
+        let count = usize::try_from(self.load(CONTROL_BUFFERS)).unwrap_or(0).min(BUFFERS_MAX);
+        let buffers = (0..count).map(|at| self.load(CONTROL_BUFFER_LIST + 16 * at + 8)).collect();
+        fence(Ordering::Acquire);
+        let odd = |row: &[u64; ROW_WORDS]| !row[0].is_multiple_of(2);
+        if !changed.is_multiple_of(2)
+            || self.load(CONTROL_CHANGED) != changed
+            || rows.iter().chain(&queues).any(odd)
+        {
+            return false;
+        }
+        (self.changed, self.rows, self.buffers) = (changed, rows, buffers);
+        for ((index, row), queue) in (0u8..).zip(&self.rows).zip(queues) {
             let [low, high] = [row[5] & u64::from(u32::MAX), row[5] >> 32];
             let entry = Entry {
                 object: row[1],
@@ -241,18 +264,18 @@ impl LifeOf {
                 payload_max: u32::try_from(low).unwrap_or(0),
                 argument_bytes: u16::try_from(high).unwrap_or(0),
             };
-            let queue = self.row(CONTROL_QUEUES, usize::from(index));
             let queue = QueueEntry { base: queue[1], capacity: u32::MAX };
             let _ = self.tables.set_kernel(index, Some(entry));
             let _ = self.tables.set_queue(index, Some(queue));
         }
-        let count = usize::try_from(self.load(CONTROL_BUFFERS)).unwrap_or(0).min(BUFFERS_MAX);
-        self.buffers = (0..count).map(|at| self.load(CONTROL_BUFFER_LIST + 16 * at + 8)).collect();
         self.store(CONTROL_SEEN, self.changed);
+        true
     }
 
-    fn live(&mut self) {
-        self.reload();
+    fn live(&mut self, dies: &AtomicBool) {
+        while !self.reload() {
+            std::thread::yield_now();
+        }
         let begun = Instant::now();
         let longest = u128::from(self.load(CONTROL_LIFE));
         let idle = self.load(CONTROL_IDLE);
@@ -262,6 +285,9 @@ impl LifeOf {
         self.store(CONTROL_STATE, RUNNING);
         let mut worked = Instant::now();
         let why = loop {
+            if dies.load(Ordering::Acquire) {
+                return;
+            }
             let found = self.round();
             if found {
                 worked = Instant::now();
@@ -274,9 +300,12 @@ impl LifeOf {
                 0 if begun.elapsed().as_nanos() > longest => break WHY_OLD,
                 0 if !found && worked.elapsed().as_nanos() > u128::from(idle) => {
                     self.reload();
+                    let before = self.load(CONTROL_WHY);
+                    self.retire(WHY_IDLE);
                     if self.leave() {
-                        return self.retire(WHY_IDLE);
+                        return;
                     }
+                    self.retire(before);
                 }
                 0 => {}
                 orders if orders & ORDER_ABORT != 0 => break WHY_ABORTED,
@@ -286,6 +315,7 @@ impl LifeOf {
         };
         self.reload();
         self.retire(why);
+        self.leave_behind();
         self.states().iter().for_each(|state| state.store(state::GONE, Ordering::Release));
         self.store(CONTROL_STATE, state::GONE);
     }
@@ -305,6 +335,18 @@ impl LifeOf {
         let states = self.states();
         let look = || self.rings.iter().any(|ring| self.read(ring).is_some());
         state::leave(own, states.iter().copied(), look)
+    }
+
+    /// Sent away, or too old: it takes nothing more, and wants the next life for what is left.
+    fn leave_behind(&self) {
+        self.states().iter().for_each(|state| state.store(state::LEAVING, Ordering::Relaxed));
+        self.store(CONTROL_STATE, state::LEAVING);
+        fence(Ordering::SeqCst);
+        for ring in self.rings.iter().filter(|ring| self.read(ring).is_some()) {
+            if let Some(wanted) = self.at(ring.head + RING_WANTED as u64) {
+                wanted.store(1, Ordering::Release);
+            }
+        }
     }
 
     /// The packet at a ring's next position, and its body's units or place, if it is whole.

@@ -29,6 +29,14 @@ pub enum RingError {
         /// The longest.
         max: usize,
     },
+    /// The packet says other lengths. Such a slot would never be whole, and nothing behind it would run.
+    #[error("{arguments} bytes of arguments and {payload} of payload, and the packet says others")]
+    Lengths {
+        /// The arguments' length.
+        arguments: usize,
+        /// The payload's.
+        payload: usize,
+    },
 }
 
 /// What became of a put.
@@ -150,11 +158,15 @@ impl Lane {
     /// may run it from now on; [`announce`](Lane::announce) sees to it that there is one. Gives the put's number, from 0.
     ///
     /// # Errors
-    /// No room now, or never.
+    /// No room now, or never; lengths that are not the packet's.
     #[inline]
     pub fn put(&mut self, packet: &Packet, body: [&[u8]; 2]) -> Result<u64, RingError> {
         let position = self.position;
         let bytes = body[0].len() + body[1].len();
+        if packet.body_lengths() != [body[0].len(), body[1].len()] {
+            let [arguments, payload] = body.map(<[u8]>::len);
+            return Err(RingError::Lengths { arguments, payload });
+        }
         if self.pending() >= SLOTS as u64 {
             return Err(RingError::Full);
         }

@@ -1,23 +1,23 @@
 //! The target's end: what its worker may run, where, and whether it lives.
 //!
 //! The control block is written by the target and read by the worker while it runs: table rows by their sequence locks,
-//! everything behind a counter of changes, which the worker answers. So when a registration has returned, the worker has
-//! it. Rings, and receive buffers that must be made reachable, are added between two lives: accelerators may wait for all
-//! their work then, and a worker would never end.
+//! everything behind a counter of changes, odd while something is written, which the worker answers. So when a
+//! registration has returned, the worker has it; what it has replaced is kept until then, or until no worker runs. Rings,
+//! and receive buffers that must be made reachable, are added between two lives: accelerators may wait for all their work
+//! then, and a worker would never end.
+
+mod said;
 
 use super::layout::{
     BUFFERS_MAX, CONTROL_BUFFER_LIST, CONTROL_BUFFERS, CONTROL_BYTES, CONTROL_CHANGED,
-    CONTROL_COUNTED, CONTROL_IDLE, CONTROL_KERNELS, CONTROL_LIFE, CONTROL_ORDERS, CONTROL_OUT_LIST,
-    CONTROL_OUTS, CONTROL_QUEUES, CONTROL_REFUSALS, CONTROL_REFUSED, CONTROL_RING_LIST,
-    CONTROL_RINGS, CONTROL_SEEN, CONTROL_STATE, CONTROL_TASKS, CONTROL_WHY, GONE, ORDER_ABORT,
-    ORDER_LEAVE, OUTS_MAX, REFUSED_MAX, RING_ARENA_AT, RING_ARENA_BYTES, RING_HEAD_AT,
-    RING_POSITION, RING_SLOTS_AT, RING_STATE, RING_STATUS_AT, RING_WANTED, RING_WORDS, RINGS_MAX,
-    ROW_WORDS, RUNNING, RingShape, SIGNALS_MAX, STARTING, STATUS_FAILED, WHY_ABORTED, WHY_IDLE,
-    WHY_OLD, WHY_TOLD,
+    CONTROL_IDLE, CONTROL_KERNELS, CONTROL_LIFE, CONTROL_ORDERS, CONTROL_OUT_LIST, CONTROL_OUTS,
+    CONTROL_QUEUES, CONTROL_RING_LIST, CONTROL_RINGS, CONTROL_SEEN, CONTROL_STATE, GONE,
+    ORDER_ABORT, ORDER_LEAVE, OUTS_MAX, RING_ARENA_AT, RING_ARENA_BYTES, RING_HEAD_AT,
+    RING_HEAD_BYTES, RING_POSITION, RING_SLOTS_AT, RING_STATE, RING_STATUS_AT, RING_WANTED,
+    RING_WORDS, RINGS_MAX, ROW_WORDS, RUNNING, RingShape, SIGNALS_MAX, STARTING,
 };
 use super::state;
-use super::terms::{DeviceKernel, Life, RefusedPut, RingPlaces, TargetError};
-use crate::error::Refusal;
+use super::terms::{DeviceKernel, Life, RingPlaces, TargetError};
 use crate::packet::{ARGUMENTS_MAX, ARGUMENTS_MIN, ENTRIES};
 use crate::tables::NoSuchIndex;
 use gapless_mem::{DeviceError, Lease, Words, Worker};
@@ -28,7 +28,9 @@ use std::time::{Duration, Instant};
 /// A ring, as the target knows it.
 #[derive(Debug)]
 struct Ring {
+    /// What the worker was given, if it reaches it through this.
     memory: Lease,
+    reached: bool,
     /// Its head, if that lies in host memory: elsewhere nobody can want a worker by it.
     head: Option<Words>,
 }
@@ -45,6 +47,10 @@ pub struct Target {
     /// What table rows name, and receive buffers.
     kept: Vec<Option<Lease>>,
     posted: Vec<Lease>,
+    /// What rows and lists have named, and a worker may still use.
+    spare: Vec<Lease>,
+    /// A worker had to leave for a change, and is to come back.
+    sent_away: bool,
     refusals_taken: u64,
     starts: u64,
     /// The application has it to itself: no worker is started.
@@ -72,6 +78,8 @@ impl Target {
             outs: Vec::new(),
             kept: vec![None; ENTRIES],
             posted: Vec::new(),
+            spare: Vec::new(),
+            sent_away: false,
             refusals_taken: 0,
             starts: 0,
             paused: false,
@@ -99,10 +107,12 @@ impl Target {
     }
 
     /// Lets others put tasks of this kernel, in the place of what was there; `None`: refuses them. A put that arrives
-    /// meanwhile gets the old one or the new one, as a whole.
+    /// meanwhile gets the old one or the new one, as a whole. The buffer of what it replaces is given back, if that lies in
+    /// host memory while the worker is away for a moment.
     ///
     /// # Errors
-    /// There is no such index or signal; arguments of a length that no packet has; the worker does not answer.
+    /// There is no such index or signal; arguments of a length that no packet has; the worker does not answer: then it
+    /// will find the new one, and both buffers are kept until no worker runs.
     ///
     /// # Safety
     /// As long as the kernel is registered, or a task of it runs, tasks read and write its buffer, whatever initiators
@@ -120,35 +130,65 @@ impl Target {
             None => [0; ROW_WORDS - 1],
             Some(kernel) => self.row(kernel)?,
         };
-        self.write_row(CONTROL_KERNELS, at, words);
-        self.changed()?;
-        // The worker has the new one.
-        self.kept[at] = kernel.and_then(|kernel| kernel.buffer);
+        // From here on a worker may find either.
+        let old = std::mem::replace(&mut self.kept[at], kernel.and_then(|kernel| kernel.buffer));
+        self.spare.extend(old);
+        self.change(|target| target.write_row(CONTROL_KERNELS, at, words))?;
+        self.settle();
         Ok(())
     }
 
     /// Where the worker finds it. Accelerators may wait for all their work when they are given memory of the host's.
-    fn reach(&self, memory: &Lease) -> Result<u64, TargetError> {
-        if memory.region().as_ptr().is_some() {
-            self.order(ORDER_LEAVE)?;
+    fn reach(&mut self, memory: &Lease) -> Result<u64, TargetError> {
+        if is_host(memory) {
+            self.send_away()?;
         }
         Ok(self.worker.reach(memory)?)
     }
 
-    fn row(&self, kernel: &DeviceKernel) -> Result<[u64; ROW_WORDS - 1], TargetError> {
+    fn forget(&self, memory: &Lease) {
+        if let Err(error) = self.worker.forget(memory) {
+            tracing::debug!(%error, "a worker's memory was not given back");
+        }
+    }
+
+    /// No worker uses what is spare: all changes were answered, or none runs.
+    fn settle(&mut self) {
+        // Who is busy gives it back later.
+        if !self.spare.iter().any(is_host) || self.send_away().is_ok() {
+            self.forget_spare();
+        }
+    }
+
+    fn forget_spare(&mut self) {
+        for memory in std::mem::take(&mut self.spare) {
+            self.forget(&memory);
+        }
+    }
+
+    /// The worker leaves for a change; [`advance`](Target::advance) starts the next one.
+    fn send_away(&mut self) -> Result<(), TargetError> {
+        self.sent_away |= self.state() != GONE;
+        self.order(ORDER_LEAVE)?;
+        self.forget_spare();
+        Ok(())
+    }
+
+    fn row(&mut self, kernel: &DeviceKernel) -> Result<[u64; ROW_WORDS - 1], TargetError> {
         let (bytes, min) = (kernel.argument_bytes, kernel.function.argument_bytes());
         let most = usize::from(bytes) <= ARGUMENTS_MAX && usize::from(bytes) >= ARGUMENTS_MIN;
         if !most || bytes < min || !bytes.is_multiple_of(8) {
             return Err(TargetError::Arguments { bytes, min });
         }
-        let (buffer, len) = match &kernel.buffer {
-            None => (0, 0),
-            Some(lease) => (self.reach(lease)?, lease.region().len()),
-        };
         let signal = match kernel.signal {
             None => 0,
             Some(signal) if usize::from(signal) < SIGNALS_MAX => u64::from(signal) + 1,
             Some(_) => return Err(TargetError::TooMany { what: "signals", max: SIGNALS_MAX }),
+        };
+        // The last that can fail.
+        let (buffer, len) = match &kernel.buffer {
+            None => (0, 0),
+            Some(lease) => (self.reach(lease)?, lease.region().len()),
         };
         let [x, y, z] = kernel.grid_max.map(u64::from);
         let limits = u64::from(kernel.payload_max) | u64::from(bytes) << 32;
@@ -166,12 +206,8 @@ impl Target {
             return Err(NoSuchIndex { index }.into());
         }
         let base = if width == 0 { 0 } else { u64::from(index) + 1 };
-        self.write_row(
-            CONTROL_QUEUES,
-            usize::from(index),
-            [base, u64::from(u32::MAX), width.into(), 0, 0, 0, 0],
-        );
-        self.changed()
+        let words = [base, u64::from(u32::MAX), width.into(), 0, 0, 0, 0];
+        self.change(|target| target.write_row(CONTROL_QUEUES, usize::from(index), words))
     }
 
     /// A row's sequence lock, as in `tables.rs`; this is the only writer.
@@ -185,9 +221,14 @@ impl Target {
         self.word(at).store(sequence.wrapping_add(2), Ordering::Release);
     }
 
-    /// The worker is told, and waited for if there is one.
-    fn changed(&mut self) -> Result<(), TargetError> {
-        let changes = self.word(CONTROL_CHANGED).load(Ordering::Relaxed).wrapping_add(1);
+    /// Writes something that the worker may read meanwhile; it is told, and waited for if there is one. The count of
+    /// changes is a sequence lock over all of them.
+    fn change(&self, write: impl FnOnce(&Target)) -> Result<(), TargetError> {
+        let before = self.word(CONTROL_CHANGED).load(Ordering::Relaxed);
+        self.word(CONTROL_CHANGED).store(before.wrapping_add(1), Ordering::Relaxed);
+        fence(Ordering::Release);
+        write(self);
+        let changes = before.wrapping_add(2);
         self.word(CONTROL_CHANGED).store(changes, Ordering::Release);
         // As of packets: a worker that we do not see begin will see this.
         fence(Ordering::SeqCst);
@@ -199,16 +240,28 @@ impl Target {
     fn wait(&self, ready: impl Fn(&Target) -> bool) -> Result<(), TargetError> {
         let start = Instant::now();
         while !ready(self) {
-            // A worker that failed says nothing more.
-            if self.worker.is_over()? && !ready(self) && self.state() != GONE {
-                self.word(CONTROL_STATE).store(GONE, Ordering::Release);
-            }
+            self.look()?;
             if start.elapsed() > self.patience {
                 return Err(TargetError::Busy(self.patience));
             }
             std::thread::yield_now();
         }
         Ok(())
+    }
+
+    /// A worker that failed says nothing more: this says it, to initiators and once to the caller.
+    fn look(&self) -> Result<(), TargetError> {
+        if self.state() == GONE {
+            return Ok(());
+        }
+        let over = self.worker.is_over();
+        // It says that it leaves before it is over.
+        if over == Ok(false) || self.state() == GONE {
+            return Ok(());
+        }
+        self.say(GONE);
+        self.word(CONTROL_STATE).store(GONE, Ordering::Release);
+        Err(over.map_or_else(TargetError::from, |_| TargetError::Died))
     }
 
     /// Posts a receive buffer: memory of the accelerator's for payloads of up to its length. A payload takes the shortest
@@ -226,69 +279,89 @@ impl Target {
         }
         let address = self.reach(&buffer)?;
         if !address.is_multiple_of(16) {
+            self.forget(&buffer);
             let what = "a receive buffer at such an address";
             return Err(DeviceError::Unsupported { what }.into());
         }
-        self.word(CONTROL_BUFFER_LIST + 16 * at).store(address, Ordering::Release);
-        self.word(CONTROL_BUFFER_LIST + 16 * at + 8)
-            .store(buffer.region().len(), Ordering::Release);
-        self.word(CONTROL_BUFFERS).store(at as u64 + 1, Ordering::Release);
+        let len = buffer.region().len();
         self.posted.push(buffer);
-        self.changed()
+        self.change(|target| {
+            target.word(CONTROL_BUFFER_LIST + 16 * at).store(address, Ordering::Relaxed);
+            target.word(CONTROL_BUFFER_LIST + 16 * at + 8).store(len, Ordering::Relaxed);
+            target.word(CONTROL_BUFFERS).store(at as u64 + 1, Ordering::Relaxed);
+        })
     }
 
-    /// Takes all receive buffers back: puts with payloads are refused from now on.
+    /// Takes all receive buffers back: puts with payloads are refused from now on. If one lies in host memory, the worker
+    /// leaves for a moment.
     ///
     /// # Errors
     /// The worker does not answer; then it may still use them, and they are kept.
     pub fn take_posted(&mut self) -> Result<Vec<Lease>, TargetError> {
-        self.word(CONTROL_BUFFERS).store(0, Ordering::Release);
-        self.changed()?;
-        Ok(std::mem::take(&mut self.posted))
+        self.change(|target| target.word(CONTROL_BUFFERS).store(0, Ordering::Relaxed))?;
+        if self.posted.iter().any(is_host) {
+            self.send_away()?;
+        }
+        let posted = std::mem::take(&mut self.posted);
+        posted.iter().for_each(|buffer| self.forget(buffer));
+        Ok(posted)
     }
 
     /// Adds the ring of an initiator: zeroed memory that both have. The worker leaves for a moment, if there is one.
     /// Gives its number.
     ///
     /// # Errors
-    /// There are too many; memory that is too short, or that the worker cannot reach; the worker does not leave.
+    /// There are too many; memory that is too short, not at a multiple of 16, or that the worker cannot reach; the worker
+    /// does not leave.
     ///
     /// # Safety
     /// As long as this lives, the memory belongs to the ring: to this, and to the [`Lane`](super::Lane) of its initiator.
     pub unsafe fn add_ring(&mut self, memory: Lease, shape: RingShape) -> Result<u8, TargetError> {
-        if memory.region().len() < shape.bytes() {
-            return Err(DeviceError::Unsupported { what: "a ring in memory of this length" }.into());
-        }
-        let start = self.reach(&memory)?;
-        self.leave()?;
-        self.add_places(memory, RingPlaces::at(start, shape))
+        fits(&memory, shape, self.rings.len(), RINGS_MAX, "rings")?;
+        self.send_away()?;
+        let places = RingPlaces::at(self.worker.reach(&memory)?, shape);
+        // SAFETY: the lease keeps the memory, which the caller vouches is the ring's, so it is touched as words alone.
+        let head = unsafe { Words::new(memory.clone()) }.ok();
+        self.add_places(Ring { memory, reached: true, head }, places)
     }
 
-    /// The same, of a ring whose parts lie apart.
+    /// The same, of a ring whose parts lie apart. `head` is its head, if that lies in host memory; else nobody can want a
+    /// worker by it.
     ///
     /// # Errors
-    /// As there.
+    /// As there; and a head that is too short, or that the CPU must not touch.
     ///
     /// # Safety
     /// As there; and the worker finds the parts at these addresses, in zeroed memory that `memory` keeps.
     pub unsafe fn add_ring_at(
         &mut self,
         memory: Lease,
+        head: Option<Lease>,
         places: RingPlaces,
     ) -> Result<u8, TargetError> {
-        self.leave()?;
-        self.add_places(memory, places)
+        room(self.rings.len(), RINGS_MAX, "rings")?;
+        let head = match head {
+            Some(head) if head.region().len() < RING_HEAD_BYTES as u64 => {
+                return Err(DeviceError::Unsupported { what: "a ring's head this short" }.into());
+            }
+            // SAFETY: the lease keeps it; the caller vouches that it is the ring's, so it is touched as words alone.
+            Some(head) => Some(unsafe { Words::new(head) }?),
+            None => None,
+        };
+        self.send_away()?;
+        self.add_places(Ring { memory, reached: false, head }, places)
     }
 
-    fn add_places(&mut self, memory: Lease, places: RingPlaces) -> Result<u8, TargetError> {
+    fn add_places(&mut self, ring: Ring, places: RingPlaces) -> Result<u8, TargetError> {
         let at = self.rings.len();
-        if at >= RINGS_MAX {
-            return Err(TargetError::TooMany { what: "rings", max: RINGS_MAX });
+        if let Err(error) = places.check() {
+            if ring.reached {
+                self.forget(&ring.memory);
+            }
+            return Err(error.into());
         }
         self.write_ring(CONTROL_RING_LIST, at, places);
-        // SAFETY: the lease keeps the memory, which the caller vouches is the ring's, so it is touched as words alone.
-        let head = unsafe { Words::new(memory.clone()) }.ok();
-        self.rings.push(Ring { memory, head });
+        self.rings.push(ring);
         self.word(CONTROL_RINGS).store(at as u64 + 1, Ordering::Release);
         // Below 32.
         Ok(u8::try_from(at).unwrap_or(u8::MAX))
@@ -304,15 +377,14 @@ impl Target {
     /// As there.
     pub unsafe fn add_out(&mut self, memory: Lease, shape: RingShape) -> Result<u8, TargetError> {
         let at = self.outs.len();
-        if at >= OUTS_MAX {
-            return Err(TargetError::TooMany { what: "rings to put into", max: OUTS_MAX });
+        fits(&memory, shape, at, OUTS_MAX, "rings to put into")?;
+        self.send_away()?;
+        let places = RingPlaces::at(self.worker.reach(&memory)?, shape);
+        if let Err(error) = places.check() {
+            self.forget(&memory);
+            return Err(error.into());
         }
-        if memory.region().len() < shape.bytes() {
-            return Err(DeviceError::Unsupported { what: "a ring in memory of this length" }.into());
-        }
-        let start = self.reach(&memory)?;
-        self.leave()?;
-        self.write_ring(CONTROL_OUT_LIST, at, RingPlaces::at(start, shape));
+        self.write_ring(CONTROL_OUT_LIST, at, places);
         self.outs.push(memory);
         self.word(CONTROL_OUTS).store(at as u64 + 1, Ordering::Release);
         Ok(u8::try_from(at).unwrap_or(u8::MAX))
@@ -341,65 +413,12 @@ impl Target {
         self.state() == RUNNING
     }
 
-    /// Why the last worker has left; `None` as long as none has.
-    #[must_use]
-    pub fn why_gone(&self) -> Option<&'static str> {
-        match self.word(CONTROL_WHY).load(Ordering::Acquire) {
-            WHY_IDLE => Some("it had nothing to do"),
-            WHY_TOLD => Some("it was asked to"),
-            WHY_ABORTED => Some("it was aborted"),
-            WHY_OLD => Some("its life was over"),
-            _ => None,
-        }
-    }
-
-    /// How many workers were started.
-    #[must_use]
-    pub fn starts(&self) -> u64 {
-        self.starts
-    }
-
-    /// Tasks that have ended here.
-    #[must_use]
-    pub fn tasks(&self) -> u64 {
-        self.word(CONTROL_TASKS).load(Ordering::Acquire)
-    }
-
-    /// How often tasks have counted a signal. What they wrote can be seen then.
-    #[must_use]
-    pub fn counted(&self, signal: u8) -> u64 {
-        let at = usize::from(signal).min(SIGNALS_MAX - 1);
-        self.word(CONTROL_COUNTED + 8 * at).load(Ordering::Acquire)
-    }
-
-    /// Puts that were refused here, or failed, since the last call: the last of them, and how many were forgotten.
-    #[must_use]
-    pub fn take_refusals(&mut self) -> (Vec<RefusedPut>, u64) {
-        let now = self.word(CONTROL_REFUSALS).load(Ordering::Acquire);
-        let new = now.wrapping_sub(self.refusals_taken);
-        let kept = new.min(REFUSED_MAX as u64);
-        let of = |number: u64| {
-            let at = usize::try_from(number % REFUSED_MAX as u64).unwrap_or(0);
-            let word = self.word(CONTROL_REFUSED + 8 * at).load(Ordering::Relaxed);
-            let [ring, index, queue, code, value @ ..] = word.to_le_bytes();
-            let value = u32::from_le_bytes(value);
-            let outcome = match Refusal::decode(code, value) {
-                Some(refusal) => super::Outcome::Refused(refusal),
-                None if code == STATUS_FAILED => super::Outcome::Failed(super::Failure::of(value)),
-                None => super::Outcome::Malformed,
-            };
-            RefusedPut { ring, index, queue, outcome }
-        };
-        let list = (now - kept..now).map(of).collect();
-        self.refusals_taken = now;
-        (list, new - kept)
-    }
-
     /// Starts the worker, if there is none.
     ///
     /// # Errors
     /// The accelerator refuses; the last worker has failed.
     pub fn start(&mut self) -> Result<(), TargetError> {
+        self.look()?;
         if self.paused || self.rings.is_empty() || !state::claim(self.word(CONTROL_STATE)) {
             return Ok(());
         }
@@ -420,6 +439,8 @@ impl Target {
             }
             std::thread::yield_now();
         }
+        self.forget_spare();
+        self.sent_away = false;
         self.word(CONTROL_ORDERS).store(0, Ordering::Relaxed);
         for ring in &self.rings {
             if let Some(head) = &ring.head {
@@ -442,17 +463,19 @@ impl Target {
         }
     }
 
-    /// Starts the worker if it has left and an initiator wants one: once, however many do. To be called now and then;
+    /// Starts the worker if it has left and an initiator wants one, or if it had to leave for a change: once, however many
+    /// want it. To be called now and then;
     /// this is all that the target's CPU does. Whether it has started one.
     ///
     /// # Errors
-    /// As [`start`](Target::start).
+    /// As [`start`](Target::start); the worker has ended, and has not said so: once, then the next call starts another.
     pub fn advance(&mut self) -> Result<bool, TargetError> {
         let wanted = |ring: &Ring| {
             let head = ring.head.as_ref().map(Words::all);
             head.is_some_and(|words| words[RING_WANTED / 8].load(Ordering::Acquire) != 0)
         };
-        if self.state() != GONE || !self.rings.iter().any(wanted) {
+        self.look()?;
+        if self.state() != GONE || !(self.sent_away || self.rings.iter().any(wanted)) {
             return Ok(false);
         }
         let before = self.starts;
@@ -465,6 +488,7 @@ impl Target {
     /// # Errors
     /// What it runs takes too long: [`abort`](Target::abort) ends that.
     pub fn leave(&mut self) -> Result<(), TargetError> {
+        self.sent_away = false;
         self.order(ORDER_LEAVE)
     }
 
@@ -473,6 +497,7 @@ impl Target {
     /// # Errors
     /// It does not: the accelerator is broken.
     pub fn abort(&mut self) -> Result<(), TargetError> {
+        self.sent_away = false;
         self.order(ORDER_ABORT)
     }
 
@@ -508,6 +533,29 @@ impl Target {
     }
 }
 
+fn is_host(memory: &Lease) -> bool {
+    memory.region().as_ptr().is_some()
+}
+
+fn room(number: usize, max: usize, what: &'static str) -> Result<(), TargetError> {
+    if number < max { Ok(()) } else { Err(TargetError::TooMany { what, max }) }
+}
+
+/// Whether there is room for a ring of this shape in this memory.
+fn fits(
+    memory: &Lease,
+    shape: RingShape,
+    number: usize,
+    max: usize,
+    what: &'static str,
+) -> Result<(), TargetError> {
+    room(number, max, what)?;
+    if memory.region().len() < shape.bytes() {
+        return Err(DeviceError::Unsupported { what: "a ring in memory of this length" }.into());
+    }
+    Ok(())
+}
+
 impl Drop for Target {
     fn drop(&mut self) {
         let over =
@@ -518,17 +566,15 @@ impl Drop for Target {
             std::mem::forget(std::mem::take(&mut self.outs));
             std::mem::forget(std::mem::take(&mut self.kept));
             std::mem::forget(std::mem::take(&mut self.posted));
+            std::mem::forget(std::mem::take(&mut self.spare));
             std::mem::forget(self.words.clone());
             std::mem::forget(Arc::clone(&self.worker));
             return;
         }
         self.say(GONE);
-        let outs = self.outs.iter();
-        for memory in self.rings.iter().map(|ring| &ring.memory).chain(outs) {
-            if let Err(error) = self.worker.forget(memory) {
-                tracing::debug!(%error, "a ring's memory was not given back");
-            }
-        }
+        let rings = self.rings.iter().filter(|ring| ring.reached).map(|ring| &ring.memory);
+        let named = self.kept.iter().flatten().chain(&self.posted).chain(&self.spare);
+        rings.chain(&self.outs).chain(named).for_each(|memory| self.forget(memory));
     }
 }
 

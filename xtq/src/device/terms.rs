@@ -56,6 +56,9 @@ pub enum TargetError {
     /// The worker has not answered in time: what it runs takes long. What was to be changed will be, when that has ended.
     #[error("the worker has not answered for {0:?}")]
     Busy(Duration),
+    /// The accelerator says that the worker has ended, and the worker has not: its memory was written by somebody else.
+    #[error("the worker has ended without a word")]
+    Died,
 }
 
 /// A kernel for the Kernel Table of a worker.
@@ -131,7 +134,7 @@ pub struct RefusedPut {
 /// Where the worker finds the parts of a ring: in one memory, or, if initiators are accelerators, in several.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RingPlaces {
-    /// Two words: the state, and 64 bytes on whether the worker is wanted.
+    /// Two words: the state, and 64 bytes on whether the worker is wanted. All of these are multiples of 16.
     pub head: u64,
     /// The slots.
     pub slots: u64,
@@ -142,6 +145,16 @@ pub struct RingPlaces {
 }
 
 impl RingPlaces {
+    /// Units are read 16 bytes at a time, and bodies in the arena begin at multiples of that.
+    pub(super) fn check(self) -> Result<(), DeviceError> {
+        let (arena, bytes) = self.arena;
+        let all = [self.head, self.slots, self.status, arena, bytes.into()];
+        if all.iter().all(|place| place.is_multiple_of(16)) {
+            return Ok(());
+        }
+        Err(DeviceError::Unsupported { what: "a ring whose parts are no multiples of 16" })
+    }
+
     /// A ring that begins at this address of the worker's.
     #[must_use]
     pub fn at(start: u64, shape: RingShape) -> RingPlaces {

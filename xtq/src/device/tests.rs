@@ -268,7 +268,8 @@ fn a_worker_that_left_is_started_by_the_next_burst_once() {
             assert!(start.elapsed() < PATIENCE);
             std::thread::yield_now();
         }
-        assert!(target.starts() >= burst, "it leaves after each");
+        // A life may end between two puts of a burst; each that began was wanted by one of its 8.
+        assert!((burst..=8 * burst).contains(&target.starts()), "{} in {burst}", target.starts());
         assert_eq!(target.why_gone(), Some("it had nothing to do"));
     }
     assert_eq!(log.lock().unwrap().len(), 160);
@@ -375,4 +376,171 @@ fn a_worker_that_is_busy_is_waited_for_in_bounded_time() {
     gate.1.notify_all();
     assert_eq!(outcome(&mut lane, &mut target), Outcome::Ended);
     target.register_queue(5, 1).unwrap();
+}
+
+/// Memory that tells when nobody keeps it any more; `elsewhere`: of an accelerator, which the CPU must not touch.
+fn told(dropped: &Arc<AtomicU64>, elsewhere: bool) -> Lease {
+    struct Tells(Arc<AtomicU64>);
+    impl Drop for Tells {
+        fn drop(&mut self) {
+            self.0.fetch_add(1, Ordering::AcqRel);
+        }
+    }
+    let host = memory(64).unwrap().region();
+    let space = if elsewhere { gapless_mem::Space::Cuda { device: 0 } } else { host.space() };
+    let region = gapless_mem::Region::new(space, host.start(), 0, 64);
+    // SAFETY: `memory` is never freed.
+    unsafe { Lease::new(region, Arc::new(Tells(Arc::clone(dropped)))) }
+}
+
+#[test]
+fn what_a_row_names_is_kept_until_no_worker_uses_it() {
+    let gate: Arc<(Mutex<bool>, Condvar)> = Arc::default();
+    let theirs = Arc::clone(&gate);
+    let player = Player::new(move |_| {
+        let (open, changed) = &*theirs;
+        let _open = changed.wait_while(open.lock().unwrap(), |open| !*open).unwrap();
+        Ok(())
+    });
+    let mut target = target(Arc::clone(&player), always());
+    let (mut lane, _) = lane(&mut target);
+    let (old, new) = (Arc::default(), Arc::default());
+    let copy = || DeviceKernel::new(DeviceFunction::Copy, 0);
+    register(&mut target, 9, Some(copy().buffer(told(&old, true)))).unwrap();
+    let memory_of_the_player = player.reached();
+    target.start().unwrap();
+    put(&mut lane, 0, &[]).unwrap();
+    let start = Instant::now();
+    while !target.is_running() {
+        assert!(start.elapsed() < PATIENCE);
+        std::thread::yield_now();
+    }
+    target.set_patience(Duration::from_millis(20));
+    let busy = register(&mut target, 9, Some(copy().buffer(told(&new, true))));
+    assert!(matches!(busy, Err(TargetError::Busy(_))), "{busy:?}");
+    // The worker may have either now.
+    let dropped = || [&old, &new].map(|count: &Arc<AtomicU64>| count.load(Ordering::Acquire));
+    assert_eq!(dropped(), [0, 0]);
+    target.set_patience(PATIENCE);
+    *gate.0.lock().unwrap() = true;
+    gate.1.notify_all();
+    assert_eq!(outcome(&mut lane, &mut target), Outcome::Ended);
+    register(&mut target, 10, None).unwrap();
+    assert_eq!(dropped(), [1, 0]);
+    register(&mut target, 9, None).unwrap();
+    assert_eq!(dropped(), [1, 1]);
+    // Of the host's nothing stays behind, whatever is refused.
+    let host = Arc::default();
+    let signal = copy().buffer(told(&host, false)).signal(64);
+    register(&mut target, 9, Some(signal)).unwrap_err();
+    register(&mut target, 9, Some(copy().buffer(told(&host, false)))).unwrap();
+    register(&mut target, 9, None).unwrap();
+    // SAFETY: the player touches no buffers.
+    unsafe { target.post(told(&host, false)) }.unwrap();
+    assert_eq!(target.take_posted().unwrap().len(), 1);
+    assert_eq!(host.load(Ordering::Acquire), 3);
+    assert_eq!(player.reached(), memory_of_the_player);
+    // The worker had to leave for these; it comes back.
+    assert!(target.advance().unwrap());
+    drop(target);
+    assert_eq!(player.reached(), 1, "the control block alone");
+}
+
+#[test]
+fn a_worker_that_is_sent_away_leaves_no_packet_behind() {
+    let gate: Arc<(Mutex<bool>, Condvar)> = Arc::default();
+    let theirs = Arc::clone(&gate);
+    let player = Player::new(move |_| {
+        let (open, changed) = &*theirs;
+        let _open = changed.wait_while(open.lock().unwrap(), |open| !*open).unwrap();
+        Ok(())
+    });
+    let mut target = target(player, always());
+    let (mut lane, _) = lane(&mut target);
+    target.start().unwrap();
+    let start = Instant::now();
+    while !target.is_running() {
+        assert!(start.elapsed() < PATIENCE);
+        std::thread::yield_now();
+    }
+    // More than it takes at once: all find a worker that runs.
+    for number in 0..100 {
+        put(&mut lane, number, &[]).unwrap();
+    }
+    target.set_patience(Duration::from_millis(1));
+    assert!(matches!(target.leave(), Err(TargetError::Busy(_))));
+    *gate.0.lock().unwrap() = true;
+    gate.1.notify_all();
+    target.set_patience(PATIENCE);
+    // Nobody announces them again.
+    while lane.pending() > 0 {
+        target.advance().unwrap();
+        if let Some((_, outcome)) = lane.next() {
+            assert_eq!(outcome, Outcome::Ended);
+        }
+        assert!(start.elapsed() < PATIENCE, "{} wait: {:?}", lane.pending(), target.why_gone());
+        std::thread::yield_now();
+    }
+    assert_eq!((target.starts(), target.tasks()), (2, 100));
+}
+
+#[test]
+fn a_worker_that_died_is_noticed_once_and_started_anew() {
+    let (player, _) = noting();
+    let mut target = target(Arc::clone(&player), always());
+    let (mut lane, _) = lane(&mut target);
+    target.start().unwrap();
+    put(&mut lane, 0, &[]).unwrap();
+    assert_eq!(outcome(&mut lane, &mut target), Outcome::Ended);
+    player.die();
+    put(&mut lane, 1, &[]).unwrap();
+    let start = Instant::now();
+    let error = loop {
+        match target.advance() {
+            Ok(_) => {
+                assert!(start.elapsed() < PATIENCE && !lane.is_served() || target.is_running())
+            }
+            Err(error) => break error,
+        }
+    };
+    assert_eq!(error, TargetError::Died);
+    assert!(!target.is_running() && !lane.is_served());
+    assert_eq!(outcome(&mut lane, &mut target), Outcome::Ended);
+    assert_eq!(target.starts(), 2);
+}
+
+#[test]
+fn rings_and_bodies_that_do_not_fit_are_refused() {
+    let (player, log) = noting();
+    let mut target = target(player, always());
+    let whole = memory(SHAPE.bytes() + 64).unwrap();
+    let places = RingPlaces::at(whole.region().start(), SHAPE);
+    let odd = RingShape { arena_bytes: 4088 };
+    let refused = |added: Result<u8, TargetError>| {
+        assert!(matches!(added, Err(TargetError::Device(_))), "{added:?}");
+    };
+    let apart = RingPlaces { slots: places.slots + 8, ..places };
+    let moved = whole.sub(8, SHAPE.bytes()).unwrap();
+    let short = whole.sub(0, 128).unwrap();
+    // SAFETY: nothing puts into it, here and below.
+    refused(unsafe { target.add_ring(moved.clone(), SHAPE) });
+    // SAFETY: likewise.
+    refused(unsafe { target.add_ring(whole.clone(), odd) });
+    // SAFETY: likewise.
+    refused(unsafe { target.add_out(moved, SHAPE) });
+    // SAFETY: likewise.
+    refused(unsafe { target.add_ring_at(whole.clone(), None, apart) });
+    // SAFETY: likewise.
+    refused(unsafe { target.add_ring_at(whole.clone(), Some(short), places) });
+    let (mut lane, _) = lane(&mut target);
+    target.start().unwrap();
+    let packet = Packet::new(&command(8)).unwrap();
+    for (arguments, payload) in [(24, 7), (24, 9), (16, 8), (16, 16), (0, 0), (24, 4096)] {
+        let put = lane.put(&packet, [&vec![0; arguments], &vec![0; payload]]);
+        assert_eq!(put, Err(RingError::Lengths { arguments, payload }));
+    }
+    // It is not wedged.
+    put(&mut lane, 1, &[]).unwrap();
+    assert_eq!(outcome(&mut lane, &mut target), Outcome::Ended);
+    assert_eq!(log.lock().unwrap().len(), 1);
 }

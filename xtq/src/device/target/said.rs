@@ -1,0 +1,66 @@
+//! What the worker has said: why it left, what has run, what it refused.
+
+use super::super::layout::{
+    CONTROL_COUNTED, CONTROL_REFUSALS, CONTROL_REFUSED, CONTROL_TASKS, CONTROL_WHY, REFUSED_MAX,
+    SIGNALS_MAX, STATUS_FAILED, WHY_ABORTED, WHY_IDLE, WHY_OLD, WHY_TOLD,
+};
+use super::super::{Failure, Outcome, RefusedPut};
+use super::Target;
+use crate::error::Refusal;
+use std::sync::atomic::Ordering;
+
+impl Target {
+    /// Why the last worker has left; `None` as long as none has.
+    #[must_use]
+    pub fn why_gone(&self) -> Option<&'static str> {
+        match self.word(CONTROL_WHY).load(Ordering::Acquire) {
+            WHY_IDLE => Some("it had nothing to do"),
+            WHY_TOLD => Some("it was asked to"),
+            WHY_ABORTED => Some("it was aborted"),
+            WHY_OLD => Some("its life was over"),
+            _ => None,
+        }
+    }
+
+    /// How many workers were started.
+    #[must_use]
+    pub fn starts(&self) -> u64 {
+        self.starts
+    }
+
+    /// Tasks that have ended here. The count comes behind their statuses.
+    #[must_use]
+    pub fn tasks(&self) -> u64 {
+        self.word(CONTROL_TASKS).load(Ordering::Acquire)
+    }
+
+    /// How often tasks have counted a signal, as far as the worker has said. What they wrote can be seen then.
+    #[must_use]
+    pub fn counted(&self, signal: u8) -> u64 {
+        let at = usize::from(signal).min(SIGNALS_MAX - 1);
+        self.word(CONTROL_COUNTED + 8 * at).load(Ordering::Acquire)
+    }
+
+    /// Puts that were refused here, or failed, since the last call: the last of them, and how many were forgotten.
+    #[must_use]
+    pub fn take_refusals(&mut self) -> (Vec<RefusedPut>, u64) {
+        let now = self.word(CONTROL_REFUSALS).load(Ordering::Acquire);
+        let new = now.wrapping_sub(self.refusals_taken);
+        let kept = new.min(REFUSED_MAX as u64);
+        let of = |number: u64| {
+            let at = usize::try_from(number % REFUSED_MAX as u64).unwrap_or(0);
+            let word = self.word(CONTROL_REFUSED + 8 * at).load(Ordering::Relaxed);
+            let [ring, index, queue, code, value @ ..] = word.to_le_bytes();
+            let value = u32::from_le_bytes(value);
+            let outcome = match Refusal::decode(code, value) {
+                Some(refusal) => Outcome::Refused(refusal),
+                None if code == STATUS_FAILED => Outcome::Failed(Failure::of(value)),
+                None => Outcome::Malformed,
+            };
+            RefusedPut { ring, index, queue, outcome }
+        };
+        let list = (now - kept..now).map(of).collect();
+        self.refusals_taken = now;
+        (list, new - kept)
+    }
+}
