@@ -46,13 +46,13 @@ INLINE void add(f64 *at, f64 v) { atomicAdd(at, v); }
 INLINE u32 swap_if(u32 *at, u32 old, u32 v) { return atomicCAS(at, old, v); }
 INLINE u64 swap_if(u64 *at, u64 old, u64 v) { return atomicCAS(at, old, v); }
 
-/* Elements first, first + stride, … of `count`, each combined atomically. The source may lie anywhere: then it is read
+/* Elements first, first + stride, … of `count`, each combined atomically; whether it was cut short. The source may lie anywhere: then it is read
  * byte by byte. */
 template <typename T, typename W>
-INLINE void accumulate(Watch *watch, u64 to, u64 from, u64 count, u32 op, u64 first, u64 stride) {
+INLINE bool accumulate(Watch *watch, u64 to, u64 from, u64 count, u32 op, u64 first, u64 stride) {
     u32 done = 0;
     for (u64 i = first; i < count; i += stride) {
-        if (++done % ELEMENTS == 0 && is_stopped(watch)) return;
+        if (++done % ELEMENTS == 0 && is_stopped(watch)) return true;
         union {
             T t;
             W w;
@@ -75,6 +75,7 @@ INLINE void accumulate(Watch *watch, u64 to, u64 from, u64 count, u32 op, u64 fi
             seen = swap_if((W *)at, before.w, after.w);
         } while (seen != before.w);
     }
+    return false;
 }
 INLINE u32 element_shift(u64 what) {
     u64 element = what >> 8;
@@ -82,7 +83,7 @@ INLINE u32 element_shift(u64 what) {
 }
 INLINE bool is_multiple(u64 number, u32 shift) { return (number & ((1u << shift) - 1)) == 0; }
 INLINE bool is_known(u64 what) { return (what & 0xff) <= ACC_MAX && what >> 8 <= ACC_F64; }
-NOINLINE void accumulate_any(Watch *watch, u64 to, u64 from, u64 count, u64 what, u64 first, u64 stride) {
+NOINLINE bool accumulate_any(Watch *watch, u64 to, u64 from, u64 count, u64 what, u64 first, u64 stride) {
     u32 op = (u32)what & 0xff;
     switch (what >> 8) {
     case ACC_I32: return accumulate<i32, u32>(watch, to, from, count, op, first, stride);
@@ -96,6 +97,12 @@ NOINLINE void accumulate_any(Watch *watch, u64 to, u64 from, u64 count, u64 what
 
 INLINE bool inside(const Task &t, u64 offset, u64 bytes) {
     return offset <= t.buffer_bytes && bytes <= t.buffer_bytes - offset;
+}
+
+/* Bytes of the body that a packet says it has, whatever it is. */
+INLINE u64 body_of(const u64 *packet) {
+    u64 arguments = part(packet[0], 16, 8) == KERNEL_KIND ? part(packet[5], 32, 16) : 0;
+    return arguments + part(packet[6], 32, 32);
 }
 
 /* Whether the task can run at all: 0, or why not. */
@@ -120,13 +127,15 @@ INLINE u32 admits(const Task &t, u32 outs) {
     case DO_PAUSE: return t.argument_bytes < 24 ? FAILED_UNKNOWN : 0;
     case DO_FORWARD:
         if (t.argument_bytes < 24 || a[2] >= outs) return FAILED_UNKNOWN;
-        return t.payload_bytes >= 64 && t.payload_bytes <= 64 + INLINE_BYTES ? 0 : FAILED_OUTSIDE;
+        if (t.payload_bytes < 64 || t.payload_bytes > 64 + INLINE_BYTES) return FAILED_OUTSIDE;
+        /* What says another length than it has would never be whole, and nothing behind it would run. */
+        return body_of((const u64 *)t.payload) == t.payload_bytes - 64 ? 0 : FAILED_OUTSIDE;
     default: return FAILED_UNKNOWN;
     }
 }
 
-/* One work-item. */
-INLINE void run_item(Watch *watch, const Task &t, u64 item) {
+/* One work-item. Whether it was cut short. */
+INLINE bool run_item(Watch *watch, const Task &t, u64 item) {
     const u64 *a = t.arguments;
     switch (t.object) {
     case DO_ACCUMULATE:
@@ -139,20 +148,20 @@ INLINE void run_item(Watch *watch, const Task &t, u64 item) {
         u32 copied = 0;
         if (((u64)to | (u64)from) % 16 == 0) {
             for (u64 i = item; i < bytes / 16; i += t.items) {
-                if (++copied % ELEMENTS == 0 && is_stopped(watch)) return;
+                if (++copied % ELEMENTS == 0 && is_stopped(watch)) return true;
                 ((u128 *)to)[i] = ((const u128 *)from)[i];
             }
             done = bytes / 16 * 16;
         }
         for (u64 i = done + item; i < bytes; i += t.items) {
-            if (++copied % ELEMENTS == 0 && is_stopped(watch)) return;
+            if (++copied % ELEMENTS == 0 && is_stopped(watch)) return true;
             to[i] = from[i];
         }
-        return;
+        return false;
     }
     case DO_REDUCE: return accumulate_any(watch, t.buffer + a[2], t.buffer + a[3], a[4], a[5], item, t.items);
-    case DO_NUMBER: atomicAdd((u32 *)t.buffer + item, 1u); return;
-    default: return;
+    case DO_NUMBER: atomicAdd((u32 *)t.buffer + item, 1u); return false;
+    default: return false;
     }
 }
 

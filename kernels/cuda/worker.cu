@@ -107,7 +107,7 @@ typedef struct {
     Watch watch;
     /* Of each ring's position: kept, because a division takes long. */
     u32 next[RINGS_MAX];
-    u64 changed, tasks, refusals, idle;
+    u64 changed, changing, tasks, refusals, idle;
     u32 why;
 } Shared;
 
@@ -122,38 +122,45 @@ INLINE Look look_of(const Shared &s, u32 turn, u32 share, u32 ahead) {
 INLINE u32 wrapped(u32 sequence) { return sequence > SEQUENCES ? sequence - SEQUENCES : sequence; }
 INLINE u32 sequence_at(const Shared &s, Look look) { return wrapped(s.next[look.ring] + look.ahead); }
 
-/* A row of a table, whole: xtq/src/tables.rs. Its words are loaded side by side, because each takes the bus's time. */
-INLINE void load_row(u64 *to, u64 from) {
-    u64 before, after;
-    Unit word[ROW_WORDS / 2];
-    do {
+/* What the host may change while the worker runs: tables, receive buffers. By all threads. The count of changes is odd
+ * while the host writes, so it is a sequence lock over all of it, and each row has one of its own (xtq/src/tables.rs).
+ * What did not hold still is not used: the old is kept, nothing is answered, and a later look tries again. Whether it
+ * held still; all threads learn that. Words are loaded side by side, because each takes the bus's time. */
+INLINE bool reload(Shared &s, u64 control) {
+    if (THREAD == 0) s.changing = load_acquire(control + CONTROL_CHANGED);
+    /* One has acquired the count, and all meet it: what was written before the count can be seen by all. */
+    BARRIER();
+    u64 changed = s.changing, from = 0, before = 0;
+    bool moved = changed % 2 != 0, row = THREAD < 2 * ENTRIES;
+    Unit word[ROW_WORDS / 2] = {};
+    if (row) {
+        from = THREAD < ENTRIES ? control + CONTROL_KERNELS + THREAD * 8 * ROW_WORDS
+                                : control + CONTROL_QUEUES + (THREAD - ENTRIES) * 8 * ROW_WORDS;
         before = load_acquire(from);
         UNROLL for (u32 w = 0; w < ROW_WORDS / 2; w++) word[w] = load_unit(from + 16 * w);
-        fence_sys();
-        after = load_relaxed(from);
-    } while (before != after || before % 2 != 0);
-    UNROLL for (u32 w = 0; w < ROW_WORDS / 2; w++) {
-        to[2 * w] = word[w].lo;
-        to[2 * w + 1] = word[w].hi;
-    }
-}
-
-/* What the host may change while the worker runs: tables, receive buffers. By all threads. */
-INLINE void reload(Shared &s, u64 control) {
-    BARRIER();
-    u64 changed = load_acquire(control + CONTROL_CHANGED);
-    if (THREAD < ENTRIES) load_row(s.kernels + THREAD * ROW_WORDS, control + CONTROL_KERNELS + THREAD * 8 * ROW_WORDS);
-    else if (THREAD < 2 * ENTRIES) {
-        u32 i = THREAD - ENTRIES;
-        load_row(s.queues + i * ROW_WORDS, control + CONTROL_QUEUES + i * 8 * ROW_WORDS);
     } else if (THREAD < 2 * ENTRIES + BUFFERS_MAX) {
-        u32 i = THREAD - 2 * ENTRIES;
-        Unit buffer = load_unit(control + CONTROL_BUFFER_LIST + 16 * i);
-        s.buffer[i] = buffer.lo;
-        s.buffer_bytes[i] = buffer.hi;
+        word[0] = load_unit(control + CONTROL_BUFFER_LIST + 16 * (THREAD - 2 * ENTRIES));
     } else if (THREAD == 2 * ENTRIES + BUFFERS_MAX) {
-        u64 buffers = load_relaxed(control + CONTROL_BUFFERS);
-        s.buffers = buffers > BUFFERS_MAX ? BUFFERS_MAX : (u32)buffers;
+        word[0].lo = load_relaxed(control + CONTROL_BUFFERS);
+    }
+    /* Every thread's loads come before its look at the sequences. */
+    if (THREAD <= 2 * ENTRIES + BUFFERS_MAX) {
+        fence_sys();
+        moved = moved || load_relaxed(control + CONTROL_CHANGED) != changed;
+        if (row) moved = moved || before % 2 != 0 || load_relaxed(from) != before;
+    }
+    if (__syncthreads_or(moved)) return false;
+    if (row) {
+        u64 *to = THREAD < ENTRIES ? s.kernels + THREAD * ROW_WORDS : s.queues + (THREAD - ENTRIES) * ROW_WORDS;
+        UNROLL for (u32 w = 0; w < ROW_WORDS / 2; w++) {
+            to[2 * w] = word[w].lo;
+            to[2 * w + 1] = word[w].hi;
+        }
+    } else if (THREAD < 2 * ENTRIES + BUFFERS_MAX) {
+        s.buffer[THREAD - 2 * ENTRIES] = word[0].lo;
+        s.buffer_bytes[THREAD - 2 * ENTRIES] = word[0].hi;
+    } else if (THREAD == 2 * ENTRIES + BUFFERS_MAX) {
+        s.buffers = word[0].lo > BUFFERS_MAX ? BUFFERS_MAX : (u32)word[0].lo;
     }
     BARRIER();
     if (THREAD == 0) {
@@ -164,6 +171,7 @@ INLINE void reload(Shared &s, u64 control) {
         store_release(control + CONTROL_SEEN, changed);
     }
     BARRIER();
+    return true;
 }
 
 /* Tells initiators what the worker does. */
@@ -282,6 +290,8 @@ INLINE void take(Shared &s, u32 team, const Ring &ring) {
 
 /* A task that takes the whole block. */
 NOINLINE void run_long(Shared &s, u64 control, u32 team, const Ring &ring) {
+    /* All have read this packet's code before it changes. */
+    BARRIER();
     Task &t = s.task[team];
     u64 group_word = ((const u64 *)s.slot[team])[7];
     u64 group = (u64)part(group_word, 0, 16) * part(group_word, 16, 16) * part(group_word, 32, 16);
@@ -313,15 +323,13 @@ NOINLINE void run_long(Shared &s, u64 control, u32 team, const Ring &ring) {
         if (THREAD < words) s.arguments[THREAD] = THREAD == 0 ? buffer : THREAD == 1 ? payload : word;
         BARRIER();
     }
-    if (THREAD == 0) {
-        u32 failed = admits(t, s.put);
-        if (failed != 0) {
-            s.code[team] = STATUS_FAILED;
-            s.value[team] = failed;
-        }
+    u32 failed = THREAD == 0 ? admits(t, s.put) : 0;
+    if (failed != 0) {
+        s.code[team] = STATUS_FAILED;
+        s.value[team] = failed;
     }
-    BARRIER();
-    if (s.code[team] != REWRITTEN) return;
+    /* The barrier brings the verdict: who looked at the code might meet what is written there next. */
+    if (__syncthreads_or(failed != 0)) return;
     if (t.object == DO_PAUSE) {
         if (THREAD == 0) {
             u64 since = nanoseconds();
@@ -356,19 +364,28 @@ NOINLINE void run_long(Shared &s, u64 control, u32 team, const Ring &ring) {
             out.position++;
             u64 list = control + CONTROL_OUT_LIST + t.arguments[2] * 8 * RING_WORDS;
             store_relaxed(list + 8 * RING_POSITION, out.position);
+            /* As any initiator announces: the packet, this fence, the state. */
+            fence_sc();
+            u64 state = load_relaxed(out.head + RING_STATE);
+            if (state != STARTING && state != RUNNING) store_relaxed(out.head + RING_WANTED, 1);
         }
         BARRIER();
         return;
     }
     u64 groups = t.items / group;
+    bool cut = false;
     for (u64 g = 0; g < groups; g++) {
-        if (THREAD < group) run_item(&s.watch, t, g * group + THREAD);
-        if (g % GROUPS != GROUPS - 1) continue;
+        if (THREAD < group) cut = run_item(&s.watch, t, g * group + THREAD) || cut;
+        if (g % GROUPS != GROUPS - 1 || g == groups - 1) continue;
         bool stopped = THREAD == 0 && is_stopped(&s.watch);
-        if (__syncthreads_or(stopped)) break;
+        if (__syncthreads_or(stopped)) {
+            cut = true;
+            break;
+        }
     }
-    BARRIER();
-    if (THREAD == 0 && s.watch.stopped) {
+    /* What ran to its end has ended, whatever was ordered meanwhile. */
+    cut = __syncthreads_or(cut);
+    if (THREAD == 0 && cut) {
         s.code[team] = STATUS_FAILED;
         s.value[team] = FAILED_STOPPED;
     }
@@ -382,6 +399,9 @@ INLINE void run_round(Shared &s, u64 control, u32 mask, u32 team, u32 unit, Look
     BARRIER();
     u32 left = mask, number = THREAD % 32;
     while (left != 0) {
+        /* Nothing more begins: what is left waits in its ring for the next life. Only long tasks set this, and barriers
+         * lie between, so all find the same. */
+        if (s.watch.stopped) break;
         /* A wave: short tasks that may run side by side; refused ones are over already. All warps find the same. */
         bool here = (left >> number & 1) != 0;
         bool task = here && s.code[number] == REWRITTEN;
@@ -391,7 +411,7 @@ INLINE void run_round(Shared &s, u64 control, u32 mask, u32 team, u32 unit, Look
         bool begins = (u32)__popc(before) < s.width[number] && !(s.after[number] && before != 0);
         u32 not_here = __ballot_sync(0xffffffffu, here && task && !(s.shrt[number] && begins));
         u32 wave = not_here == 0 ? left : left & ((1u << (__ffs(not_here) - 1)) - 1);
-                if (wave != 0) {
+        if (wave != 0) {
             if ((wave >> team & 1) != 0 && s.code[team] == REWRITTEN) {
                 u32 failed = admits(s.task[team], s.put);
                 if (failed == 0) {
@@ -410,6 +430,8 @@ INLINE void run_round(Shared &s, u64 control, u32 mask, u32 team, u32 unit, Look
         left &= ~wave;
         BARRIER();
     }
+    /* Those that were done are the first of each ring. */
+    mask &= ~left;
     /* Warp 0 has met all others: its fence covers what they wrote. */
     if (THREAD < 32) {
         bool here = (mask >> THREAD & 1) != 0;
@@ -469,6 +491,7 @@ extern "C" __global__ __launch_bounds__(WORKER_THREADS, 1) void xtq_worker(const
         s.watch.looked = now;
         s.watch.stopped = 0;
         s.why = 0;
+        s.changed = 0;
     }
     if (THREAD < SIGNALS_MAX) s.counted[THREAD] = load_relaxed(control + CONTROL_COUNTED + 8 * THREAD);
     if (THREAD >= 64 && THREAD < 64 + RINGS_MAX) {
@@ -479,16 +502,28 @@ extern "C" __global__ __launch_bounds__(WORKER_THREADS, 1) void xtq_worker(const
         u32 i = THREAD - 96;
         s.outs[i] = load_ring(control + CONTROL_OUT_LIST + i * 8 * RING_WORDS);
     }
-    reload(s, control);
-    say_state(s, RUNNING);
-    if (THREAD == 0) store_relaxed(control + CONTROL_STATE, RUNNING);
+    /* Without tables nothing is taken; who holds them up keeps this no longer than its life. */
+    BARRIER();
+    while (!reload(s, control)) {
+        bool stopped = THREAD == 0 && is_stopped(&s.watch);
+        if (!__syncthreads_or(stopped)) continue;
+        if (THREAD == 0) s.why = nanoseconds() < s.watch.deadline ? WHY_ABORTED : WHY_OLD;
+        break;
+    }
+    BARRIER();
+    bool lives = s.why == 0;
+    BARRIER();
+    if (lives) {
+        say_state(s, RUNNING);
+        if (THREAD == 0) store_relaxed(control + CONTROL_STATE, RUNNING);
+    }
     /* Teams look at the next slots of rings, at most `per` of each; while nothing comes, at fewer. */
     u32 per = s.count == 0 ? TEAMS : TEAMS / s.count, turn = 0, round = 0, number = THREAD % 32;
     u32 share = team / per, ahead = team % per, lane_share = number / per, lane_ahead = number % per;
     bool looks = share < s.count, leaving = false, wide = true;
     u64 until = nanoseconds();
     bool worked = false;
-    while (true) {
+    while (lives) {
         Look mine = look_of(s, turn, looks ? share : 0, ahead);
         Look lane = look_of(s, turn, lane_share < s.count ? lane_share : 0, lane_ahead);
         bool whole = false;
@@ -499,6 +534,8 @@ extern "C" __global__ __launch_bounds__(WORKER_THREADS, 1) void xtq_worker(const
             u32 position = (u32)s.rings[mine.ring].position + ahead;
             whole = read_slot(s, team, unit, s.rings[mine.ring].slots, position, sequence_at(s, mine)) && looks;
         }
+        /* What was written before the packet can be seen by its task, far or not. */
+        if (whole) fence_sys();
         if (unit == 0) s.whole[team] = whole;
         bool found = __syncthreads_or(whole), several = false;
         if (found) {
@@ -530,7 +567,7 @@ extern "C" __global__ __launch_bounds__(WORKER_THREADS, 1) void xtq_worker(const
                 until = now;
                 worked = false;
             }
-            if (orders.lo != s.changed) special = true;
+            if (orders.lo != s.changed && orders.lo % 2 == 0) special = true;
             if ((orders.hi & ORDER_ABORT) != 0) s.why = WHY_ABORTED;
             else if ((orders.hi & ORDER_LEAVE) != 0) s.why = WHY_TOLD;
             else if (now > s.watch.deadline) s.why = WHY_OLD;
@@ -553,7 +590,21 @@ extern "C" __global__ __launch_bounds__(WORKER_THREADS, 1) void xtq_worker(const
         leaving = true;
     }
     BARRIER();
+    if (!leaving) {
+        /* Sent away, or too old: it takes nothing more, so the last look is for the host, which starts the next one. */
+        say_state(s, LEAVING);
+        if (THREAD == 0) store_relaxed(control + CONTROL_STATE, LEAVING);
+        fence_sc();
+        BARRIER();
+        if (THREAD < s.count) {
+            const Ring &ring = s.rings[THREAD];
+            Unit first = load_unit(ring.slots + ring.position % SLOTS * SLOT_BYTES);
+            if ((first.lo & 0xffff) == sequence_of(ring.position)) store_relaxed(ring.head + RING_WANTED, 1);
+        }
+        BARRIER();
+    }
     /* A later life goes on where this one ends. */
+    if (THREAD == 0) store_relaxed(control + CONTROL_WHY, leaving ? WHY_IDLE : s.why);
     if (THREAD < s.count) {
         u64 place = control + CONTROL_RING_LIST + THREAD * 8 * RING_WORDS;
         store_relaxed(place + 8 * RING_POSITION, s.rings[THREAD].position);
@@ -562,7 +613,6 @@ extern "C" __global__ __launch_bounds__(WORKER_THREADS, 1) void xtq_worker(const
     fence_sys();
     BARRIER();
     if (THREAD == 0) {
-        store_relaxed(control + CONTROL_WHY, leaving ? WHY_IDLE : s.why);
         store_release(control + CONTROL_STATE, GONE);
     }
 }

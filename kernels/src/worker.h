@@ -13,7 +13,8 @@
  * word p % SLOTS of the status is sequence:16 | code:8 | 0:8 | value:32; then the slot is free.
  *
  * A ring's head has two words that the initiator sees: whether the worker runs (written by the worker), and whether it
- * is wanted (written by the initiator). The control block is the target's alone. All offsets are in bytes.
+ * is wanted (written by the initiator, or by a worker that leaves packets behind). The control block is the target's
+ * alone; its count of changes is odd while tables or buffers are written. All offsets are in bytes.
  */
 #ifndef GAPLESS_WORKER_H
 #define GAPLESS_WORKER_H

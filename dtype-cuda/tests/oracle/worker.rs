@@ -117,6 +117,15 @@ impl Bench {
         }
     }
 
+    /// Waits for a count of the worker's: it comes behind the statuses.
+    fn comes_to(&self, count: impl Fn(&Target) -> u64, number: u64) {
+        let start = Instant::now();
+        while count(&self.target) != number {
+            assert!(start.elapsed() < PATIENCE, "{} of {number}", count(&self.target));
+            std::hint::spin_loop();
+        }
+    }
+
     fn run(&mut self, put: &Put<'_>) -> Outcome {
         assert!(self.try_put(0, put));
         self.outcome(0)
@@ -399,7 +408,7 @@ fn tasks_do_what_the_host_does() {
             assert!(bytes_of(&reduced) == expected, "reduce, {name}");
         }
     }
-    assert_eq!(bench.target.counted(0), cases(300));
+    bench.comes_to(|target| target.counted(0), cases(300));
     // A grid of three dimensions: each work-item once.
     let numbered = bench.register(3, DeviceFunction::Number, 65536, 0);
     for (grid, group) in [
