@@ -2,7 +2,6 @@
 #ifndef GAPLESS_PACKETS_H
 #define GAPLESS_PACKETS_H
 
-#define NOINLINE static __device__ __noinline__
 #define ARGUMENTS_MAX 4096
 
 typedef struct {
@@ -23,29 +22,6 @@ INLINE void store_unit(u64 at, u64 lo, u64 hi) {
                  :
                  : "l"(at), "l"(lo), "l"(hi)
                  : "memory");
-}
-INLINE u64 load_relaxed(u64 at) {
-    u64 v;
-    asm volatile("ld.relaxed.sys.global.u64 %0, [%1];" : "=l"(v) : "l"(at) : "memory");
-    return v;
-}
-INLINE u64 load_acquire(u64 at) {
-    u64 v;
-    asm volatile("ld.acquire.sys.global.u64 %0, [%1];" : "=l"(v) : "l"(at) : "memory");
-    return v;
-}
-INLINE void store_relaxed(u64 at, u64 v) {
-    asm volatile("st.relaxed.sys.global.u64 [%0], %1;" ::"l"(at), "l"(v) : "memory");
-}
-INLINE void store_release(u64 at, u64 v) {
-    asm volatile("st.release.sys.global.u64 [%0], %1;" ::"l"(at), "l"(v) : "memory");
-}
-INLINE void fence_sys() { asm volatile("fence.acq_rel.sys;" ::: "memory"); }
-INLINE void fence_sc() { asm volatile("fence.sc.sys;" ::: "memory"); }
-INLINE u64 nanoseconds() {
-    u64 t;
-    asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(t));
-    return t;
 }
 INLINE u64 sequence_of(u64 position) { return 1 + position % SEQUENCES; }
 

@@ -23,32 +23,12 @@
 #include "args.h"
 #include "lookup.h"
 #include "peers.h"
+#include "../cuda/system.h"
 
-#define NOINLINE static __device__ __noinline__
-
-INLINE u64 load_relaxed(u64 at) {
-    u64 v;
-    asm volatile("ld.relaxed.sys.global.u64 %0, [%1];" : "=l"(v) : "l"(at) : "memory");
-    return v;
-}
-INLINE u64 load_acquire(u64 at) {
-    u64 v;
-    asm volatile("ld.acquire.sys.global.u64 %0, [%1];" : "=l"(v) : "l"(at) : "memory");
-    return v;
-}
-INLINE void store_relaxed(u64 at, u64 v) {
-    asm volatile("st.relaxed.sys.global.u64 [%0], %1;" ::"l"(at), "l"(v) : "memory");
-}
 INLINE u64 swap_if_zero(u64 at, u64 v) {
     u64 before;
     asm volatile("atom.relaxed.sys.global.cas.b64 %0, [%1], 0, %2;" : "=l"(before) : "l"(at), "l"(v) : "memory");
     return before;
-}
-INLINE void fence_sys() { asm volatile("fence.acq_rel.sys;" ::: "memory"); }
-INLINE u64 nanoseconds() {
-    u64 t;
-    asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(t));
-    return t;
 }
 INLINE u128 load_flagged(u64 at) {
     u128 v;

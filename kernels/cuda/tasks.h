@@ -46,8 +46,8 @@ INLINE void add(f64 *at, f64 v) { atomicAdd(at, v); }
 INLINE u32 swap_if(u32 *at, u32 old, u32 v) { return atomicCAS(at, old, v); }
 INLINE u64 swap_if(u64 *at, u64 old, u64 v) { return atomicCAS(at, old, v); }
 
-/* Elements first, first + stride, … of `count`, each combined atomically; whether it was cut short. The source may lie anywhere: then it is read
- * byte by byte. */
+/* Elements first, first + stride, … of `count`, each combined atomically; whether it was cut short. The source may lie
+ * anywhere: then it is read byte by byte. */
 template <typename T, typename W>
 INLINE bool accumulate(Watch *watch, u64 to, u64 from, u64 count, u32 op, u64 first, u64 stride) {
     u32 done = 0;

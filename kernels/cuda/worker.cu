@@ -10,6 +10,7 @@
  */
 #include "prelude_cuda.h"
 #include "worker.h"
+#include "../cuda/system.h"
 #include "../cuda/packets.h"
 #include "../cuda/tasks.h"
 

@@ -1,0 +1,32 @@
+/* Accesses of memory that others read and write: other kernels, other devices, the host. All at the scope of the system.
+ */
+#ifndef GAPLESS_SYSTEM_H
+#define GAPLESS_SYSTEM_H
+
+#define NOINLINE static __device__ __noinline__
+
+INLINE u64 load_relaxed(u64 at) {
+    u64 v;
+    asm volatile("ld.relaxed.sys.global.u64 %0, [%1];" : "=l"(v) : "l"(at) : "memory");
+    return v;
+}
+INLINE u64 load_acquire(u64 at) {
+    u64 v;
+    asm volatile("ld.acquire.sys.global.u64 %0, [%1];" : "=l"(v) : "l"(at) : "memory");
+    return v;
+}
+INLINE void store_relaxed(u64 at, u64 v) {
+    asm volatile("st.relaxed.sys.global.u64 [%0], %1;" ::"l"(at), "l"(v) : "memory");
+}
+INLINE void store_release(u64 at, u64 v) {
+    asm volatile("st.release.sys.global.u64 [%0], %1;" ::"l"(at), "l"(v) : "memory");
+}
+INLINE void fence_sys() { asm volatile("fence.acq_rel.sys;" ::: "memory"); }
+INLINE void fence_sc() { asm volatile("fence.sc.sys;" ::: "memory"); }
+INLINE u64 nanoseconds() {
+    u64 t;
+    asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(t));
+    return t;
+}
+
+#endif
