@@ -245,38 +245,42 @@ fn has_wide() -> bool {
 mod wide {
     use std::arch::asm;
 
-    /// # Safety
-    /// `from` is at a multiple of 16, and `lines` times 64 bytes from there on are valid for reads, and touched by atomics
-    /// only; `to` is as long, valid for writes, and nobody else's.
-    pub(super) unsafe fn load(from: *const u8, to: *mut u8, lines: usize) {
-        if lines == 0 {
-            return;
-        }
-        // SAFETY: reads and writes what the caller vouches for, and changes no other memory.
-        unsafe {
+    /// Lines of 64 bytes, by an instruction that reads 16 bytes and one that writes them; at least one line.
+    macro_rules! copy {
+        ($read:literal, $write:literal, $from:ident, $to:ident, $lines:ident) => {
             asm!(
                 "2:",
-                "movaps xmm0, [{from}]",
-                "movaps xmm1, [{from} + 16]",
-                "movaps xmm2, [{from} + 32]",
-                "movaps xmm3, [{from} + 48]",
-                "movups [{to}], xmm0",
-                "movups [{to} + 16], xmm1",
-                "movups [{to} + 32], xmm2",
-                "movups [{to} + 48], xmm3",
+                concat!($read, " xmm0, [{from}]"),
+                concat!($read, " xmm1, [{from} + 16]"),
+                concat!($read, " xmm2, [{from} + 32]"),
+                concat!($read, " xmm3, [{from} + 48]"),
+                concat!($write, " [{to}], xmm0"),
+                concat!($write, " [{to} + 16], xmm1"),
+                concat!($write, " [{to} + 32], xmm2"),
+                concat!($write, " [{to} + 48], xmm3"),
                 "add {from}, 64",
                 "add {to}, 64",
                 "sub {lines}, 1",
                 "jnz 2b",
-                from = inout(reg) from => _,
-                to = inout(reg) to => _,
-                lines = inout(reg) lines => _,
+                from = inout(reg) $from => _,
+                to = inout(reg) $to => _,
+                lines = inout(reg) $lines => _,
                 out("xmm0") _,
                 out("xmm1") _,
                 out("xmm2") _,
                 out("xmm3") _,
                 options(nostack),
-            );
+            )
+        };
+    }
+
+    /// # Safety
+    /// `from` is at a multiple of 16, and `lines` times 64 bytes from there on are valid for reads, and touched by atomics
+    /// only; `to` is as long, valid for writes, and nobody else's.
+    pub(super) unsafe fn load(from: *const u8, to: *mut u8, lines: usize) {
+        if lines > 0 {
+            // SAFETY: reads and writes what the caller vouches for, and changes no other memory.
+            unsafe { copy!("movaps", "movups", from, to, lines) };
         }
     }
 
@@ -284,34 +288,9 @@ mod wide {
     /// `to` is at a multiple of 16, and `lines` times 64 bytes from there on are valid for writes, and touched by atomics
     /// only; `from` is as long, valid for reads, and nobody writes it.
     pub(super) unsafe fn store(to: *mut u8, from: *const u8, lines: usize) {
-        if lines == 0 {
-            return;
-        }
-        // SAFETY: as in `load`.
-        unsafe {
-            asm!(
-                "2:",
-                "movups xmm0, [{from}]",
-                "movups xmm1, [{from} + 16]",
-                "movups xmm2, [{from} + 32]",
-                "movups xmm3, [{from} + 48]",
-                "movaps [{to}], xmm0",
-                "movaps [{to} + 16], xmm1",
-                "movaps [{to} + 32], xmm2",
-                "movaps [{to} + 48], xmm3",
-                "add {from}, 64",
-                "add {to}, 64",
-                "sub {lines}, 1",
-                "jnz 2b",
-                from = inout(reg) from => _,
-                to = inout(reg) to => _,
-                lines = inout(reg) lines => _,
-                out("xmm0") _,
-                out("xmm1") _,
-                out("xmm2") _,
-                out("xmm3") _,
-                options(nostack),
-            );
+        if lines > 0 {
+            // SAFETY: as in `load`.
+            unsafe { copy!("movups", "movaps", from, to, lines) };
         }
     }
 }
