@@ -234,7 +234,8 @@ fn seeds() -> std::ops::Range<u64> {
 }
 
 /// Neither those that share the lock keep one that wants it alone from it, nor the other way round. Another rank may be
-/// inside, about to enter, and have its turn.
+/// inside, about to enter, and have its turn. That is so in these seeds: in others one that looks at the right moment,
+/// while it is nobody's turn, may enter more often (`header.rs`).
 #[test]
 fn whoever_waits_is_passed_three_times_by_each_at_most() {
     for seed in seeds() {
