@@ -4,8 +4,7 @@
 //!   have, and `select.rs` orders them.
 //! - **Sending**: [`Bml::reserve`] gives room in the best rail to a peer, [`Bml::send`] sends it. Messages to one
 //!   peer travel over one rail at a time, but for those that are used together: one that keeps them in order, if any
-//!   does. [`Bml::limits`] says whether it
-//!   does. If it does not, a caller that needs order numbers its messages.
+//!   does. [`Bml::limits`] says whether it does. If it does not, a caller that needs order numbers its messages.
 //! - **Arriving**: [`Bml::poll`] offers each message at once to the [`Handler`] that registered its active-message
 //!   tag ([`Handler::short`], [`Handler::fragment`]). If the handler refuses it, the message comes as a [`RankEvent`]
 //!   when the transport is free to send. Endings ([`RankEvent::Sent`], [`RankEvent::Completed`]) go to the handler whose

@@ -2,7 +2,7 @@
 //!
 //! A [`GpuEngine`] is a [`gapless_engine::Engine`] for one device. Like the host's engine it takes a
 //! [`Typed`](gapless_engine::Typed) buffer and a byte range of its packed stream; it moves the bytes with kernels of
-//! the device. Kernels reach packed data in the device's memory, in that of a peer or of another process, and in
+//! the device. It is a [`gapless_engine::Reducer`], too. Kernels reach packed data in the device's memory, in that of a peer or of another process, and in
 //! pinned host memory. Packed data anywhere else in host memory goes through a chunk on the device.
 //!
 //! ```

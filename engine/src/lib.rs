@@ -2,8 +2,8 @@
 //!
 //! An [`Engine`] packs, unpacks and moves data described by a committed layout, in any memory; a [`Reducer`] combines
 //! elements of any number of buffers by an [`Op`]: one of MPI's, or a user's. [`HostEngine`] implements both for memory
-//! that the CPU may touch, on the convertor of `gapless-dtype`. `GpuEngine` of `gapless-dtype-cuda` is the [`Engine`] of
-//! CUDA and OpenCL devices; it does not reduce.
+//! that the CPU may touch, on the convertor of `gapless-dtype`. `GpuEngine` of `gapless-dtype-cuda` implements both for
+//! memory of CUDA and OpenCL devices.
 //!
 //! [`Typed`] is a user's buffer as engines see it: a region, a layout and a count, checked once to fit together.
 //! Every call works on any byte range of the packed stream, so a pipeline can pass its fragments directly. Every call

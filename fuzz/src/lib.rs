@@ -11,7 +11,7 @@
 //! | `tuning` | a tuning file |
 //! | `launches` | shapes, ranges and places for the arithmetic of kernel launches and plans |
 //!
-//! Two ways to run them: `cargo test` here (changed seeds and noise, in seconds, part of CI), and
+//! Two ways to run them: `cargo test` here (changed seeds and noise, in seconds, part of the soak), and
 //! `cargo xtask fuzz --seconds 3600` (libFuzzer with coverage guidance). Both run on stable Rust: the
 //! instrumentation is a flag of LLVM's, and no sanitizer is used. Inputs that once failed stay in
 //! `regressions/TARGET/` and are run first.

@@ -1,4 +1,5 @@
-//! What the calls of this crate cost the thread that makes them: `cargo run --release --example costs`.
+//! What the calls of this crate cost the thread that makes them:
+//! `cargo run --release -p gapless-mem-cuda --example costs`.
 //!
 //! Prints medians in nanoseconds, on device 0. What a *message* pays for learning where its buffer
 //! lies are the first lines: with the driver asked for everything, with the cache, and for memory that

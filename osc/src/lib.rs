@@ -17,9 +17,9 @@
 //! # What holds
 //! - All accesses to a window's memory are atomic accesses ([`gapless_mem::Atomics`]): whatever programs do at the same
 //!   time, no access is a data race. A number that lies at a multiple of its length is read and written as a whole.
-//! - Accumulations are atomic for each element of a basic type: by instructions for 1, 2, 4 and 8 bytes, under a mutex of the
-//!   target for complex numbers, pairs and `long double`. Those of one origin to one target happen in the order of their
-//!   calls (MPI 4.1 §12.7.2).
+//! - Accumulations are atomic for each element of a basic type: whoever changes elements has the mutexes of the stripes of
+//!   the window that they lie in (`header.rs`). Those of one origin to one target happen in the order of their calls (MPI
+//!   4.1 §12.7.2).
 //! - When an operation returns it has ended at the origin. [`Window::flush`], [`Window::unlock`] and fences end it at the
 //!   target.
 //! - Messages of peers are not trusted: places, lengths, elements and layouts are checked.

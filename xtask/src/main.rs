@@ -64,7 +64,7 @@ enum Chore {
         #[arg(long)]
         check: bool,
     },
-    /// Set up and run all tests: the workspace, each example
+    /// Set up and run all tests of the workspace, and some on odd machines
     Test {
         /// Only the workspace, in one go
         #[arg(long)]
