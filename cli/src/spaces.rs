@@ -74,17 +74,47 @@ pub(super) fn cuda() -> Result<Devices, String> {
             (_, false) => format!(", reaches {} directly", reached.join(" ")),
         };
         format!(
-            "{}, sm_{major}{minor}, {} SMs, {}, L2 {}, MPS {mps}{peers}",
+            "{}, sm_{major}{minor}, {} SMs, {}, L2 {}, MPS {mps}{peers}{}",
             properties.name,
             properties.compute_units,
             Bytes(properties.memory_bytes),
             Bytes(properties.cache_bytes),
+            reserved(gapless_dtype_cuda::reserved(device.uuid())),
         )
     };
     Ok(Devices {
         summary: format!("CUDA {major}.{minor}, {}", counted(count.into(), "device")),
         each: (0..count).map(|ordinal| (format!("cuda:{ordinal}"), one(ordinal))).collect(),
     })
+}
+
+/// Who has reserved thread blocks of a device for kernels that wait or stay; nothing, if nobody has.
+#[cfg(feature = "cuda")]
+fn reserved(
+    holdings: Result<Vec<gapless_dtype_cuda::Holding>, gapless_dtype_cuda::LedgerError>,
+) -> String {
+    let holdings = match holdings {
+        Ok(holdings) => holdings,
+        Err(error) => return format!(", reserved: {error}"),
+    };
+    if gapless_dtype_cuda::ledger_folder().is_none() {
+        return ", reserved: not known, each process counts alone".to_owned();
+    }
+    let of = |holding: &gapless_dtype_cuda::Holding| {
+        let claims = holding.claims.iter().map(|claim| {
+            format!(
+                "{} ({}, of {})",
+                counted(claim.blocks.into(), "block"),
+                claim.holder,
+                claim.room
+            )
+        });
+        format!("{} by process {}", claims.collect::<Vec<_>>().join(" and "), holding.process)
+    };
+    match holdings.is_empty() {
+        true => String::new(),
+        false => format!(", reserved: {}", holdings.iter().map(of).collect::<Vec<_>>().join(", ")),
+    }
 }
 
 /// The CUDA devices, or why there are none.

@@ -9,7 +9,7 @@ mod stream;
 mod worker;
 
 pub use stream::OnStream;
-pub use worker::CudaWorker;
+pub use worker::{CudaWorker, WorkerError};
 
 use crate::accelerator::{Accelerator, Lane, Spot};
 use crate::staging::HostMemory;

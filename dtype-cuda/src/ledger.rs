@@ -1,80 +1,199 @@
-//! How many blocks of waiting kernels this process may have on each device at once.
+//! How many thread blocks of kernels that wait, or that stay, are reserved on each GPU: one ledger a GPU, for all of a
+//! user's processes on this machine.
 //!
-//! A reservation belongs to a communicator of a stream or to a worker, never to a call, and is given back when that is
-//! dropped. The ranks of a communicator add up what the processes have reserved that use one device.
+//! Kernels that wait for each other must all be resident at once: one that cannot start because others fill the GPU is
+//! waited for in vain. So whoever launches such kernels reserves their blocks first. A [`Reservation`] belongs to a
+//! communicator of a stream or to a worker, never to a call, and is given back when it is dropped.
+//!
+//! **What fits.** Kernels differ in how many of their blocks a GPU holds ([`Ask::room`]). All that are reserved fit if
+//! together they are no more blocks than the GPU holds of the largest kind: as long as a block is missing, some
+//! multiprocessor has fewer than it holds of these, so there is room for one more. That is the rule here.
+//!
+//! **Whose count.** Processes that use the GPU at the same time (the Multi-Process Service) share its room, whichever job
+//! they belong to. Processes that take turns do not ([`Ask::together`]): each has the whole GPU in its turn.
+//!
+//! **Where it is.** In a folder of this user's below `/dev/shm` (or else the folder for temporary files), a process has a
+//! file for each GPU, which it keeps locked. The system drops the lock when the process ends, however it ends, so
+//! reservations of a dead process are never counted; the next one that looks removes the file. Without such a folder
+//! each process counts alone ([`ledger_folder`] says so).
+//!
+//! It sees neither other users' processes nor the application's own kernels.
 
-use std::collections::HashMap;
-use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+mod book;
+#[cfg(test)]
+mod tests;
 
-type Rows = HashMap<[u8; 16], u32>;
+use book::Book;
+use std::fmt;
+use std::path::Path;
+use std::sync::{Arc, OnceLock};
+use thiserror::Error;
 
-fn rows() -> MutexGuard<'static, Rows> {
-    static ROWS: OnceLock<Mutex<Rows>> = OnceLock::new();
-    // Consistent between any two statements.
-    ROWS.get_or_init(Mutex::default).lock().unwrap_or_else(PoisonError::into_inner)
+/// A GPU.
+type Uuid = [u8; 16];
+
+/// What kernels are that wait or stay.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Holder {
+    /// Those of a communicator of a stream, which wait for those of other ranks.
+    Stream,
+    /// A worker, which waits for tasks.
+    Worker,
 }
 
-/// Blocks of waiting kernels that are reserved on a device until this is dropped.
+impl Holder {
+    const ALL: [Holder; 2] = [Holder::Stream, Holder::Worker];
+
+    fn name(self) -> &'static str {
+        match self {
+            Holder::Stream => "stream",
+            Holder::Worker => "worker",
+        }
+    }
+}
+
+impl fmt::Display for Holder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// What is to be reserved.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ask {
+    /// For what.
+    pub holder: Holder,
+    /// Blocks.
+    pub blocks: u32,
+    /// How many of these blocks the GPU holds when nothing else runs there.
+    pub room: u32,
+    /// Whether kernels of other processes run there at the same time. If not, they are not counted.
+    pub together: bool,
+}
+
+/// What is reserved.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Claim {
+    /// For what.
+    pub holder: Holder,
+    /// Blocks.
+    pub blocks: u32,
+    /// How many of these blocks the GPU holds when nothing else runs there.
+    pub room: u32,
+}
+
+/// What a process has reserved on a GPU.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Holding {
+    /// Its number, in its own namespace of processes.
+    pub process: u32,
+    /// What it has reserved.
+    pub claims: Vec<Claim>,
+}
+
+/// Why blocks were not reserved.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum LedgerError {
+    /// The GPU does not hold so many at once.
+    #[error(
+        "the GPU has room for {room} thread blocks that wait or stay, and {wanted} would be reserved there, {others} of \
+         them by other processes (`gapless info` lists them)"
+    )]
+    NoRoom {
+        /// Blocks that would be reserved, these included.
+        wanted: u32,
+        /// Blocks that it can hold, of the largest kind.
+        room: u32,
+        /// Those of other processes.
+        others: u32,
+    },
+    /// Another process has kept the ledger for longer than any does that goes on.
+    #[error("another process, which does not go on, keeps the GPU's ledger locked (in {folder})")]
+    Busy {
+        /// Where the ledger is.
+        folder: String,
+    },
+}
+
+/// This process's ledger.
+fn book() -> &'static Arc<Book> {
+    static BOOK: OnceLock<Arc<Book>> = OnceLock::new();
+    BOOK.get_or_init(|| Arc::new(Book::of_this_user()))
+}
+
+/// Where the ledger is; `None`: there is no folder for it, and each process counts alone.
+#[must_use]
+pub fn ledger_folder() -> Option<&'static Path> {
+    book().folder()
+}
+
+/// What is reserved on a GPU, by whom; this process comes first, if it has reserved something.
+///
+/// # Errors
+/// [`LedgerError::Busy`].
+pub fn reserved(uuid: [u8; 16]) -> Result<Vec<Holding>, LedgerError> {
+    book().census(uuid)
+}
+
+/// Blocks that this process has reserved on a GPU.
+#[must_use]
+pub fn reserved_here(uuid: [u8; 16]) -> u32 {
+    book().own_blocks(uuid)
+}
+
+/// Blocks of kernels that wait or stay, reserved on a GPU until this is dropped.
 #[derive(Debug)]
 pub struct Reservation {
-    uuid: [u8; 16],
+    book: Arc<Book>,
+    uuid: Uuid,
+    id: u64,
     blocks: u32,
 }
 
 impl Reservation {
-    /// Reserves blocks; also gives how many this process has reserved there then.
-    #[must_use]
-    pub fn new(uuid: [u8; 16], blocks: u32) -> (Reservation, u32) {
-        let mut rows = rows();
-        let row = rows.entry(uuid).or_default();
-        // What overflows is more than any device holds, and must be given back as it was taken.
-        let taken = blocks.min(u32::MAX - *row);
-        *row += taken;
-        (Reservation { uuid, blocks: taken }, *row)
+    /// Reserves blocks, if there is room. If there is none because of others, it looks again for a tenth of a second:
+    /// what they hand over or give back may be counted for a moment longer.
+    ///
+    /// # Errors
+    /// There is no room; another process keeps the ledger.
+    pub fn new(uuid: [u8; 16], ask: Ask) -> Result<Reservation, LedgerError> {
+        Reservation::among(Arc::clone(book()), uuid, ask)
+    }
+
+    /// Writes down blocks for which another process has reserved room, and which it gives back after this.
+    ///
+    /// # Errors
+    /// Another process keeps the ledger.
+    pub fn take_over(uuid: [u8; 16], claim: Claim) -> Result<Reservation, LedgerError> {
+        Reservation::handed(Arc::clone(book()), uuid, claim)
+    }
+
+    fn among(book: Arc<Book>, uuid: Uuid, ask: Ask) -> Result<Reservation, LedgerError> {
+        let id = book.reserve(uuid, ask)?;
+        Ok(Reservation { book, uuid, id, blocks: ask.blocks })
+    }
+
+    fn handed(book: Arc<Book>, uuid: Uuid, claim: Claim) -> Result<Reservation, LedgerError> {
+        let id = book.write_down(uuid, claim)?;
+        Ok(Reservation { book, uuid, id, blocks: claim.blocks })
     }
 
     /// Gives back what is more than this.
     pub fn shrink(&mut self, blocks: u32) {
-        let back = self.blocks.saturating_sub(blocks);
-        if let Some(row) = rows().get_mut(&self.uuid) {
-            *row -= back;
-        }
-        self.blocks -= back;
+        self.blocks = self.blocks.min(blocks);
+        self.book.change(self.uuid, self.id, Some(self.blocks));
+    }
+
+    /// How many.
+    #[must_use]
+    pub fn blocks(&self) -> u32 {
+        self.blocks
     }
 }
 
 impl Drop for Reservation {
     fn drop(&mut self) {
-        if let Some(row) = rows().get_mut(&self.uuid) {
-            *row -= self.blocks;
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn blocks_are_added_by_device_and_given_back() {
-        let (one, two) = ([201; 16], [202; 16]);
-        let (first, sum) = Reservation::new(one, 64);
-        assert_eq!(sum, 64);
-        let (second, sum) = Reservation::new(one, 8);
-        assert_eq!(sum, 72);
-        let (_elsewhere, sum) = Reservation::new(two, 5);
-        assert_eq!(sum, 5);
-        let (mut less, _) = Reservation::new(two, 50);
-        [60, 20, 30].into_iter().for_each(|blocks| less.shrink(blocks));
-        assert_eq!(Reservation::new(two, 0).1, 25);
-        drop(less);
-        assert_eq!(Reservation::new(two, 0).1, 5);
-        drop(first);
-        let (much, sum) = Reservation::new(one, u32::MAX);
-        assert_eq!(sum, u32::MAX);
-        drop(much);
-        drop(second);
-        let (_last, sum) = Reservation::new(one, 1);
-        assert_eq!(sum, 1);
+        self.book.change(self.uuid, self.id, None);
     }
 }

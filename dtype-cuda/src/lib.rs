@@ -82,7 +82,7 @@
 //! - `prepare`, `staged`: pipelines, of a plan's pieces and of chunks to and from the host. `writers`: the threads
 //!   that write plans.
 //! - `reduce`: reductions, where the buffers lie or in chunks.
-//! - `cuda::worker`: the worker of XTQ, a kernel that stays; `ledger`: blocks of kernels that stay or wait.
+//! - `cuda::worker`: the worker of XTQ, a kernel that stays; `ledger`: blocks of kernels that stay or wait, of all processes.
 //! - `accelerator`: what a vendor's device has to do; `cuda` and `opencl` do it.
 //!
 //! Read first: Wu et al. 2016, §3 (DEVs, work units) and §5; `gapless-kernels` (families, plans). This crate
@@ -145,8 +145,10 @@ pub use batch::BatchItem;
 pub use cache::PlanStatistics;
 pub use config::{Config, Copied, Launched};
 #[cfg(feature = "cuda")]
-pub use cuda::{CudaWorker, OnStream};
+pub use cuda::{CudaWorker, OnStream, WorkerError};
 pub use described::{Described, in_one_order, run};
 pub use engine::GpuEngine;
-pub use ledger::Reservation;
+pub use ledger::{
+    Ask, Claim, Holder, Holding, LedgerError, Reservation, ledger_folder, reserved, reserved_here,
+};
 pub use rehearsal::{Rehearsal, rehearse};

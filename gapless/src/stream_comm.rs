@@ -2,12 +2,13 @@
 //! part in it.
 //!
 //! [`Communicator::on`] is collective and may take milliseconds: ranks tell each other which GPU they use (`terms`),
-//! reserve thread blocks (`Reservation`), map each other's windows (`exchange`), load kernels (`functions`). After that a call
+//! reserve thread blocks (`blocks`), map each other's windows (`exchange`), load kernels (`functions`). After that a call
 //! computes its arguments (`call`, pure) and launches one kernel. Kernels and windows are in `gapless_kernels::peers`.
 //!
 //! A failure is a word in page-locked memory (`words`). A thread that sleeps (`watch`) ends all waits when the process of
 //! a peer has ended.
 
+mod blocks;
 mod call;
 mod error;
 mod exchange;
@@ -33,7 +34,7 @@ use gapless_engine::ReduceOp;
 use gapless_kernels::peers::layouts::LayoutsArgs;
 use gapless_kernels::peers::{BLOCKS_MAX, Kernel, RANKS_MAX, Window};
 use gapless_mem::{Device, Outstanding, Region, Space};
-use gapless_mem_cuda::{Argument, CudaDevice, CudaDriver, CudaError, Function, Grid, Stream};
+use gapless_mem_cuda::{Argument, CudaDevice, CudaDriver, CudaError, Function, Grid, Mps, Stream};
 use layouts::Planned;
 use std::fmt;
 use std::sync::Arc;
@@ -139,11 +140,12 @@ struct Prepared {
     window: DeviceBuf,
 }
 
-/// What a rank tells of its GPU, and what it has reserved there.
+/// A rank's GPU, and what it tells of it.
 struct Place {
     device: CudaDevice,
     card: Card,
-    blocks: Reservation,
+    /// Kernels of other processes may run there at the same time.
+    together: bool,
 }
 
 impl Communicator {
@@ -196,10 +198,11 @@ impl Communicator {
         let mut place = place?;
         let prepared = prepared?;
         place.card.blocks = terms::agree(&cards)?;
-        place.blocks.shrink(place.card.blocks);
+        let reservation = blocks::reserve(&comm, &cards, place.card.blocks, place.together)?;
         // SAFETY: the window is freed by `DeviceBuf`, which waits for peers.
         let mapped = unsafe { exchange::map_everywhere(&comm, prepared.window.region()) }?;
-        Ok(StreamComm::new(comm, stream, place, prepared, mapped, &cards, options))
+        let held = (reservation, mapped);
+        Ok(StreamComm::new(comm, stream, place, prepared, held, &cards, options))
     }
 }
 
@@ -207,18 +210,18 @@ impl Place {
     fn of(stream: &Stream, blocks: u32) -> Result<Place, StreamError> {
         let device = CudaDriver::load()?.device(stream.device())?;
         let uuid = device.uuid();
-        let (reservation, reserved) = Reservation::new(uuid, blocks);
+        let mps = device.mps();
         let card = Card {
             uuid,
             ready: false,
-            turns: terms::turns(device.mps()),
+            turns: terms::turns(mps),
             blocks,
-            reserved,
+            reserved: gapless_dtype_cuda::reserved_here(uuid),
             room: 0,
             process: std::process::id(),
             namespace: namespace(),
         };
-        Ok(Place { device, card, blocks: reservation })
+        Ok(Place { device, card, together: mps != Mps::Off })
     }
 }
 
@@ -263,7 +266,7 @@ impl<'s> StreamComm<'s> {
         stream: &'s Stream,
         place: Place,
         prepared: Prepared,
-        mapped: Mapped,
+        (reservation, mapped): (Reservation, Mapped),
         cards: &[Card],
         options: StreamOptions,
     ) -> StreamComm<'s> {
@@ -288,7 +291,7 @@ impl<'s> StreamComm<'s> {
         };
         let kept = Arc::clone(&words);
         let (mapped, plans) = (vec![mapped], Vec::new());
-        let held = Held { mapped, plans, _window: window, _words: kept, _blocks: place.blocks };
+        let held = Held { mapped, plans, _window: window, _words: kept, _blocks: reservation };
         let blocks = place.card.blocks;
         let further = place.device.properties().compute_units.saturating_sub(blocks).min(blocks);
         let (held, way) = (Some(held), options.way);

@@ -224,7 +224,7 @@ fn receive(common: &Common) -> Result<Findings, Failure> {
     let memory = map(&file, shared_bytes())?;
     let flags = tail(&memory)?;
     let mut peer = Peer::start(file.as_raw_fd(), common)?;
-    let worker = Arc::new(CudaWorker::new(Arc::clone(&device))?);
+    let worker = Arc::new(CudaWorker::new(Arc::clone(&device)).map_err(job)?);
     let mut target = Target::new(worker, Life { idle: None, longest: Duration::from_secs(120) }).map_err(job)?;
     let sums = zeroed(&device, 4096)?;
     // SAFETY: it is never freed.

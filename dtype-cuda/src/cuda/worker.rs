@@ -1,16 +1,29 @@
 //! The worker of XTQ on a CUDA device: one block of one kernel (`gapless-kernels`, `worker`), on a stream of its own.
 //!
-//! The block is counted in the process's [`Reservation`]s. The kernel is loaded when the worker is made, because the
+//! The block is counted in the GPU's [ledger](Reservation). The kernel is loaded when the worker is made, because the
 //! first launch of a kernel that is not may wait for all that runs. Host memory is registered, and given back, only
 //! between two lives, for the same reason.
 
-use crate::ledger::Reservation;
+use crate::ledger::{Ask, Holder, LedgerError, Reservation};
 use gapless_kernels::worker::{IMAGE, THREADS, WORKER};
 use gapless_mem::{Completion, Device, DeviceError, Lease, Region, Space, Worker, WorkerLimits};
-use gapless_mem_cuda::{Argument, CudaDevice, CudaError, Function, Grid, Module, Stream};
+use gapless_mem_cuda::{Argument, CudaDevice, CudaError, Function, Grid, Module, Mps, Stream};
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use thiserror::Error;
+
+/// Why there is no worker.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum WorkerError {
+    /// The driver refuses.
+    #[error(transparent)]
+    Driver(#[from] CudaError),
+    /// Its block has no room on the device, or its ledger cannot be had.
+    #[error(transparent)]
+    Ledger(#[from] LedgerError),
+}
 
 /// Host memory that is registered for the worker: its lease, and how often it was asked for.
 type Kept = HashMap<(u64, u64), (Lease, u32)>;
@@ -36,19 +49,18 @@ impl CudaWorker {
     /// One for this device; it is not started.
     ///
     /// # Errors
-    /// The driver refuses; this process's waiting kernels take all of the device.
-    pub fn new(device: Arc<CudaDevice>) -> Result<CudaWorker, CudaError> {
+    /// The driver refuses; kernels that wait or stay, of this process or of others that use the device at the same time,
+    /// take all of it.
+    pub fn new(device: Arc<CudaDevice>) -> Result<CudaWorker, WorkerError> {
         // SAFETY: CUDA's tools made the image (`cargo xtask kernels`), and it is compiled into this program.
         let module = unsafe { Module::load(&device, IMAGE) }?;
         let function = module.function(WORKER)?;
         // Asking loads it.
         let per_unit = function.blocks_per_unit(THREADS, 0)?;
-        let (block, reserved) = Reservation::new(device.uuid(), 1);
         let room = device.properties().compute_units.saturating_mul(per_unit);
-        if reserved > room {
-            let what = "another block beside the kernels that wait for others";
-            return Err(CudaError::Refused(DeviceError::Unsupported { what }));
-        }
+        let together = device.mps() != Mps::Off;
+        let ask = Ask { holder: Holder::Worker, blocks: 1, room, together };
+        let block = Reservation::new(device.uuid(), ask)?;
         let stream = device.stream()?;
         let last = Mutex::new(Some(Completion::Ready));
         let (taken, kept) = (AtomicBool::new(false), Mutex::default());

@@ -39,16 +39,28 @@ pub enum StreamError {
     },
     /// A GPU cannot hold the blocks of all that would run on it at once.
     #[error(
-        "the GPU of rank {rank} has room for {room} thread blocks that wait, and {wanted} would be reserved there: ask \
-         for fewer (StreamOptions::blocks), or drop other communicators of streams"
+        "the GPU of rank {rank} has room for {room} thread blocks that wait or stay, and {wanted} would be reserved \
+         there, {others} of them by processes or communicators beside this one (`gapless info` lists them): ask for fewer \
+         (StreamOptions::blocks), or drop other communicators of streams and workers"
     )]
     NoRoom {
         /// The lowest rank on that GPU.
         rank: u32,
         /// Blocks that would be reserved.
         wanted: u32,
-        /// Blocks that it can hold.
+        /// Blocks that it can hold, of the largest kind.
         room: u32,
+        /// Those that are reserved for something else, by this process or others.
+        others: u32,
+    },
+    /// The ledger in which a user's processes count the blocks that they reserve on a GPU cannot be had.
+    #[error(
+        "rank {rank} could not reserve blocks of its GPU: another process, which does not go on (stopped?), keeps the \
+         ledger locked"
+    )]
+    LedgerBusy {
+        /// That rank.
+        rank: u32,
     },
     /// Ranks that ask for different numbers of blocks.
     #[error(

@@ -9,7 +9,7 @@ pub(super) const CARD_BYTES: usize = 48;
 /// What a rank says of itself.
 ///
 /// ```text
-///  0 the GPU's UUID:16 | 16 flags:4 | 20 blocks asked for:4 | 24 blocks reserved by its process there:4
+///  0 the GPU's UUID:16 | 16 flags:4 | 20 blocks asked for:4 | 24 blocks that its process has there for other things:4
 ///  28 blocks that the GPU holds:4 | 32 process:4 | 36 unused:4 | 40 namespace of processes:8
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -21,7 +21,7 @@ pub(super) struct Card {
     pub(super) turns: bool,
     /// Blocks that this communicator is to have on it, at most.
     pub(super) blocks: u32,
-    /// Blocks that its process has reserved there, these included.
+    /// Blocks that its process has reserved there for other things.
     pub(super) reserved: u32,
     /// Blocks that can be resident there at once.
     pub(super) room: u32,
@@ -101,12 +101,12 @@ pub(super) fn agree(cards: &[Card]) -> Result<u32, StreamError> {
             }
             continue;
         }
-        // What it asked for is reserved, and what is too much of that is given back.
-        let reserved = |it: &Card| it.reserved.saturating_sub(it.blocks).saturating_add(blocks);
-        let wanted = on(card.uuid).fold(0u32, |sum, it| sum.saturating_add(reserved(it)));
+        // The ledger of the GPU counts more; but there may be none.
+        let others = on(card.uuid).fold(0u32, |sum, it| sum.saturating_add(it.reserved));
+        let wanted = blocks.saturating_mul(number(on(card.uuid).count())).saturating_add(others);
         let room = room(card.uuid);
         if wanted > room {
-            return Err(StreamError::NoRoom { rank: number(at), wanted, room });
+            return Err(StreamError::NoRoom { rank: number(at), wanted, room, others });
         }
     }
     Ok(blocks)
@@ -122,7 +122,7 @@ mod tests {
             ready: true,
             turns: true,
             blocks: 64,
-            reserved: 64,
+            reserved: 0,
             room: 132,
             process: 4242,
             namespace: 0x1_0000_0001,
@@ -159,19 +159,19 @@ mod tests {
         assert_eq!(agree(&[shared(132); 4]), Ok(33));
         assert_eq!(agree(&[shared(132), shared(132), small(2, 40)]), Ok(40));
         // Others' blocks are no room.
-        let busy = Card { reserved: 64 + 30, ..small(2, 60) };
+        let busy = Card { reserved: 30, ..small(2, 60) };
         let refused = agree(&[card(1), busy]).unwrap_err();
-        assert_eq!(refused, StreamError::NoRoom { rank: 1, wanted: 90, room: 60 });
+        assert_eq!(refused, StreamError::NoRoom { rank: 1, wanted: 90, room: 60, others: 30 });
         let none = agree(&[shared(2); 3]).unwrap_err();
-        assert_eq!(none, StreamError::NoRoom { rank: 0, wanted: 3, room: 2 });
+        assert_eq!(none, StreamError::NoRoom { rank: 0, wanted: 3, room: 2, others: 0 });
     }
 
     #[test]
     fn blocks_are_counted_by_gpu() {
         let mps = |gpu, reserved| Card { turns: false, reserved, ..card(gpu) };
-        assert_eq!(agree(&[mps(1, 64), mps(2, 64), mps(1, 68)]), Ok(64));
-        let refused = agree(&[mps(2, 64), mps(1, 64), mps(1, 69)]).unwrap_err();
-        assert_eq!(refused, StreamError::NoRoom { rank: 1, wanted: 133, room: 132 });
+        assert_eq!(agree(&[mps(1, 0), mps(2, 0), mps(1, 4)]), Ok(64));
+        let refused = agree(&[mps(2, 0), mps(1, 0), mps(1, 5)]).unwrap_err();
+        assert_eq!(refused, StreamError::NoRoom { rank: 1, wanted: 133, room: 132, others: 5 });
         let refused = agree(&[Card { reserved: u32::MAX, ..card(1) }, card(2)]).unwrap_err();
         assert!(matches!(refused, StreamError::NoRoom { rank: 0, .. }));
     }

@@ -259,13 +259,24 @@ fn tasks_put_on_without_the_host() {
 fn two_workers_are_counted_in_the_ledger() {
     let Some(device) = device("worker, ledger") else { return };
     let _alone = alone();
-    let reserved = || gapless_dtype_cuda::Reservation::new(device.uuid(), 0).1;
+    use gapless_dtype_cuda::{Ask, Holder, LedgerError, Reservation, WorkerError};
+    let reserved = || {
+        let all = gapless_dtype_cuda::reserved(device.uuid()).unwrap();
+        let own = all.into_iter().filter(|holding| holding.process == std::process::id());
+        own.flat_map(|holding| holding.claims).map(|claim| claim.blocks).sum::<u32>()
+    };
     let before = reserved();
     let worker = CudaWorker::new(Arc::clone(&device)).unwrap();
     assert_eq!(reserved(), before + 1);
-    let all = gapless_dtype_cuda::Reservation::new(device.uuid(), 1 << 20);
+    // All that is left of a kernel of which the device holds few.
+    let ask = Ask { holder: Holder::Stream, blocks: 3, room: before + 4, together: false };
+    let all = Reservation::new(device.uuid(), ask).unwrap();
     match CudaWorker::new(Arc::clone(&device)) {
-        Err(error) => println!("{error}"),
+        Err(WorkerError::Ledger(LedgerError::NoRoom { wanted, room, .. })) => {
+            assert_eq!(room, before + 4);
+            assert!(wanted >= before + 5, "other processes may have more");
+        }
+        Err(error) => panic!("{error}"),
         Ok(_) => panic!("there is no room"),
     }
     drop((worker, all));

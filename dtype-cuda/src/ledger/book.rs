@@ -1,0 +1,322 @@
+//! The ledger as one process has it: what it has reserved, and the files in which processes tell each other.
+//!
+//! ```text
+//! /dev/shm/gapless-gpu-UID/       0700, this user's
+//!     UUID.lock                   locked while a process looks and writes
+//!     UUID.PROCESS-N              what a process has reserved, locked as long as it has something:
+//!                                     process 4242
+//!                                     stream 64 264        64 blocks; the GPU holds 264 such blocks
+//!                                     worker 1 2112
+//! ```
+//!
+//! Locks are those of `flock(2)`: they belong to an open file, and end with the last process that has it.
+
+use super::{Ask, Claim, Holder, Holding, LedgerError, Uuid};
+use std::collections::HashMap;
+use std::fs::{self, DirBuilder, File, OpenOptions, TryLockError};
+use std::io::{self, Read, Seek, Write};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+/// Nobody keeps the ledger for so long, but who was stopped there.
+const LOCK_PATIENCE: Duration = Duration::from_secs(2);
+/// For how long room is waited for that others may be about to give back.
+const ROOM_PATIENCE: Duration = Duration::from_millis(100);
+const NAP: Duration = Duration::from_millis(2);
+/// Bytes of another's file that are read at most.
+const FILE_MAX: u64 = 1 << 16;
+
+/// What this process has reserved on one GPU.
+#[derive(Debug, Default)]
+struct Row {
+    claims: Vec<(u64, Claim)>,
+    /// Its file, locked, and where it is.
+    file: Option<(File, PathBuf)>,
+}
+
+/// The ledger as one process has it.
+#[derive(Debug)]
+pub(super) struct Book {
+    folder: Option<PathBuf>,
+    rows: Mutex<(u64, HashMap<Uuid, Row>)>,
+}
+
+/// What is counted.
+struct Count {
+    blocks: u32,
+    room: u32,
+}
+
+impl Count {
+    fn add<'c>(self, claims: impl Iterator<Item = &'c Claim>) -> Count {
+        claims.fold(self, |count, claim| Count {
+            blocks: count.blocks.saturating_add(claim.blocks),
+            room: if claim.blocks > 0 { count.room.min(claim.room) } else { count.room },
+        })
+    }
+}
+
+impl Book {
+    /// That of this user; without a folder, if there can be none.
+    pub(super) fn of_this_user() -> Book {
+        let places = [PathBuf::from("/dev/shm"), std::env::temp_dir()];
+        let name = format!("gapless-gpu-{}", rustix::process::geteuid().as_raw());
+        for place in places {
+            match own_folder(&place.join(&name)) {
+                Ok(folder) => return Book::at(Some(folder)),
+                Err(error) => {
+                    tracing::debug!(place = %place.display(), %error, "no ledger of GPUs here")
+                }
+            }
+        }
+        tracing::warn!("no folder for the ledger of GPUs: this process counts its blocks alone");
+        Book::at(None)
+    }
+
+    pub(super) fn at(folder: Option<PathBuf>) -> Book {
+        Book { folder, rows: Mutex::default() }
+    }
+
+    pub(super) fn folder(&self) -> Option<&Path> {
+        self.folder.as_deref()
+    }
+
+    fn rows(&self) -> MutexGuard<'_, (u64, HashMap<Uuid, Row>)> {
+        // Consistent between any two statements.
+        self.rows.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Reserves, if there is room; the number of the reservation.
+    pub(super) fn reserve(&self, uuid: Uuid, ask: Ask) -> Result<u64, LedgerError> {
+        let began = Instant::now();
+        let claim = Claim { holder: ask.holder, blocks: ask.blocks, room: ask.room };
+        loop {
+            let refused = {
+                let (next, rows) = &mut *self.rows();
+                let row = rows.entry(uuid).or_default();
+                let _locked = self.lock(&uuid)?;
+                let own = Count { blocks: 0, room: u32::MAX }
+                    .add(row.claims.iter().map(|(_, claim)| claim).chain([&claim]));
+                let own_blocks = own.blocks;
+                let others = if ask.together { self.others(&uuid, row) } else { Vec::new() };
+                let all = own.add(others.iter().flat_map(|holding| &holding.claims));
+                if all.blocks <= all.room {
+                    return Ok(self.enter(&uuid, next, row, claim));
+                }
+                let (wanted, room) = (all.blocks, all.room);
+                LedgerError::NoRoom { wanted, room, others: wanted - own_blocks }
+            };
+            let of_others = matches!(refused, LedgerError::NoRoom { others: 1.., .. });
+            if !of_others || began.elapsed() > ROOM_PATIENCE {
+                return Err(refused);
+            }
+            std::thread::sleep(NAP);
+        }
+    }
+
+    /// Writes down, whether there is room or not.
+    pub(super) fn write_down(&self, uuid: Uuid, claim: Claim) -> Result<u64, LedgerError> {
+        let (next, rows) = &mut *self.rows();
+        let row = rows.entry(uuid).or_default();
+        let _locked = self.lock(&uuid)?;
+        Ok(self.enter(&uuid, next, row, claim))
+    }
+
+    /// Changes the blocks of a reservation, or ends it.
+    pub(super) fn change(&self, uuid: Uuid, id: u64, blocks: Option<u32>) {
+        let (_, rows) = &mut *self.rows();
+        let Some(row) = rows.get_mut(&uuid) else { return };
+        let Some(at) = row.claims.iter().position(|(other, _)| *other == id) else { return };
+        match blocks {
+            Some(blocks) => row.claims[at].1.blocks = blocks,
+            None => drop(row.claims.swap_remove(at)),
+        }
+        match self.lock(&uuid) {
+            Ok(_locked) => self.store(&uuid, row),
+            // Others count too much until the next change.
+            Err(error) => tracing::warn!(%error, "blocks are not given back in the ledger"),
+        }
+    }
+
+    /// All that is reserved.
+    pub(super) fn census(&self, uuid: Uuid) -> Result<Vec<Holding>, LedgerError> {
+        let (_, rows) = &mut *self.rows();
+        let row = rows.entry(uuid).or_default();
+        let _locked = self.lock(&uuid)?;
+        let claims: Vec<Claim> = row.claims.iter().map(|(_, claim)| *claim).collect();
+        let own = (!claims.is_empty()).then(|| Holding { process: std::process::id(), claims });
+        Ok(own.into_iter().chain(self.others(&uuid, row)).collect())
+    }
+
+    pub(super) fn own_blocks(&self, uuid: Uuid) -> u32 {
+        let (_, rows) = &*self.rows();
+        let claims = rows.get(&uuid).into_iter().flat_map(|row| &row.claims);
+        claims.fold(0, |sum, (_, claim)| sum.saturating_add(claim.blocks))
+    }
+
+    fn enter(&self, uuid: &Uuid, next: &mut u64, row: &mut Row, claim: Claim) -> u64 {
+        let id = *next;
+        *next += 1;
+        row.claims.push((id, claim));
+        self.store(uuid, row);
+        id
+    }
+
+    /// The ledger of this GPU, for as long as what this gives lives; nothing, without a folder.
+    fn lock(&self, uuid: &Uuid) -> Result<Option<File>, LedgerError> {
+        let Some(folder) = &self.folder else { return Ok(None) };
+        let path = folder.join(format!("{}.lock", name(uuid)));
+        let opened = || open(OpenOptions::new().create(true).truncate(false), &path);
+        // Who cleans up that folder may have removed it.
+        let again = |error: io::Error| match error.kind() {
+            io::ErrorKind::NotFound => own_folder(folder).and_then(|_| opened()),
+            _ => Err(error),
+        };
+        let file = match opened().or_else(again) {
+            Ok(file) => file,
+            Err(error) => {
+                tracing::warn!(%error, path = %path.display(), "the ledger cannot be opened");
+                return Ok(None);
+            }
+        };
+        let began = Instant::now();
+        loop {
+            match file.try_lock() {
+                Ok(()) => return Ok(Some(file)),
+                Err(TryLockError::WouldBlock) if began.elapsed() > LOCK_PATIENCE => {
+                    return Err(LedgerError::Busy { folder: folder.display().to_string() });
+                }
+                Err(TryLockError::WouldBlock) => std::thread::sleep(NAP / 8),
+                Err(TryLockError::Error(error)) => {
+                    tracing::warn!(%error, path = %path.display(), "the ledger cannot be locked");
+                    return Ok(None);
+                }
+            }
+        }
+    }
+
+    /// What other processes have reserved. The ledger is locked.
+    fn others(&self, uuid: &Uuid, row: &Row) -> Vec<Holding> {
+        let Some(folder) = &self.folder else { return Vec::new() };
+        let prefix = format!("{}.", name(uuid));
+        let own = row.file.as_ref().map(|(_, path)| path.as_path());
+        let mut found = Vec::new();
+        let Ok(entries) = fs::read_dir(folder) else { return found };
+        for path in entries.flatten().map(|entry| entry.path()) {
+            let file_name = path.file_name().and_then(|name| name.to_str()).unwrap_or("");
+            let is_row = file_name.strip_prefix(&prefix).is_some_and(|rest| rest != "lock");
+            if !is_row || own == Some(path.as_path()) {
+                continue;
+            }
+            let Ok(mut file) = open(&mut OpenOptions::new(), &path) else { continue };
+            match file.try_lock() {
+                // Its process has ended.
+                Ok(()) => drop(fs::remove_file(&path)),
+                Err(_) => found.extend(read(&mut file)),
+            }
+        }
+        found
+    }
+
+    /// Has the file say what is reserved. The ledger is locked.
+    fn store(&self, uuid: &Uuid, row: &mut Row) {
+        let Some(folder) = &self.folder else { return };
+        if row.claims.is_empty() {
+            if let Some((_file, path)) = row.file.take() {
+                drop(fs::remove_file(path));
+            }
+            return;
+        }
+        if row.file.as_ref().is_none_or(|(_, path)| !path.exists()) {
+            row.file = make(folder, uuid);
+        }
+        let Some((file, path)) = &mut row.file else { return };
+        if let Err(error) = write(file, &row.claims) {
+            tracing::warn!(%error, path = %path.display(), "others do not see what is reserved");
+        }
+    }
+}
+
+impl Drop for Book {
+    fn drop(&mut self) {
+        for row in self.rows().1.values_mut() {
+            if let Some((_file, path)) = row.file.take() {
+                drop(fs::remove_file(path));
+            }
+        }
+    }
+}
+
+/// A new file for this process, locked.
+fn make(folder: &Path, uuid: &Uuid) -> Option<(File, PathBuf)> {
+    // Processes of two namespaces may have one number, and files of the dead lie there.
+    for turn in 0..1000 {
+        let path = folder.join(format!("{}.{}-{turn}", name(uuid), std::process::id()));
+        let file = match open(OpenOptions::new().create_new(true), &path) {
+            Ok(file) => file,
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => continue,
+            Err(error) => {
+                tracing::warn!(%error, path = %path.display(), "others do not see what is reserved");
+                return None;
+            }
+        };
+        if let Err(error) = file.try_lock() {
+            tracing::warn!(%error, path = %path.display(), "others do not see what is reserved");
+            return None;
+        }
+        return Some((file, path));
+    }
+    None
+}
+
+fn open(options: &mut OpenOptions, path: &Path) -> io::Result<File> {
+    options.read(true).write(true).mode(0o600).open(path)
+}
+
+/// A folder that only this user writes to; made if it is not there.
+fn own_folder(path: &Path) -> io::Result<PathBuf> {
+    match DirBuilder::new().mode(0o700).create(path) {
+        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
+        _ => {}
+    }
+    let found = fs::symlink_metadata(path)?;
+    let ours = found.uid() == rustix::process::geteuid().as_raw();
+    if !found.is_dir() || !ours || found.mode() & 0o022 != 0 {
+        return Err(io::Error::other("it is not a folder that this user alone writes to"));
+    }
+    Ok(path.to_owned())
+}
+
+/// A GPU as its files are named.
+fn name(uuid: &Uuid) -> String {
+    uuid.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+fn write(file: &mut File, claims: &[(u64, Claim)]) -> io::Result<()> {
+    let mut text = format!("process {}\n", std::process::id());
+    for (_, claim) in claims {
+        text += &format!("{} {} {}\n", claim.holder, claim.blocks, claim.room);
+    }
+    file.rewind()?;
+    file.write_all(text.as_bytes())?;
+    file.set_len(text.len() as u64)
+}
+
+/// What a file says. Lines that make no sense are of a version that counts something else: they are passed over.
+fn read(file: &mut File) -> Option<Holding> {
+    let mut text = String::new();
+    file.take(FILE_MAX).read_to_string(&mut text).ok()?;
+    let mut lines = text.lines().map(|line| line.split(' ').collect::<Vec<_>>());
+    let process = match lines.next()?[..] {
+        ["process", number] => number.parse().ok()?,
+        _ => return None,
+    };
+    let claim = |words: Vec<&str>| {
+        let [holder, blocks, room] = words[..] else { return None };
+        let holder = Holder::ALL.into_iter().find(|known| known.name() == holder)?;
+        Some(Claim { holder, blocks: blocks.parse().ok()?, room: room.parse().ok()? })
+    };
+    Some(Holding { process, claims: lines.filter_map(claim).collect() })
+}

@@ -1,0 +1,137 @@
+//! How ranks reserve the blocks of their kernels in the ledgers of their GPUs: the lowest rank on a GPU for all there, in
+//! one go, so that of two communicators that want the last blocks one gets them; then each of the others writes down its
+//! own, and the lowest gives those back. So what a rank has reserved lives as long as its kernels do.
+
+use super::error::StreamError;
+use super::terms::Card;
+use crate::communicator::Communicator;
+use crate::error::Error;
+use gapless_dtype_cuda::{Ask, Claim, Holder, LedgerError, Reservation};
+
+/// What became of a rank's part.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Outcome {
+    Done,
+    NoRoom { wanted: u32, room: u32, others: u32 },
+    Busy,
+}
+
+impl Outcome {
+    fn of<T>(result: &Result<T, LedgerError>) -> Outcome {
+        match *result {
+            Ok(_) => Outcome::Done,
+            Err(LedgerError::NoRoom { wanted, room, .. }) => {
+                Outcome::NoRoom { wanted, room, others: 0 }
+            }
+            Err(_) => Outcome::Busy,
+        }
+    }
+
+    fn encode(self) -> [u32; 4] {
+        match self {
+            Outcome::Done => [0; 4],
+            Outcome::NoRoom { wanted, room, others } => [1, wanted, room, others],
+            Outcome::Busy => [2, 0, 0, 0],
+        }
+    }
+
+    /// Any words are something.
+    fn decode(words: [u32; 4]) -> Outcome {
+        match words {
+            [0, ..] => Outcome::Done,
+            [1, wanted, room, others] => Outcome::NoRoom { wanted, room, others },
+            _ => Outcome::Busy,
+        }
+    }
+}
+
+/// What all make of it: the first thing that went wrong.
+fn verdict(outcomes: &[[u32; 4]]) -> Result<(), StreamError> {
+    for (rank, words) in (0..).zip(outcomes) {
+        match Outcome::decode(*words) {
+            Outcome::Done => {}
+            Outcome::NoRoom { wanted, room, others } => {
+                return Err(StreamError::NoRoom { rank, wanted, room, others });
+            }
+            Outcome::Busy => return Err(StreamError::LedgerBusy { rank }),
+        }
+    }
+    Ok(())
+}
+
+/// The lowest rank on the GPU of this one, and how many are there.
+fn neighbours(cards: &[Card], rank: u32) -> (u32, u32) {
+    let own = cards.get(rank as usize).map(|card| card.uuid);
+    let mut there = (0..).zip(cards).filter(|(_, card)| Some(card.uuid) == own);
+    let first = there.next().map_or(rank, |(first, _)| first);
+    let more = u32::try_from(there.count()).unwrap_or(u32::MAX);
+    (first, more.saturating_add(1))
+}
+
+/// Reserves `blocks` blocks for this rank. `together`: kernels of other processes run on its GPU at the same time.
+/// Collective.
+///
+/// # Errors
+/// [`StreamError::NoRoom`] or [`StreamError::LedgerBusy`], the same at all ranks; a peer is lost.
+pub(super) fn reserve(
+    comm: &Communicator,
+    cards: &[Card],
+    blocks: u32,
+    together: bool,
+) -> Result<Reservation, Error> {
+    let rank = comm.rank();
+    let Card { uuid, room, .. } = cards[rank as usize];
+    let (first, count) = neighbours(cards, rank);
+    let tell = |outcome: Outcome| -> Result<(), Error> {
+        let mut all = vec![[0u32; 4]; cards.len()];
+        comm.allgather(&[outcome.encode()], &mut all)?;
+        Ok(verdict(&all)?)
+    };
+    let holder = Holder::Stream;
+    let for_all = blocks.saturating_mul(count);
+    let taken = (first == rank)
+        .then(|| Reservation::new(uuid, Ask { holder, blocks: for_all, room, together }));
+    let outcome = match taken.as_ref().map_or(Outcome::Done, Outcome::of) {
+        Outcome::NoRoom { wanted, room, .. } => {
+            Outcome::NoRoom { wanted, room, others: wanted.saturating_sub(for_all) }
+        }
+        other => other,
+    };
+    tell(outcome)?;
+    let own = match taken {
+        Some(taken) => taken,
+        None => Reservation::take_over(uuid, Claim { holder, blocks, room }),
+    };
+    tell(Outcome::of(&own))?;
+    let mut own = own.map_err(|_| StreamError::LedgerBusy { rank })?;
+    own.shrink(blocks);
+    Ok(own)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn outcomes_come_back_as_they_were_and_the_first_counts() {
+        let full = Outcome::NoRoom { wanted: 133, room: 132, others: 69 };
+        for outcome in [Outcome::Done, full, Outcome::Busy] {
+            assert_eq!(Outcome::decode(outcome.encode()), outcome);
+        }
+        let (done, busy) = (Outcome::Done.encode(), Outcome::Busy.encode());
+        assert_eq!(verdict(&[done, done]), Ok(()));
+        assert_eq!(verdict(&[done, busy, done]), Err(StreamError::LedgerBusy { rank: 1 }));
+        let refused = verdict(&[done, done, full.encode(), busy]).unwrap_err();
+        let same = StreamError::NoRoom { rank: 2, wanted: 133, room: 132, others: 69 };
+        assert_eq!(refused, same);
+        assert!(refused.to_string().contains("69 of them"), "{refused}");
+    }
+
+    #[test]
+    fn the_lowest_rank_on_a_gpu_reserves_for_all_there() {
+        let card = |gpu: u8| Card { uuid: [gpu; 16], ..Card::decode(&[0; 48]) };
+        let cards = [card(1), card(2), card(1), card(3), card(2), card(1)];
+        let of = |rank| neighbours(&cards, rank);
+        assert_eq!([0, 1, 2, 3, 4, 5].map(of), [(0, 3), (1, 2), (0, 3), (3, 1), (1, 2), (0, 3)]);
+    }
+}
