@@ -24,7 +24,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 /// Requests of more bytes gain nothing from company.
-const FUSED_MAX: u64 = 16 << 20;
+pub(crate) const FUSED_MAX: u64 = 16 << 20;
 
 /// One item of a batch: bytes `range` of `typed`'s packed stream go to or come from `packed`.
 #[derive(Clone, Debug)]

@@ -1,6 +1,7 @@
 //! The engine as its users see it: checks, the choice of a lane, and completions.
 
 use crate::accelerator::{Accelerator, Lane};
+use crate::batch::{BatchItem, FUSED_MAX};
 use crate::between::Twins;
 use crate::cache::{Cache, PlanStatistics};
 use crate::config::{Config, Launched};
@@ -294,6 +295,25 @@ unsafe impl Engine for GpuEngine {
         let task = self.shared.move_between(src, dst, &range, self.budget);
         // SAFETY: the caller's own promise.
         unsafe { self.run(task, after) }
+    }
+
+    unsafe fn copy_all(
+        &self,
+        pairs: &[(Region, Region)],
+        after: &[Completion],
+    ) -> Result<Option<Completion>, EngineError> {
+        // A kernel of OpenCL reaches few buffers.
+        let flat = self.shared.accelerator.one_address_space();
+        if !flat || pairs.len() < 2 || pairs.iter().any(|(into, _)| into.len() > FUSED_MAX) {
+            return Ok(None);
+        }
+        let item = |&(packed, from): &(Region, Region)| {
+            let typed = Typed::contiguous(from);
+            BatchItem { range: 0..typed.packed_bytes(), typed, packed }
+        };
+        let items: Vec<BatchItem> = pairs.iter().map(item).collect();
+        // SAFETY: the caller's own promise.
+        unsafe { self.batch(Direction::Pack, &items, after) }.map(Some)
     }
 }
 

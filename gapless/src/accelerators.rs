@@ -269,6 +269,16 @@ mod on_demand {
             // SAFETY: the caller's promise.
             unsafe { self.engine(whose)?.transfer(src, dst, range, after) }
         }
+
+        unsafe fn copy_all(
+            &self,
+            pairs: &[(Region, Region)],
+            after: &[Completion],
+        ) -> Result<Option<Completion>, EngineError> {
+            let Some((into, _)) = pairs.first() else { return Ok(None) };
+            // SAFETY: the caller's promise.
+            unsafe { self.engine(into.space())?.copy_all(pairs, after) }
+        }
     }
 
     #[cfg(test)]

@@ -46,11 +46,13 @@ pub enum Operation {
     Allgather,
     /// See there.
     Alltoall,
+    /// In equal blocks.
+    ReduceScatter,
 }
 
 impl Operation {
     /// All of them.
-    pub const ALL: [Operation; 7] = [
+    pub const ALL: [Operation; 8] = [
         Operation::Allreduce,
         Operation::Reduce,
         Operation::Bcast,
@@ -58,6 +60,7 @@ impl Operation {
         Operation::Scatter,
         Operation::Allgather,
         Operation::Alltoall,
+        Operation::ReduceScatter,
     ];
 
     /// As rows have it.
@@ -71,12 +74,13 @@ impl Operation {
             Operation::Scatter => "scatter",
             Operation::Allgather => "allgather",
             Operation::Alltoall => "alltoall",
+            Operation::ReduceScatter => "reduce_scatter",
         }
     }
 
-    /// Whether heads carry it out.
-    fn is_led(self) -> bool {
-        !matches!(self, Operation::Gather | Operation::Scatter | Operation::Alltoall)
+    /// Whether each rank's data is cut into a block for each.
+    fn is_cut(self) -> bool {
+        matches!(self, Operation::Alltoall | Operation::ReduceScatter)
     }
 
     /// Numbers that a rank sends and receives, where it is rank 0, for copies of so many.
@@ -84,6 +88,7 @@ impl Operation {
         match self {
             Operation::Gather | Operation::Allgather => (count, count * ranks),
             Operation::Scatter => (count * ranks, count),
+            Operation::ReduceScatter => (count, count / ranks),
             _ => (count, count),
         }
     }
@@ -159,14 +164,12 @@ pub fn measure(
     let mut all_mapped = all_mapped.transpose()?;
     for operation in Operation::ALL {
         for bytes in all(operation) {
-            if !bytes.is_multiple_of(4 * u64::from(n)) && operation == Operation::Alltoall {
+            if !bytes.is_multiple_of(4 * u64::from(n)) && operation.is_cut() {
                 continue;
             }
             let mut rows = Vec::new();
             for (name, comm) in &comms {
-                if *name != LED || operation.is_led() {
-                    rows.push((*name, bench.time(comm, operation, bytes)?, None));
-                }
+                rows.push((*name, bench.time(comm, operation, bytes)?, None));
             }
             let mut best: Option<(usize, Summary)> = None;
             for (staged, comm) in &tries {
@@ -264,6 +267,7 @@ impl Bench<'_> {
             Operation::Scatter => comm.scatter((), into, 0)?,
             Operation::Allgather => comm.allgather(from, into)?,
             Operation::Alltoall => comm.alltoall(from, into)?,
+            Operation::ReduceScatter => comm.reduce_scatter_block(from, into, sum)?,
         }
         Ok(())
     }
@@ -312,6 +316,9 @@ impl Bench<'_> {
         let block = count / n as usize;
         let right = |at: usize| match operation {
             Operation::Allreduce | Operation::Reduce => (0..n).map(|rank| value(rank, at)).sum(),
+            Operation::ReduceScatter => {
+                (0..n).map(|giver| value(giver, rank as usize * block + at)).sum()
+            }
             Operation::Bcast => value(0, at),
             Operation::Gather | Operation::Allgather => value(from(at / count), at % count),
             Operation::Scatter => value(0, rank as usize * count + at),

@@ -318,7 +318,7 @@ impl HyperQ {
             Mode::Auto => Some(turns && !table.knows(&device.properties().name, !turns)),
             _ => None,
         };
-        let fits = part.frame.can_be_led() && part.is_plain() && self.refusals < REFUSALS_MAX;
+        let fits = part.is_plain() && self.refusals < REFUSALS_MAX;
         match wanted.filter(|_| fits) {
             Some(alone) if alone || self.several != Some(false) => {
                 Role::Directs(Box::new(Chief::new(Wanted { alone })))

@@ -141,11 +141,14 @@ impl Frame {
         matches!(self.operation, O::Reduce | O::Allreduce | O::ReduceScatterBlock)
     }
 
-    /// Whether heads can do it on the buffers of others ([`Mode::Led`](super::Mode::Led)).
+    /// Whether heads need memory of their own, even if there is one GPU: results would go where others still give.
     #[must_use]
-    pub fn can_be_led(&self) -> bool {
-        use Operation as O;
-        matches!(self.operation, O::Bcast | O::Reduce | O::Allreduce | O::Allgather)
+    pub fn is_led_through_memory(&self) -> bool {
+        match self.operation {
+            Operation::ReduceScatterBlock => true,
+            Operation::Alltoall => self.in_place,
+            _ => false,
+        }
     }
 
     /// Where what a rank gives lies in the leader's buffer.

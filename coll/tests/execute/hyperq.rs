@@ -55,6 +55,74 @@ unsafe impl Reducer for FakeReducer {
     }
 }
 
+/// An engine that copies many pairs at once, and at once.
+struct Fusing<'e>(&'e FakeEngine);
+
+// SAFETY: the work is another engine's; what is copied at once is over when the call returns.
+unsafe impl Engine for Fusing<'_> {
+    fn name(&self) -> &'static str {
+        Engine::name(self.0)
+    }
+
+    fn serves(&self, space: Space) -> bool {
+        Engine::serves(self.0, space)
+    }
+
+    unsafe fn pack(
+        &self,
+        src: &Typed,
+        range: Range<u64>,
+        dst: Region,
+        after: &[Completion],
+    ) -> Result<Completion, EngineError> {
+        // SAFETY: the caller's promise.
+        unsafe { self.0.pack(src, range, dst, after) }
+    }
+
+    unsafe fn unpack(
+        &self,
+        src: Region,
+        dst: &Typed,
+        range: Range<u64>,
+        after: &[Completion],
+    ) -> Result<Completion, EngineError> {
+        // SAFETY: the caller's promise.
+        unsafe { self.0.unpack(src, dst, range, after) }
+    }
+
+    unsafe fn transfer(
+        &self,
+        src: &Typed,
+        dst: &Typed,
+        range: Range<u64>,
+        after: &[Completion],
+    ) -> Result<Completion, EngineError> {
+        // SAFETY: the caller's promise.
+        unsafe { self.0.transfer(src, dst, range, after) }
+    }
+
+    unsafe fn copy_all(
+        &self,
+        pairs: &[(Region, Region)],
+        after: &[Completion],
+    ) -> Result<Option<Completion>, EngineError> {
+        let end = |region: &Region| region.start() + region.len();
+        for (at, (into, _)) in pairs.iter().enumerate() {
+            let others = pairs.iter().enumerate().filter(|(other, _)| *other != at);
+            let others = others.flat_map(|(_, (into, from))| [into, from]).chain([&pairs[at].1]);
+            for other in others.filter(|other| other.space() == into.space()) {
+                assert!(end(into) <= other.start() || end(other) <= into.start(), "{pairs:?}");
+            }
+        }
+        for (into, from) in pairs {
+            let from = Typed::contiguous(*from);
+            // SAFETY: the caller's promise.
+            unsafe { self.0.pack(&from, 0..from.packed_bytes(), *into, after) }?.wait()?;
+        }
+        Ok(Some(Completion::Ready))
+    }
+}
+
 /// A rank's GPU.
 struct Gear {
     fake: Arc<FakeDevice>,
@@ -209,6 +277,8 @@ struct Ranks {
     all: Vec<HyperQ>,
     /// The number of the next call.
     next: u64,
+    /// Engines copy many pairs at once.
+    fuses: bool,
 }
 
 impl Ranks {
@@ -227,7 +297,7 @@ impl Ranks {
         let hyperq =
             |page: Option<gapless_coll::page::Page>| page.unwrap().hyperq(settings.clone());
         let all = pages.into_iter().map(|page| hyperq(page).unwrap()).collect();
-        Ranks { job, gears, all, next: 2 }
+        Ranks { job, gears, all, next: 2, fuses: false }
     }
 
     fn begin(&mut self, rank: usize, number: u64, trial: &Trial) -> Result<bool, CollError> {
@@ -241,7 +311,9 @@ impl Ranks {
         let gear = &self.gears[rank];
         let pml = self.job.ranks[rank].as_mut().unwrap();
         let reducer = FakeReducer(Arc::clone(&gear.fake));
-        self.all[rank].advance(pml, &gear.engine, &reducer, u64::from(turn) * 100)
+        let engine: &dyn Engine =
+            if self.fuses { &Fusing(&gear.engine) } else { &gear.engine };
+        self.all[rank].advance(pml, engine, &reducer, u64::from(turn) * 100)
     }
 
     /// Each rank goes through all trials, as far ahead of others as it can; what came of them.

@@ -213,6 +213,20 @@ unsafe impl Engine for Tools {
         unsafe { self.store(staged, dst, &range) }?;
         Ok(Completion::Ready)
     }
+
+    unsafe fn copy_all(
+        &self,
+        pairs: &[(Region, Region)],
+        after: &[Completion],
+    ) -> Result<Option<Completion>, EngineError> {
+        let Some(&(first, _)) = pairs.first() else { return Ok(None) };
+        let space = first.space();
+        if pairs.iter().any(|(into, from)| [into.space(), from.space()] != [space; 2]) {
+            return Ok(None);
+        }
+        // SAFETY: the caller's promise.
+        unsafe { self.engine(space)?.copy_all(pairs, after) }
+    }
 }
 
 // SAFETY: as above, and to reducers, by which their contract holds; what none can touch is brought to the host.

@@ -159,6 +159,25 @@ impl Mover<'_> {
         // do not overlap: buffers of a call do not, and the callers do not copy a block onto itself.
         Ok(unsafe { self.device.copy(into, from, after) }?)
     }
+
+    /// As [`across`](Mover::across), of many pairs of where to and where from: in one go, if the engine can.
+    pub(super) fn across_all(
+        &self,
+        pairs: &[(Region, Region)],
+        after: &[Completion],
+    ) -> Result<Vec<Completion>, EngineError> {
+        let pairs: Vec<(Region, Region)> =
+            pairs.iter().copied().filter(|(into, from)| into != from && into.len() > 0).collect();
+        // SAFETY: as in `across`; this rank starts all copies of a call, each into a place of its own.
+        if let Some(done) = unsafe { self.engine.copy_all(&pairs, after) }? {
+            return Ok(vec![done]);
+        }
+        let mut done = Works::default();
+        for &(into, from) in &pairs {
+            done.push(self.across(into, from, after)?);
+        }
+        Ok(done.into_all())
+    }
 }
 
 /// Starts to combine what ranks gave, into the first of `all` that is `into`.
@@ -222,6 +241,11 @@ impl Works {
 
     pub(super) fn is_empty(&self) -> bool {
         self.0.is_empty()
+    }
+
+    /// All of it, for whoever waits for it instead.
+    fn into_all(mut self) -> Vec<Completion> {
+        self.0.drain(..).collect()
     }
 
     /// Whether all of it is over.

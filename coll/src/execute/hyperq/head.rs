@@ -6,6 +6,10 @@
 //! several:   map ─► combine into memory that heads share ─► all have: combine what heads have ─► copy to the others
 //! ```
 //!
+//! On one GPU, too, what could overwrite what others give goes through memory of the head's
+//! ([`is_led_through_memory`](crate::hyperq::Frame::is_led_through_memory)). Copies that need not wait for each other are
+//! started together, because each one takes as long to start as it takes.
+//!
 //! It touches other ranks' buffers, and they wait until it does so no more: whoever has a `Head` says when its
 //! [work](Head::settle) is over.
 
@@ -84,8 +88,9 @@ impl Head {
         others.map(|(_, group)| group.head)
     }
 
-    fn is_alone(&self) -> bool {
-        self.groups.len() == 1
+    /// Whether data goes from buffer to buffer.
+    fn goes_straight(&self, part: &Part) -> bool {
+        self.groups.len() == 1 && !part.frame.is_led_through_memory()
     }
 
     /// Whether all that it has started is over, well or not.
@@ -118,7 +123,7 @@ impl Head {
                     self.stage = Stage::Mapping;
                 }
                 Stage::Mapping if self.map(part, tools)? => {
-                    self.stage = match self.is_alone() {
+                    self.stage = match self.goes_straight(part) {
                         true => {
                             self.alone(part, tools).map_err(engine)?;
                             Stage::Spreading
@@ -149,7 +154,7 @@ impl Head {
 
     /// Makes memory that other heads read, and gives them its keys.
     fn open(&mut self, part: &Part, tools: &mut Tools<'_>) -> Result<(), CollError> {
-        if self.is_alone() {
+        if self.goes_straight(part) {
             return Ok(());
         }
         let rank = u32::try_from(part.me).unwrap_or(u32::MAX);
@@ -199,6 +204,11 @@ impl Head {
         Ok(all)
     }
 
+    /// Of its group, itself included.
+    fn ranks(&self) -> impl Iterator<Item = usize> + '_ {
+        self.groups[self.own].ranks.iter().copied()
+    }
+
     fn gives(&self, rank: usize) -> Option<Region> {
         self.lent.get(&rank).and_then(|lent| lent.gives)
     }
@@ -209,7 +219,7 @@ impl Head {
 
     /// What all of its group give.
     fn given(&self) -> Vec<Region> {
-        self.groups[self.own].ranks.iter().filter_map(|rank| self.gives(*rank)).collect()
+        self.ranks().filter_map(|rank| self.gives(rank)).collect()
     }
 
     fn reduce(
@@ -224,18 +234,16 @@ impl Head {
         Ok(vec![done])
     }
 
+    /// Copies, each pair when all of `after` has ended: where to, and where from.
     fn copy(
         &mut self,
         tools: &Tools<'_>,
-        (into, from): (Region, Region),
+        pairs: &[(Region, Region)],
         after: &[Completion],
-    ) -> Result<Option<Completion>, EngineError> {
-        if into == from {
-            return Ok(None);
-        }
-        let done = tools.mover.across(into, from, after)?;
-        self.works.push(done.clone());
-        Ok(Some(done))
+    ) -> Result<Vec<Completion>, EngineError> {
+        let done = tools.mover.across_all(pairs, after)?;
+        done.iter().for_each(|work| self.works.push(work.clone()));
+        Ok(done)
     }
 
     /// Copies a result to all of its group that get it.
@@ -246,29 +254,34 @@ impl Head {
         from: Region,
         after: &[Completion],
     ) -> Result<(), EngineError> {
-        for rank in self.groups[self.own].ranks.clone() {
-            match self.takes(rank) {
-                Some(into) if rank != part.me => self.copy(tools, (into, from), after)?,
-                _ => None,
-            };
-        }
-        Ok(())
+        let others = self.ranks().filter(|rank| *rank != part.me);
+        let pairs: Vec<(Region, Region)> =
+            others.filter_map(|rank| Some((self.takes(rank)?, from))).collect();
+        self.copy(tools, &pairs, after).map(|_| ())
     }
 
-    /// All of it, where all buffers are on its GPU.
+    /// All of it, where all buffers are on its GPU, and none is overwritten too early.
     fn alone(&mut self, part: &Part, tools: &Tools<'_>) -> Result<(), EngineError> {
         let (gives, takes) = (self.gives(part.me), self.takes(part.me));
+        let len = part.frame.gather_bytes();
         match (part.frame.operation(), gives, takes) {
             (Operation::Bcast, Some(from), _) => self.spread(part, tools, from, &[]),
-            (Operation::Allgather, _, Some(into)) => {
-                let len = part.frame.gather_bytes();
-                let mut after = Vec::new();
-                for rank in self.groups[self.own].ranks.clone() {
-                    let Some(from) = self.gives(rank) else { continue };
-                    let into = into.sub(rank as u64 * len, len)?;
-                    after.extend(self.copy(tools, (into, from), &[])?);
+            (Operation::Gather | Operation::Allgather, _, Some(into)) => {
+                let block = |rank: usize| into.sub(rank as u64 * len, len);
+                let given = self.ranks().filter_map(|rank| Some((block(rank), self.gives(rank)?)));
+                let pairs = given.map(|(into, from)| Ok((into?, from)));
+                let pairs: Vec<_> = pairs.collect::<Result<_, EngineError>>()?;
+                let after = self.copy(tools, &pairs, &[])?;
+                match part.frame.operation() {
+                    Operation::Gather => Ok(()),
+                    _ => self.spread(part, tools, into, &after),
                 }
-                self.spread(part, tools, into, &after)
+            }
+            (Operation::Scatter, Some(from), _) => self.deal(part, tools, from),
+            (Operation::Alltoall, ..) => {
+                let all: Vec<(usize, Region)> =
+                    self.ranks().filter_map(|rank| Some((rank, self.gives(rank)?))).collect();
+                self.exchange(part, tools, &all)
             }
             (_, _, Some(into)) => {
                 let after = self.reduce(part, tools, (&self.given(), into))?;
@@ -278,20 +291,48 @@ impl Head {
         }
     }
 
+    /// Gives each of its group its block of what the root gives.
+    fn deal(&mut self, part: &Part, tools: &Tools<'_>, from: Region) -> Result<(), EngineError> {
+        let len = part.frame.scatter_bytes();
+        let taken = self.ranks().filter_map(|rank| Some((rank, self.takes(rank)?)));
+        let pairs = taken.map(|(rank, into)| Ok((into, from.sub(rank as u64 * len, len)?)));
+        let pairs: Vec<_> = pairs.collect::<Result<_, EngineError>>()?;
+        self.copy(tools, &pairs, &[]).map(|_| ())
+    }
+
+    /// Gives each of its group its block of what all ranks give.
+    fn exchange(
+        &mut self,
+        part: &Part,
+        tools: &Tools<'_>,
+        all: &[(usize, Region)],
+    ) -> Result<(), EngineError> {
+        let len = part.frame.gather_bytes() / tools.members.ranks as u64;
+        let mut pairs = Vec::with_capacity(all.len() * self.groups[self.own].ranks.len());
+        for rank in self.ranks() {
+            let Some(into) = self.takes(rank) else { continue };
+            for (giver, from) in all {
+                let from = from.sub(rank as u64 * len, len)?;
+                pairs.push((into.sub(*giver as u64 * len, len)?, from));
+            }
+        }
+        self.copy(tools, &pairs, &[]).map(|_| ())
+    }
+
     /// What its GPU has, into memory that other heads read.
     fn combine(&mut self, part: &Part, tools: &mut Tools<'_>) -> Result<(), EngineError> {
         let Some(held) = tools.lead.held() else { return Ok(()) };
         let buffer = held.buffer();
         let len = part.frame.gather_bytes();
-        match part.frame.operation() {
-            Operation::Bcast | Operation::Allgather => {
-                for rank in self.groups[self.own].ranks.clone() {
-                    let Some(from) = self.gives(rank) else { continue };
-                    let into = buffer.sub(part.frame.slot(rank), len)?;
-                    self.copy(tools, (into, from), &[])?;
-                }
+        match part.frame.reduces() {
+            false => {
+                let slot = |rank: usize| buffer.sub(part.frame.slot(rank), len);
+                let given = self.ranks().filter_map(|rank| Some((slot(rank), self.gives(rank)?)));
+                let pairs = given.map(|(into, from)| Ok((into?, from)));
+                let pairs: Vec<_> = pairs.collect::<Result<_, EngineError>>()?;
+                self.copy(tools, &pairs, &[])?;
             }
-            _ => {
+            true => {
                 let into = buffer.sub(0, len)?;
                 self.reduce(part, tools, (&self.given(), into))?;
             }
@@ -310,6 +351,12 @@ impl Head {
         let all: Vec<(Region, Vec<usize>)> =
             self.groups.iter().filter_map(|it| Some((there(it)?, it.ranks.clone()))).collect();
         let (gives, takes) = (self.gives(me), self.takes(me));
+        let by_leader = all.iter().find(|(_, ranks)| ranks.contains(&part.frame.leader));
+        let slots = || {
+            let each = all.iter().flat_map(|(from, ranks)| ranks.iter().map(move |it| (from, *it)));
+            each.map(|(from, rank)| Ok((rank, from.sub(part.frame.slot(rank), len)?)))
+                .collect::<Result<Vec<(usize, Region)>, EngineError>>()
+        };
         match (part.frame.operation(), takes) {
             // Its root has it.
             (Operation::Bcast, None) => match gives {
@@ -317,21 +364,39 @@ impl Head {
                 None => Ok(()),
             },
             (Operation::Bcast, Some(into)) => {
-                let root = all.iter().find(|(_, ranks)| ranks.contains(&part.frame.leader));
-                let Some((from, _)) = root else { return Ok(()) };
-                let after = self.copy(tools, (into, from.sub(0, len)?), &[])?;
-                self.spread(part, tools, into, after.as_slice())
+                let Some((from, _)) = by_leader else { return Ok(()) };
+                let after = self.copy(tools, &[(into, from.sub(0, len)?)], &[])?;
+                self.spread(part, tools, into, &after)
             }
-            (Operation::Allgather, Some(into)) => {
-                let mut after = Vec::new();
-                for (from, ranks) in &all {
-                    for &rank in ranks {
-                        let from = from.sub(part.frame.slot(rank), len)?;
-                        let into = into.sub(rank as u64 * len, len)?;
-                        after.extend(self.copy(tools, (into, from), &[])?);
+            (Operation::Scatter, _) => match by_leader {
+                Some((from, _)) => self.deal(part, tools, *from),
+                None => Ok(()),
+            },
+            (Operation::Gather | Operation::Allgather, Some(into)) => {
+                let block = |(rank, from)| Ok((into.sub(rank as u64 * len, len)?, from));
+                let pairs = slots()?.into_iter().map(block);
+                let pairs: Vec<(Region, Region)> = pairs.collect::<Result<_, EngineError>>()?;
+                let after = self.copy(tools, &pairs, &[])?;
+                match part.frame.operation() {
+                    Operation::Gather => Ok(()),
+                    _ => self.spread(part, tools, into, &after),
+                }
+            }
+            (Operation::Alltoall, _) => self.exchange(part, tools, &slots()?),
+            (Operation::ReduceScatterBlock, _) => {
+                let len = part.frame.scatter_bytes();
+                let taken: Vec<(usize, Region)> =
+                    self.ranks().filter_map(|rank| Some((rank, self.takes(rank)?))).collect();
+                let mut pairs = Vec::new();
+                for (rank, into) in taken {
+                    let of = |(from, _): &(Region, _)| from.sub(rank as u64 * len, len);
+                    let blocks: Vec<Region> = all.iter().map(of).collect::<Result<_, _>>()?;
+                    match blocks[..] {
+                        [from] => pairs.push((into, from)),
+                        _ => drop(self.reduce(part, tools, (&blocks, into))?),
                     }
                 }
-                self.spread(part, tools, into, &after)
+                self.copy(tools, &pairs, &[]).map(|_| ())
             }
             (_, Some(into)) => {
                 let all: Vec<Region> =
