@@ -97,17 +97,18 @@ fn reserved(
         Ok(holdings) => holdings,
         Err(error) => return format!(", reserved: {error}"),
     };
-    if gapless_dtype_cuda::ledger_folder().is_none() {
-        return ", reserved: not known, each process counts alone".to_owned();
+    match gapless_dtype_cuda::ledger_folder() {
+        Some(_) => named(&holdings),
+        None => ", reserved: not known, each process counts alone".to_owned(),
     }
+}
+
+#[cfg(feature = "cuda")]
+fn named(holdings: &[gapless_dtype_cuda::Holding]) -> String {
     let of = |holding: &gapless_dtype_cuda::Holding| {
         let claims = holding.claims.iter().map(|claim| {
-            format!(
-                "{} ({}, of {})",
-                counted(claim.blocks.into(), "block"),
-                claim.holder,
-                claim.room
-            )
+            let blocks = counted(claim.blocks.into(), "block");
+            format!("{blocks} ({}, of {})", claim.holder, claim.room)
         });
         format!("{} by process {}", claims.collect::<Vec<_>>().join(" and "), holding.process)
     };
@@ -245,6 +246,26 @@ mod tests {
             assert!(text.starts_with(&format!("space {place} is not available: ")), "{text}");
             assert!(!text.contains('\n'));
         }
+    }
+
+    #[test]
+    #[cfg(feature = "cuda")]
+    fn who_has_reserved_blocks_is_named() {
+        use gapless_dtype_cuda::{Claim, Holder, Holding, LedgerError};
+        let claim = |holder, blocks, room| Claim { holder, blocks, room };
+        let one = vec![claim(Holder::Stream, 64, 132), claim(Holder::Worker, 1, 2112)];
+        let all = vec![
+            Holding { process: 7, claims: one },
+            Holding { process: 8, claims: vec![claim(Holder::Stream, 8, 132)] },
+        ];
+        assert_eq!(
+            named(&all),
+            ", reserved: 64 blocks (stream, of 132) and 1 block (worker, of 2112) by process 7, \
+             8 blocks (stream, of 132) by process 8"
+        );
+        assert_eq!(named(&[]), "");
+        let busy = LedgerError::Busy { folder: "/somewhere".to_owned() };
+        assert!(reserved(Err(busy)).contains("/somewhere"));
     }
 
     #[test]

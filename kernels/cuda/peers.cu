@@ -9,8 +9,8 @@
  *   so a word with a flag is always new. The flag tells launches apart, and what they do: one that does something
  *   else is found out.
  * - direct_*: an all-reduce of many. Blocks of the same number meet; each rank combines its part of everybody's memory,
- *   where it lies, and writes the result to everybody; they meet again. Or, through staging memory, piece by piece.
- *   Reduce-scatter is the same with one destination.
+ *   where it lies, into its own, and then writes it to everybody; they meet again. Or, through staging memory, piece by
+ *   piece. Reduce-scatter is the same without the writes.
  * - move: each rank writes into peers' memory.
  *
  * Collectives with layouts are in layouts.h.
@@ -361,6 +361,22 @@ INLINE void reduce_words(const PeersArgs &a, const u64 *src, const u64 *dst, u64
     }
 }
 
+/* Writes the words [from, to) of this rank's destination to its peers'. Threads take those that they have combined: the
+ * same begin and stride, so nothing is waited for. */
+template <typename W, u32 U> INLINE void spread_words(const PeersArgs &a, u64 from, u64 to, u32 first, u32 stride) {
+    const W *own = (const W *)a.dst[a.rank];
+    for (u64 i = from + first; i < to; i += (u64)U * stride) {
+        W w[U];
+        UNROLL for (u32 k = 0; k < U; k++)
+            if (i + k * stride < to) w[k] = READ(W, own + i + k * stride);
+        ROLLED for (u32 p = 1; p < a.ranks; p++) {
+            u32 peer = a.rank + p < a.ranks ? a.rank + p : a.rank + p - a.ranks;
+            UNROLL for (u32 k = 0; k < U; k++)
+                if (i + k * stride < to) WRITE(W, (W *)a.dst[peer] + i + k * stride, w[k]);
+        }
+    }
+}
+
 template <u32 BYTES> struct WordOf;
 template <> struct WordOf<2> { typedef u16 W; };
 template <> struct WordOf<4> { typedef u32 W; };
@@ -369,12 +385,12 @@ template <> struct WordOf<8> { typedef u64 W; };
 #define DIRECT_AT_ONCE 4
 
 /* A rank's part of `elements` elements: by words of 16 bytes where addresses allow it; what is left over is the last
- * rank's. `first` and `stride` count threads. */
-template <typename O>
-INLINE void reduce_part(const PeersArgs &a, const u64 *src, const u64 *dst, u64 elements, u32 first, u32 stride) {
+ * rank's. `first` and `stride` count threads. It is combined, or written to peers. */
+template <typename O, bool SPREADS>
+INLINE void do_part(const PeersArgs &a, const u64 *src, const u64 *dst, u64 elements, u32 first, u32 stride) {
     typedef typename O::T T;
     typedef typename WordOf<sizeof(T)>::W W;
-    const u32 N = 16 / sizeof(T);
+    const u32 N = 16 / sizeof(T), U = DIRECT_AT_ONCE;
     u64 words = elements / N;
     u64 from = 0, to = words;
     bool last = true;
@@ -384,11 +400,16 @@ INLINE void reduce_part(const PeersArgs &a, const u64 *src, const u64 *dst, u64 
         to = from + part < words ? from + part : words;
         last = a.rank == a.ranks - 1;
     }
-    if (a.width >= 16) {
-        reduce_words<O, u128, DIRECT_AT_ONCE>(a, src, dst, from, to, first, stride);
+    if (SPREADS && a.width >= 16) {
+        spread_words<u128, U>(a, from, to, first, stride);
+        if (last) spread_words<W, 1>(a, words * N, elements, first, stride);
+    } else if (SPREADS) {
+        spread_words<W, U>(a, from * N, last ? elements : to * N, first, stride);
+    } else if (a.width >= 16) {
+        reduce_words<O, u128, U>(a, src, dst, from, to, first, stride);
         if (last) reduce_words<O, W, 1>(a, src, dst, words * N, elements, first, stride);
     } else {
-        reduce_words<O, W, DIRECT_AT_ONCE>(a, src, dst, from * N, last ? elements : to * N, first, stride);
+        reduce_words<O, W, U>(a, src, dst, from * N, last ? elements : to * N, first, stride);
     }
 }
 
@@ -422,10 +443,14 @@ template <typename O> INLINE void direct(const PeersArgs &a) {
     if (a.stage == 0) {
         if (THREAD < a.ranks) {
             src[THREAD] = a.src[THREAD];
-            dst[THREAD] = a.dst[THREAD];
+            dst[THREAD] = THREAD == a.rank ? a.dst[THREAD] : 0;
         }
+        u32 first = BLOCK * THREADS + THREAD, stride = BLOCKS * THREADS;
         if (!meet(a, turns, a.doing)) return;
-        reduce_part<O>(a, src, dst, a.elements, BLOCK * THREADS + THREAD, BLOCKS * THREADS);
+        do_part<O, false>(a, src, dst, a.elements, first, stride);
+        /* All ranks write when they have read: reads and writes over links at the same time are slower than one after
+         * the other. */
+        if (a.split) do_part<O, true>(a, src, dst, a.elements, first, stride);
         if (!meet(a, turns, a.doing)) return;
     } else {
         /* Pieces alternate between two places, in and out. While peers combine piece k, this rank puts piece k + 1 into
@@ -450,7 +475,7 @@ template <typename O> INLINE void direct(const PeersArgs &a) {
                 dst[THREAD] = src[THREAD] + 2 * bytes;
             }
             BARRIER();
-            reduce_part<O>(a, src, dst, len, THREAD, THREADS);
+            do_part<O, false>(a, src, dst, len, THREAD, THREADS);
             u64 next = base + step;
             if (next < a.elements) {
                 u64 more = a.elements - next < a.piece ? a.elements - next : a.piece;

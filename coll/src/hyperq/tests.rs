@@ -106,6 +106,67 @@ fn two_processes_make_one_copy_and_three_may_send_the_slow_one_again() {
     assert!(staged_late.is_over());
 }
 
+/// Section 4 by its words, as an oracle: 16 processes arrive and copies end in random orders. The first two that arrive get
+/// one copy of each kind; the end of a copy is worth one more of its kind, or two to the power of how far its kind is
+/// ahead; whoever arrives is served in order.
+#[test]
+fn sixteen_processes_are_served_as_the_paper_says_in_random_orders() {
+    for seed in 0..300u64 {
+        let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+        let mut random = |below: usize| {
+            state ^= state << 13;
+            state ^= state >> 7;
+            state ^= state << 17;
+            usize::try_from(state % below as u64).unwrap()
+        };
+        let mut policy = Dynamic::new(15, Step::Gather);
+        let mut away: Vec<usize> = (1..16).collect();
+        let (mut arrived, mut open) = (Vec::new(), Vec::new());
+        let (mut may, mut ended, mut begun) = ([1usize; 2], [0i32; 2], [0usize; 2]);
+        let (mut dropped, mut again) = (Vec::new(), None);
+        while !policy.is_over() {
+            let at = random(away.len() + open.len());
+            let event = match at.checked_sub(away.len()) {
+                None => {
+                    arrived.push(away.swap_remove(at));
+                    Event::Arrived(arrived[arrived.len() - 1])
+                }
+                Some(at) => {
+                    let (rank, kind): (usize, Kind) = open.swap_remove(at);
+                    ended[kind.index()] += 1;
+                    let ahead = ended[kind.index()] - ended[kind.other().index()];
+                    may[kind.index()] += if ahead > 0 { 1 << ahead } else { 1 };
+                    Event::Completed(rank, kind)
+                }
+            };
+            for act in told(&mut policy, event) {
+                match act {
+                    Act::Issue(rank, kind) if arrived.get(begun[0] + begun[1]) == Some(&rank) => {
+                        let first = begun == [0, 0];
+                        let second = begun[0] + begun[1] == 1;
+                        assert!(!first || kind == Kind::Staged, "seed {seed}");
+                        assert!(!second || kind == Kind::Ipc, "seed {seed}");
+                        begun[kind.index()] += 1;
+                        open.push((rank, kind));
+                    }
+                    Act::Issue(rank, kind) => {
+                        assert_eq!(again.replace(rank), None, "seed {seed}: once");
+                        assert_eq!(ended[kind.other().index()], 0, "seed {seed}: its kind is slow");
+                        assert_eq!(ended[kind.index()], 14, "seed {seed}: it is the last");
+                        open.push((rank, kind));
+                    }
+                    Act::Drop(rank) => dropped.push(rank),
+                }
+            }
+            open.retain(|copy| !(copy.1 == Kind::Staged && dropped.contains(&copy.0)));
+            let served = begun[0] + begun[1];
+            assert!(served <= arrived.len() && begun[0] <= may[0] && begun[1] <= may[1]);
+            // Who waits does so because nothing more may begin.
+            assert!(served == arrived.len() || begun == may, "seed {seed}: {begun:?} of {may:?}");
+        }
+    }
+}
+
 #[test]
 fn the_scatter_avoids_what_was_slow() {
     let (mut gather, _) = all_arrived(3);

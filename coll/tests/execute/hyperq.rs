@@ -311,8 +311,7 @@ impl Ranks {
         let gear = &self.gears[rank];
         let pml = self.job.ranks[rank].as_mut().unwrap();
         let reducer = FakeReducer(Arc::clone(&gear.fake));
-        let engine: &dyn Engine =
-            if self.fuses { &Fusing(&gear.engine) } else { &gear.engine };
+        let engine: &dyn Engine = if self.fuses { &Fusing(&gear.engine) } else { &gear.engine };
         self.all[rank].advance(pml, engine, &reducer, u64::from(turn) * 100)
     }
 

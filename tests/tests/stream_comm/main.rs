@@ -4,6 +4,7 @@
 //! Results are compared, bit by bit, with those of blocking collectives on host memory.
 
 mod layouts;
+mod ledger;
 
 use gapless::{
     Communicator, CudaDevice, CudaDriver, CudaStream, Device, DeviceBuf, Equivalence, Error,

@@ -65,6 +65,12 @@ const MEMORY: f64 = 8.0;
 /// Bytes that the link moves in the time that staging takes more, whatever its length is: a meeting.
 const MEETING: f64 = 1e6;
 
+/// What a byte costs that goes over the link and through memory at the same time: the slower of both, and a part of the
+/// other, so that of two ways with the same cost over the link the one is taken that is kinder to memory.
+fn both(link: f64, memory: f64) -> f64 {
+    link.max(memory) + memory / 8.0
+}
+
 /// What goes over the link, or through memory, for each byte in runs of `run` bytes that come in units of `unit`, each
 /// with `more`.
 fn units(run: u64, unit: u64, more: u64) -> f64 {
@@ -108,10 +114,10 @@ pub(super) fn course(
             add(StreamWay::Push, near(from, false) + near(to, true));
             continue;
         }
-        add(StreamWay::Push, written(to).max(near(from, false)));
-        add(StreamWay::Pull, fetched(from).max(near(to, true)));
+        add(StreamWay::Push, both(written(to), near(from, false)));
+        add(StreamWay::Pull, both(fetched(from), near(to, true)));
         if !ordered {
-            let out = fetched(u64::MAX / 256).max(near(from, false));
+            let out = both(fetched(u64::MAX / 256), near(from, false));
             let back = near(u64::MAX / 256, false) + near(to, true);
             add(StreamWay::Staged, out + back + MEETING / bytes.max(1) as f64);
         }

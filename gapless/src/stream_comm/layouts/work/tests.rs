@@ -241,12 +241,22 @@ fn what_is_longer_at_one_end_lies_there_across_the_link() {
         Datatype::vector(1 << 16, 1, 512, &double).unwrap(),
     );
     let course = |source: &Datatype, target: &Datatype| {
-        course(&end(0, 0, 1, source), &end(0, 0, 1, target), false, None)
+        super::course(&end(0, 0, 1, source), &end(0, 0, 1, target), false, None)
     };
     assert_eq!(course(&short, &long).way, StreamWay::Push);
     assert_eq!(course(&long, &short).way, StreamWay::Pull);
     assert_eq!(course(&short, &short).way, StreamWay::Staged);
     assert_ne!(course(&long, &long).way, StreamWay::Staged);
+    // A cube that is turned: long runs can lie at either end. Scattered reads are kinder to memory than scattered writes.
+    let (n, m, pair) = (256, 64, Datatype::contiguous(2, &Primitive::Float.into()).unwrap());
+    let stride = |count: i64| count * 8;
+    let row = Datatype::contiguous(m, &pair).unwrap();
+    let plane = Datatype::hvector(n, 1, stride(256), &row).unwrap();
+    let boxed = Datatype::hvector(m, 1, stride(256 * 256), &plane).unwrap();
+    let column = Datatype::hvector(m, 1, stride(256 * 256), &pair).unwrap();
+    let plane = Datatype::hvector(n, 1, stride(256), &column).unwrap();
+    let turned = Datatype::hvector(m, 1, stride(1), &plane).unwrap();
+    assert_eq!(course(&boxed, &turned), Course { way: StreamWay::Push, ordered: true });
     // A little is not worth a meeting.
     let few = Datatype::vector(8, 1, 512, &double).unwrap();
     assert_ne!(course(&few, &few).way, StreamWay::Staged);
