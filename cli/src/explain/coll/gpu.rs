@@ -17,9 +17,9 @@ pub(super) fn on_one_gpu(settings: &Settings, call: &Call<'_>, ranks: usize) -> 
         };
         return text;
     }
-    let led = frame.can_be_led() && matches!(settings.mode, Mode::Auto | Mode::Led);
+    let led = matches!(settings.mode, Mode::Auto | Mode::Led);
     let heads = "buffers without gaps on several GPUs: one rank on each works for all there\n";
-    if settings.mode == Mode::Led && led {
+    if settings.mode == Mode::Led {
         text += "one rank works for all, if there are no gaps (hyperq.mode = \"leader-driven\")\n";
         return text + heads;
     }
