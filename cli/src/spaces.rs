@@ -260,7 +260,7 @@ mod tests {
         ];
         assert_eq!(
             named(&all),
-            ", reserved: 64 blocks (stream, of 132) and 1 block (worker, of 2112) by process 7, \
+            ", reserved: 64 blocks (stream, of 132) and one block (worker, of 2112) by process 7, \
              8 blocks (stream, of 132) by process 8"
         );
         assert_eq!(named(&[]), "");
