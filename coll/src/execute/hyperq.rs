@@ -311,11 +311,10 @@ impl HyperQ {
     fn leads(&mut self, part: &Part) -> Role {
         self.gpus = None;
         let (device, Settings { mode, table, .. }) = (&part.device, &self.settings);
-        let turns = device.takes_turns();
         // Where all share one GPU, a measured table is followed.
         let wanted = match mode {
             Mode::Led => Some(true),
-            Mode::Auto => Some(turns && !table.knows(&device.properties().name, !turns)),
+            Mode::Auto => Some(!table.knows(&device.properties().name, !device.takes_turns())),
             _ => None,
         };
         let fits = part.is_plain() && self.refusals < REFUSALS_MAX;

@@ -5,8 +5,7 @@ use super::{Fixed, Step};
 /// How collectives on one GPU decide.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Mode {
-    /// By the table, if it has entries of this GPU. Else as [`Led`](Mode::Led), if processes take turns on the GPU or
-    /// buffers lie on several, and as [`Remembering`](Mode::Remembering) if not.
+    /// By the table, if it has entries of this GPU and buffers lie on no other. Else as [`Led`](Mode::Led).
     #[default]
     Auto,
     /// By the table; where it has nothing, by defaults.

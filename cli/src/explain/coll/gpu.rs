@@ -53,7 +53,7 @@ pub(super) fn on_one_gpu(settings: &Settings, call: &Call<'_>, ranks: usize) -> 
         text += "  a GPU that the table does not know: as earlier calls were quickest\n";
     }
     if led {
-        text += "  the same without the Multi-Process Service, and without gaps: one rank works for all\n";
+        text += "  the same, without gaps: one rank works for all\n";
         text += heads;
     }
     text
