@@ -249,7 +249,10 @@ unsafe impl Mapped for Sm {
         }
         let [number, offset, len] = read_key(owner, key)?;
         if !self.imports.knows(peer, number) && !self.device_imports.knows(peer, number) {
-            // The peer sent the descriptor before the key: it is in the socket.
+            // The peer sent the descriptor before the key: it is in the socket, if need be behind a greeting.
+            if self.links[peer.0 as usize].incoming.is_none() {
+                self.admit(peer.0);
+            }
             self.read_packets(peer.0);
         }
         let result = if self.device_imports.knows(peer, number) {

@@ -295,15 +295,28 @@ impl Sm {
         }
     }
 
-    /// The peer has closed the socket that we called it on.
-    fn hear_end(&mut self, id: u32) {
-        // Its greeting may still wait at our door, and behind it messages: a peer that had both
-        // greetings was up, and what it sent before it died has arrived.
+    /// Takes in a peer that has greeted, if it still waits at our door: once it has both greetings its end of the link is up,
+    /// and it may have said so on other ways than this.
+    #[cold]
+    pub(crate) fn admit(&mut self, id: u32) {
+        self.look_around();
+        self.let_all_in_until(id);
+    }
+
+    /// Takes callers in until this peer is among them.
+    fn let_all_in_until(&mut self, id: u32) {
         for _ in 0..QUEUE / CALLERS {
             if self.links[id as usize].inbound.is_some() || !self.accept() {
                 break;
             }
         }
+    }
+
+    /// The peer has closed the socket that we called it on.
+    fn hear_end(&mut self, id: u32) {
+        // Its greeting may still wait at our door, and behind it messages: a peer that had both
+        // greetings was up, and what it sent before it died has arrived.
+        self.let_all_in_until(id);
         // If it had both greetings, this link is up by now. If not, it never sent anything.
         self.die(id, gone());
     }

@@ -4,7 +4,7 @@
 use super::{Default, Pair, until};
 use crate::sm::TICKS;
 use gapless_btl::conformance::Fixture;
-use gapless_btl::{Btl, Event, PeerId, Queue};
+use gapless_btl::{Btl, Event, Mapped, PeerId, Queue};
 use std::time::{Duration, Instant};
 
 /// Polls both until the first has nothing to do.
@@ -108,4 +108,24 @@ fn sockets_are_looked_at_now_and_then_and_more_often_while_somebody_is_met_or_it
         assert_eq!(due(ticks, 0, long_ago, None), turn, "{ticks}");
         assert!(due(ticks, 0, now, Some(0)), "{ticks}");
     }
+}
+
+/// A peer that has both greetings shares memory, and tells its key otherwise than by this link: whoever gets the key has
+/// perhaps not looked at its door since.
+#[test]
+fn memory_of_a_peer_that_still_waits_at_the_door_is_mapped() {
+    let (mut a, mut b) = Default.pair();
+    let to_a = b.connect(&a.address()).unwrap();
+    let to_b = a.connect(&b.address()).unwrap();
+    let mut events = Queue::with_capacity(64);
+    until("one end is up", || {
+        a.poll(None, &mut events);
+        a.links[to_b.0 as usize].is_up() == Ok(true)
+    });
+    assert!(b.links[to_a.0 as usize].incoming.is_none(), "it has not looked");
+    let memory = a.allocate(4096).unwrap();
+    let key = a.key(to_b, memory.lease()).expect("a link that is up");
+    let mapping = b.map(to_a, &key).unwrap();
+    assert_eq!(mapping.region().len(), 4096);
+    assert_eq!(b.links[to_a.0 as usize].is_up(), Ok(true));
 }
