@@ -88,7 +88,10 @@ impl Algorithm {
         }
         let any_order = commutative || !operation.reduces();
         let fits = |tree: Tree| tree.is_sound() && (any_order || tree.is_ordered());
-        (operation.goes_on_levels() || self.within.is_empty())
+        // Leaders have blocks of unlike lengths for each other.
+        let uneven =
+            operation == Operation::Alltoall && self.method == Method::Exchange(Exchange::Bruck);
+        ((operation.goes_on_levels() && !uneven) || self.within.is_empty())
             && self.within.levels().all(|(_, tree)| fits(tree))
             && self.method.does(operation, commutative)
     }

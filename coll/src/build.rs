@@ -189,6 +189,11 @@ impl Plan<'_> {
                 }
                 compose::allgather(b, &self.team, how, recv, &cuts);
             }
+            Call::Alltoall { len, in_place } if !self.algorithm.within.is_empty() => {
+                let at_once = if let Method::Pairwise(most) = method { Some(most) } else { None };
+                let areas = (if in_place { recv } else { send }, recv);
+                levels::alltoall(b, &self.levels(None, false), at_once, areas, len);
+            }
             Call::Alltoall { len, in_place } => {
                 let cuts = Cuts::equal(self.team.len(), len);
                 self.alltoall(b, in_place, (&cuts, &cuts), Some(len));

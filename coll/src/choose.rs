@@ -145,6 +145,10 @@ pub const DEFAULT_RULES: &[Rule] = &[
     rule(Operation::Allgatherv, ANY, 32 << 10, BRUCK),
     rule(Operation::Allgatherv, 64, ANY_LEN, RING),
     rule(Operation::Allgatherv, ANY, ANY_LEN, BRUCK),
+    rule(Operation::Alltoall, FEW, 32 << 10, Method::Linear),
+    near(rule(Operation::Alltoall, 8, 256, Method::Linear)),
+    near(rule(Operation::Alltoall, 16, 128, Method::Linear)),
+    near(rule(Operation::Alltoall, 32, 32, Method::Linear)),
     rule(Operation::Alltoall, 7, 32 << 10, Method::Linear),
     rule(Operation::Alltoall, ANY, 256, BRUCK),
     rule(Operation::Alltoall, 256, 32 << 10, Method::Linear),
@@ -377,7 +381,7 @@ mod tests {
     #[test]
     fn every_rule_is_used() {
         for (at, rule) in DEFAULT_RULES.iter().enumerate() {
-            assert!(rule.bytes_max >= 256 && rule.ranks_max >= 3, "{rule:?}");
+            assert!(rule.bytes_max >= 32 && rule.ranks_max >= 3, "{rule:?}");
             let hides = |earlier: &&Rule| {
                 earlier.operation == rule.operation
                     && earlier.algorithm == rule.algorithm
@@ -468,6 +472,15 @@ mod tests {
         }
         let few = Locality::new(vec![vec![0, 1], vec![2]]).expect("all ranks");
         assert_eq!(within(&few), hosts);
+        let alltoall = |n, len| {
+            let call = Call::Alltoall { len, in_place: true };
+            choose(&Table::default(), &call, &localities(n)[1]).within
+        };
+        assert_eq!(
+            [(4, 256), (8, 256), (32, 32)].map(|(n, len)| alltoall(n, len)),
+            [Within::SHARED; 3]
+        );
+        assert_eq!([(3, 8), (8, 257), (34, 8)].map(|(n, len)| alltoall(n, len)), [Within::NONE; 3]);
         let gather = Call::Allgather { len: 8, in_place: false };
         let proposed = |locality: &Locality| {
             let all = candidates(&gather, locality);

@@ -91,8 +91,8 @@ impl Operation {
     /// Whether, on levels, a leader has the blocks of its group's ranks in one piece, so that these must follow each
     /// other.
     pub(crate) fn keeps_groups_together(self) -> bool {
-        use Operation::{Allgather, Gather, ReduceScatterBlock, Scatter};
-        matches!(self, Gather | Scatter | Allgather | ReduceScatterBlock)
+        use Operation::{Allgather, Alltoall, Gather, ReduceScatterBlock, Scatter};
+        matches!(self, Gather | Scatter | Allgather | Alltoall | ReduceScatterBlock)
     }
 
     /// Whether it combines elements.

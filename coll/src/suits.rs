@@ -15,7 +15,8 @@ pub enum Misfit {
     Order,
     /// Only some operations go on levels.
     #[error(
-        "only barrier, bcast, gather, scatter, allgather, reduce, allreduce and reduce_scatter_block go on levels"
+        "only barrier, bcast, gather, scatter, allgather, alltoall (linear, pairwise), reduce, allreduce and \
+         reduce_scatter_block go on levels"
     )]
     Levels,
     /// It uses a level that is not known of all ranks.
@@ -144,6 +145,15 @@ pub(crate) fn is_frugal(call: &Call<'_>, locality: &Locality, algorithm: &Algori
         Call::ReduceScatterBlock { len, .. } => (len.saturating_mul(ranks), len),
         Call::ReduceScatter { lens, .. } => {
             (call.bytes().unwrap_or(u64::MAX), lens.iter().copied().max().unwrap_or(0))
+        }
+        // A leader has three times what its group sends, which is as long as what it gets.
+        Call::Alltoall { len, .. } => {
+            let groups = locality.used(&algorithm.within).next();
+            let largest = groups.map(|(groups, _)| groups.all().iter().map(Vec::len).max());
+            let scratch = 3 * largest.flatten().unwrap_or(0) as u64;
+            let buffer = len.saturating_mul(ranks);
+            return buffer.saturating_mul(scratch)
+                <= buffer.saturating_mul(2 * SCRATCH_TIMES_MAX).saturating_add(SCRATCH_MORE_MAX);
         }
         _ => return true,
     };

@@ -50,9 +50,9 @@ use crate::Fences;
 use moment::STEP_BITS;
 use primitive::{AtomicU64, Ordering, fence};
 use std::fmt;
-use std::ops::Range;
 
 mod moment;
+mod reading;
 
 pub use moment::{Moment, STEP_MAX};
 
@@ -421,70 +421,6 @@ impl Seat {
         match found > self.round && place(found) != place(self.round) {
             true => Err(Broken { rank, expected: self.round, found }),
             false => Ok(None),
-        }
-    }
-
-    /// Whether all of these ranks have written notes of this round; not this rank itself. The loads do not wait for
-    /// each other, so it takes no longer than the slowest.
-    #[inline]
-    #[must_use]
-    pub fn all_there(&self, board: &Board<'_>, ranks: Range<usize>) -> bool {
-        let there = |rank: usize| {
-            let word = board.note(rank, self.round)[0].load(Ordering::Acquire);
-            word >> ROUND_SHIFT >= self.round || rank == self.rank
-        };
-        ranks.fold(true, |all, rank| all & there(rank))
-    }
-
-    /// Whether the notes of this round of all of these ranks have this mark; `None`: not all are there. This rank's own is
-    /// not looked at.
-    #[inline]
-    pub fn all_like(&mut self, board: &Board<'_>, ranks: Range<usize>, mark: Mark) -> Option<bool> {
-        let expected = mark.word(self.round);
-        let (mut there, mut like) = (true, true);
-        for rank in ranks.clone().filter(|rank| *rank != self.rank) {
-            let word = board.note(rank, self.round)[0].load(Ordering::Acquire);
-            there &= word >> ROUND_SHIFT >= self.round;
-            like &= word == expected;
-        }
-        if there && like {
-            // Whoever has written a note is done with earlier rounds.
-            for done in self.done.get_mut(ranks).unwrap_or_default() {
-                *done = self.round.max(*done);
-            }
-        }
-        there.then_some(like)
-    }
-
-    /// Copies bytes of the note that [`look`](Seat::look) or [`all_like`](Seat::all_like) has seen, from byte `at` on, into private memory; what
-    /// no note can have is left as it is.
-    #[inline]
-    pub fn read(&self, board: &Board<'_>, rank: usize, at: usize, into: &mut [u8]) {
-        let note = board.note(rank, self.round);
-        let len = Mark::of(note[0].load(Ordering::Relaxed)).len;
-        let (_, payload) = split(note, usize::from(len));
-        let (skipped, mut within) = (at / 8, at % 8);
-        let mut places = payload.get(skipped..).unwrap_or_default().iter();
-        if within == 0 {
-            let (whole, rest) = into.as_chunks_mut::<8>();
-            for (bytes, place) in whole.iter_mut().zip(places.by_ref()) {
-                *bytes = place.load(Ordering::Relaxed).to_ne_bytes();
-            }
-            if let Some(place) = places.next().filter(|_| !rest.is_empty()) {
-                rest.copy_from_slice(&place.load(Ordering::Relaxed).to_ne_bytes()[..rest.len()]);
-            }
-            return;
-        }
-        let mut left = into;
-        for place in places {
-            let bytes = place.load(Ordering::Relaxed).to_ne_bytes();
-            let count = left.len().min(8 - within);
-            let (now, later) = left.split_at_mut(count);
-            now.copy_from_slice(&bytes[within..within + count]);
-            (left, within) = (later, 0);
-            if left.is_empty() {
-                break;
-            }
         }
     }
 

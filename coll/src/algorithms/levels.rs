@@ -11,6 +11,7 @@
 use std::ops::Range;
 
 use crate::Together;
+use crate::algorithms::alltoall::{self, Blocks};
 use crate::algorithms::compose;
 use crate::algorithms::over_tree::{self, Spread};
 use crate::area::{Area, Cuts};
@@ -31,6 +32,8 @@ pub(crate) struct Levels {
     top: Option<Team>,
     /// How many ranks each of the coarsest groups has; none if there are no levels.
     sizes: Option<Vec<u64>>,
+    /// The first rank of its own among them, and how many there are.
+    group: (usize, usize),
     /// The position of the root's group among them, and its leader.
     target: (usize, usize),
     /// Of the levels on whose tree it is, the coarsest first. Those are the finest ones.
@@ -99,8 +102,11 @@ impl Levels {
         };
         let Some((coarsest, _)) = used.first() else {
             let (top, target) = (Some(Team::all(rank, locality.ranks())), (root, root));
-            return Self { rank, root, top, sizes: None, target, inner: Vec::new() };
+            let (sizes, group, inner) = (None, (rank, 1), Vec::new());
+            return Self { rank, root, top, sizes, group, target, inner };
         };
+        let own = &coarsest.all()[coarsest.of(rank)];
+        let group = (own[0], own.len());
         let leaders: Vec<_> = (0..coarsest.all().len()).map(|it| leader(coarsest, it)).collect();
         let target = (coarsest.of(root), leaders[coarsest.of(root)]);
         let sizes = Some(coarsest.all().iter().map(|group| group.len() as u64).collect());
@@ -128,7 +134,7 @@ impl Levels {
                 inner.push(Inner { team, tree: *tree, first, sizes, shift: position, circle });
             }
         }
-        Self { rank, root, top: Team::of(leaders, rank), sizes, target, inner }
+        Self { rank, root, top: Team::of(leaders, rank), sizes, group, target, inner }
     }
 
     /// What each of the coarsest groups has of blocks of one length; without levels, each rank.
@@ -384,4 +390,44 @@ pub(crate) fn reduce_scatter(
         held = Some(into);
     }
     part(b, levels, (out, held), len);
+}
+
+/// Groups must be consecutive. What the ranks of a group send is gathered at its leader; leaders send each other what is
+/// for the other's group; and all ranks of a group get what came for any of them, and take out what is for them. So few
+/// messages cross a group's border, but what arrives is read by the whole group: it is for short blocks.
+pub(crate) fn alltoall(
+    b: &mut Builder,
+    levels: &Levels,
+    at_once: Option<usize>,
+    (send, recv): (Area, Area),
+    len: u64,
+) {
+    let Some(sizes) = &levels.sizes else { return };
+    let (first, own) = (levels.group.0 as u64, levels.group.1 as u64);
+    let ranks: u64 = sizes.iter().sum();
+    // What each rank of the group sends, in the order of ranks.
+    let held = join(b, levels, (send, None), ranks * len);
+    // What each rank sends to each of the group.
+    let came = b.scratch(ranks * own * len);
+    if let Some(top) = &levels.top {
+        let out = b.scratch(came.len);
+        let mut start = 0;
+        let mut pieces = Vec::new();
+        for size in sizes {
+            let blocks = start * len..(start + size) * len;
+            let sent = |rank: u64| held.cut(rank * ranks * len..(rank + 1) * ranks * len);
+            pieces.extend((0..own).map(|rank| sent(rank).cut(blocks.clone())));
+            start += size;
+        }
+        b.pack(&pieces, out);
+        let cuts = lens(sizes, own * len);
+        let blocks = Blocks { send: out, send_cuts: &cuts, recv: came, recv_cuts: &cuts };
+        alltoall::exchange(b, top, &blocks, at_once);
+    }
+    down(b, levels, came, 0);
+    let mine = levels.rank as u64 - first;
+    b.copy_all((0..ranks).map(|from| {
+        let block = from * own + mine;
+        (came.cut(block * len..(block + 1) * len), recv.cut(from * len..(from + 1) * len))
+    }));
 }

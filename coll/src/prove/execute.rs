@@ -1,8 +1,9 @@
 //! Executes the schedules of all ranks on symbols. A send ends with its receive, when both have begun.
 //!
-//! Schedules in which ranks of a circle do something together are executed twice: such a step ends when all have begun
-//! it, so that nothing waits for ever in an executor that waits for all; and when those have that it waits for
-//! ([`Together::part`]), so that what it takes is there in one that waits for no more.
+//! Schedules in which ranks of a circle do something together are executed twice: such a step ends when those have begun it
+//! that it waits for ([`Together::part`]), so that what it takes is there in an executor that waits for no more; and when
+//! all have, so that nothing waits for ever in one that waits for all. The second time only the order of steps matters:
+//! what they take was put before they began.
 use std::collections::{BTreeSet, HashMap};
 use std::hash::BuildHasherDefault;
 use std::ops::Range;
@@ -27,8 +28,8 @@ struct Run<'a> {
     together: HashMap<usize, Rc<[usize]>>,
     begun: Vec<bool>,
     ended: Vec<bool>,
-    /// Whether what is done together waits for no more than it must.
-    is_hasty: bool,
+    /// Whether what is done together waits for all, and nothing is computed.
+    is_patient: bool,
     /// What steps of a circle have put where others take it.
     put: HashMap<usize, Vec<Value>>,
 }
@@ -37,18 +38,6 @@ pub(super) fn run(
     schedules: &[Schedule],
     accesses: &[Vec<Vec<Access>>],
     definition: &mut Definition,
-) -> Result<(), Refutation> {
-    if schedules.iter().any(|schedule| schedule.circle().is_some()) {
-        run_as(schedules, accesses, definition, true)?;
-    }
-    run_as(schedules, accesses, definition, false)
-}
-
-fn run_as(
-    schedules: &[Schedule],
-    accesses: &[Vec<Vec<Access>>],
-    definition: &mut Definition,
-    is_hasty: bool,
 ) -> Result<(), Refutation> {
     let flat: Vec<Vec<Access>> = accesses.iter().flatten().cloned().collect();
     let mut starts = vec![0];
@@ -69,12 +58,18 @@ fn run_as(
         together: together::groups(schedules, &starts)?,
         begun: vec![false; steps],
         ended: vec![false; steps],
-        is_hasty,
+        is_patient: false,
         put: HashMap::new(),
         starts,
     };
     run.match_messages()?;
     run.go()?;
+    if !run.together.is_empty() {
+        run.is_patient = true;
+        run.begun.fill(false);
+        run.ended.fill(false);
+        run.go()?;
+    }
     if !run.definition.algebra.rounds() {
         return run.compare();
     }
@@ -142,11 +137,15 @@ impl Run<'_> {
             let over = match (self.partner[number], self.together.get(&number).cloned()) {
                 (_, Some(all)) => self.share(number, &all)?,
                 (usize::MAX, None) => {
-                    self.compute(number)?;
+                    if !self.is_patient {
+                        self.compute(number)?;
+                    }
                     vec![number]
                 }
                 (other, None) if self.begun[other] => {
-                    self.transfer(number, other)?;
+                    if !self.is_patient {
+                        self.transfer(number, other)?;
+                    }
                     vec![number, other]
                 }
                 _ => continue,
@@ -184,6 +183,10 @@ impl Run<'_> {
 
     /// A rank begins what those of a circle do together: which of them end now.
     fn share(&mut self, number: usize, all: &[usize]) -> Result<Vec<usize>, Refutation> {
+        if self.is_patient {
+            let all_have = all.iter().all(|step| self.begun[*step]);
+            return Ok(if all_have { all.to_vec() } else { Vec::new() });
+        }
         let ranks: Vec<_> = all.iter().map(|step| self.rank_of(*step)).collect();
         let step = all[0] - self.starts[ranks[0]];
         let Action::Share { what, lead, .. } = *self.schedules[ranks[0]].action(step) else {
@@ -202,11 +205,7 @@ impl Run<'_> {
             let mut awaited = waits.of(&ranks, lead, ranks[at]);
             awaited.all(|rank| ranks.iter().position(|other| *other == rank).is_some_and(has_begun))
         };
-        let all_have = (0..all.len()).all(has_begun);
-        let may_end = |at: &usize| {
-            let may = if self.is_hasty { hears_all(*at) } else { all_have };
-            has_begun(*at) && !self.ended[all[*at]] && may
-        };
+        let may_end = |at: &usize| has_begun(*at) && !self.ended[all[*at]] && hears_all(*at);
         let over: Vec<usize> = (0..all.len()).filter(may_end).collect();
         for at in &over {
             self.take(what, all, (*at, leader))?;

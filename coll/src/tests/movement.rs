@@ -196,6 +196,17 @@ fn alltoall() {
     }
 }
 
+#[test]
+fn alltoall_on_levels() {
+    for n in 1..=RANKS_MAX {
+        let in_place = n % 4 > 1;
+        let len = n as u64 % 3 + 1;
+        for (locality, all) in on_levels(Operation::Alltoall, true, 0, n) {
+            check(&locality, &vec![Call::Alltoall { len, in_place }; n], &all, 1);
+        }
+    }
+}
+
 /// What the neighbourhood collectives do along the edges of a topology.
 fn prove_neighborhoods(
     neighbors: &[Neighborhood],

@@ -112,10 +112,11 @@ fn call(n: usize, of: Reduction, random: &mut Random) -> Call<'static> {
         Call::Allgather { len: len / 4 * 4, in_place },
         Call::Gather { root, len: len / 4 * 4, in_place },
         Call::Scatter { root, len: len / 4 * 4, in_place },
+        Call::Alltoall { len: len % 400 / 4 * 4, in_place },
         Call::ReduceScatterBlock { len, of, in_place },
         Call::Reduce { root, len, of, in_place },
         Call::Allreduce { len, of, in_place },
-    ][random.index(8)]
+    ][random.index(9)]
 }
 
 /// One rank's way through a program: at which collective it is, and what carries that out.
@@ -166,8 +167,11 @@ fn play(
         let ordered = consecutive && random.below(2) == 0;
         let how = if ordered { Arithmetic::Affine } else { Arithmetic::Sum };
         let call = call(n, sum(how), random);
-        use Operation::{Allgather, Gather, ReduceScatterBlock, Scatter};
-        let joins = matches!(call.operation(), Allgather | Gather | Scatter | ReduceScatterBlock);
+        use Operation::{Allgather, Alltoall, Gather, ReduceScatterBlock, Scatter};
+        let joins = matches!(
+            call.operation(),
+            Allgather | Alltoall | Gather | Scatter | ReduceScatterBlock
+        );
         if consecutive || !joins {
             program.push(hosts.collective(&call, how, lies[random.index(3)], random));
         }

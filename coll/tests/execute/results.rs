@@ -10,6 +10,11 @@ use std::task::Poll;
 const LIES: [&[Lie]; 4] =
     [&[Lie::Plain], &[Lie::Gaps], &[Lie::Apart], &[Lie::Gaps, Lie::Plain, Lie::Apart]];
 
+/// The longest buffer goes in about so many segments, if it goes in some,
+const SEGMENTS: u64 = 10;
+/// of a multiple of so many bytes.
+const SEGMENT: u64 = 24;
+
 /// Runs the calls of all ranks by all candidates, some in segments, and compares.
 fn run_all(job: &mut Job, sequencers: &[Sequencer], calls: &[Call<'_>], random: &mut Random) {
     run_with(job, sequencers, calls, Arithmetic::Sum, random);
@@ -23,8 +28,10 @@ fn run_with(
     random: &mut Random,
 ) {
     let locality = near(calls.len());
+    let longest = calls.iter().filter_map(Call::bytes).max().unwrap_or(0);
+    let cut = (longest / SEGMENTS / SEGMENT).max(1) * SEGMENT;
     for (index, algorithm) in candidates(&calls[0], &locality).into_iter().enumerate() {
-        let segment = if index % 2 == 0 { 0 } else { 24 };
+        let segment = if index % 2 == 0 { 0 } else { cut };
         let algorithm = algorithm.segmented(segment);
         let lies = LIES[usize::try_from(random.below(4)).unwrap()];
         let mut collective = Collective::new(calls, &algorithm, (how, lies), random);

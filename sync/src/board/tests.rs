@@ -307,6 +307,30 @@ fn all_are_there_when_the_last_has_written() {
     assert!(a.all_there(&board, 0..3) && !b.all_there(&board, 0..3));
 }
 
+/// What is fetched ahead changes nothing, whatever it is asked for.
+#[test]
+fn notes_are_alike_if_all_have_the_mark_and_some_bytes_are_fetched_ahead() {
+    let memory = memory(3);
+    let board = Board::new(&memory, 3).unwrap();
+    let [mut a, mut b, mut c]: [Seat; 3] = seats(3).try_into().unwrap();
+    let long = |byte: u8| vec![byte; 200];
+    let mark = Mark { kind: KIND, len: 200 };
+    assert_eq!(Seat::ahead(56, &(0..56)), 0..0);
+    let ahead = [Seat::ahead(200, &(72..136)), 0..0, 140..2000, 1..usize::MAX];
+    assert_eq!(ahead[0], 8..17);
+    b.publish(&board, KIND, &long(2), Readers::All);
+    for ahead in &ahead {
+        assert_eq!(a.all_like(&board, 0..3, mark, ahead.clone()), None);
+    }
+    c.publish(&board, KIND, &long(3), Readers::All);
+    for ahead in ahead {
+        let other = Mark { len: 199, ..mark };
+        assert_eq!(a.all_like(&board, 0..3, other, ahead.clone()), Some(false));
+        assert_eq!(a.all_like(&board, 0..3, mark, ahead), Some(true));
+        assert_eq!(take(&mut a, &board, 2, 200), long(3));
+    }
+}
+
 /// Each rank has a bit of its own, however many they are.
 #[test]
 fn many_ranks_are_excused_one_by_one() {

@@ -26,7 +26,7 @@ use gapless_engine::EngineError;
 use gapless_mem::Region;
 use gapless_sync::board::{Moment, Readers};
 
-use super::act::Stretch;
+use super::act::{self, Stretch};
 use super::course::{Course, Next, Stage, Steps};
 use super::direct::{self, Both, Direct};
 use super::introduction::{agree, introduction};
@@ -247,6 +247,9 @@ impl Long {
 
     /// While it waits: has the cache fetch where this rank will write.
     fn warm(&mut self) {
+        if act::long(&self.rows).is_some() {
+            return;
+        }
         let (mut left, mut fragment) = (WARM_BYTES, self.cold.max(self.course.fragment));
         while left > 0 && fragment < self.plan.fragments {
             for (_, _, piece) in (0..).map_while(|index| self.plan.output(fragment, index)) {

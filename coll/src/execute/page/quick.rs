@@ -20,6 +20,9 @@ use crate::execute::rows::Combine;
 use crate::schedule::Buffer;
 use crate::{Call, Reduction};
 
+/// What is read of each note is fetched as soon as that note is there, if these are no more bytes.
+const AHEAD_MAX: usize = 256;
+
 /// A call as one rank makes it, and what depends on it alone.
 #[derive(Clone, Debug)]
 pub struct Known {
@@ -199,8 +202,10 @@ impl At<'_> {
     fn all_there(&mut self, round: &Round, look: &mut impl FnMut() -> bool) -> bool {
         let len = round.note(self.circle.seat());
         let mark = Mark { kind: self.kind, len: u16::try_from(len).unwrap_or(u16::MAX) };
+        let part = round.part(self.circle.seat());
+        let ahead = if part.len() <= AHEAD_MAX { Seat::ahead(len, &part) } else { 0..0 };
         loop {
-            match self.seat.all_like(&self.board, round.sources.clone(), mark) {
+            match self.seat.all_like(&self.board, round.sources.clone(), mark, ahead.clone()) {
                 Some(like) => return like,
                 None if look() => {}
                 None => return false,

@@ -1,4 +1,4 @@
-//! Ranks that do not agree on lengths.
+//! Ranks that do not agree on lengths, and long ones.
 use super::*;
 
 /// What one rank sends another, as each of them sees it: the one that reads says what does not fit.
@@ -64,5 +64,27 @@ fn blocks_of_other_lengths_are_noticed_where_their_sum_is_the_same() {
     for (result, other) in finish(&mut job, &mut pages).into_iter().zip([1, 0]) {
         let Err(CollError::Differs { rank, argument, .. }) = result else { panic!("{result:?}") };
         assert_eq!((rank, argument), (other, "lengths of blocks"));
+    }
+}
+
+/// So much that what comes out of slots may pass the caches by.
+#[test]
+fn what_is_longer_than_caches_arrives_whole() {
+    let (mut job, mut pages) = job(3);
+    let (mut random, of) = (Random(57), sum(Arithmetic::Sum));
+    // No multiple of a fragment, of a slice or of a cache line.
+    let len = (4 << 20) + 1212;
+    let calls = [
+        Call::Bcast { root: 1, len },
+        Call::Allgather { len: len / 8 * 4, in_place: false },
+        Call::Allreduce { len, of, in_place: true },
+    ];
+    for (number, call) in calls.into_iter().enumerate() {
+        let mut one = collective(&[call; 3], Arithmetic::Sum, &[Lie::Plain], &mut random);
+        for (rank, page) in pages.iter_mut().enumerate() {
+            one.begin((rank, page), number, &call).unwrap();
+        }
+        assert_eq!(finish(&mut job, &mut pages), vec![Ok(()); 3], "{call:?}");
+        one.check();
     }
 }

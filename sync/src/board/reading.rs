@@ -1,0 +1,98 @@
+//! Reading others' notes.
+
+use super::primitive::Ordering;
+use super::{BESIDE_MARK, Board, FIRST_LONG, LINE_WORDS, Mark, ROUND_SHIFT, Seat, split};
+use std::ops::Range;
+
+impl Seat {
+    /// Whether all of these ranks have written notes of this round; not this rank itself. The loads do not wait for
+    /// each other, so it takes no longer than the slowest.
+    #[inline]
+    #[must_use]
+    pub fn all_there(&self, board: &Board<'_>, ranks: Range<usize>) -> bool {
+        let there = |rank: usize| {
+            let word = board.note(rank, self.round)[0].load(Ordering::Acquire);
+            word >> ROUND_SHIFT >= self.round || rank == self.rank
+        };
+        ranks.fold(true, |all, rank| all & there(rank))
+    }
+
+    /// Whether the notes of this round of all of these ranks have this mark; `None`: not all are there. This rank's own is
+    /// not looked at. `ahead`: words of a longer note's payload that will be [read](Seat::read); of each note that is there
+    /// they are fetched, while others are awaited.
+    #[inline]
+    pub fn all_like(
+        &mut self,
+        board: &Board<'_>,
+        ranks: Range<usize>,
+        mark: Mark,
+        ahead: Range<usize>,
+    ) -> Option<bool> {
+        let expected = mark.word(self.round);
+        let (mut there, mut like, mut fetched) = (true, true, 0);
+        for rank in ranks.clone().filter(|rank| *rank != self.rank) {
+            let note = board.note(rank, self.round);
+            let word = note[0].load(Ordering::Acquire);
+            there &= word >> ROUND_SHIFT >= self.round;
+            like &= word == expected;
+            if !ahead.is_empty() && word == expected {
+                let words = note[FIRST_LONG..].get(ahead.clone()).unwrap_or_default();
+                for place in words.iter().step_by(LINE_WORDS) {
+                    fetched ^= place.load(Ordering::Relaxed);
+                }
+            }
+        }
+        if !ahead.is_empty() {
+            // Else the loads would be left out.
+            std::hint::black_box(fetched);
+        }
+        if there && like {
+            // Whoever has written a note is done with earlier rounds.
+            for done in self.done.get_mut(ranks).unwrap_or_default() {
+                *done = self.round.max(*done);
+            }
+        }
+        there.then_some(like)
+    }
+
+    /// The words of a payload of `len` bytes in which these bytes lie, to have them fetched
+    /// [ahead](Seat::all_like); none if they lie in the line of the mark.
+    #[inline]
+    #[must_use]
+    pub fn ahead(len: usize, bytes: &Range<usize>) -> Range<usize> {
+        let first = bytes.start / (8 * LINE_WORDS) * LINE_WORDS;
+        if len <= BESIDE_MARK { 0..0 } else { first..bytes.end.div_ceil(8) }
+    }
+
+    /// Copies bytes of the note that [`look`](Seat::look) or [`all_like`](Seat::all_like) has seen, from byte `at` on, into private memory; what
+    /// no note can have is left as it is.
+    #[inline]
+    pub fn read(&self, board: &Board<'_>, rank: usize, at: usize, into: &mut [u8]) {
+        let note = board.note(rank, self.round);
+        let len = Mark::of(note[0].load(Ordering::Relaxed)).len;
+        let (_, payload) = split(note, usize::from(len));
+        let (skipped, mut within) = (at / 8, at % 8);
+        let mut places = payload.get(skipped..).unwrap_or_default().iter();
+        if within == 0 {
+            let (whole, rest) = into.as_chunks_mut::<8>();
+            for (bytes, place) in whole.iter_mut().zip(places.by_ref()) {
+                *bytes = place.load(Ordering::Relaxed).to_ne_bytes();
+            }
+            if let Some(place) = places.next().filter(|_| !rest.is_empty()) {
+                rest.copy_from_slice(&place.load(Ordering::Relaxed).to_ne_bytes()[..rest.len()]);
+            }
+            return;
+        }
+        let mut left = into;
+        for place in places {
+            let bytes = place.load(Ordering::Relaxed).to_ne_bytes();
+            let count = left.len().min(8 - within);
+            let (now, later) = left.split_at_mut(count);
+            now.copy_from_slice(&bytes[within..within + count]);
+            (left, within) = (later, 0);
+            if left.is_empty() {
+                break;
+            }
+        }
+    }
+}
