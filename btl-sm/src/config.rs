@@ -57,7 +57,9 @@ impl SmConfig {
                 SlotClass { bytes: 8448, count: 32 },
                 SlotClass { bytes: 65_792, count: 16 },
             ],
-            eager_bytes: 33_024,
+            // 64 KiB in one slot: a Xeon with 300 MiB of cache takes 0.95 of the time of two fragments that are asked
+            // for, a Zen 3 0.81. The cost model decides from 32 KiB on.
+            eager_bytes: 65_664,
             parked: 2048,
             single_copy: true,
             map_cache_bytes: 64 << 30,

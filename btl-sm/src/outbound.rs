@@ -10,7 +10,7 @@ use crate::credit::{self, Dropped};
 use crate::geometry::Class;
 use crate::lane::Lane;
 use crate::recycle::Recycler;
-use crate::ring::{Broken, INLINE_BYTES, Kind, LINE_BYTES, Producer, lines_for};
+use crate::ring::{Broken, FEW_LINES, INLINE_BYTES, Kind, LINE_BYTES, Producer, lines_for};
 use crate::segment::{Segment, whole_pages};
 use crate::sync::{AtomicU64, Ordering};
 use gapless_btl::{LinkError, PeerId, PoolHandle, Reclaim, ReserveError, Slot};
@@ -215,8 +215,13 @@ impl Outbound {
         }
         let bytes = u16::try_from(len).expect("a short message is shorter than a line's counter");
         self.producer.push_words(ring, tag, bytes, words);
-        // Those of the next message, as long as this one: before it comes they are here.
-        self.home.lane.expect_lines(self.producer.position(), lines_for(len));
+        let lines = lines_for(len);
+        if lines > FEW_LINES {
+            // Those of the next message, as long as this one: before it comes they are here. Fewer lines come quickly
+            // enough, and asking for them delays those that were just written: 32 and 64 B take 1.18 of the time so on
+            // a Xeon with 300 MiB of cache, 1.05 on a Zen 3; 1 KiB takes 0.90 and 0.95.
+            self.home.lane.expect_lines(self.producer.position(), lines);
+        }
         Ok(true)
     }
 

@@ -14,7 +14,7 @@ pub use topology::Topology;
 use crate::collective::Common;
 use crate::error::Error;
 use crate::owned::{Owned, OwnedBuffer, OwnedBufferMut, OwnedRequest, Park, Refused};
-use crate::shared::{Shared, Started, State};
+use crate::shared::{Shared, Started, State, Warm};
 use crate::view::{RecvBuffer, SendBuffer, View, ViewMut};
 use gapless_coll::Locality;
 use gapless_engine::Typed;
@@ -93,16 +93,19 @@ impl Communicator {
             |pml: &mut Pml| unsafe { pml.send_at_once(&self.comm, &view.typed, dest, tag) };
         // SAFETY: as above, and that is after the request has ended.
         let start = |pml: &mut Pml| unsafe { pml.isend(&self.comm, &view.typed, dest, tag) };
-        self.shared.finish(|state| {
-            self.shared.now_and_then(state);
-            let pml = state.open()?;
-            let started = match at_once(pml) {
-                Some(status) => Started::Over(status),
-                None => Started::InFlight(start(pml)?),
-            };
-            self.shared.rouse(state);
-            Ok(started)
-        })
+        self.shared.finish(
+            || Warm::to_read(&view.typed),
+            |state| {
+                self.shared.now_and_then(state);
+                let pml = state.open()?;
+                let started = match at_once(pml) {
+                    Some(status) => Started::Over(status),
+                    None => Started::InFlight(start(pml)?),
+                };
+                self.shared.rouse(state);
+                Ok(started)
+            },
+        )
     }
 
     /// Receives and waits for the message (`MPI_Recv`, MPI 4.1 §3.2.4).
@@ -133,14 +136,17 @@ impl Communicator {
         };
         // SAFETY: as above, and that is after the request has ended.
         let start = |pml: &mut Pml| unsafe { pml.irecv(&self.comm, &view.typed, source, tag) };
-        self.shared.finish(|state| {
-            if let Some(status) = look(state)? {
-                return Ok(Started::Over(status));
-            }
-            let id = start(state.open()?)?;
-            self.shared.rouse(state);
-            Ok(Started::InFlight(id))
-        })
+        self.shared.finish(
+            || Warm::to_write(&view.typed),
+            |state| {
+                if let Some(status) = look(state)? {
+                    return Ok(Started::Over(status));
+                }
+                let id = start(state.open()?)?;
+                self.shared.rouse(state);
+                Ok(Started::InFlight(id))
+            },
+        )
     }
 
     /// Waits for a message without receiving it (`MPI_Probe`, MPI 4.1 §3.8.1).

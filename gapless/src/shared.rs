@@ -11,6 +11,7 @@ mod bells;
 pub(crate) mod guard;
 mod held;
 mod waiting;
+mod warm;
 
 use crate::accelerators::Accelerators;
 use crate::collective::{Live, Tools};
@@ -36,6 +37,7 @@ use std::sync::{Arc, PoisonError, RwLock};
 use std::task::{Poll, Waker};
 use std::time::Duration;
 pub(crate) use waiting::Look;
+pub(crate) use warm::Warm;
 
 /// One in so many calls that need not wait makes progress.
 const CALLS_PER_POLL: u32 = 32;
@@ -506,7 +508,7 @@ impl Shared {
     /// ([`Error::Poisoned`], [`Error::Finalized`]): then all memory of the host was taken back.
     pub(crate) fn wait(&self, id: RequestId) -> Result<Status, Error> {
         let state = self.lock()?;
-        self.wait_for(state, id)
+        self.wait_for(state, id, Warm::NOTHING)
     }
 
     /// As [`wait`](Shared::wait), if the caller has the lock already.
@@ -514,6 +516,7 @@ impl Shared {
         &'s self,
         mut state: Held<'s>,
         id: RequestId,
+        mut warm: Warm,
     ) -> Result<Status, Error> {
         self.now_and_then(&mut state);
         if let Some(result) = state.pml.collect(id).transpose() {
@@ -521,7 +524,10 @@ impl Shared {
             return Ok(result?);
         }
         self.wait_held(state, |state| match state.pml.collect(id) {
-            Ok(None) => Look::Until(id),
+            Ok(None) => {
+                warm.some();
+                Look::Until(id)
+            }
             Ok(Some(status)) => Look::Found(Ok(status)),
             Err(error) => Look::Found(Err(Error::from(error))),
         })?

@@ -108,18 +108,39 @@ pub unsafe fn copy(dst: &Region, src: &Region) -> Result<(), DeviceError> {
 #[inline]
 pub fn prefetch_to_write(region: &Region) {
     #[cfg(target_arch = "x86_64")]
-    if let Some(start) = region.as_ptr() {
+    prefetch_lines(region, |line| {
         use std::arch::x86_64::{_MM_HINT_ET0, _mm_prefetch};
-        /// Bytes of a cache line.
-        const LINE: usize = 64;
-        let len = usize::try_from(region.len()).unwrap_or(0);
-        for at in (0..len).step_by(LINE) {
-            // SAFETY: prefetching accesses nothing, whatever the address.
-            unsafe { _mm_prefetch::<_MM_HINT_ET0>(start.wrapping_add(at).cast_const().cast()) };
-        }
-    }
+        // SAFETY: prefetching accesses nothing, whatever the address.
+        unsafe { _mm_prefetch::<_MM_HINT_ET0>(line) };
+    });
     #[cfg(not(target_arch = "x86_64"))]
     let _ = region;
+}
+
+/// As [`prefetch_to_write`], of a region that will soon be read.
+#[inline]
+pub fn prefetch_to_read(region: &Region) {
+    #[cfg(target_arch = "x86_64")]
+    prefetch_lines(region, |line| {
+        use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+        // SAFETY: prefetching accesses nothing, whatever the address.
+        unsafe { _mm_prefetch::<_MM_HINT_T0>(line) };
+    });
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = region;
+}
+
+/// Calls `prefetch` for an address in each line of a region that the CPU may touch.
+#[cfg(target_arch = "x86_64")]
+#[inline(always)] // a loop of one instruction
+fn prefetch_lines(region: &Region, prefetch: impl Fn(*const i8)) {
+    /// Bytes of a cache line.
+    const LINE: usize = 64;
+    let Some(start) = region.as_ptr() else { return };
+    let len = usize::try_from(region.len()).unwrap_or(0);
+    for at in (0..len).step_by(LINE) {
+        prefetch(start.wrapping_add(at).cast_const().cast());
+    }
 }
 
 /// Sets every byte of `region` to `value`.

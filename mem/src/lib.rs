@@ -56,7 +56,7 @@ mod words;
 mod worker;
 
 pub use abort::{abort, abort_on_unwind};
-pub use access::{copy, fill, prefetch_to_write, read, write};
+pub use access::{copy, fill, prefetch_to_read, prefetch_to_write, read, write};
 pub use atomics::Atomics;
 pub use completion::{Completion, Outstanding, Pending};
 pub use device::{Device, DeviceError, DeviceProperties, Export};

@@ -158,6 +158,16 @@ impl Sink for Gather {
         self.blocks(base, disps, len)
     }
 
+    fn list(&mut self, base: i64, disps: &[i64], starts: &[u64]) -> Flow {
+        if is_short(disps, starts) {
+            return self.copier.list(base, disps, starts);
+        }
+        for (disp, ends) in disps.iter().zip(starts.windows(2)) {
+            self.one(base.wrapping_add(*disp), ends[1] - ends[0]);
+        }
+        Flow::Continue(())
+    }
+
     fn affine(&mut self, disp: i64, step: i64, lens: AffineLengths, count: u64) -> Flow {
         if !self.together {
             return self.copier.affine(disp, step, lens, count);
@@ -169,6 +179,11 @@ impl Sink for Gather {
         }
         Flow::Continue(())
     }
+}
+
+/// Whether most of a list are short runs: then the few long ones are moved like the others.
+fn is_short(disps: &[i64], starts: &[u64]) -> bool {
+    starts[disps.len()] - starts[0] < LONG * disps.len() as u64
 }
 
 /// Unpacks what a walk yields: long runs and transposes around the cache, as far as they are not in it,
@@ -360,7 +375,8 @@ impl Sink for Scatter {
     fn list(&mut self, base: i64, disps: &[i64], starts: &[u64]) -> Flow {
         let (to, count) = (self.copier.at(base), disps.len() as u64);
         let long = |i: usize| starts[i + 1] - starts[i] >= LONG;
-        let Some(some) = (0..disps.len()).find(|&i| long(i)) else {
+        let some = (0..disps.len()).find(|&i| long(i)).filter(|_| !is_short(disps, starts));
+        let Some(some) = some else {
             return self.copier.list(base, disps, starts);
         };
         let place = |i| {

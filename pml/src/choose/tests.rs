@@ -59,10 +59,10 @@ fn small_is_eager_and_mappable_is_mapped() {
 fn what_a_slot_holds_is_eager_unless_a_longer_part_can_be_mapped() {
     let ring = |bytes, mapped| {
         let s =
-            Situation { bytes, sender_span: bytes, link_eager_bytes: 1 << 15, mapped, ..node() };
+            Situation { bytes, sender_span: bytes, link_eager_bytes: 1 << 16, mapped, ..node() };
         winner(&Situation { sender_blocks: 1, receiver_blocks: 1, ..s })
     };
-    for bytes in [2 << 10, 8 << 10, 32 << 10] {
+    for bytes in [2 << 10, 8 << 10, 32 << 10, 64 << 10] {
         assert_eq!(ring(bytes, false), Protocol::Eager, "{bytes} bytes");
     }
     assert_eq!(ring(8 << 10, true), Protocol::Eager);

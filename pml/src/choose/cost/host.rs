@@ -34,11 +34,16 @@ impl Model<'_> {
         self.t.pipeline_mb_s.min(self.s.bandwidth_mb_s.max(1.0))
     }
 
-    /// Packing and unpacking follow each other: the one at the rail's pace, the other at that of memory.
+    /// Packing and unpacking follow each other: the one at the rail's pace, the other at that of memory. Who waits for a
+    /// message without gaps has its buffer brought near meanwhile (`gapless/src/shared/warm.rs`), and so copies it as
+    /// quickly as if there were no ring.
     pub(crate) fn eager(&self) -> f64 {
         let blocks = real(self.s.sender_blocks) + real(self.s.receiver_blocks);
         let packed_ns = copy_ns(self.s.bytes, self.ring_mb_s());
-        let unpacked_ns = copy_ns(self.s.bytes, self.t.pipeline_mb_s);
+        let near = self.s.receiver_blocks <= 1;
+        let unpacked_mb_s =
+            if near { self.t.mapped_mb_s.max(self.t.pipeline_mb_s) } else { self.t.pipeline_mb_s };
+        let unpacked_ns = copy_ns(self.s.bytes, unpacked_mb_s);
         let lines_ns = self.wasted_lines() * PIPELINE_LINE * self.t.block_ns;
         self.s.latency_ns + blocks * self.t.block_ns + packed_ns + unpacked_ns + lines_ns
     }
