@@ -70,6 +70,16 @@ fn what_a_slot_holds_is_eager_unless_a_longer_part_can_be_mapped() {
 }
 
 #[test]
+fn what_fits_one_fragment_does_not_gain_by_being_asked_for() {
+    // Doubles apart: nothing overlaps, and the offer costs a rendezvous.
+    for (bytes, blocks) in [(12_900, 3225), (18_432, 2304), (32_768, 4096)] {
+        let sides = Situation { bytes, sender_blocks: blocks, receiver_blocks: blocks, ..node() };
+        let s = Situation { link_eager_bytes: 1 << 16, sender_span: 64 * blocks, ..sides };
+        assert_eq!(winner(&s), Protocol::Eager, "{blocks} blocks");
+    }
+}
+
+#[test]
 fn a_slow_ring_makes_single_copy_win_for_few_blocks_only() {
     let slow = Situation { bytes: 1 << 20, bandwidth_mb_s: 5_000.0, ..node() };
     assert_eq!(winner(&slow), Protocol::SingleCopy);

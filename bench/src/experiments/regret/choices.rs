@@ -55,7 +55,7 @@ fn situation((from, to): (&(Layout, u64), &(Layout, u64)), place: &Place) -> Sit
         receiver_blocks: blocks(to),
         devices: place.devices,
         local: false,
-        link_eager_bytes: 32 << 10,
+        link_eager_bytes: 64 << 10,
         latency_ns: 100.0,
         bandwidth_mb_s: 20_000.0,
         // A device maps its own memory, and that of the host.

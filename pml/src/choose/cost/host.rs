@@ -48,19 +48,21 @@ impl Model<'_> {
         self.s.latency_ns + blocks * self.t.block_ns + packed_ns + unpacked_ns + lines_ns
     }
 
-    /// Packing and unpacking overlap, but for the first fragment: nothing is unpacked before that is packed. The last
-    /// fragment pays another latency. A process that sends to itself does both in turn.
+    /// Packing and unpacking overlap, but for the first fragment: nothing is unpacked before that is packed. Where they
+    /// overlap, bytes and runs cost whichever takes longer; of a message in one fragment they add up, as in an eager one.
+    /// The last fragment pays another latency. A process that sends to itself does both in turn.
     pub(crate) fn pipeline(&self) -> f64 {
         let gapless = self.blocks() <= 1.0;
         let fragment = self.t.fragment_bytes.min(host_fragment(self.s.bytes, gapless));
         let first = self.s.bytes.min(u64::from(fragment));
+        let part = real(first) / real(self.s.bytes.max(1));
+        let alone = if self.s.local { 1.0 } else { part };
         let fewer = real(self.s.sender_blocks.min(self.s.receiver_blocks));
-        let first_blocks = fewer * real(first) / real(self.s.bytes.max(1));
-        let blocks_ns = (self.blocks() + first_blocks) * self.t.block_ns;
-        let copy_ns = copy_ns(self.s.bytes.saturating_add(first), self.ring_mb_s());
+        let bytes_ns = copy_ns(self.s.bytes.saturating_add(first), self.ring_mb_s());
+        let blocks_ns = (self.blocks() + fewer * part) * self.t.block_ns;
+        let (longer, shorter) = (bytes_ns.max(blocks_ns), bytes_ns.min(blocks_ns));
         let lines_ns = self.wasted_lines() * PIPELINE_LINE * self.t.block_ns;
-        let work_ns = if self.s.local { copy_ns + blocks_ns } else { copy_ns.max(blocks_ns) };
-        self.handshake_ns() + self.s.latency_ns + work_ns + lines_ns
+        self.handshake_ns() + self.s.latency_ns + longer + shorter * alone + lines_ns
     }
 
     /// From layout to layout. One processor does the work that two share in the pipeline, but it walks both sides at
