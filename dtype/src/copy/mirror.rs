@@ -4,6 +4,7 @@
 
 use super::method::{LONG, Method, Stores, sample};
 use super::nontemporal::{Piece, fence, run, runs_ahead};
+use super::stream::is_short;
 use super::{copy, shifted};
 use crate::program::{AffineLengths, Axis, Flow, Sink};
 use crate::run::in_memory;
@@ -101,6 +102,28 @@ impl Sink for Mirror {
                 self.run(disp, lens.at(j))?;
             }
             disp = disp.wrapping_add(step);
+        }
+        Flow::Continue(())
+    }
+
+    fn list(&mut self, base: i64, disps: &[i64], starts: &[u64]) -> Flow {
+        let (count, bytes) = (disps.len() as u64, starts[disps.len()] - starts[0]);
+        let at = |i: usize| base.wrapping_add(disps[i]);
+        let len = |i: usize| starts[i + 1] - starts[i];
+        let long = (0..disps.len()).find(|&i| len(i) >= LONG).filter(|_| !is_short(disps, starts));
+        let streams = long.is_some_and(|some| {
+            self.streams(bytes / count, count, |i| {
+                let run = in_memory(i);
+                at(if len(run) >= LONG { run } else { some })
+            })
+        });
+        for i in 0..disps.len() {
+            if streams && len(i) >= LONG {
+                let next = if i + 1 < disps.len() { at(i + 1) } else { at(i) };
+                self.long(at(i), len(i), next.wrapping_sub(at(i)));
+            } else {
+                self.run(at(i), len(i))?;
+            }
         }
         Flow::Continue(())
     }

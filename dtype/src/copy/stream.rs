@@ -182,7 +182,7 @@ impl Sink for Gather {
 }
 
 /// Whether most of a list are short runs: then the few long ones are moved like the others.
-fn is_short(disps: &[i64], starts: &[u64]) -> bool {
+pub(super) fn is_short(disps: &[i64], starts: &[u64]) -> bool {
     starts[disps.len()] - starts[0] < LONG * disps.len() as u64
 }
 

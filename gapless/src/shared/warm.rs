@@ -72,7 +72,7 @@ mod tests {
     use gapless_dtype::{Datatype, Primitive};
 
     fn parts(mut warm: Warm) -> Vec<(u64, u64)> {
-        std::iter::from_fn(|| warm.next()).map(|part| (part.address(), part.len())).collect()
+        std::iter::from_fn(|| warm.next()).map(|part| (part.start(), part.len())).collect()
     }
 
     #[test]
