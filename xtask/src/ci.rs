@@ -7,7 +7,7 @@ mod foreign;
 pub(crate) mod links;
 mod purity;
 
-use std::process::Command;
+use std::process::{Command, Stdio};
 
 use crate::metadata::Checkout;
 use crate::{Failure, counts, deps, fuzz, kernels, shell, test, unsafe_code};
@@ -19,6 +19,7 @@ const CHECKS: &[Check] = &[
     ("file sizes", files::run),
     ("links of documents", links::run),
     ("dependency rules", deps::run),
+    ("lock files", lock_files),
     ("pure modules", purity::run),
     ("table of unsafe code", unsafe_table),
     ("format", format),
@@ -50,6 +51,37 @@ pub(crate) fn run(checkout: &Checkout, checks_only: bool) -> Result<(), Failure>
         return Ok(());
     }
     Err(Failure::Found { what: "failed steps", number: failures.len() as u64 })
+}
+
+/// Whether the lock files of the other workspaces know all that manifests ask for: otherwise cargo changes them where
+/// they are built, which no run of CI does.
+fn lock_files(checkout: &Checkout) -> Result<(), Failure> {
+    let fuzz = checkout.fuzz().join("Cargo.toml");
+    let mut stale = 0;
+    for manifest in checkout.examples().into_iter().chain([fuzz]) {
+        let mut command = cargo_in(checkout);
+        command.args([
+            "metadata",
+            "--format-version=1",
+            "--locked",
+            "--offline",
+            "--manifest-path",
+        ]);
+        command.arg(&manifest).stdin(Stdio::null());
+        let told = command.output().map_err(|source| shell::could_not_start(&command, source))?;
+        // If it fails for other reasons, crates of others are not on this machine.
+        if !told.status.success() && String::from_utf8_lossy(&told.stderr).contains("--locked") {
+            let shown = checkout.relative(&manifest).display();
+            println!(
+                "{shown}: cargo metadata --offline --manifest-path {shown} mends its lock file"
+            );
+            stale += 1;
+        }
+    }
+    match stale {
+        0 => Ok(()),
+        number => Err(Failure::Found { what: "stale lock files", number }),
+    }
 }
 
 fn instruction_counts(checkout: &Checkout) -> Result<(), Failure> {
