@@ -4,7 +4,8 @@
 //!  a message of a bundle:  payload … | number:8, little-endian
 //! ```
 //!
-//! Numbers start at 1, in the order of `send`. [`OUT_OF_TURN`] is no number: such a message is taken when it comes.
+//! Numbers start at 1, in the order of `send`. [`OUT_OF_TURN`] is no number: such a message is taken when it comes. It
+//! only says that there is no link any more.
 //! What a rail that ends had not delivered is sent again over others, with its number: so the receiver sees each number
 //! once or more often, and delivers each once, one after the other. `docs/internals.md` says why it is done so.
 
@@ -70,6 +71,8 @@ pub(crate) struct Bundle {
     parked_bytes: u64,
     /// A rail has ended: what is missing may come behind what is parked, and must find buffers.
     copies: bool,
+    /// What the first rail said that ended because the peer closed it, as processes do that end.
+    closed: Option<LinkError>,
 }
 
 impl Bundle {
@@ -107,6 +110,7 @@ impl Bundle {
             parked: BTreeMap::new(),
             parked_bytes: 0,
             copies: false,
+            closed: None,
         }
     }
 
@@ -127,9 +131,17 @@ impl Bundle {
         number
     }
 
-    /// A rail has ended; whether it was one of these. What is `left` of it, others send.
-    pub(crate) fn end(&mut self, rail: usize, left: Vec<Unacknowledged>) -> bool {
+    /// A rail has ended, with this error; whether it was one of these. What is `left` of it, others send.
+    pub(crate) fn end(
+        &mut self,
+        rail: usize,
+        error: &LinkError,
+        left: Vec<Unacknowledged>,
+    ) -> bool {
         let before = self.strands.len();
+        if self.closed.is_none() && matches!(error, LinkError::PeerGone { .. }) {
+            self.closed = Some(error.clone());
+        }
         // What it had been given and is not left was confirmed.
         let bytes = left.iter().map(|it| it.message.len() as u64).sum();
         if let Some(at) = self.strands.iter().position(|strand| strand.rail == rail) {
@@ -142,6 +154,12 @@ impl Bundle {
             self.one_sided = None;
         }
         self.strands.len() < before
+    }
+
+    /// Why the peer has ended, if its last rail has with this error: a process that dies closes those of its rails that
+    /// work, and says nothing over one that had fallen silent before, which ends last.
+    pub(crate) fn cause(&self, last: &LinkError) -> LinkError {
+        self.closed.as_ref().unwrap_or(last).clone()
     }
 
     /// From now on no transport's buffer is held here. `false`: there is no memory, or a message cannot be read.
@@ -206,6 +224,15 @@ impl Bundle {
         Ok(())
     }
 
+    /// The messages with this tag that wait for others, which will not come any more.
+    pub(crate) fn take_parked(&mut self, tag: AmTag) -> Vec<Fragment> {
+        let all = std::mem::take(&mut self.parked);
+        let (taken, kept): (BTreeMap<_, _>, _) = all.into_iter().partition(|it| it.1.0 == tag);
+        self.parked = kept;
+        let taken = taken.into_values().map(|(_, fragment)| fragment);
+        taken.inspect(|it| self.parked_bytes -= it.len() as u64).collect()
+    }
+
     /// A parked message whose turn it is; it counts as taken.
     pub(crate) fn ripe(&mut self) -> Option<(AmTag, Fragment)> {
         let ripe = self.parked.remove(&self.expected)?;
@@ -268,6 +295,10 @@ mod tests {
         Bundle::new(&[(1, PeerId(0), &one), (2, PeerId(3), &other)], Some(2))
     }
 
+    fn silent() -> LinkError {
+        LinkError::Unreachable { reason: "test".to_owned() }
+    }
+
     fn message(text: &[u8]) -> Fragment {
         let mut buffer = HeapPool::new(1, text.len()).buffer(text.len()).unwrap();
         buffer.copy_from_slice(text);
@@ -322,6 +353,29 @@ mod tests {
         assert_eq!(bundle.ripe().unwrap().0, AmTag(9));
     }
 
+    #[test]
+    fn a_peer_that_closed_a_rail_is_gone_whatever_the_last_one_says() {
+        let closed = |text: &str| LinkError::PeerGone { reason: text.to_owned() };
+        let mut bundle = bundle();
+        bundle.end(7, &silent(), Vec::new());
+        assert_eq!(bundle.cause(&silent()), silent());
+        bundle.end(1, &closed("first"), Vec::new());
+        bundle.end(2, &closed("second"), Vec::new());
+        assert_eq!(bundle.cause(&silent()), closed("first"));
+    }
+
+    #[test]
+    fn parked_messages_of_one_tag_are_taken_in_their_order() {
+        let mut bundle = bundle();
+        for (number, tag) in [(5, 9), (3, 9), (4, 7)] {
+            bundle.park(number, AmTag(tag), message(&[tag, number.to_le_bytes()[0]])).unwrap();
+        }
+        let taken = bundle.take_parked(AmTag(9));
+        let taken: Vec<Vec<u8>> = taken.iter().map(|it| it.to_vec().unwrap()).collect();
+        assert_eq!(taken, [[9, 3], [9, 5]]);
+        assert_eq!((bundle.turn(4), bundle.turn(5)), (Turn::Double, Turn::Later));
+    }
+
     /// However many messages come early, they are few and short together.
     #[test]
     fn what_is_parked_is_bounded() {
@@ -347,7 +401,7 @@ mod tests {
             Unacknowledged { tag: AmTag(1), message, done: gapless_btl::Token::NONE }
         };
         bundle.again.push_back(left(9));
-        assert!(bundle.end(1, vec![left(3), left(OUT_OF_TURN), left(4)]));
+        assert!(bundle.end(1, &silent(), vec![left(3), left(OUT_OF_TURN), left(4)]));
         let numbers = bundle.again.iter().map(|it| sent_number(&it.message));
         assert_eq!(numbers.collect::<Vec<_>>(), [3, 4, 9]);
     }
@@ -355,7 +409,7 @@ mod tests {
     #[test]
     fn a_rail_that_ends_takes_its_operations_along() {
         let mut bundle = bundle();
-        let mut end = |rail| bundle.end(rail, Vec::new());
+        let mut end = |rail| bundle.end(rail, &silent(), Vec::new());
         assert!(!end(9) && end(2) && !end(2));
         assert_eq!(bundle.one_sided, None);
         assert!(bundle.strand(1).is_some() && bundle.strand(2).is_none());

@@ -1,11 +1,12 @@
 //! Peers that several network rails reach: the part of a `Bml` that acts on a [`Bundle`].
 
+use super::deaths::LEFT;
 use super::{Bml, RESERVED};
 use crate::bundle::{Bundle, NUMBER_BYTES, OUT_OF_TURN, Turn, number_of, sent_number};
-use crate::endpoint::Path;
+use crate::endpoint::{Ending, Path};
 use crate::rail::Rail;
 use crate::waiter::now_ns;
-use crate::{Handler, RailSlot, Rank, RankEvent, TokenSpace};
+use crate::{Handler, PeerState, RailSlot, Rank, RankEvent, TokenSpace};
 use gapless_btl::{
     Address, AmTag, Fragment, LinkError, ReserveError, SHORT_BYTES, Short, Slot, Token,
     Unacknowledged,
@@ -30,10 +31,16 @@ impl Bml {
         for path in paths {
             self.rails[path.rail].btl.retain(path.peer);
         }
-        let one_sided = paths.iter().map(|path| path.rail);
-        let one_sided = one_sided.filter(|&at| self.rails[at].rdma().is_some());
-        let one_sided: Vec<usize> = one_sided.collect();
-        let one_sided = one_sided.into_iter().min_by_key(|&at| self.rails[at].name());
+        // The two ends may call a rail differently, but its two addresses are the same at both.
+        let ends = |rail: &Rail| {
+            let theirs = addresses.iter().find(|(theirs, _)| theirs == rail.name());
+            let theirs = theirs.map_or(Vec::new(), |(_, it)| it.as_bytes().to_vec());
+            let own = rail.btl.address().as_bytes().to_vec();
+            if own < theirs { (own, theirs) } else { (theirs, own) }
+        };
+        let mut one_sided: Vec<usize> = paths.iter().map(|path| path.rail).collect();
+        one_sided.retain(|&at| self.rails[at].rdma().is_some());
+        let one_sided = one_sided.into_iter().min_by_key(|&at| ends(&self.rails[at]));
         let rails: Vec<_> = paths
             .iter()
             .map(|path| (path.rail, path.peer, self.rails[path.rail].btl.limits()))
@@ -182,6 +189,16 @@ impl Bml {
         all
     }
 
+    /// Has a peer told, in its turn, that this process leaves in good order.
+    pub(super) fn leave_in_bundle(&mut self, to: Rank) {
+        let Some(bundle) = self.endpoints[to.0 as usize].bundle.as_deref_mut() else { return };
+        let mut message = vec![LEFT];
+        message.extend(bundle.number().to_le_bytes());
+        let (tag, done) = (Bml::CONTROL_TAG, Token::NONE);
+        bundle.again.push_back(Unacknowledged { tag, message, done });
+        self.owing = true;
+    }
+
     /// Sends a control message in its turn; `false` if there is no room. Whoever is gone needs none.
     pub(super) fn say_in_bundle(&mut self, to: Rank, message: &[u8]) -> bool {
         match self.reserve_in_bundle(to, message.len()) {
@@ -260,33 +277,58 @@ impl Bml {
         handled
     }
 
-    /// A rail of a bundle has ended. Gives the paths that are left if the peer has ended with it, and `None` if it has
-    /// not: then others deliver what this one did not.
+    /// A rail of a bundle has ended. Unless the peer has ended with it, others deliver what this one did not. Gives that,
+    /// and why the peer has ended if it has.
     pub(super) fn end_strand(
         &mut self,
         (rail, rank): (usize, Rank),
         error: &LinkError,
         left: Vec<Unacknowledged>,
-    ) -> Option<Vec<Path>> {
-        let bundle = self.endpoints[rank.0 as usize].bundle.as_deref_mut()?;
-        bundle.end(rail, left);
-        let over = bundle.strands.is_empty() || matches!(error, LinkError::Corrupt { .. });
-        // Who has left ends its rails one after the other, and has had everything before.
-        if self.flood.has_left(rank) {
-            self.lose_endpoint(rank, error);
-            return Some(Vec::new());
+        rest: &mut dyn Handler,
+    ) -> (Ending, LinkError) {
+        let Some(bundle) = self.endpoints[rank.0 as usize].bundle.as_deref_mut() else {
+            return (Ending::Nothing, error.clone());
+        };
+        bundle.end(rail, error, left);
+        if matches!(error, LinkError::Corrupt { .. }) {
+            return (Ending::Lost(self.lose_endpoint(rank, error)), error.clone());
         }
-        if over {
-            return Some(self.lose_endpoint(rank, error));
+        // Who has left ends its rails one after the other, and is not called over those that never stood.
+        let met = bundle.strands.iter().any(|it| self.rails[it.rail].btl.has_met(it.peer));
+        if self.flood.has_left(rank) && !met {
+            let error = bundle.cause(error);
+            self.lose_endpoint(rank, &error);
+            return (Ending::Lost(Vec::new()), error);
         }
-        let bundle = self.endpoints[rank.0 as usize].bundle.as_deref_mut()?;
+        if bundle.strands.is_empty() {
+            let error = bundle.cause(error);
+            self.hear_parked(rank, rest);
+            // It has said itself why it leaves, and its loss is told.
+            if !matches!(self.endpoints[rank.0 as usize].state(), PeerState::Up) {
+                return (Ending::Nothing, error);
+            }
+            return (Ending::Lost(self.lose_endpoint(rank, &error)), error);
+        }
         if !bundle.let_go() {
             let reason = "messages that had come early could not be kept".to_owned();
             self.give_up(rank, LinkError::System { operation: "malloc", reason });
-            return None;
+            return (Ending::Survived, error.clone());
         }
         self.owing = true;
-        None
+        (Ending::Survived, error.clone())
+    }
+
+    /// Nothing comes from a peer any more: what it has said of deaths is heard, although messages before it are missing.
+    /// A farewell is not: whoever leaves messages out does not leave in good order.
+    fn hear_parked(&mut self, from: Rank, rest: &mut dyn Handler) {
+        let bundle = self.endpoints[from.0 as usize].bundle.as_deref_mut();
+        let parked = bundle.map_or(Vec::new(), |bundle| bundle.take_parked(Bml::CONTROL_TAG));
+        for word in parked {
+            let mut kind = [0];
+            if word.read(0, &mut kind).is_ok() && kind != [LEFT] {
+                self.control(from, &word, rest);
+            }
+        }
     }
 
     /// Gives a peer up; the paths that are left.
@@ -349,29 +391,61 @@ fn look(bundle: &mut Bundle, rails: &[Rail]) {
 
 /// Sends what a peer may not have had, as far as there is room. Gives whether nothing is left.
 fn send_again(bundle: &mut Bundle, rails: &mut [Rail]) -> bool {
-    while let Some(Unacknowledged { tag, message, done }) = bundle.again.pop_front() {
-        let (number, whole) = (sent_number(&message), message.len() as u64);
-        if !bundle.window.admit(number, whole) {
-            look(bundle, rails);
-        }
-        let room = match bundle.window.admit(number, whole) {
-            true => Bml::room(bundle, rails, message.len()).ok(),
-            false => None,
-        };
-        let sent = room.and_then(|(rail, mut slot)| {
-            slot.write(0, &message).ok()?;
-            if let Some(strand) = bundle.strand(rail) {
-                strand.rate.sent(whole);
-                strand.under_way.sent(number, whole);
-            }
-            rails[rail].btl.send(slot, tag, done);
-            Some(())
-        });
-        if sent.is_none() {
-            bundle.again.push_front(Unacknowledged { tag, message, done });
+    while let Some(next) = bundle.again.pop_front() {
+        if !send_numbered(bundle, rails, &next) {
+            bundle.again.push_front(next);
             return false;
         }
     }
+    true
+}
+
+/// Sends a message that has its number, if the window and a rail have room for it.
+fn send_numbered(bundle: &mut Bundle, rails: &mut [Rail], next: &Unacknowledged) -> bool {
+    let (number, whole) = (sent_number(&next.message), next.message.len() as u64);
+    if !bundle.window.admit(number, whole) {
+        look(bundle, rails);
+        if !bundle.window.admit(number, whole) {
+            return false;
+        }
+    }
+    let met = |rails: &[Rail], rail: usize, peer| rails[rail].btl.has_met(peer);
+    let last_word = next.tag == Bml::CONTROL_TAG && next.message[0] == LEFT;
+    if !last_word || !bundle.strands.iter().any(|it| met(rails, it.rail, it.peer)) {
+        let room = Bml::room(bundle, rails, next.message.len());
+        return room.is_ok_and(|(rail, slot)| give(bundle, rails, rail, slot, next));
+    }
+    // Whoever says it ends soon, and a rail may have died unnoticed: over all rails that stand. One is enough.
+    let all: Vec<_> = bundle.strands.iter().map(|it| (it.rail, it.peer)).collect();
+    let mut sent = false;
+    for (rail, peer) in all {
+        if met(rails, rail, peer)
+            && let Ok(slot) = rails[rail].btl.reserve(peer, next.message.len())
+        {
+            sent |= give(bundle, rails, rail, slot, next);
+        }
+    }
+    sent
+}
+
+/// Gives a message with its number to a rail.
+fn give(
+    bundle: &mut Bundle,
+    rails: &mut [Rail],
+    rail: usize,
+    mut slot: Slot,
+    Unacknowledged { tag, message, done }: &Unacknowledged,
+) -> bool {
+    if slot.write(0, message).is_err() {
+        return false;
+    }
+    let whole = message.len() as u64;
+    if let Some(strand) = bundle.strand(rail) {
+        strand.rate.sent(whole);
+        strand.under_way.sent(sent_number(message), whole);
+    }
+    rails[rail].stir();
+    rails[rail].btl.send(slot, *tag, *done);
     true
 }
 

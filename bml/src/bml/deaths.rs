@@ -17,7 +17,7 @@ use gapless_btl::{Fragment, LinkError, ReserveError, Token};
 /// "You are lost to me."
 const FAREWELL: u8 = 1;
 const GONE: u8 = 2;
-const LEFT: u8 = 3;
+pub(super) const LEFT: u8 = 3;
 
 /// Bytes before the text.
 const GONE_BYTES: usize = 9;
@@ -124,12 +124,7 @@ impl Bml {
             let endpoint = &self.endpoints[peer.0 as usize];
             match endpoint.carrier() {
                 Some(path) => self.farewells.push((*path, LEFT)),
-                None => {
-                    let met = endpoint
-                        .all_paths()
-                        .filter(|path| self.rails[path.rail].btl.has_met(path.peer));
-                    self.farewells.extend(met.map(|path| (path, LEFT)));
-                }
+                None => self.leave_in_bundle(peer),
             }
         }
         self.owing = true;

@@ -329,29 +329,28 @@ impl Bml {
         let name = self.rails[rail].name();
         let unacknowledged = self.rails[rail].btl.unacknowledged(peer);
         let bundle = self.endpoints[rank.0 as usize].bundle.as_deref();
-        let ending = if bundle.is_some_and(|bundle| bundle.has(rail)) {
-            match self.end_strand((rail, rank), error, unacknowledged) {
-                Some(left) => Ending::Lost(left),
-                None => Ending::Survived,
-            }
+        let (ending, cause) = if bundle.is_some_and(|bundle| bundle.has(rail)) {
+            self.end_strand((rail, rank), error, unacknowledged, rest)
         } else {
             unacknowledged.into_iter().for_each(|it| self.orphan(it.done, error.clone()));
-            self.endpoints[rank.0 as usize].end_path(rail, error)
+            (self.endpoints[rank.0 as usize].end_path(rail, error), error.clone())
         };
         match ending {
             Ending::Nothing => {}
             Ending::Survived => {
                 tracing::info!(peer = %rank, rail = name, %error, "a rail died; another carries on");
-                self.reach(rank);
+                if !self.flood.has_left(rank) {
+                    self.reach(rank);
+                }
             }
             Ending::Lost(left) => {
                 tracing::info!(peer = %rank, rail = name, %error, "the peer is lost");
                 self.say_farewells(&left);
-                self.note_loss(rank, error);
+                self.note_loss(rank, &cause);
                 if self.owing {
                     self.settle();
                 }
-                self.tell_loss(rank, error, rest);
+                self.tell_loss(rank, &cause, rest);
             }
         }
     }

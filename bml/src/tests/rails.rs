@@ -1,6 +1,8 @@
 //! Several rails that are used together, each of which may be cut at any step: what was sent arrives once each, in order,
 //! as long as one is left. The rails are moved by hand: nothing flies, arrives or is confirmed by itself.
 
+mod ends;
+
 use super::named;
 use crate::window::WINDOW_MESSAGES;
 use crate::{Bml, Handler, Rank, RankEvent};
@@ -280,13 +282,18 @@ impl Job {
             if round > 2 && said && self.is_done(0) && self.is_done(1) {
                 return;
             }
-            for rank in 0..2 {
-                while self.said[rank] < until && self.say(rank) {}
-                self.poll(rank);
-                for line in &self.lines {
-                    while line.deliver(rank) {}
-                    line.confirm(rank);
-                }
+            self.turn(until);
+        }
+    }
+
+    /// Both ends say what is left and there is room for, poll, and have what flies.
+    fn turn(&mut self, until: u8) {
+        for rank in 0..2 {
+            while self.said[rank] < until && self.say(rank) {}
+            self.poll(rank);
+            for line in &self.lines {
+                while line.deliver(rank) {}
+                line.confirm(rank);
             }
         }
     }
@@ -339,10 +346,19 @@ fn gone() -> LinkError {
     LinkError::PeerGone { reason: "the connection was closed".to_owned() }
 }
 
-/// Runs a script during which rails are cut: at which step, which, and how many steps later each end notices.
-fn run(script: &[Step], rails: usize, cuts: &[(usize, usize, [usize; 2])]) -> Job {
+/// Runs a script during which rails are cut: at which step, which, and how many steps later each end notices. Rank 0
+/// leaves at a step, if one is given, and says nothing more.
+fn run(
+    script: &[Step],
+    rails: usize,
+    cuts: &[(usize, usize, [usize; 2])],
+    leaves: Option<usize>,
+) -> Job {
     let mut job = Job::new(rails);
     for (at, step) in script.iter().enumerate() {
+        if leaves == Some(at) {
+            job.ranks[0].leave_well();
+        }
         for (when, line, delays) in cuts {
             if at == *when {
                 job.lines[*line].cut();
@@ -352,6 +368,7 @@ fn run(script: &[Step], rails: usize, cuts: &[(usize, usize, [usize; 2])]) -> Jo
             }
         }
         match *step {
+            Step::Say(0) if leaves.is_some_and(|step| step <= at) => {}
             Step::Say(from) => {
                 job.say(from);
             }
@@ -378,7 +395,7 @@ fn a_rail_may_be_cut_at_any_step() {
         let script = script(seed, 2, STEPS);
         for at in 0..STEPS {
             for (line, delays) in (0..2).flat_map(|line| DELAYS.map(|delays| (line, delays))) {
-                let mut job = run(&script, 2, &[(at, line, delays)]);
+                let mut job = run(&script, 2, &[(at, line, delays)], None);
                 job.rest(30);
                 job.check(true, &|| format!("seed {seed}, line {line} cut at {at}, {delays:?}"));
             }
@@ -393,7 +410,7 @@ fn two_of_three_rails_may_be_cut() {
         for first in (0..STEPS).step_by(2) {
             for second in (first..STEPS).step_by(3) {
                 let cuts = [(first, 0, [0, 5]), (second, 1 + second % 2, [7, 1])];
-                let mut job = run(&script, 3, &cuts);
+                let mut job = run(&script, 3, &cuts, None);
                 job.rest(30);
                 job.check(true, &|| format!("seed {seed}, cuts {cuts:?}"));
             }
@@ -408,7 +425,7 @@ fn without_a_rail_the_peer_is_lost_once_and_nothing_is_doubled() {
         for first in (0..STEPS).step_by(3) {
             for second in (first..STEPS).step_by(5) {
                 let cuts = [(first, 0, [0, 4]), (second, 1, [6, 2])];
-                let mut job = run(&script, 2, &cuts);
+                let mut job = run(&script, 2, &cuts, None);
                 job.rest(0);
                 job.check(false, &|| format!("seed {seed}, cuts {cuts:?}"));
                 assert!(!job.say(0));
@@ -471,20 +488,6 @@ fn rails_that_do_not_retain_are_not_used_together() {
     assert_eq!(ranks[0].limits(Rank(1)).unwrap().name, "near");
 }
 
-#[test]
-fn who_leaves_in_good_order_is_nobodys_fault_and_ends_with_the_first_rail() {
-    let mut job = Job::new(2);
-    job.rest(3);
-    job.ranks[0].leave_well();
-    assert!(job.ranks[0].has_told_all());
-    assert!(job.lines.iter().all(|line| line.deliver(1)));
-    job.poll(1);
-    job.lines[1].notice(1, gone());
-    job.poll(1);
-    assert_eq!(job.takers[1].lost.len(), 1);
-    assert_eq!(job.ranks[1].casualty(), None);
-}
-
 /// A rail may hold one message back for long, while others carry what comes behind it and that is copied: the sender
 /// stops before the receiver would take it for one that breaks the rules.
 #[test]
@@ -523,20 +526,6 @@ fn who_waits_for_one_message_is_not_flooded() {
     assert!(job.takers[1].lost.is_empty());
 }
 
-/// A rail that never stood, or is full for ever, does not hold up who leaves: another has taken the word.
-#[test]
-fn who_leaves_waits_for_no_rail_that_never_stood() {
-    let mut job = Job::new(2);
-    job.rest(3);
-    for _ in 0..SLOTS {
-        let (tag, message, done) = (TAG, vec![0; 9], Token::NONE);
-        job.lines[0].state().ways[1].retained.push_back(Unacknowledged { tag, message, done });
-    }
-    job.ranks[0].leave_well();
-    assert!(job.ranks[0].has_told_all());
-    assert!(job.lines[1].deliver(1) && !job.lines[0].deliver(1));
-}
-
 /// What cannot be sent any more is told, whatever else is settled before.
 #[test]
 fn a_message_to_a_lost_peer_ends_even_if_others_are_told_first() {
@@ -551,28 +540,4 @@ fn a_message_to_a_lost_peer_ends_even_if_others_are_told_first() {
     let mut taker = Taker::default();
     job.ranks[0].poll(&mut taker);
     assert_eq!(taker.sent, [(77, false)]);
-}
-
-/// A death is told in its turn, behind the messages before it, whichever rail has them.
-#[test]
-fn who_leaves_because_of_an_error_is_heard_to_the_end() {
-    let mut job = Job::new(2);
-    for _ in 0..5 {
-        assert!(job.say(0));
-    }
-    job.ranks[0].leave_because(&gone());
-    job.lines[1].cut();
-    for line in [1, 0] {
-        while job.lines[line].deliver(1) {}
-    }
-    job.poll(1);
-    assert!(job.takers[1].lost.is_empty(), "messages are missing");
-    (0..2).for_each(|end| job.lines[1].notice(end, gone()));
-    for _ in 0..20 {
-        (0..2).for_each(|rank| job.poll(rank));
-        while job.lines[0].deliver(1) {}
-        job.lines[0].confirm(1);
-    }
-    assert_eq!(job.takers[1].got, [0, 1, 2, 3, 4]);
-    assert!(job.takers[1].lost[0].to_string().contains("left the job"));
 }

@@ -8,7 +8,7 @@ use gapless_coll::Level;
 use std::collections::BTreeSet;
 
 /// Raised whenever messages of the layers above the transports change.
-const WIRE_VERSION: u32 = 10;
+const WIRE_VERSION: u32 = 11;
 
 /// The digest of the table of collectives.
 const TABLE: &str = "collectives";
@@ -221,11 +221,11 @@ mod tests {
         let text = error.to_string();
         assert!(text.contains("rank 7") && text.contains("middle there"), "{text}");
         for card in
-            ["", "x", "wire-version:10", &write(1, "0a", Network::Able).replace("transports", "t")]
+            ["", "x", "wire-version:11", &write(1, "0a", Network::Able).replace("transports", "t")]
         {
             assert!(matches!(check(1, card), Err(Error::BadCard { rank: 1, .. })), "{card}");
         }
-        let future = write(1, "0a", Network::Able).replace("wire-version:10", "wire-version:999");
+        let future = write(1, "0a", Network::Able).replace("wire-version:11", "wire-version:999");
         assert!(matches!(check(1, &future), Err(Error::Incompatible { .. })));
     }
 
@@ -255,7 +255,7 @@ mod tests {
     fn other_tables_of_collectives_are_noticed() {
         assert!(has_table(&write(1, "0a", Network::Able), "0a"));
         assert!(
-            !has_table(&write(1, "0b", Network::No), "0a") && !has_table("wire-version:10", "0a")
+            !has_table(&write(1, "0b", Network::No), "0a") && !has_table("wire-version:11", "0a")
         );
     }
 

@@ -1,0 +1,215 @@
+//! How peers that several rails lead to leave and die, and which rail has one-sided operations.
+
+use super::*;
+use gapless_btl::Rdma;
+
+#[test]
+fn who_leaves_in_good_order_is_nobodys_fault() {
+    let mut job = Job::new(2);
+    job.rest(3);
+    job.ranks[0].leave_well();
+    assert!(job.ranks[0].has_told_all());
+    assert!(job.lines.iter().all(|line| line.deliver(1)));
+    job.poll(1);
+    for line in [1, 0] {
+        assert!(job.takers[1].lost.is_empty(), "it may say more over the other");
+        job.lines[line].notice(1, gone());
+        job.poll(1);
+    }
+    assert_eq!(job.takers[1].lost.len(), 1);
+    assert_eq!(job.ranks[1].casualty(), None);
+}
+
+/// A rail that never stood, or is full for ever, does not hold up who leaves: another has taken the word.
+#[test]
+fn who_leaves_waits_for_no_rail_that_never_stood() {
+    let mut job = Job::new(2);
+    job.rest(3);
+    for _ in 0..SLOTS {
+        let (tag, message, done) = (TAG, vec![0; 9], Token::NONE);
+        job.lines[0].state().ways[1].retained.push_back(Unacknowledged { tag, message, done });
+    }
+    job.ranks[0].leave_well();
+    assert!(job.ranks[0].has_told_all());
+    assert!(job.lines[1].deliver(1) && !job.lines[0].deliver(1));
+}
+
+/// A death is told in its turn, behind the messages before it, whichever rail has them.
+#[test]
+fn who_leaves_because_of_an_error_is_heard_to_the_end() {
+    let mut job = Job::new(2);
+    for _ in 0..5 {
+        assert!(job.say(0));
+    }
+    job.ranks[0].leave_because(&gone());
+    job.lines[1].cut();
+    for line in [1, 0] {
+        while job.lines[line].deliver(1) {}
+    }
+    job.poll(1);
+    assert!(job.takers[1].lost.is_empty(), "messages are missing");
+    (0..2).for_each(|end| job.lines[1].notice(end, gone()));
+    for _ in 0..20 {
+        (0..2).for_each(|rank| job.poll(rank));
+        while job.lines[0].deliver(1) {}
+        job.lines[0].confirm(1);
+    }
+    assert_eq!(job.takers[1].got, [0, 1, 2, 3, 4]);
+    assert!(job.takers[1].lost[0].to_string().contains("left the job"));
+}
+
+/// Whoever leaves is heard to the end, wherever its last messages are, and whichever rail is cut when.
+#[test]
+fn who_leaves_in_good_order_is_heard_to_the_end() {
+    for seed in 0..4 {
+        let script = script(300 + seed, 2, STEPS);
+        for at in (0..STEPS).step_by(2) {
+            for (line, delays) in (0..2).flat_map(|line| DELAYS.map(|delays| (line, delays))) {
+                let what = || format!("seed {seed}, line {line} cut at {at}, {delays:?}");
+                let mut job = run(&script, 2, &[(at, line, delays)], Some(at));
+                job.rest(0);
+                (0..8).for_each(|_| job.turn(0));
+                job.check(true, &what);
+                assert!(job.ranks[0].has_told_all(), "{}", what());
+                assert_eq!(job.ranks[1].casualty(), None);
+                job.lines[1 - line].notice(1, gone());
+                job.poll(1);
+                assert_eq!(job.takers[1].lost.len(), 1, "{}", what());
+                assert_eq!(job.ranks[1].casualty(), None, "it has said that it leaves: {}", what());
+            }
+        }
+    }
+}
+
+/// Its last word waits for what it said before, also if the rail ends by which the word has come.
+#[test]
+fn the_last_word_overtakes_nothing() {
+    let mut job = Job::new(2);
+    assert!(job.say(0));
+    let flies = |line: &Line| !line.state().ways[1].flying.is_empty();
+    let carrier = job.lines.iter().position(flies).unwrap();
+    job.ranks[0].leave_well();
+    for (line, got) in [(1 - carrier, &[][..]), (carrier, &[0])] {
+        assert!(job.takers[1].lost.is_empty());
+        while job.lines[line].deliver(1) {}
+        job.poll(1);
+        assert_eq!(job.takers[1].got, got);
+        job.lines[line].notice(1, gone());
+        job.poll(1);
+    }
+    assert_eq!(job.takers[1].lost.len(), 1);
+    assert_eq!(job.ranks[1].casualty(), None);
+}
+
+/// Who leaves although messages have not arrived does not leave in good order.
+#[test]
+fn a_last_word_behind_a_message_that_never_comes_is_none() {
+    let mut job = Job::new(2);
+    assert!(job.say(0));
+    let flies = |line: &Line| !line.state().ways[1].flying.is_empty();
+    let carrier = job.lines.iter().position(flies).unwrap();
+    job.ranks[0].leave_well();
+    job.lines[carrier].cut();
+    while job.lines[1 - carrier].deliver(1) {}
+    job.poll(1);
+    job.lines.iter().for_each(|line| line.notice(1, gone()));
+    job.poll(1);
+    assert_eq!(job.takers[1].lost.len(), 1);
+    assert_eq!(job.ranks[1].casualty().map(|(rank, _)| rank), Some(Rank(0)));
+}
+
+/// A process dies while one of its rails is silent: others close, this one only falls silent for good.
+#[test]
+fn a_death_is_one_although_a_silent_rail_ends_last() {
+    let silent = || LinkError::Unreachable { reason: "no answer".to_owned() };
+    for errors in [[gone(), silent()], [silent(), gone()]] {
+        let mut job = Job::new(2);
+        job.rest(3);
+        for (line, error) in errors.into_iter().enumerate() {
+            job.lines[line].cut();
+            job.lines[line].notice(1, error);
+            job.poll(1);
+        }
+        assert_eq!(job.takers[1].lost, [gone()]);
+        assert!(job.ranks[1].is_gone(Rank(0)), "a fact, which others are told");
+    }
+}
+
+/// A death that a peer has told of is heard, although messages before that are lost with the peer.
+#[test]
+fn a_word_about_a_death_is_heard_although_messages_are_missing() {
+    let mut job = Job::new(2);
+    assert!(job.say(0));
+    let flies = |line: &Line| !line.state().ways[1].flying.is_empty();
+    let carrier = job.lines.iter().position(flies).unwrap();
+    job.ranks[0].leave_because(&LinkError::PeerGone { reason: "out of paper".to_owned() });
+    assert!(flies(&job.lines[1 - carrier]), "it takes the other rail");
+    job.lines[carrier].cut();
+    while job.lines[1 - carrier].deliver(1) {}
+    job.poll(1);
+    assert!(job.takers[1].lost.is_empty());
+    for line in [carrier, 1 - carrier] {
+        job.lines[line].notice(1, gone());
+        job.poll(1);
+    }
+    let lost = &job.takers[1].lost;
+    assert!(matches!(&lost[..], [one] if one.to_string().contains("out of paper")), "{lost:?}");
+}
+
+/// A loopback that says it retains, which it need not where nothing is cut.
+struct Keeping(Loopback);
+
+impl Btl for Keeping {
+    fn limits(&self) -> &Limits {
+        self.0.limits()
+    }
+    fn address(&self) -> Address {
+        self.0.address()
+    }
+    fn connect(&mut self, peer: &Address) -> Result<PeerId, LinkError> {
+        self.0.connect(peer)
+    }
+    fn reserve(&mut self, to: PeerId, len: usize) -> Result<Slot, ReserveError> {
+        self.0.reserve(to, len)
+    }
+    fn send(&mut self, slot: Slot, tag: AmTag, done: Token) {
+        self.0.send(slot, tag, done);
+    }
+    fn poll(&mut self, only: Option<PeerId>, sink: &mut dyn Sink) -> usize {
+        self.0.poll(only, sink)
+    }
+    fn retains(&self) -> bool {
+        true
+    }
+    fn rdma(&mut self) -> Option<&mut dyn Rdma> {
+        self.0.rdma()
+    }
+}
+
+/// Keys are of one rail, so both ends must have chosen the same, whatever each calls it.
+#[test]
+fn both_ends_have_operations_over_the_same_rail() {
+    let hubs = [Hub::new(), Hub::new()];
+    // What each calls the rail over the first hub, and that over the second.
+    let names = [["one", "two"], ["two", "one"]];
+    let mut ranks = [0u32, 1].map(|me| {
+        let mut bml = Bml::new(Rank(me), 2);
+        for (hub, name) in hubs.iter().zip(names[me as usize]) {
+            bml.add(Box::new(Keeping(Loopback::with(hub, named(name, 100)))));
+        }
+        bml
+    });
+    let addresses = ranks.each_ref().map(Bml::addresses);
+    for me in 0..2 {
+        // The other's addresses, by the names that their rails have here.
+        let theirs = addresses[1 - me].iter().zip(names[me]);
+        let theirs: Vec<_> = theirs.map(|((_, it), name)| (name.to_owned(), it.clone())).collect();
+        ranks[me].connect(Rank(u32::try_from(1 - me).unwrap()), &theirs).unwrap();
+    }
+    let [one, other] = [0, 1].map(|me: usize| {
+        let rail = ranks[me].rdma_rail(Rank(u32::try_from(1 - me).unwrap())).unwrap();
+        // Rail 0 is the way to oneself, the others lead over the hubs.
+        rail.0 - 1
+    });
+    assert_eq!(one, other, "over the same hub");
+}
