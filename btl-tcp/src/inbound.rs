@@ -22,10 +22,10 @@ const BEYOND_BYTES: usize = 64;
 const LONG_BYTES: usize = 8 << 10;
 /// Calls that read, in one poll.
 const READS: usize = 8;
-/// Messages that are retained at the other end, after which their count goes there in a frame of its own; of those with
-/// long buffers, of which there are few, so many.
-const UNTOLD_MAX: u16 = 32;
-const UNTOLD_LONG_MAX: u16 = 2;
+/// Messages that are retained at the other end, after which their count goes there in a frame of its own, or half as many
+/// as there are buffers if that is less; of those with long buffers, of which there are few, so many.
+const UNTOLD_MAX: usize = 32;
+const UNTOLD_LONG_MAX: usize = 2;
 
 /// A message that is not here in full.
 struct Partial {
@@ -71,10 +71,43 @@ struct Counts {
     /// Those that have come in full, modulo 2¹⁶.
     had: u16,
     /// Those that the peer was not told of; and how many of them are long.
-    untold: u16,
-    untold_long: u16,
+    untold: usize,
+    untold_long: usize,
+    /// After how many of them it is told at once, and after how many long ones.
+    most: usize,
+    most_long: usize,
     /// What the peer has told of ours.
     confirmed: Option<u16>,
+}
+
+impl Counts {
+    /// With so many long buffers at either end.
+    fn new(buffers: usize) -> Counts {
+        let most = (SMALL_EACH * buffers / 2).clamp(1, UNTOLD_MAX);
+        let most_long = (buffers / 2).clamp(1, UNTOLD_LONG_MAX);
+        Counts { most, most_long, ..Counts::default() }
+    }
+
+    /// A message has come in full.
+    fn had(&mut self, long: bool) {
+        if self.counted {
+            self.had = self.had.wrapping_add(1);
+            self.untold += 1;
+            self.untold_long += usize::from(long);
+        }
+    }
+
+    /// How many have come: the peer is told now.
+    fn tell(&mut self) -> u16 {
+        (self.untold, self.untold_long) = (0, 0);
+        self.had
+    }
+
+    /// Whether the peer waits for the count: at once, or if nothing else has told it for a while.
+    fn owes(&self, at_once: bool) -> bool {
+        let many = self.untold >= self.most || self.untold_long >= self.most_long;
+        self.untold > 0 && (!at_once || many)
+    }
 }
 
 impl std::fmt::Debug for Inbound {
@@ -85,7 +118,8 @@ impl std::fmt::Debug for Inbound {
 
 /// What became of the next message.
 enum Step {
-    Delivered,
+    /// It is gone, and was long.
+    Delivered(bool),
     /// It was none, but a count.
     Noted,
     /// It is not here in full.
@@ -105,20 +139,18 @@ impl Inbound {
             stuck: None,
             small: HeapPool::new(SMALL_EACH * config.buffers, SMALL_BYTES),
             large: HeapPool::new(config.buffers, config.fragment_bytes),
-            counts: Counts::default(),
+            counts: Counts::new(config.buffers),
         }
     }
 
     /// How many of the peer's retained messages have come in full, modulo 2¹⁶: the peer is told now.
     pub(crate) fn tell(&mut self) -> u16 {
-        (self.counts.untold, self.counts.untold_long) = (0, 0);
-        self.counts.had
+        self.counts.tell()
     }
 
     /// Whether the peer waits for the count: at once, or if nothing else has told it for a while.
     pub(crate) fn owes(&self, at_once: bool) -> bool {
-        let Counts { untold, untold_long, .. } = self.counts;
-        untold > 0 && (!at_once || untold >= UNTOLD_MAX || untold_long >= UNTOLD_LONG_MAX)
+        self.counts.owes(at_once)
     }
 
     /// What the peer has told of our retained messages since this was last asked.
@@ -142,12 +174,9 @@ impl Inbound {
         loop {
             while count < batch {
                 match self.deliver(from, sink, offers, closing) {
-                    Ok(Step::Delivered) => {
+                    Ok(Step::Delivered(long)) => {
                         count += 1;
-                        if self.counts.counted {
-                            self.counts.had = self.counts.had.wrapping_add(1);
-                            self.counts.untold = self.counts.untold.saturating_add(1);
-                        }
+                        self.counts.had(long);
                     }
                     Ok(Step::Noted) => {}
                     Ok(Step::Incomplete) => break,
@@ -258,7 +287,7 @@ impl Inbound {
             let Some(body) = rest.get(..len) else { return Ok(Step::Incomplete) };
             if *offers && offer(from, tag, body, sink) {
                 self.start += HEADER_BYTES + len;
-                return Ok(Step::Delivered);
+                return Ok(Step::Delivered(false));
             }
             if sink.room() == 0 {
                 return Ok(Step::NoRoom);
@@ -268,9 +297,6 @@ impl Inbound {
         let pool = if len <= SMALL_BYTES { &self.small } else { &self.large };
         let spare = || closing.then(|| HeapPool::new(1, len).buffer(len)).flatten();
         let Some(mut body) = pool.buffer(len).or_else(spare) else { return Ok(Step::NoBuffer) };
-        if self.counts.counted && len > SMALL_BYTES {
-            self.counts.untold_long += 1;
-        }
         body[..here].copy_from_slice(&rest[..here]);
         self.start += HEADER_BYTES + here;
         if here < len {
@@ -282,7 +308,7 @@ impl Inbound {
             // It was offered by value, or may not be offered, and there is room.
             sink.event(Event::Arrived { from, tag, fragment });
             *offers = false;
-            return Ok(Step::Delivered);
+            return Ok(Step::Delivered(false));
         }
         Ok(self.hand_over(from, tag, fragment, sink, offers))
     }
@@ -296,8 +322,9 @@ impl Inbound {
         sink: &mut dyn Sink,
         offers: &mut bool,
     ) -> Step {
+        let long = fragment.len() > SMALL_BYTES;
         if *offers && sink.fragment(from, tag, &fragment) {
-            return Step::Delivered;
+            return Step::Delivered(long);
         }
         if sink.room() == 0 {
             self.stuck = Some((tag, fragment));
@@ -305,7 +332,7 @@ impl Inbound {
         }
         sink.event(Event::Arrived { from, tag, fragment });
         *offers = false;
-        Step::Delivered
+        Step::Delivered(long)
     }
 }
 
@@ -319,4 +346,44 @@ fn offer(from: PeerId, tag: AmTag, body: &[u8], sink: &mut dyn Sink) -> bool {
         *word = u64::from_ne_bytes(whole);
     }
     sink.short(from, tag, Short::new(&words[..count], body.len()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn counted(buffers: usize) -> Counts {
+        Counts { counted: true, ..Counts::new(buffers) }
+    }
+
+    /// After how many messages in a row the peer is told at once.
+    fn due_after(buffers: usize, long: bool) -> usize {
+        let mut counts = counted(buffers);
+        (1..)
+            .find(|_| {
+                counts.had(long);
+                counts.owes(true)
+            })
+            .unwrap_or(0)
+    }
+
+    #[test]
+    fn counts_are_due_before_few_buffers_run_out() {
+        let of = |long| [2, 3, 4, 16, 4096].map(|buffers| due_after(buffers, long));
+        assert_eq!(of(true), [1, 1, 2, 2, 2]);
+        assert_eq!(of(false), [8, 12, 16, 32, 32]);
+    }
+
+    #[test]
+    fn what_is_not_due_at_once_is_due_by_the_clock() {
+        let mut counts = counted(16);
+        assert!(!counts.owes(false));
+        counts.had(false);
+        assert!(counts.owes(false) && !counts.owes(true));
+        assert_eq!(counts.tell(), 1);
+        assert!(!counts.owes(false));
+        let mut others = Counts::new(2);
+        others.had(true);
+        assert_eq!((others.owes(false), others.tell()), (false, 0), "nobody retains these");
+    }
 }

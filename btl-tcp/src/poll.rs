@@ -15,6 +15,8 @@ const BATCH: usize = 64;
 const BUSY_STRIDE: u32 = 8;
 /// While calls pause.
 const TICK_CALLING: Duration = Duration::from_millis(10);
+/// So soon at the latest a peer is told how many of its messages have come, and whatever else the clock tells.
+const TICK_MAX: Duration = Duration::from_millis(250);
 /// How soon whoever sleeps looks whether a receiver has given a buffer back, on another thread.
 const STARVED: Duration = Duration::from_millis(1);
 
@@ -207,7 +209,7 @@ impl Tcp {
 
     /// How long after a look at the clock the next one is due.
     fn tick_after(&self) -> Duration {
-        if self.calling > 0 { TICK_CALLING } else { self.patience / 16 }
+        if self.calling > 0 { TICK_CALLING } else { TICK_MAX.min(self.patience / 16) }
     }
 
     /// What is due by the clock.

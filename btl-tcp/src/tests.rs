@@ -76,12 +76,22 @@ pub(crate) struct End {
     events: Queue,
     sent: u64,
     pub(crate) heard: u64,
+    /// Messages of another tag, which are not compared.
+    pub(crate) heard_long: u64,
     pub(crate) lost: Option<LinkError>,
 }
 
 impl End {
     pub(crate) fn new(tcp: Tcp, peer: PeerId) -> End {
-        End { tcp, peer, events: Queue::with_capacity(16), sent: 0, heard: 0, lost: None }
+        End {
+            tcp,
+            peer,
+            events: Queue::with_capacity(16),
+            sent: 0,
+            heard: 0,
+            heard_long: 0,
+            lost: None,
+        }
     }
 
     fn bytes(number: u64, len: usize) -> Vec<u8> {
@@ -124,6 +134,7 @@ impl End {
                     assert!(fragment.to_vec().unwrap() == right, "message {}", self.heard);
                     self.heard += 1;
                 }
+                Event::Arrived { tag: AmTag(9), .. } => self.heard_long += 1,
                 Event::Lost { peer, error } => {
                     assert_eq!(peer, self.peer);
                     self.lost = Some(error);

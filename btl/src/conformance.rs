@@ -19,7 +19,8 @@
 //! which makes a module `plain` with a test for each function of this module. They cover messages
 //! (order, exactly once, every size, back-pressure, truncation, tokens, short cuts), meeting (early arrivals,
 //! connecting twice, oneself, waking up), memory (one-sided operations and mappings, if the
-//! transport has them), devices (which copy into slots and out of arrivals, and whose memory is mapped)
+//! transport has them), retention (if it has that), devices (which copy into slots and out of arrivals, and whose memory
+//! is mapped)
 //! and death (of a peer in this process, and of other processes that
 //! are killed, if the fixture can make an end that they reach; garbage).
 //!
@@ -40,6 +41,7 @@ mod meeting;
 #[allow(unsafe_code, reason = "calls Rdma, on memory that is never freed")]
 mod memory;
 mod messages;
+mod retention;
 mod room;
 mod seed;
 mod shorts;
@@ -72,6 +74,7 @@ pub use messages::{
     back_pressure, every_size, order_and_exactly_once, parked_fragments, send_fixes_the_order,
     sender_that_never_polls, tokens_once, truncation, unsent_slots,
 };
+pub use retention::{retained_across_a_cut, retained_until_received};
 pub use room::no_more_than_there_is_room_for;
 pub use shorts::{one_peer_alone, quiet_until_something_comes, short_messages};
 
@@ -108,6 +111,13 @@ pub trait Fixture {
         let _ = (from, to, variant);
         false
     }
+
+    /// Breaks the link of `end` to `to`, as somebody in between may; both processes live on. Another way for each of
+    /// `variant`, from 0 up. False (the default for 0) when there are no more.
+    fn cut(&mut self, end: &mut Self::Btl, to: PeerId, variant: u32) -> bool {
+        let _ = (end, to, variant);
+        false
+    }
 }
 
 /// Runs the conformance suite on a transport: `conformance!(module, fixture)` makes a module of
@@ -125,6 +135,7 @@ macro_rules! conformance {
             order_and_exactly_once, send_fixes_the_order, every_size, truncation, back_pressure,
             sender_that_never_polls, no_more_than_there_is_room_for, parked_fragments, unsent_slots, tokens_once,
             short_messages, one_peer_alone, quiet_until_something_comes,
+            retained_until_received, retained_across_a_cut,
             rdma_at_every_alignment, rdma_in_many_pieces, rdma_refuses_what_is_wrong,
             mapped_memory, mapped_keys_are_checked, recalled_memory, memory_made_private,
             attaching_a_device, devices_reach_slots, mapped_device_memory, device_keys_are_checked,

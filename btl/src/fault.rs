@@ -3,7 +3,8 @@
 //! [`Fault`] wraps any [`Btl`] and is one. All that it does ([`Plan`]) is permitted: `Full` at any time, late
 //! reports, refused one-sided operations and mappings, a link that dies, messages out of order if [`Limits::ordered`]
 //! is false. In that case it can also repeat messages, which no transport may: for layers that number them and do not
-//! rely on it. Code that works over `Fault` with many seeds does not rely on luck.
+//! rely on it. What the transport retains ([`Btl::retain`]) is given back also if the link is cut here. Code that works
+//! over `Fault` with many seeds does not rely on luck.
 //!
 //! ```
 //! use gapless_btl::{Btl, fault::{Fault, Plan}, loopback::{Hub, Loopback}};
@@ -17,6 +18,7 @@
 
 #[allow(unsafe_code, reason = "passes Rdma's unsafe methods through")]
 mod abilities;
+mod kept;
 #[cfg(test)]
 mod tests;
 
@@ -24,9 +26,10 @@ use crate::pool::HeapPool;
 use crate::random::Random;
 use crate::{
     Abilities, AbilityId, Address, AmTag, Btl, Event, Fragment, Limits, LinkError, Mapped, PeerId,
-    Queue, Rdma, RdmaLimits, ReserveError, Sink, Slot, Token, hand_out,
+    Queue, Rdma, RdmaLimits, ReserveError, Sink, Slot, Token, Unacknowledged, hand_out,
 };
 use gapless_mem::Device;
+use kept::Kept;
 use std::collections::{HashMap, VecDeque};
 use std::os::fd::RawFd;
 use std::sync::Arc;
@@ -75,6 +78,8 @@ struct Link {
     /// Why this end was cut, if it was.
     cut: Option<LinkError>,
     lost: bool,
+    /// What is retained, if messages are.
+    kept: Option<Kept>,
 }
 
 /// A transport that misbehaves. See the [module](self).
@@ -144,13 +149,15 @@ impl<B: Btl> Fault<B> {
     }
 
     /// Ends the link to `peer` as seen from here: pending operations end with an error, then the
-    /// loss is reported.
+    /// loss is reported. Messages that are retained do not end, but are given back. The other end goes on, and what it
+    /// is given meanwhile it is taken to have had: so where messages are retained, cut both ends at once.
     pub fn cut(&mut self, peer: PeerId) {
         if let Some(link) = self.link(peer)
             && link.cut.is_none()
         {
             link.cut =
                 Some(LinkError::PeerGone { reason: "the link was cut on purpose".to_owned() });
+            self.keep_at_cut(peer);
             self.report_cut(peer);
         }
     }
@@ -271,6 +278,7 @@ impl<B: Btl> Fault<B> {
                 }
             }
             Event::Lost { peer, error } => {
+                self.keep_at_loss(peer, &error);
                 if let Some(link) = self.link(peer)
                     && !std::mem::replace(&mut link.lost, true)
                 {
@@ -329,6 +337,9 @@ impl<B: Btl> Btl for Fault<B> {
     fn send(&mut self, slot: Slot, tag: AmTag, done: Token) {
         let peer = slot.peer();
         if let Some(error) = self.cut_of(peer).cloned() {
+            if let Some(kept) = self.link(peer).and_then(|link| link.kept.as_mut()) {
+                return kept.push(tag, &slot, done);
+            }
             drop(slot);
             if done != Token::NONE {
                 self.hold(Event::Sent { token: done, result: Err(error) });
@@ -336,6 +347,7 @@ impl<B: Btl> Btl for Fault<B> {
             return;
         }
         let stand_in = if done == Token::NONE { done } else { self.stand_in(peer, done) };
+        self.keep(peer, tag, &slot, stand_in);
         self.inner.send(slot, tag, stand_in);
         let limit = self.plan.lose_after_messages;
         if let Some(link) = self.link(peer) {
@@ -369,6 +381,32 @@ impl<B: Btl> Btl for Fault<B> {
 
     fn attach(&mut self, device: &Arc<dyn Device>) -> Result<(), LinkError> {
         self.inner.attach(device)
+    }
+
+    fn retains(&self) -> bool {
+        self.inner.retains()
+    }
+
+    fn retain(&mut self, peer: PeerId) {
+        self.inner.retain(peer);
+        if self.inner.retains()
+            && let Some(link) = self.link(peer)
+        {
+            link.kept.get_or_insert_default();
+        }
+    }
+
+    fn unacknowledged(&mut self, peer: PeerId) -> Vec<Unacknowledged> {
+        let link = self.link(peer).filter(|link| link.cut.is_some());
+        let kept = link.and_then(|link| link.kept.as_mut());
+        kept.map(Kept::take).unwrap_or_default()
+    }
+
+    fn outstanding(&self, peer: PeerId) -> u64 {
+        match self.links.get(peer.0 as usize) {
+            Some(Link { cut: Some(_), kept, .. }) => kept.as_ref().map_or(0, Kept::bytes),
+            _ => self.inner.outstanding(peer),
+        }
     }
 
     fn rdma(&mut self) -> Option<&mut dyn Rdma> {

@@ -5,6 +5,7 @@ use crate::link::State;
 use crate::tests::{LOOPBACK_V4, LOOPBACK_V6, tcp_at};
 use gapless_btl::PeerId;
 use gapless_btl::conformance::Fixture;
+use rustix::net::{Shutdown, connect_unspec, shutdown};
 use std::io::IoSlice;
 use std::net::{IpAddr, TcpListener};
 
@@ -41,6 +42,17 @@ impl Fixture for At {
         };
         let State::Up(up) = &from.links[to.0 as usize].state else { panic!("the link stands") };
         assert_eq!(up.socket.write(&[IoSlice::new(bytes)]), Ok(bytes.len()));
+        true
+    }
+
+    fn cut(&mut self, end: &mut Tcp, to: PeerId, variant: u32) -> bool {
+        let State::Up(up) = &end.links[to.0 as usize].state else { panic!("the link stands") };
+        match variant {
+            // As when somebody closes the connection, and when somebody resets it.
+            0 => shutdown(&up.socket, Shutdown::Both).unwrap(),
+            1 => connect_unspec(&up.socket).unwrap(),
+            _ => return false,
+        }
         true
     }
 }

@@ -1,9 +1,10 @@
 //! Messages over ways that cut them into pieces, and that break.
 
 use super::proxy::{Ending, Proxy};
-use super::{End, LOOPBACK_V4, Patience, Random, exchange, introduced, seed, tcp_at};
-use crate::Tcp;
-use gapless_btl::{Btl, LinkError};
+use super::{End, LOOPBACK_V4, Patience, Random, config, exchange, introduced, seed, tcp_at};
+use crate::{Tcp, TcpConfig};
+use gapless_btl::{Btl, LinkError, PeerId};
+use std::time::Duration;
 
 /// An end that can only be called through a proxy.
 fn behind(rank: u32, seed: u64, piece: usize, ending: Ending) -> (Tcp, Proxy) {
@@ -36,6 +37,36 @@ fn messages_survive_any_pieces() {
             a.poll();
             b.poll();
             patience.tick("the counts");
+        }
+    }
+}
+
+/// However few buffers there are, messages that are retained flow one way, without any look at the clock.
+#[test]
+fn few_buffers_do_not_wait_for_the_clock() {
+    let notice = Duration::from_secs(3600);
+    let few = |rank, buffers| TcpConfig { buffers, notice, ..config(rank, LOOPBACK_V4) };
+    for buffers in [2, 3] {
+        let ends = [0, 1].map(|rank| Tcp::new(few(rank, buffers)).unwrap());
+        let [a, b] = ends;
+        let (mut a, mut b) = introduced(a, b);
+        for end in [&mut a, &mut b] {
+            end.tcp.retain(end.peer);
+            // As if the clock had just been looked at, for longer than this test may take.
+            end.tcp.ticked += Duration::from_secs(1800);
+        }
+        let mut sent = 0;
+        let patience = Patience::new();
+        while b.heard_long < 40 {
+            if sent < 40
+                && let Ok(slot) = a.tcp.reserve(PeerId(0), 100_000)
+            {
+                a.tcp.send(slot, gapless_btl::AmTag(9), gapless_btl::Token::NONE);
+                sent += 1;
+            }
+            a.poll();
+            b.poll();
+            patience.tick("long messages through few buffers");
         }
     }
 }

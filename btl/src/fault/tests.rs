@@ -161,3 +161,114 @@ fn disorder_only_where_order_is_not_promised() {
         }
     }
 }
+
+/// A loopback that retains what was sent until a test says that it is known to be there.
+struct Keeper {
+    inner: Loopback,
+    kept: VecDeque<Unacknowledged>,
+    known: usize,
+}
+
+impl Btl for Keeper {
+    fn limits(&self) -> &Limits {
+        self.inner.limits()
+    }
+    fn address(&self) -> Address {
+        self.inner.address()
+    }
+    fn connect(&mut self, peer: &Address) -> Result<PeerId, LinkError> {
+        self.inner.connect(peer)
+    }
+    fn reserve(&mut self, to: PeerId, len: usize) -> Result<Slot, ReserveError> {
+        self.inner.reserve(to, len)
+    }
+    fn send(&mut self, slot: Slot, tag: AmTag, done: Token) {
+        let message = slot.to_vec().unwrap();
+        self.kept.push_back(Unacknowledged { tag, message, done });
+        self.inner.send(slot, tag, done);
+    }
+    fn poll(&mut self, only: Option<PeerId>, sink: &mut dyn Sink) -> usize {
+        self.inner.poll(only, sink)
+    }
+    fn retains(&self) -> bool {
+        true
+    }
+    fn unacknowledged(&mut self, _: PeerId) -> Vec<Unacknowledged> {
+        self.kept.drain(..).skip(self.known).collect()
+    }
+    fn outstanding(&self, _: PeerId) -> u64 {
+        self.kept.iter().skip(self.known).map(|it| it.message.len() as u64).sum()
+    }
+}
+
+/// A keeper in a wrapper, and what it calls the other end.
+fn keeper(plan: Plan) -> (Fault<Keeper>, Loopback, PeerId) {
+    let hub = Hub::new();
+    let inner = Keeper { inner: Loopback::new(&hub), kept: VecDeque::new(), known: 0 };
+    let (mut a, mut b) = (Fault::new(inner, plan), Loopback::new(&hub));
+    let to_b = a.connect(&b.address()).unwrap();
+    b.connect(&a.address()).unwrap();
+    assert!(a.retains());
+    a.retain(to_b);
+    (a, b, to_b)
+}
+
+fn numbers(left: &[Unacknowledged]) -> Vec<(u8, u64)> {
+    left.iter().map(|it| (it.message[0], it.done.0)).collect()
+}
+
+const NONE: u64 = Token::NONE.0;
+
+#[test]
+fn what_is_retained_is_given_back_when_the_link_is_cut() {
+    let (mut a, _b, to_b) = keeper(Plan::default());
+    for (number, token) in [(0, Token(70)), (1, Token(71)), (2, Token::NONE)] {
+        say(&mut a, to_b, number, token);
+    }
+    assert_eq!(a.outstanding(to_b), 3);
+    let first = poll(&mut a);
+    assert!(matches!(&first[..], [Event::Sent { token: Token(70), .. }, Event::Sent { .. }]));
+    // The first is known to be there; the token of the second has come back.
+    a.inner_mut().known = 1;
+    say(&mut a, to_b, 3, Token(73));
+    assert!(a.unacknowledged(to_b).is_empty(), "the link stands");
+    let held = a.reserve(to_b, 1).unwrap();
+    a.cut(to_b);
+    a.send(held, AmTag(0), Token(74));
+    let events = poll(&mut a);
+    assert!(matches!(&events[..], [Event::Lost { .. }]), "no message has failed: {events:?}");
+    assert_eq!(a.outstanding(to_b), 4);
+    let left = a.unacknowledged(to_b);
+    assert_eq!(numbers(&left), [(1, NONE), (2, NONE), (3, 73), (0, 74)]);
+    assert!(a.unacknowledged(to_b).is_empty() && poll(&mut a).is_empty());
+}
+
+#[test]
+fn what_the_transport_gives_back_has_the_callers_tokens() {
+    let (mut a, b, to_b) = keeper(Plan { delay_polls_max: 3, ..Plan::default() });
+    say(&mut a, to_b, 5, Token(9));
+    drop(b);
+    let mut events = Vec::new();
+    while !matches!(events.last(), Some(Event::Lost { .. })) {
+        events.extend(poll(&mut a));
+    }
+    let told = events.iter().any(|event| matches!(event, Event::Sent { token: Token(9), .. }));
+    let token = if told { NONE } else { 9 };
+    assert_eq!(numbers(&a.unacknowledged(to_b)), [(5, token)]);
+    assert!(a.unacknowledged(to_b).is_empty());
+}
+
+#[test]
+fn a_link_that_retains_nothing_gives_nothing_back() {
+    let (mut a, _b, to_b, _) = pair(Plan::default());
+    a.retain(to_b);
+    say(&mut a, to_b, 0, Token(1));
+    assert!(!a.retains() && a.outstanding(to_b) == 0);
+    a.cut(to_b);
+    say_to_the_lost(&mut a, to_b);
+    assert!(a.unacknowledged(to_b).is_empty());
+}
+
+fn say_to_the_lost(end: &mut impl Btl, to: PeerId) {
+    assert!(matches!(end.reserve(to, 1), Err(ReserveError::Link(_))));
+}
