@@ -3,9 +3,9 @@
 //! checked without the rest, workspaces of examples are tested, the fuzz targets run for a short time ([`test::rare`]),
 //! the kernel images are built and compared with the committed ones, the tests of btl-ib run over Soft-RoCE
 //! ([`crate::verbs`]), the simulator plays [`SEEDS`] worlds, a job of 500 processes runs under the usual limit of 1,024
-//! descriptors (`cli/tests/peers.rs`), and jobs on two hosts go through [`RAIL_CUTS`] cuts of rails
-//! (`cli/tests/hosts/rails.rs`); after it, the workspace's tests on every odd machine (`odd.rs`), with the minutes that
-//! each took.
+//! descriptors (`cli/tests/peers.rs`), and jobs on two hosts go through [`RAIL_CUTS`] cuts of rails, and [`RAIL_JOBS`]
+//! jobs have somebody between the hosts (`cli/tests/hosts/rails.rs`); after it, the workspace's tests on every odd
+//! machine (`odd.rs`), with the minutes that each took.
 
 use crate::metadata::Checkout;
 use crate::{Failure, kernels, shell, test, verbs};
@@ -29,6 +29,7 @@ pub(crate) fn run(checkout: &Checkout, minutes: u64, release: bool) -> Result<()
     long("worlds", "gapless-sim", "seeds", WORLDS, ("GAPLESS_SIM_SEEDS", SEEDS))?;
     long("500 ranks", "gapless-cli", "peers", MANY, ("GAPLESS_RANKS", "500"))?;
     long("cuts of rails", "gapless-cli", "hosts", RAILS, ("GAPLESS_RAIL_CUTS", RAIL_CUTS))?;
+    long("mischief on rails", "gapless-cli", "hosts", MISCHIEF, ("GAPLESS_RAIL_JOBS", RAIL_JOBS))?;
     let seconds = (minutes * 60).to_string();
     let what = format!("soak, {minutes} min");
     long(&what, "gapless-tests", "resilience", TEST, ("GAPLESS_SOAK_SECONDS", &seconds))?;
@@ -40,5 +41,8 @@ const SEEDS: &str = "100000";
 const RAILS: &str = "rails::rails_that_are_cut_cost_nothing";
 /// So many cuts of rails.
 const RAIL_CUTS: &str = "200";
+const MISCHIEF: &str = "rails::mischief_between_hosts_costs_nothing";
+/// So many jobs with somebody between the hosts.
+const RAIL_JOBS: &str = "60";
 const MANY: &str = "many_ranks_fit_under_few_descriptors";
 const TEST: &str = "soak::eight_processes_exchange_everything_in_flat_memory";

@@ -6,6 +6,7 @@
 mod common;
 mod lost;
 mod namespaces;
+mod proxy;
 mod rails;
 mod shared;
 mod together;
