@@ -17,6 +17,8 @@ use std::collections::{BTreeMap, VecDeque};
 
 /// Bytes of a number.
 pub(crate) const NUMBER_BYTES: usize = 8;
+/// Rails of a process that dies end within so many notices of the slowest: one, and as much for who polls seldom.
+const CLOSED_NOTICES: u64 = 2;
 /// In the place of a number.
 pub(crate) const OUT_OF_TURN: u64 = 0;
 
@@ -71,8 +73,8 @@ pub(crate) struct Bundle {
     parked_bytes: u64,
     /// A rail has ended: what is missing may come behind what is parked, and must find buffers.
     copies: bool,
-    /// What the first rail said that ended because the peer closed it, as processes do that end.
-    closed: Option<LinkError>,
+    /// What the last rail said that ended because it was closed, as by a process that ends, and when, in nanoseconds.
+    closed: Option<(LinkError, u64)>,
 }
 
 impl Bundle {
@@ -131,16 +133,17 @@ impl Bundle {
         number
     }
 
-    /// A rail has ended, with this error; whether it was one of these. What is `left` of it, others send.
+    /// A rail has ended now, with this error; whether it was one of these. What is `left` of it, others send.
     pub(crate) fn end(
         &mut self,
         rail: usize,
         error: &LinkError,
         left: Vec<Unacknowledged>,
+        now_ns: u64,
     ) -> bool {
         let before = self.strands.len();
-        if self.closed.is_none() && matches!(error, LinkError::PeerGone { .. }) {
-            self.closed = Some(error.clone());
+        if matches!(error, LinkError::PeerGone { .. }) {
+            self.closed = Some((error.clone(), now_ns));
         }
         // What it had been given and is not left was confirmed.
         let bytes = left.iter().map(|it| it.message.len() as u64).sum();
@@ -156,10 +159,13 @@ impl Bundle {
         self.strands.len() < before
     }
 
-    /// Why the peer has ended, if its last rail has with this error: a process that dies closes those of its rails that
-    /// work, and says nothing over one that had fallen silent before, which ends last.
-    pub(crate) fn cause(&self, last: &LinkError) -> LinkError {
-        self.closed.as_ref().unwrap_or(last).clone()
+    /// Why the peer has ended, if its last rail has now, with this error: a process that dies closes those of its rails
+    /// that work, and says nothing over one that had fallen silent before. The end of that is noticed last, but soon: a
+    /// rail that was closed long before was only cut.
+    pub(crate) fn cause(&self, last: &LinkError, now_ns: u64) -> LinkError {
+        let notice_ns = CLOSED_NOTICES * u64::from(self.limits.death_notice_ms) * 1_000_000;
+        let soon = |(_, at): &&(LinkError, u64)| now_ns.saturating_sub(*at) <= notice_ns;
+        self.closed.as_ref().filter(soon).map_or(last, |(error, _)| error).clone()
     }
 
     /// From now on no transport's buffer is held here. `false`: there is no memory, or a message cannot be read.
@@ -354,14 +360,18 @@ mod tests {
     }
 
     #[test]
-    fn a_peer_that_closed_a_rail_is_gone_whatever_the_last_one_says() {
+    fn a_peer_that_has_just_closed_a_rail_is_gone_whatever_the_last_one_says() {
         let closed = |text: &str| LinkError::PeerGone { reason: text.to_owned() };
         let mut bundle = bundle();
-        bundle.end(7, &silent(), Vec::new());
-        assert_eq!(bundle.cause(&silent()), silent());
-        bundle.end(1, &closed("first"), Vec::new());
-        bundle.end(2, &closed("second"), Vec::new());
-        assert_eq!(bundle.cause(&silent()), closed("first"));
+        let ms = 1_000_000;
+        bundle.end(7, &silent(), Vec::new(), ms);
+        assert_eq!(bundle.cause(&silent(), ms), silent());
+        bundle.end(1, &closed("first"), Vec::new(), 5 * ms);
+        assert_eq!(bundle.cause(&silent(), 6 * ms), closed("first"));
+        // It was cut long before, and then the way to the peer failed.
+        assert_eq!(bundle.cause(&silent(), 60 * ms), silent());
+        bundle.end(2, &closed("second"), Vec::new(), 60 * ms);
+        assert_eq!(bundle.cause(&closed("second"), 60 * ms), closed("second"));
     }
 
     #[test]
@@ -401,7 +411,7 @@ mod tests {
             Unacknowledged { tag: AmTag(1), message, done: gapless_btl::Token::NONE }
         };
         bundle.again.push_back(left(9));
-        assert!(bundle.end(1, &silent(), vec![left(3), left(OUT_OF_TURN), left(4)]));
+        assert!(bundle.end(1, &silent(), vec![left(3), left(OUT_OF_TURN), left(4)], 0));
         let numbers = bundle.again.iter().map(|it| sent_number(&it.message));
         assert_eq!(numbers.collect::<Vec<_>>(), [3, 4, 9]);
     }
@@ -409,7 +419,7 @@ mod tests {
     #[test]
     fn a_rail_that_ends_takes_its_operations_along() {
         let mut bundle = bundle();
-        let mut end = |rail| bundle.end(rail, &silent(), Vec::new());
+        let mut end = |rail| bundle.end(rail, &silent(), Vec::new(), 0);
         assert!(!end(9) && end(2) && !end(2));
         assert_eq!(bundle.one_sided, None);
         assert!(bundle.strand(1).is_some() && bundle.strand(2).is_none());

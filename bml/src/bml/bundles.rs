@@ -286,22 +286,24 @@ impl Bml {
         left: Vec<Unacknowledged>,
         rest: &mut dyn Handler,
     ) -> (Ending, LinkError) {
+        // What the rail brought last may have been waited for.
+        self.ripen(rank, rest);
         let Some(bundle) = self.endpoints[rank.0 as usize].bundle.as_deref_mut() else {
             return (Ending::Nothing, error.clone());
         };
-        bundle.end(rail, error, left);
+        bundle.end(rail, error, left, now_ns());
         if matches!(error, LinkError::Corrupt { .. }) {
             return (Ending::Lost(self.lose_endpoint(rank, error)), error.clone());
         }
         // Who has left ends its rails one after the other, and is not called over those that never stood.
         let met = bundle.strands.iter().any(|it| self.rails[it.rail].btl.has_met(it.peer));
         if self.flood.has_left(rank) && !met {
-            let error = bundle.cause(error);
+            let error = bundle.cause(error, now_ns());
             self.lose_endpoint(rank, &error);
             return (Ending::Lost(Vec::new()), error);
         }
         if bundle.strands.is_empty() {
-            let error = bundle.cause(error);
+            let error = bundle.cause(error, now_ns());
             self.hear_parked(rank, rest);
             // It has said itself why it leaves, and its loss is told.
             if !matches!(self.endpoints[rank.0 as usize].state(), PeerState::Up) {

@@ -213,3 +213,32 @@ fn both_ends_have_operations_over_the_same_rail() {
     });
     assert_eq!(one, other, "over the same hub");
 }
+
+/// The last message of the last rail comes in the same poll as its end: what waited for it is delivered nevertheless.
+#[test]
+fn what_the_last_message_was_waited_for_by_is_delivered_before_the_loss() {
+    for leaves in [false, true] {
+        let mut job = Job::new(2);
+        let flies = |line: &Line| !line.state().ways[1].flying.is_empty();
+        assert!(job.say(0));
+        let carrier = job.lines.iter().position(flies).unwrap();
+        let other = 1 - carrier;
+        while !flies(&job.lines[other]) {
+            assert!(job.say(0));
+        }
+        if leaves {
+            job.ranks[0].leave_well();
+        }
+        while job.lines[other].deliver(1) {}
+        job.poll(1);
+        job.lines[other].notice(1, gone());
+        job.poll(1);
+        assert!(job.takers[1].got.len() < usize::from(job.said[0]));
+        while job.lines[carrier].deliver(1) {}
+        job.lines[carrier].notice(1, gone());
+        job.poll(1);
+        let all: Vec<u8> = (0..job.said[0]).collect();
+        assert_eq!((&job.takers[1].got, job.takers[1].lost.len()), (&all, 1));
+        assert_eq!(job.ranks[1].casualty().is_none(), leaves);
+    }
+}
