@@ -162,7 +162,7 @@ pub trait Btl: Send {
     }
 
     /// Has what is sent to `peer` retained until the other end is known to have it in full, so that it can be sent
-    /// over another transport if the link ends. Both ends call this before the first message; calling it again is
+    /// over another transport if the link ends. Both ends call this before anything is sent; calling it again is
     /// harmless. It does nothing if the transport cannot do that.
     fn retain(&mut self, peer: PeerId) {
         let _ = peer;

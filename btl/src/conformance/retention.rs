@@ -149,7 +149,9 @@ impl Sender {
 pub fn retained_across_a_cut(suite: &Suite, mut fixture: impl Fixture) {
     let mut random = Random::new(suite.seed());
     for round in 0.. {
-        let (variant, count) = (round / 4, [0, 3, 20, 90][round as usize % 4]);
+        // The sender's end is cut, or the receiver's, which may have had more than it knows.
+        let (variant, count) = (round / 8, [0, 3, 20, 90][round as usize % 4]);
+        let side = if round / 4 % 2 == 0 { A } else { B };
         let Some(mut duo) = retaining(suite, &mut fixture) else { return };
         let mut sender = Sender { sent: Vec::new(), told: BTreeSet::new() };
         let (mut heard, mut lost) = (0, [false; 2]);
@@ -168,8 +170,8 @@ pub fn retained_across_a_cut(suite: &Suite, mut fixture: impl Fixture) {
         }
         let held = [20, 30].map(|len| duo.reserve(A, len));
         sender.take(&mut duo, &mut heard);
-        let peer = duo.peer[A];
-        if !fixture.cut(&mut duo.ends[A], peer, variant) {
+        let (peer, its_peer) = (duo.peer[A], duo.peer[side]);
+        if !fixture.cut(&mut duo.ends[side], its_peer, variant) {
             if variant == 0 {
                 suite.skip("the fixture cuts no links");
             }

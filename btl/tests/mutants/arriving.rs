@@ -55,6 +55,7 @@ fn write(memory: Region, bytes: &[u8]) {
 
 impl Broken {
     pub(crate) fn take(&mut self, event: Event) {
+        self.note(&event);
         match event {
             Event::Arrived { from, tag, fragment } => self.arrived(from, tag, fragment),
             Event::Sent { token, result } => self.sent(token, result),

@@ -4,11 +4,12 @@
 
 use crate::arriving::Held;
 use crate::flaws::Flaw;
+use crate::retaining::Kept;
 use gapless_btl::loopback::{Config, Hub, Loopback};
 use gapless_btl::pool::HeapPool;
 use gapless_btl::{
     Address, AmTag, Btl, Event, Limits, LinkError, Mapped, Mapping, PeerId, Queue, Rdma,
-    ReserveError, SHORT_BYTES, Short, Sink, Slot, Token,
+    ReserveError, SHORT_BYTES, Short, Sink, Slot, Token, Unacknowledged,
 };
 use gapless_mem::{Device, Region};
 use std::collections::{HashSet, VecDeque};
@@ -55,12 +56,13 @@ pub(crate) struct Broken {
     pub(crate) mappings: Vec<Mapping>,
     bell: Option<(UnixStream, UnixStream)>,
     made_in: ThreadId,
+    pub(crate) kept: Kept,
 }
 
 /// Two ends that break a promise.
 pub(crate) fn pair(flaw: Flaw) -> (Broken, Broken) {
     let hub = Hub::new();
-    let (mut a, mut b) = (Broken::new(&hub, flaw), Broken::new(&hub, flaw));
+    let [mut a, mut b] = Kept::pair().map(|kept| Broken::new(&hub, flaw, kept));
     if flaw == Flaw::DeliversEarly {
         a.inner.connect(&b.inner.address()).expect("an end of the same hub");
         b.inner.connect(&a.inner.address()).expect("an end of the same hub");
@@ -69,7 +71,7 @@ pub(crate) fn pair(flaw: Flaw) -> (Broken, Broken) {
 }
 
 impl Broken {
-    fn new(hub: &Hub, flaw: Flaw) -> Broken {
+    fn new(hub: &Hub, flaw: Flaw, kept: Kept) -> Broken {
         let default = Config::default();
         let bytes = default.max_fragment_bytes;
         let config = Config { max_fragment_bytes: bytes + BEYOND, ..default };
@@ -102,6 +104,7 @@ impl Broken {
             mappings: Vec::new(),
             bell: None,
             made_in: std::thread::current().id(),
+            kept,
         }
     }
 
@@ -124,6 +127,9 @@ impl Broken {
 
     /// What has come, and what is done about it, for at most `room` events.
     fn gather(&mut self, room: usize) {
+        if self.is_cut() {
+            return;
+        }
         self.polls += 1;
         self.refused = 0;
         self.flush();
@@ -235,6 +241,9 @@ impl Btl for Broken {
             Ok(_) => return,
             Err(slot) => slot,
         };
+        if self.keep(&slot, tag, done) {
+            return;
+        }
         if self.flaw == Flaw::TellsUnasked && done == Token::NONE {
             self.ready.push_back(Event::Sent { token: done, result: Ok(()) });
         }
@@ -305,6 +314,22 @@ impl Btl for Broken {
             _ => {}
         }
         self.inner.attach(device)
+    }
+
+    fn retains(&self) -> bool {
+        true
+    }
+
+    fn retain(&mut self, _: PeerId) {
+        self.kept.wanted = true;
+    }
+
+    fn unacknowledged(&mut self, _: PeerId) -> Vec<Unacknowledged> {
+        self.give_back()
+    }
+
+    fn outstanding(&self, _: PeerId) -> u64 {
+        self.kept.outstanding(self.flaw)
     }
 
     fn rdma(&mut self) -> Option<&mut dyn Rdma> {

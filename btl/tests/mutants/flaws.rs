@@ -214,4 +214,16 @@ flaws! {
     KeepsMappings: device_memory_freed_and_reused, "let go of memory";
     /// After some buffers there are no more keys.
     RunsOutOfKeys: device_buffers_beyond_the_cache, "always room for one more";
+
+    // 10. Retention
+    /// That the other end has had all is never known.
+    NeverKnowsReceipt: retained_until_received, "receipt of all";
+    /// A message too few is given back.
+    ForgetsOne: retained_across_a_cut, "are nowhere";
+    /// What was given back is given back again.
+    GivesBackTwice: retained_across_a_cut, "once";
+    /// What is given back has tokens that have come back.
+    GivesBackTold: retained_across_a_cut, "message";
+    /// What is given back has failed, too.
+    FailsRetained: retained_across_a_cut, "does not fail";
 }
