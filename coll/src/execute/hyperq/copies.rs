@@ -167,7 +167,7 @@ impl Mover<'_> {
         after: &[Completion],
     ) -> Result<Vec<Completion>, EngineError> {
         let pairs: Vec<(Region, Region)> =
-            pairs.iter().copied().filter(|(into, from)| into != from && into.len() > 0).collect();
+            pairs.iter().copied().filter(|(into, from)| into != from && !into.is_empty()).collect();
         // SAFETY: as in `across`; this rank starts all copies of a call, each into a place of its own.
         if let Some(done) = unsafe { self.engine.copy_all(&pairs, after) }? {
             return Ok(vec![done]);
