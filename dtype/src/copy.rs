@@ -192,8 +192,8 @@ impl<const PACK: bool> Sink for Copier<PACK> {
 
     fn list(&mut self, base: i64, disps: &[i64], starts: &[u64]) -> Flow {
         let (user, packed) = (self.at(base), self.packed);
-        // SAFETY: `new`'s caller promised it of these runs.
         self.packed = match starts[disps.len()] - starts[0] >= LISTED_MIN {
+            // SAFETY: `new`'s caller promised it of these runs.
             true => unsafe { move_list::<PACK, true>(user, packed, disps, starts) },
             // SAFETY: as above.
             false => unsafe { move_list::<PACK, false>(user, packed, disps, starts) },

@@ -51,12 +51,20 @@ impl Model<'_> {
     /// Packing and unpacking overlap, but for the first fragment: nothing is unpacked before that is packed. Where they
     /// overlap, bytes and runs cost whichever takes longer; of a message in one fragment they add up, as in an eager one.
     /// The last fragment pays another latency. A process that sends to itself does both in turn.
+    ///
+    /// Memory that can be mapped is offered all the same, as if they overlapped: the receiver may be a device, which its
+    /// sender does not know, and reads short runs there sooner than they are packed (32 KiB of doubles apart 23 and 39
+    /// us, between a host and an H100, to and fro).
     pub(crate) fn pipeline(&self) -> f64 {
         let gapless = self.blocks() <= 1.0;
         let fragment = self.t.fragment_bytes.min(host_fragment(self.s.bytes, gapless));
         let first = self.s.bytes.min(u64::from(fragment));
         let part = real(first) / real(self.s.bytes.max(1));
-        let alone = if self.s.local { 1.0 } else { part };
+        let alone = match (self.s.local, self.s.mapped) {
+            (true, _) => 1.0,
+            (false, true) => 0.0,
+            (false, false) => part,
+        };
         let fewer = real(self.s.sender_blocks.min(self.s.receiver_blocks));
         let bytes_ns = copy_ns(self.s.bytes.saturating_add(first), self.ring_mb_s());
         let blocks_ns = (self.blocks() + fewer * part) * self.t.block_ns;
