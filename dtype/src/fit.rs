@@ -74,6 +74,13 @@ impl ElementType {
         self.basic == Some(Primitive::Uint8)
     }
 
+    /// The basic type that an element is, if it is one without gaps: pairs may have some.
+    #[must_use]
+    #[inline]
+    pub fn number(self) -> Option<Primitive> {
+        self.basic.filter(|basic| !basic.is_pair())
+    }
+
     /// The layout of one element.
     #[must_use]
     #[inline]

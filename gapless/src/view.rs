@@ -7,6 +7,7 @@ mod buffers;
 #[cfg(feature = "ndarray")]
 mod ndarray;
 
+pub(crate) use buffers::{Plain, PlainMut};
 pub use buffers::{RecvBuffer, SendBuffer};
 
 use crate::error::Error;

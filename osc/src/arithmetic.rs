@@ -16,16 +16,67 @@ pub(crate) struct Arithmetic {
     /// Packed bytes of an element.
     width: usize,
     fold: Option<PackedFold>,
-    quick: Quick,
+    quick: Option<Quick>,
 }
 
 /// What needs no loop of the engine.
 #[derive(Clone, Copy, Debug)]
-enum Quick {
-    No,
+pub(crate) enum Quick {
+    Keep,
+    Replace,
     Add,
     AddDouble,
     AddFloat,
+}
+
+impl Quick {
+    fn of(op: ReduceOp, primitive: Primitive) -> Option<Quick> {
+        Some(match (op, primitive) {
+            (ReduceOp::NoOp, _) => Quick::Keep,
+            (ReduceOp::Replace, _) => Quick::Replace,
+            (ReduceOp::Sum, Primitive::Double) => Quick::AddDouble,
+            (ReduceOp::Sum, Primitive::Float) => Quick::AddFloat,
+            (ReduceOp::Sum, primitive) if is_integer(primitive) => Quick::Add,
+            _ => return None,
+        })
+    }
+
+    /// The same of what most programs accumulate, with the bytes of a number.
+    #[inline]
+    pub(crate) fn of_number(op: ReduceOp, number: Primitive) -> Option<(Quick, usize)> {
+        use Primitive as P;
+        let (add, width) = match number {
+            P::Int8 | P::Uint8 => (Quick::Add, 1),
+            P::Int16 | P::Uint16 => (Quick::Add, 2),
+            P::Int32 | P::Uint32 => (Quick::Add, 4),
+            P::Int64 | P::Uint64 => (Quick::Add, 8),
+            P::Float => (Quick::AddFloat, 4),
+            P::Double => (Quick::AddDouble, 8),
+            _ => return None,
+        };
+        let quick = match op {
+            ReduceOp::Sum => add,
+            ReduceOp::Replace => Quick::Replace,
+            ReduceOp::NoOp => Quick::Keep,
+            _ => return None,
+        };
+        Some((quick, width))
+    }
+
+    /// The element that an atomic one becomes; `None` if it stays. Elements are in native order.
+    #[inline]
+    pub(crate) fn change(self, old: u64, operand: u64) -> Option<u64> {
+        Some(match self {
+            Quick::Keep => return None,
+            Quick::Replace => operand,
+            Quick::Add => old.wrapping_add(operand),
+            Quick::AddDouble => (f64::from_bits(old) + f64::from_bits(operand)).to_bits(),
+            Quick::AddFloat => {
+                let [old, operand] = [old, operand].map(|bits| f32::from_bits(low(bits)));
+                u64::from((old + operand).to_bits())
+            }
+        })
+    }
 }
 
 fn is_integer(primitive: Primitive) -> bool {
@@ -53,13 +104,7 @@ impl Arithmetic {
             return Err(EngineError::NoArithmetic { primitive });
         }
         let width = usize::try_from(primitive.size_bytes()).unwrap_or(1);
-        let quick = match (op, primitive) {
-            (ReduceOp::Sum, Primitive::Double) => Quick::AddDouble,
-            (ReduceOp::Sum, Primitive::Float) => Quick::AddFloat,
-            (ReduceOp::Sum, primitive) if is_integer(primitive) => Quick::Add,
-            _ => Quick::No,
-        };
-        Ok(Arithmetic { op, primitive, width, fold, quick })
+        Ok(Arithmetic { op, primitive, width, fold, quick: Quick::of(op, primitive) })
     }
 
     /// For an accumulation of `origin` into `target`.
@@ -132,25 +177,16 @@ impl Arithmetic {
     /// The element that an atomic one becomes; `None` if it stays. Elements are in native order.
     #[inline]
     pub(crate) fn change(&self, old: u64, operand: u64) -> Option<u64> {
-        match self.quick {
-            Quick::Add => Some(old.wrapping_add(operand)),
-            Quick::AddDouble => Some((f64::from_bits(old) + f64::from_bits(operand)).to_bits()),
-            Quick::AddFloat => {
-                let [old, operand] = [old, operand].map(|bits| f32::from_bits(low(bits)));
-                Some(u64::from((old + operand).to_bits()))
-            }
-            Quick::No if self.op == ReduceOp::NoOp => None,
-            Quick::No if self.op == ReduceOp::Replace => Some(operand),
-            Quick::No => {
-                let mut both = [0; 16];
-                let (left, right) = both.split_at_mut(8);
-                let (left, right) = (&mut left[..self.width], &mut right[..self.width]);
-                write(old, left);
-                write(operand, right);
-                self.combine(left, right);
-                Some(read(left))
-            }
+        if let Some(quick) = self.quick {
+            return quick.change(old, operand);
         }
+        let mut both = [0; 16];
+        let (left, right) = both.split_at_mut(8);
+        let (left, right) = (&mut left[..self.width], &mut right[..self.width]);
+        write(old, left);
+        write(operand, right);
+        self.combine(left, right);
+        Some(read(left))
     }
 
     /// Many elements: what `operand` makes of `old`.
@@ -211,6 +247,8 @@ mod tests {
                     continue;
                 }
                 let width = arithmetic.width();
+                let number = Quick::of_number(op, primitive);
+                assert!(number.is_none_or(|(_, bytes)| bytes == width));
                 for (old, operand) in numbers.iter().flat_map(|a| numbers.map(|b| (*a, b))) {
                     let (mut left, mut right) = (vec![0; width], vec![0; width]);
                     write(old, &mut left);
@@ -221,6 +259,10 @@ mod tests {
                     let mut new = left;
                     write(arithmetic.change(old, operand).unwrap_or(old), &mut new);
                     assert_eq!(new, expected, "{op:?} of {primitive}: {old:x} {operand:x}");
+                    if let Some((quick, _)) = number {
+                        write(quick.change(old, operand).unwrap_or(old), &mut new);
+                        assert_eq!(new, expected, "{op:?} of {primitive}, quickly");
+                    }
                 }
             }
         }

@@ -1,7 +1,7 @@
 //! The memory of a window at one rank, and what operations do there: the same functions serve ranks that map it and the
 //! owner's progress engine, so both ways give the same bytes.
 
-use crate::arithmetic::{Arithmetic, read, write};
+use crate::arithmetic::{Arithmetic, Quick, read, write};
 use crate::header::Stripes;
 use crate::{Fault, Header};
 use gapless_dtype::{Dim, Layout, Run, Shape};
@@ -177,24 +177,23 @@ pub(crate) fn change(
     change_many(memory, target, range, (arithmetic, operand), result)
 }
 
-/// Changes one element; the caller has its stripe. `old` gets what was there.
+/// Changes one number that lies inside, at a multiple of its length; the caller has its stripe. Gives what was there.
 #[inline]
-pub(crate) fn change_one(
+pub(crate) fn change_number(
     memory: &Atomics,
     offset: u64,
-    (arithmetic, operand): (&Arithmetic, u64),
-    old: &mut [u8],
-) -> Result<(), Fault> {
-    memory.load(offset, old).map_err(|_| Fault::Outside)?;
-    match arithmetic.change(read(old), operand) {
-        None => Ok(()),
-        Some(new) => {
-            let mut bytes = [0; 8];
-            let bytes = &mut bytes[..old.len()];
-            write(new, bytes);
-            memory.store(offset, bytes).map_err(|_| Fault::Outside)
-        }
+    quick: Quick,
+    operand: &[u8],
+) -> Option<u64> {
+    let mut bytes = [0; 8];
+    let bytes = bytes.get_mut(..operand.len())?;
+    memory.load(offset, bytes).ok()?;
+    let old = read(bytes);
+    if let Some(new) = quick.change(old, read(operand)) {
+        write(new, bytes);
+        memory.store(offset, bytes).ok()?;
     }
+    Some(old)
 }
 
 fn change_many(

@@ -1,12 +1,12 @@
 //! Operations on one stretch of a target that is mapped: what most are, and so the shortest way to do them. Whatever is
 //! unusual, or wrong, takes the way of `operate.rs`, which has the reason.
 
-use crate::WindowError;
-use crate::arithmetic::{Arithmetic, read};
-use crate::exposure::{Exposure, change_one};
+use crate::arithmetic::Quick;
+use crate::exposure::{Exposure, change_number};
 use crate::header::Stripes;
 use crate::window::{Driver, Window};
-use gapless_engine::{EngineError, ReduceOp, Typed};
+use gapless_dtype::Primitive;
+use gapless_engine::ReduceOp;
 
 /// Bytes of a target that is mapped.
 #[derive(Clone, Copy, Debug)]
@@ -34,71 +34,44 @@ impl Window {
         (end <= member.bytes).then_some(Span { exposure, offset })
     }
 
-    /// [`put`](Window::put) of all bytes of a span.
-    ///
-    /// # Errors
-    /// They are more than were asked for.
+    /// [`put`](Window::put) of all bytes of a span. `false`: they are more than were asked for, and nothing was done.
     #[inline]
-    pub fn put_span<D: Driver>(
-        &self,
-        driver: &D,
-        span: Span<'_>,
-        bytes: &[u8],
-    ) -> Result<(), WindowError> {
-        let stored = span.exposure.memory.store(span.offset, bytes);
+    pub fn put_span<D: Driver>(&self, driver: &D, span: Span<'_>, bytes: &[u8]) -> bool {
+        let stored = span.exposure.memory.store(span.offset, bytes).is_ok();
         self.now_and_then(driver, Window::weight(bytes.len()));
-        stored.map_err(|error| EngineError::from(error).into())
+        stored
     }
 
-    /// [`get`](Window::get) of all bytes of a span.
-    ///
-    /// # Errors
-    /// They are more than were asked for.
+    /// [`get`](Window::get) of all bytes of a span; as [`put_span`](Window::put_span).
     #[inline]
-    pub fn get_span<D: Driver>(
-        &self,
-        driver: &D,
-        span: Span<'_>,
-        into: &mut [u8],
-    ) -> Result<(), WindowError> {
-        let loaded = span.exposure.memory.load(span.offset, into);
+    pub fn get_span<D: Driver>(&self, driver: &D, span: Span<'_>, into: &mut [u8]) -> bool {
+        let loaded = span.exposure.memory.load(span.offset, into).is_ok();
         self.now_and_then(driver, Window::weight(into.len()));
-        loaded.map_err(|error| EngineError::from(error).into())
+        loaded
     }
 
-    /// One element of a span: combined with `bytes`; gives what was there. `None`: that takes another way, or is refused.
+    /// One number of a span, combined with another; gives what was there. `None`: it takes another way, whatever the reason
+    /// is. Nothing was done then.
     #[inline]
     pub fn change_span<D: Driver>(
         &self,
         driver: &D,
-        (rank, span): (u32, Span<'_>),
-        (origin, op): (&Typed, ReduceOp),
+        span: Span<'_>,
+        (number, op): (Primitive, ReduceOp),
         bytes: &[u8],
-    ) -> Option<Result<[u8; 8], D::Error>> {
-        let arithmetic = Arithmetic::of(op, origin).ok()?;
-        let (Span { exposure, offset }, width) = (span, bytes.len());
-        let memory = &exposure.memory;
-        let fits = width == arithmetic.width()
-            && arithmetic.is_atomic()
-            && memory.misalignment(offset, width as u64) == 0;
-        if !fits {
+    ) -> Option<u64> {
+        let (quick, width) = Quick::of_number(op, number)?;
+        let (Span { exposure, offset }, memory) = (span, &span.exposure.memory);
+        if bytes.len() != width || memory.misalignment(offset, width as u64) != 0 {
             return None;
         }
         let stripes = Stripes::default().with(offset, width);
-        let mut old = [0; 8];
-        let changed = match exposure.header.try_stripes(self.rank, stripes, |_| false) {
-            true => Ok(()),
-            false => self.take_stripes(driver, exposure, stripes),
-        };
-        if let Err(error) = changed {
-            return Some(Err(error));
+        if !exposure.header.try_stripes(self.rank, stripes, |_| false) {
+            return None;
         }
-        let found = change_one(memory, offset, (&arithmetic, read(bytes)), &mut old[..width]);
+        let found = change_number(memory, offset, quick, bytes);
         exposure.header.release_stripes(self.rank, stripes);
         self.now_and_then(driver, 1);
-        Some(match found {
-            Ok(()) => Ok(old),
-            Err(fault) => Err(self.refused(rank, fault).into()),
-        })
+        found
     }
 }

@@ -2,7 +2,80 @@
 
 use super::{View, ViewMut};
 use crate::shared_buf::SharedBuf;
-use gapless_dtype::{Buffer, BufferMut};
+use gapless_dtype::{Buffer, BufferMut, ElementType, Primitive};
+use std::marker::PhantomData;
+
+/// Numbers one behind the other in memory of the host: all that short operations need to know of a buffer. A view takes
+/// longer to make than they take.
+#[doc(hidden)]
+#[derive(Clone, Copy, Debug)]
+pub struct Plain<'v> {
+    start: *const u8,
+    bytes: usize,
+    element: Primitive,
+    memory: PhantomData<&'v [u8]>,
+}
+
+/// The same, to be written.
+#[doc(hidden)]
+#[derive(Debug)]
+pub struct PlainMut<'v> {
+    start: *mut u8,
+    bytes: usize,
+    memory: PhantomData<&'v mut [u8]>,
+}
+
+/// Bytes of so many numbers, and what they are.
+#[inline]
+fn numbers(count: usize, element: ElementType) -> Option<(usize, Primitive)> {
+    // Fits: so many are in memory.
+    Some((count * usize::try_from(element.bytes()).ok()?, element.number()?))
+}
+
+impl<'v> Plain<'v> {
+    #[inline]
+    pub(crate) fn of<B: Buffer + ?Sized>(buffer: &'v B) -> Option<Plain<'v>> {
+        let (start, count, element) = buffer.parts();
+        if buffer.spread().is_some() {
+            return None;
+        }
+        let (bytes, element) = numbers(count, element)?;
+        Some(Plain { start, bytes, element, memory: PhantomData })
+    }
+
+    /// The basic type of the elements.
+    #[inline]
+    pub(crate) fn element(&self) -> Primitive {
+        self.element
+    }
+
+    /// Their bytes.
+    #[inline]
+    pub(crate) fn bytes(&self) -> &'v [u8] {
+        // SAFETY: `of` has them from a buffer that is borrowed for `'v` and is sealed: numbers without gaps, one behind the
+        // other, none of whose bytes changes behind a shared reference (`Equivalence`, 1 to 4).
+        unsafe { std::slice::from_raw_parts(self.start, self.bytes) }
+    }
+}
+
+impl<'v> PlainMut<'v> {
+    #[inline]
+    pub(crate) fn of<B: BufferMut + ?Sized>(buffer: &'v mut B) -> Option<PlainMut<'v>> {
+        if buffer.spread().is_some() {
+            return None;
+        }
+        let (start, count, element) = buffer.parts_mut();
+        let (bytes, _) = numbers(count, element)?;
+        Some(PlainMut { start, bytes, memory: PhantomData })
+    }
+
+    /// Their bytes.
+    #[inline]
+    pub(crate) fn into_bytes(self) -> &'v mut [u8] {
+        // SAFETY: as of `Plain`; the buffer is borrowed exclusively, and every pattern of bits is a value (`AnyBits`).
+        unsafe { std::slice::from_raw_parts_mut(self.start, self.bytes) }
+    }
+}
 
 /// What a message is sent out of: a reference to a value, array, slice or `Vec` whose elements have
 /// [`Equivalence`](crate::Equivalence), a reference to a [`SharedBuf`], or a [`View`]. A type of your own has it by
@@ -44,6 +117,13 @@ use gapless_dtype::{Buffer, BufferMut};
 pub trait SendBuffer<'v> {
     /// The memory, and the layout of the message in it.
     fn into_view(self) -> View<'v>;
+
+    /// What short operations need to know of it, if it is that simple.
+    #[doc(hidden)]
+    #[inline]
+    fn as_plain(&self) -> Option<Plain<'v>> {
+        None
+    }
 }
 
 /// What a message is received into: an exclusive reference to a value, array, slice or `Vec` whose elements have
@@ -59,12 +139,24 @@ pub trait SendBuffer<'v> {
 pub trait RecvBuffer<'v> {
     /// The memory, and the layout of the message in it.
     fn into_view(self) -> ViewMut<'v>;
+
+    /// What short operations need to know of it, if it is that simple.
+    #[doc(hidden)]
+    #[inline]
+    fn as_plain(&mut self) -> Option<PlainMut<'_>> {
+        None
+    }
 }
 
 impl<'v, B: Buffer + ?Sized> SendBuffer<'v> for &'v B {
     #[inline]
     fn into_view(self) -> View<'v> {
         View::from(self)
+    }
+
+    #[inline]
+    fn as_plain(&self) -> Option<Plain<'v>> {
+        Plain::of(*self)
     }
 }
 
@@ -93,6 +185,11 @@ impl<'v, B: BufferMut + ?Sized> RecvBuffer<'v> for &'v mut B {
     #[inline]
     fn into_view(self) -> ViewMut<'v> {
         ViewMut::from(self)
+    }
+
+    #[inline]
+    fn as_plain(&mut self) -> Option<PlainMut<'_>> {
+        PlainMut::of(*self)
     }
 }
 

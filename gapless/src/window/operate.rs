@@ -3,7 +3,7 @@
 use super::Window;
 use super::profile::Call;
 use crate::error::Error;
-use crate::view::{RecvBuffer, SendBuffer, View, ViewMut};
+use crate::view::{Plain, PlainMut, RecvBuffer, SendBuffer, View, ViewMut};
 use gapless_dtype::AnyBits;
 use gapless_engine::{Engine, ReduceOp, Typed};
 use gapless_mem::{DeviceError, Outstanding, Region};
@@ -186,20 +186,34 @@ impl<T: AnyBits> Window<T> {
         rank: u32,
         at: impl Into<Place>,
     ) -> Result<(), Error> {
-        let (view, at, began) = (data.into_view(), at.into(), self.began());
+        let (at, began) = (at.into(), self.began());
+        if let Some(plain) = data.as_plain()
+            && let Some(displacement) = at.plain()
+            && self.put_bytes(plain.bytes(), (rank, displacement))
+        {
+            self.note(Call::Put, plain.bytes().len() as u64, began);
+            return Ok(());
+        }
+        let view = data.into_view();
         let put = self.put_view(&view, rank, &at);
         self.note(Call::Put, view.packed_bytes(), began);
         put
     }
 
+    /// All bytes, to memory that is mapped. `false`: they take another way, or are refused.
     #[inline]
+    fn put_bytes(&self, bytes: &[u8], to: (u32, u64)) -> bool {
+        let span = self.inner.span("put", to, bytes.len());
+        span.is_some_and(|span| self.inner.put_span(self.shared(), span, bytes))
+    }
+
     fn put_view(&self, view: &View<'_>, rank: u32, at: &Place) -> Result<(), Error> {
         if let Some(displacement) = plain(&view.typed, at)
             // SAFETY: `view` borrows its memory for reading until this returns.
             && let Some(bytes) = unsafe { stretch(&view.typed) }
-            && let Some(span) = self.inner.span("put", (rank, displacement), bytes.len())
+            && self.put_bytes(bytes, (rank, displacement))
         {
-            return Ok(self.inner.put_span(self.shared(), span, bytes)?);
+            return Ok(());
         }
         // SAFETY: as above.
         unsafe { self.put_typed("put", &view.typed, (rank, at)) }
@@ -232,25 +246,37 @@ impl<T: AnyBits> Window<T> {
         rank: u32,
         at: impl Into<Place>,
     ) -> Result<(), Error> {
-        let (mut view, at, began) = (into.into_view(), at.into(), self.began());
+        let (mut into, at, began) = (into, at.into(), self.began());
+        if let Some(plain) = into.as_plain()
+            && let Some(displacement) = at.plain()
+        {
+            let bytes = plain.into_bytes();
+            if self.get_bytes(bytes, (rank, displacement)) {
+                self.note(Call::Get, bytes.len() as u64, began);
+                return Ok(());
+            }
+        }
+        let mut view = into.into_view();
         let got = self.get_view(&mut view, rank, &at);
         self.note(Call::Get, view.packed_bytes(), began);
         got
     }
 
+    /// All bytes, from memory that is mapped. `false`: they take another way, or are refused.
     #[inline]
+    fn get_bytes(&self, into: &mut [u8], from: (u32, u64)) -> bool {
+        let span = self.inner.span("get", from, into.len());
+        span.is_some_and(|span| self.inner.get_span(self.shared(), span, into))
+    }
+
     fn get_view(&self, view: &mut ViewMut<'_>, rank: u32, at: &Place) -> Result<(), Error> {
         if let Some(displacement) = plain(&view.typed, at)
             // SAFETY: `view` borrows its memory exclusively until this returns.
             && let Some(bytes) = unsafe { stretch_mut(&view.typed) }
-            && let Some(span) = self.inner.span("get", (rank, displacement), bytes.len())
+            && self.get_bytes(bytes, (rank, displacement))
         {
-            return Ok(self.inner.get_span(self.shared(), span, bytes)?);
+            return Ok(());
         }
-        self.get_slowly(view, rank, at)
-    }
-
-    fn get_slowly(&self, view: &mut ViewMut<'_>, rank: u32, at: &Place) -> Result<(), Error> {
         let access = self.access("get", (rank, at), &view.typed, Way::Read)?;
         let get = |range: Range<u64>, bytes: &mut [u8]| {
             self.inner.get(self.shared(), &access, range, bytes)
@@ -276,43 +302,31 @@ impl<T: AnyBits> Window<T> {
         at: impl Into<Place>,
         op: ReduceOp,
     ) -> Result<(), Error> {
-        let (view, at, began) = (data.into_view(), at.into(), self.began());
-        let done = self.accumulate_view(&view, (rank, &at), op);
+        let (at, began) = (at.into(), self.began());
+        if let Some(plain) = data.as_plain()
+            && self.change_number("accumulate", (&plain, op), (rank, &at)).is_some()
+        {
+            self.note(Call::Accumulate, plain.bytes().len() as u64, began);
+            return Ok(());
+        }
+        let view = data.into_view();
+        // SAFETY: `view` borrows its memory for reading until this returns.
+        let done = unsafe { self.accumulate_typed(&view.typed, (rank, &at), op) };
         self.note(Call::Accumulate, view.packed_bytes(), began);
         done
     }
 
+    /// One number that is mapped; gives what was there. `None`: it takes another way, or is refused.
     #[inline]
-    fn accumulate_view(
-        &self,
-        view: &View<'_>,
-        (rank, at): (u32, &Place),
-        op: ReduceOp,
-    ) -> Result<(), Error> {
-        // SAFETY: `view` borrows its memory for reading until this returns.
-        if let Some(bytes) = unsafe { stretch(&view.typed) }
-            && let Some(done) = self.change_one("accumulate", (&view.typed, op), (rank, at), bytes)
-        {
-            return done.map(drop);
-        }
-        // SAFETY: as above.
-        unsafe { self.accumulate_typed(&view.typed, (rank, at), op) }
-    }
-
-    /// One element that is mapped; gives what was there. `None`: it takes another way, or is refused.
-    #[inline]
-    fn change_one(
+    fn change_number(
         &self,
         call: &'static str,
-        what: (&Typed, ReduceOp),
+        (number, op): (&Plain<'_>, ReduceOp),
         (rank, at): (u32, &Place),
-        bytes: &[u8],
-    ) -> Option<Result<[u8; 8], Error>> {
-        if bytes.len() > 8 {
-            return None;
-        }
-        let span = self.inner.span(call, (rank, plain(what.0, at)?), bytes.len())?;
-        self.inner.change_span(self.shared(), (rank, span), what, bytes)
+    ) -> Option<u64> {
+        let bytes = number.bytes();
+        let span = self.inner.span(call, (rank, at.plain()?), bytes.len())?;
+        self.inner.change_span(self.shared(), span, (number.element(), op), bytes)
     }
 
     /// # Safety
@@ -386,10 +400,22 @@ impl<T: AnyBits> Window<T> {
         at: impl Into<Place>,
         op: ReduceOp,
     ) -> Result<U, Error> {
-        let mut found = value;
-        let (given, at) = (View::of(std::slice::from_ref(&value)), at.into());
+        let (mut found, at, began) = (value, at.into(), self.began());
+        if let Some(plain) = Plain::of(&value)
+            && let Some(old) = self.change_number("fetch_and_op", (&plain, op), (rank, &at))
+        {
+            let old = old.to_ne_bytes();
+            let bytes =
+                if cfg!(target_endian = "big") { &old[8 - plain.bytes().len()..] } else { &old };
+            if let Some(room) = PlainMut::of(&mut found).map(PlainMut::into_bytes) {
+                room.copy_from_slice(&bytes[..room.len()]);
+            }
+            self.note(Call::FetchAndOp, plain.bytes().len() as u64, began);
+            return Ok(found);
+        }
+        let given = View::of(std::slice::from_ref(&value));
         let into = ViewMut::of(std::slice::from_mut(&mut found));
-        let (typed, began) = (&given.typed, self.began());
+        let typed = &given.typed;
         // SAFETY: `value` is borrowed for reading.
         let bytes = unsafe { stretch(typed) };
         // SAFETY: `found` is borrowed exclusively.
@@ -398,11 +424,6 @@ impl<T: AnyBits> Window<T> {
             self.get_accumulate(given, into, rank, at, op)?;
             return Ok(found);
         };
-        if let Some(old) = self.change_one("fetch_and_op", (typed, op), (rank, &at), bytes) {
-            room.copy_from_slice(&old?[..bytes.len()]);
-            self.note(Call::FetchAndOp, bytes.len() as u64, began);
-            return Ok(found);
-        }
         let access = self.access("fetch_and_op", (rank, &at), typed, Way::Change)?;
         let what = (&access, op);
         self.inner.fetch_and_op(self.shared(), what, (typed, &at), (bytes, room))?;
