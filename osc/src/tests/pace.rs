@@ -2,6 +2,7 @@
 
 use super::net::Net;
 use crate::core::Done;
+use crate::header::Stripes;
 use crate::wire::{Head, Kind, MORE};
 use crate::{Lock, Place, Way, Window};
 use gapless_bml::Rank;
@@ -38,21 +39,21 @@ fn spinning_on_one_call_makes_progress() {
             "put",
             pace(|window, driver| {
                 let span = window.span("put", (0, 0), 8).unwrap();
-                window.put_span(driver, span, &zero).unwrap();
+                assert!(window.put_span(driver, span, &zero));
             }),
         ),
         (
             "get",
             pace(|window, driver| {
                 let span = window.span("get", (0, 0), 8).unwrap();
-                window.get_span(driver, span, &mut [0; 8]).unwrap();
+                assert!(window.get_span(driver, span, &mut [0; 8]));
             }),
         ),
         (
             "put and flush",
             pace(|window, driver| {
                 let span = window.span("put", (0, 0), 8).unwrap();
-                window.put_span(driver, span, &zero).unwrap();
+                assert!(window.put_span(driver, span, &zero));
                 window.flush(driver, 0).unwrap();
             }),
         ),
@@ -60,9 +61,8 @@ fn spinning_on_one_call_makes_progress() {
             "change",
             pace(|window, driver| {
                 let span = window.span("fetch_and_op", (0, 0), 8).unwrap();
-                let changed =
-                    window.change_span(driver, (0, span), (&number(), ReduceOp::Sum), &zero);
-                changed.unwrap().unwrap();
+                let what = (Primitive::Int64, ReduceOp::Sum);
+                window.change_span(driver, span, what, &zero).unwrap();
             }),
         ),
         (
@@ -89,6 +89,50 @@ fn spinning_on_one_call_makes_progress() {
     for (call, pace) in paces {
         assert!((3..10).contains(&pace), "{call}: {pace} times");
     }
+}
+
+/// The short way changes one number that lies where numbers lie, while nobody else changes its stripe; all else is left to
+/// the long one.
+#[test]
+fn the_short_way_leaves_what_is_not_simple() {
+    use Primitive as P;
+    let net = Net::new(2, &Config::default());
+    let mut window = net.window(1, &[0]);
+    let driver = net.driver(1, 10, &|| ());
+    assert!(window.span("put", (0, 0), 8).is_none(), "no epoch");
+    window.lock(&driver, 0, Lock::Shared).unwrap();
+    assert!(window.span("put", (1, 0), 8).is_none() && window.span("put", (2, 0), 8).is_none());
+    let all = window.memory().len();
+    for (at, bytes) in [(all, 1), (all - 7, 8), (u64::MAX, 8), (0, usize::MAX)] {
+        assert!(window.span("put", (0, at), bytes).is_none(), "{at} {bytes}");
+    }
+    let change = |at, what, bytes: &[u8]| {
+        let span = window.span("accumulate", (0, at), bytes.len()).unwrap();
+        window.change_span(&driver, span, what, bytes)
+    };
+    let (sum, seven) = (ReduceOp::Sum, 7u64.to_ne_bytes());
+    assert_eq!(change(8, (P::Uint64, sum), &seven), Some(0));
+    assert_eq!(change(8, (P::Uint64, sum), &seven), Some(7));
+    assert_eq!(change(8, (P::Uint64, ReduceOp::NoOp), &[0; 8]), Some(14));
+    assert_eq!(change(8, (P::Double, ReduceOp::Replace), &[0; 8]), Some(14));
+    // Several numbers, places that are no multiples, other types and operations.
+    for (at, what) in [
+        (8, (P::Uint32, sum)),
+        (4, (P::Uint64, sum)),
+        (8, (P::FloatComplex, sum)),
+        (8, (P::Int64, ReduceOp::Max)),
+        (8, (P::Bool, ReduceOp::Replace)),
+    ] {
+        assert_eq!(change(at, what, &seven), None, "{at} {what:?}");
+    }
+    let (header, stripe) = (&net.exposures[0].header, Stripes::default().with(8, 8));
+    assert!(header.try_stripes(0, stripe, |_| false));
+    assert_eq!(change(8, (P::Uint64, sum), &seven), None);
+    // Only who has a mutex gives it back.
+    header.release_stripes(1, stripe);
+    assert_eq!(change(8, (P::Uint64, sum), &seven), None);
+    header.release_stripes(0, stripe);
+    assert_eq!(change(8, (P::Uint64, sum), &seven), Some(0));
 }
 
 /// An answer that is not due is refused, also while more is asked.
