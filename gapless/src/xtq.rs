@@ -48,8 +48,12 @@ pub use gapless_bml::Rank;
 /// The worker of CUDA devices.
 #[cfg(feature = "cuda")]
 pub use gapless_dtype_cuda::CudaWorker;
-/// Tasks that a worker on a GPU takes itself, out of memory that initiators write; beside [`Tasks`], and without it.
+/// Memory that kernels are registered with; what stays on an accelerator and runs tasks there.
+pub use gapless_mem::{Lease, Worker};
+/// Tasks that a worker on a GPU takes itself, out of memory that initiators write: what [`Tasks::attach_worker`] uses, to be
+/// used without [`Tasks`], too.
 pub use gapless_xtq::device;
+pub use gapless_xtq::device::{DeviceFunction, Life};
 pub use gapless_xtq::packet::{ARGUMENTS_MAX, ENTRIES, Launch};
 pub use gapless_xtq::{
     Function, GroupLimits, Kernel, KernelTask, Launcher, Payload, Put, PutHandle, QueueOptions,
@@ -150,6 +154,63 @@ impl Tasks {
     #[must_use]
     pub fn take_posted(&self) -> Vec<Vec<u8>> {
         self.xtq.take_posted()
+    }
+
+    /// Gives this process a worker, which stays on an accelerator: from now on kernels [of it](Kernel::of_worker) can be
+    /// registered. Ranks that can map this one's memory get a ring with their first put of one. From then on no CPU of this
+    /// process has a part in their puts, as long as the worker stays (`life`). What comes by messages (from other hosts, in
+    /// a line) and starting a worker that has left take progress here.
+    ///
+    /// ```no_run
+    /// # #[cfg(feature = "cuda")]
+    /// # fn attach(world: &gapless::World) -> Result<(), Box<dyn std::error::Error>> {
+    /// use gapless::CudaDriver;
+    /// use gapless::xtq::{CudaWorker, Life};
+    /// let worker = CudaWorker::new(CudaDriver::load()?.device(0)?.into())?;
+    /// world.xtq().attach_worker(std::sync::Arc::new(worker), Life::default())?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// There is one already; the accelerator refuses; the world was left.
+    pub fn attach_worker(&self, worker: Arc<dyn Worker>, life: Life) -> Result<(), Error> {
+        Ok(self.xtq.attach_worker(worker, life)?)
+    }
+
+    /// Posts a receive buffer for payloads of the worker's kernels: memory that the worker reaches. It is posted again when
+    /// the task that had it has ended.
+    ///
+    /// # Errors
+    /// There is no worker; it has too many, or cannot reach the memory.
+    ///
+    /// # Safety
+    /// Until it is [taken back](Tasks::take_from_worker), or the world is gone, nobody but tasks touches it.
+    pub unsafe fn post_to_worker(&self, buffer: Lease) -> Result<(), Error> {
+        // SAFETY: the caller's promise is passed on.
+        Ok(unsafe { self.xtq.post_to_worker(buffer) }?)
+    }
+
+    /// Takes back all receive buffers of the worker.
+    ///
+    /// # Errors
+    /// There is no worker; it does not answer, and may still use them.
+    pub fn take_from_worker(&self) -> Result<Vec<Lease>, Error> {
+        Ok(self.xtq.take_from_worker()?)
+    }
+
+    /// Tells the worker to leave, and keeps it away until `true`: the application has the accelerator to itself. Puts wait.
+    ///
+    /// # Errors
+    /// There is no worker; what it runs takes too long.
+    pub fn keep_worker(&self, stays: bool) -> Result<(), Error> {
+        Ok(self.xtq.keep_worker(stays)?)
+    }
+
+    /// Whether the worker is on its accelerator now.
+    #[must_use]
+    pub fn has_resident_worker(&self) -> bool {
+        self.xtq.has_resident_worker()
     }
 
     /// A signal that ends when it was counted down so often.

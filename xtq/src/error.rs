@@ -1,5 +1,6 @@
 //! Errors and refusals; each names the culprit.
 
+use crate::device::TargetError;
 use crate::packet::PacketError;
 use crate::rewrite::RewriteError;
 use crate::tables::NoSuchIndex;
@@ -178,9 +179,18 @@ pub enum XtqError {
     /// This process is leaving.
     #[error("this process is leaving the job")]
     Closed,
-    /// A put with a signal that another end made.
+    /// A put, or a kernel of a worker, with a signal that another end made.
     #[error("a signal that was made by another `Xtq`")]
     ForeignSignal,
+    /// A kernel of a worker, or a receive buffer for one, and none is attached; or a second one is to be.
+    #[error("this process has {}", if *has { "a worker already" } else { "no worker attached" })]
+    Worker {
+        /// Whether there is one.
+        has: bool,
+    },
+    /// The worker, or its accelerator, refuses.
+    #[error(transparent)]
+    Target(#[from] TargetError),
 }
 
 /// Why a function failed, in its own words; whoever waits for the task is told.

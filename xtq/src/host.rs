@@ -9,6 +9,7 @@
 //! | `queue.rs`, `run.rs` | queues of tasks, threads, running one |
 //! | `nic.rs` | what arrives, and losses |
 //! | `register.rs` | the API's registrations |
+//! | `serve.rs`, `rings.rs` | the worker of this process's accelerator, and the rings that initiators have of it |
 //!
 //! One lock guards the state of both sides. No code of users runs, or is dropped, while it is held; signals are counted
 //! and the world's bell is rung after it is released. Queues, signals and buffers have locks of their own, which are
@@ -22,7 +23,13 @@ mod nic;
 mod queue;
 #[allow(unsafe_code, reason = "registers kernels, for whom the caller vouches")]
 mod register;
+mod rings;
 mod run;
+#[allow(
+    unsafe_code,
+    reason = "makes rings, and tells a worker of memory for which the caller vouches"
+)]
+mod serve;
 mod target;
 #[cfg(test)]
 mod tests;
@@ -53,15 +60,18 @@ use target::Target;
 pub struct Config {
     /// Threads that run tasks; they are made when the first task comes.
     pub threads: usize,
-    /// Called, on any thread and without a lock, when a task has ended or puts another, and when a signal has ended: so
-    /// whoever sleeps looks again, and calls [`Xtq::advance`]. It must not wait, nor call this crate. A panic goes to the
-    /// log, and no further.
+    /// Called, on any thread and without a lock, when a task has ended or puts another, and when a signal has ended or
+    /// begins anew: so whoever sleeps looks again, and calls [`Xtq::advance`]. It must not wait, nor call this crate. A
+    /// panic goes to the log, and no further.
     pub bell: Arc<dyn Fn() + Send + Sync>,
+    /// Whether initiators may put tasks of this process's [worker](Xtq::attach_worker) into memory that they share with it.
+    /// If not, all come by messages.
+    pub rings: bool,
 }
 
 impl Default for Config {
     fn default() -> Config {
-        Config { threads: 2, bell: Arc::new(|| {}) }
+        Config { threads: 2, bell: Arc::new(|| {}), rings: true }
     }
 }
 
@@ -130,6 +140,10 @@ pub(crate) struct Inner {
     bell: Bell,
     tables: Tables,
     state: Mutex<State>,
+    /// What runs tasks on this process's accelerator. Its lock is taken before that of the state.
+    worker: Mutex<Option<serve::Served>>,
+    /// Whether there is one.
+    has_worker: AtomicBool,
     pool: Pool,
     /// There may be something to send, or a held put to release.
     owing: AtomicBool,
@@ -162,7 +176,7 @@ impl Inner {
         let value = act(&mut state);
         let mut effects = std::mem::take(&mut state.initiator.effects);
         effects.append(&mut state.target.effects);
-        let busy = state.initiator.is_busy();
+        let busy = state.initiator.is_busy() || state.target.rings.is_busy();
         drop(state);
         if busy {
             self.owing.store(true, Ordering::Release);
@@ -186,11 +200,17 @@ impl Inner {
     fn ended(&self, mut task: Ready, result: Result<(), TaskError>) {
         let over = Live(self);
         let memory = std::mem::take(&mut task.payload.memory);
+        let (private, of_worker) = (task.private, task.code.is_of_worker());
         let acknowledged = task.command.flags.contains(crate::packet::Flags::ACKNOWLEDGE);
         let text = result.as_ref().err().map(|error| cut(&error.0)).unwrap_or_default();
         let signal = task.registered_signal().cloned();
         self.with(|state| {
-            state.target.posted.post(memory);
+            if of_worker {
+                state.target.rings.end(task.from);
+            }
+            if !private {
+                state.target.posted.post(memory);
+            }
             if acknowledged && !state.left {
                 let head = Target::end(&task, result.is_err());
                 state.initiator.say(task.from, head, text.into_bytes());
@@ -244,6 +264,8 @@ impl Xtq {
             bell: ringing(inner),
             tables: Tables::new(),
             state: Mutex::default(),
+            worker: Mutex::default(),
+            has_worker: AtomicBool::new(false),
             pool: Pool::default(),
             owing: AtomicBool::new(false),
             live: AtomicUsize::new(0),
@@ -340,6 +362,7 @@ impl Xtq {
     /// The tasks that were refused here since the last call.
     #[must_use]
     pub fn take_refusals(&self) -> Vec<RefusedTask> {
+        self.inner.look_at_worker();
         self.inner.with(|state| state.target.take_refusals())
     }
 
@@ -350,10 +373,15 @@ impl Xtq {
         if !inner.owing.swap(false, Ordering::AcqRel) {
             return 0;
         }
-        inner.with(|state| {
-            state.initiator.advance(now_ns);
-            state.flush(bml)
-        })
+        let served = self.serve(bml, now_ns);
+        served
+            + inner.with(|state| {
+                state.initiator.advance(now_ns);
+                state.initiator.map_rings(bml);
+                let put = state.initiator.pump_rings(now_ns);
+                state.let_go();
+                put + state.flush(bml)
+            })
     }
 
     /// Whether [`advance`](Xtq::advance) would do nothing: one load.
@@ -397,7 +425,9 @@ impl Xtq {
             (target, dropped)
         });
         self.inner.live.fetch_sub(dropped.len(), Ordering::Release);
-        Box::new((target, dropped))
+        // It stops when it is dropped.
+        let worker = self.inner.served().take();
+        Box::new((target, dropped, worker))
     }
 }
 

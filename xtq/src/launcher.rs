@@ -1,8 +1,9 @@
 //! Kernels that a process lets others launch, and what launches them on its accelerator.
 //!
-//! The *host* back end plays the NIC and the command processor: a worker thread launches the kernel when its packet is
-//! due, and waits until it has ended.
+//! The *host* back end plays the NIC and the command processor: a thread launches the kernel when its packet is due, and
+//! waits until it has ended. What a worker of the accelerator runs ([`Kernel::of_worker`]) needs no launch.
 
+use crate::device::{DeviceFunction, DeviceKernel};
 use crate::error::Refusal;
 use crate::packet::Launch;
 use crate::signal::Signal;
@@ -77,12 +78,20 @@ pub unsafe trait Launcher: Send + Sync {
     unsafe fn launch(&self, task: &KernelTask<'_>) -> Result<Completion, DeviceError>;
 }
 
+/// Who runs a kernel.
+#[derive(Clone)]
+pub(crate) enum Runner {
+    /// It is launched.
+    Launcher { launcher: Arc<dyn Launcher>, object: u64 },
+    /// The worker of this process's accelerator has it.
+    Worker(DeviceFunction),
+}
+
 /// A kernel for the Kernel Table.
 #[derive(Clone)]
 pub struct Kernel {
-    pub(crate) launcher: Arc<dyn Launcher>,
+    pub(crate) runner: Runner,
     pub(crate) limits: GroupLimits,
-    pub(crate) object: u64,
     pub(crate) argument_bytes: u16,
     pub(crate) payload_max: u32,
     pub(crate) memory: Option<Lease>,
@@ -99,7 +108,40 @@ impl Kernel {
         payload_max: u32,
     ) -> Kernel {
         let limits = launcher.limits();
-        Kernel { launcher, limits, object, argument_bytes, payload_max, memory: None, signal: None }
+        let runner = Runner::Launcher { launcher, object };
+        Kernel { runner, limits, argument_bytes, payload_max, memory: None, signal: None }
+    }
+
+    /// A function of the worker that this process has [attached](crate::Xtq::attach_worker): initiators that can map the
+    /// memory of its rings put tasks of it without this process's CPU.
+    #[must_use]
+    pub fn of_worker(function: DeviceFunction, payload_max: u32) -> Kernel {
+        let limits =
+            GroupLimits { items_max: u32::MAX, local_bytes_max: 0, grid_max: [u32::MAX; 3] };
+        Kernel {
+            runner: Runner::Worker(function),
+            limits,
+            argument_bytes: function.argument_bytes(),
+            payload_max,
+            memory: None,
+            signal: None,
+        }
+    }
+
+    /// What the worker is told, if this is one of its functions. Tasks count the signal that has the kernel's index.
+    pub(crate) fn for_worker(&self, index: u8) -> Option<DeviceKernel> {
+        let Runner::Worker(function) = self.runner else { return None };
+        let mut kernel =
+            DeviceKernel::new(function, self.payload_max).grid_max(self.limits.grid_max);
+        if let Some(memory) = &self.memory {
+            kernel = kernel.buffer(memory.clone());
+        }
+        Some(if self.signal.is_some() { kernel.signal(index) } else { kernel })
+    }
+
+    /// Whether a worker runs it.
+    pub(crate) fn is_of_worker(&self) -> bool {
+        matches!(self.runner, Runner::Worker(_))
     }
 
     /// The buffer that its first argument becomes.
@@ -134,6 +176,10 @@ impl Kernel {
 
 impl fmt::Debug for Kernel {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Kernel {:#x} with {} bytes of arguments", self.object, self.argument_bytes)
+        match &self.runner {
+            Runner::Launcher { object, .. } => write!(f, "Kernel {object:#x}")?,
+            Runner::Worker(function) => write!(f, "Kernel {function:?} of a worker")?,
+        }
+        write!(f, " with {} bytes of arguments", self.argument_bytes)
     }
 }

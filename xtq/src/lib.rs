@@ -10,7 +10,8 @@
 //! - [`Xtq`]: registrations, puts, receive buffers, progress; [`Put`], [`PutHandle`], [`Signal`];
 //! - [`Function`] and [`Task`]: tasks on the CPU; [`Kernel`] and [`Launcher`]: tasks on an accelerator;
 //! - `host`: the back end that works over any transport of [`gapless_bml`];
-//! - [`device`]: the back end in which a worker on the target's accelerator takes packets out of memory itself;
+//! - [`device`]: the back end in which a worker on the target's accelerator takes packets out of memory itself; by
+//!   itself, or behind [`Xtq`] ([`Xtq::attach_worker`], [`Kernel::of_worker`]);
 //! - [`sim`]: a model of the machine that the paper was evaluated on.
 //!
 //! Nothing here knows matching, datatypes or vendors. Lengths are in bytes.

@@ -273,6 +273,11 @@ fn join(low: [u8; 6], high: U16) -> u64 {
 }
 
 impl Packet {
+    /// The kernel that it names, if it is one's.
+    pub(crate) fn kernel(&self) -> Option<u8> {
+        (self.kind == Kind::Kernel as u8).then_some(self.index)
+    }
+
     /// The lengths of its arguments and of its payload, as it says them; what has no arguments behind it says 0.
     pub(crate) fn body_lengths(&self) -> [usize; 2] {
         let arguments =
@@ -330,6 +335,12 @@ impl Packet {
     /// There are not [`PACKET_BYTES`] of them.
     pub fn read(bytes: &[u8]) -> Result<Packet, PacketError> {
         Packet::read_from_bytes(bytes).map_err(|_| PacketError::Length { bytes: bytes.len() })
+    }
+
+    /// Its bytes.
+    #[must_use]
+    pub fn to_bytes(&self) -> [u8; PACKET_BYTES] {
+        zerocopy::transmute!(*self)
     }
 
     /// The same packet with another sequence number; 0 would make it none.

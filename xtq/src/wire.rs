@@ -11,31 +11,39 @@
 //! VERDICT  | kind | version | verdict | 0:1 | serial:4 | put:8     | number:8   |
 //! ENDED    | kind | version | failed:1 | 0:1 | serial:4 | put:8    | 0:8        |
 //!       24 | why, as text …
+//! RING     | kind | version | what    | 0:1 | serial:4 | kernels:8 | 0:8        |
+//!       24 | OFFER: the key of the ring's memory …
 //! ```
 //!
 //! `serial` numbers all messages to a peer, so they are handled in order and once each, whatever the transport does.
 //! `put` names a put at its initiator, `transfer` a receive buffer at the target; neither is used again. The *body* of a
 //! put is the arguments (of a kernel), then the payload. If it does not fit, the PUT has none of it: the target
 //! answers with the verdict *granted*, whose number is the transfer, and the body follows in DATA.
+//!
+//! RING is about rings of a worker, into which an initiator writes packets itself ([`Ring`]). `kernels` has a bit for each
+//! kernel that the worker runs.
 
 use crate::error::Refusal;
 use crate::packet::PACKET_BYTES;
+use gapless_bml::RemoteKey;
 use zerocopy::little_endian::{U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 /// Version of everything in this file and of the packet.
-const VERSION: u8 = 1;
+const VERSION: u8 = 2;
 /// Length of what every message begins with.
 pub(crate) const HEAD_BYTES: usize = 24;
 /// Where the body of a PUT begins.
 pub(crate) const BODY_AT: usize = HEAD_BYTES + PACKET_BYTES;
 /// The longest text of an ENDED.
 pub(crate) const TEXT_MAX: usize = 200;
+const _: () = assert!(RemoteKey::MAX_BYTES <= TEXT_MAX);
 
 const PUT: u8 = 1;
 const DATA: u8 = 2;
 const VERDICT: u8 = 3;
 const ENDED: u8 = 4;
+const RING: u8 = 5;
 
 const ACCEPTED: u8 = 0;
 const GRANTED: u8 = u8::MAX;
@@ -53,6 +61,47 @@ struct Wire {
 }
 
 const _: () = assert!(size_of::<Wire>() == HEAD_BYTES);
+
+/// What is said about a ring.
+///
+/// ```text
+/// initiator   PUT ─────────►                READY ─────►                 (packets) ►  WANTED ─►
+/// target                     OFFER, key ──►  what came by messages ends   GO ─────►              OVER ─►
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub(crate) enum Ring {
+    /// The target: here is one. Its key follows.
+    Offer = 0,
+    /// The target: these are the worker's kernels now.
+    Kernels = 1,
+    /// The initiator: it is mapped, and no put of these kernels goes by message any more, but those of lines.
+    Ready = 2,
+    /// The initiator: it cannot be mapped.
+    Declined = 3,
+    /// The target: what came by messages has ended.
+    Go = 4,
+    /// The initiator: it has put something, and the worker is away.
+    Wanted = 5,
+    /// The target: there is no worker any more.
+    Over = 6,
+}
+
+impl Ring {
+    const ALL: [Ring; 7] = [
+        Ring::Offer,
+        Ring::Kernels,
+        Ring::Ready,
+        Ring::Declined,
+        Ring::Go,
+        Ring::Wanted,
+        Ring::Over,
+    ];
+
+    fn names_kernels(self) -> bool {
+        matches!(self, Ring::Offer | Ring::Kernels)
+    }
+}
 
 /// What a target says to a put.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -87,6 +136,11 @@ pub(crate) enum Head {
         put: u64,
         failed: bool,
     },
+    /// About a ring; its key may follow.
+    Ring {
+        what: Ring,
+        kernels: u64,
+    },
 }
 
 impl Head {
@@ -105,6 +159,7 @@ impl Head {
                 }
             },
             Head::Ended { put, failed } => (ENDED, failed.into(), put, 0),
+            Head::Ring { what, kernels } => (RING, what as u8, kernels, 0),
         };
         let (serial, name, value) = (U32::new(serial), U64::new(name), U64::new(value));
         let wire = Wire { kind, version: VERSION, code, zero: 0, serial, name, value };
@@ -138,6 +193,12 @@ impl Head {
                 Head::Verdict { put: name, verdict: Verdict::Refused(refusal) }
             }
             (ENDED, 0 | 1) if value == 0 => Head::Ended { put: name, failed: code == 1 },
+            (RING, code) if value == 0 => {
+                let what = Ring::ALL.get(usize::from(code)).copied();
+                let fits = |what: &Ring| name == 0 || what.names_kernels();
+                let what = what.filter(fits).ok_or_else(nonsense)?;
+                Head::Ring { what, kernels: name }
+            }
             _ => return Err(nonsense()),
         };
         Ok((wire.serial.get(), head))
@@ -159,6 +220,8 @@ mod tests {
             Head::Verdict { put: 3, verdict: Verdict::Granted { transfer: 8 } },
             Head::Verdict { put: 3, verdict: refused },
             Head::Ended { put: 4, failed: true },
+            Head::Ring { what: Ring::Offer, kernels: u64::MAX },
+            Head::Ring { what: Ring::Over, kernels: 0 },
         ];
         for head in heads {
             let bytes = head.write(0xABCD_EF01);
@@ -174,11 +237,16 @@ mod tests {
             bytes[at] = value;
             Head::read(&bytes).unwrap_err()
         };
-        for (at, value) in [(0, 0), (0, 5), (2, 2), (16, 1)] {
+        for (at, value) in [(0, 0), (0, 6), (2, 2), (16, 1)] {
             wrong(at, value);
         }
         let mut far = heads[5].write(0);
         far[20] = 1;
         assert!(Head::read(&far).is_err(), "no refusal has a number so large");
+        for (at, value) in [(2, 7), (2, 2), (16, 1)] {
+            let mut bytes = Head::Ring { what: Ring::Kernels, kernels: 1 }.write(0);
+            bytes[at] = value;
+            assert!(Head::read(&bytes).is_err(), "{at}");
+        }
     }
 }

@@ -1,6 +1,6 @@
 //! Collectives as methods: each operation in each form, on plain and on strided buffers, against what the operation
 //! means, written out. Ranks are threads; those of `killed.rs`, `one_gpu.rs` and `stopped.rs` are processes. One-sided windows (`windows.rs`),
-//! which are made by collective calls, are here, too.
+//! which are made by collective calls, and tasks of workers (`tasks.rs`) are here, too.
 #![deny(unsafe_code)]
 
 mod allocated;
@@ -27,6 +27,8 @@ mod refused;
 mod revoked;
 mod several;
 mod stopped;
+#[allow(unsafe_code, reason = "registers kernels, whose memory nobody touches")]
+mod tasks;
 #[allow(unsafe_code, reason = "an engine that panics")]
 mod torn;
 mod watched;

@@ -126,6 +126,13 @@ impl RingShape {
     pub(crate) const STATUS_AT: usize = RING_HEAD_BYTES + SLOTS * SLOT_BYTES;
     pub(crate) const ARENA_AT: usize = (RingShape::STATUS_AT + 8 * SLOTS).next_multiple_of(4096);
 
+    /// Whether a body of so many bytes of arguments and of payload ever fits.
+    #[must_use]
+    pub fn holds(self, arguments: usize, payload: usize) -> bool {
+        let bytes = arena_bytes(arguments, payload).next_multiple_of(UNIT_BYTES);
+        arguments + payload <= INLINE_BYTES || bytes as u64 <= self.arena_bytes.into()
+    }
+
     /// Bytes of the ring's memory.
     #[must_use]
     pub fn bytes(self) -> u64 {

@@ -53,6 +53,12 @@ pub enum TargetError {
         /// The least.
         min: u16,
     },
+    /// Payloads that would not fit into a ring with their arguments.
+    #[error("payloads of up to {payload} bytes, which do not fit into a ring")]
+    Body {
+        /// The longest payload.
+        payload: u32,
+    },
     /// The worker has not answered in time: what it runs takes long. What was to be changed will be, when that has ended.
     #[error("the worker has not answered for {0:?}")]
     Busy(Duration),

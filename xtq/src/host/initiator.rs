@@ -6,6 +6,11 @@
 //!                    │   refused, may │ └─granted──► streaming ──all sent──► asked
 //!                    └──────pass──────┘
 //! ```
+//!
+//! What a worker of the target runs may go into memory that both share, without a message: `direct.rs`.
+
+#[allow(unsafe_code, reason = "puts into rings, in memory that a peer vouches for")]
+pub(super) mod direct;
 
 use super::line::{Line, LineKey, WINDOW_MAX};
 use crate::buffer::Payload;
@@ -82,7 +87,12 @@ pub(super) enum Stage {
     Streaming { transfer: u64, offset: u64 },
     /// The target has it; the end is to come.
     Running,
+    /// It lies in the ring of the target's worker.
+    InRing,
 }
+
+/// Puts by name.
+type Puts = HashMap<u64, Outgoing>;
 
 /// One put.
 #[derive(Debug)]
@@ -131,11 +141,13 @@ struct Pause {
 /// All puts of this process.
 #[derive(Debug, Default)]
 pub(super) struct Initiator {
-    pub(super) puts: HashMap<u64, Outgoing>,
+    pub(super) puts: Puts,
     next: u64,
     pub(super) outbox: BTreeMap<u32, Outbox>,
     open: HashMap<u32, Open>,
     lines: HashMap<LineKey, Line>,
+    /// By target.
+    rings: direct::Rings,
     pauses: Vec<Pause>,
     held: Vec<(End, u64)>,
     pub(super) closed: bool,
@@ -174,7 +186,8 @@ impl Initiator {
 
     /// Whether there is something to send, now or after a pause.
     pub(super) fn is_busy(&self) -> bool {
-        !self.outbox.is_empty() || !self.pauses.is_empty()
+        let rings = self.rings.values().any(direct::Direct::is_busy);
+        rings || !self.outbox.is_empty() || !self.pauses.is_empty()
     }
 
     pub(super) fn say(&mut self, to: Rank, head: Head, text: Vec<u8>) {
@@ -193,6 +206,9 @@ impl Initiator {
         match put.line {
             None => {
                 let to = put.target.0;
+                if let Some(ring) = self.rings.get_mut(&to).filter(|ring| ring.takes(put)) {
+                    return ring.join(id);
+                }
                 self.open.entry(to).or_default().waiting.push_back(id);
                 self.fill(to);
             }
@@ -290,6 +306,7 @@ impl Initiator {
 
     fn refused(&mut self, id: u64, refusal: Refusal) -> Result<(), String> {
         let Some(put) = self.puts.get_mut(&id) else { return Ok(()) };
+        let was_in_ring = put.stage == Stage::InRing;
         put.stage = Stage::Waiting;
         let (line, target) = (put.line, put.target);
         if refusal != Refusal::OutOfTurn && refusal.may_pass() {
@@ -303,6 +320,9 @@ impl Initiator {
             if line.is_none() {
                 self.pauses.push(Pause { what: What::Put(id), wait_ns, due_ns: None });
             }
+            if was_in_ring {
+                return Ok(());
+            }
             return self.answered(target, line, id, Some(wait_ns));
         }
         self.end(id, Err(XtqError::Refused { target, refusal }));
@@ -314,6 +334,7 @@ impl Initiator {
                 }
                 self.settle(key)
             }
+            None if was_in_ring => Ok(()),
             _ => self.answered(target, line, id, None),
         }
     }
@@ -369,6 +390,7 @@ impl Initiator {
     pub(super) fn lose(&mut self, rank: Rank, error: &LinkError) {
         self.outbox.remove(&rank.0);
         self.open.remove(&rank.0);
+        self.rings.remove(&rank.0);
         self.lines.retain(|key, _| key.0 != rank.0);
         self.pauses.retain(|pause| !matches!(pause.what, What::Line(key) if key.0 == rank.0));
         let lost: Vec<u64> =
@@ -388,6 +410,7 @@ impl Initiator {
     pub(super) fn abandon(&mut self) {
         self.outbox.clear();
         self.open.clear();
+        self.rings.clear();
         self.lines.clear();
         let left: Vec<u64> = self.puts.keys().copied().collect();
         left.into_iter().for_each(|id| self.end(id, Err(XtqError::Closed)));

@@ -3,7 +3,7 @@
 use super::initiator::VERDICTS_MAX;
 use super::run::lay_down;
 use super::{State, Xtq, lost_error};
-use crate::wire::{HEAD_BYTES, Head, TEXT_MAX};
+use crate::wire::{HEAD_BYTES, Head, Ring, TEXT_MAX};
 use gapless_bml::{Bml, Fragment, Handler, LinkError, Rank, RankEvent};
 
 pub(super) struct Nic {
@@ -81,8 +81,16 @@ impl State {
                 None
             }
             Head::Ended { put, failed } => {
-                let reason = read_text(fragment)?;
+                let reason = String::from_utf8_lossy(&read_text(fragment)?).into_owned();
                 self.initiator.ended(from, put, if failed { Err(reason) } else { Ok(()) })?;
+                None
+            }
+            Head::Ring { what: what @ (Ring::Ready | Ring::Declined | Ring::Wanted), .. } => {
+                self.target.rings.hear(from, what)?;
+                None
+            }
+            Head::Ring { what, kernels } => {
+                self.initiator.hear(from, (what, kernels), &read_text(fragment)?)?;
                 None
             }
         };
@@ -112,12 +120,12 @@ fn read_head(fragment: &Fragment) -> Result<(u32, Head), String> {
     Head::read(&head)
 }
 
-fn read_text(fragment: &Fragment) -> Result<String, String> {
+fn read_text(fragment: &Fragment) -> Result<Vec<u8>, String> {
     let len = fragment.len() - HEAD_BYTES;
     if len > TEXT_MAX {
         return Err(format!("a text of {len} bytes"));
     }
-    let mut text = [0; TEXT_MAX];
-    fragment.read(HEAD_BYTES, &mut text[..len]).map_err(|error| error.to_string())?;
-    Ok(String::from_utf8_lossy(&text[..len]).into_owned())
+    let mut text = vec![0; len];
+    fragment.read(HEAD_BYTES, &mut text).map_err(|error| error.to_string())?;
+    Ok(text)
 }

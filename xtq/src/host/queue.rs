@@ -51,7 +51,7 @@ impl Tasks {
 /// One queue.
 pub(super) struct Queue {
     pub(super) name: u64,
-    options: QueueOptions,
+    pub(super) options: QueueOptions,
     tasks: Mutex<Tasks>,
 }
 

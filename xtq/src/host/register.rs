@@ -104,6 +104,8 @@ impl Xtq {
         if !(ARGUMENTS_MIN..=ARGUMENTS_MAX).contains(&bytes) || !bytes.is_multiple_of(8) {
             return Err(PacketError::ArgumentBytes { bytes }.into());
         }
+        // SAFETY: the caller's promise.
+        let kernel = unsafe { self.inner.tell_worker(index, kernel) }?;
         let memory = kernel.memory.as_ref().map(gapless_mem::Lease::region);
         let entry = Entry {
             object: name(),
@@ -114,8 +116,9 @@ impl Xtq {
             argument_bytes: kernel.argument_bytes,
         };
         let signal = kernel.signal.clone();
+        let of_worker = kernel.is_of_worker();
         let value = Some((entry.object, Arc::new(kernel)));
-        self.set_kernel((index, value), Some(entry))?;
+        self.set_kernel((index, value), Some(entry), of_worker)?;
         if let Some(signal) = signal {
             self.inner.with(|state| state.watch(&signal));
         }
@@ -127,17 +130,19 @@ impl Xtq {
     /// # Errors
     /// There is no such index.
     pub fn unregister_kernel(&self, index: u8) -> Result<(), XtqError> {
-        self.set_kernel((index, None), None)
+        self.set_kernel((index, None), None, false)
     }
 
     fn set_kernel(
         &self,
         value: (u8, Option<(u64, Arc<Kernel>)>),
         entry: Option<Entry>,
+        of_worker: bool,
     ) -> Result<(), XtqError> {
         let index = value.0;
         let table = || self.inner.tables.set_kernel(index, entry);
-        self.inner.register(value, |state| &mut state.target.kernels, table)
+        self.inner.register(value, |state| &mut state.target.kernels, table)?;
+        self.inner.tell_initiators(index, of_worker)
     }
 
     /// Registers a queue by a coordinated index, in the place of what was there. It takes tasks from every initiator.
@@ -153,7 +158,8 @@ impl Xtq {
         }
         let queue = Queue::new(name(), options);
         let entry = QueueEntry { base: queue.name, capacity };
-        self.set_queue((index, Some((queue.name, Arc::new(queue)))), Some(entry))
+        self.set_queue((index, Some((queue.name, Arc::new(queue)))), Some(entry))?;
+        self.inner.tell_worker_of_queue(index, width)
     }
 
     /// Takes a queue out: from now on it is refused. Its tasks still run.
@@ -161,7 +167,8 @@ impl Xtq {
     /// # Errors
     /// There is no such index.
     pub fn unregister_queue(&self, index: u8) -> Result<(), XtqError> {
-        self.set_queue((index, None), None)
+        self.set_queue((index, None), None)?;
+        self.inner.tell_worker_of_queue(index, 0)
     }
 
     fn set_queue(

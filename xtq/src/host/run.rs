@@ -3,7 +3,7 @@
 use super::{Inner, Xtq};
 use crate::buffer::Received;
 use crate::error::TaskError;
-use crate::launcher::{Kernel, KernelTask};
+use crate::launcher::{Kernel, KernelTask, Runner};
 use crate::packet::{Command, Flags, Work};
 use crate::signal::Signal;
 use crate::task::{Function, Task};
@@ -20,6 +20,13 @@ pub(super) enum Code {
     Kernel(Arc<Kernel>),
 }
 
+impl Code {
+    /// Whether the worker runs it.
+    pub(super) fn is_of_worker(&self) -> bool {
+        matches!(self, Code::Kernel(kernel) if kernel.is_of_worker())
+    }
+}
+
 /// A task in a queue.
 pub(super) struct Ready {
     pub(super) xtq: Xtq,
@@ -32,6 +39,8 @@ pub(super) struct Ready {
     pub(super) from: Rank,
     /// Its name there.
     pub(super) put: u64,
+    /// The payload lies in no receive buffer of this process.
+    pub(super) private: bool,
 }
 
 impl Ready {
@@ -43,11 +52,11 @@ impl Ready {
         self.command.flags.contains(Flags::BARRIER)
     }
 
-    /// The signal that its kernel was registered with.
+    /// The signal that its kernel was registered with, and that is counted here: a worker counts itself.
     pub(super) fn registered_signal(&self) -> Option<&Signal> {
         match &self.code {
-            Code::Kernel(kernel) => kernel.signal.as_ref(),
-            Code::Function(_) => None,
+            Code::Kernel(kernel) if !kernel.is_of_worker() => kernel.signal.as_ref(),
+            _ => None,
         }
     }
 
@@ -86,8 +95,15 @@ impl Ready {
         let Work::Kernel(launch) = self.command.work else {
             return Err("its packet is a function's".into());
         };
+        let (launcher, object) = match &kernel.runner {
+            Runner::Launcher { launcher, object } => (launcher, *object),
+            Runner::Worker(_) => {
+                let body = [&self.arguments[..], self.payload.bytes()];
+                return self.xtq.inner.run_on_worker(&self.command, body);
+            }
+        };
         let task = KernelTask {
-            object: kernel.object,
+            object,
             launch,
             arguments: &self.arguments,
             buffer: kernel.memory.as_ref(),
@@ -97,7 +113,7 @@ impl Ready {
         // SAFETY: arguments and payload are this task's, which lives until the launch has ended: that is waited for
         // here, also if something panics (`Outstanding`). The registered memory is kept by its lease. Whoever
         // registered the kernel has promised that it stays inside with any arguments.
-        let launched = unsafe { kernel.launcher.launch(&task) }.map_err(failed)?;
+        let launched = unsafe { launcher.launch(&task) }.map_err(failed)?;
         Outstanding::new(launched).wait().map_err(failed)
     }
 }

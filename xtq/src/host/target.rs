@@ -6,6 +6,7 @@
 
 use super::initiator::Effects;
 use super::queue::Queue;
+use super::rings::Rings;
 use super::run::{Code, Ready};
 use super::{Inner, Xtq};
 use crate::buffer::{Posted, Received};
@@ -56,6 +57,8 @@ struct Transfer {
     asked: Asked,
     arguments: Vec<u8>,
     payload: Received,
+    /// For a worker: the payload lies in no receive buffer of this process.
+    private: bool,
     /// Bytes that have come.
     got: usize,
 }
@@ -68,6 +71,8 @@ pub(super) struct Target {
     /// Queues that were replaced or taken out; their tasks still run.
     pub(super) retired: Vec<Weak<Queue>>,
     pub(super) posted: Posted,
+    /// Of this process's worker.
+    pub(super) rings: Rings,
     transfers: HashMap<u64, Transfer>,
     next_transfer: u64,
     /// The next number of each line.
@@ -88,6 +93,7 @@ impl Default for Target {
             queues: std::array::from_fn(|_| None),
             retired: Vec::new(),
             posted: Posted::default(),
+            rings: Rings::default(),
             transfers: HashMap::new(),
             next_transfer: 0,
             expected: HashMap::new(),
@@ -199,23 +205,29 @@ impl Target {
             Ok(found) => found,
             Err(refusal) => return Ok(self.refuse(xtq.me(), &asked, refusal)),
         };
-        let payload = match self.posted.claim(payload) {
+        let private = found.code.is_of_worker();
+        if private && number.is_none() && xtq.inner.config.rings {
+            self.rings.ask(from);
+        }
+        let claimed = if private { self.rings.claim(payload) } else { self.posted.claim(payload) };
+        let payload = match claimed {
             Ok(payload) => payload,
             Err(refusal) => return Ok(self.refuse(xtq.me(), &asked, refusal)),
         };
-        let mut transfer = Transfer { asked, arguments: vec![0; arguments], payload, got: 0 };
+        let arguments = vec![0; arguments];
+        let mut transfer = Transfer { asked, arguments, payload, private, got: 0 };
         if rest == body {
             let filled = transfer.fill(fragment, BODY_AT);
             if filled.is_err() {
-                self.posted.post(transfer.payload.memory);
+                self.give_back(transfer);
                 return filled.map(|()| Verdict::Accepted);
             }
             return self.enqueue(xtq, transfer, found).map(|()| Verdict::Accepted);
         }
         let bodies = self.transfers.values().filter(|one| one.asked.from == from).count();
         if bodies >= TRANSFERS_MAX {
-            self.posted.post(transfer.payload.memory);
-            return Ok(self.refuse(xtq.me(), &transfer.asked, Refusal::QueueFull));
+            let asked = self.give_back(transfer);
+            return Ok(self.refuse(xtq.me(), &asked, Refusal::QueueFull));
         }
         let name = self.next_transfer;
         self.next_transfer += 1;
@@ -252,15 +264,31 @@ impl Target {
                 Ok(Some((put, Verdict::Accepted)))
             }
             Err(refusal) => {
-                self.posted.post(transfer.payload.memory);
-                Ok(Some((put, self.refuse(xtq.me(), &transfer.asked, refusal))))
+                let asked = self.give_back(transfer);
+                Ok(Some((put, self.refuse(xtq.me(), &asked, refusal))))
             }
         }
     }
 
+    /// A receive buffer is free again.
+    fn give_back(&mut self, transfer: Transfer) -> Asked {
+        if !transfer.private {
+            self.posted.post(transfer.payload.memory);
+        }
+        transfer.asked
+    }
+
+    /// Those whose puts may go into their rings from now on.
+    pub(super) fn let_go(&mut self) -> Vec<Rank> {
+        let transfers = &self.transfers;
+        self.rings.let_go(|rank| {
+            transfers.values().any(|transfer| transfer.asked.from == rank && transfer.private)
+        })
+    }
+
     /// The task goes into its queue.
     fn enqueue(&mut self, xtq: &Xtq, transfer: Transfer, found: Found) -> Result<(), String> {
-        let Transfer { asked, mut arguments, payload, .. } = transfer;
+        let Transfer { asked, mut arguments, payload, private, .. } = transfer;
         let places = Places {
             arguments: arguments.as_ptr().addr() as u64,
             payload: payload.memory.as_ptr().addr() as u64,
@@ -279,6 +307,9 @@ impl Target {
         let Asked { from, put, .. } = asked;
         let xtq_of_task = xtq.clone();
         xtq.inner.begin_task();
+        if found.code.is_of_worker() {
+            self.rings.begin(from);
+        }
         let listed = found.queue.push(Ready {
             xtq: xtq_of_task,
             command,
@@ -287,6 +318,7 @@ impl Target {
             payload,
             from,
             put,
+            private,
         });
         xtq.inner.pool.list(&found.queue, listed);
         Ok(())
@@ -321,22 +353,29 @@ impl Target {
             let refused = XtqError::Refused { target: me, refusal };
             self.effects.extend(self.signal(&asked.command).map(|signal| (signal, Err(refused))));
         }
-        if let Some(refusals) = self.refusals.as_mut().filter(|_| refusal != Refusal::OutOfTurn) {
-            if refusals.len() == REFUSALS_MAX {
-                refusals.pop_front();
-                self.forgotten_refusals += 1;
-            }
-            refusals.push_back(RefusedTask { initiator: asked.from, index, queue, refusal });
+        if refusal != Refusal::OutOfTurn {
+            self.note(RefusedTask { initiator: asked.from, index, queue, refusal });
         }
         Verdict::Refused(refusal)
+    }
+
+    /// Somebody may want to know of this.
+    pub(super) fn note(&mut self, task: RefusedTask) {
+        let Some(refusals) = &mut self.refusals else { return };
+        if refusals.len() == REFUSALS_MAX {
+            refusals.pop_front();
+            self.forgotten_refusals += 1;
+        }
+        refusals.push_back(task);
     }
 
     /// A peer is gone: nothing more of its bodies comes. What it has put into queues runs.
     pub(super) fn lose(&mut self, rank: Rank) {
         self.expected.retain(|(from, _), _| *from != rank.0);
+        self.rings.lose(rank);
         let lost = self.transfers.extract_if(|_, transfer| transfer.asked.from == rank);
-        let buffers: Vec<_> = lost.map(|(_, transfer)| transfer.payload.memory).collect();
-        buffers.into_iter().for_each(|buffer| self.posted.post(buffer));
+        let lost: Vec<_> = lost.map(|(_, transfer)| transfer).collect();
+        lost.into_iter().for_each(|transfer| _ = self.give_back(transfer));
     }
 
     /// What is to be said of an end.

@@ -4,6 +4,7 @@ mod ends;
 mod hostile;
 mod kernels;
 mod order;
+mod worker;
 
 use super::{Config, QueueOptions, Xtq};
 use crate::error::{Refusal, XtqError};

@@ -88,7 +88,8 @@ fn a_task_that_puts_while_its_process_leaves_learns_it() {
 
 #[test]
 fn a_bell_that_panics_harms_nobody() {
-    let config = Config { threads: 1, bell: Arc::new(|| panic!("a bell that panics")) };
+    let bell = Arc::new(|| panic!("a bell that panics"));
+    let config = Config { threads: 1, bell, ..Config::default() };
     let mut job = Job::configured(2, None, None, &config);
     let chain = Function::new(0, |task| {
         if task.arguments()[2] > 0 {

@@ -1,0 +1,240 @@
+//! The initiator's end of rings: puts of a worker's kernels go straight into memory that the worker polls, and their
+//! outcomes are read out of it. [`Ring`] says how both ends agree on one.
+
+use super::{Initiator, Item, Outgoing, Stage};
+use crate::device::{Lane, Outcome, RingError, RingShape};
+use crate::error::{Refusal, XtqError};
+use crate::packet::Packet;
+use crate::wire::{Head, Ring};
+use gapless_bml::{Bml, Rank, RemoteKey};
+use std::collections::{BTreeMap, VecDeque};
+
+/// A worker that was asked for, and has not come for so long, is asked for again.
+const AGAIN_NS: u64 = 1_000_000;
+
+#[derive(Debug)]
+enum Way {
+    /// The key has come.
+    Offered(RemoteKey),
+    /// The ring is mapped. What came by messages has not ended at the target.
+    Held(Lane),
+    Live(Lane),
+    /// It could not be mapped, or its worker is gone.
+    Without,
+}
+
+/// A ring at one target.
+#[derive(Debug)]
+pub(in crate::host) struct Direct {
+    way: Way,
+    /// The kernels that the worker runs.
+    kernels: u64,
+    /// Puts that are to go into the ring.
+    waiting: VecDeque<u64>,
+    /// Those in it, in order.
+    running: VecDeque<u64>,
+    /// When a worker was last asked for.
+    asked_ns: u64,
+}
+
+fn bit(packet: &Packet) -> u64 {
+    packet.kernel().map_or(0, |index| 1 << (index % 64))
+}
+
+impl Direct {
+    /// Whether this put goes by the ring.
+    pub(super) fn takes(&self, put: &Outgoing) -> bool {
+        matches!(self.way, Way::Held(_) | Way::Live(_))
+            && put.line.is_none()
+            && self.kernels & bit(&put.packet) != 0
+            && RingShape::default().holds(put.arguments.len(), put.payload.bytes().len())
+    }
+
+    pub(super) fn join(&mut self, id: u64) {
+        self.waiting.push_back(id);
+    }
+
+    /// Whether there is something to do that no message tells of.
+    pub(super) fn is_busy(&self) -> bool {
+        let live = matches!(self.way, Way::Live(_)) && !self.waiting.is_empty();
+        live || !self.running.is_empty() || matches!(self.way, Way::Offered(_))
+    }
+
+    /// The next put whose outcome is known.
+    fn next(&mut self) -> Option<(u64, Outcome)> {
+        let Way::Live(lane) = &mut self.way else { return None };
+        let (_, outcome) = lane.next()?;
+        Some((self.running.pop_front()?, outcome))
+    }
+
+    /// Puts what waits, as far as there is room. Gives how many; and whether a worker is to be asked for.
+    fn fill(&mut self, puts: &mut super::Puts, now_ns: u64) -> (usize, bool) {
+        let Way::Live(lane) = &mut self.way else { return (0, false) };
+        let mut count = 0;
+        while let Some(id) = self.waiting.front() {
+            if let Some(put) = puts.get_mut(id) {
+                match lane.put(&put.packet, [&put.arguments, put.payload.bytes()]) {
+                    Ok(_) => {
+                        put.stage = Stage::InRing;
+                        self.running.push_back(*id);
+                        count += 1;
+                    }
+                    Err(RingError::Full) => break,
+                    // What it holds, and what packets say, was looked at before.
+                    Err(error) => tracing::error!(%error, "a put that no ring takes"),
+                }
+            }
+            self.waiting.pop_front();
+        }
+        if lane.pending() == 0 {
+            return (count, false);
+        }
+        let served = if count > 0 { lane.announce() } else { lane.is_served() };
+        let asks = !served && (count > 0 || now_ns >= self.asked_ns.saturating_add(AGAIN_NS));
+        if asks {
+            self.asked_ns = now_ns;
+        }
+        (count, asks)
+    }
+}
+
+/// The ring of this key.
+fn map(bml: &mut Bml, target: Rank, key: &RemoteKey) -> Option<Lane> {
+    let (peer, mapped) = bml.mapped(target)?;
+    let mapping =
+        mapped.map(peer, key).map_err(|error| tracing::debug!(%target, %error, "no ring")).ok()?;
+    // SAFETY: a mapping is memory that is valid for reads and writes while its lease lives, and that no reference of this
+    // process covers. Its owner has zeroed it, given it to a worker as a ring, and told its key to this process alone, which
+    // maps one ring of a target.
+    unsafe { Lane::new(mapping.lease().clone(), RingShape::default()) }.ok()
+}
+
+impl Initiator {
+    /// Whether puts to this target go by a ring.
+    #[cfg(test)]
+    pub(in crate::host) fn has_ring(&self, target: Rank) -> bool {
+        self.rings.get(&target.0).is_some_and(|ring| matches!(ring.way, Way::Live(_)))
+    }
+
+    /// What a target says about its ring. An error says how it breaks the rules.
+    pub(in crate::host) fn hear(
+        &mut self,
+        from: Rank,
+        (what, kernels): (Ring, u64),
+        text: &[u8],
+    ) -> Result<(), String> {
+        let nonsense = || format!("{what:?} of a ring, which is not the next thing to say");
+        if what == Ring::Offer {
+            let key = RemoteKey::new(text).filter(|_| !text.is_empty()).ok_or_else(nonsense)?;
+            if self.rings.contains_key(&from.0) {
+                return Err(nonsense());
+            }
+            let (way, waiting, running) = (Way::Offered(key), VecDeque::new(), VecDeque::new());
+            let ring = Direct { way, kernels, waiting, running, asked_ns: 0 };
+            self.rings.insert(from.0, ring);
+            return Ok(());
+        }
+        let ring = self.rings.get_mut(&from.0).ok_or_else(nonsense)?;
+        match what {
+            Ring::Kernels => ring.kernels = kernels,
+            Ring::Go => match std::mem::replace(&mut ring.way, Way::Without) {
+                Way::Held(lane) => ring.way = Way::Live(lane),
+                _ => return Err(nonsense()),
+            },
+            Ring::Over => self.leave_ring(from),
+            _ => return Err(nonsense()),
+        }
+        Ok(())
+    }
+
+    /// The worker is gone. What it had may have run; what it had not goes by messages.
+    fn leave_ring(&mut self, target: Rank) {
+        let Some(ring) = self.rings.get_mut(&target.0) else { return };
+        ring.way = Way::Without;
+        let (running, waiting) =
+            (std::mem::take(&mut ring.running), std::mem::take(&mut ring.waiting));
+        for id in running {
+            let reason = "its worker is gone".to_owned();
+            self.end(id, Err(XtqError::Failed { target, reason }));
+        }
+        waiting.into_iter().for_each(|id| self.queue(id));
+    }
+
+    /// Maps the rings that were offered, and says so. From then on puts of their kernels are held back until the target lets
+    /// them go.
+    pub(in crate::host) fn map_rings(&mut self, bml: &mut Bml) {
+        for (&rank, ring) in &mut self.rings {
+            let Way::Offered(key) = &ring.way else { continue };
+            let lane = map(bml, Rank(rank), key);
+            let what = if lane.is_some() { Ring::Ready } else { Ring::Declined };
+            ring.way = lane.map_or(Way::Without, Way::Held);
+            if let Some(open) = self.open.get_mut(&rank) {
+                let goes = |id: &mut u64| self.puts.get(id).is_some_and(|put| ring.takes(put));
+                let gone: Vec<u64> = extract(&mut open.waiting, goes);
+                ring.waiting.extend(gone);
+            }
+            let head = Head::Ring { what, kernels: 0 };
+            self.outbox.entry(rank).or_default().push(Item::Say(head, Vec::new()));
+        }
+    }
+
+    /// Takes outcomes out of rings, and puts what waits. Gives how many of both.
+    pub(in crate::host) fn pump_rings(&mut self, now_ns: u64) -> usize {
+        let mut told = Vec::new();
+        for ring in self.rings.values_mut() {
+            told.extend(std::iter::from_fn(|| ring.next()));
+        }
+        let mut done = told.len();
+        for (id, outcome) in told {
+            self.told(id, outcome);
+        }
+        let Initiator { rings, puts, outbox, .. } = self;
+        for (&rank, ring) in rings {
+            let (count, asks) = ring.fill(puts, now_ns);
+            done += count;
+            if asks {
+                let head = Head::Ring { what: Ring::Wanted, kernels: 0 };
+                outbox.entry(rank).or_default().push(Item::Say(head, Vec::new()));
+            }
+        }
+        done
+    }
+
+    /// The worker has said what became of a put.
+    fn told(&mut self, id: u64, outcome: Outcome) {
+        let Some(put) = self.puts.get_mut(&id) else { return };
+        let (target, acknowledged) = (put.target, put.acknowledged);
+        let failed = |reason: String| Err(XtqError::Failed { target, reason });
+        let result = match outcome {
+            Outcome::Ended => Ok(()),
+            Outcome::Failed(why) => failed(why.to_string()),
+            Outcome::Malformed => failed("its worker has found no packet".to_owned()),
+            Outcome::Refused(Refusal::NotRegistered) => {
+                // The index may be a launched kernel's by now: the target's CPU knows.
+                let bit = bit(&put.packet);
+                if let Some(ring) = self.rings.get_mut(&target.0) {
+                    ring.kernels &= !bit;
+                }
+                return self.queue(id);
+            }
+            Outcome::Refused(refusal) => {
+                // Only answers to lines can be wrong.
+                let _ = self.refused(id, refusal);
+                return;
+            }
+        };
+        put.handle.accept(!acknowledged);
+        // As elsewhere, who does not ask for the end learns nothing of it.
+        self.end(id, if acknowledged { result } else { Ok(()) });
+    }
+}
+
+/// Takes out those that `which` says.
+fn extract(from: &mut VecDeque<u64>, mut which: impl FnMut(&mut u64) -> bool) -> Vec<u64> {
+    let (gone, kept) = std::mem::take(from).into_iter().partition(|id| which(&mut id.clone()));
+    *from = kept;
+    gone.into()
+}
+
+/// By rank.
+pub(in crate::host) type Rings = BTreeMap<u32, Direct>;

@@ -1,0 +1,219 @@
+//! The target's end of rings, as far as messages go: who has asked for one, who has one, and when its puts may begin.
+//! `serve.rs` makes them.
+//!
+//! ```text
+//! (a put of a worker's kernel) ──► asked ──OFFER──► offered ──READY──► ready ──GO──► live
+//!                                    │ no room          │ DECLINED
+//!                                    └────► without ◄───┘
+//! ```
+//!
+//! An initiator that is ready sends no more such puts by messages, but those of lines. When those that it has sent have
+//! ended, its ring is live. So its tasks begin in the order in which they were put, whichever way they came.
+
+use crate::buffer::Received;
+use crate::error::Refusal;
+use crate::wire::Ring;
+use gapless_bml::Rank;
+use std::collections::BTreeMap;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stage {
+    Asked,
+    Offered,
+    Ready,
+    Live,
+    Without,
+}
+
+/// The rings of this process's worker.
+#[derive(Debug, Default)]
+pub(super) struct Rings {
+    /// The worker's kernels, a bit each.
+    kernels: u64,
+    /// The longest receive buffer that the worker has.
+    longest: u64,
+    peers: BTreeMap<u32, Stage>,
+    /// By initiator: tasks for the worker that came by messages, and have not ended.
+    tasks: BTreeMap<u32, u32>,
+    /// An initiator wants the worker.
+    wanted: bool,
+}
+
+impl Rings {
+    /// The worker's kernels, a bit each.
+    pub(super) fn kernels(&self) -> u64 {
+        self.kernels
+    }
+
+    /// Whether the worker has the kernel of this index from now on. Gives who is to be told.
+    pub(super) fn set_kernel(&mut self, index: u8, has: bool) -> Vec<Rank> {
+        let (before, bit) = (self.kernels, 1 << (index % 64));
+        self.kernels = if has { before | bit } else { before & !bit };
+        if self.kernels == before { Vec::new() } else { self.offered() }
+    }
+
+    /// Those who know of a ring.
+    fn offered(&self) -> Vec<Rank> {
+        let known = |stage: &Stage| matches!(stage, Stage::Offered | Stage::Ready | Stage::Live);
+        self.peers.iter().filter(|(_, stage)| known(stage)).map(|(rank, _)| Rank(*rank)).collect()
+    }
+
+    /// The worker has another receive buffer.
+    pub(super) fn post(&mut self, bytes: u64) {
+        self.longest = self.longest.max(bytes);
+    }
+
+    /// It has none any more.
+    pub(super) fn take_posted(&mut self) {
+        self.longest = 0;
+    }
+
+    /// Room for a payload on its way to the worker, if that has a receive buffer for it.
+    pub(super) fn claim(&self, len: usize) -> Result<Received, Refusal> {
+        match self.longest {
+            _ if len == 0 => Ok(Received::default()),
+            0 => Err(Refusal::NoReceiveBuffer),
+            longest if longest < len as u64 => {
+                let largest = u32::try_from(longest).unwrap_or(u32::MAX);
+                Err(Refusal::ReceiveBufferTooSmall { largest })
+            }
+            _ => Ok(Received { memory: vec![0; len], len }),
+        }
+    }
+
+    /// A put for the worker has come by a message.
+    pub(super) fn ask(&mut self, from: Rank) {
+        self.peers.entry(from.0).or_insert(Stage::Asked);
+    }
+
+    /// Who is to get a ring, and whether the worker is wanted: once.
+    pub(super) fn take_wishes(&mut self) -> (Vec<Rank>, bool) {
+        let asked = self.peers.iter().filter(|(_, stage)| **stage == Stage::Asked);
+        (asked.map(|(rank, _)| Rank(*rank)).collect(), std::mem::take(&mut self.wanted))
+    }
+
+    /// It gets one, or none.
+    pub(super) fn offer(&mut self, to: Rank, made: bool) {
+        if let Some(stage) = self.peers.get_mut(&to.0).filter(|stage| **stage == Stage::Asked) {
+            *stage = if made { Stage::Offered } else { Stage::Without };
+        }
+    }
+
+    /// What an initiator says about its ring. An error says how it breaks the rules.
+    pub(super) fn hear(&mut self, from: Rank, what: Ring) -> Result<(), String> {
+        let stage = self.peers.get_mut(&from.0);
+        match (what, stage) {
+            (Ring::Ready, Some(stage @ Stage::Offered)) => *stage = Stage::Ready,
+            (Ring::Declined, Some(stage @ Stage::Offered)) => *stage = Stage::Without,
+            (Ring::Wanted, Some(Stage::Live)) => self.wanted = true,
+            // It was said before it heard that there is no worker any more.
+            (Ring::Ready | Ring::Declined | Ring::Wanted, Some(Stage::Without)) => {}
+            _ => return Err(format!("{what:?} of a ring, which is not the next thing to say")),
+        }
+        Ok(())
+    }
+
+    /// A task for the worker that came by a message is in its queue.
+    pub(super) fn begin(&mut self, from: Rank) {
+        *self.tasks.entry(from.0).or_default() += 1;
+    }
+
+    /// It has ended.
+    pub(super) fn end(&mut self, from: Rank) {
+        if let Some(tasks) = self.tasks.get_mut(&from.0) {
+            *tasks = tasks.saturating_sub(1);
+        }
+    }
+
+    /// Those whose puts may go into their rings from now on; `comes` says whether a body of theirs is on its way.
+    pub(super) fn let_go(&mut self, comes: impl Fn(Rank) -> bool) -> Vec<Rank> {
+        let mut gone = Vec::new();
+        for (&rank, stage) in &mut self.peers {
+            let rests = self.tasks.get(&rank).is_none_or(|tasks| *tasks == 0);
+            if *stage == Stage::Ready && rests && !comes(Rank(rank)) {
+                *stage = Stage::Live;
+                gone.push(Rank(rank));
+            }
+        }
+        gone
+    }
+
+    /// Whether there is something to do that no message tells of.
+    pub(super) fn is_busy(&self) -> bool {
+        self.wanted || self.peers.values().any(|stage| matches!(stage, Stage::Asked | Stage::Ready))
+    }
+
+    /// An initiator is gone. Its ring stays: what it has put runs.
+    pub(super) fn lose(&mut self, rank: Rank) {
+        self.tasks.remove(&rank.0);
+        self.peers.insert(rank.0, Stage::Without);
+    }
+
+    /// There is no worker any more. Gives who is to be told.
+    pub(super) fn over(&mut self) -> Vec<Rank> {
+        let known = self.offered();
+        self.kernels = 0;
+        self.peers.values_mut().for_each(|stage| *stage = Stage::Without);
+        known
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rings_are_offered_once_and_go_when_nothing_comes_by_messages() {
+        let (mut rings, one) = (Rings::default(), Rank(1));
+        assert!(rings.hear(one, Ring::Ready).is_err());
+        rings.ask(one);
+        assert!(rings.is_busy());
+        assert_eq!(rings.take_wishes(), (vec![one], false));
+        assert_eq!(rings.set_kernel(3, true), []);
+        rings.offer(one, true);
+        assert_eq!((rings.take_wishes(), rings.is_busy()), ((vec![], false), false));
+        assert_eq!((rings.set_kernel(4, true), rings.kernels()), (vec![one], 0b1_1000));
+        assert_eq!(rings.set_kernel(4, true), []);
+        rings.begin(one);
+        assert!(rings.hear(one, Ring::Wanted).is_err());
+        rings.hear(one, Ring::Ready).unwrap();
+        assert!(rings.hear(one, Ring::Ready).is_err());
+        assert_eq!((rings.let_go(|_| false), rings.is_busy()), (vec![], true));
+        rings.end(one);
+        assert_eq!(rings.let_go(|_| true), []);
+        assert_eq!((rings.let_go(|_| false), rings.let_go(|_| false)), (vec![one], vec![]));
+        rings.hear(one, Ring::Wanted).unwrap();
+        assert_eq!(rings.take_wishes(), (vec![], true));
+        assert_eq!((rings.over(), rings.kernels()), (vec![one], 0));
+        rings.hear(one, Ring::Wanted).unwrap();
+        assert!(rings.hear(one, Ring::Go).is_err() && !rings.is_busy());
+    }
+
+    #[test]
+    fn who_is_lost_or_declines_is_not_asked_again() {
+        let mut rings = Rings::default();
+        for (rank, declines) in [(Rank(1), true), (Rank(2), false)] {
+            rings.ask(rank);
+            rings.offer(rank, true);
+            match declines {
+                true => rings.hear(rank, Ring::Declined).unwrap(),
+                false => rings.lose(rank),
+            }
+            rings.ask(rank);
+            assert!(!rings.is_busy() && rings.set_kernel(5, declines).is_empty());
+        }
+    }
+
+    #[test]
+    fn a_payload_needs_a_receive_buffer_of_the_workers() {
+        let mut rings = Rings::default();
+        assert!(rings.claim(0).is_ok());
+        assert_eq!(rings.claim(1).unwrap_err(), Refusal::NoReceiveBuffer);
+        rings.post(8);
+        rings.post(4);
+        assert_eq!(rings.claim(9).unwrap_err(), Refusal::ReceiveBufferTooSmall { largest: 8 });
+        assert_eq!(rings.claim(8).unwrap().bytes(), [0; 8]);
+        rings.take_posted();
+        assert!(rings.claim(1).is_err());
+    }
+}

@@ -1,0 +1,455 @@
+//! The worker of this process's accelerator, behind the API of all back ends (*device*): what it runs is registered here,
+//! initiators get rings of it, and tasks that came by messages go into a ring of this process's own.
+//!
+//! The worker's lock is taken before that of the state, and never the other way round. What is dropped under it is memory
+//! that the worker was given: whoever keeps that does not call this crate when it goes.
+
+use super::run::lay_down;
+use super::target::RefusedTask;
+use super::{Inner, State, Xtq};
+use crate::device::{self, Lane, Life, Outcome, RingError, RingShape, TargetError};
+use crate::error::{Refusal, TaskError, XtqError};
+use crate::launcher::Kernel;
+use crate::packet::{Command, Flags, Launch, Packet, Work};
+use crate::signal::Signal;
+use crate::wire::{Head, Ring};
+use gapless_bml::{Bml, Rank, RemoteKey};
+use gapless_mem::{Device as _, DeviceError, HostDevice, Lease, Region, Worker};
+use std::collections::{BTreeMap, HashMap};
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, MutexGuard, PoisonError};
+use std::time::Duration;
+
+/// How long the worker is left alone, unless somebody wants something.
+const LOOK_NS: u64 = 100_000;
+/// How often a thread looks for the end of a task before it sleeps in between, and for how long.
+const LOOKS: u32 = 2000;
+const NAP: Duration = Duration::from_micros(50);
+/// Memory is registered with accelerators in pages.
+const PAGE: u64 = 4096;
+
+/// A worker, and what it serves.
+pub(super) struct Served {
+    target: device::Target,
+    /// The ring of this process, for tasks that came by messages.
+    own: Lane,
+    /// What became of those, until their threads look.
+    ended: HashMap<u64, Outcome>,
+    /// By ring, whose it is; the first is this process's own.
+    initiators: Vec<Option<Rank>>,
+    /// By kernel: the signal that its tasks count, and how often they have.
+    signals: BTreeMap<u8, (Signal, u64)>,
+    looked_ns: u64,
+}
+
+/// What the worker has said.
+#[derive(Default)]
+struct Heard {
+    counted: Vec<(Signal, u64)>,
+    failed: Vec<(Signal, XtqError)>,
+    refused: Vec<RefusedTask>,
+    forgotten: u64,
+}
+
+/// Memory for a ring of this process's own.
+struct Heap(Region);
+
+impl Drop for Heap {
+    fn drop(&mut self) {
+        // SAFETY: `heap` had it from there, for leases of this alone.
+        let freed = unsafe { HostDevice::new().free(self.0) };
+        debug_assert!(freed.is_ok(), "{freed:?}");
+    }
+}
+
+/// Zeroed memory of whole pages.
+fn heap(bytes: u64) -> Result<Lease, DeviceError> {
+    let bytes = bytes.next_multiple_of(PAGE);
+    let region = HostDevice::new().allocate(bytes + PAGE)?;
+    let behind = region.start().next_multiple_of(PAGE) - region.start();
+    // SAFETY: the memory is there until the owner is gone.
+    let lease = unsafe { Lease::new(region, Arc::new(Heap(region))) };
+    Ok(lease.sub(behind, bytes)?)
+}
+
+/// As an initiator would send it.
+fn sent(command: &Command) -> Result<Packet, TaskError> {
+    let Work::Kernel(launch) = command.work else {
+        return Err("its packet is a function's".into());
+    };
+    let work = Work::Kernel(Launch { arguments: 0, ..launch });
+    let flags = command.flags & Flags::SENT;
+    let command = Command { object: 0, signal: 0, flags, work, ..*command };
+    Packet::new(&command).map_err(|error| TaskError(error.to_string()))
+}
+
+impl Served {
+    fn new(worker: Arc<dyn Worker>, life: Life) -> Result<Served, TargetError> {
+        let mut target = device::Target::new(worker, life)?;
+        let (shape, memory) = (RingShape::default(), heap(RingShape::default().bytes())?);
+        // SAFETY: the memory is new, and the ring's alone.
+        unsafe { target.add_ring(memory.clone(), shape) }?;
+        // SAFETY: likewise.
+        let own = unsafe { Lane::new(memory, shape) }?;
+        let (ended, initiators, signals) = (HashMap::new(), vec![None], BTreeMap::new());
+        Ok(Served { target, own, ended, initiators, signals, looked_ns: 0 })
+    }
+
+    /// Makes a ring for an initiator that can map it; gives the key.
+    fn offer(&mut self, bml: &mut Bml, to: Rank) -> Option<RemoteKey> {
+        let shape = RingShape::default();
+        let said = |error: &dyn std::fmt::Display| tracing::debug!(%to, %error, "no ring");
+        let memory = bml.allocate(shape.bytes())?.inspect_err(|error| said(error)).ok()?;
+        let (peer, mapped) = bml.mapped(to)?;
+        let key = mapped.key(peer, memory.lease())?;
+        // SAFETY: the memory was just allocated, zeroed. Its key goes to one initiator, for its end of the ring, and this
+        // process does not touch it otherwise.
+        let added = unsafe { self.target.add_ring(memory.lease().clone(), shape) };
+        added.inspect_err(|error| said(error)).ok()?;
+        self.initiators.push(Some(to));
+        Some(key)
+    }
+
+    /// What the worker has counted and refused since. `me` is this process.
+    fn hear(&mut self, me: Rank) -> Heard {
+        let mut heard = Heard::default();
+        for (&index, (signal, seen)) in &mut self.signals {
+            let now = self.target.counted(index);
+            if now != *seen {
+                heard.counted.push((signal.clone(), now.wrapping_sub(*seen)));
+                *seen = now;
+            }
+        }
+        let (puts, forgotten) = self.target.take_refusals();
+        heard.forgotten = forgotten;
+        for put in puts {
+            let (index, queue) = (put.index, put.queue);
+            let initiator = self.initiators.get(usize::from(put.ring)).copied().flatten();
+            let error = match put.outcome {
+                // Its initiator asks this process, which says it.
+                Outcome::Refused(Refusal::NotRegistered) => continue,
+                Outcome::Refused(refusal) => {
+                    let task =
+                        initiator.map(|initiator| RefusedTask { initiator, index, queue, refusal });
+                    heard.refused.extend(task);
+                    if refusal.may_pass() {
+                        continue;
+                    }
+                    XtqError::Refused { target: me, refusal }
+                }
+                Outcome::Failed(why) => XtqError::Failed { target: me, reason: why.to_string() },
+                Outcome::Ended | Outcome::Malformed => continue,
+            };
+            heard
+                .failed
+                .extend(self.signals.get(&index).map(|(signal, _)| (signal.clone(), error)));
+        }
+        heard
+    }
+
+    /// Whether somebody may wait for a signal that the worker counts.
+    fn is_watched(&self) -> bool {
+        self.signals.values().any(|(signal, _)| signal.poll().is_none())
+    }
+}
+
+impl Inner {
+    pub(super) fn served(&self) -> MutexGuard<'_, Option<Served>> {
+        // What a panic leaves is in order: the worker's memory is words.
+        self.worker.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Does something with the worker, which then goes on if it had to leave for that.
+    fn with_worker<T>(
+        &self,
+        act: impl FnOnce(&mut Served) -> Result<T, TargetError>,
+    ) -> Result<T, XtqError> {
+        let mut held = self.served();
+        let served = held.as_mut().ok_or(XtqError::Worker { has: false })?;
+        let done = act(served);
+        // One that has died says so once, and what it had ends with it.
+        let lost = match &done {
+            Err(error @ TargetError::Died) => Some(error.clone()),
+            _ => served.target.advance().err(),
+        };
+        if let Some(error) = lost {
+            self.lose_worker(held, &error);
+            return Err(error.into());
+        }
+        Ok(done?)
+    }
+
+    /// There is no worker any more: initiators are told, and what waits for it ends.
+    fn lose_worker(&self, mut held: MutexGuard<'_, Option<Served>>, error: &TargetError) {
+        tracing::warn!(%error, "the worker of this process's accelerator is given up");
+        let lost = held.take();
+        self.has_worker.store(false, Ordering::Release);
+        drop(held);
+        self.with(|state| {
+            for rank in state.target.rings.over() {
+                state.initiator.say(rank, Head::Ring { what: Ring::Over, kernels: 0 }, Vec::new());
+            }
+        });
+        for (signal, _) in lost.iter().flat_map(|served| served.signals.values()) {
+            signal.fail(error.clone().into());
+        }
+        lay_down(lost);
+        self.ring();
+    }
+
+    /// Tells the worker of a kernel, if that is one of its functions. Gives it back, with the worker's limits.
+    ///
+    /// # Safety
+    /// As [`Xtq::register_kernel`].
+    pub(super) unsafe fn tell_worker(
+        &self,
+        index: u8,
+        mut kernel: Kernel,
+    ) -> Result<Kernel, XtqError> {
+        let Some(told) = kernel.for_worker(index) else { return Ok(kernel) };
+        let payload = kernel.payload_max;
+        let most = usize::try_from(payload).unwrap_or(usize::MAX);
+        if !RingShape::default().holds(kernel.argument_bytes.into(), most) {
+            return Err(TargetError::Body { payload }.into());
+        }
+        self.with_worker(|served| {
+            kernel.limits.items_max = served.target.items_max();
+            // SAFETY: the caller promises that nobody but tasks touches the buffer, or relies on what is there.
+            unsafe { served.target.register_kernel(index, Some(told)) }?;
+            let counted = served.target.counted(index);
+            match &kernel.signal {
+                Some(signal) => _ = served.signals.insert(index, (signal.clone(), counted)),
+                None => _ = served.signals.remove(&index),
+            }
+            Ok(())
+        })?;
+        self.owing.store(true, Ordering::Release);
+        Ok(kernel)
+    }
+
+    /// Tells initiators whether the kernel of this index is the worker's now. If it was, the worker forgets it.
+    pub(super) fn tell_initiators(&self, index: u8, of_worker: bool) -> Result<(), XtqError> {
+        let was = self.with(|state| {
+            let was = state.target.rings.kernels() >> (index % 64) & 1 != 0;
+            for rank in state.target.rings.set_kernel(index, of_worker) {
+                let kernels = state.target.rings.kernels();
+                state.initiator.say(rank, Head::Ring { what: Ring::Kernels, kernels }, Vec::new());
+            }
+            was
+        });
+        if was != of_worker {
+            self.ring();
+        }
+        if was && !of_worker && self.has_worker.load(Ordering::Acquire) {
+            self.with_worker(|served| {
+                served.signals.remove(&index);
+                // SAFETY: there is no kernel, and no buffer.
+                unsafe { served.target.register_kernel(index, None) }
+            })?;
+        }
+        Ok(())
+    }
+
+    /// Tells the worker of a queue; of width 0: there is none.
+    pub(super) fn tell_worker_of_queue(&self, index: u8, width: u32) -> Result<(), XtqError> {
+        match self.has_worker.load(Ordering::Acquire) {
+            true => self.with_worker(|served| served.target.register_queue(index, width)),
+            false => Ok(()),
+        }
+    }
+
+    /// What the worker has counted and refused since it was last looked at. Whether it is to be looked at again soon.
+    pub(super) fn look_at_worker(&self) -> bool {
+        if !self.has_worker.load(Ordering::Acquire) {
+            return false;
+        }
+        let mut held = self.served();
+        let Some(served) = held.as_mut() else { return false };
+        let heard = served.hear(self.me);
+        let watched = served.is_watched();
+        drop(held);
+        if !heard.refused.is_empty() || heard.forgotten > 0 {
+            self.with(|state| {
+                state.target.forgotten_refusals += heard.forgotten;
+                heard.refused.iter().for_each(|task| state.target.note(*task));
+            });
+        }
+        for (signal, times) in heard.counted {
+            // What ends it here is told once.
+            (0..times.min(signal.value())).for_each(|_| signal.count_down());
+        }
+        heard.failed.into_iter().for_each(|(signal, error)| signal.fail(error));
+        watched
+    }
+
+    /// Runs a task that came by a message, and waits for its end.
+    pub(super) fn run_on_worker(
+        &self,
+        command: &Command,
+        body: [&[u8]; 2],
+    ) -> Result<(), TaskError> {
+        let packet = sent(command)?;
+        let (mut position, mut looks) = (None, 0);
+        loop {
+            let mut held = self.served();
+            let Some(served) = held.as_mut() else { return Err("its worker is gone".into()) };
+            while let Some((put, outcome)) = served.own.next() {
+                served.ended.insert(put, outcome);
+            }
+            if let Some(outcome) = position.and_then(|put| served.ended.remove(&put)) {
+                return match outcome {
+                    Outcome::Ended => Ok(()),
+                    Outcome::Failed(why) => Err(TaskError(why.to_string())),
+                    Outcome::Refused(why) => {
+                        Err(TaskError(format!("its worker refused it: {why}")))
+                    }
+                    Outcome::Malformed => Err("its worker has found no packet".into()),
+                };
+            }
+            if position.is_none() {
+                match served.own.put(&packet, body) {
+                    Ok(put) => {
+                        position = Some(put);
+                        served.own.announce();
+                    }
+                    Err(RingError::Full) => {}
+                    Err(error) => return Err(TaskError(error.to_string())),
+                }
+            }
+            if !served.own.is_served()
+                && let Err(error) = served.target.advance()
+            {
+                self.lose_worker(held, &error);
+                continue;
+            }
+            drop(held);
+            looks += 1;
+            if looks < LOOKS { std::thread::yield_now() } else { std::thread::sleep(NAP) }
+        }
+    }
+}
+
+impl State {
+    /// Lets the puts of initiators go into their rings that have nothing left that came by messages.
+    pub(super) fn let_go(&mut self) {
+        for rank in self.target.let_go() {
+            self.initiator.say(rank, Head::Ring { what: Ring::Go, kernels: 0 }, Vec::new());
+        }
+    }
+}
+
+impl Xtq {
+    /// Gives this process a worker: from now on kernels [of the worker](Kernel::of_worker) can be registered. An initiator
+    /// on this host gets a ring of it with its first put of one, and from then on puts them without this process's CPU, as
+    /// long as the worker stays (`life`). What comes otherwise (from other hosts, in a line, while the worker is away)
+    /// takes this process's progress. [Receive buffers](Xtq::post_to_worker) of such kernels are the worker's.
+    ///
+    /// # Errors
+    /// There is one already; the accelerator refuses; this process has left.
+    pub fn attach_worker(&self, worker: Arc<dyn Worker>, life: Life) -> Result<(), XtqError> {
+        let mut held = self.inner.served();
+        if held.is_some() {
+            return Err(XtqError::Worker { has: true });
+        }
+        let mut served = Served::new(worker, life)?;
+        let (left, queues) = self.inner.with(|state| {
+            let queues = (0u8..).zip(&state.target.queues).filter_map(|(index, queue)| {
+                queue.as_ref().map(|(_, queue)| (index, queue.options.width))
+            });
+            (state.left, queues.collect::<Vec<_>>())
+        });
+        if left {
+            return Err(XtqError::Closed);
+        }
+        for (index, width) in queues {
+            served.target.register_queue(index, width)?;
+        }
+        if life.idle.is_none() {
+            served.target.start()?;
+        }
+        *held = Some(served);
+        self.inner.has_worker.store(true, Ordering::Release);
+        Ok(())
+    }
+
+    /// Posts a receive buffer for payloads of the worker's kernels: memory that the worker reaches. A payload needs one that
+    /// is as long; it is the task's while that runs.
+    ///
+    /// # Errors
+    /// There is no worker; it has too many, or cannot reach the memory.
+    ///
+    /// # Safety
+    /// Until it is [taken back](Xtq::take_from_worker), or this process has left, nobody but tasks touches it.
+    pub unsafe fn post_to_worker(&self, buffer: Lease) -> Result<(), XtqError> {
+        let bytes = buffer.region().len();
+        // SAFETY: the caller's promise.
+        self.inner.with_worker(|served| unsafe { served.target.post(buffer) })?;
+        self.inner.with(|state| state.target.rings.post(bytes));
+        Ok(())
+    }
+
+    /// Takes back all receive buffers of the worker.
+    ///
+    /// # Errors
+    /// There is no worker; it does not answer, and may still use them.
+    pub fn take_from_worker(&self) -> Result<Vec<Lease>, XtqError> {
+        self.inner.with(|state| state.target.rings.take_posted());
+        self.inner.with_worker(|served| served.target.take_posted())
+    }
+
+    /// Whether the worker stays on its accelerator, so that it can be told to leave: the application has the accelerator to
+    /// itself until `true`. Meanwhile puts wait.
+    ///
+    /// # Errors
+    /// There is no worker; what it runs takes too long.
+    pub fn keep_worker(&self, stays: bool) -> Result<(), XtqError> {
+        self.inner.with_worker(|served| {
+            if !stays {
+                return served.target.pause();
+            }
+            served.target.resume();
+            Ok(())
+        })
+    }
+
+    /// Whether the worker is there now: then no instruction of this process runs between a put into a ring and its task.
+    #[must_use]
+    pub fn has_resident_worker(&self) -> bool {
+        self.inner.served().as_ref().is_some_and(|served| served.target.is_running())
+    }
+
+    /// The worker's part of [`advance`](Xtq::advance): rings for those who have asked, a worker for those who want one.
+    pub(super) fn serve(&self, bml: &mut Bml, now_ns: u64) -> usize {
+        let inner = &self.inner;
+        if !inner.has_worker.load(Ordering::Acquire) {
+            return 0;
+        }
+        let mut held = inner.served();
+        let Some(served) = held.as_mut() else { return 0 };
+        let (asked, wanted) = inner.with(|state| state.target.rings.take_wishes());
+        for &rank in &asked {
+            let key = served.offer(bml, rank);
+            inner.with(|state| {
+                state.target.rings.offer(rank, key.is_some());
+                let kernels = state.target.rings.kernels();
+                if let Some(key) = key {
+                    let head = Head::Ring { what: Ring::Offer, kernels };
+                    state.initiator.say(rank, head, key.as_bytes().to_vec());
+                }
+            });
+        }
+        let due = now_ns >= served.looked_ns.saturating_add(LOOK_NS);
+        if due || wanted || !asked.is_empty() {
+            served.looked_ns = now_ns;
+            if let Err(error) = served.target.advance() {
+                inner.lose_worker(held, &error);
+                return asked.len();
+            }
+        }
+        drop(held);
+        if inner.look_at_worker() {
+            inner.owing.store(true, Ordering::Release);
+        }
+        asked.len()
+    }
+}
