@@ -9,6 +9,7 @@
 //! | `network` | what strangers and peers send over TCP: addresses, greetings, frames in any pieces |
 //! | `wireup` | what a launcher answers, what processes publish, what processes ask a launcher |
 //! | `tuning` | a tuning file |
+//! | `tasks` | packets of tasks; what a peer says to a process that runs tasks, of its own threads and of a worker |
 //! | `launches` | shapes, ranges and places for the arithmetic of kernel launches and plans |
 //!
 //! Two ways to run them: `cargo test` here (changed seeds and noise, in seconds, part of the soak), and
@@ -22,6 +23,7 @@ mod layout;
 mod messages;
 mod network;
 mod segment;
+mod tasks;
 mod tuning;
 mod wireup;
 
@@ -45,6 +47,7 @@ pub const TARGETS: &[Target] = &[
     Target { name: "wireup", run: wireup::run, seeds: wireup::seeds },
     Target { name: "launches", run: launches::run, seeds: launches::seeds },
     Target { name: "tuning", run: tuning::run, seeds: tuning::seeds },
+    Target { name: "tasks", run: tasks::run, seeds: tasks::seeds },
 ];
 
 /// The target of this name.

@@ -86,7 +86,13 @@ fn tuning() {
 }
 
 #[test]
+fn tasks() {
+    all("tasks", 8_000);
+}
+
+#[test]
 fn every_target_is_here() {
-    let here = ["layout", "messages", "segment", "network", "wireup", "launches", "tuning"];
+    let here =
+        ["layout", "messages", "segment", "network", "wireup", "launches", "tuning", "tasks"];
     assert!(TARGETS.iter().all(|target| here.contains(&target.name)));
 }

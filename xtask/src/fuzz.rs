@@ -33,6 +33,7 @@ const TARGETS: &[(&str, u64)] = &[
     ("wireup", 3),
     ("launches", 4),
     ("tuning", 2),
+    ("tasks", 3),
 ];
 
 /// Runs the targets named, or all, for so long altogether.
