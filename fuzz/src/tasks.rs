@@ -10,7 +10,7 @@ use gapless_xtq::device::{DeviceFunction, Life};
 use gapless_xtq::packet::{Launch, PACKET_BYTES, Packet};
 use gapless_xtq::rewrite::{Places, rewrite};
 use gapless_xtq::tables::Tables;
-use gapless_xtq::{Config, Function, Kernel, Put, QueueOptions, Xtq, sample};
+use gapless_xtq::{Config, Function, Kernel, Put, QueueOptions, Retry, Xtq, sample};
 use std::sync::OnceLock;
 
 /// Most messages of one run.
@@ -58,7 +58,11 @@ impl Handler for Deaf {
 fn message(input: &mut Input<'_>, serial: &mut u32) -> Vec<u8> {
     let (how, code) = (input.byte(), input.byte());
     let kind = how % 7;
-    let names = if how & 64 == 0 { [u64::from(input.byte() % 4), 0] } else { [input.number(), input.number()] };
+    let names = if how & 64 == 0 {
+        [u64::from(input.byte() % 4), 0]
+    } else {
+        [input.number(), input.number()]
+    };
     let number = if how & 128 == 0 { *serial } else { u32::from(input.byte()) };
     *serial = serial.wrapping_add(u32::from(how & 128 == 0));
     let mut bytes = vec![kind, VERSION, code % if how & 32 == 0 { 8 } else { 255 }, 0];
@@ -142,7 +146,8 @@ fn talk(input: &mut Input<'_>) {
     }
     let kernel = Put::kernel(Rank(0), 0, 0, Launch::linear(1, 32, 24), vec![0; 24]);
     for put in [Put::function(Rank(0), 0, 0, [0, 0]), kernel] {
-        let put = put.payload(vec![1; 64]).retry(gapless_xtq::Retry::InAnyOrder).acknowledged();
+        // Without a payload: the peer may have begun one that takes all receive buffers.
+        let put = put.retry(Retry::InAnyOrder).acknowledged();
         let put = xtq.put(put).expect("it is a put");
         let ended = (0..TURNS).any(|_| {
             turn(&mut bml, &mut rogue);

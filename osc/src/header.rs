@@ -382,8 +382,10 @@ impl Header {
         self.word(STRIPES + APART * stripe as usize)
     }
 
-    /// Gives mutexes back, those that the rank still has: somebody who thinks it dead may have taken one over. Nobody does
-    /// that to a rank whose process lives, so a look and a store are enough, and cheaper than a locked instruction.
+    /// Gives mutexes back, those that the rank still has: somebody who thinks it dead may have taken one over. That happens to
+    /// a living one only if it has said that it leaves the job because of an error, while another thread of it is in a
+    /// change: then changes of that stripe may be lost whatever is done here. So a look and a store are enough, and cost
+    /// less than a locked instruction.
     #[inline]
     pub(crate) fn release_stripes(&self, rank: u32, stripes: Stripes) {
         let own = u64::from(rank) + 1;

@@ -144,6 +144,8 @@ pub(crate) struct Inner {
     worker: Mutex<Option<serve::Served>>,
     /// Whether there is one.
     has_worker: AtomicBool,
+    /// One registration at a time, if there is a worker: it and the tables are to say the same. Taken first.
+    registering: Mutex<()>,
     pool: Pool,
     /// There may be something to send, or a held put to release.
     owing: AtomicBool,
@@ -199,18 +201,16 @@ impl Inner {
     /// A task has run: its receive buffer is posted again, its signal counted down, its initiator told.
     fn ended(&self, mut task: Ready, result: Result<(), TaskError>) {
         let over = Live(self);
-        let memory = std::mem::take(&mut task.payload.memory);
-        let (private, of_worker) = (task.private, task.code.is_of_worker());
+        let payload = std::mem::take(&mut task.payload);
+        let (private, counts) = (task.private, task.counts);
         let acknowledged = task.command.flags.contains(crate::packet::Flags::ACKNOWLEDGE);
         let text = result.as_ref().err().map(|error| cut(&error.0)).unwrap_or_default();
         let signal = task.registered_signal().cloned();
         self.with(|state| {
-            if of_worker {
+            if counts {
                 state.target.rings.end(task.from);
             }
-            if !private {
-                state.target.posted.post(memory);
-            }
+            state.target.take_back(payload, private);
             if acknowledged && !state.left {
                 let head = Target::end(&task, result.is_err());
                 state.initiator.say(task.from, head, text.into_bytes());
@@ -266,6 +266,7 @@ impl Xtq {
             state: Mutex::default(),
             worker: Mutex::default(),
             has_worker: AtomicBool::new(false),
+            registering: Mutex::default(),
             pool: Pool::default(),
             owing: AtomicBool::new(false),
             live: AtomicUsize::new(0),

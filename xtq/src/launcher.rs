@@ -128,15 +128,15 @@ impl Kernel {
         }
     }
 
-    /// What the worker is told, if this is one of its functions. Tasks count the signal that has the kernel's index.
-    pub(crate) fn for_worker(&self, index: u8) -> Option<DeviceKernel> {
+    /// What the worker is told, if this is one of its functions, but for the signal.
+    pub(crate) fn for_worker(&self) -> Option<DeviceKernel> {
         let Runner::Worker(function) = self.runner else { return None };
         let mut kernel =
             DeviceKernel::new(function, self.payload_max).grid_max(self.limits.grid_max);
         if let Some(memory) = &self.memory {
             kernel = kernel.buffer(memory.clone());
         }
-        Some(if self.signal.is_some() { kernel.signal(index) } else { kernel })
+        Some(kernel)
     }
 
     /// Whether a worker runs it.

@@ -61,10 +61,11 @@ impl<'v> Plain<'v> {
 impl<'v> PlainMut<'v> {
     #[inline]
     pub(crate) fn of<B: BufferMut + ?Sized>(buffer: &'v mut B) -> Option<PlainMut<'v>> {
+        // A shared array becomes its own here, and may be laid out otherwise then.
+        let (start, count, element) = buffer.parts_mut();
         if buffer.spread().is_some() {
             return None;
         }
-        let (start, count, element) = buffer.parts_mut();
         let (bytes, _) = numbers(count, element)?;
         Some(PlainMut { start, bytes, memory: PhantomData })
     }

@@ -3,7 +3,8 @@
 
 use gapless::btl::Btl;
 use gapless::btl::loopback::{Config as LoopbackConfig, Hub, Loopback};
-use gapless::xtq::{DeviceFunction, Kernel, Launch, Life, Put, QueueOptions, Rank, Tasks};
+use gapless::xtq::{DeviceFunction, Kernel, Launch, Life, Put, QueueOptions};
+use gapless::xtq::{Rank, Retry, Tasks};
 use gapless::{Config, World};
 use gapless_btl_sm::{Sm, SmConfig};
 use gapless_tests::job;
@@ -50,7 +51,8 @@ fn rank(world: &World) {
         for target in 0..RANKS {
             let launch = Launch::linear(1, 32, 24);
             let put = Put::kernel(Rank(target), INDEX, INDEX, launch, arguments.clone());
-            tasks.put(put.payload(payload.clone()).signal(&done)).unwrap();
+            let put = put.payload(payload.clone()).retry(Retry::InAnyOrder);
+            tasks.put(put.signal(&done)).unwrap();
         }
     }
     tasks.wait(&done).unwrap();

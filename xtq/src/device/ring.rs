@@ -247,6 +247,11 @@ impl Lane {
         state::announce(self.word(RING_STATE), self.word(RING_WANTED))
     }
 
+    /// Whether a worker was asked for, and none has been started since.
+    pub(crate) fn is_wanted(&self) -> bool {
+        self.word(RING_WANTED).load(Ordering::Acquire) != 0
+    }
+
     /// Whether a worker is there; if not, and puts are pending, the target is asked for one.
     pub fn is_served(&self) -> bool {
         let state = self.word(RING_STATE);

@@ -101,11 +101,6 @@ impl Target {
         self.word(CONTROL_LIFE).store(nanoseconds(life.longest), Ordering::Relaxed);
     }
 
-    /// Work-items of a group, at most.
-    pub(crate) fn items_max(&self) -> u32 {
-        self.worker.limits().items_max
-    }
-
     /// How long calls wait for the worker at most; 2 s at first.
     pub fn set_patience(&mut self, patience: Duration) {
         self.patience = patience;

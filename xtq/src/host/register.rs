@@ -87,8 +87,8 @@ impl Xtq {
     ///
     /// # Safety
     /// With any arguments, of which the first two are replaced as [`rewrite`](crate::rewrite) says, any launch within
-    /// the launcher's limits and [`Kernel::grid_max`], and any payload of up to the registered length, the kernel stays inside its registered memory
-    /// (and what a registered table of pointers leads to) and the payload, does not write the payload, and terminates.
+    /// the launcher's limits and [`Kernel::grid_max`], and any payload of up to the registered length, the kernel stays
+    /// inside its registered memory (and what a registered table of pointers leads to) and the payload, does not write the payload, and terminates.
     /// While it is registered, and while tasks of it are in queues or run, its registered memory stays allocated, and
     /// nothing else touches it but what the caller orders after them by signals. Tasks that run go on after
     /// [`abandon`](Xtq::abandon), also when a peer was lost, or the layer below dropped: only when
@@ -97,15 +97,20 @@ impl Xtq {
     ///
     /// [`Lease`]: gapless_mem::Lease
     ///
+    /// If the kernel is a worker's, dropping what it replaces does not register anything.
+    ///
     /// # Errors
-    /// There is no such index; arguments of a length that no packet has; this process has left.
+    /// There is no such index; arguments of a length that no packet has; this process has left. Of a worker's kernel:
+    /// there is no worker; payloads that do not fit into a ring; another `Xtq`'s signal. After
+    /// [`Busy`](crate::device::TargetError::Busy) it is registered all the same, and the worker will find it.
     pub unsafe fn register_kernel(&self, index: u8, kernel: Kernel) -> Result<(), XtqError> {
         let bytes = usize::from(kernel.argument_bytes);
         if !(ARGUMENTS_MIN..=ARGUMENTS_MAX).contains(&bytes) || !bytes.is_multiple_of(8) {
             return Err(PacketError::ArgumentBytes { bytes }.into());
         }
+        let _turn = self.inner.turn();
         // SAFETY: the caller's promise.
-        let kernel = unsafe { self.inner.tell_worker(index, kernel) }?;
+        let (kernel, busy) = unsafe { self.inner.tell_worker(index, kernel) }?;
         let memory = kernel.memory.as_ref().map(gapless_mem::Lease::region);
         let entry = Entry {
             object: name(),
@@ -122,7 +127,7 @@ impl Xtq {
         if let Some(signal) = signal {
             self.inner.with(|state| state.watch(&signal));
         }
-        Ok(())
+        busy.map_or(Ok(()), |busy| Err(busy.into()))
     }
 
     /// Takes a kernel out: from now on it is refused.
@@ -130,6 +135,7 @@ impl Xtq {
     /// # Errors
     /// There is no such index.
     pub fn unregister_kernel(&self, index: u8) -> Result<(), XtqError> {
+        let _turn = self.inner.turn();
         self.set_kernel((index, None), None, false)
     }
 
@@ -156,6 +162,7 @@ impl Xtq {
         if capacity == 0 || width == 0 {
             return Err(XtqError::NoRoom { capacity, width });
         }
+        let _turn = self.inner.turn();
         let queue = Queue::new(name(), options);
         let entry = QueueEntry { base: queue.name, capacity };
         self.set_queue((index, Some((queue.name, Arc::new(queue)))), Some(entry))?;
@@ -167,6 +174,7 @@ impl Xtq {
     /// # Errors
     /// There is no such index.
     pub fn unregister_queue(&self, index: u8) -> Result<(), XtqError> {
+        let _turn = self.inner.turn();
         self.set_queue((index, None), None)?;
         self.inner.tell_worker_of_queue(index, 0)
     }

@@ -30,16 +30,27 @@ enum Stage {
 pub(super) struct Rings {
     /// The worker's kernels, a bit each.
     kernels: u64,
-    /// The longest receive buffer that the worker has.
+    /// Whether there is a worker.
+    has_worker: bool,
+    /// The longest receive buffer that the worker has, and the bytes of all.
     longest: u64,
+    posted: u64,
+    /// Bytes of payloads for the worker that came by messages, and whose tasks have not ended: no more than are posted.
+    lent: u64,
     peers: BTreeMap<u32, Stage>,
-    /// By initiator: tasks for the worker that came by messages, and have not ended.
+    /// By initiator: tasks for the worker that came by messages and in no line, and have not ended.
     tasks: BTreeMap<u32, u32>,
     /// An initiator wants the worker.
     wanted: bool,
 }
 
 impl Rings {
+    /// There is a worker from now on.
+    pub(super) fn attach(&mut self) {
+        self.has_worker = true;
+        self.peers.retain(|_, stage| *stage != Stage::Asked);
+    }
+
     /// The worker's kernels, a bit each.
     pub(super) fn kernels(&self) -> u64 {
         self.kernels
@@ -61,29 +72,47 @@ impl Rings {
     /// The worker has another receive buffer.
     pub(super) fn post(&mut self, bytes: u64) {
         self.longest = self.longest.max(bytes);
+        self.posted = self.posted.saturating_add(bytes);
     }
 
     /// It has none any more.
     pub(super) fn take_posted(&mut self) {
-        self.longest = 0;
+        (self.longest, self.posted) = (0, 0);
     }
 
     /// Room for a payload on its way to the worker, if that has a receive buffer for it.
-    pub(super) fn claim(&self, len: usize) -> Result<Received, Refusal> {
+    pub(super) fn claim(&mut self, len: usize) -> Result<Received, Refusal> {
+        let bytes = len as u64;
         match self.longest {
             _ if len == 0 => Ok(Received::default()),
             0 => Err(Refusal::NoReceiveBuffer),
-            longest if longest < len as u64 => {
+            longest if longest < bytes => {
                 let largest = u32::try_from(longest).unwrap_or(u32::MAX);
                 Err(Refusal::ReceiveBufferTooSmall { largest })
             }
-            _ => Ok(Received { memory: vec![0; len], len }),
+            _ if self.lent + bytes > self.posted => Err(Refusal::NoReceiveBuffer),
+            _ => {
+                self.lent += bytes;
+                Ok(Received { memory: vec![0; len], len })
+            }
         }
+    }
+
+    /// A payload that was claimed is not needed any more.
+    pub(super) fn give_back(&mut self, len: usize) {
+        self.lent = self.lent.saturating_sub(len as u64);
     }
 
     /// A put for the worker has come by a message.
     pub(super) fn ask(&mut self, from: Rank) {
-        self.peers.entry(from.0).or_insert(Stage::Asked);
+        if self.has_worker {
+            self.peers.entry(from.0).or_insert(Stage::Asked);
+        }
+    }
+
+    /// The worker was wanted, and could not be started yet.
+    pub(super) fn want(&mut self) {
+        self.wanted = true;
     }
 
     /// Who is to get a ring, and whether the worker is wanted: once.
@@ -152,7 +181,8 @@ impl Rings {
     /// There is no worker any more. Gives who is to be told.
     pub(super) fn over(&mut self) -> Vec<Rank> {
         let known = self.offered();
-        self.kernels = 0;
+        (self.kernels, self.has_worker) = (0, false);
+        self.take_posted();
         self.peers.values_mut().for_each(|stage| *stage = Stage::Without);
         known
     }
@@ -165,6 +195,9 @@ mod tests {
     #[test]
     fn rings_are_offered_once_and_go_when_nothing_comes_by_messages() {
         let (mut rings, one) = (Rings::default(), Rank(1));
+        rings.ask(one);
+        assert!(!rings.is_busy(), "there is no worker");
+        rings.attach();
         assert!(rings.hear(one, Ring::Ready).is_err());
         rings.ask(one);
         assert!(rings.is_busy());
@@ -187,11 +220,14 @@ mod tests {
         assert_eq!((rings.over(), rings.kernels()), (vec![one], 0));
         rings.hear(one, Ring::Wanted).unwrap();
         assert!(rings.hear(one, Ring::Go).is_err() && !rings.is_busy());
+        rings.ask(Rank(2));
+        assert!(!rings.is_busy(), "there is no worker any more");
     }
 
     #[test]
     fn who_is_lost_or_declines_is_not_asked_again() {
         let mut rings = Rings::default();
+        rings.attach();
         for (rank, declines) in [(Rank(1), true), (Rank(2), false)] {
             rings.ask(rank);
             rings.offer(rank, true);
@@ -213,6 +249,13 @@ mod tests {
         rings.post(4);
         assert_eq!(rings.claim(9).unwrap_err(), Refusal::ReceiveBufferTooSmall { largest: 8 });
         assert_eq!(rings.claim(8).unwrap().bytes(), [0; 8]);
+        // As many bytes as are posted, and no more.
+        assert_eq!(
+            (rings.claim(4).unwrap().len, rings.claim(1).unwrap_err()),
+            (4, Refusal::NoReceiveBuffer)
+        );
+        rings.give_back(4);
+        assert!(rings.claim(3).is_ok() && rings.claim(2).is_err());
         rings.take_posted();
         assert!(rings.claim(1).is_err());
     }

@@ -41,6 +41,8 @@ pub(super) struct Ready {
     pub(super) put: u64,
     /// The payload lies in no receive buffer of this process.
     pub(super) private: bool,
+    /// Its initiator's ring waits for its end.
+    pub(super) counts: bool,
 }
 
 impl Ready {

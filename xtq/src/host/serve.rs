@@ -7,7 +7,7 @@
 use super::run::lay_down;
 use super::target::RefusedTask;
 use super::{Inner, State, Xtq};
-use crate::device::{self, Lane, Life, Outcome, RingError, RingShape, TargetError};
+use crate::device::{self, DeviceKernel, Lane, Life, Outcome, RingError, RingShape, TargetError};
 use crate::error::{Refusal, TaskError, XtqError};
 use crate::launcher::Kernel;
 use crate::packet::{Command, Flags, Launch, Packet, Work};
@@ -15,9 +15,9 @@ use crate::signal::Signal;
 use crate::wire::{Head, Ring};
 use gapless_bml::{Bml, Rank, RemoteKey};
 use gapless_mem::{Device as _, DeviceError, HostDevice, Lease, Region, Worker};
-use std::collections::{BTreeMap, HashMap};
-use std::sync::atomic::Ordering;
-use std::sync::{Arc, MutexGuard, PoisonError};
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, MutexGuard, PoisonError, TryLockError};
 use std::time::Duration;
 
 /// How long the worker is left alone, unless somebody wants something.
@@ -28,8 +28,22 @@ const NAP: Duration = Duration::from_micros(50);
 /// Memory is registered with accelerators in pages.
 const PAGE: u64 = 4096;
 
+/// Numbers of workers.
+static NEXT: AtomicU64 = AtomicU64::new(0);
+
+/// A signal of a kernel, which the worker counts in one of its places.
+struct Counted {
+    place: u8,
+    index: u8,
+    signal: Signal,
+    /// How often, as far as the signal was told.
+    seen: u64,
+}
+
 /// A worker, and what it serves.
 pub(super) struct Served {
+    /// No other has it.
+    number: u64,
     target: device::Target,
     /// The ring of this process, for tasks that came by messages.
     own: Lane,
@@ -37,8 +51,9 @@ pub(super) struct Served {
     ended: HashMap<u64, Outcome>,
     /// By ring, whose it is; the first is this process's own.
     initiators: Vec<Option<Rank>>,
-    /// By kernel: the signal that its tasks count, and how often they have.
-    signals: BTreeMap<u8, (Signal, u64)>,
+    signals: Vec<Counted>,
+    /// It is to leave, so that rings can be added.
+    changes: bool,
     looked_ns: u64,
 }
 
@@ -91,8 +106,53 @@ impl Served {
         unsafe { target.add_ring(memory.clone(), shape) }?;
         // SAFETY: likewise.
         let own = unsafe { Lane::new(memory, shape) }?;
-        let (ended, initiators, signals) = (HashMap::new(), vec![None], BTreeMap::new());
-        Ok(Served { target, own, ended, initiators, signals, looked_ns: 0 })
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        let (ended, initiators, signals) = (HashMap::new(), vec![None], Vec::new());
+        let (changes, looked_ns) = (false, 0);
+        Ok(Served { number, target, own, ended, initiators, signals, changes, looked_ns })
+    }
+
+    /// A place for this signal: the one that it has with this kernel, or one that no kernel's tasks count.
+    fn place(&self, index: u8, signal: &Signal) -> Result<u8, TargetError> {
+        let same = |one: &&Counted| one.index == index && one.signal.name() == signal.name();
+        let free = || (0..64).find(|place| self.signals.iter().all(|one| one.place != *place));
+        let place = self.signals.iter().find(same).map(|one| one.place).or_else(free);
+        place.ok_or(TargetError::TooMany { what: "signals", max: device::SIGNALS_MAX })
+    }
+
+    /// Tells the worker of a kernel, or that there is none, and which signal its tasks count.
+    ///
+    /// # Safety
+    /// As [`device::Target::register_kernel`].
+    unsafe fn register(
+        &mut self,
+        index: u8,
+        kernel: Option<DeviceKernel>,
+        signal: Option<&Signal>,
+    ) -> Result<(), TargetError> {
+        let place = signal.map(|signal| self.place(index, signal)).transpose()?;
+        // Before a task of it can count.
+        let seen = place.map_or(0, |place| self.target.counted(place));
+        let kernel = kernel.map(|kernel| match place {
+            Some(place) => kernel.signal(place),
+            None => kernel,
+        });
+        // SAFETY: the caller's promise.
+        let done = unsafe { self.target.register_kernel(index, kernel) };
+        // Who is busy will have it.
+        if matches!(done, Ok(()) | Err(TargetError::Busy(_)))
+            && let Some((place, signal)) = place.zip(signal)
+            && self.signals.iter().all(|one| one.place != place)
+        {
+            self.signals.push(Counted { place, index, signal: signal.clone(), seen });
+        }
+        done
+    }
+
+    /// The worker has answered: no task counts the signals any more that this kernel had.
+    fn forget_signals(&mut self, index: u8, but: Option<&Signal>) {
+        let now = but.map(Signal::name);
+        self.signals.retain(|one| one.index != index || Some(one.signal.name()) == now);
     }
 
     /// Makes a ring for an initiator that can map it; gives the key.
@@ -113,11 +173,11 @@ impl Served {
     /// What the worker has counted and refused since. `me` is this process.
     fn hear(&mut self, me: Rank) -> Heard {
         let mut heard = Heard::default();
-        for (&index, (signal, seen)) in &mut self.signals {
-            let now = self.target.counted(index);
-            if now != *seen {
-                heard.counted.push((signal.clone(), now.wrapping_sub(*seen)));
-                *seen = now;
+        for one in &mut self.signals {
+            let now = self.target.counted(one.place);
+            if now != one.seen {
+                heard.counted.push((one.signal.clone(), now.wrapping_sub(one.seen)));
+                one.seen = now;
             }
         }
         let (puts, forgotten) = self.target.take_refusals();
@@ -140,16 +200,23 @@ impl Served {
                 Outcome::Failed(why) => XtqError::Failed { target: me, reason: why.to_string() },
                 Outcome::Ended | Outcome::Malformed => continue,
             };
-            heard
-                .failed
-                .extend(self.signals.get(&index).map(|(signal, _)| (signal.clone(), error)));
+            let concerned = self.signals.iter().filter(|one| one.index == index);
+            heard.failed.extend(concerned.map(|one| (one.signal.clone(), error.clone())));
         }
         heard
     }
 
+    /// Starts the worker, if it is wanted. What has not left yet is no failure.
+    fn go_on(&mut self) -> Result<(), TargetError> {
+        match self.target.advance() {
+            Ok(_) | Err(TargetError::Busy(_)) => Ok(()),
+            Err(error) => Err(error),
+        }
+    }
+
     /// Whether somebody may wait for a signal that the worker counts.
     fn is_watched(&self) -> bool {
-        self.signals.values().any(|(signal, _)| signal.poll().is_none())
+        self.signals.iter().any(|one| one.signal.poll().is_none())
     }
 }
 
@@ -170,7 +237,7 @@ impl Inner {
         // One that has died says so once, and what it had ends with it.
         let lost = match &done {
             Err(error @ TargetError::Died) => Some(error.clone()),
-            _ => served.target.advance().err(),
+            _ => served.go_on().err(),
         };
         if let Some(error) = lost {
             self.lose_worker(held, &error);
@@ -190,14 +257,25 @@ impl Inner {
                 state.initiator.say(rank, Head::Ring { what: Ring::Over, kernels: 0 }, Vec::new());
             }
         });
-        for (signal, _) in lost.iter().flat_map(|served| served.signals.values()) {
-            signal.fail(error.clone().into());
+        for one in lost.iter().flat_map(|served| &served.signals) {
+            one.signal.fail(error.clone().into());
         }
-        lay_down(lost);
+        // That may take seconds: what the accelerator does is to end first.
+        let goes = std::thread::Builder::new().name("gapless-worker".to_owned());
+        if let Err(error) = goes.spawn(move || lay_down(lost)) {
+            tracing::debug!(%error, "no thread takes a lost worker down");
+        }
         self.ring();
     }
 
-    /// Tells the worker of a kernel, if that is one of its functions. Gives it back, with the worker's limits.
+    /// A registration's turn, if there is a worker.
+    pub(super) fn turn(&self) -> Option<MutexGuard<'_, ()>> {
+        let is_needed = self.has_worker.load(Ordering::Acquire);
+        is_needed.then(|| self.registering.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Tells the worker of a kernel, if that is one of its functions. Gives it back, with the worker's limits; and that the
+    /// worker has not answered, if so: it will have the kernel.
     ///
     /// # Safety
     /// As [`Xtq::register_kernel`].
@@ -205,26 +283,43 @@ impl Inner {
         &self,
         index: u8,
         mut kernel: Kernel,
-    ) -> Result<Kernel, XtqError> {
-        let Some(told) = kernel.for_worker(index) else { return Ok(kernel) };
+    ) -> Result<(Kernel, Option<TargetError>), XtqError> {
+        let Some(told) = kernel.for_worker() else { return Ok((kernel, None)) };
         let payload = kernel.payload_max;
         let most = usize::try_from(payload).unwrap_or(usize::MAX);
         if !RingShape::default().holds(kernel.argument_bytes.into(), most) {
             return Err(TargetError::Body { payload }.into());
         }
-        self.with_worker(|served| {
-            kernel.limits.items_max = served.target.items_max();
+        let signal = kernel.signal.clone();
+        if signal.as_ref().is_some_and(|signal| !signal.rings(&self.bell)) {
+            return Err(XtqError::ForeignSignal);
+        }
+        let limits = &mut kernel.limits;
+        let done = self.with_worker(|served| {
+            limits.items_max = served.target.items_max();
             // SAFETY: the caller promises that nobody but tasks touches the buffer, or relies on what is there.
-            unsafe { served.target.register_kernel(index, Some(told)) }?;
-            let counted = served.target.counted(index);
-            match &kernel.signal {
-                Some(signal) => _ = served.signals.insert(index, (signal.clone(), counted)),
-                None => _ = served.signals.remove(&index),
-            }
-            Ok(())
-        })?;
+            unsafe { served.register(index, Some(told), signal.as_ref()) }
+        });
+        let busy = match done {
+            Ok(()) => None,
+            Err(XtqError::Target(busy @ TargetError::Busy(_))) => Some(busy),
+            Err(error) => return Err(error),
+        };
+        if busy.is_none() {
+            self.leave_signals(index, signal.as_ref())?;
+        }
         self.owing.store(true, Ordering::Release);
-        Ok(kernel)
+        Ok((kernel, busy))
+    }
+
+    /// The worker has answered: what tasks have counted until now is told, and no more of them count the signals that this
+    /// kernel had, but this one.
+    fn leave_signals(&self, index: u8, but: Option<&Signal>) -> Result<(), XtqError> {
+        self.look_at_worker();
+        self.with_worker(|served| {
+            served.forget_signals(index, but);
+            Ok(())
+        })
     }
 
     /// Tells initiators whether the kernel of this index is the worker's now. If it was, the worker forgets it.
@@ -241,11 +336,9 @@ impl Inner {
             self.ring();
         }
         if was && !of_worker && self.has_worker.load(Ordering::Acquire) {
-            self.with_worker(|served| {
-                served.signals.remove(&index);
-                // SAFETY: there is no kernel, and no buffer.
-                unsafe { served.target.register_kernel(index, None) }
-            })?;
+            // SAFETY: there is no kernel, and no buffer.
+            self.with_worker(|served| unsafe { served.register(index, None, None) })?;
+            self.leave_signals(index, None)?;
         }
         Ok(())
     }
@@ -258,16 +351,17 @@ impl Inner {
         }
     }
 
-    /// What the worker has counted and refused since it was last looked at. Whether it is to be looked at again soon.
-    pub(super) fn look_at_worker(&self) -> bool {
-        if !self.has_worker.load(Ordering::Acquire) {
-            return false;
+    /// What the worker has counted and refused since it was last looked at.
+    pub(super) fn look_at_worker(&self) {
+        if self.has_worker.load(Ordering::Acquire) {
+            let mut held = self.served();
+            let heard = held.as_mut().map(|served| served.hear(self.me));
+            drop(held);
+            self.tell(heard.unwrap_or_default());
         }
-        let mut held = self.served();
-        let Some(served) = held.as_mut() else { return false };
-        let heard = served.hear(self.me);
-        let watched = served.is_watched();
-        drop(held);
+    }
+
+    fn tell(&self, heard: Heard) {
         if !heard.refused.is_empty() || heard.forgotten > 0 {
             self.with(|state| {
                 state.target.forgotten_refusals += heard.forgotten;
@@ -279,7 +373,6 @@ impl Inner {
             (0..times.min(signal.value())).for_each(|_| signal.count_down());
         }
         heard.failed.into_iter().for_each(|(signal, error)| signal.fail(error));
-        watched
     }
 
     /// Runs a task that came by a message, and waits for its end.
@@ -296,7 +389,11 @@ impl Inner {
             while let Some((put, outcome)) = served.own.next() {
                 served.ended.insert(put, outcome);
             }
-            if let Some(outcome) = position.and_then(|put| served.ended.remove(&put)) {
+            if position.is_some_and(|(number, _)| number != served.number) {
+                // Another one has taken its place.
+                return Err("its worker is gone".into());
+            }
+            if let Some(outcome) = position.and_then(|(_, put)| served.ended.remove(&put)) {
                 return match outcome {
                     Outcome::Ended => Ok(()),
                     Outcome::Failed(why) => Err(TaskError(why.to_string())),
@@ -309,7 +406,7 @@ impl Inner {
             if position.is_none() {
                 match served.own.put(&packet, body) {
                     Ok(put) => {
-                        position = Some(put);
+                        position = Some((served.number, put));
                         served.own.announce();
                     }
                     Err(RingError::Full) => {}
@@ -317,7 +414,8 @@ impl Inner {
                 }
             }
             if !served.own.is_served()
-                && let Err(error) = served.target.advance()
+                && !served.changes
+                && let Err(error) = served.go_on()
             {
                 self.lose_worker(held, &error);
                 continue;
@@ -368,6 +466,7 @@ impl Xtq {
             served.target.start()?;
         }
         *held = Some(served);
+        self.inner.with(|state| state.target.rings.attach());
         self.inner.has_worker.store(true, Ordering::Release);
         Ok(())
     }
@@ -376,16 +475,20 @@ impl Xtq {
     /// is as long; it is the task's while that runs.
     ///
     /// # Errors
-    /// There is no worker; it has too many, or cannot reach the memory.
+    /// There is no worker; it has too many, or cannot reach the memory. After [`Busy`](TargetError::Busy) it is posted all
+    /// the same.
     ///
     /// # Safety
     /// Until it is [taken back](Xtq::take_from_worker), or this process has left, nobody but tasks touches it.
     pub unsafe fn post_to_worker(&self, buffer: Lease) -> Result<(), XtqError> {
         let bytes = buffer.region().len();
+        let _turn = self.inner.turn();
         // SAFETY: the caller's promise.
-        self.inner.with_worker(|served| unsafe { served.target.post(buffer) })?;
-        self.inner.with(|state| state.target.rings.post(bytes));
-        Ok(())
+        let posted = self.inner.with_worker(|served| unsafe { served.target.post(buffer) });
+        if matches!(posted, Ok(()) | Err(XtqError::Target(TargetError::Busy(_)))) {
+            self.inner.with(|state| state.target.rings.post(bytes));
+        }
+        posted
     }
 
     /// Takes back all receive buffers of the worker.
@@ -393,6 +496,7 @@ impl Xtq {
     /// # Errors
     /// There is no worker; it does not answer, and may still use them.
     pub fn take_from_worker(&self) -> Result<Vec<Lease>, XtqError> {
+        let _turn = self.inner.turn();
         self.inner.with(|state| state.target.rings.take_posted());
         self.inner.with_worker(|served| served.target.take_posted())
     }
@@ -424,11 +528,52 @@ impl Xtq {
         if !inner.has_worker.load(Ordering::Acquire) {
             return 0;
         }
-        let mut held = inner.served();
+        // A registration may have it for as long as the worker takes to answer.
+        let mut held = match inner.worker.try_lock() {
+            Ok(held) => held,
+            Err(TryLockError::Poisoned(held)) => held.into_inner(),
+            Err(TryLockError::WouldBlock) => {
+                inner.owing.store(true, Ordering::Release);
+                return 0;
+            }
+        };
         let Some(served) = held.as_mut() else { return 0 };
         let (asked, wanted) = inner.with(|state| state.target.rings.take_wishes());
-        for &rank in &asked {
-            let key = served.offer(bml, rank);
+        let looked = served.look(bml, (inner, now_ns), &asked, wanted);
+        if let Err(error) = looked {
+            inner.lose_worker(held, &error);
+            return 1;
+        }
+        if wanted && !served.target.is_served() {
+            // It is about to leave.
+            inner.with(|state| state.target.rings.want());
+        }
+        let heard = served.hear(inner.me);
+        if served.is_watched() {
+            inner.owing.store(true, Ordering::Release);
+        }
+        drop(held);
+        inner.tell(heard);
+        asked.len()
+    }
+}
+
+impl Served {
+    /// Makes rings for those who have asked, when the worker has left for that; starts it, if it is wanted.
+    fn look(
+        &mut self,
+        bml: &mut Bml,
+        (inner, now_ns): (&Inner, u64),
+        asked: &[Rank],
+        wanted: bool,
+    ) -> Result<(), TargetError> {
+        // It is not waited for: a task may need what this process does next.
+        self.changes = !asked.is_empty() && !self.target.is_away()?;
+        if self.changes {
+            return Ok(());
+        }
+        for &rank in asked {
+            let key = self.offer(bml, rank);
             inner.with(|state| {
                 state.target.rings.offer(rank, key.is_some());
                 let kernels = state.target.rings.kernels();
@@ -438,18 +583,11 @@ impl Xtq {
                 }
             });
         }
-        let due = now_ns >= served.looked_ns.saturating_add(LOOK_NS);
+        let due = now_ns >= self.looked_ns.saturating_add(LOOK_NS);
         if due || wanted || !asked.is_empty() {
-            served.looked_ns = now_ns;
-            if let Err(error) = served.target.advance() {
-                inner.lose_worker(held, &error);
-                return asked.len();
-            }
+            self.looked_ns = now_ns;
+            self.go_on()?;
         }
-        drop(held);
-        if inner.look_at_worker() {
-            inner.owing.store(true, Ordering::Release);
-        }
-        asked.len()
+        Ok(())
     }
 }

@@ -272,17 +272,24 @@ impl Target {
 
     /// A receive buffer is free again.
     fn give_back(&mut self, transfer: Transfer) -> Asked {
-        if !transfer.private {
-            self.posted.post(transfer.payload.memory);
-        }
+        self.take_back(transfer.payload, transfer.private);
         transfer.asked
+    }
+
+    /// The same, of a payload; or it was `private`.
+    pub(super) fn take_back(&mut self, payload: Received, private: bool) {
+        match private {
+            true => self.rings.give_back(payload.len),
+            false => self.posted.post(payload.memory),
+        }
     }
 
     /// Those whose puts may go into their rings from now on.
     pub(super) fn let_go(&mut self) -> Vec<Rank> {
         let transfers = &self.transfers;
         self.rings.let_go(|rank| {
-            transfers.values().any(|transfer| transfer.asked.from == rank && transfer.private)
+            let comes = |one: &Transfer| one.asked.from == rank && one.asked.number.is_none();
+            transfers.values().any(|one| one.private && comes(one))
         })
     }
 
@@ -307,7 +314,8 @@ impl Target {
         let Asked { from, put, .. } = asked;
         let xtq_of_task = xtq.clone();
         xtq.inner.begin_task();
-        if found.code.is_of_worker() {
+        let counts = found.code.is_of_worker() && asked.number.is_none();
+        if counts {
             self.rings.begin(from);
         }
         let listed = found.queue.push(Ready {
@@ -319,6 +327,7 @@ impl Target {
             from,
             put,
             private,
+            counts,
         });
         xtq.inner.pool.list(&found.queue, listed);
         Ok(())

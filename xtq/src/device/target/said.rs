@@ -1,15 +1,37 @@
-//! What the worker has said: why it left, what has run, what it refused.
+//! What the worker has said: why it left, what has run, what it refused. What the API of all back ends asks it.
 
 use super::super::layout::{
-    CONTROL_COUNTED, CONTROL_REFUSALS, CONTROL_REFUSED, CONTROL_TASKS, CONTROL_WHY, REFUSED_MAX,
-    SIGNALS_MAX, STATUS_FAILED, WHY_ABORTED, WHY_IDLE, WHY_OLD, WHY_TOLD,
+    CONTROL_COUNTED, CONTROL_ORDERS, CONTROL_REFUSALS, CONTROL_REFUSED, CONTROL_TASKS, CONTROL_WHY,
+    GONE, ORDER_LEAVE, REFUSED_MAX, RUNNING, SIGNALS_MAX, STARTING, STATUS_FAILED, WHY_ABORTED,
+    WHY_IDLE, WHY_OLD, WHY_TOLD,
 };
-use super::super::{Failure, Outcome, RefusedPut};
+use super::super::{Failure, Outcome, RefusedPut, TargetError};
 use super::Target;
 use crate::error::Refusal;
 use std::sync::atomic::Ordering;
 
 impl Target {
+    /// Work-items of a group, at most.
+    pub(crate) fn items_max(&self) -> u32 {
+        self.worker.limits().items_max
+    }
+
+    /// Tells the worker to leave for a change, as [`send_away`](Target::send_away), and does not wait. Whether none runs.
+    pub(crate) fn is_away(&mut self) -> Result<bool, TargetError> {
+        self.look()?;
+        if self.state() == GONE {
+            return Ok(self.worker.is_over()?);
+        }
+        self.sent_away = true;
+        self.word(CONTROL_ORDERS).fetch_or(ORDER_LEAVE, Ordering::AcqRel);
+        Ok(false)
+    }
+
+    /// Whether a worker that was wanted is there, or is not to be.
+    pub(crate) fn is_served(&self) -> bool {
+        self.paused || matches!(self.state(), STARTING | RUNNING)
+    }
+
     /// Why the last worker has left; `None` as long as none has.
     #[must_use]
     pub fn why_gone(&self) -> Option<&'static str> {

@@ -9,8 +9,9 @@ use crate::wire::{Head, Ring};
 use gapless_bml::{Bml, Rank, RemoteKey};
 use std::collections::{BTreeMap, VecDeque};
 
-/// A worker that was asked for, and has not come for so long, is asked for again.
+/// A worker that was asked for, and has not come for so long, is asked for again, in case; that doubles up to the second.
 const AGAIN_NS: u64 = 1_000_000;
+const SELDOM_NS: u64 = 128_000_000;
 
 #[derive(Debug)]
 enum Way {
@@ -33,8 +34,9 @@ pub(in crate::host) struct Direct {
     waiting: VecDeque<u64>,
     /// Those in it, in order.
     running: VecDeque<u64>,
-    /// When a worker was last asked for.
+    /// When a worker was last asked for, and how long to wait for it.
     asked_ns: u64,
+    again_ns: u64,
 }
 
 fn bit(packet: &Packet) -> u64 {
@@ -67,35 +69,50 @@ impl Direct {
         Some((self.running.pop_front()?, outcome))
     }
 
-    /// Puts what waits, as far as there is room. Gives how many; and whether a worker is to be asked for.
-    fn fill(&mut self, puts: &mut super::Puts, now_ns: u64) -> (usize, bool) {
-        let Way::Live(lane) = &mut self.way else { return (0, false) };
-        let mut count = 0;
+    /// Puts what waits, as far as there is room.
+    fn fill(&mut self, puts: &mut super::Puts, now_ns: u64) -> Filled {
+        let mut filled = Filled::default();
+        let Way::Live(lane) = &mut self.way else { return filled };
         while let Some(id) = self.waiting.front() {
             if let Some(put) = puts.get_mut(id) {
                 match lane.put(&put.packet, [&put.arguments, put.payload.bytes()]) {
                     Ok(_) => {
                         put.stage = Stage::InRing;
                         self.running.push_back(*id);
-                        count += 1;
+                        filled.count += 1;
                     }
                     Err(RingError::Full) => break,
                     // What it holds, and what packets say, was looked at before.
-                    Err(error) => tracing::error!(%error, "a put that no ring takes"),
+                    Err(error) => filled.wrong.push((*id, error)),
                 }
             }
             self.waiting.pop_front();
         }
         if lane.pending() == 0 {
-            return (count, false);
+            return filled;
         }
-        let served = if count > 0 { lane.announce() } else { lane.is_served() };
-        let asks = !served && (count > 0 || now_ns >= self.asked_ns.saturating_add(AGAIN_NS));
-        if asks {
+        // Who starts a worker takes the wish away. As long as it stands, a message about it is on its way, or was not enough.
+        let is_wanted = lane.is_wanted();
+        let served = if filled.count > 0 { lane.announce() } else { lane.is_served() };
+        let again = now_ns >= self.asked_ns.saturating_add(self.again_ns);
+        filled.asks = !served && (!is_wanted || again);
+        if filled.asks {
             self.asked_ns = now_ns;
+            self.again_ns = if is_wanted { SELDOM_NS.min(2 * self.again_ns) } else { AGAIN_NS };
         }
-        (count, asks)
+        filled
     }
+}
+
+/// What became of puts that waited for a ring.
+#[derive(Default)]
+struct Filled {
+    /// How many are in it.
+    count: usize,
+    /// Those that are no puts for it.
+    wrong: Vec<(u64, RingError)>,
+    /// A worker is to be asked for.
+    asks: bool,
 }
 
 /// The ring of this key.
@@ -130,7 +147,7 @@ impl Initiator {
                 return Err(nonsense());
             }
             let (way, waiting, running) = (Way::Offered(key), VecDeque::new(), VecDeque::new());
-            let ring = Direct { way, kernels, waiting, running, asked_ns: 0 };
+            let ring = Direct { way, kernels, waiting, running, asked_ns: 0, again_ns: AGAIN_NS };
             self.rings.insert(from.0, ring);
             return Ok(());
         }
@@ -189,13 +206,18 @@ impl Initiator {
             self.told(id, outcome);
         }
         let Initiator { rings, puts, outbox, .. } = self;
+        let mut wrong = Vec::new();
         for (&rank, ring) in rings {
-            let (count, asks) = ring.fill(puts, now_ns);
-            done += count;
-            if asks {
+            let filled = ring.fill(puts, now_ns);
+            done += filled.count;
+            wrong.extend(filled.wrong.into_iter().map(|(id, error)| (Rank(rank), id, error)));
+            if filled.asks {
                 let head = Head::Ring { what: Ring::Wanted, kernels: 0 };
                 outbox.entry(rank).or_default().push(Item::Say(head, Vec::new()));
             }
+        }
+        for (target, id, error) in wrong {
+            self.end(id, Err(XtqError::Failed { target, reason: error.to_string() }));
         }
         done
     }

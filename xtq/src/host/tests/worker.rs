@@ -355,6 +355,68 @@ fn while_the_worker_stays_tasks_run_though_their_target_makes_no_progress() {
 }
 
 #[test]
+fn what_tasks_have_counted_is_told_when_their_kernel_goes() {
+    for way in WAYS {
+        let mut scene = Scene::new(way, 2, None);
+        scene.warm();
+        let signals = [(); 3].map(|()| scene.there().signal(10));
+        // Each kernel in the place of the last one, then none; the target looks at nothing in between.
+        for (at, signal) in signals.iter().enumerate() {
+            scene.register(7, scene.kernel().signal(signal)).unwrap();
+            let puts: Vec<_> =
+                (0..10).map(|number| scene.put(scene.task(number, &[]).acknowledged())).collect();
+            scene.job.until(|_| puts.iter().all(|put| put.outcome().is_some()).then_some(()));
+            assert!(puts.iter().all(|put| put.outcome() == Some(Ok(()))), "{at}");
+        }
+        scene.there().unregister_kernel(7).unwrap();
+        for signal in &signals {
+            assert_eq!(scene.job.end_of(signal), Ok(()));
+        }
+        // One of the same signal goes on; one of another process's does not ring here.
+        signals[0].reset(2);
+        for number in 0..2 {
+            scene.register(7, scene.kernel().signal(&signals[0])).unwrap();
+            let put = scene.put(scene.task(number, &[]).acknowledged());
+            assert_eq!(scene.job.outcome(&put), Ok(()));
+        }
+        assert_eq!(scene.job.end_of(&signals[0]), Ok(()));
+        let foreign = scene.job.xtq(0).signal(1);
+        if way != Way::Launched {
+            let refused = scene.register(7, scene.kernel().signal(&foreign));
+            assert_eq!(refused, Err(XtqError::ForeignSignal));
+        }
+    }
+}
+
+#[test]
+fn lines_do_not_hold_up_the_ring_of_their_initiator() {
+    let mut scene = Scene::new(Way::Rings, 2, None);
+    let line = |scene: &Scene, number| {
+        let put = scene.task(number, &[]).retry(Retry::InOrder);
+        scene.job.xtq(0).put(put.acknowledged()).unwrap()
+    };
+    let mut under_way = std::collections::VecDeque::new();
+    let first = scene.put(scene.task(0, &[]).acknowledged());
+    let start = Instant::now();
+    // There is always a task of the line in the target's queue.
+    let mut number = 0;
+    while !scene.job.xtq(0).inner.with(|state| state.initiator.has_ring(Rank(1))) {
+        number += 1;
+        under_way.push_back(line(&scene, number));
+        if under_way.len() > 40 {
+            let oldest = under_way.pop_front().unwrap();
+            assert_eq!(scene.job.outcome(&oldest), Ok(()));
+        }
+        scene.job.step();
+        assert!(start.elapsed() < PATIENCE, "no ring after {number} puts");
+    }
+    assert_eq!(scene.job.outcome(&first), Ok(()));
+    for put in under_way {
+        assert_eq!(scene.job.outcome(&put), Ok(()));
+    }
+}
+
+#[test]
 fn losses_end_puts_and_what_was_put_runs() {
     for way in WAYS {
         let mut scene = Scene::new(way, 3, None);
@@ -380,7 +442,7 @@ fn losses_end_puts_and_what_was_put_runs() {
 #[test]
 fn a_worker_that_dies_ends_what_it_had_and_everybody_learns_it() {
     for way in [Way::Messages, Way::Rings] {
-        let mut scene = Scene::new(way, 2, None);
+        let mut scene = Scene::new(way, 3, None);
         scene.post(64);
         let there = scene.there().signal(100);
         scene.register(7, scene.kernel().signal(&there)).unwrap();
@@ -391,7 +453,7 @@ fn a_worker_that_dies_ends_what_it_had_and_everybody_learns_it() {
         let start = Instant::now();
         loop {
             let put = scene.put(scene.task(1, b"lost").acknowledged());
-            if let Err(XtqError::Failed { target: Rank(1), reason }) = scene.job.outcome(&put) {
+            if let Err(XtqError::Failed { target: Rank(2), reason }) = scene.job.outcome(&put) {
                 assert!(reason.contains("worker is gone"), "{reason}");
                 break;
             }
@@ -401,7 +463,20 @@ fn a_worker_that_dies_ends_what_it_had_and_everybody_learns_it() {
         let put = scene.put(scene.task(2, b"lost").acknowledged());
         assert!(matches!(scene.job.outcome(&put), Err(XtqError::Failed { .. })));
         assert_eq!(scene.register(7, scene.kernel()), Err(XtqError::Worker { has: false }));
+        // Who never had a ring gets none, and nobody waits for that.
+        let late = scene.job.xtq(1).put(scene.task(3, &[]).acknowledged()).unwrap();
+        assert!(matches!(scene.job.outcome(&late), Err(XtqError::Failed { .. })));
         scene.job.settle();
+        scene.job.until(|job| job.ends.iter().all(|end| end.xtq.is_quiet()).then_some(()));
+        // Another worker in its place.
+        let log = Arc::clone(&scene.log);
+        let player = Player::new(move |task| run(&log, task.arguments[2], &task.payload));
+        scene.there().attach_worker(player, Life::default()).unwrap();
+        scene.register(7, scene.kernel()).unwrap();
+        for rank in [0, 1] {
+            let put = scene.job.xtq(rank).put(scene.task(4, &[]).acknowledged()).unwrap();
+            assert_eq!(scene.job.outcome(&put), Ok(()));
+        }
     }
 }
 
