@@ -460,7 +460,7 @@ fn a_worker_that_dies_ends_what_it_had_and_everybody_learns_it() {
             assert!(start.elapsed() < PATIENCE);
         }
         assert_eq!(scene.job.end_of(&there), Err(XtqError::Target(TargetError::Died)));
-        let put = scene.put(scene.task(2, b"lost").acknowledged());
+        let put = scene.put(scene.task(2, &[]).acknowledged());
         assert!(matches!(scene.job.outcome(&put), Err(XtqError::Failed { .. })));
         assert_eq!(scene.register(7, scene.kernel()), Err(XtqError::Worker { has: false }));
         // Who never had a ring gets none, and nobody waits for that.
