@@ -3,7 +3,11 @@
 //!
 //! ```sh
 //! cargo run --release -p gapless-btl-tcp --example tcp_pingpong
+//! cargo run --release -p gapless-btl-tcp --features encryption --example tcp_pingpong -- --encrypted figures.json
 //! ```
+//!
+//! The second shows encrypted links beside plain ones. Sealing (AES-128-GCM, 16 KiB at a time, one thread) and the link
+//! take turns; what both allow is the speed 1 / (1/plain + 1/sealing).
 #![forbid(unsafe_code)]
 
 use gapless_btl::{AmTag, Btl, Event, Fragment, PeerId, ReserveError, Short, Sink, Token};
@@ -112,10 +116,12 @@ impl End for Bare {
     }
 }
 
-fn ours() -> [Ours; 2] {
+fn ours(encrypt: bool) -> [Ours; 2] {
     let (secret, here) = (Secret::new([7; 32]), Place::alone(Ipv4Addr::LOCALHOST.into()));
-    let end =
-        |rank| Tcp::new(TcpConfig::new("pingpong", rank, secret.clone(), [here])).expect("a port");
+    let end = |rank| {
+        let usual = TcpConfig::new("pingpong", rank, secret.clone(), [here]);
+        Tcp::new(TcpConfig { encrypt, ..usual }).expect("a port")
+    };
     let (mut a, mut b) = (end(0), end(1));
     let to_b = a.connect(&b.address()).expect("it listens");
     let to_a = b.connect(&a.address()).expect("it listens");
@@ -184,16 +190,91 @@ fn speed<E: End>([mut one, mut other]: [E; 2], len: usize) -> f64 {
     })
 }
 
+/// Seconds to seal so many bytes, in records as they go over an encrypted link.
+#[cfg(feature = "encryption")]
+fn seal(len: usize) -> f64 {
+    use ring::aead::{AES_128_GCM, Aad, LessSafeKey, Nonce, UnboundKey};
+    let key = LessSafeKey::new(UnboundKey::new(&AES_128_GCM, &[7; 16]).expect("sixteen bytes"));
+    let mut bytes = vec![0; len];
+    let times = (32 << 20) / (len + 512);
+    let start = Instant::now();
+    for number in 0..times {
+        for record in bytes.chunks_mut(16 << 10) {
+            let mut nonce = [0; 12];
+            nonce[..8].copy_from_slice(&number.to_ne_bytes());
+            let nonce = Nonce::assume_unique_for_key(nonce);
+            let aad = Aad::from([0; 5]);
+            let tag = key.seal_in_place_separate_tag(nonce, aad, record).expect("room");
+            std::hint::black_box(tag);
+        }
+    }
+    start.elapsed().as_secs_f64() / times as f64
+}
+
+#[cfg(feature = "encryption")]
+fn median(mut all: Vec<f64>) -> f64 {
+    all.sort_by(f64::total_cmp);
+    all[all.len() / 2]
+}
+
+/// Encrypted links beside plain ones, in turns, and what sealing alone takes. As JSON, if there is a file for that.
+#[cfg(feature = "encryption")]
+fn encrypted(rounds: usize, json: Option<&str>) {
+    let mut rows = Vec::new();
+    for (name, len) in [
+        ("one way", 8),
+        ("one way", 1024),
+        ("one way", 16 << 10),
+        ("one way", 128 << 10),
+        ("window", 1024),
+        ("window", 16 << 10),
+        ("window", 128 << 10),
+    ] {
+        let seconds = |encrypt| match name {
+            "window" => len as f64 / speed(ours(encrypt), len) / 1e9,
+            _ => latency(ours(encrypt), len).as_secs_f64(),
+        };
+        let mut all: [Vec<f64>; 3] = Default::default();
+        for _ in 0..rounds {
+            for (all, it) in all.iter_mut().zip([seconds(false), seconds(true), seal(len)]) {
+                all.push(it);
+            }
+        }
+        let [plain, encrypted, cipher] = all.map(median);
+        let mark = (plain + cipher) / encrypted;
+        println!(
+            "{name:>8} {len:>7} B: plain {:.2} µs, sealing {:.2} µs, encrypted {:.2} µs: {mark:.2} of what both allow",
+            plain * 1e6,
+            cipher * 1e6,
+            encrypted * 1e6
+        );
+        rows.push(format!(
+            r#"  {{"case": "{name}", "bytes": {len}, "rounds": {rounds}, "plain_s": {plain:.4e}, "cipher_s": {cipher:.4e}, "encrypted_s": {encrypted:.4e}, "of_both": {mark:.3}}}"#
+        ));
+    }
+    if let Some(file) = json {
+        let text = format!("[\n{}\n]\n", rows.join(",\n"));
+        std::fs::write(file, text).expect("a file that can be written");
+    }
+}
+
 fn main() {
+    #[cfg(feature = "encryption")]
+    {
+        let arguments: Vec<String> = std::env::args().skip(1).collect();
+        if let Some("--encrypted") = arguments.first().map(String::as_str) {
+            return encrypted(9, arguments.get(1).map(String::as_str));
+        }
+    }
     for len in [8, 1024, 16 << 10] {
-        let (bare, ours) = (latency(bare(), len), latency(ours(), len));
+        let (bare, ours) = (latency(bare(), len), latency(ours(false), len));
         let ratio = ours.as_secs_f64() / bare.as_secs_f64();
         println!(
             "{len:>7} B one way: sockets {bare:>8.2?}, btl-tcp {ours:>8.2?}, {ratio:.2} of it"
         );
     }
     for len in [8, 1024, 16 << 10, 128 << 10] {
-        let (bare, ours) = (speed(bare(), len), speed(ours(), len));
+        let (bare, ours) = (speed(bare(), len), speed(ours(false), len));
         println!(
             "{len:>7} B in windows of {WINDOW}: sockets {bare:.3} GB/s, btl-tcp {ours:.3} GB/s, {:.2}",
             ours / bare

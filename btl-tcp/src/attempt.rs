@@ -4,13 +4,15 @@
 //! room, or have dropped our call for its own; or somebody else listens there, who is not the one that we look for.
 
 use crate::card::Card;
+use crate::connection::Connection;
 use crate::proof::{ANSWER_BYTES, Hello, Keys, Purpose, Talk};
 use crate::socket::{self, Socket};
+use crate::tls::{Handshake, Progress, Refused};
 use crate::watch::{Interest, Watch, What};
 use crate::wire::{HEADER_BYTES, Header};
 use gapless_btl::LinkError;
 use rustix::io::Errno;
-use std::io::IoSlice;
+use std::io::{IoSlice, IoSliceMut};
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
@@ -18,6 +20,8 @@ use std::time::{Duration, Instant};
 const TRIES: u32 = 12;
 /// The pause after the first of them; it doubles.
 const PAUSE_FIRST: Duration = Duration::from_millis(10);
+/// Why a place is tried again.
+const HANGS_UP: &str = "hangs up before the link stands";
 /// The longest pause.
 const PAUSE_MAX: Duration = Duration::from_millis(500);
 
@@ -38,9 +42,14 @@ enum Stage {
         answer: [u8; ANSWER_BYTES],
         got: usize,
     },
-    /// The proof has left.
-    Proving {
+    /// The proof has left, and the keys of the connection are being made.
+    Securing {
         socket: Socket,
+        handshake: Box<Handshake>,
+    },
+    /// The proof has left; the welcome is due.
+    Proving {
+        connection: Connection,
         welcome: [u8; HEADER_BYTES],
         got: usize,
     },
@@ -68,7 +77,7 @@ pub(crate) enum Course {
     /// Somebody was there and hung up: it is tried again.
     Pausing,
     /// The link stands, over this connection.
-    Made(Socket),
+    Made(Connection),
     /// The place is given up.
     Over,
 }
@@ -109,7 +118,7 @@ impl Attempt {
 
     /// Whether our proof has left: the peer may have welcomed us.
     pub(crate) fn is_proving(&self) -> bool {
-        matches!(self.stage, Stage::Proving { .. })
+        matches!(self.stage, Stage::Securing { .. } | Stage::Proving { .. })
     }
 
     /// Goes on as far as it can.
@@ -129,9 +138,10 @@ impl Attempt {
                 Stage::Greeting { socket, talk, answer, got } => {
                     self.greet(socket, talk, answer, got, caller)
                 }
-                Stage::Proving { socket, welcome, got } => {
-                    match self.prove(socket, welcome, got, caller) {
-                        Step::Made(socket) => return Course::Made(socket),
+                Stage::Securing { socket, handshake } => self.secure(socket, handshake, caller),
+                Stage::Proving { connection, welcome, got } => {
+                    match self.prove(connection, welcome, got, caller) {
+                        Step::Made(connection) => return Course::Made(connection),
                         step => step,
                     }
                 }
@@ -211,30 +221,73 @@ impl Attempt {
             Ok(_) => return self.again("has no room for a proof", Blame::Unclear, caller),
             Err(error) => return self.fail(error, caller),
         }
-        self.stage = Stage::Proving { socket, welcome: [0; HEADER_BYTES], got: 0 };
+        if !caller.own.encrypts {
+            return self.await_welcome(Connection::bare(socket));
+        }
+        match Handshake::call(caller.keys, caller.own, caller.peer) {
+            Ok(handshake) => {
+                self.stage = Stage::Securing { socket, handshake: Box::new(handshake) };
+                Step::On
+            }
+            Err(why) => self.give_up(&why, Blame::Ours),
+        }
+    }
+
+    fn secure(&mut self, socket: Socket, handshake: Box<Handshake>, caller: &Caller<'_>) -> Step {
+        match handshake.go_on(&socket) {
+            Ok(Progress::Going(handshake)) => {
+                self.stage = Stage::Securing { socket, handshake };
+                Step::Wait
+            }
+            Ok(Progress::Done(records)) => {
+                self.await_welcome(Connection::of_records(socket, records))
+            }
+            Err(Refused { hung_up: true, why }) => self.again(&why, Blame::Unclear, caller),
+            Err(Refused { why, .. }) => self.give_up(&why, Blame::Unclear),
+        }
+    }
+
+    fn await_welcome(&mut self, connection: Connection) -> Step {
+        self.stage = Stage::Proving { connection, welcome: [0; HEADER_BYTES], got: 0 };
         Step::On
     }
 
     fn prove(
         &mut self,
-        socket: Socket,
+        mut connection: Connection,
         mut welcome: [u8; HEADER_BYTES],
         mut got: usize,
         caller: &Caller<'_>,
     ) -> Step {
-        match self.hear(&socket, &mut welcome[got..], caller) {
+        // No more than the welcome: what follows is read when the link stands.
+        let heard = if caller.own.encrypts {
+            match connection.read(&mut [IoSliceMut::new(&mut welcome[got..])]) {
+                Ok(Some(0)) => Err(self.again(HANGS_UP, Blame::Unclear, caller)),
+                Ok(count) => Ok(count.unwrap_or(0)),
+                Err(LinkError::PeerGone { .. }) => {
+                    Err(self.again(HANGS_UP, Blame::Unclear, caller))
+                }
+                Err(error @ LinkError::Corrupt { .. }) => {
+                    Err(self.give_up(&error.to_string(), Blame::Corrupt))
+                }
+                Err(error) => Err(self.give_up(&error.to_string(), Blame::Unclear)),
+            }
+        } else {
+            self.hear(connection.socket(), &mut welcome[got..], caller)
+        };
+        match heard {
             Ok(count) => got += count,
             Err(step) => return step,
         }
         if got < HEADER_BYTES {
-            self.stage = Stage::Proving { socket, welcome, got };
+            self.stage = Stage::Proving { connection, welcome, got };
             return Step::Wait;
         }
         if Header::read(welcome, 0) != Ok(Header::Welcome) {
             let why = format!("{welcome:02x?} in the place of a welcome");
             return self.give_up(&why, Blame::Corrupt);
         }
-        Step::Made(socket)
+        Step::Made(connection)
     }
 
     /// Reads no more than what is missing; how many bytes came.
@@ -245,9 +298,7 @@ impl Attempt {
         caller: &Caller<'_>,
     ) -> Result<usize, Step> {
         match socket.read_exact(into) {
-            Ok(Some(0)) => {
-                Err(self.again("hangs up before the link stands", Blame::Unclear, caller))
-            }
+            Ok(Some(0)) => Err(self.again(HANGS_UP, Blame::Unclear, caller)),
             Ok(Some(count)) => Ok(count),
             Ok(None) => Ok(0),
             Err(error) => Err(self.fail(error, caller)),
@@ -288,7 +339,7 @@ enum Step {
     On,
     /// Nothing more can be done now.
     Wait,
-    Made(Socket),
+    Made(Connection),
 }
 
 /// A greeting to a peer.

@@ -6,7 +6,7 @@
 //! the other calls are dropped. Only when all places have failed the peer is lost.
 
 use crate::attempt::{self, Attempt, Blame, Caller};
-use crate::socket::Socket;
+use crate::connection::Connection;
 use gapless_btl::LinkError;
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
@@ -19,7 +19,7 @@ const LOOKS: u32 = 4;
 pub(crate) enum Course {
     Going,
     /// The link stands, over this connection.
-    Made(Socket),
+    Made(Connection),
     /// No place of the peer is left, for so long as this process has looked.
     Failed(LinkError, Duration),
 }
@@ -51,8 +51,8 @@ impl Call {
             let course = attempt.go_on(caller);
             next = !matches!(course, attempt::Course::Going);
             all_over &= matches!(course, attempt::Course::Over);
-            if let attempt::Course::Made(socket) = course {
-                return Course::Made(socket);
+            if let attempt::Course::Made(connection) = course {
+                return Course::Made(connection);
             }
         }
         next |= self.turn.is_some_and(|since| caller.now.duration_since(since) >= caller.patience);
@@ -63,8 +63,8 @@ impl Call {
             self.attempts.push(attempt);
             next = !matches!(course, attempt::Course::Going);
             all_over &= matches!(course, attempt::Course::Over);
-            if let attempt::Course::Made(socket) = course {
-                return Course::Made(socket);
+            if let attempt::Course::Made(connection) = course {
+                return Course::Made(connection);
             }
         }
         if !all_over || !self.places.is_empty() {

@@ -18,11 +18,13 @@ pub(crate) const PLACES_MAX: usize = 8;
 const _: () = assert!(HEAD_BYTES + PLACES_MAX * 19 <= Address::MAX_BYTES);
 
 /// ```text
-///  0     4         6        7   8      12   28            44
-/// +------+---------+--------+---+------+----+-------------+--------------------------------------+
-/// | GLtc | version | places | 0 | rank | id | job, hashed | places: 4 or 6, port (2), address …   |
-/// +------+---------+--------+---+------+----+-------------+--------------------------------------+
+///  0     4         6        7       8      12   28            44
+/// +------+---------+--------+-------+------+----+-------------+--------------------------------------+
+/// | GLtc | version | places | flags | rank | id | job, hashed | places: 4 or 6, port (2), address …   |
+/// +------+---------+--------+-------+------+----+-------------+--------------------------------------+
 /// ```
+///
+/// Flag 1: it encrypts. Other flags are 0.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Card {
     pub(crate) rank: u32,
@@ -30,6 +32,8 @@ pub(crate) struct Card {
     pub(crate) id: Id,
     /// The first half of the hash of the job's name.
     pub(crate) job: [u8; 16],
+    /// Its connections are encrypted.
+    pub(crate) encrypts: bool,
     pub(crate) places: Vec<SocketAddr>,
 }
 
@@ -44,7 +48,8 @@ impl Card {
     /// No randomness to be had.
     pub(crate) fn own(config: &TcpConfig, places: Vec<SocketAddr>) -> Result<Card, LinkError> {
         let job = proof::job_digest(&config.job);
-        Ok(Card { rank: config.rank, id: proof::random()?, job, places })
+        let encrypts = config.encrypt;
+        Ok(Card { rank: config.rank, id: proof::random()?, job, encrypts, places })
     }
 
     /// The bytes to publish.
@@ -52,7 +57,10 @@ impl Card {
         let mut bytes = Vec::with_capacity(HEAD_BYTES + self.places.len() * 19);
         bytes.extend_from_slice(&MAGIC);
         bytes.extend_from_slice(&VERSION.to_be_bytes());
-        bytes.extend_from_slice(&[u8::try_from(self.places.len()).unwrap_or(0), 0]);
+        bytes.extend_from_slice(&[
+            u8::try_from(self.places.len()).unwrap_or(0),
+            u8::from(self.encrypts),
+        ]);
         bytes.extend_from_slice(&self.rank.to_be_bytes());
         bytes.extend_from_slice(&self.id);
         bytes.extend_from_slice(&self.job);
@@ -90,8 +98,8 @@ impl Card {
             return Err(LinkError::Incompatible { what });
         }
         let count = usize::from(head[6]);
-        if !(1..=PLACES_MAX).contains(&count) || head[7] != 0 {
-            return Err(bad(format!("{count} places, and a spare byte of {}", head[7])));
+        if !(1..=PLACES_MAX).contains(&count) || head[7] > 1 {
+            return Err(bad(format!("{count} places, and flags of {}", head[7])));
         }
         let mut places = Vec::with_capacity(count);
         for _ in 0..count {
@@ -102,7 +110,7 @@ impl Card {
         }
         let fixed = |at: usize| <[u8; 16]>::try_from(&head[at..at + 16]).expect("sixteen bytes");
         let rank = u32::from_be_bytes([head[8], head[9], head[10], head[11]]);
-        Ok(Card { rank, id: fixed(12), job: fixed(28), places })
+        Ok(Card { rank, id: fixed(12), job: fixed(28), encrypts: head[7] == 1, places })
     }
 }
 
@@ -132,13 +140,16 @@ mod tests {
 
     fn card() -> Card {
         let places = ["10.0.0.1:77", "[fd00::1]:65535"].map(|place| place.parse().unwrap());
-        Card { rank: 7, id: [3; 16], job: [4; 16], places: places.to_vec() }
+        Card { rank: 7, id: [3; 16], job: [4; 16], encrypts: true, places: places.to_vec() }
     }
 
     #[test]
     fn cards_survive_the_wire() {
         assert_eq!(Card::read(&card().address()), Ok(card()));
-        assert_ne!(card().digest(), Card { rank: 8, ..card() }.digest());
+        for other in [Card { rank: 8, ..card() }, Card { encrypts: false, ..card() }] {
+            assert_eq!(Card::read(&other.address()), Ok(other.clone()));
+            assert_ne!(card().digest(), other.digest());
+        }
     }
 
     #[test]
@@ -149,8 +160,8 @@ mod tests {
             assert!(Card::read(&Address::new(&right[..len]).unwrap()).is_err(), "{len} bytes");
         }
         let mut wrong = vec![[right, &[0]].concat()];
-        // Magic, version, number of places, spare byte, family, port, address.
-        for (at, value) in [(0, 0), (5, 9), (6, 0), (6, 9), (7, 1), (44, 5)] {
+        // Magic, version, number of places, flags, family, port, address.
+        for (at, value) in [(0, 0), (5, 9), (6, 0), (6, 9), (7, 2), (44, 5)] {
             let mut bytes = right.to_vec();
             bytes[at] = value;
             wrong.push(bytes);

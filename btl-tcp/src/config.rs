@@ -44,7 +44,7 @@ impl Place {
 }
 
 /// How a [`Tcp`](crate::Tcp) is set up. [`TcpConfig::new`] gives defaults. All processes of a job have the same `job`,
-/// `secret` and `fragment_bytes`; they may differ in the rest.
+/// `secret`, `encrypt` and `fragment_bytes`; they may differ in the rest.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TcpConfig {
     /// [`Limits::name`](gapless_btl::Limits::name): a process may have several of these transports, each with a name of
@@ -56,6 +56,9 @@ pub struct TcpConfig {
     pub rank: u32,
     /// What proves that a caller belongs to the job.
     pub secret: Secret,
+    /// Whether what follows the proofs is encrypted: TLS 1.3, with a key for each process that follows from the secret.
+    /// All processes of a job say the same; those that do not refuse each other. Needs the feature `encryption`.
+    pub encrypt: bool,
     /// Where to listen: one to [`Tcp::PLACES_MAX`](crate::Tcp::PLACES_MAX) addresses. Peers try them in this order,
     /// those in a network of theirs first.
     pub places: Vec<Place>,
@@ -88,6 +91,7 @@ impl TcpConfig {
             job: job.into(),
             rank,
             secret,
+            encrypt: false,
             places: places.into_iter().collect(),
             ports: 0..=0,
             // A little over 64 and 128 KiB: a header fits beside a round payload.
@@ -102,6 +106,11 @@ impl TcpConfig {
     /// Which number is out of its bounds.
     pub(crate) fn check(&self) -> Result<(), LinkError> {
         let refused = |what: String| Err(LinkError::Incompatible { what });
+        if self.encrypt && !crate::tls::IS_BUILT {
+            let what = "without the feature `encryption`, in which this program was built, \
+                        nothing can be encrypted";
+            return refused(what.to_owned());
+        }
         if !(256..=16 << 20).contains(&self.fragment_bytes) {
             return refused(format!("fragments of {} bytes: not 256 to 2²⁴", self.fragment_bytes));
         }

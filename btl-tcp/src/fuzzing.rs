@@ -2,6 +2,7 @@
 //! comes over a network.
 
 use crate::card::Card;
+use crate::connection::Connection;
 use crate::inbound::{Inbound, Stop};
 use crate::proof::{HELLO_BYTES, Keys};
 use crate::socket::Socket;
@@ -45,7 +46,7 @@ pub fn hello(bytes: &[u8], knows: bool) {
 #[derive(Debug)]
 pub struct Stream {
     inbound: Inbound,
-    here: Socket,
+    here: Connection,
     there: Option<Socket>,
 }
 
@@ -65,6 +66,7 @@ impl Stream {
             socketpair(AddressFamily::UNIX, SocketType::STREAM, flags, None).ok()?;
         let at = SocketAddr::from((Ipv4Addr::LOCALHOST, 1));
         let [here, there] = [here, there].map(|fd| Socket::of(fd, at));
+        let here = Connection::bare(here);
         Some(Stream { inbound: Inbound::new(&config), here, there: Some(there) })
     }
 
@@ -130,7 +132,7 @@ pub fn header(tag: u8, len: usize) -> [u8; 8] {
 pub fn honest() -> [Vec<u8>; 2] {
     let places = ["10.0.0.1:77", "[fd00::1]:65535"].map(|place| place.parse().expect("a place"));
     let job = crate::proof::job_digest(JOB);
-    let card = Card { rank: 3, id: [7; 16], job, places: places.to_vec() };
+    let card = Card { rank: 3, id: [7; 16], job, encrypts: false, places: places.to_vec() };
     let hello = crate::attempt::hello(crate::proof::Purpose::Call, &card, &card);
     let hello = hello.expect("the system has randomness");
     [Keys::new(&SECRET, JOB).say(&hello).to_vec(), card.address().as_bytes().to_vec()]

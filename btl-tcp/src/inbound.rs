@@ -6,8 +6,8 @@
 //! to be long: one behind a long one.
 
 use crate::config::TcpConfig;
+use crate::connection::Connection;
 use crate::outbound::{SMALL_BYTES, SMALL_EACH};
-use crate::socket::Socket;
 use crate::wire::{HEADER_BYTES, Header};
 use gapless_btl::pool::{Buffer, HeapPool};
 use gapless_btl::{AmTag, Event, Fragment, LinkError, PeerId, SHORT_BYTES, Short, Sink};
@@ -163,7 +163,7 @@ impl Inbound {
     /// buffers of a peer that is `closing` are not limited: what it has said is bounded by what the system holds.
     pub(crate) fn receive(
         &mut self,
-        socket: &Socket,
+        connection: &mut Connection,
         from: PeerId,
         sink: &mut dyn Sink,
         batch: usize,
@@ -195,8 +195,10 @@ impl Inbound {
                 return (count, heard, Stop::More);
             }
             reads += 1;
-            match self.fill(socket) {
-                Ok(Some((read, all))) => (heard, dry) = (true, read < all),
+            match self.fill(connection) {
+                Ok(Some((read, all))) => {
+                    (heard, dry) = (true, read < all && !connection.has_more())
+                }
                 Ok(None) => return (count, heard, Stop::Dry),
                 Err(error) => return (count, heard, Stop::End(error)),
             }
@@ -204,7 +206,7 @@ impl Inbound {
     }
 
     /// Reads once: how many bytes came, and for how many there was room.
-    fn fill(&mut self, socket: &Socket) -> Result<Option<(usize, usize)>, LinkError> {
+    fn fill(&mut self, connection: &mut Connection) -> Result<Option<(usize, usize)>, LinkError> {
         if self.start > 0 {
             // Less than a header and a short message.
             self.inbox.copy_within(self.start..self.end, 0);
@@ -221,12 +223,10 @@ impl Inbound {
         let missing = body.len();
         let inbox = &mut self.inbox[self.end..if ahead { INBOX_BYTES } else { BEYOND_BYTES }];
         let all = missing + inbox.len();
-        let read = socket.read(&mut [IoSliceMut::new(body), IoSliceMut::new(inbox)]);
-        let read = match read {
-            Ok(Some(0)) => return Err(socket.closed()),
-            Ok(Some(read)) => read,
-            Ok(None) => return Ok(None),
-            Err(error) => return Err(socket.ended(error)),
+        let read = match connection.read(&mut [IoSliceMut::new(body), IoSliceMut::new(inbox)])? {
+            Some(0) => return Err(connection.closed()),
+            Some(read) => read,
+            None => return Ok(None),
         };
         if let Some(partial) = &mut self.partial {
             partial.got += read.min(missing);

@@ -28,21 +28,22 @@ struct Leaving {
 impl Leaving {
     /// Goes on; whether the link still needs us, and whether anything was done.
     fn step(&mut self) -> (bool, bool) {
-        let Up { socket, outbound, .. } = &mut *self.up;
+        let Up { connection, outbound, .. } = &mut *self.up;
         let mut moved = false;
         if !outbound.is_empty() {
-            match outbound.flush(socket, &mut VecDeque::new()) {
+            match outbound.flush(connection, &mut VecDeque::new()) {
                 Ok(wrote) => moved |= wrote,
                 Err(_) => return (false, true),
             }
         }
         if outbound.is_empty() && !self.silent {
-            socket.fall_silent();
+            connection.fall_silent();
             self.silent = true;
         }
         let mut bytes = [0; 4096];
         for _ in 0..READS {
-            match socket.read(&mut [IoSliceMut::new(&mut bytes)]) {
+            // What they say is of no use, sealed or not.
+            match connection.socket().read(&mut [IoSliceMut::new(&mut bytes)]) {
                 // It has read all, or reads no more.
                 Ok(Some(0)) | Err(_) => return (false, true),
                 Ok(Some(_)) => moved = true,
@@ -89,7 +90,7 @@ impl Drop for Tcp {
                 .iter()
                 .map(|Leaving { up, silent }| {
                     let writing = if *silent { PollFlags::empty() } else { PollFlags::OUT };
-                    PollFd::from_borrowed_fd(up.socket.as_fd(), PollFlags::IN | writing)
+                    PollFd::from_borrowed_fd(up.connection.as_fd(), PollFlags::IN | writing)
                 })
                 .collect();
             let nap = Timespec { tv_sec: 0, tv_nsec: NAP_NS };

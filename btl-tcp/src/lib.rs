@@ -6,6 +6,8 @@
 //! - Before anybody believes a byte, caller and listener prove to each other that they know the job's [`Secret`]
 //!   (`proof`). Whoever does not costs a bounded number of descriptors and bytes for a bounded time, and a line in the
 //!   log now and then (`strangers`).
+//! - With [`TcpConfig::encrypt`] (feature `encryption`) all that follows is TLS 1.3 (`tls`), in which each end shows the key
+//!   that follows from the secret, its rank and its id; a `connection` is the one or the other.
 //! - Messages are frames (`wire`): written out of slots with one call for many (`outbound`), read straight into the
 //!   buffers of fragments (`inbound`). Nothing blocks; one epoll descriptor serves all sockets (`watch`).
 //! - A peer's death is the end of its connection. A host that no longer answers is noticed within
@@ -40,8 +42,8 @@
 //! # What the secret protects from
 //!
 //! Whoever does not know it cannot become a peer, by calling or by being called, nor make a process parse a byte. What
-//! follows is neither encrypted nor authenticated: whoever can read or change the packets of the network can read
-//! messages and change them.
+//! follows is neither encrypted nor authenticated, unless [`TcpConfig::encrypt`] says so: whoever can read or change the
+//! packets of the network can read messages and change them. If it does, whoever has the secret still can.
 //!
 //! # What `Sent` means here
 //!
@@ -52,7 +54,8 @@
 //!
 //! One that was only introduced: its card. One with a link: a descriptor, the system's buffers, an inbox of 16 KiB, and
 //! in each direction, as far as they were ever needed at a time, [`TcpConfig::buffers`] buffers of
-//! [`TcpConfig::fragment_bytes`] and eight times as many of 2 KiB (by default 2.3 MiB). A second descriptor while it is
+//! [`TcpConfig::fragment_bytes`] and eight times as many of 2 KiB (by default 2.3 MiB). If it is encrypted, 65 KiB for what
+//! is not opened, and as much for what is sealed. A second descriptor while it is
 //! silent although it was written to, and, if it has called us, for a moment at the beginning.
 //!
 //! # Limits
@@ -74,6 +77,7 @@ mod attempt;
 mod call;
 mod card;
 mod config;
+mod connection;
 #[cfg(fuzzing)]
 pub mod fuzzing;
 mod inbound;
@@ -91,6 +95,11 @@ mod strangers;
 mod tcp;
 #[cfg(test)]
 mod tests;
+#[cfg(feature = "encryption")]
+mod tls;
+#[cfg(not(feature = "encryption"))]
+#[path = "no_tls.rs"]
+mod tls;
 mod watch;
 mod wire;
 

@@ -3,11 +3,11 @@
 use crate::call::Call;
 use crate::card::Card;
 use crate::config::TcpConfig;
+use crate::connection::Connection;
 use crate::inbound::Inbound;
 use crate::outbound::Outbound;
 use crate::proof::Digest;
 use crate::silence::Silence;
-use crate::socket::Socket;
 use crate::watch::Interest;
 use gapless_btl::{LinkError, Unacknowledged};
 
@@ -20,7 +20,7 @@ pub(crate) struct Link {
     /// A link stands, or has stood.
     pub(crate) met: bool,
     /// A proved call of the peer, which is needed only if ours, proved too, fails: see [`crate::meeting`].
-    pub(crate) spare: Option<Socket>,
+    pub(crate) spare: Option<Connection>,
     /// What is sent is retained until the peer has it.
     pub(crate) retains: bool,
     /// Of a link that is lost: what the peer may not have.
@@ -39,7 +39,7 @@ pub(crate) enum State {
 
 /// A link that stands.
 pub(crate) struct Up {
-    pub(crate) socket: Socket,
+    pub(crate) connection: Connection,
     pub(crate) inbound: Inbound,
     pub(crate) outbound: Outbound,
     pub(crate) silence: Silence,
@@ -74,9 +74,14 @@ impl Link {
 
 impl Up {
     /// Over this connection.
-    pub(crate) fn new(socket: Socket, silence: Silence, config: &TcpConfig, retains: bool) -> Up {
+    pub(crate) fn new(
+        connection: Connection,
+        silence: Silence,
+        config: &TcpConfig,
+        retains: bool,
+    ) -> Up {
         Up {
-            socket,
+            connection,
             inbound: Inbound::new(config),
             outbound: Outbound::new(config, retains),
             silence,

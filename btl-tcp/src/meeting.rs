@@ -15,12 +15,14 @@
 use crate::attempt::Caller;
 use crate::call::{Call, Course};
 use crate::card::Card;
+use crate::connection::Connection;
 use crate::link::{Link, State, Up};
 use crate::proof::{ANSWER_BYTES, PROOF_BYTES, Purpose, Talk};
 use crate::silence::Silence;
 use crate::socket::{self, Accepted, Socket};
 use crate::strangers::{Stage, Stranger};
 use crate::tcp::Tcp;
+use crate::tls::{Handshake, Progress, Refused};
 use crate::watch::{Interest, What};
 use gapless_btl::{Address, Event, LinkError, PeerId};
 use std::io::IoSlice;
@@ -48,6 +50,15 @@ impl Tcp {
         }
         if card.job != self.card.job {
             return unreachable("it belongs to another job".to_owned());
+        }
+        if card.encrypts != self.card.encrypts {
+            let at = card.places.first().map_or_else(String::new, |place| format!(" at {place}"));
+            let [theirs, ours] = match card.encrypts {
+                true => ["encrypts", "does not"],
+                false => ["does not encrypt", "does"],
+            };
+            let what = format!("rank {}{at} {theirs}, and this process {ours}", card.rank);
+            return Err(LinkError::Incompatible { what });
         }
         let refused = |_| LinkError::Unreachable { reason: "2³² peers are known".to_owned() };
         let id = u32::try_from(self.links.len()).map_err(refused)?;
@@ -101,7 +112,7 @@ impl Tcp {
                     self.take_up(id, spare, true);
                 }
             }
-            Course::Made(socket) => self.take_up(id, socket, false),
+            Course::Made(connection) => self.take_up(id, connection, false),
             Course::Failed(error, waited) => match link.spare.take() {
                 Some(spare) => self.take_up(id, spare, true),
                 None if waited < patience && self.may_be_calling(id) => {}
@@ -128,15 +139,16 @@ impl Tcp {
         let places = &self.links[id as usize].card.places;
         self.strangers.which(|it| match it.stage {
             Stage::Silent { .. } => places.iter().any(|place| place.ip() == it.socket.at.ip()),
-            Stage::Answered { peer, .. } => peer == id,
+            Stage::Answered { peer, .. } | Stage::Securing { peer, .. } => peer == id,
             Stage::Guest { .. } => false,
         })
     }
 
     /// From now on this connection is the link; a listener says so.
-    pub(crate) fn take_up(&mut self, id: u32, socket: Socket, welcome: bool) {
-        if let Err(error) = socket.unlimit() {
-            return self.lose(id, socket.ended(error));
+    pub(crate) fn take_up(&mut self, id: u32, connection: Connection, welcome: bool) {
+        let at = connection.socket().at;
+        if let Err(error) = connection.socket().unlimit() {
+            return self.lose(id, connection.socket().ended(error));
         }
         let link = &mut self.links[id as usize];
         let mut failed = false;
@@ -145,21 +157,23 @@ impl Tcp {
             failed = call.has_failed();
         }
         (link.spare, link.met) = (None, true);
-        self.watch.change(&socket, What::Link(id), Interest::READING);
-        tracing::debug!(peer = link.card.rank, at = %socket.at, called = !welcome, "a link stands");
-        let listener =
-            |place: &&SocketAddr| **place == socket.at || welcome && place.ip() == socket.at.ip();
+        self.watch.change(&connection, What::Link(id), Interest::READING);
+        tracing::debug!(peer = link.card.rank, %at, called = !welcome, "a link stands");
+        let listener = |place: &&SocketAddr| **place == at || welcome && place.ip() == at.ip();
         let place = link.card.places.iter().find(listener).copied();
         // Where all our calls have failed, no pulse finds the peer.
         let place = place.filter(|_| !failed);
         let silence = Silence::new(place, !welcome);
-        let mut up = Box::new(Up::new(socket, silence, &self.config, link.retains));
+        let mut up = Box::new(Up::new(connection, silence, &self.config, link.retains));
         if welcome {
             up.outbound.welcome();
         }
         link.state = State::Up(up);
         // Its other calls are of no use.
-        let calls = |it: &Stranger| matches!(it.stage, Stage::Answered { peer, .. } if peer == id);
+        let calls = |it: &Stranger| match it.stage {
+            Stage::Answered { peer, .. } | Stage::Securing { peer, .. } => peer == id,
+            Stage::Silent { .. } | Stage::Guest { .. } => false,
+        };
         for at in self.strangers.which(calls) {
             drop(self.strangers.take(at));
         }
@@ -169,16 +183,16 @@ impl Tcp {
     }
 
     /// A peer has proved itself over a call of its own.
-    fn adopt(&mut self, id: u32, socket: Socket) {
+    fn adopt(&mut self, id: u32, connection: Connection) {
         let link = &mut self.links[id as usize];
         match link.state {
             State::Calling(ref call) if self.card.id < link.card.id && call.is_proving() => {
                 if link.spare.is_none() {
-                    self.watch.change(&socket, What::Spare(id), Interest::READING);
-                    link.spare = Some(socket);
+                    self.watch.change(&connection, What::Spare(id), Interest::READING);
+                    link.spare = Some(connection);
                 }
             }
-            State::Known | State::Calling(_) => self.take_up(id, socket, true),
+            State::Known | State::Calling(_) => self.take_up(id, connection, true),
             State::Up(_) | State::Lost(_) => {}
         }
     }
@@ -186,7 +200,8 @@ impl Tcp {
     /// Something has happened to a spare: its caller hung up, or broke the rules by speaking before it was welcomed.
     pub(crate) fn hear_spare(&mut self, id: u32) {
         let spare = &mut self.links[id as usize].spare;
-        let over = |spare: &mut Socket| !matches!(spare.read_exact(&mut [0; 1]), Ok(None));
+        let over =
+            |spare: &mut Connection| !matches!(spare.socket().read_exact(&mut [0; 1]), Ok(None));
         drop(spare.take_if(over));
     }
 
@@ -292,13 +307,33 @@ impl Tcp {
                         Ok(Some(_)) | Err(_) => return,
                     }
                     if got == proof.len() {
-                        if self.keys.is_proved(&talk, &answer, &proof) {
-                            return self.adopt(peer, socket);
+                        if !self.keys.is_proved(&talk, &answer, &proof) {
+                            return self.turn_away(&socket, &"it does not know the job's secret");
                         }
-                        return self.turn_away(&socket, &"it does not know the job's secret");
+                        if !self.card.encrypts {
+                            return self.adopt(peer, Connection::bare(socket));
+                        }
+                        let card = &self.links[peer as usize].card;
+                        match Handshake::listen(&self.keys, &self.card, card).map(Box::new) {
+                            Ok(handshake) => stage = Stage::Securing { peer, talk, handshake },
+                            Err(why) => return self.turn_away(&socket, &why),
+                        }
+                        continue;
                     }
                     Some(Stage::Answered { peer, talk, answer, proof, got })
                 }
+                Stage::Securing { peer, talk, handshake } => match handshake.go_on(&socket) {
+                    Ok(Progress::Going(handshake)) => {
+                        stage = Stage::Securing { peer, talk, handshake };
+                        return self.strangers.put(at, Stranger { socket, since, stage });
+                    }
+                    Ok(Progress::Done(records)) => {
+                        return self.adopt(peer, Connection::of_records(socket, records));
+                    }
+                    // It may have taken our own call instead.
+                    Err(Refused { hung_up: true, .. }) => return,
+                    Err(refused) => return self.turn_away(&socket, &refused.why),
+                },
             };
             match next {
                 Some(next) => stage = next,

@@ -5,13 +5,12 @@
 //! covers it.
 
 use crate::config::TcpConfig;
-use crate::socket::Socket;
+use crate::connection::Connection;
 use crate::wire::{HEADER_BYTES, Header};
 use gapless_btl::pool::{Buffer, HeapPool};
 use gapless_btl::{
     AmTag, Event, LinkError, PeerId, ReserveError, SHORT_BYTES, Short, Slot, Token, Unacknowledged,
 };
-use rustix::io::Errno;
 use std::collections::VecDeque;
 use std::io::IoSlice;
 
@@ -76,6 +75,8 @@ struct Retained {
 /// The way to one peer.
 pub(crate) struct Outbound {
     queue: VecDeque<Frame>,
+    /// So many bytes at the front are sealed, and no longer what the peer will read if they are changed.
+    sealed: usize,
     /// If messages are retained.
     retained: Option<Box<Retained>>,
     small: HeapPool,
@@ -86,6 +87,7 @@ impl Outbound {
     pub(crate) fn new(config: &TcpConfig, retains: bool) -> Outbound {
         Outbound {
             queue: VecDeque::new(),
+            sealed: 0,
             retained: retains.then(Box::default),
             small: HeapPool::new(SMALL_EACH * config.buffers, SMALL_BYTES),
             large: HeapPool::new(config.buffers, config.fragment_bytes),
@@ -130,7 +132,12 @@ impl Outbound {
     /// How many messages of the peer have come in full. If the last frame has not begun to leave and tells a count, it
     /// tells this one: a peer that reads nothing does not make the queue longer. No other frame may, because counts go up.
     pub(crate) fn count(&mut self, count: u16) {
-        if let Some(last) = self.queue.back_mut().filter(|last| last.written == 0) {
+        let sealed = self.sealed > 0 && {
+            let before = self.queue.iter().rev().skip(1);
+            before.map(|frame| frame.len() - frame.written).sum::<usize>() < self.sealed
+        };
+        let last = self.queue.back_mut().filter(|last| last.written == 0 && !sealed);
+        if let Some(last) = last {
             let len = last.body.bytes().len();
             let header = match last.retained {
                 Some(tag) => Some(Header::Retained { tag, len, count }),
@@ -198,10 +205,10 @@ impl Outbound {
     /// A message by value, at once; whether it has left, or will. Only if nothing is before it.
     pub(crate) fn short(
         &mut self,
-        socket: &Socket,
+        connection: &mut Connection,
         tag: AmTag,
         message: Short<'_>,
-    ) -> Result<bool, Errno> {
+    ) -> Result<bool, LinkError> {
         // What is retained needs a buffer.
         if !self.queue.is_empty() || self.retained.is_some() {
             return Ok(false);
@@ -214,21 +221,23 @@ impl Outbound {
             place.copy_from_slice(&word.to_ne_bytes());
         }
         let frame = &bytes[..HEADER_BYTES + message.len()];
-        let written = socket.write(&[IoSlice::new(frame)])?;
-        if written > 0 && written < frame.len() {
+        let written = connection.write(&[IoSlice::new(frame)])?;
+        self.sealed = connection.sealed();
+        let begun = written > 0 || self.sealed > 0;
+        if begun && written < frame.len() {
             let body = Body::Rest(frame[HEADER_BYTES..].into());
             let (done, retained) = (Token::NONE, None);
             self.queue.push_back(Frame { head, body, written, done, retained });
         }
-        Ok(written > 0)
+        Ok(begun)
     }
 
     /// Writes what the socket takes; whether it took anything. Tells of the messages that have left.
     pub(crate) fn flush(
         &mut self,
-        socket: &Socket,
+        connection: &mut Connection,
         told: &mut VecDeque<Event>,
-    ) -> Result<bool, Errno> {
+    ) -> Result<bool, LinkError> {
         let mut wrote = false;
         while !self.queue.is_empty() {
             let mut pieces = [IoSlice::new(&[]); PIECES];
@@ -237,8 +246,10 @@ impl Outbound {
                 pieces[count] = IoSlice::new(piece);
                 (count, bytes) = (count + 1, bytes + piece.len());
             }
-            let written = socket.write(&pieces[..count])?;
-            wrote |= written > 0;
+            let before = connection.carried();
+            let written = connection.write(&pieces[..count])?;
+            self.sealed = connection.sealed();
+            wrote |= written > 0 || connection.carried() > before;
             self.advance(written, told);
             if written < bytes {
                 break;
@@ -320,9 +331,16 @@ mod tests {
         assert_eq!(counts(&outbound), [999, 1999]);
         let header = Header::read(outbound.queue[1].head, 100);
         assert_eq!(header, Ok(Header::Retained { tag: AmTag(3), len: 5, count: 1999 }));
-        // Of the last one, a part has left.
-        outbound.advance(HEADER_BYTES + 1, &mut VecDeque::new());
-        (2000..3000).for_each(|count| outbound.count(count));
-        assert_eq!(counts(&outbound), [1999, 2999]);
+        // Of the last one, a part has left, or was sealed.
+        outbound.sealed = outbound.queue[0].len();
+        outbound.count(2000);
+        assert_eq!(counts(&outbound), [999, 2000], "it is behind what is sealed");
+        outbound.sealed += 1;
+        outbound.count(2001);
+        assert_eq!(counts(&outbound), [999, 2000, 2001]);
+        outbound.sealed = 0;
+        outbound.advance(HEADER_BYTES + HEADER_BYTES + 1, &mut VecDeque::new());
+        (2002..3000).for_each(|count| outbound.count(count));
+        assert_eq!(counts(&outbound), [2000, 2999]);
     }
 }

@@ -79,9 +79,10 @@ impl Tcp {
     pub(crate) fn receive(&mut self, id: u32, sink: &mut dyn Sink, batch: usize) -> usize {
         let Some(up) = self.links.get_mut(id as usize).and_then(|link| link.up()) else { return 0 };
         let (from, closing) = (PeerId(id), up.closing || up.broken.is_some());
-        let Up { inbound, socket, given, .. } = up;
+        let Up { inbound, connection, given, .. } = up;
         let mut offers = *given != self.polls;
-        let (count, heard, stop) = inbound.receive(socket, from, sink, batch, &mut offers, closing);
+        let (count, heard, stop) =
+            inbound.receive(connection, from, sink, batch, &mut offers, closing);
         if !offers {
             *given = self.polls;
         }
@@ -126,11 +127,11 @@ impl Tcp {
     pub(crate) fn flush(&mut self, id: u32) {
         let Some(up) = self.links[id as usize].up() else { return };
         if up.broken.is_none() {
-            match up.outbound.flush(&up.socket, &mut self.outbox) {
+            match up.outbound.flush(&mut up.connection, &mut self.outbox) {
                 Ok(true) => up.silence.wrote(),
                 Ok(false) => {}
                 Err(error) => {
-                    up.broken = Some(up.socket.ended(error));
+                    up.broken = Some(error);
                     self.look_again(id);
                 }
             }
@@ -156,7 +157,7 @@ impl Tcp {
         let Some(up) = self.links[id as usize].up() else { return };
         let wanted = up.wanted();
         if std::mem::replace(&mut up.interest, wanted) != wanted {
-            self.watch.change(&up.socket, What::Link(id), wanted);
+            self.watch.change(&up.connection, What::Link(id), wanted);
         }
     }
 
@@ -256,7 +257,7 @@ impl Tcp {
         let link = &mut links[id as usize];
         let State::Up(up) = &mut link.state else { return };
         let watcher = Watcher { watch, keys, own, patience: *patience, now };
-        let sign = sign::sign(&up.socket);
+        let sign = sign::sign(up.connection.socket());
         match up.silence.look(id, &link.card, sign, &watcher) {
             Ok(answer) => self.take_note(id, answer),
             Err(error) => self.lose(id, error),
@@ -276,7 +277,7 @@ impl Tcp {
         let link = &mut links[id as usize];
         let State::Up(up) = &mut link.state else { return };
         let watcher = Watcher { watch, keys, own, patience: *patience, now: Instant::now() };
-        let sign = sign::sign(&up.socket);
+        let sign = sign::sign(up.connection.socket());
         match up.silence.feel(id, &link.card, sign, &watcher) {
             Ok(answer) => self.take_note(id, answer),
             Err(error) => self.lose(id, error),

@@ -12,7 +12,7 @@
 //!
 //! The proofs of answer and caller cover the hello, both nonces and both cards, so ranks and addresses of both. A
 //! recorded hello gets an answer to which only the secret has a proof; recorded answers and proofs fit no other nonce.
-//! What follows on the connection is neither encrypted nor authenticated.
+//! What follows on the connection is neither encrypted nor authenticated, unless both ends want that ([`crate::tls`]).
 
 use crate::card::VERSION;
 use gapless_btl::LinkError;
@@ -105,6 +105,12 @@ impl Keys {
 
     fn proof(&self, label: &'static str, parts: &[&[u8]]) -> Digest {
         keyed(&self.0, label, parts)
+    }
+
+    /// What the private key of this end of links is made of: whoever knows the job's secret knows it.
+    #[cfg(feature = "encryption")]
+    pub(crate) fn seed(&self, rank: u32, id: &Id) -> Digest {
+        keyed(&self.0, "gapless-tcp Ed25519 seed", &[&rank.to_be_bytes(), id])
     }
 
     /// The bytes of a hello.

@@ -7,6 +7,7 @@
 
 use crate::proof::{ANSWER_BYTES, HELLO_BYTES, Hello, PROOF_BYTES, Talk};
 use crate::socket::Socket;
+use crate::tls::Handshake;
 use rustix::process::{Resource, getrlimit};
 use std::fmt::Display;
 use std::net::SocketAddr;
@@ -34,6 +35,8 @@ pub(crate) enum Stage {
         proof: [u8; PROOF_BYTES],
         got: usize,
     },
+    /// This peer has proved itself, and the keys of the connection are being made.
+    Securing { peer: u32, talk: Box<Talk>, handshake: Box<Handshake> },
 }
 
 pub(crate) struct Stranger {
@@ -108,7 +111,7 @@ impl Strangers {
         self.places.iter().flatten().any(|it| match &it.stage {
             Stage::Silent { .. } => false,
             Stage::Guest { talk, .. } => talk == hello,
-            Stage::Answered { talk, .. } => talk.hello == *hello,
+            Stage::Answered { talk, .. } | Stage::Securing { talk, .. } => talk.hello == *hello,
         })
     }
 
@@ -132,7 +135,9 @@ impl Strangers {
         let dawdles = |it: &Stranger| {
             let patience = match it.stage {
                 Stage::Silent { .. } => patience,
-                Stage::Answered { .. } => patience.saturating_mul(PROOF_TIMES),
+                Stage::Answered { .. } | Stage::Securing { .. } => {
+                    patience.saturating_mul(PROOF_TIMES)
+                }
                 Stage::Guest { .. } => return false,
             };
             now.duration_since(it.since) >= patience

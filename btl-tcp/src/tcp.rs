@@ -212,7 +212,7 @@ impl Btl for Tcp {
         if up.broken.is_some() || message.len() > self.config.fragment_bytes {
             return false;
         }
-        match up.outbound.short(&up.socket, tag, message) {
+        match up.outbound.short(&mut up.connection, tag, message) {
             Ok(true) => {
                 up.silence.wrote();
                 if !up.outbound.is_empty() {
@@ -223,7 +223,7 @@ impl Btl for Tcp {
             // Behind others, or there is no room in the socket: with a slot it can wait.
             Ok(false) => self.send_with_slot(to, tag, message),
             Err(error) => {
-                up.broken = Some(up.socket.ended(error));
+                up.broken = Some(error);
                 self.look_again(to.0);
                 false
             }

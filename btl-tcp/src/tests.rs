@@ -1,6 +1,8 @@
 //! The conformance suite over loopback addresses, and what is this transport's own: strangers, broken ways, both ends
 //! calling at once, places that cannot be had, and the clock.
 
+#[cfg(feature = "encryption")]
+mod encrypted;
 mod meeting;
 mod places;
 mod polls;
@@ -24,6 +26,13 @@ pub(crate) fn secret() -> Secret {
 
 pub(crate) fn config(rank: u32, address: IpAddr) -> TcpConfig {
     TcpConfig::new("tests of btl-tcp", rank, secret(), [Place::alone(address)])
+}
+
+/// The same, encrypted.
+#[cfg(feature = "encryption")]
+pub(crate) fn sealed_at(rank: u32, address: IpAddr) -> Tcp {
+    let config = TcpConfig { encrypt: true, ..config(rank, address) };
+    Tcp::new(config).expect("a loopback address has free ports")
 }
 
 pub(crate) fn tcp_at(rank: u32, address: IpAddr) -> Tcp {

@@ -92,13 +92,15 @@ fn here() -> Result<String, Failure> {
         Ok(sm) => line("transport sm", &transport(sm.limits())),
         Err(error) => line("transport sm", &format!("not available: {error}")),
     }
-    match network::listening() {
+    let listening = network::listening();
+    let encrypts = listening.as_ref().is_ok_and(|listening| listening.encrypts);
+    match listening {
         Ok(listening) => line("transport tcp", &tcp(&listening)),
         Err(error) => line("transport tcp", &format!("not available: {error}")),
     }
     match network::verbs_ports() {
         Ok(ports) => {
-            line("transport ib", &verbs(&ports));
+            line("transport ib", &verbs(&ports, encrypts));
             for port in &ports {
                 line(&format!("  {port}"), &port_line(port));
             }
@@ -110,7 +112,7 @@ fn here() -> Result<String, Failure> {
 
 /// Where a process of this host listens if a job has several hosts.
 fn tcp(listening: &Listening) -> String {
-    let Listening { addresses, rails, ports, is_loopback } = listening;
+    let Listening { addresses, rails, ports, encrypts, is_loopback } = listening;
     let each: Vec<_> =
         addresses.iter().map(|(name, address)| format!("{name} {address}")).collect();
     let rails = if *rails > 1 { format!("{rails} rails used together: ") } else { String::new() };
@@ -119,12 +121,14 @@ fn tcp(listening: &Listening) -> String {
         None => "any port".to_owned(),
     };
     let to = if *is_loopback { "to no other host, only loopback" } else { "to other hosts" };
-    format!("{to}: {rails}{}; {ports}", each.join(", "))
+    let sealed = if *encrypts { "encrypted" } else { "not encrypted" };
+    format!("{to}: {rails}{}; {ports}; {sealed}", each.join(", "))
 }
 
 /// Which port of an adapter a process uses if a job has several hosts.
-fn verbs(ports: &[VerbsPort]) -> String {
+fn verbs(ports: &[VerbsPort], encrypts: bool) -> String {
     match ports.iter().find(|port| port.passed_over.is_none()) {
+        Some(_) if encrypts => "not used: encryption is on".to_owned(),
         Some(port) => format!("to other hosts that have it, too: {port}"),
         None if ports.is_empty() => "not available: this host has no verbs device".to_owned(),
         None => "not available: no port can be used".to_owned(),
@@ -205,6 +209,7 @@ fn features() -> String {
     let mut features = Vec::new();
     features.extend(cfg!(feature = "cuda").then_some("cuda"));
     features.extend(cfg!(feature = "opencl").then_some("opencl"));
+    features.extend(cfg!(feature = "encryption").then_some("encryption"));
     features.extend(cfg!(feature = "ib").then_some("ib"));
     let features = if features.is_empty() { "none".to_owned() } else { features.join(" ") };
     format!("{build}, {}, features {features}", std::env::consts::ARCH)

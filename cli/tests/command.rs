@@ -67,7 +67,12 @@ fn info_says_where_other_hosts_would_call() {
     };
     let (interfaces, ports) = ("GAPLESS_TCP_INTERFACES", "GAPLESS_TCP_PORTS");
     let loopback = line(&[(interfaces, "127.0.0.0/8"), (ports, "45000-45003")]);
-    assert!(loopback.contains("only loopback: lo 127.0.0.1; ports 45000 to 45003"), "{loopback}");
+    assert!(
+        loopback.contains("only loopback: lo 127.0.0.1; ports 45000 to 45003; not encrypted"),
+        "{loopback}"
+    );
+    let sealed = line(&[(interfaces, "127.0.0.0/8"), ("GAPLESS_ENCRYPT", "on")]);
+    assert!(sealed.ends_with("; any port; encrypted"), "{sealed}");
     let none = line(&[(interfaces, "no-such-if")]);
     assert!(none.contains("not available") && none.contains("no address to listen at"), "{none}");
     let nonsense = line(&[(ports, "many")]);

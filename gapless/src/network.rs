@@ -33,12 +33,16 @@ const INTERFACES: &str = "GAPLESS_TCP_INTERFACES";
 /// The ports to listen at.
 const PORTS: &str = "GAPLESS_TCP_PORTS";
 
+/// Whether what goes to other hosts is encrypted.
+const ENCRYPT: &str = "GAPLESS_ENCRYPT";
+
 /// What a program chooses; what it does not, the environment may.
 #[derive(Debug, Default)]
 pub(crate) struct Choices {
     pub(crate) interfaces: Option<String>,
     pub(crate) ports: Option<RangeInclusive<u16>>,
     pub(crate) devices: Option<String>,
+    pub(crate) encrypt: Option<bool>,
 }
 
 /// What is wanted, checked.
@@ -47,6 +51,7 @@ pub(crate) struct Settings {
     wanted: Wanted,
     ports: RangeInclusive<u16>,
     devices: verbs::Wanted,
+    encrypt: bool,
 }
 
 /// Which transports to other hosts may be used.
@@ -58,7 +63,7 @@ pub(crate) struct Ways {
 
 impl Choices {
     /// # Errors
-    /// A list of interfaces or a range of ports that makes no sense.
+    /// A list of interfaces or a range of ports that makes no sense; encryption that was not built in.
     pub(crate) fn settle(self) -> Result<Settings, WireupError> {
         let variable = |name| std::env::var_os(name).map(|it| it.to_string_lossy().into_owned());
         let choice = |given: Option<String>, method, name| match given {
@@ -76,7 +81,27 @@ impl Choices {
             (None, Some(text)) => read_ports(&text)?,
             (None, None) => 0..=0,
         };
-        Ok(Settings { wanted, ports, devices })
+        let (encrypt, source) = match (self.encrypt, variable(ENCRYPT)) {
+            (Some(encrypt), _) => (encrypt, "Builder::encrypt"),
+            (None, Some(text)) => (read_switch(&text)?, ENCRYPT),
+            (None, None) => (false, ENCRYPT),
+        };
+        if encrypt && !cfg!(feature = "encryption") {
+            let problem = "on, and this program was built without the feature `encryption`";
+            return Err(WireupError::Setting { variable: source, problem: problem.to_owned() });
+        }
+        Ok(Settings { wanted, ports, devices, encrypt })
+    }
+}
+
+fn read_switch(text: &str) -> Result<bool, WireupError> {
+    match text.trim() {
+        "on" => Ok(true),
+        "off" => Ok(false),
+        _ => {
+            let problem = format!("{text:?}, neither on nor off");
+            Err(WireupError::Setting { variable: ENCRYPT, problem })
+        }
     }
 }
 
@@ -111,12 +136,14 @@ pub struct Listening {
     pub rails: usize,
     /// One of these for each address; `None`: the system chooses.
     pub ports: Option<RangeInclusive<u16>>,
+    /// What goes there is encrypted.
+    pub encrypts: bool,
     /// No other host reaches any of the addresses: there is only loopback.
     pub is_loopback: bool,
 }
 
-/// What a world would use that is [built](crate::Builder) without a choice of interfaces and ports: as the variables
-/// `GAPLESS_TCP_INTERFACES` and `GAPLESS_TCP_PORTS` say. Nothing stays open. (MPI 4.1 leaves this to implementations.)
+/// What a world would use that is [built](crate::Builder) without a choice of interfaces, ports and encryption: as the
+/// variables `GAPLESS_TCP_INTERFACES`, `GAPLESS_TCP_PORTS` and `GAPLESS_ENCRYPT` say. Nothing stays open. (MPI 4.1 leaves this to implementations.)
 ///
 /// # Errors
 /// A variable that makes no sense; no address is left.
@@ -129,6 +156,7 @@ pub fn listening() -> Result<Listening, Error> {
     Ok(Listening {
         addresses: places().map(|place| (name(place), place.address)).collect(),
         rails: rails.len(),
+        encrypts: settings.encrypt,
         ports: (*settings.ports.start() > 0).then_some(settings.ports),
         is_loopback: places().filter_map(of).all(|it| it.is_loopback),
     })
@@ -169,7 +197,15 @@ pub(crate) fn open(
     secret: Secret,
 ) -> Result<Vec<Labelled>, Error> {
     let mut open: Vec<Labelled> = Vec::new();
-    if ways.verbs {
+    if ways.verbs && settings.encrypt {
+        let reason = "verbs carry messages as they are; only TCP can be encrypted".to_owned();
+        let error = LinkError::System { operation: "encryption", reason };
+        match ways.tcp {
+            false => return Err(Error::Transport { name: IB, error }),
+            true if settings.devices.asks() => tracing::warn!(%error, "only TCP to other hosts"),
+            true => tracing::debug!(%error, "only TCP to other hosts"),
+        }
+    } else if ways.verbs {
         match verbs::open(settings, job, rank, &secret) {
             Ok(btl) => open.push((IB.to_owned(), btl)),
             Err(error) if !ways.tcp => return Err(Error::Transport { name: IB, error }),
@@ -204,7 +240,8 @@ fn open_tcp(
     for (places, name) in rails.into_iter().zip(rails::NAMES) {
         let label = rails::label(name, &places);
         let usual = TcpConfig::new(job, rank, secret.clone(), places);
-        let config = TcpConfig { name, ports: settings.ports.clone(), ..usual };
+        let (ports, encrypt) = (settings.ports.clone(), settings.encrypt);
+        let config = TcpConfig { name, ports, encrypt, ..usual };
         open.push((label, Box::new(Tcp::new(config)?)));
     }
     Ok(open)
@@ -246,6 +283,17 @@ mod tests {
         for wrong in ["", "0g", &word[1..], &format!("{word}0"), &"é".repeat(32)] {
             assert_eq!(read_secret(wrong), None, "{wrong}");
         }
+    }
+
+    #[test]
+    fn the_switch_is_on_or_off() {
+        assert_eq!((read_switch("on"), read_switch(" off")), (Ok(true), Ok(false)));
+        for text in ["", "1", "yes", "ON"] {
+            let error = read_switch(text).unwrap_err().to_string();
+            assert_eq!(error, format!("GAPLESS_ENCRYPT is {text:?}, neither on nor off"));
+        }
+        let asked = Choices { encrypt: Some(true), ..Choices::default() }.settle();
+        assert_eq!(asked.is_ok(), cfg!(feature = "encryption"), "{asked:?}");
     }
 
     #[test]

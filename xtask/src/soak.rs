@@ -2,10 +2,11 @@
 //! every byte compared, memory and descriptors sampled (`tests/tests/resilience/soak.rs`). Before that, each package is
 //! checked without the rest, workspaces of examples are tested, the fuzz targets run for a short time ([`test::rare`]),
 //! the kernel images are built and compared with the committed ones, the tests of btl-ib run over Soft-RoCE
-//! ([`crate::verbs`]), the simulator plays [`SEEDS`] worlds, a job of 500 processes runs under the usual limit of 1,024
-//! descriptors (`cli/tests/peers.rs`), and jobs on two hosts go through [`RAIL_CUTS`] cuts of rails, and [`RAIL_JOBS`]
-//! jobs have somebody between the hosts (`cli/tests/hosts/rails.rs`); after it, the workspace's tests on every odd
-//! machine (`odd.rs`), with the minutes that each took.
+//! ([`crate::verbs`]), 10,000 strangers call at TCP links and 2,000 bits of encrypted ones are changed (`btl-tcp`), the
+//! simulator plays [`SEEDS`] worlds, a job of 500 processes runs under the usual limit of 1,024 descriptors
+//! (`cli/tests/peers.rs`), and jobs on two hosts go through [`RAIL_CUTS`] cuts of rails, and [`RAIL_JOBS`] jobs have
+//! somebody between the hosts (`cli/tests/hosts/rails.rs`); after it, the workspace's tests on every odd machine
+//! (`odd.rs`), with the minutes that each took.
 
 use crate::metadata::Checkout;
 use crate::{Failure, kernels, shell, test, verbs};
@@ -19,6 +20,17 @@ pub(crate) fn run(checkout: &Checkout, minutes: u64, release: bool) -> Result<()
     test::rare(checkout)?;
     shell::timed("kernel images", || kernels::run(checkout, true)).0?;
     shell::timed("verbs", || verbs::run(checkout, &[], verbs::SECONDS)).0?;
+    // Unit tests of the transport.
+    for (what, name, (key, value)) in [
+        ("strangers", "strangers", ("GAPLESS_STRANGERS", "10000")),
+        ("bits that are changed", "every_change_on_the_way", ("GAPLESS_FLIPS", "2000")),
+    ] {
+        let mut command = shell::cargo();
+        command.current_dir(&checkout.root).args(["test", "-p", "gapless-btl-tcp"]);
+        command.args(["--features", "encryption", "--lib"]).args(release.then_some("--release"));
+        command.args(["--", "--nocapture", name]).env(key, value);
+        shell::timed(what, || shell::run(&mut command)).0?;
+    }
     let long = |what: &str, package: &str, test: &str, name: &str, (key, value): (&str, &str)| {
         let mut command = shell::cargo();
         command.current_dir(&checkout.root).args(["test", "-p", package, "--test", test]);

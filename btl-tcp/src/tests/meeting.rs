@@ -2,6 +2,7 @@
 
 use super::{End, LOOPBACK_V4, Patience, Random, exchange, introduced, seed, tcp_at};
 use crate::card::Card;
+use crate::connection::Connection;
 use crate::link::State;
 use crate::proof::{HELLO_BYTES, Keys, PROOF_BYTES, Talk};
 use crate::socket::Socket;
@@ -117,7 +118,8 @@ fn a_connection_that_the_system_refuses_is_lost_once() {
     // No TCP: what is asked for cannot be set.
     let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
     let (here, _there) = socketpair(AddressFamily::UNIX, SocketType::STREAM, flags, None).unwrap();
-    end.tcp.take_up(0, Socket::of(here, other.tcp.card.places[0]), false);
+    let here = Connection::bare(Socket::of(here, other.tcp.card.places[0]));
+    end.tcp.take_up(0, here, false);
     assert_eq!(end.tcp.calling, 0);
     end.poll();
     assert!(end.lost.is_some());

@@ -3,8 +3,8 @@
 use super::Random;
 use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 /// How a way ends.
@@ -14,11 +14,21 @@ pub(super) enum Ending {
     Never,
     /// After so many bytes in one direction both sides are cut off.
     After(usize),
+    /// It does not, but a bit of a byte is another one: that of so many bytes in, of what the caller says or of what it
+    /// hears.
+    #[cfg(feature = "encryption")]
+    Flipped { at: usize, of_caller: bool },
 }
 
 /// A relay to an address, for one connection after the other.
 pub(super) struct Proxy {
     pub(super) at: SocketAddr,
+    /// What callers have said.
+    #[cfg_attr(
+        not(feature = "encryption"),
+        allow(dead_code, reason = "only tests of encryption look")
+    )]
+    pub(super) said: Arc<Mutex<Vec<u8>>>,
     over: Arc<AtomicBool>,
 }
 
@@ -30,6 +40,8 @@ impl Proxy {
         let at = listener.local_addr().unwrap();
         let over = Arc::new(AtomicBool::new(false));
         let flag = Arc::clone(&over);
+        let said = Arc::new(Mutex::new(Vec::new()));
+        let heard = Arc::clone(&said);
         std::thread::spawn(move || {
             while !flag.load(Ordering::Relaxed) {
                 let Ok((caller, _)) = listener.accept() else {
@@ -38,14 +50,18 @@ impl Proxy {
                 };
                 let Ok(callee) = TcpStream::connect(target) else { continue };
                 let cut = Arc::new(AtomicBool::new(false));
-                for (from, to, seed) in [(&caller, &callee, seed), (&callee, &caller, !seed)] {
+                for (from, to, is_caller) in [(&caller, &callee, true), (&callee, &caller, false)] {
+                    let seed = if is_caller { seed } else { !seed };
                     let (from, to) = (from.try_clone().unwrap(), to.try_clone().unwrap());
                     let (flag, cut) = (Arc::clone(&flag), Arc::clone(&cut));
-                    std::thread::spawn(move || relay(from, to, seed, piece, ending, &flag, &cut));
+                    let heard = is_caller.then(|| Arc::clone(&heard));
+                    std::thread::spawn(move || {
+                        relay(from, to, (seed, heard), piece, ending, &flag, &cut)
+                    });
                 }
             }
         });
-        Proxy { at, over }
+        Proxy { at, said, over }
     }
 }
 
@@ -58,7 +74,7 @@ impl Drop for Proxy {
 fn relay(
     mut from: TcpStream,
     mut to: TcpStream,
-    seed: u64,
+    (seed, heard): (u64, Option<Arc<Mutex<Vec<u8>>>>),
     piece: usize,
     ending: Ending,
     over: &AtomicBool,
@@ -77,6 +93,16 @@ fn relay(
                 return;
             }
             Ok(count) => {
+                #[cfg(feature = "encryption")]
+                if let Ending::Flipped { at, of_caller } = ending
+                    && of_caller == heard.is_some()
+                    && (passed..passed + count).contains(&at)
+                {
+                    bytes[at - passed] ^= 1 << (seed % 8);
+                }
+                if let Some(heard) = &heard {
+                    heard.lock().unwrap().extend_from_slice(&bytes[..count]);
+                }
                 if to.write_all(&bytes[..count]).is_err() {
                     break;
                 }

@@ -9,19 +9,19 @@ use rustix::net::{Shutdown, connect_unspec, shutdown};
 use std::io::IoSlice;
 use std::net::{IpAddr, TcpListener};
 
-/// Ends at one address of this host.
-struct At(IpAddr);
+/// Ends at one address of this host, made like this.
+struct At(IpAddr, fn(u32, IpAddr) -> Tcp);
 
 impl Fixture for At {
     type Btl = Tcp;
 
     fn pair(&mut self) -> (Tcp, Tcp) {
-        (tcp_at(0, self.0), tcp_at(1, self.0))
+        ((self.1)(0, self.0), (self.1)(1, self.0))
     }
 
     fn process_end(&mut self) -> Option<Tcp> {
         let child = std::env::var_os("GAPLESS_CONFORMANCE_CHILD").is_some();
-        Some(tcp_at(u32::from(child), self.0))
+        Some((self.1)(u32::from(child), self.0))
     }
 
     fn garbage(&mut self, from: &mut Tcp, to: PeerId, variant: u32) -> bool {
@@ -40,8 +40,8 @@ impl Fixture for At {
             9 => &[0, 0, 0, 9, 3, 7, 0xff, 0xff, 1, 2],
             _ => return false,
         };
-        let State::Up(up) = &from.links[to.0 as usize].state else { panic!("the link stands") };
-        assert_eq!(up.socket.write(&[IoSlice::new(bytes)]), Ok(bytes.len()));
+        let State::Up(up) = &mut from.links[to.0 as usize].state else { panic!("the link stands") };
+        assert_eq!(up.connection.write(&[IoSlice::new(bytes)]), Ok(bytes.len()));
         true
     }
 
@@ -69,5 +69,7 @@ fn v6() -> IpAddr {
     LOOPBACK_V4
 }
 
-gapless_btl::conformance!(ipv4, At(LOOPBACK_V4));
-gapless_btl::conformance!(ipv6, At(v6()));
+gapless_btl::conformance!(ipv4, At(LOOPBACK_V4, tcp_at));
+gapless_btl::conformance!(ipv6, At(v6(), tcp_at));
+#[cfg(feature = "encryption")]
+gapless_btl::conformance!(encrypted, At(v6(), crate::tests::sealed_at));

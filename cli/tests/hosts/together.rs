@@ -2,6 +2,7 @@
 
 use super::{host_of, on_two_hosts, under_launchers};
 use crate::common::{await_flag, flag, meeting_folder, pattern};
+use gapless::wireup::Wireup;
 use gapless::{Datatype, Primitive, ReduceOp, Source, View, ViewMut, World};
 use std::io::Write;
 use std::net::{IpAddr, SocketAddr, TcpStream};
@@ -123,6 +124,34 @@ fn two_ranks_on_each_of_two_hosts() {
     under_launchers("together::two_ranks_on_each_of_two_hosts", |world| {
         everything(&world);
         world.finalize().unwrap();
+    });
+}
+
+#[test]
+fn encrypted_hosts_understand_each_other() {
+    on_two_hosts("together::encrypted_hosts_understand_each_other", &[], |builder| {
+        let world = builder.encrypt(true).init().unwrap();
+        for len in [0, 1, 100, 70_000, 3 << 20] {
+            exchange(&world, len);
+        }
+        columns(&world, 5_000);
+        collectives(&world, 2_000);
+        expect_links(&world, "tcp");
+        world.finalize().unwrap();
+    });
+}
+
+#[test]
+fn hosts_that_do_not_agree_on_encryption_are_told_so() {
+    on_two_hosts("together::hosts_that_do_not_agree_on_encryption_are_told_so", &[], |builder| {
+        let rank = crate::common::folder_wireup().rank();
+        let encrypts = host_of(rank) == 0;
+        let error = builder.encrypt(encrypts).init().expect_err("they do not agree");
+        let due = if encrypts { "does not encrypt, and this" } else { "encrypts, and this" };
+        let text = error.to_string();
+        assert!(text.contains(due) && text.lines().count() == 1, "{text}");
+        // The first of the other host.
+        assert!(text.contains(if encrypts { "rank 2 at 10." } else { "rank 0 at 10." }), "{text}");
     });
 }
 

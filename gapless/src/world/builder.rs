@@ -137,6 +137,16 @@ impl Builder {
         self
     }
 
+    /// Whether what goes to other hosts is encrypted: TLS 1.3 over TCP, with a key for each process that follows from the
+    /// job's secret. All processes of a job must say the same; the start fails otherwise. Verbs are not used then.
+    /// Transports that were [given](Builder::transport) and shared memory are as they are. By default nothing is
+    /// encrypted. Goes before the variable `GAPLESS_ENCRYPT`. Needs the feature `encryption`, a default one.
+    #[must_use]
+    pub fn encrypt(mut self, yes: bool) -> Builder {
+        self.network.encrypt = Some(yes);
+        self
+    }
+
     /// Adds an engine, which is asked before the host's.
     #[must_use]
     pub fn engine(mut self, engine: Arc<dyn Engine>) -> Builder {

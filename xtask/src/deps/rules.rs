@@ -324,6 +324,7 @@ pub(super) const RESERVED: &[Reserved] = &[
         only: &["gapless-xtq"],
         why: "threads that run tasks are its alone",
     },
+    Reserved { name: "rustls", only: &["gapless-btl-tcp"], why: "one crate encrypts" },
     Reserved { name: "kuva", only: &["gapless-report"], why: "one crate plots" },
     Reserved {
         name: "clap",

@@ -1,0 +1,99 @@
+//! A connection of two ends that have proved themselves: bytes as they are, or sealed ([`crate::tls`]).
+
+use crate::socket::Socket;
+use crate::tls::Records;
+use gapless_btl::LinkError;
+use rustix::fd::{AsFd, BorrowedFd};
+use std::io::{IoSlice, IoSliceMut};
+
+/// The connection.
+#[derive(Debug)]
+pub(crate) struct Connection {
+    socket: Socket,
+    /// What seals and opens, if it is encrypted.
+    records: Option<Box<Records>>,
+}
+
+impl AsFd for Connection {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+}
+
+impl Connection {
+    /// Of bytes as they are.
+    pub(crate) fn bare(socket: Socket) -> Connection {
+        Connection { socket, records: None }
+    }
+
+    /// Of sealed bytes.
+    pub(crate) fn of_records(socket: Socket, records: Box<Records>) -> Connection {
+        Connection { socket, records: Some(records) }
+    }
+
+    /// What carries it, for all that is not reading and writing.
+    pub(crate) fn socket(&self) -> &Socket {
+        &self.socket
+    }
+
+    /// Reads into the pieces, in their order. `None`: nothing has come. 0 is the end. If it is less than there is room
+    /// for and it does not [have more](Connection::has_more), all that has come was read.
+    ///
+    /// # Errors
+    /// Why nothing more will come.
+    pub(crate) fn read(
+        &mut self,
+        pieces: &mut [IoSliceMut<'_>],
+    ) -> Result<Option<usize>, LinkError> {
+        match &mut self.records {
+            Some(records) => records.read(&self.socket, pieces),
+            None => self.socket.read(pieces).map_err(|error| self.socket.ended(error)),
+        }
+    }
+
+    /// Whether it will read something that the socket does not tell of.
+    pub(crate) fn has_more(&self) -> bool {
+        self.records.as_ref().is_some_and(|records| records.has_more())
+    }
+
+    /// Writes the pieces, in their order; how many bytes the system has taken, and no fewer. If some are [sealed](Connection::sealed)
+    /// then, the next call has to begin with the same bytes.
+    ///
+    /// # Errors
+    /// Why nothing more can be written.
+    pub(crate) fn write(&mut self, pieces: &[IoSlice<'_>]) -> Result<usize, LinkError> {
+        match &mut self.records {
+            Some(records) => records.write(&self.socket, pieces),
+            None => self.socket.write(pieces).map_err(|error| self.socket.ended(error)),
+        }
+    }
+
+    /// How many bytes were given to `write` and sealed, and the system has not taken them.
+    pub(crate) fn sealed(&self) -> usize {
+        self.records.as_ref().map_or(0, |records| records.sealed())
+    }
+
+    /// How many bytes have ever left that were sealed.
+    pub(crate) fn carried(&self) -> u64 {
+        self.records.as_ref().map_or(0, |records| records.carried())
+    }
+
+    /// Tells the other end that nothing more comes from here.
+    pub(crate) fn fall_silent(&mut self) {
+        if let Some(records) = &mut self.records {
+            records.fall_silent(&self.socket);
+        }
+        self.socket.fall_silent();
+    }
+
+    /// The other end has closed the connection.
+    pub(crate) fn closed(&self) -> LinkError {
+        self.socket.closed()
+    }
+
+    /// What is sealed with a key changes after so many records.
+    #[cfg(all(test, feature = "encryption"))]
+    pub(crate) fn renew_after(&mut self, records: u64) {
+        self.records.as_mut().expect("it is encrypted").renew_after(records);
+    }
+}

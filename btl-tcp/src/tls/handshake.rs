@@ -1,0 +1,222 @@
+//! From the proofs to the keys of the connection.
+//!
+//! Neither end says anything between its last word here and the listener's welcome but what this module writes: so
+//! whatever else comes before the keys stand breaks the rules. What is kept of the other end is bounded by
+//! [`INCOMING_BYTES`].
+
+use super::keys;
+use super::records::{Kernel, Records};
+use crate::card::Card;
+use crate::proof::Keys;
+use crate::socket::Socket;
+use rustls::client::UnbufferedClientConnection;
+use rustls::pki_types::ServerName;
+use rustls::server::UnbufferedServerConnection;
+use rustls::unbuffered::{ConnectionState, UnbufferedStatus};
+use std::io::IoSlice;
+use std::net::{IpAddr, Ipv4Addr};
+use std::sync::Arc;
+
+/// Each end says some 500 bytes at a time.
+const INCOMING_BYTES: usize = 4096;
+/// Room for one of our own messages.
+const OUTGOING_BYTES: usize = 4096;
+
+/// Who is who.
+enum End {
+    Client(UnbufferedClientConnection),
+    Server(UnbufferedServerConnection),
+}
+
+/// How a handshake goes.
+pub(crate) enum Progress {
+    Going(Box<Handshake>),
+    /// The other end holds the key that it should; from now on everything is sealed.
+    Done(Box<Records>),
+}
+
+/// Why a handshake is over.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Refused {
+    /// The other end hung up, or this one cannot write: it says nothing about keys.
+    pub(crate) hung_up: bool,
+    pub(crate) why: String,
+}
+
+impl Refused {
+    fn new(hung_up: bool, why: impl std::fmt::Display) -> Refused {
+        Refused { hung_up, why: why.to_string() }
+    }
+}
+
+/// A handshake that goes on.
+pub(crate) struct Handshake {
+    end: End,
+    /// What has come and was not looked at.
+    incoming: Box<[u8]>,
+    got: usize,
+    outgoing: Vec<u8>,
+}
+
+impl std::fmt::Debug for Handshake {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Handshake with {} bytes that wait", self.got)
+    }
+}
+
+/// What one look at the bytes that came has led to.
+enum Step {
+    /// There is something to do at once.
+    On,
+    /// What was made is to be written.
+    Write,
+    /// More has to come.
+    Read,
+    /// The keys stand.
+    Done,
+}
+
+impl Handshake {
+    /// Of the caller.
+    pub(crate) fn call(keys: &Keys, own: &Card, peer: &Card) -> Result<Handshake, String> {
+        // A name that is not sent, and not looked at: the key says who the peer is.
+        let name = ServerName::from(IpAddr::from(Ipv4Addr::UNSPECIFIED));
+        let config = Arc::new(keys::client(keys, own, peer).map_err(in_words)?);
+        let client = UnbufferedClientConnection::new(config, name).map_err(in_words)?;
+        Ok(Handshake::new(End::Client(client)))
+    }
+
+    /// Of the listener.
+    pub(crate) fn listen(keys: &Keys, own: &Card, peer: &Card) -> Result<Handshake, String> {
+        let config = Arc::new(keys::server(keys, own, peer).map_err(in_words)?);
+        let server = UnbufferedServerConnection::new(config).map_err(in_words)?;
+        Ok(Handshake::new(End::Server(server)))
+    }
+
+    fn new(end: End) -> Handshake {
+        let incoming = vec![0; INCOMING_BYTES].into();
+        Handshake { end, incoming, got: 0, outgoing: Vec::new() }
+    }
+
+    /// Goes on as far as it can.
+    ///
+    /// # Errors
+    /// The other end is not who it should be, or somebody changed what it said; or it hung up.
+    pub(crate) fn go_on(mut self: Box<Self>, socket: &Socket) -> Result<Progress, Refused> {
+        loop {
+            match self.step() {
+                Ok(Step::On) => {}
+                Ok(Step::Write) => self.write(socket)?,
+                Ok(Step::Done) => {
+                    return self
+                        .finish()
+                        .map(Progress::Done)
+                        .map_err(|why| Refused::new(false, why));
+                }
+                Ok(Step::Read) => {
+                    let room = &mut self.incoming[self.got..];
+                    if room.is_empty() {
+                        let why = "it says too much before its key is known";
+                        return Err(Refused::new(false, why));
+                    }
+                    match socket.read_exact(room) {
+                        Ok(Some(0)) => {
+                            let why = "it hangs up before its key is known";
+                            return Err(Refused::new(true, why));
+                        }
+                        Ok(Some(count)) => self.got += count,
+                        Ok(None) => return Ok(Progress::Going(self)),
+                        Err(error) => return Err(Refused::new(true, error)),
+                    }
+                }
+                Err(why) => {
+                    // The other end is told, if there is anything to tell: that comes first, and nothing more that it
+                    // says is looked at.
+                    if self.has_alert() && matches!(self.step(), Ok(Step::On)) {
+                        let _ = self.write(socket);
+                    }
+                    return Err(Refused::new(false, why));
+                }
+            }
+        }
+    }
+
+    /// Whether something was made that is not encoded.
+    fn has_alert(&self) -> bool {
+        match &self.end {
+            End::Client(client) => client.wants_write(),
+            End::Server(server) => server.wants_write(),
+        }
+    }
+
+    /// Looks at what has come.
+    fn step(&mut self) -> Result<Step, String> {
+        let Handshake { end, incoming, got, outgoing } = self;
+        let (discard, step) = match end {
+            End::Client(client) => {
+                let UnbufferedStatus { discard, state } =
+                    client.process_tls_records(&mut incoming[..*got]);
+                (discard, state.map_err(in_words).and_then(|state| act(state, outgoing)))
+            }
+            End::Server(server) => {
+                let UnbufferedStatus { discard, state } =
+                    server.process_tls_records(&mut incoming[..*got]);
+                (discard, state.map_err(in_words).and_then(|state| act(state, outgoing)))
+            }
+        };
+        incoming.copy_within(discard..*got, 0);
+        *got -= discard;
+        step
+    }
+
+    /// Writes what was made; there is room for it in a connection that has carried nothing but proofs.
+    fn write(&mut self, socket: &Socket) -> Result<(), Refused> {
+        match socket.write(&[IoSlice::new(&self.outgoing)]) {
+            Ok(written) if written == self.outgoing.len() => {
+                self.outgoing.clear();
+                Ok(())
+            }
+            Ok(_) => Err(Refused::new(true, "it has no room for a handshake")),
+            Err(error) => Err(Refused::new(true, error)),
+        }
+    }
+
+    fn finish(self: Box<Self>) -> Result<Box<Records>, String> {
+        if self.got > 0 {
+            return Err("it speaks before it was welcomed".to_owned());
+        }
+        let records = match self.end {
+            End::Client(client) => client
+                .dangerous_into_kernel_connection()
+                .and_then(|(secrets, kernel)| Records::new(secrets, Kernel::Client(kernel))),
+            End::Server(server) => server
+                .dangerous_into_kernel_connection()
+                .and_then(|(secrets, kernel)| Records::new(secrets, Kernel::Server(kernel))),
+        };
+        records.map(Box::new).map_err(in_words)
+    }
+}
+
+/// Does what a state asks for.
+fn act<D>(state: ConnectionState<'_, '_, D>, outgoing: &mut Vec<u8>) -> Result<Step, String> {
+    match state {
+        ConnectionState::EncodeTlsData(mut data) => {
+            let had = outgoing.len();
+            outgoing.resize(had + OUTGOING_BYTES, 0);
+            let made = data.encode(&mut outgoing[had..]).map_err(in_words)?;
+            outgoing.truncate(had + made);
+            Ok(Step::On)
+        }
+        ConnectionState::TransmitTlsData(data) => {
+            data.done();
+            Ok(Step::Write)
+        }
+        ConnectionState::BlockedHandshake => Ok(Step::Read),
+        ConnectionState::WriteTraffic(_) => Ok(Step::Done),
+        other => Err(format!("{other:?} before it was welcomed")),
+    }
+}
+
+fn in_words(error: impl std::fmt::Display) -> String {
+    format!("it does not hold the key of its rank, or somebody changes what is said: {error}")
+}
