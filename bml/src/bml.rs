@@ -4,7 +4,10 @@
 
 mod bundles;
 mod deaths;
+mod directory;
 mod poll;
+
+pub use directory::{Directory, Found};
 
 use crate::endpoint::{Endpoint, Path};
 use crate::flood::Flood;
@@ -16,6 +19,7 @@ use gapless_btl::{
     RemoteKey, ReserveError, Short, Token,
 };
 use gapless_mem::{Device, Region};
+use std::collections::BTreeSet;
 use std::ops::RangeInclusive;
 use std::sync::Arc;
 
@@ -65,6 +69,10 @@ pub struct Bml {
     ripe: Vec<Rank>,
     /// Tokens of messages that will not leave, and that no transport has.
     orphans: Vec<(Token, LinkError)>,
+    /// Where the addresses of peers are that were not introduced.
+    directory: Option<Box<dyn Directory>>,
+    /// Peers whose addresses it did not have yet.
+    sought: BTreeSet<Rank>,
 }
 
 impl Bml {
@@ -109,6 +117,8 @@ impl Bml {
             bundled: Vec::new(),
             ripe: Vec::new(),
             orphans: Vec::new(),
+            directory: None,
+            sought: BTreeSet::new(),
         }
     }
 
@@ -285,7 +295,8 @@ impl Bml {
         }
     }
 
-    /// What the transport that carries the messages to `peer` promises; `None` unless it is up.
+    /// What the transport that carries the messages to `peer` promises; `None` unless it is up, or if it is still to be
+    /// [looked up](Bml::look_up).
     #[must_use]
     pub fn limits(&self, peer: Rank) -> Option<&Limits> {
         let endpoint = self.endpoint(peer).ok()?;
@@ -386,6 +397,7 @@ impl Bml {
     }
 
     fn rdma_path(&mut self, peer: Rank) -> Option<Path> {
+        self.look_up(peer);
         let endpoint = self.endpoints.get(peer.0 as usize)?;
         let rails = &mut self.rails;
         // Keys are of one rail, so of a bundle only one has operations.
@@ -404,6 +416,10 @@ impl Bml {
     /// Mapping the memory of `peer`, over the rail of [`allocate`](Bml::allocate) if it reaches the peer, otherwise
     /// over the best rail that maps.
     pub fn mapped(&mut self, peer: Rank) -> Option<(PeerId, &mut dyn Mapped)> {
+        if self.is_far(peer) {
+            return None;
+        }
+        self.look_up(peer);
         let allocator = self.allocator;
         let paths = self.endpoints.get(peer.0 as usize)?.paths();
         let rails = &mut self.rails;

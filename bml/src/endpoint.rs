@@ -8,7 +8,8 @@ use gapless_btl::{LinkError, PeerId};
 pub enum PeerState {
     /// Neither connected nor introduced.
     Unknown,
-    /// Connected or introduced; its link stands, is about to, or is made when it is needed.
+    /// Connected, introduced or in a [directory](crate::Directory); its link stands, is about to, or is made when it is
+    /// needed.
     Up,
     /// Gone, for this reason.
     Lost(LinkError),
@@ -63,6 +64,19 @@ impl Endpoint {
 
     pub(crate) fn state(&self) -> &PeerState {
         &self.state
+    }
+
+    /// It is in a directory, from which its addresses come when they are needed.
+    pub(crate) fn list(&mut self) {
+        if self.state == PeerState::Unknown {
+            self.state = PeerState::Up;
+        }
+    }
+
+    /// Whether its addresses have not been needed so far.
+    #[inline]
+    pub(crate) fn is_listed(&self) -> bool {
+        self.paths.is_empty() && self.bundle.is_none() && self.state == PeerState::Up
     }
 
     #[inline]

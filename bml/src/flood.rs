@@ -160,8 +160,8 @@ impl Flood {
         Heard::Rumour
     }
 
-    /// The link to `rank` has ended: whoever said that it is gone is believed another word.
-    fn settle(&mut self, rank: Rank) {
+    /// The link to `rank` has ended, or cannot be made: whoever said that it is gone is believed another word.
+    pub(crate) fn settle(&mut self, rank: Rank) {
         for claims in self.claims.values_mut() {
             claims.waiting.remove(&rank);
             if claims.checked.remove(&rank)

@@ -15,7 +15,8 @@
 //! - **Dying**: a rail that is used with others may die: they deliver what it did not. Of other rails, if one dies that
 //!   was never used, and another reaches the peer, the other takes over silently. Otherwise the peer is lost, and
 //!   reported exactly once.
-//! - **Links when needed**: a peer that was [introduced](Bml::introduce) costs a row until the first message. A
+//! - **Links when needed**: a peer that was [introduced](Bml::introduce) costs a row until the first message; one that is
+//!   in a [`Directory`] is introduced when it is needed, so its address is not known until then. A
 //!   process that [watches](Bml::watch) also keeps links to ranks r ± 2^k, over which it hears of deaths.
 //!
 //! A `Bml` reaches its own process through a built-in loopback, so that a single process needs no
@@ -59,7 +60,7 @@ mod token;
 mod waiter;
 mod window;
 
-pub use bml::Bml;
+pub use bml::{Bml, Directory, Found};
 pub use endpoint::PeerState;
 pub use error::BmlError;
 pub use event::{Handler, Next, Rank, RankEvent};

@@ -1,6 +1,7 @@
 //! Several ranks in one thread, over loopback hubs; some with faults, some traced.
 
 mod death;
+mod directory;
 mod leaving;
 mod offered;
 mod rails;

@@ -16,7 +16,7 @@ pub(crate) type Nonce = [u8; 16];
 
 const MAGIC: [u8; 4] = *b"GLsm";
 /// Changes with anything that two ends must agree on.
-const VERSION: u16 = 4;
+const VERSION: u16 = 5;
 /// Bytes in a word: shared counters have this size.
 const WORD_BYTES: u32 = usize::BITS / 8;
 /// Reads differently in the other byte order.
@@ -238,9 +238,12 @@ struct HelloWire {
     probe_address: u64,
     probe_value: u64,
     class: [[u32; 2]; CLASSES],
+    number: u32,
+    /// Whether there is a number: 1 or 0.
+    numbered: u32,
 }
 
-const _: () = assert!(size_of::<HelloWire>() == 96);
+const _: () = assert!(size_of::<HelloWire>() == 104);
 
 /// A greeting.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -255,6 +258,8 @@ pub(crate) struct Hello {
     pub(crate) asymmetric: bool,
     /// Where in the sender's memory a known word lies, and what it is; address 0: no single copy.
     pub(crate) probe: (u64, u64),
+    /// By which the receiver may look up the sender's address.
+    pub(crate) number: Option<u32>,
 }
 
 impl Hello {
@@ -277,6 +282,8 @@ impl Hello {
             probe_address: self.probe.0,
             probe_value: self.probe.1,
             class,
+            number: self.number.unwrap_or(0),
+            numbered: u32::from(self.number.is_some()),
         };
         <[u8; size_of::<HelloWire>()]>::try_from(wire.as_bytes()).expect("its own size")
     }
@@ -308,6 +315,7 @@ impl Hello {
             geometry,
             asymmetric: wire.asymmetric != 0,
             probe: (wire.probe_address, wire.probe_value),
+            number: (wire.numbered == 1).then_some(wire.number),
         })
     }
 }
@@ -376,7 +384,10 @@ mod tests {
             geometry: Geometry::new(32, &classes).unwrap(),
             asymmetric: true,
             probe: (64, 65),
+            number: Some(7),
         };
+        let unnumbered = Hello { number: None, ..hello.clone() };
+        assert_eq!(Hello::read(unnumbered.packet().as_ref()).unwrap(), unnumbered);
         let packet = hello.packet();
         let packet = packet.as_ref();
         assert_eq!(Hello::read(packet).unwrap(), hello);

@@ -18,6 +18,9 @@ pub struct SmConfig {
     pub job: String,
     /// What this process is called in messages to people, at most 64 bytes.
     pub name: String,
+    /// The number by which peers find this process's address when it calls them: without one, it waits until they are
+    /// given that, and is not told who calls either ([`Btl::callers`](gapless_btl::Btl::callers)).
+    pub number: Option<u32>,
     /// Cache lines in the ring towards each peer: a power of two from 16 to 65,536. A message of up
     /// to 224 bytes, or 1120 if it is sent by value, takes one line per 56 bytes, a longer one a line and
     /// a slot.
@@ -50,6 +53,7 @@ impl SmConfig {
         SmConfig {
             job: job.into(),
             name: name.into(),
+            number: None,
             ring_lines: 512,
             // A little over 8, 32 and 64 KiB: a header fits beside a round payload, and neighbouring
             // slots do not fall on the same sets of a cache.

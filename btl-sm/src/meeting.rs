@@ -20,7 +20,7 @@ use crate::lane::Lane;
 use crate::link::{Link, State};
 use crate::sm::Sm;
 use crate::socket::{self, Accepted, Received, Socket};
-use crate::strangers::{self, Nuisance};
+use crate::strangers::{self, Callers, Nuisance};
 use crate::suspect;
 use crate::sync::Fences;
 use crate::waker::Waker;
@@ -97,6 +97,8 @@ pub(crate) struct Door {
     next_caller: u32,
     /// Those that have greeted before we were given their address: as whom, and the number of the process.
     guests: HashMap<(Nonce, i32), Guest>,
+    /// The numbers of those among them who are new.
+    pub(crate) called: Callers,
     turned_away: Nuisance,
     waiting: Nuisance,
     /// When the sockets were last looked at.
@@ -125,6 +127,7 @@ impl Door {
             callers: BTreeMap::new(),
             next_caller: 0,
             guests: HashMap::new(),
+            called: Callers::default(),
             turned_away: Nuisance::new("a caller was turned away"),
             waiting: Nuisance::new("callers have to wait"),
             looked: Instant::now(),
@@ -141,6 +144,11 @@ impl Door {
     /// Descriptors that those at the door hold.
     fn descriptors(&self) -> usize {
         self.callers.len() + GUEST_FILES * self.guests.len()
+    }
+
+    /// Whether new callers have to wait: as many guests are here as may be, and some are about to be introduced.
+    fn is_full(&self) -> bool {
+        self.called.are_awaited() && self.guests.len() >= strangers::guests_max()
     }
 
     /// Whoever was here longest without a greeting makes room, until only `most` descriptors are held at the door; or
@@ -229,6 +237,7 @@ impl Sm {
             geometry: self.geometry.clone(),
             asymmetric: self.asymmetric,
             probe: self.probe.hello(self.config.single_copy),
+            number: self.config.number,
         }
     }
 
@@ -324,6 +333,9 @@ impl Sm {
     /// Takes callers in. Gives whether there may be more.
     fn accept(&mut self) -> bool {
         for _ in 0..CALLERS {
+            if self.door.is_full() {
+                return false;
+            }
             if suspect::too_many() {
                 self.pause(&"descriptors that strangers have sent are not closed yet");
                 return false;
@@ -389,7 +401,7 @@ impl Sm {
     /// Reads a caller's greeting, if it is there.
     fn hear(&mut self, serial: u32) {
         // What it says may come with more descriptors.
-        if suspect::too_many() {
+        if suspect::too_many() || self.door.is_full() {
             return;
         }
         let Some((socket, pid)) = self.door.callers.remove(&serial) else { return };
@@ -440,6 +452,9 @@ impl Sm {
             }
             known if known.is_some() || self.door.guests.len() < strangers::guests_max() => {
                 let known = known.map(|(id, _)| id);
+                if known.is_none() && self.config.number.is_some() {
+                    self.door.called.note(guest.hello.number);
+                }
                 self.door.guests.entry(name).or_insert(guest);
                 self.door.make_room(strangers::descriptors_max());
                 // It needs the link: whether it is who it says shows when we call back.

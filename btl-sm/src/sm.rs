@@ -354,6 +354,11 @@ impl Btl for Sm {
         self.links.get(peer.0 as usize).is_some_and(|link| link.state != State::Known)
     }
 
+    fn callers(&mut self) -> Option<Vec<u32>> {
+        self.config.number?;
+        Some(self.door.called.take())
+    }
+
     fn reserve(&mut self, to: PeerId, len: usize) -> Result<Slot, ReserveError> {
         let Some(link) = self.links.get_mut(to.0 as usize) else {
             return Err(self.link(to).err().map_or(ReserveError::Full, ReserveError::Link));

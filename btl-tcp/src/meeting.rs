@@ -229,6 +229,9 @@ impl Tcp {
     pub(crate) fn open_door(&mut self, at: usize) {
         let now = Instant::now();
         for _ in 0..CALLERS {
+            if self.strangers.is_full() {
+                return;
+            }
             let Some(listener) = self.listeners.get(at) else { return };
             match socket::accept(&listener.fd) {
                 Accepted::Nobody => return,
@@ -362,6 +365,9 @@ impl Tcp {
         if self.strangers.have_said(bytes) {
             self.turn_away(socket, &"it repeats the greeting of another caller");
             return None;
+        }
+        if hello.purpose == Purpose::Call && !self.by_id.contains_key(&hello.caller) {
+            self.strangers.is_called_by(hello.caller_rank);
         }
         // A pulse has its answer: the connection itself.
         (hello.purpose == Purpose::Call).then_some(Stage::Guest { hello, talk: *bytes })

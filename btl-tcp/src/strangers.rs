@@ -50,6 +50,10 @@ pub(crate) struct Stranger {
 pub(crate) struct Strangers {
     places: Vec<Option<Stranger>>,
     count: usize,
+    /// The ranks of guests who are new: [`Btl::callers`](gapless_btl::Btl::callers).
+    called: Vec<u32>,
+    /// How often somebody has asked for them.
+    asks: u32,
     /// What strangers do again and again is told now and then.
     pub(crate) nuisance: Nuisance,
 }
@@ -64,7 +68,7 @@ impl Strangers {
 
     fn at_most(max: usize) -> Strangers {
         let places = (0..max).map(|_| None).collect();
-        Strangers { places, count: 0, nuisance: Nuisance::default() }
+        Strangers { places, count: 0, called: Vec::new(), asks: 0, nuisance: Nuisance::default() }
     }
 
     pub(crate) fn is_empty(&self) -> bool {
@@ -87,6 +91,26 @@ impl Strangers {
         let all = self.places.iter().enumerate();
         let all = all.filter_map(|(at, place)| place.as_ref().map(|it| (rank(it), at)));
         all.min().map_or(0, |(_, at)| at)
+    }
+
+    /// A process of the job has called that was not introduced to us yet.
+    pub(crate) fn is_called_by(&mut self, rank: u32) {
+        // As many as there are strangers, unless nobody asks.
+        if self.called.len() < self.places.len() {
+            self.called.push(rank);
+        }
+    }
+
+    /// Takes the ranks of new guests.
+    pub(crate) fn take_called(&mut self) -> Vec<u32> {
+        self.asks = self.asks.saturating_add(1);
+        std::mem::take(&mut self.called)
+    }
+
+    /// Whether new callers have to wait: they would take the places of guests that are about to be introduced, as somebody
+    /// asks for those again and again.
+    pub(crate) fn is_full(&self) -> bool {
+        self.asks > 1 && !self.called.is_empty() && self.count >= self.places.len() / 2
     }
 
     /// Takes one out, to look at it.

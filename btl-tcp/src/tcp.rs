@@ -162,6 +162,10 @@ impl Btl for Tcp {
         link.is_some_and(|link| link.met || !matches!(link.state, State::Known))
     }
 
+    fn callers(&mut self) -> Option<Vec<u32>> {
+        Some(self.strangers.take_called())
+    }
+
     fn reserve(&mut self, to: PeerId, len: usize) -> Result<Slot, ReserveError> {
         let max = self.config.fragment_bytes;
         match self.state(to)? {

@@ -323,6 +323,10 @@ impl<B: Btl> Btl for Fault<B> {
         self.inner.has_met(peer)
     }
 
+    fn callers(&mut self) -> Option<Vec<u32>> {
+        self.inner.callers()
+    }
+
     fn reserve(&mut self, to: PeerId, len: usize) -> Result<Slot, ReserveError> {
         if let Some(error) = self.cut_of(to) {
             return Err(ReserveError::Link(error.clone()));

@@ -42,7 +42,7 @@
 //! 5. **Meeting.** [`Btl::connect`] never blocks on the peer: until the link is up, `reserve` says `Full`. Both sides
 //!    call `connect`, and both poll: a link may need that to come up. Nothing from a peer is delivered before this side's `connect` to it has returned, and nothing
 //!    that came earlier is lost. A transport may offer to put a link off until it is needed: [`Btl::introduce`] and
-//!    [`Btl::has_met`].
+//!    [`Btl::has_met`]; and to tell who calls that was not introduced: [`Btl::callers`].
 //! 6. **Dying.** When a peer is gone, every pending operation towards it completes with a
 //!    [`LinkError`], and then [`Event::Lost`] comes exactly once, within
 //!    [`Limits::death_notice_ms`], with the reason: [`LinkError::PeerGone`] if it is known to have ended. Whatever had

@@ -99,6 +99,10 @@ impl<B: Btl> Btl for Trace<B> {
         self.inner.has_met(peer)
     }
 
+    fn callers(&mut self) -> Option<Vec<u32>> {
+        self.inner.callers()
+    }
+
     fn reserve(&mut self, to: PeerId, len: usize) -> Result<Slot, ReserveError> {
         let result = self.inner.reserve(to, len);
         self.record(Record::Reserve { to, len, outcome: Outcome::of(&result) });

@@ -89,6 +89,14 @@ pub trait Btl: Send {
         true
     }
 
+    /// The processes that have called since this was last asked, and wait because they were not
+    /// [introduced](Btl::introduce): for each the number that it was made with. It was proved as far as the transport
+    /// proves anything. `None`, as by default, if the transport does not tell: then all peers that may call must be
+    /// introduced. A poll, or the descriptor of [`arm`](Btl::arm), comes before each new one.
+    fn callers(&mut self) -> Option<Vec<u32>> {
+        None
+    }
+
     /// Room for a message of `len` bytes to `to`.
     ///
     /// # Errors
@@ -212,6 +220,9 @@ impl<B: Btl + ?Sized> Btl for Box<B> {
     }
     fn has_met(&self, peer: PeerId) -> bool {
         (**self).has_met(peer)
+    }
+    fn callers(&mut self) -> Option<Vec<u32>> {
+        (**self).callers()
     }
     fn reserve(&mut self, to: PeerId, len: usize) -> Result<Slot, ReserveError> {
         (**self).reserve(to, len)

@@ -1,5 +1,6 @@
-//! `gapless run`: the local launcher, with the options that people know from `mpiexec`.
+//! `gapless run`: the local launcher, and the way to those of several hosts, with the options that people know from `mpiexec`.
 
+mod hosts;
 mod words;
 
 use super::complain;
@@ -27,6 +28,9 @@ pub(super) struct Run {
     /// How many processes (-np, too)
     #[arg(short = 'n', long = "ranks", aliases = ["np"], value_name = "N", value_parser = ranks, allow_negative_numbers = true)]
     ranks: u32,
+    /// Start the job on these hosts, as in a,b or a:4,b:4, by mpiexec.hydra or prterun, whichever is installed (-hosts, -host, too)
+    #[arg(short = 'H', long, aliases = ["host"], value_name = "HOSTS")]
+    hosts: Option<String>,
     /// Put the rank before each line of output
     #[arg(short = 'p', long)]
     prefix: bool,
@@ -148,6 +152,17 @@ impl Run {
         for words in words {
             programs.push(further(words)?);
         }
+        if let Some(list) = &self.hosts {
+            let wanted = hosts::Wanted {
+                programs: &programs,
+                prefix: self.prefix,
+                bind_to: self.bind_to,
+                map_by: self.map_by,
+                report_bindings: self.report_bindings,
+                timeout: self.timeout,
+            };
+            return hosts::hand_over(list, &wanted);
+        }
         let mut launch = Launch { programs, ..Launch::default() };
         launch.output = match launch.ranks() {
             _ if self.prefix => Output::Prefixed,
@@ -169,7 +184,7 @@ impl Run {
             return Err(bad("--wdir", &folder.display().to_string(), "there is no such folder"));
         }
         let set = self.environment.iter().map(|text| variable("--env", text));
-        let exported = self.exported.iter().filter_map(|text| exported(text).transpose());
+        let exported = self.exported.iter().map(|text| exported(text));
         Ok(Program {
             ranks: self.ranks,
             program: program.clone(),
@@ -209,6 +224,7 @@ impl Run {
     /// The first option that only the first program may have, of those that were given.
     fn of_the_whole_job(&self) -> Option<&'static str> {
         let given = [
+            ("--hosts", self.hosts.is_some()),
             ("--prefix", self.prefix),
             ("--bind-to", self.bind_to.is_some()),
             ("--map-by", self.map_by.is_some()),
@@ -307,14 +323,14 @@ fn variable(option: &'static str, text: &str) -> Result<(OsString, OsString), Fa
     }
 }
 
-/// What `-x` sets, if anything: a variable without a value is there already, or an error.
-fn exported(text: &str) -> Result<Option<(OsString, OsString)>, Failure> {
+/// What `-x` sets: a variable without a value is there already, or an error.
+fn exported(text: &str) -> Result<(OsString, OsString), Failure> {
     if text.contains('=') {
-        return variable("-x", text).map(Some);
+        return variable("-x", text);
     }
-    match text.is_empty() || std::env::var_os(text).is_none() {
-        true => Err(bad("-x", text, "this variable is not set; -x NAME=VALUE sets one")),
-        false => Ok(None),
+    match std::env::var_os(text).filter(|_| !text.is_empty()) {
+        None => Err(bad("-x", text, "this variable is not set; -x NAME=VALUE sets one")),
+        Some(value) => Ok((text.into(), value)),
     }
 }
 
@@ -334,8 +350,9 @@ mod tests {
         for text in ["", "A", "=b"] {
             assert!(variable("-e", text).is_err(), "{text}");
         }
-        assert_eq!(exported("A=b").unwrap(), Some(("A".into(), "b".into())));
-        assert_eq!(exported("PATH").unwrap(), None);
+        assert_eq!(exported("A=b").unwrap(), ("A".into(), "b".into()));
+        let path = std::env::var_os("PATH").unwrap();
+        assert_eq!(exported("PATH").unwrap(), ("PATH".into(), path));
         for text in ["", "=b", "GAPLESS_TEST_NOT_SET"] {
             assert!(exported(text).is_err(), "{text}");
         }

@@ -25,6 +25,7 @@ mod link;
 mod pieces;
 mod pmi1;
 mod pmix;
+mod questions;
 #[allow(unsafe_code, reason = "takes each descriptor over once")]
 mod seat;
 mod single;
@@ -34,6 +35,7 @@ pub use error::WireupError;
 pub use limits::Limits;
 pub use pmi1::Pmi1;
 pub use pmix::Pmix;
+pub use questions::Questions;
 pub use single::Single;
 
 /// A job as its launcher shows it. Keys and values are words: printable ASCII without white space, and keys without
@@ -73,6 +75,27 @@ pub trait Wireup: Send {
     fn fence_while(&mut self, go_on: &dyn Fn() -> bool) -> Result<(), WireupError> {
         let _ = go_on;
         self.fence()
+    }
+
+    /// As [`fence_while`](Wireup::fence_while), and answers the questions of other threads meanwhile, as
+    /// [`get`](Wireup::get) would; only if it [can](Wireup::answers_at_fences). By default it does not. Once this has given
+    /// up, no other fence follows, but values can still be got.
+    ///
+    /// # Errors
+    /// As [`fence_while`](Wireup::fence_while).
+    fn fence_answering(
+        &mut self,
+        go_on: &dyn Fn() -> bool,
+        questions: &Questions,
+    ) -> Result<(), WireupError> {
+        let _ = questions;
+        self.fence_while(go_on)
+    }
+
+    /// Whether values can be got while this process waits at a fence. If so, addresses of peers are got when they are
+    /// first needed, otherwise all of them at start-up.
+    fn answers_at_fences(&self) -> bool {
+        false
     }
 
     /// A value that the process `from` published before the last fence.

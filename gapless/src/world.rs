@@ -3,9 +3,12 @@
 
 mod builder;
 pub(crate) mod card;
+mod connection;
 mod leave;
+mod meet;
 mod places;
 mod progress;
+mod roll;
 
 pub use builder::Builder;
 pub(crate) use builder::attach;
@@ -17,11 +20,11 @@ use crate::error::Error;
 use crate::shared::Shared;
 use crate::shared_buf::SharedBuf;
 use crate::tuning::coll::Table;
-use crate::wireup::Wireup;
+use connection::Connection;
 use gapless_mem::{Region, Space};
 use gapless_pml::{Config, Counters};
 use progress::ProgressThread;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 /// What the link to a peer can do: see [`World::link`].
@@ -65,18 +68,9 @@ pub struct World {
     comm: Communicator,
     myself: Communicator,
     /// `None` once finalized.
-    wireup: Option<Connection>,
+    wireup: Option<Arc<Connection>>,
     thread: Option<ProgressThread>,
     pub(crate) xtq: gapless_xtq::Xtq,
-}
-
-/// The launcher, as the world keeps it: used once, in the end.
-struct Connection(Mutex<Box<dyn Wireup>>);
-
-impl std::fmt::Debug for Connection {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Connection")
-    }
 }
 
 impl World {
@@ -216,6 +210,7 @@ impl World {
         let peer = gapless_bml::Rank(peer);
         self.shared.with(|state| {
             let bml = state.open()?.bml_mut();
+            bml.look_up(peer);
             Ok(Link {
                 limits: bml.limits(peer).cloned(),
                 single_copy: bml.rdma(peer).is_some(),
@@ -260,8 +255,8 @@ impl World {
     /// Ends all processes of the job (`MPI_Abort`, MPI 4.1 §9.3): asks the launcher to, and ends this process with
     /// `code`. Without a launcher, or if it cannot be told, the others notice this process's end as any death.
     pub fn abort(&self, code: i32) -> ! {
-        if let Some(Connection(wireup)) = &self.wireup {
-            wireup.lock().unwrap_or_else(PoisonError::into_inner).abort(code);
+        if let Some(connection) = &self.wireup {
+            connection.launcher().abort(code);
         }
         std::process::exit(code)
     }

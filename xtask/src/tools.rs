@@ -79,6 +79,22 @@ const TOOLS: &[Tool] = &[
         required: false,
     },
     Tool {
+        probe: Probe::Program("slurmctld"),
+        packages: &["slurm-wlm", "munge", "libpmi2-0"],
+        why: "jobs under Slurm's srun",
+        required: false,
+    },
+    // Slurm's plugin opens it by the name that development has.
+    Tool {
+        probe: Probe::File(&[
+            "/usr/lib/x86_64-linux-gnu/pmix2/lib/libpmix.so",
+            "/usr/lib/aarch64-linux-gnu/pmix2/lib/libpmix.so",
+        ]),
+        packages: &["libpmix-dev"],
+        why: "jobs under Slurm's srun with PMIx",
+        required: false,
+    },
+    Tool {
         probe: Probe::File(&[
             "/usr/lib/x86_64-linux-gnu/libOpenCL.so.1",
             "/usr/lib/aarch64-linux-gnu/libOpenCL.so.1",

@@ -96,6 +96,9 @@ impl Bml {
         to: Rank,
         len: usize,
     ) -> Result<RailSlot, ReserveError> {
+        if self.is_listed(to) {
+            return self.reserve_in_directory(to, len);
+        }
         let endpoint = self.endpoints.get_mut(to.0 as usize);
         let Some(bundle) = endpoint.and_then(|it| it.bundle.as_deref_mut()) else {
             return Err(self.unreachable(to));
@@ -160,6 +163,9 @@ impl Bml {
         tag: AmTag,
         message: Short<'_>,
     ) -> bool {
+        if self.is_listed(to) {
+            return self.look_up(to) && self.send_short(to, tag, message);
+        }
         let endpoint = self.endpoints.get(to.0 as usize);
         let Some(bundle) = endpoint.and_then(|it| it.bundle.as_deref()) else { return false };
         if message.len() > bundle.short_max || self.by_tag[usize::from(tag.0)] == RESERVED {

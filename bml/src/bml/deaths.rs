@@ -54,7 +54,8 @@ fn reason(error: &LinkError) -> String {
 
 impl Bml {
     /// Keeps links to ranks r ± 2^k from now on, learns of deaths from them, and tells them of those that are
-    /// seen here. To be called once all peers are [introduced](Bml::introduce). Losses of peers without a link are
+    /// seen here. To be called once all peers are [introduced](Bml::introduce), or in a
+    /// [directory](Bml::set_directory). Losses of peers without a link are
     /// noticed, too: what others say is checked by a link of one's own.
     pub fn watch(&mut self) {
         self.watches = true;
@@ -78,6 +79,7 @@ impl Bml {
     /// Has the link to `peer` made, if nobody has needed it so far. Call this before waiting for a peer to which
     /// nothing is sent.
     pub fn reach(&mut self, peer: Rank) {
+        self.look_up(peer);
         let endpoint = self.endpoints.get(peer.0 as usize);
         let Some(path) = endpoint.and_then(|endpoint| endpoint.all_paths().next()) else { return };
         self.rails[path.rail].meet(path.peer);
@@ -154,6 +156,7 @@ impl Bml {
     /// Sends what peers are to be told, as far as there is room.
     #[cold]
     pub(super) fn settle(&mut self) {
+        self.seek_again();
         let rails = &mut self.rails;
         let mut told = Vec::new();
         self.farewells.retain(|&(path, kind)| {
@@ -173,7 +176,10 @@ impl Bml {
         let again = self.send_all_again();
         self.untold = !self.spread() || !self.farewells.is_empty() || !again;
         // Who meets a process that leaves is told when it does.
-        self.owing = self.untold || self.flood.is_leaving() || !self.orphans.is_empty();
+        self.owing = self.untold
+            || self.flood.is_leaving()
+            || !self.orphans.is_empty()
+            || !self.sought.is_empty();
     }
 
     /// Passes facts on. Gives whether all that are to know them were told.

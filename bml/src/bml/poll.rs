@@ -1,5 +1,6 @@
 //! The one loop that polls transports, and the path from there to the handlers.
 
+use super::directory::CALLERS_EVERY;
 use super::{Bml, RESERVED};
 use crate::bundle::{Turn, number_of, split_short};
 use crate::endpoint::{Ending, Endpoint};
@@ -265,6 +266,10 @@ impl Bml {
             at += 1;
         }
         self.events = Some(events);
+        // Who leaves tells those who have just called, too.
+        if (self.owing || self.round.is_multiple_of(CALLERS_EVERY)) && self.hear_callers() {
+            self.settle();
+        }
         handled
     }
 
@@ -395,7 +400,9 @@ impl Bml {
         if self.owing {
             waiter.arm(None);
         }
-        self.poll_where(&mut rest, |_| true)
+        let handled = self.poll_where(&mut rest, |_| true);
+        // Who called during that is answered before anybody sleeps.
+        if self.hear_callers() { handled.max(1) } else { handled }
     }
 
     /// Arms every transport, polls once more, and blocks until one of them has something.

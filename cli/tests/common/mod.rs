@@ -4,7 +4,7 @@
 pub(crate) mod denied;
 
 use gapless::World;
-use gapless::wireup::{Wireup, WireupError};
+use gapless::wireup::{Questions, Wireup, WireupError};
 use rustix::net::{AddressFamily, SocketType};
 use std::ffi::OsStr;
 use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
@@ -231,11 +231,32 @@ impl Wireup for Folder {
     }
 
     fn fence(&mut self) -> Result<(), WireupError> {
+        self.fence_answering(&|| true, &Questions::default())
+    }
+
+    fn fence_while(&mut self, go_on: &dyn Fn() -> bool) -> Result<(), WireupError> {
+        self.fence_answering(go_on, &Questions::default())
+    }
+
+    fn answers_at_fences(&self) -> bool {
+        true
+    }
+
+    fn fence_answering(
+        &mut self,
+        go_on: &dyn Fn() -> bool,
+        questions: &Questions,
+    ) -> Result<(), WireupError> {
         self.fences += 1;
-        let name = |rank| format!("fence-{}-{rank}", self.fences);
+        let number = self.fences;
+        let name = |rank| format!("fence-{number}-{rank}");
         self.write(&name(self.rank), "");
         let begin = Instant::now();
         while !(0..self.size).all(|rank| self.folder.join(name(rank)).exists()) {
+            questions.answer_all(|from, key| self.get(from, key));
+            if !go_on() {
+                return Err(WireupError::GivenUp);
+            }
             if begin.elapsed() > MEETING {
                 let reason = "the others do not come".to_owned();
                 return Err(WireupError::LauncherGone { doing: "fence", reason });

@@ -1,14 +1,17 @@
-//! Jobs on two hosts: network namespaces with names of their own (UTS), joined by a pair of virtual interfaces, so that
-//! sockets of one host are not reached from the other. Ranks 0 and 1 are on the first, 2 and 3 on the second. Needs
-//! root and `ip` (iproute2); skipped aloud without. No address outside these namespaces is ever called.
+//! Jobs on two hosts: namespaces of the network, the host's name (UTS) and mounts, joined by a pair of virtual interfaces,
+//! so that neither sockets nor shared memory of one host are reached from the other. Ranks 0 and 1 are on the first, 2 and
+//! 3 on the second. Needs root and `ip` (iproute2); skipped aloud without. No address outside these namespaces is ever
+//! called.
 
 #[path = "../common/mod.rs"]
 mod common;
+mod launchers;
 mod lost;
 mod namespaces;
 mod proxy;
 mod rails;
 mod shared;
+mod slurm;
 mod together;
 mod verbs;
 mod windows;

@@ -1,9 +1,13 @@
-//! Two hosts that are network namespaces; they go when this is dropped.
+//! Two hosts: namespaces of the network, of the host's name, and of mounts, with a `/dev/shm` and an `/etc/hosts` of their
+//! own. They go when this is dropped, or this process ends.
 
 use crate::common::skip;
 use std::ffi::OsString;
+use std::io::{BufRead, BufReader};
 use std::os::fd::AsFd;
-use std::process::Command;
+use std::os::unix::fs::PermissionsExt;
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 
 /// What every host calls its interface to the other.
@@ -14,9 +18,34 @@ pub(crate) fn interface(cable: usize) -> String {
     format!("eth{cable}")
 }
 
+/// What the hosts are called.
+pub(crate) const NAMES: [&str; 2] = ["host-a", "host-b"];
+
 /// Two hosts and the cables between them.
 pub(crate) struct Namespaces {
     names: [String; 2],
+    /// A process in each, as long as it can read.
+    keepers: Vec<Child>,
+    folder: tempfile::TempDir,
+}
+
+/// Has a process stay in the namespaces of a host.
+fn keep(name: &str, host: &str, addresses: &std::path::Path) -> Result<Child, String> {
+    let script = "mount -t tmpfs tmpfs /dev/shm && mount --bind \"$2\" /etc/hosts && hostname \"$1\" && echo ready && \
+                  exec cat >/dev/null";
+    let mut command = Command::new("ip");
+    command.args(["netns", "exec", name, "unshare", "--uts", "--mount", "sh", "-c", script, "sh"]);
+    command.arg(host).arg(addresses);
+    command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = command.spawn().map_err(|error| format!("ip: {error}"))?;
+    let mut line = String::new();
+    let stdout = child.stdout.take().expect("a pipe");
+    let read = BufReader::new(stdout).read_line(&mut line);
+    if read.is_ok() && line == "ready\n" {
+        return Ok(child);
+    }
+    let output = child.wait_with_output().map_err(|error| error.to_string())?;
+    Err(format!("a host of its own: {}", String::from_utf8_lossy(&output.stderr).trim()))
 }
 
 fn ip(words: &str) -> Result<(), String> {
@@ -73,7 +102,7 @@ impl Namespaces {
     pub(crate) fn with_cables(test: &str, cables: usize) -> Option<Namespaces> {
         let number = next();
         let name = |end: &str| format!("gl{}-{number}{end}", std::process::id());
-        let hosts = Namespaces { names: [name("a"), name("b")] };
+        let mut hosts = Namespaces::named([name("a"), name("b")]);
         match hosts.make(number, cables) {
             Ok(()) => Some(hosts),
             Err(why) => {
@@ -83,13 +112,26 @@ impl Namespaces {
         }
     }
 
-    fn make(&self, number: u32, cables: usize) -> Result<(), String> {
+    fn make(&mut self, number: u32, cables: usize) -> Result<(), String> {
         let [a, b] = &self.names;
         for name in [a, b] {
             ip(&format!("netns add {name}"))?;
             ip(&format!("-n {name} link set lo up"))?;
         }
-        (0..cables).try_for_each(|cable| join([a, b], number, cable, true))
+        (0..cables).try_for_each(|cable| join([a, b], number, cable, true))?;
+        let addresses = self.folder.path().join("hosts");
+        let lines = "127.0.0.1 localhost\n10.77.0.1 host-a\n10.77.0.2 host-b\n";
+        std::fs::write(&addresses, lines).map_err(|error| error.to_string())?;
+        for (name, host) in self.names.iter().zip(NAMES) {
+            self.keepers.push(keep(name, host, &addresses)?);
+        }
+        Ok(())
+    }
+
+    /// None made yet.
+    fn named(names: [String; 2]) -> Namespaces {
+        let folder = tempfile::tempdir().expect("a folder for the hosts' files");
+        Namespaces { names, keepers: Vec::new(), folder }
     }
 
     /// The same with two cables, each of which somebody in the middle has cut in two: for each host there is a namespace,
@@ -97,8 +139,8 @@ impl Namespaces {
     pub(crate) fn with_a_middle(test: &str) -> Option<(Namespaces, Namespaces)> {
         let number = next();
         let name = |end: &str| format!("gl{}-{number}{end}", std::process::id());
-        let hosts = Namespaces { names: [name("a"), name("b")] };
-        let middles = Namespaces { names: [name("c"), name("d")] };
+        let mut hosts = Namespaces::named([name("a"), name("b")]);
+        let mut middles = Namespaces::named([name("c"), name("d")]);
         let made = hosts.make(number, 0).and_then(|()| middles.make(number, 0)).and_then(|()| {
             let ([a, b], [near_a, near_b]) = (&hosts.names, &middles.names);
             (0..2).try_for_each(|cable| {
@@ -128,15 +170,41 @@ impl Namespaces {
         tool("tc", &format!("-n {name} qdisc add dev {interface} root {how}"))
     }
 
+    /// A folder that all hosts have; it goes with them.
+    pub(crate) fn folder(&self) -> &std::path::Path {
+        self.folder.path()
+    }
+
+    /// A program that starts a command on a host, and takes the words that `ssh` takes.
+    pub(crate) fn remote_shell(&self) -> PathBuf {
+        let path = self.folder.path().join("ssh");
+        let [a, b] = [0, 1].map(|at| self.keepers[at].id());
+        let [first, second] = NAMES;
+        let script = format!(
+            "#!/bin/sh\nwhile case \"$1\" in -*) true;; *) false;; esac; do shift; done\n\
+             case \"$1\" in {first}) pid={a};; {second}) pid={b};; *) echo \"no host $1\" >&2; exit 255;; esac\n\
+             shift\nexec nsenter -t $pid --net --uts --mount -- sh -c \"$*\"\n"
+        );
+        std::fs::write(&path, script).expect("the folder is ours");
+        let mode = std::fs::Permissions::from_mode(0o755);
+        std::fs::set_permissions(&path, mode).expect("the file is ours");
+        path
+    }
+
     /// What to write before a command that is to run on a host.
     pub(crate) fn enter(&self, host: usize) -> Vec<OsString> {
-        let words = ["ip", "netns", "exec", &self.names[host], "unshare", "--uts"];
+        let pid = self.keepers[host].id().to_string();
+        let words = ["nsenter", "-t", &pid, "--net", "--uts", "--mount", "--"];
         words.map(OsString::from).to_vec()
     }
 }
 
 impl Drop for Namespaces {
     fn drop(&mut self) {
+        for keeper in &mut self.keepers {
+            let _ = keeper.kill();
+            let _ = keeper.wait();
+        }
         for name in &self.names {
             // The interfaces go with the last process in there.
             let _ = ip(&format!("netns del {name}"));

@@ -95,6 +95,20 @@ fn with_a_port_that_says_nothing() {
     complains(&output, &["has not answered", "initack"]);
 }
 
+/// The server takes munge alone, and the library here does not have it.
+#[test]
+fn security_plugins_that_do_not_match() {
+    let Some(mut command) = Launcher::OpenMpi.command(1) else { return };
+    let script = "PMIX_SECURITY_MODE=munge exec \"$@\"";
+    command.args(["sh", "-c", script, "sh", env!("CARGO_BIN_EXE_gapless"), "info", "--as-rank"]);
+    let output = finish(command, WATCHDOG);
+    let said = text(&output.stderr);
+    let ours: Vec<&str> = said.lines().filter(|line| line.starts_with("gapless: ")).collect();
+    assert!(!output.status.success(), "{said}");
+    let [line] = ours[..] else { panic!("{said}") };
+    assert!(line.contains("PMIx_Init") && line.contains("security by munge"), "{line}");
+}
+
 #[test]
 fn libraries_that_misbehave() {
     let folder = tempfile::tempdir().unwrap();

@@ -1,7 +1,7 @@
 //! PMI-1 servers that fail, dawdle or lie: every call of the client ends in time, with an error that
 //! says what was wrong. The servers are threads of this process.
 
-use gapless::wireup::{Limits, Pmi1, Wireup, WireupError};
+use gapless::wireup::{Limits, Pmi1, Questions, Wireup, WireupError};
 use rustix::process::{Resource, getrlimit};
 use std::collections::HashMap;
 use std::hash::BuildHasher;
@@ -390,4 +390,42 @@ impl Patient {
             }
         }
     }
+}
+
+/// The end of a barrier comes between a question and its answer, and a barrier that was given up ends later.
+#[test]
+fn answers_and_the_end_of_a_barrier_cross() {
+    let (ours, theirs) = UnixStream::pair().unwrap();
+    let server = std::thread::spawn(move || {
+        let mut lines = BufReader::new(theirs.try_clone().unwrap()).lines();
+        let mut write = |text: &str| (&theirs).write_all(text.as_bytes()).unwrap();
+        for answer in &FINE[..3] {
+            lines.next().unwrap().unwrap();
+            write(answer);
+        }
+        let mut barriers = 0;
+        while let Some(Ok(line)) = lines.next() {
+            if line == "cmd=barrier_in" {
+                barriers += 1;
+            } else if barriers == 1 && line.contains(".first") {
+                write("cmd=barrier_out\ncmd=get_result rc=0 value=1:one\n");
+            } else if barriers == 2 && line.contains(".second") {
+                write("cmd=get_result rc=0 value=1:two\ncmd=barrier_out\n");
+            } else {
+                write("cmd=get_result rc=0 value=1:three\n");
+            }
+        }
+    });
+    let mut pmi = Pmi1::start(ours.into(), 0, 2, None, LONG).unwrap();
+    let questions = Questions::default();
+    assert_eq!(questions.ask(1, "first"), None);
+    pmi.fence_answering(&|| true, &questions).unwrap();
+    assert_eq!(questions.ask(1, "first"), Some(Ok("one".to_owned())));
+    let given_up = pmi.fence_answering(&|| false, &questions);
+    assert_eq!(given_up, Err(WireupError::GivenUp));
+    assert_eq!(pmi.get(1, "second").as_deref(), Ok("two"));
+    assert_eq!(pmi.get(1, "third").as_deref(), Ok("three"), "behind the end of the barrier");
+    let again = pmi.fence_answering(&|| true, &questions).unwrap_err();
+    assert!(matches!(again, WireupError::LauncherGone { .. }), "{again}");
+    drop((pmi, server));
 }

@@ -2,7 +2,7 @@
 
 use super::{Launcher, WATCHDOG, pass_under_each};
 use crate::common::{finish, rows, text};
-use gapless::wireup::{Limits, Pmi1, WireupError, detect};
+use gapless::wireup::{Limits, Pmi1, Questions, WireupError, detect};
 use gapless::{Datatype, Primitive, View, ViewMut, World};
 use std::collections::BTreeSet;
 
@@ -49,6 +49,35 @@ fn every_process_is_somebody_else_of_one_job() {
         launcher.fence_while(&|| true).unwrap();
         launcher.finalize().unwrap();
         assert!(launcher.fence().is_err(), "it was left");
+    });
+}
+
+/// Whoever has arrived at a fence still gets what others have published: the other process comes later.
+#[test]
+fn values_are_got_at_fences() {
+    pass_under_each(2, "meeting::values_are_got_at_fences", || {
+        let mut launcher = detect().unwrap();
+        assert!(launcher.answers_at_fences());
+        let (me, other) = (launcher.rank(), 1 - launcher.rank());
+        let long = "x".repeat(3000);
+        launcher.put("who", &format!("{long}{me}")).unwrap();
+        launcher.fence().unwrap();
+        for late in [0, 1] {
+            let questions = Questions::default();
+            if me == late {
+                std::thread::sleep(std::time::Duration::from_millis(150));
+            } else {
+                assert_eq!(questions.ask(other, "who"), None);
+                assert_eq!(questions.ask(other, "nothing"), None);
+            }
+            launcher.fence_answering(&|| true, &questions).unwrap();
+            if me != late {
+                assert_eq!(questions.ask(other, "who"), Some(Ok(format!("{long}{other}"))));
+                let missing = questions.ask(other, "nothing").unwrap().unwrap_err();
+                assert!(matches!(missing, WireupError::NoSuchKey { .. }), "{missing}");
+            }
+        }
+        launcher.finalize().unwrap();
     });
 }
 

@@ -56,6 +56,8 @@ pub(super) enum Wait<'a> {
     Gathering(Duration, u32),
     /// As long as this returns true.
     While(&'a dyn Fn() -> bool),
+    /// As long as this returns true, which is called so often.
+    Looking(&'a dyn Fn() -> bool, Duration),
 }
 
 /// How often [`Wait::While`] is called.
@@ -74,7 +76,8 @@ impl Wait<'_> {
         let waited = started.elapsed();
         match *self {
             Wait::While(go_on) if go_on() => Ok(ASK_EVERY),
-            Wait::While(_) => Err(WireupError::GivenUp),
+            Wait::Looking(go_on, often) if go_on() => Ok(often),
+            Wait::While(_) | Wait::Looking(..) => Err(WireupError::GivenUp),
             Wait::Answer(limit) if waited < limit => Ok(limit - waited),
             Wait::Answer(_) => Err(WireupError::Late { doing, waited }),
             Wait::Gathering(limit, _) if waited < limit => Ok(limit - waited),

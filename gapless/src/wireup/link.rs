@@ -67,6 +67,24 @@ impl Link {
         self.note(doing, result)
     }
 
+    /// Reads a line if one comes within about this time.
+    ///
+    /// # Errors
+    /// The other end is gone; a line without an end.
+    pub(super) fn hear_soon(
+        &mut self,
+        doing: &'static str,
+        within: Duration,
+    ) -> Result<Option<Line>, WireupError> {
+        self.usable(doing)?;
+        match self.read(doing, Wait::Answer(within)) {
+            Ok(line) => Ok(Some(line)),
+            // What has come of it stays.
+            Err(WireupError::Late { .. }) => Ok(None),
+            Err(error) => self.note(doing, Err(error)),
+        }
+    }
+
     fn usable(&self, doing: &'static str) -> Result<(), WireupError> {
         let Some(before) = self.broken else { return Ok(()) };
         let reason = format!("the connection was given up at {before:?}");

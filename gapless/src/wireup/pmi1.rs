@@ -10,8 +10,9 @@
 
 use super::limits::Wait;
 use super::link::{Link, connect};
+use super::questions::LOOK_EVERY;
 use super::seat::Seat;
-use super::{Limits, Wireup, WireupError, job_name, pieces};
+use super::{Limits, Questions, Wireup, WireupError, job_name, pieces};
 use crate::pmi::{Line, valid_word};
 use std::os::fd::OwnedFd;
 
@@ -21,6 +22,9 @@ pub(super) const RANK: &str = "PMI_RANK";
 pub(super) const SIZE: &str = "PMI_SIZE";
 const ID: &str = "PMI_ID";
 const LOCAL_SIZE: &str = "MPI_LOCALNRANKS";
+
+/// What ends a barrier.
+const BARRIER_OUT: &str = "barrier_out";
 
 /// The version spoken here.
 const VERSION: &str = "1";
@@ -45,6 +49,10 @@ pub struct Pmi1 {
     job: String,
     key_bytes_max: usize,
     value_bytes_max: usize,
+    /// Whether the end of a barrier may come before the answer to something else.
+    at_barrier: bool,
+    /// What came so.
+    released: Option<Line>,
 }
 
 fn number(set: &'static str, variable: &'static str) -> Result<u32, WireupError> {
@@ -156,6 +164,8 @@ impl Pmi1 {
             job,
             key_bytes_max,
             value_bytes_max,
+            at_barrier: false,
+            released: None,
         };
         pmi.agree_on_version()?;
         let asked = "cmd=get_maxes";
@@ -202,10 +212,43 @@ impl Pmi1 {
         doing: &'static str,
         wait: Wait<'_>,
     ) -> Result<Line, WireupError> {
-        let answer = self.answer();
+        let (answer, at_barrier) = (self.answer(), self.at_barrier);
         let link = self.link(doing)?;
         link.say(request, doing, answer)?;
-        link.hear(doing, wait)
+        let line = link.hear(doing, wait)?;
+        if !(at_barrier && line.get("cmd") == Some(BARRIER_OUT)) {
+            return Ok(line);
+        }
+        let line = std::mem::replace(&mut self.released, Some(line));
+        if line.is_some() {
+            return Err(WireupError::BadAnswer {
+                asked: shorten(request),
+                answer: BARRIER_OUT.to_owned(),
+            });
+        }
+        self.link(doing)?.hear(doing, wait)
+    }
+
+    /// Goes into the barrier, and asks the launcher for what others want to know until it opens.
+    fn wait_answering(
+        &mut self,
+        go_on: &dyn Fn() -> bool,
+        questions: &Questions,
+    ) -> Result<Line, WireupError> {
+        let (doing, answer) = ("barrier_in", self.answer());
+        self.link(doing)?.say("cmd=barrier_in", doing, answer)?;
+        loop {
+            questions.answer_all(|from, key| self.get(from, key));
+            if let Some(line) = self.released.take() {
+                return Ok(line);
+            }
+            if !go_on() {
+                return Err(WireupError::GivenUp);
+            }
+            if let Some(line) = self.link(doing)?.hear_soon(doing, LOOK_EVERY)? {
+                return Ok(line);
+            }
+        }
     }
 
     /// Sends a request and reads its answer, which must be `expected` and report success.
@@ -218,8 +261,7 @@ impl Pmi1 {
     fn barrier(&mut self, wait: Wait<'_>) -> Result<(), WireupError> {
         let asked = "cmd=barrier_in";
         let line = self.exchange(asked, "barrier", wait)?;
-        let fine = line.get("cmd") == Some("barrier_out") && succeeded(&line);
-        if fine { Ok(()) } else { Err(bad(asked, &line)) }
+        check_release(asked, &line)
     }
 
     fn get_piece(&mut self, from: u32, key: &str) -> Result<String, WireupError> {
@@ -234,6 +276,11 @@ impl Pmi1 {
         let value = answer.get("value").ok_or_else(|| bad(&asked, &answer))?;
         Ok(value.to_owned())
     }
+}
+
+fn check_release(asked: &str, line: &Line) -> Result<(), WireupError> {
+    let fine = line.get("cmd") == Some(BARRIER_OUT) && succeeded(line);
+    if fine { Ok(()) } else { Err(bad(asked, line)) }
 }
 
 /// The launcher has one set of keys for all processes.
@@ -310,6 +357,28 @@ impl Wireup for Pmi1 {
 
     fn fence_while(&mut self, go_on: &dyn Fn() -> bool) -> Result<(), WireupError> {
         self.barrier(Wait::While(go_on))
+    }
+
+    /// The servers of PMI-1 answer a process that waits at a barrier as any other.
+    fn fence_answering(
+        &mut self,
+        go_on: &dyn Fn() -> bool,
+        questions: &Questions,
+    ) -> Result<(), WireupError> {
+        if self.at_barrier {
+            let reason = "a fence was given up".to_owned();
+            return Err(WireupError::LauncherGone { doing: "barrier_in", reason });
+        }
+        questions.forget_answers();
+        self.at_barrier = true;
+        let line = self.wait_answering(go_on, questions);
+        // Given up, it is still asked for values; its end may come at any time.
+        self.at_barrier = line == Err(WireupError::GivenUp);
+        check_release("cmd=barrier_in", &line?)
+    }
+
+    fn answers_at_fences(&self) -> bool {
+        true
     }
 
     fn get(&mut self, from: u32, key: &str) -> Result<String, WireupError> {

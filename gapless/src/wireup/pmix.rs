@@ -9,8 +9,9 @@
 mod library;
 
 use super::limits::Wait;
+use super::questions::LOOK_EVERY;
 use super::seat::Seat;
-use super::{Limits, Wireup, WireupError, job_name, pieces};
+use super::{Limits, Questions, Wireup, WireupError, job_name, pieces};
 use crate::pmi::valid_word;
 use library::{Found, Key, Library, Proc, Status};
 use std::ffi::CString;
@@ -21,6 +22,8 @@ pub(super) const NAMESPACE: &str = "PMIX_NAMESPACE";
 pub(super) const RANK: &str = "PMIX_RANK";
 /// Variables with this prefix tell where the server is; one for each version.
 const SERVER: &str = "PMIX_SERVER_URI";
+/// The plugins by which the server may be convinced, with commas between them.
+const SECURITY: &str = "PMIX_SECURITY_MODE";
 /// Names the library's file, if the loader does not find it.
 const LIBRARY: &str = "GAPLESS_PMIX";
 const LIBRARY_DEFAULT: &str = "libpmix.so.2";
@@ -34,6 +37,9 @@ const VALUE_BYTES_MAX: usize = 16 << 10;
 /// Longest key of ours; the pieces' numbers come behind it.
 const KEY_BYTES_MAX: usize = library::KEY_BYTES_MAX - 8;
 
+/// Threads that may wait for calls which do not return.
+const SPARES_MAX: u32 = 4;
+
 /// How long the server is waited for when the job is aborted.
 const ABORT_LIMIT: Duration = Duration::from_secs(2);
 
@@ -41,6 +47,10 @@ const ABORT_LIMIT: Duration = Duration::from_secs(2);
 #[derive(Debug)]
 pub struct Pmix {
     worker: Worker,
+    /// Asks while the other one waits at a fence, or for ever.
+    second: Option<Worker>,
+    /// How many of these there were.
+    spares: u32,
     me: Proc,
     size: u32,
     local_size: Option<u32>,
@@ -82,7 +92,7 @@ impl Pmix {
     fn start(library: Library, limits: Limits) -> Result<Pmix, WireupError> {
         let wait = Wait::Answer(limits.answer);
         let mut worker = Worker::start(library)?;
-        let me = worker.ask("PMIx_Init", wait, Library::init)?;
+        let me = worker.ask("PMIx_Init", wait, Library::init).map_err(explain)?;
         let mut about_job = |key: &'static str| worker.get(me, library::WILDCARD, key, wait);
         let size = about_job("pmix.job.size")?;
         let local_size = about_job("pmix.local.size").ok();
@@ -98,7 +108,18 @@ impl Pmix {
         let local_size = local_size.filter(|local| (1..=size).contains(local));
         let job = job_name(&me.name());
         let (uncommitted, seat) = (false, None);
-        Ok(Pmix { worker, me, size, local_size, job, limits, uncommitted, seat })
+        Ok(Pmix {
+            worker,
+            second: None,
+            spares: 0,
+            me,
+            size,
+            local_size,
+            job,
+            limits,
+            uncommitted,
+            seat,
+        })
     }
 
     fn answer(&self) -> Wait<'static> {
@@ -111,6 +132,52 @@ impl Pmix {
             self.uncommitted = false;
         }
         self.worker.ask("PMIx_Fence", wait, Library::fence)
+    }
+
+    /// A worker in the place of one whose call does not return; so many at most.
+    fn spare<'a>(
+        second: &'a mut Option<Worker>,
+        spares: &mut u32,
+        library: Library,
+    ) -> Result<&'a mut Worker, WireupError> {
+        let fresh = second.as_ref().is_none_or(|it| it.stuck.is_some() && *spares < SPARES_MAX);
+        if fresh {
+            *spares += 1;
+            *second = Some(Worker::start(library)?);
+        }
+        second.as_mut().ok_or_else(|| gone("PMIx_Get", "no thread is left to call it".to_owned()))
+    }
+
+    /// A value, got by this worker's thread.
+    fn get_by(
+        worker: &mut Worker,
+        me: Proc,
+        (from, key): (u32, &str),
+        wait: Wait<'_>,
+    ) -> Result<String, WireupError> {
+        key_of(key)?;
+        pieces::join(from, key, |piece| match worker.get(me, from, piece, wait)? {
+            Found::Text(text) => Ok(text),
+            other => {
+                let asked = format!("{piece} of process {from}");
+                Err(WireupError::BadAnswer { asked, answer: format!("{other:?}") })
+            }
+        })
+    }
+}
+
+/// A server and a library whose security plugins do not match is a common cause, and the status does not tell it.
+fn explain(error: WireupError) -> WireupError {
+    let modes = std::env::var(SECURITY).unwrap_or_default();
+    match error {
+        WireupError::Refused { doing, reason, status } if !modes.is_empty() => {
+            let reason = format!(
+                "{reason}; the server wants security by {}, of which this host's libpmix must have one",
+                modes.replace(',', " or ")
+            );
+            WireupError::Refused { doing, reason, status }
+        }
+        error => error,
     }
 }
 
@@ -179,16 +246,40 @@ impl Wireup for Pmix {
     }
 
     fn get(&mut self, from: u32, key: &str) -> Result<String, WireupError> {
-        key_of(key)?;
-        pieces::join(from, key, |piece| {
-            match self.worker.get(self.me, from, piece, self.answer())? {
-                Found::Text(text) => Ok(text),
-                other => {
-                    let asked = format!("{piece} of process {from}");
-                    Err(WireupError::BadAnswer { asked, answer: format!("{other:?}") })
-                }
-            }
-        })
+        let (me, wait) = (self.me, self.answer());
+        let worker = match self.worker.stuck {
+            None => &mut self.worker,
+            Some(_) => Pmix::spare(&mut self.second, &mut self.spares, self.worker.library)?,
+        };
+        Pmix::get_by(worker, me, (from, key), wait)
+    }
+
+    /// Another thread asks the library meanwhile, which takes calls of several.
+    fn fence_answering(
+        &mut self,
+        go_on: &dyn Fn() -> bool,
+        questions: &Questions,
+    ) -> Result<(), WireupError> {
+        let (me, wait, library) = (self.me, self.answer(), self.worker.library);
+        questions.forget_answers();
+        let (mut second, mut spares) = (self.second.take(), self.spares);
+        let look = || {
+            questions.answer_all(|from, key| {
+                let worker = Pmix::spare(&mut second, &mut spares, library)?;
+                Pmix::get_by(worker, me, (from, key), wait)
+            });
+            go_on()
+        };
+        let look = std::cell::RefCell::new(look);
+        // Once here, and then several times a second.
+        let look = || (look.borrow_mut())();
+        let fenced = self.fence_within(Wait::Looking(&look, LOOK_EVERY));
+        (self.second, self.spares) = (second, spares);
+        fenced
+    }
+
+    fn answers_at_fences(&self) -> bool {
+        true
     }
 
     fn finalize(&mut self) -> Result<(), WireupError> {

@@ -1,9 +1,10 @@
 //! Choices about a world, and its start: transports, addresses, connections.
 
-use super::card::{self, Network};
-use super::places::Places;
+use super::World;
+use super::card::Network;
+use super::connection::Connection;
+use super::meet::meet;
 use super::progress::ProgressThread;
-use super::{Connection, World};
 use crate::accelerators::Accelerators;
 #[cfg(any(feature = "cuda", feature = "opencl"))]
 use crate::accelerators::OnDemand;
@@ -11,14 +12,13 @@ use crate::collective::Tools;
 use crate::communicator::Communicator;
 use crate::descriptors;
 use crate::error::Error;
-use crate::network::{self, Choices, HAS_VERBS, IB, Settings, TCP, Ways};
+use crate::network::{Choices, HAS_VERBS, IB, TCP, Ways};
 use crate::shared::{Bells, Shared};
 use crate::tuning::coll::Table;
 use crate::wireup::{self, Wireup, WireupError};
 use gapless_bml::{Bml, Rank};
-use gapless_btl::{Address, Btl, Limits};
+use gapless_btl::{Btl, Limits};
 use gapless_btl_sm::{Sm, SmConfig};
-use gapless_btl_tcp::random_secret;
 use gapless_engine::{Engine, HostEngine};
 use gapless_mem::Device;
 use gapless_osc::Osc;
@@ -26,25 +26,13 @@ use gapless_pml::{Config, Pml, Tuning};
 use gapless_xtq::Xtq;
 use std::fmt;
 use std::ops::RangeInclusive;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 /// The name of the built-in shared-memory transport.
-const SM: &str = "sm";
+pub(super) const SM: &str = "sm";
 
 /// A launcher that states more than this is wrong: tables for so many processes would take all memory.
 const PROCESSES_MAX: u32 = 1 << 20;
-
-/// Under which key every process publishes its card.
-const CARD: &str = "gapless-card";
-
-/// Under which key rank 0 publishes the job's secret.
-const SECRET: &str = "gapless-secret";
-
-/// Under which key a process publishes where it can be called, if the job has several hosts.
-const PLACES: &str = "gapless-network";
-
-/// Published there by who has no transport to other hosts.
-const NOWHERE: &str = "none";
 
 /// Choices about a world; everything has a default.
 ///
@@ -253,7 +241,7 @@ impl Builder {
             None => crate::tuning::coll::load_table()?,
         };
         let settings = std::mem::take(&mut self.network).settle()?;
-        let mut wireup = match self.wireup.take() {
+        let wireup = match self.wireup.take() {
             Some(wireup) => wireup,
             None => wireup::detect()?,
         };
@@ -280,7 +268,9 @@ impl Builder {
             (true, true) => Network::Able,
             (true, false) => Network::Wanted,
         };
-        let (local, places) = meet(&mut *wireup, &mut bml, &table, (network, ways, &settings))?;
+        let job = wireup.job().to_owned();
+        let connection = Connection::new(wireup);
+        let (local, places) = meet(&connection, &mut bml, &table, (network, ways, &settings))?;
         let accelerators = Arc::new(Accelerators::new(!self.no_detection));
         #[cfg(any(feature = "cuda", feature = "opencl"))]
         if !self.no_detection {
@@ -300,10 +290,10 @@ impl Builder {
         shared.check_collectives(self.checked_collectives);
         let comm = Communicator::new(&shared, world);
         let myself = Communicator::new(&shared, myself);
-        tracing::debug!(rank, size, job = wireup.job(), "joined");
+        tracing::debug!(rank, size, job, "joined");
         let thread =
             if self.progress_thread { Some(ProgressThread::start(&shared)?) } else { None };
-        let wireup = Some(Connection(Mutex::new(wireup)));
+        let wireup = Some(connection);
         Ok(World { shared, comm, myself, wireup, thread, xtq: ours })
     }
 
@@ -325,8 +315,9 @@ impl Builder {
         let mut chosen = std::mem::take(&mut self.transports);
         chosen.retain(|btl| self.uses(btl.limits().name));
         if self.uses(SM) {
-            let config = SmConfig::new(wireup.job(), format!("rank {}", wireup.rank()));
-            match Sm::new(config) {
+            let rank = wireup.rank();
+            let usual = SmConfig::new(wireup.job(), format!("rank {rank}"));
+            match Sm::new(SmConfig { number: Some(rank), ..usual }) {
                 Ok(sm) => chosen.push(Box::new(sm)),
                 // A process that is alone, or has other transports, needs none.
                 Err(error) if wireup.size() == 1 || !chosen.is_empty() => {
@@ -355,116 +346,6 @@ fn attach_tasks(bml: &mut Bml, bells: &Bells) -> Result<Xtq, Error> {
         bells.nudge.ring();
     });
     Ok(Xtq::attach(bml, gapless_xtq::Config { bell, ..gapless_xtq::Config::default() })?)
-}
-
-/// Publishes where this process can be met, reads where the others can, and notes that: links are made when they
-/// are needed, and to those that tell of deaths. If there are several hosts, opens the transports to those and publishes
-/// where they are called as well.
-/// Compares the tables of collectives. Gives how many processes of this host, with this one, may run on this one's
-/// processors, and where each process is.
-fn meet(
-    wireup: &mut dyn Wireup,
-    bml: &mut Bml,
-    table: &Table,
-    (network, ways, settings): (Network, Ways, &Settings),
-) -> Result<(usize, Places), Error> {
-    let (me, size) = (wireup.rank(), wireup.size());
-    let addresses = bml.addresses();
-    let digest = crate::tuning::coll::digest(table);
-    let own = card::write(addresses.len(), &digest, network);
-    wireup.put(CARD, &own)?;
-    for (index, (name, address)) in addresses.iter().enumerate() {
-        wireup.put(&rail_key(index), &card::write_rail(name, address))?;
-    }
-    if me == 0 && size > 1 {
-        let secret = random_secret().map_err(|error| Error::Transport { name: TCP, error })?;
-        wireup.put(SECRET, &network::write_secret(&secret))?;
-    }
-    wireup.fence()?;
-    let cards: Vec<String> = (0..size)
-        .map(|rank| if rank == me { Ok(own.clone()) } else { Ok(wireup.get(rank, CARD)?) })
-        .collect::<Result<_, Error>>()?;
-    let strangers = (0..).zip(&cards).filter(|(rank, _)| *rank != me);
-    let rails: Vec<(u32, usize)> = strangers
-        .map(|(rank, text)| Ok((rank, card::check(rank, text)?)))
-        .collect::<Result<_, Error>>()?;
-    let several = size > 1 && card::need_network(&cards);
-    let labels = match several {
-        true => open_network(wireup, bml, (network, ways, settings))?,
-        false => Vec::new(),
-    };
-    let (mut sharing, mut others) = (1, Vec::new());
-    for (rank, rails) in rails {
-        let text = &cards[rank as usize];
-        let mut theirs: Vec<(String, Address)> = (0..rails)
-            .map(|index| card::read_rail(rank, &wireup.get(rank, &rail_key(index))?))
-            .collect::<Result<_, Error>>()?;
-        // Where shared memory reaches, no network is used.
-        let near = |(name, _): &(String, Address)| name == SM;
-        let reached =
-            network != Network::Wanted && !card::are_apart(&own, text) && theirs.iter().any(near);
-        if several && !reached {
-            theirs.retain(|rail| !near(rail));
-            let places = read_places(rank, &wireup.get(rank, PLACES)?)?;
-            theirs.extend(network::paired(&labels, places));
-        }
-        bml.introduce(Rank(rank), &theirs)?;
-        sharing += usize::from(card::share_machine(&own, text) && card::shares_processors(text));
-        if !card::has_table(text, &digest) {
-            others.push(rank);
-        }
-    }
-    if !others.is_empty() {
-        return Err(Error::TablesDiffer { rank: me, others });
-    }
-    bml.watch();
-    let local = wireup.local_size().and_then(|local| usize::try_from(local).ok());
-    let places = Places::new(cards.iter().map(String::as_str));
-    Ok((local.unwrap_or(usize::MAX).min(sharing), places))
-}
-
-/// Opens the transports to other hosts, if this process may have any, and publishes where it is called; every process of
-/// the job does this, or none. Waits until all have. Gives the labels of the transports.
-fn open_network(
-    wireup: &mut dyn Wireup,
-    bml: &mut Bml,
-    (network, ways, settings): (Network, Ways, &Settings),
-) -> Result<Vec<String>, Error> {
-    let (word, labels) = if network == Network::No {
-        (NOWHERE.to_owned(), Vec::new())
-    } else {
-        let word = wireup.get(0, SECRET)?;
-        // Nothing of it is shown.
-        let secret = network::read_secret(&word).ok_or_else(|| Error::BadCard {
-            rank: 0,
-            what: "secret",
-            text: format!("{} characters", word.len()),
-        })?;
-        let open = network::open(settings, ways, (wireup.job(), wireup.rank()), secret)?;
-        let words = open.iter().map(|(label, btl)| card::write_rail(label, &btl.address()));
-        let words: Vec<String> = words.collect();
-        if let Some(more) = open.len().checked_sub(1).filter(|&more| more > 0) {
-            // As far as that is allowed: links are made when they are needed.
-            let links = u64::from(wireup.size()) * u64::try_from(more).unwrap_or(1);
-            let _ = descriptors::raise(descriptors::most(wireup.size()) + links, 0);
-        }
-        let labels = open.iter().map(|(label, _)| label.clone()).collect();
-        open.into_iter().for_each(|(_, btl)| bml.add(btl));
-        (words.join(","), labels)
-    };
-    wireup.put(PLACES, &word)?;
-    wireup.fence()?;
-    Ok(labels)
-}
-
-/// Where a process is called, over each transport to other hosts that it has.
-fn read_places(rank: u32, word: &str) -> Result<Vec<(String, Address)>, Error> {
-    let words = word.split(',').filter(|word| *word != NOWHERE);
-    words.map(|word| card::read_rail(rank, word)).collect()
-}
-
-fn rail_key(index: usize) -> String {
-    format!("gapless-rail-{index}")
 }
 
 impl fmt::Debug for Builder {

@@ -8,13 +8,16 @@ use gapless_coll::Level;
 use std::collections::BTreeSet;
 
 /// Raised whenever messages of the layers above the transports change.
-const WIRE_VERSION: u32 = 11;
+const WIRE_VERSION: u32 = 12;
 
 /// The digest of the table of collectives.
 const TABLE: &str = "collectives";
 
 /// What no other host has: the number of the start of its system, and that of the namespace of its sockets.
 const HOST: &str = "host";
+
+/// The processors that a process may run on.
+const PROCESSORS: &str = "processors";
 
 /// Whether the process has TCP.
 const NETWORK: &str = "network";
@@ -57,13 +60,12 @@ fn traits() -> Vec<(&'static str, String)> {
     ]
 }
 
-/// The card of a process with `rails` transports, and the digest of its table of collectives.
-pub(crate) fn write(rails: usize, table: &str, network: Network) -> String {
+/// The card of a process with this digest of its table of collectives.
+pub(crate) fn write(table: &str, network: Network) -> String {
     let (system, allowed) = (Processors::here(), Processors::allowed());
     let rest = [
-        ("transports", rails.to_string()),
         (TABLE, table.to_owned()),
-        ("processors", in_hexadecimal(&set(&allowed))),
+        (PROCESSORS, in_hexadecimal(&set(&allowed))),
         (HOST, own_host()),
         (NETWORK, network.word().to_owned()),
     ];
@@ -76,6 +78,21 @@ pub(crate) fn write(rails: usize, table: &str, network: Network) -> String {
     words.join(",")
 }
 
+/// A card in three parts: what the process is, where on its host it is kept, and its host.
+pub(crate) fn parts(card: &str) -> [String; 3] {
+    let mut parts = [(); 3].map(|()| String::new());
+    for text in card.split(',') {
+        let name = text.split_once(':').map_or("", |(name, _)| name);
+        let is_seat = name == PROCESSORS || Level::INSIDE.iter().any(|level| level.name() == name);
+        let part = &mut parts[if is_seat { 1 } else { 2 * usize::from(name == HOST) }];
+        if !part.is_empty() {
+            part.push(',');
+        }
+        part.push_str(text);
+    }
+    parts
+}
+
 /// Processors, a bit each, the lowest first.
 fn set(processors: &[usize]) -> Vec<u8> {
     let mut bytes = vec![0; processors.last().map_or(0, |last| last / 8 + 1)];
@@ -86,7 +103,7 @@ fn set(processors: &[usize]) -> Vec<u8> {
 /// Whether a process of this host with this card may run on processors that this thread may use. If launchers bind
 /// processes to separate processors, those do not disturb each other, however few each of them has.
 pub(crate) fn shares_processors(card: &str) -> bool {
-    let theirs = word(card, "processors").and_then(from_hexadecimal).unwrap_or_default();
+    let theirs = word(card, PROCESSORS).and_then(from_hexadecimal).unwrap_or_default();
     share(&set(&Processors::allowed()), &theirs)
 }
 
@@ -132,13 +149,15 @@ pub(crate) fn share_machine(one: &str, other: &str) -> bool {
 }
 
 /// Whether all processes of a job open their transports to other hosts, which all of them decide alike: some are on
-/// different hosts, or one has no other transport of ours.
-pub(crate) fn need_network(cards: &[String]) -> bool {
-    let networks = || cards.iter().map(|card| network(card));
-    let hosts: BTreeSet<&str> = cards.iter().filter_map(|card| host(card)).collect();
+/// different hosts, or one has no other transport of ours. `kinds` and `hosts` are those of all cards.
+pub(crate) fn need_network<'c>(
+    kinds: impl Iterator<Item = &'c str> + Clone,
+    hosts: impl Iterator<Item = &'c str>,
+) -> bool {
+    let mut networks = kinds.map(network);
+    let hosts: BTreeSet<&str> = hosts.filter_map(host).collect();
     let apart = hosts.len() > 1;
-    networks().any(|it| it == Network::Wanted)
-        || (apart && networks().any(|it| it == Network::Able))
+    networks.any(|it| it == Network::Wanted || (apart && it == Network::Able))
 }
 
 /// What a process with this card has.
@@ -153,8 +172,8 @@ fn word<'a>(card: &'a str, name: &str) -> Option<&'a str> {
     words.find(|(known, _)| *known == name).map(|(_, value)| value)
 }
 
-/// Checks a peer's card against ours; how many transports it has.
-pub(crate) fn check(rank: u32, card: &str) -> Result<usize, Error> {
+/// Checks a peer's card against ours.
+pub(crate) fn check(rank: u32, card: &str) -> Result<(), Error> {
     let find = |name: &str| word(card, name);
     for (what, ours) in traits() {
         let theirs = find(what).ok_or_else(|| bad(rank, "card", card))?;
@@ -163,8 +182,7 @@ pub(crate) fn check(rank: u32, card: &str) -> Result<usize, Error> {
             return Err(Error::Incompatible { rank, what, theirs, ours });
         }
     }
-    let rails = find("transports").and_then(|rails| rails.parse::<u8>().ok());
-    rails.map(usize::from).ok_or_else(|| bad(rank, "card", card))
+    Ok(())
 }
 
 /// A transport's name and address in one word.
@@ -197,7 +215,7 @@ pub(crate) fn read_rail(rank: u32, word: &str) -> Result<(String, Address), Erro
     read().ok_or_else(|| bad(rank, "address", word))
 }
 
-fn bad(rank: u32, what: &'static str, text: &str) -> Error {
+pub(crate) fn bad(rank: u32, what: &'static str, text: &str) -> Error {
     Error::BadCard { rank, what, text: shorten(text) }
 }
 
@@ -211,27 +229,41 @@ mod tests {
 
     #[test]
     fn own_cards_are_accepted() {
-        assert_eq!(check(3, &write(2, "0a", Network::Able)).unwrap(), 2);
+        assert!(check(3, &write("0a", Network::Able)).is_ok());
     }
 
     #[test]
     fn strangers_are_named() {
-        let other = write(1, "0a", Network::Able).replace("endianness:little", "endianness:middle");
+        let other = write("0a", Network::Able).replace("endianness:little", "endianness:middle");
         let error = check(7, &other).unwrap_err();
         let text = error.to_string();
         assert!(text.contains("rank 7") && text.contains("middle there"), "{text}");
         for card in
-            ["", "x", "wire-version:11", &write(1, "0a", Network::Able).replace("transports", "t")]
+            ["", "x", "wire-version:12", &write("0a", Network::Able).replace("type-sizes", "t")]
         {
             assert!(matches!(check(1, card), Err(Error::BadCard { rank: 1, .. })), "{card}");
         }
-        let future = write(1, "0a", Network::Able).replace("wire-version:11", "wire-version:999");
+        let future = write("0a", Network::Able).replace("wire-version:12", "wire-version:999");
         assert!(matches!(check(1, &future), Err(Error::Incompatible { .. })));
     }
 
     #[test]
+    fn cards_are_taken_apart_without_loss() {
+        let card = write("0a", Network::Able);
+        let [kind, seat, host_part] = parts(&card);
+        assert!(check(1, &kind).is_ok() && network(&kind) == Network::Able);
+        assert_eq!(shares_processors(&seat), shares_processors(&card));
+        assert_eq!(group(&seat, Level::Numa), group(&card, Level::Numa));
+        assert_eq!(host(&host_part), host(&card));
+        let words: BTreeSet<&str> =
+            [&*kind, &seat, &host_part].iter().flat_map(|it| it.split(',')).collect();
+        assert_eq!(words, card.split(',').collect());
+        assert_eq!(parts(""), ["", "", ""]);
+    }
+
+    #[test]
     fn processors_are_shared_unless_they_are_known_to_be_others() {
-        assert!(shares_processors(&write(1, "0a", Network::Able)), "ours with ourselves");
+        assert!(shares_processors(&write("0a", Network::Able)), "ours with ourselves");
         assert!(shares_processors("wire-version:1") && shares_processors("processors:zz"));
         assert!(share(&[0b100], &[0b110, 1]) && share(&[], &[1]) && share(&[1], &[]));
         assert!(!share(&[0b100], &[0b011]) && !share(&[0, 1], &[1]));
@@ -242,7 +274,7 @@ mod tests {
 
     #[test]
     fn cards_say_on_which_groups_of_processors_a_process_is_kept() {
-        let own = write(1, "0a", Network::Able);
+        let own = write("0a", Network::Able);
         let here = |level| Processors::here().common(level, &Processors::allowed());
         for level in Level::INSIDE {
             assert_eq!(group(&own, level), here(level).map(|group| group.number), "{level}");
@@ -253,20 +285,20 @@ mod tests {
 
     #[test]
     fn other_tables_of_collectives_are_noticed() {
-        assert!(has_table(&write(1, "0a", Network::Able), "0a"));
-        assert!(
-            !has_table(&write(1, "0b", Network::No), "0a") && !has_table("wire-version:11", "0a")
-        );
+        assert!(has_table(&write("0a", Network::Able), "0a"));
+        assert!(!has_table(&write("0b", Network::No), "0a") && !has_table("wire-version:12", "0a"));
     }
 
     #[test]
     fn ports_are_opened_only_where_a_host_is_left() {
         let card = |host: &str, network: Network| {
-            let (own, here) = (write(1, "0a", network), own_host());
+            let (own, here) = (write("0a", network), own_host());
             own.replace(&format!("host:{here}"), &format!("host:{host}"))
         };
         let needed = |cards: &[(&str, Network)]| {
-            need_network(&cards.iter().map(|(host, it)| card(host, *it)).collect::<Vec<_>>())
+            let cards: Vec<String> = cards.iter().map(|(host, it)| card(host, *it)).collect();
+            let each = || cards.iter().map(String::as_str);
+            need_network(each(), each())
         };
         let (no, able, wanted) = (Network::No, Network::Able, Network::Wanted);
         assert!(!needed(&[("a-1", able), ("a-1", able)]) && !needed(&[("", able), ("a-1", able)]));

@@ -1,10 +1,11 @@
 //! Leaving a job: in good order, or with an error once a peer is known to have died.
 
-use super::{Connection, World};
+use super::World;
+use super::connection::Connection;
 use crate::error::Error;
 use crate::shared::State;
 use crate::shared::guard::caught;
-use crate::wireup::{Wireup, WireupError};
+use crate::wireup::{Questions, Wireup, WireupError};
 use gapless_bml::LinkError;
 use gapless_pml::PmlError;
 use std::cell::RefCell;
@@ -35,8 +36,7 @@ impl World {
     }
 
     pub(super) fn leave(&mut self) -> Result<(), Error> {
-        let Some(Connection(wireup)) = self.wireup.take() else { return Ok(()) };
-        let mut wireup = wireup.into_inner().map_err(|_| Error::Poisoned)?;
+        let Some(connection) = self.wireup.take() else { return Ok(()) };
         self.shared.with(|state| {
             state.close();
             Ok(())
@@ -46,17 +46,17 @@ impl World {
         // room is sent before, and collectives come to their end. A death ends both waits: who died never comes.
         let left = self
             .wait_unless_lost(|state| state.has_settled().then_some(()))
-            .and_then(|()| self.fence(&mut *wireup))
+            .and_then(|()| self.fence(&connection))
             // Tasks that came before it.
             .and_then(|()| self.wait_unless_lost(|state| state.xtq.has_settled().then_some(())))
             // Some launchers do not count the dead; this does.
             .and_then(|()| self.end_requests())
-            .and_then(|()| self.fence(&mut *wireup));
+            .and_then(|()| self.fence(&connection));
         self.say_why(left.as_ref().err());
         self.shared.abandon();
         self.end_thread();
         left?;
-        Ok(wireup.finalize()?)
+        Ok(connection.launcher().finalize()?)
     }
 
     /// Makes progress until `ready` says so.
@@ -106,9 +106,11 @@ impl World {
     }
 
     /// Waits for all processes, and serves their requests meanwhile.
-    fn fence(&self, wireup: &mut dyn Wireup) -> Result<(), Error> {
-        let size = wireup.size();
-        if size == 1 {
+    fn fence(&self, connection: &Connection) -> Result<(), Error> {
+        // Whoever needs an address meanwhile has it asked for at the fence.
+        let mut launcher = connection.launcher();
+        let wireup: &mut dyn Wireup = &mut **launcher;
+        if wireup.size() == 1 {
             return Ok(wireup.fence()?);
         }
         let shared = &self.shared;
@@ -117,7 +119,8 @@ impl World {
         let done = std::thread::scope(|threads| {
             let thread = std::thread::Builder::new().name("gapless-fence".to_owned());
             let fence = thread.spawn_scoped(threads, || {
-                let result = wireup.fence_while(&|| !hopeless.load(Ordering::Acquire));
+                let go_on = || !hopeless.load(Ordering::Acquire);
+                let result = wireup.fence_answering(&go_on, &connection.questions);
                 passed.store(true, Ordering::Release);
                 shared.ring();
                 result
@@ -143,11 +146,11 @@ impl World {
                 (fenced, _) => fenced.map_err(Error::from),
             }))
         });
-        done.unwrap_or_else(|| self.fence_alone(wireup))
+        done.unwrap_or_else(|| self.fence_alone(wireup, &connection.questions))
     }
 
     /// The same where the system gives no thread: serves the others as often as the launcher is asked for its answer.
-    fn fence_alone(&self, wireup: &mut dyn Wireup) -> Result<(), Error> {
+    fn fence_alone(&self, wireup: &mut dyn Wireup, questions: &Questions) -> Result<(), Error> {
         let loss = RefCell::new(Ok(()));
         let goes_on = || {
             let served = self.shared.with(|state| {
@@ -159,7 +162,7 @@ impl World {
             *loss.borrow_mut() = served;
             goes_on
         };
-        let fenced = wireup.fence_while(&goes_on);
+        let fenced = wireup.fence_answering(&goes_on, questions);
         match (fenced, loss.into_inner()) {
             (Err(WireupError::GivenUp), Err(loss)) => Err(loss),
             (fenced, _) => fenced.map_err(Error::from),

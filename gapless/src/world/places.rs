@@ -2,33 +2,31 @@
 //! and cache whose processors it is kept on.
 
 use super::card;
+use super::roll::Roll;
 use gapless_coll::{Level, Locality};
 use gapless_pml::Comm;
 use std::collections::BTreeMap;
 
 /// Where each process of the job is, by numbers.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Places(Vec<Place>);
-
-/// Where a process is: its host, and its group on each of the levels within a host, if it is kept on one.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Place {
-    host: usize,
-    groups: [Option<usize>; Level::INSIDE.len()],
+pub(crate) struct Places {
+    /// The host of each process, and its seat there.
+    all: Vec<(u32, u32)>,
+    /// The group of a seat on each of the levels within a host, if it is in one.
+    seats: Vec<[Option<usize>; Level::INSIDE.len()]>,
 }
 
 impl Places {
-    /// Of what the processes' cards say, in their order. Processes that do not name a host are on hosts of their own.
-    pub(crate) fn new<'c>(cards: impl IntoIterator<Item = &'c str>) -> Places {
-        let mut known = BTreeMap::new();
-        let place = |(process, text): (usize, &'c str)| {
-            let host = match card::host(text) {
-                Some(name) => *known.entry(name).or_insert(process),
-                None => process,
-            };
-            Place { host, groups: Level::INSIDE.map(|level| card::group(text, level)) }
+    /// As the roll has them. Processes that do not name a host are on hosts of their own.
+    pub(crate) fn new(roll: &Roll) -> Places {
+        let known: Vec<bool> = roll.hosts().iter().map(|it| card::host(it).is_some()).collect();
+        let hosts = u32::try_from(known.len()).unwrap_or(u32::MAX);
+        let place = |(process, (host, seat)): (u32, (u32, u32))| match known[host as usize] {
+            true => (host, seat),
+            false => (hosts.saturating_add(process), seat),
         };
-        Places(cards.into_iter().enumerate().map(place).collect())
+        let seats = roll.seats().iter().map(|it| Level::INSIDE.map(|level| card::group(it, level)));
+        Places { all: (0..).zip(roll.places()).map(place).collect(), seats: seats.collect() }
     }
 
     /// Which members of a communicator are near each other.
@@ -41,14 +39,15 @@ impl Places {
     /// in none of its groups, or its groups are not parts of those of the level before.
     fn groups(&self, processes: impl ExactSizeIterator<Item = Option<usize>>) -> Locality {
         let ranks = processes.len();
-        let places = processes.map(|process| self.0.get(process?).copied());
+        let places = processes.map(|process| self.all.get(process?).copied());
         let Some(places) = places.collect::<Option<Vec<_>>>() else {
             return Locality::flat(ranks);
         };
-        let hosts = together(places.iter().map(|place| place.host));
+        let hosts = together(places.iter().map(|place| place.0));
         let mut locality = Locality::new(hosts).unwrap_or_else(|_| Locality::flat(ranks));
         for (at, level) in Level::INSIDE.into_iter().enumerate() {
-            let groups = places.iter().map(|place| Some((place.host, place.groups[at]?)));
+            let seat = |seat: u32| self.seats.get(seat as usize);
+            let groups = places.iter().map(|&(host, it)| Some((host, seat(it)?[at]?)));
             let Some(groups) = groups.collect::<Option<Vec<_>>>() else { continue };
             locality = match locality.clone().with(level, together(groups.into_iter())) {
                 Ok(finer) => finer,
@@ -76,21 +75,26 @@ mod tests {
         processes.iter().copied().map(Some)
     }
 
+    fn placed<const N: usize>(cards: [&str; N]) -> Places {
+        Places::new(&Roll::new(cards))
+    }
+
     #[test]
     fn ranks_of_one_host_are_near_each_other() {
-        let places = Places::new(["host:b", "host:a", "host:b", "x:y", "host:a", "host:"]);
-        let hosts: Vec<_> = places.0.iter().map(|place| place.host).collect();
-        assert_eq!(hosts, [0, 1, 0, 3, 1, 5]);
+        let places = placed(["host:b", "host:a", "host:b", "x:y", "host:a", "host:"]);
+        let hosts: Vec<_> = places.all.iter().map(|place| place.0).collect();
+        assert!(hosts[0] == hosts[2] && hosts[1] == hosts[4]);
+        assert_eq!(hosts.iter().collect::<std::collections::BTreeSet<_>>().len(), 4);
         let near = places.groups(known(&[4, 2, 0, 5]));
         assert_eq!(near, Locality::new(vec![vec![0], vec![1, 2], vec![3]]).unwrap());
-        let alone = Places::new(["host:a"; 3]).groups(known(&[0, 1, 2]));
+        let alone = placed(["host:a"; 3]).groups(known(&[0, 1, 2]));
         assert_eq!(alone, Locality::flat(3));
         assert_eq!(places.groups(known(&[0, 9])), Locality::flat(2), "unknown");
     }
 
     #[test]
     fn levels_are_known_where_every_rank_is_kept_on_one_group() {
-        let places = Places::new([
+        let places = placed([
             "host:a,socket:0,numa:0,l3:0",
             "host:a,socket:0,numa:1,l3:1",
             "host:a,socket:0,numa:1,l3:2",
@@ -113,7 +117,7 @@ mod tests {
     /// As where a socket has one cache and several NUMA nodes.
     #[test]
     fn levels_that_cross_are_left_out() {
-        let places = Places::new(["host:a,numa:0,l3:0", "host:a,numa:1,l3:0"]);
+        let places = placed(["host:a,numa:0,l3:0", "host:a,numa:1,l3:0"]);
         let locality = places.groups(known(&[0, 1]));
         assert_eq!(locality.groups(Level::Numa), Some(&[vec![0], vec![1]][..]));
         assert_eq!(locality.groups(Level::L3), None);

@@ -113,6 +113,7 @@ impl Core {
     /// map.
     pub(crate) fn is_better_offered(&mut self, bml: &mut Bml, peer: u32, buffer: &Typed) -> bool {
         let config = &self.config;
+        bml.look_up(Rank(peer));
         let ordered = bml.limits(Rank(peer)).is_some_and(|limits| limits.ordered);
         let mapped = config.share_device_buffers
             && device_of(bml, buffer.space()).is_some()

@@ -190,7 +190,10 @@ impl Core {
         if let Some(fault) = self.peers[peer as usize].fault() {
             return Err(fault);
         }
-        let limits = bml.limits(Rank(peer)).ok_or_else(|| unreachable(bml, peer))?;
+        let limits = match bml.limits(Rank(peer)) {
+            Some(limits) => limits,
+            None => first_limits(bml, peer)?,
+        };
         let mut link_eager = eager_payload(limits);
         if mode == SendMode::Synchronous {
             link_eager = link_eager.saturating_sub(SERIAL_BYTES as u64);
@@ -483,6 +486,17 @@ pub(crate) fn eager_payload(limits: &Limits) -> u64 {
 /// Lengths that fit a slot fit the address space.
 pub(crate) fn to_usize(len: u64) -> usize {
     usize::try_from(len).expect("checked against a link's limit")
+}
+
+/// What the link to a peer promises that was not needed before, and whose addresses are looked up therefore.
+#[cold]
+#[inline(never)]
+fn first_limits(bml: &mut Bml, peer: u32) -> Result<&Limits, PmlError> {
+    bml.look_up(Rank(peer));
+    if bml.limits(Rank(peer)).is_none() {
+        return Err(unreachable(bml, peer));
+    }
+    bml.limits(Rank(peer)).ok_or(PmlError::Unreachable { rank: peer })
 }
 
 fn unreachable(bml: &Bml, rank: u32) -> PmlError {

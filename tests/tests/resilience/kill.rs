@@ -112,7 +112,7 @@ fn nothing_remains(crew: &Crew, folder: &Path, seed: u64) {
     let remain = processes_of(crew.job());
     assert_eq!(remain, [""; 0], "seed {seed}: processes of the job remain");
     let names = std::fs::read("/proc/net/unix").expect("readable by everybody");
-    for (rank, rail) in crew.published("gapless-rail-0") {
+    for (rank, rail) in crew.published("gapless-rails") {
         // The address's bytes 48 … 63 name the listener.
         let name = rail.strip_prefix("sm:").and_then(|digits| digits.get(96..128));
         let name = name.unwrap_or_else(|| panic!("an address of another kind: {rail}"));

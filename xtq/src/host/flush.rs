@@ -104,6 +104,7 @@ impl State {
 
     fn send_put(&mut self, bml: &mut Bml, to: Rank, id: u64, number: Option<u64>) -> Sent {
         let Some(put) = self.initiator.puts.get_mut(&id) else { return Sent::Done };
+        bml.look_up(to);
         let Some(longest) = bml.limits(to).map(|limits| limits.max_fragment_bytes) else {
             return if matches!(bml.state(to), PeerState::Up) { Sent::Full } else { Sent::Gone };
         };

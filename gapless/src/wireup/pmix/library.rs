@@ -1,4 +1,4 @@
-//! `libpmix`, opened at run time: the nine functions that are used, and the two structures that they
+//! `libpmix`, opened at run time: the nine functions that are used, and the three structures that they
 //! take. All `unsafe` of PMIx is here.
 //!
 //! Read first: the PMIx standard 4.1, chapters 3 (data structures), 4 and 5 (start-up, abort), 6
@@ -8,7 +8,12 @@
 //! ```text
 //! pmix_proc_t                          pmix_value_t
 //!   0  name space, zero-ended, 256       0  type, u16
-//! 256  rank, u32                         8  union: u16, u32, u64, char *, … (24 bytes or more)
+//! 256  rank, u32                         8  union: bool, u16, u32, u64, char *, … (24 bytes or more)
+//!
+//! pmix_info_t
+//!   0  key, zero-ended, 512
+//! 512  flags, u32
+//! 520  value
 //! ```
 
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
@@ -37,6 +42,7 @@ pub(super) const KEY_BYTES_MAX: usize = KEY_BYTES - 1;
 const SCOPE_GLOBAL: u8 = 3;
 
 /// Types of values.
+const BOOL: u16 = 1;
 const STRING: u16 = 3;
 const SIZE: u16 = 4;
 const UINT: u16 = 11;
@@ -71,6 +77,7 @@ struct Value {
 
 #[repr(C)]
 union Data {
+    yes: bool,
     string: *const c_char,
     short: u16,
     number: u32,
@@ -98,8 +105,28 @@ pub(super) enum Found {
     Other(u16),
 }
 
-/// `pmix_info_t`: directives to a call, of which none are given.
-type Info = c_void;
+/// `pmix_info_t`: a directive to a call. One is handed over at most, so what a version has behind it does not matter.
+#[repr(C)]
+struct Info {
+    key: [u8; KEY_BYTES],
+    flags: u32,
+    value: Handed,
+}
+
+const _: () = assert!(offset_of!(Info, flags) == 512 && offset_of!(Info, value) == 520);
+
+/// Has a fence carry what was published to all servers: some of them do not ask each other again for what a process has
+/// published after they asked the first time.
+const COLLECT: &[u8] = b"pmix.collect";
+
+impl Info {
+    fn collect() -> Info {
+        let mut key = [0; KEY_BYTES];
+        key[..COLLECT.len()].copy_from_slice(COLLECT);
+        let value = Value { kind: BOOL, data: Data { yes: true } };
+        Info { key, flags: 0, value: Handed { value, rest: [0; 14] } }
+    }
+}
 
 type GetVersion = unsafe extern "C" fn() -> *const c_char;
 type ErrorString = unsafe extern "C" fn(Status) -> *const c_char;
@@ -219,8 +246,10 @@ impl Library {
 
     /// Waits until all processes of the job are here.
     pub(super) fn fence(&self) -> Result<(), Status> {
-        // SAFETY: no processes given, which means all of the job; no directives.
-        checked(unsafe { (self.fence)(null(), 0, null(), 0) })
+        let collect = Info::collect();
+        // SAFETY: no processes given, which means all of the job; one directive, which outlives the call, with a key that
+        // ends and a value of its type.
+        checked(unsafe { (self.fence)(null(), 0, &raw const collect, 1) })
     }
 
     /// What the process `rank` of the job of `me` published, or the server says of it.

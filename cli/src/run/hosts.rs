@@ -1,0 +1,270 @@
+//! `gapless run --hosts a,b`: the same job on several hosts, which the launchers that know hosts start: MPICH's
+//! `mpiexec.hydra`, or PRRTE's `prterun`. This process becomes that launcher, with the options in its words.
+
+use super::{Bind, Map, bad};
+use crate::failure::Failure;
+use gapless::launch::Program;
+use std::ffi::{OsStr, OsString};
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::CommandExt;
+use std::path::PathBuf;
+use std::process::{Command, ExitCode};
+
+const OPTION: &str = "--hosts";
+
+/// What the launcher of several hosts is told.
+pub(super) struct Wanted<'a> {
+    pub(super) programs: &'a [Program],
+    pub(super) prefix: bool,
+    pub(super) bind_to: Option<Bind>,
+    pub(super) map_by: Option<Map>,
+    pub(super) report_bindings: bool,
+    pub(super) timeout: Option<u32>,
+}
+
+/// A host, and how many processes it gets.
+type Share = (String, u32);
+
+/// Launchers of several hosts, in the order in which they are looked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Launcher {
+    Hydra,
+    Prrte,
+}
+
+impl Launcher {
+    const ALL: [Launcher; 2] = [Launcher::Hydra, Launcher::Prrte];
+
+    fn name(self) -> &'static str {
+        match self {
+            Launcher::Hydra => "mpiexec.hydra",
+            Launcher::Prrte => "prterun",
+        }
+    }
+}
+
+/// Becomes the launcher; returns only if that cannot be done.
+pub(super) fn hand_over(list: &str, wanted: &Wanted<'_>) -> Result<ExitCode, Failure> {
+    let ranks = wanted.programs.iter().map(|program| program.ranks);
+    let ranks = ranks.fold(0u32, u32::saturating_add);
+    let shares = shares(list, ranks).map_err(|why| bad(OPTION, list, &why))?;
+    let is_option = |it: &Program| it.program.as_encoded_bytes().starts_with(b"-");
+    if let Some(program) = wanted.programs.iter().find(|it| is_option(it)) {
+        let why = "with --hosts, the name of a program does not begin with a dash";
+        return Err(bad(OPTION, &program.program.to_string_lossy(), why));
+    }
+    let found = Launcher::ALL.into_iter().find_map(|it| Some((it, on_search_path(it.name())?)));
+    let Some((launcher, path)) = found else {
+        return Err(bad(
+            OPTION,
+            list,
+            "a job of several hosts needs mpiexec.hydra (MPICH: apt-get install mpich) or prterun (PRRTE, Open MPI 5), \
+             and neither is installed",
+        ));
+    };
+    let mut command = Command::new(&path);
+    command.args(words(launcher, &shares, wanted));
+    // hydra has no option for it.
+    if let (Launcher::Hydra, Some(seconds)) = (launcher, wanted.timeout) {
+        command.env("MPIEXEC_TIMEOUT", seconds.to_string());
+    }
+    tracing::info!(?command, "the launcher of several hosts takes over");
+    let error = command.exec();
+    Err(bad(OPTION, list, &format!("{} cannot be started: {error}", path.display())))
+}
+
+/// The hosts of a list, with the processes of each: `a:2,b:1` says how many; without any number the hosts get equal
+/// shares, one after the other.
+fn shares(list: &str, ranks: u32) -> Result<Vec<Share>, String> {
+    let mut hosts = Vec::new();
+    for word in list.split(',') {
+        let (name, count) = match word.rsplit_once(':') {
+            Some((name, count)) => (name, Some(count)),
+            None => (word, None),
+        };
+        let count = count.map(|count| count.parse::<u32>().ok().filter(|&count| count > 0));
+        if count == Some(None) {
+            return Err(format!("{word:?} is no host and a number of processes, as in a:2"));
+        }
+        let is_plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '-' | '_');
+        if name.is_empty() || name.starts_with('-') || !name.chars().all(is_plain) {
+            return Err(format!("{name:?} is no name of a host, and no IPv4 address"));
+        }
+        hosts.push((name.to_owned(), count.flatten()));
+    }
+    if hosts.iter().all(|(_, count)| count.is_none()) {
+        let hosts_count = u32::try_from(hosts.len()).unwrap_or(u32::MAX);
+        let (each, more) = (ranks / hosts_count, ranks % hosts_count);
+        let share = |(at, (name, _)): (u32, (String, _))| (name, each + u32::from(at < more));
+        let shares = (0..).zip(hosts).map(share);
+        return Ok(shares.filter(|(_, share)| *share > 0).collect());
+    }
+    let shares: Vec<Share> = hosts.into_iter().map(|(name, it)| (name, it.unwrap_or(1))).collect();
+    let room = shares.iter().fold(0u32, |sum, (_, share)| sum.saturating_add(*share));
+    if room < ranks {
+        return Err(format!("there is room for {room} processes, and the job has {ranks}"));
+    }
+    Ok(shares)
+}
+
+fn on_search_path(name: &str) -> Option<PathBuf> {
+    let path = std::env::var_os("PATH")?;
+    let may_run = |path: &PathBuf| {
+        path.metadata().is_ok_and(|it| it.is_file() && it.permissions().mode() & 0o111 != 0)
+    };
+    std::env::split_paths(&path).map(|folder| folder.join(name)).find(may_run)
+}
+
+fn bind_word(bind: Bind, launcher: Launcher) -> &'static str {
+    match (bind, launcher) {
+        (Bind::Core, _) => "core",
+        (Bind::L3, _) => "l3cache",
+        (Bind::Numa, _) => "numa",
+        (Bind::Socket, Launcher::Hydra) => "socket",
+        (Bind::Socket, Launcher::Prrte) => "package",
+        (Bind::None, _) => "none",
+    }
+}
+
+fn map_word(map: Map, launcher: Launcher) -> &'static str {
+    match map {
+        Map::Core => bind_word(Bind::Core, launcher),
+        Map::L3 => bind_word(Bind::L3, launcher),
+        Map::Numa => bind_word(Bind::Numa, launcher),
+        Map::Socket => bind_word(Bind::Socket, launcher),
+    }
+}
+
+/// The launcher's arguments.
+fn words(launcher: Launcher, shares: &[Share], wanted: &Wanted<'_>) -> Vec<OsString> {
+    let hosts: Vec<String> = shares.iter().map(|(name, share)| format!("{name}:{share}")).collect();
+    let hydra = launcher == Launcher::Hydra;
+    let mut words: Vec<OsString> = Vec::new();
+    let mut add = |list: &[&str]| words.extend(list.iter().map(OsString::from));
+    add(&[if hydra { "-hosts" } else { "--host" }, &hosts.join(",")]);
+    if wanted.prefix {
+        add(if hydra { &["-prepend-rank"] } else { &["--output", "tag"] });
+    }
+    if let Some(map) = wanted.map_by {
+        add(&[if hydra { "-map-by" } else { "--map-by" }, map_word(map, launcher)]);
+    }
+    if let Some(bind) = wanted.bind_to {
+        add(&[if hydra { "-bind-to" } else { "--bind-to" }, bind_word(bind, launcher)]);
+    }
+    if wanted.report_bindings {
+        add(if hydra { &["-genv", "HYDRA_TOPO_DEBUG", "1"] } else { &["--report-bindings"] });
+    }
+    if let (false, Some(seconds)) = (hydra, wanted.timeout) {
+        add(&["--timeout", &seconds.to_string()]);
+    }
+    for (at, program) in wanted.programs.iter().enumerate() {
+        if at > 0 {
+            words.push(":".into());
+        }
+        words.extend(["-n".into(), program.ranks.to_string().into()]);
+        if let Some(folder) = &program.folder {
+            words.extend(
+                [OsStr::new(if hydra { "-wdir" } else { "--wdir" }), folder.as_os_str()]
+                    .map(OsString::from),
+            );
+        }
+        for (name, value) in &program.environment {
+            if hydra {
+                words.extend(["-env".into(), name.clone(), value.clone()]);
+            } else {
+                let mut both = name.clone();
+                both.push("=");
+                both.push(value);
+                words.extend(["-x".into(), both]);
+            }
+        }
+        // hydra takes the whole environment along.
+        if !hydra {
+            let set = |name: &OsString| program.environment.iter().any(|(known, _)| known == name);
+            let ours = std::env::vars_os().map(|(name, _)| name).filter(|name| is_ours(name));
+            for name in ours.filter(|name| !set(name)) {
+                words.extend(["-x".into(), name]);
+            }
+        }
+        words.push(program.program.clone());
+        words.extend(program.arguments.iter().cloned());
+    }
+    words
+}
+
+/// Variables that change what Gapless does.
+fn is_ours(name: &OsStr) -> bool {
+    name.to_str().is_some_and(|name| name.starts_with("GAPLESS_") || name == "RUST_LOG")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn share(list: &str, ranks: u32) -> Vec<String> {
+        let all = shares(list, ranks).unwrap();
+        all.into_iter().map(|(name, share)| format!("{name}:{share}")).collect()
+    }
+
+    #[test]
+    fn hosts_get_what_is_said_or_equal_shares() {
+        assert_eq!(share("a,b", 4), ["a:2", "b:2"]);
+        assert_eq!(share("a,b,c", 4), ["a:2", "b:1", "c:1"]);
+        assert_eq!(share("a,b", 1), ["a:1"]);
+        assert_eq!(share("n1.x-y_z:3,10.0.0.2", 4), ["n1.x-y_z:3", "10.0.0.2:1"]);
+        for (list, ranks, word) in [
+            ("", 1, "no name"),
+            ("a,,b", 1, "no name"),
+            ("-a", 1, "no name"),
+            ("a b", 1, "no name"),
+            ("a:0", 1, "no host and a number"),
+            ("a:x", 1, "no host and a number"),
+            ("a:1,b:1", 3, "room for 2"),
+        ] {
+            let error = shares(list, ranks).unwrap_err();
+            assert!(error.contains(word), "{list}: {error}");
+        }
+    }
+
+    #[test]
+    fn each_launcher_is_told_in_its_words() {
+        let program = |ranks, program: &str, environment: &[(&str, &str)]| Program {
+            ranks,
+            program: program.into(),
+            arguments: vec!["-v".into()],
+            environment: environment.iter().map(|(n, v)| (n.into(), v.into())).collect(),
+            folder: (ranks == 3).then(|| "/tmp".into()),
+        };
+        let programs = [program(1, "a", &[("A", "b c")]), program(3, "b", &[])];
+        let wanted = Wanted {
+            programs: &programs,
+            prefix: true,
+            bind_to: Some(Bind::Socket),
+            map_by: Some(Map::L3),
+            report_bindings: false,
+            timeout: Some(7),
+        };
+        let shares = [("x".to_owned(), 2), ("y".to_owned(), 2)];
+        let told = |launcher| {
+            let words = words(launcher, &shares, &wanted);
+            // Those of this test's own environment.
+            let mut kept: Vec<String> = Vec::new();
+            for word in words.iter().map(|word| word.to_str().unwrap()) {
+                if is_ours(OsStr::new(word)) {
+                    kept.pop();
+                } else {
+                    kept.push(word.to_owned());
+                }
+            }
+            kept.join("|")
+        };
+        assert_eq!(
+            told(Launcher::Hydra),
+            "-hosts|x:2,y:2|-prepend-rank|-map-by|l3cache|-bind-to|socket|-n|1|-env|A|b c|a|-v|:|-n|3|-wdir|/tmp|b|-v"
+        );
+        assert_eq!(
+            told(Launcher::Prrte),
+            "--host|x:2,y:2|--output|tag|--map-by|l3cache|--bind-to|package|--timeout|7|-n|1|-x|A=b c|a|-v|:|-n|3|--wdir|/tmp|b|-v"
+        );
+    }
+}

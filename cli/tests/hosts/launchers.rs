@@ -1,0 +1,214 @@
+//! The launchers of others over two hosts, as they are on clusters: each starts its own daemons on the other host, by a
+//! program in the place of `ssh`, and its own protocol carries the addresses. What is not installed is skipped aloud.
+//!
+//! `PATH` says which release of a launcher runs. `GAPLESS_SHOW_LAUNCHERS=1` prints what ran on what.
+
+use super::namespaces::Namespaces;
+use super::slurm::Slurm;
+use super::{WATCHDOG, host_of};
+use crate::common::{self, BODY, again, finish_all, is_rank, skip, text};
+use gapless::World;
+use std::ffi::{OsStr, OsString};
+use std::os::unix::fs::PermissionsExt;
+use std::path::PathBuf;
+use std::process::{Command, Output, Stdio};
+
+/// A launcher of several hosts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Launcher {
+    Hydra,
+    /// Its proxies are reached over TCP by processes, too.
+    HydraPort,
+    OpenMpi,
+    /// Our own, which hands over to hydra.
+    Ours,
+    /// The same, to `prterun`.
+    OursToPrrte,
+}
+
+pub(super) fn on_path(name: &str) -> Option<PathBuf> {
+    let path = std::env::var_os("PATH")?;
+    std::env::split_paths(&path).map(|folder| folder.join(name)).find(|it| it.is_file())
+}
+
+/// The line of `--version` that names the release.
+fn version(program: &OsStr, word: &str) -> Option<String> {
+    let output = Command::new(program).arg("--version").stdin(Stdio::null()).output().ok()?;
+    let said = text(&output.stdout);
+    let line = said.lines().find(|line| line.contains(word))?;
+    Some(line.split_whitespace().collect::<Vec<_>>().join(" "))
+}
+
+/// A folder with nothing but this program in it, which finds the others as ever.
+fn alone(hosts: &Namespaces, program: &PathBuf) -> PathBuf {
+    let folder = hosts.folder().join("alone");
+    let path = folder.join(program.file_name().expect("a program"));
+    std::fs::create_dir_all(&folder).expect("the folder is ours");
+    let all = std::env::var("PATH").unwrap_or_default();
+    let script = format!("#!/bin/sh\nPATH='{all}' exec '{}' \"$@\"\n", program.display());
+    std::fs::write(&path, script).expect("the folder is ours");
+    std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).expect("ours");
+    folder
+}
+
+impl Launcher {
+    const ALL: [Launcher; 5] = [
+        Launcher::Hydra,
+        Launcher::HydraPort,
+        Launcher::OpenMpi,
+        Launcher::Ours,
+        Launcher::OursToPrrte,
+    ];
+
+    /// What starts `ranks` of what is appended, two on each host, called on the first one; and what it is. `None`, said
+    /// aloud, if it is not installed.
+    fn command(self, hosts: &Namespaces, ranks: u32) -> Option<(Command, String)> {
+        let (names, ranks) = ("host-a:2,host-b:2", ranks.to_string());
+        let shell = hosts.remote_shell();
+        let missing = |what: &str| {
+            skip(&format!("{self:?} over two hosts"), &format!("{what} is not installed"));
+            None
+        };
+        let mut words: Vec<OsString> = hosts.enter(0);
+        let mut variables: Vec<(&str, OsString)> = Vec::new();
+        let what = match self {
+            Launcher::Hydra | Launcher::HydraPort => {
+                let Some(program) = on_path("mpiexec.hydra") else {
+                    return missing("mpiexec.hydra");
+                };
+                words.push(program.clone().into());
+                words.extend(["-launcher", "ssh", "-launcher-exec"].map(OsString::from));
+                words.push(shell.into());
+                words.extend((self == Launcher::HydraPort).then(|| "-pmi-port".into()));
+                words.extend(["-hosts", names, "-n", &ranks].map(OsString::from));
+                version(program.as_os_str(), "Version:")
+            }
+            Launcher::OpenMpi => {
+                let found = ["mpirun.openmpi", "mpirun"].into_iter().filter_map(on_path);
+                let found = found
+                    .filter_map(|it| version(it.as_os_str(), "Open MPI").map(|what| (it, what)));
+                // The first one on the search path, under whichever name.
+                let path = std::env::var_os("PATH").unwrap_or_default();
+                let folders: Vec<PathBuf> = std::env::split_paths(&path).collect();
+                let place = |it: &(PathBuf, String)| {
+                    folders.iter().position(|folder| Some(&**folder) == it.0.parent())
+                };
+                let Some((program, what)) = found.min_by_key(place) else {
+                    return missing("Open MPI's mpirun");
+                };
+                words.push(program.into());
+                words.extend(["--host", names, "-n", &ranks, "-x", BODY].map(OsString::from));
+                variables.push(("OMPI_MCA_plm_rsh_agent", shell.clone().into()));
+                variables.push(("PRTE_MCA_plm_ssh_agent", shell.into()));
+                Some(what)
+            }
+            Launcher::Ours | Launcher::OursToPrrte => {
+                let theirs = if self == Launcher::Ours { "mpiexec.hydra" } else { "prterun" };
+                let Some(program) = on_path(theirs) else { return missing(theirs) };
+                words.push(env!("CARGO_BIN_EXE_gapless").into());
+                words.extend(["run", "--hosts", names, "-n", &ranks].map(OsString::from));
+                variables.push(("PATH", alone(hosts, &program).into()));
+                variables.push(("HYDRA_LAUNCHER", "ssh".into()));
+                variables.push(("HYDRA_LAUNCHER_EXEC", shell.clone().into()));
+                variables.push(("PRTE_MCA_plm_ssh_agent", shell.into()));
+                let word = if self == Launcher::Ours { "Version:" } else { "prterun" };
+                version(program.as_os_str(), word)
+            }
+        };
+        // `nsenter` is looked for before the search path is narrowed.
+        let entry = on_path("nsenter").map_or_else(|| words[0].clone(), OsString::from);
+        let mut command = Command::new(entry);
+        command.args(&words[1..]).envs(variables).stdin(Stdio::null()).env_remove("RUST_LOG");
+        for name in ["OMPI_ALLOW_RUN_AS_ROOT", "PRTE_ALLOW_RUN_AS_ROOT"] {
+            command.env(name, "1").env(format!("{name}_CONFIRM"), "1");
+        }
+        Some((command, what.unwrap_or_default()))
+    }
+}
+
+/// Runs a test's body in four ranks under each launcher, two on each host; `check` sees each job's output. To be all that
+/// the test called `name` does.
+fn under_each(name: &str, body: impl FnOnce(World), mut check: impl FnMut(&str, &Output)) {
+    if is_rank(name) {
+        return body(World::init().expect("the world comes to be"));
+    }
+    let Some(hosts) = Namespaces::new(name) else { return };
+    for launcher in Launcher::ALL {
+        let Some((mut command, what)) = launcher.command(&hosts, 4) else { continue };
+        command.env(BODY, name).args(again(name));
+        check(
+            &format!("{launcher:?} ({what})"),
+            &timed(command, &format!("{launcher:?} ({what})")),
+        );
+    }
+    let slurm = match Slurm::start(&hosts) {
+        Ok(slurm) => slurm,
+        Err(why) => return skip("Slurm over two hosts", &why),
+    };
+    for language in ["pmi2", "pmix"] {
+        match slurm.two_on_each(language) {
+            Ok(mut command) => {
+                command.env(BODY, name).args(again(name));
+                let what = format!("srun --mpi={language}");
+                check(&what, &timed(command, &what));
+            }
+            Err(why) => skip(&format!("srun --mpi={language} over two hosts"), &why),
+        }
+    }
+}
+
+/// Runs a job to its end, and says how long that took if that is wanted.
+fn timed(command: Command, what: &str) -> Output {
+    let begin = std::time::Instant::now();
+    let output = finish_all(command, WATCHDOG);
+    if std::env::var_os("GAPLESS_SHOW_LAUNCHERS").is_some() {
+        eprintln!("{what}: {:.1} s", begin.elapsed().as_secs_f64());
+    }
+    output
+}
+
+/// Everybody talks to everybody, by shared memory on a host and by TCP between them.
+#[test]
+fn jobs_of_others_launchers_meet_over_two_hosts() {
+    let name = "launchers::jobs_of_others_launchers_meet_over_two_hosts";
+    let body = |world: World| {
+        let (comm, me) = (world.comm(), world.rank());
+        let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap();
+        assert_eq!(
+            host.trim(),
+            super::namespaces::NAMES[host_of(me)],
+            "rank {me} is where it should be"
+        );
+        for round in 0..3u8 {
+            for other in (0..comm.size()).filter(|&other| other != me) {
+                let (out, mut into) = (vec![round; 50_000], vec![0u8; 50_000]);
+                comm.sendrecv(&out, (other, 5), &mut into, (other, 5)).unwrap();
+                assert_eq!(out, into);
+            }
+        }
+        for other in (0..comm.size()).filter(|&other| other != me) {
+            let link = world.link(other).unwrap();
+            let carrier = link.limits.expect("it stands").name;
+            let due = if host_of(me) == host_of(other) { "sm" } else { "tcp" };
+            assert_eq!(carrier, due, "from {me} to {other}");
+        }
+        let mut sum = [0u32];
+        comm.allreduce(&[me + 1], &mut sum, gapless::ReduceOp::Sum).unwrap();
+        assert_eq!(sum, [10]);
+        world.finalize().unwrap();
+    };
+    under_each(name, body, |_, output| common::assert_ran(output, 4));
+}
+
+/// A job of several hosts without a launcher that knows them is an error of one line.
+#[test]
+fn without_a_launcher_of_several_hosts_it_is_said_what_to_install() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut command = common::gapless();
+    command.env("PATH", folder.path()).args(["run", "--hosts", "a,b", "-n", "2", "/bin/true"]);
+    let output = common::finish(command, WATCHDOG);
+    let said = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(2), "{said}");
+    assert!(said.contains("apt-get install mpich") && said.contains("prterun"), "{said}");
+    assert_eq!(said.trim().lines().count(), 1, "{said}");
+}

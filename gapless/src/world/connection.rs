@@ -1,0 +1,120 @@
+//! The launcher, as a world keeps it: at start-up, when an address of a peer is first needed, and when the job is left.
+
+use super::card;
+use super::roll::Roll;
+use crate::error::Error;
+use crate::network;
+use crate::wireup::{Questions, Wireup, WireupError};
+use gapless_bml::{Directory, Found, LinkError, Rank};
+use gapless_btl::Address;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
+
+/// Under which key a process publishes the addresses of its transports within a host, and of those that a program has
+/// added.
+pub(super) const RAILS: &str = "gapless-rails";
+
+/// Under which key a process publishes where it can be called, if the job has several hosts.
+pub(super) const PLACES: &str = "gapless-network";
+
+/// Published in the place of addresses by who has none.
+pub(super) const NOWHERE: &str = "none";
+
+/// The launcher of this process. Whoever waits at a fence has it, and asks it for the others meanwhile.
+pub(super) struct Connection {
+    wireup: Mutex<Box<dyn Wireup>>,
+    pub(super) questions: Questions,
+}
+
+impl std::fmt::Debug for Connection {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Connection")
+    }
+}
+
+impl Connection {
+    pub(super) fn new(wireup: Box<dyn Wireup>) -> Arc<Connection> {
+        Arc::new(Connection { wireup: Mutex::new(wireup), questions: Questions::default() })
+    }
+
+    /// Waits for whoever uses it.
+    pub(super) fn launcher(&self) -> MutexGuard<'_, Box<dyn Wireup>> {
+        self.wireup.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A value of a peer's; `None` if that takes until later.
+    fn get(&self, from: u32, key: &str) -> Option<Result<String, WireupError>> {
+        match self.wireup.try_lock() {
+            Ok(mut wireup) => Some(wireup.get(from, key)),
+            Err(TryLockError::Poisoned(wireup)) => Some(wireup.into_inner().get(from, key)),
+            Err(TryLockError::WouldBlock) => self.questions.ask(from, key),
+        }
+    }
+}
+
+/// What is known of the job's processes without their addresses.
+#[derive(Clone)]
+pub(super) struct Addresses {
+    pub(super) connection: Arc<Connection>,
+    pub(super) me: u32,
+    pub(super) roll: Arc<Roll>,
+    /// Whether processes have published [`PLACES`].
+    pub(super) several_hosts: bool,
+    /// Whether this process reaches those of its host by shared memory.
+    pub(super) has_shared_memory: bool,
+    /// Whether processes may have transports of which we know nothing, so that all addresses are needed.
+    pub(super) has_others: bool,
+    /// The labels of this process's transports to other hosts.
+    pub(super) labels: Vec<String>,
+    /// The name of shared memory.
+    pub(super) shared_memory: &'static str,
+}
+
+impl Addresses {
+    /// The addresses of a peer, over all transports that may reach it; `None` if it takes until later.
+    pub(super) fn of(&self, peer: u32) -> Option<Result<Vec<(String, Address)>, Error>> {
+        let apart = card::are_apart(self.roll.host(self.me), self.roll.host(peer));
+        let near = |(name, _): &(String, Address)| name == self.shared_memory;
+        let mut found = Vec::new();
+        if !(apart && self.several_hosts) || self.has_others {
+            match self.published(peer, RAILS)? {
+                Ok(rails) => found = rails,
+                Err(error) => return Some(Err(error)),
+            }
+        }
+        // Where shared memory reaches, no network is used.
+        let reached = self.has_shared_memory && !apart && found.iter().any(near);
+        if self.several_hosts && !reached {
+            found.retain(|rail| !near(rail));
+            match self.published(peer, PLACES)? {
+                Ok(places) => found.extend(network::paired(&self.labels, places)),
+                Err(error) => return Some(Err(error)),
+            }
+        }
+        Some(Ok(found))
+    }
+
+    fn published(&self, peer: u32, key: &str) -> Option<Result<Vec<(String, Address)>, Error>> {
+        let word = self.connection.get(peer, key)?;
+        Some(word.map_err(Error::from).and_then(|word| {
+            let words = word.split(',').filter(|word| *word != NOWHERE);
+            words.map(|word| card::read_rail(peer, word)).collect()
+        }))
+    }
+}
+
+impl Directory for Addresses {
+    fn may_be_mapped(&self, peer: Rank) -> bool {
+        self.has_others || !card::are_apart(self.roll.host(self.me), self.roll.host(peer.0))
+    }
+
+    fn look_up(&mut self, peer: Rank) -> Found {
+        match self.of(peer.0) {
+            Some(Ok(addresses)) => Found::Addresses(addresses),
+            None => Found::Later,
+            Some(Err(error)) => {
+                let reason = format!("its address could not be got: {error}");
+                Found::Nothing(LinkError::Unreachable { reason })
+            }
+        }
+    }
+}

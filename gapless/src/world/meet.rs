@@ -1,0 +1,214 @@
+//! How the processes of a job come to know of each other: what each publishes, and what it reads.
+//!
+//! ```text
+//! every process         rank 0                      every process
+//! card, rails ─ fence ─ reads all cards, roll ─ fence ─ reads the roll
+//!                                                   several hosts: opens a port, publishes its places ─ fence
+//!                                                   links to ranks r ± 2^k; other addresses when they are needed
+//! ```
+//!
+//! So a job of N processes asks its launcher for N cards, N rolls, and two or three addresses for each link. A launcher
+//! that does not answer while a process waits at a fence is asked for all addresses at once, and so is any if a transport
+//! does not tell who calls ([`Btl::callers`](gapless_btl::Btl::callers)).
+
+#[cfg(test)]
+mod start;
+
+use super::builder::SM;
+use super::card::{self, Network};
+use super::connection::{Addresses, Connection, NOWHERE, PLACES, RAILS};
+use super::places::Places;
+use super::roll::Roll;
+use crate::descriptors;
+use crate::error::Error;
+use crate::network::{self, Settings, TCP, Ways};
+use crate::tuning::coll::Table;
+use crate::wireup::Wireup;
+use gapless_bml::{Bml, BmlError, Directory, Found, LinkError, PeerState, Rank};
+use gapless_btl::Address;
+use gapless_btl_tcp::random_secret;
+use std::sync::Arc;
+
+/// Under which key every process publishes its card.
+const CARD: &str = "gapless-card";
+
+/// Under which key rank 0 publishes the cards of all.
+const ROLL: &str = "gapless-roll";
+
+/// Under which key rank 0 publishes the job's secret.
+const SECRET: &str = "gapless-secret";
+
+/// Publishes where this process can be met, and learns of the others: links are made when they are needed, and to those
+/// that tell of deaths. If there are several hosts, opens the transports to those.
+/// Compares the tables of collectives. Gives how many processes of this host, with this one, may run on this one's
+/// processors, and where each process is.
+pub(super) fn meet(
+    connection: &Arc<Connection>,
+    bml: &mut Bml,
+    table: &Table,
+    (network, ways, settings): (Network, Ways, &Settings),
+) -> Result<(usize, Places), Error> {
+    let mut launcher = connection.launcher();
+    let wireup = &mut **launcher;
+    let (me, size) = (wireup.rank(), wireup.size());
+    let addresses = bml.addresses();
+    let digest = crate::tuning::coll::digest(table);
+    let own = card::write(&digest, network);
+    publish(wireup, &own, &addresses)?;
+    let roll = Arc::new(read_roll(wireup, &own)?);
+    let kinds: Vec<(u32, &str)> = roll.kinds().collect();
+    for (rank, kind) in kinds.iter().filter(|(rank, _)| *rank != me) {
+        card::check(*rank, kind)?;
+    }
+    let hosts = roll.hosts().iter().map(String::as_str);
+    let several_hosts = size > 1 && card::need_network(kinds.iter().map(|(_, kind)| *kind), hosts);
+    let labels = match several_hosts {
+        true => open_network(wireup, bml, (network, ways, settings))?,
+        false => Vec::new(),
+    };
+    let answers = wireup.answers_at_fences();
+    let local = wireup.local_size().and_then(|local| usize::try_from(local).ok());
+    drop(launcher);
+    let others: Vec<u32> =
+        (0..size).filter(|&rank| !card::has_table(roll.kind(rank), &digest)).collect();
+    let has_others = addresses.iter().any(|(name, _)| name != SM);
+    let mut directory = Addresses {
+        connection: Arc::clone(connection),
+        me,
+        roll: Arc::clone(&roll),
+        several_hosts,
+        has_shared_memory: network != Network::Wanted,
+        has_others,
+        labels,
+        shared_memory: SM,
+    };
+    if !answers || !bml.set_directory(Box::new(directory.clone())) {
+        for rank in (0..size).filter(|&rank| rank != me) {
+            introduce(bml, &mut directory, rank)?;
+        }
+    }
+    if !has_others && let Some(error) = way_missing(&roll, (me, network), several_hosts) {
+        return Err(error.into());
+    }
+    if !others.is_empty() {
+        return Err(Error::TablesDiffer { rank: me, others });
+    }
+    bml.watch();
+    // The first look-ups: whoever does not fit to this process is told so now.
+    let lost = (0..size).map(Rank).find_map(|peer| match bml.state(peer) {
+        PeerState::Lost(error) => Some((peer, error.clone())),
+        _ => None,
+    });
+    if let Some((peer, error)) = lost {
+        return Err(BmlError::PeerLost { peer, error }.into());
+    }
+    let sharing = sharing(&roll, me);
+    Ok((local.unwrap_or(usize::MAX).min(sharing), Places::new(&roll)))
+}
+
+fn publish(
+    wireup: &mut dyn Wireup,
+    own: &str,
+    addresses: &[(String, Address)],
+) -> Result<(), Error> {
+    wireup.put(CARD, own)?;
+    let words: Vec<String> =
+        addresses.iter().map(|(name, address)| card::write_rail(name, address)).collect();
+    let word = if words.is_empty() { NOWHERE.to_owned() } else { words.join(",") };
+    wireup.put(RAILS, &word)?;
+    if wireup.rank() == 0 && wireup.size() > 1 {
+        let secret = random_secret().map_err(|error| Error::Transport { name: TCP, error })?;
+        wireup.put(SECRET, &network::write_secret(&secret))?;
+    }
+    Ok(wireup.fence()?)
+}
+
+/// The cards of all processes: rank 0 reads them, the others read what it makes of them. It says nothing of what is wrong
+/// with them before all have them.
+fn read_roll(wireup: &mut dyn Wireup, own: &str) -> Result<Roll, Error> {
+    let size = wireup.size();
+    if size == 1 {
+        return Ok(Roll::new([own]));
+    }
+    if wireup.rank() > 0 {
+        wireup.fence()?;
+        return Roll::read(&wireup.get(0, ROLL)?, size);
+    }
+    let mut cards = vec![own.to_owned()];
+    for rank in 1..size {
+        // A card that would take the roll apart is damaged, or of another build: its own rank is to be named.
+        cards.push(wireup.get(rank, CARD)?.replace(['/', ';'], "?"));
+    }
+    let roll = Roll::new(cards.iter().map(String::as_str));
+    wireup.put(ROLL, &roll.write())?;
+    wireup.fence()?;
+    Ok(roll)
+}
+
+/// How many processes of this machine, with this one, may run on this one's processors.
+fn sharing(roll: &Roll, me: u32) -> usize {
+    let here: Vec<bool> =
+        roll.hosts().iter().map(|host| card::share_machine(roll.host(me), host)).collect();
+    let shares: Vec<bool> = roll.seats().iter().map(|seat| card::shares_processors(seat)).collect();
+    let others = (0..).zip(roll.places()).filter(|(rank, _)| *rank != me);
+    1 + others.filter(|(_, (host, seat))| here[*host as usize] && shares[*seat as usize]).count()
+}
+
+/// A process of another host to which there is no way, as far as the roll tells.
+fn way_missing(roll: &Roll, (me, network): (u32, Network), several: bool) -> Option<BmlError> {
+    let own = roll.host(me);
+    let is_reached =
+        |rank| several && network != Network::No && card::network(roll.kind(rank)) != Network::No;
+    let ranks = 0..u32::try_from(roll.places().count()).unwrap_or(u32::MAX);
+    let peer =
+        ranks.filter(|&rank| !is_reached(rank)).find(|&it| card::are_apart(own, roll.host(it)))?;
+    let reason = match card::share_machine(own, roll.host(peer)) {
+        true => "it runs in another network namespace",
+        false => "it runs on another host",
+    };
+    let error = LinkError::Unreachable { reason: reason.to_owned() };
+    Some(BmlError::NoRail { peer: Rank(peer), tried: vec![(SM.to_owned(), error)] })
+}
+
+/// Has a peer introduced at once.
+fn introduce(bml: &mut Bml, directory: &mut Addresses, rank: u32) -> Result<(), Error> {
+    match directory.look_up(Rank(rank)) {
+        Found::Addresses(addresses) => Ok(bml.introduce(Rank(rank), &addresses)?),
+        Found::Nothing(error) => Err(BmlError::PeerLost { peer: Rank(rank), error }.into()),
+        Found::Later => unreachable!("nobody is at a fence"),
+    }
+}
+
+/// Opens the transports to other hosts, if this process may have any, and publishes where it is called; every process of
+/// the job does this, or none. Waits until all have. Gives the labels of the transports.
+fn open_network(
+    wireup: &mut dyn Wireup,
+    bml: &mut Bml,
+    (network, ways, settings): (Network, Ways, &Settings),
+) -> Result<Vec<String>, Error> {
+    let (word, labels) = if network == Network::No {
+        (NOWHERE.to_owned(), Vec::new())
+    } else {
+        let word = wireup.get(0, SECRET)?;
+        // Nothing of it is shown.
+        let secret = network::read_secret(&word).ok_or_else(|| Error::BadCard {
+            rank: 0,
+            what: "secret",
+            text: format!("{} characters", word.len()),
+        })?;
+        let open = network::open(settings, ways, (wireup.job(), wireup.rank()), secret)?;
+        let words = open.iter().map(|(label, btl)| card::write_rail(label, &btl.address()));
+        let words: Vec<String> = words.collect();
+        if let Some(more) = open.len().checked_sub(1).filter(|&more| more > 0) {
+            // As far as that is allowed: links are made when they are needed.
+            let links = u64::from(wireup.size()) * u64::try_from(more).unwrap_or(1);
+            let _ = descriptors::raise(descriptors::most(wireup.size()) + links, 0);
+        }
+        let labels = open.iter().map(|(label, _)| label.clone()).collect();
+        open.into_iter().for_each(|(_, btl)| bml.add(btl));
+        (words.join(","), labels)
+    };
+    wireup.put(PLACES, &word)?;
+    wireup.fence()?;
+    Ok(labels)
+}

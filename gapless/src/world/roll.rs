@@ -1,0 +1,276 @@
+//! The roll of a job: the cards of all its processes in one text, so that each process reads one instead of all.
+//!
+//! Rank 0 reads the cards and writes the roll. Cards are alike: what a process is (its kind) is the same in all of them as
+//! a rule, the processors that it is kept on (its seat) are the same on each host, and a host has many processes. So each
+//! of these three texts stands once, and ranks are runs of numbers of them. A job whose ranks go round regularly has a
+//! roll of a few words for each host and seat, however many ranks there are.
+//!
+//! ```text
+//! kind/kind/…;seat/seat/…;host/host/…;run,run,…      run: kind.seat.host.ranks
+//!                                                    a number with `+` rises by one with each rank of the run
+//! ```
+
+use super::card;
+use crate::error::Error;
+use std::collections::HashMap;
+use std::fmt::Write;
+
+/// Kind, seat and host.
+const PARTS: usize = 3;
+const KIND: usize = 0;
+const SEAT: usize = 1;
+const HOST: usize = 2;
+
+/// The cards of all processes of a job.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Roll {
+    /// The texts of each part, each once.
+    texts: [Vec<String>; PARTS],
+    /// By rank, which of them.
+    ranks: Vec<[u32; PARTS]>,
+}
+
+/// Ranks in a row.
+struct Run {
+    first: [u32; PARTS],
+    rises: [bool; PARTS],
+    count: u32,
+}
+
+impl Run {
+    fn at(&self, nth: u32) -> Option<[u32; PARTS]> {
+        let mut place = [0; PARTS];
+        for (part, number) in place.iter_mut().enumerate() {
+            let rise = if self.rises[part] { nth } else { 0 };
+            *number = self.first[part].checked_add(rise)?;
+        }
+        Some(place)
+    }
+}
+
+impl Roll {
+    /// Of these cards, in the order of ranks.
+    pub(crate) fn new<'c>(cards: impl IntoIterator<Item = &'c str>) -> Roll {
+        let mut known: [HashMap<String, u32>; PARTS] = Default::default();
+        let mut roll = Roll::default();
+        for text in cards {
+            let mut place = [0; PARTS];
+            for (part, word) in card::parts(text).into_iter().enumerate() {
+                let texts = &mut roll.texts[part];
+                place[part] = *known[part].entry(word).or_insert_with_key(|word| {
+                    texts.push(word.clone());
+                    u32::try_from(texts.len() - 1).unwrap_or(u32::MAX)
+                });
+            }
+            roll.ranks.push(place);
+        }
+        roll
+    }
+
+    /// As a word.
+    pub(crate) fn write(&self) -> String {
+        let mut text = self.texts.each_ref().map(|texts| texts.join("/")).join(";");
+        let mut separator = ';';
+        for run in self.runs() {
+            text.push(separator);
+            separator = ',';
+            for part in 0..PARTS {
+                let rises = if run.rises[part] { "+" } else { "" };
+                // Writing to a string cannot fail.
+                let _ = write!(text, "{}{rises}.", run.first[part]);
+            }
+            let _ = write!(text, "{}", run.count);
+        }
+        text
+    }
+
+    fn runs(&self) -> Vec<Run> {
+        let mut runs: Vec<Run> = Vec::new();
+        for place in &self.ranks {
+            if let Some(run) = runs.last_mut() {
+                if run.count == 1 {
+                    // The second one says which numbers rise.
+                    run.rises = std::array::from_fn(|part| place[part] != run.first[part]);
+                }
+                if run.at(run.count) == Some(*place) {
+                    run.count += 1;
+                    continue;
+                }
+                if run.count == 1 {
+                    run.rises = [false; PARTS];
+                }
+            }
+            runs.push(Run { first: *place, rises: [false; PARTS], count: 1 });
+        }
+        runs
+    }
+
+    /// The reverse, for a job of `size`.
+    ///
+    /// # Errors
+    /// It is no roll of so many ranks.
+    pub(crate) fn read(text: &str, size: u32) -> Result<Roll, Error> {
+        Roll::parse(text, size).ok_or_else(|| card::bad(0, "roll", text))
+    }
+
+    fn parse(text: &str, size: u32) -> Option<Roll> {
+        let mut fields = text.split(';');
+        let mut texts: [Vec<String>; PARTS] = Default::default();
+        for texts in &mut texts {
+            texts.extend(fields.next()?.split('/').map(str::to_owned));
+        }
+        let (runs, None) = (fields.next()?, fields.next()) else { return None };
+        let mut ranks = Vec::new();
+        for word in runs.split(',') {
+            let run = Run::parse(word)?;
+            if run.count > size.checked_sub(u32::try_from(ranks.len()).ok()?)? {
+                return None;
+            }
+            for nth in 0..run.count {
+                let place = run.at(nth)?;
+                let known = |part: usize| (place[part] as usize) < texts[part].len();
+                if !(0..PARTS).all(known) {
+                    return None;
+                }
+                ranks.push(place);
+            }
+        }
+        (ranks.len() == size as usize).then_some(Roll { texts, ranks })
+    }
+
+    fn part(&self, part: usize, rank: u32) -> &str {
+        let place = self.ranks.get(rank as usize);
+        let text = place.and_then(|place| self.texts[part].get(place[part] as usize));
+        text.map_or("", String::as_str)
+    }
+
+    /// What a process is.
+    pub(crate) fn kind(&self, rank: u32) -> &str {
+        self.part(KIND, rank)
+    }
+
+    /// The host that a process is on, as on its card.
+    pub(crate) fn host(&self, rank: u32) -> &str {
+        self.part(HOST, rank)
+    }
+
+    /// Each kind, with the first rank of it.
+    pub(crate) fn kinds(&self) -> impl Iterator<Item = (u32, &str)> {
+        let mut seen = vec![false; self.texts[KIND].len()];
+        let ranks = (0u32..).zip(&self.ranks);
+        let new = ranks
+            .filter(move |(_, place)| !std::mem::replace(&mut seen[place[KIND] as usize], true));
+        new.map(|(rank, place)| (rank, self.texts[KIND][place[KIND] as usize].as_str()))
+    }
+
+    /// All hosts.
+    pub(crate) fn hosts(&self) -> &[String] {
+        &self.texts[HOST]
+    }
+
+    /// All seats.
+    pub(crate) fn seats(&self) -> &[String] {
+        &self.texts[SEAT]
+    }
+
+    /// The number of each rank's host and of its seat, among all of them.
+    pub(crate) fn places(&self) -> impl Iterator<Item = (u32, u32)> + '_ {
+        self.ranks.iter().map(|place| (place[HOST], place[SEAT]))
+    }
+}
+
+impl Run {
+    fn parse(word: &str) -> Option<Run> {
+        let mut words = word.split('.');
+        let mut run = Run { first: [0; PARTS], rises: [false; PARTS], count: 0 };
+        for part in 0..PARTS {
+            let word = words.next()?;
+            run.rises[part] = word.ends_with('+');
+            run.first[part] = word.strip_suffix('+').unwrap_or(word).parse().ok()?;
+        }
+        run.count = words.next()?.parse().ok().filter(|&count| count > 0)?;
+        words.next().is_none().then_some(run)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn card(core: u32, host: u32) -> String {
+        format!("wire-version:12,processors:{core:02x},host:boot-{host},network:able,socket:0")
+    }
+
+    fn roll(ranks: u32, place: impl Fn(u32) -> (u32, u32)) -> Roll {
+        let cards: Vec<String> = (0..ranks)
+            .map(|rank| {
+                let (core, host) = place(rank);
+                card(core, host)
+            })
+            .collect();
+        let roll = Roll::new(cards.iter().map(String::as_str));
+        for (rank, card) in (0..).zip(&cards) {
+            let words = |text: &str| -> std::collections::BTreeSet<String> {
+                text.split(',').map(str::to_owned).collect()
+            };
+            let own = [roll.kind(rank), roll.part(SEAT, rank), roll.host(rank)].join(",");
+            assert_eq!(words(&own), words(card), "rank {rank}");
+        }
+        assert_eq!(Roll::read(&roll.write(), ranks).unwrap(), roll);
+        roll
+    }
+
+    #[test]
+    fn rolls_survive_as_words_and_regular_ones_are_short() {
+        let by_core = roll(10_000, |rank| (rank % 100, rank / 100));
+        let round = roll(10_000, |rank| (rank / 100, rank % 100));
+        let unbound = roll(10_000, |rank| (0, rank / 100));
+        for (roll, most) in [(&by_core, 9_000), (&round, 9_000), (&unbound, 4_000)] {
+            assert!(roll.write().len() < most, "{} bytes", roll.write().len());
+        }
+        assert_eq!(by_core.kinds().collect::<Vec<_>>().len(), 1);
+        assert_eq!((by_core.hosts().len(), by_core.seats().len()), (100, 100));
+        // In no order at all.
+        let mut state = 7u32;
+        let mut any = vec![0; 500];
+        for number in &mut any {
+            state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+            *number = state >> 16;
+        }
+        roll(500, |rank| (any[rank as usize] % 7, any[rank as usize] % 11));
+        roll(1, |_| (3, 4));
+    }
+
+    #[test]
+    fn what_is_no_roll_is_refused() {
+        let right = roll(6, |rank| (rank % 3, rank / 3)).write();
+        for size in [0, 5, 7] {
+            assert!(Roll::read(&right, size).is_err());
+        }
+        for wrong in [
+            "",
+            ";;;",
+            "a;b;c",
+            "a;b;c;",
+            "a;b;c;0.0.0.0",
+            "a;b;c;0.0.0",
+            "a;b;c;0.0.0.6.1",
+            "a;b;c;0.0.1.6",
+            "a;b;c;0+.0.0.6",
+            "a;b;c;0.0.0.6;x",
+            "a;b;c;-1.0.0.6",
+            "a;b;c;0.0.0.4294967295",
+            "a;b;c;4294967295+.0.0.6",
+            "a;b;c;0.0.0.5,0.0.0.2",
+        ] {
+            let error = Roll::read(wrong, 6).expect_err(wrong);
+            assert!(matches!(error, Error::BadCard { rank: 0, what: "roll", .. }), "{error}");
+        }
+        for at in 0..right.len() {
+            let mut bytes = right.clone().into_bytes();
+            bytes[at] ^= 1;
+            // Whatever it is now, it is read or refused.
+            let _ = Roll::read(&String::from_utf8_lossy(&bytes), 6);
+        }
+    }
+}
