@@ -49,8 +49,8 @@ impl Fixture for At {
         let State::Up(up) = &end.links[to.0 as usize].state else { panic!("the link stands") };
         match variant {
             // As when somebody closes the connection, and when somebody resets it.
-            0 => shutdown(&up.socket, Shutdown::Both).unwrap(),
-            1 => connect_unspec(&up.socket).unwrap(),
+            0 => shutdown(up.connection.socket(), Shutdown::Both).unwrap(),
+            1 => connect_unspec(up.connection.socket()).unwrap(),
             _ => return false,
         }
         true
