@@ -64,8 +64,8 @@ impl Seat {
         if len <= BESIDE_MARK { 0..0 } else { first..bytes.end.div_ceil(8) }
     }
 
-    /// Copies bytes of the note that [`look`](Seat::look) or [`all_like`](Seat::all_like) has seen, from byte `at` on, into private memory; what
-    /// no note can have is left as it is.
+    /// Copies bytes of the note that [`look`](Seat::look) or [`all_like`](Seat::all_like) has seen, from byte `at` on,
+    /// into private memory; what no note can have is left as it is.
     #[inline]
     pub fn read(&self, board: &Board<'_>, rank: usize, at: usize, into: &mut [u8]) {
         let note = board.note(rank, self.round);

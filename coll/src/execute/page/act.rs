@@ -368,7 +368,8 @@ impl Shared {
 ///
 /// Among 4 and 16 ranks of a Xeon (2 MiB of second-level cache each), all-gathers and gathers in which a rank receives 8 MiB
 /// and more take 0.43 to 0.73 of the time so; whatever receives 4 MiB, 0.68 to 1.02. Of 2 MiB and less, most take longer, up
-/// to 1.7 times as long (`bench/results/cpu/coll/README.md`).
+/// to 1.7 times as long (`bench/results/cpu/coll/README.md`). All-reduces, reductions and bcasts were measured up to 4 MiB
+/// only.
 pub(super) fn long(rows: &Rows) -> Option<&Typed> {
     /// From so many bytes on, as in `dtype/src/copy/method.rs`.
     const LONG: u64 = 4 << 20;
