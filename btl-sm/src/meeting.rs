@@ -36,7 +36,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// Sockets served in one look; the kernel hands out the others first next time.
-const EVENTS: usize = 64;
+pub(crate) const EVENTS: usize = 64;
 /// Callers accepted at a time: bounds one look.
 const CALLERS: u32 = 64;
 /// Descriptors that a guest holds: its socket, and its lane.
@@ -312,8 +312,15 @@ impl Sm {
         self.let_all_in_until(id);
     }
 
-    /// Takes callers in until this peer is among them.
+    /// Takes callers in until this peer is among them. It may be in already, and have greeted since: one look hears few.
     fn let_all_in_until(&mut self, id: u32) {
+        let inside: Vec<u32> = self.door.callers.keys().copied().collect();
+        for serial in inside {
+            if self.links[id as usize].inbound.is_some() {
+                return;
+            }
+            self.hear(serial);
+        }
         for _ in 0..QUEUE / CALLERS {
             if self.links[id as usize].inbound.is_some() || !self.accept() {
                 break;

@@ -1,9 +1,11 @@
 //! Tests that need hundreds of open files.
 
-use super::{Pair, job, tiny, until};
+use super::strangers::greet;
+use super::{Default, Pair, job, tiny, until};
 use crate::link::State;
-use crate::{Sm, wire};
-use gapless_btl::conformance::skip;
+use crate::meeting::EVENTS;
+use crate::{Sm, socket, wire};
+use gapless_btl::conformance::{Fixture, skip};
 use gapless_btl::{AmTag, Btl, Event, Mapped, PeerId, Queue, Token};
 use rustix::process::{Resource, getrlimit};
 
@@ -84,4 +86,27 @@ fn many_peers_meet_in_any_order() {
         }
         got.iter().all(|&count| count == PEERS)
     });
+}
+
+/// It has been let in before it greeted, and so many others have something to say that one look does not hear it.
+#[test]
+fn a_peer_that_greets_behind_a_crowd_is_heard_when_it_is_looked_for() {
+    if !may_open(1000, "a_peer_that_greets_behind_a_crowd_is_heard_when_it_is_looked_for") {
+        return;
+    }
+    let (a, mut b) = Default.pair();
+    let to_a = b.connect(&a.address()).unwrap();
+    let call = |b: &mut Sm| {
+        let socket = socket::call(&b.card.meeting_place()).unwrap().unwrap();
+        b.look_around();
+        socket
+    };
+    let crowd: Vec<_> = (0..EVENTS + 6).map(|_| call(&mut b)).collect();
+    let peer = call(&mut b);
+    for stranger in &crowd {
+        assert_eq!(socket::send(stranger, &[7; 200], None), Ok(true));
+    }
+    greet(&peer, a.card.nonce, b.card.nonce);
+    b.admit(to_a.0);
+    assert!(b.links[to_a.0 as usize].incoming.is_some(), "it has been heard");
 }

@@ -74,7 +74,7 @@ fn what_strangers_do() {
     let _ = std::io::stdin().read_to_end(&mut Vec::new());
 }
 
-fn greet(socket: &socket::Socket, from: Nonce, to: Nonce) {
+pub(super) fn greet(socket: &socket::Socket, from: Nonce, to: Nonce) {
     let classes = [SlotClass { bytes: 320, count: 1 }];
     let (lane, file) = Lane::create(Geometry::new(16, &classes).unwrap()).unwrap();
     let geometry = lane.geometry().clone();
