@@ -220,8 +220,12 @@ pub(super) fn reduce_all(
     loop {
         let rest = left.split_off(left.len().min(at_once));
         // SAFETY: as in `reduce`, and as the file says.
-        let done =
-            unsafe { reducer.reduce_into(combine.op(), &left, &target, range.clone(), &after) }?;
+        let begun =
+            unsafe { reducer.reduce_into(combine.op(), &left, &target, range.clone(), &after) };
+        let done = begun.inspect_err(|_| {
+            // Nobody else knows of what has begun, and it still writes the target.
+            after.iter().for_each(Completion::drain);
+        })?;
         if rest.is_empty() {
             return Ok(done);
         }
@@ -333,5 +337,81 @@ impl Hops {
 impl Drop for Hops {
     fn drop(&mut self) {
         self.works.drain(..).for_each(|work| work.drain());
+    }
+}
+
+#[cfg(test)]
+#[allow(unsafe_code, reason = "a reducer that fails")]
+mod tests {
+    use std::any::Any;
+    use std::sync::Mutex;
+    use std::sync::atomic::{AtomicU32, Ordering};
+
+    use gapless_dtype::{Datatype, Layout, Primitive};
+    use gapless_engine::{Op, ReduceOp};
+    use gapless_mem::{Pending, Space};
+
+    use super::*;
+    use crate::execute::memory::Memory;
+
+    /// Over when it has been asked some times.
+    #[derive(Default)]
+    struct Slow(AtomicU32);
+
+    const ASKED: u32 = 5;
+
+    // SAFETY: nothing is done, before or after.
+    unsafe impl Pending for Slow {
+        fn poll(&self) -> Result<bool, DeviceError> {
+            Ok(self.0.fetch_add(1, Ordering::Relaxed) >= ASKED)
+        }
+
+        fn as_any(&self) -> &dyn Any {
+            self
+        }
+    }
+
+    /// Begins once, and fails from then on.
+    #[derive(Default)]
+    struct Once(Mutex<Option<Arc<Slow>>>);
+
+    // SAFETY: it touches no memory.
+    unsafe impl Reducer for Once {
+        fn supports(&self, _: &Op, _: &Layout) -> bool {
+            true
+        }
+
+        fn serves(&self, _: Space) -> bool {
+            true
+        }
+
+        unsafe fn reduce_into(
+            &self,
+            _: &Op,
+            _: &[Typed],
+            _: &Typed,
+            _: Range<u64>,
+            _: &[Completion],
+        ) -> Result<Completion, EngineError> {
+            let mut begun = self.0.lock().unwrap();
+            if begun.is_some() {
+                return Err(EngineError::NoSource);
+            }
+            Ok(Completion::Pending(begun.insert(Arc::default()).clone()))
+        }
+    }
+
+    #[test]
+    fn what_has_begun_is_over_when_the_rest_cannot_begin() {
+        let layout = Datatype::from(Primitive::Double).commit().unwrap();
+        let combine = Combine::new(&Op::Predefined(ReduceOp::Sum), &layout).unwrap();
+        let memory = Memory::new(8 * (AT_ONCE as u64 + 1)).unwrap();
+        let all: Vec<Region> =
+            (0..=AT_ONCE as u64).map(|at| memory.region().sub(8 * at, 8).unwrap()).collect();
+        let reducer = Once::default();
+        let failed = reduce_all(&reducer, &combine, &all, all[0]);
+        assert!(matches!(failed, Err(EngineError::NoSource)), "{failed:?}");
+        let begun = reducer.0.lock().unwrap().clone().unwrap();
+        assert!(begun.0.load(Ordering::Relaxed) > ASKED, "it is not over");
     }
 }
