@@ -27,7 +27,8 @@ pub struct Rule {
 /// The table by which algorithms are chosen: the first rule holds that fits the call and whose algorithm can do it.
 ///
 /// Rules of [`Method::Shared`] are for calls whose ranks share memory ([`shared_rule_for`]); others pass them over.
-/// Algorithms on levels are passed over if one of the levels does not divide the ranks ([`Locality::has_levels`]). Those
+/// Algorithms on levels are passed over if one of the levels does not divide the ranks ([`Locality::has_levels`]), and
+/// for all-to-alls if a rank would need much more memory than its buffers. Those
 /// over shared memory ([`Algorithm::over_shared`]) are as good where the ranks of a host share none: then these go by
 /// messages. All ranks of a communicator must have the same table.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -146,6 +147,8 @@ pub const DEFAULT_RULES: &[Rule] = &[
     rule(Operation::Allgatherv, 64, ANY_LEN, RING),
     rule(Operation::Allgatherv, ANY, ANY_LEN, BRUCK),
     rule(Operation::Alltoall, FEW, 32 << 10, Method::Linear),
+    // Measured on two hosts with as many ranks on each. Among as many ranks on more hosts, groups are smaller, and
+    // nobody has measured which is quicker.
     near(rule(Operation::Alltoall, 8, 256, Method::Linear)),
     near(rule(Operation::Alltoall, 16, 128, Method::Linear)),
     near(rule(Operation::Alltoall, 32, 32, Method::Linear)),
@@ -222,8 +225,15 @@ pub fn rule_for(table: &Table, call: &Call<'_>, locality: &Locality) -> Option<u
         covers(rule, call, locality.ranks())
             && locality.has_levels(&rule.algorithm)
             && suits(call, locality, &rule.algorithm)
+            && is_affordable(call, locality, &rule.algorithm)
     };
     table.rules.iter().position(fits)
+}
+
+/// Whether a rule may have it: an all-to-all on levels of long blocks takes memory for what all ranks of a host send,
+/// at each of them. What other operations take grows with their own buffers.
+fn is_affordable(call: &Call<'_>, locality: &Locality, algorithm: &Algorithm) -> bool {
+    call.operation() != Operation::Alltoall || is_frugal(call, locality, algorithm)
 }
 
 /// By which rule of the table a call goes through memory that its ranks share, if they do share some and the call
@@ -447,6 +457,27 @@ mod tests {
         assert_eq!(choice(5, ANY_ORDER), RING);
         // The ring does not keep the order.
         assert_eq!(choice(5, ORDERED), DOUBLING);
+    }
+
+    #[test]
+    fn all_to_alls_on_levels_are_passed_over_if_they_take_much_memory() {
+        let own = ["linear over shared", "linear over binomial", "linear"];
+        let rules = own.map(|name| Rule {
+            algorithm: name.parse().expect("an algorithm"),
+            ..rule(Operation::Alltoall, ANY, ANY_LEN, RING)
+        });
+        let halves = |n| localities(n)[1].clone();
+        let chosen = |rule: Rule, n, len| {
+            let call = Call::Alltoall { len, in_place: false };
+            rule_for(&Table { rules: vec![rule], ..Table::default() }, &call, &halves(n))
+        };
+        for rule in &rules[..2] {
+            // A leader of 32 ranks takes 96 times what a rank sends. One of two takes six times that.
+            assert_eq!([8, 64].map(|len| chosen(*rule, 64, len)), [Some(0); 2], "{rule:?}");
+            assert_eq!([1 << 10, 1 << 20, u64::MAX].map(|len| chosen(*rule, 64, len)), [None; 3]);
+            assert_eq!(chosen(*rule, 4, 1 << 30), Some(0), "{rule:?}");
+        }
+        assert_eq!(chosen(rules[2], 64, 1 << 20), Some(0), "without levels it takes none");
     }
 
     #[test]

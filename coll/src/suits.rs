@@ -146,14 +146,15 @@ pub(crate) fn is_frugal(call: &Call<'_>, locality: &Locality, algorithm: &Algori
         Call::ReduceScatter { lens, .. } => {
             (call.bytes().unwrap_or(u64::MAX), lens.iter().copied().max().unwrap_or(0))
         }
-        // A leader has three times what its group sends, which is as long as what it gets.
+        // Each rank has once what its group gets, and a leader three times that: what the group sends, the same in the
+        // order of the groups, and what comes.
         Call::Alltoall { len, .. } => {
             let groups = locality.used(&algorithm.within).next();
             let largest = groups.map(|(groups, _)| groups.all().iter().map(Vec::len).max());
             let scratch = 3 * largest.flatten().unwrap_or(0) as u64;
             let buffer = len.saturating_mul(ranks);
-            return buffer.saturating_mul(scratch)
-                <= buffer.saturating_mul(2 * SCRATCH_TIMES_MAX).saturating_add(SCRATCH_MORE_MAX);
+            let more = scratch.saturating_sub(2 * SCRATCH_TIMES_MAX);
+            return buffer.saturating_mul(more) <= SCRATCH_MORE_MAX;
         }
         _ => return true,
     };
