@@ -186,6 +186,7 @@ impl Sm {
             geometry: lane.geometry().clone(),
             asymmetric: false,
             probe: (8, 8),
+            number: None,
         };
         let (short, file) = Segment::create(4096, false).unwrap();
         for hello in [

@@ -78,7 +78,7 @@ pub(super) fn greet(socket: &socket::Socket, from: Nonce, to: Nonce) {
     let classes = [SlotClass { bytes: 320, count: 1 }];
     let (lane, file) = Lane::create(Geometry::new(16, &classes).unwrap()).unwrap();
     let geometry = lane.geometry().clone();
-    let hello = Hello { from, to, geometry, asymmetric: false, probe: (0, 0) };
+    let hello = Hello { from, to, geometry, asymmetric: false, probe: (0, 0), number: None };
     assert_eq!(socket::send(socket, hello.packet().as_ref(), Some(&file)), Ok(true));
 }
 
