@@ -252,7 +252,8 @@ mod tests {
     #[cfg(feature = "cuda")]
     fn who_has_reserved_blocks_is_named() {
         use gapless_dtype_cuda::{Claim, Holder, Holding, LedgerError};
-        let claim = |holder, blocks, room| Claim { holder, blocks, room };
+        let claim =
+            |holder, blocks, room| Claim { holder, blocks, room, together: true, handed: 0 };
         let one = vec![claim(Holder::Stream, 64, 132), claim(Holder::Worker, 1, 2112)];
         let all = vec![
             Holding { process: 7, claims: one },

@@ -13,11 +13,14 @@
 //! they belong to. Processes that take turns do not ([`Ask::together`]): each has the whole GPU in its turn.
 //!
 //! **Where it is.** In a folder of this user's below `/dev/shm` (or else the folder for temporary files), a process has a
-//! file for each GPU, which it keeps locked. The system drops the lock when the process ends, however it ends, so
-//! reservations of a dead process are never counted; the next one that looks removes the file. Without such a folder
-//! each process counts alone ([`ledger_folder`] says so).
+//! file for each GPU, which it keeps locked. The system drops the lock when the process has ended, however it ends, and
+//! with it what it has forked without `exec`. So reservations of a dead process are not counted; the next one that looks
+//! removes the file. What cannot be written down is refused. Without such a folder each process counts alone
+//! ([`ledger_folder`] says so).
 //!
-//! It sees neither other users' processes nor the application's own kernels.
+//! It sees neither other users' processes, nor those with another `/dev/shm` (containers), nor the application's own
+//! kernels. If somebody empties `/dev/shm` (a user's last logout does, on some systems), what a process has reserved is
+//! seen again when it next changes that.
 
 mod book;
 #[cfg(test)]
@@ -69,18 +72,14 @@ pub struct Ask {
     pub room: u32,
     /// Whether kernels of other processes run there at the same time. If not, they are not counted.
     pub together: bool,
+    /// How many of the blocks are for other processes, which [take them over](Reservation::take_over) at once, before
+    /// this process [gives them back](Reservation::shrink): they are counted twice meanwhile, and whoever finds no room
+    /// looks again for seconds.
+    pub handed: u32,
 }
 
-/// What is reserved.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Claim {
-    /// For what.
-    pub holder: Holder,
-    /// Blocks.
-    pub blocks: u32,
-    /// How many of these blocks the GPU holds when nothing else runs there.
-    pub room: u32,
-}
+/// What is reserved: as it was asked for.
+pub type Claim = Ask;
 
 /// What a process has reserved on a GPU.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -108,6 +107,14 @@ pub enum LedgerError {
         /// Those of other processes.
         others: u32,
     },
+    /// The ledger cannot be read or written, so others would not see what is reserved.
+    #[error("the GPU's ledger in {folder} cannot be read or written: {reason}")]
+    Unwritable {
+        /// Where the ledger is.
+        folder: String,
+        /// What the system said.
+        reason: String,
+    },
     /// Another process has kept the ledger for longer than any does that goes on.
     #[error("another process, which does not go on, keeps the GPU's ledger locked (in {folder})")]
     Busy {
@@ -131,7 +138,7 @@ pub fn ledger_folder() -> Option<&'static Path> {
 /// What is reserved on a GPU, by whom; this process comes first, if it has reserved something.
 ///
 /// # Errors
-/// [`LedgerError::Busy`].
+/// The ledger cannot be read, or another process keeps it.
 pub fn reserved(uuid: [u8; 16]) -> Result<Vec<Holding>, LedgerError> {
     book().census(uuid)
 }
@@ -156,7 +163,7 @@ impl Reservation {
     /// what they hand over or give back may be counted for a moment longer.
     ///
     /// # Errors
-    /// There is no room; another process keeps the ledger.
+    /// There is no room; the ledger cannot be written, or another process keeps it.
     pub fn new(uuid: [u8; 16], ask: Ask) -> Result<Reservation, LedgerError> {
         Reservation::among(Arc::clone(book()), uuid, ask)
     }
@@ -164,7 +171,7 @@ impl Reservation {
     /// Writes down blocks for which another process has reserved room, and which it gives back after this.
     ///
     /// # Errors
-    /// Another process keeps the ledger.
+    /// The ledger cannot be written, or another process keeps it.
     pub fn take_over(uuid: [u8; 16], claim: Claim) -> Result<Reservation, LedgerError> {
         Reservation::handed(Arc::clone(book()), uuid, claim)
     }
@@ -179,7 +186,7 @@ impl Reservation {
         Ok(Reservation { book, uuid, id, blocks: claim.blocks })
     }
 
-    /// Gives back what is more than this.
+    /// Gives back what is more than this; nothing is handed over any more.
     pub fn shrink(&mut self, blocks: u32) {
         self.blocks = self.blocks.min(blocks);
         self.book.change(self.uuid, self.id, Some(self.blocks));

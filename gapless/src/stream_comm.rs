@@ -211,12 +211,17 @@ impl Place {
         let device = CudaDriver::load()?.device(stream.device())?;
         let uuid = device.uuid();
         let mps = device.mps();
+        // The ledger counts better, and more.
+        let reserved = match gapless_dtype_cuda::ledger_folder() {
+            Some(_) => 0,
+            None => gapless_dtype_cuda::reserved_here(uuid),
+        };
         let card = Card {
             uuid,
             ready: false,
             turns: terms::turns(mps),
             blocks,
-            reserved: gapless_dtype_cuda::reserved_here(uuid),
+            reserved,
             room: 0,
             process: std::process::id(),
             namespace: namespace(),

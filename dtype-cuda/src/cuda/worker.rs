@@ -59,7 +59,7 @@ impl CudaWorker {
         let per_unit = function.blocks_per_unit(THREADS, 0)?;
         let room = device.properties().compute_units.saturating_mul(per_unit);
         let together = device.mps() != Mps::Off;
-        let ask = Ask { holder: Holder::Worker, blocks: 1, room, together };
+        let ask = Ask { holder: Holder::Worker, blocks: 1, room, together, handed: 0 };
         let block = Reservation::new(device.uuid(), ask)?;
         let stream = device.stream()?;
         let last = Mutex::new(Some(Completion::Ready));

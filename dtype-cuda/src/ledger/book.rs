@@ -5,11 +5,13 @@
 //!     UUID.lock                   locked while a process looks and writes
 //!     UUID.PROCESS-N              what a process has reserved, locked as long as it has something:
 //!                                     process 4242
-//!                                     stream 64 264        64 blocks; the GPU holds 264 such blocks
-//!                                     worker 1 2112
+//!                                     stream 64 264 together 0     64 blocks; the GPU holds 264 such blocks; kernels of
+//!                                                                  others run there; none is handed over
+//!                                     worker 1 2112 alone 0
 //! ```
 //!
-//! Locks are those of `flock(2)`: they belong to an open file, and end with the last process that has it.
+//! Locks are those of `flock(2)`: they belong to an open file, and end when they are undone or with the last process that
+//! has the file, forked ones included. Somebody may empty the folder, so a file is known by its number, not by its name.
 
 use super::{Ask, Claim, Holder, Holding, LedgerError, Uuid};
 use std::collections::HashMap;
@@ -24,6 +26,8 @@ use std::time::{Duration, Instant};
 const LOCK_PATIENCE: Duration = Duration::from_secs(2);
 /// For how long room is waited for that others may be about to give back.
 const ROOM_PATIENCE: Duration = Duration::from_millis(100);
+/// The same where something is being handed over, which takes two exchanges of all ranks of a communicator.
+const HANDED_PATIENCE: Duration = Duration::from_secs(5);
 const NAP: Duration = Duration::from_millis(2);
 /// Bytes of another's file that are read at most.
 const FILE_MAX: u64 = 1 << 16;
@@ -47,6 +51,7 @@ pub(super) struct Book {
 struct Count {
     blocks: u32,
     room: u32,
+    handed: u32,
 }
 
 impl Count {
@@ -54,6 +59,7 @@ impl Count {
         claims.fold(self, |count, claim| Count {
             blocks: count.blocks.saturating_add(claim.blocks),
             room: if claim.blocks > 0 { count.room.min(claim.room) } else { count.room },
+            handed: count.handed.saturating_add(claim.handed),
         })
     }
 }
@@ -91,25 +97,31 @@ impl Book {
     /// Reserves, if there is room; the number of the reservation.
     pub(super) fn reserve(&self, uuid: Uuid, ask: Ask) -> Result<u64, LedgerError> {
         let began = Instant::now();
-        let claim = Claim { holder: ask.holder, blocks: ask.blocks, room: ask.room };
         loop {
-            let refused = {
+            let (refused, handed) = {
                 let (next, rows) = &mut *self.rows();
                 let row = rows.entry(uuid).or_default();
                 let _locked = self.lock(&uuid)?;
-                let own = Count { blocks: 0, room: u32::MAX }
-                    .add(row.claims.iter().map(|(_, claim)| claim).chain([&claim]));
+                let earlier = row.claims.iter().map(|(_, claim)| claim);
+                let own = Count { blocks: 0, room: u32::MAX, handed: 0 }.add(earlier);
+                let own = own.add(std::iter::once(&Claim { handed: 0, ..ask }));
                 let own_blocks = own.blocks;
-                let others = if ask.together { self.others(&uuid, row) } else { Vec::new() };
-                let all = own.add(others.iter().flat_map(|holding| &holding.claims));
+                let others = if ask.together { self.others(&uuid, row)? } else { Vec::new() };
+                let others = others.iter().flat_map(|holding| &holding.claims);
+                let all = own.add(others.filter(|claim| claim.together));
                 if all.blocks <= all.room {
-                    return Ok(self.enter(&uuid, next, row, claim));
+                    return self.enter(&uuid, next, row, ask);
                 }
                 let (wanted, room) = (all.blocks, all.room);
-                LedgerError::NoRoom { wanted, room, others: wanted - own_blocks }
+                let others = wanted - own_blocks;
+                (LedgerError::NoRoom { wanted, room, others }, all.handed)
             };
-            let of_others = matches!(refused, LedgerError::NoRoom { others: 1.., .. });
-            if !of_others || began.elapsed() > ROOM_PATIENCE {
+            let patience = match refused {
+                _ if handed > 0 => HANDED_PATIENCE,
+                LedgerError::NoRoom { others: 1.., .. } => ROOM_PATIENCE,
+                _ => Duration::ZERO,
+            };
+            if began.elapsed() >= patience {
                 return Err(refused);
             }
             std::thread::sleep(NAP);
@@ -121,7 +133,7 @@ impl Book {
         let (next, rows) = &mut *self.rows();
         let row = rows.entry(uuid).or_default();
         let _locked = self.lock(&uuid)?;
-        Ok(self.enter(&uuid, next, row, claim))
+        self.enter(&uuid, next, row, claim)
     }
 
     /// Changes the blocks of a reservation, or ends it.
@@ -130,13 +142,13 @@ impl Book {
         let Some(row) = rows.get_mut(&uuid) else { return };
         let Some(at) = row.claims.iter().position(|(other, _)| *other == id) else { return };
         match blocks {
-            Some(blocks) => row.claims[at].1.blocks = blocks,
+            Some(blocks) => row.claims[at].1 = Claim { blocks, handed: 0, ..row.claims[at].1 },
             None => drop(row.claims.swap_remove(at)),
         }
-        match self.lock(&uuid) {
-            Ok(_locked) => self.store(&uuid, row),
+        let stored = self.lock(&uuid).and_then(|_locked| self.store(&uuid, row));
+        if let Err(error) = stored {
             // Others count too much until the next change.
-            Err(error) => tracing::warn!(%error, "blocks are not given back in the ledger"),
+            tracing::warn!(%error, "blocks are not given back in the ledger");
         }
     }
 
@@ -147,7 +159,7 @@ impl Book {
         let _locked = self.lock(&uuid)?;
         let claims: Vec<Claim> = row.claims.iter().map(|(_, claim)| *claim).collect();
         let own = (!claims.is_empty()).then(|| Holding { process: std::process::id(), claims });
-        Ok(own.into_iter().chain(self.others(&uuid, row)).collect())
+        Ok(own.into_iter().chain(self.others(&uuid, row)?).collect())
     }
 
     pub(super) fn own_blocks(&self, uuid: Uuid) -> u32 {
@@ -156,17 +168,31 @@ impl Book {
         claims.fold(0, |sum, (_, claim)| sum.saturating_add(claim.blocks))
     }
 
-    fn enter(&self, uuid: &Uuid, next: &mut u64, row: &mut Row, claim: Claim) -> u64 {
+    fn enter(
+        &self,
+        uuid: &Uuid,
+        next: &mut u64,
+        row: &mut Row,
+        claim: Claim,
+    ) -> Result<u64, LedgerError> {
         let id = *next;
         *next += 1;
         row.claims.push((id, claim));
-        self.store(uuid, row);
-        id
+        if let Err(error) = self.store(uuid, row) {
+            row.claims.pop();
+            return Err(error);
+        }
+        Ok(id)
+    }
+
+    fn unwritable(&self, error: &io::Error) -> LedgerError {
+        let folder = self.folder.as_deref().unwrap_or(Path::new("")).display().to_string();
+        LedgerError::Unwritable { folder, reason: error.to_string() }
     }
 
     /// The ledger of this GPU, for as long as what this gives lives; nothing, without a folder.
-    fn lock(&self, uuid: &Uuid) -> Result<Option<File>, LedgerError> {
-        let Some(folder) = &self.folder else { return Ok(None) };
+    pub(super) fn lock(&self, uuid: &Uuid) -> Result<Locked, LedgerError> {
+        let Some(folder) = &self.folder else { return Ok(Locked(None)) };
         let path = folder.join(format!("{}.lock", name(uuid)));
         let opened = || open(OpenOptions::new().create(true).truncate(false), &path);
         // Who cleans up that folder may have removed it.
@@ -174,101 +200,114 @@ impl Book {
             io::ErrorKind::NotFound => own_folder(folder).and_then(|_| opened()),
             _ => Err(error),
         };
-        let file = match opened().or_else(again) {
-            Ok(file) => file,
-            Err(error) => {
-                tracing::warn!(%error, path = %path.display(), "the ledger cannot be opened");
-                return Ok(None);
-            }
-        };
         let began = Instant::now();
         loop {
+            let file = opened().or_else(again).map_err(|error| self.unwritable(&error))?;
             match file.try_lock() {
-                Ok(()) => return Ok(Some(file)),
+                // Somebody may have removed it meanwhile, and the next one has made another.
+                Ok(()) if is_at(&file, &path) => return Ok(Locked(Some(file))),
+                Ok(()) => {}
                 Err(TryLockError::WouldBlock) if began.elapsed() > LOCK_PATIENCE => {
                     return Err(LedgerError::Busy { folder: folder.display().to_string() });
                 }
                 Err(TryLockError::WouldBlock) => std::thread::sleep(NAP / 8),
-                Err(TryLockError::Error(error)) => {
-                    tracing::warn!(%error, path = %path.display(), "the ledger cannot be locked");
-                    return Ok(None);
-                }
+                Err(TryLockError::Error(error)) => return Err(self.unwritable(&error)),
             }
         }
     }
 
     /// What other processes have reserved. The ledger is locked.
-    fn others(&self, uuid: &Uuid, row: &Row) -> Vec<Holding> {
-        let Some(folder) = &self.folder else { return Vec::new() };
+    fn others(&self, uuid: &Uuid, row: &Row) -> Result<Vec<Holding>, LedgerError> {
+        let Some(folder) = &self.folder else { return Ok(Vec::new()) };
+        let fails = |error: io::Error| self.unwritable(&error);
         let prefix = format!("{}.", name(uuid));
-        let own = row.file.as_ref().map(|(_, path)| path.as_path());
         let mut found = Vec::new();
-        let Ok(entries) = fs::read_dir(folder) else { return found };
-        for path in entries.flatten().map(|entry| entry.path()) {
+        for entry in fs::read_dir(folder).map_err(fails)? {
+            let path = entry.map_err(fails)?.path();
             let file_name = path.file_name().and_then(|name| name.to_str()).unwrap_or("");
             let is_row = file_name.strip_prefix(&prefix).is_some_and(|rest| rest != "lock");
-            if !is_row || own == Some(path.as_path()) {
+            if !is_row || row.file.as_ref().is_some_and(|(own, _)| is_at(own, &path)) {
                 continue;
             }
-            let Ok(mut file) = open(&mut OpenOptions::new(), &path) else { continue };
+            let mut file = match open(&mut OpenOptions::new(), &path) {
+                Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
+                opened => opened.map_err(fails)?,
+            };
             match file.try_lock() {
                 // Its process has ended.
                 Ok(()) => drop(fs::remove_file(&path)),
                 Err(_) => found.extend(read(&mut file)),
             }
         }
-        found
+        Ok(found)
     }
 
     /// Has the file say what is reserved. The ledger is locked.
-    fn store(&self, uuid: &Uuid, row: &mut Row) {
-        let Some(folder) = &self.folder else { return };
+    fn store(&self, uuid: &Uuid, row: &mut Row) -> Result<(), LedgerError> {
+        let Some(folder) = &self.folder else { return Ok(()) };
         if row.claims.is_empty() {
-            if let Some((_file, path)) = row.file.take() {
-                drop(fs::remove_file(path));
+            give_up(row);
+            return Ok(());
+        }
+        let mut stored = || {
+            if row.file.as_ref().is_none_or(|(file, path)| !is_at(file, path)) {
+                row.file = Some(make(folder, uuid)?);
             }
-            return;
+            row.file.as_mut().map_or(Ok(()), |(file, _)| write(file, &row.claims))
+        };
+        stored().map_err(|error| self.unwritable(&error))
+    }
+}
+
+/// Removes a process's file, which it needs no more.
+fn give_up(row: &mut Row) {
+    if let Some((file, path)) = row.file.take() {
+        if is_at(&file, &path) {
+            drop(fs::remove_file(path));
         }
-        if row.file.as_ref().is_none_or(|(_, path)| !path.exists()) {
-            row.file = make(folder, uuid);
-        }
-        let Some((file, path)) = &mut row.file else { return };
-        if let Err(error) = write(file, &row.claims) {
-            tracing::warn!(%error, path = %path.display(), "others do not see what is reserved");
+        drop(file.unlock());
+    }
+}
+
+/// A ledger that this process has locked. It is unlocked, not only closed: a child that was forked meanwhile has the file
+/// as well.
+pub(super) struct Locked(pub(super) Option<File>);
+
+impl Drop for Locked {
+    fn drop(&mut self) {
+        if let Some(Err(error)) = self.0.as_ref().map(File::unlock) {
+            tracing::warn!(%error, "the ledger is not unlocked");
         }
     }
 }
 
 impl Drop for Book {
     fn drop(&mut self) {
-        for row in self.rows().1.values_mut() {
-            if let Some((_file, path)) = row.file.take() {
-                drop(fs::remove_file(path));
-            }
-        }
+        self.rows().1.values_mut().for_each(give_up);
     }
 }
 
 /// A new file for this process, locked.
-fn make(folder: &Path, uuid: &Uuid) -> Option<(File, PathBuf)> {
+fn make(folder: &Path, uuid: &Uuid) -> io::Result<(File, PathBuf)> {
     // Processes of two namespaces may have one number, and files of the dead lie there.
     for turn in 0..1000 {
         let path = folder.join(format!("{}.{}-{turn}", name(uuid), std::process::id()));
         let file = match open(OpenOptions::new().create_new(true), &path) {
-            Ok(file) => file,
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => continue,
-            Err(error) => {
-                tracing::warn!(%error, path = %path.display(), "others do not see what is reserved");
-                return None;
-            }
+            opened => opened?,
         };
-        if let Err(error) = file.try_lock() {
-            tracing::warn!(%error, path = %path.display(), "others do not see what is reserved");
-            return None;
-        }
-        return Some((file, path));
+        file.try_lock()?;
+        return Ok((file, path));
     }
-    None
+    Err(io::ErrorKind::AlreadyExists.into())
+}
+
+/// Whether a file is still the one that has this name.
+fn is_at(file: &File, path: &Path) -> bool {
+    let number = |of: fs::Metadata| (of.dev(), of.ino());
+    let both =
+        file.metadata().and_then(|own| Ok((number(own), number(fs::symlink_metadata(path)?))));
+    both.is_ok_and(|(own, there)| own == there)
 }
 
 fn open(options: &mut OpenOptions, path: &Path) -> io::Result<File> {
@@ -297,7 +336,9 @@ fn name(uuid: &Uuid) -> String {
 fn write(file: &mut File, claims: &[(u64, Claim)]) -> io::Result<()> {
     let mut text = format!("process {}\n", std::process::id());
     for (_, claim) in claims {
-        text += &format!("{} {} {}\n", claim.holder, claim.blocks, claim.room);
+        let Claim { holder, blocks, room, together, handed } = claim;
+        let with = if *together { "together" } else { "alone" };
+        text += &format!("{holder} {blocks} {room} {with} {handed}\n");
     }
     file.rewind()?;
     file.write_all(text.as_bytes())?;
@@ -314,9 +355,11 @@ fn read(file: &mut File) -> Option<Holding> {
         _ => return None,
     };
     let claim = |words: Vec<&str>| {
-        let [holder, blocks, room] = words[..] else { return None };
+        let [holder, blocks, room, with, handed] = words[..] else { return None };
         let holder = Holder::ALL.into_iter().find(|known| known.name() == holder)?;
-        Some(Claim { holder, blocks: blocks.parse().ok()?, room: room.parse().ok()? })
+        let [blocks, room, handed] = [blocks, room, handed].map(|number| number.parse().ok());
+        let together = with == "together";
+        Some(Claim { holder, blocks: blocks?, room: room?, together, handed: handed? })
     };
     Some(Holding { process, claims: lines.filter_map(claim).collect() })
 }

@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 const GPU: Uuid = [7; 16];
 
 fn stream(blocks: u32) -> Ask {
-    Ask { holder: Holder::Stream, blocks, room: 132, together: true }
+    Ask { holder: Holder::Stream, blocks, room: 132, together: true, handed: 0 }
 }
 
 fn folder() -> tempfile::TempDir {
@@ -63,7 +63,7 @@ fn all_processes_take_from_one_gpu_and_give_back() {
 fn blocks_of_several_kinds_fit_where_as_many_of_the_largest_do() {
     let folder = folder();
     let [one, two] = [(); 2].map(|()| process(&folder));
-    let worker = Ask { holder: Holder::Worker, blocks: 1, room: 2112, together: true };
+    let worker = Ask { holder: Holder::Worker, room: 2112, ..stream(1) };
     let large = reserve(&one, stream(131)).unwrap();
     let last = reserve(&two, worker).unwrap();
     let refused = reserve(&two, worker).unwrap_err();
@@ -88,6 +88,9 @@ fn processes_that_take_turns_do_not_count_each_other() {
     let _second = reserve(&two, turns).unwrap();
     let refused = reserve(&two, turns).unwrap_err();
     assert_eq!(refused, LedgerError::NoRoom { wanted: 200, room: 132, others: 0 });
+    // Nor does one that is in the service with others count them.
+    let third = process(&folder);
+    assert!(reserve(&third, stream(132)).is_ok());
 }
 
 #[test]
@@ -95,22 +98,53 @@ fn what_is_handed_over_is_waited_for() {
     let folder = folder();
     let [one, two, three] = [(); 3].map(|()| process(&folder));
     // Two ranks of 60: the first reserves for both.
-    let mut first = reserve(&one, stream(120)).unwrap();
-    let claim = Claim { holder: Holder::Stream, blocks: 60, room: 132 };
-    let _second = Reservation::handed(Arc::clone(&two), GPU, claim).unwrap();
-    assert_eq!(blocks(&three), [60, 120], "for a moment more than there is");
-    let begun = std::sync::Barrier::new(2);
+    let mut first = reserve(&one, Ask { handed: 60, ..stream(120) }).unwrap();
+    let _second = Reservation::handed(Arc::clone(&two), GPU, stream(60)).unwrap();
+    assert_eq!(blocks(&three), [60, 120], "for a while more than there is");
     std::thread::scope(|scope| {
-        let third = scope.spawn(|| {
-            begun.wait();
-            // Whichever comes first: it looks again.
-            (0..100).find_map(|_| reserve(&three, stream(12)).ok())
-        });
-        begun.wait();
+        let third = scope.spawn(|| reserve(&three, stream(12)));
+        // Longer than what is merely full is waited for.
+        std::thread::sleep(std::time::Duration::from_millis(300));
         first.shrink(60);
-        let third = third.join().unwrap();
-        assert_eq!(third.map(|third| third.blocks()), Some(12));
+        assert_eq!(third.join().unwrap().map(|third| third.blocks()), Ok(12));
     });
+    // Of two threads of one process likewise.
+    let _more = Reservation::handed(Arc::clone(&one), [9; 16], stream(1)).unwrap();
+    let mut all =
+        Reservation::among(Arc::clone(&one), [9; 16], Ask { handed: 65, ..stream(130) }).unwrap();
+    std::thread::scope(|scope| {
+        let other = scope.spawn(|| Reservation::among(Arc::clone(&one), [9; 16], stream(60)));
+        std::thread::sleep(std::time::Duration::from_millis(50));
+        all.shrink(65);
+        assert!(other.join().unwrap().is_ok());
+    });
+}
+
+/// What a child that was forked meanwhile still has is not locked.
+#[test]
+fn the_ledger_is_unlocked_for_all_who_have_it_open() {
+    let folder = folder();
+    let [one, two] = [(); 2].map(|()| process(&folder));
+    let locked = one.lock(&GPU).unwrap();
+    let child = locked.0.as_ref().unwrap().try_clone().unwrap();
+    drop(locked);
+    assert!(reserve(&two, stream(1)).is_ok());
+    drop(child);
+}
+
+#[test]
+fn what_cannot_be_written_down_is_refused() {
+    let folder = folder();
+    let file = folder.path().join("file");
+    std::fs::write(&file, "").unwrap();
+    let book = Arc::new(Book::at(Some(file)));
+    let refused =
+        [reserve(&book, stream(1)), Reservation::handed(Arc::clone(&book), GPU, stream(1))];
+    for refused in refused {
+        assert!(matches!(refused, Err(LedgerError::Unwritable { .. })), "{refused:?}");
+    }
+    assert!(book.census(GPU).is_err());
+    assert_eq!(book.own_blocks(GPU), 0);
 }
 
 #[test]
@@ -156,8 +190,7 @@ fn blocks_of_a_process_that_was_killed_are_free() {
     let mut said = BufReader::new(child.stdout.take().unwrap()).lines();
     assert!(said.any(|line| line.unwrap() == "it has them"));
     let found = book.census(GPU).unwrap();
-    let claims = vec![Claim { holder: Holder::Stream, blocks: 132, room: 132 }];
-    assert_eq!(found, [Holding { process: child.id(), claims }]);
+    assert_eq!(found, [Holding { process: child.id(), claims: vec![stream(132)] }]);
     assert!(matches!(reserve(&book, stream(1)), Err(LedgerError::NoRoom { others: 132, .. })));
     child.kill().unwrap();
     child.wait().unwrap();
@@ -173,7 +206,9 @@ fn files_that_make_no_sense_and_folders_that_are_gone_do_no_harm() {
     let mut kept = reserve(&book, stream(10)).unwrap();
     let name = "07".repeat(16);
     let stray = nested.join(format!("{name}.99-0"));
-    for text in ["", "process x\n", "process 9\nstream 5 132\nagent 7 7\nworker -1 2\nstream 1\n"] {
+    let odd =
+        "process 9\nstream 5 132 together 0\nagent 7 7 alone 0\nworker -1 2 alone 0\nstream 1\n";
+    for text in ["", "process x\n", odd] {
         std::fs::write(&stray, text).unwrap();
         let file = std::fs::File::open(&stray).unwrap();
         file.try_lock().unwrap();

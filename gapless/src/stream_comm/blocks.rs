@@ -6,14 +6,19 @@ use super::error::StreamError;
 use super::terms::Card;
 use crate::communicator::Communicator;
 use crate::error::Error;
-use gapless_dtype_cuda::{Ask, Claim, Holder, LedgerError, Reservation};
+use gapless_dtype_cuda::{Ask, Holder, LedgerError, Reservation};
 
 /// What became of a rank's part.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Outcome {
     Done,
-    NoRoom { wanted: u32, room: u32, others: u32 },
-    Busy,
+    NoRoom {
+        wanted: u32,
+        room: u32,
+        others: u32,
+    },
+    /// The ledger cannot be had.
+    Failed,
 }
 
 impl Outcome {
@@ -23,7 +28,7 @@ impl Outcome {
             Err(LedgerError::NoRoom { wanted, room, .. }) => {
                 Outcome::NoRoom { wanted, room, others: 0 }
             }
-            Err(_) => Outcome::Busy,
+            Err(_) => Outcome::Failed,
         }
     }
 
@@ -31,7 +36,7 @@ impl Outcome {
         match self {
             Outcome::Done => [0; 4],
             Outcome::NoRoom { wanted, room, others } => [1, wanted, room, others],
-            Outcome::Busy => [2, 0, 0, 0],
+            Outcome::Failed => [2, 0, 0, 0],
         }
     }
 
@@ -40,7 +45,7 @@ impl Outcome {
         match words {
             [0, ..] => Outcome::Done,
             [1, wanted, room, others] => Outcome::NoRoom { wanted, room, others },
-            _ => Outcome::Busy,
+            _ => Outcome::Failed,
         }
     }
 }
@@ -53,7 +58,7 @@ fn verdict(outcomes: &[[u32; 4]]) -> Result<(), StreamError> {
             Outcome::NoRoom { wanted, room, others } => {
                 return Err(StreamError::NoRoom { rank, wanted, room, others });
             }
-            Outcome::Busy => return Err(StreamError::LedgerBusy { rank }),
+            Outcome::Failed => return Err(StreamError::Ledger { rank }),
         }
     }
     Ok(())
@@ -72,7 +77,7 @@ fn neighbours(cards: &[Card], rank: u32) -> (u32, u32) {
 /// Collective.
 ///
 /// # Errors
-/// [`StreamError::NoRoom`] or [`StreamError::LedgerBusy`], the same at all ranks; a peer is lost.
+/// [`StreamError::NoRoom`] or [`StreamError::Ledger`], the same at all ranks; a peer is lost.
 pub(super) fn reserve(
     comm: &Communicator,
     cards: &[Card],
@@ -87,10 +92,10 @@ pub(super) fn reserve(
         comm.allgather(&[outcome.encode()], &mut all)?;
         Ok(verdict(&all)?)
     };
-    let holder = Holder::Stream;
     let for_all = blocks.saturating_mul(count);
-    let taken = (first == rank)
-        .then(|| Reservation::new(uuid, Ask { holder, blocks: for_all, room, together }));
+    let own = Ask { holder: Holder::Stream, blocks, room, together, handed: 0 };
+    let all = Ask { blocks: for_all, handed: for_all - blocks, ..own };
+    let taken = (first == rank).then(|| Reservation::new(uuid, all));
     let outcome = match taken.as_ref().map_or(Outcome::Done, Outcome::of) {
         Outcome::NoRoom { wanted, room, .. } => {
             Outcome::NoRoom { wanted, room, others: wanted.saturating_sub(for_all) }
@@ -98,14 +103,14 @@ pub(super) fn reserve(
         other => other,
     };
     tell(outcome)?;
-    let own = match taken {
+    let taken = match taken {
         Some(taken) => taken,
-        None => Reservation::take_over(uuid, Claim { holder, blocks, room }),
+        None => Reservation::take_over(uuid, own),
     };
-    tell(Outcome::of(&own))?;
-    let mut own = own.map_err(|_| StreamError::LedgerBusy { rank })?;
-    own.shrink(blocks);
-    Ok(own)
+    tell(Outcome::of(&taken))?;
+    let mut taken = taken.map_err(|_| StreamError::Ledger { rank })?;
+    taken.shrink(blocks);
+    Ok(taken)
 }
 
 #[cfg(test)]
@@ -115,13 +120,13 @@ mod tests {
     #[test]
     fn outcomes_come_back_as_they_were_and_the_first_counts() {
         let full = Outcome::NoRoom { wanted: 133, room: 132, others: 69 };
-        for outcome in [Outcome::Done, full, Outcome::Busy] {
+        for outcome in [Outcome::Done, full, Outcome::Failed] {
             assert_eq!(Outcome::decode(outcome.encode()), outcome);
         }
-        let (done, busy) = (Outcome::Done.encode(), Outcome::Busy.encode());
+        let (done, failed) = (Outcome::Done.encode(), Outcome::Failed.encode());
         assert_eq!(verdict(&[done, done]), Ok(()));
-        assert_eq!(verdict(&[done, busy, done]), Err(StreamError::LedgerBusy { rank: 1 }));
-        let refused = verdict(&[done, done, full.encode(), busy]).unwrap_err();
+        assert_eq!(verdict(&[done, failed, done]), Err(StreamError::Ledger { rank: 1 }));
+        let refused = verdict(&[done, done, full.encode(), failed]).unwrap_err();
         let same = StreamError::NoRoom { rank: 2, wanted: 133, room: 132, others: 69 };
         assert_eq!(refused, same);
         assert!(refused.to_string().contains("69 of them"), "{refused}");

@@ -55,10 +55,10 @@ pub enum StreamError {
     },
     /// The ledger in which a user's processes count the blocks that they reserve on a GPU cannot be had.
     #[error(
-        "rank {rank} could not reserve blocks of its GPU: another process, which does not go on (stopped?), keeps the \
-         ledger locked"
+        "rank {rank} could not reserve blocks of its GPU: the ledger cannot be written, or another process, which does \
+         not go on (stopped?), keeps it locked; `gapless info` there says why"
     )]
-    LedgerBusy {
+    Ledger {
         /// That rank.
         rank: u32,
     },

@@ -21,7 +21,7 @@ pub(super) struct Card {
     pub(super) turns: bool,
     /// Blocks that this communicator is to have on it, at most.
     pub(super) blocks: u32,
-    /// Blocks that its process has reserved there for other things.
+    /// Blocks that its process has reserved there for other things, if it has no ledger; with one, 0.
     pub(super) reserved: u32,
     /// Blocks that can be resident there at once.
     pub(super) room: u32,
@@ -101,7 +101,7 @@ pub(super) fn agree(cards: &[Card]) -> Result<u32, StreamError> {
             }
             continue;
         }
-        // The ledger of the GPU counts more; but there may be none.
+        // With a ledger, that decides afterwards.
         let others = on(card.uuid).fold(0u32, |sum, it| sum.saturating_add(it.reserved));
         let wanted = blocks.saturating_mul(number(on(card.uuid).count())).saturating_add(others);
         let room = room(card.uuid);

@@ -269,7 +269,8 @@ fn two_workers_are_counted_in_the_ledger() {
     let worker = CudaWorker::new(Arc::clone(&device)).unwrap();
     assert_eq!(reserved(), before + 1);
     // All that is left of a kernel of which the device holds few.
-    let ask = Ask { holder: Holder::Stream, blocks: 3, room: before + 4, together: false };
+    let ask =
+        Ask { holder: Holder::Stream, blocks: 3, room: before + 4, together: false, handed: 0 };
     let all = Reservation::new(device.uuid(), ask).unwrap();
     match CudaWorker::new(Arc::clone(&device)) {
         Err(WorkerError::Ledger(LedgerError::NoRoom { wanted, room, .. })) => {
