@@ -2,7 +2,6 @@
 
 use super::{host_of, on_two_hosts, under_launchers};
 use crate::common::{await_flag, flag, meeting_folder, pattern};
-use gapless::wireup::Wireup;
 use gapless::{Datatype, Primitive, ReduceOp, Source, View, ViewMut, World};
 use std::io::Write;
 use std::net::{IpAddr, SocketAddr, TcpStream};

@@ -398,7 +398,7 @@ fn answers_and_the_end_of_a_barrier_cross() {
     let (ours, theirs) = UnixStream::pair().unwrap();
     let server = std::thread::spawn(move || {
         let mut lines = BufReader::new(theirs.try_clone().unwrap()).lines();
-        let mut write = |text: &str| (&theirs).write_all(text.as_bytes()).unwrap();
+        let write = |text: &str| (&theirs).write_all(text.as_bytes()).unwrap();
         for answer in &FINE[..3] {
             lines.next().unwrap().unwrap();
             write(answer);
