@@ -10,7 +10,7 @@ use crate::common::{self, BODY, again, finish_all, is_rank, skip, text};
 use gapless::World;
 use std::ffi::{OsStr, OsString};
 use std::os::unix::fs::PermissionsExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
 /// A launcher of several hosts.
@@ -40,7 +40,7 @@ fn version(program: &OsStr, word: &str) -> Option<String> {
 }
 
 /// A folder with nothing but this program in it, which finds the others as ever.
-fn alone(hosts: &Namespaces, program: &PathBuf) -> PathBuf {
+fn alone(hosts: &Namespaces, program: &Path) -> PathBuf {
     let folder = hosts.folder().join("alone");
     let path = folder.join(program.file_name().expect("a program"));
     std::fs::create_dir_all(&folder).expect("the folder is ours");

@@ -219,7 +219,7 @@ impl Pmi1 {
         if !(at_barrier && line.get("cmd") == Some(BARRIER_OUT)) {
             return Ok(line);
         }
-        let line = std::mem::replace(&mut self.released, Some(line));
+        let line = self.released.replace(line);
         if line.is_some() {
             return Err(WireupError::BadAnswer {
                 asked: shorten(request),
