@@ -260,7 +260,7 @@ impl Bml {
     }
 
     /// Hands over what waited for earlier messages of a peer, as far as these have come.
-    fn ripen(&mut self, from: Rank, rest: &mut dyn Handler) -> usize {
+    pub(super) fn ripen(&mut self, from: Rank, rest: &mut dyn Handler) -> usize {
         let mut handled = 0;
         // A handler may give the peer up.
         while let Some(bundle) = self.endpoints[from.0 as usize].bundle.as_deref_mut()
@@ -283,7 +283,8 @@ impl Bml {
         handled
     }
 
-    /// A rail of a bundle has ended. Unless the peer has ended with it, others deliver what this one did not. Gives that,
+    /// A rail of a bundle has ended, and nothing that it brought waits any more. No handler has run since `left` was
+    /// taken: it might have sent more. Unless the peer has ended with it, others deliver what this one did not. Gives that,
     /// and why the peer has ended if it has.
     pub(super) fn end_strand(
         &mut self,
@@ -292,8 +293,6 @@ impl Bml {
         left: Vec<Unacknowledged>,
         rest: &mut dyn Handler,
     ) -> (Ending, LinkError) {
-        // What the rail brought last may have been waited for.
-        self.ripen(rank, rest);
         let Some(bundle) = self.endpoints[rank.0 as usize].bundle.as_deref_mut() else {
             return (Ending::Nothing, error.clone());
         };

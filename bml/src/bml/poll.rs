@@ -332,9 +332,16 @@ impl Bml {
     fn lost(&mut self, rail: usize, peer: PeerId, error: &LinkError, rest: &mut dyn Handler) {
         let Some(rank) = self.rails[rail].rank(peer) else { return };
         let name = self.rails[rail].name();
+        let bundled = |bml: &Bml| {
+            let bundle = bml.endpoints[rank.0 as usize].bundle.as_deref();
+            bundle.is_some_and(|bundle| bundle.has(rail))
+        };
+        if bundled(self) {
+            // What the rail brought last may have been waited for. What handlers send then is among what is taken below.
+            self.ripen(rank, rest);
+        }
         let unacknowledged = self.rails[rail].btl.unacknowledged(peer);
-        let bundle = self.endpoints[rank.0 as usize].bundle.as_deref();
-        let (ending, cause) = if bundle.is_some_and(|bundle| bundle.has(rail)) {
+        let (ending, cause) = if bundled(self) {
             self.end_strand((rail, rank), error, unacknowledged, rest)
         } else {
             unacknowledged.into_iter().for_each(|it| self.orphan(it.done, error.clone()));

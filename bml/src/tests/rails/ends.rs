@@ -1,6 +1,7 @@
 //! How peers that several rails lead to leave and die, and which rail has one-sided operations.
 
 use super::*;
+use crate::RailSlot;
 use gapless_btl::Rdma;
 
 #[test]
@@ -241,4 +242,92 @@ fn what_the_last_message_was_waited_for_by_is_delivered_before_the_loss() {
         assert_eq!((&job.takers[1].got, job.takers[1].lost.len()), (&all, 1));
         assert_eq!(job.ranks[1].casualty().is_none(), leaves);
     }
+}
+
+/// Keeps a slot until a message of rank 0 comes that waited for an earlier one, and sends it then.
+#[derive(Default)]
+struct Late {
+    slot: Option<RailSlot>,
+    got: Vec<u8>,
+    sent: Vec<(u64, bool)>,
+    lost: usize,
+}
+
+impl Handler for Late {
+    fn handle(&mut self, bml: &mut Bml, event: RankEvent) {
+        match event {
+            RankEvent::Arrived { fragment, .. } => {
+                self.got.push(fragment.to_vec().unwrap()[0]);
+                if let Some(slot) = self.slot.take() {
+                    bml.send(slot, TAG, Token(50));
+                }
+            }
+            RankEvent::Sent { token, result } => self.sent.push((token.0, result.is_ok())),
+            RankEvent::Lost { .. } => self.lost += 1,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn fragment(&mut self, _: Rank, _: AmTag, fragment: &Fragment) -> bool {
+        self.got.push(fragment.to_vec().unwrap()[0]);
+        true
+    }
+}
+
+/// What waited for the last message of a rail is answered over that rail, which has ended: the answer takes another.
+#[test]
+fn what_is_sent_at_the_end_of_a_rail_is_sent_again() {
+    let mut job = Job::new(2);
+    let flies = |line: &Line| !line.state().ways[1].flying.is_empty();
+    assert!(job.say(0));
+    let carrier = job.lines.iter().position(flies).unwrap();
+    let other = 1 - carrier;
+    while !flies(&job.lines[other]) {
+        assert!(job.say(0));
+    }
+    let mut slot = job.ranks[1].reserve(Rank(0), 1).unwrap();
+    slot.write(0, &[7]).unwrap();
+    let mut late = Late { slot: Some(slot), ..Late::default() };
+    while job.lines[other].deliver(1) {}
+    job.ranks[1].poll(&mut late);
+    assert!(late.got.is_empty());
+    while job.lines[carrier].deliver(1) {}
+    job.lines[carrier].cut();
+    (0..2).for_each(|end| job.lines[carrier].notice(end, gone()));
+    job.ranks[1].poll(&mut late);
+    assert!(late.slot.is_none() && late.got.len() == usize::from(job.said[0]));
+    assert!(job.lines[carrier].state().ways[0].retained.is_empty(), "the bundle has it");
+    for _ in 0..4 {
+        while job.lines[other].deliver(0) {}
+        job.poll(0);
+        job.lines[other].confirm(0);
+        job.ranks[1].poll(&mut late);
+    }
+    assert_eq!(
+        (&job.takers[0].got[..], &late.sent[..], late.lost),
+        (&[7][..], &[(50, true)][..], 0)
+    );
+}
+
+/// A word that a peer leaves waited for the last message of a rail: what is under way over that rail ends nevertheless.
+#[test]
+fn what_is_under_way_to_who_leaves_at_the_end_of_a_rail_ends() {
+    let mut job = Job::new(2);
+    assert!(job.say(0) && job.say(1));
+    let flies = |line: &Line, to: usize| !line.state().ways[to].flying.is_empty();
+    let carrier = job.lines.iter().position(|line| flies(line, 1)).unwrap();
+    let other = 1 - carrier;
+    assert!(flies(&job.lines[carrier], 0));
+    job.ranks[0].leave_because(&gone());
+    assert!(flies(&job.lines[other], 1), "it takes the other rail");
+    let mut late = Late::default();
+    while job.lines[other].deliver(1) {}
+    job.ranks[1].poll(&mut late);
+    while job.lines[carrier].deliver(1) {}
+    job.lines[carrier].cut();
+    job.lines[carrier].notice(1, gone());
+    (0..3).for_each(|_| {
+        job.ranks[1].poll(&mut late);
+    });
+    assert_eq!((&late.got[..], &late.sent[..], late.lost), (&[0][..], &[(0, false)][..], 1));
 }
