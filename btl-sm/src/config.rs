@@ -28,7 +28,7 @@ pub struct SmConfig {
     /// One to four classes of slots towards each peer, in ascending order of size. The last one's
     /// size is the longest message.
     pub classes: Vec<SlotClass>,
-    /// The longest message in bytes worth sending without asking; at most the largest slot.
+    /// The longest message in bytes worth sending without asking; where the largest slot is shorter, that is it.
     pub eager_bytes: usize,
     /// How many tiny messages of one peer the receiver can hold at a time before the ring stops.
     pub parked: usize,

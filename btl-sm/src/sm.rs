@@ -85,12 +85,9 @@ impl Sm {
         let refused = |what: String| LinkError::Incompatible { what };
         let geometry = Geometry::new(config.ring_lines, &config.classes).map_err(refused)?;
         let largest = config.classes.last().map_or(0, |class| class.bytes);
-        if largest < 256 || config.eager_bytes > largest {
-            return Err(refused(format!(
-                "slots of at most {largest} bytes: at least 256 are needed, and {} for eager \
-                 messages",
-                config.eager_bytes
-            )));
+        if largest < 256 {
+            let what = format!("slots of at most {largest} bytes: at least 256 are needed");
+            return Err(refused(what));
         }
         let parked = u32::try_from(config.parked)
             .ok()
@@ -105,7 +102,7 @@ impl Sm {
         Ok(Sm {
             limits: Limits {
                 name: "sm",
-                eager_bytes: config.eager_bytes,
+                eager_bytes: config.eager_bytes.min(largest),
                 max_fragment_bytes: largest,
                 ordered: true,
                 latency_ns: 100,

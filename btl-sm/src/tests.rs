@@ -513,6 +513,14 @@ fn what_follows_an_allocation_in_its_page_is_nobodys() {
 }
 
 #[test]
+fn eager_messages_are_no_longer_than_the_largest_slot() {
+    let mut config = SmConfig::new("one job", "e");
+    config.classes = vec![SlotClass { bytes: 33_024, count: 4 }];
+    let sm = Sm::new(config).unwrap();
+    assert_eq!((sm.limits().eager_bytes, sm.limits().max_fragment_bytes), (33_024, 33_024));
+}
+
+#[test]
 fn jobs_do_not_mix_and_nonsense_is_refused() {
     let mut a = Sm::new(SmConfig::new("one job", "a")).unwrap();
     let b = Sm::new(SmConfig::new("another", "b")).unwrap();
@@ -524,7 +532,6 @@ fn jobs_do_not_mix_and_nonsense_is_refused() {
         (|config| config.ring_lines = 5) as fn(&mut SmConfig),
         |config| config.classes = Vec::new(),
         |config| config.classes = vec![SlotClass { bytes: 128, count: 1 }],
-        |config| config.eager_bytes = 1 << 20,
         |config| config.parked = 0,
         |config| config.parked = usize::MAX,
         |config| config.job = "j".repeat(129),
