@@ -1,6 +1,6 @@
 //! Blocks of a GPU, which all communicators there take from one ledger.
 
-use super::{Rank, crew_alone};
+use super::{Rank, crew};
 use gapless::{CudaDriver, Error, StreamComm, StreamError, StreamOptions};
 use gapless_tests::crew::Member;
 
@@ -8,7 +8,7 @@ use gapless_tests::crew::Member;
 #[test]
 fn all_communicators_take_their_blocks_from_one_ledger() {
     let Some(mut member) = Member::of_crew() else {
-        return crew_alone("ledger::all_communicators_take_their_blocks_from_one_ledger");
+        return crew("ledger::all_communicators_take_their_blocks_from_one_ledger", None);
     };
     let rank = Rank::new(&mut member);
     let alone = rank.comm().split(Some(rank.comm().rank()), 0).unwrap().unwrap();

@@ -14,7 +14,7 @@ use gapless::{
 use gapless_mem_cuda::Mps;
 use gapless_tests::actor::say;
 use gapless_tests::crew::{Crew, Member, Said};
-use std::sync::{PoisonError, RwLock};
+use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 /// Much longer than anything right takes.
@@ -51,24 +51,9 @@ fn crew(test: &str, victim: Option<u32>) {
     if let Some(why) = obstacle() {
         return gapless_btl::conformance::skip(test, &why);
     }
-    // On one GPU, crews take each other's blocks.
-    let _others = GATE.read().unwrap_or_else(PoisonError::into_inner);
-    run(test, victim);
-}
-
-/// Held alone by crews that want all blocks of a GPU.
-static GATE: RwLock<()> = RwLock::new(());
-
-/// As [`crew`], while no other runs.
-fn crew_alone(test: &str) {
-    if let Some(why) = obstacle() {
-        return gapless_btl::conformance::skip(test, &why);
-    }
-    let _others = GATE.write().unwrap_or_else(PoisonError::into_inner);
-    run(test, None);
-}
-
-fn run(test: &str, victim: Option<u32>) {
+    // One after the other: crews take each other's blocks, and some want all of a GPU.
+    static GATE: Mutex<()> = Mutex::new(());
+    let _alone = GATE.lock().unwrap_or_else(PoisonError::into_inner);
     let mut crew = Crew::start(test, &vec!["rank"; ranks()], |_, _| {});
     let until = Instant::now() + WATCHDOG;
     let mut left = ranks();
@@ -536,7 +521,7 @@ fn the_death_of_a_rank_ends_waits_and_is_named() {
 #[test]
 fn ranks_have_as_many_blocks_as_their_gpu_holds() {
     let Some(mut member) = Member::of_crew() else {
-        return crew_alone("ranks_have_as_many_blocks_as_their_gpu_holds");
+        return crew("ranks_have_as_many_blocks_as_their_gpu_holds", None);
     };
     let rank = Rank::new(&mut member);
     let memory = rank.memory(2 << 20);
