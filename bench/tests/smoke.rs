@@ -247,7 +247,7 @@ fn processes_on_a_pretended_gpu_reduce_there() {
     assert!(output.status.success(), "{}", text(&output.stderr));
     let report = Report::read_json(folder.path().join("heads.json")).unwrap();
     assert_eq!((report.unverified().count(), report.absent.len()), (0, 0));
-    assert_eq!(set(&report.rows, |row| row.op.clone()).len(), 7);
+    assert_eq!(set(&report.rows, |row| row.op.clone()).len(), 8);
     assert!(set(&report.rows, |row| row.protocol.clone()).contains("leader-driven"));
 }
 
