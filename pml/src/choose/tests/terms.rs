@@ -90,15 +90,16 @@ fn between_hosts() {
     let (s, t) = (host(), tuning());
     let copies = [copy(5_000.0), copy(10_000.0)];
     takes(&s, &t, Protocol::Eager, &[LATENCY, 8.0 * 10.0, copies[0], copies[1], 2.0 * 10.0]);
-    // A tenth is the first fragment, with 0.3 blocks.
-    let first = [HANDSHAKE, LATENCY, 1.1 * copy(5_000.0), 2.0 * 10.0];
+    // A tenth is the first fragment, with 0.3 blocks; in it, bytes and runs do not overlap.
+    let first = [HANDSHAKE, LATENCY, 1.1 * copy(5_000.0), 0.1 * 5.3 * 10.0, 2.0 * 10.0];
     takes(&s, &t, Protocol::Pipeline, &first);
     let blocks = Tuning { block_ns: 100_000.0, ..t };
-    let first = [HANDSHAKE, LATENCY, 5.3 * 100_000.0, 2.0 * 100_000.0];
+    let bytes = 0.1 * 1.1 * copy(5_000.0);
+    let first = [HANDSHAKE, LATENCY, 5.3 * 100_000.0, bytes, 2.0 * 100_000.0];
     takes(&s, &blocks, Protocol::Pipeline, &first);
     // The ring is no quicker than the processor.
     let quick = Situation { bandwidth_mb_s: 1e6, ..s };
-    let first = [HANDSHAKE, LATENCY, 1.1 * copy(10_000.0), 2.0 * 10.0];
+    let first = [HANDSHAKE, LATENCY, 1.1 * copy(10_000.0), 0.1 * 5.3 * 10.0, 2.0 * 10.0];
     takes(&quick, &t, Protocol::Pipeline, &first);
     let moved = copy(4_000.0) + 5.0 * 0.17 * 10.0 + 2.0 * 6.5 * 10.0;
     takes(&s, &t, Protocol::Mapped, &[LATENCY, 1_000.0, MAP, FETCH, moved]);
