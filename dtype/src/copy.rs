@@ -393,9 +393,13 @@ unsafe fn move_list<const PACK: bool, const ASK: bool>(
         if let Some(later) = disps.get(i + LISTED_AHEAD)
             && ASK
         {
-            let line = |at| shifted(user, *later).wrapping_add(at);
-            for at in (0..len(i + LISTED_AHEAD).min(LISTED_LEN)).step_by(nontemporal::LINE) {
-                if PACK { prefetch(line(at)) } else { prefetch_to_write(line(at)) }
+            let run = shifted(user, *later);
+            // From the start of its first line: a run need not begin one.
+            let before = run.addr() % nontemporal::LINE;
+            let end = before + len(i + LISTED_AHEAD).min(LISTED_LEN);
+            for at in (0..end).step_by(nontemporal::LINE) {
+                let line = run.wrapping_sub(before).wrapping_add(at);
+                if PACK { prefetch(line) } else { prefetch_to_write(line) }
             }
         }
         // SAFETY: the caller's promise, for this run.
