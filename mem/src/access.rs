@@ -138,8 +138,10 @@ fn prefetch_lines(region: &Region, prefetch: impl Fn(*const i8)) {
     const LINE: usize = 64;
     let Some(start) = region.as_ptr() else { return };
     let len = usize::try_from(region.len()).unwrap_or(0);
-    for at in (0..len).step_by(LINE) {
-        prefetch(start.wrapping_add(at).cast_const().cast());
+    // From the start of the first line: a region need not begin one.
+    let before = start.addr() % LINE;
+    for at in (0..before + len).step_by(LINE) {
+        prefetch(start.wrapping_sub(before).wrapping_add(at).cast_const().cast());
     }
 }
 
