@@ -388,23 +388,21 @@ unsafe fn move_list<const PACK: bool, const ASK: bool>(
     disps: &[i64],
     starts: &[u64],
 ) -> *mut u8 {
-    let len = |i: usize| in_memory(starts[i + 1] - starts[i]);
-    for (i, disp) in disps.iter().enumerate() {
-        if let Some(later) = disps.get(i + LISTED_AHEAD)
-            && ASK
-        {
+    let len = |ends: &[u64]| in_memory(ends[1] - ends[0]);
+    for (i, (disp, ends)) in disps.iter().zip(starts.windows(2)).enumerate() {
+        if ASK && let Some(later) = disps.get(i + LISTED_AHEAD) {
             let run = shifted(user, *later);
             // From the start of its first line: a run need not begin one.
             let before = run.addr() % nontemporal::LINE;
-            let end = before + len(i + LISTED_AHEAD).min(LISTED_LEN);
+            let end = before + len(&starts[i + LISTED_AHEAD..]).min(LISTED_LEN);
             for at in (0..end).step_by(nontemporal::LINE) {
                 let line = run.wrapping_sub(before).wrapping_add(at);
                 if PACK { prefetch(line) } else { prefetch_to_write(line) }
             }
         }
         // SAFETY: the caller's promise, for this run.
-        unsafe { move_bytes::<PACK>(shifted(user, *disp), packed, len(i)) };
-        packed = packed.wrapping_add(len(i));
+        unsafe { move_bytes::<PACK>(shifted(user, *disp), packed, len(ends)) };
+        packed = packed.wrapping_add(len(ends));
     }
     packed
 }
