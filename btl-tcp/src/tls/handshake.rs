@@ -114,19 +114,8 @@ impl Handshake {
                         .map_err(|why| Refused::new(false, why));
                 }
                 Ok(Step::Read) => {
-                    let room = &mut self.incoming[self.got..];
-                    if room.is_empty() {
-                        let why = "it says too much before its key is known";
-                        return Err(Refused::new(false, why));
-                    }
-                    match socket.read_exact(room) {
-                        Ok(Some(0)) => {
-                            let why = "it hangs up before its key is known";
-                            return Err(Refused::new(true, why));
-                        }
-                        Ok(Some(count)) => self.got += count,
-                        Ok(None) => return Ok(Progress::Going(self)),
-                        Err(error) => return Err(Refused::new(true, error)),
+                    if !self.read(socket)? {
+                        return Ok(Progress::Going(self));
                     }
                 }
                 Err(why) => {
@@ -152,21 +141,31 @@ impl Handshake {
     /// Looks at what has come.
     fn step(&mut self) -> Result<Step, String> {
         let Handshake { end, incoming, got, outgoing } = self;
+        let bytes = &mut incoming[..*got];
         let (discard, step) = match end {
-            End::Client(client) => {
-                let UnbufferedStatus { discard, state } =
-                    client.process_tls_records(&mut incoming[..*got]);
-                (discard, state.map_err(in_words).and_then(|state| act(state, outgoing)))
-            }
-            End::Server(server) => {
-                let UnbufferedStatus { discard, state } =
-                    server.process_tls_records(&mut incoming[..*got]);
-                (discard, state.map_err(in_words).and_then(|state| act(state, outgoing)))
-            }
+            End::Client(client) => follow(client.process_tls_records(bytes), outgoing),
+            End::Server(server) => follow(server.process_tls_records(bytes), outgoing),
         };
         incoming.copy_within(discard..*got, 0);
         *got -= discard;
         step
+    }
+
+    /// Reads what has come; whether anything has.
+    fn read(&mut self, socket: &Socket) -> Result<bool, Refused> {
+        let room = &mut self.incoming[self.got..];
+        if room.is_empty() {
+            return Err(Refused::new(false, "it says too much before its key is known"));
+        }
+        match socket.read_exact(room) {
+            Ok(Some(0)) => Err(Refused::new(true, "it hangs up before its key is known")),
+            Ok(Some(count)) => {
+                self.got += count;
+                Ok(true)
+            }
+            Ok(None) => Ok(false),
+            Err(error) => Err(Refused::new(true, error)),
+        }
     }
 
     /// Writes what was made; there is room for it in a connection that has carried nothing but proofs.
@@ -195,6 +194,14 @@ impl Handshake {
         };
         records.map(Box::new).map_err(in_words)
     }
+}
+
+/// How many of the bytes are done with, and what the state that they led to asks for.
+fn follow<D>(
+    UnbufferedStatus { discard, state }: UnbufferedStatus<'_, '_, D>,
+    outgoing: &mut Vec<u8>,
+) -> (usize, Result<Step, String>) {
+    (discard, state.map_err(in_words).and_then(|state| act(state, outgoing)))
 }
 
 /// Does what a state asks for.

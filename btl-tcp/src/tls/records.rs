@@ -11,7 +11,8 @@ use crate::socket::Socket;
 use gapless_btl::LinkError;
 use rustls::client::ClientConnectionData;
 use rustls::crypto::cipher::{
-    InboundOpaqueMessage, MessageDecrypter, MessageEncrypter, OutboundChunks, OutboundPlainMessage,
+    AeadKey, InboundOpaqueMessage, Iv, MessageDecrypter, MessageEncrypter, OutboundChunks,
+    OutboundPlainMessage,
 };
 use rustls::kernel::KernelConnection;
 use rustls::server::ServerConnectionData;
@@ -47,14 +48,14 @@ pub(super) enum Kernel {
 }
 
 impl Kernel {
-    fn next_outgoing(&mut self) -> Result<(u64, ConnectionTrafficSecrets), Error> {
+    fn next_outgoing(&mut self) -> Result<Numbered, Error> {
         match self {
             Kernel::Client(kernel) => kernel.update_tx_secret(),
             Kernel::Server(kernel) => kernel.update_tx_secret(),
         }
     }
 
-    fn next_incoming(&mut self) -> Result<(u64, ConnectionTrafficSecrets), Error> {
+    fn next_incoming(&mut self) -> Result<Numbered, Error> {
         match self {
             Kernel::Client(kernel) => kernel.update_rx_secret(),
             Kernel::Server(kernel) => kernel.update_rx_secret(),
@@ -115,36 +116,33 @@ impl std::fmt::Debug for Records {
     }
 }
 
-type Half<H> = (u64, H);
+/// The number of the next record of a key, and the key itself.
+type Numbered = (u64, ConnectionTrafficSecrets);
 
 fn sealer(
     suite: SupportedCipherSuite,
-    (count, secrets): (u64, ConnectionTrafficSecrets),
-) -> Result<Half<Box<dyn MessageEncrypter>>, Error> {
+    (count, secrets): Numbered,
+) -> Result<(u64, Box<dyn MessageEncrypter>), Error> {
     let SupportedCipherSuite::Tls13(suite) = suite;
-    match secrets {
-        ConnectionTrafficSecrets::Aes128Gcm { key, iv } => {
-            Ok((count, suite.aead_alg.encrypter(key, iv)))
-        }
-        _ => Err(unknown()),
-    }
+    let (key, iv) = aes(secrets)?;
+    Ok((count, suite.aead_alg.encrypter(key, iv)))
 }
 
 fn opener(
     suite: SupportedCipherSuite,
-    (count, secrets): (u64, ConnectionTrafficSecrets),
-) -> Result<Half<Box<dyn MessageDecrypter>>, Error> {
+    (count, secrets): Numbered,
+) -> Result<(u64, Box<dyn MessageDecrypter>), Error> {
     let SupportedCipherSuite::Tls13(suite) = suite;
-    match secrets {
-        ConnectionTrafficSecrets::Aes128Gcm { key, iv } => {
-            Ok((count, suite.aead_alg.decrypter(key, iv)))
-        }
-        _ => Err(unknown()),
-    }
+    let (key, iv) = aes(secrets)?;
+    Ok((count, suite.aead_alg.decrypter(key, iv)))
 }
 
-fn unknown() -> Error {
-    Error::General("a key of another cipher than was offered".to_owned())
+/// A key of the one cipher that is offered.
+fn aes(secrets: ConnectionTrafficSecrets) -> Result<(AeadKey, Iv), Error> {
+    match secrets {
+        ConnectionTrafficSecrets::Aes128Gcm { key, iv } => Ok((key, iv)),
+        _ => Err(Error::General("a key of another cipher than was offered".to_owned())),
+    }
 }
 
 impl Records {
