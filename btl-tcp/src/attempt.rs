@@ -261,17 +261,7 @@ impl Attempt {
     ) -> Step {
         // No more than the welcome: what follows is read when the link stands.
         let heard = if caller.own.encrypts {
-            match connection.read(&mut [IoSliceMut::new(&mut welcome[got..])]) {
-                Ok(Some(0)) => Err(self.again(HANGS_UP, Blame::Unclear, caller)),
-                Ok(count) => Ok(count.unwrap_or(0)),
-                Err(LinkError::PeerGone { .. }) => {
-                    Err(self.again(HANGS_UP, Blame::Unclear, caller))
-                }
-                Err(error @ LinkError::Corrupt { .. }) => {
-                    Err(self.give_up(&error.to_string(), Blame::Corrupt))
-                }
-                Err(error) => Err(self.give_up(&error.to_string(), Blame::Unclear)),
-            }
+            self.open(&mut connection, &mut welcome[got..], caller)
         } else {
             self.hear(connection.socket(), &mut welcome[got..], caller)
         };
@@ -302,6 +292,26 @@ impl Attempt {
             Ok(Some(count)) => Ok(count),
             Ok(None) => Ok(0),
             Err(error) => Err(self.fail(error, caller)),
+        }
+    }
+
+    /// The same, of what is sealed.
+    fn open(
+        &mut self,
+        connection: &mut Connection,
+        into: &mut [u8],
+        caller: &Caller<'_>,
+    ) -> Result<usize, Step> {
+        match connection.read(&mut [IoSliceMut::new(into)]) {
+            Ok(Some(0)) | Err(LinkError::PeerGone { .. }) => {
+                Err(self.again(HANGS_UP, Blame::Unclear, caller))
+            }
+            Ok(count) => Ok(count.unwrap_or(0)),
+            Err(error) => {
+                let corrupt = matches!(error, LinkError::Corrupt { .. });
+                let blame = if corrupt { Blame::Corrupt } else { Blame::Unclear };
+                Err(self.give_up(&error.to_string(), blame))
+            }
         }
     }
 

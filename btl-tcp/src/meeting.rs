@@ -139,8 +139,7 @@ impl Tcp {
         let places = &self.links[id as usize].card.places;
         self.strangers.which(|it| match it.stage {
             Stage::Silent { .. } => places.iter().any(|place| place.ip() == it.socket.at.ip()),
-            Stage::Answered { peer, .. } | Stage::Securing { peer, .. } => peer == id,
-            Stage::Guest { .. } => false,
+            ref stage => stage.peer() == Some(id),
         })
     }
 
@@ -170,11 +169,7 @@ impl Tcp {
         }
         link.state = State::Up(up);
         // Its other calls are of no use.
-        let calls = |it: &Stranger| match it.stage {
-            Stage::Answered { peer, .. } | Stage::Securing { peer, .. } => peer == id,
-            Stage::Silent { .. } | Stage::Guest { .. } => false,
-        };
-        for at in self.strangers.which(calls) {
+        for at in self.strangers.which(|it| it.stage.peer() == Some(id)) {
             drop(self.strangers.take(at));
         }
         self.flush(id);
@@ -367,7 +362,7 @@ impl Tcp {
             return None;
         }
         if hello.purpose == Purpose::Call && !self.by_id.contains_key(&hello.caller) {
-            self.strangers.is_called_by(hello.caller_rank);
+            self.strangers.note_caller(hello.caller_rank);
         }
         // A pulse has its answer: the connection itself.
         (hello.purpose == Purpose::Call).then_some(Stage::Guest { hello, talk: *bytes })

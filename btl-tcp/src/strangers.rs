@@ -39,6 +39,16 @@ pub(crate) enum Stage {
     Securing { peer: u32, talk: Box<Talk>, handshake: Box<Handshake> },
 }
 
+impl Stage {
+    /// The peer whose call it is, once its hello was answered.
+    pub(crate) fn peer(&self) -> Option<u32> {
+        match *self {
+            Stage::Answered { peer, .. } | Stage::Securing { peer, .. } => Some(peer),
+            Stage::Silent { .. } | Stage::Guest { .. } => None,
+        }
+    }
+}
+
 pub(crate) struct Stranger {
     pub(crate) socket: Socket,
     /// When it came, or was answered.
@@ -94,7 +104,7 @@ impl Strangers {
     }
 
     /// A process of the job has called that was not introduced to us yet.
-    pub(crate) fn is_called_by(&mut self, rank: u32) {
+    pub(crate) fn note_caller(&mut self, rank: u32) {
         // As many as there are strangers, unless nobody asks.
         if self.called.len() < self.places.len() {
             self.called.push(rank);
