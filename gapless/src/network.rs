@@ -197,16 +197,14 @@ pub(crate) fn open(
     secret: Secret,
 ) -> Result<Vec<Labelled>, Error> {
     let mut open: Vec<Labelled> = Vec::new();
-    if ways.verbs && settings.encrypt {
-        let reason = "verbs carry messages as they are; only TCP can be encrypted".to_owned();
-        let error = LinkError::System { operation: "encryption", reason };
-        match ways.tcp {
-            false => return Err(Error::Transport { name: IB, error }),
-            true if settings.devices.asks() => tracing::warn!(%error, "only TCP to other hosts"),
-            true => tracing::debug!(%error, "only TCP to other hosts"),
-        }
-    } else if ways.verbs {
-        match verbs::open(settings, job, rank, &secret) {
+    if ways.verbs {
+        let opened = if settings.encrypt {
+            let reason = "verbs carry messages as they are; only TCP can be encrypted".to_owned();
+            Err(LinkError::System { operation: "encryption", reason })
+        } else {
+            verbs::open(settings, job, rank, &secret)
+        };
+        match opened {
             Ok(btl) => open.push((IB.to_owned(), btl)),
             Err(error) if !ways.tcp => return Err(Error::Transport { name: IB, error }),
             Err(error) if settings.devices.asks() => {
