@@ -11,6 +11,8 @@ mod strangers;
 mod suite;
 mod ways;
 
+use crate::link::State;
+use crate::proof::Keys;
 use crate::{Place, Secret, Tcp, TcpConfig};
 use gapless_btl::{AmTag, Btl, Event, LinkError, PeerId, Queue, ReserveError, Token};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -19,13 +21,20 @@ use std::time::{Duration, Instant};
 pub(crate) const LOOPBACK_V4: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
 pub(crate) const LOOPBACK_V6: IpAddr = IpAddr::V6(Ipv6Addr::LOCALHOST);
 
+/// The job of these tests.
+pub(crate) const JOB: &str = "tests of btl-tcp";
+
 /// What the processes of these tests share.
 pub(crate) fn secret() -> Secret {
     Secret::new([0x5a; 32])
 }
 
+pub(crate) fn keys() -> Keys {
+    Keys::new(secret().bytes(), JOB)
+}
+
 pub(crate) fn config(rank: u32, address: IpAddr) -> TcpConfig {
-    TcpConfig::new("tests of btl-tcp", rank, secret(), [Place::alone(address)])
+    TcpConfig::new(JOB, rank, secret(), [Place::alone(address)])
 }
 
 /// The same, encrypted.
@@ -131,6 +140,11 @@ impl End {
         }
     }
 
+    /// Whether the link stands.
+    pub(crate) fn stands(&self) -> bool {
+        matches!(self.tcp.links[0].state, State::Up(_))
+    }
+
     /// Polls: messages come once each, intact and in order, and nothing after the loss.
     pub(crate) fn poll(&mut self) {
         self.tcp.poll(None, &mut self.events);
@@ -167,6 +181,17 @@ pub(crate) fn exchange(a: &mut End, b: &mut End, count: u64) {
             assert_eq!(end.lost, None);
         }
         patience.tick("messages");
+    }
+}
+
+/// Both ends poll until each knows that what it has sent has come.
+pub(crate) fn await_counts(a: &mut End, b: &mut End) {
+    // The last ones are counted in a frame of their own, after a while.
+    let patience = Patience::new();
+    while [&*a, &*b].iter().any(|end| end.tcp.outstanding(end.peer) > 0) {
+        a.poll();
+        b.poll();
+        patience.tick("the counts");
     }
 }
 

@@ -1,9 +1,10 @@
 //! Encrypted links: what whoever is on the way can do, and ends that do not hold the right key, or none.
 
-use super::proxy::{Ending, Proxy};
+use super::meeting::pretender;
+use super::proxy::{Ending, behind};
 use super::{
-    End, LOOPBACK_V4, Patience, Random, config, exchange, introduced, sealed_at, secret, seed,
-    tcp_at,
+    End, JOB, LOOPBACK_V4, Patience, Random, await_counts, config, exchange, introduced, keys,
+    sealed_at, secret, seed, tcp_at,
 };
 use crate::card::Card;
 use crate::connection::Connection;
@@ -16,28 +17,17 @@ use crate::{Secret, Tcp, TcpConfig};
 use gapless_btl::{AmTag, Btl, LinkError};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use std::io::{IoSlice, IoSliceMut, Read, Write};
-use std::net::{TcpListener, TcpStream};
+use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
 /// Links that do not stand after so long are no longer waited for.
 const STALLED: Duration = Duration::from_millis(500);
-const JOB: &str = "tests of btl-tcp";
-
-/// An end that can only be called through a proxy.
-fn behind(rank: u32, seed: u64, piece: usize, ending: Ending) -> (Tcp, Proxy) {
-    let mut end = sealed_at(rank, LOOPBACK_V4);
-    let proxy = Proxy::to(end.card.places[0], seed, piece, ending);
-    end.card.places = vec![proxy.at];
-    end.digest = end.card.digest();
-    (end, proxy)
-}
 
 /// Both poll until the link stands.
 fn link(one: &mut End, other: &mut End) {
     let patience = Patience::new();
     one.tcp.call(0);
-    let stands = |end: &End| matches!(end.tcp.links[0].state, State::Up(_));
-    while !stands(one) || !stands(other) {
+    while !one.stands() || !other.stands() {
         one.poll();
         other.poll();
         assert_eq!((&one.lost, &other.lost), (&None, &None));
@@ -50,8 +40,8 @@ fn messages_survive_any_pieces_and_changes_of_keys() {
     let seed = seed();
     for (round, piece) in [1, 7, 5000, 200_000].into_iter().enumerate() {
         let seed = seed.wrapping_add(round as u64);
-        let (a, _to_a) = behind(0, seed, piece, Ending::Never);
-        let (b, _to_b) = behind(1, seed ^ 0xff, piece, Ending::Never);
+        let (a, _to_a) = behind(sealed_at(0, LOOPBACK_V4), seed, piece, Ending::Never);
+        let (b, _to_b) = behind(sealed_at(1, LOOPBACK_V4), seed ^ 0xff, piece, Ending::Never);
         let (mut a, mut b) = introduced(a, b);
         link(&mut a, &mut b);
         for end in [&mut a, &mut b] {
@@ -61,12 +51,7 @@ fn messages_survive_any_pieces_and_changes_of_keys() {
             end.tcp.links[0].up().unwrap().connection.renew_after([3, 1][round / 2]);
         }
         exchange(&mut a, &mut b, if piece < 100 { 30 } else { 200 });
-        let patience = Patience::new();
-        while [&a, &b].iter().any(|end| end.tcp.outstanding(end.peer) > 0) {
-            a.poll();
-            b.poll();
-            patience.tick("the counts");
-        }
+        await_counts(&mut a, &mut b);
     }
 }
 
@@ -86,23 +71,27 @@ fn every_change_on_the_way_is_noticed() {
         let stands_before = round / 2 % 2 == 1;
         let at =
             proofs + if stands_before { 1000 + random.below(60_000) } else { random.below(800) };
-        let (b, _to_b) = behind(1, random.below(8) as u64, 3000, Ending::Flipped { at, of_caller });
+        let (b, _to_b) = behind(
+            sealed_at(1, LOOPBACK_V4),
+            random.below(8) as u64,
+            3000,
+            Ending::Flipped { at, of_caller },
+        );
         let (mut a, mut b) = introduced(sealed_at(0, LOOPBACK_V4), b);
         let begun = Instant::now();
-        let stands = |end: &End| matches!(end.tcp.links[0].state, State::Up(_));
         let what = format!("seed {seed}, round {round}: byte {at}, of the caller: {of_caller}");
         let patience = Patience::new();
         a.tcp.call(0);
         while a.lost.is_none() {
             for end in [&mut a, &mut b] {
                 // Nobody but the first calls.
-                if stands(end) {
+                if end.stands() {
                     end.send();
                 }
                 end.poll();
             }
             patience.tick(&what);
-            if !stands_before && !stands(&a) && !stands(&b) && begun.elapsed() > STALLED {
+            if !stands_before && !a.stands() && !b.stands() && begun.elapsed() > STALLED {
                 break;
             }
             // Some bits of the handshake are for nobody, as the version that the first record says it has.
@@ -112,7 +101,7 @@ fn every_change_on_the_way_is_noticed() {
         }
         let Some(lost) = a.lost else {
             let none = (a.heard, b.heard) == (0, 0);
-            assert!(none || stands(&a) && stands(&b), "{what}");
+            assert!(none || a.stands() && b.stands(), "{what}");
             continue;
         };
         let told = matches!(lost, LinkError::Unreachable { .. } | LinkError::PeerGone { .. });
@@ -158,7 +147,7 @@ fn what_has_left_is_what_can_be_read() {
     let seed = seed();
     let mut random = Random::new(seed);
     let cards = [0, 1].map(|rank| sealed_at(rank, LOOPBACK_V4).card.clone());
-    let keys = Keys::new(secret().bytes(), JOB);
+    let keys = keys();
     let [one, other] = shake((&keys, &cards[0], &cards[1]), (&keys, &cards[1], &cards[0]));
     let (mut one, mut other) = (one.unwrap(), other.unwrap());
     let bytes: Vec<u8> = (0..2_000_000).map(|_| random.below(256).to_le_bytes()[0]).collect();
@@ -180,7 +169,7 @@ fn what_has_left_is_what_can_be_read() {
 fn only_the_key_of_the_rank_that_is_expected_is_taken() {
     let cards = [0, 1, 2].map(|rank| sealed_at(rank, LOOPBACK_V4).card.clone());
     let [a, b, c] = &cards;
-    let (right, other) = (Keys::new(secret().bytes(), JOB), Keys::new(&[1; 32], JOB));
+    let (right, other) = (keys(), Keys::new(&[1; 32], JOB));
     assert!(shake((&right, a, b), (&right, b, a)).iter().all(Result::is_ok));
     let reborn = Card { id: [9; 16], ..b.clone() };
     for (caller, listener) in [
@@ -222,7 +211,7 @@ fn ends_that_do_not_agree_never_meet_and_say_so() {
 fn nothing_that_is_not_sealed_is_believed() {
     let (mut a, b) = introduced(sealed_at(0, LOOPBACK_V4), sealed_at(1, LOOPBACK_V4));
     let mut stream = TcpStream::connect(a.tcp.card.places[0]).unwrap();
-    let keys = Keys::new(secret().bytes(), JOB);
+    let keys = keys();
     let hello = crate::attempt::hello(Purpose::Call, &b.tcp.card, &a.tcp.card).unwrap();
     let hello = keys.say(&hello);
     stream.write_all(&hello).unwrap();
@@ -249,20 +238,8 @@ fn nothing_that_is_not_sealed_is_believed() {
 /// A listener that has the secret, and welcomes as if nothing were to be encrypted.
 #[test]
 fn no_message_leaves_before_the_other_end_has_shown_its_key() {
-    let listener = TcpListener::bind((LOOPBACK_V4, 0)).unwrap();
     let (mut a, b) = (sealed_at(0, LOOPBACK_V4), sealed_at(1, LOOPBACK_V4));
-    let card = Card { places: vec![listener.local_addr().unwrap()], ..b.card.clone() };
-    let cards = [a.card.digest(), card.digest()];
-    let pretender = std::thread::spawn(move || {
-        let (mut stream, _) = listener.accept().unwrap();
-        let mut hello = [0; HELLO_BYTES];
-        stream.read_exact(&mut hello).unwrap();
-        let keys = Keys::new(secret().bytes(), JOB);
-        stream.write_all(&keys.answer(&Talk { hello, cards }, &[7; 32])).unwrap();
-        stream.read_exact(&mut [0; PROOF_BYTES]).unwrap();
-        stream.write_all(&Header::Welcome.write()).unwrap();
-        stream
-    });
+    let (card, pretender) = pretender(&a, &b, Header::Welcome.write());
     let peer = a.connect(&card.address()).unwrap();
     let mut a = End::new(a, peer);
     let patience = Patience::new();
@@ -282,11 +259,8 @@ fn no_message_leaves_before_the_other_end_has_shown_its_key() {
 fn what_is_said_cannot_be_read_on_the_way() {
     for encrypt in [true, false] {
         let at = |rank| Tcp::new(TcpConfig { encrypt, ..config(rank, LOOPBACK_V4) }).unwrap();
-        let (a, mut b) = (at(0), at(1));
-        let proxy = Proxy::to(b.card.places[0], 1, 3000, Ending::Never);
-        b.card.places = vec![proxy.at];
-        b.digest = b.card.digest();
-        let (mut a, mut b) = introduced(a, b);
+        let (b, proxy) = behind(at(1), 1, 3000, Ending::Never);
+        let (mut a, mut b) = introduced(at(0), b);
         link(&mut a, &mut b);
         exchange(&mut a, &mut b, 50);
         let said = proxy.said.lock().unwrap();

@@ -1,16 +1,17 @@
 //! Both ends call at once, or one of them cannot.
 
-use super::{End, LOOPBACK_V4, Patience, Random, exchange, introduced, seed, tcp_at};
+use super::{End, LOOPBACK_V4, Patience, Random, exchange, introduced, keys, seed, tcp_at};
 use crate::card::Card;
 use crate::connection::Connection;
-use crate::link::State;
-use crate::proof::{HELLO_BYTES, Keys, PROOF_BYTES, Talk};
+use crate::proof::{HELLO_BYTES, PROOF_BYTES, Talk};
 use crate::socket::Socket;
+use crate::wire::HEADER_BYTES;
 use crate::{Secret, Tcp, TcpConfig};
 use gapless_btl::{Btl, LinkError};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use std::io::{Read, Write};
-use std::net::{SocketAddr, TcpListener};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::thread::JoinHandle;
 use std::time::Duration;
 
 #[test]
@@ -23,8 +24,7 @@ fn calls_that_cross_leave_one_connection() {
         (0..random.below(4)).for_each(|_| if random.below(2) == 0 { a.poll() } else { b.poll() });
         b.tcp.connect(&a_address).unwrap();
         let patience = Patience::new();
-        let stands = |end: &End| matches!(end.tcp.links[0].state, State::Up(_));
-        while !stands(&a) || !stands(&b) {
+        while !a.stands() || !b.stands() {
             if random.below(2) == 0 {
                 a.poll()
             } else {
@@ -165,22 +165,31 @@ fn a_caller_that_came_while_nobody_polled_is_heard_before_a_failed_call_is_given
     link(&mut rejected, &mut other);
 }
 
-#[test]
-fn whoever_proves_itself_and_says_no_welcome_breaks_the_rules() {
+/// A listener in the place of `b` that has the secret, and says this to `a` where a welcome is due.
+pub(super) fn pretender(
+    a: &Tcp,
+    b: &Tcp,
+    says: [u8; HEADER_BYTES],
+) -> (Card, JoinHandle<TcpStream>) {
     let listener = TcpListener::bind((LOOPBACK_V4, 0)).unwrap();
-    let (mut a, b) = (tcp_at(0, LOOPBACK_V4), tcp_at(1, LOOPBACK_V4));
     let card = Card { places: vec![listener.local_addr().unwrap()], ..b.card.clone() };
     let cards = [a.card.digest(), card.digest()];
     let pretender = std::thread::spawn(move || {
         let (mut stream, _) = listener.accept().unwrap();
         let mut hello = [0; HELLO_BYTES];
         stream.read_exact(&mut hello).unwrap();
-        let keys = Keys::new(super::secret().bytes(), "tests of btl-tcp");
-        stream.write_all(&keys.answer(&Talk { hello, cards }, &[7; 32])).unwrap();
+        stream.write_all(&keys().answer(&Talk { hello, cards }, &[7; 32])).unwrap();
         stream.read_exact(&mut [0; PROOF_BYTES]).unwrap();
-        stream.write_all(&[0xff; 8]).unwrap();
+        stream.write_all(&says).unwrap();
         stream
     });
+    (card, pretender)
+}
+
+#[test]
+fn whoever_proves_itself_and_says_no_welcome_breaks_the_rules() {
+    let (mut a, b) = (tcp_at(0, LOOPBACK_V4), tcp_at(1, LOOPBACK_V4));
+    let (card, pretender) = pretender(&a, &b, [0xff; HEADER_BYTES]);
     let peer = a.connect(&card.address()).unwrap();
     let mut a = End::new(a, peer);
     let patience = Patience::new();

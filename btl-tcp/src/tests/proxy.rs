@@ -1,6 +1,7 @@
 //! A way that does what networks do, from a seed: bytes come in pieces of any size, late, or no more.
 
 use super::Random;
+use crate::Tcp;
 use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -63,6 +64,14 @@ impl Proxy {
         });
         Proxy { at, said, over }
     }
+}
+
+/// An end that can only be called through a proxy.
+pub(super) fn behind(mut end: Tcp, seed: u64, piece: usize, ending: Ending) -> (Tcp, Proxy) {
+    let proxy = Proxy::to(end.card.places[0], seed, piece, ending);
+    end.card.places = vec![proxy.at];
+    end.digest = end.card.digest();
+    (end, proxy)
 }
 
 impl Drop for Proxy {

@@ -1,27 +1,20 @@
 //! Messages over ways that cut them into pieces, and that break.
 
-use super::proxy::{Ending, Proxy};
-use super::{End, LOOPBACK_V4, Patience, Random, config, exchange, introduced, seed, tcp_at};
+use super::proxy::{Ending, behind};
+use super::{
+    End, LOOPBACK_V4, Patience, Random, await_counts, config, exchange, introduced, seed, tcp_at,
+};
 use crate::{Tcp, TcpConfig};
 use gapless_btl::{Btl, LinkError, PeerId};
 use std::time::Duration;
-
-/// An end that can only be called through a proxy.
-fn behind(rank: u32, seed: u64, piece: usize, ending: Ending) -> (Tcp, Proxy) {
-    let mut end = tcp_at(rank, LOOPBACK_V4);
-    let proxy = Proxy::to(end.card.places[0], seed, piece, ending);
-    end.card.places = vec![proxy.at];
-    end.digest = end.card.digest();
-    (end, proxy)
-}
 
 #[test]
 fn messages_survive_any_pieces() {
     let seed = seed();
     for (round, piece) in [1, 7, 100, 5000, 200_000].into_iter().enumerate() {
         let seed = seed.wrapping_add(round as u64);
-        let (a, _to_a) = behind(0, seed, piece, Ending::Never);
-        let (b, _to_b) = behind(1, seed ^ 0xff, piece, Ending::Never);
+        let (a, _to_a) = behind(tcp_at(0, LOOPBACK_V4), seed, piece, Ending::Never);
+        let (b, _to_b) = behind(tcp_at(1, LOOPBACK_V4), seed ^ 0xff, piece, Ending::Never);
         let (mut a, mut b) = introduced(a, b);
         let retained = round % 2 == 0;
         if retained {
@@ -30,14 +23,8 @@ fn messages_survive_any_pieces() {
             }
         }
         exchange(&mut a, &mut b, if piece < 100 { 30 } else { 200 });
-        // The last ones are counted in a frame of their own, after a while.
-        let patience = Patience::new();
-        while [&a, &b].iter().any(|end| end.tcp.outstanding(end.peer) > 0) {
-            assert!(retained);
-            a.poll();
-            b.poll();
-            patience.tick("the counts");
-        }
+        assert!(retained || [&a, &b].iter().all(|end| end.tcp.outstanding(end.peer) == 0));
+        await_counts(&mut a, &mut b);
     }
 }
 
@@ -79,8 +66,8 @@ fn a_way_that_breaks_is_a_loss_after_an_intact_beginning() {
         // Some break while the link is made: then it is made once more.
         let after = [random.below(300), random.below(5000), random.below(2_000_000)][round % 3];
         let ending = Ending::After(after);
-        let (a, _to_a) = behind(0, seed + round as u64, 3000, ending);
-        let (b, _to_b) = behind(1, seed ^ round as u64, 3000, ending);
+        let (a, _to_a) = behind(tcp_at(0, LOOPBACK_V4), seed + round as u64, 3000, ending);
+        let (b, _to_b) = behind(tcp_at(1, LOOPBACK_V4), seed ^ round as u64, 3000, ending);
         let (mut a, mut b) = introduced(a, b);
         let retained = round % 2 == 0;
         if retained {
