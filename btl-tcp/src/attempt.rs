@@ -295,7 +295,7 @@ impl Attempt {
         }
     }
 
-    /// The same, of what is sealed.
+    /// The same over an encrypted connection.
     fn open(
         &mut self,
         connection: &mut Connection,

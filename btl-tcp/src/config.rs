@@ -56,8 +56,8 @@ pub struct TcpConfig {
     pub rank: u32,
     /// What proves that a caller belongs to the job.
     pub secret: Secret,
-    /// Whether what follows the proofs is encrypted: TLS 1.3, with a key for each process that follows from the secret.
-    /// All processes of a job say the same; those that do not refuse each other. Needs the feature `encryption`.
+    /// Whether everything after the proofs is encrypted: TLS 1.3, with a key for each process that is derived from the
+    /// secret. Processes that do not agree on it refuse each other. Needs the feature `encryption`.
     pub encrypt: bool,
     /// Where to listen: one to [`Tcp::PLACES_MAX`](crate::Tcp::PLACES_MAX) addresses. Peers try them in this order,
     /// those in a network of theirs first.

@@ -1,4 +1,4 @@
-//! A connection of two ends that have proved themselves: bytes as they are, or sealed ([`crate::tls`]).
+//! A connection of two ends that have proved themselves, plain or encrypted ([`crate::tls`]).
 
 use crate::socket::Socket;
 use crate::tls::Records;
@@ -10,7 +10,7 @@ use std::io::{IoSlice, IoSliceMut};
 #[derive(Debug)]
 pub(crate) struct Connection {
     socket: Socket,
-    /// What seals and opens, if it is encrypted.
+    /// If it is encrypted.
     records: Option<Box<Records>>,
 }
 
@@ -21,17 +21,17 @@ impl AsFd for Connection {
 }
 
 impl Connection {
-    /// Of bytes as they are.
+    /// A plain connection.
     pub(crate) fn bare(socket: Socket) -> Connection {
         Connection { socket, records: None }
     }
 
-    /// Of sealed bytes.
+    /// An encrypted connection.
     pub(crate) fn of_records(socket: Socket, records: Box<Records>) -> Connection {
         Connection { socket, records: Some(records) }
     }
 
-    /// What carries it, for all that is not reading and writing.
+    /// Its socket, for everything except reading and writing messages.
     pub(crate) fn socket(&self) -> &Socket {
         &self.socket
     }
@@ -51,13 +51,13 @@ impl Connection {
         }
     }
 
-    /// Whether it will read something that the socket does not tell of.
+    /// Whether there is something to read that was taken from the socket already.
     pub(crate) fn has_more(&self) -> bool {
         self.records.as_ref().is_some_and(|records| records.has_more())
     }
 
-    /// Writes the pieces, in their order; how many bytes the system has taken, and no fewer. If some are [sealed](Connection::sealed)
-    /// then, the next call has to begin with the same bytes.
+    /// Writes the pieces, in their order; exactly how many bytes of them the system has taken. If some are then
+    /// [sealed](Connection::sealed), the next call has to begin with the same bytes.
     ///
     /// # Errors
     /// Why nothing more can be written.
@@ -68,12 +68,12 @@ impl Connection {
         }
     }
 
-    /// How many bytes were given to `write` and sealed, and the system has not taken them.
+    /// How many bytes `write` has sealed that the system has not taken.
     pub(crate) fn sealed(&self) -> usize {
         self.records.as_ref().map_or(0, |records| records.sealed())
     }
 
-    /// How many bytes have ever left that were sealed.
+    /// How many bytes of records were ever written.
     pub(crate) fn carried(&self) -> u64 {
         self.records.as_ref().map_or(0, |records| records.carried())
     }
@@ -91,7 +91,7 @@ impl Connection {
         self.socket.closed()
     }
 
-    /// What is sealed with a key changes after so many records.
+    /// Changes keys after so many records.
     #[cfg(all(test, feature = "encryption"))]
     pub(crate) fn renew_after(&mut self, records: u64) {
         self.records.as_mut().expect("it is encrypted").renew_after(records);

@@ -22,8 +22,8 @@ const BEYOND_BYTES: usize = 64;
 const LONG_BYTES: usize = 8 << 10;
 /// Calls that read, in one poll.
 const READS: usize = 8;
-/// Messages that are retained at the other end, after which their count goes there in a frame of its own, or half as many
-/// as there are buffers if that is less; of those with long buffers, of which there are few, so many.
+/// After so many messages that the other end retains, their count goes there in a frame of its own; after half as many
+/// as there are buffers, if that is less. Long messages have fewer buffers, so they have a bound of their own.
 const UNTOLD_MAX: usize = 32;
 const UNTOLD_LONG_MAX: usize = 2;
 
@@ -73,7 +73,7 @@ struct Counts {
     /// Those that the peer was not told of; and how many of them are long.
     untold: usize,
     untold_long: usize,
-    /// After how many of them it is told at once, and after how many long ones.
+    /// After how many of them the peer is told at once, and after how many long ones.
     most: usize,
     most_long: usize,
     /// What the peer has told of ours.
@@ -118,7 +118,7 @@ impl std::fmt::Debug for Inbound {
 
 /// What became of the next message.
 enum Step {
-    /// It is gone, and was long.
+    /// It is delivered; whether it was long.
     Delivered(bool),
     /// It was none, but a count.
     Noted,

@@ -6,8 +6,8 @@
 //! - Before anybody believes a byte, caller and listener prove to each other that they know the job's [`Secret`]
 //!   (`proof`). Whoever does not costs a bounded number of descriptors and bytes for a bounded time, and a line in the
 //!   log now and then (`strangers`).
-//! - With [`TcpConfig::encrypt`] (feature `encryption`) all that follows is TLS 1.3 (`tls`), in which each end shows the key
-//!   that follows from the secret, its rank and its id; a `connection` is the one or the other.
+//! - With [`TcpConfig::encrypt`] (feature `encryption`) everything after that is TLS 1.3 (`tls`). Each end has a key
+//!   that is derived from the secret, its rank and its id. A `connection` is plain or encrypted.
 //! - Messages are frames (`wire`): written out of slots with one call for many (`outbound`), read straight into the
 //!   buffers of fragments (`inbound`). Nothing blocks; one epoll descriptor serves all sockets (`watch`).
 //! - A peer's death is the end of its connection. A host that no longer answers is noticed within
@@ -42,8 +42,9 @@
 //! # What the secret protects from
 //!
 //! Whoever does not know it cannot become a peer, by calling or by being called, nor make a process parse a byte. What
-//! follows is neither encrypted nor authenticated, unless [`TcpConfig::encrypt`] says so: whoever can read or change the
-//! packets of the network can read messages and change them. If it does, whoever has the secret still can.
+//! follows is neither encrypted nor authenticated unless [`TcpConfig::encrypt`] is set: whoever can read or change the
+//! packets of the network can read and change messages. If it is set, only somebody who has the secret while a
+//! connection is made, and is in the middle of it, still can.
 //!
 //! # What `Sent` means here
 //!
@@ -54,9 +55,9 @@
 //!
 //! One that was only introduced: its card. One with a link: a descriptor, the system's buffers, an inbox of 16 KiB, and
 //! in each direction, as far as they were ever needed at a time, [`TcpConfig::buffers`] buffers of
-//! [`TcpConfig::fragment_bytes`] and eight times as many of 2 KiB (by default 2.3 MiB). If it is encrypted, 65 KiB for what
-//! is not opened, and as much for what is sealed. A second descriptor while it is
-//! silent although it was written to, and, if it has called us, for a moment at the beginning.
+//! [`TcpConfig::fragment_bytes`] and eight times as many of 2 KiB (by default 2.3 MiB). An encrypted
+//! link also has 65 KiB for records that are not opened yet, and as much for records that are not written yet. A second
+//! descriptor while it is silent although it was written to, and, if it has called us, for a moment at the beginning.
 //!
 //! # Limits
 //!

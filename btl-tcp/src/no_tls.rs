@@ -1,4 +1,4 @@
-//! What stands in the place of TLS in a build without it: nothing is ever sealed.
+//! Takes the place of `tls` in a build without encryption. Its types have no values, except that a handshake fails.
 
 #![allow(dead_code, clippy::boxed_local, reason = "it has the face of what it stands for")]
 

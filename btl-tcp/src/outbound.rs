@@ -75,7 +75,7 @@ struct Retained {
 /// The way to one peer.
 pub(crate) struct Outbound {
     queue: VecDeque<Frame>,
-    /// So many bytes at the front are sealed, and no longer what the peer will read if they are changed.
+    /// How many bytes at the front are sealed. Changing them no longer changes what the peer will read.
     sealed: usize,
     /// If messages are retained.
     retained: Option<Box<Retained>>,
@@ -130,7 +130,8 @@ impl Outbound {
     }
 
     /// How many messages of the peer have come in full. If the last frame has not begun to leave and tells a count, it
-    /// tells this one: a peer that reads nothing does not make the queue longer. No other frame may, because counts go up.
+    /// tells this one: a peer that reads nothing does not make the queue longer. No other frame may, because counts go
+    /// up. Nor may a frame that is sealed.
     pub(crate) fn count(&mut self, count: u16) {
         let sealed = self.sealed > 0 && {
             let before = self.queue.iter().rev().skip(1);

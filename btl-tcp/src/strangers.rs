@@ -105,7 +105,7 @@ impl Strangers {
 
     /// A process of the job has called that was not introduced to us yet.
     pub(crate) fn note_caller(&mut self, rank: u32) {
-        // As many as there are strangers, unless nobody asks.
+        // Bounded, because it may be that nobody asks.
         if self.called.len() < self.places.len() {
             self.called.push(rank);
         }
@@ -117,8 +117,8 @@ impl Strangers {
         std::mem::take(&mut self.called)
     }
 
-    /// Whether new callers have to wait: they would take the places of guests that are about to be introduced, as somebody
-    /// asks for those again and again.
+    /// Whether new callers have to wait: somebody keeps asking for guests in order to introduce them, and new callers
+    /// would take their places.
     pub(crate) fn is_full(&self) -> bool {
         self.asks > 1 && !self.called.is_empty() && self.count >= self.places.len() / 2
     }

@@ -1,13 +1,13 @@
 //! Encryption: TLS 1.3 by rustls, with raw public keys (RFC 7250), AES-128-GCM and X25519.
 //!
-//! It begins when both ends have proved that they know the job's secret: whoever does not never reaches this code. The
-//! caller is the client. Each end has an Ed25519 key that follows from the secret, its rank and its id ([`keys`]), so
-//! each knows which key the other must have, and takes no other. From the first byte behind the proofs on there is
-//! nothing that is not sealed, the welcome included.
+//! TLS begins when both ends have proved that they know the job's secret, so nobody else ever reaches this code. The
+//! caller is the client. Each end has an Ed25519 key that is derived from the secret, its rank and its id ([`keys`]).
+//! So each end knows which key the other must have, and accepts no other. Everything after the handshake is encrypted,
+//! the welcome included.
 //!
-//! rustls makes the keys of the connection ([`handshake`]); it then hands them over, as it does to kernels that seal by
-//! themselves, and records are sealed and opened by rustls' own record protection, straight out of slots and from where
-//! they were read ([`records`]). So each byte is copied once at either end, and buffers are bounded.
+//! rustls does the handshake ([`handshake`]) and then hands the keys of the connection over, as it does for TLS in
+//! kernels. Its record protection seals records straight from slots, and opens them where they were read ([`records`]).
+//! So each byte is copied once at either end, and buffers are bounded.
 
 mod handshake;
 mod keys;

@@ -55,9 +55,9 @@ fn messages_survive_any_pieces_and_changes_of_keys() {
     }
 }
 
-/// Wherever a bit is changed behind the proofs (for those, see `proof`): the link ends, with an error that blames nobody
-/// who is innocent, and what was heard before was right. While the keys are made, a changed length may have an end wait for
-/// what never comes: then no link stands. Bits that mean nothing change nothing: then all messages are right.
+/// Changes a bit anywhere after the proofs (for those, see `proof`). The link ends, with an error that blames nobody
+/// innocent, and what was heard before was right. During the handshake, a changed length may have an end wait for bytes
+/// that never come: then no link stands. Bits that TLS ignores change nothing: then all messages are right.
 #[test]
 fn every_change_on_the_way_is_noticed() {
     let seed = seed();
@@ -67,7 +67,7 @@ fn every_change_on_the_way_is_noticed() {
     for round in 0..given.unwrap_or(60) {
         let of_caller = round % 2 == 0;
         let proofs = if of_caller { HELLO_BYTES + PROOF_BYTES } else { ANSWER_BYTES };
-        // While the keys are made; and of records.
+        // In the handshake, or in a record after it.
         let stands_before = round / 2 % 2 == 1;
         let at =
             proofs + if stands_before { 1000 + random.below(60_000) } else { random.below(800) };
@@ -94,7 +94,7 @@ fn every_change_on_the_way_is_noticed() {
             if !stands_before && !a.stands() && !b.stands() && begun.elapsed() > STALLED {
                 break;
             }
-            // Some bits of the handshake are for nobody, as the version that the first record says it has.
+            // TLS ignores some bits of the handshake, as in the version of the first record.
             if !stands_before && a.heard > 20 && b.heard > 20 {
                 break;
             }
@@ -111,7 +111,8 @@ fn every_change_on_the_way_is_noticed() {
     assert!(noticed.iter().all(|&count| count > 0), "seed {seed}: {noticed:?}");
 }
 
-/// Two ends of a connection, each thinking of itself and the other what it does: what each can say and hear, or why not.
+/// The handshake of two ends, each with its idea of itself and of the other. Gives the connection of each, or why it has
+/// none.
 fn shake(
     caller: (&Keys, &Card, &Card),
     listener: (&Keys, &Card, &Card),
@@ -141,7 +142,7 @@ fn shake(
     ends.map(|(_, told)| told.unwrap())
 }
 
-/// What the other end can have read has left, and nothing that it cannot: counts of messages are compared with that.
+/// What the other end has read counts as left, because counts of messages are compared with that.
 #[test]
 fn what_has_left_is_what_can_be_read() {
     let seed = seed();
@@ -254,7 +255,7 @@ fn no_message_leaves_before_the_other_end_has_shown_its_key() {
     assert!(told, "{lost:?}");
 }
 
-/// Whoever listens on the way sees nothing of what is said, and would see it if it were not sealed.
+/// Messages cannot be seen on the way if they are encrypted, and can if they are not.
 #[test]
 fn what_is_said_cannot_be_read_on_the_way() {
     for encrypt in [true, false] {

@@ -1,8 +1,7 @@
-//! From the proofs to the keys of the connection.
+//! The handshake of TLS, which follows the proofs.
 //!
-//! Neither end says anything between its last word here and the listener's welcome but what this module writes: so
-//! whatever else comes before the keys stand breaks the rules. What is kept of the other end is bounded by
-//! [`INCOMING_BYTES`].
+//! Until the listener's welcome, both ends send only what this module writes. Anything else that comes before the
+//! handshake is over breaks the rules. At most [`INCOMING_BYTES`] of what the other end says are kept.
 
 use super::keys;
 use super::records::{Kernel, Records};
@@ -22,23 +21,23 @@ const INCOMING_BYTES: usize = 4096;
 /// Room for one of our own messages.
 const OUTGOING_BYTES: usize = 4096;
 
-/// Who is who.
+/// The caller is the client, the listener the server.
 enum End {
     Client(UnbufferedClientConnection),
     Server(UnbufferedServerConnection),
 }
 
-/// How a handshake goes.
+/// How far a handshake has come.
 pub(crate) enum Progress {
     Going(Box<Handshake>),
-    /// The other end holds the key that it should; from now on everything is sealed.
+    /// The other end has the right key; from now on everything is encrypted.
     Done(Box<Records>),
 }
 
-/// Why a handshake is over.
+/// Why a handshake has failed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Refused {
-    /// The other end hung up, or this one cannot write: it says nothing about keys.
+    /// The other end hung up, or this one cannot write. That says nothing about the other end's key.
     pub(crate) hung_up: bool,
     pub(crate) why: String,
 }
@@ -49,10 +48,10 @@ impl Refused {
     }
 }
 
-/// A handshake that goes on.
+/// A handshake that is not over.
 pub(crate) struct Handshake {
     end: End,
-    /// What has come and was not looked at.
+    /// Bytes that have come and were not processed; so many of them.
     incoming: Box<[u8]>,
     got: usize,
     outgoing: Vec<u8>,
@@ -64,29 +63,29 @@ impl std::fmt::Debug for Handshake {
     }
 }
 
-/// What one look at the bytes that came has led to.
+/// What has to be done next.
 enum Step {
-    /// There is something to do at once.
+    /// Process what is left.
     On,
-    /// What was made is to be written.
+    /// Write what was made.
     Write,
-    /// More has to come.
+    /// Read more.
     Read,
-    /// The keys stand.
+    /// Nothing: the handshake is over.
     Done,
 }
 
 impl Handshake {
-    /// Of the caller.
+    /// The caller's handshake.
     pub(crate) fn call(keys: &Keys, own: &Card, peer: &Card) -> Result<Handshake, String> {
-        // A name that is not sent, and not looked at: the key says who the peer is.
+        // rustls wants a name. It is neither sent nor checked: the key says who the peer is.
         let name = ServerName::from(IpAddr::from(Ipv4Addr::UNSPECIFIED));
         let config = Arc::new(keys::client(keys, own, peer).map_err(in_words)?);
         let client = UnbufferedClientConnection::new(config, name).map_err(in_words)?;
         Ok(Handshake::new(End::Client(client)))
     }
 
-    /// Of the listener.
+    /// The listener's handshake.
     pub(crate) fn listen(keys: &Keys, own: &Card, peer: &Card) -> Result<Handshake, String> {
         let config = Arc::new(keys::server(keys, own, peer).map_err(in_words)?);
         let server = UnbufferedServerConnection::new(config).map_err(in_words)?;
@@ -119,8 +118,7 @@ impl Handshake {
                     }
                 }
                 Err(why) => {
-                    // The other end is told, if there is anything to tell: that comes first, and nothing more that it
-                    // says is looked at.
+                    // If rustls has an alert for the other end, its next step is to encode that.
                     if self.has_alert() && matches!(self.step(), Ok(Step::On)) {
                         let _ = self.write(socket);
                     }
@@ -130,7 +128,7 @@ impl Handshake {
         }
     }
 
-    /// Whether something was made that is not encoded.
+    /// Whether rustls has something to send.
     fn has_alert(&self) -> bool {
         match &self.end {
             End::Client(client) => client.wants_write(),
@@ -138,7 +136,7 @@ impl Handshake {
         }
     }
 
-    /// Looks at what has come.
+    /// Processes what has come.
     fn step(&mut self) -> Result<Step, String> {
         let Handshake { end, incoming, got, outgoing } = self;
         let bytes = &mut incoming[..*got];
@@ -168,7 +166,7 @@ impl Handshake {
         }
     }
 
-    /// Writes what was made; there is room for it in a connection that has carried nothing but proofs.
+    /// Writes what was made. A connection that has carried nothing but proofs has room for it.
     fn write(&mut self, socket: &Socket) -> Result<(), Refused> {
         match socket.write(&[IoSlice::new(&self.outgoing)]) {
             Ok(written) if written == self.outgoing.len() => {

@@ -1,7 +1,7 @@
-//! Which key an end has, and whether another's is right.
+//! The key of each end, and the check of the peer's.
 //!
-//! The seed of an end's Ed25519 key is BLAKE3 of its rank and id, keyed with the key of the job. An id names one
-//! transport of one process, anywhere, ever: so a connection cannot be passed off as one of another rail.
+//! The seed of an end's Ed25519 key is BLAKE3 of its rank and id, keyed with the key of the job. An id belongs to one
+//! transport of one process and is never used again, so a connection cannot be passed off as one of another rail.
 
 use crate::card::Card;
 use crate::proof::Keys;
@@ -20,11 +20,11 @@ use rustls::{
 };
 use std::sync::Arc;
 
-/// What stands before the seed of an Ed25519 key in PKCS #8 (RFC 8410).
+/// The bytes before the seed of an Ed25519 key in PKCS #8 (RFC 8410).
 const PKCS8_HEAD: [u8; 16] =
     [0x30, 0x2e, 2, 1, 0, 0x30, 5, 6, 3, 0x2b, 0x65, 0x70, 4, 0x22, 4, 0x20];
 
-/// The key of an end, and its public half as it goes over the wire.
+/// The private key of an end, and the public key as it is sent.
 fn key(keys: &Keys, end: &Card) -> Result<(Arc<dyn SigningKey>, CertificateDer<'static>), Error> {
     let mut private = PKCS8_HEAD.to_vec();
     private.extend_from_slice(&keys.seed(end.rank, &end.id));
@@ -34,7 +34,7 @@ fn key(keys: &Keys, end: &Card) -> Result<(Arc<dyn SigningKey>, CertificateDer<'
     Ok((key, public))
 }
 
-/// What seals and signs: one way of each, so that there is nothing to negotiate.
+/// The algorithms: one of each kind, so that there is nothing to negotiate.
 fn provider() -> CryptoProvider {
     CryptoProvider {
         cipher_suites: vec![ring::cipher_suite::TLS13_AES_128_GCM_SHA256],
@@ -45,7 +45,7 @@ fn provider() -> CryptoProvider {
 
 type Parts = (Arc<CryptoProvider>, Arc<CertifiedKey>, Arc<Expected>);
 
-/// What both ends of a connection need: what seals, the own key, and what knows the peer's.
+/// What both ends of a connection need: the algorithms, the own key, and the check of the peer's.
 fn both(keys: &Keys, own: &Card, peer: &Card) -> Result<Parts, Error> {
     let provider = Arc::new(provider());
     let (own, public) = key(keys, own)?;
@@ -55,7 +55,7 @@ fn both(keys: &Keys, own: &Card, peer: &Card) -> Result<Parts, Error> {
     Ok((provider, own, expected))
 }
 
-/// The caller's end.
+/// The configuration of a caller.
 pub(super) fn client(keys: &Keys, own: &Card, peer: &Card) -> Result<ClientConfig, Error> {
     let (provider, own, expected) = both(keys, own, peer)?;
     let mut config = ClientConfig::builder_with_provider(provider)
@@ -69,7 +69,7 @@ pub(super) fn client(keys: &Keys, own: &Card, peer: &Card) -> Result<ClientConfi
     Ok(config)
 }
 
-/// The listener's end.
+/// The configuration of a listener.
 pub(super) fn server(keys: &Keys, own: &Card, peer: &Card) -> Result<ServerConfig, Error> {
     let (provider, own, expected) = both(keys, own, peer)?;
     let mut config = ServerConfig::builder_with_provider(provider)

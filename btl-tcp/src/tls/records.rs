@@ -1,11 +1,11 @@
-//! Sealed records: what a connection carries once both keys are known.
+//! Encrypted records, which a connection carries after the handshake.
 //!
-//! rustls' record protection seals pieces straight into a record, and opens a record where it was read; what stands
-//! here is around it: headers, counts of records, updates of keys, alerts. What was sealed and not written, and what was
-//! read and not opened, is bounded by [`BATCH`] and [`INBOX_BYTES`].
+//! rustls' record protection seals pieces straight into a record, and opens a record where it was read. This module
+//! does the rest: headers, counts of records, updates of keys, alerts. [`BATCH`] bounds the records that are sealed and
+//! not written, [`INBOX_BYTES`] what was read and not opened.
 //!
-//! A key seals as many records as AES-GCM allows (2²⁴), then one that says that the next key follows. Whoever gets
-//! that does not answer with a new key of its own: each direction counts for itself.
+//! A key seals as many records as AES-GCM allows (2²⁴); the last one is a KeyUpdate. The receiver does not answer it
+//! with a new key of its own, because each direction counts for itself.
 
 use crate::socket::Socket;
 use gapless_btl::LinkError;
@@ -24,24 +24,24 @@ use std::io::{IoSlice, IoSliceMut};
 
 /// Bytes of a record's header: its type, a version, its length.
 const HEADER_BYTES: usize = 5;
-/// The most bytes that are sealed in a record.
+/// The most bytes of messages in a record.
 const FULL: usize = 16 << 10;
-/// What a record may be longer than what it holds, header included.
+/// By how much a record may be longer than that, header included.
 const OVERHEAD: usize = 256 + HEADER_BYTES;
-/// So many records are sealed before they are written.
+/// How many records are sealed before they are written.
 const BATCH: usize = 4;
-/// Room for what was read and not opened: a batch, as we seal it.
+/// Room for what was read and not opened: one batch of the other end.
 const INBOX_BYTES: usize = BATCH * (FULL + OVERHEAD);
-/// Pieces of a record.
+/// The most pieces that are sealed into a record.
 const PIECES: usize = 64;
 
-/// A message that the next key follows, and that no answer is wanted (RFC 8446, 4.6.3).
+/// KeyUpdate: the next record has the next key; no answer is wanted (RFC 8446, 4.6.3).
 const KEY_UPDATE: [u8; 5] = [24, 0, 0, 1, 0];
-/// Alerts: nothing more comes; a record was not sealed by who should have.
+/// Alerts: nothing more comes; a record was not sealed with the right key.
 const CLOSE_NOTIFY: [u8; 2] = [1, 0];
 const BAD_RECORD: [u8; 2] = [2, 20];
 
-/// Makes the next keys.
+/// Derives the next keys.
 pub(super) enum Kernel {
     Client(KernelConnection<ClientConnectionData>),
     Server(KernelConnection<ServerConnectionData>),
@@ -75,15 +75,15 @@ struct Outgoing {
     seal: Box<dyn MessageEncrypter>,
     /// How many records this key has sealed.
     count: u64,
-    /// So many it may.
+    /// How many it may seal.
     most: u64,
-    /// Sealed, and not written in full; and of how many bytes of messages.
+    /// Records that are not written in full, each with the number of bytes of messages in it.
     records: Vec<(Vec<u8>, usize)>,
-    /// How much of the first one is.
+    /// How many bytes of the first record are written.
     written: usize,
-    /// Bytes of messages in them.
+    /// Bytes of messages in all these records.
     sealed: usize,
-    /// Bytes that have ever left.
+    /// Bytes of records that were ever written.
     carried: u64,
 }
 
@@ -92,18 +92,18 @@ struct Incoming {
     open: Box<dyn MessageDecrypter>,
     count: u64,
     inbox: Box<[u8]>,
-    /// What was opened and not taken.
+    /// Where in the inbox is what was opened and not taken.
     opened: std::ops::Range<usize>,
-    /// What was not opened.
+    /// From here to `end`: what was not opened.
     start: usize,
     end: usize,
-    /// The last record was an update of the key.
+    /// The last record was a KeyUpdate.
     updated: bool,
-    /// How it has ended, behind what was opened: properly, or not.
+    /// Nothing more comes after what was opened: the other end said so, or an error.
     over: Option<Result<(), LinkError>>,
 }
 
-/// What seals and opens.
+/// Both directions of an encrypted connection.
 pub(crate) struct Records {
     kernel: Kernel,
     outgoing: Outgoing,
@@ -192,7 +192,7 @@ impl Records {
         }
     }
 
-    /// Seals a record of what begins there.
+    /// Seals one record of the pieces' bytes, beginning at byte `from` of them all.
     fn seal(&mut self, pieces: &[IoSlice<'_>], mut from: usize) -> Result<(), Error> {
         if self.outgoing.count >= self.outgoing.most {
             self.outgoing.record(ContentType::Handshake, &[&KEY_UPDATE])?;
@@ -271,13 +271,13 @@ impl Records {
         Ok(Some(got))
     }
 
-    /// Whether a read would give anything, although nothing comes.
+    /// Whether a read would give anything even if the socket has nothing.
     pub(crate) fn has_more(&self) -> bool {
         let Incoming { opened, over, .. } = &self.incoming;
         !opened.is_empty() || over.is_some() || self.incoming.next_len().is_some()
     }
 
-    /// Opens the next record, if it is here in full; whether it was.
+    /// Opens the next record if it is here in full; whether it was.
     fn open_next(&mut self, at: std::net::SocketAddr) -> Result<bool, LinkError> {
         let bad = |what: &dyn std::fmt::Display| LinkError::Unreachable {
             reason: format!(
@@ -321,8 +321,8 @@ impl Records {
             (ContentType::Alert, alert) if *alert == CLOSE_NOTIFY => incoming.over = Some(Ok(())),
             (ContentType::Alert, &[2, code]) => {
                 let reason = format!(
-                    "{at} does not take what came from here (alert {code}): it was changed on the way, or the key of our rank \
-                     is another one"
+                    "{at} does not take what came from here (alert {code}): it was changed on the way, or the \
+                     key of our rank is another one"
                 );
                 return Err(LinkError::Unreachable { reason });
             }
@@ -355,10 +355,10 @@ impl Outgoing {
         Ok(())
     }
 
-    /// Writes what is sealed; how many bytes of messages have left with it: those of records that have left in full, and
-    /// no fewer, because the other end may have read and counted them.
+    /// Writes what is sealed; how many bytes of messages have left with it. These are the bytes of all records that
+    /// have left in full, because the other end may have read and counted those.
     fn drain(&mut self, socket: &Socket) -> Result<usize, LinkError> {
-        // A batch, with an update of the key before each, and an alert.
+        // A batch, with a KeyUpdate before each record, and an alert.
         let mut pieces = [IoSlice::new(&[]); 2 * BATCH + 1];
         if self.records.is_empty() {
             return Ok(0);
@@ -385,7 +385,7 @@ impl Outgoing {
 }
 
 impl Incoming {
-    /// Gives of what was opened as much as there is room for.
+    /// Copies as much of what was opened as there is room for.
     fn take(&mut self, into: &mut [u8]) -> usize {
         let count = self.opened.len().min(into.len());
         let from = self.opened.start;
@@ -405,7 +405,7 @@ impl Incoming {
         }
     }
 
-    /// Reads behind what is here, of which all that was opened was taken; whether all that has come was read.
+    /// Reads more, once all that was opened was taken; whether nothing is left in the socket.
     fn fill(&mut self, socket: &Socket) -> bool {
         self.inbox.copy_within(self.start..self.end, 0);
         (self.start, self.end, self.opened) = (0, self.end - self.start, 0..0);
