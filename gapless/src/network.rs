@@ -1,5 +1,5 @@
-//! The ways to processes of other hosts: over TCP, which interfaces are used, at which ports, and with which secret; over
-//! verbs, which port of an adapter (`verbs`).
+//! The ways to processes of other hosts. TCP: which interfaces are used, at which ports, with which secret, and whether
+//! messages are encrypted. Verbs: which port of an adapter (`verbs`).
 //!
 //! A job whose processes share a host opens no port. If there are several hosts, every process listens at addresses of
 //! its own (`choose`), and publishes them. Hosts are told apart by the start of the system and the namespace of its
@@ -32,7 +32,6 @@ pub(crate) const TCP: &str = "tcp";
 const INTERFACES: &str = "GAPLESS_TCP_INTERFACES";
 /// The ports to listen at.
 const PORTS: &str = "GAPLESS_TCP_PORTS";
-
 /// Whether what goes to other hosts is encrypted.
 const ENCRYPT: &str = "GAPLESS_ENCRYPT";
 
@@ -136,14 +135,15 @@ pub struct Listening {
     pub rails: usize,
     /// One of these for each address; `None`: the system chooses.
     pub ports: Option<RangeInclusive<u16>>,
-    /// What goes there is encrypted.
+    /// Whether what goes to other hosts is encrypted.
     pub encrypts: bool,
     /// No other host reaches any of the addresses: there is only loopback.
     pub is_loopback: bool,
 }
 
-/// What a world would use that is [built](crate::Builder) without a choice of interfaces, ports and encryption: as the
-/// variables `GAPLESS_TCP_INTERFACES`, `GAPLESS_TCP_PORTS` and `GAPLESS_ENCRYPT` say. Nothing stays open. (MPI 4.1 leaves this to implementations.)
+/// What a world uses if its [builder](crate::Builder) chooses no interfaces, ports or encryption: what the variables
+/// `GAPLESS_TCP_INTERFACES`, `GAPLESS_TCP_PORTS` and `GAPLESS_ENCRYPT` say. Nothing stays open. (MPI 4.1 leaves this to
+/// implementations.)
 ///
 /// # Errors
 /// A variable that makes no sense; no address is left.
@@ -185,8 +185,8 @@ fn usable(settings: &Settings) -> Result<(Vec<Interface>, Vec<Vec<Place>>), Link
 /// A transport, and the label that it is published with.
 pub(crate) type Labelled = (String, Box<dyn Btl>);
 
-/// Opens the transports of a process to other hosts, one at least: those that may be used, as far as this host has them.
-/// Each has the label that it is published with.
+/// Opens the transports of a process to other hosts, one at least: those that may be used, as far as this host has
+/// them. Each has the label that it is published with. Verbs cannot be encrypted.
 ///
 /// # Errors
 /// It has none of them; the error is that of TCP, if that may be used.
