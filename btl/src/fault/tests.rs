@@ -1,7 +1,7 @@
 //! That faults happen, and that they stay within the contract.
 
 use super::*;
-use crate::loopback::{Hub, Loopback};
+use crate::loopback::{Config, Hub, Loopback};
 use crate::{Access, RdmaError};
 use gapless_mem::Region;
 
@@ -108,38 +108,13 @@ fn abilities_are_refused() {
     assert!(a.mapped().unwrap().allocate(10).is_ok());
 }
 
-/// A loopback that promises less than it keeps.
-struct Unordered(Loopback, Limits);
-
-impl Btl for Unordered {
-    fn limits(&self) -> &Limits {
-        &self.1
-    }
-    fn address(&self) -> Address {
-        self.0.address()
-    }
-    fn connect(&mut self, peer: &Address) -> Result<PeerId, LinkError> {
-        self.0.connect(peer)
-    }
-    fn reserve(&mut self, to: PeerId, len: usize) -> Result<Slot, ReserveError> {
-        self.0.reserve(to, len)
-    }
-    fn send(&mut self, slot: Slot, tag: AmTag, done: Token) {
-        self.0.send(slot, tag, done);
-    }
-    fn poll(&mut self, only: Option<PeerId>, sink: &mut dyn Sink) -> usize {
-        self.0.poll(only, sink)
-    }
-}
-
 #[test]
 fn disorder_only_where_order_is_not_promised() {
     let plan =
         Plan { seed: 5, reorder_per_mille: 300, duplicate_per_mille: 300, ..Plan::default() };
     for ordered in [true, false] {
-        let own = Loopback::new(&Hub::new());
-        let limits = Limits { ordered, ..own.limits().clone() };
-        let mut end = Fault::new(Unordered(own, limits), plan.clone());
+        let loopback = Loopback::with(&Hub::new(), Config { ordered, ..Config::default() });
+        let mut end = Fault::new(loopback, plan.clone());
         let address = end.address();
         let me = end.connect(&address).unwrap();
         for number in 0..30 {
