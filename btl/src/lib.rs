@@ -87,6 +87,7 @@
 
 mod ability;
 mod address;
+mod as_inner;
 #[cfg(feature = "conformance")]
 pub mod conformance;
 mod error;

@@ -42,7 +42,7 @@ impl Late {
 }
 
 impl Btl for Late {
-    common::as_inner!();
+    gapless_btl::as_inner!();
 
     fn poll(&mut self, only: Option<PeerId>, sink: &mut dyn Sink) -> usize {
         self.collect();

@@ -55,7 +55,7 @@ impl Late {
 }
 
 impl Btl for Late {
-    common::as_inner!();
+    gapless_btl::as_inner!();
 
     fn poll(&mut self, only: Option<PeerId>, sink: &mut dyn Sink) -> usize {
         let mut operations = std::mem::take(&mut self.operations);

@@ -21,7 +21,7 @@ struct Ahead {
 }
 
 impl Btl for Ahead {
-    common::as_inner!();
+    gapless_btl::as_inner!();
 
     fn poll(&mut self, only: Option<PeerId>, sink: &mut dyn Sink) -> usize {
         let mut events = Queue::with_capacity(64);

@@ -3,44 +3,27 @@
 use super::{Log, named, poll, say};
 use crate::{Bml, Directory, Found, PeerState, Rank, RankEvent};
 use gapless_btl::loopback::{Hub, Loopback};
-use gapless_btl::{
-    Address, AmTag, Btl, Limits, LinkError, PeerId, ReserveError, Sink, Slot, Token,
-};
+use gapless_btl::{Btl, LinkError, PeerId, ReserveError, Sink, Token, as_inner};
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
 
 type Shared<T> = Arc<Mutex<T>>;
 
 /// A loopback that tells who calls, as the test has it.
-struct Telling(Loopback, Shared<Vec<u32>>);
+struct Telling {
+    inner: Loopback,
+    callers: Shared<Vec<u32>>,
+}
 
 impl Btl for Telling {
-    fn limits(&self) -> &Limits {
-        self.0.limits()
-    }
-
-    fn address(&self) -> Address {
-        self.0.address()
-    }
-
-    fn connect(&mut self, peer: &Address) -> Result<PeerId, LinkError> {
-        self.0.connect(peer)
-    }
+    as_inner!();
 
     fn callers(&mut self) -> Option<Vec<u32>> {
-        Some(std::mem::take(&mut self.1.lock().unwrap()))
-    }
-
-    fn reserve(&mut self, to: PeerId, len: usize) -> Result<Slot, ReserveError> {
-        self.0.reserve(to, len)
-    }
-
-    fn send(&mut self, slot: Slot, tag: AmTag, done: Token) {
-        self.0.send(slot, tag, done);
+        Some(std::mem::take(&mut self.callers.lock().unwrap()))
     }
 
     fn poll(&mut self, only: Option<PeerId>, sink: &mut dyn Sink) -> usize {
-        self.0.poll(only, sink)
+        self.inner.poll(only, sink)
     }
 }
 
@@ -65,8 +48,8 @@ impl End {
     fn new(hub: &Hub, me: u32) -> End {
         let (callers, answers, asked) = (Shared::default(), Shared::default(), Shared::default());
         let mut bml = Bml::new(Rank(me), 2);
-        let loopback = Loopback::with(hub, named("x", 100));
-        bml.add(Box::new(Telling(loopback, Arc::clone(&callers))));
+        let inner = Loopback::with(hub, named("x", 100));
+        bml.add(Box::new(Telling { inner, callers: Arc::clone(&callers) }));
         assert_eq!(bml.state(Rank(1 - me)), &PeerState::Unknown);
         assert!(bml.set_directory(Box::new(Book(Arc::clone(&answers), Arc::clone(&asked)))));
         End { bml, callers, answers, asked }

@@ -4,8 +4,7 @@ use super::{named, pair, rank, say};
 use crate::{Bml, Handler, Next, PeerState, Rank, RankEvent};
 use gapless_btl::loopback::{Hub, Loopback};
 use gapless_btl::{
-    Address, AmTag, Btl, Fragment, Limits, LinkError, PeerId, Queue, ReserveError, Short, Sink,
-    Slot, Token,
+    AmTag, Btl, Event, Fragment, LinkError, PeerId, Queue, Short, Sink, Token, as_inner,
 };
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
@@ -58,40 +57,30 @@ impl Handler for Taker {
 }
 
 /// A loopback that has what is 8 bytes long by value.
-struct ByValue(Loopback, VecDeque<gapless_btl::Event>);
+struct ByValue {
+    inner: Loopback,
+    waiting: VecDeque<Event>,
+}
 
 impl Btl for ByValue {
-    fn limits(&self) -> &Limits {
-        self.0.limits()
-    }
-    fn address(&self) -> Address {
-        self.0.address()
-    }
-    fn connect(&mut self, peer: &Address) -> Result<PeerId, LinkError> {
-        self.0.connect(peer)
-    }
-    fn reserve(&mut self, to: PeerId, len: usize) -> Result<Slot, ReserveError> {
-        self.0.reserve(to, len)
-    }
-    fn send(&mut self, slot: Slot, tag: AmTag, done: Token) {
-        self.0.send(slot, tag, done);
-    }
+    as_inner!();
+
     fn poll(&mut self, only: Option<PeerId>, sink: &mut dyn Sink) -> usize {
         let mut events = Queue::with_capacity(64);
-        self.0.poll(None, &mut events);
-        self.1.extend(events.drain());
+        self.inner.poll(None, &mut events);
+        self.waiting.extend(events.drain());
         let mut taken = 0;
-        while let Some(gapless_btl::Event::Arrived { from, tag, fragment }) = self.1.front()
+        while let Some(Event::Arrived { from, tag, fragment }) = self.waiting.front()
             && only.is_none_or(|peer| peer == *from && taken == 0)
             && let Ok(bytes) = fragment.to_vec().unwrap().try_into()
             && sink.short(*from, *tag, Short::new(&[u64::from_ne_bytes(bytes)], 8))
         {
-            self.1.pop_front();
+            self.waiting.pop_front();
             taken += 1;
         }
         // Behind what was refused, all are events.
-        let count = if only.is_some() { 0 } else { sink.room().min(self.1.len()) };
-        self.1.drain(..count).for_each(|event| sink.event(event));
+        let count = if only.is_some() { 0 } else { sink.room().min(self.waiting.len()) };
+        self.waiting.drain(..count).for_each(|event| sink.event(event));
         taken + count
     }
 }
@@ -99,7 +88,8 @@ impl Btl for ByValue {
 fn by_value() -> (Bml, Bml) {
     let hub = Hub::new();
     let (mut a, mut b) = (rank(&[(&hub, named("x", 100))], 0, 2), Bml::new(Rank(1), 2));
-    b.add(Box::new(ByValue(Loopback::with(&hub, named("x", 100)), VecDeque::new())));
+    let inner = Loopback::with(&hub, named("x", 100));
+    b.add(Box::new(ByValue { inner, waiting: VecDeque::new() }));
     super::connect(&mut a, &mut b);
     (a, b)
 }

@@ -64,6 +64,15 @@ impl Line {
         true
     }
 
+    fn deliver_all(&self, to: usize) {
+        while self.deliver(to) {}
+    }
+
+    /// Whether something is on its way to an end.
+    fn flies(&self, to: usize) -> bool {
+        !self.state().ways[to].flying.is_empty()
+    }
+
     /// The sender learns what this end has had.
     fn confirm(&self, to: usize) {
         let way = &mut self.state().ways[to];
@@ -265,6 +274,21 @@ impl Job {
         true
     }
 
+    /// The first rail on which something is on its way to rank 1.
+    fn carrier(&self) -> usize {
+        self.lines.iter().position(|line| line.flies(1)).expect("something was said")
+    }
+
+    /// Rank 0 says something over each of two rails; which one has the first.
+    fn say_over_both(&mut self) -> usize {
+        assert!(self.say(0));
+        let carrier = self.carrier();
+        while !self.lines[1 - carrier].flies(1) {
+            assert!(self.say(0));
+        }
+        carrier
+    }
+
     fn poll(&mut self, rank: usize) {
         self.ranks[rank].poll(&mut self.takers[rank]);
     }
@@ -293,7 +317,7 @@ impl Job {
             while self.said[rank] < until && self.say(rank) {}
             self.poll(rank);
             for line in &self.lines {
-                while line.deliver(rank) {}
+                line.deliver_all(rank);
                 line.confirm(rank);
             }
         }

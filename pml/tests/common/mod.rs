@@ -18,46 +18,6 @@ use gapless_pml::{Config, Outcome, Pml, PmlError, RequestId, Source, Status, Tag
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// The methods of a transport that passes all but its polls on to the one that it wraps, `inner`.
-#[allow(unused_macros, reason = "as above")]
-macro_rules! as_inner {
-    () => {
-        fn limits(&self) -> &gapless_btl::Limits {
-            self.inner.limits()
-        }
-
-        fn address(&self) -> gapless_btl::Address {
-            self.inner.address()
-        }
-
-        fn connect(
-            &mut self,
-            peer: &gapless_btl::Address,
-        ) -> Result<gapless_btl::PeerId, gapless_btl::LinkError> {
-            self.inner.connect(peer)
-        }
-
-        fn reserve(
-            &mut self,
-            to: gapless_btl::PeerId,
-            len: usize,
-        ) -> Result<gapless_btl::Slot, gapless_btl::ReserveError> {
-            self.inner.reserve(to, len)
-        }
-
-        fn send(
-            &mut self,
-            slot: gapless_btl::Slot,
-            tag: gapless_btl::AmTag,
-            done: gapless_btl::Token,
-        ) {
-            self.inner.send(slot, tag, done);
-        }
-    };
-}
-#[allow(unused_imports, reason = "as above")]
-pub(crate) use as_inner;
-
 /// Nothing in these tests takes longer; a watchdog, not a measurement.
 const PATIENCE: Duration = Duration::from_secs(60);
 

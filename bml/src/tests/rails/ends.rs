@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::RailSlot;
-use gapless_btl::Rdma;
+use gapless_btl::{Rdma, as_inner};
 
 #[test]
 fn who_leaves_in_good_order_is_nobodys_fault() {
@@ -45,14 +45,14 @@ fn who_leaves_because_of_an_error_is_heard_to_the_end() {
     job.ranks[0].leave_because(&gone());
     job.lines[1].cut();
     for line in [1, 0] {
-        while job.lines[line].deliver(1) {}
+        job.lines[line].deliver_all(1);
     }
     job.poll(1);
     assert!(job.takers[1].lost.is_empty(), "messages are missing");
     (0..2).for_each(|end| job.lines[1].notice(end, gone()));
     for _ in 0..20 {
         (0..2).for_each(|rank| job.poll(rank));
-        while job.lines[0].deliver(1) {}
+        job.lines[0].deliver_all(1);
         job.lines[0].confirm(1);
     }
     assert_eq!(job.takers[1].got, [0, 1, 2, 3, 4]);
@@ -87,12 +87,11 @@ fn who_leaves_in_good_order_is_heard_to_the_end() {
 fn the_last_word_overtakes_nothing() {
     let mut job = Job::new(2);
     assert!(job.say(0));
-    let flies = |line: &Line| !line.state().ways[1].flying.is_empty();
-    let carrier = job.lines.iter().position(flies).unwrap();
+    let carrier = job.carrier();
     job.ranks[0].leave_well();
     for (line, got) in [(1 - carrier, &[][..]), (carrier, &[0])] {
         assert!(job.takers[1].lost.is_empty());
-        while job.lines[line].deliver(1) {}
+        job.lines[line].deliver_all(1);
         job.poll(1);
         assert_eq!(job.takers[1].got, got);
         job.lines[line].notice(1, gone());
@@ -107,11 +106,10 @@ fn the_last_word_overtakes_nothing() {
 fn a_last_word_behind_a_message_that_never_comes_is_none() {
     let mut job = Job::new(2);
     assert!(job.say(0));
-    let flies = |line: &Line| !line.state().ways[1].flying.is_empty();
-    let carrier = job.lines.iter().position(flies).unwrap();
+    let carrier = job.carrier();
     job.ranks[0].leave_well();
     job.lines[carrier].cut();
-    while job.lines[1 - carrier].deliver(1) {}
+    job.lines[1 - carrier].deliver_all(1);
     job.poll(1);
     job.lines.iter().for_each(|line| line.notice(1, gone()));
     job.poll(1);
@@ -141,12 +139,11 @@ fn a_death_is_one_although_a_silent_rail_ends_last() {
 fn a_word_about_a_death_is_heard_although_messages_are_missing() {
     let mut job = Job::new(2);
     assert!(job.say(0));
-    let flies = |line: &Line| !line.state().ways[1].flying.is_empty();
-    let carrier = job.lines.iter().position(flies).unwrap();
+    let carrier = job.carrier();
     job.ranks[0].leave_because(&LinkError::PeerGone { reason: "out of paper".to_owned() });
-    assert!(flies(&job.lines[1 - carrier]), "it takes the other rail");
+    assert!(job.lines[1 - carrier].flies(1), "it takes the other rail");
     job.lines[carrier].cut();
-    while job.lines[1 - carrier].deliver(1) {}
+    job.lines[1 - carrier].deliver_all(1);
     job.poll(1);
     assert!(job.takers[1].lost.is_empty());
     for line in [carrier, 1 - carrier] {
@@ -158,32 +155,23 @@ fn a_word_about_a_death_is_heard_although_messages_are_missing() {
 }
 
 /// A loopback that says it retains, which it need not where nothing is cut.
-struct Keeping(Loopback);
+struct Keeping {
+    inner: Loopback,
+}
 
 impl Btl for Keeping {
-    fn limits(&self) -> &Limits {
-        self.0.limits()
-    }
-    fn address(&self) -> Address {
-        self.0.address()
-    }
-    fn connect(&mut self, peer: &Address) -> Result<PeerId, LinkError> {
-        self.0.connect(peer)
-    }
-    fn reserve(&mut self, to: PeerId, len: usize) -> Result<Slot, ReserveError> {
-        self.0.reserve(to, len)
-    }
-    fn send(&mut self, slot: Slot, tag: AmTag, done: Token) {
-        self.0.send(slot, tag, done);
-    }
+    as_inner!();
+
     fn poll(&mut self, only: Option<PeerId>, sink: &mut dyn Sink) -> usize {
-        self.0.poll(only, sink)
+        self.inner.poll(only, sink)
     }
+
     fn retains(&self) -> bool {
         true
     }
+
     fn rdma(&mut self) -> Option<&mut dyn Rdma> {
-        self.0.rdma()
+        self.inner.rdma()
     }
 }
 
@@ -196,7 +184,7 @@ fn both_ends_have_operations_over_the_same_rail() {
     let mut ranks = [0u32, 1].map(|me| {
         let mut bml = Bml::new(Rank(me), 2);
         for (hub, name) in hubs.iter().zip(names[me as usize]) {
-            bml.add(Box::new(Keeping(Loopback::with(hub, named(name, 100)))));
+            bml.add(Box::new(Keeping { inner: Loopback::with(hub, named(name, 100)) }));
         }
         bml
     });
@@ -217,25 +205,20 @@ fn both_ends_have_operations_over_the_same_rail() {
 
 /// The last message of the last rail comes in the same poll as its end: what waited for it is delivered nevertheless.
 #[test]
-fn what_the_last_message_was_waited_for_by_is_delivered_before_the_loss() {
+fn messages_that_wait_for_the_last_one_are_delivered_before_the_loss() {
     for leaves in [false, true] {
         let mut job = Job::new(2);
-        let flies = |line: &Line| !line.state().ways[1].flying.is_empty();
-        assert!(job.say(0));
-        let carrier = job.lines.iter().position(flies).unwrap();
+        let carrier = job.say_over_both();
         let other = 1 - carrier;
-        while !flies(&job.lines[other]) {
-            assert!(job.say(0));
-        }
         if leaves {
             job.ranks[0].leave_well();
         }
-        while job.lines[other].deliver(1) {}
+        job.lines[other].deliver_all(1);
         job.poll(1);
         job.lines[other].notice(1, gone());
         job.poll(1);
         assert!(job.takers[1].got.len() < usize::from(job.said[0]));
-        while job.lines[carrier].deliver(1) {}
+        job.lines[carrier].deliver_all(1);
         job.lines[carrier].notice(1, gone());
         job.poll(1);
         let all: Vec<u8> = (0..job.said[0]).collect();
@@ -278,27 +261,22 @@ impl Handler for Late {
 #[test]
 fn what_is_sent_at_the_end_of_a_rail_is_sent_again() {
     let mut job = Job::new(2);
-    let flies = |line: &Line| !line.state().ways[1].flying.is_empty();
-    assert!(job.say(0));
-    let carrier = job.lines.iter().position(flies).unwrap();
+    let carrier = job.say_over_both();
     let other = 1 - carrier;
-    while !flies(&job.lines[other]) {
-        assert!(job.say(0));
-    }
     let mut slot = job.ranks[1].reserve(Rank(0), 1).unwrap();
     slot.write(0, &[7]).unwrap();
     let mut late = Late { slot: Some(slot), ..Late::default() };
-    while job.lines[other].deliver(1) {}
+    job.lines[other].deliver_all(1);
     job.ranks[1].poll(&mut late);
     assert!(late.got.is_empty());
-    while job.lines[carrier].deliver(1) {}
+    job.lines[carrier].deliver_all(1);
     job.lines[carrier].cut();
     (0..2).for_each(|end| job.lines[carrier].notice(end, gone()));
     job.ranks[1].poll(&mut late);
     assert!(late.slot.is_none() && late.got.len() == usize::from(job.said[0]));
     assert!(job.lines[carrier].state().ways[0].retained.is_empty(), "the bundle has it");
     for _ in 0..4 {
-        while job.lines[other].deliver(0) {}
+        job.lines[other].deliver_all(0);
         job.poll(0);
         job.lines[other].confirm(0);
         job.ranks[1].poll(&mut late);
@@ -314,16 +292,15 @@ fn what_is_sent_at_the_end_of_a_rail_is_sent_again() {
 fn what_is_under_way_to_who_leaves_at_the_end_of_a_rail_ends() {
     let mut job = Job::new(2);
     assert!(job.say(0) && job.say(1));
-    let flies = |line: &Line, to: usize| !line.state().ways[to].flying.is_empty();
-    let carrier = job.lines.iter().position(|line| flies(line, 1)).unwrap();
+    let carrier = job.carrier();
     let other = 1 - carrier;
-    assert!(flies(&job.lines[carrier], 0));
+    assert!(job.lines[carrier].flies(0));
     job.ranks[0].leave_because(&gone());
-    assert!(flies(&job.lines[other], 1), "it takes the other rail");
+    assert!(job.lines[other].flies(1), "it takes the other rail");
     let mut late = Late::default();
-    while job.lines[other].deliver(1) {}
+    job.lines[other].deliver_all(1);
     job.ranks[1].poll(&mut late);
-    while job.lines[carrier].deliver(1) {}
+    job.lines[carrier].deliver_all(1);
     job.lines[carrier].cut();
     job.lines[carrier].notice(1, gone());
     (0..3).for_each(|_| {
