@@ -15,8 +15,12 @@ pub(super) struct Kept {
 impl Kept {
     pub(super) fn push(&mut self, tag: AmTag, slot: &Slot, done: Token) {
         let message = slot.to_vec().expect("slots are memory that the CPU may touch");
-        self.bytes += message.len() as u64;
-        self.messages.push_back(Unacknowledged { tag, message, done });
+        self.add(Unacknowledged { tag, message, done });
+    }
+
+    fn add(&mut self, message: Unacknowledged) {
+        self.bytes += message.message.len() as u64;
+        self.messages.push_back(message);
     }
 
     /// So many bytes are still retained.
@@ -77,12 +81,12 @@ impl<B: Btl> Fault<B> {
 
     /// Keeps messages with the caller's tokens, of those that have not come back.
     fn keep_again(&mut self, peer: PeerId, left: Vec<Unacknowledged>) {
-        for Unacknowledged { tag, message, done } in left {
-            let ended = if done == Token::NONE { None } else { self.ended(done, Ok(())) };
+        for message in left {
+            let stand_in = Some(message.done).filter(|it| *it != Token::NONE);
+            let ended = stand_in.and_then(|it| self.ended(it, Ok(())));
             let done = ended.map_or(Token::NONE, |(operation, _)| operation.token);
             if let Some(kept) = self.kept(peer) {
-                kept.bytes += message.len() as u64;
-                kept.messages.push_back(Unacknowledged { tag, message, done });
+                kept.add(Unacknowledged { done, ..message });
             }
         }
     }
