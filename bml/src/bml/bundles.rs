@@ -416,19 +416,17 @@ fn send_numbered(bundle: &mut Bundle, rails: &mut [Rail], next: &Unacknowledged)
             return false;
         }
     }
-    let met = |rails: &[Rail], rail: usize, peer| rails[rail].btl.has_met(peer);
-    let last_word = next.tag == Bml::CONTROL_TAG && next.message[0] == LEFT;
-    if !last_word || !bundle.strands.iter().any(|it| met(rails, it.rail, it.peer)) {
+    let is_last_word = next.tag == Bml::CONTROL_TAG && next.message[0] == LEFT;
+    let strands = bundle.strands.iter().filter(|_| is_last_word).map(|it| (it.rail, it.peer));
+    let standing: Vec<_> = strands.filter(|&(rail, peer)| rails[rail].btl.has_met(peer)).collect();
+    if standing.is_empty() {
         let room = Bml::room(bundle, rails, next.message.len());
         return room.is_ok_and(|(rail, slot)| give(bundle, rails, rail, slot, next));
     }
-    // Whoever says it ends soon, and a rail may have died unnoticed: over all rails that stand. One is enough.
-    let all: Vec<_> = bundle.strands.iter().map(|it| (it.rail, it.peer)).collect();
+    // The last word goes over all rails that stand, because one may have died unnoticed. One is enough.
     let mut sent = false;
-    for (rail, peer) in all {
-        if met(rails, rail, peer)
-            && let Ok(slot) = rails[rail].btl.reserve(peer, next.message.len())
-        {
+    for (rail, peer) in standing {
+        if let Ok(slot) = rails[rail].btl.reserve(peer, next.message.len()) {
             sent |= give(bundle, rails, rail, slot, next);
         }
     }

@@ -54,9 +54,8 @@ fn reason(error: &LinkError) -> String {
 
 impl Bml {
     /// Keeps links to ranks r ± 2^k from now on, learns of deaths from them, and tells them of those that are
-    /// seen here. To be called once all peers are [introduced](Bml::introduce), or in a
-    /// [directory](Bml::set_directory). Losses of peers without a link are
-    /// noticed, too: what others say is checked by a link of one's own.
+    /// seen here. To be called once all peers are [introduced](Bml::introduce), or in a [directory](Bml::set_directory).
+    /// Losses of peers without a link are noticed, too: what others say is checked by a link of one's own.
     pub fn watch(&mut self) {
         self.watches = true;
         self.keep_links();

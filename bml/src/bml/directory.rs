@@ -58,17 +58,17 @@ impl Bml {
     /// by now: if not, it cannot be looked up at present, and polls go on trying; or it is lost or unknown.
     #[inline]
     pub fn look_up(&mut self, peer: Rank) -> bool {
-        if self.is_listed(peer) { self.look_up_now(peer) } else { !self.is_strange(peer) }
+        if self.is_listed(peer) {
+            self.look_up_now(peer)
+        } else {
+            matches!(self.state(peer), PeerState::Up)
+        }
     }
 
     /// Whether a peer is only in the directory.
     #[inline]
     pub(super) fn is_listed(&self, peer: Rank) -> bool {
         self.endpoints.get(peer.0 as usize).is_some_and(crate::endpoint::Endpoint::is_listed)
-    }
-
-    fn is_strange(&self, peer: Rank) -> bool {
-        !matches!(self.state(peer), PeerState::Up)
     }
 
     #[cold]
