@@ -28,7 +28,7 @@ pub struct SmConfig {
     /// One to four classes of slots towards each peer, in ascending order of size. The last one's
     /// size is the longest message.
     pub classes: Vec<SlotClass>,
-    /// The longest message in bytes worth sending without asking; where the largest slot is shorter, that is it.
+    /// The longest message in bytes worth sending without asking; no longer than the largest slot is used.
     pub eager_bytes: usize,
     /// How many tiny messages of one peer the receiver can hold at a time before the ring stops.
     pub parked: usize,
@@ -61,8 +61,8 @@ impl SmConfig {
                 SlotClass { bytes: 8448, count: 32 },
                 SlotClass { bytes: 65_792, count: 16 },
             ],
-            // 64 KiB in one slot: a Xeon with 300 MiB of cache takes 0.95 of the time of two fragments that are asked
-            // for, a Zen 3 0.81. The cost model decides from 32 KiB on.
+            // 64 KiB in one slot. A rendezvous with two fragments takes longer: one slot needs 0.95 of its time on a
+            // Xeon with 300 MiB of cache, 0.81 on a Zen 3. The cost model decides from 32 KiB on.
             eager_bytes: 65_664,
             parked: 2048,
             single_copy: true,
