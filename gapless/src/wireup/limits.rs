@@ -54,14 +54,12 @@ pub(super) enum Wait<'a> {
     Answer(Duration),
     /// All of so many processes have to come: this long at most.
     Gathering(Duration, u32),
-    /// As long as this returns true.
-    While(&'a dyn Fn() -> bool),
     /// As long as this returns true, which is called so often.
-    Looking(&'a dyn Fn() -> bool, Duration),
+    While(&'a dyn Fn() -> bool, Duration),
 }
 
-/// How often [`Wait::While`] is called.
-const ASK_EVERY: Duration = Duration::from_millis(50);
+/// How often whoever waits at a fence is asked whether to go on, if nothing else is to be looked at.
+pub(super) const ASK_EVERY: Duration = Duration::from_millis(50);
 
 impl Wait<'_> {
     /// How long to sleep until the next check, in a wait that started at `started`.
@@ -75,9 +73,8 @@ impl Wait<'_> {
     ) -> Result<Duration, WireupError> {
         let waited = started.elapsed();
         match *self {
-            Wait::While(go_on) if go_on() => Ok(ASK_EVERY),
-            Wait::Looking(go_on, often) if go_on() => Ok(often),
-            Wait::While(_) | Wait::Looking(..) => Err(WireupError::GivenUp),
+            Wait::While(go_on, every) if go_on() => Ok(every),
+            Wait::While(..) => Err(WireupError::GivenUp),
             Wait::Answer(limit) if waited < limit => Ok(limit - waited),
             Wait::Answer(_) => Err(WireupError::Late { doing, waited }),
             Wait::Gathering(limit, _) if waited < limit => Ok(limit - waited),
@@ -111,8 +108,8 @@ mod tests {
             end(Wait::Gathering(second, 7)),
             Err(WireupError::NotGathered { size: 7, .. })
         ));
-        assert_eq!(end(Wait::While(&|| false)), Err(WireupError::GivenUp));
-        assert!(end(Wait::While(&|| true)).is_ok());
+        assert_eq!(end(Wait::While(&|| false, second)), Err(WireupError::GivenUp));
+        assert_eq!(end(Wait::While(&|| true, second)), Ok(second));
         assert!(end(Wait::Answer(Duration::from_secs(3600))).is_ok());
     }
 }

@@ -8,7 +8,7 @@
 //! silently when they are as long as its stated limits, because those count C's final zero; so all texts stay one
 //! byte below.
 
-use super::limits::Wait;
+use super::limits::{ASK_EVERY, Wait};
 use super::link::{Link, connect};
 use super::questions::LOOK_EVERY;
 use super::seat::Seat;
@@ -356,7 +356,7 @@ impl Wireup for Pmi1 {
     }
 
     fn fence_while(&mut self, go_on: &dyn Fn() -> bool) -> Result<(), WireupError> {
-        self.barrier(Wait::While(go_on))
+        self.barrier(Wait::While(go_on, ASK_EVERY))
     }
 
     /// The servers of PMI-1 answer a process that waits at a barrier as any other.

@@ -8,12 +8,13 @@
 #[allow(unsafe_code, reason = "calls libpmix, and reads what it hands out")]
 mod library;
 
-use super::limits::Wait;
+use super::limits::{ASK_EVERY, Wait};
 use super::questions::LOOK_EVERY;
 use super::seat::Seat;
 use super::{Limits, Questions, Wireup, WireupError, job_name, pieces};
 use crate::pmi::valid_word;
 use library::{Found, Key, Library, Proc, Status};
+use std::cell::RefCell;
 use std::ffi::CString;
 use std::sync::mpsc::{self, RecvTimeoutError, Sender};
 use std::time::{Duration, Instant};
@@ -47,10 +48,8 @@ const ABORT_LIMIT: Duration = Duration::from_secs(2);
 #[derive(Debug)]
 pub struct Pmix {
     worker: Worker,
-    /// Asks while the other one waits at a fence, or for ever.
-    second: Option<Worker>,
-    /// How many of these there were.
-    spares: u32,
+    /// Asks while that one waits at a fence, or for ever.
+    spare: Spare,
     me: Proc,
     size: u32,
     local_size: Option<u32>,
@@ -110,8 +109,7 @@ impl Pmix {
         let (uncommitted, seat) = (false, None);
         Ok(Pmix {
             worker,
-            second: None,
-            spares: 0,
+            spare: Spare::default(),
             me,
             size,
             local_size,
@@ -132,37 +130,6 @@ impl Pmix {
             self.uncommitted = false;
         }
         self.worker.ask("PMIx_Fence", wait, Library::fence)
-    }
-
-    /// A worker in the place of one whose call does not return; so many at most.
-    fn spare<'a>(
-        second: &'a mut Option<Worker>,
-        spares: &mut u32,
-        library: Library,
-    ) -> Result<&'a mut Worker, WireupError> {
-        let fresh = second.as_ref().is_none_or(|it| it.stuck.is_some() && *spares < SPARES_MAX);
-        if fresh {
-            *spares += 1;
-            *second = Some(Worker::start(library)?);
-        }
-        second.as_mut().ok_or_else(|| gone("PMIx_Get", "no thread is left to call it".to_owned()))
-    }
-
-    /// A value, got by this worker's thread.
-    fn get_by(
-        worker: &mut Worker,
-        me: Proc,
-        (from, key): (u32, &str),
-        wait: Wait<'_>,
-    ) -> Result<String, WireupError> {
-        key_of(key)?;
-        pieces::join(from, key, |piece| match worker.get(me, from, piece, wait)? {
-            Found::Text(text) => Ok(text),
-            other => {
-                let asked = format!("{piece} of process {from}");
-                Err(WireupError::BadAnswer { asked, answer: format!("{other:?}") })
-            }
-        })
     }
 }
 
@@ -242,16 +209,16 @@ impl Wireup for Pmix {
     }
 
     fn fence_while(&mut self, go_on: &dyn Fn() -> bool) -> Result<(), WireupError> {
-        self.fence_within(Wait::While(go_on))
+        self.fence_within(Wait::While(go_on, ASK_EVERY))
     }
 
     fn get(&mut self, from: u32, key: &str) -> Result<String, WireupError> {
         let (me, wait) = (self.me, self.answer());
         let worker = match self.worker.stuck {
             None => &mut self.worker,
-            Some(_) => Pmix::spare(&mut self.second, &mut self.spares, self.worker.library)?,
+            Some(_) => self.spare.worker(self.worker.library)?,
         };
-        Pmix::get_by(worker, me, (from, key), wait)
+        worker.get_text(me, (from, key), wait)
     }
 
     /// Another thread asks the library meanwhile, which takes calls of several.
@@ -262,19 +229,15 @@ impl Wireup for Pmix {
     ) -> Result<(), WireupError> {
         let (me, wait, library) = (self.me, self.answer(), self.worker.library);
         questions.forget_answers();
-        let (mut second, mut spares) = (self.second.take(), self.spares);
+        let spare = RefCell::new(std::mem::take(&mut self.spare));
         let look = || {
             questions.answer_all(|from, key| {
-                let worker = Pmix::spare(&mut second, &mut spares, library)?;
-                Pmix::get_by(worker, me, (from, key), wait)
+                spare.borrow_mut().worker(library)?.get_text(me, (from, key), wait)
             });
             go_on()
         };
-        let look = std::cell::RefCell::new(look);
-        // Once here, and then several times a second.
-        let look = || (look.borrow_mut())();
-        let fenced = self.fence_within(Wait::Looking(&look, LOOK_EVERY));
-        (self.second, self.spares) = (second, spares);
+        let fenced = self.fence_within(Wait::While(&look, LOOK_EVERY));
+        self.spare = spare.into_inner();
         fenced
     }
 
@@ -302,6 +265,28 @@ impl Wireup for Pmix {
             Ok(Ok(())) => {}
             other => tracing::warn!(?other, "the launcher could not be told to abort the job"),
         }
+    }
+}
+
+/// A worker in the place of one whose call does not return.
+#[derive(Debug, Default)]
+struct Spare {
+    worker: Option<Worker>,
+    /// How many there were.
+    started: u32,
+}
+
+impl Spare {
+    /// The worker; a fresh one if its call does not return either, so often at most.
+    fn worker(&mut self, library: Library) -> Result<&mut Worker, WireupError> {
+        let is_stuck = |it: &Worker| it.stuck.is_some() && self.started < SPARES_MAX;
+        if self.worker.as_ref().is_none_or(is_stuck) {
+            self.started += 1;
+            self.worker = Some(Worker::start(library)?);
+        }
+        self.worker
+            .as_mut()
+            .ok_or_else(|| gone("PMIx_Get", "no thread is left to call it".to_owned()))
     }
 }
 
@@ -338,6 +323,23 @@ impl Worker {
     ) -> Result<T, WireupError> {
         let result = self.call(doing, wait, call)?;
         result.map_err(|status| self.failure(doing, status))
+    }
+
+    /// A text that a process has published.
+    fn get_text(
+        &mut self,
+        me: Proc,
+        (from, key): (u32, &str),
+        wait: Wait<'_>,
+    ) -> Result<String, WireupError> {
+        key_of(key)?;
+        pieces::join(from, key, |piece| match self.get(me, from, piece, wait)? {
+            Found::Text(text) => Ok(text),
+            other => {
+                let asked = format!("{piece} of process {from}");
+                Err(WireupError::BadAnswer { asked, answer: format!("{other:?}") })
+            }
+        })
     }
 
     /// A value by its key; [`WireupError::NoSuchKey`] if there is none.
