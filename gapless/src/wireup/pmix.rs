@@ -1,9 +1,9 @@
 //! The client side of PMIx, as Open MPI's `mpirun`, PRRTE's `prun` and Slurm's `pmix` plugin serve it.
 //!
 //! PMIx is not a protocol but a library, `libpmix`. It is opened at run time (`library.rs`), so that only processes
-//! launched by PMIx need it. Its calls have no bound of their own. So one thread makes all of them but `abort`, and
-//! callers wait for it as long as [`Limits`] says. A call that does not return keeps that thread, and the launcher
-//! counts as gone.
+//! launched by PMIx need it. Its calls may never return. So one thread makes all of them but `abort`, and callers wait
+//! for it as long as [`Limits`] says. If a call does not return, that thread is lost, and the launcher counts as gone.
+//! Only values can still be got then, as while that thread waits at a fence: by a spare thread, of which there are few.
 
 #[allow(unsafe_code, reason = "calls libpmix, and reads what it hands out")]
 mod library;
