@@ -84,7 +84,12 @@ pub(crate) fn parts(card: &str) -> [String; 3] {
     for text in card.split(',') {
         let name = text.split_once(':').map_or("", |(name, _)| name);
         let is_seat = name == PROCESSORS || Level::INSIDE.iter().any(|level| level.name() == name);
-        let part = &mut parts[if is_seat { 1 } else { 2 * usize::from(name == HOST) }];
+        let at = match name {
+            HOST => 2,
+            _ if is_seat => 1,
+            _ => 0,
+        };
+        let part = &mut parts[at];
         if !part.is_empty() {
             part.push(',');
         }

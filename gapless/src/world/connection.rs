@@ -1,5 +1,6 @@
 //! The launcher, as a world keeps it: at start-up, when an address of a peer is first needed, and when the job is left.
 
+use super::builder::SM;
 use super::card;
 use super::roll::Roll;
 use crate::error::Error;
@@ -17,7 +18,14 @@ pub(super) const RAILS: &str = "gapless-rails";
 pub(super) const PLACES: &str = "gapless-network";
 
 /// Published in the place of addresses by who has none.
-pub(super) const NOWHERE: &str = "none";
+const NOWHERE: &str = "none";
+
+/// The names and addresses of transports, in the word under which they are published.
+pub(super) fn write_rails<'r>(rails: impl Iterator<Item = (&'r str, Address)>) -> String {
+    let words: Vec<String> =
+        rails.map(|(name, address)| card::write_rail(name, &address)).collect();
+    if words.is_empty() { NOWHERE.to_owned() } else { words.join(",") }
+}
 
 /// The launcher of this process. Whoever waits at a fence has it, and asks it for the others meanwhile.
 pub(super) struct Connection {
@@ -65,15 +73,13 @@ pub(super) struct Addresses {
     pub(super) has_others: bool,
     /// The labels of this process's transports to other hosts.
     pub(super) labels: Vec<String>,
-    /// The name of shared memory.
-    pub(super) shared_memory: &'static str,
 }
 
 impl Addresses {
     /// The addresses of a peer, over all transports that may reach it; `None` if it takes until later.
     pub(super) fn of(&self, peer: u32) -> Option<Result<Vec<(String, Address)>, Error>> {
         let apart = card::are_apart(self.roll.host(self.me), self.roll.host(peer));
-        let near = |(name, _): &(String, Address)| name == self.shared_memory;
+        let near = |(name, _): &(String, Address)| name == SM;
         let mut found = Vec::new();
         if !(apart && self.several_hosts) || self.has_others {
             match self.published(peer, RAILS)? {

@@ -16,7 +16,7 @@ mod start;
 
 use super::builder::SM;
 use super::card::{self, Network};
-use super::connection::{Addresses, Connection, NOWHERE, PLACES, RAILS};
+use super::connection::{Addresses, Connection, PLACES, RAILS, write_rails};
 use super::places::Places;
 use super::roll::Roll;
 use crate::descriptors;
@@ -39,9 +39,8 @@ const ROLL: &str = "gapless-roll";
 const SECRET: &str = "gapless-secret";
 
 /// Publishes where this process can be met, and learns of the others: links are made when they are needed, and to those
-/// that tell of deaths. If there are several hosts, opens the transports to those.
-/// Compares the tables of collectives. Gives how many processes of this host, with this one, may run on this one's
-/// processors, and where each process is.
+/// that tell of deaths. If there are several hosts, opens the transports to those. Compares the tables of collectives.
+/// Gives how many processes of this host, with this one, may run on this one's processors, and where each process is.
 pub(super) fn meet(
     connection: &Arc<Connection>,
     bml: &mut Bml,
@@ -80,7 +79,6 @@ pub(super) fn meet(
         has_shared_memory: network != Network::Wanted,
         has_others,
         labels,
-        shared_memory: SM,
     };
     if !answers || !bml.set_directory(Box::new(directory.clone())) {
         for rank in (0..size).filter(|&rank| rank != me) {
@@ -112,10 +110,8 @@ fn publish(
     addresses: &[(String, Address)],
 ) -> Result<(), Error> {
     wireup.put(CARD, own)?;
-    let words: Vec<String> =
-        addresses.iter().map(|(name, address)| card::write_rail(name, address)).collect();
-    let word = if words.is_empty() { NOWHERE.to_owned() } else { words.join(",") };
-    wireup.put(RAILS, &word)?;
+    let rails = addresses.iter().map(|(name, address)| (name.as_str(), address.clone()));
+    wireup.put(RAILS, &write_rails(rails))?;
     if wireup.rank() == 0 && wireup.size() > 1 {
         let secret = random_secret().map_err(|error| Error::Transport { name: TCP, error })?;
         wireup.put(SECRET, &network::write_secret(&secret))?;
@@ -186,9 +182,8 @@ fn open_network(
     bml: &mut Bml,
     (network, ways, settings): (Network, Ways, &Settings),
 ) -> Result<Vec<String>, Error> {
-    let (word, labels) = if network == Network::No {
-        (NOWHERE.to_owned(), Vec::new())
-    } else {
+    let mut open = Vec::new();
+    if network != Network::No {
         let word = wireup.get(0, SECRET)?;
         // Nothing of it is shown.
         let secret = network::read_secret(&word).ok_or_else(|| Error::BadCard {
@@ -196,19 +191,20 @@ fn open_network(
             what: "secret",
             text: format!("{} characters", word.len()),
         })?;
-        let open = network::open(settings, ways, (wireup.job(), wireup.rank()), secret)?;
-        let words = open.iter().map(|(label, btl)| card::write_rail(label, &btl.address()));
-        let words: Vec<String> = words.collect();
+        open = network::open(settings, ways, (wireup.job(), wireup.rank()), secret)?;
         if let Some(more) = open.len().checked_sub(1).filter(|&more| more > 0) {
             // As far as that is allowed: links are made when they are needed.
             let links = u64::from(wireup.size()) * u64::try_from(more).unwrap_or(1);
             let _ = descriptors::raise(descriptors::most(wireup.size()) + links, 0);
         }
-        let labels = open.iter().map(|(label, _)| label.clone()).collect();
-        open.into_iter().for_each(|(_, btl)| bml.add(btl));
-        (words.join(","), labels)
+    }
+    let places = open.iter().map(|(label, btl)| (label.as_str(), btl.address()));
+    wireup.put(PLACES, &write_rails(places))?;
+    let add = |(label, btl)| {
+        bml.add(btl);
+        label
     };
-    wireup.put(PLACES, &word)?;
+    let labels = open.into_iter().map(add).collect();
     wireup.fence()?;
     Ok(labels)
 }

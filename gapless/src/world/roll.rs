@@ -38,6 +38,18 @@ struct Run {
 }
 
 impl Run {
+    fn parse(word: &str) -> Option<Run> {
+        let mut words = word.split('.');
+        let mut run = Run { first: [0; PARTS], rises: [false; PARTS], count: 0 };
+        for part in 0..PARTS {
+            let word = words.next()?;
+            run.rises[part] = word.ends_with('+');
+            run.first[part] = word.strip_suffix('+').unwrap_or(word).parse().ok()?;
+        }
+        run.count = words.next()?.parse().ok().filter(|&count| count > 0)?;
+        words.next().is_none().then_some(run)
+    }
+
     fn at(&self, nth: u32) -> Option<[u32; PARTS]> {
         let mut place = [0; PARTS];
         for (part, number) in place.iter_mut().enumerate() {
@@ -176,20 +188,6 @@ impl Roll {
     /// The number of each rank's host and of its seat, among all of them.
     pub(crate) fn places(&self) -> impl Iterator<Item = (u32, u32)> + '_ {
         self.ranks.iter().map(|place| (place[HOST], place[SEAT]))
-    }
-}
-
-impl Run {
-    fn parse(word: &str) -> Option<Run> {
-        let mut words = word.split('.');
-        let mut run = Run { first: [0; PARTS], rises: [false; PARTS], count: 0 };
-        for part in 0..PARTS {
-            let word = words.next()?;
-            run.rises[part] = word.ends_with('+');
-            run.first[part] = word.strip_suffix('+').unwrap_or(word).parse().ok()?;
-        }
-        run.count = words.next()?.parse().ok().filter(|&count| count > 0)?;
-        words.next().is_none().then_some(run)
     }
 }
 

@@ -219,7 +219,6 @@ fn start(ranks: u32, each: u32, shown: u32) -> Cost {
             has_shared_memory: true,
             has_others: false,
             labels: vec!["tcp/0a010000-16".to_owned()],
-            shared_memory: SM,
         };
         assert!(bml.set_directory(Box::new(directory)));
         bml.watch();
