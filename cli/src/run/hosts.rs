@@ -1,5 +1,5 @@
-//! `gapless run --hosts a,b`: the same job on several hosts, which the launchers that know hosts start: MPICH's
-//! `mpiexec.hydra`, or PRRTE's `prterun`. This process becomes that launcher, with the options in its words.
+//! `gapless run --hosts a,b`: the same job on several hosts. This process becomes a launcher that starts processes on
+//! other hosts, MPICH's `mpiexec.hydra` or PRRTE's `prterun`, and translates the options for it.
 
 use super::{Bind, Map, bad};
 use crate::failure::Failure;
@@ -127,12 +127,13 @@ fn bind_word(bind: Bind, launcher: Launcher) -> &'static str {
 }
 
 fn map_word(map: Map, launcher: Launcher) -> &'static str {
-    match map {
-        Map::Core => bind_word(Bind::Core, launcher),
-        Map::L3 => bind_word(Bind::L3, launcher),
-        Map::Numa => bind_word(Bind::Numa, launcher),
-        Map::Socket => bind_word(Bind::Socket, launcher),
-    }
+    let same = match map {
+        Map::Core => Bind::Core,
+        Map::L3 => Bind::L3,
+        Map::Numa => Bind::Numa,
+        Map::Socket => Bind::Socket,
+    };
+    bind_word(same, launcher)
 }
 
 /// The launcher's arguments.
@@ -163,10 +164,7 @@ fn words(launcher: Launcher, shares: &[Share], wanted: &Wanted<'_>) -> Vec<OsStr
         }
         words.extend(["-n".into(), program.ranks.to_string().into()]);
         if let Some(folder) = &program.folder {
-            words.extend(
-                [OsStr::new(if hydra { "-wdir" } else { "--wdir" }), folder.as_os_str()]
-                    .map(OsString::from),
-            );
+            words.extend([if hydra { "-wdir" } else { "--wdir" }.into(), folder.into()]);
         }
         for (name, value) in &program.environment {
             if hydra {

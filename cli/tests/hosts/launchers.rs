@@ -11,7 +11,7 @@ use gapless::World;
 use std::ffi::{OsStr, OsString};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output, Stdio};
+use std::process::{Command, Stdio};
 
 /// A launcher of several hosts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -126,20 +126,15 @@ impl Launcher {
     }
 }
 
-/// Runs a test's body in four ranks under each launcher, two on each host; `check` sees each job's output. To be all that
-/// the test called `name` does.
-fn under_each(name: &str, body: impl FnOnce(World), mut check: impl FnMut(&str, &Output)) {
+/// Runs a test's body in four ranks under each launcher, two on each host. To be all that the test called `name` does.
+fn under_each(name: &str, body: impl FnOnce(World)) {
     if is_rank(name) {
         return body(World::init().expect("the world comes to be"));
     }
     let Some(hosts) = Namespaces::new(name) else { return };
     for launcher in Launcher::ALL {
-        let Some((mut command, what)) = launcher.command(&hosts, 4) else { continue };
-        command.env(BODY, name).args(again(name));
-        check(
-            &format!("{launcher:?} ({what})"),
-            &timed(command, &format!("{launcher:?} ({what})")),
-        );
+        let Some((command, what)) = launcher.command(&hosts, 4) else { continue };
+        run(command, name, &format!("{launcher:?} ({what})"));
     }
     let slurm = match Slurm::start(&hosts) {
         Ok(slurm) => slurm,
@@ -147,24 +142,21 @@ fn under_each(name: &str, body: impl FnOnce(World), mut check: impl FnMut(&str, 
     };
     for language in ["pmi2", "pmix"] {
         match slurm.two_on_each(language) {
-            Ok(mut command) => {
-                command.env(BODY, name).args(again(name));
-                let what = format!("srun --mpi={language}");
-                check(&what, &timed(command, &what));
-            }
+            Ok(command) => run(command, name, &format!("srun --mpi={language}")),
             Err(why) => skip(&format!("srun --mpi={language} over two hosts"), &why),
         }
     }
 }
 
-/// Runs a job to its end, and says how long that took if that is wanted.
-fn timed(command: Command, what: &str) -> Output {
+/// Runs a test's job to its end, in which all four ranks have to pass, and says how long that took if that is wanted.
+fn run(mut command: Command, name: &str, what: &str) {
+    command.env(BODY, name).args(again(name));
     let begin = std::time::Instant::now();
     let output = finish_all(command, WATCHDOG);
     if std::env::var_os("GAPLESS_SHOW_LAUNCHERS").is_some() {
         eprintln!("{what}: {:.1} s", begin.elapsed().as_secs_f64());
     }
-    output
+    common::assert_ran(&output, 4);
 }
 
 /// Everybody talks to everybody, by shared memory on a host and by TCP between them.
@@ -197,7 +189,7 @@ fn jobs_of_others_launchers_meet_over_two_hosts() {
         assert_eq!(sum, [10]);
         world.finalize().unwrap();
     };
-    under_each(name, body, |_, output| common::assert_ran(output, 4));
+    under_each(name, body);
 }
 
 /// A job of several hosts without a launcher that knows them is an error of one line.
