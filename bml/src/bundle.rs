@@ -17,7 +17,8 @@ use std::collections::{BTreeMap, VecDeque};
 
 /// Bytes of a number.
 pub(crate) const NUMBER_BYTES: usize = 8;
-/// Rails of a process that dies end within so many notices of the slowest: one, and as much for who polls seldom.
+/// All rails of a process that dies end within so many notices of the slowest: one, and another for peers that poll
+/// seldom.
 const CLOSED_NOTICES: u64 = 2;
 /// In the place of a number.
 pub(crate) const OUT_OF_TURN: u64 = 0;

@@ -18,8 +18,8 @@ pub struct SmConfig {
     pub job: String,
     /// What this process is called in messages to people, at most 64 bytes.
     pub name: String,
-    /// The number by which peers find this process's address when it calls them: without one, it waits until they are
-    /// given that, and is not told who calls either ([`Btl::callers`](gapless_btl::Btl::callers)).
+    /// By this number, peers that this process calls look up its address. Without one, it waits until they are given its
+    /// address, and does not tell who calls it ([`Btl::callers`](gapless_btl::Btl::callers)).
     pub number: Option<u32>,
     /// Cache lines in the ring towards each peer: a power of two from 16 to 65,536. A message of up
     /// to 224 bytes, or 1120 if it is sent by value, takes one line per 56 bytes, a longer one a line and

@@ -7,7 +7,7 @@ use super::Bml;
 use crate::{PeerState, RailSlot, Rank};
 use gapless_btl::{Address, LinkError, ReserveError};
 
-/// In so many rounds of polls transports are asked once who has called.
+/// Every so many rounds of polls, transports are asked who has called.
 pub(super) const CALLERS_EVERY: u32 = 8;
 
 /// Where the addresses of peers are, such as a launcher's store.
@@ -35,9 +35,9 @@ pub enum Found {
 }
 
 impl Bml {
-    /// Takes all peers that are not connected or [introduced](Bml::introduce) for `Up`; they are introduced when they are
-    /// needed, with what the directory says. Gives whether that was done: it is not if one of the transports does not
-    /// tell who calls. Call it once all transports were [added](Bml::add).
+    /// Marks all peers that are neither connected nor [introduced](Bml::introduce) as `Up`; they are introduced when
+    /// they are needed, with what the directory says. Gives whether that was done: it is not if one of the transports
+    /// does not tell who calls. Call it once all transports were [added](Bml::add).
     pub fn set_directory(&mut self, directory: Box<dyn Directory>) -> bool {
         let mut called = Vec::new();
         for rail in self.rails.iter_mut().filter(|rail| !rail.is_own()) {

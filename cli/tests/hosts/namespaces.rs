@@ -164,7 +164,7 @@ impl Namespaces {
         rustix::thread::move_into_link_name_space(file.as_fd(), network).unwrap();
     }
 
-    /// Has the kernel treat what leaves a host over a cable so; why it cannot.
+    /// Applies a rule of `tc` to what leaves a host over a cable; an error says why that fails.
     pub(crate) fn spoil(&self, host: usize, cable: usize, how: &str) -> Result<(), String> {
         let (name, interface) = (&self.names[host], interface(cable));
         tool("tc", &format!("-n {name} qdisc add dev {interface} root {how}"))

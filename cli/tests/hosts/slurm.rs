@@ -114,7 +114,7 @@ impl Slurm {
     /// What starts two processes on each host, of what is appended.
     ///
     /// # Errors
-    /// This Slurm does not speak so.
+    /// This Slurm lacks the plugin.
     pub(super) fn two_on_each(&self, language: &str) -> Result<Command, String> {
         let mpi = format!("--mpi={language}");
         let srun = || {

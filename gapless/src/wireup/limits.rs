@@ -54,11 +54,11 @@ pub(super) enum Wait<'a> {
     Answer(Duration),
     /// All of so many processes have to come: this long at most.
     Gathering(Duration, u32),
-    /// As long as this returns true, which is called so often.
+    /// As long as this returns true; it is called at this interval.
     While(&'a dyn Fn() -> bool, Duration),
 }
 
-/// How often whoever waits at a fence is asked whether to go on, if nothing else is to be looked at.
+/// How often a wait at a fence asks whether to go on, if it looks at nothing else.
 pub(super) const ASK_EVERY: Duration = Duration::from_millis(50);
 
 impl Wait<'_> {

@@ -23,7 +23,7 @@ pub(super) const NAMESPACE: &str = "PMIX_NAMESPACE";
 pub(super) const RANK: &str = "PMIX_RANK";
 /// Variables with this prefix tell where the server is; one for each version.
 const SERVER: &str = "PMIX_SERVER_URI";
-/// The plugins by which the server may be convinced, with commas between them.
+/// The security plugins that the server accepts, separated by commas.
 const SECURITY: &str = "PMIX_SECURITY_MODE";
 /// Names the library's file, if the loader does not find it.
 const LIBRARY: &str = "GAPLESS_PMIX";
@@ -277,7 +277,7 @@ struct Spare {
 }
 
 impl Spare {
-    /// The worker; a fresh one if its call does not return either, so often at most.
+    /// The worker. If its call does not return either, a fresh one, of which there are [`SPARES_MAX`] at most.
     fn worker(&mut self, library: Library) -> Result<&mut Worker, WireupError> {
         let is_stuck = |it: &Worker| it.stuck.is_some() && self.started < SPARES_MAX;
         if self.worker.as_ref().is_none_or(is_stuck) {

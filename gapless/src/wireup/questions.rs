@@ -1,4 +1,4 @@
-//! What a process that waits at a fence asks its launcher for other threads.
+//! Questions of other threads, which the thread that waits at a fence asks the launcher.
 
 use super::WireupError;
 use std::collections::VecDeque;

@@ -125,10 +125,10 @@ impl Builder {
         self
     }
 
-    /// Whether what goes to other hosts is encrypted: TLS 1.3 over TCP, with a key for each process that follows from the
-    /// job's secret. All processes of a job must say the same; the start fails otherwise. Verbs are not used then.
-    /// Transports that were [given](Builder::transport) and shared memory are as they are. By default nothing is
-    /// encrypted. Goes before the variable `GAPLESS_ENCRYPT`. Needs the feature `encryption`, a default one.
+    /// Whether messages to other hosts are encrypted: TLS 1.3 over TCP, with a key for each process that is derived from
+    /// the job's secret. All processes of a job must say the same; otherwise the start fails. With encryption, verbs are
+    /// not used. Shared memory and transports that were [given](Builder::transport) are not encrypted. By default nothing
+    /// is. Takes precedence over the variable `GAPLESS_ENCRYPT`. Needs the feature `encryption`, which is on by default.
     #[must_use]
     pub fn encrypt(mut self, yes: bool) -> Builder {
         self.network.encrypt = Some(yes);

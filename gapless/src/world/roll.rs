@@ -1,9 +1,9 @@
 //! The roll of a job: the cards of all its processes in one text, so that each process reads one instead of all.
 //!
-//! Rank 0 reads the cards and writes the roll. Cards are alike: what a process is (its kind) is the same in all of them as
-//! a rule, the processors that it is kept on (its seat) are the same on each host, and a host has many processes. So each
-//! of these three texts stands once, and ranks are runs of numbers of them. A job whose ranks go round regularly has a
-//! roll of a few words for each host and seat, however many ranks there are.
+//! Rank 0 reads the cards and writes the roll. Cards repeat each other: what a process is (its kind) is usually the same in
+//! all, the processors that it is bound to (its seat) are the same on each host, and many processes share a host. So each
+//! of these three texts is written once, and ranks are runs of their numbers. If ranks are placed regularly, the roll has
+//! a few words for each host and seat, however many ranks there are.
 //!
 //! ```text
 //! kind/kind/…;seat/seat/…;host/host/…;run,run,…      run: kind.seat.host.ranks
