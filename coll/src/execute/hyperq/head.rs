@@ -65,6 +65,11 @@ pub(super) struct Tools<'a> {
     pub(super) mapped: &'a mut [Option<Mapped>],
 }
 
+/// A rank's block of a buffer.
+fn block(of: Region, rank: usize, len: u64) -> Result<Region, EngineError> {
+    Ok(of.sub(rank as u64 * len, len)?)
+}
+
 impl Head {
     /// `None`: this rank is none, or its buffers are not plain.
     pub(super) fn new(part: &Part, groups: Vec<Group>) -> Option<Head> {
@@ -217,9 +222,25 @@ impl Head {
         self.lent.get(&rank).and_then(|lent| lent.takes)
     }
 
-    /// What all of its group give.
-    fn given(&self) -> Vec<Region> {
-        self.ranks().filter_map(|rank| self.gives(rank)).collect()
+    /// Who of its group gives something, and what.
+    fn given(&self) -> Vec<(usize, Region)> {
+        self.ranks().filter_map(|rank| Some((rank, self.gives(rank)?))).collect()
+    }
+
+    /// Who of its group gets something, and where.
+    fn taken(&self) -> Vec<(usize, Region)> {
+        self.ranks().filter_map(|rank| Some((rank, self.takes(rank)?))).collect()
+    }
+
+    /// Combines what all of its group give.
+    fn reduce_given(
+        &mut self,
+        part: &Part,
+        tools: &Tools<'_>,
+        into: Region,
+    ) -> Result<Vec<Completion>, EngineError> {
+        let all: Vec<Region> = self.given().into_iter().map(|(_, from)| from).collect();
+        self.reduce(part, tools, (&all, into))
     }
 
     fn reduce(
@@ -254,48 +275,52 @@ impl Head {
         from: Region,
         after: &[Completion],
     ) -> Result<(), EngineError> {
-        let others = self.ranks().filter(|rank| *rank != part.me);
-        let pairs: Vec<(Region, Region)> =
-            others.filter_map(|rank| Some((self.takes(rank)?, from))).collect();
+        let others = self.taken().into_iter().filter(|(rank, _)| *rank != part.me);
+        let pairs: Vec<(Region, Region)> = others.map(|(_, into)| (into, from)).collect();
         self.copy(tools, &pairs, after).map(|_| ())
     }
 
     /// All of it, where all buffers are on its GPU, and none is overwritten too early.
     fn alone(&mut self, part: &Part, tools: &Tools<'_>) -> Result<(), EngineError> {
         let (gives, takes) = (self.gives(part.me), self.takes(part.me));
-        let len = part.frame.gather_bytes();
         match (part.frame.operation(), gives, takes) {
             (Operation::Bcast, Some(from), _) => self.spread(part, tools, from, &[]),
             (Operation::Gather | Operation::Allgather, _, Some(into)) => {
-                let block = |rank: usize| into.sub(rank as u64 * len, len);
-                let given = self.ranks().filter_map(|rank| Some((block(rank), self.gives(rank)?)));
-                let pairs = given.map(|(into, from)| Ok((into?, from)));
-                let pairs: Vec<_> = pairs.collect::<Result<_, EngineError>>()?;
-                let after = self.copy(tools, &pairs, &[])?;
-                match part.frame.operation() {
-                    Operation::Gather => Ok(()),
-                    _ => self.spread(part, tools, into, &after),
-                }
+                self.gather(part, tools, &self.given(), into)
             }
             (Operation::Scatter, Some(from), _) => self.deal(part, tools, from),
-            (Operation::Alltoall, ..) => {
-                let all: Vec<(usize, Region)> =
-                    self.ranks().filter_map(|rank| Some((rank, self.gives(rank)?))).collect();
-                self.exchange(part, tools, &all)
-            }
+            (Operation::Alltoall, ..) => self.exchange(part, tools, &self.given()),
             (_, _, Some(into)) => {
-                let after = self.reduce(part, tools, (&self.given(), into))?;
+                let after = self.reduce_given(part, tools, into)?;
                 self.spread(part, tools, into, &after)
             }
             _ => Ok(()),
         }
     }
 
+    /// Gathers what all ranks give into its own buffer; all of its group get that in an all-gather.
+    fn gather(
+        &mut self,
+        part: &Part,
+        tools: &Tools<'_>,
+        all: &[(usize, Region)],
+        into: Region,
+    ) -> Result<(), EngineError> {
+        let len = part.frame.gather_bytes();
+        let pair = |&(rank, from): &(usize, Region)| Ok((block(into, rank, len)?, from));
+        let pairs: Vec<_> = all.iter().map(pair).collect::<Result<_, EngineError>>()?;
+        let after = self.copy(tools, &pairs, &[])?;
+        match part.frame.operation() {
+            Operation::Gather => Ok(()),
+            _ => self.spread(part, tools, into, &after),
+        }
+    }
+
     /// Gives each of its group its block of what the root gives.
     fn deal(&mut self, part: &Part, tools: &Tools<'_>, from: Region) -> Result<(), EngineError> {
         let len = part.frame.scatter_bytes();
-        let taken = self.ranks().filter_map(|rank| Some((rank, self.takes(rank)?)));
-        let pairs = taken.map(|(rank, into)| Ok((into, from.sub(rank as u64 * len, len)?)));
+        let taken = self.taken().into_iter();
+        let pairs = taken.map(|(rank, into)| Ok((into, block(from, rank, len)?)));
         let pairs: Vec<_> = pairs.collect::<Result<_, EngineError>>()?;
         self.copy(tools, &pairs, &[]).map(|_| ())
     }
@@ -308,12 +333,11 @@ impl Head {
         all: &[(usize, Region)],
     ) -> Result<(), EngineError> {
         let len = part.frame.gather_bytes() / tools.members.ranks as u64;
-        let mut pairs = Vec::with_capacity(all.len() * self.groups[self.own].ranks.len());
-        for rank in self.ranks() {
-            let Some(into) = self.takes(rank) else { continue };
-            for (giver, from) in all {
-                let from = from.sub(rank as u64 * len, len)?;
-                pairs.push((into.sub(*giver as u64 * len, len)?, from));
+        let taken = self.taken();
+        let mut pairs = Vec::with_capacity(all.len() * taken.len());
+        for (rank, into) in taken {
+            for &(giver, from) in all {
+                pairs.push((block(into, giver, len)?, block(from, rank, len)?));
             }
         }
         self.copy(tools, &pairs, &[]).map(|_| ())
@@ -324,20 +348,13 @@ impl Head {
         let Some(held) = tools.lead.held() else { return Ok(()) };
         let buffer = held.buffer();
         let len = part.frame.gather_bytes();
-        match part.frame.reduces() {
-            false => {
-                let slot = |rank: usize| buffer.sub(part.frame.slot(rank), len);
-                let given = self.ranks().filter_map(|rank| Some((slot(rank), self.gives(rank)?)));
-                let pairs = given.map(|(into, from)| Ok((into?, from)));
-                let pairs: Vec<_> = pairs.collect::<Result<_, EngineError>>()?;
-                self.copy(tools, &pairs, &[])?;
-            }
-            true => {
-                let into = buffer.sub(0, len)?;
-                self.reduce(part, tools, (&self.given(), into))?;
-            }
+        if part.frame.reduces() {
+            return self.reduce_given(part, tools, buffer.sub(0, len)?).map(|_| ());
         }
-        Ok(())
+        let given = self.given().into_iter();
+        let pairs = given.map(|(rank, from)| Ok((buffer.sub(part.frame.slot(rank), len)?, from)));
+        let pairs: Vec<_> = pairs.collect::<Result<_, EngineError>>()?;
+        self.copy(tools, &pairs, &[]).map(|_| ())
     }
 
     /// What all heads have, to all of its group.
@@ -373,23 +390,14 @@ impl Head {
                 None => Ok(()),
             },
             (Operation::Gather | Operation::Allgather, Some(into)) => {
-                let block = |(rank, from)| Ok((into.sub(rank as u64 * len, len)?, from));
-                let pairs = slots()?.into_iter().map(block);
-                let pairs: Vec<(Region, Region)> = pairs.collect::<Result<_, EngineError>>()?;
-                let after = self.copy(tools, &pairs, &[])?;
-                match part.frame.operation() {
-                    Operation::Gather => Ok(()),
-                    _ => self.spread(part, tools, into, &after),
-                }
+                self.gather(part, tools, &slots()?, into)
             }
             (Operation::Alltoall, _) => self.exchange(part, tools, &slots()?),
             (Operation::ReduceScatterBlock, _) => {
                 let len = part.frame.scatter_bytes();
-                let taken: Vec<(usize, Region)> =
-                    self.ranks().filter_map(|rank| Some((rank, self.takes(rank)?))).collect();
                 let mut pairs = Vec::new();
-                for (rank, into) in taken {
-                    let of = |(from, _): &(Region, _)| from.sub(rank as u64 * len, len);
+                for (rank, into) in self.taken() {
+                    let of = |(from, _): &(Region, _)| block(*from, rank, len);
                     let blocks: Vec<Region> = all.iter().map(of).collect::<Result<_, _>>()?;
                     match blocks[..] {
                         [from] => pairs.push((into, from)),
