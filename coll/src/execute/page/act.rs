@@ -295,7 +295,7 @@ impl Shared {
         match lies(rows, piece.buffer, (piece.block, piece.start), start..end) {
             Lies::Plain(region) if region == from => Ok(()),
             Lies::Plain(_) if let Some(whole) = long(rows) => {
-                // The engine finds out whether the target is in the caches, and passes them by if not.
+                // The engine asks whether the target is in the caches, and stores around them if not.
                 tools.unpack(from, &[(whole.clone(), start..end)], work)
             }
             Lies::Plain(region) => {
@@ -364,14 +364,14 @@ impl Shared {
     }
 }
 
-/// What is received, if it is so long that it passes the caches by.
+/// What is received, if it is so long that stores around the caches pay.
 ///
 /// Among 4 and 16 ranks of a Xeon (2 MiB of second-level cache each), all-gathers and gathers in which a rank receives 8 MiB
 /// and more take 0.43 to 0.73 of the time so; whatever receives 4 MiB, 0.68 to 1.02. Of 2 MiB and less, most take longer, up
 /// to 1.7 times as long (`bench/results/cpu/coll/README.md`). All-reduces, reductions and bcasts were measured up to 4 MiB
 /// only.
 pub(super) fn long(rows: &Rows) -> Option<&Typed> {
-    /// From so many bytes on, as in `dtype/src/copy/method.rs`.
+    /// As `PART_OF` in `dtype/src/copy/method.rs`.
     const LONG: u64 = 4 << 20;
     let Blocks::Whole(typed) = &rows.recv else { return None };
     (typed.packed_bytes() >= LONG).then_some(typed)
