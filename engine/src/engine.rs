@@ -118,8 +118,9 @@ pub unsafe trait Engine: Send + Sync {
         range: Range<u64>,
         after: &[Completion],
     ) -> Result<Completion, EngineError>;
+
     /// Copies plain memory by many pairs at once: where to, and where from, of equal length. `None`: nothing was done,
-    /// and one copy after the other is as quick here, which is what engines say that do not know better.
+    /// and the caller copies one pair after the other. Engines that start one kernel for all pairs are quicker.
     ///
     /// # Safety
     /// As for [`pack`](Engine::pack) of each pair; no pair's destination overlaps memory of another's.
