@@ -219,10 +219,10 @@ pub(crate) fn read(bytes: &[u8]) -> u64 {
     }
 }
 
-/// The other way round.
+/// Writes a number of 1, 2, 4 or 8 bytes in native order: what [`Window::change_span`](crate::Window::change_span) gives.
 #[inline]
 #[expect(clippy::cast_possible_truncation, reason = "the number has so many bits")]
-pub(crate) fn write(value: u64, bytes: &mut [u8]) {
+pub fn write(value: u64, bytes: &mut [u8]) {
     match bytes.len() {
         1 => bytes[0] = value as u8,
         2 => bytes.copy_from_slice(&(value as u16).to_ne_bytes()),

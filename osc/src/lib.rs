@@ -55,6 +55,7 @@ mod window;
 mod wire;
 
 pub use crate::core::{AM_TAG, Osc, Seat};
+pub use arithmetic::write as write_number;
 pub use error::{Fault, WindowError};
 pub use exposure::Exposure;
 pub use header::{Header, Lock};

@@ -404,11 +404,8 @@ impl<T: AnyBits> Window<T> {
         if let Some(plain) = Plain::of(&value)
             && let Some(old) = self.change_number("fetch_and_op", (&plain, op), (rank, &at))
         {
-            let old = old.to_ne_bytes();
-            let bytes =
-                if cfg!(target_endian = "big") { &old[8 - plain.bytes().len()..] } else { &old };
-            if let Some(room) = PlainMut::of(&mut found).map(PlainMut::into_bytes) {
-                room.copy_from_slice(&bytes[..room.len()]);
+            if let Some(room) = PlainMut::of(&mut found) {
+                gapless_osc::write_number(old, room.into_bytes());
             }
             self.note(Call::FetchAndOp, plain.bytes().len() as u64, began);
             return Ok(found);
