@@ -22,11 +22,12 @@ enum Outcome {
 }
 
 impl Outcome {
-    fn of<T>(result: &Result<T, LedgerError>) -> Outcome {
+    /// `ours`: blocks that were asked for.
+    fn of<T>(result: &Result<T, LedgerError>, ours: u32) -> Outcome {
         match *result {
             Ok(_) => Outcome::Done,
             Err(LedgerError::NoRoom { wanted, room, .. }) => {
-                Outcome::NoRoom { wanted, room, others: 0 }
+                Outcome::NoRoom { wanted, room, others: wanted.saturating_sub(ours) }
             }
             Err(_) => Outcome::Failed,
         }
@@ -40,7 +41,7 @@ impl Outcome {
         }
     }
 
-    /// Any words are something.
+    /// Unknown words count as a failure.
     fn decode(words: [u32; 4]) -> Outcome {
         match words {
             [0, ..] => Outcome::Done,
@@ -50,7 +51,7 @@ impl Outcome {
     }
 }
 
-/// What all make of it: the first thing that went wrong.
+/// The first thing that went wrong at any rank.
 fn verdict(outcomes: &[[u32; 4]]) -> Result<(), StreamError> {
     for (rank, words) in (0..).zip(outcomes) {
         match Outcome::decode(*words) {
@@ -96,18 +97,9 @@ pub(super) fn reserve(
     let own = Ask { holder: Holder::Stream, blocks, room, together, handed: 0 };
     let all = Ask { blocks: for_all, handed: for_all - blocks, ..own };
     let taken = (first == rank).then(|| Reservation::new(uuid, all));
-    let outcome = match taken.as_ref().map_or(Outcome::Done, Outcome::of) {
-        Outcome::NoRoom { wanted, room, .. } => {
-            Outcome::NoRoom { wanted, room, others: wanted.saturating_sub(for_all) }
-        }
-        other => other,
-    };
-    tell(outcome)?;
-    let taken = match taken {
-        Some(taken) => taken,
-        None => Reservation::take_over(uuid, own),
-    };
-    tell(Outcome::of(&taken))?;
+    tell(taken.as_ref().map_or(Outcome::Done, |taken| Outcome::of(taken, for_all)))?;
+    let taken = taken.unwrap_or_else(|| Reservation::take_over(uuid, own));
+    tell(Outcome::of(&taken, blocks))?;
     let mut taken = taken.map_err(|_| StreamError::Ledger { rank })?;
     taken.shrink(blocks);
     Ok(taken)
