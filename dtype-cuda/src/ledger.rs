@@ -191,12 +191,6 @@ impl Reservation {
         self.blocks = self.blocks.min(blocks);
         self.book.change(self.uuid, self.id, Some(self.blocks));
     }
-
-    /// How many.
-    #[must_use]
-    pub fn blocks(&self) -> u32 {
-        self.blocks
-    }
 }
 
 impl Drop for Reservation {

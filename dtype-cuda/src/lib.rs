@@ -2,8 +2,9 @@
 //!
 //! A [`GpuEngine`] is a [`gapless_engine::Engine`] for one device. Like the host's engine it takes a
 //! [`Typed`](gapless_engine::Typed) buffer and a byte range of its packed stream; it moves the bytes with kernels of
-//! the device. It is a [`gapless_engine::Reducer`], too. Kernels reach packed data in the device's memory, in that of a peer or of another process, and in
-//! pinned host memory. Packed data anywhere else in host memory goes through a chunk on the device.
+//! the device. It is a [`gapless_engine::Reducer`], too. Kernels reach packed data in the device's memory, in that of a
+//! peer or of another process, and in pinned host memory. Packed data anywhere else in host memory goes through a chunk
+//! on the device.
 //!
 //! ```
 //! # #[cfg(feature = "opencl")] {
@@ -82,7 +83,8 @@
 //! - `prepare`, `staged`: pipelines, of a plan's pieces and of chunks to and from the host. `writers`: the threads
 //!   that write plans.
 //! - `reduce`: reductions, where the buffers lie or in chunks.
-//! - `cuda::worker`: the worker of XTQ, a kernel that stays; `ledger`: blocks of kernels that stay or wait, of all processes.
+//! - `cuda::worker`: the worker of XTQ, a kernel that stays; `ledger`: blocks of kernels that stay or wait, of all
+//!   processes.
 //! - `accelerator`: what a vendor's device has to do; `cuda` and `opencl` do it.
 //!
 //! Read first: Wu et al. 2016, §3 (DEVs, work units) and §5; `gapless-kernels` (families, plans). This crate

@@ -22,11 +22,11 @@ use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Nobody keeps the ledger for so long, but who was stopped there.
+/// Only a process that was stopped keeps the ledger for longer.
 const LOCK_PATIENCE: Duration = Duration::from_secs(2);
-/// For how long room is waited for that others may be about to give back.
+/// How long to wait for room that others may be about to give back.
 const ROOM_PATIENCE: Duration = Duration::from_millis(100);
-/// The same where something is being handed over, which takes two exchanges of all ranks of a communicator.
+/// The same while blocks are handed over, which takes two exchanges among all ranks of a communicator.
 const HANDED_PATIENCE: Duration = Duration::from_secs(5);
 const NAP: Duration = Duration::from_millis(2);
 /// Bytes of another's file that are read at most.
@@ -147,7 +147,7 @@ impl Book {
         }
         let stored = self.lock(&uuid).and_then(|_locked| self.store(&uuid, row));
         if let Err(error) = stored {
-            // Others count too much until the next change.
+            // Until the next change, others count too many blocks.
             tracing::warn!(%error, "blocks are not given back in the ledger");
         }
     }
@@ -195,7 +195,7 @@ impl Book {
         let Some(folder) = &self.folder else { return Ok(Locked(None)) };
         let path = folder.join(format!("{}.lock", name(uuid)));
         let opened = || open(OpenOptions::new().create(true).truncate(false), &path);
-        // Who cleans up that folder may have removed it.
+        // Whatever cleans up /dev/shm may have removed it.
         let again = |error: io::Error| match error.kind() {
             io::ErrorKind::NotFound => own_folder(folder).and_then(|_| opened()),
             _ => Err(error),
@@ -242,7 +242,7 @@ impl Book {
         Ok(found)
     }
 
-    /// Has the file say what is reserved. The ledger is locked.
+    /// Writes what is reserved into the file. The ledger is locked.
     fn store(&self, uuid: &Uuid, row: &mut Row) -> Result<(), LedgerError> {
         let Some(folder) = &self.folder else { return Ok(()) };
         if row.claims.is_empty() {
@@ -289,7 +289,7 @@ impl Drop for Book {
 
 /// A new file for this process, locked.
 fn make(folder: &Path, uuid: &Uuid) -> io::Result<(File, PathBuf)> {
-    // Processes of two namespaces may have one number, and files of the dead lie there.
+    // Processes of two namespaces may have the same number, and files of dead ones are left over.
     for turn in 0..1000 {
         let path = folder.join(format!("{}.{}-{turn}", name(uuid), std::process::id()));
         let file = match open(OpenOptions::new().create_new(true), &path) {
@@ -345,7 +345,7 @@ fn write(file: &mut File, claims: &[(u64, Claim)]) -> io::Result<()> {
     file.set_len(text.len() as u64)
 }
 
-/// What a file says. Lines that make no sense are of a version that counts something else: they are passed over.
+/// What a file says. Unknown lines, as another version may write, are ignored.
 fn read(file: &mut File) -> Option<Holding> {
     let mut text = String::new();
     file.take(FILE_MAX).read_to_string(&mut text).ok()?;

@@ -45,7 +45,7 @@ fn all_processes_take_from_one_gpu_and_give_back() {
     assert_eq!(refused, LedgerError::NoRoom { wanted: 136, room: 132, others: 64 });
     assert_eq!(refused.to_string().matches("136").count(), 1);
     let elsewhere = Reservation::among(Arc::clone(&two), [8; 16], stream(132)).unwrap();
-    assert_eq!(elsewhere.blocks(), 132);
+    assert_eq!(elsewhere.blocks, 132);
     first.shrink(60);
     first.shrink(100);
     let third = reserve(&two, stream(8)).unwrap();
@@ -106,7 +106,7 @@ fn what_is_handed_over_is_waited_for() {
         // Longer than what is merely full is waited for.
         std::thread::sleep(std::time::Duration::from_millis(300));
         first.shrink(60);
-        assert_eq!(third.join().unwrap().map(|third| third.blocks()), Ok(12));
+        assert_eq!(third.join().unwrap().map(|third| third.blocks), Ok(12));
     });
     // Of two threads of one process likewise.
     let _more = Reservation::handed(Arc::clone(&one), [9; 16], stream(1)).unwrap();
