@@ -24,7 +24,7 @@
 //! kernel that the worker runs.
 
 use crate::error::Refusal;
-use crate::packet::PACKET_BYTES;
+use crate::packet::{ENTRIES, PACKET_BYTES};
 use gapless_bml::RemoteKey;
 use zerocopy::little_endian::{U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
@@ -102,6 +102,13 @@ impl Ring {
         matches!(self, Ring::Offer | Ring::Kernels)
     }
 }
+
+/// A kernel's bit in `kernels`.
+pub(crate) fn kernel_bit(index: u8) -> u64 {
+    1 << (usize::from(index) % ENTRIES)
+}
+
+const _: () = assert!(ENTRIES == 64);
 
 /// What a target says to a put.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -463,9 +463,8 @@ impl Target {
         }
     }
 
-    /// Starts the worker if it has left and an initiator wants one, or if it had to leave for a change: once, however many
-    /// want it. To be called now and then;
-    /// this is all that the target's CPU does. Whether it has started one.
+    /// Starts the worker if it has left and an initiator wants one, or if it had to leave for a change: once, however
+    /// many want it. Call it now and then; the target's CPU does nothing else. Whether it has started one.
     ///
     /// # Errors
     /// As [`start`](Target::start); the worker has ended, and has not said so: once, then the next call starts another.

@@ -88,16 +88,16 @@ impl Xtq {
     /// # Safety
     /// With any arguments, of which the first two are replaced as [`rewrite`](crate::rewrite) says, any launch within
     /// the launcher's limits and [`Kernel::grid_max`], and any payload of up to the registered length, the kernel stays
-    /// inside its registered memory (and what a registered table of pointers leads to) and the payload, does not write the payload, and terminates.
-    /// While it is registered, and while tasks of it are in queues or run, its registered memory stays allocated, and
-    /// nothing else touches it but what the caller orders after them by signals. Tasks that run go on after
-    /// [`abandon`](Xtq::abandon), also when a peer was lost, or the layer below dropped: only when
+    /// inside its registered memory (and what a registered table of pointers leads to) and the payload, does not write
+    /// the payload, and terminates. While it is registered, and while tasks of it are in queues or run, its registered
+    /// memory stays allocated, and nothing else touches it but what the caller orders after them by signals. Tasks that
+    /// run go on after [`abandon`](Xtq::abandon), also when a peer was lost, or the layer below dropped: only when
     /// [`has_settled`](Xtq::has_settled) says so after that does none touch the memory any more. A [`Lease`] that owns
     /// its memory keeps it until then.
     ///
-    /// [`Lease`]: gapless_mem::Lease
+    /// If the kernel is a worker's, dropping its lease must not call this crate: a lock may be held then.
     ///
-    /// If the kernel is a worker's, dropping what it replaces does not register anything.
+    /// [`Lease`]: gapless_mem::Lease
     ///
     /// # Errors
     /// There is no such index; arguments of a length that no packet has; this process has left. Of a worker's kernel:

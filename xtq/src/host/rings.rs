@@ -12,7 +12,7 @@
 
 use crate::buffer::Received;
 use crate::error::Refusal;
-use crate::wire::Ring;
+use crate::wire::{Ring, kernel_bit};
 use gapless_bml::Rank;
 use std::collections::BTreeMap;
 
@@ -58,7 +58,7 @@ impl Rings {
 
     /// Whether the worker has the kernel of this index from now on. Gives who is to be told.
     pub(super) fn set_kernel(&mut self, index: u8, has: bool) -> Vec<Rank> {
-        let (before, bit) = (self.kernels, 1 << (index % 64));
+        let (before, bit) = (self.kernels, kernel_bit(index));
         self.kernels = if has { before | bit } else { before & !bit };
         if self.kernels == before { Vec::new() } else { self.offered() }
     }

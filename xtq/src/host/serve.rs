@@ -12,7 +12,7 @@ use crate::error::{Refusal, TaskError, XtqError};
 use crate::launcher::Kernel;
 use crate::packet::{Command, Flags, Launch, Packet, Work};
 use crate::signal::Signal;
-use crate::wire::{Head, Ring};
+use crate::wire::{Head, Ring, kernel_bit};
 use gapless_bml::{Bml, Rank, RemoteKey};
 use gapless_mem::{Device as _, DeviceError, HostDevice, Lease, Region, Worker};
 use std::collections::HashMap;
@@ -115,7 +115,8 @@ impl Served {
     /// A place for this signal: the one that it has with this kernel, or one that no kernel's tasks count.
     fn place(&self, index: u8, signal: &Signal) -> Result<u8, TargetError> {
         let same = |one: &&Counted| one.index == index && one.signal.name() == signal.name();
-        let free = || (0..64).find(|place| self.signals.iter().all(|one| one.place != *place));
+        let places = || (0..).take(device::SIGNALS_MAX);
+        let free = || places().find(|place| self.signals.iter().all(|one| one.place != *place));
         let place = self.signals.iter().find(same).map(|one| one.place).or_else(free);
         place.ok_or(TargetError::TooMany { what: "signals", max: device::SIGNALS_MAX })
     }
@@ -325,7 +326,7 @@ impl Inner {
     /// Tells initiators whether the kernel of this index is the worker's now. If it was, the worker forgets it.
     pub(super) fn tell_initiators(&self, index: u8, of_worker: bool) -> Result<(), XtqError> {
         let was = self.with(|state| {
-            let was = state.target.rings.kernels() >> (index % 64) & 1 != 0;
+            let was = state.target.rings.kernels() & kernel_bit(index) != 0;
             for rank in state.target.rings.set_kernel(index, of_worker) {
                 let kernels = state.target.rings.kernels();
                 state.initiator.say(rank, Head::Ring { what: Ring::Kernels, kernels }, Vec::new());

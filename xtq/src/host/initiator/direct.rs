@@ -5,12 +5,13 @@ use super::{Initiator, Item, Outgoing, Stage};
 use crate::device::{Lane, Outcome, RingError, RingShape};
 use crate::error::{Refusal, XtqError};
 use crate::packet::Packet;
-use crate::wire::{Head, Ring};
+use crate::wire::{Head, Ring, kernel_bit};
 use gapless_bml::{Bml, Rank, RemoteKey};
 use std::collections::{BTreeMap, VecDeque};
 
-/// A worker that was asked for, and has not come for so long, is asked for again, in case; that doubles up to the second.
+/// A worker that does not come is asked for again after so long.
 const AGAIN_NS: u64 = 1_000_000;
+/// That time doubles with each request, up to this.
 const SELDOM_NS: u64 = 128_000_000;
 
 #[derive(Debug)]
@@ -40,7 +41,7 @@ pub(in crate::host) struct Direct {
 }
 
 fn bit(packet: &Packet) -> u64 {
-    packet.kernel().map_or(0, |index| 1 << (index % 64))
+    packet.kernel().map_or(0, kernel_bit)
 }
 
 impl Direct {
@@ -91,7 +92,7 @@ impl Direct {
         if lane.pending() == 0 {
             return filled;
         }
-        // Who starts a worker takes the wish away. As long as it stands, a message about it is on its way, or was not enough.
+        // Starting a worker clears the wish. While it stands, a message about it is on its way, or was not enough.
         let is_wanted = lane.is_wanted();
         let served = if filled.count > 0 { lane.announce() } else { lane.is_served() };
         let again = now_ns >= self.asked_ns.saturating_add(self.again_ns);
@@ -186,8 +187,10 @@ impl Initiator {
             let what = if lane.is_some() { Ring::Ready } else { Ring::Declined };
             ring.way = lane.map_or(Way::Without, Way::Held);
             if let Some(open) = self.open.get_mut(&rank) {
-                let goes = |id: &mut u64| self.puts.get(id).is_some_and(|put| ring.takes(put));
-                let gone: Vec<u64> = extract(&mut open.waiting, goes);
+                let goes = |id: &u64| self.puts.get(id).is_some_and(|put| ring.takes(put));
+                let waiting = std::mem::take(&mut open.waiting).into_iter();
+                let (gone, kept): (VecDeque<u64>, VecDeque<u64>) = waiting.partition(goes);
+                open.waiting = kept;
                 ring.waiting.extend(gone);
             }
             let head = Head::Ring { what, kernels: 0 };
@@ -249,13 +252,6 @@ impl Initiator {
         // As elsewhere, who does not ask for the end learns nothing of it.
         self.end(id, if acknowledged { result } else { Ok(()) });
     }
-}
-
-/// Takes out those that `which` says.
-fn extract(from: &mut VecDeque<u64>, mut which: impl FnMut(&mut u64) -> bool) -> Vec<u64> {
-    let (gone, kept) = std::mem::take(from).into_iter().partition(|id| which(&mut id.clone()));
-    *from = kept;
-    gone.into()
 }
 
 /// By rank.

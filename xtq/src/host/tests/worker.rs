@@ -300,7 +300,7 @@ fn what_is_refused_for_now_is_put_again_and_lines_keep_their_order() {
 }
 
 #[test]
-fn many_initiators_share_a_queue_and_each_keeps_its_order() {
+fn many_initiators_share_a_queue_and_each_of_their_tasks_runs_once() {
     for (way, seed) in WAYS.into_iter().zip([None, Some(5), None, Some(6)]) {
         let mut scene = Scene::new(way, 9, seed);
         scene.post(64);
@@ -319,7 +319,7 @@ fn many_initiators_share_a_queue_and_each_keeps_its_order() {
         for rank in 0..8 {
             let mut numbers: Vec<u64> =
                 ran.iter().filter(|task| task.1 == [rank; 20]).map(|task| task.0).collect();
-            // Who was refused because the queue was full comes later.
+            // What was refused for now comes later.
             numbers.sort_unstable();
             assert_eq!(numbers, (0..40).collect::<Vec<_>>(), "rank {rank}");
         }
