@@ -3,7 +3,7 @@
 //! The instrumentation is a pass of LLVM's that stable `-C` flags turn on; only sanitizers would need
 //! another toolchain. The crates keep debug assertions and overflow checks. Corpus and findings are kept in
 //! the target folder: `fuzz/corpus/TARGET` and `fuzz/found/TARGET`. What was found, once it is mended,
-//! belongs into `fuzz/regressions/TARGET`, which the short run in CI starts with.
+//! belongs into `fuzz/regressions/TARGET`, which the short run (`cargo xtask soak`) starts with.
 
 use std::fs;
 use std::path::Path;
@@ -30,6 +30,7 @@ const TARGETS: &[(&str, u64)] = &[
     ("layout", 3),
     ("messages", 8),
     ("segment", 6),
+    ("network", 4),
     ("wireup", 3),
     ("launches", 4),
     ("tuning", 2),
@@ -106,4 +107,19 @@ fn one(checkout: &Checkout, program: &Path, name: &str, seconds: u64) -> Result<
             .args(["-timeout=30", "-rss_limit_mb=2048", "-max_len=4096"])
             .args(["-print_final_stats=1", "-verbosity=1"]),
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::TARGETS;
+
+    #[test]
+    fn every_target_has_a_share() {
+        let list = include_str!("../../fuzz/src/lib.rs");
+        let names = list.split("Target { name: \"").skip(1).map(|rest| rest.split('"').next());
+        let names: Vec<_> = names.flatten().collect();
+        let shares: Vec<_> = TARGETS.iter().map(|(name, _)| *name).collect();
+        assert!(names.iter().all(|name| shares.contains(name)), "{names:?}, {shares:?}");
+        assert_eq!(names.len(), shares.len());
+    }
 }
