@@ -7,7 +7,7 @@ mod foreign;
 pub(crate) mod links;
 mod purity;
 
-use std::process::{Command, Stdio};
+use std::process::Command;
 
 use crate::metadata::Checkout;
 use crate::{Failure, counts, deps, fuzz, kernels, shell, test, unsafe_code};
@@ -67,16 +67,24 @@ fn lock_files(checkout: &Checkout) -> Result<(), Failure> {
             "--offline",
             "--manifest-path",
         ]);
-        command.arg(&manifest).stdin(Stdio::null());
+        command.arg(&manifest);
         let told = command.output().map_err(|source| shell::could_not_start(&command, source))?;
-        // If it fails for other reasons, crates of others are not on this machine.
-        if !told.status.success() && String::from_utf8_lossy(&told.stderr).contains("--locked") {
-            let shown = checkout.relative(&manifest).display();
+        if told.status.success() {
+            continue;
+        }
+        let said = String::from_utf8_lossy(&told.stderr);
+        let shown = checkout.relative(&manifest).display();
+        if said.contains("--locked") {
             println!(
                 "{shown}: cargo metadata --offline --manifest-path {shown} mends its lock file"
             );
-            stale += 1;
+        } else if said.contains("offline") {
+            println!("{shown}: not checked, since crates of others are not on this machine");
+            continue;
+        } else {
+            print!("{said}");
         }
+        stale += 1;
     }
     match stale {
         0 => Ok(()),
