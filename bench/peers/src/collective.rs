@@ -204,18 +204,21 @@ pub(crate) fn measure(world: &World, work: &Work<'_>) -> Result<Vec<f64>, Anythi
         turn: 0,
     };
     let (mut samples, mut slot) = (Vec::new(), 0);
-    // Peers map what was allocated for them when they first touch it: that is not measured, either.
-    let mut unmeasured = if work.allocated { part.recv.places + 4 } else { 4 };
+    // Peers map what was allocated for them when they first touch it, which takes much longer than what is measured.
+    let untouched = if work.allocated { part.recv.places } else { 0 };
+    for _ in 0..untouched {
+        comm.barrier()?;
+        part.write();
+        part.perform()?;
+    }
     for _ in 0..8 {
         let mut took = 0;
-        let calls = std::mem::replace(&mut unmeasured, 4);
-        for i in 0..calls {
+        for i in 0..4 {
             comm.barrier()?;
             let start = now();
             part.write();
             part.perform()?;
-            // Those that touch pages for the first time take much longer than what is measured.
-            if i > 0 && i + 4 >= calls {
+            if i > 0 {
                 took = took.max(now() - start);
             }
         }
