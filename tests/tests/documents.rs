@@ -40,7 +40,8 @@ fn gpu_streams<'s>(
     let _ = s.isend_after(view, 1, 0, &[written])?; // matched now, read when the kernel has ended; nothing behind it waits
 
     let received = s.irecv(into, 0, 0)?;
-    let gate = stream.gate().map_err(|e| gapless::Error::Memory(e.into()))?; // what you launch now waits on the GPU, no thread does
+    // What you launch now waits on the GPU; no thread does.
+    let gate = stream.gate().map_err(|e| gapless::Error::Memory(e.into()))?;
     s.when_done(&received, move || gate.open())?;
     Ok(())
 }
