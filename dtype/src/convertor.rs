@@ -16,6 +16,10 @@ use crate::program::{Axis, Flow, Op, OpId, Sink};
 use crate::run::{Run, in_memory};
 use collect::Collector;
 
+/// Two programs' lists are compared if there are this many bytes to move for each entry: then that costs nothing beside
+/// the copy, and long runs are moved in the order and manner of one layout.
+const BYTES_AN_ENTRY: u64 = 512;
+
 /// Packs, unpacks and lists runs of `count` instances of a layout, from any packed byte on.
 ///
 /// A clone is an independent cursor at the same position.
@@ -389,12 +393,13 @@ impl Convertor {
         self.position += bytes;
     }
 
-    /// Whether the next packed bytes of both have the same displacements, as far as is cheap to see.
-    pub(crate) fn mirrors(&self, other: &Convertor) -> bool {
+    /// Whether the next packed bytes of both have the same displacements, as far as is cheap to see beside moving
+    /// `bytes` bytes.
+    pub(crate) fn mirrors(&self, other: &Convertor, bytes: u64) -> bool {
         let same_step = self.layout.extent() == other.layout.extent();
         self.position == other.position
             && (same_step || (self.count == 1 && other.count == 1))
-            && self.layout.committed().alike(other.layout.committed())
+            && self.layout.committed().alike(other.layout.committed(), bytes / BYTES_AN_ENTRY)
     }
 
     /// Hands the packed bytes from the cursor to `to` to the sink; the cursor stays.

@@ -138,14 +138,21 @@ impl Program {
         })
     }
 
-    /// Whether both surely are the same program; looks at no long list, and takes two for different
-    /// rather than compare them.
-    pub(crate) fn alike(&self, other: &Program) -> bool {
+    /// Whether both surely are the same program. Of long lists, at most `entries` entries are compared; with more, two
+    /// are taken for different.
+    pub(crate) fn alike(&self, other: &Program, entries: u64) -> bool {
+        let mut left = entries;
+        let mut may_compare = |op: &Op| {
+            let long = op.entries().filter(|&entries| entries > COMPARED).unwrap_or(0);
+            let rest = left.checked_sub(long as u64);
+            left = rest.unwrap_or(0);
+            rest.is_some()
+        };
         std::ptr::eq(self, other)
             || (self.root == other.root
                 && self.ops.len() == other.ops.len()
                 && self.ops.len() <= COMPARED
-                && self.ops.iter().zip(&other.ops).all(|(a, b)| a.is_short() && a == b))
+                && self.ops.iter().zip(&other.ops).all(|(a, b)| may_compare(a) && a == b))
     }
 
     /// Adds an op whose children are already there; its facts are derived and checked, not trusted.
@@ -227,17 +234,17 @@ impl Program {
     }
 }
 
-/// Most ops, and most entries of a list, that are compared to find two programs alike.
+/// Most ops, and most entries of a list that is not long, that are compared to find two programs alike.
 const COMPARED: usize = 64;
 
 impl Op {
-    /// Whether comparing it costs little.
-    fn is_short(&self) -> bool {
+    /// Entries of its list, if it has one.
+    fn entries(&self) -> Option<usize> {
         match self {
-            Op::Run { .. } | Op::Loop { .. } | Op::Affine { .. } => true,
-            Op::Blocks { disps, .. } => disps.len() <= COMPARED,
-            Op::List { disps, .. } | Op::Each { disps, .. } => disps.len() <= COMPARED,
-            Op::Seq { parts, .. } => parts.len() <= COMPARED,
+            Op::Run { .. } | Op::Loop { .. } | Op::Affine { .. } => None,
+            Op::Blocks { disps, .. } => Some(disps.len()),
+            Op::List { disps, .. } | Op::Each { disps, .. } => Some(disps.len()),
+            Op::Seq { parts, .. } => Some(parts.len()),
         }
     }
 

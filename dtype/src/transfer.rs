@@ -1,8 +1,8 @@
 //! Layout to layout: the packed bytes of one cursor go to the places of another. Where a side is contiguous this is a
-//! pack or an unpack; where both have the same layout, the program is walked once for both. Two different layouts of long runs are copied run by run: both sides' runs are
-//! listed a batch at a time, and the shorter of the two at hand is copied. Where runs are short, that costs more than a
-//! second copy: then pieces are packed into a buffer that stays in the cache, and unpacked from there, each by the loops
-//! that suit its layout.
+//! pack or an unpack; where both have the same layout, the program is walked once for both. Two different layouts of
+//! long runs are copied run by run: both sides' runs are listed a batch at a time, and the shorter of the two at hand is
+//! copied. Where runs are short, that costs more than a second copy: then pieces are packed into a buffer that stays in
+//! the cache, and unpacked from there, each by the loops that suit its layout.
 
 use crate::convertor::{Convertor, ConvertorError};
 use crate::copy::{Method, Mirror, copy, shifted};
@@ -104,7 +104,7 @@ unsafe fn transfer_by(
         src.advance(moved);
         return moved;
     }
-    if src.mirrors(dst) {
+    if src.mirrors(dst, bytes) {
         // SAFETY: both sides' next `bytes` bytes are runs at the same displacements; the caller's promise.
         let mut mirror = unsafe { Mirror::new(method, bytes, src_origin, dst_origin) };
         // The sink never stops a walk.

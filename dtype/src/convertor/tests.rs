@@ -262,6 +262,35 @@ fn long_transfers_between_layouts_of_short_runs() {
     }
 }
 
+/// 100 runs of 600 bytes and more, listed twice and a third time with another end.
+#[test]
+fn long_lists_of_long_runs_are_compared_and_of_short_ones_not() {
+    let listed = |last: i64, len: u64| {
+        let lens: Vec<u64> = (0..100).map(|at| len + at % 3).collect();
+        let mut disps: Vec<i64> = (0..100).map(|at| at * 700 + at % 7).collect();
+        disps[99] += last;
+        Datatype::indexed(&lens, &disps, &byte()).unwrap().commit().unwrap()
+    };
+    let cursor = |layout: &Layout| Convertor::new(layout, 1).unwrap();
+    let alike = |one: &Layout, other: &Layout| {
+        cursor(one).mirrors(&cursor(other), cursor(one).packed_size())
+    };
+    let (one, same, other) = (listed(0, 600), listed(0, 600), listed(1, 600));
+    assert!(alike(&one, &same));
+    assert!(!alike(&one, &other));
+    assert!(!alike(&listed(0, 60), &listed(0, 60)));
+    let memory: Vec<u8> = (0..80_000u32).map(|at| u8::try_from(at * 7 % 251).unwrap()).collect();
+    for to in [&same, &other] {
+        let mut packed = vec![0; in_memory(cursor(&one).packed_size())];
+        cursor(&one).pack(&memory, 0, &mut packed).unwrap();
+        let (mut expected, mut got) = (vec![255; 80_000], vec![255; 80_000]);
+        cursor(to).unpack(&packed, &mut expected, 0).unwrap();
+        let (mut src, mut dst) = (cursor(&one), cursor(to));
+        transfer(&mut src, &memory, 0, &mut dst, &mut got, 0, u64::MAX).unwrap();
+        assert!(got == expected);
+    }
+}
+
 #[test]
 fn refuses_slices_that_are_too_small() {
     let layout = Datatype::vector(5, 3, 7, &byte()).unwrap().commit().unwrap();
