@@ -11,9 +11,6 @@ const PIPELINE_LINE: f64 = 1.0;
 const MAPPED_LINE: f64 = 6.5;
 /// The cost of a run from layout to layout, in the same unit.
 const MAPPED_BLOCK: f64 = 0.17;
-/// The cost of packing or unpacking a run of a sender's buffer that has no gaps, as a transpose's, in the same unit: such
-/// runs are moved by whole lines.
-const DENSE_BLOCK: f64 = 0.3;
 /// Between two unlike layouts, runs of fewer bytes than this pass a buffer in the cache (`dtype/src/transfer.rs`).
 const SHORT_RUN: u64 = 512;
 
@@ -41,16 +38,14 @@ impl Model<'_> {
     /// message without gaps has its buffer brought near meanwhile (`gapless/src/shared/warm.rs`), and so copies it as
     /// quickly as if there were no ring.
     pub(crate) fn eager(&self) -> f64 {
-        let dense = self.s.sender_span == self.s.bytes;
-        let block_ns = self.t.block_ns * if dense { DENSE_BLOCK } else { 1.0 };
-        let runs_ns = (real(self.s.sender_blocks) + real(self.s.receiver_blocks)) * block_ns;
+        let blocks = real(self.s.sender_blocks) + real(self.s.receiver_blocks);
         let packed_ns = copy_ns(self.s.bytes, self.ring_mb_s());
         let near = self.s.receiver_blocks <= 1;
         let unpacked_mb_s =
             if near { self.t.mapped_mb_s.max(self.t.pipeline_mb_s) } else { self.t.pipeline_mb_s };
         let unpacked_ns = copy_ns(self.s.bytes, unpacked_mb_s);
         let lines_ns = self.wasted_lines() * PIPELINE_LINE * self.t.block_ns;
-        self.s.latency_ns + runs_ns + packed_ns + unpacked_ns + lines_ns
+        self.s.latency_ns + blocks * self.t.block_ns + packed_ns + unpacked_ns + lines_ns
     }
 
     /// Packing and unpacking overlap, but for the first fragment: nothing is unpacked before that is packed. Where they
