@@ -15,7 +15,7 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
 use gapless::launch::{self, Job};
-use gapless::tuning::coll::Table;
+use gapless::tuning::coll::{LEADERS, Table};
 use gapless::{Tuning, World};
 use gapless_mem_cuda::CudaDriver;
 use gapless_report::{Absent, Curve, PlotError, Report, Row, curves};
@@ -46,9 +46,23 @@ pub struct Options {
     #[arg(long, value_name = "N", value_delimiter = ',',
         value_parser = clap::value_parser!(u32).range(1..=16))]
     pub gpus: Vec<u32>,
+    /// faraji2: only these ways, by their names in rows; repeatable, or separated by semicolons
+    #[arg(long, value_name = "NAME", value_delimiter = ';')]
+    pub ways: Vec<String>,
+    /// faraji2: also the static algorithm with so many leaders, of five mixes the best; repeatable, or separated by commas
+    #[arg(long, value_name = "1|2|4", value_delimiter = ',', value_parser = leaders)]
+    pub leaders: Vec<usize>,
+    /// faraji2: also the static algorithm with this table, of another GPU, to compare an untuned dynamic one with
+    #[arg(long, value_name = "FILE")]
+    pub table: Option<PathBuf>,
     /// Be one of the processes; rank 0 writes its rows here
     #[arg(long, hide = true, value_name = "FILE")]
     pub as_rank: Option<PathBuf>,
+}
+
+fn leaders(text: &str) -> Result<usize, String> {
+    let known = text.parse().ok().filter(|number| LEADERS.contains(number));
+    known.ok_or_else(|| "neither 1, 2 nor 4".to_owned())
 }
 
 /// Where buffers lie.
@@ -221,9 +235,14 @@ fn start(
         let sizes: Vec<String> = options.sizes.iter().map(u64::to_string).collect();
         arguments.push(format!("--sizes={}", sizes.join(",")));
     }
+    arguments.extend(options.ways.iter().map(|way| format!("--ways={way}")));
+    arguments.extend(options.leaders.iter().map(|leaders| format!("--leaders={leaders}")));
     arguments.extend(common.quick.then(|| "--quick".to_owned()));
     let mut arguments: Vec<OsString> = arguments.into_iter().map(Into::into).collect();
     arguments.extend(["--as-rank".into(), file.into()]);
+    if let Some(table) = &options.table {
+        arguments.extend(["--table".into(), table.into()]);
+    }
     let program = std::env::current_exe().map_err(|error| error.to_string())?.into_os_string();
     let job = Job { ranks, program, arguments, environment: environment.to_vec(), prefix: false };
     let outcome = launch::run(&job).map_err(|error| error.to_string())?;

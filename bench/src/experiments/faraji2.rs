@@ -5,7 +5,9 @@ use gapless_report::{Mark, PlotError, Report, Row};
 
 use crate::error::Failure;
 use crate::experiment::{Common, Drawing, Experiment, Findings};
-use crate::one_gpu::allreduce::{self, BEST, DEFAULT, DYNAMIC, HOST, IPC, LEARNED, MAPPED, PAPER, REMEMBERING, STAGED};
+use crate::one_gpu::allreduce::{
+    self, BEST, DEFAULT, DYNAMIC, FOREIGN, HOST, IPC, LEARNED, LED_BY, MAPPED, PAPER, REMEMBERING, STAGED,
+};
 use crate::one_gpu::{self, Options, on_off};
 
 /// The experiment.
@@ -50,10 +52,21 @@ impl Times<'_> {
         sizes
     }
 
-    fn of(&self, way: &str, bytes: u64) -> Option<f64> {
+    fn row(&self, way: &str, bytes: u64) -> Option<&Row> {
         let own = self.rows.iter().filter(|row| is(row, self.processes, self.mps));
         let mut like = own.filter(|row| row.protocol == way && row.payload_bytes == bytes);
-        like.next().map(|row| row.seconds.median)
+        like.next()
+    }
+
+    fn of(&self, way: &str, bytes: u64) -> Option<f64> {
+        self.row(way, bytes).map(|row| row.seconds.median)
+    }
+
+    /// The static algorithm by a table that does not know this GPU.
+    fn foreign(&self, bytes: u64) -> Option<f64> {
+        let row = self.row(FOREIGN, bytes)?;
+        let knows = row.extra.get("own_table").and_then(serde_json::Value::as_bool);
+        (knows == Some(false)).then_some(row.seconds.median)
     }
 }
 
@@ -70,6 +83,10 @@ fn judge(rows: &mut [Row]) {
         let processes = row.extra.get("processes").and_then(serde_json::Value::as_u64).unwrap_or(0);
         let mps = row.extra.get("mps").and_then(serde_json::Value::as_bool).unwrap_or(false);
         let (times, bytes, own) = (Times { rows: &all, processes, mps }, row.payload_bytes, row.seconds.median);
+        if let (DYNAMIC | REMEMBERING, Some(foreign)) = (&*row.protocol, times.foreign(bytes)) {
+            let mark = Mark::at_most("(f) × static with another GPU's table", 1.0, own / foreign);
+            *row = row.clone().mark(mark);
+        }
         let (Some(best), staged, ipc) = (times.of(BEST, bytes), times.of(STAGED, bytes), times.of(IPC, bytes)) else {
             continue;
         };
@@ -157,6 +174,18 @@ fn notes(rows: &[Row]) -> String {
                     mean(&gains), geometric(&gains),
                 );
             }
+            for bytes in times.sizes() {
+                let [one, others @ ..] = LED_BY.map(|way| times.of(way, bytes));
+                let Some(one) = one else { continue };
+                let gains = others.iter().flatten().map(|took| format!("{:.2}", one / took));
+                let gains: Vec<String> = gains.collect();
+                if !gains.is_empty() {
+                    notes += &format!(
+                        "{processes} processes, MPS {state}, {}: one leader {:.1} µs; speed of more leaders: {}\n",
+                        gapless_report::Bytes(bytes), one * 1e6, gains.join(", "),
+                    );
+                }
+            }
             let crossing = times.sizes().into_iter().find(|bytes| {
                 times.of(BEST, *bytes).zip(times.of(PAPER, *bytes)).is_some_and(|(best, paper)| best < paper)
             });
@@ -221,12 +250,18 @@ mod tests {
             row(STAGED, false, 8 * MIB, 2000.0),
             row(IPC, false, 8 * MIB, 1500.0),
             row(DYNAMIC, false, 8 * MIB, 1100.0),
+            row(FOREIGN, false, 8 * MIB, 1200.0).with("own_table", false),
+            row(FOREIGN, true, 8 * MIB, 10.0).with("own_table", true),
+            row(LED_BY[0], true, 8 * MIB, 30.0),
+            row(LED_BY[2], true, 8 * MIB, 20.0),
         ];
         judge(&mut rows);
         let met: Vec<Option<bool>> = rows.iter().map(Row::met).collect();
         assert_eq!(met[1..3], [Some(false), Some(true)]);
         assert_eq!((met[7], met[8], met[11]), (Some(true), Some(true), Some(true)));
+        assert_eq!(rows[11].marks.len(), 2, "against the best, and against another GPU's");
         let notes = notes(&rows);
+        assert!(notes.contains("8 MiB: one leader 30.0 µs; speed of more leaders: 1.50"), "{notes}");
         assert!(notes.contains("(b) 16 processes, static: MPS's gain 10.00"), "{notes}");
         assert!(notes.contains("mean 30.00 ×"), "{notes}");
         assert!(notes.contains("dynamic, MPS on: (a) × the best static 1.12 (asked: 1.10)"), "{notes}");

@@ -1,7 +1,7 @@
 //! All-reduces on one GPU, by each way there is.
 
 use gapless::coll::choose::Table;
-use gapless::tuning::coll::{Entry, Gpu as Known, Mode, Settings, Step};
+use gapless::tuning::coll::{self, Entry, Gpu as Known, LEADERS, Mode, Settings, Step};
 use gapless::{Communicator, DeviceBuf, Equivalence, Layout, ReduceOp, World};
 use gapless_report::{Bytes, Row, Summary};
 
@@ -48,6 +48,10 @@ pub const PAPER: &str = "staged, summed on the host";
 pub const MAPPED: &str = "all-mapped";
 /// The static algorithm with a table that has nothing.
 pub const DEFAULT: &str = "untuned static";
+/// The static algorithm with a table of another GPU.
+pub const FOREIGN: &str = "static, another GPU's table";
+/// The static algorithm with so many leaders: of five mixes, the best.
+pub const LED_BY: [&str; 3] = ["static, 1 leader", "static, 2 leaders", "static, 4 leaders"];
 
 /// Calls before remembering is timed: it has found what is best by then, as a rule.
 const LEARNING: usize = 60;
@@ -93,19 +97,35 @@ pub fn measure(
     let device = bench.send.device();
     let (model, mps) = (device.properties().name.clone(), !device.takes_turns());
     let processes = world.size() as usize;
-    let fixed = |staged: [usize; 2], bytes| {
-        let entry = |step, staged| Entry { step, processes, bytes, staged };
+    let fixed_by = |leaders, staged: [usize; 2], bytes| {
+        let entry = |step, staged| Entry { step, processes, leaders, bytes, staged };
         let entries = vec![entry(Step::Gather, staged[0]), entry(Step::Scatter, staged[1])];
-        Known { model: model.clone(), mps, entries }
+        let table = Known { model: model.clone(), mps, entries };
+        settings((Mode::Static, leaders), vec![table])
     };
-    let counts: Vec<usize> = match common.quick {
-        true => vec![0, processes - 1],
-        false => (0..processes).collect(),
+    let fixed = |staged, bytes| fixed_by(1, staged, bytes);
+    let wants = |way: &str| options.ways.is_empty() || options.ways.iter().any(|it| it == way);
+    let counts: Vec<usize> = match (wants(BEST), common.quick) {
+        (false, _) => Vec::new(),
+        (true, true) => vec![0, processes - 1],
+        (true, false) => (0..processes).collect(),
     };
     let tries: Vec<(usize, Communicator)> = counts
         .iter()
-        .map(|&staged| Ok((staged, bench.comm(Mode::Static, vec![fixed([staged; 2], 1)])?)))
+        .map(|&staged| Ok((staged, bench.comm(fixed([staged; 2], 1))?)))
         .collect::<Result<_, Failure>>()?;
+    // By the number of leaders, and of host-staged copies.
+    let mut led: Vec<(&str, usize, Communicator)> = Vec::new();
+    for (leaders, way) in LEADERS.into_iter().zip(LED_BY) {
+        if options.leaders.contains(&leaders) && leaders <= processes {
+            let mut mixes: Vec<usize> = (0..=4).map(|part| (processes - 1) * part / 4).collect();
+            mixes.dedup();
+            for staged in mixes {
+                let comm = bench.comm(fixed_by(leaders, [staged; 2], 1))?;
+                led.push((way, staged, comm));
+            }
+        }
+    }
     let modes = [
         (DYNAMIC, Mode::Dynamic),
         (REMEMBERING, Mode::Remembering),
@@ -114,14 +134,29 @@ pub fn measure(
         (HOST, Mode::Off),
         (DEFAULT, Mode::Static),
     ];
-    let comms: Vec<(&str, Communicator)> = modes
+    let mut comms: Vec<(&str, Communicator)> = modes
         .into_iter()
-        .map(|(name, mode)| Ok((name, bench.comm(mode, Vec::new())?)))
+        .filter(|(name, _)| wants(name))
+        .map(|(name, mode)| Ok((name, bench.comm(settings((mode, 1), Vec::new()))?)))
         .collect::<Result<_, Failure>>()?;
+    let mut own_table = false;
+    if let Some(path) = &options.table {
+        let why = |error: gapless::tuning::TuningError| Failure::Option {
+            option: "--table",
+            why: error.to_string(),
+        };
+        let table = coll::read_table(path).map_err(why)?.1.table;
+        own_table = table.knows(&model, mps);
+        let foreign = Settings { table, ..settings((Mode::Static, 1), Vec::new()) };
+        comms.push((FOREIGN, bench.comm(foreign)?));
+    }
     let stream = mapped::stream(gpu, mps)?;
     let buffers = [&bench.send, &bench.recv];
     let sharing = world.size() / options.gpus.first().copied().unwrap_or(1).clamp(1, world.size());
-    let all_mapped = stream.as_ref().map(|stream| Mapped::new(world, stream, buffers, sharing));
+    let all_mapped = stream
+        .as_ref()
+        .filter(|_| wants(MAPPED))
+        .map(|stream| Mapped::new(world, stream, buffers, sharing));
     let mut all_mapped = all_mapped.transpose()?;
     for bytes in sizes {
         // By the number of host-staged copies: the times of both steps.
@@ -139,14 +174,32 @@ pub fn measure(
         let mut chosen = best.map(|staged| u32::try_from(staged).unwrap_or(0));
         bench.control.bcast(&mut chosen[..], 0)?;
         let chosen = chosen.map(|staged| staged as usize);
-        let comm = bench.comm(Mode::Static, vec![fixed(chosen, bytes)])?;
-        let mut rows = vec![(BEST, bench.time(&comm, bytes, 3, |_| ())?)];
         let calls = if common.quick { 20 } else { CALLS };
-        let (mut told, mut means) = (String::new(), [0.0; 2]);
-        if bytes >= LEARNED_BYTES {
-            means[0] = bench.many(&comm, bytes, calls)?.1;
+        let (mut told, mut means, mut rows) = (String::new(), [0.0; 2], Vec::new());
+        if wants(BEST) {
+            let comm = bench.comm(fixed(chosen, bytes))?;
+            rows.push((BEST, bench.time(&comm, bytes, 3, |_| ())?));
+            if bytes >= LEARNED_BYTES {
+                means[0] = bench.many(&comm, bytes, calls)?.1;
+            }
+            comm.free()?;
         }
-        comm.free()?;
+        let mut mixes = [0; LED_BY.len()];
+        for (way, mix) in LED_BY.into_iter().zip(&mut mixes) {
+            let own = || led.iter().filter(|it| it.0 == way);
+            let mut least: Option<(f64, &Communicator)> = None;
+            for (_, staged, comm) in own() {
+                // All ranks have the same times.
+                let took = bench.time(comm, bytes, 3, |_| ())?.median;
+                if least.is_none_or(|(known, _)| took < known) {
+                    (least, *mix) = (Some((took, comm)), *staged);
+                }
+            }
+            // What was best is measured again.
+            if let Some((_, comm)) = least {
+                rows.push((way, bench.time(comm, bytes, 3, |_| ())?));
+            }
+        }
         for (name, comm) in &comms {
             let warm = if *name == REMEMBERING { LEARNING } else { 3 };
             rows.push((name, bench.time(comm, bytes, warm, |_| ())?));
@@ -154,20 +207,22 @@ pub fn measure(
                 told = comm.told_on_gpu().unwrap_or_default();
             }
         }
-        if bytes >= LEARNED_BYTES {
-            let comm = bench.comm(Mode::Remembering, Vec::new())?;
+        if bytes >= LEARNED_BYTES && wants(LEARNED) {
+            let comm = bench.comm(settings((Mode::Remembering, 1), Vec::new()))?;
             let (summary, mean) = bench.many(&comm, bytes, calls)?;
             rows.push((LEARNED, summary));
             means[1] = mean;
             comm.free()?;
         }
-        rows.push((PAPER, bench.on_the_host(bytes)?));
+        if wants(PAPER) {
+            rows.push((PAPER, bench.on_the_host(bytes)?));
+        }
         if let Some(mapped) = &mut all_mapped {
             rows.push((MAPPED, bench.all_mapped(mapped, bytes)?));
         }
         if world.rank() == 0 {
             let swept: Vec<(usize, f64)> = steps.iter().map(|it| (it.0, it.2.median)).collect();
-            let found = Found { chosen, swept: &swept, told: &told, means };
+            let found = Found { chosen, swept: &swept, told: &told, means, mixes, own_table };
             save.rows(made(bytes, processes, &options.space, &rows, &found))?;
         }
     }
@@ -175,7 +230,7 @@ pub fn measure(
     for (_, comm) in comms {
         comm.free()?;
     }
-    for (_, comm) in tries {
+    for comm in tries.into_iter().map(|it| it.1).chain(led.into_iter().map(|it| it.2)) {
         comm.free()?;
     }
     Ok(())
@@ -197,6 +252,17 @@ struct Found<'f> {
     swept: &'f [(usize, f64)],
     told: &'f str,
     means: [f64; 2],
+    /// Of [`LED_BY`]: how many copies were host-staged.
+    mixes: [usize; LED_BY.len()],
+    /// Whether the table of [`FOREIGN`] has this GPU.
+    own_table: bool,
+}
+
+/// Settings for all lengths.
+fn settings((mode, leaders): (Mode, usize), gpus: Vec<Known>) -> Settings {
+    let mut settings = Settings { mode, bytes_min: 0, leaders, ..Settings::default() };
+    settings.table.gpus = gpus;
+    settings
 }
 
 fn made(
@@ -207,10 +273,15 @@ fn made(
     found: &Found<'_>,
 ) -> Vec<Row> {
     let case = format!("{} n={processes}", Bytes(bytes));
-    let best = rows.first().map(|row| row.1);
+    let best = rows.iter().find(|row| row.0 == BEST).map(|row| row.1);
     let row = |(name, summary): &(&str, Summary)| {
         // A wrong number is an error.
         let row = Row::new(&case, "allreduce", space, *name, bytes, *summary).verified(true);
+        let row = match LED_BY.iter().position(|way| way == name) {
+            Some(at) => row.with("staged", found.mixes[at]),
+            None if *name == FOREIGN => row.with("own_table", found.own_table),
+            None => row,
+        };
         match (*name == BEST, best) {
             (true, _) => {
                 let all: Vec<String> = found
@@ -238,11 +309,9 @@ fn made(
 
 impl Bench<'_> {
     /// A communicator with these settings; all ranks call this.
-    fn comm(&self, mode: Mode, gpus: Vec<Known>) -> Result<Communicator, Failure> {
+    fn comm(&self, hyperq: Settings) -> Result<Communicator, Failure> {
         let before = self.world.coll_table();
-        let mut settings = Settings { mode, bytes_min: 0, ..Settings::default() };
-        settings.table.gpus = gpus;
-        self.world.set_coll_table(Table { hyperq: settings, ..(*before).clone() });
+        self.world.set_coll_table(Table { hyperq, ..(*before).clone() });
         let made = self.world.comm().dup();
         self.world.set_coll_table((*before).clone());
         Ok(made?)

@@ -10,7 +10,7 @@ use crate::failure::Failure;
 use crate::run::start;
 use crate::{Worlds, complain, say};
 use gapless::launch::Job;
-use gapless::tuning::coll::{self, Entry, Gpu, Mode, Rule, Settings, Step, Table};
+use gapless::tuning::coll::{self, Entry, Gpu, LEADERS, Mode, Rule, Settings, Step, Table};
 use gapless::{Communicator, DeviceBuf, Equivalence, Layout, ReduceOp, Space, World};
 use gapless_pml::Tuning;
 use gapless_report::write_atomically;
@@ -40,9 +40,26 @@ pub(super) struct Options {
     #[arg(long, value_name = "N", value_delimiter = ',', requires = "hyperq",
         value_parser = clap::value_parser!(u32).range(2..=64))]
     processes: Vec<u32>,
+    /// So many processes lead, each a slice of the data. By default as many as the table says. More than one are used in
+    /// the mode "static", so "auto" becomes that
+    #[arg(long, value_name = "1|2|4", requires = "hyperq", value_parser = leaders)]
+    leaders: Option<usize>,
     /// Which CUDA device
     #[arg(long, value_name = "N", default_value_t = 0, requires = "hyperq")]
     gpu: u32,
+}
+
+fn leaders(text: &str) -> Result<usize, String> {
+    let known = text.parse().ok().filter(|leaders| LEADERS.contains(leaders));
+    known.ok_or_else(|| format!("not one of {}", LEADERS.map(|it| it.to_string()).join(", ")))
+}
+
+/// Has so many leaders used.
+fn lead(settings: &mut Settings, leaders: usize) {
+    settings.leaders = leaders;
+    if leaders > 1 && settings.mode == Mode::Auto {
+        settings.mode = Mode::Static;
+    }
 }
 
 /// Starts the jobs, and writes what they found.
@@ -58,6 +75,8 @@ pub(super) fn run(
             (rules, settings) = known(path)?;
         }
     }
+    let leaders = options.leaders.unwrap_or(settings.leaders);
+    lead(&mut settings, leaders);
     let processors = std::thread::available_parallelism().map_or(1, usize::from);
     let fits = |n: &u32| usize::try_from(*n).is_ok_and(|n| n <= processors);
     let processes = match &options.processes[..] {
@@ -86,6 +105,8 @@ pub(super) fn run(
                 seconds.to_string().into(),
                 "--gpu".into(),
                 options.gpu.to_string().into(),
+                "--leaders".into(),
+                leaders.to_string().into(),
                 output,
             ],
             environment: Vec::new(),
@@ -122,7 +143,7 @@ fn known(path: &Path) -> Result<(Vec<Rule>, Settings), Failure> {
     Ok(table)
 }
 
-/// Puts entries in the place of those of the same GPU, service and number of processes.
+/// Puts entries in the place of those of the same GPU, service, and numbers of processes and leaders.
 fn merge(settings: &mut Settings, new: Gpu) {
     let gpus = &mut settings.table.gpus;
     let Some(known) = gpus.iter_mut().find(|gpu| gpu.model == new.model && gpu.mps == new.mps)
@@ -130,7 +151,8 @@ fn merge(settings: &mut Settings, new: Gpu) {
         gpus.push(new);
         return;
     };
-    known.entries.retain(|old| new.entries.iter().all(|entry| entry.processes != old.processes));
+    let case = |entry: &Entry| (entry.processes, entry.leaders);
+    known.entries.retain(|old| new.entries.iter().all(|entry| case(entry) != case(old)));
     known.entries.extend(new.entries);
 }
 
@@ -181,16 +203,17 @@ pub(super) fn measure(
     let (send, recv) = (world.alloc_device(space, most)?, world.alloc_device(space, most)?);
     let device = send.device();
     let (model, mps) = (device.properties().name.clone(), !device.takes_turns());
-    let processes = world.size() as usize;
+    let (processes, leaders) = (world.size() as usize, options.leaders.unwrap_or(1));
     let fixed = |staged| {
-        let entry = |step| Entry { step, processes, bytes: 1, staged };
+        let entry = |step| Entry { step, processes, leaders, bytes: 1, staged };
         let entries = vec![entry(Step::Gather), entry(Step::Scatter)];
         Gpu { model: model.clone(), mps, entries }
     };
     let before = world.coll_table();
     let mut tries = Vec::new();
     for staged in 0..processes {
-        let mut hyperq = Settings { mode: Mode::Static, bytes_min: 0, ..Settings::default() };
+        let mut hyperq =
+            Settings { mode: Mode::Static, bytes_min: 0, leaders, ..Settings::default() };
         hyperq.table.gpus = vec![fixed(staged)];
         world.set_coll_table(Table { hyperq, ..(*before).clone() });
         tries.push(world.comm().dup()?);
@@ -199,11 +222,15 @@ pub(super) fn measure(
     let (control, layout) = (world.comm().dup()?, f32::layout().clone());
     let mut bench = Bench { world: &world, control, layout, send, recv, tries };
     let mut entries = Vec::new();
-    for bytes in SIZES {
+    // A shorter vector is not cut into so many slices.
+    let is_cut = |vector: &u64| leaders == 1 || vector / leaders as u64 >= 256;
+    for vector in SIZES.into_iter().filter(is_cut) {
         let seconds = Duration::from_secs_f64(budget / SIZES.len() as f64);
-        let best = bench.rounds(bytes, seconds)?;
+        let best = bench.rounds(vector, seconds)?;
+        // Each leader's copies are of a part of it.
+        let bytes = vector.div_ceil(leaders as u64);
         for (step, staged) in [Step::Gather, Step::Scatter].into_iter().zip(best) {
-            entries.push(Entry { step, processes, bytes, staged });
+            entries.push(Entry { step, processes, leaders, bytes, staged });
         }
     }
     if world.rank() == 0 {
@@ -285,7 +312,13 @@ mod tests {
 
     #[test]
     fn new_entries_take_the_place_of_their_like() {
-        let entry = |processes, staged| Entry { step: Step::Gather, processes, bytes: 64, staged };
+        let entry = |processes, staged| Entry {
+            step: Step::Gather,
+            processes,
+            leaders: 1,
+            bytes: 64,
+            staged,
+        };
         let gpu = |mps, entries: &[Entry]| Gpu {
             model: "one".to_owned(),
             mps,
@@ -297,5 +330,22 @@ mod tests {
         merge(&mut settings, gpu(true, &[entry(4, 0)]));
         let expected = [gpu(true, &[entry(8, 2), entry(4, 0)]), gpu(false, &[entry(4, 3)])];
         assert_eq!(settings.table.gpus, expected);
+        let two = Entry { leaders: 2, ..entry(4, 1) };
+        merge(&mut settings, gpu(false, &[two]));
+        assert_eq!(settings.table.gpus[1].entries, [entry(4, 3), two]);
+    }
+
+    #[test]
+    fn several_leaders_are_used_where_numbers_are_given() {
+        let mut settings = Settings::default();
+        lead(&mut settings, 1);
+        assert_eq!(settings, Settings::default());
+        lead(&mut settings, 4);
+        assert_eq!((settings.mode, settings.leaders), (Mode::Static, 4));
+        let mut settings = Settings { mode: Mode::Led, ..Settings::default() };
+        lead(&mut settings, 2);
+        assert_eq!((settings.mode, settings.leaders), (Mode::Led, 2));
+        assert_eq!(leaders("2"), Ok(2));
+        assert!(["0", "3", "many"].iter().all(|text| leaders(text).is_err()));
     }
 }

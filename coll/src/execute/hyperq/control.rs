@@ -5,9 +5,9 @@
 //!  0      arrived: number of the call, here or elsewhere     the leader alone writes
 //!  1, 2   its GPU                                             0      orders
 //!  3      whether its buffers are plain                       1      chunks taken         ┐ tagged likewise
-//!  4      chunks staged        ┐ low half of the call's       2      bytes mirrored       ┘
-//!  5      reports              ┘ number, and a value          3      who is to blame
-//!                                                             4      generation of the keys
+//!  4..8   chunks staged        ┐ for each slice of the call:  2      bytes mirrored       ┘
+//!  8..12  reports              ┘ low half of its number,      3      who is to blame
+//!                                and a value                  4      generation of the keys
 //!                                                             5, 6   the first and the last failed call
 //!                                                             8..20  key of the leader's buffer
 //!                                                             20..32 key of its staging memory
@@ -24,8 +24,13 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use gapless_bml::RemoteKey;
 use gapless_mem::Words;
 
+use crate::hyperq::LEADERS_MAX;
+
 /// Words in which a rank writes.
 const OWN_WORDS: usize = 16;
+/// From where on they are, by slice: the first of these, and the first of those.
+const STAGED: usize = 4;
+const REPORTS: usize = STAGED + LEADERS_MAX;
 /// Words in which a leader writes for a rank.
 const PAIR_WORDS: usize = 64;
 
@@ -56,6 +61,8 @@ pub(super) const JOIN: u32 = 1 << 10;
 pub(super) const HALT: u32 = 1 << 11;
 /// it has failed; the word of blame says who, and whether that rank is lost.
 pub(super) const FAILED: u32 = 1 << 7;
+/// To the leaders of other slices: all was gathered of this one.
+pub(super) const READY: u32 = 1 << 12;
 
 /// Reports, by bits: the IPC copy of the gather has ended,
 pub(super) const GATHERED: u32 = 1;
@@ -196,20 +203,22 @@ impl Control {
         (first..=last).contains(&(number + 1))
     }
 
-    pub(super) fn report_staged(&self, me: usize, number: u64, chunks: u32) {
-        self.own(me, 4).store(tagged(number, chunks), Ordering::Release);
+    /// Of a slice of the call.
+    pub(super) fn report_staged(&self, me: usize, (number, slice): (u64, usize), chunks: u32) {
+        self.own(me, STAGED + slice).store(tagged(number, chunks), Ordering::Release);
     }
 
-    pub(super) fn staged(&self, rank: usize, number: u64) -> u32 {
-        value(self.own(rank, 4).load(Ordering::Acquire), number)
+    pub(super) fn staged(&self, rank: usize, (number, slice): (u64, usize)) -> u32 {
+        value(self.own(rank, STAGED + slice).load(Ordering::Acquire), number)
     }
 
-    pub(super) fn report(&self, me: usize, number: u64, bits: u32) {
-        self.own(me, 5).store(tagged(number, bits), Ordering::Release);
+    /// Of a slice of the call.
+    pub(super) fn report(&self, me: usize, (number, slice): (u64, usize), bits: u32) {
+        self.own(me, REPORTS + slice).store(tagged(number, bits), Ordering::Release);
     }
 
-    pub(super) fn reports(&self, rank: usize, number: u64) -> u32 {
-        value(self.own(rank, 5).load(Ordering::Acquire), number)
+    pub(super) fn reports(&self, rank: usize, (number, slice): (u64, usize)) -> u32 {
+        value(self.own(rank, REPORTS + slice).load(Ordering::Acquire), number)
     }
 
     pub(super) fn order(&self, leader: usize, rank: usize, number: u64, bits: u32) {
@@ -318,6 +327,7 @@ impl Control {
 }
 
 const _: () = assert!(RemoteKey::MAX_BYTES.div_ceil(8) < 12);
+const _: () = assert!(REPORTS + LEADERS_MAX <= OWN_WORDS);
 
 #[cfg(test)]
 #[allow(unsafe_code, reason = "makes words of memory of its own")]
@@ -351,15 +361,19 @@ mod tests {
         control.order(0, 1, 5, GO | GATHER_IPC);
         assert_eq!([4, 5, 6].map(|number| control.orders(0, 1, number)), [0, GO | GATHER_IPC, 0]);
         assert_eq!((control.orders(1, 0, 5), control.orders(0, 2, 5)), (0, 0));
-        control.report_staged(2, 8, 3);
-        control.report(2, 8, GATHERED);
+        control.report_staged(2, (8, 1), 3);
+        control.report(2, (8, 1), GATHERED);
         control.report_taken(0, 2, 8, 2);
         control.report_mirrored(0, 2, 8, 1);
         let all = |number| {
-            let own = [control.staged(2, number), control.reports(2, number)];
+            let of = (number, 1);
+            let own = [control.staged(2, of), control.reports(2, of)];
             (own, control.taken(0, 2, number), control.mirrored(0, 2, number))
         };
         assert_eq!((all(8), all(9)), (([3, GATHERED], 2, 1), ([0, 0], 0, 0)));
+        for slice in [0, 2, 3] {
+            assert_eq!((control.staged(2, (8, slice)), control.reports(2, (8, slice))), (0, 0));
+        }
         let failed = |numbers: [u64; 4]| numbers.map(|number| control.failed(0, 2, number));
         assert_eq!(failed([0, 7, 8, 9]), [false; 4]);
         control.arrive(2, 6, None, false);

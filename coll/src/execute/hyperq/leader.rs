@@ -11,10 +11,12 @@ use gapless_pml::Pml;
 
 use super::control::{
     BROKEN, CANNOT, Control, ELSEWHERE, FAILED, GATHER_DROP, GATHER_IPC, GATHER_STAGED, GATHERED,
-    GO, Presence, SCATTER_IPC, SCATTER_STAGED, SCATTER_TWICE, SCATTERED, SEEN,
+    GO, Presence, READY, SCATTER_IPC, SCATTER_STAGED, SCATTER_TWICE, SCATTERED, SEEN,
 };
 use super::copies::{Hop, Hops, Mover, Works, reduce};
 use super::moments::{Moments, Seen};
+use super::peer::{Peer, said};
+use super::slices::Others;
 use super::space::{Held, Lead};
 use super::{Ended, Members, Part};
 use crate::execute::CollError;
@@ -25,58 +27,13 @@ use crate::hyperq::{Act, Dynamic, Event, Kind, Policy, QUICK_BYTES, RING, Step};
 enum Stage {
     Opening,
     Gathering,
+    /// Its slice; it waits for the other leaders.
+    Gathered,
     Combining,
     Scattering,
     /// What was started is waited for, and then the others are told these orders.
     Leaving(u32),
     Over,
-}
-
-/// What the leader knows of another rank.
-#[derive(Clone, Debug, Default)]
-struct Peer {
-    here: bool,
-    orders: u32,
-    /// Chunks that it has staged and that are, or were, on their way to the buffer.
-    hopped: u32,
-    /// Those of them that have arrived.
-    taken: u32,
-    /// Whether the policy was told of the end of its copy by IPC, by staging, and in the scatter; and whether it has said
-    /// that it knows that all was gathered.
-    told: [bool; 4],
-}
-
-/// Owed, and not reported: a copy that the leader makes itself of what a rank stages.
-const STAGED: u32 = 1 << 31;
-
-impl Peer {
-    /// Whether chunks that it stages are moved to the buffer.
-    fn takes(&self, part: &Part) -> bool {
-        self.orders & (GATHER_STAGED | GATHER_DROP) == GATHER_STAGED
-            && self.hopped < part.staging.chunks()
-    }
-
-    /// What it has been told to do and has not reported.
-    fn owed(&self) -> u32 {
-        let [ipc, staged, scattered, seen] = self.told;
-        let owes = |orders: u32, told: bool, report: u32| {
-            if self.orders & orders != 0 && !told { report } else { 0 }
-        };
-        owes(GATHER_IPC, ipc, GATHERED)
-            | owes(SCATTER_IPC | SCATTER_STAGED, scattered, SCATTERED)
-            | owes(GO, seen, SEEN)
-            | if self.orders & GATHER_DROP == 0 { owes(GATHER_STAGED, staged, STAGED) } else { 0 }
-    }
-}
-
-/// A rank's reports. If it is in a later call, it has done what it `owed`.
-fn said(rank: usize, owed: u32, number: u64, control: &Control) -> u32 {
-    let reports = control.reports(rank, number);
-    match owed & !reports & (GATHERED | SCATTERED | SEEN) {
-        0 => reports,
-        missing if control.presence(rank, number) == Presence::Elsewhere => reports | missing,
-        _ => reports,
-    }
 }
 
 /// The leader's part of a call.
@@ -109,6 +66,8 @@ pub(super) struct Tools<'a> {
     pub(super) control: &'a Control,
     pub(super) members: &'a Members,
     pub(super) lead: &'a mut Lead,
+    /// The slices of other leaders.
+    pub(super) others: Others,
     pub(super) now_ns: u64,
 }
 
@@ -204,6 +163,13 @@ impl Leading {
                 tools.control.blame(me, rank, culprit, is_lost);
                 tools.control.fail(me, rank, part.number);
             }
+        }
+        self.order_all(part, tools, orders);
+    }
+
+    fn order_all(&mut self, part: &Part, tools: &Tools<'_>, orders: u32) {
+        let me = tools.members.me;
+        for rank in tools.members.others() {
             self.peers[rank].orders |= orders;
             tools.control.order(me, rank, part.number, self.peers[rank].orders);
         }
@@ -213,6 +179,17 @@ impl Leading {
         let rank = u32::try_from(tools.members.me).unwrap_or(u32::MAX);
         let engine = |error: EngineError| CollError::Engine { rank, error };
         let device = |error: DeviceError| CollError::Engine { rank, error: error.into() };
+        if matches!(self.stage, Stage::Opening | Stage::Gathering | Stage::Gathered) {
+            // Nothing was written to anybody's buffers.
+            match &tools.others {
+                Others::Gathering | Others::Gathered => {}
+                Others::Elsewhere => {
+                    self.stage = Stage::Leaving(ELSEWHERE);
+                    return Ok(());
+                }
+                Others::Failed(error) => return Err(error.clone()),
+            }
+        }
         match self.stage {
             Stage::Opening => self.open(part, tools).map_err(engine),
             Stage::Gathering => {
@@ -230,8 +207,17 @@ impl Leading {
                 }
                 self.times[1] = Some(tools.now_ns);
                 self.moments.note(tools.now_ns, Seen::Gathered);
-                self.combine(part, tools).map_err(engine)?;
-                self.stage = Stage::Combining;
+                if part.slices > 1 {
+                    self.order_all(part, tools, READY);
+                }
+                self.stage = Stage::Gathered;
+                Ok(())
+            }
+            Stage::Gathered => {
+                if matches!(tools.others, Others::Gathered) {
+                    self.combine(part, tools).map_err(engine)?;
+                    self.stage = Stage::Combining;
+                }
                 Ok(())
             }
             Stage::Combining => {
@@ -333,7 +319,7 @@ impl Leading {
             if owed == 0 {
                 continue;
             }
-            let reports = said(rank, owed, part.number, tools.control);
+            let reports = said(rank, owed, part, tools.control);
             let culprit = u32::try_from(rank).unwrap_or(u32::MAX);
             if reports & CANNOT != 0 && matches!(self.stage, Stage::Gathering) {
                 tools.lead.impossible = true;
@@ -362,7 +348,7 @@ impl Leading {
                 && let Some(loss) = tools.members.loss(tools.pml, rank)
             {
                 // Its last report may have come meanwhile.
-                if said(rank, owed, part.number, tools.control) == reports {
+                if said(rank, owed, part, tools.control) == reports {
                     return Err(loss);
                 }
             }
@@ -406,7 +392,7 @@ impl Leading {
             .members
             .others()
             .filter(|rank| self.peers[*rank].takes(part))
-            .filter(|rank| tools.control.staged(*rank, part.number) > self.peers[*rank].hopped)
+            .filter(|rank| tools.control.staged(*rank, part.told()) > self.peers[*rank].hopped)
             .collect();
         if ready.is_empty() {
             return Ok(());
@@ -423,7 +409,7 @@ impl Leading {
                 let (first, last) = (run[0], run[run.len() - 1]);
                 let mut from = part.staging.place(first, 0).start..part.staging.place(last, 0).end;
                 let at = part.frame.slot(first);
-                if last + 1 == part.frame.slots() && tools.mover.device.takes_turns() {
+                if part.frame.is_last(last) && tools.mover.device.takes_turns() {
                     // Nothing lies behind it, in either memory.
                     from.end = from.end.max(from.start + QUICK_BYTES);
                 }
@@ -435,7 +421,7 @@ impl Leading {
             return Ok(());
         }
         for rank in ready {
-            let staged = tools.control.staged(rank, part.number).min(chunks);
+            let staged = tools.control.staged(rank, part.told()).min(chunks);
             let staged = staged.min(self.peers[rank].taken.saturating_add(RING));
             while self.peers[rank].hopped < staged {
                 let chunk = self.peers[rank].hopped;
@@ -520,11 +506,8 @@ impl Leading {
     /// All was gathered: says so, and combines.
     fn combine(&mut self, part: &Part, tools: &mut Tools<'_>) -> Result<(), EngineError> {
         let (me, frame) = (tools.members.me, &part.frame);
-        for rank in tools.members.others() {
-            self.peers[rank].orders |= GO;
-            // What gets nothing may end.
-            tools.control.order(me, rank, part.number, self.peers[rank].orders);
-        }
+        // What gets nothing may end.
+        self.order_all(part, tools, GO);
         let (Some(held), Some(combine)) = (tools.lead.held(), &part.combine) else { return Ok(()) };
         if frame.reduces() {
             let slot = |rank: usize| held.buffer().sub(frame.slot(rank), frame.gather_bytes());
@@ -549,7 +532,7 @@ impl Leading {
         let Some(held) = tools.lead.held() else { return Ok(()) };
         for block in 0..take.blocks {
             let from = held.buffer().sub(take.at + block * take.pitch, take.len)?;
-            tools.mover.take(from, block * take.len, &mut self.own)?;
+            tools.mover.take(from, take.to + block * take.len, &mut self.own)?;
         }
         Ok(())
     }
@@ -562,11 +545,11 @@ impl Leading {
         };
         let reported = |rank: usize| {
             let peer = &self.peers[rank];
-            let reports = said(rank, peer.owed(), part.number, control);
+            let reports = said(rank, peer.owed(), part, control);
             reports & (peer.owed() | BROKEN | CANNOT) != 0
-                || (peer.takes(part) && control.staged(rank, part.number) > peer.hopped)
+                || (peer.takes(part) && control.staged(rank, part.told()) > peer.hopped)
         };
-        busy || matches!(self.stage, Stage::Opening | Stage::Leaving(_))
+        busy || matches!(self.stage, Stage::Opening | Stage::Gathered | Stage::Leaving(_))
             || members.others().any(|rank| away(rank) || reported(rank))
     }
 }

@@ -9,7 +9,7 @@ use gapless_mem::DeviceError;
 use super::chief::is_settled;
 use super::control::{
     BROKEN, CANNOT, COMBINED, Control, ELSEWHERE, FAILED, GATHER_DROP, GATHER_IPC, GATHER_STAGED,
-    GATHERED, GO, HALT, JOIN, LEND, Presence, SCATTER_IPC, SCATTER_STAGED, SCATTER_TWICE,
+    GATHERED, GO, HALT, JOIN, LEND, Presence, READY, SCATTER_IPC, SCATTER_STAGED, SCATTER_TWICE,
     SCATTERED, SEEN, SETTLED, SPREAD,
 };
 use super::copies::Works;
@@ -99,6 +99,11 @@ impl Following {
         over == [true; 3] && self.staging.1.is_empty()
     }
 
+    /// Whether the leader has said that all of its slice was gathered.
+    pub(super) fn knows_gathered(&self) -> bool {
+        self.seen & (READY | GO) != 0
+    }
+
     /// Whether a head may work on this rank's buffers, as far as words tell.
     pub(super) fn is_lent(&mut self, part: &Part, control: &Control) -> bool {
         let Some(Led::Lends(head)) = self.led else { return false };
@@ -111,7 +116,7 @@ impl Following {
     pub(super) fn tell_settled(&mut self, part: &Part, control: &Control) {
         if let Some(Led::Heads(_)) = self.led {
             self.reports |= SETTLED;
-            control.report(part.me, part.number, self.reports);
+            control.report(part.me, part.told(), self.reports);
         }
     }
 
@@ -241,9 +246,9 @@ impl Following {
                 return None;
             }
             None if self.seen == 0 => Ended::Elsewhere,
-            // It has all go another way, perhaps because this rank cannot lend; that order was overwritten by the next
-            // call's. To go on it would have waited for this rank.
-            None if self.seen & LEND != 0 && self.seen & GO == 0 => {
+            // It has all go another way, perhaps because this rank cannot lend, or for another leader's sake; that order was
+            // overwritten by the next call's. To go on it would have waited for this rank.
+            None if (self.seen & LEND != 0 || part.slices > 1) && self.seen & GO == 0 => {
                 self.failure.take_if(|error| matches!(error, CollError::NotMapped { .. }));
                 Ended::Elsewhere
             }
@@ -262,7 +267,7 @@ impl Following {
 
     fn say(&mut self, part: &Part, tools: &Tools<'_>, bits: u32) {
         self.reports |= bits;
-        tools.control.report(tools.members.me, part.number, self.reports);
+        tools.control.report(tools.members.me, part.told(), self.reports);
     }
 
     /// Whether nothing is left to do, and nothing can be asked of it any more.
@@ -315,13 +320,15 @@ impl Following {
         let Some(take) = part.frame.take(part.me) else { return Ok(()) };
         if self.scatter.0 == Copy::NotBegun {
             self.scatter.0 = Copy::Going;
-            if self.seen & SCATTER_IPC != 0 {
+            if part.frame.keeps(part.me) {
+                self.scattered = take.bytes();
+            } else if self.seen & SCATTER_IPC != 0 {
                 for block in 0..take.blocks {
                     let from = buffer.sub(take.at + block * take.pitch, take.len);
                     let from = from.map_err(|error| engine(error.into()))?;
                     tools
                         .mover
-                        .take(from, block * take.len, &mut self.scatter.1)
+                        .take(from, take.to + block * take.len, &mut self.scatter.1)
                         .map_err(engine)?;
                 }
                 self.scattered = take.bytes();
@@ -392,7 +399,7 @@ impl Following {
         }
         if ended {
             let over = *begun - u32::try_from(works.len()).unwrap_or(0);
-            tools.control.report_staged(part.me, part.number, over);
+            tools.control.report_staged(part.me, part.told(), over);
         }
         Ok(())
     }
@@ -414,7 +421,7 @@ impl Following {
             if self.mirrored == 0 || end <= start {
                 break;
             }
-            let (place, to) = (part.staging.mirror_place(start), self.scattered);
+            let (place, to) = (part.staging.mirror_place(start), take.to + self.scattered);
             match part.staging.apart().filter(|_| self.seen & SCATTER_TWICE != 0) {
                 // A block at once.
                 Some(_) if end < start + take.len => break,
