@@ -20,13 +20,13 @@ use crate::lane::Lane;
 use crate::link::{Link, State};
 use crate::sm::Sm;
 use crate::socket::{self, Accepted, Received, Socket};
-use crate::strangers::{self, Callers, Nuisance};
+use crate::strangers::{self, Nuisance};
 use crate::suspect;
 use crate::sync::Fences;
 use crate::waker::Waker;
 use crate::wire::PACKET_BYTES;
 use crate::{single_copy, system};
-use gapless_btl::{Event, LinkError, PeerId};
+use gapless_btl::{Callers, Event, LinkError, PeerId};
 use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::fd::OwnedFd;
 use std::collections::{BTreeMap, HashMap};
@@ -459,8 +459,11 @@ impl Sm {
             }
             known if known.is_some() || self.door.guests.len() < strangers::guests_max() => {
                 let known = known.map(|(id, _)| id);
-                if known.is_none() && self.config.number.is_some() {
-                    self.door.called.note(guest.hello.number);
+                if known.is_none()
+                    && self.config.number.is_some()
+                    && let Some(number) = guest.hello.number
+                {
+                    self.door.called.note(number, strangers::guests_max());
                 }
                 self.door.guests.entry(name).or_insert(guest);
                 self.door.make_room(strangers::descriptors_max());

@@ -23,34 +23,6 @@ pub(crate) fn guests_max() -> usize {
     descriptors_max() / 4
 }
 
-/// The numbers of guests who are new, for whoever looks up their addresses.
-#[derive(Debug, Default)]
-pub(crate) struct Callers {
-    numbers: Vec<u32>,
-    /// How often they were taken.
-    taken: u32,
-}
-
-impl Callers {
-    /// A guest has come; as many are noted as there may be, unless nobody takes them.
-    pub(crate) fn note(&mut self, number: Option<u32>) {
-        if self.numbers.len() < guests_max() {
-            self.numbers.extend(number);
-        }
-    }
-
-    /// Those since this was last called.
-    pub(crate) fn take(&mut self) -> Vec<u32> {
-        self.taken = self.taken.saturating_add(1);
-        std::mem::take(&mut self.numbers)
-    }
-
-    /// Whether there are some, and somebody takes them again and again.
-    pub(crate) fn are_awaited(&self) -> bool {
-        self.taken > 1 && !self.numbers.is_empty()
-    }
-}
-
 /// Something that strangers can make happen as often as they like: it is said at the first time, the second,
 /// the fourth and so on.
 #[derive(Debug)]

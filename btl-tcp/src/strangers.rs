@@ -8,6 +8,7 @@
 use crate::proof::{ANSWER_BYTES, HELLO_BYTES, Hello, PROOF_BYTES, Talk};
 use crate::socket::Socket;
 use crate::tls::Handshake;
+use gapless_btl::Callers;
 use rustix::process::{Resource, getrlimit};
 use std::fmt::Display;
 use std::net::SocketAddr;
@@ -60,10 +61,8 @@ pub(crate) struct Stranger {
 pub(crate) struct Strangers {
     places: Vec<Option<Stranger>>,
     count: usize,
-    /// The ranks of guests who are new: [`Btl::callers`](gapless_btl::Btl::callers).
-    called: Vec<u32>,
-    /// How often somebody has asked for them.
-    asks: u32,
+    /// The ranks of guests who are new.
+    called: Callers,
     /// What strangers do again and again is told now and then.
     pub(crate) nuisance: Nuisance,
 }
@@ -78,7 +77,7 @@ impl Strangers {
 
     fn at_most(max: usize) -> Strangers {
         let places = (0..max).map(|_| None).collect();
-        Strangers { places, count: 0, called: Vec::new(), asks: 0, nuisance: Nuisance::default() }
+        Strangers { places, count: 0, called: Callers::default(), nuisance: Nuisance::default() }
     }
 
     pub(crate) fn is_empty(&self) -> bool {
@@ -105,22 +104,18 @@ impl Strangers {
 
     /// A process of the job has called that was not introduced to us yet.
     pub(crate) fn note_caller(&mut self, rank: u32) {
-        // Bounded, because it may be that nobody asks.
-        if self.called.len() < self.places.len() {
-            self.called.push(rank);
-        }
+        self.called.note(rank, self.places.len());
     }
 
     /// Takes the ranks of new guests.
     pub(crate) fn take_called(&mut self) -> Vec<u32> {
-        self.asks = self.asks.saturating_add(1);
-        std::mem::take(&mut self.called)
+        self.called.take()
     }
 
     /// Whether new callers have to wait: somebody keeps asking for guests in order to introduce them, and new callers
     /// would take their places.
     pub(crate) fn is_full(&self) -> bool {
-        self.asks > 1 && !self.called.is_empty() && self.count >= self.places.len() / 2
+        self.called.are_awaited() && self.count >= self.places.len() / 2
     }
 
     /// Takes one out, to look at it.

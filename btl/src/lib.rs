@@ -77,6 +77,7 @@
 //! - [`loopback`]: the smallest complete transport, within one process; read it first.
 //! - [`pool`]: heap buffers that become slots and fragments, so that a transport over sockets
 //!   needs no `unsafe`; `tests/streams.rs` of this crate is one.
+//! - [`Callers`]: who has called and was not introduced, for transports that are called by anybody.
 //! - [`fault`]: a wrapper that misbehaves as far as the rules allow, from a seed.
 //! - [`trace`]: a wrapper that reports each call and event.
 //! - `watch` (feature `watch`): one descriptor to block on, for transports over descriptors.
@@ -88,6 +89,7 @@
 mod ability;
 mod address;
 mod as_inner;
+mod callers;
 #[cfg(feature = "conformance")]
 pub mod conformance;
 mod error;
@@ -115,6 +117,7 @@ pub mod watch;
 
 pub use ability::{Abilities, AbilityId};
 pub use address::{Address, AmTag, PeerId, Token};
+pub use callers::Callers;
 pub use error::{LinkError, MapError, RdmaError, ReserveError};
 pub use event::Event;
 pub use limits::Limits;

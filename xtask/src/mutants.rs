@@ -32,6 +32,7 @@ const DECIDING: &[&str] = &[
     "btl-sm/src/geometry.rs",
     "btl-sm/src/recycle.rs",
     "btl-sm/src/ring.rs",
+    "btl/src/callers.rs",
     "btl-sm/src/strangers.rs",
     "engine/src/typed.rs",
     "dtype/src/transfer.rs",
