@@ -61,7 +61,7 @@ pub(super) const JOIN: u32 = 1 << 10;
 pub(super) const HALT: u32 = 1 << 11;
 /// it has failed; the word of blame says who, and whether that rank is lost.
 pub(super) const FAILED: u32 = 1 << 7;
-/// To the leaders of other slices: all was gathered of this one.
+/// All was gathered of this slice; leaders of others wait for that.
 pub(super) const READY: u32 = 1 << 12;
 
 /// Reports, by bits: the IPC copy of the gather has ended,
