@@ -2,8 +2,10 @@
 //! goes into the [table](gapless::tuning::coll) of collectives, which keeps what else it has.
 //!
 //! There is a job for each number of processes, under the Multi-Process Service if that runs. In each round every number of
-//! host-staged copies is tried once; what is kept is the mean of the rounds' best, rounded, for the gather and for the
-//! scatter. Rank 0 leaves its entries in a file, which the tuner puts together.
+//! host-staged copies is tried once, in both steps; the mean of the rounds' best, rounded, for the gather and for the
+//! scatter, is what Faraji and Afsahi keep. Where processes take turns, a step may be quick after one gather and slow after
+//! another, and a number between two quick ones slow. So that pair is compared with the best single number in further
+//! rounds, and the quicker is kept. Rank 0 leaves its entries in a file, which the tuner puts together.
 
 use super::{create_folder, heading};
 use crate::failure::Failure;
@@ -25,6 +27,9 @@ const SIZES: [u64; 9] =
 
 /// Rounds of a length, at least and at most: as many as in the paper.
 const ROUNDS: std::ops::RangeInclusive<u64> = 5..=1000;
+
+/// Rounds in which two pairs of numbers are compared.
+const COMPARED: u32 = 9;
 
 /// Numbers of processes that are measured if nothing is said.
 const PROCESSES: [u32; 4] = [2, 4, 8, 16];
@@ -178,6 +183,12 @@ impl Best {
     }
 }
 
+/// The middle one of some times; the least, of two.
+fn median(mut times: Vec<u64>) -> u64 {
+    times.sort_unstable();
+    times.get(times.len().saturating_sub(1) / 2).copied().unwrap_or(u64::MAX)
+}
+
 /// What all ranks of a job measure with.
 struct Bench<'w> {
     world: &'w World,
@@ -187,6 +198,10 @@ struct Bench<'w> {
     recv: DeviceBuf,
     /// By the number of host-staged copies.
     tries: Vec<Communicator>,
+    /// The GPU and its service, and the number of leaders.
+    model: String,
+    mps: bool,
+    leaders: usize,
 }
 
 /// What a rank of such a job does.
@@ -204,23 +219,14 @@ pub(super) fn measure(
     let device = send.device();
     let (model, mps) = (device.properties().name.clone(), !device.takes_turns());
     let (processes, leaders) = (world.size() as usize, options.leaders.unwrap_or(1));
-    let fixed = |staged| {
-        let entry = |step| Entry { step, processes, leaders, bytes: 1, staged };
-        let entries = vec![entry(Step::Gather), entry(Step::Scatter)];
-        Gpu { model: model.clone(), mps, entries }
-    };
-    let before = world.coll_table();
-    let mut tries = Vec::new();
-    for staged in 0..processes {
-        let mut hyperq =
-            Settings { mode: Mode::Static, bytes_min: 0, leaders, ..Settings::default() };
-        hyperq.table.gpus = vec![fixed(staged)];
-        world.set_coll_table(Table { hyperq, ..(*before).clone() });
-        tries.push(world.comm().dup()?);
-    }
-    world.set_coll_table((*before).clone());
     let (control, layout) = (world.comm().dup()?, f32::layout().clone());
-    let mut bench = Bench { world: &world, control, layout, send, recv, tries };
+    let (tries, name) = (Vec::new(), model.clone());
+    let mut bench =
+        Bench { world: &world, control, layout, send, recv, tries, model: name, mps, leaders };
+    for staged in 0..processes {
+        let comm = bench.comm([staged; 2])?;
+        bench.tries.push(comm);
+    }
     let mut entries = Vec::new();
     // A shorter vector is not cut into so many slices.
     let is_cut = |vector: &u64| leaders == 1 || vector / leaders as u64 >= 256;
@@ -252,11 +258,16 @@ impl Bench<'_> {
     /// The best numbers of host-staged copies for a length, in the gather and in the scatter.
     fn rounds(&mut self, bytes: u64, time: Duration) -> Result<[usize; 2], Failure> {
         let mut best: [Best; 2] = Default::default();
+        // By the number of host-staged copies: both steps.
+        let mut whole: Vec<Vec<u64>> = vec![Vec::new(); self.tries.len()];
         let mut begin = Instant::now();
         for round in 0..*ROUNDS.end() {
             let mut times = [Vec::new(), Vec::new()];
             for at in 0..self.tries.len() {
-                let took = self.call(at, bytes)?;
+                let took = self.call(&self.tries[at].clone(), bytes)?;
+                if round > 0 {
+                    whole[at].push(took[0] + took[1]);
+                }
                 times.iter_mut().zip(took).for_each(|(times, ns)| times.push(ns));
             }
             // The first makes memory and mappings.
@@ -271,17 +282,62 @@ impl Bench<'_> {
                 break;
             }
         }
-        Ok(best.map(|best| best.mean()))
+        let single = (0..whole.len()).min_by_key(|at| median(whole[*at].clone())).unwrap_or(0);
+        // Rank 0 leads, and alone knows.
+        let small = |number: usize| u32::try_from(number).unwrap_or(0);
+        let [gather, scatter] = best.map(|best| small(best.mean()));
+        let mut found = [gather, scatter, small(single)];
+        self.control.bcast(&mut found[..], 0)?;
+        let [gather, scatter, single] = found.map(|number| number as usize);
+        self.quicker([[gather, scatter], [single; 2]], bytes)
+    }
+
+    /// Which of two pairs of numbers of host-staged copies is quicker; on rank 0.
+    fn quicker(&mut self, pairs: [[usize; 2]; 2], bytes: u64) -> Result<[usize; 2], Failure> {
+        if pairs[0] == pairs[1] {
+            return Ok(pairs[0]);
+        }
+        let comms = [self.comm(pairs[0])?, self.comm(pairs[1])?];
+        let mut times = [Vec::new(), Vec::new()];
+        for round in 0..=COMPARED {
+            for (comm, times) in comms.iter().zip(&mut times) {
+                let took = self.call(comm, bytes)?;
+                // The first makes memory and mappings.
+                if round > 0 {
+                    times.push(took[0] + took[1]);
+                }
+            }
+        }
+        for comm in comms {
+            comm.free()?;
+        }
+        let [pair, single] = times.map(median);
+        Ok(if pair <= single { pairs[0] } else { pairs[1] })
+    }
+
+    /// A communicator with these numbers of host-staged copies of the gather and of the scatter; all ranks call this.
+    fn comm(&self, staged: [usize; 2]) -> Result<Communicator, Failure> {
+        let (processes, leaders) = (self.world.size() as usize, self.leaders);
+        let entry = |(step, staged)| Entry { step, processes, leaders, bytes: 1, staged };
+        let entries = [Step::Gather, Step::Scatter].into_iter().zip(staged).map(entry).collect();
+        let mut hyperq =
+            Settings { mode: Mode::Static, bytes_min: 0, leaders, ..Settings::default() };
+        hyperq.table.gpus = vec![Gpu { model: self.model.clone(), mps: self.mps, entries }];
+        let before = self.world.coll_table();
+        self.world.set_coll_table(Table { hyperq, ..(*before).clone() });
+        let made = self.world.comm().dup();
+        self.world.set_coll_table((*before).clone());
+        Ok(made?)
     }
 
     /// One call; what both steps took, which the leader knows.
-    fn call(&mut self, at: usize, bytes: u64) -> Result<[u64; 2], Failure> {
-        let Bench { world, control, layout, send, recv, tries } = self;
+    fn call(&mut self, comm: &Communicator, bytes: u64) -> Result<[u64; 2], Failure> {
+        let Bench { world, control, layout, send, recv, .. } = self;
         let count = bytes / 4;
         control.barrier()?;
         let (from, into) = (send.view(0, layout, count)?, recv.view_mut(0, layout, count)?);
-        tries[at].allreduce(from, into, ReduceOp::Sum)?;
-        match tries[at].last_on_gpu() {
+        comm.allreduce(from, into, ReduceOp::Sum)?;
+        match comm.last_on_gpu() {
             Some(took) => Ok(took),
             None if world.rank() > 0 => Ok([0; 2]),
             None => Err(Failure::BadOption {
@@ -308,6 +364,10 @@ mod tests {
         best.round(&[2, 2, 1]);
         assert_eq!((best.sum, best.mean()), (9, 2), "one and a half");
         assert_eq!(Best::default().mean(), 0);
+        assert_eq!(
+            [median(vec![9, 1, 5]), median(vec![4, 2]), median(Vec::new())],
+            [5, 2, u64::MAX]
+        );
     }
 
     #[test]
