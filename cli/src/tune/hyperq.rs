@@ -14,6 +14,8 @@ use crate::{Worlds, complain, say};
 use gapless::launch::Job;
 use gapless::tuning::coll::{self, Entry, Gpu, LEADERS, Mode, Rule, Settings, Step, Table};
 use gapless::{Communicator, DeviceBuf, Equivalence, Layout, ReduceOp, Space, World};
+use gapless_coll::hyperq::Frame;
+use gapless_coll::{Call, Reduction};
 use gapless_pml::Tuning;
 use gapless_report::write_atomically;
 use std::ffi::OsString;
@@ -183,6 +185,16 @@ impl Best {
     }
 }
 
+/// How many leaders an all-reduce of so many bytes has, of those asked for, and the bytes of a copy to one of them; `None`:
+/// it has fewer than there could be, because it is short.
+fn cut(vector: u64, processes: usize, leaders: usize) -> Option<(usize, u64)> {
+    let of = Reduction { unit: 4, commutative: true };
+    let call = Call::Allreduce { len: vector, of, in_place: false };
+    let frames = Frame::slices(&call, processes, leaders);
+    let whole = frames.len() == leaders.min(processes);
+    frames.first().filter(|_| whole).map(|frame| (frames.len(), frame.gather_bytes()))
+}
+
 /// The middle one of some times; the least, of two.
 fn median(mut times: Vec<u64>) -> u64 {
     times.sort_unstable();
@@ -228,13 +240,10 @@ pub(super) fn measure(
         bench.tries.push(comm);
     }
     let mut entries = Vec::new();
-    // A shorter vector is not cut into so many slices.
-    let is_cut = |vector: &u64| leaders == 1 || vector / leaders as u64 >= 256;
-    for vector in SIZES.into_iter().filter(is_cut) {
+    for vector in SIZES {
+        let Some((leaders, bytes)) = cut(vector, processes, leaders) else { continue };
         let seconds = Duration::from_secs_f64(budget / SIZES.len() as f64);
         let best = bench.rounds(vector, seconds)?;
-        // Each leader's copies are of a part of it.
-        let bytes = vector.div_ceil(leaders as u64);
         for (step, staged) in [Step::Gather, Step::Scatter].into_iter().zip(best) {
             entries.push(Entry { step, processes, leaders, bytes, staged });
         }
@@ -393,6 +402,14 @@ mod tests {
         let two = Entry { leaders: 2, ..entry(4, 1) };
         merge(&mut settings, gpu(false, &[two]));
         assert_eq!(settings.table.gpus[1].entries, [entry(4, 3), two]);
+    }
+
+    #[test]
+    fn an_entry_is_of_the_leaders_that_there_were() {
+        assert_eq!(cut(1 << 20, 8, 1), Some((1, 1 << 20)));
+        assert_eq!(cut(1 << 20, 8, 4), Some((4, 1 << 18)));
+        assert_eq!(cut(1 << 20, 2, 4), Some((2, 1 << 19)), "no more than processes");
+        assert_eq!((cut(64, 8, 1), cut(64, 8, 2)), (Some((1, 64)), None), "too short for two");
     }
 
     #[test]

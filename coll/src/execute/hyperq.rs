@@ -170,7 +170,7 @@ impl HyperQ {
 
     /// This rank does the call by other means.
     pub fn decline(&self, number: u64) {
-        self.control.arrive(self.members.me, number, None, false);
+        self.control.arrive(self.members.me, number, None, (false, 0));
     }
 
     /// The space of the buffers, if they are on one device. Whoever has devices that are opened late opens this.
@@ -254,7 +254,7 @@ impl HyperQ {
         }
         // Of several slices, heads do none.
         let plain = self.going.first().is_some_and(|slice| slice.part.is_plain());
-        self.control.arrive(me, number, Some(gpu), plain);
+        self.control.arrive(me, number, Some(gpu), (plain, slices));
         Ok(true)
     }
 

@@ -189,12 +189,6 @@ impl Frame {
         rank + 1 == self.givers().end
     }
 
-    /// Whether a rank has what it gets already, which only it knows: it does as if it copied.
-    #[must_use]
-    pub fn keeps(&self, rank: usize) -> bool {
-        self.operation == Operation::Scatter && self.in_place && rank == self.root
-    }
-
     /// The operation.
     #[must_use]
     pub fn operation(&self) -> Operation {
@@ -287,14 +281,15 @@ impl Frame {
     #[must_use]
     pub fn take(&self, rank: usize) -> Option<Take> {
         use Operation as O;
-        let (is_root, is_leader, len) = (rank == self.root, rank == self.leader, self.len);
+        let (is_root, len) = (rank == self.root, self.len);
         let own = rank.saturating_sub(self.first) as u64;
         let one = |at| Take { at, to: self.from, blocks: 1, len, pitch: len };
         let result = self.slot(self.leader);
         let take = match self.operation {
             // Its buffers have it already.
             O::Bcast if is_root => return None,
-            O::Scatter if is_leader && self.keeps(rank) => return None,
+            // It leads the slice with its own block.
+            O::Scatter if is_root && self.in_place => return None,
             O::Gather | O::Reduce if !is_root => return None,
             O::Scatter | O::Alltoall | O::ReduceScatterBlock if !self.blocks().contains(&rank) => {
                 return None;

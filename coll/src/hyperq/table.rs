@@ -111,9 +111,9 @@ impl Table {
 
     /// How many copies of each kind a leader has, of so many bytes each, among so many processes with so many leaders.
     /// Between two lengths of the table the part that is host-staged changes evenly with the logarithm. What holds for the
-    /// nearest number of leaders, and of those for the nearest number of processes, is scaled. A model that it does not know is taken for another one under the same service; without any, IPC is used
-    /// where processes share the GPU, and where they take turns, host-staged copies if they are short, and both if they
-    /// are long.
+    /// nearest number of leaders, and of those for the nearest number of processes, is scaled. A model that it does not
+    /// know is taken for another one under the same service; without any, IPC is used where processes share the GPU, and
+    /// where they take turns, host-staged copies if they are short, and both if they are long.
     #[must_use]
     pub fn counts(
         &self,

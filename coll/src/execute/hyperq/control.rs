@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! for each rank, 16 words, in which it alone writes          for each pair of leader and rank, 64 words, in which
-//!  0      arrived: number of the call, here or elsewhere     the leader alone writes
+//!  0      arrived: number of the call, slices, here or not   the leader alone writes
 //!  1, 2   its GPU                                             0      orders
 //!  3      whether its buffers are plain                       1      chunks taken         ┐ tagged likewise
 //!  4..8   chunks staged        ┐ for each slice of the call:  2      bytes mirrored       ┘
@@ -31,6 +31,8 @@ const OWN_WORDS: usize = 16;
 /// From where on they are, by slice: the first of these, and the first of those.
 const STAGED: usize = 4;
 const REPORTS: usize = STAGED + LEADERS_MAX;
+/// Where the number begins in the word of arrival; below it are three bits of the number of slices, and one.
+const NUMBER: u32 = 4;
 /// Words in which a leader writes for a rank.
 const PAIR_WORDS: usize = 64;
 
@@ -150,8 +152,15 @@ impl Control {
         &self.words.all()[first + at]
     }
 
-    /// This rank has come to a call with buffers on a GPU, or does it by other means.
-    pub(super) fn arrive(&self, me: usize, number: u64, gpu: Option<u128>, plain: bool) {
+    /// This rank has come to a call with buffers on a GPU, or does it by other means. `plain`: whether they are; `slices`:
+    /// how many the call has for it.
+    pub(super) fn arrive(
+        &self,
+        me: usize,
+        number: u64,
+        gpu: Option<u128>,
+        (plain, slices): (bool, usize),
+    ) {
         if let Some(gpu) = gpu {
             let half = |half: u128| u64::try_from(half & u128::from(u64::MAX)).unwrap_or(0);
             let [first, second] = [half(gpu), half(gpu >> 64)];
@@ -159,14 +168,14 @@ impl Control {
             self.own(me, 2).store(second, Ordering::Relaxed);
             self.own(me, 3).store(u64::from(plain), Ordering::Relaxed);
         }
-        let word = (number + 1) << 1 | u64::from(gpu.is_some());
+        let word = (number + 1) << NUMBER | (slices as u64) << 1 | u64::from(gpu.is_some());
         self.own(me, 0).store(word, Ordering::Release);
     }
 
     /// Whether a rank has come to a call.
     pub(super) fn presence(&self, rank: usize, number: u64) -> Presence {
         let word = self.own(rank, 0).load(Ordering::Acquire);
-        match (word >> 1).cmp(&(number + 1)) {
+        match (word >> NUMBER).cmp(&(number + 1)) {
             std::cmp::Ordering::Less => Presence::Away,
             std::cmp::Ordering::Equal if word & 1 == 1 => {
                 let half = |at| u128::from(self.own(rank, at).load(Ordering::Relaxed));
@@ -179,6 +188,13 @@ impl Control {
     /// Whether the buffers of a rank that is here are plain memory.
     pub(super) fn is_plain(&self, rank: usize) -> bool {
         self.own(rank, 3).load(Ordering::Relaxed) == 1
+    }
+
+    /// Whether a rank is here, and the call has another number of slices for it: it was called with other arguments.
+    pub(super) fn differs(&self, rank: usize, number: u64, slices: usize) -> bool {
+        let word = self.own(rank, 0).load(Ordering::Acquire);
+        let own = (number + 1) << NUMBER | (slices as u64) << 1 | 1;
+        word & 1 == 1 && word >> NUMBER == own >> NUMBER && word != own
     }
 
     /// A call has failed. A rank that is late finds that even if orders of a later call stand where this one's did. Of the
@@ -327,7 +343,7 @@ impl Control {
 }
 
 const _: () = assert!(RemoteKey::MAX_BYTES.div_ceil(8) < 12);
-const _: () = assert!(REPORTS + LEADERS_MAX <= OWN_WORDS);
+const _: () = assert!(REPORTS + LEADERS_MAX <= OWN_WORDS && LEADERS_MAX < 8);
 
 #[cfg(test)]
 #[allow(unsafe_code, reason = "makes words of memory of its own")]
@@ -350,10 +366,12 @@ mod tests {
     fn what_is_said_of_one_call_says_nothing_of_another() {
         let control = control(3).unwrap();
         assert_eq!(control.presence(1, 0), Presence::Away);
-        control.arrive(1, 0, Some(7 | 9 << 64), true);
+        control.arrive(1, 0, Some(7 | 9 << 64), (true, 4));
+        assert!(control.is_plain(1) && !control.differs(1, 0, 4) && control.differs(1, 0, 1));
+        assert!(!control.differs(1, 1, 1) && !control.differs(2, 0, 1), "not here");
         assert_eq!(control.presence(1, 0), Presence::Here(7 | 9 << 64));
         assert_eq!(control.presence(1, 1), Presence::Away);
-        control.arrive(1, 5, None, false);
+        control.arrive(1, 5, None, (false, 0));
         assert_eq!(
             [4, 5, 6].map(|number| control.presence(1, number)),
             [Presence::Elsewhere, Presence::Elsewhere, Presence::Away]
@@ -376,12 +394,12 @@ mod tests {
         }
         let failed = |numbers: [u64; 4]| numbers.map(|number| control.failed(0, 2, number));
         assert_eq!(failed([0, 7, 8, 9]), [false; 4]);
-        control.arrive(2, 6, None, false);
+        control.arrive(2, 6, None, (false, 0));
         control.fail(0, 2, 8);
         control.fail(0, 2, 11);
         // Nothing has been seen of the rank since.
         assert_eq!(failed([7, 8, 11, 12]), [false, true, true, false]);
-        control.arrive(2, 12, None, false);
+        control.arrive(2, 12, None, (false, 0));
         control.fail(0, 2, 14);
         assert_eq!(failed([8, 12, 13, 14]), [false, false, false, true]);
         assert!(!control.failed(0, 1, 14) && !control.failed(1, 2, 14));

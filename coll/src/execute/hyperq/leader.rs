@@ -288,7 +288,10 @@ impl Leading {
                 continue;
             }
             match tools.control.presence(rank, part.number) {
-                Presence::Here(gpu) if gpu == part.gpu => {
+                Presence::Here(gpu)
+                    if gpu == part.gpu
+                        && !tools.control.differs(rank, part.number, part.slices) =>
+                {
                     self.peers[rank].here = true;
                     if part.frame.give(rank).is_some() {
                         self.tell(Step::Gather, Event::Arrived(rank), tools.now_ns);
@@ -549,7 +552,8 @@ impl Leading {
             reports & (peer.owed() | BROKEN | CANNOT) != 0
                 || (peer.takes(part) && control.staged(rank, part.told()) > peer.hopped)
         };
-        busy || matches!(self.stage, Stage::Opening | Stage::Gathered | Stage::Leaving(_))
+        // Once its slice is gathered it waits for orders of others, which this rank looks for as one that follows them.
+        busy || matches!(self.stage, Stage::Opening | Stage::Leaving(_))
             || members.others().any(|rank| away(rank) || reported(rank))
     }
 }

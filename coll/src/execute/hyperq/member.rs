@@ -242,6 +242,7 @@ impl Following {
         // The leader may have done its part before it was lost, or went on.
         let gone = match tools.members.loss(tools.pml, leader) {
             Some(loss) => Ended::Failed(loss),
+            None if tools.control.differs(leader, part.number, part.slices) => Ended::Elsewhere,
             None if tools.control.presence(leader, part.number) != Presence::Elsewhere => {
                 return None;
             }
@@ -320,9 +321,7 @@ impl Following {
         let Some(take) = part.frame.take(part.me) else { return Ok(()) };
         if self.scatter.0 == Copy::NotBegun {
             self.scatter.0 = Copy::Going;
-            if part.frame.keeps(part.me) {
-                self.scattered = take.bytes();
-            } else if self.seen & SCATTER_IPC != 0 {
+            if self.seen & SCATTER_IPC != 0 {
                 for block in 0..take.blocks {
                     let from = buffer.sub(take.at + block * take.pitch, take.len);
                     let from = from.map_err(|error| engine(error.into()))?;

@@ -50,19 +50,46 @@ pub(super) fn whole(slices: &mut Vec<Slice>) -> Option<Ended> {
         return None;
     }
     let leader = |slice: &Slice| u32::try_from(slice.part.frame.leader).unwrap_or(u32::MAX);
-    let mut all: Option<Ended> = None;
-    for mut slice in slices.drain(..) {
-        let rank = leader(&slice);
-        all = Some(match (all, slice.ended.take().unwrap_or(Ended::Done)) {
-            (None, ended) => ended,
-            (Some(Ended::Failed(error)), _) | (Some(_), Ended::Failed(error)) => {
-                Ended::Failed(error)
-            }
-            (Some(Ended::Done), Ended::Done) => Ended::Done,
-            (Some(Ended::Elsewhere), Ended::Elsewhere) => Ended::Elsewhere,
-            // A leader was lost while it told the ranks: some went on, and buffers are written.
-            (Some(_), _) => Ended::Failed(CollError::GaveUp { rank }),
-        });
+    let ends = slices.drain(..).filter_map(|mut slice| Some((leader(&slice), slice.ended.take()?)));
+    Some(joined(ends))
+}
+
+/// What slices with these leaders come to.
+fn joined(ends: impl Iterator<Item = (u32, Ended)>) -> Ended {
+    let (mut done, mut elsewhere) = (false, None);
+    for (leader, ended) in ends {
+        match ended {
+            Ended::Failed(error) => return Ended::Failed(error),
+            Ended::Done => done = true,
+            Ended::Elsewhere => elsewhere = elsewhere.or(Some(leader)),
+        }
     }
-    Some(all.unwrap_or(Ended::Done))
+    match elsewhere {
+        None => Ended::Done,
+        Some(_) if !done => Ended::Elsewhere,
+        // It was lost while it told the ranks: some went on, and buffers are written.
+        Some(rank) => Ended::Failed(CollError::GaveUp { rank }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn of_slices_that_ended_differently_the_one_to_blame_is_named() {
+        let failed = || Ended::Failed(CollError::Revoked);
+        let of = |ends: Vec<Ended>| format!("{:?}", joined((7..).zip(ends)));
+        let says = |ended: Ended| format!("{ended:?}");
+        let gave_up = |rank| says(Ended::Failed(CollError::GaveUp { rank }));
+        use Ended::{Done, Elsewhere};
+        assert_eq!(of(vec![]), says(Done));
+        assert_eq!(of(vec![Done, Done]), says(Done));
+        assert_eq!(of(vec![Elsewhere, Elsewhere]), says(Elsewhere));
+        assert_eq!(of(vec![Elsewhere, Done]), gave_up(7));
+        assert_eq!(of(vec![Done, Elsewhere]), gave_up(8));
+        assert_eq!(of(vec![Done, Elsewhere, Elsewhere, Done]), gave_up(8));
+        assert_eq!(of(vec![Elsewhere, failed()]), says(failed()));
+        assert_eq!(of(vec![failed(), Done, Elsewhere]), says(failed()));
+    }
 }

@@ -124,9 +124,7 @@ fn slice(
             shared[at..at + size(take.len)].to_vec()
         });
         let got: Vec<u8> = blocks.collect();
-        if !frame.keeps(rank) {
-            buffers[1][size(take.to)..][..got.len()].copy_from_slice(&got);
-        }
+        buffers[1][size(take.to)..][..got.len()].copy_from_slice(&got);
     }
     let others = frame.givers().filter(|rank| *rank != frame.leader).count();
     assert_eq!(frame.copies(Step::Gather), others);

@@ -212,6 +212,35 @@ fn a_late_rank_learns_that_all_went_another_way() {
     }
 }
 
+/// Whether an all-to-all is in place says how many leaders it has. Ranks that do not agree go another way, and wait for no
+/// copies that nobody makes.
+#[test]
+fn ranks_that_were_called_differently_go_another_way() {
+    let mut random = Random(197);
+    for odd in 0..4 {
+        let mut ranks = Ranks::new(4, &led_by(Mode::Ipc, 2), 1);
+        let trials = [false, true].map(|in_place| {
+            let call = Call::Alltoall { len: 500, in_place };
+            Trial::new(call, Arithmetic::Sum, &ranks.gears, &mut random)
+        });
+        for rank in 0..4 {
+            assert!(ranks.begin(rank, 1, &trials[usize::from(rank == odd)]).unwrap());
+        }
+        let mut left = vec![0, 1, 2, 3];
+        for turn in 0..2000 {
+            left.retain(|rank| match ranks.advance(*rank, turn) {
+                Poll::Ready(result) => {
+                    assert_eq!(result, Ok(Outcome::Elsewhere));
+                    false
+                }
+                Poll::Pending => true,
+            });
+            ranks.job.progress();
+        }
+        assert!(left.is_empty(), "{left:?} wait, and {odd} is in place");
+    }
+}
+
 #[test]
 fn who_fails_or_dies_is_named() {
     let mut random = Random(195);
