@@ -74,6 +74,7 @@ fn joined(ends: impl Iterator<Item = (u32, Ended)>) -> Ended {
 
 #[cfg(test)]
 mod tests {
+    use super::Ended::{Done, Elsewhere};
     use super::*;
 
     #[test]
@@ -82,7 +83,6 @@ mod tests {
         let of = |ends: Vec<Ended>| format!("{:?}", joined((7..).zip(ends)));
         let says = |ended: Ended| format!("{ended:?}");
         let gave_up = |rank| says(Ended::Failed(CollError::GaveUp { rank }));
-        use Ended::{Done, Elsewhere};
         assert_eq!(of(vec![]), says(Done));
         assert_eq!(of(vec![Done, Done]), says(Done));
         assert_eq!(of(vec![Elsewhere, Elsewhere]), says(Elsewhere));
