@@ -9,7 +9,6 @@ use std::fmt::Write;
 pub(super) fn on_one_gpu(settings: &Settings, call: &Call<'_>, ranks: usize) -> String {
     let mut text = String::from("buffers of all ranks on one GPU: ");
     let Some(frame) = Frame::new(call, ranks) else { return String::new() };
-    let bytes = frame.gather_bytes();
     if !HyperQ::asks(settings, call, ranks) {
         text += match settings.mode {
             Mode::Off => "as above (hyperq.mode = \"off\")\n",
