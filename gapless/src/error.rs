@@ -48,7 +48,8 @@ pub enum Error {
         /// What the system allows.
         limit: u64,
     },
-    /// A process whose build or machine differs so much that its messages would be misread.
+    /// A process whose build or machine differs so much that its messages would be misread; or that encrypts what goes to
+    /// other hosts, where this one does not, or the reverse.
     #[error("rank {rank} is incompatible: {what} is {theirs} there and {ours} here")]
     Incompatible {
         /// The peer.

@@ -19,5 +19,5 @@ pub fn card(text: &str) {
 /// The card of a process like this one.
 #[must_use]
 pub fn own_card() -> String {
-    card::write("0a", card::Network::Able)
+    card::write("0a", card::Network::Able, false)
 }

@@ -50,7 +50,7 @@ pub(crate) struct Settings {
     wanted: Wanted,
     ports: RangeInclusive<u16>,
     devices: verbs::Wanted,
-    encrypt: bool,
+    pub(crate) encrypt: bool,
 }
 
 /// Which transports to other hosts may be used.

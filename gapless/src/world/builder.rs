@@ -126,10 +126,10 @@ impl Builder {
     }
 
     /// Whether messages to other hosts are encrypted: TLS 1.3 over TCP, with a key for each process that is derived from
-    /// the job's secret. All processes of a job must say the same; otherwise the start fails, or the first message to a
-    /// process that does not agree. With encryption, verbs are not used. Shared memory and transports that were
-    /// [given](Builder::transport) are not encrypted. By default nothing is. Takes precedence over the variable
-    /// `GAPLESS_ENCRYPT`. Needs the feature `encryption`, which is on by default.
+    /// the job's secret. All processes of a job must say the same; otherwise the start fails at all of them if there are
+    /// several hosts ([`Incompatible`](Error::Incompatible)). With encryption, verbs are not used. Shared memory and
+    /// transports that were [given](Builder::transport) are not encrypted. By default nothing is. Takes precedence over
+    /// the variable `GAPLESS_ENCRYPT`. Needs the feature `encryption`, which is on by default.
     #[must_use]
     pub fn encrypt(mut self, yes: bool) -> Builder {
         self.network.encrypt = Some(yes);

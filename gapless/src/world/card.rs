@@ -8,7 +8,7 @@ use gapless_coll::Level;
 use std::collections::BTreeSet;
 
 /// Raised whenever messages of the layers above the transports change.
-const WIRE_VERSION: u32 = 12;
+const WIRE_VERSION: u32 = 13;
 
 /// The digest of the table of collectives.
 const TABLE: &str = "collectives";
@@ -21,6 +21,9 @@ const PROCESSORS: &str = "processors";
 
 /// Whether the process has TCP.
 const NETWORK: &str = "network";
+
+/// Whether it encrypts what goes to other hosts: `on` or `off`.
+const ENCRYPTION: &str = "encryption";
 
 /// Whether a process has a transport to other hosts of ours.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -61,13 +64,14 @@ fn traits() -> Vec<(&'static str, String)> {
 }
 
 /// The card of a process with this digest of its table of collectives.
-pub(crate) fn write(table: &str, network: Network) -> String {
+pub(crate) fn write(table: &str, network: Network, encrypts: bool) -> String {
     let (system, allowed) = (Processors::here(), Processors::allowed());
     let rest = [
         (TABLE, table.to_owned()),
         (PROCESSORS, in_hexadecimal(&set(&allowed))),
         (HOST, own_host()),
         (NETWORK, network.word().to_owned()),
+        (ENCRYPTION, if encrypts { "on" } else { "off" }.to_owned()),
     ];
     let groups = Level::INSIDE.map(|level| {
         let group = system.common(level, &allowed).map(|group| group.number.to_string());
@@ -172,6 +176,31 @@ pub(crate) fn network(card: &str) -> Network {
     known.map_or(Network::No, |(network, _)| *network)
 }
 
+/// Checks that all processes that may have transports to other hosts encrypt, or that none of them does. All processes
+/// that may not learn of it, too: they would wait for the others. `kinds` are those of all cards, each with its first
+/// rank.
+///
+/// # Errors
+/// They do not agree: the first rank of those that differ from this process, whose card is `own`.
+pub(crate) fn check_encryption<'c>(
+    own: &str,
+    kinds: impl Iterator<Item = (u32, &'c str)>,
+) -> Result<(), Error> {
+    let mut said = Vec::new();
+    for (rank, kind) in kinds.filter(|(_, kind)| network(kind) != Network::No) {
+        said.push((rank, word(kind, ENCRYPTION).ok_or_else(|| bad(rank, "card", kind))?));
+    }
+    if said.windows(2).all(|pair| pair[0].1 == pair[1].1) {
+        return Ok(());
+    }
+    let ours = word(own, ENCRYPTION).unwrap_or_default();
+    let other = said.iter().find(|(_, theirs)| *theirs != ours);
+    other.map_or(Ok(()), |&(rank, theirs)| {
+        let (what, theirs) = (ENCRYPTION.to_owned(), shorten(theirs));
+        Err(Error::Incompatible { rank, what, theirs, ours: ours.to_owned() })
+    })
+}
+
 fn word<'a>(card: &'a str, name: &str) -> Option<&'a str> {
     let mut words = card.split(',').filter_map(|word| word.split_once(':'));
     words.find(|(known, _)| *known == name).map(|(_, value)| value)
@@ -234,27 +263,53 @@ mod tests {
 
     #[test]
     fn own_cards_are_accepted() {
-        assert!(check(3, &write("0a", Network::Able)).is_ok());
+        assert!(check(3, &write("0a", Network::Able, false)).is_ok());
     }
 
     #[test]
     fn strangers_are_named() {
-        let other = write("0a", Network::Able).replace("endianness:little", "endianness:middle");
+        let other =
+            write("0a", Network::Able, false).replace("endianness:little", "endianness:middle");
         let error = check(7, &other).unwrap_err();
         let text = error.to_string();
         assert!(text.contains("rank 7") && text.contains("middle there"), "{text}");
-        for card in
-            ["", "x", "wire-version:12", &write("0a", Network::Able).replace("type-sizes", "t")]
-        {
+        for card in [
+            "",
+            "x",
+            "wire-version:13",
+            &write("0a", Network::Able, false).replace("type-sizes", "t"),
+        ] {
             assert!(matches!(check(1, card), Err(Error::BadCard { rank: 1, .. })), "{card}");
         }
-        let future = write("0a", Network::Able).replace("wire-version:12", "wire-version:999");
+        let future =
+            write("0a", Network::Able, false).replace("wire-version:13", "wire-version:999");
         assert!(matches!(check(1, &future), Err(Error::Incompatible { .. })));
     }
 
     #[test]
+    fn who_does_not_agree_on_encryption_is_named_by_all() {
+        let card = |network, encrypts| write("0a", network, encrypts);
+        let (able, none) = (|on| card(Network::Able, on), |on| card(Network::No, on));
+        let check = |own: &String, cards: &[(u32, &String)]| {
+            check_encryption(own, cards.iter().map(|(rank, card)| (*rank, card.as_str())))
+        };
+        let (on, off) = (&able(true), &able(false));
+        assert_eq!(check(on, &[(0, on)]), Ok(()));
+        assert_eq!(check(off, &[(0, off), (5, &card(Network::Wanted, false))]), Ok(()));
+        let told = |own: &String| check(own, &[(0, on), (9, off)]).unwrap_err().to_string();
+        assert_eq!(told(on), "rank 9 is incompatible: encryption is off there and on here");
+        assert_eq!(told(off), "rank 0 is incompatible: encryption is on there and off here");
+        // Who has nothing to encrypt does not count, and is told of the others.
+        assert_eq!(check(on, &[(0, on), (9, &none(false))]), Ok(()));
+        assert_eq!(check(&none(false), &[(0, on), (9, &none(false))]), Ok(()));
+        assert_eq!(told(&none(true)), told(on));
+        let bad = check(on, &[(4, &on.replace("encryption", "e"))]);
+        assert!(matches!(bad, Err(Error::BadCard { rank: 4, .. })), "{bad:?}");
+    }
+
+    #[test]
     fn cards_are_taken_apart_without_loss() {
-        let card = write("0a", Network::Able);
+        let card = write("0a", Network::Able, false);
         let [kind, seat, host_part] = parts(&card);
         assert!(check(1, &kind).is_ok() && network(&kind) == Network::Able);
         assert_eq!(shares_processors(&seat), shares_processors(&card));
@@ -268,7 +323,7 @@ mod tests {
 
     #[test]
     fn processors_are_shared_unless_they_are_known_to_be_others() {
-        assert!(shares_processors(&write("0a", Network::Able)), "ours with ourselves");
+        assert!(shares_processors(&write("0a", Network::Able, false)), "ours with ourselves");
         assert!(shares_processors("wire-version:1") && shares_processors("processors:zz"));
         assert!(share(&[0b100], &[0b110, 1]) && share(&[], &[1]) && share(&[1], &[]));
         assert!(!share(&[0b100], &[0b011]) && !share(&[0, 1], &[1]));
@@ -279,7 +334,7 @@ mod tests {
 
     #[test]
     fn cards_say_on_which_groups_of_processors_a_process_is_kept() {
-        let own = write("0a", Network::Able);
+        let own = write("0a", Network::Able, false);
         let here = |level| Processors::here().common(level, &Processors::allowed());
         for level in Level::INSIDE {
             assert_eq!(group(&own, level), here(level).map(|group| group.number), "{level}");
@@ -290,14 +345,17 @@ mod tests {
 
     #[test]
     fn other_tables_of_collectives_are_noticed() {
-        assert!(has_table(&write("0a", Network::Able), "0a"));
-        assert!(!has_table(&write("0b", Network::No), "0a") && !has_table("wire-version:12", "0a"));
+        assert!(has_table(&write("0a", Network::Able, false), "0a"));
+        assert!(
+            !has_table(&write("0b", Network::No, false), "0a")
+                && !has_table("wire-version:13", "0a")
+        );
     }
 
     #[test]
     fn ports_are_opened_only_where_a_host_is_left() {
         let card = |host: &str, network: Network| {
-            let (own, here) = (write("0a", network), own_host());
+            let (own, here) = (write("0a", network, false), own_host());
             own.replace(&format!("host:{here}"), &format!("host:{host}"))
         };
         let needed = |cards: &[(&str, Network)]| {

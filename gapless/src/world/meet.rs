@@ -52,7 +52,7 @@ pub(super) fn meet(
     let (me, size) = (wireup.rank(), wireup.size());
     let addresses = bml.addresses();
     let digest = crate::tuning::coll::digest(table);
-    let own = card::write(&digest, network);
+    let own = card::write(&digest, network, settings.encrypt);
     publish(wireup, &own, &addresses)?;
     let roll = Arc::new(read_roll(wireup, &own)?);
     let kinds: Vec<(u32, &str)> = roll.kinds().collect();
@@ -61,6 +61,9 @@ pub(super) fn meet(
     }
     let hosts = roll.hosts().iter().map(String::as_str);
     let several_hosts = size > 1 && card::need_network(kinds.iter().map(|(_, kind)| *kind), hosts);
+    if several_hosts {
+        card::check_encryption(&own, kinds.iter().copied())?;
+    }
     let labels = match several_hosts {
         true => open_network(wireup, bml, (network, ways, settings))?,
         false => Vec::new(),

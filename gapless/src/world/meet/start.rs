@@ -175,7 +175,7 @@ struct Cost {
 fn start(ranks: u32, each: u32, shown: u32) -> Cost {
     let store = Arc::new(Mutex::new(Store::default()));
     let wireup = |rank| Sim { rank, size: ranks, store: Arc::clone(&store) };
-    let own = write("0a", Network::Able);
+    let own = write("0a", Network::Able, false);
     let card = |rank: u32| {
         let [kind, _, _] = card::parts(&own);
         let core = format!("{:0>32x}", 1u128 << (rank % each));
