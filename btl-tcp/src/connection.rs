@@ -1,5 +1,6 @@
 //! A connection of two ends that have proved themselves, plain or encrypted ([`crate::tls`]).
 
+use crate::burst::Next;
 use crate::socket::Socket;
 use crate::tls::Records;
 use gapless_btl::LinkError;
@@ -57,14 +58,18 @@ impl Connection {
     }
 
     /// Writes the pieces, in their order; exactly how many bytes of them the system has taken. If some are then
-    /// [sealed](Connection::sealed), the next call has to begin with the same bytes.
+    /// [sealed](Connection::sealed), the next call has to begin with the same bytes. What the system has taken may
+    /// [wait](Socket::write_next) there.
     ///
     /// # Errors
     /// Why nothing more can be written.
-    pub(crate) fn write(&mut self, pieces: &[IoSlice<'_>]) -> Result<usize, LinkError> {
+    pub(crate) fn write(&mut self, pieces: &[IoSlice<'_>], next: Next) -> Result<usize, LinkError> {
         match &mut self.records {
-            Some(records) => records.write(&self.socket, pieces),
-            None => self.socket.write(pieces).map_err(|error| self.socket.ended(error)),
+            Some(records) => records.write(&self.socket, pieces, next),
+            None => {
+                let written = self.socket.write_next(pieces, next);
+                written.map_err(|error| self.socket.ended(error))
+            }
         }
     }
 

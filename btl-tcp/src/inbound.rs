@@ -4,6 +4,10 @@
 //! buffer as soon as its header is known, and the rest of it is read straight into that; the same call reads what
 //! follows into the inbox. What is in the inbox has to be copied, so little is read ahead of a message that is likely
 //! to be long: one behind a long one.
+//!
+//! A message is likely to be as long as the one before it. If that was long, but not so long that a call more does not
+//! matter, the next one is read with one call: its first bytes into the inbox, the rest to its place in a buffer. If it
+//! turns out to be another message, what was read is put together in the inbox.
 
 use crate::config::TcpConfig;
 use crate::connection::Connection;
@@ -14,12 +18,16 @@ use gapless_btl::{AmTag, Event, Fragment, LinkError, PeerId, SHORT_BYTES, Short,
 use std::io::IoSliceMut;
 
 /// Bytes read ahead.
-const INBOX_BYTES: usize = 16 << 10;
+const INBOX_BYTES: usize = 17 << 10;
 /// Bytes read beyond a body that has a long buffer: the next header, and a message that is very short.
 const BEYOND_BYTES: usize = 64;
 /// Behind a message of so many bytes, no more than that is read ahead, either: to copy so many takes longer than to
 /// call the system once more.
 const LONG_BYTES: usize = 8 << 10;
+/// Of a message that is read with its header, so many bytes land in the inbox.
+const FRONT_BYTES: usize = BEYOND_BYTES - HEADER_BYTES;
+/// The longest such message: it fits the inbox with what was read beyond it.
+const GUESS_BYTES: usize = INBOX_BYTES - 2 * BEYOND_BYTES;
 /// Calls that read, in one poll.
 const READS: usize = 8;
 /// After so many messages that the other end retains, their count goes there in a frame of its own; after half as many
@@ -54,8 +62,11 @@ pub(crate) struct Inbound {
     start: usize,
     end: usize,
     partial: Option<Partial>,
-    /// The last message whose header was read is long.
-    long: bool,
+    /// How long the last message is whose header was read.
+    last: usize,
+    /// The buffer of the message whose header is in the inbox, and how many bytes of it are there. Its first bytes are in
+    /// the inbox, too.
+    guessed: Option<(Buffer, usize)>,
     /// A message that nobody had room for.
     stuck: Option<(AmTag, Fragment)>,
     small: HeapPool,
@@ -135,7 +146,8 @@ impl Inbound {
             start: 0,
             end: 0,
             partial: None,
-            long: false,
+            last: 0,
+            guessed: None,
             stuck: None,
             small: HeapPool::new(SMALL_EACH * config.buffers, SMALL_BYTES),
             large: HeapPool::new(config.buffers, config.fragment_bytes),
@@ -212,13 +224,20 @@ impl Inbound {
             self.inbox.copy_within(self.start..self.end, 0);
             (self.start, self.end) = (0, self.end - self.start);
         }
+        if self.partial.is_none()
+            && self.end == 0
+            && (LONG_BYTES..=GUESS_BYTES).contains(&self.last)
+            && let Some(body) = self.large.buffer(self.last)
+        {
+            return self.fill_guessed(connection, body);
+        }
         let (body, ahead): (&mut [u8], bool) = match &mut self.partial {
             Some(Partial { body, got, .. }) => {
                 let ahead = body.len() <= SMALL_BYTES;
                 (&mut body[*got..], ahead)
             }
             // What is here is a header in part, or a short message in part.
-            None => (&mut [], !self.long || self.end >= HEADER_BYTES),
+            None => (&mut [], self.last < LONG_BYTES || self.end >= HEADER_BYTES),
         };
         let missing = body.len();
         let inbox = &mut self.inbox[self.end..if ahead { INBOX_BYTES } else { BEYOND_BYTES }];
@@ -233,6 +252,47 @@ impl Inbound {
         }
         self.end += read.saturating_sub(missing);
         Ok(Some((read, all)))
+    }
+
+    /// Reads once, as if a message with this body were next.
+    fn fill_guessed(
+        &mut self,
+        connection: &mut Connection,
+        mut body: Buffer,
+    ) -> Result<Option<(usize, usize)>, LinkError> {
+        let len = body.len();
+        let (front, behind) = self.inbox.split_at_mut(BEYOND_BYTES);
+        let mut pieces = [
+            IoSliceMut::new(front),
+            IoSliceMut::new(&mut body[FRONT_BYTES..]),
+            IoSliceMut::new(&mut behind[..BEYOND_BYTES]),
+        ];
+        let read = match connection.read(&mut pieces)? {
+            Some(0) => return Err(connection.closed()),
+            Some(read) => read,
+            None => return Ok(None),
+        };
+        let beyond = read.saturating_sub(BEYOND_BYTES);
+        let in_body = beyond.min(len - FRONT_BYTES);
+        let rest = beyond - in_body;
+        let front: &[u8; BEYOND_BYTES] = self.inbox.first_chunk().expect("it is longer");
+        let is_it = in_body > 0
+            && {
+                let head = front.first_chunk().expect("it is longer");
+                let header = Header::read(*head, self.large.buffer_bytes());
+                matches!(header, Ok(Header::Message { len: it, .. } | Header::Retained { len: it, .. }) if it == len)
+            };
+        if is_it {
+            body[..FRONT_BYTES].copy_from_slice(&front[HEADER_BYTES..]);
+            self.guessed = Some((body, FRONT_BYTES + in_body));
+            self.end = BEYOND_BYTES + rest;
+        } else {
+            self.inbox.copy_within(BEYOND_BYTES..BEYOND_BYTES + rest, BEYOND_BYTES + in_body);
+            let place = &mut self.inbox[BEYOND_BYTES..BEYOND_BYTES + in_body];
+            place.copy_from_slice(&body[FRONT_BYTES..FRONT_BYTES + in_body]);
+            self.end = read;
+        }
+        Ok(Some((read, 2 * BEYOND_BYTES + len - FRONT_BYTES)))
     }
 
     /// Hands on the next message, if it is here.
@@ -282,7 +342,7 @@ impl Inbound {
                 return Err(LinkError::Corrupt { what });
             }
         };
-        self.long = len >= LONG_BYTES;
+        self.last = len;
         if len <= SHORT_BYTES {
             let Some(body) = rest.get(..len) else { return Ok(Step::Incomplete) };
             if *offers && offer(from, tag, body, sink) {
@@ -293,12 +353,18 @@ impl Inbound {
                 return Ok(Step::NoRoom);
             }
         }
-        let here = rest.len().min(len);
-        let pool = if len <= SMALL_BYTES { &self.small } else { &self.large };
-        let spare = || closing.then(|| HeapPool::new(1, len).buffer(len)).flatten();
-        let Some(mut body) = pool.buffer(len).or_else(spare) else { return Ok(Step::NoBuffer) };
-        body[..here].copy_from_slice(&rest[..here]);
-        self.start += HEADER_BYTES + here;
+        let (body, here) = if let Some(guessed) = self.guessed.take() {
+            self.start += BEYOND_BYTES;
+            guessed
+        } else {
+            let here = rest.len().min(len);
+            let pool = if len <= SMALL_BYTES { &self.small } else { &self.large };
+            let spare = || closing.then(|| HeapPool::new(1, len).buffer(len)).flatten();
+            let Some(mut body) = pool.buffer(len).or_else(spare) else { return Ok(Step::NoBuffer) };
+            body[..here].copy_from_slice(&rest[..here]);
+            self.start += HEADER_BYTES + here;
+            (body, here)
+        };
         if here < len {
             self.partial = Some(Partial { tag, body, got: here });
             return Ok(Step::Incomplete);
@@ -351,6 +417,76 @@ fn offer(from: PeerId, tag: AmTag, body: &[u8], sink: &mut dyn Sink) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::socket::Socket;
+    use crate::tests::{LOOPBACK_V4, Patience, Random, config, seed};
+    use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
+    use std::io::IoSlice;
+
+    /// Takes every message.
+    #[derive(Default)]
+    struct All(Vec<(AmTag, Vec<u8>)>);
+
+    impl Sink for All {
+        fn short(&mut self, _: PeerId, _: AmTag, _: Short<'_>) -> bool {
+            false
+        }
+
+        fn fragment(&mut self, _: PeerId, tag: AmTag, fragment: &Fragment) -> bool {
+            self.0.push((tag, fragment.to_vec().unwrap()));
+            true
+        }
+
+        fn event(&mut self, event: Event) {
+            let Event::Arrived { tag, fragment, .. } = event else { panic!("{event:?}") };
+            self.0.push((tag, fragment.to_vec().unwrap()));
+        }
+
+        fn room(&self) -> usize {
+            1
+        }
+    }
+
+    /// Messages that are as long as the ones before them, or not, in any pieces, among counts.
+    #[test]
+    fn lengths_that_repeat_and_lengths_that_do_not() {
+        let mut random = Random::new(seed());
+        let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
+        let (here, there) =
+            socketpair(AddressFamily::UNIX, SocketType::STREAM, flags, None).unwrap();
+        let at = ([127, 0, 0, 1], 1).into();
+        let (mut here, there) = (Connection::bare(Socket::of(here, at)), Socket::of(there, at));
+        let mut inbound = Inbound::new(&config(0, LOOPBACK_V4));
+        let (mut stream, mut sent) = (Vec::new(), Vec::new());
+        let mut len = 0;
+        for number in 0..3000u64 {
+            if random.below(3) == 0 {
+                let around = [60, 3000, LONG_BYTES, 16 << 10, GUESS_BYTES, 40_000];
+                len = around[random.below(around.len())] - 1 + random.below(3);
+            }
+            if random.below(20) == 0 {
+                stream.extend(Header::Count(0).write());
+            }
+            let tag = AmTag(random.below(256).to_le_bytes()[0]);
+            let body: Vec<u8> =
+                (0..len as u64).map(|at| (number * 31 + at * 7).to_le_bytes()[0]).collect();
+            stream.extend(Header::Retained { tag, len, count: 0 }.write());
+            stream.extend(&body);
+            sent.push((tag, body));
+        }
+        let (mut all, mut written, patience) = (All::default(), 0, Patience::new());
+        while !sent.is_empty() {
+            let most = [1, 70, 5_000, 16 << 10, 100_000][random.below(5)];
+            let piece = &stream[written..stream.len().min(written + 1 + random.below(most))];
+            written += there.write(&[IoSlice::new(piece)]).unwrap();
+            let stop = inbound.receive(&mut here, PeerId(0), &mut all, 64, &mut true, false).2;
+            assert!(matches!(stop, Stop::Dry | Stop::More), "{stop:?}");
+            let came = all.0.len();
+            assert!(all.0 == sent[..came], "{came} messages");
+            sent.drain(..came);
+            all.0.clear();
+            patience.tick("the messages");
+        }
+    }
 
     fn counted(buffers: usize) -> Counts {
         Counts { counted: true, ..Counts::new(buffers) }

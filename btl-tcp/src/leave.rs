@@ -4,6 +4,7 @@
 //! that: then the connection is reset and the rest is thrown away. So whoever leaves says that nothing more comes, and
 //! reads what peers still say, until they hang up in turn, as they do when they have read all.
 
+use crate::burst::Next;
 use crate::link::{State, Up};
 use crate::tcp::Tcp;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -31,7 +32,7 @@ impl Leaving {
         let Up { connection, outbound, .. } = &mut *self.up;
         let mut moved = false;
         if !outbound.is_empty() {
-            match outbound.flush(connection, &mut VecDeque::new()) {
+            match outbound.flush(connection, Next::Leaves, &mut VecDeque::new()) {
                 Ok(wrote) => moved |= wrote,
                 Err(_) => return (false, true),
             }

@@ -10,6 +10,7 @@
 //!   that is derived from the secret, its rank and its id. A `connection` is plain or encrypted.
 //! - Messages are frames (`wire`): written out of slots with one call for many (`outbound`), read straight into the
 //!   buffers of fragments (`inbound`). Nothing blocks; one epoll descriptor serves all sockets (`watch`).
+//! - Short messages that are sent in a row may leave together, if the program usually polls soon after them (`burst`).
 //! - A peer's death is the end of its connection. A host that no longer answers is noticed within
 //!   [`TcpConfig::notice`] (`silence`).
 //!
@@ -51,9 +52,14 @@
 //! The system has taken all of the message: it arrives even if this process ends the moment after, as long as host and
 //! network live. It does not say that the receiver has it.
 //!
+//! Of short messages that are sent to a peer without a poll between them, all but the first may wait in the system for the
+//! next poll, or for sixteen others, if the time that this has saved so far is more than the time that it cost. Without a
+//! poll the system sends them when the other host has acknowledged the message before them, or after 200 ms. None waits
+//! while the caller may block ([`arm`](gapless_btl::Btl::arm)).
+//!
 //! # What a peer costs
 //!
-//! One that was only introduced: its card. One with a link: a descriptor, the system's buffers, an inbox of 16 KiB, and
+//! One that was only introduced: its card. One with a link: a descriptor, the system's buffers, an inbox of 17 KiB, and
 //! in each direction, as far as they were ever needed at a time, [`TcpConfig::buffers`] buffers of
 //! [`TcpConfig::fragment_bytes`] and eight times as many of 2 KiB (by default 2.3 MiB). An encrypted
 //! link also has 65 KiB for records that are not opened yet, and as much for records that are not written yet. A second
@@ -75,6 +81,7 @@
 #![deny(unsafe_code)]
 
 mod attempt;
+mod burst;
 mod call;
 mod card;
 mod config;

@@ -1,5 +1,6 @@
 //! A peer: what is known of it, and how far the link to it is.
 
+use crate::burst::Burst;
 use crate::call::Call;
 use crate::card::Card;
 use crate::config::TcpConfig;
@@ -55,6 +56,11 @@ pub(crate) struct Up {
     pub(crate) starved: bool,
     /// The poll that has last given a message as an event.
     pub(crate) given: u32,
+    /// The poll after which a message was last sent.
+    pub(crate) spoke: Option<u32>,
+    pub(crate) burst: Burst,
+    /// So many messages wait in the system for others, or for the next poll.
+    pub(crate) waiting: u32,
 }
 
 impl Link {
@@ -79,6 +85,7 @@ impl Up {
         silence: Silence,
         config: &TcpConfig,
         retains: bool,
+        burst: Burst,
     ) -> Up {
         Up {
             connection,
@@ -91,6 +98,9 @@ impl Up {
             again: false,
             starved: false,
             given: 0,
+            spoke: None,
+            burst,
+            waiting: 0,
         }
     }
 

@@ -13,6 +13,7 @@
 //! Only the listener's welcome makes a connection the link, and a process welcomes no second one.
 
 use crate::attempt::Caller;
+use crate::burst::Next;
 use crate::call::{Call, Course};
 use crate::card::Card;
 use crate::connection::Connection;
@@ -163,7 +164,8 @@ impl Tcp {
         // Where all our calls have failed, no pulse finds the peer.
         let place = place.filter(|_| !failed);
         let silence = Silence::new(place, !welcome);
-        let mut up = Box::new(Up::new(connection, silence, &self.config, link.retains));
+        let burst = self.burst.clone();
+        let mut up = Box::new(Up::new(connection, silence, &self.config, link.retains, burst));
         if welcome {
             up.outbound.welcome();
         }
@@ -172,7 +174,7 @@ impl Tcp {
         for at in self.strangers.which(|it| it.stage.peer() == Some(id)) {
             drop(self.strangers.take(at));
         }
-        self.flush(id);
+        self.flush(id, Next::Leaves);
         self.try_place(id);
         self.look_again(id);
     }

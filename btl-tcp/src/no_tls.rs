@@ -2,6 +2,7 @@
 
 #![allow(dead_code, clippy::boxed_local, reason = "it has the face of what it stands for")]
 
+use crate::burst::Next;
 use crate::card::Card;
 use crate::proof::Keys;
 use crate::socket::Socket;
@@ -28,7 +29,12 @@ impl Records {
         match *self {}
     }
 
-    pub(crate) fn write(&mut self, _: &Socket, _: &[IoSlice<'_>]) -> Result<usize, LinkError> {
+    pub(crate) fn write(
+        &mut self,
+        _: &Socket,
+        _: &[IoSlice<'_>],
+        _: Next,
+    ) -> Result<usize, LinkError> {
         match *self {}
     }
 

@@ -4,6 +4,7 @@
 //! headers and bodies as they lie. If the link retains what is sent, a message keeps its buffer until the peer's count
 //! covers it.
 
+use crate::burst::Next;
 use crate::config::TcpConfig;
 use crate::connection::Connection;
 use crate::wire::{HEADER_BYTES, Header};
@@ -203,17 +204,19 @@ impl Outbound {
         Ok(())
     }
 
-    /// A message by value, at once; whether it has left, or will. Only if nothing is before it.
+    /// Whether a message can leave [by value](Outbound::short): nothing is before it, and it need not be retained.
+    pub(crate) fn takes_short(&self) -> bool {
+        self.queue.is_empty() && self.retained.is_none()
+    }
+
+    /// A message by value, at once; whether it has left, or will.
     pub(crate) fn short(
         &mut self,
         connection: &mut Connection,
         tag: AmTag,
         message: Short<'_>,
+        next: Next,
     ) -> Result<bool, LinkError> {
-        // What is retained needs a buffer.
-        if !self.queue.is_empty() || self.retained.is_some() {
-            return Ok(false);
-        }
         let mut bytes = [0; HEADER_BYTES + SHORT_BYTES];
         let head = Header::Message { tag, len: message.len() }.write();
         bytes[..HEADER_BYTES].copy_from_slice(&head);
@@ -222,7 +225,7 @@ impl Outbound {
             place.copy_from_slice(&word.to_ne_bytes());
         }
         let frame = &bytes[..HEADER_BYTES + message.len()];
-        let written = connection.write(&[IoSlice::new(frame)])?;
+        let written = connection.write(&[IoSlice::new(frame)], next)?;
         self.sealed = connection.sealed();
         let begun = written > 0 || self.sealed > 0;
         if begun && written < frame.len() {
@@ -233,10 +236,12 @@ impl Outbound {
         Ok(begun)
     }
 
-    /// Writes what the socket takes; whether it took anything. Tells of the messages that have left.
+    /// Writes what the socket takes, where it may wait for more; whether it took anything. Tells of the messages that
+    /// have left.
     pub(crate) fn flush(
         &mut self,
         connection: &mut Connection,
+        next: Next,
         told: &mut VecDeque<Event>,
     ) -> Result<bool, LinkError> {
         let mut wrote = false;
@@ -248,7 +253,7 @@ impl Outbound {
                 (count, bytes) = (count + 1, bytes + piece.len());
             }
             let before = connection.carried();
-            let written = connection.write(&pieces[..count])?;
+            let written = connection.write(&pieces[..count], next)?;
             self.sealed = connection.sealed();
             wrote |= written > 0 || connection.carried() > before;
             self.advance(written, told);

@@ -1,5 +1,6 @@
 //! Polling: what is read when, what is written, and what the clock tells.
 
+use crate::burst::Next;
 use crate::inbound::Stop;
 use crate::link::{Link, State, Up};
 use crate::sign;
@@ -17,6 +18,10 @@ const BUSY_STRIDE: u32 = 8;
 const TICK_CALLING: Duration = Duration::from_millis(10);
 /// So soon at the latest a peer is told how many of its messages have come, and whatever else the clock tells.
 const TICK_MAX: Duration = Duration::from_millis(250);
+/// So many messages wait for others.
+const MUCH: u32 = 16;
+/// The longest of them. Longer ones fill packets, and the system sends a packet as soon as it is full.
+const WAITS_BYTES: usize = 256;
 /// How soon whoever sleeps looks whether a receiver has given a buffer back, on another thread.
 const STARVED: Duration = Duration::from_millis(1);
 
@@ -123,11 +128,55 @@ impl Tcp {
         count
     }
 
+    /// Whether a message that is sent now leaves at once, or may wait for others.
+    pub(crate) fn next_of_burst(&mut self, id: u32, len: usize) -> Next {
+        let (polls, may_block) = (self.polls, self.armed);
+        let Some(up) = self.links.get_mut(id as usize).and_then(Link::up) else {
+            return Next::Leaves;
+        };
+        let is_first = up.spoke.replace(polls) != Some(polls);
+        let mut next = Next::Leaves;
+        if !is_first && len <= WAITS_BYTES {
+            if !up.burst.goes_on() {
+                self.bursts.push(id);
+            }
+            next = up.burst.next(Instant::now());
+        }
+        if may_block || up.waiting == MUCH || next == Next::Leaves {
+            // All that wait leave with it.
+            up.waiting = 0;
+            return Next::Leaves;
+        }
+        up.waiting += 1;
+        Next::Waits
+    }
+
+    /// A message was given to the system.
+    pub(crate) fn sent_in_burst(&mut self, id: u32) {
+        if let Some(up) = self.links[id as usize].up()
+            && up.burst.goes_on()
+        {
+            up.burst.sent(Instant::now());
+        }
+    }
+
+    /// What waits for a poll leaves.
+    pub(crate) fn end_bursts(&mut self) {
+        let now = Instant::now();
+        while let Some(id) = self.bursts.pop() {
+            let Some(up) = self.links[id as usize].up() else { continue };
+            up.burst.end(now);
+            if std::mem::take(&mut up.waiting) > 0 {
+                up.connection.socket().push();
+            }
+        }
+    }
+
     /// Writes what the socket of a peer takes.
-    pub(crate) fn flush(&mut self, id: u32) {
+    pub(crate) fn flush(&mut self, id: u32, next: Next) {
         let Some(up) = self.links[id as usize].up() else { return };
         if up.broken.is_none() {
-            match up.outbound.flush(&mut up.connection, &mut self.outbox) {
+            match up.outbound.flush(&mut up.connection, next, &mut self.outbox) {
                 Ok(true) => up.silence.wrote(),
                 Ok(false) => {}
                 Err(error) => {
@@ -147,7 +196,7 @@ impl Tcp {
             let had = up.inbound.tell();
             up.outbound.count(had);
             if first {
-                self.flush(id);
+                self.flush(id, Next::Leaves);
             }
         }
     }
@@ -186,7 +235,7 @@ impl Tcp {
                     up.closing |= happened.closing;
                 }
                 if happened.writable {
-                    self.flush(id);
+                    self.flush(id, Next::Leaves);
                 }
                 if happened.readable {
                     return self.receive(id, sink, BATCH);

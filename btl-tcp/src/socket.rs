@@ -1,5 +1,6 @@
 //! System calls: sockets that never block, and what the system's refusals mean.
 
+use crate::burst::Next;
 use crate::system;
 use gapless_btl::LinkError;
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -184,13 +185,26 @@ impl Socket {
 
     /// Writes the pieces, in their order; how many bytes there was room for.
     pub(crate) fn write(&self, pieces: &[IoSlice<'_>]) -> Result<usize, Errno> {
-        let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
+        self.write_next(pieces, Next::Leaves)
+    }
+
+    /// The same, where they may wait: until something is written that does not, or for a [`push`](Socket::push); or
+    /// until the other host has acknowledged all that has left, but at most 200 ms.
+    pub(crate) fn write_next(&self, pieces: &[IoSlice<'_>], next: Next) -> Result<usize, Errno> {
+        let mut flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
+        flags.set(SendFlags::MORE, next == Next::Waits);
         let mut nothing = SendAncillaryBuffer::default();
         match rustix::net::sendmsg(&self.fd, pieces, &mut nothing, flags) {
             Ok(count) => Ok(count),
             Err(Errno::AGAIN | Errno::INTR | Errno::NOBUFS | Errno::NOMEM) => Ok(0),
             Err(error) => Err(error),
         }
+    }
+
+    /// What waits leaves: that is what the system does if it is told not to wait.
+    pub(crate) fn push(&self) {
+        // Fails if the connection has ended, which reading tells.
+        let _ = sockopt::set_tcp_nodelay(&self.fd, true);
     }
 
     /// Tells the other end that nothing more comes from here.

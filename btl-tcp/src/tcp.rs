@@ -1,5 +1,6 @@
 //! The transport: its parts, and the contract.
 
+use crate::burst::Burst;
 use crate::card::{Card, PLACES_MAX};
 use crate::config::TcpConfig;
 use crate::link::{Link, State};
@@ -53,6 +54,10 @@ pub struct Tcp {
     pub(crate) again: Vec<u32>,
     /// An empty list, for its memory.
     pub(crate) again_before: Vec<u32>,
+    /// Links to which several messages were sent since the last poll.
+    pub(crate) bursts: Vec<u32>,
+    /// How links begin.
+    pub(crate) burst: Burst,
     /// Who has spoken last.
     pub(crate) hot: Option<u32>,
     /// How many polls there were.
@@ -120,6 +125,8 @@ impl Tcp {
             outbox: VecDeque::with_capacity(64),
             again: Vec::new(),
             again_before: Vec::new(),
+            bursts: Vec::new(),
+            burst: Burst::new(),
             hot: None,
             polls: 0,
             rounds: 0,
@@ -181,6 +188,7 @@ impl Btl for Tcp {
 
     fn send(&mut self, slot: Slot, tag: AmTag, done: Token) {
         let to = slot.peer();
+        let next = self.next_of_burst(to.0, slot.len());
         let link = self.links.get_mut(to.0 as usize);
         let link = link.expect("a slot of this transport");
         let error = match &mut link.state {
@@ -190,7 +198,8 @@ impl Btl for Tcp {
                 let count = if up.outbound.retains() { up.inbound.tell() } else { 0 };
                 up.outbound.push(tag, buffer, done, count);
                 if first {
-                    self.flush(to.0);
+                    self.flush(to.0, next);
+                    self.sent_in_burst(to.0);
                 }
                 return;
             }
@@ -216,15 +225,21 @@ impl Btl for Tcp {
         if up.broken.is_some() || message.len() > self.config.fragment_bytes {
             return false;
         }
-        match up.outbound.short(&mut up.connection, tag, message) {
+        if !up.outbound.takes_short() {
+            return self.send_with_slot(to, tag, message);
+        }
+        let next = self.next_of_burst(to.0, message.len());
+        let Some(up) = self.links[to.0 as usize].up() else { return false };
+        match up.outbound.short(&mut up.connection, tag, message, next) {
             Ok(true) => {
                 up.silence.wrote();
                 if !up.outbound.is_empty() {
                     self.rewatch(to.0);
                 }
+                self.sent_in_burst(to.0);
                 true
             }
-            // Behind others, or there is no room in the socket: with a slot it can wait.
+            // There is no room in the socket: with a slot it can wait.
             Ok(false) => self.send_with_slot(to, tag, message),
             Err(error) => {
                 up.broken = Some(error);
@@ -260,6 +275,9 @@ impl Btl for Tcp {
     }
 
     fn poll(&mut self, only: Option<PeerId>, sink: &mut dyn Sink) -> usize {
+        if !self.bursts.is_empty() {
+            self.end_bursts();
+        }
         self.polls = self.polls.wrapping_add(1);
         match only {
             Some(peer) => self.receive(peer.0, sink, 1),

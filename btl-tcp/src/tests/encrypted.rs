@@ -6,6 +6,7 @@ use super::{
     End, JOB, LOOPBACK_V4, Patience, Random, await_counts, config, exchange, introduced, keys,
     sealed_at, secret, seed, tcp_at,
 };
+use crate::burst::Next;
 use crate::card::Card;
 use crate::connection::Connection;
 use crate::link::State;
@@ -156,7 +157,7 @@ fn what_has_left_is_what_can_be_read() {
     let patience = Patience::new();
     while read < bytes.len() {
         let pieces: Vec<IoSlice<'_>> = bytes[left..].chunks(70_000).map(IoSlice::new).collect();
-        left += one.write(&pieces).unwrap();
+        left += one.write(&pieces, Next::Leaves).unwrap();
         let most = 1 + random.below(into.len());
         let got = other.read(&mut [IoSliceMut::new(&mut into[..most])]).unwrap().unwrap_or(0);
         assert!(into[..got] == bytes[read..read + got], "seed {seed}: {got} bytes from {read}");

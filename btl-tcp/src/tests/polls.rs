@@ -1,10 +1,12 @@
 //! What the clock tells whoever polls seldom, and what is told of a link that can no longer be written to.
 
+use super::suite::trusted_at;
 use super::{End, LOOPBACK_V4, Patience, config, exchange, introduced, tcp_at};
+use crate::burst::Burst;
 use crate::proof::Purpose;
 use crate::strangers::Stage;
 use crate::{Tcp, TcpConfig};
-use gapless_btl::{Btl, LinkError, PeerId, Queue};
+use gapless_btl::{AmTag, Btl, LinkError, PeerId, Queue, Short};
 use std::io::Write;
 use std::net::TcpStream;
 use std::time::Duration;
@@ -108,4 +110,57 @@ fn what_was_wrong_with_writing_is_the_reason_of_the_loss() {
         assert_eq!(a.lost, Some(error), "whether the stream has ended: {ends}");
         drop(b);
     }
+}
+
+#[test]
+fn short_messages_wait_for_each_other_and_arrive_in_any_case() {
+    let (mut a, mut b) = introduced(trusted_at(0, LOOPBACK_V4), tcp_at(1, LOOPBACK_V4));
+    exchange(&mut a, &mut b, 5);
+    a.poll();
+    let mut sent = 0;
+    // How many of them wait.
+    let mut burst = |a: &mut End, count: u64| {
+        a.tcp.links[0].up().unwrap().burst = Burst::trusted();
+        for _ in 0..count {
+            assert!(a.tcp.send_short(a.peer, AmTag(9), Short::new(&[7], 8)));
+            sent += 1;
+        }
+        (a.tcp.links[0].up().unwrap().waiting, sent)
+    };
+    let patience = Patience::new();
+    let arrive = |b: &mut End, sent: u64| {
+        while b.heard_long < sent {
+            b.poll();
+            patience.tick("messages that wait");
+        }
+    };
+    // If this thread is held up between them, they do not wait.
+    let waiting = |a: &mut End, burst: &mut dyn FnMut(&mut End, u64) -> (u32, u64), count| loop {
+        let (waiting, sent) = burst(a, count);
+        if waiting > 0 {
+            return (waiting, sent);
+        }
+        a.poll();
+        patience.tick("messages to wait");
+    };
+    let (count, sent) = waiting(&mut a, &mut burst, 3);
+    assert!(count <= 2, "the first has left");
+    // The system does not hold them for ever.
+    arrive(&mut b, sent);
+    a.poll();
+    assert_eq!(a.tcp.links[0].up().unwrap().waiting, 0);
+    assert!(waiting(&mut a, &mut burst, 100).0 <= 16);
+    a.poll();
+    // Whoever may block leaves nothing behind.
+    assert!(a.tcp.arm().is_some());
+    a.poll();
+    let (count, sent) = burst(&mut a, 10);
+    assert_eq!(count, 0);
+    arrive(&mut b, sent);
+    // Nor does whoever leaves.
+    a.tcp.armed = false;
+    let (_, sent) = burst(&mut a, 10);
+    let leaving = std::thread::spawn(move || drop(a));
+    arrive(&mut b, sent);
+    leaving.join().unwrap();
 }

@@ -1,6 +1,7 @@
 //! The suite that every transport passes, over the loopback addresses of both families.
 
 use crate::Tcp;
+use crate::burst::{Burst, Next};
 use crate::link::State;
 use crate::tests::{LOOPBACK_V4, LOOPBACK_V6, tcp_at};
 use gapless_btl::PeerId;
@@ -41,7 +42,7 @@ impl Fixture for At {
             _ => return false,
         };
         let State::Up(up) = &mut from.links[to.0 as usize].state else { panic!("the link stands") };
-        assert_eq!(up.connection.write(&[IoSlice::new(bytes)]), Ok(bytes.len()));
+        assert_eq!(up.connection.write(&[IoSlice::new(bytes)], Next::Leaves), Ok(bytes.len()));
         true
     }
 
@@ -70,6 +71,13 @@ fn v6() -> IpAddr {
 }
 
 gapless_btl::conformance!(ipv4, At(LOOPBACK_V4, tcp_at));
-gapless_btl::conformance!(ipv6, At(v6(), tcp_at));
+/// An end whose messages wait for each other from the beginning.
+pub(super) fn trusted_at(rank: u32, address: IpAddr) -> Tcp {
+    let mut tcp = tcp_at(rank, address);
+    tcp.burst = Burst::trusted();
+    tcp
+}
+
+gapless_btl::conformance!(ipv6, At(v6(), trusted_at));
 #[cfg(feature = "encryption")]
 gapless_btl::conformance!(encrypted, At(v6(), crate::tests::sealed_at));

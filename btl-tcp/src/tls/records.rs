@@ -7,6 +7,7 @@
 //! A key seals as many records as AES-GCM allows (2²⁴); the last one is a KeyUpdate. The receiver does not answer it
 //! with a new key of its own, because each direction counts for itself.
 
+use crate::burst::Next;
 use crate::socket::Socket;
 use gapless_btl::LinkError;
 use rustls::client::ClientConnectionData;
@@ -173,12 +174,13 @@ impl Records {
         &mut self,
         socket: &Socket,
         pieces: &[IoSlice<'_>],
+        next: Next,
     ) -> Result<usize, LinkError> {
         let all: usize = pieces.iter().map(|piece| piece.len()).sum();
         debug_assert!(self.outgoing.sealed <= all, "what was sealed comes once more");
         let mut done = 0;
         loop {
-            done += self.outgoing.drain(socket)?;
+            done += self.outgoing.drain(socket, next)?;
             if done >= all || !self.outgoing.records.is_empty() {
                 return Ok(done);
             }
@@ -230,7 +232,7 @@ impl Records {
 
     fn warn(&mut self, socket: &Socket, alert: [u8; 2]) {
         if self.outgoing.record(ContentType::Alert, &[&alert]).is_ok() {
-            let _ = self.outgoing.drain(socket);
+            let _ = self.outgoing.drain(socket, Next::Leaves);
         }
     }
 
@@ -357,7 +359,7 @@ impl Outgoing {
 
     /// Writes what is sealed; how many bytes of messages have left with it. These are the bytes of all records that
     /// have left in full, because the other end may have read and counted those.
-    fn drain(&mut self, socket: &Socket) -> Result<usize, LinkError> {
+    fn drain(&mut self, socket: &Socket, next: Next) -> Result<usize, LinkError> {
         // A batch, with a KeyUpdate before each record, and an alert.
         let mut pieces = [IoSlice::new(&[]); 2 * BATCH + 1];
         if self.records.is_empty() {
@@ -369,7 +371,8 @@ impl Outgoing {
             skip = 0;
         }
         let count = self.records.len().min(pieces.len());
-        let wrote = socket.write(&pieces[..count]).map_err(|error| socket.ended(error))?;
+        let wrote = socket.write_next(&pieces[..count], next);
+        let wrote = wrote.map_err(|error| socket.ended(error))?;
         self.carried += wrote as u64;
         let (mut left, mut whole, mut gone) = (self.written + wrote, 0, 0);
         for (record, bytes) in &self.records {
