@@ -21,6 +21,9 @@ const SAVED_NS: i64 = 1_000;
 const STEP: Duration = Duration::from_micros(2);
 /// The system lets nothing wait for longer (`tcp(7)`: MSG_MORE is as TCP_CORK for one call).
 const LONGEST: Duration = Duration::from_millis(200);
+/// So many messages are worth the call that has them leave. If the last burst had fewer, none waits: the next is likely to
+/// be as short.
+const FEW: u32 = 3;
 /// So much has to be earned before anything waits.
 const FIRST_NS: i64 = 100 * SAVED_NS;
 /// More than this is not put by: it is soon clear that a program has changed its ways.
@@ -40,19 +43,22 @@ pub(crate) enum Next {
 pub(crate) struct Burst {
     /// When the system had taken the last message of the burst, if that is not the first.
     last: Option<Instant>,
+    /// Its messages but the first; and those of the burst before.
+    count: u32,
+    before: u32,
     /// What bursts have earned, less what they cost, in nanoseconds.
     balance: i64,
 }
 
 impl Burst {
     pub(crate) fn new() -> Burst {
-        Burst { last: None, balance: -FIRST_NS }
+        Burst { last: None, count: 0, before: 0, balance: -FIRST_NS }
     }
 
     /// As if bursts had earned as much as they can.
     #[cfg(test)]
     pub(crate) fn trusted() -> Burst {
-        Burst { last: None, balance: MOST_NS }
+        Burst { last: None, count: 0, before: FEW, balance: MOST_NS }
     }
 
     /// Whether the burst has more than one message.
@@ -66,7 +72,8 @@ impl Burst {
             self.pay(now.saturating_duration_since(last));
         }
         self.balance = self.balance.saturating_add(SAVED_NS).min(MOST_NS);
-        if self.balance > 0 { Next::Waits } else { Next::Leaves }
+        self.count = self.count.saturating_add(1);
+        if self.balance > 0 && self.before >= FEW { Next::Waits } else { Next::Leaves }
     }
 
     /// The system has taken the message: how long that took is no fault of the program.
@@ -78,6 +85,7 @@ impl Burst {
     pub(crate) fn end(&mut self, now: Instant) {
         if let Some(last) = self.last.take() {
             self.pay(now.saturating_duration_since(last));
+            self.before = std::mem::take(&mut self.count);
         }
     }
 
@@ -139,6 +147,15 @@ mod tests {
         for _ in 0..1000 {
             assert_eq!(burst(&mut it, &mut now, 100, 4 * US, US), 0);
         }
+    }
+
+    #[test]
+    fn a_few_messages_do_not_wait() {
+        let (mut it, mut now) = (Burst::trusted(), Instant::now());
+        assert_eq!(burst(&mut it, &mut now, 2, US, US), 2);
+        assert_eq!(burst(&mut it, &mut now, 3, US, US), 0, "the last one was short");
+        assert_eq!(burst(&mut it, &mut now, 2, US, US), 2);
+        assert_eq!(burst(&mut it, &mut now, 2, US, US), 0);
     }
 
     /// Whatever a program does.

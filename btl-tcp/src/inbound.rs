@@ -5,9 +5,9 @@
 //! follows into the inbox. What is in the inbox has to be copied, so little is read ahead of a message that is likely
 //! to be long: one behind a long one.
 //!
-//! A message is likely to be as long as the one before it. If that was long, but not so long that a call more does not
-//! matter, the next one is read with one call: its first bytes into the inbox, the rest to its place in a buffer. If it
-//! turns out to be another message, what was read is put together in the inbox.
+//! A message is likely to be as long as the one before it. Behind a long one, the first bytes of the next are read into the
+//! inbox, and as many as fit there to their place in a buffer, with one call. If it turns out to be a shorter message,
+//! what was read is put together in the inbox.
 
 use crate::config::TcpConfig;
 use crate::connection::Connection;
@@ -26,7 +26,7 @@ const BEYOND_BYTES: usize = 64;
 const LONG_BYTES: usize = 8 << 10;
 /// Of a message that is read with its header, so many bytes land in the inbox.
 const FRONT_BYTES: usize = BEYOND_BYTES - HEADER_BYTES;
-/// The longest such message: it fits the inbox with what was read beyond it.
+/// So much of it is read: it fits the inbox with what was read beyond it.
 const GUESS_BYTES: usize = INBOX_BYTES - 2 * BEYOND_BYTES;
 /// Calls that read, in one poll.
 const READS: usize = 8;
@@ -64,9 +64,9 @@ pub(crate) struct Inbound {
     partial: Option<Partial>,
     /// How long the last message is whose header was read.
     last: usize,
-    /// The buffer of the message whose header is in the inbox, and how many bytes of it are there. Its first bytes are in
-    /// the inbox, too.
-    guessed: Option<(Buffer, usize)>,
+    /// The buffer of the message whose header is in the inbox, how many bytes of it are there, and where in the inbox
+    /// lies what is behind those.
+    guessed: Option<(Buffer, usize, usize)>,
     /// A message that nobody had room for.
     stuck: Option<(AmTag, Fragment)>,
     small: HeapPool,
@@ -226,10 +226,10 @@ impl Inbound {
         }
         if self.partial.is_none()
             && self.end == 0
-            && (LONG_BYTES..=GUESS_BYTES).contains(&self.last)
-            && let Some(body) = self.large.buffer(self.last)
+            && self.last >= LONG_BYTES
+            && let Some(body) = self.large.buffer(self.large.buffer_bytes())
         {
-            return self.fill_guessed(connection, body);
+            return self.fill_guessed(connection, body, self.last.min(GUESS_BYTES));
         }
         let (body, ahead): (&mut [u8], bool) = match &mut self.partial {
             Some(Partial { body, got, .. }) => {
@@ -254,17 +254,17 @@ impl Inbound {
         Ok(Some((read, all)))
     }
 
-    /// Reads once, as if a message with this body were next.
+    /// Reads once, as if a message of this length or more were next, into its buffer.
     fn fill_guessed(
         &mut self,
         connection: &mut Connection,
         mut body: Buffer,
+        guess: usize,
     ) -> Result<Option<(usize, usize)>, LinkError> {
-        let len = body.len();
         let (front, behind) = self.inbox.split_at_mut(BEYOND_BYTES);
         let mut pieces = [
             IoSliceMut::new(front),
-            IoSliceMut::new(&mut body[FRONT_BYTES..]),
+            IoSliceMut::new(&mut body[FRONT_BYTES..guess]),
             IoSliceMut::new(&mut behind[..BEYOND_BYTES]),
         ];
         let read = match connection.read(&mut pieces)? {
@@ -273,18 +273,22 @@ impl Inbound {
             None => return Ok(None),
         };
         let beyond = read.saturating_sub(BEYOND_BYTES);
-        let in_body = beyond.min(len - FRONT_BYTES);
+        let in_body = beyond.min(guess - FRONT_BYTES);
         let rest = beyond - in_body;
-        let front: &[u8; BEYOND_BYTES] = self.inbox.first_chunk().expect("it is longer");
-        let is_it = in_body > 0
-            && {
-                let head = front.first_chunk().expect("it is longer");
-                let header = Header::read(*head, self.large.buffer_bytes());
-                matches!(header, Ok(Header::Message { len: it, .. } | Header::Retained { len: it, .. }) if it == len)
-            };
-        if is_it {
+        let (front, behind) = self.inbox.split_at(BEYOND_BYTES);
+        let len = front.first_chunk().filter(|_| in_body > 0).and_then(|head| {
+            match Header::read(*head, self.large.buffer_bytes()) {
+                Ok(Header::Message { len, .. } | Header::Retained { len, .. }) => Some(len),
+                _ => None,
+            }
+        });
+        if let Some(len) = len.filter(|&len| len >= guess) {
             body[..FRONT_BYTES].copy_from_slice(&front[HEADER_BYTES..]);
-            self.guessed = Some((body, FRONT_BYTES + in_body));
+            // It may be longer than was guessed.
+            let more = rest.min(len - guess);
+            body[guess..guess + more].copy_from_slice(&behind[..more]);
+            body.truncate(len);
+            self.guessed = Some((body, FRONT_BYTES + in_body + more, BEYOND_BYTES + more));
             self.end = BEYOND_BYTES + rest;
         } else {
             self.inbox.copy_within(BEYOND_BYTES..BEYOND_BYTES + rest, BEYOND_BYTES + in_body);
@@ -292,7 +296,7 @@ impl Inbound {
             place.copy_from_slice(&body[FRONT_BYTES..FRONT_BYTES + in_body]);
             self.end = read;
         }
-        Ok(Some((read, 2 * BEYOND_BYTES + len - FRONT_BYTES)))
+        Ok(Some((read, 2 * BEYOND_BYTES + guess - FRONT_BYTES)))
     }
 
     /// Hands on the next message, if it is here.
@@ -353,9 +357,9 @@ impl Inbound {
                 return Ok(Step::NoRoom);
             }
         }
-        let (body, here) = if let Some(guessed) = self.guessed.take() {
-            self.start += BEYOND_BYTES;
-            guessed
+        let (body, here) = if let Some((body, here, start)) = self.guessed.take() {
+            self.start = start;
+            (body, here)
         } else {
             let here = rest.len().min(len);
             let pool = if len <= SMALL_BYTES { &self.small } else { &self.large };

@@ -142,21 +142,17 @@ impl Tcp {
             }
             next = up.burst.next(Instant::now());
         }
-        if may_block || up.waiting == MUCH || next == Next::Leaves {
-            // All that wait leave with it.
-            up.waiting = 0;
-            return Next::Leaves;
-        }
-        up.waiting += 1;
-        Next::Waits
+        if may_block || up.waiting >= MUCH { Next::Leaves } else { next }
     }
 
     /// A message was given to the system.
-    pub(crate) fn sent_in_burst(&mut self, id: u32) {
+    pub(crate) fn sent_in_burst(&mut self, id: u32, next: Next) {
         if let Some(up) = self.links[id as usize].up()
             && up.burst.goes_on()
         {
             up.burst.sent(Instant::now());
+            // All that wait leave with one that does not.
+            up.waiting = if next == Next::Waits { up.waiting + 1 } else { 0 };
         }
     }
 

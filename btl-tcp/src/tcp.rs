@@ -1,6 +1,6 @@
 //! The transport: its parts, and the contract.
 
-use crate::burst::Burst;
+use crate::burst::{Burst, Next};
 use crate::card::{Card, PLACES_MAX};
 use crate::config::TcpConfig;
 use crate::link::{Link, State};
@@ -187,33 +187,8 @@ impl Btl for Tcp {
     }
 
     fn send(&mut self, slot: Slot, tag: AmTag, done: Token) {
-        let to = slot.peer();
-        let next = self.next_of_burst(to.0, slot.len());
-        let link = self.links.get_mut(to.0 as usize);
-        let link = link.expect("a slot of this transport");
-        let error = match &mut link.state {
-            State::Up(up) => {
-                let first = up.outbound.is_empty();
-                let buffer = up.outbound.open(slot);
-                let count = if up.outbound.retains() { up.inbound.tell() } else { 0 };
-                up.outbound.push(tag, buffer, done, count);
-                if first {
-                    self.flush(to.0, next);
-                    self.sent_in_burst(to.0);
-                }
-                return;
-            }
-            State::Lost(_) if link.retains => {
-                let message = slot.to_vec().expect("host memory");
-                link.unacknowledged.push(Unacknowledged { tag, message, done });
-                return;
-            }
-            State::Lost(error) => error.clone(),
-            State::Known | State::Calling(_) => unreachable!("slots are made of links that stand"),
-        };
-        if done != Token::NONE {
-            self.outbox.push_back(Event::Sent { token: done, result: Err(error) });
-        }
+        let next = self.next_of_burst(slot.peer().0, slot.len());
+        self.send_next(slot, tag, done, next);
     }
 
     fn send_short(&mut self, to: PeerId, tag: AmTag, message: Short<'_>) -> bool {
@@ -225,22 +200,22 @@ impl Btl for Tcp {
         if up.broken.is_some() || message.len() > self.config.fragment_bytes {
             return false;
         }
-        if !up.outbound.takes_short() {
-            return self.send_with_slot(to, tag, message);
-        }
         let next = self.next_of_burst(to.0, message.len());
         let Some(up) = self.links[to.0 as usize].up() else { return false };
+        if !up.outbound.takes_short() {
+            return self.send_with_slot(to, tag, message, next);
+        }
         match up.outbound.short(&mut up.connection, tag, message, next) {
             Ok(true) => {
                 up.silence.wrote();
                 if !up.outbound.is_empty() {
                     self.rewatch(to.0);
                 }
-                self.sent_in_burst(to.0);
+                self.sent_in_burst(to.0, next);
                 true
             }
             // There is no room in the socket: with a slot it can wait.
-            Ok(false) => self.send_with_slot(to, tag, message),
+            Ok(false) => self.send_with_slot(to, tag, message, next),
             Err(error) => {
                 up.broken = Some(error);
                 self.look_again(to.0);
@@ -293,14 +268,43 @@ impl Btl for Tcp {
 }
 
 impl Tcp {
-    fn send_with_slot(&mut self, to: PeerId, tag: AmTag, message: Short<'_>) -> bool {
+    fn send_next(&mut self, slot: Slot, tag: AmTag, done: Token, next: Next) {
+        let to = slot.peer();
+        let link = self.links.get_mut(to.0 as usize);
+        let link = link.expect("a slot of this transport");
+        let error = match &mut link.state {
+            State::Up(up) => {
+                let first = up.outbound.is_empty();
+                let buffer = up.outbound.open(slot);
+                let count = if up.outbound.retains() { up.inbound.tell() } else { 0 };
+                up.outbound.push(tag, buffer, done, count);
+                if first {
+                    self.flush(to.0, next);
+                    self.sent_in_burst(to.0, next);
+                }
+                return;
+            }
+            State::Lost(_) if link.retains => {
+                let message = slot.to_vec().expect("host memory");
+                link.unacknowledged.push(Unacknowledged { tag, message, done });
+                return;
+            }
+            State::Lost(error) => error.clone(),
+            State::Known | State::Calling(_) => unreachable!("slots are made of links that stand"),
+        };
+        if done != Token::NONE {
+            self.outbox.push_back(Event::Sent { token: done, result: Err(error) });
+        }
+    }
+
+    fn send_with_slot(&mut self, to: PeerId, tag: AmTag, message: Short<'_>, next: Next) -> bool {
         let Ok(mut slot) = self.reserve(to, message.len()) else { return false };
         for (at, word) in message.words()[..message.len().div_ceil(8)].iter().enumerate() {
             let bytes = word.to_ne_bytes();
             let count = (message.len() - 8 * at).min(8);
             slot.write(8 * at, &bytes[..count]).expect("host memory, as long as the message");
         }
-        self.send(slot, tag, Token::NONE);
+        self.send_next(slot, tag, Token::NONE, next);
         true
     }
 }
