@@ -8,7 +8,7 @@ mod staged;
 
 use super::Situation;
 use crate::tuning::Tuning;
-pub(crate) use host::host_fragment;
+pub(crate) use host::{longest_fragment, wished_fragment};
 pub(crate) use staged::staged_shape;
 
 /// Turns a count into the model's arithmetic; 53 bits are plenty.

@@ -2,6 +2,7 @@
 
 use super::Heard;
 use crate::buffer::Buffer;
+use crate::choose::longest_fragment;
 use crate::drive::core::{AM_TAG, Core};
 use crate::drive::peer::{Attempt, Outgoing};
 use crate::error::{Failure, PmlError};
@@ -135,6 +136,8 @@ impl Core {
         };
         let payload = fragment_max.saturating_sub(DATA_BYTES);
         let fragment = u32::try_from(payload).unwrap_or(u32::MAX);
+        let latency_ns = bml.limits(Rank(peer)).map_or(0.0, |limits| f64::from(limits.latency_ns));
+        let longest = longest_fragment(&self.config.tuning, latency_ns);
         let count = buffer.typed().count();
         let stage = SendStage::Eager { serial: 0 }; // replaced below, once the request has a name
         let send = Send { buffer, to, envelope, _copied: copied, stage };
@@ -149,7 +152,7 @@ impl Core {
             blocks,
             layout_id: 0,
             layout_bytes: 0,
-            fragment: fragment.min(self.config.tuning.fragment_bytes).max(wire::FRAGMENT_MIN),
+            fragment: fragment.min(longest).max(wire::FRAGMENT_MIN),
             depth: self.config.tuning.depth,
             host,
             staged,

@@ -14,7 +14,7 @@
 
 use super::{Cx, Heard, Kind, Opened, Rendezvous, Step, Turn, undue, unexpected};
 use crate::buffer::{Held, Transfer};
-use crate::choose::{Model, Situation, host_fragment};
+use crate::choose::{Model, Situation, wished_fragment};
 use crate::error::PmlError;
 use crate::matching::body::Body;
 use crate::request::send::to_usize;
@@ -37,14 +37,16 @@ pub(super) const KIND: Kind = Kind {
 };
 
 /// Asks the sender for everything.
-fn open_recv(cx: &mut Cx<'_>, _: &Situation) -> Opened {
+fn open_recv(cx: &mut Cx<'_>, situation: &Situation) -> Opened {
     let (reply, room) = cx.receipt();
     let tuning = &cx.config.tuning;
     let typed = cx.buffer.typed();
     let gapless = cx.rts.blocks == 1 && typed.as_contiguous().is_some();
     let host = cx.rts.host && typed.space().cpu_accessible();
-    let wish = tuning.fragment_bytes;
-    let wish = if host { wish.min(host_fragment(room, gapless)) } else { wish };
+    let wish = match host {
+        true => wished_fragment(tuning, room, gapless, situation.latency_ns),
+        false => tuning.fragment_bytes,
+    };
     let fits = u32::try_from(cx.link.fragment_max().saturating_sub(DATA_BYTES)).unwrap_or(u32::MAX);
     let fragment = cx.rts.fragment.min(wish).min(fits).max(wire::FRAGMENT_MIN);
     let cts = Cts {
