@@ -120,7 +120,9 @@ impl Core {
         data: Data,
     ) -> RequestId {
         let peer = to.peer;
-        let fragment_max = Core::fragment_max(bml, peer);
+        let limits = bml.limits(Rank(peer));
+        let (fragment_max, latency_ns) =
+            limits.map_or((256, 0), |limits| (limits.max_fragment_bytes, limits.latency_ns));
         // Keys are made for a link that stands.
         let late =
             self.peers[peer as usize].next_sequence == 0 && bml.reserve(Rank(peer), 0).is_err();
@@ -136,8 +138,7 @@ impl Core {
         };
         let payload = fragment_max.saturating_sub(DATA_BYTES);
         let fragment = u32::try_from(payload).unwrap_or(u32::MAX);
-        let latency_ns = bml.limits(Rank(peer)).map_or(0.0, |limits| f64::from(limits.latency_ns));
-        let longest = longest_fragment(&self.config.tuning, latency_ns);
+        let longest = longest_fragment(&self.config.tuning, latency_ns.into());
         let count = buffer.typed().count();
         let stage = SendStage::Eager { serial: 0 }; // replaced below, once the request has a name
         let send = Send { buffer, to, envelope, _copied: copied, stage };
