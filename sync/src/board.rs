@@ -53,6 +53,8 @@ use std::fmt;
 
 mod moment;
 mod reading;
+#[allow(unsafe_code, reason = "moves many words at a time")]
+mod words;
 
 pub use moment::{Moment, STEP_MAX};
 
@@ -388,16 +390,7 @@ impl Seat {
     pub fn publish(&mut self, board: &Board<'_>, kind: u8, data: &[u8], readers: Readers) {
         let data = &data[..data.len().min(NOTE_BYTES)];
         let (mark, payload) = split(board.note(self.rank, self.round), data.len());
-        let (whole, rest) = data.as_chunks::<8>();
-        let mut places = payload.iter();
-        for (bytes, place) in whole.iter().zip(places.by_ref()) {
-            place.store(u64::from_ne_bytes(*bytes), Ordering::Relaxed);
-        }
-        if let Some(place) = places.next().filter(|_| !rest.is_empty()) {
-            let mut bytes = [0; 8];
-            bytes[..rest.len()].copy_from_slice(rest);
-            place.store(u64::from_ne_bytes(bytes), Ordering::Relaxed);
-        }
+        words::store(payload, data);
         let len = u16::try_from(data.len()).unwrap_or(0);
         mark.store(Mark { kind, len }.word(self.round), Ordering::Release);
         self.written[place(self.round)] = (self.round, Some(readers));

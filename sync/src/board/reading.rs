@@ -1,7 +1,8 @@
 //! Reading others' notes.
 
+use super::primitive::AtomicU64;
 use super::primitive::Ordering;
-use super::{BESIDE_MARK, Board, FIRST_LONG, LINE_WORDS, Mark, ROUND_SHIFT, Seat, split};
+use super::{BESIDE_MARK, Board, FIRST_LONG, LINE_WORDS, Mark, ROUND_SHIFT, Seat, split, words};
 use std::ops::Range;
 
 impl Seat {
@@ -64,6 +65,25 @@ impl Seat {
         if len <= BESIDE_MARK { 0..0 } else { first..bytes.end.div_ceil(8) }
     }
 
+    /// The words in which `len` bytes lie, from byte `at` on, of the note that [`look`](Seat::look) or
+    /// [`all_like`](Seat::all_like) has seen: to use them where they are. `None`: they do not begin with a word, or no note has
+    /// them.
+    #[inline]
+    #[must_use]
+    pub fn payload<'w>(
+        &self,
+        board: &Board<'w>,
+        rank: usize,
+        at: usize,
+        len: usize,
+    ) -> Option<&'w [AtomicU64]> {
+        let note = board.note(rank, self.round);
+        let marked = Mark::of(note[0].load(Ordering::Relaxed)).len;
+        let (_, payload) = split(note, usize::from(marked));
+        let end = at.checked_add(len)?.div_ceil(8);
+        if at.is_multiple_of(8) { payload.get(at / 8..end) } else { None }
+    }
+
     /// Copies bytes of the note that [`look`](Seat::look) or [`all_like`](Seat::all_like) has seen, from byte `at` on,
     /// into private memory; what no note can have is left as it is.
     #[inline]
@@ -72,16 +92,9 @@ impl Seat {
         let len = Mark::of(note[0].load(Ordering::Relaxed)).len;
         let (_, payload) = split(note, usize::from(len));
         let (skipped, mut within) = (at / 8, at % 8);
-        let mut places = payload.get(skipped..).unwrap_or_default().iter();
+        let places = payload.get(skipped..).unwrap_or_default();
         if within == 0 {
-            let (whole, rest) = into.as_chunks_mut::<8>();
-            for (bytes, place) in whole.iter_mut().zip(places.by_ref()) {
-                *bytes = place.load(Ordering::Relaxed).to_ne_bytes();
-            }
-            if let Some(place) = places.next().filter(|_| !rest.is_empty()) {
-                rest.copy_from_slice(&place.load(Ordering::Relaxed).to_ne_bytes()[..rest.len()]);
-            }
-            return;
+            return words::load(places, into);
         }
         let mut left = into;
         for place in places {

@@ -220,6 +220,41 @@ fn a_board_full_of_rubbish_hurts_nobody() {
     assert!(broken > 0);
 }
 
+/// Whatever is moved at a time: what was published arrives, from any byte on, and nothing beside it is touched.
+#[test]
+fn any_part_of_a_note_of_any_length_can_be_read() {
+    let memory = memory(2);
+    let board = Board::new(&memory, 2).unwrap();
+    let [mut a, mut b]: [Seat; 2] = seats(2).try_into().unwrap();
+    let lens = (0..=200).chain([255, 256, 257, 511, 640, 1000, 1023, NOTE_BYTES]);
+    for (number, len) in (1..).zip(lens) {
+        a.begin(number);
+        b.begin(number);
+        let round = a.round();
+        let sent = note(0, round, len);
+        // It lies anywhere.
+        let shifted: Vec<u8> = [vec![0; len % 9], sent.clone()].concat();
+        a.publish(&board, KIND, &shifted[len % 9..], Readers::All);
+        assert!(b.look(&board, 0).unwrap().is_some());
+        for at in [0, 1, 8, 64, 72, 100, 128].into_iter().filter(|at| *at <= len) {
+            for bytes in [len - at, (len - at) / 2, (len - at).min(130)] {
+                let mut into = vec![0xAA; bytes + 2];
+                b.read(&board, 0, at, &mut into[1..=bytes]);
+                assert_eq!(into[1..=bytes], sent[at..at + bytes], "{len} bytes, from {at}");
+                assert_eq!((into[0], into[bytes + 1]), (0xAA, 0xAA), "{len} bytes, from {at}");
+                let there = b.payload(&board, 0, at, bytes);
+                assert_eq!(there.is_some(), at % 8 == 0, "{len} bytes, from {at}");
+                let there = there.unwrap_or_default().iter();
+                let there: Vec<u8> =
+                    there.flat_map(|word| word.load(Ordering::Relaxed).to_ne_bytes()).collect();
+                assert!(there.is_empty() || there[..bytes] == sent[at..at + bytes], "{len}, {at}");
+            }
+        }
+    }
+    assert!(b.payload(&board, 0, 0, 1 << 20).is_none(), "no note is so long");
+    assert!(b.payload(&board, 0, usize::MAX - 7, 8).is_none());
+}
+
 #[test]
 fn who_is_awaited_wakes_the_sleeper_once_and_nobody_else_does() {
     let memory = memory(3);
