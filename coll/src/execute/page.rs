@@ -57,6 +57,11 @@ mod outline;
 mod peek;
 mod pieces;
 mod plan;
+#[allow(
+    unsafe_code,
+    reason = "copies and combines memory that the caller of `Page::attempt` grants"
+)]
+mod prompt;
 mod quick;
 mod routes;
 mod short;
@@ -85,6 +90,7 @@ use exchange::Exchange;
 use long::Long;
 pub use open::Opening;
 pub use outline::Outline;
+use prompt::Midway;
 use quick::Halfway;
 pub use quick::Known;
 use short::Short;
@@ -169,6 +175,8 @@ pub struct Page {
     identity: Identity,
     /// A short one that [`attempt`](Page::attempt) has begun.
     halfway: Option<Halfway>,
+    /// A long one that it has begun.
+    midway: Option<Box<Midway>>,
     /// What this rank sleeps for, if it said that it does.
     asleep: Option<Awaited>,
     /// The message that would wake it, once it has slept.
@@ -223,6 +231,7 @@ impl Page {
             going: None,
             identity: Identity::default(),
             halfway: None,
+            midway: None,
             asleep: None,
             bell: None,
         }
@@ -283,6 +292,7 @@ impl Page {
         self.identity.start();
         self.seat.begin(number);
         let round = self.seat.round();
+        let midway = self.midway.take().filter(|it| it.began == round);
         self.going = Some(match way {
             Way::Short(plan) => {
                 let mut short = Short::new(plan, rows, combine, round);
@@ -293,7 +303,11 @@ impl Page {
                 Going::Short(short)
             }
             Way::Long(plan) => {
-                Going::Long(Long::new(plan, (rows, combine), (ranks, round), &self.slots))
+                let mut long = Long::new(plan, (rows, combine), (ranks, round), &self.slots);
+                if let Some(midway) = midway {
+                    long.go_on(&midway);
+                }
+                Going::Long(long)
             }
             Way::Exchange(plan, is_plain) => {
                 Going::Exchange(Exchange::new(plan, (rows, is_plain), (ranks, round), &self.slots))

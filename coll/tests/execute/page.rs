@@ -8,7 +8,7 @@ mod peeked;
 use super::*;
 use crate::job::Job;
 use crate::late::Late;
-use calls::{Choose, any, exchange, listed, short};
+use calls::{Choose, any, exchange, listed, long, short};
 use gapless_coll::choose::candidates;
 use gapless_coll::page::{Known, Opening, Page};
 use gapless_coll::{Blocks, CollError, Operation};
@@ -108,9 +108,6 @@ impl Collective {
     ) -> Option<bool> {
         let ranks = (rank, self.held.len());
         let known = Known::new(call, ranks, Some(&self.how.how()), true)?;
-        if !known.is_short() {
-            return None;
-        }
         let (send, recv) = &mut self.held[rank];
         let plain = |blocks: Blocks| match blocks {
             Blocks::None => Some(None),
@@ -239,6 +236,18 @@ fn every_operation_through_slots_gives_what_it_is_defined_to_give() {
     for ranks in [17, 33] {
         play((ranks, 6, any), &HostEngine, &mut random);
     }
+}
+
+/// Those of plain memory, which are tried at once and stop anywhere.
+#[test]
+fn long_collectives_go_on_where_they_have_stopped() {
+    let mut random = Random(47);
+    let (mut all_halfway, mut all_at_once) = (0, 0);
+    for ranks in [2, 3, 5] {
+        let [halfway, at_once] = play((ranks, 100, long), &HostEngine, &mut random);
+        (all_halfway, all_at_once) = (all_halfway + halfway, all_at_once + at_once);
+    }
+    assert!(all_halfway > 40 && all_at_once > 40, "{all_halfway} {all_at_once}");
 }
 
 /// Without mappings there are no pages, at any rank; nor if a rank dies before all have one. They agree either way.

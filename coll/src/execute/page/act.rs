@@ -319,32 +319,6 @@ impl Shared {
         first.len()
     }
 
-    /// Combines packed elements, in the order of the sources, if all lie in memory that the CPU may touch.
-    fn fold(fold: &PackedFold, sources: &[Stretch], into: Region) -> bool {
-        /// More are left to the reducer.
-        const MOST: usize = 64;
-        let mut pointers = [std::ptr::null(); MOST];
-        let Some(to) = into.as_ptr().filter(|_| (2..=MOST).contains(&sources.len())) else {
-            return false;
-        };
-        for (index, (place, source)) in pointers.iter_mut().zip(sources).enumerate() {
-            let region = source.region;
-            let Some(from) = region.as_ptr().filter(|_| region.len() == into.len()) else {
-                return false;
-            };
-            let shares =
-                from.addr() < to.addr() + len(&into) && to.addr() < from.addr() + len(&into);
-            if shares && (from != to || index >= PackedFold::FIRST) {
-                return false;
-            }
-            *place = from.cast_const();
-        }
-        // SAFETY: all regions are as long, and valid (`Stretch`; `into` is a slot, or this rank's user's memory, which
-        // nothing else of this process touches now); what they share was looked at.
-        unsafe { fold.pointers(&pointers[..sources.len()], to, len(&into)) };
-        true
-    }
-
     /// Starts to combine sources, in their order. Lends them and the target until `work` is over.
     pub(super) fn reduce(
         combine: &Combine,
@@ -353,8 +327,14 @@ impl Shared {
         tools: &Tools<'_>,
         work: &mut Work,
     ) -> Result<(), EngineError> {
+        let as_long = |source: &Stretch| {
+            let region = source.region;
+            region.as_ptr().filter(|_| region.len() == into.len())
+        };
         if let Some(fold) = combine.fold()
-            && Self::fold(&fold, sources, into)
+            // SAFETY: all regions are as long, and valid (`Stretch`; `into` is a slot, or this rank's user's memory, which
+            // nothing else of this process touches now).
+            && unsafe { self::fold(&fold, sources.iter().map(as_long), into) }
         {
             return Ok(());
         }
@@ -362,6 +342,37 @@ impl Shared {
         let sources = sources.iter().map(elements).collect::<Result<Vec<_>, _>>()?;
         tools.reduce(combine, &sources, &combine.elements(into)?, work)
     }
+}
+
+/// Combines packed elements, in the order of the sources, into as many bytes, if all lie in memory that the CPU may touch,
+/// as far as a source says where it lies; `false`: nothing was done, because one does not, or because of what is shared.
+///
+/// # Safety
+/// The sources are valid for reads of as many bytes as `into` has, and `into` for writes; nothing else of this process
+/// writes them meanwhile, or touches `into`.
+#[inline]
+pub(super) unsafe fn fold(
+    fold: &PackedFold,
+    sources: impl ExactSizeIterator<Item = Option<*mut u8>>,
+    into: Region,
+) -> bool {
+    /// More are left to the reducer.
+    const MOST: usize = 64;
+    let (mut pointers, count) = ([std::ptr::null(); MOST], sources.len());
+    let Some(to) = into.as_ptr().filter(|_| (2..=MOST).contains(&count)) else {
+        return false;
+    };
+    for (index, (place, source)) in pointers.iter_mut().zip(sources).enumerate() {
+        let Some(from) = source else { return false };
+        let shares = from.addr() < to.addr() + len(&into) && to.addr() < from.addr() + len(&into);
+        if shares && (from != to || index >= PackedFold::FIRST) {
+            return false;
+        }
+        *place = from.cast_const();
+    }
+    // SAFETY: the caller's promise; what the sources share with the target was looked at.
+    unsafe { fold.pointers(&pointers[..count], to, len(&into)) };
+    true
 }
 
 /// What is received, if it is so long that stores around the caches pay.

@@ -10,6 +10,7 @@ use gapless_sync::board::{Awaited, Moment, Readers};
 use super::introduction::notice;
 use super::pieces::exposed;
 use super::plan::FAILED;
+use super::prompt::Midway;
 use super::slots::slot;
 use super::{Memory, Place};
 use crate::execute::act::{Tools, Work};
@@ -274,6 +275,13 @@ impl Course {
             introduced: false,
             turned: false,
         }
+    }
+
+    /// It was begun already, and others know what this rank calls: it goes on in this stage of a fragment.
+    pub(super) fn resume(&mut self, midway: &Midway) {
+        let Midway { first, fragment, stage, at, .. } = *midway;
+        (self.first, self.fragment, self.stage, self.at) = (first, fragment, stage, at);
+        self.introduced = true;
     }
 
     /// Has it fail from the beginning: it touches no memory but that of the board.

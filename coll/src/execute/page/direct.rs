@@ -138,11 +138,10 @@ impl Offered {
 }
 
 /// The memory of this rank's buffers that the others read where they lie, with keys for all of them. `input`: what it
-/// contributes.
+/// contributes. `recv`: what it receives into, if that is plain memory.
 pub(super) fn offer(
     plan: &Plan,
-    rows: &Rows,
-    input: Option<Region>,
+    (input, recv): (Option<Region>, Option<Region>),
     place: &mut Place<'_>,
     bml: &mut Bml,
 ) -> Offered {
@@ -165,7 +164,7 @@ pub(super) fn offer(
             .all(|reader| write_key(region, (side, reader), place, bml).is_some())
             .then_some(region)
     };
-    let output = if plan.shares_results() { whole(rows, Buffer::Recv) } else { None };
+    let output = recv.filter(|_| plan.shares_results());
     let mut own = Both { input: shared(input, Side::Input), output: shared(output, Side::Output) };
     let is_peeked = own.input.is_none()
         && peeks

@@ -32,6 +32,7 @@ use super::direct::{self, Both, Direct};
 use super::introduction::{agree, introduction};
 use super::pieces::{Plan, combined, done, exposed};
 use super::plan::LONG;
+use super::prompt::Midway;
 use super::slots::{Filled, Slots, among};
 use super::{AT_ONCE_MAX, Place, Shared};
 use crate::execute::act::Tools;
@@ -155,20 +156,35 @@ impl Long {
         }
     }
 
+    /// It was begun already. It lends no buffer.
+    pub(super) fn go_on(&mut self, midway: &Midway) {
+        self.see();
+        self.course.resume(midway);
+        for (met, first) in self.met.iter_mut().zip(midway.met) {
+            *met = first.map(|first| Peer { first: usize::from(first), direct: None });
+        }
+    }
+
+    /// Finds out where this rank's buffers lie.
+    fn see(&mut self) {
+        self.plain = direct::contributed(&self.plan, &self.rows);
+        self.target = direct::whole(&self.rows, Buffer::Recv);
+    }
+
     /// Has it fail from the beginning: it touches no memory but that of the board.
     pub(super) fn doom(&mut self, error: CollError) {
         self.course.doom(error);
     }
 
-    /// Finds out where this rank's buffers lie.
+    /// Finds out which of this rank's buffers others read where they lie.
     fn begin(&mut self, place: &mut Place<'_>, tools: &mut Tools<'_>) -> Next {
         if !place.has_room(tools.pml) {
             return None;
         }
-        self.plain = direct::contributed(&self.plan, &self.rows);
-        self.target = direct::whole(&self.rows, Buffer::Recv);
+        self.see();
+        let input = self.plain.filter(|_| self.plan.exposes());
         let bml = tools.pml.bml_mut();
-        let offered = direct::offer(&self.plan, &self.rows, self.plain, place, bml);
+        let offered = direct::offer(&self.plan, (input, self.target), place, bml);
         (self.flags, self.own) = (offered.flags(), offered.own);
         Some(Stage::Waiting)
     }
@@ -183,10 +199,10 @@ impl Long {
         place.ring(tools.pml, Readers::All);
     }
 
-    /// Fills the slot, once it is free, if others need it.
+    /// Fills the slot, once it is free, if it is needed.
     fn expose(&mut self, place: &mut Place<'_>, tools: &mut Tools<'_>) -> Result<Next, CollError> {
         self.course.at = 0;
-        if !self.plan.exposes() {
+        if !self.plan.exposes() && !self.keeps() {
             if self.course.fragment == 0 {
                 self.exposed(place, tools);
             }
@@ -206,16 +222,25 @@ impl Long {
             }
         }
         if fills {
-            let own = (place.rank(), self.course.slot(self.course.first));
-            for piece in self.plan.input(self.course.fragment, self.plain.is_none()) {
-                let packed =
-                    place.shared.fill(&self.rows, &piece, own, tools, &mut self.course.work);
-                if let Err(error) = packed {
-                    self.course.work.fail(error);
-                }
-            }
+            self.fill(place, tools);
         }
         Ok(Some(Stage::Exposing))
+    }
+
+    /// Whether this rank combines in its slot what it alone needs: buffers that are not plain memory.
+    fn keeps(&self) -> bool {
+        let is_plain = self.plain.is_some() && self.target.is_some();
+        !is_plain && self.plan.combines(self.course.fragment).is_some()
+    }
+
+    /// Starts to fill this rank's slot.
+    fn fill(&mut self, place: &mut Place<'_>, tools: &mut Tools<'_>) {
+        let own = (place.rank(), self.course.slot(self.course.first));
+        for piece in self.plan.input(self.course.fragment, self.plain.is_none()) {
+            let work = &mut self.course.work;
+            let packed = place.shared.fill(&self.rows, &piece, own, tools, work);
+            work.started(packed);
+        }
     }
 
     /// Waits for all slots, and starts to combine this rank's slice.
@@ -334,7 +359,7 @@ impl Long {
         match (peer.and_then(Peer::output), self.own.output) {
             (Some(mapping), _) => Stretch::mapped(mapping, direct),
             (None, Some(own)) if rank == place.rank() => Stretch::own(own, direct),
-            _ => self.in_slot(rank, slice, place),
+            _ => self.in_slot(rank, self.plan.in_slot(&slice), place),
         }
     }
 

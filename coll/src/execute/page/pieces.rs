@@ -30,7 +30,11 @@ const WHOLE_MAX: u64 = 128 << 10;
 /// The most bytes of all ranks' slots that are used so.
 const WHOLES_MAX: u64 = 8 << 20;
 
-/// A broadcast goes in so many fragments, so that others read one while the root fills the next,
+/// Two ranks combine vectors of up to so many bytes whole, each for itself if both need the result: that reads no more of the
+/// other's slot than a slice of each vector and of the result, and takes a step less. Longer ones are shared out.
+const VECTORS_MAX: u64 = 128 << 10;
+
+/// What goes from one rank to others goes in so many fragments, so that these read one while it fills the next,
 const FRAGMENTS: u64 = 4;
 /// of at least so many bytes,
 const FRAGMENT_MIN: u64 = 4 << 10;
@@ -80,6 +84,8 @@ enum Shape {
     Pieces,
     /// A vector, of which each rank combines a slice.
     Slices,
+    /// A vector of one of two ranks, of which the other reads all, to combine it with its own.
+    Vectors,
 }
 
 impl Shape {
@@ -87,7 +93,7 @@ impl Shape {
     fn slot(self, ranks: usize) -> u64 {
         match self {
             Shape::Pieces => pieces_bytes(ranks),
-            Shape::Whole | Shape::Slices => whole_bytes(ranks),
+            Shape::Whole | Shape::Slices | Shape::Vectors => whole_bytes(ranks),
         }
     }
 }
@@ -159,6 +165,11 @@ impl Plan {
             Call::Scatter { .. } | Call::Alltoall { .. } | Call::ReduceScatterBlock { .. } => {
                 Shape::Pieces
             }
+            Call::Reduce { len, .. } | Call::Allreduce { len, .. }
+                if ranks == 2 && len <= VECTORS_MAX =>
+            {
+                Shape::Vectors
+            }
             Call::Reduce { .. }
             | Call::Allreduce { .. }
             | Call::Scan { .. }
@@ -171,12 +182,13 @@ impl Plan {
         }
         let slot = shape.slot(ranks);
         let grain = lcm(call.reduction().map_or(1, |of| of.unit.max(1)), SCRATCH_ALIGN);
+        let share = len.div_ceil(FRAGMENTS).next_multiple_of(4096);
+        let share = share.clamp(FRAGMENT_MIN, FRAGMENT_MAX).min(slot);
         let most = match (shape, &call) {
-            (Shape::Whole, Call::Bcast { .. }) => {
-                let share = len.div_ceil(FRAGMENTS).next_multiple_of(4096);
-                share.clamp(FRAGMENT_MIN, FRAGMENT_MAX).min(slot)
-            }
+            (Shape::Whole, Call::Bcast { .. }) => share,
             (Shape::Whole, _) => slot,
+            (Shape::Vectors, Call::Reduce { .. }) => share.max(grain) / grain * grain,
+            (Shape::Vectors, _) => slot / grain * grain,
             (Shape::Pieces, _) => slot / ranks as u64 / grain * grain,
             (Shape::Slices, _) => {
                 (slot / ranks as u64 / grain).checked_mul(ranks as u64 * grain)?
@@ -185,6 +197,9 @@ impl Plan {
         let whole = len.checked_next_multiple_of(grain)?;
         let step = if shape == Shape::Pieces { whole.min(most) } else { most };
         let fragments = len.checked_div(step)? + u64::from(!len.is_multiple_of(step));
+        if step > slot {
+            return None;
+        }
         let fits = fragments.checked_mul(3)? < u64::from(STEP_MAX);
         let slice = |bytes: u64| bytes.div_ceil(ranks as u64).next_multiple_of(grain);
         let slices = (slice(step), slice(len - fragments.saturating_sub(1) * step));
@@ -204,6 +219,15 @@ impl Plan {
 
     pub(super) fn operation(&self) -> Operation {
         self.operation
+    }
+
+    pub(super) fn ranks(&self) -> usize {
+        self.ranks
+    }
+
+    /// Bytes of all ranks' vectors, or of blocks for all.
+    pub(super) fn volume(&self) -> u64 {
+        self.len.saturating_mul(self.ranks as u64)
     }
 
     /// Bytes of the vector: all ranks know.
@@ -289,6 +313,7 @@ impl Plan {
         match self.call {
             Call::Bcast { .. } | Call::Scatter { .. } => is_root,
             Call::Gather { .. } => !(is_root && self.in_place()),
+            Call::Reduce { .. } if self.shape == Shape::Vectors => !is_root,
             _ => true,
         }
     }
@@ -297,6 +322,7 @@ impl Plan {
     pub(super) fn readers(&self) -> Readers {
         match self.call {
             Call::Gather { root, .. } => Readers::One(root),
+            Call::Reduce { root, .. } if self.shape == Shape::Vectors => Readers::One(root),
             _ => Readers::All,
         }
     }
@@ -326,7 +352,11 @@ impl Plan {
 
     /// Whether this rank hears of all others before it ends.
     pub(super) fn together(&self) -> bool {
-        !matches!(self.call, Call::Bcast { .. } | Call::Scatter { .. } | Call::Gather { .. })
+        match self.call {
+            Call::Bcast { .. } | Call::Scatter { .. } | Call::Gather { .. } => false,
+            Call::Reduce { .. } => self.shape != Shape::Vectors,
+            _ => true,
+        }
     }
 
     /// Which bytes of the vector, or of a rank's block, a fragment has.
@@ -339,9 +369,13 @@ impl Plan {
     fn slice(&self, fragment: u64, rank: usize) -> Range<u64> {
         let window = self.window(fragment, rank);
         let bytes = window.end - window.start;
-        if self.shape == Shape::Pieces {
-            let at = rank as u64 * self.step;
-            return at..at + bytes;
+        match self.shape {
+            Shape::Pieces => {
+                let at = rank as u64 * self.step;
+                return at..at + bytes;
+            }
+            Shape::Vectors => return 0..bytes,
+            Shape::Whole | Shape::Slices => {}
         }
         let each = if bytes == self.step { self.slices.0 } else { self.slices.1 };
         let at = |rank: u64| (rank * each).min(bytes);
@@ -352,15 +386,21 @@ impl Plan {
     pub(super) fn input_bytes(&self, rank: usize) -> u64 {
         match self.shape {
             Shape::Pieces => self.blocks.checked_len().unwrap_or(u64::MAX),
-            Shape::Whole | Shape::Slices => self.block_bytes(rank),
+            Shape::Whole | Shape::Slices | Shape::Vectors => self.block_bytes(rank),
         }
     }
 
     /// Where what this rank contributes lies: which buffer, and which range of its packed stream. `None`: it contributes
     /// nothing, or what it receives may replace what others have not read yet, or it is needed in the slot.
     pub(super) fn own_input(&self) -> Option<(Buffer, Range<u64>)> {
-        let replaced = self.in_place() && self.shape == Shape::Pieces && self.root().is_none();
-        if !self.exposes() || replaced || self.is_scan() {
+        let replaced = match self.shape {
+            Shape::Pieces => self.root().is_none(),
+            // The other rank reads it while this one writes results.
+            Shape::Vectors => self.exposes(),
+            Shape::Whole | Shape::Slices => false,
+        };
+        let needed = self.exposes() || self.combines(0).is_some();
+        if !needed || self.in_place() && replaced || self.is_scan() {
             return None;
         }
         let first = self.input(0, true).next()?;
@@ -376,7 +416,7 @@ impl Plan {
                 let block = usize::try_from(at / self.step).unwrap_or(usize::MAX);
                 self.blocks.range(block.min(self.ranks - 1)).start + start + at % self.step
             }
-            Shape::Whole | Shape::Slices => start + at,
+            Shape::Whole | Shape::Slices | Shape::Vectors => start + at,
         }
     }
 
@@ -393,13 +433,23 @@ impl Plan {
             Call::Reduce { root, .. } if root == self.me => {
                 Some(self.result(fragment, &self.slice(fragment, self.me)))
             }
+            Call::Allreduce { .. } if self.shape == Shape::Vectors => {
+                Some(self.window(fragment, self.me))
+            }
             _ => None,
         }
     }
 
     /// Whether each rank receives its slice of the result, which others get from it.
     pub(super) fn shares_results(&self) -> bool {
-        matches!(self.call, Call::Allreduce { .. })
+        matches!(self.call, Call::Allreduce { .. }) && self.shape != Shape::Vectors
+    }
+
+    /// Where in its slot a rank combines what it has no other place for.
+    pub(super) fn in_slot(&self, slice: &Range<u64>) -> Range<u64> {
+        // The other rank reads what lies before that.
+        let skipped = if self.shape == Shape::Vectors { self.slot() } else { 0 };
+        slice.start + skipped..slice.end + skipped
     }
 
     /// What this rank puts into its slot: `all`, or only what others read.
@@ -437,13 +487,16 @@ impl Plan {
     /// Which bytes of its slot nobody but this rank reads.
     fn read_by_me(&self, fragment: u64) -> Range<u64> {
         match self.shape {
-            Shape::Whole => 0..0,
+            Shape::Whole | Shape::Vectors => 0..0,
             Shape::Pieces | Shape::Slices => self.slice(fragment, self.me),
         }
     }
 
     /// The slice of all slots that this rank combines, in its own.
     pub(super) fn combines(&self, fragment: u64) -> Option<Range<u64>> {
+        if self.shape == Shape::Vectors && self.root().is_some_and(|root| root != self.me) {
+            return None;
+        }
         let slice = self.slice(fragment, self.me);
         (self.reduces() && !slice.is_empty()).then_some(slice)
     }
@@ -497,6 +550,9 @@ impl Plan {
                 Some((from, exposed, if skipped { nothing() } else { piece(from, 0, bytes) }))
             }
             Call::Reduce { .. } if !is_root => None,
+            Call::Reduce { .. } | Call::Allreduce { .. } if self.shape == Shape::Vectors => {
+                (index == 0).then(|| (me, combined(fragment), piece(0, 0, all(me))))
+            }
             Call::Exscan { .. } if me == 0 => None,
             _ => {
                 let from = turn?;

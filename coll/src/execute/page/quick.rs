@@ -1,7 +1,7 @@
-//! Collectives that were done before; short ones of plain memory at once, if nothing delays them.
+//! Collectives that were done before; those of plain memory at once, if nothing delays them.
 //!
 //! Programs call the same again and again. What depends on the call alone is found out the first time ([`Known`]). From
-//! then on a short call stores, waits for a few loads' time, and loads. All that is unusual is left to [`Short`]: a rank that is
+//! then on a short call (longer ones: [`super::prompt`]) stores, waits for a few loads' time, and loads. All that is unusual is left to [`Short`]: a rank that is
 //! late or lost, a note that says something else, a reader that is behind. It goes on where this has stopped
 //! ([`Halfway`]).
 
@@ -15,7 +15,7 @@ use gapless_sync::board::{Board, Mark, Readers, Seat};
 use super::circle::Circle;
 use super::plan::{self, Plan, Round, Span, Then};
 use super::short::Stage;
-use super::{Area, Page, act, pieces, routes};
+use super::{Area, Page, act, pieces, prompt, routes};
 use crate::execute::rows::Combine;
 use crate::schedule::Buffer;
 use crate::{Call, Reduction};
@@ -34,15 +34,12 @@ pub struct Known {
 #[derive(Clone, Debug)]
 pub(super) enum Kind {
     /// Its buffers are plain memory.
-    Short {
-        plan: Plan,
-        kind: u8,
-        fold: Option<PackedFold>,
-        combine: Option<Combine>,
-    },
+    Short { plan: Plan, kind: u8, fold: Option<PackedFold>, combine: Option<Combine> },
     Long {
         plan: pieces::Plan,
         combine: Option<Combine>,
+        /// Whether it can be tried at once.
+        prompt: bool,
     },
 }
 
@@ -71,7 +68,9 @@ impl Known {
                 return None;
             }
             let (plan, combine) = (pieces::Plan::new(call, rank, ranks)?, combine.cloned());
-            return Some(Known { kind: Kind::Long { plan, combine }, of: (rank, ranks) });
+            let fold = combine.as_ref().and_then(Combine::fold);
+            let prompt = plain && prompt::takes(&plan, fold.as_ref());
+            return Some(Known { kind: Kind::Long { plan, combine, prompt }, of: (rank, ranks) });
         }
         let fold = match call.reduction() {
             None => None,
@@ -84,7 +83,7 @@ impl Known {
         (plain && alike).then_some(Known { kind, of: (rank, ranks) })
     }
 
-    /// Whether it can be [attempted](Page::attempt). Others begin as a [task](Known::task).
+    /// Whether it goes by notes alone.
     #[must_use]
     #[inline]
     pub fn is_short(&self) -> bool {
@@ -135,10 +134,20 @@ impl Page {
         pml: &mut Pml,
         mut look: impl FnMut() -> bool,
     ) -> bool {
-        let Kind::Short { plan, kind, fold, .. } = &known.kind else { return false };
         if known.of != (self.circle.seat(), self.shared.ranks) {
             return false;
         }
+        let (plan, kind, fold) = match &known.kind {
+            Kind::Short { plan, kind, fold, .. } => (plan, kind, fold),
+            Kind::Long { prompt: false, .. } => return false,
+            Kind::Long { plan, combine, .. } => {
+                let fold = combine.as_ref().and_then(Combine::fold);
+                // SAFETY: the caller's promise.
+                return unsafe {
+                    self.attempt_long(number, (plan, fold.as_ref()), buffers, pml, look)
+                };
+            }
+        };
         let (Ok(input), Ok(output)) =
             (part(plan.input.as_ref(), buffers), part(plan.output.as_ref(), buffers))
         else {
@@ -278,6 +287,10 @@ impl At<'_> {
         let me = self.circle.seat();
         let (part, len) = (round.part(me), round.part(me).len());
         let combines = *then == Then::Combine;
+        // SAFETY: the caller's promise.
+        if combines && unsafe { self.combine_there(round, input?, output?) } {
+            return Some(());
+        }
         for (index, source) in sources.clone().enumerate() {
             if source == me && combines {
                 // SAFETY: the caller's promise.
@@ -304,6 +317,31 @@ impl At<'_> {
             self.area.fold_into(self.fold?, round, into.get_mut(..len)?);
         }
         Some(())
+    }
+
+    /// Combines notes where they are, and this rank's own contribution, into the user's memory; `false`: nothing was done.
+    ///
+    /// # Safety
+    /// As for `only_round`.
+    #[allow(unsafe_code, reason = "takes the caller's promise")]
+    #[inline]
+    unsafe fn combine_there(&self, round: &Round, input: Region, output: Region) -> bool {
+        let me = self.circle.seat();
+        let part = round.part(me);
+        let source = |source: usize| {
+            if source == me {
+                return input.sub(part.start as u64, part.len() as u64).ok()?.as_ptr();
+            }
+            let words = self.seat.payload(&self.board, source, part.start, part.len())?;
+            Some(words.as_ptr().cast_mut().cast())
+        };
+        let Some(fold) = self.fold.filter(|_| output.len() == part.len() as u64) else {
+            return false;
+        };
+        // SAFETY: the caller's promise for this rank's memory. Words of a note are valid for reads while the board is there; no
+        // reference that is used meanwhile says that they stay as they are, and only who takes this rank for lost writes them
+        // before it has published its next note or said that it has read.
+        unsafe { act::fold(fold, round.sources.clone().map(source), output) }
     }
 
     /// A collective of two rounds: all that is read and combined lies in private memory in between.

@@ -103,7 +103,7 @@ impl Known {
     pub fn task(&self, rows: Rows) -> Task {
         let (way, combine) = match &self.kind {
             Kind::Short { plan, combine, .. } => (Way::Short(plan.clone()), combine),
-            Kind::Long { plan, combine } => (Way::Long(plan.clone()), combine),
+            Kind::Long { plan, combine, .. } => (Way::Long(plan.clone()), combine),
         };
         Task { way, rows, combine: combine.clone(), of: self.of }
     }

@@ -117,7 +117,7 @@ fn what_was_read_of_a_rank_that_is_past_it_is_not_used() {
 #[test]
 fn what_is_overwritten_for_one_that_is_lost_is_not_used() {
     let mut random = Random(76);
-    for (len, count) in [(1 << 20, 1), (8, 5)] {
+    for (len, count) in [(1 << 20, 1), (8, 5), (2000, 3)] {
         let call = Call::Bcast { root: 0, len };
         for attempted in [false, true] {
             let (mut job, mut pages) = job(2);

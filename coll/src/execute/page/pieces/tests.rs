@@ -84,7 +84,8 @@ fn check(call: &Call<'_>, plan: &Plan, plans: &[Plan]) {
                 continue;
             }
             received += bytes;
-            assert!(plans[from].exposes());
+            let alone = from == me && after == combined(fragment);
+            assert!(plans[from].exposes() || alone, "{call:?} {piece:?}");
             assert_eq!(recv.range(piece.block).start + piece.start, piece.range.start);
             assert!(after == exposed(fragment) || after == combined(fragment));
             let reader = plans[from].readers();
@@ -103,6 +104,7 @@ fn check(call: &Call<'_>, plan: &Plan, plans: &[Plan]) {
         let alone = match plan.call {
             Call::Reduce { root, .. } => root == me,
             Call::ReduceScatterBlock { .. } => true,
+            Call::Allreduce { .. } => plan.shape == Shape::Vectors,
             _ => false,
         };
         assert_eq!(plan.own_result(fragment).is_some(), alone, "{call:?} rank {me}");
@@ -114,6 +116,9 @@ fn check(call: &Call<'_>, plan: &Plan, plans: &[Plan]) {
         if let Some(slice) = plan.combines(fragment) {
             let unit = call.reduction().unwrap().unit;
             assert!(slice.start % unit == 0 && slice.end % unit == 0 && slice.end <= slot);
+            let there = plan.in_slot(&slice);
+            assert!(there == slice || (there.start >= slot && there.end <= slot_bytes(ranks)));
+            assert!(there == slice || plan.shape == Shape::Vectors, "{call:?}");
             for (rank, other) in plans.iter().enumerate() {
                 assert!(fills(other, fragment, rank == me, &slice), "{call:?} {rank} {slice:?}");
             }
@@ -135,6 +140,32 @@ fn check(call: &Call<'_>, plan: &Plan, plans: &[Plan]) {
         _ => 0,
     };
     assert_eq!(received, recv.len() - kept, "{call:?} rank {me}");
+}
+
+/// Both read what the other has, and write where nobody reads.
+#[test]
+fn two_ranks_combine_whole_vectors_each_for_itself() {
+    let of = Reduction { unit: 8, commutative: false };
+    for len in [2000, 8 << 10, VECTORS_MAX, VECTORS_MAX + 8] {
+        for in_place in [false, true] {
+            let plan = |me| Plan::new(&Call::Allreduce { len, of, in_place }, me, 2).unwrap();
+            let is_whole = len <= VECTORS_MAX;
+            for plan in [plan(0), plan(1)] {
+                assert_eq!(plan.combines(0) == Some(0..len), is_whole, "{len}");
+                assert_eq!(plan.shares_results(), !is_whole);
+                assert_eq!(plan.own_input().is_none(), is_whole && in_place);
+            }
+            let plan = |me| Plan::new(&Call::Reduce { root: 1, len, of, in_place }, me, 2).unwrap();
+            let (other, root) = (plan(0), plan(1));
+            assert_eq!(other.fragments, root.fragments);
+            assert_eq!((other.exposes(), root.exposes()), (true, !is_whole));
+            assert_eq!(other.combines(0).is_none(), is_whole);
+            assert_eq!(other.readers() == Readers::One(1), is_whole);
+            assert!(root.own_input().is_some(), "nobody else reads it, or a slice at most");
+        }
+    }
+    let three = Plan::new(&Call::Allreduce { len: 2000, of, in_place: false }, 0, 3).unwrap();
+    assert_eq!(three.shape, Shape::Slices);
 }
 
 #[test]
