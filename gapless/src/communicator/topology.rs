@@ -85,11 +85,43 @@ impl Communicator {
     ) -> Result<Option<Communicator>, Error> {
         let grid = Cartesian::new(sides, periodic)?;
         grid.check_fits(self.size())?;
-        let order = match reorder {
-            true => reordered(&grid, &self.common.hosts(&self.comm, &self.shared.places))?,
-            false => (0..grid.size()).collect(),
-        };
+        let order = if reorder { self.grid_order(&grid)? } else { (0..grid.size()).collect() };
         self.placed(&order, Topology::Cartesian(grid))
+    }
+
+    /// The rank that this process has in the communicator that [`cart_create`](Communicator::cart_create) makes of this
+    /// one with `reorder` (`MPI_Cart_map`, MPI 4.1 §8.5.8). `None`: the grid has no place for it. Asks no other rank.
+    ///
+    /// # Errors
+    /// [`Error::Topology`].
+    pub fn cart_map(&self, sides: &[u32], periodic: &[bool]) -> Result<Option<u32>, Error> {
+        let grid = Cartesian::new(sides, periodic)?;
+        Ok(self.place_in(&self.grid_order(&grid)?))
+    }
+
+    /// The rank that this process has in the communicator that [`graph_create`](Communicator::graph_create) makes of this
+    /// one with `reorder` (`MPI_Graph_map`, MPI 4.1 §8.5.8). `None`: the graph has no node for it. Asks no other rank.
+    ///
+    /// # Errors
+    /// [`Error::Topology`].
+    pub fn graph_map(&self, index: &[usize], edges: &[u32]) -> Result<Option<u32>, Error> {
+        let graph = Graph::new(index, edges)?;
+        Ok(self.place_in(&self.graph_order(&graph)?))
+    }
+
+    /// The ranks that the places of a grid get, if they may get others than their own.
+    fn grid_order(&self, grid: &Cartesian) -> Result<Vec<u32>, TopologyError> {
+        reordered(grid, &self.common.hosts(&self.comm, &self.shared.places))
+    }
+
+    /// The same of the nodes of a graph.
+    fn graph_order(&self, graph: &Graph) -> Result<Vec<u32>, TopologyError> {
+        reordered_graph(graph, &self.common.hosts(&self.comm, &self.shared.places))
+    }
+
+    /// Where this rank is in such an order.
+    fn place_in(&self, order: &[u32]) -> Option<u32> {
+        (0..).zip(order).find_map(|(place, rank)| (*rank == self.rank()).then_some(place))
     }
 
     /// A communicator of the first ranks of this one, each a node of a graph that all give alike (`MPI_Graph_create`,
@@ -109,16 +141,13 @@ impl Communicator {
         if places > processes {
             return Err(TopologyError::TooFewProcesses { places, processes }.into());
         }
-        let order = match reorder {
-            true => reordered_graph(&graph, &self.common.hosts(&self.comm, &self.shared.places))?,
-            false => (0..places).collect(),
-        };
+        let order = if reorder { self.graph_order(&graph)? } else { (0..places).collect() };
         self.placed(&order, Topology::Graph(graph))
     }
 
     /// A communicator of these ranks, in this order.
     fn placed(&self, order: &[u32], topology: Topology) -> Result<Option<Communicator>, Error> {
-        let place = order.iter().position(|rank| *rank == self.rank());
+        let place = self.place_in(order);
         let key = place.map_or(Ok(0), i32::try_from).map_err(|_| TopologyError::TooLarge)?;
         let made = self.split(place.map(|_| 0), key)?;
         Ok(made.map(|made| made.arranged(Some(topology))))

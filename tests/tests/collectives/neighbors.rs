@@ -108,8 +108,22 @@ fn neighbours_share_hosts_if_ranks_may_have_other_numbers() {
         let at_the_end = matches!(ring.rank(), 0 | 3 | 4 | 7);
         assert_eq!(far(&ring, 2), usize::from(at_the_end), "place {}", ring.rank());
         // Pairs of neighbouring numbers.
-        let pairs = comm.graph_create(&[1, 2, 3, 4, 5, 6, 7, 8], &[1, 0, 3, 2, 5, 4, 7, 6], true);
-        assert_eq!(far(&pairs.unwrap().unwrap(), 1), 0);
+        let (index, edges) = ([1, 2, 3, 4, 5, 6, 7, 8], [1, 0, 3, 2, 5, 4, 7, 6]);
+        let pairs = comm.graph_create(&index, &edges, true).unwrap().unwrap();
+        assert_eq!(far(&pairs, 1), 0);
+        // Each knows its number beforehand, also who gets none.
+        assert_eq!(comm.cart_map(&[8], &[true]).unwrap(), Some(ring.rank()));
+        assert_eq!(comm.graph_map(&index, &edges).unwrap(), Some(pairs.rank()));
+        let small = comm.cart_create(&[2, 3], &[false, false], true).unwrap();
+        let place = comm.cart_map(&[2, 3], &[false, false]).unwrap();
+        assert_eq!(place, small.map(|made| made.rank()));
+        let pair = comm.graph_create(&index[..2], &edges[..2], true).unwrap();
+        let node = comm.graph_map(&index[..2], &edges[..2]).unwrap();
+        assert_eq!(node, pair.map(|made| made.rank()));
+        let refused = comm.cart_map(&[3, 3], &[true, true]);
+        let places = TopologyError::TooFewProcesses { places: 9, processes: 8 };
+        assert!(matches!(refused, Err(Error::Topology(error)) if error == places));
+        assert!(comm.graph_map(&[1], &[0]).is_ok() && comm.graph_map(&[1], &[7]).is_err());
         // Algorithms on two levels do the rest.
         let (mut sum, mut word) = ([0], [comm.rank()]);
         comm.scope(|s| s.iallreduce(&[1], &mut sum, ReduceOp::Sum)?.wait()).unwrap();
