@@ -38,8 +38,10 @@ const VECTORS_MAX: u64 = 128 << 10;
 const FRAGMENTS: u64 = 4;
 /// of at least so many bytes,
 const FRAGMENT_MIN: u64 = 4 << 10;
-/// and at most so many.
+/// and at most so many;
 const FRAGMENT_MAX: u64 = 64 << 10;
+/// or so many if there is one reader and that makes no more than 4096 fragments.
+const FRAGMENT_PAIR: u64 = 16 << 10;
 
 /// Bytes of a slot, if so many ranks share memory.
 pub(super) fn slot_bytes(ranks: usize) -> u64 {
@@ -183,7 +185,9 @@ impl Plan {
         let slot = shape.slot(ranks);
         let grain = lcm(call.reduction().map_or(1, |of| of.unit.max(1)), SCRATCH_ALIGN);
         let share = len.div_ceil(FRAGMENTS).next_multiple_of(4096);
-        let share = share.clamp(FRAGMENT_MIN, FRAGMENT_MAX).min(slot);
+        let is_pair = ranks == 2 && len <= FRAGMENT_PAIR << 12;
+        let share_max = if is_pair { FRAGMENT_PAIR } else { FRAGMENT_MAX };
+        let share = share.clamp(FRAGMENT_MIN, share_max).min(slot);
         let most = match (shape, &call) {
             (Shape::Whole, Call::Bcast { .. }) => share,
             (Shape::Whole, _) => slot,
@@ -327,9 +331,14 @@ impl Plan {
         }
     }
 
-    /// Whether what ranks contribute is copied to others as it is, and each byte to one of them only.
+    /// Whether what ranks contribute is copied to others as it is, each byte to one of them only, and reading it by the
+    /// kernel is worth it. Of a bcast to one rank it is not: while the root fills a slot the other reads the one before, so that
+    /// both are at work.
     pub(super) fn has_own_readers(&self) -> bool {
-        !self.reduces() && (self.shape == Shape::Pieces || self.ranks == 2)
+        match self.call {
+            Call::Bcast { .. } => false,
+            _ => !self.reduces() && (self.shape == Shape::Pieces || self.ranks == 2),
+        }
     }
 
     /// How many ranks this one gets something of, itself among them.

@@ -1,9 +1,9 @@
 //! Collectives that were done before; those of plain memory at once, if nothing delays them.
 //!
 //! Programs call the same again and again. What depends on the call alone is found out the first time ([`Known`]). From
-//! then on a short call (longer ones: [`super::prompt`]) stores, waits for a few loads' time, and loads. All that is unusual is left to [`Short`]: a rank that is
-//! late or lost, a note that says something else, a reader that is behind. It goes on where this has stopped
-//! ([`Halfway`]).
+//! then on a short call (longer ones: [`super::prompt`]) stores, waits for a few loads' time, and loads. All that is
+//! unusual is left to [`Short`](super::short::Short): a rank that is late or lost, a note that says something else, a
+//! reader that is behind. It goes on where this has stopped ([`Halfway`]).
 
 use std::ops::Range;
 

@@ -68,19 +68,20 @@ fn long_blocks_are_read_where_they_lie_if_they_can_be() {
     }
 }
 
-/// Of two ranks, each is the only one that gets what the other contributes.
+/// Of two ranks, each is the only one that gets what the other contributes. A bcast goes through slots.
 #[test]
 fn of_two_ranks_each_reads_what_the_other_has() {
     let (mut job, mut pages, reads) = counting(2);
     let mut random = Random(75);
     let calls = [
+        Call::Gather { root: 1, len: LEN, in_place: true },
         Call::Bcast { root: 0, len: LEN },
-        Call::Bcast { root: 1, len: LEN },
+        Call::Gather { root: 1, len: LEN, in_place: false },
         Call::Gather { root: 0, len: LEN, in_place: true },
         Call::Allgather { len: LEN, in_place: false },
         Call::Allgather { len: LEN, in_place: true },
     ];
-    for (number, (call, expected)) in calls.into_iter().zip([0, 1, 1, 2, 2]).enumerate() {
+    for (number, (call, expected)) in calls.into_iter().zip([0, 0, 1, 1, 2, 2]).enumerate() {
         let before = reads.load(Ordering::Relaxed);
         let mut one = collective(&[call; 2], Arithmetic::Sum, &[Lie::Plain], &mut random);
         for (rank, page) in pages.iter_mut().enumerate() {
