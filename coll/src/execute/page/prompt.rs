@@ -17,7 +17,7 @@ use super::act::{self, Stretch};
 use super::course::Stage;
 use super::introduction::{agree, introduction};
 use super::pieces::{Piece, Plan, combined, done, exposed};
-use super::plan::LONG;
+use super::plan::{FAILED, LONG};
 use super::slots::{Filled, slot};
 use super::{Page, Place, direct};
 use crate::schedule::Buffer;
@@ -267,7 +267,7 @@ impl Prompt<'_> {
             // The note was the first step's report.
             if self.met[rank].is_some() && (step <= exposed(0) || seat.reached(board, rank, moment))
             {
-                return !seat.has_left(rank);
+                return !seat.has_left(rank) || !seat.foretells(board, rank, self.round, FAILED);
             }
             if std::mem::take(&mut cold) {
                 self.warm();
