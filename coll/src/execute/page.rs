@@ -86,6 +86,7 @@ use super::rows::{Combine, Rows};
 use crate::Call;
 use circle::Circle;
 use course::Carried;
+use direct::Offered;
 use exchange::Exchange;
 use long::Long;
 pub use open::Opening;
@@ -177,6 +178,8 @@ pub struct Page {
     halfway: Option<Halfway>,
     /// A long one that it has begun.
     midway: Option<Box<Midway>>,
+    /// The buffers that the one that begins in this round lends, if it was tried, and lends some.
+    offered: Option<(u64, Offered)>,
     /// What this rank sleeps for, if it said that it does.
     asleep: Option<Awaited>,
     /// The message that would wake it, once it has slept.
@@ -232,6 +235,7 @@ impl Page {
             identity: Identity::default(),
             halfway: None,
             midway: None,
+            offered: None,
             asleep: None,
             bell: None,
         }
@@ -283,6 +287,7 @@ impl Page {
     }
 
     fn start(&mut self, number: u64, task: Task) -> Result<(), CollError> {
+        let tried = (self.halfway.take(), self.midway.take(), self.offered.take());
         self.may_begin()?;
         let Task { way, rows, combine, of } = task;
         let (me, ranks) = (self.circle.seat(), self.shared.ranks);
@@ -292,12 +297,12 @@ impl Page {
         self.identity.start();
         self.seat.begin(number);
         let round = self.seat.round();
-        let midway = self.midway.take().filter(|it| it.began == round);
+        let (halfway, midway, offered) = tried;
+        let midway = midway.filter(|it| it.began == round);
         self.going = Some(match way {
             Way::Short(plan) => {
                 let mut short = Short::new(plan, rows, combine, round);
-                let begun = self.halfway.take();
-                if let Some(halfway) = begun.filter(|it| it.began + it.rounds as u64 == round) {
+                if let Some(halfway) = halfway.filter(|it| it.began + it.rounds as u64 == round) {
                     short.go_on(halfway);
                 }
                 Going::Short(short)
@@ -306,6 +311,9 @@ impl Page {
                 let mut long = Long::new(plan, (rows, combine), (ranks, round), &self.slots);
                 if let Some(midway) = midway {
                     long.go_on(&midway);
+                }
+                if let Some((_, offered)) = offered.filter(|(began, _)| *began == round) {
+                    long.lend(offered);
                 }
                 Going::Long(long)
             }

@@ -72,8 +72,11 @@ impl Communicator {
                 if let Some(hyperq) = hyperq.filter(|_| recalled.asks) {
                     hyperq.decline(number);
                 }
+                // A long one is not done in the call that begins it.
                 // SAFETY: the caller's promise.
-                if unsafe { page.attempt(number, known, buffers, pml, brief_looks()) } {
+                if known.is_short()
+                    && unsafe { page.attempt(number, known, buffers, pml, brief_looks()) }
+                {
                     return Some(None);
                 }
                 let task = recalled.task(collective);

@@ -55,9 +55,8 @@ mod wide {
         if count < 2 || !std::arch::is_x86_feature_detected!("avx") {
             return 0;
         }
-        // SAFETY: both are so long. The words are atomics, behind a shared reference, so they may be written; other
-        // threads and processes touch them as atomics do, one word at a time, and so does this: the processor moves each
-        // aligned word in one piece.
+        // SAFETY: both are so long. The words are atomics, behind a shared reference, so they may be written. Who reads them
+        // has acquired a mark that is stored later, or throws away what it has read (`Seat::was_excused`).
         unsafe { move_strides(bytes.as_ptr(), words.as_ptr().cast_mut().cast(), count) };
         count * STRIDE
     }
@@ -69,7 +68,8 @@ mod wide {
         if count < 2 || !std::arch::is_x86_feature_detected!("avx") {
             return 0;
         }
-        // SAFETY: as in `store`; `into` is borrowed exclusively.
+        // SAFETY: both are so long, and `into` is borrowed exclusively. The words were stored before a mark that was
+        // acquired, or what is read is thrown away.
         unsafe { move_strides(words.as_ptr().cast(), into.as_mut_ptr(), count) };
         count * STRIDE
     }

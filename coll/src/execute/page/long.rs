@@ -28,7 +28,7 @@ use gapless_sync::board::{Moment, Readers};
 
 use super::act::{self, Stretch};
 use super::course::{Course, Next, Stage, Steps};
-use super::direct::{self, Both, Direct};
+use super::direct::{self, Both, Direct, Offered};
 use super::introduction::{agree, introduction};
 use super::pieces::{Plan, combined, done, exposed};
 use super::plan::LONG;
@@ -59,6 +59,8 @@ pub(super) struct Long {
     own: Both<Region>,
     /// What its note says of them.
     flags: u8,
+    /// What others are offered, if they were told before this began.
+    offered: Option<Offered>,
     /// What this rank contributes, if that is plain memory that stays as it is.
     plain: Option<Region>,
     /// What it receives into, if that is plain memory: what no other rank needs is combined there.
@@ -151,6 +153,7 @@ impl Long {
             met: (0..ranks).map(|_| None).collect(),
             own: Both::default(),
             flags: 0,
+            offered: None,
             plain: None,
             target: None,
         }
@@ -163,6 +166,11 @@ impl Long {
         for (met, first) in self.met.iter_mut().zip(midway.met) {
             *met = first.map(|first| Peer { first: usize::from(first), direct: None });
         }
+    }
+
+    /// Others have keys to these buffers of this rank's.
+    pub(super) fn lend(&mut self, offered: Offered) {
+        self.offered = Some(offered);
     }
 
     /// Finds out where this rank's buffers lie.
@@ -183,8 +191,9 @@ impl Long {
         }
         self.see();
         let input = self.plain.filter(|_| self.plan.exposes());
-        let bml = tools.pml.bml_mut();
-        let offered = direct::offer(&self.plan, (input, self.target), place, bml);
+        let offered = self.offered.take().unwrap_or_else(|| {
+            direct::offer(&self.plan, (input, self.target), place, tools.pml.bml_mut())
+        });
         (self.flags, self.own) = (offered.flags(), offered.own);
         Some(Stage::Waiting)
     }

@@ -15,15 +15,16 @@ use gapless_sync::board::{Moment, Readers};
 
 use super::act::{self, Stretch};
 use super::course::Stage;
+use super::direct::{self, Offered};
 use super::introduction::{agree, introduction};
 use super::pieces::{Piece, Plan, combined, done, exposed};
 use super::plan::{FAILED, LONG};
 use super::slots::{Filled, slot};
-use super::{Page, Place, direct};
+use super::{Page, Place};
 use crate::schedule::Buffer;
 
 /// The most ranks.
-const RANKS_MAX: usize = 64;
+const MET_MAX: usize = 64;
 
 /// The most bytes of all ranks' vectors, or of the blocks of all ranks: what takes longer lets others have a turn in
 /// between.
@@ -35,7 +36,7 @@ const WARM_BYTES: u64 = 8 << 10;
 /// Whether a plan can be gone through so, if both buffers are plain memory.
 pub(super) fn takes(plan: &Plan, fold: Option<&PackedFold>) -> bool {
     let folds = !plan.reduces() || fold.is_some();
-    folds && !plan.is_scan() && plan.ranks() <= RANKS_MAX && plan.volume() <= BYTES_MAX
+    folds && !plan.is_scan() && plan.ranks() <= MET_MAX && plan.volume() <= BYTES_MAX
 }
 
 /// A collective that was begun here, and is gone on with as [`Long`](super::long::Long).
@@ -50,13 +51,15 @@ pub(super) struct Midway {
     /// Of the ranks or pieces that the stage goes through, the next one.
     pub(super) at: usize,
     /// The first slots of ranks whose notes were read.
-    pub(super) met: [Option<u8>; RANKS_MAX],
+    pub(super) met: [Option<u8>; MET_MAX],
 }
 
 /// Why it goes no further here.
 enum Stop {
     /// Nothing has begun.
     Before,
+    /// Nothing has begun: others read these buffers where they lie.
+    Lends(Offered),
     /// In this stage, which goes through some ranks or pieces and is at this one.
     In(Stage, usize),
 }
@@ -91,13 +94,17 @@ impl Page {
         self.seat.begin(number);
         let (round, first) = (self.seat.round(), self.slots.next);
         let (_, place) = self.parts();
-        let met = [None; RANKS_MAX];
+        let met = [None; MET_MAX];
         let mut prompt =
             Prompt { place, pml, plan, fold, send, recv, own, round, first, fragment: 0, met };
         // SAFETY: the caller's promise.
         match unsafe { prompt.go(&mut look) } {
             Ok(()) => true,
             Err(Stop::Before) => false,
+            Err(Stop::Lends(offered)) => {
+                self.offered = Some((round, offered));
+                false
+            }
             Err(Stop::In(stage, at)) => {
                 let (fragment, met) = (prompt.fragment, prompt.met);
                 let midway = Midway { began: round, first, fragment, stage, at, met };
@@ -123,7 +130,7 @@ struct Prompt<'p> {
     first: usize,
     fragment: u64,
     /// The first slots of ranks whose notes were read.
-    met: [Option<u8>; RANKS_MAX],
+    met: [Option<u8>; MET_MAX],
 }
 
 impl Prompt<'_> {
@@ -134,8 +141,12 @@ impl Prompt<'_> {
     #[allow(unsafe_code, reason = "takes the caller's promise")]
     unsafe fn go(&mut self, look: &mut impl FnMut() -> bool) -> Result<(), Stop> {
         let (plan, ranks, me) = (self.plan, self.place.shared.ranks, self.place.rank());
-        if self.place.seat.blocked_by(&self.place.board).is_some() || self.lends() {
+        if self.place.seat.blocked_by(&self.place.board).is_some() {
             return Err(Stop::Before);
+        }
+        let offered = self.offer();
+        if !offered.own.is_empty() {
+            return Err(Stop::Lends(offered));
         }
         for fragment in 0..plan.fragments {
             self.fragment = fragment;
@@ -170,11 +181,10 @@ impl Prompt<'_> {
         Ok(())
     }
 
-    /// Whether others would read this rank's buffers where they lie.
-    fn lends(&mut self) -> bool {
+    /// This rank's buffers that others read where they lie.
+    fn offer(&mut self) -> Offered {
         let input = self.own.filter(|_| self.plan.exposes());
-        let bml = self.pml.bml_mut();
-        !direct::offer(self.plan, (input, self.recv), &mut self.place, bml).own.is_empty()
+        direct::offer(self.plan, (input, self.recv), &mut self.place, self.pml.bml_mut())
     }
 
     fn ring(&mut self) {
@@ -317,7 +327,7 @@ impl Prompt<'_> {
         let alone = self.plan.own_result(self.fragment).filter(|_| rank == self.place.rank());
         match alone.zip(self.recv) {
             Some((own, recv)) => Stretch::own(recv, own),
-            None => self.in_slot(rank, slice),
+            None => self.in_slot(rank, self.plan.in_slot(&slice)),
         }
     }
 

@@ -338,9 +338,9 @@ impl At<'_> {
         let Some(fold) = self.fold.filter(|_| output.len() == part.len() as u64) else {
             return false;
         };
-        // SAFETY: the caller's promise for this rank's memory. Words of a note are valid for reads while the board is there; no
-        // reference that is used meanwhile says that they stay as they are, and only who takes this rank for lost writes them
-        // before it has published its next note or said that it has read.
+        // SAFETY: the caller's promise for this rank's memory. Words of a note are valid for reads while the board is there.
+        // They were written before the mark that was read, and their rank writes them again when this one has read, or is
+        // lost to it (as with slots: the two are processes whose link has failed, and `is_intact` finds it out).
         unsafe { act::fold(fold, round.sources.clone().map(source), output) }
     }
 
