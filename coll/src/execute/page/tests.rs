@@ -258,3 +258,87 @@ fn nobody_sleeps_while_there_is_something_to_read() {
     }
     assert!(stopped > 0, "all was read at once");
 }
+
+/// A long collective that is tried goes on wherever it stops: at a slot that is still read, at notes, at results.
+#[test]
+fn what_was_tried_goes_on_in_each_stage() {
+    use super::course::Stage;
+    let of = Reduction { unit: 4, commutative: true };
+    let (len, root, in_place) = (12_000, 0, false);
+    let calls = [
+        Call::Bcast { root, len },
+        Call::Gather { root, len, in_place },
+        Call::Reduce { root, len, of, in_place },
+        Call::Allreduce { len, of, in_place },
+        Call::Allreduce { len, of, in_place: true },
+        Call::ReduceScatterBlock { len: 4000, of, in_place },
+        Call::Allgather { len, in_place },
+    ];
+    let int = gapless_dtype::Datatype::from(gapless_dtype::Primitive::Int32).commit().unwrap();
+    let sum = || Combine::new(&ReduceOp::Sum.into(), &int).unwrap();
+    let (mut stopped, mut at_once) = (Vec::new(), 0);
+    for ranks in [2usize, 3] {
+        let mut pmls = endpoints(u32::try_from(ranks).unwrap());
+        let mut pages = pages(&mut pmls);
+        let tries = calls.iter().flat_map(|call| (0..ranks).map(move |first| (call, first)));
+        for (number, (call, first)) in (0..).zip(tries) {
+            // All contribute ones, so that all that comes is ones, or as many as there are ranks.
+            let mut buffers: Vec<[Vec<u8>; 2]> = (0..ranks)
+                .map(|me| {
+                    let (send, recv) = crate::build::rows(call, me, ranks);
+                    let is_input = send.len() == 0 && !matches!(call, Call::Bcast { .. } if me > 0);
+                    let ints = |bytes: u64, value: i32| {
+                        value.to_ne_bytes().repeat(usize::try_from(bytes / 4).unwrap())
+                    };
+                    [ints(send.len(), 1), ints(recv.len(), i32::from(is_input))]
+                })
+                .collect();
+            let region = |bytes: &mut Vec<u8>| (!bytes.is_empty()).then(|| Region::of_mut(bytes));
+            let regions: Vec<_> =
+                buffers.iter_mut().map(|[send, recv]| (region(send), region(recv))).collect();
+            let mut going = vec![false; ranks];
+            for rank in (0..ranks).map(|rank| (rank + first) % ranks) {
+                let known = Known::new(call, (rank, ranks), Some(&sum()), true).unwrap();
+                let (page, pml, at) = (&mut pages[rank], &mut pmls[rank], regions[rank]);
+                // SAFETY: the buffers outlive the collective, and nothing else touches them meanwhile.
+                if unsafe { page.attempt(number, &known, at, pml, || false) } {
+                    at_once += 1;
+                    continue;
+                }
+                stopped.extend(page.midway.as_ref().map(|midway| midway.stage));
+                let blocks = |region: Option<Region>| {
+                    region.map_or(Blocks::None, |region| Blocks::Whole(Typed::contiguous(region)))
+                };
+                let task = known.task(Rows { send: blocks(at.0), recv: blocks(at.1) });
+                // SAFETY: as above.
+                unsafe { page.begin_task(number, task) }.unwrap();
+                going[rank] = true;
+            }
+            for _ in 0..1000 {
+                for rank in 0..ranks {
+                    pmls[rank].progress();
+                    if !going[rank] {
+                        continue;
+                    }
+                    let advanced = pages[rank].advance(&mut pmls[rank], &HostEngine, &HostEngine);
+                    if let Poll::Ready(result) = advanced {
+                        result.unwrap();
+                        going[rank] = false;
+                    }
+                }
+            }
+            assert!(!going.contains(&true), "{call:?}, {ranks} ranks, {first} first");
+            let all = i32::try_from(ranks).unwrap();
+            let expected = if call.reduction().is_some() { all } else { 1 };
+            for (rank, [_, recv]) in buffers.iter().enumerate() {
+                let right = recv.chunks(4).all(|it| *it == expected.to_ne_bytes());
+                assert!(right, "{call:?}, rank {rank} of {ranks}");
+            }
+        }
+        pages.into_iter().zip(&mut pmls).for_each(|(mut page, pml)| page.close(pml));
+    }
+    for stage in [Stage::Waiting, Stage::Gathering, Stage::Collecting] {
+        assert!(stopped.contains(&stage), "{stage:?} of {stopped:?}");
+    }
+    assert!(at_once > 10, "{at_once}");
+}
