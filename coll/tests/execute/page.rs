@@ -247,7 +247,7 @@ fn long_collectives_go_on_where_they_have_stopped() {
         let [halfway, at_once] = play((ranks, 100, long), &HostEngine, &mut random);
         (all_halfway, all_at_once) = (all_halfway + halfway, all_at_once + at_once);
     }
-    assert!(all_halfway > 40 && all_at_once > 40, "{all_halfway} {all_at_once}");
+    assert!(all_halfway > 20 && all_at_once > 20, "{all_halfway} {all_at_once}");
 }
 
 /// Without mappings there are no pages, at any rank; nor if a rank dies before all have one. They agree either way.
