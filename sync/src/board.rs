@@ -390,7 +390,7 @@ impl Seat {
     pub fn publish(&mut self, board: &Board<'_>, kind: u8, data: &[u8], readers: Readers) {
         let data = &data[..data.len().min(NOTE_BYTES)];
         let (mark, payload) = split(board.note(self.rank, self.round), data.len());
-        words::store(payload, data);
+        words::store(payload, data, board.ranks == 2);
         let len = u16::try_from(data.len()).unwrap_or(0);
         mark.store(Mark { kind, len }.word(self.round), Ordering::Release);
         self.written[place(self.round)] = (self.round, Some(readers));

@@ -70,6 +70,7 @@ impl Page {
     /// # Safety
     /// As there.
     #[allow(unsafe_code, reason = "takes the caller's promise")]
+    #[inline(never)] // its frame is large
     pub(super) unsafe fn attempt_long(
         &mut self,
         number: u64,
