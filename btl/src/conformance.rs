@@ -18,7 +18,7 @@
 //!
 //! which makes a module `plain` with a test for each function of this module. They cover messages
 //! (order, exactly once, every size, back-pressure, truncation, tokens, short cuts), meeting (early arrivals,
-//! connecting twice, oneself, waking up), memory (one-sided operations and mappings, if the
+//! connecting twice, oneself, waking up), memory (one-sided operations, atomic ones among them, and mappings, if the
 //! transport has them), retention (if it has that), devices (which copy into slots and out of arrivals, and whose memory
 //! is mapped)
 //! and death (of a peer in this process, and of other processes that
@@ -30,6 +30,8 @@
 //! `GAPLESS_SEED`, if set, and a failure prints the seed. No wait is endless: what has no promised
 //! bound is given a minute, what has one ten times its length.
 
+#[allow(unsafe_code, reason = "calls Rdma, on memory that is never freed")]
+mod atomics;
 mod bench;
 mod child;
 mod death;
@@ -49,6 +51,7 @@ mod shorts;
 mod skipped;
 mod wake;
 
+pub use atomics::{atomics_refuse_what_is_wrong, numbers_change, numbers_change_from_both_ends};
 pub use bench::{Suite, skip};
 #[doc(hidden)]
 pub use bench::{looking_at_most, test_name};
@@ -137,6 +140,7 @@ macro_rules! conformance {
             short_messages, one_peer_alone, quiet_until_something_comes,
             retained_until_received, retained_across_a_cut,
             rdma_at_every_alignment, rdma_in_many_pieces, rdma_refuses_what_is_wrong,
+            numbers_change, numbers_change_from_both_ends, atomics_refuse_what_is_wrong,
             mapped_memory, mapped_keys_are_checked, recalled_memory, memory_made_private,
             attaching_a_device, devices_reach_slots, mapped_device_memory, device_keys_are_checked,
             device_memory_freed_and_reused, device_buffers_beyond_the_cache,

@@ -109,6 +109,17 @@ pub enum RdmaError {
     /// A put to memory that was registered for reading only.
     #[error("the peer's memory was registered for reading only")]
     ReadOnly,
+    /// An atomic operation on memory that was not registered for such, or by a transport that has none.
+    #[error(
+        "the peer's memory was not registered for atomic operations, or this transport has none"
+    )]
+    NotAtomic,
+    /// An atomic operation on bytes that are no number: they begin at no multiple of eight.
+    #[error("a number of 64 bits at {address:#x}, which is no multiple of eight")]
+    Misaligned {
+        /// Where it lies.
+        address: u64,
+    },
     /// A key that this transport did not make, or a damaged one.
     #[error("not a key of this transport: {what}")]
     BadKey {

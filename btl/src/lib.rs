@@ -19,8 +19,8 @@
 //! # Write a transport
 //!
 //! Implement [`Btl`]; if the wire can do more, also [`Rdma`] (bytes move between a local region and a peer's, without
-//! the peer's help) and [`Mapped`] (a peer's memory becomes a region of ours). A transport has an ability if it
-//! implements its trait: there are no flags to contradict it.
+//! the peer's help; perhaps numbers are changed atomically) and [`Mapped`] (a peer's memory becomes a region of ours). A
+//! transport has an ability if it implements its trait: there are no flags to contradict it.
 //!
 //! `Btl` is a safe trait, because memory safety relies on nothing that a transport says. [`Slot`]s and [`Fragment`]s
 //! are made by unsafe constructors, or by [`pool`]. The end of a one-sided operation comes as an [`Ended`], which
@@ -122,7 +122,9 @@ pub use error::{LinkError, MapError, RdmaError, ReserveError};
 pub use event::Event;
 pub use limits::Limits;
 pub use mapped::{Allocation, Mapped, Mapping};
-pub use rdma::{Access, Ended, Extent, Rdma, RdmaLimits, RemoteKey, total_of};
+pub use rdma::{
+    Access, Change, Ended, Extent, Rdma, RdmaLimits, RemoteKey, check_atomic, total_of,
+};
 pub use secret::Secret;
 pub use sink::{Queue, Sink, hand_out};
 pub use slot::{Fragment, PoolHandle, Reclaim, Slot, Trimmed, Unacknowledged};

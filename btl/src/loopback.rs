@@ -55,6 +55,9 @@ pub struct Config {
     pub rdma: bool,
     /// Whether it has [`Mapped`].
     pub mapped: bool,
+    /// Whether its [`Rdma`] has [`atomic`](Rdma::atomic): under a lock of the memory's end, by a load and a store, so not
+    /// atomic against anything else, as with adapters.
+    pub atomics: bool,
 }
 
 impl Default for Config {
@@ -69,6 +72,7 @@ impl Default for Config {
             slots: 32,
             rdma: true,
             mapped: true,
+            atomics: true,
         }
     }
 }

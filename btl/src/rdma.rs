@@ -65,6 +65,34 @@ pub enum Access {
     Read,
     /// [`get`](Rdma::get) from it and [`put`](Rdma::put) to it.
     Write,
+    /// Both, and [`atomic`](Rdma::atomic) on it.
+    Atomic,
+}
+
+/// What [`atomic`](Rdma::atomic) does to a number of 64 bits, in the byte order of the processor.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Change {
+    /// Adds to it; what does not fit is dropped.
+    Add(u64),
+    /// Replaces it, if it is what it is compared with.
+    CompareSwap {
+        /// What it must be.
+        compare: u64,
+        /// What it becomes.
+        swap: u64,
+    },
+}
+
+impl Change {
+    /// What the number becomes.
+    #[must_use]
+    pub fn of(self, old: u64) -> u64 {
+        match self {
+            Change::Add(more) => old.wrapping_add(more),
+            Change::CompareSwap { compare, swap } if old == compare => swap,
+            Change::CompareSwap { .. } => old,
+        }
+    }
 }
 
 /// The end of a one-sided operation: its ability does not touch its local memory any more. Transports pass it on in
@@ -98,7 +126,7 @@ impl Ended {
         self.by
     }
 
-    /// The token of [`Rdma::get`] or [`Rdma::put`].
+    /// The token of [`Rdma::get`], [`Rdma::put`] or [`Rdma::atomic`].
     #[must_use]
     pub fn token(&self) -> Token {
         self.token
@@ -134,6 +162,7 @@ impl Ended {
 ///    read all memory of this process anyway.
 /// 4. A call that panics leaves no operation in flight.
 /// 5. [`peek`](Rdma::peek) writes `into` alone, and touches it no more once it has returned or unwound.
+/// 6. [`atomic`](Rdma::atomic) writes `found` as [`get`](Rdma::get) writes its pieces: rule 2 holds for it.
 ///
 /// An implementation without `unsafe` is refused:
 ///
@@ -174,8 +203,8 @@ pub unsafe trait Rdma {
     ///
     /// # Safety
     /// Until then, and until operations that peers started with the key are over, `local` describes memory that stays
-    /// valid for reads and that nothing writes while a peer reads it; with [`Access::Write`] also valid for writes,
-    /// and no reference of this process covers it while a peer works on it.
+    /// valid for reads and that nothing writes while a peer reads it; with [`Access::Write`] and [`Access::Atomic`] also
+    /// valid for writes, and no reference of this process covers it while a peer works on it.
     ///
     /// # Errors
     /// The space cannot be reached, or the transport has no more registrations.
@@ -220,6 +249,54 @@ pub unsafe trait Rdma {
         remote: &[Extent],
         done: Token,
     ) -> Result<(), RdmaError>;
+
+    /// Whether memory can be registered for [`atomic`](Rdma::atomic) operations: always the same answer.
+    fn has_atomics(&mut self) -> bool {
+        false
+    }
+
+    /// This process's name for itself, under which it does [`atomic`](Rdma::atomic) operations on memory of its own;
+    /// [`changes`](Rdma::changes) says from when on. `None` without such operations, or if the transport refuses.
+    fn own(&mut self) -> Option<PeerId> {
+        None
+    }
+
+    /// Whether [`atomic`](Rdma::atomic) works on the memory that `key` stands for, over this link. `None` while the link
+    /// is not up. Whoever has several rails to a peer finds the one that its key is of.
+    fn changes(&mut self, peer: PeerId, key: &RemoteKey) -> Option<bool> {
+        let _ = (peer, key);
+        Some(false)
+    }
+
+    /// Changes the eight bytes at `offset` of what `key` stands for at `peer`, as one number; `found` gets what they were.
+    /// One [`Event::Completed`](crate::Event::Completed) with `done` follows, from `poll`: then the number is changed.
+    ///
+    /// Such operations are atomic against each other if they are on memory of one registration, whoever begins them, the
+    /// memory's own process ([`own`](Rdma::own)) included. **Nothing is promised of anything else that changes the number
+    /// at the same time**, neither instructions of processors nor operations of another registration: adapters do them
+    /// with a lock of their own. So all that must be atomic goes this way, or none. Whoever reads the number with one
+    /// instruction sees it whole.
+    ///
+    /// # Safety
+    /// `found` is eight bytes, valid for writes until the event, that nothing else touches; for good, if `done` is
+    /// [`Token::NONE`]. No other operation in flight has the token `done`. If the peer is of this process, `key` is
+    /// registered there.
+    ///
+    /// # Errors
+    /// Refused before anything was changed; `Full` is an outcome. [`RdmaError::Misaligned`], [`RdmaError::NotAtomic`];
+    /// otherwise as [`put`](Rdma::put).
+    unsafe fn atomic(
+        &mut self,
+        peer: PeerId,
+        key: &RemoteKey,
+        offset: u64,
+        change: Change,
+        found: Region,
+        done: Token,
+    ) -> Result<(), RdmaError> {
+        let _ = (peer, key, offset, change, found, done);
+        Err(RdmaError::NotAtomic)
+    }
 
     /// Whether this end can [`peek`](Rdma::peek) at memory of `peer`'s, as far as it knows.
     fn peeks(&mut self, peer: PeerId) -> bool {
@@ -280,4 +357,22 @@ pub fn total_of(remote: &[Extent], key_len: u64) -> Result<u64, RdmaError> {
         })?;
     }
     Ok(total)
+}
+
+/// Checks the place of an [`atomic`](Rdma::atomic) operation: eight bytes of `found`, and at `offset` of `key_len` bytes that
+/// begin at `start`. For implementations.
+///
+/// # Errors
+/// [`RdmaError::LengthMismatch`], [`RdmaError::OutOfRange`], [`RdmaError::Misaligned`].
+pub fn check_atomic(
+    found: &Region,
+    offset: u64,
+    (start, key_len): (u64, u64),
+) -> Result<(), RdmaError> {
+    let len = total_of(&[Extent { offset, len: 8 }], key_len)?;
+    if found.len() != len {
+        return Err(RdmaError::LengthMismatch { local: found.len(), remote: len });
+    }
+    let address = start.wrapping_add(offset);
+    if address.is_multiple_of(8) { Ok(()) } else { Err(RdmaError::Misaligned { address }) }
 }

@@ -13,26 +13,26 @@ use gapless_mem::{Device, HostDevice, Lease, Region};
 
 /// Host memory that is never freed, and that only its test and operations it starts touch.
 #[derive(Clone, Copy)]
-struct Ground(Region);
+pub(super) struct Ground(pub(super) Region);
 
 impl Ground {
-    fn new(len: u64) -> Ground {
+    pub(super) fn new(len: u64) -> Ground {
         Ground(HostDevice::new().allocate(len).expect("memory for a test"))
     }
 
-    fn region(self, offset: u64, len: u64) -> Region {
+    pub(super) fn region(self, offset: u64, len: u64) -> Region {
         self.0.sub(offset, len).expect("inside the test's memory")
     }
 
-    fn write(self, offset: u64, bytes: &[u8]) {
+    pub(super) fn write(self, offset: u64, bytes: &[u8]) {
         write(&self.region(offset, bytes.len() as u64), bytes);
     }
 
-    fn read(self, offset: u64, len: u64) -> Vec<u8> {
+    pub(super) fn read(self, offset: u64, len: u64) -> Vec<u8> {
         read(&self.region(offset, len))
     }
 
-    fn fill(self, value: u8) {
+    pub(super) fn fill(self, value: u8) {
         // SAFETY: this memory is never freed, no reference covers it, and tests start no operation
         // on it before they have seen the last one's end.
         unsafe { gapless_mem::fill(&self.0, value) }.expect("host memory");
@@ -99,7 +99,7 @@ fn one_sided<T: Btl>(
     }
 }
 
-fn ready<T: Btl>(duo: &mut Duo<T>, suite: &Suite) -> bool {
+pub(super) fn ready<T: Btl>(duo: &mut Duo<T>, suite: &Suite) -> bool {
     let peer = duo.peer[A];
     let watch = Watch::new("knowing whether the peer's memory can be reached");
     loop {

@@ -2,8 +2,8 @@
 
 use super::Fault;
 use crate::{
-    AbilityId, Access, Allocation, Btl, Ended, Event, Extent, LinkError, MapError, Mapped, Mapping,
-    PeerId, Rdma, RdmaError, RdmaLimits, RemoteKey, Token,
+    AbilityId, Access, Allocation, Btl, Change, Ended, Event, Extent, LinkError, MapError, Mapped,
+    Mapping, PeerId, Rdma, RdmaError, RdmaLimits, RemoteKey, Token,
 };
 use gapless_mem::{Lease, Region, Space};
 
@@ -69,6 +69,7 @@ impl<B: Btl> Fault<B> {
 // 4. The wrapped call is the last thing that may panic: it leaves no operation in flight then, by its own rule 4. What
 //    comes after it forgets an operation that was refused.
 // 5. `peek` is handed on.
+// 6. As 2.
 unsafe impl<B: Btl> Rdma for Fault<B> {
     fn id(&self) -> AbilityId {
         self.ability
@@ -118,6 +119,38 @@ unsafe impl<B: Btl> Rdma for Fault<B> {
         let done = self.begin(peer, done)?;
         // SAFETY: as in `get`.
         let result = unsafe { self.inner_rdma()?.put(peer, local, key, remote, done) };
+        result.map_err(|error| self.refuse(done, error))
+    }
+
+    fn has_atomics(&mut self) -> bool {
+        self.inner_rdma().is_ok_and(|rdma| rdma.has_atomics())
+    }
+
+    fn own(&mut self) -> Option<PeerId> {
+        let own = self.inner_rdma().ok()?.own()?;
+        self.name(own);
+        Some(own)
+    }
+
+    fn changes(&mut self, peer: PeerId, key: &RemoteKey) -> Option<bool> {
+        if self.cut_of(peer).is_some() {
+            return Some(false);
+        }
+        self.inner_rdma().map_or(Some(false), |rdma| rdma.changes(peer, key))
+    }
+
+    unsafe fn atomic(
+        &mut self,
+        peer: PeerId,
+        key: &RemoteKey,
+        offset: u64,
+        change: Change,
+        found: Region,
+        done: Token,
+    ) -> Result<(), RdmaError> {
+        let done = self.begin(peer, done)?;
+        // SAFETY: as in `get`.
+        let result = unsafe { self.inner_rdma()?.atomic(peer, key, offset, change, found, done) };
         result.map_err(|error| self.refuse(done, error))
     }
 

@@ -7,15 +7,16 @@
 //! end that may map it (8), for peeking length (8) and the end that may read (8).
 
 use super::devices::overlap;
-use super::hub::{End, Granted, lock};
+use super::hub::{End, Granted, SharedMemory, lock};
 use super::{Loopback, gone};
 use crate::memory::HeapMemory;
 use crate::{
-    AbilityId, Access, Allocation, Ended, Event, Extent, MapError, Mapped, Mapping, PeerId, Rdma,
-    RdmaError, RdmaLimits, RemoteKey, Token, total_of,
+    AbilityId, Access, Allocation, Btl, Change, Ended, Event, Extent, MapError, Mapped, Mapping,
+    PeerId, Rdma, RdmaError, RdmaLimits, RemoteKey, Token, check_atomic, total_of,
 };
 use gapless_mem::{DeviceError, Lease, Region, Space};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 const REGISTERED: u8 = b'R';
 const ALLOCATED: u8 = b'A';
@@ -117,13 +118,7 @@ impl Loopback {
         }
         // Held over the copy: the memory cannot be deregistered in between.
         let shared = lock(&end.shared);
-        let whole = shared.registered.get(&number).copied().filter(|(r, _)| r.len() == key_len);
-        let (whole, access) = whole.ok_or_else(|| {
-            if end.is_gone() {
-                return RdmaError::Link(gone());
-            }
-            RdmaError::BadKey { what: "its memory is not registered".to_owned() }
-        })?;
+        let (whole, access) = registered(&end, &shared, (number, key_len))?;
         if matches!(way, Way::Put) && access == Access::Read {
             return Err(RdmaError::ReadOnly);
         }
@@ -149,6 +144,68 @@ impl Loopback {
         }
         Ok(())
     }
+
+    /// Checks everything, then changes a number.
+    ///
+    /// # Safety
+    /// As [`Rdma::atomic`].
+    unsafe fn change(
+        &mut self,
+        (peer, key, offset): (PeerId, &RemoteKey, u64),
+        change: Change,
+        found: Region,
+        done: Token,
+    ) -> Result<(), RdmaError> {
+        if !self.config.atomics {
+            return Err(RdmaError::NotAtomic);
+        }
+        let end = Arc::clone(&self.peer(peer)?.end);
+        let [number, key_len] = decode(key, REGISTERED, end.number())
+            .map_err(|what| RdmaError::BadKey { what: what.to_owned() })?;
+        accessible(&found)?;
+        if self.ready.len() >= self.ready_max() {
+            return Err(RdmaError::Full);
+        }
+        // Held over the change: it makes changes atomic, and the memory cannot be deregistered in between.
+        let shared = lock(&end.shared);
+        let (whole, access) = registered(&end, &shared, (number, key_len))?;
+        if access != Access::Atomic {
+            return Err(RdmaError::NotAtomic);
+        }
+        check_atomic(&found, offset, (whole.start(), key_len))?;
+        let place = whole.sub(offset, 8).map_err(DeviceError::from)?;
+        let place = place.as_ptr().ok_or(RdmaError::NotAtomic)?.cast::<u64>();
+        // SAFETY: eight bytes of what is registered, aligned as `check_atomic` says; whoever registered them guarantees
+        // them until they are deregistered, which the lock keeps from happening now, and that no reference covers them.
+        let place = unsafe { AtomicU64::from_ptr(place) };
+        let old = place.load(Ordering::Acquire);
+        place.store(change.of(old), Ordering::Release);
+        drop(shared);
+        // SAFETY: the caller's guarantee.
+        let written = unsafe { gapless_mem::write(&found, 0, &old.to_ne_bytes()) };
+        debug_assert!(written.is_ok(), "{written:?}");
+        if done != Token::NONE {
+            // SAFETY: `found` has been written, by this call.
+            let ended = unsafe { Ended::new(self.ability, done, Ok(())) };
+            self.ready.push_back(Event::Completed(ended));
+        }
+        Ok(())
+    }
+}
+
+/// What an end has registered under this number, with so many bytes.
+fn registered(
+    end: &End,
+    shared: &SharedMemory,
+    (number, len): (u64, u64),
+) -> Result<(Region, Access), RdmaError> {
+    let whole = shared.registered.get(&number).copied().filter(|(it, _)| it.len() == len);
+    whole.ok_or_else(|| {
+        if end.is_gone() {
+            return RdmaError::Link(gone());
+        }
+        RdmaError::BadKey { what: "its memory is not registered".to_owned() }
+    })
 }
 
 fn accessible(region: &Region) -> Result<(), RdmaError> {
@@ -166,6 +223,7 @@ fn accessible(region: &Region) -> Result<(), RdmaError> {
 //    `deregister` takes.
 // 4. `one_sided` copies before it returns or unwinds, so no operation is ever in flight between calls.
 // 5. `peek` copies to `into` before it returns.
+// 6. `change` writes `found` before it makes the `Ended`, and after all checks.
 unsafe impl Rdma for Loopback {
     fn id(&self) -> AbilityId {
         self.ability
@@ -216,6 +274,41 @@ unsafe impl Rdma for Loopback {
     ) -> Result<(), RdmaError> {
         // SAFETY: the caller's guarantee.
         unsafe { self.one_sided(Way::Put, peer, local, key, remote, done) }
+    }
+
+    fn has_atomics(&mut self) -> bool {
+        self.config.atomics
+    }
+
+    fn own(&mut self) -> Option<PeerId> {
+        if !self.config.atomics {
+            return None;
+        }
+        let own = self.address();
+        self.connect(&own).ok()
+    }
+
+    fn changes(&mut self, peer: PeerId, key: &RemoteKey) -> Option<bool> {
+        let end = self.peer(peer).ok().map(|peer| Arc::clone(&peer.end));
+        let known = end.and_then(|end| {
+            let [number, len] = decode(key, REGISTERED, end.number()).ok()?;
+            let (_, access) = registered(&end, &lock(&end.shared), (number, len)).ok()?;
+            Some(access == Access::Atomic)
+        });
+        Some(self.config.atomics && known == Some(true))
+    }
+
+    unsafe fn atomic(
+        &mut self,
+        peer: PeerId,
+        key: &RemoteKey,
+        offset: u64,
+        change: Change,
+        found: Region,
+        done: Token,
+    ) -> Result<(), RdmaError> {
+        // SAFETY: the caller's guarantee.
+        unsafe { self.change((peer, key, offset), change, found, done) }
     }
 
     fn peeks(&mut self, _: PeerId) -> bool {

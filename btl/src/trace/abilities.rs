@@ -2,8 +2,8 @@
 
 use super::{Outcome, Record, Trace};
 use crate::{
-    AbilityId, Access, Allocation, Btl, Extent, MapError, Mapped, Mapping, PeerId, Rdma, RdmaError,
-    RdmaLimits, RemoteKey, Token,
+    AbilityId, Access, Allocation, Btl, Change, Extent, MapError, Mapped, Mapping, PeerId, Rdma,
+    RdmaError, RdmaLimits, RemoteKey, Token,
 };
 use gapless_mem::{Lease, Region, Space};
 
@@ -53,7 +53,7 @@ fn total(remote: &[Extent]) -> u64 {
 //    that one's.
 // 4. If the wrapped call panics, it leaves no operation in flight, by its own rule 4. If the listener panics after an
 //    operation has begun, the process aborts.
-// 5. As 1. to 3.
+// 5. and 6. As 1. to 3.
 unsafe impl<B: Btl> Rdma for Trace<B> {
     fn id(&self) -> AbilityId {
         self.abilities.rdma_id().expect("`rdma` gives out only what the transport has")
@@ -105,6 +105,34 @@ unsafe impl<B: Btl> Rdma for Trace<B> {
         // SAFETY: the caller's guarantee, passed on.
         let result = rdma.and_then(|rdma| unsafe { rdma.put(peer, local, key, remote, done) });
         self.operation("put", peer, total(remote), result)
+    }
+
+    fn has_atomics(&mut self) -> bool {
+        self.inner_rdma().is_ok_and(|rdma| rdma.has_atomics())
+    }
+
+    fn own(&mut self) -> Option<PeerId> {
+        self.inner_rdma().ok()?.own()
+    }
+
+    fn changes(&mut self, peer: PeerId, key: &RemoteKey) -> Option<bool> {
+        self.inner_rdma().map_or(Some(false), |rdma| rdma.changes(peer, key))
+    }
+
+    unsafe fn atomic(
+        &mut self,
+        peer: PeerId,
+        key: &RemoteKey,
+        offset: u64,
+        change: Change,
+        found: Region,
+        done: Token,
+    ) -> Result<(), RdmaError> {
+        let rdma = self.inner_rdma();
+        // SAFETY: the caller's guarantee, passed on.
+        let result =
+            rdma.and_then(|rdma| unsafe { rdma.atomic(peer, key, offset, change, found, done) });
+        self.operation("atomic", peer, 8, result)
     }
 
     fn peeks(&mut self, peer: PeerId) -> bool {

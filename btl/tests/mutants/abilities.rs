@@ -3,8 +3,8 @@
 use crate::broken::Broken;
 use crate::flaws::Flaw;
 use gapless_btl::{
-    AbilityId, Access, Allocation, Btl, Ended, Event, Extent, MapError, Mapped, Mapping, PeerId,
-    Rdma, RdmaError, RdmaLimits, RemoteKey, Token,
+    AbilityId, Access, Allocation, Btl, Change, Ended, Event, Extent, MapError, Mapped, Mapping,
+    PeerId, Rdma, RdmaError, RdmaLimits, RemoteKey, Token,
 };
 use gapless_mem::{Lease, Region, Space};
 
@@ -61,7 +61,11 @@ unsafe impl Rdma for Broken {
 
     #[allow(unsafe_code, reason = "passed on")]
     unsafe fn register(&mut self, local: Region, access: Access) -> Result<RemoteKey, RdmaError> {
-        let access = if self.flaw == Flaw::WritesReadOnly { Access::Write } else { access };
+        let access = match (self.flaw, access) {
+            (Flaw::WritesReadOnly, Access::Read) => Access::Write,
+            (Flaw::ChangesAnything, Access::Write) => Access::Atomic,
+            (_, access) => access,
+        };
         // SAFETY: the caller's guarantee, passed on; with the flaw, of memory that the suite lets be written.
         unsafe { self.inner.register(local, access) }
     }
@@ -112,6 +116,39 @@ unsafe impl Rdma for Broken {
         // own memory where the test runs that is to catch it.
         let outcome = unsafe { self.inner.put(peer, &near, key, &far, done) };
         self.wave_through(outcome, done)
+    }
+
+    fn has_atomics(&mut self) -> bool {
+        self.inner.has_atomics()
+    }
+
+    fn own(&mut self) -> Option<PeerId> {
+        self.inner.own()
+    }
+
+    fn changes(&mut self, peer: PeerId, key: &RemoteKey) -> Option<bool> {
+        self.inner.changes(peer, key)
+    }
+
+    #[allow(unsafe_code, reason = "passed on")]
+    unsafe fn atomic(
+        &mut self,
+        peer: PeerId,
+        key: &RemoteKey,
+        offset: u64,
+        change: Change,
+        found: Region,
+        done: Token,
+    ) -> Result<(), RdmaError> {
+        let change = match (self.flaw, change) {
+            (Flaw::AddsOneMore, Change::Add(more)) => Change::Add(more + 1),
+            (Flaw::LosesOwnSums, Change::Add(_)) if self.inner.own() == Some(peer) => {
+                Change::Add(0)
+            }
+            (_, change) => change,
+        };
+        // SAFETY: the caller's guarantee, passed on.
+        unsafe { self.inner.atomic(peer, key, offset, change, found, done) }
     }
 }
 

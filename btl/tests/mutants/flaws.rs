@@ -192,6 +192,12 @@ flaws! {
     SwapsPieces: rdma_in_many_pieces, "is wrong";
     /// A one-sided operation has no end.
     NeverCompletes: rdma_at_every_alignment, "an event takes too long";
+    /// A sum is one too many.
+    AddsOneMore: numbers_change, "of 0x5 at 0";
+    /// What a process adds to a number of its own is lost.
+    LosesOwnSums: numbers_change_from_both_ends, "a second time";
+    /// Memory that peers may write can be changed atomically.
+    ChangesAnything: atomics_refuse_what_is_wrong, "NotAtomic";
     /// Allocated memory is not zeroed.
     AllocatesDirt: mapped_memory, "zeroed";
     /// There is a key for more than the allocation.
