@@ -2,6 +2,7 @@
 //!
 //! A message costs two indexed loads and one virtual call here: no locks, no hashing, no allocation.
 
+mod atomics;
 mod bundles;
 mod deaths;
 mod directory;

@@ -1,5 +1,6 @@
 //! Several ranks in one thread, over loopback hubs; some with faults, some traced.
 
+mod atomics;
 mod death;
 mod directory;
 mod leaving;

@@ -1,0 +1,83 @@
+//! Numbers in processes' memory that all of them change atomically, by one rail of each.
+//!
+//! A rail's changes are atomic against each other, and against nothing else ([`Rdma::atomic`]). So memory is registered with
+//! one rail, whose key all processes use, the owner too. Each process has one such rail, and they meet over these, whatever
+//! carries their messages: those of one host, too, which else use no network.
+
+use super::Bml;
+use crate::{Rank, RdmaRail};
+use gapless_btl::{Address, PeerId, Rdma, RemoteKey};
+
+impl Bml {
+    /// The best rail to others with which memory can be registered for atomic changes, its address, and its operations. A
+    /// registration is undone by [`deregister`](Bml::deregister).
+    pub fn atomics(&mut self) -> Option<(RdmaRail, Address, &mut dyn Rdma)> {
+        let rails = self.order(|rail| !rail.is_own());
+        let at = rails.into_iter().find(|&at| {
+            let rdma = self.rails[at].rdma();
+            rdma.is_some_and(|rdma| rdma.has_atomics())
+        })?;
+        let rail = &mut self.rails[at];
+        Some((RdmaRail(at), rail.btl.address(), rail.rdma()?))
+    }
+
+    /// Makes a peer's rail of [`atomics`](Bml::atomics) known to ours, for changes alone: no messages go that way because of
+    /// it. Both call this. `peer` may be this process. Gives whether the two can reach each other, as far as that is known
+    /// now.
+    pub fn meet_for_changes(&mut self, rail: RdmaRail, peer: Rank, address: &Address) -> bool {
+        let Some(at) = self.rails.get_mut(rail.0) else { return false };
+        let named = if peer == self.me {
+            at.rdma().and_then(|rdma| rdma.own())
+        } else {
+            let named = at.btl.introduce(address);
+            if let Err(error) = &named {
+                tracing::debug!(%peer, %error, "numbers cannot be changed there");
+            }
+            named.ok()
+        };
+        at.stir();
+        named.is_some_and(|named| at.name_peer(named, peer).is_ok())
+    }
+
+    /// Whether numbers in the memory that `key` stands for, which `peer` has made, can be changed by this rail. `None` while
+    /// that is not known: the link is made for it, so ask again after some progress.
+    pub fn changes(&mut self, rail: RdmaRail, peer: Rank, key: &RemoteKey) -> Option<bool> {
+        let mut answer = Some(false);
+        for name in self.names(rail, peer) {
+            let rail = &mut self.rails[rail.0];
+            match rail.rdma().map_or(Some(false), |rdma| rdma.changes(name, key)) {
+                Some(true) => return Some(true),
+                Some(false) => {}
+                None => {
+                    rail.stir();
+                    rail.meet(name);
+                    answer = None;
+                }
+            }
+        }
+        answer
+    }
+
+    /// The operations by which numbers that `key` stands for are changed, and the name of `peer` there, where
+    /// [`changes`](Bml::changes) says yes.
+    pub fn changing(
+        &mut self,
+        rail: RdmaRail,
+        peer: Rank,
+        key: &RemoteKey,
+    ) -> Option<(PeerId, &mut dyn Rdma)> {
+        let names = self.names(rail, peer);
+        let rail = self.rails.get_mut(rail.0)?;
+        rail.stir();
+        let rdma = rail.rdma()?;
+        let name = names.into_iter().find(|&name| rdma.changes(name, key) == Some(true))?;
+        Some((name, rdma))
+    }
+
+    /// What a peer is called on a rail: mostly one name.
+    fn names(&self, rail: RdmaRail, peer: Rank) -> Vec<PeerId> {
+        let ranks = self.rails.get(rail.0).map_or(&[][..], |rail| &rail.ranks);
+        let names = (0..).map(PeerId).zip(ranks);
+        names.filter(|(_, rank)| **rank == peer).map(|(name, _)| name).collect()
+    }
+}
