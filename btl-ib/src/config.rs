@@ -6,6 +6,8 @@ use std::time::Duration;
 /// How an [`Ib`](crate::Ib) is to be.
 #[derive(Clone, Debug)]
 pub struct IbConfig {
+    /// What this transport is called ([`Limits::name`](gapless_btl::Limits::name)); it tells those on several ports apart.
+    pub name: &'static str,
     /// The name of the job: addresses of other jobs are refused.
     pub job: String,
     /// This process's number in the job, for messages to people.
@@ -44,6 +46,7 @@ impl IbConfig {
     /// With usual values.
     pub fn new(job: impl Into<String>, rank: u32, secret: Secret) -> IbConfig {
         IbConfig {
+            name: "ib",
             job: job.into(),
             rank,
             secret,

@@ -37,6 +37,8 @@ pub struct PortInfo {
     pub mtu_bytes: u32,
     /// The address that would be taken, and its index.
     pub gid: Option<(u8, String)>,
+    /// The bytes of that address.
+    pub gid_bytes: Option<[u8; 16]>,
     /// All addresses, with index and kind.
     pub gids: Vec<String>,
 }
@@ -93,6 +95,7 @@ fn describe_port(context: &Context, port: &Port) -> PortInfo {
         mbit_s: port.mbit_s,
         mtu_bytes: 128 << port.mtu,
         gid: Gid::best(&gids).map(|gid| (gid.index, shown(&gid))),
+        gid_bytes: Gid::best(&gids).map(|gid| gid.bytes),
         gids: gids
             .iter()
             .map(|gid| format!("{} {} ({})", gid.index, shown(gid), gid.kind))

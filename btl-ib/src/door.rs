@@ -69,7 +69,7 @@ impl Door {
         domain: &Arc<Domain>,
         here: Here,
         keys: &Keys,
-        own: Id,
+        (own, rank): (Id, u32),
         gid: ([u8; 16], u16),
     ) -> Result<Door, LinkError> {
         let channel = Channel::new(&domain.context)?;
@@ -106,6 +106,7 @@ impl Door {
             memory,
             keys: keys.clone(),
             own,
+            rank,
             door: Place { gid: gid.0, lid: gid.1, number },
             ways,
             answers: VecDeque::new(),
@@ -175,6 +176,7 @@ struct Porter {
     memory: Arc<Registered>,
     keys: Keys,
     own: Id,
+    rank: u32,
     door: Place,
     ways: Ways<Way>,
     /// Answers to those who call, and what waited for its way: they leave first.
@@ -297,7 +299,8 @@ impl Porter {
             && !hello.up
         {
             let word = Word::Alive(hello.turn);
-            let answer = Datagram { from: self.own, to: datagram.from, door: self.door, word };
+            let (from, rank, to) = (self.own, self.rank, datagram.from);
+            let answer = Datagram { from, rank, to, door: self.door, word };
             put(&mut self.answers, datagram.door, answer.seal(&self.keys));
         }
         let mut inbox = locked(&self.shared.inbox);

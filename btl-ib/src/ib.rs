@@ -6,6 +6,7 @@ use crate::card::{Card, Id, job_digest};
 use crate::config::IbConfig;
 use crate::device::{Chosen, choose};
 use crate::door::Door;
+use crate::guests::Guests;
 use crate::header::HEADER_BYTES;
 use crate::link::{Grave, INLINE_BYTES, Link, State, receives, sends};
 use crate::place::Place;
@@ -13,8 +14,9 @@ use crate::proof::Keys;
 use crate::rdma::OneSided;
 use crate::system;
 use crate::verbs::device::{Numbers, Port};
+use crate::verbs::flags::Capabilities;
 use crate::verbs::memory::Domain;
-use crate::verbs::pair::{Here, Lengths};
+use crate::verbs::pair::{Here, Lengths, Qp};
 use crate::verbs::queues::{Channel, Done, Poller, Srq};
 use gapless_btl::watch::{Interest, Watch};
 use gapless_btl::{
@@ -47,6 +49,7 @@ pub struct Ib {
     pub(crate) poller: Poller,
     pub(crate) arrivals: Arrivals,
     pub(crate) door: Door,
+    pub(crate) guests: Guests,
     pub(crate) watch: Watch,
     bell: Arc<Bell>,
     pub(crate) links: Vec<Link>,
@@ -132,11 +135,24 @@ impl Ib {
         let srq = Srq::new(&domain, entries)?;
         let channel = Channel::new(&context)?;
         let poller = Poller::new(&channel, 4 * (per_link + sends(config.buffers)))?;
+        let mut lengths = Lengths {
+            sends: sends(config.buffers),
+            receives: 0,
+            inline_bytes: u32::try_from(INLINE_BYTES).unwrap_or(0),
+            atomics: numbers.capabilities.contains(Capabilities::ATOMICS),
+        };
+        // Where the library does not know them, links would fail for their sake.
+        if lengths.atomics
+            && let Err(error) = Qp::new(&poller.cq, &srq, &Lengths { inline_bytes: 0, ..lengths })
+        {
+            tracing::debug!(%error, "no atomic operations");
+            lengths.atomics = false;
+        }
         let here = Here { port: port.number, gid_index: gid.index };
         let keys = Keys::new(&config.secret, &config.job);
         let id = random()?;
         let lid = port.lid;
-        let door = Door::new(&domain, here, &keys, id, (gid.bytes, lid))?;
+        let door = Door::new(&domain, here, &keys, (id, config.rank), (gid.bytes, lid))?;
         crate::dont_block(context.events_fd())?;
         // Nobody asks which of them it is.
         let (watch, bell) = (Watch::new(0u64)?, Arc::new(Bell::new()?));
@@ -157,7 +173,7 @@ impl Ib {
         let notice_ms = u32::try_from(config.notice.as_millis()).unwrap_or(u32::MAX);
         Ok(Ib {
             limits: Limits {
-                name: "ib",
+                name: config.name,
                 eager_bytes: config.eager_bytes,
                 max_fragment_bytes: fragment,
                 ordered: true,
@@ -168,11 +184,7 @@ impl Ib {
             one_sided: OneSided::new(&config, &domain, mb_s)?,
             arrivals: Arrivals::new(Arc::clone(&srq), &bell, (entries, per_link), fragment),
             bell,
-            lengths: Lengths {
-                sends: sends(config.buffers),
-                receives: 0,
-                inline_bytes: u32::try_from(INLINE_BYTES).unwrap_or(0),
-            },
+            lengths,
             config,
             keys,
             card,
@@ -183,6 +195,7 @@ impl Ib {
             srq,
             poller,
             door,
+            guests: Guests::default(),
             watch,
             links: Vec::new(),
             by_id: HashMap::new(),
@@ -247,6 +260,10 @@ impl Btl for Ib {
 
     fn has_met(&self, peer: PeerId) -> bool {
         self.links.get(peer.0 as usize).is_some_and(|link| link.met)
+    }
+
+    fn callers(&mut self) -> Option<Vec<u32>> {
+        Some(self.guests.take_called())
     }
 
     fn reserve(&mut self, to: PeerId, len: usize) -> Result<Slot, ReserveError> {
@@ -355,7 +372,7 @@ impl std::fmt::Debug for Ib {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Capabilities, LinkKind, Secret};
+    use crate::{LinkKind, Secret};
 
     #[test]
     fn a_device_that_is_too_small_is_refused() {

@@ -36,7 +36,8 @@
 //!   stopped does not, and is lost after [`IbConfig::notice`].
 //! - Using a key after its region was deregistered breaks the link: that is how adapters refuse.
 //! - Memory of devices is not reached: their messages are staged by the layers above.
-//! - No atomics, no memory windows, no connection by `rdma_cm`.
+//! - Atomic operations change numbers of 64 bits, one at a time, and are atomic against each other alone.
+//! - No memory windows, no connection by `rdma_cm`.
 //! - A process must not `fork` without `exec` while an [`Ib`] lives.
 #![deny(unsafe_code)]
 
@@ -48,6 +49,8 @@ mod card;
 mod config;
 #[cfg_attr(not(feature = "ib"), allow(dead_code, reason = "what uses it needs verbs"))]
 mod credits;
+#[cfg_attr(not(feature = "ib"), allow(dead_code, reason = "what uses it needs verbs"))]
+mod guests;
 #[cfg_attr(not(feature = "ib"), allow(dead_code, reason = "what uses it needs verbs"))]
 mod header;
 #[cfg_attr(not(feature = "ib"), allow(dead_code, reason = "what uses it needs verbs"))]

@@ -14,8 +14,8 @@
 //! ```
 //!
 //! A lost hello is repeated, and any hello without `up` is answered; so is one by the first message. A process that does
-//! not know the caller yet says nothing: the caller repeats itself. As long as its door answers, the peer lives. One that
-//! has lost the caller, or has no queue pair for it, says so: the caller loses the link, too.
+//! not know the caller yet says nothing ([`crate::guests`]): the caller repeats itself. As long as its door answers, the
+//! peer lives. One that has lost the caller, or has no queue pair for it, says so: the caller loses the link, too.
 
 use crate::card::Card;
 use crate::ib::{Ib, random};
@@ -38,12 +38,12 @@ impl Ib {
     /// Knows whose address it is.
     pub(crate) fn know(&mut self, address: &Address) -> Result<u32, LinkError> {
         let card = Card::read(address)?;
-        if let Some(&id) = self.by_id.get(&card.id) {
-            return Ok(id);
-        }
         let unreachable = |reason: &str| Err(LinkError::Unreachable { reason: reason.to_owned() });
         if card.id == self.card.id {
             return unreachable("a process does not send to itself through an adapter");
+        }
+        if let Some(&id) = self.by_id.get(&card.id) {
+            return Ok(id);
         }
         if card.job != self.card.job {
             return unreachable("it is of another job");
@@ -51,10 +51,32 @@ impl Ib {
         if card.kind != self.card.kind {
             return unreachable("one end is on InfiniBand, the other on Ethernet");
         }
+        self.enter(card)
+    }
+
+    /// A row for somebody new.
+    fn enter(&mut self, card: Card) -> Result<u32, LinkError> {
         let id = u32::try_from(self.links.len()).ok().filter(|&id| id < 1 << 31);
-        let Some(id) = id else { return unreachable("there are too many peers") };
+        let Some(id) = id else {
+            return Err(LinkError::Unreachable { reason: "there are too many peers".to_owned() });
+        };
+        self.guests.introduced(card.id, id);
         self.by_id.insert(card.id, id);
         self.links.push(Link::new(card));
+        Ok(id)
+    }
+
+    /// This process as a peer of its own, over a queue pair that is connected with itself: its hellos come to its own door,
+    /// like others'. Nothing but one-sided operations go that way.
+    ///
+    /// # Errors
+    /// The device has no more queue pairs. (A link that has ended is named all the same.)
+    pub(crate) fn know_itself(&mut self) -> Result<u32, LinkError> {
+        let id = match self.by_id.get(&self.card.id) {
+            Some(&id) => id,
+            None => self.enter(self.card.clone())?,
+        };
+        self.call(id)?;
         Ok(id)
     }
 
@@ -73,7 +95,8 @@ impl Ib {
         let each = self.lengths.sends + crate::link::receives(self.config.buffers);
         self.poller.fit((self.pairs + 1) * each)?;
         let qp = self.new_pair()?;
-        let access = MemoryAccess::REMOTE_READ | MemoryAccess::REMOTE_WRITE;
+        let mut access = MemoryAccess::REMOTE_READ | MemoryAccess::REMOTE_WRITE;
+        access.set(MemoryAccess::REMOTE_ATOMIC, self.lengths.atomics);
         let qp = qp.initialise(self.here, access)?;
         let sequence = u32::from_le_bytes(random()?) >> 8;
         let hello = Hello {
@@ -129,46 +152,59 @@ impl Ib {
         call.due = Instant::now() + wait.min(longest);
         let turn = call.signs.next_turn();
         let word = Word::Hello(Hello { knows, up, turn, ..call.hello });
-        let (from, to) = (self.card.id, link.card.id);
-        let datagram = Datagram { from, to, door: self.card.door, word };
+        let Card { id: from, rank, .. } = self.card;
+        let to = link.card.id;
+        let datagram = Datagram { from, rank, to, door: self.card.door, word };
         self.door.send(link.card.door, datagram.seal(&self.keys));
     }
 
     /// What came to the door.
     pub(crate) fn hear(&mut self) {
+        while let Some((id, hello)) = self.guests.next() {
+            self.hear_word(id, Word::Hello(hello));
+        }
         for _ in 0..HEARD_MAX {
-            let Some(datagram) = self.door.next() else { return };
-            let Some(&id) = self.by_id.get(&datagram.from) else { continue };
-            let call = match &mut self.links[id as usize].state {
-                State::Calling(calling) => Some(&mut calling.call),
-                State::Up(up) => Some(&mut up.call),
-                State::Known => None,
-                State::Lost(_) => {
-                    // An end that is up is told by its adapter.
-                    if let Word::Hello(Hello { up: false, .. }) = datagram.word {
-                        self.refuse(id, Refusal::Lost);
-                    }
-                    continue;
+            let Some(Datagram { from, rank, word, .. }) = self.door.next() else { return };
+            match (self.by_id.get(&from), word) {
+                (Some(&id), word) => self.hear_word(id, word),
+                (None, Word::Hello(hello)) => self.guests.note(from, rank, hello),
+                (None, Word::Alive(_) | Word::Refused(_)) => {}
+            }
+        }
+    }
+
+    /// What a peer says.
+    fn hear_word(&mut self, id: u32, word: Word) {
+        let call = match &mut self.links[id as usize].state {
+            State::Calling(calling) => Some(&mut calling.call),
+            State::Up(up) => Some(&mut up.call),
+            State::Known => None,
+            State::Lost(_) => {
+                // An end that is up is told by its adapter.
+                if let Word::Hello(Hello { up: false, .. }) = word {
+                    self.refuse(id, Refusal::Lost);
                 }
-            };
-            if let Some(call) = call
-                && call.signs.take(&datagram.word)
-            {
-                call.unanswered = 0;
+                return;
             }
-            match datagram.word {
-                Word::Hello(hello) => self.hear_hello(id, hello),
-                Word::Alive(_) => {}
-                Word::Refused(why) => self.hear_refusal(id, why),
-            }
+        };
+        if let Some(call) = call
+            && call.signs.take(&word)
+        {
+            call.unanswered = 0;
+        }
+        match word {
+            Word::Hello(hello) => self.hear_hello(id, hello),
+            Word::Alive(_) => {}
+            Word::Refused(why) => self.hear_refusal(id, why),
         }
     }
 
     /// Tells a peer that calls that there will be no link.
     fn refuse(&mut self, id: u32, why: Refusal) {
         let card = &self.links[id as usize].card;
-        let (from, word) = (self.card.id, Word::Refused(why));
-        let datagram = Datagram { from, to: card.id, door: self.card.door, word };
+        let Card { id: from, rank, .. } = self.card;
+        let word = Word::Refused(why);
+        let datagram = Datagram { from, rank, to: card.id, door: self.card.door, word };
         self.door.send(card.door, datagram.seal(&self.keys));
     }
 

@@ -26,7 +26,8 @@ impl Ib {
             self.polls = self.polls.wrapping_add(1);
             self.repay();
             self.go_on();
-            if self.calling > 0 || self.polls.is_multiple_of(POLLS) || self.armed {
+            let waits = self.calling > 0 || self.guests.are_welcome();
+            if waits || self.polls.is_multiple_of(POLLS) || self.armed {
                 self.hear();
                 self.tick(all_seen);
             }

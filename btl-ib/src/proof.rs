@@ -13,7 +13,7 @@ use gapless_btl::Secret;
 /// The length of a datagram.
 pub(crate) const DATAGRAM_BYTES: usize = SAID_BYTES + PROOF_BYTES;
 /// What the proof covers.
-const SAID_BYTES: usize = 4 + 2 + 2 + 16 + 16 + Place::BYTES + 4 * 4 + 4 + 4;
+const SAID_BYTES: usize = 4 + 2 + 2 + 16 + 4 + 16 + Place::BYTES + 4 * 4 + 4 + 4;
 /// Where the turn is.
 const TURN_AT: usize = SAID_BYTES - 4;
 const PROOF_BYTES: usize = 32;
@@ -99,11 +99,11 @@ impl Signs {
 /// A datagram.
 ///
 /// ```text
-///  0      4         6      7       8      24   40         62           66         70        74               78
-/// +------+---------+------+-------+------+----+----------+------------+----------+---------+----------------+
-/// | GLhi | version | word | flags | from | to | door     | queue pair | sequence | buffers | fragment bytes |
-/// +------+---------+------+-------+------+----+----------+------------+----------+---------+----------------+
-///  78    79      80  82     86      118
+///  0      4         6      7       8      24     28   44     66           70         74        78               82
+/// +------+---------+------+-------+------+------+----+------+------------+----------+---------+----------------+
+/// | GLhi | version | word | flags | from | rank | to | door | queue pair | sequence | buffers | fragment bytes |
+/// +------+---------+------+-------+------+------+----+------+------------+----------+---------+----------------+
+///  82    83      84  86     90      122
 /// +-----+-------+---+------+-------+
 /// | MTU | reads | 0 | turn | proof |
 /// +-----+-------+---+------+-------+
@@ -111,6 +111,8 @@ impl Signs {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Datagram {
     pub(crate) from: Id,
+    /// The sender's number in the job, by which it can be looked up.
+    pub(crate) rank: u32,
     pub(crate) to: Id,
     /// Where the sender can be answered.
     pub(crate) door: Place,
@@ -156,7 +158,7 @@ impl Datagram {
             Word::Refused(Refusal::NoRoom) => 1,
         };
         into.put(&MAGIC).put(&VERSION.to_le_bytes()).put(&[word, flags]);
-        into.put(&self.from).put(&self.to);
+        into.put(&self.from).put(&self.rank.to_le_bytes()).put(&self.to);
         self.door.write(&mut into);
         if let Some(hello) = hello {
             let Hello { number, sequence, buffers, fragment_bytes, .. } = hello;
@@ -194,7 +196,7 @@ impl Datagram {
             return Err("it is of another version");
         }
         let (word, flags) = (from.u8(), from.u8());
-        let (sender, to) = (from.take(), from.take());
+        let (sender, rank, to) = (from.take(), from.u32(), from.take());
         let door = Place::read(&mut from).map_err(|_| "its sender has no address")?;
         let turn = Reader(&said[TURN_AT..]).u32();
         let word = match word {
@@ -224,7 +226,7 @@ impl Datagram {
             3 => Word::Refused(Refusal::NoRoom),
             _ => return Err("it says an unknown word"),
         };
-        Ok(Datagram { from: sender, to, door, word })
+        Ok(Datagram { from: sender, rank, to, door, word })
     }
 }
 
@@ -249,7 +251,7 @@ mod tests {
             turn: 77,
         };
         let door = Place { gid: [9; 16], lid: 3, number: 17 };
-        Datagram { from: [1; 16], to: [2; 16], door, word: Word::Hello(hello) }
+        Datagram { from: [1; 16], rank: 0x7654_3210, to: [2; 16], door, word: Word::Hello(hello) }
     }
 
     #[test]

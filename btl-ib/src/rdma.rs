@@ -9,11 +9,15 @@
 //!
 //! Nothing is remembered of memory that callers have back, so no stale registration can be used.
 //!
+//! Numbers of 64 bits are changed by fetch-and-add and compare-and-swap, at registered memory of peers or, over a queue pair
+//! that is connected with itself, of this process: adapters are atomic against themselves alone.
+//!
 //! Registered regions of [`BULK_BYTES`] and more may be written in any order (relaxed ordering): who is told that an
 //! operation has ended, or receives a message that was sent after, sees all of it. Buffers of messages never are.
 
 #[allow(unsafe_code, reason = "registers memory that callers lend")]
 mod local;
+mod numbers;
 
 use self::local::Reach;
 use crate::config::IbConfig;
@@ -24,8 +28,8 @@ use crate::verbs::flags::MemoryAccess;
 use crate::verbs::memory::{Domain, Mr, Registered};
 use crate::verbs::pair::{PIECES_MAX, Piece, Way};
 use gapless_btl::{
-    AbilityId, Access, Ended, Event, Extent, LinkError, PeerId, Rdma, RdmaError, RdmaLimits,
-    RemoteKey, Token, total_of,
+    AbilityId, Access, Change, Ended, Event, Extent, LinkError, PeerId, Rdma, RdmaError,
+    RdmaLimits, RemoteKey, Token, total_of,
 };
 use gapless_mem::{DeviceError, Region};
 use std::collections::BTreeMap;
@@ -186,7 +190,7 @@ impl OneSided {
             let staged = self.staging.region().sub(place, count);
             let mine = local.sub(offset, count);
             if let (Ok(staged), Ok(mine)) = (staged, mine) {
-                let (to, from) = if way == Way::Read { (mine, staged) } else { (staged, mine) };
+                let (to, from) = if way == Way::Write { (staged, mine) } else { (mine, staged) };
                 // SAFETY: both are the CPU's memory: the caller vouches for the local one, and the buffer is ours alone.
                 let copied = unsafe { gapless_mem::copy(&to, &from) };
                 debug_assert!(copied.is_ok(), "{copied:?}");
@@ -247,8 +251,10 @@ impl Ib {
         if key.owner != owner {
             return Err(RdmaError::BadKey { what: "it is another process's".to_owned() });
         }
-        if way == Way::Write && !key.writable {
-            return Err(RdmaError::ReadOnly);
+        match way {
+            Way::Write if !key.is_writable() => return Err(RdmaError::ReadOnly),
+            Way::Change(_) => self.may_change(&key, local, remote)?,
+            Way::Read | Way::Write => {}
         }
         let total = total_of(remote, key.len)?;
         let mut local_total = 0u64;
@@ -268,8 +274,12 @@ impl Ib {
         if queued >= OPERATIONS_MAX {
             return Err(RdmaError::Full);
         }
-        // SAFETY: the caller lends the local memory until the end is told, which comes after the registrations are gone.
-        let Reach { lkeys, held, lent } = unsafe { self.reach(way, local, total) };
+        let Reach { lkeys, held, lent } = match way {
+            // Eight bytes are copied.
+            Way::Change(_) => Reach::default(),
+            // SAFETY: the caller lends the local memory until the end is told, which comes after the registrations are gone.
+            Way::Read | Way::Write => unsafe { self.reach(way, local, total) },
+        };
         let operation = self.one_sided.enter(Operation {
             way,
             token,
@@ -388,7 +398,7 @@ impl Ib {
             return;
         };
         if let Some(buffer) = part.staging {
-            if result.is_ok() && operation.way == Way::Read {
+            if result.is_ok() && operation.way != Way::Write {
                 let place = (part.at, u64::from(part.bytes));
                 // SAFETY: the operation is under way: this part has not been counted off yet; the adapter has finished
                 // with the buffer.
@@ -450,7 +460,8 @@ fn not_the_cpus(region: &Region) -> DeviceError {
 // which is all that touches them; it is told only when every part has come back from the adapter (or its queue pair was
 // destroyed) and its registrations have ended; errors are given before anything is posted. 3. A region is registered with
 // exactly its bytes and rights, under a key that adapters compare; `deregister` ends that before it returns. 4. Nothing here
-// calls foreign code while an operation is half made; an operation in the table is driven to its end by later polls.
+// calls foreign code while an operation is half made; an operation in the table is driven to its end by later polls. 5. There
+// is no peeking. 6. As 2: what a number was is copied from a staging buffer.
 unsafe impl Rdma for Ib {
     fn id(&self) -> AbilityId {
         self.one_sided.id
@@ -472,21 +483,22 @@ unsafe impl Rdma for Ib {
         if !local.space().cpu_accessible() {
             return Err(not_the_cpus(&local).into());
         }
-        let writable = access == Access::Write;
-        let key = Key {
-            owner: self.card.id,
-            address: local.start(),
-            len: local.len(),
-            rkey: 0,
-            writable,
-        };
+        if access == Access::Atomic && !self.lengths.atomics {
+            return Err(RdmaError::NotAtomic);
+        }
+        let writable = access != Access::Read;
+        let key =
+            Key { owner: self.card.id, address: local.start(), len: local.len(), rkey: 0, access };
         if local.is_empty() {
             return Ok(key.seal(&self.keys));
         }
         self.may_register(local.len())?;
         let mut rights = MemoryAccess::REMOTE_READ;
         rights.set(MemoryAccess::REMOTE_WRITE | MemoryAccess::LOCAL_WRITE, writable);
-        rights.set(MemoryAccess::RELAXED_ORDERING, local.len() >= BULK_BYTES);
+        rights.set(MemoryAccess::REMOTE_ATOMIC, access == Access::Atomic);
+        // Numbers that are changed are looked at while others are written.
+        let is_bulk = local.len() >= BULK_BYTES && access != Access::Atomic;
+        rights.set(MemoryAccess::RELAXED_ORDERING, is_bulk);
         // SAFETY: the caller's promise holds until `deregister`, which ends the registration.
         let mr = unsafe { Mr::new(&self.domain, local, rights) };
         let mr = mr.map_err(|error| RdmaError::Unavailable { reason: error.to_string() })?;
@@ -545,5 +557,31 @@ unsafe impl Rdma for Ib {
     ) -> Result<(), RdmaError> {
         // SAFETY: the caller's promise.
         unsafe { self.begin(Way::Write, peer, local, key, remote, done) }
+    }
+
+    fn has_atomics(&mut self) -> bool {
+        self.lengths.atomics
+    }
+
+    fn own(&mut self) -> Option<PeerId> {
+        self.own_name()
+    }
+
+    fn changes(&mut self, peer: PeerId, key: &RemoteKey) -> Option<bool> {
+        if self.is_for_changes(peer, key) { self.reaches(peer) } else { Some(false) }
+    }
+
+    unsafe fn atomic(
+        &mut self,
+        peer: PeerId,
+        key: &RemoteKey,
+        offset: u64,
+        change: Change,
+        found: Region,
+        done: Token,
+    ) -> Result<(), RdmaError> {
+        let remote = [Extent { offset, len: 8 }];
+        // SAFETY: the caller's promise.
+        unsafe { self.begin(Way::Change(change), peer, &[found], key, &remote, done) }
     }
 }

@@ -134,6 +134,45 @@ fn deliver(from: &mut End, to: &mut End) {
     assert_eq!(to.heard.last().unwrap(), b"health");
 }
 
+/// A process is called that does not know the caller: it is told once who calls, and answers when it knows.
+#[test]
+fn who_calls_without_being_known_is_told_of() {
+    let (mut a, mut b) = (open(config(0)), open(config(1)));
+    let to_b = a.connect(&b.address()).unwrap();
+    let mut events = Queue::with_capacity(64);
+    let patience = Patience::new();
+    let called = loop {
+        for end in [&mut a, &mut b] {
+            assert_eq!(end.poll(None, &mut events), 0);
+        }
+        let called = b.callers().unwrap();
+        if !called.is_empty() {
+            break called;
+        }
+        patience.tick("the call");
+    };
+    assert_eq!(called, [config(0).rank]);
+    // It calls again and again meanwhile, and is not lost, although that takes longer than the notice.
+    let begin = Instant::now();
+    while begin.elapsed() < config(0).notice + Duration::from_millis(500) {
+        for end in [&mut a, &mut b] {
+            assert_eq!(end.poll(None, &mut events), 0);
+        }
+        assert_eq!(b.callers(), Some(Vec::new()));
+        assert!(matches!(a.reserve(to_b, 0), Err(ReserveError::Full)));
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    let to_a = b.introduce(&a.address()).unwrap();
+    let mut ends = [End::new(a, to_b), End::new(b, to_a)];
+    let patience = Patience::new();
+    while !ends[1].ib.has_met(to_a) {
+        ends.iter_mut().for_each(End::poll);
+        patience.tick("the answer");
+    }
+    expect_health(&mut ends);
+    assert_eq!(ends[1].ib.callers(), Some(Vec::new()));
+}
+
 #[test]
 fn devices_are_listed() {
     let all = devices().unwrap();

@@ -103,6 +103,7 @@ fn strangers_get_nowhere() {
     let keys = Keys::new(&Secret::new([1; 32]), "tests of btl-ib");
     let datagram = Datagram {
         from: stranger.card.id,
+        rank: 1,
         to: ends[0].ib.card.id,
         door: stranger.card.door,
         word: Word::Alive(1),
@@ -137,7 +138,8 @@ fn a_stranger_does_not_speak_for_a_peer() {
     let stranger = open(IbConfig { secret: secret.clone(), ..config(1) });
     stranger.door.pretend(a.keys.queue_key());
     let word = Word::Refused(Refusal::Lost);
-    let forged = Datagram { from: b.card.id, to: a.card.id, door: b.card.door, word };
+    let (from, to, door) = (b.card.id, a.card.id, b.card.door);
+    let forged = Datagram { from, rank: 1, to, door, word };
     let forged = forged.seal(&Keys::new(&secret, "tests of btl-ib"));
     let (mut a, patience) = (End::new(a, to_b), Patience::new());
     while a.ib.door.strangers() < 10 {

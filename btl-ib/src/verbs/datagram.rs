@@ -83,7 +83,7 @@ impl Datagrams {
         domain: &Arc<Domain>,
         (sends, receives): (u32, u32),
     ) -> Result<Datagrams, LinkError> {
-        let lengths = Lengths { sends, receives, inline_bytes: 0 };
+        let lengths = Lengths { sends, receives, inline_bytes: 0, atomics: false };
         let (mut raw, number) = Raw::new(domain, cq, None, ibv_qp_type::IBV_QPT_UD, &lengths)?;
         raw.keep(memory);
         let mut pair = Datagrams { raw, number, here, key, memory: Arc::clone(memory) };

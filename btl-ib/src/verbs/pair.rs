@@ -12,6 +12,7 @@ use super::memory::{Domain, Registered};
 use super::queues::{Cq, Srq};
 use super::{over, refused, refused_as};
 use crate::place::Place;
+use gapless_btl::Change;
 use gapless_btl::LinkError;
 use rdma_sys::{
     ibv_qp, ibv_qp_attr, ibv_qp_attr_mask as mask, ibv_qp_cap, ibv_qp_create_send_ops_flags as ops,
@@ -62,7 +63,7 @@ impl Drop for Raw {
     }
 }
 
-/// How long its queues are.
+/// How long its queues are, and what else it takes.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Lengths {
     pub(crate) sends: u32,
@@ -70,6 +71,8 @@ pub(crate) struct Lengths {
     pub(crate) receives: u32,
     /// Bytes sent from where they are, without a buffer.
     pub(crate) inline_bytes: u32,
+    /// Whether numbers of a peer's can be changed; only of a reliable connection.
+    pub(crate) atomics: bool,
 }
 
 impl Raw {
@@ -109,6 +112,10 @@ impl Raw {
         let mut sends = ops::IBV_QP_EX_WITH_SEND.0;
         if kind == ibv_qp_type::IBV_QPT_RC {
             sends |= ops::IBV_QP_EX_WITH_RDMA_WRITE.0 | ops::IBV_QP_EX_WITH_RDMA_READ.0;
+        }
+        if lengths.atomics {
+            sends |= ops::IBV_QP_EX_WITH_ATOMIC_CMP_AND_SWP.0;
+            sends |= ops::IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD.0;
         }
         wish.send_ops_flags = u64::from(sends);
         // SAFETY: all that the structure names lives; it is that of the call, and lives through it.
@@ -315,6 +322,8 @@ pub(crate) struct Piece {
 pub(crate) enum Way {
     Read,
     Write,
+    /// Change a number of eight bytes, and read what it was.
+    Change(Change),
 }
 
 impl Qp<ReadyToSend> {
@@ -387,8 +396,8 @@ impl Qp<ReadyToSend> {
         self.complete()
     }
 
-    /// Reads a peer's memory into `pieces`, or writes them there. Nothing at all may be written: the peer's adapter
-    /// answers all the same.
+    /// Reads a peer's memory into `pieces`, writes them there, or changes a number, whose old value comes into eight bytes of
+    /// a piece. Nothing at all may be written: the peer's adapter answers all the same.
     ///
     /// # Safety
     /// Until the work has ended the pieces describe registered memory, valid for reads, or writes if it is read into, and
@@ -418,6 +427,14 @@ impl Qp<ReadyToSend> {
             Way::Read => unsafe { rdma_sys::ibv_wr_rdma_read(extended, rkey, address) },
             // SAFETY: as above.
             Way::Write => unsafe { rdma_sys::ibv_wr_rdma_write(extended, rkey, address) },
+            // SAFETY: as above; the queue pair was made for that, else nobody has a key that allows it.
+            Way::Change(Change::Add(more)) => unsafe {
+                rdma_sys::ibv_wr_atomic_fetch_add(extended, rkey, address, more);
+            },
+            // SAFETY: as above.
+            Way::Change(Change::CompareSwap { compare, swap }) => unsafe {
+                rdma_sys::ibv_wr_atomic_cmp_swp(extended, rkey, address, compare, swap);
+            },
         }
         // SAFETY: work was begun; the list has as many elements and lives through the call; the caller vouches for the
         // memory.

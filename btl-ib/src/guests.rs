@@ -1,0 +1,99 @@
+//! Processes of the job that call, and were not introduced yet: whoever has the job's store looks them up, and then their
+//! calls are answered. Their doors say meanwhile that this process lives.
+
+use crate::card::Id;
+use crate::proof::Hello;
+use std::collections::HashMap;
+
+/// How many there may be. Another one repeats its call until there is room.
+const GUESTS_MAX: usize = 4096;
+
+/// All of them.
+#[derive(Default)]
+pub(crate) struct Guests {
+    /// What each has said last.
+    waiting: HashMap<Id, Hello>,
+    /// The ranks of those who are new.
+    called: Vec<u32>,
+    /// Those who were introduced, by number of their links, and are to be answered.
+    welcome: Vec<(u32, Hello)>,
+}
+
+impl Guests {
+    /// Somebody has called who is not known. It is told of once: whoever asks for the callers introduces them, now or, if it
+    /// must meet them first, as for changes of numbers, by itself.
+    pub(crate) fn note(&mut self, from: Id, rank: u32, hello: Hello) {
+        if let Some(last) = self.waiting.get_mut(&from) {
+            // Datagrams may overtake each other, or be recorded ones.
+            if hello.turn > last.turn {
+                *last = hello;
+            }
+        } else if self.waiting.len() < GUESTS_MAX {
+            self.waiting.insert(from, hello);
+            self.called.push(rank);
+        }
+    }
+
+    /// Takes the ranks of those who are new.
+    pub(crate) fn take_called(&mut self) -> Vec<u32> {
+        std::mem::take(&mut self.called)
+    }
+
+    /// Somebody was introduced, as the link of this number.
+    pub(crate) fn introduced(&mut self, id: Id, link: u32) {
+        if let Some(hello) = self.waiting.remove(&id) {
+            self.welcome.push((link, hello));
+        }
+    }
+
+    /// The next one that is to be answered.
+    pub(crate) fn next(&mut self) -> Option<(u32, Hello)> {
+        self.welcome.pop()
+    }
+
+    /// Whether somebody is to be answered.
+    pub(crate) fn are_welcome(&self) -> bool {
+        !self.welcome.is_empty()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn hello(turn: u32) -> Hello {
+        let (number, sequence, buffers, fragment_bytes) = (1, 2, 3, 4);
+        let (mtu, reads, knows, up) = (3, 16, false, false);
+        Hello { number, sequence, buffers, fragment_bytes, mtu, reads, knows, up, turn }
+    }
+
+    #[test]
+    fn each_guest_is_told_of_once_and_answered_once() {
+        let mut guests = Guests::default();
+        for (who, turn) in [(1u8, 1), (2, 1), (1, 3), (1, 2)] {
+            guests.note([who; 16], 10 + u32::from(who), hello(turn));
+        }
+        assert_eq!((guests.take_called(), guests.take_called()), (vec![11, 12], vec![]));
+        assert!(!guests.are_welcome());
+        guests.introduced([1; 16], 5);
+        guests.introduced([3; 16], 6);
+        assert!(guests.are_welcome());
+        assert_eq!((guests.next(), guests.next()), (Some((5, hello(3))), None));
+        guests.introduced([1; 16], 5);
+        assert_eq!(guests.next(), None);
+    }
+
+    #[test]
+    fn guests_are_bounded() {
+        let mut guests = Guests::default();
+        for i in 0..2 * u32::try_from(GUESTS_MAX).unwrap() {
+            let mut id = [0; 16];
+            id[..4].copy_from_slice(&i.to_le_bytes());
+            guests.note(id, i, hello(1));
+        }
+        assert_eq!(guests.take_called().len(), GUESTS_MAX);
+        guests.introduced([0; 16], 0);
+        guests.note([0xff; 16], 7, hello(1));
+        assert_eq!(guests.take_called(), [7], "there is room again");
+    }
+}
