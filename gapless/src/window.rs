@@ -1,10 +1,12 @@
 //! One-sided windows (MPI 4.1 chapter 12): memory that other ranks of a communicator read, write and accumulate into.
 //!
 //! `make.rs` makes them, `sync.rs` has the epochs, `operate.rs` the operations, `request.rs` those that own their buffers,
-//! `local.rs` a rank's own memory, `profile.rs` what calls cost. What they do is in `gapless-osc`.
+//! `local.rs` a rank's own memory, `numbers.rs` whether adapters change it, `profile.rs` what calls cost. What they do is in
+//! `gapless-osc`.
 
 mod local;
 mod make;
+mod numbers;
 mod operate;
 mod profile;
 mod request;
@@ -84,6 +86,8 @@ pub struct Window<T> {
     /// The memory. Nobody looks at it through this value.
     memory: Option<SharedBuf>,
     header: SharedBuf,
+    /// While adapters may change the memory.
+    numbers: Option<numbers::Registration>,
     /// In a dynamic window: by address.
     attached: Vec<(u64, SharedBuf)>,
     profile: Option<Box<Profile>>,
@@ -128,6 +132,13 @@ impl<T: AnyBits> Window<T> {
     /// There is no such rank.
     pub fn is_mapped(&self, rank: u32) -> Result<bool, Error> {
         Ok(self.inner.member(rank)?.direct.is_some())
+    }
+
+    /// Whether accumulations are carried out by adapters, at all ranks, so that no target needs to make progress for them:
+    /// only in a [window of numbers](WindowBuilder::allocate_numbers).
+    #[must_use]
+    pub fn is_by_adapter(&self) -> bool {
+        self.inner.is_by_adapter()
     }
 
     /// What the calls on this window have cost at this rank; `None` unless it was made

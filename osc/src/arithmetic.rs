@@ -161,6 +161,11 @@ impl Arithmetic {
         self.primitive
     }
 
+    /// Whether it adds integers.
+    pub(crate) fn is_sum(&self) -> bool {
+        matches!(self.quick, Some(Quick::Add))
+    }
+
     /// Packed bytes of an element.
     pub(crate) fn width(&self) -> usize {
         self.width

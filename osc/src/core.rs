@@ -5,6 +5,7 @@
 //! others have, elements under a mutex, memory that its owner has for itself) is kept, and with it all that the same process
 //! sends later: [`Osc::advance`] tries again. What finds no room to be sent is kept as well.
 
+use crate::adapter::Changes;
 use crate::asked::Asked;
 use crate::peer::{PIECE, Peer};
 use crate::target::Hosted;
@@ -47,6 +48,7 @@ pub(crate) struct Core {
     peers: HashMap<u32, Peer>,
     pub(crate) asked: HashMap<u64, Asked>,
     pub(crate) next_token: u64,
+    pub(crate) changes: Changes,
     /// Why processes are lost, and who is to blame.
     losses: HashMap<u32, (u32, LinkError)>,
 }
@@ -92,7 +94,8 @@ impl Handler for Ear {
                     lost.store(true, Ordering::Release);
                 }
             }
-            RankEvent::Sent { .. } | RankEvent::Completed { .. } => {}
+            RankEvent::Completed { token, result } => core.changes.ended(token.0, result),
+            RankEvent::Sent { .. } => {}
         }
         self.0.note(&core);
     }

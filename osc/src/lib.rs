@@ -2,14 +2,15 @@
 //!
 //! A [`Window`] is one rank's end of a window. Operations ([`Window::put`], [`Window::get`], [`Window::accumulate`] and
 //! their like) need an epoch, which synchronisation opens and closes ([`Window::lock`], [`Window::flush`],
-//! [`Window::start`], fences). Each rank's memory is reached in one of two ways:
+//! [`Window::start`], fences). Each rank's memory is reached in one of these ways:
 //!
 //! | | who does the work | progress of the target |
 //! |---|---|---|
 //! | memory that the origin maps | the origin, by loads, stores and atomic instructions; the lock is a word beside the memory | none needed |
 //! | messages | the target's progress engine ([`Osc`]), as they arrive | whenever it is in a call, or its progress thread runs |
+//! | changes in a [window of numbers](Flavor::Numbers) | the target's adapter, if all have one (`adapter.rs`) | none needed |
 //!
-//! Both do the same to the memory (`exposure.rs`), and take the same lock (`header.rs`), so ranks of one host and of
+//! Loads and messages do the same to the memory (`exposure.rs`), and take the same lock (`header.rs`), so ranks of one host and of
 //! others can be mixed in a window. `window.rs` has locks, flushes and fences, `groups.rs` post and start,
 //! `operate.rs` the operations; `epoch.rs` says which calls go together; `wire.rs` draws the messages, `target.rs`
 //! says what they do.
@@ -31,6 +32,8 @@
 //! Lengths and offsets are in bytes.
 #![deny(unsafe_code)]
 
+#[allow(unsafe_code, reason = "has transports write into words that are never freed")]
+mod adapter;
 mod arithmetic;
 mod asked;
 mod core;

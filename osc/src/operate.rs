@@ -3,6 +3,7 @@
 //! What the origin gives and gets are packed streams, in pieces of the caller's choice. An operation has ended at the origin
 //! when its call returns: what it gave may be changed again, what it asked for is there.
 
+use crate::adapter::Goal;
 use crate::arithmetic::Arithmetic;
 use crate::exposure::{
     Exposure, change, compare_swap, for_each_run, load, part, place, store, stripes,
@@ -269,6 +270,8 @@ impl Window {
                 Arithmetic::between(op, origin, &target)?
             }
         };
+        let is_number = arithmetic.is_atomic() && arithmetic.width() == 8;
+        self.check_number("an accumulation of anything but numbers of 64 bits", is_number)?;
         if arithmetic.is_atomic() && self.flavor != Flavor::Dynamic {
             self.check_alignment(access, arithmetic.primitive(), arithmetic.width())?;
         }
@@ -312,6 +315,13 @@ impl Window {
     ) -> Result<(), D::Error> {
         let arithmetic = self.arithmetic(access, op, (origin, at))?;
         let range = 0..access.target.packed_bytes();
+        if let Some(key) = self.key(access.rank) {
+            if op == ReduceOp::NoOp {
+                return Ok(());
+            }
+            let goal = Goal::Combine(&arithmetic, bytes);
+            return self.change_numbers(driver, (access, key), &goal, None);
+        }
         if let Some(exposure) = self.direct(access) {
             return self.change(driver, (access, exposure), (&arithmetic, bytes), None);
         }
@@ -336,6 +346,12 @@ impl Window {
     ) -> Result<Reading, D::Error> {
         let arithmetic = self.arithmetic(access, op, (origin, at))?;
         let range = 0..access.target.packed_bytes();
+        if let Some(key) = self.key(access.rank) {
+            let mut found = vec![0; length(&range)?];
+            let goal = Goal::Combine(&arithmetic, bytes);
+            self.change_numbers(driver, (access, key), &goal, Some(&mut found))?;
+            return Ok(self.here(access.rank, found));
+        }
         if let Some(exposure) = self.direct(access) {
             let mut found = vec![0; length(&range)?];
             let operand = (&arithmetic, bytes);
@@ -362,7 +378,9 @@ impl Window {
         (origin, at): (&Typed, &Place),
         (bytes, found): (&[u8], &mut [u8]),
     ) -> Result<(), D::Error> {
-        if let Some(exposure) = self.direct(access) {
+        if let Some(exposure) = self.direct(access)
+            && self.key(access.rank).is_none()
+        {
             let arithmetic = self.arithmetic(access, op, (origin, at))?;
             let operand = (&arithmetic, bytes);
             return self.change(driver, (access, exposure), operand, Some(found));
@@ -453,8 +471,14 @@ impl Window {
             return Err(WindowError::from(EngineError::UndefinedOp { op, primitive }).into());
         }
         let width = compare.len();
+        self.check_number("compare_and_swap of anything but a number of 64 bits", width == 8)?;
         if self.flavor != Flavor::Dynamic {
             self.check_alignment(access, primitive, width)?;
+        }
+        if let Some(key) = self.key(access.rank) {
+            let [compare, swap] = [compare, swap].map(crate::arithmetic::read);
+            let goal = Goal::Swap { compare, swap };
+            return self.change_numbers(driver, (access, key), &goal, Some(found));
         }
         if let Some(exposure) = self.direct(access) {
             let Some(place) = access.target.as_contiguous() else {

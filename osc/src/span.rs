@@ -4,7 +4,7 @@
 use crate::arithmetic::Quick;
 use crate::exposure::{Exposure, change_number};
 use crate::header::Stripes;
-use crate::window::{Driver, Window};
+use crate::window::{Driver, Flavor, Window};
 use gapless_dtype::Primitive;
 use gapless_engine::ReduceOp;
 
@@ -60,6 +60,9 @@ impl Window {
         (number, op): (Primitive, ReduceOp),
         bytes: &[u8],
     ) -> Option<u64> {
+        if self.flavor == Flavor::Numbers {
+            return None;
+        }
         let (quick, width) = Quick::of_number(op, number)?;
         let (Span { exposure, offset }, memory) = (span, &span.exposure.memory);
         if bytes.len() != width || memory.misalignment(offset, width as u64) != 0 {

@@ -3,6 +3,7 @@
 mod bounded;
 mod mixed;
 mod net;
+mod numbers;
 mod pace;
 
 use crate::core::Done;

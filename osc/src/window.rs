@@ -8,7 +8,7 @@ use crate::epoch::Epochs;
 use crate::header::Patience;
 use crate::wire::{Head, Kind};
 use crate::{Exposure, Fault, Lock, WindowError};
-use gapless_bml::Bml;
+use gapless_bml::{Bml, RdmaRail, RemoteKey};
 use gapless_mem::Atomics;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 
@@ -49,6 +49,8 @@ pub enum Flavor {
     Shared,
     /// Of memory that is attached.
     Dynamic,
+    /// Of memory in which only numbers of 64 bits are accumulated: then adapters may do that.
+    Numbers,
 }
 
 impl Flavor {
@@ -57,6 +59,7 @@ impl Flavor {
             Flavor::Plain => "an ordinary window",
             Flavor::Shared => "a shared window",
             Flavor::Dynamic => "a dynamic window",
+            Flavor::Numbers => "a window of numbers",
         }
     }
 }
@@ -76,6 +79,9 @@ pub struct Member {
     pub misalignment: u64,
     /// Its memory and lock, if this process maps them.
     pub direct: Option<Exposure>,
+    /// In a window of numbers, this process's rail by which adapters change those of its memory, and the key to that; of
+    /// all ranks, or of none. The memory stays registered as long as a process may use the key.
+    pub numbers: Option<(RdmaRail, RemoteKey)>,
 }
 
 /// Messages to a target that only a later answer confirms. Threads count and flush at the same time: an answer confirms

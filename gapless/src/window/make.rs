@@ -5,10 +5,11 @@
 //!   allgather   how many bytes, which type, which kind; whether there is memory
 //!   alltoall    to each rank the keys by which it maps this one's memory and lock
 //!   allreduce   whether all that must be mapped are
+//!   of numbers: whether adapters change them (`numbers.rs`)
 //! ```
 
-use super::Window;
 use super::profile::Profile;
+use super::{Window, numbers};
 use crate::communicator::Communicator;
 use crate::error::Error;
 use crate::shared_buf::SharedBuf;
@@ -21,7 +22,7 @@ use gapless_pml::PmlError;
 use std::marker::PhantomData;
 
 /// A key: how long it is, and the key.
-const KEY: usize = 1 + RemoteKey::MAX_BYTES;
+pub(super) const KEY: usize = 1 + RemoteKey::MAX_BYTES;
 /// Two of them.
 const KEYS: usize = 2 * KEY;
 /// What a rank tells of itself.
@@ -101,6 +102,18 @@ impl WindowBuilder<'_> {
         self.make(Flavor::Dynamic, SharedBuf::heap(0))
     }
 
+    /// A window of numbers of 64 bits: integers or floating-point numbers, of which nothing else is accumulated. Where all
+    /// ranks reach each other over adapters that have atomic operations (InfiniBand, RoCE), these carry out accumulations
+    /// ([`Window::is_by_adapter`]): the target need not make progress. Elsewhere it is as if made by
+    /// [`allocate`](WindowBuilder::allocate). MPI says such things by info keys (`accumulate_ops`, MPI 4.1 §12.2.1).
+    /// Collective.
+    ///
+    /// # Errors
+    /// As [`allocate`](WindowBuilder::allocate).
+    pub fn allocate_numbers<T: AnyBits>(self, count: usize) -> Result<Window<T>, Error> {
+        self.make(Flavor::Numbers, self.elements::<T>(count))
+    }
+
     fn elements<T>(&self, count: usize) -> Result<SharedBuf, Error> {
         SharedBuf::allocate(&self.comm.shared, count.saturating_mul(size_of::<T>()))
     }
@@ -149,11 +162,15 @@ impl WindowBuilder<'_> {
         if all == [0] {
             return Err(WindowError::Unshared { rank: comm.rank() }.into());
         }
+        let numbers = match flavor {
+            Flavor::Numbers => numbers::agree(&comm, &memory, &mut members)?,
+            _ => None,
+        };
         let inner = gapless_osc::Window::new(seat, comm.rank(), flavor, own, members);
         let (attached, memory) = (Vec::new(), Some(memory));
         let profile = self.profiled.then(|| Box::new(Profile::new()));
         let (owed, element) = (None, PhantomData);
-        Ok(Window { inner, comm, memory, header, attached, profile, owed, element })
+        Ok(Window { inner, comm, memory, header, numbers, attached, profile, owed, element })
     }
 }
 
@@ -200,6 +217,7 @@ fn read_cards(
             unit: word(card, 2).max(1),
             misalignment: word(card, 3) % 64,
             direct: None,
+            numbers: None,
         })
     });
     members.collect()
@@ -252,13 +270,13 @@ fn key(bml: &mut Bml, process: Rank, lease: &Lease) -> Option<RemoteKey> {
     mapped.key(peer, lease)
 }
 
-fn write_key(key: &RemoteKey, place: &mut [u8]) {
+pub(super) fn write_key(key: &RemoteKey, place: &mut [u8]) {
     let bytes = key.as_bytes();
     place[0] = u8::try_from(bytes.len()).unwrap_or(0);
     place[1..=bytes.len()].copy_from_slice(bytes);
 }
 
-fn read_key(place: &[u8]) -> Option<RemoteKey> {
+pub(super) fn read_key(place: &[u8]) -> Option<RemoteKey> {
     let (len, key) = place.split_first()?;
     RemoteKey::new(key.get(..usize::from(*len)).filter(|key| !key.is_empty())?)
 }
@@ -293,10 +311,14 @@ impl<T: AnyBits> Window<T> {
     /// # Errors
     /// An epoch is open here, or at another rank ([`WindowError::Elsewhere`]); operations were begun after the last fence; a
     /// member is lost. Then the window is gone all the same, at all ranks, and its memory with it.
-    pub fn free(self) -> Result<SharedBuf, Error> {
+    pub fn free(mut self) -> Result<SharedBuf, Error> {
         let refused = self.inner.may_free().err();
         let mut all = [0];
         self.comm.allreduce(&[self.refusal(refused.is_some())], &mut all, ReduceOp::Min)?;
+        // Freed or not, no rank has the window any more.
+        if let Some(numbers) = self.numbers.take() {
+            numbers.end();
+        }
         if all != [i32::MAX] {
             let elsewhere = WindowError::Elsewhere { call: "free", rank: all[0].unsigned_abs() };
             return Err(refused.unwrap_or(elsewhere).into());

@@ -4,7 +4,7 @@ use super::{Nobody, lease};
 use crate::header::Header;
 use crate::window::{Driver, Flavor, Member, Window};
 use crate::{Exposure, Osc, WindowError};
-use gapless_bml::{Bml, Rank};
+use gapless_bml::{Access, Bml, Rank, RdmaRail, RemoteKey};
 use gapless_btl::loopback::{Config, Hub, Loopback};
 use gapless_mem::{Atomics, Words};
 use std::cell::{Cell, RefCell, RefMut};
@@ -57,6 +57,36 @@ impl Net {
 
     /// A window of all processes, each of which has its own rank; `maps`: whom this one maps. The first one of each.
     pub(super) fn window(&self, me: u32, maps: &[u32]) -> Window {
+        self.window_with(me, maps, Flavor::Plain, &[])
+    }
+
+    /// A key to each process's memory, for changes of numbers.
+    pub(super) fn keys(&self) -> Vec<(RdmaRail, RemoteKey)> {
+        let register = |(bml, exposure): (&RefCell<Bml>, &Exposure)| {
+            let mut bml = bml.borrow_mut();
+            let (rail, address, rdma) = bml.atomics().expect("the loopback has them");
+            let region = exposure.memory.lease().region();
+            // SAFETY: the net keeps the memory longer than the transports, and only atomics touch it.
+            let key = unsafe { rdma.register(region, Access::Atomic) }.unwrap();
+            (rail, address, key)
+        };
+        let all: Vec<_> = self.bmls.iter().zip(&self.exposures).map(register).collect();
+        for bml in &self.bmls {
+            for (owner, (rail, address, _)) in (0..).map(Rank).zip(&all) {
+                assert!(bml.borrow_mut().meet_for_changes(*rail, owner, address));
+            }
+        }
+        all.into_iter().map(|(rail, _, key)| (rail, key)).collect()
+    }
+
+    /// The same of any kind; with keys, of numbers.
+    pub(super) fn window_with(
+        &self,
+        me: u32,
+        maps: &[u32],
+        flavor: Flavor,
+        keys: &[(RdmaRail, RemoteKey)],
+    ) -> Window {
         let processes: Vec<u32> = (0..).take(self.bmls.len()).collect();
         let exposure = |rank: u32| self.exposures[rank as usize].clone();
         let seat = self.oscs[me as usize].host(exposure(me), &processes, me);
@@ -67,9 +97,10 @@ impl Net {
             unit: 1,
             misalignment: 0,
             direct: maps.contains(rank).then(|| exposure(*rank)),
+            numbers: keys.get(*rank as usize).copied(),
         };
         let members = processes.iter().map(member).collect();
-        Window::new(seat, me, Flavor::Plain, exposure(me), members)
+        Window::new(seat, me, flavor, exposure(me), members)
     }
 
     /// Drives a process, and all others with it, at most so often for one wait; `each` is called in between.

@@ -6,6 +6,7 @@ mod device;
 mod killed;
 mod misused;
 mod model;
+mod numbers;
 mod program;
 mod refused;
 mod shared;

@@ -1,0 +1,170 @@
+//! The memory of a window of numbers, registered with a transport whose adapter changes them: whether all ranks can have that.
+
+use super::make::{KEY, read_key, write_key};
+use crate::communicator::Communicator;
+use crate::error::Error;
+use crate::shared::Shared;
+use crate::shared_buf::SharedBuf;
+use gapless_bml::{Access, Address, Bml, Rank, RdmaRail, RemoteKey};
+use gapless_engine::ReduceOp;
+use gapless_mem::Lease;
+use gapless_osc::{Driver, Member};
+use std::sync::Arc;
+
+/// A rank's own memory, as long as adapters may change it.
+pub(super) struct Registration {
+    shared: Arc<Shared>,
+    rail: RdmaRail,
+    address: Address,
+    key: RemoteKey,
+    /// `None` once it has ended.
+    memory: Option<Lease>,
+}
+
+impl Registration {
+    /// `None`: no transport has atomic operations, or it refuses.
+    fn new(shared: &Arc<Shared>, memory: &SharedBuf) -> Result<Option<Registration>, Error> {
+        let lease = memory.lease()?;
+        let region = lease.region();
+        let made = shared.with(|state| {
+            let Some((rail, address, rdma)) = state.open()?.bml_mut().atomics() else {
+                return Ok(None);
+            };
+            // SAFETY: the lease keeps the memory, which is initialised, until the registration has ended, or for good; the
+            // window keeps the buffer to itself while it exists, so no reference covers it.
+            match unsafe { rdma.register(region, Access::Atomic) } {
+                Ok(key) => Ok(Some((rail, address, key))),
+                Err(error) => {
+                    tracing::info!(%error, "numbers of a window are not changed by an adapter");
+                    Ok(None)
+                }
+            }
+        })?;
+        let memory = Some(lease);
+        let shared = Arc::clone(shared);
+        Ok(made.map(|(rail, address, key)| Registration { shared, rail, address, key, memory }))
+    }
+
+    /// Ends it: no rank uses the key any more.
+    pub(super) fn end(mut self) {
+        let (rail, key) = (self.rail, self.key);
+        let ended = self.shared.with(|state| {
+            state.open()?.bml_mut().deregister(rail, &key);
+            Ok(())
+        });
+        match ended {
+            Ok(()) => self.memory = None,
+            // Of a world that was given up the transport may still be there.
+            Err(error) => {
+                tracing::debug!(%error, "memory stays registered until the transport goes")
+            }
+        }
+    }
+}
+
+impl Drop for Registration {
+    /// Other ranks may still use the key, and would lose the link to this process if it were not known any more: the memory
+    /// stays registered until the world ends, and is never freed.
+    fn drop(&mut self) {
+        std::mem::forget(self.memory.take());
+    }
+}
+
+/// What a rank tells of its memory: the key, and where the transport is reached that has made it.
+type Told = (RemoteKey, Address);
+
+/// Bytes of that: the key, the length of the address, the address.
+const TOLD: usize = KEY + 2 + Address::MAX_BYTES;
+
+fn write(registration: &Registration, place: &mut [u8]) {
+    let (key, rest) = place.split_at_mut(KEY);
+    let (len, address) = rest.split_at_mut(2);
+    write_key(&registration.key, key);
+    let bytes = registration.address.as_bytes();
+    len.copy_from_slice(&u16::try_from(bytes.len()).unwrap_or(0).to_le_bytes());
+    address[..bytes.len()].copy_from_slice(bytes);
+}
+
+fn read(place: &[u8]) -> Option<Told> {
+    let (key, rest) = place.split_at(KEY);
+    let (len, address) = rest.split_at(2);
+    let len = u16::from_le_bytes(len.try_into().ok()?);
+    Some((read_key(key)?, Address::new(address.get(..usize::from(len))?)?))
+}
+
+/// Has a process's rail meet those of all members; whether it may reach them.
+fn meet(bml: &mut Bml, rail: RdmaRail, members: &[Member], all: &[Told]) -> bool {
+    let mut members = members.iter().zip(all);
+    members.all(|(member, (_, address))| bml.meet_for_changes(rail, Rank(member.process), address))
+}
+
+/// Whether a process can change the numbers of all members; `None` while links are being made.
+fn reaches(bml: &mut Bml, rail: RdmaRail, members: &[Member], all: &[Told]) -> Option<bool> {
+    let mut known = Some(true);
+    for (member, (key, _)) in members.iter().zip(all) {
+        match bml.changes(rail, Rank(member.process), key) {
+            Some(true) => {}
+            Some(false) => return Some(false),
+            None => known = None,
+        }
+    }
+    known
+}
+
+fn agreed_by_all(comm: &Communicator, here: bool) -> Result<bool, Error> {
+    let mut all = [0];
+    comm.allreduce(&[i32::from(here)], &mut all, ReduceOp::Min)?;
+    Ok(all == [1])
+}
+
+/// Has adapters change the numbers of a window, if every rank can reach those of all ranks that way, its own too. Collective.
+///
+/// ```text
+/// allgather   each rank's key, if it has registered its memory, and the address of its rail for that
+///   each rank has its rail meet those of the others, also of those that it exchanges no messages with by a network
+/// allreduce   whether that is possible
+///   links are made
+/// allreduce   whether all reach all
+/// ```
+pub(super) fn agree(
+    comm: &Communicator,
+    memory: &SharedBuf,
+    members: &mut [Member],
+) -> Result<Option<Registration>, Error> {
+    let registration = Registration::new(&comm.shared, memory)?;
+    let rail = registration.as_ref().map(|registration| registration.rail);
+    let mut own = [0u8; TOLD];
+    if let Some(registration) = &registration {
+        write(registration, &mut own);
+    }
+    let mut told = vec![0u8; TOLD * members.len()];
+    let agreed = comm.allgather(&own, &mut told).and_then(|()| {
+        let all: Option<Vec<Told>> = told.chunks(TOLD).map(read).collect();
+        // All ranks see alike that one has none.
+        let Some((all, rail)) = all.zip(rail) else { return Ok(None) };
+        let may =
+            comm.shared.with(|state| Ok(meet(state.open()?.bml_mut(), rail, members, &all)))?;
+        // A link comes up only if both ends have met.
+        if !agreed_by_all(comm, may)? {
+            return Ok(None);
+        }
+        let reached = comm.shared.until(true, |bml| reaches(bml, rail, members, &all))?;
+        Ok(agreed_by_all(comm, reached)?.then_some((rail, all)))
+    });
+    match agreed {
+        Ok(Some((rail, all))) => {
+            for (member, (key, _)) in members.iter_mut().zip(all) {
+                member.numbers = Some((rail, key));
+            }
+            Ok(registration)
+        }
+        Ok(None) => {
+            if let Some(registration) = registration {
+                registration.end();
+            }
+            Ok(None)
+        }
+        // Others may have agreed: the memory stays registered.
+        Err(error) => Err(error),
+    }
+}
