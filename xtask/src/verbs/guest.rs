@@ -31,6 +31,8 @@ mount -t proc proc /proc
 mount -t sysfs sys /sys
 mount -t devtmpfs dev /dev
 mkdir -p /dev/shm
+# Each host of a test mounts a file of its own there.
+touch /etc/hosts
 for module in MODULES; do insmod $module; done
 mount -t 9p -o trans=virtio,version=9p2000.L work /shared || reboot -f
 end() { echo "$1" > /shared/status; sync; umount /shared; reboot -f; }
