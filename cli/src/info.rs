@@ -125,13 +125,19 @@ fn tcp(listening: &Listening) -> String {
     format!("{to}: {rails}{}; {ports}; {sealed}", each.join(", "))
 }
 
-/// Which port of an adapter a process uses if a job has several hosts.
+/// Which ports of adapters a process uses if a job has several hosts.
 fn verbs(ports: &[VerbsPort], encrypts: bool) -> String {
-    match ports.iter().find(|port| port.passed_over.is_none()) {
-        Some(_) if encrypts => "not used: encryption is on".to_owned(),
-        Some(port) => format!("to other hosts that have it, too: {port}"),
-        None if ports.is_empty() => "not available: this host has no verbs device".to_owned(),
-        None => "not available: no port can be used".to_owned(),
+    let used = ports.iter().filter(|port| port.passed_over.is_none());
+    let used: Vec<String> = used.map(ToString::to_string).collect();
+    match &used[..] {
+        [] if ports.is_empty() => "not available: this host has no verbs device".to_owned(),
+        [] => "not available: no port can be used".to_owned(),
+        _ if encrypts => "not used: encryption is on".to_owned(),
+        [port] => format!("to other hosts that have it, too: {port}"),
+        several => {
+            let several = several.join(", ");
+            format!("to other hosts that have it, too: for each process one of {several}")
+        }
     }
 }
 

@@ -1,5 +1,5 @@
 //! The ways to processes of other hosts. TCP: which interfaces are used, at which ports, with which secret, and whether
-//! messages are encrypted. Verbs: which port of an adapter (`verbs`).
+//! messages are encrypted. Verbs: which ports of adapters (`verbs`).
 //!
 //! A job whose processes share a host opens no port. If there are several hosts, every process listens at addresses of
 //! its own (`choose`), and publishes them. Hosts are told apart by the start of the system and the namespace of its
@@ -12,14 +12,13 @@ mod rails;
 mod verbs;
 mod wanted;
 
-pub(crate) use rails::paired;
 pub(crate) use verbs::{IB, IS_BUILT as HAS_VERBS};
 pub use verbs::{VerbsPort, verbs_ports};
 
 use crate::Error;
 use crate::wireup::WireupError;
 use choose::Wanted;
-use gapless_btl::{Btl, LinkError};
+use gapless_btl::{Address, Btl, LinkError};
 use gapless_btl_tcp::{Place, Secret, Tcp, TcpConfig};
 use interfaces::Interface;
 use std::net::{IpAddr, TcpListener};
@@ -205,7 +204,7 @@ pub(crate) fn open(
             verbs::open(settings, job, rank, &secret)
         };
         match opened {
-            Ok(btl) => open.push((IB.to_owned(), btl)),
+            Ok(ports) => open.extend(ports),
             Err(error) if !ways.tcp => return Err(Error::Transport { name: IB, error }),
             Err(error) if settings.devices.asks() => {
                 tracing::warn!(%error, "no InfiniBand or RoCE to other hosts, only TCP");
@@ -221,6 +220,12 @@ pub(crate) fn open(
         }
     }
     Ok(open)
+}
+
+/// The addresses of a peer by the names that the transports have here which they belong to. `own` are the labels of this
+/// process's transports; of adapters' ports, there is one address at most.
+pub(crate) fn paired(own: &[String], theirs: Vec<(String, Address)>) -> Vec<(String, Address)> {
+    rails::paired(own, verbs::joined(own, theirs))
 }
 
 /// Opens TCP, a transport for each rail.

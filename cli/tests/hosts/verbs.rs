@@ -6,6 +6,7 @@ use super::WATCHDOG;
 use super::lost::{NOTICE, last_of_four_dies, loses};
 use super::namespaces::Namespaces;
 use super::together::{collectives, columns, exchange, expect_links};
+use super::windows::numbers;
 use crate::common::{self, await_flag, flag, is_rank, meeting_folder, skip, text};
 use gapless::{Builder, Source, TagSel, World};
 use std::process::Command;
@@ -30,7 +31,18 @@ fn port_line(device: &str, wanted: &str) -> String {
 
 /// Runs `body` as two or four ranks, half of them on each host. To be all that the test called `name` does.
 fn over_verbs(name: &str, ranks: u32, dying: &[u32], body: impl FnOnce(Builder)) {
-    let Some(devices) = devices() else {
+    over_ports(name, ranks, dying, devices(), body);
+}
+
+/// The same, with a list of devices for each host.
+fn over_ports(
+    name: &str,
+    ranks: u32,
+    dying: &[u32],
+    lists: Option<[String; 2]>,
+    body: impl FnOnce(Builder),
+) {
+    let Some(devices) = lists else {
         return skip(
             "jobs over InfiniBand or RoCE",
             "GAPLESS_IB_PORTS names no two devices; cargo xtask verbs makes some",
@@ -88,6 +100,8 @@ fn everything(builder: Builder) {
     [0, 1, 100, 4096, 70_000, 300_000].into_iter().for_each(|len| exchange(&world, len));
     [1, 50, 5_000].into_iter().for_each(|rows| columns(&world, rows));
     [0, 1, 33, 2_000].into_iter().for_each(|len| collectives(&world, len));
+    expect_links(&world, "ib");
+    numbers(world.comm(), true);
     expect_links(&world, "ib");
     world.finalize().unwrap();
 }
@@ -165,6 +179,30 @@ fn a_host_without_a_port_is_reached_by_tcp() {
         expect_links(&world, "tcp");
         world.finalize().unwrap();
     });
+}
+
+/// One host uses both ports, the other one of them: one link joins two processes, by the port that either end has.
+#[test]
+fn several_ports_are_transports_each() {
+    let lists = devices().map(|[one, other]| [format!("{one},{other}"), other]);
+    let name = "verbs::several_ports_are_transports_each";
+    over_ports(name, 4, &[], lists.clone(), |builder| {
+        let world = builder.init().unwrap();
+        exchange(&world, 5000);
+        expect_links(&world, "ib");
+        for peer in (0..world.size()).filter(|&peer| peer != world.rank()) {
+            assert!(world.link(peer).unwrap().rails.len() <= 1, "never two at a time");
+        }
+        numbers(world.comm(), true);
+        collectives(&world, 33);
+        world.finalize().unwrap();
+    });
+    if let Some([both, _]) = lists.filter(|_| !is_rank(name)) {
+        for device in both.split(',') {
+            let line = port_line(device, &both);
+            assert!(line.contains("active") && !line.contains("not used"), "{line}");
+        }
+    }
 }
 
 /// Without TCP the error says why the port is not used.

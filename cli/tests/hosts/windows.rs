@@ -1,6 +1,7 @@
 //! Windows of ranks on two hosts: those of one host are mapped, others are reached by messages, in one window and at one target.
 
 use super::{host_of, on_two_hosts};
+use crate::common::{await_flag, flag, meeting_folder};
 use gapless::{Communicator, Lock, ReduceOp};
 
 const EACH: u64 = 40;
@@ -62,12 +63,60 @@ fn counters(comm: &Communicator) {
     window.free().unwrap();
 }
 
+/// Numbers of rank 0, which calls nothing meanwhile if adapters change them.
+pub(super) fn numbers(comm: &Communicator, by_adapter: bool) {
+    let (me, last) = (comm.rank(), comm.size() - 1);
+    let mut window = comm.window().allocate_numbers::<u64>(100).unwrap();
+    assert_eq!(window.is_by_adapter(), by_adapter);
+    let done = |rank| format!("numbers-{rank}");
+    window.fence().unwrap();
+    if me == 0 && by_adapter {
+        // Not by the library: it makes no progress.
+        (1..=last).for_each(|rank| await_flag(&meeting_folder(), &done(rank)));
+    } else {
+        for round in 0..EACH {
+            window.accumulate(&[1u64; 20], 0, 0, ReduceOp::Sum).unwrap();
+            window.accumulate(&[0.25f64], 0, 90, ReduceOp::Sum).unwrap();
+            let highest = u64::from(me) * 1000 + round;
+            window.accumulate(&[highest], 0, 91, ReduceOp::Max).unwrap();
+            let mut seen = 0u64;
+            while let found = window.compare_and_swap(seen, seen + 1, 0, 92).unwrap()
+                && found != seen
+            {
+                seen = found;
+            }
+        }
+        if by_adapter {
+            flag(&meeting_folder(), &done(me));
+        }
+    }
+    window.fence().unwrap();
+    // Its own numbers, and those of others, all at once.
+    for target in 0..=last {
+        for _ in 0..EACH {
+            window.fetch_and_op(1u64, target, 99, ReduceOp::Sum).unwrap();
+        }
+    }
+    window.fence_last().unwrap();
+    let all = u64::from(comm.size()) * EACH;
+    assert_eq!(window.load(99).unwrap(), all);
+    if me == 0 {
+        let others = if by_adapter { u64::from(last) * EACH } else { all };
+        let found = [0, 19, 91, 92].map(|at| window.load(at).unwrap());
+        assert_eq!(found, [others, others, u64::from(last) * 1000 + EACH - 1, others]);
+        let quarters = f64::from_bits(window.load(90).unwrap()) * 4.0;
+        assert!(quarters.to_bits() == f64::from(u32::try_from(others).unwrap()).to_bits());
+    }
+    window.free().unwrap();
+}
+
 #[test]
 fn windows_of_two_hosts() {
     on_two_hosts("windows::windows_of_two_hosts", &[], |builder| {
         let world = builder.init().unwrap();
         neighbours(world.comm());
         counters(world.comm());
+        numbers(world.comm(), false);
         world.finalize().unwrap();
     });
 }

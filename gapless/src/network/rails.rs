@@ -13,7 +13,7 @@ pub(super) const NAMES: [&str; 8] = [TCP, "tcp1", "tcp2", "tcp3", "tcp4", "tcp5"
 
 /// Addresses that lie in one network on both hosts say that two rails belong together: a word for each network of a
 /// rail, the same on every host there.
-fn networks(places: &[Place]) -> Vec<String> {
+pub(super) fn networks(places: &[Place]) -> Vec<String> {
     let word = |place: &Place| {
         let bits = u32::from(place.prefix_bits);
         match place.address {
@@ -78,7 +78,7 @@ fn pairs(own: &[Rail<'_>], theirs: &[Rail<'_>]) -> Vec<(usize, usize)> {
 
 /// The addresses of a peer by the names that the rails have here which they belong to. `own` are the labels of this
 /// process; what is not TCP stays.
-pub(crate) fn paired(own: &[String], theirs: Vec<(String, Address)>) -> Vec<(String, Address)> {
+pub(super) fn paired(own: &[String], theirs: Vec<(String, Address)>) -> Vec<(String, Address)> {
     let ours: Vec<(&str, Rail<'_>)> = own
         .iter()
         .filter_map(|label| Some((label.split('/').next()?, Rail::read(label)?)))

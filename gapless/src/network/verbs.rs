@@ -1,16 +1,21 @@
-//! InfiniBand and RoCE to processes of other hosts: which port of which device is used. Without the feature `ib` there is
-//! none.
+//! InfiniBand and RoCE to processes of other hosts: which ports of which devices are used (`ports`). Without the feature
+//! `ib` there is none.
 
 #[cfg(feature = "ib")]
 mod adapters;
 #[cfg(not(feature = "ib"))]
 #[path = "verbs/unbuilt.rs"]
 mod adapters;
+mod ports;
 
+pub(crate) use ports::joined;
+
+use super::interfaces::{self, Interface};
 use super::wanted::Pattern;
-use super::{Choices, Settings};
+use super::{Choices, Labelled, Settings};
 use crate::Error;
-use gapless_btl::{Btl, LinkError, Secret};
+use gapless_btl::{LinkError, Secret};
+use ports::Port;
 use std::fmt;
 
 /// The name of the built-in transport over verbs.
@@ -32,7 +37,7 @@ pub struct VerbsPort {
     pub description: String,
     /// All addresses (GIDs): index, address, kind.
     pub addresses: Vec<String>,
-    /// Why a world does not use the port. The port without a reason is used; there is one at most.
+    /// Why a world does not use the port. Ports without a reason are used: of each pair of processes one at either end.
     pub passed_over: Option<String>,
 }
 
@@ -89,12 +94,27 @@ impl Pattern for Name {
 pub(super) type Wanted = super::wanted::Wanted<Name>;
 
 /// Notes which ports the user does not want.
-fn pass_over(ports: &mut [VerbsPort], wanted: &Wanted) {
+fn pass_over(ports: &mut [Port], wanted: &Wanted) {
     let left_out =
         |port: &VerbsPort| wanted.excludes(port) || (wanted.asks() && !wanted.includes(port));
-    for port in ports.iter_mut().filter(|port| left_out(port)) {
-        port.passed_over = Some("it was not asked for".to_owned());
+    for port in ports.iter_mut().filter(|port| left_out(&port.shown)) {
+        port.shown.passed_over = Some("it was not asked for".to_owned());
     }
+}
+
+/// The ports of this host, those among them that are used, the best first, and this host's interfaces.
+///
+/// # Errors
+/// The library is not installed, or the system has no support.
+fn choose(wanted: &Wanted) -> Result<(Vec<Port>, Vec<Vec<usize>>, Vec<Interface>), LinkError> {
+    let mut ports = adapters::list()?;
+    pass_over(&mut ports, wanted);
+    let interfaces = interfaces::list().unwrap_or_else(|error| {
+        tracing::debug!(%error, "the networks of ports are not known");
+        Vec::new()
+    });
+    let chosen = ports::choose(&mut ports, wanted.asks(), &interfaces);
+    Ok((ports, chosen, interfaces))
 }
 
 /// Ports of verbs devices of this host, and which of them a world uses that is [built](crate::Builder) without a choice of
@@ -107,36 +127,43 @@ fn pass_over(ports: &mut [VerbsPort], wanted: &Wanted) {
 pub fn verbs_ports() -> Result<Vec<VerbsPort>, Error> {
     let settings = Choices::default().settle()?;
     let failed = |error| Error::Transport { name: IB, error };
-    let mut ports = adapters::list().map_err(failed)?;
-    pass_over(&mut ports, &settings.devices);
-    let mut usable = ports.iter_mut().filter(|port| port.passed_over.is_none());
-    if let Some(used) = usable.next().map(|port| port.to_string()) {
-        usable.for_each(|port| port.passed_over = Some(format!("{used} is used, and no other")));
-    }
-    Ok(ports)
+    let (ports, ..) = choose(&settings.devices).map_err(failed)?;
+    Ok(ports.into_iter().map(|port| port.shown).collect())
 }
 
-/// Opens the transport of a process on the first port that can be used.
+/// Opens the transports of a process, one on each port that is used.
 ///
 /// # Errors
-/// There is none; the reasons name device and port.
+/// There is none that can be used; the reasons name device and port.
 pub(super) fn open(
     settings: &Settings,
     job: &str,
     rank: u32,
     secret: &Secret,
-) -> Result<Box<dyn Btl>, LinkError> {
-    let mut ports = adapters::list()?;
-    pass_over(&mut ports, &settings.devices);
+) -> Result<Vec<Labelled>, LinkError> {
+    let (ports, chosen, interfaces) = choose(&settings.devices)?;
     let mut tried = Vec::new();
-    for port in ports {
-        match &port.passed_over {
-            Some(why) => tried.push(format!("{port}: {why}")),
-            None => match adapters::open(&port, job, rank, secret) {
-                Ok(btl) => return Ok(btl),
-                Err(error) => tried.push(format!("{port}: {error}")),
-            },
+    let open = ports::open_each(&chosen, |name, at| {
+        let port = &ports[at];
+        match adapters::open(name, &port.shown, job, rank, secret) {
+            Ok(btl) => Some((port.label(name, &interfaces), btl)),
+            Err(error) => {
+                tracing::debug!(port = %port.shown, %error, "a port that cannot be opened");
+                tried.push(format!("{}: {error}", port.shown));
+                None
+            }
         }
+    });
+    for (at, port) in ports.iter().enumerate() {
+        if let Some(why) = &port.shown.passed_over
+            && !chosen.iter().any(|all| all.contains(&at))
+        {
+            tried.push(format!("{}: {why}", port.shown));
+        }
+    }
+    if !open.is_empty() {
+        tracing::debug!(ports = open.len(), not_used = tried.join("; "), "verbs");
+        return Ok(open);
     }
     if tried.is_empty() {
         tried.push("this host has no verbs device".to_owned());
@@ -149,12 +176,15 @@ mod tests {
     use super::*;
 
     fn used(list: &str) -> Vec<String> {
-        let port = |device: &str, number, problem: &str| VerbsPort {
-            device: device.to_owned(),
-            number,
-            description: String::new(),
-            addresses: Vec::new(),
-            passed_over: (!problem.is_empty()).then(|| problem.to_owned()),
+        let port = |device: &str, number, problem: &str| {
+            let shown = VerbsPort {
+                device: device.to_owned(),
+                number,
+                description: String::new(),
+                addresses: Vec::new(),
+                passed_over: (!problem.is_empty()).then(|| problem.to_owned()),
+            };
+            Port { shown, kind: "ethernet", gid: None, mbit_s: 0, near: true }
         };
         let mut all = [
             port("mlx5_0", 1, ""),
@@ -164,8 +194,8 @@ mod tests {
             port("rxe0", 0, "it cannot be opened"),
         ];
         pass_over(&mut all, &Wanted::parse(list).unwrap());
-        let left = all.iter().filter(|port| port.passed_over.is_none());
-        left.map(ToString::to_string).collect()
+        let left = all.iter().filter(|port| port.shown.passed_over.is_none());
+        left.map(|port| port.shown.to_string()).collect()
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! What there is without the feature `ib`: the answer that there is nothing.
 
 use super::VerbsPort;
+use super::ports::Port;
 use gapless_btl::{Btl, LinkError, Secret};
 
 fn unbuilt() -> LinkError {
@@ -10,12 +11,18 @@ fn unbuilt() -> LinkError {
 
 /// # Errors
 /// Always.
-pub(super) fn list() -> Result<Vec<VerbsPort>, LinkError> {
+pub(super) fn list() -> Result<Vec<Port>, LinkError> {
     Err(unbuilt())
 }
 
 /// # Errors
 /// Always.
-pub(super) fn open(_: &VerbsPort, _: &str, _: u32, _: &Secret) -> Result<Box<dyn Btl>, LinkError> {
+pub(super) fn open(
+    _: &'static str,
+    _: &VerbsPort,
+    _: &str,
+    _: u32,
+    _: &Secret,
+) -> Result<Box<dyn Btl>, LinkError> {
     Err(unbuilt())
 }
