@@ -21,6 +21,9 @@ pub enum Method {
     Doubling(Butterfly),
     /// Recursive halving of vectors, then doubling (Rabenseifner).
     Halving(Butterfly),
+    /// Reductions by tasks at other ranks: reduce up a binomial tree, the others round a ring; all-reduce ends with an
+    /// all-gather of messages. The executor needs somebody who carries tasks ([`Tasks`](crate::Tasks)).
+    Xtq,
     /// Without messages, through memory that the ranks share ([`page`](crate::page)): for collectives of a
     /// communicator whose ranks have such memory, and of a kind that goes that way. It has no schedule.
     Shared,
@@ -114,6 +117,13 @@ impl Method {
                     | O::NeighborAlltoall
             ),
             Self::Shared => true,
+            Self::Xtq => {
+                commutative
+                    && matches!(
+                        operation,
+                        O::Reduce | O::Allreduce | O::ReduceScatter | O::ReduceScatterBlock
+                    )
+            }
             Self::Pairwise(at_once) => {
                 at_once > 0 && matches!(operation, O::Alltoall | O::Alltoallv)
             }

@@ -8,6 +8,7 @@ pub(crate) mod levels;
 pub(crate) mod neighbors;
 pub(crate) mod over_tree;
 pub(crate) mod scan;
+pub(crate) mod tasks;
 
 pub use butterfly::Butterfly;
 pub use exchange::Exchange;

@@ -6,7 +6,7 @@
 //! joined by calling one after the other. Only messages without bytes need dependencies of their own.
 //!
 //! Slots follow from the order: the k-th send to a peer is message k, and so is the k-th receive at its other end.
-//! Both ends must leave out the same messages; those without bytes are left out here.
+//! Both ends must leave out the same messages; those without bytes are left out here. Tasks are counted likewise.
 use std::collections::{BTreeMap, HashMap};
 use std::ops::Range;
 use std::sync::Arc;
@@ -26,6 +26,10 @@ pub(crate) struct Builder {
     touched: [Touched; 3],
     /// Numbers of the next message to and from each peer.
     slots: HashMap<usize, (u32, u32)>,
+    /// Numbers of the next task at each peer, and of the next one that it puts here.
+    tasks: HashMap<usize, (u32, u32)>,
+    /// By which step each peer's being ready for tasks became known.
+    ready: HashMap<usize, u32>,
     /// Messages without bytes that were received so far.
     heard: Vec<u32>,
     /// The last step in common with others of the circle.
@@ -56,6 +60,8 @@ impl Builder {
             },
             touched: Default::default(),
             slots: HashMap::new(),
+            tasks: HashMap::new(),
+            ready: HashMap::new(),
             heard: Vec::new(),
             shared: None,
             wait: Vec::new(),
@@ -170,6 +176,43 @@ impl Builder {
         self.heard.push(self.last());
     }
 
+    /// Tells a peer that it may put tasks that combine into parts of this area: when whatever has touched it has ended.
+    /// What follows on the area waits for this.
+    pub(crate) fn tell_ready(&mut self, to: usize, into: Area) {
+        let slot = self.next_slot(to, true);
+        self.push(Action::Send { to, slot, from: Place::NOTHING }, &[], Some(into));
+    }
+
+    /// Waits until a peer is ready: from now on tasks at it wait for this.
+    pub(crate) fn hear_ready(&mut self, from: usize) {
+        let slot = self.next_slot(from, false);
+        self.push(Action::Receive { from, slot, into: Place::NOTHING }, &[], None);
+        let step = self.last();
+        self.ready.insert(from, step);
+    }
+
+    /// Puts tasks at a peer that combine an area into one there, in segments. The peer has said that it is ready.
+    pub(crate) fn put(&mut self, to: usize, from: Area) {
+        for range in segments(from.len, self.unit(), self.segment) {
+            let from = from.cut(range);
+            let slot = next(&mut self.tasks.entry(to).or_default().0);
+            debug_assert!(self.ready.contains_key(&to), "nobody puts unasked");
+            self.wait.extend(self.ready.get(&to));
+            let place = self.place(from);
+            self.push(Action::Put { to, slot, from: place }, &[from], None);
+        }
+    }
+
+    /// Waits for the tasks that a peer puts here, in segments. It was told that it may.
+    pub(crate) fn task(&mut self, from: usize, into: Area) {
+        for range in segments(into.len, self.unit(), self.segment) {
+            let into = into.cut(range);
+            let slot = next(&mut self.tasks.entry(from).or_default().1);
+            let place = self.place(into);
+            self.push(Action::Task { from, slot, into: place }, &[into], Some(into));
+        }
+    }
+
     /// Does something together with the others of a circle, to which this rank belongs, after what it has done together
     /// with them before. Those of one schedule have one circle. Empty areas count as none; where all are empty, nothing is
     /// done.
@@ -268,9 +311,7 @@ impl Builder {
     fn next_slot(&mut self, peer: usize, out: bool) -> u32 {
         debug_assert_ne!(peer, self.schedule.rank, "no messages to oneself");
         let (to, from) = self.slots.entry(peer).or_default();
-        let next = if out { to } else { from };
-        *next += 1;
-        *next - 1
+        next(if out { to } else { from })
     }
 
     fn place(&self, area: Area) -> Place {
@@ -321,6 +362,12 @@ impl Schedule {
         let waits = |other: u32, step: &u32| self.after(other as usize).binary_search(step).is_ok();
         after.retain(|step| !all.iter().any(|other| waits(*other, step)));
     }
+}
+
+/// A number, and the next one in its place.
+fn next(number: &mut u32) -> u32 {
+    *number += 1;
+    *number - 1
 }
 
 /// Pieces, and their parts of a packed area.

@@ -2,8 +2,10 @@
 //!
 //! It is LogGP's, played step by step: a message occupies both ends' processors for a fixed time, its bytes leave and
 //! arrive through one port each, and it travels for the latency of its wire. Copies and reductions occupy the
-//! processor. What ranks of a host do together begins when the last of them has come, takes the latency within a host, and
-//! each rank's processor for its part. So the critical path is found, and who waits for a busy rank waits in the model too.
+//! processor. A task is a message whose arrival costs the target's processor the message and the reduction, as if its
+//! rank had nothing else for it to do. What ranks of a host do together begins when the last of them has come, takes
+//! the latency within a host, and each rank's processor for its part. So the critical path is found, and who waits for
+//! a busy rank waits in the model too.
 use std::cmp::Ordering;
 use std::collections::{BinaryHeap, HashMap};
 
@@ -99,6 +101,9 @@ struct Free {
     into: f64,
 }
 
+/// A message between two ranks, or a task, by its number.
+type Key = (usize, usize, u32, bool);
+
 /// One end of a message, while the other has not come yet.
 enum Half {
     /// When the last byte arrives.
@@ -117,7 +122,7 @@ struct Play<'a> {
     missing: Vec<Vec<usize>>,
     ready: Vec<Vec<f64>>,
     events: BinaryHeap<Event>,
-    halves: HashMap<(usize, usize, u32), Half>,
+    halves: HashMap<Key, Half>,
     /// Of each circle, named by its first rank: since when which steps of its ranks wait for the others.
     met: HashMap<usize, Vec<(f64, usize, usize)>>,
     left: usize,
@@ -159,10 +164,16 @@ impl<'a> Play<'a> {
         while let Some(Event { time, step: (rank, step) }) = self.events.pop() {
             match self.schedules[rank].action(step) {
                 Action::Send { to, slot, from } => {
-                    self.send(time, (rank, step), *to, *slot, from.len)
+                    self.send(time, (rank, step), (rank, *to, *slot, false), from.len);
+                }
+                Action::Put { to, slot, from } => {
+                    self.send(time, (rank, step), (rank, *to, *slot, true), from.len);
                 }
                 Action::Receive { from, slot, into } => {
-                    self.receive(time, (rank, step), *from, *slot, into.len);
+                    self.receive(time, (rank, step), (*from, rank, *slot, false), into.len);
+                }
+                Action::Task { from, slot, into } => {
+                    self.receive(time, (rank, step), (*from, rank, *slot, true), into.len);
                 }
                 Action::Copy { into, .. } => {
                     self.compute(time, (rank, step), into.len, self.cost.copy)
@@ -177,13 +188,13 @@ impl<'a> Play<'a> {
         if self.left == 0 { self.last } else { f64::INFINITY }
     }
 
-    fn send(&mut self, time: f64, at: (usize, usize), to: usize, slot: u32, len: u64) {
+    fn send(&mut self, time: f64, at: (usize, usize), key: Key, len: u64) {
+        let to = key.1;
         let wire = self.cost.wire(self.locality, at.0, to);
         let begun = self.occupy(at.0, time, self.cost.message).max(self.free[at.0].out);
         let left = begun + seconds(len, wire.byte);
         self.free[at.0].out = left;
         let arrives = left + wire.latency;
-        let key = (at.0, to, slot);
         match self.halves.remove(&key) {
             Some(Half::Awaited(since, step)) => {
                 self.halves.insert(key, Half::Sent(arrives));
@@ -196,15 +207,16 @@ impl<'a> Play<'a> {
         self.end(at, left);
     }
 
-    fn receive(&mut self, time: f64, at: (usize, usize), from: usize, slot: u32, len: u64) {
-        let key = (from, at.0, slot);
+    fn receive(&mut self, time: f64, at: (usize, usize), key: Key, len: u64) {
+        let (from, _, _, is_task) = key;
         match self.halves.remove(&key) {
             // It has arrived, and the bytes of others may be in its way.
             Some(Half::Sent(arrives)) if arrives <= time => {
                 let wire = self.cost.wire(self.locality, from, at.0);
                 let through = arrives.max(self.free[at.0].into + seconds(len, wire.byte));
                 self.free[at.0].into = through;
-                let end = self.occupy(at.0, time.max(through), self.cost.message);
+                let work = if is_task { seconds(len, self.cost.reduce) } else { 0.0 };
+                let end = self.occupy(at.0, time.max(through), self.cost.message + work);
                 self.end(at, end);
             }
             Some(Half::Sent(arrives)) => {
@@ -368,6 +380,19 @@ mod tests {
         let up = 1.0 + 2.0 + 8.0;
         let doubling = Algorithm::new(Method::Doubling(Butterfly::Binary)).over_shared();
         close(time(&hosts, &allreduce, doubling), up + hop + 16.0 + 1.0 + 1.0);
+    }
+
+    #[test]
+    fn a_task_costs_two_messages_and_its_reduction() {
+        let of = Reduction { unit: 1, commutative: true };
+        let call = Call::Reduce { root: 0, len: 8, of, in_place: true };
+        let copy = 1.0;
+        let ready = 0.25 + 1.0 + 0.25;
+        let put = 0.25 + 4.0 + 1.0 + 0.25 + 16.0;
+        close(
+            time(&Locality::flat(2), &call, Algorithm::new(Method::Xtq)),
+            copy + ready + put + copy,
+        );
     }
 
     #[test]

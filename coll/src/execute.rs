@@ -58,6 +58,8 @@ mod memory;
 pub mod page;
 mod rows;
 mod run;
+#[allow(unsafe_code, reason = "combines what has come into memory that the executor grants")]
+mod tasks;
 mod tickets;
 
 use std::sync::Arc;
@@ -70,6 +72,7 @@ pub use error::CollError;
 pub use lender::Lender;
 pub use members::between;
 pub use rows::{Blocks, Combine, Rows};
+pub use tasks::{Awaited, Leaving, TaskFault, TaskName, Tasks, Work};
 pub use tickets::{IN_FLIGHT_MAX, SLOTS_MAX, Sequencer, Ticket};
 
 use crate::Together;
@@ -95,6 +98,9 @@ struct Plan {
     scratch: Option<Room>,
     /// Who lends memory for data on its way.
     lender: Option<Arc<dyn Lender>>,
+    /// Whether the schedule has tasks, and who carries them.
+    has_tasks: bool,
+    tasks: Option<Arc<dyn Tasks>>,
     ticket: Arc<Ticket>,
     /// Whether the ticket's collective has ended with this schedule.
     ends: bool,
@@ -112,8 +118,21 @@ impl Plan {
         ends: bool,
     ) -> Self {
         let (followers, bounds) = followers(&schedule);
-        let (scratch, lender) = (None, None);
-        Self { schedule, rows, combine, scratch, lender, ticket, ends, followers, bounds }
+        let (scratch, lender, tasks) = (None, None, None);
+        let has_tasks = schedule.has_tasks();
+        Self {
+            schedule,
+            rows,
+            combine,
+            scratch,
+            lender,
+            has_tasks,
+            tasks,
+            ticket,
+            ends,
+            followers,
+            bounds,
+        }
     }
 
     /// A run from the beginning. If there is no memory for it, it has failed, and only tells the others.
@@ -137,6 +156,24 @@ impl Plan {
     /// This rank.
     fn rank(&self) -> u32 {
         self.ticket.members().rank()
+    }
+
+    /// The process of a rank, in the job.
+    fn process(&self, rank: u32) -> Option<u32> {
+        let (comm, rank) = self.reach(rank);
+        comm.process(rank).ok()
+    }
+
+    /// The name of a task that is put here.
+    fn task_name(&self, slot: u32) -> TaskName {
+        let context = self.reach(self.rank()).0.context();
+        TaskName { context, slot, collective: self.ticket.name() }
+    }
+
+    /// The name of a task that is put at a rank.
+    fn task_name_at(&self, rank: u32, slot: u32) -> TaskName {
+        let (comm, there) = self.reach(rank);
+        TaskName { context: comm.context_at(there), slot, collective: self.ticket.name() }
     }
 
     /// How messages go to a rank and come from it.
@@ -256,17 +293,29 @@ impl Executor {
     /// As there.
     #[allow(unsafe_code, reason = "takes the caller's promise")]
     pub unsafe fn by(&self, schedule: impl Into<Arc<Schedule>>) -> Result<Self, CollError> {
-        let Plan { rows, combine, lender, ticket, ends, .. } = &self.plan;
+        let Plan { rows, combine, lender, tasks, ticket, ends, .. } = &self.plan;
         let (schedule, rows, combine) = (schedule.into(), rows.clone(), combine.clone());
         check(&schedule, &rows, combine.as_ref(), ticket)?;
         let mut plan = Plan::new(schedule, rows, combine, Arc::clone(ticket), *ends);
         let run = plan.run();
         let (refused, doomed) = (self.refused.clone(), self.doomed);
         let it = Self { comparison: None, refused, doomed, plan, run };
+        let it = match tasks {
+            Some(tasks) => it.with_tasks(Arc::clone(tasks)),
+            None => it,
+        };
         Ok(match lender {
             Some(lender) => it.with_lender(Arc::clone(lender)),
             None => it,
         })
+    }
+
+    /// Has tasks of the schedule carried by somebody. Without, a collective that [has some](Schedule::has_tasks) fails.
+    /// Call it before the first [`advance`](Self::advance), and lend no memory then: tasks work on that of the host.
+    #[must_use]
+    pub fn with_tasks(mut self, tasks: Arc<dyn Tasks>) -> Self {
+        self.plan.tasks = Some(tasks);
+        self
     }
 
     /// Has intermediate data lie in memory that somebody lends, as far as there is any: a device's, where the rows and
@@ -406,12 +455,12 @@ fn check(
     for (action, _) in schedule.steps() {
         shares += u64::from(matches!(action, Action::Share { .. }));
         match action {
-            Action::Send { slot, .. } | Action::Receive { slot, .. } => {
+            Action::Send { slot, .. } | Action::Receive { slot, .. } | Action::Put { slot, .. } => {
                 slots = slots.max(u64::from(*slot) + 1);
             }
             Action::Copy { .. } => {}
             Action::Share { what, .. } if *what != Together::Reduce => {}
-            Action::Reduce { .. } | Action::Share { .. } => {
+            Action::Reduce { .. } | Action::Task { .. } | Action::Share { .. } => {
                 let (unit, given) = (schedule.unit(), combine.map(Combine::bytes));
                 if given.is_none_or(|bytes| bytes == 0 || !unit.is_multiple_of(bytes)) {
                     return Err(CollError::Combine { unit, given });

@@ -40,6 +40,10 @@ impl fmt::Display for Action {
                 }
                 Ok(())
             }
+            Self::Put { to, slot, from } => write!(f, "put      {from}  -> task #{slot} at {to}"),
+            Self::Task { from, slot, into } => {
+                write!(f, "task     {into} = {into} op what {from} puts  #{slot}")
+            }
             Self::Share { what, lead, from, into } => {
                 let place = |place: &Place| match place.len {
                     0 => String::new(),
@@ -84,7 +88,7 @@ impl fmt::Display for Action {
     }
 }
 
-/// A line a step: number, what it does, and the steps it waits for. `#0` is the slot of a message.
+/// A line a step: number, what it does, and the steps it waits for. `#0` is the slot of a message or of a task.
 impl fmt::Display for Schedule {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "rank {} of {}, ", self.rank(), self.ranks())?;

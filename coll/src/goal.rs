@@ -15,7 +15,8 @@
 //! The tag is the slot of the message. `calc` is in nanoseconds. What ranks of a host do together
 //! ([`Together`](crate::Together)) is written as its parts: `l4p` puts, `l4s1` signals rank 1 by a message of no bytes,
 //! `l4w2` waits for rank 2, and `l4` takes what comes of it. So a player knows the order, but takes signals for
-//! messages; [`build_apart`](crate::build_apart) has messages in place of all of it.
+//! messages; a task is a message as well, and a computation at its target. [`build_apart`](crate::build_apart) has
+//! messages in place of all of it.
 use std::fmt;
 
 use crate::Cost;
@@ -63,6 +64,20 @@ impl fmt::Display for GoalRank<'_> {
                 Action::Receive { from, slot, into } => {
                     writeln!(f, "l{step}: recv {}b from {from} tag {slot}", into.len)?;
                 }
+                Action::Put { to, slot, from } => {
+                    let tag = TAG_OF_TASKS + slot;
+                    writeln!(f, "l{step}: send {}b to {to} tag {tag}", from.len)?;
+                }
+                Action::Task { from, slot, into } => {
+                    let tag = TAG_OF_TASKS + slot;
+                    writeln!(f, "l{step}t: recv {}b from {from} tag {tag}", into.len)?;
+                    for before in after {
+                        writeln!(f, "l{step}t requires l{before}")?;
+                    }
+                    writeln!(f, "l{step}: calc {}", nanoseconds(into.len, self.cost.reduce))?;
+                    writeln!(f, "l{step} requires l{step}t")?;
+                    continue;
+                }
                 Action::Copy { into, .. } => {
                     writeln!(f, "l{step}: calc {}", nanoseconds(into.len, self.cost.copy))?;
                 }
@@ -104,6 +119,9 @@ impl fmt::Display for GoalRank<'_> {
         writeln!(f, "}}")
     }
 }
+
+/// The first tag of tasks. Others' tags are slots, which are far less.
+const TAG_OF_TASKS: u32 = 1 << 29;
 
 /// The first tag of signals of what ranks of a host do together.
 const TAG_OF_SIGNALS: u32 = 1 << 30;
@@ -153,6 +171,23 @@ mod tests {
         let other = "rank 1 {\nl0p: calc 0\nl0: calc 4\nl0 requires l0p\n\
              l0w0: recv 0b from 0 tag 1073741824\nl0w0 requires l0p\nl0 requires l0w0\n}\n";
         assert_eq!(text(1), other);
+    }
+
+    #[test]
+    fn the_text_of_a_task() {
+        let of = Reduction { unit: 8, commutative: true };
+        let call = Call::Reduce { root: 0, len: 80, of, in_place: true };
+        let algorithm = Algorithm::new(Method::Xtq);
+        let one = |rank| build(rank, &Locality::flat(2), &call, &algorithm).expect("a schedule");
+        let text =
+            |rank: usize| GoalRank { schedule: &one(rank), cost: &Cost::TYPICAL }.to_string();
+        let target = "rank 0 {\nl0: calc 4\nl1: send 0b to 1 tag 0\nl1 requires l0\n\
+             l2t: recv 80b from 1 tag 536870912\nl2t requires l1\nl2: calc 8\nl2 requires l2t\n\
+             l3: calc 4\nl3 requires l0\nl3 requires l2\n}\n";
+        assert_eq!(text(0), target);
+        let initiator = "rank 1 {\nl0: recv 0b from 0 tag 0\n\
+             l1: send 80b to 0 tag 536870912\nl1 requires l0\n}\n";
+        assert_eq!(text(1), initiator);
     }
 
     #[test]

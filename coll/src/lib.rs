@@ -2,8 +2,8 @@
 //! and proved before it runs. And the virtual topologies that neighbourhood collectives run on.
 //!
 //! - [`topologies`]: grids and graphs of MPI 4.1 chapter 8.
-//! - [`schedule`]: a [`Schedule`] is one rank's list of steps (send, receive, copy, reduce) with dependencies. Read its
-//!   text first: it says what an executor must keep.
+//! - [`schedule`]: a [`Schedule`] is one rank's list of steps (send, receive, copy, reduce, put a task) with
+//!   dependencies. Read its text first: it says what an executor must keep.
 //! - [`Call`] is a collective as one rank calls it, [`Algorithm`] says how it is done, [`build()`] makes the schedule.
 //!   [`Between`] does so for intercommunicators.
 //! - [`choose`] has the table by which algorithms are chosen; [`predict()`] plays schedules on a cost model.
@@ -76,7 +76,10 @@ pub use cost::{Cost, Wire, predict};
 pub use error::BuildError;
 pub use execute::hyperq::{HyperQ, Outcome};
 pub use execute::page;
-pub use execute::{Blocks, CollError, Combine, Executor, Lender, Rows, Sequencer, Ticket};
+pub use execute::{
+    Awaited, Blocks, CollError, Combine, Executor, Leaving, Lender, Rows, Sequencer, TaskFault,
+    TaskName, Tasks, Ticket, Work,
+};
 pub use goal::{Goal, GoalRank};
 pub use level::{Level, Within};
 pub use locality::Locality;

@@ -19,7 +19,7 @@ use crate::tree::Tree;
 use crate::{Algorithm, Level, Method, Operation, Within};
 
 /// The names of the methods; `N` stands for a number.
-pub const METHODS: [&str; 19] = [
+pub const METHODS: [&str; 20] = [
     "linear",
     "pairwise-N",
     "flat",
@@ -38,6 +38,7 @@ pub const METHODS: [&str; 19] = [
     "bine-doubling",
     "halving",
     "bine-halving",
+    "xtq",
     "shared",
 ];
 
@@ -225,6 +226,7 @@ impl FromStr for Method {
             "bine-doubling" => Some(Self::Doubling(Butterfly::Bine)),
             "halving" => Some(Self::Halving(Butterfly::Binary)),
             "bine-halving" => Some(Self::Halving(Butterfly::Bine)),
+            "xtq" => Some(Self::Xtq),
             "shared" => Some(Self::Shared),
             _ => Tree::named(text).map(Self::Tree),
         };
@@ -289,6 +291,7 @@ impl fmt::Display for Method {
             Self::Doubling(Butterfly::Bine) => write!(f, "bine-doubling"),
             Self::Halving(Butterfly::Binary) => write!(f, "halving"),
             Self::Halving(Butterfly::Bine) => write!(f, "bine-halving"),
+            Self::Xtq => write!(f, "xtq"),
             Self::Shared => write!(f, "shared"),
         }
     }
@@ -349,6 +352,7 @@ mod tests {
                 .over(Level::L3, Tree::Bine),
             Algorithm::new(Method::Tree(Tree::KNomial(2))).segmented(3 << 20),
             Algorithm::new(Method::Doubling(Butterfly::Binary)).over_shared(),
+            Algorithm::new(Method::Xtq).segmented(64 << 10),
         ]);
         assert!(all.len() > 100);
         for algorithm in all {

@@ -10,6 +10,8 @@
 //!   send buffer, or the receive buffer of a broadcast's root;
 //! - a send has no receive of its peer, slot and length, or the other way round;
 //! - two steps touch a byte, one writes, and neither waits for the other ([`Refutation::Race`]);
+//! - a task is not put exactly once, or can run before its place is ready ([`Refutation::Unready`]), or while another
+//!   step touches that (a race);
 //! - ranks of a circle do not do the same together ([`Refutation::Apart`]);
 //! - not all steps can end although every step that may begin does ([`Refutation::Stuck`]); no send ends before its
 //!   receive has begun. As what is ready is only ever added to, this holds for every order of events;
@@ -21,6 +23,7 @@ mod algebra;
 mod definition;
 mod execute;
 mod races;
+mod tasks;
 mod together;
 
 use std::fmt;
@@ -55,7 +58,7 @@ pub enum Refutation {
         /// Which step.
         step: usize,
     },
-    /// A message has no other end, or two have one number, or the other end has another length.
+    /// A message or a task has no other end, or two have one number, or the other end has another length.
     Unmatched {
         /// Who sends.
         from: usize,
@@ -63,6 +66,13 @@ pub enum Refutation {
         to: usize,
         /// The number of the message.
         slot: u32,
+    },
+    /// A task is put before its target has said that it is ready.
+    Unready {
+        /// Whose task.
+        rank: usize,
+        /// Which step.
+        step: usize,
     },
     /// The ranks of a circle do not do the same together.
     Apart {
@@ -134,6 +144,9 @@ impl fmt::Display for Refutation {
             Self::Unmatched { from, to, slot } => {
                 write!(f, "message {slot} from {from} to {to} has no other end of its length")
             }
+            Self::Unready { rank, step } => {
+                write!(f, "rank {rank}: the task of step {step} is put before that rank is ready")
+            }
             Self::Apart { rank, step } => {
                 write!(f, "rank {rank}: step {step} is not what others of its host do together")
             }
@@ -176,6 +189,7 @@ pub fn prove(schedules: &[Schedule], definition: &mut Definition) -> Result<(), 
     for (schedule, accesses) in schedules.iter().zip(&accesses) {
         races::check(schedule, accesses)?;
     }
+    tasks::check(schedules, &accesses)?;
     execute::run(schedules, &accesses, definition)
 }
 
@@ -224,7 +238,10 @@ fn check(
             return Err(Refutation::Backwards { rank, step });
         }
         let (reads, writes) = match action {
-            Action::Send { from, .. } => (std::slice::from_ref(from), None),
+            Action::Send { from, .. } | Action::Put { from, .. } => {
+                (std::slice::from_ref(from), None)
+            }
+            Action::Task { into, .. } => (std::slice::from_ref(into), Some(into)),
             Action::Receive { into, .. } => (&[][..], Some(into)),
             Action::Copy { from, into } | Action::Share { from, into, .. } => {
                 (std::slice::from_ref(from), Some(into))

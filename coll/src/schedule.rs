@@ -22,6 +22,12 @@
 //! 7. **Sharing.** What the ranks of a [circle](Schedule::circle) do together through memory that they share, each has
 //!    in its schedule, in the same order, one after the other. Each puts, signals and waits as [`Together::part`] says:
 //!    such a step may end when the ranks that it waits for have begun it, and may wait until all of the circle have.
+//! 8. **Tasks.** A task runs at its target as soon as it was put, whatever its rank does meanwhile. So the target sends
+//!    the initiator a message without bytes when the task's place is as the task is to find it, and the initiator puts
+//!    when that has arrived (LeBeane et al. 2016, §V.C.2). From then on until [`Action::Task`] has ended the place is
+//! the
+//!    task's alone, and whoever executes the schedule must be able to run it: also before that step has begun. Tasks of
+//!    one place come one after the other, so rule 6 holds. Their slots are apart from those of messages.
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -184,8 +190,8 @@ impl Row {
 /// What a step does. Peers are ranks of the communicator; in an intercommunicator, of both groups numbered through
 /// (see [`Between`](crate::Between)).
 ///
-/// Puts, signals and waits within a host are parts of [`Share`](Action::Share). Steps that are to come: `Put` into a
-/// buffer that a peer has granted, `Launch` (a kernel). Match with a wildcard arm.
+/// Puts, signals and waits within a host are parts of [`Share`](Action::Share). A step that is to come: `Launch` (a
+/// kernel). Match with a wildcard arm.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Action {
@@ -222,6 +228,25 @@ pub enum Action {
         /// The operands, in order.
         sources: Box<[Place]>,
         /// Where the result goes.
+        into: Place,
+    },
+    /// Puts a task at another rank, and its bytes with it: the task combines them, there, into the place of the
+    /// [`Task`](Action::Task) of the same number. This step has ended when the bytes may be overwritten.
+    Put {
+        /// At whom.
+        to: usize,
+        /// Which task between the two, in this direction.
+        slot: u32,
+        /// The bytes: whole elements.
+        from: Place,
+    },
+    /// Waits until the task has ended that another rank puts here: it has made `into = into op` what came.
+    Task {
+        /// Who puts it.
+        from: usize,
+        /// Which task between the two, in this direction.
+        slot: u32,
+        /// What it works on, in scratch memory.
         into: Place,
     },
     /// Does something together with the others of the [circle](Schedule::circle).
@@ -296,6 +321,8 @@ impl Schedule {
             match action {
                 Action::Send { to: peer, .. }
                 | Action::Receive { from: peer, .. }
+                | Action::Put { to: peer, .. }
+                | Action::Task { from: peer, .. }
                 | Action::Share { lead: peer, .. } => *peer = ranks(*peer),
                 Action::Copy { .. } | Action::Reduce { .. } => {}
             }
@@ -333,11 +360,17 @@ impl Schedule {
             && (&self.after, &self.bounds) == (&other.after, &other.bounds)
     }
 
-    /// Messages that it sends, and their bytes.
+    /// Whether others put tasks here, or this rank puts some.
+    #[must_use]
+    pub fn has_tasks(&self) -> bool {
+        self.actions.iter().any(|it| matches!(it, Action::Put { .. } | Action::Task { .. }))
+    }
+
+    /// Messages that it sends, and their bytes; tasks that it puts are among them.
     #[must_use]
     pub fn sent(&self) -> (usize, u64) {
         let sends = self.actions.iter().filter_map(|action| match action {
-            Action::Send { from, .. } => Some(from.len),
+            Action::Send { from, .. } | Action::Put { from, .. } => Some(from.len),
             _ => None,
         });
         sends.fold((0, 0), |(messages, bytes), len| (messages + 1, bytes + len))

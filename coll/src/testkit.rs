@@ -4,6 +4,8 @@
 
 mod held;
 mod model;
+mod tasks;
 
 pub use held::{Held, Lie, Random};
 pub use model::{Arithmetic, Content, after, after_between};
+pub use tasks::Hub;

@@ -48,6 +48,7 @@ fn methods() -> Vec<Method> {
         Method::Doubling(Butterfly::Bine),
         Method::Halving(Butterfly::Binary),
         Method::Halving(Butterfly::Bine),
+        Method::Xtq,
     ];
     let trees = TREES.into_iter().map(Method::Tree);
     others.into_iter().chain(trees).chain(EXCHANGES.into_iter().map(Method::Exchange)).collect()

@@ -215,14 +215,16 @@ impl Comm {
         self.inner.id
     }
 
-    /// What messages to this process carry.
-    pub(crate) fn context(&self) -> u32 {
+    /// What messages to this process carry: no other communicator of it has the same, as long as this one exists.
+    #[must_use]
+    pub fn context(&self) -> u32 {
         2 * self.inner.id + u32::from(self.is_collective())
     }
 
-    /// What messages to `rank` carry.
+    /// What messages to `rank` carry: the [`context`](Self::context) there.
+    #[must_use]
     #[inline]
-    pub(crate) fn context_at(&self, rank: u32) -> u32 {
+    pub fn context_at(&self, rank: u32) -> u32 {
         let id = match &self.inner.ids {
             Ids::Same(id) => *id,
             // Whoever asks has looked the process up.

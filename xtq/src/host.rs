@@ -43,7 +43,7 @@ use crate::put::{Put, PutHandle};
 use crate::signal::{Bell, Signal, Weak};
 use crate::tables::Tables;
 use crate::wire::{Head, TEXT_MAX};
-use gapless_bml::{Bml, BmlError, Fragment, LinkError, Rank};
+use gapless_bml::{AmTag, Bml, BmlError, Fragment, LinkError, Rank};
 use initiator::Initiator;
 use link::Link;
 use queue::Pool;
@@ -81,12 +81,25 @@ impl fmt::Debug for Config {
     }
 }
 
+/// The tag of messages of an end, unless it is [attached at another](Xtq::attach_at).
+pub const TAG: AmTag = AmTag(32);
+
+/// The tag of an end's messages.
+struct Tag(AmTag);
+
+impl Default for Tag {
+    fn default() -> Tag {
+        Tag(TAG)
+    }
+}
+
 /// Messages of a peer, with what they say at their beginning.
 type PeerLink = Link<(Head, Fragment)>;
 
 /// What the lock guards.
 #[derive(Default)]
 struct State {
+    tag: Tag,
     initiator: Initiator,
     target: Target,
     /// By rank.
@@ -247,6 +260,15 @@ impl Xtq {
     /// # Errors
     /// The tag is taken.
     pub fn attach(bml: &mut Bml, config: Config) -> Result<Xtq, BmlError> {
+        Xtq::attach_at(bml, TAG, config)
+    }
+
+    /// As [`attach`](Xtq::attach), with another tag than 32: an end beside others of the process, which has tables,
+    /// queues and receive buffers of its own. Those of all processes with one tag belong together.
+    ///
+    /// # Errors
+    /// The tag is taken.
+    pub fn attach_at(bml: &mut Bml, tag: AmTag, config: Config) -> Result<Xtq, BmlError> {
         let ringing = |inner: &std::sync::Weak<Inner>| -> Bell {
             let inner = inner.clone();
             Arc::new(move || {
@@ -263,7 +285,7 @@ impl Xtq {
             config,
             bell: ringing(inner),
             tables: Tables::new(),
-            state: Mutex::default(),
+            state: Mutex::new(State { tag: Tag(tag), ..State::default() }),
             worker: Mutex::default(),
             has_worker: AtomicBool::new(false),
             registering: Mutex::default(),
@@ -272,8 +294,7 @@ impl Xtq {
             live: AtomicUsize::new(0),
         });
         let xtq = Xtq { inner };
-        let tag = flush::TAG.0;
-        bml.register(tag..=tag, Box::new(nic::Nic::new(xtq.clone())))?;
+        bml.register(tag.0..=tag.0, Box::new(nic::Nic::new(xtq.clone())))?;
         Ok(xtq)
     }
 

@@ -4,7 +4,7 @@
 use crate::Method;
 use crate::algorithms::Exchange;
 use crate::algorithms::over_tree::{self, Spread};
-use crate::algorithms::{butterfly, exchange};
+use crate::algorithms::{butterfly, exchange, tasks};
 use crate::area::{Area, Cuts};
 use crate::builder::Builder;
 use crate::call::Reduction;
@@ -70,6 +70,11 @@ pub(crate) fn reduce(
             let sum = result.unwrap_or_else(|| b.scratch(input.len));
             butterfly::reduce(b, team, root, input, sum);
         }
+        Method::Xtq => {
+            b.set_segment(segment);
+            tasks::reduce(b, &turned, input, result);
+            b.set_segment(0);
+        }
         Method::Exchange(how) => {
             let cuts = Cuts::even(team.len(), input.len, b.unit());
             let own = b.scratch(cuts.len(turned.me));
@@ -119,6 +124,14 @@ pub(crate) fn allreduce(
             exchange::reduce_scatter(b, team, how, input, &cuts, out);
             b.copy(out, place);
             exchange::allgather(b, team, how, result, &cuts);
+            b.set_segment(0);
+        }
+        Method::Xtq => {
+            let cuts = Cuts::even(team.len(), input.len, b.unit());
+            b.set_segment(segment);
+            let sum = tasks::reduce_scatter(b, team, input, &cuts);
+            b.copy(sum, result.cut(cuts.range(team.me..team.me + 1)));
+            exchange::allgather(b, team, Exchange::Ring, result, &cuts);
             b.set_segment(0);
         }
         Method::Linear => {
@@ -177,6 +190,12 @@ pub(crate) fn reduce_scatter(
             b.set_segment(0);
         }
         Method::Halving(_) => butterfly::reduce_scatter(b, team, input, cuts, out),
+        Method::Xtq => {
+            b.set_segment(segment);
+            let sum = tasks::reduce_scatter(b, team, input, cuts);
+            b.copy(sum, out);
+            b.set_segment(0);
+        }
         method => {
             let tree = if let Method::Tree(tree) = method { tree } else { Tree::Binomial };
             let sum = (team.me == 0).then(|| b.scratch(input.len));

@@ -10,9 +10,12 @@ use gapless_engine::{Engine, EngineError, Reducer, Typed};
 use gapless_mem::{Completion, Region};
 use gapless_pml::{Comm, Pml, PmlError, RequestId, Source, TagSel};
 
+use super::Plan;
 use super::error::CollError;
 use super::page::{Begun, Page, Task};
-use super::rows::{Combine, Piece};
+use super::rows::{Combine, Piece, Spot};
+use super::tasks;
+use crate::schedule::Place;
 use crate::{Call, Operation};
 
 /// What a collective works with.
@@ -140,6 +143,30 @@ impl Tools<'_> {
         // Whoever has begun it on a page brings the page along.
         let Some((page, _)) = self.page.as_mut() else { return begun.without_page() };
         page.advance_step(begun, self.pml, self.engine, self.reducer)
+    }
+
+    /// What a task does that comes for a place; `None`: the place is no plain memory of the host. Grants the place
+    /// until the work is withdrawn or its step has ended.
+    pub(super) fn task(&self, plan: &Plan, place: &Place) -> Option<tasks::Work> {
+        let Spot::Direct(typed) = plan.spot(place) else { return None };
+        let region = typed.as_contiguous().filter(|region| region.as_ptr().is_some())?;
+        let combine = plan.combine.clone()?;
+        // SAFETY: the memory is of a row or the executor's own, as in `send`. It stays valid until the step has ended,
+        // or the run is let go, which withdraws all works. No other step touches it between the message that says
+        // «ready» and then.
+        Some(unsafe { tasks::Work::combining(region, combine) })
+    }
+
+    /// A copy of plain memory of the host; `None` if it is something else.
+    pub(super) fn bytes_of(&self, typed: &Typed) -> Option<Vec<u8>> {
+        let region = typed.as_contiguous().filter(|region| region.as_ptr().is_some())?;
+        let mut bytes = Vec::new();
+        let len = usize::try_from(region.len()).ok()?;
+        bytes.try_reserve_exact(len).ok()?;
+        bytes.resize(len, 0);
+        // SAFETY: as in `send`, for as long as this runs: no other step writes what a put that is under way reads.
+        unsafe { gapless_mem::read(&region, 0, &mut bytes) }.ok()?;
+        Some(bytes)
     }
 
     /// Starts to pack pieces one behind the other. Grants both until `work` is over.

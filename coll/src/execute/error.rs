@@ -43,6 +43,20 @@ pub enum CollError {
         /// Why.
         error: PmlError,
     },
+    /// A task that was put at a rank, or that a rank was to put here, failed.
+    #[error("a task to or from rank {rank} failed: {reason}")]
+    Task {
+        /// The rank at its other end.
+        rank: u32,
+        /// Why.
+        reason: String,
+    },
+    /// The schedule has tasks, and nobody carries them ([`Executor::with_tasks`](crate::Executor::with_tasks)).
+    #[error("nobody carries the tasks of this {operation}")]
+    NoTasks {
+        /// Which it is.
+        operation: Operation,
+    },
     /// The ranks do not agree on a length.
     #[error("rank {rank} sends {sent} bytes where this rank expects {expected}")]
     Length {
@@ -216,6 +230,7 @@ impl CollError {
             | Self::ToldLost { rank, .. }
             | Self::GaveUp { rank }
             | Self::Message { rank, .. }
+            | Self::Task { rank, .. }
             | Self::Length { rank, .. }
             | Self::Differs { rank, .. }
             | Self::Lengths { rank, .. }

@@ -3,8 +3,9 @@ mod compute;
 mod epochs;
 mod messages;
 mod share;
+mod tasks;
 
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::task::Poll;
 
 use gapless_engine::{EngineError, Typed};
@@ -15,6 +16,7 @@ use super::Plan;
 use super::act::{Tools, Work};
 use super::error::CollError;
 use super::memory::Room;
+use super::tasks::{Expected, Leaving};
 use super::tickets::{Gate, Way};
 use crate::schedule::{Action, Schedule};
 
@@ -31,6 +33,8 @@ pub(super) struct Run {
     /// How many steps of several ranks have begun.
     shares: u64,
     flights: Vec<Flight>,
+    /// Tasks that may come, by the step that waits for each.
+    expected: BTreeMap<u32, Expected>,
     /// Why this rank goes on without data.
     failure: Option<CollError>,
     /// Who was told of the failure.
@@ -60,6 +64,8 @@ struct Flight {
     memory: Vec<Room>,
     /// What of it is for what, in a step of several ranks.
     lies: share::Lies,
+    /// The task that it puts.
+    leaving: Option<Box<dyn Leaving>>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -86,6 +92,12 @@ enum Phase {
     Packed,
     /// A page does the step.
     Sharing,
+    /// Engines pack what a task takes along.
+    Gathering { to: u32, slot: u32 },
+    /// The target has not taken a task so far.
+    Leaving { to: u32 },
+    /// A task has not come, or not ended.
+    Awaiting { from: u32 },
     /// A notice, whose fate does not matter.
     Telling { id: RequestId },
 }
@@ -98,6 +110,7 @@ impl Flight {
             work: Work::default(),
             memory: Vec::new(),
             lies: share::Lies::default(),
+            leaving: None,
         }
     }
 }
@@ -121,6 +134,7 @@ impl Run {
             shares: 0,
             missing,
             flights: Vec::new(),
+            expected: BTreeMap::new(),
             failure: None,
             told: BTreeSet::new(),
             asked: BTreeSet::new(),
@@ -148,6 +162,8 @@ impl Run {
 
     /// Before it is dropped: waits for engines; whether nothing else is in flight. Otherwise memory is leaked.
     pub(super) fn let_go(&mut self) -> bool {
+        // Waits for tasks that run.
+        self.expected.clear();
         self.flights.iter_mut().for_each(|flight| flight.work.drain());
         let idle = matches!(self.stage, Stage::Fresh | Stage::Over(_));
         if !idle {
@@ -169,6 +185,7 @@ impl Run {
                 return self.over(plan, Err(CollError::Revoked));
             }
             Stage::Fresh => match plan.ticket.may_begin() {
+                Ok(true) if plan.has_tasks => self.expect_tasks(plan, tools),
                 Ok(true) => {}
                 Ok(false) => return Poll::Pending,
                 Err(error) => return self.over(plan, Err(error)),
@@ -200,6 +217,7 @@ impl Run {
         if plan.ends {
             plan.ticket.end();
         }
+        self.expected.clear();
         self.stage = Stage::Over(result.clone());
         Poll::Ready(result)
     }
@@ -244,8 +262,11 @@ impl Run {
     fn begin(&mut self, plan: &Plan, tools: &mut Tools<'_>, step: u32) {
         let action = plan.schedule.action(step as usize);
         let gate = match action {
-            Action::Send { to, .. } => Some((Way::Out, peer(*to))),
-            Action::Receive { from, .. } => Some((Way::In, peer(*from))),
+            // A task may be followed by a message that says why it came without its bytes.
+            Action::Send { to, .. } | Action::Put { to, .. } => Some((Way::Out, peer(*to))),
+            Action::Receive { from, .. } | Action::Task { from, .. } => {
+                Some((Way::In, peer(*from)))
+            }
             _ => None,
         };
         if gate.is_some_and(|gate| !self.passes(plan, tools, step, gate)) {
@@ -258,6 +279,10 @@ impl Run {
             Action::Receive { from, slot, into } => {
                 self.begin_receive(plan, tools, step, (peer(*from), *slot, into));
             }
+            Action::Put { to, slot, from } => {
+                self.begin_put(plan, tools, step, (peer(*to), *slot, from));
+            }
+            Action::Task { from, .. } => self.begin_task(step, peer(*from)),
             Action::Share { .. } => self.begin_share(plan, tools, step),
             Action::Copy { .. } | Action::Reduce { .. } if self.failure.is_some() => {
                 self.ended(plan, step);
@@ -347,6 +372,9 @@ impl Run {
             },
             Phase::Packed => self.look_packed(plan, tools, index),
             Phase::Sharing => self.look_sharing(plan, tools, index),
+            Phase::Gathering { to, slot } => self.look_gathering(plan, tools, index, (to, slot)),
+            Phase::Leaving { to } => self.look_leaving(plan, index, to),
+            Phase::Awaiting { from } => self.look_awaiting(plan, tools, index, from),
             Phase::Telling { id } => !matches!(tools.pml.collect(id), Ok(None)),
         }
     }

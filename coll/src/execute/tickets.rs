@@ -249,6 +249,11 @@ impl Ticket {
         self.number
     }
 
+    /// A number that no other collective of the communicator has at the same time.
+    pub(super) fn name(&self) -> u64 {
+        self.number | u64::from(self.persistent) << 63
+    }
+
     /// Whether ranks compare their arguments before it begins for the first time.
     pub(super) fn is_checked(&self) -> bool {
         self.checked && self.members.size() > 1

@@ -1,4 +1,5 @@
-//! Executes the schedules of all ranks on symbols. A send ends with its receive, when both have begun.
+//! Executes the schedules of all ranks on symbols. A send ends with its receive, when both have begun; so does a put
+//! with its task, whose place nobody else touches since the put may have begun (`tasks.rs`).
 //!
 //! Schedules in which ranks of a circle do something together are executed twice: such a step ends when those have begun it
 //! that it waits for ([`Together::part`]), so that what it takes is there in an executor that waits for no more; and when
@@ -22,7 +23,7 @@ struct Run<'a> {
     memory: Vec<Memory>,
     /// Where each rank's steps begin in the numbering.
     starts: Vec<usize>,
-    /// The other end of a message.
+    /// The other end of a message, or of a task.
     partner: Vec<usize>,
     /// What ranks of a circle do together: those steps, in the order of the ranks.
     together: HashMap<usize, Rc<[usize]>>,
@@ -84,22 +85,31 @@ pub(super) fn run(
 
 impl Run<'_> {
     fn match_messages(&mut self) -> Result<(), Refutation> {
-        let mut open: HashMap<(usize, usize, u32), usize, BuildHasherDefault<Mix>> =
+        let mut open: HashMap<(usize, usize, u32, bool), usize, BuildHasherDefault<Mix>> =
             HashMap::default();
         for (rank, schedule) in self.schedules.iter().enumerate() {
             for (step, (action, _)) in schedule.steps().enumerate() {
-                let Action::Send { to, slot, .. } = action else { continue };
-                let twice = open.insert((rank, *to, *slot), self.starts[rank] + step).is_some();
-                if twice || *to == rank || *to >= self.schedules.len() {
-                    return Err(Refutation::Unmatched { from: rank, to: *to, slot: *slot });
+                let (to, slot, is_task) = match action {
+                    Action::Send { to, slot, .. } => (*to, *slot, false),
+                    Action::Put { to, slot, .. } => (*to, *slot, true),
+                    _ => continue,
+                };
+                let key = (rank, to, slot, is_task);
+                let twice = open.insert(key, self.starts[rank] + step).is_some();
+                if twice || to == rank || to >= self.schedules.len() {
+                    return Err(Refutation::Unmatched { from: rank, to, slot });
                 }
             }
         }
         for (rank, schedule) in self.schedules.iter().enumerate() {
             for (step, (action, _)) in schedule.steps().enumerate() {
-                let Action::Receive { from, slot, .. } = action else { continue };
+                let (from, slot, is_task) = match action {
+                    Action::Receive { from, slot, .. } => (from, slot, false),
+                    Action::Task { from, slot, .. } => (from, slot, true),
+                    _ => continue,
+                };
                 let here = self.starts[rank] + step;
-                let there = open.remove(&(*from, rank, *slot));
+                let there = open.remove(&(*from, rank, *slot, is_task));
                 let fits = |there: &usize| {
                     self.accesses[*there][0].cells.len() == self.accesses[here][0].cells.len()
                 };
@@ -110,7 +120,7 @@ impl Run<'_> {
             }
         }
         let left = open.into_keys().min();
-        left.map_or(Ok(()), |(from, to, slot)| Err(Refutation::Unmatched { from, to, slot }))
+        left.map_or(Ok(()), |(from, to, slot, _)| Err(Refutation::Unmatched { from, to, slot }))
     }
 
     fn rank_of(&self, number: usize) -> usize {
@@ -172,11 +182,20 @@ impl Run<'_> {
     }
 
     fn transfer(&mut self, one: usize, other: usize) -> Result<(), Refutation> {
-        let (send, receive) =
-            if self.accesses[one][0].writes { (other, one) } else { (one, other) };
+        let writes = |step: usize| self.accesses[step].iter().any(|access| access.writes);
+        let (send, receive) = if writes(one) { (other, one) } else { (one, other) };
         let (from, into) = (self.accesses[send][0].clone(), self.accesses[receive][0].clone());
         let (sender, receiver) = (self.rank_of(send), self.rank_of(receive));
-        let values = self.read(sender, &from)?;
+        let mut values = self.read(sender, &from)?;
+        if self.accesses[receive].len() > 1 {
+            // A task: what came is combined with what is there.
+            let own = self.read(receiver, &into)?;
+            self.whole_elements(receiver, &into, &own)?;
+            let wrong = Refutation::Element { rank: receiver, step: into.step };
+            for (came, own) in values.iter_mut().zip(own) {
+                *came = self.definition.algebra.combine(own, *came).ok_or_else(|| wrong.clone())?;
+            }
+        }
         self.buffer(receiver, into.buffer)[into.cells].copy_from_slice(&values);
         Ok(())
     }
@@ -359,7 +378,7 @@ pub(super) fn cells(range: &Range<u64>, grain: u64) -> Option<Range<usize>> {
 /// done together tells all of all if they meet, the others of the leader, or the leader of the others.
 pub(super) fn heard_of(schedules: &[Schedule]) -> Vec<BTreeSet<usize>> {
     let mut at: Vec<usize> = vec![0; schedules.len()];
-    let mut told: HashMap<(usize, usize, u32), BTreeSet<usize>> = HashMap::new();
+    let mut told: HashMap<(usize, usize, u32, bool), BTreeSet<usize>> = HashMap::new();
     // By circle, the number of the step among those, and rank.
     let mut shared: HashMap<(usize, usize, usize), BTreeSet<usize>> = HashMap::new();
     let mut count: Vec<usize> = vec![0; schedules.len()];
@@ -375,12 +394,18 @@ pub(super) fn heard_of(schedules: &[Schedule]) -> Vec<BTreeSet<usize>> {
                 }
                 match schedule.action(at[rank]) {
                     Action::Send { to, slot, .. } => {
-                        told.insert((rank, *to, *slot), known.clone());
+                        told.insert((rank, *to, *slot, false), known.clone());
                     }
-                    Action::Receive { from, slot, .. } => match told.get(&(*from, rank, *slot)) {
-                        Some(news) => known.extend(news),
-                        None => break,
-                    },
+                    Action::Put { to, slot, .. } => {
+                        told.insert((rank, *to, *slot, true), known.clone());
+                    }
+                    Action::Receive { from, slot, .. } | Action::Task { from, slot, .. } => {
+                        let is_task = matches!(schedule.action(at[rank]), Action::Task { .. });
+                        match told.get(&(*from, rank, *slot, is_task)) {
+                            Some(news) => known.extend(news),
+                            None => break,
+                        }
+                    }
                     Action::Share { what, lead, .. } => {
                         let circle = schedule.circle().unwrap_or_default();
                         let key = |rank: usize| (circle[0], count[rank], rank);

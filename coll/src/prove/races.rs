@@ -28,13 +28,13 @@ pub(super) fn check(schedule: &Schedule, accesses: &[Vec<Access>]) -> Result<(),
 }
 
 /// Which steps a step waits for, directly or not: a bit for each.
-struct Waits {
+pub(super) struct Waits {
     words: usize,
     bits: Vec<u64>,
 }
 
 impl Waits {
-    fn new(schedule: &Schedule) -> Self {
+    pub(super) fn new(schedule: &Schedule) -> Self {
         let words = schedule.len().div_ceil(64);
         let mut bits = vec![0u64; words * schedule.len()];
         for step in 0..schedule.len() {
@@ -50,7 +50,7 @@ impl Waits {
         Self { words, bits }
     }
 
-    fn has(&self, step: usize, earlier: usize) -> bool {
+    pub(super) fn has(&self, step: usize, earlier: usize) -> bool {
         self.bits[step * self.words + earlier / 64] >> (earlier % 64) & 1 == 1
     }
 }

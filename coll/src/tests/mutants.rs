@@ -104,6 +104,20 @@ fn subjects() -> Vec<Subject> {
             Call::Scan { len: 3, of: ordered, in_place: true },
             new(Method::Doubling(Butterfly::Binary), 0),
         ),
+        Subject::new(7, reduce(2, any), new(Method::Xtq, 0)),
+        Subject::new(
+            6,
+            Call::Reduce { root: 0, len: 7, of: any, in_place: true },
+            new(Method::Xtq, 3),
+        ),
+        Subject::new(5, allreduce(any), new(Method::Xtq, 0)),
+        Subject::new(4, Call::Allreduce { len: 9, of: any, in_place: true }, new(Method::Xtq, 2)),
+        Subject::on(&nodes, allreduce(any), named("xtq over shared")),
+        Subject::new(
+            5,
+            Call::ReduceScatterBlock { len: 2, of: any, in_place: true },
+            new(Method::Xtq, 0),
+        ),
         Subject::new(
             4,
             Call::Exscan { len: 3, of: ordered, in_place: false },
@@ -128,8 +142,11 @@ fn drop_dependency(schedule: &mut Schedule, step: usize, index: usize) {
 
 fn places(action: &mut Action) -> Vec<&mut Place> {
     match action {
-        Action::Send { from, .. } => vec![from],
-        Action::Receive { into, .. } => vec![into],
+        // Of nothing, nothing can be shorter.
+        Action::Send { from: place, .. } | Action::Receive { into: place, .. } => {
+            Some(place).into_iter().filter(|place| place.len > 0).collect()
+        }
+        Action::Put { from: place, .. } | Action::Task { into: place, .. } => vec![place],
         Action::Copy { from, into } => vec![from, into],
         // Where there is nothing, nothing can be shorter.
         Action::Share { from, into, .. } => {
@@ -158,8 +175,12 @@ fn a_missing_dependency_is_a_race() {
                 let verdict = subject.verdict(|all| all[rank] = without);
                 let race =
                     matches!(verdict, Err(Refutation::Race { rank: there, .. }) if there == rank);
+                // A put that does not wait may come before its target is ready.
+                let is_put = matches!(subject.schedules[rank].action(step), Action::Put { .. });
+                let unready = is_put && matches!(verdict, Err(Refutation::Unready { .. }));
                 assert_eq!(
-                    race, !follows,
+                    race || unready,
+                    !follows,
                     "{}: rank {rank}, step {step} without {before}",
                     subject.name
                 );
@@ -177,13 +198,18 @@ fn another_peer_or_slot_is_refuted() {
         for (rank, step) in subject.steps() {
             for other in 1..n {
                 subject.refuted("another peer", rank, step, |action| match action {
-                    Action::Send { to, .. } => *to = (*to + other) % n,
-                    Action::Receive { from, .. } => *from = (*from + other) % n,
+                    Action::Send { to, .. } | Action::Put { to, .. } => *to = (*to + other) % n,
+                    Action::Receive { from, .. } | Action::Task { from, .. } => {
+                        *from = (*from + other) % n;
+                    }
                     other => *other = Action::Copy { from: Place::NOTHING, into: bad_place() },
                 });
             }
             subject.refuted("another slot", rank, step, |action| match action {
-                Action::Send { slot, .. } | Action::Receive { slot, .. } => *slot += 1,
+                Action::Send { slot, .. }
+                | Action::Receive { slot, .. }
+                | Action::Put { slot, .. }
+                | Action::Task { slot, .. } => *slot += 1,
                 other => *other = Action::Copy { from: Place::NOTHING, into: bad_place() },
             });
         }
@@ -357,4 +383,35 @@ fn writing_what_is_not_ones_own_is_refuted() {
     let subject = Subject::new(2, call, Algorithm::new(Method::Exchange(Exchange::Direct)));
     let verdict = subject.verdict(|all| push(&mut all[0], place(Buffer::Recv, 0), recv));
     assert!(matches!(verdict, Err(Refutation::Result { rank: 0, at: 1, .. })), "{verdict:?}");
+}
+
+/// A target that says too early that it is ready, in each way: the task could come before the place is, or before
+/// another task of it has ended.
+#[test]
+fn a_task_that_may_come_too_early_is_refuted() {
+    let call = Call::Reduce { root: 0, len: 4, of: sum(1, true), in_place: false };
+    let subject = Subject::new(4, call, Algorithm::new(Method::Xtq));
+    let is_ready = |action: &Action| matches!(action, Action::Send { from, .. } if from.len == 0);
+    let schedule = &subject.schedules[0];
+    let ready: Vec<usize> =
+        (0..schedule.len()).filter(|step| is_ready(schedule.action(*step))).collect();
+    assert_eq!(ready.len(), 2, "{schedule}");
+    for step in ready {
+        // Its task still waits for what comes before, so that no step of this rank meets another.
+        let verdict = subject.verdict(|all| {
+            let before = all[0].after(step).to_vec();
+            drop_dependency(&mut all[0], step, 0);
+            let start = all[0].bounds[step];
+            all[0].after.splice(start..start, before);
+            all[0].bounds[step + 1..].iter_mut().for_each(|bound| *bound += 1);
+        });
+        assert!(matches!(verdict, Err(Refutation::Race { rank: 0, .. })), "{step}: {verdict:?}");
+    }
+    // A put that does not wait for the message at all.
+    let verdict = subject.verdict(|all| {
+        let last = all[1].len() - 1;
+        assert!(matches!(all[1].action(last), Action::Put { .. }));
+        drop_dependency(&mut all[1], last, 0);
+    });
+    assert!(matches!(verdict, Err(Refutation::Unready { rank: 0, .. })), "{verdict:?}");
 }

@@ -10,6 +10,7 @@ mod page;
 mod results;
 mod revoked;
 mod shortage;
+mod tasks;
 
 use gapless_coll::schedule::Buffer;
 use gapless_coll::testkit::{Arithmetic, Content, Held, Lie, Random, after};

@@ -7,9 +7,6 @@ use crate::wire::{BODY_AT, HEAD_BYTES, Head};
 use gapless_bml::{AmTag, Bml, LinkError, PeerState, Rank, ReserveError, Token};
 use zerocopy::IntoBytes;
 
-/// The tag of all messages of this crate.
-pub(super) const TAG: AmTag = AmTag(32);
-
 /// What became of an item.
 enum Sent {
     /// It has left, or is not needed any more.
@@ -23,7 +20,13 @@ enum Sent {
 }
 
 /// Sends one message, of several parts.
-fn send(bml: &mut Bml, link: &mut PeerLink, to: Rank, head: Head, parts: &[&[u8]]) -> Sent {
+fn send(
+    (bml, tag): (&mut Bml, AmTag),
+    link: &mut PeerLink,
+    to: Rank,
+    head: Head,
+    parts: &[&[u8]],
+) -> Sent {
     let len = HEAD_BYTES + parts.iter().map(|part| part.len()).sum::<usize>();
     let mut slot = match bml.reserve(to, len) {
         Ok(slot) => slot,
@@ -42,7 +45,7 @@ fn send(bml: &mut Bml, link: &mut PeerLink, to: Rank, head: Head, parts: &[&[u8]
         }
         at += part.len();
     }
-    bml.send(slot, TAG, Token::NONE);
+    bml.send(slot, tag, Token::NONE);
     link.out = link.out.wrapping_add(1);
     Sent::Done
 }
@@ -84,7 +87,8 @@ impl State {
                 Item::Put(id, number) => self.send_put(bml, to, *id, *number),
                 Item::Data(id) => self.send_data(bml, to, *id),
                 Item::Say(head, text) => {
-                    send(bml, self.links.entry(to.0).or_default(), to, *head, &[text.as_slice()])
+                    let link = self.links.entry(to.0).or_default();
+                    send((&mut *bml, self.tag.0), link, to, *head, &[text.as_slice()])
                 }
             };
             match result {
@@ -112,7 +116,7 @@ impl State {
         let body = if whole { [&put.arguments[..], put.payload.bytes()] } else { [&[][..]; 2] };
         let parts = [put.packet.as_bytes(), body[0], body[1]];
         let link = self.links.entry(to.0).or_default();
-        let sent = send(bml, link, to, Head::Put { put: id, number }, &parts);
+        let sent = send((bml, self.tag.0), link, to, Head::Put { put: id, number }, &parts);
         if matches!(sent, Sent::Done) {
             put.whole = whole;
             put.stage = Stage::Asked;
@@ -128,7 +132,7 @@ impl State {
         let end = len.min(at.saturating_add(longest.saturating_sub(HEAD_BYTES).max(1)));
         let parts = window([&put.arguments, put.payload.bytes()], at, end);
         let link = self.links.entry(to.0).or_default();
-        let sent = send(bml, link, to, Head::Data { transfer, offset }, &parts);
+        let sent = send((bml, self.tag.0), link, to, Head::Data { transfer, offset }, &parts);
         if !matches!(sent, Sent::Done) {
             return sent;
         }

@@ -13,8 +13,8 @@ use crate::execute::rows::Spot;
 use crate::execute::tickets::NOTICE_SLOT;
 use crate::schedule::{Action, Place};
 
-/// What a receive has come to.
-enum Came {
+/// What a receive has come to, or the coming of a task.
+pub(super) enum Told {
     Data,
     /// Nothing that is of use.
     Nothing,
@@ -112,16 +112,21 @@ impl Run {
         let wrong: &[u8] = if expected == 0 { &[0] } else { &[] };
         if let Ok(id) = tools.send_copy(plan.reach(to), wrong, plan.ticket.tag(slot)) {
             self.flights.push(Flight::new(step, Phase::Sending { to, id, data: false }));
-            if self.told.insert(to) {
-                let notice = self
-                    .failure
-                    .as_ref()
-                    .map_or([0; NOTICE_BYTES], |failure| failure.notice(plan.rank()));
-                self.tell(plan, tools, to, &notice, plan.ticket.tag(NOTICE_SLOT));
-            }
+            self.tell_failure(plan, tools, to);
         } else {
             // It is lost, and needs to be told nothing.
             self.ended(plan, step);
+        }
+    }
+
+    /// Tells a rank whom to blame, once.
+    pub(super) fn tell_failure(&mut self, plan: &Plan, tools: &mut Tools<'_>, to: u32) {
+        if self.told.insert(to) {
+            let notice = self
+                .failure
+                .as_ref()
+                .map_or([0; NOTICE_BYTES], |failure| failure.notice(plan.rank()));
+            self.tell(plan, tools, to, &notice, plan.ticket.tag(NOTICE_SLOT));
         }
     }
 
@@ -216,42 +221,42 @@ impl Run {
         plan: &Plan,
         (rank, expected, drop): (u32, u64, bool),
         outcome: Result<Status, Failure>,
-    ) -> Came {
+    ) -> Told {
         match outcome.map_err(|failure| failure.error) {
-            Ok(status) if expected > 0 && status.bytes == 0 => Came::Failure,
-            Err(PmlError::Truncated { .. }) if expected == 0 => Came::Failure,
-            Ok(_) if drop => Came::Nothing,
-            Ok(status) if status.bytes == expected => Came::Data,
+            Ok(status) if expected > 0 && status.bytes == 0 => Told::Failure,
+            Err(PmlError::Truncated { .. }) if expected == 0 => Told::Failure,
+            Ok(_) if drop => Told::Nothing,
+            Ok(status) if status.bytes == expected => Told::Data,
             Ok(Status { bytes: sent, .. }) | Err(PmlError::Truncated { sent, .. }) => {
                 if !drop {
                     self.fail(CollError::Length { rank, sent, expected });
                 }
-                Came::Nothing
+                Told::Nothing
             }
             Err(error) => {
                 self.fail_message(plan, rank, error);
-                Came::Nothing
+                Told::Nothing
             }
         }
     }
 
     /// Goes on after a receive; whether its step has ended.
-    fn after_receive(
+    pub(super) fn after_receive(
         &mut self,
         plan: &Plan,
         tools: &mut Tools<'_>,
         index: usize,
         from: u32,
-        came: Came,
+        came: Told,
     ) -> bool {
         match came {
-            Came::Nothing => true,
-            Came::Data => self.unpack(plan, tools, index),
-            Came::Failure if !self.asked.insert(from) => {
+            Told::Nothing => true,
+            Told::Data => self.unpack(plan, tools, index),
+            Told::Failure if !self.asked.insert(from) => {
                 self.flights[index].phase = Phase::Doomed;
                 false
             }
-            Came::Failure => {
+            Told::Failure => {
                 let Some(memory) = Room::new(NOTICE_BYTES as u64, None) else {
                     self.fail(CollError::GaveUp { rank: from });
                     return true;
