@@ -24,6 +24,7 @@ mod pool;
 mod prepare;
 mod recent;
 mod scoped;
+mod tasks;
 mod tools;
 #[allow(unsafe_code, reason = "hands its caller's promise on")]
 mod turn;
@@ -37,6 +38,7 @@ pub use owned::{OwnedCollective, PersistentCollective};
 pub(crate) use perform::Common;
 pub use scoped::CollectiveRequest;
 pub(crate) use scoped::Joined;
+pub(crate) use tasks::Carrier;
 pub(crate) use tools::Tools;
 
 use crate::view::RecvBuffer;

@@ -65,6 +65,8 @@ pub(crate) struct State {
     pub(crate) pml: Pml,
     /// Tasks that are put at other processes, and here.
     pub(crate) xtq: Xtq,
+    /// Those of collectives.
+    pub(crate) carried: Xtq,
     pub(crate) parked: Parked,
     /// Collectives in flight.
     pub(crate) collectives: Live,
@@ -204,6 +206,7 @@ impl State {
             && !self.collectives.is_busy()
             && self.collectives.is_quiet()
             && self.xtq.is_quiet()
+            && self.carried.is_quiet()
             && !self.parked.has_abandoned()
             && self.retired.is_empty()
             && !self.windows.is_busy()
@@ -217,6 +220,7 @@ impl State {
             || self.collectives.is_busy()
             || self.windows.is_busy()
             || !self.xtq.is_quiet()
+            || !self.carried.is_quiet()
     }
 
     /// Prepares for sleep: whoever this process waits for in memory is to wake it. `false`: there is more to do.
@@ -231,6 +235,7 @@ impl State {
             && self.collectives.is_idle()
             && self.short == 0
             && self.xtq.has_settled()
+            && self.carried.has_settled()
             && !self.windows.is_busy()
     }
 
@@ -249,6 +254,9 @@ impl State {
         handled += self.collectives.advance(&mut self.pml, &mut self.spent);
         if !self.xtq.is_quiet() {
             handled += self.xtq.advance(self.pml.bml_mut(), now_ns());
+        }
+        if !self.carried.is_quiet() {
+            handled += self.carried.advance(self.pml.bml_mut(), now_ns());
         }
         handled += self.windows.advance(self.pml.bml_mut());
         if self.parked.has_abandoned() {
@@ -275,7 +283,7 @@ enum Attended {
 impl Shared {
     pub(crate) fn new(
         (pml, windows): (Pml, Osc),
-        (xtq, bells): (Xtq, Bells),
+        ([xtq, carried], bells): ([Xtq; 2], Bells),
         (local_ranks, places): (usize, Places),
         accelerators: Arc<Accelerators>,
         tools: Arc<Tools>,
@@ -287,6 +295,7 @@ impl Shared {
         let state = State {
             pml,
             xtq,
+            carried,
             parked,
             collectives: Live::new(Arc::clone(&tools)),
             windows: windows.clone(),

@@ -246,7 +246,8 @@ impl Entry {
     }
 }
 
-/// What carries a schedule out, with memory of the device on which its elements are combined.
+/// What carries a schedule out, with memory of the device on which its elements are combined; tasks combine them in
+/// that of the host.
 ///
 /// # Safety
 /// As for [`Executor::new`].
@@ -256,9 +257,15 @@ pub(super) unsafe fn carrier(
     ticket: Ticket,
     tools: &Tools,
 ) -> Result<Executor, CollError> {
-    let lender = combine.as_ref().and_then(|combine| tools.lender(&rows, combine));
+    let has_tasks = schedule.has_tasks();
+    let lender = combine.as_ref().filter(|_| !has_tasks);
+    let lender = lender.and_then(|combine| tools.lender(&rows, combine));
+    let tasks = tools.tasks().filter(|_| has_tasks);
     // SAFETY: the caller's promise.
-    let made = unsafe { Executor::new(schedule, rows, combine, ticket) }?;
+    let mut made = unsafe { Executor::new(schedule, rows, combine, ticket) }?;
+    if let Some(tasks) = tasks {
+        made = made.with_tasks(tasks);
+    }
     Ok(match lender {
         Some(lender) => made.with_lender(lender),
         None => made,

@@ -242,6 +242,7 @@ impl Live {
     /// Goes on with all; gives how many have ended. Those that nobody asks for any more go to `spent`.
     #[inline]
     pub(crate) fn advance(&mut self, pml: &mut Pml, spent: &mut Spent) -> usize {
+        self.tools.hear();
         if self.is_idle() { 0 } else { self.advance_all(pml, spent) }
     }
 
@@ -340,10 +341,10 @@ impl Live {
         })
     }
 
-    /// Whether engines work for some of them, so that a waiting caller should poll and not sleep.
+    /// Whether engines work for some of them, or tasks have ended, so that a waiting caller should poll and not sleep.
     #[inline]
     pub(crate) fn is_busy(&self) -> bool {
-        self.busy
+        self.busy || self.tools.has_news()
     }
 
     /// Whether none is in flight.

@@ -44,6 +44,7 @@ pub(super) fn give_up(state: &mut State) -> Vec<Waker> {
         state.pml.take_back();
         state.collectives.give_up(&mut state.spent);
         state.spent.push(state.xtq.abandon());
+        state.spent.push(state.carried.abandon());
     }
     state.pml.take_all_wakers()
 }

@@ -8,7 +8,7 @@ use super::progress::ProgressThread;
 use crate::accelerators::Accelerators;
 #[cfg(any(feature = "cuda", feature = "opencl"))]
 use crate::accelerators::OnDemand;
-use crate::collective::Tools;
+use crate::collective::{Carrier, Tools};
 use crate::communicator::Communicator;
 use crate::descriptors;
 use crate::error::Error;
@@ -16,20 +16,23 @@ use crate::network::{Choices, HAS_VERBS, IB, TCP, Ways};
 use crate::shared::{Bells, Shared};
 use crate::tuning::coll::Table;
 use crate::wireup::{self, Wireup, WireupError};
-use gapless_bml::{Bml, Rank};
+use gapless_bml::{AmTag, Bml, Rank};
 use gapless_btl::{Btl, Limits};
 use gapless_btl_sm::{Sm, SmConfig};
 use gapless_engine::{Engine, HostEngine};
 use gapless_mem::Device;
 use gapless_osc::Osc;
 use gapless_pml::{Config, Pml, Tuning};
-use gapless_xtq::Xtq;
+use gapless_xtq::{TAG, Xtq};
 use std::fmt;
 use std::ops::RangeInclusive;
 use std::sync::Arc;
 
 /// The name of the built-in shared-memory transport.
 pub(super) const SM: &str = "sm";
+
+/// The tag of messages about tasks of collectives.
+const COLLECTIVE_TASKS: AmTag = AmTag(TAG.0 + 1);
 
 /// A launcher that states more than this is wrong: tables for so many processes would take all memory.
 const PROCESSES_MAX: u32 = 1 << 20;
@@ -281,12 +284,14 @@ impl Builder {
         self.engines.push(Arc::new(HostEngine));
         let tools = Arc::new(Tools::new(self.engines.clone()));
         let bells = Bells::new()?;
-        let xtq = attach_tasks(&mut bml, &bells)?;
+        let xtq = attach_tasks(&mut bml, &bells, TAG)?;
+        let carried = attach_tasks(&mut bml, &bells, COLLECTIVE_TASKS)?;
+        tools.carry(Carrier::new(carried.clone()));
         let pml = Pml::new(bml, self.engines, config);
         let ours = xtq.clone();
         let (world, myself) = (pml.world(), pml.self_comm());
         let (layers, places) = ((pml, windows), (local, places));
-        let shared = Shared::new(layers, (xtq, bells), places, accelerators, tools);
+        let shared = Shared::new(layers, ([xtq, carried], bells), places, accelerators, tools);
         let shared = Arc::new(shared);
         shared.set_table(table);
         shared.check_collectives(self.checked_collectives);
@@ -340,14 +345,14 @@ pub(crate) fn attach(bml: &mut Bml, device: &Arc<dyn Device>) {
     }
 }
 
-/// Makes this process's end for tasks. A task that ends wakes whoever waits.
-fn attach_tasks(bml: &mut Bml, bells: &Bells) -> Result<Xtq, Error> {
+/// Makes an end of this process for tasks. A task that ends wakes whoever waits.
+fn attach_tasks(bml: &mut Bml, bells: &Bells, tag: AmTag) -> Result<Xtq, Error> {
     let bells = bells.clone();
     let bell = Arc::new(move || {
         bells.alarm.ring();
         bells.nudge.ring();
     });
-    Ok(Xtq::attach(bml, gapless_xtq::Config { bell, ..gapless_xtq::Config::default() })?)
+    Ok(Xtq::attach_at(bml, tag, gapless_xtq::Config { bell, ..gapless_xtq::Config::default() })?)
 }
 
 impl fmt::Debug for Builder {

@@ -1,0 +1,175 @@
+//! Carries the tasks of collectives, by an end of XTQ that is the world's own: its indices, queues and receive buffers
+//! are apart from those of [`World::xtq`](crate::World::xtq).
+//!
+//! One function stands for all tasks. Its two arguments name the [`Work`] that a rank expects; the payload goes into a
+//! receive buffer that was posted for it, and the work runs on a thread of that end. Whoever waits for the collective
+//! is told by [`Carrier::hear`], and woken by the bell of that end.
+
+use gapless_bml::Rank;
+use gapless_coll::{Awaited, Leaving, TaskFault, TaskName, Tasks, Work};
+use gapless_xtq::{
+    Function, Put, PutHandle, QueueOptions, Retry, Signal, TaskError, Xtq, XtqError,
+};
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+
+/// The index of the function, and that of its queue.
+const INDEX: u8 = 0;
+
+/// Tasks that wait in the queue; further ones are sent again.
+const CAPACITY: u32 = 1024;
+/// Tasks that run at a time: no order is asked of them that ranks' messages have not made.
+const WIDTH: u32 = 2;
+
+/// Who puts a task, and its name.
+type Key = (u32, TaskName);
+
+/// What is expected here.
+#[derive(Debug, Default)]
+struct Desk {
+    works: Mutex<HashMap<Key, Work>>,
+    /// Whether a task has ended since somebody looked.
+    news: AtomicBool,
+}
+
+impl Desk {
+    fn lock(&self) -> MutexGuard<'_, HashMap<Key, Work>> {
+        // Nothing panics while it is held.
+        self.works.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn take(&self, key: &Key) -> Option<Work> {
+        self.lock().remove(key)
+    }
+}
+
+/// This process's end.
+#[derive(Debug)]
+pub(crate) struct Carrier {
+    xtq: Xtq,
+    desk: Arc<Desk>,
+    /// Whether the function is registered: for the first task that is expected.
+    registered: OnceLock<Result<(), XtqError>>,
+}
+
+impl Carrier {
+    pub(crate) fn new(xtq: Xtq) -> Carrier {
+        Carrier { xtq, desk: Arc::default(), registered: OnceLock::new() }
+    }
+
+    /// Whether a task has ended since the last [`hear`](Self::hear).
+    pub(crate) fn has_news(&self) -> bool {
+        self.desk.news.load(Ordering::Acquire)
+    }
+
+    /// Somebody is about to look for tasks that have ended.
+    pub(crate) fn hear(&self) {
+        if self.has_news() {
+            // It reads the last of what tasks have stored, so all that have stored before are seen to be over.
+            self.desk.news.swap(false, Ordering::AcqRel);
+        }
+    }
+
+    fn register(&self) -> Result<(), XtqError> {
+        let desk = Arc::clone(&self.desk);
+        let function = Function::new(u32::MAX, move |task| {
+            let [_, _, first, second] = task.arguments();
+            let name = TaskName::from_words([first, second]);
+            let payload = task.take_payload();
+            let Some(work) = desk.take(&(task.initiator().0, name)) else {
+                return Err(TaskError::from("nobody expects it"));
+            };
+            work.run(&payload);
+            if payload.is_empty() {
+                reclaim(task.xtq(), work.bytes());
+            }
+            desk.news.store(true, Ordering::Release);
+            Ok(())
+        });
+        self.xtq.register_function(INDEX, function)?;
+        self.xtq.register_queue(INDEX, QueueOptions { capacity: CAPACITY, width: WIDTH })
+    }
+}
+
+/// Takes a receive buffer back that was posted for a payload which does not come.
+fn reclaim(xtq: &Xtq, bytes: u64) {
+    let mut all = xtq.take_posted();
+    let fits = |buffer: &Vec<u8>| buffer.len() as u64 >= bytes;
+    // They come in the order of their lengths: each payload still has one.
+    if let Some(at) = all.iter().position(fits) {
+        drop(all.remove(at));
+    }
+    all.into_iter().for_each(|buffer| xtq.post(buffer));
+}
+
+fn fault(error: XtqError) -> TaskFault {
+    match error {
+        XtqError::Lost { rank: Rank(process), error } => TaskFault::Lost { process, error },
+        other => TaskFault::Other(other.to_string()),
+    }
+}
+
+impl Tasks for Carrier {
+    fn expect(&self, from: u32, name: TaskName, work: Work) -> Result<Box<dyn Awaited>, TaskFault> {
+        self.registered.get_or_init(|| self.register()).clone().map_err(fault)?;
+        let (key, bytes) = ((from, name), work.bytes());
+        let mut buffer = Vec::new();
+        let room = usize::try_from(bytes).ok().filter(|len| buffer.try_reserve_exact(*len).is_ok());
+        let Some(len) = room else {
+            return Err(TaskFault::Other(format!("no memory for a payload of {bytes} bytes")));
+        };
+        buffer.resize(len, 0);
+        // It ends when the rank is lost.
+        let signal = self.xtq.signal_from(1, &[Rank(from)]);
+        self.desk.lock().insert(key, work);
+        self.xtq.post(buffer);
+        let (xtq, desk) = (self.xtq.clone(), Arc::clone(&self.desk));
+        Ok(Box::new(Waiting { key, bytes, signal, xtq, desk }))
+    }
+
+    fn put(
+        &self,
+        to: u32,
+        name: TaskName,
+        payload: Vec<u8>,
+    ) -> Result<Box<dyn Leaving>, TaskFault> {
+        let put = Put::function(Rank(to), INDEX, INDEX, name.words());
+        let put = put.payload(payload).retry(Retry::InAnyOrder);
+        Ok(Box::new(Away(self.xtq.put(put).map_err(fault)?)))
+    }
+}
+
+/// A task that is expected.
+#[derive(Debug)]
+struct Waiting {
+    key: Key,
+    bytes: u64,
+    signal: Signal,
+    xtq: Xtq,
+    desk: Arc<Desk>,
+}
+
+impl Awaited for Waiting {
+    fn failed(&self) -> Option<TaskFault> {
+        self.signal.poll()?.err().map(fault)
+    }
+}
+
+impl Drop for Waiting {
+    fn drop(&mut self) {
+        if self.desk.take(&self.key).is_some() {
+            reclaim(&self.xtq, self.bytes);
+        }
+    }
+}
+
+/// A task that was put.
+#[derive(Debug)]
+struct Away(PutHandle);
+
+impl Leaving for Away {
+    fn taken(&self) -> Option<Result<(), TaskFault>> {
+        Some(self.0.outcome()?.map_err(fault))
+    }
+}
