@@ -10,6 +10,11 @@
 //! - A place that is whole instances of the user's datatype goes as such, and no copy is made.
 //! - Any other place passes through packed memory of its own, which exists while its step is under way.
 //!
+//! # Tasks
+//! Schedules of [`Method::Xtq`](crate::Method::Xtq) have tasks, which somebody [carries](Executor::with_tasks). The executor
+//! has all that may come expected before it sends anything; one that has come combines its payload into scratch memory, on
+//! whatever thread. `advance` only finds that it has.
+//!
 //! # Intercommunicators
 //! Ranks are numbered through both groups, in schedules and in errors; [`between`] says how.
 //!

@@ -283,7 +283,7 @@ enum Attended {
 impl Shared {
     pub(crate) fn new(
         (pml, windows): (Pml, Osc),
-        ([xtq, carried], bells): ([Xtq; 2], Bells),
+        (xtq, bells): (Xtq, Bells),
         (local_ranks, places): (usize, Places),
         accelerators: Arc<Accelerators>,
         tools: Arc<Tools>,
@@ -295,7 +295,7 @@ impl Shared {
         let state = State {
             pml,
             xtq,
-            carried,
+            carried: tools.carried(),
             parked,
             collectives: Live::new(Arc::clone(&tools)),
             windows: windows.clone(),

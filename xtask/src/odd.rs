@@ -48,6 +48,7 @@ const ACTORS: &[&str] = &[
     "gapless-mem-opencl",
     "gapless-peers",
     "gapless-pml",
+    "gapless-sgd",
     "gapless-sync",
     "gapless-tests",
     "xtask",

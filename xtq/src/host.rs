@@ -81,25 +81,14 @@ impl fmt::Debug for Config {
     }
 }
 
-/// The tag of messages of an end, unless it is [attached at another](Xtq::attach_at).
-pub const TAG: AmTag = AmTag(32);
-
-/// The tag of an end's messages.
-struct Tag(AmTag);
-
-impl Default for Tag {
-    fn default() -> Tag {
-        Tag(TAG)
-    }
-}
-
 /// Messages of a peer, with what they say at their beginning.
 type PeerLink = Link<(Head, Fragment)>;
 
 /// What the lock guards.
 #[derive(Default)]
 struct State {
-    tag: Tag,
+    /// Of all messages of this end.
+    tag: u8,
     initiator: Initiator,
     target: Target,
     /// By rank.
@@ -260,11 +249,11 @@ impl Xtq {
     /// # Errors
     /// The tag is taken.
     pub fn attach(bml: &mut Bml, config: Config) -> Result<Xtq, BmlError> {
-        Xtq::attach_at(bml, TAG, config)
+        Xtq::attach_at(bml, flush::TAG, config)
     }
 
-    /// As [`attach`](Xtq::attach), with another tag than 32: an end beside others of the process, which has tables,
-    /// queues and receive buffers of its own. Those of all processes with one tag belong together.
+    /// The same, of messages with another tag: an end beside the first, which knows nothing of it. A layer above has its own
+    /// so, and indices, queues and receive buffers that are not its users'.
     ///
     /// # Errors
     /// The tag is taken.
@@ -285,7 +274,7 @@ impl Xtq {
             config,
             bell: ringing(inner),
             tables: Tables::new(),
-            state: Mutex::new(State { tag: Tag(tag), ..State::default() }),
+            state: Mutex::new(State { tag: tag.0, ..State::default() }),
             worker: Mutex::default(),
             has_worker: AtomicBool::new(false),
             registering: Mutex::default(),

@@ -94,8 +94,8 @@ enum Phase {
     Sharing,
     /// Engines pack what a task takes along.
     Gathering { to: u32, slot: u32 },
-    /// The target has not taken a task so far.
-    Leaving { to: u32 },
+    /// The target has not taken a task so far. `data`: it takes its bytes along.
+    Leaving { to: u32, slot: u32, data: bool },
     /// A task has not come, or not ended.
     Awaiting { from: u32 },
     /// A notice, whose fate does not matter.
@@ -373,7 +373,9 @@ impl Run {
             Phase::Packed => self.look_packed(plan, tools, index),
             Phase::Sharing => self.look_sharing(plan, tools, index),
             Phase::Gathering { to, slot } => self.look_gathering(plan, tools, index, (to, slot)),
-            Phase::Leaving { to } => self.look_leaving(plan, index, to),
+            Phase::Leaving { to, slot, data } => {
+                self.look_leaving(plan, tools, index, (to, slot, data))
+            }
             Phase::Awaiting { from } => self.look_awaiting(plan, tools, index, from),
             Phase::Telling { id } => !matches!(tools.pml.collect(id), Ok(None)),
         }

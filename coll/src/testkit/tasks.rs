@@ -120,11 +120,15 @@ impl Tasks for End {
             return Err(fault);
         }
         let key = (to, self.rank, name);
+        let longest = state.expected.get(&key).map_or(u64::MAX, Work::bytes);
+        if payload.len() as u64 > longest {
+            return Ok(Box::new(Gone(false)));
+        }
         match &mut state.late {
             Some(late) => late.push((key, payload)),
             None => state.run(key, &payload),
         }
-        Ok(Box::new(Gone))
+        Ok(Box::new(Gone(true)))
     }
 }
 
@@ -146,11 +150,13 @@ impl Drop for Waiting {
     }
 }
 
+/// Whether the target has taken it.
 #[derive(Debug)]
-struct Gone;
+struct Gone(bool);
 
 impl Leaving for Gone {
     fn taken(&self) -> Option<Result<(), TaskFault>> {
-        Some(Ok(()))
+        let refused = || TaskFault::Other("no receive buffer is as long".to_owned());
+        Some(self.0.then_some(()).ok_or_else(refused))
     }
 }

@@ -260,11 +260,10 @@ pub(super) unsafe fn carrier(
     let has_tasks = schedule.has_tasks();
     let lender = combine.as_ref().filter(|_| !has_tasks);
     let lender = lender.and_then(|combine| tools.lender(&rows, combine));
-    let tasks = tools.tasks().filter(|_| has_tasks);
     // SAFETY: the caller's promise.
     let mut made = unsafe { Executor::new(schedule, rows, combine, ticket) }?;
-    if let Some(tasks) = tasks {
-        made = made.with_tasks(tasks);
+    if has_tasks {
+        made = made.with_tasks(tools.tasks());
     }
     Ok(match lender {
         Some(lender) => made.with_lender(lender),

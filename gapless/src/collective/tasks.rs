@@ -17,10 +17,14 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 /// The index of the function, and that of its queue.
 const INDEX: u8 = 0;
 
-/// Tasks that wait in the queue; further ones are sent again.
-const CAPACITY: u32 = 1024;
+/// Tasks that wait in the queue: all that may come, as each was asked for.
+const CAPACITY: u32 = u32::MAX;
 /// Tasks that run at a time: no order is asked of them that ranks' messages have not made.
 const WIDTH: u32 = 2;
+
+/// How often a task is sent that its target refuses for now: for about ten seconds. It has a receive buffer for each that it
+/// expects, so only longer ones are refused again and again: of a rank whose vector is longer.
+const ATTEMPTS: u32 = 8000;
 
 /// Who puts a task, and its name.
 type Key = (u32, TaskName);
@@ -56,6 +60,11 @@ pub(crate) struct Carrier {
 impl Carrier {
     pub(crate) fn new(xtq: Xtq) -> Carrier {
         Carrier { xtq, desk: Arc::default(), registered: OnceLock::new() }
+    }
+
+    /// The end.
+    pub(super) fn end(&self) -> Xtq {
+        self.xtq.clone()
     }
 
     /// Whether a task has ended since the last [`hear`](Self::hear).
@@ -135,7 +144,7 @@ impl Tasks for Carrier {
         payload: Vec<u8>,
     ) -> Result<Box<dyn Leaving>, TaskFault> {
         let put = Put::function(Rank(to), INDEX, INDEX, name.words());
-        let put = put.payload(payload).retry(Retry::InAnyOrder);
+        let put = put.payload(payload).retry(Retry::InAnyOrder).attempts(ATTEMPTS);
         Ok(Box::new(Away(self.xtq.put(put).map_err(fault)?)))
     }
 }

@@ -15,9 +15,10 @@ use gapless_coll::{Combine, Lender, Rows, Tasks};
 use gapless_dtype::{Layout, SignatureKind};
 use gapless_engine::{Engine, EngineError, HostEngine, Op, Reducer, Typed};
 use gapless_mem::{Completion, DeviceError, Outstanding, Region, Space};
+use gapless_xtq::Xtq;
 use std::any::Any;
 use std::ops::Range;
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 
 const NAME: &str = "collective";
 
@@ -25,8 +26,8 @@ const NAME: &str = "collective";
 pub(crate) struct Tools {
     engines: Vec<Arc<dyn Engine>>,
     pools: Pools,
-    /// Who carries tasks: from when the world has its transports.
-    carrier: OnceLock<Arc<Carrier>>,
+    /// Who carries tasks.
+    carrier: Arc<Carrier>,
 }
 
 /// A panic in an engine breaks nothing that another call sees: it has started nothing, or what it started is over (rule of
@@ -67,33 +68,30 @@ impl Staged {
 }
 
 impl Tools {
-    pub(crate) fn new(engines: Vec<Arc<dyn Engine>>) -> Tools {
-        Tools { engines, pools: Pools::default(), carrier: OnceLock::new() }
+    pub(crate) fn new(engines: Vec<Arc<dyn Engine>>, carrier: Carrier) -> Tools {
+        Tools { engines, pools: Pools::default(), carrier: Arc::new(carrier) }
     }
 
-    /// Has tasks of collectives carried.
-    pub(crate) fn carry(&self, carrier: Carrier) {
-        // A world has one.
-        let _ = self.carrier.set(Arc::new(carrier));
+    /// The end that carries tasks of collectives.
+    pub(crate) fn carried(&self) -> Xtq {
+        self.carrier.end()
     }
 
     /// Who carries tasks of collectives.
-    pub(super) fn tasks(&self) -> Option<Arc<dyn Tasks>> {
-        self.carrier.get().map(|carrier| Arc::clone(carrier) as Arc<dyn Tasks>)
+    pub(super) fn tasks(&self) -> Arc<dyn Tasks> {
+        Arc::clone(&self.carrier) as Arc<dyn Tasks>
     }
 
     /// Whether a task of a collective has ended that nobody has looked for.
     #[inline]
     pub(super) fn has_news(&self) -> bool {
-        self.carrier.get().is_some_and(|carrier| carrier.has_news())
+        self.carrier.has_news()
     }
 
     /// Somebody is about to look for tasks that have ended.
     #[inline]
     pub(super) fn hear(&self) {
-        if let Some(carrier) = self.carrier.get() {
-            carrier.hear();
-        }
+        self.carrier.hear();
     }
 
     /// The reducer of the device that has memory of this space.

@@ -23,7 +23,7 @@ use gapless_engine::{Engine, HostEngine};
 use gapless_mem::Device;
 use gapless_osc::Osc;
 use gapless_pml::{Config, Pml, Tuning};
-use gapless_xtq::{TAG, Xtq};
+use gapless_xtq::Xtq;
 use std::fmt;
 use std::ops::RangeInclusive;
 use std::sync::Arc;
@@ -32,7 +32,7 @@ use std::sync::Arc;
 pub(super) const SM: &str = "sm";
 
 /// The tag of messages about tasks of collectives.
-const COLLECTIVE_TASKS: AmTag = AmTag(TAG.0 + 1);
+const COLLECTIVE_TASKS: AmTag = AmTag(33);
 
 /// A launcher that states more than this is wrong: tables for so many processes would take all memory.
 const PROCESSES_MAX: u32 = 1 << 20;
@@ -282,16 +282,15 @@ impl Builder {
             self.engines.push(Arc::new(OnDemand(Arc::clone(&accelerators))));
         }
         self.engines.push(Arc::new(HostEngine));
-        let tools = Arc::new(Tools::new(self.engines.clone()));
         let bells = Bells::new()?;
-        let xtq = attach_tasks(&mut bml, &bells, TAG)?;
-        let carried = attach_tasks(&mut bml, &bells, COLLECTIVE_TASKS)?;
-        tools.carry(Carrier::new(carried.clone()));
+        let carried = Xtq::attach_at(&mut bml, COLLECTIVE_TASKS, tasks(&bells))?;
+        let tools = Arc::new(Tools::new(self.engines.clone(), Carrier::new(carried)));
+        let xtq = Xtq::attach(&mut bml, tasks(&bells))?;
         let pml = Pml::new(bml, self.engines, config);
         let ours = xtq.clone();
         let (world, myself) = (pml.world(), pml.self_comm());
         let (layers, places) = ((pml, windows), (local, places));
-        let shared = Shared::new(layers, ([xtq, carried], bells), places, accelerators, tools);
+        let shared = Shared::new(layers, (xtq, bells), places, accelerators, tools);
         let shared = Arc::new(shared);
         shared.set_table(table);
         shared.check_collectives(self.checked_collectives);
@@ -345,14 +344,14 @@ pub(crate) fn attach(bml: &mut Bml, device: &Arc<dyn Device>) {
     }
 }
 
-/// Makes an end of this process for tasks. A task that ends wakes whoever waits.
-fn attach_tasks(bml: &mut Bml, bells: &Bells, tag: AmTag) -> Result<Xtq, Error> {
+/// Of an end for tasks. A task that ends wakes whoever waits.
+fn tasks(bells: &Bells) -> gapless_xtq::Config {
     let bells = bells.clone();
     let bell = Arc::new(move || {
         bells.alarm.ring();
         bells.nudge.ring();
     });
-    Ok(Xtq::attach_at(bml, tag, gapless_xtq::Config { bell, ..gapless_xtq::Config::default() })?)
+    gapless_xtq::Config { bell, ..gapless_xtq::Config::default() }
 }
 
 impl fmt::Debug for Builder {

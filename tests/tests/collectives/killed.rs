@@ -1,6 +1,7 @@
 //! A process of a collective is killed: the others get an error that names it, or their part ends well; nobody hangs,
 //! and collectives among those who live go on.
 
+use crate::by_tasks;
 use crate::work::{FORMS, Work};
 use gapless::{ReduceOp, World};
 use gapless_tests::actor::say;
@@ -11,6 +12,8 @@ const TEST: &str = "killed::a_killed_rank_is_named_and_the_others_go_on";
 /// A loss is an error within two seconds, it is promised; a watchdog waits ten times as long.
 const WATCHDOG: Duration = Duration::from_secs(20);
 const VICTIM: u32 = 2;
+/// Forms whose reductions are tasks.
+const BY_TASKS: [&str; 3] = ["tasks blocking", "tasks many", "tasks persistent"];
 /// Rounds in which the victim takes part, if it lives so long, and in which it does not.
 const ROUNDS: usize = 40;
 const LAST: usize = 3;
@@ -20,7 +23,7 @@ fn a_killed_rank_is_named_and_the_others_go_on() {
     if let Some(member) = Member::of_crew() {
         return rank(member);
     }
-    for form in FORMS {
+    for form in FORMS.into_iter().chain(BY_TASKS) {
         let mut crew = Crew::start(TEST, &[form; 4], |_, _| {});
         let mut heard = Vec::new();
         let mut hear = |crew: &mut Crew, wanted: &str, count: usize| {
@@ -46,12 +49,17 @@ fn a_killed_rank_is_named_and_the_others_go_on() {
 
 fn rank(mut member: Member) {
     let form = member.part.clone();
-    let world = World::builder().wireup(member.wireup()).init().unwrap();
+    let mut builder = World::builder().wireup(member.wireup());
+    let work = form.strip_prefix("tasks ");
+    if work.is_some() {
+        builder = builder.coll_table(by_tasks::table());
+    }
+    let (world, form) = (builder.init().unwrap(), work.unwrap_or(&form));
     let comm = world.comm();
     // Before anybody is lost: there is no agreement on who is left yet.
     let color = (comm.rank() != VICTIM).then_some(0);
     let rest = comm.split(color, 0).unwrap();
-    let mut work = Work::new(&world, comm, &form).unwrap();
+    let mut work = Work::new(&world, comm, form).unwrap();
     work.round(comm).unwrap();
     say("going");
     // All survivors call as many: who has not called a collective is waited for, dead members or not. The victim does

@@ -5,6 +5,8 @@
 
 mod allocated;
 mod between;
+#[allow(unsafe_code, reason = "plays a worker over memory by address")]
+mod by_tasks;
 mod checked;
 #[allow(
     unsafe_code,

@@ -45,37 +45,40 @@ fn fold(case: &Case<'_>, ranks: std::ops::Range<usize>, count: usize, plain: Pla
     (0..count).map(one).collect()
 }
 
-#[test]
-fn reduce_and_allreduce() {
-    everywhere(|case| {
-        let (me, size, len) = (case.me(), case.size(), case.len);
-        for (op, plain) in ops() {
-            let right = fold(case, 0..size, len, plain);
-            let send = case.field(&case.given(me, len));
+/// All-reductions and reductions to each rank, in place and not, by each operation.
+pub(crate) fn reductions(case: &Case<'_>) {
+    let (me, size, len) = (case.me(), case.size(), case.len);
+    for (op, plain) in ops() {
+        let right = fold(case, 0..size, len, plain);
+        let send = case.field(&case.given(me, len));
+        let mut into = case.room(len);
+        case.call(Collective::allreduce(send.view(), into.view_mut(), op.clone())).unwrap();
+        into.assert_has(&right, "allreduce");
+        let mut both = send.clone();
+        case.call(Collective::allreduce(InPlace, both.view_mut(), op.clone())).unwrap();
+        both.assert_has(&right, "allreduce in place");
+        for root in 0..case.comm.size() {
             let mut into = case.room(len);
-            case.call(Collective::allreduce(send.view(), into.view_mut(), op.clone())).unwrap();
-            into.assert_has(&right, "allreduce");
             let mut both = send.clone();
-            case.call(Collective::allreduce(InPlace, both.view_mut(), op.clone())).unwrap();
-            both.assert_has(&right, "allreduce in place");
-            for root in 0..case.comm.size() {
-                let mut into = case.room(len);
-                let mut both = send.clone();
-                if case.comm.rank() == root {
-                    let call = Collective::reduce(send.view(), into.view_mut(), op.clone(), root);
-                    case.call(call).unwrap();
-                    into.assert_has(&right, "reduce");
-                    let call = Collective::reduce(InPlace, both.view_mut(), op.clone(), root);
-                    case.call(call).unwrap();
-                    both.assert_has(&right, "reduce in place");
-                } else {
-                    for _ in 0..2 {
-                        case.call(Collective::reduce(send.view(), (), op.clone(), root)).unwrap();
-                    }
+            if case.comm.rank() == root {
+                let call = Collective::reduce(send.view(), into.view_mut(), op.clone(), root);
+                case.call(call).unwrap();
+                into.assert_has(&right, "reduce");
+                let call = Collective::reduce(InPlace, both.view_mut(), op.clone(), root);
+                case.call(call).unwrap();
+                both.assert_has(&right, "reduce in place");
+            } else {
+                for _ in 0..2 {
+                    case.call(Collective::reduce(send.view(), (), op.clone(), root)).unwrap();
                 }
             }
         }
-    });
+    }
+}
+
+#[test]
+fn reduce_and_allreduce() {
+    everywhere(reductions);
 }
 
 #[test]

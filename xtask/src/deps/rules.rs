@@ -42,6 +42,7 @@ pub(super) struct Banned {
 const ALL: &[&str] = &[
     "gapless-fft3d",
     "gapless-halo",
+    "gapless-sgd",
     "gapless-cli",
     "gapless",
     "gapless-derive",
@@ -231,6 +232,13 @@ pub(super) const RULES: &[Rule] = &[
     },
     Rule {
         package: "gapless-fft3d",
+        may: &["gapless"],
+        features: &[],
+        tests_may: &[],
+        must_not_know: "the layers below: it is a program as a user's",
+    },
+    Rule {
+        package: "gapless-sgd",
         may: &["gapless"],
         features: &[],
         tests_may: &[],

@@ -7,6 +7,9 @@ use crate::wire::{BODY_AT, HEAD_BYTES, Head};
 use gapless_bml::{AmTag, Bml, LinkError, PeerState, Rank, ReserveError, Token};
 use zerocopy::IntoBytes;
 
+/// The tag of messages, unless the end has one of its own.
+pub(super) const TAG: AmTag = AmTag(32);
+
 /// What became of an item.
 enum Sent {
     /// It has left, or is not needed any more.
@@ -21,8 +24,8 @@ enum Sent {
 
 /// Sends one message, of several parts.
 fn send(
-    (bml, tag): (&mut Bml, AmTag),
-    link: &mut PeerLink,
+    bml: &mut Bml,
+    (tag, link): (u8, &mut PeerLink),
     to: Rank,
     head: Head,
     parts: &[&[u8]],
@@ -45,7 +48,7 @@ fn send(
         }
         at += part.len();
     }
-    bml.send(slot, tag, Token::NONE);
+    bml.send(slot, AmTag(tag), Token::NONE);
     link.out = link.out.wrapping_add(1);
     Sent::Done
 }
@@ -88,7 +91,7 @@ impl State {
                 Item::Data(id) => self.send_data(bml, to, *id),
                 Item::Say(head, text) => {
                     let link = self.links.entry(to.0).or_default();
-                    send((&mut *bml, self.tag.0), link, to, *head, &[text.as_slice()])
+                    send(bml, (self.tag, link), to, *head, &[text.as_slice()])
                 }
             };
             match result {
@@ -116,7 +119,7 @@ impl State {
         let body = if whole { [&put.arguments[..], put.payload.bytes()] } else { [&[][..]; 2] };
         let parts = [put.packet.as_bytes(), body[0], body[1]];
         let link = self.links.entry(to.0).or_default();
-        let sent = send((bml, self.tag.0), link, to, Head::Put { put: id, number }, &parts);
+        let sent = send(bml, (self.tag, link), to, Head::Put { put: id, number }, &parts);
         if matches!(sent, Sent::Done) {
             put.whole = whole;
             put.stage = Stage::Asked;
@@ -132,7 +135,7 @@ impl State {
         let end = len.min(at.saturating_add(longest.saturating_sub(HEAD_BYTES).max(1)));
         let parts = window([&put.arguments, put.payload.bytes()], at, end);
         let link = self.links.entry(to.0).or_default();
-        let sent = send((bml, self.tag.0), link, to, Head::Data { transfer, offset }, &parts);
+        let sent = send(bml, (self.tag, link), to, Head::Data { transfer, offset }, &parts);
         if !matches!(sent, Sent::Done) {
             return sent;
         }

@@ -182,8 +182,9 @@ impl Run {
         let (Some(tasks), Some(process)) = (&plan.tasks, plan.process(to)) else {
             return Err(TaskFault::Other("nobody carries tasks".to_owned()));
         };
+        let data = !payload.is_empty();
         let leaving = tasks.put(process, plan.task_name_at(to, slot), payload)?;
-        let flight = Flight::new(step, Phase::Leaving { to });
+        let flight = Flight::new(step, Phase::Leaving { to, slot, data });
         self.flights.push(Flight { leaving: Some(leaving), ..flight });
         Ok(())
     }
@@ -203,14 +204,24 @@ impl Run {
         }
     }
 
-    /// Looks whether the target has taken a task.
-    pub(super) fn look_leaving(&mut self, plan: &Plan, index: usize, to: u32) -> bool {
+    /// Looks whether the target has taken a task. If it does not, as its place is for fewer bytes, it gets one without.
+    pub(super) fn look_leaving(
+        &mut self,
+        plan: &Plan,
+        tools: &mut Tools<'_>,
+        index: usize,
+        (to, slot, data): (u32, u32, bool),
+    ) -> bool {
         let leaving = self.flights[index].leaving.as_ref();
         match leaving.map_or(Some(Ok(())), |leaving| leaving.taken()) {
             None => false,
             Some(Ok(())) => true,
             Some(Err(fault)) => {
+                let again = data && !matches!(fault, TaskFault::Lost { .. });
                 self.fail_task(plan, to, fault);
+                if let Some(step) = self.flights[index].step.take_if(|_| again) {
+                    self.put_failure(plan, tools, step, (to, slot));
+                }
                 true
             }
         }
