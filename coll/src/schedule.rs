@@ -25,9 +25,8 @@
 //! 8. **Tasks.** A task runs at its target as soon as it was put, whatever its rank does meanwhile. So the target sends
 //!    the initiator a message without bytes when the task's place is as the task is to find it, and the initiator puts
 //!    when that has arrived (LeBeane et al. 2016, §V.C.2). From then on until [`Action::Task`] has ended the place is
-//! the
-//!    task's alone, and whoever executes the schedule must be able to run it: also before that step has begun. Tasks of
-//!    one place come one after the other, so rule 6 holds. Their slots are apart from those of messages.
+//!    the task's alone, and whoever executes the schedule must be able to run it: also before that step has begun.
+//!    Tasks of one place come one after the other, so rule 6 holds. Their slots are apart from those of messages.
 use std::ops::Range;
 use std::sync::Arc;
 

@@ -77,7 +77,7 @@ fn persistent_ones_and_many_at_once_by_tasks() {
             .unwrap();
         for _ in 0..4 {
             sum.start().unwrap();
-            let mut sums = vec![vec![0; 500]; 20];
+            let mut sums = vec![vec![0u32; 500]; 20];
             comm.scope(|s| {
                 for (at, sums) in sums.iter_mut().enumerate() {
                     let root = u32::try_from(at).unwrap() % comm.size();

@@ -1,6 +1,7 @@
 //! Reductions of device buffers are combined on the device, and give what the host's give, bit for bit, where data goes by
 //! messages. Each rank has an OpenCL device of its own.
 
+use crate::by_tasks;
 use gapless::btl::loopback::{Hub, Loopback};
 use gapless::coll::Method;
 use gapless::coll::choose::{DEFAULT_RULES, Table};
@@ -216,5 +217,8 @@ fn device_buffers_are_combined_on_the_device_as_on_the_host() {
             // The first rank of a scan combines nothing, but of the others it does.
             assert!(combined.load(Ordering::Relaxed) > 0, "{count}: combined on the host");
         }
+        // Tasks combine in memory of the host, and give the same.
+        world.set_coll_table(by_tasks::table());
+        compare(&world.comm().dup().unwrap(), &**device, &strided, 240, 3);
     });
 }
