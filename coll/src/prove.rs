@@ -67,7 +67,7 @@ pub enum Refutation {
         /// The number of the message.
         slot: u32,
     },
-    /// A task is put before its target has said that it is ready.
+    /// A task is put before its target has said that it is ready, or does not wait for the message by which it says so.
     Unready {
         /// Whose task.
         rank: usize,

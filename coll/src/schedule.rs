@@ -26,7 +26,7 @@
 //!    the initiator a message without bytes when the task's place is as the task is to find it, and the initiator puts
 //!    when that has arrived (LeBeane et al. 2016, §V.C.2). From then on until [`Action::Task`] has ended the place is
 //!    the task's alone, and whoever executes the schedule must be able to run it: also before that step has begun.
-//!    Tasks of one place come one after the other, so rule 6 holds. Their slots are apart from those of messages.
+//!    That step waits for the message directly. Tasks of one place come one after the other, so rule 6 holds. Their slots are apart from those of messages.
 use std::ops::Range;
 use std::sync::Arc;
 

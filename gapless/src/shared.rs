@@ -239,6 +239,13 @@ impl State {
             && !self.windows.is_busy()
     }
 
+    /// Once all collectives have ended in a world that is being left, nobody needs tasks of theirs that were refused.
+    pub(crate) fn end_tasks(&self) {
+        if self.stage != Stage::Open && self.collectives.is_idle() {
+            self.carried.close();
+        }
+    }
+
     /// Whether the world has been left: the message layer is to be asked for nothing but results.
     pub(crate) fn has_left(&self) -> bool {
         self.stage == Stage::Left

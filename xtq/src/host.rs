@@ -359,6 +359,13 @@ impl Xtq {
         self.inner.with(|state| state.target.posted.take_all())
     }
 
+    /// Takes back a receive buffer that no task has now: the shortest for payloads of so many bytes.
+    #[must_use]
+    pub fn take_posted_for(&self, bytes: usize) -> Option<Vec<u8>> {
+        let claimed = self.inner.with(|state| state.target.posted.claim(bytes));
+        claimed.ok().map(|received| received.memory).filter(|memory| !memory.is_empty())
+    }
+
     /// Whether tasks that are refused here are noted for [`take_refusals`](Xtq::take_refusals), the last 256 of them.
     pub fn watch_refusals(&self, yes: bool) {
         self.inner.with(|state| state.target.watch_refusals(yes));

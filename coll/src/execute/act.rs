@@ -145,15 +145,15 @@ impl Tools<'_> {
         page.advance_step(begun, self.pml, self.engine, self.reducer)
     }
 
-    /// What a task does that comes for a place; `None`: the place is no plain memory of the host. Grants the place
-    /// until the work is withdrawn or its step has ended.
+    /// What a task does that comes for a place; `None`: the place is no plain memory of the host. Grants the place from
+    /// when the work is opened until it is withdrawn, or its step has ended.
     pub(super) fn task(&self, plan: &Plan, place: &Place) -> Option<tasks::Work> {
         let Spot::Direct(typed) = plan.spot(place) else { return None };
         let region = typed.as_contiguous().filter(|region| region.as_ptr().is_some())?;
         let combine = plan.combine.clone()?;
         // SAFETY: the memory is of a row or the executor's own, as in `send`. It stays valid until the step has ended,
-        // or the run is let go, which withdraws all works. No other step touches it between the message that says
-        // «ready» and then.
+        // or the run is let go, which withdraws all works. A work is opened when the message begins that says «ready»,
+        // whose predecessors have ended; no other step touches the place between then and the end of the task's.
         Some(unsafe { tasks::Work::combining(region, combine) })
     }
 

@@ -3,13 +3,14 @@
 //! ```text
 //! initiator                              target
 //!                                        expects its tasks (all of its schedule, before it sends anything)
-//!             ◄─ message without bytes ─ ready
+//!             ◄─ message without bytes ─ ready: opens those that may come now
 //! put ─ name, payload ─────────────────► whoever carries tasks finds the work of that name, and runs it:
 //!                                        place = place op payload
 //!                                        the step has ended
 //! ```
 //!
-//! No thread of the target has to be in a call for a task to run, as far as its carrier needs none.
+//! No thread of the target has to be in a call for a task to run, as far as its carrier needs none. One that comes
+//! before it is open touches nothing: what another process puts, and when, is not trusted.
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 
@@ -106,6 +107,8 @@ struct Inner {
 
 #[derive(Debug)]
 enum State {
+    /// It has not come, and may not yet: something else may touch its place.
+    Closed(Place),
     /// It has not come. Without a place, its coming is only noted.
     Open(Option<Place>),
     Over(Came),
@@ -127,26 +130,37 @@ pub(super) enum Came {
     Done,
     /// It came with so many bytes instead of those that are expected, and has touched nothing.
     Odd(u64),
+    /// It came before it was open, and has touched nothing.
+    Early,
     Failed(EngineError),
 }
 
 impl Work {
     /// That of `bytes` bytes, which only notes its coming.
     pub(super) fn noting(bytes: u64) -> Self {
-        Self::of(bytes, None)
+        Self::of(bytes, State::Open(None))
     }
 
-    fn of(bytes: u64, place: Option<Place>) -> Self {
-        Self(Arc::new(Inner { bytes, state: Mutex::new(State::Open(place)) }))
+    fn of(bytes: u64, state: State) -> Self {
+        Self(Arc::new(Inner { bytes, state: Mutex::new(state) }))
     }
 
-    /// Combines the payload into memory.
+    /// Combines the payload into memory, from when it is [opened](Self::open).
     ///
     /// # Safety
-    /// Until the work is [withdrawn](Self::withdraw), or its task has been seen to be over, the region is plain memory
+    /// From then until the work is [withdrawn](Self::withdraw), or has been seen to be over, the region is plain memory
     /// of the host, valid for reads and writes, that nothing else touches while the task may run.
     pub(super) unsafe fn combining(region: Region, combine: Combine) -> Self {
-        Self::of(region.len(), Some(Place { region, combine }))
+        Self::of(region.len(), State::Closed(Place { region, combine }))
+    }
+
+    /// From now on its task may come.
+    pub(super) fn open(&self) {
+        let mut state = self.lock();
+        *state = match std::mem::replace(&mut *state, State::Withdrawn) {
+            State::Closed(place) => State::Open(Some(place)),
+            other => other,
+        };
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -163,11 +177,15 @@ impl Work {
     /// Does it, with what has come. Once: afterwards, and when nobody wants it any more, nothing happens.
     pub fn run(&self, payload: &[u8]) {
         let mut state = self.lock();
-        let State::Open(place) = &*state else { return };
-        let came = match place {
-            _ if payload.len() as u64 != self.0.bytes => Came::Odd(payload.len() as u64),
-            None => Came::Done,
-            Some(place) => place.combine(payload).map_or_else(Came::Failed, |()| Came::Done),
+        let fits = payload.len() as u64 == self.0.bytes;
+        let came = match &*state {
+            State::Over(_) | State::Withdrawn => return,
+            _ if !fits => Came::Odd(payload.len() as u64),
+            State::Closed(_) => Came::Early,
+            State::Open(None) => Came::Done,
+            State::Open(Some(place)) => {
+                place.combine(payload).map_or_else(Came::Failed, |()| Came::Done)
+            }
         };
         *state = State::Over(came);
     }
@@ -181,8 +199,13 @@ impl Work {
         };
         match &*state {
             State::Over(came) => Some(came.clone()),
-            State::Open(_) | State::Withdrawn => None,
+            State::Closed(_) | State::Open(_) | State::Withdrawn => None,
         }
+    }
+
+    /// Whether it runs now.
+    pub(super) fn is_running(&self) -> bool {
+        matches!(self.0.state.try_lock(), Err(TryLockError::WouldBlock))
     }
 
     /// From now on nothing touches its place; waits for it if it runs.
@@ -236,6 +259,7 @@ mod tests {
         let mut place = [1, 0, 0, 0, 2, 0, 0, 0];
         let work = summing(&mut place);
         assert!(work.came().is_none());
+        work.open();
         // At an odd address.
         work.run(&[9, 5, 0, 0, 0, 6, 0, 0, 0][1..]);
         work.run(&[7; 8]);
@@ -245,6 +269,11 @@ mod tests {
         work.run(&[]);
         assert!(matches!(work.came(), Some(Came::Odd(0))));
         let work = summing(&mut place);
+        work.run(&[7; 8]);
+        work.open();
+        assert!(matches!(work.came(), Some(Came::Early)));
+        let work = summing(&mut place);
+        work.open();
         let other = work.clone();
         work.withdraw();
         other.run(&[7; 8]);

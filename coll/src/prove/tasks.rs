@@ -1,7 +1,8 @@
 //! Whether no task can run before its place is ready, or while another step touches it.
 //!
 //! A task may run as soon as its put has begun, whatever its own rank does then. What is known to have happened by then
-//! is what its rank did before a message to the initiator that the put waits for: that message says «ready».
+//! is what its rank did before a message to the initiator that the put waits for: that message says «ready». The task's
+//! step waits for it directly: so an executor knows from when on the task may come.
 use std::collections::HashMap;
 
 use super::races::Waits;
@@ -47,7 +48,8 @@ pub(super) fn check(
             let all = said.get(from).map_or(&[][..], Vec::as_slice);
             let ready = all.iter().filter(|(_, there)| waits[*from].has(put, *there));
             let ready: Vec<usize> = ready.map(|(here, _)| *here).collect();
-            if ready.is_empty() {
+            let after = schedule.after(step);
+            if !ready.iter().any(|said| after.iter().any(|it| *it as usize == *said)) {
                 return Err(unready);
             }
             for other in (0..schedule.len()).filter(|other| *other != step) {

@@ -2,7 +2,7 @@
 use super::*;
 use crate::job::Job;
 use gapless_coll::testkit::Hub;
-use gapless_coll::{CollError, Method};
+use gapless_coll::{CollError, Method, TaskName};
 use std::task::Poll;
 
 fn by_tasks(segment: u64) -> Algorithm {
@@ -191,4 +191,31 @@ fn without_somebody_who_carries_tasks_all_ranks_fail() {
     for result in job.finish(&mut executors) {
         assert!(matches!(result, Some(Err(CollError::NoTasks { .. }))), "{result:?}");
     }
+}
+
+/// What a process puts before the schedule lets it touches nothing.
+#[test]
+fn a_task_that_comes_too_early_is_an_error() {
+    let mut random = Random(86);
+    let (mut job, hub, how) = (Job::new(4), Hub::early(), Arithmetic::Sum);
+    let worlds = job.worlds();
+    let sequencers = Job::sequencers(&worlds);
+    let calls = vec![Call::Reduce { root: 0, len: 24, of: sum(how), in_place: false }; 4];
+    let mut all = Collective::new(&calls, &by_tasks(0), (how, &[Lie::Plain]), &mut random);
+    let mut executors = start(&mut all, &sequencers, &hub);
+    let (rank, executor) = &mut executors[0];
+    assert!(job.advance(*rank, executor).is_pending());
+    // Rank 1's turn comes first.
+    let context = worlds[0].collective().context();
+    let name = TaskName { context, slot: 0, collective: 0 };
+    let _ = hub.end(2).put(0, name, vec![7; 24]).unwrap();
+    let ended = finish(&mut job, &hub, &mut executors, &mut random);
+    assert!(matches!(ended[0], Some(Err(CollError::Task { rank: 2, .. }))), "{ended:?}");
+    drop(executors);
+    let mut all = Collective::new(&calls, &by_tasks(0), (how, &[Lie::Plain]), &mut random);
+    let mut executors = start(&mut all, &sequencers, &hub);
+    let ended = finish(&mut job, &hub, &mut executors, &mut random);
+    assert!(ended.iter().all(|result| *result == Some(Ok(()))), "{ended:?}");
+    drop(executors);
+    all.check();
 }

@@ -22,9 +22,9 @@ const CAPACITY: u32 = u32::MAX;
 /// Tasks that run at a time: no order is asked of them that ranks' messages have not made.
 const WIDTH: u32 = 2;
 
-/// How often a task is sent that its target refuses for now: for about ten seconds. It has a receive buffer for each that it
-/// expects, so only longer ones are refused again and again: of a rank whose vector is longer.
-const ATTEMPTS: u32 = 8000;
+/// How often a task is sent that its target refuses for now: for about two seconds. It has a receive buffer for each
+/// that it expects, so only longer ones are refused again and again: of a rank whose vector is longer.
+const ATTEMPTS: u32 = 1600;
 
 /// Who puts a task, and its name.
 type Key = (u32, TaskName);
@@ -85,13 +85,15 @@ impl Carrier {
         let function = Function::new(u32::MAX, move |task| {
             let [_, _, first, second] = task.arguments();
             let name = TaskName::from_words([first, second]);
-            let payload = task.take_payload();
             let Some(work) = desk.take(&(task.initiator().0, name)) else {
+                // Its receive buffer, which was another's, is posted again.
                 return Err(TaskError::from("nobody expects it"));
             };
-            work.run(&payload);
-            if payload.is_empty() {
-                reclaim(task.xtq(), work.bytes());
+            work.run(task.payload());
+            // One buffer was posted for it: the one that it has had, or one that is left.
+            match task.take_payload() {
+                payload if payload.is_empty() => reclaim(task.xtq(), work.bytes()),
+                payload => drop(payload),
             }
             desk.news.store(true, Ordering::Release);
             Ok(())
@@ -103,13 +105,8 @@ impl Carrier {
 
 /// Takes a receive buffer back that was posted for a payload which does not come.
 fn reclaim(xtq: &Xtq, bytes: u64) {
-    let mut all = xtq.take_posted();
-    let fits = |buffer: &Vec<u8>| buffer.len() as u64 >= bytes;
-    // They come in the order of their lengths: each payload still has one.
-    if let Some(at) = all.iter().position(fits) {
-        drop(all.remove(at));
-    }
-    all.into_iter().for_each(|buffer| xtq.post(buffer));
+    // The shortest that is as long: each payload that comes still has one.
+    drop(usize::try_from(bytes).ok().and_then(|bytes| xtq.take_posted_for(bytes)));
 }
 
 fn fault(error: XtqError) -> TaskFault {

@@ -45,7 +45,10 @@ impl World {
         // arrived. By the second fence all requests have ended everywhere. What was started here and still waits for
         // room is sent before, and collectives come to their end. A death ends both waits: who died never comes.
         let left = self
-            .wait_unless_lost(|state| state.has_settled().then_some(()))
+            .wait_unless_lost(|state| {
+                state.end_tasks();
+                state.has_settled().then_some(())
+            })
             .and_then(|()| self.fence(&connection))
             // Tasks that came before it.
             .and_then(|()| self.wait_unless_lost(|state| state.xtq.has_settled().then_some(())))

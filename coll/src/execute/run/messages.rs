@@ -33,6 +33,7 @@ impl Run {
         if self.failure.is_some() {
             return self.send_failure(plan, tools, step, (to, slot, from.len));
         }
+        self.open_tasks(plan, step);
         let pieces = match plan.spot(from) {
             Spot::Direct(typed) => return self.send(plan, tools, step, (to, slot), &typed),
             Spot::Pieces(pieces) => pieces,

@@ -49,6 +49,20 @@ impl Run {
         }
     }
 
+    /// A message is about to leave: the tasks that wait for it may come, if it goes to their initiator. A task's step
+    /// names the message that says «ready» among those that it waits for.
+    pub(super) fn open_tasks(&mut self, plan: &Plan, step: u32) {
+        let Action::Send { to, .. } = plan.schedule.action(step as usize) else { return };
+        for follower in plan.followers(step).iter().filter(|_| plan.has_tasks) {
+            if let Action::Task { from, .. } = plan.schedule.action(*follower as usize)
+                && from == to
+                && let Some(expected) = self.expected.get(follower)
+            {
+                expected.work.open();
+            }
+        }
+    }
+
     /// Begins to wait for a task.
     pub(super) fn begin_task(&mut self, step: u32, from: u32) {
         match self.expected.contains_key(&step) {
@@ -69,10 +83,11 @@ impl Run {
         let Some(step) = self.flights[index].step else { return true };
         let Some(expected) = self.expected.get(&step) else { return true };
         let bytes = expected.work.bytes();
-        // In this order: what came before its initiator was lost counts.
+        // In this order: what has run before its initiator was lost counts. What has come and not begun does not.
         let fault = expected.awaited.failed();
         let Some(came) = expected.work.came() else {
-            if fault.is_none() && !plan.ticket.members().is_revoked() {
+            let goes_on = fault.is_none() && !plan.ticket.members().is_revoked();
+            if goes_on || expected.work.is_running() {
                 return false;
             }
             self.expected.remove(&step);
@@ -87,6 +102,11 @@ impl Run {
             Came::Done => return true,
             Came::Failed(error) => {
                 self.fail_engine(plan, error);
+                return true;
+            }
+            Came::Early => {
+                let reason = "it came before this rank was ready".to_owned();
+                self.fail_task(plan, from, TaskFault::Other(reason));
                 return true;
             }
             Came::Odd(0) => Told::Failure,
@@ -214,6 +234,11 @@ impl Run {
     ) -> bool {
         let leaving = self.flights[index].leaving.as_ref();
         match leaving.map_or(Some(Ok(())), |leaving| leaving.taken()) {
+            // Its target may have given up.
+            None if plan.ticket.members().is_revoked() => {
+                self.fail(CollError::Revoked);
+                true
+            }
             None => false,
             Some(Ok(())) => true,
             Some(Err(fault)) => {
