@@ -459,18 +459,21 @@ fn check(
     let (mut slots, mut shares) = (0, 0);
     for (action, _) in schedule.steps() {
         shares += u64::from(matches!(action, Action::Share { .. }));
-        match action {
-            Action::Send { slot, .. } | Action::Receive { slot, .. } | Action::Put { slot, .. } => {
-                slots = slots.max(u64::from(*slot) + 1);
-            }
-            Action::Copy { .. } => {}
-            Action::Share { what, .. } if *what != Together::Reduce => {}
-            Action::Reduce { .. } | Action::Task { .. } | Action::Share { .. } => {
-                let (unit, given) = (schedule.unit(), combine.map(Combine::bytes));
-                if given.is_none_or(|bytes| bytes == 0 || !unit.is_multiple_of(bytes)) {
-                    return Err(CollError::Combine { unit, given });
-                }
-            }
+        if let Action::Send { slot, .. }
+        | Action::Receive { slot, .. }
+        | Action::Put { slot, .. }
+        | Action::Task { slot, .. } = action
+        {
+            slots = slots.max(u64::from(*slot) + 1);
+        }
+        let combines = match action {
+            Action::Reduce { .. } | Action::Task { .. } => true,
+            Action::Share { what, .. } => *what == Together::Reduce,
+            _ => false,
+        };
+        let (unit, given) = (schedule.unit(), combine.map(Combine::bytes));
+        if combines && given.is_none_or(|bytes| bytes == 0 || !unit.is_multiple_of(bytes)) {
+            return Err(CollError::Combine { unit, given });
         }
     }
     if shares > SHARES_MAX {

@@ -48,12 +48,14 @@ pub(super) fn check(
             let all = said.get(from).map_or(&[][..], Vec::as_slice);
             let ready = all.iter().filter(|(_, there)| waits[*from].has(put, *there));
             let ready: Vec<usize> = ready.map(|(here, _)| *here).collect();
-            let after = schedule.after(step);
-            if !ready.iter().any(|said| after.iter().any(|it| *it as usize == *said)) {
+            // From the first of these on an executor lets the task come.
+            let opens = |said: &usize| schedule.after(step).iter().any(|it| *it as usize == *said);
+            let opened: Vec<usize> = all.iter().map(|(here, _)| *here).filter(opens).collect();
+            if !opened.iter().any(|said| ready.contains(said)) {
                 return Err(unready);
             }
             for other in (0..schedule.len()).filter(|other| *other != step) {
-                let before = || ready.iter().any(|said| waits[rank].has(*said, other));
+                let before = || opened.iter().all(|said| waits[rank].has(*said, other));
                 let collides = collide(&accesses[rank][step], &accesses[rank][other]);
                 if collides && !waits[rank].has(other, step) && !before() {
                     let steps = (step.min(other), step.max(other));

@@ -55,11 +55,21 @@ pub(crate) struct Carrier {
     desk: Arc<Desk>,
     /// Whether the function is registered: for the first task that is expected.
     registered: OnceLock<Result<(), XtqError>>,
+    /// Of each rank that was to put a task: what ends when it is lost.
+    watched: Mutex<HashMap<u32, Signal>>,
 }
 
 impl Carrier {
     pub(crate) fn new(xtq: Xtq) -> Carrier {
-        Carrier { xtq, desk: Arc::default(), registered: OnceLock::new() }
+        let (registered, watched) = (OnceLock::new(), Mutex::default());
+        Carrier { xtq, desk: Arc::default(), registered, watched }
+    }
+
+    /// What ends when a rank is lost; nothing counts it.
+    fn watch(&self, rank: u32) -> Signal {
+        let mut watched = self.watched.lock().unwrap_or_else(PoisonError::into_inner);
+        let watch = || self.xtq.signal_from(1, &[Rank(rank)]);
+        watched.entry(rank).or_insert_with(watch).clone()
     }
 
     /// The end.
@@ -126,8 +136,7 @@ impl Tasks for Carrier {
             return Err(TaskFault::Other(format!("no memory for a payload of {bytes} bytes")));
         };
         buffer.resize(len, 0);
-        // It ends when the rank is lost.
-        let signal = self.xtq.signal_from(1, &[Rank(from)]);
+        let signal = self.watch(from);
         self.desk.lock().insert(key, work);
         self.xtq.post(buffer);
         let (xtq, desk) = (self.xtq.clone(), Arc::clone(&self.desk));
