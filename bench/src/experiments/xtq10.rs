@@ -9,12 +9,12 @@
 use std::collections::HashMap;
 
 use gapless_report::{Absent, Growth, Mark, PlotError, Report, Row, growth};
-use gapless_xtq::sim::{Configuration, Options, Ps, Ready, initial};
+use gapless_xtq::sim::{Configuration, Options, Ps, initial};
 use serde_json::Value;
 
 use crate::error::Failure;
 use crate::experiment::{Common, Drawing, Experiment, Findings};
-use crate::sim::{allreduce, gain, judged, programs, row, simulate, summary};
+use crate::sim::{allreduce, gain, judged, row, simulate, summary};
 use crate::summary::{head, line};
 
 /// The experiment.
@@ -91,13 +91,16 @@ impl AllReduces {
         let grain = if bytes < COARSE { FLOAT } else { GRAIN };
         let whole = bytes.next_multiple_of(if grain == FLOAT { FLOAT } else { GRAIN * NODES as u64 });
         let two_sided = allreduce(NODES, whole, grain, &"ring".parse()?)?;
+        let by_tasks = allreduce(NODES, whole, grain, &"xtq".parse()?)?;
         let sum = |at: u64| (0..NODES).map(|rank| initial(self.seed, rank, at)).fold(0u32, u32::wrapping_add);
         let sums: Vec<u32> = (0..whole / grain).map(|at| sum(at * grain / FLOAT)).collect();
         let (mut three, mut right) = ([Ps::ZERO; 3], true);
         for (at, configuration) in Configuration::ALL.into_iter().enumerate() {
             let options = Options { seed: self.seed, grain, ..Options::new(configuration) };
-            let ready = (configuration == Configuration::Xtq).then_some(Ready::Message);
-            let outcome = simulate(&programs(&two_sided, ready), &options)?;
+            let outcome = match configuration {
+                Configuration::Xtq => simulate(&by_tasks, &options)?,
+                _ => simulate(&two_sided, &options)?,
+            };
             right &= outcome.is_whole() && outcome.memory.iter().all(|memory| memory.starts_with(&sums));
             three[at] = outcome.time();
         }

@@ -146,6 +146,8 @@ struct Scaling {
 
 impl Scaling {
     fn of(op: &str, algorithm: &str, nodes: &[usize], each: impl Fn(usize) -> u64, seed: u64) -> Result<Scaling, Failure> {
+        // `coll` has the ring as tasks; what halving would be with tasks is derived from its messages.
+        let by_tasks = (algorithm == "ring").then(|| "xtq".parse()).transpose()?;
         let algorithm = algorithm.parse()?;
         let mut points = Vec::new();
         for &n in nodes {
@@ -156,8 +158,12 @@ impl Scaling {
                 .collect();
             let three = Three::of(|configuration| {
                 let options = Options { seed, ..Options::new(configuration) };
-                let ready = (configuration == Configuration::Xtq).then_some(Ready::Message);
-                let outcome = simulate(&programs(&two_sided, ready), &options)?;
+                let programs = match (configuration, &by_tasks) {
+                    (Configuration::Xtq, Some(by_tasks)) => allreduce(n, bytes, 4, by_tasks)?,
+                    (Configuration::Xtq, None) => programs(&two_sided, Some(Ready::Message)),
+                    _ => two_sided.clone(),
+                };
+                let outcome = simulate(&programs, &options)?;
                 let right = outcome.memory.iter().all(|memory| memory.starts_with(&sums));
                 Ok((outcome, right))
             })?;

@@ -8,8 +8,8 @@ use crate::error::Failure;
 /// What buffers begin at multiples of.
 const ALIGN: u64 = 64;
 
-/// An all-reduce in place of `len` bytes by each of `ranks`, as two-sided messages. Vectors are cut at multiples of
-/// `unit`.
+/// An all-reduce in place of `len` bytes by each of `ranks`: two-sided messages, and tasks if the algorithm is `xtq`.
+/// Vectors are cut at multiples of `unit`.
 ///
 /// # Errors
 /// An algorithm that does not do it, or steps that the simulated machine does not have.
@@ -22,11 +22,28 @@ pub fn allreduce(
     let locality = Locality::flat(ranks);
     let of = Reduction { unit, commutative: true };
     let call = Call::Allreduce { len, of, in_place: true };
-    let program = |rank| program(&build(rank, &locality, &call, algorithm)?, unit);
-    (0..ranks).map(program).collect()
+    let drawn = |rank| draw(&build(rank, &locality, &call, algorithm)?, unit);
+    let mut all = (0..ranks).map(drawn).collect::<Result<Vec<_>, Failure>>()?;
+    // Where each task adds, which its target's schedule says.
+    let tasks: Vec<Vec<Expected>> = all.iter().map(|drawn| drawn.tasks.clone()).collect();
+    for (rank, drawn) in all.iter_mut().enumerate() {
+        for it in &mut drawn.works {
+            let Work::Put { to, task, from, .. } = it.work else { continue };
+            let is_it = |known: &Expected| (known.from, known.slot) == (rank, task);
+            let found = tasks.get(to).and_then(|all| all.iter().position(is_it));
+            let missing = || Failure::Unsimulated {
+                step: format!("a task that nobody expects: {:?}", it.work),
+            };
+            let number = found.ok_or_else(missing)?;
+            let task = u32::try_from(number).unwrap_or(u32::MAX);
+            it.work = Work::Put { to, task, from, at: tasks[to][number].into.start };
+        }
+    }
+    Ok(all.into_iter().map(Drawn::program).collect())
 }
 
-/// The same with tasks, if `ready` says how initiators know that they may put.
+/// Two-sided messages with tasks in place of reductions, if `ready` says how initiators know that they may put: for
+/// schedules that `coll` builds as messages alone.
 #[must_use]
 pub fn programs(two_sided: &[Program], ready: Option<Ready>) -> Vec<Program> {
     match ready {
@@ -35,8 +52,37 @@ pub fn programs(two_sided: &[Program], ready: Option<Ready>) -> Vec<Program> {
     }
 }
 
-/// One rank's schedule as a program. Its memory is the receive buffer, then the send buffer, then scratch.
-fn program(schedule: &Schedule, unit: u64) -> Result<Program, Failure> {
+/// A task that a rank expects.
+#[derive(Clone, Debug)]
+struct Expected {
+    from: usize,
+    slot: u32,
+    into: Place,
+}
+
+/// A step of a rank, the places that it touches (and whether it writes them), and what it waits for besides those that
+/// touch the same.
+struct Draft {
+    work: Work,
+    touched: Vec<(Place, bool)>,
+    after: Vec<usize>,
+}
+
+/// One rank's schedule as steps. Of puts it is not known yet where they add.
+struct Drawn {
+    memory: u64,
+    works: Vec<Draft>,
+    tasks: Vec<Expected>,
+}
+
+impl Drawn {
+    fn program(self) -> Program {
+        Program { memory: self.memory, steps: with_dependencies(self.works) }
+    }
+}
+
+/// One rank's schedule. Its memory is the receive buffer, then the send buffer, then scratch.
+fn draw(schedule: &Schedule, unit: u64) -> Result<Drawn, Failure> {
     let align = |end: u64| end.next_multiple_of(unit.max(ALIGN));
     let vector = align(schedule.row(Buffer::Recv).len());
     let scratch = vector + align(schedule.row(Buffer::Send).len());
@@ -50,9 +96,36 @@ fn program(schedule: &Schedule, unit: u64) -> Result<Program, Failure> {
         Place::new(base + range.start, range.end - range.start)
     };
     let mut moved = Moved { vector, places: Vec::new() };
-    let mut works = Vec::new();
-    for (action, _) in schedule.steps() {
+    let (mut works, mut all, mut tasks) = (Vec::new(), Vec::new(), Vec::new());
+    // The steps without bytes by their numbers in the schedule: what they say, others wait for.
+    let mut said: Vec<(u32, usize)> = Vec::new();
+    for ((action, after), number) in schedule.steps().zip(0u32..) {
+        let heard = |said: &[(u32, usize)]| -> Vec<usize> {
+            said.iter().filter(|(step, _)| after.contains(step)).map(|(_, work)| *work).collect()
+        };
         match action {
+            Action::Send { to, slot, from } if from.len == 0 => {
+                said.push((number, all.len()));
+                let work = Work::Send { to: *to, slot: *slot, from: Place::NOTHING };
+                all.push(Draft { work, touched: Vec::new(), after: Vec::new() });
+            }
+            Action::Receive { from, slot, into } if into.len == 0 => {
+                said.push((number, all.len()));
+                let work = Work::Receive { from: *from, slot: *slot, into: Place::NOTHING };
+                all.push(Draft { work, touched: Vec::new(), after: Vec::new() });
+            }
+            Action::Put { to, slot, from } => {
+                let from = moved.now(place(from));
+                let work = Work::Put { to: *to, task: *slot, from, at: 0 };
+                all.push(Draft { work, touched: vec![(from, false)], after: heard(&said) });
+            }
+            Action::Task { from, slot, into } => {
+                let into = moved.now(place(into));
+                let task = u32::try_from(tasks.len()).unwrap_or(u32::MAX);
+                tasks.push(Expected { from: *from, slot: *slot, into });
+                let work = Work::Task { task };
+                all.push(Draft { work, touched: vec![(into, true)], after: Vec::new() });
+            }
             Action::Send { to, slot, from } => {
                 works.push(Work::Send { to: *to, slot: *slot, from: moved.now(place(from)) });
             }
@@ -85,13 +158,18 @@ fn program(schedule: &Schedule, unit: u64) -> Result<Program, Failure> {
             }
             other => return Err(Failure::Unsimulated { step: format!("{other:?}") }),
         }
-    }
-    let is_empty = |work: &&Work| touched(work).iter().all(|(place, _)| place.len == 0);
-    if let Some(work) = works.iter().find(is_empty) {
-        return Err(Failure::Unsimulated { step: format!("a step without bytes: {work:?}") });
+        for work in works.drain(..) {
+            let touched = touched(&work);
+            if touched.iter().all(|(place, _)| place.len == 0) {
+                return Err(Failure::Unsimulated {
+                    step: format!("a step without bytes: {work:?}"),
+                });
+            }
+            all.push(Draft { work, touched, after: Vec::new() });
+        }
     }
     let memory = scratch + align(schedule.scratch());
-    Ok(Program { memory, steps: with_dependencies(&works) })
+    Ok(Drawn { memory, works: all, tasks })
 }
 
 /// Results that stay in the vector. Where a schedule combines this rank's own operand with what came and leaves the
@@ -152,32 +230,32 @@ fn touched(work: &Work) -> Vec<(Place, bool)> {
 }
 
 /// Whether one of two steps writes what the other touches.
-fn collide(one: &Work, other: &Work) -> bool {
-    let (one, other) = (touched(one), touched(other));
+fn collide(one: &Draft, other: &Draft) -> bool {
     let hit = |(a, writes): &(Place, bool)| {
-        other.iter().any(|(b, also)| (*writes || *also) && overlap(*a, *b))
+        other.touched.iter().any(|(b, also)| (*writes || *also) && overlap(*a, *b))
     };
-    one.iter().any(hit)
+    one.touched.iter().any(hit)
 }
 
 /// Steps that wait for those before them that touch the same bytes, unless both only read; what follows from others is
-/// left out.
-fn with_dependencies(works: &[Work]) -> Vec<Step> {
+/// left out. What they wait for besides comes behind.
+fn with_dependencies(works: Vec<Draft>) -> Vec<Step> {
     let mut before: Vec<Vec<bool>> = Vec::new();
     let mut steps = Vec::new();
-    for (at, work) in works.iter().enumerate() {
+    for (at, it) in works.iter().enumerate() {
         let mut known = vec![false; at];
         let mut after = Vec::new();
         for on in (0..at).rev() {
-            if !known[on] && collide(work, &works[on]) {
+            if !known[on] && collide(it, &works[on]) {
                 after.push(on);
                 known[on] = true;
                 before[on].iter().enumerate().for_each(|(it, is)| known[it] |= is);
             }
         }
         after.reverse();
+        after.extend(&it.after);
         before.push(known);
-        steps.push(Step { work: *work, after, thread: 0 });
+        steps.push(Step { work: it.work, after, thread: 0 });
     }
     steps
 }
@@ -214,10 +292,35 @@ mod tests {
         }
     }
 
+    /// The tasks of `coll` are those that the messages of its ring become, so simulated times are the same.
+    #[test]
+    fn the_ring_of_tasks_is_the_ring_with_tasks() {
+        for (ranks, len) in [(2, 64), (3, 96), (5, 1 << 10), (8, 1 << 13)] {
+            let by = |name: &str| allreduce(ranks, len, 4, &name.parse().unwrap()).unwrap();
+            let (ours, theirs) = (by("xtq"), programs(&by("ring"), Some(Ready::Message)));
+            // Numbers of messages apart: these only tell them from each other.
+            let plain = |program: &Program| -> Vec<(String, Vec<usize>)> {
+                let work = |work: &Work| match *work {
+                    Work::Send { to, from, .. } => format!("send {to} {from:?}"),
+                    Work::Receive { from, into, .. } => format!("receive {from} {into:?}"),
+                    other => format!("{other:?}"),
+                };
+                program.steps.iter().map(|it| (work(&it.work), it.after.clone())).collect()
+            };
+            for (ours, theirs) in ours.iter().zip(&theirs) {
+                assert_eq!(plain(ours), plain(theirs), "{ranks} ranks, {len} B");
+            }
+            for configuration in Configuration::ALL {
+                let options = Options::new(configuration);
+                let times = [&ours, &theirs].map(|all| run(all, &options).unwrap().time());
+                assert_eq!(times[0], times[1], "{configuration:?}");
+            }
+        }
+    }
+
     #[test]
     fn a_ring_puts_all_that_it_reduces() {
-        let two_sided = allreduce(4, 1 << 12, 4, &"ring".parse().unwrap()).unwrap();
-        let tasks = programs(&two_sided, Some(Ready::Message));
+        let tasks = allreduce(4, 1 << 12, 4, &"xtq".parse().unwrap()).unwrap();
         let count =
             |of: fn(&Work) -> bool| tasks[0].steps.iter().filter(|step| of(&step.work)).count();
         assert_eq!(count(|work| matches!(work, Work::Put { .. })), 3);
