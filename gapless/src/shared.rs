@@ -259,7 +259,7 @@ impl State {
         }
         let mut handled = self.pml.progress();
         handled += self.collectives.advance(&mut self.pml, &mut self.spent);
-        if !self.xtq.is_quiet() {
+        if !self.xtq.is_quiet() || self.xtq.is_timed() {
             handled += self.xtq.advance(self.pml.bml_mut(), now_ns());
         }
         if !self.carried.is_quiet() {

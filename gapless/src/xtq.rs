@@ -57,7 +57,7 @@ pub use gapless_xtq::device::{DeviceFunction, Life};
 pub use gapless_xtq::packet::{ARGUMENTS_MAX, ENTRIES, Launch};
 pub use gapless_xtq::{
     Function, GroupLimits, Kernel, KernelTask, Launcher, Payload, Put, PutHandle, QueueOptions,
-    Refusal, RefusedTask, Retry, Signal, TargetBuffer, Task, TaskError, XtqError,
+    Refusal, RefusedTask, Retry, Signal, TargetBuffer, Task, TaskError, Waited, XtqError,
 };
 #[cfg(feature = "opencl")]
 pub use opencl::OpenClLauncher;

@@ -5,6 +5,7 @@ use crate::packet::PacketError;
 use crate::rewrite::RewriteError;
 use crate::tables::NoSuchIndex;
 use gapless_bml::{LinkError, Rank};
+use std::time::Duration;
 use thiserror::Error;
 
 /// Why a target did not take a task.
@@ -120,6 +121,32 @@ impl Refusal {
     }
 }
 
+/// What a put waited for when its [time](crate::Put::within) was over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Error)]
+#[non_exhaustive]
+pub enum Waited {
+    /// It was not sent: there was no link yet, or no room on it.
+    #[error("it was not sent: there was no link to the target, or no room on it")]
+    Room,
+    /// Earlier puts to the target come first.
+    #[error("earlier puts to the target, which come first, have not ended")]
+    Earlier,
+    /// The target refused it for now, and it was to be sent again.
+    #[error("the target refuses it for now: {0}")]
+    Refused(Refusal),
+    /// It was sent, or its ring has to be opened, and the target makes no progress.
+    #[error("the target has not answered: it makes no progress")]
+    Progress,
+    /// The worker of the target's accelerator has left. Starting it again takes the target's progress.
+    #[error(
+        "the worker of the target is away, and the target, which starts it again, makes no progress"
+    )]
+    Worker,
+    /// The target, or its worker, has it; its task has not ended.
+    #[error("its task has not ended")]
+    Task,
+}
+
 /// Why a call failed, or how a put or a signal has ended.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
@@ -167,6 +194,21 @@ pub enum XtqError {
         target: Rank,
         /// What it said, cut to 200 bytes.
         reason: String,
+    },
+    /// The put has not ended in [time](crate::Put::within).
+    #[error(
+        "the put at {target} has not ended within {limit:?}: {waited}; its task {}",
+        if *may_run { "may still run" } else { "does not run" }
+    )]
+    TimedOut {
+        /// The target.
+        target: Rank,
+        /// The time that it was given.
+        limit: Duration,
+        /// What it waited for.
+        waited: Waited,
+        /// Whether its task may run later, or runs: the target, or a ring, has it. If not, it never runs.
+        may_run: bool,
     },
     /// A peer is gone.
     #[error("{rank} is lost: {error}")]

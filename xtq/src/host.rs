@@ -51,7 +51,7 @@ use run::{Ready, contain, lay_down};
 use std::any::Any;
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use target::Target;
 
@@ -151,6 +151,8 @@ pub(crate) struct Inner {
     pool: Pool,
     /// There may be something to send, or a held put to release.
     owing: AtomicBool,
+    /// When the time of the next put is over.
+    due_ns: AtomicU64,
     /// Tasks in queues, and running.
     live: AtomicUsize,
 }
@@ -181,6 +183,7 @@ impl Inner {
         let mut effects = std::mem::take(&mut state.initiator.effects);
         effects.append(&mut state.target.effects);
         let busy = state.initiator.is_busy() || state.target.rings.is_busy();
+        self.due_ns.store(state.initiator.due_ns(), Ordering::Relaxed);
         drop(state);
         if busy {
             self.owing.store(true, Ordering::Release);
@@ -280,6 +283,7 @@ impl Xtq {
             registering: Mutex::default(),
             pool: Pool::default(),
             owing: AtomicBool::new(false),
+            due_ns: AtomicU64::new(u64::MAX),
             live: AtomicUsize::new(0),
         });
         let xtq = Xtq { inner };
@@ -345,6 +349,13 @@ impl Xtq {
         Ok(handle)
     }
 
+    /// Whether puts of the worker's kernels of this target, in no line, go into its ring: they begin in the order in which
+    /// they were put, and of those none is refused for now but for want of a receive buffer.
+    #[must_use]
+    pub fn has_ring(&self, target: Rank) -> bool {
+        self.inner.with(|state| state.initiator.has_ring(target))
+    }
+
     /// Posts a receive buffer, for payloads up to its capacity: one that was [taken](crate::Task::take_payload) with a
     /// short payload in it has not shrunk. The next payload that it is the shortest for goes into it; when that task has
     /// ended, the buffer is posted again.
@@ -388,7 +399,8 @@ impl Xtq {
     /// from a clock that does not go back. Gives how many messages have left. Not to be called from a handler of `bml`.
     pub fn advance(&self, bml: &mut Bml, now_ns: u64) -> usize {
         let inner = &self.inner;
-        if !inner.owing.swap(false, Ordering::AcqRel) {
+        let due = now_ns >= inner.due_ns.load(Ordering::Relaxed);
+        if !inner.owing.swap(false, Ordering::AcqRel) && !due {
             return 0;
         }
         let served = self.serve(bml, now_ns);
@@ -397,12 +409,21 @@ impl Xtq {
                 state.initiator.advance(now_ns);
                 state.initiator.map_rings(bml);
                 let put = state.initiator.pump_rings(now_ns);
+                state.initiator.expire(now_ns);
                 state.let_go();
                 put + state.flush(bml)
             })
     }
 
-    /// Whether [`advance`](Xtq::advance) would do nothing: one load.
+    /// Whether a put has to end in [time](Put::within): then [`advance`](Xtq::advance) is to be called now and then, though
+    /// it is [quiet](Xtq::is_quiet). One load.
+    #[inline]
+    #[must_use]
+    pub fn is_timed(&self) -> bool {
+        self.inner.due_ns.load(Ordering::Relaxed) != u64::MAX
+    }
+
+    /// Whether [`advance`](Xtq::advance) would do nothing before a put's [time](Put::within) is over: one load.
     #[inline]
     #[must_use]
     pub fn is_quiet(&self) -> bool {

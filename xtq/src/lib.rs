@@ -84,7 +84,7 @@ mod wire;
 #[cfg(not(loom))]
 pub use {
     buffer::{Payload, TargetBuffer},
-    error::{Refusal, TaskError, XtqError},
+    error::{Refusal, TaskError, Waited, XtqError},
     host::{Config, QueueOptions, RefusedTask, Xtq},
     launcher::{GroupLimits, Kernel, KernelTask, Launcher},
     put::{Put, PutHandle, Retry},

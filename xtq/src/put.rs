@@ -6,6 +6,7 @@ use crate::packet::{ARGUMENTS_MAX, Command, Flags, Launch, PacketError, Work};
 use crate::signal::Signal;
 use gapless_bml::Rank;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 /// What happens if the target refuses a put for now: its queue is full, or no receive buffer fits.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -32,6 +33,7 @@ pub struct Put {
     pub(crate) attempts_max: u32,
     pub(crate) signal: Option<Signal>,
     pub(crate) after: Option<Signal>,
+    pub(crate) limit: Option<Duration>,
 }
 
 impl Put {
@@ -47,6 +49,7 @@ impl Put {
             attempts_max: u32::MAX,
             signal: None,
             after: None,
+            limit: None,
         }
     }
 
@@ -81,6 +84,17 @@ impl Put {
     /// How often it is sent at most, and at least once; without end by default.
     pub fn attempts(mut self, max: u32) -> Put {
         self.attempts_max = max.max(1);
+        self
+    }
+
+    /// The put ends with [`TimedOut`](XtqError::TimedOut), which says what it waited for, unless it has ended within so
+    /// long. The time begins when nothing holds the put back any more ([`after`](Put::after)); it is looked at when this
+    /// process makes progress. Without a limit a put waits as long as its target lives.
+    ///
+    /// If it was not given away yet, it is taken back: its task never runs. Otherwise the error says that the task may
+    /// still run, once. What the target says later reaches nobody: signals and handle have ended.
+    pub fn within(mut self, limit: Duration) -> Put {
+        self.limit = Some(limit);
         self
     }
 

@@ -1,12 +1,14 @@
 //! Kernels of workers under `World::xtq`: each rank has one, which a thread plays, and puts tasks at all, itself included. By
-//! rings in shared memory, and over a transport that maps nothing.
+//! rings in shared memory, and over a transport that maps nothing. And a target that is stopped (SIGSTOP).
 
 use gapless::btl::Btl;
 use gapless::btl::loopback::{Config as LoopbackConfig, Hub, Loopback};
 use gapless::xtq::{DeviceFunction, Kernel, Launch, Life, Put, QueueOptions};
-use gapless::xtq::{Rank, Retry, Tasks};
-use gapless::{Config, World};
+use gapless::xtq::{Rank, Retry, Tasks, Waited, XtqError};
+use gapless::{Config, Error, World};
 use gapless_btl_sm::{Sm, SmConfig};
+use gapless_tests::actor::say;
+use gapless_tests::crew::{Crew, Member, Said};
 use gapless_tests::job;
 use gapless_xtq::device::player::{Player, memory};
 use std::sync::Arc;
@@ -72,4 +74,94 @@ fn workers_of_ranks_run_each_others_tasks() {
     let bare = LoopbackConfig { rdma: false, mapped: false, ..LoopbackConfig::default() };
     let loopback = |_| -> Vec<Box<dyn Btl>> { vec![Box::new(Loopback::with(&hub, bare.clone()))] };
     job(RANKS, &Config::default(), loopback, rank);
+}
+
+const STOPPED: &str = "tasks::a_put_says_why_it_waits_for_a_stopped_process";
+const WATCHDOG: Duration = Duration::from_secs(60);
+/// Puts before the target is stopped: with the first of them the initiator gets a ring.
+const BEFORE: u64 = 500;
+
+#[test]
+fn a_put_says_why_it_waits_for_a_stopped_process() {
+    if let Some(member) = Member::of_crew() {
+        return stopped(member);
+    }
+    let mut crew = Crew::start(STOPPED, &[""; 2], |_, _| {});
+    let hear = |crew: &mut Crew, wanted: &str| match crew.hear(WATCHDOG) {
+        Some((_, Said::Line(line))) if line == wanted => {}
+        other => panic!("{other:?} instead of {wanted:?}"),
+    };
+    hear(&mut crew, "away");
+    crew.stop(1);
+    crew.tell(0, "it stands");
+    hear(&mut crew, "late");
+    crew.go_on(1);
+    crew.tell(0, "it goes on");
+    crew.tell(1, "go on");
+    hear(&mut crew, "well");
+    hear(&mut crew, "well");
+}
+
+fn stopped(mut member: Member) {
+    let world = World::builder().wireup(member.wireup()).init().unwrap();
+    let (comm, tasks) = (world.comm(), world.xtq());
+    let sum = Arc::new(AtomicU64::new(0));
+    if world.rank() == 1 {
+        let ours = Arc::clone(&sum);
+        let player = Player::new(move |task| {
+            ours.fetch_add(task.arguments[2], Ordering::Relaxed);
+            Ok(())
+        });
+        let life = Life { idle: Some(Duration::from_micros(200)), ..Life::default() };
+        tasks.attach_worker(player, life).unwrap();
+        // SAFETY: the worker touches no memory.
+        unsafe { tasks.register_kernel(INDEX, Kernel::of_worker(DeviceFunction::Copy, 64)) }
+            .unwrap();
+        tasks.register_queue(INDEX, QueueOptions { capacity: 64, width: 1 }).unwrap();
+        comm.barrier().unwrap();
+        comm.barrier().unwrap();
+        // It makes no progress from here on, so the worker that leaves does not come back.
+        while tasks.has_resident_worker() {
+            std::thread::sleep(Duration::from_micros(100));
+        }
+        say("away");
+        assert_eq!(member.lines.recv_timeout(WATCHDOG).as_deref(), Ok("go on"));
+        let mut expected = [0u64];
+        comm.recv(&mut expected, 0, 0).unwrap();
+        assert_eq!(sum.load(Ordering::Relaxed), expected[0]);
+    } else {
+        comm.barrier().unwrap();
+        let put = |number: u64| {
+            let arguments = [0, 0, number].map(u64::to_le_bytes).concat();
+            let launch = Launch::linear(1, 1, 24);
+            Put::kernel(Rank(1), INDEX, INDEX, launch, arguments)
+                .retry(Retry::InAnyOrder)
+                .acknowledged()
+        };
+        for number in 0..BEFORE {
+            tasks.wait_for(&tasks.put(put(number)).unwrap()).unwrap();
+        }
+        comm.barrier().unwrap();
+        assert_eq!(member.lines.recv_timeout(WATCHDOG).as_deref(), Ok("it stands"));
+        let limit = Duration::from_millis(100);
+        let done = tasks.signal(1);
+        let late = tasks.put(put(10_000).within(limit).signal(&done)).unwrap();
+        let Err(Error::Task(error)) = tasks.wait(&done) else { panic!("{late:?}") };
+        let (target, waited) = (Rank(1), Waited::Worker);
+        let expected = XtqError::TimedOut { target, limit, waited, may_run: true };
+        assert_eq!((error, late.outcome()), (expected.clone(), Some(Err(expected))));
+        // By a message.
+        let late = tasks.put(put(20_000).retry(Retry::InOrder).within(limit)).unwrap();
+        let Err(Error::Task(error)) = tasks.wait_for(&late) else { panic!("{late:?}") };
+        let waited = Waited::Progress;
+        assert_eq!(error, XtqError::TimedOut { target, limit, waited, may_run: true });
+        say("late");
+        assert_eq!(member.lines.recv_timeout(WATCHDOG).as_deref(), Ok("it goes on"));
+        tasks.wait_for(&tasks.put(put(40_000)).unwrap()).unwrap();
+        tasks.wait_for(&tasks.put(put(80_000).retry(Retry::InOrder)).unwrap()).unwrap();
+        let all: u64 = (0..BEFORE).sum::<u64>() + 10_000 + 20_000 + 40_000 + 80_000;
+        comm.send(&[all], 1, 0).unwrap();
+    }
+    say("well");
+    world.finalize().unwrap();
 }

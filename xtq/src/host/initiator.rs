@@ -7,10 +7,12 @@
 //!                    └──────pass──────┘
 //! ```
 //!
-//! What a worker of the target runs may go into memory that both share, without a message: `direct.rs`.
+//! What a worker of the target runs may go into memory that both share, without a message: `direct.rs`. A put may have to
+//! end in time: `limit.rs`.
 
 #[allow(unsafe_code, reason = "puts into rings, in memory that a peer vouches for")]
 pub(super) mod direct;
+mod limit;
 
 use super::line::{Line, LineKey, WINDOW_MAX};
 use crate::buffer::Payload;
@@ -81,6 +83,8 @@ struct Open {
 pub(super) enum Stage {
     /// It waits for a signal, its turn, or the end of a pause.
     Waiting,
+    /// Its packet is the outbox's.
+    Listed,
     /// It was sent, whole or its packet alone.
     Asked,
     /// Its body is sent.
@@ -111,6 +115,9 @@ pub(super) struct Outgoing {
     acknowledged: bool,
     signal: Option<Signal>,
     handle: PutHandle,
+    /// Why it was refused last.
+    refusal: Option<Refusal>,
+    limit: limit::Limit,
 }
 
 impl Outgoing {
@@ -118,6 +125,20 @@ impl Outgoing {
     pub(super) fn body_bytes(&self) -> usize {
         self.arguments.len() + self.payload.bytes().len()
     }
+}
+
+/// Puts a packet into an outbox.
+fn list(
+    puts: &mut Puts,
+    outbox: &mut BTreeMap<u32, Outbox>,
+    to: u32,
+    (id, number): (u64, Option<u64>),
+) {
+    // One that is over does not go: `Put` of it is skipped.
+    if let Some(put) = puts.get_mut(&id) {
+        put.stage = Stage::Listed;
+    }
+    outbox.entry(to).or_default().push(Item::Put(id, number));
 }
 
 /// Who is to be told of the end of a signal's count, once no lock is held.
@@ -150,6 +171,7 @@ pub(super) struct Initiator {
     rings: direct::Rings,
     pauses: Vec<Pause>,
     held: Vec<(End, u64)>,
+    limits: limit::Limits,
     pub(super) closed: bool,
     pub(super) effects: Effects,
 }
@@ -175,6 +197,8 @@ impl Initiator {
             acknowledged: put.command.flags.contains(Flags::ACKNOWLEDGE),
             signal: put.signal,
             handle: handle.clone(),
+            refusal: None,
+            limit: limit::Limit::new(put.limit),
         };
         self.puts.insert(id, outgoing);
         match put.after {
@@ -203,6 +227,7 @@ impl Initiator {
     fn queue(&mut self, id: u64) {
         let Some(put) = self.puts.get_mut(&id) else { return };
         put.stage = Stage::Waiting;
+        self.limits.begin(id, &mut put.limit);
         match put.line {
             None => {
                 let to = put.target.0;
@@ -225,7 +250,7 @@ impl Initiator {
         while open.count < OPEN_MAX {
             let Some(id) = open.waiting.pop_front() else { return };
             open.count += 1;
-            self.outbox.entry(to).or_default().push(Item::Put(id, None));
+            list(&mut self.puts, &mut self.outbox, to, (id, None));
         }
     }
 
@@ -233,7 +258,7 @@ impl Initiator {
     fn pump(&mut self, key: LineKey) {
         let Some(line) = self.lines.get_mut(&key) else { return };
         while let Some((id, number)) = line.next_to_send() {
-            self.outbox.entry(key.0).or_default().push(Item::Put(id, Some(number)));
+            list(&mut self.puts, &mut self.outbox, key.0, (id, Some(number)));
         }
     }
 
@@ -267,9 +292,15 @@ impl Initiator {
         }
     }
 
+    fn remove(&mut self, id: u64) -> Option<Outgoing> {
+        let put = self.puts.remove(&id)?;
+        self.limits.forget(id, &put.limit);
+        Some(put)
+    }
+
     /// A put is over.
     pub(super) fn end(&mut self, id: u64, result: Result<(), XtqError>) {
-        let Some(put) = self.puts.remove(&id) else { return };
+        let Some(put) = self.remove(id) else { return };
         put.handle.end(result.clone());
         self.effects.extend(put.signal.map(|signal| (signal, result)));
     }
@@ -296,7 +327,7 @@ impl Initiator {
                 put.arguments = Vec::new();
                 let (line, acknowledged) = (put.line, put.acknowledged);
                 if !acknowledged {
-                    self.puts.remove(&id);
+                    self.remove(id);
                 }
                 self.answered(from, line, id, None)
             }
@@ -309,12 +340,13 @@ impl Initiator {
         let was_in_ring = put.stage == Stage::InRing;
         put.stage = Stage::Waiting;
         let (line, target) = (put.line, put.target);
+        put.refusal = Some(refusal);
         if refusal != Refusal::OutOfTurn && refusal.may_pass() {
             put.handle.refused();
             put.attempts = put.attempts.saturating_add(1);
         }
         let goes_on = refusal.may_pass() && put.retry != Retry::Never && !self.closed;
-        let tired = put.attempts >= put.attempts_max;
+        let tired = put.attempts >= put.attempts_max || put.limit.is_over();
         if goes_on && !tired {
             let wait_ns = PAUSE_NS << put.attempts.saturating_sub(1).min(DOUBLINGS);
             if line.is_none() {
@@ -412,6 +444,7 @@ impl Initiator {
         self.open.clear();
         self.rings.clear();
         self.lines.clear();
+        self.limits = limit::Limits::default();
         let left: Vec<u64> = self.puts.keys().copied().collect();
         left.into_iter().for_each(|id| self.end(id, Err(XtqError::Closed)));
     }

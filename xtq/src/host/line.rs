@@ -64,8 +64,9 @@ impl Line {
         Ok(())
     }
 
-    /// Takes out a put that was refused for now and is not sent again. Its number is not used up: the target refuses
-    /// those behind it that are on their way, and the next that is sent has its number.
+    /// Takes out a put that was refused for now and is not sent again, or whose time is over and that was not given away.
+    /// Its number is not used up: the target refuses those behind it that are on their way, and the next that is sent has
+    /// its number.
     pub(super) fn leave(&mut self, put: u64) {
         if let Some(at) = self.puts.iter().position(|&one| one == put) {
             self.puts.remove(at);
@@ -110,7 +111,7 @@ impl Line {
 #[cfg(test)]
 mod model {
     //! Every way in which a few puts of a line may go: what the target says to each, how messages overlap, which puts
-    //! give up.
+    //! give up, and when the time of one is over: it is taken back if its message has not left, or goes with its answer.
 
     use super::*;
 
@@ -138,6 +139,10 @@ mod model {
         taken: Vec<u64>,
         over: Vec<u64>,
         refusals: [usize; PUTS],
+        /// Whose time will be over.
+        expires: Option<u64>,
+        /// Whose time was over when it had left.
+        late: Option<u64>,
     }
 
     impl World {
@@ -173,17 +178,36 @@ mod model {
 
         fn answer(mut self) -> Option<World> {
             let (put, said) = self.to_initiator.pop_front()?;
-            let again = match said {
-                Said::ForNow { gives_up: false } | Said::OutOfTurn => Some(1),
-                _ => None,
-            };
-            match said {
-                Said::ForNow { gives_up: true } => self.line.leave(put),
-                _ => self.line.answer(put, again).unwrap(),
+            let passes = matches!(said, Said::ForNow { .. } | Said::OutOfTurn);
+            let gives_up = said == Said::ForNow { gives_up: true } || self.late == Some(put);
+            let again = (passes && !gives_up).then_some(1);
+            match passes && gives_up {
+                true => self.line.leave(put),
+                false => self.line.answer(put, again).unwrap(),
             }
             if again.is_none() {
                 self.over.push(put);
             }
+            self.line.settle().unwrap();
+            self.pump();
+            Some(self)
+        }
+
+        /// The time of a put is over.
+        fn expire(mut self, has_left: bool) -> Option<World> {
+            let put = self.expires.take()?;
+            let at = self.line.puts.iter().position(|&one| one == put)?;
+            let is_sent = self.line.answers.get(at) == Some(&None);
+            if has_left {
+                self.late = Some(put);
+                return is_sent.then_some(self);
+            }
+            let on_its_way = self.to_target.iter().position(|&(sent, _)| sent == put);
+            if is_sent {
+                self.to_target.remove(on_its_way?);
+            }
+            self.line.leave(put);
+            self.over.push(put);
             self.line.settle().unwrap();
             self.pump();
             Some(self)
@@ -211,19 +235,24 @@ mod model {
             taken: Vec::new(),
             over: Vec::new(),
             refusals: [0; PUTS],
+            expires: None,
+            late: None,
         };
         first.pump();
         let says = [Said::Taken, Said::Refused]
             .into_iter()
             .chain([true, false].map(|gives_up| Said::ForNow { gives_up }));
         let says: Vec<_> = says.map(Some).chain([None]).collect();
-        let (mut open, mut ends) = (vec![first], 0);
+        let each = [None, Some(0), Some(1), Some(2)];
+        let first = each.map(|expires| World { expires, ..first.clone() });
+        let (mut open, mut ends) = (Vec::from(first), 0);
         while let Some(world) = open.pop() {
             assert!(world.taken.is_sorted_by(|a, b| a < b), "{:?}", world.taken);
             let before = open.len();
             open.extend(says.iter().filter_map(|&said| world.clone().arrive(said)));
             open.extend(world.clone().answer());
             open.extend(world.clone().go_on());
+            open.extend([true, false].into_iter().filter_map(|left| world.clone().expire(left)));
             if open.len() == before {
                 // Nothing is on its way, so nothing may be left.
                 assert!(world.line.puts.is_empty() && world.line.answers.is_empty());

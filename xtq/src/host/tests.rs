@@ -3,6 +3,7 @@
 mod ends;
 mod hostile;
 mod kernels;
+mod limits;
 mod order;
 mod worker;
 

@@ -3,7 +3,7 @@
 
 use super::{Initiator, Item, Outgoing, Stage};
 use crate::device::{Lane, Outcome, RingError, RingShape};
-use crate::error::{Refusal, XtqError};
+use crate::error::{Refusal, Waited, XtqError};
 use crate::packet::Packet;
 use crate::wire::{Head, Ring, kernel_bit};
 use gapless_bml::{Bml, Rank, RemoteKey};
@@ -61,6 +61,24 @@ impl Direct {
     pub(super) fn is_busy(&self) -> bool {
         let live = matches!(self.way, Way::Live(_)) && !self.waiting.is_empty();
         live || !self.running.is_empty() || matches!(self.way, Way::Offered(_))
+    }
+
+    /// What a put waits for that is in the ring, or is to go into it; `None`: another one's.
+    pub(super) fn waits(&self, id: u64, is_in: bool) -> Option<Waited> {
+        if !is_in && !self.waiting.contains(&id) {
+            return None;
+        }
+        Some(match &self.way {
+            Way::Live(lane) if !lane.is_served() => Waited::Worker,
+            Way::Live(_) if is_in => Waited::Task,
+            Way::Live(_) => Waited::Earlier,
+            _ => Waited::Progress,
+        })
+    }
+
+    /// A put goes that is not in the ring.
+    pub(super) fn withdraw(&mut self, id: u64) {
+        self.waiting.retain(|waiting| *waiting != id);
     }
 
     /// The next put whose outcome is known.
@@ -129,7 +147,6 @@ fn map(bml: &mut Bml, target: Rank, key: &RemoteKey) -> Option<Lane> {
 
 impl Initiator {
     /// Whether puts to this target go by a ring.
-    #[cfg(test)]
     pub(in crate::host) fn has_ring(&self, target: Rank) -> bool {
         self.rings.get(&target.0).is_some_and(|ring| matches!(ring.way, Way::Live(_)))
     }
@@ -239,6 +256,10 @@ impl Initiator {
                 let bit = bit(&put.packet);
                 if let Some(ring) = self.rings.get_mut(&target.0) {
                     ring.kernels &= !bit;
+                }
+                if put.limit.is_over() {
+                    let refusal = Refusal::NotRegistered;
+                    return self.end(id, Err(XtqError::Refused { target, refusal }));
                 }
                 return self.queue(id);
             }

@@ -14,7 +14,7 @@ use std::sync::Mutex;
 
 /// How tasks come to run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Way {
+pub(super) enum Way {
     Launched,
     Messages,
     Rings,
@@ -22,7 +22,7 @@ enum Way {
     Fleeting,
 }
 
-const WAYS: [Way; 4] = [Way::Launched, Way::Messages, Way::Rings, Way::Fleeting];
+pub(super) const WAYS: [Way; 4] = [Way::Launched, Way::Messages, Way::Rings, Way::Fleeting];
 /// Work-items of a group, at most, wherever it runs.
 const ITEMS_MAX: u32 = 512;
 const PAYLOAD_MAX: u32 = 4096;
@@ -54,8 +54,8 @@ unsafe impl Launcher for Plays {
 }
 
 /// A job, and what has run at the target.
-struct Scene {
-    job: Job,
+pub(super) struct Scene {
+    pub(super) job: Job,
     log: Log,
     way: Way,
     /// The target: the last rank.
@@ -64,7 +64,7 @@ struct Scene {
 }
 
 impl Scene {
-    fn new(way: Way, size: u32, seed: Option<u64>) -> Scene {
+    pub(super) fn new(way: Way, size: u32, seed: Option<u64>) -> Scene {
         println!("{way:?}, seed {seed:?}");
         let config = Config { rings: way != Way::Messages, ..Config::default() };
         let job = Job::configured(size, seed, None, &config);
@@ -84,7 +84,7 @@ impl Scene {
         scene
     }
 
-    fn there(&self) -> &Xtq {
+    pub(super) fn there(&self) -> &Xtq {
         self.job.xtq(self.target)
     }
 
@@ -103,7 +103,7 @@ impl Scene {
         unsafe { self.there().register_kernel(index, kernel) }
     }
 
-    fn post(&self, bytes: u32) {
+    pub(super) fn post(&self, bytes: u32) {
         match self.way {
             Way::Launched => self.there().post(vec![0; bytes as usize]),
             // SAFETY: nobody touches it.
@@ -118,13 +118,13 @@ impl Scene {
         }
     }
 
-    fn task(&self, third: u64, payload: &[u8]) -> Put {
+    pub(super) fn task(&self, third: u64, payload: &[u8]) -> Put {
         let arguments = [u64::MAX, u64::MAX, third].map(u64::to_le_bytes).concat();
         let target = Rank(u32::try_from(self.target).unwrap());
         Put::kernel(target, 7, 2, Launch::linear(1, 32, 24), arguments).payload(payload)
     }
 
-    fn put(&self, put: Put) -> PutHandle {
+    pub(super) fn put(&self, put: Put) -> PutHandle {
         self.job.xtq(0).put(put).unwrap()
     }
 
@@ -133,7 +133,7 @@ impl Scene {
     }
 
     /// Until rank 0 has a ring that lives, if it is to get one.
-    fn warm(&mut self) {
+    pub(super) fn warm(&mut self) {
         let put = self.put(self.task(u64::MAX, &[]).acknowledged());
         self.job.outcome(&put).unwrap();
         if self.is_by_rings() {
@@ -144,7 +144,7 @@ impl Scene {
         self.log.lock().unwrap().clear();
     }
 
-    fn ran(&self) -> Vec<(u64, Vec<u8>)> {
+    pub(super) fn ran(&self) -> Vec<(u64, Vec<u8>)> {
         std::mem::take(&mut *self.log.lock().unwrap())
     }
 }
