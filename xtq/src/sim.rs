@@ -35,4 +35,4 @@ pub use time::{Ps, Rate};
 pub use trace::Phase;
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

@@ -1,5 +1,6 @@
 //! Whole jobs in one thread, over the loopback, besides the threads that run tasks. Time is virtual.
 
+mod contract;
 mod ends;
 mod hostile;
 mod kernels;

@@ -15,7 +15,7 @@ fn task(configuration: Configuration, bytes: u64) -> Outcome {
 }
 
 /// `count` ranks that each send `bytes` to rank 0, which adds all to its own.
-fn fan_in(count: usize, bytes: u64) -> Vec<Program> {
+pub(crate) fn fan_in(count: usize, bytes: u64) -> Vec<Program> {
     let mut target = Program { memory: bytes * count as u64, steps: Vec::new() };
     let into = Place::new(0, bytes);
     for from in 1..count {
