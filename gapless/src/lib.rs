@@ -281,7 +281,7 @@ pub use gapless_mem_cuda::{
 };
 #[cfg(feature = "opencl")]
 pub use gapless_mem_opencl::OpenClDevice;
-pub use gapless_osc::{Fault as WindowFault, Lock, Place, WindowError};
+pub use gapless_osc::{Accumulations, Fault as WindowFault, Lock, Place, WindowError};
 pub use gapless_pml::{
     BUFFERED_OVERHEAD, Comparison, Config, Counters, Failure, Group, PmlError, Protocol, SendMode,
     Source, Status, TagSel, Tuning,

@@ -72,6 +72,8 @@ pub(crate) struct State {
     pub(crate) collectives: Live,
     /// One-sided windows.
     windows: Osc,
+    /// Their accumulations that are tasks.
+    pub(crate) window_tasks: Xtq,
     /// Blocking ones that are none of those: through shared memory (`short::UnderWay`).
     short: u32,
     /// Collectives that get on only by polling: nobody wakes who waits for them.
@@ -119,6 +121,8 @@ pub(crate) struct Shared {
     pub(crate) tools: Arc<Tools>,
     /// One-sided windows.
     pub(crate) windows: Osc,
+    /// Their accumulations that are tasks.
+    pub(crate) window_tasks: gapless_osc::Tasks,
     /// Whether ranks compare what they give to collectives of new communicators: all ranks say the same.
     checks_collectives: AtomicBool,
 }
@@ -164,6 +168,7 @@ impl State {
         if self.stage == Stage::Open {
             self.stage = Stage::Closed;
             self.xtq.close();
+            self.window_tasks.close();
         }
     }
 
@@ -210,6 +215,7 @@ impl State {
             && !self.parked.has_abandoned()
             && self.retired.is_empty()
             && !self.windows.is_busy()
+            && self.window_tasks.is_quiet()
     }
 
     /// Whether this process has work of its own to finish, so that a waiting caller should poll and not sleep.
@@ -221,6 +227,7 @@ impl State {
             || self.windows.is_busy()
             || !self.xtq.is_quiet()
             || !self.carried.is_quiet()
+            || !self.window_tasks.is_quiet()
     }
 
     /// Prepares for sleep: whoever this process waits for in memory is to wake it. `false`: there is more to do.
@@ -234,8 +241,7 @@ impl State {
         !self.pml.is_busy()
             && self.collectives.is_idle()
             && self.short == 0
-            && self.xtq.has_settled()
-            && self.carried.has_settled()
+            && self.have_tasks_settled()
             && !self.windows.is_busy()
     }
 
@@ -244,6 +250,11 @@ impl State {
         if self.stage != Stage::Open && self.collectives.is_idle() {
             self.carried.close();
         }
+    }
+
+    /// Whether no task runs here, nor is one on its way from here.
+    pub(crate) fn have_tasks_settled(&self) -> bool {
+        self.xtq.has_settled() && self.carried.has_settled() && self.window_tasks.has_settled()
     }
 
     /// Whether the world has been left: the message layer is to be asked for nothing but results.
@@ -266,6 +277,9 @@ impl State {
             handled += self.carried.advance(self.pml.bml_mut(), now_ns());
         }
         handled += self.windows.advance(self.pml.bml_mut());
+        if !self.window_tasks.is_quiet() {
+            handled += self.window_tasks.advance(self.pml.bml_mut(), now_ns());
+        }
         if self.parked.has_abandoned() {
             self.parked.reap(&mut self.pml, &mut self.spent);
         }
@@ -289,7 +303,7 @@ enum Attended {
 
 impl Shared {
     pub(crate) fn new(
-        (pml, windows): (Pml, Osc),
+        (pml, windows, window_tasks): (Pml, Osc, gapless_osc::Tasks),
         (xtq, bells): (Xtq, Bells),
         (local_ranks, places): (usize, Places),
         accelerators: Arc<Accelerators>,
@@ -306,6 +320,7 @@ impl Shared {
             parked,
             collectives: Live::new(Arc::clone(&tools)),
             windows: windows.clone(),
+            window_tasks: window_tasks.xtq().clone(),
             short: 0,
             polled: 0,
             stage,
@@ -331,6 +346,7 @@ impl Shared {
             places,
             tools,
             windows,
+            window_tasks,
             checks_collectives: AtomicBool::new(false),
         }
     }

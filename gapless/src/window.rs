@@ -1,8 +1,8 @@
 //! One-sided windows (MPI 4.1 chapter 12): memory that other ranks of a communicator read, write and accumulate into.
 //!
 //! `make.rs` makes them, `sync.rs` has the epochs, `operate.rs` the operations, `request.rs` those that own their buffers,
-//! `local.rs` a rank's own memory, `numbers.rs` whether adapters change it, `profile.rs` what calls cost. What they do is in
-//! `gapless-osc`.
+//! `local.rs` a rank's own memory, `numbers.rs` whether adapters change it, `profile.rs` what calls cost, `worker.rs` a
+//! worker that does accumulations. What they do is in `gapless-osc`.
 
 mod local;
 mod make;
@@ -11,6 +11,7 @@ mod operate;
 mod profile;
 mod request;
 mod sync;
+mod worker;
 
 pub use local::SharedPart;
 pub use make::WindowBuilder;
@@ -23,7 +24,7 @@ use crate::shared::Shared;
 use crate::shared_buf::SharedBuf;
 use gapless_bml::Bml;
 use gapless_dtype::AnyBits;
-use gapless_osc::Driver;
+use gapless_osc::{Accumulations, Driver};
 use profile::{Call, Profile};
 use std::fmt;
 use std::marker::PhantomData;
@@ -141,11 +142,17 @@ impl<T: AnyBits> Window<T> {
         self.inner.is_by_adapter()
     }
 
+    /// How accumulations are carried out at their targets: all ranks agreed on that when the window was made.
+    #[must_use]
+    pub fn accumulations(&self) -> Accumulations {
+        self.inner.accumulations()
+    }
+
     /// What the calls on this window have cost at this rank; `None` unless it was made
     /// [profiled](crate::WindowBuilder::profiled).
     #[must_use]
     pub fn profile(&self) -> Option<WindowProfile> {
-        self.profile.as_ref().map(|profile| profile.read())
+        self.profile.as_ref().map(|profile| profile.read(self.accumulations()))
     }
 
     /// When a call began, if that is wanted.

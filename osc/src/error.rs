@@ -156,6 +156,31 @@ pub enum WindowError {
     /// An earlier call failed half-way, so that ranks no longer agree on what is open.
     #[error("an earlier synchronisation of the window failed: it can only be dropped")]
     Broken,
+    /// A call, or an operation, that a window does not have whose accumulations the worker of an accelerator does.
+    #[error(
+        "{call}: the worker of the target's accelerator adds, multiplies, and finds minima and maxima, of numbers of 4 \
+         and 8 bytes, and reads nothing back"
+    )]
+    NotByWorker {
+        /// The call, or the operation.
+        call: &'static str,
+    },
+    /// A rank cannot have accumulations done as the window asks for: it has no worker, or one that cannot reach the memory.
+    #[error("rank {rank} cannot have accumulations done by {way}")]
+    Unable {
+        /// Who.
+        rank: u32,
+        /// How they were to be done.
+        way: &'static str,
+    },
+    /// An accumulation that was a task has failed.
+    #[error("an accumulation at rank {rank} failed: {why}")]
+    Task {
+        /// The target.
+        rank: u32,
+        /// What it says.
+        why: String,
+    },
     /// A transport refused a message for another reason than that the peer is gone.
     #[error("a transport refused a message of the window: {why}")]
     Transport {

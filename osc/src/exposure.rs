@@ -96,6 +96,12 @@ impl Exposure {
     pub fn new(memory: Atomics, header: Header) -> Exposure {
         Exposure { memory, header }
     }
+
+    /// Bytes of the memory.
+    #[must_use]
+    pub fn bytes(&self) -> u64 {
+        self.memory.len()
+    }
 }
 
 /// Writes `bytes` to `range` of the target.

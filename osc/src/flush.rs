@@ -25,6 +25,12 @@ impl Window {
         answer
     }
 
+    /// Waits until all is done that went to a target by messages, if something did.
+    pub(crate) fn confirm<D: Driver>(&self, driver: &D, rank: u32) -> Result<(), D::Error> {
+        let asked = if self.is_remote(rank) { self.ask_flush(driver, rank)? } else { None };
+        asked.map_or(Ok(()), |asked| self.flushed(driver, rank, asked))
+    }
+
     /// Ends all operations on a target, here and there (`MPI_Win_flush`, MPI 4.1 §12.5.4).
     ///
     /// # Errors
@@ -32,6 +38,7 @@ impl Window {
     #[inline]
     pub fn flush<D: Driver>(&self, driver: &D, rank: u32) -> Result<(), D::Error> {
         self.epochs.may_flush(rank, "flush")?;
+        let ended = self.end_tasks(driver, rank);
         if self.is_remote(rank) {
             match self.ask_flush(driver, rank)? {
                 Some(asked) => self.flushed(driver, rank, asked)?,
@@ -41,6 +48,7 @@ impl Window {
         } else {
             self.in_order(driver);
         }
+        ended?;
         Ok(self.check_alive(rank)?)
     }
 
@@ -87,6 +95,9 @@ impl Window {
                 Ok(one) => asked.extend(one.map(|one| (rank, one))),
                 Err(error) => result = result.and(Err(error)),
             }
+        }
+        for rank in self.all_ranks() {
+            result = result.and(self.end_tasks(driver, rank));
         }
         for (rank, one) in asked {
             result = result.and(self.flushed(driver, rank, one));

@@ -12,7 +12,7 @@
 //!
 //! Loads and messages do the same to the memory (`exposure.rs`), and take the same lock (`header.rs`), so ranks of one host and of
 //! others can be mixed in a window. `window.rs` has locks, flushes and fences, `groups.rs` post and start,
-//! `operate.rs` the operations; `epoch.rs` says which calls go together; `wire.rs` draws the messages, `target.rs`
+//! `operate.rs` the operations, `tasks.rs` accumulations as tasks of XTQ; `epoch.rs` says which calls go together; `wire.rs` draws the messages, `target.rs`
 //! says what they do.
 //!
 //! # What holds
@@ -51,6 +51,7 @@ mod reading;
 mod send;
 mod span;
 mod target;
+mod tasks;
 #[cfg(test)]
 #[allow(unsafe_code, reason = "vouches for memory of tests")]
 mod tests;
@@ -66,4 +67,5 @@ pub use operate::Access;
 pub use place::{Place, Way};
 pub use reading::{Failed, Reading, collect};
 pub use span::Span;
+pub use tasks::{Accumulations, KernelSeat, TASKS_TAG, Tasks};
 pub use window::{Driver, Flavor, Member, Window};

@@ -179,6 +179,7 @@ impl Window {
         range: Range<u64>,
         bytes: &[u8],
     ) -> Result<(), D::Error> {
+        self.end_tasks(driver, access.rank)?;
         if let Some(exposure) = self.direct(access) {
             let stored = store(&exposure.memory, &access.target, range, bytes);
             self.now_and_then(driver, Window::weight(bytes.len()));
@@ -200,6 +201,7 @@ impl Window {
         range: Range<u64>,
         into: &mut [u8],
     ) -> Result<(), D::Error> {
+        self.end_tasks(driver, access.rank)?;
         if let Some(exposure) = self.direct(access) {
             let loaded = load(&exposure.memory, &access.target, range, into);
             self.now_and_then(driver, Window::weight(into.len()));
@@ -220,6 +222,7 @@ impl Window {
         access: &Access,
         range: Range<u64>,
     ) -> Result<Reading, D::Error> {
+        self.end_tasks(driver, access.rank)?;
         if let Some(exposure) = self.direct(access) {
             let mut found = vec![0; length(&range)?];
             let loaded = load(&exposure.memory, &access.target, range, &mut found);
@@ -249,6 +252,11 @@ impl Window {
         let osc = self.osc().clone();
         let reading = Reading { rank: access.rank, state: State::Asked(token), osc };
         self.send(driver, access, pieces, Some(token))?;
+        if self.tasks.is_some() {
+            // A task that is put next must not come first.
+            let found = self.collect(driver, reading)?;
+            return Ok(self.here(access.rank, found));
+        }
         Ok(reading)
     }
 
@@ -314,6 +322,9 @@ impl Window {
         bytes: &[u8],
     ) -> Result<(), D::Error> {
         let arithmetic = self.arithmetic(access, op, (origin, at))?;
+        if let Some(carried) = &self.tasks {
+            return self.put_tasks(driver, carried, access, (&arithmetic, bytes));
+        }
         let range = 0..access.target.packed_bytes();
         if let Some(key) = self.key(access.rank) {
             if op == ReduceOp::NoOp {
@@ -345,6 +356,7 @@ impl Window {
         bytes: &[u8],
     ) -> Result<Reading, D::Error> {
         let arithmetic = self.arithmetic(access, op, (origin, at))?;
+        self.before_fetch(driver, access.rank, "get_accumulate")?;
         let range = 0..access.target.packed_bytes();
         if let Some(key) = self.key(access.rank) {
             let mut found = vec![0; length(&range)?];
@@ -382,6 +394,7 @@ impl Window {
             && self.key(access.rank).is_none()
         {
             let arithmetic = self.arithmetic(access, op, (origin, at))?;
+            self.before_fetch(driver, access.rank, "fetch_and_op")?;
             let operand = (&arithmetic, bytes);
             return self.change(driver, (access, exposure), operand, Some(found));
         }
@@ -475,6 +488,7 @@ impl Window {
         if self.flavor != Flavor::Dynamic {
             self.check_alignment(access, primitive, width)?;
         }
+        self.before_fetch(driver, access.rank, "compare_and_swap")?;
         if let Some(key) = self.key(access.rank) {
             let [compare, swap] = [compare, swap].map(crate::arithmetic::read);
             let goal = Goal::Swap { compare, swap };

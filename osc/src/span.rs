@@ -17,7 +17,8 @@ pub struct Span<'w> {
 
 impl Window {
     /// The bytes that an operation on one stretch is about, which lies there as it lies here: checked as
-    /// [`access`](Window::access) does, and more quickly. `None`: the target is not mapped, or `access` has the reason.
+    /// [`access`](Window::access) does, and more quickly. `None`: the target is not mapped, accumulations
+    /// are tasks, or `access` has the reason.
     #[must_use]
     #[inline]
     pub fn span(
@@ -28,7 +29,7 @@ impl Window {
     ) -> Option<Span<'_>> {
         self.epochs.operate(call, rank).ok()?;
         let member = self.members.get(rank as usize)?;
-        let exposure = member.direct.as_ref()?;
+        let exposure = member.direct.as_ref().filter(|_| self.tasks.is_none())?;
         let offset = displacement.checked_mul(member.unit)?;
         let end = offset.checked_add(bytes as u64)?;
         (end <= member.bytes).then_some(Span { exposure, offset })

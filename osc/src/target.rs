@@ -8,6 +8,7 @@ use crate::core::{Core, Done, Osc, fetches};
 use crate::exposure::{Exposure, change, compare_swap, load, place, store, stripes};
 use crate::header::Stripes;
 use crate::peer::{ANSWERS, LAYOUT_BYTES, LAYOUTS};
+use crate::tasks::run::Place;
 use crate::wire::{HEADER, Head, Kind, OPERANDS, READ_MAX};
 use crate::{Fault, Header, Lock};
 use gapless_bml::{Bml, Rank};
@@ -126,6 +127,13 @@ impl Hosted {
 
     pub(crate) fn is_busy(&self) -> bool {
         !self.waiting.is_empty()
+    }
+
+    /// What a task needs of it, whose memory this keeps; `None`: it is dynamic.
+    pub(crate) fn place(&self) -> Option<Place> {
+        let exposure = Exposure::new(self.memory.clone(), self.header.clone());
+        let processes = Arc::clone(&self.processes);
+        self.pieces.is_none().then_some(Place { exposure, rank: self.rank, processes })
     }
 
     /// A process is lost: it needs no lock any more. One that it has stays its own.

@@ -5,6 +5,7 @@ mod mixed;
 mod net;
 mod numbers;
 mod pace;
+mod tasks;
 
 use crate::core::Done;
 use crate::wire::{HEADER, Head, Kind};

@@ -6,6 +6,7 @@
 use crate::core::{Osc, Seat};
 use crate::epoch::Epochs;
 use crate::header::Patience;
+use crate::tasks::Carried;
 use crate::wire::{Head, Kind};
 use crate::{Exposure, Fault, Lock, WindowError};
 use gapless_bml::{Bml, RdmaRail, RemoteKey};
@@ -82,6 +83,8 @@ pub struct Member {
     /// In a window of numbers, this process's rail by which adapters change those of its memory, and the key to that; of
     /// all ranks, or of none. The memory stays registered as long as a process may use the key.
     pub numbers: Option<(RdmaRail, RemoteKey)>,
+    /// The kernel there that does accumulations, if a worker does: [`KernelSeat::index`](crate::KernelSeat::index).
+    pub kernel: u8,
 }
 
 /// Messages to a target that only a later answer confirms. Threads count and flush at the same time: an answer confirms
@@ -126,6 +129,8 @@ pub struct Window {
     pub(crate) epochs: Epochs,
     /// By rank: messages that have left.
     pub(crate) sent: Box<[Sent]>,
+    /// If accumulations are tasks.
+    pub(crate) tasks: Option<Box<Carried>>,
     calls: AtomicU32,
 }
 
@@ -152,6 +157,7 @@ impl Window {
             sent: members.iter().map(|_| Sent::default()).collect(),
             members: members.into(),
             seat,
+            tasks: None,
             calls: AtomicU32::new(0),
         }
     }
@@ -381,17 +387,18 @@ impl Window {
 
     #[inline]
     fn unlock_one<D: Driver>(&self, driver: &D, rank: u32, kind: Lock) -> Result<(), D::Error> {
-        match &self.members[rank as usize].direct {
+        let ended = self.end_tasks(driver, rank);
+        let unlocked = match &self.members[rank as usize].direct {
             Some(exposure) => {
                 exposure.header.unlock(self.rank, kind);
                 self.now_and_then(driver, 1);
-                Ok(self.check_alive(rank)?)
+                self.check_alive(rank).map_err(D::Error::from)
             }
-            None => {
-                let token = self.ask_unlock(driver, rank, kind)?;
-                self.answer(driver, rank, token)
-            }
-        }
+            None => self
+                .ask_unlock(driver, rank, kind)
+                .and_then(|token| self.answer(driver, rank, token)),
+        };
+        ended.and(unlocked)
     }
 
     fn ask_unlock<D: Driver>(&self, driver: &D, rank: u32, kind: Lock) -> Result<u64, D::Error> {
@@ -444,6 +451,7 @@ impl Window {
         let mut result = Ok(());
         let mut asked = Vec::new();
         for rank in self.all_ranks() {
+            result = result.and(self.end_tasks(driver, rank));
             let one = match self.is_remote(rank) {
                 true => self.ask_unlock(driver, rank, Lock::Shared).map(|token| {
                     asked.push((rank, token));

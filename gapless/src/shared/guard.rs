@@ -45,6 +45,7 @@ pub(super) fn give_up(state: &mut State) -> Vec<Waker> {
         state.collectives.give_up(&mut state.spent);
         state.spent.push(state.xtq.abandon());
         state.spent.push(state.carried.abandon());
+        state.spent.push(state.window_tasks.abandon());
     }
     state.pml.take_all_wakers()
 }

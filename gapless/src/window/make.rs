@@ -17,7 +17,7 @@ use gapless_bml::{Bml, Rank, RemoteKey};
 use gapless_dtype::{AnyBits, SignatureDigest};
 use gapless_engine::ReduceOp;
 use gapless_mem::{Atomics, Lease, Words};
-use gapless_osc::{Exposure, Flavor, Header, Member, WindowError};
+use gapless_osc::{Accumulations, Exposure, Flavor, Header, KernelSeat, Member, WindowError};
 use gapless_pml::PmlError;
 use std::marker::PhantomData;
 
@@ -35,6 +35,7 @@ pub struct WindowBuilder<'c> {
     comm: &'c Communicator,
     messages: bool,
     profiled: bool,
+    accumulations: Accumulations,
 }
 
 impl Communicator {
@@ -49,7 +50,8 @@ impl Communicator {
 
     /// A window, with choices.
     pub fn window(&self) -> WindowBuilder<'_> {
-        WindowBuilder { comm: self, messages: false, profiled: false }
+        let accumulations = Accumulations::default();
+        WindowBuilder { comm: self, messages: false, profiled: false, accumulations }
     }
 }
 
@@ -63,6 +65,22 @@ impl WindowBuilder<'_> {
     /// Has this rank count and time its calls on the window: [`Window::profile`]. That costs two looks at the clock a call.
     pub fn profiled(self) -> Self {
         WindowBuilder { profiled: true, ..self }
+    }
+
+    /// Has accumulations carried out as tasks on threads of their targets, which acknowledge each ([`crate::xtq`]; LeBeane et
+    /// al. 2016, §V.C.1): the origin does not wait for the target's mutexes, and the target's progress hands them to a
+    /// thread. All ranks do the same. Not in dynamic windows.
+    pub fn accumulate_by_tasks(self) -> Self {
+        WindowBuilder { accumulations: Accumulations::Tasks, ..self }
+    }
+
+    /// The same by the [worker](World::attach_window_worker) of each rank's accelerator, which reaches the window's memory.
+    /// Of accumulations there are [`Window::accumulate`] and [`Window::raccumulate`], of sums, products, minima and maxima
+    /// of numbers of 4 and 8 bytes; others are refused ([`WindowError::NotByWorker`]).
+    ///
+    /// [`World::attach_window_worker`]: crate::World::attach_window_worker
+    pub fn accumulate_by_worker(self) -> Self {
+        WindowBuilder { accumulations: Accumulations::Worker, ..self }
     }
 
     /// See [`Communicator::window_allocate`].
@@ -104,7 +122,8 @@ impl WindowBuilder<'_> {
 
     /// A window of numbers of 64 bits: integers or floating-point numbers, of which nothing else is accumulated. Where all
     /// ranks reach each other over adapters that have atomic operations (InfiniBand, RoCE), these carry out accumulations
-    /// ([`Window::is_by_adapter`]): the target need not make progress. Elsewhere it is as if made by
+    /// ([`Window::is_by_adapter`]): the target need not make progress. Elsewhere, and where [tasks](Self::accumulate_by_tasks) or
+    /// a [worker](Self::accumulate_by_worker) are asked for, it is as if made by
     /// [`allocate`](WindowBuilder::allocate). MPI says such things by info keys (`accumulate_ops`, MPI 4.1 §12.2.1).
     /// Collective.
     ///
@@ -140,7 +159,14 @@ impl WindowBuilder<'_> {
             .collect::<Result<_, Error>>()?;
         let seat = comm.shared.windows.host(own.clone(), &processes, comm.rank());
         let unit = if flavor == Flavor::Dynamic { 1 } else { size_of::<T>().max(1) as u64 };
-        let kind = flavor as u64 | u64::from(has_memory) << 8;
+        let way = self.accumulations;
+        let ready = ready(&comm, &own, (flavor, way));
+        let kernel = match &ready {
+            Ok(seat) => seat.as_ref().map_or(0, KernelSeat::index),
+            Err(_) => 0,
+        };
+        let flags = u64::from(has_memory) << 8 | u64::from(ready.is_ok()) << 9;
+        let kind = flavor as u64 | flags | (way as u64) << 16 | u64::from(kernel) << 24;
         let bytes = if flavor == Flavor::Dynamic { 0 } else { memory.region().len() };
         let misalignment = memory.region().start() % 64;
         let words = [u64::from(seat.id()), bytes, unit, misalignment, kind];
@@ -149,6 +175,7 @@ impl WindowBuilder<'_> {
         debug_assert_eq!(card.len(), CARD);
         let mut cards = vec![0u8; CARD * processes.len()];
         comm.allgather(&card, &mut cards)?;
+        let kernel = ready?;
         let mut members = read_cards(&cards, &processes, (&card, comm.rank()))?;
         let maps = flavor != Flavor::Dynamic && !self.messages;
         exchange_keys(&comm, (&memory, &header), maps, &mut members)?;
@@ -162,11 +189,15 @@ impl WindowBuilder<'_> {
         if all == [0] {
             return Err(WindowError::Unshared { rank: comm.rank() }.into());
         }
-        let numbers = match flavor {
-            Flavor::Numbers => numbers::agree(&comm, &memory, &mut members)?,
+        // One way for all accumulations of a window: elements are atomic against one of them.
+        let numbers = match (flavor, way) {
+            (Flavor::Numbers, Accumulations::Ordinary) => {
+                numbers::agree(&comm, &memory, &mut members)?
+            }
             _ => None,
         };
         let inner = gapless_osc::Window::new(seat, comm.rank(), flavor, own, members);
+        let inner = inner.with_tasks(comm.shared.window_tasks.clone(), way, kernel);
         let (attached, memory) = (Vec::new(), Some(memory));
         let profile = self.profiled.then(|| Box::new(Profile::new()));
         let (owed, element) = (None, PhantomData);
@@ -187,6 +218,27 @@ fn exposure(memory: &SharedBuf, header: &SharedBuf, ranks: u32) -> Result<Exposu
     Ok(Exposure::new(memory, header.ok_or(WindowError::NoMemory { rank: ranks })?))
 }
 
+/// Gets ready for accumulations that others put here: with a kernel, if a worker does them.
+fn ready(
+    comm: &Communicator,
+    own: &Exposure,
+    (flavor, way): (Flavor, Accumulations),
+) -> Result<Option<KernelSeat>, WindowError> {
+    if way == Accumulations::Ordinary {
+        return Ok(None);
+    }
+    if flavor == Flavor::Dynamic {
+        return Err(WindowError::Flavor { call: "accumulate_by", flavor: "a dynamic window" });
+    }
+    let tasks = &comm.shared.window_tasks;
+    tasks.prepare()?;
+    // Nothing is put into a window without memory.
+    match way {
+        Accumulations::Worker if own.bytes() > 0 => tasks.host_kernel(own).map(Some),
+        _ => Ok(None),
+    }
+}
+
 /// What the ranks have told of themselves, if it fits together.
 fn read_cards(
     cards: &[u8],
@@ -201,8 +253,16 @@ fn read_cards(
     let members = (0..).zip(cards.chunks(CARD)).zip(processes).map(|((rank, card), process)| {
         let kind = word(card, 4);
         let differs = |what| Err(WindowError::Differs { rank, what });
-        if kind >> 8 == 0 {
+        if kind >> 8 & 1 == 0 {
             return Err(WindowError::NoMemory { rank });
+        }
+        if rank != me && kind >> 16 & 0xFF != word(own, 4) >> 16 & 0xFF {
+            return differs("way of accumulations");
+        }
+        if kind >> 9 & 1 == 0 {
+            let ways = [Accumulations::Ordinary, Accumulations::Tasks, Accumulations::Worker];
+            let way = ways.into_iter().find(|way| *way as u64 == kind >> 16 & 0xFF);
+            return Err(WindowError::Unable { rank, way: way.unwrap_or_default().name() });
         }
         if rank != me && kind & 0xFF != word(own, 4) & 0xFF {
             return differs("kind of window");
@@ -218,6 +278,7 @@ fn read_cards(
             misalignment: word(card, 3) % 64,
             direct: None,
             numbers: None,
+            kernel: u8::try_from(kind >> 24 & 0xFF).unwrap_or(0),
         })
     });
     members.collect()

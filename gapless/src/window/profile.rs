@@ -1,5 +1,6 @@
 //! What a window's calls cost: for each how often, how many bytes and how long; and how long accumulations are.
 
+use gapless_osc::Accumulations;
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -79,7 +80,7 @@ impl Profile {
         }
     }
 
-    pub(super) fn read(&self) -> WindowProfile {
+    pub(super) fn read(&self, way: Accumulations) -> WindowProfile {
         let calls = Call::ALL.iter().map(|(call, name)| {
             let tally = &self.calls[*call as usize];
             let [count, bytes, nanoseconds] = [&tally.count, &tally.bytes, &tally.nanoseconds]
@@ -92,6 +93,7 @@ impl Profile {
             elapsed: self.since.elapsed(),
             calls: calls.filter(|calls| calls.count > 0).collect(),
             accumulations: sizes.map(|(size, count)| (1 << size, count)).collect(),
+            way,
         }
     }
 }
@@ -106,6 +108,8 @@ pub struct WindowProfile {
     pub calls: Vec<WindowCalls>,
     /// Accumulations by size: up to so many bytes (a power of two; more than half of it), how many.
     pub accumulations: Vec<(u64, u64)>,
+    /// How they were carried out at their targets.
+    pub way: Accumulations,
 }
 
 /// One kind of call.
@@ -145,6 +149,9 @@ impl fmt::Display for WindowProfile {
             let WindowCalls { name, count, bytes, .. } = calls;
             writeln!(f, "{name:18} {count:10} {bytes:14} {seconds:12.6} {share:6.1}%")?;
         }
+        if !self.accumulations.is_empty() {
+            writeln!(f, "accumulations by {}", self.way.name())?;
+        }
         for (bytes, count) in &self.accumulations {
             writeln!(f, "accumulations of up to {bytes:9} bytes {count:10}")?;
         }
@@ -163,12 +170,13 @@ mod tests {
             profile.note(Call::Accumulate, bytes, Instant::now());
         }
         profile.note(Call::Put, 100, Instant::now());
-        let read = profile.read();
+        let read = profile.read(Accumulations::Tasks);
         assert_eq!(read.accumulations, [(1, 2), (8, 2), (16, 1), (1 << 31, 1)]);
         let calls: Vec<_> = read.calls.iter().map(|calls| (calls.name, calls.count)).collect();
         assert_eq!(calls, [("put", 1), ("accumulate", 6)]);
         assert_eq!(read.calls[0].bytes, 100);
         assert!(read.share("put") >= 0.0 && read.share("get") == 0.0);
+        assert!(read.to_string().contains("accumulations by tasks on"));
         assert!(read.to_string().contains("accumulations of up to"));
     }
 }

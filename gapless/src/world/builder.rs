@@ -286,10 +286,11 @@ impl Builder {
         let carried = Xtq::attach_at(&mut bml, COLLECTIVE_TASKS, tasks(&bells))?;
         let tools = Arc::new(Tools::new(self.engines.clone(), Carrier::new(carried)));
         let xtq = Xtq::attach(&mut bml, tasks(&bells))?;
+        let window_tasks = gapless_osc::Tasks::attach(&mut bml, &windows, tasks(&bells))?;
         let pml = Pml::new(bml, self.engines, config);
         let ours = xtq.clone();
         let (world, myself) = (pml.world(), pml.self_comm());
-        let (layers, places) = ((pml, windows), (local, places));
+        let (layers, places) = ((pml, windows, window_tasks), (local, places));
         let shared = Shared::new(layers, (xtq, bells), places, accelerators, tools);
         let shared = Arc::new(shared);
         shared.set_table(table);

@@ -51,7 +51,7 @@ impl World {
             })
             .and_then(|()| self.fence(&connection))
             // Tasks that came before it.
-            .and_then(|()| self.wait_unless_lost(|state| state.xtq.has_settled().then_some(())))
+            .and_then(|()| self.wait_unless_lost(|state| state.have_tasks_settled().then_some(())))
             // Some launchers do not count the dead; this does.
             .and_then(|()| self.end_requests())
             .and_then(|()| self.fence(&connection));

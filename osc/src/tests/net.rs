@@ -3,7 +3,7 @@
 use super::{Nobody, lease};
 use crate::header::Header;
 use crate::window::{Driver, Flavor, Member, Window};
-use crate::{Exposure, Osc, WindowError};
+use crate::{Exposure, Osc, Tasks, WindowError};
 use gapless_bml::{Access, Bml, Rank, RdmaRail, RemoteKey};
 use gapless_btl::loopback::{Config, Hub, Loopback};
 use gapless_mem::{Atomics, Words};
@@ -17,6 +17,8 @@ const BYTES: usize = 4 << 20;
 pub(super) struct Net {
     bmls: Vec<RefCell<Bml>>,
     pub(super) oscs: Vec<Osc>,
+    pub(super) tasks: Vec<Tasks>,
+    now_ns: Cell<u64>,
     pub(super) exposures: Vec<Exposure>,
 }
 
@@ -32,14 +34,18 @@ impl Net {
             })
             .collect();
         let addresses: Vec<_> = bmls.iter().map(Bml::addresses).collect();
-        let oscs = bmls.iter_mut().map(|bml| Osc::register(bml).unwrap()).collect();
+        let oscs: Vec<Osc> = bmls.iter_mut().map(|bml| Osc::register(bml).unwrap()).collect();
+        let tasks = bmls.iter_mut().zip(&oscs);
+        let tasks = tasks.map(|(bml, osc)| Tasks::attach(bml, osc, Default::default()).unwrap());
+        let tasks = tasks.collect();
         for (me, bml) in (0..).zip(&mut bmls) {
             for (other, addresses) in (0..).zip(&addresses).filter(|(other, _)| *other != me) {
                 bml.connect(Rank(other), addresses).unwrap();
             }
         }
         let exposures = (0..count).map(|_| exposure(count as usize)).collect();
-        Net { bmls: bmls.into_iter().map(RefCell::new).collect(), oscs, exposures }
+        let (bmls, now_ns) = (bmls.into_iter().map(RefCell::new).collect(), Cell::new(0));
+        Net { bmls, oscs, tasks, now_ns, exposures }
     }
 
     pub(super) fn bml(&self, process: usize) -> RefMut<'_, Bml> {
@@ -48,10 +54,12 @@ impl Net {
 
     /// All processes make progress once.
     pub(super) fn progress(&self) {
-        for (bml, osc) in self.bmls.iter().zip(&self.oscs) {
+        self.now_ns.set(self.now_ns.get() + 20_000);
+        for ((bml, osc), tasks) in self.bmls.iter().zip(&self.oscs).zip(&self.tasks) {
             let mut bml = bml.borrow_mut();
             bml.poll(&mut Nobody);
             osc.advance(&mut bml);
+            tasks.xtq().advance(&mut bml, self.now_ns.get());
         }
     }
 
@@ -98,6 +106,7 @@ impl Net {
             misalignment: 0,
             direct: maps.contains(rank).then(|| exposure(*rank)),
             numbers: keys.get(*rank as usize).copied(),
+            kernel: 0,
         };
         let members = processes.iter().map(member).collect();
         Window::new(seat, me, flavor, exposure(me), members)

@@ -1,5 +1,5 @@
 //! One-sided windows: random programs against a model, every basic type and operation, each kind of epoch, contention,
-//! errors, and a rank that is killed. By mapped memory and by messages.
+//! errors, and a rank that is killed. By mapped memory and by messages, accumulations also as tasks.
 
 #[allow(unsafe_code, reason = "views of memory of a device")]
 mod device;
@@ -11,10 +11,14 @@ mod program;
 mod refused;
 mod shared;
 mod types;
+#[allow(unsafe_code, reason = "plays a worker, which changes memory of windows")]
+mod worker;
 
 use gapless::btl::Btl;
 use gapless::btl::loopback::{Config as LoopbackConfig, Hub, Loopback};
-use gapless::{AnyBits, Communicator, Config, Lock, ReduceOp, Window, World};
+use gapless::{
+    Accumulations, AnyBits, Communicator, Config, Lock, ReduceOp, Window, WindowBuilder, World,
+};
 use gapless_btl_sm::{Sm, SmConfig};
 use gapless_tests::job;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -31,9 +35,34 @@ enum Path {
     /// Even ranks map each other, and odd ones do; between them go messages. So a rank reaches some targets one way and some
     /// the other, and every target is reached both ways.
     Mixed,
+    /// As `Mapped`; accumulations are tasks.
+    Tasks,
+    /// As `Narrow`, likewise.
+    NarrowTasks,
 }
 
-const PATHS: [Path; 4] = [Path::Mapped, Path::Messages, Path::Narrow, Path::Mixed];
+impl Path {
+    fn by_tasks(self) -> bool {
+        matches!(self, Path::Tasks | Path::NarrowTasks)
+    }
+
+    /// Whether all targets are mapped.
+    fn maps(self) -> bool {
+        matches!(self, Path::Mapped | Path::Tasks)
+    }
+
+    fn builder(self, comm: &Communicator) -> WindowBuilder<'_> {
+        let builder = comm.window();
+        let builder = match self {
+            Path::Messages | Path::Narrow | Path::NarrowTasks => builder.by_messages(),
+            Path::Mapped | Path::Mixed | Path::Tasks => builder,
+        };
+        if self.by_tasks() { builder.accumulate_by_tasks() } else { builder }
+    }
+}
+
+const PATHS: [Path; 6] =
+    [Path::Mapped, Path::Messages, Path::Narrow, Path::Mixed, Path::Tasks, Path::NarrowTasks];
 
 /// Runs `body` as each of `size` ranks.
 fn ranks(path: Path, size: u32, body: impl Fn(&Communicator) + Sync) {
@@ -57,8 +86,8 @@ fn worlds(path: Path, size: u32, body: impl Fn(&World) + Sync) {
             ..LoopbackConfig::default()
         };
         match path {
-            Path::Mapped | Path::Messages => vec![Box::new(shared())],
-            Path::Narrow => vec![Box::new(Loopback::with(&hub, narrow))],
+            Path::Mapped | Path::Messages | Path::Tasks => vec![Box::new(shared())],
+            Path::Narrow | Path::NarrowTasks => vec![Box::new(Loopback::with(&hub, narrow))],
             Path::Mixed => {
                 let job = format!("{name} {}", rank % 2);
                 let shared = Sm::new(SmConfig::new(job, format!("rank {rank}"))).unwrap();
@@ -73,13 +102,12 @@ fn worlds(path: Path, size: u32, body: impl Fn(&World) + Sync) {
 
 /// A window of `count` elements whose operations go this way.
 fn window<T: AnyBits>(comm: &Communicator, path: Path, count: usize) -> Window<T> {
-    let window = match path {
-        Path::Mapped | Path::Mixed => comm.window_allocate(count).unwrap(),
-        Path::Messages | Path::Narrow => comm.window().by_messages().allocate(count).unwrap(),
-    };
+    let window = path.builder(comm).allocate(count).unwrap();
+    let way = if path.by_tasks() { Accumulations::Tasks } else { Accumulations::Ordinary };
+    assert_eq!(window.accumulations(), way);
     for rank in 0..comm.size() {
         let is_near = path == Path::Mixed && rank % 2 == comm.rank() % 2;
-        assert_eq!(window.is_mapped(rank).unwrap(), path == Path::Mapped || is_near, "{path:?}");
+        assert_eq!(window.is_mapped(rank).unwrap(), path.maps() || is_near, "{path:?}");
     }
     window
 }
@@ -177,9 +205,7 @@ fn locks_and_long_elements_lose_nothing() {
 fn calls_are_counted_where_that_is_asked_for() {
     for path in PATHS {
         ranks(path, 2, |comm| {
-            let builder = comm.window().profiled();
-            let builder = if path == Path::Messages { builder.by_messages() } else { builder };
-            let mut window = builder.allocate::<f64>(100).unwrap();
+            let mut window = path.builder(comm).profiled().allocate::<f64>(100).unwrap();
             window.lock_all().unwrap();
             window.put(&[1.0; 10], 1, 0).unwrap();
             window.accumulate(&[1.0; 3], 1, 20, ReduceOp::Sum).unwrap();
@@ -197,6 +223,7 @@ fn calls_are_counted_where_that_is_asked_for() {
             );
             assert_eq!([of("lock"), of("unlock"), of("get")], [(1, 0), (1, 0), (0, 0)]);
             assert_eq!(profile.accumulations, [(8, 2), (32, 1)]);
+            assert_eq!(profile.way == Accumulations::Tasks, path.by_tasks());
             window.free().unwrap();
             assert!(comm.window_allocate::<u8>(1).unwrap().profile().is_none());
         });

@@ -190,7 +190,14 @@ pub(super) const RULES: &[Rule] = &[
     },
     Rule {
         package: "gapless-osc",
-        may: &["gapless-pml", "gapless-bml", "gapless-dtype", "gapless-engine", "gapless-mem"],
+        may: &[
+            "gapless-pml",
+            "gapless-bml",
+            "gapless-dtype",
+            "gapless-engine",
+            "gapless-mem",
+            "gapless-xtq",
+        ],
         features: &[],
         tests_may: &["gapless-btl-sm", "gapless-layouts"],
         must_not_know: "vendors",

@@ -1,7 +1,7 @@
 //! A rank is killed in the middle of each kind of epoch, as origin and as target: who needs it gets an error that names it, and
 //! those that are left go on together.
 
-use gapless::{Lock, Window, World};
+use gapless::{Lock, ReduceOp, Window, World};
 use gapless_tests::actor::say;
 use gapless_tests::crew::{Crew, Member, Said};
 use std::time::{Duration, Instant};
@@ -81,7 +81,7 @@ fn a_rank_that_is_killed_in_an_epoch() {
     if let Some(member) = Member::of_crew() {
         return epochs(member);
     }
-    for path in ["mapped", "messages"] {
+    for path in ["mapped", "messages", "tasks"] {
         let mut crew = Crew::start(EACH, &[path; 3], |_, _| {});
         let mut heard: Vec<(u32, String)> = Vec::new();
         let mut killed = false;
@@ -109,25 +109,30 @@ fn loss(window: &Window<u64>) -> Result<(), gapless::Error> {
 }
 
 fn epochs(mut member: Member) {
-    let by_messages = member.part == "messages";
+    let (by_messages, by_tasks) = (member.part == "messages", member.part == "tasks");
     let world = World::builder().wireup(member.wireup()).init().unwrap();
     let comm = world.comm();
     let me = comm.rank();
     let make = || -> Window<u64> {
         let builder = if by_messages { comm.window().by_messages() } else { comm.window() };
+        let builder = if by_tasks { builder.accumulate_by_tasks() } else { builder };
         builder.allocate(1000).unwrap()
+    };
+    let give = |window: &Window<u64>, number: u64, rank: u32| match by_tasks {
+        true => window.accumulate(&[number; 1000], rank, 0, ReduceOp::Sum),
+        false => window.put(&[number; 1000], rank, 0),
     };
     let mut windows = EPOCHS.map(|_| make());
     let [fence, started, posted, shared, all, waiting] = &mut windows;
-    // The victim is in the middle of each: an origin that has put, and a target that others access.
+    // The victim is in the middle of each: an origin that has put or accumulated, and a target that others access.
     fence.fence().unwrap();
-    fence.put(&[1u64; 1000], (me + 1) % 3, 0).unwrap();
+    give(fence, 1, (me + 1) % 3).unwrap();
     if me == VICTIM {
         started.start(&[0]).unwrap();
-        started.put(&[1u64; 1000], 0, 0).unwrap();
+        give(started, 1, 0).unwrap();
         posted.post(&[0, 1]).unwrap();
         shared.lock(0, Lock::Shared).unwrap();
-        shared.put(&[1u64; 1000], 0, 0).unwrap();
+        give(shared, 1, 0).unwrap();
         all.lock_all().unwrap();
     } else {
         if me == 0 {
@@ -135,14 +140,14 @@ fn epochs(mut member: Member) {
         }
         posted.start(&[VICTIM]).unwrap();
         all.lock_all().unwrap();
-        all.put(&[1u64; 1000], VICTIM, 0).unwrap();
+        give(all, 1, VICTIM).unwrap();
     }
     comm.barrier().unwrap();
     if me == VICTIM {
         waiting.lock(1, Lock::Exclusive).unwrap();
         say("open");
         loop {
-            all.put(&[2u64; 1000], 0, 0).unwrap();
+            give(all, 2, 0).unwrap();
             all.flush(0).unwrap();
         }
     }
@@ -159,8 +164,8 @@ fn epochs(mut member: Member) {
         // It has the lock still.
         names(shared.lock(0, Lock::Exclusive), "lock");
     }
-    if by_messages {
-        names(posted.put(&[3u64; 1000], VICTIM, 0).and_then(|()| posted.complete()), "complete");
+    if by_messages || by_tasks {
+        names(give(posted, 3, VICTIM).and_then(|()| posted.complete()), "complete");
     } else {
         // Its memory is there; that it is not alive is told by the message.
         names(posted.complete(), "complete");

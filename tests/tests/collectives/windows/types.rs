@@ -37,7 +37,12 @@ fn every_type_and_operation() {
                     window.put(view(&old[..]), 0, place.clone()).unwrap();
                     let mut fetched = vec![0u8; old.len()];
                     let into = ViewMut::typed(&mut fetched[..], 0, &layout, count).unwrap();
-                    window.get_accumulate(view(&new[..]), into, 0, place.clone(), op).unwrap();
+                    if path.by_tasks() {
+                        window.get(into, 0, place.clone()).unwrap();
+                        window.accumulate(view(&new[..]), 0, place.clone(), op).unwrap();
+                    } else {
+                        window.get_accumulate(view(&new[..]), into, 0, place.clone(), op).unwrap();
+                    }
                     let mut after = vec![0u8; old.len()];
                     let into = ViewMut::typed(&mut after[..], 0, &layout, count).unwrap();
                     window.get(into, 0, place.clone()).unwrap();

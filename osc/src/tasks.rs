@@ -1,0 +1,234 @@
+//! Accumulations as tasks of XTQ (LeBeane et al. 2016, §V.C.1): the origin puts the operands as a packet, a registered
+//! function or kernel of the target combines them, and the end of the task is the acknowledgement that flushes wait for.
+//!
+//! ```text
+//! origin                                                target
+//!   put: which window, operation, type ──────────────►  a thread: stripes, elements; or the worker of its accelerator
+//!        runs of bytes, operands                                                │
+//!   flush, unlock, fence, complete ◄───── the task has ended, or why it failed ◄┘
+//! ```
+//!
+//! All ranks of a window agree on one way when it is made ([`Accumulations`]).
+//!
+//! - [`Tasks`](Accumulations::Tasks): one function for all windows, whose arguments name the window. Puts of one origin to
+//!   one target stand in a line, and run one after the other. The function takes the same mutexes of stripes as all
+//!   other changes do (`exposure.rs`), so what it does is atomic against those.
+//! - [`Worker`](Accumulations::Worker): a kernel for each window, of the worker of the target's accelerator, which nobody
+//!   else changes elements beside: its operations are not the processor's. So a window has no other changes, and
+//!   the kernel's operations alone.
+//!
+//! What a rank does otherwise to a target waits until its tasks there have ended, and a task waits until the messages
+//! before it are done: so its operations happen in the order of the calls. `tasks/put.rs` is the origin's side, `tasks/run.rs` the target's.
+
+mod put;
+pub(crate) mod run;
+
+pub(crate) use put::Carried;
+
+use crate::{Exposure, Osc, WindowError};
+use gapless_bml::{AmTag, Bml, BmlError};
+use gapless_mem::{Lease, Worker};
+use gapless_xtq::device::{DeviceFunction, Life};
+use gapless_xtq::packet::ENTRIES;
+use gapless_xtq::{Config, Function, Kernel, QueueOptions, Xtq, XtqError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// The active-message tag of these tasks.
+pub const TASKS_TAG: AmTag = AmTag(17);
+
+/// Of the function that does accumulations.
+const FUNCTION: u8 = 0;
+/// Queues of the function: an origin has one of them.
+const QUEUES: u8 = 4;
+/// The queue of the worker's kernels.
+const WORKER_QUEUE: u8 = QUEUES;
+/// What queues hold: more than all that origins have under way, of a few.
+const CAPACITY: u32 = 1024;
+/// Bytes of a payload, at most.
+const BODY: usize = 64 << 10;
+/// Receive buffers of the function: how many of which length.
+const BUFFERS: [(usize, usize); 2] = [(64, 4 << 10), (8, BODY)];
+/// Puts of an origin to a target that have not ended, at most.
+const UNDER_WAY: usize = 32;
+/// Bytes of a run in a payload: where, and how long.
+const RUN: usize = 16;
+/// Work-items of a task of the worker, at most.
+const ITEMS: u64 = 256;
+/// Bytes of arguments of the worker's function.
+const ARGUMENTS: u16 = 32;
+
+/// How accumulations are carried out at their targets.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Accumulations {
+    /// In memory that the origin maps, else by messages.
+    #[default]
+    Ordinary,
+    /// As tasks that threads of the target run.
+    Tasks,
+    /// As tasks of the worker of the target's accelerator.
+    Worker,
+}
+
+impl Accumulations {
+    /// A name, for people.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Accumulations::Ordinary => "mapped memory or messages",
+            Accumulations::Tasks => "tasks on the target's threads",
+            Accumulations::Worker => "tasks of the worker of the target's accelerator",
+        }
+    }
+}
+
+/// A process's end for tasks of windows, beside the one that programs use. Clones are the same end.
+#[derive(Clone)]
+pub struct Tasks(Arc<Ends>);
+
+struct Ends {
+    xtq: Xtq,
+    osc: Osc,
+    /// Whether the function can be put.
+    is_ready: Mutex<bool>,
+    kernels: Mutex<Kernels>,
+}
+
+/// Kernels of windows.
+#[derive(Default)]
+struct Kernels {
+    /// Those that there are, a bit each.
+    taken: u64,
+    /// The one after the last that was given: what is late for a window that was dropped does not find a new one.
+    next: u8,
+}
+
+impl std::fmt::Debug for Tasks {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_tuple("Tasks").field(&self.0.xtq).finish()
+    }
+}
+
+fn unpoisoned<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    // A panic leaves nothing half done behind these.
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Tasks {
+    /// Makes the end of the process of `bml`, before any other process can send it a task.
+    ///
+    /// # Errors
+    /// Somebody has the tag.
+    pub fn attach(bml: &mut Bml, osc: &Osc, config: Config) -> Result<Tasks, BmlError> {
+        let xtq = Xtq::attach_at(bml, TASKS_TAG, config)?;
+        let (is_ready, kernels) = Default::default();
+        Ok(Tasks(Arc::new(Ends { xtq, osc: osc.clone(), is_ready, kernels })))
+    }
+
+    /// The end itself, which has to make progress.
+    #[must_use]
+    pub fn xtq(&self) -> &Xtq {
+        &self.0.xtq
+    }
+
+    /// Lets others put accumulations here. Before a window is made whose accumulations are tasks.
+    ///
+    /// # Errors
+    /// This process is leaving.
+    pub fn prepare(&self) -> Result<(), WindowError> {
+        let mut is_ready = unpoisoned(&self.0.is_ready);
+        if *is_ready {
+            return Ok(());
+        }
+        let (xtq, osc) = (&self.0.xtq, self.0.osc.clone());
+        let longest = u32::try_from(BODY).unwrap_or(u32::MAX);
+        let function = Function::new(longest, move |task| run::run(&osc, task));
+        let register = || {
+            xtq.register_function(FUNCTION, function)?;
+            let options = QueueOptions { capacity: CAPACITY, width: 1 };
+            (0..=WORKER_QUEUE).try_for_each(|queue| xtq.register_queue(queue, options))
+        };
+        register().map_err(|error| transport(&error))?;
+        for (count, bytes) in BUFFERS {
+            (0..count).for_each(|_| xtq.post(vec![0; bytes]));
+        }
+        *is_ready = true;
+        Ok(())
+    }
+
+    /// Gives windows a worker, and receive buffers for payloads of its tasks.
+    ///
+    /// # Errors
+    /// There is one; the accelerator refuses; this process is leaving.
+    ///
+    /// # Safety
+    /// As long as this process has not left, nobody else touches the buffers.
+    #[allow(unsafe_code, reason = "passes memory on, for which the caller vouches")]
+    pub unsafe fn attach_worker(
+        &self,
+        worker: Arc<dyn Worker>,
+        life: Life,
+        buffers: Vec<Lease>,
+    ) -> Result<(), WindowError> {
+        self.prepare()?;
+        self.0.xtq.attach_worker(worker, life).map_err(|error| transport(&error))?;
+        for buffer in buffers {
+            // SAFETY: the caller's promise.
+            unsafe { self.0.xtq.post_to_worker(buffer) }.map_err(|error| transport(&error))?;
+        }
+        Ok(())
+    }
+
+    /// Lets others put accumulations into this window's memory that the worker does.
+    ///
+    /// # Errors
+    /// There is no worker, or it cannot reach the memory; there are 64 such windows.
+    #[allow(unsafe_code, reason = "gives the worker memory that is touched by atomic accesses")]
+    pub fn host_kernel(&self, exposure: &Exposure) -> Result<KernelSeat, WindowError> {
+        let mut kernels = unpoisoned(&self.0.kernels);
+        let mut all = (0..64u8).take(ENTRIES).map(|at| (kernels.next + at) % 64);
+        let free = all.find(|index| kernels.taken >> index & 1 == 0);
+        let index = free.ok_or_else(|| WindowError::Transport {
+            why: format!("a process has at most {ENTRIES} windows of a worker"),
+        })?;
+        let longest = u32::try_from(BODY).unwrap_or(u32::MAX);
+        let kernel = Kernel::of_worker(DeviceFunction::Accumulate, longest);
+        let kernel = kernel.buffer(exposure.memory.lease().clone());
+        // SAFETY: the worker's function stays inside its buffer. That is a window's, of which no reference exists, and
+        // whose contents nobody relies on (`Exposure::new`); its lease keeps it.
+        let registered = unsafe { self.0.xtq.register_kernel(index, kernel) };
+        registered.map_err(|error| transport(&error))?;
+        kernels.taken |= 1 << index;
+        kernels.next = (index + 1) % 64;
+        Ok(KernelSeat { tasks: self.clone(), index })
+    }
+}
+
+/// A window's kernel, until it is dropped.
+#[derive(Debug)]
+pub struct KernelSeat {
+    tasks: Tasks,
+    index: u8,
+}
+
+impl KernelSeat {
+    /// The kernel's index here, which others put into their packets.
+    #[must_use]
+    pub fn index(&self) -> u8 {
+        self.index
+    }
+}
+
+impl Drop for KernelSeat {
+    fn drop(&mut self) {
+        let mut kernels = unpoisoned(&self.tasks.0.kernels);
+        match self.tasks.0.xtq.unregister_kernel(self.index) {
+            Ok(()) => kernels.taken &= !(1 << self.index),
+            // The worker may still have it: the index is not used again.
+            Err(error) => tracing::debug!(%error, "a window's kernel that stays"),
+        }
+    }
+}
+
+fn transport(error: &XtqError) -> WindowError {
+    WindowError::Transport { why: error.to_string() }
+}

@@ -1,0 +1,300 @@
+//! The origin's side of accumulations as tasks: what goes into a packet, how many are under way, and their ends.
+
+use super::{
+    ARGUMENTS, Accumulations, BODY, FUNCTION, ITEMS, KernelSeat, QUEUES, RUN, Tasks, UNDER_WAY,
+    WORKER_QUEUE, run, unpoisoned,
+};
+use crate::WindowError;
+use crate::arithmetic::Arithmetic;
+use crate::exposure::for_each_run;
+use crate::operate::Access;
+use crate::window::{Driver, Window};
+use gapless_bml::Rank;
+use gapless_dtype::Primitive;
+use gapless_engine::ReduceOp;
+use gapless_xtq::device::{Accumulate, Combine, Element};
+use gapless_xtq::packet::Launch;
+use gapless_xtq::{Put, PutHandle, Refusal, Retry, XtqError};
+use std::collections::VecDeque;
+use std::ops::Range;
+use std::sync::Mutex;
+
+/// What the worker is to do, if it knows that.
+fn worker_word(op: ReduceOp, primitive: Primitive) -> Option<u64> {
+    let combine = match op {
+        ReduceOp::Sum => Combine::Sum,
+        ReduceOp::Prod => Combine::Prod,
+        ReduceOp::Min => Combine::Min,
+        ReduceOp::Max => Combine::Max,
+        _ => return None,
+    };
+    let is_integer = ReduceOp::Bor.is_defined_for(primitive) && op.is_defined_for(primitive);
+    let is_signed = is_integer && run::is_signed(primitive);
+    let element = match (primitive.size_bytes(), is_integer, is_signed) {
+        (4, true, true) => Element::I32,
+        (4, true, false) => Element::U32,
+        (8, true, true) => Element::I64,
+        (8, true, false) => Element::U64,
+        _ if primitive == Primitive::Float => Element::F32,
+        _ if primitive == Primitive::Double => Element::F64,
+        _ => return None,
+    };
+    Some(Accumulate(combine, element).word())
+}
+
+/// Puts to one target.
+#[derive(Debug, Default)]
+struct Puts {
+    under_way: VecDeque<PutHandle>,
+    /// What went wrong first, and was not told yet.
+    failed: Option<XtqError>,
+}
+
+impl Puts {
+    fn collect(&mut self) {
+        while let Some(outcome) = self.under_way.front().and_then(PutHandle::outcome) {
+            self.under_way.pop_front();
+            if let Err(error) = outcome {
+                self.failed.get_or_insert(error);
+            }
+        }
+    }
+}
+
+/// What a window has whose accumulations are tasks.
+#[derive(Debug)]
+pub(crate) struct Carried {
+    tasks: Tasks,
+    way: Accumulations,
+    /// This rank's own.
+    _kernel: Option<KernelSeat>,
+    /// By rank.
+    puts: Box<[Mutex<Puts>]>,
+}
+
+/// One piece of an accumulation: runs of the target's window, and where their operands are.
+struct Piece {
+    runs: Vec<(u64, Range<usize>)>,
+}
+
+impl Window {
+    /// Has accumulations carried out as tasks. All ranks do the same.
+    #[must_use]
+    pub fn with_tasks(
+        mut self,
+        tasks: Tasks,
+        way: Accumulations,
+        kernel: Option<KernelSeat>,
+    ) -> Window {
+        if way != Accumulations::Ordinary {
+            let puts = self.members.iter().map(|_| Mutex::default()).collect();
+            self.tasks = Some(Box::new(Carried { tasks, way, _kernel: kernel, puts }));
+        }
+        self
+    }
+
+    /// How accumulations are carried out.
+    #[must_use]
+    pub fn accumulations(&self) -> Accumulations {
+        self.tasks.as_ref().map_or(Accumulations::Ordinary, |carried| carried.way)
+    }
+
+    /// Waits until this rank's tasks at a target have ended, if it has some.
+    ///
+    /// # Errors
+    /// One of them has failed, or the target is lost.
+    #[inline]
+    pub(crate) fn end_tasks<D: Driver>(&self, driver: &D, rank: u32) -> Result<(), D::Error> {
+        match &self.tasks {
+            None => Ok(()),
+            Some(carried) => self.end_puts(driver, carried, rank),
+        }
+    }
+
+    /// Before an operation that reads what it changes: the same, if the window has such operations.
+    #[inline]
+    pub(crate) fn before_fetch<D: Driver>(
+        &self,
+        driver: &D,
+        rank: u32,
+        call: &'static str,
+    ) -> Result<(), D::Error> {
+        match &self.tasks {
+            None => Ok(()),
+            Some(carried) if carried.way == Accumulations::Worker => {
+                Err(WindowError::NotByWorker { call }.into())
+            }
+            Some(carried) => self.end_puts(driver, carried, rank),
+        }
+    }
+
+    #[cold]
+    fn end_puts<D: Driver>(
+        &self,
+        driver: &D,
+        carried: &Carried,
+        rank: u32,
+    ) -> Result<(), D::Error> {
+        let puts = &carried.puts[rank as usize];
+        loop {
+            let mut puts = unpoisoned(puts);
+            puts.collect();
+            let Some(first) = puts.under_way.front().cloned() else {
+                let failed = puts.failed.take();
+                return failed.map_or(Ok(()), |error| Err(self.task_error(rank, error).into()));
+            };
+            drop(puts);
+            driver.until(false, |_| first.outcome().map(drop))?;
+        }
+    }
+
+    fn task_error(&self, rank: u32, error: XtqError) -> WindowError {
+        let process = self.members[rank as usize].process;
+        match error {
+            XtqError::Lost { .. } if self.osc().is_lost(process) => self.osc().loss(process),
+            XtqError::Lost { rank, error } => WindowError::Lost { process: rank.0, error },
+            XtqError::Refused { refusal: Refusal::NotRegistered, .. } => {
+                WindowError::Freed { rank }
+            }
+            XtqError::Failed { reason, .. } => match run::fault(&reason) {
+                Some(fault) => self.refused(rank, fault),
+                None => WindowError::Task { rank, why: reason },
+            },
+            other => WindowError::Task { rank, why: other.to_string() },
+        }
+    }
+
+    /// An accumulation as tasks.
+    #[cold]
+    pub(crate) fn put_tasks<D: Driver>(
+        &self,
+        driver: &D,
+        carried: &Carried,
+        access: &Access,
+        (arithmetic, bytes): (&Arithmetic, &[u8]),
+    ) -> Result<(), D::Error> {
+        let (rank, target) = (access.rank, &access.target);
+        if arithmetic.op() == ReduceOp::NoOp {
+            return Ok(());
+        }
+        let word = worker_word(arithmetic.op(), arithmetic.primitive());
+        if carried.way == Accumulations::Worker && word.is_none() {
+            return Err(WindowError::NotByWorker { call: arithmetic.op().name() }.into());
+        }
+        // What went by messages comes first.
+        self.confirm(driver, rank)?;
+        let (width, all) = (arithmetic.width(), access.packed_bytes());
+        let each = match target.stretch() {
+            Some(_) => (BODY - RUN) / width,
+            // A run may have one element, or half a pair.
+            None => BODY / (2 * RUN + width),
+        };
+        let each = (each * width) as u64;
+        let mut start = 0;
+        while start < all {
+            let end = all.min(start + each);
+            let mut runs = Vec::new();
+            let base = usize::try_from(start).unwrap_or(usize::MAX);
+            for_each_run(target, start..end, |offset, at, len| {
+                runs.push((offset, base + at..base + at + len));
+                Ok(())
+            })
+            .map_err(|fault| self.refused(rank, fault))?;
+            let piece = Piece { runs };
+            match word.filter(|_| carried.way == Accumulations::Worker) {
+                Some(word) => {
+                    self.put_kernels(driver, carried, rank, &piece, (word, width, bytes))?
+                }
+                None => self.put_function(driver, carried, rank, &piece, (arithmetic, bytes))?,
+            }
+            start = end;
+        }
+        Ok(())
+    }
+
+    fn put_function<D: Driver>(
+        &self,
+        driver: &D,
+        carried: &Carried,
+        rank: u32,
+        piece: &Piece,
+        (arithmetic, bytes): (&Arithmetic, &[u8]),
+    ) -> Result<(), D::Error> {
+        let member = &self.members[rank as usize];
+        let mut payload = Vec::new();
+        for (offset, operands) in &piece.runs {
+            payload.extend_from_slice(&offset.to_le_bytes());
+            payload.extend_from_slice(&(operands.len() as u64).to_le_bytes());
+        }
+        for (_, operands) in &piece.runs {
+            payload.extend_from_slice(bytes.get(operands.clone()).unwrap_or_default());
+        }
+        let what = run::What {
+            window: member.window,
+            rank: self.rank,
+            op: arithmetic.op(),
+            primitive: arithmetic.primitive(),
+            runs: u32::try_from(piece.runs.len()).unwrap_or(u32::MAX),
+        };
+        let queue = u8::try_from(self.rank % u32::from(QUEUES)).unwrap_or(0);
+        let put = Put::function(Rank(member.process), FUNCTION, queue, what.words());
+        // In a line: an earlier one that is refused for now comes first all the same.
+        let put = put.payload(payload).retry(Retry::InOrder);
+        self.give(driver, carried, (rank, UNDER_WAY), put)
+    }
+
+    fn put_kernels<D: Driver>(
+        &self,
+        driver: &D,
+        carried: &Carried,
+        rank: u32,
+        piece: &Piece,
+        (word, width, bytes): (u64, usize, &[u8]),
+    ) -> Result<(), D::Error> {
+        let member = &self.members[rank as usize];
+        let process = Rank(member.process);
+        for (offset, operands) in &piece.runs {
+            let payload = bytes.get(operands.clone()).unwrap_or_default();
+            let items = (payload.len() / width) as u64;
+            let items = u16::try_from(items.clamp(1, ITEMS)).unwrap_or(1);
+            let arguments = [0, 0, *offset, word].map(u64::to_le_bytes).concat();
+            let launch = Launch::linear(1, items, ARGUMENTS);
+            let put = Put::kernel(process, member.kernel, WORKER_QUEUE, launch, arguments);
+            // A ring keeps the order, and its worker refuses nothing for now. Messages may be refused, and come again
+            // behind others: so there is one at a time.
+            let (most, retry) = match carried.tasks.0.xtq.has_ring(process) {
+                true => (UNDER_WAY, Retry::Never),
+                false => (1, Retry::InAnyOrder),
+            };
+            self.give(driver, carried, (rank, most), put.payload(payload).retry(retry))?;
+        }
+        Ok(())
+    }
+
+    /// Puts a task, once fewer than `most` are under way.
+    fn give<D: Driver>(
+        &self,
+        driver: &D,
+        carried: &Carried,
+        (rank, most): (u32, usize),
+        put: Put,
+    ) -> Result<(), D::Error> {
+        let puts = &carried.puts[rank as usize];
+        loop {
+            let mut puts = unpoisoned(puts);
+            puts.collect();
+            if puts.under_way.len() < most {
+                let handle = carried.tasks.0.xtq.put(put.acknowledged());
+                puts.under_way.push_back(handle.map_err(|error| self.task_error(rank, error))?);
+                break;
+            }
+            let first = puts.under_way.front().cloned();
+            drop(puts);
+            driver
+                .until(false, |_| first.as_ref().map_or(Some(()), |put| put.outcome().map(drop)))?;
+        }
+        // It leaves at once, if there is room.
+        driver.progress();
+        Ok(())
+    }
+}

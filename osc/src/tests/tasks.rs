@@ -1,0 +1,183 @@
+//! Accumulations as tasks: order, acknowledgements, faults, and what no process of ours puts.
+
+use super::net::{At, Net};
+use super::{LOCK, LOCK_WORDS, Random, WORDS, lease};
+use crate::tasks::run::perform;
+use crate::{Accumulations, Exposure, Header, Lock, Osc, Place, Way, Window, WindowError};
+use gapless_bml::{Bml, Rank};
+use gapless_btl::loopback::Config;
+use gapless_dtype::{Datatype, Primitive};
+use gapless_engine::{ReduceOp, Typed};
+use gapless_mem::{Atomics, Region, Space, Words};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+fn window(net: &Net, me: u32, maps: &[u32]) -> Window {
+    let tasks = net.tasks[me as usize].clone();
+    tasks.prepare().unwrap();
+    net.window(me, maps).with_tasks(tasks, Accumulations::Tasks, None)
+}
+
+/// Numbers of a target, from one of them on.
+fn numbers(count: usize) -> Typed {
+    let layout = Datatype::from(Primitive::Int64).commit().unwrap();
+    let bytes = 8 * count as u64;
+    Typed::new(Region::new(Space::Host, 0, 0, bytes), 0, &layout, count as u64).unwrap()
+}
+
+fn bytes(numbers: &[i64]) -> Vec<u8> {
+    numbers.iter().flat_map(|number| number.to_ne_bytes()).collect()
+}
+
+/// A rank, and what it does to rank 0.
+struct Origin<'n> {
+    window: Window,
+    driver: At<'n>,
+}
+
+impl<'n> Origin<'n> {
+    fn new(net: &'n Net, me: u32, maps: &[u32]) -> Origin<'n> {
+        let driver = net.driver(me as usize, 50_000_000, &std::thread::yield_now);
+        let mut window = window(net, me, maps);
+        window.lock(&driver, 0, Lock::Shared).unwrap();
+        Origin { window, driver }
+    }
+
+    fn accumulate(&self, at: u64, op: ReduceOp, given: &[i64]) -> Result<(), WindowError> {
+        let (place, typed) = (Place::at(8 * at), numbers(given.len()));
+        let access = self.window.access("accumulate", (0, &place), &typed, Way::Change)?;
+        self.window.accumulate(&self.driver, (&access, op), (&typed, &place), &bytes(given))
+    }
+
+    fn put(&self, at: u64, given: i64) {
+        let access = self.window.access("put", (0, &Place::at(8 * at)), &numbers(1), Way::Write);
+        self.window.put(&self.driver, &access.unwrap(), 0..8, &bytes(&[given])).unwrap();
+    }
+
+    fn get(&self, at: u64) -> i64 {
+        let access = self.window.access("get", (0, &Place::at(8 * at)), &numbers(1), Way::Read);
+        let mut found = [0; 8];
+        self.window.get(&self.driver, &access.unwrap(), 0..8, &mut found).unwrap();
+        i64::from_ne_bytes(found)
+    }
+
+    fn fetch(&self, at: u64, given: i64) -> i64 {
+        let (place, typed) = (Place::at(8 * at), numbers(1));
+        let access = self.window.access("fetch_and_op", (0, &place), &typed, Way::Change).unwrap();
+        let (given, mut found) = (bytes(&[given]), [0; 8]);
+        let (what, both) = ((&access, ReduceOp::Sum), (&given[..], &mut found[..]));
+        self.window.fetch_and_op(&self.driver, what, (&typed, &place), both).unwrap();
+        i64::from_ne_bytes(found)
+    }
+}
+
+fn load(net: &Net, at: u64) -> i64 {
+    let mut found = [0; 8];
+    net.exposures[0].memory.load(8 * at, &mut found).unwrap();
+    i64::from_ne_bytes(found)
+}
+
+#[test]
+fn tasks_of_an_origin_keep_the_order_of_its_calls_and_lose_nothing() {
+    let narrow =
+        Config { max_fragment_bytes: 512, eager_bytes: 512, slots: 8, ..Config::default() };
+    for config in [Config::default(), narrow] {
+        for maps in [&[0][..], &[]] {
+            let net = Net::new(3, &config);
+            let _target = window(&net, 0, &[]);
+            let origins = [1, 2].map(|me| Origin::new(&net, me, maps));
+            // Beyond what a task carries, and what may be under way.
+            let long: Vec<i64> = (0..20_000).collect();
+            for round in 0..40 {
+                for (own, origin) in [100u64, 200].into_iter().zip(&origins) {
+                    origin.accumulate(0, ReduceOp::Sum, &[1, 2, 3]).unwrap();
+                    origin.accumulate(own, ReduceOp::Sum, &[5]).unwrap();
+                    origin.accumulate(own, ReduceOp::Replace, &[round]).unwrap();
+                    origin.accumulate(own, ReduceOp::Prod, &[3]).unwrap();
+                    origin.accumulate(own, ReduceOp::NoOp, &[9]).unwrap();
+                    assert_eq!(origin.fetch(own, 1), 3 * round);
+                    origin.accumulate(own, ReduceOp::Sum, &[1]).unwrap();
+                    assert_eq!(origin.get(own), 3 * round + 2);
+                    origin.put(own, 70);
+                    origin.accumulate(own, ReduceOp::Sum, &[7]).unwrap();
+                    origin.fetch(own + 1, 1);
+                }
+                for origin in origins.iter().filter(|_| round % 20 == 0) {
+                    origin.accumulate(1000, ReduceOp::Sum, &long).unwrap();
+                }
+            }
+            for origin in &origins {
+                origin.window.flush(&origin.driver, 0).unwrap();
+            }
+            assert_eq!(
+                [0, 1, 2, 100, 101, 200].map(|at| load(&net, at)),
+                [80, 160, 240, 77, 40, 77]
+            );
+            assert!((0..20_000u32).all(|at| load(&net, 1000 + u64::from(at)) == 4 * i64::from(at)));
+            for Origin { mut window, driver } in origins {
+                window.unlock(&driver, 0).unwrap();
+            }
+        }
+    }
+}
+
+#[test]
+fn a_target_that_refuses_is_told_of_once() {
+    let net = Net::new(2, &Config::default());
+    let target = window(&net, 0, &[]);
+    let mut origin = Origin::new(&net, 1, &[0]);
+    origin.accumulate(0, ReduceOp::Sum, &[4]).unwrap();
+    origin.window.flush(&origin.driver, 0).unwrap();
+    drop(target);
+    origin.accumulate(0, ReduceOp::Sum, &[4]).unwrap();
+    origin.accumulate(0, ReduceOp::Sum, &[4]).unwrap();
+    let flush = |origin: &Origin<'_>| origin.window.flush(&origin.driver, 0);
+    assert_eq!(flush(&origin), Err(WindowError::Freed { rank: 0 }));
+    assert_eq!((flush(&origin), load(&net, 0)), (Ok(()), 4));
+    origin.accumulate(0, ReduceOp::Sum, &[4]).unwrap();
+    let unlocked = origin.window.unlock(&origin.driver, 0);
+    assert_eq!(unlocked, Err(WindowError::Freed { rank: 0 }));
+    // It has ended nevertheless.
+    assert!(net.exposures[0].header.try_lock(0, Lock::Exclusive, false, |_| false));
+}
+
+#[test]
+fn made_up_tasks_change_nothing_but_the_window() {
+    let seed = std::env::var("GAPLESS_SEED").map_or(5, |seed| seed.parse().unwrap());
+    println!("GAPLESS_SEED={seed}");
+    let memory: Arc<Vec<AtomicU64>> = Arc::new((0..WORDS).map(|_| AtomicU64::new(77)).collect());
+    let lock = LOCK..LOCK + LOCK_WORDS;
+    memory[lock.clone()].iter().for_each(|word| word.store(0, Ordering::Relaxed));
+    // SAFETY: it is initialised, and touched by atomics only.
+    let window = unsafe { Atomics::new(lease(&memory, 16, 16)) }.unwrap();
+    // SAFETY: as above.
+    let words = unsafe { Words::new(lease(&memory, LOCK, LOCK_WORDS)) }.unwrap();
+    let osc = Osc::register(&mut Bml::new(Rank(0), 1)).unwrap();
+    let _seat = osc.host(Exposure::new(window, Header::new(words, 1).unwrap()), &[0], 0);
+    let mut random = Random(seed);
+    let mut right = 0;
+    for round in 0..40_000 {
+        let runs = random.below(4);
+        let mut payload = Vec::new();
+        let mut all = 0;
+        for _ in 0..runs {
+            let bytes = if random.below(4) == 0 { random.number() } else { 8 * random.below(5) };
+            let at = if random.below(2) == 0 { random.number() } else { 8 * random.below(17) };
+            payload.extend([at, bytes].into_iter().flat_map(u64::to_le_bytes));
+            all += bytes.min(400);
+        }
+        let operands = if random.below(4) == 0 { random.below(200) } else { all };
+        payload.resize(payload.len() + usize::try_from(operands).unwrap(), 3);
+        let runs = if random.below(8) == 0 { random.number() } else { runs };
+        let what = random.below(16) | random.below(42) << 8 | (runs & 0xFFFF_FFFF) << 32;
+        let [window, rank] = [0; 2].map(|_| random.below(20) / 19);
+        let which = window | rank << 32;
+        right += u32::from(perform(&osc, 0, [which, what], &payload).is_ok());
+        assert!(perform(&osc, 1, [which, what], &payload).is_err());
+        let outside = memory[..16].iter().chain(&memory[32..lock.start]).chain(&memory[lock.end..]);
+        let changed = outside.map(|word| word.load(Ordering::Relaxed)).find(|word| *word != 77);
+        assert_eq!(changed, None, "round {round}: {which:x} {what:x} {payload:?}");
+    }
+    let inside = memory[16..32].iter().filter(|word| word.load(Ordering::Relaxed) != 77).count();
+    assert!(right > 1000 && inside > 8, "some of them are right: {right}, {inside}");
+}
