@@ -285,6 +285,10 @@ impl Drop for Seat {
         }
         self.osc.note(&core);
         drop(core);
+        // Nothing touches the memory any more when this is over.
+        if let Some(hosted) = &hosted {
+            hosted.users.leave();
+        }
         drop(hosted);
     }
 }

@@ -12,8 +12,8 @@
 //!
 //! Loads and messages do the same to the memory (`exposure.rs`), and take the same lock (`header.rs`), so ranks of one host and of
 //! others can be mixed in a window. `window.rs` has locks, flushes and fences, `groups.rs` post and start,
-//! `operate.rs` the operations, `tasks.rs` accumulations as tasks of XTQ; `epoch.rs` says which calls go together; `wire.rs` draws the messages, `target.rs`
-//! says what they do.
+//! `operate.rs` the operations, `tasks.rs` accumulations as tasks of XTQ; `epoch.rs` says which calls go together;
+//! `wire.rs` draws the messages, `target.rs` says what they do.
 //!
 //! # What holds
 //! - All accesses to a window's memory are atomic accesses ([`gapless_mem::Atomics`]): whatever programs do at the same

@@ -8,7 +8,7 @@ use crate::core::{Core, Done, Osc, fetches};
 use crate::exposure::{Exposure, change, compare_swap, load, place, store, stripes};
 use crate::header::Stripes;
 use crate::peer::{ANSWERS, LAYOUT_BYTES, LAYOUTS};
-use crate::tasks::run::Place;
+use crate::tasks::run::{Place, Users};
 use crate::wire::{HEADER, Head, Kind, OPERANDS, READ_MAX};
 use crate::{Fault, Header, Lock};
 use gapless_bml::{Bml, Rank};
@@ -98,6 +98,8 @@ pub(crate) struct Hosted {
     pieces: Option<Vec<(u64, Atomics)>>,
     processes: Arc<[u32]>,
     rank: u32,
+    /// Threads that run tasks on it.
+    pub(crate) users: Arc<Users>,
     /// By rank: how often it has posted, and completed, without being heard.
     pub(crate) posts: Box<[u32]>,
     pub(crate) completes: Box<[u32]>,
@@ -117,6 +119,7 @@ impl Hosted {
             pieces: None,
             processes,
             rank,
+            users: Arc::default(),
             posts: vec![0; ranks].into(),
             completes: vec![0; ranks].into(),
             faults: vec![None; ranks].into(),
@@ -132,8 +135,8 @@ impl Hosted {
     /// What a task needs of it, whose memory this keeps; `None`: it is dynamic.
     pub(crate) fn place(&self) -> Option<Place> {
         let exposure = Exposure::new(self.memory.clone(), self.header.clone());
-        let processes = Arc::clone(&self.processes);
-        self.pieces.is_none().then_some(Place { exposure, rank: self.rank, processes })
+        let of = (self.rank, &self.processes);
+        self.pieces.is_none().then(|| Place::new(exposure, of, &self.users))
     }
 
     /// A process is lost: it needs no lock any more. One that it has stays its own.

@@ -18,7 +18,8 @@
 //!   the kernel's operations alone.
 //!
 //! What a rank does otherwise to a target waits until its tasks there have ended, and a task waits until the messages
-//! before it are done: so its operations happen in the order of the calls. `tasks/put.rs` is the origin's side, `tasks/run.rs` the target's.
+//! before it are done: so its operations happen in the order of the calls. `tasks/put.rs` is the origin's side,
+//! `tasks/run.rs` the target's.
 
 mod put;
 pub(crate) mod run;
@@ -28,7 +29,7 @@ pub(crate) use put::Carried;
 use crate::{Exposure, Osc, WindowError};
 use gapless_bml::{AmTag, Bml, BmlError};
 use gapless_mem::{Lease, Worker};
-use gapless_xtq::device::{DeviceFunction, Life};
+use gapless_xtq::device::{DeviceFunction, Life, TargetError};
 use gapless_xtq::packet::ENTRIES;
 use gapless_xtq::{Config, Function, Kernel, QueueOptions, Xtq, XtqError};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -98,6 +99,8 @@ struct Ends {
 struct Kernels {
     /// Those that there are, a bit each.
     taken: u64,
+    /// Receive buffers that the worker has.
+    buffers: usize,
     /// The one after the last that was given: what is late for a window that was dropped does not find a new one.
     next: u8,
 }
@@ -170,10 +173,23 @@ impl Tasks {
         buffers: Vec<Lease>,
     ) -> Result<(), WindowError> {
         self.prepare()?;
-        self.0.xtq.attach_worker(worker, life).map_err(|error| transport(&error))?;
+        let mut kernels = unpoisoned(&self.0.kernels);
+        match self.0.xtq.attach_worker(worker, life) {
+            Ok(()) => {}
+            // The last call has failed to give it any.
+            Err(XtqError::Worker { has: true }) if kernels.buffers == 0 => {}
+            Err(error) => return Err(transport(&error)),
+        }
         for buffer in buffers {
             // SAFETY: the caller's promise.
-            unsafe { self.0.xtq.post_to_worker(buffer) }.map_err(|error| transport(&error))?;
+            match unsafe { self.0.xtq.post_to_worker(buffer) } {
+                Ok(()) => kernels.buffers += 1,
+                // Fewer do, too.
+                Err(error) if kernels.buffers > 0 => {
+                    tracing::debug!(%error, "a receive buffer that a worker cannot have");
+                }
+                Err(error) => return Err(transport(&error)),
+            }
         }
         Ok(())
     }
@@ -190,16 +206,27 @@ impl Tasks {
         let index = free.ok_or_else(|| WindowError::Transport {
             why: format!("a process has at most {ENTRIES} windows of a worker"),
         })?;
+        if kernels.buffers == 0 {
+            return Err(WindowError::Transport { why: "no worker was attached".to_owned() });
+        }
+        kernels.taken |= 1 << index;
+        kernels.next = (index + 1) % 64;
         let longest = u32::try_from(BODY).unwrap_or(u32::MAX);
         let kernel = Kernel::of_worker(DeviceFunction::Accumulate, longest);
         let kernel = kernel.buffer(exposure.memory.lease().clone());
         // SAFETY: the worker's function stays inside its buffer. That is a window's, of which no reference exists, and
         // whose contents nobody relies on (`Exposure::new`); its lease keeps it.
         let registered = unsafe { self.0.xtq.register_kernel(index, kernel) };
-        registered.map_err(|error| transport(&error))?;
-        kernels.taken |= 1 << index;
-        kernels.next = (index + 1) % 64;
-        Ok(KernelSeat { tasks: self.clone(), index })
+        match registered {
+            Ok(()) => Ok(KernelSeat { tasks: self.clone(), index: Some(index) }),
+            Err(error) => {
+                // Who is busy will have it: the index stays taken.
+                if !matches!(error, XtqError::Target(TargetError::Busy(_))) {
+                    kernels.taken &= !(1 << index);
+                }
+                Err(transport(&error))
+            }
+        }
     }
 }
 
@@ -207,24 +234,32 @@ impl Tasks {
 #[derive(Debug)]
 pub struct KernelSeat {
     tasks: Tasks,
-    index: u8,
+    /// None: it was taken out, or may still be the worker's.
+    index: Option<u8>,
 }
 
 impl KernelSeat {
     /// The kernel's index here, which others put into their packets.
     #[must_use]
     pub fn index(&self) -> u8 {
-        self.index
+        self.index.unwrap_or(0)
+    }
+
+    /// Takes the kernel out: then nobody touches the memory by it. If the worker does not answer, it may still have it, and
+    /// the index is not used again.
+    fn end(&mut self) -> Result<(), WindowError> {
+        let Some(index) = self.index.take() else { return Ok(()) };
+        let mut kernels = unpoisoned(&self.tasks.0.kernels);
+        self.tasks.0.xtq.unregister_kernel(index).map_err(|error| transport(&error))?;
+        kernels.taken &= !(1 << index);
+        Ok(())
     }
 }
 
 impl Drop for KernelSeat {
     fn drop(&mut self) {
-        let mut kernels = unpoisoned(&self.tasks.0.kernels);
-        match self.tasks.0.xtq.unregister_kernel(self.index) {
-            Ok(()) => kernels.taken &= !(1 << self.index),
-            // The worker may still have it: the index is not used again.
-            Err(error) => tracing::debug!(%error, "a window's kernel that stays"),
+        if let Err(error) = self.end() {
+            tracing::debug!(%error, "a window's kernel that stays");
         }
     }
 }

@@ -447,6 +447,12 @@ impl Xtq {
         self.inner.with(|state| state.initiator.close());
     }
 
+    /// Whether this process has left: [`abandon`](Xtq::abandon) was called. A task that waits for something may look.
+    #[must_use]
+    pub fn has_left(&self) -> bool {
+        self.inner.with(|state| state.left)
+    }
+
     /// The process has left, or is given up: nothing that arrives is looked at, tasks that have not begun are dropped,
     /// all puts and signals of tasks end. A task that runs goes on, and no peer hears of its end;
     /// [`has_settled`](Xtq::has_settled) does.

@@ -371,7 +371,8 @@ impl<T: AnyBits> Window<T> {
     ///
     /// # Errors
     /// An epoch is open here, or at another rank ([`WindowError::Elsewhere`]); operations were begun after the last fence; a
-    /// member is lost. Then the window is gone all the same, at all ranks, and its memory with it.
+    /// member is lost; a [worker](WindowBuilder::accumulate_by_worker) of this rank does not answer. Then the window is gone
+    /// all the same, at all ranks, and its memory with it.
     pub fn free(mut self) -> Result<SharedBuf, Error> {
         let refused = self.inner.may_free().err();
         let mut all = [0];
@@ -384,9 +385,12 @@ impl<T: AnyBits> Window<T> {
             let elsewhere = WindowError::Elsewhere { call: "free", rank: all[0].unsigned_abs() };
             return Err(refused.unwrap_or(elsewhere).into());
         }
-        let Window { inner, comm, memory, header, .. } = self;
+        let Window { mut inner, comm, memory, header, .. } = self;
+        let ended = inner.end_kernel();
         drop((inner, header));
         comm.free()?;
+        // What a worker may still change is nobody's.
+        ended?;
         Ok(memory.ok_or(WindowError::Freed { rank: u32::MAX })?)
     }
 }

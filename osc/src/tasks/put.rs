@@ -45,6 +45,8 @@ fn worker_word(op: ReduceOp, primitive: Primitive) -> Option<u64> {
 /// Puts to one target.
 #[derive(Debug, Default)]
 struct Puts {
+    /// Whether those under way keep their order by themselves, so that there may be many.
+    many: bool,
     under_way: VecDeque<PutHandle>,
     /// What went wrong first, and was not told yet.
     failed: Option<XtqError>,
@@ -67,7 +69,7 @@ pub(crate) struct Carried {
     tasks: Tasks,
     way: Accumulations,
     /// This rank's own.
-    _kernel: Option<KernelSeat>,
+    kernel: Option<KernelSeat>,
     /// By rank.
     puts: Box<[Mutex<Puts>]>,
 }
@@ -88,7 +90,7 @@ impl Window {
     ) -> Window {
         if way != Accumulations::Ordinary {
             let puts = self.members.iter().map(|_| Mutex::default()).collect();
-            self.tasks = Some(Box::new(Carried { tasks, way, _kernel: kernel, puts }));
+            self.tasks = Some(Box::new(Carried { tasks, way, kernel, puts }));
         }
         self
     }
@@ -97,6 +99,15 @@ impl Window {
     #[must_use]
     pub fn accumulations(&self) -> Accumulations {
         self.tasks.as_ref().map_or(Accumulations::Ordinary, |carried| carried.way)
+    }
+
+    /// No task of a worker changes this rank's memory from now on. Before the memory is given back.
+    ///
+    /// # Errors
+    /// The worker does not answer, and may still change it.
+    pub fn end_kernel(&mut self) -> Result<(), WindowError> {
+        let carried = self.tasks.as_mut();
+        carried.and_then(|carried| carried.kernel.as_mut()).map_or(Ok(()), KernelSeat::end)
     }
 
     /// Waits until this rank's tasks at a target have ended, if it has some.
@@ -236,11 +247,12 @@ impl Window {
             primitive: arithmetic.primitive(),
             runs: u32::try_from(piece.runs.len()).unwrap_or(u32::MAX),
         };
-        let queue = u8::try_from(self.rank % u32::from(QUEUES)).unwrap_or(0);
+        let queue = self.rank.wrapping_add(member.window) % u32::from(QUEUES);
+        let queue = u8::try_from(queue).unwrap_or(0);
         let put = Put::function(Rank(member.process), FUNCTION, queue, what.words());
         // In a line: an earlier one that is refused for now comes first all the same.
         let put = put.payload(payload).retry(Retry::InOrder);
-        self.give(driver, carried, (rank, UNDER_WAY), put)
+        self.give(driver, carried, (rank, true), put)
     }
 
     fn put_kernels<D: Driver>(
@@ -261,29 +273,29 @@ impl Window {
             let launch = Launch::linear(1, items, ARGUMENTS);
             let put = Put::kernel(process, member.kernel, WORKER_QUEUE, launch, arguments);
             // A ring keeps the order, and its worker refuses nothing for now. Messages may be refused, and come again
-            // behind others: so there is one at a time.
-            let (most, retry) = match carried.tasks.0.xtq.has_ring(process) {
-                true => (UNDER_WAY, Retry::Never),
-                false => (1, Retry::InAnyOrder),
-            };
-            self.give(driver, carried, (rank, most), put.payload(payload).retry(retry))?;
+            // behind others: so there is one at a time, and what went the other way has ended before.
+            let many = carried.tasks.0.xtq.has_ring(process);
+            let retry = if many { Retry::Never } else { Retry::InAnyOrder };
+            self.give(driver, carried, (rank, many), put.payload(payload).retry(retry))?;
         }
         Ok(())
     }
 
-    /// Puts a task, once fewer than `most` are under way.
+    /// Puts a task, once there is room: `many` may be under way, but those before that must go alone.
     fn give<D: Driver>(
         &self,
         driver: &D,
         carried: &Carried,
-        (rank, most): (u32, usize),
+        (rank, many): (u32, bool),
         put: Put,
     ) -> Result<(), D::Error> {
         let puts = &carried.puts[rank as usize];
         loop {
             let mut puts = unpoisoned(puts);
             puts.collect();
+            let most = if many && puts.many { UNDER_WAY } else { 1 };
             if puts.under_way.len() < most {
+                puts.many = many;
                 let handle = carried.tasks.0.xtq.put(put.acknowledged());
                 puts.under_way.push_back(handle.map_err(|error| self.task_error(rank, error))?);
                 break;

@@ -18,6 +18,7 @@ use gapless_mem::DeviceError;
 use gapless_xtq::{Task, TaskError};
 use std::ops::Range;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 /// What a fault begins with, as the text of a task's end.
@@ -63,24 +64,71 @@ impl What {
     }
 }
 
-/// What a thread needs of a window of this process. The lease of the memory keeps it meanwhile.
+/// Whether threads are at work on a window, and whether it is gone.
+#[derive(Debug, Default)]
+pub(crate) struct Users {
+    count: AtomicUsize,
+    gone: AtomicBool,
+}
+
+impl Users {
+    /// The window goes: waits until no thread is at work on it any more. None of them waits for others then.
+    pub(crate) fn leave(&self) {
+        self.gone.store(true, Ordering::Release);
+        while self.count.load(Ordering::Acquire) > 0 {
+            std::thread::yield_now();
+        }
+    }
+
+    /// Whether a thread is at work on it.
+    #[cfg(test)]
+    pub(crate) fn are_at_work(&self) -> bool {
+        self.count.load(Ordering::Acquire) > 0
+    }
+
+    fn are_gone(&self) -> bool {
+        self.gone.load(Ordering::Acquire)
+    }
+}
+
+/// A window of this process, as a thread has it: the window does not go meanwhile.
 pub(crate) struct Place {
-    pub(crate) exposure: Exposure,
+    exposure: Exposure,
     /// This process's rank.
-    pub(crate) rank: u32,
-    pub(crate) processes: Arc<[u32]>,
+    rank: u32,
+    processes: Arc<[u32]>,
+    users: Arc<Users>,
+}
+
+impl Place {
+    /// To be made under the lock under which the window is taken out.
+    pub(crate) fn new(
+        exposure: Exposure,
+        (rank, processes): (u32, &Arc<[u32]>),
+        users: &Arc<Users>,
+    ) -> Place {
+        users.count.fetch_add(1, Ordering::Relaxed);
+        Place { exposure, rank, processes: Arc::clone(processes), users: Arc::clone(users) }
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        self.users.count.fetch_sub(1, Ordering::Release);
+    }
 }
 
 /// Runs a task.
 pub(super) fn run(osc: &Osc, task: &mut Task<'_>) -> Result<(), TaskError> {
     let [_, _, first, second] = task.arguments();
-    let initiator = task.initiator().0;
-    perform(osc, initiator, [first, second], task.payload()).map_err(said)
+    let (initiator, xtq) = (task.initiator().0, task.xtq().clone());
+    let has_left = move || xtq.has_left();
+    perform(osc, (initiator, &has_left), [first, second], task.payload()).map_err(said)
 }
 
 pub(crate) fn perform(
     osc: &Osc,
-    initiator: u32,
+    (initiator, has_left): (u32, &dyn Fn() -> bool),
     words: [u64; 2],
     payload: &[u8],
 ) -> Result<(), Fault> {
@@ -101,7 +149,8 @@ pub(crate) fn perform(
         return Err(Fault::Elements);
     }
     for operands in operands.chunks(PART / width * width) {
-        change(osc, &place, runs.next(operands.len())?, (&arithmetic, operands))?;
+        let runs = runs.next(operands.len())?;
+        change((osc, has_left), &place, runs, (&arithmetic, operands))?;
     }
     if runs.left.len() == 0 && runs.run.1 == 0 { Ok(()) } else { Err(Fault::Outside) }
 }
@@ -135,7 +184,7 @@ impl Runs<'_> {
 
 /// Changes elements, which lie in these runs: all of them under their mutexes.
 fn change(
-    osc: &Osc,
+    (osc, has_left): (&Osc, &dyn Fn() -> bool),
     here: &Place,
     runs: Vec<(u64, usize)>,
     (arithmetic, operands): (&Arithmetic, &[u8]),
@@ -162,7 +211,7 @@ fn change(
         })
     };
     let mut now = operands.to_vec();
-    take(osc, here, stripes)?;
+    take((osc, has_left), here, stripes)?;
     let changed = (|| {
         if arithmetic.op() != ReduceOp::Replace {
             each(&mut |offset, place| memory.load(offset, &mut now[place]))?;
@@ -174,8 +223,12 @@ fn change(
     changed.map_err(|_| Fault::Outside)
 }
 
-/// Takes mutexes, and waits for those who have them.
-fn take(osc: &Osc, here: &Place, stripes: Stripes) -> Result<(), Fault> {
+/// Takes mutexes, and waits for those who have them, as long as the window is there and this process in its job.
+fn take(
+    (osc, has_left): (&Osc, &dyn Fn() -> bool),
+    here: &Place,
+    stripes: Stripes,
+) -> Result<(), Fault> {
     let header = &here.exposure.header;
     let process = |rank: u32| here.processes.get(rank as usize).copied();
     let is_dead = |rank: u32| process(rank).is_some_and(|process| osc.is_dead(process));
@@ -191,6 +244,9 @@ fn take(osc: &Osc, here: &Place, stripes: Stripes) -> Result<(), Fault> {
         }
         if let Some(holder) = header.lost_in_stripes(stripes, may_live).and_then(process) {
             return Err(Fault::Holder(holder));
+        }
+        if here.users.are_gone() || has_left() {
+            return Err(Fault::NoWindow);
         }
         std::thread::sleep(NAP);
     }

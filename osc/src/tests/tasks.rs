@@ -2,6 +2,7 @@
 
 use super::net::{At, Net};
 use super::{LOCK, LOCK_WORDS, Random, WORDS, lease};
+use crate::header::Stripes;
 use crate::tasks::run::perform;
 use crate::{Accumulations, Exposure, Header, Lock, Osc, Place, Way, Window, WindowError};
 use gapless_bml::{Bml, Rank};
@@ -9,6 +10,9 @@ use gapless_btl::loopback::Config;
 use gapless_dtype::{Datatype, Primitive};
 use gapless_engine::{ReduceOp, Typed};
 use gapless_mem::{Atomics, Region, Space, Words};
+use gapless_xtq::device::player::{Player, memory as buffer};
+use gapless_xtq::device::{Combine, Life};
+use std::cell::Cell;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -141,6 +145,74 @@ fn a_target_that_refuses_is_told_of_once() {
     assert!(net.exposures[0].header.try_lock(0, Lock::Exclusive, false, |_| false));
 }
 
+/// A thread that waits for a mutex does not change a window that is gone; who drops it waits for the thread.
+#[test]
+fn no_thread_is_at_work_on_a_window_that_is_gone() {
+    let net = Net::new(3, &Config::default());
+    let target = window(&net, 0, &[]);
+    let origin = Origin::new(&net, 1, &[0]);
+    let (header, stripe) = (&net.exposures[0].header, Stripes::default().with(0, 8));
+    assert!(header.try_stripes(2, stripe, |_| false));
+    origin.accumulate(0, ReduceOp::Sum, &[4]).unwrap();
+    let id = target.seat.id();
+    while !net.oscs[0].core().windows[&id].users.are_at_work() {
+        net.progress();
+        std::thread::yield_now();
+    }
+    drop(target);
+    header.release_stripes(2, stripe);
+    let flushed = origin.window.flush(&origin.driver, 0);
+    assert_eq!((flushed, load(&net, 0)), (Err(WindowError::Freed { rank: 0 }), 0));
+}
+
+/// An accumulation that was refused for now is not overtaken when its rank gets a ring of the worker.
+#[test]
+fn what_was_refused_comes_before_what_goes_by_a_ring() {
+    let net = Net::new(2, &Config::default());
+    let memory = net.exposures[0].memory.clone();
+    let player = Player::new(move |task| {
+        let (offset, op) = (task.arguments[2], task.arguments[3] & 0xFF);
+        for (at, new) in (0..).zip(task.payload.as_chunks::<8>().0) {
+            let mut old = [0; 8];
+            memory.load(offset + 8 * at, &mut old).map_err(|_| 1u32)?;
+            let [old, new] = [old, *new].map(i64::from_ne_bytes);
+            let now = if op == Combine::Sum as u64 { old + new } else { old.max(new) };
+            memory.store(offset + 8 * at, &now.to_ne_bytes()).map_err(|_| 1u32)?;
+        }
+        Ok(())
+    });
+    let tasks = net.tasks[0].clone();
+    // SAFETY: nobody else has the buffer, in which two numbers find no room.
+    let attached =
+        unsafe { tasks.attach_worker(player, Life::default(), vec![buffer(8).unwrap()]) };
+    attached.unwrap();
+    let seat = tasks.host_kernel(&net.exposures[0]).unwrap();
+    let way = Accumulations::Worker;
+    let _target = net.window(0, &[]).with_tasks(tasks.clone(), way, Some(seat));
+    let calls = Cell::new(0);
+    let post = || {
+        calls.set(calls.get() + 1);
+        if calls.get() == 200 {
+            // SAFETY: as above.
+            unsafe { tasks.xtq().post_to_worker(buffer(64).unwrap()) }.unwrap();
+        }
+        std::thread::yield_now();
+    };
+    let driver = net.driver(1, 50_000_000, &post);
+    net.tasks[1].prepare().unwrap();
+    let mut window = net.window(1, &[0]).with_tasks(net.tasks[1].clone(), way, None);
+    window.lock(&driver, 0, Lock::Shared).unwrap();
+    let mut origin = Origin { window, driver };
+    origin.accumulate(0, ReduceOp::Sum, &[10, 10]).unwrap();
+    while !net.tasks[1].xtq().has_ring(Rank(0)) {
+        net.progress();
+        std::thread::yield_now();
+    }
+    origin.accumulate(0, ReduceOp::Max, &[3]).unwrap();
+    origin.window.unlock(&origin.driver, 0).unwrap();
+    assert_eq!([0, 1].map(|at| load(&net, at)), [10, 10]);
+}
+
 #[test]
 fn made_up_tasks_change_nothing_but_the_window() {
     let seed = std::env::var("GAPLESS_SEED").map_or(5, |seed| seed.parse().unwrap());
@@ -154,7 +226,7 @@ fn made_up_tasks_change_nothing_but_the_window() {
     let words = unsafe { Words::new(lease(&memory, LOCK, LOCK_WORDS)) }.unwrap();
     let osc = Osc::register(&mut Bml::new(Rank(0), 1)).unwrap();
     let _seat = osc.host(Exposure::new(window, Header::new(words, 1).unwrap()), &[0], 0);
-    let mut random = Random(seed);
+    let (mut random, stays) = (Random(seed), || false);
     let mut right = 0;
     for round in 0..40_000 {
         let runs = random.below(4);
@@ -172,8 +244,8 @@ fn made_up_tasks_change_nothing_but_the_window() {
         let what = random.below(16) | random.below(42) << 8 | (runs & 0xFFFF_FFFF) << 32;
         let [window, rank] = [0; 2].map(|_| random.below(20) / 19);
         let which = window | rank << 32;
-        right += u32::from(perform(&osc, 0, [which, what], &payload).is_ok());
-        assert!(perform(&osc, 1, [which, what], &payload).is_err());
+        right += u32::from(perform(&osc, (0, &stays), [which, what], &payload).is_ok());
+        assert!(perform(&osc, (1, &stays), [which, what], &payload).is_err());
         let outside = memory[..16].iter().chain(&memory[32..lock.start]).chain(&memory[lock.end..]);
         let changed = outside.map(|word| word.load(Ordering::Relaxed)).find(|word| *word != 77);
         assert_eq!(changed, None, "round {round}: {which:x} {what:x} {payload:?}");
