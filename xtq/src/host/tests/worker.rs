@@ -332,7 +332,8 @@ fn while_the_worker_stays_tasks_run_though_their_target_makes_no_progress() {
     let mut scene = Scene::new(Way::Rings, 2, None);
     scene.post(64);
     scene.warm();
-    assert!(scene.there().has_resident_worker());
+    // Its thread may not have begun yet.
+    scene.job.until(|job| job.xtq(1).has_resident_worker().then_some(()));
     // The target stands still from here on.
     let puts: Vec<_> =
         (0..600).map(|number| scene.put(scene.task(number, b"alone").acknowledged())).collect();
