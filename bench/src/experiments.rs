@@ -44,6 +44,7 @@ experiments! {
     faraji2::Faraji2,
     heads::Heads,
     xtq7::Xtq7,
+    xtq8::Xtq8,
     xtq9::Xtq9,
     xtq10::Xtq10,
     xtq_hw::XtqHw,

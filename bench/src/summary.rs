@@ -97,6 +97,7 @@ pub fn of(folder: &Path) -> Result<String, Failure> {
             "scale" => crate::experiments::scale::summary(&report),
             "wu6" => gpu_rows(report.rows.iter()),
             "xtq7" => crate::experiments::xtq7::phases(&report),
+            "xtq8" => crate::experiments::xtq8::table(&report),
             "xtq9" => crate::experiments::xtq9::tables(&report),
             "xtq10" => crate::experiments::xtq10::summary_of(&report),
             _ => format!("```text\n{}```\n", report.table()),

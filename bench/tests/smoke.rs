@@ -114,6 +114,17 @@ fn osc() {
 }
 
 #[test]
+fn a_replay_that_mostly_accumulates() {
+    let (report, stdout) = experiment("xtq8", &["--ranks", "2"]);
+    let ways = set(&report.rows, |row| row.protocol.clone());
+    for way in ["messages", "messages, thread", "host", "mapped", "CPU", "HSA", "XTQ"] {
+        assert!(ways.contains(way), "{ways:?}");
+    }
+    let device = ways.contains("device") || report.absent.iter().any(|it| it.case == "device");
+    assert!(device && stdout.contains("device"), "{stdout}");
+}
+
+#[test]
 fn matching() {
     let (report, _) = experiment("matching", &[]);
     let cases = set(&report.rows, |row| row.case.clone());
@@ -257,10 +268,12 @@ fn processes_on_a_pretended_gpu_reduce_there() {
 /// Simulated figures are the same everywhere: the committed ones are what this code gives.
 #[test]
 fn simulated_figures_are_the_committed_ones() {
-    for name in ["xtq7", "xtq9", "xtq10"] {
+    for name in ["xtq7", "xtq8", "xtq9", "xtq10"] {
         let folder = tempfile::tempdir().unwrap();
         let out = folder.path().to_str().unwrap();
-        let output = figures(&[name, "--quick", "--out", out]);
+        // The other half of this one is measured.
+        let part: &[&str] = if name == "xtq8" { &["--simulated"] } else { &[] };
+        let output = figures(&[&[name, "--quick", "--out", out], part].concat());
         let (stdout, stderr) = (text(&output.stdout), text(&output.stderr));
         assert!(output.status.success(), "{name}: {}\n{stdout}\n{stderr}", output.status);
         let report = Report::read_json(folder.path().join(name).with_extension("json")).unwrap();
