@@ -2,7 +2,7 @@
 //! of small to medium length (NWChem's `tce_ozone`, four nodes). A replay stands in for the chemistry.
 //!
 //! What is the paper's: both shares, and that the lengths are mostly small to medium (§V.C.1). Its histogram is a picture
-//! without numbers, so the [mix](MIX) here is ours. A rank accumulates into another one's part of a window, flushes, gets
+//! without numbers, so the mix here (`MIX`) is ours. A rank accumulates into another one's part of a window, flushes, gets
 //! now and then, and computes in between, without a call. How long it computes, and how often it gets, is found by trial
 //! so that the shares of the first way, *messages*, are the paper's. All other ways then do the same.
 //!

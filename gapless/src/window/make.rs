@@ -74,11 +74,10 @@ impl WindowBuilder<'_> {
         WindowBuilder { accumulations: Accumulations::Tasks, ..self }
     }
 
-    /// The same by the [worker](World::attach_window_worker) of each rank's accelerator, which reaches the window's memory.
+    /// The same by the [worker](crate::World::attach_window_worker) of each rank's accelerator, which reaches the window's
+    /// memory.
     /// Of accumulations there are [`Window::accumulate`] and [`Window::raccumulate`], of sums, products, minima and maxima
     /// of numbers of 4 and 8 bytes; others are refused ([`WindowError::NotByWorker`]).
-    ///
-    /// [`World::attach_window_worker`]: crate::World::attach_window_worker
     pub fn accumulate_by_worker(self) -> Self {
         WindowBuilder { accumulations: Accumulations::Worker, ..self }
     }
