@@ -175,6 +175,10 @@ pub struct Xtq {
     inner: Arc<Inner>,
 }
 
+// All that changes lies behind mutexes, which a panic poisons or leaves whole, and the bell is only rung.
+impl std::panic::UnwindSafe for Xtq {}
+impl std::panic::RefUnwindSafe for Xtq {}
+
 impl Inner {
     /// Looks at the state, or changes it; what others are to learn of that, they learn after.
     fn with<T>(&self, act: impl FnOnce(&mut State) -> T) -> T {

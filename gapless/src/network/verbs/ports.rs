@@ -73,15 +73,15 @@ pub(super) fn choose(ports: &mut [Port], asks: bool, interfaces: &[Interface]) -
     let mut chosen: Vec<Vec<usize>> = Vec::new();
     for at in order {
         let network = ports[at].network(interfaces);
-        let same = |others: &&mut Vec<usize>| {
+        let same = |others: &Vec<usize>| {
             let other = &ports[others[0]];
             other.kind == ports[at].kind && other.network(interfaces) == network
         };
-        let before = chosen.iter_mut().find(same).filter(|_| !asks && network.is_some());
+        let before = chosen.iter().position(same).filter(|_| !asks && network.is_some());
         let why = match before {
             Some(before) => {
-                before.push(at);
-                format!("{} of the same network is used", ports[before[0]].shown)
+                chosen[before].push(at);
+                format!("{} of the same network is used", ports[chosen[before][0]].shown)
             }
             None if chosen.len() == NAMES.len() => format!("{} others are used", NAMES.len()),
             None => {
