@@ -272,10 +272,10 @@ impl Bench<'_> {
         let mut begin = Instant::now();
         for round in 0..*ROUNDS.end() {
             let mut times = [Vec::new(), Vec::new()];
-            for at in 0..self.tries.len() {
+            for (at, whole) in whole.iter_mut().enumerate() {
                 let took = self.call(&self.tries[at].clone(), bytes)?;
                 if round > 0 {
-                    whole[at].push(took[0] + took[1]);
+                    whole.push(took[0] + took[1]);
                 }
                 times.iter_mut().zip(took).for_each(|(times, ns)| times.push(ns));
             }
