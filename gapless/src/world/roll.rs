@@ -196,7 +196,7 @@ mod tests {
     use super::*;
 
     fn card(core: u32, host: u32) -> String {
-        format!("wire-version:13,processors:{core:02x},host:boot-{host},network:able,socket:0")
+        format!("wire-version:14,processors:{core:02x},host:boot-{host},network:able,socket:0")
     }
 
     fn roll(ranks: u32, place: impl Fn(u32) -> (u32, u32)) -> Roll {
