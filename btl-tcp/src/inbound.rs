@@ -15,7 +15,9 @@ use crate::outbound::{SMALL_BYTES, SMALL_EACH};
 use crate::wire::{HEADER_BYTES, Header};
 use gapless_btl::pool::{Buffer, HeapPool};
 use gapless_btl::{AmTag, Event, Fragment, LinkError, PeerId, SHORT_BYTES, Short, Sink};
+use gapless_mem::{Device, DeviceError};
 use std::io::IoSliceMut;
+use std::sync::Arc;
 
 /// Bytes read ahead.
 const INBOX_BYTES: usize = 17 << 10;
@@ -153,6 +155,11 @@ impl Inbound {
             large: HeapPool::new(config.buffers, config.fragment_bytes),
             counts: Counts::new(config.buffers),
         }
+    }
+
+    /// Has a device know the long buffers.
+    pub(crate) fn attach(&self, device: &Arc<dyn Device>) -> Result<(), DeviceError> {
+        self.large.attach(device)
     }
 
     /// How many of the peer's retained messages have come in full, modulo 2¹⁶: the peer is told now.

@@ -11,6 +11,8 @@
 //! - Messages are frames (`wire`): written out of slots with one call for many (`outbound`), read straight into the
 //!   buffers of fragments (`inbound`). Nothing blocks; one epoll descriptor serves all sockets (`watch`).
 //! - Short messages that are sent in a row may leave together, if the program usually polls soon after them (`burst`).
+//! - The buffers of messages of more than 2 KiB are page-locked for the devices that are
+//!   [attached](gapless_btl::Btl::attach).
 //! - A peer's death is the end of its connection. A host that no longer answers is noticed within
 //!   [`TcpConfig::notice`] (`silence`).
 //!

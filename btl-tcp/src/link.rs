@@ -11,6 +11,8 @@ use crate::proof::Digest;
 use crate::silence::Silence;
 use crate::watch::Interest;
 use gapless_btl::{LinkError, Unacknowledged};
+use gapless_mem::{Device, DeviceError};
+use std::sync::Arc;
 
 /// One peer.
 pub(crate) struct Link {
@@ -102,6 +104,12 @@ impl Up {
             burst,
             waiting: 0,
         }
+    }
+
+    /// Has a device know the buffers of long messages.
+    pub(crate) fn attach(&self, device: &Arc<dyn Device>) -> Result<(), DeviceError> {
+        self.outbound.attach(device)?;
+        self.inbound.attach(device)
     }
 
     /// What epoll should wait for.

@@ -169,6 +169,8 @@ impl Tcp {
         if welcome {
             up.outbound.welcome();
         }
+        self.make_known(&up);
+        let link = &mut self.links[id as usize];
         link.state = State::Up(up);
         // Its other calls are of no use.
         for at in self.strangers.which(|it| it.stage.peer() == Some(id)) {

@@ -12,8 +12,10 @@ use gapless_btl::pool::{Buffer, HeapPool};
 use gapless_btl::{
     AmTag, Event, LinkError, PeerId, ReserveError, SHORT_BYTES, Short, Slot, Token, Unacknowledged,
 };
+use gapless_mem::{Device, DeviceError};
 use std::collections::VecDeque;
 use std::io::IoSlice;
+use std::sync::Arc;
 
 /// A buffer of a short message has as many bytes.
 pub(crate) const SMALL_BYTES: usize = 2048;
@@ -93,6 +95,11 @@ impl Outbound {
             small: HeapPool::new(SMALL_EACH * config.buffers, SMALL_BYTES),
             large: HeapPool::new(config.buffers, config.fragment_bytes),
         }
+    }
+
+    /// Has a device know the long buffers.
+    pub(crate) fn attach(&self, device: &Arc<dyn Device>) -> Result<(), DeviceError> {
+        self.large.attach(device)
     }
 
     /// Whether all has left.

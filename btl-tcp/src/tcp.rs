@@ -3,7 +3,7 @@
 use crate::burst::{Burst, Next};
 use crate::card::{Card, PLACES_MAX};
 use crate::config::TcpConfig;
-use crate::link::{Link, State};
+use crate::link::{Link, State, Up};
 use crate::proof::{Digest, Id, Keys};
 use crate::socket;
 use crate::strangers::Strangers;
@@ -12,8 +12,10 @@ use gapless_btl::{
     Address, AmTag, Btl, Event, Limits, LinkError, PeerId, ReserveError, Short, Sink, Slot, Token,
     Unacknowledged,
 };
+use gapless_mem::{Device, DeviceError};
 use rustix::fd::{OwnedFd, RawFd};
 use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// `Sent` events that may wait for a poll.
@@ -69,6 +71,8 @@ pub struct Tcp {
     pub(crate) ticked: Instant,
     /// A third of the notice: for how long silence is normal.
     pub(crate) patience: Duration,
+    /// Devices that know the buffers of long messages.
+    devices: Vec<Arc<dyn Device>>,
 }
 
 impl Tcp {
@@ -133,6 +137,7 @@ impl Tcp {
             armed: false,
             ticked: Instant::now(),
             patience: config.notice / 3,
+            devices: Vec::new(),
             config,
         })
     }
@@ -265,9 +270,36 @@ impl Btl for Tcp {
         self.set_alarm();
         Some(self.watch.raw())
     }
+
+    /// Registers the buffers of long messages, those of later links too: engines pack straight into what is written to
+    /// the socket, and unpack straight out of what was read from it. Those of short messages stay ordinary memory.
+    fn attach(&mut self, device: &Arc<dyn Device>) -> Result<(), LinkError> {
+        if self.devices.iter().any(|known| Arc::ptr_eq(known, device)) {
+            return Ok(());
+        }
+        for up in self.links.iter_mut().filter_map(Link::up) {
+            up.attach(device).map_err(refused)?;
+        }
+        self.devices.push(Arc::clone(device));
+        Ok(())
+    }
+}
+
+/// A device does not register buffers.
+fn refused(error: DeviceError) -> LinkError {
+    LinkError::System { operation: "registering buffers with a device", reason: error.to_string() }
 }
 
 impl Tcp {
+    /// Has the attached devices know the buffers of a link that has come to stand.
+    pub(crate) fn make_known(&self, up: &Up) {
+        for device in &self.devices {
+            if let Err(error) = up.attach(device) {
+                tracing::info!(%error, "messages of a device are staged");
+            }
+        }
+    }
+
     fn send_next(&mut self, slot: Slot, tag: AmTag, done: Token, next: Next) {
         let to = slot.peer();
         let link = self.links.get_mut(to.0 as usize);

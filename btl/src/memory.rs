@@ -1,32 +1,84 @@
 //! Heap memory by address, for pools and the loopback's allocations: with slots, the only place of this crate that
 //! touches raw memory.
 
-use gapless_mem::{Region, Space};
+use gapless_mem::{Device, DeviceError, Region, Space};
 use std::alloc::Layout;
+use std::fmt;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// Zeroed, aligned heap memory that never moves; freed on drop.
-#[derive(Debug)]
+/// What devices register is whole pages, and no page for two buffers: the largest page of the processors that this runs on.
+pub(crate) const PAGE: usize = if cfg!(target_arch = "x86_64") { 4096 } else { 65_536 };
+
+/// Zeroed, aligned heap memory that never moves; freed on drop, once the devices that know it have forgotten it.
 pub(crate) struct HeapMemory {
     region: Region,
     layout: Layout,
+    /// Those that it is registered with.
+    devices: Mutex<Vec<Arc<dyn Device>>>,
+    /// Whether all devices that work on it know it.
+    pinned: AtomicBool,
 }
 
 impl HeapMemory {
     /// `len` zeroed bytes at an address that is a multiple of `align`; `None` if there are none.
     pub(crate) fn new(len: usize, align: usize) -> Option<HeapMemory> {
-        let layout = Layout::from_size_align(len.max(1), align).ok()?;
+        // Nothing else shares its last page.
+        let layout = Layout::from_size_align(len.max(1), align).ok()?.pad_to_align();
         // SAFETY: `layout` has a size of at least one byte.
         let pointer = unsafe { std::alloc::alloc_zeroed(layout) };
         if pointer.is_null() {
             return None;
         }
         let address = pointer.expose_provenance() as u64;
-        Some(HeapMemory { region: Region::new(Space::Host, address, 0, len as u64), layout })
+        let region = Region::new(Space::Host, address, 0, len as u64);
+        let (devices, pinned) = (Mutex::default(), AtomicBool::new(false));
+        Some(HeapMemory { region, layout, devices, pinned })
     }
 
-    /// All of it.
+    /// All of it: page-locked memory, if all devices that work on it know it.
     pub(crate) fn region(&self) -> Region {
-        self.region
+        if !self.pinned.load(Ordering::Relaxed) {
+            return self.region;
+        }
+        Region::new(Space::Pinned, self.region.address(), 0, self.region.len())
+    }
+
+    fn devices(&self) -> MutexGuard<'_, Vec<Arc<dyn Device>>> {
+        self.devices.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The pages that it lies in.
+    fn pages(&self) -> Region {
+        Region::new(Space::Host, self.region.address(), 0, self.layout.size() as u64)
+    }
+
+    /// It is ordinary memory until it is registered again.
+    pub(crate) fn unpin(&self) {
+        self.pinned.store(false, Ordering::Relaxed);
+    }
+
+    /// Makes it known to these devices, once each. From now on its regions are page-locked, if none refuses.
+    ///
+    /// # Errors
+    /// One has refused: until all know it, it is ordinary memory.
+    pub(crate) fn register(&self, all: &[Arc<dyn Device>]) -> Result<(), DeviceError> {
+        let mut known = self.devices();
+        self.pinned.store(false, Ordering::Relaxed);
+        for device in all {
+            if known.iter().any(|one| Arc::ptr_eq(one, device)) {
+                continue;
+            }
+            // SAFETY: the memory is freed by `drop` alone, which unregisters it first.
+            match unsafe { device.register(self.pages()) } {
+                Ok(()) => known.push(Arc::clone(device)),
+                // It reaches the host's memory by copies, whoever has locked it.
+                Err(DeviceError::Unsupported { .. }) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        self.pinned.store(!known.is_empty(), Ordering::Relaxed);
+        Ok(())
     }
 
     fn pointer(&self) -> *mut u8 {
@@ -54,8 +106,24 @@ impl HeapMemory {
     }
 }
 
+impl fmt::Debug for HeapMemory {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "HeapMemory {:?}", self.region())
+    }
+}
+
 impl Drop for HeapMemory {
     fn drop(&mut self) {
+        let (pages, mut known) = (self.pages(), false);
+        for device in self.devices().drain(..) {
+            // SAFETY: `register` registered it with this device. Whoever has a device work on it holds a slot or a
+            // fragment until that is over, and those keep their pool, which owns this.
+            known |= unsafe { device.unregister(pages) }.is_err();
+        }
+        if known {
+            // A device may still reach it: nobody else may have it.
+            return;
+        }
         // SAFETY: `new` allocated this address with this layout, and nothing frees it but this
         // drop; users of the memory hold the owner.
         unsafe { std::alloc::dealloc(self.pointer(), self.layout) };
@@ -64,7 +132,28 @@ impl Drop for HeapMemory {
 
 #[cfg(test)]
 mod tests {
-    use super::HeapMemory;
+    use super::{HeapMemory, PAGE};
+    use gapless_mem::fake::FakeDevice;
+    use gapless_mem::{Device, Space};
+    use std::sync::Arc;
+
+    #[test]
+    fn memory_that_devices_know_is_page_locked_until_it_is_freed() {
+        let fakes = [Arc::new(FakeDevice::new(0)), Arc::new(FakeDevice::new(1))];
+        let devices = fakes.clone().map(|device| device as Arc<dyn Device>);
+        let memory = HeapMemory::new(PAGE + 5, PAGE).unwrap();
+        assert_eq!(memory.region().space(), Space::Host);
+        for _ in 0..2 {
+            memory.register(&devices).unwrap();
+            assert_eq!(
+                (memory.region().space(), memory.region().len()),
+                (Space::Pinned, PAGE as u64 + 5)
+            );
+            assert!(fakes.iter().all(|fake| fake.registered().len() == 1));
+        }
+        drop(memory);
+        assert!(fakes.iter().all(|fake| fake.registered().is_empty()));
+    }
 
     #[test]
     fn memory_is_zeroed_and_aligned() {

@@ -5,7 +5,8 @@
 //! (the transport reads or fills it), or a [`Fragment`] (the receiver works on a message). [`HeapPool::slot`],
 //! [`HeapPool::open`], [`HeapPool::buffer`] and [`Buffer::into_fragment`] change the owner; dropping any of them
 //! frees the buffer. Buffers are allocated when first needed, never moved, and reused without clearing. Lengths are
-//! in bytes. Taking and giving back is lock-free, from any thread.
+//! in bytes. Taking and giving back is lock-free, from any thread. Devices that a pool was [attached](HeapPool::attach)
+//! to know its buffers, and work on slots and fragments without staging.
 //!
 //! ```
 //! use gapless_btl::{PeerId, pool::HeapPool};
@@ -21,15 +22,15 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
-use crate::memory::HeapMemory;
+use crate::memory::{HeapMemory, PAGE};
 use crate::{Fragment, PeerId, Reclaim, ReserveError, Slot};
-use gapless_mem::Region;
+use gapless_mem::{Device, DeviceError, Region};
 use std::fmt;
 use std::ops::{Deref, DerefMut};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
-/// Buffers start at multiples of this many bytes.
+/// Buffers start at multiples of this many bytes; those of a page or more start at one, and have all of their last one.
 const ALIGNMENT: usize = 256;
 /// The end of the free list.
 const NIL: u32 = u32::MAX;
@@ -52,6 +53,16 @@ struct Shared {
     top: AtomicU64,
     /// What lies beneath each buffer on the free list.
     beneath: Box<[AtomicU32]>,
+    /// Devices that know the buffers.
+    devices: Mutex<Attached>,
+}
+
+/// Devices that know a pool's buffers, and those that are allocated later.
+#[derive(Default)]
+struct Attached {
+    all: Vec<Arc<dyn Device>>,
+    /// Another works on them that has refused one: they stay ordinary memory.
+    refused: bool,
 }
 
 fn pack(count: u64, index: u32) -> u64 {
@@ -104,12 +115,37 @@ impl Shared {
         if let Some(memory) = cell.get() {
             return Some((index, memory.region()));
         }
-        match HeapMemory::new(self.buffer_bytes, ALIGNMENT) {
-            Some(memory) => Some((index, cell.get_or_init(|| memory).region())),
+        match self.allocate() {
+            Some(memory) => {
+                let memory = cell.get_or_init(|| memory);
+                // In its place, so that a device that is attached meanwhile finds it there.
+                self.make_known(memory);
+                Some((index, memory.region()))
+            }
             None => {
                 self.push(index);
                 None
             }
+        }
+    }
+
+    fn devices(&self) -> MutexGuard<'_, Attached> {
+        self.devices.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Registers a new buffer. What a device refuses stays ordinary memory, which devices reach by copies.
+    fn make_known(&self, memory: &HeapMemory) {
+        let Attached { all, refused } = &*self.devices();
+        if !refused && let Err(error) = memory.register(all) {
+            tracing::debug!(%error, "a buffer that a device does not register: messages in it are staged");
+        }
+    }
+
+    /// Memory for a buffer.
+    fn allocate(&self) -> Option<HeapMemory> {
+        match self.buffer_bytes {
+            len if len < PAGE => HeapMemory::new(len, ALIGNMENT),
+            len => HeapMemory::new(len, PAGE),
         }
     }
 }
@@ -140,8 +176,35 @@ impl HeapPool {
             touched: AtomicU32::new(0),
             top: AtomicU64::new(pack(0, NIL)),
             beneath: (0..buffers).map(|_| AtomicU32::new(NIL)).collect(),
+            devices: Mutex::default(),
         });
         HeapPool { home: shared.clone(), shared }
+    }
+
+    /// Registers the buffers with a device, those too that are allocated later: it then works on what lies in slots and
+    /// fragments without staging. They are unregistered before they are freed. Asking again is cheap. It does nothing
+    /// if buffers are shorter than a page, or the device does not register memory.
+    ///
+    /// # Errors
+    /// The device has refused a buffer: from now on all are ordinary memory to every device, since this one works on them
+    /// as well.
+    pub fn attach(&self, device: &Arc<dyn Device>) -> Result<(), DeviceError> {
+        if self.shared.buffer_bytes < PAGE {
+            return Ok(());
+        }
+        let mut devices = self.shared.devices();
+        let Attached { all, refused } = &mut *devices;
+        if *refused || all.iter().any(|known| Arc::ptr_eq(known, device)) {
+            return Ok(());
+        }
+        all.push(Arc::clone(device));
+        let buffers = || self.shared.buffers.iter().filter_map(OnceLock::get);
+        let known = buffers().try_for_each(|memory| memory.register(all));
+        if known.is_err() {
+            *refused = true;
+            buffers().for_each(HeapMemory::unpin);
+        }
+        known
     }
 
     /// How long each buffer is, in bytes.
@@ -263,6 +326,9 @@ impl fmt::Debug for Buffer {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use gapless_mem::Space;
+    use gapless_mem::fake::FakeDevice;
+    use gapless_mem::testkit::{Call, Wrapped};
 
     #[test]
     fn a_buffer_goes_round() {
@@ -283,6 +349,54 @@ mod tests {
             pool.slot(PeerId(1), 65).unwrap_err(),
             ReserveError::TooLong { len: 65, max: 64 }
         );
+    }
+
+    #[test]
+    fn devices_know_buffers_that_are_there_and_those_to_come() {
+        let fake = Arc::new(FakeDevice::new(0));
+        let device = Arc::clone(&fake) as Arc<dyn Device>;
+        let pool = HeapPool::new(3, PAGE + 1);
+        let early = pool.slot(PeerId(0), 7).unwrap();
+        assert_eq!(early.region().space(), Space::Host);
+        (0..2).for_each(|_| pool.attach(&device).unwrap());
+        let later = pool.slot(PeerId(0), PAGE + 1).unwrap();
+        assert_eq!(later.region().space(), Space::Pinned);
+        assert!(fake.alias(later.region()).is_ok());
+        let at = early.region().start();
+        drop(early);
+        let again = pool.buffer(5).unwrap().into_fragment();
+        assert_eq!((again.region().start(), again.region().space()), (at, Space::Pinned));
+        assert_eq!(fake.registered().len(), 2);
+        drop((pool, later));
+        assert_eq!(fake.registered().len(), 2, "a fragment keeps them");
+        drop(again);
+        assert!(fake.registered().is_empty());
+        HeapPool::new(1, 64).attach(&device).unwrap();
+    }
+
+    #[test]
+    fn a_device_that_refuses_a_buffer_leaves_all_ordinary_memory() {
+        let willing = Arc::new(FakeDevice::new(0));
+        let refuses = Wrapped::new(Arc::new(FakeDevice::new(1)) as _, |call| match call {
+            Call::Register(_) => {
+                let (device, operation, reason) = ("fake:1".to_owned(), "register", String::new());
+                Err(DeviceError::Failed { device, operation, reason })
+            }
+            _ => Ok(()),
+        });
+        let pool = HeapPool::new(3, PAGE);
+        pool.attach(&(Arc::clone(&willing) as _)).unwrap();
+        let held = pool.slot(PeerId(0), 1).unwrap();
+        assert_eq!(held.region().space(), Space::Pinned);
+        let refuses: Arc<dyn Device> = Arc::new(refuses);
+        assert!(pool.attach(&refuses).is_err());
+        pool.attach(&refuses).unwrap();
+        // The first buffer again, and a new one.
+        drop(held);
+        let both = [0, 1].map(|_| pool.slot(PeerId(0), 1).unwrap());
+        assert!(both.iter().all(|slot| slot.region().space() == Space::Host));
+        drop((pool, both));
+        assert!(willing.registered().is_empty());
     }
 
     #[test]

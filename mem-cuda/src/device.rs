@@ -11,7 +11,9 @@ use crate::pinned::PinnedPool;
 use crate::vmm::Vmm;
 use crate::{CudaError, PointerFacts};
 use cudarc::driver::sys::CUdevice_attribute_enum as Attribute;
-use gapless_mem::{Completion, Device, DeviceError, DeviceProperties, Export, Region, Space};
+use gapless_mem::{
+    Completion, Device, DeviceError, DeviceProperties, Export, PciAddress, Region, Space,
+};
 use std::ffi::c_int;
 use std::sync::{Arc, OnceLock};
 
@@ -387,6 +389,22 @@ unsafe impl Device for CudaDevice {
 
     fn identity(&self) -> Option<u128> {
         Some(u128::from_le_bytes(self.uuid))
+    }
+
+    fn pci_address(&self) -> Option<PciAddress> {
+        let Context { driver, device, .. } = &*self.context;
+        let number = |which: Attribute| {
+            let value = driver.device_attribute(*device, which as u32).ok()?;
+            u32::try_from(value).ok()
+        };
+        let domain = number(Attribute::CU_DEVICE_ATTRIBUTE_PCI_DOMAIN_ID)?;
+        let [bus, device] = [
+            Attribute::CU_DEVICE_ATTRIBUTE_PCI_BUS_ID,
+            Attribute::CU_DEVICE_ATTRIBUTE_PCI_DEVICE_ID,
+        ]
+        .map(|which| number(which).and_then(|it| u8::try_from(it).ok()));
+        // A GPU's memory is its first function's.
+        Some(PciAddress { domain, bus: bus?, device: device?, function: 0 })
     }
 
     fn takes_turns(&self) -> bool {

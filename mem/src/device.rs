@@ -1,6 +1,6 @@
 //! What the owner of a memory can do with it. Implement this to teach Gapless a new accelerator.
 
-use crate::{Completion, OutOfRange, Region, Space};
+use crate::{Completion, OutOfRange, PciAddress, Region, Space};
 use std::os::fd::OwnedFd;
 use thiserror::Error;
 
@@ -192,7 +192,8 @@ pub unsafe trait Device: Send + Sync {
         after: &[Completion],
     ) -> Result<Completion, DeviceError>;
 
-    /// Makes host memory reachable for the device (page-locks and maps it).
+    /// Makes host memory reachable for the device (page-locks and maps it). To a device that registers none, memory that
+    /// others have page-locked is host memory like any other.
     ///
     /// # Safety
     /// `host` stays mapped until [`unregister`](Device::unregister).
@@ -259,6 +260,12 @@ pub unsafe trait Device: Send + Sync {
     /// Which physical device it is, by a number that all processes of the host agree on; `None`
     /// where the device cannot tell.
     fn identity(&self) -> Option<u128> {
+        None
+    }
+
+    /// Where it is on the host's buses; `None` where the device cannot tell. Adapters of networks that are near it are
+    /// preferred.
+    fn pci_address(&self) -> Option<PciAddress> {
         None
     }
 

@@ -43,6 +43,7 @@ pub mod fake;
 mod host;
 #[allow(unsafe_code, reason = "declares constructors that take a promise")]
 mod lease;
+mod pci;
 mod region;
 mod space;
 #[cfg(feature = "testkit")]
@@ -62,6 +63,7 @@ pub use completion::{Completion, Outstanding, Pending};
 pub use device::{Device, DeviceError, DeviceProperties, Export};
 pub use host::HostDevice;
 pub use lease::Lease;
+pub use pci::PciAddress;
 pub use region::{OutOfRange, Region};
 pub use space::Space;
 pub use word::{WORD_BYTES, exchange_word, load_word};

@@ -1,6 +1,6 @@
 //! For tests of what uses devices (feature `testkit`): a device that asks a function before each call.
 
-use crate::{Completion, Device, DeviceError, DeviceProperties, Export, Region, Space};
+use crate::{Completion, Device, DeviceError, DeviceProperties, Export, PciAddress, Region, Space};
 use std::fmt;
 use std::sync::Arc;
 
@@ -187,6 +187,10 @@ unsafe impl<F: Fn(Call) -> Result<(), DeviceError> + Send + Sync> Device for Wra
 
     fn identity(&self) -> Option<u128> {
         self.device.identity()
+    }
+
+    fn pci_address(&self) -> Option<PciAddress> {
+        self.device.pci_address()
     }
 
     fn takes_turns(&self) -> bool {
