@@ -12,6 +12,7 @@ pub use directory::{Directory, Found};
 
 use crate::endpoint::{Endpoint, Path};
 use crate::flood::Flood;
+use crate::near::{Judge, Near};
 use crate::rail::{Rail, RdmaRail};
 use crate::{BmlError, Handler, PeerState, RailSlot, Rank, TokenSpace, select};
 use gapless_btl::loopback::{Config, Hub, Loopback};
@@ -19,7 +20,7 @@ use gapless_btl::{
     Address, Allocation, AmTag, Btl, Limits, LinkError, MapError, Mapped, PeerId, Queue, Rdma,
     RemoteKey, ReserveError, Short, Token,
 };
-use gapless_mem::{Device, Region};
+use gapless_mem::{Device, Region, Space};
 use std::collections::BTreeSet;
 use std::ops::RangeInclusive;
 use std::sync::Arc;
@@ -74,6 +75,8 @@ pub struct Bml {
     directory: Option<Box<dyn Directory>>,
     /// Peers whose addresses it did not have yet.
     sought: BTreeSet<Rank>,
+    /// Which rails are near to which memory.
+    near: Near,
 }
 
 impl Bml {
@@ -120,6 +123,7 @@ impl Bml {
             orphans: Vec::new(),
             directory: None,
             sought: BTreeSet::new(),
+            near: Near::default(),
         }
     }
 
@@ -137,9 +141,10 @@ impl Bml {
 
     /// Adds a transport; peers connected from now on may use it.
     pub fn add(&mut self, mut btl: Box<dyn Btl>) {
+        let rail = btl.limits().name;
         for device in &self.devices {
+            self.near.ask((self.rails.len(), rail), &**device);
             if let Err(error) = btl.attach(device) {
-                let rail = btl.limits().name;
                 tracing::info!(rail, %error, "messages of a device are staged");
             }
         }
@@ -322,11 +327,36 @@ impl Bml {
     pub fn reserve(&mut self, to: Rank, len: usize) -> Result<RailSlot, ReserveError> {
         let endpoint = self.endpoints.get_mut(to.0 as usize);
         let Some(carrier) = endpoint.and_then(Endpoint::carrier_mut) else {
-            return self.reserve_in_bundle(to, len);
+            return self.reserve_in_bundle(to, len, None);
         };
         let slot = self.rails[carrier.rail].btl.reserve(carrier.peer, len)?;
         carrier.used = true;
         Ok(RailSlot { slot, rail: carrier.rail })
+    }
+
+    /// The same for a message whose bytes lie in `space` until they are packed: of several rails used together, those
+    /// that are [near](Bml::judge_nearness_by) to that memory are preferred.
+    ///
+    /// # Errors
+    /// As for [`reserve`](Bml::reserve).
+    pub fn reserve_for(
+        &mut self,
+        to: Rank,
+        len: usize,
+        space: Space,
+    ) -> Result<RailSlot, ReserveError> {
+        let endpoint = self.endpoints.get_mut(to.0 as usize);
+        match endpoint.and_then(Endpoint::carrier_mut) {
+            Some(_) => self.reserve(to, len),
+            // Processors reach all adapters alike, as far as is known.
+            None => self.reserve_in_bundle(to, len, Some(space).filter(|it| !it.cpu_accessible())),
+        }
+    }
+
+    /// Has somebody say how near a rail, by its name, is to a device's memory. Those are asked about that are attached or
+    /// added later; a rail of which nothing is known counts as the nearest.
+    pub fn judge_nearness_by(&mut self, judge: Judge) {
+        self.near.judge_by(judge);
     }
 
     #[cold]
@@ -448,6 +478,9 @@ impl Bml {
     pub fn attach(&mut self, device: &Arc<dyn Device>) -> Result<(), LinkError> {
         if !self.devices.iter().any(|known| Arc::ptr_eq(known, device)) {
             self.devices.push(Arc::clone(device));
+            for (at, rail) in self.rails.iter().enumerate() {
+                self.near.ask((at, rail.name()), &**device);
+            }
         }
         let results = self.rails.iter_mut().map(|rail| rail.btl.attach(device));
         results.fold(Ok(()), Result::and)

@@ -264,6 +264,7 @@ pub use view::{RecvBuffer, SendBuffer, View, ViewMut};
 pub use window::{SharedPart, Window, WindowBuilder, WindowCalls, WindowProfile, WindowRequest};
 pub use world::{Builder, Link, World};
 
+pub use gapless_bml::Nearness;
 pub use gapless_btl as btl;
 pub use gapless_coll as coll;
 pub use gapless_derive::Datatype;

@@ -8,6 +8,7 @@
 mod choose;
 #[allow(unsafe_code, reason = "walks the list that getifaddrs(3) allocates")]
 mod interfaces;
+mod near;
 mod rails;
 mod verbs;
 mod wanted;
@@ -18,11 +19,14 @@ pub use verbs::{VerbsPort, verbs_ports};
 use crate::Error;
 use crate::wireup::WireupError;
 use choose::Wanted;
+use gapless_bml::Judge;
 use gapless_btl::{Address, Btl, LinkError};
 use gapless_btl_tcp::{Place, Secret, Tcp, TcpConfig};
 use interfaces::Interface;
 use std::net::{IpAddr, TcpListener};
 use std::ops::RangeInclusive;
+use std::path::Path;
+use std::sync::{Arc, OnceLock};
 
 /// The name of the built-in transport between hosts.
 pub(crate) const TCP: &str = "tcp";
@@ -50,7 +54,12 @@ pub(crate) struct Settings {
     ports: RangeInclusive<u16>,
     devices: verbs::Wanted,
     pub(crate) encrypt: bool,
+    /// The interfaces of each rail over TCP, once several were opened.
+    interfaces: Arc<OnceLock<Interfaces>>,
 }
+
+/// The rails' names, and the interfaces of each.
+type Interfaces = Vec<(&'static str, Vec<String>)>;
 
 /// Which transports to other hosts may be used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -88,7 +97,7 @@ impl Choices {
             let problem = "on, and this program was built without the feature `encryption`";
             return Err(WireupError::Setting { variable: source, problem: problem.to_owned() });
         }
-        Ok(Settings { wanted, ports, devices, encrypt })
+        Ok(Settings { wanted, ports, devices, encrypt, interfaces: Arc::default() })
     }
 }
 
@@ -238,7 +247,16 @@ fn open_tcp(
     rank: u32,
     secret: Secret,
 ) -> Result<Vec<Labelled>, LinkError> {
-    let (_, rails) = usable(settings)?;
+    let (all, rails) = usable(settings)?;
+    if rails.len() > 1 {
+        let names = |places: &Vec<Place>| -> Vec<String> {
+            let of = |place: &Place| all.iter().find(|it| it.place == *place);
+            places.iter().filter_map(of).map(|it| it.name.clone()).collect()
+        };
+        let named = rails::NAMES.into_iter().zip(rails.iter().map(names)).collect();
+        // A world opens them once.
+        let _ = settings.interfaces.set(named);
+    }
     let mut open: Vec<Labelled> = Vec::new();
     for (places, name) in rails.into_iter().zip(rails::NAMES) {
         let label = rails::label(name, &places);
@@ -248,6 +266,17 @@ fn open_tcp(
         open.push((label, Box::new(Tcp::new(config)?)));
     }
     Ok(open)
+}
+
+/// Says how near the rails over TCP are to a device, as the system tells. Of one rail there is nothing to say.
+pub(crate) fn judge(settings: &Settings) -> Judge {
+    let interfaces = Arc::clone(&settings.interfaces);
+    Box::new(move |rail, device| {
+        let (_, names) = interfaces.get()?.iter().find(|(name, _)| *name == rail)?;
+        let address = device.pci_address()?;
+        let near = |name: &String| near::nearness(Path::new("/sys"), name, address);
+        names.iter().filter_map(near).min()
+    })
 }
 
 /// The job's secret as a word for the launcher's store.

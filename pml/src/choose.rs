@@ -8,7 +8,7 @@ mod recent;
 
 pub use crate::rndv::protocol::Protocol;
 use crate::tuning::Tuning;
-pub(crate) use cost::{Model, longest_fragment, staged_shape, wished_fragment};
+pub(crate) use cost::{Model, device_fragment, longest_fragment, staged_shape, wished_fragment};
 use gapless_dtype::{Footprint, Layout, Shape};
 pub(crate) use recent::{Protocols, Recent};
 use std::fmt;

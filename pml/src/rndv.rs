@@ -312,7 +312,8 @@ impl Cx<'_> {
 
     /// Room for a fragment; `None` if there is none now.
     pub(crate) fn reserve(&mut self, len: usize) -> Option<RailSlot> {
-        self.link.reserve(len).unwrap_or_else(|broken| {
+        let space = self.buffer.typed().space();
+        self.link.reserve(len, space).unwrap_or_else(|broken| {
             self.effects.broken = Some(broken);
             None
         })

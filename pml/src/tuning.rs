@@ -36,6 +36,12 @@ pub struct Tuning {
     pub fragment_bytes: u32,
     /// Fragments of one message in flight at once, if engines work asynchronously.
     pub depth: u32,
+    /// Longest fragments of the pipeline out of a device's memory: each costs launches. The transport's own limit also
+    /// holds. Their actual length is derived from the other numbers.
+    pub device_fragment_bytes: u32,
+    /// Shortest fragments that such a message is cut into, if it is longer. If this equals `device_fragment_bytes`, all
+    /// have that length.
+    pub device_fragment_least_bytes: u32,
     /// Bytes that one call of single copy moves at most, so that other messages get their turn.
     pub single_copy_batch_bytes: u64,
     /// Longest fragments of the staged protocols, which move device memory. Their actual length is derived from the
@@ -109,6 +115,8 @@ impl Default for Tuning {
             layout_mb_s: 1_000.0,
             fragment_bytes: 64 << 10,
             depth: 8,
+            device_fragment_bytes: 128 << 10,
+            device_fragment_least_bytes: 16 << 10,
             single_copy_batch_bytes: 4 << 20,
             // Those of two H200s joined by NVLink, PCIe 5.
             staged_fragment_bytes: 32 << 20,
@@ -137,6 +145,16 @@ impl Default for Tuning {
             import_same_ns: 95_000.0,
             import_uses: 5_000,
         }
+    }
+}
+
+impl Tuning {
+    /// The same with all fragments of the pipeline of this length, as far as the transport takes it.
+    #[must_use]
+    pub fn in_fragments(mut self, bytes: u32) -> Tuning {
+        (self.fragment_bytes, self.device_fragment_bytes) = (bytes, bytes);
+        self.device_fragment_least_bytes = bytes;
+        self
     }
 }
 

@@ -162,7 +162,7 @@ fn message(
     let what = format!("{protocol}, {mode:?}, gaps {gaps:?}: rank {shaky} panics at {at}");
     let share_device_buffers = !Protocol::STAGED.contains(&protocol);
     let mut config = Config { share_device_buffers, ..config(protocol, 3) };
-    config.tuning.fragment_bytes = 1000;
+    config.tuning = config.tuning.in_fragments(1000);
     config.tuning.depth = 4;
     let mut lab = lab(config, shaky, at);
     if mode == SendMode::Buffered {

@@ -24,7 +24,7 @@ const SLOW: u32 = 40;
 /// Short fragments, one for each turn, so that there are many moments to die at.
 fn slow(protocol: Protocol) -> Config {
     let mut config = Config { share_device_buffers: true, ..config(protocol, 3) };
-    config.tuning.fragment_bytes = 1000;
+    config.tuning = config.tuning.in_fragments(1000);
     config.tuning.depth = 4;
     config.bounds.fragments_per_progress = 1;
     config
@@ -171,7 +171,7 @@ fn stream(paces: [&[Pace]; 2], fragments: u64) {
     let what = format!("{fragments} fragments, {paces:?}");
     let device = Arc::new(FakeDevice::new(3));
     let engines = paces.map(|paces| Arc::new(Uneven::new(&device, false, paces)));
-    let tuning = Tuning { fragment_bytes: 1000, depth: 64, ..Tuning::default() };
+    let tuning = Tuning { depth: 64, ..Tuning::default().in_fragments(1000) };
     let config = Config { force: Some(Protocol::Pipeline), tuning, ..Config::default() };
     let mut rail = |_, hub: &Hub| Box::new(Loopback::with(hub, link())) as Box<dyn Btl>;
     let mut job = Job::with_engines(2, config, &mut rail, &[Arc::new(HostEngine)]);

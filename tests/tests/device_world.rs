@@ -2,17 +2,19 @@
 //! there is any), and nothing set up: the engine is made when the first message involves the device.
 
 use gapless::btl::Btl;
-use gapless::{Config, Region};
+use gapless::{Builder, Config, Protocol, Region};
 use gapless::{PmlError, Source, TagSel, View, ViewMut, World};
 use gapless_btl::loopback::{Hub, Loopback};
 use gapless_btl_sm::{Sm, SmConfig};
+use gapless_engine::testkit::FakeEngine;
 use gapless_layouts::{Case, Side, cases};
 use gapless_mem::Device;
 use gapless_mem::fake::FakeDevice;
 use gapless_mem_cuda::CudaDriver;
 use gapless_mem_opencl::OpenClDevice;
-use gapless_tests::{byte_at, job};
+use gapless_tests::{byte_at, job, job_of};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 /// The device of a rank, or why there is none.
 type Open = fn(u32) -> Result<Arc<dyn Device>, String>;
@@ -143,6 +145,106 @@ fn opencl_memory_travels_between_ranks_and_to_oneself() {
 #[test]
 fn cuda_memory_travels_between_ranks_and_to_oneself() {
     travels("cuda_memory_travels_between_ranks_and_to_oneself", cuda);
+}
+
+/// Two hosts as far as the transport knows: TCP over loopback, and nothing else.
+fn over_tcp(config: &Config) -> Builder {
+    World::builder().only(["tcp"]).tcp_interfaces("lo").config(config.clone())
+}
+
+/// Without gaps, V, T, X, V and without gaps, in either direction.
+fn shapes() -> Vec<Case> {
+    let some = [("v", 8), ("v", 200), ("t", 64), ("x", 24), ("vc", 100)];
+    let mut all: Vec<Case> =
+        some.into_iter().flat_map(|(name, n)| cases(name, Some(n)).expect(name)).collect();
+    let half = all.last().cloned().expect("V and without gaps");
+    let flat = half.recv.clone();
+    all.push(Case { name: "flat".to_owned(), send: flat.clone(), recv: flat, ..half.clone() });
+    all.push(Case { name: "flat-V".to_owned(), send: half.recv.clone(), recv: half.send, ..half });
+    all
+}
+
+/// Every shape by TCP, out of the device's memory or the host's, into either.
+fn travels_by_tcp(world: &World, device: &dyn Device) {
+    for case in shapes() {
+        for spaces in 1..4 {
+            exchange(world, device, &case, spaces & 1 != 0, spaces & 2 != 0);
+        }
+    }
+}
+
+#[test]
+fn opencl_memory_travels_by_tcp() {
+    by_tcp("opencl_memory_travels_by_tcp", opencl);
+}
+
+#[test]
+fn cuda_memory_travels_by_tcp() {
+    by_tcp("cuda_memory_travels_by_tcp", cuda);
+}
+
+fn by_tcp(test: &str, open: Open) {
+    if let Err(why) = open(0) {
+        return gapless_btl::conformance::skip(test, &why);
+    }
+    let body = |world: &World| travels_by_tcp(world, &*open(world.rank()).unwrap());
+    job_of(2, |_| over_tcp(&Config::default()), body);
+}
+
+/// The pretended device reaches page-locked memory alone that it knows. So packing goes straight into what is written to
+/// the socket, and unpacking straight out of what was read from it; and both take as much memory as the transport has,
+/// whatever is sent.
+#[test]
+fn packed_memory_of_a_device_is_what_tcp_sends() {
+    /// Buffers for each direction of a link, and pages of each.
+    const BUFFERS: usize = 16;
+    const BUFFER_BYTES: u64 = 264 << 10;
+    const DEPTH: u32 = 3;
+    /// Short fragments, in buffers for long messages; and what goes without asking, out of a device and out of the host.
+    const SHORT: u32 = 4000;
+    const EAGER: [u64; 2] = [8 << 10, 64 << 10];
+    for fragment in [None, Some(SHORT)] {
+        let mut config = Config::default();
+        if let Some(bytes) = fragment {
+            config.tuning = config.tuning.in_fragments(bytes);
+        }
+        config.tuning.depth = DEPTH;
+        let gears = [0, 1].map(|rank| {
+            let device = Arc::new(FakeDevice::with_delay(rank, 2));
+            let engine = Arc::new(FakeEngine::new(&device, 3));
+            (device, engine)
+        });
+        let builder = |rank: u32| {
+            let (_, engine) = &gears[rank as usize];
+            over_tcp(&config).open_devices(false).engine(Arc::clone(engine) as _)
+        };
+        job_of(2, builder, |world| {
+            let (device, engine) = &gears[world.rank() as usize];
+            travels_by_tcp(world, &**device);
+            let known = device.registered();
+            assert!((2..=2 * BUFFERS).contains(&known.len()), "{known:?}");
+            assert!(known.iter().all(|(_, len)| *len <= BUFFER_BYTES), "{known:?}");
+            // One message goes out at a time, and what comes in waits in the buffers.
+            let most = engine.most.load(Ordering::Relaxed);
+            let bound = i64::from(DEPTH) + i64::try_from(BUFFERS).unwrap();
+            assert!((2..=bound).contains(&most), "{most} at a time");
+            let tally = world.counters().unwrap().of(Protocol::Pipeline);
+            let all: u64 = shapes().iter().map(|case| case.payload_bytes).fold(0, |all, bytes| {
+                let fragments = bytes.div_ceil(SHORT.into());
+                // Out of the device into either memory, and out of the host; sent and received.
+                let out = if bytes > EAGER[0] { 2 } else { 0 };
+                let ways = out + u64::from(bytes > EAGER[1]);
+                all + 2 * ways * fragments
+            });
+            match fragment {
+                Some(_) => assert_eq!(tally.fragments, all, "{tally:?}"),
+                None => assert!((1..all).contains(&tally.fragments), "{tally:?}"),
+            }
+        });
+        for (device, _) in &gears {
+            assert!(device.registered().is_empty(), "{:?}", device.registered());
+        }
+    }
 }
 
 #[test]

@@ -4,6 +4,7 @@ use super::deaths::LEFT;
 use super::{Bml, RESERVED};
 use crate::bundle::{Bundle, NUMBER_BYTES, OUT_OF_TURN, Turn, number_of, sent_number};
 use crate::endpoint::{Ending, Path};
+use crate::near::Near;
 use crate::rail::Rail;
 use crate::waiter::now_ns;
 use crate::{Handler, PeerState, RailSlot, Rank, RankEvent, TokenSpace};
@@ -11,6 +12,7 @@ use gapless_btl::{
     Address, AmTag, Fragment, LinkError, ReserveError, SHORT_BYTES, Short, Slot, Token,
     Unacknowledged,
 };
+use gapless_mem::Space;
 
 /// From so many bytes on, the clock is looked at, to measure how quick rails are.
 const MEASURED_FROM: usize = 4096;
@@ -51,11 +53,13 @@ impl Bml {
         self.bundled.push(peer);
     }
 
-    /// Room in the rail of a bundle by which a message of `whole` bytes, number included, would be there first.
+    /// Room in the rail of a bundle by which a message of `whole` bytes, number included, would be there first. Rails that
+    /// are near to the space that it comes from are preferred.
     fn room(
         bundle: &mut Bundle,
         rails: &mut [Rail],
         whole: usize,
+        near: (&Near, Option<Space>),
     ) -> Result<(usize, Slot), ReserveError> {
         if whole >= MEASURED_FROM {
             let now = now_ns();
@@ -70,7 +74,8 @@ impl Bml {
             let best =
                 left.filter(|(at, _)| tried & (1 << (at % 64)) == 0).min_by_key(|(_, it)| {
                     let outstanding = rails[it.rail].btl.outstanding(it.peer);
-                    it.rate.there_in_ns(outstanding, whole as u64)
+                    let ns = it.rate.there_in_ns(outstanding, whole as u64);
+                    near.0.weighed(it.rail, near.1, ns)
                 });
             let Some((at, strand)) = best else { return Err(ReserveError::Full) };
             let rail = &mut rails[strand.rail];
@@ -95,6 +100,7 @@ impl Bml {
         &mut self,
         to: Rank,
         len: usize,
+        space: Option<Space>,
     ) -> Result<RailSlot, ReserveError> {
         if self.is_listed(to) {
             return self.reserve_in_directory(to, len);
@@ -113,7 +119,8 @@ impl Bml {
         if !fits(bundle, &self.rails, len + NUMBER_BYTES) {
             return Err(ReserveError::Full);
         }
-        let (rail, mut slot) = Bml::room(bundle, &mut self.rails, len + NUMBER_BYTES)?;
+        let (rail, mut slot) =
+            Bml::room(bundle, &mut self.rails, len + NUMBER_BYTES, (&self.near, space))?;
         slot.resize(len).map_err(|_| ReserveError::TooLong { len, max })?;
         Ok(RailSlot { slot, rail: !rail })
     }
@@ -171,7 +178,7 @@ impl Bml {
         if message.len() > bundle.short_max || self.by_tag[usize::from(tag.0)] == RESERVED {
             return false;
         }
-        let Ok(mut slot) = self.reserve_in_bundle(to, message.len()) else { return false };
+        let Ok(mut slot) = self.reserve_in_bundle(to, message.len(), None) else { return false };
         let mut bytes = [0; SHORT_BYTES];
         for (place, word) in bytes.chunks_exact_mut(8).zip(message.words()) {
             place.copy_from_slice(&word.to_ne_bytes());
@@ -207,7 +214,7 @@ impl Bml {
 
     /// Sends a control message in its turn; `false` if there is no room. Whoever is gone needs none.
     pub(super) fn say_in_bundle(&mut self, to: Rank, message: &[u8]) -> bool {
-        match self.reserve_in_bundle(to, message.len()) {
+        match self.reserve_in_bundle(to, message.len(), None) {
             Ok(mut slot) => {
                 if slot.write(0, message).is_ok() {
                     self.send_in_bundle(slot, Bml::CONTROL_TAG, Token::NONE);
@@ -420,7 +427,8 @@ fn send_numbered(bundle: &mut Bundle, rails: &mut [Rail], next: &Unacknowledged)
     let strands = bundle.strands.iter().filter(|_| is_last_word).map(|it| (it.rail, it.peer));
     let standing: Vec<_> = strands.filter(|&(rail, peer)| rails[rail].btl.has_met(peer)).collect();
     if standing.is_empty() {
-        let room = Bml::room(bundle, rails, next.message.len());
+        let anywhere = (&Near::default(), None);
+        let room = Bml::room(bundle, rails, next.message.len(), anywhere);
         return room.is_ok_and(|(rail, slot)| give(bundle, rails, rail, slot, next));
     }
     // The last word goes over all rails that stand, because one may have died unnoticed. One is enough.

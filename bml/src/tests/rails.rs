@@ -2,6 +2,7 @@
 //! as long as one is left. The rails are moved by hand: nothing flies, arrives or is confirmed by itself.
 
 mod ends;
+mod near;
 
 use super::named;
 use crate::window::WINDOW_MESSAGES;

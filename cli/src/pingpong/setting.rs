@@ -22,8 +22,8 @@ impl Setting {
         config.share_device_buffers = true;
         let tuning = &mut config.tuning;
         if let Some(bytes) = self.fragment_bytes {
-            (tuning.fragment_bytes, tuning.staged_fragment_bytes) = (bytes, bytes);
-            tuning.staged_least_bytes = bytes;
+            *tuning = tuning.clone().in_fragments(bytes);
+            (tuning.staged_fragment_bytes, tuning.staged_least_bytes) = (bytes, bytes);
         }
         if let Some(depth) = self.depth {
             (tuning.depth, tuning.staged_depth) = (depth, depth);

@@ -16,7 +16,7 @@ use crate::network::{Choices, HAS_VERBS, IB, TCP, Ways};
 use crate::shared::{Bells, Shared};
 use crate::tuning::coll::Table;
 use crate::wireup::{self, Wireup, WireupError};
-use gapless_bml::{AmTag, Bml, Rank};
+use gapless_bml::{AmTag, Bml, Judge, Nearness, Rank};
 use gapless_btl::{Btl, Limits};
 use gapless_btl_sm::{Sm, SmConfig};
 use gapless_engine::{Engine, HostEngine};
@@ -61,6 +61,7 @@ pub struct Builder {
     table: Option<Table>,
     checked_collectives: bool,
     wireup: Option<Box<dyn Wireup>>,
+    judge: Option<Judge>,
 }
 
 impl Builder {
@@ -137,6 +138,28 @@ impl Builder {
     #[must_use]
     pub fn encrypt(mut self, yes: bool) -> Builder {
         self.network.encrypt = Some(yes);
+        self
+    }
+
+    /// Who says how near a [rail](Builder::tcp_interfaces), by its name (`"tcp"`, `"tcp1"` to `"tcp7"`, in the order of the
+    /// interfaces), is to the memory of a device: of several rails to one peer, messages out of that memory prefer the
+    /// nearer ones. By default that is what the system tells of the interface and the device: the bridges of PCI Express
+    /// above both, and their NUMA nodes. `None` says that a rail is as good as the nearest.
+    ///
+    /// ```
+    /// use gapless::Nearness;
+    /// // The second rail is for the GPUs, whatever the system says.
+    /// let near = |rail: &str| if rail == "tcp1" { Nearness::Switch } else { Nearness::Far };
+    /// let builder = gapless::World::builder().nearness(move |rail, _| Some(near(rail)));
+    /// # builder.init()?;
+    /// # Ok::<(), gapless::Error>(())
+    /// ```
+    #[must_use]
+    pub fn nearness(
+        mut self,
+        judge: impl Fn(&str, &dyn Device) -> Option<Nearness> + Send + Sync + 'static,
+    ) -> Builder {
+        self.judge = Some(Box::new(judge));
         self
     }
 
@@ -258,6 +281,8 @@ impl Builder {
         descriptors::raise(descriptors::most(size), needed)
             .map_err(|limit| Error::TooFewDescriptors { size, needed, limit })?;
         let mut bml = Bml::new(Rank(rank), size);
+        let judge = self.judge.take();
+        bml.judge_nearness_by(judge.unwrap_or_else(|| crate::network::judge(&settings)));
         let windows = Osc::register(&mut bml)?;
         for transport in self.chosen(&*wireup)? {
             bml.add(transport);

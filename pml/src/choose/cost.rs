@@ -8,6 +8,7 @@ mod staged;
 
 use super::Situation;
 use crate::tuning::Tuning;
+pub(crate) use device::device_fragment;
 pub(crate) use host::{longest_fragment, wished_fragment};
 pub(crate) use staged::staged_shape;
 

@@ -16,6 +16,7 @@ use crate::rndv::mapped_put::Granting;
 use crate::rndv::protocol::Protocol;
 use crate::wire::{self, Note, What};
 use gapless_bml::{Bml, LinkError, RailSlot, Rank, ReserveError, Token};
+use gapless_mem::Space;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
@@ -289,7 +290,7 @@ impl Core {
 
     /// Room for a message; `None` if there is none now. A link that is gone takes the peer with it.
     pub(crate) fn reserve(&mut self, bml: &mut Bml, peer: u32, len: usize) -> Option<RailSlot> {
-        reserve(bml, peer, len).unwrap_or_else(|(error, is_up)| {
+        reserve(bml, peer, len, None).unwrap_or_else(|(error, is_up)| {
             self.lose(bml, peer, error.clone());
             if is_up {
                 // The peer would wait for us.
@@ -305,13 +306,19 @@ impl Core {
     }
 }
 
-/// Room for a message; `None` if there is none now. An error says whether the link is up all the same.
+/// Room for a message; `None` if there is none now. `from` is where its bytes lie, if rails that are near to that are
+/// preferred. An error says whether the link is up all the same.
 pub(crate) fn reserve(
     bml: &mut Bml,
     peer: u32,
     len: usize,
+    from: Option<Space>,
 ) -> Result<Option<RailSlot>, (LinkError, bool)> {
-    match bml.reserve(Rank(peer), len) {
+    let reserved = match from {
+        Some(space) => bml.reserve_for(Rank(peer), len, space),
+        None => bml.reserve(Rank(peer), len),
+    };
+    match reserved {
         Ok(slot) => Ok(Some(slot)),
         Err(ReserveError::Full) => Ok(None),
         Err(ReserveError::Link(error)) => Err((error, false)),

@@ -28,9 +28,14 @@ impl<'a> Link<'a> {
         Core::fragment_max(self.bml, self.peer)
     }
 
-    /// Room for a message; `None` if there is none now. An error says whether the link is up all the same.
-    pub(crate) fn reserve(&mut self, len: usize) -> Result<Option<RailSlot>, (LinkError, bool)> {
-        reserve(self.bml, self.peer, len)
+    /// Room for a message whose bytes lie in `space`; `None` if there is none now. An error says whether the link is up all
+    /// the same.
+    pub(crate) fn reserve(
+        &mut self,
+        len: usize,
+        space: Space,
+    ) -> Result<Option<RailSlot>, (LinkError, bool)> {
+        reserve(self.bml, self.peer, len, Some(space))
     }
 
     /// Sends what was reserved and filled.

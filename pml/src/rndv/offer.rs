@@ -136,9 +136,13 @@ impl Core {
         } else {
             Keys::new(bml, peer, &buffer, &mut self.published, &self.config)
         };
+        let tuning = &self.config.tuning;
         let payload = fragment_max.saturating_sub(DATA_BYTES);
         let fragment = u32::try_from(payload).unwrap_or(u32::MAX);
-        let longest = longest_fragment(&self.config.tuning, latency_ns.into());
+        let longest = match host {
+            true => longest_fragment(tuning, latency_ns.into()),
+            false => tuning.device_fragment_bytes,
+        };
         let count = buffer.typed().count();
         let stage = SendStage::Eager { serial: 0 }; // replaced below, once the request has a name
         let send = Send { buffer, to, envelope, _copied: copied, stage };

@@ -14,7 +14,7 @@
 
 use super::{Cx, Heard, Kind, Opened, Rendezvous, Step, Turn, undue, unexpected};
 use crate::buffer::{Held, Transfer};
-use crate::choose::{Model, Situation, wished_fragment};
+use crate::choose::{Model, Situation, device_fragment, wished_fragment};
 use crate::error::PmlError;
 use crate::matching::body::Body;
 use crate::request::send::to_usize;
@@ -42,10 +42,9 @@ fn open_recv(cx: &mut Cx<'_>, situation: &Situation) -> Opened {
     let tuning = &cx.config.tuning;
     let typed = cx.buffer.typed();
     let gapless = cx.rts.blocks == 1 && typed.as_contiguous().is_some();
-    let host = cx.rts.host && typed.space().cpu_accessible();
-    let wish = match host {
-        true => wished_fragment(tuning, room, gapless, situation.latency_ns),
-        false => tuning.fragment_bytes,
+    let wish = match situation.devices {
+        None => wished_fragment(tuning, room, gapless, situation.latency_ns),
+        Some(_) => device_fragment(situation, tuning),
     };
     let fits = u32::try_from(cx.link.fragment_max().saturating_sub(DATA_BYTES)).unwrap_or(u32::MAX);
     let fragment = cx.rts.fragment.min(wish).min(fits).max(wire::FRAGMENT_MIN);

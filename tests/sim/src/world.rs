@@ -71,9 +71,8 @@ fn config(plan: &Plan) -> Config {
     let knobs = &plan.knobs;
     let tuning = Tuning {
         eager_bytes_sure: knobs.eager_sure,
-        fragment_bytes: knobs.fragment_bytes,
         single_copy_batch_bytes: knobs.batch_bytes,
-        ..Tuning::default()
+        ..Tuning::default().in_fragments(knobs.fragment_bytes)
     };
     let bounds = Bounds {
         parked_messages: knobs.parked_messages,

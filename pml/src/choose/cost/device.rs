@@ -1,8 +1,25 @@
 //! The cost model's formulas for messages out of, or into, memory of devices that are not staged.
 
 use super::{Model, copy_ns, real};
-use crate::choose::DeviceEnds;
+use crate::choose::{DeviceEnds, Situation};
+use crate::tuning::Tuning;
 use gapless_dtype::Footprint;
+
+/// Fragments of the pipeline have multiples of this many bytes, so that kernels move whole vectors.
+const GRAIN: u64 = 4 << 10;
+
+/// The length of fragments of the pipeline out of a device's memory, or into one: within both bounds of `t`.
+///
+/// With fragments of `f` bytes the processor launches `bytes / f` times, and the rail waits for nobody but the first
+/// fragment, whose `f` bytes the receiver waits for in turn. The sum is least at a square root.
+#[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "bounded before")]
+pub(crate) fn device_fragment(s: &Situation, t: &Tuning) -> u32 {
+    let most = t.device_fragment_bytes;
+    let bytes_per_launch = t.launch_ns * s.bandwidth_mb_s.max(1.0) / 1000.0;
+    let best = (real(s.bytes) * bytes_per_launch).sqrt().min(f64::from(most)).ceil() as u64;
+    let best = u32::try_from(best.next_multiple_of(GRAIN)).unwrap_or(most);
+    best.max(t.device_fragment_least_bytes).min(most)
+}
 
 impl Model<'_> {
     /// The kernels of both ends, so many times in turn: if processes take turns on a device, each waits for its own
@@ -32,23 +49,35 @@ impl Model<'_> {
         }
     }
 
-    /// A kernel packs into the transport's memory, another unpacks from there.
+    /// A kernel packs into the transport's memory, another unpacks from there. Where nothing can be mapped the rail is a
+    /// network, on which the bytes travel in between.
     pub(crate) fn device_eager(&self, ends: &DeviceEnds) -> f64 {
         let (s, t) = (self.s, self.t);
+        let wire = if s.staged.is_none() { copy_ns(s.bytes, s.bandwidth_mb_s) } else { 0.0 };
         let launches = f64::from(u8::from(ends.sender)) + f64::from(u8::from(ends.receiver));
         // The copy engine moves short data without gaps, and waits for no turn.
         let kernels = s.sender_blocks > 1 || s.receiver_blocks > 1;
         s.latency_ns
+            + wire
             + launches * t.launch_wait_ns
             + self.turns_ns(if kernels { 1.0 } else { 0.0 })
             + self.end_ns(ends.sender, s.bytes, s.sender_blocks, t.store_host_mb_s)
             + self.end_ns(ends.receiver, s.bytes, s.receiver_blocks, t.load_host_mb_s)
     }
 
-    /// The same, fragment by fragment: each costs the processor a launch.
+    /// The same, fragment by fragment: each costs the processor a launch. Over a network all bytes travel while both ends
+    /// work, and launches take the processor's time from that.
     pub(crate) fn device_pipeline(&self, ends: &DeviceEnds) -> f64 {
         let (s, t) = (self.s, self.t);
-        let fragments = s.bytes.div_ceil(u64::from(t.fragment_bytes.max(1))).max(1);
+        let fragment = device_fragment(s, t);
+        let fragments = s.bytes.div_ceil(u64::from(fragment.max(1))).max(1);
+        let wire = match s.staged {
+            None => {
+                let launches = real(fragments) * t.launch_ns;
+                copy_ns(s.bytes.saturating_add(u64::from(fragment)), s.bandwidth_mb_s) + launches
+            }
+            Some(_) => 0.0,
+        };
         let end = |device, blocks, mb_s| {
             let work = self.end_ns(device, s.bytes, blocks, mb_s);
             if device { work.max(real(fragments) * t.launch_ns) } else { work }
@@ -62,7 +91,7 @@ impl Model<'_> {
             + s.latency_ns
             + launches * t.launch_wait_ns
             + self.turns_ns(2.0 * rounds)
-            + sender.max(receiver)
+            + sender.max(receiver).max(wire)
             + fill
     }
 

@@ -22,6 +22,8 @@ pub(super) fn tuning() -> Tuning {
         layout_mb_s: 500.0,
         fragment_bytes: 100_000,
         depth: 4,
+        device_fragment_bytes: 100_000,
+        device_fragment_least_bytes: 100_000,
         staged_least_bytes: 1 << 20,
         device_rendezvous_ns: 1_300.0,
         device_map_ns: 8_000.0,
@@ -224,6 +226,39 @@ fn through_the_ring_with_devices() {
     );
     takes(&ends(false, true), &t, Protocol::Pipeline, &alone);
     takes(&both, &t, Protocol::Local, &[DEVICE_HANDSHAKE, WAIT, SENT, RECEIVED, copy(5_000.0)]);
+}
+
+#[test]
+fn over_a_network_with_devices() {
+    let t = tuning();
+    let (out, into) = (SENT + copy(1_000.0), RECEIVED + copy(1_250.0));
+    // A quick one, which sets no pace, and a slow one.
+    let quick = Situation { staged: None, ..ends(true, true) };
+    let eager = [LATENCY, 2.0 * WAIT, out, into, copy(5_000.0)];
+    takes(&quick, &t, Protocol::Eager, &eager);
+    let before = [DEVICE_HANDSHAKE, LATENCY, 2.0 * WAIT];
+    takes(&quick, &t, Protocol::Pipeline, &[&before[..], &[out, into / 10.0]].concat());
+    let slow = Situation { bandwidth_mb_s: 500.0, ..quick };
+    // The receiver waits for the first of ten fragments; each costs a launch.
+    let wire = [copy(500.0), copy(500.0) / 10.0, 10.0 * 4_000.0, into / 10.0];
+    takes(&slow, &t, Protocol::Pipeline, &[&before[..], &wire].concat());
+}
+
+#[test]
+fn fragments_of_devices_are_as_long_as_launches_cost() {
+    let t = Tuning { launch_ns: 4_000.0, ..Tuning::default() };
+    let of = |bytes, bandwidth_mb_s, t: &Tuning| {
+        device_fragment(&Situation { bytes, bandwidth_mb_s, ..ends(true, true) }, t)
+    };
+    // The root of 10 kB a launch times the bytes, in whole grains.
+    assert_eq!(of(1_000_000, 2_500.0, &t), 102_400);
+    assert_eq!(of(100_000, 2_500.0, &t), 32_768);
+    assert_eq!([1, 1 << 40].map(|bytes| of(bytes, 2_500.0, &t)), [16 << 10, 128 << 10]);
+    assert_eq!(of(1_000_000, 0.0, &t), 16 << 10);
+    let forced = t.clone().in_fragments(1000);
+    assert_eq!([1, 1 << 20, u64::MAX].map(|bytes| of(bytes, 2_500.0, &forced)), [1000; 3]);
+    let crossed = Tuning { device_fragment_bytes: 5, device_fragment_least_bytes: 9, ..t };
+    assert_eq!(of(1 << 20, 2_500.0, &crossed), 5);
 }
 
 #[test]
