@@ -4,11 +4,14 @@ use crate::experiment::Entry;
 
 /// Declares the modules and lists their experiments, in the order in which `figures all` runs them.
 macro_rules! experiments {
-    ($($module:ident :: $experiment:ident),* $(,)?) => {
+    ($($module:ident :: $experiment:ident $(+ $more:ident)?),* $(,)?) => {
         $(pub mod $module;)*
 
         /// Every experiment.
-        pub const ALL: &[Entry] = &[$(Entry::of::<$module::$experiment>()),*];
+        pub const ALL: &[Entry] = &[$(
+            Entry::of::<$module::$experiment>(),
+            $(Entry::of::<$module::$more>(),)?
+        )*];
     };
 }
 
@@ -29,10 +32,10 @@ experiments! {
     p2p::P2p,
     p2p_matrix::P2pMatrix,
     wu9::Wu9,
-    wu10::Wu10,
-    wu11::Wu11,
-    wu12::Wu12,
-    wu15::Wu15,
+    wu10::Wu10 + Wu10Net,
+    wu11::Wu11 + Wu11Net,
+    wu12::Wu12 + Wu12Net,
+    wu15::Wu15 + Wu15Net,
     regret::Regret,
     hosts::Hosts,
     rails::Rails,

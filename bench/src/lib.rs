@@ -32,6 +32,7 @@ pub mod experiment;
 pub mod experiments;
 pub mod figures;
 pub mod gpu;
+mod namespaces;
 #[allow(unsafe_code, reason = "calls NCCL's functions")]
 pub mod nccl;
 pub mod one_gpu;

@@ -4,6 +4,7 @@
 //! - [`marks`]: how rows are judged: a row whose protocol is not one that its mark is for is *void*;
 //! - [`job`]: pairs of processes: started, watched, and started again for what is left when one fails;
 //! - [`process`]: one of the two; [`occupier`]: the kernel that keeps a part of a GPU busy meanwhile;
+//! - [`net`]: the same between two hosts, by TCP alone;
 //! - [`mps`]: whether processes share a GPU at the same time or in turns.
 //!
 //! Nothing that goes wrong in one row costs another: rows are written down one by one by rank 0, whose
@@ -14,6 +15,7 @@ pub mod item;
 pub mod job;
 pub mod marks;
 pub mod mps;
+pub mod net;
 #[allow(unsafe_code, reason = "launches a kernel on memory that it owns")]
 pub mod occupier;
 pub mod process;

@@ -94,6 +94,7 @@ pub fn of(folder: &Path) -> Result<String, Failure> {
             "wu7" | "wu8" | "wu13" | "wu14" | "wu15" => brief(&report),
             "p2p-matrix" => by_protocol(&report),
             "p2p" | "wu9" | "wu10" | "wu11" | "wu12" => p2p(&report),
+            "wu10-net" | "wu11-net" | "wu12-net" | "wu15-net" => p2p(&report),
             "scale" => crate::experiments::scale::summary(&report),
             "wu6" => gpu_rows(report.rows.iter()),
             "xtq7" => crate::experiments::xtq7::phases(&report),

@@ -169,7 +169,7 @@ fn on_a_gpu() {
     let folder = tempfile::tempdir().unwrap();
     let out = folder.path().to_str().unwrap();
     let alone = ["gpu", "wu6", "wu7", "wu8", "wu13", "wu14"];
-    for name in alone.into_iter().chain(PAIRED) {
+    for name in alone.into_iter().chain(PAIRED).chain(OVER_A_NETWORK) {
         let output = figures(&[name, "--quick", "--out", out]);
         let (stdout, stderr) = (text(&output.stdout), text(&output.stderr));
         if output.status.code() == Some(2) {
@@ -224,6 +224,29 @@ fn pairs_of_processes_measure_what_lies_on_devices() {
         assert!(report.absent.iter().all(|absent| !absent.failed) && !report.absent.is_empty());
     }
 }
+
+/// Over a network: in the hosts' memory everywhere, on OpenCL where there is a device.
+#[test]
+fn pairs_of_processes_measure_what_goes_over_a_network() {
+    let over = |name, space: &str| {
+        let report = experiment(name, &["--brief", "--loopback", "--space", space]).0;
+        assert!(report.rows.iter().all(|row| row.met().is_none()));
+        assert!(report.rows.iter().all(|row| row.extra["transport"] == "tcp"));
+        let held = |row: &&Row| row.ratio_to("contiguous in the host").is_some();
+        assert!(report.rows.iter().filter(held).count() >= 1, "{name}");
+        assert!(report.absent.is_empty(), "{:?}", report.absent);
+        set(&report.rows, |row| row.space.clone())
+    };
+    assert_eq!(over("wu15-net", "host"), ["host"].map(String::from).into());
+    if !opencl_is_there() {
+        return skipped("over a network", "there is no OpenCL device");
+    }
+    let spaces = over("wu12-net", "opencl");
+    assert_eq!(spaces, ["host", "opencl:0"].map(String::from).into());
+}
+
+/// Experiments with pairs of processes that are two hosts.
+const OVER_A_NETWORK: [&str; 4] = ["wu10-net", "wu11-net", "wu12-net", "wu15-net"];
 
 #[test]
 fn pairs_of_processes_end_when_the_time_is_over() {

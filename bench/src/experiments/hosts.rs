@@ -24,6 +24,7 @@ use gapless_report::{Absent, Row, Samples};
 
 use crate::error::Failure;
 use crate::experiment::{Common, Experiment, Findings};
+use crate::namespaces::Namespaces;
 
 /// The experiment.
 pub struct Hosts;
@@ -286,50 +287,6 @@ pub(super) fn absent(why: String) -> Absent {
     Absent { case: "two hosts".to_owned(), op: OPERATION.to_owned(), why, failed: false }
 }
 
-/// Two namespaces and the cable between them; they go when this is dropped.
-pub(super) struct Namespaces(pub(super) [String; 2]);
-
-fn ip(words: &str) -> Result<(), String> {
-    tool("ip", words)
-}
-
-pub(super) fn tool(name: &str, words: &str) -> Result<(), String> {
-    match Command::new(name).args(words.split(' ')).output() {
-        Ok(output) if output.status.success() => Ok(()),
-        Ok(output) => {
-            Err(format!("{name} {words}: {}", String::from_utf8_lossy(&output.stderr).trim()))
-        }
-        Err(error) => Err(format!("{name}: {error}")),
-    }
-}
-
-impl Namespaces {
-    pub(super) fn new() -> Result<Namespaces, String> {
-        let id = std::process::id() % 1_000_000;
-        let hosts = Namespaces(["a", "b"].map(|end| format!("glf{id}{end}")));
-        let [a, b] = &hosts.0;
-        for name in [a, b] {
-            ip(&format!("netns add {name}"))?;
-            ip(&format!("-n {name} link set lo up"))?;
-        }
-        ip(&format!("link add {a} type veth peer name {b}"))?;
-        for (name, last) in [(a, 1), (b, 2)] {
-            ip(&format!("link set {name} netns {name}"))?;
-            ip(&format!("-n {name} addr add 10.78.0.{last}/24 dev {name}"))?;
-            ip(&format!("-n {name} link set {name} up"))?;
-        }
-        Ok(hosts)
-    }
-}
-
-impl Drop for Namespaces {
-    fn drop(&mut self) {
-        for name in &self.0 {
-            let _ = ip(&format!("netns del {name}"));
-        }
-    }
-}
-
 /// Starts a process of an experiment in each namespace, and waits for their end.
 pub(super) fn start(
     (hosts, experiment): (&Namespaces, &str),
@@ -338,17 +295,12 @@ pub(super) fn start(
     file: &Path,
 ) -> Result<(), Failure> {
     let program = std::env::current_exe().map_err(failed)?;
-    let [a, b] = &hosts.0;
-    let script = format!(
-        "if [ $PMI_RANK = 0 ]; then exec ip netns exec {a} \"$@\"; else exec ip netns exec {b} \"$@\"; fi"
-    );
-    let mut arguments: Vec<std::ffi::OsString> = ["-c", &script, "sh"].map(Into::into).to_vec();
+    let mut arguments = hosts.arguments();
     arguments.extend([program.into_os_string(), experiment.into()]);
     arguments.push(format!("--time={}", common.time).into());
     arguments.extend(common.quick.then(|| "--quick".into()));
     arguments.extend(["--as-rank".into(), file.into()]);
-    let program = "sh".into();
-    let job = Job { ranks: 2, program, arguments, environment, prefix: false };
+    let job = Job { ranks: 2, program: Namespaces::PROGRAM.into(), arguments, environment, prefix: false };
     let outcome = launch::run(&job).map_err(failed)?;
     match (outcome.failed, outcome.signalled) {
         (Some((rank, end)), _) => Err(Failure::Job(format!("rank {rank} {end}"))),

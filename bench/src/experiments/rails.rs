@@ -8,9 +8,10 @@ use std::path::PathBuf;
 use gapless::World;
 use gapless_report::{Row, Samples};
 
-use super::hosts::{Namespaces, Ours, Work, absent, failed, messages, start, tool, turn};
+use super::hosts::{Ours, Work, absent, failed, messages, start, turn};
 use crate::error::Failure;
 use crate::experiment::{Common, Experiment, Findings};
+use crate::namespaces::{Namespaces, tool};
 
 /// The experiment.
 pub struct Rails;

@@ -1,15 +1,18 @@
 //! `wu10`: Figure 10 of Wu et al. 2016: ping-pong of V and T by the matrix's edge: both processes on one GPU,
-//! each on its own, and both in host memory.
+//! each on its own, and both in host memory. `wu10-net`: its other half, between two hosts over a network.
 
+use gapless_cli::pingpong::Ends;
 use gapless_report::{PlotError, Report};
 
 use crate::error::Failure;
 use crate::experiment::{Common, Drawing, Experiment, Findings};
 use crate::gpu::quoted;
-use crate::p2p::item::{Item, Shape, Sites, Size};
+use crate::p2p::item::{Item, Of, Shape, Sites, Size};
 use crate::p2p::job::{self, Options, Pair};
+use crate::p2p::marks::Kind;
+use crate::p2p::net;
 
-use super::wu9::{EDGES, by_edge};
+use super::wu9::{EDGES, by_edge, by_payload};
 
 /// The experiment.
 pub struct Wu10;
@@ -34,6 +37,40 @@ impl Experiment for Wu10 {
 fn plan(_: &Options, sites: &Sites) -> Vec<Pair> {
     by_configuration(sites, &[Shape::V, Shape::T], u64::MAX)
 }
+
+/// The half over a network.
+pub struct Wu10Net;
+
+impl Experiment for Wu10Net {
+    type Options = net::Options;
+
+    const NAME: &'static str = "wu10-net";
+    const ABOUT: &'static str = "ping-pong of V and T over a network, by size";
+
+    fn run(options: &net::Options, common: &Common) -> Result<Findings, Failure> {
+        net::run(Self::NAME, options, common, plan_net, "")
+    }
+
+    fn draw(report: &Report) -> Result<Vec<Drawing>, PlotError> {
+        by_payload("V and T over a network", report)
+    }
+}
+
+fn plan_net(options: &Options, sites: &Sites) -> Vec<Pair> {
+    let mut pairs = net::shapes(options, sites, &[Shape::V, Shape::T], &[Of::V, Of::T]);
+    let sizes = net::sizes(options).iter().filter(|&&size| size <= NET_HOST_BYTES);
+    let host = sizes.flat_map(|&size| {
+        [Shape::V, Shape::T].map(|shape| Item::new(shape, Size::Bytes(size), Ends::HOST))
+    });
+    if sites.two != Ends::HOST {
+        let host = host.map(|item| item.judged(Kind::NetworkFree));
+        pairs.iter_mut().for_each(|pair| pair.items.extend(host.clone()));
+    }
+    pairs
+}
+
+/// The longest message between the hosts' own memory.
+const NET_HOST_BYTES: u64 = 16 << 20;
 
 /// What all of Figures 10 to 12 say below their tables.
 pub(super) const NOTES: &str = "time: half a round trip; memcpy: a plain copy of the payload between the \

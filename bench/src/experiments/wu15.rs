@@ -1,14 +1,15 @@
 //! `wu15`: Figure 15 of Wu et al. 2016: ping-pong of V while a kernel of the application's keeps a part of each
-//! GPU busy, by the length of fragments.
+//! GPU busy, by the length of fragments. `wu15-net`: its other half, between two hosts over a network.
 
 use gapless_cli::pingpong::Where;
 use gapless_report::{Axis, PlotError, Report, Series, lines_by};
 
 use crate::error::Failure;
 use crate::experiment::{Common, Drawing, Experiment, Findings};
-use crate::p2p::item::{Item, Shape, Sites, Size, protocol};
+use crate::p2p::item::{Item, Of, Shape, Sites, Size, protocol};
 use crate::p2p::job::{self, Options, Pair};
 use crate::p2p::marks::Kind;
+use crate::p2p::net;
 
 /// The experiment.
 pub struct Wu15;
@@ -36,31 +37,89 @@ impl Experiment for Wu15 {
         job::run(Self::NAME, options, common, plan, notes)
     }
 
-    /// By the part that is busy.
     fn draw(report: &Report) -> Result<Vec<Drawing>, PlotError> {
-        let mut all: Vec<Series> = Vec::new();
-        for row in &report.rows {
-            let (rest, busy) = match row.op.rsplit_once(", ") {
-                Some((rest, last)) => match last.strip_suffix(" % occupied") {
-                    Some(percent) => (rest, percent.parse().unwrap_or(0)),
-                    None => (row.op.as_str(), 0),
-                },
-                None => (row.op.as_str(), 0),
-            };
-            let way = rest.strip_prefix("oneway").unwrap_or(rest);
-            let name = format!("{}{way}", row.case);
-            // The axis begins above nothing.
-            let at: u64 = busy + 1;
-            let point = gapless_report::Point { payload_bytes: at, gbps: row.gbps, spread: None };
-            match all.iter_mut().find(|one| one.name == name) {
-                Some(one) => one.points.push(point),
-                None => all.push(Series { name, points: vec![point] }),
+        by_part("V", report)
+    }
+}
+
+/// The half over a network.
+pub struct Wu15Net;
+
+/// Bytes of its messages, at least.
+const NET_BYTES: [u64; 2] = [16 << 20, 64 << 20];
+/// Hundredths of the GPU that are busy.
+const NET_OCCUPIED: [u32; 4] = [0, 25, 50, 100];
+/// Lengths of fragments; the transport takes no longer ones than the last. 32 KiB are about what Wu et al. used.
+const NET_FRAGMENTS: [u32; 3] = [32 << 10, 64 << 10, 128 << 10];
+/// The depth at which they are compared.
+const NET_DEPTH: u32 = 8;
+
+impl Experiment for Wu15Net {
+    type Options = net::Options;
+
+    const NAME: &'static str = "wu15-net";
+    const ABOUT: &'static str =
+        "ping-pong of V over a network beside a kernel that keeps a part of the GPU busy";
+
+    fn run(options: &net::Options, common: &Common) -> Result<Findings, Failure> {
+        let notes = "the kernel has as many blocks as it is to keep multiprocessors busy, and runs in the processes \
+                     whose messages these are.\nWithout a fragment's length the cost model chooses. At 100 % a \
+                     message's kernels start when one of 2.5 ms of the\napplication's ends: nothing is asked\n";
+        net::run(Self::NAME, options, common, plan_net, notes)
+    }
+
+    fn draw(report: &Report) -> Result<Vec<Drawing>, PlotError> {
+        by_part("V over a network", report)
+    }
+}
+
+fn plan_net(options: &Options, sites: &Sites) -> Vec<Pair> {
+    let cuda = matches!(sites.two.0, [Where::Cuda(_), Where::Cuda(_)]);
+    let sizes = if options.brief { &NET_BYTES[..1] } else { &NET_BYTES[..] };
+    let mut items = Vec::new();
+    for &size in sizes {
+        let chosen = Item::new(Shape::V, Size::Bytes(size), sites.two);
+        let fragments = NET_FRAGMENTS.map(|bytes| chosen.in_fragments(bytes, NET_DEPTH));
+        for item in [chosen].into_iter().chain(fragments) {
+            // What is not CUDA's cannot be kept busy.
+            let can_be = |part: u32| part == 0 || cuda && (part < 100 || item == chosen);
+            for occupied in NET_OCCUPIED.into_iter().filter(|&part| can_be(part)) {
+                let kind = match occupied {
+                    25 | 50 => Kind::NetworkOccupied,
+                    0 if item == chosen => Kind::Network,
+                    _ => Kind::NetworkFree,
+                };
+                items.push(item.beside(occupied).judged(net::kind(sites.two, kind)));
             }
         }
-        let title = format!("V beside a busy kernel ({})", super::wu6::gpu(report));
-        let svg = lines_by(&title, Axis::Number("% of the GPU busy, and 1"), &all)?;
-        Ok(vec![Drawing { suffix: String::new(), svg }])
     }
+    net::pair(net::lines(sizes, &[Of::V]), items)
+}
+
+/// By the part that is busy.
+fn by_part(what: &str, report: &Report) -> Result<Vec<Drawing>, PlotError> {
+    let mut all: Vec<Series> = Vec::new();
+    for row in &report.rows {
+        let (rest, busy) = match row.op.rsplit_once(", ") {
+            Some((rest, last)) => match last.strip_suffix(" % occupied") {
+                Some(percent) => (rest, percent.parse().unwrap_or(0)),
+                None => (row.op.as_str(), 0),
+            },
+            None => (row.op.as_str(), 0),
+        };
+        let way = rest.strip_prefix("oneway").unwrap_or(rest);
+        let name = format!("{}{way}", row.case);
+        // The axis begins above nothing.
+        let at: u64 = busy + 1;
+        let point = gapless_report::Point { payload_bytes: at, gbps: row.gbps, spread: None };
+        match all.iter_mut().find(|one| one.name == name) {
+            Some(one) => one.points.push(point),
+            None => all.push(Series { name, points: vec![point] }),
+        }
+    }
+    let title = format!("{what} beside a busy kernel ({})", super::wu6::gpu(report));
+    let svg = lines_by(&title, Axis::Number("% of the GPU busy, and 1"), &all)?;
+    Ok(vec![Drawing { suffix: String::new(), svg }])
 }
 
 fn plan(_: &Options, sites: &Sites) -> Vec<Pair> {

@@ -11,11 +11,22 @@ use super::marks::Kind;
 use crate::error::Failure;
 use crate::subjects::{contiguous_case, list};
 
+/// A layout of a matrix whose length another message has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Of {
+    /// [`Shape::V`], [`Shape::X`], and [`Shape::FromV`] and [`Shape::ToV`].
+    V,
+    /// [`Shape::T`].
+    T,
+}
+
 /// What is sent and received.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Shape {
     /// Without gaps.
     Contiguous,
+    /// Without gaps, and as long as V, or as T, of this size.
+    Flat(Of),
     /// A sub-matrix, at both ends.
     V,
     /// A triangle, at both ends.
@@ -78,6 +89,8 @@ impl Shape {
         };
         Ok(match self {
             Shape::Contiguous => contiguous_case(bytes),
+            Shape::Flat(Of::V) => contiguous_case(Shape::V.case(size)?.payload_bytes),
+            Shape::Flat(Of::T) => contiguous_case(Shape::T.case(size)?.payload_bytes),
             Shape::V => papers::v(edge(square))?,
             // n (n + 1) / 2 doubles.
             Shape::T => papers::t(edge(|bytes| root(bytes.div_ceil(4), STEP)))?,
@@ -142,6 +155,8 @@ pub struct Item {
     pub ends: Ends,
     /// Whether host memory is ordinary memory, not the world's.
     pub heap: bool,
+    /// Whether ordinary host memory is page-locked.
+    pub locked: bool,
     /// How it goes.
     pub setting: Setting,
     /// Whether copies to and from page-locked memory are measured beside it.
@@ -162,6 +177,7 @@ impl Item {
             size,
             ends,
             heap: false,
+            locked: false,
             setting,
             pinned: false,
             occupied: 0,
@@ -180,6 +196,12 @@ impl Item {
     #[must_use]
     pub fn on_heap(self) -> Item {
         Item { heap: true, ..self }
+    }
+
+    /// Out of ordinary memory that is page-locked, and into it, where it lies in the host's.
+    #[must_use]
+    pub fn page_locked(self) -> Item {
+        Item { heap: true, locked: true, ..self }
     }
 
     /// By this protocol.
@@ -206,9 +228,9 @@ impl Item {
     /// # Errors
     /// As [`Shape::case`].
     pub fn trial(&self, seconds: f64) -> Result<Trial, Failure> {
-        let Item { shape, size, ends, setting, pinned, .. } = *self;
+        let Item { shape, size, ends, locked, setting, pinned, .. } = *self;
         let (case, allocated) = (shape.case(size)?, !self.heap);
-        Ok(Trial { case, ends, allocated, setting, pinned, seconds })
+        Ok(Trial { case, ends, allocated, locked, setting, pinned, seconds })
     }
 
     /// What it is, before its datatypes are made.
@@ -217,6 +239,7 @@ impl Item {
         let shape = match self.shape {
             Shape::FromV => "V-contiguous".to_owned(),
             Shape::ToV => "contiguous-V".to_owned(),
+            Shape::Flat(of) => format!("contiguous as {of:?}"),
             Shape::Named(family) => family.to_owned(),
             Shape::Catalogued(at) => match catalogue().get(at) {
                 Some(case) => case.name.clone(),
@@ -298,6 +321,8 @@ mod tests {
             Shape::X,
             Shape::FromV,
             Shape::ToV,
+            Shape::Flat(Of::V),
+            Shape::Flat(Of::T),
             Shape::List,
             Shape::Shuffled,
             Shape::Fft,

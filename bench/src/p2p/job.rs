@@ -9,14 +9,15 @@ use std::time::{Duration, Instant};
 use gapless::launch::{self, Job};
 use gapless_cli::pingpong::{Ends, Setting, Where};
 use gapless_mem_cuda::CudaDriver;
-use gapless_report::{Absent, Row};
+use gapless_report::{Absent, Row, Summary};
 
-use super::item::{Item, Sites, Size};
-use super::marks::{self, HOST_MESSAGE, IDLE, Kind, UNRESTRICTED, judge};
+use super::item::{Item, Shape, Sites, Size};
+use super::marks::{self, HOST_LINE, HOST_MESSAGE, IDLE, Kind, UNRESTRICTED, judge};
 use super::mps::{self, Service};
 use super::process::{self, Line};
 use crate::error::Failure;
 use crate::experiment::{Common, Findings};
+use crate::namespaces::Namespaces;
 
 /// Options of experiments with pairs of processes.
 #[derive(Clone, Debug, clap::Args)]
@@ -61,13 +62,15 @@ pub struct Pair {
     pub blocks: Option<NonZeroU32>,
     /// Whether both are clients of the Multi-Process Service.
     pub mps: bool,
+    /// Whether they reach each other by TCP alone.
+    pub tcp: bool,
 }
 
 impl Pair {
     /// Processes without restrictions.
     #[must_use]
     pub fn new(name: &'static str, items: Vec<Item>) -> Pair {
-        Pair { name, suffix: "", items, blocks: None, mps: false }
+        Pair { name, suffix: "", items, blocks: None, mps: false, tcp: false }
     }
 }
 
@@ -120,6 +123,50 @@ pub fn run_at(
     plan: Plan,
     notes: &str,
 ) -> Result<Findings, Failure> {
+    run_between(&Between::Processes, sites, name, options, common, plan, notes)
+}
+
+/// What is between the two processes.
+pub(crate) enum Between {
+    /// One host.
+    Processes,
+    /// One host, whose loopback interface carries everything.
+    Loopback,
+    /// A cable between two namespaces.
+    Hosts(Namespaces),
+}
+
+impl Between {
+    /// What a job starts, and the arguments before the program's own name; variables that it adds.
+    fn start(&self) -> Result<(OsString, Vec<OsString>, Vec<mps::Variable>), String> {
+        let program = std::env::current_exe().map_err(|error| error.to_string())?.into_os_string();
+        Ok(match self {
+            Between::Processes => (program, Vec::new(), Vec::new()),
+            Between::Loopback => {
+                (program, Vec::new(), vec![("GAPLESS_TCP_INTERFACES".into(), "lo".into())])
+            }
+            Between::Hosts(hosts) => {
+                let mut arguments = hosts.arguments();
+                arguments.push(program);
+                (Namespaces::PROGRAM.into(), arguments, Vec::new())
+            }
+        })
+    }
+}
+
+/// The same, with this between the processes.
+///
+/// # Errors
+/// What makes every figure impossible.
+pub(crate) fn run_between(
+    between: &Between,
+    sites: Sites,
+    name: &'static str,
+    options: &Options,
+    common: &Common,
+    plan: Plan,
+    notes: &str,
+) -> Result<Findings, Failure> {
     let mut pairs = plan(options, &sites);
     if common.quick {
         pairs.iter_mut().flat_map(|pair| &mut pair.items).for_each(shrink);
@@ -141,6 +188,7 @@ pub fn run_at(
         name,
         options,
         common,
+        between,
         sites,
         until: Instant::now() + Duration::from_secs(options.limit),
         folder: folder.path(),
@@ -208,6 +256,7 @@ struct Runner<'a> {
     name: &'static str,
     options: &'a Options,
     common: &'a Common,
+    between: &'a Between,
     sites: Sites,
     until: Instant,
     folder: &'a Path,
@@ -294,7 +343,8 @@ impl Runner<'_> {
         environment: &[mps::Variable],
         file: &Path,
     ) -> Result<(), String> {
-        let mut arguments: Vec<OsString> = vec![self.name.into()];
+        let (program, mut arguments, variables) = self.between.start()?;
+        arguments.push(self.name.into());
         let mut option = |name: &str, value: String| {
             arguments.push(format!("--{name}={value}").into());
         };
@@ -310,14 +360,8 @@ impl Runner<'_> {
         arguments.extend(self.options.brief.then(|| "--brief".into()));
         arguments.extend(self.common.quick.then(|| "--quick".into()));
         arguments.extend(["--as-rank".into(), file.into()]);
-        let program = std::env::current_exe().map_err(|error| error.to_string())?;
-        let job = Job {
-            ranks: 2,
-            program: program.into_os_string(),
-            arguments,
-            environment: environment.to_vec(),
-            prefix: false,
-        };
+        let environment = environment.iter().cloned().chain(variables).collect();
+        let job = Job { ranks: 2, program, arguments, environment, prefix: false };
         let outcome = launch::run(&job).map_err(|error| error.to_string())?;
         match (outcome.failed, outcome.signalled) {
             (Some((rank, end)), _) => Err(format!("rank {rank} {end}")),
@@ -356,6 +400,17 @@ fn operation(pair: &Pair, item: &Item) -> String {
     op
 }
 
+/// The quickest message of the host's over the network of a pair, without gaps and of so many bytes.
+fn host_line(all: &[Found], pair: usize, payload: u64) -> Option<Summary> {
+    let is_one = |found: &&Found| {
+        let Item { shape, ends, .. } = found.item;
+        let like = (found.pair, found.row.payload_bytes) == (pair, payload);
+        like && ends == Ends::HOST && matches!(shape, Shape::Flat(_))
+    };
+    let all = all.iter().filter(is_one).map(|found| found.row.seconds);
+    all.min_by(|one, other| one.median.total_cmp(&other.median))
+}
+
 /// Rows with the others that they are held against, judged.
 fn judged(found: Vec<Found>, pairs: &[Pair]) -> Vec<Row> {
     let all = found.clone();
@@ -372,6 +427,14 @@ fn judged(found: Vec<Found>, pairs: &[Pair]) -> Vec<Row> {
         .map(|Found { pair, item, mut row }| {
             row.op = operation(&pairs[pair], &item);
             row = row.with("pair", pairs[pair].name);
+            if pairs[pair].tcp {
+                row = row.with("transport", "tcp");
+            }
+            if item.kind.is_of_network()
+                && let Some(seconds) = host_line(&all, pair, row.payload_bytes)
+            {
+                row = row.against(HOST_LINE, seconds);
+            }
             match item.kind {
                 Kind::Few => {
                     let free = |other: &Found| {
@@ -381,7 +444,7 @@ fn judged(found: Vec<Found>, pairs: &[Pair]) -> Vec<Row> {
                         row = row.against(UNRESTRICTED, seconds);
                     }
                 }
-                Kind::Occupied => {
+                Kind::Occupied | Kind::NetworkOccupied => {
                     let here = |other: &Found| other.pair == pair;
                     if let Some(seconds) = plain(Item { occupied: 0, ..item }, &here) {
                         row = row.against(IDLE, seconds);
@@ -405,7 +468,7 @@ fn judged(found: Vec<Found>, pairs: &[Pair]) -> Vec<Row> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::p2p::item::Shape;
+    use crate::p2p::item::Of;
     use gapless_report::Samples;
 
     fn found(pair: usize, item: Item, seconds: f64) -> Found {
@@ -441,6 +504,24 @@ mod tests {
         assert_eq!(rows[1].op, "oneway, 25 % occupied");
         assert_eq!(rows[2].op, "oneway, 8 blocks");
         assert!(rows[2].ratio_to(UNRESTRICTED).unwrap() > 0.9);
+    }
+
+    #[test]
+    fn rows_of_a_network_are_held_against_the_quickest_host_message() {
+        let ends: Ends = "cuda:0,cuda:1".parse().unwrap();
+        let size = Size::Bytes(64 << 20);
+        let host = Item::new(Shape::Flat(Of::V), size, Ends::HOST).page_locked();
+        let v = Item::new(Shape::V, size, ends).judged(Kind::Network);
+        let mut rows = vec![found(0, host, 1.2), found(0, v, 1.0), found(0, host, 0.9)];
+        rows.push(found(1, v, 1.0));
+        rows.iter_mut().for_each(|found| found.row.protocol = "pipeline".to_owned());
+        let pairs =
+            ["there", "alone"].map(|name| Pair { tcp: true, ..Pair::new(name, Vec::new()) });
+        let rows = judged(rows, &pairs);
+        assert_eq!(rows[1].ratio_to(HOST_LINE), Some(0.9));
+        assert_eq!((rows[0].met(), rows[1].met()), (None, Some(false)));
+        assert_eq!((rows[3].ratio_to(HOST_LINE), rows[3].met()), (None, Some(false)));
+        assert_eq!(rows[1].extra["transport"], "tcp");
     }
 
     #[test]

@@ -27,8 +27,22 @@ pub enum Kind {
     Few,
     /// Beside a kernel that keeps a part of the GPU busy: against an idle GPU.
     Occupied,
+    /// Over a network: against as long a message without gaps between page-locked memory of the same two hosts.
+    Network,
+    /// The same beside a kernel that keeps a part of the GPU busy: against an idle GPU.
+    NetworkOccupied,
+    /// The same, shown and not judged.
+    NetworkFree,
     /// Measured, not judged.
     Free,
+}
+
+impl Kind {
+    /// Whether it is held against a message of the host's over the same network.
+    #[must_use]
+    pub fn is_of_network(self) -> bool {
+        matches!(self, Kind::Network | Kind::NetworkOccupied | Kind::NetworkFree)
+    }
 }
 
 /// A ratio that is asked for.
@@ -44,6 +58,8 @@ pub struct Aim {
 pub const UNRESTRICTED: &str = "unrestricted";
 /// What a row beside an idle GPU is called where it is a reference.
 pub const IDLE: &str = "idle GPU";
+/// What a message over a network is held against.
+pub const HOST_LINE: &str = "contiguous in the host";
 /// What a latency is judged by: itself, over launch-and-wait twice and one host message.
 pub const LATENCY: &str = "latency ÷ (2 launch-and-wait + host message)";
 /// The most that it may be.
@@ -67,7 +83,9 @@ pub fn aim(kind: Kind, payload: u64) -> Option<Aim> {
         Kind::Shared if payload >= 256 * MIB => aim("memcpy", 0.90),
         Kind::NoIpc if payload >= 64 * MIB => aim("pinned copy", 0.90),
         Kind::Few => aim(UNRESTRICTED, 0.85),
-        Kind::Occupied => aim(IDLE, 0.90),
+        Kind::Occupied | Kind::NetworkOccupied => aim(IDLE, 0.90),
+        Kind::Network if payload >= 64 * MIB => aim(HOST_LINE, 0.95),
+        Kind::Network if payload >= 16 * MIB => aim(HOST_LINE, 0.90),
         _ => None,
     }
 }
@@ -83,7 +101,8 @@ pub fn meant(kind: Kind) -> &'static [&'static str] {
         Kind::Shared => &["mapped", "mapped-put"],
         Kind::NoIpc => &["copy-in-out", "zero-copy-in-out"],
         Kind::Latency => &["eager", "mapped", "mapped-put"],
-        Kind::Free => &[],
+        Kind::Network | Kind::NetworkOccupied => &["pipeline"],
+        Kind::NetworkFree | Kind::Free => &[],
     }
 }
 
@@ -190,6 +209,10 @@ mod tests {
         assert_eq!(asked(Kind::Shared, 256), Some(0.9));
         assert_eq!(aim(Kind::NoIpc, 64 * MIB).unwrap().reference, "pinned copy");
         assert_eq!(asked(Kind::Free, 1024), None);
+        let network = [4, 16, 63, 64].map(|mib| asked(Kind::Network, mib));
+        assert_eq!(network, [None, Some(0.9), Some(0.9), Some(0.95)]);
+        assert_eq!(asked(Kind::NetworkOccupied, 1), Some(0.9));
+        assert_eq!(asked(Kind::NetworkFree, 1024), None);
     }
 
     #[test]

@@ -119,7 +119,8 @@ pub fn run(options: &Options, common: &Common, pair: &Pair, file: &Path) -> Resu
     let mut ends: Vec<Ends> = items.iter().map(|item| item.ends).collect();
     ends.sort_unstable();
     ends.dedup();
-    let mut party = Party::join(&ends, pair.blocks)?;
+    let only = pair.tcp.then_some("tcp");
+    let mut party = Party::join_by(only, &ends, pair.blocks)?;
     let rank = party.rank();
     let mut out = if rank == 0 {
         Some(

@@ -2,7 +2,7 @@
 //! host memory or in a device's.
 
 use super::content;
-use super::devices::{self, Opened};
+use super::devices::{self, Locked, Opened};
 use super::place::Places;
 use crate::failure::Failure;
 use gapless::Error;
@@ -23,6 +23,8 @@ pub(crate) enum Source {
     Alloc,
     /// Ordinary memory.
     Heap,
+    /// Ordinary memory, page-locked for a device of this process, if there is one that does that.
+    Locked,
 }
 
 impl Source {
@@ -31,6 +33,7 @@ impl Source {
         match self {
             Source::Alloc => "alloc",
             Source::Heap => "heap",
+            Source::Locked => "page-locked",
         }
     }
 }
@@ -39,21 +42,23 @@ impl Source {
 pub(crate) enum Arena {
     Alloc(SharedBuf),
     Heap(Vec<u8>),
+    Locked(Locked),
     /// A device's; it lives as long as the process ([`Opened::arenas`]).
     Device(Arc<dyn Device>, Region),
 }
 
 impl Arena {
-    /// `len` bytes, all of them touched and filled from `seed`.
+    /// `len` bytes, all of them touched and filled from `seed`. `device` is what memory is page-locked for.
     pub(crate) fn new(
         world: &World,
-        source: Source,
+        (source, device): (Source, Option<&Arc<dyn Device>>),
         len: usize,
         seed: u64,
     ) -> Result<Arena, Error> {
-        let mut arena = match source {
-            Source::Alloc => Arena::Alloc(world.alloc(len)?),
-            Source::Heap => Arena::Heap(vec![0; len]),
+        let mut arena = match (source, device) {
+            (Source::Alloc, _) => Arena::Alloc(world.alloc(len)?),
+            (Source::Locked, Some(device)) => Arena::Locked(Locked::new(device, len)),
+            (Source::Heap | Source::Locked, _) => Arena::Heap(vec![0; len]),
         };
         content::fill_large(arena.bytes_mut(), 0, seed);
         Ok(arena)
@@ -88,6 +93,7 @@ impl Arena {
         match self {
             Arena::Alloc(memory) => memory,
             Arena::Heap(memory) => memory,
+            Arena::Locked(memory) => memory.bytes(),
             Arena::Device(..) => &[],
         }
     }
@@ -96,6 +102,7 @@ impl Arena {
         match self {
             Arena::Alloc(memory) => memory,
             Arena::Heap(memory) => memory,
+            Arena::Locked(memory) => memory.bytes_mut(),
             Arena::Device(..) => &mut [],
         }
     }

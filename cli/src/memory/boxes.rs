@@ -57,12 +57,13 @@ impl Boxes {
     ) -> Result<Boxes, Failure> {
         let (rank, len) = (world.rank(), usize::try_from(len).unwrap_or(usize::MAX));
         let seeds = [outbox_seed, inbox_seed].map(|of| of(seed, rank));
+        let first = devices.first();
         let [outbox, inbox] = match devices.open(place, None)? {
             Some(opened) => Arena::pair(opened, len, seeds)?,
-            None => [
-                Arena::new(world, source, len, seeds[0])?,
-                Arena::new(world, source, len, seeds[1])?,
-            ],
+            None => {
+                let from = (source, first.as_ref());
+                [Arena::new(world, from, len, seeds[0])?, Arena::new(world, from, len, seeds[1])?]
+            }
         };
         Ok(Boxes { outbox, inbox, rank, seed, scratch: Vec::new(), looked: Vec::new() })
     }

@@ -87,6 +87,11 @@ impl Devices {
         Ok(self.opened.get_mut(at))
     }
 
+    /// The one that was opened first.
+    pub(crate) fn first(&self) -> Option<Arc<dyn Device>> {
+        self.opened.first().map(|opened| Arc::clone(&opened.device))
+    }
+
     /// All of them.
     #[cfg(any(feature = "cuda", feature = "opencl"))]
     pub(crate) fn all(&self) -> &[Opened] {
@@ -293,6 +298,14 @@ impl Locked {
 
     pub(crate) fn region(&mut self) -> Region {
         Region::of_mut(&mut self.bytes)
+    }
+
+    pub(crate) fn bytes(&self) -> &[u8] {
+        &self.bytes
+    }
+
+    pub(crate) fn bytes_mut(&mut self) -> &mut [u8] {
+        &mut self.bytes
     }
 
     pub(crate) fn is_locked(&self) -> bool {

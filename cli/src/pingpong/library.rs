@@ -89,12 +89,24 @@ pub struct Trial {
     pub ends: Ends,
     /// Whether host memory is from [`World::alloc`], not ordinary memory.
     pub allocated: bool,
+    /// Whether ordinary memory is page-locked for the process's device, if it has one that does that.
+    pub locked: bool,
     /// How it is carried.
     pub setting: Setting,
     /// Whether copies to and from page-locked memory are measured beside it, too.
     pub pinned: bool,
     /// Seconds of messages, beside a few to begin with; more than 0.
     pub seconds: f64,
+}
+
+impl Trial {
+    fn source(&self) -> Source {
+        match (self.allocated, self.locked) {
+            (true, _) => Source::Alloc,
+            (false, true) => Source::Locked,
+            (false, false) => Source::Heap,
+        }
+    }
 }
 
 /// How far a list of trials has come.
@@ -125,7 +137,23 @@ impl Party {
     /// # Errors
     /// A device that is not there, a job that cannot be joined or is not one of two.
     pub fn join(ends: &[Ends], blocks: Option<NonZeroU32>) -> Result<Party, MeasureError> {
-        let (world, devices) = rank::join(Worlds(&|| Ok(World::builder())), ends, blocks)?;
+        Party::join_by(None, ends, blocks)
+    }
+
+    /// The same, by the transport of this name alone ([`only`](gapless::Builder::only)).
+    ///
+    /// # Errors
+    /// As for [`join`](Party::join); the transport does not reach the other process.
+    pub fn join_by(
+        only: Option<&str>,
+        ends: &[Ends],
+        blocks: Option<NonZeroU32>,
+    ) -> Result<Party, MeasureError> {
+        let builder = || match only {
+            Some(name) => World::builder().only([name]),
+            None => World::builder(),
+        };
+        let (world, devices) = rank::join(Worlds(&|| Ok(builder())), ends, blocks)?;
         if world.size() != 2 {
             return Err(Failure::NotTwo { ranks: world.size() }.into());
         }
@@ -150,9 +178,8 @@ impl Party {
         each: &mut dyn FnMut(Step),
     ) -> Result<(), MeasureError> {
         let mut first = 0;
-        for group in
-            trials.chunk_by(|one, next| (one.ends, one.allocated) == (next.ends, next.allocated))
-        {
+        let place = |trial: &Trial| (trial.ends, trial.source());
+        for group in trials.chunk_by(|one, next| place(one) == place(next)) {
             self.group(group, seed, first, each)?;
             first += group.len();
         }
@@ -177,7 +204,7 @@ impl Party {
     ) -> Result<(), Failure> {
         let cases: Vec<Case> = trials.iter().map(|trial| trial.case.clone()).collect();
         let settings: Vec<Setting> = trials.iter().map(|trial| trial.setting).collect();
-        let source = if trials[0].allocated { Source::Alloc } else { Source::Heap };
+        let source = trials[0].source();
         let course = Course {
             cases: &cases,
             settings: &settings,
