@@ -198,7 +198,7 @@ struct Area {
 #[derive(Debug)]
 enum Going {
     Short(Short),
-    Long(Long),
+    Long(Box<Long>),
     Exchange(Exchange),
 }
 
@@ -206,7 +206,7 @@ impl Going {
     fn get(&self) -> &dyn Carried {
         match self {
             Going::Short(short) => short,
-            Going::Long(long) => long,
+            Going::Long(long) => long.as_ref(),
             Going::Exchange(exchange) => exchange,
         }
     }
@@ -214,7 +214,7 @@ impl Going {
     fn get_mut(&mut self) -> &mut dyn Carried {
         match self {
             Going::Short(short) => short,
-            Going::Long(long) => long,
+            Going::Long(long) => long.as_mut(),
             Going::Exchange(exchange) => exchange,
         }
     }
@@ -315,7 +315,7 @@ impl Page {
                 if let Some((_, offered)) = offered.filter(|(began, _)| *began == round) {
                     long.lend(offered);
                 }
-                Going::Long(long)
+                Going::Long(Box::new(long))
             }
             Way::Exchange(plan, is_plain) => {
                 Going::Exchange(Exchange::new(plan, (rows, is_plain), (ranks, round), &self.slots))

@@ -73,11 +73,12 @@ impl Communicator {
                     hyperq.decline(number);
                 }
                 // A long one is not done in the call that begins it.
-                // SAFETY: the caller's promise.
-                if known.is_short()
-                    && unsafe { page.attempt(number, known, buffers, pml, brief_looks()) }
-                {
-                    return Some(None);
+                if known.is_short() {
+                    // SAFETY: the caller's promise.
+                    let over = unsafe { page.attempt(number, known, buffers, pml, brief_looks()) };
+                    if over {
+                        return Some(None);
+                    }
                 }
                 let task = recalled.task(collective);
                 at.line.push_back(Item::Held(number));

@@ -102,11 +102,19 @@ fn pass_over(ports: &mut [Port], wanted: &Wanted) {
     }
 }
 
-/// The ports of this host, those among them that are used, the best first, and this host's interfaces.
+/// The ports of a host, and which of them are used.
+struct Found {
+    ports: Vec<Port>,
+    /// See [`ports::choose`].
+    chosen: Vec<Vec<usize>>,
+    interfaces: Vec<Interface>,
+}
+
+/// Finds the ports of this host.
 ///
 /// # Errors
 /// The library is not installed, or the system has no support.
-fn choose(wanted: &Wanted) -> Result<(Vec<Port>, Vec<Vec<usize>>, Vec<Interface>), LinkError> {
+fn choose(wanted: &Wanted) -> Result<Found, LinkError> {
     let mut ports = adapters::list()?;
     pass_over(&mut ports, wanted);
     let interfaces = interfaces::list().unwrap_or_else(|error| {
@@ -114,7 +122,7 @@ fn choose(wanted: &Wanted) -> Result<(Vec<Port>, Vec<Vec<usize>>, Vec<Interface>
         Vec::new()
     });
     let chosen = ports::choose(&mut ports, wanted.asks(), &interfaces);
-    Ok((ports, chosen, interfaces))
+    Ok(Found { ports, chosen, interfaces })
 }
 
 /// Ports of verbs devices of this host, and which of them a world uses that is [built](crate::Builder) without a choice of
@@ -127,7 +135,7 @@ fn choose(wanted: &Wanted) -> Result<(Vec<Port>, Vec<Vec<usize>>, Vec<Interface>
 pub fn verbs_ports() -> Result<Vec<VerbsPort>, Error> {
     let settings = Choices::default().settle()?;
     let failed = |error| Error::Transport { name: IB, error };
-    let (ports, ..) = choose(&settings.devices).map_err(failed)?;
+    let Found { ports, .. } = choose(&settings.devices).map_err(failed)?;
     Ok(ports.into_iter().map(|port| port.shown).collect())
 }
 
@@ -141,7 +149,7 @@ pub(super) fn open(
     rank: u32,
     secret: &Secret,
 ) -> Result<Vec<Labelled>, LinkError> {
-    let (ports, chosen, interfaces) = choose(&settings.devices)?;
+    let Found { ports, chosen, interfaces } = choose(&settings.devices)?;
     let mut tried = Vec::new();
     let open = ports::open_each(&chosen, |name, at| {
         let port = &ports[at];
