@@ -8,12 +8,16 @@ use gapless_dtype::Footprint;
 /// Fragments of the pipeline have multiples of this many bytes, so that kernels move whole vectors.
 const GRAIN: u64 = 4 << 10;
 
-/// The length of fragments of the pipeline out of a device's memory, or into one: within both bounds of `t`.
+/// The length of fragments of the pipeline out of a device's memory, or into one: over a network within both bounds of
+/// `t`; on one host, where nothing but the ends' own work takes time, that of all messages.
 ///
 /// With fragments of `f` bytes the processor launches `bytes / f` times, and the rail waits for nobody but the first
 /// fragment, whose `f` bytes the receiver waits for in turn. The sum is least at a square root.
 #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "bounded before")]
 pub(crate) fn device_fragment(s: &Situation, t: &Tuning) -> u32 {
+    if s.staged.is_some() {
+        return t.fragment_bytes;
+    }
     let most = t.device_fragment_bytes;
     let bytes_per_launch = t.launch_ns * s.bandwidth_mb_s.max(1.0) / 1000.0;
     let best = (real(s.bytes) * bytes_per_launch).sqrt().min(f64::from(most)).ceil() as u64;

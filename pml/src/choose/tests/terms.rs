@@ -248,8 +248,11 @@ fn over_a_network_with_devices() {
 fn fragments_of_devices_are_as_long_as_launches_cost() {
     let t = Tuning { launch_ns: 4_000.0, ..Tuning::default() };
     let of = |bytes, bandwidth_mb_s, t: &Tuning| {
-        device_fragment(&Situation { bytes, bandwidth_mb_s, ..ends(true, true) }, t)
+        let s = Situation { bytes, bandwidth_mb_s, staged: None, ..ends(true, true) };
+        device_fragment(&s, t)
     };
+    // On one host they are as long as all.
+    assert_eq!(device_fragment(&ends(true, true), &t), t.fragment_bytes);
     // The root of 10 kB a launch times the bytes, in whole grains.
     assert_eq!(of(1_000_000, 2_500.0, &t), 102_400);
     assert_eq!(of(100_000, 2_500.0, &t), 32_768);
