@@ -68,10 +68,10 @@ const ALL: &[&str] = &[
 ];
 
 /// Every layer a program can be built from.
-const LAYERS: &[&str] = ALL.split_at(4).1;
+const LAYERS: &[&str] = ALL.split_at(5).1;
 
 /// Every layer, and what joins them.
-const STACK: &[&str] = ALL.split_at(3).1;
+const STACK: &[&str] = ALL.split_at(4).1;
 
 /// One rule a crate. Crates that do not exist yet have theirs already; a crate without one is an error.
 pub(super) const RULES: &[Rule] = &[
