@@ -61,7 +61,7 @@ const ARGUMENTS: u16 = 32;
 /// How accumulations are carried out at their targets.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Accumulations {
-    /// In memory that the origin maps, else by messages.
+    /// In memory that the origin maps, else by messages; in a window of numbers perhaps by adapters.
     #[default]
     Ordinary,
     /// As tasks that threads of the target run.
@@ -75,7 +75,7 @@ impl Accumulations {
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
-            Accumulations::Ordinary => "mapped memory or messages",
+            Accumulations::Ordinary => "mapped memory, messages or adapters",
             Accumulations::Tasks => "tasks on the target's threads",
             Accumulations::Worker => "tasks of the worker of the target's accelerator",
         }

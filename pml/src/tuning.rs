@@ -149,7 +149,8 @@ impl Default for Tuning {
 }
 
 impl Tuning {
-    /// The same with all fragments of the pipeline of this length, as far as the transport takes it.
+    /// The same with all fragments of the pipeline of this length, as far as the transport takes it. Over a network, short
+    /// messages between hosts' memory without gaps go in fragments twice as long.
     #[must_use]
     pub fn in_fragments(mut self, bytes: u32) -> Tuning {
         (self.fragment_bytes, self.device_fragment_bytes) = (bytes, bytes);
