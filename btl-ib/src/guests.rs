@@ -1,5 +1,6 @@
-//! Processes of the job that call, and were not introduced yet: whoever has the job's store looks them up, and then their
-//! calls are answered. Their doors say meanwhile that this process lives.
+//! Processes of the job that have called and whose addresses this process does not know yet. Whoever reads the job's
+//! store looks them up, and then their calls are answered. Until then the thread that takes calls tells them only that
+//! this process is alive.
 
 use crate::card::Id;
 use crate::proof::Hello;
@@ -20,8 +21,7 @@ pub(crate) struct Guests {
 }
 
 impl Guests {
-    /// Somebody has called who is not known. It is told of once: whoever asks for the callers introduces them, now or, if it
-    /// must meet them first, as for changes of numbers, by itself.
+    /// A process that is not known has called. Its rank is given out once: whoever takes the callers introduces them.
     pub(crate) fn note(&mut self, from: Id, rank: u32, hello: Hello) {
         if let Some(last) = self.waiting.get_mut(&from) {
             // Datagrams may overtake each other, or be recorded ones.
