@@ -22,6 +22,14 @@ INLINE void store_release(u64 at, u64 v) {
     asm volatile("st.release.sys.global.u64 [%0], %1;" ::"l"(at), "l"(v) : "memory");
 }
 INLINE void fence_sys() { asm volatile("fence.acq_rel.sys;" ::: "memory"); }
+/* Of what this thread has read alone; what it has written is not waited for. */
+INLINE void fence_acquire() {
+#if __CUDA_ARCH__ >= 900
+    asm volatile("fence.acquire.sys;" ::: "memory");
+#else
+    fence_sys();
+#endif
+}
 INLINE void fence_sc() { asm volatile("fence.sc.sys;" ::: "memory"); }
 INLINE u64 nanoseconds() {
     u64 t;

@@ -1,10 +1,11 @@
 /* The command processor of XTQ on the target GPU: one block that stays, polls rings of packets, rewrites them and runs
  * what they ask for. LeBeane et al. 2016, §III. What lies where, and what the numbers mean: worker.h.
  *
- * A round: 32 teams of 16 threads read a slot each, a unit a thread, by one load, so a batch costs one way over the bus.
- * A team that finds its sequence number in all units has a whole packet. Packets of a ring are taken in order. The
- * teams rewrite theirs, then short tasks run side by side, a team each, as far as the widths of their queues allow;
- * long ones take the whole block, one after another. Warp 0 ends the round: one fence, then all statuses.
+ * A round: 32 teams of 16 threads read a slot each, a unit a thread, by one load, so a batch costs one way over the bus;
+ * while nothing comes, two teams of each ring do. A team that finds its sequence number in all units has a whole packet,
+ * and makes it a task at once (quick.h). Packets of a ring are taken in order. Short tasks run side by side, a team each,
+ * as far as the widths of their queues allow; long ones take the whole block, one after another. A warp ends the round:
+ * one fence, then all statuses.
  *
  * What is read of a ring may be anything at any time: every length and offset is checked here.
  */
@@ -26,6 +27,8 @@
 #define AHEAD 2
 /* Units that a thread reads at a time of a long body. */
 #define FLIGHT 4
+/* Who looks at the clock and at the host's orders: of a warp that reads slots last. */
+#define LAST (WORKER_THREADS - 1)
 
 /* The same packets through this as through xtq/src/rewrite.rs: 64 bytes each, and two places; out come the packet, the
  * first two arguments, the queue and the code, 96 bytes. */
@@ -89,8 +92,8 @@ extern "C" __global__ __launch_bounds__(32, 1) void xtq_initiate(const u64 list,
 /* The worker. */
 
 typedef struct {
-    u64 kernels[ENTRIES * ROW_WORDS];
-    u64 queues[ENTRIES * ROW_WORDS];
+    /* Both tables. */
+    u64 rows[2 * ENTRIES * ROW_WORDS];
     /* The slots that were read, without their sequences from unit 4 on: a packet and its body. */
     u8 slot[TEAMS][SLOT_BYTES];
     u64 arguments[ARGUMENTS_MAX / 8];
@@ -112,57 +115,73 @@ typedef struct {
     u32 why;
 } Shared;
 
-/* Which slot a team looks at: that of a ring, counted from the ring whose turn it is, and how far ahead. */
+/* Which slot a team looks at: of which ring, and how far ahead; by how many teams that ring is looked at together. Those
+ * of a ring are neighbours. What is not `active` is not looked at. */
 typedef struct {
-    u32 ring, ahead;
+    u32 ring, ahead, of;
+    bool active;
 } Look;
-INLINE Look look_of(const Shared &s, u32 turn, u32 share, u32 ahead) {
-    u32 ring = turn + share;
-    return Look{ring < s.count ? ring : ring - s.count, ahead};
+
+/* How the teams are spread over the rings. */
+typedef struct {
+    /* Of each ring, if all get the same. */
+    u32 per;
+    /* The ring that comes first; the one that gets most teams, if that is one. */
+    u32 turn, busy;
+    /* Whether all look, because several have come. */
+    bool wide;
+} Spread;
+#define NO_RING 0xffffffffu
+/* Rings up to which a busy one gets most teams. */
+#define BUSY_RINGS 8
+
+INLINE u32 ones(u32 count) { return count >= 32 ? 0xffffffffu : (1u << count) - 1; }
+INLINE u32 within(u32 ring, u32 count) { return ring < count ? ring : ring - count; }
+INLINE Look look_of(const Spread &p, u32 count, u32 team, u32 share, u32 place) {
+    if (p.wide && p.busy != NO_RING) {
+        u32 most = TEAMS - AHEAD * (count - 1);
+        if (team < most) return Look{p.busy, team, most, true};
+        u32 other = team - most;
+        return Look{within(p.busy + 1 + other / AHEAD, count), other % AHEAD, AHEAD, true};
+    }
+    bool is_one = share < count;
+    u32 ring = is_one ? within(p.turn + share, count) : p.turn;
+    return Look{ring, place, p.per, is_one && (p.wide || place < AHEAD)};
+}
+/* The first of the teams that look at a ring, and how many teams that may be. */
+INLINE u32 first_of(const Spread &p, u32 count, u32 ring) {
+    if (!p.wide || p.busy == NO_RING) return within(ring + count - p.turn, count) * p.per;
+    u32 behind = within(ring + count - p.busy, count);
+    return behind == 0 ? 0 : TEAMS - AHEAD * (count - behind);
+}
+INLINE u32 teams_of(const Spread &p, u32 count, u32 ring) {
+    if (!p.wide || p.busy == NO_RING) return p.per;
+    return ring == p.busy ? TEAMS - AHEAD * (count - 1) : AHEAD;
 }
 INLINE u32 wrapped(u32 sequence) { return sequence > SEQUENCES ? sequence - SEQUENCES : sequence; }
 INLINE u32 sequence_at(const Shared &s, Look look) { return wrapped(s.next[look.ring] + look.ahead); }
 
-/* What the host may change while the worker runs: tables, receive buffers. By all threads. The count of changes is odd
- * while the host writes, so it is a sequence lock over all of it, and each row has one of its own (xtq/src/tables.rs).
- * What did not hold still is not used: the old is kept, nothing is answered, and a later look tries again. Whether it
- * held still; all threads learn that. Words are loaded side by side, because each takes the bus's time. */
-INLINE bool reload(Shared &s, u64 control) {
-    if (THREAD == 0) s.changing = load_acquire(control + CONTROL_CHANGED);
-    /* One has acquired the count, and all meet it: what was written before the count can be seen by all. */
-    BARRIER();
-    u64 changed = s.changing, from = 0, before = 0;
-    bool moved = changed % 2 != 0, row = THREAD < 2 * ENTRIES;
-    Unit word[ROW_WORDS / 2] = {};
-    if (row) {
-        from = THREAD < ENTRIES ? control + CONTROL_KERNELS + THREAD * 8 * ROW_WORDS
-                                : control + CONTROL_QUEUES + (THREAD - ENTRIES) * 8 * ROW_WORDS;
-        before = load_acquire(from);
-        UNROLL for (u32 w = 0; w < ROW_WORDS / 2; w++) word[w] = load_unit(from + 16 * w);
-    } else if (THREAD < 2 * ENTRIES + BUFFERS_MAX) {
-        word[0] = load_unit(control + CONTROL_BUFFER_LIST + 16 * (THREAD - 2 * ENTRIES));
-    } else if (THREAD == 2 * ENTRIES + BUFFERS_MAX) {
-        word[0].lo = load_relaxed(control + CONTROL_BUFFERS);
+/* Tables and receive buffers as the last life of a control block had them: while nothing changes, a new one reads nothing
+ * of the host's. */
+typedef struct {
+    u64 control, changed, rows[2 * ENTRIES * ROW_WORDS], buffers[2 * BUFFERS_MAX], count;
+} Kept;
+static __device__ Kept kept;
+static_assert(WORKER_THREADS == ENTRIES * ROW_WORDS, "a unit a thread");
+static_assert(CONTROL_QUEUES == CONTROL_KERNELS + 8 * ENTRIES * ROW_WORDS, "both tables are one stretch");
+
+/* The rows, a unit a thread: both tables lie behind one another, there as here. */
+INLINE void keep_rows(Shared &s, u64 *rows, Unit row, Unit buffer, u64 count) {
+    rows[2 * THREAD] = row.lo;
+    rows[2 * THREAD + 1] = row.hi;
+    if (THREAD < BUFFERS_MAX) {
+        s.buffer[THREAD] = buffer.lo;
+        s.buffer_bytes[THREAD] = buffer.hi;
+    } else if (THREAD == BUFFERS_MAX) {
+        s.buffers = count > BUFFERS_MAX ? BUFFERS_MAX : (u32)count;
     }
-    /* Every thread's loads come before its look at the sequences. */
-    if (THREAD <= 2 * ENTRIES + BUFFERS_MAX) {
-        fence_sys();
-        moved = moved || load_relaxed(control + CONTROL_CHANGED) != changed;
-        if (row) moved = moved || before % 2 != 0 || load_relaxed(from) != before;
-    }
-    if (__syncthreads_or(moved)) return false;
-    if (row) {
-        u64 *to = THREAD < ENTRIES ? s.kernels + THREAD * ROW_WORDS : s.queues + (THREAD - ENTRIES) * ROW_WORDS;
-        UNROLL for (u32 w = 0; w < ROW_WORDS / 2; w++) {
-            to[2 * w] = word[w].lo;
-            to[2 * w + 1] = word[w].hi;
-        }
-    } else if (THREAD < 2 * ENTRIES + BUFFERS_MAX) {
-        s.buffer[THREAD - 2 * ENTRIES] = word[0].lo;
-        s.buffer_bytes[THREAD - 2 * ENTRIES] = word[0].hi;
-    } else if (THREAD == 2 * ENTRIES + BUFFERS_MAX) {
-        s.buffers = word[0].lo > BUFFERS_MAX ? BUFFERS_MAX : (u32)word[0].lo;
-    }
+}
+INLINE void sum_up(Shared &s, u64 control, u64 changed) {
     BARRIER();
     if (THREAD == 0) {
         u64 largest = 0;
@@ -172,6 +191,38 @@ INLINE bool reload(Shared &s, u64 control) {
         store_release(control + CONTROL_SEEN, changed);
     }
     BARRIER();
+}
+
+/* What the host may change while the worker runs: tables, receive buffers. By all threads. The count of changes is odd
+ * while the host writes, so it is a sequence lock over all of it. What did not hold still is not used: the old is kept,
+ * nothing is answered, and a later look tries again. Whether it held still; all threads learn that. Words are loaded side
+ * by side, each once, because each takes the bus's time. */
+INLINE bool reload(Shared &s, u64 control) {
+    if (THREAD == 0) s.changing = load_acquire(control + CONTROL_CHANGED);
+    /* One has acquired the count, and all meet it: what was written before the count can be seen by all. */
+    BARRIER();
+    u64 changed = s.changing, count = 0;
+    Unit row = load_unit(control + CONTROL_KERNELS + 16 * THREAD), buffer = {0, 0};
+    if (THREAD < BUFFERS_MAX) buffer = load_unit(control + CONTROL_BUFFER_LIST + 16 * THREAD);
+    if (THREAD == BUFFERS_MAX) count = load_relaxed(control + CONTROL_BUFFERS);
+    /* Every thread's loads come before its look at the count. */
+    fence_sys();
+    bool moved = changed % 2 != 0 || load_relaxed(control + CONTROL_CHANGED) != changed;
+    moved = moved || (THREAD % (ROW_WORDS / 2) == 0 && row.lo % 2 != 0);
+    if (__syncthreads_or(moved)) return false;
+    keep_rows(s, s.rows, row, buffer, count);
+    kept.rows[2 * THREAD] = row.lo;
+    kept.rows[2 * THREAD + 1] = row.hi;
+    if (THREAD < BUFFERS_MAX) {
+        kept.buffers[2 * THREAD] = buffer.lo;
+        kept.buffers[2 * THREAD + 1] = buffer.hi;
+    }
+    if (THREAD == BUFFERS_MAX) kept.count = count;
+    if (THREAD == 0) {
+        kept.control = control;
+        kept.changed = changed;
+    }
+    sum_up(s, control, changed);
     return true;
 }
 
@@ -180,34 +231,10 @@ INLINE void say_state(const Shared &s, u64 state) {
     if (THREAD < s.count) store_relaxed(s.rings[THREAD].head + RING_STATE, state);
 }
 
-/* Reads a slot by a team, into shared memory. Whether it is whole, which all of the team learn. */
-INLINE bool read_slot(Shared &s, u32 team, u32 unit, u64 slots, u32 position, u32 sequence) {
-    Unit v = load_unit(slots + (position % SLOTS * SLOT_BYTES + unit * UNIT_BYTES));
-    u32 shift = (team & 1) * TEAM;
-    bool mine = ((u32)v.lo & 0xffff) == sequence;
-    u32 have = __ballot_sync(0xffffffffu, mine) >> shift;
-    if ((have & 0xf) != 0xf) have = 0;
-    u64 first = __shfl_sync(0xffffffffu, v.lo, shift), third = __shfl_sync(0xffffffffu, v.hi, shift + 2),
-        fourth = __shfl_sync(0xffffffffu, v.lo, shift + 3);
-    u32 arguments = part(first, 16, 8) == KERNEL_KIND ? part(third, 32, 16) : 0;
-    u64 body = (u64)arguments + part(fourth, 32, 32);
-    bool far = body > INLINE_BYTES;
-    u32 units = PACKET_UNITS + (far ? 1 : ((u32)body + UNIT_BODY - 1) / UNIT_BODY);
-    u32 need = (1u << units) - 1;
-    if (have == 0 || (have & need) != need) return false;
-    u8 *to = s.slot[team];
-    if (unit < PACKET_UNITS) {
-        ((u64 *)to)[2 * unit] = v.lo;
-        ((u64 *)to)[2 * unit + 1] = v.hi;
-    } else if (far) {
-        if (unit == PACKET_UNITS) ((u64 *)to)[8] = v.hi;
-    } else {
-        u16 *at = (u16 *)(to + 64 + (unit - PACKET_UNITS) * UNIT_BODY);
-        UNROLL for (u32 i = 0; i < 3; i++) at[i] = (u16)(v.lo >> (16 + 16 * i));
-        UNROLL for (u32 i = 0; i < 4; i++) at[3 + i] = (u16)(v.hi >> (16 * i));
-    }
-    if (unit == 0) s.far[team] = far;
-    return true;
+#include "../cuda/quick.h"
+
+INLINE u64 slot_at(u64 slots, u32 position, u32 unit) {
+    return slots + (position % SLOTS * SLOT_BYTES + unit * UNIT_BYTES);
 }
 
 /* The shortest receive buffer that is long enough; without one, the code says why. */
@@ -234,8 +261,8 @@ INLINE void take(Shared &s, u32 team, const Ring &ring) {
     u64 first[2] = {0, 0}, queue;
     u64 wanted = ARGUMENT_BYTES(p);
     u32 index = INDEX(p) % ENTRIES, which = QUEUE(p) % ENTRIES;
-    const u64 *row = s.kernels + index * ROW_WORDS, *queue_row = s.queues + which * ROW_WORDS;
-    u32 code = rewrite(p, 0, s.kernels, s.queues, begin, data, first, &queue);
+    const u64 *row = s.rows + index * ROW_WORDS, *queue_row = (s.rows + ENTRIES * ROW_WORDS) + which * ROW_WORDS;
+    u32 code = rewrite(p, 0, s.rows, (s.rows + ENTRIES * ROW_WORDS), begin, data, first, &queue);
     if (code == REFUSED_PAYLOAD) value = part(row[ROW_LIMITS], 0, 32);
     if (code == REFUSED_ARGUMENTS) value = part(row[ROW_LIMITS], 32, 16);
     if (code == NO_PACKET) code = STATUS_MALFORMED;
@@ -393,11 +420,9 @@ NOINLINE void run_long(Shared &s, u64 control, u32 team, const Ring &ring) {
     BARRIER();
 }
 
-/* The packets of this round, of which team `i` has one if bit `i` is set, in their order. `mine` is what this thread's
- * team looks at, `lane` what the team looks at that has the number of its lane. */
-INLINE void run_round(Shared &s, u64 control, u32 mask, u32 team, u32 unit, Look mine, Look lane, u32 per) {
-    if (unit == 0 && (mask >> team & 1) != 0) take(s, team, s.rings[mine.ring]);
-    BARRIER();
+/* The packets of this round, of which team `i` has one if bit `i` is set, in their order: `mine` is what this
+ * thread's team has found, `lane` what the team looks at that has the number of its lane. Gives those that were done. */
+INLINE u32 run_round(Shared &s, u64 control, u32 mask, u32 team, u32 unit, const Found &mine, Look lane) {
     u32 left = mask, number = THREAD % 32;
     while (left != 0) {
         /* Nothing more begins: what is left waits in its ring for the next life. Only long tasks set this, and barriers
@@ -414,10 +439,8 @@ INLINE void run_round(Shared &s, u64 control, u32 mask, u32 team, u32 unit, Look
         u32 wave = not_here == 0 ? left : left & ((1u << (__ffs(not_here) - 1)) - 1);
         if (wave != 0) {
             if ((wave >> team & 1) != 0 && s.code[team] == REWRITTEN) {
-                u32 failed = admits(s.task[team], s.put);
-                if (failed == 0) {
-                    for (u64 i = unit; i < s.task[team].items; i += TEAM) run_item(&s.watch, s.task[team], i);
-                } else if (unit == 0) {
+                u32 failed = run_short(s, team, unit, mine);
+                if (failed != 0 && unit == 0) {
                     s.value[team] = failed;
                     s.failed[team] = 1;
                 }
@@ -432,44 +455,48 @@ INLINE void run_round(Shared &s, u64 control, u32 mask, u32 team, u32 unit, Look
         BARRIER();
     }
     /* Those that were done are the first of each ring. */
-    mask &= ~left;
-    /* Warp 0 has met all others: its fence covers what they wrote. */
-    if (THREAD < 32) {
-        bool here = (mask >> THREAD & 1) != 0;
-        u32 code = here ? s.code[THREAD] : 0;
-        if (code == REWRITTEN) code = s.failed[THREAD] != 0 ? STATUS_FAILED : STATUS_ENDED;
-        u64 head = ((const u64 *)s.slot[THREAD])[0];
-        u64 signal = s.kernels[part(head, 32, 8) % ENTRIES * ROW_WORDS + ROW_SIGNAL] - 1;
-        bool ended = here && code == STATUS_ENDED;
-        bool counts = ended && (head >> 24 & REGISTERED_SIGNAL) != 0 && signal < SIGNALS_MAX;
-        u32 refused = __ballot_sync(0xffffffffu, here && !ended);
-        Ring &ring = s.rings[lane.ring];
-        u32 slot = ((u32)ring.position + lane.ahead) % SLOTS;
-        u64 value = (u64)s.value[THREAD] << 32, status = sequence_at(s, lane) | (u64)code << 16 | value;
-        if (here && !ended) {
-            u64 number = s.refusals + __popc(refused & ((1u << THREAD) - 1));
-            u64 said = lane.ring | (u64)part(head, 32, 8) << 8 | (u64)part(head, 40, 8) << 16 | (u64)code << 24 | value;
-            store_relaxed(control + CONTROL_REFUSED + number % REFUSED_MAX * 8, said);
+    return mask & ~left;
+}
+
+/* The end of tasks of which team `i` had one if bit `i` is set: by one warp, which has met all who ran them. So its fence
+ * covers what they wrote. */
+INLINE void end_round(Shared &s, u64 control, u32 mask, Look lane) {
+    u32 number = THREAD % 32;
+    bool here = (mask >> number & 1) != 0;
+    u32 code = here ? s.code[number] : 0;
+    if (code == REWRITTEN) code = s.failed[number] != 0 ? STATUS_FAILED : STATUS_ENDED;
+    u64 head = ((const u64 *)s.slot[number])[0];
+    bool ended = here && code == STATUS_ENDED;
+    u32 refused = __ballot_sync(0xffffffffu, here && !ended);
+    Ring &ring = s.rings[lane.ring];
+    u32 slot = ((u32)ring.position + lane.ahead) % SLOTS;
+    u64 value = (u64)s.value[number] << 32, status = sequence_at(s, lane) | (u64)code << 16 | value;
+    u64 place = ring.status + slot * 8;
+    if (here && !ended) {
+        u64 count = s.refusals + __popc(refused & ((1u << number) - 1));
+        u64 said = lane.ring | (u64)part(head, 32, 8) << 8 | (u64)part(head, 40, 8) << 16 | (u64)code << 24 | value;
+        store_relaxed(control + CONTROL_REFUSED + count % REFUSED_MAX * 8, said);
+    }
+    fence_sys();
+    if (here) store_relaxed(place, status);
+    u64 signal = s.rows[part(head, 32, 8) % ENTRIES * ROW_WORDS + ROW_SIGNAL] - 1;
+    bool counts = ended && (head >> 24 & REGISTERED_SIGNAL) != 0 && signal < SIGNALS_MAX;
+    if (counts) atomicAdd(&s.counted[signal], 1ull);
+    __syncwarp();
+    if (counts) store_relaxed(control + CONTROL_COUNTED + signal * 8, s.counted[signal]);
+    if (number == 0) {
+        s.tasks += __popc(mask) - __popc(refused);
+        store_relaxed(control + CONTROL_TASKS, s.tasks);
+        if (refused != 0) {
+            s.refusals += __popc(refused);
+            store_release(control + CONTROL_REFUSALS, s.refusals);
         }
-        fence_sys();
-        if (here) store_relaxed(ring.status + slot * 8, status);
-        if (counts) atomicAdd(&s.counted[signal], 1ull);
-        __syncwarp();
-        if (counts) store_relaxed(control + CONTROL_COUNTED + signal * 8, s.counted[signal]);
-        if (THREAD == 0) {
-            s.tasks += __popc(mask) - __popc(refused);
-            store_relaxed(control + CONTROL_TASKS, s.tasks);
-            if (refused != 0) {
-                s.refusals += __popc(refused);
-                store_release(control + CONTROL_REFUSALS, s.refusals);
-            }
-        }
-        /* The first team of each ring counts those of all. */
-        u32 own = mask >> THREAD & (per >= 32 ? 0xffffffffu : (1u << per) - 1);
-        if (here && lane.ahead == 0) {
-            ring.position += __popc(own);
-            s.next[lane.ring] = wrapped(s.next[lane.ring] + __popc(own));
-        }
+    }
+    /* The first team of each ring counts those of all. */
+    u32 own = mask >> number & ones(lane.of);
+    if (here && lane.ahead == 0) {
+        ring.position += __popc(own);
+        s.next[lane.ring] = wrapped(s.next[lane.ring] + __popc(own));
     }
 }
 
@@ -495,17 +522,24 @@ extern "C" __global__ __launch_bounds__(WORKER_THREADS, 1) void xtq_worker(const
         s.changed = 0;
     }
     if (THREAD < SIGNALS_MAX) s.counted[THREAD] = load_relaxed(control + CONTROL_COUNTED + 8 * THREAD);
-    if (THREAD >= 64 && THREAD < 64 + RINGS_MAX) {
-        u32 i = THREAD - 64;
-        s.rings[i] = load_ring(control + CONTROL_RING_LIST + i * 8 * RING_WORDS);
-        s.next[i] = (u32)sequence_of(s.rings[i].position);
+    u64 changed = THREAD == 0 ? load_acquire(control + CONTROL_CHANGED) : 0;
+    if (THREAD >= 256 && THREAD < 256 + 4 * RINGS_MAX) {
+        u32 i = (THREAD - 256) / 4, pair = THREAD % 4;
+        Unit part = load_unit(control + CONTROL_RING_LIST + i * 8 * RING_WORDS + 16 * pair);
+        if (pair < 3) ((Unit *)&s.rings[i])[pair] = part;
     } else if (THREAD >= 96 && THREAD < 96 + OUTS_MAX) {
         u32 i = THREAD - 96;
         s.outs[i] = load_ring(control + CONTROL_OUT_LIST + i * 8 * RING_WORDS);
     }
+    keep_rows(s, s.rows, Unit{kept.rows[2 * THREAD], kept.rows[2 * THREAD + 1]},
+              Unit{kept.buffers[2 * (THREAD % BUFFERS_MAX)], kept.buffers[2 * (THREAD % BUFFERS_MAX) + 1]}, kept.count);
+    bool same = __syncthreads_and(THREAD != 0 || (control == kept.control && changed == kept.changed));
+    if (THREAD < RINGS_MAX) {
+        s.next[THREAD] = (u32)sequence_of(s.rings[THREAD].position);
+    }
+    if (same) sum_up(s, control, kept.changed);
     /* Without tables nothing is taken; who holds them up keeps this no longer than its life. */
-    BARRIER();
-    while (!reload(s, control)) {
+    while (!same && !reload(s, control)) {
         bool stopped = THREAD == 0 && is_stopped(&s.watch);
         if (!__syncthreads_or(stopped)) continue;
         if (THREAD == 0) s.why = nanoseconds() < s.watch.deadline ? WHY_ABORTED : WHY_OLD;
@@ -519,61 +553,110 @@ extern "C" __global__ __launch_bounds__(WORKER_THREADS, 1) void xtq_worker(const
         if (THREAD == 0) store_relaxed(control + CONTROL_STATE, RUNNING);
     }
     /* Teams look at the next slots of rings, at most `per` of each; while nothing comes, at fewer. */
-    u32 per = s.count == 0 ? TEAMS : TEAMS / s.count, turn = 0, round = 0, number = THREAD % 32;
-    u32 share = team / per, ahead = team % per, lane_share = number / per, lane_ahead = number % per;
-    bool looks = share < s.count, leaving = false, wide = true;
+    u32 per = s.count == 0 ? TEAMS : TEAMS / s.count, number = THREAD % 32, ended = 0, round = 0;
+    Spread spread = {per, 0, NO_RING, false};
+    u32 share = team / per, place = team % per, lane_share = number / per, lane_place = number % per;
+    bool leaving = false, worked = false;
     u64 until = nanoseconds();
-    bool worked = false;
+    Unit orders = {0, 0}, early = {0, 0};
+    u64 early_at = 0;
     while (lives) {
-        Look mine = look_of(s, turn, looks ? share : 0, ahead);
-        Look lane = look_of(s, turn, lane_share < s.count ? lane_share : 0, lane_ahead);
-        bool whole = false;
-        Unit orders = {s.changed, 0};
-        if (THREAD == 0 && round % ROUNDS == 0) orders = load_unit(control + CONTROL_CHANGED);
-        /* Both teams of a warp do, or neither. */
-        if (s.count != 0 && (wide || __any_sync(0xffffffffu, ahead < AHEAD))) {
-            u32 position = (u32)s.rings[mine.ring].position + ahead;
-            whole = read_slot(s, team, unit, s.rings[mine.ring].slots, position, sequence_at(s, mine)) && looks;
+        Look mine = look_of(spread, s.count, team, share, place);
+        Look lane = look_of(spread, s.count, number, lane_share, lane_place);
+        Found has = {};
+        /* Looked at half a turn later: it takes the bus's time. */
+        if (THREAD == LAST && round % ROUNDS == 0) orders = load_unit(control + CONTROL_CHANGED);
+        /* A warp's two teams go together, for what they ask of each other. */
+        if (s.count != 0 && __any_sync(0xffffffffu, mine.active)) {
+            u32 position = (u32)s.rings[mine.ring].position + mine.ahead;
+            u64 at = slot_at(s.rings[mine.ring].slots, position, unit);
+            Unit v = early;
+            if (early_at != at) v = load_unit(at);
+            has = look_at(s, team, unit, v, sequence_at(s, mine));
+            has.whole = has.whole && mine.active;
+            if (__any_sync(0xffffffffu, has.whole)) {
+                /* What was written before the packet can be seen by its task, far or not. */
+                fence_acquire();
+                if (has.whole) keep_slot(s, team, unit, v, has);
+                __syncwarp();
+                if (has.whole && has.quick) take_quickly(s, team, unit, has);
+                else if (has.whole && unit == 0) take(s, team, s.rings[mine.ring]);
+            }
         }
-        /* What was written before the packet can be seen by its task, far or not. */
-        if (whole) fence_sys();
-        if (unit == 0) s.whole[team] = whole;
-        bool found = __syncthreads_or(whole), several = false;
+        early_at = 0;
+        if (unit == 0) s.whole[team] = has.whole;
+        bool found = __syncthreads_or(has.whole), several = false;
         if (found) {
             /* Of each ring those that nothing is missing before; every warp finds the same. */
             u32 all = __ballot_sync(0xffffffffu, s.whole[number] != 0);
-            bool next = (~(all >> (number - lane_ahead)) & ((2u << lane_ahead) - 1)) == 0;
+            bool next = (~(all >> (number - lane.ahead)) & ((2u << lane.ahead) - 1)) == 0;
             u32 mask = __ballot_sync(0xffffffffu, next && s.whole[number] != 0);
             found = mask != 0;
-            several = __popc(mask) > 1;
             if (found) {
                 if (leaving) {
                     say_state(s, RUNNING);
                     if (THREAD == 0) store_relaxed(control + CONTROL_STATE, RUNNING);
                     leaving = false;
                 }
-                run_round(s, control, mask, team, unit, mine, lane, per);
+                several = (mask & (mask - 1)) != 0;
+                u32 first = __ffs(mask) - 1;
+                Spread then = spread;
+                then.turn = within(spread.turn + 1, s.count);
+                then.wide = several;
+                then.busy = NO_RING;
+                if (several) {
+                    /* Several of one ring came: more may follow there. */
+                    bool many = lane.ahead == 0 && lane.active && (mask >> number & 3 & ones(lane.of)) == 3;
+                    u32 busy = __ballot_sync(0xffffffffu, many);
+                    bool one = busy != 0 && (busy & (busy - 1)) == 0 && s.count > 1 && s.count <= BUSY_RINGS;
+                    u32 ring = __shfl_sync(0xffffffffu, lane.ring, one ? __ffs(busy) - 1 : 0);
+                    if (one) then.busy = ring;
+                    /* What comes next is on its way while these run. */
+                    Look look = look_of(then, s.count, team, share, place);
+                    u32 taken = mask >> first_of(spread, s.count, look.ring) & ones(teams_of(spread, s.count, look.ring));
+                    u32 position = (u32)s.rings[look.ring].position + __popc(taken) + look.ahead;
+                    early_at = slot_at(s.rings[look.ring].slots, position, unit);
+                    early = load_unit(early_at);
+                }
+                if (several || s.watch.stopped != 0 || !s.shrt[first] || s.code[first] != REWRITTEN) {
+                    mask = run_round(s, control, mask, team, unit, has, lane);
+                } else {
+                    if (team == first) {
+                        u32 failed = run_short(s, team, unit, has);
+                        if (failed != 0 && unit == 0) {
+                            s.value[team] = failed;
+                            s.failed[team] = 1;
+                        }
+                    }
+                    BARRIER();
+                }
+                /* Another warp each time: a fence waits for what its own warp has last sent over the bus. */
+                if (THREAD / 32 == ended % (WORKER_THREADS / 32)) end_round(s, control, mask, lane);
+                ended++;
+                spread = then;
             }
         }
         if (leaving && !found) break;
         /* Several came: more may follow. Else few looks are quicker than many. */
-        wide = several;
+        if (!found) spread.wide = false;
         round++;
-        turn = turn + 1 < s.count ? turn + 1 : 0;
         bool special = false;
-        if (THREAD == 0) {
+        if (THREAD == LAST) {
             worked = worked || found;
-            u64 now = round % ROUNDS == 0 ? nanoseconds() : 0;
-            if (now != 0 && worked) {
-                until = now;
-                worked = false;
+            u64 now = 0;
+            if (round % ROUNDS == ROUNDS / 2) {
+                now = nanoseconds();
+                if (worked) {
+                    until = now;
+                    worked = false;
+                }
+                special = orders.lo != s.changed && orders.lo % 2 == 0;
+                if ((orders.hi & ORDER_ABORT) != 0) s.why = WHY_ABORTED;
+                else if ((orders.hi & ORDER_LEAVE) != 0) s.why = WHY_TOLD;
+                else if (now > s.watch.deadline) s.why = WHY_OLD;
+                else if (now > until && now - until > s.idle) s.why = WHY_IDLE;
+                special = special || s.why != 0;
             }
-            if (orders.lo != s.changed && orders.lo % 2 == 0) special = true;
-            if ((orders.hi & ORDER_ABORT) != 0) s.why = WHY_ABORTED;
-            else if ((orders.hi & ORDER_LEAVE) != 0) s.why = WHY_TOLD;
-            else if (now > s.watch.deadline) s.why = WHY_OLD;
-            else if (now > until && now - until > s.idle) s.why = WHY_IDLE;
-            special = special || s.why != 0;
         }
         if (!__syncthreads_or(special)) continue;
         u32 why = s.why;
@@ -588,6 +671,8 @@ extern "C" __global__ __launch_bounds__(WORKER_THREADS, 1) void xtq_worker(const
         }
         fence_sc();
         BARRIER();
+        /* Only looks that begin now count. */
+        early_at = 0;
         leaving = true;
     }
     BARRIER();
