@@ -183,7 +183,7 @@ impl Bml {
     /// # Errors
     /// No transport that keeps order reaches it; it is gone; two ranks with one address.
     pub fn connect(&mut self, peer: Rank, addresses: &[(String, Address)]) -> Result<(), BmlError> {
-        self.take_up(peer, addresses, |btl, address| btl.connect(address))
+        self.take_up(peer, (addresses, true), |btl, address| btl.connect(address))
     }
 
     /// As [`connect`](Bml::connect), but where transports can put that off, a link is made when it is first needed:
@@ -197,13 +197,26 @@ impl Bml {
         peer: Rank,
         addresses: &[(String, Address)],
     ) -> Result<(), BmlError> {
-        self.take_up(peer, addresses, |btl, address| btl.introduce(address))
+        self.take_up(peer, (addresses, true), |btl, address| btl.introduce(address))
+    }
+
+    /// As [`introduce`](Bml::introduce), but of several rails one carries the messages, whatever they can: nothing is
+    /// numbered, and the next one takes over only if nothing was sent. Both ends must do the same.
+    ///
+    /// # Errors
+    /// As [`introduce`](Bml::introduce).
+    pub fn introduce_apart(
+        &mut self,
+        peer: Rank,
+        addresses: &[(String, Address)],
+    ) -> Result<(), BmlError> {
+        self.take_up(peer, (addresses, false), |btl, address| btl.introduce(address))
     }
 
     fn take_up(
         &mut self,
         peer: Rank,
-        addresses: &[(String, Address)],
+        (addresses, together): (&[(String, Address)], bool),
         name: impl Fn(&mut dyn Btl, &Address) -> Result<PeerId, LinkError>,
     ) -> Result<(), BmlError> {
         if let PeerState::Lost(error) = self.endpoint(peer)?.state() {
@@ -242,7 +255,7 @@ impl Bml {
         }
         let carrier = self.rails[paths[0].rail].name();
         tracing::debug!(%peer, rail = carrier, paths = paths.len(), "known");
-        if self.endpoints[peer.0 as usize].bundle.is_none() {
+        if together && self.endpoints[peer.0 as usize].bundle.is_none() {
             self.bundle(peer, addresses, &paths);
         }
         if self.endpoints[peer.0 as usize].bundle.is_none() {

@@ -13,6 +13,7 @@
 
 use crate::bell::Bell;
 use crate::header::{HEADER_BYTES, Header};
+use crate::retain::Filled;
 use crate::verbs::memory::{Domain, Registered};
 use crate::verbs::pair::{Qp, ReadyToSend};
 use crate::verbs::queues::Srq;
@@ -99,13 +100,6 @@ pub(crate) struct Slots {
     stride: u64,
 }
 
-/// A message in a buffer of ours.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Filled {
-    pub(crate) index: u32,
-    pub(crate) bytes: u32,
-}
-
 impl Slots {
     /// # Errors
     /// There is no memory, or it cannot be registered.
@@ -187,6 +181,17 @@ impl Slots {
         // SAFETY: the queue pair was given the memory when the link came up; nobody touches the buffer until `give`, which
         // comes when the work has ended.
         unsafe { qp.send(name, told, memory, (at, bytes)) }
+    }
+
+    /// The message in a buffer that was taken out of its slot.
+    pub(crate) fn read(&self, filled: Filled) -> Vec<u8> {
+        let at = u64::from(filled.index) * self.stride + MESSAGE_AT as u64;
+        let mut message = vec![0; filled.bytes as usize];
+        // SAFETY: the memory lives; the buffer was taken out of its slot and is not free, so nobody writes it. The adapter
+        // reads it at most.
+        let read = unsafe { gapless_mem::read(&self.home.memory.region(), at, &mut message) };
+        read.expect("a buffer lies in its memory, which is the CPU's");
+        message
     }
 
     /// A buffer that was sent is free again.

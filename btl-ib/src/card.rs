@@ -6,7 +6,7 @@ use gapless_btl::{Address, LinkError};
 
 const MAGIC: [u8; 4] = *b"GLib";
 /// Changes with anything that two ends must agree on.
-pub(crate) const VERSION: u16 = 3;
+pub(crate) const VERSION: u16 = 4;
 const BYTES: usize = 4 + 2 + 2 + 4 + 16 + 16 + Place::BYTES;
 
 /// Names one end of links, anywhere, ever.

@@ -2,8 +2,9 @@
 
 use crate::ib::Ib;
 use crate::link::{Ending, Grave, State, Up};
+use crate::retain::{Retained, Sent};
 use crate::verbs::device::DeviceEvent;
-use gapless_btl::{Event, LinkError, PeerId};
+use gapless_btl::{AmTag, Event, LinkError, PeerId, Unacknowledged};
 use std::time::{Duration, Instant};
 
 /// For how long work and buffers of a link that has ended may come back, unless the notice is short.
@@ -154,7 +155,11 @@ impl Ib {
             State::Known => {}
             State::Calling(_) | State::Lost(_) => self.pairs -= 1,
             State::Up(up) => {
-                let Up { mut qp, posted, operations, incoming, drained, .. } = *up;
+                let mut up = up;
+                // What it has said last is not sent again.
+                up.look_at_tally();
+                self.forget_tally(id);
+                let Up { mut qp, posted, operations, incoming, drained, slots, retained, .. } = *up;
                 self.by_number.remove(&qp.number());
                 // From here on the adapter touches nothing for this link but buffers for arrivals.
                 if posted.is_empty() {
@@ -171,6 +176,16 @@ impl Ib {
                 for posted in posted {
                     self.settle(posted.work, Err(error.clone()));
                 }
+                let (had, left) = retained.map(Retained::give_up).unwrap_or_default();
+                for token in had {
+                    self.outbox.push_back(Event::Sent { token, result: Ok(()) });
+                }
+                let whole = |Sent { tag, filled, token }| Unacknowledged {
+                    tag: AmTag(tag),
+                    message: slots.read(filled),
+                    done: token,
+                };
+                self.links[id as usize].unacknowledged = left.into_iter().map(whole).collect();
                 for operation in operations {
                     self.drop_operation(operation, &error);
                 }

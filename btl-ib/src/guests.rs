@@ -4,6 +4,7 @@
 
 use crate::card::Id;
 use crate::proof::Hello;
+use gapless_btl::Callers;
 use std::collections::HashMap;
 
 /// How many there may be. Another one repeats its call until there is room.
@@ -15,7 +16,7 @@ pub(crate) struct Guests {
     /// What each has said last.
     waiting: HashMap<Id, Hello>,
     /// The ranks of those who are new.
-    called: Vec<u32>,
+    called: Callers,
     /// Those who were introduced, by number of their links, and are to be answered.
     welcome: Vec<(u32, Hello)>,
 }
@@ -30,13 +31,13 @@ impl Guests {
             }
         } else if self.waiting.len() < GUESTS_MAX {
             self.waiting.insert(from, hello);
-            self.called.push(rank);
+            self.called.note(rank, GUESTS_MAX);
         }
     }
 
     /// Takes the ranks of those who are new.
     pub(crate) fn take_called(&mut self) -> Vec<u32> {
-        std::mem::take(&mut self.called)
+        self.called.take()
     }
 
     /// Somebody was introduced, as the link of this number.
@@ -63,8 +64,8 @@ mod tests {
 
     fn hello(turn: u32) -> Hello {
         let (number, sequence, buffers, fragment_bytes) = (1, 2, 3, 4);
-        let (mtu, reads, knows, up) = (3, 16, false, false);
-        Hello { number, sequence, buffers, fragment_bytes, mtu, reads, knows, up, turn }
+        let (mtu, reads, tally, knows, up) = (3, 16, (5, 8), false, false);
+        Hello { number, sequence, buffers, fragment_bytes, mtu, reads, tally, knows, up, turn }
     }
 
     #[test]

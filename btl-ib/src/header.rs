@@ -18,19 +18,21 @@ pub(crate) enum Kind {
 }
 
 /// ```text
-///  0       1      2     3   4       8          12      16
-/// +-------+------+-----+---+-------+----------+-------+---------+
-/// | magic | kind | tag | 0 | grant | sequence | bytes | message |
-/// +-------+------+-----+---+-------+----------+-------+---------+
+///  0       1      2     3   4       8          10    12      16
+/// +-------+------+-----+---+-------+----------+-----+-------+---------+
+/// | magic | kind | tag | 0 | grant | sequence | had | bytes | message |
+/// +-------+------+-----+---+-------+----------+-----+-------+---------+
 /// ```
-/// `grant` is how many of the receiver's messages the sender can take in all, since the link began.
+/// `grant` is how many of the receiver's messages the sender can take in all, since the link began; `had` how many of them
+/// its process has had, modulo 2¹⁶.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Header {
     pub(crate) kind: Kind,
     pub(crate) tag: u8,
     pub(crate) grant: u32,
-    /// Counts all messages of the link.
-    pub(crate) sequence: u32,
+    /// Counts all messages of the link, modulo 2¹⁶.
+    pub(crate) sequence: u16,
+    pub(crate) had: u16,
     /// Of the message behind it.
     pub(crate) bytes: u32,
 }
@@ -45,9 +47,8 @@ impl Header {
         };
         let mut into = Writer::new(&mut bytes);
         into.put(&[MAGIC, kind, self.tag, 0]);
-        for number in [self.grant, self.sequence, self.bytes] {
-            into.put(&number.to_le_bytes());
-        }
+        into.put(&self.grant.to_le_bytes()).put(&self.sequence.to_le_bytes());
+        into.put(&self.had.to_le_bytes()).put(&self.bytes.to_le_bytes());
         bytes
     }
 
@@ -58,7 +59,7 @@ impl Header {
     pub(crate) fn read(
         header: &[u8; HEADER_BYTES],
         arrived: usize,
-        sequence: u32,
+        sequence: u16,
     ) -> Result<Header, String> {
         let mut from = Reader(header);
         let [magic, kind, tag, zero] = from.take();
@@ -71,8 +72,8 @@ impl Header {
             3 => Kind::Farewell,
             other => return Err(format!("a message of kind {other}")),
         };
-        let header =
-            Header { kind, tag, grant: from.u32(), sequence: from.u32(), bytes: from.u32() };
+        let (grant, sequence_said, had) = (from.u32(), from.u16(), from.u16());
+        let header = Header { kind, tag, grant, sequence: sequence_said, had, bytes: from.u32() };
         if header.sequence != sequence {
             return Err(format!("message {} instead of message {sequence}", header.sequence));
         }
@@ -94,7 +95,7 @@ mod tests {
     use super::*;
 
     const RIGHT: Header =
-        Header { kind: Kind::Message, tag: 200, grant: 32, sequence: 7, bytes: 5 };
+        Header { kind: Kind::Message, tag: 200, grant: 32, sequence: 7, had: 9, bytes: 5 };
 
     #[test]
     fn headers_survive_the_wire() {

@@ -12,6 +12,7 @@ use crate::link::{Grave, INLINE_BYTES, Link, State, receives, sends};
 use crate::place::Place;
 use crate::proof::Keys;
 use crate::rdma::OneSided;
+use crate::retain::Retained;
 use crate::system;
 use crate::verbs::device::{Numbers, Port};
 use crate::verbs::flags::Capabilities;
@@ -21,7 +22,7 @@ use crate::verbs::queues::{Channel, Done, Poller, Srq};
 use gapless_btl::watch::{Interest, Watch};
 use gapless_btl::{
     Address, AmTag, Btl, Event, Limits, LinkError, PeerId, Rdma, ReserveError, SHORT_BYTES, Short,
-    Sink, Slot, Token,
+    Sink, Slot, Token, Unacknowledged,
 };
 use rustix::rand::{GetRandomFlags, getrandom};
 use std::collections::{HashMap, VecDeque};
@@ -65,6 +66,11 @@ pub struct Ib {
     pub(crate) graves: Vec<Grave>,
     /// Links that may have to be told of room.
     pub(crate) owing: Vec<u32>,
+    /// Links that stand and retain what they send; those of them whose peers were not told of all that has come; and a list
+    /// of whose messages were handed out, for its memory.
+    pub(crate) retaining: Vec<u32>,
+    pub(crate) untold: Vec<u32>,
+    pub(crate) handed_out: Vec<u32>,
     /// Messages of links that have ended which callers hold still.
     pub(crate) debts: HashMap<u32, u32>,
     /// Events that wait for a poll.
@@ -205,6 +211,9 @@ impl Ib {
             endings: Vec::new(),
             graves: Vec::new(),
             owing: Vec::new(),
+            retaining: Vec::new(),
+            untold: Vec::new(),
+            handed_out: Vec::new(),
             debts: HashMap::new(),
             outbox: VecDeque::with_capacity(64),
             done: Vec::with_capacity(crate::verbs::queues::BATCH),
@@ -305,13 +314,20 @@ impl Btl for Ib {
                 }
                 (Ok(filled), Some(ending)) => {
                     let error = ending.error.clone();
-                    up.slots.give(filled.index);
+                    if up.keep(tag, filled, done) {
+                        return;
+                    }
                     error
                 }
                 (Err(_), _) => {
                     LinkError::Unreachable { reason: "the slot is of another link".to_owned() }
                 }
             },
+            State::Lost(_) if link.retains => {
+                let message = slot.to_vec().expect("slots are memory that the CPU may touch");
+                link.unacknowledged.push(Unacknowledged { tag, message, done });
+                return;
+            }
             State::Lost(error) => error.clone(),
             State::Known | State::Calling(_) => {
                 LinkError::Unreachable { reason: "the slot is of another transport".to_owned() }
@@ -328,7 +344,9 @@ impl Btl for Ib {
         let bytes = &bytes[..message.len()];
         let inline = HEADER_BYTES + bytes.len() <= self.lengths.inline_bytes as usize;
         let fits = inline && bytes.len() <= self.config.fragment_bytes;
-        if fits && let Some(up) = self.links.get_mut(to.0 as usize).and_then(Link::up) {
+        let up = self.links.get_mut(to.0 as usize).and_then(Link::up);
+        // What is retained needs a buffer.
+        if fits && let Some(up) = up.filter(|up| !up.retains()) {
             if !up.has_room() {
                 return false;
             }
@@ -342,6 +360,27 @@ impl Btl for Ib {
             self.send(slot, tag, Token::NONE);
         }
         written
+    }
+
+    fn retains(&self) -> bool {
+        true
+    }
+
+    fn retain(&mut self, peer: PeerId) {
+        self.retain_for(peer.0);
+    }
+
+    fn unacknowledged(&mut self, peer: PeerId) -> Vec<Unacknowledged> {
+        let link = self.links.get_mut(peer.0 as usize);
+        link.map(|link| std::mem::take(&mut link.unacknowledged)).unwrap_or_default()
+    }
+
+    fn outstanding(&self, peer: PeerId) -> u64 {
+        let Some(link) = self.links.get(peer.0 as usize) else { return 0 };
+        match &link.state {
+            State::Up(up) => up.retained.as_ref().map_or(0, Retained::outstanding),
+            _ => link.unacknowledged.iter().map(|it| it.message.len() as u64).sum(),
+        }
     }
 
     fn poll(&mut self, only: Option<PeerId>, sink: &mut dyn Sink) -> usize {

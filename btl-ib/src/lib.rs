@@ -12,6 +12,8 @@
 //! - A pair of processes has one reliable connected queue pair at each end (`link`). Arrivals of all links go through one
 //!   shared receive queue (`buffers`); credits, which ride on messages, see to it that there is a buffer for each
 //!   (`credits`, `header`).
+//! - What is sent can be retained until the peer's process has it (`retain`, `tally`), so that layers above use several
+//!   ports together, or a port and TCP.
 //! - One-sided operations (`rdma`) are RDMA reads and writes, between registered regions or through a ring of staging
 //!   buffers.
 //! - A peer's death is noticed because its adapter does not answer any more: what is posted fails, and where nothing is
@@ -26,7 +28,7 @@
 //! # What a peer costs
 //!
 //! One that was only introduced: its card. One with a link: a queue pair, [`IbConfig::buffers`] buffers of
-//! [`IbConfig::fragment_bytes`] to send from and five more to receive into (by default 1.1 MiB), locked in memory.
+//! [`IbConfig::fragment_bytes`] to send from and five more to receive into (by default 1.1 MiB) and a page, locked in memory.
 //!
 //! # Limits
 //!
@@ -59,6 +61,8 @@ mod key;
 mod place;
 #[cfg_attr(not(feature = "ib"), allow(dead_code, reason = "what uses it needs verbs"))]
 mod proof;
+#[cfg_attr(not(feature = "ib"), allow(dead_code, reason = "what uses it needs verbs"))]
+mod retain;
 
 #[cfg(feature = "ib")]
 #[allow(unsafe_code, reason = "the adapter works on its buffers")]
@@ -84,6 +88,9 @@ mod poll;
 #[cfg(feature = "ib")]
 #[allow(unsafe_code, reason = "implements Rdma, on memory that callers lend")]
 mod rdma;
+#[cfg(feature = "ib")]
+#[allow(unsafe_code, reason = "reads a word that peers write")]
+mod tally;
 #[cfg(all(test, feature = "ib"))]
 #[allow(unsafe_code, reason = "operates on memory that is never freed")]
 mod tests;

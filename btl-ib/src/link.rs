@@ -1,13 +1,15 @@
 //! A peer: what is known of it, how far the link to it is, and what is posted on it.
 
-use crate::buffers::{Filled, Slots};
+use crate::buffers::Slots;
 use crate::card::Card;
 use crate::credits::{Incoming, Outgoing};
 use crate::header::{HEADER_BYTES, Header, Kind};
 use crate::place::Place;
 use crate::proof::{Hello, Signs};
+use crate::retain::{Filled, Had, Retained, Sent};
+pub(crate) use crate::tally::Tally;
 use crate::verbs::pair::{Init, Piece, Qp, ReadyToSend, Way};
-use gapless_btl::{LinkError, Token};
+use gapless_btl::{AmTag, LinkError, Token, Unacknowledged};
 use std::collections::VecDeque;
 use std::time::Instant;
 
@@ -26,9 +28,9 @@ pub(crate) fn receives(buffers: u32) -> u32 {
 }
 
 /// What may be posted on a link: messages, of which a window's worth may have arrived without that being known yet,
-/// grants, a farewell, a pulse, and one-sided work.
+/// grants, a farewell, a pulse, a count, and one-sided work.
 pub(crate) fn sends(buffers: u32) -> u32 {
-    2 * buffers + GRANTS_MAX + 2 + PARTS_MAX
+    2 * buffers + GRANTS_MAX + 3 + PARTS_MAX
 }
 
 /// One peer.
@@ -37,6 +39,10 @@ pub(crate) struct Link {
     pub(crate) state: State,
     /// A link was asked for, by either end.
     pub(crate) met: bool,
+    /// What is sent is retained until the peer's process has it.
+    pub(crate) retains: bool,
+    /// Of a link that is lost: what the peer may not have.
+    pub(crate) unacknowledged: Vec<Unacknowledged>,
 }
 
 pub(crate) enum State {
@@ -59,6 +65,8 @@ pub(crate) struct Calling {
 pub(crate) struct Call {
     /// As the peer is to know this end; the flags are set when it is sent.
     pub(crate) hello: Hello,
+    /// Where the peer counts our messages.
+    pub(crate) tally: Tally,
     /// When the next is due.
     pub(crate) due: Instant,
     /// How many the peer has not answered at all.
@@ -77,18 +85,23 @@ pub(crate) struct Up {
     pub(crate) slots: Slots,
     pub(crate) outgoing: Outgoing,
     pub(crate) incoming: Incoming,
+    /// If what is sent is retained.
+    pub(crate) retained: Option<Retained>,
+    /// What has come, of a link that retains.
+    pub(crate) had: Had,
     /// What is posted, in order.
     pub(crate) posted: VecDeque<Posted>,
     /// The next name.
     position: u32,
-    sequence_out: u32,
-    pub(crate) sequence_in: u32,
+    sequence_out: u16,
+    pub(crate) sequence_in: u16,
     /// Messages since the last whose end will be told.
     untold: u32,
     pub(crate) messages_out: u32,
     pub(crate) grants_out: u32,
     pub(crate) parts_out: u32,
     pub(crate) pulse_out: bool,
+    pub(crate) tally_out: bool,
     /// When the peer's adapter has last answered.
     pub(crate) heard: Instant,
     pub(crate) ending: Option<Ending>,
@@ -129,9 +142,15 @@ pub(crate) enum Work {
         slot: Option<u32>,
         token: Token,
     },
+    /// A message that is retained.
+    Retained {
+        token: Token,
+    },
     Grant,
     Farewell,
     Pulse,
+    /// How many messages have come.
+    Tally,
     /// A part of a one-sided operation.
     Part(Part),
 }
@@ -149,7 +168,8 @@ pub(crate) struct Part {
 
 impl Link {
     pub(crate) fn new(card: Card) -> Link {
-        Link { card, state: State::Known, met: false }
+        let (state, unacknowledged) = (State::Known, Vec::new());
+        Link { card, state, met: false, retains: false, unacknowledged }
     }
 
     pub(crate) fn up(&mut self) -> Option<&mut Up> {
@@ -177,6 +197,8 @@ impl Up {
             slots,
             outgoing: Outgoing::new(peer.buffers),
             incoming: Incoming::new(own),
+            retained: None,
+            had: Had::new(now),
             posted: VecDeque::with_capacity(sends(own) as usize),
             position: 0,
             sequence_out: 0,
@@ -186,6 +208,7 @@ impl Up {
             grants_out: 0,
             parts_out: 0,
             pulse_out: false,
+            tally_out: false,
             heard: now,
             ending: None,
             drained: false,
@@ -217,7 +240,9 @@ impl Up {
 
     fn header(&mut self, kind: Kind, tag: u8, bytes: u32) -> Header {
         let grant = self.incoming.tell();
-        Header { kind, tag, grant, sequence: self.sequence_out, bytes }
+        let [low, high, ..] = self.had.tell().to_le_bytes();
+        let had = u16::from_le_bytes([low, high]);
+        Header { kind, tag, grant, sequence: self.sequence_out, had, bytes }
     }
 
     /// Notes what was posted.
@@ -225,7 +250,7 @@ impl Up {
         let position = self.position;
         self.position = position.wrapping_add(1);
         match work {
-            Work::Message { .. } => {
+            Work::Message { .. } | Work::Retained { .. } => {
                 self.messages_out += 1;
                 self.outgoing.sent();
                 self.sequence_out = self.sequence_out.wrapping_add(1);
@@ -236,6 +261,7 @@ impl Up {
             }
             Work::Farewell => self.sequence_out = self.sequence_out.wrapping_add(1),
             Work::Pulse => self.pulse_out = true,
+            Work::Tally => self.tally_out = true,
             Work::Part(_) => self.parts_out += 1,
         }
         self.posted.push_back(Posted { position, work });
@@ -267,8 +293,37 @@ impl Up {
         let how = (self.name(link), self.tells(token != Token::NONE));
         // Noted even if it is refused: the link ends, and with it the message.
         let result = self.slots.send(&mut self.qp, how, filled, &header);
-        self.note(Work::Message { slot: Some(filled.index), token });
+        let work = match &mut self.retained {
+            None => Work::Message { slot: Some(filled.index), token },
+            Some(all) => {
+                all.push(Sent { tag, filled, token });
+                Work::Retained { token }
+            }
+        };
+        self.note(work);
         result
+    }
+
+    /// A message that comes too late to be sent: it is kept if messages are retained, else its buffer is free. Gives
+    /// whether it is kept.
+    pub(crate) fn keep(&mut self, tag: AmTag, filled: Filled, token: Token) -> bool {
+        match &mut self.retained {
+            Some(all) => all.push(Sent { tag: tag.0, filled, token }),
+            None => self.slots.give(filled.index),
+        }
+        self.retained.is_some()
+    }
+
+    /// Writes into the peer's word how many of its messages have come.
+    ///
+    /// # Errors
+    /// The device is gone: the link ends.
+    pub(crate) fn write_tally(&mut self, link: u32) -> Result<(), LinkError> {
+        let (name, count) = (self.name(link), u64::from(self.had.tell()));
+        self.qp.write_inline(name, true, &count.to_le_bytes(), self.peer.tally)?;
+        self.untold = 0;
+        self.note(Work::Tally);
+        Ok(())
     }
 
     /// Sends a message that fits inline.
@@ -358,8 +413,10 @@ impl Up {
                     self.slots.give(slot);
                 }
             }
+            Work::Retained { .. } => self.messages_out -= 1,
             Work::Grant => self.grants_out -= 1,
             Work::Pulse => self.pulse_out = false,
+            Work::Tally => self.tally_out = false,
             Work::Part(_) => self.parts_out -= 1,
             Work::Farewell => {}
         }
@@ -368,7 +425,7 @@ impl Up {
 
     /// For tests: the number of the next message.
     #[cfg(test)]
-    pub(crate) fn next_sequence(&self) -> u32 {
+    pub(crate) fn next_sequence(&self) -> u16 {
         self.sequence_out
     }
 

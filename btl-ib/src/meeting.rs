@@ -19,7 +19,7 @@
 
 use crate::card::Card;
 use crate::ib::{Ib, random};
-use crate::link::{Call, Calling, Link, State, Up};
+use crate::link::{Call, Calling, Link, State, Tally, Up};
 use crate::place::Place;
 use crate::proof::{Datagram, Hello, Refusal, Signs, Word};
 use crate::verbs::flags::MemoryAccess;
@@ -99,6 +99,7 @@ impl Ib {
         access.set(MemoryAccess::REMOTE_ATOMIC, self.lengths.atomics);
         let qp = qp.initialise(self.here, access)?;
         let sequence = u32::from_le_bytes(random()?) >> 8;
+        let tally = Tally::new(&self.domain)?;
         let hello = Hello {
             number: qp.number(),
             sequence,
@@ -106,13 +107,14 @@ impl Ib {
             fragment_bytes: u32::try_from(self.config.fragment_bytes).unwrap_or(u32::MAX),
             mtu: self.port.mtu,
             reads: self.numbers.reads_served_max.min(READS),
+            tally: tally.place(),
             knows: false,
             up: false,
             turn: 0,
         };
         self.pairs += 1;
         let signs = Signs::default();
-        let call = Call { hello, due: Instant::now(), unanswered: 0, signs };
+        let call = Call { hello, tally, due: Instant::now(), unanswered: 0, signs };
         let link = &mut self.links[id as usize];
         link.met = true;
         link.state = State::Calling(Box::new(Calling { qp, call }));
@@ -294,7 +296,11 @@ impl Ib {
         let mut qp = qp.speak(call.hello.sequence, manner)?;
         qp.keep(slots.memory());
         self.by_number.insert(qp.number(), id);
-        let up = Up::new(qp, call, peer, slots, Instant::now());
+        let mut up = Up::new(qp, call, peer, slots, Instant::now());
+        if self.links[id as usize].retains {
+            up.retain();
+            self.retaining.push(id);
+        }
         self.links[id as usize].state = State::Up(Box::new(up));
         Ok(())
     }

@@ -4,8 +4,9 @@ use crate::buffers::ARRIVAL;
 use crate::header::{Header, Kind};
 use crate::ib::Ib;
 use crate::link::{GRANTS_MAX, Link, State, Work};
+use crate::retain::COUNT_LATE;
 use crate::verbs::queues::{BATCH, Done};
-use gapless_btl::{AmTag, Event, LinkError, PeerId, Sink, Token, hand_out};
+use gapless_btl::{AmTag, Event, LinkError, PeerId, Sink, Token};
 use std::time::{Duration, Instant};
 
 /// Batches of completions in a poll.
@@ -31,11 +32,14 @@ impl Ib {
                 self.hear();
                 self.tick(all_seen);
             }
+            if !self.retaining.is_empty() {
+                self.keep_tallies(self.polls.is_multiple_of(POLLS) || self.armed);
+            }
             if all_seen {
                 self.finish_endings();
             }
         }
-        let count = hand_out(&mut self.outbox, only, sink);
+        let count = self.hand_out(only, sink);
         if count > 0 {
             self.armed = false;
         } else if self.armed {
@@ -89,6 +93,7 @@ impl Ib {
         let understood = understood.and_then(|header| {
             up.sequence_in = up.sequence_in.wrapping_add(1);
             up.outgoing.granted(header.grant)?;
+            up.confirmed(header.had)?;
             if header.kind == Kind::Message {
                 up.incoming.came()?;
             }
@@ -130,6 +135,9 @@ impl Ib {
             let Some((work, last)) = up.ended(position) else { return };
             let failed = if last && status != 0 { up.ending.as_ref() } else { None };
             let result = failed.map_or(Ok(()), |ending| Err(ending.error.clone()));
+            if matches!(work, Work::Retained { .. }) && result.is_ok() {
+                up.finished();
+            }
             self.settle(work, result);
             if last {
                 return;
@@ -143,8 +151,17 @@ impl Ib {
             Work::Message { token, .. } if token != Token::NONE => {
                 self.outbox.push_back(Event::Sent { token, result });
             }
+            // One that has failed is given back when the link is lost.
+            Work::Retained { token } if token != Token::NONE && result.is_ok() => {
+                self.outbox.push_back(Event::Sent { token, result });
+            }
             Work::Part(part) => self.part_ended(part, result),
-            Work::Message { .. } | Work::Grant | Work::Farewell | Work::Pulse => {}
+            Work::Message { .. }
+            | Work::Retained { .. }
+            | Work::Grant
+            | Work::Farewell
+            | Work::Pulse
+            | Work::Tally => {}
         }
     }
 
@@ -246,6 +263,7 @@ impl Ib {
             let live = self.links.iter().any(|link| matches!(link.state, State::Up(_)));
             live.then(|| self.patience() / 4)
         };
-        self.watch.set_alarm(after);
+        let counts = (!self.untold.is_empty()).then_some(COUNT_LATE);
+        self.watch.set_alarm(after.into_iter().chain(counts).min());
     }
 }

@@ -13,7 +13,7 @@ use gapless_btl::Secret;
 /// The length of a datagram.
 pub(crate) const DATAGRAM_BYTES: usize = SAID_BYTES + PROOF_BYTES;
 /// What the proof covers.
-const SAID_BYTES: usize = 4 + 2 + 2 + 16 + 4 + 16 + Place::BYTES + 4 * 4 + 4 + 4;
+const SAID_BYTES: usize = 4 + 2 + 2 + 16 + 4 + 16 + Place::BYTES + 4 * 4 + 4 + 12 + 4;
 /// Where the turn is.
 const TURN_AT: usize = SAID_BYTES - 4;
 const PROOF_BYTES: usize = 32;
@@ -57,6 +57,8 @@ pub(crate) struct Hello {
     pub(crate) mtu: u8,
     /// Reads that it serves at a time.
     pub(crate) reads: u8,
+    /// The word into which the receiver may write how many messages it has had: the adapter's key, and the address.
+    pub(crate) tally: (u32, u64),
     /// It has heard a hello of the receiver, and its queue pair can receive.
     pub(crate) knows: bool,
     /// It knows that it is known: nothing needs to be answered.
@@ -103,10 +105,10 @@ impl Signs {
 /// +------+---------+------+-------+------+------+----+------+------------+----------+---------+----------------+
 /// | GLhi | version | word | flags | from | rank | to | door | queue pair | sequence | buffers | fragment bytes |
 /// +------+---------+------+-------+------+------+----+------+------------+----------+---------+----------------+
-///  82    83      84  86     90      122
-/// +-----+-------+---+------+-------+
-/// | MTU | reads | 0 | turn | proof |
-/// +-----+-------+---+------+-------+
+///  82    83      84  86            90                 98     102     134
+/// +-----+-------+---+-------------+------------------+------+-------+
+/// | MTU | reads | 0 | key of word | address of word  | turn | proof |
+/// +-----+-------+---+-------------+------------------+------+-------+
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Datagram {
@@ -163,9 +165,10 @@ impl Datagram {
         if let Some(hello) = hello {
             let Hello { number, sequence, buffers, fragment_bytes, .. } = hello;
             let last = u32::from(hello.mtu) | u32::from(hello.reads) << 8;
-            for number in [number, sequence, buffers, fragment_bytes, last] {
+            for number in [number, sequence, buffers, fragment_bytes, last, hello.tally.0] {
                 into.put(&number.to_le_bytes());
             }
+            into.put(&hello.tally.1.to_le_bytes());
         }
         let turn = match self.word {
             Word::Hello(Hello { turn, .. }) | Word::Alive(turn) => turn,
@@ -204,8 +207,10 @@ impl Datagram {
                 let [number, sequence] = [from.u32(), from.u32()];
                 let [buffers, fragment_bytes] = [from.u32(), from.u32()];
                 let [mtu, reads] = [from.u8(), from.u8()];
+                let _zero = from.u16();
+                let tally = (from.u32(), from.u64());
                 let wrong = number == 0 || (number | sequence) >> 24 != 0 || reads == 0;
-                if wrong || !(1..=5).contains(&mtu) {
+                if wrong || !(1..=5).contains(&mtu) || tally.1 % 8 != 0 {
                     return Err("its queue pair cannot be");
                 }
                 let (knows, up) = (flags & 1 != 0, flags & 2 != 0);
@@ -216,6 +221,7 @@ impl Datagram {
                     fragment_bytes,
                     mtu,
                     reads,
+                    tally,
                     knows,
                     up,
                     turn,
@@ -246,6 +252,7 @@ mod tests {
             fragment_bytes: 4096,
             mtu: 3,
             reads: 16,
+            tally: (0x9876_5432, 0x0123_4567_89ab_cde8),
             knows: true,
             up: false,
             turn: 77,
@@ -289,6 +296,7 @@ mod tests {
             Hello { mtu: 0, ..right },
             Hello { mtu: 6, ..right },
             Hello { reads: 0, ..right },
+            Hello { tally: (1, 4), ..right },
         ] {
             let datagram = Datagram { word: Word::Hello(wrong), ..datagram() };
             assert!(Datagram::open(&datagram.seal(&keys(1)), &keys(1)).is_err(), "{wrong:?}");

@@ -3,6 +3,7 @@
 
 mod faults;
 mod one_sided;
+mod retained;
 mod suite;
 
 use crate::{Ib, IbConfig, Secret, devices};

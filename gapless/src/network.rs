@@ -210,7 +210,7 @@ pub(crate) fn open(
             let reason = "verbs carry messages as they are; only TCP can be encrypted".to_owned();
             Err(LinkError::System { operation: "encryption", reason })
         } else {
-            verbs::open(settings, job, rank, &secret)
+            verbs::open(settings, ways, (job, rank), &secret)
         };
         match opened {
             Ok(ports) => open.extend(ports),
@@ -231,10 +231,22 @@ pub(crate) fn open(
     Ok(open)
 }
 
-/// The addresses of a peer by the names that the transports have here which they belong to. `own` are the labels of this
-/// process's transports; of adapters' ports, there is one address at most.
-pub(crate) fn paired(own: &[String], theirs: Vec<(String, Address)>) -> Vec<(String, Address)> {
-    rails::paired(own, verbs::joined(own, theirs))
+/// How a peer of another host is reached.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Paired {
+    /// Its addresses, by the names that the transports have here which they belong to.
+    pub(crate) addresses: Vec<(String, Address)>,
+    /// Whether all of them are used at a time, as rails; else the best one that has a link carries the messages.
+    pub(crate) together: bool,
+}
+
+/// How a peer is reached that has published `theirs`. `own` are the labels of this process's transports. Both ends find the
+/// same: rails are used together if there are several over TCP, or if both have asked for several rails with verbs among
+/// them. Else one port at most is used, and TCP is its reserve.
+pub(crate) fn paired(own: &[String], theirs: Vec<(String, Address)>) -> Paired {
+    let (joined, asked) = verbs::joined(own, theirs);
+    let (addresses, tcp) = rails::paired(own, joined);
+    Paired { addresses, together: asked || tcp > 1 }
 }
 
 /// Opens TCP, a transport for each rail.

@@ -4,7 +4,7 @@
 //! ([`Btl::callers`](gapless_btl::Btl::callers)), it is looked up, and its call is answered.
 
 use super::Bml;
-use crate::{PeerState, RailSlot, Rank};
+use crate::{BmlError, PeerState, RailSlot, Rank};
 use gapless_btl::{Address, LinkError, ReserveError};
 
 /// Every so many rounds of polls, transports are asked who has called.
@@ -28,6 +28,8 @@ pub trait Directory: Send {
 pub enum Found {
     /// Where it can be called, by the names of transports.
     Addresses(Vec<(String, Address)>),
+    /// The same, and its rails are not to be used together ([`Bml::introduce_apart`]).
+    Apart(Vec<(String, Address)>),
     /// It cannot be asked now. It is asked again with the next poll.
     Later,
     /// There are no addresses: the peer is lost. Nothing is said of its process, which may live.
@@ -79,7 +81,7 @@ impl Bml {
         let found = directory.look_up(peer);
         self.directory = Some(directory);
         let error = match found {
-            Found::Addresses(addresses) => match self.introduce(peer, &addresses) {
+            Found::Addresses(_) | Found::Apart(_) => match self.introduce_found(peer, &found) {
                 Ok(()) => return true,
                 Err(error) => LinkError::Unreachable { reason: error.to_string() },
             },
@@ -97,6 +99,18 @@ impl Bml {
         self.flood.settle(peer);
         self.given_up.push((peer, error));
         false
+    }
+
+    /// Has a peer introduced whose addresses were found, in the way that was found; nothing if there are none.
+    ///
+    /// # Errors
+    /// As [`introduce`](Bml::introduce).
+    pub fn introduce_found(&mut self, peer: Rank, found: &Found) -> Result<(), BmlError> {
+        match found {
+            Found::Addresses(addresses) => self.introduce(peer, addresses),
+            Found::Apart(addresses) => self.introduce_apart(peer, addresses),
+            Found::Later | Found::Nothing(_) => Ok(()),
+        }
     }
 
     /// Whether a peer is only in the directory, which knows that its memory cannot be mapped.

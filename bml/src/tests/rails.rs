@@ -514,6 +514,20 @@ fn rails_that_do_not_retain_are_not_used_together() {
     assert_eq!(ranks[0].limits(Rank(1)).unwrap().name, "near");
 }
 
+/// Rails that could be used together are not if the caller says so: one path, and no numbers.
+#[test]
+fn rails_that_are_introduced_apart_are_not_used_together() {
+    let line = Line::default();
+    let mut bml = Bml::new(Rank(0), 2);
+    for name in &NAMES[..2] {
+        bml.add(Box::new(End::new(&line, 0, name)));
+    }
+    let addresses = bml.addresses();
+    bml.introduce_apart(Rank(1), &addresses).unwrap();
+    assert!(bml.rails_to(Rank(1)).is_empty());
+    assert_eq!(bml.limits(Rank(1)).unwrap().max_fragment_bytes, 256, "without room for a number");
+}
+
 /// A rail may hold one message back for long, while others carry what comes behind it and that is copied: the sender
 /// stops before the receiver would take it for one that breaks the rules.
 #[test]

@@ -5,7 +5,7 @@ use crate::Ib;
 use crate::header::{HEADER_BYTES, Header, Kind};
 use crate::link::Up;
 use gapless_btl::conformance::Fixture;
-use gapless_btl::{AmTag, PeerId};
+use gapless_btl::{AmTag, LinkError, PeerId};
 
 /// Ends at the two ports.
 struct Ports;
@@ -26,10 +26,23 @@ impl Fixture for Ports {
         true
     }
 
+    fn cut(&mut self, end: &mut Ib, to: PeerId, variant: u32) -> bool {
+        let up: &mut Up = end.links[to.0 as usize].up().expect("the link stands");
+        match variant {
+            // The adapter ends it, and says so when it is asked; the other end finds no queue pair that answers.
+            0 => up.qp.abandon(),
+            // This end gives it up, and completions still come.
+            1 => end.end(to.0, LinkError::Unreachable { reason: "for a test".to_owned() }),
+            _ => return false,
+        }
+        true
+    }
+
     fn garbage(&mut self, from: &mut Ib, to: PeerId, variant: u32) -> bool {
         let up: &mut Up = from.links[to.0 as usize].up().expect("the link stands");
         let (grant, sequence) = (up.incoming.tell(), up.next_sequence());
-        let right = Header { kind: Kind::Message, tag: AmTag(7).0, grant, sequence, bytes: 4 };
+        let (kind, tag) = (Kind::Message, AmTag(7).0);
+        let right = Header { kind, tag, grant, sequence, had: 0, bytes: 4 };
         let (header, body): (Header, &[u8]) = match variant {
             // Grants that cannot be, wrong numbers, lengths that are not there.
             0 => (Header { grant: grant.wrapping_add(1000), ..right }, &[1; 4]),

@@ -122,6 +122,7 @@ pub(crate) struct Registered {
     region: Region,
     layout: Layout,
     lkey: u32,
+    rkey: u32,
     /// `None` only while it is dropped.
     registration: Option<Mr>,
 }
@@ -130,6 +131,25 @@ impl Registered {
     /// # Errors
     /// There is no memory, or the system refused to register it.
     pub(crate) fn new(domain: &Arc<Domain>, bytes: usize) -> Result<Arc<Registered>, LinkError> {
+        Registered::with(domain, bytes, MemoryAccess::LOCAL_WRITE)
+    }
+
+    /// The same, for peers to write into, too: whoever reads it uses atomic words.
+    ///
+    /// # Errors
+    /// As [`new`](Registered::new).
+    pub(crate) fn written_by_peers(
+        domain: &Arc<Domain>,
+        bytes: usize,
+    ) -> Result<Arc<Registered>, LinkError> {
+        Registered::with(domain, bytes, MemoryAccess::LOCAL_WRITE | MemoryAccess::REMOTE_WRITE)
+    }
+
+    fn with(
+        domain: &Arc<Domain>,
+        bytes: usize,
+        access: MemoryAccess,
+    ) -> Result<Arc<Registered>, LinkError> {
         let none = |reason: String| LinkError::System { operation: "allocating buffers", reason };
         let layout = Layout::from_size_align(bytes.max(1).next_multiple_of(PAGE), PAGE)
             .map_err(|e| none(e.to_string()))?;
@@ -140,11 +160,10 @@ impl Registered {
         }
         let address = pointer.expose_provenance() as u64;
         let region = Region::new(Space::Host, address, 0, layout.size() as u64);
-        let mut memory = Registered { region, layout, lkey: 0, registration: None };
-        // SAFETY: the memory is freed after the registration; peers get no right to it, and references to it are not
-        // made.
-        let registration = unsafe { Mr::new(domain, region, MemoryAccess::LOCAL_WRITE) }?;
-        memory.lkey = registration.lkey();
+        let mut memory = Registered { region, layout, lkey: 0, rkey: 0, registration: None };
+        // SAFETY: the memory is freed after the registration, and references to it are not made.
+        let registration = unsafe { Mr::new(domain, region, access) }?;
+        (memory.lkey, memory.rkey) = (registration.lkey(), registration.rkey());
         memory.registration = Some(registration);
         Ok(Arc::new(memory))
     }
@@ -156,6 +175,11 @@ impl Registered {
 
     pub(crate) fn lkey(&self) -> u32 {
         self.lkey
+    }
+
+    /// By which peers reach it, if they may.
+    pub(crate) fn rkey(&self) -> u32 {
+        self.rkey
     }
 }
 

@@ -373,6 +373,27 @@ impl Qp<ReadyToSend> {
         self.complete()
     }
 
+    /// Writes bytes into a peer's memory; they are copied at once, and no more than the queue pair takes inline.
+    ///
+    /// # Errors
+    /// The queue is full; nothing was posted.
+    pub(crate) fn write_inline(
+        &mut self,
+        name: u64,
+        told: bool,
+        bytes: &[u8],
+        (rkey, address): (u32, u64),
+    ) -> Result<(), LinkError> {
+        let extended = self.begin(name, told, ibv_send_flags::IBV_SEND_INLINE.0);
+        // SAFETY: work was begun.
+        unsafe { rdma_sys::ibv_wr_rdma_write(extended, rkey, address) };
+        // They are only read.
+        let start = bytes.as_ptr().cast_mut().cast();
+        // SAFETY: the bytes live through the call, in which they are copied.
+        unsafe { rdma_sys::ibv_wr_set_inline_data(extended, start, bytes.len()) };
+        self.complete()
+    }
+
     /// Sends `bytes` of `memory`, from `offset` on.
     ///
     /// # Safety

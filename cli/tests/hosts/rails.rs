@@ -77,7 +77,12 @@ fn exchange(world: &World, round: u64, random: &mut Random) {
 }
 
 /// The same with these.
-fn exchange_with(world: &World, round: u64, random: &mut Random, far: &[u32]) -> Result<(), Error> {
+pub(super) fn exchange_with(
+    world: &World,
+    round: u64,
+    random: &mut Random,
+    far: &[u32],
+) -> Result<(), Error> {
     let comm = world.comm();
     let me = comm.rank();
     let lengths: Vec<usize> = (0..10)
@@ -114,7 +119,7 @@ fn exchange_with(world: &World, round: u64, random: &mut Random, far: &[u32]) ->
 }
 
 /// Whether everybody says yes.
-fn all_say(world: &World, yes: bool) -> bool {
+pub(super) fn all_say(world: &World, yes: bool) -> bool {
     let comm = world.comm();
     let (mut all, others) = (yes, (0..comm.size()).filter(|&other| other != comm.rank()));
     for other in others {

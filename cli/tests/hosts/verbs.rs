@@ -2,6 +2,8 @@
 //! `GAPLESS_IB_NETDEV` the network device below the first. `cargo xtask verbs` runs these over Soft-RoCE. The adapters are
 //! this machine's; between the hosts, there is TCP besides.
 
+mod striped;
+
 use super::WATCHDOG;
 use super::lost::{NOTICE, last_of_four_dies, loses};
 use super::namespaces::Namespaces;

@@ -77,8 +77,11 @@ fn pairs(own: &[Rail<'_>], theirs: &[Rail<'_>]) -> Vec<(usize, usize)> {
 }
 
 /// The addresses of a peer by the names that the rails have here which they belong to. `own` are the labels of this
-/// process; what is not TCP stays.
-pub(super) fn paired(own: &[String], theirs: Vec<(String, Address)>) -> Vec<(String, Address)> {
+/// process; what is not TCP stays. Gives how many are TCP, too.
+pub(super) fn paired(
+    own: &[String],
+    theirs: Vec<(String, Address)>,
+) -> (Vec<(String, Address)>, usize) {
     let ours: Vec<(&str, Rail<'_>)> = own
         .iter()
         .filter_map(|label| Some((label.split('/').next()?, Rail::read(label)?)))
@@ -87,10 +90,11 @@ pub(super) fn paired(own: &[String], theirs: Vec<(String, Address)>) -> Vec<(Str
         theirs.into_iter().partition(|(label, _)| Rail::read(label).is_some());
     let own: Vec<Rail<'_>> = ours.iter().map(|(_, rail)| rail.clone()).collect();
     let others: Vec<Rail<'_>> = tcp.iter().filter_map(|(label, _)| Rail::read(label)).collect();
-    for (here, there) in pairs(&own, &others) {
+    let pairs = pairs(&own, &others);
+    for &(here, there) in &pairs {
         found.push((ours[here].0.to_owned(), tcp[there].1.clone()));
     }
-    found
+    (found, pairs.len())
 }
 
 #[cfg(test)]
@@ -111,7 +115,8 @@ mod tests {
     fn found(one: &[String], other: &[String]) -> Vec<(String, u8)> {
         let addresses = (0..).zip(other);
         let address = |(at, label): (u8, &String)| (label.clone(), Address::new(&[at]).unwrap());
-        let paired = paired(one, addresses.map(address).collect());
+        let (paired, count) = paired(one, addresses.map(address).collect());
+        assert_eq!(count, paired.len());
         paired.into_iter().map(|(name, it)| (name, it.as_bytes()[0])).collect()
     }
 
@@ -151,7 +156,7 @@ mod tests {
     fn rails_of_another_kind_stay() {
         let address = Address::new(&[7]).unwrap();
         let theirs = vec![("ib".to_owned(), address.clone()), ("tcp".to_owned(), address.clone())];
-        assert_eq!(paired(&labels(&[&["10.0.0.1/8"]]), theirs.clone()), theirs);
-        assert_eq!(paired(&["ib".to_owned()], theirs), [("ib".to_owned(), address)]);
+        assert_eq!(paired(&labels(&[&["10.0.0.1/8"]]), theirs.clone()), (theirs.clone(), 1));
+        assert_eq!(paired(&["ib".to_owned()], theirs), (vec![("ib".to_owned(), address)], 0));
     }
 }

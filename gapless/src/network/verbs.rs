@@ -12,7 +12,7 @@ pub(crate) use ports::joined;
 
 use super::interfaces::{self, Interface};
 use super::wanted::Pattern;
-use super::{Choices, Labelled, Settings};
+use super::{Choices, Labelled, Settings, Ways};
 use crate::Error;
 use gapless_btl::{LinkError, Secret};
 use ports::Port;
@@ -37,7 +37,8 @@ pub struct VerbsPort {
     pub description: String,
     /// All addresses (GIDs): index, address, kind.
     pub addresses: Vec<String>,
-    /// Why a world does not use the port. Ports without a reason are used: of each pair of processes one at either end.
+    /// Why a world does not use the port. Ports without a reason are used: of each pair of processes one at either end, or
+    /// all together if both processes ask for several.
     pub passed_over: Option<String>,
 }
 
@@ -145,13 +146,13 @@ pub fn verbs_ports() -> Result<Vec<VerbsPort>, Error> {
 /// There is none that can be used; the reasons name device and port.
 pub(super) fn open(
     settings: &Settings,
-    job: &str,
-    rank: u32,
+    ways: Ways,
+    (job, rank): (&str, u32),
     secret: &Secret,
 ) -> Result<Vec<Labelled>, LinkError> {
     let Found { ports, chosen, interfaces } = choose(&settings.devices)?;
     let mut tried = Vec::new();
-    let open = ports::open_each(&chosen, |name, at| {
+    let mut open = ports::open_each(&chosen, |name, at| {
         let port = &ports[at];
         match adapters::open(name, &port.shown, job, rank, secret) {
             Ok(btl) => Some((port.label(name, &interfaces), btl)),
@@ -170,6 +171,11 @@ pub(super) fn open(
         }
     }
     if !open.is_empty() {
+        // Whoever names several ways wants all of them used.
+        let tcp = ways.tcp && settings.wanted.asks();
+        if settings.devices.asks() && (open.len() > 1 || tcp) {
+            open.iter_mut().for_each(|(label, _)| ports::ask_for_rails(label));
+        }
         tracing::debug!(ports = open.len(), not_used = tried.join("; "), "verbs");
         return Ok(open);
     }

@@ -4,7 +4,7 @@ use super::builder::SM;
 use super::card;
 use super::roll::Roll;
 use crate::error::Error;
-use crate::network;
+use crate::network::{self, Paired};
 use crate::wireup::{Questions, Wireup, WireupError};
 use gapless_bml::{Directory, Found, LinkError, Rank};
 use gapless_btl::Address;
@@ -76,11 +76,11 @@ pub(super) struct Addresses {
 }
 
 impl Addresses {
-    /// The addresses of a peer, over all transports that may reach it; `None` if it takes until later.
-    pub(super) fn of(&self, peer: u32) -> Option<Result<Vec<(String, Address)>, Error>> {
+    /// How a peer is reached, over all transports that may; `None` if it takes until later.
+    pub(super) fn of(&self, peer: u32) -> Option<Result<Paired, Error>> {
         let apart = card::are_apart(self.roll.host(self.me), self.roll.host(peer));
         let near = |(name, _): &(String, Address)| name == SM;
-        let mut found = Vec::new();
+        let (mut found, mut together) = (Vec::new(), true);
         if !(apart && self.several_hosts) || self.has_others {
             match self.published(peer, RAILS)? {
                 Ok(rails) => found = rails,
@@ -92,11 +92,15 @@ impl Addresses {
         if self.several_hosts && !reached {
             found.retain(|rail| !near(rail));
             match self.published(peer, PLACES)? {
-                Ok(places) => found.extend(network::paired(&self.labels, places)),
+                Ok(places) => {
+                    let paired = network::paired(&self.labels, places);
+                    found.extend(paired.addresses);
+                    together = paired.together;
+                }
                 Err(error) => return Some(Err(error)),
             }
         }
-        Some(Ok(found))
+        Some(Ok(Paired { addresses: found, together }))
     }
 
     fn published(&self, peer: u32, key: &str) -> Option<Result<Vec<(String, Address)>, Error>> {
@@ -115,7 +119,8 @@ impl Directory for Addresses {
 
     fn look_up(&mut self, peer: Rank) -> Found {
         match self.of(peer.0) {
-            Some(Ok(addresses)) => Found::Addresses(addresses),
+            Some(Ok(Paired { addresses, together: true })) => Found::Addresses(addresses),
+            Some(Ok(Paired { addresses, together: false })) => Found::Apart(addresses),
             None => Found::Later,
             Some(Err(error)) => {
                 let reason = format!("its address could not be got: {error}");

@@ -172,7 +172,9 @@ fn way_missing(roll: &Roll, (me, network): (u32, Network), several: bool) -> Opt
 /// Has a peer introduced at once.
 fn introduce(bml: &mut Bml, directory: &mut Addresses, rank: u32) -> Result<(), Error> {
     match directory.look_up(Rank(rank)) {
-        Found::Addresses(addresses) => Ok(bml.introduce(Rank(rank), &addresses)?),
+        found @ (Found::Addresses(_) | Found::Apart(_)) => {
+            Ok(bml.introduce_found(Rank(rank), &found)?)
+        }
         Found::Nothing(error) => Err(BmlError::PeerLost { peer: Rank(rank), error }.into()),
         Found::Later => unreachable!("nobody is at a fence"),
     }

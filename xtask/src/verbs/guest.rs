@@ -37,23 +37,26 @@ for module in MODULES; do insmod $module; done
 mount -t 9p -o trans=virtio,version=9p2000.L work /shared || reboot -f
 end() { echo "$1" > /shared/status; sync; umount /shared; reboot -f; }
 /host/ip link set lo up
+# Two cables, whose ends are all this host's: the second has a port more for each of two hosts of tests.
 /host/ip link add v0 type veth peer name v1
+/host/ip link add v2 type veth peer name v3
 /host/ip addr add 10.9.0.1/24 dev v0
 /host/ip addr add 10.9.0.2/24 dev v1
-# Both ends are this host's.
-for at in all v0 v1; do
+/host/ip addr add 10.10.0.1/24 dev v2
+/host/ip addr add 10.10.0.2/24 dev v3
+for at in all v0 v1 v2 v3; do
     echo 1 > /proc/sys/net/ipv4/conf/$at/accept_local
     echo 0 > /proc/sys/net/ipv4/conf/$at/rp_filter
 done
 # Many processes at once fill the usual 1,000, and packets are dropped: Soft-RoCE does not get over that (docs/networks.md).
 echo 20000 > /proc/sys/net/core/netdev_max_backlog
-/host/ip link set v0 up
-/host/ip link set v1 up
-/host/rdma link add rxe0 type rxe netdev v0 || end "no Soft-RoCE"
-/host/rdma link add rxe1 type rxe netdev v1 || end "no Soft-RoCE"
+for at in 0 1 2 3; do
+    /host/ip link set v$at up
+    /host/rdma link add rxe$at type rxe netdev v$at || end "no Soft-RoCE"
+done
 ulimit -l unlimited
 export GAPLESS_SKIP_LOG=/shared/skips GAPLESS_IB_NETDEV=v0 GAPLESS_SEED=@SEED@ RUST_BACKTRACE=1
-export GAPLESS_IB_PORTS=rxe0,rxe1 GAPLESS_TUNING= GAPLESS_COLL=
+export GAPLESS_IB_PORTS=rxe0,rxe1 GAPLESS_IB_MORE_PORTS=rxe2,rxe3 GAPLESS_TUNING= GAPLESS_COLL=
 status=0
 run() { "$@" >> /shared/log 2>&1 || status=1; }
 TESTS

@@ -1,9 +1,9 @@
-//! Several ports of adapters: which of them a process opens, a transport each, and by which two of them a pair of processes
-//! is joined. Pure functions, but for where an adapter is.
+//! Several ports of adapters: which of them a process opens, a transport each, and by which of them a pair of processes is
+//! joined. Pure functions, but for where an adapter is.
 //!
-//! Verbs do not retain what they send, so two ports are never used together for one peer ([`super::super::rails`] is for
-//! TCP): of each pair of processes, one port at either end is chosen, and both choose the same. If no link comes up there, or
-//! it dies unused, the next transport takes over.
+//! If both processes have asked for several rails, all ports that fit are used together, with TCP besides. Else one port at
+//! either end is chosen, and both choose the same; if no link comes up there, or it dies unused, the next transport takes
+//! over: what is used together is numbered and retained, which costs short messages more than it gives them.
 
 use super::{IB, VerbsPort};
 use crate::network::interfaces::Interface;
@@ -15,6 +15,9 @@ use std::path::Path;
 
 /// What ports are called in a process, the best first.
 pub(super) const NAMES: [&str; 8] = [IB, "ib1", "ib2", "ib3", "ib4", "ib5", "ib6", "ib7"];
+
+/// The last word of the labels of a process that has asked for several rails.
+const RAILS: &str = "rails";
 
 /// Stands for a network that is not known.
 const UNKNOWN: &str = "?";
@@ -61,6 +64,12 @@ impl Port {
         let network = network.as_deref().unwrap_or(UNKNOWN);
         format!("{name}/{}/{network}/{}", self.kind, self.mbit_s)
     }
+}
+
+/// Says in a label that the process wants all of its rails used.
+pub(super) fn ask_for_rails(label: &mut String) {
+    label.push('/');
+    label.push_str(RAILS);
 }
 
 /// The ports that are opened, of those that nothing speaks against, the best first: the nearest, then the quickest. The others
@@ -115,6 +124,8 @@ struct Told<'a> {
     kind: &'a str,
     network: &'a str,
     mbit_s: u32,
+    /// Its process has asked for several rails.
+    asks: bool,
 }
 
 impl<'a> Told<'a> {
@@ -123,16 +134,24 @@ impl<'a> Told<'a> {
         let mut words = label.split('/');
         let (name, kind, network) = (words.next()?, words.next()?, words.next()?);
         let mbit_s = words.next()?.parse().ok()?;
+        let asks = match words.next() {
+            None => false,
+            Some(RAILS) => true,
+            Some(_) => return None,
+        };
         let known = NAMES.contains(&name) && words.next().is_none();
-        known.then_some(Told { label, name, kind, network, mbit_s })
+        known.then_some(Told { label, name, kind, network, mbit_s, asks })
     }
 }
 
-/// By which two of their ports two processes are joined: of one kind, in one network rather than not, the quickest that both
-/// have, and then those that come first at both. Both ends see that alike.
-fn pair(own: &[Told<'_>], theirs: &[Told<'_>]) -> Option<(usize, usize)> {
+/// By which two of their ports two processes are joined, besides the pairs that were `taken`: of one kind, in one network
+/// rather than not, the quickest that both have, and then those that come first at both. Both ends see that alike.
+fn pair(own: &[Told<'_>], theirs: &[Told<'_>], taken: &[(usize, usize)]) -> Option<(usize, usize)> {
     let pairs = (0..own.len()).flat_map(|here| (0..theirs.len()).map(move |there| (here, there)));
-    let fits = |&(here, there): &(usize, usize)| own[here].kind == theirs[there].kind;
+    let fits = |&(here, there): &(usize, usize)| {
+        let free = taken.iter().all(|it| it.0 != here && it.1 != there);
+        free && own[here].kind == theirs[there].kind
+    };
     let rank = |&(here, there): &(usize, usize)| {
         let (one, other) = (&own[here], &theirs[there]);
         let apart = one.network != other.network || one.network == UNKNOWN;
@@ -147,17 +166,29 @@ fn pair(own: &[Told<'_>], theirs: &[Told<'_>]) -> Option<(usize, usize)> {
     pairs.filter(fits).min_by_key(rank)
 }
 
-/// The addresses of a peer, of which those of ports that are not to be used are gone; the one that is left has the name that
-/// the port has here which it is joined with. `own` are the labels of this process; what is no port of an adapter stays.
-pub(crate) fn joined(own: &[String], theirs: Vec<(String, Address)>) -> Vec<(String, Address)> {
+/// The addresses of a peer, of which those of ports that are not to be used are gone; one that is left has the name that the
+/// port has here which it is joined with. `own` are the labels of this process; what is no port of an adapter stays. Gives
+/// whether both have asked for several rails, too, and there is a port among them.
+pub(crate) fn joined(
+    own: &[String],
+    theirs: Vec<(String, Address)>,
+) -> (Vec<(String, Address)>, bool) {
     let (ports, mut found): (Vec<_>, Vec<_>) =
         theirs.into_iter().partition(|(label, _)| Told::read(label).is_some());
     let ours: Vec<Told<'_>> = own.iter().filter_map(|label| Told::read(label)).collect();
     let others: Vec<Told<'_>> = ports.iter().filter_map(|(label, _)| Told::read(label)).collect();
-    if let Some((here, there)) = pair(&ours, &others) {
+    let all_ask = |ports: &[Told<'_>]| ports.iter().all(|port| port.asks);
+    let together = all_ask(&ours) && all_ask(&others);
+    let mut pairs = Vec::new();
+    while (together || pairs.is_empty())
+        && let Some(pair) = pair(&ours, &others, &pairs)
+    {
+        pairs.push(pair);
+    }
+    for &(here, there) in &pairs {
         found.push((ours[here].name.to_owned(), ports[there].1.clone()));
     }
-    found
+    (found, together && !pairs.is_empty())
 }
 
 #[cfg(test)]
@@ -259,9 +290,15 @@ mod tests {
         assert_eq!(label("10.2.0.3"), "ib1/ethernet/0a020000-24/100000");
         assert_eq!(label("10.7.0.3"), "ib1/ethernet/?/100000");
         assert_eq!(label("fe80::7"), "ib1/infiniband/fe80000000000000/100000");
-        for label in
-            ["ib", "ib/ethernet/?", "ib/ethernet/?/x", "tcp/a/b/1", "ib/a/b/1/2", "ib9/a/b/1"]
-        {
+        for label in [
+            "ib",
+            "ib/ethernet/?",
+            "ib/ethernet/?/x",
+            "tcp/a/b/1",
+            "ib/a/b/1/2",
+            "ib9/a/b/1",
+            "ib/a/b/1/rails/x",
+        ] {
             assert_eq!(Told::read(label), None, "{label}");
         }
     }
@@ -269,8 +306,8 @@ mod tests {
     fn joins(own: &[&str], theirs: &[&str]) -> Option<(String, u8)> {
         let own: Vec<String> = own.iter().map(|&label| label.to_owned()).collect();
         let address = |(at, &label): (u8, &&str)| (label.to_owned(), Address::new(&[at]).unwrap());
-        let found = joined(&own, (0..).zip(theirs).map(address).collect());
-        assert!(found.len() <= 1, "{found:?}");
+        let (found, together) = joined(&own, (0..).zip(theirs).map(address).collect());
+        assert!(found.len() <= 1 && !together, "{found:?}");
         found.into_iter().next().map(|(name, it)| (name, it.as_bytes()[0]))
     }
 
@@ -324,6 +361,47 @@ mod tests {
         let address = Address::new(&[7]).unwrap();
         let theirs =
             vec![("tcp/0a000000-8".to_owned(), address.clone()), ("x".to_owned(), address)];
-        assert_eq!(joined(&["ib/ethernet/?/1".to_owned()], theirs.clone()), theirs);
+        let stays = joined(&["ib/ethernet/?/1".to_owned()], theirs.clone());
+        assert_eq!(stays, (theirs.clone(), false));
+        assert_eq!(joined(&["ib/ethernet/?/1/rails".to_owned()], theirs.clone()), (theirs, false));
+    }
+
+    /// Two processes that have asked for several rails use all ports that fit, in the same pairs; if one of them has not,
+    /// one pair, as ever.
+    #[test]
+    fn ports_are_rails_if_both_ends_ask() {
+        let (a, b) = ("0a010000-24", "0a020000-24");
+        let e = |name: &str, network: &str| format!("{name}/ethernet/{network}/100");
+        let rails = |labels: &[String]| -> Vec<String> {
+            let mut labels = labels.to_vec();
+            labels.iter_mut().for_each(ask_for_rails);
+            labels
+        };
+        let straight = [e("ib", a), e("ib1", b), e("ib2", "?")];
+        let crossed = [e("ib", b), e("ib1", a), "ib2/infiniband/fe80/400".to_owned()];
+        let pairs = |own: &[String], theirs: &[String]| {
+            let address =
+                |(at, label): (u8, &String)| (label.clone(), Address::new(&[at]).unwrap());
+            let (found, together) = joined(own, (0..).zip(theirs).map(address).collect());
+            let number = |name: &str| NAMES.iter().position(|it| *it == name).unwrap();
+            let pair =
+                |(name, it): (String, Address)| (number(&name), usize::from(it.as_bytes()[0]));
+            let mut pairs: Vec<(usize, usize)> = found.into_iter().map(pair).collect();
+            pairs.sort_unstable();
+            (pairs, together)
+        };
+        assert_eq!(pairs(&rails(&straight), &rails(&crossed)), (vec![(0, 1), (1, 0)], true));
+        assert_eq!(pairs(&rails(&crossed), &rails(&straight)), (vec![(0, 1), (1, 0)], true));
+        let all = rails(&straight);
+        assert_eq!(pairs(&all, &all), (vec![(0, 0), (1, 1), (2, 2)], true));
+        assert_eq!(
+            pairs(&rails(&straight), &rails(&crossed[2..])),
+            (vec![], false),
+            "no port fits"
+        );
+        let (one, other) = (rails(&straight), crossed.to_vec());
+        for (one, other, pair) in [(&one, &other, (0, 1)), (&other, &one, (1, 0))] {
+            assert_eq!(pairs(one, other), (vec![pair], false), "only one asks");
+        }
     }
 }
