@@ -263,6 +263,11 @@ impl Arrivals {
         }
     }
 
+    /// All memory of it.
+    pub(crate) fn memories(&self) -> impl Iterator<Item = &Arc<Registered>> {
+        self.home.chunks.iter().filter_map(OnceLock::get)
+    }
+
     /// Posts buffers for one more link.
     ///
     /// # Errors

@@ -24,6 +24,7 @@ use gapless_btl::{
     Address, AmTag, Btl, Event, Limits, LinkError, PeerId, Rdma, ReserveError, SHORT_BYTES, Short,
     Sink, Slot, Token, Unacknowledged,
 };
+use gapless_mem::Device;
 use rustix::rand::{GetRandomFlags, getrandom};
 use std::collections::{HashMap, VecDeque};
 use std::os::fd::RawFd;
@@ -71,6 +72,8 @@ pub struct Ib {
     pub(crate) retaining: Vec<u32>,
     pub(crate) untold: Vec<u32>,
     pub(crate) handed_out: Vec<u32>,
+    /// A device has refused buffers: messages of all of them are staged.
+    pub(crate) staged: bool,
     /// Messages of links that have ended which callers hold still.
     pub(crate) debts: HashMap<u32, u32>,
     /// Events that wait for a poll.
@@ -214,6 +217,7 @@ impl Ib {
             retaining: Vec::new(),
             untold: Vec::new(),
             handed_out: Vec::new(),
+            staged: false,
             debts: HashMap::new(),
             outbox: VecDeque::with_capacity(64),
             done: Vec::with_capacity(crate::verbs::queues::BATCH),
@@ -360,6 +364,10 @@ impl Btl for Ib {
             self.send(slot, tag, Token::NONE);
         }
         written
+    }
+
+    fn attach(&mut self, device: &Arc<dyn Device>) -> Result<(), LinkError> {
+        self.attach_device(device)
     }
 
     fn retains(&self) -> bool {

@@ -37,7 +37,8 @@
 //! - A peer that is stopped (`SIGSTOP`, a debugger) answers as long as a link stands. One that is called while it is
 //!   stopped does not, and is lost after [`IbConfig::notice`].
 //! - Using a key after its region was deregistered breaks the link: that is how adapters refuse.
-//! - Memory of devices is not reached: their messages are staged by the layers above.
+//! - Memory of devices that are attached is reached by one-sided operations if the system registers it (GPUDirect); peers
+//!   may only read it. Nothing of that was tried on hardware.
 //! - Atomic operations change numbers of 64 bits, one at a time, and are atomic against each other alone.
 //! - No memory windows, no connection by `rdma_cm`.
 //! - A process must not `fork` without `exec` while an [`Ib`] lives.

@@ -302,6 +302,7 @@ impl Ib {
             self.retaining.push(id);
         }
         self.links[id as usize].state = State::Up(Box::new(up));
+        self.make_known(id);
         Ok(())
     }
 

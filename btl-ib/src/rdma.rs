@@ -4,6 +4,7 @@
 //! exactly these rights). Local memory is reached in one of three ways, which the adapter cannot tell apart:
 //!
 //! - it lies in what this end has registered;
+//! - it is a device's: its allocation is registered by dma-buf (`direct`), or the operation refused;
 //! - it is long: it is registered for the operation ([`IbConfig::register_from_bytes`]);
 //! - else, or if the system refuses, its bytes go through a ring of staging buffers that are registered for good.
 //!
@@ -16,9 +17,12 @@
 //! operation has ended, or receives a message that was sent after, sees all of it. Buffers of messages never are.
 
 #[allow(unsafe_code, reason = "registers memory that callers lend")]
+mod direct;
+#[allow(unsafe_code, reason = "registers memory that callers lend")]
 mod local;
 mod numbers;
 
+use self::direct::Devices;
 use self::local::Reach;
 use crate::config::IbConfig;
 use crate::ib::Ib;
@@ -31,7 +35,7 @@ use gapless_btl::{
     AbilityId, Access, Change, Ended, Event, Extent, LinkError, PeerId, Rdma, RdmaError,
     RdmaLimits, RemoteKey, Token, total_of,
 };
-use gapless_mem::{DeviceError, Region};
+use gapless_mem::{Device, DeviceError, Region, Space};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Instant;
@@ -53,6 +57,7 @@ const OVERLAPS_MAX: usize = 8;
 struct Registration {
     len: u64,
     writable: bool,
+    space: Space,
     mr: Arc<Mr>,
 }
 
@@ -76,6 +81,8 @@ struct Operation {
     posted: u64,
     local_at: (usize, u64),
     remote_at: (usize, u64),
+    /// Whose memory is written, if it is a device's.
+    settles: Option<Arc<dyn Device>>,
     /// Parts that the adapter has.
     parts: u32,
     error: Option<LinkError>,
@@ -85,9 +92,10 @@ struct Operation {
 pub(crate) struct OneSided {
     id: AbilityId,
     limits: RdmaLimits,
+    pub(crate) devices: Devices,
     registrations: BTreeMap<(u64, u32), Registration>,
     registered_bytes: u64,
-    /// Regions registered for operations under way, and their bytes.
+    /// Regions registered for operations under way, and allocations of devices that are remembered; and their bytes.
     lent: usize,
     lent_bytes: u64,
     operations: Vec<Option<Operation>>,
@@ -121,6 +129,7 @@ impl OneSided {
                 piece_ns: 200,
                 bandwidth_mb_s,
             },
+            devices: Devices::default(),
             registrations: BTreeMap::new(),
             registered_bytes: 0,
             lent: 0,
@@ -139,7 +148,8 @@ impl OneSided {
         let (start, len) = (region.start(), region.len());
         let before = self.registrations.range(..=(start, u32::MAX)).rev().take(OVERLAPS_MAX);
         let mut fit = before.filter(|((at, _), one)| {
-            (one.writable || way == Way::Write) && start + len <= at + one.len
+            let fits = one.space.cpu_accessible() && start + len <= at + one.len;
+            fits && (one.writable || way == Way::Write)
         });
         fit.next().map(|(_, one)| one)
     }
@@ -259,7 +269,9 @@ impl Ib {
         let total = total_of(remote, key.len)?;
         let mut local_total = 0u64;
         for region in local {
-            if !region.space().cpu_accessible() {
+            let moves = !matches!(way, Way::Change(_));
+            let is_known = moves && self.one_sided.devices.of(region.space()).is_some();
+            if !region.space().cpu_accessible() && !is_known {
                 return Err(not_the_cpus(region).into());
             }
             local_total = local_total.saturating_add(region.len());
@@ -278,8 +290,10 @@ impl Ib {
             // Eight bytes are copied.
             Way::Change(_) => Reach::default(),
             // SAFETY: the caller lends the local memory until the end is told, which comes after the registrations are gone.
-            Way::Read | Way::Write => unsafe { self.reach(way, local, total) },
+            Way::Read | Way::Write => unsafe { self.reach(way, local, total) }?,
         };
+        let written = local.iter().filter(|_| way == Way::Read).map(Region::space);
+        let settles = written.filter_map(|space| self.one_sided.devices.of(space)).next().cloned();
         let operation = self.one_sided.enter(Operation {
             way,
             token,
@@ -294,6 +308,7 @@ impl Ib {
             posted: 0,
             local_at: advance((0, 0), 0, |at| local.get(at).map(Region::len)),
             remote_at: advance((0, 0), 0, |at| remote.get(at).map(|extent| extent.len)),
+            settles,
             parts: 0,
             error: None,
         });
@@ -433,11 +448,20 @@ impl Ib {
         if !place.as_ref().is_some_and(over) {
             return;
         }
-        let Some(Operation { token, error, held, lent, .. }) = place.take() else { return };
+        let Some(Operation { token, mut error, held, lent, settles, .. }) = place.take() else {
+            return;
+        };
         self.one_sided.give_back(lent);
         self.one_sided.vacant.push(at);
         // Memory that the caller has back is not registered any more.
         drop(held);
+        if let Some(device) = settles
+            && error.is_none()
+            && let Err(refused) = device.settle_writes()
+        {
+            let (operation, reason) = ("settling what an adapter has written", refused.to_string());
+            error = Some(LinkError::System { operation, reason });
+        }
         self.tell(token, error.map_or(Ok(()), Err));
     }
 
@@ -458,7 +482,8 @@ fn not_the_cpus(region: &Region) -> DeviceError {
 
 // SAFETY: 1. `id` is made once. 2. An operation posts work on its local pieces, or copies between them and staging buffers,
 // which is all that touches them; it is told only when every part has come back from the adapter (or its queue pair was
-// destroyed) and its registrations have ended; errors are given before anything is posted. 3. A region is registered with
+// destroyed) and its registrations have ended, but for those of devices' allocations, through which nothing is posted
+// then; errors are given before anything is posted. 3. A region is registered with
 // exactly its bytes and rights, under a key that adapters compare; `deregister` ends that before it returns. 4. Nothing here
 // calls foreign code while an operation is half made; an operation in the table is driven to its end by later polls. 5. There
 // is no peeking. 6. As 2: what a number was is copied from a staging buffer.
@@ -481,7 +506,8 @@ unsafe impl Rdma for Ib {
 
     unsafe fn register(&mut self, local: Region, access: Access) -> Result<RemoteKey, RdmaError> {
         if !local.space().cpu_accessible() {
-            return Err(not_the_cpus(&local).into());
+            // SAFETY: the caller's promise.
+            return unsafe { self.register_for_peers(local, access) };
         }
         if access == Access::Atomic && !self.lengths.atomics {
             return Err(RdmaError::NotAtomic);
@@ -503,7 +529,8 @@ unsafe impl Rdma for Ib {
         let mr = unsafe { Mr::new(&self.domain, local, rights) };
         let mr = mr.map_err(|error| RdmaError::Unavailable { reason: error.to_string() })?;
         let rkey = mr.rkey();
-        let registration = Registration { len: local.len(), writable, mr: Arc::new(mr) };
+        let (len, space) = (local.len(), local.space());
+        let registration = Registration { len, writable, space, mr: Arc::new(mr) };
         self.one_sided.registrations.insert((local.start(), rkey), registration);
         self.one_sided.registered_bytes += local.len();
         Ok(Key { rkey, ..key }.seal(&self.keys))

@@ -1,6 +1,7 @@
 //! The conformance suite over two ports, and what is this transport's own. They need two ports that reach each other:
 //! `cargo xtask verbs` runs them in a virtual machine with Soft-RoCE, as `rxe0` and `rxe1`.
 
+mod direct;
 mod faults;
 mod one_sided;
 mod retained;

@@ -3,6 +3,7 @@
 use crate::attributes::PointerCache;
 use crate::context::Context;
 use crate::copies::Lanes;
+use crate::direct::Seen;
 use crate::driver::{self, Driver};
 use crate::ipc::Imports;
 use crate::mps::{self, Mps};
@@ -12,7 +13,7 @@ use crate::vmm::Vmm;
 use crate::{CudaError, PointerFacts};
 use cudarc::driver::sys::CUdevice_attribute_enum as Attribute;
 use gapless_mem::{
-    Completion, Device, DeviceError, DeviceProperties, Export, PciAddress, Region, Space,
+    Completion, Device, DeviceError, DeviceProperties, DmaBuf, Export, PciAddress, Region, Space,
 };
 use std::ffi::c_int;
 use std::sync::{Arc, OnceLock};
@@ -96,6 +97,7 @@ pub struct CudaDevice {
     pointers: PointerCache,
     peers: Peers,
     mps: OnceLock<Mps>,
+    pub(crate) direct: OnceLock<Seen>,
     pinned: Arc<PinnedPool>,
     context: Arc<Context>,
 }
@@ -132,6 +134,7 @@ impl CudaDevice {
             pointers: PointerCache::default(),
             peers: Peers::default(),
             mps: OnceLock::new(),
+            direct: OnceLock::new(),
             pinned: Arc::new(PinnedPool::new(Arc::clone(&context))),
             context,
         })
@@ -312,6 +315,7 @@ impl CudaDevice {
 //    it counts buffers up, as `vmm.rs` does.
 // 6. An imported event ends with what it was recorded behind, or with later work.
 // 7. Only work of others panics, which `wait_for` asks before the copy is enqueued.
+// 8. The driver gives a dma-buf of the pages that were asked for, which the region lies in.
 unsafe impl Device for CudaDevice {
     fn properties(&self) -> &DeviceProperties {
         &self.properties
@@ -381,6 +385,14 @@ unsafe impl Device for CudaDevice {
     unsafe fn release(&self, region: Region) -> Result<(), DeviceError> {
         // SAFETY: the caller's own promise.
         Ok(unsafe { self.release_region(region) }?)
+    }
+
+    fn dma_buf(&self, region: Region) -> Result<DmaBuf, DeviceError> {
+        Ok(self.direct_memory(region)?)
+    }
+
+    fn settle_writes(&self) -> Result<(), DeviceError> {
+        Ok(self.settle()?)
     }
 
     fn import_completion(&self, bytes: &[u8]) -> Result<Completion, DeviceError> {

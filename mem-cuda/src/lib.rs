@@ -53,6 +53,7 @@ mod context;
 mod copies;
 #[allow(unsafe_code, reason = "implements Device's unsafe methods")]
 mod device;
+mod direct;
 mod error;
 #[allow(unsafe_code, reason = "vouches for what events say of work")]
 mod event;

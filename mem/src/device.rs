@@ -64,6 +64,15 @@ pub struct Export {
     pub descriptors: Vec<OwnedFd>,
 }
 
+/// Memory of a device, as adapters of networks reach it by themselves.
+#[derive(Debug)]
+pub struct DmaBuf {
+    /// A dma-buf, which keeps the memory's pages.
+    pub descriptor: OwnedFd,
+    /// Where in it the region begins, in bytes.
+    pub offset: u64,
+}
+
 /// What a device is, in numbers that policies need.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DeviceProperties {
@@ -106,6 +115,7 @@ pub struct DeviceProperties {
 /// 6. [`import_completion`](Device::import_completion) gives work that is over no sooner than what was
 ///    exported, or never.
 /// 7. A call that panics has started nothing, or all that it has started is over.
+/// 8. [`dma_buf`](Device::dma_buf) gives a buffer in which the region lies at the offset, in full.
 ///
 /// An implementation without `unsafe` is refused:
 ///
@@ -245,6 +255,27 @@ pub unsafe trait Device: Send + Sync {
     unsafe fn release(&self, region: Region) -> Result<(), DeviceError> {
         let _ = region;
         Err(DeviceError::Unsupported { what: "importing memory" })
+    }
+
+    /// A dma-buf that `region` of its memory lies in, for adapters of networks that read and write it without the CPU.
+    /// Work that writes the region has ended before such a read begins. What an adapter has written there, and has told the
+    /// CPU of, is seen by work that is started after [`settle_writes`](Device::settle_writes).
+    ///
+    /// # Errors
+    /// [`DeviceError::Unsupported`] by default; memory of a kind that cannot be given, a device that could not tell when
+    /// such writes are seen.
+    fn dma_buf(&self, region: Region) -> Result<DmaBuf, DeviceError> {
+        let _ = region;
+        Err(DeviceError::Unsupported { what: "giving memory to adapters of networks" })
+    }
+
+    /// Waits until what adapters have written into its memory by themselves, and told the CPU of, is seen by work that is
+    /// started from now on. Does nothing, as by default, where that is so anyway.
+    ///
+    /// # Errors
+    /// The driver's failure.
+    fn settle_writes(&self) -> Result<(), DeviceError> {
+        Ok(())
     }
 
     /// The completion that another process exported with

@@ -16,12 +16,14 @@ mod tests;
 
 use crate::host::wait_all;
 use crate::{
-    Completion, Device, DeviceError, DeviceProperties, Export, Pending, Region, Space, access,
+    Completion, Device, DeviceError, DeviceProperties, DmaBuf, Export, Pending, Region, Space,
+    access,
 };
 use sharing::Registered;
 use std::any::Any;
 use std::collections::BTreeMap;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// One allocation by its forbidden address: its hidden alias and its length, in bytes.
@@ -58,6 +60,8 @@ pub struct FakeDevice {
     properties: DeviceProperties,
     heap: Arc<Mutex<Heap>>,
     registered: Mutex<Registered>,
+    /// How often adapters' writes were waited for.
+    settled: AtomicUsize,
 }
 
 impl FakeDevice {
@@ -83,6 +87,7 @@ impl FakeDevice {
             },
             heap: Arc::default(),
             registered: Mutex::default(),
+            settled: AtomicUsize::new(0),
         }
     }
 
@@ -106,6 +111,7 @@ impl FakeDevice {
             properties: self.properties.clone(),
             heap: Arc::clone(&self.heap),
             registered: Mutex::default(),
+            settled: AtomicUsize::new(0),
         }
     }
 
@@ -265,6 +271,7 @@ unsafe impl Pending for Delayed {
 //    count up; `locate` likewise; `identity` is what a test has given to devices whose
 //    memory can be mapped by each other.
 // 6. `import_completion` is the default, which refuses.
+// 8. The file of the allocation, and where the region lies in it.
 unsafe impl Device for FakeDevice {
     fn properties(&self) -> &DeviceProperties {
         &self.properties
@@ -351,6 +358,16 @@ unsafe impl Device for FakeDevice {
 
     fn export(&self, region: Region) -> Result<Export, DeviceError> {
         self.export_region(region)
+    }
+
+    fn dma_buf(&self, region: Region) -> Result<DmaBuf, DeviceError> {
+        let (descriptor, offset, ..) = self.file_of(region)?;
+        Ok(DmaBuf { descriptor, offset })
+    }
+
+    fn settle_writes(&self) -> Result<(), DeviceError> {
+        self.settled.fetch_add(1, Ordering::Relaxed);
+        Ok(())
     }
 
     fn import(&self, export: Export) -> Result<Region, DeviceError> {

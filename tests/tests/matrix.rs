@@ -166,7 +166,8 @@ fn every_layout_over_every_link_by_every_protocol() {
     }
 }
 
-/// The same between two ports of adapters of this machine.
+/// The same between two ports of adapters of this machine, with a third of the layouts: which of them, the seed says. (In
+/// the emulated machine of `cargo xtask verbs`, a message takes a hundred times as long.)
 #[test]
 fn every_layout_over_verbs() {
     let ports = std::env::var("GAPLESS_IB_PORTS").unwrap_or_default();
@@ -174,7 +175,10 @@ fn every_layout_over_verbs() {
         let why = "GAPLESS_IB_PORTS names no two devices; cargo xtask verbs makes some";
         return gapless_btl::conformance::skip("every layout over verbs", why);
     };
-    let layouts = layouts();
+    let seed = std::env::var("GAPLESS_SEED").ok().and_then(|it| it.parse().ok()).unwrap_or(0u64);
+    println!("GAPLESS_SEED={seed}");
+    let layouts: Vec<(u64, Case)> =
+        (0u64..).zip(layouts()).filter(|(index, _)| index % 3 == seed % 3).collect();
     for force in [None, Some(Protocol::SingleCopy)] {
         let config = Config { force, ..Config::default() };
         let builder = |rank| {
@@ -183,8 +187,8 @@ fn every_layout_over_verbs() {
         };
         let what = format!("verbs, {force:?}");
         job_of(2, builder, |world| {
-            for (index, case) in (0u64..).zip(&layouts) {
-                exchange(world, case, index, &what);
+            for (index, case) in &layouts {
+                exchange(world, case, *index, &what);
             }
         });
     }

@@ -1,5 +1,6 @@
 //! How the adapter reaches the local memory of operations, and how much may be registered.
 
+use super::direct::Direct;
 use super::{OneSided, PIECES_MAX, Way};
 use crate::ib::Ib;
 use crate::link::{State, Work};
@@ -25,13 +26,38 @@ impl Ib {
     ///
     /// # Safety
     /// Until the registrations are dropped, the pieces describe memory that is valid for this way.
-    pub(super) unsafe fn reach(&mut self, way: Way, local: &[Region], total: u64) -> Reach {
+    ///
+    /// # Errors
+    /// There are pieces of devices' memory, and not all can be reached without staging.
+    pub(super) unsafe fn reach(
+        &mut self,
+        way: Way,
+        local: &[Region],
+        total: u64,
+    ) -> Result<Reach, RdmaError> {
         let (mut lkeys, mut held) = (Vec::with_capacity(local.len()), Vec::new());
         let mut lent = (0, 0);
-        let mut kind = 0;
+        let (mut kind, mut refused) = (0, None);
+        let of_devices = local.iter().any(|region| !region.space().cpu_accessible());
         for region in local {
             if region.is_empty() {
                 lkeys.push(0);
+            } else if !region.space().cpu_accessible() {
+                // SAFETY: the caller's promise.
+                match unsafe { self.reach_device(region) } {
+                    Ok(Direct { mr, lent: for_it }) => {
+                        lkeys.push(mr.lkey());
+                        if !held.last().is_some_and(|last| Arc::ptr_eq(last, &mr)) {
+                            held.push(mr);
+                        }
+                        let more = if for_it { (1, region.len()) } else { (0, 0) };
+                        lent = (lent.0 + more.0, lent.1 + more.1);
+                    }
+                    Err(error) => {
+                        (kind, refused) = (2, Some(error));
+                        break;
+                    }
+                }
             } else if let Some(registration) = self.one_sided.within(region, way) {
                 lkeys.push(registration.mr.lkey());
                 held.push(Arc::clone(&registration.mr));
@@ -64,12 +90,19 @@ impl Ib {
                 break;
             }
         }
-        self.one_sided.ways[kind] += total;
         if kind == 2 {
             self.one_sided.give_back(lent);
-            return Reach::default();
+            if of_devices {
+                let reason =
+                    "pieces of a device's memory beside others that must be staged".to_owned();
+                return Err(refused.unwrap_or(RdmaError::Unavailable { reason }));
+            }
         }
-        Reach { lkeys: lkeys.into(), held, lent }
+        self.one_sided.ways[kind] += total;
+        if kind == 2 {
+            return Ok(Reach::default());
+        }
+        Ok(Reach { lkeys: lkeys.into(), held, lent })
     }
 
     /// Whether one more region may be registered.

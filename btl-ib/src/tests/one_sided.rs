@@ -1,8 +1,10 @@
 //! One-sided operations: the ways to local memory, refusals, and keys that ended.
 
 use super::{End, Patience, config, expect_health, joined};
+use crate::IbConfig;
 use gapless_btl::{Access, Extent, Rdma, RdmaError, RemoteKey, Token};
 use gapless_mem::{Device, HostDevice, Region};
+use std::time::Duration;
 
 /// Memory that is never freed, and that only its test and operations it starts touch.
 fn ground(len: u64) -> Region {
@@ -65,10 +67,12 @@ fn operate([a, b]: &mut [End; 2], put: bool, local: Region, key: &RemoteKey) {
 #[test]
 fn every_way_to_local_memory_moves_the_same_bytes() {
     const LEN: u64 = 3 << 20;
-    let mut few = config(0);
+    // A busy machine that emulates another takes long over so many bytes.
+    let patient = |end| IbConfig { notice: Duration::from_secs(30), ..config(end) };
+    let mut few = patient(0);
     few.registrations_max = 1;
-    for (config_a, refused) in [(config(0), false), (few, true)] {
-        let mut ends = joined(config_a, config(1));
+    for (config_a, refused) in [(patient(0), false), (few, true)] {
+        let mut ends = joined(config_a, patient(1));
         let far = ground(LEN);
         let key = register(&mut ends[1], far, Access::Write).unwrap();
         let own = ground(LEN);

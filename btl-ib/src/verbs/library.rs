@@ -12,11 +12,17 @@ use std::sync::OnceLock;
 
 const NAME: &CStr = c"libibverbs.so.1";
 
+/// `ibv_reg_dmabuf_mr`: domain, offset in the dma-buf, length, first address, descriptor, access.
+pub(crate) type RegDmaBuf =
+    unsafe extern "C" fn(*mut ibv_pd, u64, usize, u64, c_int, c_int) -> *mut ibv_mr;
+
 macro_rules! entry_points {
     ($($field:ident = $symbol:literal: fn($($argument:ty),*) $(-> $result:ty)?;)*) => {
         /// The entry points.
         pub(crate) struct Library {
             $(pub(crate) $field: unsafe extern "C" fn($($argument),*) $(-> $result)?,)*
+            /// `None` in a library before release 34.
+            pub(crate) reg_dmabuf_mr: Option<RegDmaBuf>,
         }
 
         impl Library {
@@ -33,6 +39,10 @@ macro_rules! entry_points {
                             >(symbol)
                         }
                     },)*
+                    reg_dmabuf_mr: handle.symbol(c"ibv_reg_dmabuf_mr").ok().map(|symbol| {
+                        // SAFETY: as above.
+                        unsafe { std::mem::transmute::<*mut c_void, RegDmaBuf>(symbol) }
+                    }),
                 })
             }
         }

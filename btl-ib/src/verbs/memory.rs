@@ -2,14 +2,17 @@
 
 use super::device::Context;
 use super::flags::MemoryAccess;
+use super::library::RegDmaBuf;
 use super::{over, refused};
 use gapless_btl::LinkError;
-use gapless_mem::{Region, Space};
+use gapless_mem::{Device, DeviceError, DmaBuf, Region, Space};
 use rdma_sys::{ibv_mr, ibv_pd};
 use std::alloc::Layout;
 use std::mem::ManuallyDrop;
+use std::os::fd::AsRawFd;
 use std::ptr::NonNull;
-use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 const PAGE: usize = 4096;
 
@@ -57,6 +60,22 @@ unsafe impl Send for Mr {}
 // SAFETY: as above.
 unsafe impl Sync for Mr {}
 
+/// The library's `ibv_reg_dmabuf_mr`, or what a test has put in its place.
+fn entry(domain: &Domain) -> Option<RegDmaBuf> {
+    #[cfg(test)]
+    if let Some(forced) = FORCED.get() {
+        return forced;
+    }
+    domain.context.library.reg_dmabuf_mr
+}
+
+#[cfg(test)]
+thread_local! {
+    /// For tests: in the place of `ibv_reg_dmabuf_mr`, which Soft-RoCE of Linux 6.1 refuses.
+    pub(crate) static FORCED: std::cell::Cell<Option<Option<RegDmaBuf>>> =
+        const { std::cell::Cell::new(None) };
+}
+
 impl Mr {
     /// Registers `region`.
     ///
@@ -80,6 +99,34 @@ impl Mr {
         let raw =
             unsafe { (library.reg_mr_iova2)(domain.raw(), pointer.cast(), len, at, access.bits()) };
         let raw = NonNull::new(raw).ok_or_else(|| refused("ibv_reg_mr"))?;
+        Ok(Mr { domain: Arc::clone(domain), raw })
+    }
+
+    /// Registers `region` of a device's memory, which lies in `buffer`, under its own addresses.
+    ///
+    /// # Safety
+    /// While the registration lives, the region's pages may be read, and written as `access` lets peers and our own work.
+    /// (They stay the dma-buf's, whatever their owner does with the addresses.)
+    ///
+    /// # Errors
+    /// The library or the device cannot, or the system refused.
+    pub(crate) unsafe fn of_dma_buf(
+        domain: &Arc<Domain>,
+        buffer: &DmaBuf,
+        region: Region,
+        access: MemoryAccess,
+    ) -> Result<Mr, LinkError> {
+        let refuse = |reason: &str| LinkError::System {
+            operation: "ibv_reg_dmabuf_mr",
+            reason: reason.to_owned(),
+        };
+        let entry = entry(domain).ok_or_else(|| refuse("libibverbs is older than release 34"))?;
+        let len = usize::try_from(region.len()).map_err(|_| refuse("its length"))?;
+        let bits = i32::try_from(access.bits()).map_err(|_| refuse("its rights"))?;
+        let fd = buffer.descriptor.as_raw_fd();
+        // SAFETY: the domain lives, and the descriptor is open through the call; the caller vouches for the rights.
+        let raw = unsafe { entry(domain.raw(), buffer.offset, len, region.start(), fd, bits) };
+        let raw = NonNull::new(raw).ok_or_else(|| refused("ibv_reg_dmabuf_mr"))?;
         Ok(Mr { domain: Arc::clone(domain), raw })
     }
 
@@ -125,6 +172,10 @@ pub(crate) struct Registered {
     rkey: u32,
     /// `None` only while it is dropped.
     registration: Option<Mr>,
+    /// The devices that it is registered with.
+    devices: Mutex<Vec<Arc<dyn Device>>>,
+    /// Whether all devices that work on it know it.
+    pinned: AtomicBool,
 }
 
 impl Registered {
@@ -160,7 +211,9 @@ impl Registered {
         }
         let address = pointer.expose_provenance() as u64;
         let region = Region::new(Space::Host, address, 0, layout.size() as u64);
-        let mut memory = Registered { region, layout, lkey: 0, rkey: 0, registration: None };
+        let (devices, pinned) = (Mutex::default(), AtomicBool::new(false));
+        let mut memory =
+            Registered { region, layout, lkey: 0, rkey: 0, registration: None, devices, pinned };
         // SAFETY: the memory is freed after the registration, and references to it are not made.
         let registration = unsafe { Mr::new(domain, region, access) }?;
         (memory.lkey, memory.rkey) = (registration.lkey(), registration.rkey());
@@ -168,9 +221,44 @@ impl Registered {
         Ok(Arc::new(memory))
     }
 
-    /// All of it.
+    /// All of it: page-locked memory, if all devices that work on it know it.
     pub(crate) fn region(&self) -> Region {
-        self.region
+        if !self.pinned.load(Ordering::Relaxed) {
+            return self.region;
+        }
+        Region::new(Space::Pinned, self.region.address(), 0, self.region.len())
+    }
+
+    fn devices(&self) -> MutexGuard<'_, Vec<Arc<dyn Device>>> {
+        self.devices.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// It is ordinary memory until it is made known again.
+    pub(crate) fn unpin(&self) {
+        self.pinned.store(false, Ordering::Relaxed);
+    }
+
+    /// Makes it known to these devices, once each, so that they work on it without staging.
+    ///
+    /// # Errors
+    /// One has refused: until all know it, it is ordinary memory.
+    pub(crate) fn make_known(&self, all: &[Arc<dyn Device>]) -> Result<(), DeviceError> {
+        let mut known = self.devices();
+        self.unpin();
+        for device in all {
+            if known.iter().any(|one| Arc::ptr_eq(one, device)) {
+                continue;
+            }
+            // SAFETY: the memory is freed by `drop` alone, which unregisters it first.
+            match unsafe { device.register(self.region) } {
+                Ok(()) => known.push(Arc::clone(device)),
+                // It reaches the host's memory by copies, whoever has locked it.
+                Err(DeviceError::Unsupported { .. }) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        self.pinned.store(!known.is_empty(), Ordering::Relaxed);
+        Ok(())
     }
 
     pub(crate) fn lkey(&self) -> u32 {
@@ -195,6 +283,16 @@ impl Drop for Registered {
             }
             // SAFETY: the field is not used after.
             drop(unsafe { std::ptr::read(&raw const registration.domain) });
+        }
+        let mut kept = false;
+        for device in self.devices().drain(..) {
+            // SAFETY: `make_known` registered it with this device. Whoever has a device work on it holds a slot or a
+            // fragment until that is over, and those keep this.
+            kept |= unsafe { device.unregister(self.region) }.is_err();
+        }
+        if kept {
+            // A device may still reach it: nobody else may have it.
+            return;
         }
         let pointer = self.region.as_ptr().expect("the CPU's memory");
         // SAFETY: `new` allocated this address with this layout; it is not registered any more, and whoever works on it

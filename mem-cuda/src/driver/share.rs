@@ -3,10 +3,11 @@
 use super::order::{RawEvent, Relaxed};
 use super::{Driver, Fault, check};
 use cudarc::driver::sys::{
-    CUevent_st, CUipcEventHandle, CUipcMem_flags_enum, CUipcMemHandle, CUmemAccess_flags_enum,
-    CUmemAccessDesc, CUmemAllocationGranularity_flags_enum, CUmemAllocationHandleType,
-    CUmemAllocationProp, CUmemAllocationProp_st__bindgen_ty_1, CUmemAllocationType_enum,
-    CUmemLocation, CUmemLocationType_enum, CUmemRangeHandleType_enum,
+    CUevent_st, CUflushGPUDirectRDMAWritesScope_enum as Scope,
+    CUflushGPUDirectRDMAWritesTarget_enum as Target, CUipcEventHandle, CUipcMem_flags_enum,
+    CUipcMemHandle, CUmemAccess_flags_enum, CUmemAccessDesc, CUmemAllocationGranularity_flags_enum,
+    CUmemAllocationHandleType, CUmemAllocationProp, CUmemAllocationProp_st__bindgen_ty_1,
+    CUmemAllocationType_enum, CUmemLocation, CUmemLocationType_enum, CUmemRangeHandleType_enum,
 };
 use std::ffi::{c_char, c_int, c_void};
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
@@ -239,6 +240,18 @@ impl Driver {
         // SAFETY: `at` has room for the descriptor that this kind of handle is.
         let answer = unsafe { (self.api.range_handle)(at, address, size(len), kind, 0) };
         descriptor("cuMemGetHandleForAddressRange", answer, raw)
+    }
+}
+
+impl Driver {
+    /// Waits until what adapters have written into memory of the current context's device is seen there.
+    pub(crate) fn flush_direct_writes(&self) -> Result<(), Fault> {
+        let _whatever_others_capture = Relaxed::new(self);
+        let current = Target::CU_FLUSH_GPU_DIRECT_RDMA_WRITES_TARGET_CURRENT_CTX as u32;
+        let owner = Scope::CU_FLUSH_GPU_DIRECT_RDMA_WRITES_TO_OWNER as u32;
+        // SAFETY: plain numbers; the driver refuses where there is no context, or the device cannot.
+        let answer = unsafe { (self.api.flush_direct_writes)(current, owner) };
+        check("cuFlushGPUDirectRDMAWrites", answer)
     }
 }
 

@@ -174,6 +174,7 @@ symbols! {
     vmm_import = "cuMemImportFromShareableHandle" (*mut u64, *mut c_void, c_uint);
     range_handle =
         "cuMemGetHandleForAddressRange" (*mut c_void, CUdeviceptr, usize, c_uint, u64);
+    flush_direct_writes = "cuFlushGPUDirectRDMAWrites" (c_uint, c_uint);
 
     module_load = "cuModuleLoadData" (*mut Module, *const c_void);
     module_function = "cuModuleGetFunction" (*mut Function, Module, *const c_char);

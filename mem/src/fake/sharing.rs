@@ -14,6 +14,7 @@ use super::FakeDevice;
 use crate::{Device, DeviceError, Export, Region};
 use std::collections::BTreeMap;
 use std::os::fd::{AsRawFd, OwnedFd};
+use std::sync::atomic::Ordering;
 use std::sync::{MutexGuard, PoisonError};
 
 const MAGIC: [u8; 8] = *b"GFK1\0\0\0\0";
@@ -89,7 +90,14 @@ impl FakeDevice {
         covered.then_some(region).ok_or(DeviceError::WrongSpace { device, space: region.space() })
     }
 
-    pub(super) fn export_region(&self, region: Region) -> Result<Export, DeviceError> {
+    /// How often [`settle_writes`](Device::settle_writes) was called.
+    #[must_use]
+    pub fn settled(&self) -> usize {
+        self.settled.load(Ordering::Relaxed)
+    }
+
+    /// The file that the region lies in, where it begins there, and the allocation's length and id.
+    pub(super) fn file_of(&self, region: Region) -> Result<(OwnedFd, u64, u64, u64), DeviceError> {
         let device = self.properties.name.clone();
         let wrong = DeviceError::WrongSpace { device, space: region.space() };
         if region.space() != self.space() {
@@ -105,8 +113,13 @@ impl FakeDevice {
             return Err(DeviceError::Unsupported { what: "exporting imported memory" });
         };
         let file = file.try_clone().map_err(|_| self.failed("dup"))?;
+        Ok((file, offset, block.len, block.id))
+    }
+
+    pub(super) fn export_region(&self, region: Region) -> Result<Export, DeviceError> {
+        let (file, offset, len, id) = self.file_of(region)?;
         let mut bytes = MAGIC.to_vec();
-        for number in [block.len, offset, region.len(), block.id] {
+        for number in [len, offset, region.len(), id] {
             bytes.extend(number.to_le_bytes());
         }
         Ok(Export { bytes, descriptors: vec![file] })

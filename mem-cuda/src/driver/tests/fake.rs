@@ -36,6 +36,12 @@ pub(crate) struct State {
     /// Whether streams are being captured.
     pub(crate) captured: u32,
     pub(crate) pointer_queries: usize,
+    /// What the device says of adapters' writes, and of flushing them.
+    pub(crate) ordering: i32,
+    pub(crate) flushes: i32,
+    /// How often they were flushed; and the ranges that dma-bufs were asked for.
+    pub(crate) flushed: usize,
+    pub(crate) ranges: Vec<(u64, usize)>,
     /// The address of what is current.
     pub(crate) current: usize,
     /// The calls that messages are made of: what is current, making it so, records, queries, waits.
@@ -62,6 +68,10 @@ impl Default for State {
             captured: 0,
             value: 0,
             pointer_queries: 0,
+            ordering: 100,
+            flushes: 1,
+            flushed: 0,
+            ranges: Vec::new(),
             current: 0,
             calls: Vec::new(),
         }
@@ -118,8 +128,28 @@ pub(crate) fn api() -> Api {
     unsafe extern "C" fn device_name(at: *mut c_char, _: c_int, _: c_int) -> u32 {
         put(at.cast::<[u8; 8]>(), *b"Pretend\0")
     }
-    unsafe extern "C" fn attribute(at: *mut c_int, _: c_uint, _: c_int) -> u32 {
-        put(at, 1 << 16)
+    unsafe extern "C" fn attribute(at: *mut c_int, which: c_uint, _: c_int) -> u32 {
+        let value = with(|state| match which {
+            117 => state.flushes,
+            118 => state.ordering,
+            _ => 1 << 16,
+        });
+        put(at, value)
+    }
+    unsafe extern "C" fn flush(_: c_uint, _: c_uint) -> u32 {
+        with(|state| state.flushed += 1);
+        0
+    }
+    unsafe extern "C" fn range_handle(
+        at: *mut c_void,
+        address: CUdeviceptr,
+        len: usize,
+        _: c_uint,
+        _: u64,
+    ) -> u32 {
+        with(|state| state.ranges.push((address, len)));
+        let file = std::fs::File::open("/dev/null").expect("it is there");
+        put(at.cast::<c_int>(), std::os::fd::IntoRawFd::into_raw_fd(file))
     }
     unsafe extern "C" fn memory(at: *mut usize, _: c_int) -> u32 {
         put(at, 1 << 30)
@@ -303,6 +333,8 @@ pub(crate) fn api() -> Api {
     api.mem_free = free;
     api.memcpy = memcpy;
     api.mem_address_range = range;
+    api.range_handle = range_handle;
+    api.flush_direct_writes = flush;
     api.ipc_mem_get = ipc_get;
     api.mem_host_alloc = host_alloc;
     api.mem_host_device_pointer = device_pointer;
