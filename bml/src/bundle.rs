@@ -127,6 +127,11 @@ impl Bundle {
         self.strands.iter().any(|strand| strand.rail == rail)
     }
 
+    /// Whether this rail is one of them, lives, and calls the peer so: by another name it has another link to it.
+    pub(crate) fn has_link(&self, rail: usize, peer: PeerId) -> bool {
+        self.strands.iter().any(|strand| (strand.rail, strand.peer) == (rail, peer))
+    }
+
     /// The number of a message that is sent now.
     pub(crate) fn number(&mut self) -> u64 {
         let number = self.next;

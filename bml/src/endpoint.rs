@@ -139,9 +139,11 @@ impl Endpoint {
         }
     }
 
-    /// The path over `rail` has ended.
-    pub(crate) fn end_path(&mut self, rail: usize, error: &LinkError) -> Ending {
-        let Some(at) = self.paths.iter().position(|path| path.rail == rail) else {
+    /// The link over `rail` to whom it calls `peer` has ended. It may be another one than messages go over: one by which
+    /// numbers are changed.
+    pub(crate) fn end_path(&mut self, (rail, peer): (usize, PeerId), error: &LinkError) -> Ending {
+        let is_it = |path: &Path| (path.rail, path.peer) == (rail, peer);
+        let Some(at) = self.paths.iter().position(is_it) else {
             return Ending::Nothing;
         };
         let ended = self.paths.remove(at);
@@ -176,13 +178,14 @@ mod tests {
     fn an_unused_path_may_end_and_a_used_one_may_not() {
         let mut end = Endpoint::new();
         end.set_paths(vec![path(1), path(2)]);
-        assert_eq!(end.end_path(7, &error()), Ending::Nothing);
-        assert_eq!(end.end_path(1, &error()), Ending::Survived);
+        assert_eq!(end.end_path((7, PeerId(0)), &error()), Ending::Nothing);
+        assert_eq!(end.end_path((1, PeerId(5)), &error()), Ending::Nothing, "another link");
+        assert_eq!(end.end_path((1, PeerId(0)), &error()), Ending::Survived);
         assert_eq!(end.carrier().unwrap().rail, 2);
         assert!(end.heard(2));
-        assert_eq!(end.end_path(2, &error()), Ending::Lost(vec![]));
+        assert_eq!(end.end_path((2, PeerId(0)), &error()), Ending::Lost(vec![]));
         assert_eq!(end.state(), &PeerState::Lost(error()));
-        assert_eq!(end.end_path(2, &error()), Ending::Nothing);
+        assert_eq!(end.end_path((2, PeerId(0)), &error()), Ending::Nothing);
         assert!(!end.heard(2));
     }
 
@@ -191,7 +194,7 @@ mod tests {
         let mut end = Endpoint::new();
         end.set_paths(vec![path(1), path(2)]);
         end.carrier_mut().unwrap().used = true;
-        assert_eq!(end.end_path(1, &error()), Ending::Lost(vec![path(2)]));
+        assert_eq!(end.end_path((1, PeerId(0)), &error()), Ending::Lost(vec![path(2)]));
     }
 
     #[test]

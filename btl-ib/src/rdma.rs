@@ -362,6 +362,10 @@ impl Ib {
                 while bytes < left && count < PIECES_MAX {
                     let region = operation.local[piece];
                     let part = (region.len() - offset).min(left - bytes);
+                    // Soft-RoCE's provider takes all pieces of a list to be as long as the first.
+                    if count > 0 && part > 0 && part != u64::from(pieces[0].bytes) {
+                        break;
+                    }
                     if part > 0 {
                         let (address, lkey) = (region.start() + offset, operation.lkeys[piece]);
                         let bytes = u32::try_from(part).unwrap_or(0);

@@ -334,7 +334,7 @@ impl Bml {
         let name = self.rails[rail].name();
         let bundled = |bml: &Bml| {
             let bundle = bml.endpoints[rank.0 as usize].bundle.as_deref();
-            bundle.is_some_and(|bundle| bundle.has(rail))
+            bundle.is_some_and(|bundle| bundle.has_link(rail, peer))
         };
         if bundled(self) {
             // What the rail brought last may have been waited for. What handlers send then is among what is taken below.
@@ -345,7 +345,7 @@ impl Bml {
             self.end_strand((rail, rank), error, unacknowledged, rest)
         } else {
             unacknowledged.into_iter().for_each(|it| self.orphan(it.done, error.clone()));
-            (self.endpoints[rank.0 as usize].end_path(rail, error), error.clone())
+            (self.endpoints[rank.0 as usize].end_path((rail, peer), error), error.clone())
         };
         match ending {
             Ending::Nothing => {}

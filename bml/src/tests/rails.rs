@@ -42,6 +42,8 @@ struct State {
     cut: bool,
     /// Which ends know, and why.
     ends: [Option<LinkError>; 2],
+    /// The end of another link that this end is to be told of.
+    other: Option<LinkError>,
 }
 
 #[derive(Clone, Default)]
@@ -133,8 +135,9 @@ impl Btl for End {
         Address::new(self.limits.name.as_bytes()).unwrap()
     }
 
-    fn connect(&mut self, _: &Address) -> Result<PeerId, LinkError> {
-        Ok(PeerId(0))
+    /// By another address there is another link.
+    fn connect(&mut self, address: &Address) -> Result<PeerId, LinkError> {
+        Ok(PeerId(u32::from(*address != self.address())))
     }
 
     fn reserve(&mut self, to: PeerId, len: usize) -> Result<Slot, ReserveError> {
@@ -177,6 +180,9 @@ impl Btl for End {
         for token in std::mem::take(&mut state.ways[1 - self.me].left) {
             self.ready.push_back(Event::Sent { token, result: Ok(()) });
         }
+        if let Some(error) = state.other.take() {
+            self.ready.push_back(Event::Lost { peer: PeerId(1), error });
+        }
         drop(state);
         if let Some(error) = ended
             && !std::mem::replace(&mut self.lost, true)
@@ -190,7 +196,10 @@ impl Btl for End {
         true
     }
 
-    fn unacknowledged(&mut self, _: PeerId) -> Vec<Unacknowledged> {
+    fn unacknowledged(&mut self, peer: PeerId) -> Vec<Unacknowledged> {
+        if peer != PeerId(0) {
+            return Vec::new();
+        }
         self.line.state().ways[1 - self.me].retained.drain(..).collect()
     }
 

@@ -121,11 +121,8 @@ fn operate(
 /// The device or the library cannot: a typed refusal, nothing has moved, and the link stands.
 #[test]
 fn memory_of_devices_that_is_refused_moves_nothing() {
-    for forced in [None, Some(Forced::with(None))] {
-        let is_forced = forced.is_some();
-        if !is_forced {
-            FORCED.set(None);
-        }
+    for is_forced in [false, true] {
+        let _forced = is_forced.then(|| Forced::with(None));
         let (mut ends, [own, far]) = equipped();
         let host = ground(5000);
         // SAFETY: `ground` is never freed.

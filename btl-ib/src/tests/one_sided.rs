@@ -31,18 +31,17 @@ fn register(end: &mut End, region: Region, access: Access) -> Result<RemoteKey, 
 }
 
 /// One operation of the first end on all of the key's memory, to its end.
-fn operate([a, b]: &mut [End; 2], put: bool, local: Region, key: &RemoteKey) {
+fn operate([a, b]: &mut [End; 2], put: bool, local: &[Region], key: &RemoteKey) {
     let (before, patience) = (a.completed.len(), Patience::new());
-    let remote = [Extent { offset: 0, len: local.len() }];
+    let remote = [Extent { offset: 0, len: local.iter().map(Region::len).sum() }];
     loop {
         let (peer, done) = (a.peer, Token(5));
-        let local = [local];
         let begun = if put {
             // SAFETY: `ground` is never freed, and nothing else touches it until this function has seen the end.
-            unsafe { a.ib.put(peer, &local, key, &remote, done) }
+            unsafe { a.ib.put(peer, local, key, &remote, done) }
         } else {
             // SAFETY: as above.
-            unsafe { a.ib.get(peer, &local, key, &remote, done) }
+            unsafe { a.ib.get(peer, local, key, &remote, done) }
         };
         match begun {
             Ok(()) => break,
@@ -92,7 +91,7 @@ fn every_way_to_local_memory_moves_the_same_bytes() {
                 let seed = round as u64 * 2 + u64::from(put);
                 fill(&to, 99);
                 fill(&from, seed);
-                operate(&mut ends, put, local, &key);
+                operate(&mut ends, put, &[local], &key);
                 let len = usize::try_from(local.len()).unwrap();
                 assert!(bytes(&from)[..len] == bytes(&to)[..len], "round {round}, put {put}");
                 let ways = ends[0].ib.one_sided.ways;
@@ -104,6 +103,31 @@ fn every_way_to_local_memory_moves_the_same_bytes() {
         assert_eq!(ends[0].ib.one_sided.lent(), 0);
         expect_health(&mut ends);
     }
+}
+
+/// Registered pieces of unequal lengths: Soft-RoCE's provider takes all of a list to be as long as the first.
+#[test]
+fn pieces_of_all_lengths_are_moved_whole() {
+    let mut ends = joined(config(0), config(1));
+    let far = ground(60_000);
+    let key = register(&mut ends[1], far, Access::Write).unwrap();
+    let own = ground(70_000);
+    register(&mut ends[0], own, Access::Write).unwrap();
+    let pieces: Vec<Region> =
+        [(0, 100), (1_000, 40_000), (50_000, 7), (50_007, 7), (60_000, 3_000)]
+            .map(|(at, len)| own.sub(at, len).unwrap())
+            .to_vec();
+    let listed = || -> Vec<u8> { pieces.iter().flat_map(bytes).collect() };
+    let len = listed().len();
+    for put in [true, false] {
+        fill(&own, 5);
+        fill(&far, 6);
+        let right = if put { listed() } else { bytes(&far)[..len].to_vec() };
+        operate(&mut ends, put, &pieces, &key);
+        let got = if put { bytes(&far)[..len].to_vec() } else { listed() };
+        assert!(got == right, "put {put}");
+    }
+    expect_health(&mut ends);
 }
 
 /// A region too many, or too long, is refused, and there is room again when one is given back.

@@ -1,7 +1,7 @@
 //! How peers that several rails lead to leave and die, and which rail has one-sided operations.
 
 use super::*;
-use crate::RailSlot;
+use crate::{RailSlot, RdmaRail};
 use gapless_btl::{Rdma, as_inner};
 
 #[test]
@@ -201,6 +201,21 @@ fn both_ends_have_operations_over_the_same_rail() {
         rail.0 - 1
     });
     assert_eq!(one, other, "over the same hub");
+}
+
+/// A rail's transport has another link to the same process, by which numbers are changed. Its end ends no rail.
+#[test]
+fn the_end_of_a_link_for_changes_ends_no_rail() {
+    let mut job = Job::new(2);
+    let carrier = job.say_over_both();
+    let address = Address::new(b"elsewhere").unwrap();
+    assert!(job.ranks[0].meet_for_changes(RdmaRail(1 + carrier), Rank(1), &address));
+    job.lines[carrier].state().other = Some(gone());
+    job.poll(0);
+    assert_eq!(job.ranks[0].rails_to(Rank(1)).len(), 2);
+    assert!(job.takers[0].lost.is_empty());
+    job.rest(20);
+    job.check(true, &String::new);
 }
 
 /// The last message of the last rail comes in the same poll as its end: what waited for it is delivered nevertheless.
