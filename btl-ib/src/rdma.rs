@@ -14,7 +14,7 @@
 //! that is connected with itself, of this process: adapters are atomic against themselves alone.
 //!
 //! Registered regions of [`BULK_BYTES`] and more may be written in any order (relaxed ordering): who is told that an
-//! operation has ended, or receives a message that was sent after, sees all of it. Buffers of messages never are.
+//! operation has ended, or receives a message that was sent after it over the same link, sees all of it. Buffers of messages never are.
 
 #[allow(unsafe_code, reason = "registers memory that callers lend")]
 mod direct;
@@ -81,8 +81,8 @@ struct Operation {
     posted: u64,
     local_at: (usize, u64),
     remote_at: (usize, u64),
-    /// Whose memory is written, if it is a device's.
-    settles: Option<Arc<dyn Device>>,
+    /// The devices whose memory is written.
+    settles: Vec<Arc<dyn Device>>,
     /// Parts that the adapter has.
     parts: u32,
     error: Option<LinkError>,
@@ -181,34 +181,6 @@ impl OneSided {
         self.operations.push(Some(operation));
         u32::try_from(self.operations.len() - 1).expect("as many as links have room for")
     }
-
-    /// Copies a staged part between its buffer and the local pieces, whose bytes from `at` on it is.
-    ///
-    /// # Safety
-    /// The operation has not ended, so its local memory is lent; the adapter does not have the buffer.
-    unsafe fn copy(&self, operation: &Operation, buffer: u32, (at, bytes): (u64, u64), way: Way) {
-        let (mut piece, mut offset) = (0, at);
-        let mut done = 0;
-        while done < bytes {
-            let Some(local) = operation.local.get(piece) else { return };
-            if offset >= local.len() {
-                (piece, offset) = (piece + 1, offset - local.len());
-                continue;
-            }
-            let count = (local.len() - offset).min(bytes - done);
-            let place = u64::from(buffer) * STAGING_BYTES + done;
-            let staged = self.staging.region().sub(place, count);
-            let mine = local.sub(offset, count);
-            if let (Ok(staged), Ok(mine)) = (staged, mine) {
-                let (to, from) = if way == Way::Write { (staged, mine) } else { (mine, staged) };
-                // SAFETY: both are the CPU's memory: the caller vouches for the local one, and the buffer is ours alone.
-                let copied = unsafe { gapless_mem::copy(&to, &from) };
-                debug_assert!(copied.is_ok(), "{copied:?}");
-            }
-            done += count;
-            (piece, offset) = (piece + 1, 0);
-        }
-    }
 }
 
 /// Moves a place in pieces on by so many bytes, past empty pieces; the lengths are given.
@@ -292,8 +264,8 @@ impl Ib {
             // SAFETY: the caller lends the local memory until the end is told, which comes after the registrations are gone.
             Way::Read | Way::Write => unsafe { self.reach(way, local, total) }?,
         };
-        let written = local.iter().filter(|_| way == Way::Read).map(Region::space);
-        let settles = written.filter_map(|space| self.one_sided.devices.of(space)).next().cloned();
+        let written = if way == Way::Read { local } else { &[] };
+        let settles = self.one_sided.devices.of_all(written);
         let operation = self.one_sided.enter(Operation {
             way,
             token,
@@ -459,12 +431,13 @@ impl Ib {
         self.one_sided.vacant.push(at);
         // Memory that the caller has back is not registered any more.
         drop(held);
-        if let Some(device) = settles
-            && error.is_none()
-            && let Err(refused) = device.settle_writes()
-        {
-            let (operation, reason) = ("settling what an adapter has written", refused.to_string());
-            error = Some(LinkError::System { operation, reason });
+        for device in settles {
+            if error.is_none()
+                && let Err(refused) = device.settle_writes()
+            {
+                let operation = "settling what an adapter has written";
+                error = Some(LinkError::System { operation, reason: refused.to_string() });
+            }
         }
         self.tell(token, error.map_or(Ok(()), Err));
     }

@@ -40,7 +40,7 @@ impl Tally {
     }
 }
 
-/// Passes on what is handed out, and notes whose messages were.
+/// Passes on what is handed out, and notes whose messages were. Whatever else a sink may take, it must be noted here, too.
 struct Noting<'s> {
     sink: &'s mut dyn Sink,
     from: &'s mut Vec<u32>,

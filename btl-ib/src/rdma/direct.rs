@@ -2,8 +2,8 @@
 //!
 //! For **local pieces** of operations an allocation is registered as a whole, without rights for peers, and remembered with
 //! the number that its device gives it. Memory that was freed and allocated anew at the same addresses has another number,
-//! so it is registered anew, and the old registration ends. At most [`KEPT_MAX`] allocations are remembered; a registration
-//! that operations work through outlives its place here.
+//! so it is registered anew. At most [`KEPT_MAX`] allocations are remembered. Before another one is registered, those that
+//! were freed are let go; a registration that operations work through counts until they have ended.
 //!
 //! For **peers** each region is registered by itself, and for reading only: nobody would tell the device of what they write.
 //!
@@ -23,6 +23,18 @@ use std::sync::Arc;
 /// Allocations of devices that are remembered.
 const KEPT_MAX: usize = 16;
 
+/// A registration that operations may work through.
+pub(crate) trait Held: Clone {
+    /// None does, but for what this one is remembered for.
+    fn is_idle(&self) -> bool;
+}
+
+impl Held for Arc<Mr> {
+    fn is_idle(&self) -> bool {
+        Arc::strong_count(self) == 1
+    }
+}
+
 /// A registration of an allocation.
 struct Kept<R> {
     whole: Region,
@@ -36,11 +48,13 @@ pub(crate) struct Devices<R = Arc<Mr>> {
     all: Vec<Arc<dyn Device>>,
     /// The last used is the last.
     kept: VecDeque<Kept<R>>,
+    /// Those that are remembered no more, while operations work through them.
+    retired: Vec<Kept<R>>,
 }
 
 impl<R> Default for Devices<R> {
     fn default() -> Devices<R> {
-        Devices { all: Vec::new(), kept: VecDeque::new() }
+        Devices { all: Vec::new(), kept: VecDeque::new(), retired: Vec::new() }
     }
 }
 
@@ -52,7 +66,7 @@ fn contains(whole: &Region, region: &Region) -> bool {
             .is_some_and(|at| at.checked_add(region.len()).is_some_and(|end| end <= whole.len()))
 }
 
-impl<R: Clone> Devices<R> {
+impl<R: Held> Devices<R> {
     /// Knows a device from now on. Gives whether it is new.
     pub(crate) fn attach(&mut self, device: &Arc<dyn Device>) -> bool {
         let new = !self.all.iter().any(|known| Arc::ptr_eq(known, device));
@@ -71,20 +85,48 @@ impl<R: Clone> Devices<R> {
         self.all.iter().find(|device| device.space() == space && !space.cpu_accessible())
     }
 
-    /// A registration that all of `region` lies in. Those that have become stale end: their lengths are given to `ended`.
-    fn find(&mut self, region: &Region, mut ended: impl FnMut(u64)) -> Option<R> {
-        if region.is_empty() {
-            return None;
-        }
-        let id = self.of(region.space())?.buffer_id(*region);
-        self.kept.retain(|kept| {
-            let first = region.sub(0, region.len().min(1)).unwrap_or(*region);
-            let stale = contains(&kept.whole, &first) && Some(kept.id) != id;
-            if stale {
-                ended(kept.whole.len());
+    /// The devices whose memory these regions are, each once.
+    pub(super) fn of_all(&self, regions: &[Region]) -> Vec<Arc<dyn Device>> {
+        let mut found: Vec<Arc<dyn Device>> = Vec::new();
+        for device in regions.iter().filter_map(|region| self.of(region.space())) {
+            if !found.iter().any(|known| Arc::ptr_eq(known, device)) {
+                found.push(Arc::clone(device));
             }
-            !stale
+        }
+        found
+    }
+
+    /// Forgets all memory that was freed. Gives how many registrations have ended, and their bytes.
+    fn sweep(&mut self) -> (usize, u64) {
+        let all = std::mem::take(&mut self.kept);
+        for kept in all {
+            let first = kept.whole.sub(0, kept.whole.len().min(1)).unwrap_or(kept.whole);
+            let id = self.of(first.space()).and_then(|device| device.buffer_id(first));
+            if id == Some(kept.id) {
+                self.kept.push_back(kept);
+            } else {
+                self.retired.push(kept);
+            }
+        }
+        let (mut count, mut bytes) = (0, 0);
+        self.retired.retain(|kept| {
+            let idle = kept.registration.is_idle();
+            if idle {
+                (count, bytes) = (count + 1, bytes + kept.whole.len());
+            }
+            !idle
         });
+        (count, bytes)
+    }
+
+    /// A registration that all of `region` lies in, which is not empty.
+    fn find(&mut self, region: &Region) -> Option<R> {
+        let id = self.of(region.space())?.buffer_id(*region);
+        let first = region.sub(0, region.len().min(1)).unwrap_or(*region);
+        let is_stale = |kept: &Kept<R>| contains(&kept.whole, &first) && Some(kept.id) != id;
+        while let Some(at) = self.kept.iter().position(is_stale) {
+            self.retired.extend(self.kept.remove(at));
+        }
         let at = self.kept.iter().position(|kept| contains(&kept.whole, region))?;
         let kept = self.kept.remove(at)?;
         let registration = kept.registration.clone();
@@ -99,11 +141,12 @@ impl<R: Clone> Devices<R> {
         contains(&whole, region).then_some((whole, id))
     }
 
-    /// Remembers a registration. Gives the length of the one that it takes the place of, if there is one.
-    fn keep(&mut self, whole: Region, id: u64, registration: R) -> Option<u64> {
+    /// Remembers a registration, in the place of the oldest one if there are too many.
+    fn keep(&mut self, whole: Region, id: u64, registration: R) {
         self.kept.push_back(Kept { whole, id, registration });
-        let first = (self.kept.len() > KEPT_MAX).then(|| self.kept.pop_front());
-        first.flatten().map(|kept| kept.whole.len())
+        if self.kept.len() > KEPT_MAX {
+            self.retired.extend(self.kept.pop_front());
+        }
     }
 }
 
@@ -123,16 +166,12 @@ impl Ib {
     /// # Errors
     /// It cannot: whoever asks goes another way.
     pub(super) unsafe fn reach_device(&mut self, region: &Region) -> Result<Direct, RdmaError> {
-        let devices = &mut self.one_sided.devices;
-        let (mut ended, mut bytes) = (0, 0);
-        let found = devices.find(region, |len| {
-            ended += 1;
-            bytes += len;
-        });
-        self.one_sided.give_back((ended, bytes));
-        if let Some(mr) = found {
+        if let Some(mr) = self.one_sided.devices.find(region) {
             return Ok(Direct { mr, lent: false });
         }
+        // What was freed meanwhile, wherever it was, is the device's again before more is taken.
+        let ended = self.one_sided.devices.sweep();
+        self.one_sided.give_back(ended);
         let mut last = None;
         // A device may refuse what is longer than its window on the bus.
         let whole = self.one_sided.devices.whole(region);
@@ -146,8 +185,7 @@ impl Ib {
                     let mr = Arc::new(mr);
                     self.one_sided.lend(1, region.len());
                     let Some(id) = id else { return Ok(Direct { mr, lent: true }) };
-                    let before = self.one_sided.devices.keep(region, id, Arc::clone(&mr));
-                    self.one_sided.give_back((usize::from(before.is_some()), before.unwrap_or(0)));
+                    self.one_sided.devices.keep(region, id, Arc::clone(&mr));
                     return Ok(Direct { mr, lent: false });
                 }
             }
@@ -258,64 +296,105 @@ mod tests {
     use super::*;
     use gapless_mem::fake::FakeDevice;
 
-    fn devices(fake: &Arc<FakeDevice>) -> Devices<u32> {
+    impl Held for Arc<u32> {
+        fn is_idle(&self) -> bool {
+            Arc::strong_count(self) == 1
+        }
+    }
+
+    fn devices(fakes: &[&Arc<FakeDevice>]) -> Devices<Arc<u32>> {
         let mut devices = Devices::default();
-        let device: Arc<dyn Device> = Arc::clone(fake) as Arc<dyn Device>;
-        assert!(devices.attach(&device) && !devices.attach(&device));
+        for &fake in fakes {
+            let device: Arc<dyn Device> = Arc::clone(fake) as Arc<dyn Device>;
+            assert!(devices.attach(&device) && !devices.attach(&device));
+        }
         devices
+    }
+
+    fn find(devices: &mut Devices<Arc<u32>>, region: &Region) -> Option<u32> {
+        devices.find(region).map(|found| *found)
     }
 
     #[test]
     fn an_allocation_is_registered_once_whichever_part_is_asked_for() {
         let fake = Arc::new(FakeDevice::new(0));
-        let mut devices = devices(&fake);
+        let mut devices = devices(&[&fake]);
         let memory = fake.allocate(10_000).unwrap();
         let part = memory.sub(5_000, 100).unwrap();
-        assert_eq!(devices.find(&part, |_| panic!("nothing is kept")), None);
+        assert_eq!(find(&mut devices, &part), None);
         let (whole, id) = devices.whole(&part).unwrap();
         assert_eq!((whole.start(), whole.len()), (memory.start(), 10_000));
-        assert_eq!(devices.keep(whole, id, 7), None);
+        devices.keep(whole, id, Arc::new(7));
         for region in [part, memory, memory.sub(9_999, 1).unwrap()] {
-            assert_eq!(devices.find(&region, |_| panic!("it is not stale")), Some(7));
+            assert_eq!(find(&mut devices, &region), Some(7));
         }
         let beyond = Region::new(memory.space(), memory.start(), 9_999, 2);
-        assert_eq!(devices.find(&beyond, |_| ()), None);
+        assert_eq!(find(&mut devices, &beyond), None);
         let host = Region::new(Space::Host, memory.start(), 0, 10);
-        assert_eq!((devices.find(&host, |_| ()), devices.whole(&host)), (None, None));
+        assert_eq!((find(&mut devices, &host), devices.whole(&host)), (None, None));
+        assert_eq!(devices.sweep(), (0, 0));
     }
 
     /// Memory is freed, and other memory lies at its addresses.
     #[test]
     fn stale_registrations_are_not_used() {
         let fake = Arc::new(FakeDevice::new(0));
-        let mut devices = devices(&fake);
+        let mut devices = devices(&[&fake]);
         let memory = fake.allocate(4096).unwrap();
         let (whole, id) = devices.whole(&memory).unwrap();
-        devices.keep(whole, id + 1, 7);
-        let mut ended = Vec::new();
-        assert_eq!(devices.find(&memory, |len| ended.push(len)), None);
-        assert_eq!(ended, [4096], "it had another number");
-        devices.keep(whole, id, 8);
-        assert_eq!(devices.find(&memory, |len| ended.push(len)), Some(8));
+        devices.keep(whole, id + 1, Arc::new(7));
+        assert_eq!(find(&mut devices, &memory), None, "it had another number");
+        assert_eq!(devices.sweep(), (1, 4096));
+        devices.keep(whole, id, Arc::new(8));
+        assert_eq!(find(&mut devices, &memory), Some(8));
+    }
+
+    /// Whatever is asked for next, memory that was freed is the device's again, once no operation works through it.
+    #[test]
+    fn freed_memory_is_let_go() {
+        let fake = Arc::new(FakeDevice::new(0));
+        let mut devices = devices(&[&fake]);
+        let [one, other] = [4096, 8192].map(|len| fake.allocate(len).unwrap());
+        for memory in [one, other] {
+            let (whole, id) = devices.whole(&memory).unwrap();
+            devices.keep(whole, id, Arc::new(1));
+        }
+        let used = devices.find(&one).unwrap();
         // SAFETY: the device's own, and nothing uses it.
-        unsafe { fake.free(memory) }.unwrap();
-        assert_eq!(devices.find(&memory, |len| ended.push(len)), None);
-        assert_eq!(ended, [4096, 4096], "the device does not know it");
+        unsafe { fake.free(one) }.unwrap();
+        assert_eq!((find(&mut devices, &one), devices.sweep()), (None, (0, 0)), "it is in use");
+        drop(used);
+        assert_eq!(devices.sweep(), (1, 4096));
+        // SAFETY: as above.
+        unsafe { fake.free(other) }.unwrap();
+        assert_eq!(devices.sweep(), (1, 8192));
     }
 
     #[test]
     fn what_is_remembered_is_bounded_and_what_is_used_stays() {
         let fake = Arc::new(FakeDevice::new(0));
-        let mut devices = devices(&fake);
+        let mut devices = devices(&[&fake]);
         let all: Vec<Region> = (0..40u64).map(|at| fake.allocate(100 + at).unwrap()).collect();
         for (at, memory) in (0u32..).zip(&all) {
             let (whole, id) = devices.whole(memory).unwrap();
-            let before = devices.keep(whole, id, at);
-            assert_eq!(before.is_some(), at as usize >= KEPT_MAX, "{at}");
-            assert_eq!(devices.find(&all[0], |_| panic!("it is not stale")), Some(0));
+            devices.keep(whole, id, Arc::new(at));
+            assert_eq!(devices.sweep().0, usize::from(at as usize >= KEPT_MAX), "{at}");
+            assert_eq!(find(&mut devices, &all[0]), Some(0));
         }
         assert_eq!(devices.kept.len(), KEPT_MAX);
-        assert_eq!(devices.find(&all[1], |_| ()), None);
-        assert_eq!(devices.find(&all[39], |_| ()), Some(39));
+        assert_eq!(find(&mut devices, &all[1]), None);
+        assert_eq!(find(&mut devices, &all[39]), Some(39));
+    }
+
+    /// What is read into the memory of several devices is settled by each of them.
+    #[test]
+    fn all_devices_of_an_operation_are_found() {
+        let fakes = [0, 1].map(|number| Arc::new(FakeDevice::new(number)));
+        let devices = devices(&[&fakes[0], &fakes[1]]);
+        let [one, other] = [0, 1].map(|at: usize| fakes[at].allocate(10).unwrap());
+        let host = Region::new(Space::Host, 4096, 0, 10);
+        assert_eq!(devices.of_all(&[one, other, host, one]).len(), 2);
+        assert_eq!(devices.of_all(&[other]).len(), 1);
+        assert!(devices.of_all(&[host]).is_empty());
     }
 }

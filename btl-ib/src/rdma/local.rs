@@ -1,7 +1,7 @@
 //! How the adapter reaches the local memory of operations, and how much may be registered.
 
 use super::direct::Direct;
-use super::{OneSided, PIECES_MAX, Way};
+use super::{OneSided, Operation, PIECES_MAX, STAGING_BYTES, Way};
 use crate::ib::Ib;
 use crate::link::{State, Work};
 use crate::verbs::flags::MemoryAccess;
@@ -142,6 +142,42 @@ impl Ib {
                 self.config.notice
             );
             self.lose(id, LinkError::Unreachable { reason });
+        }
+    }
+}
+
+impl OneSided {
+    /// Copies a staged part between its buffer and the local pieces, whose bytes from `at` on it is.
+    ///
+    /// # Safety
+    /// The operation has not ended, so its local memory is lent; the adapter does not have the buffer.
+    pub(super) unsafe fn copy(
+        &self,
+        operation: &Operation,
+        buffer: u32,
+        (at, bytes): (u64, u64),
+        way: Way,
+    ) {
+        let (mut piece, mut offset) = (0, at);
+        let mut done = 0;
+        while done < bytes {
+            let Some(local) = operation.local.get(piece) else { return };
+            if offset >= local.len() {
+                (piece, offset) = (piece + 1, offset - local.len());
+                continue;
+            }
+            let count = (local.len() - offset).min(bytes - done);
+            let place = u64::from(buffer) * STAGING_BYTES + done;
+            let staged = self.staging.region().sub(place, count);
+            let mine = local.sub(offset, count);
+            if let (Ok(staged), Ok(mine)) = (staged, mine) {
+                let (to, from) = if way == Way::Write { (staged, mine) } else { (mine, staged) };
+                // SAFETY: both are the CPU's memory: the caller vouches for the local one, and the buffer is ours alone.
+                let copied = unsafe { gapless_mem::copy(&to, &from) };
+                debug_assert!(copied.is_ok(), "{copied:?}");
+            }
+            done += count;
+            (piece, offset) = (piece + 1, 0);
         }
     }
 }

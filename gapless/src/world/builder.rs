@@ -122,8 +122,8 @@ impl Builder {
     /// Which adapters for InfiniBand and RoCE are used, if the job has several hosts and the program was built with the
     /// feature `ib`: devices (`"mlx5_0"`, `"mlx5_*"`) and ports (`"mlx5_0:1"`), apart by commas; after `!` what is not
     /// used. Of these, each port that has a link is a transport; by default the nearest and quickest one of each network.
-    /// Of each pair of processes, one port at either end is used, or all that fit if both name several. `"!*"` uses none. Goes before the variable
-    /// `GAPLESS_IB_DEVICES`.
+    /// Of each pair of processes, one port at either end is used, or all that fit if both name several. `"!*"` uses none.
+    /// Goes before the variable `GAPLESS_IB_DEVICES`.
     #[must_use]
     pub fn ib_devices(mut self, list: impl Into<String>) -> Builder {
         self.network.devices = Some(list.into());
