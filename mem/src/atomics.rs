@@ -2,8 +2,18 @@
 //! another thread or process does there is a race. [`Words`](crate::Words) is the same for those who need no more than
 //! words.
 
+mod runs;
+#[cfg(test)]
+mod tests;
+mod wide;
+
+pub use runs::{Number, Runs, Sums};
+
 use crate::{DeviceError, Lease, Region};
 use std::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering};
+
+/// From so many bytes on, instructions that move 32 bytes are worth it.
+const LONG: usize = 128;
 
 /// Memory, kept alive by its lease, that is read and written by atomic accesses alone.
 ///
@@ -122,31 +132,7 @@ impl Atomics {
             into.copy_from_slice(&one!(AtomicU64, u64, from).load(Ordering::Relaxed).to_ne_bytes());
             return Ok(());
         }
-        self.load_many(offset, from, into)
-    }
-
-    fn load_many(&self, offset: u64, from: *mut u8, into: &mut [u8]) -> Result<(), DeviceError> {
-        if into.len() >= LONG && has_wide() {
-            let head = from.addr().wrapping_neg() % WIDE;
-            let lines = (into.len() - head) / LINE;
-            let (first, rest) = into.split_at_mut(head);
-            let (middle, last) = rest.split_at_mut(lines * LINE);
-            self.load(offset, first)?;
-            // SAFETY: the lines lie inside the memory, from a multiple of 16 bytes on, as `place` has checked; `new`'s
-            // caller vouches for it. `middle` is borrowed exclusively and as long.
-            unsafe { wide::load(from.wrapping_add(head), middle.as_mut_ptr(), lines) };
-            return self.load(offset + (head + lines * LINE) as u64, last);
-        }
-        let (head, words) = split(from, into.len());
-        let (first, rest) = into.split_at_mut(head);
-        let (middle, last) = rest.split_at_mut(8 * words);
-        narrow_loads(from, first);
-        let mut at = from.wrapping_add(head);
-        for word in middle.chunks_exact_mut(8) {
-            word.copy_from_slice(&one!(AtomicU64, u64, at).load(Ordering::Relaxed).to_ne_bytes());
-            at = at.wrapping_add(8);
-        }
-        narrow_loads(at, last);
+        copy_out(from, into);
         Ok(())
     }
 
@@ -163,31 +149,7 @@ impl Atomics {
             one!(AtomicU64, u64, to).store(u64::from_ne_bytes(word), Ordering::Relaxed);
             return Ok(());
         }
-        self.store_many(offset, to, from)
-    }
-
-    fn store_many(&self, offset: u64, to: *mut u8, from: &[u8]) -> Result<(), DeviceError> {
-        if from.len() >= LONG && has_wide() {
-            let head = to.addr().wrapping_neg() % WIDE;
-            let lines = (from.len() - head) / LINE;
-            let (first, rest) = from.split_at(head);
-            let (middle, last) = rest.split_at(lines * LINE);
-            self.store(offset, first)?;
-            // SAFETY: as in `load`; `middle` is borrowed, and as long.
-            unsafe { wide::store(to.wrapping_add(head), middle.as_ptr(), lines) };
-            return self.store(offset + (head + lines * LINE) as u64, last);
-        }
-        let (head, words) = split(to, from.len());
-        let (first, rest) = from.split_at(head);
-        let (middle, last) = rest.split_at(8 * words);
-        narrow_stores(to, first);
-        let mut at = to.wrapping_add(head);
-        for word in middle.chunks_exact(8) {
-            let word = u64::from_ne_bytes(word.try_into().unwrap_or_default());
-            one!(AtomicU64, u64, at).store(word, Ordering::Relaxed);
-            at = at.wrapping_add(8);
-        }
-        narrow_stores(at, last);
+        copy_in(to, from);
         Ok(())
     }
 
@@ -218,96 +180,70 @@ impl Atomics {
     }
 }
 
-/// Bytes that an instruction moves as a whole, where the processor says so.
-const WIDE: usize = 16;
-/// Bytes of a turn of the loops that do.
-const LINE: usize = 64;
-/// From so many bytes on they are worth it.
-const LONG: usize = 128;
-
-/// Whether instructions move 16 bytes as a whole that lie at a multiple of 16: Intel and AMD promise it of processors with
-/// AVX.
-#[inline]
-fn has_wide() -> bool {
-    #[cfg(target_arch = "x86_64")]
-    {
-        std::arch::is_x86_feature_detected!("avx")
-    }
-    #[cfg(not(target_arch = "x86_64"))]
-    {
-        false
-    }
-}
-
-/// Copies of whole lines from or to memory that others access. The language has no atomic access of 16 bytes; to it, each
-/// of these functions is a loop of relaxed atomic accesses of the same bytes, which is what the instructions do.
-#[cfg(target_arch = "x86_64")]
-mod wide {
-    use std::arch::asm;
-
-    /// Lines of 64 bytes, by an instruction that reads 16 bytes and one that writes them; at least one line.
-    macro_rules! copy {
-        ($read:literal, $write:literal, $from:ident, $to:ident, $lines:ident) => {
-            asm!(
-                "2:",
-                concat!($read, " xmm0, [{from}]"),
-                concat!($read, " xmm1, [{from} + 16]"),
-                concat!($read, " xmm2, [{from} + 32]"),
-                concat!($read, " xmm3, [{from} + 48]"),
-                concat!($write, " [{to}], xmm0"),
-                concat!($write, " [{to} + 16], xmm1"),
-                concat!($write, " [{to} + 32], xmm2"),
-                concat!($write, " [{to} + 48], xmm3"),
-                "add {from}, 64",
-                "add {to}, 64",
-                "sub {lines}, 1",
-                "jnz 2b",
-                from = inout(reg) $from => _,
-                to = inout(reg) $to => _,
-                lines = inout(reg) $lines => _,
-                out("xmm0") _,
-                out("xmm1") _,
-                out("xmm2") _,
-                out("xmm3") _,
-                options(nostack),
-            )
-        };
-    }
-
-    /// # Safety
-    /// `from` is at a multiple of 16, and `lines` times 64 bytes from there on are valid for reads, and touched by atomics
-    /// only; `to` is as long, valid for writes, and nobody else's.
-    pub(super) unsafe fn load(from: *const u8, to: *mut u8, lines: usize) {
-        if lines > 0 {
-            // SAFETY: reads and writes what the caller vouches for, and changes no other memory.
-            unsafe { copy!("movaps", "movups", from, to, lines) };
-        }
-    }
-
-    /// # Safety
-    /// `to` is at a multiple of 16, and `lines` times 64 bytes from there on are valid for writes, and touched by atomics
-    /// only; `from` is as long, valid for reads, and nobody writes it.
-    pub(super) unsafe fn store(to: *mut u8, from: *const u8, lines: usize) {
-        if lines > 0 {
-            // SAFETY: as in `load`.
-            unsafe { copy!("movups", "movaps", from, to, lines) };
-        }
-    }
-}
-
-#[cfg(not(target_arch = "x86_64"))]
-mod wide {
-    /// # Safety
-    /// Never called.
-    pub(super) unsafe fn load(_: *const u8, _: *mut u8, _: usize) {}
-
-    /// # Safety
-    /// Never called.
-    pub(super) unsafe fn store(_: *mut u8, _: *const u8, _: usize) {}
-}
-
 fn wrong_space(region: &Region) -> DeviceError {
     DeviceError::WrongSpace { device: "the CPU".to_owned(), space: region.space() }
+}
+
+/// Copies out, from a place that [`Atomics::place`] has found.
+#[inline]
+fn copy_out(from: *mut u8, into: &mut [u8]) {
+    if into.len() >= LONG && wide::is_there() {
+        return long_out(from, into);
+    }
+    let (head, words) = split(from, into.len());
+    let (first, rest) = into.split_at_mut(head);
+    let (middle, last) = rest.split_at_mut(8 * words);
+    narrow_loads(from, first);
+    let mut at = from.wrapping_add(head);
+    for word in middle.chunks_exact_mut(8) {
+        word.copy_from_slice(&one!(AtomicU64, u64, at).load(Ordering::Relaxed).to_ne_bytes());
+        at = at.wrapping_add(8);
+    }
+    narrow_loads(at, last);
+}
+
+/// Stores that lie across lines cost more than loads that do: so where it goes to begins at a multiple of 32, if then no
+/// number is read in two parts.
+fn long_out(from: *mut u8, into: &mut [u8]) {
+    let to = into.as_mut_ptr();
+    let whole = to.addr().abs_diff(from.addr()).is_multiple_of(8);
+    let (head, count) = wide::split(if whole { to } else { from }, into.len());
+    let (first, rest) = into.split_at_mut(head);
+    let (middle, last) = rest.split_at_mut(count * wide::WIDE);
+    copy_out(from, first);
+    // SAFETY: the middle lies inside the memory, from a multiple of 8 bytes on, as `place` has checked; `new`'s caller vouches
+    // for it. `middle` is borrowed exclusively and as long. The processor has the instructions.
+    unsafe { wide::copy(from.wrapping_add(head), middle.as_mut_ptr(), count) };
+    copy_out(from.wrapping_add(head + count * wide::WIDE), last);
+}
+
+/// Copies in, to a place that [`Atomics::place`] has found.
+#[inline]
+fn copy_in(to: *mut u8, from: &[u8]) {
+    if from.len() >= LONG && wide::is_there() {
+        return long_in(to, from);
+    }
+    let (head, words) = split(to, from.len());
+    let (first, rest) = from.split_at(head);
+    let (middle, last) = rest.split_at(8 * words);
+    narrow_stores(to, first);
+    let mut at = to.wrapping_add(head);
+    for word in middle.chunks_exact(8) {
+        let word = u64::from_ne_bytes(word.try_into().unwrap_or_default());
+        one!(AtomicU64, u64, at).store(word, Ordering::Relaxed);
+        at = at.wrapping_add(8);
+    }
+    narrow_stores(at, last);
+}
+
+fn long_in(to: *mut u8, from: &[u8]) {
+    let (head, count) = wide::split(to, from.len());
+    let (first, rest) = from.split_at(head);
+    let (middle, last) = rest.split_at(count * wide::WIDE);
+    copy_in(to, first);
+    // SAFETY: as in `long_out`; `middle` is borrowed, and as long.
+    unsafe { wide::copy(middle.as_ptr(), to.wrapping_add(head), count) };
+    copy_in(to.wrapping_add(head + count * wide::WIDE), last);
 }
 
 /// Bytes before the first multiple of a word, and whole words from there on.
@@ -363,92 +299,5 @@ fn width_at(at: *mut u8, len: usize) -> usize {
         0 if len >= 4 => 4,
         0 | 2 if len >= 2 => 2,
         _ => 1,
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::{Device, HostDevice};
-    use std::sync::Arc;
-
-    fn memory(len: u64) -> Atomics {
-        let region = HostDevice::new().allocate(len + 16).unwrap();
-        // SAFETY: the memory is never freed.
-        let lease = unsafe { Lease::new(region.sub(3, len).unwrap(), Arc::new(())) };
-        // SAFETY: it is zeroed, and touched by this value alone.
-        unsafe { Atomics::new(lease) }.unwrap()
-    }
-
-    #[test]
-    fn bytes_go_in_and_come_out_wherever_they_lie() {
-        let memory = memory(64);
-        for at in 0..16 {
-            for len in 0..40u8 {
-                let bytes: Vec<u8> = (1..=len).collect();
-                memory.store(0, &[0xEE; 64]).unwrap();
-                memory.store(at, &bytes).unwrap();
-                let mut all = [0; 64];
-                memory.load(0, &mut all).unwrap();
-                let from = usize::try_from(at).unwrap();
-                let to = from + usize::from(len);
-                assert_eq!(all[from..to], bytes);
-                assert!(all[..from].iter().chain(&all[to..]).all(|byte| *byte == 0xEE));
-                let mut part = vec![0; bytes.len()];
-                memory.load(at, &mut part).unwrap();
-                assert_eq!(part, bytes);
-            }
-        }
-        assert!(memory.store(60, &[0; 5]).is_err());
-        assert!(memory.load(65, &mut []).is_err());
-    }
-
-    #[test]
-    fn long_copies_touch_what_they_are_to() {
-        const ALL: usize = 700;
-        let memory = memory(ALL as u64);
-        let number = |at: usize| u8::try_from(at % 251).unwrap();
-        for at in (0..40).chain([100]) {
-            for len in (LONG - 2..LONG + 70).chain([500, 512, 513, ALL - at]) {
-                let len = len.min(ALL - at);
-                let bytes: Vec<u8> = (0..len).map(|i| number(i + at + len)).collect();
-                memory.store(0, &[0xEE; ALL]).unwrap();
-                memory.store(at as u64, &bytes).unwrap();
-                let mut all = [0; ALL];
-                memory.load(0, &mut all).unwrap();
-                assert_eq!(all[at..at + len], bytes, "{at} {len}");
-                assert!(all[..at].iter().chain(&all[at + len..]).all(|byte| *byte == 0xEE));
-                // Where it goes to lies anywhere.
-                let mut part = vec![0xDD; len + 3];
-                memory.load(at as u64, &mut part[1..=len]).unwrap();
-                assert_eq!(part[1..=len], bytes);
-                assert_eq!((part[0], part[len + 1]), (0xDD, 0xDD));
-            }
-        }
-    }
-
-    #[test]
-    fn elements_change_once() {
-        let memory = memory(64);
-        for (at, width) in [(5, 8), (13, 4), (17, 2), (19, 1)] {
-            assert_eq!(memory.update(at, width, |old| Some(old.wrapping_sub(1))), Ok(0));
-            let all = u64::MAX >> (64 - 8 * width);
-            assert_eq!(memory.update(at, width, |_| None), Ok(all));
-            assert_eq!(memory.update(at, width, |old| (old == 0).then_some(7)), Ok(all));
-            assert_eq!(memory.update(at, width, |old| Some(old & 7)), Ok(all));
-            assert_eq!(memory.update(at, width, |_| None), Ok(7));
-        }
-        assert!(memory.update(6, 8, Some).is_err());
-        assert!(memory.update(5, 3, Some).is_err());
-        assert!(memory.update(61, 4, Some).is_err());
-    }
-
-    #[test]
-    fn device_memory_is_refused() {
-        let region = Region::new(crate::Space::Cuda { device: 0 }, 64, 0, 8);
-        // SAFETY: nobody uses the memory.
-        let lease = unsafe { Lease::kept_by_caller(region) };
-        // SAFETY: refused before anything is touched.
-        assert!(matches!(unsafe { Atomics::new(lease) }, Err(DeviceError::WrongSpace { .. })));
     }
 }
