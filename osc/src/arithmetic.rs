@@ -6,6 +6,7 @@
 use crate::WindowError;
 use gapless_dtype::Primitive;
 use gapless_engine::{EngineError, Operand, PackedFold, ReduceOp, Typed};
+use gapless_mem::Number;
 use std::cell::Cell;
 
 /// An operation on elements of one type.
@@ -61,6 +62,20 @@ impl Quick {
             _ => return None,
         };
         Some((quick, width))
+    }
+
+    /// What it adds, if it adds numbers of so many bytes.
+    #[inline]
+    pub(crate) fn sum(self, width: usize) -> Option<Number> {
+        Some(match (self, width) {
+            (Quick::AddDouble, 8) => Number::F64,
+            (Quick::AddFloat, 4) => Number::F32,
+            (Quick::Add, 8) => Number::I64,
+            (Quick::Add, 4) => Number::I32,
+            (Quick::Add, 2) => Number::I16,
+            (Quick::Add, 1) => Number::I8,
+            _ => return None,
+        })
     }
 
     /// The element that an atomic one becomes; `None` if it stays. Elements are in native order.
@@ -164,6 +179,12 @@ impl Arithmetic {
     /// Whether it adds integers.
     pub(crate) fn is_sum(&self) -> bool {
         matches!(self.quick, Some(Quick::Add))
+    }
+
+    /// What it adds, if it adds numbers that the processor reads and writes as a whole.
+    #[inline]
+    pub(crate) fn sum(&self) -> Option<Number> {
+        self.quick.filter(|_| self.is_atomic()).and_then(|quick| quick.sum(self.width))
     }
 
     /// Packed bytes of an element.

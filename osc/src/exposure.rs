@@ -13,7 +13,7 @@ use std::ops::Range;
 /// Runs of a layout that are looked at together.
 const RUNS: usize = 64;
 /// Bytes of elements with gaps between them that are changed at once.
-const PART: u64 = 4 << 10;
+pub(crate) const PART: u64 = 4 << 10;
 
 /// The place of an operation in a window of `bytes` bytes: displacement 0 of the layout is at byte `origin`.
 ///
@@ -212,6 +212,12 @@ fn change_many(
     let len = usize::try_from(range.end - range.start).map_err(|_| Fault::Outside)?;
     if arithmetic.op() == ReduceOp::Replace && result.is_none() {
         return store(memory, target, range, operand);
+    }
+    if let (Some(number), None) = (arithmetic.sum(), &result) {
+        return for_each_run(target, range, |offset, at, len| {
+            let operand = operand.get(at..at + len).ok_or(Fault::Outside)?;
+            memory.add(offset, number, operand).map_err(|_| Fault::Outside)
+        });
     }
     OLD.with_borrow_mut(|old| {
         if old.len() < len {

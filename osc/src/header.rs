@@ -10,9 +10,11 @@
 //! ```
 //!
 //! **Who enters.** A rank that wants to share the lock says so in its own word, and then looks at word 0: if that is empty
-//! it is in. A rank that wants the lock alone claims word 0; when no word says that its rank shares the lock, it changes its
-//! claim into having it, and is in. Both write first and look then, in one order of all ranks (`SeqCst`), so they cannot
-//! miss each other.
+//! it is in. A rank that wants the lock alone writes into word 0 that it has it, and looks then at the words of the ranks: if
+//! none shares the lock, it is in, by one locked instruction. Else it makes a claim of that: when no word says any more
+//! that its rank shares the lock, it changes its claim into having it, and is in. All write first and look then, in one
+//! order of all ranks (`SeqCst`), so they cannot miss each other: of a rank that shares the lock and one that has written
+//! word 0, one sees the other, and steps back.
 //!
 //! **Fairness.** From a claim on, nobody enters but the one who claimed: those who share the lock cannot keep it away.
 //! Who gives back what it had alone gives the turn to the next rank that waits, counted round from its own; so does a rank
@@ -24,14 +26,16 @@
 //! does not take it: a rank that waits by messages needs the owner's progress for that, and ranks that map the memory do
 //! not wait for an owner that calls nothing.
 //!
-//! **Deaths.** The words say who is to blame if a rank dies that has the lock. One that dies while it waits is not: whoever
-//! waits takes its turn, or its claim, away. If it lives nevertheless, it finds that out when it is about to enter.
+//! **Deaths.** The words say who is to blame if a rank dies that has the lock, or has written so and not looked yet. One
+//! that dies while it waits is not: whoever waits takes its turn, or its claim, away. If it lives nevertheless, it finds
+//! that out when it is about to enter.
 //!
 //! **Stripes.** Whoever changes elements has the mutex of each stripe that they lie in: that makes accumulations atomic. A
 //! locked instruction a stripe costs what one costs that changes an element, and many elements are changed at once.
-//! Stripes are 4 KiB of the window; every 64th has the same mutex. Nobody has a mutex for longer than it takes to change
-//! 4 KiB, or the elements of one message. A mutex of a rank whose process has died is taken over. One of a rank that is
-//! lost otherwise is not: it may live, and be in the middle of a change. Then the call fails.
+//! The numbers are changed in place, by ordinary loads and stores: nobody else writes them meanwhile, but `put`. Stripes are
+//! 4 KiB of the window; every 64th has the same mutex. Nobody has a mutex for longer than it takes to change 4 KiB, to add
+//! numbers to 32 KiB, or to change the elements of one message. A mutex of a rank whose process has died is taken over.
+//! One of a rank that is lost otherwise is not: it may live, and be in the middle of a change. Then the call fails.
 
 use gapless_mem::Words;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -82,37 +86,44 @@ struct Gate(u64);
 
 impl Gate {
     /// After this one.
+    #[inline]
     fn next(self, state: u64, rank: Option<u32>) -> Gate {
         let number = (self.0 >> NUMBER).wrapping_add(1) << NUMBER;
         Gate(number | state | rank.map_or(0, |rank| u64::from(rank) + 1))
     }
 
     /// After this one: it is the turn of a rank, or of all.
+    #[inline]
     fn to(self, rank: Option<u32>) -> Gate {
         self.next(0, rank)
     }
 
     /// The rank that it is about.
+    #[inline]
     fn rank(self) -> Option<u32> {
         u32::try_from(self.0 & MASK).unwrap_or(0).checked_sub(1)
     }
 
     /// Whose turn it is.
+    #[inline]
     fn turn(self) -> Option<u32> {
         self.rank().filter(|_| self.0 & STATE == 0)
     }
 
     /// Who has it alone, or claims that.
+    #[inline]
     fn holder(self) -> Option<u32> {
         self.rank().filter(|_| self.0 & STATE != 0)
     }
 
     /// Whether its holder has it.
+    #[inline]
     fn is_inside(self) -> bool {
         self.0 & STATE == INSIDE
     }
 
     /// Whether this rank may enter.
+    #[inline]
     fn lets_in(self, rank: u32) -> bool {
         self.holder().is_none() && self.turn().is_none_or(|turn| turn == rank)
     }
@@ -183,6 +194,7 @@ impl Header {
     }
 
     /// The first rank behind this one, counted round, that waits.
+    #[inline]
     fn next(&self, rank: u32) -> Option<u32> {
         let all = (rank.saturating_add(1)..self.ranks).chain(0..rank.min(self.ranks));
         all.into_iter().find(|rank| matches!(self.said(*rank), WAITS_TO_SHARE | WAITS_ALONE))
@@ -202,7 +214,7 @@ impl Header {
     ) -> bool {
         let entered = match kind {
             Lock::Shared => self.share(rank),
-            Lock::Exclusive => self.claim(rank),
+            Lock::Exclusive => self.enter(rank) || self.claim(rank),
         };
         if !entered && waits {
             self.wait(rank, kind, is_lost);
@@ -228,7 +240,25 @@ impl Header {
         true
     }
 
+    /// Takes the lock alone, at once: nobody else has it, shares it or has its turn.
     #[inline]
+    fn enter(&self, rank: u32) -> bool {
+        let gate = self.gate();
+        let inside = gate.next(INSIDE, Some(rank));
+        if !gate.lets_in(rank) || !self.swap(gate, inside) {
+            return false;
+        }
+        if self.is_shared() {
+            // Nobody else changes it meanwhile.
+            self.word(LOCK).store(inside.next(CLAIMS, Some(rank)).0, Ordering::SeqCst);
+            return false;
+        }
+        if self.said(rank) != NOTHING {
+            self.say(rank, NOTHING);
+        }
+        true
+    }
+
     fn claim(&self, rank: u32) -> bool {
         for _ in 0..TRIES {
             let gate = self.gate();
@@ -253,6 +283,7 @@ impl Header {
     }
 
     /// Whether a rank says that it shares the lock.
+    #[inline]
     fn is_shared(&self) -> bool {
         (0..self.ranks).any(|rank| self.said(rank) == SHARES)
     }

@@ -48,6 +48,11 @@ mod own;
 mod peer;
 mod place;
 mod reading;
+#[allow(
+    unsafe_code,
+    reason = "reads and writes the memory of origins, for which the caller vouches"
+)]
+mod runs;
 mod send;
 mod span;
 mod target;

@@ -11,6 +11,7 @@ use crate::exposure::{
 use crate::header::Stripes;
 use crate::place::{Place, Way, check_types};
 use crate::reading::{Reading, State};
+use crate::runs::Grid;
 use crate::send::Pieces;
 use crate::window::{Driver, Flavor, Window};
 use crate::wire::{FETCH, Head, Kind, OPERANDS};
@@ -265,7 +266,7 @@ impl Window {
     /// # Errors
     /// Elements of several types, or others at the target; an operation that is not defined for them; elements that are
     /// changed atomically, at addresses that are no multiples of their length.
-    fn arithmetic(
+    pub(crate) fn arithmetic(
         &self,
         access: &Access,
         op: ReduceOp,
@@ -293,6 +294,14 @@ impl Window {
         width: usize,
     ) -> Result<(), WindowError> {
         let (rank, base) = (access.rank, self.members[access.rank as usize].misalignment);
+        if let Some(grid) = Grid::of(&access.target) {
+            // Its runs are alike.
+            let first = base + access.target.region().offset() + grid.first;
+            let all = [first, grid.len, grid.stride.unsigned_abs()];
+            if all.iter().all(|bytes| bytes.is_multiple_of(width as u64)) {
+                return Ok(());
+            }
+        }
         let mut wrong = None;
         let range = 0..access.target.packed_bytes();
         let _ = for_each_run(&access.target, range, |offset, _, len| {

@@ -1,6 +1,7 @@
 //! Operations on one stretch of a target that is mapped: what most are, and so the shortest way to do them. Whatever is
 //! unusual, or wrong, takes the way of `operate.rs`, which has the reason.
 
+use crate::Lock;
 use crate::arithmetic::Quick;
 use crate::exposure::{Exposure, change_number};
 use crate::header::Stripes;
@@ -35,6 +36,54 @@ impl Window {
         (end <= member.bytes).then_some(Span { exposure, offset })
     }
 
+    /// [`lock`](Window::lock), if the rank is mapped and its lock is free. `false`: it takes another way, whatever the reason
+    /// is. Nothing was done then.
+    #[must_use]
+    #[inline]
+    pub fn lock_now<D: Driver>(&mut self, driver: &D, rank: u32, kind: Lock) -> bool {
+        let member = self.members.get(rank as usize);
+        let Some(exposure) = member.and_then(|member| member.direct.as_ref()) else { return false };
+        if self.epochs.may_lock(rank).is_err()
+            || !exposure.header.try_lock(self.rank, kind, false, |_| false)
+        {
+            return false;
+        }
+        self.now_and_then(driver, 1);
+        self.epochs.locked(rank, kind);
+        true
+    }
+
+    /// [`unlock`](Window::unlock), if the rank is mapped and lives; as [`lock_now`](Window::lock_now).
+    #[must_use]
+    #[inline]
+    pub fn unlock_now<D: Driver>(&mut self, driver: &D, rank: u32) -> bool {
+        let Some(exposure) = self.living(rank) else { return false };
+        let Ok(kind) = self.epochs.lock_of(rank, "unlock") else { return false };
+        exposure.header.unlock(self.rank, kind);
+        self.now_and_then(driver, 1);
+        self.epochs.unlocked(rank);
+        true
+    }
+
+    /// [`flush`](Window::flush), if the rank is mapped and lives; as [`lock_now`](Window::lock_now).
+    #[must_use]
+    #[inline]
+    pub fn flush_now<D: Driver>(&self, driver: &D, rank: u32) -> bool {
+        if self.living(rank).is_none() || self.epochs.may_flush(rank, "flush").is_err() {
+            return false;
+        }
+        self.in_order(driver);
+        true
+    }
+
+    /// The memory of a rank that is mapped, and not known to be lost; if accumulations are no tasks.
+    #[inline]
+    fn living(&self, rank: u32) -> Option<&Exposure> {
+        let member = self.members.get(rank as usize)?;
+        let exposure = member.direct.as_ref().filter(|_| self.tasks.is_none())?;
+        (!self.osc().is_lost(member.process)).then_some(exposure)
+    }
+
     /// [`put`](Window::put) of all bytes of a span. `false`: they are more than were asked for, and nothing was done.
     #[inline]
     pub fn put_span<D: Driver>(&self, driver: &D, span: Span<'_>, bytes: &[u8]) -> bool {
@@ -49,6 +98,32 @@ impl Window {
         let loaded = span.exposure.memory.load(span.offset, into).is_ok();
         self.now_and_then(driver, Window::weight(into.len()));
         loaded
+    }
+
+    /// Numbers of a span, to which others are added. `false`: it takes another way, whatever the reason is. Nothing was done
+    /// then.
+    ///
+    /// # Errors
+    /// Whoever has a mutex that is needed is lost, and may live. In a box: then there is nothing to move if all is well.
+    #[inline]
+    pub fn add_span<D: Driver>(
+        &self,
+        driver: &D,
+        span: Span<'_>,
+        (number, op): (Primitive, ReduceOp),
+        bytes: &[u8],
+    ) -> Result<bool, Box<D::Error>> {
+        let sum = Quick::of_number(op, number).and_then(|(quick, width)| quick.sum(width));
+        let Some(sum) = sum.filter(|_| self.flavor != Flavor::Numbers) else { return Ok(false) };
+        let width = sum.bytes();
+        if !bytes.len().is_multiple_of(width)
+            || span.exposure.memory.misalignment(span.offset, width as u64) != 0
+        {
+            return Ok(false);
+        }
+        self.add_stretch(driver, span.exposure, (span.offset, sum), bytes)?;
+        self.now_and_then(driver, Window::weight(bytes.len()));
+        Ok(true)
     }
 
     /// One number of a span, combined with another; gives what was there. `None`: it takes another way, whatever the reason

@@ -228,6 +228,10 @@ impl<T: AnyBits> Window<T> {
         at: (u32, &Place),
     ) -> Result<(), Error> {
         let access = self.access(call, at, typed, Way::Write)?;
+        // SAFETY: the caller's promise.
+        if unsafe { self.inner.put_runs(self.shared(), &access, typed) }? {
+            return Ok(());
+        }
         let put =
             |range: Range<u64>, bytes: &[u8]| self.inner.put(self.shared(), &access, range, bytes);
         // SAFETY: the caller's promise.
@@ -278,6 +282,11 @@ impl<T: AnyBits> Window<T> {
             return Ok(());
         }
         let access = self.access("get", (rank, at), &view.typed, Way::Read)?;
+        check_apart(&view.typed)?;
+        // SAFETY: `view` borrows its memory exclusively until this returns; no byte is in it twice.
+        if unsafe { self.inner.get_runs(self.shared(), &access, &view.typed) }? {
+            return Ok(());
+        }
         let get = |range: Range<u64>, bytes: &mut [u8]| {
             self.inner.get(self.shared(), &access, range, bytes)
         };
@@ -309,6 +318,12 @@ impl<T: AnyBits> Window<T> {
             self.note(Call::Accumulate, plain.bytes().len() as u64, began);
             return Ok(());
         }
+        if let Some(plain) = data.as_plain()
+            && self.add_numbers((&plain, op), (rank, &at)).map_err(|error| *error)?
+        {
+            self.note(Call::Accumulate, plain.bytes().len() as u64, began);
+            return Ok(());
+        }
         let view = data.into_view();
         // SAFETY: `view` borrows its memory for reading until this returns.
         let done = unsafe { self.accumulate_typed(&view.typed, (rank, &at), op) };
@@ -325,8 +340,26 @@ impl<T: AnyBits> Window<T> {
         (rank, at): (u32, &Place),
     ) -> Option<u64> {
         let bytes = number.bytes();
+        if bytes.len() > 8 {
+            return None;
+        }
         let span = self.inner.span(call, (rank, at.plain()?), bytes.len())?;
         self.inner.change_span(self.shared(), span, (number.element(), op), bytes)
+    }
+
+    /// Numbers that are mapped, to which others are added. `false`: they take another way, or are refused.
+    #[inline]
+    fn add_numbers(
+        &self,
+        (numbers, op): (&Plain<'_>, ReduceOp),
+        (rank, at): (u32, &Place),
+    ) -> Result<bool, Box<Error>> {
+        let bytes = numbers.bytes();
+        let Some(displacement) = at.plain() else { return Ok(false) };
+        match self.inner.span("accumulate", (rank, displacement), bytes.len()) {
+            Some(span) => self.inner.add_span(self.shared(), span, (numbers.element(), op), bytes),
+            None => Ok(false),
+        }
     }
 
     /// # Safety
@@ -338,6 +371,10 @@ impl<T: AnyBits> Window<T> {
         op: ReduceOp,
     ) -> Result<(), Error> {
         let access = self.access("accumulate", (rank, at), typed, Way::Change)?;
+        // SAFETY: the caller's promise.
+        if unsafe { self.inner.accumulate_runs(self.shared(), (&access, op), (typed, at)) }? {
+            return Ok(());
+        }
         let accumulate =
             |bytes: &[u8]| self.inner.accumulate(self.shared(), (&access, op), (typed, at), bytes);
         // SAFETY: the caller's promise.

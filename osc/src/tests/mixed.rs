@@ -8,7 +8,7 @@ use crate::{Lock, Osc, Place, Way, WindowError};
 use gapless_bml::{Bml, PeerState, Rank};
 use gapless_btl::loopback::Config;
 use gapless_dtype::{Datatype, Primitive};
-use gapless_engine::Typed;
+use gapless_engine::{ReduceOp, Typed};
 use gapless_mem::{Region, Space};
 
 fn never(_: u32) -> bool {
@@ -113,6 +113,12 @@ fn the_mutex_of_who_may_live_is_not_taken_over() {
             matches!(changed, Err(WindowError::Lost { process, .. }) if process == holder),
             "{changed:?}"
         );
+        // Nor by the short way of those who map the memory.
+        let sum = (Primitive::Int64, ReduceOp::Sum);
+        let (bytes, span) = ([0; 8], window.span("accumulate", (0, 0), 8));
+        assert_eq!(span.is_some(), process == 1);
+        let added = span.map(|span| window.add_span(&driver, span, sum, &bytes));
+        assert!(!matches!(added, Some(Ok(_))), "{added:?}: somebody else has the mutex");
         net.exposures[0].header.release_stripes(holder, stripes);
         for osc in &net.oscs {
             osc.set_lost(holder, false);

@@ -201,6 +201,55 @@ fn locks_and_long_elements_lose_nothing() {
     }
 }
 
+/// Sums are not lost, whatever shape they have: one number, a stretch over several stripes, rows, every other number, and
+/// numbers that lie otherwise at the target; all at the same time, by four ranks, on the same numbers.
+#[test]
+fn sums_of_every_shape_lose_nothing() {
+    const ALL: usize = 1500;
+    const EACH: usize = 4;
+    let number = gapless::Datatype::from(gapless::Primitive::Uint64);
+    let rows =
+        gapless::Datatype::vector(ALL as u64 / 20, 8, 20, &number).unwrap().commit().unwrap();
+    let comb = gapless::Datatype::vector(ALL as u64 / 2, 1, 2, &number).unwrap().commit().unwrap();
+    let back = gapless::Datatype::vector(ALL as u64 / 2, 1, -2, &number).unwrap().commit().unwrap();
+    // What a round of one rank adds to each number.
+    let shares = |at: usize| {
+        let mut all = 1 + u64::from(at % 20 < 8) + u64::from(at % 2 == 0) + u64::from(at % 2 == 1);
+        all += u64::from(at >= 7 && at < 907) + if at == 700 { 2 } else { 0 };
+        all
+    };
+    for path in PATHS {
+        ranks(path, 4, |comm| {
+            let mut window = window::<u64>(comm, path, ALL);
+            let ones = vec![1u64; ALL];
+            let typed = |layout| gapless::View::typed(&ones[..], 0, layout, 1).unwrap();
+            window.lock_all().unwrap();
+            for _ in 0..EACH {
+                let sum = ReduceOp::Sum;
+                window.accumulate(&ones, 1, 0, sum).unwrap();
+                window.accumulate(typed(&rows), 1, 0, sum).unwrap();
+                window.accumulate(&1u64, 1, 700, sum).unwrap();
+                window.accumulate(typed(&comb), 1, 0, sum).unwrap();
+                window.fetch_and_op(1u64, 1, 700, sum).unwrap();
+                let odd = gapless::Place::typed(ALL as u64 - 1, &back, 1);
+                window.accumulate(&ones[..ALL / 2], 1, odd, sum).unwrap();
+                let mut found = vec![0u64; 900];
+                window.get_accumulate(&ones[..900], &mut found, 1, 7, sum).unwrap();
+            }
+            window.unlock_all().unwrap();
+            comm.barrier().unwrap();
+            if comm.rank() == 1 {
+                let mut found = vec![0u64; ALL];
+                window.read(&mut found, 0).unwrap();
+                let right = (0..ALL).map(|at| 4 * EACH as u64 * shares(at));
+                let wrong = found.iter().zip(right).position(|(found, right)| *found != right);
+                assert_eq!(wrong, None, "{path:?}");
+            }
+            window.free().unwrap();
+        });
+    }
+}
+
 #[test]
 fn calls_are_counted_where_that_is_asked_for() {
     for path in PATHS {
