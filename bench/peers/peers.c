@@ -470,7 +470,8 @@ static void one_sided(FILE *out, const char *op, const char *name, size_t bytes,
     MPI_Datatype type = MPI_DOUBLE;
     if (gaps) MPI_Type_vector(n / run, run, 2 * run, MPI_DOUBLE, &type), MPI_Type_commit(&type);
     size_t span = gaps ? 2 * bytes : bytes;
-    double *memory, *local = calloc(span, 1), *old = calloc(span, 1);
+    double *memory, *local = aligned_alloc(64, (span + 63) / 64 * 64), *old = calloc(span, 1);
+    for (size_t i = 0; i < span / 8; i++) local[i] = 1.0 - (double)(i % 3); /* no page of zeros that the system shares */
     MPI_Win win;
     MPI_Win_allocate(span, 8, MPI_INFO_NULL, MPI_COMM_WORLD, &memory, &win);
     memset(memory, 0, span);
