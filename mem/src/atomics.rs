@@ -18,8 +18,9 @@ const LONG: usize = 128;
 /// Memory, kept alive by its lease, that is read and written by atomic accesses alone.
 ///
 /// Bytes are copied in and out, in words where they lie at multiples of a word: a number that lies at a multiple of its
-/// length, of 1, 2, 4 or 8 bytes, is read and written as a whole. Everything else may be seen half written. Copies are not
-/// ordered among each other; fences, locks and messages order them.
+/// length, of 1, 2, 4 or 8 bytes, is read and written as a whole. Stretches of 128 bytes and more are moved by
+/// instructions of 32 bytes on x86-64, of which that is known, and not promised (`atomics/wide.rs`). Everything else may be
+/// seen half written. Copies are not ordered among each other; fences, locks and messages order them.
 #[derive(Clone, Debug)]
 pub struct Atomics {
     lease: Lease,

@@ -16,6 +16,8 @@ use gapless_mem::{Number, Runs};
 
 /// Bytes behind a stripe that are changed with it.
 const MORE: usize = 28 << 10;
+/// How far runs reach that are changed together: so few mutexes are enough.
+const REACH: u64 = 32 << 10;
 
 /// Equal runs at equal distances in a region.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -186,14 +188,14 @@ impl Window {
             for _ in 0..runs.count {
                 // SAFETY: the run is one of `origin`: the caller's promise.
                 let bytes = unsafe { std::slice::from_raw_parts(from, runs.len) };
-                self.add_stretch(driver, exposure, (offset, number), bytes)
-                    .map_err(|error| *error)?;
+                let place = (access.rank, offset, number);
+                self.add_stretch(driver, exposure, place, bytes).map_err(|error| *error)?;
                 from = from.wrapping_offset(stride);
                 offset = offset.wrapping_add_signed(runs.stride);
             }
         } else {
             // SAFETY: the runs are those of `origin`, which lie inside its region: the caller's promise.
-            unsafe { self.add_runs(driver, exposure, (runs, number), (start, stride)) }?;
+            unsafe { self.add_runs(driver, (access, exposure), (runs, number), (start, stride)) }?;
         }
         self.now_and_then(driver, Window::weight(runs.len.saturating_mul(runs.count)));
         Ok(true)
@@ -206,7 +208,7 @@ impl Window {
         &self,
         driver: &D,
         exposure: &Exposure,
-        (mut offset, number): (u64, Number),
+        (rank, mut offset, number): (u32, u64, Number),
         mut bytes: &[u8],
     ) -> Result<(), Box<D::Error>> {
         let width = number.bytes() as u64;
@@ -216,7 +218,7 @@ impl Window {
             let mut len = bytes.len().min(one + MORE);
             // Checked before the mutexes are taken: what follows a locked instruction waits for it.
             let sums = exposure.memory.sums(offset, number, len);
-            let refused = |_| D::Error::from(self.refused(self.rank, Fault::Outside));
+            let refused = |_| D::Error::from(self.refused(rank, Fault::Outside));
             let sums = sums.map_err(refused)?;
             let mut stripes = Stripes::default().with(offset, len);
             if !exposure.header.try_stripes(self.rank, stripes, |_| false) {
@@ -232,30 +234,35 @@ impl Window {
         Ok(())
     }
 
-    /// Adds numbers to runs that are shorter than a part, some at a time.
+    /// Adds numbers to runs that are shorter than a part, some at a time; one at a time where others have a mutex of those:
+    /// who waits for many, and keeps none, might wait for ever.
     ///
     /// # Safety
     /// As [`Atomics::add_runs`](gapless_mem::Atomics::add_runs).
     unsafe fn add_runs<D: Driver>(
         &self,
         driver: &D,
-        exposure: &Exposure,
+        (access, exposure): (&Access, &Exposure),
         (mut runs, number): (Runs, Number),
         (mut from, stride): (*mut u8, isize),
     ) -> Result<(), D::Error> {
         let most = usize::try_from(PART).map_or(1, |part| part / runs.len.max(1)).max(1);
+        let reach = REACH / runs.stride.unsigned_abs().max(1);
+        let most = usize::try_from(reach).map_or(most, |reach| reach.clamp(1, most));
         let mut left = runs.count;
         while left > 0 {
             runs.count = left.min(most);
-            left -= runs.count;
-            let stripes = stripes(&runs);
+            let mut stripes = stripes(&runs);
             if !exposure.header.try_stripes(self.rank, stripes, |_| false) {
+                runs.count = 1;
+                stripes = Stripes::default().with(runs.offset, runs.len);
                 self.take_stripes(driver, exposure, stripes)?;
             }
+            left -= runs.count;
             // SAFETY: the caller's promise.
             let added = unsafe { exposure.memory.add_runs(&runs, number, from, stride) };
             exposure.header.release_stripes(self.rank, stripes);
-            added.map_err(|_| self.refused(self.rank, Fault::Outside))?;
+            added.map_err(|_| self.refused(access.rank, Fault::Outside))?;
             runs.offset = runs.offset.wrapping_add_signed(runs.stride * runs.count as i64);
             from = from.wrapping_offset(stride * runs.count as isize);
         }

@@ -12,6 +12,7 @@ use gapless_engine::ReduceOp;
 /// Bytes of a target that is mapped.
 #[derive(Clone, Copy, Debug)]
 pub struct Span<'w> {
+    rank: u32,
     exposure: &'w Exposure,
     offset: u64,
 }
@@ -33,7 +34,7 @@ impl Window {
         let exposure = member.direct.as_ref().filter(|_| self.tasks.is_none())?;
         let offset = displacement.checked_mul(member.unit)?;
         let end = offset.checked_add(bytes as u64)?;
-        (end <= member.bytes).then_some(Span { exposure, offset })
+        (end <= member.bytes).then_some(Span { rank, exposure, offset })
     }
 
     /// [`lock`](Window::lock), if the rank is mapped and its lock is free. `false`: it takes another way, whatever the reason
@@ -121,7 +122,7 @@ impl Window {
         {
             return Ok(false);
         }
-        self.add_stretch(driver, span.exposure, (span.offset, sum), bytes)?;
+        self.add_stretch(driver, span.exposure, (span.rank, span.offset, sum), bytes)?;
         self.now_and_then(driver, Window::weight(bytes.len()));
         Ok(true)
     }
@@ -140,7 +141,7 @@ impl Window {
             return None;
         }
         let (quick, width) = Quick::of_number(op, number)?;
-        let (Span { exposure, offset }, memory) = (span, &span.exposure.memory);
+        let (Span { exposure, offset, .. }, memory) = (span, &span.exposure.memory);
         if bytes.len() != width || memory.misalignment(offset, width as u64) != 0 {
             return None;
         }

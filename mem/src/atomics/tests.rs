@@ -203,30 +203,50 @@ fn numbers_that_are_not_aligned_are_not_added() {
     assert_eq!(f64::from_ne_bytes(found), 1.5);
 }
 
-/// Nobody sees a number half written, however long the stretch is that is copied.
+/// Nobody sees a number half written, however long the stretch is that is copied, wherever it begins, and whether it is
+/// looked at as a whole or number by number; nor one to which others are added.
 #[test]
 fn numbers_stay_whole_in_long_copies() {
-    const COUNT: usize = 300;
-    let memory = memory(8 * COUNT as u64 + 5);
+    const COUNT: usize = 100;
+    let memory = memory(8 * COUNT as u64 + 5 + 32);
     let numbers = |byte: u8| vec![byte; 8 * COUNT];
-    memory.store(5, &numbers(1)).unwrap();
-    let done = std::sync::atomic::AtomicBool::new(false);
-    std::thread::scope(|threads| {
-        threads.spawn(|| {
-            for round in 0..2000u64 {
-                memory.store(5, &numbers(u8::try_from(1 + round % 250).unwrap())).unwrap();
+    let is_whole = |number: &[u8]| number.iter().all(|byte| *byte == number[0]);
+    for (phase, adds) in (0..8).map(|round| (round / 2, round % 2 == 1)) {
+        // The memory begins 3 bytes behind a multiple of 16.
+        let start = 5 + 8 * phase;
+        memory.store(start, &numbers(1)).unwrap();
+        let done = std::sync::atomic::AtomicBool::new(false);
+        std::thread::scope(|threads| {
+            threads.spawn(|| {
+                for round in 1..600u32 {
+                    // Now and then the sums begin anew: their bytes are alike, and at most 120.
+                    let byte = u8::try_from(1 + round % 120).unwrap();
+                    if adds && byte > 1 {
+                        memory.add(start, Number::I64, &numbers(1)).unwrap();
+                    } else {
+                        memory.store(start, &numbers(byte)).unwrap();
+                    }
+                }
+                done.store(true, Ordering::Release);
+            });
+            let mut room = vec![0; 8 * COUNT + 3];
+            loop {
+                let last = done.load(Ordering::Acquire);
+                // Where it goes to is a multiple of 8 away, or not.
+                for shift in [0, 3] {
+                    let found = &mut room[shift..shift + 8 * COUNT];
+                    memory.load(start, found).unwrap();
+                    assert!(found.chunks(8).all(is_whole), "phase {phase}");
+                }
+                for at in 0..COUNT as u64 {
+                    let mut number = [0; 8];
+                    memory.load(start + 8 * at, &mut number).unwrap();
+                    assert!(is_whole(&number), "phase {phase}");
+                }
+                if last {
+                    break;
+                }
             }
-            done.store(true, Ordering::Release);
         });
-        let mut room = vec![0; 8 * COUNT + 3];
-        loop {
-            let last = done.load(Ordering::Acquire);
-            let found = &mut room[3..];
-            memory.load(5, found).unwrap();
-            assert!(found.chunks(8).all(|number| number.iter().all(|byte| *byte == number[0])));
-            if last {
-                break;
-            }
-        }
-    });
+    }
 }
