@@ -100,7 +100,7 @@ fn further(at: *mut u8, stride: i64) -> *mut u8 {
 /// Whether runs are whole words, the first of which begins here.
 #[inline]
 fn are_words(first: *mut u8, runs: &Runs) -> bool {
-    first.cast::<u64>().is_aligned() && runs.len % 8 == 0 && runs.stride % 8 == 0
+    first.cast::<u64>().is_aligned() && runs.len.is_multiple_of(8) && runs.stride % 8 == 0
 }
 
 impl Atomics {

@@ -154,12 +154,13 @@ fn runs_are_as_if_each_were_copied_alone() {
         memory.store(0, &before).unwrap();
         let ours = len + random.below(3);
         let start = given.as_ptr();
-        // SAFETY: `given` holds nine runs, three bytes longer each.
-        let done = unsafe {
-            match adds {
-                true => memory.add_runs(&runs, number, start, ours.cast_signed()),
-                false => memory.store_runs(&runs, start, ours.cast_signed()),
-            }
+        let stride = ours.cast_signed();
+        let done = if adds {
+            // SAFETY: `given` holds nine runs, three bytes longer each.
+            unsafe { memory.add_runs(&runs, number, start, stride) }
+        } else {
+            // SAFETY: as above.
+            unsafe { memory.store_runs(&runs, start, stride) }
         };
         assert_eq!(done.is_ok(), inside, "{runs:?}");
         let mut expected = before;
@@ -173,7 +174,7 @@ fn runs_are_as_if_each_were_copied_alone() {
         assert_eq!(found, expected, "{runs:?}, {number:?}, added: {adds}");
         let mut back = vec![0xEE; 40 * len];
         // SAFETY: as above.
-        let done = unsafe { memory.load_runs(&runs, back.as_mut_ptr(), ours.cast_signed()) };
+        let done = unsafe { memory.load_runs(&runs, back.as_mut_ptr(), stride) };
         assert_eq!(done.is_ok(), inside);
         for (run, at) in places.iter().enumerate().filter(|_| inside) {
             let at = usize::try_from(*at).unwrap();
