@@ -250,40 +250,6 @@ fn sums_of_every_shape_lose_nothing() {
     }
 }
 
-/// A column that lies in all stripes of a window ends, although others change single numbers in all of them all the time.
-/// They stop when it has ended; if it never does, the time that tests have ends all.
-#[test]
-fn a_column_does_not_wait_for_ever() {
-    const ROWS: usize = 256;
-    ranks(Path::Mapped, 3, |comm| {
-        let mut window = window::<f64>(comm, Path::Mapped, ROWS * 512);
-        let double = gapless::Datatype::from(gapless::Primitive::Double);
-        let column = gapless::Datatype::vector(ROWS as u64, 1, 512, &double).unwrap();
-        let column = column.commit().unwrap();
-        let mut random = Random::new(u64::from(comm.rank()) + 5);
-        window.lock_all().unwrap();
-        let mut ended = comm.rank() == 0;
-        if ended {
-            for _ in 0..20 {
-                let place = gapless::Place::typed(0, &column, 1);
-                window.accumulate(&[1.0; ROWS], 0, place, ReduceOp::Sum).unwrap();
-            }
-            window.accumulate(&1.0, 0, 1, ReduceOp::Sum).unwrap();
-        }
-        while !ended {
-            let at = 512 * random.below(ROWS) + 7;
-            window.accumulate(&1.0, 0, at, ReduceOp::Sum).unwrap();
-            ended = window.fetch_and_op(0.0, 0, 1, ReduceOp::NoOp).unwrap() > 0.0;
-        }
-        window.unlock_all().unwrap();
-        comm.barrier().unwrap();
-        if comm.rank() == 0 {
-            assert_eq!(window.load(512 * (ROWS - 1)).unwrap(), 20.0);
-        }
-        window.free().unwrap();
-    });
-}
-
 #[test]
 fn calls_are_counted_where_that_is_asked_for() {
     for path in PATHS {
