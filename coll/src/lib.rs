@@ -77,8 +77,8 @@ pub use error::BuildError;
 pub use execute::hyperq::{HyperQ, Outcome};
 pub use execute::page;
 pub use execute::{
-    Awaited, Blocks, CollError, Combine, Executor, Leaving, Lender, Rows, Sequencer, TaskFault,
-    TaskName, Tasks, Ticket, Work,
+    Awaited, Blocks, CollError, Combine, Executor, Leaving, Lender, Rows, Seat, Sequencer,
+    TaskFault, TaskName, Tasks, Ticket, Work,
 };
 pub use goal::{Goal, GoalRank};
 pub use level::{Level, Within};

@@ -28,6 +28,8 @@ mod tasks;
 mod tools;
 #[allow(unsafe_code, reason = "hands its caller's promise on")]
 mod turn;
+#[allow(unsafe_code, reason = "gives a worker memory that was made for it")]
+mod worker;
 
 pub use between::Root;
 pub use buffers::{Blocks, BlocksMut, InPlace, Input, Output};

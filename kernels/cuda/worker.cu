@@ -310,7 +310,7 @@ INLINE void take(Shared &s, u32 team, const Ring &ring) {
     t.argument_bytes = arguments;
     t.items = grid[0] * grid[1] * grid[2];
     bool few = t.object != DO_REDUCE || (arguments >= 48 && words[4] <= INLINE_BYTES);
-    s.shrt[team] = !far && t.items <= 64 && t.object < DO_PAUSE && few;
+    s.shrt[team] = !far && t.items <= 64 && (t.object < DO_PAUSE || t.object == DO_COMBINE) && few;
     s.queue[team] = (u8)which;
     s.after[team] = (p.word[0] >> 24 & BARRIER_FLAG) != 0;
     s.width[team] = part(queue_row[QUEUE_WIDTH], 0, 32);

@@ -124,6 +124,7 @@
 #define DO_NUMBER 4
 #define DO_PAUSE 5
 #define DO_FORWARD 6
+#define DO_COMBINE 16
 
 /* What is accumulated: operation | element << 8. */
 #define ACC_SUM 0
@@ -136,6 +137,9 @@
 #define ACC_U64 3
 #define ACC_F32 4
 #define ACC_F64 5
+
+/* Work-items of DO_COMBINE, at most. */
+#define COMBINE_ITEMS_MAX 4096
 
 /* The worker's block. */
 #define WORKER_THREADS 512

@@ -32,7 +32,7 @@ mod tests;
 
 pub use layout::{BUFFERS_MAX, INLINE_BYTES, OUTS_MAX, RINGS_MAX, RingShape, SIGNALS_MAX, SLOTS};
 pub use ring::{Lane, Outcome, RingError};
-pub use target::Target;
+pub use target::{Target, WorkerCount};
 pub use terms::{DeviceKernel, Life, RefusedPut, RingPlaces, TargetError};
 
 use thiserror::Error;
@@ -57,17 +57,21 @@ pub enum DeviceFunction {
     /// Puts on: the payload is a packet and its body, which goes into a ring of another target
     /// ([`Target::add_out`]). Arguments: 2: which ring. It has ended when it has put. If that ring is full it fails.
     Forward = 6,
+    /// As [`Accumulate`](DeviceFunction::Accumulate), but not atomically: nothing else touches these elements meanwhile. In
+    /// memory of the host that is much quicker, and results are those of the processor, to the last bit. Grids of at most 4096 work-items.
+    Combine = 16,
 }
 
 impl DeviceFunction {
     /// All of them, with their names in `worker.h`.
-    pub(crate) const ALL: [(&'static str, DeviceFunction); 6] = [
+    pub(crate) const ALL: [(&'static str, DeviceFunction); 7] = [
         ("ACCUMULATE", DeviceFunction::Accumulate),
         ("COPY", DeviceFunction::Copy),
         ("REDUCE", DeviceFunction::Reduce),
         ("NUMBER", DeviceFunction::Number),
         ("PAUSE", DeviceFunction::Pause),
         ("FORWARD", DeviceFunction::Forward),
+        ("COMBINE", DeviceFunction::Combine),
     ];
 
     /// The one that a rewritten packet names.
@@ -80,7 +84,7 @@ impl DeviceFunction {
     #[must_use]
     pub fn argument_bytes(self) -> u16 {
         match self {
-            DeviceFunction::Accumulate => 32,
+            DeviceFunction::Accumulate | DeviceFunction::Combine => 32,
             DeviceFunction::Copy | DeviceFunction::Pause | DeviceFunction::Forward => 24,
             DeviceFunction::Reduce => 48,
             DeviceFunction::Number => 16,

@@ -96,6 +96,8 @@ pub struct Kernel {
     pub(crate) payload_max: u32,
     pub(crate) memory: Option<Lease>,
     pub(crate) signal: Option<Signal>,
+    /// Whether a worker counts its tasks, without a signal.
+    pub(crate) counted: bool,
 }
 
 impl Kernel {
@@ -109,7 +111,15 @@ impl Kernel {
     ) -> Kernel {
         let limits = launcher.limits();
         let runner = Runner::Launcher { launcher, object };
-        Kernel { runner, limits, argument_bytes, payload_max, memory: None, signal: None }
+        Kernel {
+            runner,
+            limits,
+            argument_bytes,
+            payload_max,
+            memory: None,
+            signal: None,
+            counted: false,
+        }
     }
 
     /// A function of the worker that this process has [attached](crate::Xtq::attach_worker): initiators that can map the
@@ -125,6 +135,7 @@ impl Kernel {
             payload_max,
             memory: None,
             signal: None,
+            counted: false,
         }
     }
 
@@ -170,6 +181,15 @@ impl Kernel {
     #[must_use]
     pub fn signal(mut self, signal: &Signal) -> Kernel {
         self.signal = Some(signal.clone());
+        self
+    }
+
+    /// Has the worker count its tasks that have ended, if it is the worker's and has no signal: whoever registers it asks
+    /// [`count_of`](crate::Xtq::count_of) how often. A signal has to be looked at by the process's progress; this is one
+    /// load. A worker counts up to 64 signals and kernels; an index that was once counted keeps its count.
+    #[must_use]
+    pub fn counted(mut self) -> Kernel {
+        self.counted = true;
         self
     }
 }

@@ -68,6 +68,10 @@ pub(super) struct Collective {
 /// Through memory that the ranks share.
 const SHARED: Algorithm = Algorithm::new(Method::Shared);
 
+/// Who runs tasks.
+const BY_WHOM: &str = "tasks: by threads of the rank at which they are put; sums, products, minima and maxima of numbers of \
+                       4 and 8 bytes by its worker on a GPU, if it has one (World::attach_collective_worker)\n";
+
 /// A collective and where it takes place.
 struct Subject {
     sample: Sample,
@@ -110,6 +114,9 @@ impl Collective {
                 let _ = writeln!(text, "{explained}: {}", predicted(seconds));
                 let schedule = sample.build(self.rank, locality, &explained)?;
                 text += &shown(&schedule.to_string(), WHOLE);
+                if schedule.has_tasks() {
+                    text += BY_WHOM;
+                }
             }
         }
         tell(&text)?;

@@ -155,6 +155,8 @@ pub struct Combine {
     packed: Option<Layout>,
     /// The loop for packed elements, if there is one.
     fold: Option<PackedFold>,
+    /// What elements are, if they lie packed and are all alike.
+    element: Option<Primitive>,
 }
 
 thread_local! {
@@ -186,19 +188,25 @@ impl Combine {
         let bytes = op.element_bytes(layout)?;
         let signature = layout.signature();
         let known = signature.kind() != SignatureKind::Bytes && signature.elements() > 0;
-        let (mut packed, mut fold) = (None, None);
+        let (mut packed, mut fold, mut uniform) = (None, None, None);
         if let (Op::Predefined(op), Some(element)) = (op, signature.uniform())
             && known
         {
             packed = one_packed(element);
             fold = PackedFold::new(*op, element);
+            uniform = Some(element);
         }
-        Ok(Self { op: op.clone(), bytes, packed, fold })
+        Ok(Self { op: op.clone(), bytes, packed, fold, element: uniform })
     }
 
     /// The loop for packed elements in memory that nobody shares, if there is one.
     pub(super) fn fold(&self) -> Option<PackedFold> {
         self.fold
+    }
+
+    /// What all elements are, if the operation is a predefined one and they are known.
+    pub(super) fn element(&self) -> Option<Primitive> {
+        self.element
     }
 
     /// The operation.

@@ -16,7 +16,7 @@ use super::Plan;
 use super::act::{Tools, Work};
 use super::error::CollError;
 use super::memory::Room;
-use super::tasks::{Expected, Leaving};
+use super::tasks::{Expected, Leaving, Seat};
 use super::tickets::{Gate, Way};
 use crate::schedule::{Action, Schedule};
 
@@ -35,6 +35,10 @@ pub(super) struct Run {
     flights: Vec<Flight>,
     /// Tasks that may come, by the step that waits for each.
     expected: BTreeMap<u32, Expected>,
+    /// Where accelerators of peers combine tasks that are put there, by peer and slot, as far as they have said.
+    seats: BTreeMap<(u32, u32), Seat>,
+    /// An accelerator may still touch scratch memory.
+    is_stained: bool,
     /// Why this rank goes on without data.
     failure: Option<CollError>,
     /// Who was told of the failure.
@@ -135,6 +139,8 @@ impl Run {
             missing,
             flights: Vec::new(),
             expected: BTreeMap::new(),
+            seats: BTreeMap::new(),
+            is_stained: false,
             failure: None,
             told: BTreeSet::new(),
             asked: BTreeSet::new(),
@@ -152,7 +158,14 @@ impl Run {
 
     pub(super) fn is_busy(&self) -> bool {
         let held = |flight: &Flight| matches!(flight.phase, Phase::Held { .. });
-        self.flights.iter().any(|flight| flight.work.is_pending() || held(flight))
+        // Nobody tells of what an accelerator has done.
+        let seated = || self.expected.values().any(|it| it.is_seated);
+        self.flights.iter().any(|flight| flight.work.is_pending() || held(flight)) || seated()
+    }
+
+    /// Whether an accelerator may still touch scratch memory, though all is over.
+    pub(super) fn is_stained(&self) -> bool {
+        self.is_stained
     }
 
     /// Whether it waits for another collective of this rank to end.
@@ -163,7 +176,7 @@ impl Run {
     /// Before it is dropped: waits for engines; whether nothing else is in flight. Otherwise memory is leaked.
     pub(super) fn let_go(&mut self) -> bool {
         // Waits for tasks that run.
-        self.expected.clear();
+        self.forget_tasks();
         self.flights.iter_mut().for_each(|flight| flight.work.drain());
         let idle = matches!(self.stage, Stage::Fresh | Stage::Over(_));
         if !idle {
@@ -217,7 +230,7 @@ impl Run {
         if plan.ends {
             plan.ticket.end();
         }
-        self.expected.clear();
+        self.forget_tasks();
         self.stage = Stage::Over(result.clone());
         Poll::Ready(result)
     }

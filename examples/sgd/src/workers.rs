@@ -58,9 +58,13 @@ impl Workers {
     ) -> Result<Workers, Box<dyn Error>> {
         let (tasks, comm) = (world.xtq(), world.comm().dup()?);
         let bytes = (TENSORS.into_iter().max().unwrap_or(0) * size_of::<f32>()) as u64;
-        // It stays as long as the world.
-        tasks.attach_worker(worker, Life { idle: None, longest: Duration::from_secs(600) })?;
+        // All memory before the worker, which stays as long as the world: tools that check memory know what there was when
+        // a kernel began.
         let sums = Memory::lease(&device, bytes)?;
+        let rooms = (0..comm.size())
+            .map(|_| Memory::lease(&device, bytes))
+            .collect::<Result<Vec<_>, _>>()?;
+        tasks.attach_worker(worker, Life { idle: None, longest: Duration::from_secs(600) })?;
         let added = tasks.signal(0);
         let kernel = Kernel::of_worker(DeviceFunction::Accumulate, u32::try_from(bytes)?);
         let kernel = kernel.buffer(sums.clone()).signal(&added);
@@ -68,8 +72,7 @@ impl Workers {
         // barrier of `sum`, and a block when its task has ended.
         unsafe { tasks.register_kernel(SUMS, kernel) }?;
         tasks.register_queue(SUMS, QueueOptions::default())?;
-        for _ in 0..comm.size() {
-            let room = Memory::lease(&device, bytes)?;
+        for room in rooms {
             // SAFETY: nothing but tasks touches it.
             unsafe { tasks.post_to_worker(room) }?;
         }

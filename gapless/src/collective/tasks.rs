@@ -4,12 +4,23 @@
 //! One function stands for all tasks. Its two arguments name the [`Work`] that a rank expects; the payload goes into a
 //! receive buffer that was posted for it, and the work runs on a thread of that end. Whoever waits for the collective
 //! is told by [`Carrier::hear`], and woken by the bell of that end.
+//!
+//! If this process has a worker for collectives, tasks that it can combine go to that (`tasks/seats.rs`), and those that
+//! fail by the function, without a payload.
+
+#[allow(unsafe_code, reason = "lends memory, and gives it to a worker")]
+mod seats;
+
+pub(crate) use seats::{PAYLOAD_MAX, ROOM};
 
 use gapless_bml::Rank;
-use gapless_coll::{Awaited, Leaving, TaskFault, TaskName, Tasks, Work};
+use gapless_coll::{Awaited, Leaving, Lender, Seat, TaskFault, TaskName, Tasks, Work};
+use gapless_mem::{Lease, Worker};
+use gapless_xtq::device::Life;
 use gapless_xtq::{
     Function, Put, PutHandle, QueueOptions, Retry, Signal, TaskError, Xtq, XtqError,
 };
+use seats::{Seats, Taken};
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -32,18 +43,19 @@ type Key = (u32, TaskName);
 /// What is expected here.
 #[derive(Debug, Default)]
 struct Desk {
-    works: Mutex<HashMap<Key, Work>>,
+    /// With each: whether a receive buffer was posted for it.
+    works: Mutex<HashMap<Key, (Work, bool)>>,
     /// Whether a task has ended since somebody looked.
     news: AtomicBool,
 }
 
 impl Desk {
-    fn lock(&self) -> MutexGuard<'_, HashMap<Key, Work>> {
+    fn lock(&self) -> MutexGuard<'_, HashMap<Key, (Work, bool)>> {
         // Nothing panics while it is held.
         self.works.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn take(&self, key: &Key) -> Option<Work> {
+    fn take(&self, key: &Key) -> Option<(Work, bool)> {
         self.lock().remove(key)
     }
 }
@@ -57,12 +69,59 @@ pub(crate) struct Carrier {
     registered: OnceLock<Result<(), XtqError>>,
     /// Of each rank that was to put a task: what ends when it is lost.
     watched: Mutex<HashMap<u32, Signal>>,
+    /// What the worker combines, if there is one.
+    seats: OnceLock<Arc<Seats>>,
+    /// Whether there is, or was, one.
+    is_attached: AtomicBool,
 }
 
 impl Carrier {
     pub(crate) fn new(xtq: Xtq) -> Carrier {
-        let (registered, watched) = (OnceLock::new(), Mutex::default());
-        Carrier { xtq, desk: Arc::default(), registered, watched }
+        let (registered, watched, seats) = (OnceLock::new(), Mutex::default(), OnceLock::new());
+        let is_attached = AtomicBool::new(false);
+        Carrier { xtq, desk: Arc::default(), registered, watched, seats, is_attached }
+    }
+
+    /// From now on a worker combines what it can, in this memory.
+    ///
+    /// # Errors
+    /// There is one already; the accelerator refuses; this process is leaving.
+    ///
+    /// # Safety
+    /// As long as this process has not left, nobody else touches the receive buffers, or the memory.
+    #[allow(unsafe_code, reason = "passes memory on, for which the caller vouches")]
+    pub(crate) unsafe fn attach_worker(
+        &self,
+        worker: Arc<dyn Worker>,
+        life: Life,
+        (buffers, memory): (Vec<Lease>, Lease),
+    ) -> Result<(), XtqError> {
+        // What is late for one that is gone must not meet another: there is one for ever.
+        if self.is_attached.swap(true, Ordering::AcqRel) {
+            return Err(XtqError::Worker { has: true });
+        }
+        // SAFETY: the caller's promise.
+        match unsafe { Seats::new(&self.xtq, (worker, life), (buffers, memory)) } {
+            Ok(seats) => {
+                let _ = self.seats.set(Arc::new(seats));
+                Ok(())
+            }
+            Err(error) => {
+                // Nobody was told of it.
+                self.is_attached.store(self.xtq.has_worker(), Ordering::Release);
+                Err(error)
+            }
+        }
+    }
+
+    /// What the worker combines, as long as there is one.
+    fn seats(&self) -> Option<&Arc<Seats>> {
+        self.seats.get().filter(|_| self.xtq.has_worker())
+    }
+
+    /// Whether a worker combines tasks here.
+    pub(crate) fn has_worker(&self) -> bool {
+        self.seats().is_some()
     }
 
     /// What ends when a rank is lost; nothing counts it.
@@ -95,14 +154,18 @@ impl Carrier {
         let function = Function::new(u32::MAX, move |task| {
             let [_, _, first, second] = task.arguments();
             let name = TaskName::from_words([first, second]);
-            let Some(work) = desk.take(&(task.initiator().0, name)) else {
+            let Some((work, posted)) = desk.take(&(task.initiator().0, name)) else {
                 // Its receive buffer, which was another's, is posted again.
                 return Err(TaskError::from("nobody expects it"));
             };
             work.run(task.payload());
             // One buffer was posted for it: the one that it has had, or one that is left.
             match task.take_payload() {
-                payload if payload.is_empty() => reclaim(task.xtq(), work.bytes()),
+                payload if payload.is_empty() => {
+                    if posted {
+                        reclaim(task.xtq(), work.bytes());
+                    }
+                }
                 payload => drop(payload),
             }
             desk.news.store(true, Ordering::Release);
@@ -130,17 +193,23 @@ impl Tasks for Carrier {
     fn expect(&self, from: u32, name: TaskName, work: Work) -> Result<Box<dyn Awaited>, TaskFault> {
         self.registered.get_or_init(|| self.register()).clone().map_err(fault)?;
         let (key, bytes) = ((from, name), work.bytes());
-        let mut buffer = Vec::new();
-        let room = usize::try_from(bytes).ok().filter(|len| buffer.try_reserve_exact(*len).is_ok());
-        let Some(len) = room else {
-            return Err(TaskFault::Other(format!("no memory for a payload of {bytes} bytes")));
-        };
-        buffer.resize(len, 0);
+        // What comes to a worker's seat has receive buffers there.
+        let taken = self.seats().and_then(|seats| seats.take(&work));
+        let posted = taken.is_none();
+        if posted {
+            let mut buffer = Vec::new();
+            let room =
+                usize::try_from(bytes).ok().filter(|len| buffer.try_reserve_exact(*len).is_ok());
+            let Some(len) = room else {
+                return Err(TaskFault::Other(format!("no memory for a payload of {bytes} bytes")));
+            };
+            buffer.resize(len, 0);
+            self.xtq.post(buffer);
+        }
         let signal = self.watch(from);
-        self.desk.lock().insert(key, work);
-        self.xtq.post(buffer);
-        let (xtq, desk) = (self.xtq.clone(), Arc::clone(&self.desk));
-        Ok(Box::new(Waiting { key, bytes, signal, xtq, desk }))
+        self.desk.lock().insert(key, (work, posted));
+        let (xtq, desk, told) = (self.xtq.clone(), Arc::clone(&self.desk), AtomicBool::new(false));
+        Ok(Box::new(Waiting { key, bytes, signal, xtq, desk, taken, told }))
     }
 
     fn put(
@@ -153,6 +222,23 @@ impl Tasks for Carrier {
         let put = put.payload(payload).retry(Retry::InAnyOrder).attempts(ATTEMPTS);
         Ok(Box::new(Away(self.xtq.put(put).map_err(fault)?)))
     }
+
+    fn put_at(
+        &self,
+        to: u32,
+        _: TaskName,
+        seat: Seat,
+        payload: Vec<u8>,
+    ) -> Result<Box<dyn Leaving>, TaskFault> {
+        let put = seats::put(Rank(to), seat, payload);
+        let put = put.ok_or_else(|| TaskFault::Other(format!("no seat has {:?}", seat.words)))?;
+        let put = put.retry(Retry::InAnyOrder).attempts(ATTEMPTS);
+        Ok(Box::new(Away(self.xtq.put(put).map_err(fault)?)))
+    }
+
+    fn lender(&self) -> Option<Arc<dyn Lender>> {
+        self.seats().map(|seats| seats.lender())
+    }
 }
 
 /// A task that is expected.
@@ -163,17 +249,41 @@ struct Waiting {
     signal: Signal,
     xtq: Xtq,
     desk: Arc<Desk>,
+    /// The worker combines it.
+    taken: Option<Taken>,
+    /// Its initiator may know that.
+    told: AtomicBool,
 }
 
 impl Awaited for Waiting {
     fn failed(&self) -> Option<TaskFault> {
         self.signal.poll()?.err().map(fault)
     }
+
+    fn seat(&self) -> Option<Seat> {
+        let taken = self.taken.as_ref()?;
+        self.told.store(true, Ordering::Relaxed);
+        Some(taken.seat)
+    }
+
+    fn comes_not(&self) -> bool {
+        // One that was given up may still run what it has.
+        let over = self.xtq.has_worker();
+        self.told.fetch_and(!over, Ordering::Relaxed);
+        over
+    }
+
+    fn is_done(&self) -> bool {
+        self.taken.as_ref().is_some_and(Taken::is_done)
+    }
 }
 
 impl Drop for Waiting {
     fn drop(&mut self) {
-        if self.desk.take(&self.key).is_some() {
+        if let Some(taken) = &self.taken {
+            taken.leave(self.told.load(Ordering::Relaxed));
+        }
+        if self.desk.take(&self.key).is_some_and(|(_, posted)| posted) {
             reclaim(&self.xtq, self.bytes);
         }
     }

@@ -78,6 +78,11 @@ impl Tools {
     }
 
     /// Who carries tasks of collectives.
+    pub(crate) fn carrier(&self) -> &Carrier {
+        &self.carrier
+    }
+
+    /// The same, as executors have it.
     pub(super) fn tasks(&self) -> Arc<dyn Tasks> {
         Arc::clone(&self.carrier) as Arc<dyn Tasks>
     }

@@ -2,11 +2,14 @@
 //! that is revoked; training by each way in which gradients can be summed.
 
 use crate::reduced::reductions;
+use crate::windows::worker::play;
 use crate::{Case, Form};
+use gapless::Device;
 use gapless::btl::Btl;
 use gapless::btl::loopback::{Config as LoopbackConfig, Hub, Loopback};
 use gapless::coll::Operation;
 use gapless::tuning::coll::{Rule, Table};
+use gapless::xtq::Life;
 use gapless::{Collective, Datatype, InPlace, Primitive, ReduceOp, Region, Space, UserOp, World};
 use gapless_btl_sm::{Sm, SmConfig};
 use gapless_mem::HostDevice;
@@ -15,6 +18,7 @@ use gapless_tests::job_of;
 use gapless_xtq::device::player::Player;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
 
 /// All reductions whose operation commutes go by tasks, one of them in pieces.
 pub(crate) fn table() -> Table {
@@ -173,6 +177,112 @@ fn training_gives_the_same_losses_whoever_sums_the_gradients() {
             assert_eq!(tasks.sizes, [8192, 128, 1280, 40, 4]);
         });
     }
+}
+
+/// Gives the rank a worker that a thread plays. Counts the tasks that it combines.
+fn attach(world: &World) -> Arc<AtomicU32> {
+    let ran = Arc::new(AtomicU32::new(0));
+    let count = Arc::clone(&ran);
+    let player = Player::new(move |task| {
+        count.fetch_add(1, Ordering::Relaxed);
+        play(task)
+    });
+    // It leaves often.
+    let life = Life { idle: Some(Duration::from_micros(300)), ..Life::default() };
+    let host: Arc<dyn Device> = Arc::new(HostDevice::new());
+    world.attach_collective_worker(player.clone(), &host, life).unwrap();
+    let error = world.attach_collective_worker(player, &host, life).unwrap_err();
+    assert!(error.to_string().contains("worker"), "{error}");
+    ran
+}
+
+#[test]
+fn workers_combine_all_forms_at_some_ranks_or_at_all() {
+    // By rings where memory is shared, else by messages; at last rank 0 alone has a worker.
+    for (size, all) in [(2, true), (3, true), (4, true), (2, false)] {
+        ranks(size, |world| {
+            let ran = (all || world.rank() == 0).then(|| attach(world));
+            assert_eq!(world.has_collective_worker(), ran.is_some());
+            for form in [Form::Blocking, Form::NonBlocking, Form::Left] {
+                for (round, len) in [3, 0, 1, 700, 20_000].into_iter().enumerate() {
+                    let stride = 1 + (round + world.rank() as usize) % 3;
+                    reductions(&Case { comm: world.comm(), form, stride, len });
+                }
+            }
+            if let Some(ran) = ran {
+                // A thread has run none of those that the worker knows.
+                let before = ran.load(Ordering::Relaxed);
+                let mut sum = vec![1.5f64; 100];
+                world.comm().allreduce(InPlace, &mut sum, ReduceOp::Sum).unwrap();
+                assert!(sum.iter().all(|it| *it == 1.5 * f64::from(size)));
+                assert_eq!(ran.load(Ordering::Relaxed) - before, size - 1);
+            } else {
+                let mut sum = vec![1.5f64; 100];
+                world.comm().allreduce(InPlace, &mut sum, ReduceOp::Sum).unwrap();
+            }
+        });
+    }
+}
+
+#[test]
+fn persistent_ones_and_more_at_once_than_workers_have_seats() {
+    ranks(2, |world| {
+        let (comm, ran) = (world.comm(), attach(world));
+        let mut sum = comm
+            .collective_init(vec![1u32; 500], vec![0u32; 500], |send, recv| {
+                Collective::allreduce(send, recv, ReduceOp::Sum)
+            })
+            .unwrap();
+        for _ in 0..3 {
+            sum.start().unwrap();
+            let mut sums = vec![vec![0u64; 50]; 60];
+            comm.scope(|s| {
+                for sums in &mut sums {
+                    let sum = Collective::allreduce(&[2u64; 50], &mut sums[..], ReduceOp::Sum);
+                    let _ = s.begin(sum)?;
+                }
+                Ok(())
+            })
+            .unwrap();
+            sum.wait().unwrap();
+            assert!(sum.buffers().unwrap().1.iter().all(|it| *it == 2));
+            assert!(sums.iter().flatten().all(|it| *it == 4));
+        }
+        assert!(ran.load(Ordering::Relaxed) > 0);
+    });
+}
+
+#[test]
+fn what_fails_beside_a_worker_is_told_and_later_ones_are_right() {
+    ranks(2, |world| {
+        let ran = attach(world);
+        let mut sum = vec![1i32; 100];
+        world.comm().allreduce(InPlace, &mut sum, ReduceOp::Sum).unwrap();
+        // Lengths that do not fit.
+        for round in 0..5usize {
+            let comm = world.comm().dup().unwrap();
+            let mut sum = vec![1i32; 10 + 10 * world.rank() as usize + round];
+            comm.allreduce(InPlace, &mut sum, ReduceOp::Sum).unwrap_err();
+        }
+        for len in [1000, 7, 100] {
+            let mut sum = vec![1i32; len];
+            world.comm().allreduce(InPlace, &mut sum, ReduceOp::Sum).unwrap();
+            assert!(sum.iter().all(|it| *it == 2));
+        }
+        assert!(ran.load(Ordering::Relaxed) > 0);
+        // A collective that is revoked.
+        let comm = world.comm().dup().unwrap();
+        comm.allreduce(InPlace, &mut sum, ReduceOp::Sum).unwrap();
+        world.comm().barrier().unwrap();
+        if world.rank() == 1 {
+            comm.revoke().unwrap();
+        }
+        let error = comm.allreduce(InPlace, &mut sum, ReduceOp::Sum).unwrap_err();
+        assert!(error.is_revoked(), "{error}");
+        let mut sum = vec![1i32; 100];
+        world.comm().allreduce(InPlace, &mut sum, ReduceOp::Sum).unwrap();
+        assert!(sum.iter().all(|it| *it == 2));
+    });
 }
 
 /// A worker that a thread plays: it adds floats to the registered buffer.

@@ -4,27 +4,24 @@
 //! The worker's lock is taken before that of the state, and never the other way round. What is dropped under it is memory
 //! that the worker was given: whoever keeps that does not call this crate when it goes.
 
+mod own;
+
 use super::run::lay_down;
 use super::target::RefusedTask;
 use super::{Inner, State, Xtq};
-use crate::device::{self, DeviceKernel, Lane, Life, Outcome, RingError, RingShape, TargetError};
-use crate::error::{Refusal, TaskError, XtqError};
+use crate::device::{self, DeviceKernel, Lane, Life, Outcome, RingShape, TargetError};
+use crate::error::{Refusal, XtqError};
 use crate::launcher::Kernel;
-use crate::packet::{Command, Flags, Launch, Packet, Work};
 use crate::signal::Signal;
 use crate::wire::{Head, Ring, kernel_bit};
 use gapless_bml::{Bml, Rank, RemoteKey};
 use gapless_mem::{Device as _, DeviceError, HostDevice, Lease, Region, Worker};
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, MutexGuard, PoisonError, TryLockError};
-use std::time::Duration;
 
 /// How long the worker is left alone, unless somebody wants something.
 const LOOK_NS: u64 = 100_000;
-/// How often a thread looks for the end of a task before it sleeps in between, and for how long.
-const LOOKS: u32 = 2000;
-const NAP: Duration = Duration::from_micros(50);
 /// Memory is registered with accelerators in pages.
 const PAGE: u64 = 4096;
 
@@ -52,6 +49,9 @@ pub(super) struct Served {
     /// By ring, whose it is; the first is this process's own.
     initiators: Vec<Option<Rank>>,
     signals: Vec<Counted>,
+    /// Kernels whose tasks are counted without a signal, by index, and the place of each: for good, as whoever has such a
+    /// count may look at it for ever.
+    counts: BTreeMap<u8, u8>,
     /// It is to leave, so that rings can be added.
     changes: bool,
     looked_ns: u64,
@@ -87,17 +87,6 @@ fn heap(bytes: u64) -> Result<Lease, DeviceError> {
     Ok(lease.sub(behind, bytes)?)
 }
 
-/// As an initiator would send it.
-fn sent(command: &Command) -> Result<Packet, TaskError> {
-    let Work::Kernel(launch) = command.work else {
-        return Err("its packet is a function's".into());
-    };
-    let work = Work::Kernel(Launch { arguments: 0, ..launch });
-    let flags = command.flags & Flags::SENT;
-    let command = Command { object: 0, signal: 0, flags, work, ..*command };
-    Packet::new(&command).map_err(|error| TaskError(error.to_string()))
-}
-
 impl Served {
     fn new(worker: Arc<dyn Worker>, life: Life) -> Result<Served, TargetError> {
         let mut target = device::Target::new(worker, life)?;
@@ -108,17 +97,35 @@ impl Served {
         let own = unsafe { Lane::new(memory, shape) }?;
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
         let (ended, initiators, signals) = (HashMap::new(), vec![None], Vec::new());
-        let (changes, looked_ns) = (false, 0);
-        Ok(Served { number, target, own, ended, initiators, signals, changes, looked_ns })
+        let (counts, changes, looked_ns) = (BTreeMap::new(), false, 0);
+        Ok(Served { number, target, own, ended, initiators, signals, counts, changes, looked_ns })
     }
 
     /// A place for this signal: the one that it has with this kernel, or one that no kernel's tasks count.
     fn place(&self, index: u8, signal: &Signal) -> Result<u8, TargetError> {
         let same = |one: &&Counted| one.index == index && one.signal.name() == signal.name();
-        let places = || (0..).take(device::SIGNALS_MAX);
-        let free = || places().find(|place| self.signals.iter().all(|one| one.place != *place));
-        let place = self.signals.iter().find(same).map(|one| one.place).or_else(free);
+        let known = self.signals.iter().find(same).map(|one| one.place);
+        known.map_or_else(|| self.free_place(), Ok)
+    }
+
+    /// A place that nothing is counted in.
+    fn free_place(&self) -> Result<u8, TargetError> {
+        let is_free = |place: &u8| {
+            self.signals.iter().all(|one| one.place != *place)
+                && self.counts.values().all(|taken| taken != place)
+        };
+        let place = (0..).take(device::SIGNALS_MAX).find(is_free);
         place.ok_or(TargetError::TooMany { what: "signals", max: device::SIGNALS_MAX })
+    }
+
+    /// The place in which tasks of this kernel are counted without a signal.
+    fn count_place(&mut self, index: u8) -> Result<u8, TargetError> {
+        if let Some(place) = self.counts.get(&index) {
+            return Ok(*place);
+        }
+        let place = self.free_place()?;
+        self.counts.insert(index, place);
+        Ok(place)
     }
 
     /// Tells the worker of a kernel, or that there is none, and which signal its tasks count.
@@ -129,9 +136,13 @@ impl Served {
         &mut self,
         index: u8,
         kernel: Option<DeviceKernel>,
-        signal: Option<&Signal>,
+        (signal, counted): (Option<&Signal>, bool),
     ) -> Result<(), TargetError> {
-        let place = signal.map(|signal| self.place(index, signal)).transpose()?;
+        let place = match signal {
+            Some(signal) => Some(self.place(index, signal)?),
+            None if counted => Some(self.count_place(index)?),
+            None => None,
+        };
         // Before a task of it can count.
         let seen = place.map_or(0, |place| self.target.counted(place));
         let kernel = kernel.map(|kernel| match place {
@@ -295,11 +306,12 @@ impl Inner {
         if signal.as_ref().is_some_and(|signal| !signal.rings(&self.bell)) {
             return Err(XtqError::ForeignSignal);
         }
+        let counted = kernel.counted;
         let limits = &mut kernel.limits;
         let done = self.with_worker(|served| {
             limits.items_max = served.target.items_max();
             // SAFETY: the caller promises that nobody but tasks touches the buffer, or relies on what is there.
-            unsafe { served.register(index, Some(told), signal.as_ref()) }
+            unsafe { served.register(index, Some(told), (signal.as_ref(), counted)) }
         });
         let busy = match done {
             Ok(()) => None,
@@ -338,7 +350,7 @@ impl Inner {
         }
         if was && !of_worker && self.has_worker.load(Ordering::Acquire) {
             // SAFETY: there is no kernel, and no buffer.
-            self.with_worker(|served| unsafe { served.register(index, None, None) })?;
+            self.with_worker(|served| unsafe { served.register(index, None, (None, false)) })?;
             self.leave_signals(index, None)?;
         }
         Ok(())
@@ -374,57 +386,6 @@ impl Inner {
             (0..times.min(signal.value())).for_each(|_| signal.count_down());
         }
         heard.failed.into_iter().for_each(|(signal, error)| signal.fail(error));
-    }
-
-    /// Runs a task that came by a message, and waits for its end.
-    pub(super) fn run_on_worker(
-        &self,
-        command: &Command,
-        body: [&[u8]; 2],
-    ) -> Result<(), TaskError> {
-        let packet = sent(command)?;
-        let (mut position, mut looks) = (None, 0);
-        loop {
-            let mut held = self.served();
-            let Some(served) = held.as_mut() else { return Err("its worker is gone".into()) };
-            while let Some((put, outcome)) = served.own.next() {
-                served.ended.insert(put, outcome);
-            }
-            if position.is_some_and(|(number, _)| number != served.number) {
-                // Another one has taken its place.
-                return Err("its worker is gone".into());
-            }
-            if let Some(outcome) = position.and_then(|(_, put)| served.ended.remove(&put)) {
-                return match outcome {
-                    Outcome::Ended => Ok(()),
-                    Outcome::Failed(why) => Err(TaskError(why.to_string())),
-                    Outcome::Refused(why) => {
-                        Err(TaskError(format!("its worker refused it: {why}")))
-                    }
-                    Outcome::Malformed => Err("its worker has found no packet".into()),
-                };
-            }
-            if position.is_none() {
-                match served.own.put(&packet, body) {
-                    Ok(put) => {
-                        position = Some((served.number, put));
-                        served.own.announce();
-                    }
-                    Err(RingError::Full) => {}
-                    Err(error) => return Err(TaskError(error.to_string())),
-                }
-            }
-            if !served.own.is_served()
-                && !served.changes
-                && let Err(error) = served.go_on()
-            {
-                self.lose_worker(held, &error);
-                continue;
-            }
-            drop(held);
-            looks += 1;
-            if looks < LOOKS { std::thread::yield_now() } else { std::thread::sleep(NAP) }
-        }
     }
 }
 
@@ -490,6 +451,21 @@ impl Xtq {
             self.inner.with(|state| state.target.rings.post(bytes));
         }
         posted
+    }
+
+    /// Whether this process has a worker: one that was attached, and is not given up.
+    #[must_use]
+    pub fn has_worker(&self) -> bool {
+        self.inner.has_worker.load(Ordering::Acquire)
+    }
+
+    /// How often tasks of this kernel have ended on the worker, if it is registered as one that is
+    /// [counted](Kernel::counted).
+    #[must_use]
+    pub fn count_of(&self, index: u8) -> Option<device::WorkerCount> {
+        let held = self.inner.served();
+        let served = held.as_ref()?;
+        Some(served.target.count(*served.counts.get(&index)?))
     }
 
     /// Takes back all receive buffers of the worker.

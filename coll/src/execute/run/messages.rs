@@ -2,7 +2,7 @@
 use std::mem::ManuallyDrop;
 
 use gapless_engine::Typed;
-use gapless_pml::{Failure, PmlError, Status};
+use gapless_pml::{Failure, PmlError, RequestId, Status};
 
 use super::{Flight, Phase, Run, nothing};
 use crate::execute::Plan;
@@ -10,6 +10,7 @@ use crate::execute::act::Tools;
 use crate::execute::error::{CollError, NOTICE_BYTES};
 use crate::execute::memory::Room;
 use crate::execute::rows::Spot;
+use crate::execute::tasks::SEAT_BYTES;
 use crate::execute::tickets::NOTICE_SLOT;
 use crate::schedule::{Action, Place};
 
@@ -33,7 +34,12 @@ impl Run {
         if self.failure.is_some() {
             return self.send_failure(plan, tools, step, (to, slot, from.len));
         }
-        self.open_tasks(plan, step);
+        let said = self.open_tasks(plan, step);
+        if !said.is_empty() {
+            // What says «ready» has no bytes of its own.
+            let sent = tools.send_copy(plan.reach(to), &said, plan.ticket.tag(slot));
+            return self.sent(plan, tools, (step, to), sent);
+        }
         let pieces = match plan.spot(from) {
             Spot::Direct(typed) => return self.send(plan, tools, step, (to, slot), &typed),
             Spot::Pieces(pieces) => pieces,
@@ -59,7 +65,18 @@ impl Run {
         (to, slot): (u32, u32),
         data: &Typed,
     ) {
-        match tools.send(plan.reach(to), data, plan.ticket.tag(slot)) {
+        let sent = tools.send(plan.reach(to), data, plan.ticket.tag(slot));
+        self.sent(plan, tools, (step, to), sent);
+    }
+
+    fn sent(
+        &mut self,
+        plan: &Plan,
+        tools: &mut Tools<'_>,
+        (step, to): (u32, u32),
+        sent: Result<RequestId, PmlError>,
+    ) {
+        match sent {
             Ok(id) => self.flights.push(Flight::new(step, Phase::Sending { to, id, data: true })),
             Err(error) => self.could_not_send(plan, tools, step, to, error),
         }
@@ -158,6 +175,20 @@ impl Run {
                 },
             }
         }
+        let seats = match plan.has_tasks && expected == 0 {
+            true => Self::seats_max(plan, from),
+            false => 0,
+        };
+        if seats > 0 {
+            // It may say where tasks are put, also if this rank puts none any more.
+            match Room::new(seats * SEAT_BYTES, None) {
+                Some(packed) => {
+                    room = Typed::contiguous(packed.region());
+                    memory.push(packed);
+                }
+                None => self.fail(CollError::NoMemory { rank: plan.rank(), bytes: SEAT_BYTES }),
+            }
+        }
         let started = tools.receive(plan.reach(from), &room, plan.ticket.tag(slot));
         let memory = ManuallyDrop::into_inner(memory);
         match started {
@@ -212,6 +243,19 @@ impl Run {
         what: (u32, u64, bool),
         result: Result<Status, Failure>,
     ) -> bool {
+        let (rank, expected, _) = what;
+        if let (0, Ok(status)) = (expected, &result)
+            && let [memory] = &std::mem::take(&mut self.flights[index].memory)[..]
+        {
+            let told = match status.bytes.is_multiple_of(SEAT_BYTES) {
+                true => {
+                    self.hear_seats(rank, memory, status.bytes);
+                    Told::Nothing
+                }
+                false => Told::Failure,
+            };
+            return self.after_receive(plan, tools, index, rank, told);
+        }
         let came = self.outcome(plan, what, result);
         self.after_receive(plan, tools, index, what.0, came)
     }

@@ -10,8 +10,11 @@ use super::{Flight, Phase, Run};
 use crate::execute::Plan;
 use crate::execute::act::Tools;
 use crate::execute::error::CollError;
+use crate::execute::memory::Room;
 use crate::execute::rows::Spot;
-use crate::execute::tasks::{Came, Expected, TaskFault, Work};
+use crate::execute::tasks::{
+    Came, Expected, SEAT_BYTES, SEAT_WORDS, SEATS_MAX, Seat, TaskFault, Work,
+};
 use crate::schedule::{Action, Place};
 
 impl Run {
@@ -34,7 +37,10 @@ impl Run {
             let work = work.unwrap_or_else(|| Work::noting(into.len));
             let Some(process) = plan.process(from) else { continue };
             match tasks.expect(process, plan.task_name(*slot), work.clone()) {
-                Ok(awaited) => _ = self.expected.insert(step, Expected { work, awaited }),
+                Ok(awaited) => {
+                    let expected = Expected { work, awaited, is_seated: false };
+                    self.expected.insert(step, expected);
+                }
                 Err(fault) => self.fail_task(plan, from, fault),
             }
         }
@@ -50,16 +56,61 @@ impl Run {
     }
 
     /// A message is about to leave: the tasks that wait for it may come, if it goes to their initiator. A task's step
-    /// names the message that says «ready» among those that it waits for.
-    pub(super) fn open_tasks(&mut self, plan: &Plan, step: u32) {
-        let Action::Send { to, .. } = plan.schedule.action(step as usize) else { return };
-        for follower in plan.followers(step).iter().filter(|_| plan.has_tasks) {
-            if let Action::Task { from, .. } = plan.schedule.action(*follower as usize)
+    /// names the message that says «ready» among those that it waits for. Gives what the message says: where an accelerator
+    /// combines them.
+    pub(super) fn open_tasks(&mut self, plan: &Plan, step: u32) -> Vec<u8> {
+        let mut said = Vec::new();
+        let Action::Send { to, .. } = plan.schedule.action(step as usize) else { return said };
+        let mut followers = match plan.has_tasks {
+            true => plan.followers(step).to_vec(),
+            false => return said,
+        };
+        followers.sort_unstable();
+        for follower in followers {
+            if let Action::Task { from, slot, .. } = plan.schedule.action(follower as usize)
                 && from == to
-                && let Some(expected) = self.expected.get(follower)
+                && let Some(expected) = self.expected.get_mut(&follower)
             {
+                let room = (said.len() as u64) < SEATS_MAX as u64 * SEAT_BYTES;
+                if let Some(seat) = room.then(|| expected.awaited.seat()).flatten() {
+                    expected.is_seated = true;
+                    said.extend(seat.to_words(*slot).iter().flat_map(|word| word.to_le_bytes()));
+                }
                 expected.work.open();
             }
+        }
+        said
+    }
+
+    /// How many seats a message of a peer can name: those of the tasks that are put there.
+    pub(super) fn seats_max(plan: &Plan, peer: u32) -> u64 {
+        let is_put =
+            |action: &Action| matches!(action, Action::Put { to, .. } if super::peer(*to) == peer);
+        let puts = plan.schedule.steps().filter(|(action, _)| is_put(action));
+        puts.take(SEATS_MAX).count() as u64
+    }
+
+    /// What a peer has said of where tasks are put at it.
+    pub(super) fn hear_seats(&mut self, from: u32, memory: &Room, bytes: u64) {
+        let seats = usize::try_from(bytes / SEAT_BYTES).unwrap_or(0).min(SEATS_MAX);
+        for at in 0..seats {
+            if let Some((slot, seat)) = Seat::of_words(memory.numbers(SEAT_WORDS * at)) {
+                self.seats.insert((from, slot), seat);
+            }
+        }
+    }
+
+    /// A task that was expected is so no more.
+    fn forget_task(&mut self, step: u32) {
+        if let Some(expected) = self.expected.remove(&step) {
+            self.is_stained |= expected.is_touched();
+        }
+    }
+
+    /// None is expected any more.
+    pub(super) fn forget_tasks(&mut self) {
+        for expected in std::mem::take(&mut self.expected).into_values() {
+            self.is_stained |= expected.is_touched();
         }
     }
 
@@ -81,23 +132,26 @@ impl Run {
         from: u32,
     ) -> bool {
         let Some(step) = self.flights[index].step else { return true };
-        let Some(expected) = self.expected.get(&step) else { return true };
+        let Some(expected) = self.expected.get_mut(&step) else { return true };
         let bytes = expected.work.bytes();
         // In this order: what has run before its initiator was lost counts. What has come and not begun does not.
         let fault = expected.awaited.failed();
-        let Some(came) = expected.work.came() else {
+        let Some(came) = expected.came() else {
             let goes_on = fault.is_none() && !plan.ticket.members().is_revoked();
             if goes_on || expected.work.is_running() {
                 return false;
             }
-            self.expected.remove(&step);
+            self.forget_task(step);
             match fault {
                 Some(fault) => self.fail_task(plan, from, fault),
                 None => self.fail(CollError::Revoked),
             }
             return true;
         };
-        self.expected.remove(&step);
+        if matches!(came, Came::Odd(0)) {
+            expected.comes_not();
+        }
+        self.forget_task(step);
         let told = match came {
             Came::Done => return true,
             Came::Failed(error) => {
@@ -202,8 +256,17 @@ impl Run {
         let (Some(tasks), Some(process)) = (&plan.tasks, plan.process(to)) else {
             return Err(TaskFault::Other("nobody carries tasks".to_owned()));
         };
-        let data = !payload.is_empty();
-        let leaving = tasks.put(process, plan.task_name_at(to, slot), payload)?;
+        let (data, name) = (!payload.is_empty(), plan.task_name_at(to, slot));
+        let leaving = match self.seats.get(&(to, slot)).filter(|_| data) {
+            Some(seat) if seat.bytes == payload.len() as u64 => {
+                tasks.put_at(process, name, *seat, payload)?
+            }
+            Some(seat) => {
+                let reason = format!("{} bytes for {} there", payload.len(), seat.bytes);
+                return Err(TaskFault::Other(reason));
+            }
+            None => tasks.put(process, name, payload)?,
+        };
         let flight = Flight::new(step, Phase::Leaving { to, slot, data });
         self.flights.push(Flight { leaving: Some(leaving), ..flight });
         Ok(())

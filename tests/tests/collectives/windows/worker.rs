@@ -30,8 +30,9 @@ const TYPES: [Primitive; 6] = [
 const OPS: [ReduceOp; 4] = [ReduceOp::Sum, ReduceOp::Prod, ReduceOp::Min, ReduceOp::Max];
 
 /// What `kernels/cuda/tasks.h` does.
-fn play(task: &Played) -> Result<(), u32> {
-    assert_eq!(task.object, DeviceFunction::Accumulate as u64);
+pub(crate) fn play(task: &Played) -> Result<(), u32> {
+    let does = [DeviceFunction::Accumulate, DeviceFunction::Combine].map(|it| it as u64);
+    assert!(does.contains(&task.object), "{task:?}");
     let [buffer, _, offset, word] = task.arguments[..] else { return Err(2) };
     let (op, element) = (word.to_le_bytes()[0], word.to_le_bytes()[1]);
     let op = OPS.get(usize::from(op)).ok_or(2u32)?;

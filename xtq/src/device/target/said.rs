@@ -8,7 +8,24 @@ use super::super::layout::{
 use super::super::{Failure, Outcome, RefusedPut, TargetError};
 use super::Target;
 use crate::error::Refusal;
+use gapless_mem::Words;
 use std::sync::atomic::Ordering;
+
+/// How often tasks of a kernel have ended on a worker ([`Xtq::count_of`](crate::Xtq::count_of)). Clones are the same.
+#[derive(Clone, Debug)]
+pub struct WorkerCount {
+    words: Words,
+    /// Which of them.
+    at: usize,
+}
+
+impl WorkerCount {
+    /// The count now. What those tasks wrote can be seen then.
+    #[must_use]
+    pub fn now(&self) -> u64 {
+        self.words.all().get(self.at).map_or(0, |word| word.load(Ordering::Acquire))
+    }
+}
 
 impl Target {
     /// Work-items of a group, at most.
@@ -61,6 +78,12 @@ impl Target {
     pub fn counted(&self, signal: u8) -> u64 {
         let at = usize::from(signal).min(SIGNALS_MAX - 1);
         self.word(CONTROL_COUNTED + 8 * at).load(Ordering::Acquire)
+    }
+
+    /// The same, to be read without this value.
+    pub(crate) fn count(&self, signal: u8) -> WorkerCount {
+        let at = usize::from(signal).min(SIGNALS_MAX - 1);
+        WorkerCount { words: self.words.clone(), at: (CONTROL_COUNTED + 8 * at) / 8 }
     }
 
     /// Puts that were refused here, or failed, since the last call: the last of them, and how many were forgotten.

@@ -1,0 +1,242 @@
+//! Who combines: reductions and accumulations by messages, by tasks on the processors' threads, and by the workers that stay
+//! on the ranks' GPUs. Each rank has a GPU of its own; without one there is no worker, and the example says why.
+//!
+//! ```sh
+//! cargo build --release -p gapless --example reducers
+//! cargo run --release -- run -n 2 target/release/examples/reducers [ROUNDS [JSON]]
+//! ```
+//!
+//! Times are medians, in µs, at rank 0. `left` is the share of its time that a rank has for itself while all-reduces go on,
+//! if it makes progress every 20 µs. All results are checked. Docs: `docs/collectives.md`, By tasks.
+
+use gapless::coll::Operation;
+use gapless::tuning::coll::{Rule, Table};
+use gapless::xtq::{CudaWorker, Life};
+use gapless::{Collective, Communicator, CudaDriver, Device, InPlace, Lock, ReduceOp, World};
+use std::error::Error;
+use std::fmt::Write as _;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+type Failure = Box<dyn Error>;
+
+/// Bytes of a vector.
+const SIZES: [usize; 9] =
+    [64, 256, 1 << 10, 4 << 10, 16 << 10, 64 << 10, 256 << 10, 512 << 10, 1 << 20];
+/// From this on, accumulations.
+const ACCUMULATED: usize = 4 << 10;
+const PROGRESS: Duration = Duration::from_micros(20);
+
+/// All reductions go by this algorithm.
+fn table(algorithm: &str) -> Result<Table, Failure> {
+    let mut rules = Vec::new();
+    for operation in [Operation::Allreduce, Operation::Reduce] {
+        // Reduce has no ring.
+        let name = if operation == Operation::Reduce && algorithm == "ring" {
+            "binomial"
+        } else {
+            algorithm
+        };
+        for (bytes_max, name) in [(0, "shared"), (u64::MAX, name)] {
+            let algorithm = name.parse().map_err(|error| format!("{name}: {error:?}"))?;
+            rules.push(Rule { operation, ranks_max: usize::MAX, bytes_max, algorithm });
+        }
+    }
+    Ok(Table::with(rules))
+}
+
+fn median(mut times: Vec<Duration>) -> f64 {
+    times.sort_unstable();
+    times[times.len() / 2].as_secs_f64() * 1e6
+}
+
+/// The sum of what all ranks give as number `at`.
+fn sum(ranks: u32, at: usize) -> f64 {
+    (0..ranks).map(|rank| f64::from(rank + 1) * (at % 97) as f64).sum()
+}
+
+fn own(rank: u32, count: usize) -> Vec<f64> {
+    (0..count).map(|at| f64::from(rank + 1) * (at % 97) as f64).collect()
+}
+
+fn rounds(bytes: usize, rounds: usize) -> usize {
+    (rounds * 4096 / bytes.max(4096)).max(rounds / 16).max(3)
+}
+
+/// All-reduces, reduces, and the share that is left beside all-reduces.
+fn reduce(comm: &Communicator, bytes: usize, count: usize) -> Result<[f64; 3], Failure> {
+    let (given, ranks) = (own(comm.rank(), bytes / 8), comm.size());
+    let mut found = vec![0.0; given.len()];
+    let right = |found: &[f64]| found.iter().enumerate().all(|(at, it)| *it == sum(ranks, at));
+    let (mut all, mut one) = (Vec::new(), Vec::new());
+    for round in 0..count + count / 4 {
+        found.fill(0.0);
+        comm.barrier()?;
+        let began = Instant::now();
+        comm.allreduce(&given[..], &mut found[..], ReduceOp::Sum)?;
+        all.push(began.elapsed());
+        if !right(&found) {
+            return Err(format!("an all-reduce of {bytes} bytes is wrong in round {round}").into());
+        }
+        found.fill(0.0);
+        comm.barrier()?;
+        let began = Instant::now();
+        comm.reduce(&given[..], &mut found[..], ReduceOp::Sum, 0)?;
+        one.push(began.elapsed());
+        if comm.rank() == 0 && !right(&found) {
+            return Err(format!("a reduce of {bytes} bytes is wrong in round {round}").into());
+        }
+    }
+    // The first are to warm up.
+    let (all, one) = (all.split_off(count / 4), one.split_off(count / 4));
+    let (mut mine, began) = (Duration::ZERO, Instant::now());
+    for _ in 0..count {
+        comm.scope(|s| {
+            let sum = Collective::allreduce(&given[..], &mut found[..], ReduceOp::Sum);
+            let mut going = vec![s.begin(sum)?];
+            loop {
+                let since = Instant::now();
+                while since.elapsed() < PROGRESS {
+                    std::hint::spin_loop();
+                }
+                mine += since.elapsed();
+                if let Some((_, ended)) = s.test_any(&mut going) {
+                    return ended.map(drop);
+                }
+            }
+        })?;
+    }
+    Ok([median(all), median(one), mine.as_secs_f64() / began.elapsed().as_secs_f64()])
+}
+
+/// Accumulations of rank 0 into a window of rank 1, each with its flush; rank 1 is in a barrier.
+fn accumulate(comm: &Communicator, way: Way, bytes: usize, count: usize) -> Result<f64, Failure> {
+    let builder = match way {
+        Way::Worker => comm.window().accumulate_by_worker(),
+        Way::Threads => comm.window().accumulate_by_tasks(),
+        Way::Messages => comm.window(),
+    };
+    let mut window = builder.allocate::<f64>(bytes / 8)?;
+    let given = own(0, bytes / 8);
+    let mut times = Vec::new();
+    comm.barrier()?;
+    if comm.rank() == 0 {
+        window.lock(1, Lock::Shared)?;
+        for _ in 0..count {
+            let began = Instant::now();
+            window.accumulate(&given[..], 1, 0, ReduceOp::Sum)?;
+            window.flush(1)?;
+            times.push(began.elapsed());
+        }
+        window.unlock(1)?;
+    }
+    comm.barrier()?;
+    let mut found = vec![0.0; given.len()];
+    window.read(&mut found, 0)?;
+    let times_given = if comm.rank() == 1 { count as f64 } else { 0.0 };
+    if found.iter().zip(&given).any(|(found, given)| *found != times_given * given) {
+        return Err(format!("accumulations of {bytes} bytes are wrong").into());
+    }
+    window.free()?;
+    if comm.rank() == 0 { Ok(median(times.split_off(count / 4))) } else { Ok(0.0) }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Way {
+    /// Messages, or memory that both map.
+    Messages,
+    Threads,
+    Worker,
+}
+
+impl Way {
+    const ALL: [Way; 3] = [Way::Messages, Way::Threads, Way::Worker];
+
+    fn name(self) -> &'static str {
+        ["messages", "threads", "worker"][self as usize]
+    }
+}
+
+/// A GPU of this rank's own.
+fn device(world: &World) -> Result<Arc<gapless::CudaDevice>, Failure> {
+    let driver = CudaDriver::load()?;
+    if driver.devices() < world.size() {
+        return Err(format!("{} GPUs for {} processes", driver.devices(), world.size()).into());
+    }
+    Ok(Arc::new(driver.device(world.rank())?))
+}
+
+fn main() -> Result<(), Failure> {
+    let mut arguments = std::env::args().skip(1);
+    let count = arguments.next().map_or(Ok(2000), |rounds| rounds.parse())?;
+    let path = arguments.next();
+    let world = World::init()?;
+    let comm = world.comm();
+    let (says, device) = (world.rank() == 0, device(&world));
+    let mut has = [u8::from(device.is_ok())];
+    comm.allreduce(InPlace, &mut has, ReduceOp::Min)?;
+    let mut json = String::new();
+    let life = Life { idle: None, longest: Duration::from_secs(300) };
+    let mut ways = Way::ALL.to_vec();
+    if has != [1] {
+        ways.pop();
+        println!(
+            "no worker: {}",
+            device
+                .as_ref()
+                .map_or_else(ToString::to_string, |_| "another rank has none".to_owned())
+        );
+    }
+    if says {
+        println!("{:>10} {:>8} {:>10} {:>10} {:>8}", "by", "bytes", "all-reduce", "reduce", "left");
+    }
+    for way in &ways {
+        if let (Way::Worker, Ok(device)) = (way, &device) {
+            let memory: Arc<dyn Device> = device.clone();
+            world.attach_collective_worker(
+                Arc::new(CudaWorker::new(device.clone())?),
+                &memory,
+                life,
+            )?;
+        }
+        world.set_coll_table(table(if *way == Way::Messages { "ring" } else { "xtq" })?);
+        // The table is that of communicators that are made from now on.
+        let reducing = comm.dup()?;
+        for bytes in SIZES {
+            let [all, one, left] = reduce(&reducing, bytes, rounds(bytes, count))?;
+            if says {
+                let by = way.name();
+                println!("{by:>10} {bytes:>8} {all:>10.2} {one:>10.2} {left:>8.3}");
+                writeln!(
+                    json,
+                    "{{\"by\": \"{by}\", \"bytes\": {bytes}, \"allreduce_us\": {all:.3}, \"reduce_us\": {one:.3}, \"left\": {left:.4}}}"
+                )?;
+            }
+        }
+    }
+    if says {
+        println!("{:>10} {:>8} {:>10}", "by", "bytes", "accumulate");
+    }
+    for way in ways.into_iter().filter(|_| world.size() == 2) {
+        if let (Way::Worker, Ok(device)) = (way, &device) {
+            world.keep_collective_worker(false)?;
+            world.attach_window_worker(Arc::new(CudaWorker::new(device.clone())?), life)?;
+        }
+        for bytes in SIZES.into_iter().filter(|bytes| *bytes >= ACCUMULATED) {
+            let took = accumulate(comm, way, bytes, rounds(bytes, count))?;
+            if says {
+                let by = way.name();
+                println!("{by:>10} {bytes:>8} {took:>10.2}");
+                writeln!(
+                    json,
+                    "{{\"by\": \"{by}\", \"bytes\": {bytes}, \"accumulate_us\": {took:.3}}}"
+                )?;
+            }
+        }
+    }
+    comm.barrier()?;
+    if let Some(path) = path.filter(|_| says) {
+        std::fs::write(path, json)?;
+    }
+    Ok(world.finalize()?)
+}
