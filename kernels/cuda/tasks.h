@@ -96,26 +96,17 @@ NOINLINE bool accumulate_any(Watch *watch, u64 to, u64 from, u64 count, u64 what
 }
 
 /* As accumulate, by plain loads and stores: nobody else touches the elements meanwhile. So results are the processor's, to
- * the last bit. 16 bytes at a time, two of those side by side: what is combined may lie beyond the bus. Nothing looks at
- * the clock: a payload is no longer than a ring's arena. */
+ * the last bit. 16 bytes at a time. Nothing looks at the clock: a payload is no longer than a ring's arena. */
 template <typename T> struct __align__(16) Piece {
     T t[16 / sizeof(T)];
 };
-template <typename T> INLINE void combine_piece(Piece<T> own, u64 to, u64 from, u32 op) {
-    Piece<T> more = *(const Piece<T> *)from;
-    UNROLL for (u32 e = 0; e < 16 / sizeof(T); e++) own.t[e] = combined(own.t[e], more.t[e], op);
-    *(Piece<T> *)to = own;
-}
 template <typename T> INLINE void combine(u64 to, u64 from, u32 bytes, u32 op, u32 first, u32 stride) {
     bool wide = (to | from) % 16 == 0;
     u32 done = wide ? bytes / 16 * 16 : 0;
-    for (u32 i = first * 16; i < done; i += 32 * stride) {
-        Piece<T> one = *(const Piece<T> *)(to + i), other;
-        u32 next = i + 16 * stride;
-        bool both = next < done;
-        if (both) other = *(const Piece<T> *)(to + next);
-        combine_piece(one, to + i, from + i, op);
-        if (both) combine_piece(other, to + next, from + next, op);
+    for (u32 i = first * 16; i < done; i += 16 * stride) {
+        Piece<T> own = *(const Piece<T> *)(to + i), more = *(const Piece<T> *)(from + i);
+        UNROLL for (u32 e = 0; e < 16 / sizeof(T); e++) own.t[e] = combined(own.t[e], more.t[e], op);
+        *(Piece<T> *)(to + i) = own;
     }
     for (u32 i = done + first * (u32)sizeof(T); i < bytes; i += stride * (u32)sizeof(T)) {
         union {
