@@ -17,8 +17,8 @@ use crate::rail::{Rail, RdmaRail};
 use crate::{BmlError, Handler, PeerState, RailSlot, Rank, TokenSpace, select};
 use gapless_btl::loopback::{Config, Hub, Loopback};
 use gapless_btl::{
-    Address, Allocation, AmTag, Btl, Limits, LinkError, MapError, Mapped, PeerId, Queue, Rdma,
-    RemoteKey, ReserveError, Short, Token,
+    Address, Allocation, AmTag, Btl, Lending, Lent, Limits, LinkError, MapError, Mapped, PeerId,
+    Queue, Rdma, RemoteKey, ReserveError, Short, Token,
 };
 use gapless_mem::{Device, Region, Space};
 use std::collections::BTreeSet;
@@ -414,6 +414,24 @@ impl Bml {
         let sent = rail.btl.send_short(carrier.peer, tag, message);
         carrier.used |= sent;
         sent
+    }
+
+    /// Sends a message straight out of the caller's memory, if the transport does that: [`Btl::send_lent`]. To a peer with
+    /// several rails it never does, because what is retained there needs memory of ours. In order with
+    /// [`send`](Bml::send).
+    pub fn send_lent(&mut self, to: Rank, tag: AmTag, message: &Lent<'_>) -> Lending {
+        let endpoint = self.endpoints.get_mut(to.0 as usize);
+        let Some(carrier) = endpoint.and_then(Endpoint::carrier_mut) else { return Lending::Never };
+        if self.by_tag[usize::from(tag.0)] == RESERVED {
+            return Lending::Never;
+        }
+        let rail = &mut self.rails[carrier.rail];
+        let lending = rail.btl.send_lent(carrier.peer, tag, message);
+        if lending == Lending::Sent {
+            rail.stir();
+            carrier.used = true;
+        }
+        lending
     }
 
     /// One-sided operations with `peer`, over the best rail whose wire and permissions allow them

@@ -1,7 +1,7 @@
 //! The events of bml for the layers above, in terms of ranks.
 
 use crate::Bml;
-use gapless_btl::{AmTag, Fragment, LinkError, Short, Token};
+use gapless_btl::{AmTag, Fragment, LinkError, Placing, Short, Token};
 use std::fmt;
 
 /// A process of the job, numbered from 0.
@@ -81,6 +81,17 @@ pub trait Handler {
         let _ = (from, tag, fragment);
         false
     }
+
+    /// Where the end of a message of `len` bytes goes that begins with `head`, likewise: [`gapless_btl::Sink::place`].
+    fn place(&mut self, from: Rank, tag: AmTag, head: &[u8], len: usize) -> Placing<'_> {
+        let _ = (from, tag, head, len);
+        Placing::Nowhere
+    }
+
+    /// A message is where it was to be [placed](Handler::place): [`gapless_btl::Sink::placed`].
+    fn placed(&mut self, from: Rank, tag: AmTag, head: &[u8], len: usize) {
+        let _ = (from, tag, head, len);
+    }
 }
 
 impl<H: Handler + ?Sized> Handler for &mut H {
@@ -96,5 +107,13 @@ impl<H: Handler + ?Sized> Handler for &mut H {
     #[inline]
     fn fragment(&mut self, from: Rank, tag: AmTag, fragment: &Fragment) -> bool {
         (**self).fragment(from, tag, fragment)
+    }
+
+    fn place(&mut self, from: Rank, tag: AmTag, head: &[u8], len: usize) -> Placing<'_> {
+        (**self).place(from, tag, head, len)
+    }
+
+    fn placed(&mut self, from: Rank, tag: AmTag, head: &[u8], len: usize) {
+        (**self).placed(from, tag, head, len);
     }
 }

@@ -2,8 +2,9 @@
 
 use crate::burst::Next;
 use crate::socket::Socket;
+use crate::straight;
 use crate::tls::Records;
-use gapless_btl::LinkError;
+use gapless_btl::{Lent, LinkError, Place};
 use rustix::fd::{AsFd, BorrowedFd};
 use std::io::{IoSlice, IoSliceMut};
 
@@ -71,6 +72,40 @@ impl Connection {
                 written.map_err(|error| self.socket.ended(error))
             }
         }
+    }
+
+    /// Whether bytes pass as they are, so that they need no buffer.
+    pub(crate) fn is_plain(&self) -> bool {
+        self.records.is_none()
+    }
+
+    /// Writes a head and a message, of a plain connection; how many bytes there was room for.
+    ///
+    /// # Errors
+    /// Why nothing more can be written.
+    pub(crate) fn write_lent(
+        &mut self,
+        head: &[u8],
+        message: &Lent<'_>,
+        next: Next,
+    ) -> Result<usize, LinkError> {
+        let written = straight::write(&self.socket, head, message, next);
+        written.map_err(|error| self.socket.ended(error))
+    }
+
+    /// [Reads](Connection::read) the bytes of a message from `at` on to their place, and what follows into `beyond`, of a
+    /// plain connection.
+    ///
+    /// # Errors
+    /// Why nothing more will come.
+    pub(crate) fn read_to(
+        &mut self,
+        place: &Place<'_>,
+        at: usize,
+        beyond: &mut [u8],
+    ) -> Result<Option<usize>, LinkError> {
+        let read = straight::read(&self.socket, place, at, beyond);
+        read.map_err(|error| self.socket.ended(error))
     }
 
     /// How many bytes `write` has sealed that the system has not taken.

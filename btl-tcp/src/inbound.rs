@@ -8,13 +8,20 @@
 //! A message is likely to be as long as the one before it. Behind a long one, the first bytes of the next are read into the
 //! inbox, and as many as fit there to their place in a buffer, with one call. If it turns out to be a shorter message,
 //! what was read is put together in the inbox.
+//!
+//! If the sink knows where a long message goes ([`Sink::place`]), the rest of it is read straight to there, and no buffer
+//! is needed. A message that may not stay there in part goes there only if one call reads all that is missing; else it
+//! is put into a buffer after all. While messages have places, only the beginning of the next is read.
 
 use crate::config::TcpConfig;
 use crate::connection::Connection;
+use crate::counts::Counts;
 use crate::outbound::{SMALL_BYTES, SMALL_EACH};
 use crate::wire::{HEADER_BYTES, Header};
 use gapless_btl::pool::{Buffer, HeapPool};
-use gapless_btl::{AmTag, Event, Fragment, LinkError, PeerId, SHORT_BYTES, Short, Sink};
+use gapless_btl::{
+    AmTag, Event, Fragment, LinkError, PeerId, Place, Placing, SHORT_BYTES, Short, Sink,
+};
 use gapless_mem::{Device, DeviceError};
 use std::io::IoSliceMut;
 use std::sync::Arc;
@@ -32,16 +39,37 @@ const FRONT_BYTES: usize = BEYOND_BYTES - HEADER_BYTES;
 const GUESS_BYTES: usize = INBOX_BYTES - 2 * BEYOND_BYTES;
 /// Calls that read, in one poll.
 const READS: usize = 8;
-/// After so many messages that the other end retains, their count goes there in a frame of its own; after half as many
-/// as there are buffers, if that is less. Long messages have fewer buffers, so they have a bound of their own.
-const UNTOLD_MAX: usize = 32;
-const UNTOLD_LONG_MAX: usize = 2;
-
 /// A message that is not here in full.
 struct Partial {
     tag: AmTag,
-    body: Buffer,
+    body: Body,
+    len: usize,
     got: usize,
+}
+
+/// Where the bytes of a message are that is not here in full.
+enum Body {
+    Buffer(Buffer),
+    /// The same; what is missing goes to the message's place if one call reads it.
+    Tentative(Buffer),
+    /// In its place. The message begins so.
+    Placed([u8; FRONT_BYTES]),
+}
+
+/// What became of an attempt to read.
+enum Filled {
+    /// So many bytes have come, and for so many there was room.
+    Read(usize, usize),
+    /// Nothing has come.
+    Nothing,
+    /// Nothing may be read in this poll.
+    Held,
+    NoBuffer,
+}
+
+/// Whether a place is for all of a message but its head.
+fn fits(place: &Place<'_>, len: usize) -> bool {
+    place.skip() <= FRONT_BYTES && place.skip() + place.len() == len
 }
 
 /// Where reading stopped.
@@ -69,58 +97,13 @@ pub(crate) struct Inbound {
     /// The buffer of the message whose header is in the inbox, how many bytes of it are there, and where in the inbox
     /// lies what is behind those.
     guessed: Option<(Buffer, usize, usize)>,
+    /// The last long message had a place.
+    placed: bool,
     /// A message that nobody had room for.
     stuck: Option<(AmTag, Fragment)>,
     small: HeapPool,
     large: HeapPool,
     counts: Counts,
-}
-
-/// How many retained messages came, and went.
-#[derive(Debug, Default)]
-struct Counts {
-    /// The peer retains its messages.
-    counted: bool,
-    /// Those that have come in full, modulo 2¹⁶.
-    had: u16,
-    /// Those that the peer was not told of; and how many of them are long.
-    untold: usize,
-    untold_long: usize,
-    /// After how many of them the peer is told at once, and after how many long ones.
-    most: usize,
-    most_long: usize,
-    /// What the peer has told of ours.
-    confirmed: Option<u16>,
-}
-
-impl Counts {
-    /// With so many long buffers at either end.
-    fn new(buffers: usize) -> Counts {
-        let most = (SMALL_EACH * buffers / 2).clamp(1, UNTOLD_MAX);
-        let most_long = (buffers / 2).clamp(1, UNTOLD_LONG_MAX);
-        Counts { most, most_long, ..Counts::default() }
-    }
-
-    /// A message has come in full.
-    fn had(&mut self, long: bool) {
-        if self.counted {
-            self.had = self.had.wrapping_add(1);
-            self.untold += 1;
-            self.untold_long += usize::from(long);
-        }
-    }
-
-    /// How many have come: the peer is told now.
-    fn tell(&mut self) -> u16 {
-        (self.untold, self.untold_long) = (0, 0);
-        self.had
-    }
-
-    /// Whether the peer waits for the count: at once, or if nothing else has told it for a while.
-    fn owes(&self, at_once: bool) -> bool {
-        let many = self.untold >= self.most || self.untold_long >= self.most_long;
-        self.untold > 0 && (!at_once || many)
-    }
 }
 
 impl std::fmt::Debug for Inbound {
@@ -150,6 +133,7 @@ impl Inbound {
             partial: None,
             last: 0,
             guessed: None,
+            placed: false,
             stuck: None,
             small: HeapPool::new(SMALL_EACH * config.buffers, SMALL_BYTES),
             large: HeapPool::new(config.buffers, config.fragment_bytes),
@@ -179,7 +163,8 @@ impl Inbound {
 
     /// Delivers at most `batch` messages; how many it were, whether anything was read, and why it stopped. `offers`
     /// says whether messages may be offered in this poll, and is made false by one that is given as an event. The
-    /// buffers of a peer that is `closing` are not limited: what it has said is bounded by what the system holds.
+    /// buffers of a peer that is `closing` are not limited: what it has said is bounded by what the system holds. Who asks for
+    /// one message gives it no place.
     pub(crate) fn receive(
         &mut self,
         connection: &mut Connection,
@@ -190,9 +175,10 @@ impl Inbound {
         closing: bool,
     ) -> (usize, bool, Stop) {
         let (mut count, mut heard, mut dry, mut reads) = (0, false, false, 0);
+        let places = batch > 1 && connection.is_plain();
         loop {
             while count < batch {
-                match self.deliver(from, sink, offers, closing) {
+                match self.deliver(from, sink, offers, places, closing) {
                     Ok(Step::Delivered(long)) => {
                         count += 1;
                         self.counts.had(long);
@@ -214,37 +200,50 @@ impl Inbound {
                 return (count, heard, Stop::More);
             }
             reads += 1;
-            match self.fill(connection) {
-                Ok(Some((read, all))) => {
+            match self.fill(connection, from, sink, places && *offers, closing) {
+                Ok(Filled::Read(read, all)) => {
                     (heard, dry) = (true, read < all && !connection.has_more())
                 }
-                Ok(None) => return (count, heard, Stop::Dry),
+                Ok(Filled::Nothing) => return (count, heard, Stop::Dry),
+                Ok(Filled::Held) => return (count, heard, Stop::More),
+                Ok(Filled::NoBuffer) => return (count, heard, Stop::NoBuffer),
                 Err(error) => return (count, heard, Stop::End(error)),
             }
         }
     }
 
-    /// Reads once: how many bytes came, and for how many there was room.
-    fn fill(&mut self, connection: &mut Connection) -> Result<Option<(usize, usize)>, LinkError> {
+    /// Reads once. `places` says whether the sink may be asked for some.
+    fn fill(
+        &mut self,
+        connection: &mut Connection,
+        from: PeerId,
+        sink: &mut dyn Sink,
+        places: bool,
+        closing: bool,
+    ) -> Result<Filled, LinkError> {
         if self.start > 0 {
             // Less than a header and a short message.
             self.inbox.copy_within(self.start..self.end, 0);
             (self.start, self.end) = (0, self.end - self.start);
         }
+        if let Some(filled) = self.fill_place(connection, from, sink, places, closing)? {
+            return Ok(filled);
+        }
         if self.partial.is_none()
             && self.end == 0
             && self.last >= LONG_BYTES
+            && !self.placed
             && let Some(body) = self.large.buffer(self.large.buffer_bytes())
         {
             return self.fill_guessed(connection, body, self.last.min(GUESS_BYTES));
         }
         let (body, ahead): (&mut [u8], bool) = match &mut self.partial {
-            Some(Partial { body, got, .. }) => {
+            Some(Partial { body: Body::Buffer(body), got, .. }) => {
                 let ahead = body.len() <= SMALL_BYTES;
                 (&mut body[*got..], ahead)
             }
             // What is here is a header in part, or a short message in part.
-            None => (&mut [], self.last < LONG_BYTES || self.end >= HEADER_BYTES),
+            _ => (&mut [], self.last < LONG_BYTES || self.end >= HEADER_BYTES),
         };
         let missing = body.len();
         let inbox = &mut self.inbox[self.end..if ahead { INBOX_BYTES } else { BEYOND_BYTES }];
@@ -252,13 +251,79 @@ impl Inbound {
         let read = match connection.read(&mut [IoSliceMut::new(body), IoSliceMut::new(inbox)])? {
             Some(0) => return Err(connection.closed()),
             Some(read) => read,
-            None => return Ok(None),
+            None => return Ok(Filled::Nothing),
         };
         if let Some(partial) = &mut self.partial {
             partial.got += read.min(missing);
         }
         self.end += read.saturating_sub(missing);
-        Ok(Some((read, all)))
+        Ok(Filled::Read(read, all))
+    }
+
+    /// Reads once, straight to the place of the message that is not here in full. `None`: it has none, or none any more.
+    fn fill_place(
+        &mut self,
+        connection: &mut Connection,
+        from: PeerId,
+        sink: &mut dyn Sink,
+        places: bool,
+        closing: bool,
+    ) -> Result<Option<Filled>, LinkError> {
+        let Some(partial) = &mut self.partial else { return Ok(None) };
+        let (tag, len, got) = (partial.tag, partial.len, partial.got);
+        let (head, tentative) = match &partial.body {
+            Body::Buffer(_) => return Ok(None),
+            Body::Tentative(buffer) => {
+                (*buffer.first_chunk().expect("it is longer than its head"), true)
+            }
+            Body::Placed(head) => (*head, false),
+        };
+        let placing = if places { sink.place(from, tag, &head, len) } else { Placing::Later };
+        let place = match placing {
+            Placing::Here(place) if fits(&place, len) => place,
+            Placing::Later if !tentative => return Ok(Some(Filled::Held)),
+            _ => return Ok(self.fall_back(closing)),
+        };
+        let missing = len - got;
+        let beyond = &mut self.inbox[..BEYOND_BYTES];
+        let read = match connection.read_to(&place, got, beyond)? {
+            Some(0) => return Err(connection.closed()),
+            Some(read) => read,
+            None => return Ok(Some(Filled::Nothing)),
+        };
+        let new = read.min(missing);
+        partial.got += new;
+        self.end = read - new;
+        if let Body::Tentative(buffer) = &mut partial.body {
+            if new == missing {
+                place.put(0, &buffer[..got]);
+                partial.body = Body::Placed(head);
+            } else {
+                place.copy_out(got, &mut buffer[got..got + new]);
+                self.fall_back(closing);
+            }
+        }
+        Ok(Some(Filled::Read(read, missing + BEYOND_BYTES)))
+    }
+
+    /// The message that is not here in full goes into a buffer; `Some` if there is none.
+    fn fall_back(&mut self, closing: bool) -> Option<Filled> {
+        let partial = self.partial.as_mut()?;
+        let body = match std::mem::replace(&mut partial.body, Body::Placed([0; FRONT_BYTES])) {
+            Body::Buffer(buffer) | Body::Tentative(buffer) => buffer,
+            Body::Placed(head) => {
+                let Some(mut buffer) = buffer(&self.large, partial.len, closing) else {
+                    partial.body = Body::Placed(head);
+                    return Some(Filled::NoBuffer);
+                };
+                // The sink does not say any more where they are.
+                buffer[..partial.got].fill(0);
+                buffer[..FRONT_BYTES].copy_from_slice(&head);
+                buffer
+            }
+        };
+        partial.body = Body::Buffer(body);
+        None
     }
 
     /// Reads once, as if a message of this length or more were next, into its buffer.
@@ -267,7 +332,7 @@ impl Inbound {
         connection: &mut Connection,
         mut body: Buffer,
         guess: usize,
-    ) -> Result<Option<(usize, usize)>, LinkError> {
+    ) -> Result<Filled, LinkError> {
         let (front, behind) = self.inbox.split_at_mut(BEYOND_BYTES);
         let mut pieces = [
             IoSliceMut::new(front),
@@ -277,7 +342,7 @@ impl Inbound {
         let read = match connection.read(&mut pieces)? {
             Some(0) => return Err(connection.closed()),
             Some(read) => read,
-            None => return Ok(None),
+            None => return Ok(Filled::Nothing),
         };
         let beyond = read.saturating_sub(BEYOND_BYTES);
         let in_body = beyond.min(guess - FRONT_BYTES);
@@ -303,26 +368,35 @@ impl Inbound {
             place.copy_from_slice(&body[FRONT_BYTES..FRONT_BYTES + in_body]);
             self.end = read;
         }
-        Ok(Some((read, 2 * BEYOND_BYTES + guess - FRONT_BYTES)))
+        Ok(Filled::Read(read, 2 * BEYOND_BYTES + guess - FRONT_BYTES))
     }
 
-    /// Hands on the next message, if it is here.
+    /// Hands on the next message, if it is here. `places` says whether the sink may be asked for some.
     fn deliver(
         &mut self,
         from: PeerId,
         sink: &mut dyn Sink,
         offers: &mut bool,
+        places: bool,
         closing: bool,
     ) -> Result<Step, LinkError> {
         if self.stuck.is_none() {
-            match &self.partial {
+            match self.partial.take() {
                 None => {}
-                Some(Partial { body, got, .. }) if *got < body.len() => {
+                Some(partial) if partial.got < partial.len => {
+                    self.partial = Some(partial);
                     return Ok(Step::Incomplete);
                 }
-                Some(_) => {
-                    let whole = self.partial.take();
-                    self.stuck = whole.map(|whole| (whole.tag, whole.body.into_fragment()));
+                Some(Partial { tag, body: Body::Placed(head), len, .. }) if places && *offers => {
+                    sink.placed(from, tag, &head, len);
+                    return Ok(Step::Delivered(true));
+                }
+                Some(placed @ Partial { body: Body::Placed(_), .. }) => {
+                    self.partial = Some(placed);
+                    return Ok(Step::NoRoom);
+                }
+                Some(Partial { tag, body: Body::Buffer(body) | Body::Tentative(body), .. }) => {
+                    self.stuck = Some((tag, body.into_fragment()));
                 }
             }
         }
@@ -364,20 +438,44 @@ impl Inbound {
                 return Ok(Step::NoRoom);
             }
         }
+        let asks = places && *offers && len >= LONG_BYTES;
         let (body, here) = if let Some((body, here, start)) = self.guessed.take() {
             self.start = start;
+            if asks {
+                // The next one may have a place if this one would have had one.
+                let placing = sink.place(from, tag, &body[..FRONT_BYTES], len);
+                self.placed = matches!(placing, Placing::Here(_));
+            }
             (body, here)
         } else {
             let here = rest.len().min(len);
+            let head = rest.first_chunk().filter(|_| asks && here < len);
+            let place = match head.map(|head| (head, sink.place(from, tag, head, len))) {
+                Some((head, Placing::Here(place))) if fits(&place, len) => Some((*head, place)),
+                Some((_, Placing::Later)) => return Ok(Step::NoRoom),
+                _ => None,
+            };
+            if asks {
+                self.placed = place.is_some();
+            }
+            if let Some((head, place)) = place.filter(|(_, place)| place.keeps()) {
+                place.put(0, &rest[..here]);
+                self.start += HEADER_BYTES + here;
+                self.partial = Some(Partial { tag, body: Body::Placed(head), len, got: here });
+                return Ok(Step::Incomplete);
+            }
             let pool = if len <= SMALL_BYTES { &self.small } else { &self.large };
-            let spare = || closing.then(|| HeapPool::new(1, len).buffer(len)).flatten();
-            let Some(mut body) = pool.buffer(len).or_else(spare) else { return Ok(Step::NoBuffer) };
+            let Some(mut body) = buffer(pool, len, closing) else { return Ok(Step::NoBuffer) };
             body[..here].copy_from_slice(&rest[..here]);
             self.start += HEADER_BYTES + here;
+            if place.is_some() {
+                self.partial = Some(Partial { tag, body: Body::Tentative(body), len, got: here });
+                return Ok(Step::Incomplete);
+            }
             (body, here)
         };
         if here < len {
-            self.partial = Some(Partial { tag, body, got: here });
+            self.partial = Some(Partial { tag, body: Body::Buffer(body), len, got: here });
             return Ok(Step::Incomplete);
         }
         let fragment = body.into_fragment();
@@ -413,6 +511,12 @@ impl Inbound {
     }
 }
 
+/// A buffer for a message; of a peer that is `closing` in any case.
+fn buffer(pool: &HeapPool, len: usize, closing: bool) -> Option<Buffer> {
+    let spare = || closing.then(|| HeapPool::new(1, len).buffer(len)).flatten();
+    pool.buffer(len).or_else(spare)
+}
+
 /// Offers a short message by value.
 fn offer(from: PeerId, tag: AmTag, body: &[u8], sink: &mut dyn Sink) -> bool {
     let mut words = [0u64; SHORT_BYTES / 8];
@@ -426,111 +530,5 @@ fn offer(from: PeerId, tag: AmTag, body: &[u8], sink: &mut dyn Sink) -> bool {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::socket::Socket;
-    use crate::tests::{LOOPBACK_V4, Patience, Random, config, seed};
-    use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
-    use std::io::IoSlice;
-
-    /// Takes every message.
-    #[derive(Default)]
-    struct All(Vec<(AmTag, Vec<u8>)>);
-
-    impl Sink for All {
-        fn short(&mut self, _: PeerId, _: AmTag, _: Short<'_>) -> bool {
-            false
-        }
-
-        fn fragment(&mut self, _: PeerId, tag: AmTag, fragment: &Fragment) -> bool {
-            self.0.push((tag, fragment.to_vec().unwrap()));
-            true
-        }
-
-        fn event(&mut self, event: Event) {
-            let Event::Arrived { tag, fragment, .. } = event else { panic!("{event:?}") };
-            self.0.push((tag, fragment.to_vec().unwrap()));
-        }
-
-        fn room(&self) -> usize {
-            1
-        }
-    }
-
-    /// Messages that are as long as the ones before them, or not, in any pieces, among counts.
-    #[test]
-    fn lengths_that_repeat_and_lengths_that_do_not() {
-        let mut random = Random::new(seed());
-        let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
-        let (here, there) =
-            socketpair(AddressFamily::UNIX, SocketType::STREAM, flags, None).unwrap();
-        let at = ([127, 0, 0, 1], 1).into();
-        let (mut here, there) = (Connection::bare(Socket::of(here, at)), Socket::of(there, at));
-        let mut inbound = Inbound::new(&config(0, LOOPBACK_V4));
-        let (mut stream, mut sent) = (Vec::new(), Vec::new());
-        let mut len = 0;
-        for number in 0..3000u64 {
-            if random.below(3) == 0 {
-                let around = [60, 3000, LONG_BYTES, 16 << 10, GUESS_BYTES, 40_000];
-                len = around[random.below(around.len())] - 1 + random.below(3);
-            }
-            if random.below(20) == 0 {
-                stream.extend(Header::Count(0).write());
-            }
-            let tag = AmTag(random.below(256).to_le_bytes()[0]);
-            let body: Vec<u8> =
-                (0..len as u64).map(|at| (number * 31 + at * 7).to_le_bytes()[0]).collect();
-            stream.extend(Header::Retained { tag, len, count: 0 }.write());
-            stream.extend(&body);
-            sent.push((tag, body));
-        }
-        let (mut all, mut written, patience) = (All::default(), 0, Patience::new());
-        while !sent.is_empty() {
-            let most = [1, 70, 5_000, 16 << 10, 100_000][random.below(5)];
-            let piece = &stream[written..stream.len().min(written + 1 + random.below(most))];
-            written += there.write(&[IoSlice::new(piece)]).unwrap();
-            let stop = inbound.receive(&mut here, PeerId(0), &mut all, 64, &mut true, false).2;
-            assert!(matches!(stop, Stop::Dry | Stop::More), "{stop:?}");
-            let came = all.0.len();
-            assert!(all.0 == sent[..came], "{came} messages");
-            sent.drain(..came);
-            all.0.clear();
-            patience.tick("the messages");
-        }
-    }
-
-    fn counted(buffers: usize) -> Counts {
-        Counts { counted: true, ..Counts::new(buffers) }
-    }
-
-    /// After how many messages in a row the peer is told at once.
-    fn due_after(buffers: usize, long: bool) -> usize {
-        let mut counts = counted(buffers);
-        (1..)
-            .find(|_| {
-                counts.had(long);
-                counts.owes(true)
-            })
-            .unwrap_or(0)
-    }
-
-    #[test]
-    fn counts_are_due_before_few_buffers_run_out() {
-        let of = |long| [2, 3, 4, 16, 4096].map(|buffers| due_after(buffers, long));
-        assert_eq!(of(true), [1, 1, 2, 2, 2]);
-        assert_eq!(of(false), [8, 12, 16, 32, 32]);
-    }
-
-    #[test]
-    fn what_is_not_due_at_once_is_due_by_the_clock() {
-        let mut counts = counted(16);
-        assert!(!counts.owes(false));
-        counts.had(false);
-        assert!(counts.owes(false) && !counts.owes(true));
-        assert_eq!(counts.tell(), 1);
-        assert!(!counts.owes(false));
-        let mut others = Counts::new(2);
-        others.had(true);
-        assert_eq!((others.owes(false), others.tell()), (false, 0), "nobody retains these");
-    }
-}
+#[allow(unsafe_code, reason = "gives places in memory of the tests' own")]
+mod tests;

@@ -9,7 +9,8 @@
 //! - With [`TcpConfig::encrypt`] (feature `encryption`) everything after that is TLS 1.3 (`tls`). Each end has a key
 //!   that is derived from the secret, its rank and its id. A `connection` is plain or encrypted.
 //! - Messages are frames (`wire`): written out of slots with one call for many (`outbound`), read straight into the
-//!   buffers of fragments (`inbound`). Nothing blocks; one epoll descriptor serves all sockets (`watch`).
+//!   buffers of fragments (`inbound`). Long ones leave from where they lie, and are read to where they go, if the caller
+//!   says where that is (`straight`). Nothing blocks; one epoll descriptor serves all sockets (`watch`).
 //! - Short messages that are sent in a row may leave together, if the program usually polls soon after them (`burst`).
 //! - The buffers of messages of more than 2 KiB are page-locked for the devices that are
 //!   [attached](gapless_btl::Btl::attach).
@@ -88,6 +89,7 @@ mod call;
 mod card;
 mod config;
 mod connection;
+mod counts;
 #[cfg(fuzzing)]
 pub mod fuzzing;
 mod inbound;
@@ -101,6 +103,8 @@ mod proof;
 mod sign;
 mod silence;
 mod socket;
+#[allow(unsafe_code, reason = "sendmsg and readv on memory that callers lend")]
+mod straight;
 mod strangers;
 mod tcp;
 #[cfg(test)]

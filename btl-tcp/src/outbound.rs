@@ -7,10 +7,12 @@
 use crate::burst::Next;
 use crate::config::TcpConfig;
 use crate::connection::Connection;
+use crate::straight::PIECES_MAX;
 use crate::wire::{HEADER_BYTES, Header};
 use gapless_btl::pool::{Buffer, HeapPool};
 use gapless_btl::{
-    AmTag, Event, LinkError, PeerId, ReserveError, SHORT_BYTES, Short, Slot, Token, Unacknowledged,
+    AmTag, Event, Lending, Lent, LinkError, PeerId, ReserveError, SHORT_BYTES, Short, Slot, Token,
+    Unacknowledged,
 };
 use gapless_mem::{Device, DeviceError};
 use std::collections::VecDeque;
@@ -28,7 +30,7 @@ const PIECES: usize = 64;
 enum Body {
     None,
     Slot(Buffer),
-    /// The end of a short message that the socket took in part.
+    /// A message that the socket took in part, or the rest of one that was lent.
     Rest(Box<[u8]>),
 }
 
@@ -241,6 +243,47 @@ impl Outbound {
             self.queue.push_back(Frame { head, body, written, done, retained });
         }
         Ok(begun)
+    }
+
+    /// A message straight from where it lies. What the socket does not take is copied.
+    pub(crate) fn lent(
+        &mut self,
+        connection: &mut Connection,
+        tag: AmTag,
+        message: &Lent<'_>,
+        next: Next,
+    ) -> Result<Lending, LinkError> {
+        let many = message.body().len() > PIECES_MAX;
+        if many || self.retained.is_some() || !connection.is_plain() {
+            return Ok(Lending::Never);
+        }
+        if !self.queue.is_empty() {
+            return Ok(Lending::Full);
+        }
+        let len = message.len();
+        let head = Header::Message { tag, len }.write();
+        let written = connection.write_lent(&head, message, next)?;
+        if written == 0 {
+            return Ok(Lending::Full);
+        }
+        if written < HEADER_BYTES + len {
+            let from = written.saturating_sub(HEADER_BYTES);
+            let body = match self.large.buffer(len) {
+                Some(mut buffer) => {
+                    message.copy_out(from, &mut buffer[from..]);
+                    Body::Slot(buffer)
+                }
+                // All are being packed into.
+                None => {
+                    let mut rest = vec![0; len];
+                    message.copy_out(from, &mut rest[from..]);
+                    Body::Rest(rest.into())
+                }
+            };
+            let (done, retained) = (Token::NONE, None);
+            self.queue.push_back(Frame { head, body, written, done, retained });
+        }
+        Ok(Lending::Sent)
     }
 
     /// Writes what the socket takes, where it may wait for more; whether it took anything. Tells of the messages that

@@ -9,8 +9,8 @@ use crate::socket;
 use crate::strangers::Strangers;
 use crate::watch::{Interest, Watch, What};
 use gapless_btl::{
-    Address, AmTag, Btl, Event, Limits, LinkError, PeerId, ReserveError, Short, Sink, Slot, Token,
-    Unacknowledged,
+    Address, AmTag, Btl, Event, Lending, Lent, Limits, LinkError, PeerId, ReserveError, Short,
+    Sink, Slot, Token, Unacknowledged,
 };
 use gapless_mem::{Device, DeviceError};
 use rustix::fd::{OwnedFd, RawFd};
@@ -225,6 +225,34 @@ impl Btl for Tcp {
                 up.broken = Some(error);
                 self.look_again(to.0);
                 false
+            }
+        }
+    }
+
+    fn send_lent(&mut self, to: PeerId, tag: AmTag, message: &Lent<'_>) -> Lending {
+        let len = message.len();
+        let stands = |up: &&mut Up| up.broken.is_none();
+        let up = self.links.get_mut(to.0 as usize).and_then(Link::up);
+        if len > self.config.fragment_bytes || up.filter(stands).is_none() {
+            // `reserve` says what there is to say.
+            return Lending::Never;
+        }
+        let next = self.next_of_burst(to.0, len);
+        let Some(up) = self.links[to.0 as usize].up() else { return Lending::Never };
+        match up.outbound.lent(&mut up.connection, tag, message, next) {
+            Ok(Lending::Sent) => {
+                up.silence.wrote();
+                if !up.outbound.is_empty() {
+                    self.rewatch(to.0);
+                }
+                self.sent_in_burst(to.0, next);
+                Lending::Sent
+            }
+            Ok(other) => other,
+            Err(error) => {
+                up.broken = Some(error);
+                self.look_again(to.0);
+                Lending::Full
             }
         }
     }

@@ -17,7 +17,7 @@
 //! ```
 //!
 //! which makes a module `plain` with a test for each function of this module. They cover messages
-//! (order, exactly once, every size, back-pressure, truncation, tokens, short cuts), meeting (early arrivals,
+//! (order, exactly once, every size, back-pressure, truncation, tokens, short cuts, memory that is lent), meeting (early arrivals,
 //! connecting twice, oneself, waking up), memory (one-sided operations, atomic ones among them, and mappings, if the
 //! transport has them), retention (if it has that), devices (which copy into slots and out of arrivals, and whose memory
 //! is mapped)
@@ -39,6 +39,8 @@ mod death;
 mod devices;
 mod duo;
 mod leaving;
+#[allow(unsafe_code, reason = "lends memory of the test's own")]
+mod lent;
 mod meeting;
 #[allow(unsafe_code, reason = "calls Rdma, on memory that is never freed")]
 mod memory;
@@ -65,6 +67,7 @@ pub use devices::{
     peer_killed_while_mapped,
 };
 pub use leaving::{death_in_a_crowd, death_wakes, last_words, parked_across_a_death, peer_dropped};
+pub use lent::lent_messages;
 pub use meeting::{
     arming_wakes, bad_addresses, connecting_twice, early_arrivals, introductions,
     limits_make_sense, oneself, poll_never_blocks, two_threads,
@@ -137,7 +140,7 @@ macro_rules! conformance {
             arming_wakes, poll_never_blocks, two_threads,
             order_and_exactly_once, send_fixes_the_order, every_size, truncation, back_pressure,
             sender_that_never_polls, no_more_than_there_is_room_for, parked_fragments, unsent_slots, tokens_once,
-            short_messages, one_peer_alone, quiet_until_something_comes,
+            short_messages, lent_messages, one_peer_alone, quiet_until_something_comes,
             retained_until_received, retained_across_a_cut,
             rdma_at_every_alignment, rdma_in_many_pieces, rdma_refuses_what_is_wrong,
             numbers_change, numbers_change_from_both_ends, atomics_refuse_what_is_wrong,

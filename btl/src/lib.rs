@@ -68,8 +68,9 @@
 //! Retention is optional ([`Btl::retain`]): a transport that keeps what it has sent until its receipt is known can be
 //! one of several rails to a peer, and die in use without a loss.
 //!
-//! Short cuts are optional: [`Btl::send_short`] and [`Btl::is_quiet`] have defaults. A transport need not offer
-//! messages before it reports them as events, and may do nothing in a poll for one peer. A transport that keeps its
+//! Short cuts are optional: [`Btl::send_short`], [`Btl::send_lent`] and [`Btl::is_quiet`] have defaults. A transport need
+//! not offer messages before it reports them as events, nor ask for places ([`Sink::place`]), and may do nothing in a poll
+//! for one peer. A transport that keeps its
 //! reports in a queue gets all of [`Btl::poll`] from [`hand_out`]. The suite tests short cuts, too.
 //!
 //! # What is here to help
@@ -95,6 +96,8 @@ pub mod conformance;
 mod error;
 mod event;
 pub mod fault;
+#[allow(unsafe_code, reason = "reads and writes memory that callers lend")]
+mod lent;
 mod limits;
 pub mod loopback;
 #[allow(unsafe_code, reason = "declares constructors that take a promise")]
@@ -120,6 +123,7 @@ pub use address::{Address, AmTag, PeerId, Token};
 pub use callers::Callers;
 pub use error::{LinkError, MapError, RdmaError, ReserveError};
 pub use event::Event;
+pub use lent::{Lent, Place, Placing, parts};
 pub use limits::Limits;
 pub use mapped::{Allocation, Mapped, Mapping};
 pub use rdma::{
@@ -128,4 +132,4 @@ pub use rdma::{
 pub use secret::Secret;
 pub use sink::{Queue, Sink, hand_out};
 pub use slot::{Fragment, PoolHandle, Reclaim, Slot, Trimmed, Unacknowledged};
-pub use transport::{Btl, SHORT_BYTES, Short};
+pub use transport::{Btl, Lending, SHORT_BYTES, Short};

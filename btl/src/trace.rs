@@ -30,8 +30,8 @@ mod record;
 pub use record::{Outcome, Record, Recorder};
 
 use crate::{
-    Abilities, Address, AmTag, Btl, Event, Fragment, Limits, LinkError, Mapped, PeerId, Rdma,
-    RdmaLimits, ReserveError, Short, Sink, Slot, Token, Unacknowledged,
+    Abilities, Address, AmTag, Btl, Event, Fragment, Lending, Lent, Limits, LinkError, Mapped,
+    PeerId, Placing, Rdma, RdmaLimits, ReserveError, Short, Sink, Slot, Token, Unacknowledged,
 };
 use gapless_mem::Device;
 use std::os::fd::RawFd;
@@ -114,6 +114,14 @@ impl<B: Btl> Btl for Trace<B> {
         self.inner.send(slot, tag, done);
     }
 
+    fn send_lent(&mut self, to: PeerId, tag: AmTag, message: &Lent<'_>) -> Lending {
+        let lending = self.inner.send_lent(to, tag, message);
+        if lending == Lending::Sent {
+            self.record(Record::Send { to, len: message.len(), tag, done: Token::NONE });
+        }
+        lending
+    }
+
     fn poll(&mut self, only: Option<PeerId>, sink: &mut dyn Sink) -> usize {
         self.inner.poll(only, &mut Recorded { sink, listener: &mut self.listener })
     }
@@ -184,6 +192,15 @@ impl Sink for Recorded<'_> {
     fn fragment(&mut self, from: PeerId, tag: AmTag, fragment: &Fragment) -> bool {
         let taken = self.sink.fragment(from, tag, fragment);
         self.arrived(taken, from, tag, fragment.len())
+    }
+
+    fn place(&mut self, from: PeerId, tag: AmTag, head: &[u8], len: usize) -> Placing<'_> {
+        self.sink.place(from, tag, head, len)
+    }
+
+    fn placed(&mut self, from: PeerId, tag: AmTag, head: &[u8], len: usize) {
+        self.arrived(true, from, tag, len);
+        self.sink.placed(from, tag, head, len);
     }
 
     fn event(&mut self, event: Event) {

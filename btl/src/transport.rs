@@ -1,7 +1,7 @@
 //! The contract itself.
 
 use crate::{
-    Address, AmTag, Limits, LinkError, Mapped, PeerId, Rdma, ReserveError, Sink, Slot, Token,
+    Address, AmTag, Lent, Limits, LinkError, Mapped, PeerId, Rdma, ReserveError, Sink, Slot, Token,
     Unacknowledged,
 };
 use gapless_mem::Device;
@@ -51,6 +51,17 @@ impl<'m> Short<'m> {
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
+}
+
+/// What became of a message that was to leave from where it lies: [`Btl::send_lent`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Lending {
+    /// It is sent.
+    Sent,
+    /// There is no room now: poll and retry, or send it with a slot.
+    Full,
+    /// To this peer messages leave out of slots.
+    Never,
 }
 
 /// A transport. The rules that every implementation keeps are listed at the [crate root](crate); what its
@@ -132,6 +143,14 @@ pub trait Btl: Send {
             self.send(slot, tag, Token::NONE);
         }
         written
+    }
+
+    /// Sends a message straight out of the caller's memory, which it needs for the time of this call alone, as `reserve`,
+    /// writing and `send` with [`Token::NONE`] would, and in order with these. Unless it is [`Lending::Sent`], nothing has
+    /// happened. For messages that take longer to copy than to describe. By default it never does.
+    fn send_lent(&mut self, to: PeerId, tag: AmTag, message: &Lent<'_>) -> Lending {
+        let _ = (to, tag, message);
+        Lending::Never
     }
 
     /// Whether a [`poll`](Btl::poll) now would find nothing and change nothing, where that can be told by
@@ -235,6 +254,9 @@ impl<B: Btl + ?Sized> Btl for Box<B> {
     }
     fn send_short(&mut self, to: PeerId, tag: AmTag, message: Short<'_>) -> bool {
         (**self).send_short(to, tag, message)
+    }
+    fn send_lent(&mut self, to: PeerId, tag: AmTag, message: &Lent<'_>) -> Lending {
+        (**self).send_lent(to, tag, message)
     }
     fn is_quiet(&self) -> bool {
         (**self).is_quiet()

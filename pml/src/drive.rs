@@ -6,6 +6,7 @@ pub(crate) mod death;
 pub(crate) mod inflight;
 pub(crate) mod leave;
 pub(crate) mod peer;
+pub(crate) mod place;
 mod take_back;
 
 pub use core::AM_TAG;

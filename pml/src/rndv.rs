@@ -38,7 +38,7 @@ pub(crate) mod staged;
 pub(crate) mod staging;
 pub(crate) mod turns;
 
-use crate::buffer::{Buffer, Engines, Held, Transfer};
+use crate::buffer::{Buffer, Engines, Held, Room, Transfer};
 use crate::choose::{Excluded, Protocols, Situation};
 use crate::counters::Counters;
 use crate::drive::inflight::InFlight;
@@ -49,7 +49,7 @@ use crate::rndv::layouts::Published;
 use crate::rndv::staging::StagingPool;
 use crate::tuning::{Config, Tuning};
 use crate::wire::{self, Message, Rts, Verdict};
-use gapless_bml::{Fragment, LinkError, RailSlot, RdmaRail, RemoteKey};
+use gapless_bml::{Fragment, Lending, LinkError, RailSlot, RdmaRail, RemoteKey};
 use gapless_dtype::Layout;
 use gapless_engine::EngineError;
 use gapless_mem::Region;
@@ -71,6 +71,17 @@ pub(crate) trait Rendezvous: Debug + Send {
     fn again(&mut self, cx: &mut Cx<'_>) -> Step {
         let _ = cx;
         Step::Going
+    }
+
+    /// At the receiver: whether `len` bytes of data are due that go to the buffer from `offset` on as they are.
+    fn expects(&self, offset: u64, len: u64) -> bool {
+        let _ = (offset, len);
+        false
+    }
+
+    /// Data that is [expected](Rendezvous::expects) is there.
+    fn placed(&mut self, offset: u64, len: u64) -> Step {
+        Step::Broken(format!("{len} bytes at {offset} that are not due"))
     }
 
     /// The transport may have room for a fragment; only after [`Cx::stream`].
@@ -231,6 +242,7 @@ pub(crate) struct Cx<'a> {
     pub(crate) staging: &'a mut StagingPool,
     pub(crate) published: &'a mut Published,
     pub(crate) scratch: &'a mut Scratch,
+    places: &'a mut Room,
     /// The other end, and what is kept for it.
     pub(crate) peer: u32,
     pub(crate) state: &'a mut Peer,
@@ -317,6 +329,11 @@ impl Cx<'_> {
             self.effects.broken = Some(broken);
             None
         })
+    }
+
+    /// Sends `head` and `range` of the buffer straight out of it, if the transport and the buffer are made for that.
+    pub(crate) fn lend(&mut self, head: &[u8], range: std::ops::Range<u64>) -> Lending {
+        self.link.lend(self.buffer, self.places, head, range)
     }
 
     /// Makes the request take turns with others to send fragments.

@@ -1,7 +1,10 @@
 //! Every kind of layout, over every kind of link, by every protocol, compared with the oracle.
 
 use gapless::btl::Btl;
-use gapless::{Config, Protocol, Source, TagSel, View, ViewMut, World};
+use gapless::{
+    Builder, Config, Datatype, Layout, Primitive, Protocol, Scope, Source, TagSel, View, ViewMut,
+    World,
+};
 use gapless_btl::fault::{Fault, Plan};
 use gapless_btl::loopback::{self, Hub, Loopback};
 use gapless_btl::trace::{Recorder, Trace};
@@ -163,6 +166,172 @@ fn every_layout_over_every_link_by_every_protocol() {
                 }
             });
         }
+    }
+}
+
+/// Over TCP between two ranks of this host.
+fn over_tcp(force: Option<Protocol>) -> Builder {
+    let config = Config { force, ..Config::default() };
+    World::builder().only(["tcp"]).tcp_interfaces("lo").config(config)
+}
+
+/// The same over TCP, where what has long runs leaves from where it lies, and is read to where it goes.
+#[test]
+fn every_layout_over_tcp() {
+    let layouts = layouts();
+    for force in [None, Some(Protocol::Eager), Some(Protocol::Pipeline)] {
+        let what = format!("TCP, {force:?}");
+        job_of(
+            2,
+            |_| over_tcp(force),
+            |world| {
+                for (index, case) in (0u64..).zip(&layouts) {
+                    exchange(world, case, index, &what);
+                }
+            },
+        );
+    }
+}
+
+/// Numbers from a seed (xorshift).
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, bound: usize) -> usize {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        usize::try_from(self.0 >> 33).unwrap() % bound
+    }
+}
+
+/// Bytes around what a message is received into.
+const AROUND: usize = 24;
+/// Rows of messages with gaps, from one to the next.
+const STRIDE: usize = 4200;
+
+/// A message that both ends know: its length, how long its rows are (or it has no gaps), how much longer its receive is.
+#[derive(Clone, Copy, Debug)]
+struct Long {
+    len: usize,
+    row: Option<usize>,
+    more: usize,
+}
+
+impl Long {
+    fn new(random: &mut Random) -> Long {
+        let around = [1000, 1200, 8 << 10, 16 << 10, 64 << 10, 130_000, 300_000, 1 << 20];
+        let len = around[random.below(around.len())] - 20 + random.below(40);
+        match random.below(4) {
+            0 => Long { len, row: None, more: 1 + random.below(100) },
+            1 => {
+                let row = [512, 3000, 4096][random.below(3)];
+                Long { len: len.div_ceil(row) * row, row: Some(row), more: 0 }
+            }
+            _ => Long { len, row: None, more: 0 },
+        }
+    }
+
+    /// The layout, and bytes of a buffer for it.
+    fn layout(&self, more: usize) -> (Layout, usize) {
+        let byte = Primitive::Byte.into();
+        match self.row {
+            None => {
+                let len = self.len + more;
+                (Datatype::contiguous(len as u64, &byte).unwrap().commit().unwrap(), len)
+            }
+            Some(row) => {
+                let rows = self.len / row;
+                let vector =
+                    Datatype::vector(rows as u64, row as u64, STRIDE as i64, &byte).unwrap();
+                (vector.commit().unwrap(), (rows - 1) * STRIDE + row)
+            }
+        }
+    }
+
+    /// Where byte number `at` of it lies.
+    fn place(&self, at: usize) -> usize {
+        self.row.map_or(at, |row| at / row * STRIDE + at % row)
+    }
+}
+
+/// Long messages both ways, in windows, whose receives were posted before or after they came, in another order, for as many
+/// bytes or for more: each byte is right, and nothing beside them was written.
+#[test]
+fn long_messages_over_tcp_go_where_they_should() {
+    const ROUNDS: u64 = 30;
+    let named = std::env::var("GAPLESS_SEED").ok().and_then(|seed| seed.parse().ok());
+    let seed: u64 = named.unwrap_or_else(|| std::process::id().into());
+    println!("GAPLESS_SEED={seed}");
+    for force in [None, Some(Protocol::Pipeline)] {
+        job_of(
+            2,
+            |_| over_tcp(force),
+            |world| {
+                for round in 0..ROUNDS {
+                    let mut random =
+                        Random((seed * 1000 + round).wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
+                    let window: Vec<Long> =
+                        (0..=random.below(6)).map(|_| Long::new(&mut random)).collect();
+                    windows(world, &window, random.below(2) == 0, seed * 1000 + round);
+                }
+            },
+        );
+    }
+}
+
+fn send_all<'scope, 'env>(
+    s: &'scope Scope<'scope, 'env>,
+    window: &[Long],
+    all: &'env [Vec<u8>],
+    peer: u32,
+) -> Result<(), gapless::Error> {
+    for (number, (long, bytes)) in window.iter().zip(all).enumerate() {
+        let (layout, _) = long.layout(0);
+        let _ = s.isend(View::typed(bytes, 0, &layout, 1)?, peer, number as i32)?;
+    }
+    Ok(())
+}
+
+/// One round of them.
+fn windows(world: &World, window: &[Long], posted_before: bool, seed: u64) {
+    let comm = world.comm();
+    let (me, peer) = (comm.rank(), 1 - comm.rank());
+    let of = |rank: u32, number: usize| seed * 100 + u64::from(rank) * 50 + number as u64;
+    let sends: Vec<Vec<u8>> = (0..window.len())
+        .map(|number| {
+            let (_, bytes) = window[number].layout(0);
+            (0..bytes).map(|at| byte_at(of(me, number), at as u64)).collect()
+        })
+        .collect();
+    let blank: Vec<Vec<u8>> =
+        window.iter().map(|long| vec![0xA5; long.layout(long.more).1 + 2 * AROUND]).collect();
+    let mut into = blank.clone();
+    comm.scope(|s| {
+        if !posted_before {
+            send_all(s, window, &sends, peer)?;
+        }
+        for (number, (long, bytes)) in window.iter().zip(&mut into).enumerate().rev() {
+            let (layout, _) = long.layout(long.more);
+            let _ =
+                s.irecv(ViewMut::typed(bytes, AROUND as u64, &layout, 1)?, peer, number as i32)?;
+        }
+        comm.barrier()?;
+        if posted_before {
+            send_all(s, window, &sends, peer)?;
+        }
+        Ok(())
+    })
+    .unwrap_or_else(|error| panic!("seed {seed}, {window:?}: {error}"));
+    for (number, (long, mut right)) in window.iter().zip(blank).enumerate() {
+        for at in (0..long.len).map(|at| long.place(at)) {
+            right[AROUND + at] = byte_at(of(peer, number), at as u64);
+        }
+        let wrong = into[number].iter().zip(&right).position(|(came, right)| came != right);
+        assert_eq!(
+            wrong, None,
+            "seed {seed}, posted before: {posted_before}, {number} of {window:?}"
+        );
     }
 }
 

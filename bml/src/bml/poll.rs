@@ -6,7 +6,7 @@ use crate::bundle::{Turn, number_of, split_short};
 use crate::endpoint::{Ending, Endpoint};
 use crate::waiter::{Step, Waiter};
 use crate::{Handler, Next, Rank, RankEvent, TokenSpace};
-use gapless_btl::{AmTag, Fragment, LinkError, PeerId, Queue, Short, Sink};
+use gapless_btl::{AmTag, Fragment, LinkError, PeerId, Placing, Queue, Short, Sink};
 
 /// Takes what one rail says: offers messages to the handlers of their tags, and keeps events for later.
 struct Inlet<'p, H> {
@@ -121,6 +121,31 @@ impl<H: Handler> Sink for Inlet<'_, H> {
         taken
     }
 
+    /// Numbered messages have no place: which of them is the next is known when they have come.
+    fn place(&mut self, from: PeerId, tag: AmTag, head: &[u8], len: usize) -> Placing<'_> {
+        let Some(rank) = self.rank(from) else { return Placing::Nowhere };
+        match self.by_tag[usize::from(tag.0)] {
+            0 => self.rest.place(rank, tag, head, len),
+            number => match self.registered(number) {
+                Some(handler) => handler.place(rank, tag, head, len),
+                None => Placing::Nowhere,
+            },
+        }
+    }
+
+    fn placed(&mut self, from: PeerId, tag: AmTag, head: &[u8], len: usize) {
+        let Some(rank) = self.rank(from) else { return };
+        self.taken += 1;
+        match self.by_tag[usize::from(tag.0)] {
+            0 => self.rest.placed(rank, tag, head, len),
+            number => {
+                if let Some(handler) = self.registered(number) {
+                    handler.placed(rank, tag, head, len);
+                }
+            }
+        }
+    }
+
     #[inline]
     fn event(&mut self, event: gapless_btl::Event) {
         self.events.event(event);
@@ -150,6 +175,11 @@ impl<F: FnMut(Short<'_>) -> bool> Sink for One<F> {
     fn fragment(&mut self, _: PeerId, _: AmTag, _: &Fragment) -> bool {
         self.next = Next::Kept;
         false
+    }
+
+    fn place(&mut self, _: PeerId, _: AmTag, _: &[u8], _: usize) -> Placing<'_> {
+        self.next = Next::Kept;
+        Placing::Later
     }
 
     fn event(&mut self, event: gapless_btl::Event) {

@@ -8,8 +8,8 @@ use crate::retaining::Kept;
 use gapless_btl::loopback::{Config, Hub, Loopback};
 use gapless_btl::pool::HeapPool;
 use gapless_btl::{
-    Address, AmTag, Btl, Event, Limits, LinkError, Mapped, Mapping, PeerId, Queue, Rdma,
-    ReserveError, SHORT_BYTES, Short, Sink, Slot, Token, Unacknowledged,
+    Address, AmTag, Btl, Event, Lending, Lent, Limits, LinkError, Mapped, Mapping, PeerId, Queue,
+    Rdma, ReserveError, SHORT_BYTES, Short, Sink, Slot, Token, Unacknowledged,
 };
 use gapless_mem::{Device, Region};
 use std::collections::{HashSet, VecDeque};
@@ -286,6 +286,22 @@ impl Btl for Broken {
             self.send(slot, tag, Token::NONE);
         }
         true
+    }
+
+    fn send_lent(&mut self, to: PeerId, tag: AmTag, message: &Lent<'_>) -> Lending {
+        let cut = usize::from(self.flaw == Flaw::LentIsCut && message.len() > 1);
+        let mut bytes = vec![0; message.len() - cut];
+        message.copy_out(0, &mut bytes);
+        match self.reserve(to, bytes.len()) {
+            Ok(mut slot) => {
+                slot.write(0, &bytes).expect("it fits");
+                self.send(slot, tag, Token::NONE);
+                Lending::Sent
+            }
+            Err(ReserveError::Full) if self.flaw == Flaw::LentLies => Lending::Sent,
+            Err(ReserveError::Full) => Lending::Full,
+            Err(_) => Lending::Never,
+        }
     }
 
     fn is_quiet(&self) -> bool {

@@ -88,6 +88,10 @@ flaws! {
     ClosedArm: arming_wakes, "closed descriptor";
 
     // Short cuts
+    /// What leaves from where it lies lacks its last byte.
+    LentIsCut: lent_messages, "lent, 0 placed";
+    /// What leaves from where it lies has left although there was no room.
+    LentLies: lent_messages, "all messages takes too long";
     /// A message by value is said to have left although there was no room.
     ShortsLie: short_messages, "all messages takes too long";
     /// A message by value leaves before those that wait for a poll.

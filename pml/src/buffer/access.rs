@@ -1,10 +1,18 @@
 //! What transports are told of a buffer: keys, registrations, the pieces that they read into.
 
 use super::Buffer;
-use gapless_bml::{Access, Bml, Extent, Rank, RdmaError, RdmaRail, RemoteKey, Token};
+use gapless_bml::{
+    Access, AmTag, Bml, Extent, Lending, Lent, Place, Rank, RdmaError, RdmaRail, RemoteKey, Token,
+};
 use gapless_dtype::Run;
 use gapless_engine::EngineError;
 use gapless_mem::{Lease, Region};
+use std::ops::Range;
+
+/// Most pieces that a transport reads or writes of one message.
+const PIECES_MAX: usize = 60;
+/// Runs of fewer bytes are packed sooner than described.
+const RUN_MIN: u64 = 2048;
 
 impl Buffer {
     /// A key with which `peer` can map what this buffer touches; of a device's memory only if users `share` it, who
@@ -59,6 +67,57 @@ impl Buffer {
         unsafe { rdma.register(touched, Access::Read) }.ok().map(|key| (rail, key))
     }
 
+    /// Sends `head` and `range` of this buffer straight out of it, if its runs are long and the transport does that.
+    pub(crate) fn lend(
+        &self,
+        bml: &mut Bml,
+        (peer, tag): (Rank, AmTag),
+        room: &mut Room,
+        head: &[u8],
+        range: Range<u64>,
+    ) -> Lending {
+        let Some(body) = self.straight(room, range) else { return Lending::Never };
+        // SAFETY: the convertor of this buffer made the pieces. It is promised for reads, without a writer, while it lives,
+        // and is borrowed over the call.
+        match unsafe { Lent::new(head, body) } {
+            Some(message) => bml.send_lent(peer, tag, &message),
+            None => Lending::Never,
+        }
+    }
+
+    /// Where a transport may put a message for `range`, whose head has `skip` bytes; parts of it may stay. `None` if runs are
+    /// short, or not for the CPU.
+    pub(crate) fn place<'b>(
+        &'b self,
+        room: &'b mut Room,
+        range: Range<u64>,
+        skip: usize,
+    ) -> Option<Place<'b>> {
+        let body = self.straight(room, range)?;
+        // SAFETY: the convertor of this buffer made the pieces, which do not overlap in a receive. The buffer of a receive
+        // is promised for writes, and to be nobody else's, while it lives, and is borrowed as long as the place.
+        unsafe { Place::new(skip, body, true) }
+    }
+
+    /// The pieces that `range` lies in, if they are few, long, and for the CPU.
+    fn straight<'b>(&'b self, room: &'b mut Room, range: Range<u64>) -> Option<&'b [Region]> {
+        if !self.typed.space().cpu_accessible() {
+            return None;
+        }
+        let len = range.end - range.start;
+        if let Some(whole) = self.typed.as_contiguous() {
+            room.regions.clear();
+            room.regions.push(whole.sub(range.start, len).ok()?);
+            return Some(&room.regions);
+        }
+        if self.bytes() / RUN_MIN < self.blocks() {
+            return None;
+        }
+        room.resize(PIECES_MAX);
+        let Listed { regions, bytes, .. } = self.list(room, range.start, len).ok()?;
+        (bytes == len).then_some(regions)
+    }
+
     /// Lists the pieces of memory that bytes from `position` on lie in: at most as many as there is room for in
     /// `room`, and at most `bytes` bytes.
     pub(crate) fn list<'b>(
@@ -90,6 +149,15 @@ pub(crate) struct Room {
 }
 
 impl Room {
+    /// For one piece.
+    pub(crate) fn one(&mut self) -> &mut Region {
+        self.regions.truncate(1);
+        if self.regions.is_empty() {
+            self.regions.push(Region::of(&[]));
+        }
+        &mut self.regions[0]
+    }
+
     /// For this many pieces.
     pub(crate) fn resize(&mut self, pieces: usize) {
         self.runs.resize(pieces, Run::default());

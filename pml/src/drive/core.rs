@@ -1,7 +1,7 @@
 //! The state of an endpoint, and the handling of each event. Every protocol adds its part in a file of its own;
 //! nothing here waits.
 
-use crate::buffer::{self, Engines};
+use crate::buffer::{self, Engines, Room};
 use crate::choose::{Protocol, Recent};
 use crate::comm::agree;
 use crate::comm::{Comm, Comms, Lookup};
@@ -27,7 +27,7 @@ use crate::tuning::Config;
 use crate::wire::Label;
 use crate::wire::SendMode;
 use crate::wire::{self, CONTROL_MAX, EAGER_BYTES, Head, Message, Verdict};
-use gapless_bml::{AmTag, Bml, Fragment, Handler, Rank, RankEvent, Short};
+use gapless_bml::{AmTag, Bml, Fragment, Handler, Placing, Rank, RankEvent, Short};
 use std::collections::VecDeque;
 
 /// The active-message tag of all messages of this crate. Tags up to 15 are reserved for it.
@@ -71,6 +71,8 @@ pub(crate) struct Core {
     pub(crate) again: Turns,
     pub(crate) published: Published,
     pub(crate) scratch: Scratch,
+    /// Where pieces are listed that the transport reads or writes.
+    pub(crate) places: Room,
     /// The staging memory of staged messages.
     pub(crate) staging: StagingPool,
     /// Receives whose lost senders may still write to their buffers.
@@ -118,6 +120,7 @@ impl Core {
             again: Turns::default(),
             published: Published::new(&config.bounds),
             scratch: Scratch::default(),
+            places: Room::default(),
             staging: StagingPool::default(),
             leaving_buffers: Vec::new(),
             counters: Counters::default(),
@@ -526,5 +529,16 @@ impl Handler for Core {
     #[inline]
     fn fragment(&mut self, from: Rank, tag: AmTag, fragment: &Fragment) -> bool {
         tag == AM_TAG && self.take_fragment(from.0, fragment)
+    }
+
+    fn place(&mut self, from: Rank, tag: AmTag, head: &[u8], len: usize) -> Placing<'_> {
+        match tag {
+            AM_TAG => self.place_of(from.0, head, len),
+            _ => Placing::Nowhere,
+        }
+    }
+
+    fn placed(&mut self, from: Rank, _: AmTag, head: &[u8], len: usize) {
+        self.is_placed(from.0, head, len);
     }
 }

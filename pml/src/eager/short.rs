@@ -8,14 +8,16 @@
 use crate::buffer;
 use crate::comm::Comm;
 use crate::drive::core::{AM_TAG, Core};
+use crate::drive::place::words_of;
 use crate::eager::stretch::{self, Stretch, get_words, plain, put_words};
 use crate::request::send::{eager_payload, to_usize};
 use crate::request::{Brief, Left, RequestId, Status};
 use crate::rndv::protocol::Protocol;
 use crate::wire::Label;
 use crate::wire::{self, EAGER_BYTES, EAGER_STANDARD, EAGER_WORDS};
-use gapless_bml::{Bml, Fragment, Next, Rank, SHORT_BYTES, Short, Token};
+use gapless_bml::{Bml, Fragment, Lending, Lent, Next, Place, Rank, SHORT_BYTES, Short, Token};
 use gapless_engine::Typed;
+use gapless_mem::{Region, Space};
 use zerocopy::IntoBytes;
 
 /// Words of a message that fits a line of the shared-memory transport.
@@ -226,19 +228,25 @@ impl Core {
         if bytes > eager_payload(bml.limits(Rank(peer))?) {
             return None;
         }
+        let digest = self.digests.words(buffer.layout(), buffer.count());
+        let sequence = self.peers[peer as usize].next_sequence;
+        let header = wire::eager_words((comm.context_at(rank), tag, sequence), digest);
+        let status = Status { source: rank, tag, bytes, protocol: Protocol::Eager };
+        let (address, _) = plain(buffer)?;
+        let body = [Region::new(Space::Host, address, 0, bytes)];
+        // SAFETY: the caller's promise is for the time of this call.
+        let lent = unsafe { Lent::new(header.as_bytes(), &body) };
+        if lent.is_some_and(|it| bml.send_lent(Rank(peer), AM_TAG, &it) == Lending::Sent) {
+            self.peers[peer as usize].next_sequence = sequence.wrapping_add(1);
+            return Some(Left { status, peer, sequence });
+        }
         let len = EAGER_BYTES + to_usize(bytes);
         let mut slot = self.reserve(bml, peer, len)?;
         // SAFETY: the caller's promise is for the time of this call.
         unsafe { buffer::copy_in(buffer, 0..bytes, &mut slot, EAGER_BYTES) }?.ok()?;
-        let digest = self.digests.words(buffer.layout(), buffer.count());
-        let state = &mut self.peers[peer as usize];
-        let sequence = state.next_sequence;
-        let place = (comm.context_at(rank), tag, sequence);
-        let header = wire::eager_words(place, digest);
         slot.write(0, header.as_bytes()).ok()?;
-        state.next_sequence = sequence.wrapping_add(1);
+        self.peers[peer as usize].next_sequence = sequence.wrapping_add(1);
         bml.send(slot, AM_TAG, Token::NONE);
-        let status = Status { source: rank, tag, bytes, protocol: Protocol::Eager };
         Some(Left { status, peer, sequence })
     }
 
@@ -263,29 +271,55 @@ impl Core {
         })
     }
 
+    /// Where the data of a message of `len` bytes goes that begins with `head`, if [`take_fragment`](Core::take_fragment)
+    /// would take it.
+    pub(crate) fn place_of_eager(
+        &mut self,
+        from: u32,
+        head: &[u8],
+        len: usize,
+    ) -> Option<Place<'_>> {
+        let (_, index, digest) = self.straight_receive(from, &words_of(head)?)?;
+        let buffer = self.requests.brief_buffer(index, digest)?;
+        let fits = buffer.bytes() == len.checked_sub(EAGER_BYTES)? as u64;
+        fits.then(|| buffer.place(self.places.one(), EAGER_BYTES)).flatten()
+    }
+
+    /// Finds the receive that an eager message goes to, if no other can get it; and what that must expect.
+    #[inline(always)] // on short messages' path
+    fn straight_receive(
+        &self,
+        from: u32,
+        header: &[u64; EAGER_WORDS],
+    ) -> Option<(Label, u32, (u64, u64))> {
+        let [first, second, hash, elements] = header.map(u64::from_le);
+        let halves = |word: u64| (low(word), low(word >> 32));
+        let ((kind, context), (tag, sequence)) = (halves(first), halves(second));
+        let peer = &self.peers[from as usize];
+        if kind != EAGER_STANDARD || peer.lost.is_some() || !peer.reorder.is_straight(sequence) {
+            return None;
+        }
+        let tag = tag.cast_signed();
+        // That the receive names this process proves that it is in the group.
+        let label = Label { context, source: from, tag };
+        Some((label, self.posted.straight(label)?, (hash, elements)))
+    }
+
     /// Finds the receive of an eager message, and ends it if `put` puts the data there.
     #[inline]
-    fn take_straight(
+    pub(crate) fn take_straight(
         &mut self,
         from: u32,
         header: &[u64; EAGER_WORDS],
         put: impl FnOnce(&Stretch) -> bool,
     ) -> bool {
-        let [first, second, hash, elements] = header.map(u64::from_le);
-        let halves = |word: u64| (low(word), low(word >> 32));
-        let ((kind, context), (tag, sequence)) = (halves(first), halves(second));
-        let peer = &mut self.peers[from as usize];
-        if kind != EAGER_STANDARD || peer.lost.is_some() || !peer.reorder.is_straight(sequence) {
+        let Some((label, index, digest)) = self.straight_receive(from, header) else {
+            return false;
+        };
+        if !self.requests.finish_brief(index, digest, put) {
             return false;
         }
-        let tag = tag.cast_signed();
-        // That the receive names this process proves that it is in the group.
-        let label = Label { context, source: from, tag };
-        let Some(index) = self.posted.straight(label) else { return false };
-        if !self.requests.finish_brief(index, (hash, elements), put) {
-            return false;
-        }
-        peer.reorder.pass();
+        self.peers[from as usize].reorder.pass();
         self.posted.take_straight(label);
         true
     }

@@ -9,7 +9,7 @@
 //! request ends.
 
 use crate::buffer::{self, Buffer};
-use gapless_bml::Fragment;
+use gapless_bml::{Fragment, Place};
 use gapless_dtype::Layout;
 use gapless_engine::Typed;
 use gapless_mem::{Region, Space};
@@ -91,6 +91,14 @@ impl Stretch {
         let to = Region::new(Space::Host, self.address, 0, self.bytes);
         // SAFETY: the promise this stands for; its request has not ended.
         unsafe { buffer::copy_from(fragment, offset, &to) }
+    }
+
+    /// Where the transport may put a message of exactly this length, whose head has `skip` bytes, all at once; described in
+    /// `room`.
+    pub(crate) fn place<'r>(&'r self, room: &'r mut Region, skip: usize) -> Option<Place<'r>> {
+        *room = Region::new(Space::Host, self.address, 0, self.bytes);
+        // SAFETY: the promise this stands for; its request has not ended, and is borrowed as long as the place.
+        unsafe { Place::new(skip, std::slice::from_ref(room), false) }
     }
 
     /// The same buffer in full, on which engine number `engine` works.

@@ -442,6 +442,7 @@ impl Core {
             staging: &mut self.staging,
             published: &mut self.published,
             scratch: &mut self.scratch,
+            places: &mut self.places,
             peer,
             state,
             buffer,

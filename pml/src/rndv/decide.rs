@@ -59,6 +59,11 @@ impl Incoming {
         self.rts.blocks == 1
     }
 
+    /// Whether it fails for another reason than truncation: data that still arrives is dropped.
+    pub(crate) fn is_failed(&self) -> bool {
+        !matches!(self.failure, None | Some(PmlError::Truncated { .. }))
+    }
+
     /// How it ended.
     fn matched(&mut self) -> Matched {
         Matched {
@@ -286,7 +291,7 @@ impl Core {
     }
 
     /// Ends a receive that a protocol has carried.
-    pub(super) fn end_incoming(&mut self, id: RequestId, by: Protocol) {
+    pub(crate) fn end_incoming(&mut self, id: RequestId, by: Protocol) {
         if let Some((incoming, _)) = self.incoming(id) {
             incoming.protocol = by;
         }

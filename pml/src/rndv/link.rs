@@ -1,13 +1,13 @@
 //! The link to a rendezvous' other end, as a protocol may use it: room for messages, keys of memory of ours, mappings
 //! of the other end's. It reaches no other peer, and neither polls nor changes the rails.
 
-use crate::buffer::{Buffer, Listed};
+use crate::buffer::{Buffer, Listed, Room};
 use crate::drive::core::{AM_TAG, Core};
 use crate::drive::peer::reserve;
 use crate::rndv::staging::{Block, StagingPool, device_of};
 use gapless_bml::{
-    Bml, Extent, LinkError, MapError, Mapping, RailSlot, Rank, RdmaError, RdmaRail, RemoteKey,
-    Token,
+    Bml, Extent, Lending, LinkError, MapError, Mapping, RailSlot, Rank, RdmaError, RdmaRail,
+    RemoteKey, Token,
 };
 use gapless_mem::{Device, Lease, Space};
 use std::sync::Arc;
@@ -41,6 +41,17 @@ impl<'a> Link<'a> {
     /// Sends what was reserved and filled.
     pub(crate) fn send(&mut self, slot: RailSlot) {
         self.bml.send(slot, AM_TAG, Token::NONE);
+    }
+
+    /// Sends `head` and `range` of a buffer, as [`Buffer::lend`] does.
+    pub(crate) fn lend(
+        &mut self,
+        buffer: &Buffer,
+        room: &mut Room,
+        head: &[u8],
+        range: std::ops::Range<u64>,
+    ) -> Lending {
+        buffer.lend(self.bml, (Rank(self.peer), AM_TAG), room, head, range)
     }
 
     /// The attached device that a buffer in `space` belongs to.

@@ -23,6 +23,14 @@ impl Pieces {
 
     /// Notes a piece of `len` bytes at `offset`.
     pub(crate) fn take(&mut self, offset: u64, len: u64) -> Result<(), String> {
+        let (word, bit) = self.lacks(offset, len)?;
+        self.seen[word] |= bit;
+        self.left -= 1;
+        Ok(())
+    }
+
+    /// Where a piece of `len` bytes at `offset` is noted, if it is due.
+    pub(crate) fn lacks(&self, offset: u64, len: u64) -> Result<(usize, u64), String> {
         let wrong = |what| Err(format!("a fragment of {len} bytes at {offset} {what}"));
         if offset < self.start || offset >= self.end {
             return wrong("that was not requested");
@@ -34,12 +42,10 @@ impl Pieces {
         let number = from_start / self.piece;
         let word = usize::try_from(number / 64).unwrap_or(usize::MAX);
         let bit = 1 << (number % 64);
-        match self.seen.get_mut(word) {
-            Some(word) if *word & bit == 0 => *word |= bit,
-            _ => return wrong("that came before"),
+        match self.seen.get(word) {
+            Some(seen) if seen & bit == 0 => Ok((word, bit)),
+            _ => wrong("that came before"),
         }
-        self.left -= 1;
-        Ok(())
     }
 
     /// Whether all have arrived.

@@ -1,4 +1,5 @@
-//! The pipeline: packed fragments through the transport's slots, two copies, both ends busy.
+//! The pipeline: packed fragments through the transport's slots, two copies, both ends busy. Where runs are long, and the
+//! transport does that, fragments leave from the sender's buffer, and are read into the receiver's: no copy.
 //!
 //! ```text
 //! sender                                   receiver
@@ -21,6 +22,7 @@ use crate::request::send::to_usize;
 use crate::rndv::pieces::Pieces;
 use crate::rndv::protocol::Protocol;
 use crate::wire::{self, Cts, DATA_BYTES, Message};
+use gapless_bml::Lending;
 use gapless_engine::EngineError;
 
 pub(super) const KIND: Kind = Kind {
@@ -126,6 +128,15 @@ impl Rendezvous for Sender {
         }
         let start = self.next;
         let end = self.end.min(start.saturating_add(u64::from(self.fragment)));
+        match cx.lend(&wire::data(self.reply, start), start..end) {
+            Lending::Sent => {
+                cx.counters.tally(Protocol::Pipeline).fragments += 1;
+                self.next = end;
+                return if self.is_done() { Turn::Done(Protocol::Pipeline) } else { Turn::Sent };
+            }
+            Lending::Full => return Turn::Full,
+            Lending::Never => {}
+        }
         let Some(mut slot) = cx.reserve(DATA_BYTES + to_usize(end - start)) else {
             return Turn::Full;
         };
@@ -225,6 +236,17 @@ impl Rendezvous for Receiver {
             }
         }
         self.step()
+    }
+
+    fn expects(&self, offset: u64, len: u64) -> bool {
+        !self.over && self.pieces.lacks(offset, len).is_ok()
+    }
+
+    fn placed(&mut self, offset: u64, len: u64) -> Step {
+        match self.pieces.take(offset, len) {
+            Ok(()) => self.step(),
+            Err(what) => Step::Broken(what),
+        }
     }
 
     /// An engine has unpacked a fragment, or failed to.

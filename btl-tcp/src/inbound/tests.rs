@@ -1,0 +1,141 @@
+//! Streams in any pieces, read in all ways.
+
+use super::*;
+use crate::socket::Socket;
+use crate::tests::{LOOPBACK_V4, Patience, Random, config, seed};
+use gapless_mem::Region;
+use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
+use std::io::IoSlice;
+
+/// Takes every message, some of them in places that may change their mind.
+#[derive(Default)]
+struct All {
+    /// Messages, and whether bytes that were put may be missing.
+    came: Vec<(AmTag, Vec<u8>, bool)>,
+    /// Whether there are places.
+    places: bool,
+    random: Option<Random>,
+    /// Where the next message goes, if it was asked about; and whether parts stay.
+    here: Option<(Vec<u8>, bool)>,
+    region: Vec<Region>,
+    /// The place of the next message was taken back.
+    withdrawn: bool,
+    /// How many places were, and how many messages were put.
+    all_withdrawn: usize,
+    placed: usize,
+}
+
+/// What of a message does not go to its place.
+const SKIP: usize = 24;
+
+impl Sink for All {
+    fn short(&mut self, _: PeerId, _: AmTag, _: Short<'_>) -> bool {
+        false
+    }
+
+    fn fragment(&mut self, _: PeerId, tag: AmTag, fragment: &Fragment) -> bool {
+        self.came.push((tag, fragment.to_vec().unwrap(), std::mem::take(&mut self.withdrawn)));
+        self.here = None;
+        true
+    }
+
+    fn place(&mut self, _: PeerId, _: AmTag, head: &[u8], len: usize) -> Placing<'_> {
+        assert!(head.len() >= SKIP && len > head.len());
+        if !self.places {
+            return Placing::Nowhere;
+        }
+        let random = self.random.as_mut().unwrap();
+        match random.below(40) {
+            0 => return Placing::Later,
+            1 => {
+                self.withdrawn = self.here.take().is_some_and(|(_, keeps)| keeps);
+                self.all_withdrawn += usize::from(self.withdrawn);
+                return Placing::Nowhere;
+            }
+            _ => {}
+        }
+        let keeps = random.below(2) == 0;
+        let (memory, keeps) = self.here.get_or_insert_with(|| (vec![0; len - SKIP], keeps));
+        assert_eq!(memory.len(), len - SKIP, "of the same message");
+        self.region = vec![Region::of_mut(memory)];
+        // SAFETY: the memory lives as long as this sink is borrowed, and nobody else touches it.
+        Placing::Here(unsafe { Place::new(SKIP, &self.region, *keeps) }.unwrap())
+    }
+
+    fn placed(&mut self, _: PeerId, tag: AmTag, head: &[u8], len: usize) {
+        let (rest, _) = self.here.take().expect("a place was given");
+        assert_eq!(rest.len(), len - SKIP);
+        self.came.push((tag, [&head[..SKIP], &rest[..]].concat(), false));
+        self.placed += 1;
+    }
+
+    fn event(&mut self, event: Event) {
+        let Event::Arrived { tag, fragment, .. } = event else { panic!("{event:?}") };
+        self.came.push((tag, fragment.to_vec().unwrap(), std::mem::take(&mut self.withdrawn)));
+        self.here = None;
+    }
+
+    fn room(&self) -> usize {
+        1
+    }
+}
+
+/// Messages that are as long as the ones before them, or not, in any pieces, among counts.
+#[test]
+fn lengths_that_repeat_and_lengths_that_do_not() {
+    lengths(false);
+}
+
+/// The same, if some of them have places.
+#[test]
+fn messages_go_to_their_places_in_any_pieces() {
+    lengths(true);
+}
+
+fn lengths(places: bool) {
+    let mut random = Random::new(seed());
+    let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
+    let (here, there) = socketpair(AddressFamily::UNIX, SocketType::STREAM, flags, None).unwrap();
+    let at = ([127, 0, 0, 1], 1).into();
+    let (mut here, there) = (Connection::bare(Socket::of(here, at)), Socket::of(there, at));
+    let mut inbound = Inbound::new(&config(0, LOOPBACK_V4));
+    let (mut stream, mut sent) = (Vec::new(), Vec::new());
+    let mut len = 0;
+    for number in 0..3000u64 {
+        if random.below(3) == 0 {
+            let around = [60, 3000, LONG_BYTES, 16 << 10, GUESS_BYTES, 40_000];
+            len = around[random.below(around.len())] - 1 + random.below(3);
+        }
+        if random.below(20) == 0 {
+            stream.extend(Header::Count(0).write());
+        }
+        let tag = AmTag(random.below(256).to_le_bytes()[0]);
+        let body: Vec<u8> =
+            (0..len as u64).map(|at| (number * 31 + at * 7).to_le_bytes()[0]).collect();
+        stream.extend(Header::Retained { tag, len, count: 0 }.write());
+        stream.extend(&body);
+        sent.push((tag, body));
+    }
+    let random_of_sink = Some(Random::new(seed() ^ 1));
+    let mut all = All { places, random: random_of_sink, ..All::default() };
+    let (mut came, mut written, patience) = (0, 0, Patience::new());
+    while !sent.is_empty() {
+        let most = [1, 70, 5_000, 16 << 10, 100_000][random.below(5)];
+        let piece = &stream[written..stream.len().min(written + 1 + random.below(most))];
+        written += there.write(&[IoSlice::new(piece)]).unwrap();
+        let stop = inbound.receive(&mut here, PeerId(0), &mut all, 64, &mut true, false).2;
+        assert!(matches!(stop, Stop::Dry | Stop::More), "{stop:?}");
+        for ((tag, body, lacks), right) in all.came.drain(..).zip(&sent) {
+            let mut bytes = body.iter().zip(&right.1).enumerate();
+            let same = |(at, (byte, right)): (usize, (&u8, &u8))| {
+                byte == right || (lacks && *byte == 0 && at >= FRONT_BYTES)
+            };
+            assert!(tag == right.0 && body.len() == right.1.len() && bytes.all(same), "{tag:?}");
+            came += 1;
+        }
+        sent.drain(..std::mem::take(&mut came));
+        patience.tick("the messages");
+    }
+    let All { placed, all_withdrawn, .. } = all;
+    assert!(!places || (placed > 200 && all_withdrawn > 10), "{placed}, {all_withdrawn}");
+}

@@ -1,0 +1,105 @@
+//! Messages that the transport puts where they go: it asks when it has the beginning of a long one ([`Handler::place`]), and
+//! says when all of it is there.
+//!
+//! An eager message has a place if its receive is known for sure: it is the next of its source, no receive has a wildcard,
+//! and the buffer has no gaps and exactly its length. Until it is there in full nobody has taken it, and its receive may
+//! be cancelled, so no part of it stays there. A fragment of the pipeline has a place if it was asked for, and the
+//! receive's buffer consists of few runs; parts of it stay.
+//!
+//! [`Handler::place`]: gapless_bml::Handler::place
+
+use super::core::Core;
+use crate::request::recv::{Recv, RecvStage};
+use crate::request::{RequestId, Work};
+use crate::rndv::Step;
+use crate::rndv::decide::{Incoming, Stage};
+use crate::wire::{DATA_BYTES, EAGER_BYTES, EAGER_WORDS, Head};
+use gapless_bml::Placing;
+use zerocopy::IntoBytes;
+
+impl Core {
+    /// Where the end of a message of `len` bytes goes that begins with `head`.
+    pub(crate) fn place_of(&mut self, from: u32, head: &[u8], len: usize) -> Placing<'_> {
+        let place = match of_head(head, len) {
+            Some(Head::Eager(_)) => self.place_of_eager(from, head, len),
+            Some(Head::Data { reply, offset }) => {
+                let len = (len - DATA_BYTES) as u64;
+                let Some((_, incoming)) = self.incoming_of(from, reply) else {
+                    return Placing::Nowhere;
+                };
+                let Stage::Going(going) = &incoming.stage else { return Placing::Nowhere };
+                if incoming.is_failed() || !going.expects(offset, len) {
+                    return Placing::Nowhere;
+                }
+                let Some(id) = self.serials.get(&reply) else { return Placing::Nowhere };
+                let Some(Work::Recv(Recv { buffer, .. })) = self.requests.heavy(*id) else {
+                    return Placing::Nowhere;
+                };
+                buffer.place(&mut self.places, offset..offset + len, DATA_BYTES)
+            }
+            _ => None,
+        };
+        place.map_or(Placing::Nowhere, Placing::Here)
+    }
+
+    /// A message is where [`place_of`](Core::place_of) has said.
+    pub(crate) fn is_placed(&mut self, from: u32, head: &[u8], len: usize) {
+        let taken = match of_head(head, len) {
+            Some(Head::Eager(_)) => words_of(head).is_some_and(|words| {
+                let bytes = (len - EAGER_BYTES) as u64;
+                self.take_straight(from, &words, |buffer| buffer.bytes() == bytes)
+            }),
+            Some(Head::Data { reply, offset }) => self.data_placed(from, reply, offset, len),
+            _ => false,
+        };
+        if !taken {
+            tracing::error!(peer = from, len, "a message in a place that was not given to it");
+        }
+    }
+
+    fn data_placed(&mut self, from: u32, reply: u64, offset: u64, len: usize) -> bool {
+        let Some((id, _)) = self.incoming_of(from, reply) else { return false };
+        let Some((incoming, _)) = self.incoming(id) else { return false };
+        let Stage::Going(going) = &mut incoming.stage else { return false };
+        match going.placed(offset, (len - DATA_BYTES) as u64) {
+            Step::Done(by) => {
+                self.counters.tally(by).fragments += 1;
+                self.end_incoming(id, by);
+                true
+            }
+            Step::Going => {
+                let by = incoming.protocol;
+                self.counters.tally(by).fragments += 1;
+                true
+            }
+            Step::Again | Step::Refused(_) | Step::Broken(_) => false,
+        }
+    }
+
+    /// The receive that has this number in rendezvous with `from`.
+    fn incoming_of(&self, from: u32, reply: u64) -> Option<(RequestId, &Incoming)> {
+        let id = *self.serials.get(&reply)?;
+        if self.peers[from as usize].lost.is_some() {
+            return None;
+        }
+        match self.requests.heavy(id)? {
+            Work::Recv(Recv { stage: RecvStage::Incoming(incoming), .. })
+                if incoming.from == from =>
+            {
+                Some((id, incoming))
+            }
+            _ => None,
+        }
+    }
+}
+
+fn of_head(head: &[u8], len: usize) -> Option<Head> {
+    Head::parse(head.first_chunk()?, len).ok()
+}
+
+/// The header of an eager message.
+pub(crate) fn words_of(head: &[u8]) -> Option<[u64; EAGER_WORDS]> {
+    let mut words = [0; EAGER_WORDS];
+    words.as_mut_bytes().copy_from_slice(head.get(..EAGER_BYTES)?);
+    Some(words)
+}
