@@ -288,7 +288,8 @@ fn send_all<'scope, 'env>(
 ) -> Result<(), gapless::Error> {
     for (number, (long, bytes)) in window.iter().zip(all).enumerate() {
         let (layout, _) = long.layout(0);
-        let _ = s.isend(View::typed(bytes, 0, &layout, 1)?, peer, number as i32)?;
+        let _ =
+            s.isend(View::typed(bytes, 0, &layout, 1)?, peer, i32::try_from(number).unwrap())?;
     }
     Ok(())
 }
@@ -313,8 +314,11 @@ fn windows(world: &World, window: &[Long], posted_before: bool, seed: u64) {
         }
         for (number, (long, bytes)) in window.iter().zip(&mut into).enumerate().rev() {
             let (layout, _) = long.layout(long.more);
-            let _ =
-                s.irecv(ViewMut::typed(bytes, AROUND as u64, &layout, 1)?, peer, number as i32)?;
+            let _ = s.irecv(
+                ViewMut::typed(bytes, AROUND as u64, &layout, 1)?,
+                peer,
+                i32::try_from(number).unwrap(),
+            )?;
         }
         comm.barrier()?;
         if posted_before {
