@@ -94,7 +94,7 @@ impl Connection {
     }
 
     /// [Reads](Connection::read) the bytes of a message from `at` on to their place, and what follows into `beyond`, of a
-    /// plain connection.
+    /// plain connection: how many bytes have come, and for how many there was room.
     ///
     /// # Errors
     /// Why nothing more will come.
@@ -103,9 +103,15 @@ impl Connection {
         place: &Place<'_>,
         at: usize,
         beyond: &mut [u8],
-    ) -> Result<Option<usize>, LinkError> {
+    ) -> Result<Option<(usize, usize)>, LinkError> {
         let read = straight::read(&self.socket, place, at, beyond);
         read.map_err(|error| self.socket.ended(error))
+    }
+
+    /// Whether so many bytes of a plain connection can be read at once.
+    pub(crate) fn has(&self, count: usize) -> bool {
+        let waiting = rustix::io::ioctl_fionread(&self.socket);
+        waiting.is_ok_and(|waiting| waiting >= count as u64)
     }
 
     /// How many bytes `write` has sealed that the system has not taken.

@@ -10,8 +10,8 @@
 //! what was read is put together in the inbox.
 //!
 //! If the sink knows where a long message goes ([`Sink::place`]), the rest of it is read straight to there, and no buffer
-//! is needed. A message that may not stay there in part goes there only if one call reads all that is missing; else it
-//! is put into a buffer after all. While messages have places, only the beginning of the next is read.
+//! is needed. A message that may not stay there in part goes there only if all that is missing has come; else it goes into
+//! a buffer: nothing of it may be seen in memory whose owner might still take it back. While messages have places, only the beginning of the next is read.
 
 use crate::config::TcpConfig;
 use crate::connection::Connection;
@@ -33,6 +33,8 @@ const BEYOND_BYTES: usize = 64;
 /// Behind a message of so many bytes, no more than that is read ahead, either: to copy so many takes longer than to
 /// call the system once more.
 const LONG_BYTES: usize = 8 << 10;
+/// Messages from this length on go to places in which parts of them may not stay.
+const TENTATIVE_BYTES: usize = 32 << 10;
 /// Of a message that is read with its header, so many bytes land in the inbox.
 const FRONT_BYTES: usize = BEYOND_BYTES - HEADER_BYTES;
 /// So much of it is read: it fits the inbox with what was read beyond it.
@@ -50,7 +52,7 @@ struct Partial {
 /// Where the bytes of a message are that is not here in full.
 enum Body {
     Buffer(Buffer),
-    /// The same; what is missing goes to the message's place if one call reads it.
+    /// The same; what is missing goes to the message's place if all of it has come.
     Tentative(Buffer),
     /// In its place. The message begins so.
     Placed([u8; FRONT_BYTES]),
@@ -65,6 +67,11 @@ enum Filled {
     /// Nothing may be read in this poll.
     Held,
     NoBuffer,
+}
+
+/// Whether to read straight to a place is quicker than to copy: where parts may not stay, it takes two calls more.
+fn pays(place: &Place<'_>, len: usize) -> bool {
+    place.keeps() || len >= TENTATIVE_BYTES
 }
 
 /// Whether a place is for all of a message but its head.
@@ -278,16 +285,19 @@ impl Inbound {
             }
             Body::Placed(head) => (*head, false),
         };
-        let placing = if places { sink.place(from, tag, &head, len) } else { Placing::Later };
+        let missing = len - got;
+        let placing = match places && (!tentative || connection.has(missing)) {
+            true => sink.place(from, tag, &head, len),
+            false => Placing::Later,
+        };
         let place = match placing {
             Placing::Here(place) if fits(&place, len) => place,
             Placing::Later if !tentative => return Ok(Some(Filled::Held)),
             _ => return Ok(self.fall_back(closing)),
         };
-        let missing = len - got;
         let beyond = &mut self.inbox[..BEYOND_BYTES];
-        let read = match connection.read_to(&place, got, beyond)? {
-            Some(0) => return Err(connection.closed()),
+        let (read, room) = match connection.read_to(&place, got, beyond)? {
+            Some((0, _)) => return Err(connection.closed()),
             Some(read) => read,
             None => return Ok(Some(Filled::Nothing)),
         };
@@ -299,11 +309,12 @@ impl Inbound {
                 place.put(0, &buffer[..got]);
                 partial.body = Body::Placed(head);
             } else {
+                // The system has read less than it had, or the place has too many pieces.
                 place.copy_out(got, &mut buffer[got..got + new]);
                 self.fall_back(closing);
             }
         }
-        Ok(Some(Filled::Read(read, missing + BEYOND_BYTES)))
+        Ok(Some(Filled::Read(read, room)))
     }
 
     /// The message that is not here in full goes into a buffer; `Some` if there is none.
@@ -444,14 +455,16 @@ impl Inbound {
             if asks {
                 // The next one may have a place if this one would have had one.
                 let placing = sink.place(from, tag, &body[..FRONT_BYTES], len);
-                self.placed = matches!(placing, Placing::Here(_));
+                self.placed = matches!(placing, Placing::Here(place) if pays(&place, len));
             }
             (body, here)
         } else {
             let here = rest.len().min(len);
             let head = rest.first_chunk().filter(|_| asks && here < len);
             let place = match head.map(|head| (head, sink.place(from, tag, head, len))) {
-                Some((head, Placing::Here(place))) if fits(&place, len) => Some((*head, place)),
+                Some((head, Placing::Here(place))) if fits(&place, len) && pays(&place, len) => {
+                    Some((*head, place))
+                }
                 Some((_, Placing::Later)) => return Ok(Step::NoRoom),
                 _ => None,
             };

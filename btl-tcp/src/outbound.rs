@@ -245,7 +245,16 @@ impl Outbound {
         Ok(begun)
     }
 
-    /// A message straight from where it lies. What the socket does not take is copied.
+    /// Whether a message of so many pieces could leave [from where it lies](Outbound::lent), and does now.
+    pub(crate) fn may_lend(&self, connection: &Connection, pieces: usize) -> Lending {
+        if pieces > PIECES_MAX || self.retained.is_some() || !connection.is_plain() {
+            return Lending::Never;
+        }
+        if self.queue.is_empty() { Lending::Sent } else { Lending::Full }
+    }
+
+    /// A message straight from where it lies, which [may](Outbound::may_lend) be sent so. What the socket does not take is
+    /// copied. If it takes nothing, the message has to wait in the queue, so that writing is waited for.
     pub(crate) fn lent(
         &mut self,
         connection: &mut Connection,
@@ -253,18 +262,11 @@ impl Outbound {
         message: &Lent<'_>,
         next: Next,
     ) -> Result<Lending, LinkError> {
-        let many = message.body().len() > PIECES_MAX;
-        if many || self.retained.is_some() || !connection.is_plain() {
-            return Ok(Lending::Never);
-        }
-        if !self.queue.is_empty() {
-            return Ok(Lending::Full);
-        }
         let len = message.len();
         let head = Header::Message { tag, len }.write();
         let written = connection.write_lent(&head, message, next)?;
         if written == 0 {
-            return Ok(Lending::Full);
+            return Ok(Lending::Never);
         }
         if written < HEADER_BYTES + len {
             let from = written.saturating_sub(HEADER_BYTES);
@@ -365,7 +367,31 @@ impl Outbound {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::socket::Socket;
     use crate::tests::{LOOPBACK_V4, config};
+    use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
+
+    /// Whoever may block waits for room only if something is in the queue.
+    #[test]
+    fn what_finds_no_room_goes_into_the_queue() {
+        let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
+        let (here, _there) =
+            socketpair(AddressFamily::UNIX, SocketType::STREAM, flags, None).unwrap();
+        let mut connection = Connection::bare(Socket::of(here, ([127, 0, 0, 1], 1).into()));
+        let mut outbound = Outbound::new(&config(0, LOOPBACK_V4), false);
+        let message = Lent::of_head(&[7; 1000]);
+        let lending = loop {
+            assert_eq!(outbound.may_lend(&connection, 0), Lending::Sent);
+            match outbound.lent(&mut connection, AmTag(1), &message, Next::Leaves).unwrap() {
+                Lending::Sent if outbound.is_empty() => {}
+                other => break other,
+            }
+        };
+        let waits = !outbound.is_empty();
+        assert_eq!(lending, if waits { Lending::Sent } else { Lending::Never });
+        outbound.retain();
+        assert_eq!(outbound.may_lend(&connection, 0), Lending::Never);
+    }
 
     /// A peer that reads nothing may send for ever: its counts do not pile up, and they never go back.
     #[test]

@@ -32,6 +32,11 @@ impl Pieces {
         true
     }
 
+    /// For how many bytes there is room.
+    fn bytes(&self) -> usize {
+        self.list[..self.count].iter().map(|piece| piece.iov_len).sum()
+    }
+
     /// Appends what is left of `body` behind its first `skip` bytes, as far as there is room for it and one more; whether
     /// that was all.
     fn push_all(&mut self, body: &[gapless_mem::Region], skip: usize, len: usize) -> bool {
@@ -68,7 +73,7 @@ pub(crate) fn write(
     // SAFETY: all zeros are a valid header: no address, no pieces, no control data.
     let mut header: libc::msghdr = unsafe { std::mem::zeroed() };
     header.msg_iov = pieces.list.as_mut_ptr();
-    header.msg_iovlen = pieces.count.try_into().expect("a few pieces");
+    header.msg_iovlen = pieces.count;
     let fd = socket.as_fd().as_raw_fd();
     // SAFETY: the kernel reads the pieces until it returns. They are the two slices, and memory that is valid for reads
     // as long as `message` is borrowed.
@@ -82,14 +87,14 @@ pub(crate) fn write(
     }
 }
 
-/// Reads the bytes of a message from `at` on to their place, and what follows into `beyond`. `None`: nothing has come. 0 is
-/// the end.
+/// Reads the bytes of a message from `at` on to their place, and what follows into `beyond`: how many bytes have come, and
+/// for how many there was room. `None`: nothing has come. 0 is the end.
 pub(crate) fn read(
     socket: &Socket,
     place: &Place<'_>,
     at: usize,
     beyond: &mut [u8],
-) -> Result<Option<usize>, Errno> {
+) -> Result<Option<(usize, usize)>, Errno> {
     let mut pieces = Pieces::new();
     if pieces.push_all(place.body(), at.saturating_sub(place.skip()), place.len()) {
         pieces.push(beyond.as_mut_ptr(), beyond.len());
@@ -100,7 +105,7 @@ pub(crate) fn read(
     // as long as `place` is borrowed, and the slice.
     let read = unsafe { libc::readv(fd, pieces.list.as_ptr(), count) };
     match usize::try_from(read) {
-        Ok(count) => Ok(Some(count)),
+        Ok(count) => Ok(Some((count, pieces.bytes()))),
         Err(_) => match errno() {
             Errno::AGAIN | Errno::INTR | Errno::NOMEM => Ok(None),
             error => Err(error),

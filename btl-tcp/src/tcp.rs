@@ -232,10 +232,15 @@ impl Btl for Tcp {
     fn send_lent(&mut self, to: PeerId, tag: AmTag, message: &Lent<'_>) -> Lending {
         let len = message.len();
         let stands = |up: &&mut Up| up.broken.is_none();
-        let up = self.links.get_mut(to.0 as usize).and_then(Link::up);
-        if len > self.config.fragment_bytes || up.filter(stands).is_none() {
+        let up = self.links.get_mut(to.0 as usize).and_then(Link::up).filter(stands);
+        let Some(up) = up.filter(|_| len <= self.config.fragment_bytes) else {
             // `reserve` says what there is to say.
             return Lending::Never;
+        };
+        // Only what is sent here counts as a part of a burst.
+        let lending = up.outbound.may_lend(&up.connection, message.body().len());
+        if lending != Lending::Sent {
+            return lending;
         }
         let next = self.next_of_burst(to.0, len);
         let Some(up) = self.links[to.0 as usize].up() else { return Lending::Never };

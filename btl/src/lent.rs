@@ -26,6 +26,12 @@ impl<'m> Lent<'m> {
         Some(Lent { head, body, len })
     }
 
+    /// A message that has nothing but its head.
+    #[must_use]
+    pub fn of_head(head: &'m [u8]) -> Lent<'m> {
+        Lent { head, body: &[], len: head.len() }
+    }
+
     /// How it begins.
     #[must_use]
     pub fn head(&self) -> &'m [u8] {
@@ -79,7 +85,7 @@ pub struct Place<'p> {
 
 impl<'p> Place<'p> {
     /// For the bytes of a message from `skip` on, as many as `body` has. If it `keeps` them, a part of them may stay there
-    /// until a later poll brings the rest. `None` if there is memory among these that the CPU may not touch.
+    /// until a later poll brings the rest; else they are put there all at once. `None` if there is memory among these that the CPU may not touch.
     ///
     /// # Safety
     /// While the borrow lasts, the regions describe memory that is valid for reads and writes, do not overlap, and no
@@ -113,8 +119,8 @@ impl<'p> Place<'p> {
         self.len == 0
     }
 
-    /// Whether a part of the message may stay here until a later poll. If not, the message is here in full when the poll
-    /// ends, or the transport has it elsewhere.
+    /// Whether a part of the message may stay here until a later poll. If not, nothing is put here before all of the
+    /// message has come.
     #[must_use]
     pub fn keeps(&self) -> bool {
         self.keeps
@@ -214,10 +220,10 @@ mod tests {
                 let (mut all, mut some) = ([9; 24], vec![9; to - from]);
                 place.copy_out(0, &mut all);
                 place.copy_out(from, &mut some);
-                for at in 0..24usize {
+                for (at, &came) in all.iter().enumerate() {
                     let put = at >= 3 && (from..to).contains(&at);
                     let byte = if put { 200 + at.to_le_bytes()[0] } else { 9 };
-                    assert_eq!(all[at], byte, "{at} of {from}..{to}");
+                    assert_eq!(came, byte, "{at} of {from}..{to}");
                 }
                 assert_eq!(some, all[from..to]);
             }

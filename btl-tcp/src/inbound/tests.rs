@@ -139,3 +139,61 @@ fn lengths(places: bool) {
     let All { placed, all_withdrawn, .. } = all;
     assert!(!places || (placed > 200 && all_withdrawn > 10), "{placed}, {all_withdrawn}");
 }
+
+/// Whoever cancels a receive finds its memory as it was: nothing is put there unless all of the message has come.
+#[test]
+fn a_place_that_keeps_nothing_is_not_touched_before_all_is_there() {
+    const LEN: usize = TENTATIVE_BYTES + 1000;
+    struct Still(Vec<u8>, Vec<Region>, usize);
+    impl Sink for Still {
+        fn place(&mut self, _: PeerId, _: AmTag, _: &[u8], len: usize) -> Placing<'_> {
+            assert_eq!(len, LEN);
+            self.1 = vec![Region::of_mut(&mut self.0)];
+            // SAFETY: the memory lives as long as this sink is borrowed, and nobody else touches it.
+            Placing::Here(unsafe { Place::new(SKIP, &self.1, false) }.unwrap())
+        }
+        fn placed(&mut self, _: PeerId, _: AmTag, _: &[u8], _: usize) {
+            self.2 += 1;
+        }
+        fn fragment(&mut self, _: PeerId, _: AmTag, fragment: &Fragment) -> bool {
+            self.0.copy_from_slice(&fragment.to_vec().unwrap()[SKIP..]);
+            true
+        }
+        fn event(&mut self, event: Event) {
+            panic!("{event:?}");
+        }
+        fn room(&self) -> usize {
+            1
+        }
+    }
+    let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
+    let body: Vec<u8> = (0..LEN).map(|at| at.to_le_bytes()[0] | 1).collect();
+    let mut stream = Header::Message { tag: AmTag(7), len: LEN }.write().to_vec();
+    stream.extend(&body);
+    let at = ([127, 0, 0, 1], 1).into();
+    for first in [40, 64, 500, LEN / 2, LEN + HEADER_BYTES - 1, LEN + HEADER_BYTES] {
+        let (here, there) =
+            socketpair(AddressFamily::UNIX, SocketType::STREAM, flags, None).unwrap();
+        let (mut here, there) = (Connection::bare(Socket::of(here, at)), Socket::of(there, at));
+        let mut inbound = Inbound::new(&config(0, LOOPBACK_V4));
+        let mut sink = Still(vec![0; LEN - SKIP], Vec::new(), 0);
+        for (piece, whole) in [(&stream[..first], first == stream.len()), (&stream[first..], true)]
+        {
+            let mut left = piece;
+            while !left.is_empty() {
+                let written = there.write(&[IoSlice::new(left)]).unwrap();
+                left = &left[written..];
+            }
+            for _ in 0..3 {
+                inbound.receive(&mut here, PeerId(0), &mut sink, 64, &mut true, false);
+            }
+            let right = if whole { &body[SKIP..] } else { &[0; LEN - SKIP] };
+            assert!(sink.0 == right, "{first} bytes first");
+        }
+        assert_eq!(
+            sink.2,
+            usize::from(first == stream.len()),
+            "it is placed if all of it has come"
+        );
+    }
+}

@@ -187,7 +187,7 @@ fn say<T: Btl>(duo: &mut Duo<T>, number: u64, bytes: &[u8]) -> bool {
 /// comes once, intact, in the order in which they were sent if that is promised; nothing is written beside a place; a poll
 /// says how many there were.
 pub fn lent_messages(suite: &Suite, mut fixture: impl Fixture) {
-    const MESSAGES: u64 = 1200;
+    const MESSAGES: u64 = 600;
     let mut random = Random::new(suite.seed());
     let mut duo = Duo::new(&mut fixture);
     let (ordered, longest) = {

@@ -3,7 +3,7 @@
 //!
 //! An eager message has a place if its receive is known for sure: it is the next of its source, no receive has a wildcard,
 //! and the buffer has no gaps and exactly its length. Until it is there in full nobody has taken it, and its receive may
-//! be cancelled, so no part of it stays there. A fragment of the pipeline has a place if it was asked for, and the
+//! be cancelled, so nothing is put there before all of it has come. A fragment of the pipeline has a place if it was asked for, and the
 //! receive's buffer consists of few runs; parts of it stay.
 //!
 //! [`Handler::place`]: gapless_bml::Handler::place
@@ -52,6 +52,11 @@ impl Core {
             Some(Head::Data { reply, offset }) => self.data_placed(from, reply, offset, len),
             _ => false,
         };
+        // `place_of` has found it in the same poll.
+        debug_assert!(
+            taken,
+            "a message of {len} bytes from {from} in a place that was not given to it"
+        );
         if !taken {
             tracing::error!(peer = from, len, "a message in a place that was not given to it");
         }

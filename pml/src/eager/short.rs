@@ -29,6 +29,9 @@ const WORDS: usize = SHORT_BYTES / 8;
 /// Most bytes of data.
 const DATA_MAX: u64 = (SHORT_BYTES - EAGER_BYTES) as u64;
 
+/// Shorter messages are copied into a slot sooner than described.
+const LENT_MIN: u64 = 2048;
+
 /// One in so many posted receives checks whether messages have come.
 const POSTS_PER_LOOK: u32 = 16;
 
@@ -232,11 +235,10 @@ impl Core {
         let sequence = self.peers[peer as usize].next_sequence;
         let header = wire::eager_words((comm.context_at(rank), tag, sequence), digest);
         let status = Status { source: rank, tag, bytes, protocol: Protocol::Eager };
-        let (address, _) = plain(buffer)?;
-        let body = [Region::new(Space::Host, address, 0, bytes)];
-        // SAFETY: the caller's promise is for the time of this call.
-        let lent = unsafe { Lent::new(header.as_bytes(), &body) };
-        if lent.is_some_and(|it| bml.send_lent(Rank(peer), AM_TAG, &it) == Lending::Sent) {
+        if bytes >= LENT_MIN
+            // SAFETY: the caller's promise is passed on.
+            && unsafe { lend(bml, peer, &header, buffer) }
+        {
             self.peers[peer as usize].next_sequence = sequence.wrapping_add(1);
             return Some(Left { status, peer, sequence });
         }
@@ -330,6 +332,18 @@ impl Core {
 fn low(word: u64) -> u32 {
     let [a, b, c, d, ..] = word.to_le_bytes();
     u32::from_le_bytes([a, b, c, d])
+}
+
+/// Sends a message straight out of a plain buffer; returns whether it left.
+///
+/// # Safety
+/// For the time of this call, `buffer` describes memory that is valid for reads, and nothing writes it.
+unsafe fn lend(bml: &mut Bml, peer: u32, header: &[u64; EAGER_WORDS], buffer: &Typed) -> bool {
+    let Some((address, bytes)) = plain(buffer) else { return false };
+    let body = [Region::new(Space::Host, address, 0, bytes)];
+    // SAFETY: the caller's promise is for the time of this call, and so is the message.
+    let message = unsafe { Lent::new(header.as_bytes(), &body) };
+    message.is_some_and(|it| bml.send_lent(Rank(peer), AM_TAG, &it) == Lending::Sent)
 }
 
 /// Assembles a message of `len` bytes of data in at most `N` words, and sends it; returns whether it left.
