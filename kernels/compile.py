@@ -4,7 +4,9 @@ compile.py WHEELS SOURCE INCLUDE IMAGE REPORT SM... PTX
 
 WHEELS is the folder that NVIDIA's wheels were installed into. IMAGE becomes a fat binary with machine code
 for every SM (as 90, or 90:80 if it is made of PTX for 80) and PTX for what comes later (as 80). What ptxas says of registers and spills goes to
-REPORT, a line a kernel. A kernel that spills is an error.
+REPORT, a line a kernel. A kernel that spills is an error. Sources whose name ends in `_linked` or `_tasks`, or is `lanes`,
+become relocatable code, to be linked with users': of its functions the report has no registers, which the linker decides.
+With PTX alone IMAGE becomes that text.
 """
 
 import concurrent.futures
@@ -18,6 +20,7 @@ import tempfile
 
 def main():
     wheels, source, include, image, report, *targets = sys.argv[1:]
+    relocatable = re.search(r"(_linked|_tasks|/lanes)\.cu$", source) is not None
     nvrtc = load(wheels)
     lines = []
     with tempfile.TemporaryDirectory() as folder:
@@ -25,30 +28,35 @@ def main():
         with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
             targets = [target.split(":") for target in targets]
             archs = sorted({target[-1] for target in targets})
-            texts = dict(zip(archs, pool.map(lambda a: compile_ptx(nvrtc, source, include, a), archs)))
+            texts = dict(zip(archs, pool.map(lambda a: compile_ptx(nvrtc, source, include, a, relocatable), archs)))
             for arch, text in texts.items():
                 with open(os.path.join(folder, f"compute_{arch}.ptx"), "wb") as file:
                     file.write(text)
-            reports = list(pool.map(lambda t: assemble(wheels, folder, t[0], t[-1]), targets[:-1]))
+            reports = list(pool.map(lambda t: assemble(wheels, folder, t[0], t[-1], relocatable), targets[:-1]))
         parts = []
         for (sm, *_), report_of in zip(targets[:-1], reports):
-            lines += summary(sm, report_of)
+            lines += functions(sm, report_of) if relocatable else summary(sm, report_of)
             parts.append(f"--image3=kind=elf,sm={sm},file=sm_{sm}.cubin")
         [later] = targets[-1]
         parts.append(f"--image3=kind=ptx,sm={later},file=compute_{later}.ptx")
-        run(wheels, "fatbinary", ["--create=image", "-64", "--compress-all", *parts], folder)
-        with open(os.path.join(folder, "image"), "rb") as made, open(image, "wb") as file:
+        kind = ["--device-c"] if relocatable else []
+        run(wheels, "fatbinary", ["--create=image", "-64", "--compress-all", *kind, *parts], folder)
+        made_of = "image" if reports else f"compute_{later}.ptx"
+        with open(os.path.join(folder, made_of), "rb") as made, open(image, "wb") as file:
             file.write(made.read())
     with open(report, "w") as file:
         file.write("sm kernel registers spilled-bytes stack-bytes shared-bytes\n")
         file.writelines(lines)
-    spilled = [line for line in lines if line.split()[3:5] != ["0", "0"]]
+    # Functions of relocatable code save registers for their callers.
+    spilled = [line for line in lines if line.split()[2] != "-" and line.split()[3:5] != ["0", "0"]]
     if spilled:
         sys.exit("kernels that spill:\n" + "".join(spilled))
 
 
-def assemble(wheels, folder, sm, arch):
+def assemble(wheels, folder, sm, arch, relocatable):
     arguments = ["-v", f"-arch=sm_{sm}", "-o", f"sm_{sm}.cubin", f"compute_{arch}.ptx"]
+    if relocatable:
+        arguments.insert(0, "-c")
     return run(wheels, "ptxas", arguments, folder)
 
 
@@ -71,7 +79,7 @@ def load(wheels):
     return ctypes.CDLL(os.path.join(folder, library))
 
 
-def compile_ptx(nvrtc, source, include, arch):
+def compile_ptx(nvrtc, source, include, arch, relocatable):
     with open(source, "rb") as file:
         text = file.read()
     program = ctypes.c_void_p()
@@ -79,6 +87,8 @@ def compile_ptx(nvrtc, source, include, arch):
     check(nvrtc, nvrtc.nvrtcCreateProgram(ctypes.byref(program), text, name, 0, None, None))
     options = [f"--gpu-architecture=compute_{arch}", f"--include-path={include}", "--std=c++17",
                "--restrict", "--device-as-default-execution-space"]
+    if relocatable:
+        options.append("--relocatable-device-code=true")
     array = (ctypes.c_char_p * len(options))(*[o.encode() for o in options])
     status = nvrtc.nvrtcCompileProgram(program, len(options), array)
     if status != 0:
@@ -116,6 +126,21 @@ def summary(sm, text):
         lines.append(f"{sm} {name} {registers} {spilled} {stack} {shared}\n")
     if not lines:
         sys.exit("ptxas reported no kernel: has its output changed?")
+    return sorted(lines)
+
+
+def functions(sm, text):
+    """One line a function of relocatable code, sorted; registers are not known."""
+    pattern = r"Function properties for (\w+)\n *(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads"
+    lines = []
+    for name, stack, stores, loads in re.findall(pattern, text):
+        # Static ones have names that say in which file.
+        if name.startswith("_Z"):
+            continue
+        # Of a whole entry, more is said.
+        entry = re.search(rf"Compiling entry function '{name}'.*?Used (\d+) registers(.*?)\n", text, re.DOTALL)
+        shared = re.search(r"(\d+) bytes smem", entry[2]) if entry else None
+        lines.append(f"{sm} {name} {entry[1] if entry else '-'} {int(stores) + int(loads)} {stack} {shared[1] if shared else 0}\n")
     return sorted(lines)
 
 

@@ -7,9 +7,12 @@ mod lane;
 mod stream;
 #[allow(unsafe_code, reason = "launches the worker, and registers memory for it")]
 mod worker;
+#[allow(unsafe_code, reason = "allocates, fills and frees device memory")]
+mod worker_layout;
 
 pub use stream::OnStream;
 pub use worker::{CudaWorker, WorkerError};
+pub use worker_layout::{LayoutError, WorkerLayout};
 
 use crate::accelerator::{Accelerator, Lane, Spot};
 use crate::staging::HostMemory;

@@ -147,7 +147,7 @@ pub use batch::BatchItem;
 pub use cache::PlanStatistics;
 pub use config::{Config, Copied, Launched};
 #[cfg(feature = "cuda")]
-pub use cuda::{CudaWorker, OnStream, WorkerError};
+pub use cuda::{CudaWorker, LayoutError, OnStream, WorkerError, WorkerLayout};
 pub use described::{Described, in_one_order, run};
 pub use engine::GpuEngine;
 pub use ledger::{

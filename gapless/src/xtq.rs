@@ -35,8 +35,11 @@
 //! Like messages, tasks make progress while some thread of both processes is in a call, or has a
 //! [progress thread](crate::Builder::progress_thread); what has reached a queue runs on threads of its own.
 
+#[cfg(feature = "cuda")]
+mod lane;
 #[cfg(feature = "opencl")]
 mod opencl;
+mod rings;
 
 use crate::World;
 use crate::communicator::Communicator;
@@ -45,20 +48,28 @@ use crate::shared::Shared;
 use std::sync::Arc;
 
 pub use gapless_bml::Rank;
-/// The worker of CUDA devices.
+/// The worker of CUDA devices, and layouts that its tasks pack and unpack by.
 #[cfg(feature = "cuda")]
-pub use gapless_dtype_cuda::CudaWorker;
-/// Memory that kernels are registered with; what stays on an accelerator and runs tasks there.
-pub use gapless_mem::{Lease, Worker};
+pub use gapless_dtype_cuda::{CudaWorker, LayoutError, WorkerLayout};
+/// For device code of users: the header, the library that kernels which put tasks are linked with, and examples of both.
+#[cfg(feature = "cuda")]
+pub mod device_code {
+    pub use gapless_kernels::worker::{EXAMPLE_PUTS, EXAMPLE_TASKS, HEADER, LANES};
+}
+/// Memory that kernels are registered with; what stays on an accelerator and runs tasks there; code of users for it.
+pub use gapless_mem::{Lease, Worker, WorkerCode};
 /// Tasks that a worker on a GPU takes itself, out of memory that initiators write: what [`Tasks::attach_worker`] uses, to be
 /// used without [`Tasks`], too.
 pub use gapless_xtq::device;
 pub use gapless_xtq::device::{DeviceFunction, Life};
 pub use gapless_xtq::packet::{ARGUMENTS_MAX, ENTRIES, Launch};
 pub use gapless_xtq::{
-    Function, GroupLimits, Kernel, KernelTask, Launcher, Payload, Put, PutHandle, QueueOptions,
-    Refusal, RefusedTask, Retry, Signal, TargetBuffer, Task, TaskError, Waited, XtqError,
+    FarRing, Function, GroupLimits, Kernel, KernelTask, Launcher, Payload, Put, PutHandle,
+    QueueOptions, Refusal, RefusedTask, Retry, Signal, TargetBuffer, Task, TaskError, Waited,
+    XtqError,
 };
+#[cfg(feature = "cuda")]
+pub use lane::GpuLane;
 #[cfg(feature = "opencl")]
 pub use opencl::OpenClLauncher;
 

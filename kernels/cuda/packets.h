@@ -108,6 +108,12 @@ typedef struct {
     u64 head, slots, status, arena, arena_bytes, position;
 } Ring;
 
+/* A ring to put into, and where its position is kept: an element of a list (gapless_tasks.h). */
+typedef struct gapless_lane {
+    Ring ring;
+    u64 list;
+} Out;
+
 INLINE Ring load_ring(u64 from) {
     Ring r;
     r.head = load_relaxed(from + 8 * RING_HEAD_AT);
@@ -124,6 +130,12 @@ INLINE bool has_room(const Ring &ring) {
     if (ring.position < SLOTS) return true;
     u64 status = load_acquire(ring.status + ring.position % SLOTS * 8);
     return (status & 0xffff) == sequence_of(ring.position - SLOTS);
+}
+
+/* Bytes of the body that a packet says it has, whatever it is. */
+INLINE u64 body_of(const u64 *packet) {
+    u64 arguments = part(packet[0], 16, 8) == KERNEL_KIND ? part(packet[5], 32, 16) : 0;
+    return arguments + part(packet[6], 32, 32);
 }
 
 /* A unit of a put, without its sequence: of 64 bytes of a packet and a body that fits into the slot. Beyond the body it

@@ -9,6 +9,8 @@
 
 typedef struct {
     u64 object, buffer, buffer_bytes, payload, items;
+    /* The form of the layout that it names; 0 if it names none. */
+    u64 layout;
     const u64 *arguments;
     u32 payload_bytes, argument_bytes;
 } Task;
@@ -129,14 +131,17 @@ NOINLINE void combine_any(u64 to, u64 from, u32 bytes, u32 what, u32 first, u32 
     }
 }
 
-INLINE bool inside(const Task &t, u64 offset, u64 bytes) {
-    return offset <= t.buffer_bytes && bytes <= t.buffer_bytes - offset;
+/* Whether a function of a user's runs it; where none is linked, nobody does. */
+INLINE bool is_users(const Task &t) {
+#ifdef WORKER_LINKED
+    return t.object >= DO_USER;
+#else
+    return false;
+#endif
 }
 
-/* Bytes of the body that a packet says it has, whatever it is. */
-INLINE u64 body_of(const u64 *packet) {
-    u64 arguments = part(packet[0], 16, 8) == KERNEL_KIND ? part(packet[5], 32, 16) : 0;
-    return arguments + part(packet[6], 32, 32);
+INLINE bool inside(const Task &t, u64 offset, u64 bytes) {
+    return offset <= t.buffer_bytes && bytes <= t.buffer_bytes - offset;
 }
 
 /* Whether the task can run at all: 0, or why not. */

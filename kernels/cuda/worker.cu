@@ -14,6 +14,11 @@
 #include "../cuda/system.h"
 #include "../cuda/packets.h"
 #include "../cuda/tasks.h"
+#include "../cuda/layout_tasks.h"
+#ifdef WORKER_LINKED
+#include "gapless_tasks.h"
+#include "../cuda/lanes.h"
+#endif
 
 #define TEAM 16
 #define TEAMS (WORKER_THREADS / TEAM)
@@ -30,6 +35,7 @@
 /* Who looks at the clock and at the host's orders: of a warp that reads slots last. */
 #define LAST (WORKER_THREADS - 1)
 
+#ifndef WORKER_LINKED
 /* The same packets through this as through xtq/src/rewrite.rs: 64 bytes each, and two places; out come the packet, the
  * first two arguments, the queue and the code, 96 bytes. */
 extern "C" __global__ __launch_bounds__(256, 1) void xtq_rewrite(const u64 packets, const u64 places, const u64 tables,
@@ -89,6 +95,8 @@ extern "C" __global__ __launch_bounds__(32, 1) void xtq_initiate(const u64 list,
     }
 }
 
+#endif
+
 /* The worker. */
 
 typedef struct {
@@ -100,7 +108,8 @@ typedef struct {
     u64 counted[SIGNALS_MAX];
     u64 buffer[BUFFERS_MAX], buffer_bytes[BUFFERS_MAX];
     Ring rings[RINGS_MAX];
-    Ring outs[OUTS_MAX];
+    Out outs[OUTS_MAX];
+    u64 layouts[LAYOUTS_MAX];
     Task task[TEAMS];
     u32 code[TEAMS], value[TEAMS];
     /* Whether a slot is whole; whether its body lies in the arena; whether the task is short; its queue; whether it
@@ -113,7 +122,15 @@ typedef struct {
     u32 next[RINGS_MAX];
     u64 changed, changing, tasks, refusals, idle;
     u32 why;
+#ifdef WORKER_LINKED
+    gapless_task user;
+    u32 said;
+#endif
 } Shared;
+
+#ifdef WORKER_LINKED
+#include "../cuda/user_tasks.h"
+#endif
 
 /* Which slot a team looks at: of which ring, and how far ahead; by how many teams that ring is looked at together. Those
  * of a ring are neighbours. What is not `active` is not looked at. */
@@ -316,6 +333,16 @@ INLINE void take(Shared &s, u32 team, const Ring &ring) {
     s.width[team] = part(queue_row[QUEUE_WIDTH], 0, 32);
 }
 
+/* The block has run a task, or was cut short. What ran to its end has ended, whatever was ordered meanwhile. */
+INLINE void end_long(Shared &s, u32 team, bool cut) {
+    cut = __syncthreads_or(cut);
+    if (THREAD == 0 && cut) {
+        s.code[team] = STATUS_FAILED;
+        s.value[team] = FAILED_STOPPED;
+    }
+    BARRIER();
+}
+
 /* A task that takes the whole block. */
 NOINLINE void run_long(Shared &s, u64 control, u32 team, const Ring &ring) {
     /* All have read this packet's code before it changes. */
@@ -351,13 +378,22 @@ NOINLINE void run_long(Shared &s, u64 control, u32 team, const Ring &ring) {
         if (THREAD < words) s.arguments[THREAD] = THREAD == 0 ? buffer : THREAD == 1 ? payload : word;
         BARRIER();
     }
-    u32 failed = THREAD == 0 ? admits(t, s.put) : 0;
+    bool moves = t.object == DO_UNPACK || t.object == DO_PACK;
+    u32 failed = 0;
+    if (THREAD == 0 && moves) {
+        t.layout = t.argument_bytes >= 32 && t.arguments[2] < LAYOUTS_MAX ? s.layouts[t.arguments[2]] : 0;
+        failed = admits_layout(t);
+    } else if (THREAD == 0 && !is_users(t)) {
+        failed = admits(t, s.put);
+    }
     if (failed != 0) {
         s.code[team] = STATUS_FAILED;
         s.value[team] = failed;
     }
     /* The barrier brings the verdict: who looked at the code might meet what is written there next. */
     if (__syncthreads_or(failed != 0)) return;
+    /* Layouts are moved by all threads, whatever the grid is. */
+    if (moves) return end_long(s, team, move_layout(&s.watch, t));
     if (t.object == DO_PAUSE) {
         if (THREAD == 0) {
             u64 since = nanoseconds();
@@ -373,7 +409,7 @@ NOINLINE void run_long(Shared &s, u64 control, u32 team, const Ring &ring) {
         return;
     }
     if (t.object == DO_FORWARD) {
-        Ring &out = s.outs[t.arguments[2]];
+        Ring &out = s.outs[t.arguments[2]].ring;
         bool room = has_room(out);
         if (!__syncthreads_and(room)) {
             if (THREAD == 0) {
@@ -400,6 +436,9 @@ NOINLINE void run_long(Shared &s, u64 control, u32 team, const Ring &ring) {
         BARRIER();
         return;
     }
+#ifdef WORKER_LINKED
+    if (is_users(t)) return run_users(s, team, group_word, group);
+#endif
     u64 groups = t.items / group;
     bool cut = false;
     for (u64 g = 0; g < groups; g++) {
@@ -411,13 +450,7 @@ NOINLINE void run_long(Shared &s, u64 control, u32 team, const Ring &ring) {
             break;
         }
     }
-    /* What ran to its end has ended, whatever was ordered meanwhile. */
-    cut = __syncthreads_or(cut);
-    if (THREAD == 0 && cut) {
-        s.code[team] = STATUS_FAILED;
-        s.value[team] = FAILED_STOPPED;
-    }
-    BARRIER();
+    end_long(s, team, cut);
 }
 
 /* The packets of this round, of which team `i` has one if bit `i` is set, in their order: `mine` is what this
@@ -529,7 +562,10 @@ extern "C" __global__ __launch_bounds__(WORKER_THREADS, 1) void xtq_worker(const
         if (pair < 3) ((Unit *)&s.rings[i])[pair] = part;
     } else if (THREAD >= 96 && THREAD < 96 + OUTS_MAX) {
         u32 i = THREAD - 96;
-        s.outs[i] = load_ring(control + CONTROL_OUT_LIST + i * 8 * RING_WORDS);
+        s.outs[i].list = control + CONTROL_OUT_LIST + i * 8 * RING_WORDS;
+        s.outs[i].ring = load_ring(s.outs[i].list);
+    } else if (THREAD >= 128 && THREAD < 128 + LAYOUTS_MAX) {
+        s.layouts[THREAD - 128] = load_relaxed(control + CONTROL_LAYOUT_LIST + 8 * (THREAD - 128));
     }
     keep_rows(s, s.rows, Unit{kept.rows[2 * THREAD], kept.rows[2 * THREAD + 1]},
               Unit{kept.buffers[2 * (THREAD % BUFFERS_MAX)], kept.buffers[2 * (THREAD % BUFFERS_MAX) + 1]}, kept.count);

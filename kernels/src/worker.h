@@ -13,7 +13,8 @@
  * word p % SLOTS of the status is sequence:16 | code:8 | 0:8 | value:32; then the slot is free.
  *
  * A ring's head has two words that the initiator sees: whether the worker runs (written by the worker), and whether it
- * is wanted (written by the initiator, or by a worker that leaves packets behind). The control block is the target's
+ * is wanted (written by the initiator, or by a worker that leaves packets behind); of a GPU's ring, one more tells the GPU to
+ * wait no longer (written by its host). The control block is the target's
  * alone; its count of changes is odd while tables or buffers are written. All offsets are in bytes.
  */
 #ifndef GAPLESS_WORKER_H
@@ -30,11 +31,13 @@
 #define BUFFERS_MAX 64
 #define SIGNALS_MAX 64
 #define OUTS_MAX 8
+#define LAYOUTS_MAX 32
 #define ENTRIES 64
 
 /* A ring's head. */
 #define RING_STATE 0
 #define RING_WANTED 64
+#define RING_ABORT 128
 #define RING_HEAD_BYTES 256
 
 /* The state word, of the control block and of rings. */
@@ -61,6 +64,7 @@
 #define CONTROL_BUFFER_LIST 2048
 #define CONTROL_RING_LIST 3072
 #define CONTROL_OUT_LIST 5120
+#define CONTROL_LAYOUT_LIST 6144
 #define CONTROL_KERNELS 8192
 #define CONTROL_QUEUES 12288
 #define CONTROL_BYTES 16384
@@ -116,6 +120,8 @@
 #define FAILED_UNKNOWN 2
 #define FAILED_STOPPED 3
 #define FAILED_FULL 4
+/* With this bit: what a function of a user's says. */
+#define FAILED_USER 0x80000000u
 
 /* What runs: objects of the Kernel Table. */
 #define DO_ACCUMULATE 1
@@ -124,7 +130,11 @@
 #define DO_NUMBER 4
 #define DO_PAUSE 5
 #define DO_FORWARD 6
+#define DO_UNPACK 7
+#define DO_PACK 8
 #define DO_COMBINE 16
+/* From here on: functions of users. */
+#define DO_USER 256
 
 /* What is accumulated: operation | element << 8. */
 #define ACC_SUM 0

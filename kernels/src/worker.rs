@@ -6,8 +6,15 @@
 //! | [`WORKER`] | the worker |
 //! | [`REWRITE`] | packets through the worker's rewrite: by this it is compared with the host's |
 //! | [`INITIATE`] | a thread block of another GPU that puts tasks, for measurements |
+//!
+//! [`LINKED_IMAGE`] is the worker again, to be linked with functions of users and with [`call_by_number`] of them.
+//! [`LANES`] is linked with kernels of users that put tasks. [`HEADER`] says what both see.
 
+use crate::peers::layouts::Piece;
 use std::ffi::CStr;
+use std::fmt::Write as _;
+use thiserror::Error;
+use zerocopy::IntoBytes;
 
 /// These kernels, as a fat binary like [`IMAGE`](crate::IMAGE).
 pub const IMAGE: &[u8] = include_bytes!("../images/worker.fatbin");
@@ -27,6 +34,106 @@ pub const REWRITE: &CStr = c"xtq_rewrite";
 /// body; the body's bytes; how many puts; how many may be unanswered; nanoseconds that an answer may take; the address of
 /// what comes out: what went wrong, tasks that ended, nanoseconds of all, then of each if one is unanswered at a time.
 pub const INITIATE: &CStr = c"xtq_initiate";
+
+/// The header for device code of users, in CUDA C++.
+pub const HEADER: &str = include_str!("gapless_tasks.h");
+
+/// The worker, relocatable: it is linked with functions of users and with [`call_by_number`].
+pub const LINKED_IMAGE: &[u8] = include_bytes!("../images/worker_linked.fatbin");
+
+/// What kernels of users that put tasks are linked with.
+pub const LANES: &[u8] = include_bytes!("../images/lanes.fatbin");
+
+/// Functions for tests and examples: `example_scale`, `example_count`, `example_wait`, `example_pass`
+/// (`cuda/example_tasks.cu`), as PTX.
+pub const EXAMPLE_TASKS: &str = include_str!("../images/example_tasks.ptx");
+
+/// A kernel for tests and examples, `example_initiate` (`cuda/example_puts_tasks.cu`), as PTX, to be linked with [`LANES`].
+pub const EXAMPLE_PUTS: &str = include_str!("../images/example_puts.ptx");
+
+/// What `ptxas` said of [`LINKED_IMAGE`] and of [`LANES`]. Registers of functions are the linker's affair.
+pub const LINKED_REGISTERS: [&str; 2] =
+    [include_str!("../images/ptxas-linked.txt"), include_str!("../images/ptxas-lanes.txt")];
+
+/// Registers of a thread of the worker, at most: its block has all of a multiprocessor's.
+pub const REGISTERS_MAX: u32 = 128;
+
+/// The number of a user's first function.
+pub const USERS: u64 = 256;
+
+/// A name that no function of a user's has.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[error("{name:?} is no name of a function that is `extern \"C\"`")]
+pub struct NoName {
+    /// The name.
+    pub name: String,
+}
+
+/// PTX of the function by which the worker calls those of users: each by its number.
+///
+/// # Errors
+/// A name that is none.
+pub fn call_by_number<'f>(
+    functions: impl IntoIterator<Item = (u64, &'f str)> + Clone,
+) -> Result<String, NoName> {
+    let mut text = String::from(".version 7.0\n.target sm_80\n.address_size 64\n");
+    let mut names: Vec<&str> = functions.clone().into_iter().map(|(_, name)| name).collect();
+    names.sort_unstable();
+    names.dedup();
+    for name in names {
+        let letter = |byte: u8| byte.is_ascii_alphabetic() || byte == b'_';
+        let mut bytes = name.bytes();
+        let named = bytes.next().is_some_and(letter)
+            && bytes.all(|byte| letter(byte) || byte.is_ascii_digit());
+        if !named {
+            return Err(NoName { name: name.to_owned() });
+        }
+        let _ = writeln!(
+            text,
+            ".extern .func (.param .b32 $said) {name} (.param .b64 $task, .param .b64 $item);"
+        );
+    }
+    // Names with a dollar: no function of a user's has one.
+    text.push_str(
+        ".visible .func (.param .b32 $said) gapless_call (.param .b64 $number, .param .b64 $task, .param .b64 $item)\n\
+         {\n.reg .pred %p;\n.reg .b32 %r;\n.reg .b64 %n, %t, %i;\nld.param.u64 %n, [$number];\n\
+         ld.param.u64 %t, [$task];\nld.param.u64 %i, [$item];\nmov.u32 %r, 0x7fffffff;\n",
+    );
+    for (number, _) in functions.clone() {
+        let _ = writeln!(text, "setp.eq.u64 %p, %n, {number};\n@%p bra $CALL_{number};");
+    }
+    text.push_str("bra $END;\n");
+    for (number, name) in functions {
+        let _ = writeln!(
+            text,
+            "$CALL_{number}:\n{{\n.param .b64 $a;\n.param .b64 $b;\n.param .b32 $c;\nst.param.b64 [$a], %t;\n\
+             st.param.b64 [$b], %i;\ncall.uni ($c), {name}, ($a, $b);\nld.param.b32 %r, [$c];\n}}\nbra $END;"
+        );
+    }
+    text.push_str("$END:\nst.param.b32 [$said], %r;\nret;\n}\n");
+    Ok(text)
+}
+
+/// Bytes of the head of a layout's form (`cuda/layout_tasks.h`).
+const FORM_BYTES: usize = 64;
+
+/// Where a stream is said to begin when its pieces are made: words are of 8 bytes at most then, as payloads are aligned.
+pub const STREAM_BEGINS: u64 = 8;
+
+/// Bytes of a layout's form that has so many pieces.
+#[must_use]
+pub fn form_bytes(pieces: usize) -> usize {
+    FORM_BYTES + pieces * size_of::<Piece>()
+}
+
+/// The form of a layout: head and pieces. `touched` are the first byte that it touches, and that behind the last, counted
+/// from displacement 0; a piece goes from the layout to the packed stream, which begins at [`STREAM_BEGINS`].
+#[must_use]
+pub fn form(pieces: &[Piece], bytes: u64, touched: [i64; 2]) -> Vec<u8> {
+    let [low, high] = touched.map(i64::cast_unsigned);
+    let head = [pieces.len() as u64, bytes, low, high, 0, 0, 0, 0];
+    [head.as_bytes(), pieces.as_bytes()].concat()
+}
 
 /// Threads of the worker's block.
 pub const THREADS: u32 = 512;
@@ -48,7 +155,54 @@ mod tests {
             seen += 1;
         }
         assert_eq!(seen, 3 * names.len());
+        // Of relocatable code, the worker's own part.
+        for line in LINKED_REGISTERS.iter().flat_map(|text| text.lines().skip(1)) {
+            let words: Vec<&str> = line.split(' ').collect();
+            let [_, name, registers, spilled, stack, ..] = words[..] else { panic!("{line}") };
+            if name == WORKER.to_str().unwrap() {
+                assert!(registers.parse::<u32>().unwrap() <= REGISTERS_MAX, "{line}");
+                assert_eq!((spilled, stack), ("0", "0"), "{line}");
+                seen += 1;
+            }
+        }
+        assert_eq!(seen, 3 * names.len() + 3);
         let header = include_str!("worker.h");
         assert!(header.contains(&format!("#define WORKER_THREADS {THREADS}\n")));
+        assert!(header.contains(&format!("#define DO_USER {USERS}\n")));
+        assert!(HEADER.contains("#define GAPLESS_BODY_BYTES 168\n"));
+        assert!(header.contains("#define INLINE_BYTES 168\n"));
+        let layouts = include_str!("../cuda/layout_tasks.h");
+        assert!(layouts.contains(&format!("#define STREAM_BEFORE {STREAM_BEGINS}\n")));
+    }
+
+    #[test]
+    fn functions_are_called_by_number_and_declared_once() {
+        let text = call_by_number([(256, "scale"), (300, "_count2"), (301, "scale")]).unwrap();
+        assert_eq!(text.matches(".extern .func (.param .b32 $said) scale ").count(), 1);
+        assert_eq!(text.matches("call.uni ($c), scale, ($a, $b);").count(), 2);
+        for number in [256, 300, 301] {
+            assert_eq!(text.matches(&format!("$CALL_{number}:\n")).count(), 1);
+            assert!(text.contains(&format!("setp.eq.u64 %p, %n, {number};\n")));
+        }
+        // Names that generated ones would hide.
+        let text = call_by_number([(256, "c"), (257, "END"), (258, "task")]).unwrap();
+        assert!(text.contains("call.uni ($c), c, ($a, $b);") && text.contains(") END ("));
+        assert!(!text.contains(" said") && !text.contains("\nEND:"));
+        for name in ["", "$c", "2scale", "a b", "scale;", "ä", "x\ny"] {
+            assert_eq!(
+                call_by_number([(256, name)]),
+                Err(NoName { name: name.to_owned() }),
+                "{name:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn a_form_is_its_head_and_its_pieces() {
+        let pieces = [Piece::default(), Piece::default()];
+        let form = form(&pieces, 24, [-8, 40]);
+        assert_eq!(form.len(), form_bytes(2));
+        let word = |at: usize| u64::from_le_bytes(form[8 * at..][..8].try_into().unwrap());
+        assert_eq!([word(0), word(1), word(2), word(3)], [2, 24, (-8i64).cast_unsigned(), 40]);
     }
 }

@@ -10,6 +10,7 @@
 mod batch;
 mod graph;
 mod launch;
+mod link;
 mod memory;
 mod order;
 mod query;
@@ -20,6 +21,7 @@ mod wait;
 pub(crate) use batch::Batch;
 pub(crate) use graph::RawGraph;
 pub(crate) use launch::{RawFunction, RawModule, Shape};
+pub(crate) use link::{LinkFault, Part};
 pub(crate) use memory::Rows;
 pub(crate) use order::{EventUse, RawEvent, RawStream};
 pub(crate) use query::{Current, RawContext, RawPointer};

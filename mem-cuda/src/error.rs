@@ -88,6 +88,12 @@ pub enum CudaError {
         /// What is wrong with it.
         reason: &'static str,
     },
+    /// Device code cannot be linked.
+    #[error("device code cannot be linked: {}", log.lines().next().unwrap_or_default())]
+    Link {
+        /// All that the linker said.
+        log: String,
+    },
     /// The caller asked for something that no device does, or another device's work failed.
     #[error(transparent)]
     Refused(#[from] DeviceError),
@@ -118,6 +124,7 @@ impl From<CudaError> for DeviceError {
             CudaError::Sticky { ref device, operation, .. } => {
                 DeviceError::Failed { device: device.clone(), operation, reason: error.to_string() }
             }
+            CudaError::Link { log } => DeviceError::Link { log },
             other => DeviceError::Failed {
                 device: "CUDA".to_owned(),
                 operation: "a request",
@@ -191,6 +198,10 @@ mod tests {
         assert!(matches!(DeviceError::from(error), DeviceError::OutOfMemory { len: 9, .. }));
         let misuse = DeviceError::LengthMismatch { src_len: 1, dst_len: 2 };
         assert_eq!(DeviceError::from(CudaError::Refused(misuse.clone())), misuse);
+        let log = "undefined 'f'\nin g".to_owned();
+        let link = DeviceError::from(CudaError::Link { log: log.clone() });
+        assert_eq!(link, DeviceError::Link { log });
+        assert_eq!(link.to_string(), "device code cannot be linked: undefined 'f'");
         let sticky = CudaError::Sticky {
             device: "cuda:1".into(),
             operation: "cuEventQuery",

@@ -1,12 +1,12 @@
 //! Kernels: loading images, launching, and how much of the device a launch fills.
 //!
 //! A loaded image stays loaded until the device's context ends, so a [`Function`] never dangles and
-//! nothing is unloaded under a running kernel. Load an image once per device.
+//! nothing is unloaded under a running kernel ([`Module::unload`] is unsafe). Load an image once per device.
 
 mod image;
 
 use crate::context::Context;
-use crate::driver::{RawFunction, RawModule, Shape};
+use crate::driver::{LinkFault, Part, RawFunction, RawModule, Shape};
 use crate::stream::Stream;
 use crate::{CudaDevice, CudaError};
 use std::ffi::{CStr, c_void};
@@ -42,6 +42,52 @@ impl Module {
         let raw = unsafe { context.driver.module_load(&image) };
         let raw = raw.map_err(|fault| context.fault(fault))?;
         Ok(Module { context: Arc::clone(context), raw })
+    }
+
+    /// Links relocatable device code (cubins, fat binaries, PTX, which is compiled first), and loads it. Threads of its
+    /// kernels have at most `registers` registers.
+    ///
+    /// # Safety
+    /// As [`load`](Module::load), of each image.
+    ///
+    /// # Errors
+    /// [`CudaError::Link`], with what the linker said; an image that is incomplete.
+    pub unsafe fn link(
+        device: &CudaDevice,
+        images: &[(&CStr, &[u8])],
+        registers: u32,
+    ) -> Result<Module, CudaError> {
+        let whole = images.iter().map(|(_, image)| image::complete(image));
+        let whole: Vec<Vec<u64>> = whole.collect::<Result<_, _>>()?;
+        let parts = images.iter().zip(&whole).map(|((name, image), whole)| {
+            let (kind, len) = image::kind(image);
+            Part { image: whole, len, kind, name }
+        });
+        let parts: Vec<Part<'_>> = parts.collect();
+        let context = device.context();
+        let _bound = context.bind()?;
+        // SAFETY: `complete` found the ends of all; the caller vouches for the rest.
+        let linked = unsafe { context.driver.link(&parts, registers) };
+        let raw = linked.map_err(|LinkFault { fault, log }| match log.is_empty() {
+            true => context.fault(fault),
+            false => CudaError::Link { log },
+        })?;
+        Ok(Module { context: Arc::clone(context), raw })
+    }
+
+    /// Unloads it.
+    ///
+    /// # Safety
+    /// No kernel of it runs, and none of its [`Function`]s is used any more.
+    ///
+    /// # Errors
+    /// The driver refuses.
+    pub unsafe fn unload(self) -> Result<(), CudaError> {
+        let context = self.context;
+        let _bound = context.bind()?;
+        // SAFETY: its context is bound; the caller vouches for its kernels.
+        let unloaded = unsafe { context.driver.module_unload(self.raw) };
+        unloaded.map_err(|fault| context.fault(fault))
     }
 
     /// The kernel of this name.

@@ -53,6 +53,12 @@ pub enum DeviceError {
         /// What the driver said.
         reason: String,
     },
+    /// Code for the device cannot be linked.
+    #[error("device code cannot be linked: {}", log.lines().next().unwrap_or_default())]
+    Link {
+        /// All that the linker said.
+        log: String,
+    },
 }
 
 /// Memory made known to another process: bytes, and descriptors where the device needs them.

@@ -68,4 +68,4 @@ pub use region::{OutOfRange, Region};
 pub use space::Space;
 pub use word::{WORD_BYTES, exchange_word, load_word};
 pub use words::Words;
-pub use worker::{Worker, WorkerLimits};
+pub use worker::{Worker, WorkerCode, WorkerFunction, WorkerLimits};

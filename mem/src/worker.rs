@@ -1,6 +1,8 @@
 //! Workers: what stays on an accelerator, polls memory, and runs what it finds there, without a launch each time.
 
 use crate::{DeviceError, Lease};
+use std::fmt;
+use std::sync::Arc;
 
 /// What a worker can run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -9,6 +11,54 @@ pub struct WorkerLimits {
     pub items_max: u32,
     /// Local memory of a group in bytes, at most.
     pub local_bytes_max: u32,
+}
+
+/// Code of a user's that a worker is to run, made for the worker's accelerator by its vendor's tools. Clones are the same
+/// code.
+#[derive(Clone)]
+pub struct WorkerCode(Arc<[u8]>);
+
+impl WorkerCode {
+    /// This image. What a kind of worker takes, its documentation says: of CUDA's, relocatable PTX or cubins of functions
+    /// that `gapless_tasks.h` describes.
+    ///
+    /// # Safety
+    /// The vendor's tools made the image, and nothing has changed it since. Its functions are of the type, and keep the
+    /// rules, that the worker states, whatever tasks ask of them: code of an accelerator reaches all memory of this process
+    /// there, and can keep the accelerator busy for ever.
+    #[must_use]
+    pub unsafe fn new(image: impl Into<Arc<[u8]>>) -> WorkerCode {
+        WorkerCode(image.into())
+    }
+
+    /// The image.
+    #[must_use]
+    pub fn image(&self) -> &[u8] {
+        &self.0
+    }
+
+    /// Whether both are clones of the same.
+    #[must_use]
+    pub fn is(&self, other: &WorkerCode) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+}
+
+impl fmt::Debug for WorkerCode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "WorkerCode of {} bytes", self.0.len())
+    }
+}
+
+/// A function of a user's that a worker is to run.
+#[derive(Clone, Debug)]
+pub struct WorkerFunction {
+    /// What control blocks call it.
+    pub number: u64,
+    /// The code that has it.
+    pub code: WorkerCode,
+    /// Its name there.
+    pub name: Arc<str>,
 }
 
 /// A worker that can be started on one accelerator. It lives from [`start`](Worker::start) until it leaves by itself, and
@@ -23,7 +73,8 @@ pub struct WorkerLimits {
 ///    and the worker at the address beside it.
 /// 2. [`reach`](Worker::reach) answers where the worker finds the bytes of the lease, for as long as its clone there is
 ///    kept; until [`forget`](Worker::forget) it keeps one.
-/// 3. A worker that was started touches its control block and what that names, and nothing else. Two are never started
+/// 3. A worker that was started touches its control block and what that names, and nothing else, as far as it runs
+///    functions of its own. Two are never started
 ///    on one control block at a time.
 /// 4. [`is_over`](Worker::is_over) answers `true` only if nothing of any worker that was started touches memory any more.
 pub unsafe trait Worker: Send + Sync {
@@ -50,6 +101,16 @@ pub unsafe trait Worker: Send + Sync {
     /// # Errors
     /// The driver's failure.
     fn forget(&self, memory: &Lease) -> Result<(), DeviceError>;
+
+    /// Makes these the functions of users that it can run, from its next life on; those that it had before go. Memory of
+    /// theirs (globals of the code) begins anew. None runs meanwhile.
+    ///
+    /// # Errors
+    /// It runs no code of users; [`DeviceError::Link`]. It has the functions that it had.
+    fn link(&self, functions: &[WorkerFunction]) -> Result<(), DeviceError> {
+        let _ = functions;
+        Err(DeviceError::Unsupported { what: "running functions of users in a worker" })
+    }
 
     /// Starts it.
     ///

@@ -5,7 +5,7 @@
 //! |---|---|
 //! | `layout.rs` | what lies where in the memory that is shared, as `kernels/src/worker.h` draws it |
 //! | `ring.rs` | [`Lane`]: the initiator's end of a ring |
-//! | `target.rs`, `target/said.rs`, `terms.rs` | [`Target`]: tables, receive buffers, rings; starting and stopping the worker |
+//! | `target.rs`, `target/{code,said}.rs`, `terms.rs` | [`Target`]: tables, receive buffers, rings, functions of users; starting and stopping the worker |
 //! | `state.rs` | who starts it again, and when |
 //! | `player.rs` | a thread that does what the kernel does, for tests (feature `testkit`) |
 //!
@@ -30,9 +30,13 @@ mod terms;
 #[allow(unsafe_code, reason = "vouches for memory of its own")]
 mod tests;
 
-pub use layout::{BUFFERS_MAX, INLINE_BYTES, OUTS_MAX, RINGS_MAX, RingShape, SIGNALS_MAX, SLOTS};
+pub(crate) use layout::RING_ABORT;
+pub use layout::{
+    BUFFERS_MAX, INLINE_BYTES, LAYOUTS_MAX, OUTS_MAX, RINGS_MAX, RingShape, SIGNALS_MAX, SLOTS,
+};
 pub use ring::{Lane, Outcome, RingError};
-pub use target::{Target, WorkerCount};
+pub use target::{RingParts, Target, WorkerCount};
+pub(crate) use terms::Runs;
 pub use terms::{DeviceKernel, Life, RefusedPut, RingPlaces, TargetError};
 
 use thiserror::Error;
@@ -57,6 +61,12 @@ pub enum DeviceFunction {
     /// Puts on: the payload is a packet and its body, which goes into a ring of another target
     /// ([`Target::add_out`]). Arguments: 2: which ring. It has ended when it has put. If that ring is full it fails.
     Forward = 6,
+    /// The payload goes into the buffer as a layout says; it is all of the layout's bytes. Arguments: 2: the layout's number
+    /// ([`Target::register_layout`]); 3: where its displacement 0 is in the buffer, a multiple of 8.
+    Unpack = 7,
+    /// Bytes of the buffer, as a layout says, go packed into the buffer elsewhere. Arguments: 2, 3: as of
+    /// [`Unpack`](DeviceFunction::Unpack); 4: where the packed bytes go, a multiple of 8.
+    Pack = 8,
     /// As [`Accumulate`](DeviceFunction::Accumulate), but not atomically: nothing else touches these elements meanwhile. In
     /// memory of the host that is much quicker, and results are those of the processor, to the last bit. Grids of at most 4096 work-items.
     Combine = 16,
@@ -64,13 +74,15 @@ pub enum DeviceFunction {
 
 impl DeviceFunction {
     /// All of them, with their names in `worker.h`.
-    pub(crate) const ALL: [(&'static str, DeviceFunction); 7] = [
+    pub(crate) const ALL: [(&'static str, DeviceFunction); 9] = [
         ("ACCUMULATE", DeviceFunction::Accumulate),
         ("COPY", DeviceFunction::Copy),
         ("REDUCE", DeviceFunction::Reduce),
         ("NUMBER", DeviceFunction::Number),
         ("PAUSE", DeviceFunction::Pause),
         ("FORWARD", DeviceFunction::Forward),
+        ("UNPACK", DeviceFunction::Unpack),
+        ("PACK", DeviceFunction::Pack),
         ("COMBINE", DeviceFunction::Combine),
     ];
 
@@ -84,7 +96,8 @@ impl DeviceFunction {
     #[must_use]
     pub fn argument_bytes(self) -> u16 {
         match self {
-            DeviceFunction::Accumulate | DeviceFunction::Combine => 32,
+            DeviceFunction::Accumulate | DeviceFunction::Combine | DeviceFunction::Unpack => 32,
+            DeviceFunction::Pack => 40,
             DeviceFunction::Copy | DeviceFunction::Pause | DeviceFunction::Forward => 24,
             DeviceFunction::Reduce => 48,
             DeviceFunction::Number => 16,
@@ -152,6 +165,9 @@ pub enum Failure {
     /// The ring that it was to put into was full.
     #[error("the ring that it was to put into is full")]
     Full,
+    /// A function of a user's says so.
+    #[error("its function says {0}")]
+    Said(u32),
     /// Anything else.
     #[error("reason {0}")]
     Other(u32),
@@ -164,6 +180,7 @@ impl Failure {
             layout::FAILED_UNKNOWN => Failure::Unknown,
             layout::FAILED_STOPPED => Failure::Stopped,
             layout::FAILED_FULL => Failure::Full,
+            said if said & layout::FAILED_USER != 0 => Failure::Said(said & !layout::FAILED_USER),
             other => Failure::Other(other),
         }
     }

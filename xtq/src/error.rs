@@ -230,6 +230,14 @@ pub enum XtqError {
         /// Whether there is one.
         has: bool,
     },
+    /// Memory of one of both cannot be had by the other.
+    #[error("no ring between this process and {peer}: {reason}")]
+    NoRing {
+        /// The other process.
+        peer: Rank,
+        /// Why.
+        reason: String,
+    },
     /// The worker, or its accelerator, refuses.
     #[error(transparent)]
     Target(#[from] TargetError),

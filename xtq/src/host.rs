@@ -9,6 +9,7 @@
 //! | `queue.rs`, `run.rs` | queues of tasks, threads, running one |
 //! | `nic.rs` | what arrives, and losses |
 //! | `register.rs` | the API's registrations |
+//! | `grant.rs` | rings that accelerators of other processes put into |
 //! | `serve.rs`, `rings.rs` | the worker of this process's accelerator, and the rings that initiators have of it |
 //!
 //! One lock guards the state of both sides. No code of users runs, or is dropped, while it is held; signals are counted
@@ -16,6 +17,8 @@
 //! taken last.
 
 mod flush;
+#[allow(unsafe_code, reason = "passes on what memory of rings needs")]
+mod grant;
 mod initiator;
 mod line;
 mod link;
@@ -34,6 +37,7 @@ mod target;
 #[cfg(test)]
 mod tests;
 
+pub use grant::{FarRing, Granted};
 pub use queue::QueueOptions;
 pub use target::RefusedTask;
 

@@ -3,11 +3,11 @@
 //! The *host* back end plays the NIC and the command processor: a thread launches the kernel when its packet is due, and
 //! waits until it has ended. What a worker of the accelerator runs ([`Kernel::of_worker`]) needs no launch.
 
-use crate::device::{DeviceFunction, DeviceKernel};
+use crate::device::{DeviceFunction, DeviceKernel, Runs};
 use crate::error::Refusal;
 use crate::packet::Launch;
 use crate::signal::Signal;
-use gapless_mem::{Completion, DeviceError, Lease, Region};
+use gapless_mem::{Completion, DeviceError, Lease, Region, WorkerCode};
 use std::fmt;
 use std::sync::Arc;
 
@@ -84,7 +84,7 @@ pub(crate) enum Runner {
     /// It is launched.
     Launcher { launcher: Arc<dyn Launcher>, object: u64 },
     /// The worker of this process's accelerator has it.
-    Worker(DeviceFunction),
+    Worker(Runs),
 }
 
 /// A kernel for the Kernel Table.
@@ -126,12 +126,31 @@ impl Kernel {
     /// memory of its rings put tasks of it without this process's CPU.
     #[must_use]
     pub fn of_worker(function: DeviceFunction, payload_max: u32) -> Kernel {
+        Kernel::run_by_worker(Runs::Own(function), function.argument_bytes(), payload_max)
+    }
+
+    /// A function of a user's that this process's worker runs, by its name in the code, with arguments of so many bytes.
+    /// Registering it takes the worker away, links the code to it, and starts it again: puts wait meanwhile. Tasks find the
+    /// function that was registered before or this one. All codes that are linked at a time have one space of names.
+    #[must_use]
+    pub fn of_worker_from(
+        code: &WorkerCode,
+        name: &str,
+        argument_bytes: u16,
+        payload_max: u32,
+    ) -> Kernel {
+        let runs = Runs::Users { code: code.clone(), name: name.into() };
+        Kernel::run_by_worker(runs, argument_bytes, payload_max)
+    }
+
+    fn run_by_worker(runs: Runs, argument_bytes: u16, payload_max: u32) -> Kernel {
         let limits =
             GroupLimits { items_max: u32::MAX, local_bytes_max: 0, grid_max: [u32::MAX; 3] };
+        let runner = Runner::Worker(runs);
         Kernel {
-            runner: Runner::Worker(function),
+            runner,
             limits,
-            argument_bytes: function.argument_bytes(),
+            argument_bytes,
             payload_max,
             memory: None,
             signal: None,
@@ -141,9 +160,10 @@ impl Kernel {
 
     /// What the worker is told, if this is one of its functions, but for the signal.
     pub(crate) fn for_worker(&self) -> Option<DeviceKernel> {
-        let Runner::Worker(function) = self.runner else { return None };
-        let mut kernel =
-            DeviceKernel::new(function, self.payload_max).grid_max(self.limits.grid_max);
+        let Runner::Worker(runs) = &self.runner else { return None };
+        let mut kernel = DeviceKernel::of(runs.clone(), self.payload_max)
+            .argument_bytes(self.argument_bytes)
+            .grid_max(self.limits.grid_max);
         if let Some(memory) = &self.memory {
             kernel = kernel.buffer(memory.clone());
         }
@@ -198,7 +218,10 @@ impl fmt::Debug for Kernel {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.runner {
             Runner::Launcher { object, .. } => write!(f, "Kernel {object:#x}")?,
-            Runner::Worker(function) => write!(f, "Kernel {function:?} of a worker")?,
+            Runner::Worker(Runs::Own(function)) => write!(f, "Kernel {function:?} of a worker")?,
+            Runner::Worker(Runs::Users { name, .. }) => {
+                write!(f, "Kernel {name} of a worker's user")?
+            }
         }
         write!(f, " with {} bytes of arguments", self.argument_bytes)
     }

@@ -2,11 +2,12 @@
 
 use crate::buffer::Payload;
 use crate::error::XtqError;
-use crate::packet::{ARGUMENTS_MAX, Command, Flags, Launch, PacketError, Work};
+use crate::packet::{ARGUMENTS_MAX, Command, Flags, Launch, Packet, PacketError, Work};
 use crate::signal::Signal;
 use gapless_bml::Rank;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
+use zerocopy::IntoBytes;
 
 /// What happens if the target refuses a put for now: its queue is full, or no receive buffer fits.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -51,6 +52,19 @@ impl Put {
             after: None,
             limit: None,
         }
+    }
+
+    /// Packet and body (arguments, then payload) as device code puts them: `gapless_put`, which takes at most
+    /// [`INLINE_BYTES`](crate::device::INLINE_BYTES) of body. Retries, signals and limits are not in them.
+    ///
+    /// # Errors
+    /// A command that no packet can express.
+    pub fn to_bytes(&self) -> Result<(Vec<u8>, Vec<u8>), XtqError> {
+        let payload = self.payload.bytes();
+        let bytes = payload.len();
+        let payload_bytes = u32::try_from(bytes).map_err(|_| XtqError::PayloadTooLong { bytes })?;
+        let packet = Packet::new(&Command { payload_bytes, ..self.command })?;
+        Ok((packet.as_bytes().to_vec(), [&self.arguments, payload].concat()))
     }
 
     /// A task of function `index`, in queue `queue` of `target`. The two arguments are its third and fourth: the first

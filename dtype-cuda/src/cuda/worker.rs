@@ -4,11 +4,17 @@
 //! first launch of a kernel that is not may wait for all that runs. Host memory is registered, and given back, only
 //! between two lives, for the same reason.
 
-use crate::ledger::{Ask, Holder, LedgerError, Reservation};
-use gapless_kernels::worker::{IMAGE, THREADS, WORKER};
-use gapless_mem::{Completion, Device, DeviceError, Lease, Region, Space, Worker, WorkerLimits};
+use crate::ledger::{Ask, Holder, Holding, LedgerError, Reservation, reserved};
+use gapless_kernels::worker::{
+    IMAGE, LINKED_IMAGE, REGISTERS_MAX, THREADS, WORKER, call_by_number,
+};
+use gapless_mem::{
+    Completion, Device, DeviceError, Lease, Region, Space, Worker, WorkerCode, WorkerFunction,
+    WorkerLimits,
+};
 use gapless_mem_cuda::{Argument, CudaDevice, CudaError, Function, Grid, Module, Mps, Stream};
 use std::collections::HashMap;
+use std::ffi::{CStr, CString};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use thiserror::Error;
@@ -23,15 +29,39 @@ pub enum WorkerError {
     /// Its block has no room on the device, or its ledger cannot be had.
     #[error(transparent)]
     Ledger(#[from] LedgerError),
+    /// Another process has kernels on the device that wait or stay, and without the Multi-Process Service the device runs
+    /// one process at a time: a worker would keep the other one away, and be kept away by it.
+    #[error(
+        "process {process} has kernels on {device} that wait or stay (`gapless info` lists them), and without MPS \
+         processes take turns there: start nvidia-cuda-mps-control, or take another GPU for one of both"
+    )]
+    TakesTurns {
+        /// The device.
+        device: String,
+        /// The other process.
+        process: u32,
+    },
 }
+
+/// A process with which a worker of this one would take turns on a device of which these are the reservations.
+fn takes_turns(own: u32, together: bool, all: &[Holding]) -> Option<u32> {
+    let busy = |holding: &&Holding| holding.process != own && !holding.claims.is_empty();
+    all.iter().find(busy).filter(|_| !together).map(|holding| holding.process)
+}
+
+/// Bytes of a control block (`kernels/src/worker.h`).
+const CONTROL_BYTES: u64 = 16384;
 
 /// Host memory that is registered for the worker: its lease, and how often it was asked for.
 type Kept = HashMap<(u64, u64), (Lease, u32)>;
 
-/// A worker of a CUDA device.
+/// A worker of a CUDA device. [Functions of users](gapless_mem::WorkerCode) are relocatable PTX, cubins or fat binaries;
+/// [`HEADER`](gapless_kernels::worker::HEADER) has their type and their rules.
 pub struct CudaWorker {
     device: Arc<CudaDevice>,
+    /// The kernel without functions of users, and that with those that are linked.
     function: Function,
+    linked: Mutex<Option<(Function, Module)>>,
     stream: Stream,
     /// The end of the life that was started last; `None`: it is not known, and may never come.
     last: Mutex<Option<Completion>>,
@@ -61,10 +91,74 @@ impl CudaWorker {
         let together = device.mps() != Mps::Off;
         let ask = Ask { holder: Holder::Worker, blocks: 1, room, together, handed: 0 };
         let block = Reservation::new(device.uuid(), ask)?;
+        // Whoever comes at the same time finds this one's.
+        let all = reserved(device.uuid())?;
+        if let Some(process) = takes_turns(std::process::id(), together, &all) {
+            let device = device.space().to_string();
+            return Err(WorkerError::TakesTurns { device, process });
+        }
         let stream = device.stream()?;
         let last = Mutex::new(Some(Completion::Ready));
         let (taken, kept) = (AtomicBool::new(false), Mutex::default());
-        Ok(CudaWorker { device, function, stream, last, taken, kept, _block: block })
+        let linked = Mutex::default();
+        Ok(CudaWorker { device, function, linked, stream, last, taken, kept, _block: block })
+    }
+
+    /// The worker with these functions of users.
+    fn with(&self, functions: &[WorkerFunction]) -> Result<(Function, Module), DeviceError> {
+        let numbered = functions.iter().map(|function| (function.number, &*function.name));
+        let calls = call_by_number(numbered)
+            .map_err(|error| DeviceError::Link { log: error.to_string() })?;
+        let mut codes: Vec<&WorkerCode> = Vec::new();
+        for function in functions {
+            if !codes.iter().any(|code| code.is(&function.code)) {
+                codes.push(&function.code);
+            }
+        }
+        let names: Vec<CString> = (0..codes.len())
+            .map(|number| CString::new(format!("code {number} of users")).unwrap_or_default())
+            .collect();
+        let own: [(&CStr, &[u8]); 2] = [(c"worker", LINKED_IMAGE), (c"calls", calls.as_bytes())];
+        let users = names.iter().zip(&codes).map(|(name, code)| (name.as_c_str(), code.image()));
+        let images: Vec<(&CStr, &[u8])> = own.into_iter().chain(users).collect();
+        // SAFETY: CUDA's tools made the worker's image; the calls are PTX of this crate's; whoever made the codes has
+        // promised the same of them.
+        let module = unsafe { Module::link(&self.device, &images, REGISTERS_MAX) }?;
+        let loaded = module.function(WORKER).and_then(|function| {
+            let blocks = function.blocks_per_unit(THREADS, 0)?;
+            Ok((function, blocks))
+        });
+        let log = match loaded {
+            Ok((function, 1..)) => match self.try_out(&function) {
+                Ok(()) => return Ok((function, module)),
+                Err(error) => error.to_string(),
+            },
+            Ok(_) => {
+                "functions of users take more registers or shared memory than a multiprocessor has"
+                    .to_owned()
+            }
+            Err(error) => error.to_string(),
+        };
+        // SAFETY: it was just loaded, and nothing of it was launched.
+        if let Err(error) = unsafe { module.unload() } {
+            tracing::debug!(%error, "an image stays loaded");
+        }
+        Err(DeviceError::Link { log })
+    }
+
+    /// A life without rings, which ends at once. The first launch of a kernel with a stack may wait for all that runs on the
+    /// device, and the worker of another target might.
+    fn try_out(&self, function: &Function) -> Result<(), DeviceError> {
+        let control = self.device.pinned(CONTROL_BYTES)?;
+        // SAFETY: the buffer is new, and nothing works on it.
+        unsafe { gapless_mem::fill(&control.region(), 0) }?;
+        let address = self.device.device_address(control.region())?;
+        // SAFETY: the kernel has one parameter of 8 bytes. A control block of zeros names nothing, and its life is over as
+        // it begins; the buffer is kept until that is.
+        unsafe {
+            function.launch(&self.stream, Grid::line(1, THREADS), &[Argument::of(&address)])
+        }?;
+        self.stream.record()?.wait()
     }
 
     /// Its device.
@@ -84,7 +178,7 @@ fn is_host(region: Region) -> bool {
 // 2. Host memory is registered under a clone of its lease until the last `forget`; other memory is at its own address,
 //    of a device that `device_address` has found in reach.
 //    Only one target has a control block of this.
-// 3. The kernel touches what its control block names; whoever starts it says that the last one is over, and the stream
+// 3. The kernel touches what its control block names, but for functions of users, whose code others vouch for; whoever starts it says that the last one is over, and the stream
 //    runs one after another anyway.
 // 4. The completion that was recorded behind the last launch has ended, and so have all before it on the stream. Who asks
 //    between a launch and its record waits; a launch without one is never over.
@@ -150,11 +244,30 @@ unsafe impl Worker for CudaWorker {
         undone
     }
 
+    fn link(&self, functions: &[WorkerFunction]) -> Result<(), DeviceError> {
+        // Held, so that none starts meanwhile.
+        let last = lock(&self.last);
+        if last.as_ref().map_or(Ok(false), Completion::poll) == Ok(false) {
+            return Err(DeviceError::Unsupported { what: "linking while a worker runs" });
+        }
+        let new = if functions.is_empty() { None } else { Some(self.with(functions)?) };
+        let old = std::mem::replace(&mut *lock(&self.linked), new);
+        if let Some((_, module)) = old {
+            // SAFETY: no worker runs, and the next one is another image's.
+            if let Err(error) = unsafe { module.unload() } {
+                tracing::debug!(%error, "an image stays loaded");
+            }
+        }
+        Ok(())
+    }
+
     unsafe fn start(&self, control: u64) -> Result<(), DeviceError> {
         let mut last = lock(&self.last);
+        let linked = lock(&self.linked);
+        let function = linked.as_ref().map_or(&self.function, |(function, _)| function);
         // SAFETY: the kernel has one parameter of 8 bytes; the caller keeps what the control block names.
         unsafe {
-            self.function.launch(&self.stream, Grid::line(1, THREADS), &[Argument::of(&control)])
+            function.launch(&self.stream, Grid::line(1, THREADS), &[Argument::of(&control)])
         }?;
         *last = None;
         *last = Some(self.stream.record()?);
@@ -186,5 +299,22 @@ impl Drop for CudaWorker {
 impl std::fmt::Debug for CudaWorker {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "CudaWorker on {:?}", self.device)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_worker_takes_no_turns_with_other_processes() {
+        let ask = Ask { holder: Holder::Stream, blocks: 2, room: 8, together: false, handed: 0 };
+        let of = |process, claims: &[Ask]| Holding { process, claims: claims.to_vec() };
+        let all = [of(7, &[ask]), of(8, &[]), of(9, &[ask])];
+        assert_eq!(takes_turns(7, false, &all), Some(9));
+        assert_eq!((takes_turns(7, true, &all), takes_turns(7, false, &all[..2])), (None, None));
+        assert_eq!(takes_turns(9, false, &[]), None);
+        let error = WorkerError::TakesTurns { device: "CUDA device 0".to_owned(), process: 9 };
+        assert!(error.to_string().contains("process 9 has kernels on CUDA device 0"), "{error}");
     }
 }

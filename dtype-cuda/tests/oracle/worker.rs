@@ -4,7 +4,9 @@
 //! Registered buffers are page-locked, so that the host sees what tasks have written as soon as they have ended. Only one
 //! of these tests runs at a time: each wants a worker that lives, and registers memory.
 
+mod layouts;
 mod order;
+mod users;
 
 use crate::cuda::devices;
 use crate::seed::{cases, rng, skip};

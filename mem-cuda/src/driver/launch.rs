@@ -5,9 +5,9 @@ use super::{Driver, Fault, RawStream, check};
 use cudarc::driver::sys::{CUfunc_st, CUmod_st};
 use std::ffi::{CStr, c_int, c_void};
 
-/// A loaded image. It stays loaded until its context ends.
+/// A loaded image. It stays loaded until its context ends, or it is unloaded.
 #[derive(Debug)]
-pub(crate) struct RawModule(*mut CUmod_st);
+pub(crate) struct RawModule(pub(super) *mut CUmod_st);
 
 // SAFETY: the driver's modules may be used from any thread; the driver locks.
 unsafe impl Send for RawModule {}
@@ -45,6 +45,15 @@ impl Driver {
             unsafe { (self.api.module_load)(&raw mut pointer, image.as_ptr().cast::<c_void>()) };
         check("cuModuleLoadData", answer)?;
         Ok(RawModule(pointer))
+    }
+
+    /// Unloads an image.
+    ///
+    /// # Safety
+    /// Its context is current. None of its kernels runs, or is launched any more.
+    pub(crate) unsafe fn module_unload(&self, module: RawModule) -> Result<(), Fault> {
+        // SAFETY: the module lives, because this consumes it; the caller vouches for its kernels.
+        check("cuModuleUnload", unsafe { (self.api.module_unload)(module.0) })
     }
 
     /// Finds a kernel by name and loads it. (Left to itself the driver loads a kernel at its first

@@ -8,8 +8,8 @@
 use crate::CudaError;
 use cudarc::driver::sys::{
     CUDA_MEMCPY2D, CUctx_st, CUdeviceptr, CUevent_st, CUfunc_st, CUgraph_st, CUgraphExec_st,
-    CUipcEventHandle, CUipcMemHandle, CUmemAccessDesc, CUmemAllocationProp, CUmemcpyAttributes,
-    CUmod_st, CUstream_st, CUuuid,
+    CUipcEventHandle, CUipcMemHandle, CUlinkState_st, CUmemAccessDesc, CUmemAllocationProp,
+    CUmemcpyAttributes, CUmod_st, CUstream_st, CUuuid,
 };
 use std::ffi::{c_char, c_int, c_uint, c_void};
 
@@ -90,6 +90,7 @@ type Context = *mut CUctx_st;
 type Event = *mut CUevent_st;
 type Function = *mut CUfunc_st;
 type Module = *mut CUmod_st;
+type Link = *mut CUlinkState_st;
 type Stream = *mut CUstream_st;
 
 symbols! {
@@ -177,6 +178,13 @@ symbols! {
     flush_direct_writes = "cuFlushGPUDirectRDMAWrites" (c_uint, c_uint);
 
     module_load = "cuModuleLoadData" (*mut Module, *const c_void);
+    module_unload = "cuModuleUnload" (Module);
+    link_create = "cuLinkCreate_v2" (c_uint, *mut c_uint, *mut *mut c_void, *mut Link);
+    link_add = "cuLinkAddData_v2" (
+        Link, c_uint, *mut c_void, usize, *const c_char, c_uint, *mut c_uint, *mut *mut c_void,
+    );
+    link_complete = "cuLinkComplete" (Link, *mut *mut c_void, *mut usize);
+    link_destroy = "cuLinkDestroy" (Link);
     module_function = "cuModuleGetFunction" (*mut Function, Module, *const c_char);
     function_load = "cuFuncLoad" (Function);
     function_attribute = "cuFuncGetAttribute" (*mut c_int, c_uint, Function);

@@ -42,6 +42,21 @@ pub(super) fn complete(image: &[u8]) -> Result<Vec<u64>, CudaError> {
     Ok(words)
 }
 
+/// What the linker is to take a complete image for (`CUjitInputType`), and its length: that of PTX has its NUL.
+pub(super) fn kind(image: &[u8]) -> (u32, usize) {
+    const CUBIN: u32 = 0;
+    const PTX: u32 = 1;
+    const FAT: u32 = 2;
+    match image.get(..4) {
+        Some(magic) if magic == ELF => (CUBIN, image.len()),
+        Some(magic) if magic == FAT_BINARY => (FAT, image.len()),
+        _ => {
+            let end = image.iter().position(|byte| *byte == 0).unwrap_or(image.len());
+            (PTX, end + 1)
+        }
+    }
+}
+
 fn number<const N: usize>(image: &[u8], at: usize) -> Option<u64> {
     let mut wide = [0u8; 8];
     wide[..N].copy_from_slice(image.get(at..at.checked_add(N)?)?);
@@ -129,6 +144,13 @@ mod tests {
         for len in 4..fat.len() {
             assert!(complete(&fat[..len]).is_err(), "{len} bytes");
         }
+    }
+
+    #[test]
+    fn the_linker_is_told_what_an_image_is() {
+        assert_eq!(kind(b".version 7.0"), (1, 13));
+        assert_eq!(kind(b".version 7.0\0\0"), (1, 13));
+        assert_eq!((kind(&elf(0x80, 16)).0, kind(&FAT_BINARY)), (0, (2, 4)));
     }
 
     #[test]

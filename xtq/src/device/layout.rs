@@ -21,9 +21,13 @@ pub const BUFFERS_MAX: usize = 64;
 pub const SIGNALS_MAX: usize = 64;
 /// Rings that tasks can put into, at most.
 pub const OUTS_MAX: usize = 8;
+/// Layouts that tasks can pack and unpack by, at most.
+pub const LAYOUTS_MAX: usize = 32;
 
 pub(crate) const RING_STATE: usize = 0;
 pub(crate) const RING_WANTED: usize = 64;
+/// Of a ring that a GPU puts into: whether it is to wait no longer.
+pub(crate) const RING_ABORT: usize = 128;
 pub(crate) const RING_HEAD_BYTES: usize = 256;
 
 pub(crate) use super::state::{GONE, RUNNING, STARTING};
@@ -45,6 +49,7 @@ pub(crate) const CONTROL_REFUSED: usize = 768;
 pub(crate) const CONTROL_BUFFER_LIST: usize = 2048;
 pub(crate) const CONTROL_RING_LIST: usize = 3072;
 pub(crate) const CONTROL_OUT_LIST: usize = 5120;
+pub(crate) const CONTROL_LAYOUT_LIST: usize = 6144;
 pub(crate) const CONTROL_KERNELS: usize = 8192;
 pub(crate) const CONTROL_QUEUES: usize = 12288;
 pub(crate) const CONTROL_BYTES: usize = 16384;
@@ -77,6 +82,11 @@ pub(crate) const FAILED_OUTSIDE: u32 = 1;
 pub(crate) const FAILED_UNKNOWN: u32 = 2;
 pub(crate) const FAILED_STOPPED: u32 = 3;
 pub(crate) const FAILED_FULL: u32 = 4;
+/// With this bit: what a function of a user's says.
+pub(crate) const FAILED_USER: u32 = 0x8000_0000;
+
+/// The number of the first function of a user's.
+pub(crate) const USERS: u64 = 256;
 
 /// The sequence number of a position; never 0.
 pub(crate) fn sequence_of(position: u64) -> u16 {
@@ -158,7 +168,7 @@ mod tests {
             )*};
         }
         same!(SLOTS SLOT_BYTES UNIT_BYTES PACKET_UNITS UNIT_BODY INLINE_BYTES SEQUENCES RINGS_MAX BUFFERS_MAX);
-        same!(SIGNALS_MAX OUTS_MAX RING_STATE RING_WANTED RING_HEAD_BYTES GONE STARTING RUNNING LEAVING);
+        same!(SIGNALS_MAX OUTS_MAX LAYOUTS_MAX CONTROL_LAYOUT_LIST RING_ABORT RING_STATE RING_WANTED RING_HEAD_BYTES GONE STARTING RUNNING LEAVING);
         same!(CONTROL_STATE CONTROL_WHY CONTROL_CHANGED CONTROL_ORDERS CONTROL_SEEN CONTROL_TASKS CONTROL_REFUSALS);
         same!(CONTROL_IDLE CONTROL_LIFE CONTROL_RINGS CONTROL_BUFFERS CONTROL_OUTS CONTROL_COUNTED CONTROL_REFUSED);
         same!(CONTROL_BUFFER_LIST CONTROL_RING_LIST CONTROL_OUT_LIST CONTROL_KERNELS CONTROL_QUEUES CONTROL_BYTES);
@@ -166,6 +176,8 @@ mod tests {
         same!(RING_POSITION ROW_WORDS ORDER_ABORT ORDER_LEAVE WHY_IDLE WHY_TOLD WHY_ABORTED WHY_OLD);
         same!(STATUS_ENDED STATUS_FAILED STATUS_MALFORMED FAILED_OUTSIDE FAILED_UNKNOWN FAILED_STOPPED FAILED_FULL);
         assert_eq!(crate::packet::ENTRIES, number("ENTRIES"));
+        assert_eq!(USERS.to_string(), number("DO_USER").to_string());
+        assert!(header.contains(&format!("#define FAILED_USER {FAILED_USER:#x}u\n")));
         use super::super::state::LEAVING;
         use crate::error::Refusal;
         let refusals = [

@@ -5,13 +5,14 @@
 
 use super::layout::{
     BUFFERS_MAX, CONTROL_BUFFER_LIST, CONTROL_BUFFERS, CONTROL_CHANGED, CONTROL_COUNTED,
-    CONTROL_IDLE, CONTROL_KERNELS, CONTROL_LIFE, CONTROL_ORDERS, CONTROL_QUEUES, CONTROL_REFUSALS,
-    CONTROL_REFUSED, CONTROL_RING_LIST, CONTROL_RINGS, CONTROL_SEEN, CONTROL_STATE, CONTROL_TASKS,
-    CONTROL_WHY, INLINE_BYTES, ORDER_ABORT, PACKET_UNITS, REFUSED_MAX, RING_ARENA_AT,
-    RING_ARENA_BYTES, RING_HEAD_AT, RING_POSITION, RING_SLOTS_AT, RING_STATE, RING_STATUS_AT,
-    RING_WANTED, RING_WORDS, RINGS_MAX, ROW_WORDS, RUNNING, SLOT_BYTES, SLOTS, STATUS_ENDED,
-    STATUS_FAILED, STATUS_MALFORMED, UNIT_BODY, UNIT_BYTES, WHY_ABORTED, WHY_IDLE, WHY_OLD,
-    WHY_TOLD, arena_bytes, sequence_of, slot_of, status_word, units,
+    CONTROL_IDLE, CONTROL_KERNELS, CONTROL_LAYOUT_LIST, CONTROL_LIFE, CONTROL_ORDERS,
+    CONTROL_QUEUES, CONTROL_REFUSALS, CONTROL_REFUSED, CONTROL_RING_LIST, CONTROL_RINGS,
+    CONTROL_SEEN, CONTROL_STATE, CONTROL_TASKS, CONTROL_WHY, FAILED_UNKNOWN, INLINE_BYTES,
+    LAYOUTS_MAX, ORDER_ABORT, PACKET_UNITS, REFUSED_MAX, RING_ARENA_AT, RING_ARENA_BYTES,
+    RING_HEAD_AT, RING_POSITION, RING_SLOTS_AT, RING_STATE, RING_STATUS_AT, RING_WANTED,
+    RING_WORDS, RINGS_MAX, ROW_WORDS, RUNNING, SLOT_BYTES, SLOTS, STATUS_ENDED, STATUS_FAILED,
+    STATUS_MALFORMED, UNIT_BODY, UNIT_BYTES, USERS, WHY_ABORTED, WHY_IDLE, WHY_OLD, WHY_TOLD,
+    arena_bytes, sequence_of, slot_of, status_word, units,
 };
 use super::state;
 use crate::error::Refusal;
@@ -19,7 +20,7 @@ use crate::packet::{Command, ENTRIES, Launch, PACKET_BYTES, Packet, Work};
 use crate::rewrite::{self, Places};
 use crate::tables::{Entry, QueueEntry, Tables};
 use gapless_mem::Device as _;
-use gapless_mem::{DeviceError, HostDevice, Lease, Words, Worker, WorkerLimits};
+use gapless_mem::{DeviceError, HostDevice, Lease, Words, Worker, WorkerFunction, WorkerLimits};
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -39,6 +40,10 @@ pub struct Played {
     pub payload: Vec<u8>,
     /// The registered buffer's length.
     pub buffer_bytes: u64,
+    /// The name of the user's function that it is, if it is one.
+    pub name: Option<Arc<str>>,
+    /// The address of the layout's form that packing and unpacking name; 0 if there is none.
+    pub layout: u64,
 }
 
 /// Runs tasks; an error is a number of `FAILED_…` in `worker.h`.
@@ -52,7 +57,13 @@ struct State {
     /// Memory that it was given, by address.
     memory: BTreeMap<u64, Words>,
     thread: Option<JoinHandle<()>>,
+    /// Functions of users.
+    linked: Vec<WorkerFunction>,
+    links: u64,
 }
+
+/// Code that the player cannot link.
+pub const UNFIT: &[u8] = b"does not link";
 
 /// The player. At most one of its threads runs at a time.
 pub struct Player {
@@ -72,6 +83,11 @@ impl Player {
     /// The life that runs ends at once, and says nothing.
     pub fn die(&self) {
         self.dies.store(true, Ordering::Release);
+    }
+
+    /// How often it has linked functions of users.
+    pub fn links(&self) -> u64 {
+        self.state().links
     }
 
     /// Pieces of memory that it was given, and still has.
@@ -133,9 +149,28 @@ unsafe impl Worker for Player {
         Ok(())
     }
 
+    fn link(&self, functions: &[WorkerFunction]) -> Result<(), DeviceError> {
+        if !self.over.load(Ordering::Acquire) {
+            return Err(DeviceError::Unsupported { what: "linking while a worker runs" });
+        }
+        let twice = |one: &WorkerFunction| {
+            functions.iter().any(|other| other.name == one.name && !other.code.is(&one.code))
+        };
+        if let Some(bad) = functions.iter().find(|one| one.code.image() == UNFIT || twice(one)) {
+            return Err(DeviceError::Link {
+                log: format!("{} is not to be had\nby anybody", bad.name),
+            });
+        }
+        let mut state = self.state();
+        state.linked = functions.to_vec();
+        state.links += 1;
+        Ok(())
+    }
+
     unsafe fn start(&self, control: u64) -> Result<(), DeviceError> {
         let mut state = self.state();
         let memory = state.memory.clone();
+        let linked = state.linked.clone();
         if let Some(last) = state.thread.take() {
             let _ = last.join();
         }
@@ -144,7 +179,7 @@ unsafe impl Worker for Player {
         dies.store(false, Ordering::Release);
         over.store(false, Ordering::Release);
         let play = move || {
-            if let Some(mut life) = LifeOf::new(memory, control, run) {
+            if let Some(mut life) = LifeOf::new((memory, linked), control, run) {
                 life.live(&dies);
             }
             over.store(true, Ordering::Release);
@@ -175,6 +210,7 @@ struct PlayedRing {
 /// One life of the worker.
 struct LifeOf {
     memory: BTreeMap<u64, Words>,
+    linked: Vec<WorkerFunction>,
     control: u64,
     run: Arc<Run>,
     tables: Tables,
@@ -185,9 +221,14 @@ struct LifeOf {
 }
 
 impl LifeOf {
-    fn new(memory: BTreeMap<u64, Words>, control: u64, run: Arc<Run>) -> Option<LifeOf> {
+    fn new(
+        (memory, linked): (BTreeMap<u64, Words>, Vec<WorkerFunction>),
+        control: u64,
+        run: Arc<Run>,
+    ) -> Option<LifeOf> {
         let (tables, rows, buffers, rings) = (Tables::new(), Vec::new(), Vec::new(), Vec::new());
-        let mut life = LifeOf { memory, control, run, tables, rows, buffers, rings, changed: 0 };
+        let mut life =
+            LifeOf { memory, linked, control, run, tables, rows, buffers, rings, changed: 0 };
         let count = life.own(CONTROL_RINGS)?.load(Ordering::Acquire).min(RINGS_MAX as u64);
         for ring in 0..usize::try_from(count).ok()? {
             let word = |at: usize| {
@@ -466,7 +507,16 @@ impl LifeOf {
         let mut arguments: Vec<u64> = words.iter().map(|word| u64::from_le_bytes(*word)).collect();
         arguments[..2].copy_from_slice(&rewritten.first);
         let payload = rest[..payload_bytes as usize].to_vec();
-        let task = Played { object, launch, arguments, payload, buffer_bytes: row[3] };
+        let users = self.linked.iter().find(|function| function.number == object);
+        let name = users.map(|function| Arc::clone(&function.name));
+        if object >= USERS && name.is_none() {
+            return (STATUS_FAILED, FAILED_UNKNOWN);
+        }
+        let number = arguments.get(2).and_then(|number| usize::try_from(*number).ok());
+        let layout = number.filter(|number| *number < LAYOUTS_MAX);
+        let layout = layout.map_or(0, |number| self.load(CONTROL_LAYOUT_LIST + 8 * number));
+        let buffer_bytes = row[3];
+        let task = Played { object, launch, arguments, payload, buffer_bytes, name, layout };
         match (self.run)(&task) {
             Ok(()) => (STATUS_ENDED, 0),
             Err(why) => (STATUS_FAILED, why),

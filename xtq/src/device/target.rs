@@ -6,6 +6,8 @@
 //! and receive buffers that must be made reachable, are added between two lives: accelerators may wait for all their work
 //! then, and a worker would never end.
 
+mod code;
+mod grants;
 mod said;
 
 pub use said::WorkerCount;
@@ -14,15 +16,17 @@ use super::layout::{
     BUFFERS_MAX, CONTROL_BUFFER_LIST, CONTROL_BUFFERS, CONTROL_BYTES, CONTROL_CHANGED,
     CONTROL_IDLE, CONTROL_KERNELS, CONTROL_LIFE, CONTROL_ORDERS, CONTROL_OUT_LIST, CONTROL_OUTS,
     CONTROL_QUEUES, CONTROL_RING_LIST, CONTROL_RINGS, CONTROL_SEEN, CONTROL_STATE, GONE,
-    ORDER_ABORT, ORDER_LEAVE, OUTS_MAX, RING_ARENA_AT, RING_ARENA_BYTES, RING_HEAD_AT,
+    LAYOUTS_MAX, ORDER_ABORT, ORDER_LEAVE, OUTS_MAX, RING_ARENA_AT, RING_ARENA_BYTES, RING_HEAD_AT,
     RING_HEAD_BYTES, RING_POSITION, RING_SLOTS_AT, RING_STATE, RING_STATUS_AT, RING_WANTED,
-    RING_WORDS, RINGS_MAX, ROW_WORDS, RUNNING, RingShape, SIGNALS_MAX, STARTING,
+    RING_WORDS, RINGS_MAX, ROW_WORDS, RUNNING, RingShape, STARTING,
 };
 use super::state;
 use super::terms::{DeviceKernel, Life, RingPlaces, TargetError};
-use crate::packet::{ARGUMENTS_MAX, ARGUMENTS_MIN, ENTRIES};
+use crate::packet::ENTRIES;
 use crate::tables::NoSuchIndex;
+use code::Code;
 use gapless_mem::{DeviceError, Lease, Words, Worker};
+pub use grants::RingParts;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering, fence};
 use std::time::{Duration, Instant};
@@ -46,8 +50,12 @@ pub struct Target {
     control: u64,
     rings: Vec<Ring>,
     outs: Vec<Lease>,
-    /// What table rows name, and receive buffers.
+    /// What rings lie in whose parts lie apart, as far as the worker was given it.
+    granted: Vec<Lease>,
+    /// What table rows name, layouts, and receive buffers.
     kept: Vec<Option<Lease>>,
+    layouts: Vec<Option<Lease>>,
+    code: Code,
     posted: Vec<Lease>,
     /// What rows and lists have named, and a worker may still use.
     spare: Vec<Lease>,
@@ -78,7 +86,10 @@ impl Target {
             control,
             rings: Vec::new(),
             outs: Vec::new(),
+            granted: Vec::new(),
             kept: vec![None; ENTRIES],
+            layouts: vec![None; LAYOUTS_MAX],
+            code: Code::default(),
             posted: Vec::new(),
             spare: Vec::new(),
             sent_away: false,
@@ -128,13 +139,14 @@ impl Target {
         if at >= ENTRIES {
             return Err(NoSuchIndex { index }.into());
         }
-        let words = match &kernel {
-            None => [0; ROW_WORDS - 1],
-            Some(kernel) => self.row(kernel)?,
+        let (words, function) = match &kernel {
+            None => ([0; ROW_WORDS - 1], None),
+            Some(kernel) => self.row(at, kernel)?,
         };
         // From here on a worker may find either.
         let old = std::mem::replace(&mut self.kept[at], kernel.and_then(|kernel| kernel.buffer));
         self.spare.extend(old);
+        self.code.set(at, function);
         self.change(|target| target.write_row(CONTROL_KERNELS, at, words))?;
         self.settle();
         Ok(())
@@ -171,31 +183,12 @@ impl Target {
     /// The worker leaves for a change; [`advance`](Target::advance) starts the next one.
     fn send_away(&mut self) -> Result<(), TargetError> {
         self.sent_away |= self.state() != GONE;
-        self.order(ORDER_LEAVE)?;
+        self.order(ORDER_LEAVE).map_err(|error| match error {
+            TargetError::Busy(time) => TargetError::Stays(time),
+            error => error,
+        })?;
         self.forget_spare();
         Ok(())
-    }
-
-    fn row(&mut self, kernel: &DeviceKernel) -> Result<[u64; ROW_WORDS - 1], TargetError> {
-        let (bytes, min) = (kernel.argument_bytes, kernel.function.argument_bytes());
-        let most = usize::from(bytes) <= ARGUMENTS_MAX && usize::from(bytes) >= ARGUMENTS_MIN;
-        if !most || bytes < min || !bytes.is_multiple_of(8) {
-            return Err(TargetError::Arguments { bytes, min });
-        }
-        let signal = match kernel.signal {
-            None => 0,
-            Some(signal) if usize::from(signal) < SIGNALS_MAX => u64::from(signal) + 1,
-            Some(_) => return Err(TargetError::TooMany { what: "signals", max: SIGNALS_MAX }),
-        };
-        // The last that can fail.
-        let (buffer, len) = match &kernel.buffer {
-            None => (0, 0),
-            Some(lease) => (self.reach(lease)?, lease.region().len()),
-        };
-        let [x, y, z] = kernel.grid_max.map(u64::from);
-        let limits = u64::from(kernel.payload_max) | u64::from(bytes) << 32;
-        let items = u64::from(self.worker.limits().items_max);
-        Ok([kernel.function as u64, buffer, len, signal, limits, x | y << 32, z | items << 32])
     }
 
     /// Makes a queue for tasks of others. At most `width` of its tasks run at a time; at width 1 they run in the order in
@@ -302,7 +295,11 @@ impl Target {
     pub fn take_posted(&mut self) -> Result<Vec<Lease>, TargetError> {
         self.change(|target| target.word(CONTROL_BUFFERS).store(0, Ordering::Relaxed))?;
         if self.posted.iter().any(is_host) {
-            self.send_away()?;
+            // Payloads are refused by now.
+            self.send_away().map_err(|error| match error {
+                TargetError::Stays(time) => TargetError::Busy(time),
+                error => error,
+            })?;
         }
         let posted = std::mem::take(&mut self.posted);
         posted.iter().for_each(|buffer| self.forget(buffer));
@@ -566,6 +563,8 @@ impl Drop for Target {
             std::mem::forget(std::mem::take(&mut self.rings));
             std::mem::forget(std::mem::take(&mut self.outs));
             std::mem::forget(std::mem::take(&mut self.kept));
+            std::mem::forget(std::mem::take(&mut self.layouts));
+            std::mem::forget(std::mem::take(&mut self.granted));
             std::mem::forget(std::mem::take(&mut self.posted));
             std::mem::forget(std::mem::take(&mut self.spare));
             std::mem::forget(self.words.clone());
@@ -574,7 +573,8 @@ impl Drop for Target {
         }
         self.say(GONE);
         let rings = self.rings.iter().filter(|ring| ring.reached).map(|ring| &ring.memory);
-        let named = self.kept.iter().flatten().chain(&self.posted).chain(&self.spare);
+        let named = self.kept.iter().chain(&self.layouts).flatten();
+        let named = named.chain(&self.posted).chain(&self.spare).chain(&self.granted);
         rings.chain(&self.outs).chain(named).for_each(|memory| self.forget(memory));
     }
 }

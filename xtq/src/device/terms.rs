@@ -4,7 +4,8 @@ use super::layout::RingShape;
 use super::{DeviceFunction, Outcome};
 use crate::packet::ARGUMENTS_MAX;
 use crate::tables::NoSuchIndex;
-use gapless_mem::{DeviceError, Lease};
+use gapless_mem::{DeviceError, Lease, WorkerCode};
+use std::sync::Arc;
 use std::time::Duration;
 use thiserror::Error;
 
@@ -59,6 +60,9 @@ pub enum TargetError {
         /// The longest payload.
         payload: u32,
     },
+    /// The worker was to leave for this, and has not in time: what it runs takes long. Nothing was changed.
+    #[error("the worker has not left for {0:?}")]
+    Stays(Duration),
     /// The worker has not answered in time: what it runs takes long. What was to be changed will be, when that has ended.
     #[error("the worker has not answered for {0:?}")]
     Busy(Duration),
@@ -67,10 +71,29 @@ pub enum TargetError {
     Died,
 }
 
+/// What runs a kernel's tasks.
+#[derive(Clone, Debug)]
+pub(crate) enum Runs {
+    /// A function of the worker's.
+    Own(DeviceFunction),
+    /// One of a user's, by its name in the code.
+    Users { code: WorkerCode, name: Arc<str> },
+}
+
+impl Runs {
+    /// Bytes of arguments, at least.
+    pub(crate) fn argument_bytes(&self) -> u16 {
+        match self {
+            Runs::Own(function) => function.argument_bytes(),
+            Runs::Users { .. } => 16,
+        }
+    }
+}
+
 /// A kernel for the Kernel Table of a worker.
 #[derive(Clone, Debug)]
 pub struct DeviceKernel {
-    pub(super) function: DeviceFunction,
+    pub(super) runs: Runs,
     pub(super) argument_bytes: u16,
     pub(super) payload_max: u32,
     pub(super) grid_max: [u32; 3],
@@ -82,9 +105,26 @@ impl DeviceKernel {
     /// A function with the arguments that it needs, and payloads of at most `payload_max` bytes.
     #[must_use]
     pub fn new(function: DeviceFunction, payload_max: u32) -> DeviceKernel {
-        let argument_bytes = function.argument_bytes();
+        DeviceKernel::of(Runs::Own(function), payload_max)
+    }
+
+    /// A function of a user's, by its name in the code: with arguments of so many bytes, of which the first two words are
+    /// the target's. Registering it stops the worker, links the code to it, and starts it again.
+    #[must_use]
+    pub fn of_code(
+        code: &WorkerCode,
+        name: &str,
+        argument_bytes: u16,
+        payload_max: u32,
+    ) -> DeviceKernel {
+        let runs = Runs::Users { code: code.clone(), name: name.into() };
+        DeviceKernel::of(runs, payload_max).argument_bytes(argument_bytes)
+    }
+
+    pub(crate) fn of(runs: Runs, payload_max: u32) -> DeviceKernel {
+        let argument_bytes = runs.argument_bytes();
         DeviceKernel {
-            function,
+            runs,
             argument_bytes,
             payload_max,
             grid_max: [u32::MAX; 3],

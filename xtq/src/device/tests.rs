@@ -1,5 +1,7 @@
 //! The host's side of a worker, and rings, with a thread that plays the kernel.
 
+mod code;
+
 use super::player::{Played, Player, memory};
 use super::*;
 use crate::Refusal;

@@ -41,13 +41,13 @@ struct Counted {
 pub(super) struct Served {
     /// No other has it.
     number: u64,
-    target: device::Target,
+    pub(super) target: device::Target,
     /// The ring of this process, for tasks that came by messages.
     own: Lane,
     /// What became of those, until their threads look.
     ended: HashMap<u64, Outcome>,
     /// By ring, whose it is; the first is this process's own.
-    initiators: Vec<Option<Rank>>,
+    pub(super) initiators: Vec<Option<Rank>>,
     signals: Vec<Counted>,
     /// Kernels whose tasks are counted without a signal, by index, and the place of each: for good, as whoever has such a
     /// count may look at it for ever.
@@ -226,9 +226,9 @@ impl Served {
         }
     }
 
-    /// Whether somebody may wait for a signal that the worker counts.
+    /// Whether somebody may wait for a signal that the worker counts, or want the worker without a message.
     fn is_watched(&self) -> bool {
-        self.signals.iter().any(|one| one.signal.poll().is_none())
+        self.target.has_granted() || self.signals.iter().any(|one| one.signal.poll().is_none())
     }
 }
 
@@ -239,7 +239,7 @@ impl Inner {
     }
 
     /// Does something with the worker, which then goes on if it had to leave for that.
-    fn with_worker<T>(
+    pub(super) fn with_worker<T>(
         &self,
         act: impl FnOnce(&mut Served) -> Result<T, TargetError>,
     ) -> Result<T, XtqError> {

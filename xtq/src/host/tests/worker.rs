@@ -2,6 +2,9 @@
 //! a worker (*device*), which a thread plays: by messages, by rings, and by rings while the worker never stays.
 #![allow(unsafe_code, reason = "registers kernels, whose memory nobody touches")]
 
+mod code;
+mod grants;
+
 use super::*;
 use crate::device::player::{Player, memory};
 use crate::device::{DeviceFunction, Life, TargetError};
