@@ -173,7 +173,7 @@ fn build(checkout: &Checkout, wheels: &Wheels, into: &Path) -> Result<(), Failur
                 .arg(kernels.join("cuda").join(source))
                 .arg(kernels.join("src"))
                 .args(made.map(|name| into.join(name)))
-                .args(targets),
+                .args(*targets),
         )
     };
     // Each is the work of one processor.
