@@ -40,7 +40,8 @@ impl Tally {
     }
 }
 
-/// Passes on what is handed out, and notes whose messages were. Whatever else a sink may take, it must be noted here, too.
+/// Passes on what is handed out, and notes whose messages were. Whatever else a sink may take must be noted here, too; it is
+/// never asked for places, as adapters write to buffers of their own.
 struct Noting<'s> {
     sink: &'s mut dyn Sink,
     from: &'s mut Vec<u32>,

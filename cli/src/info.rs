@@ -136,7 +136,9 @@ fn verbs(ports: &[VerbsPort], encrypts: bool) -> String {
         [port] => format!("to other hosts that have it, too: {port}"),
         several => {
             let several = several.join(", ");
-            format!("to other hosts that have it, too: for each process one of {several}")
+            format!(
+                "to other hosts that have it, too: {several}; all of them where both ends name several, else one"
+            )
         }
     }
 }

@@ -210,6 +210,8 @@ fn run(world: &World, device: &Arc<CudaDevice>) -> Result<Vec<DeviceBuf>, Failur
             times[ROUNDS / 2]
         );
     }
+    // Dropping the lane waits for all that runs on the GPU.
+    tasks.keep_worker(false)?;
     world.comm().barrier()?;
     Ok(kept)
 }

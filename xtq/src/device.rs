@@ -68,7 +68,8 @@ pub enum DeviceFunction {
     /// [`Unpack`](DeviceFunction::Unpack); 4: where the packed bytes go, a multiple of 8.
     Pack = 8,
     /// As [`Accumulate`](DeviceFunction::Accumulate), but not atomically: nothing else touches these elements meanwhile. In
-    /// memory of the host that is much quicker, and results are those of the processor, to the last bit. Grids of at most 4096 work-items.
+    /// memory of the host that is much quicker, and results are those of the processor, but for which NaN. Grids of at most
+    /// 4096 work-items.
     Combine = 16,
 }
 

@@ -15,8 +15,10 @@ use gapless_mem::{
 use gapless_mem_cuda::{Argument, CudaDevice, CudaError, Function, Grid, Module, Mps, Stream};
 use std::collections::HashMap;
 use std::ffi::{CStr, CString};
+use std::mem::ManuallyDrop;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 use thiserror::Error;
 
 /// Why there is no worker.
@@ -48,6 +50,9 @@ fn takes_turns(own: u32, together: bool, all: &[Holding]) -> Option<u32> {
     let busy = |holding: &&Holding| holding.process != own && !holding.claims.is_empty();
     all.iter().find(busy).filter(|_| !together).map(|holding| holding.process)
 }
+
+/// How long the first life of a linked worker may take.
+const TRIAL: Duration = Duration::from_secs(10);
 
 /// Bytes of a control block (`kernels/src/worker.h`).
 const CONTROL_BYTES: u64 = 16384;
@@ -129,10 +134,16 @@ impl CudaWorker {
             Ok((function, blocks))
         });
         let log = match loaded {
-            Ok((function, 1..)) => match self.try_out(&function) {
-                Ok(()) => return Ok((function, module)),
-                Err(error) => error.to_string(),
-            },
+            Ok((function, 1..)) => {
+                return match self.try_out(&function) {
+                    Ok(()) => Ok((function, module)),
+                    Err(error) => {
+                        // It may have begun, or begin.
+                        std::mem::forget(module);
+                        Err(error)
+                    }
+                };
+            }
             Ok(_) => {
                 "functions of users take more registers or shared memory than a multiprocessor has"
                     .to_owned()
@@ -153,12 +164,24 @@ impl CudaWorker {
         // SAFETY: the buffer is new, and nothing works on it.
         unsafe { gapless_mem::fill(&control.region(), 0) }?;
         let address = self.device.device_address(control.region())?;
+        // From here on the kernel may read it, unless it is known to have ended.
+        let control = ManuallyDrop::new(control);
         // SAFETY: the kernel has one parameter of 8 bytes. A control block of zeros names nothing, and its life is over as
         // it begins; the buffer is kept until that is.
         unsafe {
             function.launch(&self.stream, Grid::line(1, THREADS), &[Argument::of(&address)])
         }?;
-        self.stream.record()?.wait()
+        let (ended, begun) = (self.stream.record()?, Instant::now());
+        while !ended.poll()? {
+            if begun.elapsed() > TRIAL {
+                let log =
+                    format!("its first life has not ended in {TRIAL:?}: what else runs there?");
+                return Err(DeviceError::Link { log });
+            }
+            std::thread::yield_now();
+        }
+        drop(ManuallyDrop::into_inner(control));
+        Ok(())
     }
 
     /// Its device.
@@ -178,8 +201,8 @@ fn is_host(region: Region) -> bool {
 // 2. Host memory is registered under a clone of its lease until the last `forget`; other memory is at its own address,
 //    of a device that `device_address` has found in reach.
 //    Only one target has a control block of this.
-// 3. The kernel touches what its control block names, but for functions of users, whose code others vouch for; whoever starts it says that the last one is over, and the stream
-//    runs one after another anyway.
+// 3. The kernel touches what its control block names, but for functions of users, whose code others vouch for; whoever
+//    starts it says that the last one is over, and the stream runs one after another anyway.
 // 4. The completion that was recorded behind the last launch has ended, and so have all before it on the stream. Who asks
 //    between a launch and its record waits; a launch without one is never over.
 unsafe impl Worker for CudaWorker {

@@ -242,7 +242,7 @@ impl<T: AnyBits> Window<T> {
     /// have several reads under way, use [`rget`](Window::rget).
     ///
     /// # Errors
-    /// As [`put`](Window::put).
+    /// As [`put`](Window::put); a view that has a byte twice.
     #[inline]
     pub fn get<'v>(
         &self,

@@ -56,9 +56,11 @@ impl FarRing {
     ///
     /// # Errors
     /// Memory that the processor must not touch.
-    pub fn give_up(&self, yes: bool) -> Result<(), XtqError> {
-        // SAFETY: `open_ring` alone makes such a ring, of a mapping that was granted as one: its lease keeps the memory,
-        // which all touch as words alone.
+    ///
+    /// # Safety
+    /// The target has granted the ring to this process: what it sent names such memory, and no other.
+    pub unsafe fn give_up(&self, yes: bool) -> Result<(), XtqError> {
+        // SAFETY: the memory is a ring's, as the caller promises: all touch it as words alone. Its lease keeps it.
         let words = unsafe { Words::new(self.parts.whole.clone()) }.map_err(TargetError::from)?;
         if let Some(word) = words.all().get(RING_ABORT / 8) {
             word.store(yes.into(), Ordering::Release);

@@ -56,11 +56,13 @@ fn a_granted_ring_takes_tasks_and_its_worker_comes_when_it_is_wanted() {
         }
         assert_eq!(scene.ran().len(), 39);
         // What waits at it is told so, by a word of its head.
-        ring.give_up(true).unwrap();
+        // SAFETY: the target has just granted it.
+        unsafe { ring.give_up(true) }.unwrap();
         // SAFETY: a ring's memory is touched as words alone.
         let words = unsafe { Words::new(memory) }.unwrap();
         assert_eq!(words.all()[16].load(Ordering::Acquire), 1);
-        ring.give_up(false).unwrap();
+        // SAFETY: as above.
+        unsafe { ring.give_up(false) }.unwrap();
         assert_eq!(words.all()[16].load(Ordering::Acquire), 0);
         // This process has no worker that could put on.
         // SAFETY: nobody puts into it any more.
