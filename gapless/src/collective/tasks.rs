@@ -73,13 +73,16 @@ pub(crate) struct Carrier {
     seats: OnceLock<Arc<Seats>>,
     /// Whether there is, or was, one.
     is_attached: AtomicBool,
+    /// Whether the worker is kept away: then threads combine.
+    is_kept_away: AtomicBool,
 }
 
 impl Carrier {
     pub(crate) fn new(xtq: Xtq) -> Carrier {
         let (registered, watched, seats) = (OnceLock::new(), Mutex::default(), OnceLock::new());
-        let is_attached = AtomicBool::new(false);
-        Carrier { xtq, desk: Arc::default(), registered, watched, seats, is_attached }
+        let (is_attached, is_kept_away) = Default::default();
+        let desk = Arc::default();
+        Carrier { xtq, desk, registered, watched, seats, is_attached, is_kept_away }
     }
 
     /// From now on a worker combines what it can, in this memory.
@@ -122,6 +125,16 @@ impl Carrier {
     /// Whether a worker combines tasks here.
     pub(crate) fn has_worker(&self) -> bool {
         self.seats().is_some()
+    }
+
+    /// Sends the worker away, or has it come back. Meanwhile no task gets a seat; one that has told of its seat waits.
+    ///
+    /// # Errors
+    /// There is no worker; what it runs takes too long.
+    pub(crate) fn keep_worker(&self, stays: bool) -> Result<(), XtqError> {
+        // Before it goes, as afterwards nobody may be sent to it; also if it goes late.
+        self.is_kept_away.store(!stays, Ordering::Release);
+        self.xtq.keep_worker(stays)
     }
 
     /// What ends when a rank is lost; nothing counts it.
@@ -194,7 +207,8 @@ impl Tasks for Carrier {
         self.registered.get_or_init(|| self.register()).clone().map_err(fault)?;
         let (key, bytes) = ((from, name), work.bytes());
         // What comes to a worker's seat has receive buffers there.
-        let taken = self.seats().and_then(|seats| seats.take(&work));
+        let seats = self.seats().filter(|_| !self.is_kept_away.load(Ordering::Acquire));
+        let taken = seats.and_then(|seats| seats.take(&work));
         let posted = taken.is_none();
         if posted {
             let mut buffer = Vec::new();

@@ -60,15 +60,15 @@ impl World {
     }
 
     /// Tells that worker to leave, and keeps it away until `true`: the application has the accelerator to itself.
-    /// Reductions by tasks wait.
+    /// Meanwhile threads combine; what is left of reductions that have begun may wait for the worker.
     ///
     /// # Errors
     /// There is no worker; what it runs takes too long.
     pub fn keep_collective_worker(&self, stays: bool) -> Result<(), Error> {
-        Ok(self.shared().tools.carried().keep_worker(stays)?)
+        Ok(self.shared().tools.carrier().keep_worker(stays)?)
     }
 
-    /// Whether this process has a worker for reductions by tasks.
+    /// Whether this process has a worker for reductions by tasks, which may be kept away.
     #[must_use]
     pub fn has_collective_worker(&self) -> bool {
         self.shared().tools.carrier().has_worker()

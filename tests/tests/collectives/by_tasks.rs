@@ -2,7 +2,7 @@
 //! that is revoked; training by each way in which gradients can be summed.
 
 use crate::reduced::reductions;
-use crate::windows::worker::play;
+use crate::windows::worker::{attach as attach_to_windows, play};
 use crate::{Case, Form};
 use gapless::Device;
 use gapless::btl::Btl;
@@ -10,7 +10,9 @@ use gapless::btl::loopback::{Config as LoopbackConfig, Hub, Loopback};
 use gapless::coll::Operation;
 use gapless::tuning::coll::{Rule, Table};
 use gapless::xtq::Life;
-use gapless::{Collective, Datatype, InPlace, Primitive, ReduceOp, Region, Space, UserOp, World};
+use gapless::{
+    Collective, Datatype, InPlace, Lock, Primitive, ReduceOp, Region, Space, UserOp, World,
+};
 use gapless_btl_sm::{Sm, SmConfig};
 use gapless_mem::HostDevice;
 use gapless_sgd::{Options, Way, Workers, train, train_by};
@@ -282,6 +284,44 @@ fn what_fails_beside_a_worker_is_told_and_later_ones_are_right() {
         let mut sum = vec![1i32; 100];
         world.comm().allreduce(InPlace, &mut sum, ReduceOp::Sum).unwrap();
         assert!(sum.iter().all(|it| *it == 2));
+    });
+}
+
+/// Windows are made by reductions, too: who has sent the worker away to have another one there does not wait for it.
+#[test]
+fn threads_combine_while_a_worker_is_kept_away() {
+    ranks(2, |world| {
+        let (comm, ran) = (world.comm(), attach(world));
+        let reduce = || {
+            let mut sum = vec![1i32; 100];
+            comm.allreduce(InPlace, &mut sum, ReduceOp::Sum).unwrap();
+            assert!(sum.iter().all(|it| *it == 2));
+        };
+        reduce();
+        world.keep_collective_worker(false).unwrap();
+        let before = ran.load(Ordering::Relaxed);
+        assert!(before > 0 && world.has_collective_worker());
+        reduce();
+        attach_to_windows(world, &Arc::default());
+        let builder = comm.window().accumulate_by_worker();
+        let mut window = builder.allocate::<f64>(512).unwrap();
+        if comm.rank() == 0 {
+            window.lock(1, Lock::Shared).unwrap();
+            for _ in 0..3 {
+                window.accumulate(&[1.5; 512], 1, 0, ReduceOp::Sum).unwrap();
+                window.flush(1).unwrap();
+            }
+            window.unlock(1).unwrap();
+        }
+        comm.barrier().unwrap();
+        assert_eq!(window.load(511).unwrap(), 4.5 * f64::from(comm.rank()));
+        window.free().unwrap();
+        assert_eq!(ran.load(Ordering::Relaxed), before);
+        // Tasks of another rank that is further do not go to the worker before.
+        comm.barrier().unwrap();
+        world.keep_collective_worker(true).unwrap();
+        reduce();
+        assert!(ran.load(Ordering::Relaxed) > before);
     });
 }
 

@@ -53,7 +53,7 @@ pub(crate) fn play(task: &Played) -> Result<(), u32> {
     Ok(())
 }
 
-fn attach(world: &World, ran: &Arc<AtomicU64>) {
+pub(crate) fn attach(world: &World, ran: &Arc<AtomicU64>) {
     let ran = Arc::clone(ran);
     let player = Player::new(move |task| {
         ran.fetch_add(1, Ordering::Relaxed);
