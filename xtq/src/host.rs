@@ -464,7 +464,8 @@ impl Xtq {
     /// The process has left, or is given up: nothing that arrives is looked at, tasks that have not begun are dropped,
     /// all puts and signals of tasks end. A task that runs goes on, and no peer hears of its end;
     /// [`has_settled`](Xtq::has_settled) does.
-    /// Gives what users have left here: dropping it may run their code.
+    /// Gives what users have left here: dropping it may run their code. Its worker was told to leave: what others of the
+    /// process give back of an accelerator meanwhile may wait for that.
     #[must_use = "it may be a user's, and should be dropped without a lock"]
     pub fn abandon(&self) -> Box<dyn Any + Send> {
         let (target, dropped) = self.inner.with(|state| {
@@ -478,8 +479,9 @@ impl Xtq {
             (target, dropped)
         });
         self.inner.live.fetch_sub(dropped.len(), Ordering::Release);
-        // It stops when it is dropped.
-        let worker = self.inner.served().take();
+        // When it is dropped, that is waited for.
+        let mut worker = self.inner.served().take();
+        worker.iter_mut().for_each(serve::Served::send_off);
         Box::new((target, dropped, worker))
     }
 }

@@ -101,6 +101,13 @@ impl Served {
         Ok(Served { number, target, own, ended, initiators, signals, counts, changes, looked_ns })
     }
 
+    /// Tells the worker to leave, and does not wait for that.
+    pub(super) fn send_off(&mut self) {
+        if let Err(error) = self.target.is_away() {
+            tracing::debug!(%error, "a worker that cannot be told to leave");
+        }
+    }
+
     /// A place for this signal: the one that it has with this kernel, or one that no kernel's tasks count.
     fn place(&self, index: u8, signal: &Signal) -> Result<u8, TargetError> {
         let same = |one: &&Counted| one.index == index && one.signal.name() == signal.name();

@@ -12,7 +12,7 @@ use crate::launcher::{GroupLimits, Kernel, KernelTask, Launcher};
 use crate::packet::Launch;
 use crate::wire::{Head, Ring};
 use gapless_bml::{AmTag, PeerState, Token};
-use gapless_mem::{Completion, DeviceError};
+use gapless_mem::{Completion, DeviceError, Worker as _};
 use std::sync::Mutex;
 
 /// How tasks come to run.
@@ -356,6 +356,23 @@ fn while_the_worker_stays_tasks_run_though_their_target_makes_no_progress() {
     assert_eq!((put.outcome(), scene.ran()), (None, vec![]));
     scene.there().keep_worker(true).unwrap();
     assert_eq!(scene.job.outcome(&put), Ok(()));
+}
+
+/// Giving back what another worker of the process has may wait for all that runs on the accelerator.
+#[test]
+fn a_worker_is_told_to_leave_before_what_is_left_of_its_end_is_dropped() {
+    let mut scene = Scene::new(Way::Rings, 2, None);
+    scene.post(64);
+    let put = scene.put(scene.task(1, b"stays").acknowledged());
+    assert_eq!(scene.job.outcome(&put), Ok(()));
+    let (player, start) = (scene.player.clone().unwrap(), Instant::now());
+    assert_eq!(player.is_over(), Ok(false));
+    let left = scene.there().abandon();
+    while player.is_over() == Ok(false) {
+        assert!(start.elapsed() < PATIENCE / 2, "it stays");
+        std::thread::yield_now();
+    }
+    drop(left);
 }
 
 #[test]
