@@ -44,7 +44,7 @@ const PACKAGES: &[(&str, &str)] = &[
 /// Test programs of whole jobs, and which of their tests are not run there.
 const PROGRAMS: &[(&str, &[&str])] = &[
     ("hosts", &["together::", "shared::", "lost::", "rails::"]),
-    ("matrix", &["over_every_link", "of_two_rails", "over_any_transport"]),
+    ("matrix", &["over_every_link", "of_two_rails", "over_any_transport", "over_tcp"]),
 ];
 /// The command, which they start.
 const COMMAND: &str = "gapless";
