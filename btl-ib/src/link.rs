@@ -7,7 +7,7 @@ use crate::header::{HEADER_BYTES, Header, Kind};
 use crate::place::Place;
 use crate::proof::{Hello, Signs};
 use crate::retain::{Filled, Had, Retained, Sent};
-pub(crate) use crate::tally::Tally;
+use crate::tally::Tally;
 use crate::verbs::pair::{Init, Piece, Qp, ReadyToSend, Way};
 use gapless_btl::{AmTag, LinkError, Token, Unacknowledged};
 use std::collections::VecDeque;
@@ -143,9 +143,7 @@ pub(crate) enum Work {
         token: Token,
     },
     /// A message that is retained.
-    Retained {
-        token: Token,
-    },
+    Retained,
     Grant,
     Farewell,
     Pulse,
@@ -250,7 +248,7 @@ impl Up {
         let position = self.position;
         self.position = position.wrapping_add(1);
         match work {
-            Work::Message { .. } | Work::Retained { .. } => {
+            Work::Message { .. } | Work::Retained => {
                 self.messages_out += 1;
                 self.outgoing.sent();
                 self.sequence_out = self.sequence_out.wrapping_add(1);
@@ -297,7 +295,7 @@ impl Up {
             None => Work::Message { slot: Some(filled.index), token },
             Some(all) => {
                 all.push(Sent { tag, filled, token });
-                Work::Retained { token }
+                Work::Retained
             }
         };
         self.note(work);
@@ -413,7 +411,7 @@ impl Up {
                     self.slots.give(slot);
                 }
             }
-            Work::Retained { .. } => self.messages_out -= 1,
+            Work::Retained => self.messages_out -= 1,
             Work::Grant => self.grants_out -= 1,
             Work::Pulse => self.pulse_out = false,
             Work::Tally => self.tally_out = false,

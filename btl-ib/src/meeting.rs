@@ -19,9 +19,10 @@
 
 use crate::card::Card;
 use crate::ib::{Ib, random};
-use crate::link::{Call, Calling, Link, State, Tally, Up};
+use crate::link::{Call, Calling, Link, State, Up};
 use crate::place::Place;
 use crate::proof::{Datagram, Hello, Refusal, Signs, Word};
+use crate::tally::Tally;
 use crate::verbs::flags::MemoryAccess;
 use crate::verbs::pair::{Lengths, Manner, Qp};
 use gapless_btl::{Address, LinkError};

@@ -135,8 +135,12 @@ impl Ib {
             let Some((work, last)) = up.ended(position) else { return };
             let failed = if last && status != 0 { up.ending.as_ref() } else { None };
             let result = failed.map_or(Ok(()), |ending| Err(ending.error.clone()));
-            if matches!(work, Work::Retained { .. }) && result.is_ok() {
-                up.finished();
+            // One that has failed is given back when the link is lost.
+            if matches!(work, Work::Retained) && result.is_ok() {
+                let token = up.finished();
+                if token != Token::NONE {
+                    self.outbox.push_back(Event::Sent { token, result: Ok(()) });
+                }
             }
             self.settle(work, result);
             if last {
@@ -151,13 +155,9 @@ impl Ib {
             Work::Message { token, .. } if token != Token::NONE => {
                 self.outbox.push_back(Event::Sent { token, result });
             }
-            // One that has failed is given back when the link is lost.
-            Work::Retained { token } if token != Token::NONE && result.is_ok() => {
-                self.outbox.push_back(Event::Sent { token, result });
-            }
             Work::Part(part) => self.part_ended(part, result),
             Work::Message { .. }
-            | Work::Retained { .. }
+            | Work::Retained
             | Work::Grant
             | Work::Farewell
             | Work::Pulse

@@ -63,12 +63,11 @@ impl Retained {
         self.confirmed < self.kept.len()
     }
 
-    /// The adapter has finished with the next message, whose end is told.
-    pub(crate) fn finish(&mut self) {
-        if let Some(sent) = self.kept.get_mut(self.finished) {
-            sent.token = Token::NONE;
-            self.finished += 1;
-        }
+    /// The adapter has finished with the next message: whom to tell of it.
+    pub(crate) fn finish(&mut self) -> Token {
+        let Some(sent) = self.kept.get_mut(self.finished) else { return Token::NONE };
+        self.finished += 1;
+        std::mem::replace(&mut sent.token, Token::NONE)
     }
 
     /// The peer has had so many in all, modulo 2³².

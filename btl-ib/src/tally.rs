@@ -9,7 +9,7 @@
 use crate::ib::Ib;
 use crate::link::{Link, Up};
 use crate::verbs::memory::{Domain, Registered};
-use gapless_btl::{AmTag, Event, Fragment, LinkError, PeerId, Short, Sink, hand_out};
+use gapless_btl::{AmTag, Event, Fragment, LinkError, PeerId, Short, Sink, Token, hand_out};
 use gapless_mem::WORD_BYTES;
 use std::sync::Arc;
 
@@ -40,8 +40,8 @@ impl Tally {
     }
 }
 
-/// Passes on what is handed out, and notes whose messages were. Whatever else a sink may take must be noted here, too; it is
-/// never asked for places, as adapters write to buffers of their own.
+/// Passes on what is handed out, and notes the senders. A method that [`Sink`] gains must note them, too, but for places:
+/// adapters write to buffers of their own, so they never ask for those.
 struct Noting<'s> {
     sink: &'s mut dyn Sink,
     from: &'s mut Vec<u32>,
@@ -93,10 +93,10 @@ impl Ib {
         let mut from = std::mem::take(&mut self.handed_out);
         let count = hand_out(&mut self.outbox, only, &mut Noting { sink, from: &mut from });
         for id in from.drain(..) {
-            if let Some(up) = self.links.get_mut(id as usize).and_then(Link::up)
-                && up.retains()
-                && up.had.one_more(self.ticked)
-            {
+            let up = self.links.get_mut(id as usize).and_then(Link::up);
+            let first = up.is_some_and(|up| up.retains() && up.had.one_more(self.ticked));
+            // Polls for one peer alone do not take it off the list.
+            if first && !self.untold.contains(&id) {
                 self.untold.push(id);
             }
         }
@@ -118,15 +118,13 @@ impl Ib {
         untold.retain(|&id| {
             let Some(up) = self.links[id as usize].up() else { return false };
             let (owes, urgent) = up.owes(self.ticked);
-            if urgent
-                && up.is_open()
-                && !up.tally_out
-                && let Err(error) = up.write_tally(id)
-            {
-                self.end(id, error);
-                return false;
+            if !urgent || !up.is_open() || up.tally_out {
+                return owes;
             }
-            owes && self.links[id as usize].up().is_some_and(|up| up.owes(self.ticked).0)
+            if let Err(error) = up.write_tally(id) {
+                self.end(id, error);
+            }
+            false
         });
         self.untold.append(&mut untold);
     }
@@ -170,12 +168,12 @@ impl Up {
         Ok(())
     }
 
-    /// The adapter has finished with the next retained message.
-    pub(crate) fn finished(&mut self) {
-        if let Some(all) = &mut self.retained {
-            all.finish();
-            self.free_retained();
-        }
+    /// The adapter has finished with the next retained message: whom to tell of it.
+    pub(crate) fn finished(&mut self) -> Token {
+        let Some(all) = &mut self.retained else { return Token::NONE };
+        let token = all.finish();
+        self.free_retained();
+        token
     }
 
     fn free_retained(&mut self) {

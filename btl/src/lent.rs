@@ -1,5 +1,5 @@
-//! Memory of a caller's that a transport reads or writes itself, for the time of a call: [`Lent`] is a message that leaves
-//! from where it lies, [`Place`] is where the rest of a message goes that is arriving.
+//! Memory of a caller's that a transport reads or writes during one call. [`Lent`] is a message that is sent straight from
+//! it; [`Place`] is where the rest of an arriving message is put.
 //!
 //! Both borrow: a transport cannot keep them. They show regions, not slices, because another process may share the memory.
 
@@ -85,7 +85,8 @@ pub struct Place<'p> {
 
 impl<'p> Place<'p> {
     /// For the bytes of a message from `skip` on, as many as `body` has. If it `keeps` them, a part of them may stay there
-    /// until a later poll brings the rest; else they are put there all at once. `None` if there is memory among these that the CPU may not touch.
+    /// until a later poll brings the rest; else they are put there all at once. `None` if there is memory among these that
+    /// the CPU may not touch.
     ///
     /// # Safety
     /// While the borrow lasts, the regions describe memory that is valid for reads and writes, do not overlap, and no

@@ -53,14 +53,14 @@ impl<'m> Short<'m> {
     }
 }
 
-/// What became of a message that was to leave from where it lies: [`Btl::send_lent`].
+/// The result of [`Btl::send_lent`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Lending {
     /// It is sent.
     Sent,
     /// There is no room now: poll and retry, or send it with a slot.
     Full,
-    /// To this peer messages leave out of slots.
+    /// Messages to this peer must be sent with slots.
     Never,
 }
 

@@ -365,7 +365,7 @@ impl Cx<'_> {
 
     /// Whether the request fails for another reason than truncation: data that still arrives is dropped.
     pub(crate) fn is_failed(&self) -> bool {
-        !matches!(self.failure, None | Some(PmlError::Truncated { .. }))
+        decide::is_failure(self.failure.as_ref())
     }
 
     /// At the sender: the offer is taken, and its keys are no longer needed.

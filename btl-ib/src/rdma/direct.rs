@@ -13,38 +13,28 @@
 use super::{Registration, not_the_cpus};
 use crate::ib::Ib;
 use crate::key::Key;
+use crate::link::Link;
 use crate::verbs::flags::MemoryAccess;
 use crate::verbs::memory::Mr;
 use gapless_btl::{Access, LinkError, RdmaError, RemoteKey};
 use gapless_mem::{Device, DeviceError, Region, Space};
 use std::collections::VecDeque;
+use std::ops::Range;
 use std::sync::Arc;
 
 /// Allocations of devices that are remembered.
 const KEPT_MAX: usize = 16;
-
-/// A registration that operations may work through.
-pub(crate) trait Held: Clone {
-    /// None does, but for what this one is remembered for.
-    fn is_idle(&self) -> bool;
-}
-
-impl Held for Arc<Mr> {
-    fn is_idle(&self) -> bool {
-        Arc::strong_count(self) == 1
-    }
-}
 
 /// A registration of an allocation.
 struct Kept<R> {
     whole: Region,
     /// What its device calls it.
     id: u64,
-    registration: R,
+    registration: Arc<R>,
 }
 
 /// Devices that are attached, and registrations of their memory.
-pub(crate) struct Devices<R = Arc<Mr>> {
+pub(crate) struct Devices<R = Mr> {
     all: Vec<Arc<dyn Device>>,
     /// The last used is the last.
     kept: VecDeque<Kept<R>>,
@@ -66,7 +56,7 @@ fn contains(whole: &Region, region: &Region) -> bool {
             .is_some_and(|at| at.checked_add(region.len()).is_some_and(|end| end <= whole.len()))
 }
 
-impl<R: Held> Devices<R> {
+impl<R> Devices<R> {
     /// Knows a device from now on. Gives whether it is new.
     pub(crate) fn attach(&mut self, device: &Arc<dyn Device>) -> bool {
         let new = !self.all.iter().any(|known| Arc::ptr_eq(known, device));
@@ -109,8 +99,9 @@ impl<R: Held> Devices<R> {
             }
         }
         let (mut count, mut bytes) = (0, 0);
+        // Operations hold it, too.
         self.retired.retain(|kept| {
-            let idle = kept.registration.is_idle();
+            let idle = Arc::strong_count(&kept.registration) == 1;
             if idle {
                 (count, bytes) = (count + 1, bytes + kept.whole.len());
             }
@@ -120,7 +111,7 @@ impl<R: Held> Devices<R> {
     }
 
     /// A registration that all of `region` lies in, which is not empty.
-    fn find(&mut self, region: &Region) -> Option<R> {
+    fn find(&mut self, region: &Region) -> Option<Arc<R>> {
         let id = self.of(region.space())?.buffer_id(*region);
         let first = region.sub(0, region.len().min(1)).unwrap_or(*region);
         let is_stale = |kept: &Kept<R>| contains(&kept.whole, &first) && Some(kept.id) != id;
@@ -129,7 +120,7 @@ impl<R: Held> Devices<R> {
         }
         let at = self.kept.iter().position(|kept| contains(&kept.whole, region))?;
         let kept = self.kept.remove(at)?;
-        let registration = kept.registration.clone();
+        let registration = Arc::clone(&kept.registration);
         self.kept.push_back(kept);
         Some(registration)
     }
@@ -142,7 +133,7 @@ impl<R: Held> Devices<R> {
     }
 
     /// Remembers a registration, in the place of the oldest one if there are too many.
-    fn keep(&mut self, whole: Region, id: u64, registration: R) {
+    fn keep(&mut self, whole: Region, id: u64, registration: Arc<R>) {
         self.kept.push_back(Kept { whole, id, registration });
         if self.kept.len() > KEPT_MAX {
             self.retired.extend(self.kept.pop_front());
@@ -250,33 +241,33 @@ impl Ib {
 
     /// Has devices know the buffers of messages, so that they work on them without staging.
     pub(crate) fn attach_device(&mut self, device: &Arc<dyn Device>) -> Result<(), LinkError> {
-        if !self.one_sided.devices.attach(device) || self.staged {
+        if !self.one_sided.devices.attach(device) {
             return Ok(());
         }
-        let all = self.one_sided.devices.all();
-        let slots =
-            self.links.iter_mut().filter_map(crate::link::Link::up).map(|up| up.slots.memory());
-        let known = self.arrivals.memories().chain(slots).try_for_each(|it| it.make_known(all));
-        known.map_err(|error| {
-            self.give_devices_up(&error);
-            LinkError::System {
-                operation: "registering buffers with a device",
-                reason: error.to_string(),
-            }
+        self.tell_devices(0..self.links.len()).map_err(|error| LinkError::System {
+            operation: "registering buffers with a device",
+            reason: error.to_string(),
         })
     }
 
     /// Has them know the buffers of a link that has come to stand, and those for its arrivals.
     pub(crate) fn make_known(&mut self, id: u32) {
+        let at = id as usize;
+        // If one refuses, messages are staged.
+        let _ = self.tell_devices(at..at + 1);
+    }
+
+    fn tell_devices(&mut self, links: Range<usize>) -> Result<(), DeviceError> {
         let all = self.one_sided.devices.all();
         if all.is_empty() || self.staged {
-            return;
+            return Ok(());
         }
-        let slots = self.links[id as usize].up().map(|up| up.slots.memory());
+        let slots = self.links[links].iter_mut().filter_map(Link::up).map(|up| up.slots.memory());
         let known = self.arrivals.memories().chain(slots).try_for_each(|it| it.make_known(all));
-        if let Err(error) = known {
-            self.give_devices_up(&error);
+        if let Err(error) = &known {
+            self.give_devices_up(error);
         }
+        known
     }
 
     /// A device has refused buffers: from now on all are ordinary memory to every device, since this one works on them as
@@ -285,7 +276,7 @@ impl Ib {
         tracing::info!(%error, "messages of devices are staged");
         self.staged = true;
         self.arrivals.memories().for_each(|memory| memory.unpin());
-        for up in self.links.iter_mut().filter_map(crate::link::Link::up) {
+        for up in self.links.iter_mut().filter_map(Link::up) {
             up.slots.memory().unpin();
         }
     }
@@ -296,13 +287,7 @@ mod tests {
     use super::*;
     use gapless_mem::fake::FakeDevice;
 
-    impl Held for Arc<u32> {
-        fn is_idle(&self) -> bool {
-            Arc::strong_count(self) == 1
-        }
-    }
-
-    fn devices(fakes: &[&Arc<FakeDevice>]) -> Devices<Arc<u32>> {
+    fn devices(fakes: &[&Arc<FakeDevice>]) -> Devices<u32> {
         let mut devices = Devices::default();
         for &fake in fakes {
             let device: Arc<dyn Device> = Arc::clone(fake) as Arc<dyn Device>;
@@ -311,7 +296,7 @@ mod tests {
         devices
     }
 
-    fn find(devices: &mut Devices<Arc<u32>>, region: &Region) -> Option<u32> {
+    fn find(devices: &mut Devices<u32>, region: &Region) -> Option<u32> {
         devices.find(region).map(|found| *found)
     }
 

@@ -17,7 +17,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 const CABLES: usize = 3;
-const SEED: &str = "GAPLESS_SEED";
+pub(super) const SEED: &str = "GAPLESS_SEED";
 const CUTS: &str = "GAPLESS_RAIL_CUTS";
 const NAME: &str = "rails::rails_that_are_cut_cost_nothing";
 const JOBS: &str = "GAPLESS_RAIL_JOBS";
@@ -43,7 +43,7 @@ impl Random {
     }
 }
 
-fn number_of(variable: &str) -> Option<u64> {
+pub(super) fn number_of(variable: &str) -> Option<u64> {
     std::env::var(variable).ok()?.parse().ok()
 }
 

@@ -24,15 +24,14 @@ impl Core {
             Some(Head::Eager(_)) => self.place_of_eager(from, head, len),
             Some(Head::Data { reply, offset }) => {
                 let len = (len - DATA_BYTES) as u64;
-                let Some((_, incoming)) = self.incoming_of(from, reply) else {
+                let Some((id, incoming)) = self.incoming_of(from, reply) else {
                     return Placing::Nowhere;
                 };
                 let Stage::Going(going) = &incoming.stage else { return Placing::Nowhere };
                 if incoming.is_failed() || !going.expects(offset, len) {
                     return Placing::Nowhere;
                 }
-                let Some(id) = self.serials.get(&reply) else { return Placing::Nowhere };
-                let Some(Work::Recv(Recv { buffer, .. })) = self.requests.heavy(*id) else {
+                let Some(Work::Recv(Recv { buffer, .. })) = self.requests.heavy(id) else {
                     return Placing::Nowhere;
                 };
                 buffer.place(&mut self.places, offset..offset + len, DATA_BYTES)

@@ -53,6 +53,11 @@ pub(crate) enum Stage {
     Going(Box<dyn Rendezvous>),
 }
 
+/// Whether a request fails for another reason than truncation: data that still arrives is dropped.
+pub(crate) fn is_failure(failure: Option<&PmlError>) -> bool {
+    !matches!(failure, None | Some(PmlError::Truncated { .. }))
+}
+
 impl Incoming {
     /// Whether the sender's buffer has no gaps.
     pub(crate) fn gapless(&self) -> bool {
@@ -61,7 +66,7 @@ impl Incoming {
 
     /// Whether it fails for another reason than truncation: data that still arrives is dropped.
     pub(crate) fn is_failed(&self) -> bool {
-        !matches!(self.failure, None | Some(PmlError::Truncated { .. }))
+        is_failure(self.failure.as_ref())
     }
 
     /// How it ended.

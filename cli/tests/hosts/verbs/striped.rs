@@ -1,7 +1,7 @@
 //! Several rails over verbs, or over verbs and TCP, one of which goes down while messages go over it: nothing is lost,
 //! doubled or out of order, and the job goes on over what is left.
 
-use super::super::rails::{Random, all_say, exchange_with};
+use super::super::rails::{Random, SEED, all_say, exchange_with, number_of};
 use super::{Up, devices, over_ports, set_link};
 use crate::common::{is_rank, skip};
 use crate::namespaces::INTERFACE;
@@ -9,9 +9,9 @@ use gapless::{Builder, Config, Protocol, World};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-/// Numbers of tests: where a rail goes down is another place in each run.
+/// Decides the lengths of messages, and when the rail goes down. `cargo xtask verbs` gives another one in each run.
 fn seed() -> u64 {
-    std::env::var("GAPLESS_SEED").ok().and_then(|it| it.parse().ok()).unwrap_or(1)
+    number_of(SEED).unwrap_or(1)
 }
 
 /// For each host one of the first two ports and one of two more, which are on another cable.
