@@ -42,17 +42,24 @@ fn zeroed(world: &World, device: &CudaDevice, bytes: u64) -> Result<(DeviceBuf, 
     Ok((memory, lease))
 }
 
+fn send(world: &World, bytes: &[u8], to: u32) -> Result<(), Failure> {
+    world.comm().send(&[u32::try_from(bytes.len())?], to, 0)?;
+    world.comm().send(bytes, to, 1)?;
+    Ok(())
+}
+
+fn receive(world: &World, from: u32) -> Result<Vec<u8>, Failure> {
+    let mut length = [0u32];
+    world.comm().recv(&mut length, from, 0)?;
+    let mut found = vec![0; usize::try_from(length[0])?];
+    world.comm().recv(&mut found[..], from, 1)?;
+    Ok(found)
+}
+
 /// Sends bytes to one rank, and receives another's.
 fn exchange(world: &World, bytes: &[u8], to: u32, from: u32) -> Result<Vec<u8>, Failure> {
-    let mut found = [0u8; 256];
-    let mut length = [0u32];
-    let comm = world.comm();
-    comm.send(&[u32::try_from(bytes.len())?], to, 0)?;
-    comm.send(bytes, to, 1)?;
-    comm.recv(&mut length, from, 0)?;
-    let length = usize::try_from(length[0])?;
-    comm.recv(&mut found[..length], from, 1)?;
-    Ok(found[..length].to_vec())
+    send(world, bytes, to)?;
+    receive(world, from)
 }
 
 /// The worker of this rank, and what it runs. Its buffer is where the chain ends.
@@ -155,16 +162,12 @@ fn run(world: &World, device: &Arc<CudaDevice>) -> Result<Vec<DeviceBuf>, Failur
         initiator = Some(Initiator::new(device, lane, lease, hops)?);
         attach(&tasks, device, &memory)?;
     } else if me == 1 {
-        let mut length = [0u32];
-        world.comm().recv(&mut length, 0, 0)?;
-        let mut ask = vec![0; usize::try_from(length[0])?];
-        world.comm().recv(&mut ask[..], 0, 1)?;
+        let ask = receive(world, 0)?;
         let (slots, lease) = zeroed(world, device, RingShape::default().bytes())?;
         kept.push(slots);
         // SAFETY: the memory is the ring's alone, and lives until the end.
         let grant = unsafe { tasks.grant_ring(Rank(0), &ask, Some(lease)) }?;
-        world.comm().send(&[u32::try_from(grant.len())?], 0, 0)?;
-        world.comm().send(&grant, 0, 1)?;
+        send(world, &grant, 0)?;
     }
     world.comm().barrier()?;
     // Each worker puts on into a ring of the next one's.

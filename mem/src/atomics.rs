@@ -18,9 +18,9 @@ const LONG: usize = 128;
 /// Memory, kept alive by its lease, that is read and written by atomic accesses alone.
 ///
 /// Bytes are copied in and out, in words where they lie at multiples of a word: a number that lies at a multiple of its
-/// length, of 1, 2, 4 or 8 bytes, is read and written as a whole. Stretches of 128 bytes and more are moved by
-/// instructions of 32 bytes on x86-64, of which that is known, and not promised (`atomics/wide.rs`). Everything else may be
-/// seen half written. Copies are not ordered among each other; fences, locks and messages order them.
+/// length, of 1, 2, 4 or 8 bytes, is read and written as a whole. On x86-64, stretches of 128 bytes and more are
+/// moved by instructions of 32 bytes. They keep numbers whole, too, which is known but not promised in writing
+/// (`atomics/wide.rs`). Everything else may be seen half written. Copies are not ordered among each other; fences, locks and messages order them.
 #[derive(Clone, Debug)]
 pub struct Atomics {
     lease: Lease,
@@ -203,8 +203,8 @@ fn copy_out(from: *mut u8, into: &mut [u8]) {
     narrow_loads(at, last);
 }
 
-/// Stores that lie across lines cost more than loads that do: so where it goes to begins at a multiple of 32, if then no
-/// number is read in two parts.
+/// Stores that lie across lines cost more than loads that do. So the destination is aligned to 32 bytes, unless a number
+/// would be read in two parts then.
 fn long_out(from: *mut u8, into: &mut [u8]) {
     let to = into.as_mut_ptr();
     let whole = to.addr().abs_diff(from.addr()).is_multiple_of(8);

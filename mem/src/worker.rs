@@ -19,8 +19,8 @@ pub struct WorkerLimits {
 pub struct WorkerCode(Arc<[u8]>);
 
 impl WorkerCode {
-    /// This image. What a kind of worker takes, its documentation says: of CUDA's, relocatable PTX or cubins of functions
-    /// that `gapless_tasks.h` describes.
+    /// This image. The worker's type documents what it takes: `CudaWorker` takes relocatable PTX or cubins of functions that
+    /// `gapless_tasks.h` describes.
     ///
     /// # Safety
     /// The vendor's tools made the image, and nothing has changed it since. Its functions are of the type, and keep the

@@ -10,11 +10,11 @@
 //! ```
 //!
 //! **Who enters.** A rank that wants to share the lock says so in its own word, and then looks at word 0: if that is empty
-//! it is in. A rank that wants the lock alone writes into word 0 that it has it, and looks then at the words of the ranks: if
-//! none shares the lock, it is in, by one locked instruction. Else it makes a claim of that: when no word says any more
-//! that its rank shares the lock, it changes its claim into having it, and is in. All write first and look then, in one
-//! order of all ranks (`SeqCst`), so they cannot miss each other: of a rank that shares the lock and one that has written
-//! word 0, one sees the other, and steps back.
+//! it is in. A rank that wants the lock alone writes into word 0 that it has it, and then looks at the ranks' words. If
+//! none shares the lock, it is in, after one locked instruction. Otherwise it turns what it wrote into a claim. When no
+//! word says any more that its rank shares the lock, it turns the claim back, and is in. Each rank writes before it looks,
+//! in one order of all ranks (`SeqCst`), so they cannot miss each other: of a rank that shares the lock and one that has
+//! written word 0, one sees the other, and steps back.
 //!
 //! **Fairness.** From a claim on, nobody enters but the one who claimed: those who share the lock cannot keep it away.
 //! Who gives back what it had alone gives the turn to the next rank that waits, counted round from its own; so does a rank

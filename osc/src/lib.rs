@@ -72,5 +72,5 @@ pub use operate::Access;
 pub use place::{Place, Way};
 pub use reading::{Failed, Reading, collect};
 pub use span::Span;
-pub use tasks::{Accumulations, KernelSeat, TASKS_TAG, Tasks};
+pub use tasks::{Accumulations, KernelSeat, TASKS_TAG, Tasks, worker_word};
 pub use window::{Driver, Flavor, Member, Window};

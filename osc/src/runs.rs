@@ -101,8 +101,7 @@ struct Straight<'w> {
 
 impl Window {
     fn straight(&self, access: &Access, origin: &Typed) -> Option<Straight<'_>> {
-        let member = self.members.get(access.rank as usize)?;
-        let exposure = member.direct.as_ref().filter(|_| self.tasks.is_none())?;
+        let (_, exposure) = self.reached(access.rank)?;
         let target = &access.target;
         let (ours, theirs) = Grid::of(origin)?.alike(Grid::of(target)?)?;
         let first = usize::try_from(ours.first).ok()?;
@@ -133,7 +132,7 @@ impl Window {
         };
         // SAFETY: the runs are those of `origin`, which lie inside its region: the caller's promise.
         let stored = unsafe { exposure.memory.store_runs(&runs, start, stride) };
-        self.now_and_then(driver, Window::weight(runs.len.saturating_mul(runs.count)));
+        self.now_and_then(driver, Window::weight(runs.bytes()));
         stored.map_err(|_| self.refused(access.rank, Fault::Outside))?;
         Ok(true)
     }
@@ -158,7 +157,7 @@ impl Window {
         };
         // SAFETY: as in `put_runs`, to be written.
         let loaded = unsafe { exposure.memory.load_runs(&runs, start, stride) };
-        self.now_and_then(driver, Window::weight(runs.len.saturating_mul(runs.count)));
+        self.now_and_then(driver, Window::weight(runs.bytes()));
         loaded.map_err(|_| self.refused(access.rank, Fault::Outside))?;
         Ok(true)
     }
@@ -197,7 +196,7 @@ impl Window {
             // SAFETY: the runs are those of `origin`, which lie inside its region: the caller's promise.
             unsafe { self.add_runs(driver, (access, exposure), (runs, number), (start, stride)) }?;
         }
-        self.now_and_then(driver, Window::weight(runs.len.saturating_mul(runs.count)));
+        self.now_and_then(driver, Window::weight(runs.bytes()));
         Ok(true)
     }
 

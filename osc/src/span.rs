@@ -5,7 +5,7 @@ use crate::Lock;
 use crate::arithmetic::Quick;
 use crate::exposure::{Exposure, change_number};
 use crate::header::Stripes;
-use crate::window::{Driver, Flavor, Window};
+use crate::window::{Driver, Flavor, Member, Window};
 use gapless_dtype::Primitive;
 use gapless_engine::ReduceOp;
 
@@ -30,8 +30,7 @@ impl Window {
         bytes: usize,
     ) -> Option<Span<'_>> {
         self.epochs.operate(call, rank).ok()?;
-        let member = self.members.get(rank as usize)?;
-        let exposure = member.direct.as_ref().filter(|_| self.tasks.is_none())?;
+        let (member, exposure) = self.reached(rank)?;
         let offset = displacement.checked_mul(member.unit)?;
         let end = offset.checked_add(bytes as u64)?;
         (end <= member.bytes).then_some(Span { rank, exposure, offset })
@@ -77,11 +76,18 @@ impl Window {
         true
     }
 
+    /// A rank and its memory, if that is mapped; if accumulations are no tasks.
+    #[inline]
+    pub(crate) fn reached(&self, rank: u32) -> Option<(&Member, &Exposure)> {
+        let member = self.members.get(rank as usize)?;
+        let exposure = member.direct.as_ref().filter(|_| self.tasks.is_none())?;
+        Some((member, exposure))
+    }
+
     /// The memory of a rank that is mapped, and not known to be lost; if accumulations are no tasks.
     #[inline]
     fn living(&self, rank: u32) -> Option<&Exposure> {
-        let member = self.members.get(rank as usize)?;
-        let exposure = member.direct.as_ref().filter(|_| self.tasks.is_none())?;
+        let (member, exposure) = self.reached(rank)?;
         (!self.osc().is_lost(member.process)).then_some(exposure)
     }
 

@@ -26,6 +26,8 @@ pub(crate) mod run;
 
 pub(crate) use put::Carried;
 
+pub use put::worker_word;
+
 use crate::{Exposure, Osc, WindowError};
 use gapless_bml::{AmTag, Bml, BmlError};
 use gapless_mem::{Lease, Worker};

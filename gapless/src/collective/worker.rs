@@ -34,11 +34,11 @@ fn buffer(device: &Arc<dyn Device>) -> Result<Lease, Error> {
 }
 
 impl World {
-    /// Gives this process a worker, which stays on an accelerator, for reductions by
-    /// tasks: where the table of collectives says `xtq`, it combines what other ranks put here, and
-    /// no processor of this process has a part in that. It takes sums, products, minima and maxima of numbers of 4 and 8
-    /// bytes, up to 512 KiB at a time (`xtq in 64K` puts pieces), of vectors for which 32 MiB have room; threads of this
-    /// process do all else. So ranks with a worker and others may be in one collective.
+    /// Gives this process a worker, which stays on an accelerator, for reductions by tasks. Where the table of collectives
+    /// says `xtq`, the worker combines what other ranks put here, and no processor of this process has a part in that. It
+    /// takes sums, products, minima and maxima of numbers of 4 and 8 bytes, up to 512 KiB in one task (`xtq in 64K` puts
+    /// pieces), as long as all sums fit into 32 MiB. Threads of this process do everything else, so ranks with a worker and
+    /// ranks without one may be in one collective.
     ///
     /// `device` is that on which the worker stays: payloads pass through its memory. Sums are made in page-locked memory of
     /// the host. It is another worker than that of [`Tasks::attach_worker`](crate::xtq::Tasks::attach_worker), and that of

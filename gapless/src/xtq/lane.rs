@@ -1,7 +1,7 @@
 //! The initiator's end of a ring that kernels of users put into.
 
 use crate::error::Error;
-use gapless_mem::{Device, DeviceError, Lease, Region, Space};
+use gapless_mem::{Device, DeviceError, Lease, Region};
 use gapless_mem_cuda::CudaDevice;
 use gapless_xtq::FarRing;
 use gapless_xtq::device::RingShape;
@@ -98,7 +98,7 @@ impl Drop for GpuLane {
 
 impl fmt::Debug for GpuLane {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let space: Space = self.lane.space();
+        let space = self.lane.space();
         write!(f, "GpuLane from {space} to {}", self.ring.target())
     }
 }

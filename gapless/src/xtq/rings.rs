@@ -31,7 +31,7 @@ impl Tasks {
     /// it starts the worker when this process makes progress; for that it does not sleep in waits from now on.
     ///
     /// # Errors
-    /// There is no worker, or it has 32 rings; memory of one of both cannot be mapped by the other; the world was left.
+    /// There is no worker, or it has 32 rings; one of the two processes cannot map the other's memory; the world was left.
     ///
     /// # Safety
     /// Until [`World::finalize`](crate::World::finalize) has returned here and there, nobody but this ring touches the memory

@@ -31,7 +31,7 @@ pub(crate) struct LinkFault {
     pub(crate) log: String,
 }
 
-/// A linker at work. Options point into it, so it does not move while the linker lives.
+/// A linker at work, which is destroyed when this is dropped. Until then the driver writes to the log that its options name.
 struct Linker<'d> {
     driver: &'d Driver,
     raw: *mut CUlinkState_st,
@@ -49,7 +49,7 @@ impl Driver {
     /// Links images in the current context, and loads the result. No thread has more than `registers` registers.
     ///
     /// # Safety
-    /// Each image is complete, and its CUDA tools made it.
+    /// Each image is complete, and CUDA's tools made it.
     pub(crate) unsafe fn link(
         &self,
         parts: &[Part<'_>],

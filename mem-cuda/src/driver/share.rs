@@ -241,9 +241,7 @@ impl Driver {
         let answer = unsafe { (self.api.range_handle)(at, address, size(len), kind, 0) };
         descriptor("cuMemGetHandleForAddressRange", answer, raw)
     }
-}
 
-impl Driver {
     /// Waits until what adapters have written into memory of the current context's device is seen there.
     pub(crate) fn flush_direct_writes(&self) -> Result<(), Fault> {
         let _whatever_others_capture = Relaxed::new(self);

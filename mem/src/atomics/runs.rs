@@ -18,6 +18,15 @@ pub struct Runs {
     pub count: usize,
 }
 
+impl Runs {
+    /// Bytes of all.
+    #[must_use]
+    #[inline]
+    pub fn bytes(&self) -> usize {
+        self.len.saturating_mul(self.count)
+    }
+}
+
 /// Numbers that are added. Those of integers wrap, so they may have a sign or not.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(missing_docs, reason = "they say what they are")]
@@ -204,7 +213,7 @@ impl Atomics {
     }
 
     /// Adds numbers to those from `offset` on. Each is read and written as a whole. What others write to it in between is
-    /// lost: who has several that change numbers keeps them away from each other, by a lock.
+    /// lost, so several threads that change the same numbers need a lock.
     ///
     /// # Errors
     /// As [`sums`](Atomics::sums).

@@ -19,8 +19,9 @@ use std::collections::VecDeque;
 use std::ops::Range;
 use std::sync::Mutex;
 
-/// What the worker is to do, if it knows that.
-fn worker_word(op: ReduceOp, primitive: Primitive) -> Option<u64> {
+/// The word of an [`Accumulate`] that a worker is to do. `None`: it does not know the operation, or the elements.
+#[must_use]
+pub fn worker_word(op: ReduceOp, primitive: Primitive) -> Option<u64> {
     let combine = match op {
         ReduceOp::Sum => Combine::Sum,
         ReduceOp::Prod => Combine::Prod,
@@ -308,5 +309,22 @@ impl Window {
         // It leaves at once, if there is room.
         driver.progress();
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_worker_knows_numbers_of_4_and_8_bytes() {
+        let sum = |element| worker_word(ReduceOp::Sum, element);
+        assert_eq!(sum(Primitive::Float), Some(Accumulate(Combine::Sum, Element::F32).word()));
+        assert_eq!(sum(Primitive::Uint64), Some(Accumulate(Combine::Sum, Element::U64).word()));
+        assert_eq!(sum(Primitive::Int), Some(Accumulate(Combine::Sum, Element::I32).word()));
+        for other in [Primitive::Short, Primitive::Byte, Primitive::LongDouble] {
+            assert_eq!(sum(other), None);
+        }
+        assert_eq!(worker_word(ReduceOp::Bxor, Primitive::Int), None);
     }
 }

@@ -186,7 +186,10 @@ impl Run {
                     room = Typed::contiguous(packed.region());
                     memory.push(packed);
                 }
-                None => self.fail(CollError::NoMemory { rank: plan.rank(), bytes: SEAT_BYTES }),
+                None => {
+                    let bytes = seats * SEAT_BYTES;
+                    self.fail(CollError::NoMemory { rank: plan.rank(), bytes });
+                }
             }
         }
         let started = tools.receive(plan.reach(from), &room, plan.ticket.tag(slot));
@@ -257,7 +260,7 @@ impl Run {
             return self.after_receive(plan, tools, index, rank, told);
         }
         let came = self.outcome(plan, what, result);
-        self.after_receive(plan, tools, index, what.0, came)
+        self.after_receive(plan, tools, index, rank, came)
     }
 
     /// What a receive has come to.

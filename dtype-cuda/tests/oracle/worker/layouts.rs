@@ -93,10 +93,9 @@ fn tasks_pack_and_unpack_what_the_oracle_says() {
         moved += 1;
         inline += u64::from(bytes <= 100);
         // What leaves the buffer, or is of another length.
-        let whole = usize::try_from(BUFFER).unwrap() as u64;
         let reach = high.max(0).cast_unsigned();
         let outside =
-            (whole - reach).next_multiple_of(8).max(8) + if reach % 8 == 0 { 8 } else { 0 };
+            (BUFFER - reach).next_multiple_of(8).max(8) + if reach % 8 == 0 { 8 } else { 0 };
         for (words, payload, why) in [
             (vec![u64::from(which), outside], &payload[..], Failure::Outside),
             (vec![u64::from(which), u64::MAX - 7], &payload[..], Failure::Outside),

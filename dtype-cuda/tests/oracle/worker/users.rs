@@ -187,7 +187,9 @@ fn a_chain_of_functions_of_users_goes_around() {
         let own = 1 + hops / 3;
         while benches[0].target.counted(0) < counted + own {
             if begun.elapsed() > PATIENCE {
-                panic!("round {round}: {:?}", benches.refusals());
+                let refused = benches.iter_mut().map(|bench| bench.target.take_refusals());
+                let refused: Vec<String> = refused.map(|it| format!("{it:?}")).collect();
+                panic!("round {round}: {refused:?}");
             }
             std::hint::spin_loop();
         }
@@ -199,16 +201,6 @@ fn a_chain_of_functions_of_users_goes_around() {
     times.sort_unstable();
     println!("a hop of the chain: median {:?}", times[times.len() / 2]);
     assert!(benches.iter().all(|bench| bench.target.starts() == 1));
-}
-
-trait Refusals {
-    fn refusals(&mut self) -> Vec<String>;
-}
-
-impl Refusals for Vec<Bench> {
-    fn refusals(&mut self) -> Vec<String> {
-        self.iter_mut().map(|bench| format!("{:?}", bench.target.take_refusals())).collect()
-    }
 }
 
 /// A kernel of a user's puts tasks at a worker, of another GPU if there is one: slots and bodies in the worker's memory,

@@ -14,10 +14,9 @@
 
 use gapless_bml::Rank;
 use gapless_coll::{Lender, Seat, Work};
-use gapless_dtype::Primitive;
-use gapless_engine::ReduceOp;
 use gapless_mem::{Lease, Region, Worker};
-use gapless_xtq::device::{Accumulate, Combine, DeviceFunction, Element, Life, WorkerCount};
+use gapless_osc::worker_word;
+use gapless_xtq::device::{DeviceFunction, Life, WorkerCount};
 use gapless_xtq::packet::Launch;
 use gapless_xtq::{Kernel, Put, QueueOptions, Xtq, XtqError};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -38,32 +37,6 @@ const GRAIN: u64 = 4096;
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// What the worker is to do, if it knows that.
-fn word(op: ReduceOp, element: Primitive) -> Option<u64> {
-    use Primitive as P;
-    let combine = match op {
-        ReduceOp::Sum => Combine::Sum,
-        ReduceOp::Prod => Combine::Prod,
-        ReduceOp::Min => Combine::Min,
-        ReduceOp::Max => Combine::Max,
-        _ => return None,
-    };
-    let element = match (element, element.size_bytes()) {
-        (P::Int | P::Long | P::LongLong | P::Int32 | P::Int64, 4) => Element::I32,
-        (P::Int | P::Long | P::LongLong | P::Int32 | P::Int64, 8) => Element::I64,
-        (P::Unsigned | P::UnsignedLong | P::UnsignedLongLong | P::Uint32 | P::Uint64, 4) => {
-            Element::U32
-        }
-        (P::Unsigned | P::UnsignedLong | P::UnsignedLongLong | P::Uint32 | P::Uint64, 8) => {
-            Element::U64
-        }
-        (P::Float, _) => Element::F32,
-        (P::Double, _) => Element::F64,
-        _ => return None,
-    };
-    Some(Accumulate(combine, element).word())
 }
 
 /// The stretch of memory in which sums lie, and what of it is free.
@@ -96,12 +69,9 @@ unsafe impl Lender for Room {
         let at = free.partition_point(|(other, _)| *other < start);
         free.insert(at, (start, len));
         for first in [at, at.saturating_sub(1)] {
-            let next = free.get(first + 1).copied();
-            if let Some((behind, more)) =
-                next.filter(|next| next.0 == free[first].0 + free[first].1)
-            {
+            let end = free[first].0 + free[first].1;
+            if let Some((_, more)) = free.get(first + 1).copied().filter(|next| next.0 == end) {
                 free[first].1 += more;
-                debug_assert!(behind > free[first].0);
                 free.remove(first + 1);
             }
         }
@@ -158,7 +128,7 @@ impl Seats {
     /// A seat for a task, if the worker can combine it.
     pub(super) fn take(self: &Arc<Self>, work: &Work) -> Option<Taken> {
         let (place, op, element) = work.place()?;
-        let (room, what) = (self.room.memory.region(), word(op, element)?);
+        let (room, what) = (self.room.memory.region(), worker_word(op, element)?);
         let at = place.start().checked_sub(room.start())?;
         let is_inside = at.checked_add(place.len()).is_some_and(|end| end <= room.len());
         let is_aligned = at.is_multiple_of(element.size_bytes());
@@ -236,17 +206,5 @@ mod tests {
             assert_eq!(*lock(&room.free), [(0, 16 * GRAIN)], "{order:?}");
         }
         assert!(room.lend(16 * GRAIN + 1).is_none() && room.lend(u64::MAX).is_none());
-    }
-
-    #[test]
-    fn the_worker_knows_numbers_of_4_and_8_bytes() {
-        let sum = |element| word(ReduceOp::Sum, element);
-        assert_eq!(sum(Primitive::Float), Some(Accumulate(Combine::Sum, Element::F32).word()));
-        assert_eq!(sum(Primitive::Uint64), Some(Accumulate(Combine::Sum, Element::U64).word()));
-        assert_eq!(sum(Primitive::Int), Some(Accumulate(Combine::Sum, Element::I32).word()));
-        for other in [Primitive::Short, Primitive::Byte, Primitive::LongDouble] {
-            assert_eq!(sum(other), None);
-        }
-        assert_eq!(word(ReduceOp::Bxor, Primitive::Int), None);
     }
 }
