@@ -58,9 +58,6 @@ pub const LINKED_REGISTERS: [&str; 2] =
 /// Registers of a thread of the worker, at most: its block has all of a multiprocessor's.
 pub const REGISTERS_MAX: u32 = 128;
 
-/// The number of a user's first function.
-pub const USERS: u64 = 256;
-
 /// A name that no function of a user's has.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[error("{name:?} is no name of a function that is `extern \"C\"`")]
@@ -168,7 +165,6 @@ mod tests {
         assert_eq!(seen, 3 * names.len() + 3);
         let header = include_str!("worker.h");
         assert!(header.contains(&format!("#define WORKER_THREADS {THREADS}\n")));
-        assert!(header.contains(&format!("#define DO_USER {USERS}\n")));
         assert!(HEADER.contains("#define GAPLESS_BODY_BYTES 168\n"));
         assert!(header.contains("#define INLINE_BYTES 168\n"));
         let layouts = include_str!("../cuda/layout_tasks.h");

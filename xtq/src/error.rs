@@ -230,7 +230,7 @@ pub enum XtqError {
         /// Whether there is one.
         has: bool,
     },
-    /// Memory of one of both cannot be had by the other.
+    /// One of the two processes cannot map the other's memory.
     #[error("no ring between this process and {peer}: {reason}")]
     NoRing {
         /// The other process.

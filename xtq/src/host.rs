@@ -10,7 +10,7 @@
 //! | `nic.rs` | what arrives, and losses |
 //! | `register.rs` | the API's registrations |
 //! | `grant.rs` | rings that accelerators of other processes put into |
-//! | `serve.rs`, `rings.rs` | the worker of this process's accelerator, and the rings that initiators have of it |
+//! | `serve.rs`, `serve/own.rs`, `rings.rs` | the worker of this process's accelerator, and the rings that initiators have of it |
 //!
 //! One lock guards the state of both sides. No code of users runs, or is dropped, while it is held; signals are counted
 //! and the world's bell is rung after it is released. Queues, signals and buffers have locks of their own, which are

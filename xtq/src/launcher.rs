@@ -111,15 +111,7 @@ impl Kernel {
     ) -> Kernel {
         let limits = launcher.limits();
         let runner = Runner::Launcher { launcher, object };
-        Kernel {
-            runner,
-            limits,
-            argument_bytes,
-            payload_max,
-            memory: None,
-            signal: None,
-            counted: false,
-        }
+        Kernel::of(runner, limits, argument_bytes, payload_max)
     }
 
     /// A function of the worker that this process has [attached](crate::Xtq::attach_worker): initiators that can map the
@@ -146,7 +138,10 @@ impl Kernel {
     fn run_by_worker(runs: Runs, argument_bytes: u16, payload_max: u32) -> Kernel {
         let limits =
             GroupLimits { items_max: u32::MAX, local_bytes_max: 0, grid_max: [u32::MAX; 3] };
-        let runner = Runner::Worker(runs);
+        Kernel::of(Runner::Worker(runs), limits, argument_bytes, payload_max)
+    }
+
+    fn of(runner: Runner, limits: GroupLimits, argument_bytes: u16, payload_max: u32) -> Kernel {
         Kernel {
             runner,
             limits,

@@ -182,11 +182,16 @@ impl Target {
 
     /// The worker leaves for a change; [`advance`](Target::advance) starts the next one.
     fn send_away(&mut self) -> Result<(), TargetError> {
-        self.sent_away |= self.state() != GONE;
-        self.order(ORDER_LEAVE).map_err(|error| match error {
+        self.wait_away().map_err(|error| match error {
             TargetError::Busy(time) => TargetError::Stays(time),
             error => error,
-        })?;
+        })
+    }
+
+    /// The same, for whoever has changed something already.
+    fn wait_away(&mut self) -> Result<(), TargetError> {
+        self.sent_away |= self.state() != GONE;
+        self.order(ORDER_LEAVE)?;
         self.forget_spare();
         Ok(())
     }
@@ -296,10 +301,7 @@ impl Target {
         self.change(|target| target.word(CONTROL_BUFFERS).store(0, Ordering::Relaxed))?;
         if self.posted.iter().any(is_host) {
             // Payloads are refused by now.
-            self.send_away().map_err(|error| match error {
-                TargetError::Stays(time) => TargetError::Busy(time),
-                error => error,
-            })?;
+            self.wait_away()?;
         }
         let posted = std::mem::take(&mut self.posted);
         posted.iter().for_each(|buffer| self.forget(buffer));

@@ -107,7 +107,7 @@ impl Xtq {
     /// and their bodies, zeroed and as long as a [ring](RingShape::bytes): the worker's accelerator's, mostly.
     ///
     /// # Errors
-    /// Memory of one of both cannot be mapped by the other; statuses in the initiator's memory without `slots`.
+    /// One of the two processes cannot map the other's memory; statuses in the initiator's memory without `slots`.
     pub fn prepare_ring(
         &self,
         bml: &mut Bml,

@@ -27,6 +27,11 @@ impl WorkerCount {
     }
 }
 
+/// Where a signal is counted in the control block.
+fn counter_at(signal: u8) -> usize {
+    CONTROL_COUNTED + 8 * usize::from(signal).min(SIGNALS_MAX - 1)
+}
+
 impl Target {
     /// Work-items of a group, at most.
     pub(crate) fn items_max(&self) -> u32 {
@@ -76,14 +81,12 @@ impl Target {
     /// How often tasks have counted a signal, as far as the worker has said. What they wrote can be seen then.
     #[must_use]
     pub fn counted(&self, signal: u8) -> u64 {
-        let at = usize::from(signal).min(SIGNALS_MAX - 1);
-        self.word(CONTROL_COUNTED + 8 * at).load(Ordering::Acquire)
+        self.word(counter_at(signal)).load(Ordering::Acquire)
     }
 
     /// The same, to be read without this value.
     pub(crate) fn count(&self, signal: u8) -> WorkerCount {
-        let at = usize::from(signal).min(SIGNALS_MAX - 1);
-        WorkerCount { words: self.words.clone(), at: (CONTROL_COUNTED + 8 * at) / 8 }
+        WorkerCount { words: self.words.clone(), at: counter_at(signal) / 8 }
     }
 
     /// Puts that were refused here, or failed, since the last call: the last of them, and how many were forgotten.
