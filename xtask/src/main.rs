@@ -122,6 +122,9 @@ enum Chore {
         /// How long the machine may run
         #[arg(long, default_value_t = verbs::SECONDS)]
         seconds: u64,
+        /// Only those that `cargo xtask test` runs
+        #[arg(long, conflicts_with_all = ["filters", "seconds"])]
+        sample: bool,
         /// Parts of names of tests
         filters: Vec<String>,
     },
@@ -228,7 +231,8 @@ fn obey(checkout: &Checkout, chore: Chore) -> Result<(), Failure> {
         Chore::Unsafe { check } => unsafe_code::run(checkout, check),
         Chore::Soak { minutes, release } => soak::run(checkout, minutes, release),
         Chore::Valgrind { packages } => valgrind::run(checkout, &packages),
-        Chore::Verbs { filters, seconds } => verbs::run(checkout, &filters, seconds),
+        Chore::Verbs { sample: true, .. } => test::over_verbs_alone(checkout),
+        Chore::Verbs { filters, seconds, .. } => verbs::run(checkout, &filters, seconds),
         Chore::Mutants { part, paths } => mutants::run(checkout, &paths, part.as_deref()),
         Chore::Ci { checks } => ci::run(checkout, checks),
     }

@@ -68,12 +68,16 @@ impl SkipLog {
 
     /// Adds a skip of our own, as a test would.
     pub(crate) fn add(&self, skip: &Skip) -> Result<(), Failure> {
-        let line = format!("SKIPPED: {}: {}\n", skip.what, skip.why);
+        self.add_lines(&format!("SKIPPED: {}: {}\n", skip.what, skip.why))
+    }
+
+    /// Adds what tests have said of theirs elsewhere.
+    pub(crate) fn add_lines(&self, lines: &str) -> Result<(), Failure> {
         fs::OpenOptions::new()
             .append(true)
             .create(true)
             .open(&self.path)
-            .and_then(|mut file| file.write_all(line.as_bytes()))
+            .and_then(|mut file| file.write_all(lines.as_bytes()))
             .map_err(|source| self.failure(source))
     }
 

@@ -10,7 +10,8 @@
 //! 4. the libraries that use loom, built with `--cfg loom`: their lock-free parts under every
 //!    interleaving that the memory model allows;
 //! 5. a few of the workspace's tests on odd machines ([`odd::ALWAYS`]);
-//! 6. what was skipped and why, and the sum as the last line.
+//! 6. btl-ib is linted, and some of its tests run over Soft-RoCE in an emulated machine ([`verbs::sample`]);
+//! 7. what was skipped and why, and the sum as the last line.
 //!
 //! The rest of step 3, workspaces below `examples/`, and the fuzz targets' short run take long to compile: they are part
 //! of `cargo xtask soak` ([`rare`]).
@@ -33,7 +34,7 @@ use std::time::Duration;
 
 use crate::metadata::Checkout;
 use crate::skips::{self, SkipLog};
-use crate::{Failure, fuzz, odd, shell, tools};
+use crate::{Failure, fuzz, odd, shell, tools, verbs};
 use tally::Tally;
 
 /// A step that ran.
@@ -73,6 +74,9 @@ pub(crate) fn run(checkout: &Checkout, quick: bool) -> Result<(), Failure> {
         }
     }
     steps.extend(always_odd(checkout, &log)?);
+    if !quick {
+        steps.extend(over_verbs(checkout, &log)?);
+    }
     summarise(&steps, &log)
 }
 
@@ -150,6 +154,23 @@ fn always_odd(checkout: &Checkout, log: &SkipLog) -> Result<Vec<Step>, Failure> 
         }
     }
     Ok(steps)
+}
+
+/// `cargo xtask verbs --sample`.
+pub(crate) fn over_verbs_alone(checkout: &Checkout) -> Result<(), Failure> {
+    let log = SkipLog::start(&checkout.target.join("xtask"))?;
+    let steps: Vec<Step> = over_verbs(checkout, &log)?.into_iter().collect();
+    summarise(&steps, &log)
+}
+
+/// The tests over verbs that every run of all tests has in it; nothing where they cannot run.
+fn over_verbs(checkout: &Checkout, log: &SkipLog) -> Result<Option<Step>, Failure> {
+    let name = "btl-ib over Soft-RoCE, a sample".to_owned();
+    let (end, took) = shell::timed(&name, || verbs::sample(checkout));
+    let Some(end) = end? else { return Ok(None) };
+    log.add_lines(&end.skips)?;
+    let tally = Tally::of_some(&end.log, end.passed).of("gapless-btl-ib", "cargo xtask verbs");
+    Ok(Some(Step { name, took, tally }))
 }
 
 /// Test programs on one odd machine; nothing where there can be no such machine.

@@ -60,43 +60,110 @@ impl From<Failure> for Missing {
     }
 }
 
+/// Tests of the transport that are left out where it alone is tested in every run of all tests: they take half the time,
+/// mostly because they wait.
+const LONG: &[&str] = &[
+    "a_peer_that_does_not_poll_is_not_lost",
+    "every_way_to_local_memory_moves_the_same_bytes",
+    "rdma_in_many_pieces",
+    "retained_across_a_cut",
+];
+/// The seed of the others there.
+const SAMPLE_SEED: &str = "1";
+/// Seconds that the guest gets for them: ten times what it takes on two idle processors.
+const SAMPLE_SECONDS: u64 = 600;
+/// What is skipped where the tests cannot run.
+const WHAT: &str = "btl-ib over Soft-RoCE";
+
 /// Runs the tests whose names contain one of `filters`, or all.
 pub(crate) fn run(checkout: &Checkout, filters: &[String], seconds: u64) -> Result<(), Failure> {
-    let folder = checkout.target.join("xtask").join("verbs");
-    let ready = shell::timed("packages and kernel", || prepare(&folder)).0;
-    let kernel = match ready {
-        Ok(kernel) => kernel,
-        Err(Missing(why)) => {
-            let what = "btl-ib over Soft-RoCE".to_owned();
-            println!("SKIPPED: {what}: {why}");
-            return SkipLog::open(&checkout.target.join("xtask"))?.add(&Skip { what, why });
-        }
-    };
+    let Some(place) = Place::ready(checkout)? else { return Ok(()) };
     if filters.is_empty() {
         shell::timed("lints and documentation", || lint(checkout)).0?;
     }
     let programs = shell::timed("the test programs", || build(checkout)).0?;
-    let work = folder.join("work");
-    let files = shell::timed("the guest's files", || {
-        let _ = fs::remove_dir_all(&work);
-        make_folder(&work)?;
-        guest::files(&folder, &kernel, &programs, filters)
-    });
-    let (seen, took) =
-        shell::timed("tests in the guest", || boot(&kernel, &files.0?, &work, seconds));
-    seen?;
-    let log = fs::read_to_string(work.join("log")).unwrap_or_default();
-    println!("{}", log.trim_end());
-    let skips = fs::read_to_string(work.join("skips")).unwrap_or_default();
-    print!("{skips}");
-    let status = fs::read_to_string(work.join("status")).unwrap_or_default();
-    if status.trim() == "0" {
-        println!("btl-ib over Soft-RoCE: passed, {:.0} s in the guest", took.as_secs_f64());
+    let seed = std::env::var("GAPLESS_SEED").unwrap_or_else(|_| guest::seed());
+    let end = place.run(&programs, filters, &seed, seconds)?;
+    if end.passed {
+        println!("{WHAT}: passed, {:.0} s in the guest", end.took.as_secs_f64());
         return Ok(());
     }
-    println!("{}", fs::read_to_string(work.join("console")).unwrap_or_default());
-    println!("the guest ended with the status {:?}", status.trim());
     Err(Failure::Found { what: "tests over Soft-RoCE that failed", number: 1 })
+}
+
+/// Lints btl-ib, and runs its tests without jobs and without [`LONG`], with a fixed seed: what `cargo xtask test` does. Nothing where they cannot
+/// run, which is then in the log of what was skipped.
+pub(crate) fn sample(checkout: &Checkout) -> Result<Option<End>, Failure> {
+    let Some(place) = Place::ready(checkout)? else { return Ok(None) };
+    let package = ["-p", "gapless-btl-ib", "--features", "ib", "--all-targets"];
+    let mut clippy = shell::cargo();
+    clippy.current_dir(&checkout.root).arg("clippy").args(package).args(["--", "-D", "warnings"]);
+    shell::timed("lints", || shell::run(&mut clippy)).0?;
+    let transport = shell::timed("the test program", || transport(checkout)).0?;
+    let programs = Programs { transport, skipped: LONG, jobs: Vec::new(), command: None };
+    place.run(&programs, &[], SAMPLE_SEED, SAMPLE_SECONDS).map(Some)
+}
+
+/// How the tests in a guest ended.
+pub(crate) struct End {
+    pub(crate) passed: bool,
+    /// What they said.
+    pub(crate) log: String,
+    /// What they skipped, in the lines of [`mod@crate::skips`].
+    pub(crate) skips: String,
+    took: Duration,
+}
+
+/// Where guests run.
+struct Place {
+    folder: PathBuf,
+    kernel: kernel::Kernel,
+}
+
+impl Place {
+    /// Packages and kernel are there, or it is said why they are not.
+    fn ready(checkout: &Checkout) -> Result<Option<Place>, Failure> {
+        let folder = checkout.target.join("xtask").join("verbs");
+        match shell::timed("packages and kernel", || prepare(&folder)).0 {
+            Ok(kernel) => Ok(Some(Place { folder, kernel })),
+            Err(Missing(why)) => {
+                let what = WHAT.to_owned();
+                println!("SKIPPED: {what}: {why}");
+                SkipLog::open(&checkout.target.join("xtask"))?.add(&Skip { what, why })?;
+                Ok(None)
+            }
+        }
+    }
+
+    /// Runs tests in a guest, and shows what they say.
+    fn run(
+        &self,
+        programs: &Programs,
+        filters: &[String],
+        seed: &str,
+        seconds: u64,
+    ) -> Result<End, Failure> {
+        let work = self.folder.join("work");
+        let files = shell::timed("the guest's files", || {
+            let _ = fs::remove_dir_all(&work);
+            make_folder(&work)?;
+            guest::files(&self.folder, &self.kernel, programs, filters, seed)
+        });
+        let (seen, took) =
+            shell::timed("tests in the guest", || boot(&self.kernel, &files.0?, &work, seconds));
+        seen?;
+        let read = |name| fs::read_to_string(work.join(name)).unwrap_or_default();
+        let (log, skips) = (read("log"), read("skips"));
+        println!("{}", log.trim_end());
+        print!("{skips}");
+        let status = read("status");
+        let passed = status.trim() == "0";
+        if !passed {
+            println!("{}", read("console"));
+            println!("the guest ended with the status {:?}", status.trim());
+        }
+        Ok(End { passed, log, skips, took })
+    }
 }
 
 /// Brings packages and kernel.
@@ -136,12 +203,13 @@ struct Target {
 
 /// What was built.
 pub(super) struct Programs {
-    /// The tests of btl-ib.
+    /// The tests of btl-ib, and those of them that are not run.
     transport: PathBuf,
+    skipped: &'static [&'static str],
     /// Those of jobs, with their names and tests that are not run.
     jobs: Vec<(&'static str, &'static [&'static str], PathBuf)>,
-    /// The command. Tests look for it where it was built.
-    command: PathBuf,
+    /// The command, which jobs need. Tests look for it where it was built.
+    command: Option<PathBuf>,
 }
 
 /// What `cargo xtask ci` does to all crates, with the feature.
@@ -158,15 +226,10 @@ fn lint(checkout: &Checkout) -> Result<(), Failure> {
 
 /// Builds all programs.
 fn build(checkout: &Checkout) -> Result<Programs, Failure> {
-    let transport = ["-p", "gapless-btl-ib", "--features", "ib", "--lib"];
+    let transport = transport(checkout)?;
     let mut jobs = vec!["--workspace", "--features", "gapless-cli/ib"];
     jobs.extend(PROGRAMS.iter().flat_map(|(name, _)| ["--test", name]));
-    let (transport, jobs) = (executables(checkout, &transport)?, executables(checkout, &jobs)?);
-    let find = |all: &[Artifact], name: &str| {
-        let found = all.iter().find(|artifact| artifact.target.name == name);
-        let path = found.and_then(|artifact| artifact.executable.clone());
-        path.ok_or_else(|| Failure::Missing(format!("the program {name}")))
-    };
+    let jobs = executables(checkout, &jobs)?;
     let command = find(&jobs, COMMAND)?;
     let needed = shell::output(Command::new("ldd").arg(&command))?;
     if ["ibverbs", "rdmacm"].iter().any(|library| needed.contains(library)) {
@@ -176,10 +239,23 @@ fn build(checkout: &Checkout) -> Result<Programs, Failure> {
     }
     let each = PROGRAMS.iter().map(|(name, skipped)| Ok((*name, *skipped, find(&jobs, name)?)));
     Ok(Programs {
-        transport: find(&transport, "gapless_btl_ib")?,
+        transport,
+        skipped: &[],
         jobs: each.collect::<Result<_, Failure>>()?,
-        command,
+        command: Some(command),
     })
+}
+
+/// Builds the tests of btl-ib.
+fn transport(checkout: &Checkout) -> Result<PathBuf, Failure> {
+    let built = executables(checkout, &["-p", "gapless-btl-ib", "--features", "ib", "--lib"])?;
+    find(&built, "gapless_btl_ib")
+}
+
+fn find(all: &[Artifact], name: &str) -> Result<PathBuf, Failure> {
+    let found = all.iter().find(|artifact| artifact.target.name == name);
+    let path = found.and_then(|artifact| artifact.executable.clone());
+    path.ok_or_else(|| Failure::Missing(format!("the program {name}")))
 }
 
 /// Builds tests without running them.

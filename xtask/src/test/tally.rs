@@ -65,6 +65,21 @@ impl Tally {
         self
     }
 
+    /// The tally of some tests of one program, by the line of each: libtest's sum names those that were left out, as that
+    /// of a test which started its own binary does.
+    pub(super) fn of_some(text: &str, success: bool) -> Self {
+        let mut tally = Self::default();
+        for rest in text.lines().filter_map(|line| line.strip_prefix("test ")) {
+            tally.one_test(rest);
+            let outcome = rest.split_once(" ... ").map_or("", |(_, outcome)| outcome);
+            tally.passed += u64::from(outcome == "ok");
+            tally.failed += u64::from(outcome == "FAILED");
+            tally.results = 1;
+        }
+        tally.ended(success);
+        tally
+    }
+
     /// A line of a test binary's standard output.
     pub(super) fn harness_says(&mut self, line: &str) {
         if let Some(rest) = line.strip_prefix("test result: ") {
@@ -215,6 +230,17 @@ mod tests {
         assert_eq!((t.failed(), t.culprits()), (2, &["a".into(), "gapless-x death".into()][..]));
         let t = tally(&[], &["running 3 tests"], true).of("gapless-x", "death");
         assert_eq!((t.failed(), t.culprits()), (1, &["gapless-x death".into()][..]));
+    }
+
+    #[test]
+    fn some_tests_of_a_program_are_counted_one_by_one() {
+        let text = "running 2 tests\ntest a ... ok\ntest b ... FAILED\ntest c ... ignored, no port\n\
+            test result: FAILED. 1 passed; 1 failed; 1 ignored; 0 measured; 9 filtered out; finished in 1s";
+        let t = Tally::of_some(text, false);
+        assert_eq!((t.passed(), t.failed()), (1, 1));
+        let t = Tally::of_some("running 0 tests", true).of("gapless-x", "verbs");
+        assert_eq!((t.failed(), t.culprits()), (1, &["gapless-x verbs".into()][..]));
+        assert_eq!(Tally::of_some("test a ... ok", false).failed(), 1);
     }
 
     #[test]

@@ -69,6 +69,7 @@ pub(super) fn files(
     kernel: &Kernel,
     programs: &Programs,
     filters: &[String],
+    seed: &str,
 ) -> Result<PathBuf, Failure> {
     let root = folder.join("root");
     let _ = fs::remove_dir_all(&root);
@@ -76,15 +77,18 @@ pub(super) fn files(
         make_folder(&root.join(inner))?;
     }
     copy(Path::new("/bin/busybox"), &root.join("bin/busybox"))?;
-    let Programs { transport, jobs, command } = programs;
+    let Programs { transport, jobs, command, .. } = programs;
     copy(transport, &root.join("btl-ib"))?;
     for (name, _, program) in jobs {
         copy(program, &root.join(name))?;
     }
-    let there = root.join(command.strip_prefix("/").unwrap_or(command));
-    make_folder(there.parent().unwrap_or(&root))?;
-    copy(command, &there)?;
-    let mut wanted = vec![transport.clone(), command.clone(), driver()?];
+    let mut wanted = vec![transport.clone(), driver()?];
+    if let Some(command) = command {
+        let there = root.join(command.strip_prefix("/").unwrap_or(command));
+        make_folder(there.parent().unwrap_or(&root))?;
+        copy(command, &there)?;
+        wanted.push(command.clone());
+    }
     wanted.extend(jobs.iter().map(|(.., program)| program.clone()));
     wanted.extend(LIBRARIES.iter().filter_map(|name| find_library(name)));
     for name in PROGRAMS {
@@ -113,8 +117,8 @@ pub(super) fn files(
     let modules = modules(kernel, &root)?;
     let script = INIT
         .replace("MODULES", &modules.join(" "))
-        .replace("TESTS", &tests(jobs, filters))
-        .replace("@SEED@", &std::env::var("GAPLESS_SEED").unwrap_or_else(|_| seed()));
+        .replace("TESTS", &tests(programs, filters))
+        .replace("@SEED@", seed);
     let init = root.join("init");
     write(&init, &script)?;
     let file = |source| Failure::File { path: init.clone(), source };
@@ -123,17 +127,17 @@ pub(super) fn files(
 }
 
 /// A line for each program.
-fn tests(jobs: &[(&str, &[&str], PathBuf)], filters: &[String]) -> String {
+fn tests(programs: &Programs, filters: &[String]) -> String {
     let line = |name: &str, skipped: &[&str]| {
         let skips: String = skipped.iter().map(|test| format!("--skip {test} ")).collect();
         format!("run /{name} --test-threads=1 {skips}{}", filters.join(" "))
     };
-    let jobs = jobs.iter().map(|(name, skipped, _)| line(name, skipped));
-    std::iter::once(line("btl-ib", &[])).chain(jobs).collect::<Vec<_>>().join("\n")
+    let jobs = programs.jobs.iter().map(|(name, skipped, _)| line(name, skipped));
+    std::iter::once(line("btl-ib", programs.skipped)).chain(jobs).collect::<Vec<_>>().join("\n")
 }
 
 /// Another one each time; tests print it.
-fn seed() -> String {
+pub(super) fn seed() -> String {
     let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
     since.map_or(1, |since| since.as_secs()).to_string()
 }
