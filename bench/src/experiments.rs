@@ -22,6 +22,7 @@ experiments! {
     matching::Matching,
     oneway::OneWay,
     osc::Osc,
+    osc_gpu::OscGpu,
     gpu::Gpu,
     reduce_gpu::ReduceGpu,
     wu6::Wu6,

@@ -3,6 +3,7 @@
 //! - [`floor`], [`subject`], [`aims`], [`quoted`]: what is measured and what it is held against; pure.
 //! - [`lab`]: the device, its memory and streams: the only file here that asks anything of a driver.
 //! - [`collectives`], [`layouts`]: what one rank of a collective between GPUs does;
+//! - [`copied`]: copies by the driver alone, for comparison;
 //! - [`timing`]: device time; [`proof`]: that the bytes are right; [`session`]: rows of a report.
 //!
 //! A machine without a CUDA device gets [`Failure::NoGpu`](crate::Failure::NoGpu), in one line.
@@ -10,6 +11,8 @@
 pub mod aims;
 #[allow(unsafe_code, reason = "queues collectives on memory that it owns")]
 pub mod collectives;
+#[allow(unsafe_code, reason = "copies between memory that it borrows")]
+pub mod copied;
 pub mod floor;
 #[allow(unsafe_code, reason = "enqueues work on memory that it owns")]
 pub mod lab;

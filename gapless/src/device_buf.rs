@@ -17,7 +17,7 @@ use crate::error::Error;
 use crate::shared::{Shared, State};
 use crate::view::{View, ViewMut};
 use gapless_dtype::Layout;
-use gapless_mem::{Device, Region};
+use gapless_mem::{Device, DeviceError, Lease, Region};
 use std::fmt;
 use std::sync::Arc;
 
@@ -26,7 +26,7 @@ use std::sync::Arc;
 pub struct DeviceBuf {
     shared: Arc<Shared>,
     /// `None` only while it is being dropped.
-    memory: Option<Owned>,
+    memory: Option<Arc<Owned>>,
     region: Region,
 }
 
@@ -39,7 +39,7 @@ pub(crate) struct Owned {
 impl Drop for Owned {
     fn drop(&mut self) {
         // SAFETY: `allocate` below had the region from this device, for this value alone; views borrow
-        // the buffer for as long as messages last, and peers have been asked to let go of it before,
+        // the buffer for as long as messages last, leases keep this value, and peers have been asked to let go of it before,
         // or the transports, and all mappings with them, are gone.
         if let Err(error) = unsafe { self.device.free(self.region) } {
             tracing::warn!(%error, "memory of a device could not be freed");
@@ -53,9 +53,18 @@ impl DeviceBuf {
         device: Arc<dyn Device>,
         len: u64,
     ) -> Result<DeviceBuf, Error> {
-        let region = device.allocate(len)?;
-        let shared = Arc::clone(shared);
-        Ok(DeviceBuf { shared, memory: Some(Owned { device, region }), region })
+        // No device gives nothing.
+        let whole = device.allocate(len.max(1))?;
+        let memory = Arc::new(Owned { device, region: whole });
+        let region = whole.sub(0, len).map_err(DeviceError::from)?;
+        Ok(DeviceBuf { shared: Arc::clone(shared), memory: Some(memory), region })
+    }
+
+    /// The bytes, and what keeps them. As long as somebody uses the lease, nobody uses views of this value.
+    pub(crate) fn lease(&self) -> Lease {
+        let owner = self.memory.as_ref().expect("it is taken only when it is dropped");
+        // SAFETY: the owner frees the region when it is dropped, and nobody else does.
+        unsafe { Lease::new(self.region, Arc::clone(owner) as _) }
     }
 
     /// The bytes, as a region: for other libraries, and for kernels. Their first contents are arbitrary.

@@ -261,7 +261,10 @@ pub use stream_comm::{
     StreamWay,
 };
 pub use view::{RecvBuffer, SendBuffer, View, ViewMut};
-pub use window::{SharedPart, Window, WindowBuilder, WindowCalls, WindowProfile, WindowRequest};
+pub use window::{
+    Assertions, SharedPart, Window, WindowBuilder, WindowCalls, WindowFlavor, WindowMemory,
+    WindowModel, WindowProfile, WindowRequest,
+};
 pub use world::{Builder, Link, World};
 
 pub use gapless_bml::Nearness;

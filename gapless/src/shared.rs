@@ -96,7 +96,7 @@ pub(crate) struct State {
     /// Devices that are opened on demand.
     accelerators: Arc<Accelerators>,
     /// Dropped memory of devices that peers may have mapped. Below the transports: the rest is freed after them.
-    pub(crate) retired: Vec<Owned>,
+    pub(crate) retired: Vec<Arc<Owned>>,
     /// Values to drop once the lock is released: their `Drop` may call us.
     pub(crate) spent: Vec<Box<dyn Any + Send>>,
 }

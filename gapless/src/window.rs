@@ -1,11 +1,13 @@
 //! One-sided windows (MPI 4.1 chapter 12): memory that other ranks of a communicator read, write and accumulate into.
 //!
-//! `make.rs` makes them, `sync.rs` has the epochs, `operate.rs` the operations, `request.rs` those that own their buffers,
-//! `local.rs` a rank's own memory, `numbers.rs` whether adapters change it, `profile.rs` what calls cost, `worker.rs` a
+//! `make.rs` makes them of memory (`memory.rs`), `sync.rs` has the epochs, `operate.rs` the operations, `request.rs` those that own their buffers,
+//! `local.rs` a rank's own memory, `numbers.rs` whether adapters change it, `profile.rs` what calls cost, `attributes.rs` what a window says of itself, `worker.rs` a
 //! worker that does accumulations. What they do is in `gapless-osc`.
 
+mod attributes;
 mod local;
 mod make;
+mod memory;
 mod numbers;
 mod operate;
 mod profile;
@@ -13,8 +15,10 @@ mod request;
 mod sync;
 mod worker;
 
+pub use attributes::{Assertions, WindowFlavor, WindowModel};
 pub use local::SharedPart;
 pub use make::WindowBuilder;
+pub use memory::WindowMemory;
 pub use profile::{WindowCalls, WindowProfile};
 pub use request::WindowRequest;
 
@@ -22,6 +26,7 @@ use crate::communicator::Communicator;
 use crate::error::Error;
 use crate::shared::Shared;
 use crate::shared_buf::SharedBuf;
+use attributes::Hints;
 use gapless_bml::Bml;
 use gapless_dtype::AnyBits;
 use gapless_osc::{Accumulations, Driver};
@@ -80,31 +85,34 @@ use std::time::Instant;
 ///
 /// A window that is dropped, and not [freed](Window::free), refuses the others' messages from then on, and gives back the
 /// locks that its rank has.
-pub struct Window<T> {
+pub struct Window<T, M = SharedBuf> {
     inner: gapless_osc::Window,
     /// Of the same ranks, for the collectives of this window alone.
     comm: Communicator,
     /// The memory. Nobody looks at it through this value.
-    memory: Option<SharedBuf>,
+    memory: Option<M>,
     header: SharedBuf,
     /// While adapters may change the memory.
     numbers: Option<numbers::Registration>,
     /// In a dynamic window: by address.
     attached: Vec<(u64, SharedBuf)>,
     profile: Option<Box<Profile>>,
+    flavor: WindowFlavor,
+    hints: Hints,
+    name: String,
     /// What went wrong before a fence that another rank was refused: the next fence says so.
     owed: Option<Error>,
     element: PhantomData<fn() -> T>,
 }
 
-impl<T> fmt::Debug for Window<T> {
+impl<T, M> fmt::Debug for Window<T, M> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (flavor, rank) = (self.inner.flavor(), self.inner.rank());
         write!(f, "Window({flavor:?}, rank {rank} of {})", self.inner.size())
     }
 }
 
-impl<T: AnyBits> Window<T> {
+impl<T: AnyBits, M> Window<T, M> {
     /// This process's rank.
     #[must_use]
     pub fn rank(&self) -> u32 {
@@ -126,13 +134,15 @@ impl<T: AnyBits> Window<T> {
         Ok(member.bytes / member.unit)
     }
 
-    /// Whether operations on a rank's memory go by loads, stores and atomic instructions, because this process maps it. If
+    /// Whether operations on a rank's memory are carried out by this process, because it maps that memory: by loads, stores
+    /// and atomic instructions, or by its device. If
     /// not, they go by messages, and the rank has to make progress.
     ///
     /// # Errors
     /// There is no such rank.
     pub fn is_mapped(&self, rank: u32) -> Result<bool, Error> {
-        Ok(self.inner.member(rank)?.direct.is_some())
+        let member = self.inner.member(rank)?;
+        Ok(member.direct.is_some() || member.device.is_some())
     }
 
     /// Whether accumulations are carried out by adapters, at all ranks, so that no target needs to make progress for them:

@@ -2,15 +2,16 @@
 //! messages do to a window.
 //!
 //! Messages are handled while transports are polled, so by whoever makes progress. What cannot be done at once (a lock that
-//! others have, elements under a mutex, memory that its owner has for itself) is kept, and with it all that the same process
+//! others have, elements under a mutex, memory of a device that is at work) is kept, and with it all that the same process
 //! sends later: [`Osc::advance`] tries again. What finds no room to be sent is kept as well.
 
 use crate::adapter::Changes;
 use crate::asked::Asked;
+use crate::job::Job;
 use crate::peer::{PIECE, Peer};
 use crate::target::Hosted;
 use crate::wire::{FETCH, HEADER, Head, Kind};
-use crate::{Exposure, Fault, WindowError};
+use crate::{Fault, Part, WindowError};
 use gapless_bml::{
     AmTag, Bml, BmlError, Handler, LinkError, PeerState, Rank, RankEvent, ReserveError, Token,
 };
@@ -49,6 +50,8 @@ pub(crate) struct Core {
     pub(crate) asked: HashMap<u64, Asked>,
     pub(crate) next_token: u64,
     pub(crate) changes: Changes,
+    /// What devices still do for processes that are lost.
+    orphans: Vec<Job>,
     /// Why processes are lost, and who is to blame.
     losses: HashMap<u32, (u32, LinkError)>,
 }
@@ -161,6 +164,7 @@ impl Osc {
 
     fn advance_all(&self, bml: &mut Bml) -> usize {
         let mut core = self.core();
+        core.orphans.retain_mut(|job| job.step().is_none());
         let mut done = core.grant_locks(self, bml);
         let processes: Vec<u32> = core.peers.keys().copied().collect();
         for process in processes {
@@ -246,11 +250,11 @@ impl Osc {
     }
 
     /// Gives a window to others, whose messages may come from now on.
-    pub fn host(&self, exposure: Exposure, processes: &[u32], rank: u32) -> Seat {
+    pub fn host(&self, own: impl Into<Part>, processes: &[u32], rank: u32) -> Seat {
         let mut core = self.core();
         let id = core.next_window;
         core.next_window = core.next_window.wrapping_add(1);
-        core.windows.insert(id, Hosted::new(exposure, processes.into(), rank));
+        core.windows.insert(id, Hosted::new(own.into(), processes.into(), rank));
         Seat { osc: self.clone(), id }
     }
 }
@@ -283,8 +287,10 @@ impl Drop for Seat {
         for (process, token) in away {
             core.queue(process, Head { token, flag, value, ..Head::new(Kind::Answer, 0, 0) }, &[]);
         }
+        let jobs = core.jobs_of(self.id);
         self.osc.note(&core);
         drop(core);
+        drop(jobs);
         // Nothing touches the memory any more when this is over.
         if let Some(hosted) = &hosted {
             hosted.users.leave();
@@ -309,9 +315,19 @@ impl Core {
         }
     }
 
+    /// What devices do in a window, to be dropped.
+    fn jobs_of(&mut self, window: u32) -> Vec<Job> {
+        let of = |job: &mut Box<Job>| job.window == window;
+        let under_way = self.peers.values_mut().filter_map(|peer| peer.job.take_if(of));
+        let under_way = under_way.map(|job| *job);
+        under_way.chain(self.orphans.extract_if(.., |job| job.window == window)).collect()
+    }
+
     fn is_busy(&self) -> bool {
         let waits = |peer: &Peer| !peer.outbox.is_empty() || !peer.held.is_empty();
-        self.peers.values().any(waits) || self.windows.values().any(Hosted::is_busy)
+        !self.orphans.is_empty()
+            || self.peers.values().any(waits)
+            || self.windows.values().any(Hosted::is_busy)
     }
 
     pub(crate) fn loss(&self, process: u32) -> WindowError {
@@ -324,7 +340,8 @@ impl Core {
 
     fn lose(&mut self, process: u32, why: (u32, LinkError)) {
         self.losses.insert(process, why);
-        self.peers.remove(&process);
+        let job = self.peers.remove(&process).and_then(|peer| peer.job);
+        self.orphans.extend(job.map(|job| *job));
         for asked in self.asked.values_mut().filter(|asked| asked.process == process) {
             asked.lost = true;
         }

@@ -24,7 +24,17 @@ enum Access {
     Locked {
         held: usize,
     },
-    AllLocked,
+    AllLocked {
+        checked: bool,
+    },
+}
+
+/// A target that is locked by itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Held {
+    pub(crate) kind: Lock,
+    /// The lock was taken. If not, the program says that nobody needs it (`MPI_MODE_NOCHECK`).
+    pub(crate) checked: bool,
 }
 
 impl Access {
@@ -34,7 +44,7 @@ impl Access {
             Access::Fenced { .. } => "an epoch between fences is open",
             Access::Started(_) => "an epoch of start is open",
             Access::Locked { .. } => "a target is locked",
-            Access::AllLocked => "all targets are locked",
+            Access::AllLocked { .. } => "all targets are locked",
         }
     }
 }
@@ -46,7 +56,7 @@ pub(crate) struct Epochs {
     /// By target: whether operations are allowed.
     allowed: Box<[bool]>,
     /// By target: how it is locked.
-    locks: Box<[Option<Lock>]>,
+    locks: Box<[Option<Held>]>,
     /// The group that this rank's window is posted to.
     posted: Option<Box<[u32]>>,
     /// Others may be in an epoch between fences: the last fence was not a last one.
@@ -227,22 +237,22 @@ impl Epochs {
     }
 
     #[inline]
-    pub(crate) fn locked(&mut self, rank: u32, kind: Lock) {
+    pub(crate) fn locked(&mut self, rank: u32, kind: Lock, checked: bool) {
         let held = match self.access {
             Access::Locked { held } => held,
             _ => 0,
         };
         self.access = Access::Locked { held: held + 1 };
-        self.locks[rank as usize] = Some(kind);
+        self.locks[rank as usize] = Some(Held { kind, checked });
         self.allowed[rank as usize] = true;
     }
 
     /// How this target is locked by itself.
     #[inline]
-    pub(crate) fn lock_of(&self, rank: u32, call: &'static str) -> Result<Lock, WindowError> {
+    pub(crate) fn lock_of(&self, rank: u32, call: &'static str) -> Result<Held, WindowError> {
         self.check_rank(rank)?;
         match (&self.access, self.locks[rank as usize]) {
-            (Access::Locked { .. }, Some(kind)) => Ok(kind),
+            (Access::Locked { .. }, Some(held)) => Ok(held),
             _ => Err(WindowError::NotOpen { call }),
         }
     }
@@ -263,23 +273,26 @@ impl Epochs {
         if matches!(self.access, Access::None) { Ok(()) } else { self.mixed("lock_all") }
     }
 
-    pub(crate) fn all_locked(&mut self) {
-        self.access = Access::AllLocked;
+    pub(crate) fn all_locked(&mut self, checked: bool) {
+        self.access = Access::AllLocked { checked };
         self.allowed.fill(true);
     }
 
-    /// The locks that this rank has: of which ranks, and of what kind.
+    /// The locks that this rank has taken: of which ranks, and of what kind.
     pub(crate) fn held(&self) -> impl Iterator<Item = (u32, Lock)> + '_ {
-        let all = matches!(self.access, Access::AllLocked);
+        let all = match self.access {
+            Access::AllLocked { checked } => Some(Held { kind: Lock::Shared, checked }),
+            _ => None,
+        };
         (0u32..).zip(&self.locks).filter_map(move |(rank, lock)| {
-            let lock = if all { Some(Lock::Shared) } else { *lock };
-            lock.map(|lock| (rank, lock))
+            all.or(*lock).filter(|held| held.checked).map(|held| (rank, held.kind))
         })
     }
 
-    pub(crate) fn is_all_locked(&self) -> Result<(), WindowError> {
+    /// Whether all targets are locked together; and whether those locks were taken.
+    pub(crate) fn is_all_locked(&self) -> Result<bool, WindowError> {
         match self.access {
-            Access::AllLocked => Ok(()),
+            Access::AllLocked { checked } => Ok(checked),
             _ => Err(WindowError::NotOpen { call: "unlock_all" }),
         }
     }
@@ -293,7 +306,7 @@ impl Epochs {
     #[inline]
     pub(crate) fn may_flush(&self, rank: u32, call: &'static str) -> Result<(), WindowError> {
         match self.access {
-            Access::Locked { .. } | Access::AllLocked
+            Access::Locked { .. } | Access::AllLocked { .. }
                 if self.allowed.get(rank as usize).is_some_and(|allowed| *allowed) =>
             {
                 Ok(())
@@ -306,7 +319,7 @@ impl Epochs {
     /// Whether there is an epoch of locks, in which all targets can be flushed.
     pub(crate) fn may_flush_all(&self, call: &'static str) -> Result<(), WindowError> {
         match self.access {
-            Access::Locked { .. } | Access::AllLocked => Ok(()),
+            Access::Locked { .. } | Access::AllLocked { .. } => Ok(()),
             _ => Err(WindowError::NotOpen { call }),
         }
     }
@@ -337,7 +350,7 @@ mod tests {
         epochs.fenced(false);
         // Nothing was done since the fence.
         epochs.may_lock(1).unwrap();
-        epochs.locked(1, Lock::Shared);
+        epochs.locked(1, Lock::Shared, true);
         assert!(matches!(epochs.operate("put", 0), Err(WindowError::NoEpoch { .. })));
         epochs.operate("put", 1).unwrap();
         assert!(matches!(epochs.may_lock(1), Err(WindowError::Mixed { .. })));
@@ -345,7 +358,8 @@ mod tests {
         assert!(matches!(epochs.may_start(&[0]), Err(WindowError::Mixed { .. })));
         assert_eq!(epochs.may_start(&[0, 2, 0]), Err(WindowError::NamedTwice { rank: 0 }));
         epochs.may_lock(2).unwrap();
-        epochs.locked(2, Lock::Exclusive);
+        epochs.locked(2, Lock::Exclusive, false);
+        assert!(epochs.held().eq([(1, Lock::Shared)]), "nobody has taken the other one");
         epochs.post(&[0]);
         assert!(matches!(epochs.may_free(), Err(WindowError::Mixed { .. })));
         epochs.withdrawn();
@@ -367,7 +381,7 @@ mod tests {
         assert_eq!(epochs.group(), Ok(&[2, 0][..]));
         epochs.completed();
         epochs.may_lock(2).unwrap();
-        epochs.locked(2, Lock::Exclusive);
+        epochs.locked(2, Lock::Exclusive, true);
         epochs.unlocked(2);
         epochs.break_off();
         assert_eq!(epochs.may_lock_all(), Err(WindowError::Broken));

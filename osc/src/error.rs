@@ -207,6 +207,9 @@ pub enum Fault {
     /// A layout that it does not know, or cannot read.
     #[error("a layout that cannot be read")]
     Layout,
+    /// Work on the device that has the memory has failed.
+    #[error("the device that has the window's memory has failed")]
+    Device,
     /// A lock whose holder is lost.
     #[error("the lock is held by process {0}, which is lost")]
     Holder(u32),
@@ -222,6 +225,7 @@ impl Fault {
             Fault::Elements => (4, 0),
             Fault::Layout => (5, 0),
             Fault::Holder(process) => (6, process),
+            Fault::Device => (7, 0),
         }
     }
 
@@ -234,6 +238,7 @@ impl Fault {
             3 => Some(Fault::Misaligned),
             5 => Some(Fault::Layout),
             6 => Some(Fault::Holder(value)),
+            7 => Some(Fault::Device),
             _ => Some(Fault::Elements),
         }
     }

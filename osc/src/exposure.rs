@@ -3,10 +3,10 @@
 
 use crate::arithmetic::{Arithmetic, Quick, read, write};
 use crate::header::Stripes;
-use crate::{Fault, Header};
+use crate::{DeviceExposure, Fault, Header};
 use gapless_dtype::{Dim, Layout, Run, Shape};
 use gapless_engine::{ReduceOp, Typed};
-use gapless_mem::{Atomics, Region, Space};
+use gapless_mem::{Atomics, Lease, Region, Space};
 use std::cell::RefCell;
 use std::ops::Range;
 
@@ -104,6 +104,55 @@ impl Exposure {
     }
 }
 
+/// What a rank gives to a window.
+#[derive(Clone, Debug)]
+pub enum Part {
+    /// Memory of the host.
+    Host(Exposure),
+    /// Memory of a device.
+    Device(DeviceExposure),
+}
+
+impl From<Exposure> for Part {
+    fn from(host: Exposure) -> Part {
+        Part::Host(host)
+    }
+}
+
+impl From<DeviceExposure> for Part {
+    fn from(device: DeviceExposure) -> Part {
+        Part::Device(device)
+    }
+}
+
+impl Part {
+    /// Bytes of the memory.
+    #[must_use]
+    pub fn bytes(&self) -> u64 {
+        match self {
+            Part::Host(exposure) => exposure.bytes(),
+            Part::Device(exposure) => exposure.bytes(),
+        }
+    }
+
+    /// The memory, and what keeps it.
+    #[must_use]
+    pub fn lease(&self) -> &Lease {
+        match self {
+            Part::Host(exposure) => exposure.memory.lease(),
+            Part::Device(exposure) => exposure.memory.lease(),
+        }
+    }
+
+    /// The lock.
+    pub(crate) fn header(&self) -> &Header {
+        match self {
+            Part::Host(exposure) => &exposure.header,
+            Part::Device(exposure) => &exposure.header,
+        }
+    }
+}
+
 /// Writes `bytes` to `range` of the target.
 #[inline]
 pub(crate) fn store(
@@ -130,10 +179,11 @@ pub(crate) fn load(
     })
 }
 
-/// The stripes that the elements of `range` lie in; those that are atomic must be aligned.
+/// The stripes that the elements of `range` lie in; those that are atomic must be aligned. `misalignment`: of the window's
+/// first byte, modulo 8 or more.
 #[inline]
 pub(crate) fn stripes(
-    memory: &Atomics,
+    misalignment: u64,
     target: &Typed,
     range: Range<u64>,
     arithmetic: &Arithmetic,
@@ -141,8 +191,8 @@ pub(crate) fn stripes(
     let mut all = Stripes::default();
     let width = arithmetic.width();
     for_each_run(target, range, |offset, _, len| {
-        let fits = memory.misalignment(offset, width as u64) == 0 && len.is_multiple_of(width);
-        if !fits && arithmetic.is_atomic() {
+        let aligned = misalignment.wrapping_add(offset).is_multiple_of(width as u64);
+        if !(aligned && len.is_multiple_of(width)) && arithmetic.is_atomic() {
             return Err(Fault::Misaligned);
         }
         all = all.with(offset, len);

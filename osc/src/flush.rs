@@ -80,7 +80,7 @@ impl Window {
     /// Orders this rank's accesses to its own memory and others' (`MPI_Win_sync`), and serves peers.
     pub fn sync<D: Driver>(&self, driver: &D) {
         fence(Ordering::SeqCst);
-        match self.members.iter().any(|member| member.direct.is_none()) {
+        match self.all_ranks().any(|rank| self.is_remote(rank)) {
             true => driver.progress(),
             false => self.now_and_then(driver, 1),
         }

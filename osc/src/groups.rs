@@ -15,11 +15,21 @@ impl Window {
     /// It is exposed already; epochs that do not go with it; a rank is named twice; a member is lost: then no epoch is
     /// possible any more.
     pub fn post<D: Driver>(&mut self, driver: &D, group: &[u32]) -> Result<(), D::Error> {
+        self.post_unchecked(group)?;
+        let told = self.tell(driver, group, Kind::Post);
+        self.sound(told)
+    }
+
+    /// The same, without telling the group (`MPI_MODE_NOCHECK`): all of it calls
+    /// [`start_unchecked`](Window::start_unchecked), and knows by other means that this was called.
+    ///
+    /// # Errors
+    /// As [`post`](Window::post).
+    pub fn post_unchecked(&mut self, group: &[u32]) -> Result<(), WindowError> {
         self.epochs.may_post(group)?;
         fence(Ordering::SeqCst);
         self.epochs.post(group);
-        let told = self.tell(driver, group, Kind::Post);
-        self.sound(told)
+        Ok(())
     }
 
     /// After a failure nobody knows who of a group accesses the memory still.
@@ -83,6 +93,17 @@ impl Window {
     pub fn start<D: Driver>(&mut self, driver: &D, group: &[u32]) -> Result<(), D::Error> {
         self.epochs.may_start(group)?;
         self.hear(driver, group, Kind::Post)?;
+        self.epochs.started(group);
+        Ok(())
+    }
+
+    /// The same, without waiting: all of the group have called [`post_unchecked`](Window::post_unchecked).
+    ///
+    /// # Errors
+    /// Epochs that do not go with it.
+    pub fn start_unchecked(&mut self, group: &[u32]) -> Result<(), WindowError> {
+        self.epochs.may_start(group)?;
+        fence(Ordering::SeqCst);
         self.epochs.started(group);
         Ok(())
     }

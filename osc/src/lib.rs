@@ -7,16 +7,17 @@
 //! | | who does the work | progress of the target |
 //! |---|---|---|
 //! | memory that the origin maps | the origin, by loads, stores and atomic instructions; the lock is a word beside the memory | none needed |
-//! | messages | the target's progress engine ([`Osc`]), as they arrive | whenever it is in a call, or its progress thread runs |
+//! | memory of a device that the origin maps | the origin, by its device's engine (`device.rs`); the lock is a word in memory of the host | none needed |
+//! | messages | the target's progress engine ([`Osc`]), as they arrive; on memory of a device step by step (`job.rs`) | whenever it is in a call, or its progress thread runs |
 //! | changes in a [window of numbers](Flavor::Numbers) | the target's adapter, if all have one (`adapter.rs`) | none needed |
 //!
 //! Loads and messages do the same to the memory (`exposure.rs`), and take the same lock (`header.rs`), so ranks of one host and of
 //! others can be mixed in a window. `window.rs` has locks, flushes and fences, `groups.rs` post and start,
 //! `operate.rs` the operations, `tasks.rs` accumulations as tasks of XTQ; `epoch.rs` says which calls go together;
-//! `wire.rs` draws the messages, `target.rs` says what they do.
+//! `wire.rs` draws the messages, `target.rs` and `perform.rs` say what they do.
 //!
 //! # What holds
-//! - All accesses to a window's memory are atomic accesses ([`gapless_mem::Atomics`]): whatever programs do at the same
+//! - All accesses to a window's memory of the host are atomic accesses ([`gapless_mem::Atomics`]): whatever programs do at the same
 //!   time, no access is a data race. A number that lies at a multiple of its length is read and written as a whole.
 //! - Accumulations are atomic for each element of a basic type: whoever changes elements has the mutexes of the stripes of
 //!   the window that they lie in (`header.rs`). Those of one origin to one target happen in the order of their calls (MPI
@@ -37,15 +38,19 @@ mod adapter;
 mod arithmetic;
 mod asked;
 mod core;
+#[allow(unsafe_code, reason = "has engines work on memory of devices")]
+mod device;
 mod epoch;
 mod error;
 mod exposure;
 mod flush;
 mod groups;
 mod header;
+mod job;
 mod operate;
 mod own;
 mod peer;
+mod perform;
 mod place;
 mod reading;
 #[allow(
@@ -65,8 +70,9 @@ mod wire;
 
 pub use crate::core::{AM_TAG, Osc, Seat};
 pub use arithmetic::write as write_number;
+pub use device::{DeviceExposure, DeviceMemory};
 pub use error::{Fault, WindowError};
-pub use exposure::Exposure;
+pub use exposure::{Exposure, Part};
 pub use header::{Header, Lock};
 pub use operate::Access;
 pub use place::{Place, Way};

@@ -5,10 +5,11 @@
 
 use crate::adapter::Goal;
 use crate::arithmetic::Arithmetic;
+use crate::device::Near;
 use crate::exposure::{
-    Exposure, change, compare_swap, for_each_run, load, part, place, store, stripes,
+    Exposure, Part, change, compare_swap, for_each_run, load, part, place, store, stripes,
 };
-use crate::header::Stripes;
+use crate::header::{Header, Stripes};
 use crate::place::{Place, Way, check_types};
 use crate::reading::{Reading, State};
 use crate::runs::Grid;
@@ -18,7 +19,6 @@ use crate::wire::{FETCH, Head, Kind, OPERANDS};
 use crate::{Fault, WindowError};
 use gapless_dtype::Primitive;
 use gapless_engine::{EngineError, ReduceOp, Typed};
-use gapless_mem::Atomics;
 use std::ops::Range;
 
 /// How often the mutex of elements is tried before the caller makes progress in between.
@@ -127,10 +127,10 @@ impl Window {
     }
 
     /// The memory of an access of [`access_own`](Window::access_own) or [`access_shared`](Window::access_shared).
-    fn near(&self, access: &Access) -> &Atomics {
-        match self.direct(access) {
-            Some(exposure) => &exposure.memory,
-            None => self.memory(),
+    fn near(&self, access: &Access) -> Near<'_> {
+        match (self.direct(access), &self.own) {
+            (Some(exposure), _) | (None, Part::Host(exposure)) => Near::Host(&exposure.memory),
+            (None, Part::Device(exposure)) => Near::Device(&exposure.memory),
         }
     }
 
@@ -145,7 +145,10 @@ impl Window {
         range: Range<u64>,
         into: &mut [u8],
     ) -> Result<(), WindowError> {
-        let loaded = load(self.near(access), &access.target, range, into);
+        let loaded = match self.near(access) {
+            Near::Host(memory) => load(memory, &access.target, range, into),
+            Near::Device(memory) => memory.load(&access.target, range, into),
+        };
         loaded.map_err(|fault| self.refused(access.rank, fault))
     }
 
@@ -160,7 +163,10 @@ impl Window {
         range: Range<u64>,
         bytes: &[u8],
     ) -> Result<(), WindowError> {
-        let stored = store(self.near(access), &access.target, range, bytes);
+        let stored = match self.near(access) {
+            Near::Host(memory) => store(memory, &access.target, range, bytes),
+            Near::Device(memory) => memory.store(&access.target, range, bytes),
+        };
         stored.map_err(|fault| self.refused(access.rank, fault))
     }
 
@@ -186,6 +192,9 @@ impl Window {
             self.now_and_then(driver, Window::weight(bytes.len()));
             return Ok(stored.map_err(|fault| self.refused(access.rank, fault))?);
         }
+        if let Some(near) = self.near_device(access) {
+            return self.put_near(driver, (access, near), range, bytes);
+        }
         let head = self.head(Kind::Put, access.rank);
         self.send(driver, access, Pieces { head, range, bytes, element: 1 }, None)
     }
@@ -208,6 +217,9 @@ impl Window {
             self.now_and_then(driver, Window::weight(into.len()));
             return Ok(loaded.map_err(|fault| self.refused(access.rank, fault))?);
         }
+        if let Some(near) = self.near_device(access) {
+            return self.get_near(driver, (access, near), range, into);
+        }
         let reading = self.start_get(driver, access, range)?;
         into.copy_from_slice(&self.collect(driver, reading)?);
         Ok(())
@@ -229,6 +241,11 @@ impl Window {
             let loaded = load(&exposure.memory, &access.target, range, &mut found);
             self.now_and_then(driver, Window::weight(found.len()));
             loaded.map_err(|fault| self.refused(access.rank, fault))?;
+            return Ok(self.here(access.rank, found));
+        }
+        if let Some(near) = self.near_device(access) {
+            let mut found = vec![0; length(&range)?];
+            self.get_near(driver, (access, near), range, &mut found)?;
             return Ok(self.here(access.rank, found));
         }
         let head = self.head(Kind::Get, access.rank);
@@ -348,6 +365,9 @@ impl Window {
         if op == ReduceOp::NoOp {
             return Ok(());
         }
+        if let Some(near) = self.near_device(access) {
+            return self.change_near(driver, (access, near), (&arithmetic, bytes), None);
+        }
         let head = self.accumulation(access.rank, &arithmetic, OPERANDS);
         let pieces = Pieces { head, range, bytes, element: arithmetic.width() as u64 };
         self.send(driver, access, pieces, None)
@@ -377,6 +397,12 @@ impl Window {
             let mut found = vec![0; length(&range)?];
             let operand = (&arithmetic, bytes);
             self.change(driver, (access, exposure), operand, Some(&mut found))?;
+            return Ok(self.here(access.rank, found));
+        }
+        if let Some(near) = self.near_device(access) {
+            let mut found = vec![0; length(&range)?];
+            let operand = (&arithmetic, bytes);
+            self.change_near(driver, (access, near), operand, Some(&mut found))?;
             return Ok(self.here(access.rank, found));
         }
         let (flags, bytes) = match op {
@@ -437,8 +463,9 @@ impl Window {
             let here = index(&now)?;
             let operand = (arithmetic, bytes.get(here.clone()).unwrap_or(&[]));
             let result = found.as_deref_mut().map(|found| &mut found[here]);
-            let stripes = stripes(memory, target, now.clone(), arithmetic).map_err(refused)?;
-            self.take_stripes(driver, exposure, stripes)?;
+            let base = memory.misalignment(0, 8);
+            let stripes = stripes(base, target, now.clone(), arithmetic).map_err(refused)?;
+            self.take_stripes(driver, &exposure.header, stripes)?;
             let changed = change(memory, target, now, operand, result);
             exposure.header.release_stripes(self.rank, stripes);
             changed.map_err(refused)?;
@@ -451,24 +478,23 @@ impl Window {
     pub(crate) fn take_stripes<D: Driver>(
         &self,
         driver: &D,
-        exposure: &Exposure,
+        header: &Header,
         stripes: Stripes,
     ) -> Result<(), D::Error> {
         let process = |rank: u32| self.members.get(rank as usize).map(|member| member.process);
         let is_lost = |rank: u32| process(rank).is_some_and(|process| self.osc().is_lost(process));
         let is_dead = |rank: u32| process(rank).is_some_and(|process| self.osc().is_dead(process));
         for _ in 0..TRIES {
-            if exposure.header.try_stripes(self.rank, stripes, is_dead) {
+            if header.try_stripes(self.rank, stripes, is_dead) {
                 return Ok(());
             }
             std::hint::spin_loop();
         }
         let taken = driver.until(true, |_| {
-            if exposure.header.try_stripes(self.rank, stripes, is_dead) {
+            if header.try_stripes(self.rank, stripes, is_dead) {
                 return Some(Ok(()));
             }
-            let holder =
-                exposure.header.lost_in_stripes(stripes, |rank| is_lost(rank) && !is_dead(rank))?;
+            let holder = header.lost_in_stripes(stripes, |rank| is_lost(rank) && !is_dead(rank))?;
             Some(Err(self.osc().loss(process(holder)?)))
         })?;
         Ok(taken?)
@@ -509,11 +535,17 @@ impl Window {
             };
             let [compare, swap] = [compare, swap].map(crate::arithmetic::read);
             let stripes = Stripes::default().with(place.start(), width);
-            self.take_stripes(driver, exposure, stripes)?;
+            self.take_stripes(driver, &exposure.header, stripes)?;
             let old = compare_swap(&exposure.memory, place.start(), width, (compare, swap));
             exposure.header.release_stripes(self.rank, stripes);
             self.now_and_then(driver, 1);
             crate::arithmetic::write(old.map_err(|why| self.refused(access.rank, why))?, found);
+            return Ok(());
+        }
+        if let Some(near) = self.near_device(access) {
+            let both = [compare, swap].map(crate::arithmetic::read).into();
+            let old = self.compare_near(driver, (access, near), width, both)?;
+            crate::arithmetic::write(old, found);
             return Ok(());
         }
         let head = Head { primitive: primitive as u8, ..self.head(Kind::Compare, access.rank) };
@@ -526,7 +558,7 @@ impl Window {
 }
 
 /// The part of a buffer that a range of a packed stream is, which begins with the buffer.
-fn index(range: &Range<u64>) -> Result<Range<usize>, WindowError> {
+pub(crate) fn index(range: &Range<u64>) -> Result<Range<usize>, WindowError> {
     let end = length(&(0..range.end))?;
     Ok(end - length(range)?..end)
 }

@@ -15,6 +15,7 @@
 
 use crate::WindowError;
 use crate::core::{Core, Offered};
+use crate::job::Job;
 use crate::target::Layouts;
 use crate::wire::{Head, Kind};
 use gapless_bml::Bml;
@@ -32,7 +33,7 @@ const TOLD_EVERY: u64 = CREDIT / 4;
 pub(crate) const PIECE: u64 = CREDIT / 4;
 const _: () = assert!(TOLD_EVERY + SLACK + PIECE <= CREDIT);
 /// Bytes of answers that wait for room.
-pub(crate) const ANSWERS: usize = 1 << 20;
+const ANSWERS: usize = 1 << 20;
 /// Messages that have overtaken others.
 const EARLY: usize = 1 << 12;
 const EARLY_BYTES: usize = 4 << 20;
@@ -57,6 +58,8 @@ pub(crate) struct Peer {
     pub(crate) early: BTreeMap<u32, Vec<u8>>,
     /// What waits for another try, oldest first.
     pub(crate) held: Queue,
+    /// What a device does for the oldest of those.
+    pub(crate) job: Option<Box<Job>>,
     /// Its layouts, as it numbers them.
     pub(crate) layouts: Layouts,
     /// Ours that it knows, or is being told, oldest first.
@@ -145,6 +148,11 @@ impl Peer {
             self.credited = self.credited.max(done);
         }
         possible
+    }
+
+    /// Whether answers that have not left are in the way of questions; of none whose job has begun.
+    pub(crate) fn is_full(&self) -> bool {
+        self.job.is_none() && self.outbox.bytes() >= ANSWERS
     }
 
     /// A request is done; whether that is to be told.

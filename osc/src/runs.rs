@@ -128,7 +128,8 @@ impl Window {
         origin: &Typed,
     ) -> Result<bool, WindowError> {
         let Some(Straight { exposure, runs, start, stride }) = self.straight(access, origin) else {
-            return Ok(false);
+            // SAFETY: the caller's promise.
+            return unsafe { self.put_typed(driver, access, origin) };
         };
         // SAFETY: the runs are those of `origin`, which lie inside its region: the caller's promise.
         let stored = unsafe { exposure.memory.store_runs(&runs, start, stride) };
@@ -153,7 +154,8 @@ impl Window {
         origin: &Typed,
     ) -> Result<bool, WindowError> {
         let Some(Straight { exposure, runs, start, stride }) = self.straight(access, origin) else {
-            return Ok(false);
+            // SAFETY: the caller's promise.
+            return unsafe { self.get_typed(driver, access, origin) };
         };
         // SAFETY: as in `put_runs`, to be written.
         let loaded = unsafe { exposure.memory.load_runs(&runs, start, stride) };
@@ -223,7 +225,7 @@ impl Window {
             if !exposure.header.try_stripes(self.rank, stripes, |_| false) {
                 len = one;
                 stripes = Stripes::default().with(offset, len);
-                self.take_stripes(driver, exposure, stripes)?;
+                self.take_stripes(driver, &exposure.header, stripes)?;
             }
             let (now, later) = bytes.split_at(len);
             sums.add(now);
@@ -255,7 +257,7 @@ impl Window {
             if !exposure.header.try_stripes(self.rank, stripes, |_| false) {
                 runs.count = 1;
                 stripes = Stripes::default().with(runs.offset, runs.len);
-                self.take_stripes(driver, exposure, stripes)?;
+                self.take_stripes(driver, &exposure.header, stripes)?;
             }
             left -= runs.count;
             // SAFETY: the caller's promise.

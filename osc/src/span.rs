@@ -49,7 +49,7 @@ impl Window {
             return false;
         }
         self.now_and_then(driver, 1);
-        self.epochs.locked(rank, kind);
+        self.epochs.locked(rank, kind, true);
         true
     }
 
@@ -58,8 +58,11 @@ impl Window {
     #[inline]
     pub fn unlock_now<D: Driver>(&mut self, driver: &D, rank: u32) -> bool {
         let Some(exposure) = self.living(rank) else { return false };
-        let Ok(kind) = self.epochs.lock_of(rank, "unlock") else { return false };
-        exposure.header.unlock(self.rank, kind);
+        let Ok(held) = self.epochs.lock_of(rank, "unlock") else { return false };
+        if !held.checked {
+            return false;
+        }
+        exposure.header.unlock(self.rank, held.kind);
         self.now_and_then(driver, 1);
         self.epochs.unlocked(rank);
         true

@@ -3,17 +3,19 @@
 //! Nothing that a message says is believed: places are checked against the window, lengths against the message, layouts by
 //! [`Layout::unflatten`]. What cannot be done is a [`Fault`], which the sender gets with the next answer.
 
-use crate::arithmetic::Arithmetic;
-use crate::core::{Core, Done, Osc, fetches};
-use crate::exposure::{Exposure, change, compare_swap, load, place, store, stripes};
+use crate::core::{Core, Done, Osc};
+use crate::device::Near;
+use crate::exposure::{Part, place};
 use crate::header::Stripes;
-use crate::peer::{ANSWERS, LAYOUT_BYTES, LAYOUTS};
+use crate::job::Job;
+use crate::peer::{LAYOUT_BYTES, LAYOUTS};
+use crate::perform::{Outcome, Plan};
 use crate::tasks::run::{Place, Users};
-use crate::wire::{HEADER, Head, Kind, OPERANDS, READ_MAX};
+use crate::wire::{HEADER, Head, Kind};
 use crate::{Fault, Header, Lock};
 use gapless_bml::{Bml, Rank};
-use gapless_dtype::{Layout, Primitive};
-use gapless_engine::{ReduceOp, Typed};
+use gapless_dtype::Layout;
+use gapless_engine::Typed;
 use gapless_mem::Atomics;
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -92,7 +94,7 @@ struct Waiter {
 
 /// This process's part of a window.
 pub(crate) struct Hosted {
-    memory: Atomics,
+    own: Part,
     pub(crate) header: Header,
     /// In a dynamic window, what is attached: by address.
     pieces: Option<Vec<(u64, Atomics)>>,
@@ -111,11 +113,11 @@ pub(crate) struct Hosted {
 }
 
 impl Hosted {
-    pub(crate) fn new(exposure: Exposure, processes: Arc<[u32]>, rank: u32) -> Hosted {
+    pub(crate) fn new(own: Part, processes: Arc<[u32]>, rank: u32) -> Hosted {
         let ranks = processes.len();
         Hosted {
-            memory: exposure.memory,
-            header: exposure.header,
+            header: own.header().clone(),
+            own,
             pieces: None,
             processes,
             rank,
@@ -132,11 +134,15 @@ impl Hosted {
         !self.waiting.is_empty()
     }
 
-    /// What a task needs of it, whose memory this keeps; `None`: it is dynamic.
+    /// What a task needs of it, whose memory this keeps; `None`: it is dynamic, or a device's.
     pub(crate) fn place(&self) -> Option<Place> {
-        let exposure = Exposure::new(self.memory.clone(), self.header.clone());
         let of = (self.rank, &self.processes);
-        self.pieces.is_none().then(|| Place::new(exposure, of, &self.users))
+        match &self.own {
+            Part::Host(exposure) if self.pieces.is_none() => {
+                Some(Place::new(exposure.clone(), of, &self.users))
+            }
+            _ => None,
+        }
     }
 
     /// A process is lost: it needs no lock any more. One that it has stays its own.
@@ -187,10 +193,14 @@ impl Hosted {
     }
 
     /// The memory that a message is about, and where in it.
-    fn find(&self, head: &Head, layout: Option<&Layout>) -> Result<(&Atomics, Typed), Fault> {
+    fn find(&self, head: &Head, layout: Option<&Layout>) -> Result<(Near<'_>, Typed), Fault> {
         let Some(pieces) = &self.pieces else {
-            let target = place(self.memory.len(), head.origin, layout, head.count);
-            return Ok((&self.memory, target.map_err(|_| Fault::Outside)?));
+            let target = place(self.own.bytes(), head.origin, layout, head.count);
+            let memory = match &self.own {
+                Part::Host(exposure) => Near::Host(&exposure.memory),
+                Part::Device(exposure) => Near::Device(&exposure.memory),
+            };
+            return Ok((memory, target.map_err(|_| Fault::Outside)?));
         };
         let anywhere = place(u64::MAX, head.origin, layout, head.count);
         let anywhere = anywhere.map_err(|_| Fault::Outside)?;
@@ -210,16 +220,8 @@ impl Hosted {
         // Displacement 0 may lie before the piece: then it cannot be described, and is refused.
         let origin = head.origin.checked_sub(*start).ok_or(Fault::Outside)?;
         let target = place(memory.len(), origin, layout, head.count);
-        Ok((memory, target.map_err(|_| Fault::Outside)?))
+        Ok((Near::Host(memory), target.map_err(|_| Fault::Outside)?))
     }
-}
-
-/// What an access comes to.
-enum Outcome {
-    Nothing,
-    Bytes(Vec<u8>),
-    /// A mutex is taken.
-    Busy,
 }
 
 impl Core {
@@ -242,10 +244,8 @@ impl Core {
                 self.peer(from.0).layouts.forget(head.layout);
                 return Done::Yes;
             }
-            // Its answers are to leave first.
-            _ if head.token != 0 && self.peer(from.0).outbox.bytes() >= ANSWERS => {
-                return Done::Blocked;
-            }
+            // Its answers are to leave first, unless it was begun.
+            _ if head.token != 0 && self.peer(from.0).is_full() => return Done::Blocked,
             _ => {}
         }
         let Some(hosted) = self.windows.get_mut(&head.window) else {
@@ -352,17 +352,23 @@ impl Core {
     /// An operation on memory.
     fn access(&mut self, osc: &Osc, bml: &mut Bml, from: Rank, message: (&Head, &[u8])) -> Done {
         let head = message.0;
-        let result = {
-            let layouts = &self.peer(from.0).layouts;
-            let layout = layouts.get(head.layout).map(Option::<&Layout>::cloned);
-            let Some(hosted) = self.windows.get(&head.window) else { return Done::Yes };
-            layout.and_then(|layout| {
-                let holders = |rank: u32| Holder::of(osc, hosted.processes.get(rank as usize));
-                hosted.perform(layout.as_ref(), message, &holders)
-            })
+        let result = match self.peer(from.0).job.take() {
+            // It was begun before: nothing of this process comes between.
+            Some(job) => Ok(Outcome::Goes(job)),
+            None => self.begin(osc, from, message),
+        };
+        let result = match result {
+            Ok(Outcome::Goes(mut job)) => match job.step() {
+                Some(result) => result,
+                None => {
+                    self.peer(from.0).job = Some(job);
+                    return Done::Blocked;
+                }
+            },
+            result => result,
         };
         match result {
-            Ok(Outcome::Busy) => return Done::Blocked,
+            Ok(Outcome::Busy | Outcome::Goes(_)) => return Done::Blocked,
             Ok(Outcome::Nothing) => {}
             Ok(Outcome::Bytes(bytes)) => {
                 self.reply(bml, from, head, Ok((head.start, &bytes)));
@@ -376,6 +382,17 @@ impl Core {
             }
         }
         Done::Yes
+    }
+}
+
+impl Core {
+    /// Does an operation, or begins to, if it is on memory of a device.
+    fn begin(&mut self, osc: &Osc, from: Rank, message: (&Head, &[u8])) -> Result<Outcome, Fault> {
+        let layouts = &self.peer(from.0).layouts;
+        let layout = layouts.get(message.0.layout)?.cloned();
+        let Some(hosted) = self.windows.get(&message.0.window) else { return Ok(Outcome::Nothing) };
+        let holders = |rank: u32| Holder::of(osc, hosted.processes.get(rank as usize));
+        hosted.perform(layout.as_ref(), message, &holders)
     }
 }
 
@@ -418,70 +435,24 @@ impl Hosted {
         holders: &dyn Fn(u32) -> Holder,
     ) -> Result<Outcome, Fault> {
         let (memory, target) = self.find(head, layout)?;
-        let end = head.start.checked_add(head.length).ok_or(Fault::Outside)?;
-        let range = head.start..end;
-        let reads = matches!(head.kind, Kind::Get | Kind::Compare) || fetches(head);
-        if reads && (head.length > READ_MAX || head.token == 0) {
-            return Err(Fault::Outside);
+        let plan = Plan::read(target, (head, bytes))?;
+        let stripes = plan.stripes(match memory {
+            Near::Host(memory) => memory.misalignment(0, 8),
+            Near::Device(_) => 0,
+        })?;
+        if !self.take(stripes, holders)? {
+            return Ok(Outcome::Busy);
         }
-        let length = usize::try_from(head.length).map_err(|_| Fault::Outside)?;
-        let fits =
-            |expected: usize| if bytes.len() == expected { Ok(()) } else { Err(Fault::Outside) };
-        match head.kind {
-            Kind::Put => {
-                fits(length)?;
-                store(memory, &target, range, bytes)?;
-                Ok(Outcome::Nothing)
-            }
-            Kind::Get => {
-                fits(0)?;
-                let mut found = vec![0; length];
-                load(memory, &target, range, &mut found)?;
-                Ok(Outcome::Bytes(found))
-            }
-            Kind::Compare => {
-                fits(2 * length)?;
-                let place = target.as_contiguous().ok_or(Fault::Elements)?;
-                let primitive = Primitive::from_code(head.primitive).ok_or(Fault::Elements)?;
-                if primitive.size_bytes() != head.length || range != (0..place.len()) {
-                    return Err(Fault::Elements);
-                }
-                let (compare, swap) = bytes.split_at(length);
-                let [compare, swap] = [compare, swap].map(crate::arithmetic::read);
-                let stripes = Stripes::default().with(place.start(), length);
-                if !self.take(stripes, holders)? {
-                    return Ok(Outcome::Busy);
-                }
-                let old = compare_swap(memory, place.start(), length, (compare, swap));
+        match memory {
+            Near::Host(memory) => {
+                let done = plan.run(memory, bytes);
                 self.header.release_stripes(self.rank, stripes);
-                let old = old?;
-                let mut found = vec![0; length];
-                crate::arithmetic::write(old, &mut found);
-                Ok(Outcome::Bytes(found))
+                done
             }
-            _ => {
-                fits(if head.flag & OPERANDS == 0 { 0 } else { length })?;
-                let op = ReduceOp::ALL.get(usize::from(head.op)).ok_or(Fault::Elements)?;
-                let primitive = Primitive::from_code(head.primitive).ok_or(Fault::Elements)?;
-                let arithmetic = Arithmetic::new(*op, primitive).map_err(|_| Fault::Elements)?;
-                if *op == ReduceOp::NoOp && !fetches(head) {
-                    return Ok(Outcome::Nothing);
-                }
-                let width = arithmetic.width() as u64;
-                let whole = head.start.is_multiple_of(width) && head.length.is_multiple_of(width);
-                if !whole || (head.flag & OPERANDS == 0) != (*op == ReduceOp::NoOp) {
-                    return Err(Fault::Elements);
-                }
-                let mut found = vec![0; if fetches(head) { length } else { 0 }];
-                let result = fetches(head).then_some(&mut found[..]);
-                let stripes = stripes(memory, &target, range.clone(), &arithmetic)?;
-                if !self.take(stripes, holders)? {
-                    return Ok(Outcome::Busy);
-                }
-                let done = change(memory, &target, range, (&arithmetic, bytes), result);
-                self.header.release_stripes(self.rank, stripes);
-                done?;
-                Ok(if fetches(head) { Outcome::Bytes(found) } else { Outcome::Nothing })
+            Near::Device(memory) => {
+                let mutexes = (self.header.clone(), self.rank, stripes);
+                let job = Job::new(head.window, memory, mutexes, (plan, bytes));
+                Ok(Outcome::Goes(Box::new(job)))
             }
         }
     }

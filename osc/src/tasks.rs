@@ -28,7 +28,7 @@ pub(crate) use put::Carried;
 
 pub use put::worker_word;
 
-use crate::{Exposure, Osc, WindowError};
+use crate::{Osc, Part, WindowError};
 use gapless_bml::{AmTag, Bml, BmlError};
 use gapless_mem::{Lease, Worker};
 use gapless_xtq::device::{DeviceFunction, Life, TargetError};
@@ -201,7 +201,7 @@ impl Tasks {
     /// # Errors
     /// There is no worker, or it cannot reach the memory; there are 64 such windows.
     #[allow(unsafe_code, reason = "gives the worker memory that is touched by atomic accesses")]
-    pub fn host_kernel(&self, exposure: &Exposure) -> Result<KernelSeat, WindowError> {
+    pub fn host_kernel(&self, part: &Part) -> Result<KernelSeat, WindowError> {
         let mut kernels = unpoisoned(&self.0.kernels);
         let mut all = (0..64u8).take(ENTRIES).map(|at| (kernels.next + at) % 64);
         let free = all.find(|index| kernels.taken >> index & 1 == 0);
@@ -215,9 +215,9 @@ impl Tasks {
         kernels.next = (index + 1) % 64;
         let longest = u32::try_from(BODY).unwrap_or(u32::MAX);
         let kernel = Kernel::of_worker(DeviceFunction::Accumulate, longest);
-        let kernel = kernel.buffer(exposure.memory.lease().clone());
+        let kernel = kernel.buffer(part.lease().clone());
         // SAFETY: the worker's function stays inside its buffer. That is a window's, of which no reference exists, and
-        // whose contents nobody relies on (`Exposure::new`); its lease keeps it.
+        // whose contents nobody relies on (`Part`); its lease keeps it.
         let registered = unsafe { self.0.xtq.register_kernel(index, kernel) };
         match registered {
             Ok(()) => Ok(KernelSeat { tasks: self.clone(), index: Some(index) }),

@@ -4,13 +4,12 @@
 //! ends its epoch, and operations need no lock of their own.
 
 use crate::core::{Osc, Seat};
-use crate::epoch::Epochs;
+use crate::epoch::{Epochs, Held};
 use crate::header::Patience;
 use crate::tasks::Carried;
 use crate::wire::{Head, Kind};
-use crate::{Exposure, Fault, Lock, WindowError};
+use crate::{DeviceExposure, Exposure, Fault, Header, Lock, Part, WindowError};
 use gapless_bml::{Bml, RdmaRail, RemoteKey};
-use gapless_mem::Atomics;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 
 /// How often a lock is tried before the caller makes progress in between.
@@ -20,6 +19,9 @@ const TRIES_PER_LOOK: u32 = 16;
 /// One in so many short calls that need no message makes progress, so that a program that calls nothing else serves its peers
 /// and hears of deaths.
 const CALLS_PER_PROGRESS: u32 = 256;
+
+/// What `lock_all` takes of each rank.
+const SHARED: Held = Held { kind: Lock::Shared, checked: true };
 
 /// Who makes progress: whoever owns the transports.
 pub trait Driver {
@@ -80,6 +82,8 @@ pub struct Member {
     pub misalignment: u64,
     /// Its memory and lock, if this process maps them.
     pub direct: Option<Exposure>,
+    /// Its memory of a device and its lock, if this process maps them.
+    pub device: Option<DeviceExposure>,
     /// In a window of numbers, this process's rail by which adapters change those of its memory, and the key to that; of
     /// all ranks, or of none. The memory stays registered as long as a process may use the key.
     pub numbers: Option<(RdmaRail, RemoteKey)>,
@@ -125,7 +129,7 @@ pub struct Window {
     pub(crate) rank: u32,
     pub(crate) flavor: Flavor,
     pub(crate) members: Box<[Member]>,
-    pub(crate) own: Exposure,
+    pub(crate) own: Part,
     pub(crate) epochs: Epochs,
     /// By rank: messages that have left.
     pub(crate) sent: Box<[Sent]>,
@@ -141,7 +145,7 @@ impl Window {
         seat: Seat,
         rank: u32,
         flavor: Flavor,
-        own: Exposure,
+        own: impl Into<Part>,
         members: Vec<Member>,
     ) -> Window {
         if flavor == Flavor::Dynamic
@@ -152,7 +156,7 @@ impl Window {
         Window {
             rank,
             flavor,
-            own,
+            own: own.into(),
             epochs: Epochs::new(members.len()),
             sent: members.iter().map(|_| Sent::default()).collect(),
             members: members.into(),
@@ -193,10 +197,10 @@ impl Window {
         &self.seat.osc
     }
 
-    /// This rank's own memory.
+    /// This rank's own memory, and its lock.
     #[must_use]
-    pub fn memory(&self) -> &Atomics {
-        &self.own.memory
+    pub fn own(&self) -> &Part {
+        &self.own
     }
 
     pub(crate) fn head(&self, kind: Kind, rank: u32) -> Head {
@@ -298,7 +302,15 @@ impl Window {
     /// Whether a target is reached by messages.
     #[inline]
     pub(crate) fn is_remote(&self, rank: u32) -> bool {
-        self.members[rank as usize].direct.is_none()
+        self.header(rank).is_none()
+    }
+
+    /// The lock of a rank, if this process has it mapped.
+    #[inline]
+    pub(crate) fn header(&self, rank: u32) -> Option<&Header> {
+        let member = &self.members[rank as usize];
+        let device = || member.device.as_ref().map(|near| &near.header);
+        member.direct.as_ref().map(|near| &near.header).or_else(device)
     }
 
     /// Waits for the lock of a rank that is mapped.
@@ -306,10 +318,9 @@ impl Window {
     fn wait_for_lock<D: Driver>(
         &self,
         driver: &D,
-        exposure: &Exposure,
+        header: &Header,
         kind: Lock,
     ) -> Result<(), D::Error> {
-        let header = &exposure.header;
         let process = |rank: u32| self.members.get(rank as usize).map(|member| member.process);
         let is_lost = |rank: u32| process(rank).is_some_and(|process| self.osc().is_lost(process));
         for _ in 0..TRIES {
@@ -347,20 +358,20 @@ impl Window {
     fn lock_direct<D: Driver>(
         &self,
         driver: &D,
-        exposure: &Exposure,
+        header: &Header,
         kind: Lock,
     ) -> Result<(), D::Error> {
-        if exposure.header.try_lock(self.rank, kind, false, |_| false) {
+        if header.try_lock(self.rank, kind, false, |_| false) {
             return Ok(());
         }
-        self.wait_for_lock(driver, exposure, kind)
+        self.wait_for_lock(driver, header, kind)
     }
 
     #[inline]
     fn lock_one<D: Driver>(&self, driver: &D, rank: u32, kind: Lock) -> Result<(), D::Error> {
-        match &self.members[rank as usize].direct {
-            Some(exposure) => {
-                self.lock_direct(driver, exposure, kind)?;
+        match self.header(rank) {
+            Some(header) => {
+                self.lock_direct(driver, header, kind)?;
                 self.now_and_then(driver, 1);
                 Ok(())
             }
@@ -381,16 +392,34 @@ impl Window {
     pub fn lock<D: Driver>(&mut self, driver: &D, rank: u32, kind: Lock) -> Result<(), D::Error> {
         self.epochs.may_lock(rank)?;
         self.lock_one(driver, rank, kind)?;
-        self.epochs.locked(rank, kind);
+        self.epochs.locked(rank, kind, true);
+        Ok(())
+    }
+
+    /// The same, without taking the lock (`MPI_MODE_NOCHECK`): the program sees to it that nobody has one that excludes this
+    /// one, nor takes one before [`unlock`](Window::unlock).
+    ///
+    /// # Errors
+    /// Epochs that do not go with it.
+    pub fn lock_unchecked(&mut self, rank: u32, kind: Lock) -> Result<(), WindowError> {
+        self.epochs.may_lock(rank)?;
+        self.epochs.locked(rank, kind, false);
         Ok(())
     }
 
     #[inline]
-    fn unlock_one<D: Driver>(&self, driver: &D, rank: u32, kind: Lock) -> Result<(), D::Error> {
+    fn unlock_one<D: Driver>(&self, driver: &D, rank: u32, held: Held) -> Result<(), D::Error> {
         let ended = self.end_tasks(driver, rank);
-        let unlocked = match &self.members[rank as usize].direct {
-            Some(exposure) => {
-                exposure.header.unlock(self.rank, kind);
+        let kind = held.kind;
+        if !held.checked {
+            // Nothing is to be given back.
+            self.in_order(driver);
+            let confirmed = self.confirm(driver, rank);
+            return ended.and(confirmed).and(self.check_alive(rank).map_err(D::Error::from));
+        }
+        let unlocked = match self.header(rank) {
+            Some(header) => {
+                header.unlock(self.rank, kind);
                 self.now_and_then(driver, 1);
                 self.check_alive(rank).map_err(D::Error::from)
             }
@@ -414,8 +443,8 @@ impl Window {
     /// There is no such epoch; the target is lost, or has refused an operation: the epoch has ended nevertheless.
     #[inline]
     pub fn unlock<D: Driver>(&mut self, driver: &D, rank: u32) -> Result<(), D::Error> {
-        let kind = self.epochs.lock_of(rank, "unlock")?;
-        let unlocked = self.unlock_one(driver, rank, kind);
+        let held = self.epochs.lock_of(rank, "unlock")?;
+        let unlocked = self.unlock_one(driver, rank, held);
         self.epochs.unlocked(rank);
         unlocked
     }
@@ -432,13 +461,23 @@ impl Window {
             if let Err(error) = self.lock_one(driver, rank, Lock::Shared) {
                 for rank in 0..rank {
                     // What has failed first is told.
-                    let _ = self.unlock_one(driver, rank, Lock::Shared);
+                    let _ = self.unlock_one(driver, rank, SHARED);
                 }
                 return Err(error);
             }
         }
         self.now_and_then(driver, 1);
-        self.epochs.all_locked();
+        self.epochs.all_locked(true);
+        Ok(())
+    }
+
+    /// The same, without taking the locks; as [`lock_unchecked`](Window::lock_unchecked).
+    ///
+    /// # Errors
+    /// As there.
+    pub fn lock_all_unchecked(&mut self) -> Result<(), WindowError> {
+        self.epochs.may_lock_all()?;
+        self.epochs.all_locked(false);
         Ok(())
     }
 
@@ -447,16 +486,16 @@ impl Window {
     /// # Errors
     /// As [`unlock`](Window::unlock); the first failure of several.
     pub fn unlock_all<D: Driver>(&mut self, driver: &D) -> Result<(), D::Error> {
-        self.epochs.is_all_locked()?;
+        let checked = self.epochs.is_all_locked()?;
         let mut result = Ok(());
         let mut asked = Vec::new();
         for rank in self.all_ranks() {
             result = result.and(self.end_tasks(driver, rank));
-            let one = match self.is_remote(rank) {
+            let one = match self.is_remote(rank) && checked {
                 true => self.ask_unlock(driver, rank, Lock::Shared).map(|token| {
                     asked.push((rank, token));
                 }),
-                false => self.unlock_one(driver, rank, Lock::Shared),
+                false => self.unlock_one(driver, rank, Held { checked, ..SHARED }),
             };
             result = result.and(one);
         }
@@ -473,8 +512,8 @@ impl Drop for Window {
     fn drop(&mut self) {
         let held: Vec<(u32, Lock)> = self.epochs.held().collect();
         for (rank, kind) in held {
-            match &self.members[rank as usize].direct {
-                Some(exposure) => exposure.header.unlock(self.rank, kind),
+            match self.header(rank) {
+                Some(header) => header.unlock(self.rank, kind),
                 None => {
                     let flag = u8::from(kind == Lock::Exclusive);
                     let head = Head { flag, ..self.head(Kind::Unlock, rank) };

@@ -9,7 +9,7 @@ use gapless_mem::Atomics;
 use gapless_osc::{Access, Place, Way, WindowError};
 use std::ops::Range;
 
-impl<T: AnyBits> Window<T> {
+impl<T: AnyBits, M> Window<T, M> {
     /// Copies out of this rank's own memory, in any epoch or none; `at` as for [`get`](Window::get).
     ///
     /// # Errors
@@ -63,7 +63,9 @@ impl<T: AnyBits> Window<T> {
         // SAFETY: `view` borrows its memory for reading.
         unsafe { self.give(&view.typed, store) }
     }
+}
 
+impl<T: AnyBits> Window<T> {
     /// The memory of a rank in a shared window (`MPI_Win_shared_query`, MPI 4.1 §12.2.3), to be read and written without
     /// epochs. [`sync`](Window::sync), barriers or messages order such accesses.
     ///

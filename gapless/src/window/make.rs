@@ -8,16 +8,20 @@
 //!   of numbers: whether adapters change them (`numbers.rs`)
 //! ```
 
+use super::attributes::{Hints, WindowFlavor};
+use super::memory::{WindowMemory, clear, part};
 use super::profile::Profile;
 use super::{Window, numbers};
 use crate::communicator::Communicator;
+use crate::device_buf::DeviceBuf;
 use crate::error::Error;
+use crate::shared::Shared;
 use crate::shared_buf::SharedBuf;
 use gapless_bml::{Bml, Rank, RemoteKey};
 use gapless_dtype::{AnyBits, SignatureDigest};
 use gapless_engine::ReduceOp;
-use gapless_mem::{Atomics, Lease, Words};
-use gapless_osc::{Accumulations, Exposure, Flavor, Header, KernelSeat, Member, WindowError};
+use gapless_mem::{Lease, Space};
+use gapless_osc::{Accumulations, Flavor, Header, KernelSeat, Member, Part, WindowError};
 use gapless_pml::PmlError;
 use std::marker::PhantomData;
 
@@ -36,6 +40,8 @@ pub struct WindowBuilder<'c> {
     messages: bool,
     profiled: bool,
     accumulations: Accumulations,
+    hints: Hints,
+    given: bool,
 }
 
 impl Communicator {
@@ -50,8 +56,9 @@ impl Communicator {
 
     /// A window, with choices.
     pub fn window(&self) -> WindowBuilder<'_> {
-        let accumulations = Accumulations::default();
-        WindowBuilder { comm: self, messages: false, profiled: false, accumulations }
+        let (accumulations, hints) = Default::default();
+        let (messages, profiled, given) = (false, false, false);
+        WindowBuilder { comm: self, messages, profiled, accumulations, hints, given }
     }
 }
 
@@ -82,6 +89,16 @@ impl WindowBuilder<'_> {
         WindowBuilder { accumulations: Accumulations::Worker, ..self }
     }
 
+    /// A hint (an info key of MPI 4.1 §12.2.1). `same_size` with `true` at any rank: the window is made only if all ranks
+    /// give as many bytes, else all get [`WindowError::Differs`]. All others are without effect, as what they promise
+    /// or ask for is so anyway or saves nothing: accumulations are atomic and in order whatever operations are mixed
+    /// (`accumulate_ops`, `accumulate_ordering`), mutexes are of 4 KiB (`mpi_accumulate_granularity`), displacements are in
+    /// elements of one type (`same_disp_unit`), and locks are there (`no_locks`). Unknown keys are ignored, as MPI says.
+    /// [`Window::info`] tells what a window keeps to.
+    pub fn info(self, key: &str, value: &str) -> Self {
+        WindowBuilder { hints: self.hints.with(key, value), ..self }
+    }
+
     /// See [`Communicator::window_allocate`].
     ///
     /// # Errors
@@ -90,13 +107,36 @@ impl WindowBuilder<'_> {
         self.make(Flavor::Plain, self.elements::<T>(count))
     }
 
-    /// A window of memory that the ranks give (`MPI_Win_create`, MPI 4.1 §12.2.1). [`Window::free`] gives it back.
-    /// Collective.
+    /// The same in memory of a device: some ranks may call this, and others [`allocate`](WindowBuilder::allocate). Ranks of
+    /// one host whose devices map each other's memory (CUDA) have their own device do operations, in one step. For all
+    /// others the target's progress engine has its device do them. `docs/windows.md` says what differs from memory of
+    /// the host.
+    ///
+    /// # Errors
+    /// As [`allocate`](WindowBuilder::allocate); there is no such device.
+    pub fn allocate_on<T: AnyBits>(
+        self,
+        space: Space,
+        count: usize,
+    ) -> Result<Window<T, DeviceBuf>, Error> {
+        let bytes = (count as u64).saturating_mul(size_of::<T>() as u64);
+        let shared = &self.comm.shared;
+        let device = shared.with(|state| state.device(space));
+        let memory = device.and_then(|device| {
+            let mut memory = DeviceBuf::allocate(shared, device, bytes)?;
+            clear(shared, &mut memory)?;
+            Ok(memory)
+        });
+        self.make(Flavor::Plain, memory)
+    }
+
+    /// A window of memory that the ranks give, of the host or of a device (`MPI_Win_create`, MPI 4.1 §12.2.1).
+    /// [`Window::free`] gives it back. Collective.
     ///
     /// # Errors
     /// As [`allocate`](WindowBuilder::allocate).
-    pub fn create(self, memory: SharedBuf) -> Result<Window<u8>, Error> {
-        self.make(Flavor::Plain, Ok(memory))
+    pub fn create<M: WindowMemory>(self, memory: M) -> Result<Window<u8, M>, Error> {
+        WindowBuilder { given: true, ..self }.make(Flavor::Plain, Ok(memory))
     }
 
     /// A window that all ranks map (`MPI_Win_allocate_shared`, MPI 4.1 §12.2.3): besides one-sided operations there are
@@ -136,23 +176,27 @@ impl WindowBuilder<'_> {
         SharedBuf::allocate(&self.comm.shared, count.saturating_mul(size_of::<T>()))
     }
 
-    fn make<T: AnyBits>(
+    fn make<T: AnyBits, M: WindowMemory>(
         self,
         flavor: Flavor,
-        memory: Result<SharedBuf, Error>,
-    ) -> Result<Window<T>, Error> {
+        memory: Result<M, Error>,
+    ) -> Result<Window<T, M>, Error> {
         if self.comm.is_inter() {
             return Err(PmlError::InterComm.into());
         }
         let comm = self.comm.dup()?;
-        let words = usize::try_from(Header::bytes(comm.size() as usize)).unwrap_or(usize::MAX);
-        let header = SharedBuf::allocate(&comm.shared, words);
+        let (shared, ranks) = (&*comm.shared, comm.size() as usize);
+        let words = usize::try_from(Header::bytes(ranks)).unwrap_or(usize::MAX);
+        let header = SharedBuf::allocate(shared, words);
+        let made = memory.and_then(|memory| own(shared, memory, header?, ranks));
         // Ranks without memory tell the others so.
-        let (memory, header, has_memory) = match (memory, header) {
-            (Ok(memory), Ok(header)) => (memory, header, true),
-            _ => (SharedBuf::heap(0)?, SharedBuf::heap(words)?, false),
+        let (own, kept, failed) = match made {
+            Ok((own, memory, header)) => (own, Some((memory, header)), None),
+            Err(error) => {
+                let nothing = own(shared, SharedBuf::heap(0)?, SharedBuf::heap(words)?, ranks)?;
+                (nothing.0, None, Some(error))
+            }
         };
-        let own = exposure(&memory, &header, comm.size())?;
         let processes: Vec<u32> = (0..comm.size())
             .map(|rank| Ok(comm.comm.process(rank)?))
             .collect::<Result<_, Error>>()?;
@@ -164,22 +208,31 @@ impl WindowBuilder<'_> {
             Ok(seat) => seat.as_ref().map_or(0, KernelSeat::index),
             Err(_) => 0,
         };
-        let flags = u64::from(has_memory) << 8 | u64::from(ready.is_ok()) << 9;
+        let flags = u64::from(kept.is_some()) << 8 | u64::from(ready.is_ok()) << 9;
+        let flags = flags | u64::from(self.hints.same_size) << 10;
         let kind = flavor as u64 | flags | (way as u64) << 16 | u64::from(kernel) << 24;
-        let bytes = if flavor == Flavor::Dynamic { 0 } else { memory.region().len() };
-        let misalignment = memory.region().start() % 64;
+        let bytes = if flavor == Flavor::Dynamic { 0 } else { own.bytes() };
+        let misalignment = match &own {
+            Part::Host(_) => own.lease().region().start() % 64,
+            // Devices align what they give.
+            Part::Device(_) => 0,
+        };
         let words = [u64::from(seat.id()), bytes, unit, misalignment, kind];
         let digest = T::layout().signature().digest(1).to_bytes();
         let card: Vec<u8> = words.into_iter().flat_map(u64::to_le_bytes).chain(digest).collect();
         debug_assert_eq!(card.len(), CARD);
         let mut cards = vec![0u8; CARD * processes.len()];
         comm.allgather(&card, &mut cards)?;
+        if let Some(failed) = failed {
+            return Err(failed);
+        }
         let kernel = ready?;
         let mut members = read_cards(&cards, &processes, (&card, comm.rank()))?;
+        let (memory, header) = kept.ok_or(WindowError::NoMemory { rank: comm.rank() })?;
         let maps = flavor != Flavor::Dynamic && !self.messages;
-        exchange_keys(&comm, (&memory, &header), maps, &mut members)?;
+        exchange_keys(&comm, (own.lease(), &header.lease()?), maps, &mut members)?;
         if maps {
-            members[comm.rank() as usize].direct = Some(own.clone());
+            reach(&mut members[comm.rank() as usize], own.clone());
         }
         let alone = members.iter().any(|member| member.direct.is_none());
         let mut all = [i32::from(flavor != Flavor::Shared || !alone)];
@@ -191,7 +244,7 @@ impl WindowBuilder<'_> {
         // One way for all accumulations of a window: elements are atomic against one of them.
         let numbers = match (flavor, way) {
             (Flavor::Numbers, Accumulations::Ordinary) => {
-                numbers::agree(&comm, &memory, &mut members)?
+                numbers::agree(&comm, own.lease(), &mut members)?
             }
             _ => None,
         };
@@ -199,28 +252,57 @@ impl WindowBuilder<'_> {
         let inner = inner.with_tasks(comm.shared.window_tasks.clone(), way, kernel);
         let (attached, memory) = (Vec::new(), Some(memory));
         let profile = self.profiled.then(|| Box::new(Profile::new()));
-        let (owed, element) = (None, PhantomData);
-        Ok(Window { inner, comm, memory, header, numbers, attached, profile, owed, element })
+        let (owed, element, name, hints) = (None, PhantomData, String::new(), self.hints);
+        let flavor = match flavor {
+            Flavor::Plain if self.given => WindowFlavor::Created,
+            Flavor::Plain | Flavor::Numbers => WindowFlavor::Allocated,
+            Flavor::Shared => WindowFlavor::Shared,
+            Flavor::Dynamic => WindowFlavor::Dynamic,
+        };
+        Ok(Window {
+            inner,
+            comm,
+            memory,
+            header,
+            numbers,
+            attached,
+            profile,
+            flavor,
+            hints,
+            name,
+            owed,
+            element,
+        })
     }
 }
 
 /// This rank's own memory and lock.
-fn exposure(memory: &SharedBuf, header: &SharedBuf, ranks: u32) -> Result<Exposure, Error> {
-    let lease = memory.lease()?;
-    // SAFETY: the window keeps the buffer to itself while it exists, and nobody looks at its bytes. After that, leases are held by peers' mappings alone; or, in
-    // the same process, by other ranks' windows, which are not used any more when `Window::free` gives the buffer back.
-    let memory = unsafe { Atomics::new(lease) }?;
-    let lease = header.lease()?;
-    // SAFETY: as above; nobody ever looks at the bytes.
-    let words = unsafe { Words::new(lease) }?;
-    let header = Header::new(words, ranks as usize);
-    Ok(Exposure::new(memory, header.ok_or(WindowError::NoMemory { rank: ranks })?))
+fn own<M: WindowMemory>(
+    shared: &Shared,
+    memory: M,
+    header: SharedBuf,
+    ranks: usize,
+) -> Result<(Part, M, SharedBuf), Error> {
+    let leases = (memory.leased()?, header.lease()?);
+    // SAFETY: the window keeps both buffers to itself while it exists, and nobody looks at their bytes. After that, leases
+    // are held by peers' mappings alone; or, in the same process, by other ranks' windows, which are not used any more when
+    // `Window::free` gives the buffer back.
+    let part = unsafe { part(shared, leases, ranks) }?;
+    Ok((part, memory, header))
+}
+
+/// A member's memory is mapped.
+fn reach(member: &mut Member, part: Part) {
+    match part {
+        Part::Host(exposure) => member.direct = Some(exposure),
+        Part::Device(exposure) => member.device = Some(exposure),
+    }
 }
 
 /// Gets ready for accumulations that others put here: with a kernel, if a worker does them.
 fn ready(
     comm: &Communicator,
-    own: &Exposure,
+    own: &Part,
     (flavor, way): (Flavor, Accumulations),
 ) -> Result<Option<KernelSeat>, WindowError> {
     if way == Accumulations::Ordinary {
@@ -228,6 +310,10 @@ fn ready(
     }
     if flavor == Flavor::Dynamic {
         return Err(WindowError::Flavor { call: "accumulate_by", flavor: "a dynamic window" });
+    }
+    if matches!((own, way), (Part::Device(_), Accumulations::Tasks)) {
+        let flavor = "a window in memory of a device";
+        return Err(WindowError::Flavor { call: "accumulate_by_tasks", flavor });
     }
     let tasks = &comm.shared.window_tasks;
     tasks.prepare()?;
@@ -249,6 +335,14 @@ fn read_cards(
         word.copy_from_slice(&card[8 * at..8 * at + 8]);
         u64::from_le_bytes(word)
     };
+    // All ranks come to the same.
+    let all = || (0..).zip(cards.chunks(CARD));
+    if all().any(|(_, card)| word(card, 4) >> 10 & 1 == 1) {
+        let first = word(cards, 1);
+        if let Some((rank, _)) = all().find(|(_, card)| word(card, 1) != first) {
+            return Err(WindowError::Differs { rank, what: "size" });
+        }
+    }
     let members = (0..).zip(cards.chunks(CARD)).zip(processes).map(|((rank, card), process)| {
         let kind = word(card, 4);
         let differs = |what| Err(WindowError::Differs { rank, what });
@@ -276,6 +370,7 @@ fn read_cards(
             unit: word(card, 2).max(1),
             misalignment: word(card, 3) % 64,
             direct: None,
+            device: None,
             numbers: None,
             kernel: u8::try_from(kind >> 24 & 0xFF).unwrap_or(0),
         })
@@ -286,11 +381,10 @@ fn read_cards(
 /// Gives each rank keys to this one's memory, and maps that of those who gave theirs.
 fn exchange_keys(
     comm: &Communicator,
-    (memory, header): (&SharedBuf, &SharedBuf),
+    (memory, header): (&Lease, &Lease),
     maps: bool,
     members: &mut [Member],
 ) -> Result<(), Error> {
-    let (memory, header) = (memory.lease()?, header.lease()?);
     let me = comm.rank() as usize;
     let mut ours = vec![0u8; KEYS * members.len()];
     if maps {
@@ -299,7 +393,7 @@ fn exchange_keys(
             for (rank, place) in ours.chunks_mut(KEYS).enumerate().filter(|(rank, _)| *rank != me) {
                 let process = Rank(members[rank].process);
                 let (one, other) = place.split_at_mut(KEY);
-                let both = key(bml, process, &memory).zip(key(bml, process, &header));
+                let both = key(bml, process, memory).zip(key(bml, process, header));
                 if let Some((memory, header)) = both {
                     write_key(&memory, one);
                     write_key(&header, other);
@@ -313,15 +407,20 @@ fn exchange_keys(
     if !maps {
         return Ok(());
     }
-    let ranks = members.len();
-    comm.shared.with(|state| {
-        let bml = state.open()?.bml_mut();
-        for (member, keys) in members.iter_mut().zip(theirs.chunks(KEYS)) {
-            let (memory, header) = keys.split_at(KEY);
-            member.direct = map(bml, member, (memory, header), ranks);
+    let (ranks, user) = (members.len(), memory.region().space());
+    for (member, keys) in members.iter_mut().zip(theirs.chunks(KEYS)) {
+        let leases = comm
+            .shared
+            .with(|state| Ok(map(state.open()?.bml_mut(), member, keys.split_at(KEY), user)))?;
+        let Some(leases) = leases else { continue };
+        // SAFETY: a mapping is memory that is valid for reads and writes while its lease lives, and that no reference of
+        // this process covers (`Mapping::new`). Its owner has given it to the window, as `own` says.
+        match unsafe { part(&comm.shared, leases, ranks) } {
+            Ok(part) => reach(member, part),
+            Err(error) => tracing::debug!(%error, "memory of a window that is not reached"),
         }
-        Ok(())
-    })
+    }
+    Ok(())
 }
 
 /// A key to this process's memory; to no memory, the empty key of the transport is not needed: it has none.
@@ -341,30 +440,22 @@ pub(super) fn read_key(place: &[u8]) -> Option<RemoteKey> {
     RemoteKey::new(key.get(..usize::from(*len)).filter(|key| !key.is_empty())?)
 }
 
-/// Maps a member's memory and lock.
+/// Maps a member's memory and lock, for the device of `user`.
 fn map(
     bml: &mut Bml,
     member: &Member,
     (memory, header): (&[u8], &[u8]),
-    ranks: usize,
-) -> Option<Exposure> {
+    user: Space,
+) -> Option<(Lease, Lease)> {
     let (memory, header) = (read_key(memory)?, read_key(header)?);
     let (peer, mapped) = bml.mapped(Rank(member.process))?;
-    let memory = mapped.map(peer, &memory).ok()?;
+    let memory = mapped.map_for(peer, &memory, user).ok()?;
     let header = mapped.map(peer, &header).ok()?;
-    if memory.region().len() != member.bytes {
-        return None;
-    }
-    // SAFETY: a mapping is memory that is valid for reads and writes while its lease lives, and that no reference of this
-    // process covers (`Mapping::new`). Its owner has given it to the window, which reaches it by atomic accesses only, as
-    // `exposure` says.
-    let memory = unsafe { Atomics::new(memory.lease().clone()) }.ok()?;
-    // SAFETY: as above.
-    let words = unsafe { Words::new(header.lease().clone()) }.ok()?;
-    Some(Exposure::new(memory, Header::new(words, ranks)?))
+    let fits = memory.region().len() == member.bytes;
+    fits.then(|| (memory.lease().clone(), header.lease().clone()))
 }
 
-impl<T: AnyBits> Window<T> {
+impl<T: AnyBits, M: WindowMemory> Window<T, M> {
     /// Frees the window (`MPI_Win_free`, MPI 4.1 §12.2.5). Collective; waits for the other ranks. Gives the memory back,
     /// which nobody else touches any more.
     ///
@@ -372,7 +463,7 @@ impl<T: AnyBits> Window<T> {
     /// An epoch is open here, or at another rank ([`WindowError::Elsewhere`]); operations were begun after the last fence; a
     /// member is lost; a [worker](WindowBuilder::accumulate_by_worker) of this rank does not answer. Then the window is gone
     /// all the same, at all ranks, and its memory with it.
-    pub fn free(mut self) -> Result<SharedBuf, Error> {
+    pub fn free(mut self) -> Result<M, Error> {
         let refused = self.inner.may_free().err();
         let mut all = [0];
         self.comm.allreduce(&[self.refusal(refused.is_some())], &mut all, ReduceOp::Min)?;

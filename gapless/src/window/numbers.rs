@@ -4,7 +4,6 @@ use super::make::{KEY, read_key, write_key};
 use crate::communicator::Communicator;
 use crate::error::Error;
 use crate::shared::Shared;
-use crate::shared_buf::SharedBuf;
 use gapless_bml::{Access, Address, Bml, Rank, RdmaRail, RemoteKey};
 use gapless_engine::ReduceOp;
 use gapless_mem::Lease;
@@ -23,8 +22,7 @@ pub(super) struct Registration {
 
 impl Registration {
     /// `None`: no transport has atomic operations, or it refuses.
-    fn new(shared: &Arc<Shared>, memory: &SharedBuf) -> Result<Option<Registration>, Error> {
-        let lease = memory.lease()?;
+    fn new(shared: &Arc<Shared>, lease: &Lease) -> Result<Option<Registration>, Error> {
         let region = lease.region();
         let made = shared.with(|state| {
             let Some((rail, address, rdma)) = state.open()?.bml_mut().atomics() else {
@@ -40,7 +38,7 @@ impl Registration {
                 }
             }
         })?;
-        let memory = Some(lease);
+        let memory = Some(lease.clone());
         let shared = Arc::clone(shared);
         Ok(made.map(|(rail, address, key)| Registration { shared, rail, address, key, memory }))
     }
@@ -128,7 +126,7 @@ fn agreed_by_all(comm: &Communicator, here: bool) -> Result<bool, Error> {
 /// ```
 pub(super) fn agree(
     comm: &Communicator,
-    memory: &SharedBuf,
+    memory: &Lease,
     members: &mut [Member],
 ) -> Result<Option<Registration>, Error> {
     let registration = Registration::new(&comm.shared, memory)?;

@@ -7,11 +7,13 @@ use crate::view::{Plain, PlainMut, RecvBuffer, SendBuffer, View, ViewMut};
 use gapless_dtype::AnyBits;
 use gapless_engine::{Engine, ReduceOp, Typed};
 use gapless_mem::{DeviceError, Outstanding, Region};
-use gapless_osc::{Access, Place, Way, WindowError};
+use gapless_osc::{Access, Part, Place, Way, WindowError};
 use std::ops::Range;
 
 /// Bytes that are packed at a time.
 const CHUNK: u64 = 16 << 10;
+/// The same where a device has the memory: each time costs a way to it.
+const DEVICE_CHUNK: u64 = 1 << 20;
 
 /// The bytes of a packed stream that is one stretch in memory of the host.
 ///
@@ -60,7 +62,29 @@ pub(super) fn room(bytes: u64) -> Result<Vec<u8>, Error> {
     Ok(room)
 }
 
-impl<T: AnyBits> Window<T> {
+/// Fills what is described with bytes that are packed.
+///
+/// # Safety
+/// During the call, `typed` describes memory that is valid for reads and writes, and that nobody else touches.
+pub(super) unsafe fn unpack(
+    engine: &dyn Engine,
+    typed: &Typed,
+    range: Range<u64>,
+    bytes: &[u8],
+) -> Result<(), Error> {
+    // SAFETY: the caller's promise; the bytes are borrowed, and the work is waited for.
+    let work = unsafe { engine.unpack(Region::of(bytes), typed, range, &[]) }?;
+    Ok(Outstanding::new(work).wait()?)
+}
+
+impl<T: AnyBits, M> Window<T, M> {
+    fn chunk(&self) -> u64 {
+        match self.inner.own() {
+            Part::Host(_) => CHUNK,
+            Part::Device(_) => DEVICE_CHUNK,
+        }
+    }
+
     /// Packs a range of what is described.
     ///
     /// # Safety
@@ -86,10 +110,11 @@ impl<T: AnyBits> Window<T> {
         if let Some(bytes) = unsafe { stretch(typed) } {
             return take(0..all, bytes);
         }
-        let mut packed = room(all.min(CHUNK))?;
+        let chunk = self.chunk();
+        let mut packed = room(all.min(chunk))?;
         let mut start = 0;
         while start < all {
-            let end = all.min(start + CHUNK);
+            let end = all.min(start + chunk);
             let len = usize::try_from(end - start).unwrap_or(packed.len());
             // SAFETY: the caller's promise.
             unsafe { self.pack(typed, start..end, &mut packed[..len]) }?;
@@ -118,25 +143,10 @@ impl<T: AnyBits> Window<T> {
         take(&packed)
     }
 
-    /// Fills what is described with bytes that are packed.
-    ///
-    /// # Safety
-    /// During the call, `typed` describes memory that is valid for reads and writes, and that nobody else touches.
-    pub(super) unsafe fn unpack(
-        engine: &dyn Engine,
-        typed: &Typed,
-        range: Range<u64>,
-        bytes: &[u8],
-    ) -> Result<(), Error> {
-        // SAFETY: the caller's promise; the bytes are borrowed, and the work is waited for.
-        let work = unsafe { engine.unpack(Region::of(bytes), typed, range, &[]) }?;
-        Ok(Outstanding::new(work).wait()?)
-    }
-
     /// Fills what is described, in pieces.
     ///
     /// # Safety
-    /// As [`unpack`](Window::unpack).
+    /// As [`unpack`].
     pub(super) unsafe fn take(
         &self,
         typed: &Typed,
@@ -148,16 +158,15 @@ impl<T: AnyBits> Window<T> {
         if let Some(bytes) = unsafe { stretch_mut(typed) } {
             return give(0..all, bytes);
         }
-        let mut packed = room(all.min(CHUNK))?;
+        let chunk = self.chunk();
+        let mut packed = room(all.min(chunk))?;
         let mut start = 0;
         while start < all {
-            let end = all.min(start + CHUNK);
+            let end = all.min(start + chunk);
             let len = usize::try_from(end - start).unwrap_or(packed.len());
             give(start..end, &mut packed[..len])?;
             // SAFETY: the caller's promise.
-            unsafe {
-                Window::<T>::unpack(&*self.shared().tools, typed, start..end, &packed[..len])
-            }?;
+            unsafe { unpack(&*self.shared().tools, typed, start..end, &packed[..len]) }?;
             start = end;
         }
         Ok(())
@@ -421,7 +430,7 @@ impl<T: AnyBits> Window<T> {
         let bytes = self.inner.collect(self.shared(), reading)?;
         let engine = &*self.shared().tools;
         // SAFETY: `found` borrows its memory exclusively until this returns.
-        unsafe { Window::<T>::unpack(engine, &found.typed, 0..bytes.len() as u64, &bytes) }
+        unsafe { unpack(engine, &found.typed, 0..bytes.len() as u64, &bytes) }
     }
 
     /// One element: combined with `value`; gives what was there before (`MPI_Fetch_and_op`). `U` is mostly the window's

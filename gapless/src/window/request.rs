@@ -1,7 +1,7 @@
 //! Operations that own their buffers (MPI 4.1 §12.3.5): several may be under way at once, and outlive their call.
 
 use super::Window;
-use super::operate::{check_apart, check_same, room};
+use super::operate::{check_apart, check_same, room, unpack};
 use super::profile::Call;
 use crate::error::Error;
 use crate::owned::{Owned, OwnedBuffer, OwnedBufferMut, Park, Refused};
@@ -41,7 +41,7 @@ impl<B: OwnedBuffer> WindowRequest<B> {
             })?;
             let engine: &dyn Engine = &*shared.tools;
             // SAFETY: the memory is this request's own.
-            unsafe { Window::<u8>::unpack(engine, &typed, 0..bytes.len() as u64, &bytes) }
+            unsafe { unpack(engine, &typed, 0..bytes.len() as u64, &bytes) }
         });
         (parked.unpark(), result)
     }
@@ -63,7 +63,7 @@ impl<B: OwnedBuffer> WindowRequest<B> {
     }
 }
 
-impl<T: AnyBits> Window<T> {
+impl<T: AnyBits, M> Window<T, M> {
     fn begin<B: OwnedBuffer>(
         &self,
         owned: Owned<B>,

@@ -1,13 +1,13 @@
 //! Epochs: fences, post and start, locks.
 
-use super::Window;
 use super::profile::Call;
+use super::{Assertions, Window};
 use crate::error::Error;
 use gapless_dtype::AnyBits;
 use gapless_engine::ReduceOp;
 use gapless_osc::{Lock, WindowError};
 
-impl<T: AnyBits> Window<T> {
+impl<T: AnyBits, M> Window<T, M> {
     /// Ends all operations between this fence and the one before, at all ranks, and begins the next epoch, in which all
     /// ranks access all (`MPI_Win_fence`, MPI 4.1 §12.5.1). Collective.
     ///
@@ -31,6 +31,18 @@ impl<T: AnyBits> Window<T> {
         let result = self.meet(true);
         self.note(Call::Fence, 0, began);
         result
+    }
+
+    /// The same with [assertions](Assertions): with `NOSUCCEED` as [`fence_last`](Window::fence_last), else as
+    /// [`fence`](Window::fence).
+    ///
+    /// # Errors
+    /// As [`fence`](Window::fence).
+    pub fn fence_with(&mut self, assertions: Assertions) -> Result<(), Error> {
+        match assertions.contains(Assertions::NOSUCCEED) {
+            true => self.fence_last(),
+            false => self.fence(),
+        }
     }
 
     fn meet(&mut self, last: bool) -> Result<(), Error> {
@@ -78,6 +90,17 @@ impl<T: AnyBits> Window<T> {
         result
     }
 
+    /// The same with [assertions](Assertions): with `NOCHECK` no message tells the group.
+    ///
+    /// # Errors
+    /// As [`post`](Window::post).
+    pub fn post_with(&mut self, group: &[u32], assertions: Assertions) -> Result<(), Error> {
+        match assertions.contains(Assertions::NOCHECK) {
+            true => Ok(self.inner.post_unchecked(group)?),
+            false => self.post(group),
+        }
+    }
+
     /// Begins access to the memory of a group, once all of it has [posted](Window::post) (`MPI_Win_start`).
     ///
     /// # Errors
@@ -88,6 +111,17 @@ impl<T: AnyBits> Window<T> {
         let result = self.inner.start(&*shared, group);
         self.note(Call::Start, 0, began);
         result
+    }
+
+    /// The same with [assertions](Assertions): with `NOCHECK`, which the group's posts have as well, it does not wait.
+    ///
+    /// # Errors
+    /// As [`start`](Window::start).
+    pub fn start_with(&mut self, group: &[u32], assertions: Assertions) -> Result<(), Error> {
+        match assertions.contains(Assertions::NOCHECK) {
+            true => Ok(self.inner.start_unchecked(group)?),
+            false => self.start(group),
+        }
     }
 
     /// Ends that access (`MPI_Win_complete`). Operations have ended at a target when its [`wait`](Window::wait) returns.
@@ -143,6 +177,22 @@ impl<T: AnyBits> Window<T> {
         result
     }
 
+    /// The same with [assertions](Assertions): with `NOCHECK` the lock is not taken.
+    ///
+    /// # Errors
+    /// As [`lock`](Window::lock).
+    pub fn lock_with(
+        &mut self,
+        rank: u32,
+        kind: Lock,
+        assertions: Assertions,
+    ) -> Result<(), Error> {
+        match assertions.contains(Assertions::NOCHECK) {
+            true => Ok(self.inner.lock_unchecked(rank, kind)?),
+            false => self.lock(rank, kind),
+        }
+    }
+
     /// Ends all operations on the rank, here and there, and unlocks it (`MPI_Win_unlock`).
     ///
     /// # Errors
@@ -170,6 +220,17 @@ impl<T: AnyBits> Window<T> {
         let result = self.inner.lock_all(&*shared);
         self.note(Call::Lock, 0, began);
         result
+    }
+
+    /// The same with [assertions](Assertions): with `NOCHECK` the locks are not taken.
+    ///
+    /// # Errors
+    /// As [`lock_all`](Window::lock_all).
+    pub fn lock_all_with(&mut self, assertions: Assertions) -> Result<(), Error> {
+        match assertions.contains(Assertions::NOCHECK) {
+            true => Ok(self.inner.lock_all_unchecked()?),
+            false => self.lock_all(),
+        }
     }
 
     /// Ends that (`MPI_Win_unlock_all`).

@@ -105,6 +105,7 @@ impl Net {
             unit: 1,
             misalignment: 0,
             direct: maps.contains(rank).then(|| exposure(*rank)),
+            device: None,
             numbers: keys.get(*rank as usize).copied(),
             kernel: 0,
         };

@@ -102,7 +102,7 @@ fn the_short_way_leaves_what_is_not_simple() {
     assert!(window.span("put", (0, 0), 8).is_none(), "no epoch");
     window.lock(&driver, 0, Lock::Shared).unwrap();
     assert!(window.span("put", (1, 0), 8).is_none() && window.span("put", (2, 0), 8).is_none());
-    let all = window.memory().len();
+    let all = window.own().bytes();
     for (at, bytes) in [(all, 1), (all - 7, 8), (u64::MAX, 8), (0, usize::MAX)] {
         assert!(window.span("put", (0, at), bytes).is_none(), "{at} {bytes}");
     }

@@ -186,7 +186,7 @@ fn what_was_refused_comes_before_what_goes_by_a_ring() {
     let attached =
         unsafe { tasks.attach_worker(player, Life::default(), vec![buffer(8).unwrap()]) };
     attached.unwrap();
-    let seat = tasks.host_kernel(&net.exposures[0]).unwrap();
+    let seat = tasks.host_kernel(&net.exposures[0].clone().into()).unwrap();
     let way = Accumulations::Worker;
     let _target = net.window(0, &[]).with_tasks(tasks.clone(), way, Some(seat));
     let calls = Cell::new(0);

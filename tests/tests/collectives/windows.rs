@@ -1,12 +1,15 @@
 //! One-sided windows: random programs against a model, every basic type and operation, each kind of epoch, contention,
 //! errors, and a rank that is killed. By mapped memory and by messages, accumulations also as tasks.
 
+mod asserted;
 #[allow(unsafe_code, reason = "views of memory of a device")]
 mod device;
 mod killed;
 mod misused;
 mod model;
 mod numbers;
+#[allow(unsafe_code, reason = "views of memory of a device")]
+mod on_device;
 mod program;
 mod refused;
 mod shared;

@@ -4,8 +4,10 @@
 //! with any layouts at both ends; after the round all windows are compared byte for byte.
 
 use super::model::{Shape, combined};
-use super::{PATHS, Path, Random, ranks, window};
-use gapless::{Communicator, Lock, Owned, Place, Primitive, ReduceOp, View, ViewMut, Window};
+use super::{PATHS, Random, ranks, window};
+use gapless::{
+    Communicator, Lock, Owned, Place, Primitive, ReduceOp, View, ViewMut, Window, WindowMemory,
+};
 
 /// Bytes of a window that a rank has for itself in a round.
 const STRETCH: usize = 1536;
@@ -32,7 +34,7 @@ enum Sync {
 }
 
 #[derive(Clone, Copy, Debug)]
-enum Kind {
+pub(super) enum Kind {
     Put,
     RPut,
     Get,
@@ -46,14 +48,20 @@ enum Kind {
 }
 
 #[derive(Clone, Debug)]
-struct Operation {
-    kind: Kind,
-    target: usize,
+pub(super) struct Operation {
+    pub(super) kind: Kind,
+    pub(super) target: usize,
     /// Where displacement 0 of the target's layout lies.
-    at: usize,
-    here: Shape,
-    there: Shape,
-    data: Vec<u8>,
+    pub(super) at: usize,
+    pub(super) here: Shape,
+    pub(super) there: Shape,
+    pub(super) data: Vec<u8>,
+}
+
+impl Operation {
+    pub(super) fn place(&self) -> Place {
+        Place::typed(self.at as u64, &self.there.layout, self.there.count)
+    }
 }
 
 fn operation(random: &mut Random, size: usize, base: usize) -> Operation {
@@ -120,10 +128,10 @@ fn play(operation: &Operation, windows: &mut [Vec<u8>]) -> Vec<u8> {
 }
 
 /// What an operation does; gives what it reads, packed. `expected` is what it should read.
-fn perform(operation: &Operation, window: &Window<u8>, expected: &[u8]) -> Vec<u8> {
-    let Operation { kind, target, at, here, there, data } = operation;
+fn perform<M>(operation: &Operation, window: &Window<u8, M>, expected: &[u8]) -> Vec<u8> {
+    let Operation { kind, target, at, here, data, .. } = operation;
     let rank = u32::try_from(*target).unwrap();
-    let place = || Place::typed(*at as u64, &there.layout, there.count);
+    let place = || operation.place();
     let view = || View::typed(&data[..], 0, &here.layout, here.count).unwrap();
     let own = || Owned::typed(data.clone(), 0, &here.layout, here.count);
     let mut found = vec![0xEE; data.len()];
@@ -186,7 +194,7 @@ fn perform(operation: &Operation, window: &Window<u8>, expected: &[u8]) -> Vec<u
     here.pack(&found)
 }
 
-fn open(window: &mut Window<u8>, sync: Sync, targets: &[u32], all: &[u32]) {
+fn open<M>(window: &mut Window<u8, M>, sync: Sync, targets: &[u32], all: &[u32]) {
     match sync {
         Sync::Fence => window.fence().unwrap(),
         Sync::All => window.lock_all().unwrap(),
@@ -202,7 +210,7 @@ fn open(window: &mut Window<u8>, sync: Sync, targets: &[u32], all: &[u32]) {
     }
 }
 
-fn close(comm: &Communicator, window: &mut Window<u8>, sync: Sync, targets: &[u32]) {
+fn close<M>(comm: &Communicator, window: &mut Window<u8, M>, sync: Sync, targets: &[u32]) {
     match sync {
         Sync::Fence => window.fence_last().unwrap(),
         Sync::All => {
@@ -229,10 +237,24 @@ fn close(comm: &Communicator, window: &mut Window<u8>, sync: Sync, targets: &[u3
     comm.barrier().unwrap();
 }
 
-fn run(path: Path, comm: &Communicator, seed: u32) {
+/// Bytes of a window at each rank.
+pub(super) fn bytes(comm: &Communicator) -> usize {
+    STRETCH * comm.size() as usize
+}
+
+/// Does an operation in another way, if it likes: gives what it reads, packed, or what is expected.
+pub(super) type Otherwise<'o, M> =
+    dyn Fn(&Operation, &Window<u8, M>, &[u8]) -> Option<Vec<u8>> + 'o;
+
+/// A program of this rank, and of all others; `what` names it. The windows are of zeros.
+pub(super) fn run<M: WindowMemory>(
+    what: &str,
+    (comm, seed): (&Communicator, u64),
+    mut window: Window<u8, M>,
+    otherwise: &Otherwise<'_, M>,
+) {
     let (size, me) = (comm.size() as usize, comm.rank() as usize);
-    let mut random = Random::new(u64::from(seed));
-    let mut window = window::<u8>(comm, path, STRETCH * size);
+    let mut random = Random::new(seed);
     let mut windows = vec![vec![0u8; STRETCH * size]; size];
     let all: Vec<u32> = (0..comm.size()).collect();
     for round in 0..ROUNDS {
@@ -253,8 +275,9 @@ fn run(path: Path, comm: &Communicator, seed: u32) {
             for operation in list {
                 let expected = play(operation, &mut windows);
                 if rank == me {
-                    let found = perform(operation, &window, &expected);
-                    let what = format!("seed {seed} {path:?} {sync:?} round {round}");
+                    let found = otherwise(operation, &window, &expected);
+                    let found = found.unwrap_or_else(|| perform(operation, &window, &expected));
+                    let what = format!("seed {seed} {what} {sync:?} round {round}");
                     assert!(found == expected, "{what}: rank {rank} {operation:?}");
                 }
             }
@@ -263,7 +286,7 @@ fn run(path: Path, comm: &Communicator, seed: u32) {
         let mut memory = vec![0u8; STRETCH * size];
         window.read(&mut memory, 0).unwrap();
         let wrong = memory.iter().zip(&windows[me]).position(|(found, model)| found != model);
-        assert_eq!(wrong, None, "seed {seed} {path:?} {sync:?} round {round}: {operations:?}");
+        assert_eq!(wrong, None, "seed {seed} {what} {sync:?} round {round}: {operations:?}");
         comm.barrier().unwrap();
     }
     window.free().unwrap();
@@ -273,7 +296,10 @@ fn run(path: Path, comm: &Communicator, seed: u32) {
 fn random_programs_do_what_the_model_does() {
     for path in PATHS {
         for size in 1..=4 {
-            ranks(path, size, |comm| run(path, comm, size));
+            ranks(path, size, |comm| {
+                let window = window::<u8>(comm, path, bytes(comm));
+                run(&format!("{path:?}"), (comm, size.into()), window, &|_, _, _| None);
+            });
         }
     }
 }

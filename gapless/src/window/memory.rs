@@ -1,0 +1,88 @@
+//! What a rank gives to a window: memory of the host, or of a device.
+
+use crate::device_buf::DeviceBuf;
+use crate::error::Error;
+use crate::shared::Shared;
+use crate::shared_buf::SharedBuf;
+use gapless_engine::{Engine, EngineError, Typed};
+use gapless_mem::{Atomics, Lease, Outstanding, Region, Words};
+use gapless_osc::{DeviceExposure, DeviceMemory, Exposure, Header, Part, WindowError};
+use std::sync::Arc;
+
+/// Bytes of zeros that are written at a time.
+const ZEROS: u64 = 4 << 20;
+
+pub trait Sealed {
+    /// The bytes, and what keeps them. As long as somebody uses the lease, nobody looks at the value's bytes.
+    fn leased(&self) -> Result<Lease, Error>;
+}
+
+/// Memory that a window can be made of: a [`SharedBuf`] or a [`DeviceBuf`]. [`Window::free`](super::Window::free) gives it
+/// back.
+pub trait WindowMemory: Sealed {}
+
+impl Sealed for SharedBuf {
+    fn leased(&self) -> Result<Lease, Error> {
+        self.lease()
+    }
+}
+
+impl WindowMemory for SharedBuf {}
+
+impl Sealed for DeviceBuf {
+    fn leased(&self) -> Result<Lease, Error> {
+        Ok(self.lease())
+    }
+}
+
+impl WindowMemory for DeviceBuf {}
+
+/// The words of the lock of a window of so many ranks.
+fn header(lease: Lease, ranks: usize) -> Result<Header, Error> {
+    // SAFETY: a lock's memory is the window's alone, or a peer's that is: nobody ever looks at the bytes.
+    let words = unsafe { Words::new(lease) }?;
+    let none = WindowError::NoMemory { rank: u32::try_from(ranks).unwrap_or(u32::MAX) };
+    Ok(Header::new(words, ranks).ok_or(none)?)
+}
+
+/// Memory of a window, as this process reaches it.
+///
+/// # Safety
+/// While clones of the leases live, they are memory that no reference of this process covers, valid for reads and writes:
+/// of a window, this process's own or a peer's that is mapped, which reaches it by atomic accesses or by devices' work only.
+pub(super) unsafe fn part(
+    shared: &Shared,
+    (memory, lock): (Lease, Lease),
+    ranks: usize,
+) -> Result<Part, Error> {
+    let (header, space) = (header(lock, ranks)?, memory.region().space());
+    if space.cpu_accessible() {
+        // SAFETY: the caller's promise.
+        let memory = unsafe { Atomics::new(memory) }?;
+        return Ok(Exposure::new(memory, header).into());
+    }
+    let engine = &shared.tools;
+    if !Engine::serves(&**engine, space) {
+        return Err(EngineError::WrongSpace { engine: engine.name(), space }.into());
+    }
+    // SAFETY: the caller's promise.
+    let memory = unsafe { DeviceMemory::new(memory, Arc::clone(engine) as Arc<dyn Engine>) };
+    Ok(DeviceExposure::new(memory, header).into())
+}
+
+/// Writes zeros to all of a device's memory.
+pub(super) fn clear(shared: &Shared, memory: &mut DeviceBuf) -> Result<(), Error> {
+    let all = memory.region();
+    let zeros = vec![0u8; usize::try_from(all.len().min(ZEROS)).unwrap_or_default()];
+    let mut start = 0;
+    while start < all.len() {
+        let len = (all.len() - start).min(ZEROS);
+        let piece = all.sub(start, len).map_err(EngineError::from)?;
+        let from = Region::of(&zeros).sub(0, len).map_err(EngineError::from)?;
+        // SAFETY: the buffer is borrowed exclusively, the zeros live, and the work is waited for.
+        let work = unsafe { shared.tools.unpack(from, &Typed::contiguous(piece), 0..len, &[]) }?;
+        Outstanding::new(work).wait()?;
+        start += len;
+    }
+    Ok(())
+}

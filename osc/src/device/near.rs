@@ -1,0 +1,153 @@
+//! Operations on memory of a device that this process has mapped, or that is its own: the origin's device does them in one
+//! step. The mutexes of elements and the lock are words in memory of the host, which the ranks share (`header.rs`). All
+//! work on the device is over before a mutex is given back, and when a call returns.
+
+use super::{DeviceExposure, DeviceMemory};
+use crate::WindowError;
+use crate::arithmetic::Arithmetic;
+use crate::exposure::{PART, for_each_run, part, stripes};
+use crate::header::Stripes;
+use crate::operate::{Access, index};
+use crate::window::{Driver, Window};
+use gapless_engine::Typed;
+use std::ops::Range;
+
+/// Bytes that are changed at once if all their mutexes are free: each time costs two ways to the device.
+const LONG: u64 = 1 << 20;
+
+/// How much of a range is changed at once.
+fn long(range: &Range<u64>, width: u64) -> Range<u64> {
+    range.start..range.end.min(range.start + LONG / width * width)
+}
+
+impl Window {
+    /// A rank's memory of a device, if this process has it mapped.
+    #[inline]
+    pub(crate) fn near_device(&self, access: &Access) -> Option<&DeviceExposure> {
+        self.members[access.rank as usize].device.as_ref()
+    }
+
+    pub(crate) fn put_near<D: Driver>(
+        &self,
+        driver: &D,
+        (access, near): (&Access, &DeviceExposure),
+        range: Range<u64>,
+        bytes: &[u8],
+    ) -> Result<(), D::Error> {
+        let stored = near.memory.store(&access.target, range, bytes);
+        driver.progress();
+        Ok(stored.map_err(|fault| self.refused(access.rank, fault))?)
+    }
+
+    pub(crate) fn get_near<D: Driver>(
+        &self,
+        driver: &D,
+        (access, near): (&Access, &DeviceExposure),
+        range: Range<u64>,
+        into: &mut [u8],
+    ) -> Result<(), D::Error> {
+        let loaded = near.memory.load(&access.target, range, into);
+        driver.progress();
+        Ok(loaded.map_err(|fault| self.refused(access.rank, fault))?)
+    }
+
+    /// All that `origin` describes, to memory of a device that is mapped; as [`put_runs`](Window::put_runs).
+    ///
+    /// # Safety
+    /// As there.
+    pub(crate) unsafe fn put_typed<D: Driver>(
+        &self,
+        driver: &D,
+        access: &Access,
+        origin: &Typed,
+    ) -> Result<bool, WindowError> {
+        let Some(near) = self.near_device(access).filter(|_| self.tasks.is_none()) else {
+            return Ok(false);
+        };
+        // SAFETY: the caller's promise.
+        let stored = unsafe { near.memory.store_from(&access.target, origin) };
+        driver.progress();
+        stored.map_err(|fault| self.refused(access.rank, fault))
+    }
+
+    /// The other way round; as [`get_runs`](Window::get_runs).
+    ///
+    /// # Safety
+    /// As there.
+    pub(crate) unsafe fn get_typed<D: Driver>(
+        &self,
+        driver: &D,
+        access: &Access,
+        origin: &Typed,
+    ) -> Result<bool, WindowError> {
+        let Some(near) = self.near_device(access).filter(|_| self.tasks.is_none()) else {
+            return Ok(false);
+        };
+        // SAFETY: the caller's promise.
+        let loaded = unsafe { near.memory.load_into(&access.target, origin) };
+        driver.progress();
+        loaded.map_err(|fault| self.refused(access.rank, fault))
+    }
+
+    /// An accumulation: of as much as possible if nobody else has any of its mutexes, else stripe after stripe.
+    pub(crate) fn change_near<D: Driver>(
+        &self,
+        driver: &D,
+        (access, near): (&Access, &DeviceExposure),
+        (arithmetic, bytes): (&Arithmetic, &[u8]),
+        mut found: Option<&mut [u8]>,
+    ) -> Result<(), D::Error> {
+        let (target, width) = (&access.target, arithmetic.width() as u64);
+        let refused = |fault| self.refused(access.rank, fault);
+        let of =
+            |range: &Range<u64>| stripes(0, target, range.clone(), arithmetic).map_err(refused);
+        let mut left = 0..access.packed_bytes();
+        while !left.is_empty() {
+            let mut now = long(&left, width);
+            let mut held = of(&now)?;
+            if !near.header.try_stripes(self.rank, held, |_| false) {
+                now = part(target, &left, width);
+                held = of(&now)?;
+                self.take_stripes(driver, &near.header, held)?;
+            }
+            left.start = now.end;
+            let here = index(&now)?;
+            let operand = (arithmetic, bytes.get(here.clone()).unwrap_or(&[]));
+            let result = found.as_deref_mut().map(|found| &mut found[here]);
+            let changed = near.memory.change(target, now, operand, result);
+            near.header.release_stripes(self.rank, held);
+            changed.map_err(refused)?;
+        }
+        driver.progress();
+        Ok(())
+    }
+
+    pub(crate) fn compare_near<D: Driver>(
+        &self,
+        driver: &D,
+        (access, near): (&Access, &DeviceExposure),
+        width: usize,
+        both: (u64, u64),
+    ) -> Result<u64, D::Error> {
+        let mut held = Stripes::default();
+        let each = |offset, _, len| {
+            held = held.with(offset, len);
+            Ok(())
+        };
+        let place = for_each_run(&access.target, 0..access.packed_bytes(), each);
+        place.map_err(|fault| self.refused(access.rank, fault))?;
+        self.take_stripes(driver, &near.header, held)?;
+        let old = near.memory.compare_swap(&access.target, width, both);
+        near.header.release_stripes(self.rank, held);
+        driver.progress();
+        Ok(old.map_err(|fault| self.refused(access.rank, fault))?)
+    }
+}
+
+/// A window's own memory, to be read and written without an epoch.
+pub(crate) enum Near<'w> {
+    Host(&'w gapless_mem::Atomics),
+    Device(&'w DeviceMemory),
+}
+
+const _: () = assert!(LONG > PART);

@@ -1,0 +1,137 @@
+//! An operation that a message asks for on memory of a device: begun by the progress engine, and asked again by it until the
+//! device is done. So the target never waits for its device, and operations of one process keep their order: those behind
+//! it are held (`core.rs`).
+//!
+//! ```text
+//! put, replace   write
+//! get            read
+//! change         read, combine, write      in between the job has the mutexes of the stripes
+//! compare        read, and if it is the same, write
+//! ```
+
+use crate::arithmetic::{read, write};
+use crate::device::{DeviceMemory, Work};
+use crate::header::Stripes;
+use crate::perform::{Does, Outcome, Plan};
+use crate::{Fault, Header};
+use gapless_engine::ReduceOp;
+
+/// How often the device is asked before others have their turn: short copies end meanwhile.
+const POLLS: usize = 64;
+
+/// An operation whose device is at work. Dropping it waits for that.
+pub(crate) struct Job {
+    pub(crate) window: u32,
+    /// Where it is; `None`: it has not begun, or is over.
+    step: Option<Step>,
+    plan: Plan,
+    operand: Vec<u8>,
+    /// What was there.
+    found: Vec<u8>,
+    memory: DeviceMemory,
+    header: Header,
+    rank: u32,
+    held: Stripes,
+}
+
+enum Step {
+    Read(Work),
+    Write(Work),
+}
+
+impl Job {
+    /// An operation of which this rank has the mutexes: the job gives them back.
+    pub(crate) fn new(
+        window: u32,
+        memory: &DeviceMemory,
+        (header, rank, held): (Header, u32, Stripes),
+        (plan, operand): (Plan, &[u8]),
+    ) -> Job {
+        let (memory, operand) = (memory.clone(), operand.to_vec());
+        Job { window, step: None, plan, operand, found: Vec::new(), memory, header, rank, held }
+    }
+
+    /// Goes on as far as the device is. Gives what it comes to, if that is known; it is over then.
+    pub(crate) fn step(&mut self) -> Option<Result<Outcome, Fault>> {
+        for _ in 0..POLLS {
+            let next = match self.step.take() {
+                None => self.begin(),
+                Some(Step::Read(mut work)) => match work.poll() {
+                    Some(read) => read.and_then(|read| self.has_read(read)),
+                    None => Ok(Ok(Step::Read(work))),
+                },
+                Some(Step::Write(mut work)) => match work.poll() {
+                    Some(written) => written.map(|_| Err(self.end())),
+                    None => Ok(Ok(Step::Write(work))),
+                },
+            };
+            match next {
+                Ok(Ok(step)) => self.step = Some(step),
+                Ok(Err(outcome)) => return Some(Ok(outcome)),
+                Err(fault) => return Some(Err(fault)),
+            }
+        }
+        None
+    }
+
+    fn read(&self) -> Result<Result<Step, Outcome>, Fault> {
+        let work = self.memory.begin_load(&self.plan.target, self.plan.range.clone())?;
+        Ok(Ok(Step::Read(work)))
+    }
+
+    fn write(&self, bytes: Vec<u8>) -> Result<Result<Step, Outcome>, Fault> {
+        let (target, range) = (&self.plan.target, self.plan.range.clone());
+        Ok(Ok(Step::Write(self.memory.begin_store(target, range, bytes)?)))
+    }
+
+    fn begin(&mut self) -> Result<Result<Step, Outcome>, Fault> {
+        let operand = std::mem::take(&mut self.operand);
+        match &self.plan.does {
+            Does::Nothing => Ok(Err(Outcome::Nothing)),
+            Does::Put => self.write(operand),
+            Does::Change { arithmetic, fetches: false } if arithmetic.op() == ReduceOp::Replace => {
+                self.write(operand)
+            }
+            Does::Get | Does::Compare { .. } | Does::Change { .. } => {
+                self.operand = operand;
+                self.read()
+            }
+        }
+    }
+
+    fn has_read(&mut self, mut old: Vec<u8>) -> Result<Result<Step, Outcome>, Fault> {
+        match &self.plan.does {
+            Does::Compare { compare, swap, width } if read(&old) == *compare => {
+                let mut new = vec![0; *width];
+                write(*swap, &mut new);
+                self.found = old;
+                self.write(new)
+            }
+            Does::Change { arithmetic, fetches } if arithmetic.op() != ReduceOp::NoOp => {
+                if *fetches {
+                    self.found.clone_from(&old);
+                }
+                arithmetic.combine(&mut old, &self.operand);
+                self.write(old)
+            }
+            _ => Ok(Err(Outcome::Bytes(old))),
+        }
+    }
+
+    fn end(&mut self) -> Outcome {
+        match &self.plan.does {
+            Does::Compare { .. } | Does::Change { fetches: true, .. } => {
+                Outcome::Bytes(std::mem::take(&mut self.found))
+            }
+            _ => Outcome::Nothing,
+        }
+    }
+}
+
+impl Drop for Job {
+    fn drop(&mut self) {
+        // The device is done before others have the mutexes.
+        self.step = None;
+        self.header.release_stripes(self.rank, self.held);
+    }
+}
