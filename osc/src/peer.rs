@@ -33,7 +33,7 @@ const TOLD_EVERY: u64 = CREDIT / 4;
 pub(crate) const PIECE: u64 = CREDIT / 4;
 const _: () = assert!(TOLD_EVERY + SLACK + PIECE <= CREDIT);
 /// Bytes of answers that wait for room.
-const ANSWERS: usize = 1 << 20;
+pub(crate) const ANSWERS: usize = 1 << 20;
 /// Messages that have overtaken others.
 const EARLY: usize = 1 << 12;
 const EARLY_BYTES: usize = 4 << 20;

@@ -1,6 +1,6 @@
 //! Copies by the CUDA driver alone, which windows of device memory are compared with: waited for, one at a time.
 
-use gapless::{Device, DeviceBuf};
+use gapless::DeviceBuf;
 use gapless_mem::{DeviceError, Region};
 
 /// Rows that are copied.
