@@ -10,7 +10,8 @@ pub(crate) use near::Near;
 
 use crate::arithmetic::{Arithmetic, read, write};
 use crate::{Fault, Header};
-use gapless_engine::{Engine, EngineError, ReduceOp, Typed};
+use gapless_dtype::Datatype;
+use gapless_engine::{Engine, EngineError, ReduceOp, Reducer, Typed};
 use gapless_mem::{Lease, Outstanding, Region};
 use std::fmt;
 use std::ops::Range;
@@ -21,6 +22,7 @@ use std::sync::Arc;
 pub struct DeviceMemory {
     lease: Lease,
     engine: Arc<dyn Engine>,
+    reducer: Arc<dyn Reducer>,
 }
 
 impl fmt::Debug for DeviceMemory {
@@ -79,15 +81,19 @@ fn failed(error: &dyn fmt::Display) -> Fault {
 }
 
 impl DeviceMemory {
-    /// The memory of `lease`, which `engine` works on.
+    /// The memory of `lease`, which `engine` and `reducer` work on.
     ///
     /// # Safety
-    /// While a clone of the lease lives, its region describes memory that is valid for reads and writes by the engine, that
+    /// While a clone of the lease lives, its region describes memory that is valid for reads and writes by both, that
     /// no reference of this process covers, and whose contents nobody relies on. It is touched through values like this
     /// alone, here or in other processes that have it mapped; except for times in which nobody uses any of them.
     #[must_use]
-    pub unsafe fn new(lease: Lease, engine: Arc<dyn Engine>) -> DeviceMemory {
-        DeviceMemory { lease, engine }
+    pub unsafe fn new(
+        lease: Lease,
+        engine: Arc<dyn Engine>,
+        reducer: Arc<dyn Reducer>,
+    ) -> DeviceMemory {
+        DeviceMemory { lease, engine, reducer }
     }
 
     /// Bytes of it.
@@ -256,6 +262,47 @@ impl DeviceMemory {
         }
         arithmetic.combine(&mut old, operand);
         self.store(target, range, &old)
+    }
+
+    /// What [`change_from`](DeviceMemory::change_from) changes: the target as elements, not as bytes.
+    pub(crate) fn elements(
+        &self,
+        target: &Typed,
+        arithmetic: &Arithmetic,
+    ) -> Result<Typed, EngineError> {
+        let Some(bytes) = target.as_contiguous() else {
+            let region =
+                self.lease.region().sub(target.region().offset(), target.region().len())?;
+            return Typed::new(region, target.origin(), target.layout(), target.count());
+        };
+        let region = self.lease.region().sub(bytes.offset(), bytes.len())?;
+        let primitive = arithmetic.primitive();
+        let element = Datatype::from(primitive).commit();
+        let element = element.map_err(|_| EngineError::NoArithmetic { primitive })?;
+        Typed::new(region, 0, &element, bytes.len() / arithmetic.width() as u64)
+    }
+
+    /// Changes the elements of `range` by those of `origin`, in one step if that lies in memory of the same device. The
+    /// caller has their stripes; `elements` is of [`elements`](DeviceMemory::elements).
+    ///
+    /// # Safety
+    /// During the call, `origin` describes memory that is valid for reads, and that nobody writes.
+    pub(crate) unsafe fn change_from(
+        &self,
+        elements: &Typed,
+        range: Range<u64>,
+        (op, origin): (ReduceOp, &Typed),
+    ) -> Result<(), Fault> {
+        let work = if op == ReduceOp::Replace {
+            // SAFETY: the caller's promise, and as in `begin_load`.
+            unsafe { self.engine.transfer(origin, elements, range, &[]) }
+        } else {
+            let both = [elements.clone(), origin.clone()];
+            // SAFETY: as above; the target is the first source, and nobody else changes those elements.
+            unsafe { self.reducer.reduce_into(&op.into(), &both, elements, range, &[]) }
+        };
+        let work = Outstanding::new(work.map_err(|error| refused(&error))?);
+        work.wait().map_err(|error| failed(&error))
     }
 
     /// Replaces the one element that `target` is by `swap` if it is `compare`, bit by bit; gives what was there. The caller

@@ -164,7 +164,8 @@ impl Window {
         Ok(true)
     }
 
-    /// [`accumulate`](Window::accumulate) of all that `origin` describes, as it lies there: sums alone. `false`: it takes
+    /// [`accumulate`](Window::accumulate) of all that `origin` describes, as it lies there: sums alone, unless a device
+    /// does it. `false`: it takes
     /// another way, and nothing was done.
     ///
     /// # Safety
@@ -178,7 +179,10 @@ impl Window {
         (access, op): (&Access, ReduceOp),
         (origin, at): (&Typed, &Place),
     ) -> Result<bool, D::Error> {
-        let Some(straight) = self.straight(access, origin) else { return Ok(false) };
+        let Some(straight) = self.straight(access, origin) else {
+            // SAFETY: the caller's promise.
+            return unsafe { self.accumulate_typed(driver, (access, op), (origin, at)) };
+        };
         let arithmetic = self.arithmetic(access, op, (origin, at))?;
         let (Some(number), None) = (arithmetic.sum(), self.key(access.rank)) else {
             return Ok(false);

@@ -1,6 +1,7 @@
 //! Messages that no process of ours sends: whatever they say, nothing outside the window changes, and nothing panics.
 
 mod bounded;
+mod device;
 mod mixed;
 mod net;
 mod numbers;

@@ -65,8 +65,9 @@ pub(super) unsafe fn part(
     if !Engine::serves(&**engine, space) {
         return Err(EngineError::WrongSpace { engine: engine.name(), space }.into());
     }
+    let (engine, reducer) = (Arc::clone(engine) as Arc<dyn Engine>, Arc::clone(engine) as _);
     // SAFETY: the caller's promise.
-    let memory = unsafe { DeviceMemory::new(memory, Arc::clone(engine) as Arc<dyn Engine>) };
+    let memory = unsafe { DeviceMemory::new(memory, engine, reducer) };
     Ok(DeviceExposure::new(memory, header).into())
 }
 

@@ -3,13 +3,14 @@
 //! work on the device is over before a mutex is given back, and when a call returns.
 
 use super::{DeviceExposure, DeviceMemory};
-use crate::WindowError;
 use crate::arithmetic::Arithmetic;
 use crate::exposure::{PART, for_each_run, part, stripes};
 use crate::header::Stripes;
 use crate::operate::{Access, index};
+use crate::place::Place;
 use crate::window::{Driver, Window};
-use gapless_engine::Typed;
+use crate::{Fault, WindowError};
+use gapless_engine::{ReduceOp, Typed};
 use std::ops::Range;
 
 /// Bytes that are changed at once if all their mutexes are free: each time costs two ways to the device.
@@ -89,13 +90,57 @@ impl Window {
         loaded.map_err(|fault| self.refused(access.rank, fault))
     }
 
-    /// An accumulation: of as much as possible if nobody else has any of its mutexes, else stripe after stripe.
+    /// An accumulation of all that `origin` describes, if that lies on the device that works on the target; as
+    /// [`accumulate_runs`](Window::accumulate_runs).
+    ///
+    /// # Safety
+    /// As there.
+    pub(crate) unsafe fn accumulate_typed<D: Driver>(
+        &self,
+        driver: &D,
+        (access, op): (&Access, ReduceOp),
+        (origin, at): (&Typed, &Place),
+    ) -> Result<bool, D::Error> {
+        let near = self.near_device(access).filter(|_| self.tasks.is_none());
+        let space = near.map(|near| near.memory.lease().region().space());
+        let Some(near) = near.filter(|_| space == Some(origin.space())) else { return Ok(false) };
+        let arithmetic = self.arithmetic(access, op, (origin, at))?;
+        if op == ReduceOp::NoOp {
+            return Ok(true);
+        }
+        let elements = near.memory.elements(&access.target, &arithmetic);
+        let elements = elements.map_err(WindowError::from)?;
+        self.stripe_by_stripe(driver, (access, near), &arithmetic, |range| {
+            // SAFETY: the caller's promise.
+            unsafe { near.memory.change_from(&elements, range, (op, origin)) }
+        })?;
+        Ok(true)
+    }
+
+    /// An accumulation of packed elements.
     pub(crate) fn change_near<D: Driver>(
         &self,
         driver: &D,
         (access, near): (&Access, &DeviceExposure),
         (arithmetic, bytes): (&Arithmetic, &[u8]),
         mut found: Option<&mut [u8]>,
+    ) -> Result<(), D::Error> {
+        self.stripe_by_stripe(driver, (access, near), arithmetic, |range| {
+            let here = index(&range).map_err(|_| Fault::Outside)?;
+            let operand = (arithmetic, bytes.get(here.clone()).unwrap_or(&[]));
+            let result = found.as_deref_mut().map(|found| &mut found[here]);
+            near.memory.change(&access.target, range, operand, result)
+        })
+    }
+
+    /// Has all of an access changed, under the mutexes of its elements: as much as possible at once if nobody else has any
+    /// of those, else stripe after stripe.
+    fn stripe_by_stripe<D: Driver>(
+        &self,
+        driver: &D,
+        (access, near): (&Access, &DeviceExposure),
+        arithmetic: &Arithmetic,
+        mut change: impl FnMut(Range<u64>) -> Result<(), Fault>,
     ) -> Result<(), D::Error> {
         let (target, width) = (&access.target, arithmetic.width() as u64);
         let refused = |fault| self.refused(access.rank, fault);
@@ -111,10 +156,7 @@ impl Window {
                 self.take_stripes(driver, &near.header, held)?;
             }
             left.start = now.end;
-            let here = index(&now)?;
-            let operand = (arithmetic, bytes.get(here.clone()).unwrap_or(&[]));
-            let result = found.as_deref_mut().map(|found| &mut found[here]);
-            let changed = near.memory.change(target, now, operand, result);
+            let changed = change(now);
             near.header.release_stripes(self.rank, held);
             changed.map_err(refused)?;
         }

@@ -1,0 +1,163 @@
+//! A target whose device takes long: it serves others meanwhile, and gives mutexes back when the origin or the window is gone.
+
+use super::net::Net;
+use crate::device::{DeviceExposure, DeviceMemory};
+use crate::header::Stripes;
+use crate::window::{Flavor, Member, Window};
+use crate::{Lock, Place, Way};
+use gapless_bml::{LinkError, Rank};
+use gapless_btl::loopback::Config;
+use gapless_dtype::{Datatype, Primitive};
+use gapless_engine::testkit::FakeEngine;
+use gapless_engine::{HostEngine, ReduceOp, Typed};
+use gapless_mem::fake::FakeDevice;
+use gapless_mem::{Device, Lease, Region, Space};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+const BYTES: u64 = 8192;
+
+/// A number of 8 bytes, as an origin has it.
+fn number(memory: &[u64; 1]) -> Typed {
+    let layout = Datatype::from(Primitive::Uint64).commit().unwrap();
+    Typed::new(
+        Region::new(Space::Host, memory.as_ptr().expose_provenance() as u64, 0, 8),
+        0,
+        &layout,
+        1,
+    )
+    .unwrap()
+}
+
+struct Scene {
+    net: Net,
+    engine: Arc<FakeEngine>,
+    exposure: DeviceExposure,
+}
+
+impl Scene {
+    /// Three processes; the first one has memory of a device whose work is asked for so often before it ends.
+    fn new(polls: u32) -> Scene {
+        let net = Net::new(3, &Config::default());
+        let device = Arc::new(FakeDevice::new(0));
+        let engine = Arc::new(FakeEngine::new(&device, polls));
+        let region = device.allocate(BYTES).unwrap();
+        // SAFETY: the device keeps it, and never frees it.
+        let lease = unsafe { Lease::new(region, device) };
+        // SAFETY: it is this window's alone.
+        let memory =
+            unsafe { DeviceMemory::new(lease, Arc::clone(&engine) as _, Arc::new(HostEngine)) };
+        let exposure = DeviceExposure::new(memory, net.exposures[0].header.clone());
+        Scene { net, engine, exposure }
+    }
+
+    /// The window of all processes, which the second and third one reach by messages.
+    fn window(&self, me: u32) -> Window {
+        let osc = &self.net.oscs[me as usize];
+        let seat = match me {
+            0 => osc.host(self.exposure.clone(), &[0, 1, 2], 0),
+            me => osc.host(self.net.exposures[me as usize].clone(), &[0, 1, 2], me),
+        };
+        let member = |process| Member {
+            process,
+            window: seat.id(),
+            bytes: BYTES,
+            unit: 1,
+            misalignment: 0,
+            direct: None,
+            device: None,
+            numbers: None,
+            kernel: 0,
+        };
+        let members = [0, 1, 2].map(member).to_vec();
+        match me {
+            0 => Window::new(seat, me, Flavor::Plain, self.exposure.clone(), members),
+            _ => Window::new(
+                seat,
+                me,
+                Flavor::Plain,
+                self.net.exposures[me as usize].clone(),
+                members,
+            ),
+        }
+    }
+
+    /// The second process adds to a number of the device, which has not ended.
+    fn add(&self, window: &mut Window) {
+        let driver = self.net.driver(1, 500, &|| ());
+        window.lock(&driver, 0, Lock::Shared).unwrap();
+        let (one, place) = ([1], Place::at(4096));
+        let typed = number(&one);
+        let access = window.access("accumulate", (0, &place), &typed, Way::Change).unwrap();
+        let what = (&access, ReduceOp::Sum);
+        window.accumulate(&driver, what, (&typed, &place), &1u64.to_ne_bytes()).unwrap();
+        (0..10).for_each(|_| self.net.progress());
+        assert_eq!(self.under_way(), 1);
+        assert!(!self.is_free(), "it has the mutex");
+    }
+
+    fn under_way(&self) -> i64 {
+        self.engine.under_way.load(Ordering::Relaxed)
+    }
+
+    /// Whether nobody has the mutex of that number.
+    fn is_free(&self) -> bool {
+        let (header, stripe) = (&self.exposure.header, Stripes::default().with(4096, 8));
+        let free = header.try_stripes(2, stripe, |_| false);
+        if free {
+            header.release_stripes(2, stripe);
+        }
+        free
+    }
+}
+
+#[test]
+fn a_target_serves_others_while_its_device_is_at_work() {
+    let scene = Scene::new(20_000);
+    let mut windows = [0, 1, 2].map(|me| scene.window(me));
+    // Another window, of memory of the host.
+    let _target = scene.net.window(0, &[]);
+    let mut other = [1, 2].map(|me| scene.net.window(me, &[]));
+    scene.add(&mut windows[1]);
+    let driver = scene.net.driver(2, 50, &|| ());
+    let other = &mut other[1];
+    other.lock(&driver, 0, Lock::Shared).unwrap();
+    let (one, place) = ([7], Place::at(8));
+    let access = other.access("put", (0, &place), &number(&one), Way::Write).unwrap();
+    other.put(&driver, &access, 0..8, &7u64.to_ne_bytes()).unwrap();
+    other.unlock(&driver, 0).unwrap();
+    assert_eq!(scene.under_way(), 1, "the device has not ended");
+    // What comes behind the accumulation waits for it.
+    let steps = AtomicU64::new(0);
+    let count = || {
+        steps.fetch_add(1, Ordering::Relaxed);
+    };
+    let driver = scene.net.driver(1, 5000, &count);
+    windows[1].unlock(&driver, 0).unwrap();
+    assert!(steps.load(Ordering::Relaxed) > 50);
+    assert!(scene.is_free() && scene.under_way() == 0);
+}
+
+#[test]
+fn what_a_lost_origin_began_is_ended() {
+    let scene = Scene::new(20_000);
+    let mut windows = [0, 1, 2].map(|me| scene.window(me));
+    scene.add(&mut windows[1]);
+    scene.net.bml(0).give_up(Rank(1), LinkError::Corrupt { what: "a test".to_owned() });
+    (0..20).for_each(|_| scene.net.progress());
+    assert!(!scene.is_free() && scene.net.oscs[0].is_busy(), "the device is at work still");
+    (0..2000).for_each(|_| scene.net.progress());
+    assert!(scene.is_free() && scene.under_way() == 0 && !scene.net.oscs[0].is_busy());
+}
+
+#[test]
+fn a_window_that_goes_waits_for_its_device() {
+    let scene = Scene::new(1500);
+    let mut windows: Vec<_> = (0..3).map(|me| scene.window(me)).collect();
+    scene.add(&mut windows[1]);
+    drop(windows.remove(0));
+    assert!(scene.is_free() && scene.under_way() == 0);
+    let driver = scene.net.driver(1, 500, &|| ());
+    // It is told when it asks.
+    assert!(windows[0].unlock(&driver, 0).is_err());
+}
