@@ -39,8 +39,8 @@ pub(crate) struct Owned {
 impl Drop for Owned {
     fn drop(&mut self) {
         // SAFETY: `allocate` below had the region from this device, for this value alone; views borrow
-        // the buffer for as long as messages last, leases keep this value, and peers have been asked to let go of it before,
-        // or the transports, and all mappings with them, are gone.
+        // the buffer for as long as messages last, leases keep this value, and peers have been asked to let
+        // go of it before, or the transports, and all mappings with them, are gone.
         if let Err(error) = unsafe { self.device.free(self.region) } {
             tracing::warn!(%error, "memory of a device could not be freed");
         }

@@ -1,8 +1,9 @@
 //! One-sided windows (MPI 4.1 chapter 12): memory that other ranks of a communicator read, write and accumulate into.
 //!
-//! `make.rs` makes them of memory (`memory.rs`), `sync.rs` has the epochs, `operate.rs` the operations, `request.rs` those that own their buffers,
-//! `local.rs` a rank's own memory, `numbers.rs` whether adapters change it, `profile.rs` what calls cost, `attributes.rs` what a window says of itself, `worker.rs` a
-//! worker that does accumulations. What they do is in `gapless-osc`.
+//! `make.rs` makes them of memory (`memory.rs`), `sync.rs` has the epochs, `operate.rs` the operations, `request.rs` those
+//! that own their buffers, `local.rs` a rank's own memory, `numbers.rs` whether adapters change it, `profile.rs` what calls
+//! cost, `attributes.rs` what a window says of itself, `worker.rs` a worker that does accumulations. What they do is in
+//! `gapless-osc`.
 
 mod attributes;
 mod local;
@@ -134,9 +135,8 @@ impl<T: AnyBits, M> Window<T, M> {
         Ok(member.bytes / member.unit)
     }
 
-    /// Whether operations on a rank's memory are carried out by this process, because it maps that memory: by loads, stores
-    /// and atomic instructions, or by its device. If
-    /// not, they go by messages, and the rank has to make progress.
+    /// Whether operations on a rank's memory are carried out by this process, because it maps that memory: by loads,
+    /// stores and atomic instructions, or by its device. If not, they go by messages, and the rank has to make progress.
     ///
     /// # Errors
     /// There is no such rank.

@@ -1,6 +1,6 @@
-//! An operation that a message asks for on memory of a device: begun by the progress engine, and asked again by it until the
-//! device is done. So the target never waits for its device, and operations of one process keep their order: those behind
-//! it are held (`core.rs`).
+//! An operation on memory of a device. If a message asks for it, the progress engine begins it, and asks again until the
+//! device is done: so the target serves others meanwhile. Operations of one process keep their order, as those behind it
+//! are held (`core.rs`). Who has mapped the memory waits for its end (`device/near.rs`).
 //!
 //! ```text
 //! put, replace   write
@@ -9,12 +9,12 @@
 //! compare        read, and if it is the same, write
 //! ```
 
+use crate::Header;
 use crate::arithmetic::{read, write};
 use crate::device::{DeviceMemory, Work};
 use crate::header::Stripes;
 use crate::perform::{Does, Outcome, Plan};
-use crate::{Fault, Header};
-use gapless_engine::ReduceOp;
+use gapless_engine::{EngineError, ReduceOp};
 
 /// How often the device is asked before others have their turn: short copies end meanwhile.
 const POLLS: usize = 64;
@@ -52,7 +52,7 @@ impl Job {
     }
 
     /// Goes on as far as the device is. Gives what it comes to, if that is known; it is over then.
-    pub(crate) fn step(&mut self) -> Option<Result<Outcome, Fault>> {
+    pub(crate) fn step(&mut self) -> Option<Result<Outcome, EngineError>> {
         for _ in 0..POLLS {
             let next = match self.step.take() {
                 None => self.begin(),
@@ -68,23 +68,33 @@ impl Job {
             match next {
                 Ok(Ok(step)) => self.step = Some(step),
                 Ok(Err(outcome)) => return Some(Ok(outcome)),
-                Err(fault) => return Some(Err(fault)),
+                Err(error) => return Some(Err(error)),
             }
         }
         None
     }
 
-    fn read(&self) -> Result<Result<Step, Outcome>, Fault> {
+    /// Waits for its end.
+    pub(crate) fn finish(mut self) -> Result<Outcome, EngineError> {
+        loop {
+            if let Some(outcome) = self.step() {
+                return outcome;
+            }
+            std::thread::yield_now();
+        }
+    }
+
+    fn read(&self) -> Result<Result<Step, Outcome>, EngineError> {
         let work = self.memory.begin_load(&self.plan.target, self.plan.range.clone())?;
         Ok(Ok(Step::Read(work)))
     }
 
-    fn write(&self, bytes: Vec<u8>) -> Result<Result<Step, Outcome>, Fault> {
+    fn write(&self, bytes: Vec<u8>) -> Result<Result<Step, Outcome>, EngineError> {
         let (target, range) = (&self.plan.target, self.plan.range.clone());
         Ok(Ok(Step::Write(self.memory.begin_store(target, range, bytes)?)))
     }
 
-    fn begin(&mut self) -> Result<Result<Step, Outcome>, Fault> {
+    fn begin(&mut self) -> Result<Result<Step, Outcome>, EngineError> {
         let operand = std::mem::take(&mut self.operand);
         match &self.plan.does {
             Does::Nothing => Ok(Err(Outcome::Nothing)),
@@ -99,7 +109,7 @@ impl Job {
         }
     }
 
-    fn has_read(&mut self, mut old: Vec<u8>) -> Result<Result<Step, Outcome>, Fault> {
+    fn has_read(&mut self, mut old: Vec<u8>) -> Result<Result<Step, Outcome>, EngineError> {
         match &self.plan.does {
             Does::Compare { compare, swap, width } if read(&old) == *compare => {
                 let mut new = vec![0; *width];

@@ -7,7 +7,7 @@
 //! | | who does the work | progress of the target |
 //! |---|---|---|
 //! | memory that the origin maps | the origin, by loads, stores and atomic instructions; the lock is a word beside the memory | none needed |
-//! | memory of a device that the origin maps | the origin, by its device's engine (`device.rs`); the lock is a word in memory of the host | none needed |
+//! | memory of a device that the origin maps | the origin, by its device's engine (`device.rs`); the lock is a word in memory of the host | none needed, unless a message's accumulation of the same elements is under way |
 //! | messages | the target's progress engine ([`Osc`]), as they arrive; on memory of a device step by step (`job.rs`) | whenever it is in a call, or its progress thread runs |
 //! | changes in a [window of numbers](Flavor::Numbers) | the target's adapter, if all have one (`adapter.rs`) | none needed |
 //!

@@ -147,7 +147,7 @@ impl Window {
     ) -> Result<(), WindowError> {
         let loaded = match self.near(access) {
             Near::Host(memory) => load(memory, &access.target, range, into),
-            Near::Device(memory) => memory.load(&access.target, range, into),
+            Near::Device(memory) => return Ok(memory.load(&access.target, range, into)?),
         };
         loaded.map_err(|fault| self.refused(access.rank, fault))
     }
@@ -165,7 +165,7 @@ impl Window {
     ) -> Result<(), WindowError> {
         let stored = match self.near(access) {
             Near::Host(memory) => store(memory, &access.target, range, bytes),
-            Near::Device(memory) => memory.store(&access.target, range, bytes),
+            Near::Device(memory) => return Ok(memory.store(&access.target, range, bytes)?),
         };
         stored.map_err(|fault| self.refused(access.rank, fault))
     }
@@ -558,7 +558,7 @@ impl Window {
 }
 
 /// The part of a buffer that a range of a packed stream is, which begins with the buffer.
-pub(crate) fn index(range: &Range<u64>) -> Result<Range<usize>, WindowError> {
+fn index(range: &Range<u64>) -> Result<Range<usize>, WindowError> {
     let end = length(&(0..range.end))?;
     Ok(end - length(range)?..end)
 }

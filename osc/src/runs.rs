@@ -165,8 +165,7 @@ impl Window {
     }
 
     /// [`accumulate`](Window::accumulate) of all that `origin` describes, as it lies there: sums alone, unless a device
-    /// does it. `false`: it takes
-    /// another way, and nothing was done.
+    /// does it. `false`: it takes another way, and nothing was done.
     ///
     /// # Safety
     /// As [`put_runs`](Window::put_runs).

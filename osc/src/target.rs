@@ -4,7 +4,7 @@
 //! [`Layout::unflatten`]. What cannot be done is a [`Fault`], which the sender gets with the next answer.
 
 use crate::core::{Core, Done, Osc};
-use crate::device::Near;
+use crate::device::{Near, fault};
 use crate::exposure::{Part, place};
 use crate::header::Stripes;
 use crate::job::Job;
@@ -359,7 +359,7 @@ impl Core {
         };
         let result = match result {
             Ok(Outcome::Goes(mut job)) => match job.step() {
-                Some(result) => result,
+                Some(result) => result.map_err(|error| fault(&error)),
                 None => {
                     self.peer(from.0).job = Some(job);
                     return Done::Blocked;

@@ -403,6 +403,8 @@ impl Window {
     /// Epochs that do not go with it.
     pub fn lock_unchecked(&mut self, rank: u32, kind: Lock) -> Result<(), WindowError> {
         self.epochs.may_lock(rank)?;
+        // What the program knows it by may be ordered less.
+        fence(Ordering::SeqCst);
         self.epochs.locked(rank, kind, false);
         Ok(())
     }
@@ -477,6 +479,7 @@ impl Window {
     /// As there.
     pub fn lock_all_unchecked(&mut self) -> Result<(), WindowError> {
         self.epochs.may_lock_all()?;
+        fence(Ordering::SeqCst);
         self.epochs.all_locked(false);
         Ok(())
     }

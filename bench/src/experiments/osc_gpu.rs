@@ -1,8 +1,8 @@
-//! `osc-gpu`: one-sided operations on memory of a GPU of another process, which waits in a barrier: by the origin's GPU, which
-//! maps that memory, and by messages that the target's progress engine carries out; beside the driver's own copies.
+//! `osc-gpu`: one-sided operations on memory of a GPU of another process, which waits in a barrier: by the origin's GPU,
+//! which maps that memory, and by messages that the target's progress engine carries out; beside the driver's own copies.
 //!
-//! Each operation has ended at the target before the next begins: a flush follows it. This program starts two processes of
-//! itself; rank 0 leaves its rows in a file. What the target has then is compared byte by byte.
+//! Each operation has ended at the target before the next begins: a flush follows it. This program starts two processes
+//! of itself; rank 0 leaves its rows in a file. What the target has then is compared byte by byte.
 
 use std::path::{Path, PathBuf};
 

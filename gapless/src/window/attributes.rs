@@ -7,13 +7,13 @@ use gapless_dtype::AnyBits;
 use gapless_mem::Region;
 
 bitflags! {
-    /// What a program promises of an epoch (MPI 4.1 §12.5.5): the calls whose names end in `_with` take them. Those that
-    /// save nothing here are taken, and change nothing.
+    /// What a program promises of an epoch (MPI 4.1 §12.5.5): the calls whose names end in `_with` take them. Those
+    /// that save nothing here are taken, and change nothing.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
     pub struct Assertions: u32 {
-        /// `MPI_MODE_NOCHECK`. Of a lock: nobody has a lock that excludes it, nor takes one before the unlock; then none is
-        /// taken, which saves a way to a target that is reached by messages. Of a post and *all* starts that match it: the
-        /// post comes first, which the ranks know by other means; then no message tells them.
+        /// `MPI_MODE_NOCHECK`. Of a lock: nobody has a lock that excludes it, nor takes one before the unlock; then none
+        /// is taken, which saves a way to a target that is reached by messages. Of a post and *all* starts that match
+        /// it: the post comes first, which the ranks know by other means; then no message tells them.
         const NOCHECK = 1;
         /// `MPI_MODE_NOSTORE`: this rank has not stored to its memory since the last synchronisation. Without effect.
         const NOSTORE = 1 << 1;
@@ -66,8 +66,8 @@ impl Hints {
 }
 
 impl<T: AnyBits, M> Window<T, M> {
-    /// Where this rank's memory is (`MPI_WIN_BASE`), for kernels and other libraries: whoever touches it by this answers for
-    /// that, as with any address. Of no bytes if the window is dynamic.
+    /// Where this rank's memory is (`MPI_WIN_BASE`), for kernels and other libraries: whoever touches it by this answers
+    /// for that, as with any address. Of no bytes if the window is dynamic.
     #[must_use]
     pub fn base(&self) -> Region {
         self.inner.own().lease().region()
@@ -111,7 +111,8 @@ impl<T: AnyBits, M> Window<T, M> {
         &self.name
     }
 
-    /// What this window keeps to, as info keys (`MPI_Win_get_info`): whatever hints it was made with, but for `same_size`.
+    /// What this window keeps to, as info keys (`MPI_Win_get_info`): whatever hints it was made with, but for
+    /// `same_size`.
     #[must_use]
     pub fn info(&self) -> Vec<(&'static str, &'static str)> {
         let same_size = if self.hints.same_size { "true" } else { "false" };

@@ -451,7 +451,10 @@ fn map(
     let (peer, mapped) = bml.mapped(Rank(member.process))?;
     let memory = mapped.map_for(peer, &memory, user).ok()?;
     let header = mapped.map(peer, &header).ok()?;
-    let fits = memory.region().len() == member.bytes;
+    let (bytes, fits) = (memory.region().len(), memory.region().len() == member.bytes);
+    if !fits {
+        tracing::debug!(member.process, bytes, "memory of a window that has another length");
+    }
     fits.then(|| (memory.lease().clone(), header.lease().clone()))
 }
 

@@ -8,6 +8,7 @@ use gapless_dtype::AnyBits;
 use gapless_engine::{Engine, ReduceOp, Typed};
 use gapless_mem::{DeviceError, Outstanding, Region};
 use gapless_osc::{Access, Part, Place, Way, WindowError};
+use std::cell::RefCell;
 use std::ops::Range;
 
 /// Bytes that are packed at a time.
@@ -49,7 +50,44 @@ fn plain(typed: &Typed, at: &Place) -> Option<u64> {
     at.plain().filter(|_| typed.stretch() == Some(typed.origin()))
 }
 
-/// Room for a packed stream.
+/// The longest room that a thread keeps for its next packed stream: pages that are new cost more than bytes that are copied.
+const KEPT: usize = 4 << 20;
+
+thread_local! {
+    static LAST: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
+}
+
+/// Room for a packed stream, which the thread uses again.
+struct Room {
+    all: Vec<u8>,
+    len: usize,
+}
+
+impl Room {
+    fn new(bytes: u64) -> Result<Room, Error> {
+        let len = usize::try_from(bytes).unwrap_or(usize::MAX);
+        let mut last = LAST.try_with(RefCell::take).unwrap_or_default();
+        if last.len() < len {
+            last = room(bytes)?;
+        }
+        Ok(Room { all: last, len })
+    }
+
+    fn bytes(&mut self) -> &mut [u8] {
+        &mut self.all[..self.len]
+    }
+}
+
+impl Drop for Room {
+    fn drop(&mut self) {
+        let all = std::mem::take(&mut self.all);
+        if all.len() <= KEPT {
+            let _ = LAST.try_with(|last| last.replace(all));
+        }
+    }
+}
+
+/// Room for a packed stream, zeroed.
 pub(super) fn room(bytes: u64) -> Result<Vec<u8>, Error> {
     let len = usize::try_from(bytes).unwrap_or(usize::MAX);
     let mut room = Vec::new();
@@ -111,7 +149,8 @@ impl<T: AnyBits, M> Window<T, M> {
             return take(0..all, bytes);
         }
         let chunk = self.chunk();
-        let mut packed = room(all.min(chunk))?;
+        let mut packed = Room::new(all.min(chunk))?;
+        let packed = packed.bytes();
         let mut start = 0;
         while start < all {
             let end = all.min(start + chunk);
@@ -137,10 +176,11 @@ impl<T: AnyBits, M> Window<T, M> {
         if let Some(bytes) = unsafe { stretch(typed) } {
             return take(bytes);
         }
-        let mut packed = room(typed.packed_bytes())?;
+        let mut packed = Room::new(typed.packed_bytes())?;
+        let packed = packed.bytes();
         // SAFETY: the caller's promise.
-        unsafe { self.pack(typed, 0..typed.packed_bytes(), &mut packed) }?;
-        take(&packed)
+        unsafe { self.pack(typed, 0..typed.packed_bytes(), packed) }?;
+        take(packed)
     }
 
     /// Fills what is described, in pieces.
@@ -159,7 +199,8 @@ impl<T: AnyBits, M> Window<T, M> {
             return give(0..all, bytes);
         }
         let chunk = self.chunk();
-        let mut packed = room(all.min(chunk))?;
+        let mut packed = Room::new(all.min(chunk))?;
+        let packed = packed.bytes();
         let mut start = 0;
         while start < all {
             let end = all.min(start + chunk);

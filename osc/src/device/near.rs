@@ -3,14 +3,16 @@
 //! work on the device is over before a mutex is given back, and when a call returns.
 
 use super::{DeviceExposure, DeviceMemory};
-use crate::arithmetic::Arithmetic;
-use crate::exposure::{PART, for_each_run, part, stripes};
+use crate::arithmetic::{Arithmetic, read};
+use crate::exposure::{PART, part, stripes};
 use crate::header::Stripes;
-use crate::operate::{Access, index};
+use crate::job::Job;
+use crate::operate::Access;
+use crate::perform::{Does, Outcome, Plan};
 use crate::place::Place;
 use crate::window::{Driver, Window};
-use crate::{Fault, WindowError};
-use gapless_engine::{ReduceOp, Typed};
+use crate::{Header, WindowError};
+use gapless_engine::{EngineError, ReduceOp, Typed};
 use std::ops::Range;
 
 /// Bytes that are changed at once if all their mutexes are free: each time costs two ways to the device.
@@ -37,7 +39,7 @@ impl Window {
     ) -> Result<(), D::Error> {
         let stored = near.memory.store(&access.target, range, bytes);
         driver.progress();
-        Ok(stored.map_err(|fault| self.refused(access.rank, fault))?)
+        Ok(stored.map_err(WindowError::from)?)
     }
 
     pub(crate) fn get_near<D: Driver>(
@@ -49,7 +51,7 @@ impl Window {
     ) -> Result<(), D::Error> {
         let loaded = near.memory.load(&access.target, range, into);
         driver.progress();
-        Ok(loaded.map_err(|fault| self.refused(access.rank, fault))?)
+        Ok(loaded.map_err(WindowError::from)?)
     }
 
     /// All that `origin` describes, to memory of a device that is mapped; as [`put_runs`](Window::put_runs).
@@ -68,7 +70,7 @@ impl Window {
         // SAFETY: the caller's promise.
         let stored = unsafe { near.memory.store_from(&access.target, origin) };
         driver.progress();
-        stored.map_err(|fault| self.refused(access.rank, fault))
+        Ok(stored?)
     }
 
     /// The other way round; as [`get_runs`](Window::get_runs).
@@ -87,7 +89,7 @@ impl Window {
         // SAFETY: the caller's promise.
         let loaded = unsafe { near.memory.load_into(&access.target, origin) };
         driver.progress();
-        loaded.map_err(|fault| self.refused(access.rank, fault))
+        Ok(loaded?)
     }
 
     /// An accumulation of all that `origin` describes, if that lies on the device that works on the target; as
@@ -110,9 +112,12 @@ impl Window {
         }
         let elements = near.memory.elements(&access.target, &arithmetic);
         let elements = elements.map_err(WindowError::from)?;
-        self.stripe_by_stripe(driver, (access, near), &arithmetic, |range| {
+        self.stripe_by_stripe(driver, (access, near), &arithmetic, |range, mutexes| {
             // SAFETY: the caller's promise.
-            unsafe { near.memory.change_from(&elements, range, (op, origin)) }
+            let changed = unsafe { near.memory.change_from(&elements, range, (op, origin)) };
+            let (header, rank, held) = mutexes;
+            header.release_stripes(rank, held);
+            changed
         })?;
         Ok(true)
     }
@@ -125,22 +130,32 @@ impl Window {
         (arithmetic, bytes): (&Arithmetic, &[u8]),
         mut found: Option<&mut [u8]>,
     ) -> Result<(), D::Error> {
-        self.stripe_by_stripe(driver, (access, near), arithmetic, |range| {
-            let here = index(&range).map_err(|_| Fault::Outside)?;
-            let operand = (arithmetic, bytes.get(here.clone()).unwrap_or(&[]));
-            let result = found.as_deref_mut().map(|found| &mut found[here]);
-            near.memory.change(&access.target, range, operand, result)
+        let fetches = found.is_some();
+        self.stripe_by_stripe(driver, (access, near), arithmetic, |range, mutexes| {
+            let at = usize::try_from(range.start).unwrap_or(usize::MAX);
+            let len = usize::try_from(range.end - range.start).unwrap_or(0);
+            let here = at..at.saturating_add(len);
+            let does = Does::Change { arithmetic: *arithmetic, fetches };
+            let plan = Plan { target: access.target.clone(), range, does };
+            let operand = bytes.get(here.clone()).unwrap_or(&[]);
+            let job = Job::new(self.seat.id(), &near.memory, mutexes, (plan, operand));
+            if let Outcome::Bytes(old) = job.finish()?
+                && let Some(place) = found.as_deref_mut().and_then(|found| found.get_mut(here))
+            {
+                place.copy_from_slice(&old);
+            }
+            Ok(())
         })
     }
 
-    /// Has all of an access changed, under the mutexes of its elements: as much as possible at once if nobody else has any
-    /// of those, else stripe after stripe.
+    /// Has all of an access changed, under the mutexes of its elements, which `change` gives back: as much as possible at
+    /// once if nobody else has any of those, else stripe after stripe.
     fn stripe_by_stripe<D: Driver>(
         &self,
         driver: &D,
         (access, near): (&Access, &DeviceExposure),
         arithmetic: &Arithmetic,
-        mut change: impl FnMut(Range<u64>) -> Result<(), Fault>,
+        mut change: impl FnMut(Range<u64>, (Header, u32, Stripes)) -> Result<(), EngineError>,
     ) -> Result<(), D::Error> {
         let (target, width) = (&access.target, arithmetic.width() as u64);
         let refused = |fault| self.refused(access.rank, fault);
@@ -156,33 +171,33 @@ impl Window {
                 self.take_stripes(driver, &near.header, held)?;
             }
             left.start = now.end;
-            let changed = change(now);
-            near.header.release_stripes(self.rank, held);
-            changed.map_err(refused)?;
+            let mutexes = (near.header.clone(), self.rank, held);
+            change(now, mutexes).map_err(WindowError::from)?;
         }
         driver.progress();
         Ok(())
     }
 
+    /// Compares one number, and swaps; gives what was there.
     pub(crate) fn compare_near<D: Driver>(
         &self,
         driver: &D,
         (access, near): (&Access, &DeviceExposure),
         width: usize,
-        both: (u64, u64),
+        (compare, swap): (u64, u64),
     ) -> Result<u64, D::Error> {
-        let mut held = Stripes::default();
-        let each = |offset, _, len| {
-            held = held.with(offset, len);
-            Ok(())
-        };
-        let place = for_each_run(&access.target, 0..access.packed_bytes(), each);
-        place.map_err(|fault| self.refused(access.rank, fault))?;
+        let (target, range) = (access.target.clone(), 0..width as u64);
+        let plan = Plan { target, range, does: Does::Compare { width, compare, swap } };
+        let held = plan.stripes(0).map_err(|fault| self.refused(access.rank, fault))?;
         self.take_stripes(driver, &near.header, held)?;
-        let old = near.memory.compare_swap(&access.target, width, both);
-        near.header.release_stripes(self.rank, held);
+        let mutexes = (near.header.clone(), self.rank, held);
+        let job = Job::new(self.seat.id(), &near.memory, mutexes, (plan, &[]));
+        let found = job.finish().map_err(WindowError::from)?;
         driver.progress();
-        Ok(old.map_err(|fault| self.refused(access.rank, fault))?)
+        Ok(match found {
+            Outcome::Bytes(old) => read(&old),
+            _ => 0,
+        })
     }
 }
 

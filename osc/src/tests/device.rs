@@ -138,6 +138,33 @@ fn a_target_serves_others_while_its_device_is_at_work() {
     assert!(scene.is_free() && scene.under_way() == 0);
 }
 
+/// What comes behind an accumulation of the same origin sees what it left; another origin's, of the same number, waits.
+#[test]
+fn operations_on_one_number_are_in_order() {
+    let scene = Scene::new(2000);
+    let mut windows: Vec<_> = (0..3).map(|me| scene.window(me)).collect();
+    scene.add(&mut windows[1]);
+    let driver = scene.net.driver(2, 50, &|| ());
+    windows[2].lock(&driver, 0, Lock::Shared).unwrap();
+    let (one, place) = ([5], Place::at(4096));
+    let typed = number(&one);
+    let access = windows[2].access("accumulate", (0, &place), &typed, Way::Change).unwrap();
+    let (bytes, what) = (5u64.to_ne_bytes(), (&access, ReduceOp::Sum));
+    let both = (&typed, &place);
+    let later = windows[2].start_get_accumulate(&driver, what, both, &bytes).unwrap();
+    (0..5).for_each(|_| scene.net.progress());
+    assert!(scene.under_way() == 1 && !Window::is_read(&later), "one of them has the mutex");
+    let driver = scene.net.driver(1, 5000, &|| ());
+    let access = windows[1].access("get", (0, &place), &typed, Way::Read).unwrap();
+    let mut found = [0; 8];
+    windows[1].get(&driver, &access, 0..8, &mut found).unwrap();
+    let found = u64::from_ne_bytes(found);
+    let driver = scene.net.driver(2, 5000, &|| ());
+    let before = windows[2].collect(&driver, later).unwrap();
+    assert_eq!(before, 1u64.to_ne_bytes());
+    assert!([1, 6].contains(&found), "{found}");
+}
+
 #[test]
 fn what_a_lost_origin_began_is_ended() {
     let scene = Scene::new(20_000);

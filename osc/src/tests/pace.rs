@@ -153,3 +153,20 @@ fn answers_that_are_not_due() {
     assert!(!is_nonsense(core.answer(Rank(1), &head, &[3; 2])));
     assert_eq!(core.answered(token).unwrap().unwrap().data, [3, 3, 1, 1, 2, 2, 2, 2]);
 }
+
+/// A lock that is not taken costs no message, nor does giving it back: nothing has gone to the target.
+#[test]
+fn locks_that_are_not_taken_send_nothing() {
+    let net = Net::new(2, &Config::default());
+    let _target = net.window(0, &[]);
+    let mut window = net.window(1, &[]);
+    // Nobody makes progress, so whatever is waited for does not come.
+    let driver = net.driver(1, 1, &|| ());
+    for _ in 0..3 {
+        window.lock_unchecked(0, Lock::Exclusive).unwrap();
+        window.unlock(&driver, 0).unwrap();
+        window.lock_all_unchecked().unwrap();
+        window.unlock_all(&driver).unwrap();
+    }
+    assert!(window.lock(&driver, 0, Lock::Shared).is_err(), "the answer would have to come");
+}

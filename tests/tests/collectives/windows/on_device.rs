@@ -478,7 +478,7 @@ fn rank(mut member: Member) {
         program(&member.part, (&world, space), window, seed);
     }
     contend(&world, build(), space);
-    if let (Space::Cuda { device }, false) = (space, by_messages) {
+    if let (Space::Cuda { device }, true) = (space, member.part.ends_with("mapped")) {
         by_worker(&world, device);
     }
     let mut window: Window<u64, DeviceBuf> = build().allocate_on(space, 4000).unwrap();
