@@ -25,6 +25,8 @@
 pub mod baselines;
 pub mod check;
 pub mod clock;
+#[allow(unsafe_code, reason = "calls cuBLAS's functions")]
+pub mod cublas;
 #[allow(unsafe_code, reason = "starts messages of memory that it owns")]
 pub mod duo;
 mod error;

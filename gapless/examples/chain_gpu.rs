@@ -8,7 +8,8 @@
 //! ```
 //!
 //! Each rank takes the GPU of its number, as far as there are. Ranks share a GPU only under the Multi-Process Service
-//! (MPS): without it two processes take turns on a GPU, and a worker would keep the others away.
+//! (MPS): without it two processes take turns on a GPU, and a worker would keep the others away. Then the program ends
+//! with an error at all ranks.
 
 use gapless::xtq::device::{RingParts, RingShape};
 use gapless::xtq::device_code::{EXAMPLE_PUTS, EXAMPLE_TASKS, LANES};
@@ -63,9 +64,9 @@ fn exchange(world: &World, bytes: &[u8], to: u32, from: u32) -> Result<Vec<u8>, 
 }
 
 /// The worker of this rank, and what it runs. Its buffer is where the chain ends.
-fn attach(tasks: &Tasks, device: &Arc<CudaDevice>, memory: &Lease) -> Result<(), Failure> {
+fn attach(tasks: &Tasks, worker: CudaWorker, memory: &Lease) -> Result<(), Failure> {
     let life = Life { idle: None, longest: Duration::from_secs(120) };
-    tasks.attach_worker(Arc::new(CudaWorker::new(Arc::clone(device))?), life)?;
+    tasks.attach_worker(Arc::new(worker), life)?;
     // SAFETY: CUDA's tools made it of `example_tasks.cu`, whose functions keep the rules.
     let code = unsafe { WorkerCode::new(EXAMPLE_TASKS.as_bytes()) };
     let pass = Kernel::of_worker_from(&code, "example_pass", 32, 1024);
@@ -137,7 +138,8 @@ impl Initiator {
     }
 }
 
-fn run(world: &World, device: &Arc<CudaDevice>) -> Result<Vec<DeviceBuf>, Failure> {
+fn run(world: &World, worker: CudaWorker) -> Result<Vec<DeviceBuf>, Failure> {
+    let device = &Arc::clone(worker.device());
     let (me, size) = (world.rank(), world.size());
     let (next, last) = ((me + 1) % size, (me + size - 1) % size);
     let tasks = world.xtq();
@@ -145,8 +147,9 @@ fn run(world: &World, device: &Arc<CudaDevice>) -> Result<Vec<DeviceBuf>, Failur
     let mut kept = vec![buffer];
     let hops = u64::from(2 * size - 1);
     // Rank 0's worker comes last: memory of its lane is registered before.
-    if me != 0 {
-        attach(&tasks, device, &memory)?;
+    let mut worker = Some(worker);
+    if let Some(worker) = worker.take_if(|_| me != 0) {
+        attach(&tasks, worker, &memory)?;
     }
     // The lane of rank 0's kernel: packets in memory of rank 1's GPU, answers in that of rank 0's.
     let mut initiator = None;
@@ -160,7 +163,9 @@ fn run(world: &World, device: &Arc<CudaDevice>) -> Result<Vec<DeviceBuf>, Failur
         let (own, lease) = zeroed(world, device, 1024)?;
         kept.extend([status, own]);
         initiator = Some(Initiator::new(device, lane, lease, hops)?);
-        attach(&tasks, device, &memory)?;
+        if let Some(worker) = worker {
+            attach(&tasks, worker, &memory)?;
+        }
     } else if me == 1 {
         let ask = receive(world, 0)?;
         let (slots, lease) = zeroed(world, device, RingShape::default().bytes())?;
@@ -219,24 +224,54 @@ fn run(world: &World, device: &Arc<CudaDevice>) -> Result<Vec<DeviceBuf>, Failur
     Ok(kept)
 }
 
-fn main() -> Result<(), Failure> {
-    let world = World::init()?;
-    let device = || -> Result<Arc<CudaDevice>, Failure> {
-        let driver = CudaDriver::load()?;
+/// The worker of this rank's GPU, which is not started yet; without a GPU there is none.
+fn worker(world: &World) -> Result<Option<CudaWorker>, Failure> {
+    let device = match CudaDriver::load().and_then(|driver| {
         let number = world.rank() % driver.devices().max(1);
-        Ok(Arc::new(driver.device(number)?))
-    };
-    let device = device();
-    let mut all = [u32::from(device.is_ok())];
-    world.comm().allreduce(InPlace, &mut all, ReduceOp::Min)?;
-    let kept = match device {
-        _ if world.size() < 2 => None,
-        Ok(device) if all == [1] => Some(run(&world, &device)?),
-        Ok(_) => None,
+        driver.device(number)
+    }) {
+        Ok(device) => device,
         Err(error) => {
             println!("no GPU for rank {}: {error}", world.rank());
-            None
+            return Ok(None);
         }
+    };
+    Ok(Some(CudaWorker::new(Arc::new(device))?))
+}
+
+/// Says why this rank ends, and ends it: others that wait for it learn that it is gone. A rank that just returned would
+/// wait for them when it leaves the world.
+fn give_up(rank: u32, why: &dyn std::fmt::Display) -> ! {
+    eprintln!("chain_gpu, rank {rank}: {why}");
+    std::process::exit(1)
+}
+
+fn main() -> Result<(), Failure> {
+    let world = World::init()?;
+    // All ranks learn whether all have a worker before any begins.
+    let worker = worker(&world);
+    let mut least = [match &worker {
+        Ok(Some(_)) => 2,
+        Ok(None) => 1,
+        Err(_) => 0,
+    }];
+    world.comm().allreduce(InPlace, &mut least, ReduceOp::Min)?;
+    let kept = match (worker, least) {
+        (Err(error), _) => {
+            eprintln!("chain_gpu, rank {}: {error}", world.rank());
+            world.finalize()?;
+            std::process::exit(1)
+        }
+        (Ok(_), [0]) => {
+            eprintln!("chain_gpu, rank {}: another rank has no worker", world.rank());
+            world.finalize()?;
+            std::process::exit(1)
+        }
+        (Ok(Some(worker)), [2]) if world.size() > 1 => match run(&world, worker) {
+            Ok(kept) => Some(kept),
+            Err(error) => give_up(world.rank(), &error),
+        },
+        _ => None,
     };
     world.finalize()?;
     drop(kept);

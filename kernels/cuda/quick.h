@@ -25,7 +25,9 @@ INLINE Asked asked_of(u32 unit) {
 }
 
 /* Whether the worker runs it by a team, whatever its arguments are. */
-INLINE bool is_quick(u64 object) { return object == DO_ACCUMULATE || object == DO_COPY || object == DO_NUMBER; }
+INLINE bool is_quick(u64 object) {
+    return object == DO_ACCUMULATE || object == DO_COPY || object == DO_NUMBER || object == DO_COMBINE;
+}
 
 /* What a team finds in a slot. */
 typedef struct {
@@ -84,7 +86,10 @@ INLINE void keep_slot(Shared &s, u32 team, u32 unit, Unit v, const Found &f) {
         UNROLL for (u32 i = 0; i < 3; i++) at[i] = (u16)(v.lo >> (16 + 16 * i));
         UNROLL for (u32 i = 0; i < 4; i++) at[3 + i] = (u16)(v.hi >> (16 * i));
     }
-    if (unit == 0) s.far[team] = f.far;
+    if (unit == 0) {
+        s.far[team] = f.far;
+        s.quick[team] = f.quick;
+    }
 }
 
 /* It becomes a task, as `take` would have it. By its team, all of whose body is kept. */
@@ -111,6 +116,26 @@ template <typename T> INLINE void add_all(u64 to, const u8 *from, u32 count, u32
     for (u32 i = first; i < count; i += stride) add((T *)to + i, ((const T *)from)[i]);
 }
 
+/* What a task of a row would add, in one place: whether it is a sum in order, which most are, with nothing of the switches.
+ * What `admits` asks for is asked for here. `slot` is a packet with its body. */
+INLINE bool add_in_order(const u64 *row, const u8 *slot, u32 arguments, u32 payload, u32 unit) {
+    const u64 *packet = (const u64 *)slot;
+    u64 to = row[ROW_BUFFER], bytes = row[ROW_BUFFER_BYTES], offset = packet[8 + 2], what = packet[8 + 3];
+    u32 items = part(packet[3], 0, 32) * part(packet[3], 32, 32) * part(packet[5], 0, 32), shift = element_shift(what);
+    bool sums = (row[ROW_OBJECT] == DO_ACCUMULATE) & (arguments >= 32) & ((what & 0xff) == ACC_SUM) & is_known(what) &
+                is_multiple((to + offset) | payload, shift) & (offset <= bytes) & (payload <= bytes - offset);
+    if (!sums) return false;
+    u32 stride = items < TEAM ? items : TEAM, element = (u32)(what >> 8);
+    const u8 *from = slot + 64 + arguments;
+    if (unit >= stride) return true;
+    to += offset;
+    if (element == ACC_F64) add_all<f64>(to, from, payload >> 3, unit, stride);
+    else if (element == ACC_F32) add_all<f32>(to, from, payload >> 2, unit, stride);
+    else if (shift == 3) add_all<u64>(to, from, payload >> 3, unit, stride);
+    else add_all<u32>(to, from, payload >> 2, unit, stride);
+    return true;
+}
+
 /* Any short task, by its team, as `run_short`. */
 NOINLINE u32 run_any(Shared &s, u32 team, u32 unit, const Task &t) {
     u32 failed = admits(t, s.put);
@@ -120,42 +145,47 @@ NOINLINE u32 run_any(Shared &s, u32 team, u32 unit, const Task &t) {
 }
 
 /* A short task, by its team; 0, or why it cannot run. */
-INLINE u32 run_short(Shared &s, u32 team, u32 unit, const Found &f) {
-    if (!f.quick) return run_any(s, team, unit, s.task[team]);
+INLINE u32 run_short(Shared &s, u32 team, u32 unit) {
+    if (!s.quick[team]) return run_any(s, team, unit, s.task[team]);
     const u64 *packet = (const u64 *)s.slot[team], *words = packet + 8;
-    const u64 *row = s.rows + part(f.head, 32, 8) % ENTRIES * ROW_WORDS;
-    u64 object = row[ROW_OBJECT], to = row[ROW_BUFFER], bytes = row[ROW_BUFFER_BYTES];
-    u32 items = part(packet[3], 0, 32) * part(packet[3], 32, 32) * part(packet[5], 0, 32);
-    u64 offset = words[2], what = words[3];
-    u32 shift = element_shift(what);
-    /* Sums, which most are: nothing of the switches. What `admits` asks for is asked for here. */
-    bool sums = (object == DO_ACCUMULATE) & (f.arguments >= 32) & ((what & 0xff) == ACC_SUM) & is_known(what) &
-                is_multiple((to + offset) | f.payload, shift) & (offset <= bytes) & (f.payload <= bytes - offset);
-    if (!sums) {
-        u64 data = f.payload == 0 ? 0 : (u64)words + f.arguments;
-        Task &t = s.task[team];
-        if (unit == 0) {
-            t.object = object;
-            t.buffer = to;
-            t.buffer_bytes = bytes;
-            t.payload = data;
-            t.payload_bytes = f.payload;
-            t.arguments = words;
-            t.argument_bytes = f.arguments;
-            t.items = items;
-        }
-        __syncwarp(0xffffu << ((team & 1) * TEAM));
-        return run_any(s, team, unit, t);
+    const u64 *row = s.rows + part(packet[0], 32, 8) % ENTRIES * ROW_WORDS;
+    u32 arguments = part(packet[5], 32, 16), payload = part(packet[6], 32, 32);
+    if (add_in_order(row, s.slot[team], arguments, payload, unit)) return 0;
+    Task &t = s.task[team];
+    if (unit == 0) {
+        t.object = row[ROW_OBJECT];
+        t.buffer = row[ROW_BUFFER];
+        t.buffer_bytes = row[ROW_BUFFER_BYTES];
+        t.payload = payload == 0 ? 0 : (u64)words + arguments;
+        t.payload_bytes = payload;
+        t.arguments = words;
+        t.argument_bytes = arguments;
+        t.items = part(packet[3], 0, 32) * part(packet[3], 32, 32) * part(packet[5], 0, 32);
     }
-    u32 stride = items < TEAM ? items : TEAM, element = (u32)(what >> 8);
-    const u8 *from = s.slot[team] + 64 + f.arguments;
-    if (unit >= stride) return 0;
-    to += offset;
-    if (element == ACC_F64) add_all<f64>(to, from, f.payload >> 3, unit, stride);
-    else if (element == ACC_F32) add_all<f32>(to, from, f.payload >> 2, unit, stride);
-    else if (shift == 3) add_all<u64>(to, from, f.payload >> 3, unit, stride);
-    else add_all<u32>(to, from, f.payload >> 2, unit, stride);
-    return 0;
+    __syncwarp(0xffffu << ((team & 1) * TEAM));
+    return run_any(s, team, unit, t);
+}
+
+/* A sum that is the only packet of its ring, and that waits for no other, as all of a round before have ended: its team
+ * adds, and says that the task has ended, before any barrier. Whether it has; what else there is goes the way of all. The
+ * other threads' writes come before this one's fence, and that before the status. */
+INLINE bool end_at_once(Shared &s, u32 team, u32 unit, const Found &f, Look look) {
+    const u64 *row = s.rows + part(f.head, 32, 8) % ENTRIES * ROW_WORDS;
+    const u64 *queue = s.rows + (ENTRIES + part(f.head, 40, 8) % ENTRIES) * ROW_WORDS;
+    bool waits = s.count > 1 && ((u32)queue[QUEUE_WIDTH] < TEAMS || (f.head >> 24 & BARRIER_FLAG) != 0);
+    if (waits || s.watch.stopped != 0) return false;
+    if (!add_in_order(row, s.slot[team], f.arguments, f.payload, unit)) return false;
+    __syncwarp(0xffffu << team % 2 * TEAM);
+    if (unit == 0) {
+        Ring &ring = s.rings[look.ring];
+        u32 sequence = s.next[look.ring];
+        fence_sys();
+        store_relaxed(ring.status + (u32)ring.position % SLOTS * 8, sequence | (u64)STATUS_ENDED << 16);
+        ring.position++;
+        s.next[look.ring] = wrapped(sequence + 1);
+        ((u64 *)s.slot[team])[0] = row[ROW_SIGNAL] != 0 ? f.head | REGISTERED_SIGNAL << 24 : f.head;
+    }
+    return true;
 }
 
 #endif

@@ -70,6 +70,10 @@
 #define CONTROL_BYTES 16384
 #define REFUSED_MAX 64
 
+/* A life is given words of its control block as they are when it is started: read over the bus, each would take that's
+ * time. Behind these are rings from the 15th on, and lists that few use. */
+#define START_WORDS 511
+
 /* An element of the ring list, and of the list of rings to put into: words of 8 bytes. */
 #define RING_WORDS 8
 #define RING_HEAD_AT 0
@@ -78,6 +82,8 @@
 #define RING_ARENA_AT 3
 #define RING_ARENA_BYTES 4
 #define RING_POSITION 5
+/* Of the ring list: not 0 if the slots lie in the worker's own memory. */
+#define RING_NEAR 6
 
 /* A row of a table: its sequence, odd while it is written, and seven words (xtq/src/tables.rs). */
 #define ROW_WORDS 8

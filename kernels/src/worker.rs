@@ -1,11 +1,13 @@
 //! The worker of XTQ: a kernel that stays on the target's GPU, polls rings of packets and runs what they ask for
-//! (`cuda/worker.cu`; `worker.h` says what lies where). It is one block, and is given the address of its control block.
+//! (`cuda/worker.cu`; `worker.h` says what lies where). It is one block, and is given the address of its control block,
+//! and what that begins with.
 //!
 //! | kernel | for |
 //! |---|---|
 //! | [`WORKER`] | the worker |
 //! | [`REWRITE`] | packets through the worker's rewrite: by this it is compared with the host's |
 //! | [`INITIATE`] | a thread block of another GPU that puts tasks, for measurements |
+//! | [`MULTIPLY`] | a matrix product, for measurements beside a worker |
 //!
 //! [`LINKED_IMAGE`] is the worker again, to be linked with functions of users and with [`call_by_number`] of them.
 //! [`LANES`] is linked with kernels of users that put tasks. [`HEADER`] says what both see.
@@ -22,8 +24,11 @@ pub const IMAGE: &[u8] = include_bytes!("../images/worker.fatbin");
 /// What `ptxas` said of [`IMAGE`]: a heading, then a line a kernel.
 pub const REGISTERS: &str = include_str!("../images/ptxas-worker.txt");
 
-/// One block of [`THREADS`]. Parameter: the control block's address.
+/// One block of [`THREADS`]. Parameter: [`START_WORDS`] words, of which the first is the control block's address.
 pub const WORKER: &CStr = c"xtq_worker";
+
+/// Words of the worker's parameter: the control block's address, and the block's first words as they are when it starts.
+pub const START_WORDS: usize = 512;
 
 /// Any blocks of at most 256 threads. Parameters, of 8 bytes: addresses of packets (64 bytes each), of their places
 /// (arguments, payload), of the three tables (functions, kernels, queues), of what comes out (96 bytes each: the packet,
@@ -34,6 +39,10 @@ pub const REWRITE: &CStr = c"xtq_rewrite";
 /// body; the body's bytes; how many puts; how many may be unanswered; nanoseconds that an answer may take; the address of
 /// what comes out: what went wrong, tasks that ended, nanoseconds of all, then of each if one is unanswered at a time.
 pub const INITIATE: &CStr = c"xtq_initiate";
+
+/// Blocks of 256 threads, one for each square of 64 by 64. Parameters, of 8 bytes: the addresses of two matrices of floats
+/// and of their product; the rows and columns of each, a multiple of 64. It is work that a worker is not to slow.
+pub const MULTIPLY: &CStr = c"xtq_multiply";
 
 /// The header for device code of users, in CUDA C++.
 pub const HEADER: &str = include_str!("gapless_tasks.h");
@@ -141,7 +150,7 @@ mod tests {
 
     #[test]
     fn kernels_were_compiled_for_every_architecture_without_spilling() {
-        let names = [WORKER, REWRITE, INITIATE].map(|name| name.to_str().unwrap());
+        let names = [WORKER, REWRITE, INITIATE, MULTIPLY].map(|name| name.to_str().unwrap());
         let mut seen = 0;
         for line in REGISTERS.lines().skip(1) {
             let words: Vec<&str> = line.split(' ').collect();
@@ -165,6 +174,7 @@ mod tests {
         assert_eq!(seen, 3 * names.len() + 3);
         let header = include_str!("worker.h");
         assert!(header.contains(&format!("#define WORKER_THREADS {THREADS}\n")));
+        assert!(header.contains(&format!("#define START_WORDS {}\n", START_WORDS - 1)));
         assert!(HEADER.contains("#define GAPLESS_BODY_BYTES 168\n"));
         assert!(header.contains("#define INLINE_BYTES 168\n"));
         let layouts = include_str!("../cuda/layout_tasks.h");

@@ -6,6 +6,7 @@
 
 #![allow(unsafe_code, reason = "shares memory with another process, and with GPUs")]
 
+mod beside;
 mod initiator;
 
 use std::io::{BufRead, BufReader, Write};
@@ -21,7 +22,8 @@ use gapless_mem::{Device, Export, Lease, Region, Space, Words};
 use gapless_mem_cuda::{Argument, CudaDevice, CudaDriver, Grid, Module};
 use gapless_report::{Mark, Row, Samples, Summary};
 use gapless_xtq::device::{
-    Accumulate, Combine, DeviceFunction, DeviceKernel, Element, Lane, Life, Outcome, RingPlaces, RingShape, SLOTS, Target,
+    Accumulate, Combine, DeviceFunction, DeviceKernel, Element, Lane, Life, Outcome, RingPlaces,
+    RingShape, SLOTS, Target,
 };
 use gapless_xtq::packet::{Command, Flags, Launch, Packet, Work};
 use rustix::mm::{MapFlags, ProtFlags};
@@ -40,6 +42,9 @@ pub struct Options {
     /// Be the initiator; the descriptor of the target's shared memory
     #[arg(long, hide = true, value_name = "FD")]
     initiator: Option<i32>,
+    /// cuBLAS's library, whose matrix product is timed beside a worker; where there is none, only ours is
+    #[arg(long, value_name = "PATH", default_value = "libcublas.so.13")]
+    cublas: String,
 }
 
 const SHAPE: RingShape = RingShape { arena_bytes: 1 << 16 };
@@ -81,7 +86,14 @@ fn payload() -> Vec<u8> {
 fn map(file: impl std::os::fd::AsFd, len: usize) -> Result<Lease, Failure> {
     // SAFETY: a new mapping, at an address that the system chooses.
     let at = unsafe {
-        rustix::mm::mmap(std::ptr::null_mut(), len, ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED, file, 0)
+        rustix::mm::mmap(
+            std::ptr::null_mut(),
+            len,
+            ProtFlags::READ | ProtFlags::WRITE,
+            MapFlags::SHARED,
+            file,
+            0,
+        )
     };
     let at = at.map_err(|error| job(format!("mapping shared memory: {error}")))?;
     let region = Region::new(Space::Host, at.expose_provenance() as u64, 0, len as u64);
@@ -178,7 +190,10 @@ impl Peer {
 
     fn next(&mut self) -> Result<Said, Failure> {
         let mut line = String::new();
-        let read = self.output.read_line(&mut line).map_err(Failure::io("read", "the initiator's pipe"))?;
+        let read = self
+            .output
+            .read_line(&mut line)
+            .map_err(Failure::io("read", "the initiator's pipe"))?;
         if read == 0 {
             let end = self.child.wait().map_err(Failure::io("await", "the initiator"))?;
             return Err(job(format!("the initiator has ended: {end}")));
@@ -203,29 +218,33 @@ impl Experiment for XtqHw {
     type Options = Options;
 
     const NAME: &'static str = "xtq-hw";
-    const ABOUT: &'static str = "tasks on a GPU whose worker takes them itself, put by another process";
+    const ABOUT: &'static str =
+        "tasks on a GPU whose worker takes them itself, put by another process";
 
     fn run(options: &Options, common: &Common) -> Result<Findings, Failure> {
         match options.initiator {
-            Some(fd) => initiator::initiate(fd, common.quick).map(|()| Findings::new(Vec::new(), String::new())),
-            None => receive(common),
+            Some(fd) => initiator::initiate(fd, common.quick)
+                .map(|()| Findings::new(Vec::new(), String::new())),
+            None => receive(&options.cublas, common),
         }
     }
 }
 
 /// The target.
-fn receive(common: &Common) -> Result<Findings, Failure> {
+fn receive(cublas: &str, common: &Common) -> Result<Findings, Failure> {
     let no_gpu = |why: gapless_mem_cuda::CudaError| Failure::NoGpu { why: why.to_string() };
     let device = Arc::new(CudaDriver::load().map_err(no_gpu)?.device(0).map_err(no_gpu)?);
     let name = device.properties().name.clone();
     let file = rustix::fs::memfd_create("gapless-xtq-hw", rustix::fs::MemfdFlags::empty());
     let file = file.map_err(|error| job(format!("shared memory: {error}")))?;
-    rustix::fs::ftruncate(&file, shared_bytes() as u64).map_err(|error| job(format!("shared memory: {error}")))?;
+    rustix::fs::ftruncate(&file, shared_bytes() as u64)
+        .map_err(|error| job(format!("shared memory: {error}")))?;
     let memory = map(&file, shared_bytes())?;
     let flags = tail(&memory)?;
     let mut peer = Peer::start(file.as_raw_fd(), common)?;
     let worker = Arc::new(CudaWorker::new(Arc::clone(&device)).map_err(job)?);
-    let mut target = Target::new(worker, Life { idle: None, longest: Duration::from_secs(120) }).map_err(job)?;
+    let mut target =
+        Target::new(worker, Life { idle: None, longest: Duration::from_secs(120) }).map_err(job)?;
     let sums = zeroed(&device, 4096)?;
     // SAFETY: it is never freed.
     let buffer = unsafe { Lease::kept_by_caller(sums) };
@@ -241,13 +260,18 @@ fn receive(common: &Common) -> Result<Findings, Failure> {
     // SAFETY: its buffer is read here when no worker runs any more.
     unsafe { target.register_kernel(0, Some(kernel)) }.map_err(job)?;
     target.register_queue(0, 32).map_err(job)?;
-    let Said::Hello(statuses) = peer.next()? else { return Err(job("the initiator says no hello")) };
+    let Said::Hello(statuses) = peer.next()? else {
+        return Err(job("the initiator says no hello"));
+    };
     let ring_key = match statuses {
         None => "-".to_owned(),
         Some(key) => {
             let ring = zeroed(&device, usize::try_from(SHAPE.bytes()).unwrap_or(0))?;
             let status = device.import(unhex(&key)?)?;
-            let at = RingPlaces { status: device.device_address(status)?, ..RingPlaces::at(ring.start(), SHAPE) };
+            let at = RingPlaces {
+                status: device.device_address(status)?,
+                ..RingPlaces::at(ring.start(), SHAPE)
+            };
             // SAFETY: it is never freed.
             let lease = unsafe { Lease::kept_by_caller(ring) };
             // SAFETY: neither part is ever freed, and both are zeroed.
@@ -273,7 +297,10 @@ fn receive(common: &Common) -> Result<Findings, Failure> {
             }
             Said::Idle => {
                 target.leave().map_err(job)?;
-                target.set_life(Life { idle: Some(Duration::from_micros(100)), longest: Duration::from_secs(120) });
+                target.set_life(Life {
+                    idle: Some(Duration::from_micros(100)),
+                    longest: Duration::from_secs(120),
+                });
                 peer.tell("ok")?;
                 while flags.all()[OVER].load(Ordering::Acquire) == 0 {
                     target.advance().map_err(job)?;
@@ -284,7 +311,13 @@ fn receive(common: &Common) -> Result<Findings, Failure> {
                 target.leave().map_err(job)?;
                 peer.tell("ok")?;
                 let mut seen = flags.all()[ASKED].load(Ordering::Acquire);
-                let at = [nothing.start(), nothing.start() + 64, nothing.start() + 128, nothing.start() + 2048, 0];
+                let at = [
+                    nothing.start(),
+                    nothing.start() + 64,
+                    nothing.start() + 128,
+                    nothing.start() + 2048,
+                    0,
+                ];
                 while flags.all()[OVER].load(Ordering::Acquire) == 0 {
                     let asked = flags.all()[ASKED].load(Ordering::Acquire);
                     if asked == seen {
@@ -292,7 +325,13 @@ fn receive(common: &Common) -> Result<Findings, Failure> {
                         continue;
                     }
                     // SAFETY: five parameters of 8 bytes, for no packets.
-                    unsafe { launched.launch(&stream, Grid::line(1, 32), &at.each_ref().map(Argument::of)) }?;
+                    unsafe {
+                        launched.launch(
+                            &stream,
+                            Grid::line(1, 32),
+                            &at.each_ref().map(Argument::of),
+                        )
+                    }?;
                     while !stream.is_idle()? {}
                     flags.all()[ANSWERED].store(asked, Ordering::Release);
                     seen = asked;
@@ -310,46 +349,24 @@ fn receive(common: &Common) -> Result<Findings, Failure> {
     if !right {
         return Err(job(format!("{tasks} tasks have left {:?}", &found[..NUMBERS])));
     }
-    let waits = waits(&device, &mut target, common.quick)?;
-    times.extend(waits);
-    findings(&name, times, &numbers, tasks)
-}
-
-/// How long what waits for the whole device waits, beside a worker that leaves after 100 µs.
-fn waits(device: &Arc<CudaDevice>, target: &mut Target, quick: bool) -> Result<Vec<(String, Vec<f64>)>, Failure> {
-    target.set_life(Life { idle: Some(Duration::from_micros(100)), longest: Duration::from_secs(10) });
-    let mut beside = |act: &mut dyn FnMut() -> Result<(), Failure>| -> Result<f64, Failure> {
-        target.start().map_err(job)?;
-        let start = Instant::now();
-        while !target.is_running() && start.elapsed() < PATIENCE {}
-        let start = Instant::now();
-        act()?;
-        Ok(start.elapsed().as_secs_f64())
-    };
-    let (mut freed, mut loaded) = (Vec::new(), Vec::new());
-    for _ in 0..if quick { 3 } else { 50 } {
-        let region = device.allocate(1 << 20)?;
-        // SAFETY: nobody uses it.
-        freed.push(beside(&mut || Ok(unsafe { device.free(region) }?))?);
-        let load = &mut || {
-            // SAFETY: CUDA's tools made the image, and it is compiled into this program.
-            unsafe { Module::load(device, IMAGE) }?.function(REWRITE)?.properties()?;
-            Ok(())
-        };
-        loaded.push(beside(load)?);
-    }
-    target.leave().map_err(job)?;
-    Ok(vec![("free".to_owned(), freed), ("load".to_owned(), loaded)])
+    times.extend(beside::waits(&device, &mut target, common.quick)?);
+    let (products, right) = beside::products(&device, &mut target, cublas, common.quick)?;
+    times.extend(products);
+    findings((&name, common.quick), times, &numbers, tasks, &right)
 }
 
 fn findings(
-    name: &str,
+    (name, quick): (&str, bool),
     times: Vec<(String, Vec<f64>)>,
     numbers: &[(String, f64)],
     tasks: u64,
+    products: &str,
 ) -> Result<Findings, Failure> {
-    let find = |what: &str| times.iter().find(|(name, _)| name == what).map(|(_, seconds)| seconds.clone());
-    let number = |what: &str| numbers.iter().find(|(name, _)| name == what).map(|(_, value)| *value);
+    let find = |what: &str| {
+        times.iter().find(|(name, _)| name == what).map(|(_, seconds)| seconds.clone())
+    };
+    let number =
+        |what: &str| numbers.iter().find(|(name, _)| name == what).map(|(_, value)| *value);
     let space = format!("cuda ({name})");
     let bytes = 8 * NUMBERS as u64;
     let row = |case: &str, protocol: &str, seconds: Vec<f64>| -> Result<Row, Failure> {
@@ -371,7 +388,11 @@ fn findings(
         let median = row.seconds.median;
         row.marks.push(Mark::at_most("µs, put to signal", bound, median * 1e6));
         if let Some(host) = host.filter(|_| what == "one") {
-            row.marks.push(Mark::at_most("of a message, launch and wait", 0.45, median / host.median));
+            row.marks.push(Mark::at_most(
+                "of a message, launch and wait",
+                0.45,
+                median / host.median,
+            ));
             row = row.against("message, launch, wait", host);
         }
         rows.push(row);
@@ -396,9 +417,14 @@ fn findings(
     }
     if let Some(seconds) = find("idle") {
         let mut row = row("first put after the worker has left", "device", seconds)?;
-        if let Some(host) = host {
+        if let Some(host) = find("host idle").map(summary).transpose()? {
             let over = (row.seconds.median - host.median) * 1e6;
-            row.marks.push(Mark::at_most("µs above a message, launch and wait", 2.0, over));
+            row.marks.push(Mark::at_most(
+                "µs above a message, launch and wait, as long after",
+                2.0,
+                over,
+            ));
+            row = row.against("message, launch, wait", host);
         }
         rows.push(row);
     }
@@ -417,9 +443,33 @@ fn findings(
     if let Some((ms, first)) = number("target ms a million").zip(rows.first_mut()) {
         first.marks.push(Mark::at_most("ms of the target's processors for 10⁶ tasks", 1.0, ms));
     }
-    if let Some(seconds) = find("host") {
-        rows.push(row("message to the target's processor, launch, wait, answer", "host, bare", seconds)?);
+    for (what, case) in [
+        ("host", "message to the target's processor, launch, wait, answer"),
+        ("host idle", "the same, each after 2 ms without any"),
+    ] {
+        let Some(seconds) = find(what) else { continue };
+        rows.push(row(case, "host, bare", seconds)?);
     }
-    let notes = format!("{tasks} tasks; every sum on the GPU is right\n{}", crate::sim::judged(&rows));
+    for (what, case) in [("ours", "matrix product, ours"), ("cublas", "matrix product, cuBLAS")] {
+        let Some((without, with)) =
+            find(&format!("{what} without")).zip(find(&format!("{what} with")))
+        else {
+            continue;
+        };
+        let without = summary(without)?;
+        let (bytes, with) = (beside::matrix_bytes(quick), summary(with)?);
+        let mut row = Row::new(case, "multiply", space.clone(), "beside a worker", bytes, with)
+            .verified(true);
+        row.marks.push(Mark::at_most(
+            "of its time without a worker",
+            1.02,
+            with.median / without.median,
+        ));
+        rows.push(row.against("without a worker", without));
+    }
+    let notes = format!(
+        "{tasks} tasks; every sum on the GPU is right\n{products}\n{}",
+        crate::sim::judged(&rows)
+    );
     Ok(Findings::new(rows, notes))
 }

@@ -6,18 +6,18 @@
 
 use crate::ledger::{Ask, Holder, Holding, LedgerError, Reservation, reserved};
 use gapless_kernels::worker::{
-    IMAGE, LINKED_IMAGE, REGISTERS_MAX, THREADS, WORKER, call_by_number,
+    IMAGE, LINKED_IMAGE, REGISTERS_MAX, START_WORDS, THREADS, WORKER, call_by_number,
 };
 use gapless_mem::{
-    Completion, Device, DeviceError, Lease, Region, Space, Worker, WorkerCode, WorkerFunction,
-    WorkerLimits,
+    Completion, Device, DeviceError, Lease, Region, Space, Words, Worker, WorkerCode,
+    WorkerFunction, WorkerLimits,
 };
 use gapless_mem_cuda::{Argument, CudaDevice, CudaError, Function, Grid, Module, Mps, Stream};
 use std::collections::HashMap;
 use std::ffi::{CStr, CString};
 use std::mem::ManuallyDrop;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 use thiserror::Error;
 
@@ -72,6 +72,8 @@ pub struct CudaWorker {
     last: Mutex<Option<Completion>>,
     /// It has a control block: one target's.
     taken: AtomicBool,
+    /// That, once it has.
+    control: OnceLock<Words>,
     kept: Mutex<Kept>,
     _block: Reservation,
 }
@@ -105,8 +107,18 @@ impl CudaWorker {
         let stream = device.stream()?;
         let last = Mutex::new(Some(Completion::Ready));
         let (taken, kept) = (AtomicBool::new(false), Mutex::default());
-        let linked = Mutex::default();
-        Ok(CudaWorker { device, function, linked, stream, last, taken, kept, _block: block })
+        let (linked, control) = (Mutex::default(), OnceLock::new());
+        Ok(CudaWorker {
+            device,
+            function,
+            linked,
+            stream,
+            last,
+            taken,
+            control,
+            kept,
+            _block: block,
+        })
     }
 
     /// The worker with these functions of users.
@@ -166,11 +178,11 @@ impl CudaWorker {
         let address = self.device.device_address(control.region())?;
         // From here on the kernel may read it, unless it is known to have ended.
         let control = ManuallyDrop::new(control);
-        // SAFETY: the kernel has one parameter of 8 bytes. A control block of zeros names nothing, and its life is over as
-        // it begins; the buffer is kept until that is.
-        unsafe {
-            function.launch(&self.stream, Grid::line(1, THREADS), &[Argument::of(&address)])
-        }?;
+        let mut start = [0u64; START_WORDS];
+        start[0] = address;
+        // SAFETY: the kernel has one parameter of so many words. A control block of zeros names nothing, and its life is
+        // over as it begins; the buffer is kept until that is.
+        unsafe { function.launch(&self.stream, Grid::line(1, THREADS), &[Argument::of(&start)]) }?;
         let (ended, begun) = (self.stream.record()?, Instant::now());
         while !ended.poll()? {
             if begun.elapsed() > TRIAL {
@@ -221,6 +233,8 @@ unsafe impl Worker for CudaWorker {
         let address = self.device.device_address(region)?;
         // SAFETY: the buffer keeps its memory.
         let lease = unsafe { Lease::new(region, Arc::new(buffer)) };
+        // SAFETY: zeroed memory, which whoever asked for it and the worker touch as words (`start`).
+        let _ = self.control.set(unsafe { Words::new(lease.clone()) }?);
         Ok((lease, address))
     }
 
@@ -288,10 +302,15 @@ unsafe impl Worker for CudaWorker {
         let mut last = lock(&self.last);
         let linked = lock(&self.linked);
         let function = linked.as_ref().map_or(&self.function, |(function, _)| function);
-        // SAFETY: the kernel has one parameter of 8 bytes; the caller keeps what the control block names.
-        unsafe {
-            function.launch(&self.stream, Grid::line(1, THREADS), &[Argument::of(&control)])
-        }?;
+        // What a life needs first comes with the launch.
+        let mut start = [0u64; START_WORDS];
+        let words = self.control.get().map(Words::all).unwrap_or_default();
+        for (to, word) in start[1..].iter_mut().zip(words) {
+            *to = word.load(Ordering::Acquire);
+        }
+        start[0] = control;
+        // SAFETY: the kernel has one parameter of so many words; the caller keeps what the control block names.
+        unsafe { function.launch(&self.stream, Grid::line(1, THREADS), &[Argument::of(&start)]) }?;
         *last = None;
         *last = Some(self.stream.record()?);
         Ok(())

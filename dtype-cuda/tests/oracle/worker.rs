@@ -6,6 +6,7 @@
 
 mod layouts;
 mod order;
+mod packets;
 mod users;
 
 use crate::cuda::devices;

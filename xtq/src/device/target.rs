@@ -17,8 +17,8 @@ use super::layout::{
     CONTROL_IDLE, CONTROL_KERNELS, CONTROL_LIFE, CONTROL_ORDERS, CONTROL_OUT_LIST, CONTROL_OUTS,
     CONTROL_QUEUES, CONTROL_RING_LIST, CONTROL_RINGS, CONTROL_SEEN, CONTROL_STATE, GONE,
     LAYOUTS_MAX, ORDER_ABORT, ORDER_LEAVE, OUTS_MAX, RING_ARENA_AT, RING_ARENA_BYTES, RING_HEAD_AT,
-    RING_HEAD_BYTES, RING_POSITION, RING_SLOTS_AT, RING_STATE, RING_STATUS_AT, RING_WANTED,
-    RING_WORDS, RINGS_MAX, ROW_WORDS, RUNNING, RingShape, STARTING,
+    RING_HEAD_BYTES, RING_NEAR, RING_POSITION, RING_SLOTS_AT, RING_STATE, RING_STATUS_AT,
+    RING_WANTED, RING_WORDS, RINGS_MAX, ROW_WORDS, RUNNING, RingShape, STARTING,
 };
 use super::state;
 use super::terms::{DeviceKernel, Life, RingPlaces, TargetError};
@@ -37,6 +37,8 @@ struct Ring {
     /// What the worker was given, if it reaches it through this.
     memory: Lease,
     reached: bool,
+    /// Whether its slots lie in an accelerator's memory.
+    near: bool,
     /// Its head, if that lies in host memory: elsewhere nobody can want a worker by it.
     head: Option<Words>,
 }
@@ -63,6 +65,8 @@ pub struct Target {
     sent_away: bool,
     refusals_taken: u64,
     starts: u64,
+    /// The last life is known to be over.
+    over: bool,
     /// The application has it to itself: no worker is started.
     paused: bool,
     patience: Duration,
@@ -95,6 +99,7 @@ impl Target {
             sent_away: false,
             refusals_taken: 0,
             starts: 0,
+            over: false,
             paused: false,
             patience: PATIENCE,
         };
@@ -323,11 +328,12 @@ impl Target {
         let places = RingPlaces::at(self.worker.reach(&memory)?, shape);
         // SAFETY: the lease keeps the memory, which the caller vouches is the ring's, so it is touched as words alone.
         let head = unsafe { Words::new(memory.clone()) }.ok();
-        self.add_places(Ring { memory, reached: true, head }, places)
+        let ring = Ring { near: !is_host(&memory), memory, reached: true, head };
+        self.add_places(ring, places)
     }
 
-    /// The same, of a ring whose parts lie apart. `head` is its head, if that lies in host memory; else nobody can want a
-    /// worker by it.
+    /// The same, of a ring whose parts lie apart; `memory` has its slots. `head` is its head, if that lies in host memory;
+    /// else nobody can want a worker by it.
     ///
     /// # Errors
     /// As there; and a head that is too short, or that the CPU must not touch.
@@ -350,7 +356,8 @@ impl Target {
             None => None,
         };
         self.send_away()?;
-        self.add_places(Ring { memory, reached: false, head }, places)
+        let ring = Ring { near: !is_host(&memory), memory, reached: false, head };
+        self.add_places(ring, places)
     }
 
     fn add_places(&mut self, ring: Ring, places: RingPlaces) -> Result<u8, TargetError> {
@@ -361,7 +368,7 @@ impl Target {
             }
             return Err(error.into());
         }
-        self.write_ring(CONTROL_RING_LIST, at, places);
+        self.write_ring(CONTROL_RING_LIST, at, places, ring.near);
         self.rings.push(ring);
         self.word(CONTROL_RINGS).store(at as u64 + 1, Ordering::Release);
         // Below 32.
@@ -385,13 +392,13 @@ impl Target {
             self.forget(&memory);
             return Err(error.into());
         }
-        self.write_ring(CONTROL_OUT_LIST, at, places);
+        self.write_ring(CONTROL_OUT_LIST, at, places, false);
         self.outs.push(memory);
         self.word(CONTROL_OUTS).store(at as u64 + 1, Ordering::Release);
         Ok(u8::try_from(at).unwrap_or(u8::MAX))
     }
 
-    fn write_ring(&self, list: usize, index: usize, places: RingPlaces) {
+    fn write_ring(&self, list: usize, index: usize, places: RingPlaces, near: bool) {
         let mut words = [0; RING_WORDS];
         words[RING_HEAD_AT] = places.head;
         words[RING_SLOTS_AT] = places.slots;
@@ -399,6 +406,7 @@ impl Target {
         words[RING_ARENA_AT] = places.arena.0;
         words[RING_ARENA_BYTES] = places.arena.1.into();
         words[RING_POSITION] = 0;
+        words[RING_NEAR] = near.into();
         for (at, word) in (list + 8 * RING_WORDS * index..).step_by(8).zip(words) {
             self.word(at).store(word, Ordering::Release);
         }
@@ -434,7 +442,7 @@ impl Target {
     fn start_claimed(&mut self) -> Result<(), TargetError> {
         // GONE is the last that it says: its end is near.
         let begun = Instant::now();
-        while !self.worker.is_over()? {
+        while !self.over && !self.worker.is_over()? {
             if begun.elapsed() > self.patience {
                 return Err(TargetError::Busy(self.patience));
             }
@@ -451,6 +459,7 @@ impl Target {
         self.say(STARTING);
         fence(Ordering::SeqCst);
         self.starts += 1;
+        self.over = false;
         // SAFETY: `self` keeps the control block and all that it names until the worker is over (`drop` waits for that,
         // or leaks); the last one is over.
         unsafe { self.worker.start(self.control) }?;
@@ -475,7 +484,10 @@ impl Target {
             head.is_some_and(|words| words[RING_WANTED / 8].load(Ordering::Acquire) != 0)
         };
         self.look()?;
-        if self.state() != GONE || !(self.sent_away || self.rings.iter().any(wanted)) {
+        let away = self.state() == GONE;
+        if !away || !(self.sent_away || self.rings.iter().any(wanted)) {
+            // Asked while there is time: an accelerator takes some to answer.
+            self.over = away && (self.over || self.starts > 0 && self.worker.is_over()?);
             return Ok(false);
         }
         let before = self.starts;

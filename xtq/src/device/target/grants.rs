@@ -3,7 +3,7 @@
 
 use super::super::layout::{RING_HEAD_BYTES, RINGS_MAX, RingShape, SLOTS};
 use super::super::terms::RingPlaces;
-use super::{Ring, Target, TargetError, room};
+use super::{Ring, Target, TargetError, is_host, room};
 use gapless_mem::{DeviceError, Lease, Words};
 
 /// The memory of such a ring. `whole` is the host's, and as long as a ring; the others take parts out of it.
@@ -81,7 +81,8 @@ impl Target {
             reached.push(memory.clone());
             Ok::<u64, DeviceError>(address)
         });
-        let ring = Ring { memory: parts.whole, reached: false, head: Some(head) };
+        let near = parts.slots.as_ref().is_some_and(|slots| !is_host(slots));
+        let ring = Ring { memory: parts.whole, reached: false, near, head: Some(head) };
         let added = places.map_err(TargetError::from).and_then(|at| self.add_places(ring, at));
         match added {
             Ok(_) => self.granted.extend(reached),
