@@ -138,13 +138,20 @@ impl Initiator {
     }
 }
 
-fn run(world: &World, worker: CudaWorker) -> Result<Vec<DeviceBuf>, Failure> {
+/// What is freed when all workers have left: before, that would wait for them.
+#[derive(Default)]
+struct Held {
+    initiator: Option<Initiator>,
+    memory: Vec<DeviceBuf>,
+}
+
+fn run(world: &World, worker: CudaWorker, held: &mut Held) -> Result<(), Failure> {
     let device = &Arc::clone(worker.device());
     let (me, size) = (world.rank(), world.size());
     let (next, last) = ((me + 1) % size, (me + size - 1) % size);
     let tasks = world.xtq();
     let (buffer, memory) = zeroed(world, device, 2048)?;
-    let mut kept = vec![buffer];
+    held.memory.push(buffer);
     let hops = u64::from(2 * size - 1);
     // Rank 0's worker comes last: memory of its lane is registered before.
     let mut worker = Some(worker);
@@ -152,7 +159,6 @@ fn run(world: &World, worker: CudaWorker) -> Result<Vec<DeviceBuf>, Failure> {
         attach(&tasks, worker, &memory)?;
     }
     // The lane of rank 0's kernel: packets in memory of rank 1's GPU, answers in that of rank 0's.
-    let mut initiator = None;
     if me == 0 {
         let (status, lease) = zeroed(world, device, RingParts::STATUS_BYTES)?;
         let ask = tasks.ask_for_ring(Rank(1), Some(&lease))?;
@@ -161,15 +167,15 @@ fn run(world: &World, worker: CudaWorker) -> Result<Vec<DeviceBuf>, Failure> {
         // SAFETY: rank 1 has granted it to this one, which has asked with this memory.
         let lane = unsafe { GpuLane::new(device, ring, Some(lease)) }?;
         let (own, lease) = zeroed(world, device, 1024)?;
-        kept.extend([status, own]);
-        initiator = Some(Initiator::new(device, lane, lease, hops)?);
+        held.memory.extend([status, own]);
+        held.initiator = Some(Initiator::new(device, lane, lease, hops)?);
         if let Some(worker) = worker {
             attach(&tasks, worker, &memory)?;
         }
     } else if me == 1 {
         let ask = receive(world, 0)?;
         let (slots, lease) = zeroed(world, device, RingShape::default().bytes())?;
-        kept.push(slots);
+        held.memory.push(slots);
         // SAFETY: the memory is the ring's alone, and lives until the end.
         let grant = unsafe { tasks.grant_ring(Rank(0), &ask, Some(lease)) }?;
         send(world, &grant, 0)?;
@@ -187,7 +193,7 @@ fn run(world: &World, worker: CudaWorker) -> Result<Vec<DeviceBuf>, Failure> {
         tasks.progress()?;
     }
     world.comm().barrier()?;
-    if let Some(initiator) = &initiator {
+    if let Some(initiator) = &held.initiator {
         let stream = device.stream()?;
         let mut times = Vec::new();
         let read = |expected: u64| -> Result<bool, Failure> {
@@ -221,7 +227,9 @@ fn run(world: &World, worker: CudaWorker) -> Result<Vec<DeviceBuf>, Failure> {
     // Dropping the lane waits for all that runs on the GPU.
     tasks.keep_worker(false)?;
     world.comm().barrier()?;
-    Ok(kept)
+    // It frees memory that the world knows.
+    held.initiator = None;
+    Ok(())
 }
 
 /// The worker of this rank's GPU, which is not started yet; without a GPU there is none.
@@ -256,7 +264,8 @@ fn main() -> Result<(), Failure> {
         Err(_) => 0,
     }];
     world.comm().allreduce(InPlace, &mut least, ReduceOp::Min)?;
-    let kept = match (worker, least) {
+    let mut held = Held::default();
+    match (worker, least) {
         (Err(error), _) => {
             eprintln!("chain_gpu, rank {}: {error}", world.rank());
             world.finalize()?;
@@ -267,13 +276,14 @@ fn main() -> Result<(), Failure> {
             world.finalize()?;
             std::process::exit(1)
         }
-        (Ok(Some(worker)), [2]) if world.size() > 1 => match run(&world, worker) {
-            Ok(kept) => Some(kept),
-            Err(error) => give_up(world.rank(), &error),
-        },
-        _ => None,
-    };
+        (Ok(Some(worker)), [2]) if world.size() > 1 => {
+            if let Err(error) = run(&world, worker, &mut held) {
+                give_up(world.rank(), &error);
+            }
+        }
+        _ => {}
+    }
     world.finalize()?;
-    drop(kept);
+    drop(held);
     Ok(())
 }
