@@ -70,7 +70,7 @@ pub struct WorkerFunction {
 /// these rules:
 ///
 /// 1. [`control`](Worker::control) gives zeroed memory that the CPU reaches at the region's address, aligned to a page,
-///    and the worker at the address beside it.
+///    and the worker at the address beside it. The worker touches it by atomic words alone, also when it is started.
 /// 2. [`reach`](Worker::reach) answers where the worker finds the bytes of the lease, for as long as its clone there is
 ///    kept; until [`forget`](Worker::forget) it keeps one.
 /// 3. A worker that was started touches its control block and what that names, and nothing else, as far as it runs

@@ -209,7 +209,7 @@ fn is_host(region: Region) -> bool {
 
 // SAFETY: the numbers are those of the contract.
 // 1. Page-locked memory from the device's pool, filled with zeros, which its owner keeps; `device_address` is where
-//    kernels find it.
+//    kernels find it. This reads it, as words, when it starts a life.
 // 2. Host memory is registered under a clone of its lease until the last `forget`; other memory is at its own address,
 //    of a device that `device_address` has found in reach.
 //    Only one target has a control block of this.

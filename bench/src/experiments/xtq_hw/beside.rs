@@ -84,7 +84,9 @@ impl Matrices {
         for at in [0, 1, side - 1, side * (side / 2) + 77, side * side - 1] {
             let place = self.at[2].sub(4 * (at & !1) as u64, 8).map_err(job)?;
             let pair = download(device, place)?[0];
-            let found = f32::from_bits((pair >> (32 * (at % 2))) as u32);
+            let found = f32::from_bits(
+                u32::try_from(pair >> (32 * (at % 2)) & u64::from(u32::MAX)).unwrap_or(0),
+            );
             let (row, column) = (at / side, at % side);
             let expected: f32 = (0..side)
                 .map(|k| {

@@ -68,7 +68,7 @@ fn play(buffers: &Mutex<Vec<Vec<u8>>>, task: &Played) -> Result<(), u32> {
             }
             let size = if what == HALVES { 4 } else { 8 };
             if !inside(offset, task.payload.len())
-                || !(offset as usize | task.payload.len()).is_multiple_of(size)
+                || !(offset | task.payload.len() as u64).is_multiple_of(size as u64)
             {
                 return Err(OUTSIDE);
             }
@@ -156,7 +156,8 @@ fn random(rng: &mut Rng) -> (Packet, Vec<u8>, Vec<u8>) {
         .map(|at| {
             // Copies agree on what a byte is, so that their order does not matter.
             let place = offset.wrapping_add(at);
-            if index == 1 { (place.wrapping_mul(7) >> 1) as u8 } else { rng.below(256) as u8 }
+            let byte = if index == 1 { place.wrapping_mul(7) >> 1 } else { rng.below(256) };
+            byte.to_le_bytes()[0]
         })
         .collect();
     (packet, arguments, payload)
