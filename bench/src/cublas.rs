@@ -90,10 +90,14 @@ impl Cublas {
     /// The addresses (two factors, the product) are those of device memory that is long enough, and nothing else touches
     /// it until the work has ended.
     pub unsafe fn multiply(&self, n: u32, [a, b, c]: [u64; 3]) -> Result<(), Failure> {
+        let large = |_| Failure::Job("matrices or addresses beyond this machine's".to_owned());
         let at = |address: u64| {
-            std::ptr::with_exposed_provenance_mut::<f32>(usize::try_from(address).unwrap_or(0))
+            usize::try_from(address)
+                .map(std::ptr::with_exposed_provenance_mut::<f32>)
+                .map_err(large)
         };
-        let n = c_int::try_from(n).unwrap_or(c_int::MAX);
+        let (a, b, c) = (at(a)?, at(b)?, at(c)?);
+        let n = c_int::try_from(n).map_err(large)?;
         let (one, zero) = (1.0, 0.0);
         // SAFETY: the handle lives; the factors are read before the call returns; the caller's promise for the rest.
         let answer = unsafe {
@@ -105,12 +109,12 @@ impl Cublas {
                 n,
                 n,
                 &raw const one,
-                at(a),
+                a,
                 n,
-                at(b),
+                b,
                 n,
                 &raw const zero,
-                at(c),
+                c,
                 n,
             )
         };

@@ -2,8 +2,8 @@
 #ifndef GAPLESS_ROUNDS_H
 #define GAPLESS_ROUNDS_H
 
-/* The packets of this round, of which team `i` has one if bit `i` is set, in their order: `mine` is what this
- * thread's team has found, `lane` what the team looks at that has the number of its lane. Gives those that were done. */
+/* The packets of this round, of which team `i` has one if bit `i` is set, in their order: `lane` is what the team looks at
+ * that has the number of this thread's lane. Gives those that were done. */
 INLINE u32 run_round(Shared &s, u64 control, u32 mask, u32 team, u32 unit, Look lane) {
     u32 left = mask, number = THREAD % 32;
     while (left != 0) {

@@ -65,9 +65,9 @@ typedef struct {
     u32 has_layouts;
     Task task[TEAMS];
     u32 code[TEAMS], value[TEAMS];
-    /* Whether a slot is whole, or its task has ended already (`ENDED_AT_ONCE`); whether its body lies in the arena; whether the task is short; whether it needs no further
-     * looks (quick.h); its queue; whether it
-     * begins when all before it have ended. */
+    /* Whether a slot is whole, or its task has ended already (`ENDED_AT_ONCE`); whether its body lies in the arena; whether
+     * the task is short; whether it needs no further looks (quick.h); its queue; whether it begins when all before it have
+     * ended. */
     u8 whole[TEAMS], far[TEAMS], shrt[TEAMS], quick[TEAMS], queue[TEAMS], after[TEAMS], failed[TEAMS];
     u32 width[TEAMS];
     u32 count, buffers, put, largest;
@@ -109,6 +109,8 @@ INLINE void say_state(const Shared &s, u64 state) {
 typedef struct {
     u64 control, first[START_WORDS];
 } Start;
+static_assert(CONTROL_OUTS < CONTROL_COUNTED && CONTROL_COUNTED + 8 * SIGNALS_MAX <= 8 * START_WORDS,
+              "words that are taken out of it");
 
 extern "C" __global__ __launch_bounds__(WORKER_THREADS, 1) void xtq_worker(const __grid_constant__ Start start) {
     __shared__ Shared s;
@@ -277,7 +279,9 @@ extern "C" __global__ __launch_bounds__(WORKER_THREADS, 1) void xtq_worker(const
                 }
                 ended++;
             }
-            /* So warps take turns with what they end themselves, too. */
+            /* So warps take turns with what they end themselves, too. All threads do the same, and from here to the next
+             * look nothing is kept by team; `several` has loaded by the old ones, so there they stay. A warp keeps its pair
+             * of teams, so `team % 2` is a thread's for ever; nobody may rely on `team == THREAD / TEAM`. */
             if (over != 0 && !several) {
                 team = (team + TEAMS - 2) % TEAMS;
             }

@@ -70,8 +70,8 @@
 #define CONTROL_BYTES 16384
 #define REFUSED_MAX 64
 
-/* A life is given words of its control block as they are when it is started: read over the bus, each would take that's
- * time. Behind these are rings from the 15th on, and lists that few use. */
+/* A life is given the first words of its control block as they are when it is started, because reading them over the bus
+ * takes long. Behind these are rings from the 16th on, and lists that few use. */
 #define START_WORDS 511
 
 /* An element of the ring list, and of the list of rings to put into: words of 8 bytes. */

@@ -29,6 +29,8 @@ pub const WORKER: &CStr = c"xtq_worker";
 
 /// Words of the worker's parameter: the control block's address, and the block's first words as they are when it starts.
 pub const START_WORDS: usize = 512;
+// Every driver takes so many bytes of parameters; more would fail when it is launched.
+const _: () = assert!(8 * START_WORDS <= 4096);
 
 /// Any blocks of at most 256 threads. Parameters, of 8 bytes: addresses of packets (64 bytes each), of their places
 /// (arguments, payload), of the three tables (functions, kernels, queues), of what comes out (96 bytes each: the packet,

@@ -116,7 +116,8 @@ pub unsafe trait Worker: Send + Sync {
     ///
     /// # Safety
     /// The control block came from [`control`](Worker::control), and its lease and all memory that the block names live
-    /// until [`is_over`](Worker::is_over). The one that was started before is over.
+    /// until [`is_over`](Worker::is_over). The one that was started before is over, and the caller has seen that it says
+    /// so: what it has left in the block may be read before this returns.
     ///
     /// # Errors
     /// It was not started.

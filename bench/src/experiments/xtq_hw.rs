@@ -22,8 +22,7 @@ use gapless_mem::{Device, Export, Lease, Region, Space, Words};
 use gapless_mem_cuda::{Argument, CudaDevice, CudaDriver, Grid, Module};
 use gapless_report::{Mark, Row, Samples, Summary};
 use gapless_xtq::device::{
-    Accumulate, Combine, DeviceFunction, DeviceKernel, Element, Lane, Life, Outcome, RingPlaces,
-    RingShape, SLOTS, Target,
+    Accumulate, Combine, DeviceFunction, DeviceKernel, Element, Lane, Life, Outcome, RingPlaces, RingShape, SLOTS, Target,
 };
 use gapless_xtq::packet::{Command, Flags, Launch, Packet, Work};
 use rustix::mm::{MapFlags, ProtFlags};
@@ -86,14 +85,7 @@ fn payload() -> Vec<u8> {
 fn map(file: impl std::os::fd::AsFd, len: usize) -> Result<Lease, Failure> {
     // SAFETY: a new mapping, at an address that the system chooses.
     let at = unsafe {
-        rustix::mm::mmap(
-            std::ptr::null_mut(),
-            len,
-            ProtFlags::READ | ProtFlags::WRITE,
-            MapFlags::SHARED,
-            file,
-            0,
-        )
+        rustix::mm::mmap(std::ptr::null_mut(), len, ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED, file, 0)
     };
     let at = at.map_err(|error| job(format!("mapping shared memory: {error}")))?;
     let region = Region::new(Space::Host, at.expose_provenance() as u64, 0, len as u64);
@@ -190,10 +182,7 @@ impl Peer {
 
     fn next(&mut self) -> Result<Said, Failure> {
         let mut line = String::new();
-        let read = self
-            .output
-            .read_line(&mut line)
-            .map_err(Failure::io("read", "the initiator's pipe"))?;
+        let read = self.output.read_line(&mut line).map_err(Failure::io("read", "the initiator's pipe"))?;
         if read == 0 {
             let end = self.child.wait().map_err(Failure::io("await", "the initiator"))?;
             return Err(job(format!("the initiator has ended: {end}")));
@@ -218,13 +207,11 @@ impl Experiment for XtqHw {
     type Options = Options;
 
     const NAME: &'static str = "xtq-hw";
-    const ABOUT: &'static str =
-        "tasks on a GPU whose worker takes them itself, put by another process";
+    const ABOUT: &'static str = "tasks on a GPU whose worker takes them itself, put by another process";
 
     fn run(options: &Options, common: &Common) -> Result<Findings, Failure> {
         match options.initiator {
-            Some(fd) => initiator::initiate(fd, common.quick)
-                .map(|()| Findings::new(Vec::new(), String::new())),
+            Some(fd) => initiator::initiate(fd, common.quick).map(|()| Findings::new(Vec::new(), String::new())),
             None => receive(&options.cublas, common),
         }
     }
@@ -237,14 +224,12 @@ fn receive(cublas: &str, common: &Common) -> Result<Findings, Failure> {
     let name = device.properties().name.clone();
     let file = rustix::fs::memfd_create("gapless-xtq-hw", rustix::fs::MemfdFlags::empty());
     let file = file.map_err(|error| job(format!("shared memory: {error}")))?;
-    rustix::fs::ftruncate(&file, shared_bytes() as u64)
-        .map_err(|error| job(format!("shared memory: {error}")))?;
+    rustix::fs::ftruncate(&file, shared_bytes() as u64).map_err(|error| job(format!("shared memory: {error}")))?;
     let memory = map(&file, shared_bytes())?;
     let flags = tail(&memory)?;
     let mut peer = Peer::start(file.as_raw_fd(), common)?;
     let worker = Arc::new(CudaWorker::new(Arc::clone(&device)).map_err(job)?);
-    let mut target =
-        Target::new(worker, Life { idle: None, longest: Duration::from_secs(120) }).map_err(job)?;
+    let mut target = Target::new(worker, Life { idle: None, longest: Duration::from_secs(120) }).map_err(job)?;
     let sums = zeroed(&device, 4096)?;
     // SAFETY: it is never freed.
     let buffer = unsafe { Lease::kept_by_caller(sums) };
@@ -260,18 +245,13 @@ fn receive(cublas: &str, common: &Common) -> Result<Findings, Failure> {
     // SAFETY: its buffer is read here when no worker runs any more.
     unsafe { target.register_kernel(0, Some(kernel)) }.map_err(job)?;
     target.register_queue(0, 32).map_err(job)?;
-    let Said::Hello(statuses) = peer.next()? else {
-        return Err(job("the initiator says no hello"));
-    };
+    let Said::Hello(statuses) = peer.next()? else { return Err(job("the initiator says no hello")) };
     let ring_key = match statuses {
         None => "-".to_owned(),
         Some(key) => {
             let ring = zeroed(&device, usize::try_from(SHAPE.bytes()).unwrap_or(0))?;
             let status = device.import(unhex(&key)?)?;
-            let at = RingPlaces {
-                status: device.device_address(status)?,
-                ..RingPlaces::at(ring.start(), SHAPE)
-            };
+            let at = RingPlaces { status: device.device_address(status)?, ..RingPlaces::at(ring.start(), SHAPE) };
             // SAFETY: it is never freed.
             let lease = unsafe { Lease::kept_by_caller(ring) };
             // SAFETY: neither part is ever freed, and both are zeroed.
@@ -297,10 +277,7 @@ fn receive(cublas: &str, common: &Common) -> Result<Findings, Failure> {
             }
             Said::Idle => {
                 target.leave().map_err(job)?;
-                target.set_life(Life {
-                    idle: Some(Duration::from_micros(100)),
-                    longest: Duration::from_secs(120),
-                });
+                target.set_life(Life { idle: Some(Duration::from_micros(100)), longest: Duration::from_secs(120) });
                 peer.tell("ok")?;
                 while flags.all()[OVER].load(Ordering::Acquire) == 0 {
                     target.advance().map_err(job)?;
@@ -311,13 +288,7 @@ fn receive(cublas: &str, common: &Common) -> Result<Findings, Failure> {
                 target.leave().map_err(job)?;
                 peer.tell("ok")?;
                 let mut seen = flags.all()[ASKED].load(Ordering::Acquire);
-                let at = [
-                    nothing.start(),
-                    nothing.start() + 64,
-                    nothing.start() + 128,
-                    nothing.start() + 2048,
-                    0,
-                ];
+                let at = [nothing.start(), nothing.start() + 64, nothing.start() + 128, nothing.start() + 2048, 0];
                 while flags.all()[OVER].load(Ordering::Acquire) == 0 {
                     let asked = flags.all()[ASKED].load(Ordering::Acquire);
                     if asked == seen {
@@ -325,13 +296,7 @@ fn receive(cublas: &str, common: &Common) -> Result<Findings, Failure> {
                         continue;
                     }
                     // SAFETY: five parameters of 8 bytes, for no packets.
-                    unsafe {
-                        launched.launch(
-                            &stream,
-                            Grid::line(1, 32),
-                            &at.each_ref().map(Argument::of),
-                        )
-                    }?;
+                    unsafe { launched.launch(&stream, Grid::line(1, 32), &at.each_ref().map(Argument::of)) }?;
                     while !stream.is_idle()? {}
                     flags.all()[ANSWERED].store(asked, Ordering::Release);
                     seen = asked;
@@ -362,11 +327,8 @@ fn findings(
     tasks: u64,
     products: &str,
 ) -> Result<Findings, Failure> {
-    let find = |what: &str| {
-        times.iter().find(|(name, _)| name == what).map(|(_, seconds)| seconds.clone())
-    };
-    let number =
-        |what: &str| numbers.iter().find(|(name, _)| name == what).map(|(_, value)| *value);
+    let find = |what: &str| times.iter().find(|(name, _)| name == what).map(|(_, seconds)| seconds.clone());
+    let number = |what: &str| numbers.iter().find(|(name, _)| name == what).map(|(_, value)| *value);
     let space = format!("cuda ({name})");
     let bytes = 8 * NUMBERS as u64;
     let row = |case: &str, protocol: &str, seconds: Vec<f64>| -> Result<Row, Failure> {
@@ -388,11 +350,7 @@ fn findings(
         let median = row.seconds.median;
         row.marks.push(Mark::at_most("µs, put to signal", bound, median * 1e6));
         if let Some(host) = host.filter(|_| what == "one") {
-            row.marks.push(Mark::at_most(
-                "of a message, launch and wait",
-                0.45,
-                median / host.median,
-            ));
+            row.marks.push(Mark::at_most("of a message, launch and wait", 0.45, median / host.median));
             row = row.against("message, launch, wait", host);
         }
         rows.push(row);
@@ -419,11 +377,7 @@ fn findings(
         let mut row = row("first put after the worker has left", "device", seconds)?;
         if let Some(host) = find("host idle").map(summary).transpose()? {
             let over = (row.seconds.median - host.median) * 1e6;
-            row.marks.push(Mark::at_most(
-                "µs above a message, launch and wait, as long after",
-                2.0,
-                over,
-            ));
+            row.marks.push(Mark::at_most("µs above a message, launch and wait, as long after", 2.0, over));
             row = row.against("message, launch, wait", host);
         }
         rows.push(row);
@@ -451,25 +405,13 @@ fn findings(
         rows.push(row(case, "host, bare", seconds)?);
     }
     for (what, case) in [("ours", "matrix product, ours"), ("cublas", "matrix product, cuBLAS")] {
-        let Some((without, with)) =
-            find(&format!("{what} without")).zip(find(&format!("{what} with")))
-        else {
-            continue;
-        };
+        let Some((without, with)) = find(&format!("{what} without")).zip(find(&format!("{what} with"))) else { continue };
         let without = summary(without)?;
         let (bytes, with) = (beside::matrix_bytes(quick), summary(with)?);
-        let mut row = Row::new(case, "multiply", space.clone(), "beside a worker", bytes, with)
-            .verified(true);
-        row.marks.push(Mark::at_most(
-            "of its time without a worker",
-            1.02,
-            with.median / without.median,
-        ));
+        let mut row = Row::new(case, "multiply", space.clone(), "beside a worker", bytes, with).verified(true);
+        row.marks.push(Mark::at_most("of its time without a worker", 1.02, with.median / without.median));
         rows.push(row.against("without a worker", without));
     }
-    let notes = format!(
-        "{tasks} tasks; every sum on the GPU is right\n{products}\n{}",
-        crate::sim::judged(&rows)
-    );
+    let notes = format!("{tasks} tasks; every sum on the GPU is right\n{products}\n{}", crate::sim::judged(&rows));
     Ok(Findings::new(rows, notes))
 }

@@ -302,7 +302,8 @@ unsafe impl Worker for CudaWorker {
         let mut last = lock(&self.last);
         let linked = lock(&self.linked);
         let function = linked.as_ref().map_or(&self.function, |(function, _)| function);
-        // What a life needs first comes with the launch.
+        // What a life needs first comes with the launch, as it is now. The one before has written some of these words; it
+        // is over, says the caller, who has seen that by `is_over`: so its stores are seen here.
         let mut start = [0u64; START_WORDS];
         let words = self.control.get().map(Words::all).unwrap_or_default();
         for (to, word) in start[1..].iter_mut().zip(words) {

@@ -65,7 +65,7 @@ pub struct Target {
     sent_away: bool,
     refusals_taken: u64,
     starts: u64,
-    /// The last life is known to be over.
+    /// The last life is known to be over: `start_claimed` alone starts one.
     over: bool,
     /// The application has it to itself: no worker is started.
     paused: bool,

@@ -19,6 +19,9 @@ pub(super) fn waits(
         target.start().map_err(job)?;
         let start = Instant::now();
         while !target.is_running() && start.elapsed() < PATIENCE {}
+        if !target.is_running() {
+            return Err(job("the worker has not begun"));
+        }
         let start = Instant::now();
         act()?;
         Ok(start.elapsed().as_secs_f64())

@@ -16,17 +16,12 @@ impl Initiator {
     fn say(said: &Said) -> Result<(), Failure> {
         let mut out = std::io::stdout().lock();
         let line = serde_json::to_string(said)?;
-        writeln!(out, "{line}")
-            .and_then(|()| out.flush())
-            .map_err(Failure::io("write", "the target's pipe"))
+        writeln!(out, "{line}").and_then(|()| out.flush()).map_err(Failure::io("write", "the target's pipe"))
     }
 
     fn heard() -> Result<String, Failure> {
         let mut line = String::new();
-        std::io::stdin()
-            .lock()
-            .read_line(&mut line)
-            .map_err(Failure::io("read", "the target's pipe"))?;
+        std::io::stdin().lock().read_line(&mut line).map_err(Failure::io("read", "the target's pipe"))?;
         if line.is_empty() { Err(job("the target has ended")) } else { Ok(line.trim().to_owned()) }
     }
 
@@ -46,11 +41,7 @@ impl Initiator {
         loop {
             if let Some((_, outcome)) = self.lane.next() {
                 self.tasks += 1;
-                return if outcome == Outcome::Ended {
-                    Ok(())
-                } else {
-                    Err(job(format!("{outcome:?}")))
-                };
+                return if outcome == Outcome::Ended { Ok(()) } else { Err(job(format!("{outcome:?}"))) };
             }
             looks += 1;
             if looks.is_multiple_of(1024) {
@@ -128,19 +119,13 @@ fn ran_ns(process: Pid) -> Option<u64> {
 
 fn is_stopped(process: Pid) -> bool {
     let stat = std::fs::read_to_string(format!("/proc/{}/stat", process.as_raw_nonzero()));
-    stat.is_ok_and(|text| {
-        text.rsplit(')').next().is_some_and(|rest| rest.trim_start().starts_with('T'))
-    })
+    stat.is_ok_and(|text| text.rsplit(')').next().is_some_and(|rest| rest.trim_start().starts_with('T')))
 }
 
 pub(super) fn initiate(fd: i32, quick: bool) -> Result<(), Failure> {
     let target = getppid().ok_or_else(|| job("no target"))?;
     let path = format!("/proc/{}/fd/{fd}", target.as_raw_nonzero());
-    let file = std::fs::OpenOptions::new()
-        .read(true)
-        .write(true)
-        .open(&path)
-        .map_err(Failure::io("open", &path))?;
+    let file = std::fs::OpenOptions::new().read(true).write(true).open(&path).map_err(Failure::io("open", &path))?;
     let memory = map(&file, shared_bytes())?;
     let ring = memory.sub(0, SHAPE.bytes()).map_err(job)?;
     // SAFETY: nobody else of this process touches this part.
@@ -166,17 +151,14 @@ pub(super) fn initiate(fd: i32, quick: bool) -> Result<(), Failure> {
     me.ones(n(2000))?;
     times("one", me.ones(n(50_000))?)?;
     // No instruction of the target's processor.
-    kill_process(target, Signal::STOP)
-        .map_err(|error| job(format!("stopping the target: {error}")))?;
+    kill_process(target, Signal::STOP).map_err(|error| job(format!("stopping the target: {error}")))?;
     let start = Instant::now();
     while !is_stopped(target) && start.elapsed() < PATIENCE {
         std::thread::yield_now();
     }
-    let stopped =
-        if is_stopped(target) { me.ones(n(20_000)) } else { Err(job("the target does not stop")) };
+    let stopped = if is_stopped(target) { me.ones(n(20_000)) } else { Err(job("the target does not stop")) };
     let was_stopped = is_stopped(target);
-    kill_process(target, Signal::CONT)
-        .map_err(|error| job(format!("waking the target: {error}")))?;
+    kill_process(target, Signal::CONT).map_err(|error| job(format!("waking the target: {error}")))?;
     let stopped = stopped?;
     if !was_stopped {
         return Err(job("the target ran meanwhile"));
@@ -193,10 +175,7 @@ pub(super) fn initiate(fd: i32, quick: bool) -> Result<(), Failure> {
     me.many(16, count)?;
     if let (Some(before), Some(after)) = (before, ran_ns(target)) {
         let milliseconds = after.saturating_sub(before) as f64 * 1e-6;
-        Initiator::say(&Said::Number(
-            "target ms a million".to_owned(),
-            milliseconds * 1e6 / count as f64,
-        ))?;
+        Initiator::say(&Said::Number("target ms a million".to_owned(), milliseconds * 1e6 / count as f64))?;
     }
     let by_gpu = match (&gpu, ring.as_str()) {
         (Some(gpu), key) if key != "-" => gpu.measure(key, &me, n(20_000), n(200_000))?,
@@ -287,30 +266,14 @@ impl Gpu {
         for (what, count, window) in [("warm", 200, 1), ("gpu", ones, 1), ("gpu-many", many, 128)] {
             let body_bytes = body.len() as u64 - 64;
             let patience = 1_000_000_000u64;
-            let parameters = [
-                list_at.start(),
-                packet_at.start(),
-                body_bytes,
-                count as u64,
-                window,
-                patience,
-                out.start(),
-            ];
+            let parameters =
+                [list_at.start(), packet_at.start(), body_bytes, count as u64, window, patience, out.start()];
             // SAFETY: seven parameters of 8 bytes; memory as `worker::INITIATE` says, which is never freed.
-            unsafe {
-                function.launch(
-                    &stream,
-                    Grid::line(1, 32),
-                    &parameters.each_ref().map(Argument::of),
-                )
-            }?;
+            unsafe { function.launch(&stream, Grid::line(1, 32), &parameters.each_ref().map(Argument::of)) }?;
             stream.record()?.wait()?;
             let words = download(device, out)?;
             if words[0] != 0 || words[1] != count as u64 {
-                return Err(job(format!(
-                    "tasks of a GPU: {} of {count}, status {:#x}",
-                    words[1], words[0]
-                )));
+                return Err(job(format!("tasks of a GPU: {} of {count}, status {:#x}", words[1], words[0])));
             }
             let each = match window {
                 1 => words[3..3 + count].iter().map(|&ns| ns.max(1) as f64 * 1e-9).collect(),
