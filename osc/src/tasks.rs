@@ -146,7 +146,9 @@ impl Tasks {
         }
         let (xtq, osc) = (&self.0.xtq, self.0.osc.clone());
         let longest = u32::try_from(BODY).unwrap_or(u32::MAX);
-        let function = Function::new(longest, move |task| run::run(&osc, task));
+        let quick = osc.clone();
+        let function = Function::new(longest, move |task| run::run(&osc, task))
+            .quick(longest, move |task| run::try_run(&quick, task));
         let register = || {
             xtq.register_function(FUNCTION, function)?;
             let options = QueueOptions { capacity: CAPACITY, width: 1 };

@@ -9,7 +9,7 @@
 use crate::error::Refusal;
 use std::collections::BTreeMap;
 use std::fmt;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError, TryLockError};
 
 struct Memory {
     bytes: Mutex<Box<[u8]>>,
@@ -51,6 +51,15 @@ impl TargetBuffer {
     /// the buffer that it has been given, which would wait for itself.
     pub fn with<T>(&self, act: impl FnOnce(&mut [u8]) -> T) -> T {
         act(&mut self.0.bytes.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// The same, unless somebody has it.
+    pub(crate) fn try_with<T>(&self, act: impl FnOnce(&mut [u8]) -> T) -> Option<T> {
+        match self.0.bytes.try_lock() {
+            Ok(mut bytes) => Some(act(&mut bytes)),
+            Err(TryLockError::Poisoned(poisoned)) => Some(act(&mut poisoned.into_inner())),
+            Err(TryLockError::WouldBlock) => None,
+        }
     }
 }
 

@@ -27,7 +27,7 @@ mod queue;
 #[allow(unsafe_code, reason = "registers kernels, for whom the caller vouches")]
 mod register;
 mod rings;
-mod run;
+pub(crate) mod run;
 #[allow(
     unsafe_code,
     reason = "makes rings, and tells a worker of memory for which the caller vouches"

@@ -4,10 +4,10 @@
 //! waits until it has ended. What a worker of the accelerator runs ([`Kernel::of_worker`]) needs no launch.
 
 use crate::device::{DeviceFunction, DeviceKernel, Runs};
-use crate::error::Refusal;
+use crate::error::{Refusal, TaskError};
 use crate::packet::Launch;
 use crate::signal::Signal;
-use gapless_mem::{Completion, DeviceError, Lease, Region, WorkerCode};
+use gapless_mem::{Completion, DeviceError, Lease, Outstanding, Region, WorkerCode};
 use std::fmt;
 use std::sync::Arc;
 
@@ -163,6 +163,30 @@ impl Kernel {
             kernel = kernel.buffer(memory.clone());
         }
         Some(kernel)
+    }
+
+    /// Launches it and waits until it has ended. A worker's is none that is launched.
+    ///
+    /// # Safety
+    /// It was registered by an unsafe function, whose caller has promised that it stays inside its registered memory and
+    /// the payload with any arguments, within its limits, which `launch` keeps.
+    pub(crate) unsafe fn run(
+        &self,
+        launch: Launch,
+        arguments: &[u8],
+        payload: &[u8],
+    ) -> Result<(), TaskError> {
+        let Runner::Launcher { launcher, object } = &self.runner else {
+            return Err("it is a worker's, and not launched".into());
+        };
+        let (buffer, payload) = (self.memory.as_ref(), Region::of(payload));
+        let task = KernelTask { object: *object, launch, arguments, buffer, payload };
+        let failed = |error: DeviceError| TaskError(error.to_string());
+        // SAFETY: arguments and payload are borrowed until the launch has ended: that is waited for here, also if
+        // something panics (`Outstanding`). The registered memory is kept by its lease. That the kernel stays inside is
+        // the caller's promise.
+        let launched = unsafe { launcher.launch(&task) }.map_err(failed)?;
+        Outstanding::new(launched).wait().map_err(failed)
     }
 
     /// Whether a worker runs it.

@@ -9,12 +9,15 @@
 //! - [`machine`]: every number, with its source;
 //! - [`program`]: programs, and how two-sided reductions become tasks;
 //! - [`experiments`]: the programs of Figures 7, 9a and 9b;
-//! - [`run`]: the simulation.
+//! - [`run`]: the simulation;
+//! - [`Cluster`]: the same machine as a back end of the contract: processes that register, post and put.
 //!
 //! Time is in whole picoseconds. The same programs, options and seed give the same events at the same times everywhere.
 //! What is not modelled: contention for memory and for the chip's paths between devices, translation of addresses,
 //! lost packets, and time for posting receives.
 
+#[allow(unsafe_code, reason = "runs kernels that were registered by an unsafe function")]
+mod cluster;
 mod cpu;
 mod event;
 pub mod experiments;
@@ -27,6 +30,7 @@ mod run;
 mod time;
 mod trace;
 
+pub use cluster::{Cluster, ClusterError};
 pub use machine::Machine;
 pub use network::Traffic;
 pub use program::{Place, Program, ProgramError, READY, Ready, Step, Work, with_tasks};

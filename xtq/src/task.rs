@@ -9,16 +9,19 @@ use std::fmt;
 use std::sync::Arc;
 
 type Run = dyn Fn(&mut Task<'_>) -> Result<(), TaskError> + Send + Sync;
+type Quick = dyn Fn(&mut Task<'_>) -> Option<Result<(), TaskError>> + Send + Sync;
 
 /// A function for the Function Table.
 ///
-/// It runs on a worker thread of this process. An error, or a panic, is the task's failure: it is told to whoever
-/// waits for the task, and goes no further.
+/// It runs on a worker thread of this process, or, if it is [quick](Function::quick), on the one that makes progress. An
+/// error, or a panic, is the task's failure: it is told to whoever waits for the task, and goes no further.
 #[derive(Clone)]
 pub struct Function {
     pub(crate) run: Arc<Run>,
     pub(crate) buffer: Option<TargetBuffer>,
     pub(crate) payload_max: u32,
+    /// What may run where progress is made, of payloads of so many bytes.
+    pub(crate) quick: Option<(u32, Arc<Quick>)>,
 }
 
 impl Function {
@@ -27,7 +30,23 @@ impl Function {
         payload_max: u32,
         run: impl Fn(&mut Task<'_>) -> Result<(), TaskError> + Send + Sync + 'static,
     ) -> Function {
-        Function { run: Arc::new(run), buffer: None, payload_max }
+        Function { run: Arc::new(run), buffer: None, payload_max, quick: None }
+    }
+
+    /// Tasks with at most `bytes` of payload may run at once where progress is made, if they may begin when they come: no
+    /// thread has to wake up for them. `run` is tried then. If it would have to wait for something, it answers `None`,
+    /// and has changed nothing: then a thread runs the function itself.
+    ///
+    /// `run` holds up all progress of the process meanwhile, and runs under the locks of whoever makes it. So it should
+    /// take some microseconds, and must not wait, nor call what makes progress ([`Task::put`] does not).
+    #[must_use]
+    pub fn quick(
+        mut self,
+        bytes: u32,
+        run: impl Fn(&mut Task<'_>) -> Option<Result<(), TaskError>> + Send + Sync + 'static,
+    ) -> Function {
+        self.quick = Some((bytes, Arc::new(run)));
+        self
     }
 
     /// The buffer that it works on.

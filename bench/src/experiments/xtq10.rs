@@ -5,6 +5,11 @@
 //! CPU, HSA and XTQ is simulated; the share of time in all-reduces, which is that of CPU, shrinks as they do. The paper's
 //! profiles are not public: shares are those that LeBeane et al. published of the same six workloads in 2017, and
 //! gradients those of the networks that come with CNTK. Of one of the six the network is not public: it is left out.
+//!
+//! Beside them stands the network of `examples/sgd`, whose share was measured ([`mod@profile`], `--profile`). It has no part
+//! in what is judged after the paper.
+
+mod profile;
 
 use std::collections::HashMap;
 
@@ -22,7 +27,17 @@ pub struct Xtq10;
 
 /// Options of the experiment.
 #[derive(Clone, Debug, clap::Args)]
-pub struct Options10 {}
+pub struct Options10 {
+    /// Measure the profile of `examples/sgd` on this machine, and project nothing
+    #[arg(long)]
+    profile: bool,
+    /// Processes of that; as many as there are processors, from 2 to 8, by default
+    #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u32).range(2..=16))]
+    ranks: Option<u32>,
+    /// Be one of the processes; rank 0 writes what it found here
+    #[arg(long, hide = true, value_name = "FILE")]
+    as_rank: Option<std::path::PathBuf>,
+}
 
 const NODES: usize = 8;
 const FLOAT: u64 = 4;
@@ -65,6 +80,14 @@ const CIFAR: &[u64] = &[75 * 32, 32, 800 * 32, 32, 800 * 64, 64, 576 * 64, 64, 6
 const MNIST_CONV: &[u64] = &[25 * 16, 16, 400 * 32, 32, 512 * 128, 128, 1280, 10];
 /// CNTK, Examples/Image/MNIST/Config/01_OneHidden.ndl.
 const MNIST_HIDDEN: &[u64] = &[784 * 200, 200, 2000, 10];
+
+/// The one of `examples/sgd`, and the loss that is summed with its gradients.
+const SGD: &[u64] = &[64 * 32, 32, 32 * 10, 10, 1];
+/// Its share of time, by messages, of 2 processes on 2 processors: `bench/results/cpu/xeon/xtq10.json`.
+const SGD_SHARE: f64 = 0.5;
+
+/// It was measured, not cited.
+const MEASURED: Network = Network { name: "sgd, measured", share: SGD_SHARE, gradients: SGD };
 
 const NETWORKS: &[Network] = &[
     Network { name: "AlexNet", share: 0.14, gradients: ALEXNET },
@@ -132,24 +155,35 @@ impl Experiment for Xtq10 {
     const NAME: &'static str = "xtq10";
     const ABOUT: &'static str = "what faster all-reduces save of training on eight nodes, projected from simulated ones";
 
-    fn run(_: &Options10, common: &Common) -> Result<Findings, Failure> {
+    fn run(options: &Options10, common: &Common) -> Result<Findings, Failure> {
+        if let Some(file) = &options.as_rank {
+            profile::rank(common, file)?;
+            return Ok(Findings::new(Vec::new(), String::new()));
+        }
+        if options.profile {
+            return profile::profile(options.ranks, common);
+        }
         let mut all = AllReduces { seed: common.seed, known: HashMap::new() };
         let mut rows = Vec::new();
-        let progress = common.progress(NETWORKS.len() + LENGTHS.len());
+        let progress = common.progress(NETWORKS.len() + 1 + LENGTHS.len());
         for length in if common.quick { &LENGTHS[..2] } else { &LENGTHS[..] } {
             let (three, right) = all.of(*length)?;
             rows.push(of_three(&format!("all-reduce bytes={length}"), "all-reduce", *length, three, right)?);
             progress.inc(1);
         }
-        let (mut hsa, mut xtq) = (Vec::new(), Vec::new());
+        let (mut hsa, mut xtq, mut measured) = (Vec::new(), Vec::new(), (0.0, 0.0));
         // The large ones take seconds.
         let is_shown = |network: &&Network| !common.quick || network.gradients.iter().all(|it| it * FLOAT < COARSE);
-        for Network { name, share, gradients } in NETWORKS.iter().filter(is_shown) {
+        for Network { name, share, gradients } in [MEASURED].iter().chain(NETWORKS).filter(is_shown) {
             progress.set_message(*name);
             let (three, right) = all.all(gradients)?;
             let (of_cpu, of_hsa) = saved(*share, three);
-            hsa.push((*name, of_cpu));
-            xtq.push((*name, of_hsa));
+            if *name == MEASURED.name {
+                measured = (of_cpu, of_hsa);
+            } else {
+                hsa.push((*name, of_cpu));
+                xtq.push((*name, of_hsa));
+            }
             let bytes = gradients.iter().sum::<u64>() * FLOAT;
             let row = of_three(name, "all-reduces of a step", bytes, three, right)?;
             let row = row.with(SHARE, *share).with(GPU_OVER_CPU, of_cpu).with(XTQ_OVER_HSA, of_hsa);
@@ -171,8 +205,10 @@ impl Experiment for Xtq10 {
         let percent = |share: f64| share * 100.0;
         let notes = format!(
             "projected: the share of time in all-reduces is of CPU; no overlap; saved of the whole time, in %:\n\
-             HSA of CPU, mean {:.1} (paper 23); XTQ of HSA, mean {:.1} (paper 8), AN4 LSTM {:.1} (15), CIFAR {:.1} (about 0)\n{}",
-            percent(gpu), percent(mean), percent(lstm), percent(cifar), judged(&rows)
+             HSA of CPU, mean {:.1} (paper 23); XTQ of HSA, mean {:.1} (paper 8), AN4 LSTM {:.1} (15), CIFAR {:.1} (about 0)\n\
+             the network of examples/sgd, its share measured, has no part in means: HSA of CPU {:.1}, XTQ of HSA {:.1}\n{}",
+            percent(gpu), percent(mean), percent(lstm), percent(cifar), percent(measured.0), percent(measured.1),
+            judged(&rows)
         );
         let absent = Absent {
             case: "Large Synth".to_owned(),
@@ -186,7 +222,7 @@ impl Experiment for Xtq10 {
     /// What XTQ saves of HSA's time by the share: a curve a length, and each network.
     fn draw(report: &Report) -> Result<Vec<Drawing>, PlotError> {
         let mut lines = Vec::new();
-        for row in &report.rows {
+        for row in report.rows.iter().filter(|row| row.space == crate::sim::SPACE) {
             let share = row.extra.get(SHARE).and_then(Value::as_f64);
             let name = row.case.replace("all-reduce bytes=", "bytes ");
             let percent = |share: f64| times(row).map_or(0.0, |three| saved(share, three).1.max(0.0) * 100.0);
@@ -229,7 +265,8 @@ pub fn summary_of(report: &Report) -> String {
             text += &line(&[row.case.clone(), share, hsa, xtq]);
         }
     }
-    text + "\n" + &judged(&report.rows)
+    let profile = profile::table(report);
+    if profile.is_empty() { text + "\n" + &judged(&report.rows) } else { profile }
 }
 
 #[cfg(test)]
@@ -245,5 +282,7 @@ mod tests {
         // As many parameters as these networks have.
         assert_eq!(LSTM.iter().sum::<u64>(), 13_634_692);
         assert_eq!(ALEXNET.iter().sum::<u64>(), 60_965_224);
+        let sgd: Vec<u64> = gapless_sgd::network::TENSORS.into_iter().chain([1]).map(|len| len as u64).collect();
+        assert_eq!(sgd, SGD);
     }
 }

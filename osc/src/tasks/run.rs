@@ -1,4 +1,5 @@
-//! The target's side of accumulations as tasks: what a payload says, checked and done on a thread of the target.
+//! The target's side of accumulations as tasks: what a payload says, checked and done where the target makes progress, or
+//! on a thread of it.
 //!
 //! ```text
 //! argument 2: window:4, as the target numbers it | rank of the origin in it:4
@@ -126,11 +127,35 @@ pub(super) fn run(osc: &Osc, task: &mut Task<'_>) -> Result<(), TaskError> {
     perform(osc, (initiator, &has_left), [first, second], task.payload()).map_err(said)
 }
 
+/// The same where progress is made, unless it would have to wait: then a thread does it.
+pub(super) fn try_run(osc: &Osc, task: &mut Task<'_>) -> Option<Result<(), TaskError>> {
+    let [_, _, first, second] = task.arguments();
+    let initiator = task.initiator().0;
+    // All elements at once, so that nothing has changed if their mutexes cannot be had.
+    let done =
+        perform_by(osc, (initiator, &|| true), [first, second], (task.payload(), usize::MAX));
+    match done {
+        // Before anything has changed.
+        Err(Fault::NoWindow | Fault::Holder(_)) => None,
+        done => Some(done.map_err(said)),
+    }
+}
+
 pub(crate) fn perform(
     osc: &Osc,
     (initiator, has_left): (u32, &dyn Fn() -> bool),
     words: [u64; 2],
     payload: &[u8],
+) -> Result<(), Fault> {
+    perform_by(osc, (initiator, has_left), words, (payload, PART))
+}
+
+/// `part`: bytes of elements that are changed at once.
+fn perform_by(
+    osc: &Osc,
+    (initiator, has_left): (u32, &dyn Fn() -> bool),
+    words: [u64; 2],
+    (payload, part): (&[u8], usize),
 ) -> Result<(), Fault> {
     let what = What::read(words)?;
     let place = osc.core().windows.get(&what.window).ok_or(Fault::NoWindow)?.place();
@@ -148,7 +173,7 @@ pub(crate) fn perform(
     if !operands.len().is_multiple_of(width) {
         return Err(Fault::Elements);
     }
-    for operands in operands.chunks(PART / width * width) {
+    for operands in operands.chunks(part / width * width) {
         let runs = runs.next(operands.len())?;
         change((osc, has_left), &place, runs, (&arithmetic, operands))?;
     }

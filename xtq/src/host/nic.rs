@@ -1,6 +1,7 @@
 //! What arrives, and losses: the handler that `bml` calls.
 
 use super::initiator::VERDICTS_MAX;
+use super::queue::work_quickly;
 use super::run::lay_down;
 use super::{State, Xtq, lost_error};
 use crate::wire::{HEAD_BYTES, Head, Ring, TEXT_MAX};
@@ -27,12 +28,20 @@ impl Handler for Nic {
     fn handle(&mut self, bml: &mut Bml, event: RankEvent) {
         match event {
             RankEvent::Arrived { from, fragment, .. } => {
-                let handled = self.xtq.inner.with(|state| {
+                let inner = &self.xtq.inner;
+                let (handled, quick) = inner.with(|state| {
                     let handled = state.arrived(&self.xtq, from, fragment);
-                    // The answer goes at once.
-                    state.flush_peer(bml, from);
-                    handled
+                    let quick = std::mem::take(&mut state.target.quick);
+                    // The answer goes at once; that of a quick task with its end.
+                    if quick.is_empty() {
+                        state.flush_peer(bml, from);
+                    }
+                    (handled, quick)
                 });
+                if !quick.is_empty() {
+                    quick.iter().for_each(|queue| work_quickly(inner, queue));
+                    inner.with(|state| state.flush_peer(bml, from));
+                }
                 if let Err(what) = handled {
                     tracing::warn!(%from, what, "a message about tasks breaks the rules");
                     bml.give_up(from, LinkError::Corrupt { what });

@@ -11,6 +11,9 @@ use crossbeam_channel::{Receiver, Sender, unbounded};
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
+/// Quick tasks of a queue that run in a row where progress is made.
+const QUICK_MAX: usize = 16;
+
 /// How large a queue is, and how many of its tasks run at a time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct QueueOptions {
@@ -89,6 +92,32 @@ impl Queue {
         (tasks.waiting.pop_front(), tasks.list(self.options.width))
     }
 
+    /// The queue was to be put into the list, and a quick task runs instead if it is the next. Else gives whether the queue
+    /// is to be put into the list after all.
+    fn begin_quick(&self) -> Result<(Ready, bool), bool> {
+        let mut tasks = self.tasks();
+        if !tasks.may_begin(self.options.width) {
+            tasks.listed = false;
+            return Err(false);
+        }
+        match tasks.waiting.pop_front_if(|task| task.is_quick()) {
+            None => Err(true),
+            Some(task) => {
+                tasks.running += 1;
+                tasks.listed = false;
+                Ok((task, tasks.list(self.options.width)))
+            }
+        }
+    }
+
+    /// A quick task would have to wait: it is the next one again. Gives whether the queue is to be put into the list.
+    fn put_back(&self, task: Ready) -> bool {
+        let mut tasks = self.tasks();
+        tasks.waiting.push_front(task);
+        tasks.running = tasks.running.saturating_sub(1);
+        tasks.list(self.options.width)
+    }
+
     /// A task has ended. Gives whether the queue is to be put into the list.
     fn finish(&self) -> bool {
         let mut tasks = self.tasks();
@@ -153,6 +182,27 @@ fn work(queue: &Arc<Queue>) {
     let result = task.run();
     inner.pool.list(queue, queue.finish());
     inner.ended(task, result);
+}
+
+/// Runs the quick tasks at the head of a queue that was to be put into the list; a thread has what is behind.
+pub(super) fn work_quickly(inner: &Inner, queue: &Arc<Queue>) {
+    for _ in 0..QUICK_MAX {
+        let (mut task, more) = match queue.begin_quick() {
+            Ok(begun) => begun,
+            Err(listed) => return inner.pool.list(queue, listed),
+        };
+        // At width 1 there is nothing more before this one has ended.
+        inner.pool.list(queue, more);
+        let Some(result) = task.try_quick() else {
+            return inner.pool.list(queue, queue.put_back(task));
+        };
+        let again = queue.finish();
+        inner.ended(task, result);
+        if !again {
+            return;
+        }
+    }
+    inner.pool.list(queue, true);
 }
 
 #[cfg(test)]

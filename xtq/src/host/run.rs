@@ -3,12 +3,11 @@
 use super::{Inner, Xtq};
 use crate::buffer::Received;
 use crate::error::TaskError;
-use crate::launcher::{Kernel, KernelTask, Runner};
+use crate::launcher::Kernel;
 use crate::packet::{Command, Flags, Work};
 use crate::signal::Signal;
 use crate::task::{Function, Task};
 use gapless_bml::Rank;
-use gapless_mem::{Outstanding, Region};
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -65,25 +64,53 @@ impl Ready {
     /// Runs it. A panic is its failure.
     pub(super) fn run(&mut self) -> Result<(), TaskError> {
         let code = self.code.clone();
-        let run = || match &code {
+        failing(|| match &code {
             Code::Function(function) => self.call(function),
             Code::Kernel(kernel) => self.launch(kernel),
-        };
-        catch_unwind(AssertUnwindSafe(run)).unwrap_or_else(|payload| Err(panicked(payload)))
+        })
     }
 
-    fn call(&mut self, function: &Function) -> Result<(), TaskError> {
+    /// Whether it may run where progress is made.
+    pub(super) fn is_quick(&self) -> bool {
+        let Code::Function(function) = &self.code else { return false };
+        function.quick.as_ref().is_some_and(|(bytes, _)| self.command.payload_bytes <= *bytes)
+    }
+
+    /// Runs it where progress is made, unless it would have to wait for something.
+    pub(super) fn try_quick(&mut self) -> Option<Result<(), TaskError>> {
+        let Code::Function(function) = self.code.clone() else { return None };
+        let (_, quick) = function.quick.as_ref()?;
+        let mut ended = None;
+        let failed = failing(|| {
+            let mut task = self.task()?;
+            ended = match &function.buffer {
+                None => quick(&mut task),
+                Some(buffer) => buffer
+                    .try_with(|bytes| quick(&mut Task { buffer: Some(bytes), ..task }))
+                    .flatten(),
+            };
+            Ok(())
+        });
+        failed.map_or_else(|error| Some(Err(error)), |()| ended)
+    }
+
+    /// A function's task, without its buffer.
+    fn task(&mut self) -> Result<Task<'_>, TaskError> {
         let Work::Function { arguments } = self.command.work else {
             return Err("its packet is a kernel's".into());
         };
-        let mut task = Task {
+        Ok(Task {
             xtq: &self.xtq,
             initiator: self.from,
             index: self.command.index,
             arguments,
             payload: &mut self.payload,
             buffer: None,
-        };
+        })
+    }
+
+    fn call(&mut self, function: &Function) -> Result<(), TaskError> {
+        let mut task = self.task()?;
         match &function.buffer {
             None => (function.run)(&mut task),
             Some(buffer) => {
@@ -97,27 +124,19 @@ impl Ready {
         let Work::Kernel(launch) = self.command.work else {
             return Err("its packet is a function's".into());
         };
-        let (launcher, object) = match &kernel.runner {
-            Runner::Launcher { launcher, object } => (launcher, *object),
-            Runner::Worker(_) => {
-                let body = [&self.arguments[..], self.payload.bytes()];
-                return self.xtq.inner.run_on_worker(&self.command, body);
-            }
-        };
-        let task = KernelTask {
-            object,
-            launch,
-            arguments: &self.arguments,
-            buffer: kernel.memory.as_ref(),
-            payload: Region::of(self.payload.bytes()),
-        };
-        let failed = |error: gapless_mem::DeviceError| TaskError(error.to_string());
-        // SAFETY: arguments and payload are this task's, which lives until the launch has ended: that is waited for
-        // here, also if something panics (`Outstanding`). The registered memory is kept by its lease. Whoever
-        // registered the kernel has promised that it stays inside with any arguments.
-        let launched = unsafe { launcher.launch(&task) }.map_err(failed)?;
-        Outstanding::new(launched).wait().map_err(failed)
+        if kernel.is_of_worker() {
+            let body = [&self.arguments[..], self.payload.bytes()];
+            return self.xtq.inner.run_on_worker(&self.command, body);
+        }
+        // SAFETY: whoever registered the kernel has promised that it stays inside with any arguments. Its limits were
+        // checked when the packet came.
+        unsafe { kernel.run(launch, &self.arguments, self.payload.bytes()) }
     }
+}
+
+/// Runs a task's code. A panic is its failure.
+pub(crate) fn failing(run: impl FnOnce() -> Result<(), TaskError>) -> Result<(), TaskError> {
+    catch_unwind(AssertUnwindSafe(run)).unwrap_or_else(|payload| Err(panicked(payload)))
 }
 
 /// What somebody panicked with, as text. The payload is forgotten: dropping it may panic as well.

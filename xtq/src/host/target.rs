@@ -83,6 +83,8 @@ pub(super) struct Target {
     pub(super) forgotten_refusals: u64,
     /// Signals of kernels whose tasks are refused.
     pub(super) effects: Effects,
+    /// Queues to be put into the list, whose next task may be quick.
+    pub(super) quick: Vec<Arc<Queue>>,
 }
 
 impl Default for Target {
@@ -100,6 +102,7 @@ impl Default for Target {
             refusals: None,
             forgotten_refusals: 0,
             effects: Effects::new(),
+            quick: Vec::new(),
         }
     }
 }
@@ -318,6 +321,7 @@ impl Target {
         if counts {
             self.rings.begin(from);
         }
+        let is_quick = matches!(&found.code, Code::Function(function) if function.quick.is_some());
         let listed = found.queue.push(Ready {
             xtq: xtq_of_task,
             command,
@@ -329,7 +333,12 @@ impl Target {
             private,
             counts,
         });
-        xtq.inner.pool.list(&found.queue, listed);
+        if listed && is_quick {
+            // Whoever holds the lock looks at it next.
+            self.quick.push(found.queue);
+        } else {
+            xtq.inner.pool.list(&found.queue, listed);
+        }
         Ok(())
     }
 

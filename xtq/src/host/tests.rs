@@ -6,6 +6,9 @@ mod hostile;
 mod kernels;
 mod limits;
 mod order;
+mod quick;
+mod scene;
+mod suite;
 mod worker;
 
 use super::{Config, QueueOptions, Xtq};

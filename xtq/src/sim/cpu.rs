@@ -40,6 +40,12 @@ pub(super) enum Job {
     See { step: usize },
     /// Sees that a task was refused, and puts it again.
     Again { message: usize },
+    /// Puts a task that is no step's.
+    Put { put: usize },
+    /// Sees what became of one.
+    Hear { message: usize },
+    /// Sees that a task has ended, and tells its initiator.
+    Answer { put: usize },
 }
 
 impl Sim<'_> {
@@ -73,7 +79,11 @@ impl Sim<'_> {
 
     /// Gives the thread of a step something to do.
     pub(super) fn job(&mut self, node: usize, step: usize, job: Job) {
-        let thread = self.thread_of(node, step);
+        self.give(node, self.thread_of(node, step), job);
+    }
+
+    /// Gives a thread something to do.
+    pub(super) fn give(&mut self, node: usize, thread: usize, job: Job) {
         self.nodes[node].threads[thread].jobs.push_back(job);
         if self.nodes[node].threads[thread].doing.is_none() {
             self.next_job(node, thread);
@@ -107,6 +117,9 @@ impl Sim<'_> {
             Job::Notice { .. } => event,
             Job::See { .. } => machine.cpu_read(),
             Job::Again { .. } => event + machine.post,
+            Job::Put { .. } => machine.post + of_mpi(machine.mpi_post),
+            Job::Hear { .. } => event,
+            Job::Answer { .. } => machine.cpu_read() + machine.post,
         }
     }
 
@@ -138,6 +151,9 @@ impl Sim<'_> {
                 self.ended(node, step);
             }
             Job::Again { message } => self.ring(message),
+            Job::Put { put } => self.post_task(put),
+            Job::Hear { message } => self.hear(message),
+            Job::Answer { put } => self.post_answer(put),
         }
         // What it did may have made more possible, and have begun that.
         if self.nodes[node].threads[thread].doing.is_none() {
@@ -174,7 +190,7 @@ impl Sim<'_> {
             if let Some(packet) = self.sound(packet) {
                 let place = gpu::LOCAL_ARGUMENTS + 64 * step as u64;
                 self.nodes[node].arguments.insert(place, arguments);
-                self.nodes[node].gpu.queue.push_back(packet);
+                self.nodes[node].gpu.push(gpu::QUEUE, packet);
                 let crossing = self.machine().crossing;
                 self.after(crossing, Event::Kick { node });
             }

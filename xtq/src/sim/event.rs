@@ -36,6 +36,10 @@ pub(super) enum Event {
     Ended { node: usize, kernel: usize },
     /// The command processor has counted a signal down.
     Signalled { node: usize, signal: usize },
+    /// It has written how a task of a process has ended (`cluster.rs`).
+    Over { node: usize, kernel: usize },
+    /// The pause is over after which a process puts again.
+    Again { put: usize },
 }
 
 /// The future.

@@ -1,7 +1,8 @@
 //! The GPU: a command processor that reads packets from its queue when its doorbell rings, and compute units that run
 //! the kernels (§III.B, §V.A). There is one kernel: it adds floats, here whole numbers.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
+use std::ops::Bound;
 
 use super::cpu::Job;
 use super::event::Event;
@@ -27,24 +28,79 @@ const GROUP: u16 = 256;
 /// The GPU of a node.
 #[derive(Debug, Default)]
 pub(super) struct Gpu {
-    /// The command queue.
-    pub(super) queue: VecDeque<Packet>,
+    /// The command queues, by their addresses.
+    queues: BTreeMap<u64, Queue>,
+    /// The queue that was looked at last: all take turns.
+    turn: u64,
     /// Whether the command processor is at work.
     busy: bool,
     /// The packet that it has read.
     current: Option<Packet>,
     /// Whether that waits for kernels to end.
     waits: bool,
-    running: usize,
     kernels: Vec<Kernel>,
 }
 
-/// A kernel that runs or has run.
+/// A command queue.
 #[derive(Debug)]
+struct Queue {
+    packets: VecDeque<Packet>,
+    /// Kernels of it that run, and that may run at a time.
+    running: u32,
+    width: u32,
+}
+
+/// A kernel that runs or has run.
+#[derive(Clone, Copy, Debug)]
 struct Kernel {
     into: Place,
     source: u64,
     signal: u64,
+    queue: u64,
+    /// Of a task that a process has put: how it is launched, and the address of its arguments.
+    task: Option<(Launch, u64)>,
+}
+
+impl Gpu {
+    /// With the queue of programs, which has no width.
+    pub(super) fn new() -> Gpu {
+        let mut gpu = Gpu::default();
+        gpu.add_queue(QUEUE, u32::MAX);
+        gpu
+    }
+
+    /// One more queue. What others have runs beside it; those that nothing is left in go.
+    pub(super) fn add_queue(&mut self, base: u64, width: u32) {
+        let turn = self.turn;
+        self.queues.retain(|of, queue| {
+            [QUEUE, turn].contains(of) || queue.running > 0 || !queue.packets.is_empty()
+        });
+        self.queues.insert(base, Queue { packets: VecDeque::new(), running: 0, width });
+    }
+
+    /// Packets that wait in a queue.
+    pub(super) fn waiting(&self, base: u64) -> usize {
+        self.queues.get(&base).map_or(0, |queue| queue.packets.len())
+    }
+
+    pub(super) fn push(&mut self, base: u64, packet: Packet) {
+        if let Some(queue) = self.queues.get_mut(&base) {
+            queue.packets.push_back(packet);
+        }
+    }
+
+    /// The next queue, in turn, that has a packet and may run one more.
+    fn next_queue(&self) -> Option<u64> {
+        let behind = self.queues.range((Bound::Excluded(self.turn), Bound::Unbounded));
+        let mut all = behind.chain(self.queues.range(..=self.turn));
+        let is_ready = |queue: &Queue| !queue.packets.is_empty() && queue.running < queue.width;
+        all.find(|(_, queue)| is_ready(queue)).map(|(base, _)| *base)
+    }
+
+    /// The address of a task's arguments, if the kernel is of one that a process has put.
+    pub(super) fn task_of(&self, kernel: usize) -> Option<u64> {
+        self.kernels.get(kernel)?.task.map(|(_, arguments)| arguments)
+    }
 }
 
 /// How a kernel that adds so many bytes is launched.
@@ -76,17 +132,16 @@ impl Sim<'_> {
     /// The doorbell rings.
     pub(super) fn kick(&mut self, node: usize) {
         let gpu = &mut self.nodes[node].gpu;
-        if gpu.busy || gpu.queue.is_empty() {
-            return;
-        }
-        gpu.busy = true;
+        let Some(next) = gpu.next_queue().filter(|_| !gpu.busy) else { return };
+        (gpu.busy, gpu.turn) = (true, next);
         let read = self.machine().command_read();
         self.after(read, Event::Read { node });
     }
 
     pub(super) fn packet_read(&mut self, node: usize) {
         let gpu = &mut self.nodes[node].gpu;
-        gpu.current = gpu.queue.pop_front();
+        let queue = gpu.queues.get_mut(&gpu.turn);
+        gpu.current = queue.and_then(|queue| queue.packets.pop_front());
         self.schedule(node);
     }
 
@@ -94,7 +149,8 @@ impl Sim<'_> {
         let gpu = &mut self.nodes[node].gpu;
         let Some(packet) = gpu.current else { return };
         let barrier = packet.command().is_ok_and(|command| command.flags.contains(Flags::BARRIER));
-        gpu.waits = barrier && gpu.running > 0;
+        let running = gpu.queues.get(&gpu.turn).map_or(0, |queue| queue.running);
+        gpu.waits = barrier && running > 0;
         if !gpu.waits {
             let start = self.machine().kernel_start;
             self.after(start, Event::Scheduled { node });
@@ -121,6 +177,14 @@ impl Sim<'_> {
         let Task::Kernel(launch) = command.work else {
             return self.broken.push(format!("node {node}: a function in the GPU's queue"));
         };
+        if command.object != SUM {
+            let Some(bytes) = self.task_bytes(node, launch.arguments) else {
+                return self.broken.push(format!("node {node}: no arguments: {command:?}"));
+            };
+            let task = Some((launch, launch.arguments));
+            let (into, source, signal) = (Place::NOTHING, 0, command.signal);
+            return self.begin_kernel(node, &launch, bytes, (into, source, signal, task));
+        }
         let arguments = self.nodes[node].arguments.remove(&launch.arguments);
         let (SUM, Some([buffer, source, at, bytes])) = (command.object, arguments) else {
             return self.broken.push(format!("node {node}: no kernel with arguments: {command:?}"));
@@ -135,12 +199,27 @@ impl Sim<'_> {
                 format!("node {node}: {items} work-items for bytes {start}..+{bytes} of {memory}");
             return self.broken.push(what);
         }
+        let into = Place::new(start, bytes);
+        self.begin_kernel(node, &launch, bytes, (into, source, command.signal, None));
+    }
+
+    /// A kernel over so many bytes begins.
+    fn begin_kernel(
+        &mut self,
+        node: usize,
+        launch: &Launch,
+        bytes: u64,
+        (into, source, signal, task): (Place, u64, u64, Option<(Launch, u64)>),
+    ) {
         let groups = launch.groups().iter().map(|groups| u64::from(*groups)).product();
         let time = self.machine().kernel(bytes, groups);
         let gpu = &mut self.nodes[node].gpu;
-        gpu.running += 1;
+        let queue = gpu.turn;
+        if let Some(of) = gpu.queues.get_mut(&queue) {
+            of.running += 1;
+        }
         let kernel = gpu.kernels.len();
-        gpu.kernels.push(Kernel { into: Place::new(start, bytes), source, signal: command.signal });
+        gpu.kernels.push(Kernel { into, source, signal, queue, task });
         self.after(time, Event::Ended { node, kernel });
     }
 
@@ -151,8 +230,18 @@ impl Sim<'_> {
     pub(super) fn kernel_ended(&mut self, node: usize, kernel: usize) {
         self.phase(Phase::Kernel);
         let gpu = &mut self.nodes[node].gpu;
-        gpu.running -= 1;
-        let Kernel { into, source, signal } = gpu.kernels[kernel];
+        let Kernel { into, source, signal, queue, task } = gpu.kernels[kernel];
+        let mut was_full = false;
+        if let Some(of) = gpu.queues.get_mut(&queue) {
+            was_full = of.running == of.width;
+            of.running -= 1;
+        }
+        if let Some((launch, task)) = task {
+            self.run_task(node, launch, task);
+            let write = self.machine().command_read();
+            self.after(write, Event::Over { node, kernel });
+            return self.go_on(node, was_full);
+        }
         let operand = match self.nodes[node].landed.remove(&source) {
             Some(payload) => Some(payload),
             None => self.local(node, source, into.len),
@@ -164,8 +253,16 @@ impl Sim<'_> {
         let number = usize::try_from(signal.wrapping_sub(SIGNALS) / 8).unwrap_or(usize::MAX);
         let write = self.machine().command_read();
         self.after(write, Event::Signalled { node, signal: number });
+        self.go_on(node, was_full);
+    }
+
+    /// A kernel has ended: what waited for it goes on, also in a queue that could run no more of them.
+    fn go_on(&mut self, node: usize, was_full: bool) {
         if self.nodes[node].gpu.waits {
             self.schedule(node);
+        }
+        if was_full {
+            self.kick(node);
         }
     }
 

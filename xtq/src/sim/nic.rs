@@ -14,6 +14,7 @@ use super::program::{Place, Work};
 use super::run::{COMMAND, INDICES, Sim};
 use super::time::Ps;
 use super::trace::Phase;
+use crate::error::Refusal;
 use crate::packet::{Command, Flags, Packet, PacketError, Work as Task};
 use crate::rewrite::{Places, RewriteError, Rewritten, rewrite};
 use crate::tables::{Entry, NoSuchIndex, QueueEntry, Tables};
@@ -25,8 +26,8 @@ pub(super) struct Message {
     pub(super) to: usize,
     /// Length of its payload.
     pub(super) bytes: u64,
-    kind: Kind,
-    /// The initiator's step that it is of.
+    pub(super) kind: Kind,
+    /// The initiator's step that it is of; without a meaning if it is no step's.
     step: usize,
     content: Vec<u32>,
     /// Packets that have not arrived.
@@ -35,8 +36,14 @@ pub(super) struct Message {
     matched: Option<usize>,
 }
 
+impl Message {
+    fn new(from: usize, to: usize, bytes: u64, kind: Kind) -> Message {
+        Message { from, to, bytes, kind, step: 0, content: Vec::new(), open: 0, matched: None }
+    }
+}
+
 #[derive(Clone, Copy, Debug)]
-enum Kind {
+pub(super) enum Kind {
     /// Two-sided.
     Send { slot: u32 },
     /// With a task.
@@ -45,6 +52,24 @@ enum Kind {
     Notify { slot: u32 },
     /// Says that the queue was full.
     Refusal { of: usize },
+    /// With a task that a process has put.
+    Task { put: usize },
+    /// Says whether its target has taken it.
+    Verdict { put: usize, refused: Option<Refusal> },
+    /// Says that it has ended.
+    Answer { put: usize },
+}
+
+impl Kind {
+    /// Whether it has a packet and arguments.
+    fn has_command(self) -> bool {
+        matches!(self, Kind::Put { .. } | Kind::Task { .. })
+    }
+
+    /// Whether a step of a program has ended when it is sent.
+    fn is_of_step(self) -> bool {
+        matches!(self, Kind::Send { .. } | Kind::Put { .. } | Kind::Notify { .. })
+    }
 }
 
 /// The NIC of a node.
@@ -67,7 +92,7 @@ struct Cache {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Table {
+pub(super) enum Table {
     Kernels,
     Queues,
 }
@@ -103,6 +128,23 @@ impl Nic {
     /// The task that a packet becomes here.
     pub(super) fn task(&self, packet: &Packet, places: Places) -> Result<Rewritten, RewriteError> {
         rewrite(packet, &self.tables, places)
+    }
+
+    /// A NIC where nothing is registered yet.
+    pub(super) fn bare(machine: &Machine) -> Nic {
+        let cache = Cache { lines: VecDeque::new(), most: machine.table_cache };
+        Nic { tables: Tables::new(), cache, sends: Ps::ZERO, receives: Ps::ZERO, landings: 0 }
+    }
+
+    /// What is registered.
+    pub(super) fn registered(&self) -> &Tables {
+        &self.tables
+    }
+
+    /// Its tables. Whoever registers in them writes the entry to the NIC, too.
+    pub(super) fn tables(&mut self, table: Table, index: u8) -> &Tables {
+        self.cache.holds(table, index);
+        &self.tables
     }
 
     /// The same NIC with other tables.
@@ -165,18 +207,32 @@ impl Sim<'_> {
         };
         self.phase(Phase::Post);
         let content = self.nodes[node].memory[self.grains(from)].to_vec();
-        let message = Message {
-            from: node,
-            to,
-            bytes: from.len,
-            kind,
-            step,
-            content,
-            open: 0,
-            matched: None,
-        };
+        let message = Message { step, content, ..Message::new(node, to, from.len, kind) };
         self.messages.push(message);
         self.ring(self.messages.len() - 1);
+    }
+
+    /// A message of a process, and not of a step.
+    pub(super) fn post_kind(&mut self, (from, to): (usize, usize), bytes: u64, kind: Kind) {
+        self.phase(Phase::Post);
+        self.messages.push(Message::new(from, to, bytes, kind));
+        self.ring(self.messages.len() - 1);
+    }
+
+    /// A message that the NIC sends of itself.
+    pub(super) fn answer(&mut self, (from, to): (usize, usize), kind: Kind) {
+        self.messages.push(Message::new(from, to, 0, kind));
+        let gap = self.machine().nic_gap;
+        self.after(gap, Event::Gathered { message: self.messages.len() - 1 });
+    }
+
+    /// Bytes of a command, if there is one, and the packet that the target's NIC looks at.
+    fn command_of(&self, kind: Kind) -> (u64, Option<Packet>) {
+        match kind {
+            Kind::Put { packet, .. } => (COMMAND, Some(packet)),
+            Kind::Task { put } => self.task_command(put),
+            _ => (0, None),
+        }
     }
 
     /// Rings the NIC's doorbell.
@@ -191,7 +247,7 @@ impl Sim<'_> {
         let Message { from, bytes, kind, .. } = self.messages[message];
         let begins = self.nodes[from].nic.sends.max(self.now);
         self.nodes[from].nic.sends = begins + machine.nic_gap;
-        let parts = u64::from(bytes > 0) + u64::from(matches!(kind, Kind::Put { .. }));
+        let parts = u64::from(bytes > 0) + u64::from(kind.has_command());
         let gather = match parts {
             0 => Ps::ZERO,
             parts => machine.crossing + machine.nic_gap * (parts - 1),
@@ -203,7 +259,7 @@ impl Sim<'_> {
     pub(super) fn gathered(&mut self, message: usize) {
         self.phase(Phase::InitiatorNic);
         let Message { from, bytes, kind, .. } = self.messages[message];
-        let command = if matches!(kind, Kind::Put { .. }) { COMMAND } else { 0 };
+        let (command, _) = self.command_of(kind);
         let (packets, ends) = self.transmit(message, from, bytes + command);
         self.messages[message].open = packets;
         self.agenda.plan(ends, Event::Released { message });
@@ -212,7 +268,7 @@ impl Sim<'_> {
     /// Nothing of a message is needed any more at its initiator, unless a task is refused.
     pub(super) fn released(&mut self, message: usize) {
         let Message { from, step, kind, .. } = self.messages[message];
-        if !matches!(kind, Kind::Refusal { .. }) && !self.has_ended(from, step) {
+        if kind.is_of_step() && !self.has_ended(from, step) {
             self.ended(from, step);
         }
     }
@@ -224,7 +280,7 @@ impl Sim<'_> {
         let Message { to, kind, .. } = self.messages[flight.message];
         let mut handling = if flight.first { machine.matching } else { machine.lookup };
         let mut write = machine.crossing;
-        if let (true, Kind::Put { packet, .. }) = (flight.first, kind) {
+        if let (true, Some(packet)) = (flight.first, self.command_of(kind).1) {
             let nic = &mut self.nodes[to].nic;
             let command = packet.command();
             let (index, queue) = command.map_or((0, 0), |command| (command.index, command.queue));
@@ -236,7 +292,7 @@ impl Sim<'_> {
         }
         let nic = &mut self.nodes[to].nic;
         nic.receives = nic.receives.max(self.now) + handling;
-        if matches!(kind, Kind::Put { .. }) {
+        if kind.has_command() {
             // The payload, and the packet with its arguments.
             write += machine.nic_gap;
         }
@@ -256,6 +312,7 @@ impl Sim<'_> {
         let crossing = self.machine().crossing;
         match kind {
             Kind::Put { packet, arguments } => return self.enqueue(message, &packet, arguments),
+            Kind::Task { put } => return self.take_in(put),
             Kind::Send { slot } => {
                 self.phase(Phase::TargetNic);
                 if let Some(step) = self.nodes[to].posted.remove(&(from, slot)) {
@@ -263,7 +320,10 @@ impl Sim<'_> {
                     self.store(to, step, message);
                 }
             }
-            Kind::Notify { .. } | Kind::Refusal { .. } => {}
+            Kind::Notify { .. }
+            | Kind::Refusal { .. }
+            | Kind::Verdict { .. }
+            | Kind::Answer { .. } => {}
         }
         // An event behind it.
         self.after(crossing, Event::Noted { message });
@@ -300,13 +360,14 @@ impl Sim<'_> {
                 let step = self.messages[of].step;
                 self.job(to, step, Job::Again { message: of });
             }
-            Kind::Put { .. } => {}
+            Kind::Verdict { .. } | Kind::Answer { .. } => self.give(to, 0, Job::Hear { message }),
+            Kind::Put { .. } | Kind::Task { .. } => {}
         }
     }
 
     /// The task of a put goes into its queue, rewritten; a full queue refuses it (§III.B).
     fn enqueue(&mut self, message: usize, packet: &Packet, arguments: [u64; 4]) {
-        let Message { from, to, step, .. } = self.messages[message];
+        let Message { from, to, .. } = self.messages[message];
         let number = self.nodes[to].nic.landings;
         // A cache line each for arguments; a receive buffer is never longer than 4 GiB.
         let places =
@@ -315,22 +376,9 @@ impl Sim<'_> {
             Ok(task) => task,
             Err(error) => return self.broken.push(format!("node {to}: {error}")),
         };
-        if self.nodes[to].gpu.queue.len() >= task.queue.capacity as usize {
+        if self.nodes[to].gpu.waiting(task.queue.base) >= task.queue.capacity as usize {
             self.refused += 1;
-            let kind = Kind::Refusal { of: message };
-            let refusal = Message {
-                from: to,
-                to: from,
-                bytes: 0,
-                kind,
-                step,
-                content: Vec::new(),
-                open: 0,
-                matched: None,
-            };
-            self.messages.push(refusal);
-            let gap = self.machine().nic_gap;
-            return self.after(gap, Event::Gathered { message: self.messages.len() - 1 });
+            return self.answer((to, from), Kind::Refusal { of: message });
         }
         self.phase(Phase::TargetNic);
         let content = std::mem::take(&mut self.messages[message].content);
@@ -339,7 +387,7 @@ impl Sim<'_> {
         node.landed.insert(places.payload, content);
         let [first, second] = task.first;
         node.arguments.insert(places.arguments, [first, second, arguments[2], arguments[3]]);
-        node.gpu.queue.push_back(task.packet);
+        node.gpu.push(task.queue.base, task.packet);
         let crossing = self.machine().crossing;
         self.after(crossing, Event::Kick { node: to });
     }

@@ -3,8 +3,10 @@
 //! A node is memory, two threads of its CPU, a NIC with tables, and a GPU with a command processor; the files beside
 //! this one hold what each does. Everything is in this one structure: an event names its node or message by number.
 
+use std::borrow::Cow;
 use std::collections::{BTreeMap, HashMap, HashSet};
 
+use super::cluster::Desk;
 use super::cpu::Thread;
 use super::event::{Agenda, Event};
 use super::gpu::Gpu;
@@ -156,8 +158,8 @@ struct Steps {
 
 /// The whole simulation.
 pub(super) struct Sim<'a> {
-    pub(super) options: &'a Options,
-    programs: &'a [Program],
+    pub(super) options: Options,
+    programs: Cow<'a, [Program]>,
     pub(super) now: Ps,
     pub(super) agenda: Agenda,
     pub(super) nodes: Vec<Node>,
@@ -166,6 +168,8 @@ pub(super) struct Sim<'a> {
     pub(super) trace: Trace,
     pub(super) refused: u64,
     pub(super) broken: Vec<String>,
+    /// What processes have registered and put, if there are no programs.
+    pub(super) desk: Desk,
 }
 
 /// Runs programs, one a node, until nothing happens any more.
@@ -181,22 +185,7 @@ pub fn run(programs: &[Program], options: &Options) -> Result<Outcome, ProgramEr
     if ranks > most {
         return Err(ProgramError::TooMany { ranks, most });
     }
-    let mut sim = Sim {
-        options,
-        programs,
-        now: Ps::ZERO,
-        agenda: Agenda::default(),
-        nodes: programs
-            .iter()
-            .enumerate()
-            .map(|(rank, program)| Node::new(rank, program, options))
-            .collect(),
-        messages: Vec::new(),
-        network: Network::new(ranks),
-        trace: Trace::new(options.lines),
-        refused: 0,
-        broken: Vec::new(),
-    };
+    let mut sim = Sim::new(Cow::Borrowed(programs), options, Desk::default());
     for rank in 0..ranks {
         let begins = match options.skew.0 {
             0 => Ps::ZERO,
@@ -204,11 +193,7 @@ pub fn run(programs: &[Program], options: &Options) -> Result<Outcome, ProgramEr
         };
         sim.agenda.plan(begins, Event::Begin { node: rank });
     }
-    while let Some((at, event)) = sim.agenda.next() {
-        sim.now = at;
-        sim.trace.event(at, event);
-        sim.happens(event);
-    }
+    while sim.step() {}
     Ok(sim.outcome())
 }
 
@@ -240,7 +225,7 @@ impl Node {
             memory: (0..grains).map(|at| initial(options.seed, rank, at * per)).collect(),
             threads: Default::default(),
             nic: Nic::new(program.memory, &options.machine),
-            gpu: Gpu::default(),
+            gpu: Gpu::new(),
             posted: HashMap::new(),
             early: HashMap::new(),
             awaited: HashMap::new(),
@@ -260,7 +245,36 @@ impl Node {
     }
 }
 
+impl<'a> Sim<'a> {
+    pub(super) fn new(programs: Cow<'a, [Program]>, options: &Options, desk: Desk) -> Sim<'a> {
+        let nodes = programs.iter().enumerate();
+        let nodes = nodes.map(|(rank, program)| Node::new(rank, program, options)).collect();
+        Sim {
+            options: *options,
+            network: Network::new(programs.len()),
+            programs,
+            now: Ps::ZERO,
+            agenda: Agenda::default(),
+            nodes,
+            messages: Vec::new(),
+            trace: Trace::new(options.lines),
+            refused: 0,
+            broken: Vec::new(),
+            desk,
+        }
+    }
+}
+
 impl Sim<'_> {
+    /// The next event. Answers whether there was one.
+    pub(super) fn step(&mut self) -> bool {
+        let Some((at, event)) = self.agenda.next() else { return false };
+        self.now = at;
+        self.trace.event(at, event);
+        self.happens(event);
+        true
+    }
+
     pub(super) fn machine(&self) -> &Machine {
         &self.options.machine
     }
@@ -302,6 +316,8 @@ impl Sim<'_> {
             Event::Scheduled { node } => self.scheduled(node),
             Event::Ended { node, kernel } => self.kernel_ended(node, kernel),
             Event::Signalled { node, signal } => self.signalled(node, signal),
+            Event::Over { node, kernel } => self.is_over(node, kernel),
+            Event::Again { put } => self.put_again(put),
         }
     }
 

@@ -1,7 +1,7 @@
 //! What all back ends share, *sim* too: from every initiator each task runs once, however full queues are and however long
 //! payloads are, and all come to the same sums. (That they rewrite alike is in `sample.rs`, and tested by each.)
 
-use super::worker::{Scene, WAYS, Way};
+use super::scene::{ALL, Scene, Way};
 use super::*;
 use crate::sim::tests::fan_in;
 use crate::sim::{Configuration, Options, Ready, initial, run, with_tasks};
@@ -32,17 +32,17 @@ fn by_sim(bytes: u64, queue: u32) -> (Vec<u32>, bool) {
 /// The same by tasks of processes.
 fn by_way(way: Way, bytes: u64, queue: u32) -> (Vec<u32>, bool) {
     let mut scene = Scene::new(way, u32::try_from(INITIATORS).unwrap() + 1, None);
-    scene.there().register_queue(2, QueueOptions { capacity: queue, width: 1 }).unwrap();
+    scene.register_queue(2, QueueOptions { capacity: queue, width: 1 }).unwrap();
     scene.post(4096);
     let mut handles = Vec::new();
     for initiator in 0..INITIATORS {
         let payload: Vec<u8> =
             vector(initiator + 1, bytes).into_iter().flat_map(u32::to_le_bytes).collect();
         let put = scene.task(0, &payload).retry(Retry::InAnyOrder).acknowledged();
-        handles.push(scene.job.xtq(initiator).put(put).unwrap());
+        handles.push(scene.put_from(initiator, put));
     }
     for handle in &handles {
-        assert_eq!(scene.job.outcome(handle), Ok(()));
+        assert_eq!(scene.outcome(handle), Ok(()));
     }
     let mut sum = vector(0, bytes);
     for (_, payload) in scene.ran() {
@@ -60,7 +60,7 @@ fn all_back_ends_come_to_the_same_sums_with_queues_of_any_length() {
         (1..=INITIATORS).for_each(|rank| add(&mut right, vector(rank, bytes)));
         let (sum, refused) = by_sim(bytes, queue);
         assert_eq!((sum == right, refused), (true, queue == 1), "sim, {bytes} B, queue of {queue}");
-        for way in WAYS {
+        for way in ALL {
             let (sum, _) = by_way(way, bytes, queue);
             assert!(sum == right, "{way:?}, {bytes} B, queue of {queue}");
         }

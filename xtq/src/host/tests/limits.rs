@@ -1,7 +1,7 @@
 //! Puts that have to end in time: what they waited for, and that nothing is lost or done twice when answers come late.
 #![allow(unsafe_code, reason = "gives a worker receive buffers, which nobody touches")]
 
-use super::worker::{Scene, WAYS, Way};
+use super::scene::{Scene, WAYS, Way};
 use super::*;
 use crate::Waited;
 use std::sync::Mutex;

@@ -1,0 +1,530 @@
+//! The simulated machine as a back end of the contract: processes that register kernels and queues, post receive buffers
+//! and put, one on each node.
+//!
+//! Packets, tables, the rewrite, kernels, receive buffers, signals and what becomes of a put are those of all back ends.
+//! The way is the simulated one: the initiator's CPU and NIC, the network, the target's NIC with its tables, the GPU with
+//! its queues, and back. Kernels run when simulated time has come to their end.
+//!
+//! The target's NIC takes a task or refuses it, and says so (§III.B). The library of the initiator puts again what was
+//! refused for now, after a pause; of a line it has one put under way at a time. When a task has ended, the library's
+//! thread of the target tells the initiator (§V.C.1).
+//!
+//! What belongs to the processes and not to the machine is left out: functions, limits of time, puts that wait for
+//! signals, and losses.
+
+use std::borrow::Cow;
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+
+use super::cpu::Job;
+use super::event::Event;
+use super::nic::{Kind, Nic, Table};
+use super::program::Program;
+use super::run::{Configuration, Options, Sim};
+use super::time::Ps;
+use crate::buffer::{Posted, Received};
+use crate::error::{Refusal, XtqError};
+use crate::host::run::failing;
+use crate::host::{QueueOptions, RefusedTask};
+use crate::launcher::Kernel;
+use crate::packet::{
+    ARGUMENTS_MAX, ARGUMENTS_MIN, Command, Flags, Launch, Packet, PacketError, Work,
+};
+use crate::put::{Put, PutHandle, Retry};
+use crate::rewrite::{Places, Rewritten, apply, look_up};
+use crate::signal::{Bell, Signal};
+use crate::tables::{Entry, NoSuchIndex, QueueEntry};
+use gapless_bml::Rank;
+use thiserror::Error;
+
+/// The first pause before a put that was refused for now is sent again. It doubles so often.
+const PAUSE: Ps = Ps::ns(10_000);
+const DOUBLINGS: u64 = 7;
+/// Refusals that a node keeps for whoever asks.
+const REFUSALS_MAX: usize = 256;
+/// Bytes of a failure's reason that are sent.
+const REASON_MAX: usize = 200;
+
+/// Why a call failed.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum ClusterError {
+    /// As with other back ends.
+    #[error(transparent)]
+    Xtq(#[from] XtqError),
+    /// What the simulated machine has no part in.
+    #[error("{what}: not simulated")]
+    NotSimulated {
+        /// What it is.
+        what: &'static str,
+    },
+    /// More nodes than the switch has ports.
+    #[error("{nodes} nodes; the switch has {most} ports")]
+    TooMany {
+        /// How many.
+        nodes: usize,
+        /// How many there may be.
+        most: usize,
+    },
+}
+
+impl From<NoSuchIndex> for ClusterError {
+    fn from(error: NoSuchIndex) -> ClusterError {
+        XtqError::from(error).into()
+    }
+}
+
+impl From<PacketError> for ClusterError {
+    fn from(error: PacketError) -> ClusterError {
+        XtqError::from(error).into()
+    }
+}
+
+/// What processes have registered, posted and put.
+#[derive(Default)]
+pub(super) struct Desk {
+    processes: Vec<Process>,
+    puts: Vec<Issued>,
+    /// Puts that stand in a line, by initiator, target and queue; the first of each is under way.
+    lines: BTreeMap<(usize, usize, u8), VecDeque<usize>>,
+    /// Names of kernels and queues that were given.
+    named: u64,
+}
+
+/// The process of a node.
+#[derive(Default)]
+struct Process {
+    /// By name: tasks that are in queues keep the kernel that they were accepted with.
+    kernels: BTreeMap<u64, Arc<Kernel>>,
+    posted: Posted,
+    /// Tasks in queues, or under way on the GPU, by the address of their arguments.
+    tasks: BTreeMap<u64, Taken>,
+    refusals: VecDeque<RefusedTask>,
+    bell: Option<Bell>,
+}
+
+/// A put.
+struct Issued {
+    put: Put,
+    packet: Packet,
+    from: usize,
+    to: usize,
+    handle: PutHandle,
+    /// How often it was refused for now.
+    refusals: u64,
+    /// Why its task has failed.
+    failed: Option<String>,
+}
+
+impl Issued {
+    fn line(&self) -> Option<(usize, usize, u8)> {
+        let in_order = self.put.retry == Retry::InOrder;
+        in_order.then_some((self.from, self.to, self.put.command.queue))
+    }
+}
+
+/// A task that its target has taken.
+struct Taken {
+    put: usize,
+    kernel: Arc<Kernel>,
+    arguments: Vec<u8>,
+    payload: Received,
+}
+
+/// Nodes with a process each, which all begin without anything registered.
+pub struct Cluster {
+    sim: Sim<'static>,
+}
+
+fn node(rank: Rank) -> usize {
+    usize::try_from(rank.0).unwrap_or(usize::MAX)
+}
+
+impl Cluster {
+    /// So many nodes, of the machine of `options`. Their tasks go by XTQ, whatever its configuration is.
+    ///
+    /// # Errors
+    /// More than the switch has ports.
+    pub fn new(nodes: u32, options: &Options) -> Result<Cluster, ClusterError> {
+        let (count, most) = (node(Rank(nodes)), options.machine.ports);
+        if count > most {
+            return Err(ClusterError::TooMany { nodes: count, most });
+        }
+        let options = Options { configuration: Configuration::Xtq, ..*options };
+        let bell = || Some(Arc::new(|| ()) as Bell);
+        let processes = (0..count).map(|_| Process { bell: bell(), ..Process::default() });
+        let desk = Desk { processes: processes.collect(), ..Desk::default() };
+        let programs = vec![Program::default(); count];
+        let mut sim = Sim::new(Cow::Owned(programs), &options, desk);
+        sim.nodes.iter_mut().for_each(|node| node.nic = Nic::bare(&options.machine));
+        Ok(Cluster { sim })
+    }
+
+    /// The time.
+    #[must_use]
+    pub fn now(&self) -> Ps {
+        self.sim.now
+    }
+
+    /// A digest of all events and their times until now.
+    #[must_use]
+    pub fn digest(&self) -> u64 {
+        self.sim.trace.digest
+    }
+
+    /// The next event happens. Answers whether there was one.
+    pub fn step(&mut self) -> bool {
+        let stepped = self.sim.step();
+        debug_assert_eq!(self.sim.broken, [""; 0]);
+        stepped
+    }
+
+    fn known(&self, rank: Rank) -> Result<usize, XtqError> {
+        let size = self.sim.desk.processes.len();
+        let count = u32::try_from(size).unwrap_or(u32::MAX);
+        Some(node(rank)).filter(|at| *at < size).ok_or(XtqError::NoSuchRank { rank, size: count })
+    }
+
+    /// A signal of this process.
+    ///
+    /// # Errors
+    /// There is no such process.
+    pub fn signal(&self, of: Rank, count: u64) -> Result<Signal, ClusterError> {
+        let process = &self.sim.desk.processes[self.known(of)?];
+        let bell = process.bell.clone().unwrap_or_else(|| Arc::new(|| ()));
+        Ok(Signal::new(count, Vec::new(), bell))
+    }
+
+    /// Registers a kernel that is launched, in the place of what was there.
+    ///
+    /// # Safety
+    /// As [`Xtq::register_kernel`](crate::Xtq::register_kernel), until the cluster is gone.
+    ///
+    /// # Errors
+    /// No such process or index; arguments of a length that no packet has; a kernel of a worker.
+    pub unsafe fn register_kernel(
+        &mut self,
+        at: Rank,
+        index: u8,
+        kernel: Kernel,
+    ) -> Result<(), ClusterError> {
+        let at = self.known(at)?;
+        let bytes = usize::from(kernel.argument_bytes);
+        if !(ARGUMENTS_MIN..=ARGUMENTS_MAX).contains(&bytes) || !bytes.is_multiple_of(8) {
+            return Err(PacketError::ArgumentBytes { bytes }.into());
+        }
+        if kernel.is_of_worker() {
+            return Err(XtqError::Worker { has: false }.into());
+        }
+        let memory = kernel.memory.as_ref().map(gapless_mem::Lease::region);
+        let entry = Entry {
+            object: self.name(),
+            buffer: memory.map_or(0, |region| region.start()),
+            buffer_bytes: memory.map_or(0, |region| region.len()),
+            signal: kernel.signal.as_ref().map_or(0, Signal::name),
+            payload_max: kernel.payload_max,
+            argument_bytes: kernel.argument_bytes,
+        };
+        let tables = self.sim.nodes[at].nic.tables(Table::Kernels, index);
+        tables.set_kernel(index, Some(entry))?;
+        self.sim.desk.processes[at].kernels.insert(entry.object, Arc::new(kernel));
+        Ok(())
+    }
+
+    /// Takes a kernel out: from now on it is refused.
+    ///
+    /// # Errors
+    /// No such process or index.
+    pub fn unregister_kernel(&mut self, at: Rank, index: u8) -> Result<(), ClusterError> {
+        let at = self.known(at)?;
+        Ok(self.sim.nodes[at].nic.tables(Table::Kernels, index).set_kernel(index, None)?)
+    }
+
+    /// Registers a queue. It begins empty; what is in the one that was there runs beside it.
+    ///
+    /// # Errors
+    /// No such process or index; a queue that holds or runs nothing.
+    pub fn register_queue(
+        &mut self,
+        at: Rank,
+        index: u8,
+        options: QueueOptions,
+    ) -> Result<(), ClusterError> {
+        let at = self.known(at)?;
+        let QueueOptions { capacity, width } = options;
+        if capacity == 0 || width == 0 {
+            return Err(XtqError::NoRoom { capacity, width }.into());
+        }
+        let entry = QueueEntry { base: self.name(), capacity };
+        let of = &mut self.sim.nodes[at];
+        of.nic.tables(Table::Queues, index).set_queue(index, Some(entry))?;
+        of.gpu.add_queue(entry.base, width);
+        Ok(())
+    }
+
+    /// Takes a queue out. What is in it runs.
+    ///
+    /// # Errors
+    /// No such process or index.
+    pub fn unregister_queue(&mut self, at: Rank, index: u8) -> Result<(), ClusterError> {
+        let at = self.known(at)?;
+        Ok(self.sim.nodes[at].nic.tables(Table::Queues, index).set_queue(index, None)?)
+    }
+
+    fn name(&mut self) -> u64 {
+        self.sim.desk.named += 1;
+        self.sim.desk.named
+    }
+
+    /// Posts a receive buffer.
+    ///
+    /// # Errors
+    /// There is no such process.
+    pub fn post(&mut self, at: Rank, buffer: Vec<u8>) -> Result<(), ClusterError> {
+        let at = self.known(at)?;
+        self.sim.desk.processes[at].posted.post(buffer);
+        Ok(())
+    }
+
+    /// Takes all receive buffers back that no task has.
+    ///
+    /// # Errors
+    /// There is no such process.
+    pub fn take_posted(&mut self, at: Rank) -> Result<Vec<Vec<u8>>, ClusterError> {
+        let at = self.known(at)?;
+        Ok(self.sim.desk.processes[at].posted.take_all())
+    }
+
+    /// What the process has refused since it was last asked, the last 256.
+    ///
+    /// # Errors
+    /// There is no such process.
+    pub fn take_refusals(&mut self, at: Rank) -> Result<Vec<RefusedTask>, ClusterError> {
+        let at = self.known(at)?;
+        Ok(std::mem::take(&mut self.sim.desk.processes[at].refusals).into())
+    }
+
+    /// Puts a task.
+    ///
+    /// # Errors
+    /// No such process; what no packet can express; another process's signal; a put with what is not simulated.
+    pub fn put(&mut self, from: Rank, put: Put) -> Result<PutHandle, ClusterError> {
+        let (from, to) = (self.known(from)?, self.known(put.target)?);
+        if put.limit.is_some() || put.after.is_some() {
+            return Err(ClusterError::NotSimulated {
+                what: "limits, and puts that wait for signals",
+            });
+        }
+        let bell = self.sim.desk.processes[from].bell.as_ref();
+        if put.signal.as_ref().is_some_and(|signal| !bell.is_some_and(|bell| signal.rings(bell))) {
+            return Err(XtqError::ForeignSignal.into());
+        }
+        let packet = Packet::new(&put.finished_command()?)?;
+        let (handle, desk) = (PutHandle::default(), &mut self.sim.desk);
+        let issued =
+            Issued { put, packet, from, to, handle: handle.clone(), refusals: 0, failed: None };
+        let (line, number) = (issued.line(), desk.puts.len());
+        desk.puts.push(issued);
+        let waits = line.is_some_and(|line| {
+            let line = desk.lines.entry(line).or_default();
+            line.push_back(number);
+            line.len() > 1
+        });
+        if !waits {
+            self.sim.give(from, 0, Job::Put { put: number });
+        }
+        Ok(handle)
+    }
+}
+
+impl Sim<'_> {
+    /// The initiator's CPU has described a put.
+    pub(super) fn post_task(&mut self, put: usize) {
+        let Issued { from, to, put: what, .. } = &self.desk.puts[put];
+        let (ends, bytes) = ((*from, *to), what.payload.bytes().len() as u64);
+        self.post_kind(ends, bytes, Kind::Task { put });
+    }
+
+    /// Bytes of the command of a put, and its packet.
+    pub(super) fn task_command(&self, put: usize) -> (u64, Option<Packet>) {
+        let Issued { put, packet, .. } = &self.desk.puts[put];
+        let bytes = size_of::<Packet>() + put.arguments.len();
+        (bytes as u64, Some(*packet))
+    }
+
+    /// All of a put is at its target's NIC, which takes it or refuses it, and says so.
+    pub(super) fn take_in(&mut self, put: usize) {
+        let Issued { from, to, .. } = self.desk.puts[put];
+        let refused = self.try_to_take(put).err();
+        if let Some(refusal) = refused {
+            self.refused += 1;
+            self.note_refusal(put, refusal);
+        }
+        self.answer((to, from), Kind::Verdict { put, refused });
+    }
+
+    fn try_to_take(&mut self, put: usize) -> Result<(), Refusal> {
+        let Issued { put: what, packet, to, .. } = &self.desk.puts[put];
+        let (to, sent) = (*to, packet.sent());
+        // The packet was made here, and is sound.
+        let command = sent.map_err(|_| Refusal::NotRegistered)?;
+        let nic = &self.nodes[to].nic;
+        let found = look_up(&command, nic.registered());
+        let (entry, queue) =
+            found.map_err(|error| Refusal::of(&error).unwrap_or(Refusal::NotRegistered))?;
+        let kernel = self.desk.processes[to].kernels.get(&entry.object).map(Arc::clone);
+        let (Some(kernel), Work::Kernel(launch)) = (kernel, command.work) else {
+            return Err(Refusal::NotRegistered);
+        };
+        kernel.limits.allow(&launch)?;
+        if self.nodes[to].gpu.waiting(queue.base) >= queue.capacity as usize {
+            return Err(Refusal::QueueFull);
+        }
+        let bytes = what.payload.bytes();
+        let (mut arguments, sent_bytes) = (what.arguments.clone(), bytes.to_vec());
+        let mut payload = self.desk.processes[to].posted.claim(sent_bytes.len())?;
+        if let Some(memory) = payload.memory.get_mut(..sent_bytes.len()) {
+            memory.copy_from_slice(&sent_bytes);
+        }
+        let address = arguments.as_ptr().addr() as u64;
+        let places = Places { arguments: address, payload: payload.memory.as_ptr().addr() as u64 };
+        let Ok(Rewritten { packet, first, queue }) = apply(&command, (entry, queue), places) else {
+            self.desk.processes[to].posted.post(payload.memory);
+            return Err(Refusal::NotRegistered);
+        };
+        for (place, word) in arguments.chunks_exact_mut(8).zip(first) {
+            place.copy_from_slice(&word.to_le_bytes());
+        }
+        let taken = Taken { put, kernel, arguments, payload };
+        self.desk.processes[to].tasks.insert(address, taken);
+        self.nodes[to].gpu.push(queue.base, packet);
+        let crossing = self.machine().crossing;
+        self.after(crossing, Event::Kick { node: to });
+        Ok(())
+    }
+
+    /// A refusal: whoever wants to know of it, and the signal that will not be counted down.
+    fn note_refusal(&mut self, put: usize, refusal: Refusal) {
+        let Issued { put: what, from, to, .. } = &self.desk.puts[put];
+        let Command { index, queue, .. } = what.command;
+        let (target, to) = (what.target, *to);
+        let initiator = Rank(u32::try_from(*from).unwrap_or(u32::MAX));
+        let entry = self.nodes[to].nic.registered().kernel(index);
+        let process = &mut self.desk.processes[to];
+        if process.refusals.len() == REFUSALS_MAX {
+            process.refusals.pop_front();
+        }
+        process.refusals.push_back(RefusedTask { initiator, index, queue, refusal });
+        let kernel = entry.and_then(|entry| process.kernels.get(&entry.object));
+        let signal = kernel.and_then(|kernel| kernel.signal.as_ref());
+        if let Some(signal) = signal.filter(|_| !refusal.may_pass()) {
+            signal.fail(XtqError::Refused { target, refusal });
+        }
+    }
+
+    /// The initiator's CPU has seen a message about a put of its own.
+    pub(super) fn hear(&mut self, message: usize) {
+        match self.messages[message].kind {
+            Kind::Verdict { put, refused: None } => {
+                let issued = &self.desk.puts[put];
+                let asks = issued.put.command.flags.contains(Flags::ACKNOWLEDGE);
+                issued.handle.accept(!asks);
+                self.next_of_line(put);
+            }
+            Kind::Verdict { put, refused: Some(refusal) } => self.was_refused(put, refusal),
+            Kind::Answer { put } => {
+                let issued = &mut self.desk.puts[put];
+                let (target, failed) = (issued.put.target, issued.failed.take());
+                let failed = failed.map(|reason| XtqError::Failed { target, reason });
+                self.ends(put, failed.map_or(Ok(()), Err));
+            }
+            _ => {}
+        }
+    }
+
+    /// A put has ended.
+    fn ends(&mut self, put: usize, result: Result<(), XtqError>) {
+        let issued = &mut self.desk.puts[put];
+        issued.put.payload = crate::Payload::none();
+        issued.handle.end(result.clone());
+        if let Some(signal) = issued.put.signal.take() {
+            signal.end(result);
+        }
+    }
+
+    fn was_refused(&mut self, put: usize, refusal: Refusal) {
+        let issued = &mut self.desk.puts[put];
+        if refusal.may_pass() {
+            issued.handle.refused();
+            issued.refusals += 1;
+        }
+        let Put { retry, attempts_max, target, .. } = issued.put;
+        let is_over = retry == Retry::Never || issued.refusals >= u64::from(attempts_max);
+        if is_over || !refusal.may_pass() {
+            self.ends(put, Err(XtqError::Refused { target, refusal }));
+            return self.next_of_line(put);
+        }
+        let pause = PAUSE * (1 << (issued.refusals - 1).min(DOUBLINGS));
+        self.after(pause, Event::Again { put });
+    }
+
+    pub(super) fn put_again(&mut self, put: usize) {
+        let from = self.desk.puts[put].from;
+        self.give(from, 0, Job::Put { put });
+    }
+
+    /// A put of a line is in its queue, or left out: the next one has its turn.
+    fn next_of_line(&mut self, put: usize) {
+        let issued = &self.desk.puts[put];
+        let (from, line) = (issued.from, issued.line());
+        let Some(line) = line.and_then(|line| self.desk.lines.get_mut(&line)) else { return };
+        line.pop_front();
+        if let Some(&next) = line.front() {
+            self.give(from, 0, Job::Put { put: next });
+        }
+    }
+
+    /// Bytes of a task's payload, by the address of its arguments.
+    pub(super) fn task_bytes(&self, node: usize, arguments: u64) -> Option<u64> {
+        let taken = self.desk.processes.get(node)?.tasks.get(&arguments)?;
+        Some(taken.payload.len as u64)
+    }
+
+    /// A task runs to its end.
+    pub(super) fn run_task(&mut self, node: usize, launch: Launch, task: u64) {
+        let Some(taken) = self.desk.processes[node].tasks.get(&task) else { return };
+        let Taken { put, kernel, arguments, payload } = taken;
+        // SAFETY: `Cluster::register_kernel` is where kernels come from, an unsafe function with this promise. The limits
+        // were checked when the packet was taken.
+        let run = || unsafe { kernel.run(launch, arguments, payload.bytes()) };
+        let ended = failing(run);
+        self.desk.puts[*put].failed = ended.err().map(|error| {
+            let end = error.0.floor_char_boundary(REASON_MAX);
+            error.0[..end].to_owned()
+        });
+    }
+
+    /// The end of a task is in memory: its signal, its receive buffer, and who is told.
+    pub(super) fn is_over(&mut self, node: usize, kernel: usize) {
+        let Some(task) = self.nodes[node].gpu.task_of(kernel) else { return };
+        let Some(taken) = self.desk.processes[node].tasks.remove(&task) else { return };
+        let Taken { put, kernel, payload, .. } = taken;
+        self.desk.processes[node].posted.post(payload.memory);
+        let issued = &self.desk.puts[put];
+        let (target, failed) = (issued.put.target, issued.failed.clone());
+        if let Some(signal) = &kernel.signal {
+            let failed = failed.map(|reason| XtqError::Failed { target, reason });
+            signal.end(failed.map_or(Ok(()), Err));
+        }
+        if issued.put.command.flags.contains(Flags::ACKNOWLEDGE) {
+            self.give(node, 1, Job::Answer { put });
+        }
+    }
+
+    /// The library's thread of the target tells the initiator that a task has ended.
+    pub(super) fn post_answer(&mut self, put: usize) {
+        let Issued { from, to, failed, .. } = &self.desk.puts[put];
+        let bytes = failed.as_ref().map_or(0, String::len) as u64;
+        self.post_kind((*to, *from), bytes, Kind::Answer { put });
+    }
+}
