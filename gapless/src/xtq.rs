@@ -36,6 +36,8 @@
 //! [progress thread](crate::Builder::progress_thread); what has reached a queue runs on threads of its own.
 
 #[cfg(feature = "cuda")]
+mod cuda;
+#[cfg(feature = "cuda")]
 mod lane;
 #[cfg(feature = "opencl")]
 mod opencl;
@@ -56,6 +58,8 @@ pub use gapless_dtype_cuda::{CudaWorker, LayoutError, WorkerLayout};
 pub mod device_code {
     pub use gapless_kernels::worker::{EXAMPLE_PUTS, EXAMPLE_TASKS, HEADER, LANES};
 }
+#[cfg(feature = "cuda")]
+pub use cuda::CudaLauncher;
 /// Memory that kernels are registered with; what stays on an accelerator and runs tasks there; code of users for it.
 pub use gapless_mem::{Lease, Worker, WorkerCode};
 /// Tasks that a worker on a GPU takes itself, out of memory that initiators write: what [`Tasks::attach_worker`] uses, to be

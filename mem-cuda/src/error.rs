@@ -136,6 +136,7 @@ impl From<CudaError> for DeviceError {
 
 /// The driver's answers that are told apart here (`CUresult`).
 pub(crate) mod code {
+    pub(crate) const INVALID_VALUE: u32 = 1;
     pub(crate) const OUT_OF_MEMORY: u32 = 2;
     /// The driver is being shut down.
     pub(crate) const DEINITIALIZED: u32 = 4;

@@ -90,6 +90,12 @@ impl Module {
         unloaded.map_err(|fault| context.fault(fault))
     }
 
+    /// The ordinal of its device.
+    #[must_use]
+    pub fn device(&self) -> u32 {
+        self.context.ordinal
+    }
+
     /// The kernel of this name.
     ///
     /// # Errors
@@ -224,6 +230,18 @@ impl Function {
             spilled_bytes: ask(Attribute::CU_FUNC_ATTRIBUTE_LOCAL_SIZE_BYTES)?,
             architecture: ask(Attribute::CU_FUNC_ATTRIBUTE_BINARY_VERSION)?,
         })
+    }
+
+    /// The bytes of each of the kernel's parameters, in order; of more than [`PARAMETERS_MAX`], the first and one more.
+    ///
+    /// # Errors
+    /// The driver refuses.
+    pub fn parameters(&self) -> Result<Vec<usize>, CudaError> {
+        let context = &self.context;
+        let _bound = context.bind()?;
+        // SAFETY: the context lives.
+        let sizes = unsafe { context.driver.function_parameters(self.raw, PARAMETERS_MAX + 1) };
+        sizes.map_err(|fault| context.fault(fault))
     }
 
     /// Lets launches ask for up to `bytes` of shared memory in [`Grid::shared_bytes`]; without this

@@ -31,6 +31,8 @@ pub struct DeviceInfo {
     pub compute_units: u32,
     /// Work-items of a group, at most.
     pub threads_max: u32,
+    /// Local memory of a group in bytes, at most.
+    pub local_bytes: u64,
     /// Whether kernels compute with binary64 (`cl_khr_fp64`).
     pub doubles: bool,
     pub(crate) id: usize,
@@ -60,6 +62,7 @@ impl DeviceInfo {
             cache_bytes: u64::from(info(device::CL_DEVICE_GLOBAL_MEM_CACHE_SIZE)?),
             compute_units: u32::from(info(device::CL_DEVICE_MAX_COMPUTE_UNITS)?),
             threads_max: u32::try_from(threads).unwrap_or(u32::MAX),
+            local_bytes: u64::from(info(device::CL_DEVICE_LOCAL_MEM_SIZE)?),
             doubles: String::from(info(device::CL_DEVICE_EXTENSIONS)?).contains("cl_khr_fp64"),
             id: raw.expose_provenance(),
         })

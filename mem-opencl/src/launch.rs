@@ -16,7 +16,31 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 pub struct Program {
     handle: ProgramHandle,
     /// A kernel's arguments are set and it is enqueued under its lock.
-    kernels: Mutex<HashMap<String, Arc<Mutex<KernelHandle>>>>,
+    kernels: Mutex<HashMap<String, Arc<Kernel>>>,
+}
+
+/// A kernel of a program.
+#[derive(Debug)]
+struct Kernel {
+    parameters: usize,
+    handle: Mutex<KernelHandle>,
+}
+
+/// How many groups of how many work-items a launch has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Grid {
+    /// Groups in each dimension.
+    pub groups: [u32; 3],
+    /// Work-items of a group in each dimension.
+    pub items: [u32; 3],
+}
+
+impl Grid {
+    /// `groups` groups of `items` work-items in one dimension.
+    #[must_use]
+    pub fn line(groups: u32, items: u32) -> Grid {
+        Grid { groups: [groups, 1, 1], items: [items, 1, 1] }
+    }
 }
 
 /// Programs by source and options.
@@ -32,6 +56,8 @@ pub enum Argument<'a> {
     Null,
     /// A value, as bytes in the device's order.
     Value(&'a [u8]),
+    /// Local memory of so many bytes, which each group has for itself.
+    Local(u32),
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -39,14 +65,16 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Program {
-    fn kernel(&self, name: &str) -> Result<Arc<Mutex<KernelHandle>>, OpenClError> {
+    fn kernel(&self, name: &str) -> Result<Arc<Kernel>, OpenClError> {
         let mut kernels = lock(&self.kernels);
         if let Some(kernel) = kernels.get(name) {
             return Ok(Arc::clone(kernel));
         }
         // A name with a zero byte is no kernel's.
         let terminated = CString::new(name).unwrap_or_default();
-        let kernel = Arc::new(Mutex::new(self.handle.kernel(&terminated)?));
+        let handle = self.handle.kernel(&terminated)?;
+        let parameters = handle.parameters()? as usize;
+        let kernel = Arc::new(Kernel { parameters, handle: Mutex::new(handle) });
         kernels.insert(name.to_owned(), Arc::clone(&kernel));
         Ok(kernel)
     }
@@ -77,22 +105,21 @@ impl OpenClDevice {
         Ok(program)
     }
 
-    /// Launches `groups` groups of `threads` work-items, in one dimension, once all of `after` have
-    /// ended.
+    /// Launches the kernel `kernel` of a program, once all of `after` have ended.
     ///
     /// # Safety
     /// The program's kernel `kernel` takes exactly these arguments, buffers as pointers to global
-    /// memory and values of these sizes; with them it stays inside the buffers, terminates, and races
+    /// memory, local memory of these lengths, and values of these sizes; with them it stays inside the buffers, terminates, and races
     /// with nothing. The buffers stay allocated until the completion.
     ///
     /// # Errors
-    /// No such kernel, arguments or sizes that the driver refuses, buffers of another context.
+    /// No such kernel, another number of arguments than it has parameters, arguments or sizes that the driver refuses,
+    /// buffers of another context.
     pub unsafe fn launch(
         &self,
         program: &Program,
         kernel: &str,
-        groups: u32,
-        threads: u32,
+        grid: Grid,
         arguments: &[Argument<'_>],
         after: &[Completion],
     ) -> Result<Completion, DeviceError> {
@@ -108,7 +135,12 @@ impl OpenClDevice {
         }
         let list = WaitList::of(self, after)?;
         let kernel = program.kernel(kernel).map_err(failed)?;
-        let mut kernel = lock(&kernel);
+        // The driver keeps what was set for the launch before.
+        if kernel.parameters != arguments.len() {
+            let what = "a launch with another number of arguments than the kernel has parameters";
+            return Err(DeviceError::Unsupported { what });
+        }
+        let mut kernel = lock(&kernel.handle);
         for (index, argument) in (0u32..).zip(arguments) {
             let buffer: cl_mem;
             let (len, value) = match argument {
@@ -118,23 +150,25 @@ impl OpenClDevice {
                 }
                 Argument::Null => (size_of::<cl_mem>(), ptr::null()),
                 Argument::Value(bytes) => (bytes.len(), bytes.as_ptr().cast()),
+                Argument::Local(bytes) => (*bytes as usize, ptr::null()),
             };
-            // SAFETY: `value` points to `len` live bytes (or is null for a null buffer), which are what
+            // SAFETY: `value` points to `len` live bytes (or is null for a null buffer and for local memory), which are what
             // the parameter takes by the caller's guarantee; a handle is copied by the call.
             unsafe { kernel.set(index, len, value) }.map_err(failed)?;
         }
-        let local = threads as usize;
-        let global = groups as usize * local;
-        // SAFETY: queue, kernel and events are live; sizes are one-dimensional, one number each; the
+        let local = grid.items.map(|items| items as usize);
+        let global: [usize; 3] = std::array::from_fn(|at| grid.groups[at] as usize * local[at]);
+        let dimensions = if global[1..] == [1, 1] { 1 } else { 3 };
+        // SAFETY: queue, kernel and events are live; both lists have a number for each dimension; the
         // caller guarantees what the kernel does.
         let event = unsafe {
             queue::enqueue_nd_range_kernel(
                 self.queue().raw(),
                 kernel.raw(),
-                1,
+                dimensions,
                 ptr::null(),
-                &raw const global,
-                &raw const local,
+                global.as_ptr(),
+                local.as_ptr(),
                 list.len(),
                 list.as_ptr(),
             )

@@ -42,4 +42,4 @@ pub mod sys;
 pub use detect::{DeviceInfo, detect};
 pub use device::OpenClDevice;
 pub use error::OpenClError;
-pub use launch::{Argument, Program};
+pub use launch::{Argument, Grid, Program};

@@ -185,6 +185,12 @@ impl ProgramHandle {
 }
 
 impl KernelHandle {
+    /// How many parameters it has.
+    pub(crate) fn parameters(&self) -> Result<u32, OpenClError> {
+        let count = kernel::get_kernel_info(self.raw(), kernel::CL_KERNEL_NUM_ARGS);
+        Ok(u32::from(count.named("clGetKernelInfo")?))
+    }
+
     /// Sets one argument. The caller holds the only reference, or a lock.
     ///
     /// # Safety

@@ -3,7 +3,7 @@
 //! Without one the tests are skipped, aloud; where the variable `CI` is set they fail instead.
 
 use gapless_mem::{Completion, Device, DeviceError, HostDevice, Region, Space};
-use gapless_mem_opencl::{Argument, OpenClDevice, OpenClError, detect};
+use gapless_mem_opencl::{Argument, Grid, OpenClDevice, OpenClError, detect};
 use std::io::Write;
 
 fn device() -> Option<OpenClDevice> {
@@ -178,7 +178,8 @@ fn kernels_run_after_what_they_come_after() {
             Argument::Value(&(round + 1).to_ne_bytes()),
         ];
         // SAFETY: the kernel takes these three, and 512 numbers from the offset lie inside.
-        last = unsafe { device.launch(&program, "add", 8, 64, &arguments, &[last]) }.unwrap();
+        last = unsafe { device.launch(&program, "add", Grid::line(8, 64), &arguments, &[last]) }
+            .unwrap();
     }
     last.wait().unwrap();
     let all = down(&device, buffer);
@@ -189,8 +190,11 @@ fn kernels_run_after_what_they_come_after() {
         sums[..512].iter().all(|&sum| sum == odd) && sums[512..].iter().all(|&sum| sum == even)
     );
     // SAFETY: refused: there is no such kernel.
-    let error = unsafe { device.launch(&program, "none", 1, 1, &[], &[]) }.unwrap_err();
+    let error = unsafe { device.launch(&program, "none", Grid::line(1, 1), &[], &[]) }.unwrap_err();
     assert!(matches!(error, DeviceError::Failed { operation: "clCreateKernel", .. }), "{error}");
+    // SAFETY: refused: what the kernel was launched with before is not used again.
+    let error = unsafe { device.launch(&program, "add", Grid::line(1, 1), &[], &[]) }.unwrap_err();
+    assert!(matches!(error, DeviceError::Unsupported { .. }), "{error}");
 }
 
 #[test]

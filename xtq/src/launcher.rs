@@ -64,8 +64,15 @@ pub struct KernelTask<'t> {
 /// 2. Its completion ends only when neither the kernel nor a copy touches the arguments, the payload or registered
 ///    memory any more. An error means that nothing was started, or that all that was started is over; likewise a panic.
 pub unsafe trait Launcher: Send + Sync {
-    /// What the accelerator allows. It is asked when a [`Kernel`] is made.
+    /// What the accelerator allows.
     fn limits(&self) -> GroupLimits;
+
+    /// What it allows launches of this kernel, which may need more of it than others. It is asked when a [`Kernel`] is
+    /// made.
+    fn limits_of(&self, object: u64) -> GroupLimits {
+        let _whatever_it_is = object;
+        self.limits()
+    }
 
     /// Launches a kernel.
     ///
@@ -109,7 +116,7 @@ impl Kernel {
         argument_bytes: u16,
         payload_max: u32,
     ) -> Kernel {
-        let limits = launcher.limits();
+        let limits = launcher.limits_of(object);
         let runner = Runner::Launcher { launcher, object };
         Kernel::of(runner, limits, argument_bytes, payload_max)
     }

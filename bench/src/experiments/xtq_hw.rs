@@ -8,6 +8,7 @@
 
 mod beside;
 mod initiator;
+mod world;
 
 use std::io::{BufRead, BufReader, Write};
 use std::os::fd::AsRawFd;
@@ -44,6 +45,9 @@ pub struct Options {
     /// cuBLAS's library, whose matrix product is timed beside a worker; where there is none, only ours is
     #[arg(long, value_name = "PATH", default_value = "libcublas.so.13")]
     cublas: String,
+    /// Be one of the two processes that use `World::xtq`; rank 0 writes what it found here
+    #[arg(long, hide = true, value_name = "FILE")]
+    as_rank: Option<std::path::PathBuf>,
 }
 
 const SHAPE: RingShape = RingShape { arena_bytes: 1 << 16 };
@@ -210,9 +214,12 @@ impl Experiment for XtqHw {
     const ABOUT: &'static str = "tasks on a GPU whose worker takes them itself, put by another process";
 
     fn run(options: &Options, common: &Common) -> Result<Findings, Failure> {
+        if let Some(file) = &options.as_rank {
+            return world::rank(common, file).map(|()| Findings::new(Vec::new(), String::new()));
+        }
         match options.initiator {
             Some(fd) => initiator::initiate(fd, common.quick).map(|()| Findings::new(Vec::new(), String::new())),
-            None => receive(&options.cublas, common),
+            None => receive(&options.cublas, common).and_then(|found| world::add(found, common)),
         }
     }
 }

@@ -8,7 +8,7 @@ use gapless_engine::EngineError;
 use gapless_kernels::launch::{Launch, ReduceLaunch};
 use gapless_kernels::reduce::SOURCES_MAX;
 use gapless_mem::{Completion, Device, DeviceError, Region};
-use gapless_mem_opencl::{Argument, OpenClDevice, Program};
+use gapless_mem_opencl::{Argument, Grid, OpenClDevice, Program};
 use smallvec::SmallVec;
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -113,7 +113,9 @@ impl QueueLane {
         arguments.push(table.as_ref().map_or(value, |table| Argument::Buffer(table.buffer)));
         let launched = self.enqueue(|after| {
             // SAFETY: the caller's own promise; the table is used by nothing else until its `busy` has ended.
-            unsafe { self.device.launch(program, name, groups, threads, &arguments, after) }
+            unsafe {
+                self.device.launch(program, name, Grid::line(groups, threads), &arguments, after)
+            }
         });
         if let Some(mut table) = table {
             let mut state = self.state();

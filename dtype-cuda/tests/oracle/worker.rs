@@ -5,6 +5,7 @@
 //! of these tests runs at a time: each wants a worker that lives, and registers memory.
 
 mod layouts;
+mod litmus;
 mod order;
 mod packets;
 mod users;

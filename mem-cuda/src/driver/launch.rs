@@ -2,6 +2,7 @@
 
 use super::order::Relaxed;
 use super::{Driver, Fault, RawStream, check};
+use crate::error::code;
 use cudarc::driver::sys::{CUfunc_st, CUmod_st};
 use std::ffi::{CStr, c_int, c_void};
 
@@ -89,6 +90,33 @@ impl Driver {
         let answer = unsafe { (self.api.function_attribute)(&raw mut value, which, function.0) };
         check("cuFuncGetAttribute", answer)?;
         Ok(value)
+    }
+
+    /// The bytes of a kernel's parameters, in order; no more than `most` are asked for.
+    ///
+    /// # Safety
+    /// The function's context lives.
+    pub(crate) unsafe fn function_parameters(
+        &self,
+        function: RawFunction,
+        most: usize,
+    ) -> Result<Vec<usize>, Fault> {
+        let mut sizes = Vec::new();
+        while sizes.len() < most {
+            let (mut offset, mut bytes) = (0, 0);
+            let (offset_to, bytes_to) = (&raw mut offset, &raw mut bytes);
+            // SAFETY: both numbers are writable for the call; the caller vouches for the function.
+            let answer = unsafe {
+                (self.api.function_parameter)(function.0, sizes.len(), offset_to, bytes_to)
+            };
+            // There is no such parameter.
+            if answer == code::INVALID_VALUE {
+                break;
+            }
+            check("cuFuncGetParamInfo", answer)?;
+            sizes.push(bytes);
+        }
+        Ok(sizes)
     }
 
     /// Sets one of a kernel's numbers.

@@ -188,6 +188,7 @@ symbols! {
     module_function = "cuModuleGetFunction" (*mut Function, Module, *const c_char);
     function_load = "cuFuncLoad" (Function);
     function_attribute = "cuFuncGetAttribute" (*mut c_int, c_uint, Function);
+    function_parameter = "cuFuncGetParamInfo" (Function, usize, *mut usize, *mut usize);
     function_set_attribute = "cuFuncSetAttribute" (Function, c_uint, c_int);
     launch = "cuLaunchKernel" (
         Function, c_uint, c_uint, c_uint, c_uint, c_uint, c_uint, c_uint, Stream,

@@ -33,6 +33,7 @@ fn what_a_kernel_needs() {
     assert_eq!(properties.architecture, 10 * major + minor);
     assert!(properties.registers > 0 && properties.threads_max >= 256, "{properties:?}");
     assert_eq!((properties.spilled_bytes, properties.shared_bytes), (0, 0));
+    assert_eq!(add.parameters().unwrap(), [8, 4, 4]);
     let small = add.blocks_per_unit(256, 0).unwrap();
     let hungry = add.blocks_per_unit(256, 40 << 10).unwrap();
     assert!(small > hungry && hungry > 0, "{small} and {hungry}");

@@ -108,7 +108,7 @@ impl Initiator {
 }
 
 /// Nanoseconds that all threads of a process have run so far.
-fn ran_ns(process: Pid) -> Option<u64> {
+pub(super) fn ran_ns(process: Pid) -> Option<u64> {
     let threads = std::fs::read_dir(format!("/proc/{}/task", process.as_raw_nonzero())).ok()?;
     let one = |thread: std::io::Result<std::fs::DirEntry>| -> Option<u64> {
         let text = std::fs::read_to_string(thread.ok()?.path().join("schedstat")).ok()?;

@@ -203,6 +203,59 @@ fn a_chain_of_functions_of_users_goes_around() {
     assert!(benches.iter().all(|bench| bench.target.starts() == 1));
 }
 
+/// The end of a ring for kernels of a GPU: slots and bodies in the memory of the worker's, statuses in its own.
+pub(super) struct Caller {
+    device: Arc<CudaDevice>,
+    lane: Region,
+}
+
+impl Caller {
+    pub(super) fn new(bench: &mut Bench, initiator: &Arc<CudaDevice>) -> Caller {
+        let caller =
+            Caller { device: Arc::clone(initiator), lane: initiator.allocate(128).unwrap() };
+        let device = Arc::clone(&bench.device);
+        let ring = upload(&device, &vec![0; usize::try_from(SHAPE.bytes()).unwrap()]);
+        let status = caller.upload(&[0; 8 * 256]);
+        let head = pinned(&device, 4096);
+        let at = |of: &CudaDevice, region| of.device_address(region).unwrap();
+        let theirs = RingPlaces::at(at(&device, ring), SHAPE);
+        let places =
+            RingPlaces { head: at(&device, head.region()), status: at(&device, status), ..theirs };
+        // SAFETY: it is never freed.
+        let kept = unsafe { Lease::kept_by_caller(ring) };
+        // SAFETY: new memory, zeroed, for the ring alone.
+        unsafe { bench.target.add_ring_at(kept, Some(head.clone()), places) }.unwrap();
+        let mine = RingPlaces::at(at(initiator, ring), SHAPE);
+        let list = caller.lane();
+        let head = at(initiator, head.region());
+        let element = [head, mine.slots, status.start(), mine.arena.0, mine.arena.1.into(), 0];
+        let bytes = [&element[..], &[list + 64, 0], &element, &[0, 0]].concat();
+        // SAFETY: both live until the wait ends.
+        unsafe { initiator.copy(caller.lane, Region::of(bytes.as_bytes()), &[]) }
+            .unwrap()
+            .wait()
+            .unwrap();
+        caller
+    }
+
+    /// What kernels are told.
+    pub(super) fn lane(&self) -> u64 {
+        self.lane.start()
+    }
+
+    /// These bytes in memory of the device, which is never freed.
+    pub(super) fn upload(&self, bytes: &[u8]) -> Region {
+        upload(&self.device, bytes)
+    }
+}
+
+fn upload(device: &CudaDevice, bytes: &[u8]) -> Region {
+    let region = device.allocate(bytes.len() as u64).unwrap();
+    // SAFETY: both live until the wait ends.
+    unsafe { device.copy(region, Region::of(bytes), &[]) }.unwrap().wait().unwrap();
+    region
+}
+
 /// A kernel of a user's puts tasks at a worker, of another GPU if there is one: slots and bodies in the worker's memory,
 /// statuses in the initiator's.
 #[test]
@@ -217,37 +270,7 @@ fn kernels_of_users_put_tasks() {
     let mut bench = Bench::new(&device, LIFE, 1);
     let sums = bench.register(0, DeviceFunction::Accumulate, 64, 64);
     bench.post(pinned(&device, 4096));
-    let zeroed = |device: &Arc<CudaDevice>, bytes: &[u8]| {
-        let region = device.allocate(bytes.len() as u64).unwrap();
-        // SAFETY: both live until the wait ends.
-        unsafe { device.copy(region, Region::of(bytes), &[]) }.unwrap().wait().unwrap();
-        region
-    };
-    let ring = zeroed(&device, &vec![0; usize::try_from(SHAPE.bytes()).unwrap()]);
-    let status = zeroed(&initiator, &[0; 8 * 256]);
-    let head = pinned(&device, 4096);
-    let at = |of: &CudaDevice, region| of.device_address(region).unwrap();
-    let theirs = RingPlaces::at(at(&device, ring), SHAPE);
-    let places =
-        RingPlaces { head: at(&device, head.region()), status: at(&device, status), ..theirs };
-    // SAFETY: it is never freed.
-    let kept = unsafe { Lease::kept_by_caller(ring) };
-    // SAFETY: new memory, zeroed, for the ring alone.
-    unsafe { bench.target.add_ring_at(kept, Some(head.clone()), places) }.unwrap();
-    let mine = RingPlaces::at(at(&initiator, ring), SHAPE);
-    let lane = initiator.allocate(128).unwrap();
-    let list = lane.start() + 64;
-    let element = [
-        at(&initiator, head.region()),
-        mine.slots,
-        status.start(),
-        mine.arena.0,
-        mine.arena.1.into(),
-        0,
-    ];
-    let bytes = [&element[..], &[list, 0], &element, &[0, 0]].concat();
-    // SAFETY: both live until the wait ends.
-    unsafe { initiator.copy(lane, Region::of(bytes.as_bytes()), &[]) }.unwrap().wait().unwrap();
+    let caller = Caller::new(&mut bench, &initiator);
     let word = Accumulate(Combine::Sum, Element::U64).word();
     let payload: Vec<u8> = (1..=8u64).flat_map(u64::to_le_bytes).collect();
     let put = Put {
@@ -258,9 +281,9 @@ fn kernels_of_users_put_tasks() {
         payload: &payload,
     };
     let body = [&put.arguments()[..], &payload].concat();
-    let packet = zeroed(&initiator, put.packet().as_bytes());
-    let body_at = zeroed(&initiator, &body);
-    let out = zeroed(&initiator, &[0; 64]);
+    let packet = caller.upload(put.packet().as_bytes());
+    let body_at = caller.upload(&body);
+    let out = caller.upload(&[0; 64]);
     let images: [(&std::ffi::CStr, &[u8]); 2] =
         [(c"lanes", LANES), (c"puts", EXAMPLE_PUTS.as_bytes())];
     // SAFETY: CUDA's tools made both.
@@ -271,7 +294,7 @@ fn kernels_of_users_put_tasks() {
     let mut total = 0;
     for (count, window) in [(1u64, 1u64), (2000, 1), (20_000, 128), (300, 256), (1000, 1000)] {
         let parameters = [
-            lane.start(),
+            caller.lane(),
             packet.start(),
             body_at.start(),
             body.len() as u64,

@@ -1,0 +1,270 @@
+//! The same tasks through the interface that programs use, `World::xtq`: two processes of a job, of which rank 0 puts and
+//! rank 1 is the target. It has the kernel three times: as the worker's, launched (*host*), and as a function on a thread.
+//!
+//! Rank 1 waits for a message meanwhile, as a program would; its threads' time is read by rank 0.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use gapless::World;
+use gapless::launch::{self, Job};
+use gapless::xtq::{
+    CudaLauncher, Function, Kernel, Launch, Life, Put, QueueOptions, Rank, Signal, TargetBuffer, Tasks,
+};
+use gapless_cli::pingpong::Pinned;
+use gapless_dtype_cuda::CudaWorker;
+use gapless_mem::Lease;
+use gapless_mem_cuda::{CudaDevice, CudaDriver, Module};
+use gapless_report::{Mark, Row};
+use gapless_xtq::device::DeviceFunction;
+use rustix::process::{Pid, getpid};
+
+use super::initiator::ran_ns;
+use super::{NUMBERS, PAYLOAD, XtqHw, arguments, download, job, payload, summary, zeroed};
+use crate::error::Failure;
+use crate::experiment::{Common, Experiment, Findings};
+
+/// What a launched kernel does: as the worker's function, with the same arguments.
+const PTX: &str = r"
+.version 7.8
+.target sm_80
+.address_size 64
+
+.visible .entry add(.param .u64 buffer, .param .u64 payload, .param .u64 bytes, .param .u64 offset, .param .u64 what)
+{
+    .reg .pred %p;
+    .reg .b32 %item, %items, %group;
+    .reg .b64 %buffer, %payload, %bytes, %offset, %at, %end, %more, %old;
+    ld.param.u64 %buffer, [buffer];
+    ld.param.u64 %payload, [payload];
+    ld.param.u64 %bytes, [bytes];
+    ld.param.u64 %offset, [offset];
+    mov.u32 %item, %tid.x;
+    mov.u32 %items, %ntid.x;
+    mov.u32 %group, %ctaid.x;
+    mad.lo.u32 %item, %group, %items, %item;
+    mul.wide.u32 %at, %item, 8;
+    add.u64 %end, %at, 8;
+    setp.gt.u64 %p, %end, %bytes;
+    @%p bra DONE;
+    add.u64 %payload, %payload, %at;
+    ld.global.u64 %more, [%payload];
+    add.u64 %buffer, %buffer, %at;
+    add.u64 %buffer, %buffer, %offset;
+    red.global.add.u64 [%buffer], %more;
+DONE:
+    ret;
+}
+";
+
+/// How the tasks come to run.
+const WAYS: [&str; 3] = ["device", "host, launched", "host, function"];
+const TARGET: Rank = Rank(1);
+
+/// What rank 0 measured of a way, in seconds: from a put to its signal; each of a batch of 16 in one round; a put of 128.
+#[derive(serde::Serialize, serde::Deserialize)]
+struct Found {
+    way: usize,
+    one: Vec<f64>,
+    batches: Vec<f64>,
+    put: Vec<f64>,
+    /// Milliseconds of all threads of the target for 10⁶ tasks.
+    target_ms: f64,
+}
+
+/// Has two processes measure, and adds rows of what they found.
+pub(super) fn add(mut findings: Findings, common: &Common) -> Result<Findings, Failure> {
+    let space = findings.rows.first().map_or_else(String::new, |row| row.space.clone());
+    let rows = rows(common, &space)?;
+    findings.notes.push_str(&crate::sim::judged(&rows));
+    findings.rows.extend(rows);
+    Ok(findings)
+}
+
+fn rows(common: &Common, space: &str) -> Result<Vec<Row>, Failure> {
+    let folder = tempfile::tempdir().map_err(Failure::io("make", std::env::temp_dir()))?;
+    let file = folder.path().join("found");
+    let program = std::env::current_exe().map_err(Failure::io("find", "this program"))?.into_os_string();
+    let mut arguments = vec![XtqHw::NAME.into(), "--as-rank".into(), file.clone().into()];
+    if common.quick {
+        arguments.push("--quick".into());
+    }
+    let outcome = launch::run(&Job { ranks: 2, program, arguments, environment: Vec::new(), prefix: false })?;
+    if let Some((rank, end)) = outcome.failed {
+        return Err(Failure::Rank { rank, end, what: XtqHw::NAME.to_owned() });
+    }
+    if let Some(signal) = outcome.signalled {
+        return Err(Failure::Signal(signal));
+    }
+    let text = std::fs::read_to_string(&file).map_err(Failure::io("read", &file))?;
+    let found: Vec<Found> = serde_json::from_str(&text)?;
+    let host = found.iter().find(|found| found.way == 1).map(|found| summary(found.one.clone())).transpose()?;
+    let mut rows = Vec::new();
+    for Found { way, one, batches, put, target_ms } in found {
+        let row = |what: &str, seconds: Vec<f64>| -> Result<Row, Failure> {
+            let case = format!("World::xtq: {what}");
+            Ok(Row::new(case, "task", space, WAYS[way], 8 * NUMBERS as u64, summary(seconds)?).verified(true))
+        };
+        let (mut one, mut batches, mut put) =
+            (row("put to signal", one)?, row("in batches of 16, each", batches)?, row("what a put costs", put)?);
+        if way == 0 {
+            one.marks.push(Mark::at_most("µs, put to signal", 3.6, one.seconds.median * 1e6));
+            if let Some(host) = host {
+                let of_host = one.seconds.median / host.median;
+                one.marks.push(Mark::at_most("of a kernel that is launched", 0.45, of_host));
+                one = one.against("a kernel that is launched", host);
+            }
+            one.marks.push(Mark::at_most("ms of the target's processors for 10⁶ tasks", 1.0, target_ms));
+            let rate = 1e-6 / batches.seconds.median;
+            batches.marks.push(Mark::at_least("million tasks a second", 5.0, rate));
+            put.marks.push(Mark::at_most("ns a put", 150.0, put.seconds.median * 1e9));
+        }
+        rows.extend([one.with("target_ms_a_million", target_ms), batches, put]);
+    }
+    Ok(rows)
+}
+
+/// One of the two processes.
+pub(super) fn rank(common: &Common, file: &Path) -> Result<(), Failure> {
+    let world = World::init()?;
+    let _pinned = Pinned::to(usize::try_from(world.rank()).unwrap_or(0));
+    let found = if world.rank() == 0 { initiate(&world, common.quick)? } else { receive(&world)? };
+    let here = world.rank() == 0;
+    world.finalize()?;
+    if !here {
+        return Ok(());
+    }
+    let text = serde_json::to_string(&found)?;
+    std::fs::write(file, text).map_err(Failure::io("write", file))
+}
+
+fn kept(device: &CudaDevice) -> Result<Lease, Failure> {
+    let region = zeroed(device, 4096)?;
+    // SAFETY: it is never freed.
+    Ok(unsafe { Lease::kept_by_caller(region) })
+}
+
+fn receive(world: &World) -> Result<Vec<Found>, Failure> {
+    let (tasks, comm) = (world.xtq(), world.comm());
+    let device = Arc::new(CudaDriver::load()?.device(0)?);
+    // SAFETY: the text is the one above.
+    let module = unsafe { Module::load(&device, PTX.as_bytes()) }?;
+    let launcher = CudaLauncher::new(Arc::clone(&device))?;
+    let object = launcher.kernel(&module, c"add")?;
+    let worker = Arc::new(CudaWorker::new(Arc::clone(&device)).map_err(job)?);
+    let sums = [kept(&device)?, kept(&device)?];
+    let room = kept(&device)?;
+    tasks.attach_worker(worker, Life { idle: None, longest: Duration::from_secs(120) })?;
+    let kernels = [
+        Kernel::of_worker(DeviceFunction::Accumulate, PAYLOAD),
+        Kernel::new(launcher, object, 32, PAYLOAD).grid_max([64, 1, 1]),
+    ];
+    for ((index, kernel), sum) in (0u8..).zip(kernels).zip(&sums) {
+        // SAFETY: the memory is touched by tasks alone until they have ended.
+        unsafe { tasks.register_kernel(index, kernel.buffer(sum.clone())) }?;
+    }
+    // SAFETY: likewise.
+    unsafe { tasks.post_to_worker(room) }?;
+    let own = TargetBuffer::new(vec![0; 8 * NUMBERS]);
+    let add = Function::new(PAYLOAD, |task| {
+        let (payload, sums) = task.parts();
+        for (sum, more) in sums.as_chunks_mut::<8>().0.iter_mut().zip(payload.as_chunks::<8>().0) {
+            *sum = (u64::from_le_bytes(*sum) + u64::from_le_bytes(*more)).to_le_bytes();
+        }
+        Ok(())
+    });
+    tasks.register_function(2, add.buffer(&own))?;
+    for queue in 0..3 {
+        tasks.register_queue(queue, QueueOptions { capacity: 4096, width: 1 })?;
+    }
+    (0..256).for_each(|_| tasks.post(vec![0; PAYLOAD as usize]));
+    comm.barrier()?;
+    comm.send(&[getpid().as_raw_nonzero().get()], 0, 0)?;
+    let mut counts = [0u64; 3];
+    // The worker stays until rank 0 says that launched kernels are next: they would wait for it at the first.
+    comm.recv(&mut counts[..1], 0, 1)?;
+    tasks.keep_worker(false)?;
+    comm.barrier()?;
+    comm.recv(&mut counts[1..], 0, 1)?;
+    let mut found = Vec::new();
+    for sum in &sums {
+        found.push(download(&device, sum.region())?);
+    }
+    found.push(own.with(|own| own.as_chunks::<8>().0.iter().map(|word| u64::from_le_bytes(*word)).collect()));
+    for ((way, found), count) in WAYS.iter().zip(found).zip(counts) {
+        if !(1u64..).zip(&found[..NUMBERS]).all(|(number, sum)| *sum == number * count) {
+            return Err(job(format!("{way}: {count} tasks have left {:?}", &found[..NUMBERS])));
+        }
+    }
+    Ok(Vec::new())
+}
+
+/// Rank 0, and how many tasks it has put of this way.
+struct Putting<'w> {
+    tasks: &'w Tasks,
+    done: Signal,
+    way: u8,
+    puts: u64,
+}
+
+impl Putting<'_> {
+    fn put(&mut self) -> Result<(), Failure> {
+        let put = match self.way {
+            2 => Put::function(TARGET, 2, 2, [0, 0]),
+            way => Put::kernel(TARGET, way, way, Launch::linear(1, 16, 32), arguments()),
+        };
+        self.tasks.put(put.payload(payload()).signal(&self.done))?;
+        self.puts += 1;
+        Ok(())
+    }
+
+    /// Seconds from the first put to the signal.
+    fn round(&mut self, puts: u64) -> Result<f64, Failure> {
+        self.done.reset(puts);
+        let began = Instant::now();
+        (0..puts).try_for_each(|_| self.put())?;
+        self.tasks.wait(&self.done)?;
+        Ok(began.elapsed().as_secs_f64())
+    }
+
+    /// Seconds of a put alone.
+    fn cost(&mut self) -> Result<f64, Failure> {
+        self.done.reset(128);
+        let began = Instant::now();
+        (0..128).try_for_each(|_| self.put())?;
+        let took = began.elapsed().as_secs_f64() / 128.0;
+        self.tasks.wait(&self.done)?;
+        Ok(took)
+    }
+}
+
+fn initiate(world: &World, quick: bool) -> Result<Vec<Found>, Failure> {
+    let (tasks, comm) = (world.xtq(), world.comm());
+    comm.barrier()?;
+    let mut pid = [0i32];
+    comm.recv(&mut pid, 1, 0)?;
+    let target = Pid::from_raw(pid[0]).ok_or_else(|| job("the target has no number"))?;
+    let n = |count: usize| if quick { count / 100 + 2 } else { count };
+    let (mut found, mut counts) = (Vec::new(), Vec::new());
+    for way in 0..WAYS.len() {
+        let mut me = Putting { tasks: &tasks, done: tasks.signal(1), way: u8::try_from(way).unwrap_or(0), puts: 0 };
+        (0..n(2000)).try_for_each(|_| me.round(1).map(drop))?;
+        let one = (0..n(20_000)).map(|_| me.round(1)).collect::<Result<_, _>>()?;
+        let batches = (0..n(2000)).map(|_| Ok::<_, Failure>(me.round(16)? / 16.0)).collect::<Result<_, _>>()?;
+        let put = (0..n(200)).map(|_| me.cost()).collect::<Result<_, _>>()?;
+        let before = (ran_ns(target), me.puts);
+        (0..n(4000)).try_for_each(|_| me.round(16).map(drop))?;
+        let ran = ran_ns(target).zip(before.0).map_or(0, |(after, before)| after.saturating_sub(before));
+        // Nanoseconds a task are milliseconds of 10⁶ tasks.
+        let target_ms = ran as f64 / (me.puts - before.1) as f64;
+        found.push(Found { way, one, batches, put, target_ms });
+        counts.push(me.puts);
+        if way == 0 {
+            comm.send(&counts[..1], 1, 1)?;
+            comm.barrier()?;
+        }
+    }
+    comm.send(&counts[1..], 1, 1)?;
+    Ok(found)
+}
