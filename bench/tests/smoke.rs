@@ -168,7 +168,7 @@ fn hosts() {
 fn on_a_gpu() {
     let folder = tempfile::tempdir().unwrap();
     let out = folder.path().to_str().unwrap();
-    let alone = ["gpu", "wu6", "wu7", "wu8", "wu13", "wu14"];
+    let alone = ["gpu", "wu6", "wu7", "wu8", "wu13", "wu14", "xtq-hw"];
     for name in alone.into_iter().chain(PAIRED).chain(OVER_A_NETWORK) {
         let output = figures(&[name, "--quick", "--out", out]);
         let (stdout, stderr) = (text(&output.stdout), text(&output.stderr));

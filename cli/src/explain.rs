@@ -51,6 +51,9 @@ pub(super) struct Explain {
     /// No MPS server: processes take turns on a device that both use
     #[arg(long)]
     turns: bool,
+    /// Say whether a worker of tasks could be started on each GPU now, and why not
+    #[arg(long)]
+    worker: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
@@ -61,6 +64,10 @@ enum Memory {
 
 impl Explain {
     pub(super) fn run(self, worlds: Worlds<'_>) -> Result<ExitCode, Failure> {
+        if self.worker {
+            tell(&workers(super::spaces::workers()))?;
+            return Ok(ExitCode::SUCCESS);
+        }
         if let Some(operation) = &self.collective.coll {
             self.collective.explain(operation, self.selection.n(), self.size)?;
             return Ok(ExitCode::SUCCESS);
@@ -103,6 +110,19 @@ impl Explain {
             tell(&explain(case, &link, &config, &self, columns)?)?;
         }
         Ok(ExitCode::SUCCESS)
+    }
+}
+
+/// A line on each GPU, or on why there are none. Without MPS two processes take turns on a GPU, so of two workers there, each
+/// of which stays, the second is not started.
+fn workers(devices: Result<Vec<(String, Result<(), String>)>, String>) -> String {
+    let line = |(name, starts): (String, Result<(), String>)| match starts {
+        Ok(()) => format!("{name}: a worker could be started\n"),
+        Err(why) => format!("{name}: no worker could be started: {why}\n"),
+    };
+    match devices {
+        Ok(devices) => devices.into_iter().map(line).collect(),
+        Err(why) => format!("no worker could be started: {why}\n"),
     }
 }
 
@@ -359,6 +379,17 @@ pub(super) fn bytes(text: &str) -> Result<u64, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn workers_that_cannot_be_started_say_why() {
+        let devices =
+            vec![("cuda:0".to_owned(), Ok(())), ("cuda:1".to_owned(), Err("full".to_owned()))];
+        assert_eq!(
+            workers(Ok(devices)),
+            "cuda:0: a worker could be started\ncuda:1: no worker could be started: full\n"
+        );
+        assert_eq!(workers(Err("no GPU".to_owned())), "no worker could be started: no GPU\n");
+    }
 
     #[test]
     fn sizes_have_units() {

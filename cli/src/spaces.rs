@@ -74,18 +74,37 @@ pub(super) fn cuda() -> Result<Devices, String> {
             (_, false) => format!(", reaches {} directly", reached.join(" ")),
         };
         format!(
-            "{}, sm_{major}{minor}, {} SMs, {}, L2 {}, MPS {mps}{peers}{}",
+            "{}, sm_{major}{minor}, {} SMs, {}, L2 {}, MPS {mps}{peers}{}, {}",
             properties.name,
             properties.compute_units,
             Bytes(properties.memory_bytes),
             Bytes(properties.cache_bytes),
             reserved(gapless_dtype_cuda::reserved(device.uuid())),
+            gapless::xtq::CpuMapping::probe(&device),
         )
     };
     Ok(Devices {
         summary: format!("CUDA {major}.{minor}, {}", counted(count.into(), "device")),
         each: (0..count).map(|ordinal| (format!("cuda:{ordinal}"), one(ordinal))).collect(),
     })
+}
+
+/// Whether a worker of tasks could be started on each CUDA device now, by making one that is not started.
+#[cfg(feature = "cuda")]
+pub(super) fn workers() -> Result<Vec<(String, Result<(), String>)>, String> {
+    let driver = gapless_mem_cuda::CudaDriver::load().map_err(|error| error.to_string())?;
+    let one = |ordinal: u32| -> Result<(), String> {
+        let device = driver.device(ordinal).map_err(|error| error.to_string())?;
+        let made = gapless_dtype_cuda::CudaWorker::new(device.into());
+        made.map(drop).map_err(|error| error.to_string())
+    };
+    Ok((0..driver.devices()).map(|ordinal| (format!("cuda:{ordinal}"), one(ordinal))).collect())
+}
+
+/// Whether a worker of tasks could be started on each CUDA device now.
+#[cfg(not(feature = "cuda"))]
+pub(super) fn workers() -> Result<Vec<(String, Result<(), String>)>, String> {
+    cuda().map(|_| Vec::new())
 }
 
 /// Who has reserved thread blocks of a device for kernels that wait or stay; nothing, if nobody has.

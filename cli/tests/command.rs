@@ -197,6 +197,8 @@ fn protocols_are_explained() {
     assert!(small.contains(from_one), "{small}");
     let several = "sent from 1024 blocks and received into 1024 blocks\n";
     assert!(large.contains(several), "{large}");
+    let worker = shows(&["explain", "--worker"]);
+    assert!(worker.lines().all(|line| line.contains("worker could be started")), "{worker}");
 }
 
 #[test]

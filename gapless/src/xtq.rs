@@ -39,6 +39,8 @@
 mod cuda;
 #[cfg(feature = "cuda")]
 mod lane;
+#[cfg(feature = "cuda")]
+mod mapping;
 #[cfg(feature = "opencl")]
 mod opencl;
 mod rings;
@@ -65,7 +67,7 @@ pub use gapless_mem::{Lease, Worker, WorkerCode};
 /// Tasks that a worker on a GPU takes itself, out of memory that initiators write: what [`Tasks::attach_worker`] uses, to be
 /// used without [`Tasks`], too.
 pub use gapless_xtq::device;
-pub use gapless_xtq::device::{DeviceFunction, Life};
+pub use gapless_xtq::device::{DeviceFunction, Life, WorkerCount};
 pub use gapless_xtq::packet::{ARGUMENTS_MAX, ENTRIES, Launch};
 pub use gapless_xtq::{
     FarRing, Function, GroupLimits, Kernel, KernelTask, Launcher, Payload, Put, PutHandle,
@@ -74,8 +76,13 @@ pub use gapless_xtq::{
 };
 #[cfg(feature = "cuda")]
 pub use lane::GpuLane;
+#[cfg(feature = "cuda")]
+pub use mapping::CpuMapping;
 #[cfg(feature = "opencl")]
 pub use opencl::OpenClLauncher;
+
+/// How often a thread that waits looks for answers of workers, between two looks at everything.
+const LOOKS: u32 = 32;
 
 /// This process's end for tasks. Clones are the same end. Ranks are those of [`World::comm`];
 /// [`Communicator::target`] gives those of other communicators.
@@ -228,6 +235,13 @@ impl Tasks {
         self.xtq.has_resident_worker()
     }
 
+    /// How often tasks of this kernel of the worker's have ended, if it was registered [`counted`](Kernel::counted): each
+    /// look is one load, and needs no progress.
+    #[must_use]
+    pub fn count_of(&self, index: u8) -> Option<WorkerCount> {
+        self.xtq.count_of(index)
+    }
+
     /// A signal that ends when it was counted down so often.
     #[must_use]
     pub fn signal(&self, count: u64) -> Signal {
@@ -249,8 +263,12 @@ impl Tasks {
     pub fn put(&self, put: Put) -> Result<PutHandle, Error> {
         self.shared.with(|state| {
             state.open()?;
-            let handle = self.xtq.put(put)?;
-            self.shared.drive(state);
+            let (handle, is_there) = self.xtq.put_straight(put)?;
+            if is_there {
+                self.shared.now_and_then(state);
+            } else {
+                self.shared.drive(state);
+            }
             self.shared.rouse(state);
             Ok(handle)
         })
@@ -261,7 +279,7 @@ impl Tasks {
     /// # Errors
     /// It ended with an error: a task was refused or failed, a rank was lost. The world was left before.
     pub fn wait(&self, signal: &Signal) -> Result<(), Error> {
-        Ok(self.shared.wait_until(|_| signal.poll())??)
+        Ok(self.shared.wait_until(|_| self.look(|| signal.poll()))??)
     }
 
     /// Waits until the put has ended: with the task if it is acknowledged, otherwise when the target has accepted it.
@@ -269,7 +287,20 @@ impl Tasks {
     /// # Errors
     /// It was refused; the task failed; the target was lost. The world was left before.
     pub fn wait_for(&self, put: &PutHandle) -> Result<(), Error> {
-        Ok(self.shared.wait_until(|_| put.outcome())??)
+        Ok(self.shared.wait_until(|_| self.look(|| put.outcome()))??)
+    }
+
+    /// Looks at something that tasks end. Answers of a worker are words in memory: as long as one is to come, they are
+    /// looked at more often than all else, unless other threads want the lock.
+    fn look<T>(&self, ended: impl Fn() -> Option<T>) -> Option<T> {
+        for _ in 0..LOOKS {
+            let found = ended();
+            if found.is_some() || self.shared.is_wanted() || self.xtq.take_outcomes().is_none() {
+                return found;
+            }
+            std::hint::spin_loop();
+        }
+        ended()
     }
 
     /// Whether all that was put from here has ended, and all that was put here has run. After [`World::finalize`],
@@ -307,3 +338,6 @@ impl Tasks {
         self.xtq.take_refusals()
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -3,17 +3,22 @@
 #![cfg(feature = "launch")]
 
 use gapless::launch::{self, Job};
+use std::ffi::OsString;
 
 fn in_four_ranks(example: &str) {
+    run(example, 4, &[], Vec::new());
+}
+
+fn run(example: &str, ranks: u32, arguments: &[&str], environment: Vec<(OsString, OsString)>) {
     let test = std::env::current_exe().expect("the path of this program");
     let folder = test.ancestors().nth(2).expect("tests are two folders below");
     let program = folder.join("examples").join(example);
     assert!(program.exists(), "{}: run `cargo test -p gapless`, or build it", program.display());
     let job = Job {
-        ranks: 4,
+        ranks,
         program: program.into(),
-        arguments: Vec::new(),
-        environment: Vec::new(),
+        arguments: arguments.iter().map(Into::into).collect(),
+        environment,
         prefix: true,
     };
     let outcome = launch::run(&job).expect("the job starts");
@@ -41,4 +46,14 @@ fn the_tutorial_shows_the_plate() {
 #[test]
 fn tasks_go_around_a_chain() {
     in_four_ranks("chain");
+}
+
+/// Those about workers say that there is no GPU, and end.
+#[cfg(feature = "cuda")]
+#[test]
+fn without_a_gpu_examples_of_workers_end_well() {
+    let none = || vec![("CUDA_VISIBLE_DEVICES".into(), "".into())];
+    for (example, arguments) in [("worker", &[][..]), ("chain_gpu", &[]), ("reducers", &["3"])] {
+        run(example, 2, arguments, none());
+    }
 }

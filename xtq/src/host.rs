@@ -22,6 +22,7 @@ mod grant;
 mod initiator;
 mod line;
 mod link;
+mod names;
 mod nic;
 mod queue;
 #[allow(unsafe_code, reason = "registers kernels, for whom the caller vouches")]
@@ -334,6 +335,15 @@ impl Xtq {
     /// Nothing was put: no such rank; a command that no packet can express; a signal of another `Xtq`; this process is
     /// leaving.
     pub fn put(&self, put: Put) -> Result<PutHandle, XtqError> {
+        self.put_straight(put).map(|(handle, _)| handle)
+    }
+
+    /// As [`put`](Xtq::put). Also gives whether the put lies in the ring of a worker that is there: then it need not be
+    /// sent, and the next [`advance`](Xtq::advance) may come later.
+    ///
+    /// # Errors
+    /// As [`put`](Xtq::put).
+    pub fn put_straight(&self, put: Put) -> Result<(PutHandle, bool), XtqError> {
         if put.target.0 >= self.inner.size {
             return Err(XtqError::NoSuchRank { rank: put.target, size: self.inner.size });
         }
@@ -341,13 +351,25 @@ impl Xtq {
             return Err(XtqError::ForeignSignal);
         }
         let packet = Packet::new(&put.finished_command()?)?;
-        let handle = self.inner.with(|state| {
-            let closed = state.initiator.closed;
-            (!closed).then(|| state.initiator.put(put, packet)).ok_or(XtqError::Closed)
+        let (target, is_limited) = (put.target, put.limit.is_some());
+        let put = self.inner.with(|state| {
+            if state.initiator.closed {
+                return Err(XtqError::Closed);
+            }
+            let handle = state.initiator.put(put, packet);
+            // Its time begins when the clock is read.
+            Ok((handle, state.initiator.put_straight(target) && !is_limited))
         })?;
         // A held one may wait for a signal that has ended.
         self.inner.owing.store(true, Ordering::Release);
-        Ok(handle)
+        Ok(put)
+    }
+
+    /// Takes the outcomes of puts that lie in rings, and ends their signals: the quick part of
+    /// [`advance`](Xtq::advance), which has to be called now and then all the same. Gives how many; `None`: nothing lies
+    /// in a ring.
+    pub fn take_outcomes(&self) -> Option<usize> {
+        self.inner.with(|state| state.initiator.take_outcomes())
     }
 
     /// As [`put`](Xtq::put), from a task: whoever sleeps is to send it.

@@ -292,7 +292,7 @@ fn acs(devices: &Devices) -> Option<Finding> {
 }
 
 fn network(devices: &Devices) -> Option<Finding> {
-    let why = "Gapless does not use RDMA yet; other libraries need an active port and access to the device";
+    let why = "messages between hosts go by RDMA (feature ib) if a port is active and the device may be opened";
     if devices.rdma.is_empty() {
         return Some(Finding::ok("RDMA", why, "no card here"));
     }

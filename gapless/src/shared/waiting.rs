@@ -230,7 +230,7 @@ impl Shared {
     }
 
     #[inline]
-    fn is_wanted(&self) -> bool {
+    pub(crate) fn is_wanted(&self) -> bool {
         self.wanting.load(Ordering::Relaxed) > 0
     }
 

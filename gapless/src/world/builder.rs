@@ -56,6 +56,7 @@ pub struct Builder {
     devices: Vec<Arc<dyn Device>>,
     no_detection: bool,
     progress_thread: bool,
+    task_threads: Option<usize>,
     config: Option<Config>,
     tuning: Option<Tuning>,
     table: Option<Table>,
@@ -204,6 +205,15 @@ impl Builder {
         self
     }
 
+    /// How many threads run tasks that are [put here](World::xtq): functions, and kernels that are launched, each as long as
+    /// its kernel runs. 2 by default, at least 1; they are made when the first task comes. Queues of a greater
+    /// [width](crate::xtq::QueueOptions::width) run no more tasks at a time.
+    #[must_use]
+    pub fn task_threads(mut self, count: usize) -> Builder {
+        self.task_threads = Some(count);
+        self
+    }
+
     /// Sets how messages are carried, the cost model's numbers included: no [tuning file](crate::tuning) is read
     /// then. To change only something else, start with
     /// `Config { tuning: gapless::tuning::load()?, ..Config::default() }`.
@@ -310,7 +320,9 @@ impl Builder {
         let bells = Bells::new()?;
         let carried = Xtq::attach_at(&mut bml, COLLECTIVE_TASKS, tasks(&bells))?;
         let tools = Arc::new(Tools::new(self.engines.clone(), Carrier::new(carried)));
-        let xtq = Xtq::attach(&mut bml, tasks(&bells))?;
+        let usual = tasks(&bells);
+        let threads = self.task_threads.unwrap_or(usual.threads);
+        let xtq = Xtq::attach(&mut bml, gapless_xtq::Config { threads, ..usual })?;
         let window_tasks = gapless_osc::Tasks::attach(&mut bml, &windows, tasks(&bells))?;
         let pml = Pml::new(bml, self.engines, config);
         let ours = xtq.clone();

@@ -10,6 +10,7 @@ mod model;
 mod numbers;
 #[allow(unsafe_code, reason = "views of memory of a device")]
 mod on_device;
+mod passive;
 mod program;
 mod refused;
 mod shared;

@@ -252,6 +252,11 @@ impl Lane {
         self.word(RING_WANTED).load(Ordering::Acquire) != 0
     }
 
+    /// Whether a worker is there, or is about to be; one load.
+    pub(crate) fn has_worker(&self) -> bool {
+        state::is_here(self.word(RING_STATE))
+    }
+
     /// Whether a worker is there; if not, and puts are pending, the target is asked for one.
     pub fn is_served(&self) -> bool {
         let state = self.word(RING_STATE);

@@ -33,9 +33,14 @@ pub(crate) fn announce(state: &AtomicU64, wanted: &AtomicU64) -> bool {
     insist(state, wanted)
 }
 
-/// The same, for packets that were announced before.
+/// Whether a worker is there, or is being started.
+pub(crate) fn is_here(state: &AtomicU64) -> bool {
+    matches!(state.load(Ordering::Acquire), STARTING | RUNNING)
+}
+
+/// The same as [`announce`], for packets that were announced before.
 pub(crate) fn insist(state: &AtomicU64, wanted: &AtomicU64) -> bool {
-    let here = matches!(state.load(Ordering::Acquire), STARTING | RUNNING);
+    let here = is_here(state);
     if !here {
         wanted.store(1, Ordering::Release);
     }

@@ -15,6 +15,7 @@ pub(super) mod direct;
 mod limit;
 
 use super::line::{Line, LineKey, WINDOW_MAX};
+use super::names::ByName;
 use crate::buffer::Payload;
 use crate::error::{Refusal, XtqError};
 use crate::packet::{ENTRIES, Flags, Packet};
@@ -96,7 +97,7 @@ pub(super) enum Stage {
 }
 
 /// Puts by name.
-type Puts = HashMap<u64, Outgoing>;
+type Puts = HashMap<u64, Outgoing, ByName>;
 
 /// One put.
 #[derive(Debug)]

@@ -9,6 +9,7 @@ mod order;
 mod quick;
 mod scene;
 mod suite;
+mod straight;
 mod worker;
 
 use super::{Config, QueueOptions, Xtq};

@@ -128,8 +128,13 @@ fn rows(common: &Common, space: &str) -> Result<Vec<Row>, Failure> {
 /// One of the two processes.
 pub(super) fn rank(common: &Common, file: &Path) -> Result<(), Failure> {
     let world = World::init()?;
-    let _pinned = Pinned::to(usize::try_from(world.rank()).unwrap_or(0));
-    let found = if world.rank() == 0 { initiate(&world, common.quick)? } else { receive(&world)? };
+    let found = if world.rank() == 0 {
+        let _pinned = Pinned::to(0);
+        initiate(&world, common.quick)?
+    } else {
+        // Threads that run its tasks would share the processor that it is kept on.
+        receive(&world)?
+    };
     let here = world.rank() == 0;
     world.finalize()?;
     if !here {
@@ -176,7 +181,7 @@ fn receive(world: &World) -> Result<Vec<Found>, Failure> {
     });
     tasks.register_function(2, add.buffer(&own))?;
     for queue in 0..3 {
-        tasks.register_queue(queue, QueueOptions { capacity: 4096, width: 1 })?;
+        tasks.register_queue(queue, QueueOptions { capacity: 4096, width: 32 })?;
     }
     (0..256).for_each(|_| tasks.post(vec![0; PAYLOAD as usize]));
     comm.barrier()?;
@@ -205,6 +210,8 @@ struct Putting<'w> {
     tasks: &'w Tasks,
     done: Signal,
     way: u8,
+    arguments: Vec<u8>,
+    payload: Vec<u8>,
     puts: u64,
 }
 
@@ -212,9 +219,9 @@ impl Putting<'_> {
     fn put(&mut self) -> Result<(), Failure> {
         let put = match self.way {
             2 => Put::function(TARGET, 2, 2, [0, 0]),
-            way => Put::kernel(TARGET, way, way, Launch::linear(1, 16, 32), arguments()),
+            way => Put::kernel(TARGET, way, way, Launch::linear(1, 16, 32), self.arguments.clone()),
         };
-        self.tasks.put(put.payload(payload()).signal(&self.done))?;
+        self.tasks.put(put.payload(self.payload.clone()).signal(&self.done))?;
         self.puts += 1;
         Ok(())
     }
@@ -248,7 +255,9 @@ fn initiate(world: &World, quick: bool) -> Result<Vec<Found>, Failure> {
     let n = |count: usize| if quick { count / 100 + 2 } else { count };
     let (mut found, mut counts) = (Vec::new(), Vec::new());
     for way in 0..WAYS.len() {
-        let mut me = Putting { tasks: &tasks, done: tasks.signal(1), way: u8::try_from(way).unwrap_or(0), puts: 0 };
+        let (done, number) = (tasks.signal(1), u8::try_from(way).unwrap_or(0));
+        let (arguments, payload) = (arguments(), payload());
+        let mut me = Putting { tasks: &tasks, done, way: number, arguments, payload, puts: 0 };
         (0..n(2000)).try_for_each(|_| me.round(1).map(drop))?;
         let one = (0..n(20_000)).map(|_| me.round(1)).collect::<Result<_, _>>()?;
         let batches = (0..n(2000)).map(|_| Ok::<_, Failure>(me.round(16)? / 16.0)).collect::<Result<_, _>>()?;

@@ -155,6 +155,39 @@ fn functions_of_users_are_replaced_under_puts_and_the_linker_says_why_not() {
     assert_ne!(found.all()[0].load(Ordering::Acquire), before);
 }
 
+/// What a kernel is registered with may be a table of pointers, by which its function finds more than one buffer.
+#[test]
+fn a_function_of_a_users_follows_a_table_of_pointers() {
+    let Some(device) = device("worker, pointers") else { return };
+    let _alone = alone();
+    let mut bench = Bench::new(&device, LIFE, 1);
+    // Adds the third argument to the first word behind each of the table's two pointers.
+    let text = ".version 7.0\n.target sm_80\n.address_size 64\n\
+         .visible .func (.param .b32 said) add_both (.param .b64 task, .param .b64 item)\n{\n\
+         .reg .b64 %a, %table, %to, %by, %old;\n.reg .b32 %r;\nld.param.u64 %a, [task];\n\
+         ld.u64 %table, [%a];\nld.u64 %by, [%a+32];\nld.u64 %by, [%by+16];\n\
+         ld.u64 %to, [%table];\natom.add.u64 %old, [%to], %by;\n\
+         ld.u64 %to, [%table+8];\natom.add.u64 %old, [%to], %by;\n\
+         mov.u32 %r, 0;\nst.param.b32 [said], %r;\nret;\n}\n";
+    // SAFETY: it touches what the table leads to, of which every table here has two.
+    let code = unsafe { WorkerCode::new(text.as_bytes()) };
+    let buffers = [pinned(&device, 64), pinned(&device, 64)];
+    let table = pinned(&device, 64);
+    for (pointer, buffer) in words(&table).all().iter().zip(&buffers) {
+        pointer.store(device.device_address(buffer.region()).unwrap(), Ordering::Release);
+    }
+    let kernel = DeviceKernel::of_code(&code, "add_both", 24, 0).buffer(table.clone());
+    // SAFETY: table and buffers are touched as words alone, and kept.
+    unsafe { bench.target.register_kernel(0, Some(kernel)) }.unwrap();
+    let launch = Launch::linear(1, 1, 0);
+    for by in 1..=10 {
+        let put = Put { index: 0, queue: 0, launch, words: &[by], payload: &[] };
+        assert_eq!(bench.run(&put), Outcome::Ended);
+    }
+    let sums = buffers.each_ref().map(|buffer| words(buffer).all()[0].load(Ordering::Acquire));
+    assert_eq!(sums, [55, 55]);
+}
+
 /// Three workers, each with a block of its own, hand a task on by a function of a user's; no host has a part in it.
 #[test]
 fn a_chain_of_functions_of_users_goes_around() {

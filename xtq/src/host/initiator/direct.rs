@@ -88,6 +88,26 @@ impl Direct {
         Some((self.running.pop_front()?, outcome))
     }
 
+    /// Puts the only one that waits. Whether a worker has it now: no progress has to be made for that.
+    fn straight(&mut self, puts: &mut super::Puts) -> bool {
+        let Way::Live(lane) = &mut self.way else { return false };
+        let (Some(&id), 1) = (self.waiting.front(), self.waiting.len()) else { return false };
+        let Some(put) = puts.get_mut(&id).filter(|_| lane.has_worker()) else { return false };
+        // What is wrong, or has no room, is told apart by `fill`.
+        if lane.put(&put.packet, [&put.arguments, put.payload.bytes()]).is_err() {
+            return false;
+        }
+        put.stage = Stage::InRing;
+        self.running.push_back(id);
+        self.waiting.pop_front();
+        let served = lane.announce();
+        if !served {
+            // It has just left: `fill` asks for another at once.
+            self.asked_ns = 0;
+        }
+        served
+    }
+
     /// Puts what waits, as far as there is room.
     fn fill(&mut self, puts: &mut super::Puts, now_ns: u64) -> Filled {
         let mut filled = Filled::default();
@@ -215,16 +235,28 @@ impl Initiator {
         }
     }
 
-    /// Takes outcomes out of rings, and puts what waits. Gives how many of both.
-    pub(in crate::host) fn pump_rings(&mut self, now_ns: u64) -> usize {
-        let mut told = Vec::new();
+    /// Puts what was just put at this target into its ring, if that is all that waits for it. Whether a worker has it.
+    pub(in crate::host) fn put_straight(&mut self, target: Rank) -> bool {
+        self.rings.get_mut(&target.0).is_some_and(|ring| ring.straight(&mut self.puts))
+    }
+
+    /// Takes outcomes out of rings. Gives how many; `None`: nothing is in a ring.
+    pub(in crate::host) fn take_outcomes(&mut self) -> Option<usize> {
+        let (mut told, mut is_any) = (Vec::new(), false);
         for ring in self.rings.values_mut() {
+            is_any |= !ring.running.is_empty();
             told.extend(std::iter::from_fn(|| ring.next()));
         }
-        let mut done = told.len();
+        let done = told.len();
         for (id, outcome) in told {
             self.told(id, outcome);
         }
+        is_any.then_some(done)
+    }
+
+    /// Takes outcomes out of rings, and puts what waits. Gives how many of both.
+    pub(in crate::host) fn pump_rings(&mut self, now_ns: u64) -> usize {
+        let mut done = self.take_outcomes().unwrap_or(0);
         let Initiator { rings, puts, outbox, .. } = self;
         let mut wrong = Vec::new();
         for (&rank, ring) in rings {
