@@ -16,6 +16,8 @@ pub(crate) struct Rail {
     pub(crate) btl: Box<dyn Btl>,
     /// Its abilities that memory is granted to.
     abilities: Abilities,
+    /// The network that it is on, if that was told.
+    pub(crate) network: Option<Box<str>>,
     /// Who is behind each [`PeerId`].
     pub(crate) ranks: Vec<Rank>,
     /// The longest message that goes out as a [`Short`](gapless_btl::Short) one.
@@ -33,7 +35,8 @@ impl Rail {
         let limits = btl.limits();
         let short_max = SHORT_BYTES.min(limits.eager_bytes).min(limits.max_fragment_bytes);
         let abilities = Abilities::default();
-        Rail { btl, abilities, ranks: Vec::new(), short_max, quiet: 0, own, first: false }
+        let (network, ranks) = (None, Vec::new());
+        Rail { btl, abilities, network, ranks, short_max, quiet: 0, own, first: false }
     }
 
     /// One-sided operations; `None` if the transport has none, or shows another's.
@@ -71,6 +74,11 @@ impl Rail {
     /// does not use it any more.
     pub(crate) fn take_back(&mut self, rank: Rank, region: Region) -> bool {
         !self.recall(rank, region) || self.abilities.make_private(&mut *self.btl, region)
+    }
+
+    /// What it is called by whom it may reach: its network, or its own name.
+    pub(crate) fn network(&self) -> &str {
+        self.network.as_deref().unwrap_or_else(|| self.name())
     }
 
     pub(crate) fn is_own(&self) -> bool {

@@ -13,7 +13,7 @@ mod rails;
 mod verbs;
 mod wanted;
 
-pub(crate) use verbs::{IB, IS_BUILT as HAS_VERBS};
+pub(crate) use verbs::{IB, IS_BUILT as HAS_VERBS, network as port_network};
 pub use verbs::{VerbsPort, verbs_ports};
 
 use crate::Error;

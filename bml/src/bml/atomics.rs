@@ -2,21 +2,49 @@
 //!
 //! A rail's changes are atomic against each other, and against nothing else ([`Rdma::atomic`]). So memory is registered with
 //! one rail, whose key all processes use, the owner too. Each process has one such rail, and they meet over these, whatever
-//! carries their messages: those of one host, too, which else use no network.
+//! carries their messages: those of one host, too, which else use no network. Hosts that are on several networks agree on
+//! one of them.
 
 use super::Bml;
 use crate::{Rank, RdmaRail};
-use gapless_btl::{Address, PeerId, Rdma, RemoteKey};
+use gapless_btl::{Address, Btl, PeerId, Rdma, RemoteKey};
 
 impl Bml {
-    /// The best rail to others with which memory can be registered for atomic changes, its address, and its operations. A
-    /// registration is undone by [`deregister`](Bml::deregister).
-    pub fn atomics(&mut self) -> Option<(RdmaRail, Address, &mut dyn Rdma)> {
-        let rails = self.order(|rail| !rail.is_own());
-        let at = rails.into_iter().find(|&at| {
-            let rdma = self.rails[at].rdma();
-            rdma.is_some_and(|rdma| rdma.has_atomics())
-        })?;
+    /// [Adds](Bml::add) a transport that is on a network of this name. The rails of two processes on one network reach each
+    /// other.
+    pub fn add_on(&mut self, btl: Box<dyn Btl>, network: &str) {
+        self.add(btl);
+        if let Some(rail) = self.rails.last_mut() {
+            rail.network = Some(network.into());
+        }
+    }
+
+    /// Rails to others with which memory can be registered for atomic changes, the best first.
+    fn with_atomics(&mut self) -> Vec<usize> {
+        let mut rails = self.order(|rail| !rail.is_own());
+        rails.retain(|&at| self.rails[at].rdma().is_some_and(|rdma| rdma.has_atomics()));
+        rails
+    }
+
+    /// The networks of the rails with which memory can be registered for atomic changes, the best first. A rail of which
+    /// none was [told](Bml::add_on) counts by its name.
+    pub fn networks_with_atomics(&mut self) -> Vec<String> {
+        let mut networks: Vec<String> = Vec::new();
+        for at in self.with_atomics() {
+            let network = self.rails[at].network();
+            if !networks.iter().any(|known| known == network) {
+                networks.push(network.to_owned());
+            }
+        }
+        networks
+    }
+
+    /// The best rail to others, on this network if one is given, with which memory can be registered for atomic changes; its
+    /// address, and its operations. A registration is undone by [`deregister`](Bml::deregister).
+    pub fn atomics(&mut self, network: Option<&str>) -> Option<(RdmaRail, Address, &mut dyn Rdma)> {
+        let rails = self.with_atomics();
+        let is_on = |at: &usize| network.is_none_or(|network| self.rails[*at].network() == network);
+        let at = rails.into_iter().find(is_on)?;
         let rail = &mut self.rails[at];
         Some((RdmaRail(at), rail.btl.address(), rail.rdma()?))
     }

@@ -14,7 +14,7 @@ fn leaked() -> Region {
 
 #[allow(unsafe_code, reason = "calls Rdma")]
 fn register(owner: &mut Bml) -> Option<(RdmaRail, Address, RemoteKey)> {
-    let (rail, address, rdma) = owner.atomics()?;
+    let (rail, address, rdma) = owner.atomics(None)?;
     // SAFETY: the memory is never freed, and no reference to it is used.
     let key = unsafe { rdma.register(leaked(), Access::Atomic) }.unwrap();
     Some((rail, address, key))

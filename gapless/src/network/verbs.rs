@@ -8,7 +8,7 @@ mod adapters;
 mod adapters;
 mod ports;
 
-pub(crate) use ports::joined;
+pub(crate) use ports::{joined, network};
 
 use super::interfaces::{self, Interface};
 use super::wanted::Pattern;

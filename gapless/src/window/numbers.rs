@@ -1,4 +1,7 @@
 //! The memory of a window of numbers, registered with a transport whose adapter changes them: whether all ranks can have that.
+//!
+//! All ranks use ports of one network. They agree on it before they register anything: of those that all are on, the one
+//! that is the best port's for most of them.
 
 use super::make::{KEY, read_key, write_key};
 use crate::communicator::Communicator;
@@ -21,11 +24,15 @@ pub(super) struct Registration {
 }
 
 impl Registration {
-    /// `None`: no transport has atomic operations, or it refuses.
-    fn new(shared: &Arc<Shared>, lease: &Lease) -> Result<Option<Registration>, Error> {
+    /// With the best port, of this network if one is given. `None`: no transport has atomic operations, or it refuses.
+    fn new(
+        shared: &Arc<Shared>,
+        lease: &Lease,
+        network: Option<&str>,
+    ) -> Result<Option<Registration>, Error> {
         let region = lease.region();
         let made = shared.with(|state| {
-            let Some((rail, address, rdma)) = state.open()?.bml_mut().atomics() else {
+            let Some((rail, address, rdma)) = state.open()?.bml_mut().atomics(network) else {
                 return Ok(None);
             };
             // SAFETY: the lease keeps the memory, which is initialised, until the registration has ended, or for good; the
@@ -66,6 +73,41 @@ impl Drop for Registration {
     fn drop(&mut self) {
         std::mem::forget(self.memory.take());
     }
+}
+
+/// Networks that a rank tells of; as many as there can be ports.
+const NETWORKS: usize = 8;
+
+/// A network, as ranks tell it: what its name hashes to; 0 is none.
+fn number(network: &str) -> u64 {
+    // FNV-1a.
+    let step = |hash: u64, byte: u8| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01B3);
+    network.bytes().fold(0xCBF2_9CE4_8422_2325, step).max(1)
+}
+
+/// The network on which all ranks are that tell their networks, the best first, in `told`: where several are, the one whose
+/// places add up to least, then the one with the least number. All ranks see that alike.
+fn common(told: &[[u64; NETWORKS]]) -> Option<u64> {
+    let place = |rank: &[u64; NETWORKS], network| rank.iter().position(|it| *it == network);
+    let sum = |network| told.iter().map(|rank| place(rank, network)).sum::<Option<usize>>();
+    let ranked = told.first()?.iter().filter(|it| **it != 0);
+    let ranked = ranked.filter_map(|&network| Some((sum(network)?, network)));
+    ranked.min().map(|(_, network)| network)
+}
+
+/// Has the ranks agree on a network; `None` if they have none in common. Collective.
+fn agree_on_network(comm: &Communicator) -> Result<Option<String>, Error> {
+    let networks = comm.shared.with(|state| Ok(state.open()?.bml_mut().networks_with_atomics()))?;
+    let mut own = [0; NETWORKS];
+    for (place, network) in own.iter_mut().zip(&networks) {
+        *place = number(network);
+    }
+    let size = usize::try_from(comm.size()).unwrap_or(usize::MAX);
+    let mut told = vec![0u64; size * NETWORKS];
+    comm.allgather(&own, &mut told)?;
+    let (told, _) = told.as_chunks::<NETWORKS>();
+    let agreed = common(told);
+    Ok(networks.into_iter().find(|network| Some(number(network)) == agreed))
 }
 
 /// What a rank tells of its memory: the key, and where the transport is reached that has made it.
@@ -118,6 +160,7 @@ fn agreed_by_all(comm: &Communicator, here: bool) -> Result<bool, Error> {
 /// Has adapters change the numbers of a window, if every rank can reach those of all ranks that way, its own too. Collective.
 ///
 /// ```text
+/// allgather   the networks on which each rank has a port for that: all take one; if there is none that all have, each its best
 /// allgather   each rank's key, if it has registered its memory, and the address of its rail for that
 ///   each rank has its rail meet those of the others, also of those that it exchanges no messages with by a network
 /// allreduce   whether that is possible
@@ -129,7 +172,8 @@ pub(super) fn agree(
     memory: &Lease,
     members: &mut [Member],
 ) -> Result<Option<Registration>, Error> {
-    let registration = Registration::new(&comm.shared, memory)?;
+    let network = agree_on_network(comm)?;
+    let registration = Registration::new(&comm.shared, memory, network.as_deref())?;
     let rail = registration.as_ref().map(|registration| registration.rail);
     let mut own = [0u8; TOLD];
     if let Some(registration) = &registration {
@@ -164,5 +208,40 @@ pub(super) fn agree(
         }
         // Others may have agreed: the memory stays registered.
         Err(error) => Err(error),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn told(networks: &[u64]) -> [u64; NETWORKS] {
+        std::array::from_fn(|at| networks.get(at).copied().unwrap_or(0))
+    }
+
+    #[test]
+    fn all_ranks_take_a_network_that_all_are_on() {
+        let agreed = |ranks: &[&[u64]]| {
+            let all: Vec<_> = ranks.iter().map(|rank| told(rank)).collect();
+            let found = common(&all);
+            let mut turned = all.clone();
+            turned.reverse();
+            assert_eq!(common(&turned), found, "whatever their order");
+            found
+        };
+        assert_eq!(agreed(&[&[7, 9], &[7, 9]]), Some(7));
+        assert_eq!(agreed(&[&[7, 9], &[9, 7], &[9]]), Some(9), "one of them is on no other");
+        assert_eq!(agreed(&[&[7, 9], &[9, 7], &[9, 7]]), Some(9), "it is the best of most");
+        assert_eq!(agreed(&[&[7, 9], &[9, 7]]), Some(7), "neither is better");
+        assert_eq!(agreed(&[&[7], &[9]]), None);
+        assert_eq!(agreed(&[&[7], &[], &[7]]), None, "one has no such port");
+        assert_eq!(agreed(&[]), None);
+    }
+
+    #[test]
+    fn networks_have_numbers() {
+        assert_eq!(number("ethernet/0a010000-24"), number("ethernet/0a010000-24"));
+        assert_ne!(number("ethernet/0a010000-24"), number("ethernet/0a020000-24"));
+        assert_ne!(number(""), 0);
     }
 }

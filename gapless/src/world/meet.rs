@@ -205,8 +205,11 @@ fn open_network(
     }
     let places = open.iter().map(|(label, btl)| (label.as_str(), btl.address()));
     wireup.put(PLACES, &write_rails(places))?;
-    let add = |(label, btl)| {
-        bml.add(btl);
+    let add = |(label, btl): network::Labelled| {
+        match network::port_network(&label) {
+            Some(network) => bml.add_on(btl, &network),
+            None => bml.add(btl),
+        }
         label
     };
     let labels = open.into_iter().map(add).collect();

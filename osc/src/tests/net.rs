@@ -72,7 +72,7 @@ impl Net {
     pub(super) fn keys(&self) -> Vec<(RdmaRail, RemoteKey)> {
         let register = |(bml, exposure): (&RefCell<Bml>, &Exposure)| {
             let mut bml = bml.borrow_mut();
-            let (rail, address, rdma) = bml.atomics().expect("the loopback has them");
+            let (rail, address, rdma) = bml.atomics(None).expect("the loopback has them");
             let region = exposure.memory.lease().region();
             // SAFETY: the net keeps the memory longer than the transports, and only atomics touch it.
             let key = unsafe { rdma.register(region, Access::Atomic) }.unwrap();

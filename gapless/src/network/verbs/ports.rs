@@ -144,6 +144,13 @@ impl<'a> Told<'a> {
     }
 }
 
+/// The network of a port that is published so, and the kind of port; ports of which that is not known count as one network
+/// of their kind. `None`: it is no port of an adapter.
+pub(crate) fn network(label: &str) -> Option<String> {
+    let Told { kind, network, .. } = Told::read(label)?;
+    Some(format!("{kind}/{network}"))
+}
+
 /// By which two of their ports two processes are joined, besides the pairs that were `taken`: of one kind, in one network
 /// rather than not, the quickest that both have, and then those that come first at both. Both ends see that alike.
 fn pair(own: &[Told<'_>], theirs: &[Told<'_>], taken: &[(usize, usize)]) -> Option<(usize, usize)> {
@@ -301,6 +308,13 @@ mod tests {
         ] {
             assert_eq!(Told::read(label), None, "{label}");
         }
+    }
+
+    #[test]
+    fn labels_tell_the_network() {
+        assert_eq!(network("ib1/ethernet/0a010000-24/100/rails").unwrap(), "ethernet/0a010000-24");
+        assert_eq!(network("ib/ethernet/?/100").unwrap(), "ethernet/?");
+        assert_eq!(network("tcp/0a010000-24"), None);
     }
 
     fn joins(own: &[&str], theirs: &[&str]) -> Option<(String, u8)> {

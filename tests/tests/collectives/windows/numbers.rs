@@ -93,6 +93,35 @@ fn all_ranks_have_an_adapter_or_none() {
     }
 }
 
+/// Ranks are on two networks, whose ports they like differently; the last rank is on one of them alone. A change by another
+/// network than the others' would reach nobody.
+#[test]
+fn ranks_on_several_networks_agree_on_one() {
+    for size in [2, 3] {
+        let networks = [("x", Hub::new()), ("y", Hub::new())];
+        let transports = |rank: u32| -> Vec<Box<dyn Btl>> {
+            let mut order: Vec<_> = networks.iter().collect();
+            if rank == 1 {
+                order.reverse();
+            }
+            if rank == 2 {
+                order.remove(0);
+            }
+            let add = |(&(name, ref hub), latency_ns): (&(&'static str, Hub), u32)| {
+                let config = LoopbackConfig { name, latency_ns, ..LoopbackConfig::default() };
+                Box::new(Loopback::with(hub, config)) as Box<dyn Btl>
+            };
+            order.into_iter().zip([1_000, 1_000_000]).map(add).collect()
+        };
+        job(size, &Config::default(), transports, |world| {
+            let window = world.comm().window().allocate_numbers::<u64>(8).unwrap();
+            assert!(window.is_by_adapter());
+            window.free().unwrap();
+            everything(world.comm());
+        });
+    }
+}
+
 /// What is no number of 64 bits is refused, and ranks that make other windows are told of each other.
 #[test]
 fn what_is_no_number_is_refused() {
