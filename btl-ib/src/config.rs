@@ -35,11 +35,38 @@ pub struct IbConfig {
     pub staging_bytes: usize,
     /// Regions that may be registered at a time.
     pub registrations_max: usize,
-    /// Bytes that may be registered at a time.
+    /// Bytes that may be registered at a time; numbers for atomic operations always may. `u64::MAX`, as by default: a quarter
+    /// of what the process may lock in memory (`ulimit -l`, unless it has the capability `CAP_IPC_LOCK`), and of the memory
+    /// that there is.
     pub registered_bytes_max: u64,
     /// One-sided operations on local memory that is not registered register it if it is as long as this; shorter ones
     /// are copied.
     pub register_from_bytes: u64,
+}
+
+/// Bytes that the process may lock in memory: as many as it is allowed, and as there are.
+#[cfg_attr(not(feature = "ib"), allow(dead_code, reason = "nothing is opened without the feature"))]
+pub(crate) fn lockable() -> u64 {
+    /// The capability to lock any memory, as a bit.
+    const IPC_LOCK: u64 = 1 << 14;
+    let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
+    let status = read("/proc/self/status");
+    let able = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
+    let able = able.and_then(|word| u64::from_str_radix(word.trim(), 16).ok()).unwrap_or(0);
+    let allowed = match able & IPC_LOCK {
+        0 => number_of(&read("/proc/self/limits"), "Max locked memory"),
+        _ => None,
+    };
+    let there =
+        number_of(&read("/proc/meminfo"), "MemTotal:").and_then(|kib| kib.checked_mul(1024));
+    [allowed, there].into_iter().flatten().min().unwrap_or(u64::MAX)
+}
+
+/// The number behind a name at the start of a line.
+#[cfg_attr(not(feature = "ib"), allow(dead_code, reason = "nothing is opened without the feature"))]
+fn number_of(text: &str, name: &str) -> Option<u64> {
+    let rest = text.lines().find_map(|line| line.strip_prefix(name))?;
+    rest.split_whitespace().next()?.parse().ok()
 }
 
 impl IbConfig {
@@ -89,5 +116,24 @@ impl IbConfig {
             return wrong(format!("{retries} retries (at most 7), {staging} bytes of staging"));
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_may_be_locked_is_read_from_the_system_s_words() {
+        let limits = "Limit      Soft Limit   Hard Limit   Units\nMax locked memory         65536                65536                bytes     \n";
+        assert_eq!(number_of(limits, "Max locked memory"), Some(65_536));
+        let unlimited = "Max locked memory         unlimited            unlimited            bytes";
+        assert_eq!(number_of(unlimited, "Max locked memory"), None);
+        assert_eq!(
+            number_of("MemFree: 3 kB\nMemTotal:       32901504 kB", "MemTotal:"),
+            Some(32_901_504)
+        );
+        assert_eq!(number_of("", "MemTotal:"), None);
+        assert!(lockable() > 0);
     }
 }

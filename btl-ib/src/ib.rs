@@ -3,7 +3,7 @@
 use crate::bell::Bell;
 use crate::buffers::Arrivals;
 use crate::card::{Card, Id, job_digest};
-use crate::config::IbConfig;
+use crate::config::{IbConfig, lockable};
 use crate::device::{Chosen, choose};
 use crate::door::Door;
 use crate::guests::Guests;
@@ -134,8 +134,11 @@ impl Ib {
     /// [`LinkError::Unreachable`]: no such device or port, or it has no link. [`LinkError::Incompatible`]: a number out of
     /// its bounds. [`LinkError::System`]: no library, or the system or the device has no more of something, mostly of
     /// memory that may be locked.
-    pub fn new(config: IbConfig) -> Result<Ib, LinkError> {
+    pub fn new(mut config: IbConfig) -> Result<Ib, LinkError> {
         config.check()?;
+        if config.registered_bytes_max == u64::MAX {
+            config.registered_bytes_max = lockable() / 4;
+        }
         let Chosen { context, numbers, port, gid } = choose(&config)?;
         let domain = Domain::new(&context)?;
         let per_link = receives(config.buffers);
@@ -437,6 +440,7 @@ mod tests {
                 reads_max,
                 reads_served_max,
                 ports,
+                even_pieces: false,
             };
             let (kind, mtu, mbit_s) = (LinkKind::Ethernet, 3, 0);
             let port = Port { number: 1, active: true, kind, lid: 0, mtu, mbit_s, longest_message };

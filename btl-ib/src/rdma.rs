@@ -128,6 +128,9 @@ impl OneSided {
                 operation_ns: 2_000,
                 piece_ns: 200,
                 bandwidth_mb_s,
+                // A call of the system each way, and 0.16 us for each page of 4 KiB. Not measured.
+                register_ns: 10_000,
+                register_mib_ns: 40_000,
             },
             devices: Devices::default(),
             registrations: BTreeMap::new(),
@@ -334,8 +337,8 @@ impl Ib {
                 while bytes < left && count < PIECES_MAX {
                     let region = operation.local[piece];
                     let part = (region.len() - offset).min(left - bytes);
-                    // Soft-RoCE's provider takes all pieces of a list to be as long as the first.
-                    if count > 0 && part > 0 && part != u64::from(pieces[0].bytes) {
+                    let is_odd = count > 0 && part > 0 && part != u64::from(pieces[0].bytes);
+                    if is_odd && self.numbers.even_pieces {
                         break;
                     }
                     if part > 0 {
@@ -431,6 +434,7 @@ impl Ib {
         self.one_sided.vacant.push(at);
         // Memory that the caller has back is not registered any more.
         drop(held);
+        self.one_sided.let_go();
         for device in settles {
             if error.is_none()
                 && let Err(refused) = device.settle_writes()
@@ -481,6 +485,10 @@ unsafe impl Rdma for Ib {
         }
     }
 
+    fn takes(&mut self, space: Space) -> bool {
+        space.cpu_accessible() || self.one_sided.devices.of(space).is_some()
+    }
+
     unsafe fn register(&mut self, local: Region, access: Access) -> Result<RemoteKey, RdmaError> {
         if !local.space().cpu_accessible() {
             // SAFETY: the caller's promise.
@@ -495,7 +503,8 @@ unsafe impl Rdma for Ib {
         if local.is_empty() {
             return Ok(key.seal(&self.keys));
         }
-        self.may_register(local.len())?;
+        // Few, and what they are for has no other way.
+        self.may_register(if access == Access::Atomic { 0 } else { local.len() })?;
         let mut rights = MemoryAccess::REMOTE_READ;
         rights.set(MemoryAccess::REMOTE_WRITE | MemoryAccess::LOCAL_WRITE, writable);
         rights.set(MemoryAccess::REMOTE_ATOMIC, access == Access::Atomic);

@@ -195,6 +195,8 @@ impl SingleCopy {
                 operation_ns: 600,
                 piece_ns: 350,
                 bandwidth_mb_s: 15_000,
+                register_ns: 0,
+                register_mib_ns: 0,
             },
             queue: VecDeque::new(),
             spare: Vec::new(),

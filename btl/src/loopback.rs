@@ -7,7 +7,8 @@
 //!
 //! Where things are: [`Hub`] and what ends know of each other in `hub.rs`; the optional abilities
 //! ([`Rdma`], [`Mapped`]: plain copies within the process, each can be
-//! switched off in [`Config`]) in `abilities.rs`; memory of devices in `devices.rs`.
+//! switched off in [`Config`]) in `abilities.rs`; memory of devices in `devices.rs` (mapped) and `direct.rs` (read and
+//! written as adapters do).
 //!
 //! The [crate's](crate) example uses it.
 
@@ -15,6 +16,8 @@
 mod abilities;
 #[allow(unsafe_code, reason = "vouches for device memory that its owner shares")]
 mod devices;
+#[allow(unsafe_code, reason = "copies what its callers lend")]
+mod direct;
 mod hub;
 #[cfg(test)]
 mod tests;
@@ -58,6 +61,11 @@ pub struct Config {
     /// Whether its [`Rdma`] has [`atomic`](Rdma::atomic): under a lock of the memory's end, by a load and a store, so not
     /// atomic against anything else, as with adapters.
     pub atomics: bool,
+    /// Whether its [`Rdma`] reaches memory of devices, through their [dma-bufs](Device::dma_buf), as adapters do. Only
+    /// files can be such dma-bufs here: those of the [fake device](gapless_mem::fake::FakeDevice) are.
+    pub direct: bool,
+    /// [`RdmaLimits::register_ns`].
+    pub register_ns: u32,
 }
 
 impl Default for Config {
@@ -73,6 +81,8 @@ impl Default for Config {
             rdma: true,
             mapped: true,
             atomics: true,
+            direct: false,
+            register_ns: 0,
         }
     }
 }
@@ -138,6 +148,8 @@ impl Loopback {
                 operation_ns: 50,
                 piece_ns: 10,
                 bandwidth_mb_s: config.bandwidth_mb_s,
+                register_ns: config.register_ns,
+                register_mib_ns: 0,
             },
             config,
             peers: Vec::new(),

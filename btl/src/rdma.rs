@@ -1,7 +1,7 @@
 //! The optional ability to move bytes without the peer's help.
 
 use crate::{AbilityId, LinkError, PeerId, RdmaError, Token};
-use gapless_mem::Region;
+use gapless_mem::{Region, Space};
 
 /// A piece of the memory that a key stands for, in bytes from its start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -56,6 +56,11 @@ pub struct RdmaLimits {
     pub piece_ns: u32,
     /// Estimated bandwidth, in bytes per microsecond (= MB/s).
     pub bandwidth_mb_s: u32,
+    /// Estimated cost of registering memory, and of undoing that, in nanoseconds: in any case, and for each MiB. Both are 0 if
+    /// nothing is done to the memory.
+    pub register_ns: u32,
+    /// See there.
+    pub register_mib_ns: u32,
 }
 
 /// What peers may do with a registered region.
@@ -198,6 +203,14 @@ pub unsafe trait Rdma {
     /// Whether this peer's memory can be reached: probed when the link came up. `None` while that
     /// is not known yet.
     fn reaches(&self, peer: PeerId) -> Option<bool>;
+
+    /// Whether memory in `space` can be [registered](Rdma::register) for reading, and be the local side of
+    /// [`get`](Rdma::get) and [`put`](Rdma::put), as far as is known: a device's memory, where the adapter reaches it by
+    /// itself (GPUDirect). A piece of it may be refused all the same; then nothing has moved. What a `get` has written into
+    /// a device's memory is [settled](gapless_mem::Device::settle_writes) before its end is told.
+    fn takes(&mut self, space: Space) -> bool {
+        space.cpu_accessible()
+    }
 
     /// Lets peers reach `local`, until [`deregister`](Rdma::deregister).
     ///

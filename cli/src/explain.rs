@@ -168,6 +168,8 @@ impl Link {
                 piece_ns: f64::from(limits.piece_ns),
                 bandwidth_mb_s: f64::from(limits.bandwidth_mb_s),
                 pieces_max: limits.max_pieces as u64,
+                devices: false,
+                register_ns: [0.0; 2],
             }
         });
         let (limits, ends) = (sm.limits().clone(), Ends::HOST);
@@ -298,6 +300,7 @@ fn explain(
         granted_layout_bytes: fetched(&recv, receiver_blocks),
         touched: Some(Touched::between((&send, case.send.count), (&recv, case.recv.count))),
         staged: link.staging(receiver_blocks, memory == Memory::Alloc, &config.tuning),
+        staged_read: None,
     };
     let candidates = candidates(&situation, &config.tuning);
     let winner = gapless_pml::choose::choose(&situation, &config.tuning, None, |_| true);

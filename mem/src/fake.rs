@@ -23,7 +23,7 @@ use sharing::Registered;
 use std::any::Any;
 use std::collections::BTreeMap;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// One allocation by its forbidden address: its hidden alias and its length, in bytes.
@@ -62,6 +62,9 @@ pub struct FakeDevice {
     registered: Mutex<Registered>,
     /// How often adapters' writes were waited for.
     settled: AtomicUsize,
+    /// How often adapters were to be given memory, and whether they get none.
+    asked: AtomicUsize,
+    keeps: AtomicBool,
 }
 
 impl FakeDevice {
@@ -88,6 +91,8 @@ impl FakeDevice {
             heap: Arc::default(),
             registered: Mutex::default(),
             settled: AtomicUsize::new(0),
+            asked: AtomicUsize::new(0),
+            keeps: AtomicBool::new(false),
         }
     }
 
@@ -112,6 +117,8 @@ impl FakeDevice {
             heap: Arc::clone(&self.heap),
             registered: Mutex::default(),
             settled: AtomicUsize::new(0),
+            asked: AtomicUsize::new(0),
+            keeps: AtomicBool::new(false),
         }
     }
 
@@ -361,6 +368,10 @@ unsafe impl Device for FakeDevice {
     }
 
     fn dma_buf(&self, region: Region) -> Result<DmaBuf, DeviceError> {
+        self.asked.fetch_add(1, Ordering::Relaxed);
+        if self.keeps.load(Ordering::Relaxed) {
+            return Err(DeviceError::Unsupported { what: "giving memory to adapters of networks" });
+        }
         let (descriptor, offset, ..) = self.file_of(region)?;
         Ok(DmaBuf { descriptor, offset })
     }

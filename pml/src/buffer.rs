@@ -11,7 +11,7 @@ mod place;
 mod remote;
 mod transfer;
 
-pub(crate) use access::{Listed, Room};
+pub(crate) use access::{Gets, Listed, Room};
 pub(crate) use place::Place;
 pub(crate) use remote::{Far, Remote};
 pub(crate) use transfer::{Held, Transfer};

@@ -8,7 +8,9 @@ mod recent;
 
 pub use crate::rndv::protocol::Protocol;
 use crate::tuning::Tuning;
-pub(crate) use cost::{Model, device_fragment, longest_fragment, staged_shape, wished_fragment};
+pub(crate) use cost::{
+    Model, device_fragment, longest_fragment, read_shape, staged_shape, wished_fragment,
+};
 use gapless_dtype::{Footprint, Layout, Shape};
 pub(crate) use recent::{Protocols, Recent};
 use std::fmt;
@@ -24,6 +26,10 @@ pub struct SingleCopyCosts {
     pub bandwidth_mb_s: f64,
     /// Pieces that one operation takes.
     pub pieces_max: u64,
+    /// Whether the adapter reaches memory of devices by itself (GPUDirect), where a buffer is a device's.
+    pub devices: bool,
+    /// Cost of registering memory for a message, in nanoseconds: in any case, and for each MiB.
+    pub register_ns: [f64; 2],
 }
 
 /// Everything that the choice depends on.
@@ -54,6 +60,9 @@ pub struct Situation {
     pub grants: bool,
     /// Whether, and at what cost, the receiver can read the sender's memory.
     pub single_copy: Option<SingleCopyCosts>,
+    /// What reading costs, if the sender can pack into memory of its device that the receiver's adapter reads, and that
+    /// reaches the receiver's memory, too.
+    pub staged_read: Option<SingleCopyCosts>,
     /// Bytes of flattened layout that the receiver would have to fetch first; 0 if it knows the
     /// layout or needs none.
     pub layout_fetch_bytes: u64,
@@ -208,7 +217,7 @@ pub enum Excluded {
     NotGrantable,
     /// The link cannot read the peer's memory.
     NoSingleCopy,
-    /// A buffer lies in device memory.
+    /// A buffer lies in device memory, which the transport does not reach.
     DeviceMemory,
     /// The layout is longer than the receiver keeps.
     LayoutTooLong,

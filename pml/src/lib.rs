@@ -18,6 +18,7 @@
 //! | `rndv/mapped_put.rs` | 1 | the sender, into the receiver's mapped memory |
 //! | `rndv/single_copy.rs` | 1 | the receiver's transport, out of the sender's memory |
 //! | `rndv/staged.rs`: puts | 2 or 3 | both, fragment by fragment: the sender into a ring in the receiver's device memory, or into its buffer |
+//! | `rndv/staged/reader.rs` | 2 or 3 | both, between hosts: the receiver's transport out of a ring in the sender's device memory |
 //! | `rndv/staged.rs`: gets, through the host | 2 to 4 | both: the receiver out of a ring in the sender's device memory, or in host memory that both map |
 //!
 //! # What holds

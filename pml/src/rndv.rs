@@ -23,6 +23,7 @@
 mod act;
 pub(crate) mod decide;
 mod devices;
+pub(crate) mod direct;
 pub(crate) mod layouts;
 mod link;
 mod local;
@@ -38,13 +39,14 @@ pub(crate) mod staged;
 pub(crate) mod staging;
 pub(crate) mod turns;
 
-use crate::buffer::{Buffer, Engines, Held, Room, Transfer};
+use crate::buffer::{Buffer, Engines, Gets, Held, Room, Transfer};
 use crate::choose::{Excluded, Protocols, Situation};
 use crate::counters::Counters;
 use crate::drive::inflight::InFlight;
 use crate::drive::peer::{Outgoing, Peer};
 use crate::error::PmlError;
 use crate::request::RequestId;
+use crate::rndv::direct::Refusals;
 use crate::rndv::layouts::Published;
 use crate::rndv::staging::StagingPool;
 use crate::tuning::{Config, Tuning};
@@ -242,6 +244,7 @@ pub(crate) struct Cx<'a> {
     pub(crate) staging: &'a mut StagingPool,
     pub(crate) published: &'a mut Published,
     pub(crate) scratch: &'a mut Scratch,
+    pub(crate) refusals: &'a mut Refusals,
     places: &'a mut Room,
     /// The other end, and what is kept for it.
     pub(crate) peer: u32,
@@ -255,8 +258,8 @@ pub(crate) struct Cx<'a> {
     registered: Option<&'a mut Option<(RdmaRail, RemoteKey)>>,
     /// The result of the request, although the rendezvous goes on.
     pub(crate) failure: &'a mut Option<PmlError>,
-    /// One-sided operations of a receiver in flight.
-    pub(crate) gets: &'a mut u32,
+    /// The one-sided operation of a receiver in flight.
+    pub(crate) gets: &'a mut Gets,
     in_flight: &'a mut Vec<InFlight>,
     id: RequestId,
     effects: Effects,

@@ -92,6 +92,11 @@ pub struct Tuning {
     pub store_host_mb_s: f64,
     /// Kernels that load from page-locked host memory.
     pub load_host_mb_s: f64,
+    /// Registering memory of a device for adapters to read (GPUDirect), and undoing that. Not measured yet.
+    pub device_register_ns: f64,
+    /// Adapters that read and write memory of devices by themselves. A slower rail's own bandwidth replaces it. Not
+    /// measured yet.
+    pub device_direct_mb_s: f64,
     /// Mapping another process's memory of another device.
     pub import_ns: f64,
     /// Mapping another process's memory of the same device.
@@ -141,6 +146,8 @@ impl Default for Tuning {
             from_host_mb_s: 55_300.0,
             store_host_mb_s: 52_500.0,
             load_host_mb_s: 51_000.0,
+            device_register_ns: 200_000.0,
+            device_direct_mb_s: 40_000.0,
             import_ns: 10_000_000.0,
             import_same_ns: 95_000.0,
             import_uses: 5_000,

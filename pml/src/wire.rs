@@ -75,7 +75,7 @@ use zerocopy::little_endian::U64;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 /// Version of everything in this file. Peers with another version are refused.
-pub(crate) const VERSION: u8 = 7;
+pub(crate) const VERSION: u8 = 8;
 
 /// Most bytes of a flattened layout that an RTS carries; longer ones are fetched.
 pub const INLINE_LAYOUT_MAX: usize = 1024;

@@ -164,8 +164,8 @@ fn shapes() -> Vec<Case> {
     all
 }
 
-/// Every shape by TCP, out of the device's memory or the host's, into either.
-fn travels_by_tcp(world: &World, device: &dyn Device) {
+/// Every shape, out of the device's memory or the host's, into either.
+fn travels_in_all_shapes(world: &World, device: &dyn Device) {
     for case in shapes() {
         for spaces in 1..4 {
             exchange(world, device, &case, spaces & 1 != 0, spaces & 2 != 0);
@@ -174,20 +174,20 @@ fn travels_by_tcp(world: &World, device: &dyn Device) {
 }
 
 #[test]
-fn opencl_memory_travels_by_tcp() {
-    by_tcp("opencl_memory_travels_by_tcp", opencl);
+fn opencl_memory_travels_in_all_shapes() {
+    by_tcp("opencl_memory_travels_in_all_shapes", opencl);
 }
 
 #[test]
-fn cuda_memory_travels_by_tcp() {
-    by_tcp("cuda_memory_travels_by_tcp", cuda);
+fn cuda_memory_travels_in_all_shapes() {
+    by_tcp("cuda_memory_travels_in_all_shapes", cuda);
 }
 
 fn by_tcp(test: &str, open: Open) {
     if let Err(why) = open(0) {
         return gapless_btl::conformance::skip(test, &why);
     }
-    let body = |world: &World| travels_by_tcp(world, &*open(world.rank()).unwrap());
+    let body = |world: &World| travels_in_all_shapes(world, &*open(world.rank()).unwrap());
     job_of(2, |_| over_tcp(&Config::default()), body);
 }
 
@@ -220,7 +220,7 @@ fn packed_memory_of_a_device_is_what_tcp_sends() {
         };
         job_of(2, builder, |world| {
             let (device, engine) = &gears[world.rank() as usize];
-            travels_by_tcp(world, &**device);
+            travels_in_all_shapes(world, &**device);
             let known = device.registered();
             assert!((2..=2 * BUFFERS).contains(&known.len()), "{known:?}");
             assert!(known.iter().all(|(_, len)| *len <= BUFFER_BYTES), "{known:?}");
@@ -244,6 +244,38 @@ fn packed_memory_of_a_device_is_what_tcp_sends() {
         for (device, _) in &gears {
             assert!(device.registered().is_empty(), "{:?}", device.registered());
         }
+    }
+}
+
+/// Between two ports of adapters of this machine. Soft-RoCE refuses to reach memory of devices by itself, whatever is asked
+/// for: then messages go through buffers that the device knows. An adapter that does not refuse would find that the
+/// pretended device's memory is no dma-buf, and refuse as well.
+#[test]
+fn device_memory_travels_over_verbs() {
+    let ports = std::env::var("GAPLESS_IB_PORTS").unwrap_or_default();
+    let Some((one, other)) = ports.split_once(',') else {
+        let why = "GAPLESS_IB_PORTS names no two devices; cargo xtask verbs makes some";
+        return gapless_btl::conformance::skip("device memory over verbs", why);
+    };
+    for force in [Protocol::SingleCopy, Protocol::StagedRead] {
+        let config = Config { force: Some(force), ..Config::default() };
+        let gears = [0, 1].map(|rank| {
+            let device = Arc::new(FakeDevice::with_delay(rank, 2));
+            (Arc::clone(&device), Arc::new(FakeEngine::new(&device, 3)))
+        });
+        let builder = |rank: u32| {
+            let (port, (_, engine)) = (if rank == 0 { one } else { other }, &gears[rank as usize]);
+            let builder = World::builder().only(["ib"]).ib_devices(port).config(config.clone());
+            builder.open_devices(false).engine(Arc::clone(engine) as _)
+        };
+        job_of(2, builder, |world| {
+            let (device, _) = &gears[world.rank() as usize];
+            travels_in_all_shapes(world, &**device);
+            assert!(device.dma_bufs() > 0, "{force}: nobody asked");
+            let counters = world.counters().unwrap();
+            assert_eq!(counters.of(Protocol::StagedRead).fragments, 0, "{force}");
+            assert!(counters.of(Protocol::Pipeline).fragments > 0, "{force}");
+        });
     }
 }
 

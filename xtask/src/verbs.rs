@@ -45,6 +45,7 @@ const PACKAGES: &[(&str, &str)] = &[
 const PROGRAMS: &[(&str, &[&str])] = &[
     ("hosts", &["together::", "shared::", "lost::", "rails::"]),
     ("matrix", &["over_every_link", "of_two_rails", "over_any_transport", "over_tcp"]),
+    ("device_world", &["opencl_", "cuda_", "packed_memory", "nothing_serves"]),
 ];
 /// The command, which they start.
 const COMMAND: &str = "gapless";
@@ -277,7 +278,7 @@ fn boot(kernel: &kernel::Kernel, files: &Path, work: &Path, seconds: u64) -> Res
     command.args(["-accel", "tcg,thread=multi", "-cpu", "max", "-smp", "1", "-m", "512"]);
     command.args(["-nodefaults", "-no-user-config", "-display", "none", "-no-reboot"]);
     command.args(["-serial", "stdio", "-append"]).arg(
-        "console=ttyS0 quiet panic=-1 mitigations=off nokaslr random.trust_cpu=on tsc=reliable",
+        "console=ttyS0 quiet panic=-1 mitigations=off nokaslr random.trust_cpu=on tsc=reliable no_timer_check",
     );
     command.arg("-kernel").arg(&kernel.image).arg("-initrd").arg(files);
     command.args(["-virtfs", &shared]);

@@ -19,8 +19,13 @@ const PAYLOADS: [u64; 5] = [MIB, 4 * MIB, 16 * MIB, 64 * MIB, 256 * MIB];
 const PAYLOADS_BRIEF: [u64; 3] = [MIB, 16 * MIB, 256 * MIB];
 const SHAPES: [Shape; 3] = [Shape::Contiguous, Shape::V, Shape::T];
 /// Protocols that messages of host memory alone take, or none between processes.
-const ELSEWHERE: [Protocol; 4] =
-    [Protocol::Eager, Protocol::SingleCopy, Protocol::Local, Protocol::Pipeline];
+const ELSEWHERE: [Protocol; 5] = [
+    Protocol::Eager,
+    Protocol::SingleCopy,
+    Protocol::StagedRead,
+    Protocol::Local,
+    Protocol::Pipeline,
+];
 /// Fragments of the middle depth …
 const FRAGMENTS: [u32; 5] = [1 << 20, 2 << 20, 4 << 20, 8 << 20, 16 << 20];
 /// … and that depth, and others of the middle fragment.

@@ -105,7 +105,7 @@ fn items(brief: bool, ends: Ends) -> Vec<Item> {
         items.push(chosen);
         for protocol in Protocol::ALL {
             let never = match protocol {
-                Protocol::Local => true,
+                Protocol::Local | Protocol::StagedRead => true,
                 Protocol::SingleCopy => device || blocks(&chosen) > SINGLE_COPY_BLOCKS_MAX,
                 _ => !device && protocol.is_staged(),
             };

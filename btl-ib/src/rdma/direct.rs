@@ -10,7 +10,7 @@
 //! Nothing of a device has relaxed ordering. After a read into its memory the device is asked to settle what was written
 //! ([`Device::settle_writes`]) before the end is told.
 
-use super::{Registration, not_the_cpus};
+use super::{OneSided, Registration, not_the_cpus};
 use crate::ib::Ib;
 use crate::key::Key;
 use crate::link::Link;
@@ -98,6 +98,11 @@ impl<R> Devices<R> {
                 self.retired.push(kept);
             }
         }
+        self.let_go()
+    }
+
+    /// Ends registrations that are remembered no more, and that no operation works through. Gives how many, and their bytes.
+    fn let_go(&mut self) -> (usize, u64) {
         let (mut count, mut bytes) = (0, 0);
         // Operations hold it, too.
         self.retired.retain(|kept| {
@@ -138,6 +143,14 @@ impl<R> Devices<R> {
         if self.kept.len() > KEPT_MAX {
             self.retired.extend(self.kept.pop_front());
         }
+    }
+}
+
+impl OneSided {
+    /// Ends registrations of devices' memory that are remembered no more, and that no operation works through.
+    pub(super) fn let_go(&mut self) {
+        let ended = self.devices.let_go();
+        self.give_back(ended);
     }
 }
 

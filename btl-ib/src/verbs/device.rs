@@ -29,7 +29,12 @@ pub(crate) struct Numbers {
     pub(crate) reads_max: u8,
     pub(crate) reads_served_max: u8,
     pub(crate) ports: u8,
+    /// Whether all pieces of a list must have one length: Soft-RoCE's provider takes them to be as long as the first.
+    pub(crate) even_pieces: bool,
 }
+
+/// What Soft-RoCE's driver gives as its vendor.
+const SOFT_ROCE: u32 = 0xFF_FFFF;
 
 /// A port.
 #[derive(Clone, Copy, Debug)]
@@ -190,6 +195,7 @@ impl Context {
             reads_max: byte(out.max_qp_init_rd_atom),
             reads_served_max: byte(out.max_qp_rd_atom),
             ports: out.phys_port_cnt,
+            even_pieces: out.vendor_id == SOFT_ROCE,
         })
     }
 

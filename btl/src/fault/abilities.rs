@@ -83,6 +83,10 @@ unsafe impl<B: Btl> Rdma for Fault<B> {
         self.reaches.get(peer.0 as usize).copied().flatten()
     }
 
+    fn takes(&mut self, space: Space) -> bool {
+        self.inner_rdma().is_ok_and(|rdma| rdma.takes(space))
+    }
+
     unsafe fn register(&mut self, local: Region, access: Access) -> Result<RemoteKey, RdmaError> {
         self.allow_rdma()?;
         // SAFETY: the caller's guarantee, passed on.

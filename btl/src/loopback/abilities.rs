@@ -7,6 +7,7 @@
 //! end that may map it (8), for peeking length (8) and the end that may read (8).
 
 use super::devices::overlap;
+use super::direct::Reach;
 use super::hub::{End, Granted, SharedMemory, lock};
 use super::{Loopback, gone};
 use crate::memory::HeapMemory;
@@ -59,20 +60,21 @@ enum Way {
 
 /// Walks two lists of pieces of one total length in step, as pairs of equal pieces.
 fn in_step(
-    local: &[Region],
-    remote: &[Region],
-    mut each: impl FnMut(Region, Region) -> Result<(), DeviceError>,
+    local: &[Reach],
+    remote: &[Reach],
+    mut each: impl FnMut(Reach, Reach) -> Result<(), DeviceError>,
 ) -> Result<(), DeviceError> {
     let (mut i, mut j, mut i_done, mut j_done) = (0, 0, 0, 0);
     while i < local.len() && j < remote.len() {
-        let len = (local[i].len() - i_done).min(remote[j].len() - j_done);
+        let (ours, theirs) = (local[i].region.len(), remote[j].region.len());
+        let len = (ours - i_done).min(theirs - j_done);
         each(local[i].sub(i_done, len)?, remote[j].sub(j_done, len)?)?;
         i_done += len;
         j_done += len;
-        if i_done == local[i].len() {
+        if i_done == ours {
             (i, i_done) = (i + 1, 0);
         }
-        if j < remote.len() && j_done == remote[j].len() {
+        if j < remote.len() && j_done == theirs {
             (j, j_done) = (j + 1, 0);
         }
     }
@@ -110,9 +112,7 @@ impl Loopback {
         if local_len != remote_len {
             return Err(RdmaError::LengthMismatch { local: local_len, remote: remote_len });
         }
-        for piece in local {
-            accessible(piece)?;
-        }
+        let local: Vec<Reach> = local.iter().map(|it| self.reach(*it)).collect::<Result<_, _>>()?;
         if self.ready.len() >= self.ready_max() {
             return Err(RdmaError::Full);
         }
@@ -126,7 +126,7 @@ impl Loopback {
             .iter()
             .map(|piece| whole.sub(piece.offset, piece.len).map_err(DeviceError::from))
             .collect::<Result<Vec<_>, _>>()?;
-        in_step(local, &pieces, |ours, theirs| {
+        in_step(&local, &pieces, |ours, theirs| {
             let (to, from) = match way {
                 Way::Get => (ours, theirs),
                 Way::Put => (theirs, ours),
@@ -134,9 +134,13 @@ impl Loopback {
             // SAFETY: the local side is the caller's guarantee; the remote side is registered, so
             // whoever registered it guarantees the memory until it is deregistered, which the lock
             // keeps from happening now.
-            unsafe { gapless_mem::copy(&to, &from) }
+            unsafe { Reach::copy(&to, &from) }
         })?;
         drop(shared);
+        if matches!(way, Way::Get) {
+            let mut written = local.iter().filter_map(|it| self.reached(it.region.space()));
+            written.try_for_each(|device| device.settle_writes())?;
+        }
         if done != Token::NONE {
             // SAFETY: the bytes have been copied, by this call.
             let ended = unsafe { Ended::new(self.ability, done, Ok(())) };
@@ -172,8 +176,8 @@ impl Loopback {
         if access != Access::Atomic {
             return Err(RdmaError::NotAtomic);
         }
-        check_atomic(&found, offset, (whole.start(), key_len))?;
-        let place = whole.sub(offset, 8).map_err(DeviceError::from)?;
+        check_atomic(&found, offset, (whole.region.start(), key_len))?;
+        let place = whole.region.sub(offset, 8).map_err(DeviceError::from)?;
         let place = place.as_ptr().ok_or(RdmaError::NotAtomic)?.cast::<u64>();
         // SAFETY: eight bytes of what is registered, aligned as `check_atomic` says; whoever registered them guarantees
         // them until they are deregistered, which the lock keeps from happening now, and that no reference covers them.
@@ -198,9 +202,9 @@ fn registered(
     end: &End,
     shared: &SharedMemory,
     (number, len): (u64, u64),
-) -> Result<(Region, Access), RdmaError> {
-    let whole = shared.registered.get(&number).copied().filter(|(it, _)| it.len() == len);
-    whole.ok_or_else(|| {
+) -> Result<(Reach, Access), RdmaError> {
+    let whole = shared.registered.get(&number).filter(|(it, _)| it.region.len() == len);
+    whole.cloned().ok_or_else(|| {
         if end.is_gone() {
             return RdmaError::Link(gone());
         }
@@ -237,12 +241,20 @@ unsafe impl Rdma for Loopback {
         self.peers.get(peer.0 as usize).map(|peer| !peer.end.is_gone())
     }
 
+    fn takes(&mut self, space: Space) -> bool {
+        space.cpu_accessible() || self.reached(space).is_some()
+    }
+
+    /// Of a device's memory for reading only: nobody would tell the device of what peers write.
     unsafe fn register(&mut self, local: Region, access: Access) -> Result<RemoteKey, RdmaError> {
-        accessible(&local)?;
+        if access != Access::Read {
+            accessible(&local)?;
+        }
+        let reach = self.reach(local)?;
         let mut shared = lock(&self.end.shared);
         let number = shared.next;
         shared.next += 1;
-        shared.registered.insert(number, (local, access));
+        shared.registered.insert(number, (reach, access));
         Ok(encode(REGISTERED, self.end.number(), &[number, local.len()]))
     }
 

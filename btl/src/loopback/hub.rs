@@ -2,6 +2,7 @@
 //! that others may reach.
 
 use super::devices::Exports;
+use super::direct::Reach;
 use crate::memory::HeapMemory;
 use crate::{Access, Address, AmTag, Fragment, LinkError};
 use gapless_mem::Region;
@@ -33,6 +34,17 @@ impl Hub {
     pub fn new() -> Hub {
         static NEXT: AtomicU64 = AtomicU64::new(0);
         Hub { number: NEXT.fetch_add(1, Ordering::Relaxed), ends: Arc::default() }
+    }
+
+    /// How many regions its ends have registered, and their bytes.
+    #[must_use]
+    pub fn registered(&self) -> (usize, u64) {
+        let ends = lock(&self.ends).clone();
+        ends.iter().fold((0, 0), |(count, bytes), end| {
+            let shared = lock(&end.shared);
+            let all = shared.registered.values().map(|(reach, _)| reach.region.len());
+            (count + shared.registered.len(), bytes + all.sum::<u64>())
+        })
     }
 
     pub(super) fn join(&self) -> Arc<End> {
@@ -145,7 +157,7 @@ pub(super) struct SharedMemory {
     /// The number of the next registration or allocation; never used twice.
     pub(super) next: u64,
     /// Registered regions.
-    pub(super) registered: BTreeMap<u64, (Region, Access)>,
+    pub(super) registered: BTreeMap<u64, (Reach, Access)>,
     /// Allocations by address, with their numbers; dead ones are swept at the next allocation.
     pub(super) allocated: BTreeMap<u64, (u64, Weak<HeapMemory>)>,
     /// What others have mapped: who, the whole allocation, and what the mapping keeps alive.

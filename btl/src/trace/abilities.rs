@@ -67,6 +67,10 @@ unsafe impl<B: Btl> Rdma for Trace<B> {
         self.reaches.get(peer.0 as usize).copied().flatten()
     }
 
+    fn takes(&mut self, space: Space) -> bool {
+        self.inner_rdma().is_ok_and(|rdma| rdma.takes(space))
+    }
+
     unsafe fn register(&mut self, local: Region, access: Access) -> Result<RemoteKey, RdmaError> {
         // SAFETY: the caller's guarantee, passed on.
         let result = self.inner_rdma().and_then(|rdma| unsafe { rdma.register(local, access) });

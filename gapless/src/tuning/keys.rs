@@ -167,6 +167,8 @@ pub const KEYS: &[Key] = &[
     mb_s!("device", "from_host_mb_s", "copy engines from page-locked memory", from_host_mb_s),
     mb_s!("device", "store_host_mb_s", "kernels that store to page-locked memory", store_host_mb_s),
     mb_s!("device", "load_host_mb_s", "kernels that load from page-locked memory", load_host_mb_s),
+    ns!("device", "register_ns", "registering a device's memory for an adapter to read", device_register_ns),
+    mb_s!("device", "direct_mb_s", "adapters that read and write devices' memory by themselves", device_direct_mb_s),
     ns!("device", "import_ns", "mapping a process's memory of another device", import_ns),
     ns!("device", "import_same_ns", "mapping a process's memory of the same device", import_same_ns),
     whole!(Short, Count, "device", "import_uses", 1.0, 1e9, "messages that a mapping is expected to serve", import_uses),

@@ -96,6 +96,17 @@ impl FakeDevice {
         self.settled.load(Ordering::Relaxed)
     }
 
+    /// How often [`dma_buf`](Device::dma_buf) was called.
+    #[must_use]
+    pub fn dma_bufs(&self) -> usize {
+        self.asked.load(Ordering::Relaxed)
+    }
+
+    /// Whether [`dma_buf`](Device::dma_buf) is refused from now on.
+    pub fn keep_from_adapters(&self, keep: bool) {
+        self.keeps.store(keep, Ordering::Relaxed);
+    }
+
     /// The file that the region lies in, where it begins there, and the allocation's length and id.
     pub(super) fn file_of(&self, region: Region) -> Result<(OwnedFd, u64, u64, u64), DeviceError> {
         let device = self.properties.name.clone();

@@ -54,17 +54,22 @@ impl Buffer {
         mapped.key(id, &lease)
     }
 
-    /// Lets peers read what this buffer touches, until deregistered.
-    pub(crate) fn register(&self, bml: &mut Bml, peer: Rank) -> Option<(RdmaRail, RemoteKey)> {
-        let (_, touched) = self.touched()?;
-        let rail = bml.rdma_rail(peer)?;
-        let (id, rdma) = bml.rdma(peer)?;
+    /// Lets peers read what this buffer touches, until deregistered. `None`: nothing is touched, or no rail reads memory.
+    pub(crate) fn register(
+        &self,
+        bml: &mut Bml,
+        peer: Rank,
+    ) -> Result<Option<(RdmaRail, RemoteKey)>, RdmaError> {
+        let (Some((_, touched)), Some(rail)) = (self.touched(), bml.rdma_rail(peer)) else {
+            return Ok(None);
+        };
+        let Some((id, rdma)) = bml.rdma(peer) else { return Ok(None) };
         if rdma.reaches(id) != Some(true) {
-            return None;
+            return Ok(None);
         }
         // SAFETY: the memory is promised for reads, without a writer, while a buffer of the request lives. The key is
         // for reading only; `Offered::registered` has it, and `end_offer`, the one end of an offer, gives it back.
-        unsafe { rdma.register(touched, Access::Read) }.ok().map(|key| (rail, key))
+        unsafe { rdma.register(touched, Access::Read) }.map(|key| Some((rail, key)))
     }
 
     /// Sends `head` and `range` of this buffer straight out of it, if its runs are long and the transport does that.
@@ -177,25 +182,67 @@ impl Listed<'_> {
         self.bytes
     }
 
-    /// Reads `remote` of the memory behind `key` at `peer` into the pieces. `gets` counts the operations of the
-    /// buffer's request that have not ended, of which there is one at most; the request does not end before.
+    /// Reads `remote` of the memory behind `key` at `peer` into the pieces. `gets` is of the buffer's request, which does
+    /// not end before the operation has.
     pub(crate) fn get(
         &self,
         bml: &mut Bml,
         peer: Rank,
         (key, remote): (&RemoteKey, &[Extent]),
         done: Token,
-        gets: &mut u32,
+        gets: &mut Gets,
     ) -> Result<(), RdmaError> {
-        if *gets > 0 {
+        if gets.is_under_way() {
             return Err(RdmaError::Full);
         }
         let unavailable = || RdmaError::Unavailable { reason: "no rail reads memory".to_owned() };
         let (id, rdma) = bml.rdma(peer).ok_or_else(unavailable)?;
         // SAFETY: the convertor of the buffer made the pieces. The buffer is promised until its request ends, which
-        // is after the event: `gets` is 1 until then. So there is no other operation with this request's token.
+        // is after the event: `gets` says so until then. So there is no other operation with this request's token.
         unsafe { rdma.get(id, self.regions, key, remote, done) }?;
-        *gets += 1;
+        gets.under_way = true;
+        Ok(())
+    }
+}
+
+/// The one-sided operation of a receive: one at a time.
+#[derive(Debug, Default)]
+pub(crate) struct Gets {
+    under_way: bool,
+    /// The staging memory that it writes, if it does not write the receive's buffer.
+    into: Option<crate::buffer::Place>,
+}
+
+impl Gets {
+    /// Whether there is one.
+    pub(crate) fn is_under_way(&self) -> bool {
+        self.under_way
+    }
+
+    /// It has ended.
+    pub(crate) fn end(&mut self) {
+        *self = Gets::default();
+    }
+
+    /// Reads `remote` of the memory behind `key` at `peer` into staging memory.
+    pub(crate) fn get(
+        &mut self,
+        bml: &mut Bml,
+        peer: Rank,
+        into: &crate::buffer::Place,
+        (key, remote): (&RemoteKey, &[Extent]),
+        done: Token,
+    ) -> Result<(), RdmaError> {
+        if self.under_way {
+            return Err(RdmaError::Full);
+        }
+        let unavailable = || RdmaError::Unavailable { reason: "no rail reads memory".to_owned() };
+        let (id, rdma) = bml.rdma(peer).ok_or_else(unavailable)?;
+        // SAFETY: a place is valid for writes, and no reference's, while it lives. This value keeps it until the operation
+        // has ended; it is a part of the receive, which does not end before, or goes with the endpoint, whose transports go
+        // first. There is no other operation with this receive's token.
+        unsafe { rdma.get(id, &[into.region()], key, remote, done) }?;
+        (self.under_way, self.into) = (true, Some(into.clone()));
         Ok(())
     }
 }

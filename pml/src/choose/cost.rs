@@ -4,12 +4,14 @@
 
 mod device;
 mod host;
+mod read;
 mod staged;
 
 use super::Situation;
 use crate::tuning::Tuning;
 pub(crate) use device::device_fragment;
 pub(crate) use host::{longest_fragment, wished_fragment};
+pub(crate) use read::read_shape;
 pub(crate) use staged::staged_shape;
 
 /// Turns a count into the model's arithmetic; 53 bits are plenty.

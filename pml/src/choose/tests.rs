@@ -28,6 +28,8 @@ pub(super) fn node() -> Situation {
             piece_ns: 350.0,
             bandwidth_mb_s: 15_000.0,
             pieces_max: 1024,
+            devices: false,
+            register_ns: [0.0; 2],
         }),
         layout_fetch_bytes: 0,
         layout_uses: 0,
@@ -36,6 +38,7 @@ pub(super) fn node() -> Situation {
         granted_layout_bytes: 0,
         touched: None,
         staged: None,
+        staged_read: None,
     }
 }
 

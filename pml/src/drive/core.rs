@@ -19,6 +19,7 @@ use crate::matching::{Posted, Unexpected};
 use crate::request::mode::Attached;
 use crate::request::recv::Matched;
 use crate::request::{RequestId, Requests, Work};
+use crate::rndv::direct::Refusals;
 use crate::rndv::layouts::Published;
 use crate::rndv::single_copy::Scratch;
 use crate::rndv::staging::StagingPool;
@@ -73,6 +74,8 @@ pub(crate) struct Core {
     pub(crate) scratch: Scratch,
     /// Where pieces are listed that the transport reads or writes.
     pub(crate) places: Room,
+    /// What adapters do not reach by themselves.
+    pub(crate) refusals: Refusals,
     /// The staging memory of staged messages.
     pub(crate) staging: StagingPool,
     /// Receives whose lost senders may still write to their buffers.
@@ -120,6 +123,7 @@ impl Core {
             again: Turns::default(),
             published: Published::new(&config.bounds),
             scratch: Scratch::default(),
+            refusals: Refusals::default(),
             places: Room::default(),
             staging: StagingPool::default(),
             leaving_buffers: Vec::new(),

@@ -43,8 +43,8 @@ impl Core {
     }
 
     /// One-sided operations of ours that are under way.
-    fn gets(&mut self) -> u32 {
-        self.incoming_all().map(|incoming| incoming.gets).sum()
+    fn gets(&mut self) -> usize {
+        self.incoming_all().filter(|incoming| incoming.gets.is_under_way()).count()
     }
 
     /// What peers may still write, and who.
@@ -66,7 +66,7 @@ impl Handler for Ending<'_> {
             && let Some(&id) = self.0.serials.get(&token.0)
             && let Some((incoming, _)) = self.0.incoming(id)
         {
-            incoming.gets = incoming.gets.saturating_sub(1);
+            incoming.gets.end();
         }
     }
 }

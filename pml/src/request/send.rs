@@ -1,13 +1,14 @@
 //! Sends: starting one, and the states it goes through.
 
 use crate::buffer::{self, Buffer, Transfer};
-use crate::choose::{Protocol, Protocols, SingleCopyCosts, Situation, Touched, span_of};
+use crate::choose::{Protocol, Protocols, Situation, Touched, span_of};
 use crate::comm::Comm;
 use crate::drive::core::{AM_TAG, Core};
 use crate::drive::peer::{Gone, Outgoing};
 use crate::error::{Failure, PmlError};
 use crate::request::mode::Copied;
 use crate::request::{Left, RequestId, Status, Work};
+use crate::rndv::direct::single_copy_costs;
 use crate::rndv::offer::Offered;
 use crate::wire::Data;
 use crate::wire::SendMode;
@@ -319,7 +320,7 @@ impl Core {
         let blocks = buffer.layout().blocks_of(buffer.count()).unwrap_or(u64::MAX).max(1);
         let devices = self.device_ends(bml, !buffer.space().cpu_accessible(), 0, buffer.space());
         let side = (buffer.layout(), buffer.count());
-        let single_copy = single_copy_costs(bml, peer);
+        let single_copy = single_copy_costs(bml, peer, buffer.space());
         let staged = self.expected_staging(bml, peer, buffer.space());
         let limits = bml.limits(Rank(peer));
         Situation {
@@ -344,6 +345,7 @@ impl Core {
             granted_layout_bytes: 0,
             touched: devices.map(|_| Touched::between(side, side)),
             staged,
+            staged_read: single_copy.filter(|costs| devices.is_some() && costs.devices),
         }
     }
 
@@ -460,21 +462,6 @@ impl Send {
         let bytes = self.buffer.bytes();
         Status { source: self.to.rank, tag: self.envelope.tag, bytes, protocol }
     }
-}
-
-/// What single copy to or from `peer` costs, if the link can do it.
-pub(crate) fn single_copy_costs(bml: &mut Bml, peer: u32) -> Option<SingleCopyCosts> {
-    let (id, rdma) = bml.rdma(Rank(peer))?;
-    if rdma.reaches(id) != Some(true) {
-        return None;
-    }
-    let limits = rdma.rdma_limits();
-    Some(SingleCopyCosts {
-        operation_ns: f64::from(limits.operation_ns),
-        piece_ns: f64::from(limits.piece_ns),
-        bandwidth_mb_s: f64::from(limits.bandwidth_mb_s),
-        pieces_max: limits.max_pieces as u64,
-    })
 }
 
 /// Longest payload that a link takes eagerly.

@@ -5,7 +5,7 @@ use super::decide::{Incoming, Stage};
 use super::link::Link;
 use super::offer::Offered;
 use super::{AtReceiver, Cx, Effects, Heard, Rendezvous, Step, Turn};
-use crate::buffer::{Buffer, Held};
+use crate::buffer::{Buffer, Gets, Held};
 use crate::choose::Situation;
 use crate::drive::core::Core;
 use crate::drive::peer::Streamed;
@@ -71,7 +71,7 @@ impl Core {
     pub(crate) fn got(&mut self, bml: &mut Bml, reply: u64, result: Result<(), LinkError>) {
         let Some(&id) = self.serials.get(&reply) else { return };
         let Some((incoming, _)) = self.incoming(id) else { return };
-        incoming.gets = incoming.gets.saturating_sub(1);
+        incoming.gets.end();
         let failed = |error: LinkError| DeviceError::Failed {
             device: "the transport".to_owned(),
             operation: "get",
@@ -326,7 +326,7 @@ impl Core {
             return self.end_going(bml, id, Protocol::Pipeline);
         }
         let Some((incoming, _)) = self.incoming(id) else { return };
-        if incoming.gets > 0 {
+        if incoming.gets.is_under_way() {
             return;
         }
         let granted = match &incoming.stage {
@@ -409,7 +409,7 @@ impl Core {
             _ => return None,
         };
         let state = &mut self.peers[peer as usize];
-        let mut no_gets = 0;
+        let mut no_gets = Gets::default();
         let (going, place, rts, at_receiver, registered, failure, gets) = match end {
             End::Sender(Offered { rts, registered, failed, going, .. }) => {
                 let (taken, registered) = (going.take(), Some(registered));
@@ -442,6 +442,7 @@ impl Core {
             staging: &mut self.staging,
             published: &mut self.published,
             scratch: &mut self.scratch,
+            refusals: &mut self.refusals,
             places: &mut self.places,
             peer,
             state,

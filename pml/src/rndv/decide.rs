@@ -3,13 +3,13 @@
 //! A receive that takes nothing (it has no room, or the types differ) answers FIN at once. If a protocol fails, the
 //! receiver excludes it and chooses again; the pipeline is the last resort.
 
-use crate::buffer::Buffer;
+use crate::buffer::{Buffer, Gets};
 use crate::choose::{Protocols, Situation, Touched, weight_of_blocks};
 use crate::drive::core::Core;
 use crate::error::PmlError;
 use crate::request::RequestId;
 use crate::request::recv::{Matched, RecvStage};
-use crate::request::send::single_copy_costs;
+use crate::rndv::direct::single_copy_costs;
 use crate::rndv::layouts::Fetch;
 use crate::rndv::offer::packed_size;
 use crate::rndv::protocol::Protocol;
@@ -36,8 +36,8 @@ pub(crate) struct Incoming {
     /// Those that have not failed.
     pub(super) protocols: Protocols,
     pub(crate) stage: Stage,
-    /// One-sided operations under way.
-    pub(crate) gets: u32,
+    /// The one-sided operation under way.
+    pub(crate) gets: Gets,
 }
 
 /// What a rendezvous waits for at its receiver.
@@ -136,7 +136,7 @@ impl Core {
             protocol: Protocol::Pipeline,
             protocols: Protocols::ALL.without(Protocol::Eager),
             stage: Stage::Choosing,
-            gets: 0,
+            gets: Gets::default(),
         }));
         if gapless && span != sent {
             return Err(format!("an offer of {sent} bytes without gaps that span {span}"));
@@ -262,10 +262,12 @@ impl Core {
             granted_layout_uses: 0,
             touched: None,
             staged: None,
+            staged_read: None,
         };
         let (theirs, space) = (incoming.rts.staged, buffer.typed().space());
         let (theirs_on_device, readable) = (!incoming.rts.host, incoming.rts.rdma.is_some());
         let name = incoming.rts.layout_id;
+        let is_contiguous = buffer.typed().as_contiguous().is_some();
         situation.staged = self.staging(bml, from, &theirs, space);
         situation.devices = self.device_ends(bml, theirs_on_device, theirs.mark, space);
         if let Some(ends) = &mut situation.devices {
@@ -279,8 +281,14 @@ impl Core {
             }
         }
         self.consider(bml, id, &mut situation);
-        if readable {
-            situation.single_copy = single_copy_costs(bml, from);
+        if readable || theirs.readable {
+            let mut costs = single_copy_costs(bml, from, space);
+            if let Some(costs) = costs.as_mut().filter(|costs| costs.devices) {
+                costs.devices = space.cpu_accessible() || self.refusals.asks(space);
+            }
+            let packed = theirs.readable && (!space.cpu_accessible() || is_contiguous);
+            situation.single_copy = costs.filter(|_| readable);
+            situation.staged_read = costs.filter(|costs| packed && costs.devices);
         }
         if let Some(limits) = bml.limits(Rank(from)) {
             situation.latency_ns = f64::from(limits.latency_ns);

@@ -36,13 +36,17 @@ impl Core {
     pub(crate) fn staged_offer(&self, bml: &mut Bml, peer: u32, space: Space) -> StagedOffer {
         let device = device_of(bml, space);
         let host = space.cpu_accessible();
+        if peer == self.me || !(host || device.is_some()) {
+            return StagedOffer::default();
+        }
         // Nothing is staged between two host buffers, and such a sender mostly knows no device.
-        if peer == self.me || !(host || device.is_some()) || bml.mapped(Rank(peer)).is_none() {
+        if bml.mapped(Rank(peer)).is_none() {
             return StagedOffer::default();
         }
         StagedOffer {
             device: device.is_some(),
             through_host: true,
+            readable: false,
             fragment: self.config.tuning.staged_fragment_bytes.max(FRAGMENT_MIN),
             depth: self.config.tuning.staged_depth.clamp(1, DEPTH_MAX),
             mark: device.as_ref().map_or(0, mark_of),

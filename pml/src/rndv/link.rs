@@ -1,7 +1,7 @@
 //! The link to a rendezvous' other end, as a protocol may use it: room for messages, keys of memory of ours, mappings
 //! of the other end's. It reaches no other peer, and neither polls nor changes the rails.
 
-use crate::buffer::{Buffer, Listed, Room};
+use crate::buffer::{Buffer, Gets, Listed, Place, Room};
 use crate::drive::core::{AM_TAG, Core};
 use crate::drive::peer::reserve;
 use crate::rndv::staging::{Block, StagingPool, device_of};
@@ -117,9 +117,29 @@ impl<'a> Link<'a> {
         into: &Listed<'_>,
         from: (&RemoteKey, &[Extent]),
         done: Token,
-        gets: &mut u32,
+        gets: &mut Gets,
     ) -> Result<(), RdmaError> {
         into.get(self.bml, Rank(self.peer), from, done, gets)
+    }
+
+    /// Reads memory of the peer into staging memory, as [`Gets::get`] does.
+    pub(crate) fn get_into(
+        &mut self,
+        into: &Place,
+        from: (&RemoteKey, &[Extent]),
+        done: Token,
+        gets: &mut Gets,
+    ) -> Result<(), RdmaError> {
+        gets.get(self.bml, Rank(self.peer), into, from, done)
+    }
+
+    /// A key by which the peer may read a block of staging memory, as [`StagingPool::read_key`] gives it.
+    pub(crate) fn read_key(
+        &mut self,
+        staging: &mut StagingPool,
+        block: &Block,
+    ) -> Option<RemoteKey> {
+        staging.read_key(self.bml, Rank(self.peer), block)
     }
 
     /// Undoes a registration.

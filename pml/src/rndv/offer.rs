@@ -10,15 +10,17 @@ use crate::request::mode::Copied;
 use crate::request::send::{Send, SendStage, To};
 use crate::request::{RequestId, Status, Work};
 use crate::rndv::Rendezvous;
+use crate::rndv::direct::is_taken;
 use crate::rndv::layouts::Published;
 use crate::rndv::protocol::Protocol;
+use crate::rndv::staging::device_of;
 use crate::tuning::Config;
 use crate::wire::Data;
 use crate::wire::{
     self, CONTROL_MAX, DATA_BYTES, Envelope, INLINE_LAYOUT_MAX, LAYOUT_BYTES, Message, RTS_BYTES,
     Rts, Verdict,
 };
-use gapless_bml::{Bml, Rank, RdmaRail, RemoteKey, ReserveError, Token};
+use gapless_bml::{Bml, Rank, RdmaError, RdmaRail, RemoteKey, ReserveError, Token};
 use gapless_dtype::{Convertor, Layout};
 use std::sync::Arc;
 
@@ -52,6 +54,10 @@ struct Keys {
     mapped: Option<RemoteKey>,
     registered: Option<(RdmaRail, RemoteKey)>,
     layout: Option<(u64, Arc<[u8]>)>,
+    /// Why the transport has not registered it.
+    refused: Option<RdmaError>,
+    /// The sender's device can pack into memory that the receiver reads: in fragments of so many bytes, so many at once.
+    readable: Option<(u32, u32)>,
 }
 
 impl Keys {
@@ -61,15 +67,18 @@ impl Keys {
         peer: u32,
         buffer: &Buffer,
         published: &mut Published,
-        config: &Config,
+        (config, registers): (&Config, bool),
     ) -> Keys {
         let typed = buffer.typed();
         let share = config.share_device_buffers;
         let mut keys = Keys { mapped: buffer.key(bml, peer, share), ..Keys::default() };
         let used = RTS_BYTES + keys.mapped.map_or(0, |key| key.as_bytes().len());
         let fits = used + RemoteKey::MAX_BYTES <= Core::fragment_max(bml, peer);
-        if typed.space().cpu_accessible() && fits {
-            keys.registered = buffer.register(bml, Rank(peer));
+        if registers && fits {
+            match buffer.register(bml, Rank(peer)) {
+                Ok(registered) => keys.registered = registered,
+                Err(error) => keys.refused = Some(error),
+            }
         }
         let scattered = typed.as_contiguous().is_none();
         if scattered && (keys.mapped.is_some() || keys.registered.is_some()) {
@@ -91,6 +100,10 @@ impl Offered {
         self.rts.mapped = keys.mapped;
         self.rts.rdma = keys.registered.map(|(_, key)| key);
         self.registered = keys.registered;
+        if let Some((fragment, depth)) = keys.readable {
+            let staged = &mut self.rts.staged;
+            (staged.readable, staged.fragment, staged.depth) = (true, fragment, depth);
+        }
         if let Some((id, bytes)) = keys.layout {
             (self.rts.layout_id, self.rts.layout_bytes) = (id, bytes.len() as u64);
             self.layout = Some(bytes);
@@ -131,11 +144,8 @@ impl Core {
         let (low, span) = buffer.touched().map_or((0, 0), |(low, region)| (low, region.len()));
         let host = buffer.typed().space().cpu_accessible();
         let staged = self.staged_offer(bml, peer, buffer.typed().space());
-        let keys = if late || peer == self.me {
-            Keys::default()
-        } else {
-            Keys::new(bml, peer, &buffer, &mut self.published, &self.config)
-        };
+        let keys =
+            if late || peer == self.me { Keys::default() } else { self.keys(bml, peer, &buffer) };
         let tuning = &self.config.tuning;
         let payload = fragment_max.saturating_sub(DATA_BYTES);
         let fragment = u32::try_from(payload).unwrap_or(u32::MAX);
@@ -187,25 +197,56 @@ impl Core {
         id
     }
 
+    /// What an offer to another process, over a link that stands, gives it to reach the buffer by.
+    fn keys(&mut self, bml: &mut Bml, peer: u32, buffer: &Buffer) -> Keys {
+        let space = buffer.typed().space();
+        let of_device = !space.cpu_accessible() && device_of(bml, space).is_some();
+        let asks = of_device && is_taken(bml, peer, space) && self.refusals.asks(space);
+        let registers =
+            (space.cpu_accessible() || asks) && self.registers(bml, peer, buffer.typed());
+        let mut keys = Keys::new(bml, peer, buffer, &mut self.published, (&self.config, registers));
+        match (asks, &keys.refused) {
+            (true, Some(RdmaError::Unavailable { .. } | RdmaError::Device(_))) => {
+                self.refusals.refused(space);
+            }
+            (true, _) => {
+                if keys.registered.is_some() {
+                    self.refusals.taken(space);
+                }
+                let tuning = &self.config.tuning;
+                let fragment = tuning.staged_fragment_bytes.max(wire::FRAGMENT_MIN);
+                keys.readable = Some((fragment, tuning.staged_depth.clamp(1, wire::DEPTH_MAX)));
+            }
+            (false, _) => {}
+        }
+        keys
+    }
+
     /// Sends an offer, if there is room.
     pub(crate) fn attempt_rts(&mut self, bml: &mut Bml, peer: u32, id: RequestId) -> Attempt {
         let Some(send) = self.requests.send_mut(id) else { return Attempt::Sent };
         let SendStage::Rendezvous(offered) = &mut send.stage else { return Attempt::Sent };
-        if offered.late {
+        if std::mem::take(&mut offered.late) {
             match bml.reserve(Rank(peer), 0) {
-                Err(ReserveError::Full) => return Attempt::Waits(Outgoing::Rts(id)),
+                Err(ReserveError::Full) => {
+                    offered.late = true;
+                    return Attempt::Waits(Outgoing::Rts(id));
+                }
                 // What is wrong is found again below.
                 Err(_) => {}
-                Ok(_) => offered.take(Keys::new(
-                    bml,
-                    peer,
-                    &send.buffer,
-                    &mut self.published,
-                    &self.config,
-                )),
+                Ok(_) => {
+                    let buffer = send.buffer.clone();
+                    let keys = self.keys(bml, peer, &buffer);
+                    let Some(send) = self.requests.send_mut(id) else { return Attempt::Sent };
+                    let SendStage::Rendezvous(offered) = &mut send.stage else {
+                        return Attempt::Sent;
+                    };
+                    offered.take(keys);
+                }
             }
-            offered.late = false;
         }
+        let Some(send) = self.requests.send_mut(id) else { return Attempt::Sent };
+        let SendStage::Rendezvous(offered) = &mut send.stage else { return Attempt::Sent };
         let room = Core::fragment_max(bml, peer).saturating_sub(RTS_BYTES);
         let keys = [offered.rts.mapped, offered.rts.rdma].into_iter().flatten();
         let room = room.saturating_sub(keys.map(|key| key.as_bytes().len()).sum());

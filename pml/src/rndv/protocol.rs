@@ -55,10 +55,13 @@ protocols! {
     CopyInOut = staged::COPY_IN_OUT,
     /// The same without the copies: kernels write and read the host memory.
     ZeroCopyInOut = staged::ZERO_COPY_IN_OUT,
+    /// Device memory, between hosts: the sender packs into staging memory of its own device, the receiver's adapter reads
+    /// that (GPUDirect) into the receiver's buffer, or into staging memory of its device, where it is unpacked.
+    StagedRead = staged::READ,
 }
 
 impl Protocol {
-    /// The protocols through staging memory, fragment by fragment.
+    /// The protocols through staging memory that the other end maps, fragment by fragment.
     pub const STAGED: [Protocol; 6] = [
         Protocol::StagedPut,
         Protocol::StagedPutCopy,
@@ -80,7 +83,7 @@ impl Protocol {
         Protocol::ALL.into_iter().find(|protocol| protocol.name() == name)
     }
 
-    /// Whether it uses staging memory, fragment by fragment.
+    /// Whether it uses staging memory that the other end maps, fragment by fragment.
     #[must_use]
     pub fn is_staged(self) -> bool {
         Protocol::STAGED.contains(&self)
@@ -129,6 +132,7 @@ mod tests {
             (9, "staged-get-copy"),
             (10, "copy-in-out"),
             (11, "zero-copy-in-out"),
+            (13, "staged-read"),
         ];
         assert_eq!(numbers, documented);
         assert_eq!(BTreeSet::from(numbers.map(|(wire, _)| wire)).len(), Protocol::ALL.len());

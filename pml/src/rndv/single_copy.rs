@@ -9,9 +9,13 @@
 //!
 //! Both sides' runs of bytes come from their layouts' convertors; one operation takes as many as the
 //! transport allows. After a failure another protocol carries all of the message.
+//!
+//! Either buffer may be a device's, if the adapter reaches that by itself (GPUDirect, `direct.rs`). The sender then
+//! registers its buffer if it expects to be read: what it predicts with the receiver's buffer like its own. The transport
+//! settles what it has written into a device's memory before it tells the end of a read.
 
-use super::{Cx, Heard, Kind, Opened, Rendezvous, Step, unexpected};
-use crate::buffer::{Buffer, Held, Listed, Room};
+use super::{Cx, Heard, Kind, Link, Opened, Rendezvous, Step, unexpected};
+use crate::buffer::{Buffer, Gets, Held, Listed, Room};
 use crate::choose::{Excluded, Model, Situation};
 use crate::rndv::protocol::Protocol;
 use crate::wire::Rts;
@@ -25,10 +29,13 @@ pub(super) const KIND: Kind = Kind {
     wants_layout: true,
     exclude: |s, _| match (s.single_copy, s.devices) {
         (None, _) => Some(Excluded::NoSingleCopy),
-        (_, Some(_)) => Some(Excluded::DeviceMemory),
+        (Some(costs), Some(_)) if !costs.devices => Some(Excluded::DeviceMemory),
         _ => (s.layout_fetch_bytes > s.layout_fetch_max).then_some(Excluded::LayoutTooLong),
     },
-    cost: |s, tuning| Model::new(s, tuning).single_copy(),
+    cost: |s, tuning| match &s.devices {
+        None => Model::new(s, tuning).single_copy(),
+        Some(ends) => Model::new(s, tuning).direct_read(ends),
+    },
     open_recv,
     ..Kind::NONE
 };
@@ -82,6 +89,22 @@ impl Scratch {
         }
         Ok((local, &remote.extents))
     }
+
+    /// Reads `len` bytes from `at` on of a buffer without gaps.
+    pub(crate) fn get(
+        &mut self,
+        link: &mut Link<'_>,
+        buffer: &Buffer,
+        (at, len): (u64, u64),
+        from: (&RemoteKey, &[Extent]),
+        done: Token,
+        gets: &mut Gets,
+    ) -> Result<(), RdmaError> {
+        self.local.resize(1);
+        let unavailable = |error: EngineError| RdmaError::Unavailable { reason: error.to_string() };
+        let into = buffer.list(&mut self.local, at, len).map_err(unavailable)?;
+        link.get(&into, from, done, gets)
+    }
 }
 
 impl RemoteRoom {
@@ -126,7 +149,14 @@ impl Getting {
         match self.try_get(cx) {
             Ok(()) => Step::Going,
             Err(RdmaError::Full) => Step::Again,
-            Err(error) => Step::Refused(error.to_string()),
+            Err(error) => {
+                let space = cx.buffer.typed().space();
+                let own = matches!(error, RdmaError::Unavailable { .. } | RdmaError::Device(_));
+                if own && !space.cpu_accessible() {
+                    cx.refusals.refused(space);
+                }
+                Step::Refused(error.to_string())
+            }
         }
     }
 
@@ -167,6 +197,7 @@ impl Rendezvous for Getting {
         let (_, room) = cx.receipt();
         match result {
             Ok(_) if end == room => {
+                cx.refusals.taken(cx.buffer.typed().space());
                 cx.received(Protocol::SingleCopy);
                 Step::Done(Protocol::SingleCopy)
             }

@@ -28,6 +28,7 @@
 //! peer may write is freed when the transport says that the peer has released it.
 
 pub(crate) mod course;
+mod reader;
 mod receiver;
 mod sender;
 mod window;
@@ -102,6 +103,15 @@ pub(super) const ZERO_COPY_IN_OUT: Kind = Kind {
     exclude: through_host,
     cost: |s, tuning| Model::new(s, tuning).staged(Protocol::ZeroCopyInOut),
     open_recv: |cx, s| receiver::open(cx, Protocol::ZeroCopyInOut, s),
+    ..STAGED
+};
+
+pub(super) const READ: Kind = Kind {
+    name: "staged-read",
+    wire: 13,
+    exclude: |s, _| s.staged_read.is_none().then_some(Excluded::NoStaging),
+    cost: |s, tuning| Model::new(s, tuning).staged_read(),
+    open_recv: reader::open,
     ..STAGED
 };
 
@@ -183,6 +193,7 @@ impl Protocol {
             Protocol::CopyInOut | Protocol::ZeroCopyInOut => {
                 &[Protocol::CopyInOut, Protocol::ZeroCopyInOut]
             }
+            Protocol::StagedRead => &[Protocol::StagedRead],
             _ => &[],
         }
     }

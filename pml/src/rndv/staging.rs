@@ -11,7 +11,7 @@
 //! until the last work on it has ended.
 
 use crate::buffer::Place;
-use gapless_bml::Bml;
+use gapless_bml::{Access, Bml, Rank, RdmaRail, RemoteKey};
 use gapless_mem::{Device, Lease, Region, Space};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -71,6 +71,8 @@ struct Slab {
     /// `None` if it is the host's.
     device: Option<Arc<DeviceMemory>>,
     state: State,
+    /// The registrations by which peers read it: one for each rail, kept until it is freed.
+    keys: Vec<(RdmaRail, RemoteKey)>,
 }
 
 /// The staging memory of an endpoint.
@@ -117,6 +119,36 @@ impl StagingPool {
         Some(Block { slab, place })
     }
 
+    /// A key by which `peer` may read a block, from its start on; `None` if the transport refuses. All of its slab is
+    /// registered, once.
+    pub(crate) fn read_key(
+        &mut self,
+        bml: &mut Bml,
+        peer: Rank,
+        block: &Block,
+    ) -> Option<RemoteKey> {
+        let rail = bml.rdma_rail(peer)?;
+        let slab = &mut self.slabs[block.slab];
+        if let Some((_, key)) = slab.keys.iter().find(|(known, _)| *known == rail) {
+            return Some(*key);
+        }
+        let region = slab.place.as_ref()?.region();
+        let (_, rdma) = bml.rdma(peer)?;
+        // SAFETY: the slab keeps its memory until `free`, which gives the key back before that. A peer reads what it was told
+        // is ready, which nobody writes then; one that reads at other times gets arbitrary bytes, and these reads are the
+        // adapter's, not this program's.
+        match unsafe { rdma.register(region, Access::Read) } {
+            Ok(key) => {
+                slab.keys.push((rail, key));
+                Some(key)
+            }
+            Err(error) => {
+                tracing::debug!(%error, "staging memory that peers cannot read");
+                None
+            }
+        }
+    }
+
     fn add(
         &mut self,
         bml: &mut Bml,
@@ -160,7 +192,7 @@ impl StagingPool {
         // SAFETY: a device, or `Allocation::new`, vouches that memory of these leases is valid for reads and writes;
         // it is new, and nobody has made a reference to it.
         let place = unsafe { Place::new(lease) };
-        let slab = Slab { place: Some(place), device, state: State::Idle };
+        let slab = Slab { place: Some(place), device, state: State::Idle, keys: Vec::new() };
         let vacant = self.slabs.iter().position(|slab| slab.place.is_none());
         let at = vacant.unwrap_or(self.slabs.len());
         match vacant {
@@ -185,7 +217,7 @@ impl StagingPool {
             // Its peers are asked to release it; until then it counts, and no message gets it.
             slab.state = State::Leaving;
         } else {
-            slab.free();
+            slab.free(bml);
         }
         Some(())
     }
@@ -231,7 +263,7 @@ impl StagingPool {
             if slab.is_mapped(bml) {
                 tracing::debug!(bytes = slab.len(), "staging memory that a peer has mapped");
             } else {
-                slab.free();
+                slab.free(bml);
             }
         }
         self.slabs.clear();
@@ -265,7 +297,10 @@ impl Slab {
     }
 
     /// Frees it, as soon as nothing of this process works on it any more. No peer has it mapped.
-    fn free(&mut self) {
+    fn free(&mut self, bml: &mut Bml) {
+        for (rail, key) in self.keys.drain(..) {
+            bml.deregister(rail, &key);
+        }
         if let Some(memory) = self.device.take() {
             memory.unshared.store(true, Ordering::Relaxed);
         }
@@ -283,7 +318,6 @@ impl std::fmt::Debug for StagingPool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use gapless_bml::Rank;
     use gapless_mem::fake::FakeDevice;
 
     #[test]

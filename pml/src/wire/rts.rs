@@ -50,6 +50,8 @@ const _: () = assert!(size_of::<RtsWire>() == RTS_BYTES);
 const DEVICE: u8 = 1;
 /// It can put fragments into host memory that its receiver maps.
 const THROUGH_HOST: u8 = 2;
+/// It can pack into memory of its device that its receiver reads.
+const READABLE: u8 = 4;
 /// The data is there later.
 const LATER: u8 = 1;
 
@@ -60,6 +62,8 @@ pub(crate) struct StagedOffer {
     pub(crate) device: bool,
     /// Whether it can put fragments into host memory that its receiver maps.
     pub(crate) through_host: bool,
+    /// Whether it can pack into memory of its device that its receiver reads.
+    pub(crate) readable: bool,
     /// Fragment size in bytes that it wishes; 0 if it cannot stage.
     pub(crate) fragment: u32,
     /// Fragments in flight at once that it wishes.
@@ -125,7 +129,8 @@ impl Rts {
             rdma: short(rdma.len()),
             space: u8::from(!self.host),
             staged: if self.staged.device { DEVICE } else { 0 }
-                | if self.staged.through_host { THROUGH_HOST } else { 0 },
+                | if self.staged.through_host { THROUGH_HOST } else { 0 }
+                | if self.staged.readable { READABLE } else { 0 },
             later: u8::from(self.data == Data::Later) * LATER,
             zero: 0,
             staged_fragment: self.staged.fragment.into(),
@@ -173,12 +178,13 @@ impl Rts {
         {
             return Err(format!("a span of {} bytes from {}", wire.span.get(), wire.low.get()));
         }
-        if wire.space > 1 || wire.staged > DEVICE | THROUGH_HOST || wire.later > LATER {
+        if wire.space > 1 || wire.staged > DEVICE | THROUGH_HOST | READABLE || wire.later > LATER {
             return Err("an RTS with an unknown space, staging or later".to_owned());
         }
         let staged = StagedOffer {
             device: wire.staged & DEVICE != 0,
             through_host: wire.staged & THROUGH_HOST != 0,
+            readable: wire.staged & READABLE != 0,
             fragment: wire.staged_fragment.get(),
             depth: wire.staged_depth.get(),
             mark: wire.device.get(),
@@ -186,7 +192,7 @@ impl Rts {
         if wire.staged != 0 && (staged.fragment < FRAGMENT_MIN || staged.depth == 0) {
             return Err(format!("an RTS with impossible staging: {staged:?}"));
         }
-        if staged.device && wire.space == 0 {
+        if (staged.device || staged.readable) && wire.space == 0 {
             return Err("an RTS for host memory of a device".to_owned());
         }
         reserved(&[wire.zero])?;

@@ -49,7 +49,7 @@ const _: () = assert!(size_of::<RingWire>() == RING_BYTES);
 /// The receiver's decision for a staged protocol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Open {
-    /// One of [`Protocol::STAGED`].
+    /// A staged one.
     pub(crate) protocol: Protocol,
     pub(crate) serial: u64,
     pub(crate) reply: u64,
@@ -121,6 +121,11 @@ fn depth_of(depth: U32) -> Result<u32, String> {
     }
 }
 
+/// Whether a protocol begins with OPEN.
+fn is_opened(protocol: Protocol) -> bool {
+    protocol.is_staged() || protocol == Protocol::StagedRead
+}
+
 impl Open {
     pub(crate) fn wire(&self) -> Vec<u8> {
         let key = self.key.as_ref().map_or(&[][..], RemoteKey::as_bytes);
@@ -146,7 +151,7 @@ impl Open {
     pub(super) fn check(wire: &OpenWire, key: &[u8]) -> Result<Open, String> {
         reserved(&[wire.zero])?;
         let protocol = match Verdict::decode(wire.protocol)? {
-            Verdict::Received(protocol) if protocol.is_staged() => protocol,
+            Verdict::Received(protocol) if is_opened(protocol) => protocol,
             other => return Err(format!("an OPEN for {other:?}")),
         };
         let key = key_of(key, wire.key)?;
@@ -220,7 +225,7 @@ mod tests {
 
     #[test]
     fn messages_are_read_as_they_are_written() {
-        for protocol in Protocol::STAGED {
+        for protocol in Protocol::STAGED.into_iter().chain([Protocol::StagedRead]) {
             assert_eq!(Message::parse(&open(protocol).wire()), Ok(Message::Open(open(protocol))));
         }
         let ring = RingOffer { reply: 8, depth: 64, key: RemoteKey::new(&[1; 80]).unwrap() };

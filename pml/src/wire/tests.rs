@@ -24,7 +24,14 @@ fn rts() -> Rts {
         fragment: 32_768,
         depth: 4,
         host: false,
-        staged: StagedOffer { device: true, through_host: true, fragment: 4096, depth: 3, mark: 5 },
+        staged: StagedOffer {
+            device: true,
+            through_host: true,
+            readable: true,
+            fragment: 4096,
+            depth: 3,
+            mark: 5,
+        },
         data: Data::Later,
         mapped: RemoteKey::new(&[1; 20]),
         rdma: RemoteKey::new(&[2; 80]),
@@ -68,11 +75,13 @@ fn an_rts_says_what_it_was_told() {
 #[test]
 fn each_wish_of_an_rts_is_told_by_itself() {
     let mut bytes = [0; CONTROL_MAX];
-    for (device, through_host) in [(false, false), (true, false), (false, true), (true, true)] {
+    for marks in 0..8u8 {
+        let [device, through_host, readable] = [1, 2, 4].map(|mark| marks & mark != 0);
         for data in [Data::There, Data::Later] {
             let none = StagedOffer { fragment: 0, depth: 0, ..rts().staged };
-            let some = if device || through_host { rts().staged } else { none };
-            let offer = Rts { staged: StagedOffer { device, through_host, ..some }, data, ..rts() };
+            let some = if marks != 0 { rts().staged } else { none };
+            let staged = StagedOffer { device, through_host, readable, ..some };
+            let offer = Rts { staged, data, ..rts() };
             let len = offer.write(&[9; 5], &mut bytes);
             assert_eq!(Message::parse(&bytes[..len]), Ok(Message::Rts(Box::new(offer))));
         }
@@ -102,8 +111,8 @@ fn an_rts_with_a_mark_that_is_not_known_is_refused() {
     let mut bytes = [0; CONTROL_MAX];
     let len = rts().write(&[9; 5], &mut bytes);
     // Whether the buffer is a device's, how it can be staged, and whether its data comes later.
-    assert_eq!(bytes[108..111], [1, 3, 1]);
-    for (place, most) in [(108, 1), (109, 3), (110, 1)] {
+    assert_eq!(bytes[108..111], [1, 7, 1]);
+    for (place, most) in [(108, 1), (109, 7), (110, 1)] {
         let mut bytes = bytes;
         for mark in most + 1..=u8::MAX {
             bytes[place] = mark;

@@ -56,6 +56,8 @@ impl Rail {
                 operation_ns: 50,
                 piece_ns: 10,
                 bandwidth_mb_s: 10_000,
+                register_ns: 0,
+                register_mib_ns: 0,
             },
             rdma: plan.rdma,
             mapped: plan.mapped,

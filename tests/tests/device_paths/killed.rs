@@ -43,7 +43,8 @@ pub(crate) fn peers_are_killed(test: &str, kind: Kind) {
     let protocols: Vec<&str> = Protocol::ALL
         .into_iter()
         .filter(|protocol| {
-            !matches!(protocol, Protocol::Eager | Protocol::Local | Protocol::SingleCopy)
+            let between_hosts = matches!(protocol, Protocol::SingleCopy | Protocol::StagedRead);
+            !between_hosts && !matches!(protocol, Protocol::Eager | Protocol::Local)
         })
         .map(Protocol::name)
         .collect();

@@ -129,7 +129,7 @@ impl Xtq {
             let key = memory.map(|memory| key(bml, to, memory)).transpose()?;
             let bytes = key.as_ref().map_or(&[][..], RemoteKey::as_bytes);
             // Keys are short.
-            text.push(u8::try_from(bytes.len()).unwrap_or(0));
+            text.push(u8::try_from(bytes.len()).expect("a key is at most 80 bytes"));
             text.extend_from_slice(bytes);
         }
         Ok(Granted { to, parts: RingParts { whole, slots, status }, text })

@@ -66,6 +66,8 @@ fn situation((from, to): (&(Layout, u64), &(Layout, u64)), place: &Place) -> Sit
             piece_ns: 350.0,
             bandwidth_mb_s: 15_000.0,
             pieces_max: 1024,
+            devices: false,
+            register_ns: [0.0; 2],
         }),
         layout_fetch_bytes: 0,
         layout_uses: 1,
@@ -74,6 +76,7 @@ fn situation((from, to): (&(Layout, u64), &(Layout, u64)), place: &Place) -> Sit
         granted_layout_uses: 1,
         touched: place.devices.map(|_| touched),
         staged: place.devices.map(staging),
+        staged_read: None,
     }
 }
 

@@ -1,7 +1,6 @@
 //! The cost model's formulas for messages between buffers that a CPU may touch.
 
 use super::{Model, copy_ns, real};
-use crate::choose::SingleCopyCosts;
 use crate::tuning::Tuning;
 
 /// Bytes in a cache line.
@@ -131,26 +130,6 @@ impl Model<'_> {
     pub(crate) fn mapped_put(&self) -> f64 {
         let before = self.handshake_ns() + self.s.latency_ns + self.map_ns();
         before + self.granted_fetch_ns() + self.moved_ns()
-    }
-
-    pub(crate) fn single_copy(&self) -> f64 {
-        let (s, t) = (self.s, self.t);
-        let costs = s.single_copy.unwrap_or(SingleCopyCosts {
-            operation_ns: 0.0,
-            piece_ns: 0.0,
-            bandwidth_mb_s: t.single_copy_mb_s,
-            pieces_max: 1,
-        });
-        let blocks = s.sender_blocks.max(s.receiver_blocks);
-        let operations = blocks
-            .div_ceil(costs.pieces_max.max(1))
-            .max(s.bytes.div_ceil(t.single_copy_batch_bytes.max(1)));
-        let mb_s = t.single_copy_mb_s.min(costs.bandwidth_mb_s.max(1.0));
-        let before = s.latency_ns + self.rendezvous_ns() + self.fetch_ns();
-        before
-            + real(operations) * costs.operation_ns
-            + real(blocks) * costs.piece_ns
-            + copy_ns(s.bytes, mb_s)
     }
 
     pub(crate) fn local(&self) -> f64 {

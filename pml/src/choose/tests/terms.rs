@@ -125,6 +125,8 @@ fn by_single_copies() {
         piece_ns: 7.0,
         bandwidth_mb_s: 2_000.0,
         pieces_max: 2,
+        devices: false,
+        register_ns: [0.0; 2],
     };
     let s = Situation { single_copy: Some(costs), ..host() };
     // Four batches of bytes; three of runs, if all bytes fit into one.

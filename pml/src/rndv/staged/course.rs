@@ -148,6 +148,14 @@ impl Course {
         Ok(of.sub(start, range.end - range.start)?)
     }
 
+    /// Where a fragment begins in a ring.
+    pub(crate) fn start_of(&self, index: u64) -> u64 {
+        match self.is_flat() {
+            true => self.cut.range(index).start,
+            false => index % u64::from(self.window.depth()) * self.cut.longest(),
+        }
+    }
+
     fn ring_place(&self, index: u64) -> Result<Place, EngineError> {
         let flat = self.direct || self.is_flat();
         match &self.ring {
@@ -157,7 +165,7 @@ impl Course {
         }
     }
 
-    fn local_place(&self, index: u64) -> Result<Place, EngineError> {
+    pub(crate) fn local_place(&self, index: u64) -> Result<Place, EngineError> {
         let local = self.local.as_ref().ok_or_else(|| self.no_place())?;
         self.place(index, local.place(), self.is_flat())
     }
@@ -280,6 +288,19 @@ impl Course {
             self.works(chain.transfer.work().clone());
         }
         Ok(Step { moving: chain.transfer, failed: chain.failed })
+    }
+
+    /// Takes a fragment out of its place in the second stop.
+    pub(crate) fn unpack_local(
+        &mut self,
+        engines: &Engines,
+        buffer: &Buffer,
+        index: u64,
+    ) -> Result<Step, EngineError> {
+        let (range, place) = (self.cut.range(index), self.local_place(index)?);
+        let unpacking = buffer.scatter(engines, place, range.clone(), &self.earlier(&range))?;
+        self.works(unpacking.work().clone());
+        Ok(unpacking.into())
     }
 
     /// Gives staging memory back; `late` if the other end may still write it. No engine works.

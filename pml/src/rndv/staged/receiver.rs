@@ -92,6 +92,12 @@ fn open_get(cx: &mut Cx<'_>, mut course: Course) -> Asked {
 }
 
 fn ask(cx: &mut Cx<'_>, course: Course, key: Option<RemoteKey>) -> Receiver {
+    tell_open(cx, &course, key);
+    Receiver { course, going: key.is_some(), over: Over::No, failed: Vec::new() }
+}
+
+/// Tells the sender of the decision.
+pub(super) fn tell_open(cx: &mut Cx<'_>, course: &Course, key: Option<RemoteKey>) {
     let (reply, _) = cx.receipt();
     let open = Open {
         protocol: course.protocol,
@@ -103,11 +109,15 @@ fn ask(cx: &mut Cx<'_>, course: Course, key: Option<RemoteKey>) -> Receiver {
         key,
     };
     cx.control_long(open.wire());
-    Receiver { course, going: key.is_some(), over: Over::No, failed: Vec::new() }
 }
 
 /// This protocol is impossible; nothing was moved.
-fn impossible(cx: &mut Cx<'_>, protocol: Protocol, why: &str, obstacle: Obstacle) -> String {
+pub(super) fn impossible(
+    cx: &mut Cx<'_>,
+    protocol: Protocol,
+    why: &str,
+    obstacle: Obstacle,
+) -> String {
     let unkeyed = &mut cx.state.unkeyed[protocol.index()];
     let lasting = match obstacle {
         Obstacle::Passing => false,

@@ -35,7 +35,11 @@ pub(super) fn open(cx: &mut Cx<'_>, heard: &Heard<'_>) -> Opened {
         let what = format!("an OPEN for {} bytes of {bytes}", open.cut.end());
         return Opened::Broken(what);
     }
-    if !told.through_host || !(told.device || open.protocol.through_host()) {
+    let offered = match open.protocol {
+        Protocol::StagedRead => told.readable,
+        protocol => told.through_host && (told.device || protocol.through_host()),
+    };
+    if !offered {
         return Opened::Broken(format!("an OPEN for {}, which was not offered", open.protocol));
     }
     let mut course = Course::new(open.protocol, open.cut, open.depth);
@@ -78,10 +82,16 @@ fn offer_ring(cx: &mut Cx<'_>, open: &Open, mut course: Course) -> Opened {
         return refuse(cx, open, Why::Exhausted);
     }
     let ring = cx.link.stage(cx.staging, owner.as_ref(), course.ring_bytes(), bound);
-    let key = ring.as_ref().and_then(|ring| cx.link.lease_key(ring.place().lease()));
+    let key = ring.as_ref().and_then(|ring| match open.protocol {
+        Protocol::StagedRead => cx.link.read_key(cx.staging, ring),
+        _ => cx.link.lease_key(ring.place().lease()),
+    });
     course.ring = ring.map(RingMemory::Own);
     let stops = !open.protocol.copies(space, true) || second_stop(cx, &mut course);
     let unkeyed = key.is_none() && course.ring.is_some();
+    if unkeyed && open.protocol == Protocol::StagedRead {
+        cx.refusals.refused(space);
+    }
     let Some(key) = key.filter(|_| stops) else {
         course.release(cx.staging, false);
         return refuse(cx, open, if unkeyed { Why::NoKey } else { Why::Exhausted });

@@ -1,0 +1,147 @@
+//! GPUDirect: which memory of devices adapters read and write by themselves, as far as messages have found out.
+//!
+//! A transport says whose memory it takes; what it is then given it may refuse: the kernel, the adapter, the driver has no
+//! such thing, or not for this memory, or not now. A message whose memory is refused goes another way. The refusal is
+//! remembered for its device: the next messages do not ask, first sixteen of them and, while every answer is no, twice as
+//! many each time.
+
+use crate::choose::{Protocol, Protocols, SingleCopyCosts, span_of};
+use crate::drive::core::Core;
+use gapless_bml::{Bml, Rank};
+use gapless_engine::Typed;
+use gapless_mem::{Region, Space};
+
+/// Messages that do not ask after the first refusal.
+const FIRST: u32 = 16;
+/// Those after any refusal, at most.
+const MOST: u32 = 1 << 14;
+/// Devices of which something is remembered.
+const DEVICES: usize = 64;
+
+/// What was refused of one device.
+#[derive(Debug)]
+struct Refused {
+    space: Space,
+    /// Messages that do not ask, still and after the next refusal.
+    left: u32,
+    next: u32,
+}
+
+/// What was refused.
+#[derive(Debug, Default)]
+pub(crate) struct Refusals(Vec<Refused>);
+
+impl Refusals {
+    /// Whether a message with memory in `space` asks for it to be taken.
+    pub(crate) fn asks(&mut self, space: Space) -> bool {
+        let Some(known) = self.0.iter_mut().find(|known| known.space == space) else { return true };
+        let asks = known.left == 0;
+        known.left = known.left.saturating_sub(1);
+        asks
+    }
+
+    /// Memory in `space` was refused.
+    pub(crate) fn refused(&mut self, space: Space) {
+        if let Some(known) = self.0.iter_mut().find(|known| known.space == space) {
+            known.left = known.next;
+            known.next = known.next.saturating_mul(2).min(MOST);
+            return;
+        }
+        if self.0.len() == DEVICES {
+            self.0.remove(0);
+        }
+        self.0.push(Refused { space, left: FIRST, next: 2 * FIRST });
+    }
+
+    /// Memory in `space` was taken.
+    pub(crate) fn taken(&mut self, space: Space) {
+        self.0.retain(|known| known.space != space);
+    }
+}
+
+/// What single copy to or from `peer` costs for a buffer in `space`, if the link can do it.
+pub(crate) fn single_copy_costs(bml: &mut Bml, peer: u32, space: Space) -> Option<SingleCopyCosts> {
+    let (id, rdma) = bml.rdma(Rank(peer))?;
+    if rdma.reaches(id) != Some(true) {
+        return None;
+    }
+    let devices = rdma.takes(space);
+    let limits = rdma.rdma_limits();
+    let register_ns = [limits.register_ns, limits.register_mib_ns].map(f64::from);
+    Some(SingleCopyCosts {
+        register_ns,
+        operation_ns: f64::from(limits.operation_ns),
+        piece_ns: f64::from(limits.piece_ns),
+        bandwidth_mb_s: f64::from(limits.bandwidth_mb_s),
+        pieces_max: limits.max_pieces as u64,
+        devices,
+    })
+}
+
+/// Whether adapters reach a device's memory by themselves on the way to `peer`.
+pub(crate) fn is_taken(bml: &mut Bml, peer: u32, space: Space) -> bool {
+    single_copy_costs(bml, peer, space).is_some_and(|costs| costs.devices)
+}
+
+/// A buffer that spans more than so many times its bytes is not registered where that has a price: all of the span would be
+/// locked in memory, and readable by the peer, gaps included.
+const SPAN_MAX: u64 = 4;
+
+/// Whether a buffer may be registered: one that is no list of addresses, and has no long gaps.
+fn is_dense(buffer: &Typed) -> bool {
+    let span = span_of(buffer.layout(), buffer.count());
+    buffer.region() != Region::bottom() && span / SPAN_MAX <= buffer.packed_bytes()
+}
+
+impl Core {
+    /// Whether a sender registers its buffer for the receiver to read. Where that has a price, it does if single copy is
+    /// forced, or would be chosen between two buffers like it.
+    pub(crate) fn registers(&mut self, bml: &mut Bml, peer: u32, buffer: &Typed) -> bool {
+        let space = buffer.space();
+        let Some(costs) = single_copy_costs(bml, peer, space) else { return false };
+        if space.cpu_accessible() && costs.register_ns == [0.0; 2] {
+            return true;
+        }
+        if !(costs.devices && is_dense(buffer)) {
+            return false;
+        }
+        let s = self.expectation(bml, peer, buffer);
+        let (tuning, force) = (&self.config.tuning, self.config.force);
+        let offered = Protocols::ALL.without(Protocol::Eager);
+        let expected = self.recent.choose(&s, tuning, force, offered);
+        expected == Protocol::SingleCopy
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const DEVICE: Space = Space::Fake { device: 1 };
+
+    #[test]
+    fn after_a_refusal_fewer_and_fewer_messages_ask() {
+        let mut refusals = Refusals::default();
+        assert!(refusals.asks(DEVICE) && refusals.asks(DEVICE), "nothing is known");
+        let mut between = Vec::new();
+        for _ in 0..12 {
+            refusals.refused(DEVICE);
+            between.push((0..).take_while(|_| !refusals.asks(DEVICE)).count());
+            assert!(refusals.asks(Space::Fake { device: 2 }), "another one");
+        }
+        let expected: Vec<usize> = (0..12).map(|at| (16usize << at).min(1 << 14)).collect();
+        assert_eq!(between, expected);
+        refusals.taken(DEVICE);
+        assert!(refusals.asks(DEVICE) && refusals.0.is_empty());
+    }
+
+    #[test]
+    fn what_is_remembered_is_bounded() {
+        let mut refusals = Refusals::default();
+        for device in 0..200 {
+            refusals.refused(Space::Fake { device });
+        }
+        assert_eq!(refusals.0.len(), DEVICES);
+        assert!(refusals.asks(DEVICE) && !refusals.asks(Space::Fake { device: 199 }));
+    }
+}
