@@ -21,6 +21,7 @@ use std::time::Instant;
 use gapless::launch::{self, Job};
 use gapless::{Communicator, World};
 use gapless_report::{Absent, Row, Samples};
+use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
 use crate::error::Failure;
 use crate::experiment::{Common, Experiment, Findings};
@@ -201,8 +202,21 @@ pub(super) fn turn(
     Ok(begin.elapsed().as_secs_f64() / f64::from(times) / halves)
 }
 
+/// Keeps this process on a processor that it does not share with the other one, if there are two: the system, which takes them
+/// for processes that wait now and then, may leave both on one for seconds.
+fn settle() -> Result<(), Failure> {
+    let may = sched_getaffinity(None).map_err(failed)?;
+    let all: Vec<usize> = (0..CpuSet::MAX_CPU).filter(|&number| may.is_set(number)).collect();
+    let rank = std::env::var("PMI_RANK").ok().and_then(|rank| rank.parse().ok()).unwrap_or(0);
+    let (Some(&own), true) = (all.get(rank), all.len() > 1) else { return Ok(()) };
+    let mut one = CpuSet::new();
+    one.set(own);
+    sched_setaffinity(None, &one).map_err(failed)
+}
+
 /// What both processes do; rank 0 has the rows.
 fn measure(common: &Common) -> Result<Option<Vec<Row>>, Failure> {
+    settle()?;
     let world = World::init().map_err(failed)?;
     let (comm, is_first) = (world.comm(), world.rank() == 0);
     let peer = 1 - world.rank();
