@@ -434,6 +434,13 @@ impl Bml {
         lending
     }
 
+    /// Whether long messages to `to`, and from there, need no buffers of the transport: [`Btl::lends`].
+    #[must_use]
+    pub fn lends(&self, to: Rank) -> bool {
+        let carrier = self.endpoints.get(to.0 as usize).and_then(Endpoint::carrier);
+        carrier.is_some_and(|it| self.rails[it.rail].btl.lends(it.peer))
+    }
+
     /// One-sided operations with `peer`, over the best rail whose wire and permissions allow them
     /// as far as is known by now. Stamp tokens with [`token_space`](Bml::token_space), or keep them
     /// below [`TokenSpace::MAX`] for the handler given to `poll`.

@@ -74,6 +74,7 @@ pub use waiter::{Patience, Step, Waiter, now_ns, switches};
 
 /// The types of the transport contract that this crate's interface uses, so that the layers above need not depend on
 /// the contract itself.
+pub use gapless_btl::pool::HeapPool;
 pub use gapless_btl::{
     Access, Address, Allocation, AmTag, Btl, Change, Extent, Fragment, Lending, Lent, Limits,
     LinkError, MapError, Mapped, Mapping, PeerId, Place, Placing, Rdma, RdmaError, RdmaLimits,

@@ -50,6 +50,8 @@ pub struct Tcp {
     /// How many links are being called.
     pub(crate) calling: usize,
     pub(crate) strangers: Strangers,
+    /// The last poll of all peers has found something.
+    pub(crate) fresh: bool,
     /// Events that wait for a poll.
     pub(crate) outbox: VecDeque<Event>,
     /// Links that have more than their sockets will tell of.
@@ -126,6 +128,7 @@ impl Tcp {
             by_id: HashMap::new(),
             calling: 0,
             strangers: Strangers::new(),
+            fresh: false,
             outbox: VecDeque::with_capacity(64),
             again: Vec::new(),
             again_before: Vec::new(),
@@ -259,6 +262,13 @@ impl Btl for Tcp {
                 self.look_again(to.0);
                 Lending::Full
             }
+        }
+    }
+
+    fn lends(&self, to: PeerId) -> bool {
+        match self.links.get(to.0 as usize).map(|link| &link.state) {
+            Some(State::Up(up)) => up.connection.is_plain() && !up.outbound.retains(),
+            _ => false,
         }
     }
 

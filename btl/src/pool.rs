@@ -24,7 +24,7 @@
 
 use crate::memory::{HeapMemory, PAGE};
 use crate::{Fragment, PeerId, Reclaim, ReserveError, Slot};
-use gapless_mem::{Device, DeviceError, Region};
+use gapless_mem::{Device, DeviceError, Lease, Region};
 use std::fmt;
 use std::ops::{Deref, DerefMut};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -244,6 +244,16 @@ impl HeapPool {
         Ok(Buffer { shared: Some(Arc::clone(&self.shared)), index, len })
     }
 
+    /// A whole buffer as memory for engines and devices, which is free again when the lease and all parts of it are gone;
+    /// `None` when all are in use.
+    #[must_use]
+    pub fn lease(&self) -> Option<Lease> {
+        let fragment = self.buffer(self.shared.buffer_bytes)?.into_fragment();
+        let region = fragment.region();
+        // SAFETY: the memory is there, and in no other hand, until the fragment is dropped.
+        Some(unsafe { Lease::new(region, Arc::new(fragment)) })
+    }
+
     /// A buffer to fill with `len` bytes that arrive; `None` when all are in use or `len` is more
     /// than a buffer. Its contents are whatever was there before.
     #[must_use]
@@ -329,6 +339,18 @@ mod tests {
     use gapless_mem::Space;
     use gapless_mem::fake::FakeDevice;
     use gapless_mem::testkit::{Call, Wrapped};
+
+    #[test]
+    fn a_lease_keeps_its_buffer_with_all_its_parts() {
+        let pool = HeapPool::new(1, 64);
+        let lease = pool.lease().unwrap();
+        assert_eq!((lease.region().len(), lease.region().space()), (64, Space::Host));
+        let part = lease.sub(60, 4).unwrap();
+        drop(lease);
+        assert!(pool.lease().is_none() && pool.buffer(1).is_none());
+        drop(part);
+        assert!(pool.buffer(64).is_some());
+    }
 
     #[test]
     fn a_buffer_goes_round() {

@@ -122,6 +122,10 @@ impl<B: Btl> Btl for Trace<B> {
         lending
     }
 
+    fn lends(&self, to: PeerId) -> bool {
+        self.inner.lends(to)
+    }
+
     fn poll(&mut self, only: Option<PeerId>, sink: &mut dyn Sink) -> usize {
         self.inner.poll(only, &mut Recorded { sink, listener: &mut self.listener })
     }

@@ -153,6 +153,13 @@ pub trait Btl: Send {
         Lending::Never
     }
 
+    /// Whether [`send_lent`](Btl::send_lent) to this peer spares copies as a rule, and its long messages are read to where
+    /// they [go](Sink::place): then whoever packs does so into memory of its own. By default not.
+    fn lends(&self, to: PeerId) -> bool {
+        let _ = to;
+        false
+    }
+
     /// Whether a [`poll`](Btl::poll) now would find nothing and change nothing, where that can be told by
     /// a few loads; `false` where it cannot. Whoever waits asks this between polls. Deaths and new links, which
     /// transports look for by the clock, do not count: poll now and then.
@@ -257,6 +264,9 @@ impl<B: Btl + ?Sized> Btl for Box<B> {
     }
     fn send_lent(&mut self, to: PeerId, tag: AmTag, message: &Lent<'_>) -> Lending {
         (**self).send_lent(to, tag, message)
+    }
+    fn lends(&self, to: PeerId) -> bool {
+        (**self).lends(to)
     }
     fn is_quiet(&self) -> bool {
         (**self).is_quiet()

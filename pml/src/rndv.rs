@@ -33,13 +33,15 @@ pub(crate) mod offer;
 pub(crate) mod pieces;
 mod pipeline;
 pub(crate) mod protocol;
+#[allow(unsafe_code, reason = "makes places of page-locked memory")]
+pub(crate) mod rings;
 pub(crate) mod single_copy;
 pub(crate) mod staged;
 #[allow(unsafe_code, reason = "leases the staging memory that it allocates, and frees it")]
 pub(crate) mod staging;
 pub(crate) mod turns;
 
-use crate::buffer::{Buffer, Engines, Gets, Held, Room, Transfer};
+use crate::buffer::{Buffer, Engines, Gets, Held, Place, Room, Transfer};
 use crate::choose::{Excluded, Protocols, Situation};
 use crate::counters::Counters;
 use crate::drive::inflight::InFlight;
@@ -48,6 +50,7 @@ use crate::error::PmlError;
 use crate::request::RequestId;
 use crate::rndv::direct::Refusals;
 use crate::rndv::layouts::Published;
+use crate::rndv::rings::Rings;
 use crate::rndv::staging::StagingPool;
 use crate::tuning::{Config, Tuning};
 use crate::wire::{self, Message, Rts, Verdict};
@@ -75,13 +78,13 @@ pub(crate) trait Rendezvous: Debug + Send {
         Step::Going
     }
 
-    /// At the receiver: whether `len` bytes of data are due that go to the buffer from `offset` on as they are.
-    fn expects(&self, offset: u64, len: u64) -> bool {
+    /// At the receiver: where `len` bytes of data may be read to that belong to the buffer from `offset` on.
+    fn expects(&mut self, offset: u64, len: u64) -> Expected<'_> {
         let _ = (offset, len);
-        false
+        Expected::Not
     }
 
-    /// Data that is [expected](Rendezvous::expects) is there.
+    /// Data that is [expected](Rendezvous::expects) is there. [`Step::Again`]: it wants to be polled.
     fn placed(&mut self, offset: u64, len: u64) -> Step {
         Step::Broken(format!("{len} bytes at {offset} that are not due"))
     }
@@ -112,6 +115,19 @@ pub(crate) trait Rendezvous: Debug + Send {
     fn stop(&mut self, cx: &mut Cx<'_>) {
         let _ = cx;
     }
+}
+
+/// Where data may be read to.
+#[derive(Debug)]
+pub(crate) enum Expected<'a> {
+    /// It is not due, or comes as other messages do.
+    Not,
+    /// To the buffer itself, if its runs are long.
+    Buffer,
+    /// Here.
+    There(&'a Place),
+    /// There will be a place soon.
+    Later,
 }
 
 /// The state of a rendezvous after a call.
@@ -242,6 +258,7 @@ pub(crate) struct Cx<'a> {
     pub(crate) config: &'a Config,
     pub(crate) counters: &'a mut Counters,
     pub(crate) staging: &'a mut StagingPool,
+    pub(crate) rings: &'a mut Rings,
     pub(crate) published: &'a mut Published,
     pub(crate) scratch: &'a mut Scratch,
     pub(crate) refusals: &'a mut Refusals,

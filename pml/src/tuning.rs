@@ -34,6 +34,9 @@ pub struct Tuning {
     pub layout_mb_s: f64,
     /// Fragment size of the pipeline. The transport's own limit also holds.
     pub fragment_bytes: u32,
+    /// Fragment size of the pipeline over a network, of messages without gaps up to 2 MiB. If it is less than
+    /// `fragment_bytes`, that holds.
+    pub network_fragment_bytes: u32,
     /// Fragments of one message in flight at once, if engines work asynchronously.
     pub depth: u32,
     /// Longest fragments of the pipeline out of a device's memory: each costs launches. The transport's own limit also
@@ -119,6 +122,7 @@ impl Default for Tuning {
             block_ns: 0.7,
             layout_mb_s: 1_000.0,
             fragment_bytes: 64 << 10,
+            network_fragment_bytes: 128 << 10,
             depth: 8,
             device_fragment_bytes: 128 << 10,
             device_fragment_least_bytes: 16 << 10,
@@ -156,12 +160,12 @@ impl Default for Tuning {
 }
 
 impl Tuning {
-    /// The same with all fragments of the pipeline of this length, as far as the transport takes it. Over a network, short
-    /// messages between hosts' memory without gaps go in fragments twice as long.
+    /// The same with no fragment of the pipeline longer than this, over whatever link, and with those of devices of this
+    /// length, as far as the transport takes it.
     #[must_use]
     pub fn in_fragments(mut self, bytes: u32) -> Tuning {
-        (self.fragment_bytes, self.device_fragment_bytes) = (bytes, bytes);
-        self.device_fragment_least_bytes = bytes;
+        (self.fragment_bytes, self.network_fragment_bytes) = (bytes, bytes);
+        (self.device_fragment_bytes, self.device_fragment_least_bytes) = (bytes, bytes);
         self
     }
 }

@@ -163,6 +163,13 @@ impl Room {
         &mut self.regions[0]
     }
 
+    /// This piece alone.
+    pub(crate) fn one_of(&mut self, piece: Region) -> &Region {
+        let one = self.one();
+        *one = piece;
+        one
+    }
+
     /// For this many pieces.
     pub(crate) fn resize(&mut self, pieces: usize) {
         self.runs.resize(pieces, Run::default());

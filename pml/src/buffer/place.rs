@@ -1,7 +1,8 @@
 //! Where fragments lie between two engines, and what is done with them there.
 
+use super::Room;
 use super::{Buffer, Engines, Transfer};
-use gapless_bml::Mapping;
+use gapless_bml::{AmTag, Bml, Lending, Lent, Mapping, RailSlot, Rank};
 use gapless_engine::EngineError;
 use gapless_mem::{Completion, Device, Lease, OutOfRange, Outstanding, Region};
 use smallvec::SmallVec;
@@ -35,6 +36,39 @@ impl Place {
     /// The `len` bytes from `offset` on.
     pub(crate) fn sub(&self, offset: u64, len: u64) -> Result<Place, OutOfRange> {
         self.0.sub(offset, len).map(Place)
+    }
+}
+
+impl Place {
+    /// Sends `head` and what lies here straight from here, if the transport does that.
+    pub(crate) fn lend(&self, bml: &mut Bml, (peer, tag): (Rank, AmTag), head: &[u8]) -> Lending {
+        let body = [self.region()];
+        // SAFETY: the place is valid for reads, and borrowed over the call. Whatever else may write it is not this thread,
+        // and no reference of ours covers it: then the message is any mixture.
+        match unsafe { Lent::new(head, &body) } {
+            Some(message) => bml.send_lent(peer, tag, &message),
+            None => Lending::Never,
+        }
+    }
+
+    /// Copies what lies here into a slot, from `offset` on.
+    pub(crate) fn copy_to(&self, slot: &mut RailSlot, offset: usize) -> Result<(), EngineError> {
+        let target = slot.region().sub(offset as u64, self.region().len())?;
+        // SAFETY: the place is valid for reads while it lives. The target lies in the slot, whose memory is valid while that
+        // lives, and `&mut` shows that nobody else works on it; so they do not overlap.
+        Ok(unsafe { gapless_mem::copy(&target, &self.region()) }?)
+    }
+
+    /// The place for a transport that reads a message to here, whose head has `skip` bytes; parts of it may stay.
+    pub(crate) fn target<'r>(
+        &'r self,
+        room: &'r mut Room,
+        skip: usize,
+    ) -> Option<gapless_bml::Place<'r>> {
+        let body = std::slice::from_ref(room.one_of(self.region()));
+        // SAFETY: it is valid for writes, and no reference covers it, while `self` lives, which is borrowed as long as the
+        // result. Other work here changes bytes, nothing worse.
+        unsafe { gapless_bml::Place::new(skip, body, true) }
     }
 }
 

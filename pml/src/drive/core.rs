@@ -21,6 +21,7 @@ use crate::request::recv::Matched;
 use crate::request::{RequestId, Requests, Work};
 use crate::rndv::direct::Refusals;
 use crate::rndv::layouts::Published;
+use crate::rndv::rings::Rings;
 use crate::rndv::single_copy::Scratch;
 use crate::rndv::staging::StagingPool;
 use crate::rndv::turns::Turns;
@@ -76,6 +77,7 @@ pub(crate) struct Core {
     pub(crate) places: Room,
     /// What adapters do not reach by themselves.
     pub(crate) refusals: Refusals,
+    pub(crate) rings: Rings,
     /// The staging memory of staged messages.
     pub(crate) staging: StagingPool,
     /// Receives whose lost senders may still write to their buffers.
@@ -125,6 +127,7 @@ impl Core {
             scratch: Scratch::default(),
             refusals: Refusals::default(),
             places: Room::default(),
+            rings: Rings::default(),
             staging: StagingPool::default(),
             leaving_buffers: Vec::new(),
             counters: Counters::default(),

@@ -11,8 +11,8 @@
 use super::core::Core;
 use crate::request::recv::{Recv, RecvStage};
 use crate::request::{RequestId, Work};
-use crate::rndv::Step;
 use crate::rndv::decide::{Incoming, Stage};
+use crate::rndv::{Expected, Step};
 use crate::wire::{DATA_BYTES, EAGER_BYTES, EAGER_WORDS, Head};
 use gapless_bml::Placing;
 use zerocopy::IntoBytes;
@@ -23,20 +23,29 @@ impl Core {
         let place = match of_head(head, len) {
             Some(Head::Eager(_)) => self.place_of_eager(from, head, len),
             Some(Head::Data { reply, offset }) => {
-                let len = (len - DATA_BYTES) as u64;
-                let Some((id, incoming)) = self.incoming_of(from, reply) else {
-                    return Placing::Nowhere;
-                };
-                let Stage::Going(going) = &incoming.stage else { return Placing::Nowhere };
-                if incoming.is_failed() || !going.expects(offset, len) {
-                    return Placing::Nowhere;
-                }
-                let Some(Work::Recv(Recv { buffer, .. })) = self.requests.heavy(id) else {
-                    return Placing::Nowhere;
-                };
-                buffer.place(&mut self.places, offset..offset + len, DATA_BYTES)
+                return self.place_of_data(from, reply, offset, (len - DATA_BYTES) as u64);
             }
             _ => None,
+        };
+        place.map_or(Placing::Nowhere, Placing::Here)
+    }
+
+    fn place_of_data(&mut self, from: u32, reply: u64, offset: u64, len: u64) -> Placing<'_> {
+        let Some((id, incoming)) = self.incoming_of(from, reply) else { return Placing::Nowhere };
+        if incoming.is_failed() {
+            return Placing::Nowhere;
+        }
+        let Some(Recv { buffer, stage: RecvStage::Incoming(incoming), .. }) =
+            self.requests.recv_mut(id)
+        else {
+            return Placing::Nowhere;
+        };
+        let Stage::Going(going) = &mut incoming.stage else { return Placing::Nowhere };
+        let place = match going.expects(offset, len) {
+            Expected::Not => None,
+            Expected::Later => return Placing::Later,
+            Expected::Buffer => buffer.place(&mut self.places, offset..offset + len, DATA_BYTES),
+            Expected::There(place) => place.target(&mut self.places, DATA_BYTES),
         };
         place.map_or(Placing::Nowhere, Placing::Here)
     }
@@ -71,12 +80,15 @@ impl Core {
                 self.end_incoming(id, by);
                 true
             }
-            Step::Going => {
+            step @ (Step::Going | Step::Again) => {
                 let by = incoming.protocol;
                 self.counters.tally(by).fragments += 1;
+                if matches!(step, Step::Again) {
+                    self.again.push(id);
+                }
                 true
             }
-            Step::Again | Step::Refused(_) | Step::Broken(_) => false,
+            Step::Refused(_) | Step::Broken(_) => false,
         }
     }
 

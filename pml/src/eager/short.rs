@@ -10,7 +10,7 @@ use crate::comm::Comm;
 use crate::drive::core::{AM_TAG, Core};
 use crate::drive::place::words_of;
 use crate::eager::stretch::{self, Stretch, get_words, plain, put_words};
-use crate::request::send::{eager_payload, to_usize};
+use crate::request::send::{LENT_MIN, eager_payload, to_usize};
 use crate::request::{Brief, Left, RequestId, Status};
 use crate::rndv::protocol::Protocol;
 use crate::wire::Label;
@@ -28,9 +28,6 @@ const MEDIUM_WORDS: usize = 4 * LINE_WORDS;
 const WORDS: usize = SHORT_BYTES / 8;
 /// Most bytes of data.
 const DATA_MAX: u64 = (SHORT_BYTES - EAGER_BYTES) as u64;
-
-/// Shorter messages are copied into a slot sooner than described.
-const LENT_MIN: u64 = 2048;
 
 /// One in so many posted receives checks whether messages have come.
 const POSTS_PER_LOOK: u32 = 16;

@@ -13,9 +13,12 @@ use crate::rndv::offer::Offered;
 use crate::wire::Data;
 use crate::wire::SendMode;
 use crate::wire::{EAGER_BYTES, Envelope, SERIAL_BYTES, Verdict};
-use gapless_bml::{Bml, Limits, RailSlot, Rank, Token};
+use gapless_bml::{Bml, Lending, Limits, RailSlot, Rank, Token};
 use gapless_engine::{EngineError, Typed};
 use gapless_mem::{Completion, DeviceError, Outstanding, Region};
+
+/// Shorter messages are copied into a slot sooner than described.
+pub(crate) const LENT_MIN: u64 = 2048;
 
 /// A send in flight.
 #[derive(Debug)]
@@ -108,6 +111,13 @@ impl Core {
         }
         let outbox_empty = self.peers[peer as usize].outbox.is_empty();
         if outbox_empty
+            && bytes >= LENT_MIN
+            // SAFETY: the caller's promise holds for the time of this call.
+            && let Some(left) = unsafe { self.lend_eager(bml, &ready, buffer) }
+        {
+            return Ok(self.requests.insert_left(&left));
+        }
+        if outbox_empty
             && let Some(mut slot) = self.reserve(bml, peer, EAGER_BYTES + to_usize(bytes))
         {
             let engine = ready.engine;
@@ -167,6 +177,30 @@ impl Core {
         let ready = self.check_send(bml, comm, buffer, (rank, tag), SendMode::Standard)?;
         // SAFETY: the caller's promise is passed on.
         unsafe { self.send_copy(bml, ready, buffer, false) }
+    }
+
+    /// Sends an eager message straight out of its buffer, if the transport does that and the runs are long. It has left
+    /// then: the memory is not needed any more.
+    ///
+    /// # Safety
+    /// For the time of this call, `buffer` describes memory that is valid for reads, and nothing writes it.
+    unsafe fn lend_eager(&mut self, bml: &mut Bml, ready: &Ready, buffer: &Typed) -> Option<Left> {
+        if !buffer.space().cpu_accessible() {
+            return None;
+        }
+        let (To { peer, rank, .. }, tag) = (ready.to, ready.envelope.tag);
+        let sequence = self.peers[peer as usize].next_sequence;
+        let head = Envelope { sequence, ..ready.envelope }.eager();
+        let bytes = buffer.packed_bytes();
+        // SAFETY: the caller's promise; the value is dropped before this returns.
+        let promised = unsafe { Buffer::promised(buffer, ready.engine) };
+        let lending = promised.lend(bml, (Rank(peer), AM_TAG), &mut self.places, &head, 0..bytes);
+        if lending != Lending::Sent {
+            return None;
+        }
+        self.next_sequence(peer);
+        let status = Status { source: rank, tag, bytes, protocol: Protocol::Eager };
+        Some(Left { status, peer, sequence })
     }
 
     /// Checks what a send is given.

@@ -440,6 +440,7 @@ impl Core {
             config: &self.config,
             counters: &mut self.counters,
             staging: &mut self.staging,
+            rings: &mut self.rings,
             published: &mut self.published,
             scratch: &mut self.scratch,
             refusals: &mut self.refusals,

@@ -54,6 +54,16 @@ impl<'a> Link<'a> {
         buffer.lend(self.bml, (Rank(self.peer), AM_TAG), room, head, range)
     }
 
+    /// Sends `head` and what lies in a place, as [`Place::lend`] does.
+    pub(crate) fn lend_place(&mut self, place: &Place, head: &[u8]) -> Lending {
+        place.lend(self.bml, (Rank(self.peer), AM_TAG), head)
+    }
+
+    /// Whether long messages need no buffers of the transport.
+    pub(crate) fn lends(&self) -> bool {
+        self.bml.lends(Rank(self.peer))
+    }
+
     /// The attached device that a buffer in `space` belongs to.
     pub(crate) fn device(&self, space: Space) -> Option<Arc<dyn Device>> {
         device_of(self.bml, space)

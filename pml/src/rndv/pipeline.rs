@@ -13,7 +13,10 @@
 //! most `depth` of them with an asynchronous engine. If its engine fails, ABORT tells the receiver.
 //! A part is named by its offset.
 
-use super::{Cx, Heard, Kind, Opened, Rendezvous, Step, Turn, undue, unexpected};
+mod gathered;
+mod landing;
+
+use super::{Cx, Expected, Heard, Kind, Opened, Rendezvous, Step, Turn, undue, unexpected};
 use crate::buffer::{Held, Transfer};
 use crate::choose::{Model, Situation, device_fragment, wished_fragment};
 use crate::error::PmlError;
@@ -24,6 +27,9 @@ use crate::rndv::protocol::Protocol;
 use crate::wire::{self, Cts, DATA_BYTES, Message};
 use gapless_bml::Lending;
 use gapless_engine::EngineError;
+use gathered::Gathered;
+use landing::Landing;
+use std::ops::Range;
 
 pub(super) const KIND: Kind = Kind {
     name: "pipeline",
@@ -60,7 +66,9 @@ fn open_recv(cx: &mut Cx<'_>, situation: &Situation) -> Opened {
     };
     cx.control(&cts.wire());
     let pieces = Pieces::new(0, room, u64::from(fragment));
-    let receiver = Receiver { pieces, unpacking: 0, over: false };
+    let ring = gathered::ring(cx, room, fragment.into());
+    let landing = ring.map(|ring| Landing::new(ring, fragment.into(), room));
+    let receiver = Receiver { pieces, landing, unpacking: 0, over: false };
     Opened::going(receiver)
 }
 
@@ -79,7 +87,9 @@ fn open_send(cx: &mut Cx<'_>, heard: &Heard<'_>) -> Opened {
     cx.take_keys();
     cx.stream();
     let Cts { reply, offset, end, fragment, depth, .. } = *cts;
-    let sender = Sender { reply, next: offset, end, fragment, depth, packing: 0, stopped: false };
+    let gathered = Gathered::new(cx, offset..end, fragment);
+    let next = offset;
+    let sender = Sender { reply, next, end, fragment, depth, gathered, packing: 0, stopped: false };
     Opened::going(sender)
 }
 
@@ -91,7 +101,9 @@ struct Sender {
     end: u64,
     fragment: u32,
     depth: u32,
-    /// Fragments that engines pack.
+    /// Of a device over a transport that lends: what is packed, many fragments at a time.
+    gathered: Option<Gathered>,
+    /// Fragments that engines pack, or parts of a ring.
     packing: u32,
     /// No more is sent.
     stopped: bool,
@@ -110,6 +122,63 @@ impl Sender {
     fn is_done(&self) -> bool {
         self.packing == 0 && (self.stopped || self.next >= self.end)
     }
+
+    /// After a fragment, or a failure.
+    fn turned(&self) -> Turn {
+        match (self.is_done(), self.stopped) {
+            (true, _) => Turn::Done(Protocol::Pipeline),
+            (false, true) => Turn::Over,
+            (false, false) => Turn::Sent,
+        }
+    }
+
+    /// Has more of the buffer packed.
+    fn pack(&mut self, cx: &mut Cx<'_>) {
+        if let Some(gathered) = &mut self.gathered {
+            match gathered.pack(cx) {
+                Ok(going) => self.packing += going,
+                Err(error) => self.stop(cx, error),
+            }
+        }
+    }
+
+    /// Sends the next fragment out of a ring, if it is packed.
+    fn send_gathered(&mut self, cx: &mut Cx<'_>, range: Range<u64>) -> Turn {
+        self.pack(cx);
+        let Some(gathered) = self.gathered.as_mut().filter(|_| !self.stopped) else {
+            return self.turned();
+        };
+        let place = match gathered.next(&range) {
+            None => return Turn::Busy,
+            Some(Ok(place)) => place,
+            Some(Err(error)) => {
+                self.stop(cx, error);
+                return self.turned();
+            }
+        };
+        let head = wire::data(self.reply, range.start);
+        let copied = match cx.link.lend_place(&place, &head) {
+            Lending::Sent => Ok(()),
+            Lending::Full => return Turn::Full,
+            // The socket takes nothing now, or the link has changed: a slot waits for it.
+            Lending::Never => {
+                let len = to_usize(range.end - range.start);
+                let Some(mut slot) = cx.reserve(DATA_BYTES + len) else { return Turn::Full };
+                let written = slot.write(0, &head).map_err(EngineError::from);
+                let copied = written.and_then(|()| place.copy_to(&mut slot, DATA_BYTES));
+                copied.map(|()| cx.link.send(slot))
+            }
+        };
+        match copied {
+            Ok(()) => {
+                cx.counters.tally(Protocol::Pipeline).fragments += 1;
+                self.next = range.end;
+                gathered.left(range.end);
+            }
+            Err(error) => self.stop(cx, error),
+        }
+        self.turned()
+    }
 }
 
 impl Rendezvous for Sender {
@@ -123,11 +192,14 @@ impl Rendezvous for Sender {
             // The rest is with an engine; `landed` ends the request.
             return Turn::Over;
         }
+        let start = self.next;
+        let end = self.end.min(start.saturating_add(u64::from(self.fragment)));
+        if self.gathered.is_some() {
+            return self.send_gathered(cx, start..end);
+        }
         if self.packing >= self.depth {
             return Turn::Busy;
         }
-        let start = self.next;
-        let end = self.end.min(start.saturating_add(u64::from(self.fragment)));
         match cx.lend(&wire::data(self.reply, start), start..end) {
             Lending::Sent => {
                 cx.counters.tally(Protocol::Pipeline).fragments += 1;
@@ -158,19 +230,19 @@ impl Rendezvous for Sender {
             }
             Err(error) => self.stop(cx, error),
         }
-        match (self.is_done(), self.stopped) {
-            (true, _) => Turn::Done(Protocol::Pipeline),
-            (false, true) => Turn::Over,
-            (false, false) => Turn::Sent,
-        }
+        self.turned()
     }
 
-    /// An engine has packed a fragment, or failed to.
-    fn landed(&mut self, cx: &mut Cx<'_>, _: u64, result: Result<Held, EngineError>) -> Step {
+    /// An engine has packed a fragment or a part of a ring, or failed to.
+    fn landed(&mut self, cx: &mut Cx<'_>, part: u64, result: Result<Held, EngineError>) -> Step {
         self.packing -= 1;
         match result {
             Ok(Held::Slot(slot)) if !self.stopped => cx.link.send(slot),
-            Ok(_) => {}
+            Ok(_) => {
+                if let Some(gathered) = &mut self.gathered {
+                    gathered.packed(part);
+                }
+            }
             Err(error) => self.stop(cx, error),
         }
         if self.is_done() {
@@ -190,7 +262,9 @@ impl Rendezvous for Sender {
 #[derive(Debug)]
 struct Receiver {
     pieces: Pieces,
-    /// Fragments that engines unpack.
+    /// Of a device over a transport that lends: where fragments are read to.
+    landing: Option<Landing>,
+    /// Fragments that engines unpack, or runs of them.
     unpacking: u32,
     /// No more comes: the sender has failed, or is lost.
     over: bool,
@@ -198,9 +272,22 @@ struct Receiver {
 
 impl Receiver {
     fn step(&self) -> Step {
-        match self.unpacking == 0 && (self.over || self.pieces.complete()) {
+        let unpacked = self.landing.as_ref().is_none_or(Landing::is_empty);
+        match self.unpacking == 0 && (self.over || (self.pieces.complete() && unpacked)) {
             true => Step::Done(Protocol::Pipeline),
             false => Step::Going,
+        }
+    }
+
+    /// Has what has landed unpacked.
+    fn unpack_landed(&mut self, cx: &mut Cx<'_>) {
+        let Some(landing) = &mut self.landing else { return };
+        if self.over || cx.is_failed() {
+            return landing.forget();
+        }
+        match landing.unpack(cx) {
+            Ok(going) => self.unpacking += u32::from(going),
+            Err(error) => cx.fail(error),
         }
     }
 }
@@ -212,6 +299,9 @@ impl Rendezvous for Receiver {
             Message::Data { offset, .. } => offset,
             Message::Abort { .. } if !self.over => {
                 self.over = true;
+                if let Some(landing) = &mut self.landing {
+                    landing.forget();
+                }
                 *cx.failure = Some(PmlError::SenderFailed { rank: cx.peer });
                 return self.step();
             }
@@ -221,6 +311,10 @@ impl Rendezvous for Receiver {
         if let Err(what) = self.pieces.take(offset, len) {
             return Step::Broken(what);
         }
+        if let Some(landing) = &mut self.landing {
+            landing.passed(offset);
+        }
+        self.unpack_landed(cx);
         if !cx.is_failed() {
             let tally = cx.counters.tally(Protocol::Pipeline);
             (tally.fragments, tally.unpacks) = (tally.fragments + 1, tally.unpacks + 1);
@@ -238,20 +332,40 @@ impl Rendezvous for Receiver {
         self.step()
     }
 
-    fn expects(&self, offset: u64, len: u64) -> bool {
-        !self.over && self.pieces.lacks(offset, len).is_ok()
-    }
-
-    fn placed(&mut self, offset: u64, len: u64) -> Step {
-        match self.pieces.take(offset, len) {
-            Ok(()) => self.step(),
-            Err(what) => Step::Broken(what),
+    fn expects(&mut self, offset: u64, len: u64) -> Expected<'_> {
+        if self.over || self.pieces.lacks(offset, len).is_err() {
+            return Expected::Not;
+        }
+        match &mut self.landing {
+            Some(landing) => landing.place(offset, len),
+            None => Expected::Buffer,
         }
     }
 
-    /// An engine has unpacked a fragment, or failed to.
-    fn landed(&mut self, cx: &mut Cx<'_>, _: u64, result: Result<Held, EngineError>) -> Step {
+    fn placed(&mut self, offset: u64, len: u64) -> Step {
+        if let Err(what) = self.pieces.take(offset, len) {
+            return Step::Broken(what);
+        }
+        if let Some(landing) = &mut self.landing {
+            landing.landed(offset, len);
+            if landing.is_due() || self.pieces.complete() {
+                return Step::Again;
+            }
+        }
+        self.step()
+    }
+
+    fn again(&mut self, cx: &mut Cx<'_>) -> Step {
+        self.unpack_landed(cx);
+        self.step()
+    }
+
+    /// An engine has unpacked a fragment or a run, or failed to.
+    fn landed(&mut self, cx: &mut Cx<'_>, part: u64, result: Result<Held, EngineError>) -> Step {
         self.unpacking -= 1;
+        if let Some(landing) = &mut self.landing {
+            landing.ended(part);
+        }
         if let Err(error) = result
             && !self.over
         {
@@ -262,6 +376,9 @@ impl Rendezvous for Receiver {
 
     fn lost(&mut self, _: &mut Cx<'_>) -> Step {
         self.over = true;
+        if let Some(landing) = &mut self.landing {
+            landing.forget();
+        }
         Step::Refused("the sender is lost".to_owned())
     }
 }

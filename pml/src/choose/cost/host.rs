@@ -20,10 +20,10 @@ const FAR_NS: f64 = 5_000.0;
 /// The longest message that longer fragments were of use to there.
 const FAR_BYTES: u64 = 2 << 20;
 
-/// The longest fragments that an end may wish for: over a network, twice as long.
+/// The longest fragments that an end may wish for: over a network, those of short messages.
 pub(crate) fn longest_fragment(tuning: &Tuning, latency_ns: f64) -> u32 {
-    let times = if latency_ns >= FAR_NS { 2 } else { 1 };
-    tuning.fragment_bytes.saturating_mul(times)
+    let far = if latency_ns >= FAR_NS { tuning.network_fragment_bytes } else { 0 };
+    tuning.fragment_bytes.max(far)
 }
 
 /// The fragments that a receiver wishes for, of a message between buffers that CPUs may touch.
@@ -145,12 +145,12 @@ mod tests {
     #[test]
     fn fragments_over_a_network_are_longer_and_keep_to_the_tuning() {
         let usual = Tuning::default();
-        let short = Tuning { fragment_bytes: 1000, ..Tuning::default() };
+        let short = Tuning::default().in_fragments(1000);
         let wished =
             |tuning, gapless, latency| wished_fragment(tuning, 256 << 10, gapless, latency);
         assert_eq!([100.0, 12_000.0].map(|ns| wished(&usual, true, ns)), [32 << 10, 128 << 10]);
         assert_eq!([100.0, 12_000.0].map(|ns| wished(&usual, false, ns)), [64 << 10; 2]);
-        assert_eq!([100.0, 12_000.0].map(|ns| wished(&short, true, ns)), [1000, 2000]);
+        assert_eq!([100.0, 12_000.0].map(|ns| wished(&short, true, ns)), [1000; 2]);
         assert_eq!(wished_fragment(&usual, 8 << 20, true, 12_000.0), 64 << 10);
         let longest = [100.0, 12_000.0].map(|ns| longest_fragment(&usual, ns));
         assert_eq!(longest, [64 << 10, 128 << 10], "what the sender offers is no shorter");

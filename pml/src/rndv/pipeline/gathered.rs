@@ -1,0 +1,114 @@
+//! The sender's side of a message of a device over a transport that [lends](gapless_bml::Bml::lends): one launch packs several
+//! fragments into a part of a ring, and they leave from there.
+//!
+//! ```text
+//! buffer ──pack──► part 0 │ part 1 │ part 2 │ part 3      one launch a part, the next begins when the last has ended
+//!                  └ fragment, fragment, … ──► socket     no copy of ours
+//! ```
+//!
+//! A launch costs the processor as much as it takes to send tens of kilobytes, so few launches are better than many. The first
+//! part has one fragment, each further one twice as many, so that the first fragment leaves soon.
+
+use crate::buffer::Place;
+use crate::rndv::Cx;
+use crate::rndv::protocol::Protocol;
+use crate::rndv::rings::{PART_BYTES, PARTS};
+use gapless_engine::EngineError;
+use gapless_mem::Completion;
+use std::collections::VecDeque;
+use std::ops::Range;
+
+/// Shorter messages have too few fragments for that.
+pub(super) const LEAST_BYTES: u64 = 512 << 10;
+
+/// What is packed.
+#[derive(Debug)]
+pub(super) struct Gathered {
+    ring: Place,
+    fragment: u64,
+    /// Bytes of the message that no engine has begun to pack.
+    left: Range<u64>,
+    /// Parts that hold bytes, in their order.
+    parts: VecDeque<Part>,
+    /// How many parts were ever begun.
+    begun: u64,
+    /// The last launch.
+    last: Completion,
+}
+
+#[derive(Debug)]
+struct Part {
+    range: Range<u64>,
+    place: Place,
+    packed: bool,
+}
+
+impl Gathered {
+    /// For these bytes of a message in fragments of so many; `None` if it goes through slots.
+    pub(super) fn new(cx: &mut Cx<'_>, range: Range<u64>, fragment: u32) -> Option<Gathered> {
+        let fragment = u64::from(fragment);
+        let ring = ring(cx, range.end - range.start, fragment)?;
+        let (parts, last) = (VecDeque::new(), Completion::Ready);
+        Some(Gathered { ring, fragment, left: range, parts, begun: 0, last })
+    }
+
+    /// Has engines pack what there is room for; how many launches go on.
+    pub(super) fn pack(&mut self, cx: &mut Cx<'_>) -> Result<u32, EngineError> {
+        let mut going = 0;
+        while !self.left.is_empty() && (self.parts.len() as u64) < PARTS {
+            let longest = PART_BYTES / self.fragment * self.fragment;
+            let doubled = self.fragment << self.begun.min(16);
+            let len = doubled.min(longest).min(self.left.end - self.left.start);
+            let range = self.left.start..self.left.start + len;
+            let place = self.ring.sub(self.begun % PARTS * PART_BYTES, len)?;
+            let last = Some(&self.last).filter(|it| matches!(it, Completion::Pending(_)));
+            let after = last.cloned();
+            let packing =
+                cx.buffer.gather(cx.engines, range.clone(), place.clone(), after.as_slice())?;
+            cx.counters.tally(Protocol::Pipeline).packs += 1;
+            self.last = packing.work().clone();
+            (self.left.start, self.begun) = (range.end, self.begun + 1);
+            let name = range.start;
+            let packed = match packing.now() {
+                Ok(_) => true,
+                Err(packing) => {
+                    cx.follow(name, packing);
+                    going += 1;
+                    false
+                }
+            };
+            self.parts.push_back(Part { range, place, packed });
+        }
+        Ok(going)
+    }
+
+    /// The launch for the part that begins there has ended.
+    pub(super) fn packed(&mut self, start: u64) {
+        if let Some(part) = self.parts.iter_mut().find(|part| part.range.start == start) {
+            part.packed = true;
+        }
+    }
+
+    /// Where the next fragment lies, once it is packed.
+    pub(super) fn next(&self, range: &Range<u64>) -> Option<Result<Place, EngineError>> {
+        let part = self.parts.front().filter(|part| part.packed)?;
+        let at = range.start.saturating_sub(part.range.start);
+        Some(part.place.sub(at, range.end - range.start).map_err(EngineError::from))
+    }
+
+    /// All up to there has left.
+    pub(super) fn left(&mut self, end: u64) {
+        if self.parts.front().is_some_and(|part| part.range.end <= end) {
+            self.parts.pop_front();
+        }
+    }
+}
+
+/// A ring for one end of a message of so many bytes, if it is of use.
+pub(super) fn ring(cx: &mut Cx<'_>, len: u64, fragment: u64) -> Option<Place> {
+    if len < LEAST_BYTES || fragment == 0 || fragment > PART_BYTES || !cx.link.lends() {
+        return None;
+    }
+    let device = cx.link.device(cx.buffer.typed().space())?;
+    cx.rings.take(&device, cx.config.bounds.staging_bytes)
+}

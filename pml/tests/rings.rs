@@ -1,0 +1,271 @@
+//! Messages of devices over a transport that lends: several fragments are packed with one launch and leave from there, and are read
+//! to where one launch unpacks several. Work of the devices takes its time, the transport refuses now and then, and engines
+//! fail.
+
+mod common;
+
+use common::lab::{Lab, config, layout};
+use common::{Buffer, bytes, link, strided};
+use gapless_btl::loopback::{Config as LinkConfig, Hub, Loopback};
+use gapless_btl::{
+    AmTag, Btl, Event, Lending, Lent, LinkError, PeerId, Placing, Queue, Sink, Token, hand_out,
+};
+use gapless_mem::Device;
+use gapless_pml::{Config, PmlError, Protocol, Source, TagSel};
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+/// A loopback that sends what it is lent, and asks where long messages go.
+struct Straight {
+    inner: Loopback,
+    waiting: VecDeque<Event>,
+    random: u64,
+    /// Messages that were lent.
+    lent: Arc<AtomicUsize>,
+    /// Of a message in part at its place: the offset up to which it is there.
+    begun: usize,
+}
+
+/// As much of a message as says what it is.
+const HEAD_BYTES: usize = 48;
+/// Shorter messages have no places.
+const LONG_BYTES: usize = 1000;
+
+impl Straight {
+    /// A number below `bound`.
+    fn below(&mut self, bound: u64) -> u64 {
+        self.random ^= self.random << 13;
+        self.random ^= self.random >> 7;
+        self.random ^= self.random << 17;
+        self.random % bound
+    }
+
+    /// Reads the next message to its place: all, or a part in this poll. `None`: it has none.
+    fn put(&mut self, sink: &mut dyn Sink) -> Option<bool> {
+        let Some(Event::Arrived { from, tag, fragment }) = self.waiting.front() else {
+            return None;
+        };
+        let (from, tag) = (*from, *tag);
+        if fragment.len() < LONG_BYTES {
+            return None;
+        }
+        let bytes = fragment.to_vec().unwrap();
+        let some = usize::try_from(self.below(4 * bytes.len() as u64)).unwrap();
+        // Now and then a message does not ask.
+        if self.begun == 0 && self.below(20) == 0 {
+            return None;
+        }
+        let mut until = some.clamp(HEAD_BYTES, bytes.len());
+        match sink.place(from, tag, &bytes[..HEAD_BYTES], bytes.len()) {
+            Placing::Here(place) => {
+                if !place.keeps() {
+                    until = bytes.len();
+                }
+                place.put(self.begun, &bytes[self.begun..until.max(self.begun)]);
+            }
+            // Taken back, if the receive has failed.
+            Placing::Nowhere => {
+                self.begun = 0;
+                return None;
+            }
+            Placing::Later => return Some(false),
+        }
+        self.begun = until.max(self.begun);
+        if self.begun == bytes.len() {
+            self.begun = 0;
+            self.waiting.pop_front();
+            sink.placed(from, tag, &bytes[..HEAD_BYTES], bytes.len());
+            return Some(true);
+        }
+        Some(false)
+    }
+}
+
+impl Btl for Straight {
+    gapless_btl::as_inner!();
+
+    fn attach(&mut self, device: &Arc<dyn Device>) -> Result<(), LinkError> {
+        self.inner.attach(device)
+    }
+
+    fn lends(&self, _: PeerId) -> bool {
+        true
+    }
+
+    fn send_lent(&mut self, to: PeerId, tag: AmTag, message: &Lent<'_>) -> Lending {
+        match self.below(10) {
+            0 => return Lending::Full,
+            1 => return Lending::Never,
+            _ => {}
+        }
+        let Ok(mut slot) = self.inner.reserve(to, message.len()) else { return Lending::Full };
+        let mut bytes = vec![0; message.len()];
+        message.copy_out(0, &mut bytes);
+        slot.write(0, &bytes).unwrap();
+        self.inner.send(slot, tag, Token::NONE);
+        self.lent.fetch_add(1, Ordering::Relaxed);
+        Lending::Sent
+    }
+
+    fn poll(&mut self, only: Option<PeerId>, sink: &mut dyn Sink) -> usize {
+        let mut events = Queue::with_capacity(64);
+        self.inner.poll(None, &mut events);
+        self.waiting.extend(events.drain());
+        let mut count = 0;
+        while only.is_none() {
+            match self.put(sink) {
+                Some(true) => count += 1,
+                Some(false) => return count,
+                None => break,
+            }
+        }
+        // One at a time, so that the next may have a place.
+        let mut first: VecDeque<Event> = self.waiting.pop_front().into_iter().collect();
+        count += hand_out(&mut first, only, sink);
+        if let Some(kept) = first.pop_front() {
+            self.waiting.push_front(kept);
+        }
+        count
+    }
+}
+
+/// Two ranks whose devices' work takes so many polls.
+fn lab(seed: u64, polls: u32) -> Lab {
+    lab_of(Protocol::Pipeline, seed, polls).0
+}
+
+/// The same with another protocol, and how many messages are lent.
+fn lab_of(protocol: Protocol, seed: u64, polls: u32) -> (Lab, Arc<AtomicUsize>) {
+    let config = Config { share_device_buffers: true, ..config(protocol, 3) };
+    let all = Arc::new(AtomicUsize::new(0));
+    let lab = Lab::over(config, polls, &mut |rank, hub: &Hub| {
+        let lent = Arc::clone(&all);
+        let link = LinkConfig { mapped: false, rdma: false, ..link() };
+        let random = seed.wrapping_mul(2).wrapping_add(u64::from(rank)).wrapping_add(99);
+        let (inner, waiting) = (Loopback::with(hub, link), VecDeque::new());
+        Box::new(Straight { inner, waiting, random, lent, begun: 0 })
+    });
+    (lab, all)
+}
+
+fn seed() -> u64 {
+    let seed = std::env::var("GAPLESS_SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or(1);
+    println!("GAPLESS_SEED={seed}");
+    seed
+}
+
+/// Bytes of messages: too few, as many as rings hold, and more; whole fragments and not.
+const SIZES: [u64; 5] = [100_000, 524_288, 1_000_003, 4_194_304, 6_000_001];
+
+#[test]
+fn all_bytes_come_whatever_the_transport_refuses() {
+    let seed = seed();
+    for (number, size) in (0..).zip(SIZES) {
+        for (polls, [from_device, to_device]) in
+            [(0, [true, true]), (3, [true, true]), (7, [true, false]), (5, [false, true])]
+        {
+            let mut lab = lab(seed + number, polls);
+            let gaps = polls != 7;
+            let from =
+                Buffer::source_in(&layout(size, gaps && from_device), 1, 5, lab.home(from_device));
+            let to = Buffer::target_in(&layout(size, gaps && to_device), 1, lab.home(to_device));
+            let what = format!("{size} bytes, {from_device} to {to_device}, {polls} polls");
+            for _ in 0..2 {
+                let status = lab.carry(&from, &to, &what);
+                assert_eq!((status.bytes, status.protocol), (size, Protocol::Pipeline), "{what}");
+            }
+            let launches = |rank: u32, lab: &mut Lab| {
+                let tally = lab.job.pml(rank).counters().of(Protocol::Pipeline);
+                (tally.fragments, tally.packs + tally.unpacks)
+            };
+            // The device's ends launch less often than there are fragments.
+            for (rank, on_device) in [(0, from_device), (1, to_device)] {
+                let (fragments, launches) = launches(rank, &mut lab);
+                if on_device && size >= 4_000_000 {
+                    assert!(2 * launches < fragments, "{what}: {launches} for {fragments}");
+                }
+            }
+        }
+    }
+}
+
+/// Longer eager messages leave from where they lie, if their runs are long.
+#[test]
+fn eager_messages_are_lent() {
+    let seed = seed();
+    let (mut lab, lent) = lab_of(Protocol::Eager, seed, 0);
+    for (layout, lends) in [
+        (bytes(5000), true),
+        (strided(2, 2500, 3000), true),
+        (strided(500, 10, 20), false),
+        (bytes(2000), false),
+    ] {
+        let before = lent.load(Ordering::Relaxed);
+        for number in 0..30 {
+            let (from, to) = (Buffer::source(&layout, 1, number), Buffer::target(&layout, 1));
+            let status = lab.carry(&from, &to, "an eager message");
+            assert_eq!(status.protocol, Protocol::Eager);
+        }
+        let lent = lent.load(Ordering::Relaxed) - before;
+        assert_eq!(lent > 10, lends, "{lent} of 30");
+    }
+}
+
+#[test]
+fn a_failing_engine_ends_the_message_at_both_ends() {
+    let seed = seed();
+    for rank in [0, 1] {
+        for pieces in 0..6 {
+            let mut lab = lab(seed + 7, 3);
+            let from = Buffer::source_in(&layout(5_000_000, true), 1, 5, lab.home(true));
+            let to = Buffer::target_in(&layout(5_000_000, true), 1, lab.home(true));
+            lab.break_after(rank, pieces);
+            let send = lab.job.isend(0, &from, 1, 0);
+            let recv = lab.job.irecv(1, &to, Source::Rank(0), TagSel::Is(0));
+            let (received, sent) = (lab.job.finish(1, recv), lab.job.finish(0, send));
+            match rank {
+                0 => {
+                    assert!(matches!(received, Err(PmlError::SenderFailed { .. })), "{received:?}");
+                    assert!(matches!(sent, Err(PmlError::Engine(_))), "{sent:?}");
+                }
+                _ => assert!(matches!(received, Err(PmlError::Engine(_))), "{received:?}"),
+            }
+            lab.assert_idle("a failed message");
+        }
+    }
+}
+
+#[test]
+fn the_survivor_of_a_death_ends_after_its_engine() {
+    let seed = seed();
+    for dead in [0, 1] {
+        let alive = 1 - dead;
+        let mut lost = 0;
+        for steps in (0..400).step_by(19) {
+            let mut lab = lab(seed + steps, 9);
+            let from = Buffer::source_in(&layout(2_000_000, true), 1, 1, lab.home(true));
+            let to = Buffer::target_in(&layout(2_000_000, true), 1, lab.home(true));
+            let ids = [
+                lab.job.isend(0, &from, 1, 0),
+                lab.job.irecv(1, &to, Source::Rank(0), TagSel::Any),
+            ];
+            for step in 0..steps {
+                lab.job.pml(u32::try_from(step % 2).unwrap()).progress();
+            }
+            lab.job.kill(dead);
+            match lab.job.finish(alive, ids[alive as usize]) {
+                Ok(_) if alive == 1 => to.assert_received(&from.packed(), "it had come"),
+                Ok(_) => {}
+                Err(PmlError::PeerLost { rank, .. }) => {
+                    assert_eq!(rank, dead);
+                    lost += 1;
+                }
+                Err(error) => panic!("{error}"),
+            }
+            let working = lab.engines[alive as usize].under_way.load(Ordering::Relaxed);
+            assert_eq!(working, 0, "an engine works on the buffer of a request that has ended");
+        }
+        assert!(lost > 2, "{dead}: lost {lost} times");
+    }
+}
