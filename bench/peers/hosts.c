@@ -49,8 +49,10 @@ static double turn(int rank, int at, int times, char *bytes)
 }
 
 /* A processor that the other rank does not share, if there are two: the system may leave both on one for seconds. */
-static void settle(int rank)
+static void settle(void)
 {
+    const char *hydra = getenv("PMI_RANK"), *prte = getenv("OMPI_COMM_WORLD_RANK");
+    int rank = hydra ? atoi(hydra) : prte ? atoi(prte) : 0;
     cpu_set_t may, one;
     if (sched_getaffinity(0, sizeof may, &may) || CPU_COUNT(&may) < 2)
         return;
@@ -70,10 +72,10 @@ static int by_size(const void *one, const void *other)
 int main(int argc, char **argv)
 {
     int rank, size;
+    settle();
     MPI_Init(&argc, &argv);
     MPI_Comm_rank(MPI_COMM_WORLD, &rank);
     MPI_Comm_size(MPI_COMM_WORLD, &size);
-    settle(rank);
     double seconds = argc > 1 ? atof(argv[1]) : 0.3, medians[ROUNDS];
     char *bytes = calloc(1, 64 << 20);
     if (size != 2 || bytes == NULL)

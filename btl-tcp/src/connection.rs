@@ -108,10 +108,10 @@ impl Connection {
         read.map_err(|error| self.socket.ended(error))
     }
 
-    /// How many bytes of a plain connection can be read at once.
-    pub(crate) fn waiting(&self) -> usize {
+    /// Whether so many bytes of a plain connection can be read at once.
+    pub(crate) fn has(&self, count: usize) -> bool {
         let waiting = rustix::io::ioctl_fionread(&self.socket);
-        waiting.ok().and_then(|waiting| usize::try_from(waiting).ok()).unwrap_or(0)
+        waiting.is_ok_and(|waiting| waiting >= count as u64)
     }
 
     /// How many bytes `write` has sealed that the system has not taken.

@@ -33,9 +33,8 @@ const BEYOND_BYTES: usize = 64;
 /// Behind a message of so many bytes, no more than that is read ahead, either: to copy so many takes longer than to
 /// call the system once more.
 const LONG_BYTES: usize = 8 << 10;
-/// Shorter messages than this are read as if the next one were as long, even if they had places: to copy so many bytes takes
-/// no longer than to read the header alone first.
-const ALONE_BYTES: usize = 32 << 10;
+/// Messages from this length on go to places in which parts of them may not stay.
+const TENTATIVE_BYTES: usize = 32 << 10;
 /// Of a message that is read with its header, so many bytes land in the inbox.
 const FRONT_BYTES: usize = BEYOND_BYTES - HEADER_BYTES;
 /// So much of it is read: it fits the inbox with what was read beyond it.
@@ -70,6 +69,11 @@ enum Filled {
     NoBuffer,
 }
 
+/// Whether to read straight to a place is quicker than to copy: where parts may not stay, it takes two calls more.
+fn pays(place: &Place<'_>, len: usize) -> bool {
+    place.keeps() || len >= TENTATIVE_BYTES
+}
+
 /// Whether a place is for all of a message but its head.
 fn fits(place: &Place<'_>, len: usize) -> bool {
     place.skip() <= FRONT_BYTES && place.skip() + place.len() == len
@@ -102,8 +106,6 @@ pub(crate) struct Inbound {
     guessed: Option<(Buffer, usize, usize)>,
     /// The last long message had a place.
     placed: bool,
-    /// So many bytes at least can be read at once, of a plain connection.
-    waiting: usize,
     /// A message that nobody had room for.
     stuck: Option<(AmTag, Fragment)>,
     small: HeapPool,
@@ -139,7 +141,6 @@ impl Inbound {
             last: 0,
             guessed: None,
             placed: false,
-            waiting: 0,
             stuck: None,
             small: HeapPool::new(SMALL_EACH * config.buffers, SMALL_BYTES),
             large: HeapPool::new(config.buffers, config.fragment_bytes),
@@ -238,7 +239,7 @@ impl Inbound {
         if self.partial.is_none()
             && self.end == 0
             && self.last >= LONG_BYTES
-            && (!self.placed || self.last < ALONE_BYTES)
+            && !self.placed
             && let Some(body) = self.large.buffer(self.large.buffer_bytes())
         {
             return self.fill_guessed(connection, body, self.last.min(GUESS_BYTES));
@@ -262,7 +263,6 @@ impl Inbound {
         if let Some(partial) = &mut self.partial {
             partial.got += read.min(missing);
         }
-        self.waiting = self.waiting.saturating_sub(read);
         self.end += read.saturating_sub(missing);
         Ok(Filled::Read(read, all))
     }
@@ -286,10 +286,7 @@ impl Inbound {
             Body::Placed(head) => (*head, false),
         };
         let missing = len - got;
-        if tentative && places && self.waiting < missing {
-            self.waiting = connection.waiting();
-        }
-        let placing = match places && (!tentative || self.waiting >= missing) {
+        let placing = match places && (!tentative || connection.has(missing)) {
             true => sink.place(from, tag, &head, len),
             false => Placing::Later,
         };
@@ -304,7 +301,6 @@ impl Inbound {
             Some(read) => read,
             None => return Ok(Some(Filled::Nothing)),
         };
-        self.waiting = self.waiting.saturating_sub(read);
         let new = read.min(missing);
         partial.got += new;
         self.end = read - new;
@@ -359,7 +355,6 @@ impl Inbound {
             Some(read) => read,
             None => return Ok(Filled::Nothing),
         };
-        self.waiting = self.waiting.saturating_sub(read);
         let beyond = read.saturating_sub(BEYOND_BYTES);
         let in_body = beyond.min(guess - FRONT_BYTES);
         let rest = beyond - in_body;
@@ -460,14 +455,16 @@ impl Inbound {
             if asks {
                 // The next one may have a place if this one would have had one.
                 let placing = sink.place(from, tag, &body[..FRONT_BYTES], len);
-                self.placed = matches!(placing, Placing::Here(_));
+                self.placed = matches!(placing, Placing::Here(place) if pays(&place, len));
             }
             (body, here)
         } else {
             let here = rest.len().min(len);
             let head = rest.first_chunk().filter(|_| asks && here < len);
             let place = match head.map(|head| (head, sink.place(from, tag, head, len))) {
-                Some((head, Placing::Here(place))) if fits(&place, len) => Some((*head, place)),
+                Some((head, Placing::Here(place))) if fits(&place, len) && pays(&place, len) => {
+                    Some((*head, place))
+                }
                 Some((_, Placing::Later)) => return Ok(Step::NoRoom),
                 _ => None,
             };

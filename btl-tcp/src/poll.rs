@@ -32,9 +32,8 @@ impl Tcp {
         if !self.again.is_empty() {
             found += self.receive_again(sink);
         }
-        // Whoever spoke last is likely to speak next. If it did not at once, the system is asked about all, which takes no
-        // lock of a socket: a read that finds nothing holds up whoever brings something.
-        if let Some(hot) = self.hot.filter(|_| self.fresh) {
+        // Whoever spoke last is likely to speak next.
+        if let Some(hot) = self.hot {
             found += self.receive(hot, sink, BATCH);
         }
         if found == 0 || self.armed || self.rounds.is_multiple_of(BUSY_STRIDE) {
@@ -42,7 +41,6 @@ impl Tcp {
             self.tick();
         }
         found += self.report(sink);
-        self.fresh = found > 0;
         self.armed &= found == 0;
         found
     }

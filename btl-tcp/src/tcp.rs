@@ -50,8 +50,6 @@ pub struct Tcp {
     /// How many links are being called.
     pub(crate) calling: usize,
     pub(crate) strangers: Strangers,
-    /// The last poll of all peers has found something.
-    pub(crate) fresh: bool,
     /// Events that wait for a poll.
     pub(crate) outbox: VecDeque<Event>,
     /// Links that have more than their sockets will tell of.
@@ -128,7 +126,6 @@ impl Tcp {
             by_id: HashMap::new(),
             calling: 0,
             strangers: Strangers::new(),
-            fresh: false,
             outbox: VecDeque::with_capacity(64),
             again: Vec::new(),
             again_before: Vec::new(),

@@ -244,8 +244,9 @@ impl HeapPool {
         Ok(Buffer { shared: Some(Arc::clone(&self.shared)), index, len })
     }
 
-    /// A whole buffer as memory for engines and devices, which is free again when the lease and all parts of it are gone;
-    /// `None` when all are in use.
+    /// A whole buffer as memory for engines and devices, free again when the lease and all parts of it are gone; `None`
+    /// when all are in use. A lease says that its memory is page-locked if it was so when it was taken: whoever takes one
+    /// [attaches](HeapPool::attach) no further device, which might refuse.
     #[must_use]
     pub fn lease(&self) -> Option<Lease> {
         let fragment = self.buffer(self.shared.buffer_bytes)?.into_fragment();

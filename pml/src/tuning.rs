@@ -209,7 +209,9 @@ pub struct Bounds {
     pub layout_cache_entries: usize,
     /// Fragments that one call of `progress` sends to one peer; 0 counts as 1.
     pub fragments_per_progress: u32,
-    /// Staging memory that is kept of each device, and of the host, in bytes. A message that finds none left uses a protocol without staging.
+    /// Staging memory that is kept of each device, and of the host, in bytes. A message that finds none left uses a
+    /// protocol without staging. Rings of page-locked memory, by which long messages of a device go over a network, have
+    /// the same bound for themselves, for each device. They are kept until the process leaves.
     pub staging_bytes: u64,
 }
 

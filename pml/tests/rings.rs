@@ -1,6 +1,6 @@
-//! Messages of devices over a transport that lends: several fragments are packed with one launch and leave from there, and are read
-//! to where one launch unpacks several. Work of the devices takes its time, the transport refuses now and then, and engines
-//! fail.
+//! Messages of devices over a transport that lends: several fragments are packed with one launch and leave from there,
+//! and are read to where one launch unpacks several. Work of the devices takes its time, the transport refuses now and
+//! then, and engines fail.
 
 mod common;
 
@@ -23,6 +23,8 @@ struct Straight {
     random: u64,
     /// Messages that were lent.
     lent: Arc<AtomicUsize>,
+    /// So many are.
+    most: usize,
     /// Of a message in part at its place: the offset up to which it is there.
     begun: usize,
 }
@@ -95,6 +97,7 @@ impl Btl for Straight {
 
     fn send_lent(&mut self, to: PeerId, tag: AmTag, message: &Lent<'_>) -> Lending {
         match self.below(10) {
+            _ if self.lent.load(Ordering::Relaxed) >= self.most => return Lending::Never,
             0 => return Lending::Full,
             1 => return Lending::Never,
             _ => {}
@@ -130,23 +133,35 @@ impl Btl for Straight {
     }
 }
 
-/// Two ranks whose devices' work takes so many polls.
-fn lab(seed: u64, polls: u32) -> Lab {
-    lab_of(Protocol::Pipeline, seed, polls).0
+/// What differs between the tests.
+struct Setting {
+    protocol: Protocol,
+    /// Bytes of rings.
+    bound: u64,
+    /// The transport lends so many messages, and then no more.
+    lends: usize,
 }
 
-/// The same with another protocol, and how many messages are lent.
-fn lab_of(protocol: Protocol, seed: u64, polls: u32) -> (Lab, Arc<AtomicUsize>) {
-    let config = Config { share_device_buffers: true, ..config(protocol, 3) };
+const USUAL: Setting =
+    Setting { protocol: Protocol::Pipeline, bound: 512 << 20, lends: usize::MAX };
+
+/// Two ranks whose devices' work takes so many polls, and how many messages are lent.
+fn lab_of(setting: &Setting, seed: u64, polls: u32) -> (Lab, Arc<AtomicUsize>) {
+    let mut config = Config { share_device_buffers: true, ..config(setting.protocol, 3) };
+    config.bounds.staging_bytes = setting.bound;
     let all = Arc::new(AtomicUsize::new(0));
     let lab = Lab::over(config, polls, &mut |rank, hub: &Hub| {
-        let lent = Arc::clone(&all);
+        let (lent, most) = (Arc::clone(&all), setting.lends);
         let link = LinkConfig { mapped: false, rdma: false, ..link() };
         let random = seed.wrapping_mul(2).wrapping_add(u64::from(rank)).wrapping_add(99);
         let (inner, waiting) = (Loopback::with(hub, link), VecDeque::new());
-        Box::new(Straight { inner, waiting, random, lent, begun: 0 })
+        Box::new(Straight { inner, waiting, random, lent, most, begun: 0 })
     });
     (lab, all)
+}
+
+fn lab(seed: u64, polls: u32) -> Lab {
+    lab_of(&USUAL, seed, polls).0
 }
 
 fn seed() -> u64 {
@@ -190,11 +205,55 @@ fn all_bytes_come_whatever_the_transport_refuses() {
     }
 }
 
+/// Without rings, messages go through the transport's buffers; a transport that lends no more gets the rest in slots.
+#[test]
+fn messages_go_on_where_there_are_no_rings_or_no_lending() {
+    let seed = seed();
+    for (setting, lends) in [
+        (Setting { bound: 0, ..USUAL }, 0),
+        (Setting { lends: 0, ..USUAL }, 0),
+        (Setting { lends: 25, ..USUAL }, 25),
+    ] {
+        let (mut lab, lent) = lab_of(&setting, seed, 3);
+        let from = Buffer::source_in(&layout(2_000_000, true), 1, 5, lab.home(true));
+        let to = Buffer::target_in(&layout(2_000_000, true), 1, lab.home(true));
+        lab.carry(&from, &to, "a message without");
+        assert_eq!(lent.load(Ordering::Relaxed), lends);
+        let tally = lab.job.pml(0).counters().of(Protocol::Pipeline);
+        assert_eq!(tally.packs == tally.fragments, setting.bound == 0, "{tally:?}");
+    }
+}
+
+/// Of two messages under way one has the only ring.
+#[test]
+fn a_message_that_finds_no_ring_goes_through_buffers() {
+    let seed = seed();
+    let (mut lab, _) = lab_of(&Setting { bound: 4 << 20, ..USUAL }, seed, 3);
+    let layout = layout(1_500_000, true);
+    for round in 0..2 {
+        let from = [1, 2].map(|seed| Buffer::source_in(&layout, 1, seed, lab.home(true)));
+        let to = [1, 2].map(|_| Buffer::target_in(&layout, 1, lab.home(true)));
+        let recv = to.each_ref().map(|to| lab.job.irecv(1, to, Source::Rank(0), TagSel::Is(0)));
+        let send = from.each_ref().map(|from| lab.job.isend(0, from, 1, 0));
+        for (id, (to, from)) in recv.into_iter().zip(to.iter().zip(&from)) {
+            lab.job.finish(1, id).unwrap();
+            to.assert_received(&from.packed(), "one of two");
+        }
+        for id in send {
+            lab.job.finish(0, id).unwrap();
+        }
+        let tally = lab.job.pml(0).counters().of(Protocol::Pipeline);
+        let half = tally.fragments / 2;
+        assert!((half..tally.fragments).contains(&tally.packs), "{round}: {tally:?}");
+        lab.assert_idle("both");
+    }
+}
+
 /// Longer eager messages leave from where they lie, if their runs are long.
 #[test]
 fn eager_messages_are_lent() {
     let seed = seed();
-    let (mut lab, lent) = lab_of(Protocol::Eager, seed, 0);
+    let (mut lab, lent) = lab_of(&Setting { protocol: Protocol::Eager, ..USUAL }, seed, 0);
     for (layout, lends) in [
         (bytes(5000), true),
         (strided(2, 2500, 3000), true),

@@ -143,7 +143,7 @@ fn lengths(places: bool) {
 /// Whoever cancels a receive finds its memory as it was: nothing is put there unless all of the message has come.
 #[test]
 fn a_place_that_keeps_nothing_is_not_touched_before_all_is_there() {
-    const LEN: usize = ALONE_BYTES + 1000;
+    const LEN: usize = TENTATIVE_BYTES + 1000;
     struct Still(Vec<u8>, Vec<Region>, usize);
     impl Sink for Still {
         fn place(&mut self, _: PeerId, _: AmTag, _: &[u8], len: usize) -> Placing<'_> {

@@ -39,26 +39,47 @@ impl Place {
     }
 }
 
+/// What a gather that is over has put into a place. Whoever has it has nothing more gathered there until it is dropped.
+#[derive(Debug)]
+pub(crate) struct Packed(Place);
+
+impl Packed {
+    /// The memory of a [gather](Buffer::gather) that is over.
+    pub(crate) fn of(places: SmallVec<[Place; 2]>) -> Option<Packed> {
+        places.into_iter().next().map(Packed)
+    }
+
+    /// Sends `head` and `len` bytes from `offset` on straight from here, if the transport does that.
+    pub(crate) fn lend(
+        &self,
+        bml: &mut Bml,
+        (peer, tag): (Rank, AmTag),
+        head: &[u8],
+        (offset, len): (u64, u64),
+    ) -> Result<Lending, OutOfRange> {
+        let body = [self.0.region().sub(offset, len)?];
+        // SAFETY: the place is valid for reads, and borrowed over the call. The gather that wrote it is over, and whoever
+        // has this value starts no other one there.
+        let message = unsafe { Lent::new(head, &body) };
+        Ok(message.map_or(Lending::Never, |message| bml.send_lent(peer, tag, &message)))
+    }
+
+    /// Copies `len` bytes from `offset` on into a slot, behind its first `head` bytes.
+    pub(crate) fn copy_to(
+        &self,
+        slot: &mut RailSlot,
+        head: usize,
+        (offset, len): (u64, u64),
+    ) -> Result<(), EngineError> {
+        let source = self.0.region().sub(offset, len)?;
+        let target = slot.region().sub(head as u64, len)?;
+        // SAFETY: the place is valid for reads while it lives. The target lies in the slot, whose memory is valid while
+        // that lives, and `&mut` shows that nobody else works on it; so they do not overlap.
+        Ok(unsafe { gapless_mem::copy(&target, &source) }?)
+    }
+}
+
 impl Place {
-    /// Sends `head` and what lies here straight from here, if the transport does that.
-    pub(crate) fn lend(&self, bml: &mut Bml, (peer, tag): (Rank, AmTag), head: &[u8]) -> Lending {
-        let body = [self.region()];
-        // SAFETY: the place is valid for reads, and borrowed over the call. Whatever else may write it is not this thread,
-        // and no reference of ours covers it: then the message is any mixture.
-        match unsafe { Lent::new(head, &body) } {
-            Some(message) => bml.send_lent(peer, tag, &message),
-            None => Lending::Never,
-        }
-    }
-
-    /// Copies what lies here into a slot, from `offset` on.
-    pub(crate) fn copy_to(&self, slot: &mut RailSlot, offset: usize) -> Result<(), EngineError> {
-        let target = slot.region().sub(offset as u64, self.region().len())?;
-        // SAFETY: the place is valid for reads while it lives. The target lies in the slot, whose memory is valid while that
-        // lives, and `&mut` shows that nobody else works on it; so they do not overlap.
-        Ok(unsafe { gapless_mem::copy(&target, &self.region()) }?)
-    }
-
     /// The place for a transport that reads a message to here, whose head has `skip` bytes; parts of it may stay.
     pub(crate) fn target<'r>(
         &'r self,
@@ -66,8 +87,9 @@ impl Place {
         skip: usize,
     ) -> Option<gapless_bml::Place<'r>> {
         let body = std::slice::from_ref(room.one_of(self.region()));
-        // SAFETY: it is valid for writes, and no reference covers it, while `self` lives, which is borrowed as long as the
-        // result. Other work here changes bytes, nothing worse.
+        // SAFETY: it is valid for reads and writes, and no reference covers it, while `self` lives, which is borrowed as
+        // long as the result. It is one region, which does not overlap with itself. Work that a device still did here
+        // would make its bytes arbitrary, as the contract of places allows.
         unsafe { gapless_bml::Place::new(skip, body, true) }
     }
 }

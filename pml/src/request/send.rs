@@ -185,10 +185,10 @@ impl Core {
     /// # Safety
     /// For the time of this call, `buffer` describes memory that is valid for reads, and nothing writes it.
     unsafe fn lend_eager(&mut self, bml: &mut Bml, ready: &Ready, buffer: &Typed) -> Option<Left> {
-        if !buffer.space().cpu_accessible() {
+        let (To { peer, rank, .. }, tag) = (ready.to, ready.envelope.tag);
+        if !buffer.space().cpu_accessible() || !bml.lends(Rank(peer)) {
             return None;
         }
-        let (To { peer, rank, .. }, tag) = (ready.to, ready.envelope.tag);
         let sequence = self.peers[peer as usize].next_sequence;
         let head = Envelope { sequence, ..ready.envelope }.eager();
         let bytes = buffer.packed_bytes();

@@ -1,7 +1,7 @@
 //! The link to a rendezvous' other end, as a protocol may use it: room for messages, keys of memory of ours, mappings
 //! of the other end's. It reaches no other peer, and neither polls nor changes the rails.
 
-use crate::buffer::{Buffer, Gets, Listed, Place, Room};
+use crate::buffer::{Buffer, Gets, Listed, Packed, Place, Room};
 use crate::drive::core::{AM_TAG, Core};
 use crate::drive::peer::reserve;
 use crate::rndv::staging::{Block, StagingPool, device_of};
@@ -9,7 +9,7 @@ use gapless_bml::{
     Bml, Extent, Lending, LinkError, MapError, Mapping, RailSlot, Rank, RdmaError, RdmaRail,
     RemoteKey, Token,
 };
-use gapless_mem::{Device, Lease, Space};
+use gapless_mem::{Device, Lease, OutOfRange, Space};
 use std::sync::Arc;
 
 /// The link to one peer.
@@ -54,9 +54,14 @@ impl<'a> Link<'a> {
         buffer.lend(self.bml, (Rank(self.peer), AM_TAG), room, head, range)
     }
 
-    /// Sends `head` and what lies in a place, as [`Place::lend`] does.
-    pub(crate) fn lend_place(&mut self, place: &Place, head: &[u8]) -> Lending {
-        place.lend(self.bml, (Rank(self.peer), AM_TAG), head)
+    /// Sends `head` and a part of what is packed, as [`Packed::lend`] does.
+    pub(crate) fn lend_packed(
+        &mut self,
+        packed: &Packed,
+        head: &[u8],
+        part: (u64, u64),
+    ) -> Result<Lending, OutOfRange> {
+        packed.lend(self.bml, (Rank(self.peer), AM_TAG), head, part)
     }
 
     /// Whether long messages need no buffers of the transport.

@@ -148,26 +148,20 @@ impl Sender {
         let Some(gathered) = self.gathered.as_mut().filter(|_| !self.stopped) else {
             return self.turned();
         };
-        let place = match gathered.next(&range) {
-            None => return Turn::Busy,
-            Some(Ok(place)) => place,
-            Some(Err(error)) => {
-                self.stop(cx, error);
-                return self.turned();
-            }
-        };
+        let Some((packed, part)) = gathered.next(&range) else { return Turn::Busy };
         let head = wire::data(self.reply, range.start);
-        let copied = match cx.link.lend_place(&place, &head) {
-            Lending::Sent => Ok(()),
-            Lending::Full => return Turn::Full,
+        let copied = match cx.link.lend_packed(packed, &head, part) {
+            Ok(Lending::Sent) => Ok(()),
+            Ok(Lending::Full) => return Turn::Full,
             // The socket takes nothing now, or the link has changed: a slot waits for it.
-            Lending::Never => {
+            Ok(Lending::Never) => {
                 let len = to_usize(range.end - range.start);
                 let Some(mut slot) = cx.reserve(DATA_BYTES + len) else { return Turn::Full };
                 let written = slot.write(0, &head).map_err(EngineError::from);
-                let copied = written.and_then(|()| place.copy_to(&mut slot, DATA_BYTES));
+                let copied = written.and_then(|()| packed.copy_to(&mut slot, DATA_BYTES, part));
                 copied.map(|()| cx.link.send(slot))
             }
+            Err(error) => Err(error.into()),
         };
         match copied {
             Ok(()) => {
@@ -238,11 +232,12 @@ impl Rendezvous for Sender {
         self.packing -= 1;
         match result {
             Ok(Held::Slot(slot)) if !self.stopped => cx.link.send(slot),
-            Ok(_) => {
+            Ok(Held::Places(places)) => {
                 if let Some(gathered) = &mut self.gathered {
-                    gathered.packed(part);
+                    gathered.packed(part, places);
                 }
             }
+            Ok(_) => {}
             Err(error) => self.stop(cx, error),
         }
         if self.is_done() {
@@ -343,11 +338,11 @@ impl Rendezvous for Receiver {
     }
 
     fn placed(&mut self, offset: u64, len: u64) -> Step {
-        if let Err(what) = self.pieces.take(offset, len) {
+        let landed = self.landing.as_mut().map_or(Ok(()), |landing| landing.landed(offset, len));
+        if let Err(what) = landed.and_then(|()| self.pieces.take(offset, len)) {
             return Step::Broken(what);
         }
-        if let Some(landing) = &mut self.landing {
-            landing.landed(offset, len);
+        if let Some(landing) = &self.landing {
             if landing.is_due() || self.pieces.complete() {
                 return Step::Again;
             }

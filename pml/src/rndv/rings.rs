@@ -1,9 +1,9 @@
-//! Page-locked memory of the host that messages of devices pass on their way over a network: whoever sends packs into it, and
-//! whoever receives unpacks from it, several fragments with one launch.
+//! Page-locked memory of the host that messages of devices pass on their way over a network: whoever sends packs into
+//! it, and whoever receives unpacks from it, several fragments with one launch.
 //!
-//! A message has one *ring* of it, which comes back when the last work on it has ended. Rings are allocated when they are first
-//! needed, registered with the device, and kept. They are bounded in bytes, per device. Nobody waits for one: a message that finds
-//! none goes through the transport's buffers.
+//! A message has one *ring* of it, which comes back when the last work on it has ended. Rings are allocated when they
+//! are first needed, registered with the device, and kept. They are bounded in bytes, per device. Nobody waits for one:
+//! a message that finds none goes through the transport's buffers.
 
 use crate::buffer::Place;
 use gapless_bml::HeapPool;

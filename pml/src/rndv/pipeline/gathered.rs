@@ -1,20 +1,21 @@
-//! The sender's side of a message of a device over a transport that [lends](gapless_bml::Bml::lends): one launch packs several
-//! fragments into a part of a ring, and they leave from there.
+//! The sender's side of a message of a device over a transport that [lends](gapless_bml::Bml::lends): one launch packs
+//! several fragments into a part of a ring, and they leave from there.
 //!
 //! ```text
 //! buffer ──pack──► part 0 │ part 1 │ part 2 │ part 3      one launch a part, the next begins when the last has ended
 //!                  └ fragment, fragment, … ──► socket     no copy of ours
 //! ```
 //!
-//! A launch costs the processor as much as it takes to send tens of kilobytes, so few launches are better than many. The first
-//! part has one fragment, each further one twice as many, so that the first fragment leaves soon.
+//! A launch costs the processor as much as it takes to send tens of kilobytes, so few launches are better than many.
+//! The first part has one fragment, each further one twice as many, so that the first fragment leaves soon.
 
-use crate::buffer::Place;
+use crate::buffer::{Packed, Place};
 use crate::rndv::Cx;
 use crate::rndv::protocol::Protocol;
 use crate::rndv::rings::{PART_BYTES, PARTS};
 use gapless_engine::EngineError;
 use gapless_mem::Completion;
+use smallvec::SmallVec;
 use std::collections::VecDeque;
 use std::ops::Range;
 
@@ -39,8 +40,8 @@ pub(super) struct Gathered {
 #[derive(Debug)]
 struct Part {
     range: Range<u64>,
-    place: Place,
-    packed: bool,
+    /// Once the launch is over.
+    packed: Option<Packed>,
 }
 
 impl Gathered {
@@ -63,37 +64,36 @@ impl Gathered {
             let place = self.ring.sub(self.begun % PARTS * PART_BYTES, len)?;
             let last = Some(&self.last).filter(|it| matches!(it, Completion::Pending(_)));
             let after = last.cloned();
-            let packing =
-                cx.buffer.gather(cx.engines, range.clone(), place.clone(), after.as_slice())?;
+            let packing = cx.buffer.gather(cx.engines, range.clone(), place, after.as_slice())?;
             cx.counters.tally(Protocol::Pipeline).packs += 1;
             self.last = packing.work().clone();
             (self.left.start, self.begun) = (range.end, self.begun + 1);
             let name = range.start;
             let packed = match packing.now() {
-                Ok(_) => true,
+                Ok(places) => Packed::of(places),
                 Err(packing) => {
                     cx.follow(name, packing);
                     going += 1;
-                    false
+                    None
                 }
             };
-            self.parts.push_back(Part { range, place, packed });
+            self.parts.push_back(Part { range, packed });
         }
         Ok(going)
     }
 
     /// The launch for the part that begins there has ended.
-    pub(super) fn packed(&mut self, start: u64) {
+    pub(super) fn packed(&mut self, start: u64, places: SmallVec<[Place; 2]>) {
         if let Some(part) = self.parts.iter_mut().find(|part| part.range.start == start) {
-            part.packed = true;
+            part.packed = Packed::of(places);
         }
     }
 
-    /// Where the next fragment lies, once it is packed.
-    pub(super) fn next(&self, range: &Range<u64>) -> Option<Result<Place, EngineError>> {
-        let part = self.parts.front().filter(|part| part.packed)?;
+    /// What the next fragment is a part of, once that is packed: the offset there, and its length.
+    pub(super) fn next(&self, range: &Range<u64>) -> Option<(&Packed, (u64, u64))> {
+        let part = self.parts.front()?;
         let at = range.start.saturating_sub(part.range.start);
-        Some(part.place.sub(at, range.end - range.start).map_err(EngineError::from))
+        Some((part.packed.as_ref()?, (at, range.end - range.start)))
     }
 
     /// All up to there has left.

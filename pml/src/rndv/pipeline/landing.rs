@@ -1,9 +1,10 @@
-//! The receiver's side of a message of a device over a transport that [lends](gapless_bml::Bml::lends): fragments are read
-//! straight into a ring, and one launch unpacks several of them.
+//! The receiver's side of a message of a device over a transport that [lends](gapless_bml::Bml::lends): fragments are
+//! read straight into a ring, and one launch unpacks several of them.
 //!
-//! A *run* is what lies in a part of the ring without a gap and is not unpacked yet. Fragments come in order, so each mostly makes
-//! the run longer. A fragment that did not find its place comes in a buffer of the transport, and is unpacked from there. The last
-//! runs of a message are short, so that little is left to do when its last fragment has come.
+//! A *run* is what lies in a part of the ring without a gap and is not unpacked yet. Fragments come in order, so each
+//! mostly makes the run longer. A fragment that did not find its place comes in a buffer of the transport, and is
+//! unpacked from there. The last runs of a message are short, so that little is left to do when its last fragment has
+//! come.
 
 use crate::buffer::Place;
 use crate::rndv::protocol::Protocol;
@@ -83,8 +84,9 @@ impl Landing {
                 return Expected::Not;
             }
             let next = (self.part + 1) % PARTS;
+            // It is still being unpacked: the transport's buffers have room meanwhile, and the link goes on.
             if self.launches.iter().any(|(_, part)| *part == next) {
-                return Expected::Later;
+                return Expected::Not;
             }
             (self.part, self.used) = (next, 0);
         }
@@ -94,14 +96,18 @@ impl Landing {
         }
     }
 
-    /// A fragment is in its place.
-    pub(super) fn landed(&mut self, offset: u64, len: u64) {
-        self.told = None;
+    /// A fragment is in the place that the transport was told of.
+    pub(super) fn landed(&mut self, offset: u64, len: u64) -> Result<(), String> {
+        match self.told.take() {
+            Some((told, place)) if told == offset && place.region().len() == len => {}
+            _ => return Err(format!("{len} bytes at {offset} in a place that was not theirs")),
+        }
         self.used += len;
         if self.run.is_empty() {
             self.run = offset..offset;
         }
         self.run.end = offset + len;
+        Ok(())
     }
 
     /// A fragment has come in a buffer: it needs no place.
