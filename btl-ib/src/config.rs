@@ -20,6 +20,12 @@ pub struct IbConfig {
     pub port: Option<u8>,
     /// The index of the port's GID. By default that of RoCE v2 over IPv4, then IPv6; on InfiniBand 0.
     pub gid_index: Option<u8>,
+    /// The index of the partition in the port's table, 0 being the first. Both ends need a partition of the same number.
+    pub pkey_index: u16,
+    /// The traffic class of packets: over RoCE the type of service of IP (eight bits), by which switches know them.
+    pub traffic_class: u8,
+    /// The service level of packets on InfiniBand, and the priority of RoCE v1: 0 to 15.
+    pub service_level: u8,
     /// The longest message in bytes: 256 to 1 MiB.
     pub fragment_bytes: usize,
     /// The longest message worth sending eagerly, in bytes.
@@ -80,6 +86,9 @@ impl IbConfig {
             device: None,
             port: None,
             gid_index: None,
+            pkey_index: 0,
+            traffic_class: 0,
+            service_level: 0,
             fragment_bytes: 16 << 10,
             eager_bytes: 8 << 10,
             buffers: 32,
@@ -110,6 +119,9 @@ impl IbConfig {
         }
         if self.notice < Duration::from_millis(500) || self.notice > Duration::from_secs(3600) {
             return wrong(format!("a notice of {:?}, 500 ms to an hour expected", self.notice));
+        }
+        if self.service_level > 15 {
+            return wrong(format!("service level {}, 0 to 15 expected", self.service_level));
         }
         if self.not_ready_retries > 7 || self.staging_bytes < 16 << 10 {
             let (retries, staging) = (self.not_ready_retries, self.staging_bytes);

@@ -61,11 +61,12 @@ impl fmt::Display for PortInfo {
     }
 }
 
-/// The devices of this host.
+/// The devices of this host. Of the addresses of a port, that of this index would be taken, or one by the rule of
+/// [`IbConfig::gid_index`](crate::IbConfig::gid_index).
 ///
 /// # Errors
 /// `libibverbs` is not installed, or the kernel has no support.
-pub fn devices() -> Result<Vec<DeviceInfo>, LinkError> {
+pub fn devices(gid_index: Option<u8>) -> Result<Vec<DeviceInfo>, LinkError> {
     let broken = |name: String, problem| {
         let (capabilities, ports) = (Capabilities::empty(), Vec::new());
         DeviceInfo { name, capabilities, ports, problem: Some(problem) }
@@ -76,7 +77,7 @@ pub fn devices() -> Result<Vec<DeviceInfo>, LinkError> {
             Err(error) => broken(context.name.clone(), error),
             Ok(numbers) => {
                 let ports = (1..=numbers.ports).filter_map(|number| context.port(number).ok());
-                let ports = ports.map(|port| describe_port(&context, &port)).collect();
+                let ports = ports.map(|port| describe_port(&context, &port, gid_index)).collect();
                 let (name, capabilities) = (context.name.clone(), numbers.capabilities);
                 DeviceInfo { name, capabilities, ports, problem: None }
             }
@@ -85,8 +86,17 @@ pub fn devices() -> Result<Vec<DeviceInfo>, LinkError> {
     Ok(all()?.into_iter().map(describe).collect())
 }
 
-fn describe_port(context: &Context, port: &Port) -> PortInfo {
+/// The address that is taken.
+fn taken(gids: &[Gid], index: Option<u8>) -> Option<Gid> {
+    match index {
+        Some(index) => gids.iter().find(|gid| gid.index == index).copied(),
+        None => Gid::best(gids),
+    }
+}
+
+fn describe_port(context: &Context, port: &Port, gid_index: Option<u8>) -> PortInfo {
     let gids = context.gids(port);
+    let gid = taken(&gids, gid_index);
     let shown = |gid: &Gid| Place { gid: gid.bytes, lid: port.lid, number: 0 }.to_string();
     PortInfo {
         number: port.number,
@@ -94,8 +104,8 @@ fn describe_port(context: &Context, port: &Port) -> PortInfo {
         kind: port.kind,
         mbit_s: port.mbit_s,
         mtu_bytes: 128 << port.mtu,
-        gid: Gid::best(&gids).map(|gid| (gid.index, shown(&gid))),
-        gid_bytes: Gid::best(&gids).map(|gid| gid.bytes),
+        gid: gid.map(|gid| (gid.index, shown(&gid))),
+        gid_bytes: gid.map(|gid| gid.bytes),
         gids: gids
             .iter()
             .map(|gid| format!("{} {} ({})", gid.index, shown(gid), gid.kind))
@@ -149,14 +159,22 @@ pub(crate) fn choose(config: &IbConfig) -> Result<Chosen, LinkError> {
                 }
             };
             let gids = context.gids(&port);
-            let gid = match config.gid_index {
-                Some(index) => gids.iter().find(|gid| gid.index == index).copied(),
-                None => Gid::best(&gids),
-            };
-            match gid {
+            if config.pkey_index >= port.partitions {
+                let (index, has) = (config.pkey_index, port.partitions);
+                let name = &context.name;
+                seen.push(format!(
+                    "port {number} of {name} has {has} partitions, none of index {index}"
+                ));
+                continue;
+            }
+            match taken(&gids, config.gid_index) {
                 Some(gid) if port.active => return Ok(Chosen { context, numbers, port, gid }),
                 Some(_) => seen.push(format!("port {number} of {} is down", context.name)),
-                None => seen.push(format!("port {number} of {} has no such GID", context.name)),
+                None => {
+                    let of = config.gid_index.map(|index| format!(" of index {index}"));
+                    let of = of.unwrap_or_default();
+                    seen.push(format!("port {number} of {} has no GID{of}", context.name));
+                }
             }
         }
     }

@@ -160,7 +160,13 @@ impl Ib {
             tracing::debug!(%error, "no atomic operations");
             lengths.atomics = false;
         }
-        let here = Here { port: port.number, gid_index: gid.index };
+        let here = Here {
+            port: port.number,
+            gid_index: gid.index,
+            pkey_index: config.pkey_index,
+            traffic_class: config.traffic_class,
+            service_level: config.service_level,
+        };
         let keys = Keys::new(&config.secret, &config.job);
         let id = random()?;
         let lid = port.lid;
@@ -443,7 +449,16 @@ mod tests {
                 even_pieces: false,
             };
             let (kind, mtu, mbit_s) = (LinkKind::Ethernet, 3, 0);
-            let port = Port { number: 1, active: true, kind, lid: 0, mtu, mbit_s, longest_message };
+            let port = Port {
+                number: 1,
+                active: true,
+                kind,
+                lid: 0,
+                mtu,
+                mbit_s,
+                longest_message,
+                partitions: 1,
+            };
             check_device(&config, entries, &numbers, &port)
         };
         assert_eq!(check(receives, sends, longest), Ok(()));

@@ -13,7 +13,7 @@
 //! Numbers of 64 bits are changed by fetch-and-add and compare-and-swap, at registered memory of peers or, over a queue pair
 //! that is connected with itself, of this process: adapters are atomic against themselves alone.
 //!
-//! Registered regions of [`BULK_BYTES`] and more may be written in any order (relaxed ordering): who is told that an
+//! Registered regions of 64 KiB and more may be written in any order (relaxed ordering): who is told that an
 //! operation has ended, or receives a message that was sent after it over the same link, sees all of it. Buffers of messages never are.
 
 #[allow(unsafe_code, reason = "registers memory that callers lend")]
@@ -48,8 +48,6 @@ const OPERATIONS_MAX: usize = 64;
 const PART_BYTES_MAX: u64 = 1 << 20;
 /// The length of a staging buffer.
 const STAGING_BYTES: u64 = 16 << 10;
-/// From here on memory counts as bulk.
-const BULK_BYTES: u64 = 64 << 10;
 /// Registrations that may begin before an address and reach it: those that overlap.
 const OVERLAPS_MAX: usize = 8;
 
@@ -505,12 +503,7 @@ unsafe impl Rdma for Ib {
         }
         // Few, and what they are for has no other way.
         self.may_register(if access == Access::Atomic { 0 } else { local.len() })?;
-        let mut rights = MemoryAccess::REMOTE_READ;
-        rights.set(MemoryAccess::REMOTE_WRITE | MemoryAccess::LOCAL_WRITE, writable);
-        rights.set(MemoryAccess::REMOTE_ATOMIC, access == Access::Atomic);
-        // Numbers that are changed are looked at while others are written.
-        let is_bulk = local.len() >= BULK_BYTES && access != Access::Atomic;
-        rights.set(MemoryAccess::RELAXED_ORDERING, is_bulk);
+        let rights = MemoryAccess::lent(local.len(), access);
         // SAFETY: the caller's promise holds until `deregister`, which ends the registration.
         let mr = unsafe { Mr::new(&self.domain, local, rights) };
         let mr = mr.map_err(|error| RdmaError::Unavailable { reason: error.to_string() })?;

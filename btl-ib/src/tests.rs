@@ -177,7 +177,7 @@ fn who_calls_without_being_known_is_told_of() {
 
 #[test]
 fn devices_are_listed() {
-    let all = devices().unwrap();
+    let all = devices(None).unwrap();
     for end in [0, 1] {
         let device = all
             .iter()
@@ -195,6 +195,40 @@ fn devices_are_listed() {
     for end in [0, 1] {
         assert!(error.contains(&format!("{} is another", device(end))), "{error}");
     }
+}
+
+/// Packets carry what was chosen: another address of the ports if they have one, a traffic class, a service level. What
+/// a port does not have is named when it is opened.
+#[test]
+fn addresses_and_classes_of_packets_are_chosen() {
+    let best = |end| {
+        let port = devices(None).unwrap().into_iter().find(|it| it.name == device(end)).unwrap();
+        port.ports[0].gid.as_ref().expect("an address").0
+    };
+    // The last one over IPv4: with its index first, and its kind last.
+    let last = |end| {
+        let all = devices(None).unwrap().into_iter().find(|it| it.name == device(end)).unwrap();
+        let v4 = all.ports[0].gids.iter().rfind(|gid| gid.contains("10.9.1."));
+        v4.and_then(|gid| gid.split(' ').next()?.parse().ok()).unwrap_or_else(|| best(end))
+    };
+    if [0, 1].into_iter().all(|end| last(end) == best(end)) {
+        println!("SKIPPED: a second address of each port: they have one");
+    }
+    let chosen = |end| IbConfig {
+        gid_index: Some(last(end)),
+        traffic_class: 106,
+        service_level: 3,
+        ..config(end)
+    };
+    let mut ends = joined(chosen(0), chosen(1));
+    expect_health(&mut ends);
+    let refused = |config: IbConfig| Ib::new(config).unwrap_err().to_string();
+    let error = refused(IbConfig { gid_index: Some(255), ..config(0) });
+    assert!(error.contains("has no GID of index 255"), "{error}");
+    let error = refused(IbConfig { pkey_index: u16::MAX, ..config(0) });
+    assert!(error.contains("none of index 65535"), "{error}");
+    let error = refused(IbConfig { service_level: 16, ..config(0) });
+    assert!(error.contains("service level 16"), "{error}");
 }
 
 #[test]

@@ -31,7 +31,7 @@ impl Ib {
 ///
 /// # Errors
 /// Always: this program was built without.
-pub fn devices() -> Result<Vec<Infallible>, LinkError> {
+pub fn devices(_: Option<u8>) -> Result<Vec<Infallible>, LinkError> {
     Err(unbuilt())
 }
 
@@ -43,7 +43,8 @@ mod tests {
     #[test]
     fn it_says_that_it_was_built_without() {
         let config = IbConfig::new("job", 0, Secret::new([0; 32]));
-        let errors = [Ib::new(config).map(|_| ()).unwrap_err(), devices().map(|_| ()).unwrap_err()];
+        let errors =
+            [Ib::new(config).map(|_| ()).unwrap_err(), devices(None).map(|_| ()).unwrap_err()];
         for error in errors {
             assert!(error.to_string().contains("feature `ib`"), "{error}");
         }

@@ -8,6 +8,7 @@
 mod choose;
 #[allow(unsafe_code, reason = "walks the list that getifaddrs(3) allocates")]
 mod interfaces;
+mod manner;
 mod near;
 mod rails;
 mod verbs;
@@ -23,6 +24,7 @@ use gapless_bml::Judge;
 use gapless_btl::{Address, Btl, LinkError};
 use gapless_btl_tcp::{Place, Secret, Tcp, TcpConfig};
 use interfaces::Interface;
+use manner::Manner;
 use std::net::{IpAddr, TcpListener};
 use std::ops::RangeInclusive;
 use std::path::Path;
@@ -45,6 +47,7 @@ pub(crate) struct Choices {
     pub(crate) ports: Option<RangeInclusive<u16>>,
     pub(crate) devices: Option<String>,
     pub(crate) encrypt: Option<bool>,
+    pub(crate) manner: Manner,
 }
 
 /// What is wanted, checked.
@@ -54,6 +57,7 @@ pub(crate) struct Settings {
     ports: RangeInclusive<u16>,
     devices: verbs::Wanted,
     pub(crate) encrypt: bool,
+    manner: Manner,
     /// The interfaces of each rail over TCP, once several were opened.
     interfaces: Arc<OnceLock<Interfaces>>,
 }
@@ -70,7 +74,7 @@ pub(crate) struct Ways {
 
 impl Choices {
     /// # Errors
-    /// A list of interfaces or a range of ports that makes no sense; encryption that was not built in.
+    /// A list of interfaces, a range of ports or a number that makes no sense; encryption that was not built in.
     pub(crate) fn settle(self) -> Result<Settings, WireupError> {
         let variable = |name| std::env::var_os(name).map(|it| it.to_string_lossy().into_owned());
         let choice = |given: Option<String>, method, name| match given {
@@ -97,7 +101,8 @@ impl Choices {
             let problem = "on, and this program was built without the feature `encryption`";
             return Err(WireupError::Setting { variable: source, problem: problem.to_owned() });
         }
-        Ok(Settings { wanted, ports, devices, encrypt, interfaces: Arc::default() })
+        let manner = self.manner.settle(variable)?;
+        Ok(Settings { wanted, ports, devices, encrypt, manner, interfaces: Arc::default() })
     }
 }
 
@@ -274,7 +279,8 @@ fn open_tcp(
         let label = rails::label(name, &places);
         let usual = TcpConfig::new(job, rank, secret.clone(), places);
         let (ports, encrypt) = (settings.ports.clone(), settings.encrypt);
-        let config = TcpConfig { name, ports, encrypt, ..usual };
+        let notice = settings.manner.notice.unwrap_or(usual.notice);
+        let config = TcpConfig { name, ports, encrypt, notice, ..usual };
         open.push((label, Box::new(Tcp::new(config)?)));
     }
     Ok(open)

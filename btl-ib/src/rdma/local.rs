@@ -65,11 +65,7 @@ impl Ib {
                 && held.len() < PIECES_MAX
                 && self.may_register(region.len()).is_ok()
             {
-                let mut access = MemoryAccess::empty();
-                access.set(
-                    MemoryAccess::LOCAL_WRITE | MemoryAccess::RELAXED_ORDERING,
-                    way == Way::Read,
-                );
+                let access = MemoryAccess::of_operation(way);
                 // SAFETY: the caller's promise; peers get no right to it.
                 match unsafe { Mr::new(&self.domain, *region, access) } {
                     Ok(mr) => {

@@ -2,6 +2,7 @@
 
 use super::{End, Patience, config, expect_health, joined};
 use crate::IbConfig;
+use crate::verbs::memory::REFUSES;
 use gapless_btl::{Access, Extent, Rdma, RdmaError, RemoteKey, Token};
 use gapless_mem::{Device, HostDevice, Region};
 use std::time::Duration;
@@ -103,6 +104,32 @@ fn every_way_to_local_memory_moves_the_same_bytes() {
         assert_eq!(ends[0].ib.one_sided.lent(), 0);
         expect_health(&mut ends);
     }
+}
+
+/// The system refuses to register: peers get no key, and long memory of this end is staged. The bytes are the same.
+#[test]
+fn where_the_system_registers_nothing_memory_is_staged() {
+    const LEN: u64 = 600_000;
+    let mut ends = joined(config(0), config(1));
+    let far = ground(LEN);
+    let key = register(&mut ends[1], far, Access::Write).unwrap();
+    REFUSES.set(true);
+    let refused = register(&mut ends[1], ground(LEN), Access::Read);
+    let Err(RdmaError::Unavailable { reason }) = refused else { panic!("{refused:?}") };
+    assert!(reason.contains("ibv_reg_mr"), "{reason}");
+    for put in [false, true] {
+        let local = ground(LEN);
+        let (from, to) = if put { (local, far) } else { (far, local) };
+        fill(&to, 99);
+        fill(&from, 11 + u64::from(put));
+        operate(&mut ends, put, &[local], &key);
+        assert!(bytes(&from) == bytes(&to), "put {put}");
+    }
+    assert_eq!(ends[0].ib.one_sided.ways, [0, 0, 2 * LEN]);
+    assert_eq!(ends[0].ib.one_sided.lent(), 0);
+    REFUSES.set(false);
+    register(&mut ends[1], ground(LEN), Access::Read).unwrap();
+    expect_health(&mut ends);
 }
 
 /// Registered pieces of unequal lengths: Soft-RoCE's provider takes all of a list to be as long as the first.

@@ -21,9 +21,11 @@ pub(crate) const ROUTE_BYTES: u32 = 40;
 pub(super) fn direct(at: &mut ibv_ah_attr, here: Here, peer: &Place) {
     at.dlid = peer.lid;
     at.port_num = here.port;
+    at.sl = here.service_level;
     at.is_global = 1;
     at.grh.dgid.raw = peer.gid;
     at.grh.sgid_index = here.gid_index;
+    at.grh.traffic_class = here.traffic_class;
     // As many as any route of ours has.
     at.grh.hop_limit = 64;
 }
@@ -99,6 +101,7 @@ impl Datagrams {
         self.raw.modify(set, |to| {
             to.qp_state = state::IBV_QPS_INIT;
             to.port_num = here.port;
+            to.pkey_index = here.pkey_index;
             to.qkey = key;
         })?;
         self.raw.modify(mask::IBV_QP_STATE, |to| to.qp_state = state::IBV_QPS_RTR)?;

@@ -48,6 +48,8 @@ pub(crate) struct Port {
     /// Lanes times the speed of each, in Mbit/s; 0 if the device does not say.
     pub(crate) mbit_s: u32,
     pub(crate) longest_message: u32,
+    /// The length of its table of partitions.
+    pub(crate) partitions: u16,
 }
 
 /// An address of a port.
@@ -226,6 +228,7 @@ impl Context {
             mtu: u8::try_from(out.active_mtu.clamp(1, 5)).unwrap_or(1),
             mbit_s: lanes(out.active_width) * lane_mbit_s(out.active_speed),
             longest_message: out.max_msg_sz,
+            partitions: out.pkey_tbl_len,
         })
     }
 

@@ -1,6 +1,8 @@
 //! Access and capabilities as sets.
 
+use super::pair::Way;
 use bitflags::bitflags;
+use gapless_btl::Access;
 use rdma_sys::{ibv_access_flags as raw, ibv_device_cap_flags as caps};
 
 bitflags! {
@@ -13,6 +15,39 @@ bitflags! {
         const REMOTE_ATOMIC = raw::IBV_ACCESS_REMOTE_ATOMIC.0;
         /// The adapter may write the region's bytes in any order: for bulk memory, never for what carries flags.
         const RELAXED_ORDERING = raw::IBV_ACCESS_RELAXED_ORDERING.0;
+    }
+}
+
+/// From this length on, memory that was lent counts as bulk.
+const BULK_BYTES: u64 = 64 << 10;
+
+impl MemoryAccess {
+    /// Buffers of messages, rings and staging memory: written in order, since parts of them say that others are there.
+    pub(crate) const OWN: MemoryAccess = MemoryAccess::LOCAL_WRITE;
+
+    /// Pages of ours that peers write into: in order, likewise.
+    pub(crate) const TALLIES: MemoryAccess =
+        MemoryAccess::LOCAL_WRITE.union(MemoryAccess::REMOTE_WRITE);
+
+    /// Memory of a caller that peers may use: only bulk memory may be written in any order. Numbers that are changed are
+    /// looked at while others are written.
+    pub(crate) fn lent(len: u64, access: Access) -> MemoryAccess {
+        let mut rights = MemoryAccess::REMOTE_READ;
+        rights.set(MemoryAccess::REMOTE_WRITE | MemoryAccess::LOCAL_WRITE, access != Access::Read);
+        rights.set(MemoryAccess::REMOTE_ATOMIC, access == Access::Atomic);
+        let is_bulk = len >= BULK_BYTES && access != Access::Atomic;
+        rights.set(MemoryAccess::RELAXED_ORDERING, is_bulk);
+        rights
+    }
+
+    /// Memory of a caller that one operation of this end works through. Nobody looks at it before the operation's end.
+    pub(crate) fn of_operation(way: Way) -> MemoryAccess {
+        match way {
+            Way::Read => MemoryAccess::LOCAL_WRITE | MemoryAccess::RELAXED_ORDERING,
+            Way::Write => MemoryAccess::empty(),
+            // What the number was is written there.
+            Way::Change(_) => MemoryAccess::LOCAL_WRITE,
+        }
     }
 }
 
@@ -29,5 +64,37 @@ bitflags! {
         /// Remote fetch-and-add and compare-and-swap. (Not a flag of the device's own.)
         const ATOMICS = 1 << 31;
         const _ = !0;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use gapless_btl::Change;
+
+    /// Relaxed ordering is for bulk memory alone: never for what carries flags, numbers or messages.
+    #[test]
+    fn only_bulk_memory_is_written_in_any_order() {
+        use MemoryAccess as M;
+        let (read, write) = (M::REMOTE_READ, M::REMOTE_WRITE | M::LOCAL_WRITE);
+        let table = [
+            (0, Access::Read, read),
+            (8, Access::Write, read | write),
+            (BULK_BYTES - 1, Access::Read, read),
+            (BULK_BYTES - 1, Access::Write, read | write),
+            (BULK_BYTES, Access::Read, read | M::RELAXED_ORDERING),
+            (BULK_BYTES, Access::Write, read | write | M::RELAXED_ORDERING),
+            (u64::MAX, Access::Write, read | write | M::RELAXED_ORDERING),
+            (8, Access::Atomic, read | write | M::REMOTE_ATOMIC),
+            (BULK_BYTES, Access::Atomic, read | write | M::REMOTE_ATOMIC),
+            (u64::MAX, Access::Atomic, read | write | M::REMOTE_ATOMIC),
+        ];
+        for (len, access, due) in table {
+            assert_eq!(M::lent(len, access), due, "{len} bytes, {access:?}");
+        }
+        assert_eq!(M::of_operation(Way::Read), M::LOCAL_WRITE | M::RELAXED_ORDERING);
+        assert_eq!(M::of_operation(Way::Write), M::empty());
+        assert_eq!(M::of_operation(Way::Change(Change::Add(1))), M::LOCAL_WRITE);
+        assert_eq!((M::OWN, M::TALLIES), (M::LOCAL_WRITE, write));
     }
 }

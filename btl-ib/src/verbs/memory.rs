@@ -74,6 +74,8 @@ thread_local! {
     /// For tests: in the place of `ibv_reg_dmabuf_mr`, which Soft-RoCE of Linux 6.1 refuses.
     pub(crate) static FORCED: std::cell::Cell<Option<Option<RegDmaBuf>>> =
         const { std::cell::Cell::new(None) };
+    /// For tests: the system refuses to register memory, as where little may be locked.
+    pub(crate) static REFUSES: std::cell::Cell<bool> = const { std::cell::Cell::new(false) };
 }
 
 impl Mr {
@@ -94,6 +96,10 @@ impl Mr {
         let pointer = region.as_ptr().ok_or_else(|| refuse("not the CPU's memory".to_owned()))?;
         let len = usize::try_from(region.len()).map_err(|e| refuse(e.to_string()))?;
         let (library, at) = (domain.context.library, region.start());
+        #[cfg(test)]
+        if REFUSES.get() {
+            return Err(super::refused_as("ibv_reg_mr", libc::ENOMEM));
+        }
         // SAFETY: the domain lives; the caller vouches for the memory; without rights of peers nothing happens to it but
         // what is posted.
         let raw =
@@ -182,7 +188,7 @@ impl Registered {
     /// # Errors
     /// There is no memory, or the system refused to register it.
     pub(crate) fn new(domain: &Arc<Domain>, bytes: usize) -> Result<Arc<Registered>, LinkError> {
-        Registered::with(domain, bytes, MemoryAccess::LOCAL_WRITE)
+        Registered::with(domain, bytes, MemoryAccess::OWN)
     }
 
     /// The same, for peers to write into, too: whoever reads it uses atomic words.
@@ -193,7 +199,7 @@ impl Registered {
         domain: &Arc<Domain>,
         bytes: usize,
     ) -> Result<Arc<Registered>, LinkError> {
-        Registered::with(domain, bytes, MemoryAccess::LOCAL_WRITE | MemoryAccess::REMOTE_WRITE)
+        Registered::with(domain, bytes, MemoryAccess::TALLIES)
     }
 
     fn with(

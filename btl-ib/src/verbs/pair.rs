@@ -176,6 +176,9 @@ pub(crate) struct Qp<S> {
 pub(crate) struct Here {
     pub(crate) port: u8,
     pub(crate) gid_index: u8,
+    pub(crate) pkey_index: u16,
+    pub(crate) traffic_class: u8,
+    pub(crate) service_level: u8,
 }
 
 /// How a link behaves.
@@ -243,6 +246,7 @@ impl Qp<Reset> {
         self.raw.modify(set, |to| {
             to.qp_state = state::IBV_QPS_INIT;
             to.port_num = here.port;
+            to.pkey_index = here.pkey_index;
             to.qp_access_flags = access.bits();
         })?;
         Ok(self.become_())

@@ -6,7 +6,10 @@ use gapless_btl_tcp::Place;
 use std::net::IpAddr;
 
 /// Beginnings of the names of interfaces that lead to containers and virtual machines of this host.
-const INNER: [&str; 5] = ["docker", "br-", "virbr", "cni", "veth"];
+const INNER: [&str; 15] = [
+    "docker", "br-", "virbr", "vnet", "tap", "cni", "veth", "podman", "nerdctl", "lxcbr", "lxdbr",
+    "cali", "cilium", "flannel", "kube-",
+];
 
 /// One word of a list.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -142,6 +145,19 @@ mod tests {
         assert_eq!(chosen(&all(), "!eth*, !10.9.0.3"), ["172.17.0.1"], "nothing better is left");
         assert_eq!(chosen(&all(), "!eth*,!ib*,!docker0"), ["127.0.0.1", "::1"]);
         assert_eq!(chosen(&[], ""), [""; 0]);
+    }
+
+    #[test]
+    fn ways_to_containers_are_told_by_their_names() {
+        for name in ["podman0", "lxdbr0", "cali12ab", "flannel.1", "cilium_host", "vnet3", "tap0"] {
+            let mut all = all();
+            all.push(interface(name, "10.88.0.1/16"));
+            assert_eq!(chosen(&all, ""), ["10.1.2.3", "10.9.0.3", "fd00:1::7"], "{name}");
+            assert_eq!(chosen(&all, name), ["10.88.0.1"]);
+        }
+        let mut all = all();
+        all.push(interface("bridge0", "10.88.0.1/16"));
+        assert!(chosen(&all, "").contains(&"10.88.0.1".to_owned()), "a host's own bridge");
     }
 
     #[test]

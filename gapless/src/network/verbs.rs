@@ -11,6 +11,7 @@ mod ports;
 pub(crate) use ports::{joined, network};
 
 use super::interfaces::{self, Interface};
+use super::manner::Manner;
 use super::wanted::Pattern;
 use super::{Choices, Labelled, Settings, Ways};
 use crate::Error;
@@ -115,8 +116,8 @@ struct Found {
 ///
 /// # Errors
 /// The library is not installed, or the system has no support.
-fn choose(wanted: &Wanted) -> Result<Found, LinkError> {
-    let mut ports = adapters::list()?;
+fn choose(wanted: &Wanted, manner: &Manner) -> Result<Found, LinkError> {
+    let mut ports = adapters::list(manner)?;
     pass_over(&mut ports, wanted);
     let interfaces = interfaces::list().unwrap_or_else(|error| {
         tracing::debug!(%error, "the networks of ports are not known");
@@ -136,7 +137,7 @@ fn choose(wanted: &Wanted) -> Result<Found, LinkError> {
 pub fn verbs_ports() -> Result<Vec<VerbsPort>, Error> {
     let settings = Choices::default().settle()?;
     let failed = |error| Error::Transport { name: IB, error };
-    let Found { ports, .. } = choose(&settings.devices).map_err(failed)?;
+    let Found { ports, .. } = choose(&settings.devices, &settings.manner).map_err(failed)?;
     Ok(ports.into_iter().map(|port| port.shown).collect())
 }
 
@@ -150,11 +151,11 @@ pub(super) fn open(
     (job, rank): (&str, u32),
     secret: &Secret,
 ) -> Result<Vec<Labelled>, LinkError> {
-    let Found { ports, chosen, interfaces } = choose(&settings.devices)?;
+    let Found { ports, chosen, interfaces } = choose(&settings.devices, &settings.manner)?;
     let mut tried = Vec::new();
     let mut open = ports::open_each(&chosen, |name, at| {
         let port = &ports[at];
-        match adapters::open(name, &port.shown, job, rank, secret) {
+        match adapters::open((name, &port.shown), &settings.manner, (job, rank), secret) {
             Ok(btl) => Some((port.label(name, &interfaces), btl)),
             Err(error) => {
                 tracing::debug!(port = %port.shown, %error, "a port that cannot be opened");

@@ -27,6 +27,7 @@ use gapless_xtq::Xtq;
 use std::fmt;
 use std::ops::RangeInclusive;
 use std::sync::Arc;
+use std::time::Duration;
 
 /// The name of the built-in shared-memory transport.
 pub(super) const SM: &str = "sm";
@@ -103,8 +104,8 @@ impl Builder {
 
     /// Which interfaces of this host are used for TCP, if the job has several hosts: names (`"eth0"`, `"ib*"`),
     /// networks (`"10.1.0.0/16"`) and addresses, apart by commas; after `!` what is not used. By default all but
-    /// loopback and those that lead to containers or virtual machines of this host (`docker*`, `br-*`, `virbr*`,
-    /// `cni*`, `veth*`), which are used if there is nothing else. Goes before the variable `GAPLESS_TCP_INTERFACES`.
+    /// loopback and those that lead to containers or virtual machines of this host (`docker*`, `virbr*`, `veth*` and
+    /// others by their names), which are used if there is nothing else. Goes before the variable `GAPLESS_TCP_INTERFACES`.
     /// Several interfaces that are named are used together, and one of them may fail.
     #[must_use]
     pub fn tcp_interfaces(mut self, list: impl Into<String>) -> Builder {
@@ -128,6 +129,47 @@ impl Builder {
     #[must_use]
     pub fn ib_devices(mut self, list: impl Into<String>) -> Builder {
         self.network.devices = Some(list.into());
+        self
+    }
+
+    /// After how long a host that does not answer is given up, with all of its processes: 5 s to an hour. By default 12 s
+    /// over TCP and 10 s over InfiniBand and RoCE. A host that is busy answers. Goes before the variable
+    /// `GAPLESS_NOTICE_SECONDS`.
+    #[must_use]
+    pub fn notice(mut self, within: Duration) -> Builder {
+        self.network.manner.notice = Some(within);
+        self
+    }
+
+    /// Which address (GID) of an adapter's port is used, by its index in the port's table. A port that has none there is
+    /// not used. By default that of RoCE v2 over IPv4, then IPv6. Goes before the variable `GAPLESS_IB_GID_INDEX`.
+    #[must_use]
+    pub fn ib_gid_index(mut self, index: u8) -> Builder {
+        self.network.manner.gid_index = Some(index);
+        self
+    }
+
+    /// Which partition of InfiniBand is used, by the index of its key (P_Key) in the port's table; by default 0. A port
+    /// whose table is shorter is not used. Goes before the variable `GAPLESS_IB_PKEY_INDEX`.
+    #[must_use]
+    pub fn ib_pkey_index(mut self, index: u16) -> Builder {
+        self.network.manner.pkey_index = Some(index);
+        self
+    }
+
+    /// The traffic class of what adapters send; by default 0. Over RoCE v2 it is the type of service of IP, whose upper six
+    /// bits (DSCP) switches go by: 104 is DSCP 26. Goes before the variable `GAPLESS_IB_TRAFFIC_CLASS`.
+    #[must_use]
+    pub fn ib_traffic_class(mut self, class: u8) -> Builder {
+        self.network.manner.traffic_class = Some(class);
+        self
+    }
+
+    /// The service level of what adapters send over InfiniBand, 0 to 15; by default 0. Goes before the variable
+    /// `GAPLESS_IB_SERVICE_LEVEL`.
+    #[must_use]
+    pub fn ib_service_level(mut self, level: u8) -> Builder {
+        self.network.manner.service_level = Some(level);
         self
     }
 

@@ -42,6 +42,9 @@ end() { echo "$1" > /shared/status; sync; umount /shared; reboot -f; }
 /host/ip link add v2 type veth peer name v3
 /host/ip addr add 10.9.0.1/24 dev v0
 /host/ip addr add 10.9.0.2/24 dev v1
+# A second address of each, for ports by the index of their GID.
+/host/ip addr add 10.9.1.1/24 dev v0
+/host/ip addr add 10.9.1.2/24 dev v1
 /host/ip addr add 10.10.0.1/24 dev v2
 /host/ip addr add 10.10.0.2/24 dev v3
 for at in all v0 v1 v2 v3; do

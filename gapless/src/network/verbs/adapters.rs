@@ -1,7 +1,7 @@
 //! The adapters of this host, and the transport on one of their ports.
 
-use super::VerbsPort;
 use super::ports::{Port, is_near};
+use super::{Manner, VerbsPort};
 use gapless_btl::{Btl, LinkError, Secret};
 use gapless_btl_ib::{Ib, IbConfig, LinkKind, devices};
 
@@ -9,9 +9,9 @@ use gapless_btl_ib::{Ib, IbConfig, LinkKind, devices};
 ///
 /// # Errors
 /// The library is not installed, or the system has no support.
-pub(super) fn list() -> Result<Vec<Port>, LinkError> {
+pub(super) fn list(manner: &Manner) -> Result<Vec<Port>, LinkError> {
     let mut all = Vec::new();
-    for device in devices()? {
+    for device in devices(manner.gid_index)? {
         let name = device.name;
         if let Some(problem) = device.problem {
             let shown = VerbsPort {
@@ -32,7 +32,10 @@ pub(super) fn list() -> Result<Vec<Port>, LinkError> {
                 description: port.to_string(),
                 passed_over: match (port.active, &port.gid) {
                     (false, _) => Some("it has no link".to_owned()),
-                    (true, None) => Some("it has no address (GID)".to_owned()),
+                    (true, None) => Some(match manner.gid_index {
+                        Some(index) => format!("it has no address (GID) of index {index}"),
+                        None => "it has no address (GID)".to_owned(),
+                    }),
                     (true, Some(_)) => None,
                 },
                 addresses: port.gids,
@@ -52,15 +55,19 @@ pub(super) fn list() -> Result<Vec<Port>, LinkError> {
 /// # Errors
 /// The device, or the system, refuses.
 pub(super) fn open(
-    name: &'static str,
-    port: &VerbsPort,
-    job: &str,
-    rank: u32,
+    (name, port): (&'static str, &VerbsPort),
+    manner: &Manner,
+    (job, rank): (&str, u32),
     secret: &Secret,
 ) -> Result<Box<dyn Btl>, LinkError> {
     let mut config = IbConfig::new(job, rank, secret.clone());
     config.name = name;
     config.device = Some(port.device.clone());
     config.port = Some(port.number);
+    config.gid_index = manner.gid_index;
+    config.pkey_index = manner.pkey_index.unwrap_or(config.pkey_index);
+    config.traffic_class = manner.traffic_class.unwrap_or(config.traffic_class);
+    config.service_level = manner.service_level.unwrap_or(config.service_level);
+    config.notice = manner.notice.unwrap_or(config.notice);
     Ok(Box::new(Ib::new(config)?))
 }

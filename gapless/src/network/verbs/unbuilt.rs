@@ -1,7 +1,7 @@
 //! What there is without the feature `ib`: the answer that there is nothing.
 
-use super::VerbsPort;
 use super::ports::Port;
+use super::{Manner, VerbsPort};
 use gapless_btl::{Btl, LinkError, Secret};
 
 fn unbuilt() -> LinkError {
@@ -11,17 +11,16 @@ fn unbuilt() -> LinkError {
 
 /// # Errors
 /// Always.
-pub(super) fn list() -> Result<Vec<Port>, LinkError> {
+pub(super) fn list(_: &Manner) -> Result<Vec<Port>, LinkError> {
     Err(unbuilt())
 }
 
 /// # Errors
 /// Always.
 pub(super) fn open(
-    _: &'static str,
-    _: &VerbsPort,
-    _: &str,
-    _: u32,
+    _: (&'static str, &VerbsPort),
+    _: &Manner,
+    _: (&str, u32),
     _: &Secret,
 ) -> Result<Box<dyn Btl>, LinkError> {
     Err(unbuilt())
