@@ -80,7 +80,8 @@ pub(super) fn places(all: &[Interface], wanted: &Wanted) -> Vec<Place> {
     places
 }
 
-/// Which of these addresses are a rail together: those of one interface, if the user has asked for some; else all.
+/// Which of these addresses are a rail together: those of one interface, if the user has asked for some; else all. An
+/// interface that is named several times is as many rails.
 pub(super) fn rails(all: &[Interface], wanted: &Wanted, places: Vec<Place>) -> Vec<Vec<Place>> {
     if !wanted.asks() {
         return vec![places];
@@ -93,7 +94,15 @@ pub(super) fn rails(all: &[Interface], wanted: &Wanted, places: Vec<Place>) -> V
             None => rails.push(vec![place]),
         }
     }
-    rails
+    let times = |rail: &Vec<Place>| {
+        let of = name(&rail[0]);
+        let names = |word: &&Name| match word {
+            Name::Interface { name, star: false } => Some(name) == of,
+            _ => false,
+        };
+        wanted.words().iter().filter(names).count().max(1)
+    };
+    rails.into_iter().flat_map(|rail| std::iter::repeat_n(rail.clone(), times(&rail))).collect()
 }
 
 /// Whether an address means nothing on other hosts, or names no host. (Loopback does not count.)
@@ -182,6 +191,8 @@ mod tests {
         assert_eq!(rails("10.0.0.0/8"), [1, 1]);
         assert_eq!(rails("eth0"), [2]);
         assert_eq!(rails("lo,eth0,docker0"), [2, 2, 1]);
+        assert_eq!(rails("ib0,ib0,eth0"), [2, 1, 1], "named twice");
+        assert_eq!(rails("ib0,ib*,10.9.0.0/16"), [1], "named once");
     }
 
     #[test]

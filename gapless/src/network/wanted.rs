@@ -38,6 +38,11 @@ impl<P: Pattern> Wanted<P> {
         !self.included.is_empty()
     }
 
+    /// What was asked for, in the order of the list.
+    pub(super) fn words(&self) -> &[P] {
+        &self.included
+    }
+
     /// Whether this is among what was asked for.
     pub(super) fn includes(&self, thing: &P::Thing) -> bool {
         self.included.iter().any(|pattern| pattern.matches(thing))

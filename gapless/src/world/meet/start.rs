@@ -166,6 +166,8 @@ struct Cost {
     gets: u64,
     bytes: u64,
     gets_of_a_rank: u64,
+    /// Rank 0 reads the cards of all, before the others can go on.
+    gets_of_rank_0: u64,
     links_of_a_rank: u64,
     memory_of_a_rank: u64,
 }
@@ -238,6 +240,7 @@ fn start(ranks: u32, each: u32, shown: u32) -> Cost {
         gets: first + gets * all / shown,
         bytes: first_bytes + bytes * all / shown,
         gets_of_a_rank: gets / shown,
+        gets_of_rank_0: first,
         links_of_a_rank: links / shown,
         memory_of_a_rank,
     }
@@ -260,23 +263,27 @@ fn ten_thousand_processes_start_without_a_square_of_anything() {
     let costs: Vec<Cost> =
         [10, 100, 1000, 10_000].into_iter().map(|ranks| start(ranks, 100, 40)).collect();
     let mut rows = Vec::new();
-    println!("  ranks  hosts  requests  of a rank   KB carried  links of a rank  KB of a rank");
+    println!(
+        "  ranks  hosts  requests  of rank 0  of a rank   KB carried  links of a rank  KB of a rank"
+    );
     for cost in &costs {
-        let Cost { ranks, hosts, gets, bytes, gets_of_a_rank, links_of_a_rank, memory_of_a_rank } =
-            cost;
+        let Cost { ranks, hosts, gets, bytes, gets_of_rank_0, .. } = cost;
+        let Cost { gets_of_a_rank, links_of_a_rank, memory_of_a_rank, .. } = cost;
         println!(
-            "{ranks:7}  {hosts:5}  {gets:8}  {gets_of_a_rank:9}  {:11}  {links_of_a_rank:15}  {:12}",
+            "{ranks:7}  {hosts:5}  {gets:8}  {gets_of_rank_0:9}  {gets_of_a_rank:9}  {:11}  {links_of_a_rank:15}  {:12}",
             bytes / 1000,
             memory_of_a_rank / 1000
         );
         rows.push(format!(
-            "{{\"ranks\": {ranks}, \"hosts\": {hosts}, \"requests\": {gets}, \"requests_of_a_rank\": {gets_of_a_rank}, \
-             \"bytes\": {bytes}, \"links_of_a_rank\": {links_of_a_rank}, \"bytes_of_a_rank\": {memory_of_a_rank}}}"
+            "{{\"ranks\": {ranks}, \"hosts\": {hosts}, \"requests\": {gets}, \"requests_of_rank_0\": {gets_of_rank_0}, \
+             \"requests_of_a_rank\": {gets_of_a_rank}, \"bytes\": {bytes}, \"links_of_a_rank\": {links_of_a_rank}, \"bytes_of_a_rank\": {memory_of_a_rank}}}"
         ));
         let distances = u64::from(ranks.next_power_of_two().trailing_zeros());
         assert!(*links_of_a_rank <= 2 * distances, "{cost:?}");
         // A roll of some pieces, and an address for each link.
         assert!(*gets_of_a_rank <= 2 * distances + 24, "{cost:?}");
+        // Each card once, and who has published what.
+        assert!(*gets_of_rank_0 <= 2 * u64::from(*ranks), "{cost:?}");
         assert!(*memory_of_a_rank <= 1_000_000 + 2_000 * u64::from(*ranks), "{cost:?}");
     }
     if let Some(file) = std::env::var_os("GAPLESS_START_JSON") {
