@@ -5,8 +5,10 @@
 //! ([`crate::verbs`]), 10,000 strangers call at TCP links and 2,000 bits of encrypted ones are changed (`btl-tcp`), the
 //! simulator plays [`SEEDS`] worlds, a job of 500 processes runs under the usual limit of 1,024 descriptors
 //! (`cli/tests/peers.rs`), and jobs on two hosts go through [`RAIL_CUTS`] cuts of rails, and [`RAIL_JOBS`] jobs have
-//! somebody between the hosts (`cli/tests/hosts/rails.rs`); after it, the workspace's tests on every odd machine
-//! (`odd.rs`), with the minutes that each took.
+//! somebody between the hosts, or lose a cable and a rank (`cli/tests/hosts/rails.rs`). Then jobs of 100 processes on two
+//! hosts, jobs that end badly under each launcher, a job beside 10,000 strangers, and a cable that is pulled out, which must
+//! be noticed within 30 s, so that the machine may not be busy with others (`cli/tests/hosts`); after it, the workspace's
+//! tests on every odd machine (`odd.rs`), with the minutes that each took.
 
 use crate::metadata::Checkout;
 use crate::{Failure, kernels, shell, test, verbs};
@@ -42,6 +44,17 @@ pub(crate) fn run(checkout: &Checkout, minutes: u64, release: bool) -> Result<()
     long("500 ranks", "gapless-cli", "peers", MANY, ("GAPLESS_RANKS", "500"))?;
     long("cuts of rails", "gapless-cli", "hosts", RAILS, ("GAPLESS_RAIL_CUTS", RAIL_CUTS))?;
     long("mischief on rails", "gapless-cli", "hosts", MISCHIEF, ("GAPLESS_RAIL_JOBS", RAIL_JOBS))?;
+    let (name, ends) = (ENDS, ("GAPLESS_LAUNCHER_ENDS", "all"));
+    long("jobs that end badly, under all launchers", "gapless-cli", "hosts", name, ends)?;
+    long("100 ranks on two hosts", "gapless-cli", "hosts", FAR, ("GAPLESS_HOSTS_RANKS", "100"))?;
+    long("strangers beside a job", "gapless-cli", "hosts", BESET, ("GAPLESS_STRANGERS", "10000"))?;
+    long(
+        "a cable that is pulled out",
+        "gapless-cli",
+        "hosts",
+        LOST,
+        ("GAPLESS_LOST_SECONDS", "30"),
+    )?;
     let seconds = (minutes * 60).to_string();
     let what = format!("soak, {minutes} min");
     long(&what, "gapless-tests", "resilience", TEST, ("GAPLESS_SOAK_SECONDS", &seconds))?;
@@ -55,6 +68,10 @@ const RAILS: &str = "rails::rails_that_are_cut_cost_nothing";
 const RAIL_CUTS: &str = "200";
 const MISCHIEF: &str = "rails::mischief_between_hosts_costs_nothing";
 /// So many jobs with somebody between the hosts.
-const RAIL_JOBS: &str = "60";
+const RAIL_JOBS: &str = "80";
+const ENDS: &str = "launchers::ending::a_rank_that_ends_badly_ends_the_job_on_both_hosts";
+const FAR: &str = "together::many::many_ranks_on_two_hosts";
+const BESET: &str = "together::strangers::strangers_of_the_other_host_get_nowhere";
+const LOST: &str = "lost::a_cable_that_is_pulled_out";
 const MANY: &str = "many_ranks_fit_under_few_descriptors";
 const TEST: &str = "soak::eight_processes_exchange_everything_in_flat_memory";

@@ -3,6 +3,8 @@
 //!
 //! `PATH` says which release of a launcher runs. `GAPLESS_SHOW_LAUNCHERS=1` prints what ran on what.
 
+mod ending;
+
 use super::namespaces::Namespaces;
 use super::slurm::Slurm;
 use super::{WATCHDOG, host_of};
@@ -12,6 +14,7 @@ use std::ffi::{OsStr, OsString};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::time::Instant;
 
 /// A launcher of several hosts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -131,10 +134,17 @@ fn under_each(name: &str, body: impl FnOnce(World)) {
     if is_rank(name) {
         return body(World::init().expect("the world comes to be"));
     }
+    each(name, |make, what| run(make(), name, what));
+}
+
+/// Calls `job` for each launcher that is installed, with what makes commands that start four ranks of what is appended,
+/// two on each host, and with what the launcher is.
+fn each(name: &str, mut job: impl FnMut(&dyn Fn() -> Command, &str)) {
     let Some(hosts) = Namespaces::new(name) else { return };
     for launcher in Launcher::ALL {
-        let Some((command, what)) = launcher.command(&hosts, 4) else { continue };
-        run(command, name, &format!("{launcher:?} ({what})"));
+        let Some((_, what)) = launcher.command(&hosts, 4) else { continue };
+        let make = || launcher.command(&hosts, 4).expect("it is installed").0;
+        job(&make, &format!("{launcher:?} ({what})"));
     }
     let slurm = match Slurm::start(&hosts) {
         Ok(slurm) => slurm,
@@ -142,7 +152,10 @@ fn under_each(name: &str, body: impl FnOnce(World)) {
     };
     for language in ["pmi2", "pmix"] {
         match slurm.two_on_each(language) {
-            Ok(command) => run(command, name, &format!("srun --mpi={language}")),
+            Ok(_) => {
+                let make = || slurm.two_on_each(language).expect("it has started jobs");
+                job(&make, &format!("srun --mpi={language}"));
+            }
             Err(why) => skip(&format!("srun --mpi={language} over two hosts"), &why),
         }
     }
@@ -151,12 +164,17 @@ fn under_each(name: &str, body: impl FnOnce(World)) {
 /// Runs a test's job to its end, in which all four ranks have to pass, and says how long that took if that is wanted.
 fn run(mut command: Command, name: &str, what: &str) {
     command.env(BODY, name).args(again(name));
-    let begin = std::time::Instant::now();
+    let begin = Instant::now();
     let output = finish_all(command, WATCHDOG);
+    show(what, begin);
+    common::assert_ran(&output, 4);
+}
+
+/// Says how long something took, if that is wanted.
+fn show(what: &str, begin: Instant) {
     if std::env::var_os("GAPLESS_SHOW_LAUNCHERS").is_some() {
         eprintln!("{what}: {:.1} s", begin.elapsed().as_secs_f64());
     }
-    common::assert_ran(&output, 4);
 }
 
 /// Everybody talks to everybody, by shared memory on a host and by TCP between them.

@@ -2,11 +2,16 @@
 //! in the middle does mischief. Until one is left, nothing is lost, doubled or out of order.
 //!
 //! `GAPLESS_RAIL_CUTS=200` makes so many cuts, two in a job, and `GAPLESS_SEED` says where they are. `GAPLESS_RAIL_JOBS=50`
-//! has so many jobs with somebody in the middle, and with a kernel that drops packets.
+//! has so many jobs with somebody in the middle, with a kernel that drops packets, and with a cable that is cut while a
+//! rank is killed; `GAPLESS_RAIL_KIND` says which of these (0 to 3) all of them are.
+
+mod slow;
 
 use super::lost::loses;
 use super::namespaces::{Namespaces, interface};
 use super::proxy::{Mischief, Proxy};
+use super::together::collectives;
+use super::windows::neighbours;
 use super::{WATCHDOG, host_of};
 use crate::common::{self, is_rank, pattern};
 use gapless::{Error, World};
@@ -24,6 +29,9 @@ const JOBS: &str = "GAPLESS_RAIL_JOBS";
 const MISCHIEF: &str = "rails::mischief_between_hosts_costs_nothing";
 /// Set in jobs in which rank 3 is killed.
 const KILLS: &str = "GAPLESS_RAIL_KILLS";
+/// Set in jobs in which a cable is cut meanwhile.
+const CUT_TOO: &str = "GAPLESS_RAIL_CUT_TOO";
+const KIND: &str = "GAPLESS_RAIL_KIND";
 /// Where ranks listen if somebody in the middle is to know that.
 const PORTS: std::ops::RangeInclusive<u16> = 45_000..=45_003;
 
@@ -163,6 +171,12 @@ fn body(seed: u64) {
     let mut until = |world: &World, left: usize, cutters: &mut Vec<JoinHandle<()>>| loop {
         round += 1;
         exchange(world, round, &mut random);
+        // Collectives and windows go over the same rails.
+        match round % 4 {
+            1 => collectives(world, 300),
+            3 => neighbours(world.comm()),
+            _ => {}
+        }
         // Whoever cuts nothing, because a tool has failed, says so, and is not waited for.
         let at = cutters.iter().position(JoinHandle::is_finished);
         at.into_iter().for_each(|at| cutters.swap_remove(at).join().unwrap());
@@ -204,6 +218,11 @@ fn endure(seed: u64) {
         return world.finalize().unwrap();
     }
     let (me, last) = (world.rank(), moments.below(6) as u64);
+    let cutter = (me == 0 && std::env::var_os(CUT_TOO).is_some()).then(|| {
+        // Before the death, after it, or while it is noticed.
+        let pause = Duration::from_millis(moments.below(120) as u64);
+        cut_after(pause, moments.below(2), moments.below(3), moments.below(2) == 0)
+    });
     if me == 3 {
         let pause = Duration::from_millis(1 + moments.below(30) as u64);
         // Until then it waits for nobody in particular: it may die anywhere.
@@ -242,6 +261,9 @@ fn endure(seed: u64) {
         comm.sendrecv(&[7u8], (other, 6), &mut byte, (other, 6)).unwrap();
         assert_eq!(byte, [7]);
     }
+    if let Some(cutter) = cutter {
+        cutter.join().unwrap();
+    }
     // Whoever ends at once may take back what it has said.
     common::flag(&common::meeting_folder(), &format!("over-{me}"));
     (0..3).for_each(|rank| common::await_flag(&common::meeting_folder(), &format!("over-{rank}")));
@@ -255,13 +277,13 @@ fn exchanges_of(rounds: u64) -> u64 {
     2 * rounds
 }
 
-/// Runs a test's four ranks on two hosts.
-fn job(name: &str, hosts: &Namespaces, seed: u64, kills: bool) {
-    let dying: &[u32] = if kills { &[3] } else { &[] };
+/// Runs a test's four ranks on two hosts, with these variables set.
+fn job(name: &str, hosts: &Namespaces, seed: u64, set: &[&str]) {
+    let dying: &[u32] = if set.contains(&KILLS) { &[3] } else { &[] };
     common::orphans_at(4, name, dying, WATCHDOG, |rank| {
         let mut words = hosts.enter(host_of(rank));
-        let kills = kills.then(|| format!("{KILLS}=1"));
-        let variables = ["env".to_owned(), format!("{SEED}={seed}")].into_iter().chain(kills);
+        let set = set.iter().map(|variable| format!("{variable}=1"));
+        let variables = ["env".to_owned(), format!("{SEED}={seed}")].into_iter().chain(set);
         words.extend(variables.map(OsString::from));
         words
     });
@@ -287,22 +309,28 @@ fn rails_that_are_cut_cost_nothing() {
     for seed in first..first + jobs {
         println!("{SEED}={seed}");
         let Some(hosts) = Namespaces::with_cables(NAME, CABLES) else { return };
-        job(NAME, &hosts, seed, false);
+        job(NAME, &hosts, seed, &[]);
     }
 }
 
 /// Somebody in the middle passes bytes on in pieces and late, and resets what goes over one cable; a rank dies in the
-/// middle of that; the kernel drops and reorders packets.
+/// middle of that; the kernel drops and reorders packets; a cable is cut while a rank dies.
 #[test]
 fn mischief_between_hosts_costs_nothing() {
     if is_rank(MISCHIEF) {
         return endure(number_of(SEED).expect("the test gives it"));
     }
-    let (first, jobs) = (first_seed(), number_of(JOBS).unwrap_or(3));
+    let (first, jobs) = (first_seed(), number_of(JOBS).unwrap_or(4));
     for seed in first..first + jobs {
         println!("{SEED}={seed}");
         let mut random = Random::new(seed);
-        let kind = (seed - first) % 3;
+        let kind = number_of(KIND).unwrap_or((seed - first) % 4);
+        if kind == 3 {
+            let Some(hosts) = Namespaces::with_cables(MISCHIEF, 2) else { return };
+            println!("a cable is cut, and a rank is killed");
+            job(MISCHIEF, &hosts, seed, &[KILLS, CUT_TOO]);
+            continue;
+        }
         if kind == 2 {
             let Some(hosts) = Namespaces::with_cables(MISCHIEF, 2) else { return };
             let how = "netem loss 2% reorder 5% delay 1ms";
@@ -311,7 +339,7 @@ fn mischief_between_hosts_costs_nothing() {
                 common::skip("rails whose packets the kernel drops", &why);
                 continue;
             }
-            job(MISCHIEF, &hosts, seed, false);
+            job(MISCHIEF, &hosts, seed, &[]);
             continue;
         }
         let Some((hosts, middles)) = Namespaces::with_a_middle(MISCHIEF) else { return };
@@ -320,7 +348,7 @@ fn mischief_between_hosts_costs_nothing() {
         let resets = (random.below(4) > 0).then_some((cable, most));
         println!("resets: {resets:?}, a rank is killed: {}", kind == 1);
         let proxy = Proxy::new(&Arc::new(middles), PORTS, Mischief { seed, resets });
-        job(MISCHIEF, &hosts, seed, kind == 1);
+        job(MISCHIEF, &hosts, seed, if kind == 1 { &[KILLS] } else { &[] });
         assert!(proxy.connections() >= 4, "all links went through the middle");
     }
 }

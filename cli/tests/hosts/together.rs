@@ -1,11 +1,14 @@
-//! What works across hosts: messages of all lengths and layouts, collectives; and strangers who get nowhere.
+//! What works across hosts: messages of all lengths and layouts, collectives; jobs over IPv6, of many processes, and beside
+//! strangers, who get nowhere.
+
+mod many;
+mod six;
+mod strangers;
 
 use super::{host_of, on_two_hosts, under_launchers};
-use crate::common::{await_flag, flag, meeting_folder, pattern};
+use crate::common::{meeting_folder, pattern};
 use gapless::{Datatype, Primitive, ReduceOp, Source, View, ViewMut, World};
-use std::io::Write;
-use std::net::{IpAddr, SocketAddr, TcpStream};
-use std::time::Duration;
+use std::net::{IpAddr, SocketAddr};
 
 /// Shared memory within a host, one network to the other, and never both.
 pub(super) fn expect_links(world: &World, network: &str) {
@@ -176,44 +179,6 @@ fn places_of(rank: u32) -> Vec<SocketAddr> {
         rest = behind;
     }
     places
-}
-
-#[test]
-fn strangers_of_the_other_host_get_nowhere() {
-    on_two_hosts("together::strangers_of_the_other_host_get_nowhere", &[], |builder| {
-        let world = builder.init().unwrap();
-        let (me, folder) = (world.rank(), meeting_folder());
-        let strangers = (me == 3).then(|| {
-            std::thread::spawn(move || {
-                let places: Vec<SocketAddr> = [0, 1].into_iter().flat_map(places_of).collect();
-                assert!(places.iter().all(|place| place.to_string().contains("77")), "{places:?}");
-                let mut open = Vec::new();
-                for number in 0..200usize {
-                    let place = places[number % places.len()];
-                    let stream = TcpStream::connect_timeout(&place, Duration::from_secs(20));
-                    let mut stream = stream.expect("it listens");
-                    let said = pattern(number * 7 % 500, number as u64);
-                    let _ = stream.write_all(&said);
-                    if number % 3 == 0 {
-                        open.push(stream);
-                    }
-                }
-                flag(&meeting_folder(), "strangers");
-                open
-            })
-        });
-        for _ in 0..20 {
-            exchange(&world, 3000);
-        }
-        collectives(&world, 500);
-        await_flag(&folder, "strangers");
-        exchange(&world, 100_000);
-        expect_links(&world, "tcp");
-        if let Some(strangers) = strangers {
-            drop(strangers.join().unwrap());
-        }
-        world.finalize().unwrap();
-    });
 }
 
 #[test]

@@ -6,7 +6,7 @@ use gapless::{Communicator, Lock, ReduceOp};
 
 const EACH: u64 = 40;
 
-fn neighbours(comm: &Communicator) {
+pub(super) fn neighbours(comm: &Communicator) {
     let (me, size) = (comm.rank(), comm.size());
     let mut window = comm.window_allocate::<u64>(5000).unwrap();
     for rank in 0..size {

@@ -11,10 +11,18 @@ use super::{Programs, make_folder};
 use crate::{Failure, shell};
 
 /// Modules; what they need comes before them.
-const MODULES: &[&str] =
-    &["crc32_generic", "ib_uverbs", "rdma_rxe", "veth", "virtio_pci", "9pnet_virtio", "9p"];
+const MODULES: &[&str] = &[
+    "crc32_generic",
+    "ib_uverbs",
+    "rdma_rxe",
+    "veth",
+    "virtio_pci",
+    "9pnet_virtio",
+    "9p",
+    "sch_netem",
+];
 /// Programs of this machine that the guest runs, besides busybox.
-const PROGRAMS: &[&str] = &["ip", "rdma"];
+const PROGRAMS: &[&str] = &["ip", "rdma", "tc"];
 /// Libraries that are opened at run time.
 const LIBRARIES: &[&str] =
     &["libibverbs.so.1", "libgcc_s.so.1", "libnl-3.so.200", "libnl-route-3.so.200"];
@@ -65,6 +73,9 @@ run() { "$@" >> /shared/log 2>&1 || status=1; }
 TESTS
 end $status
 "#;
+
+/// A job over TCP whose packets the kernel drops and reorders. Many a kernel cannot (`netem`); the guest's can.
+const DROPPED: &str = "rails::mischief_between_hosts_costs_nothing";
 
 /// Makes the archive of files.
 pub(super) fn files(
@@ -129,14 +140,19 @@ pub(super) fn files(
     pack(folder, &root)
 }
 
-/// A line for each program.
+/// A line for each program, and one for packets that are dropped.
 fn tests(programs: &Programs, filters: &[String]) -> String {
     let line = |name: &str, skipped: &[&str]| {
         let skips: String = skipped.iter().map(|test| format!("--skip {test} ")).collect();
         format!("run /{name} --test-threads=1 {skips}{}", filters.join(" "))
     };
     let jobs = programs.jobs.iter().map(|(name, skipped, _)| line(name, skipped));
-    std::iter::once(line("btl-ib", programs.skipped)).chain(jobs).collect::<Vec<_>>().join("\n")
+    let wanted = filters.is_empty() || filters.iter().any(|filter| DROPPED.contains(&**filter));
+    let dropped =
+        format!("run env GAPLESS_RAIL_KIND=2 GAPLESS_RAIL_JOBS=1 /hosts --exact {DROPPED}");
+    let dropped = (wanted && !programs.jobs.is_empty()).then_some(dropped);
+    let all = std::iter::once(line("btl-ib", programs.skipped)).chain(jobs).chain(dropped);
+    all.collect::<Vec<_>>().join("\n")
 }
 
 /// Another one each time; tests print it.
