@@ -115,8 +115,8 @@ impl Explain {
 
 /// A line on each GPU, or on why there are none. Without MPS two processes take turns on a GPU, so of two workers there, each
 /// of which stays, the second is not started.
-fn workers(devices: Result<Vec<(String, Result<(), String>)>, String>) -> String {
-    let line = |(name, starts): (String, Result<(), String>)| match starts {
+fn workers(devices: Result<Vec<super::spaces::Start>, String>) -> String {
+    let line = |(name, starts): super::spaces::Start| match starts {
         Ok(()) => format!("{name}: a worker could be started\n"),
         Err(why) => format!("{name}: no worker could be started: {why}\n"),
     };

@@ -12,6 +12,9 @@ pub(super) struct Devices {
     pub(super) each: Vec<(String, String)>,
 }
 
+/// The name of a device, and whether a worker of tasks could be started there, or why not.
+pub(super) type Start = (String, Result<(), String>);
+
 /// Whether there is this place to send from; opens no device.
 pub(super) fn present(place: Where) -> Result<(), Failure> {
     let found = match place {
@@ -91,7 +94,7 @@ pub(super) fn cuda() -> Result<Devices, String> {
 
 /// Whether a worker of tasks could be started on each CUDA device now, by making one that is not started.
 #[cfg(feature = "cuda")]
-pub(super) fn workers() -> Result<Vec<(String, Result<(), String>)>, String> {
+pub(super) fn workers() -> Result<Vec<Start>, String> {
     let driver = gapless_mem_cuda::CudaDriver::load().map_err(|error| error.to_string())?;
     let one = |ordinal: u32| -> Result<(), String> {
         let device = driver.device(ordinal).map_err(|error| error.to_string())?;
@@ -103,7 +106,7 @@ pub(super) fn workers() -> Result<Vec<(String, Result<(), String>)>, String> {
 
 /// Whether a worker of tasks could be started on each CUDA device now.
 #[cfg(not(feature = "cuda"))]
-pub(super) fn workers() -> Result<Vec<(String, Result<(), String>)>, String> {
+pub(super) fn workers() -> Result<Vec<Start>, String> {
     cuda().map(|_| Vec::new())
 }
 

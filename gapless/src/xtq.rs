@@ -83,6 +83,8 @@ pub use opencl::OpenClLauncher;
 
 /// How often a thread that waits looks for answers of workers, between two looks at everything.
 const LOOKS: u32 = 32;
+/// The same before the first of those, without the world's lock: as long as a short task takes.
+const FIRST_LOOKS: u32 = 160;
 
 /// This process's end for tasks. Clones are the same end. Ranks are those of [`World::comm`];
 /// [`Communicator::target`] gives those of other communicators.
@@ -279,7 +281,7 @@ impl Tasks {
     /// # Errors
     /// It ended with an error: a task was refused or failed, a rank was lost. The world was left before.
     pub fn wait(&self, signal: &Signal) -> Result<(), Error> {
-        Ok(self.shared.wait_until(|_| self.look(|| signal.poll()))??)
+        Ok(self.wait_until(|| signal.poll())??)
     }
 
     /// Waits until the put has ended: with the task if it is acknowledged, otherwise when the target has accepted it.
@@ -287,20 +289,27 @@ impl Tasks {
     /// # Errors
     /// It was refused; the task failed; the target was lost. The world was left before.
     pub fn wait_for(&self, put: &PutHandle) -> Result<(), Error> {
-        Ok(self.shared.wait_until(|_| self.look(|| put.outcome()))??)
+        Ok(self.wait_until(|| put.outcome())??)
     }
 
-    /// Looks at something that tasks end. Answers of a worker are words in memory: as long as one is to come, they are
+    /// Waits for something that tasks end. Answers of a worker are words in memory: as long as one is to come, they are
     /// looked at more often than all else, unless other threads want the lock.
-    fn look<T>(&self, ended: impl Fn() -> Option<T>) -> Option<T> {
-        for _ in 0..LOOKS {
-            let found = ended();
-            if found.is_some() || self.shared.is_wanted() || self.xtq.take_outcomes().is_none() {
-                return found;
+    fn wait_until<T>(&self, ended: impl Fn() -> Option<T>) -> Result<T, Error> {
+        let look = |times: u32| {
+            for _ in 0..times {
+                let found = ended();
+                let is_quiet = || self.xtq.take_outcomes().is_none();
+                if found.is_some() || self.shared.is_wanted() || is_quiet() {
+                    return found;
+                }
+                std::hint::spin_loop();
             }
-            std::hint::spin_loop();
+            ended()
+        };
+        match look(FIRST_LOOKS) {
+            Some(found) => Ok(found),
+            None => self.shared.wait_until(|_| look(LOOKS)),
         }
-        ended()
     }
 
     /// Whether all that was put from here has ended, and all that was put here has run. After [`World::finalize`],
