@@ -224,6 +224,8 @@ fn run(world: &World, worker: CudaWorker, held: &mut Held) -> Result<(), Failure
             times[ROUNDS / 2]
         );
     }
+    // Rank 0 needs all workers until here.
+    world.comm().barrier()?;
     // Dropping the lane waits for all that runs on the GPU.
     tasks.keep_worker(false)?;
     world.comm().barrier()?;
