@@ -4,7 +4,7 @@ use crate::machine::Machine;
 use gapless_kernels::launch::Launch;
 use gapless_kernels::{Kernel, opencl_source};
 use gapless_mem::{Completion, Device, Region};
-use gapless_mem_opencl::{Argument, OpenClDevice, OpenClError, Program};
+use gapless_mem_opencl::{Argument, Grid, OpenClDevice, OpenClError, Program};
 use std::collections::HashMap;
 use std::io::Write;
 use std::sync::Arc;
@@ -43,7 +43,8 @@ impl Bench {
         let buffer = self.upload(&vec![0u8; count * 8]);
         let arguments = [Argument::Buffer(buffer)];
         // SAFETY: the kernel takes one buffer and writes `count` numbers.
-        let done = unsafe { self.device.launch(&program, kernel, 1, 1, &arguments, &[]) };
+        let done =
+            unsafe { self.device.launch(&program, kernel, Grid::line(1, 1), &arguments, &[]) };
         done.unwrap().wait().unwrap();
         let bytes = self.take(buffer);
         bytes.chunks_exact(8).map(|eight| u64::from_ne_bytes(eight.try_into().unwrap())).collect()
@@ -89,8 +90,7 @@ impl Machine for Bench {
                 device.launch(
                     program,
                     &kernel.to_string(),
-                    launch.blocks,
-                    launch.threads,
+                    Grid::line(launch.blocks, launch.threads),
                     &arguments,
                     &[last],
                 )

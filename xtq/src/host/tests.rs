@@ -8,8 +8,8 @@ mod limits;
 mod order;
 mod quick;
 mod scene;
-mod suite;
 mod straight;
+mod suite;
 mod worker;
 
 use super::{Config, QueueOptions, Xtq};
