@@ -5,12 +5,15 @@ use crate::cublas::Cublas;
 use gapless_kernels::worker::MULTIPLY;
 use gapless_mem_cuda::{Function, Stream};
 
+/// Seconds of what is timed, by its name.
+type Times = Vec<(String, Vec<f64>)>;
+
 /// How long what waits for the whole device waits, beside a worker that leaves after 100 µs.
 pub(super) fn waits(
     device: &Arc<CudaDevice>,
     target: &mut Target,
     quick: bool,
-) -> Result<Vec<(String, Vec<f64>)>, Failure> {
+) -> Result<Times, Failure> {
     target.set_life(Life {
         idle: Some(Duration::from_micros(100)),
         longest: Duration::from_secs(10),
@@ -150,7 +153,7 @@ pub(super) fn products(
     target: &mut Target,
     cublas: &str,
     quick: bool,
-) -> Result<(Vec<(String, Vec<f64>)>, String), Failure> {
+) -> Result<(Times, String), Failure> {
     device.bind_thread()?;
     let matrices = Matrices::new(device, side(quick))?;
     let stream = device.stream()?;
