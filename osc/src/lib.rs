@@ -17,8 +17,9 @@
 //! `wire.rs` draws the messages, `target.rs` and `perform.rs` say what they do.
 //!
 //! # What holds
-//! - All accesses to a window's memory of the host are atomic accesses ([`gapless_mem::Atomics`]): whatever programs do at the same
-//!   time, no access is a data race. A number that lies at a multiple of its length is read and written as a whole.
+//! - All accesses to a window's memory of the host are atomic accesses ([`gapless_mem::Atomics`]): whatever programs do at
+//!   the same time, no access is a data race. A number that lies at a multiple of its length is read and written as a
+//!   whole.
 //! - Accumulations are atomic for each element of a basic type: whoever changes elements has the mutexes of the stripes of
 //!   the window that they lie in (`header.rs`). Those of one origin to one target happen in the order of their calls (MPI
 //!   4.1 §12.7.2).
