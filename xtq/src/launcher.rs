@@ -176,7 +176,7 @@ impl Kernel {
     ///
     /// # Safety
     /// It was registered by an unsafe function, whose caller has promised that it stays inside its registered memory and
-    /// the payload with any arguments, within its limits, which `launch` keeps.
+    /// the payload, and does not write that, with any arguments, within its limits, which `launch` keeps.
     pub(crate) unsafe fn run(
         &self,
         launch: Launch,

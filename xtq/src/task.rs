@@ -38,7 +38,8 @@ impl Function {
     /// and has changed nothing: then a thread runs the function itself.
     ///
     /// `run` holds up all progress of the process meanwhile, and runs under the locks of whoever makes it. So it should
-    /// take some microseconds, and must not wait, nor call what makes progress ([`Task::put`] does not).
+    /// take some microseconds, and must not wait, nor call what makes progress or takes a lock that is held then: of this
+    /// crate [`Task::put`] does not, of the layers above all calls may, and would wait for themselves.
     #[must_use]
     pub fn quick(
         mut self,

@@ -40,7 +40,8 @@ impl Handler for Nic {
                 });
                 if !quick.is_empty() {
                     quick.iter().for_each(|queue| work_quickly(inner, queue));
-                    inner.with(|state| state.flush_peer(bml, from));
+                    // Others may have put some of them.
+                    inner.with(|state| state.flush(bml));
                 }
                 if let Err(what) = handled {
                     tracing::warn!(%from, what, "a message about tasks breaks the rules");

@@ -92,7 +92,6 @@ pub(super) struct Desk {
 }
 
 /// The process of a node.
-#[derive(Default)]
 struct Process {
     /// By name: tasks that are in queues keep the kernel that they were accepted with.
     kernels: BTreeMap<u64, Arc<Kernel>>,
@@ -100,7 +99,16 @@ struct Process {
     /// Tasks in queues, or under way on the GPU, by the address of their arguments.
     tasks: BTreeMap<u64, Taken>,
     refusals: VecDeque<RefusedTask>,
-    bell: Option<Bell>,
+    /// By this its signals are known.
+    bell: Bell,
+}
+
+impl Process {
+    fn new() -> Process {
+        let (kernels, posted, tasks, refusals) = Default::default();
+        // Events look for whoever waits.
+        Process { kernels, posted, tasks, refusals, bell: Arc::new(|| ()) }
+    }
 }
 
 /// A put.
@@ -132,6 +140,8 @@ struct Taken {
 }
 
 /// Nodes with a process each, which all begin without anything registered.
+///
+/// For tests and short programs: what was registered, and a few words of each put and message, are kept until it is gone.
 pub struct Cluster {
     sim: Sim<'static>,
 }
@@ -151,9 +161,8 @@ impl Cluster {
             return Err(ClusterError::TooMany { nodes: count, most });
         }
         let options = Options { configuration: Configuration::Xtq, ..*options };
-        let bell = || Some(Arc::new(|| ()) as Bell);
-        let processes = (0..count).map(|_| Process { bell: bell(), ..Process::default() });
-        let desk = Desk { processes: processes.collect(), ..Desk::default() };
+        let processes = (0..count).map(|_| Process::new()).collect();
+        let desk = Desk { processes, ..Desk::default() };
         let programs = vec![Program::default(); count];
         let mut sim = Sim::new(Cow::Owned(programs), &options, desk);
         sim.nodes.iter_mut().for_each(|node| node.nic = Nic::bare(&options.machine));
@@ -173,9 +182,12 @@ impl Cluster {
     }
 
     /// The next event happens. Answers whether there was one.
+    ///
+    /// # Panics
+    /// The machine itself is wrong.
     pub fn step(&mut self) -> bool {
         let stepped = self.sim.step();
-        debug_assert_eq!(self.sim.broken, [""; 0]);
+        assert!(self.sim.broken.is_empty(), "{:?}", self.sim.broken);
         stepped
     }
 
@@ -191,8 +203,7 @@ impl Cluster {
     /// There is no such process.
     pub fn signal(&self, of: Rank, count: u64) -> Result<Signal, ClusterError> {
         let process = &self.sim.desk.processes[self.known(of)?];
-        let bell = process.bell.clone().unwrap_or_else(|| Arc::new(|| ()));
-        Ok(Signal::new(count, Vec::new(), bell))
+        Ok(Signal::new(count, Vec::new(), Arc::clone(&process.bell)))
     }
 
     /// Registers a kernel that is launched, in the place of what was there.
@@ -315,8 +326,8 @@ impl Cluster {
                 what: "limits, and puts that wait for signals",
             });
         }
-        let bell = self.sim.desk.processes[from].bell.as_ref();
-        if put.signal.as_ref().is_some_and(|signal| !bell.is_some_and(|bell| signal.rings(bell))) {
+        let bell = &self.sim.desk.processes[from].bell;
+        if put.signal.as_ref().is_some_and(|signal| !signal.rings(bell)) {
             return Err(XtqError::ForeignSignal.into());
         }
         let packet = Packet::new(&put.finished_command()?)?;
@@ -445,7 +456,9 @@ impl Sim<'_> {
     /// A put has ended.
     fn ends(&mut self, put: usize, result: Result<(), XtqError>) {
         let issued = &mut self.desk.puts[put];
+        // Nothing is sent again.
         issued.put.payload = crate::Payload::none();
+        issued.put.arguments = Vec::new();
         issued.handle.end(result.clone());
         if let Some(signal) = issued.put.signal.take() {
             signal.end(result);

@@ -63,6 +63,7 @@ fn they_run_in_order_with_others_and_need_no_thread() {
             // A quick one may have been behind one that is not.
             assert!(is_quick || *thread != here, "{number} ran here");
         }
+        // No thread has had the queue before the fifth.
         assert_eq!(ran[..4].iter().filter(|one| one.1 == here).count(), 4, "{ran:?}");
         buffer.with(|sums| assert_eq!(sums[..], [40; 8]));
         job.settle();
