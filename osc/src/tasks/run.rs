@@ -29,6 +29,11 @@ const PART: usize = 4 << 10;
 /// How often the mutex of elements is tried before the thread sleeps in between, and for how long.
 const TRIES: u32 = 1024;
 const NAP: Duration = Duration::from_micros(50);
+/// How often it is tried where progress is made, before a thread does it.
+const QUICK_TRIES: u32 = 32;
+
+/// Who waits for mutexes: whether it has left, and how often it tries before it looks at that and sleeps.
+type Waits<'w> = (&'w Osc, &'w dyn Fn() -> bool, u32);
 
 /// What is to be done, and where.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -132,8 +137,8 @@ pub(super) fn try_run(osc: &Osc, task: &mut Task<'_>) -> Option<Result<(), TaskE
     let [_, _, first, second] = task.arguments();
     let initiator = task.initiator().0;
     // All elements at once, so that nothing has changed if their mutexes cannot be had.
-    let done =
-        perform_by(osc, (initiator, &|| true), [first, second], (task.payload(), usize::MAX));
+    let all = (task.payload(), usize::MAX);
+    let done = perform_by((osc, &|| true, QUICK_TRIES), initiator, [first, second], all);
     match done {
         // Before anything has changed.
         Err(Fault::NoWindow | Fault::Holder(_)) => None,
@@ -147,18 +152,19 @@ pub(crate) fn perform(
     words: [u64; 2],
     payload: &[u8],
 ) -> Result<(), Fault> {
-    perform_by(osc, (initiator, has_left), words, (payload, PART))
+    perform_by((osc, has_left, TRIES), initiator, words, (payload, PART))
 }
 
-/// `part`: bytes of elements that are changed at once.
+/// `part`: bytes of elements that are changed at once. All mutexes of a part are taken before its first element is read: if
+/// there is one part, a failure to have them has changed nothing.
 fn perform_by(
-    osc: &Osc,
-    (initiator, has_left): (u32, &dyn Fn() -> bool),
+    waits: Waits<'_>,
+    initiator: u32,
     words: [u64; 2],
     (payload, part): (&[u8], usize),
 ) -> Result<(), Fault> {
     let what = What::read(words)?;
-    let place = osc.core().windows.get(&what.window).ok_or(Fault::NoWindow)?.place();
+    let place = waits.0.core().windows.get(&what.window).ok_or(Fault::NoWindow)?.place();
     let place = place.ok_or(Fault::Outside)?;
     if place.processes.get(what.rank as usize) != Some(&initiator) {
         return Err(Fault::Outside);
@@ -175,7 +181,7 @@ fn perform_by(
     }
     for operands in operands.chunks(part / width * width) {
         let runs = runs.next(operands.len())?;
-        change((osc, has_left), &place, runs, (&arithmetic, operands))?;
+        change(waits, &place, runs, (&arithmetic, operands))?;
     }
     if runs.left.len() == 0 && runs.run.1 == 0 { Ok(()) } else { Err(Fault::Outside) }
 }
@@ -209,7 +215,7 @@ impl Runs<'_> {
 
 /// Changes elements, which lie in these runs: all of them under their mutexes.
 fn change(
-    (osc, has_left): (&Osc, &dyn Fn() -> bool),
+    waits: Waits<'_>,
     here: &Place,
     runs: Vec<(u64, usize)>,
     (arithmetic, operands): (&Arithmetic, &[u8]),
@@ -236,7 +242,7 @@ fn change(
         })
     };
     let mut now = operands.to_vec();
-    take((osc, has_left), here, stripes)?;
+    take(waits, here, stripes)?;
     let changed = (|| {
         if arithmetic.op() != ReduceOp::Replace {
             each(&mut |offset, place| memory.load(offset, &mut now[place]))?;
@@ -250,7 +256,7 @@ fn change(
 
 /// Takes mutexes, and waits for those who have them, as long as the window is there and this process in its job.
 fn take(
-    (osc, has_left): (&Osc, &dyn Fn() -> bool),
+    (osc, has_left, tries_max): Waits<'_>,
     here: &Place,
     stripes: Stripes,
 ) -> Result<(), Fault> {
@@ -263,7 +269,7 @@ fn take(
     let mut tries = 0u32;
     while !header.try_stripes(here.rank, stripes, is_dead) {
         tries = tries.saturating_add(1);
-        if tries < TRIES {
+        if tries < tries_max {
             std::hint::spin_loop();
             continue;
         }
