@@ -342,10 +342,10 @@ impl Rendezvous for Receiver {
         if let Err(what) = landed.and_then(|()| self.pieces.take(offset, len)) {
             return Step::Broken(what);
         }
-        if let Some(landing) = &self.landing {
-            if landing.is_due() || self.pieces.complete() {
-                return Step::Again;
-            }
+        if let Some(landing) = &self.landing
+            && (landing.is_due() || self.pieces.complete())
+        {
+            return Step::Again;
         }
         self.step()
     }
