@@ -51,7 +51,8 @@ pub(super) struct Explain {
     /// No MPS server: processes take turns on a device that both use
     #[arg(long)]
     turns: bool,
-    /// Say whether a worker of tasks could be started on each GPU now, and why not
+    /// Say whether a worker of tasks could be started on each GPU now, and why not: one is made, and not started, so its
+    /// thread block is reserved for a moment
     #[arg(long)]
     worker: bool,
 }

@@ -293,7 +293,8 @@ impl Tasks {
     }
 
     /// Waits for something that tasks end. Answers of a worker are words in memory: as long as one is to come, they are
-    /// looked at more often than all else, unless other threads want the lock.
+    /// looked at more often than all else, unless other threads want the lock. A look takes some tens of nanoseconds, so
+    /// other messages wait a few microseconds longer at most. What has ended is found also if the world was left since.
     fn wait_until<T>(&self, ended: impl Fn() -> Option<T>) -> Result<T, Error> {
         let look = |times: u32| {
             for _ in 0..times {

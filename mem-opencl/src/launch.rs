@@ -56,7 +56,8 @@ pub enum Argument<'a> {
     Null,
     /// A value, as bytes in the device's order.
     Value(&'a [u8]),
-    /// Local memory of so many bytes, which each group has for itself.
+    /// Local memory of so many bytes, which each group has for itself. That the parameter is a pointer to local memory is
+    /// not checked: of 8 bytes, one to global memory would be null.
     Local(u32),
 }
 

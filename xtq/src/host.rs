@@ -356,9 +356,9 @@ impl Xtq {
             if state.initiator.closed {
                 return Err(XtqError::Closed);
             }
-            let handle = state.initiator.put(put, packet);
+            let (handle, id) = state.initiator.put(put, packet);
             // Its time begins when the clock is read.
-            Ok((handle, state.initiator.put_straight(target) && !is_limited))
+            Ok((handle, state.initiator.put_straight(target, id) && !is_limited))
         })?;
         // A held one may wait for a signal that has ended.
         self.inner.owing.store(true, Ordering::Release);

@@ -36,7 +36,8 @@ impl Bell {
 
     /// The ring is over, and nobody sleeps: the caller, and whoever is about to, looks again after this. So a ring that is
     /// left out because the bell seems to ring is not missed. (It is a read and a write of one word on both sides: one of
-    /// them comes second, and sees what the other has done.)
+    /// them comes second, and sees what the other has done.) Callers see to it that nobody else sleeps: the alarm is quieted
+    /// under the world's lock when there are no sleepers, the nudge by the one progress thread.
     pub(crate) fn quiet(&self) {
         let _ = rustix::io::read(&self.0.fd, &mut [0u8; 8]);
         self.0.rings.swap(false, Ordering::AcqRel);
@@ -111,9 +112,13 @@ mod tests {
                 let mut fds =
                     [rustix::event::PollFd::new(&bell.0.fd, rustix::event::PollFlags::IN)];
                 let second = rustix::event::Timespec { tv_sec: 1, tv_nsec: 0 };
+                let before = number.load(Ordering::Relaxed);
                 let rung = rustix::event::poll(&mut fds, Some(&second)).unwrap();
-                let all = number.load(Ordering::Relaxed) == ROUNDS;
-                assert!(rung == 1 || all, "it slept a second, and was not rung");
+                // Nothing may have come in a second, on a busy machine. What had come by the middle of it was rung for.
+                if rung == 0 && number.load(Ordering::Relaxed) != before {
+                    let rung = rustix::event::poll(&mut fds, Some(&second)).unwrap();
+                    assert_eq!(rung, 1, "a number came, and nobody rang");
+                }
                 bell.quiet();
             }
         });

@@ -18,6 +18,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 /// bus. The packet's grid and groups may have three dimensions; its local memory is the kernel's dynamic shared memory
 /// (`extern __shared__`).
 ///
+/// The longest payload so far, and more than two launches at a time, take page-locked memory and streams anew, which may
+/// wait for all that runs on the GPU: beside a worker that stays, launch such a kernel before
+/// [`attach_worker`](crate::xtq::Tasks::attach_worker).
+///
 /// ```no_run
 /// use gapless::xtq::{CudaLauncher, Kernel};
 /// use gapless::{CudaDriver, CudaModule};
@@ -91,7 +95,8 @@ impl CudaLauncher {
         };
         let threads_max = all(attribute::BLOCK)?;
         let groups_max = all(attribute::GRID)?;
-        let (kernels, streams) = (RwLock::default(), Streams::default());
+        let kernels = RwLock::default();
+        let streams = Arc::new(Mutex::new(vec![device.stream()?, device.stream()?]));
         Ok(Arc::new(CudaLauncher { device, limits, threads_max, groups_max, kernels, streams }))
     }
 

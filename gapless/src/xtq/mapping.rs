@@ -43,7 +43,7 @@ impl CpuMapping {
     #[must_use]
     pub fn by(&self) -> Option<&'static str> {
         let all = [
-            (&self.gdrcopy, "gdrcopy"),
+            (&self.gdrcopy, "gdrcopy, whose device file can be opened"),
             (&self.dma_buf, "a dma-buf"),
             (&self.vulkan, "Vulkan, perhaps: its loader is there"),
         ];
@@ -54,7 +54,7 @@ impl CpuMapping {
 impl fmt::Display for CpuMapping {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if let Some(name) = self.by() {
-            return write!(f, "the processor maps its memory by {name}");
+            return write!(f, "the processor may map its memory by {name}");
         }
         let why = |works: &Result<(), String>| works.clone().err().unwrap_or_default();
         write!(
@@ -113,9 +113,9 @@ mod tests {
             "the processor does not map its memory (gdrcopy: no file; dma-buf: mmap; Vulkan: no loader)"
         );
         let some = CpuMapping { dma_buf: Ok(()), ..none };
-        assert_eq!(some.to_string(), "the processor maps its memory by a dma-buf");
+        assert_eq!(some.to_string(), "the processor may map its memory by a dma-buf");
         let both = CpuMapping { gdrcopy: Ok(()), ..some };
-        assert_eq!(both.by(), Some("gdrcopy"));
+        assert_eq!(both.by(), Some("gdrcopy, whose device file can be opened"));
     }
 
     #[test]

@@ -1,8 +1,6 @@
 //! Kernels of workers under `World::xtq`: each rank has one, which a thread plays, and puts tasks at all, itself included. By
 //! rings in shared memory, and over a transport that maps nothing. And a target that is stopped (SIGSTOP).
 
-mod on_gpu;
-
 use gapless::btl::Btl;
 use gapless::btl::loopback::{Config as LoopbackConfig, Hub, Loopback};
 use gapless::xtq::{DeviceFunction, Kernel, Launch, Life, Put, QueueOptions};

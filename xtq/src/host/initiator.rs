@@ -178,8 +178,8 @@ pub(super) struct Initiator {
 }
 
 impl Initiator {
-    /// Takes a put over. `packet` is its packet.
-    pub(super) fn put(&mut self, put: Put, packet: Packet) -> PutHandle {
+    /// Takes a put over. `packet` is its packet. Also gives its name.
+    pub(super) fn put(&mut self, put: Put, packet: Packet) -> (PutHandle, u64) {
         let handle = PutHandle::default();
         let (id, target) = (self.next, put.target);
         self.next += 1;
@@ -206,7 +206,7 @@ impl Initiator {
             Some(signal) => self.held.push((signal.next_end(), id)),
             None => self.queue(id),
         }
-        handle
+        (handle, id)
     }
 
     /// Whether there is something to send, now or after a pause.

@@ -79,6 +79,8 @@ DONE:
 ";
 
 const PAYLOAD: u32 = 8 * 96;
+/// `CUDA_ERROR_JIT_COMPILER_NOT_FOUND`.
+const NO_COMPILER: u32 = 221;
 
 fn skip(why: &dyn fmt::Display) {
     let line = format!("SKIPPED: kernels of CUDA as tasks: {why}\n");
@@ -100,8 +102,7 @@ fn kernels_run_as_tasks_over_the_packets_grid() {
     // SAFETY: the driver compiles it.
     let module = match unsafe { Module::load(&device, PTX.as_bytes()) } {
         Ok(module) => module,
-        // No compiler for PTX.
-        Err(error @ CudaError::Failed { code: 221, .. }) => return skip(&error),
+        Err(error @ CudaError::Failed { code: NO_COMPILER, .. }) => return skip(&error),
         Err(error) => panic!("{error}"),
     };
     let region = device.allocate(PAYLOAD.into()).unwrap();

@@ -88,12 +88,15 @@ impl Direct {
         Some((self.running.pop_front()?, outcome))
     }
 
-    /// Puts the only one that waits. Whether a worker has it now: no progress has to be made for that.
-    fn straight(&mut self, puts: &mut super::Puts) -> bool {
+    /// Puts this one, if it is all that waits. Whether a worker has it now: no progress has to be made for that. Otherwise
+    /// whoever has put it makes progress.
+    fn straight(&mut self, id: u64, puts: &mut super::Puts) -> bool {
         let Way::Live(lane) = &mut self.way else { return false };
-        let (Some(&id), 1) = (self.waiting.front(), self.waiting.len()) else { return false };
+        if self.waiting.len() != 1 || self.waiting.front() != Some(&id) {
+            return false;
+        }
         let Some(put) = puts.get_mut(&id).filter(|_| lane.has_worker()) else { return false };
-        // What is wrong, or has no room, is told apart by `fill`.
+        // What is wrong, or has no room, is told apart by `fill`, with the progress that follows.
         if lane.put(&put.packet, [&put.arguments, put.payload.bytes()]).is_err() {
             return false;
         }
@@ -235,9 +238,9 @@ impl Initiator {
         }
     }
 
-    /// Puts what was just put at this target into its ring, if that is all that waits for it. Whether a worker has it.
-    pub(in crate::host) fn put_straight(&mut self, target: Rank) -> bool {
-        self.rings.get_mut(&target.0).is_some_and(|ring| ring.straight(&mut self.puts))
+    /// Puts this one into the ring of its target, if it goes there and nothing waits before it. Whether a worker has it.
+    pub(in crate::host) fn put_straight(&mut self, target: Rank, id: u64) -> bool {
+        self.rings.get_mut(&target.0).is_some_and(|ring| ring.straight(id, &mut self.puts))
     }
 
     /// Takes outcomes out of rings. Gives how many; `None`: nothing is in a ring.

@@ -73,6 +73,17 @@ fn a_put_into_a_ring_needs_no_progress_here_or_there() {
     assert!(puts.iter().all(|(put, _)| put.outcome() == Some(Ok(()))));
     assert_eq!(pair.ran.lock().unwrap()[2..], (1..=100).collect::<Vec<_>>());
     assert_eq!(xtq.take_outcomes(), None);
+    // One that goes another way is not taken for one that waited for room in the ring.
+    (0..256).for_each(|number| assert!(xtq.put_straight(Pair::task(number)).unwrap().1));
+    assert!(!xtq.put_straight(Pair::task(256)).unwrap().1, "the ring is full");
+    while xtq.take_outcomes().is_some_and(|taken| taken == 0) {
+        assert!(start.elapsed() < PATIENCE);
+    }
+    assert!(!xtq.put_straight(Pair::task(257).retry(Retry::InOrder)).unwrap().1);
+    let held = pair.job.xtq(0).signal(0);
+    assert!(!xtq.put_straight(Pair::task(258).after(&held)).unwrap().1);
+    pair.job.settle();
+    assert_eq!(pair.ran.lock().unwrap().split_off(102).len(), 259);
     // What has no room waits for progress, and keeps its place; one with a limit needs the clock.
     let more: Vec<_> =
         (0..400).map(|number| xtq.put_straight(Pair::task(number)).unwrap()).collect();
