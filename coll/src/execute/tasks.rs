@@ -260,6 +260,17 @@ impl Work {
         }
     }
 
+    /// Whether [`run`](Self::run) calls no function of a user's.
+    #[must_use]
+    pub fn is_plain(&self) -> bool {
+        match &*self.lock() {
+            State::Closed(place) | State::Open(Some(place)) => {
+                matches!(place.combine.op(), Op::Predefined(_))
+            }
+            State::Open(None) | State::Over(_) | State::Withdrawn => true,
+        }
+    }
+
     /// Does it, with what has come. Once: afterwards, and when nobody wants it any more, nothing happens.
     pub fn run(&self, payload: &[u8]) {
         let mut state = self.lock();

@@ -18,7 +18,7 @@ use gapless_coll::{Awaited, Leaving, Lender, Seat, TaskFault, TaskName, Tasks, W
 use gapless_mem::{Lease, Worker};
 use gapless_xtq::device::Life;
 use gapless_xtq::{
-    Function, Put, PutHandle, QueueOptions, Retry, Signal, TaskError, Xtq, XtqError,
+    Function, Put, PutHandle, QueueOptions, Retry, Signal, Task, TaskError, Xtq, XtqError,
 };
 use seats::{Seats, Taken};
 use std::collections::HashMap;
@@ -36,6 +36,9 @@ const WIDTH: u32 = 2;
 /// How often a task is sent that its target refuses for now: for about two seconds. It has a receive buffer for each
 /// that it expects, so only longer ones are refused again and again: of a rank whose vector is longer.
 const ATTEMPTS: u32 = 1600;
+
+/// Bytes of a payload that is combined where progress is made.
+const QUICK_MAX: u32 = 64 << 10;
 
 /// Who puts a task, and its name.
 type Key = (u32, TaskName);
@@ -58,6 +61,36 @@ impl Desk {
     fn take(&self, key: &Key) -> Option<(Work, bool)> {
         self.lock().remove(key)
     }
+
+    /// Whether no function of a user's runs for this task.
+    fn is_plain(&self, key: &Key) -> bool {
+        self.lock().get(key).is_none_or(|(work, _)| work.is_plain())
+    }
+
+    /// A task has come.
+    fn run(&self, task: &mut Task<'_>) -> Result<(), TaskError> {
+        let Some((work, posted)) = self.take(&key(task)) else {
+            // Its receive buffer, which was another's, is posted again.
+            return Err(TaskError::from("nobody expects it"));
+        };
+        work.run(task.payload());
+        // One buffer was posted for it: the one that it has had, or one that is left.
+        match task.take_payload() {
+            payload if payload.is_empty() => {
+                if posted {
+                    reclaim(task.xtq(), work.bytes());
+                }
+            }
+            payload => drop(payload),
+        }
+        self.news.store(true, Ordering::Release);
+        Ok(())
+    }
+}
+
+fn key(task: &Task<'_>) -> Key {
+    let [_, _, first, second] = task.arguments();
+    (task.initiator().0, TaskName::from_words([first, second]))
 }
 
 /// This process's end.
@@ -163,27 +196,11 @@ impl Carrier {
     }
 
     fn register(&self) -> Result<(), XtqError> {
-        let desk = Arc::clone(&self.desk);
-        let function = Function::new(u32::MAX, move |task| {
-            let [_, _, first, second] = task.arguments();
-            let name = TaskName::from_words([first, second]);
-            let Some((work, posted)) = desk.take(&(task.initiator().0, name)) else {
-                // Its receive buffer, which was another's, is posted again.
-                return Err(TaskError::from("nobody expects it"));
-            };
-            work.run(task.payload());
-            // One buffer was posted for it: the one that it has had, or one that is left.
-            match task.take_payload() {
-                payload if payload.is_empty() => {
-                    if posted {
-                        reclaim(task.xtq(), work.bytes());
-                    }
-                }
-                payload => drop(payload),
-            }
-            desk.news.store(true, Ordering::Release);
-            Ok(())
-        });
+        let (desk, quick) = (Arc::clone(&self.desk), Arc::clone(&self.desk));
+        let function = Function::new(u32::MAX, move |task| desk.run(task));
+        // A user's operation may take long, or call this library.
+        let function = function
+            .quick(QUICK_MAX, move |task| quick.is_plain(&key(task)).then(|| quick.run(task)));
         self.xtq.register_function(INDEX, function)?;
         self.xtq.register_queue(INDEX, QueueOptions { capacity: CAPACITY, width: WIDTH })
     }

@@ -11,7 +11,8 @@ use gapless::coll::Operation;
 use gapless::tuning::coll::{Rule, Table};
 use gapless::xtq::Life;
 use gapless::{
-    Collective, Datatype, InPlace, Lock, Primitive, ReduceOp, Region, Space, UserOp, World,
+    Collective, Communicator, Datatype, InPlace, Lock, Primitive, ReduceOp, Region, Space, UserOp,
+    World,
 };
 use gapless_btl_sm::{Sm, SmConfig};
 use gapless_mem::HostDevice;
@@ -318,6 +319,49 @@ fn threads_combine_while_a_worker_is_kept_away() {
         world.keep_collective_worker(true).unwrap();
         reduce();
         assert!(ran.load(Ordering::Relaxed) > before);
+    });
+}
+
+/// What its worker was to combine may fail; threads do all that comes later.
+#[test]
+fn threads_combine_when_a_worker_is_lost_and_no_other_takes_its_place() {
+    ranks(2, |world| {
+        let host: Arc<dyn Device> = Arc::new(HostDevice::new());
+        let life = Life { idle: None, ..Life::default() };
+        let player = Player::new(play);
+        world.attach_collective_worker(player.clone(), &host, life).unwrap();
+        let reduce = |comm: &Communicator| {
+            let mut sum = vec![1i32; 100];
+            let summed = comm.allreduce(InPlace, &mut sum, ReduceOp::Sum);
+            summed.map(|()| assert!(sum.iter().all(|it| *it == 2)))
+        };
+        reduce(world.comm()).unwrap();
+        let comms: Vec<_> = (0..200).map(|_| world.comm().dup().unwrap()).collect();
+        world.comm().barrier().unwrap();
+        if world.rank() == 0 {
+            player.die();
+        }
+        // Both call each once, whatever became of the one before, until both have seen the loss; what that needs goes by
+        // messages, as the worker may be lost in the middle of a reduction.
+        let mut comms = comms.iter();
+        loop {
+            let comm = comms.next().expect("the loss is noticed by one of so many");
+            let _ = reduce(comm);
+            let mut lost = [u8::from(!world.has_collective_worker())];
+            world.comm().bcast(&mut lost, 0).unwrap();
+            if lost == [1] {
+                break;
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        assert_eq!(world.has_collective_worker(), world.rank() == 1);
+        for _ in 0..3 {
+            reduce(world.comm()).unwrap();
+        }
+        let error = world.attach_collective_worker(Player::new(play), &host, life).unwrap_err();
+        assert!(error.to_string().contains("worker"), "{error}");
+        assert_eq!(world.has_collective_worker(), world.rank() == 1);
+        reduce(world.comm()).unwrap();
     });
 }
 
