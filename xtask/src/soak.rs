@@ -2,7 +2,7 @@
 //! every byte compared, memory and descriptors sampled (`tests/tests/resilience/soak.rs`). Before that, each package is
 //! checked without the rest, workspaces of examples are tested, the fuzz targets run for a short time ([`test::rare`]),
 //! the kernel images are built and compared with the committed ones, the tests of btl-ib run over Soft-RoCE
-//! ([`crate::verbs`]), 10,000 strangers call at TCP links and 2,000 bits of encrypted ones are changed (`btl-tcp`), the
+//! ([`crate::verbs`]), all experiments of `bench` run, 10,000 strangers call at TCP links and 2,000 bits of encrypted ones are changed (`btl-tcp`), the
 //! simulator plays [`SEEDS`] worlds, a job of 500 processes runs under the usual limit of 1,024 descriptors
 //! (`cli/tests/peers.rs`), and jobs on two hosts go through [`RAIL_CUTS`] cuts of rails, and [`RAIL_JOBS`] jobs have
 //! somebody between the hosts, or lose a cable and a rank (`cli/tests/hosts/rails.rs`). Then jobs of 100 processes on two
@@ -40,6 +40,10 @@ pub(crate) fn run(checkout: &Checkout, minutes: u64, release: bool) -> Result<()
         command.args(["--", "--nocapture", "--exact", name]).env(key, value);
         shell::timed(what, || shell::run(&mut command)).0
     };
+    let mut smoke = shell::cargo();
+    smoke.current_dir(&checkout.root).args(["test", "-p", "gapless-bench", "--test", "smoke"]);
+    smoke.args(release.then_some("--release")).env("GAPLESS_SMOKE_ALL", "1");
+    shell::timed("all experiments", || shell::run(&mut smoke)).0?;
     long("worlds", "gapless-sim", "seeds", WORLDS, ("GAPLESS_SIM_SEEDS", SEEDS))?;
     long("500 ranks", "gapless-cli", "peers", MANY, ("GAPLESS_RANKS", "500"))?;
     long("cuts of rails", "gapless-cli", "hosts", RAILS, ("GAPLESS_RAIL_CUTS", RAIL_CUTS))?;
