@@ -110,8 +110,8 @@ impl OpenClDevice {
     ///
     /// # Safety
     /// The program's kernel `kernel` takes exactly these arguments, buffers as pointers to global
-    /// memory, local memory of these lengths, and values of these sizes; with them it stays inside the buffers, terminates, and races
-    /// with nothing. The buffers stay allocated until the completion.
+    /// memory, local memory of these lengths, and values of these sizes; with them it stays inside the buffers,
+    /// terminates, and races with nothing. The buffers stay allocated until the completion.
     ///
     /// # Errors
     /// No such kernel, another number of arguments than it has parameters, arguments or sizes that the driver refuses,

@@ -2,8 +2,8 @@
 //! every byte compared, memory and descriptors sampled (`tests/tests/resilience/soak.rs`). Before that, each package is
 //! checked without the rest, workspaces of examples are tested, the fuzz targets run for a short time ([`test::rare`]),
 //! the kernel images are built and compared with the committed ones, the tests of btl-ib run over Soft-RoCE
-//! ([`crate::verbs`]), all experiments of `bench` run, 10,000 strangers call at TCP links and 2,000 bits of encrypted ones are changed (`btl-tcp`), the
-//! simulator plays [`SEEDS`] worlds, a job of 500 processes runs under the usual limit of 1,024 descriptors
+//! ([`crate::verbs`]), all experiments of `bench` run, 10,000 strangers call at TCP links and 2,000 bits of encrypted
+//! ones are changed (`btl-tcp`), the simulator plays [`SEEDS`] worlds, a job of 500 processes runs under the usual limit of 1,024 descriptors
 //! (`cli/tests/peers.rs`), and jobs on two hosts go through [`RAIL_CUTS`] cuts of rails, and [`RAIL_JOBS`] jobs have
 //! somebody between the hosts, or lose a cable and a rank (`cli/tests/hosts/rails.rs`). Then jobs of 100 processes on two
 //! hosts, jobs that end badly under each launcher, a job beside 10,000 strangers, and a cable that is pulled out, which must

@@ -71,8 +71,8 @@ const LONG: &[&str] = &[
 ];
 /// The seed of the others there.
 const SAMPLE_SEED: &str = "1";
-/// Seconds that the guest gets for them: ten times what it takes on two idle processors.
-const SAMPLE_SECONDS: u64 = 600;
+/// Seconds that the guest gets for them: several times what it takes on two idle processors.
+const SAMPLE_SECONDS: u64 = 400;
 /// What is skipped where the tests cannot run.
 const WHAT: &str = "btl-ib over Soft-RoCE";
 
@@ -92,8 +92,8 @@ pub(crate) fn run(checkout: &Checkout, filters: &[String], seconds: u64) -> Resu
     Err(Failure::Found { what: "tests over Soft-RoCE that failed", number: 1 })
 }
 
-/// Lints btl-ib, and runs its tests without jobs and without [`LONG`], with a fixed seed: what `cargo xtask test` does. Nothing where they cannot
-/// run, which is then in the log of what was skipped.
+/// Lints btl-ib, and runs its tests without jobs and without [`LONG`], with a fixed seed: what `cargo xtask test` does.
+/// Nothing where they cannot run, which is then in the log of what was skipped.
 pub(crate) fn sample(checkout: &Checkout) -> Result<Option<End>, Failure> {
     let Some(place) = Place::ready(checkout)? else { return Ok(None) };
     let package = ["-p", "gapless-btl-ib", "--features", "ib", "--all-targets"];

@@ -39,7 +39,8 @@ impl Function {
     ///
     /// `run` holds up all progress of the process meanwhile, and runs under the locks of whoever makes it. So it should
     /// take some microseconds, and must not wait, nor call what makes progress or takes a lock that is held then: of this
-    /// crate [`Task::put`] does not, of the layers above all calls may, and would wait for themselves.
+    /// crate [`Task::put`] does not, of the layers above all calls may, and would wait for themselves. Nor may dropping
+    /// what it has captured: the last task of a function that was replaced drops it.
     #[must_use]
     pub fn quick(
         mut self,

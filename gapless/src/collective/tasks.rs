@@ -62,14 +62,16 @@ impl Desk {
         self.lock().remove(key)
     }
 
-    /// Whether no function of a user's runs for this task.
-    fn is_plain(&self, key: &Key) -> bool {
-        self.lock().get(key).is_none_or(|(work, _)| work.is_plain())
+    /// What is expected of this task, if anything. `None`: a function of a user's would run.
+    fn take_plain(&self, key: &Key) -> Option<Option<(Work, bool)>> {
+        let mut works = self.lock();
+        let is_plain = works.get(key).is_none_or(|(work, _)| work.is_plain());
+        is_plain.then(|| works.remove(key))
     }
 
-    /// A task has come.
-    fn run(&self, task: &mut Task<'_>) -> Result<(), TaskError> {
-        let Some((work, posted)) = self.take(&key(task)) else {
+    /// A task has come, of which this was expected.
+    fn run(&self, expected: Option<(Work, bool)>, task: &mut Task<'_>) -> Result<(), TaskError> {
+        let Some((work, posted)) = expected else {
             // Its receive buffer, which was another's, is posted again.
             return Err(TaskError::from("nobody expects it"));
         };
@@ -197,10 +199,10 @@ impl Carrier {
 
     fn register(&self) -> Result<(), XtqError> {
         let (desk, quick) = (Arc::clone(&self.desk), Arc::clone(&self.desk));
-        let function = Function::new(u32::MAX, move |task| desk.run(task));
+        let function = Function::new(u32::MAX, move |task| desk.run(desk.take(&key(task)), task));
         // A user's operation may take long, or call this library.
         let function = function
-            .quick(QUICK_MAX, move |task| quick.is_plain(&key(task)).then(|| quick.run(task)));
+            .quick(QUICK_MAX, move |task| Some(quick.run(quick.take_plain(&key(task))?, task)));
         self.xtq.register_function(INDEX, function)?;
         self.xtq.register_queue(INDEX, QueueOptions { capacity: CAPACITY, width: WIDTH })
     }

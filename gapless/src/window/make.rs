@@ -337,7 +337,11 @@ fn read_cards(
     };
     // All ranks come to the same.
     let all = || (0..).zip(cards.chunks(CARD));
-    if all().any(|(_, card)| word(card, 4) >> 10 & 1 == 1) {
+    // Those without memory are named below.
+    let has_memory = |card: &[u8]| word(card, 4) >> 8 & 1 == 1;
+    if all().all(|(_, card)| has_memory(card))
+        && all().any(|(_, card)| word(card, 4) >> 10 & 1 == 1)
+    {
         let first = word(cards, 1);
         if let Some((rank, _)) = all().find(|(_, card)| word(card, 1) != first) {
             return Err(WindowError::Differs { rank, what: "size" });
@@ -346,7 +350,7 @@ fn read_cards(
     let members = (0..).zip(cards.chunks(CARD)).zip(processes).map(|((rank, card), process)| {
         let kind = word(card, 4);
         let differs = |what| Err(WindowError::Differs { rank, what });
-        if kind >> 8 & 1 == 0 {
+        if !has_memory(card) {
             return Err(WindowError::NoMemory { rank });
         }
         if rank != me && kind >> 16 & 0xFF != word(own, 4) >> 16 & 0xFF {

@@ -113,8 +113,8 @@ impl Builder {
         self
     }
 
-    /// The ports at which this process may listen for TCP, from 1 up: one for each address. By default the system
-    /// chooses. Goes before the variable `GAPLESS_TCP_PORTS`.
+    /// The ports at which this process may listen for TCP, from 1 up: one for each address and rail. By default the
+    /// system chooses. Goes before the variable `GAPLESS_TCP_PORTS`.
     #[must_use]
     pub fn tcp_ports(mut self, ports: RangeInclusive<u16>) -> Builder {
         self.network.ports = Some(ports);

@@ -37,6 +37,7 @@ impl Window {
         range: Range<u64>,
         bytes: &[u8],
     ) -> Result<(), D::Error> {
+        self.check_alive(access.rank)?;
         let stored = near.memory.store(&access.target, range, bytes);
         driver.progress();
         Ok(stored.map_err(WindowError::from)?)
@@ -49,6 +50,7 @@ impl Window {
         range: Range<u64>,
         into: &mut [u8],
     ) -> Result<(), D::Error> {
+        self.check_alive(access.rank)?;
         let loaded = near.memory.load(&access.target, range, into);
         driver.progress();
         Ok(loaded.map_err(WindowError::from)?)
@@ -67,6 +69,7 @@ impl Window {
         let Some(near) = self.near_device(access).filter(|_| self.tasks.is_none()) else {
             return Ok(false);
         };
+        self.check_alive(access.rank)?;
         // SAFETY: the caller's promise.
         let stored = unsafe { near.memory.store_from(&access.target, origin) };
         driver.progress();
@@ -86,6 +89,7 @@ impl Window {
         let Some(near) = self.near_device(access).filter(|_| self.tasks.is_none()) else {
             return Ok(false);
         };
+        self.check_alive(access.rank)?;
         // SAFETY: the caller's promise.
         let loaded = unsafe { near.memory.load_into(&access.target, origin) };
         driver.progress();
@@ -157,6 +161,7 @@ impl Window {
         arithmetic: &Arithmetic,
         mut change: impl FnMut(Range<u64>, (Header, u32, Stripes)) -> Result<(), EngineError>,
     ) -> Result<(), D::Error> {
+        self.check_alive(access.rank)?;
         let (target, width) = (&access.target, arithmetic.width() as u64);
         let refused = |fault| self.refused(access.rank, fault);
         let of =
@@ -186,6 +191,7 @@ impl Window {
         width: usize,
         (compare, swap): (u64, u64),
     ) -> Result<u64, D::Error> {
+        self.check_alive(access.rank)?;
         let (target, range) = (access.target.clone(), 0..width as u64);
         let plan = Plan { target, range, does: Does::Compare { width, compare, swap } };
         let held = plan.stripes(0).map_err(|fault| self.refused(access.rank, fault))?;
