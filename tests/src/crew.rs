@@ -240,6 +240,40 @@ impl Crew {
     }
 }
 
+/// Lines that the ranks of a crew have said. One of the ranks may die; the others leave when they have said all.
+pub struct Lines {
+    of: String,
+    victim: u32,
+    within: Duration,
+    heard: Vec<String>,
+}
+
+impl Lines {
+    /// None yet. `of` is named if they do not come `within` that time.
+    #[must_use]
+    pub fn new(of: &str, victim: u32, within: Duration) -> Lines {
+        Lines { of: of.to_owned(), victim, within, heard: Vec::new() }
+    }
+
+    /// Waits until `count` ranks have said `wanted`. One may say its next line before another's is heard.
+    ///
+    /// # Panics
+    /// If they do not in time, or a rank ends that may not.
+    pub fn wait(&mut self, crew: &mut Crew, wanted: &str, count: usize) {
+        let until = Instant::now() + self.within;
+        while self.heard.iter().filter(|line| *line == wanted).count() < count {
+            match crew.hear(until.saturating_duration_since(Instant::now())) {
+                Some((_, Said::Line(line))) => self.heard.push(line),
+                Some((rank, Said::Ended(status))) if rank == self.victim || status.success() => {}
+                other => {
+                    let Lines { of, heard, .. } = self;
+                    panic!("{of}: {heard:?} while {wanted:?} is due, then {other:?}");
+                }
+            }
+        }
+    }
+}
+
 impl Drop for Crew {
     fn drop(&mut self) {
         for hand in &mut self.hands {

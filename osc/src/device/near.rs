@@ -37,10 +37,8 @@ impl Window {
         range: Range<u64>,
         bytes: &[u8],
     ) -> Result<(), D::Error> {
-        self.check_alive(access.rank)?;
-        let stored = near.memory.store(&access.target, range, bytes);
-        driver.progress();
-        Ok(stored.map_err(WindowError::from)?)
+        let target = &access.target;
+        Ok(self.on_device(driver, access, || near.memory.store(target, range, bytes))?)
     }
 
     pub(crate) fn get_near<D: Driver>(
@@ -50,10 +48,27 @@ impl Window {
         range: Range<u64>,
         into: &mut [u8],
     ) -> Result<(), D::Error> {
+        let target = &access.target;
+        Ok(self.on_device(driver, access, || near.memory.load(target, range, into))?)
+    }
+
+    /// Has this process's device work on a rank's memory, unless the rank is known to be lost, and makes progress.
+    fn on_device<D: Driver, T>(
+        &self,
+        driver: &D,
+        access: &Access,
+        work: impl FnOnce() -> Result<T, EngineError>,
+    ) -> Result<T, WindowError> {
         self.check_alive(access.rank)?;
-        let loaded = near.memory.load(&access.target, range, into);
+        let done = work();
         driver.progress();
-        Ok(loaded.map_err(WindowError::from)?)
+        Ok(done?)
+    }
+
+    /// A rank's memory of a device, where whole layouts go there at once: not if accumulations are tasks, for which the
+    /// packed ways wait.
+    fn typed_device(&self, access: &Access) -> Option<&DeviceExposure> {
+        self.near_device(access).filter(|_| self.tasks.is_none())
     }
 
     /// All that `origin` describes, to memory of a device that is mapped; as [`put_runs`](Window::put_runs).
@@ -66,14 +81,10 @@ impl Window {
         access: &Access,
         origin: &Typed,
     ) -> Result<bool, WindowError> {
-        let Some(near) = self.near_device(access).filter(|_| self.tasks.is_none()) else {
-            return Ok(false);
-        };
-        self.check_alive(access.rank)?;
+        let Some(near) = self.typed_device(access) else { return Ok(false) };
         // SAFETY: the caller's promise.
-        let stored = unsafe { near.memory.store_from(&access.target, origin) };
-        driver.progress();
-        Ok(stored?)
+        let store = || unsafe { near.memory.store_from(&access.target, origin) };
+        self.on_device(driver, access, store)
     }
 
     /// The other way round; as [`get_runs`](Window::get_runs).
@@ -86,14 +97,10 @@ impl Window {
         access: &Access,
         origin: &Typed,
     ) -> Result<bool, WindowError> {
-        let Some(near) = self.near_device(access).filter(|_| self.tasks.is_none()) else {
-            return Ok(false);
-        };
-        self.check_alive(access.rank)?;
+        let Some(near) = self.typed_device(access) else { return Ok(false) };
         // SAFETY: the caller's promise.
-        let loaded = unsafe { near.memory.load_into(&access.target, origin) };
-        driver.progress();
-        Ok(loaded?)
+        let load = || unsafe { near.memory.load_into(&access.target, origin) };
+        self.on_device(driver, access, load)
     }
 
     /// An accumulation of all that `origin` describes, if that lies on the device that works on the target; as
@@ -107,7 +114,7 @@ impl Window {
         (access, op): (&Access, ReduceOp),
         (origin, at): (&Typed, &Place),
     ) -> Result<bool, D::Error> {
-        let near = self.near_device(access).filter(|_| self.tasks.is_none());
+        let near = self.typed_device(access);
         let space = near.map(|near| near.memory.lease().region().space());
         let Some(near) = near.filter(|_| space == Some(origin.space())) else { return Ok(false) };
         let arithmetic = self.arithmetic(access, op, (origin, at))?;

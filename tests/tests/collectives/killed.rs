@@ -5,8 +5,8 @@ use crate::by_tasks;
 use crate::work::{FORMS, Work};
 use gapless::{ReduceOp, World};
 use gapless_tests::actor::say;
-use gapless_tests::crew::{Crew, Member, Said};
-use std::time::{Duration, Instant};
+use gapless_tests::crew::{Crew, Lines, Member};
+use std::time::Duration;
 
 const TEST: &str = "killed::a_killed_rank_is_named_and_the_others_go_on";
 /// A loss is an error within two seconds, it is promised; a watchdog waits ten times as long.
@@ -25,25 +25,11 @@ fn a_killed_rank_is_named_and_the_others_go_on() {
     }
     for form in FORMS.into_iter().chain(BY_TASKS) {
         let mut crew = Crew::start(TEST, &[form; 4], |_, _| {});
-        let mut heard = Vec::new();
-        let mut hear = |crew: &mut Crew, wanted: &str, count: usize| {
-            let until = Instant::now() + WATCHDOG;
-            // One may say the next line before another's is heard.
-            while heard.iter().filter(|line| *line == wanted).count() < count {
-                let left = until.saturating_duration_since(Instant::now());
-                match crew.hear(left) {
-                    Some((_, Said::Line(line))) => heard.push(line),
-                    Some((VICTIM, Said::Ended(_))) => {}
-                    // Those that have said all leave.
-                    Some((_, Said::Ended(status))) if status.success() => {}
-                    other => panic!("{form}: {heard:?} while {wanted:?} is due, then {other:?}"),
-                }
-            }
-        };
-        hear(&mut crew, "going", 4);
+        let mut lines = Lines::new(form, VICTIM, WATCHDOG);
+        lines.wait(&mut crew, "going", 4);
         crew.kill(VICTIM);
-        hear(&mut crew, "named it", 3);
-        hear(&mut crew, "went on", 3);
+        lines.wait(&mut crew, "named it", 3);
+        lines.wait(&mut crew, "went on", 3);
     }
 }
 

@@ -10,9 +10,9 @@ use gapless_btl::conformance::skip;
 use gapless_engine::testkit::FakeEngine;
 use gapless_mem::fake::FakeDevice;
 use gapless_tests::actor::say;
-use gapless_tests::crew::{Crew, Member, Said};
+use gapless_tests::crew::{Crew, Lines, Member};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 const TEST: &str = "one_gpu::processes_on_one_gpu_meet_there";
 const ON_CUDA: &str = "one_gpu::processes_on_a_cuda_gpu_meet_there";
@@ -54,21 +54,10 @@ fn meet(test: &str, place: &str) {
     for (gpus, mode) in all {
         let part = format!("{place}{gpus}{}", mode.name());
         let mut crew = Crew::start(test, &[&*part; RANKS as usize], |_, _| {});
-        let mut heard = Vec::new();
-        let mut hear = |crew: &mut Crew, wanted: &str, count: usize| {
-            let until = Instant::now() + WATCHDOG;
-            while heard.iter().filter(|line| *line == wanted).count() < count {
-                match crew.hear(until.saturating_duration_since(Instant::now())) {
-                    Some((_, Said::Line(line))) => heard.push(line),
-                    Some((VICTIM, Said::Ended(_))) => {}
-                    Some((_, Said::Ended(status))) if status.success() => {}
-                    other => panic!("{mode:?}: {heard:?} while {wanted:?} is due, then {other:?}"),
-                }
-            }
-        };
-        hear(&mut crew, "all is right", RANKS as usize);
+        let mut lines = Lines::new(&part, VICTIM, WATCHDOG);
+        lines.wait(&mut crew, "all is right", RANKS as usize);
         crew.kill(VICTIM);
-        hear(&mut crew, "named it", RANKS as usize - 1);
+        lines.wait(&mut crew, "named it", RANKS as usize - 1);
     }
 }
 

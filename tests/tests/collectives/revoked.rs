@@ -7,8 +7,8 @@ use gapless::{
     Collective, Communicator, Error, OwnedCollective, ReduceOp, SendMode, Source, TagSel, World,
 };
 use gapless_tests::actor::say;
-use gapless_tests::crew::{Crew, Member, Said};
-use std::time::{Duration, Instant};
+use gapless_tests::crew::{Crew, Lines, Member};
+use std::time::Duration;
 
 /// One for each way of waiting.
 const WAYS: usize = 8;
@@ -133,24 +133,10 @@ fn survivors_of_a_killed_rank_revoke_and_go_on() {
     }
     for form in FORMS {
         let mut crew = Crew::start(TEST, &[form; 4], |_, _| {});
-        let mut heard = Vec::new();
-        let mut hear = |crew: &mut Crew, wanted: &str, count: usize| {
-            let until = Instant::now() + WATCHDOG;
-            // One may say the next line before another's is heard.
-            while heard.iter().filter(|line| *line == wanted).count() < count {
-                let left = until.saturating_duration_since(Instant::now());
-                match crew.hear(left) {
-                    Some((_, Said::Line(line))) => heard.push(line),
-                    Some((VICTIM, Said::Ended(_))) => {}
-                    // Those that have said all leave.
-                    Some((_, Said::Ended(status))) if status.success() => {}
-                    other => panic!("{form}: {heard:?} while {wanted:?} is due, then {other:?}"),
-                }
-            }
-        };
-        hear(&mut crew, "going", 4);
+        let mut lines = Lines::new(form, VICTIM, WATCHDOG);
+        lines.wait(&mut crew, "going", 4);
         crew.kill(VICTIM);
-        hear(&mut crew, "went on", 3);
+        lines.wait(&mut crew, "went on", 3);
     }
 }
 

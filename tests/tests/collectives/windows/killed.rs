@@ -3,7 +3,7 @@
 
 use gapless::{Lock, ReduceOp, Window, World};
 use gapless_tests::actor::say;
-use gapless_tests::crew::{Crew, Member, Said};
+use gapless_tests::crew::{Crew, Lines, Member, Said};
 use std::time::{Duration, Instant};
 
 const TEST: &str = "windows::killed::a_killed_rank_is_named";
@@ -18,22 +18,11 @@ fn a_killed_rank_is_named() {
     }
     for path in ["mapped", "messages"] {
         let mut crew = Crew::start(TEST, &[path; 3], |_, _| {});
-        let mut heard = Vec::new();
-        let mut hear = |crew: &mut Crew, wanted: &str, count: usize| {
-            let until = Instant::now() + WATCHDOG;
-            while heard.iter().filter(|line| *line == wanted).count() < count {
-                match crew.hear(until.saturating_duration_since(Instant::now())) {
-                    Some((_, Said::Line(line))) => heard.push(line),
-                    Some((VICTIM, Said::Ended(_))) => {}
-                    Some((_, Said::Ended(status))) if status.success() => {}
-                    other => panic!("{path}: {heard:?} while {wanted:?} is due, then {other:?}"),
-                }
-            }
-        };
-        hear(&mut crew, "has the lock", 1);
-        hear(&mut crew, "waits", 2);
+        let mut lines = Lines::new(path, VICTIM, WATCHDOG);
+        lines.wait(&mut crew, "has the lock", 1);
+        lines.wait(&mut crew, "waits", 2);
         crew.kill(VICTIM);
-        hear(&mut crew, "named it", 2);
+        lines.wait(&mut crew, "named it", 2);
     }
 }
 

@@ -16,12 +16,12 @@ use gapless_btl::conformance::skip;
 use gapless_engine::testkit::FakeEngine;
 use gapless_mem::fake::FakeDevice;
 use gapless_tests::actor::say;
-use gapless_tests::crew::{Crew, Member, Said};
+use gapless_tests::crew::{Crew, Lines, Member};
 use gapless_tests::job_of;
 use gapless_xtq::device::player::{Played, Player};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// Who maps whose memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -397,21 +397,10 @@ fn crews(test: &str, device: &str) {
     for path in ["mapped", "half", "messages"] {
         let part = format!("{device} {path}");
         let mut crew = Crew::start(test, &[&*part; 2], |_, _| {});
-        let mut heard = Vec::new();
-        let mut hear = |crew: &mut Crew, wanted: &str, count: usize| {
-            let until = Instant::now() + WATCHDOG;
-            while heard.iter().filter(|line| *line == wanted).count() < count {
-                match crew.hear(until.saturating_duration_since(Instant::now())) {
-                    Some((_, Said::Line(line))) => heard.push(line),
-                    Some((VICTIM, Said::Ended(_))) => {}
-                    Some((_, Said::Ended(status))) if status.success() => {}
-                    other => panic!("{part}: {heard:?} while {wanted:?} is due, then {other:?}"),
-                }
-            }
-        };
-        hear(&mut crew, "all is right", 2);
+        let mut lines = Lines::new(&part, VICTIM, WATCHDOG);
+        lines.wait(&mut crew, "all is right", 2);
         crew.kill(VICTIM);
-        hear(&mut crew, "named it", 1);
+        lines.wait(&mut crew, "named it", 1);
     }
 }
 
