@@ -53,7 +53,7 @@ impl DeviceBuf {
         device: Arc<dyn Device>,
         len: u64,
     ) -> Result<DeviceBuf, Error> {
-        // No device gives nothing.
+        // Devices refuse to allocate no bytes.
         let whole = device.allocate(len.max(1))?;
         let memory = Arc::new(Owned { device, region: whole });
         let region = whole.sub(0, len).map_err(DeviceError::from)?;

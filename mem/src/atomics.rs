@@ -20,7 +20,8 @@ const LONG: usize = 128;
 /// Bytes are copied in and out, in words where they lie at multiples of a word: a number that lies at a multiple of its
 /// length, of 1, 2, 4 or 8 bytes, is read and written as a whole. On x86-64, stretches of 128 bytes and more are
 /// moved by instructions of 32 bytes. They keep numbers whole, too, which is known but not promised in writing
-/// (`atomics/wide.rs`). Everything else may be seen half written. Copies are not ordered among each other; fences, locks and messages order them.
+/// (`atomics/wide.rs`). Everything else may be seen half written. Copies are not ordered among each other; fences, locks
+/// and messages order them.
 #[derive(Clone, Debug)]
 pub struct Atomics {
     lease: Lease,

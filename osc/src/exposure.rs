@@ -2,6 +2,7 @@
 //! owner's progress engine, so both ways give the same bytes.
 
 use crate::arithmetic::{Arithmetic, Quick, read, write};
+use crate::device::Near;
 use crate::header::Stripes;
 use crate::{DeviceExposure, Fault, Header};
 use gapless_dtype::{Dim, Layout, Run, Shape};
@@ -141,6 +142,13 @@ impl Part {
         match self {
             Part::Host(exposure) => exposure.memory.lease(),
             Part::Device(exposure) => exposure.memory.lease(),
+        }
+    }
+
+    pub(crate) fn memory(&self) -> Near<'_> {
+        match self {
+            Part::Host(exposure) => Near::Host(&exposure.memory),
+            Part::Device(exposure) => Near::Device(&exposure.memory),
         }
     }
 

@@ -5,9 +5,12 @@
 //! ```text
 //! put, replace   write
 //! get            read
-//! change         read, combine, write      in between the job has the mutexes of the stripes
+//! change         read, combine, write
 //! compare        read, and if it is the same, write
 //! ```
+//!
+//! Accumulations and comparisons have the mutexes of their stripes before the job begins; it gives them back when it is
+//! dropped.
 
 use crate::Header;
 use crate::arithmetic::{read, write};
@@ -15,9 +18,13 @@ use crate::device::{DeviceMemory, Work};
 use crate::header::Stripes;
 use crate::perform::{Does, Outcome, Plan};
 use gapless_engine::{EngineError, ReduceOp};
+use std::ops::ControlFlow::{self, Break, Continue};
 
 /// How often the device is asked before others have their turn: short copies end meanwhile.
 const POLLS: usize = 64;
+
+/// What the device does next, or what the operation comes to.
+type Next = Result<ControlFlow<Outcome, Step>, EngineError>;
 
 /// An operation whose device is at work. Dropping it waits for that.
 pub(crate) struct Job {
@@ -58,16 +65,16 @@ impl Job {
                 None => self.begin(),
                 Some(Step::Read(mut work)) => match work.poll() {
                     Some(read) => read.and_then(|read| self.has_read(read)),
-                    None => Ok(Ok(Step::Read(work))),
+                    None => Ok(Continue(Step::Read(work))),
                 },
                 Some(Step::Write(mut work)) => match work.poll() {
-                    Some(written) => written.map(|_| Err(self.end())),
-                    None => Ok(Ok(Step::Write(work))),
+                    Some(written) => written.map(|_| Break(self.end())),
+                    None => Ok(Continue(Step::Write(work))),
                 },
             };
             match next {
-                Ok(Ok(step)) => self.step = Some(step),
-                Ok(Err(outcome)) => return Some(Ok(outcome)),
+                Ok(Continue(step)) => self.step = Some(step),
+                Ok(Break(outcome)) => return Some(Ok(outcome)),
                 Err(error) => return Some(Err(error)),
             }
         }
@@ -84,32 +91,31 @@ impl Job {
         }
     }
 
-    fn read(&self) -> Result<Result<Step, Outcome>, EngineError> {
+    fn read(&self) -> Next {
         let work = self.memory.begin_load(&self.plan.target, self.plan.range.clone())?;
-        Ok(Ok(Step::Read(work)))
+        Ok(Continue(Step::Read(work)))
     }
 
-    fn write(&self, bytes: Vec<u8>) -> Result<Result<Step, Outcome>, EngineError> {
+    fn write(&self, bytes: Vec<u8>) -> Next {
         let (target, range) = (&self.plan.target, self.plan.range.clone());
-        Ok(Ok(Step::Write(self.memory.begin_store(target, range, bytes)?)))
+        Ok(Continue(Step::Write(self.memory.begin_store(target, range, bytes)?)))
     }
 
-    fn begin(&mut self) -> Result<Result<Step, Outcome>, EngineError> {
-        let operand = std::mem::take(&mut self.operand);
-        match &self.plan.does {
-            Does::Nothing => Ok(Err(Outcome::Nothing)),
-            Does::Put => self.write(operand),
-            Does::Change { arithmetic, fetches: false } if arithmetic.op() == ReduceOp::Replace => {
-                self.write(operand)
-            }
-            Does::Get | Does::Compare { .. } | Does::Change { .. } => {
-                self.operand = operand;
-                self.read()
-            }
+    fn begin(&mut self) -> Next {
+        let writes = match &self.plan.does {
+            Does::Nothing => return Ok(Break(Outcome::Nothing)),
+            Does::Put => true,
+            Does::Change { arithmetic, fetches: false } => arithmetic.op() == ReduceOp::Replace,
+            Does::Get | Does::Compare { .. } | Does::Change { .. } => false,
+        };
+        if !writes {
+            return self.read();
         }
+        let operand = std::mem::take(&mut self.operand);
+        self.write(operand)
     }
 
-    fn has_read(&mut self, mut old: Vec<u8>) -> Result<Result<Step, Outcome>, EngineError> {
+    fn has_read(&mut self, mut old: Vec<u8>) -> Next {
         match &self.plan.does {
             Does::Compare { compare, swap, width } if read(&old) == *compare => {
                 let mut new = vec![0; *width];
@@ -124,7 +130,7 @@ impl Job {
                 arithmetic.combine(&mut old, &self.operand);
                 self.write(old)
             }
-            _ => Ok(Err(Outcome::Bytes(old))),
+            _ => Ok(Break(Outcome::Bytes(old))),
         }
     }
 

@@ -7,7 +7,7 @@ use crate::adapter::Goal;
 use crate::arithmetic::Arithmetic;
 use crate::device::Near;
 use crate::exposure::{
-    Exposure, Part, change, compare_swap, for_each_run, load, part, place, store, stripes,
+    Exposure, change, compare_swap, for_each_run, load, part, place, store, stripes,
 };
 use crate::header::{Header, Stripes};
 use crate::place::{Place, Way, check_types};
@@ -128,10 +128,7 @@ impl Window {
 
     /// The memory of an access of [`access_own`](Window::access_own) or [`access_shared`](Window::access_shared).
     fn near(&self, access: &Access) -> Near<'_> {
-        match (self.direct(access), &self.own) {
-            (Some(exposure), _) | (None, Part::Host(exposure)) => Near::Host(&exposure.memory),
-            (None, Part::Device(exposure)) => Near::Device(&exposure.memory),
-        }
+        self.direct(access).map_or_else(|| self.own.memory(), |near| Near::Host(&near.memory))
     }
 
     /// Reads memory without an epoch.

@@ -1,5 +1,5 @@
-//! An operation that a message asks for: read out of the message and checked, then done in memory of the host. `job.rs` does it
-//! in memory of a device.
+//! An operation that a message asks for: read out of the message, checked, and done in memory of the host. In memory of a
+//! device, `job.rs` does it.
 
 use crate::Fault;
 use crate::arithmetic::{Arithmetic, read, write};

@@ -196,11 +196,7 @@ impl Hosted {
     fn find(&self, head: &Head, layout: Option<&Layout>) -> Result<(Near<'_>, Typed), Fault> {
         let Some(pieces) = &self.pieces else {
             let target = place(self.own.bytes(), head.origin, layout, head.count);
-            let memory = match &self.own {
-                Part::Host(exposure) => Near::Host(&exposure.memory),
-                Part::Device(exposure) => Near::Device(&exposure.memory),
-            };
-            return Ok((memory, target.map_err(|_| Fault::Outside)?));
+            return Ok((self.own.memory(), target.map_err(|_| Fault::Outside)?));
         };
         let anywhere = place(u64::MAX, head.origin, layout, head.count);
         let anywhere = anywhere.map_err(|_| Fault::Outside)?;
@@ -383,9 +379,7 @@ impl Core {
         }
         Done::Yes
     }
-}
 
-impl Core {
     /// Does an operation, or begins to, if it is on memory of a device.
     fn begin(&mut self, osc: &Osc, from: Rank, message: (&Head, &[u8])) -> Result<Outcome, Fault> {
         let layouts = &self.peer(from.0).layouts;

@@ -39,7 +39,9 @@ mod target;
 mod tests;
 
 pub use grant::{FarRing, Granted};
+pub(crate) use initiator::{DOUBLINGS, PAUSE_NS};
 pub use queue::QueueOptions;
+pub(crate) use target::REFUSALS_MAX;
 pub use target::RefusedTask;
 
 use crate::error::{TaskError, XtqError};
@@ -245,12 +247,8 @@ impl Inner {
 }
 
 /// As much of a text as a message carries.
-fn cut(text: &str) -> String {
-    let mut end = text.len().min(TEXT_MAX);
-    while !text.is_char_boundary(end) {
-        end -= 1;
-    }
-    text[..end].to_owned()
+pub(crate) fn cut(text: &str) -> String {
+    text[..text.floor_char_boundary(TEXT_MAX)].to_owned()
 }
 
 impl Xtq {

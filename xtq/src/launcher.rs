@@ -7,6 +7,7 @@ use crate::device::{DeviceFunction, DeviceKernel, Runs};
 use crate::error::{Refusal, TaskError};
 use crate::packet::Launch;
 use crate::signal::Signal;
+use crate::tables::Entry;
 use gapless_mem::{Completion, DeviceError, Lease, Outstanding, Region, WorkerCode};
 use std::fmt;
 use std::sync::Arc;
@@ -69,8 +70,7 @@ pub unsafe trait Launcher: Send + Sync {
 
     /// What it allows launches of this kernel, which may need more of it than others. It is asked when a [`Kernel`] is
     /// made.
-    fn limits_of(&self, object: u64) -> GroupLimits {
-        let _whatever_it_is = object;
+    fn limits_of(&self, _object: u64) -> GroupLimits {
         self.limits()
     }
 
@@ -194,6 +194,19 @@ impl Kernel {
         // the caller's promise.
         let launched = unsafe { launcher.launch(&task) }.map_err(failed)?;
         Outstanding::new(launched).wait().map_err(failed)
+    }
+
+    /// Its entry in a table, by this name.
+    pub(crate) fn entry(&self, object: u64) -> Entry {
+        let memory = self.memory.as_ref().map(Lease::region);
+        Entry {
+            object,
+            buffer: memory.map_or(0, |region| region.start()),
+            buffer_bytes: memory.map_or(0, |region| region.len()),
+            signal: self.signal.as_ref().map_or(0, Signal::name),
+            payload_max: self.payload_max,
+            argument_bytes: self.argument_bytes,
+        }
     }
 
     /// Whether a worker runs it.

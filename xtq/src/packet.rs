@@ -175,16 +175,23 @@ impl Launch {
         if !(0..3).all(fits) {
             return Err(PacketError::Grid { grid, group });
         }
-        let bytes = usize::from(self.argument_bytes);
-        if !(ARGUMENTS_MIN..=ARGUMENTS_MAX).contains(&bytes) || !bytes.is_multiple_of(8) {
-            return Err(PacketError::ArgumentBytes { bytes });
-        }
+        check_arguments(self.argument_bytes)?;
         let units = self.local_bytes / LOCAL_UNIT;
         if !self.local_bytes.is_multiple_of(LOCAL_UNIT) || units > u32::from(u16::MAX) {
             return Err(PacketError::LocalBytes { bytes: self.local_bytes });
         }
         Ok(())
     }
+}
+
+/// # Errors
+/// Arguments of a length that no packet has.
+pub(crate) fn check_arguments(bytes: u16) -> Result<(), PacketError> {
+    let bytes = usize::from(bytes);
+    if !(ARGUMENTS_MIN..=ARGUMENTS_MAX).contains(&bytes) || !bytes.is_multiple_of(8) {
+        return Err(PacketError::ArgumentBytes { bytes });
+    }
+    Ok(())
 }
 
 /// Why bytes are no packet, or a command cannot become one.

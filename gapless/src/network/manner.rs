@@ -18,7 +18,8 @@ const SERVICE_LEVEL: &str = "GAPLESS_IB_SERVICE_LEVEL";
 
 /// What both transports take.
 const NOTICES: RangeInclusive<Duration> = Duration::from_secs(5)..=Duration::from_secs(3600);
-const SERVICE_LEVELS: RangeInclusive<u8> = 0..=15;
+
+const SERVICE_LEVEL_MAX: u8 = 15;
 
 /// What was chosen; the rest is as the transports have it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -48,9 +49,10 @@ impl Manner {
             let problem = format!("{} s, not 5 to 3600", notice.as_secs_f64());
             return Err(WireupError::Setting { variable: source, problem });
         }
-        let service_level = number(self.service_level, &variable, SERVICE_LEVEL, 15)?;
-        if let Some(level) = service_level.filter(|level| !SERVICE_LEVELS.contains(level)) {
-            let problem = format!("{level}, not 0 to 15");
+        let most = SERVICE_LEVEL_MAX;
+        let service_level = number(self.service_level, &variable, SERVICE_LEVEL, most)?;
+        if let Some(level) = service_level.filter(|level| *level > most) {
+            let problem = format!("{level}, not 0 to {most}");
             return Err(WireupError::Setting { variable: "Builder::ib_service_level", problem });
         }
         Ok(Manner {

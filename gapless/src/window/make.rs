@@ -455,11 +455,12 @@ fn map(
     let (peer, mapped) = bml.mapped(Rank(member.process))?;
     let memory = mapped.map_for(peer, &memory, user).ok()?;
     let header = mapped.map(peer, &header).ok()?;
-    let (bytes, fits) = (memory.region().len(), memory.region().len() == member.bytes);
-    if !fits {
+    let bytes = memory.region().len();
+    if bytes != member.bytes {
         tracing::debug!(member.process, bytes, "memory of a window that has another length");
+        return None;
     }
-    fits.then(|| (memory.lease().clone(), header.lease().clone()))
+    Some((memory.lease().clone(), header.lease().clone()))
 }
 
 impl<T: AnyBits, M: WindowMemory> Window<T, M> {

@@ -1,7 +1,7 @@
 //! The memory of a window of numbers, registered with a transport whose adapter changes them: whether all ranks can have that.
 //!
-//! All ranks use ports of one network. They agree on it before they register anything: of those that all are on, the one
-//! that is the best port's for most of them.
+//! All ranks use ports of one network, on which they agree before they register anything. Each lists its networks, the best
+//! first. Of those that all are on, they take the one whose places in the lists add up to the least.
 
 use super::make::{KEY, read_key, write_key};
 use crate::communicator::Communicator;
@@ -85,8 +85,8 @@ fn number(network: &str) -> u64 {
     network.bytes().fold(0xCBF2_9CE4_8422_2325, step).max(1)
 }
 
-/// The network on which all ranks are that tell their networks, the best first, in `told`: where several are, the one whose
-/// places add up to least, then the one with the least number. All ranks see that alike.
+/// The network that all ranks are on, each of which lists its own in `told`, the best first. Of several, the one whose places
+/// add up to the least; then the one with the least number. So all ranks choose alike.
 fn common(told: &[[u64; NETWORKS]]) -> Option<u64> {
     let place = |rank: &[u64; NETWORKS], network| rank.iter().position(|it| *it == network);
     let sum = |network| told.iter().map(|rank| place(rank, network)).sum::<Option<usize>>();
@@ -160,7 +160,7 @@ fn agreed_by_all(comm: &Communicator, here: bool) -> Result<bool, Error> {
 /// Has adapters change the numbers of a window, if every rank can reach those of all ranks that way, its own too. Collective.
 ///
 /// ```text
-/// allgather   the networks on which each rank has a port for that: all take one; if there is none that all have, each its best
+/// allgather   the networks on which each rank has such a port: all take one, or each its best if they share none
 /// allgather   each rank's key, if it has registered its memory, and the address of its rail for that
 ///   each rank has its rail meet those of the others, also of those that it exchanges no messages with by a network
 /// allreduce   whether that is possible
@@ -231,7 +231,7 @@ mod tests {
         };
         assert_eq!(agreed(&[&[7, 9], &[7, 9]]), Some(7));
         assert_eq!(agreed(&[&[7, 9], &[9, 7], &[9]]), Some(9), "one of them is on no other");
-        assert_eq!(agreed(&[&[7, 9], &[9, 7], &[9, 7]]), Some(9), "it is the best of most");
+        assert_eq!(agreed(&[&[7, 9], &[9, 7], &[9, 7]]), Some(9), "its places add up to less");
         assert_eq!(agreed(&[&[7, 9], &[9, 7]]), Some(7), "neither is better");
         assert_eq!(agreed(&[&[7], &[9]]), None);
         assert_eq!(agreed(&[&[7], &[], &[7]]), None, "one has no such port");
@@ -240,7 +240,11 @@ mod tests {
 
     #[test]
     fn networks_have_numbers() {
-        assert_eq!(number("ethernet/0a010000-24"), number("ethernet/0a010000-24"));
+        assert_eq!(
+            number("ethernet/0a010000-24"),
+            0x53A5_65CB_089C_42FC,
+            "all builds say the same"
+        );
         assert_ne!(number("ethernet/0a010000-24"), number("ethernet/0a020000-24"));
         assert_ne!(number(""), 0);
     }

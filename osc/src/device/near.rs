@@ -214,7 +214,7 @@ impl Window {
     }
 }
 
-/// A window's own memory, to be read and written without an epoch.
+/// Memory of a window, as this process reaches it.
 pub(crate) enum Near<'w> {
     Host(&'w gapless_mem::Atomics),
     Device(&'w DeviceMemory),

@@ -1,4 +1,4 @@
-//! A target whose device takes long: it serves others meanwhile, and gives mutexes back when the origin or the window is gone.
+//! A target whose device is slow serves others meanwhile. It gives mutexes back when the origin or the window is gone.
 
 use super::net::Net;
 use crate::device::{DeviceExposure, DeviceMemory};

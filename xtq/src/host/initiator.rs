@@ -26,8 +26,8 @@ use gapless_bml::{LinkError, Rank};
 use std::collections::{BTreeMap, HashMap, VecDeque};
 
 /// The first pause before a put that was refused is sent again, in nanoseconds; it doubles so many times.
-const PAUSE_NS: u64 = 10_000;
-const DOUBLINGS: u32 = 7;
+pub(crate) const PAUSE_NS: u64 = 10_000;
+pub(crate) const DOUBLINGS: u32 = 7;
 
 /// Puts without a line to one peer that are sent, or may be, and not answered.
 const OPEN_MAX: usize = 1024;

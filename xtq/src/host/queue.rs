@@ -7,6 +7,7 @@
 
 use super::Inner;
 use super::run::Ready;
+use crate::error::XtqError;
 use crossbeam_channel::{Receiver, Sender, unbounded};
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -27,6 +28,15 @@ pub struct QueueOptions {
 impl Default for QueueOptions {
     fn default() -> QueueOptions {
         QueueOptions { capacity: 64, width: 1 }
+    }
+}
+
+impl QueueOptions {
+    /// # Errors
+    /// A queue that holds or runs nothing.
+    pub(crate) fn check(self) -> Result<(), XtqError> {
+        let QueueOptions { capacity, width } = self;
+        if capacity == 0 || width == 0 { Err(XtqError::NoRoom { capacity, width }) } else { Ok(()) }
     }
 }
 

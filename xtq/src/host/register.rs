@@ -9,7 +9,7 @@ use super::target::Registered;
 use super::{Inner, State, Xtq};
 use crate::error::XtqError;
 use crate::launcher::Kernel;
-use crate::packet::{ARGUMENTS_MAX, ARGUMENTS_MIN, PacketError};
+use crate::packet::check_arguments;
 use crate::tables::{Entry, NoSuchIndex, QueueEntry};
 use crate::task::Function;
 use std::sync::Arc;
@@ -104,22 +104,11 @@ impl Xtq {
     /// there is no worker; payloads that do not fit into a ring; another `Xtq`'s signal. After
     /// [`Busy`](crate::device::TargetError::Busy) it is registered all the same, and the worker will find it.
     pub unsafe fn register_kernel(&self, index: u8, kernel: Kernel) -> Result<(), XtqError> {
-        let bytes = usize::from(kernel.argument_bytes);
-        if !(ARGUMENTS_MIN..=ARGUMENTS_MAX).contains(&bytes) || !bytes.is_multiple_of(8) {
-            return Err(PacketError::ArgumentBytes { bytes }.into());
-        }
+        check_arguments(kernel.argument_bytes)?;
         let _turn = self.inner.turn();
         // SAFETY: the caller's promise.
         let (kernel, busy) = unsafe { self.inner.tell_worker(index, kernel) }?;
-        let memory = kernel.memory.as_ref().map(gapless_mem::Lease::region);
-        let entry = Entry {
-            object: name(),
-            buffer: memory.map_or(0, |region| region.start()),
-            buffer_bytes: memory.map_or(0, |region| region.len()),
-            signal: kernel.signal.as_ref().map_or(0, |signal| signal.name()),
-            payload_max: kernel.payload_max,
-            argument_bytes: kernel.argument_bytes,
-        };
+        let entry = kernel.entry(name());
         let signal = kernel.signal.clone();
         let of_worker = kernel.is_of_worker();
         let value = Some((entry.object, Arc::new(kernel)));
@@ -158,10 +147,8 @@ impl Xtq {
     /// # Errors
     /// There is no such index; a queue without room.
     pub fn register_queue(&self, index: u8, options: QueueOptions) -> Result<(), XtqError> {
+        options.check()?;
         let QueueOptions { capacity, width } = options;
-        if capacity == 0 || width == 0 {
-            return Err(XtqError::NoRoom { capacity, width });
-        }
         let _turn = self.inner.turn();
         let queue = Queue::new(name(), options);
         let entry = QueueEntry { base: queue.name, capacity };

@@ -25,25 +25,18 @@ use super::time::Ps;
 use crate::buffer::{Posted, Received};
 use crate::error::{Refusal, XtqError};
 use crate::host::run::failing;
-use crate::host::{QueueOptions, RefusedTask};
+use crate::host::{DOUBLINGS, PAUSE_NS, QueueOptions, REFUSALS_MAX, RefusedTask, cut};
 use crate::launcher::Kernel;
-use crate::packet::{
-    ARGUMENTS_MAX, ARGUMENTS_MIN, Command, Flags, Launch, Packet, PacketError, Work,
-};
+use crate::packet::{Command, Flags, Launch, Packet, PacketError, Work, check_arguments};
 use crate::put::{Put, PutHandle, Retry};
 use crate::rewrite::{Places, Rewritten, apply, look_up};
 use crate::signal::{Bell, Signal};
-use crate::tables::{Entry, NoSuchIndex, QueueEntry};
+use crate::tables::{NoSuchIndex, QueueEntry};
 use gapless_bml::Rank;
 use thiserror::Error;
 
-/// The first pause before a put that was refused for now is sent again. It doubles so often.
-const PAUSE: Ps = Ps::ns(10_000);
-const DOUBLINGS: u64 = 7;
-/// Refusals that a node keeps for whoever asks.
-const REFUSALS_MAX: usize = 256;
-/// Bytes of a failure's reason that are sent.
-const REASON_MAX: usize = 200;
+/// The first pause before a put that was refused for now is sent again.
+const PAUSE: Ps = Ps::ns(PAUSE_NS);
 
 /// Why a call failed.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
@@ -220,22 +213,11 @@ impl Cluster {
         kernel: Kernel,
     ) -> Result<(), ClusterError> {
         let at = self.known(at)?;
-        let bytes = usize::from(kernel.argument_bytes);
-        if !(ARGUMENTS_MIN..=ARGUMENTS_MAX).contains(&bytes) || !bytes.is_multiple_of(8) {
-            return Err(PacketError::ArgumentBytes { bytes }.into());
-        }
+        check_arguments(kernel.argument_bytes)?;
         if kernel.is_of_worker() {
             return Err(XtqError::Worker { has: false }.into());
         }
-        let memory = kernel.memory.as_ref().map(gapless_mem::Lease::region);
-        let entry = Entry {
-            object: self.name(),
-            buffer: memory.map_or(0, |region| region.start()),
-            buffer_bytes: memory.map_or(0, |region| region.len()),
-            signal: kernel.signal.as_ref().map_or(0, Signal::name),
-            payload_max: kernel.payload_max,
-            argument_bytes: kernel.argument_bytes,
-        };
+        let entry = kernel.entry(self.name());
         let tables = self.sim.nodes[at].nic.tables(Table::Kernels, index);
         tables.set_kernel(index, Some(entry))?;
         self.sim.desk.processes[at].kernels.insert(entry.object, Arc::new(kernel));
@@ -262,10 +244,8 @@ impl Cluster {
         options: QueueOptions,
     ) -> Result<(), ClusterError> {
         let at = self.known(at)?;
+        options.check()?;
         let QueueOptions { capacity, width } = options;
-        if capacity == 0 || width == 0 {
-            return Err(XtqError::NoRoom { capacity, width }.into());
-        }
         let entry = QueueEntry { base: self.name(), capacity };
         let of = &mut self.sim.nodes[at];
         of.nic.tables(Table::Queues, index).set_queue(index, Some(entry))?;
@@ -477,7 +457,7 @@ impl Sim<'_> {
             self.ends(put, Err(XtqError::Refused { target, refusal }));
             return self.next_of_line(put);
         }
-        let pause = PAUSE * (1 << (issued.refusals - 1).min(DOUBLINGS));
+        let pause = PAUSE * (1 << (issued.refusals - 1).min(u64::from(DOUBLINGS)));
         self.after(pause, Event::Again { put });
     }
 
@@ -511,10 +491,7 @@ impl Sim<'_> {
         // were checked when the packet was taken.
         let run = || unsafe { kernel.run(launch, arguments, payload.bytes()) };
         let ended = failing(run);
-        self.desk.puts[*put].failed = ended.err().map(|error| {
-            let end = error.0.floor_char_boundary(REASON_MAX);
-            error.0[..end].to_owned()
-        });
+        self.desk.puts[*put].failed = ended.err().map(|error| cut(&error.0));
     }
 
     /// The end of a task is in memory: its signal, its receive buffer, and who is told.

@@ -24,10 +24,6 @@ const KERNELS: [(DeviceFunction, u16, u32); 6] = [
 /// The grids that kernels allow: the third's is less.
 const GRID_MAX: [[u32; 3]; 2] = [[256, 16, 8], [64, 8, 4]];
 
-fn word(what: Accumulate) -> u64 {
-    what.word()
-}
-
 /// What the player does in the place of the worker's functions, in these buffers. The first argument is a buffer's number.
 fn play(buffers: &Mutex<Vec<Vec<u8>>>, task: &Played) -> Result<(), u32> {
     const OUTSIDE: u32 = 1;
@@ -58,7 +54,7 @@ fn play(buffers: &Mutex<Vec<Vec<u8>>>, task: &Played) -> Result<(), u32> {
             buffer[at..at + task.payload.len()].copy_from_slice(&task.payload);
         }
         _ => {
-            let Some(what) = [ADDS, HALVES, LEAST].into_iter().find(|one| Some(word(*one)) == what)
+            let Some(what) = [ADDS, HALVES, LEAST].into_iter().find(|one| Some(one.word()) == what)
             else {
                 return Err(UNKNOWN);
             };
@@ -145,9 +141,9 @@ fn random(rng: &mut Rng) -> (Packet, Vec<u8>, Vec<u8>) {
     };
     let what = match (index, one_in(rng, 20)) {
         (_, true) => 9 + rng.below(3),
-        (4, _) => word(HALVES),
-        (5, _) => word(LEAST),
-        _ => word(ADDS),
+        (4, _) => HALVES.word(),
+        (5, _) => LEAST.word(),
+        _ => ADDS.word(),
     };
     let words = [u64::MAX, u64::MAX, offset, what, rng.below(u64::MAX), 0];
     let mut arguments: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();

@@ -144,8 +144,8 @@ impl<'a> Told<'a> {
     }
 }
 
-/// The network of a port that is published so, and the kind of port; ports of which that is not known count as one network
-/// of their kind. `None`: it is no port of an adapter.
+/// The kind of an adapter's port and its network, as its label says. Ports whose network is not known count as one network
+/// of their kind. `None`: the label is no adapter's port.
 pub(crate) fn network(label: &str) -> Option<String> {
     let Told { kind, network, .. } = Told::read(label)?;
     Some(format!("{kind}/{network}"))

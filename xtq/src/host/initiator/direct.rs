@@ -88,8 +88,8 @@ impl Direct {
         Some((self.running.pop_front()?, outcome))
     }
 
-    /// Puts this one, if it is all that waits. Whether a worker has it now: no progress has to be made for that. Otherwise
-    /// whoever has put it makes progress.
+    /// Puts this one into the ring, if nothing waits before it. `true`: a worker has it now, and no progress is needed.
+    /// Otherwise the caller makes progress.
     fn straight(&mut self, id: u64, puts: &mut super::Puts) -> bool {
         let Way::Live(lane) = &mut self.way else { return false };
         if self.waiting.len() != 1 || self.waiting.front() != Some(&id) {
