@@ -57,12 +57,7 @@ impl Cublas {
     /// # Safety
     /// The stream is one of the context that is current, and lives as long as this.
     pub unsafe fn new(path: &str, stream: *mut c_void) -> Result<Cublas, Failure> {
-        let name = CString::new(path).map_err(|_| Failure::Job("a path with a NUL".to_owned()))?;
-        // SAFETY: runs the initialisers of NVIDIA's library, which is what opening it is for; it is never closed.
-        let library = unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
-        if library.is_null() {
-            return Err(Failure::Job(format!("{path} cannot be opened")));
-        }
+        let library = crate::nccl::library(path).map_err(Failure::Job)?;
         // SAFETY: cuBLAS's function of this name, whose type its header fixes as written here.
         let create = unsafe {
             std::mem::transmute::<*mut c_void, Create>(find(library, "cublasCreate_v2")?)

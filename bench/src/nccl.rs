@@ -91,8 +91,8 @@ pub struct Nccl {
     pub version: i32,
 }
 
-/// Opens the library.
-fn open(path: &str) -> Result<Api, String> {
+/// Opens a library of NVIDIA's.
+pub(crate) fn library(path: &str) -> Result<*mut c_void, String> {
     let name = CString::new(path).map_err(|_| "a path with a NUL".to_owned())?;
     // SAFETY: runs the initialisers of NVIDIA's library, which is what opening it is for; it is never closed.
     let library = unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
@@ -105,6 +105,12 @@ fn open(path: &str) -> Result<Api, String> {
         // SAFETY: a text that ends in NUL, says `dlerror`.
         return Err(unsafe { CStr::from_ptr(why) }.to_string_lossy().into_owned());
     }
+    Ok(library)
+}
+
+/// Opens NCCL.
+fn open(path: &str) -> Result<Api, String> {
+    let library = library(path)?;
     // SAFETY: it was opened above.
     unsafe { Api::find(library) }
 }

@@ -56,10 +56,10 @@ pub struct RdmaLimits {
     pub piece_ns: u32,
     /// Estimated bandwidth, in bytes per microsecond (= MB/s).
     pub bandwidth_mb_s: u32,
-    /// Estimated cost of registering memory, and of undoing that, in nanoseconds: in any case, and for each MiB. Both are 0 if
-    /// nothing is done to the memory.
+    /// Estimated cost of registering memory and of undoing that, in nanoseconds, whatever its length. 0, like
+    /// `register_mib_ns`, if registering does nothing to the memory.
     pub register_ns: u32,
-    /// See there.
+    /// What each MiB adds to `register_ns`.
     pub register_mib_ns: u32,
 }
 

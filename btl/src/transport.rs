@@ -153,8 +153,8 @@ pub trait Btl: Send {
         Lending::Never
     }
 
-    /// Whether [`send_lent`](Btl::send_lent) to this peer spares copies as a rule, and its long messages are read to where
-    /// they [go](Sink::place): then whoever packs does so into memory of its own. By default not.
+    /// Whether [`send_lent`](Btl::send_lent) to this peer usually saves a copy, and long messages from it are read straight
+    /// to their [places](Sink::place). Callers then pack into memory of their own, not into slots. `false` by default.
     fn lends(&self, to: PeerId) -> bool {
         let _ = to;
         false

@@ -12,7 +12,7 @@ mod remote;
 mod transfer;
 
 pub(crate) use access::{Gets, Listed, Room};
-pub(crate) use place::{Packed, Place};
+pub(crate) use place::{Packed, Place, after};
 pub(crate) use remote::{Far, Remote};
 pub(crate) use transfer::{Held, Transfer};
 

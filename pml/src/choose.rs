@@ -32,6 +32,13 @@ pub struct SingleCopyCosts {
     pub register_ns: [f64; 2],
 }
 
+impl SingleCopyCosts {
+    /// Whether memory is registered first, as for an adapter; the kernel reads it as it is.
+    pub(crate) fn registers(&self) -> bool {
+        self.register_ns != [0.0; 2]
+    }
+}
+
 /// Everything that the choice depends on.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Situation {

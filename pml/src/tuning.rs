@@ -34,8 +34,8 @@ pub struct Tuning {
     pub layout_mb_s: f64,
     /// Fragment size of the pipeline. The transport's own limit also holds.
     pub fragment_bytes: u32,
-    /// Fragment size of the pipeline over a network, of messages without gaps up to 2 MiB. If it is less than
-    /// `fragment_bytes`, that holds.
+    /// Fragment size of the pipeline over a network, for messages without gaps up to 2 MiB; at least
+    /// `fragment_bytes`.
     pub network_fragment_bytes: u32,
     /// Fragments of one message in flight at once, if engines work asynchronously.
     pub depth: u32,

@@ -156,7 +156,8 @@ fn always_odd(checkout: &Checkout, log: &SkipLog) -> Result<Vec<Step>, Failure> 
     Ok(steps)
 }
 
-/// Until when the tests over verbs may begin, in seconds since 1970; always, without it. CI has so much time and no more.
+/// The last moment, in seconds since 1970, at which the tests over verbs may begin; CI sets it, because its time is
+/// limited. Unset: always.
 const UNTIL: &str = "GAPLESS_VERBS_UNTIL";
 
 /// `cargo xtask verbs --sample`.
@@ -166,7 +167,7 @@ pub(crate) fn over_verbs_alone(checkout: &Checkout) -> Result<(), Failure> {
     summarise(&steps, &log)
 }
 
-/// The tests over verbs that every run of all tests has in it; nothing where they cannot run.
+/// Runs the sample of tests over verbs that each full run includes; `None` if it cannot run.
 fn over_verbs(checkout: &Checkout, log: &SkipLog) -> Result<Option<Step>, Failure> {
     let name = "btl-ib over Soft-RoCE, a sample".to_owned();
     let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();

@@ -61,8 +61,7 @@ impl From<Failure> for Missing {
     }
 }
 
-/// Tests of the transport that are left out where it alone is tested in every run of all tests: they take half the time,
-/// mostly because they wait.
+/// Tests of the transport that the [sample] leaves out: they take half the time, most of it waiting.
 const LONG: &[&str] = &[
     "a_peer_that_does_not_poll_is_not_lost",
     "every_way_to_local_memory_moves_the_same_bytes",

@@ -9,7 +9,6 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
 use clap::ValueEnum;
-use gapless::launch::{self, Job};
 use gapless_cli::pingpong::{Measuring, Pinned, figures};
 use gapless::{Config, Protocol, World};
 use gapless_layouts::Case;
@@ -17,6 +16,7 @@ use gapless_report::{PlotError, Point, Report, Row, Series, lines};
 
 use crate::error::Failure;
 use crate::experiment::{Common, Drawing, Experiment, Findings};
+use crate::processes;
 use crate::subjects::{contiguous_case, list, named};
 
 /// The experiment.
@@ -251,7 +251,6 @@ fn cases(options: &Options, common: &Common, way: Way) -> Result<Vec<Case>, Fail
 
 /// Has two processes measure one protocol, and reads what they found.
 fn job(options: &Options, common: &Common, way: Way, file: &Path) -> Result<Vec<Row>, Failure> {
-    let program = std::env::current_exe().map_err(Failure::io("find", "this program"))?;
     let mut arguments: Vec<OsString> = vec![OneWay::NAME.into()];
     let mut option = |name: &str, value: &dyn std::fmt::Display| {
         arguments.push(format!("--{name}={value}").into());
@@ -265,21 +264,7 @@ fn job(options: &Options, common: &Common, way: Way, file: &Path) -> Result<Vec<
     for bytes in &options.payloads {
         option("payload", bytes);
     }
-    if common.quick {
-        arguments.push("--quick".into());
-    }
-    arguments.extend(["--as-rank".into(), file.into()]);
-    let program = program.into_os_string();
-    let job = Job { ranks: 2, program, arguments, environment: Vec::new(), prefix: false };
-    let outcome = launch::run(&job)?;
-    if let Some((rank, end)) = outcome.failed {
-        return Err(Failure::Rank { rank, end, what: way.name().to_owned() });
-    }
-    if let Some(signal) = outcome.signalled {
-        return Err(Failure::Signal(signal));
-    }
-    let text = std::fs::read_to_string(file).map_err(Failure::io("read", file))?;
-    Ok(serde_json::from_str(&text)?)
+    processes::found((2, way.name()), arguments, common, file)
 }
 
 /// One of the two processes.

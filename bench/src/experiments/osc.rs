@@ -7,7 +7,6 @@
 
 use std::path::{Path, PathBuf};
 
-use gapless::launch::{self, Job};
 use gapless::{Communicator, Lock, ReduceOp, Window, World};
 use gapless_cli::pingpong::Pinned;
 use gapless_report::{Curve, PlotError, Report, Row, Summary, curves};
@@ -16,6 +15,7 @@ use crate::check::same;
 use crate::clock::alone;
 use crate::error::Failure;
 use crate::experiment::{Common, Drawing, Experiment, Findings};
+use crate::processes;
 
 /// The experiment.
 pub struct Osc;
@@ -98,24 +98,9 @@ impl Experiment for Osc {
 
 /// Has two processes measure, and reads what they found.
 fn job(options: &Options, common: &Common, file: &Path) -> Result<Vec<Row>, Failure> {
-    let program = std::env::current_exe().map_err(Failure::io("find", "this program"))?;
     let mut arguments = vec![Osc::NAME.into(), format!("--time={}", common.time).into()];
     arguments.extend(options.payloads.iter().map(|bytes| format!("--payload={bytes}").into()));
-    if common.quick {
-        arguments.push("--quick".into());
-    }
-    arguments.extend(["--as-rank".into(), file.into()]);
-    let program = program.into_os_string();
-    let job = Job { ranks: 2, program, arguments, environment: Vec::new(), prefix: false };
-    let outcome = launch::run(&job)?;
-    if let Some((rank, end)) = outcome.failed {
-        return Err(Failure::Rank { rank, end, what: Osc::NAME.to_owned() });
-    }
-    if let Some(signal) = outcome.signalled {
-        return Err(Failure::Signal(signal));
-    }
-    let text = std::fs::read_to_string(file).map_err(Failure::io("read", file))?;
-    Ok(serde_json::from_str(&text)?)
+    processes::found((2, Osc::NAME), arguments, common, file)
 }
 
 /// One of the two processes.

@@ -26,8 +26,8 @@ impl Bml {
         rails
     }
 
-    /// The networks of the rails with which memory can be registered for atomic changes, the best first. A rail of which
-    /// none was [told](Bml::add_on) counts by its name.
+    /// The networks of the rails with which memory can be registered for atomic changes, the best first. A rail
+    /// without a [network](Bml::add_on) counts as one of its own name.
     pub fn networks_with_atomics(&mut self) -> Vec<String> {
         let mut networks: Vec<String> = Vec::new();
         for at in self.with_atomics() {

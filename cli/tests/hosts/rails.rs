@@ -289,7 +289,7 @@ fn job(name: &str, hosts: &Namespaces, seed: u64, set: &[&str]) {
     });
 }
 
-fn first_seed() -> u64 {
+pub(super) fn first_seed() -> u64 {
     number_of(SEED).unwrap_or_else(|| u64::from(std::process::id()))
 }
 

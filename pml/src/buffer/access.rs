@@ -2,7 +2,8 @@
 
 use super::Buffer;
 use gapless_bml::{
-    Access, AmTag, Bml, Extent, Lending, Lent, Place, Rank, RdmaError, RdmaRail, RemoteKey, Token,
+    Access, AmTag, Bml, Extent, Lending, Lent, PeerId, Place, Rank, Rdma, RdmaError, RdmaRail,
+    RemoteKey, Token,
 };
 use gapless_dtype::Run;
 use gapless_engine::EngineError;
@@ -199,11 +200,7 @@ impl Listed<'_> {
         done: Token,
         gets: &mut Gets,
     ) -> Result<(), RdmaError> {
-        if gets.is_under_way() {
-            return Err(RdmaError::Full);
-        }
-        let unavailable = || RdmaError::Unavailable { reason: "no rail reads memory".to_owned() };
-        let (id, rdma) = bml.rdma(peer).ok_or_else(unavailable)?;
+        let (id, rdma) = gets.next(bml, peer)?;
         // SAFETY: the convertor of the buffer made the pieces. The buffer is promised until its request ends, which
         // is after the event: `gets` says so until then. So there is no other operation with this request's token.
         unsafe { rdma.get(id, self.regions, key, remote, done) }?;
@@ -226,6 +223,19 @@ impl Gets {
         self.under_way
     }
 
+    /// Who reads for the next one, if none is under way.
+    fn next<'b>(
+        &self,
+        bml: &'b mut Bml,
+        peer: Rank,
+    ) -> Result<(PeerId, &'b mut dyn Rdma), RdmaError> {
+        if self.under_way {
+            return Err(RdmaError::Full);
+        }
+        let unavailable = || RdmaError::Unavailable { reason: "no rail reads memory".to_owned() };
+        bml.rdma(peer).ok_or_else(unavailable)
+    }
+
     /// It has ended.
     pub(crate) fn end(&mut self) {
         *self = Gets::default();
@@ -240,11 +250,7 @@ impl Gets {
         (key, remote): (&RemoteKey, &[Extent]),
         done: Token,
     ) -> Result<(), RdmaError> {
-        if self.under_way {
-            return Err(RdmaError::Full);
-        }
-        let unavailable = || RdmaError::Unavailable { reason: "no rail reads memory".to_owned() };
-        let (id, rdma) = bml.rdma(peer).ok_or_else(unavailable)?;
+        let (id, rdma) = self.next(bml, peer)?;
         // SAFETY: a place is valid for writes, and no reference's, while it lives. This value keeps it until the operation
         // has ended; it is a part of the receive, which does not end before, or goes with the endpoint, whose transports go
         // first. There is no other operation with this receive's token.

@@ -1,7 +1,6 @@
 //! Where fragments lie between two engines, and what is done with them there.
 
-use super::Room;
-use super::{Buffer, Engines, Transfer};
+use super::{Buffer, Engines, Room, Transfer};
 use gapless_bml::{AmTag, Bml, Lending, Lent, Mapping, RailSlot, Rank};
 use gapless_engine::EngineError;
 use gapless_mem::{Completion, Device, Lease, OutOfRange, Outstanding, Region};
@@ -238,6 +237,11 @@ impl Buffer {
         let whole = whole.unwrap_or(Region::new(self.typed.space(), 0, 0, 0));
         Ok(whole.sub(range.start, range.end - range.start)?)
     }
+}
+
+/// What work that is to follow `last` waits for.
+pub(crate) fn after(last: &Completion) -> &[Completion] {
+    if is_pending(last) { std::slice::from_ref(last) } else { &[] }
 }
 
 /// Whether work may go on.

@@ -1,13 +1,13 @@
-//! GPUDirect: which memory of devices adapters read and write by themselves, as far as messages have found out.
+//! GPUDirect: which devices' memory adapters read and write by themselves, as far as messages have found out.
 //!
-//! A transport says whose memory it takes; what it is then given it may refuse: the kernel, the adapter, the driver has no
-//! such thing, or not for this memory, or not now. A message whose memory is refused goes another way. The refusal is
-//! remembered for its device: the next messages do not ask, first sixteen of them and, while every answer is no, twice as
-//! many each time.
+//! A transport says whose memory it takes, but may refuse a piece of it all the same: the kernel, the adapter or the driver
+//! may lack support, for this memory or for now. Such a message goes another way, and the refusal is remembered for the
+//! device: the next sixteen messages do not ask. Each further refusal doubles that number, up to 16,384. An acceptance
+//! forgets it.
 
 use crate::choose::{Protocol, Protocols, SingleCopyCosts, span_of};
 use crate::drive::core::Core;
-use gapless_bml::{Bml, Rank};
+use gapless_bml::{Bml, Rank, RdmaError};
 use gapless_engine::Typed;
 use gapless_mem::{Region, Space};
 
@@ -40,6 +40,13 @@ impl Refusals {
         asks
     }
 
+    /// An operation on memory in `space` could not be started: a refusal of a device's memory is remembered.
+    pub(crate) fn not_started(&mut self, space: Space, error: &RdmaError) {
+        if is_refusal(error) && !space.cpu_accessible() {
+            self.refused(space);
+        }
+    }
+
     /// Memory in `space` was refused.
     pub(crate) fn refused(&mut self, space: Space) {
         if let Some(known) = self.0.iter_mut().find(|known| known.space == space) {
@@ -57,6 +64,11 @@ impl Refusals {
     pub(crate) fn taken(&mut self, space: Space) {
         self.0.retain(|known| known.space != space);
     }
+}
+
+/// Whether a transport refuses this end's memory, now or ever.
+pub(crate) fn is_refusal(error: &RdmaError) -> bool {
+    matches!(error, RdmaError::Unavailable { .. } | RdmaError::Device(_))
 }
 
 /// What single copy to or from `peer` costs for a buffer in `space`, if the link can do it.
@@ -99,7 +111,7 @@ impl Core {
     pub(crate) fn registers(&mut self, bml: &mut Bml, peer: u32, buffer: &Typed) -> bool {
         let space = buffer.space();
         let Some(costs) = single_copy_costs(bml, peer, space) else { return false };
-        if space.cpu_accessible() && costs.register_ns == [0.0; 2] {
+        if space.cpu_accessible() && !costs.registers() {
             return true;
         }
         if !(costs.devices && is_dense(buffer)) {

@@ -10,7 +10,7 @@ use crate::request::mode::Copied;
 use crate::request::send::{Send, SendStage, To};
 use crate::request::{RequestId, Status, Work};
 use crate::rndv::Rendezvous;
-use crate::rndv::direct::is_taken;
+use crate::rndv::direct::{is_refusal, is_taken};
 use crate::rndv::layouts::Published;
 use crate::rndv::protocol::Protocol;
 use crate::rndv::staging::device_of;
@@ -205,20 +205,19 @@ impl Core {
         let registers =
             (space.cpu_accessible() || asks) && self.registers(bml, peer, buffer.typed());
         let mut keys = Keys::new(bml, peer, buffer, &mut self.published, (&self.config, registers));
-        match (asks, &keys.refused) {
-            (true, Some(RdmaError::Unavailable { .. } | RdmaError::Device(_))) => {
-                self.refusals.refused(space);
-            }
-            (true, _) => {
-                if keys.registered.is_some() {
-                    self.refusals.taken(space);
-                }
-                let tuning = &self.config.tuning;
-                let fragment = tuning.staged_fragment_bytes.max(wire::FRAGMENT_MIN);
-                keys.readable = Some((fragment, tuning.staged_depth.clamp(1, wire::DEPTH_MAX)));
-            }
-            (false, _) => {}
+        if !asks {
+            return keys;
         }
+        if keys.refused.as_ref().is_some_and(is_refusal) {
+            self.refusals.refused(space);
+            return keys;
+        }
+        if keys.registered.is_some() {
+            self.refusals.taken(space);
+        }
+        let tuning = &self.config.tuning;
+        let fragment = tuning.staged_fragment_bytes.max(wire::FRAGMENT_MIN);
+        keys.readable = Some((fragment, tuning.staged_depth.clamp(1, wire::DEPTH_MAX)));
         keys
     }
 

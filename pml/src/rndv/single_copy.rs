@@ -150,11 +150,7 @@ impl Getting {
             Ok(()) => Step::Going,
             Err(RdmaError::Full) => Step::Again,
             Err(error) => {
-                let space = cx.buffer.typed().space();
-                let own = matches!(error, RdmaError::Unavailable { .. } | RdmaError::Device(_));
-                if own && !space.cpu_accessible() {
-                    cx.refusals.refused(space);
-                }
+                cx.refusals.not_started(cx.buffer.typed().space(), &error);
                 Step::Refused(error.to_string())
             }
         }

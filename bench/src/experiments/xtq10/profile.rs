@@ -3,7 +3,6 @@
 
 use std::path::Path;
 
-use gapless::launch::{self, Job};
 use gapless::{InPlace, ReduceOp, World};
 use gapless_cli::pingpong::Pinned;
 use gapless_report::{Report, Row, Samples, Time};
@@ -14,6 +13,7 @@ use serde_json::Value;
 use super::{SHARE, Xtq10};
 use crate::error::Failure;
 use crate::experiment::{Common, Experiment, Findings};
+use crate::processes;
 use crate::sim::median;
 use crate::summary::{head, line};
 
@@ -35,20 +35,8 @@ pub(super) fn profile(ranks: Option<u32>, common: &Common) -> Result<Findings, F
     let ranks = ranks.unwrap_or(u32::try_from(processors).unwrap_or(8).clamp(2, 8));
     let folder = tempfile::tempdir().map_err(Failure::io("make", std::env::temp_dir()))?;
     let file = folder.path().join("found");
-    let program = std::env::current_exe().map_err(Failure::io("find", "this program"))?.into_os_string();
-    let mut arguments = vec![Xtq10::NAME.into(), "--as-rank".into(), file.clone().into()];
-    if common.quick {
-        arguments.push("--quick".into());
-    }
-    let outcome = launch::run(&Job { ranks, program, arguments, environment: Vec::new(), prefix: false })?;
-    if let Some((rank, end)) = outcome.failed {
-        return Err(Failure::Rank { rank, end, what: Xtq10::NAME.to_owned() });
-    }
-    if let Some(signal) = outcome.signalled {
-        return Err(Failure::Signal(signal));
-    }
-    let text = std::fs::read_to_string(&file).map_err(Failure::io("read", &file))?;
-    let found: Vec<Profile> = serde_json::from_str(&text)?;
+    let arguments = vec![Xtq10::NAME.into()];
+    let found: Vec<Profile> = processes::found((ranks, Xtq10::NAME), arguments, common, &file)?;
     let mut rows = Vec::new();
     for Profile { way, seconds, shares, bytes } in found {
         let summary = Samples::from_seconds(seconds).summary().map_err(Failure::samples(OP))?;

@@ -8,7 +8,6 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use gapless::World;
-use gapless::launch::{self, Job};
 use gapless::xtq::{
     CudaLauncher, Function, Kernel, Launch, Life, Put, QueueOptions, Rank, Signal, TargetBuffer, Tasks,
 };
@@ -24,6 +23,7 @@ use super::initiator::ran_ns;
 use super::{NUMBERS, PAYLOAD, XtqHw, arguments, download, job, payload, summary, zeroed};
 use crate::error::Failure;
 use crate::experiment::{Common, Experiment, Findings};
+use crate::processes;
 
 /// What a launched kernel does: as the worker's function, with the same arguments.
 const PTX: &str = r"
@@ -85,20 +85,8 @@ pub(super) fn add(mut findings: Findings, common: &Common) -> Result<Findings, F
 fn rows(common: &Common, space: &str) -> Result<Vec<Row>, Failure> {
     let folder = tempfile::tempdir().map_err(Failure::io("make", std::env::temp_dir()))?;
     let file = folder.path().join("found");
-    let program = std::env::current_exe().map_err(Failure::io("find", "this program"))?.into_os_string();
-    let mut arguments = vec![XtqHw::NAME.into(), "--as-rank".into(), file.clone().into()];
-    if common.quick {
-        arguments.push("--quick".into());
-    }
-    let outcome = launch::run(&Job { ranks: 2, program, arguments, environment: Vec::new(), prefix: false })?;
-    if let Some((rank, end)) = outcome.failed {
-        return Err(Failure::Rank { rank, end, what: XtqHw::NAME.to_owned() });
-    }
-    if let Some(signal) = outcome.signalled {
-        return Err(Failure::Signal(signal));
-    }
-    let text = std::fs::read_to_string(&file).map_err(Failure::io("read", &file))?;
-    let found: Vec<Found> = serde_json::from_str(&text)?;
+    let arguments = vec![XtqHw::NAME.into()];
+    let found: Vec<Found> = processes::found((2, XtqHw::NAME), arguments, common, &file)?;
     let host = found.iter().find(|found| found.way == 1).map(|found| summary(found.one.clone())).transpose()?;
     let mut rows = Vec::new();
     for Found { way, one, batches, put, target_ms } in found {

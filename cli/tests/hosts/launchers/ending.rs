@@ -6,7 +6,7 @@
 use super::each;
 use crate::common::{BODY, again, finish, is_rank, text};
 use crate::host_of;
-use crate::rails::{SEED, number_of};
+use crate::rails::{SEED, first_seed};
 use gapless::World;
 use std::process::Output;
 
@@ -16,7 +16,7 @@ const NAME: &str = "launchers::ending::a_rank_that_ends_badly_ends_the_job_on_bo
 /// What rank 2 does, which is on the other host than the launcher.
 const WAYS: [&str; 3] = ["abort", "kill", "panic"];
 
-/// What the last word of the command line says; tests take it for one more name of a test, of which there is none.
+/// Ends as the last argument says. The test harness takes that argument for one more filter, which matches no test.
 fn body() {
     let way = std::env::args().next_back().expect("the parent says it");
     let world = World::init().expect("the world comes to be");
@@ -60,7 +60,7 @@ fn a_rank_that_ends_badly_ends_the_job_on_both_hosts() {
     if is_rank(NAME) {
         return body();
     }
-    let seed = number_of(SEED).unwrap_or_else(|| u64::from(std::process::id()));
+    let seed = first_seed();
     println!("{SEED}={seed}");
     let all = std::env::var_os(ALL).is_some();
     let mut turn = usize::try_from(seed % 3).unwrap();

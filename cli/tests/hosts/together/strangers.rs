@@ -8,7 +8,7 @@
 use super::{collectives, exchange, expect_links, places_of};
 use crate::common::{await_flag, flag, meeting_folder, pattern, skip};
 use crate::on_two_hosts;
-use crate::rails::{Random, SEED, number_of};
+use crate::rails::{Random, SEED, first_seed, number_of};
 use rustix::net::{AddressFamily, RecvFlags, SocketFlags, SocketType, eth, socket_with};
 use std::io::Write;
 use std::net::{SocketAddr, TcpStream};
@@ -103,7 +103,7 @@ fn strangers_of_the_other_host_get_nowhere() {
         let (me, folder) = (world.rank(), meeting_folder());
         exchange(&world, 100);
         let strangers = (me == 3).then(|| {
-            let seed = number_of(SEED).unwrap_or_else(|| u64::from(std::process::id()));
+            let seed = first_seed();
             println!("{SEED}={seed}");
             std::thread::spawn(move || {
                 let places: Vec<SocketAddr> = [0, 1].into_iter().flat_map(places_of).collect();

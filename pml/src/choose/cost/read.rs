@@ -24,7 +24,7 @@ pub(crate) fn read_shape(s: &Situation, most: u32, t: &Tuning) -> Shape {
 impl Model<'_> {
     /// The kernel, or the adapter, reads the sender's memory.
     pub(crate) fn single_copy(&self) -> f64 {
-        let is_adapter = self.s.single_copy.is_some_and(|costs| costs.register_ns != [0.0; 2]);
+        let is_adapter = self.s.single_copy.is_some_and(|costs| costs.registers());
         let mb_s = if is_adapter { f64::MAX } else { self.t.single_copy_mb_s };
         self.read_ns(mb_s, self.registering_ns([self.s.sender_span, self.s.bytes]))
     }

@@ -9,7 +9,7 @@
 //! A launch costs the processor as much as it takes to send tens of kilobytes, so few launches are better than many.
 //! The first part has one fragment, each further one twice as many, so that the first fragment leaves soon.
 
-use crate::buffer::{Packed, Place};
+use crate::buffer::{Packed, Place, after};
 use crate::rndv::Cx;
 use crate::rndv::protocol::Protocol;
 use crate::rndv::rings::{PART_BYTES, PARTS};
@@ -62,9 +62,8 @@ impl Gathered {
             let len = doubled.min(longest).min(self.left.end - self.left.start);
             let range = self.left.start..self.left.start + len;
             let place = self.ring.sub(self.begun % PARTS * PART_BYTES, len)?;
-            let last = Some(&self.last).filter(|it| matches!(it, Completion::Pending(_)));
-            let after = last.cloned();
-            let packing = cx.buffer.gather(cx.engines, range.clone(), place, after.as_slice())?;
+            let last = after(&self.last);
+            let packing = cx.buffer.gather(cx.engines, range.clone(), place, last)?;
             cx.counters.tally(Protocol::Pipeline).packs += 1;
             self.last = packing.work().clone();
             (self.left.start, self.begun) = (range.end, self.begun + 1);

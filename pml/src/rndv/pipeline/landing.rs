@@ -6,7 +6,7 @@
 //! unpacked from there. The last runs of a message are short, so that little is left to do when its last fragment has
 //! come.
 
-use crate::buffer::Place;
+use crate::buffer::{Place, after};
 use crate::rndv::protocol::Protocol;
 use crate::rndv::rings::{PART_BYTES, PARTS};
 use crate::rndv::{Cx, Expected};
@@ -123,10 +123,8 @@ impl Landing {
             return Ok(false);
         }
         let place = self.ring.sub(self.part * PART_BYTES + self.used - len, len)?;
-        let last = Some(&self.last).filter(|it| matches!(it, Completion::Pending(_)));
-        let after = last.cloned();
         let name = run.start;
-        let unpacking = cx.buffer.scatter(cx.engines, place, run, after.as_slice())?;
+        let unpacking = cx.buffer.scatter(cx.engines, place, run, after(&self.last))?;
         cx.counters.tally(Protocol::Pipeline).unpacks += 1;
         self.last = unpacking.work().clone();
         match unpacking.now() {

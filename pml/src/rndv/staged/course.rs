@@ -104,6 +104,27 @@ impl Course {
         }
     }
 
+    /// At the receiver: a fragment is in its place, the other end says. How many are there now.
+    pub(crate) fn arrives(&mut self, index: u64) -> Result<u64, String> {
+        if index >= self.limit {
+            return Err(format!("fragment {index} before its place was free"));
+        }
+        self.window.begin(index)?;
+        self.working += 1;
+        Ok(u64::from(self.window.in_work()))
+    }
+
+    /// At the receiver: a fragment was taken out of its place, or lost there. The new limit, if more places are free.
+    pub(crate) fn taken_out(&mut self, index: u64) -> Option<u64> {
+        self.ended(index);
+        let reach = self.window.reach();
+        let more = !self.direct && reach > self.limit;
+        more.then(|| {
+            self.limit = reach;
+            reach
+        })
+    }
+
     /// How it is cut.
     pub(crate) fn cut(&self) -> Cut {
         self.cut

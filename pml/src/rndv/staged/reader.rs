@@ -22,10 +22,12 @@
 //! read that is refused later is tried again; the receive fails if that does not help.
 
 use super::course::Course;
+use super::receiver::Over;
 use super::{Obstacle, follow, outcome, receiver};
 use crate::buffer::Held;
 use crate::choose::{self, Situation};
 use crate::error::PmlError;
+use crate::rndv::direct::is_refusal;
 use crate::rndv::protocol::Protocol;
 use crate::rndv::{Cx, Heard, Opened, Rendezvous, Step, unexpected};
 use crate::wire::cut::Cut;
@@ -48,15 +50,6 @@ enum Reading {
     /// The first bytes of the ring, whatever they are.
     Probe,
     Fragment(u64),
-}
-
-/// Whether the sender goes on.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Over {
-    No,
-    /// It has failed, and waits for FIN.
-    Aborted,
-    Lost,
 }
 
 /// A message at its receiver.
@@ -134,17 +127,15 @@ impl Reader {
             }
             Err(RdmaError::Full) => Step::Again,
             // It went well before: a lack of something, perhaps, that passes.
-            Err(RdmaError::Unavailable { .. } | RdmaError::Device(_))
-                if reading != Reading::Probe && self.refused < TRIES =>
+            Err(error)
+                if is_refusal(&error) && reading != Reading::Probe && self.refused < TRIES =>
             {
                 self.refused += 1;
                 Step::Again
             }
             Err(error) => {
-                let own = matches!(error, RdmaError::Unavailable { .. } | RdmaError::Device(_));
-                let space = cx.buffer.typed().space();
-                if own && reading == Reading::Probe && !space.cpu_accessible() {
-                    cx.refusals.refused(space);
+                if reading == Reading::Probe {
+                    cx.refusals.not_started(cx.buffer.typed().space(), &error);
                 }
                 self.not_read(cx, &error.to_string())
             }
@@ -197,15 +188,10 @@ impl Reader {
 
     /// A fragment is in the ring.
     fn ready(&mut self, cx: &mut Cx<'_>, index: u64) -> Step {
-        let course = &mut self.course;
-        if !self.going || index >= course.limit {
-            return Step::Broken(format!("fragment {index} where none below it may be"));
+        match self.course.arrives(index) {
+            Ok(there) => cx.counters.saw_depth(self.course.protocol, there),
+            Err(what) => return Step::Broken(what),
         }
-        if let Err(what) = course.window.begin(index) {
-            return Step::Broken(what);
-        }
-        course.working += 1;
-        cx.counters.saw_depth(course.protocol, u64::from(course.window.in_work()));
         self.waiting.push_back(index);
         self.next(cx)
     }
@@ -280,11 +266,7 @@ impl Reader {
 
     /// A fragment was taken out, or is lost.
     fn taken_out(&mut self, cx: &mut Cx<'_>, index: u64, result: Result<(), EngineError>) -> Step {
-        let course = &mut self.course;
-        course.ended(index);
-        let reach = course.window.reach();
-        let more = reach > course.limit;
-        course.limit = course.limit.max(reach);
+        let freed = self.course.taken_out(index);
         if let Err(error) = result
             && self.over == Over::No
         {
@@ -297,8 +279,10 @@ impl Reader {
         if ended {
             return self.end(cx);
         }
-        if more && self.over == Over::No {
-            cx.control(&wire::free(cx.rts.serial, reach));
+        if let Some(limit) = freed
+            && self.over == Over::No
+        {
+            cx.control(&wire::free(cx.rts.serial, limit));
         }
         Step::Going
     }

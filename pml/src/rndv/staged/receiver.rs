@@ -26,7 +26,7 @@ struct Receiver {
 
 /// Whether the sender goes on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Over {
+pub(super) enum Over {
     No,
     /// It has failed, and waits for FIN.
     Aborted,
@@ -180,15 +180,11 @@ impl Receiver {
     /// A fragment is in its place.
     fn ready(&mut self, cx: &mut Cx<'_>, index: u64) -> Step {
         let course = &mut self.course;
-        if !self.going || index >= course.limit {
-            return Step::Broken(format!("fragment {index} where none below it may be"));
+        let (protocol, there) = (course.protocol, course.arrives(index));
+        match there {
+            Ok(there) => cx.counters.saw_depth(protocol, there),
+            Err(what) => return Step::Broken(what),
         }
-        if let Err(what) = course.window.begin(index) {
-            return Step::Broken(what);
-        }
-        course.working += 1;
-        let (protocol, there) = (course.protocol, course.window.in_work());
-        cx.counters.saw_depth(protocol, u64::from(there));
         let step = match cx.is_failed() {
             true => Ok(Work::nothing()),
             false => course.scatter(cx.engines, cx.buffer, index, cx.counters.tally(protocol)),
@@ -201,13 +197,7 @@ impl Receiver {
 
     /// A fragment was taken out of its place, or lost there.
     fn taken_out(&mut self, cx: &mut Cx<'_>, index: u64, result: Result<(), EngineError>) -> Step {
-        let course = &mut self.course;
-        course.ended(index);
-        let reach = course.window.reach();
-        let more = !course.direct && reach > course.limit;
-        if more {
-            course.limit = reach;
-        }
+        let freed = self.course.taken_out(index);
         if let Err(error) = result
             && self.over == Over::No
         {
@@ -220,8 +210,10 @@ impl Receiver {
         if ended {
             return self.end(cx);
         }
-        if more && self.over == Over::No {
-            cx.control(&wire::free(cx.rts.serial, reach));
+        if let Some(limit) = freed
+            && self.over == Over::No
+        {
+            cx.control(&wire::free(cx.rts.serial, limit));
         }
         Step::Going
     }

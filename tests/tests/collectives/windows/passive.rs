@@ -15,7 +15,7 @@ fn a_target_that_calls_nothing_is_reached() {
     if let Some(member) = Member::of_crew() {
         return rank(member);
     }
-    // By messages a target of the second kind would be waited for as long as it stands.
+    // A stopped target is not tested by messages: the origin would wait until it goes on.
     for part in ["thread", "stopped"] {
         let mut crew = Crew::start(TEST, &[part; 2], |_, _| {});
         let hear = |crew: &mut Crew, wanted: &str| match crew.hear(WATCHDOG) {
