@@ -11,7 +11,8 @@ use std::collections::{BTreeMap, VecDeque};
 
 /// A worker that does not come is asked for again after so long.
 const AGAIN_NS: u64 = 1_000_000;
-/// That time doubles with each request, up to this.
+/// That time doubles with each request, up to this. After so long without an outcome the target is asked, too, whether its
+/// worker is still there: one that has failed says nothing, and the target may have no other reason to look.
 const SELDOM_NS: u64 = 128_000_000;
 
 #[derive(Debug)]
@@ -38,6 +39,8 @@ pub(in crate::host) struct Direct {
     /// When a worker was last asked for, and how long to wait for it.
     asked_ns: u64,
     again_ns: u64,
+    /// Since when puts are in it without an outcome, as far as somebody has looked.
+    silent_ns: Option<u64>,
 }
 
 fn bit(packet: &Packet) -> u64 {
@@ -85,6 +88,7 @@ impl Direct {
     fn next(&mut self) -> Option<(u64, Outcome)> {
         let Way::Live(lane) = &mut self.way else { return None };
         let (_, outcome) = lane.next()?;
+        self.silent_ns = None;
         Some((self.running.pop_front()?, outcome))
     }
 
@@ -137,9 +141,11 @@ impl Direct {
         let is_wanted = lane.is_wanted();
         let served = if filled.count > 0 { lane.announce() } else { lane.is_served() };
         let again = now_ns >= self.asked_ns.saturating_add(self.again_ns);
-        filled.asks = !served && (!is_wanted || again);
+        let silent_ns = *self.silent_ns.get_or_insert(now_ns);
+        let is_silent = now_ns >= silent_ns.saturating_add(SELDOM_NS);
+        filled.asks = is_silent || !served && (!is_wanted || again);
         if filled.asks {
-            self.asked_ns = now_ns;
+            (self.asked_ns, self.silent_ns) = (now_ns, Some(now_ns));
             self.again_ns = if is_wanted { SELDOM_NS.min(2 * self.again_ns) } else { AGAIN_NS };
         }
         filled
@@ -188,7 +194,8 @@ impl Initiator {
                 return Err(nonsense());
             }
             let (way, waiting, running) = (Way::Offered(key), VecDeque::new(), VecDeque::new());
-            let ring = Direct { way, kernels, waiting, running, asked_ns: 0, again_ns: AGAIN_NS };
+            let (asked_ns, again_ns, silent_ns) = (0, AGAIN_NS, None);
+            let ring = Direct { way, kernels, waiting, running, asked_ns, again_ns, silent_ns };
             self.rings.insert(from.0, ring);
             return Ok(());
         }
