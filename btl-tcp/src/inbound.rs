@@ -121,8 +121,8 @@ impl std::fmt::Debug for Inbound {
 
 /// What became of the next message.
 enum Step {
-    /// It is delivered; whether it was long.
-    Delivered(bool),
+    /// It is delivered; how long it was, if it was long.
+    Delivered(Option<usize>),
     /// It was none, but a count.
     Noted,
     /// It is not here in full.
@@ -161,6 +161,11 @@ impl Inbound {
     /// Whether the peer waits for the count: at once, or if nothing else has told it for a while.
     pub(crate) fn owes(&self, at_once: bool) -> bool {
         self.counts.owes(at_once)
+    }
+
+    /// Whether it waits for the count now that nothing more has come.
+    pub(crate) fn owes_much(&self) -> bool {
+        self.counts.owes_much()
     }
 
     /// What the peer has told of our retained messages since this was last asked.
@@ -400,7 +405,7 @@ impl Inbound {
                 }
                 Some(Partial { tag, body: Body::Placed(head), len, .. }) if places && *offers => {
                     sink.placed(from, tag, &head, len);
-                    return Ok(Step::Delivered(true));
+                    return Ok(Step::Delivered(Some(len)));
                 }
                 Some(placed @ Partial { body: Body::Placed(_), .. }) => {
                     self.partial = Some(placed);
@@ -443,7 +448,7 @@ impl Inbound {
             let Some(body) = rest.get(..len) else { return Ok(Step::Incomplete) };
             if *offers && offer(from, tag, body, sink) {
                 self.start += HEADER_BYTES + len;
-                return Ok(Step::Delivered(false));
+                return Ok(Step::Delivered(None));
             }
             if sink.room() == 0 {
                 return Ok(Step::NoRoom);
@@ -496,7 +501,7 @@ impl Inbound {
             // It was offered by value, or may not be offered, and there is room.
             sink.event(Event::Arrived { from, tag, fragment });
             *offers = false;
-            return Ok(Step::Delivered(false));
+            return Ok(Step::Delivered(None));
         }
         Ok(self.hand_over(from, tag, fragment, sink, offers))
     }
@@ -510,7 +515,7 @@ impl Inbound {
         sink: &mut dyn Sink,
         offers: &mut bool,
     ) -> Step {
-        let long = fragment.len() > SMALL_BYTES;
+        let long = Some(fragment.len()).filter(|&len| len > SMALL_BYTES);
         if *offers && sink.fragment(from, tag, &fragment) {
             return Step::Delivered(long);
         }

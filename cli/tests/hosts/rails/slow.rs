@@ -1,5 +1,5 @@
 //! A rail at a hundredth of the other's rate, as `tc` makes it: everything arrives, and both rails live. What each carries
-//! is printed; the slow one carries too much of it (docs/networks.md).
+//! is printed: the slow one has copies of a few messages, by which it is found to be slow.
 
 use super::rails_left;
 use crate::common::{self, is_rank, pattern, skip};
