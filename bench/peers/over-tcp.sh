@@ -23,8 +23,13 @@ for end in $a:1 $b:2; do
     ip -n $name link set $name up
 done
 mkdir -p "$folder/mpich/bin" "$folder/openmpi/bin" "$folder/built"
-ln -s "$mpich/bin/mpicc" "$folder/mpich/bin/mpicc"
-ln -s "$openmpi/bin/mpicc" "$folder/openmpi/bin/mpicc"
+# Not links: the libraries' compilers find their files by where they lie.
+for library in "$mpich" "$openmpi"; do
+    name=mpich
+    [ "$library" = "$mpich" ] || name=openmpi
+    printf '#!/bin/sh\nexec "%s/bin/mpicc" "$@"\n' "$library" > "$folder/$name/bin/mpicc"
+    chmod +x "$folder/$name/bin/mpicc"
+done
 ln -s "$built/gapless-peers" "$folder/built/gapless-peers"
 # Each is given "-n 2 PROGRAM …", Open MPI's "--bind-to none" before that, ours "run".
 cat > "$folder/built/gapless" <<END

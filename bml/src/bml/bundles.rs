@@ -378,7 +378,7 @@ impl Bml {
     }
 
     /// How the messages to `peer` are spread, if several network rails are used together: the name of each, and its rate
-    /// as it was last measured, in bytes per microsecond. Empty for all others.
+    /// as it was last measured, or else as the transport promises it, in bytes per microsecond. Empty for all others.
     #[must_use]
     pub fn rails_to(&self, peer: Rank) -> Vec<(&'static str, u64)> {
         let bundle = self.endpoints.get(peer.0 as usize).and_then(|it| it.bundle.as_deref());
