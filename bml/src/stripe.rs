@@ -2,13 +2,13 @@
 //! has delivered so far, and of a clock that the caller reads.
 //!
 //! A rail's rate is what its other end has confirmed over the time in which it was [busy](LAG_BYTES). What a transport
-//! promises is not believed. Until a rail was measured it is **on trial**: if another one is known, it carries no message
+//! promises counts only until then. Until a rail was measured it is **on trial**: if another one is known, it carries no message
 //! alone, but copies of a few that go over the others, and the receiver drops doubles. So a slow rail holds nothing up
 //! while it is found out to be slow. Afterwards a message goes where it would be there first, and a rail that is many times
 //! slower than the others gets none. It is tried again, with copies, now and then: one that has recovered comes back.
 //!
 //! Whether a rail is slow can be seen only while both ends poll. Times in which this end did not look, or heard of no
-//! rail for long, do not count.
+//! rail for long, do not count, and neither do the bytes that were under way then.
 
 /// Bytes under way by which a rail is busy. Confirmations may lag behind by less than that.
 const LAG_BYTES: u64 = 64 << 10;
@@ -48,6 +48,8 @@ pub(crate) struct Rate {
     confirmed: u64,
     new: u64,
     busy: bool,
+    /// Bytes under way that do not count when they are confirmed.
+    skip: u64,
     /// The measurement that goes on: bytes confirmed, in so many nanoseconds.
     bytes: u64,
     ns: u64,
@@ -67,6 +69,7 @@ impl Rate {
             confirmed: 0,
             new: 0,
             busy: false,
+            skip: 0,
             bytes: 0,
             ns: 0,
             tried: 0,
@@ -107,23 +110,14 @@ impl Rate {
     /// known and busy, if there is one.
     fn look(&mut self, gap_ns: u64, counts: bool, outstanding: u64, best: Option<u64>) {
         let was_busy = std::mem::replace(&mut self.busy, outstanding >= LAG_BYTES);
-        if was_busy && counts && (self.busy || gap_ns <= END_NS) {
-            self.bytes += self.new;
-            self.ns += gap_ns;
+        if counts && (self.busy || !was_busy || gap_ns <= END_NS) {
+            self.measure(gap_ns, was_busy);
+        } else {
+            self.skip = outstanding;
         }
-        if !self.known {
-            self.tried += self.new;
-            if self.bytes >= TRIAL_BYTES || self.ns >= TRIAL_NS {
-                self.measured = self.seen();
-                self.know();
-            } else if self.tried >= 2 * TRIAL_BYTES {
-                // It was never behind: it is as quick as the one whose messages were copied, or more.
-                self.measured = best.unwrap_or(self.measured);
-                self.know();
-            }
-        } else if (self.bytes >= SPAN_BYTES && self.ns >= SPAN_NS) || self.ns >= STILL_NS {
-            self.measured = (self.measured + self.seen()).div_ceil(2);
-            self.know();
+        match self.known {
+            true => self.blend(),
+            false => self.try_out(best),
         }
         if was_busy || self.busy {
             self.idle_ns = 0;
@@ -133,6 +127,42 @@ impl Rate {
                 (self.known, self.tried, self.idle_ns) = (false, 0, 0);
                 (self.bytes, self.ns) = (0, 0);
             }
+        }
+    }
+
+    /// Adds what was confirmed, and the time, to the measurement that goes on.
+    fn measure(&mut self, gap_ns: u64, was_busy: bool) {
+        let skipped = self.new.min(self.skip);
+        let is_old = self.skip > 0;
+        self.skip -= skipped;
+        let new = self.new - skipped;
+        if !self.known {
+            self.tried += new;
+        }
+        if was_busy && !is_old {
+            self.bytes += new;
+            self.ns += gap_ns;
+        }
+    }
+
+    /// Ends a measurement of a rail that is known.
+    fn blend(&mut self) {
+        if (self.bytes >= SPAN_BYTES && self.ns >= SPAN_NS) || self.ns >= STILL_NS {
+            self.measured = (self.measured + self.seen()).div_ceil(2);
+            self.know();
+        }
+    }
+
+    /// Ends a trial.
+    fn try_out(&mut self, best: Option<u64>) {
+        if self.bytes >= TRIAL_BYTES || self.ns >= TRIAL_NS {
+            self.measured = self.seen();
+            self.know();
+        } else if self.tried >= 2 * TRIAL_BYTES {
+            // It was never behind: it is as quick as the one whose messages were copied, or more. If there is none, it is
+            // taken at its promise, until it is busy.
+            self.measured = best.unwrap_or(self.measured);
+            self.know();
         }
     }
 
@@ -220,9 +250,9 @@ pub(crate) fn best<S: AsRef<Rate>>(
     may.min_by_key(|&(_, ns)| ns).map(|(at, _)| at)
 }
 
-/// Whether a further message has room where so much may be under way; a first one always has.
+/// Whether a further message has room where so much may be under way. It always has if what is under way may have come.
 fn has_room(outstanding: u64, len: u64, room: u64) -> bool {
-    outstanding == 0 || outstanding.saturating_add(len) <= room
+    outstanding < LAG_BYTES || outstanding.saturating_add(len) <= room
 }
 
 /// Whether messages are copied to rails on trial while the rail that carries them has so much under way.

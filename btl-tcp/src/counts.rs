@@ -1,12 +1,12 @@
 //! How many messages that the other end retains have come, and when it is told.
 
-use crate::outbound::SMALL_EACH;
+use crate::outbound::{SMALL_BYTES, SMALL_EACH};
 
 /// After so many messages that the other end retains, their count goes there in a frame of its own; after half as many
 /// as there are buffers, if that is less. Long messages have fewer buffers, so they have a bound of their own.
 const UNTOLD_MAX: usize = 32;
 const UNTOLD_LONG_MAX: usize = 2;
-/// So many bytes of them are counted as soon as nothing more has come: the other end measures how quick the link is.
+/// So many bytes are counted as soon as nothing more has come: the other end measures how quick the link is.
 const UNTOLD_BYTES: usize = 64 << 10;
 
 /// How many retained messages came, and went.
@@ -35,13 +35,13 @@ impl Counts {
         Counts { most, most_long, ..Counts::default() }
     }
 
-    /// A message has come in full; of what length, if that is long.
-    pub(crate) fn had(&mut self, long: Option<usize>) {
+    /// A message of so many bytes has come in full.
+    pub(crate) fn had(&mut self, len: usize) {
         if self.counted {
             self.had = self.had.wrapping_add(1);
             self.untold += 1;
-            self.untold_long += usize::from(long.is_some());
-            self.untold_bytes = self.untold_bytes.saturating_add(long.unwrap_or(0));
+            self.untold_long += usize::from(len > SMALL_BYTES);
+            self.untold_bytes = self.untold_bytes.saturating_add(len);
         }
     }
 
@@ -76,7 +76,7 @@ mod tests {
         let mut counts = counted(buffers);
         (1..)
             .find(|_| {
-                counts.had(long.then_some(4096));
+                counts.had(if long { 4096 } else { 9 });
                 counts.owes(true)
             })
             .unwrap_or(0)
@@ -93,12 +93,12 @@ mod tests {
     fn what_is_not_due_at_once_is_due_by_the_clock() {
         let mut counts = counted(16);
         assert!(!counts.owes(false));
-        counts.had(None);
+        counts.had(9);
         assert!(counts.owes(false) && !counts.owes(true));
         assert_eq!(counts.tell(), 1);
         assert!(!counts.owes(false));
         let mut others = Counts::new(2);
-        others.had(Some(UNTOLD_BYTES));
+        others.had(UNTOLD_BYTES);
         let owes = others.owes(false) || others.owes_much();
         assert_eq!((owes, others.tell()), (false, 0), "nobody retains these");
     }
@@ -106,9 +106,9 @@ mod tests {
     #[test]
     fn many_bytes_are_due_once_nothing_more_has_come() {
         let mut counts = counted(16);
-        counts.had(Some(UNTOLD_BYTES - 1));
+        counts.had(UNTOLD_BYTES - 1);
         assert!(!counts.owes_much());
-        counts.had(Some(1));
+        counts.had(1);
         assert!(counts.owes_much());
         counts.tell();
         assert!(!counts.owes_much());

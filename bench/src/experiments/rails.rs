@@ -45,19 +45,24 @@ const WORKS: [Work; 4] = [
 const STREAM: [Work; 1] = [Work::Window(2, 64 << 20)];
 const NAMES: [&str; 2] = ["rail0", "rail1"];
 
+/// What is measured.
+fn works(is_stream: bool) -> &'static [Work] {
+    if is_stream { &STREAM } else { &WORKS }
+}
+
 /// What both processes do; rank 0 has the seconds of each piece of work.
-fn measure(works: &[Work], common: &Common) -> Result<Option<Vec<Vec<f64>>>, Failure> {
+fn measure(is_stream: bool, common: &Common) -> Result<Option<Vec<Vec<f64>>>, Failure> {
     let world = World::init().map_err(failed)?;
     let (comm, is_first) = (world.comm(), world.rank() == 0);
     let mut way = Ours { comm, peer: 1 - world.rank() };
     let mut all = Vec::new();
-    for &work in works {
+    for &work in works(is_stream) {
         let (count, len) = work.messages();
         let value = |at: usize| (at / 7 % 251).to_le_bytes()[0];
         let mut bytes: Vec<u8> =
             (0..count * len).map(|at| if is_first { value(at) } else { 0 }).collect();
         // Rates are measured, and the buffers of the rails fill; and this says how often to repeat.
-        let warm = if works.len() == 1 { 1 } else { 4 };
+        let warm = if is_stream { 1 } else { 4 };
         let first = turn(&mut way, is_first, work, warm, &mut bytes)?;
         let right = bytes.iter().enumerate().all(|(at, byte)| *byte == value(at));
         let each = common.seconds() / ROUNDS as f64;
@@ -65,7 +70,7 @@ fn measure(works: &[Work], common: &Common) -> Result<Option<Vec<Vec<f64>>>, Fai
             .map(|power| 1u32 << power)
             .find(|&times| f64::from(times) * first > each)
             .unwrap_or(1 << 16)];
-        if works.len() == 1 {
+        if is_stream {
             times[0] = 1;
         }
         comm.bcast(&mut times, 0).map_err(failed)?;
@@ -75,7 +80,7 @@ fn measure(works: &[Work], common: &Common) -> Result<Option<Vec<Vec<f64>>>, Fai
         if all_right != [1] {
             return Err(failed("bytes that are not those that were sent"));
         }
-        let mut seconds: Vec<f64> = (works.len() == 1).then_some(first).into_iter().collect();
+        let mut seconds: Vec<f64> = is_stream.then_some(first).into_iter().collect();
         for _ in 0..if common.quick { 1 } else { ROUNDS } {
             comm.barrier().map_err(failed)?;
             seconds.push(turn(&mut way, is_first, work, times[0], &mut bytes)?);
@@ -112,12 +117,12 @@ fn cables(hosts: &Namespaces, mbit: &[u32]) -> Result<(), String> {
 /// Bytes that the first host has sent over each rail.
 fn carried(hosts: &Namespaces) -> Result<[u64; 2], Failure> {
     let of = |interface: &str| -> Result<u64, String> {
-        let folder = format!("/sys/class/net/{interface}/statistics/tx_bytes");
-        // The folder is that of the namespace only if it is mounted there; `ip netns exec` does that.
-        let output = Command::new("ip").args(["netns", "exec", &hosts.0[0], "cat", &folder]).output();
+        // `ip netns exec` mounts the namespace's own `/sys`.
+        let file = format!("/sys/class/net/{interface}/statistics/tx_bytes");
+        let output = Command::new("ip").args(["netns", "exec", &hosts.0[0], "cat", &file]).output();
         let text = output.map_err(|error| format!("ip: {error}"))?.stdout;
         let text = String::from_utf8_lossy(&text).trim().to_owned();
-        text.parse().map_err(|_| format!("{folder}: {text:?}"))
+        text.parse().map_err(|_| format!("{file}: {text:?}"))
     };
     Ok([of(NAMES[0]).map_err(failed)?, of(NAMES[1]).map_err(failed)?])
 }
@@ -129,9 +134,9 @@ impl Experiment for Rails {
     const ABOUT: &'static str = "messages between two hosts over two rails of TCP, beside one rail";
 
     fn run(options: &Options, common: &Common) -> Result<Findings, Failure> {
-        let works = if options.stream { &STREAM[..] } else { &WORKS[..] };
+        let works = works(options.stream);
         if let Some(file) = &options.as_rank {
-            if let Some(seconds) = measure(works, common)? {
+            if let Some(seconds) = measure(options.stream, common)? {
                 let text = serde_json::to_string(&seconds)?;
                 std::fs::write(file, text).map_err(Failure::io("write", file))?;
             }

@@ -1,7 +1,7 @@
 //! Peers that several network rails reach: the part of a `Bml` that acts on a [`Bundle`].
 
 use super::deaths::LEFT;
-use super::trials::{MEASURED_FROM, copy_for_trials, measure};
+use super::trials::{MEASURED_FROM, copies_for_trials, measure};
 use super::{Bml, RESERVED};
 use crate::bundle::{Bundle, NUMBER_BYTES, OUT_OF_TURN, Strand, Turn, number_of, sent_number};
 use crate::endpoint::{Ending, Path};
@@ -143,15 +143,13 @@ impl Bml {
             Some(strand) => {
                 strand.rate.sent(whole);
                 strand.under_way.sent(number, whole);
-                let copy = copy_for_trials(bundle, &self.rails, at, &slot);
+                let copies = copies_for_trials(bundle, &mut self.rails, at, &slot);
                 self.rails[at].stir();
                 self.rails[at].btl.send(slot, tag, done);
                 if whole >= MEASURED_FROM as u64 {
                     self.measure_soon(to);
                 }
-                if let Some(message) = copy {
-                    self.send_to_trials(to, at, tag, &message);
-                }
+                self.send_copies(to, copies, tag, number);
             }
             // The rail has ended since, or the message has to wait.
             None => {

@@ -3,7 +3,7 @@
 
 use super::Bml;
 use crate::Rank;
-use crate::bundle::{Bundle, sent_number};
+use crate::bundle::Bundle;
 use crate::rail::Rail;
 use crate::stripe;
 use crate::waiter::now_ns;
@@ -35,25 +35,24 @@ impl Bml {
         });
     }
 
-    /// Sends copies of a message that went over rail `carrier` over those on trial, as far as they have room. Nobody is
-    /// told of their end. A copy whose number the peer has had is dropped there.
-    pub(super) fn send_to_trials(&mut self, to: Rank, carrier: usize, tag: AmTag, message: &[u8]) {
+    /// Sends copies of a message that went over another rail. Nobody is told of their end. One whose number the peer has had
+    /// is dropped there.
+    pub(super) fn send_copies(
+        &mut self,
+        to: Rank,
+        copies: Vec<(usize, Slot)>,
+        tag: AmTag,
+        number: u64,
+    ) {
         let Bml { endpoints, rails, .. } = self;
         let Some(bundle) = endpoints[to.0 as usize].bundle.as_deref_mut() else { return };
-        let whole = message.len() as u64;
-        for strand in bundle.strands.iter_mut().filter(|it| it.rail != carrier) {
-            let rail = &mut rails[strand.rail];
-            if !strand.rate.wants_copy(rail.btl.outstanding(strand.peer), whole) {
-                continue;
-            }
-            rail.stir();
-            let Ok(mut slot) = rail.btl.reserve(strand.peer, message.len()) else { continue };
+        for (rail, slot) in copies {
+            let Some(strand) = bundle.strand(rail) else { continue };
             strand.stood = true;
-            if slot.write(0, message).is_ok() {
-                strand.rate.sent(whole);
-                strand.under_way.sent(sent_number(message), whole);
-                rail.btl.send(slot, tag, Token::NONE);
-            }
+            strand.rate.sent(slot.len() as u64);
+            strand.under_way.sent(number, slot.len() as u64);
+            rails[rail].stir();
+            rails[rail].btl.send(slot, tag, Token::NONE);
         }
     }
 }
@@ -64,20 +63,33 @@ pub(super) fn measure(bundle: &mut Bundle, rails: &[Rail]) -> bool {
     looks.look(strands, now_ns(), |it| rails[it.rail].btl.outstanding(it.peer))
 }
 
-/// A copy of a message that is about to go over `carrier`, if a rail on trial wants one.
-pub(super) fn copy_for_trials(
+/// Copies of a message that is about to go over `carrier`, in slots of the rails on trial that have room. What is sent again
+/// after a rail has ended is not copied.
+pub(super) fn copies_for_trials(
     bundle: &Bundle,
-    rails: &[Rail],
+    rails: &mut [Rail],
     carrier: usize,
     slot: &Slot,
-) -> Option<Vec<u8>> {
-    if slot.len() < MEASURED_FROM {
-        return None;
-    }
+) -> Vec<(usize, Slot)> {
     let whole = slot.len() as u64;
-    let outstanding = |rail: usize, peer| rails[rail].btl.outstanding(peer);
-    let mut others = bundle.strands.iter().filter(|it| it.rail != carrier);
-    let wanted = others.any(|it| it.rate.wants_copy(outstanding(it.rail, it.peer), whole));
-    let is_much = wanted && stripe::copies(outstanding(carrier, slot.peer()) + whole);
-    is_much.then(|| slot.to_vec().ok()).flatten()
+    let mut copies = Vec::new();
+    let under_way = |rails: &[Rail], rail: usize, peer| rails[rail].btl.outstanding(peer);
+    if slot.len() < MEASURED_FROM || !stripe::copies(under_way(rails, carrier, slot.peer()) + whole)
+    {
+        return copies;
+    }
+    for strand in bundle.strands.iter().filter(|it| it.rail != carrier) {
+        let outstanding = under_way(rails, strand.rail, strand.peer);
+        if strand.rate.wants_copy(outstanding, whole)
+            && let Ok(room) = rails[strand.rail].btl.reserve(strand.peer, slot.len())
+        {
+            copies.push((strand.rail, room));
+        }
+    }
+    if copies.is_empty() {
+        return copies;
+    }
+    let Ok(message) = slot.to_vec() else { return Vec::new() };
+    copies.retain_mut(|(_, room)| room.write(0, &message).is_ok());
+    copies
 }
