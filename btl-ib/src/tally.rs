@@ -40,8 +40,8 @@ impl Tally {
     }
 }
 
-/// Passes on what is handed out, and notes the senders and the lengths. A method that [`Sink`] gains must note them, too, but for places:
-/// adapters write to buffers of their own, so they never ask for those.
+/// Passes on what is handed out, and notes the senders and the lengths. A method that [`Sink`] gains must note them, too,
+/// but for places: adapters write to buffers of their own, so they never ask for those.
 struct Noting<'s> {
     sink: &'s mut dyn Sink,
     from: &'s mut Vec<(u32, u64)>,
