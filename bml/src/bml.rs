@@ -7,6 +7,7 @@ mod bundles;
 mod deaths;
 mod directory;
 mod poll;
+mod trials;
 
 pub use directory::{Directory, Found};
 
@@ -77,6 +78,8 @@ pub struct Bml {
     sought: BTreeSet<Rank>,
     /// Which rails are near to which memory.
     near: Near,
+    /// Peers over whose rails much is on its way.
+    measured: Vec<Rank>,
 }
 
 impl Bml {
@@ -124,6 +127,7 @@ impl Bml {
             directory: None,
             sought: BTreeSet::new(),
             near: Near::default(),
+            measured: Vec::new(),
         }
     }
 

@@ -9,7 +9,7 @@
 //! What a rail that ends had not delivered is sent again over others, with its number: so the receiver sees each number
 //! once or more often, and delivers each once, one after the other. `docs/internals.md` says why it is done so.
 
-use crate::stripe::Rate;
+use crate::stripe::{Looks, Rate};
 use crate::window::{UnderWay, WINDOW_BYTES, WINDOW_MESSAGES, Window};
 use gapless_btl::pool::HeapPool;
 use gapless_btl::{AmTag, Fragment, Limits, LinkError, PeerId, SHORT_BYTES, Short, Unacknowledged};
@@ -20,6 +20,8 @@ pub(crate) const NUMBER_BYTES: usize = 8;
 /// All rails of a process that dies end within so many notices of the slowest: one, and another for peers that poll
 /// seldom.
 const CLOSED_NOTICES: u64 = 2;
+/// Messages that wait for earlier ones where the transport put them. Further ones are copied.
+const IN_PLACE: usize = 8;
 /// In the place of a number.
 pub(crate) const OUT_OF_TURN: u64 = 0;
 
@@ -35,6 +37,18 @@ pub(crate) struct Strand {
     pub(crate) stood: bool,
     /// What it retains.
     pub(crate) under_way: UnderWay,
+}
+
+impl AsRef<Rate> for Strand {
+    fn as_ref(&self) -> &Rate {
+        &self.rate
+    }
+}
+
+impl AsMut<Rate> for Strand {
+    fn as_mut(&mut self) -> &mut Rate {
+        &mut self.rate
+    }
 }
 
 /// What becomes of a message that has come.
@@ -53,6 +67,10 @@ pub(crate) enum Turn {
 pub(crate) struct Bundle {
     /// Those that live, best first.
     pub(crate) strands: Vec<Strand>,
+    /// When their rates were looked at.
+    pub(crate) looks: Looks,
+    /// Polls look at them, too.
+    pub(crate) is_measured: bool,
     /// What a message may be on any of them, whichever ends.
     pub(crate) limits: Limits,
     /// The longest message that is sent by value.
@@ -103,6 +121,8 @@ impl Bundle {
         };
         Bundle {
             strands: rails.iter().map(strand).collect(),
+            looks: Looks::default(),
+            is_measured: false,
             short_max: (SHORT_BYTES - NUMBER_BYTES).min(limits.eager_bytes),
             limits,
             one_sided,
@@ -229,6 +249,8 @@ impl Bundle {
                 operation: "malloc",
                 reason: "a message that came early could not be kept".to_owned(),
             })?,
+            // The rail needs its buffers: it would look slow while another one is waited for.
+            false if self.parked.len() >= IN_PLACE => copy(&fragment).unwrap_or(fragment),
             false => fragment,
         };
         self.parked_bytes += len;

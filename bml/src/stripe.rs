@@ -1,40 +1,80 @@
-//! By which of several rails a message would be there first: pure functions of what is under way and of how quickly each
-//! rail has delivered so far.
+//! By which of several rails a message would be there first: pure functions of what is under way, of how quickly each rail
+//! has delivered so far, and of a clock that the caller reads.
 //!
-//! A rail's rate is measured while it is kept busy: what its other end has confirmed, over time. A rail that nothing is
-//! sent over because it is slow is not measured, so its rate is taken to rise, slowly: then it is tried again.
+//! A rail's rate is what its other end has confirmed over the time in which it was [busy](LAG_BYTES). What a transport
+//! promises counts only until then. Until a rail was measured it is **on trial**: if another one is known, it carries no message
+//! alone, but copies of a few that go over the others, and the receiver drops doubles. So a slow rail holds nothing up
+//! while it is found out to be slow. Afterwards a message goes where it would be there first, and a rail that is many times
+//! slower than the others gets none. It is tried again, with copies, now and then: one that has recovered comes back.
+//!
+//! Whether a rail is slow can be seen only while both ends poll. Times in which this end did not look, or heard of no
+//! rail for long, do not count, and neither do the bytes that were under way then.
 
-/// Bytes under way by which a rail counts as kept busy.
-const BUSY_BYTES: u64 = 256 << 10;
-/// Measurements last that long at least, in nanoseconds, and half of a second if nothing is confirmed.
+/// Bytes under way by which a rail is busy. Confirmations may lag behind by less than that.
+const LAG_BYTES: u64 = 64 << 10;
+/// From so many bytes under way on, this message included, others are copied to rails on trial.
+const COPIED_FROM: u64 = LAG_BYTES;
+/// Bytes under way on a rail on trial, at most: two fragments of TCP. Of one that carries messages while none is known, half
+/// of that: so the others have room for copies of all.
+const TRIAL_ROOM: u64 = 320 << 10;
+/// A trial is over when so many bytes were confirmed, or the rail was busy for so long, in nanoseconds.
+const TRIAL_BYTES: u64 = 1 << 20;
+const TRIAL_NS: u64 = 250_000_000;
+/// Later measurements last at least that long and comprise so many bytes, or last as long as this.
 const SPAN_NS: u64 = 2_000_000;
-const STILL_NS: u64 = 500_000_000;
-/// So long without being kept busy, a rail is taken to be a quarter quicker.
-const IDLE_NS: u64 = 1_000_000_000;
+const SPAN_BYTES: u64 = 256 << 10;
+const STILL_NS: u64 = 250_000_000;
+/// When a rail has ended its work between two looks that are further apart, it may have done so long before.
+const END_NS: u64 = 2_000_000;
+/// Between two looks that are further apart, nobody polled: a wait is shorter.
+const GAP_NS: u64 = 60_000_000;
+/// If no rail has confirmed anything for so long, the peer may not be polling.
+const QUIET_NS: u64 = 250_000_000;
+/// A rail that was left out for so long while others were busy is tried again.
+const RETRY_NS: u64 = 2_000_000_000;
 
 /// How quickly a rail delivers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Rate {
-    /// What the transport promises, in bytes per microsecond; at least 1.
-    promised: u64,
-    /// What it was last seen to do; likewise.
+    /// What it is taken to do, in bytes per millisecond; at least 1. What the transport promises, until it is known.
     measured: u64,
+    /// It was measured, and is not on trial.
+    known: bool,
     /// One-way time of a tiny message, in nanoseconds.
     latency_ns: u64,
     /// Bytes that were ever sent.
     sent: u64,
-    /// Since when it is measured, how many bytes were confirmed by then, and whether it was kept busy.
-    since_ns: u64,
+    /// How many of them were confirmed by the last look, how many of those by no look before, and whether it was busy.
     confirmed: u64,
+    new: u64,
     busy: bool,
+    /// Bytes under way that do not count when they are confirmed.
+    skip: u64,
+    /// The measurement that goes on: bytes confirmed, in so many nanoseconds.
+    bytes: u64,
+    ns: u64,
+    /// Bytes confirmed during this trial, measured or not.
+    tried: u64,
+    /// For how long it had nothing to do while others were busy, in nanoseconds.
+    idle_ns: u64,
 }
 
 impl Rate {
     pub(crate) fn new(latency_ns: u32, bandwidth_mb_s: u32) -> Rate {
-        let promised = u64::from(bandwidth_mb_s).max(1);
-        let (sent, since_ns, confirmed, busy) = (0, 0, 0, false);
-        let latency_ns = u64::from(latency_ns);
-        Rate { promised, measured: promised, latency_ns, sent, since_ns, confirmed, busy }
+        Rate {
+            measured: u64::from(bandwidth_mb_s).max(1) * 1000,
+            known: false,
+            latency_ns: u64::from(latency_ns),
+            sent: 0,
+            confirmed: 0,
+            new: 0,
+            busy: false,
+            skip: 0,
+            bytes: 0,
+            ns: 0,
+            tried: 0,
+            idle_ns: 0,
+        }
     }
 
     /// So many bytes were sent.
@@ -42,105 +82,183 @@ impl Rate {
         self.sent += bytes;
     }
 
-    /// In bytes per microsecond.
+    /// In bytes per microsecond, at least 1.
     pub(crate) fn measured(&self) -> u64 {
-        self.measured
+        (self.measured / 1000).max(1)
     }
 
-    /// Looks at what has been confirmed by now.
-    pub(crate) fn look(&mut self, now_ns: u64, outstanding: u64) {
-        let confirmed = self.sent.saturating_sub(outstanding);
-        let span = now_ns.saturating_sub(self.since_ns);
-        let busy = outstanding >= BUSY_BYTES;
-        if self.busy && busy {
-            let new = confirmed.saturating_sub(self.confirmed);
-            if span < SPAN_NS || (new < BUSY_BYTES && span < STILL_NS) {
-                return;
-            }
-            let seen = (new.saturating_mul(1000) / span).max(1);
-            self.measured = ((self.measured + seen) / 2).max(1);
-        } else if !self.busy && !busy {
-            if span < IDLE_NS {
-                return;
-            }
-            let quicker = self.measured + self.measured / 4 + 1;
-            self.measured = quicker.min(self.promised.max(self.measured));
-        }
-        (self.since_ns, self.confirmed, self.busy) = (now_ns, confirmed, busy);
+    /// Whether a copy of a message of `len` bytes helps to measure it.
+    pub(crate) fn wants_copy(&self, outstanding: u64, len: u64) -> bool {
+        !self.known && has_room(outstanding, len, TRIAL_ROOM)
     }
 
     /// When a message of `len` bytes would be there, in nanoseconds from now.
     pub(crate) fn there_in_ns(&self, outstanding: u64, len: u64) -> u64 {
         let bytes = outstanding.saturating_add(len);
-        self.latency_ns.saturating_add(bytes.saturating_mul(1000) / self.measured)
+        self.latency_ns.saturating_add(bytes.saturating_mul(1_000_000) / self.measured)
     }
+
+    /// What was confirmed since the last look; whether it was anything.
+    fn note(&mut self, outstanding: u64) -> bool {
+        let confirmed = self.sent.saturating_sub(outstanding);
+        self.new = confirmed.saturating_sub(self.confirmed);
+        self.confirmed = confirmed;
+        self.new > 0
+    }
+
+    /// A look, so many nanoseconds after the last one; they may not count. `best` is the rate of the best rail that is
+    /// known and busy, if there is one.
+    fn look(&mut self, gap_ns: u64, counts: bool, outstanding: u64, best: Option<u64>) {
+        let was_busy = std::mem::replace(&mut self.busy, outstanding >= LAG_BYTES);
+        if counts && (self.busy || !was_busy || gap_ns <= END_NS) {
+            self.measure(gap_ns, was_busy);
+        } else {
+            self.skip = outstanding;
+        }
+        match self.known {
+            true => self.blend(),
+            false => self.try_out(best),
+        }
+        if was_busy || self.busy {
+            self.idle_ns = 0;
+        } else if self.known && counts && best.is_some() {
+            self.idle_ns += gap_ns;
+            if self.idle_ns >= RETRY_NS {
+                (self.known, self.tried, self.idle_ns) = (false, 0, 0);
+                (self.bytes, self.ns) = (0, 0);
+            }
+        }
+    }
+
+    /// Adds what was confirmed, and the time, to the measurement that goes on.
+    fn measure(&mut self, gap_ns: u64, was_busy: bool) {
+        let skipped = self.new.min(self.skip);
+        let is_old = self.skip > 0;
+        self.skip -= skipped;
+        let new = self.new - skipped;
+        if !self.known {
+            self.tried += new;
+        }
+        if was_busy && !is_old {
+            self.bytes += new;
+            self.ns += gap_ns;
+        }
+    }
+
+    /// Ends a measurement of a rail that is known.
+    fn blend(&mut self) {
+        if (self.bytes >= SPAN_BYTES && self.ns >= SPAN_NS) || self.ns >= STILL_NS {
+            self.measured = (self.measured + self.seen()).div_ceil(2);
+            self.know();
+        }
+    }
+
+    /// Ends a trial.
+    fn try_out(&mut self, best: Option<u64>) {
+        if self.bytes >= TRIAL_BYTES || self.ns >= TRIAL_NS {
+            self.measured = self.seen();
+            self.know();
+        } else if self.tried >= 2 * TRIAL_BYTES {
+            // It was never behind: it is as quick as the one whose messages were copied, or more. If there is none, it is
+            // taken at its promise, until it is busy.
+            self.measured = best.unwrap_or(self.measured);
+            self.know();
+        }
+    }
+
+    /// In bytes per millisecond.
+    fn seen(&self) -> u64 {
+        (self.bytes.saturating_mul(1_000_000) / self.ns.max(1)).max(1)
+    }
+
+    fn know(&mut self) {
+        (self.known, self.bytes, self.ns) = (true, 0, 0);
+    }
+}
+
+impl AsRef<Rate> for Rate {
+    fn as_ref(&self) -> &Rate {
+        self
+    }
+}
+
+impl AsMut<Rate> for Rate {
+    fn as_mut(&mut self) -> &mut Rate {
+        self
+    }
+}
+
+/// When the rails to a peer were looked at.
+#[derive(Debug, Default)]
+pub(crate) struct Looks {
+    last_ns: u64,
+    /// For how long no rail has confirmed anything although one was busy, in nanoseconds.
+    quiet_ns: u64,
+}
+
+impl Looks {
+    /// Looks at what all rails to a peer have confirmed by now. Gives whether anything is under way.
+    pub(crate) fn look<S: AsRef<Rate> + AsMut<Rate>>(
+        &mut self,
+        strands: &mut [S],
+        now_ns: u64,
+        outstanding: impl Fn(&S) -> u64,
+    ) -> bool {
+        let gap_ns = now_ns.saturating_sub(self.last_ns);
+        self.last_ns = now_ns;
+        let (mut heard, mut busy, mut best, mut under_way) = (false, false, None, false);
+        for strand in &mut *strands {
+            let outstanding = outstanding(strand);
+            under_way |= outstanding > 0;
+            let rate = strand.as_mut();
+            heard |= rate.note(outstanding);
+            busy |= rate.busy;
+            best = best.max(Some(rate.measured).filter(|_| rate.known && rate.busy));
+        }
+        self.quiet_ns = if heard || !busy { 0 } else { self.quiet_ns.saturating_add(gap_ns) };
+        let counts = gap_ns <= GAP_NS && self.quiet_ns <= QUIET_NS;
+        for strand in strands {
+            let outstanding = outstanding(strand);
+            strand.as_mut().look(gap_ns, counts, outstanding, best);
+        }
+        under_way
+    }
+}
+
+/// The rail by which a message of `len` bytes would be there first, of those whose bit in `tried` is not set. `weigh` may
+/// prefer some.
+pub(crate) fn best<S: AsRef<Rate>>(
+    strands: &[S],
+    tried: u64,
+    (len, measured): (u64, bool),
+    outstanding: impl Fn(&S) -> u64,
+    weigh: impl Fn(&S, u64) -> u64,
+) -> Option<usize> {
+    let left = || strands.iter().enumerate().filter(|(at, _)| tried & (1 << (at % 64)) == 0);
+    let any_known = left().any(|(_, it)| it.as_ref().known);
+    // While none is known, the one that has confirmed most goes ahead, and the others have copies.
+    let ahead = left().rev().max_by_key(|(_, it)| it.as_ref().tried).map(|(at, _)| at);
+    let may = left().filter_map(|(at, it)| {
+        let (rate, outstanding) = (it.as_ref(), outstanding(it));
+        let may = if any_known {
+            rate.known
+        } else {
+            !measured || (Some(at) == ahead && has_room(outstanding, len, TRIAL_ROOM / 2))
+        };
+        may.then(|| (at, weigh(it, rate.there_in_ns(outstanding, len))))
+    });
+    may.min_by_key(|&(_, ns)| ns).map(|(at, _)| at)
+}
+
+/// Whether a further message has room where so much may be under way. It always has if what is under way may have come.
+fn has_room(outstanding: u64, len: u64, room: u64) -> bool {
+    outstanding < LAG_BYTES || outstanding.saturating_add(len) <= room
+}
+
+/// Whether messages are copied to rails on trial while the rail that carries them has so much under way.
+pub(crate) fn copies(outstanding: u64) -> bool {
+    outstanding >= COPIED_FROM
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// Sends pieces for so many milliseconds over rails of these speeds, in bytes a microsecond; each takes 2 MiB at a
-    /// time. Gives what each carried, in percent.
-    fn shares(speeds: &[u64], ms: u64) -> Vec<u64> {
-        const PIECE: u64 = 128 << 10;
-        let mut rates: Vec<Rate> = speeds.iter().map(|_| Rate::new(10_000, 2_500)).collect();
-        let mut under_way = vec![0u64; speeds.len()];
-        let mut carried = vec![0u64; speeds.len()];
-        for us in 0..ms * 1000 {
-            for (bytes, speed) in under_way.iter_mut().zip(speeds) {
-                *bytes = bytes.saturating_sub(*speed);
-            }
-            for (rate, bytes) in rates.iter_mut().zip(&under_way) {
-                rate.look(us * 1000, *bytes);
-            }
-            let best = (0..speeds.len())
-                .min_by_key(|&at| rates[at].there_in_ns(under_way[at], PIECE))
-                .unwrap();
-            if under_way[best] + PIECE <= 2 << 20 {
-                under_way[best] += PIECE;
-                carried[best] += PIECE;
-                rates[best].sent(PIECE);
-            }
-        }
-        let all: u64 = carried.iter().sum();
-        carried.iter().map(|bytes| bytes * 100 / all).collect()
-    }
-
-    #[test]
-    fn long_messages_are_shared_by_speed() {
-        assert!(shares(&[1_000, 1_000], 500).iter().all(|&share| (48..=52).contains(&share)));
-        let shares = shares(&[900, 300], 500);
-        assert!((70..=80).contains(&shares[0]), "{shares:?}");
-    }
-
-    #[test]
-    fn slow_rails_are_left_out() {
-        let shares = shares(&[2_000, 5], 1_000);
-        assert!(shares[0] >= 99, "{shares:?}");
-    }
-
-    #[test]
-    fn a_rail_that_stands_still_is_left_and_tried_again() {
-        let mut rate = Rate::new(10_000, 2_500);
-        rate.sent(4 << 20);
-        for ms in 0..10_000 {
-            rate.look(ms * 1_000_000, 4 << 20);
-        }
-        assert!(rate.measured() <= 2, "{rate:?}");
-        assert!(rate.there_in_ns(4 << 20, 1) > 1_000_000_000);
-        for ms in 10_000..100_000 {
-            rate.look(ms * 1_000_000, 0);
-        }
-        assert_eq!(rate.measured(), 2_500);
-    }
-
-    #[test]
-    fn short_messages_take_the_quick_rail() {
-        let (quick, slow) = (Rate::new(1_500, 2_500), Rate::new(12_000, 2_500));
-        assert!(quick.there_in_ns(0, 64) < slow.there_in_ns(0, 64));
-        assert!(quick.there_in_ns(1 << 20, 64) > slow.there_in_ns(0, 64));
-        let silly = Rate::new(u32::MAX, 0);
-        assert_eq!(silly.there_in_ns(u64::MAX, u64::MAX), u64::MAX);
-    }
-}
+mod tests;

@@ -71,7 +71,7 @@ pub struct Ib {
     /// of whose messages were handed out, for its memory.
     pub(crate) retaining: Vec<u32>,
     pub(crate) untold: Vec<u32>,
-    pub(crate) handed_out: Vec<u32>,
+    pub(crate) handed_out: Vec<(u32, u64)>,
     /// A device has refused buffers: messages of all of them are staged.
     pub(crate) staged: bool,
     /// Messages of links that have ended which callers hold still.

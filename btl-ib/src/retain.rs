@@ -16,6 +16,9 @@ use std::time::{Duration, Instant};
 /// A count that nothing else has told the peer for so long is written there.
 pub(crate) const COUNT_LATE: Duration = Duration::from_millis(250);
 
+/// So many bytes that nothing else has told are written at once: the other end measures how quick the link is.
+const COUNT_BYTES: u64 = 64 << 10;
+
 /// A message in a buffer of ours.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Filled {
@@ -127,36 +130,40 @@ impl Retained {
 pub(crate) struct Had {
     count: u32,
     told: u32,
+    /// Bytes of those that the peer was not told of.
+    bytes: u64,
     /// When the first one came that was not told.
     since: Instant,
 }
 
 impl Had {
     pub(crate) fn new(now: Instant) -> Had {
-        Had { count: 0, told: 0, since: now }
+        Had { count: 0, told: 0, bytes: 0, since: now }
     }
 
-    /// One more was handed out. Gives whether it is the first one that is to be told.
-    pub(crate) fn one_more(&mut self, now: Instant) -> bool {
+    /// One more of so many bytes was handed out. Gives whether it is the first one that is to be told.
+    pub(crate) fn one_more(&mut self, bytes: u64, now: Instant) -> bool {
         let first = self.count == self.told;
         if first {
             self.since = now;
         }
         self.count = self.count.wrapping_add(1);
+        self.bytes = self.bytes.saturating_add(bytes);
         first
     }
 
     /// The count, which is told now.
     pub(crate) fn tell(&mut self) -> u32 {
-        self.told = self.count;
+        (self.told, self.bytes) = (self.count, 0);
         self.count
     }
 
-    /// Whether something is to be told; and whether that is urgent: half a `window`, or for a while.
+    /// Whether something is to be told; and whether that is urgent: half a `window`, many bytes, or for a while.
     pub(crate) fn owes(&self, window: u32, now: Instant) -> (bool, bool) {
         let untold = self.count.wrapping_sub(self.told);
         let late = now.saturating_duration_since(self.since) >= COUNT_LATE;
-        (untold > 0, untold > 0 && (late || untold >= (window / 2).max(1)))
+        let many = untold >= (window / 2).max(1) || self.bytes >= COUNT_BYTES;
+        (untold > 0, untold > 0 && (late || many))
     }
 }
 
@@ -245,13 +252,18 @@ mod tests {
         let now = Instant::now();
         let mut had = Had::new(now);
         assert_eq!(had.owes(8, now + COUNT_LATE), (false, false));
-        assert!(had.one_more(now) && !had.one_more(now));
+        assert!(had.one_more(9, now) && !had.one_more(9, now));
         assert_eq!(had.owes(8, now), (true, false));
         assert_eq!(had.owes(8, now + COUNT_LATE), (true, true));
         assert_eq!(had.owes(4, now), (true, true), "half a window");
         assert_eq!(had.tell(), 2);
         assert_eq!(had.owes(4, now + COUNT_LATE), (false, false));
-        assert!(had.one_more(now + COUNT_LATE));
+        assert!(had.one_more(COUNT_BYTES - 1, now + COUNT_LATE));
         assert_eq!(had.owes(8, now + COUNT_LATE), (true, false), "from then on");
+        had.one_more(1, now + COUNT_LATE);
+        assert_eq!(had.owes(8, now + COUNT_LATE), (true, true), "many bytes");
+        had.tell();
+        had.one_more(9, now + COUNT_LATE);
+        assert_eq!(had.owes(8, now + COUNT_LATE), (true, false));
     }
 }

@@ -40,29 +40,29 @@ impl Tally {
     }
 }
 
-/// Passes on what is handed out, and notes the senders. A method that [`Sink`] gains must note them, too, but for places:
-/// adapters write to buffers of their own, so they never ask for those.
+/// Passes on what is handed out, and notes the senders and the lengths. A method that [`Sink`] gains must note them, too,
+/// but for places: adapters write to buffers of their own, so they never ask for those.
 struct Noting<'s> {
     sink: &'s mut dyn Sink,
-    from: &'s mut Vec<u32>,
+    from: &'s mut Vec<(u32, u64)>,
 }
 
 impl Sink for Noting<'_> {
     fn short(&mut self, from: PeerId, tag: AmTag, message: Short<'_>) -> bool {
         let taken = self.sink.short(from, tag, message);
-        self.from.extend(taken.then_some(from.0));
+        self.from.extend(taken.then_some((from.0, message.len() as u64)));
         taken
     }
 
     fn fragment(&mut self, from: PeerId, tag: AmTag, fragment: &Fragment) -> bool {
         let taken = self.sink.fragment(from, tag, fragment);
-        self.from.extend(taken.then_some(from.0));
+        self.from.extend(taken.then_some((from.0, fragment.len() as u64)));
         taken
     }
 
     fn event(&mut self, event: Event) {
-        if let Event::Arrived { from, .. } = &event {
-            self.from.push(from.0);
+        if let Event::Arrived { from, fragment, .. } = &event {
+            self.from.push((from.0, fragment.len() as u64));
         }
         self.sink.event(event);
     }
@@ -92,9 +92,9 @@ impl Ib {
         }
         let mut from = std::mem::take(&mut self.handed_out);
         let count = hand_out(&mut self.outbox, only, &mut Noting { sink, from: &mut from });
-        for id in from.drain(..) {
+        for (id, bytes) in from.drain(..) {
             let up = self.links.get_mut(id as usize).and_then(Link::up);
-            let first = up.is_some_and(|up| up.retains() && up.had.one_more(self.ticked));
+            let first = up.is_some_and(|up| up.retains() && up.had.one_more(bytes, self.ticked));
             // Polls for one peer alone do not take it off the list.
             if first && !self.untold.contains(&id) {
                 self.untold.push(id);

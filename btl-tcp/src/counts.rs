@@ -1,11 +1,13 @@
 //! How many messages that the other end retains have come, and when it is told.
 
-use crate::outbound::SMALL_EACH;
+use crate::outbound::{SMALL_BYTES, SMALL_EACH};
 
 /// After so many messages that the other end retains, their count goes there in a frame of its own; after half as many
 /// as there are buffers, if that is less. Long messages have fewer buffers, so they have a bound of their own.
 const UNTOLD_MAX: usize = 32;
 const UNTOLD_LONG_MAX: usize = 2;
+/// So many bytes are counted as soon as nothing more has come: the other end measures how quick the link is.
+const UNTOLD_BYTES: usize = 64 << 10;
 
 /// How many retained messages came, and went.
 #[derive(Debug, Default)]
@@ -17,6 +19,7 @@ pub(crate) struct Counts {
     /// Those that the peer was not told of; and how many of them are long.
     untold: usize,
     untold_long: usize,
+    untold_bytes: usize,
     /// After how many of them the peer is told at once, and after how many long ones.
     most: usize,
     most_long: usize,
@@ -32,18 +35,19 @@ impl Counts {
         Counts { most, most_long, ..Counts::default() }
     }
 
-    /// A message has come in full.
-    pub(crate) fn had(&mut self, long: bool) {
+    /// A message of so many bytes has come in full.
+    pub(crate) fn had(&mut self, len: usize) {
         if self.counted {
             self.had = self.had.wrapping_add(1);
             self.untold += 1;
-            self.untold_long += usize::from(long);
+            self.untold_long += usize::from(len > SMALL_BYTES);
+            self.untold_bytes = self.untold_bytes.saturating_add(len);
         }
     }
 
     /// How many have come: the peer is told now.
     pub(crate) fn tell(&mut self) -> u16 {
-        (self.untold, self.untold_long) = (0, 0);
+        (self.untold, self.untold_long, self.untold_bytes) = (0, 0, 0);
         self.had
     }
 
@@ -51,6 +55,11 @@ impl Counts {
     pub(crate) fn owes(&self, at_once: bool) -> bool {
         let many = self.untold >= self.most || self.untold_long >= self.most_long;
         self.untold > 0 && (!at_once || many)
+    }
+
+    /// Whether it waits for the count now that nothing more has come.
+    pub(crate) fn owes_much(&self) -> bool {
+        self.untold_bytes >= UNTOLD_BYTES
     }
 }
 
@@ -67,7 +76,7 @@ mod tests {
         let mut counts = counted(buffers);
         (1..)
             .find(|_| {
-                counts.had(long);
+                counts.had(if long { 4096 } else { 9 });
                 counts.owes(true)
             })
             .unwrap_or(0)
@@ -84,12 +93,24 @@ mod tests {
     fn what_is_not_due_at_once_is_due_by_the_clock() {
         let mut counts = counted(16);
         assert!(!counts.owes(false));
-        counts.had(false);
+        counts.had(9);
         assert!(counts.owes(false) && !counts.owes(true));
         assert_eq!(counts.tell(), 1);
         assert!(!counts.owes(false));
         let mut others = Counts::new(2);
-        others.had(true);
-        assert_eq!((others.owes(false), others.tell()), (false, 0), "nobody retains these");
+        others.had(UNTOLD_BYTES);
+        let owes = others.owes(false) || others.owes_much();
+        assert_eq!((owes, others.tell()), (false, 0), "nobody retains these");
+    }
+
+    #[test]
+    fn many_bytes_are_due_once_nothing_more_has_come() {
+        let mut counts = counted(16);
+        counts.had(UNTOLD_BYTES - 1);
+        assert!(!counts.owes_much());
+        counts.had(1);
+        assert!(counts.owes_much());
+        counts.tell();
+        assert!(!counts.owes_much());
     }
 }

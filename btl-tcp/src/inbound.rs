@@ -121,8 +121,8 @@ impl std::fmt::Debug for Inbound {
 
 /// What became of the next message.
 enum Step {
-    /// It is delivered; whether it was long.
-    Delivered(bool),
+    /// One of so many bytes is delivered.
+    Delivered(usize),
     /// It was none, but a count.
     Noted,
     /// It is not here in full.
@@ -163,6 +163,11 @@ impl Inbound {
         self.counts.owes(at_once)
     }
 
+    /// Whether it waits for the count now that nothing more has come.
+    pub(crate) fn owes_much(&self) -> bool {
+        self.counts.owes_much()
+    }
+
     /// What the peer has told of our retained messages since this was last asked.
     pub(crate) fn take_confirmed(&mut self) -> Option<u16> {
         self.counts.confirmed.take()
@@ -186,9 +191,9 @@ impl Inbound {
         loop {
             while count < batch {
                 match self.deliver(from, sink, offers, places, closing) {
-                    Ok(Step::Delivered(long)) => {
+                    Ok(Step::Delivered(len)) => {
                         count += 1;
-                        self.counts.had(long);
+                        self.counts.had(len);
                     }
                     Ok(Step::Noted) => {}
                     Ok(Step::Incomplete) => break,
@@ -400,7 +405,7 @@ impl Inbound {
                 }
                 Some(Partial { tag, body: Body::Placed(head), len, .. }) if places && *offers => {
                     sink.placed(from, tag, &head, len);
-                    return Ok(Step::Delivered(true));
+                    return Ok(Step::Delivered(len));
                 }
                 Some(placed @ Partial { body: Body::Placed(_), .. }) => {
                     self.partial = Some(placed);
@@ -443,7 +448,7 @@ impl Inbound {
             let Some(body) = rest.get(..len) else { return Ok(Step::Incomplete) };
             if *offers && offer(from, tag, body, sink) {
                 self.start += HEADER_BYTES + len;
-                return Ok(Step::Delivered(false));
+                return Ok(Step::Delivered(len));
             }
             if sink.room() == 0 {
                 return Ok(Step::NoRoom);
@@ -496,7 +501,7 @@ impl Inbound {
             // It was offered by value, or may not be offered, and there is room.
             sink.event(Event::Arrived { from, tag, fragment });
             *offers = false;
-            return Ok(Step::Delivered(false));
+            return Ok(Step::Delivered(len));
         }
         Ok(self.hand_over(from, tag, fragment, sink, offers))
     }
@@ -510,9 +515,9 @@ impl Inbound {
         sink: &mut dyn Sink,
         offers: &mut bool,
     ) -> Step {
-        let long = fragment.len() > SMALL_BYTES;
+        let len = fragment.len();
         if *offers && sink.fragment(from, tag, &fragment) {
-            return Step::Delivered(long);
+            return Step::Delivered(len);
         }
         if sink.room() == 0 {
             self.stuck = Some((tag, fragment));
@@ -520,7 +525,7 @@ impl Inbound {
         }
         sink.event(Event::Arrived { from, tag, fragment });
         *offers = false;
-        Step::Delivered(long)
+        Step::Delivered(len)
     }
 }
 

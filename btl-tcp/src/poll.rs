@@ -95,7 +95,8 @@ impl Tcp {
             Some(count) => up.outbound.confirm(count),
             None => Ok(()),
         };
-        let owes = up.inbound.owes(true);
+        let is_dry = matches!(stop, Stop::Dry);
+        let owes = up.inbound.owes(true) || (is_dry && up.inbound.owes_much());
         if heard {
             up.silence.heard();
             self.hot = Some(id);

@@ -213,7 +213,8 @@ pub trait Btl: Send {
 
     /// How many bytes were sent to a peer and are still [retained](Btl::retain), or are
     /// [unacknowledged](Btl::unacknowledged): what is not known to be there. Receipt is known in the order of
-    /// [`send`](Btl::send).
+    /// [`send`](Btl::send). Rails are measured by it: if nothing else is sent, receipt of all but the last 64 KiB is known
+    /// as soon as the peer polls.
     fn outstanding(&self, peer: PeerId) -> u64 {
         let _ = peer;
         0

@@ -303,14 +303,15 @@ pub(super) fn absent(why: String) -> Absent {
 
 /// Starts a process of an experiment in each namespace, and waits for their end.
 pub(super) fn start(
-    (hosts, experiment): (&Namespaces, &str),
+    (hosts, experiment): (&Namespaces, &[&str]),
     environment: Vec<(std::ffi::OsString, std::ffi::OsString)>,
     common: &Common,
     file: &Path,
 ) -> Result<(), Failure> {
     let program = std::env::current_exe().map_err(failed)?;
     let mut arguments = hosts.arguments();
-    arguments.extend([program.into_os_string(), experiment.into()]);
+    arguments.push(program.into_os_string());
+    arguments.extend(experiment.iter().map(Into::into));
     arguments.push(format!("--time={}", common.time).into());
     arguments.extend(common.quick.then(|| "--quick".into()));
     arguments.extend(["--as-rank".into(), file.into()]);
@@ -409,7 +410,7 @@ impl Experiment for Hosts {
         for mpi in &options.mpi {
             others.push(Mpi::measure(mpi, &hosts, common)?);
         }
-        start((&hosts, Hosts::NAME), Vec::new(), common, &file)?;
+        start((&hosts, &[Hosts::NAME]), Vec::new(), common, &file)?;
         for (mpi, known) in options.mpi.iter().zip(&mut others) {
             known.again(Mpi::measure(mpi, &hosts, common)?);
         }

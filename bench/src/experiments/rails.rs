@@ -4,6 +4,7 @@
 //! discipline `tbf`); making them needs root, `ip` and `tc` (iproute2). Jobs over one rail and over two take turns.
 
 use std::path::PathBuf;
+use std::process::Command;
 
 use gapless::World;
 use gapless_report::{Row, Samples};
@@ -22,6 +23,9 @@ pub struct Options {
     /// Rate of the first rail, and of the second, in Mbit/s
     #[arg(long, value_name = "MBIT", value_delimiter = ',', num_args = 1, default_value = "1000,1000")]
     mbit: Vec<u32>,
+    /// Only windows of two messages of 64 MiB, and what each rail carried of them; the first turn counts, too
+    #[arg(long)]
+    stream: bool,
     /// Be one of the two processes; rank 0 writes its seconds here
     #[arg(long, hide = true, value_name = "FILE")]
     as_rank: Option<PathBuf>,
@@ -37,27 +41,38 @@ const WORKS: [Work; 4] = [
     Work::Window(16, 1 << 20),
     Work::Window(4, 8 << 20),
 ];
+/// With `--stream`.
+const STREAM: [Work; 1] = [Work::Window(2, 64 << 20)];
 const NAMES: [&str; 2] = ["rail0", "rail1"];
 
+/// What is measured.
+fn works(is_stream: bool) -> &'static [Work] {
+    if is_stream { &STREAM } else { &WORKS }
+}
+
 /// What both processes do; rank 0 has the seconds of each piece of work.
-fn measure(common: &Common) -> Result<Option<Vec<Vec<f64>>>, Failure> {
+fn measure(is_stream: bool, common: &Common) -> Result<Option<Vec<Vec<f64>>>, Failure> {
     let world = World::init().map_err(failed)?;
     let (comm, is_first) = (world.comm(), world.rank() == 0);
     let mut way = Ours { comm, peer: 1 - world.rank() };
     let mut all = Vec::new();
-    for work in WORKS {
+    for &work in works(is_stream) {
         let (count, len) = work.messages();
         let value = |at: usize| (at / 7 % 251).to_le_bytes()[0];
         let mut bytes: Vec<u8> =
             (0..count * len).map(|at| if is_first { value(at) } else { 0 }).collect();
         // Rates are measured, and the buffers of the rails fill; and this says how often to repeat.
-        let first = turn(&mut way, is_first, work, 4, &mut bytes)?;
+        let warm = if is_stream { 1 } else { 4 };
+        let first = turn(&mut way, is_first, work, warm, &mut bytes)?;
         let right = bytes.iter().enumerate().all(|(at, byte)| *byte == value(at));
         let each = common.seconds() / ROUNDS as f64;
         let mut times = [(1..16)
             .map(|power| 1u32 << power)
             .find(|&times| f64::from(times) * first > each)
             .unwrap_or(1 << 16)];
+        if is_stream {
+            times[0] = 1;
+        }
         comm.bcast(&mut times, 0).map_err(failed)?;
         let mut all_right = [0u8];
         comm.allreduce(&[u8::from(right)], &mut all_right, gapless::ReduceOp::Min)
@@ -65,7 +80,7 @@ fn measure(common: &Common) -> Result<Option<Vec<Vec<f64>>>, Failure> {
         if all_right != [1] {
             return Err(failed("bytes that are not those that were sent"));
         }
-        let mut seconds = Vec::new();
+        let mut seconds: Vec<f64> = is_stream.then_some(first).into_iter().collect();
         for _ in 0..if common.quick { 1 } else { ROUNDS } {
             comm.barrier().map_err(failed)?;
             seconds.push(turn(&mut way, is_first, work, times[0], &mut bytes)?);
@@ -99,6 +114,19 @@ fn cables(hosts: &Namespaces, mbit: &[u32]) -> Result<(), String> {
     Ok(())
 }
 
+/// Bytes that the first host has sent over each rail.
+fn carried(hosts: &Namespaces) -> Result<[u64; 2], Failure> {
+    let of = |interface: &str| -> Result<u64, String> {
+        // `ip netns exec` mounts the namespace's own `/sys`.
+        let file = format!("/sys/class/net/{interface}/statistics/tx_bytes");
+        let output = Command::new("ip").args(["netns", "exec", &hosts.0[0], "cat", &file]).output();
+        let text = output.map_err(|error| format!("ip: {error}"))?.stdout;
+        let text = String::from_utf8_lossy(&text).trim().to_owned();
+        text.parse().map_err(|_| format!("{file}: {text:?}"))
+    };
+    Ok([of(NAMES[0]).map_err(failed)?, of(NAMES[1]).map_err(failed)?])
+}
+
 impl Experiment for Rails {
     type Options = Options;
 
@@ -106,15 +134,16 @@ impl Experiment for Rails {
     const ABOUT: &'static str = "messages between two hosts over two rails of TCP, beside one rail";
 
     fn run(options: &Options, common: &Common) -> Result<Findings, Failure> {
+        let works = works(options.stream);
         if let Some(file) = &options.as_rank {
-            if let Some(seconds) = measure(common)? {
+            if let Some(seconds) = measure(options.stream, common)? {
                 let text = serde_json::to_string(&seconds)?;
                 std::fs::write(file, text).map_err(Failure::io("write", file))?;
             }
             return Ok(Findings::new(Vec::new(), String::new()));
         }
         let rates: Vec<String> = options.mbit.iter().map(|rate| format!("{rate} Mbit/s")).collect();
-        let notes = format!(
+        let mut notes = format!(
             "time: half a round trip, or a window of messages until its answer of one byte, over two rails ({}, set by tc \
              tbf) between two\nnetwork namespaces; ÷: speed relative to the first rail alone\n",
             rates.join(" and ")
@@ -130,11 +159,19 @@ impl Experiment for Rails {
         };
         let folder = tempfile::tempdir().map_err(Failure::io("make", std::env::temp_dir()))?;
         let file = folder.path().join("seconds");
-        let mut samples: Vec<[Samples; 2]> = WORKS.iter().map(|_| Default::default()).collect();
+        let mut samples: Vec<[Samples; 2]> = works.iter().map(|_| Default::default()).collect();
+        let mut shares = Vec::new();
         for _ in 0..if common.quick { 1 } else { JOBS } {
             for (kind, list) in [NAMES[0].to_owned(), NAMES.join(",")].into_iter().enumerate() {
                 let environment = vec![("GAPLESS_TCP_INTERFACES".into(), list.into())];
-                start((&hosts, Rails::NAME), environment, common, &file)?;
+                let before = carried(&hosts)?;
+                let name: &[&str] = if options.stream { &[Rails::NAME, "--stream"] } else { &[Rails::NAME] };
+                start((&hosts, name), environment, common, &file)?;
+                let [first, second] = carried(&hosts)?;
+                let bytes = [first - before[0], second - before[1]];
+                if kind == 1 {
+                    shares.push(100.0 * bytes[1] as f64 / (bytes[0] + bytes[1]) as f64);
+                }
                 let text = std::fs::read_to_string(&file).map_err(Failure::io("read", &file))?;
                 let seconds: Vec<Vec<f64>> = serde_json::from_str(&text)?;
                 for (samples, seconds) in samples.iter_mut().zip(seconds) {
@@ -143,7 +180,7 @@ impl Experiment for Rails {
             }
         }
         let mut rows = Vec::new();
-        for (work, [one, two]) in WORKS.iter().zip(&samples) {
+        for (work, [one, two]) in works.iter().zip(&samples) {
             let (count, len) = work.messages();
             let case = format!("{}{}", work.name(), messages(count, len));
             let (one, two) = (one.summary(), two.summary());
@@ -152,6 +189,8 @@ impl Experiment for Rails {
             let row = Row::new(&case, "two rails", "host", "tcp", (count * len) as u64, two);
             rows.push(row.verified(true).against("one rail", one));
         }
+        let shares: Vec<String> = shares.iter().map(|it| format!("{it:.2} %")).collect();
+        notes += &format!("the second rail carried {} of the bytes of a job over both\n", shares.join(", "));
         Ok(Findings::new(rows, notes))
     }
 }

@@ -1,11 +1,13 @@
 //! Peers that several network rails reach: the part of a `Bml` that acts on a [`Bundle`].
 
 use super::deaths::LEFT;
+use super::trials::{MEASURED_FROM, copies_for_trials, measure};
 use super::{Bml, RESERVED};
-use crate::bundle::{Bundle, NUMBER_BYTES, OUT_OF_TURN, Turn, number_of, sent_number};
+use crate::bundle::{Bundle, NUMBER_BYTES, OUT_OF_TURN, Strand, Turn, number_of, sent_number};
 use crate::endpoint::{Ending, Path};
 use crate::near::Near;
 use crate::rail::Rail;
+use crate::stripe;
 use crate::waiter::now_ns;
 use crate::{Handler, PeerState, RailSlot, Rank, RankEvent, TokenSpace};
 use gapless_btl::{
@@ -13,9 +15,6 @@ use gapless_btl::{
     Unacknowledged,
 };
 use gapless_mem::Space;
-
-/// From so many bytes on, the clock is looked at, to measure how quick rails are.
-const MEASURED_FROM: usize = 4096;
 
 impl Bml {
     /// Makes a bundle of the rails to a peer, if there are several and all retain what they send: the peer sees that
@@ -61,23 +60,18 @@ impl Bml {
         whole: usize,
         near: (&Near, Option<Space>),
     ) -> Result<(usize, Slot), ReserveError> {
-        if whole >= MEASURED_FROM {
-            let now = now_ns();
-            for strand in &mut bundle.strands {
-                let outstanding = rails[strand.rail].btl.outstanding(strand.peer);
-                strand.rate.look(now, outstanding);
-            }
+        let is_measured = whole >= MEASURED_FROM;
+        if is_measured {
+            measure(bundle, rails);
         }
         let mut tried = 0u64;
         loop {
-            let left = bundle.strands.iter_mut().enumerate();
-            let best =
-                left.filter(|(at, _)| tried & (1 << (at % 64)) == 0).min_by_key(|(_, it)| {
-                    let outstanding = rails[it.rail].btl.outstanding(it.peer);
-                    let ns = it.rate.there_in_ns(outstanding, whole as u64);
-                    near.0.weighed(it.rail, near.1, ns)
-                });
-            let Some((at, strand)) = best else { return Err(ReserveError::Full) };
+            let outstanding = |it: &Strand| rails[it.rail].btl.outstanding(it.peer);
+            let weigh = |it: &Strand, ns| near.0.weighed(it.rail, near.1, ns);
+            let message = (whole as u64, is_measured);
+            let best = stripe::best(&bundle.strands, tried, message, outstanding, weigh);
+            let Some(at) = best else { return Err(ReserveError::Full) };
+            let strand = &mut bundle.strands[at];
             let rail = &mut rails[strand.rail];
             rail.stir();
             match rail.btl.reserve(strand.peer, whole) {
@@ -149,8 +143,13 @@ impl Bml {
             Some(strand) => {
                 strand.rate.sent(whole);
                 strand.under_way.sent(number, whole);
+                let copies = copies_for_trials(bundle, &mut self.rails, at, &slot);
                 self.rails[at].stir();
                 self.rails[at].btl.send(slot, tag, done);
+                if whole >= MEASURED_FROM as u64 {
+                    self.measure_soon(to);
+                }
+                self.send_copies(to, copies, tag, number);
             }
             // The rail has ended since, or the message has to wait.
             None => {
@@ -377,7 +376,7 @@ impl Bml {
     }
 
     /// How the messages to `peer` are spread, if several network rails are used together: the name of each, and its rate
-    /// as it was last measured, in bytes per microsecond. Empty for all others.
+    /// as it was last measured, or else as the transport promises it, in bytes per microsecond. Empty for all others.
     #[must_use]
     pub fn rails_to(&self, peer: Rank) -> Vec<(&'static str, u64)> {
         let bundle = self.endpoints.get(peer.0 as usize).and_then(|it| it.bundle.as_deref());

@@ -296,6 +296,9 @@ impl Bml {
             at += 1;
         }
         self.events = Some(events);
+        if !self.measured.is_empty() {
+            self.measure_rails();
+        }
         // Who leaves tells those who have just called, too.
         if (self.owing || self.round.is_multiple_of(CALLERS_EVERY)) && self.hear_callers() {
             self.settle();

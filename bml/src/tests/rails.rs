@@ -3,9 +3,10 @@
 
 mod ends;
 mod near;
+mod trials;
+mod window;
 
 use super::named;
-use crate::window::WINDOW_MESSAGES;
 use crate::{Bml, Handler, Rank, RankEvent};
 use gapless_btl::loopback::{Hub, Loopback};
 use gapless_btl::pool::HeapPool;
@@ -110,17 +111,22 @@ struct End {
 
 impl End {
     fn new(line: &Line, me: usize, name: &'static str) -> End {
+        End::of(line, me, name, 256)
+    }
+
+    /// With messages of so many bytes.
+    fn of(line: &Line, me: usize, name: &'static str, bytes: usize) -> End {
         let limits = Limits {
             name,
-            eager_bytes: 256,
-            max_fragment_bytes: 256,
+            eager_bytes: bytes,
+            max_fragment_bytes: bytes,
             ordered: true,
             latency_ns: 1000,
             bandwidth_mb_s: 1,
             // No test takes so long.
             death_notice_ms: 60_000,
         };
-        let (slots, buffers) = (HeapPool::new(SLOTS, 256), HeapPool::new(BUFFERS, 256));
+        let (slots, buffers) = (HeapPool::new(SLOTS, bytes), HeapPool::new(BUFFERS, bytes));
         let ready = VecDeque::new();
         End { line: line.clone(), me, limits, slots, buffers, ready, lost: false }
     }
@@ -168,7 +174,8 @@ impl Btl for End {
         let ended = state.ends[self.me].clone();
         let way = &mut state.ways[self.me];
         while let Some((tag, message)) = way.arrived.front() {
-            let spare = || ended.is_some().then(|| HeapPool::new(1, 256).buffer(message.len()));
+            let spare =
+                || ended.is_some().then(|| HeapPool::new(1, message.len()).buffer(message.len()));
             let buffer = self.buffers.buffer(message.len()).or_else(|| spare().flatten());
             let Some(mut buffer) = buffer else { break };
             buffer.copy_from_slice(message);
@@ -249,17 +256,24 @@ struct Job {
     takers: [Taker; 2],
     lines: Vec<Line>,
     said: [u8; 2],
+    /// The least length of messages.
+    len: usize,
 }
 
 const NAMES: [&str; 3] = ["one", "two", "three"];
 
 impl Job {
     fn new(rails: usize) -> Job {
+        Job::of(rails, 1)
+    }
+
+    /// Whose messages are a little longer than `len`.
+    fn of(rails: usize, len: usize) -> Job {
         let lines: Vec<Line> = (0..rails).map(|_| Line::default()).collect();
         let mut ranks = [0, 1].map(|me: usize| {
             let mut bml = Bml::new(Rank(u32::try_from(me).unwrap()), 2);
             for (line, name) in lines.iter().zip(NAMES) {
-                bml.add(Box::new(End::new(line, me, name)));
+                bml.add(Box::new(End::of(line, me, name, len + 255)));
             }
             bml
         });
@@ -267,14 +281,14 @@ impl Job {
         ranks[0].connect(Rank(1), &addresses).unwrap();
         ranks[1].connect(Rank(0), &addresses).unwrap();
         let takers = [false, true].map(|at_once| Taker { at_once, ..Taker::default() });
-        Job { ranks, takers, lines, said: [0; 2] }
+        Job { ranks, takers, lines, said: [0; 2], len }
     }
 
     /// Sends the next number, if there is room; lengths differ.
     fn say(&mut self, from: usize) -> bool {
         let to = Rank(u32::try_from(1 - from).unwrap());
         let number = self.said[from];
-        let Ok(mut slot) = self.ranks[from].reserve(to, 1 + usize::from(number % 9)) else {
+        let Ok(mut slot) = self.ranks[from].reserve(to, self.len + usize::from(number % 9)) else {
             return false;
         };
         slot.write(0, &[number]).unwrap();
@@ -389,7 +403,16 @@ fn run(
     cuts: &[(usize, usize, [usize; 2])],
     leaves: Option<usize>,
 ) -> Job {
-    let mut job = Job::new(rails);
+    run_job(Job::new(rails), script, cuts, leaves)
+}
+
+/// The same with a job of the caller's.
+fn run_job(
+    mut job: Job,
+    script: &[Step],
+    cuts: &[(usize, usize, [usize; 2])],
+    leaves: Option<usize>,
+) -> Job {
     for (at, step) in script.iter().enumerate() {
         if leaves == Some(at) {
             job.ranks[0].leave_well();
@@ -535,44 +558,6 @@ fn rails_that_are_introduced_apart_are_not_used_together() {
     bml.introduce_apart(Rank(1), &addresses).unwrap();
     assert!(bml.rails_to(Rank(1)).is_empty());
     assert_eq!(bml.limits(Rank(1)).unwrap().max_fragment_bytes, 256, "without room for a number");
-}
-
-/// A rail may hold one message back for long, while others carry what comes behind it and that is copied: the sender
-/// stops before the receiver would take it for one that breaks the rules.
-#[test]
-fn who_waits_for_one_message_is_not_flooded() {
-    let mut job = Job::new(3);
-    job.lines[2].cut();
-    (0..2).for_each(|end| job.lines[2].notice(end, gone()));
-    (0..2).for_each(|rank| job.poll(rank));
-    let mut sent = 0u64;
-    let send = |job: &mut Job| {
-        let Ok(mut slot) = job.ranks[0].reserve(Rank(1), 1) else { return false };
-        slot.write(0, &[7]).unwrap();
-        job.ranks[0].send(slot, TAG, Token::NONE);
-        true
-    };
-    while send(&mut job) {
-        sent += 1;
-        assert!(sent <= WINDOW_MESSAGES);
-        job.lines[1].deliver(1);
-        job.poll(1);
-        job.lines[1].confirm(1);
-    }
-    assert_eq!((sent, job.lines[0].state().ways[1].flying.len()), (WINDOW_MESSAGES, 1));
-    assert!(job.takers[1].got.is_empty() && job.takers[1].lost.is_empty());
-    // The rail ends: so many may be sent again and anew.
-    job.lines[0].cut();
-    (0..2).for_each(|end| job.lines[0].notice(end, gone()));
-    for _ in 0..4 {
-        sent += u64::from(send(&mut job));
-        job.lines[1].deliver(1);
-        (0..2).for_each(|rank| job.poll(rank));
-        job.lines[1].confirm(1);
-    }
-    assert!(sent > WINDOW_MESSAGES);
-    assert_eq!(job.takers[1].got.len() as u64, sent);
-    assert!(job.takers[1].lost.is_empty());
 }
 
 /// What cannot be sent any more is told, whatever else is settled before.

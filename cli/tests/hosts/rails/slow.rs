@@ -1,5 +1,5 @@
 //! A rail at a hundredth of the other's rate, as `tc` makes it: everything arrives, and both rails live. What each carries
-//! is printed; the slow one carries too much of it (docs/networks.md).
+//! is printed: the slow one has copies of a few messages, by which it is found to be slow.
 
 use super::rails_left;
 use crate::common::{self, is_rank, pattern, skip};
@@ -47,7 +47,7 @@ fn a_slow_rail_harms_no_message() {
         if host_of(comm.rank()) == 0 {
             let carried = [0, 1].map(|cable| sent(cable) - before[cable]);
             println!("the quick rail carried {} bytes, the slow one {}", carried[0], carried[1]);
-            assert!(carried.iter().all(|&bytes| bytes > 0), "{carried:?}");
+            assert!(carried[1] > 0 && carried[1] < carried[0] / 2, "{carried:?}");
         }
         assert_eq!(rails_left(&world), 2, "it is slow, not dead");
         return world.finalize().unwrap();
