@@ -309,8 +309,18 @@ impl Ib {
         (first..count).chain(0..first).for_each(|id| self.post_parts(id));
     }
 
-    /// Posts parts of a link's operations, as far as there is room.
+    /// Posts parts of a link's operations, as far as there is room: as one list.
     fn post_parts(&mut self, id: u32) {
+        self.list_parts(id);
+        let Some(up) = self.links.get_mut(id as usize).and_then(Link::up) else { return };
+        // If they are refused, the link ends, and they with it.
+        if let Err(error) = up.qp.end_list() {
+            self.end(id, error);
+        }
+    }
+
+    /// Lists them.
+    fn list_parts(&mut self, id: u32) {
         loop {
             let Some(up) = self.links.get_mut(id as usize).and_then(Link::up) else { return };
             let Some(&at) = up.operations.front() else { return };
@@ -378,6 +388,7 @@ impl Ib {
             if is_last {
                 up.operations.pop_front();
             }
+            up.qp.begin_list();
             // SAFETY: staging buffers are registered, and this one is in no other hand; else the operation's caller lends
             // the pieces until its end is told, and `held` keeps them registered. Both wait for the part's end.
             let result = unsafe { up.part(id, part, way, &pieces[..count], (rkey, address)) };
@@ -464,14 +475,14 @@ fn not_the_cpus(region: &Region) -> DeviceError {
     DeviceError::WrongSpace { device: "the verbs transport".to_owned(), space: region.space() }
 }
 
-// SAFETY: 1. `id` is made once. 2. An operation posts work on its local pieces, or copies between them and staging buffers,
-// which is all that touches them; it is told only when every part has come back from the adapter (or its queue pair was
-// destroyed) and its registrations have ended, but for those of devices' allocations, through which nothing is posted
-// then; errors are given before anything is posted. 3. A region is registered with
-// exactly its bytes and rights, under a key that adapters compare; `deregister` ends that before it returns. Of memory that was remembered peers may read
-// the rest, and later. 4. Nothing here
-// calls foreign code while an operation is half made; an operation in the table is driven to its end by later polls. 5. There
-// is no peeking. 6. As 2: what a number was is copied from a staging buffer.
+// SAFETY: 1. `id` is made once. 2. An operation posts work on its local pieces, or copies between them and staging
+// buffers, which is all that touches them; it is told only when every part has come back from the adapter (or its queue
+// pair was destroyed) and its registrations have ended, but for those of devices' allocations and of memory that lives
+// long, through which nothing is posted then; errors are given before anything is posted. 3. A region is registered
+// with exactly its bytes and rights, under a key that adapters compare; `deregister` ends that before it returns. Of
+// memory that was remembered peers may read the rest, and later. 4. Nothing here calls foreign code while an operation
+// is half made; an operation in the table is driven to its end by later polls. 5. There is no peeking. 6. As 2: what a
+// number was is copied from a staging buffer.
 unsafe impl Rdma for Ib {
     fn id(&self) -> AbilityId {
         self.one_sided.id

@@ -165,7 +165,9 @@ impl Ended {
 ///    if they give an error.
 /// 3. A key gives access to the registered bytes, of the registered kind, and to no others.
 ///    [`deregister`](Rdma::deregister) ends that for operations that begin later, as far as the peer cannot
-///    read all memory of this process anyway. (Memory that was [remembered](Rdma::remember) may stay readable.)
+///    read all memory of this process anyway. But all of memory that was [remembered](Rdma::remember) may stay readable
+///    as long as it lives, for reads by an adapter: no transport that copies in this process does that, since it would
+///    race with the owner's writes.
 /// 4. A call that panics leaves no operation in flight.
 /// 5. [`peek`](Rdma::peek) writes `into` alone, and touches it no more once it has returned or unwound.
 /// 6. [`atomic`](Rdma::atomic) writes `found` as [`get`](Rdma::get) writes its pieces: rule 2 holds for it.
@@ -215,7 +217,7 @@ pub unsafe trait Rdma {
 
     /// Tells of memory that lives long. An adapter may register it once, whatever is asked of it later, and attach that to
     /// the memory, with which it ends: then a peer that had a key to read a part of it can read all of it as long as it
-    /// lives. (A transport that copies in this process must not: its reads would race with the owner's writes.)
+    /// lives (rule 3).
     fn remember(&mut self, memory: &Arc<Lasting>) {
         let _ = memory;
     }

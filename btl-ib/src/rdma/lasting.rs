@@ -1,14 +1,16 @@
 //! Memory that lives long is registered once, as a whole, for peers to read and for own operations.
 //!
 //! Whoever allocates it tells of it ([`Rdma::remember`](gapless_btl::Rdma::remember)). Its registration is attached to it,
-//! and so ends before it goes; here it is known by weak pointers alone. So no stale registration can be found.
+//! and so ends before it goes; here it is known by weak pointers alone. So no stale registration can be found. (The pages
+//! behind its addresses stay the same ones until its world is given up, after which nothing is asked of the transport.)
 //!
 //! To register memory takes time for each page, and keeps the pages. So messages register what they need, until they have
-//! asked for as many bytes of it as it has; the next one registers all of it. Where the system refuses that, messages go on
-//! as before.
+//! asked for as many bytes of it as it has; the next one registers all of it. Where the system refuses that, or there is no
+//! room, messages go on as before, and all of it is tried again when they have asked for twice as much.
 //!
 //! These registrations count with the others. Where one more is too many, the one is ended that was not used for the
-//! longest time, of those that no peer has a key for and that no operation works through.
+//! longest time, of those that no peer has a key for and that no operation works through. Its memory must be asked for in
+//! full again.
 
 use crate::ib::Ib;
 use crate::verbs::flags::MemoryAccess;
@@ -44,21 +46,28 @@ impl<R> Drop for Kept<R> {
 /// Memory, and what it is registered as.
 struct Known<R> {
     memory: Weak<Lasting>,
+    len: u64,
     kept: Weak<Kept<R>>,
-    /// Bytes that messages have asked for.
+    /// Bytes that messages have asked for, and with how many it is registered.
     asked: u64,
-    /// The system has refused to register it.
-    refused: bool,
+    due: u64,
     /// When it was used last.
     turn: u64,
+}
+
+/// A key that peers have: how often it was given, and what it is of.
+struct Lent<R> {
+    count: u32,
+    #[expect(dead_code, reason = "held, so that it is not ended")]
+    kept: Arc<Kept<R>>,
 }
 
 /// All memory that was told of.
 pub(crate) struct Remembered<R = Mr> {
     /// By address. Of memory that is gone some entries are left.
     known: BTreeMap<u64, Known<R>>,
-    /// Keys that peers have, by address and number: how many.
-    keys: HashMap<(u64, u32), (u32, Arc<Kept<R>>)>,
+    /// Keys that peers have, by address and number.
+    keys: HashMap<(u64, u32), Lent<R>>,
     tally: Arc<Tally>,
     turn: u64,
     /// So many entries, and those of memory that is gone are thrown away.
@@ -82,8 +91,12 @@ impl<R: Send + Sync + 'static> Remembered<R> {
             self.known.retain(|_, known| known.memory.strong_count() > 0);
             self.sweep_at = (2 * self.known.len()).max(64);
         }
-        let (memory, kept) = (Arc::downgrade(memory), Weak::new());
-        let known = Known { memory, kept, asked: 0, refused: false, turn: 0 };
+        let (memory, kept, len) = (Arc::downgrade(memory), Weak::new(), region.len());
+        let same = self.known.get(&region.start()).map(|known| &known.memory);
+        if same.is_some_and(|known| known.ptr_eq(&memory)) {
+            return;
+        }
+        let known = Known { memory, len, kept, asked: 0, due: len, turn: 0 };
         self.known.insert(region.start(), known);
     }
 
@@ -92,14 +105,15 @@ impl<R: Send + Sync + 'static> Remembered<R> {
         let end = region.start().checked_add(region.len())?;
         loop {
             let (&at, known) = self.known.range(..=region.start()).next_back()?;
+            let fits = end - at <= known.len;
+            if !fits && known.memory.strong_count() > 0 {
+                return None;
+            }
             // What lay there is gone, and may hide what is there now.
-            let Some(memory) = known.memory.upgrade() else {
+            let Some(memory) = known.memory.upgrade().filter(|_| fits) else {
                 self.known.remove(&at);
                 continue;
             };
-            if end > at + memory.region().len() {
-                return None;
-            }
             return self.known.get_mut(&at).map(|known| (known, memory));
         }
     }
@@ -108,7 +122,8 @@ impl<R: Send + Sync + 'static> Remembered<R> {
     fn find(&mut self, region: &Region) -> Option<Arc<Kept<R>>> {
         self.turn += 1;
         let turn = self.turn;
-        let (known, _) = self.whole(region)?;
+        // Held meanwhile; whoever asks has promised it for longer.
+        let (known, _memory) = self.whole(region)?;
         known.turn = turn;
         known.kept.upgrade()
     }
@@ -117,7 +132,7 @@ impl<R: Send + Sync + 'static> Remembered<R> {
     fn due(&mut self, region: &Region) -> Option<Arc<Lasting>> {
         let (known, memory) = self.whole(region)?;
         known.asked = known.asked.saturating_add(region.len());
-        (!known.refused && known.asked >= memory.region().len()).then_some(memory)
+        (known.asked >= known.due).then_some(memory)
     }
 
     /// Attaches a registration to its memory.
@@ -134,40 +149,56 @@ impl<R: Send + Sync + 'static> Remembered<R> {
         kept
     }
 
-    /// The system does not register this memory.
-    fn refuse(&mut self, memory: &Lasting) {
+    /// This memory is not registered now: the system refuses it, or there is no room.
+    fn put_off(&mut self, memory: &Lasting) {
         if let Some(known) = self.known.get_mut(&memory.region().start()) {
-            known.refused = true;
+            (known.asked, known.due) = (0, known.due.saturating_mul(2));
         }
     }
 
     /// A peer is given a key.
     fn lend_key(&mut self, key: (u64, u32), kept: Arc<Kept<R>>) {
-        self.keys.entry(key).or_insert((0, kept)).0 += 1;
+        self.keys.entry(key).or_insert(Lent { count: 0, kept }).count += 1;
     }
 
     /// A key is given back; whether it was one of these.
     pub(super) fn return_key(&mut self, address: u64, number: u32) -> bool {
-        let Some((count, _)) = self.keys.get_mut(&(address, number)) else { return false };
-        *count -= 1;
-        if *count == 0 {
+        let Some(lent) = self.keys.get_mut(&(address, number)) else { return false };
+        lent.count -= 1;
+        if lent.count == 0 {
             self.keys.remove(&(address, number));
         }
         true
     }
 
-    /// Ends the registration that was not used for the longest time, of those that nothing uses. Gives whether there was one.
-    pub(super) fn evict(&mut self) -> bool {
-        let idle = |known: &Known<R>| {
+    /// Registrations that nothing uses: when each was used last, and the memory, which holds it. The memory is held longer.
+    fn idle(&self) -> impl Iterator<Item = (u64, Arc<Kept<R>>, Arc<Lasting>)> {
+        self.known.values().filter_map(|known| {
+            let memory = known.memory.upgrade()?;
             let kept = known.kept.upgrade()?;
             // The memory has one, this is one; keys have others, operations have the registration.
             let free = Arc::strong_count(&kept) == 2 && Arc::strong_count(&kept.registration) == 1;
-            free.then_some((known.turn, kept))
+            free.then_some((known.turn, kept, memory))
+        })
+    }
+
+    /// How many registrations nothing uses, and their bytes.
+    fn idle_counts(&self) -> (usize, u64) {
+        self.idle().fold((0, 0), |(count, bytes), (_, kept, _)| (count + 1, bytes + kept.bytes))
+    }
+
+    /// Ends the one of them that was not used for the longest time. Gives whether there was one.
+    fn evict(&mut self) -> bool {
+        let Some((_, kept, memory)) = self.idle().min_by_key(|(turn, ..)| *turn) else {
+            return false;
         };
-        let all = self.known.values().filter_map(|known| Some((idle(known)?, known)));
-        let Some(((_, kept), known)) = all.min_by_key(|((turn, _), _)| *turn) else { return false };
+        if let Some(known) = self.known.get_mut(&memory.region().start()) {
+            known.asked = 0;
+        }
         let kept: Arc<dyn Any + Send + Sync> = kept;
-        known.memory.upgrade().is_some_and(|memory| memory.detach(&kept))
+        let detached = memory.detach(&kept);
+        drop(kept);
+        detached
     }
 
     /// How many registrations there are, and their bytes.
@@ -185,16 +216,19 @@ impl Ib {
         }
         let memory = if asks { remembered.due(region)? } else { return None };
         let whole = memory.region();
-        self.make_room(whole.len()).ok()?;
+        if self.make_room(whole.len()).is_err() {
+            self.one_sided.remembered.put_off(&memory);
+            return None;
+        }
         let rights = MemoryAccess::lasting(whole.len());
-        // SAFETY: the memory keeps the registration, and ends it before it goes. Others keep it for operations, until whose end
-        // callers lend the memory, and for keys, as long as callers have registered it. Peers get the right to read, which is
-        // done by the adapter; own operations write by their callers' promises alone.
+        // SAFETY: the memory keeps the registration, and ends it before it goes. Others keep it for operations, until
+        // whose end callers lend the memory, and for keys, as long as callers have registered it. Peers get the right to
+        // read, which is done by the adapter; own operations write by their callers' promises alone.
         match unsafe { Mr::new(&self.domain, whole, rights) } {
             Ok(mr) => Some(self.one_sided.remembered.keep(&memory, mr)),
             Err(error) => {
                 tracing::debug!(%error, bytes = whole.len(), "not registered as a whole");
-                self.one_sided.remembered.refuse(&memory);
+                self.one_sided.remembered.put_off(&memory);
                 None
             }
         }
@@ -213,18 +247,14 @@ impl Ib {
         self.lasting(region, long).map(|kept| Arc::clone(&kept.registration))
     }
 
-    /// Whether one more region may be registered, once others that are idle have ended.
+    /// Whether one more region may be registered, once others that are idle have ended. None ends if that is not enough.
     pub(super) fn make_room(&mut self, bytes: u64) -> Result<(), RdmaError> {
-        loop {
-            let refused = match self.may_register(bytes) {
-                Ok(()) => return Ok(()),
-                Err(refused) => refused,
-            };
-            // Ending others for what can never be is no use.
-            if bytes > self.config.registered_bytes_max || !self.one_sided.remembered.evict() {
-                return Err(refused);
-            }
+        if self.may_register(bytes, (0, 0)).is_ok() {
+            return Ok(());
         }
+        self.may_register(bytes, self.one_sided.remembered.idle_counts())?;
+        while self.may_register(bytes, (0, 0)).is_err() && self.one_sided.remembered.evict() {}
+        self.may_register(bytes, (0, 0))
     }
 }
 
@@ -264,8 +294,11 @@ mod tests {
         assert_eq!(all.counts(), (0, 0));
         let refused = memory(1000, 100);
         all.remember(&refused);
-        all.refuse(&refused);
-        assert!(all.due(&part(1000, 100)).is_none());
+        all.put_off(&refused);
+        assert!(all.due(&part(1000, 100)).is_none() && all.due(&part(1000, 50)).is_none());
+        assert!(all.due(&part(1000, 50)).is_some(), "twice as much was asked for");
+        all.remember(&refused);
+        assert!(all.due(&part(1000, 1)).is_some(), "it was known");
     }
 
     /// Memory is freed, and other memory, longer or shorter, lies at its addresses.
@@ -310,8 +343,10 @@ mod tests {
             [0, 1, 2, 3].map(lives).iter().filter(|lives| !**lives).count()
         };
         // In the order of use 3 comes first, since 0 has keys and 1 is worked through.
-        assert!(all.evict());
+        assert_eq!(all.idle_counts(), (2, 200));
+        assert!(all.due(&part(4000, 100)).is_some() && all.evict());
         assert!(all.find(&part(4000, 1)).is_none());
+        assert!(all.due(&part(4000, 99)).is_none(), "it is asked for in full again");
         assert!(all.evict());
         assert!(all.find(&part(3000, 1)).is_none());
         assert!(!all.evict());

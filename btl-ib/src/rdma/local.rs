@@ -108,13 +108,18 @@ impl Ib {
         Ok(Reach { lkeys: lkeys.into(), held, lent })
     }
 
-    /// Whether one more region may be registered.
-    pub(super) fn may_register(&self, bytes: u64) -> Result<(), RdmaError> {
+    /// Whether one more region may be registered, beside all but so many regions of so many bytes.
+    pub(super) fn may_register(
+        &self,
+        bytes: u64,
+        (less, less_bytes): (usize, u64),
+    ) -> Result<(), RdmaError> {
         let OneSided { registrations, registered_bytes, lent, lent_bytes, remembered, .. } =
             &self.one_sided;
         let (kept, kept_bytes) = remembered.counts();
-        let count = registrations.len() + lent + kept;
-        let all_bytes = registered_bytes + lent_bytes + kept_bytes;
+        // (Memory that is kept may be freed by another thread meanwhile.)
+        let count = registrations.len() + lent + kept.saturating_sub(less);
+        let all_bytes = registered_bytes + lent_bytes + kept_bytes.saturating_sub(less_bytes);
         let (most, most_bytes) = (self.config.registrations_max, self.config.registered_bytes_max);
         if count >= most || all_bytes.saturating_add(bytes) > most_bytes {
             let reason = format!(

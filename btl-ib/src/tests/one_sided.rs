@@ -342,7 +342,7 @@ fn memory_that_lives_long_is_bounded_and_may_be_refused() {
         // The reader registers what it reads into, too.
         assert_eq!(COUNTS.get().0 - made, 2 * round, "for each message");
     }
-    // It is told of anew: two others find room beside it only when one of them has gone.
+    // Two others find room beside it only when one of them has gone.
     all.iter().for_each(|memory| ends[1].ib.remember(memory));
     let key = register(&mut ends[1], all[0].region(), Access::Read).unwrap();
     for round in 3..6 {
