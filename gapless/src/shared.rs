@@ -146,7 +146,7 @@ impl State {
     #[cold]
     fn attach_fresh(&mut self) {
         for device in self.accelerators.take_fresh() {
-            attach(self.pml.bml_mut(), &device);
+            attach(&mut self.pml, &device);
         }
     }
 

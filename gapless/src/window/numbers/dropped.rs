@@ -3,6 +3,9 @@
 //! A rank that drops its window tells the others so, by an empty message, and hears the same from each of them. When all
 //! have said so or are lost, nobody uses the key any more, and the memory is given back. What is left of it when the world
 //! is left is given back then.
+//!
+//! A call on numbers waits for its operations, so none is under way when a window is dropped, unless a call has failed or
+//! panicked. Such an operation may find the memory taken back; then the link for changes ends, as it would if it failed.
 
 use crate::communicator::Communicator;
 use crate::shared::State;
