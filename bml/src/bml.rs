@@ -21,7 +21,7 @@ use gapless_btl::{
     Address, Allocation, AmTag, Btl, Lending, Lent, Limits, LinkError, MapError, Mapped, PeerId,
     Queue, Rdma, RemoteKey, ReserveError, Short, Token,
 };
-use gapless_mem::{Device, Region, Space};
+use gapless_mem::{Device, Lasting, Region, Space};
 use std::collections::BTreeSet;
 use std::ops::RangeInclusive;
 use std::sync::Arc;
@@ -509,6 +509,13 @@ impl Bml {
     pub fn allocate(&mut self, len: u64) -> Option<Result<Allocation, MapError>> {
         let at = self.allocator?;
         Some(self.rails[at].mapped()?.allocate(len))
+    }
+
+    /// Tells all transports of memory that lives long, so that they register it once: [`Rdma::remember`].
+    pub fn remember(&mut self, memory: &Arc<Lasting>) {
+        for rdma in self.rails.iter_mut().filter_map(Rail::rdma) {
+            rdma.remember(memory);
+        }
     }
 
     /// Makes a device known to all transports, later ones too. Call this after opening a device, at the latest before

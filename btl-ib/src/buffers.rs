@@ -16,7 +16,7 @@ use crate::header::{HEADER_BYTES, Header};
 use crate::retain::Filled;
 use crate::verbs::memory::{Domain, Registered};
 use crate::verbs::pair::{Qp, ReadyToSend};
-use crate::verbs::queues::Srq;
+use crate::verbs::queues::{LISTED, Srq, Vacant};
 use gapless_btl::{Fragment, LinkError, PeerId, Reclaim, Slot};
 use gapless_mem::Region;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -231,6 +231,8 @@ pub(crate) struct Arrivals {
     fragment_bytes: usize,
     /// Whose message is in a buffer: a link's number.
     holder: Vec<u32>,
+    /// An empty list, for its memory.
+    back: Vec<u32>,
 }
 
 impl Arrivals {
@@ -260,6 +262,7 @@ impl Arrivals {
             stride: stride(fragment_bytes) as u64,
             fragment_bytes,
             holder: vec![NIL; count as usize],
+            back: Vec::new(),
         }
     }
 
@@ -289,7 +292,8 @@ impl Arrivals {
         let _ = place.set(memory);
         let first = u32::try_from(self.used).unwrap_or(0) * self.per_chunk;
         self.used += 1;
-        (first..first + self.per_chunk).try_for_each(|index| self.post(index))
+        let all: Vec<u32> = (first..first + self.per_chunk).collect();
+        self.post(&all)
     }
 
     /// A link has ended: its buffers serve the next.
@@ -303,29 +307,37 @@ impl Arrivals {
         Some((memory, u64::from(index % self.per_chunk) * self.stride))
     }
 
-    /// Hands a buffer to the adapter.
-    fn post(&self, index: u32) -> Result<(), LinkError> {
-        let Some((memory, at)) = self.place(index) else { return Ok(()) };
+    /// Hands buffers to the adapter: as lists, since it is told of each list.
+    fn post(&self, indices: &[u32]) -> Result<(), LinkError> {
         let bytes = u32::try_from(HEADER_BYTES + self.fragment_bytes).unwrap_or(u32::MAX);
-        let name = ARRIVAL | u64::from(index);
-        // SAFETY: the queue keeps the memory; the buffer is new, came back, or held nothing to give away: nobody has it.
-        unsafe { self.srq.post(name, memory, at + HEADER_AT as u64, bytes) }
+        let mut result = Ok(());
+        for some in indices.chunks(LISTED) {
+            let vacant = some.iter().filter_map(|&index| {
+                let (memory, at) = self.place(index)?;
+                let (name, offset) = (ARRIVAL | u64::from(index), at + HEADER_AT as u64);
+                Some(Vacant { name, memory, offset })
+            });
+            let vacant: Vec<Vacant<'_>> = vacant.collect();
+            // SAFETY: the queue keeps the memory; each buffer is new, came back, or held nothing to give away: nobody has it.
+            let posted = unsafe { self.srq.post(&vacant, bytes) };
+            result = result.and(posted);
+        }
+        result
     }
 
     /// Posts buffers again that came back; calls `freed` with whose messages they held.
     pub(crate) fn repost(&mut self, mut freed: impl FnMut(u32)) -> Result<(), LinkError> {
-        let mut result = Ok(());
+        let mut back = std::mem::take(&mut self.back);
         let home = Arc::clone(&self.home);
         home.returns.take(|index| {
             if let Some(holder) = self.holder.get_mut(index as usize) {
-                let holder = std::mem::replace(holder, NIL);
-                freed(holder);
-                let posted = self.post(index);
-                if result.is_ok() {
-                    result = posted;
-                }
+                freed(std::mem::replace(holder, NIL));
+                back.push(index);
             }
         });
+        let result = self.post(&back);
+        back.clear();
+        self.back = back;
         result
     }
 
@@ -356,7 +368,7 @@ impl Arrivals {
     /// # Errors
     /// The device is gone.
     pub(crate) fn again(&self, index: u32) -> Result<(), LinkError> {
-        self.post(index)
+        self.post(&[index])
     }
 }
 

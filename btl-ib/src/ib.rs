@@ -36,6 +36,20 @@ const UNREPORTED: usize = 8192;
 /// Buffers of the shared receive queue, for all links.
 const RECEIVES_MAX: u32 = 1 << 15;
 
+#[cfg(test)]
+thread_local! {
+    /// For tests: so many buffers at most.
+    pub(crate) static FEW_RECEIVES: std::cell::Cell<u32> = const { std::cell::Cell::new(RECEIVES_MAX) };
+}
+
+/// [`RECEIVES_MAX`], or what a test has put in its place.
+fn receives_max() -> u32 {
+    #[cfg(test)]
+    return FEW_RECEIVES.get();
+    #[cfg(not(test))]
+    RECEIVES_MAX
+}
+
 /// Verbs between the processes of a job.
 pub struct Ib {
     pub(crate) config: IbConfig,
@@ -142,7 +156,7 @@ impl Ib {
         let Chosen { context, numbers, port, gid } = choose(&config)?;
         let domain = Domain::new(&context)?;
         let per_link = receives(config.buffers);
-        let entries = RECEIVES_MAX.min(numbers.shared_receives_max);
+        let entries = receives_max().min(numbers.shared_receives_max);
         check_device(&config, entries, &numbers, &port)?;
         let srq = Srq::new(&domain, entries)?;
         let channel = Channel::new(&context)?;

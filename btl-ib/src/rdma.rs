@@ -1,14 +1,15 @@
 //! One-sided operations: RDMA reads and writes.
 //!
 //! Remote memory is what the peer has registered ([`Rdma::register`]: one registration of exactly these bytes, with
-//! exactly these rights). Local memory is reached in one of three ways, which the adapter cannot tell apart:
+//! exactly these rights). Local memory is reached in one of these ways, which the adapter cannot tell apart:
 //!
 //! - it lies in what this end has registered;
+//! - it lives long, as the memory of `World::alloc` does: it is registered once (`lasting`);
 //! - it is a device's: its allocation is registered by dma-buf (`direct`), or the operation refused;
 //! - it is long: it is registered for the operation ([`IbConfig::register_from_bytes`]);
 //! - else, or if the system refuses, its bytes go through a ring of staging buffers that are registered for good.
 //!
-//! Nothing is remembered of memory that callers have back, so no stale registration can be used.
+//! Of other memory nothing is remembered that callers have back, so no stale registration can be used.
 //!
 //! Numbers of 64 bits are changed by fetch-and-add and compare-and-swap, at registered memory of peers or, over a queue pair
 //! that is connected with itself, of this process: adapters are atomic against themselves alone.
@@ -18,11 +19,14 @@
 
 #[allow(unsafe_code, reason = "registers memory that callers lend")]
 mod direct;
+#[allow(unsafe_code, reason = "registers memory that ends the registration before it goes")]
+mod lasting;
 #[allow(unsafe_code, reason = "registers memory that callers lend")]
 mod local;
 mod numbers;
 
 use self::direct::Devices;
+use self::lasting::Remembered;
 use self::local::Reach;
 use crate::config::IbConfig;
 use crate::ib::Ib;
@@ -35,10 +39,9 @@ use gapless_btl::{
     AbilityId, Access, Change, Ended, Event, Extent, LinkError, PeerId, Rdma, RdmaError,
     RdmaLimits, RemoteKey, Token, total_of,
 };
-use gapless_mem::{Device, DeviceError, Region, Space};
+use gapless_mem::{Device, DeviceError, Lasting, Region, Space};
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::time::Instant;
 
 /// Pieces of an operation, on either side.
 const OPERATION_PIECES_MAX: usize = 4096;
@@ -91,6 +94,7 @@ pub(crate) struct OneSided {
     id: AbilityId,
     limits: RdmaLimits,
     pub(crate) devices: Devices,
+    remembered: Remembered,
     registrations: BTreeMap<(u64, u32), Registration>,
     registered_bytes: u64,
     /// Regions registered for operations under way, and allocations of devices that are remembered; and their bytes.
@@ -131,6 +135,7 @@ impl OneSided {
                 register_mib_ns: 40_000,
             },
             devices: Devices::default(),
+            remembered: Remembered::default(),
             registrations: BTreeMap::new(),
             registered_bytes: 0,
             lent: 0,
@@ -304,8 +309,18 @@ impl Ib {
         (first..count).chain(0..first).for_each(|id| self.post_parts(id));
     }
 
-    /// Posts parts of a link's operations, as far as there is room.
+    /// Posts parts of a link's operations, as far as there is room: as one list.
     fn post_parts(&mut self, id: u32) {
+        self.list_parts(id);
+        let Some(up) = self.links.get_mut(id as usize).and_then(Link::up) else { return };
+        // If they are refused, the link ends, and they with it.
+        if let Err(error) = up.qp.end_list() {
+            self.end(id, error);
+        }
+    }
+
+    /// Lists them.
+    fn list_parts(&mut self, id: u32) {
         loop {
             let Some(up) = self.links.get_mut(id as usize).and_then(Link::up) else { return };
             let Some(&at) = up.operations.front() else { return };
@@ -373,6 +388,7 @@ impl Ib {
             if is_last {
                 up.operations.pop_front();
             }
+            up.qp.begin_list();
             // SAFETY: staging buffers are registered, and this one is in no other hand; else the operation's caller lends
             // the pieces until its end is told, and `held` keeps them registered. Both wait for the part's end.
             let result = unsafe { up.part(id, part, way, &pieces[..count], (rkey, address)) };
@@ -459,13 +475,14 @@ fn not_the_cpus(region: &Region) -> DeviceError {
     DeviceError::WrongSpace { device: "the verbs transport".to_owned(), space: region.space() }
 }
 
-// SAFETY: 1. `id` is made once. 2. An operation posts work on its local pieces, or copies between them and staging buffers,
-// which is all that touches them; it is told only when every part has come back from the adapter (or its queue pair was
-// destroyed) and its registrations have ended, but for those of devices' allocations, through which nothing is posted
-// then; errors are given before anything is posted. 3. A region is registered with
-// exactly its bytes and rights, under a key that adapters compare; `deregister` ends that before it returns. 4. Nothing here
-// calls foreign code while an operation is half made; an operation in the table is driven to its end by later polls. 5. There
-// is no peeking. 6. As 2: what a number was is copied from a staging buffer.
+// SAFETY: 1. `id` is made once. 2. An operation posts work on its local pieces, or copies between them and staging
+// buffers, which is all that touches them; it is told only when every part has come back from the adapter (or its queue
+// pair was destroyed) and its registrations have ended, but for those of devices' allocations and of memory that lives
+// long, through which nothing is posted then; errors are given before anything is posted. 3. A region is registered
+// with exactly its bytes and rights, under a key that adapters compare; `deregister` ends that before it returns. Of
+// memory that was remembered peers may read the rest, and later. 4. Nothing here calls foreign code while an operation
+// is half made; an operation in the table is driven to its end by later polls. 5. There is no peeking. 6. As 2: what a
+// number was is copied from a staging buffer.
 unsafe impl Rdma for Ib {
     fn id(&self) -> AbilityId {
         self.one_sided.id
@@ -487,6 +504,10 @@ unsafe impl Rdma for Ib {
         space.cpu_accessible() || self.one_sided.devices.of(space).is_some()
     }
 
+    fn remember(&mut self, memory: &Arc<Lasting>) {
+        self.one_sided.remembered.remember(memory);
+    }
+
     unsafe fn register(&mut self, local: Region, access: Access) -> Result<RemoteKey, RdmaError> {
         if !local.space().cpu_accessible() {
             // SAFETY: the caller's promise.
@@ -501,8 +522,13 @@ unsafe impl Rdma for Ib {
         if local.is_empty() {
             return Ok(key.seal(&self.keys));
         }
+        if access == Access::Read
+            && let Some(rkey) = self.lasting_key(&local)
+        {
+            return Ok(Key { rkey, ..key }.seal(&self.keys));
+        }
         // Few, and what they are for has no other way.
-        self.may_register(if access == Access::Atomic { 0 } else { local.len() })?;
+        self.make_room(if access == Access::Atomic { 0 } else { local.len() })?;
         let rights = MemoryAccess::lent(local.len(), access);
         // SAFETY: the caller's promise holds until `deregister`, which ends the registration.
         let mr = unsafe { Mr::new(&self.domain, local, rights) };
@@ -516,29 +542,7 @@ unsafe impl Rdma for Ib {
     }
 
     fn deregister(&mut self, key: &RemoteKey) {
-        let Ok(key) = Key::open(key, &self.keys) else { return };
-        if key.owner != self.card.id {
-            return;
-        }
-        let Some(one) = self.one_sided.registrations.remove(&(key.address, key.rkey)) else {
-            return;
-        };
-        self.one_sided.registered_bytes -= one.len;
-        // Operations of this end may work through it: they end first, with their links if need be.
-        let until = Instant::now() + self.config.notice;
-        while Arc::strong_count(&one.mr) > 1 && Instant::now() < until {
-            if self.look() {
-                self.finish_endings();
-            }
-            self.go_on();
-        }
-        if Arc::strong_count(&one.mr) > 1 {
-            self.lose_users(&one.mr);
-        }
-        // Whoever held it is gone: the drop ends it.
-        if Arc::strong_count(&one.mr) > 1 {
-            gapless_mem::abort("an operation is of no link, and keeps memory that is taken back");
-        }
+        self.take_back(key);
     }
 
     unsafe fn get(

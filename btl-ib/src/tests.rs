@@ -3,6 +3,7 @@
 
 mod direct;
 mod faults;
+mod limits;
 mod one_sided;
 mod retained;
 mod suite;

@@ -1,7 +1,8 @@
 //! The optional ability to move bytes without the peer's help.
 
 use crate::{AbilityId, LinkError, PeerId, RdmaError, Token};
-use gapless_mem::{Region, Space};
+use gapless_mem::{Lasting, Region, Space};
+use std::sync::Arc;
 
 /// A piece of the memory that a key stands for, in bytes from its start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -164,7 +165,9 @@ impl Ended {
 ///    if they give an error.
 /// 3. A key gives access to the registered bytes, of the registered kind, and to no others.
 ///    [`deregister`](Rdma::deregister) ends that for operations that begin later, as far as the peer cannot
-///    read all memory of this process anyway.
+///    read all memory of this process anyway. But all of memory that was [remembered](Rdma::remember) may stay readable
+///    as long as it lives, for reads by an adapter: no transport that copies in this process does that, since it would
+///    race with the owner's writes.
 /// 4. A call that panics leaves no operation in flight.
 /// 5. [`peek`](Rdma::peek) writes `into` alone, and touches it no more once it has returned or unwound.
 /// 6. [`atomic`](Rdma::atomic) writes `found` as [`get`](Rdma::get) writes its pieces: rule 2 holds for it.
@@ -210,6 +213,13 @@ pub unsafe trait Rdma {
     /// a device's memory is [settled](gapless_mem::Device::settle_writes) before its end is told.
     fn takes(&mut self, space: Space) -> bool {
         space.cpu_accessible()
+    }
+
+    /// Tells of memory that lives long. An adapter may register it once, whatever is asked of it later, and attach that to
+    /// the memory, with which it ends: then a peer that had a key to read a part of it can read all of it as long as it
+    /// lives (rule 3).
+    fn remember(&mut self, memory: &Arc<Lasting>) {
+        let _ = memory;
     }
 
     /// Lets peers reach `local`, until [`deregister`](Rdma::deregister).

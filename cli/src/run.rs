@@ -28,7 +28,7 @@ pub(super) struct Run {
     /// How many processes (-np, too)
     #[arg(short = 'n', long = "ranks", aliases = ["np"], value_name = "N", value_parser = ranks, allow_negative_numbers = true)]
     ranks: u32,
-    /// Start the job on these hosts, as in a,b or a:4,b:4, by mpiexec.hydra or prterun, whichever is installed (-hosts, -host, too)
+    /// Start the job on these hosts, as in a,b or a:4,b:4, by mpiexec.hydra, prterun or mpirun, whichever is installed (-hosts, -host, too)
     #[arg(short = 'H', long, aliases = ["host"], value_name = "HOSTS")]
     hosts: Option<String>,
     /// Put the rank before each line of output

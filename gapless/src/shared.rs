@@ -20,6 +20,7 @@ use crate::error::Error;
 use crate::owned::Parked;
 use crate::scope::Scopes;
 use crate::tuning::coll::Table;
+use crate::window::Kept;
 use crate::world::{Places, attach};
 pub(crate) use bells::Bells;
 use gapless_bml::{Patience, Spin, Waiter, now_ns};
@@ -97,6 +98,8 @@ pub(crate) struct State {
     accelerators: Arc<Accelerators>,
     /// Dropped memory of devices that peers may have mapped. Below the transports: the rest is freed after them.
     pub(crate) retired: Vec<Arc<Owned>>,
+    /// Dropped memory of windows whose numbers peers' adapters may change.
+    pub(crate) kept: Kept,
     /// Values to drop once the lock is released: their `Drop` may call us.
     pub(crate) spent: Vec<Box<dyn Any + Send>>,
 }
@@ -143,7 +146,7 @@ impl State {
     #[cold]
     fn attach_fresh(&mut self) {
         for device in self.accelerators.take_fresh() {
-            attach(self.pml.bml_mut(), &device);
+            attach(&mut self.pml, &device);
         }
     }
 
@@ -333,6 +336,7 @@ impl Shared {
             scopes: Scopes::default(),
             accelerators,
             retired,
+            kept: Kept::default(),
             spent: Vec::new(),
         };
         Shared {
@@ -452,6 +456,10 @@ impl Shared {
         let woken = self.with_anyway(give_up);
         self.ring();
         wake(woken);
+        let _ = self.with(|state| {
+            Kept::end(state);
+            Ok(())
+        });
     }
 
     /// What the progress thread does until `stop`: handles arrivals while no other thread does. The transports wake

@@ -10,19 +10,22 @@
 //! malicious peer could still write to the memory while a `&[u8]` of it exists here, which Rust does not allow. If
 //! data must not change under a reader while hostile code runs under the same user, keep it in ordinary memory: that
 //! is never mapped.
+//!
+//! An adapter (InfiniBand, RoCE) registers such memory once. A peer on another host that was sent a message out of it can
+//! then read all of it until it is freed, and write nothing.
 
 use crate::error::Error;
 use crate::shared::Shared;
 use gapless_btl::Allocation;
-use gapless_mem::{Device, DeviceError, HostDevice, Lease, Region};
+use gapless_mem::{Device, DeviceError, HostDevice, Lasting, Lease, Region};
 use std::fmt;
 use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 
 /// Bytes that peers can map, zeroed when new; page-aligned where they can. Freed when dropped, and not before
-/// the last peer's mapping and the last request on it are gone.
+/// the last peer's mapping and the last request on it are gone. Adapters register it once.
 pub struct SharedBuf {
-    allocation: Allocation,
+    memory: Arc<Lasting>,
     len: usize,
     mappable: bool,
 }
@@ -49,30 +52,35 @@ impl SharedBuf {
             return SharedBuf::heap(0);
         }
         let allocated = shared.with(|state| Ok(state.open()?.bml_mut().allocate(len as u64)))?;
-        match allocated {
-            Some(Ok(allocation)) => match SharedBuf::mapped(allocation, len) {
-                Some(memory) => Ok(memory),
-                None => {
-                    tracing::warn!(
-                        len,
-                        "a transport gave too little memory, or none of the host's"
-                    );
-                    SharedBuf::heap(len)
+        let mapped = match allocated {
+            Some(Ok(allocation)) => {
+                let mapped = SharedBuf::mapped(allocation, len);
+                if mapped.is_none() {
+                    let what = "a transport gave too little memory, or none of the host's";
+                    tracing::warn!(len, what);
                 }
-            },
+                mapped
+            }
             Some(Err(error)) => {
                 tracing::info!(len, %error, "memory that peers can map is refused; heap instead");
-                SharedBuf::heap(len)
+                None
             }
-            None => SharedBuf::heap(len),
-        }
+            None => None,
+        };
+        let made = mapped.map_or_else(|| SharedBuf::heap(len), Ok)?;
+        shared.with(|state| {
+            state.open()?.bml_mut().remember(&made.memory);
+            Ok(())
+        })?;
+        Ok(made)
     }
 
     /// Takes an allocation of a transport, if it is at least `len` bytes that the CPU can touch.
     pub(crate) fn mapped(allocation: Allocation, len: usize) -> Option<SharedBuf> {
         let region = allocation.region();
         let fits = region.len() >= len as u64 && region.as_ptr().is_some();
-        fits.then_some(SharedBuf { allocation, len, mappable: true })
+        let memory = Lasting::new(allocation.lease().clone());
+        fits.then_some(SharedBuf { memory, len, mappable: true })
     }
 
     /// Allocates from the heap.
@@ -80,17 +88,15 @@ impl SharedBuf {
         let device = HostDevice::new();
         let region = device.allocate(len as u64)?;
         let hold = Arc::new(Heap { device, region });
-        // SAFETY: the device has just given this memory, which is freed when the hold is dropped.
+        // SAFETY: the device has just given this memory, zeroed, which is freed when the hold is dropped; nobody else has it.
         let lease = unsafe { Lease::new(region, hold) };
-        // SAFETY: it is zeroed, and nobody else has it.
-        let allocation = unsafe { Allocation::new(lease) };
-        Ok(SharedBuf { allocation, len, mappable: false })
+        Ok(SharedBuf { memory: Lasting::new(lease), len, mappable: false })
     }
 
     /// The bytes, as a region.
     #[must_use]
     pub fn region(&self) -> Region {
-        let all = self.allocation.region();
+        let all = self.memory.region();
         Region::new(all.space(), all.address(), all.offset(), self.len as u64)
     }
 
@@ -102,11 +108,11 @@ impl SharedBuf {
 
     /// The bytes, and what keeps them. As long as somebody uses the lease, nobody looks at this value's bytes.
     pub(crate) fn lease(&self) -> Result<Lease, Error> {
-        Ok(self.allocation.lease().sub(0, self.len as u64).map_err(DeviceError::from)?)
+        Ok(self.memory.lease().sub(0, self.len as u64).map_err(DeviceError::from)?)
     }
 
     fn pointer(&self) -> *mut u8 {
-        self.allocation.region().as_ptr().expect("host memory has an address")
+        self.memory.region().as_ptr().expect("host memory has an address")
     }
 }
 

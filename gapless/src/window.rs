@@ -20,6 +20,7 @@ pub use attributes::{Assertions, WindowFlavor, WindowModel};
 pub use local::SharedPart;
 pub use make::WindowBuilder;
 pub use memory::WindowMemory;
+pub(crate) use numbers::Kept;
 pub use profile::{WindowCalls, WindowProfile};
 pub use request::WindowRequest;
 

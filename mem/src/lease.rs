@@ -58,6 +58,11 @@ impl Lease {
         self.owner.as_ref()
     }
 
+    /// The same memory, kept by an owner that keeps this lease.
+    pub(crate) fn kept_by(&self, owner: Arc<dyn Any + Send + Sync>) -> Lease {
+        Lease { region: self.region, owner: Some(owner) }
+    }
+
     /// The `len` bytes from `offset` on, kept by the same owner.
     ///
     /// # Errors

@@ -3,6 +3,7 @@
 //! - [`Space`]: which memory (host, pinned, a CUDA device, OpenCL, …);
 //! - [`Region`]: a stretch of bytes in a space; it does not own them;
 //! - [`Lease`]: a region and the owner that keeps its memory alive;
+//! - [`Lasting`]: memory that lives long, and registrations of it that end before it goes;
 //! - [`Words`]: memory that other processes write meanwhile, as atomic words; [`Atomics`]: the same as bytes and elements;
 //! - [`Device`]: the operations of a memory's owner: allocate, copy, order, export to and import from other
 //!   processes, register host memory;
@@ -41,6 +42,7 @@ mod device;
 pub mod fake;
 #[allow(unsafe_code, reason = "implements Device's unsafe methods for host memory")]
 mod host;
+mod lasting;
 #[allow(unsafe_code, reason = "declares constructors that take a promise")]
 mod lease;
 mod pci;
@@ -62,6 +64,7 @@ pub use atomics::{Atomics, Number, Runs, Sums};
 pub use completion::{Completion, Outstanding, Pending};
 pub use device::{Device, DeviceError, DeviceProperties, DmaBuf, Export};
 pub use host::HostDevice;
+pub use lasting::Lasting;
 pub use lease::Lease;
 pub use pci::PciAddress;
 pub use region::{OutOfRange, Region};

@@ -14,9 +14,9 @@ use crate::request::recv::{Source, TagSel};
 use crate::request::{RequestId, Status};
 use crate::tuning::{Config, Tuning};
 use crate::wire::SendMode;
-use gapless_bml::{Bml, Next, Waiter};
+use gapless_bml::{Bml, LinkError, Next, Waiter};
 use gapless_engine::{Engine, Typed};
-use gapless_mem::Space;
+use gapless_mem::{Device, Space};
 use std::sync::Arc;
 
 /// One process's end of all its messages.
@@ -33,6 +33,8 @@ pub struct Pml {
     pub(crate) agreements: Agreements,
     world: Comm,
     myself: Comm,
+    /// Long messages go over networks.
+    far: bool,
 }
 
 impl Pml {
@@ -43,7 +45,7 @@ impl Pml {
         let core = Core::new(me, size, engines, config);
         let (world, myself) = core.predefined();
         let waiter = Waiter::new(size as usize);
-        Pml { bml, core, waiter, agreements: Agreements::default(), world, myself }
+        Pml { bml, core, waiter, agreements: Agreements::default(), world, myself, far: false }
     }
 
     /// The communicator of all processes (`MPI_COMM_WORLD`).
@@ -61,6 +63,25 @@ impl Pml {
     /// The transports, for connecting peers and allocating memory.
     pub fn bml_mut(&mut self) -> &mut Bml {
         &mut self.bml
+    }
+
+    /// The job has processes on other hosts: devices that are attached from now on are made ready for long messages to
+    /// those.
+    pub fn expect_far(&mut self) {
+        self.far = true;
+    }
+
+    /// Makes a device known to all transports ([`Bml::attach`]). With peers on [other hosts](Pml::expect_far), page-locked
+    /// memory for the first long messages is registered with it now, since a driver may wait for kernels that stay.
+    ///
+    /// # Errors
+    /// As [`Bml::attach`].
+    pub fn attach(&mut self, device: &Arc<dyn Device>) -> Result<(), LinkError> {
+        let attached = self.bml.attach(device);
+        if self.far && !device.space().cpu_accessible() {
+            self.core.rings.prepare(device, self.core.config.bounds.staging_bytes);
+        }
+        attached
     }
 
     /// How blocking calls wait; at first for as many processes on this machine as the job has.

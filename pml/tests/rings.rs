@@ -224,6 +224,34 @@ fn messages_go_on_where_there_are_no_rings_or_no_lending() {
     }
 }
 
+/// Rings that are registered with the device.
+fn rings(lab: &Lab) -> usize {
+    lab.device.registered().iter().filter(|(_, len)| *len == 4 << 20).count()
+}
+
+/// A device that is attached where other hosts are in the job has its first rings then: a long message registers no more. Else
+/// it registers them.
+#[test]
+fn the_first_rings_are_made_when_a_device_is_attached() {
+    let seed = seed();
+    for far in [true, false] {
+        let mut lab = lab(seed, 3);
+        let device = lab.attached();
+        for rank in 0..2 {
+            if far {
+                lab.job.pml(rank).expect_far();
+            }
+            lab.job.pml(rank).attach(&device).unwrap();
+        }
+        let ready = rings(&lab);
+        assert_eq!(ready, if far { 4 } else { 0 });
+        let from = Buffer::source_in(&layout(2_000_000, true), 1, 5, lab.home(true));
+        let to = Buffer::target_in(&layout(2_000_000, true), 1, lab.home(true));
+        lab.carry(&from, &to, "a long message");
+        assert_eq!(rings(&lab), if far { ready } else { 2 }, "far: {far}");
+    }
+}
+
 /// Of two messages under way one has the only ring.
 #[test]
 fn a_message_that_finds_no_ring_goes_through_buffers() {

@@ -1,6 +1,8 @@
 //! A world is given up while a peer is about to write its memory. The owner gets the memory back unchanged, and the
 //! peer's later writes do not show. Ranks are threads.
 
+use gapless::btl::Btl;
+use gapless::btl::loopback::{Hub, Loopback};
 use gapless::{
     Communicator, Completion, Config, Datatype, Error, Primitive, Protocol, Space, Tuning, World,
 };
@@ -9,7 +11,7 @@ use gapless_engine::testkit::{FakeEngine, Work as Asked, Wrapper};
 use gapless_engine::{Engine, EngineError};
 use gapless_mem::fake::FakeDevice;
 use gapless_mem::{DeviceError, Pending};
-use gapless_tests::worlds_of;
+use gapless_tests::{job, worlds_of};
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -203,4 +205,26 @@ fn nobody_writes_behind_the_back_of_whoever_got_its_memory_back() {
             _ => receive(world, &scene, how),
         });
     }
+}
+
+/// Transports are told of what `World::alloc` gives, and it goes when the last user has it back.
+#[test]
+fn allocated_memory_is_told_to_transports_while_it_lives() {
+    let hub = Hub::new();
+    let transports =
+        |_| -> Vec<Box<dyn Btl>> { vec![Box::new(Loopback::new(&hub)) as Box<dyn Btl>] };
+    job(1, &Config::default(), transports, |world| {
+        let comm = world.comm();
+        assert_eq!(hub.remembered(), 0);
+        let [one, other] = [BYTES, 5].map(|len| world.alloc(len).unwrap());
+        assert_eq!(hub.remembered(), 2);
+        let receive = comm.irecv_owned(one, 0, 7).unwrap();
+        let send = comm.isend_owned(other, 0, 7).unwrap();
+        assert_eq!(hub.remembered(), 2, "requests have them");
+        send.wait().1.unwrap();
+        assert_eq!(hub.remembered(), 1);
+        receive.wait().1.unwrap();
+        assert_eq!(hub.remembered(), 0);
+        assert!(world.alloc(0).unwrap().is_empty());
+    });
 }

@@ -125,6 +125,9 @@ enum Chore {
         /// Only those that `cargo xtask test` runs
         #[arg(long, conflicts_with_all = ["filters", "seconds"])]
         sample: bool,
+        /// Only those of the transport: no jobs are built
+        #[arg(long, conflicts_with = "sample")]
+        transport: bool,
         /// Parts of names of tests
         filters: Vec<String>,
     },
@@ -232,6 +235,9 @@ fn obey(checkout: &Checkout, chore: Chore) -> Result<(), Failure> {
         Chore::Soak { minutes, release } => soak::run(checkout, minutes, release),
         Chore::Valgrind { packages } => valgrind::run(checkout, &packages),
         Chore::Verbs { sample: true, .. } => test::over_verbs_alone(checkout),
+        Chore::Verbs { transport: true, filters, seconds, .. } => {
+            verbs::run_transport(checkout, &filters, seconds)
+        }
         Chore::Verbs { filters, seconds, .. } => verbs::run(checkout, &filters, seconds),
         Chore::Mutants { part, paths } => mutants::run(checkout, &paths, part.as_deref()),
         Chore::Ci { checks } => ci::run(checkout, checks),

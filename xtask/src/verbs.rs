@@ -82,8 +82,30 @@ pub(crate) fn run(checkout: &Checkout, filters: &[String], seconds: u64) -> Resu
         shell::timed("lints and documentation", || lint(checkout)).0?;
     }
     let programs = shell::timed("the test programs", || build(checkout)).0?;
+    report(&place, &programs, filters, seconds)
+}
+
+/// Runs those of the transport alone.
+pub(crate) fn run_transport(
+    checkout: &Checkout,
+    filters: &[String],
+    seconds: u64,
+) -> Result<(), Failure> {
+    let Some(place) = Place::ready(checkout)? else { return Ok(()) };
+    let transport = shell::timed("the test program", || transport(checkout)).0?;
+    let programs = Programs { transport, skipped: &[], jobs: Vec::new(), command: None };
+    report(&place, &programs, filters, seconds)
+}
+
+/// Runs programs in a guest, and says how that ended.
+fn report(
+    place: &Place,
+    programs: &Programs,
+    filters: &[String],
+    seconds: u64,
+) -> Result<(), Failure> {
     let seed = std::env::var("GAPLESS_SEED").unwrap_or_else(|_| guest::seed());
-    let end = place.run(&programs, filters, &seed, seconds)?;
+    let end = place.run(programs, filters, &seed, seconds)?;
     if end.passed {
         println!("{WHAT}: passed, {:.0} s in the guest", end.took.as_secs_f64());
         return Ok(());

@@ -206,10 +206,10 @@ impl Ib {
         region: &Region,
         access: MemoryAccess,
     ) -> Result<Mr, RdmaError> {
+        self.make_room(region.len())?;
         let devices = &self.one_sided.devices;
         let device = devices.of(region.space()).ok_or_else(|| not_the_cpus(region))?;
         let unavailable = |reason: String| RdmaError::Unavailable { reason };
-        self.may_register(region.len())?;
         let buffer = device.dma_buf(*region).map_err(|error| unavailable(error.to_string()))?;
         // SAFETY: the caller's promise; the device says that the region lies in the buffer.
         let mr = unsafe { Mr::of_dma_buf(&self.domain, &buffer, *region, access) };

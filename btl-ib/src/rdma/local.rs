@@ -3,12 +3,14 @@
 use super::direct::Direct;
 use super::{OneSided, Operation, PIECES_MAX, STAGING_BYTES, Way};
 use crate::ib::Ib;
+use crate::key::Key;
 use crate::link::{State, Work};
 use crate::verbs::flags::MemoryAccess;
 use crate::verbs::memory::Mr;
-use gapless_btl::{LinkError, RdmaError};
+use gapless_btl::{LinkError, RdmaError, RemoteKey};
 use gapless_mem::Region;
 use std::sync::Arc;
+use std::time::Instant;
 
 /// How the adapter reaches local pieces.
 #[derive(Default)]
@@ -61,9 +63,14 @@ impl Ib {
             } else if let Some(registration) = self.one_sided.within(region, way) {
                 lkeys.push(registration.mr.lkey());
                 held.push(Arc::clone(&registration.mr));
+            } else if let Some(mr) =
+                self.lasting_piece(region, total >= self.config.register_from_bytes)
+            {
+                lkeys.push(mr.lkey());
+                held.push(mr);
             } else if total >= self.config.register_from_bytes
                 && held.len() < PIECES_MAX
-                && self.may_register(region.len()).is_ok()
+                && self.make_room(region.len()).is_ok()
             {
                 let access = MemoryAccess::of_operation(way);
                 // SAFETY: the caller's promise; peers get no right to it.
@@ -101,10 +108,18 @@ impl Ib {
         Ok(Reach { lkeys: lkeys.into(), held, lent })
     }
 
-    /// Whether one more region may be registered.
-    pub(super) fn may_register(&self, bytes: u64) -> Result<(), RdmaError> {
-        let OneSided { registrations, registered_bytes, lent, lent_bytes, .. } = &self.one_sided;
-        let (count, all_bytes) = (registrations.len() + lent, registered_bytes + lent_bytes);
+    /// Whether one more region may be registered, beside all but so many regions of so many bytes.
+    pub(super) fn may_register(
+        &self,
+        bytes: u64,
+        (less, less_bytes): (usize, u64),
+    ) -> Result<(), RdmaError> {
+        let OneSided { registrations, registered_bytes, lent, lent_bytes, remembered, .. } =
+            &self.one_sided;
+        let (kept, kept_bytes) = remembered.counts();
+        // (Memory that is kept may be freed by another thread meanwhile.)
+        let count = registrations.len() + lent + kept.saturating_sub(less);
+        let all_bytes = registered_bytes + lent_bytes + kept_bytes.saturating_sub(less_bytes);
         let (most, most_bytes) = (self.config.registrations_max, self.config.registered_bytes_max);
         if count >= most || all_bytes.saturating_add(bytes) > most_bytes {
             let reason = format!(
@@ -113,6 +128,36 @@ impl Ib {
             return Err(RdmaError::Unavailable { reason });
         }
         Ok(())
+    }
+
+    /// [`Rdma::deregister`](gapless_btl::Rdma::deregister).
+    pub(super) fn take_back(&mut self, key: &RemoteKey) {
+        let Ok(key) = Key::open(key, &self.keys) else { return };
+        if key.owner != self.card.id {
+            return;
+        }
+        if self.one_sided.remembered.return_key(key.address, key.rkey) {
+            return;
+        }
+        let Some(one) = self.one_sided.registrations.remove(&(key.address, key.rkey)) else {
+            return;
+        };
+        self.one_sided.registered_bytes -= one.len;
+        // Operations of this end may work through it: they end first, with their links if need be.
+        let until = Instant::now() + self.config.notice;
+        while Arc::strong_count(&one.mr) > 1 && Instant::now() < until {
+            if self.look() {
+                self.finish_endings();
+            }
+            self.go_on();
+        }
+        if Arc::strong_count(&one.mr) > 1 {
+            self.lose_users(&one.mr);
+        }
+        // Whoever held it is gone: the drop ends it.
+        if Arc::strong_count(&one.mr) > 1 {
+            gapless_mem::abort("an operation is of no link, and keeps memory that is taken back");
+        }
     }
 
     /// Loses links whose operations work through a registration: their queue pairs are destroyed.

@@ -2,9 +2,10 @@
 
 use super::{End, Patience, config, expect_health, joined};
 use crate::IbConfig;
-use crate::verbs::memory::REFUSES;
+use crate::verbs::memory::{COUNTS, REFUSES};
 use gapless_btl::{Access, Extent, Rdma, RdmaError, RemoteKey, Token};
-use gapless_mem::{Device, HostDevice, Region};
+use gapless_mem::{Device, HostDevice, Lasting, Lease, Region};
+use std::sync::Arc;
 use std::time::Duration;
 
 /// Memory that is never freed, and that only its test and operations it starts touch.
@@ -255,4 +256,112 @@ fn memory_in_use_is_taken_back() {
         assert_eq!(failed, a.lost.is_some());
         assert!(failed || !fault, "the peer's memory was taken back before");
     }
+}
+
+/// Memory of `World::alloc`, which says when it is freed how many registrations had ended by then.
+struct Long(HostDevice, Region, Arc<std::sync::Mutex<u32>>);
+
+impl Drop for Long {
+    fn drop(&mut self) {
+        *self.2.lock().unwrap() = COUNTS.get().1;
+        // SAFETY: `long` allocated it with this device; leases, and so registrations, keep this.
+        unsafe { self.0.free(self.1) }.unwrap();
+    }
+}
+
+fn long(len: u64) -> (Arc<Lasting>, Arc<std::sync::Mutex<u32>>) {
+    let (device, ended) = (HostDevice::new(), Arc::default());
+    let region = device.allocate(len).unwrap();
+    let owner = Arc::new(Long(device, region, Arc::clone(&ended)));
+    // SAFETY: the owner frees it when it is dropped.
+    (Lasting::new(unsafe { Lease::new(region, owner) }), ended)
+}
+
+/// Two messages out of one allocation, and two into one, are one registration at either end, which ends before the memory
+/// goes.
+#[test]
+fn memory_that_lives_long_is_registered_once() {
+    const LEN: u64 = 600_000;
+    let mut ends = joined(config(0), config(1));
+    let ((far, far_ended), (own, own_ended)) = (long(LEN), long(LEN));
+    ends[1].ib.remember(&far);
+    ends[0].ib.remember(&own);
+    let made = COUNTS.get().0;
+    for (round, part) in [(0, LEN), (1, LEN), (2, 400_000), (3, 5)] {
+        let there = far.region().sub(LEN - part, part).unwrap();
+        let here = own.region().sub(0, part).unwrap();
+        fill(&far.region(), round);
+        fill(&own.region(), 99);
+        let key = register(&mut ends[1], there, Access::Read).unwrap();
+        operate(&mut ends, false, &[here], &key);
+        assert!(bytes(&here) == bytes(&there), "round {round}");
+        ends[1].ib.deregister(&key);
+    }
+    assert_eq!(COUNTS.get().0 - made, 2, "one at either end");
+    assert_eq!(ends[0].ib.one_sided.ways, [LEN + LEN + 400_005, 0, 0]);
+    // For writing it is registered by itself, and a part is not enough to have the whole registered.
+    let key = register(&mut ends[1], far.region(), Access::Write).unwrap();
+    ends[1].ib.deregister(&key);
+    let (other, _) = long(4 * LEN);
+    ends[0].ib.remember(&other);
+    let key = register(&mut ends[0], other.region().sub(5, LEN).unwrap(), Access::Read).unwrap();
+    ends[0].ib.deregister(&key);
+    assert_eq!(COUNTS.get().0 - made, 4);
+    for (memory, ended) in [(far, far_ended), (own, own_ended)] {
+        let before = COUNTS.get().1;
+        let lease = memory.lease();
+        drop(memory);
+        assert_eq!(COUNTS.get().1, before, "somebody uses it");
+        drop(lease);
+        assert_eq!((*ended.lock().unwrap(), COUNTS.get().1), (before + 1, before + 1));
+    }
+    expect_health(&mut ends);
+}
+
+/// Memory is registered for each message if it is refused as a whole; the least used is let go if there are too many, but
+/// not while a peer has a key.
+#[test]
+fn memory_that_lives_long_is_bounded_and_may_be_refused() {
+    const LEN: u64 = 300_000;
+    let mut few = config(1);
+    few.registrations_max = 2;
+    let mut ends = joined(config(0), few);
+    let all: Vec<_> = (0..3).map(|_| long(LEN).0).collect();
+    let local = ground(LEN);
+    REFUSES.set(true);
+    ends[1].ib.remember(&all[0]);
+    assert!(register(&mut ends[1], all[0].region(), Access::Read).is_err());
+    REFUSES.set(false);
+    let made = COUNTS.get().0;
+    for round in 1..3 {
+        fill(&all[0].region(), u64::from(round));
+        let key = register(&mut ends[1], all[0].region(), Access::Read).unwrap();
+        operate(&mut ends, false, &[local], &key);
+        assert!(bytes(&local) == bytes(&all[0].region()), "round {round}");
+        ends[1].ib.deregister(&key);
+        // The reader registers what it reads into, too.
+        assert_eq!(COUNTS.get().0 - made, 2 * round, "for each message");
+    }
+    // Two others find room beside it only when one of them has gone.
+    all.iter().for_each(|memory| ends[1].ib.remember(memory));
+    let key = register(&mut ends[1], all[0].region(), Access::Read).unwrap();
+    for round in 3..6 {
+        for memory in &all[1..] {
+            fill(&memory.region(), round);
+            let key = register(&mut ends[1], memory.region(), Access::Read).unwrap();
+            operate(&mut ends, false, &[local], &key);
+            assert!(bytes(&local) == bytes(&memory.region()), "round {round}");
+            ends[1].ib.deregister(&key);
+        }
+    }
+    operate(&mut ends, false, &[local], &key);
+    assert!(bytes(&local) == bytes(&all[0].region()), "a peer had its key");
+    let more = register(&mut ends[1], all[1].region(), Access::Read).unwrap();
+    let refused = register(&mut ends[1], all[2].region(), Access::Read);
+    assert!(matches!(refused, Err(RdmaError::Unavailable { .. })), "{refused:?}");
+    for key in [key, more] {
+        ends[1].ib.deregister(&key);
+    }
+    register(&mut ends[1], ground(10), Access::Write).unwrap();
+    expect_health(&mut ends);
 }

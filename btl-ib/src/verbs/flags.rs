@@ -40,6 +40,11 @@ impl MemoryAccess {
         rights
     }
 
+    /// Memory that lives long: peers may read it, and own operations may do either.
+    pub(crate) fn lasting(len: u64) -> MemoryAccess {
+        MemoryAccess::lent(len, Access::Read) | MemoryAccess::LOCAL_WRITE
+    }
+
     /// Memory of a caller that one operation of this end works through. Nobody looks at it before the operation's end.
     pub(crate) fn of_operation(way: Way) -> MemoryAccess {
         match way {
@@ -92,6 +97,8 @@ mod tests {
         for (len, access, due) in table {
             assert_eq!(M::lent(len, access), due, "{len} bytes, {access:?}");
         }
+        assert_eq!(M::lasting(8), read | M::LOCAL_WRITE);
+        assert_eq!(M::lasting(BULK_BYTES), read | M::LOCAL_WRITE | M::RELAXED_ORDERING);
         assert_eq!(M::of_operation(Way::Read), M::LOCAL_WRITE | M::RELAXED_ORDERING);
         assert_eq!(M::of_operation(Way::Write), M::empty());
         assert_eq!(M::of_operation(Way::Change(Change::Add(1))), M::LOCAL_WRITE);

@@ -76,6 +76,8 @@ thread_local! {
         const { std::cell::Cell::new(None) };
     /// For tests: the system refuses to register memory, as where little may be locked.
     pub(crate) static REFUSES: std::cell::Cell<bool> = const { std::cell::Cell::new(false) };
+    /// For tests: how many registrations of the host's memory this thread has made, and how many of all it has ended.
+    pub(crate) static COUNTS: std::cell::Cell<(u32, u32)> = const { std::cell::Cell::new((0, 0)) };
 }
 
 impl Mr {
@@ -105,6 +107,8 @@ impl Mr {
         let raw =
             unsafe { (library.reg_mr_iova2)(domain.raw(), pointer.cast(), len, at, access.bits()) };
         let raw = NonNull::new(raw).ok_or_else(|| refused("ibv_reg_mr"))?;
+        #[cfg(test)]
+        COUNTS.set((COUNTS.get().0 + 1, COUNTS.get().1));
         Ok(Mr { domain: Arc::clone(domain), raw })
     }
 
@@ -153,6 +157,8 @@ impl Mr {
     /// # Safety
     /// Once.
     unsafe fn end(&self) -> Result<(), i32> {
+        #[cfg(test)]
+        COUNTS.set((COUNTS.get().0, COUNTS.get().1 + 1));
         // SAFETY: ended once; it keeps its domain.
         over(unsafe { (self.domain.context.library.dereg_mr)(self.raw.as_ptr()) })
     }

@@ -45,6 +45,29 @@ pub(super) struct Raw {
     _srq: Option<Arc<Srq>>,
     /// Memory that is posted.
     kept: Vec<Arc<Registered>>,
+    /// Work is being listed, of which the adapter is to be told at once.
+    listing: bool,
+}
+
+/// For tests: what this thread has posted.
+#[cfg(test)]
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Counts {
+    /// How often adapters were told of work, and of lists of buffers for arrivals.
+    pub(crate) told: u32,
+    pub(crate) receives_told: u32,
+    /// Pieces of work, and those of them whose end was to be told.
+    pub(crate) work: u32,
+    pub(crate) signalled: u32,
+}
+
+#[cfg(test)]
+thread_local! {
+    pub(crate) static COUNTS: std::cell::RefCell<Counts> = std::cell::RefCell::default();
+    /// For tests: the device has no more queue pairs.
+    pub(crate) static REFUSES: std::cell::Cell<bool> = const { std::cell::Cell::new(false) };
+    /// For tests: work is posted piece by piece.
+    pub(crate) static SINGLY: std::cell::Cell<bool> = const { std::cell::Cell::new(false) };
 }
 
 // SAFETY: verbs may be called from any thread; posting takes `&mut`.
@@ -52,6 +75,10 @@ unsafe impl Send for Raw {}
 
 impl Drop for Raw {
     fn drop(&mut self) {
+        if self.listing {
+            // SAFETY: work was begun, and whoever listed it has panicked.
+            unsafe { rdma_sys::ibv_wr_abort(self.extended.as_ptr()) };
+        }
         // SAFETY: destroyed once, before what it is made of. From then on the adapter does nothing for it.
         let errno = unsafe { (self.domain.context.library.destroy_qp)(self.qp.as_ptr()) };
         if let Err(errno) = over(errno) {
@@ -132,7 +159,8 @@ impl Raw {
             return Err(LinkError::Unreachable { reason });
         };
         let (domain, cq) = (Arc::clone(domain), Arc::clone(cq));
-        let raw = Raw { qp, extended, domain, _cq: cq, _srq: srq.cloned(), kept: Vec::new() };
+        let (kept, listing) = (Vec::new(), false);
+        let raw = Raw { qp, extended, domain, _cq: cq, _srq: srq.cloned(), kept, listing };
         Ok((raw, number))
     }
 
@@ -225,6 +253,10 @@ impl Qp<Reset> {
         srq: &Arc<Srq>,
         lengths: &Lengths,
     ) -> Result<Qp<Reset>, LinkError> {
+        #[cfg(test)]
+        if REFUSES.get() {
+            return Err(refused_as("ibv_create_qp_ex", libc::ENOMEM));
+        }
         let kind = ibv_qp_type::IBV_QPT_RC;
         let (raw, number) = Raw::new(&srq.domain, cq, Some(srq), kind, lengths)?;
         Ok(Qp { raw, number, state: PhantomData })
@@ -336,11 +368,38 @@ impl Qp<ReadyToSend> {
         self.raw.keep(memory);
     }
 
+    /// Has the work that is posted from now on listed, until [`end_list`](Qp::end_list).
+    pub(crate) fn begin_list(&mut self) {
+        #[cfg(test)]
+        if SINGLY.get() {
+            return;
+        }
+        if !std::mem::replace(&mut self.raw.listing, true) {
+            // SAFETY: the queue pair lives, `&mut self` is the only one that posts to it, and nothing was begun.
+            unsafe { rdma_sys::ibv_wr_start(self.raw.extended.as_ptr()) };
+        }
+    }
+
+    /// Tells the adapter of what was listed.
+    ///
+    /// # Errors
+    /// The queue is full, or the device is gone; nothing of it was posted.
+    pub(crate) fn end_list(&mut self) -> Result<(), LinkError> {
+        if std::mem::take(&mut self.raw.listing) { self.complete() } else { Ok(()) }
+    }
+
     /// Begins a piece of work of this name; its end is told if it is to be `told`, or goes wrong.
     fn begin(&mut self, name: u64, told: bool, more: u32) -> *mut ibv_qp_ex {
+        #[cfg(test)]
+        COUNTS.with_borrow_mut(|counts| {
+            counts.work += 1;
+            counts.signalled += u32::from(told);
+        });
         let extended = self.raw.extended.as_ptr();
-        // SAFETY: the queue pair lives, and `&mut self` is the only one that posts to it.
-        unsafe { rdma_sys::ibv_wr_start(extended) };
+        if !self.raw.listing {
+            // SAFETY: the queue pair lives, `&mut self` is the only one that posts to it, and nothing was begun.
+            unsafe { rdma_sys::ibv_wr_start(extended) };
+        }
         let flags = if told { ibv_send_flags::IBV_SEND_SIGNALED.0 } else { 0 };
         // SAFETY: as above; a plain field.
         unsafe { (*extended).wr_id = name };
@@ -349,7 +408,13 @@ impl Qp<ReadyToSend> {
         extended
     }
 
+    /// Tells the adapter, unless more is to be listed.
     fn complete(&mut self) -> Result<(), LinkError> {
+        if self.raw.listing {
+            return Ok(());
+        }
+        #[cfg(test)]
+        COUNTS.with_borrow_mut(|counts| counts.told += 1);
         // SAFETY: work was begun, and every part of it set.
         let errno = unsafe { rdma_sys::ibv_wr_complete(self.raw.extended.as_ptr()) };
         if errno == 0 { Ok(()) } else { Err(refused_as("ibv_wr_complete", errno)) }

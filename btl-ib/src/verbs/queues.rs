@@ -210,6 +210,16 @@ impl Drop for Cq {
     }
 }
 
+/// Buffers that are posted as one list, at most.
+pub(crate) const LISTED: usize = 16;
+
+/// A buffer to be posted: where it lies, and its name.
+pub(crate) struct Vacant<'m> {
+    pub(crate) name: u64,
+    pub(crate) memory: &'m Registered,
+    pub(crate) offset: u64,
+}
+
 /// A receive queue that serves many queue pairs.
 pub(crate) struct Srq {
     pub(crate) domain: Arc<Domain>,
@@ -245,29 +255,41 @@ impl Srq {
         self.kept.lock().unwrap_or_else(PoisonError::into_inner).push(Arc::clone(memory));
     }
 
-    /// Posts a buffer: `bytes` of `memory`, from `offset` on.
+    /// Posts buffers of `bytes` each, as one list: the adapter is told once.
     ///
     /// # Safety
-    /// The memory was given to [`keep`](Srq::keep). Nobody touches the buffer until its completion.
+    /// The memory of each was given to [`keep`](Srq::keep). Nobody touches the buffers until their completions.
+    ///
+    /// # Panics
+    /// More than [`LISTED`].
     ///
     /// # Errors
-    /// The queue is full, or the device is gone; nothing was posted.
-    pub(crate) unsafe fn post(
-        &self,
-        name: u64,
-        memory: &Registered,
-        offset: u64,
-        bytes: u32,
-    ) -> Result<(), LinkError> {
-        let addr = memory.region().start() + offset;
-        let mut piece = ibv_sge { addr, length: bytes, lkey: memory.lkey() };
-        let mut work =
-            ibv_recv_wr { wr_id: name, next: null_mut(), sg_list: &raw mut piece, num_sge: 1 };
+    /// The queue is full, or the device is gone; the first ones may have been posted.
+    pub(crate) unsafe fn post(&self, buffers: &[Vacant<'_>], bytes: u32) -> Result<(), LinkError> {
+        assert!(buffers.len() <= LISTED, "{} buffers", buffers.len());
+        let mut pieces = [const { ibv_sge { addr: 0, length: 0, lkey: 0 } }; LISTED];
+        for (piece, buffer) in pieces.iter_mut().zip(buffers) {
+            let addr = buffer.memory.region().start() + buffer.offset;
+            *piece = ibv_sge { addr, length: bytes, lkey: buffer.memory.lkey() };
+        }
+        let none = ibv_recv_wr { wr_id: 0, next: null_mut(), sg_list: null_mut(), num_sge: 1 };
+        let mut works = [none; LISTED];
+        // From the last to the first, each of which knows the next.
+        let mut next = null_mut();
+        let slots = works.iter_mut().zip(&mut pieces).zip(buffers);
+        for ((work, piece), buffer) in slots.rev() {
+            *work = ibv_recv_wr { wr_id: buffer.name, next, sg_list: piece, num_sge: 1 };
+            next = work;
+        }
+        if buffers.is_empty() {
+            return Ok(());
+        }
+        #[cfg(test)]
+        super::pair::COUNTS.with_borrow_mut(|counts| counts.receives_told += 1);
         let mut bad = MaybeUninit::uninit();
-        // SAFETY: the queue lives; the lists have one element and live through the call; the caller vouches for the
-        // buffer, which is registered, and `kept` outlives the queue.
-        let errno =
-            unsafe { rdma_sys::ibv_post_srq_recv(self.raw(), &raw mut work, bad.as_mut_ptr()) };
+        // SAFETY: the queue lives; `next` is the first of a list whose elements were made just now, and live through the call;
+        // the caller vouches for the buffers, which are registered, and `kept` outlives the queue.
+        let errno = unsafe { rdma_sys::ibv_post_srq_recv(self.raw(), next, bad.as_mut_ptr()) };
         if errno == 0 { Ok(()) } else { Err(refused_as("ibv_post_srq_recv", errno)) }
     }
 }

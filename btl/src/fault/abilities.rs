@@ -5,7 +5,8 @@ use crate::{
     AbilityId, Access, Allocation, Btl, Change, Ended, Event, Extent, LinkError, MapError, Mapped,
     Mapping, PeerId, Rdma, RdmaError, RdmaLimits, RemoteKey, Token,
 };
-use gapless_mem::{Lease, Region, Space};
+use gapless_mem::{Lasting, Lease, Region, Space};
+use std::sync::Arc;
 
 const REFUSED: &str = "refused on purpose";
 
@@ -85,6 +86,12 @@ unsafe impl<B: Btl> Rdma for Fault<B> {
 
     fn takes(&mut self, space: Space) -> bool {
         self.inner_rdma().is_ok_and(|rdma| rdma.takes(space))
+    }
+
+    fn remember(&mut self, memory: &Arc<Lasting>) {
+        if let Ok(rdma) = self.inner_rdma() {
+            rdma.remember(memory);
+        }
     }
 
     unsafe fn register(&mut self, local: Region, access: Access) -> Result<RemoteKey, RdmaError> {

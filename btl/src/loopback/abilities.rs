@@ -15,7 +15,7 @@ use crate::{
     AbilityId, Access, Allocation, Btl, Change, Ended, Event, Extent, MapError, Mapped, Mapping,
     PeerId, Rdma, RdmaError, RdmaLimits, RemoteKey, Token, check_atomic, total_of,
 };
-use gapless_mem::{DeviceError, Lease, Region, Space};
+use gapless_mem::{DeviceError, Lasting, Lease, Region, Space};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -243,6 +243,12 @@ unsafe impl Rdma for Loopback {
 
     fn takes(&mut self, space: Space) -> bool {
         space.cpu_accessible() || self.reached(space).is_some()
+    }
+
+    fn remember(&mut self, memory: &Arc<Lasting>) {
+        let mut shared = lock(&self.end.shared);
+        shared.remembered.retain(|memory| memory.strong_count() > 0);
+        shared.remembered.push(Arc::downgrade(memory));
     }
 
     /// Of a device's memory for reading only: nobody would tell the device of what peers write.

@@ -5,7 +5,7 @@ use super::devices::Exports;
 use super::direct::Reach;
 use crate::memory::HeapMemory;
 use crate::{Access, Address, AmTag, Fragment, LinkError};
-use gapless_mem::Region;
+use gapless_mem::{Lasting, Region};
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::Write;
 use std::os::unix::net::UnixStream;
@@ -45,6 +45,18 @@ impl Hub {
             let all = shared.registered.values().map(|(reach, _)| reach.region.len());
             (count + shared.registered.len(), bytes + all.sum::<u64>())
         })
+    }
+
+    /// How much of the memory lives that its ends were told of ([`Rdma::remember`](crate::Rdma::remember)): how many
+    /// pieces, each end's counted. They do nothing else with it.
+    #[must_use]
+    pub fn remembered(&self) -> usize {
+        let ends = lock(&self.ends).clone();
+        let lives = |end: &Arc<End>| {
+            let shared = lock(&end.shared);
+            shared.remembered.iter().filter(|memory| memory.strong_count() > 0).count()
+        };
+        ends.iter().map(lives).sum()
     }
 
     pub(super) fn join(&self) -> Arc<End> {
@@ -158,6 +170,8 @@ pub(super) struct SharedMemory {
     pub(super) next: u64,
     /// Registered regions.
     pub(super) registered: BTreeMap<u64, (Reach, Access)>,
+    /// Memory that it was told of.
+    pub(super) remembered: Vec<Weak<Lasting>>,
     /// Allocations by address, with their numbers; dead ones are swept at the next allocation.
     pub(super) allocated: BTreeMap<u64, (u64, Weak<HeapMemory>)>,
     /// What others have mapped: who, the whole allocation, and what the mapping keeps alive.

@@ -5,7 +5,8 @@ use crate::{
     AbilityId, Access, Allocation, Btl, Change, Extent, MapError, Mapped, Mapping, PeerId, Rdma,
     RdmaError, RdmaLimits, RemoteKey, Token,
 };
-use gapless_mem::{Lease, Region, Space};
+use gapless_mem::{Lasting, Lease, Region, Space};
+use std::sync::Arc;
 
 impl<B: Btl> Trace<B> {
     fn ability<T, E: std::fmt::Display>(
@@ -69,6 +70,12 @@ unsafe impl<B: Btl> Rdma for Trace<B> {
 
     fn takes(&mut self, space: Space) -> bool {
         self.inner_rdma().is_ok_and(|rdma| rdma.takes(space))
+    }
+
+    fn remember(&mut self, memory: &Arc<Lasting>) {
+        if let Ok(rdma) = self.inner_rdma() {
+            rdma.remember(memory);
+        }
     }
 
     unsafe fn register(&mut self, local: Region, access: Access) -> Result<RemoteKey, RdmaError> {

@@ -1,14 +1,19 @@
 //! `gapless run --hosts a,b`: the same job on several hosts. This process becomes a launcher that starts processes on
-//! other hosts, MPICH's `mpiexec.hydra` or PRRTE's `prterun`, and translates the options for it.
+//! other hosts, MPICH's `mpiexec.hydra`, PRRTE's `prterun` or Open MPI's `mpirun`, and translates the options for it.
+//!
+//! Several launchers are called `mpirun` and `mpiexec`, and some are scripts that start another program. So these are asked
+//! for their `--version`.
 
 use super::{Bind, Map, bad};
 use crate::failure::Failure;
 use gapless::launch::Program;
 use std::ffi::{OsStr, OsString};
+use std::io::Read;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
-use std::path::PathBuf;
-use std::process::{Command, ExitCode};
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode, Stdio};
+use std::time::Duration;
 
 const OPTION: &str = "--hosts";
 
@@ -25,22 +30,80 @@ pub(super) struct Wanted<'a> {
 /// A host, and how many processes it gets.
 type Share = (String, u32);
 
-/// Launchers of several hosts, in the order in which they are looked for.
+/// Launchers of several hosts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Launcher {
+    /// MPICH's, Intel MPI's.
     Hydra,
+    /// PRRTE's, also as the `mpirun` of Open MPI 5.
     Prrte,
+    /// The `mpirun` of Open MPI 4.
+    OpenMpi4,
 }
 
-impl Launcher {
-    const ALL: [Launcher; 2] = [Launcher::Hydra, Launcher::Prrte];
+/// The names of launchers, in the order in which they are looked for. Those that several have are asked what they are; so is
+/// `prterun`, since that of PyPI's Open MPI does not find its files, but for its `mpirun`.
+const NAMES: [(&str, Option<Launcher>); 4] = [
+    ("mpiexec.hydra", Some(Launcher::Hydra)),
+    ("prterun", None),
+    ("mpirun", None),
+    ("mpiexec", None),
+];
 
-    fn name(self) -> &'static str {
-        match self {
-            Launcher::Hydra => "mpiexec.hydra",
-            Launcher::Prrte => "prterun",
+/// How long a program may take to say its version: it may be a script that starts another.
+const ANSWER: Duration = Duration::from_secs(10);
+/// As many bytes of it are read.
+const ANSWER_BYTES: u64 = 64 << 10;
+
+impl Launcher {
+    /// What a program is that says this of its version.
+    fn of_version(said: &str) -> Option<Launcher> {
+        if said.contains("HYDRA") || said.contains("Intel(R) MPI") {
+            return Some(Launcher::Hydra);
         }
+        if said.starts_with("prterun") {
+            return Some(Launcher::Prrte);
+        }
+        let (_, release) = said.split_once("(Open MPI) ")?;
+        let major: u32 = release.split('.').next()?.trim().parse().ok()?;
+        Some(if major >= 5 { Launcher::Prrte } else { Launcher::OpenMpi4 })
     }
+
+    /// The first one on the search path.
+    fn find() -> Option<(Launcher, PathBuf)> {
+        NAMES.into_iter().find_map(|(name, known)| {
+            let path = on_search_path(name)?;
+            let launcher = known.or_else(|| {
+                let said = version(&path)?;
+                let launcher = Launcher::of_version(&said);
+                tracing::debug!(?path, ?launcher, said, "asked for its version");
+                launcher
+            });
+            Some((launcher?, path))
+        })
+    }
+}
+
+/// What a program says of its version; `None` if it does not in time.
+fn version(path: &Path) -> Option<String> {
+    let mut command = Command::new(path);
+    command.arg("--version").stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());
+    let mut child = command.spawn().ok()?;
+    let mut said = child.stdout.take()?.take(ANSWER_BYTES);
+    let (told, heard) = std::sync::mpsc::channel();
+    // If it says nothing, this thread is left behind: the process becomes another program.
+    std::thread::spawn(move || {
+        let mut bytes = Vec::new();
+        let _ = said.read_to_end(&mut bytes);
+        let _ = told.send(bytes);
+    });
+    let bytes = heard.recv_timeout(ANSWER);
+    let _ = child.kill();
+    let _ = child.wait();
+    if bytes.is_err() {
+        tracing::warn!(?path, "does not say its version within {ANSWER:?}");
+    }
+    Some(String::from_utf8_lossy(&bytes.ok()?).trim_start().to_owned())
 }
 
 /// Becomes the launcher; returns only if that cannot be done.
@@ -53,13 +116,12 @@ pub(super) fn hand_over(list: &str, wanted: &Wanted<'_>) -> Result<ExitCode, Fai
         let why = "with --hosts, the name of a program does not begin with a dash";
         return Err(bad(OPTION, &program.program.to_string_lossy(), why));
     }
-    let found = Launcher::ALL.into_iter().find_map(|it| Some((it, on_search_path(it.name())?)));
-    let Some((launcher, path)) = found else {
+    let Some((launcher, path)) = Launcher::find() else {
         return Err(bad(
             OPTION,
             list,
-            "a job of several hosts needs mpiexec.hydra (MPICH: apt-get install mpich) or prterun (PRRTE, Open MPI 5), \
-             and neither is installed",
+            "a job of several hosts needs mpiexec.hydra (MPICH: apt-get install mpich), prterun (PRRTE) or mpirun \
+             (Open MPI), and none that says so is installed",
         ));
     };
     let mut command = Command::new(&path);
@@ -120,7 +182,7 @@ fn bind_word(bind: Bind, launcher: Launcher) -> &'static str {
         (Bind::Core, _) => "core",
         (Bind::L3, _) => "l3cache",
         (Bind::Numa, _) => "numa",
-        (Bind::Socket, Launcher::Hydra) => "socket",
+        (Bind::Socket, Launcher::Hydra | Launcher::OpenMpi4) => "socket",
         (Bind::Socket, Launcher::Prrte) => "package",
         (Bind::None, _) => "none",
     }
@@ -144,7 +206,11 @@ fn words(launcher: Launcher, shares: &[Share], wanted: &Wanted<'_>) -> Vec<OsStr
     let mut add = |list: &[&str]| words.extend(list.iter().map(OsString::from));
     add(&[if hydra { "-hosts" } else { "--host" }, &hosts.join(",")]);
     if wanted.prefix {
-        add(if hydra { &["-prepend-rank"] } else { &["--output", "tag"] });
+        add(match launcher {
+            Launcher::Hydra => &["-prepend-rank"],
+            Launcher::Prrte => &["--output", "tag"],
+            Launcher::OpenMpi4 => &["--tag-output"],
+        });
     }
     if let Some(map) = wanted.map_by {
         add(&[if hydra { "-map-by" } else { "--map-by" }, map_word(map, launcher)]);
@@ -264,5 +330,57 @@ mod tests {
             told(Launcher::Prrte),
             "--host|x:2,y:2|--output|tag|--map-by|l3cache|--bind-to|package|--timeout|7|-n|1|-x|A=b c|a|-v|:|-n|3|--wdir|/tmp|b|-v"
         );
+        assert_eq!(
+            told(Launcher::OpenMpi4),
+            "--host|x:2,y:2|--tag-output|--map-by|l3cache|--bind-to|socket|--timeout|7|-n|1|-x|A=b c|a|-v|:|-n|3|--wdir|/tmp|b|-v"
+        );
+    }
+
+    #[test]
+    fn launchers_are_known_by_what_they_say_of_their_version() {
+        for (said, launcher) in [
+            (
+                "HYDRA build details:\n    Version:                                 5.0.2\n",
+                Some(Launcher::Hydra),
+            ),
+            (
+                "Intel(R) MPI Library for Linux* OS, Version 2021.13 Build 20240515\n",
+                Some(Launcher::Hydra),
+            ),
+            (
+                "mpirun (Open MPI) 4.1.4\n\nReport bugs to http://www.open-mpi.org/\n",
+                Some(Launcher::OpenMpi4),
+            ),
+            ("mpirun (Open MPI) 5.0.11\n", Some(Launcher::Prrte)),
+            ("mpirun (Open MPI) 10.0.0rc1\n", Some(Launcher::Prrte)),
+            ("prterun (PRRTE) 3.0.8\n", Some(Launcher::Prrte)),
+            ("mpirun (Open MPI) next\n", None),
+            ("another program 1.0\n", None),
+            ("-----\nSorry!  You were supposed to get help about:\n    version\n", None),
+            ("", None),
+        ] {
+            assert_eq!(Launcher::of_version(said), launcher, "{said}");
+        }
+    }
+
+    /// A script that starts another program, one that says nothing, one that fails.
+    #[test]
+    fn scripts_are_asked_as_programs_are() {
+        let folder = tempfile::tempdir().unwrap();
+        let script = |name: &str, text: &str| {
+            let path = folder.path().join(name);
+            std::fs::write(&path, format!("#!/bin/sh\n{text}\n")).unwrap();
+            std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).unwrap();
+            path
+        };
+        let real = script("real", r#"[ "$1" = --version ] && echo "mpirun (Open MPI) 5.0.11""#);
+        let wrapper = script("mpirun", &format!("exec '{}' \"$@\"", real.display()));
+        let said = version(&wrapper).unwrap();
+        assert_eq!(Launcher::of_version(&said), Some(Launcher::Prrte), "{said}");
+        for text in ["exit 3", "echo >&2 no such option; exit 1"] {
+            let said = version(&script("other", text)).unwrap();
+            assert_eq!(Launcher::of_version(&said), None, "{said}");
+        }
+        assert_eq!(version(&folder.path().join("nothing")), None);
     }
 }

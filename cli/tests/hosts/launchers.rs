@@ -4,6 +4,7 @@
 //! `PATH` says which release of a launcher runs. `GAPLESS_SHOW_LAUNCHERS=1` prints what ran on what.
 
 mod ending;
+mod killed;
 
 use super::namespaces::Namespaces;
 use super::slurm::Slurm;
@@ -27,6 +28,8 @@ enum Launcher {
     Ours,
     /// The same, to `prterun`.
     OursToPrrte,
+    /// The same, to what is called `mpirun`, which says what it is.
+    OursToMpirun,
 }
 
 pub(super) fn on_path(name: &str) -> Option<PathBuf> {
@@ -42,10 +45,19 @@ fn version(program: &OsStr, word: &str) -> Option<String> {
     Some(line.split_whitespace().collect::<Vec<_>>().join(" "))
 }
 
-/// A folder with nothing but this program in it, which finds the others as ever.
-fn alone(hosts: &Namespaces, program: &Path) -> PathBuf {
-    let folder = hosts.folder().join("alone");
-    let path = folder.join(program.file_name().expect("a program"));
+/// Open MPI's launcher, the first one on the search path, under whichever name; and what it is.
+fn open_mpi() -> Option<(PathBuf, String)> {
+    let found = ["mpirun.openmpi", "mpirun"].into_iter().filter_map(on_path);
+    let found = found.filter_map(|it| version(it.as_os_str(), "Open MPI").map(|what| (it, what)));
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let folders: Vec<PathBuf> = std::env::split_paths(&path).collect();
+    found.min_by_key(|it| folders.iter().position(|folder| Some(&**folder) == it.0.parent()))
+}
+
+/// A folder with nothing but this program in it, under this name, which finds the others as ever.
+fn alone(hosts: &Namespaces, program: &Path, name: &str) -> PathBuf {
+    let folder = hosts.folder().join(format!("alone-{name}"));
+    let path = folder.join(name);
     std::fs::create_dir_all(&folder).expect("the folder is ours");
     let all = std::env::var("PATH").unwrap_or_default();
     let script = format!("#!/bin/sh\nPATH='{all}' exec '{}' \"$@\"\n", program.display());
@@ -55,12 +67,13 @@ fn alone(hosts: &Namespaces, program: &Path) -> PathBuf {
 }
 
 impl Launcher {
-    const ALL: [Launcher; 5] = [
+    const ALL: [Launcher; 6] = [
         Launcher::Hydra,
         Launcher::HydraPort,
         Launcher::OpenMpi,
         Launcher::Ours,
         Launcher::OursToPrrte,
+        Launcher::OursToMpirun,
     ];
 
     /// What starts `ranks` of what is appended, two on each host, called on the first one; and what it is. `None`, said
@@ -87,16 +100,7 @@ impl Launcher {
                 version(program.as_os_str(), "Version:")
             }
             Launcher::OpenMpi => {
-                let found = ["mpirun.openmpi", "mpirun"].into_iter().filter_map(on_path);
-                let found = found
-                    .filter_map(|it| version(it.as_os_str(), "Open MPI").map(|what| (it, what)));
-                // The first one on the search path, under whichever name.
-                let path = std::env::var_os("PATH").unwrap_or_default();
-                let folders: Vec<PathBuf> = std::env::split_paths(&path).collect();
-                let place = |it: &(PathBuf, String)| {
-                    folders.iter().position(|folder| Some(&**folder) == it.0.parent())
-                };
-                let Some((program, what)) = found.min_by_key(place) else {
+                let Some((program, what)) = open_mpi() else {
                     return missing("Open MPI's mpirun");
                 };
                 words.push(program.into());
@@ -105,16 +109,27 @@ impl Launcher {
                 variables.push(("PRTE_MCA_plm_ssh_agent", shell.into()));
                 Some(what)
             }
-            Launcher::Ours | Launcher::OursToPrrte => {
-                let theirs = if self == Launcher::Ours { "mpiexec.hydra" } else { "prterun" };
-                let Some(program) = on_path(theirs) else { return missing(theirs) };
+            Launcher::Ours | Launcher::OursToPrrte | Launcher::OursToMpirun => {
+                let (theirs, word) = match self {
+                    Launcher::Ours => ("mpiexec.hydra", "Version:"),
+                    Launcher::OursToPrrte => ("prterun", "prterun"),
+                    _ => ("mpirun", "Open MPI"),
+                };
+                // A `prterun` that does not find its files says no version, and starts nothing.
+                let able =
+                    |it: &PathBuf| theirs != "prterun" || version(it.as_os_str(), word).is_some();
+                let found = match theirs {
+                    "mpirun" => open_mpi().map(|(program, _)| program),
+                    name => on_path(name).filter(able),
+                };
+                let Some(program) = found else { return missing(theirs) };
                 words.push(env!("CARGO_BIN_EXE_gapless").into());
                 words.extend(["run", "--hosts", names, "-n", &ranks].map(OsString::from));
-                variables.push(("PATH", alone(hosts, &program).into()));
+                variables.push(("PATH", alone(hosts, &program, theirs).into()));
                 variables.push(("HYDRA_LAUNCHER", "ssh".into()));
                 variables.push(("HYDRA_LAUNCHER_EXEC", shell.clone().into()));
+                variables.push(("OMPI_MCA_plm_rsh_agent", shell.clone().into()));
                 variables.push(("PRTE_MCA_plm_ssh_agent", shell.into()));
-                let word = if self == Launcher::Ours { "Version:" } else { "prterun" };
                 version(program.as_os_str(), word)
             }
         };

@@ -3,75 +3,78 @@
 //! All ranks use ports of one network, on which they agree before they register anything. Each lists its networks, the best
 //! first. Of those that all are on, they take the one whose places in the lists add up to the least.
 
+mod dropped;
+
+pub(crate) use self::dropped::Kept;
+use self::dropped::{Registered, say_goodbye};
 use super::make::{KEY, read_key, write_key};
 use crate::communicator::Communicator;
 use crate::error::Error;
-use crate::shared::Shared;
 use gapless_bml::{Access, Address, Bml, Rank, RdmaRail, RemoteKey};
 use gapless_engine::ReduceOp;
 use gapless_mem::Lease;
 use gapless_osc::{Driver, Member};
-use std::sync::Arc;
 
 /// A rank's own memory, as long as adapters may change it.
 pub(super) struct Registration {
-    shared: Arc<Shared>,
-    rail: RdmaRail,
+    comm: Communicator,
     address: Address,
-    key: RemoteKey,
     /// `None` once it has ended.
-    memory: Option<Lease>,
+    registered: Option<Registered>,
 }
 
 impl Registration {
     /// With the best port, of this network if one is given. `None`: no transport has atomic operations, or it refuses.
     fn new(
-        shared: &Arc<Shared>,
+        comm: &Communicator,
         lease: &Lease,
         network: Option<&str>,
     ) -> Result<Option<Registration>, Error> {
         let region = lease.region();
-        let made = shared.with(|state| {
+        comm.shared.with(|state| {
             let Some((rail, address, rdma)) = state.open()?.bml_mut().atomics(network) else {
                 return Ok(None);
             };
             // SAFETY: the lease keeps the memory, which is initialised, until the registration has ended, or for good; the
             // window keeps the buffer to itself while it exists, so no reference covers it.
             match unsafe { rdma.register(region, Access::Atomic) } {
-                Ok(key) => Ok(Some((rail, address, key))),
+                Ok(key) => {
+                    let registered = Some(Registered::new(rail, key, lease.clone()));
+                    Ok(Some(Registration { comm: comm.clone(), address, registered }))
+                }
                 Err(error) => {
                     tracing::info!(%error, "numbers of a window are not changed by an adapter");
                     Ok(None)
                 }
             }
-        })?;
-        let memory = Some(lease.clone());
-        let shared = Arc::clone(shared);
-        Ok(made.map(|(rail, address, key)| Registration { shared, rail, address, key, memory }))
+        })
+    }
+
+    /// The rail and the key.
+    fn ours(&self) -> Option<(RdmaRail, RemoteKey)> {
+        self.registered.as_ref().map(|it| (it.rail, it.key))
     }
 
     /// Ends it: no rank uses the key any more.
     pub(super) fn end(mut self) {
-        let (rail, key) = (self.rail, self.key);
-        let ended = self.shared.with(|state| {
-            state.open()?.bml_mut().deregister(rail, &key);
-            Ok(())
+        let Some(registered) = self.registered.take() else { return };
+        let ended = self.comm.shared.with(|state| {
+            state.open()?;
+            Ok(registered.end(state.pml.bml_mut()))
         });
-        match ended {
-            Ok(()) => self.memory = None,
+        if let Err(error) = ended {
             // Of a world that was given up the transport may still be there.
-            Err(error) => {
-                tracing::debug!(%error, "memory stays registered until the transport goes")
-            }
+            tracing::debug!(%error, "memory stays registered until the transport goes");
         }
     }
 }
 
 impl Drop for Registration {
-    /// Other ranks may still use the key, and would lose the link to this process if it were not known any more: the memory
-    /// stays registered until the world ends, and is never freed.
+    /// Other ranks may still use the key, and would lose the link to this process if it were not known any more.
     fn drop(&mut self) {
-        std::mem::forget(self.memory.take());
+        if let Some(registered) = self.registered.take() {
+            say_goodbye(&self.comm, registered);
+        }
     }
 }
 
@@ -119,7 +122,8 @@ const TOLD: usize = KEY + 2 + Address::MAX_BYTES;
 fn write(registration: &Registration, place: &mut [u8]) {
     let (key, rest) = place.split_at_mut(KEY);
     let (len, address) = rest.split_at_mut(2);
-    write_key(&registration.key, key);
+    let Some((_, ours)) = registration.ours() else { return };
+    write_key(&ours, key);
     let bytes = registration.address.as_bytes();
     len.copy_from_slice(&u16::try_from(bytes.len()).unwrap_or(0).to_le_bytes());
     address[..bytes.len()].copy_from_slice(bytes);
@@ -173,8 +177,8 @@ pub(super) fn agree(
     members: &mut [Member],
 ) -> Result<Option<Registration>, Error> {
     let network = agree_on_network(comm)?;
-    let registration = Registration::new(&comm.shared, memory, network.as_deref())?;
-    let rail = registration.as_ref().map(|registration| registration.rail);
+    let registration = Registration::new(comm, memory, network.as_deref())?;
+    let rail = registration.as_ref().and_then(Registration::ours).map(|(rail, _)| rail);
     let mut own = [0u8; TOLD];
     if let Some(registration) = &registration {
         write(registration, &mut own);

@@ -339,9 +339,6 @@ impl Builder {
         for transport in self.chosen(&*wireup)? {
             bml.add(transport);
         }
-        for device in &self.devices {
-            attach(&mut bml, device);
-        }
         // One of the user's own goes before.
         let given = bml.addresses().iter().any(|(name, _)| name == IB);
         let ways = Ways { tcp: self.uses(TCP), verbs: HAS_VERBS && self.uses(IB) && !given };
@@ -366,7 +363,13 @@ impl Builder {
         let threads = self.task_threads.unwrap_or(usual.threads);
         let xtq = Xtq::attach(&mut bml, gapless_xtq::Config { threads, ..usual })?;
         let window_tasks = gapless_osc::Tasks::attach(&mut bml, &windows, tasks(&bells))?;
-        let pml = Pml::new(bml, self.engines, config);
+        let mut pml = Pml::new(bml, self.engines, config);
+        if places.are_several_hosts() {
+            pml.expect_far();
+        }
+        for device in &self.devices {
+            attach(&mut pml, device);
+        }
         let ours = xtq.clone();
         let (world, myself) = (pml.world(), pml.self_comm());
         let (layers, places) = ((pml, windows, window_tasks), (local, places));
@@ -417,8 +420,8 @@ impl Builder {
 }
 
 /// Makes a device known to the transports, as far as they and the device can.
-pub(crate) fn attach(bml: &mut Bml, device: &Arc<dyn Device>) {
-    if let Err(error) = bml.attach(device) {
+pub(crate) fn attach(pml: &mut Pml, device: &Arc<dyn Device>) {
+    if let Err(error) = pml.attach(device) {
         let name = &device.properties().name;
         tracing::info!(name, %error, "messages of a device are staged");
     }

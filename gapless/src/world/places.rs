@@ -29,6 +29,11 @@ impl Places {
         Places { all: (0..).zip(roll.places()).map(place).collect(), seats: seats.collect() }
     }
 
+    /// Whether the processes are on more hosts than one.
+    pub(crate) fn are_several_hosts(&self) -> bool {
+        self.all.iter().any(|(host, _)| *host != self.all[0].0)
+    }
+
     /// Which members of a communicator are near each other.
     pub(crate) fn locality(&self, comm: &Comm) -> Locality {
         let process = |rank| comm.process(rank).ok().and_then(|it| usize::try_from(it).ok());

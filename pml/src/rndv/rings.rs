@@ -2,7 +2,8 @@
 //! it, and whoever receives unpacks from it, several fragments with one launch.
 //!
 //! A message has one *ring* of it, which comes back when the last work on it has ended. Rings are allocated when they
-//! are first needed, registered with the device, and kept. They are bounded in bytes, per device. Nobody waits for one:
+//! are first needed, registered with the device, and kept; the first ones are made ready when the device is attached, if
+//! other hosts are in the job. They are bounded in bytes, per device. Nobody waits for one:
 //! a message that finds none goes through the transport's buffers.
 
 use crate::buffer::Place;
@@ -44,6 +45,17 @@ impl Rings {
         }
         // SAFETY: memory of a pool is valid for reads and writes while a lease of it lives, and nobody has a reference to it.
         Some(unsafe { Place::new(lease) })
+    }
+}
+
+/// Rings that are made before they are needed: for a message each way.
+const READY: usize = 2;
+
+impl Rings {
+    /// Makes the first rings for a device, which registers them: that may wait for kernels that run there.
+    pub(crate) fn prepare(&mut self, device: &Arc<dyn Device>, bound: u64) {
+        let ready: Vec<_> = (0..READY).map_while(|_| self.take(device, bound)).collect();
+        tracing::debug!(device = device.properties().name, rings = ready.len(), "made ready");
     }
 }
 

@@ -4,9 +4,11 @@
 use super::{Path, ranks};
 use gapless::btl::Btl;
 use gapless::btl::loopback::{Config as LoopbackConfig, Hub, Loopback};
-use gapless::{Communicator, Config, Error, ReduceOp, Window, WindowError};
+use gapless::{Communicator, Config, Error, ReduceOp, Source, TagSel, Window, WindowError};
 use gapless_btl_sm::{Sm, SmConfig};
 use gapless_tests::job;
+use std::sync::Mutex;
+use std::time::{Duration, Instant};
 
 const EACH: u64 = 60;
 
@@ -169,4 +171,53 @@ fn a_dropped_window_keeps_its_memory_for_the_others() {
         comm.barrier().unwrap();
         everything(comm);
     });
+}
+
+/// Windows are dropped and not freed. Memory stays registered while a rank has its window, and no longer than the world.
+#[test]
+fn memory_of_dropped_windows_is_given_back() {
+    let hub = Hub::new();
+    let transports = |_| -> Vec<Box<dyn Btl>> { vec![Box::new(Loopback::new(&hub))] };
+    let outlive = Mutex::new(Vec::new());
+    job(3, &Config::default(), transports, |world| {
+        let (comm, me) = (world.comm(), world.rank());
+        let until = |count: usize| {
+            let patience = Instant::now() + Duration::from_secs(60);
+            while hub.registered().0 != count {
+                comm.iprobe(Source::Any, TagSel::Any).unwrap();
+                assert!(Instant::now() < patience, "{count}: {:?}", hub.registered());
+                std::thread::yield_now();
+            }
+            comm.barrier().unwrap();
+        };
+        let make = || comm.window().allocate_numbers::<u64>(8).unwrap();
+        let [one, other, last] = [make(), make(), make()];
+        assert!(one.is_by_adapter());
+        until(9);
+        drop(one);
+        until(6);
+        // One rank goes on with it.
+        let mut other = Some(other);
+        if me != 1 {
+            other = None;
+        }
+        comm.barrier().unwrap();
+        if let Some(window) = &mut other {
+            window.lock_all().unwrap();
+            for rank in 0..3 {
+                window.accumulate(&[1u64], rank, 0, ReduceOp::Sum).unwrap();
+            }
+            window.unlock_all().unwrap();
+        }
+        comm.barrier().unwrap();
+        until(6);
+        drop(other);
+        until(3);
+        if me != 0 {
+            outlive.lock().unwrap().push(last);
+        }
+        comm.barrier().unwrap();
+    });
+    outlive.lock().unwrap().clear();
+    assert_eq!((hub.registered().0, hub.remembered()), (0, 0), "all memory is free");
 }

@@ -1,0 +1,124 @@
+//! Memory of windows of numbers that were dropped and not freed: adapters of other ranks may still change it.
+//!
+//! A rank that drops its window tells the others so, by an empty message, and hears the same from each of them. When all
+//! have said so or are lost, nobody uses the key any more, and the memory is given back. What is left of it when the world
+//! is left is given back then.
+//!
+//! A call on numbers waits for its operations, so none is under way when a window is dropped, unless a call has failed or
+//! panicked. Such an operation may find the memory taken back; then the link for changes ends, as it would if it failed.
+
+use crate::communicator::Communicator;
+use crate::shared::State;
+use gapless_bml::{Bml, PeerState, Rank, RdmaRail, RemoteKey};
+use gapless_mem::Lease;
+use std::fmt;
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// The tag of the messages, which are the only ones of the window's communicator.
+const GOODBYE: i32 = 0;
+
+/// A rank's own memory, which adapters change. If it is dropped, and not [ended](Registered::end), the memory is never
+/// freed.
+pub(crate) struct Registered {
+    pub(super) rail: RdmaRail,
+    pub(super) key: RemoteKey,
+    memory: Option<Lease>,
+}
+
+impl Registered {
+    pub(super) fn new(rail: RdmaRail, key: RemoteKey, memory: Lease) -> Registered {
+        Registered { rail, key, memory: Some(memory) }
+    }
+
+    /// No adapter changes it from now on. Gives what keeps the memory, to be dropped without the lock.
+    pub(super) fn end(mut self, bml: &mut Bml) -> Option<Lease> {
+        bml.deregister(self.rail, &self.key);
+        self.memory.take()
+    }
+}
+
+impl Drop for Registered {
+    fn drop(&mut self) {
+        std::mem::forget(self.memory.take());
+    }
+}
+
+/// What stays registered until the world is left.
+#[derive(Default)]
+pub(crate) struct Kept(Vec<Registered>);
+
+impl Kept {
+    /// The world has been left: gives the memory back.
+    pub(crate) fn end(state: &mut State) {
+        for registered in std::mem::take(&mut state.kept.0) {
+            let memory = registered.end(state.pml.bml_mut());
+            state.spent.extend(memory.map(|lease| Box::new(lease) as Box<_>));
+        }
+    }
+}
+
+impl fmt::Debug for Kept {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Kept({})", self.0.len())
+    }
+}
+
+/// Waits for the others: each receive has a clone, and the last one to end gives the memory back.
+struct Goodbyes {
+    comm: Communicator,
+    registered: Option<Registered>,
+    /// Ranks that have not said that they dropped the window, and never will.
+    silent: Mutex<Vec<u32>>,
+}
+
+impl Drop for Goodbyes {
+    fn drop(&mut self) {
+        let Some(registered) = self.registered.take() else { return };
+        let silent = std::mem::take(self.silent.get_mut().unwrap_or_else(PoisonError::into_inner));
+        let comm = &self.comm;
+        let processes = silent.into_iter().map(|rank| comm.comm.process(rank));
+        let Ok(silent) = processes.collect::<Result<Vec<u32>, _>>() else { return };
+        let ended = comm.shared.with(|state| {
+            let bml = state.pml.bml_mut();
+            let is_lost = |process| matches!(bml.state(Rank(process)), PeerState::Lost(_));
+            if silent.into_iter().all(is_lost) {
+                return Ok(registered.end(bml));
+            }
+            if state.has_left() {
+                return Ok(registered.end(state.pml.bml_mut()));
+            }
+            state.kept.0.push(registered);
+            Ok(None)
+        });
+        if let Err(error) = ended {
+            tracing::debug!(%error, "memory of a window is never freed");
+        }
+    }
+}
+
+/// This rank has dropped its window.
+pub(super) fn say_goodbye(comm: &Communicator, registered: Registered) {
+    let others = (0..comm.size()).filter(|&rank| rank != comm.rank());
+    let all = Arc::new(Goodbyes {
+        comm: comm.clone(),
+        registered: Some(registered),
+        silent: Mutex::default(),
+    });
+    let fail = |all: &Goodbyes, rank| {
+        all.silent.lock().unwrap_or_else(PoisonError::into_inner).push(rank);
+    };
+    for rank in others {
+        // Whoever is lost needs no goodbye.
+        drop(comm.isend_owned(Vec::<u8>::new(), rank, GOODBYE));
+        let Ok(receive) = comm.irecv_owned(Vec::<u8>::new(), rank, GOODBYE) else {
+            fail(&all, rank);
+            continue;
+        };
+        let all = Arc::clone(&all);
+        receive.on_done(move |_, result| {
+            if result.is_err() {
+                fail(&all, rank);
+            }
+        });
+    }
+}
