@@ -1,6 +1,6 @@
 //! Tasks that a GPU takes itself: rank 0 puts, and the worker on rank 1's GPU adds the payload to a buffer there. The same
 //! with a function that rank 1's processor runs. At last rank 1 is stopped (SIGSTOP), and its GPU must go on: if the signal
-//! of the tasks is not seen while the process is stopped, the example fails.
+//! of the tasks is not seen within two seconds while the process is stopped, the example fails, with exit code 3.
 //!
 //! ```sh
 //! cargo build --release -p gapless --example worker
@@ -115,34 +115,51 @@ fn is_stopped(process: Pid) -> Result<bool, Failure> {
     Ok(true)
 }
 
+/// A process that was stopped goes on when this is dropped.
+struct Stopped(Pid);
+
+impl Drop for Stopped {
+    fn drop(&mut self) {
+        let _ = kill_process(self.0, Kill::CONT);
+    }
+}
+
 /// Stops the target, puts tasks, and lets it go on when their signal was seen, or was not; how long that took.
 fn at_a_stopped(target: Pid, tasks: &Tasks) -> Result<Duration, Failure> {
     let done = tasks.signal(STOPPED as u64);
     kill_process(target, Kill::STOP)?;
-    let puts = || -> Result<_, Failure> {
-        let mut began = Instant::now();
-        while !is_stopped(target)? {
-            if began.elapsed() > PATIENCE {
-                return Err("rank 1 does not stop".into());
-            }
+    let stopped = Stopped(target);
+    let mut began = Instant::now();
+    while !is_stopped(target)? {
+        if began.elapsed() > PATIENCE {
+            return Err("rank 1 does not stop".into());
         }
-        began = Instant::now();
-        (0..STOPPED).try_for_each(|_| tasks.put(kernel().signal(&done)).map(drop))?;
-        while done.poll().is_none() && began.elapsed() < PATIENCE {
-            tasks.progress()?;
-        }
-        Ok((done.poll(), began.elapsed()))
-    };
-    let seen = puts();
-    kill_process(target, Kill::CONT)?;
-    match seen? {
-        (Some(seen), took) => Ok(seen.map(|()| took)?),
-        (None, took) => Err(format!(
-            "{STOPPED} tasks at a stopped process: their signal was not seen in {took:?}"
-        )
-        .into()),
+    }
+    began = Instant::now();
+    (0..STOPPED).try_for_each(|_| tasks.put(kernel().signal(&done)).map(drop))?;
+    while done.poll().is_none() && began.elapsed() < PATIENCE {
+        tasks.progress()?;
+    }
+    let (seen, took) = (done.poll(), began.elapsed());
+    drop(stopped);
+    match seen {
+        Some(seen) => Ok(seen.map(|()| took)?),
+        None => Err(Box::new(NotSeen(took))),
     }
 }
+
+/// The signal of tasks at a stopped process was not seen for so long.
+#[derive(Debug)]
+struct NotSeen(Duration);
+
+impl std::fmt::Display for NotSeen {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let NotSeen(took) = self;
+        write!(f, "{STOPPED} tasks at a stopped process: their signal was not seen in {took:?}")
+    }
+}
+
+impl Error for NotSeen {}
 
 /// Who runs tasks, the memory of a sum, a receive buffer, and how the sum is read when all tasks have ended.
 struct Home {
@@ -236,7 +253,7 @@ fn main() -> Result<(), Failure> {
     if let Err(error) = run(&world) {
         eprintln!("worker: {error}");
         // Leaving would wait for the other rank, which may wait for this one.
-        std::process::exit(1);
+        std::process::exit(if error.is::<NotSeen>() { 3 } else { 1 });
     }
     Ok(world.finalize()?)
 }
