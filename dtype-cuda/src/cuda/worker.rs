@@ -358,7 +358,7 @@ impl std::fmt::Debug for CudaWorker {
 mod tests {
     use super::*;
     use std::io::{BufRead, BufReader};
-    use std::process::{Command, Stdio};
+    use std::process::{Child, Command, Stdio};
 
     #[test]
     fn a_worker_takes_no_turns_with_other_processes() {
@@ -374,7 +374,7 @@ mod tests {
 
     const UUID: &str = "GAPLESS_TEST_WORKER_GPU";
 
-    /// No GPU has this number: it is drawn.
+    /// No GPU has this number, and no other test: it is the time and this process.
     fn drawn() -> [u8; 16] {
         let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap();
         (since.as_nanos() << 32 | u128::from(std::process::id())).to_le_bytes()
@@ -394,6 +394,16 @@ mod tests {
         std::thread::sleep(Duration::from_secs(60));
     }
 
+    /// A process that is killed when this is dropped.
+    struct Other(Child);
+
+    impl Drop for Other {
+        fn drop(&mut self) {
+            let _ = self.0.kill();
+            let _ = self.0.wait();
+        }
+    }
+
     /// Two processes, and a GPU that is not there, but in the ledger.
     #[test]
     fn the_second_process_on_a_gpu_gets_no_worker_unless_both_use_it_at_once() {
@@ -404,17 +414,18 @@ mod tests {
             return;
         }
         let uuid = drawn();
-        let mut child = Command::new(std::env::current_exe().unwrap())
+        let child = Command::new(std::env::current_exe().unwrap())
             .args(["--exact", "cuda::worker::tests::a_process_that_has_a_worker", "--nocapture"])
             .env(UUID, u128::from_le_bytes(uuid).to_string())
             .stdout(Stdio::piped())
             .spawn()
             .unwrap();
-        let mut said = BufReader::new(child.stdout.take().unwrap()).lines();
+        let mut other = Other(child);
+        let mut said = BufReader::new(other.0.stdout.take().unwrap()).lines();
         assert!(said.any(|line| line.unwrap() == "it has one"));
         let refused = block(uuid, false).map(drop).unwrap_err();
         let is_named =
-            matches!(&refused, WorkerError::TakesTurns { process, .. } if *process == child.id());
+            matches!(&refused, WorkerError::TakesTurns { process, .. } if *process == other.0.id());
         assert!(is_named, "{refused}");
         let text = refused.to_string();
         assert!(
@@ -424,8 +435,7 @@ mod tests {
         // What was refused has left nothing: with the service there is room for one more.
         assert_eq!(crate::reserved_here(uuid), 0);
         drop(block(uuid, true).unwrap());
-        child.kill().unwrap();
-        child.wait().unwrap();
+        drop(other);
         drop(block(uuid, false).unwrap());
     }
 }
