@@ -122,6 +122,9 @@ fn workers(devices: Result<Vec<super::spaces::Start>, String>) -> String {
         Err(why) => format!("{name}: no worker could be started: {why}\n"),
     };
     match devices {
+        Ok(devices) if devices.is_empty() => {
+            "no worker could be started: there is no CUDA device\n".to_owned()
+        }
         Ok(devices) => devices.into_iter().map(line).collect(),
         Err(why) => format!("no worker could be started: {why}\n"),
     }
@@ -393,6 +396,7 @@ mod tests {
             "cuda:0: a worker could be started\ncuda:1: no worker could be started: full\n"
         );
         assert_eq!(workers(Err("no GPU".to_owned())), "no worker could be started: no GPU\n");
+        assert!(workers(Ok(Vec::new())).starts_with("no worker could be started: "));
     }
 
     #[test]

@@ -197,8 +197,40 @@ fn protocols_are_explained() {
     assert!(small.contains(from_one), "{small}");
     let several = "sent from 1024 blocks and received into 1024 blocks\n";
     assert!(large.contains(several), "{large}");
-    let worker = shows(&["explain", "--worker"]);
-    assert!(worker.lines().all(|line| line.contains("worker could be started")), "{worker}");
+}
+
+/// A line on each device that `info` lists; without one, why there is no worker.
+#[test]
+fn whether_a_worker_could_be_started_is_explained() {
+    let lines = |arguments: &[&str], hidden: bool| -> Vec<String> {
+        let mut command = common::gapless();
+        command.args(arguments);
+        if hidden {
+            command.env("CUDA_VISIBLE_DEVICES", "");
+        }
+        let output = common::finish_all(command, common::WATCHDOG);
+        common::text(&output.stdout).lines().map(str::to_owned).collect()
+    };
+    let none = lines(&["explain", "--worker"], true);
+    let [line] = &none[..] else { panic!("{none:?}") };
+    let why = line.strip_prefix("no worker could be started: ");
+    assert!(why.is_some_and(|why| why.len() > 3), "{line}");
+    let devices = lines(&["info"], false);
+    let named = |line: &&String| line.trim_start().starts_with("cuda:");
+    let devices = devices.iter().filter(named).count();
+    let explained = lines(&["explain", "--worker"], false);
+    let mut numbers = 0..;
+    let fits = |line: &String| match devices {
+        0 => line.starts_with("no worker could be started: "),
+        _ => {
+            let (device, what) = line.split_once(": ").unwrap_or_default();
+            let verdict = "no worker could be started: ";
+            device == format!("cuda:{}", numbers.next().unwrap_or(0))
+                && (what == "a worker could be started" || what.starts_with(verdict))
+        }
+    };
+    assert_eq!(explained.len(), devices.max(1), "{explained:?}");
+    assert!(explained.iter().all(fits), "{explained:?}");
 }
 
 #[test]

@@ -256,6 +256,7 @@ impl Error {
             Error::Peer(BmlError::PeerLost { peer, .. }) => Some(peer.0),
             Error::Window(error) => error.lost_process(),
             Error::Planned { error, .. } => error.lost_rank(),
+            Error::Task(XtqError::Lost { rank, .. }) => Some(rank.0),
             Error::Collective { error, .. } => match **error {
                 CollectiveError::Failed {
                     error: CollError::Lost { .. } | CollError::ToldLost { .. },

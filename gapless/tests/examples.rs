@@ -2,7 +2,7 @@
 //! examples` alone does not.
 #![cfg(feature = "launch")]
 
-use gapless::launch::{self, Job};
+use gapless::launch::{self, End, Job, Outcome};
 use std::ffi::OsString;
 
 fn in_four_ranks(example: &str) {
@@ -10,6 +10,16 @@ fn in_four_ranks(example: &str) {
 }
 
 fn run(example: &str, ranks: u32, arguments: &[&str], environment: Vec<(OsString, OsString)>) {
+    let outcome = ended(example, ranks, arguments, environment);
+    assert!(outcome.failed.is_none(), "{:?}", outcome.failed);
+}
+
+fn ended(
+    example: &str,
+    ranks: u32,
+    arguments: &[&str],
+    environment: Vec<(OsString, OsString)>,
+) -> Outcome {
     let test = std::env::current_exe().expect("the path of this program");
     let folder = test.ancestors().nth(2).expect("tests are two folders below");
     let program = folder.join("examples").join(example);
@@ -21,8 +31,7 @@ fn run(example: &str, ranks: u32, arguments: &[&str], environment: Vec<(OsString
         environment,
         prefix: true,
     };
-    let outcome = launch::run(&job).expect("the job starts");
-    assert!(outcome.failed.is_none(), "{:?}", outcome.failed);
+    launch::run(&job).expect("the job starts")
 }
 
 #[test]
@@ -48,12 +57,23 @@ fn tasks_go_around_a_chain() {
     in_four_ranks("chain");
 }
 
-/// Those about workers say that there is no GPU, and end.
+/// Those about workers say that there is no GPU, and end; the one that is to show something fails.
 #[cfg(feature = "cuda")]
 #[test]
-fn without_a_gpu_examples_of_workers_end_well() {
+fn without_a_gpu_examples_of_workers_end() {
     let none = || vec![("CUDA_VISIBLE_DEVICES".into(), "".into())];
-    for (example, arguments) in [("worker", &[][..]), ("chain_gpu", &[]), ("reducers", &["3"])] {
+    for (example, arguments) in [("chain_gpu", &[][..]), ("reducers", &["3"])] {
         run(example, 2, arguments, none());
     }
+    let failed = ended("worker", 2, &[], none()).failed;
+    assert!(matches!(failed, Some((_, End::Code(1)))), "{failed:?}");
+}
+
+/// What a thread plays is stopped with its process, so the example fails: it does not take that for a GPU's tasks.
+#[cfg(feature = "cuda")]
+#[test]
+fn a_worker_that_stops_with_its_process_is_noticed() {
+    let ended = ended("worker", 2, &["played"], Vec::new());
+    // The initiator's code for a signal that it has not seen.
+    assert_eq!(ended.failed, Some((0, End::Code(3))));
 }

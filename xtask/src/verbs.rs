@@ -43,7 +43,7 @@ const PACKAGES: &[(&str, &str)] = &[
 ];
 /// Test programs of whole jobs, and which of their tests are not run there.
 const PROGRAMS: &[(&str, &[&str])] = &[
-    ("hosts", &["together::", "shared::", "lost::", "rails::"]),
+    ("hosts", &["together::", "shared::", "lost::", "rails::", "tasks::"]),
     ("matrix", &["over_every_link", "of_two_rails", "over_any_transport", "over_tcp"]),
     ("device_world", &["opencl_", "cuda_", "packed_memory", "nothing_serves"]),
 ];

@@ -58,6 +58,8 @@ const OVER: usize = 16;
 const NUMBERS: usize = 8;
 const PAYLOAD: u32 = 64;
 const PATIENCE: Duration = Duration::from_secs(10);
+/// The row of *host* without any interface.
+const BARE: &str = "message to the target's processor, launch, wait, answer";
 
 fn job(text: impl ToString) -> Failure {
     Failure::Job(text.to_string())
@@ -405,7 +407,7 @@ fn findings(
         first.marks.push(Mark::at_most("ms of the target's processors for 10⁶ tasks", 1.0, ms));
     }
     for (what, case) in [
-        ("host", "message to the target's processor, launch, wait, answer"),
+        ("host", BARE),
         ("host idle", "the same, each after 2 ms without any"),
     ] {
         let Some(seconds) = find(what) else { continue };

@@ -12,6 +12,7 @@ mod proxy;
 mod rails;
 mod shared;
 mod slurm;
+mod tasks;
 mod together;
 mod verbs;
 mod windows;

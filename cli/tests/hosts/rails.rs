@@ -138,13 +138,18 @@ pub(super) fn all_say(world: &World, yes: bool) -> bool {
     all
 }
 
-fn rails_left(world: &World) -> usize {
+pub(super) fn rails_left(world: &World) -> usize {
     let far = (0..world.size()).filter(|&other| host_of(other) != host_of(world.rank()));
     far.map(|other| world.link(other).unwrap().rails.len()).max().unwrap()
 }
 
 /// Cuts a cable after a while.
-fn cut_after(pause: Duration, cable: usize, how: usize, by_silence: bool) -> JoinHandle<()> {
+pub(super) fn cut_after(
+    pause: Duration,
+    cable: usize,
+    how: usize,
+    by_silence: bool,
+) -> JoinHandle<()> {
     std::thread::spawn(move || {
         std::thread::sleep(pause);
         if by_silence || !kill_sockets(cable) {
@@ -278,7 +283,7 @@ fn exchanges_of(rounds: u64) -> u64 {
 }
 
 /// Runs a test's four ranks on two hosts, with these variables set.
-fn job(name: &str, hosts: &Namespaces, seed: u64, set: &[&str]) {
+pub(super) fn job(name: &str, hosts: &Namespaces, seed: u64, set: &[&str]) {
     let dying: &[u32] = if set.contains(&KILLS) { &[3] } else { &[] };
     common::orphans_at(4, name, dying, WATCHDOG, |rank| {
         let mut words = hosts.enter(host_of(rank));

@@ -101,7 +101,7 @@ fn in_order(comm: &Communicator) {
     assert_eq!(got, due);
 }
 
-fn rule((name, algorithm): (&str, &str)) -> Rule {
+pub(super) fn rule((name, algorithm): (&str, &str)) -> Rule {
     Rule {
         operation: name.parse().unwrap(),
         ranks_max: usize::MAX,

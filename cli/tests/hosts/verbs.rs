@@ -44,11 +44,11 @@ fn over_ports(
     lists: Option<[String; 2]>,
     body: impl FnOnce(Builder),
 ) {
-    let Some(devices) = lists else {
-        return skip(
-            "jobs over InfiniBand or RoCE",
-            "GAPLESS_IB_PORTS names no two devices; cargo xtask verbs makes some",
-        );
+    let Some(lists) = lists else {
+        let missing =
+            if devices().is_some() { "GAPLESS_IB_MORE_PORTS" } else { "GAPLESS_IB_PORTS" };
+        let why = format!("{missing} names no two devices; cargo xtask verbs makes some");
+        return skip("jobs over InfiniBand or RoCE", &why);
     };
     if is_rank(name) {
         return body(World::builder().wireup(common::folder_wireup()));
@@ -57,7 +57,7 @@ fn over_ports(
     common::orphans_at(ranks, name, dying, WATCHDOG, |rank| {
         let host = usize::from(rank >= ranks / 2);
         let mut words = hosts.enter(host);
-        words.extend(["env".into(), format!("GAPLESS_IB_DEVICES={}", devices[host]).into()]);
+        words.extend(["env".into(), format!("GAPLESS_IB_DEVICES={}", lists[host]).into()]);
         words
     });
 }

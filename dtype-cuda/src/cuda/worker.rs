@@ -51,6 +51,22 @@ fn takes_turns(own: u32, together: bool, all: &[Holding]) -> Option<u32> {
     all.iter().find(busy).filter(|_| !together).map(|holding| holding.process)
 }
 
+/// The block of a worker on a device that has room for so many; `together`: processes use it at the same time.
+fn own_block(
+    uuid: [u8; 16],
+    device: Space,
+    room: u32,
+    together: bool,
+) -> Result<Reservation, WorkerError> {
+    let ask = Ask { holder: Holder::Worker, blocks: 1, room, together, handed: 0 };
+    let block = Reservation::new(uuid, ask)?;
+    // Whoever comes at the same time finds this one's.
+    match takes_turns(std::process::id(), together, &reserved(uuid)?) {
+        Some(process) => Err(WorkerError::TakesTurns { device: device.to_string(), process }),
+        None => Ok(block),
+    }
+}
+
 /// How long the first life of a linked worker may take.
 const TRIAL: Duration = Duration::from_secs(10);
 
@@ -96,14 +112,7 @@ impl CudaWorker {
         let per_unit = function.blocks_per_unit(THREADS, 0)?;
         let room = device.properties().compute_units.saturating_mul(per_unit);
         let together = device.mps() != Mps::Off;
-        let ask = Ask { holder: Holder::Worker, blocks: 1, room, together, handed: 0 };
-        let block = Reservation::new(device.uuid(), ask)?;
-        // Whoever comes at the same time finds this one's.
-        let all = reserved(device.uuid())?;
-        if let Some(process) = takes_turns(std::process::id(), together, &all) {
-            let device = device.space().to_string();
-            return Err(WorkerError::TakesTurns { device, process });
-        }
+        let block = own_block(device.uuid(), device.space(), room, together)?;
         let stream = device.stream()?;
         let last = Mutex::new(Some(Completion::Ready));
         let (taken, kept) = (AtomicBool::new(false), Mutex::default());
@@ -348,6 +357,8 @@ impl std::fmt::Debug for CudaWorker {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::io::{BufRead, BufReader};
+    use std::process::{Child, Command, Stdio};
 
     #[test]
     fn a_worker_takes_no_turns_with_other_processes() {
@@ -359,5 +370,72 @@ mod tests {
         assert_eq!(takes_turns(9, false, &[]), None);
         let error = WorkerError::TakesTurns { device: "CUDA device 0".to_owned(), process: 9 };
         assert!(error.to_string().contains("process 9 has kernels on CUDA device 0"), "{error}");
+    }
+
+    const UUID: &str = "GAPLESS_TEST_WORKER_GPU";
+
+    /// No GPU has this number, and no other test: it is the time and this process.
+    fn drawn() -> [u8; 16] {
+        let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap();
+        (since.as_nanos() << 32 | u128::from(std::process::id())).to_le_bytes()
+    }
+
+    fn block(uuid: [u8; 16], together: bool) -> Result<Reservation, WorkerError> {
+        own_block(uuid, Space::Cuda { device: 0 }, 132, together)
+    }
+
+    /// Not a test: what the next one starts and kills.
+    #[test]
+    fn a_process_that_has_a_worker() {
+        let Ok(uuid) = std::env::var(UUID) else { return };
+        let uuid: u128 = uuid.parse().unwrap();
+        let _block = block(uuid.to_le_bytes(), false).unwrap();
+        println!("\nit has one");
+        std::thread::sleep(Duration::from_secs(60));
+    }
+
+    /// A process that is killed when this is dropped.
+    struct Other(Child);
+
+    impl Drop for Other {
+        fn drop(&mut self) {
+            let _ = self.0.kill();
+            let _ = self.0.wait();
+        }
+    }
+
+    /// Two processes, and a GPU that is not there, but in the ledger.
+    #[test]
+    fn the_second_process_on_a_gpu_gets_no_worker_unless_both_use_it_at_once() {
+        if crate::ledger_folder().is_none() {
+            println!(
+                "SKIPPED: two processes with workers on a GPU: there is no folder for a ledger"
+            );
+            return;
+        }
+        let uuid = drawn();
+        let child = Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", "cuda::worker::tests::a_process_that_has_a_worker", "--nocapture"])
+            .env(UUID, u128::from_le_bytes(uuid).to_string())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut other = Other(child);
+        let mut said = BufReader::new(other.0.stdout.take().unwrap()).lines();
+        assert!(said.any(|line| line.unwrap() == "it has one"));
+        let refused = block(uuid, false).map(drop).unwrap_err();
+        let is_named =
+            matches!(&refused, WorkerError::TakesTurns { process, .. } if *process == other.0.id());
+        assert!(is_named, "{refused}");
+        let text = refused.to_string();
+        assert!(
+            text.contains("MPS") && text.contains(&Space::Cuda { device: 0 }.to_string()),
+            "{text}"
+        );
+        // What was refused has left nothing: with the service there is room for one more.
+        assert_eq!(crate::reserved_here(uuid), 0);
+        drop(block(uuid, true).unwrap());
+        drop(other);
+        drop(block(uuid, false).unwrap());
     }
 }

@@ -76,18 +76,21 @@ struct Found {
 /// Has two processes measure, and adds rows of what they found.
 pub(super) fn add(mut findings: Findings, common: &Common) -> Result<Findings, Failure> {
     let space = findings.rows.first().map_or_else(String::new, |row| row.space.clone());
-    let rows = rows(common, &space)?;
+    let bare = findings.rows.iter().find(|row| row.case == super::BARE).map(|row| row.seconds.median);
+    let rows = rows(common, &space, bare)?;
     findings.notes.push_str(&crate::sim::judged(&rows));
     findings.rows.extend(rows);
     Ok(findings)
 }
 
-fn rows(common: &Common, space: &str) -> Result<Vec<Row>, Failure> {
+/// `bare`: seconds of a message, a launch and a wait without any interface.
+fn rows(common: &Common, space: &str, bare: Option<f64>) -> Result<Vec<Row>, Failure> {
     let folder = tempfile::tempdir().map_err(Failure::io("make", std::env::temp_dir()))?;
     let file = folder.path().join("found");
     let arguments = vec![XtqHw::NAME.into()];
     let found: Vec<Found> = processes::found((2, XtqHw::NAME), arguments, common, &file)?;
     let host = found.iter().find(|found| found.way == 1).map(|found| summary(found.one.clone())).transpose()?;
+    let function = found.iter().find(|found| found.way == 2).map(|found| summary(found.one.clone())).transpose()?;
     let mut rows = Vec::new();
     for Found { way, one, batches, put, target_ms } in found {
         let row = |what: &str, seconds: Vec<f64>| -> Result<Row, Failure> {
@@ -98,10 +101,13 @@ fn rows(common: &Common, space: &str) -> Result<Vec<Row>, Failure> {
             (row("put to signal", one)?, row("in batches of 16, each", batches)?, row("what a put costs", put)?);
         if way == 0 {
             one.marks.push(Mark::at_most("µs, put to signal", 3.6, one.seconds.median * 1e6));
+            let median = one.seconds.median;
+            let function = function.map(|it| it.median);
+            for (what, seconds) in [("of a message, launch and wait", bare), ("of a function on a processor", function)] {
+                one.marks.extend(seconds.map(|seconds| Mark::at_most(what, 0.45, median / seconds)));
+            }
             if let Some(host) = host {
-                let of_host = one.seconds.median / host.median;
-                one.marks.push(Mark::at_most("of a kernel that is launched", 0.45, of_host));
-                one = one.against("a kernel that is launched", host);
+                one = one.against("a kernel that CudaLauncher launches", host);
             }
             one.marks.push(Mark::at_most("ms of the target's processors for 10⁶ tasks", 1.0, target_ms));
             let rate = 1e-6 / batches.seconds.median;
