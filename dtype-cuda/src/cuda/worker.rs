@@ -1,12 +1,13 @@
-//! The worker of XTQ on a CUDA device: one block of one kernel (`gapless-kernels`, `worker`), on a stream of its own.
+//! The worker of XTQ on a CUDA device: blocks of one kernel (`gapless-kernels`, `worker`), on a stream of its own.
 //!
-//! The block is counted in the GPU's [ledger](Reservation). The kernel is loaded when the worker is made, because the
+//! The blocks are counted in the GPU's [ledger](Reservation). The kernel is loaded when the worker is made, because the
 //! first launch of a kernel that is not may wait for all that runs. Host memory is registered, and given back, only
 //! between two lives, for the same reason.
 
 use crate::ledger::{Ask, Holder, Holding, LedgerError, Reservation, reserved};
 use gapless_kernels::worker::{
-    IMAGE, LINKED_IMAGE, REGISTERS_MAX, START_WORDS, THREADS, WORKER, call_by_number,
+    BLOCKS_MAX, IMAGE, LINKED_IMAGE, PARAMETER_WORDS, REGISTERS_MAX, THREADS, WORKER,
+    call_by_number,
 };
 use gapless_mem::{
     Completion, Device, DeviceError, Lease, Region, Space, Words, Worker, WorkerCode,
@@ -16,7 +17,7 @@ use gapless_mem_cuda::{Argument, CudaDevice, CudaError, Function, Grid, Module, 
 use std::collections::HashMap;
 use std::ffi::{CStr, CString};
 use std::mem::ManuallyDrop;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 use thiserror::Error;
@@ -28,9 +29,15 @@ pub enum WorkerError {
     /// The driver refuses.
     #[error(transparent)]
     Driver(#[from] CudaError),
-    /// Its block has no room on the device, or its ledger cannot be had.
+    /// Its blocks have no room on the device, or its ledger cannot be had.
     #[error(transparent)]
     Ledger(#[from] LedgerError),
+    /// A number of blocks that no worker has.
+    #[error("a worker of {wanted} thread blocks: it has 1 to {BLOCKS_MAX}")]
+    Blocks {
+        /// The number.
+        wanted: u32,
+    },
     /// Another process has kernels on the device that wait or stay, and without the Multi-Process Service the device runs
     /// one process at a time: a worker would keep the other one away, and be kept away by it.
     #[error(
@@ -75,7 +82,10 @@ pub struct CudaWorker {
     /// That, once it has.
     control: OnceLock<Words>,
     kept: Mutex<Kept>,
-    _block: Reservation,
+    blocks: u32,
+    /// How many lives there were, trials included.
+    lives: AtomicU32,
+    _reserved: Reservation,
 }
 
 fn lock<T>(what: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -83,12 +93,26 @@ fn lock<T>(what: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl CudaWorker {
-    /// One for this device; it is not started.
+    /// One for this device, of one thread block; it is not started.
     ///
     /// # Errors
-    /// The driver refuses; kernels that wait or stay, of this process or of others that use the device at the same time,
-    /// take all of it.
+    /// As [`with_blocks`](CudaWorker::with_blocks).
     pub fn new(device: Arc<CudaDevice>) -> Result<CudaWorker, WorkerError> {
+        CudaWorker::with_blocks(device, 1)
+    }
+
+    /// One for this device, of so many thread blocks, which is not started. The first block takes all tasks; the others
+    /// help with those of 32 KiB and more, and with groups of functions of users. Each takes about a multiprocessor from
+    /// the application as long as the worker stays.
+    ///
+    /// # Errors
+    /// No number of blocks, or more than the device holds beside other kernels that wait or stay, of this process or of
+    /// others that use the device at the same time; without the Multi-Process Service, another process that has some there;
+    /// the driver refuses.
+    pub fn with_blocks(device: Arc<CudaDevice>, blocks: u32) -> Result<CudaWorker, WorkerError> {
+        if blocks == 0 || blocks > BLOCKS_MAX {
+            return Err(WorkerError::Blocks { wanted: blocks });
+        }
         // SAFETY: CUDA's tools made the image (`cargo xtask kernels`), and it is compiled into this program.
         let module = unsafe { Module::load(&device, IMAGE) }?;
         let function = module.function(WORKER)?;
@@ -96,8 +120,8 @@ impl CudaWorker {
         let per_unit = function.blocks_per_unit(THREADS, 0)?;
         let room = device.properties().compute_units.saturating_mul(per_unit);
         let together = device.mps() != Mps::Off;
-        let ask = Ask { holder: Holder::Worker, blocks: 1, room, together, handed: 0 };
-        let block = Reservation::new(device.uuid(), ask)?;
+        let ask = Ask { holder: Holder::Worker, blocks, room, together, handed: 0 };
+        let reserved_here = Reservation::new(device.uuid(), ask)?;
         // Whoever comes at the same time finds this one's.
         let all = reserved(device.uuid())?;
         if let Some(process) = takes_turns(std::process::id(), together, &all) {
@@ -117,7 +141,9 @@ impl CudaWorker {
             taken,
             control,
             kept,
-            _block: block,
+            blocks,
+            lives: AtomicU32::new(0),
+            _reserved: reserved_here,
         })
     }
 
@@ -178,11 +204,11 @@ impl CudaWorker {
         let address = self.device.device_address(control.region())?;
         // From here on the kernel may read it, unless it is known to have ended.
         let control = ManuallyDrop::new(control);
-        let mut start = [0u64; START_WORDS];
-        start[0] = address;
+        let mut start = [0u64; PARAMETER_WORDS];
+        start[..2].copy_from_slice(&[address, self.next_life()]);
         // SAFETY: the kernel has one parameter of so many words. A control block of zeros names nothing, and its life is
         // over as it begins; the buffer is kept until that is.
-        unsafe { function.launch(&self.stream, Grid::line(1, THREADS), &[Argument::of(&start)]) }?;
+        unsafe { function.launch(&self.stream, self.grid(), &[Argument::of(&start)]) }?;
         let (ended, begun) = (self.stream.record()?, Instant::now());
         while !ended.poll()? {
             if begun.elapsed() > TRIAL {
@@ -194,6 +220,23 @@ impl CudaWorker {
         }
         drop(ManuallyDrop::into_inner(control));
         Ok(())
+    }
+
+    fn grid(&self) -> Grid {
+        Grid::line(self.blocks, THREADS)
+    }
+
+    /// Helpers tell lives apart by this: the last life's may only now begin to look. Never 0; it begins anew after 2³²
+    /// lives, all of which but the last have left no trace.
+    fn next_life(&self) -> u64 {
+        let before = self.lives.fetch_add(1, Ordering::Relaxed);
+        u64::from(before.wrapping_add(1).max(1))
+    }
+
+    /// Its thread blocks.
+    #[must_use]
+    pub fn blocks(&self) -> u32 {
+        self.blocks
     }
 
     /// Its device.
@@ -304,14 +347,14 @@ unsafe impl Worker for CudaWorker {
         let function = linked.as_ref().map_or(&self.function, |(function, _)| function);
         // What a life needs first comes with the launch, as it is now. The one before has written some of these words; it
         // is over, says the caller, who has seen that by `is_over`: so its stores are seen here.
-        let mut start = [0u64; START_WORDS];
+        let mut start = [0u64; PARAMETER_WORDS];
         let words = self.control.get().map(Words::all).unwrap_or_default();
-        for (to, word) in start[1..].iter_mut().zip(words) {
+        for (to, word) in start[2..].iter_mut().zip(words) {
             *to = word.load(Ordering::Acquire);
         }
-        start[0] = control;
+        start[..2].copy_from_slice(&[control, self.next_life()]);
         // SAFETY: the kernel has one parameter of so many words; the caller keeps what the control block names.
-        unsafe { function.launch(&self.stream, Grid::line(1, THREADS), &[Argument::of(&start)]) }?;
+        unsafe { function.launch(&self.stream, self.grid(), &[Argument::of(&start)]) }?;
         *last = None;
         *last = Some(self.stream.record()?);
         Ok(())
