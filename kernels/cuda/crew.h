@@ -23,7 +23,8 @@
 #define GATE_EPOCH (0x3fffull << 16)
 #define GATE_INSIDE 0xffffull
 
-/* A task that helpers may share, and how far it is. */
+/* A task that helpers may share, and how far it is. One worker has a loaded image for itself, and one life at a time. With
+ * functions of users the host gives it one block: what they call is not ready for several. */
 typedef struct {
     u64 gate;
     u32 next, cut, said, far;
@@ -135,15 +136,14 @@ INLINE bool run_together(Shared &s, u32 team) {
         fence_gpu();
         s.reachable = s.outs;
         s.said = *(volatile u32 *)&crew.said;
-        s.part = *(volatile u32 *)&crew.cut;
+        s.cut = *(volatile u32 *)&crew.cut;
         /* Somebody was told to stop, and so is this. */
-        if (s.part != 0 && s.said == 0) s.watch.stopped = 1;
+        if (s.cut != 0 && s.said == 0) s.watch.stopped = 1;
     }
     BARRIER();
     if (THREAD < s.put) s.outs[THREAD] = crew.outs[THREAD];
-    bool cut = s.part != 0;
-    BARRIER();
-    return cut;
+    /* Written again behind the barriers of a later task. */
+    return s.cut != 0;
 }
 
 /* What all blocks but the first do for a life. */

@@ -1,5 +1,6 @@
 /* The command processor of XTQ on the target GPU: a block that stays, polls rings of packets, rewrites them and runs
- * what they ask for; other blocks help with long tasks (crew.h). LeBeane et al. 2016, §III. What lies where, and what the numbers mean: worker.h.
+ * what they ask for; other blocks help with long tasks (crew.h). LeBeane et al. 2016, §III. What lies where, and
+ * what the numbers mean: worker.h.
  *
  * A round: 32 teams of 16 threads read a slot each, a unit a thread, by one load, so a batch costs one way over the bus;
  * while nothing comes, two teams of each ring do, and those of rings in this GPU's own memory look again and again until
@@ -98,9 +99,9 @@ typedef struct {
     /* When something has come last, as far as who looks at the clock has seen. */
     u64 until;
     u32 why;
-    /* Blocks of this life. Of a task that they share (crew.h): its parts, the one that this block has, what a function of a
-     * user's says, the rings that it puts into. The gate, as this block knows it. */
-    u32 blocks, part, said;
+    /* Blocks of this life. Of a task that they share (crew.h): its parts, the one that this block has, whether it was cut short,
+     * what a function of a user's says, the rings that it puts into. The gate, as this block knows it. */
+    u32 blocks, part, cut, said;
     Parts parts;
     Out *reachable;
     u64 gate;

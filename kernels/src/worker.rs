@@ -25,7 +25,7 @@ pub const IMAGE: &[u8] = include_bytes!("../images/worker.fatbin");
 pub const REGISTERS: &str = include_str!("../images/ptxas-worker.txt");
 
 /// Up to [`BLOCKS_MAX`] blocks of [`THREADS`]. Parameter: [`PARAMETER_WORDS`] words. The first is the control block's
-/// address, the second the life's number: never 0, below 2³², and another one than of all earlier lives of a loaded image.
+/// address, the second the life's number: never 0, below 2³², and another one than that of the loaded image's life before.
 /// The others are the first words of the control block.
 pub const WORKER: &CStr = c"xtq_worker";
 

@@ -17,7 +17,7 @@ use gapless_mem_cuda::{Argument, CudaDevice, CudaError, Function, Grid, Module, 
 use std::collections::HashMap;
 use std::ffi::{CStr, CString};
 use std::mem::ManuallyDrop;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 use thiserror::Error;
@@ -84,7 +84,7 @@ pub struct CudaWorker {
     kept: Mutex<Kept>,
     blocks: u32,
     /// How many lives there were, trials included.
-    lives: AtomicU32,
+    lives: AtomicU64,
     _reserved: Reservation,
 }
 
@@ -102,8 +102,8 @@ impl CudaWorker {
     }
 
     /// One for this device, of so many thread blocks, which is not started. The first block takes all tasks; the others
-    /// help with those of 32 KiB and more, and with groups of functions of users. Each takes about a multiprocessor from
-    /// the application as long as the worker stays.
+    /// help with those of 32 KiB and more. Each takes about a multiprocessor from the application as long as the worker
+    /// stays. While it has functions of users, it runs with one block.
     ///
     /// # Errors
     /// No number of blocks, or more than the device holds beside other kernels that wait or stay, of this process or of
@@ -142,7 +142,7 @@ impl CudaWorker {
             control,
             kept,
             blocks,
-            lives: AtomicU32::new(0),
+            lives: AtomicU64::new(0),
             _reserved: reserved_here,
         })
     }
@@ -208,7 +208,7 @@ impl CudaWorker {
         start[..2].copy_from_slice(&[address, self.next_life()]);
         // SAFETY: the kernel has one parameter of so many words. A control block of zeros names nothing, and its life is
         // over as it begins; the buffer is kept until that is.
-        unsafe { function.launch(&self.stream, self.grid(), &[Argument::of(&start)]) }?;
+        unsafe { function.launch(&self.stream, self.grid(true), &[Argument::of(&start)]) }?;
         let (ended, begun) = (self.stream.record()?, Instant::now());
         while !ended.poll()? {
             if begun.elapsed() > TRIAL {
@@ -222,15 +222,14 @@ impl CudaWorker {
         Ok(())
     }
 
-    fn grid(&self) -> Grid {
-        Grid::line(self.blocks, THREADS)
+    /// Functions of users are run by one block: their groups follow each other, and any may put on.
+    fn grid(&self, linked: bool) -> Grid {
+        Grid::line(if linked { 1 } else { self.blocks }, THREADS)
     }
 
-    /// Helpers tell lives apart by this: the last life's may only now begin to look. Never 0; it begins anew after 2³²
-    /// lives, all of which but the last have left no trace.
+    /// Blocks tell lives apart by this. Never 0, and below 2³²; it begins anew at 1.
     fn next_life(&self) -> u64 {
-        let before = self.lives.fetch_add(1, Ordering::Relaxed);
-        u64::from(before.wrapping_add(1).max(1))
+        1 + self.lives.fetch_add(1, Ordering::Relaxed) % u64::from(u32::MAX)
     }
 
     /// Its thread blocks.
@@ -354,7 +353,9 @@ unsafe impl Worker for CudaWorker {
         }
         start[..2].copy_from_slice(&[control, self.next_life()]);
         // SAFETY: the kernel has one parameter of so many words; the caller keeps what the control block names.
-        unsafe { function.launch(&self.stream, self.grid(), &[Argument::of(&start)]) }?;
+        unsafe {
+            function.launch(&self.stream, self.grid(linked.is_some()), &[Argument::of(&start)])
+        }?;
         *last = None;
         *last = Some(self.stream.record()?);
         Ok(())

@@ -84,7 +84,7 @@ fn blocks_that_share_a_task_do_what_the_host_does() {
     }
 }
 
-/// Work-items of a large grid run once each, whoever runs their groups; functions of users likewise.
+/// Work-items of a large grid run once each, whoever runs their groups; and functions of users beside them.
 #[test]
 fn blocks_that_share_a_grid_run_each_work_item_once() {
     let Some(device) = device("worker, crews, grids") else { return };
@@ -95,11 +95,6 @@ fn blocks_that_share_a_grid_run_each_work_item_once() {
     for blocks in CREWS {
         let mut bench = Bench::with_blocks(&device, LIFE, 1, blocks);
         let numbered = bench.register(0, DeviceFunction::Number, 1 << 20, 0);
-        let lease = pinned(&device, 1024);
-        let kernel = DeviceKernel::of_code(&code, "example_count", 16, 65536).buffer(lease.clone());
-        // SAFETY: the buffer is new, and looked at as words alone.
-        unsafe { bench.target.register_kernel(1, Some(kernel)) }.unwrap();
-        let counts = words(&lease);
         bench.post(pinned(&device, 65536));
         for round in 0..cases(12) {
             let items = [1u16, 32, 64, 500, 512][rng.index(5)];
@@ -113,6 +108,18 @@ fn blocks_that_share_a_grid_run_each_work_item_once() {
             for (at, found) in elements_of(&bytes_of(&numbered), 4).into_iter().enumerate() {
                 assert_eq!(found, u64::from(at < all), "item {at}, {name}");
             }
+        }
+        // With functions of users the worker has one block, whatever it was given.
+        let lease = pinned(&device, 1024);
+        let kernel = DeviceKernel::of_code(&code, "example_count", 16, 65536).buffer(lease.clone());
+        // SAFETY: the buffer is new, and looked at as words alone.
+        unsafe { bench.target.register_kernel(1, Some(kernel)) }.unwrap();
+        let counts = words(&lease);
+        for round in 0..cases(12) {
+            let items = [1u16, 32, 64, 500, 512][rng.index(5)];
+            let groups = u32::try_from(1 + rng.index(400)).unwrap();
+            let launch = Launch::linear(groups, items, 0);
+            let name = format!("{blocks} blocks, round {round}: {groups} groups of {items}");
             // In its slot, and beyond.
             let mut payload = vec![0; [7, 100, 3000, 60_000][rng.index(4)]];
             rng.fill(&mut payload);
@@ -139,7 +146,8 @@ fn blocks_that_share_a_grid_run_each_work_item_once() {
 fn lives_of_several_blocks_begin_and_end_and_stop() {
     let Some(device) = device("worker, crews, lives") else { return };
     let _alone = alone();
-    let life = Life { idle: Some(Duration::from_micros(50)), longest: PATIENCE };
+    // What begins only after the order to stop is stopped by the life's end.
+    let life = Life { idle: Some(Duration::from_micros(50)), longest: Duration::from_secs(2) };
     let mut bench = Bench::with_blocks(&device, life, 1, 8);
     let sums = bench.register(0, DeviceFunction::Combine, 1 << 17, 1 << 17);
     bench.post(pinned(&device, 1 << 17));
