@@ -51,10 +51,10 @@ pub(super) struct Explain {
     /// No MPS server: processes take turns on a device that both use
     #[arg(long)]
     turns: bool,
-    /// Say whether a worker of tasks could be started on each GPU now, and why not: one is made, and not started, so its
-    /// thread block is reserved for a moment
-    #[arg(long)]
-    worker: bool,
+    /// Say whether a worker of tasks could be started on each GPU now, of so many thread blocks (1), and why not: one is
+    /// made, and not started, so its blocks are reserved for a moment
+    #[arg(long, value_name = "BLOCKS", num_args = 0..=1, default_missing_value = "1")]
+    worker: Option<u32>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
@@ -65,8 +65,8 @@ enum Memory {
 
 impl Explain {
     pub(super) fn run(self, worlds: Worlds<'_>) -> Result<ExitCode, Failure> {
-        if self.worker {
-            tell(&workers(super::spaces::workers()))?;
+        if let Some(blocks) = self.worker {
+            tell(&workers(super::spaces::workers(blocks)))?;
             return Ok(ExitCode::SUCCESS);
         }
         if let Some(operation) = &self.collective.coll {

@@ -92,13 +92,13 @@ pub(super) fn cuda() -> Result<Devices, String> {
     })
 }
 
-/// Whether a worker of tasks could be started on each CUDA device now, by making one that is not started.
+/// Whether a worker of tasks could be started on each CUDA device now, by making one of so many blocks that is not started.
 #[cfg(feature = "cuda")]
-pub(super) fn workers() -> Result<Vec<Start>, String> {
+pub(super) fn workers(blocks: u32) -> Result<Vec<Start>, String> {
     let driver = gapless_mem_cuda::CudaDriver::load().map_err(|error| error.to_string())?;
     let one = |ordinal: u32| -> Result<(), String> {
         let device = driver.device(ordinal).map_err(|error| error.to_string())?;
-        let made = gapless_dtype_cuda::CudaWorker::new(device.into());
+        let made = gapless_dtype_cuda::CudaWorker::with_blocks(device.into(), blocks);
         made.map(drop).map_err(|error| error.to_string())
     };
     Ok((0..driver.devices()).map(|ordinal| (format!("cuda:{ordinal}"), one(ordinal))).collect())
@@ -106,7 +106,7 @@ pub(super) fn workers() -> Result<Vec<Start>, String> {
 
 /// Whether a worker of tasks could be started on each CUDA device now.
 #[cfg(not(feature = "cuda"))]
-pub(super) fn workers() -> Result<Vec<Start>, String> {
+pub(super) fn workers(_: u32) -> Result<Vec<Start>, String> {
     cuda().map(|_| Vec::new())
 }
 

@@ -1,18 +1,23 @@
 //! Who combines: reductions and accumulations by messages, by tasks on the processors' threads, and by the workers that stay
-//! on the ranks' GPUs. Each rank has a GPU of its own; without one there is no worker, and the example says why.
+//! on the ranks' GPUs. Each rank has a GPU of its own, or shares one under MPS; else there is no worker, and the example says
+//! why.
 //!
 //! ```sh
 //! cargo build --release -p gapless --example reducers
-//! cargo run --release -- run -n 2 target/release/examples/reducers [ROUNDS [JSON]]
+//! cargo run --release -- run -n 2 target/release/examples/reducers [ROUNDS [JSON [BLOCKS]]]
 //! ```
 //!
-//! Times are medians, in µs, at rank 0. `left` is the share of its time that a rank has for itself while all-reduces go on,
+//! Workers have BLOCKS thread blocks (1). Windows are of the host's memory, and of the GPUs'. Times are medians, in µs, at
+//! rank 0. `left` is the share of its time that a rank has for itself while all-reduces go on,
 //! if it makes progress every 20 µs. All results are checked. Docs: `docs/collectives.md`, By tasks.
 
 use gapless::coll::Operation;
 use gapless::tuning::coll::{Rule, Table};
 use gapless::xtq::{CudaWorker, Life};
-use gapless::{Collective, Communicator, CudaDriver, Device, InPlace, Lock, ReduceOp, World};
+use gapless::{
+    Collective, Communicator, CudaDevice, CudaDriver, Device, InPlace, Lock, ReduceOp, Space,
+    Window, WindowMemory, World,
+};
 use std::error::Error;
 use std::fmt::Write as _;
 use std::sync::Arc;
@@ -110,13 +115,29 @@ fn reduce(comm: &Communicator, bytes: usize, count: usize) -> Result<[f64; 3], F
 }
 
 /// Accumulations of rank 0 into a window of rank 1, each with its flush; rank 1 is in a barrier.
-fn accumulate(comm: &Communicator, way: Way, bytes: usize, count: usize) -> Result<f64, Failure> {
+fn accumulate(
+    comm: &Communicator,
+    (way, space): (Way, Space),
+    bytes: usize,
+    count: usize,
+) -> Result<f64, Failure> {
     let builder = match way {
         Way::Worker => comm.window().accumulate_by_worker(),
         Way::Threads => comm.window().accumulate_by_tasks(),
         Way::Messages => comm.window(),
     };
-    let mut window = builder.allocate::<f64>(bytes / 8)?;
+    match space {
+        Space::Host => accumulate_into(comm, builder.allocate(bytes / 8)?, bytes, count),
+        space => accumulate_into(comm, builder.allocate_on(space, bytes / 8)?, bytes, count),
+    }
+}
+
+fn accumulate_into<M: WindowMemory>(
+    comm: &Communicator,
+    mut window: Window<f64, M>,
+    bytes: usize,
+    count: usize,
+) -> Result<f64, Failure> {
     let given = own(0, bytes / 8);
     let mut times = Vec::new();
     comm.barrier()?;
@@ -157,19 +178,24 @@ impl Way {
     }
 }
 
-/// A GPU of this rank's own.
-fn device(world: &World) -> Result<Arc<gapless::CudaDevice>, Failure> {
+/// A GPU for this rank: one of its own, or, with MPS, one that ranks share.
+fn device(world: &World) -> Result<Arc<CudaDevice>, Failure> {
     let driver = CudaDriver::load()?;
+    let device = Arc::new(driver.device(world.rank() % driver.devices().max(1))?);
     if driver.devices() < world.size() {
-        return Err(format!("{} GPUs for {} processes", driver.devices(), world.size()).into());
+        // It says why, if two processes cannot have workers there.
+        drop(CudaWorker::new(Arc::clone(&device))?);
     }
-    Ok(Arc::new(driver.device(world.rank())?))
+    Ok(device)
 }
 
 fn main() -> Result<(), Failure> {
     let mut arguments = std::env::args().skip(1);
     let count = arguments.next().map_or(Ok(2000), |rounds| rounds.parse())?;
     let path = arguments.next();
+    let blocks = arguments.next().map_or(Ok(1), |blocks| blocks.parse())?;
+    let worker =
+        |device: &Arc<CudaDevice>| CudaWorker::with_blocks(device.clone(), blocks).map(Arc::new);
     let world = World::init()?;
     let comm = world.comm();
     let (says, device) = (world.rank() == 0, device(&world));
@@ -193,11 +219,7 @@ fn main() -> Result<(), Failure> {
     for way in &ways {
         if let (Way::Worker, Ok(device)) = (way, &device) {
             let memory: Arc<dyn Device> = device.clone();
-            world.attach_collective_worker(
-                Arc::new(CudaWorker::new(device.clone())?),
-                &memory,
-                life,
-            )?;
+            world.attach_collective_worker(worker(device)?, &memory, life)?;
         }
         world.set_coll_table(table(if *way == Way::Messages { "ring" } else { "xtq" })?);
         // The table is that of communicators that are made from now on.
@@ -215,22 +237,30 @@ fn main() -> Result<(), Failure> {
         }
     }
     if says {
-        println!("{:>10} {:>8} {:>10}", "by", "bytes", "accumulate");
+        println!("{:>10} {:>6} {:>8} {:>10}", "by", "in", "bytes", "accumulate");
+    }
+    // Making and freeing windows of a GPU's memory waits for what stays there.
+    if has == [1] {
+        world.keep_collective_worker(false)?;
     }
     for way in ways.into_iter().filter(|_| world.size() == 2) {
         if let (Way::Worker, Ok(device)) = (way, &device) {
-            world.keep_collective_worker(false)?;
-            world.attach_window_worker(Arc::new(CudaWorker::new(device.clone())?), life)?;
+            let life = Life { idle: Some(Duration::from_millis(1)), ..life };
+            world.attach_window_worker(worker(device)?, life)?;
         }
-        for bytes in SIZES.into_iter().filter(|bytes| *bytes >= ACCUMULATED) {
-            let took = accumulate(comm, way, bytes, rounds(bytes, count))?;
-            if says {
-                let by = way.name();
-                println!("{by:>10} {bytes:>8} {took:>10.2}");
-                writeln!(
-                    json,
-                    "{{\"by\": \"{by}\", \"bytes\": {bytes}, \"accumulate_us\": {took:.3}}}"
-                )?;
+        let on = |device: &Arc<CudaDevice>| ("gpu", device.space());
+        let on_gpu = device.as_ref().ok().filter(|_| has == [1]).map(on);
+        for (place, space) in [("host", Space::Host)].into_iter().chain(on_gpu) {
+            for bytes in SIZES.into_iter().filter(|bytes| *bytes >= ACCUMULATED) {
+                let took = accumulate(comm, (way, space), bytes, rounds(bytes, count))?;
+                if says {
+                    let by = way.name();
+                    println!("{by:>10} {place:>6} {bytes:>8} {took:>10.2}");
+                    writeln!(
+                        json,
+                        "{{\"by\": \"{by}\", \"in\": \"{place}\", \"bytes\": {bytes}, \"accumulate_us\": {took:.3}}}"
+                    )?;
+                }
             }
         }
     }

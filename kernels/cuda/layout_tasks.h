@@ -65,8 +65,8 @@ INLINE void write_wide(u64 at, u64 value, u32 width) {
     }
 }
 
-/* All of it, by the block; whether this thread was cut short. */
-NOINLINE bool move_layout(Watch *watch, const Task &t) {
+/* Part `part` of `parts`, by a block; whether this thread was cut short. */
+NOINLINE bool move_layout(Watch *watch, const Task &t, u32 part, u32 parts) {
     const LayoutForm &form = *(const LayoutForm *)t.layout;
     const u64 *a = t.arguments;
     bool packs = t.object == DO_PACK;
@@ -77,7 +77,7 @@ NOINLINE bool move_layout(Watch *watch, const Task &t) {
         const TransferArgs &p = piece.transfer;
         u32 width = piece.width, w = 1u << width, words = p.span.words;
         u32 head = p.span.edges & 255, all = words + head + (p.span.edges >> 8 & 255);
-        ROLLED for (u32 i = THREAD; i < all; i += THREADS) {
+        ROLLED for (u32 i = part * THREADS + THREAD; i < all; i += parts * THREADS) {
             if (++done % ELEMENTS == 0 && is_stopped(watch)) return true;
             /* Behind the words: bytes of those that the piece covers in part, before the first and after the last. */
             u32 word = i, byte = 0;

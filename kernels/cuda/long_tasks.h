@@ -1,15 +1,36 @@
-/* Tasks that take the whole block. After tasks.h, layout_tasks.h and user_tasks.h. */
+/* Tasks that take the whole block, or several. After streams.h, layout_tasks.h and crew.h. */
 #ifndef GAPLESS_LONG_TASKS_H
 #define GAPLESS_LONG_TASKS_H
 
-/* The block has run a task, or was cut short. What ran to its end has ended, whatever was ordered meanwhile. */
-INLINE void end_long(Shared &s, u32 team, bool cut) {
-    cut = __syncthreads_or(cut);
-    if (THREAD == 0 && cut) {
-        s.code[team] = STATUS_FAILED;
-        s.value[team] = FAILED_STOPPED;
+/* How a task is cut into parts, each so long that sharing it is worth while. By one thread. */
+INLINE void cut_into_parts(Shared &s, const Task &t, u32 group, bool streams) {
+    Parts &p = s.parts;
+    p.group = group;
+    bool moves = t.object == DO_UNPACK || t.object == DO_PACK;
+    if (!moves && !streams) {
+        p.all = t.items / group;
+        p.kind = is_users(t) ? BY_USERS : BY_GROUPS;
+        bool shared = s.blocks > 1 && (p.kind == BY_USERS || t.items >= SHARED_ITEMS);
+        u64 wanted = shared ? PARTS_OF_BLOCK * s.blocks : 1;
+        p.each = (p.all + wanted - 1) / wanted;
+        p.count = (u32)((p.all + p.each - 1) / p.each);
+        return;
     }
-    BARRIER();
+    bool reduces = t.object == DO_REDUCE;
+    p.all = reduces ? t.arguments[4] << element_shift(t.arguments[5]) : t.payload_bytes;
+    if (moves) p.all = ((const LayoutForm *)t.layout)->bytes;
+    p.kind = moves ? BY_WORDS : BY_BYTES;
+    /* A block's share, in whole loads of its threads. */
+    u64 share = (p.all / s.blocks + STRETCH_MIN - 1) & ~(u64)(STRETCH_MIN - 1);
+    if (share > STRETCH_MAX || share == 0) share = STRETCH_MAX;
+    while (p.all / share > PARTS_MAX) share *= 2;
+    p.count = (u32)((p.all + share - 1) / share);
+    if (moves && p.count > s.blocks) p.count = s.blocks;
+    if (p.all < SHARED_MIN) {
+        share = p.all;
+        p.count = 1;
+    }
+    p.each = share;
 }
 
 /* A task that takes the whole block. */
@@ -20,29 +41,21 @@ NOINLINE void run_long(Shared &s, u64 control, u32 team, const Ring &ring) {
     u64 group_word = ((const u64 *)s.slot[team])[7];
     u64 group = (u64)part(group_word, 0, 16) * part(group_word, 16, 16) * part(group_word, 32, 16);
     if (s.far[team]) {
-        /* The packet was seen, so what was written before it can be seen. */
-        fence_sys();
+        /* Who has found the packet has fenced, and all have met it since: so what was written before it can be seen. */
         u64 from = ring.arena + ((const u64 *)s.slot[team])[8];
         u32 words = t.argument_bytes / 8;
-        u64 buffer = t.buffer, payload = t.payload, bytes = t.payload_bytes, units = bytes / 16;
+        u64 buffer = t.buffer, payload = t.payload;
         u64 data = from + (t.argument_bytes + 15) / 16 * 16, word = 0;
         /* Places that are no multiples of 16 are nonsense of the initiator's, and give it nonsense. */
         from &= ~15ull;
         data &= ~15ull;
         if (THREAD < words) word = load_relaxed(from + 8 * THREAD);
-        for (u64 i = THREAD; i < units; i += FLIGHT * THREADS) {
-            Unit v[FLIGHT];
-            UNROLL for (u32 k = 0; k < FLIGHT; k++)
-                if (i + k * THREADS < units) v[k] = load_unit(data + 16 * (i + k * THREADS));
-            UNROLL for (u32 k = 0; k < FLIGHT; k++) {
-                if (i + k * THREADS >= units) continue;
-                ((u64 *)payload)[2 * (i + k * THREADS)] = v[k].lo;
-                ((u64 *)payload)[2 * (i + k * THREADS) + 1] = v[k].hi;
-            }
-        }
-        if (THREAD < bytes % 16) {
-            u64 at = units * 16 + THREAD;
-            ((u8 *)payload)[at] = *(volatile const u8 *)(data + at);
+        if (!is_streamed(t.object)) {
+            stream_copy(payload, data, 0, t.payload_bytes);
+        } else {
+            /* All have read where it would go. */
+            BARRIER();
+            if (THREAD == 0) t.payload = data;
         }
         if (THREAD < words) s.arguments[THREAD] = THREAD == 0 ? buffer : THREAD == 1 ? payload : word;
         BARRIER();
@@ -66,8 +79,6 @@ NOINLINE void run_long(Shared &s, u64 control, u32 team, const Ring &ring) {
     }
     /* The barrier brings the verdict: who looked at the code might meet what is written there next. */
     if (__syncthreads_or(failed != 0)) return;
-    /* Layouts are moved by all threads, whatever the grid is. */
-    if (moves) return end_long(s, team, move_layout(&s.watch, t));
     if (t.object == DO_PAUSE) {
         if (THREAD == 0) {
             u64 since = nanoseconds();
@@ -110,21 +121,20 @@ NOINLINE void run_long(Shared &s, u64 control, u32 team, const Ring &ring) {
         BARRIER();
         return;
     }
-#ifdef WORKER_LINKED
-    if (is_users(t)) return run_users(s, team, group_word, group);
-#endif
-    u64 groups = t.items / group;
-    bool cut = false;
-    for (u64 g = 0; g < groups; g++) {
-        if (THREAD < group) cut = run_item(&s.watch, t, g * group + THREAD) || cut;
-        if (g % GROUPS != GROUPS - 1 || g == groups - 1) continue;
-        bool stopped = THREAD == 0 && is_stopped(&s.watch);
-        if (__syncthreads_or(stopped)) {
-            cut = true;
-            break;
-        }
+    /* Bytes are moved by all threads, whatever the grid is. */
+    bool streams = t.object == DO_REDUCE || (s.far[team] && is_streamed(t.object));
+    if (THREAD == 0) {
+        cut_into_parts(s, t, (u32)group, streams);
+        s.said = 0;
     }
-    end_long(s, team, cut);
+    BARRIER();
+    bool cut = run_together(s, team);
+    /* What ran to its end has ended, whatever was ordered meanwhile. */
+    if (THREAD == 0 && cut) {
+        s.code[team] = STATUS_FAILED;
+        s.value[team] = s.said == 0 ? FAILED_STOPPED : FAILED_USER | s.said;
+    }
+    BARRIER();
 }
 
 #endif

@@ -33,14 +33,16 @@ extern "C" __device__ gapless_lane *gapless_out(const gapless_task *task, u32 nu
     return number < users->put ? users->outs + number : (gapless_lane *)0;
 }
 
-/* All groups of a task, one after another. */
-NOINLINE void run_users(Shared &s, u32 team, u64 group_word, u64 group) {
+/* Groups `first` to `last` of a task, one after another. Whether it was cut short; `said` is why, if the function says so. */
+NOINLINE bool run_users(Shared &s, u32 team, u64 first, u64 last) {
     __shared__ Users users;
     const Task &t = s.task[team];
     const u64 *packet = (const u64 *)s.slot[team];
+    u64 group_word = packet[7];
+    u32 group = s.parts.group;
     if (THREAD == 0) {
         users.watch = &s.watch;
-        users.outs = s.outs;
+        users.outs = s.reachable;
         users.put = s.put;
         gapless_task &u = s.user;
         u.buffer = (void *)t.buffer;
@@ -50,7 +52,7 @@ NOINLINE void run_users(Shared &s, u32 team, u64 group_word, u64 group) {
         u.arguments = t.arguments;
         u.items = t.items;
         u.argument_words = t.argument_bytes / 8;
-        u.group_items = (u32)group;
+        u.group_items = group;
         u.grid[0] = part(packet[3], 0, 32);
         u.grid[1] = part(packet[3], 32, 32);
         u.grid[2] = part(packet[5], 0, 32);
@@ -58,25 +60,16 @@ NOINLINE void run_users(Shared &s, u32 team, u64 group_word, u64 group) {
         u.group[1] = part(group_word, 16, 16);
         u.group[2] = part(group_word, 32, 16);
         u.worker = &users;
-        s.said = 0;
     }
     BARRIER();
-    u64 groups = t.items / group;
-    bool cut = false;
-    for (u64 g = 0; g < groups; g++) {
+    for (u64 g = first; g < last; g++) {
         u32 said = THREAD < group ? gapless_call(t.object, &s.user, g * group + THREAD) : 0;
         if (said != 0) atomicCAS(&s.said, 0, said);
         /* A group's shared memory is the next one's, too. */
-        bool stopped = THREAD == 0 && g % GROUPS == GROUPS - 1 && g != groups - 1 && is_stopped(&s.watch);
-        if (!__syncthreads_or(stopped || said != 0)) continue;
-        cut = true;
-        break;
+        bool stopped = THREAD == 0 && (g - first) % GROUPS == GROUPS - 1 && g != last - 1 && is_stopped(&s.watch);
+        if (__syncthreads_or(stopped || said != 0)) return true;
     }
-    if (THREAD == 0 && cut) {
-        s.code[team] = STATUS_FAILED;
-        s.value[team] = s.said == 0 ? FAILED_STOPPED : FAILED_USER | s.said;
-    }
-    BARRIER();
+    return false;
 }
 
 #endif

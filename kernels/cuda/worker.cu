@@ -1,5 +1,6 @@
-/* The command processor of XTQ on the target GPU: one block that stays, polls rings of packets, rewrites them and runs
- * what they ask for. LeBeane et al. 2016, §III. What lies where, and what the numbers mean: worker.h.
+/* The command processor of XTQ on the target GPU: a block that stays, polls rings of packets, rewrites them and runs
+ * what they ask for; other blocks help with long tasks (crew.h). LeBeane et al. 2016, §III. What lies where, and
+ * what the numbers mean: worker.h.
  *
  * A round: 32 teams of 16 threads read a slot each, a unit a thread, by one load, so a batch costs one way over the bus;
  * while nothing comes, two teams of each ring do, and those of rings in this GPU's own memory look again and again until
@@ -17,6 +18,7 @@
 #include "../cuda/packets.h"
 #include "../cuda/tasks.h"
 #include "../cuda/layout_tasks.h"
+#include "../cuda/streams.h"
 #ifdef WORKER_LINKED
 #include "gapless_tasks.h"
 #include "../cuda/lanes.h"
@@ -32,8 +34,12 @@
 #define ITEMS_MAX (1ull << 40)
 /* Slots of each ring that are looked at while nothing comes. */
 #define AHEAD 2
-/* Units that a thread reads at a time of a long body. */
-#define FLIGHT 4
+/* Bytes, and work-items, from which on a task is shared with other blocks. */
+#define SHARED_MIN 32768u
+#define SHARED_ITEMS 8192u
+/* Parts of a task: for each block, if it is cut by groups; at most. */
+#define PARTS_OF_BLOCK 8u
+#define PARTS_MAX (1ull << 30)
 /* Who tells the host and initiators what the worker does: none of the first warps, whose fences would wait for that. */
 #define TELLER 352
 /* Warps of the block. */
@@ -49,6 +55,16 @@
 #ifndef WORKER_LINKED
 #include "../cuda/initiator.h"
 #endif
+
+/* How a task is cut into parts: `all` of what it is cut by, `each` of them a part, but for the last. */
+#define BY_GROUPS 0
+#define BY_BYTES 1
+#define BY_WORDS 2
+#define BY_USERS 3
+typedef struct {
+    u64 all, each;
+    u32 group, count, kind;
+} Parts;
 
 typedef struct {
     /* Both tables. */
@@ -83,9 +99,14 @@ typedef struct {
     /* When something has come last, as far as who looks at the clock has seen. */
     u64 until;
     u32 why;
+    /* Blocks of this life. Of a task that they share (crew.h): its parts, the one that this block has, whether it was cut short,
+     * what a function of a user's says, the rings that it puts into. The gate, as this block knows it. */
+    u32 blocks, part, cut, said;
+    Parts parts;
+    Out *reachable;
+    u64 gate;
 #ifdef WORKER_LINKED
     gapless_task user;
-    u32 said;
 #endif
 } Shared;
 
@@ -96,6 +117,7 @@ typedef struct {
 #include "../cuda/kept.h"
 #include "../cuda/taking.h"
 #include "../cuda/quick.h"
+#include "../cuda/crew.h"
 #include "../cuda/long_tasks.h"
 #include "../cuda/rounds.h"
 
@@ -105,11 +127,11 @@ INLINE void say_state(const Shared &s, u64 state) {
     if (ring < s.count) store_relaxed(s.rings[ring].head + RING_STATE, state);
 }
 
-/* The control block's address, and what it begins with. */
+/* The control block's address, this life's number among those of the image, and what the control block begins with. */
 typedef struct {
-    u64 control, first[START_WORDS];
+    u64 control, life, first[FIRST_WORDS];
 } Start;
-static_assert(CONTROL_OUTS < CONTROL_COUNTED && CONTROL_COUNTED + 8 * SIGNALS_MAX <= 8 * START_WORDS,
+static_assert(CONTROL_OUTS < CONTROL_COUNTED && CONTROL_COUNTED + 8 * SIGNALS_MAX <= 8 * FIRST_WORDS,
               "words that are taken out of it");
 
 extern "C" __global__ __launch_bounds__(WORKER_THREADS, 1) void xtq_worker(const __grid_constant__ Start start) {
@@ -131,16 +153,20 @@ extern "C" __global__ __launch_bounds__(WORKER_THREADS, 1) void xtq_worker(const
         s.watch.looked = now;
         s.watch.stopped = 0;
         s.why = 0;
+        s.blocks = BLOCKS;
+        s.reachable = s.outs;
         s.changed = 0;
         s.returned = 0;
         s.has_layouts = 0;
     }
+    if (BLOCK != 0) return help(s, start.life);
+    if (THREAD == 0) begin_life(s, start.life);
     if (THREAD < SIGNALS_MAX) s.counted[THREAD] = start.first[CONTROL_COUNTED / 8 + THREAD];
     /* What is read over the bus is read side by side. */
     if (THREAD >= 256 && THREAD < 256 + 4 * rings) {
         u32 i = (THREAD - 256) / 4, pair = THREAD % 4, word = CONTROL_RING_LIST / 8 + i * RING_WORDS + 2 * pair;
         Unit part;
-        if (word + 1 < START_WORDS) part = Unit{start.first[word], start.first[word + 1]};
+        if (word + 1 < FIRST_WORDS) part = Unit{start.first[word], start.first[word + 1]};
         else part = load_unit(control + 8 * word);
         if (pair < 3) ((Unit *)&s.rings[i])[pair] = part;
         else s.near[i] = part.lo != 0;
@@ -341,6 +367,7 @@ extern "C" __global__ __launch_bounds__(WORKER_THREADS, 1) void xtq_worker(const
         }
         BARRIER();
     }
+    if (THREAD == 0) end_life(s);
     /* A later life goes on where this one ends. */
     if (THREAD == 0) store_relaxed(control + CONTROL_WHY, leaving ? WHY_IDLE : s.why);
     if (THREAD < s.count) {

@@ -72,7 +72,7 @@
 
 /* A life is given the first words of its control block as they are when it is started, because reading them over the bus
  * takes long. Behind these are rings from the 16th on, and lists that few use. */
-#define START_WORDS 511
+#define FIRST_WORDS 510
 
 /* An element of the ring list, and of the list of rings to put into: words of 8 bytes. */
 #define RING_WORDS 8
@@ -157,7 +157,7 @@
 /* Work-items of DO_COMBINE, at most. */
 #define COMBINE_ITEMS_MAX 4096
 
-/* The worker's block. */
+/* A block of the worker. */
 #define WORKER_THREADS 512
 #define WORKER_ITEMS_MAX 512
 #define WORKER_LOCAL_MAX 0

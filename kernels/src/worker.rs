@@ -1,6 +1,6 @@
 //! The worker of XTQ: a kernel that stays on the target's GPU, polls rings of packets and runs what they ask for
-//! (`cuda/worker.cu`; `worker.h` says what lies where). It is one block, and is given the address of its control block,
-//! and what that begins with.
+//! (`cuda/worker.cu`; `worker.h` says what lies where). Its first block is the command processor, others help it with long
+//! tasks (`cuda/crew.h`). It is given the address of its control block, and what that begins with.
 //!
 //! | kernel | for |
 //! |---|---|
@@ -24,13 +24,21 @@ pub const IMAGE: &[u8] = include_bytes!("../images/worker.fatbin");
 /// What `ptxas` said of [`IMAGE`]: a heading, then a line a kernel.
 pub const REGISTERS: &str = include_str!("../images/ptxas-worker.txt");
 
-/// One block of [`THREADS`]. Parameter: [`START_WORDS`] words, of which the first is the control block's address.
+/// Up to [`BLOCKS_MAX`] blocks of [`THREADS`]. Parameter: [`PARAMETER_WORDS`] words. The first is the control block's
+/// address, the second the life's number: never 0, below 2³², and another one than that of the loaded image's life before.
+/// The others are the first words of the control block.
 pub const WORKER: &CStr = c"xtq_worker";
 
-/// Words of the worker's parameter: the control block's address, and the block's first words as they are when it starts.
-pub const START_WORDS: usize = 512;
+/// Words of the control block that a life is given with its launch, as they are then.
+pub const FIRST_WORDS: usize = 510;
+
+/// Words of the worker's parameter.
+pub const PARAMETER_WORDS: usize = 2 + FIRST_WORDS;
 // Every driver takes so many bytes of parameters; more would fail when it is launched.
-const _: () = assert!(8 * START_WORDS <= 4096);
+const _: () = assert!(8 * PARAMETER_WORDS <= 4096);
+
+/// Blocks of a worker, at most: they are counted in 16 bits of a word (`cuda/crew.h`).
+pub const BLOCKS_MAX: u32 = 1024;
 
 /// Any blocks of at most 256 threads. Parameters, of 8 bytes: addresses of packets (64 bytes each), of their places
 /// (arguments, payload), of the three tables (functions, kernels, queues), of what comes out (96 bytes each: the packet,
@@ -143,7 +151,7 @@ pub fn form(pieces: &[Piece], bytes: u64, touched: [i64; 2]) -> Vec<u8> {
     [head.as_bytes(), pieces.as_bytes()].concat()
 }
 
-/// Threads of the worker's block.
+/// Threads of each of the worker's blocks.
 pub const THREADS: u32 = 512;
 
 #[cfg(test)]
@@ -176,7 +184,7 @@ mod tests {
         assert_eq!(seen, 3 * names.len() + 3);
         let header = include_str!("worker.h");
         assert!(header.contains(&format!("#define WORKER_THREADS {THREADS}\n")));
-        assert!(header.contains(&format!("#define START_WORDS {}\n", START_WORDS - 1)));
+        assert!(header.contains(&format!("#define FIRST_WORDS {FIRST_WORDS}\n")));
         assert!(HEADER.contains("#define GAPLESS_BODY_BYTES 168\n"));
         assert!(header.contains("#define INLINE_BYTES 168\n"));
         let layouts = include_str!("../cuda/layout_tasks.h");

@@ -15,7 +15,8 @@
 //!   other changes do (`exposure.rs`), so what it does is atomic against those.
 //! - [`Worker`](Accumulations::Worker): a kernel for each window, of the worker of the target's accelerator, which nobody
 //!   else changes elements beside: its operations are not the processor's. So a window has no other changes, and
-//!   the kernel's operations alone.
+//!   the kernel's operations alone. They are atomic because the worker runs all of them one after another, in one queue of
+//!   width 1; so plain loads and stores do, 16 bytes at a time.
 //!
 //! What a rank does otherwise to a target waits until its tasks there have ended, and a task waits until the messages
 //! before it are done: so its operations happen in the order of the calls. `tasks/put.rs` is the origin's side,
@@ -216,7 +217,7 @@ impl Tasks {
         kernels.taken |= 1 << index;
         kernels.next = (index + 1) % 64;
         let longest = u32::try_from(BODY).unwrap_or(u32::MAX);
-        let kernel = Kernel::of_worker(DeviceFunction::Accumulate, longest);
+        let kernel = Kernel::of_worker(DeviceFunction::Combine, longest);
         let kernel = kernel.buffer(part.lease().clone());
         // SAFETY: the worker's function stays inside its buffer. That is a window's, of which no reference exists, and
         // whose contents nobody relies on (`Part`); its lease keeps it.

@@ -392,14 +392,19 @@ fn findings(
         rows.push(row);
     }
     for (what, case) in [
-        ("free", "freeing memory beside a worker that leaves after 100 µs"),
+        ("synchronize", "synchronising the device (cuCtxSynchronize) beside a worker that leaves after 100 µs"),
+        ("free", "freeing memory beside one"),
         ("load", "loading a module and its first function beside one"),
+        ("load alone", "loading a module and its first function without one"),
     ] {
         let Some(seconds) = find(what) else { continue };
         let longest = seconds.iter().copied().fold(0.0, f64::max);
-        let mut row = row(case, "driver", seconds)?;
-        if what == "free" {
+        let mut row = row(case, "driver", seconds)?.with("longest_seconds", longest);
+        if what != "load alone" {
             row.marks.push(Mark::at_most("ms at most", 1.1, longest * 1e3));
+        }
+        if let Some(alone) = (what == "load").then(|| find("load alone")).flatten() {
+            row = row.against("without a worker", summary(alone)?);
         }
         rows.push(row);
     }

@@ -1,12 +1,13 @@
-//! The worker of XTQ on a CUDA device: one block of one kernel (`gapless-kernels`, `worker`), on a stream of its own.
+//! The worker of XTQ on a CUDA device: blocks of one kernel (`gapless-kernels`, `worker`), on a stream of its own.
 //!
-//! The block is counted in the GPU's [ledger](Reservation). The kernel is loaded when the worker is made, because the
+//! The blocks are counted in the GPU's [ledger](Reservation). The kernel is loaded when the worker is made, because the
 //! first launch of a kernel that is not may wait for all that runs. Host memory is registered, and given back, only
 //! between two lives, for the same reason.
 
 use crate::ledger::{Ask, Holder, Holding, LedgerError, Reservation, reserved};
 use gapless_kernels::worker::{
-    IMAGE, LINKED_IMAGE, REGISTERS_MAX, START_WORDS, THREADS, WORKER, call_by_number,
+    BLOCKS_MAX, IMAGE, LINKED_IMAGE, PARAMETER_WORDS, REGISTERS_MAX, THREADS, WORKER,
+    call_by_number,
 };
 use gapless_mem::{
     Completion, Device, DeviceError, Lease, Region, Space, Words, Worker, WorkerCode,
@@ -16,7 +17,7 @@ use gapless_mem_cuda::{Argument, CudaDevice, CudaError, Function, Grid, Module, 
 use std::collections::HashMap;
 use std::ffi::{CStr, CString};
 use std::mem::ManuallyDrop;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 use thiserror::Error;
@@ -28,9 +29,15 @@ pub enum WorkerError {
     /// The driver refuses.
     #[error(transparent)]
     Driver(#[from] CudaError),
-    /// Its block has no room on the device, or its ledger cannot be had.
+    /// Its blocks have no room on the device, or its ledger cannot be had.
     #[error(transparent)]
     Ledger(#[from] LedgerError),
+    /// A number of blocks that no worker has.
+    #[error("a worker of {wanted} thread blocks: it has 1 to {BLOCKS_MAX}")]
+    Blocks {
+        /// The number.
+        wanted: u32,
+    },
     /// Another process has kernels on the device that wait or stay, and without the Multi-Process Service the device runs
     /// one process at a time: a worker would keep the other one away, and be kept away by it.
     #[error(
@@ -51,19 +58,19 @@ fn takes_turns(own: u32, together: bool, all: &[Holding]) -> Option<u32> {
     all.iter().find(busy).filter(|_| !together).map(|holding| holding.process)
 }
 
-/// The block of a worker on a device that has room for so many; `together`: processes use it at the same time.
-fn own_block(
+/// The blocks of a worker on a device that has room for so many; `together`: processes use it at the same time.
+fn own_blocks(
     uuid: [u8; 16],
     device: Space,
-    room: u32,
+    (blocks, room): (u32, u32),
     together: bool,
 ) -> Result<Reservation, WorkerError> {
-    let ask = Ask { holder: Holder::Worker, blocks: 1, room, together, handed: 0 };
-    let block = Reservation::new(uuid, ask)?;
+    let ask = Ask { holder: Holder::Worker, blocks, room, together, handed: 0 };
+    let reserved_here = Reservation::new(uuid, ask)?;
     // Whoever comes at the same time finds this one's.
     match takes_turns(std::process::id(), together, &reserved(uuid)?) {
         Some(process) => Err(WorkerError::TakesTurns { device: device.to_string(), process }),
-        None => Ok(block),
+        None => Ok(reserved_here),
     }
 }
 
@@ -91,7 +98,10 @@ pub struct CudaWorker {
     /// That, once it has.
     control: OnceLock<Words>,
     kept: Mutex<Kept>,
-    _block: Reservation,
+    blocks: u32,
+    /// How many lives there were, trials included.
+    lives: AtomicU64,
+    _reserved: Reservation,
 }
 
 fn lock<T>(what: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -99,12 +109,26 @@ fn lock<T>(what: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl CudaWorker {
-    /// One for this device; it is not started.
+    /// One for this device, of one thread block; it is not started.
     ///
     /// # Errors
-    /// The driver refuses; kernels that wait or stay, of this process or of others that use the device at the same time,
-    /// take all of it.
+    /// As [`with_blocks`](CudaWorker::with_blocks).
     pub fn new(device: Arc<CudaDevice>) -> Result<CudaWorker, WorkerError> {
+        CudaWorker::with_blocks(device, 1)
+    }
+
+    /// One for this device, of so many thread blocks, which is not started. The first block takes all tasks; the others
+    /// help with those of 32 KiB and more. Each takes about a multiprocessor from the application as long as the worker
+    /// stays. While it has functions of users, it runs with one block.
+    ///
+    /// # Errors
+    /// No number of blocks, or more than the device holds beside other kernels that wait or stay, of this process or of
+    /// others that use the device at the same time; without the Multi-Process Service, another process that has some there;
+    /// the driver refuses.
+    pub fn with_blocks(device: Arc<CudaDevice>, blocks: u32) -> Result<CudaWorker, WorkerError> {
+        if blocks == 0 || blocks > BLOCKS_MAX {
+            return Err(WorkerError::Blocks { wanted: blocks });
+        }
         // SAFETY: CUDA's tools made the image (`cargo xtask kernels`), and it is compiled into this program.
         let module = unsafe { Module::load(&device, IMAGE) }?;
         let function = module.function(WORKER)?;
@@ -112,7 +136,7 @@ impl CudaWorker {
         let per_unit = function.blocks_per_unit(THREADS, 0)?;
         let room = device.properties().compute_units.saturating_mul(per_unit);
         let together = device.mps() != Mps::Off;
-        let block = own_block(device.uuid(), device.space(), room, together)?;
+        let reserved_here = own_blocks(device.uuid(), device.space(), (blocks, room), together)?;
         let stream = device.stream()?;
         let last = Mutex::new(Some(Completion::Ready));
         let (taken, kept) = (AtomicBool::new(false), Mutex::default());
@@ -126,7 +150,9 @@ impl CudaWorker {
             taken,
             control,
             kept,
-            _block: block,
+            blocks,
+            lives: AtomicU64::new(0),
+            _reserved: reserved_here,
         })
     }
 
@@ -187,11 +213,11 @@ impl CudaWorker {
         let address = self.device.device_address(control.region())?;
         // From here on the kernel may read it, unless it is known to have ended.
         let control = ManuallyDrop::new(control);
-        let mut start = [0u64; START_WORDS];
-        start[0] = address;
+        let mut start = [0u64; PARAMETER_WORDS];
+        start[..2].copy_from_slice(&[address, self.next_life()]);
         // SAFETY: the kernel has one parameter of so many words. A control block of zeros names nothing, and its life is
         // over as it begins; the buffer is kept until that is.
-        unsafe { function.launch(&self.stream, Grid::line(1, THREADS), &[Argument::of(&start)]) }?;
+        unsafe { function.launch(&self.stream, self.grid(true), &[Argument::of(&start)]) }?;
         let (ended, begun) = (self.stream.record()?, Instant::now());
         while !ended.poll()? {
             if begun.elapsed() > TRIAL {
@@ -203,6 +229,22 @@ impl CudaWorker {
         }
         drop(ManuallyDrop::into_inner(control));
         Ok(())
+    }
+
+    /// Functions of users are run by one block: their groups follow each other, and any may put on.
+    fn grid(&self, linked: bool) -> Grid {
+        Grid::line(if linked { 1 } else { self.blocks }, THREADS)
+    }
+
+    /// Blocks tell lives apart by this. Never 0, and below 2³²; it begins anew at 1.
+    fn next_life(&self) -> u64 {
+        1 + self.lives.fetch_add(1, Ordering::Relaxed) % u64::from(u32::MAX)
+    }
+
+    /// Its thread blocks.
+    #[must_use]
+    pub fn blocks(&self) -> u32 {
+        self.blocks
     }
 
     /// Its device.
@@ -313,14 +355,16 @@ unsafe impl Worker for CudaWorker {
         let function = linked.as_ref().map_or(&self.function, |(function, _)| function);
         // What a life needs first comes with the launch, as it is now. The one before has written some of these words; it
         // is over, says the caller, who has seen that by `is_over`: so its stores are seen here.
-        let mut start = [0u64; START_WORDS];
+        let mut start = [0u64; PARAMETER_WORDS];
         let words = self.control.get().map(Words::all).unwrap_or_default();
-        for (to, word) in start[1..].iter_mut().zip(words) {
+        for (to, word) in start[2..].iter_mut().zip(words) {
             *to = word.load(Ordering::Acquire);
         }
-        start[0] = control;
+        start[..2].copy_from_slice(&[control, self.next_life()]);
         // SAFETY: the kernel has one parameter of so many words; the caller keeps what the control block names.
-        unsafe { function.launch(&self.stream, Grid::line(1, THREADS), &[Argument::of(&start)]) }?;
+        unsafe {
+            function.launch(&self.stream, self.grid(linked.is_some()), &[Argument::of(&start)])
+        }?;
         *last = None;
         *last = Some(self.stream.record()?);
         Ok(())
@@ -381,7 +425,7 @@ mod tests {
     }
 
     fn block(uuid: [u8; 16], together: bool) -> Result<Reservation, WorkerError> {
-        own_block(uuid, Space::Cuda { device: 0 }, 132, together)
+        own_blocks(uuid, Space::Cuda { device: 0 }, (1, 132), together)
     }
 
     /// Not a test: what the next one starts and kills.

@@ -4,6 +4,7 @@
 //! Registered buffers are page-locked, so that the host sees what tasks have written as soon as they have ended. Only one
 //! of these tests runs at a time: each wants a worker that lives, and registers memory.
 
+mod crew;
 mod layouts;
 mod litmus;
 mod order;
@@ -64,7 +65,11 @@ struct Bench {
 
 impl Bench {
     fn new(device: &Arc<CudaDevice>, life: Life, rings: usize) -> Bench {
-        let worker = Arc::new(CudaWorker::new(Arc::clone(device)).unwrap());
+        Bench::with_blocks(device, life, rings, 1)
+    }
+
+    fn with_blocks(device: &Arc<CudaDevice>, life: Life, rings: usize, blocks: u32) -> Bench {
+        let worker = Arc::new(CudaWorker::with_blocks(Arc::clone(device), blocks).unwrap());
         let mut target = Target::new(worker, life).unwrap();
         let lanes = (0..rings).map(|_| {
             let ring = pinned(device, SHAPE.bytes());

@@ -485,9 +485,9 @@ impl Target {
         };
         self.look()?;
         let away = self.state() == GONE;
-        if !away || !(self.sent_away || self.rings.iter().any(wanted)) {
-            // Asked while there is time: an accelerator takes some to answer.
-            self.over = away && (self.over || self.starts > 0 && self.worker.is_over()?);
+        // Asked while there is time: an accelerator takes some to answer, and a full one may take long to end what is gone.
+        self.over = away && (self.over || self.starts == 0 || self.worker.is_over()?);
+        if !self.over || !(self.sent_away || self.rings.iter().any(wanted)) {
             return Ok(false);
         }
         let before = self.starts;

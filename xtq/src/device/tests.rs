@@ -6,8 +6,8 @@ use super::player::{Played, Player, memory};
 use super::*;
 use crate::Refusal;
 use crate::packet::{Command, Flags, Launch, Packet, Work};
-use gapless_mem::{Lease, Worker};
-use std::sync::atomic::{AtomicU64, Ordering};
+use gapless_mem::{DeviceError, Lease, Worker, WorkerLimits};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant};
 
@@ -31,7 +31,7 @@ fn always() -> Life {
     Life { idle: None, longest: PATIENCE }
 }
 
-fn target(worker: Arc<Player>, life: Life) -> Target {
+fn target(worker: Arc<impl Worker + 'static>, life: Life) -> Target {
     let mut target = Target::new(worker, life).unwrap();
     let kernel = DeviceKernel::new(DeviceFunction::Copy, 2048).grid_max([1024, 1, 1]);
     register(&mut target, 7, Some(kernel.buffer(memory(64).unwrap()).signal(3))).unwrap();
@@ -484,6 +484,60 @@ fn a_worker_that_is_sent_away_leaves_no_packet_behind() {
         std::thread::yield_now();
     }
     assert_eq!((target.starts(), target.tasks()), (2, 100));
+}
+
+/// A player whose end takes its time, as that of blocks for which an accelerator has no room.
+struct Slow(Arc<Player>, AtomicBool);
+
+// SAFETY: all is the player's, but that it may be over later than it is said to be.
+unsafe impl Worker for Slow {
+    fn limits(&self) -> WorkerLimits {
+        self.0.limits()
+    }
+    fn control(&self, len: u64) -> Result<(Lease, u64), DeviceError> {
+        self.0.control(len)
+    }
+    fn reach(&self, memory: &Lease) -> Result<u64, DeviceError> {
+        self.0.reach(memory)
+    }
+    fn forget(&self, memory: &Lease) -> Result<(), DeviceError> {
+        self.0.forget(memory)
+    }
+    unsafe fn start(&self, control: u64) -> Result<(), DeviceError> {
+        // SAFETY: the caller's promise.
+        unsafe { self.0.start(control) }
+    }
+    fn is_over(&self) -> Result<bool, DeviceError> {
+        Ok(self.0.is_over()? && !self.1.load(Ordering::Acquire))
+    }
+}
+
+#[test]
+fn who_makes_progress_does_not_wait_for_a_worker_that_has_left_and_not_ended() {
+    let slow = Arc::new(Slow(noting().0, AtomicBool::new(false)));
+    let mut target = target(Arc::clone(&slow), always());
+    let (mut lane, _) = lane(&mut target);
+    target.start().unwrap();
+    put(&mut lane, 0, &[]).unwrap();
+    assert_eq!(outcome(&mut lane, &mut target), Outcome::Ended);
+    slow.1.store(true, Ordering::Release);
+    target.set_patience(Duration::from_millis(1));
+    target.leave().unwrap_err();
+    let start = Instant::now();
+    while lane.is_served() {
+        assert!(start.elapsed() < PATIENCE);
+        std::thread::yield_now();
+    }
+    put(&mut lane, 1, &[]).unwrap();
+    // It would wait so long.
+    target.set_patience(10 * PATIENCE);
+    for _ in 0..3 {
+        assert_eq!(target.advance(), Ok(false));
+    }
+    assert_eq!((target.starts(), lane.pending()), (1, 1));
+    slow.1.store(false, Ordering::Release);
+    assert_eq!(outcome(&mut lane, &mut target), Outcome::Ended);
+    assert_eq!(target.starts(), 2);
 }
 
 #[test]

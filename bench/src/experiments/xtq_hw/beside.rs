@@ -8,7 +8,21 @@ use gapless_mem_cuda::{Function, Stream};
 /// Seconds of what is timed, by its name.
 type Times = Vec<(String, Vec<f64>)>;
 
-/// How long what waits for the whole device waits, beside a worker that leaves after 100 µs.
+/// What waits until nothing runs in the context that is current: `cudaDeviceSynchronize` is this call, behind CUDA's
+/// runtime.
+fn synchronize() -> Result<unsafe extern "C" fn() -> i32, Failure> {
+    let library = crate::nccl::library("libcuda.so.1").map_err(Failure::Job)?;
+    // SAFETY: the library is open, and the name ends in NUL.
+    let found = unsafe { libc::dlsym(library, c"cuCtxSynchronize".as_ptr()) };
+    if found.is_null() {
+        return Err(job("the driver has no cuCtxSynchronize"));
+    }
+    // SAFETY: it is that function, which takes nothing and answers a number (`cuda.h`).
+    Ok(unsafe { std::mem::transmute::<*mut std::ffi::c_void, unsafe extern "C" fn() -> i32>(found) })
+}
+
+/// How long what waits for the whole device waits, beside a worker that leaves after 100 µs; and how long it takes to load a
+/// module without one.
 pub(super) fn waits(
     device: &Arc<CudaDevice>,
     target: &mut Target,
@@ -29,20 +43,38 @@ pub(super) fn waits(
         act()?;
         Ok(start.elapsed().as_secs_f64())
     };
-    let (mut freed, mut loaded) = (Vec::new(), Vec::new());
+    device.bind_thread()?;
+    let synchronize = synchronize()?;
+    let (mut freed, mut loaded, mut synchronized) = (Vec::new(), Vec::new(), Vec::new());
     for _ in 0..if quick { 3 } else { 50 } {
         let region = device.allocate(1 << 20)?;
         // SAFETY: nobody uses it.
         freed.push(beside(&mut || Ok(unsafe { device.free(region) }?))?);
-        let load = &mut || {
-            // SAFETY: CUDA's tools made the image, and it is compiled into this program.
-            unsafe { Module::load(device, IMAGE) }?.function(REWRITE)?.properties()?;
-            Ok(())
-        };
-        loaded.push(beside(load)?);
+        loaded.push(beside(&mut || load(device))?);
+        synchronized.push(beside(&mut || {
+            // SAFETY: it takes nothing, and the thread has a context.
+            match unsafe { synchronize() } {
+                0 => Ok(()),
+                code => Err(job(format!("cuCtxSynchronize answered {code}"))),
+            }
+        })?);
     }
     target.leave().map_err(job)?;
-    Ok(vec![("free".to_owned(), freed), ("load".to_owned(), loaded)])
+    let mut alone = Vec::new();
+    for _ in 0..loaded.len() {
+        let begun = Instant::now();
+        load(device)?;
+        alone.push(begun.elapsed().as_secs_f64());
+    }
+    let times = [freed, loaded, alone, synchronized];
+    Ok(["free", "load", "load alone", "synchronize"].map(str::to_owned).into_iter().zip(times).collect())
+}
+
+/// Loads a module and its first function.
+fn load(device: &Arc<CudaDevice>) -> Result<(), Failure> {
+    // SAFETY: CUDA's tools made the image, and it is compiled into this program.
+    unsafe { Module::load(device, IMAGE) }?.function(REWRITE)?.properties()?;
+    Ok(())
 }
 
 /// Rows of the matrices.

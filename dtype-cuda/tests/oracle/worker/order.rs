@@ -268,6 +268,16 @@ fn two_workers_are_counted_in_the_ledger() {
     let before = reserved();
     let worker = CudaWorker::new(Arc::clone(&device)).unwrap();
     assert_eq!(reserved(), before + 1);
+    let several = CudaWorker::with_blocks(Arc::clone(&device), 5).unwrap();
+    assert_eq!((several.blocks(), reserved()), (5, before + 6));
+    drop(several);
+    let too_many = CudaWorker::with_blocks(Arc::clone(&device), 1000);
+    assert!(matches!(too_many, Err(WorkerError::Ledger(LedgerError::NoRoom { .. }))));
+    assert!(matches!(
+        CudaWorker::with_blocks(Arc::clone(&device), 0),
+        Err(WorkerError::Blocks { wanted: 0 })
+    ));
+    assert_eq!(reserved(), before + 1);
     // All that is left of a kernel of which the device holds few.
     let ask =
         Ask { holder: Holder::Stream, blocks: 3, room: before + 4, together: false, handed: 0 };
