@@ -87,7 +87,7 @@ const LOOKS: u32 = 64;
 const FIRST_LOOKS: u32 = 512;
 /// One in so many puts that went straight into a ring makes progress, so that a program that only puts still answers its
 /// peers, and learns of their end.
-const PUTS_PER_POLL: u64 = 64;
+const PUTS_PER_POLL: u64 = 256;
 
 /// This process's end for tasks. Clones are the same end. Ranks are those of [`World::comm`];
 /// [`Communicator::target`] gives those of other communicators.

@@ -29,7 +29,7 @@ pub enum Retry {
 pub struct Put {
     pub(crate) target: Rank,
     pub(crate) command: Command,
-    pub(crate) arguments: Vec<u8>,
+    pub(crate) arguments: Payload,
     pub(crate) payload: Payload,
     pub(crate) retry: Retry,
     pub(crate) attempts_max: u32,
@@ -40,7 +40,7 @@ pub struct Put {
 
 impl Put {
     #[inline]
-    fn new(target: Rank, index: u8, queue: u8, work: Work, arguments: Vec<u8>) -> Put {
+    fn new(target: Rank, index: u8, queue: u8, work: Work, arguments: Payload) -> Put {
         let flags = Flags::empty();
         let command = Command { index, queue, flags, object: 0, signal: 0, payload_bytes: 0, work };
         Put {
@@ -66,7 +66,7 @@ impl Put {
         let bytes = payload.len();
         let payload_bytes = u32::try_from(bytes).map_err(|_| XtqError::PayloadTooLong { bytes })?;
         let packet = Packet::new(&Command { payload_bytes, ..self.command })?;
-        Ok((packet.as_bytes().to_vec(), [&self.arguments, payload].concat()))
+        Ok((packet.as_bytes().to_vec(), [self.arguments.bytes(), payload].concat()))
     }
 
     /// A task of function `index`, in queue `queue` of `target`. The two arguments are its third and fourth: the first
@@ -74,20 +74,29 @@ impl Put {
     #[inline]
     pub fn function(target: Rank, index: u8, queue: u8, arguments: [u64; 2]) -> Put {
         let arguments = [0, 0, arguments[0], arguments[1]];
-        Put::new(target, index, queue, Work::Function { arguments }, Vec::new())
+        Put::new(target, index, queue, Work::Function { arguments }, Payload::none())
     }
 
     /// A task of kernel `index`, in queue `queue` of `target`, over this grid. Of `arguments` the target replaces the
-    /// first 16 bytes; their length goes before what `launch` says.
+    /// first 16 bytes; their length goes before what `launch` says. Of a slice of up to 64 bytes they are copied without
+    /// allocating.
     #[inline]
-    pub fn kernel(target: Rank, index: u8, queue: u8, launch: Launch, arguments: Vec<u8>) -> Put {
+    pub fn kernel(
+        target: Rank,
+        index: u8,
+        queue: u8,
+        launch: Launch,
+        arguments: impl Into<Payload>,
+    ) -> Put {
+        let arguments = arguments.into();
         // Arguments too long for a packet are refused when it is made.
-        let argument_bytes = u16::try_from(arguments.len()).unwrap_or(u16::MAX);
+        let argument_bytes = u16::try_from(arguments.bytes().len()).unwrap_or(u16::MAX);
         let work = Work::Kernel(Launch { argument_bytes, ..launch });
         Put::new(target, index, queue, work, arguments)
     }
 
-    /// What the task gets to read, in a receive buffer of the target's.
+    /// What the task gets to read, in a receive buffer of the target's. A slice is copied; up to 64 bytes of one without
+    /// allocating.
     #[inline]
     pub fn payload(mut self, payload: impl Into<Payload>) -> Put {
         self.payload = payload.into();
@@ -150,8 +159,9 @@ impl Put {
     /// The command, with the length of the payload.
     #[inline]
     pub(crate) fn finished_command(&self) -> Result<Command, XtqError> {
-        if self.arguments.len() > ARGUMENTS_MAX {
-            return Err(PacketError::ArgumentBytes { bytes: self.arguments.len() }.into());
+        let bytes = self.arguments.bytes().len();
+        if bytes > ARGUMENTS_MAX {
+            return Err(PacketError::ArgumentBytes { bytes }.into());
         }
         let bytes = self.payload.bytes().len();
         let payload_bytes = u32::try_from(bytes).map_err(|_| XtqError::PayloadTooLong { bytes })?;
@@ -178,6 +188,13 @@ struct Fate {
 pub struct PutHandle(Arc<Fate>);
 
 impl PutHandle {
+    /// The same handle for another put, if nobody else has it.
+    #[inline]
+    pub(crate) fn again(mut self) -> Option<PutHandle> {
+        *Arc::get_mut(&mut self.0)? = Fate::default();
+        Some(self)
+    }
+
     fn has(&self, said: u8) -> bool {
         self.0.said.load(Ordering::Acquire) & said != 0
     }

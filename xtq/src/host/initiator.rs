@@ -108,7 +108,7 @@ type Puts = HashMap<u64, Outgoing, ByName>;
 pub(super) struct Outgoing {
     pub(super) target: Rank,
     pub(super) packet: Packet,
-    pub(super) arguments: Vec<u8>,
+    pub(super) arguments: Payload,
     pub(super) payload: Payload,
     pub(super) stage: Stage,
     /// Whether its body went with the packet.
@@ -127,11 +127,12 @@ pub(super) struct Outgoing {
 
 impl Outgoing {
     /// Takes what is needed of a put. `packet` is its packet.
-    fn of(put: &mut Put, packet: Packet) -> Outgoing {
+    #[inline]
+    fn of(put: &mut Put, packet: Packet, handle: PutHandle) -> Outgoing {
         Outgoing {
             target: put.target,
             packet,
-            arguments: std::mem::take(&mut put.arguments),
+            arguments: std::mem::replace(&mut put.arguments, Payload::none()),
             payload: std::mem::replace(&mut put.payload, Payload::none()),
             stage: Stage::Waiting,
             whole: false,
@@ -141,7 +142,7 @@ impl Outgoing {
             attempts_max: put.attempts_max,
             acknowledged: put.command.flags.contains(Flags::ACKNOWLEDGE),
             signal: put.signal.take(),
-            handle: PutHandle::default(),
+            handle,
             refusal: None,
             limit: limit::Limit::new(put.limit),
         }
@@ -149,7 +150,7 @@ impl Outgoing {
 
     /// Bytes of arguments and payload.
     pub(super) fn body_bytes(&self) -> usize {
-        self.arguments.len() + self.payload.bytes().len()
+        self.arguments.bytes().len() + self.payload.bytes().len()
     }
 }
 
@@ -206,7 +207,7 @@ pub(super) struct Initiator {
 impl Initiator {
     /// Takes a put over. `packet` is its packet.
     pub(super) fn put(&mut self, mut put: Put, packet: Packet) -> PutHandle {
-        let outgoing = Outgoing::of(&mut put, packet);
+        let outgoing = Outgoing::of(&mut put, packet, PutHandle::default());
         let handle = outgoing.handle.clone();
         let id = self.name(outgoing);
         match put.after {
@@ -339,7 +340,7 @@ impl Initiator {
                 put.stage = Stage::Running;
                 put.handle.accept(!put.acknowledged);
                 put.payload = Payload::none();
-                put.arguments = Vec::new();
+                put.arguments = Payload::none();
                 let (line, acknowledged) = (put.line, put.acknowledged);
                 if !acknowledged {
                     self.remove(id);

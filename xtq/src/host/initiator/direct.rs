@@ -8,6 +8,7 @@ use super::{Effects, Initiator, Item, Outgoing, Stage};
 use crate::device::{Lane, Outcome, RingError, RingShape};
 use crate::error::{Refusal, Waited, XtqError};
 use crate::packet::Packet;
+use crate::put::PutHandle;
 use crate::wire::{Head, Ring, kernel_bit};
 use gapless_bml::{Bml, Rank, RemoteKey};
 use std::collections::{BTreeMap, VecDeque};
@@ -48,6 +49,8 @@ pub(super) struct Direct {
     pub(super) waiting: VecDeque<u64>,
     /// Those in it, in order.
     pub(super) running: VecDeque<Flying>,
+    /// Handles of puts that have ended, which nobody has any more: for the next ones.
+    pub(super) spare: Vec<PutHandle>,
     /// When a worker was last asked for, and how long to wait for it.
     pub(super) asked_ns: u64,
     again_ns: u64,
@@ -91,7 +94,7 @@ impl Direct {
         matches!(self.way, Way::Held(_) | Way::Live(_))
             && put.line.is_none()
             && self.kernels & bit(&put.packet) != 0
-            && RingShape::default().holds(put.arguments.len(), put.payload.bytes().len())
+            && RingShape::default().holds(put.arguments.bytes().len(), put.payload.bytes().len())
     }
 
     pub(super) fn join(&mut self, id: u64) {
@@ -135,7 +138,7 @@ impl Direct {
         let Way::Live(lane) = &mut self.way else { return filled };
         while let Some(id) = self.waiting.front() {
             if let Some(put) = puts.get_mut(id) {
-                match lane.put(&put.packet, [&put.arguments, put.payload.bytes()]) {
+                match lane.put(&put.packet, [put.arguments.bytes(), put.payload.bytes()]) {
                     Ok(_) => {
                         put.stage = Stage::InRing;
                         self.running.push_back(Flying::Named(*id));
@@ -223,7 +226,8 @@ impl Initiator {
                 return Err(nonsense());
             }
             let (way, waiting, running) = (Way::Offered(key), VecDeque::new(), VecDeque::new());
-            let ring = Direct { way, kernels, waiting, running, asked_ns: 0, again_ns: AGAIN_NS };
+            let (spare, again_ns) = (Vec::new(), AGAIN_NS);
+            let ring = Direct { way, kernels, waiting, running, spare, asked_ns: 0, again_ns };
             rings.of.insert(from.0, ring);
             self.has_rings = true;
             return Ok(());

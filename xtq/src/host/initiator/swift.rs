@@ -87,11 +87,12 @@ impl Direct {
             if is_over {
                 put.handle.accept(true);
             }
-            if let Some(Flying::Own(put)) = self.running.pop_front()
-                && !is_over
-            {
+            let Some(Flying::Own(put)) = self.running.pop_front() else { return };
+            if !is_over {
                 harvest.is_left = true;
                 troubled.push((put, outcome));
+            } else if self.spare.len() < SLOTS {
+                self.spare.extend(put.handle.again());
             }
         }
     }
@@ -104,9 +105,10 @@ impl Direct {
             return None;
         }
         // What is wrong, or has no room, is told apart by who comes after.
-        let number = lane.put(&packet, [&put.arguments, put.payload.bytes()]).ok()?;
-        let outgoing = Outgoing { stage: Stage::InRing, ..Outgoing::of(put, packet) };
-        let handle = outgoing.handle.clone();
+        let number = lane.put(&packet, [put.arguments.bytes(), put.payload.bytes()]).ok()?;
+        let handle = self.spare.pop().unwrap_or_default();
+        let outgoing =
+            Outgoing { stage: Stage::InRing, ..Outgoing::of(put, packet, handle.clone()) };
         self.running.push_back(Flying::Own(outgoing));
         // Before the fence of the announcement: who is about to sleep sees it, or is seen by the caller.
         owing.store(true, Ordering::Relaxed);
