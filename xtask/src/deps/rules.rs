@@ -311,6 +311,7 @@ pub(super) const RULES: &[Rule] = &[
             "gapless-engine",
             "gapless-mem",
             "gapless-pml",
+            "gapless-xtq",
         ],
         features: &[],
         tests_may: &[],

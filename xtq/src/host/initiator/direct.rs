@@ -31,6 +31,10 @@ pub(super) enum Way {
 }
 
 /// A put in a ring.
+#[allow(
+    clippy::large_enum_variant,
+    reason = "most are the large one, which is to take no allocation"
+)]
 #[derive(Debug)]
 pub(super) enum Flying {
     /// One of the initiator's, by name.
