@@ -81,10 +81,13 @@ pub use mapping::CpuMapping;
 #[cfg(feature = "opencl")]
 pub use opencl::OpenClLauncher;
 
-/// How often a thread that waits looks for answers of workers, between two looks at everything.
-const LOOKS: u32 = 32;
-/// The same before the first of those, without the world's lock: as long as a short task takes.
-const FIRST_LOOKS: u32 = 160;
+/// How often a thread that waits looks for answers of workers, between two looks at everything: a few microseconds.
+const LOOKS: u32 = 64;
+/// The same before the first of those, without the world's lock: longer than a short task takes.
+const FIRST_LOOKS: u32 = 512;
+/// One in so many puts that went straight into a ring makes progress, so that a program that only puts still answers its
+/// peers, and learns of their end.
+const PUTS_PER_POLL: u64 = 256;
 
 /// This process's end for tasks. Clones are the same end. Ranks are those of [`World::comm`];
 /// [`Communicator::target`] gives those of other communicators.
@@ -258,22 +261,41 @@ impl Tasks {
         self.xtq.signal_from(count, &ranks)
     }
 
-    /// Puts a task, and sends it if there is room. Never waits.
+    /// Puts a task, and sends it if there is room. Never waits. A put that goes straight into the ring of a worker does not
+    /// take the world's lock.
     ///
     /// # Errors
     /// Nothing was put: no such rank; a command that no packet can express; the world was left.
-    pub fn put(&self, put: Put) -> Result<PutHandle, Error> {
+    pub fn put(&self, mut put: Put) -> Result<PutHandle, Error> {
+        let Some(straight) = self.xtq.put_straight(&mut put) else { return self.send(put) };
+        let is_seldom = straight.number % PUTS_PER_POLL == PUTS_PER_POLL - 1;
+        if is_seldom || !straight.is_served || self.shared.is_anybody_asleep() {
+            self.look_around();
+        }
+        Ok(straight.handle)
+    }
+
+    /// Puts a task with the world's lock: it goes by a message, waits for something, or is wrong.
+    #[cold]
+    fn send(&self, put: Put) -> Result<PutHandle, Error> {
         self.shared.with(|state| {
             state.open()?;
-            let (handle, is_there) = self.xtq.put_straight(put)?;
-            if is_there {
-                self.shared.now_and_then(state);
-            } else {
-                self.shared.drive(state);
-            }
+            let handle = self.xtq.put(put)?;
+            self.shared.drive(state);
             self.shared.rouse(state);
             Ok(handle)
         })
+    }
+
+    /// Makes progress after a put, and wakes whoever is to see to it.
+    #[cold]
+    fn look_around(&self) {
+        // A world that has been given up has ended all puts.
+        let _ = self.shared.with(|state| {
+            self.shared.drive(state);
+            self.shared.rouse(state);
+            Ok(())
+        });
     }
 
     /// Waits until the signal has ended, and makes progress meanwhile.

@@ -39,6 +39,7 @@ mod target;
 mod tests;
 
 pub use grant::{FarRing, Granted};
+pub use initiator::Straight;
 pub(crate) use initiator::{DOUBLINGS, PAUSE_NS};
 pub use queue::QueueOptions;
 pub(crate) use target::REFUSALS_MAX;
@@ -51,7 +52,7 @@ use crate::signal::{Bell, Signal, Weak};
 use crate::tables::Tables;
 use crate::wire::{Head, TEXT_MAX};
 use gapless_bml::{AmTag, Bml, BmlError, Fragment, LinkError, Rank};
-use initiator::Initiator;
+use initiator::{Initiator, SharedRings};
 use link::Link;
 use queue::Pool;
 use run::{Ready, contain, lay_down};
@@ -149,6 +150,8 @@ pub(crate) struct Inner {
     bell: Bell,
     tables: Tables,
     state: Mutex<State>,
+    /// The initiator's rings. Their lock is taken after that of the state.
+    rings: Arc<SharedRings>,
     /// What runs tasks on this process's accelerator. Its lock is taken before that of the state.
     worker: Mutex<Option<serve::Served>>,
     /// Whether there is one.
@@ -278,13 +281,15 @@ impl Xtq {
                 }
             })
         };
+        let state = State { tag: tag.0, ..State::default() };
         let inner = Arc::new_cyclic(|inner| Inner {
             me: bml.me(),
             size: bml.size(),
             config,
             bell: ringing(inner),
             tables: Tables::new(),
-            state: Mutex::new(State { tag: tag.0, ..State::default() }),
+            rings: Arc::clone(&state.initiator.rings),
+            state: Mutex::new(state),
             worker: Mutex::default(),
             has_worker: AtomicBool::new(false),
             registering: Mutex::default(),
@@ -332,42 +337,59 @@ impl Xtq {
     /// # Errors
     /// Nothing was put: no such rank; a command that no packet can express; a signal of another `Xtq`; this process is
     /// leaving.
-    pub fn put(&self, put: Put) -> Result<PutHandle, XtqError> {
-        self.put_straight(put).map(|(handle, _)| handle)
-    }
-
-    /// As [`put`](Xtq::put). Also gives whether the put lies in the ring of a worker that is there: then it need not be
-    /// sent, and the next [`advance`](Xtq::advance) may come later.
-    ///
-    /// # Errors
-    /// As [`put`](Xtq::put).
-    pub fn put_straight(&self, put: Put) -> Result<(PutHandle, bool), XtqError> {
+    pub fn put(&self, mut put: Put) -> Result<PutHandle, XtqError> {
+        if let Some(straight) = self.put_straight(&mut put) {
+            return Ok(straight.handle);
+        }
         if put.target.0 >= self.inner.size {
             return Err(XtqError::NoSuchRank { rank: put.target, size: self.inner.size });
         }
-        if put.signal.iter().chain(&put.after).any(|signal| !signal.rings(&self.inner.bell)) {
+        if !self.are_ours(&put) {
             return Err(XtqError::ForeignSignal);
         }
         let packet = Packet::new(&put.finished_command()?)?;
-        let (target, is_limited) = (put.target, put.limit.is_some());
-        let put = self.inner.with(|state| {
-            if state.initiator.closed {
-                return Err(XtqError::Closed);
-            }
-            let (handle, id) = state.initiator.put(put, packet);
-            // Its time begins when the clock is read.
-            Ok((handle, state.initiator.put_straight(target, id) && !is_limited))
+        let handle = self.inner.with(|state| match state.initiator.closed {
+            true => Err(XtqError::Closed),
+            false => Ok(state.initiator.put(put, packet)),
         })?;
         // A held one may wait for a signal that has ended.
         self.inner.owing.store(true, Ordering::Release);
-        Ok(put)
+        Ok(handle)
+    }
+
+    /// Puts a task into the ring of a worker that is there, if nothing is in the way. Then nothing has to be sent:
+    /// [`take_outcomes`](Xtq::take_outcomes) sees its end, and the next [`advance`](Xtq::advance) may come later.
+    /// It takes one lock, which is held for some tens of nanoseconds. `None`: `put` is as it was, and
+    /// [`put`](Xtq::put) sends it, or says what is wrong with it.
+    ///
+    /// It makes this end not [quiet](Xtq::is_quiet), and then executes a sequentially consistent fence. So whoever says that
+    /// it falls asleep, fences, and finds this end quiet, is seen by the caller.
+    #[inline]
+    pub fn put_straight(&self, put: &mut Put) -> Option<Straight> {
+        if !self.are_ours(put) {
+            return None;
+        }
+        let packet = Packet::new(&put.finished_command().ok()?).ok()?;
+        self.inner.rings.put(put, packet, &self.inner.owing)
+    }
+
+    /// Whether the signals of a put are this end's.
+    fn are_ours(&self, put: &Put) -> bool {
+        put.signal.iter().chain(&put.after).all(|signal| signal.rings(&self.inner.bell))
     }
 
     /// Takes the outcomes of puts that lie in rings, and ends their signals: the quick part of
     /// [`advance`](Xtq::advance), which has to be called now and then all the same. Gives how many; `None`: nothing lies
     /// in a ring.
     pub fn take_outcomes(&self) -> Option<usize> {
-        self.inner.with(|state| state.initiator.take_outcomes())
+        let harvest = self.inner.rings.harvest();
+        let (done, is_any, is_left) = (harvest.done, harvest.is_any, harvest.is_left);
+        harvest.tell();
+        if !is_left {
+            return is_any.then_some(done);
+        }
+        let more = self.inner.with(|state| state.initiator.take_outcomes());
+        Some(done + more.unwrap_or(0))
     }
 
     /// As [`put`](Xtq::put), from a task: whoever sleeps is to send it.

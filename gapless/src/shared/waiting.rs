@@ -261,8 +261,14 @@ impl Shared {
             self.tell(state, wait);
             return Ok(());
         }
+        if self.has_more(&state) {
+            state.done();
+            return Ok(());
+        }
         state.followers.doze(wait.ticket);
-        self.block(state, wait)
+        let slept = self.block(state, wait);
+        self.rise();
+        slept
     }
 
     /// Sleeps until a thread rings that leads: what the caller waits for is not one request.

@@ -101,7 +101,8 @@ impl Initiator {
     /// What a put waits for, and whether its target may have it.
     fn waits(&self, id: u64) -> Option<(Waited, bool)> {
         let put = self.puts.get(&id)?;
-        let ring = |is_in| self.rings.get(&put.target.0).and_then(|ring| ring.waits(id, is_in));
+        let rings = self.rings.lock();
+        let ring = |is_in| rings.of.get(&put.target.0).and_then(|ring| ring.waits(id, is_in));
         Some(match put.stage {
             Stage::Waiting => {
                 let refused = put.refusal.filter(|refusal| *refusal != Refusal::OutOfTurn);
@@ -136,7 +137,7 @@ impl Initiator {
             }
             None => {
                 self.pauses.retain(|pause| pause.what != What::Put(id));
-                if let Some(ring) = self.rings.get_mut(&to) {
+                if let Some(ring) = self.rings.lock().of.get_mut(&to) {
                     ring.withdraw(id);
                 }
                 if let Some(open) = self.open.get_mut(&to) {
