@@ -83,6 +83,23 @@ impl Put {
         Put::new(target, index, queue, work, arguments)
     }
 
+    /// Where it goes.
+    #[must_use]
+    pub fn target(&self) -> Rank {
+        self.target
+    }
+
+    /// The time that it was [given](Put::within).
+    #[must_use]
+    pub fn limit(&self) -> Option<Duration> {
+        self.limit
+    }
+
+    /// Bytes of arguments and payload.
+    pub(crate) fn body_bytes(&self) -> usize {
+        self.arguments.len() + self.payload.bytes().len()
+    }
+
     /// What the task gets to read, in a receive buffer of the target's.
     pub fn payload(mut self, payload: impl Into<Payload>) -> Put {
         self.payload = payload.into();

@@ -7,12 +7,16 @@
 //!                    └──────pass──────┘
 //! ```
 //!
-//! What a worker of the target runs may go into memory that both share, without a message: `direct.rs`. A put may have to
-//! end in time: `limit.rs`.
+//! What a worker of the target runs may go into memory that both share, without a message: `direct.rs`, and `far.rs` if
+//! the target is on another host. A put may have to
+//! end in time: `limit.rs`. How much there is room for: `room.rs`.
 
 #[allow(unsafe_code, reason = "puts into rings, in memory that a peer vouches for")]
 pub(super) mod direct;
+#[allow(unsafe_code, reason = "carries a ring by operations on memory of its own")]
+pub(super) mod far;
 mod limit;
+mod room;
 
 use super::line::{Line, LineKey, WINDOW_MAX};
 use super::names::ByName;
@@ -170,9 +174,12 @@ pub(super) struct Initiator {
     lines: HashMap<LineKey, Line>,
     /// By target.
     rings: direct::Rings,
+    /// Operations that carry rings on other hosts.
+    flights: far::Flights,
     pauses: Vec<Pause>,
     held: Vec<(End, u64)>,
     limits: limit::Limits,
+    room: room::Room,
     pub(super) closed: bool,
     pub(super) effects: Effects,
 }
@@ -201,6 +208,7 @@ impl Initiator {
             refusal: None,
             limit: limit::Limit::new(put.limit),
         };
+        self.room.take(&outgoing);
         self.puts.insert(id, outgoing);
         match put.after {
             Some(signal) => self.held.push((signal.next_end(), id)),
@@ -296,6 +304,7 @@ impl Initiator {
     fn remove(&mut self, id: u64) -> Option<Outgoing> {
         let put = self.puts.remove(&id)?;
         self.limits.forget(id, &put.limit);
+        self.room.give_back(&put);
         Some(put)
     }
 
@@ -324,6 +333,7 @@ impl Initiator {
             Verdict::Accepted => {
                 put.stage = Stage::Running;
                 put.handle.accept(!put.acknowledged);
+                self.room.give_back_body(put);
                 put.payload = Payload::none();
                 put.arguments = Vec::new();
                 let (line, acknowledged) = (put.line, put.acknowledged);

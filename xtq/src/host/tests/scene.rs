@@ -19,15 +19,27 @@ pub(super) enum Way {
     Rings,
     /// By rings; the worker leaves whenever it has nothing to do.
     Fleeting,
+    /// By rings on another host, which are reached by operations alone.
+    Far,
+    /// Likewise; the worker leaves whenever it has nothing to do.
+    FarFleeting,
     /// On the simulated machine (*sim*).
     Simulated,
 }
 
 /// Those of processes.
-pub(super) const WAYS: [Way; 4] = [Way::Launched, Way::Messages, Way::Rings, Way::Fleeting];
+pub(super) const WAYS: [Way; 6] =
+    [Way::Launched, Way::Messages, Way::Rings, Way::Fleeting, Way::Far, Way::FarFleeting];
 /// All back ends.
-pub(super) const ALL: [Way; 5] =
-    [Way::Launched, Way::Messages, Way::Rings, Way::Fleeting, Way::Simulated];
+pub(super) const ALL: [Way; 7] = [
+    Way::Launched,
+    Way::Messages,
+    Way::Rings,
+    Way::Fleeting,
+    Way::Far,
+    Way::FarFleeting,
+    Way::Simulated,
+];
 /// Work-items of a group, at most, wherever it runs.
 pub(super) const ITEMS_MAX: u32 = 512;
 pub(super) const PAYLOAD_MAX: u32 = 4096;
@@ -96,7 +108,8 @@ impl Scene {
         let config = Config { rings: way != Way::Messages, ..Config::default() };
         let (log, target) = (Log::default(), size as usize - 1);
         let is_sim = way == Way::Simulated;
-        let job = Job::configured(if is_sim { 1 } else { size }, seed, None, &config);
+        let is_far = matches!(way, Way::Far | Way::FarFleeting);
+        let job = Job::over(if is_sim { 1 } else { size }, seed, None, &config, !is_far);
         let options = Options { lines: false, ..Options::new(Configuration::Xtq) };
         let sim = is_sim.then(|| RefCell::new(Cluster::new(size, &options).unwrap()));
         let mut scene = Scene { job, sim, log: log.clone(), way, target, player: None };
@@ -104,7 +117,8 @@ impl Scene {
             let player = Player::new(move |task| {
                 run(&log, [task.object, task.arguments[0], task.arguments[2]], &task.payload)
             });
-            let idle = (way == Way::Fleeting).then_some(Duration::from_micros(1));
+            let leaves = matches!(way, Way::Fleeting | Way::FarFleeting);
+            let idle = leaves.then_some(Duration::from_micros(1));
             let life = Life { idle, longest: PATIENCE };
             scene.there().attach_worker(player.clone(), life).unwrap();
             let again = scene.there().attach_worker(player.clone(), life);
@@ -279,7 +293,7 @@ impl Scene {
     }
 
     fn is_by_rings(&self) -> bool {
-        matches!(self.way, Way::Rings | Way::Fleeting)
+        !matches!(self.way, Way::Launched | Way::Messages | Way::Simulated)
     }
 
     /// Until rank 0 has a ring that lives, if it is to get one.

@@ -12,13 +12,17 @@ use crate::device::{DeviceFunction, Life, TargetError};
 use crate::launcher::Kernel;
 use crate::packet::Launch;
 use crate::wire::{Head, Ring};
-use gapless_bml::{AmTag, PeerState, Token};
+use gapless_bml::{AmTag, LinkError, PeerState, Token};
 use gapless_mem::{DeviceError, Worker as _};
 use std::sync::Mutex;
 
 #[test]
 fn while_the_worker_stays_tasks_run_though_their_target_makes_no_progress() {
-    let mut scene = Scene::new(Way::Rings, 2, None);
+    [Way::Rings, Way::Far].into_iter().for_each(target_stands_still);
+}
+
+fn target_stands_still(way: Way) {
+    let mut scene = Scene::new(way, 2, None);
     scene.post(64);
     scene.warm();
     // Its thread may not have begun yet.
@@ -153,6 +157,46 @@ fn a_worker_that_dies_ends_what_it_had_and_everybody_learns_it() {
     }
 }
 
+/// An operation that fails, of a peer that lives: what is in the ring ends, what is not goes by messages, and what the
+/// target says of the ring later is no nonsense.
+#[test]
+fn a_ring_that_is_not_reached_any_more_is_left() {
+    for is_live in [true, false] {
+        let mut scene = Scene::new(Way::Far, 2, None);
+        scene.post(64);
+        if is_live {
+            scene.warm();
+            scene.job.until(|job| job.xtq(1).has_resident_worker().then_some(()));
+        }
+        let first = scene.put(scene.task(1, b"some").acknowledged());
+        let fails = |state: &mut super::super::State| {
+            let gone = LinkError::PeerGone { reason: "a test says so".to_owned() };
+            (0..10_000).for_each(|number| state.initiator.carried(number, Err(gone.clone())));
+            state.initiator.is_broken(Rank(1))
+        };
+        let start = Instant::now();
+        while !scene.job.xtq(0).inner.with(fails) {
+            scene.job.step_one(usize::from(!is_live));
+            scene.job.step_one(0);
+            assert!(start.elapsed() < PATIENCE, "nothing was carried");
+        }
+        if is_live {
+            let outcome = scene.job.outcome(&first);
+            let Err(XtqError::Failed { target: Rank(1), reason }) = outcome else {
+                panic!("{outcome:?}")
+            };
+            assert!(reason.contains("not reached any more: the peer is gone"), "{reason}");
+        } else {
+            assert_eq!(scene.job.outcome(&first), Ok(()));
+        }
+        let later = scene.put(scene.task(2, b"on").acknowledged());
+        assert_eq!(scene.job.outcome(&later), Ok(()));
+        scene.job.settle();
+        assert!(!scene.job.xtq(0).has_ring(Rank(1)));
+        assert!(!matches!(scene.job.ends[1].bml.state(Rank(0)), PeerState::Lost(_)));
+    }
+}
+
 #[test]
 fn kernels_of_a_worker_need_one_and_fit_into_its_rings() {
     let job = Job::new(1, None);
@@ -182,6 +226,7 @@ fn whoever_speaks_of_rings_out_of_turn_is_given_up() {
         Ring::Go,
         Ring::Wanted,
         Ring::Over,
+        Ring::Reach,
     ];
     for what in all {
         for key in [&[][..], &[7; 80], &[7; 81]] {
@@ -193,8 +238,9 @@ fn whoever_speaks_of_rings_out_of_turn_is_given_up() {
             bml.send(slot, AmTag(32), Token::NONE);
             (0..8).for_each(|_| _ = job.step());
             let lost = matches!(job.ends[1].bml.state(Rank(0)), PeerState::Lost(_));
-            // A key that maps nothing is declined.
-            assert_eq!(lost, what != Ring::Offer || key.len() != 80, "{what:?}, {}", key.len());
+            // A key that maps or reaches nothing is declined.
+            let offers = matches!(what, Ring::Offer | Ring::Reach);
+            assert_eq!(lost, !offers || key.len() != 80, "{what:?}, {}", key.len());
         }
     }
 }
