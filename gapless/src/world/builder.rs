@@ -372,10 +372,10 @@ impl Builder {
         let bells = Bells::new()?;
         let carried = Xtq::attach_at(&mut bml, COLLECTIVE_TASKS, tasks(&bells))?;
         let tools = Arc::new(Tools::new(self.engines.clone(), Carrier::new(carried)));
-        let usual = tasks(&bells);
+        let (usual, plain) = (tasks(&bells), gapless_xtq::Config::default());
         let threads = self.task_threads.unwrap_or(usual.threads);
         let (puts_max, put_bytes_max) =
-            self.put_room.unwrap_or((usual.puts_max, usual.put_bytes_max));
+            self.put_room.unwrap_or((plain.puts_max, plain.put_bytes_max));
         let usual = gapless_xtq::Config { threads, puts_max, put_bytes_max, ..usual };
         let xtq = Xtq::attach(&mut bml, usual)?;
         let window_tasks = gapless_osc::Tasks::attach(&mut bml, &windows, tasks(&bells))?;
@@ -437,14 +437,15 @@ pub(crate) fn attach(bml: &mut Bml, device: &Arc<dyn Device>) {
     }
 }
 
-/// Of an end for tasks. A task that ends wakes whoever waits.
+/// Of an end for tasks. A task that ends wakes whoever waits. Collectives and windows bound by themselves what they put.
 fn tasks(bells: &Bells) -> gapless_xtq::Config {
     let bells = bells.clone();
     let bell = Arc::new(move || {
         bells.alarm.ring();
         bells.nudge.ring();
     });
-    gapless_xtq::Config { bell, ..gapless_xtq::Config::default() }
+    let (puts_max, put_bytes_max) = (usize::MAX, u64::MAX);
+    gapless_xtq::Config { bell, puts_max, put_bytes_max, ..gapless_xtq::Config::default() }
 }
 
 impl fmt::Debug for Builder {

@@ -8,8 +8,7 @@
 //! ```
 //!
 //! What a worker of the target runs may go into memory that both share, without a message: `direct.rs`, and `far.rs` if
-//! the target is on another host. A put may have to
-//! end in time: `limit.rs`. How much there is room for: `room.rs`.
+//! the target is on another host. A put may have to end in time: `limit.rs`. How much there is room for: `room.rs`.
 
 #[allow(unsafe_code, reason = "puts into rings, in memory that a peer vouches for")]
 pub(super) mod direct;

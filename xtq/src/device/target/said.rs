@@ -51,7 +51,7 @@ impl Target {
 
     /// Somebody wants a worker, who cannot say so in a ring: [`advance`](Target::advance) starts one, if none is there.
     pub(crate) fn want(&mut self) {
-        self.sent_away |= !self.is_served();
+        self.wished |= !matches!(self.state(), STARTING | RUNNING);
     }
 
     /// Whether a worker that was wanted is there, or is not to be.

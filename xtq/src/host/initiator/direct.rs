@@ -146,6 +146,9 @@ impl Direct {
     fn fill(&mut self, puts: &mut super::Puts, now_ns: u64) -> Filled {
         let mut filled = Filled::default();
         let Way::Live(End { lane, far }) = &mut self.way else { return filled };
+        if far.as_ref().is_some_and(|far| far.is_broken()) {
+            return filled;
+        }
         while let Some(id) = self.waiting.front() {
             if let Some(put) = puts.get_mut(id) {
                 match lane.put(&put.packet, [&put.arguments, put.payload.bytes()]) {
@@ -171,7 +174,7 @@ impl Direct {
         // Starting a worker clears the wish. While it stands, a message about it is on its way, or was not enough.
         let is_wanted = lane.is_wanted();
         let served = match far {
-            Some(far) => !far.is_fresh() || lane.is_served(),
+            Some(far) => !far.is_telling() || lane.is_served(),
             None if filled.count > 0 => lane.announce(),
             None => lane.is_served(),
         };
@@ -213,12 +216,12 @@ impl Initiator {
         self.rings.get(&target.0).is_some_and(|ring| matches!(ring.way, Way::Live(_)))
     }
 
-    /// For tests: whether the ring of this target was found not to be reached.
+    /// For tests: the ring of this target is not reached any more, if so many of its heads were given away. Whether so.
     #[cfg(test)]
-    pub(in crate::host) fn is_broken(&mut self, target: Rank) -> bool {
+    pub(in crate::host) fn cut_off(&mut self, target: Rank, given: u64) -> bool {
         let ring = self.rings.get_mut(&target.0);
         let far = ring.and_then(|ring| ring.way.end()).and_then(|end| end.far.as_mut());
-        far.is_some_and(|far| far.broken(0).is_some())
+        far.filter(|far| far.given() >= given).map(|far| far.cut_off()).is_some()
     }
 
     /// What a target says about its ring. An error says how it breaks the rules.
@@ -262,14 +265,28 @@ impl Initiator {
     /// The worker is gone, or its ring is not reached any more. What it had may have run; what it had not goes by messages.
     fn leave_ring(&mut self, target: Rank, why: &str, way: Way) {
         let Some(ring) = self.rings.get_mut(&target.0) else { return };
-        ring.way = way;
-        let (running, waiting) =
+        let (mut running, waiting) =
             (std::mem::take(&mut ring.running), std::mem::take(&mut ring.waiting));
+        let left = match ring.way.end() {
+            // No worker can have found what has not left.
+            Some(End { lane, far: Some(far) }) => {
+                let given = far.given().saturating_sub(lane.counts().1);
+                running.split_off(running.len().min(usize::try_from(given).unwrap_or(usize::MAX)))
+            }
+            _ => VecDeque::new(),
+        };
+        ring.way = way;
         for id in running {
             let reason = why.to_owned();
             self.end(id, Err(XtqError::Failed { target, reason }));
         }
-        waiting.into_iter().for_each(|id| self.queue(id));
+        for id in left.into_iter().chain(waiting) {
+            // The body of one whose time is over is gone; whoever put it knows.
+            match self.puts.get(&id).is_some_and(|put| put.limit.is_over()) {
+                true => self.end(id, Err(XtqError::Failed { target, reason: why.to_owned() })),
+                false => self.queue(id),
+            }
+        }
     }
 
     /// Maps the rings that were offered, and says so. From then on puts of their kernels are held back until the target lets

@@ -14,14 +14,17 @@
 //!   it, whatever order an adapter may write memory in.
 //! - *Heads* writes those first 8 bytes, which adapters write at once: so a reader that finds them finds the rest.
 //!
-//! A look that began when all heads were there says whether a worker sees them: a worker that leaves says so, and looks
-//! once more (`device/state.rs`). If none is there, a message asks for one, as with rings that are mapped.
+//! A look behind heads says whether a worker sees them: a worker that leaves says so, and looks once more
+//! (`device/state.rs`). If none is there, a message asks for one, as with rings that are mapped.
+//!
+//! That 8 aligned bytes are written at once is not in any specification of adapters. On PCIe such a write is one packet,
+//! and Soft-RoCE copies them by one instruction.
 //!
 //! Memory of operations is kept until their end is told, whatever becomes of the ring.
 
 use crate::device::{INLINE_BYTES, Lane, RING_STATE, RingShape, SLOT_BYTES, SLOTS, arena_bytes};
 use crate::host::heap::heap;
-use gapless_bml::{Bml, Extent, LinkError, Rank, RdmaError, RemoteKey, TokenSpace};
+use gapless_bml::{Bml, Extent, LinkError, Rank, RdmaError, RdmaRail, RemoteKey, TokenSpace};
 use gapless_mem::{Lease, Region};
 use std::collections::{HashMap, VecDeque};
 
@@ -53,6 +56,8 @@ enum Step {
 #[derive(Debug)]
 pub(super) struct Far {
     key: RemoteKey,
+    /// Where the key is good. Writes and reads of one rail are in order.
+    rail: RdmaRail,
     /// What the lane works on.
     copy: Lease,
     /// What is read comes here.
@@ -64,8 +69,10 @@ pub(super) struct Far {
     /// Bodies in the arena that are not there, by position.
     long: VecDeque<(u64, Extent)>,
     under_way: Option<(u64, Step)>,
-    /// The last look has seen all that was put.
-    is_fresh: bool,
+    /// The last look came behind the head of a put that was pending: what it says of the worker counts.
+    is_telling: bool,
+    /// Heads that an operation has begun to write.
+    given: u64,
     /// It has been read.
     is_tried: bool,
     /// Before this it is not looked at for ends alone; and how often nothing had ended since something was put or ended.
@@ -105,6 +112,7 @@ fn extent(offset: usize, len: usize) -> Extent {
 impl Far {
     /// The ring of this key, and the lane that works on its copy. `None`: no memory, or operations that take too few pieces.
     pub(super) fn new(bml: &mut Bml, target: Rank, key: RemoteKey) -> Option<(Lane, Far)> {
+        let rail = bml.rdma_rail(target)?;
         let (_, rdma) = bml.rdma(target)?;
         if rdma.rdma_limits().max_pieces < PIECES_MIN {
             return None;
@@ -116,11 +124,12 @@ impl Far {
         // has written and does not touch before their end.
         let lane = unsafe { Lane::new(copy.clone(), shape) }.ok()?;
         let (bodies, settled, heads, long) = (0, 0, 0, VecDeque::new());
-        let (under_way, is_fresh, is_tried) = (None, false, false);
-        let (pause_ns, in_vain) = (0, 0);
+        let (under_way, is_telling, is_tried) = (None, false, false);
+        let (given, pause_ns, in_vain) = (0, 0, 0);
         let (broken, broken_ns) = (None, None);
         let far = Far {
             key,
+            rail,
             copy,
             landing,
             bodies,
@@ -128,7 +137,8 @@ impl Far {
             heads,
             long,
             under_way,
-            is_fresh,
+            is_telling,
+            given,
             is_tried,
             pause_ns,
             in_vain,
@@ -140,7 +150,7 @@ impl Far {
 
     /// Something was put into the lane at this position.
     pub(super) fn add(&mut self, lane: &Lane, position: u64, [arguments, payload]: [usize; 2]) {
-        (self.is_fresh, self.in_vain) = (false, 0);
+        (self.pause_ns, self.in_vain) = (0, 0);
         if arguments + payload > INLINE_BYTES {
             let at = RingShape::ARENA_AT as u64 + lane.long_body_at(position);
             let len = arena_bytes(arguments, payload) as u64;
@@ -148,9 +158,25 @@ impl Far {
         }
     }
 
-    /// Whether the last look has seen all that was put: so what the lane says of its worker is so.
-    pub(super) fn is_fresh(&self) -> bool {
-        self.is_fresh
+    /// Whether what the lane says of its worker counts: a look has come behind the head of a put that was pending.
+    pub(super) fn is_telling(&self) -> bool {
+        self.is_telling
+    }
+
+    /// Puts whose heads may be there: no worker finds later ones.
+    pub(super) fn given(&self) -> u64 {
+        self.given
+    }
+
+    /// Whether an operation has failed.
+    pub(super) fn is_broken(&self) -> bool {
+        self.broken.is_some()
+    }
+
+    /// For tests: an operation has failed.
+    #[cfg(test)]
+    pub(super) fn cut_off(&mut self) {
+        self.broken = Some("a test says so".to_owned());
     }
 
     /// Whether the ring has been read: this process can reach it.
@@ -184,8 +210,7 @@ impl Far {
         } else if position > self.bodies {
             Some(Step::Bodies(position.min(self.bodies + batch)))
         } else {
-            let is_due = !self.is_fresh || now_ns >= self.pause_ns;
-            (position > taken && is_due).then_some(look)
+            (position > taken && now_ns >= self.pause_ns).then_some(look)
         }
     }
 
@@ -225,7 +250,8 @@ impl Far {
         target: Rank,
         flights: &mut Flights,
     ) -> bool {
-        let Some((peer, rdma)) = bml.rdma(target) else {
+        let is_same = bml.rdma_rail(target) == Some(self.rail);
+        let Some((peer, rdma)) = bml.rdma(target).filter(|_| is_same) else {
             self.broken.get_or_insert_with(|| "there is no way to its memory any more".to_owned());
             return false;
         };
@@ -260,6 +286,9 @@ impl Far {
                 flights.under_way.insert(number, (target.0, memory));
                 self.under_way = Some((number, step));
                 self.pause_ns = now_ns + (PAUSE_NS << self.in_vain.min(DOUBLINGS));
+                if let Step::Heads(to) = step {
+                    self.given = to;
+                }
                 !matches!(step, Step::Look { .. })
             }
             Err(RdmaError::Full) => false,
@@ -299,7 +328,7 @@ impl Far {
                 };
                 self.settled = bodies;
                 self.is_tried = true;
-                self.is_fresh = heads == lane.counts().0;
+                self.is_telling = heads > first;
             }
         }
     }
@@ -314,6 +343,7 @@ mod tests {
     use super::*;
     use crate::device::{Outcome, status_word};
     use crate::packet::{Command, Flags, Launch, Packet, Work};
+    use gapless_btl::loopback::{Hub, Loopback};
 
     fn packet(payload: u32) -> Packet {
         let launch = Launch { argument_bytes: 16, ..Launch::linear(1, 1, 16) };
@@ -323,6 +353,16 @@ mod tests {
         Packet::new(&Command { index, queue, flags, object, signal, payload_bytes, work }).unwrap()
     }
 
+    /// That of a loopback.
+    fn rail() -> RdmaRail {
+        let hub = Hub::new();
+        let [mut one, mut other] = [0, 1].map(|rank| Bml::new(Rank(rank), 2));
+        one.add(Box::new(Loopback::new(&hub)));
+        other.add(Box::new(Loopback::new(&hub)));
+        one.connect(Rank(1), &other.addresses()).unwrap();
+        one.rdma_rail(Rank(1)).unwrap()
+    }
+
     fn far() -> (Lane, Far) {
         let [copy, landing] =
             [RingShape::default().bytes(), LOOK_BYTES].map(|it| heap(it).unwrap());
@@ -330,6 +370,7 @@ mod tests {
         let lane = unsafe { Lane::new(copy.clone(), RingShape::default()) }.unwrap();
         let far = Far {
             key: RemoteKey::new(&[]).unwrap(),
+            rail: rail(),
             copy,
             landing,
             bodies: 0,
@@ -337,7 +378,8 @@ mod tests {
             heads: 0,
             long: VecDeque::new(),
             under_way: None,
-            is_fresh: false,
+            is_telling: false,
+            given: 0,
             is_tried: false,
             pause_ns: 0,
             in_vain: 0,
@@ -388,19 +430,18 @@ mod tests {
         let look = |heads, count, first, bodies| Step::Look { first, count, bodies, heads };
         // Before anything is put, the ring is read once.
         assert_eq!(turn(&lane, &mut far, &ring, 2), Some(look(0, 0, 0, 0)));
-        assert!(far.is_tried() && far.is_fresh());
+        assert!(far.is_tried() && !far.is_telling());
         assert_eq!(turn(&lane, &mut far, &ring, 2), None);
         for payload in [3, 1000, 5] {
             put(&mut lane, &mut far, payload);
         }
-        assert!(!far.is_fresh());
         assert_eq!(turn(&lane, &mut far, &ring, 2), Some(Step::Bodies(2)));
         let slot = |position| bytes(&ring, RingShape::slot_at(position), SLOT_BYTES);
         assert_eq!((&slot(0)[..8], slot(0)[16] != 0), (&[0; 8][..], true));
         let long = RingShape::ARENA_AT + 16;
         assert_eq!(bytes(&ring, long, 1000), [7; 1000]);
         assert_eq!(turn(&lane, &mut far, &ring, 2), Some(look(0, 0, 0, 2)));
-        assert!(!far.is_fresh());
+        assert!(!far.is_telling());
         assert_eq!(turn(&lane, &mut far, &ring, 2), Some(Step::Heads(2)));
         let copy = far.copy.region();
         let same =
@@ -411,7 +452,7 @@ mod tests {
         assert_eq!(turn(&lane, &mut far, &ring, 2), Some(Step::Heads(3)));
         assert!(same(2));
         assert_eq!(turn(&lane, &mut far, &ring, 2), Some(look(3, 3, 0, 3)));
-        assert!(far.is_fresh());
+        assert!(far.is_telling());
     }
 
     #[test]

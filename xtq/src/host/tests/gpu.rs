@@ -92,7 +92,7 @@ impl Gpu {
                 read(at, &mut word);
                 u64::from_le_bytes(word)
             };
-            let count = usize::try_from(word(0)).unwrap();
+            let count = usize::try_from(word(0)).unwrap().min(NOTES);
             for at in (8..).step_by(NOTE).take(count) {
                 let [time, third, version, address, bytes] =
                     std::array::from_fn(|field| word(at + 8 * field));
