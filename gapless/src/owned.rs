@@ -8,8 +8,8 @@ mod buffer;
 mod persistent;
 
 pub use blocks::OwnedBlocks;
-pub(crate) use buffer::Park;
 pub use buffer::{OwnedBuffer, OwnedBufferMut};
+pub(crate) use buffer::{Park, RawList};
 pub use persistent::Persistent;
 
 use crate::completion::{Watched, on_done};

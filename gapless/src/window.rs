@@ -90,8 +90,8 @@ pub struct Window<T, M = SharedBuf> {
     inner: gapless_osc::Window,
     /// Of the same ranks, for the collectives of this window alone.
     comm: Communicator,
-    /// The memory. Nobody looks at it through this value.
-    memory: Option<M>,
+    /// Gives the memory back.
+    memory: Option<memory::GivesBack<M>>,
     header: SharedBuf,
     /// While adapters may change the memory.
     numbers: Option<numbers::Registration>,
@@ -218,6 +218,8 @@ impl Driver for Shared {
         // Whoever needs something of the world hears of its end.
         let _ = self.with(|state| {
             self.drive(state);
+            // Accumulations that are tasks may have gone straight into rings.
+            self.rouse(state);
             Ok(())
         });
     }

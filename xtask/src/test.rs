@@ -22,6 +22,7 @@
 
 mod alone;
 mod programs;
+mod silence;
 mod tally;
 
 use std::collections::BTreeSet;
@@ -29,6 +30,7 @@ use std::ffi::OsString;
 use std::io::{BufRead, BufReader, Read};
 use std::path::Path;
 use std::process::{Command, Stdio};
+use std::sync::mpsc;
 use std::thread;
 use std::time::{Duration, SystemTime};
 
@@ -241,28 +243,40 @@ fn cargo_test(
     count(&mut command)
 }
 
-/// Runs a command, passes its output on line by line and counts what it says of tests.
+/// Runs a command, passes its output on line by line and counts what it says of tests. What hangs is ended
+/// ([`silence`]).
 fn count(command: &mut Command) -> Result<Tally, Failure> {
+    count_with(command, silence::MOST)
+}
+
+fn count_with(command: &mut Command, silence: Duration) -> Result<Tally, Failure> {
     let mut child = command
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
         .spawn()
         .map_err(|source| shell::could_not_start(command, source))?;
     let (stdout, stderr) = (child.stdout.take(), child.stderr.take());
+    let process = child.id();
     let (tests, builds) = thread::scope(|scope| {
-        let builds = scope.spawn(|| {
+        let (heard, lines) = mpsc::channel();
+        let told = heard.clone();
+        let builds = scope.spawn(move || {
             let mut tally = Tally::default();
             each_line(stderr, |line| {
+                let _ = told.send(());
                 eprintln!("{line}");
                 tally.cargo_says(line);
             });
             tally
         });
+        scope.spawn(move || silence::watch(process, silence, &lines));
         let mut tests = Tally::default();
         each_line(stdout, |line| {
+            let _ = heard.send(());
             println!("{line}");
             tests.harness_says(line);
         });
+        drop(heard);
         (tests, builds.join().unwrap_or_default())
     });
     let status = child.wait().map_err(|source| shell::could_not_start(command, source))?;
@@ -337,6 +351,18 @@ mod tests {
     fn a_command_that_fails_without_a_word_counts_as_one_failure() {
         let tally = shell("exit 101");
         assert_eq!((tally.passed(), tally.failed()), (0, 1));
+    }
+
+    #[test]
+    fn what_hangs_is_ended_and_the_rest_goes_on() {
+        let script = "sleep 1000 & sleep 1000; echo 'test result: FAILED. 1 passed; 1 failed; \
+                      0 ignored; 0 measured; 0 filtered out'; wait";
+        let mut command = Command::new("sh");
+        let tally = count_with(command.args(["-c", script]), Duration::from_millis(200)).unwrap();
+        assert_eq!((tally.passed(), tally.failed()), (1, 1));
+        let mut command = Command::new("sleep");
+        let tally = count_with(command.arg("1000"), Duration::from_millis(200)).unwrap();
+        assert_eq!(tally.failed(), 1);
     }
 
     #[test]

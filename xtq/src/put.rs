@@ -95,6 +95,23 @@ impl Put {
         Put::new(target, index, queue, work, arguments)
     }
 
+    /// Where it goes.
+    #[must_use]
+    pub fn target(&self) -> Rank {
+        self.target
+    }
+
+    /// The time that it was [given](Put::within).
+    #[must_use]
+    pub fn limit(&self) -> Option<Duration> {
+        self.limit
+    }
+
+    /// Bytes of arguments and payload.
+    pub(crate) fn body_bytes(&self) -> usize {
+        self.arguments.bytes().len() + self.payload.bytes().len()
+    }
+
     /// What the task gets to read, in a receive buffer of the target's. A slice is copied; up to 64 bytes of one without
     /// allocating.
     #[inline]

@@ -78,14 +78,17 @@ pub struct RawList<T> {
 // datatype is.
 unsafe impl<T: Equivalence> Send for RawList<T> {}
 
+// SAFETY: `&self` gives shared references to the elements at most, which are `Sync` if they have a datatype.
+unsafe impl<T: Equivalence> Sync for RawList<T> {}
+
 impl<T> RawList<T> {
-    fn of(list: Vec<T>) -> RawList<T> {
+    pub(crate) fn of(list: Vec<T>) -> RawList<T> {
         let mut list = ManuallyDrop::new(list);
         let start = NonNull::from(list.as_mut_slice()).cast();
         RawList { start, len: list.len(), capacity: list.capacity() }
     }
 
-    fn into_list(self) -> Vec<T> {
+    pub(crate) fn into_list(self) -> Vec<T> {
         let raw = ManuallyDrop::new(self);
         // SAFETY: the parts are those of a `Vec` that was given up in `of`; `self` is given up
         // here, so the new list is the only owner.
@@ -94,6 +97,18 @@ impl<T> RawList<T> {
 }
 
 impl<T> RawList<T> {
+    /// A copy of the elements.
+    ///
+    /// # Safety
+    /// No operation writes the elements.
+    pub(crate) unsafe fn copy(&self) -> Vec<T>
+    where
+        T: Copy,
+    {
+        // SAFETY: the caller's promise.
+        unsafe { self.slice() }.to_vec()
+    }
+
     /// # Safety
     /// As [`Park::items`].
     unsafe fn slice(&self) -> &[T] {

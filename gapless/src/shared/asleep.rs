@@ -1,4 +1,5 @@
-//! Who sleeps, for those that start something without the world's lock: puts of tasks that go straight into a ring.
+//! Who sleeps, for those that start or end something without the world's lock: puts of tasks that go straight into a ring,
+//! and their outcomes.
 //!
 //! ```text
 //! who puts                                   who is about to sleep (with the lock)
@@ -9,7 +10,13 @@
 //! ```
 //!
 //! Both fences are sequentially consistent. So at least one of them sees the other's store, and no put is left to itself
-//! while all threads sleep. The fence of who puts is the one of a ring's announcement.
+//! while all threads sleep. The fence of who puts is the one of a ring's announcement. This also needs that nobody clears
+//! the mark in between: only `Xtq::advance` does, under the world's lock, which who is about to sleep holds, and it sets
+//! the mark again if it finds something in a ring. A thread that rises may read an old mark once; it looks again before it
+//! sleeps.
+//!
+//! Likewise, who takes outcomes fences and then rings if anybody is asleep, and who waits for one counts as asleep, fences,
+//! and then looks once more before it sleeps.
 
 use super::{Shared, State};
 use std::sync::atomic::{AtomicU32, Ordering, fence};
@@ -19,10 +26,15 @@ use std::sync::atomic::{AtomicU32, Ordering, fence};
 pub(super) struct Asleep(AtomicU32);
 
 impl Shared {
-    /// Whether there is more to do; if not, the caller counts as asleep until it [rises](Shared::rise).
-    pub(super) fn has_more(&self, state: &State) -> bool {
+    /// The caller counts as asleep until it [rises](Shared::rise), and is to look once more before it sleeps.
+    pub(super) fn fall_asleep(&self) {
         self.asleep.0.fetch_add(1, Ordering::Relaxed);
         fence(Ordering::SeqCst);
+    }
+
+    /// Whether there is more to do; if not, the caller counts as asleep until it [rises](Shared::rise).
+    pub(super) fn has_more(&self, state: &State) -> bool {
+        self.fall_asleep();
         let is_busy = state.is_busy();
         if is_busy {
             self.rise();
@@ -33,6 +45,14 @@ impl Shared {
     /// The caller sleeps no more.
     pub(super) fn rise(&self) {
         self.asleep.0.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    /// The caller has ended something for which others may wait.
+    pub(crate) fn tell_sleepers(&self) {
+        fence(Ordering::SeqCst);
+        if self.is_anybody_asleep() {
+            self.ring();
+        }
     }
 
     /// Whether somebody would have to be roused. The caller has put something, and fenced.

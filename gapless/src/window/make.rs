@@ -9,7 +9,7 @@
 //! ```
 
 use super::attributes::{Hints, WindowFlavor};
-use super::memory::{WindowMemory, clear, part};
+use super::memory::{GivesBack, WindowMemory, clear, part};
 use super::profile::Profile;
 use super::{Window, numbers};
 use crate::communicator::Communicator;
@@ -133,9 +133,22 @@ impl WindowBuilder<'_> {
     /// A window of memory that the ranks give, of the host or of a device (`MPI_Win_create`, MPI 4.1 §12.2.1).
     /// [`Window::free`] gives it back. Collective.
     ///
+    /// ```
+    /// # fn main() -> Result<(), gapless::Error> {
+    /// # let world = gapless::World::init()?;
+    /// let mut window = world.comm().window().create(vec![0.0f64; 100])?;
+    /// window.fence()?;
+    /// window.put(&[1.5, 2.5], 0, 98)?;
+    /// window.fence_last()?;
+    /// let values = window.free()?;
+    /// assert_eq!(values[97..], [0.0, 1.5, 2.5]);
+    /// # world.finalize()
+    /// # }
+    /// ```
+    ///
     /// # Errors
-    /// As [`allocate`](WindowBuilder::allocate).
-    pub fn create<M: WindowMemory>(self, memory: M) -> Result<Window<u8, M>, Error> {
+    /// As [`allocate`](WindowBuilder::allocate); elements of a `Vec` have padding.
+    pub fn create<M: WindowMemory>(self, memory: M) -> Result<Window<M::Element, M>, Error> {
         WindowBuilder { given: true, ..self }.make(Flavor::Plain, Ok(memory))
     }
 
@@ -282,13 +295,14 @@ fn own<M: WindowMemory>(
     memory: M,
     header: SharedBuf,
     ranks: usize,
-) -> Result<(Part, M, SharedBuf), Error> {
-    let leases = (memory.leased()?, header.lease()?);
+) -> Result<(Part, GivesBack<M>, SharedBuf), Error> {
+    let (lease, give_back) = memory.lend()?;
+    let leases = (lease, header.lease()?);
     // SAFETY: the window keeps both buffers to itself while it exists, and nobody looks at their bytes. After that, leases
     // are held by peers' mappings alone; or, in the same process, by other ranks' windows, which are not used any more when
     // `Window::free` gives the buffer back.
     let part = unsafe { part(shared, leases, ranks) }?;
-    Ok((part, memory, header))
+    Ok((part, give_back, header))
 }
 
 /// A member's memory is mapped.
@@ -489,6 +503,6 @@ impl<T: AnyBits, M: WindowMemory> Window<T, M> {
         comm.free()?;
         // What a worker may still change is nobody's.
         ended?;
-        Ok(memory.ok_or(WindowError::Freed { rank: u32::MAX })?)
+        Ok(memory.ok_or(WindowError::Freed { rank: u32::MAX })?())
     }
 }

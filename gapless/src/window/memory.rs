@@ -2,8 +2,10 @@
 
 use crate::device_buf::DeviceBuf;
 use crate::error::Error;
+use crate::owned::{Park, RawList};
 use crate::shared::Shared;
 use crate::shared_buf::SharedBuf;
+use gapless_dtype::AnyBits;
 use gapless_engine::{Engine, EngineError, Typed};
 use gapless_mem::{Atomics, Lease, Outstanding, Region, Words};
 use gapless_osc::{DeviceExposure, DeviceMemory, Exposure, Header, Part, WindowError};
@@ -12,30 +14,72 @@ use std::sync::Arc;
 /// Bytes of zeros that are written at a time.
 const ZEROS: u64 = 4 << 20;
 
-pub trait Sealed {
-    /// The bytes, and what keeps them. As long as somebody uses the lease, nobody looks at the value's bytes.
-    fn leased(&self) -> Result<Lease, Error>;
+/// Gives the memory of a window back that is no more.
+pub(super) type GivesBack<M> = Box<dyn FnOnce() -> M + Send + Sync>;
+
+pub trait Sealed: Sized {
+    /// The bytes, and what keeps them; and how the value is had back. Until then, and as long as somebody uses the lease,
+    /// nothing looks at the value's bytes but by the lease.
+    fn lend(self) -> Result<(Lease, GivesBack<Self>), Error>;
 }
 
-/// Memory that a window can be made of: a [`SharedBuf`] or a [`DeviceBuf`]. [`Window::free`](super::Window::free) gives it
-/// back.
-pub trait WindowMemory: Sealed {}
+/// Memory that a window can be made of: a [`SharedBuf`] or a [`DeviceBuf`], which are bytes, or a `Vec` of `Copy` values that have
+/// [`AnyBits`], and no padding. [`Window::free`](super::Window::free) gives it back.
+///
+/// Peers on this host can map a `SharedBuf` of [`World::alloc`](crate::World::alloc). What others do to a `Vec` goes by
+/// messages.
+pub trait WindowMemory: Sealed {
+    /// What displacements count.
+    type Element: AnyBits;
+}
 
 impl Sealed for SharedBuf {
-    fn leased(&self) -> Result<Lease, Error> {
-        self.lease()
+    fn lend(self) -> Result<(Lease, GivesBack<Self>), Error> {
+        Ok((self.lease()?, Box::new(move || self)))
     }
 }
 
-impl WindowMemory for SharedBuf {}
+impl WindowMemory for SharedBuf {
+    type Element = u8;
+}
 
 impl Sealed for DeviceBuf {
-    fn leased(&self) -> Result<Lease, Error> {
-        Ok(self.lease())
+    fn lend(self) -> Result<(Lease, GivesBack<Self>), Error> {
+        Ok((self.lease(), Box::new(move || self)))
     }
 }
 
-impl WindowMemory for DeviceBuf {}
+impl WindowMemory for DeviceBuf {
+    type Element = u8;
+}
+
+impl<T: AnyBits + Copy> Sealed for Vec<T> {
+    fn lend(self) -> Result<(Lease, GivesBack<Self>), Error> {
+        // Others read all bytes, and those of padding have no values.
+        let layout = T::layout();
+        if !layout.is_contiguous() || layout.size() != size_of::<T>() as u64 {
+            let flavor = "elements with padding";
+            return Err(WindowError::Flavor { call: "create", flavor }.into());
+        }
+        let list = Arc::new(RawList::of(self));
+        let region = Park::<Vec<T>>::region(&*list);
+        // SAFETY: the list owns the memory, and never moves it.
+        let lease = unsafe { Lease::new(region, Arc::clone(&list) as _) };
+        let give_back = move || {
+            Arc::try_unwrap(list).map_or_else(
+                // A rank of this process has not let go of its window yet, which it does not use any more.
+                // SAFETY: as the window is no more, nothing writes the elements.
+                |list| unsafe { list.copy() },
+                RawList::into_list,
+            )
+        };
+        Ok((lease, Box::new(give_back)))
+    }
+}
+
+impl<T: AnyBits + Copy> WindowMemory for Vec<T> {
+    type Element = T;
+}
 
 /// The words of the lock of a window of so many ranks.
 fn header(lease: Lease, ranks: usize) -> Result<Header, Error> {

@@ -7,12 +7,16 @@
 //!                    └──────pass──────┘
 //! ```
 //!
-//! What a worker of the target runs may go into memory that both share, without a message: `direct.rs`, and `swift.rs` if
-//! nothing is in the way. A put may have to end in time: `limit.rs`.
+//! What a worker of the target runs may go into memory that both share, without a message: `direct.rs`, `swift.rs` if
+//! nothing is in the way, and `far.rs` if the target is on another host. A put may have to end in time: `limit.rs`. How
+//! much there is room for: `room.rs`.
 
 #[allow(unsafe_code, reason = "puts into rings, in memory that a peer vouches for")]
 mod direct;
+#[allow(unsafe_code, reason = "carries a ring by operations on memory of its own")]
+pub(super) mod far;
 mod limit;
+mod room;
 mod swift;
 
 use super::line::{Line, LineKey, WINDOW_MAX};
@@ -197,9 +201,12 @@ pub(super) struct Initiator {
     pub(super) rings: Arc<SharedRings>,
     /// Whether there has been one.
     has_rings: bool,
+    /// Operations that carry rings on other hosts.
+    flights: far::Flights,
     pauses: Vec<Pause>,
     held: Vec<(End, u64)>,
     limits: limit::Limits,
+    room: room::Room,
     pub(super) closed: bool,
     pub(super) effects: Effects,
 }
@@ -221,6 +228,7 @@ impl Initiator {
     fn name(&mut self, put: Outgoing) -> u64 {
         let id = self.next;
         self.next += 1;
+        self.room.take(&put);
         self.puts.insert(id, put);
         id
     }
@@ -311,6 +319,7 @@ impl Initiator {
     fn remove(&mut self, id: u64) -> Option<Outgoing> {
         let put = self.puts.remove(&id)?;
         self.limits.forget(id, &put.limit);
+        self.room.give_back(&put);
         Some(put)
     }
 
@@ -339,6 +348,7 @@ impl Initiator {
             Verdict::Accepted => {
                 put.stage = Stage::Running;
                 put.handle.accept(!put.acknowledged);
+                self.room.give_back_body(put);
                 put.payload = Payload::none();
                 put.arguments = Payload::none();
                 let (line, acknowledged) = (put.line, put.acknowledged);

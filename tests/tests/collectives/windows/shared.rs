@@ -1,7 +1,7 @@
 //! Shared windows, memory that users give, and memory that is attached.
 
 use super::{PATHS, Path, ranks, worlds};
-use gapless::{Lock, ReduceOp, WindowError};
+use gapless::{Datatype, Lock, ReduceOp, WindowError};
 
 #[test]
 fn shared_memory_is_read_and_written_in_place() {
@@ -29,6 +29,53 @@ fn memory_that_cannot_be_mapped_is_no_shared_window() {
         let refused = comm.window().allocate_shared::<u32>(8).unwrap_err();
         assert!(matches!(refused, gapless::Error::Window(WindowError::Unshared { .. })));
         comm.barrier().unwrap();
+    });
+}
+
+#[test]
+fn a_list_that_was_given_comes_back() {
+    for path in PATHS {
+        worlds(path, 3, |world| {
+            let (comm, me) = (world.comm(), world.rank());
+            let lens = [40, 0, 7];
+            let list = vec![[f64::from(me), 0.5]; lens[me as usize]];
+            let (start, capacity) = (list.as_ptr().addr(), list.capacity());
+            let mut window = comm.window().create(list).unwrap();
+            assert_eq!([0, 1, 2].map(|rank| window.len(rank).unwrap()), lens.map(|len| len as u64));
+            window.fence().unwrap();
+            let value = f64::from(me + 1);
+            window.put(&[value, value], 0, u64::from(me)).unwrap();
+            window.accumulate(&[[1.0, 2.0]], 2, 6, ReduceOp::Sum).unwrap();
+            assert!(window.put(&[1.0, 2.0], 1, 0).is_err());
+            window.fence_last().unwrap();
+            let list = window.free().unwrap();
+            assert_eq!(list.len(), lens[me as usize]);
+            // Where no other rank of this process has mapped it, it was not even copied.
+            assert!(
+                path == Path::Mapped
+                    || (list.as_ptr().addr(), list.capacity()) == (start, capacity)
+            );
+            if me == 0 {
+                assert_eq!(list[..4], [[1.0, 1.0], [2.0, 2.0], [3.0, 3.0], [0.0, 0.5]]);
+            }
+            if me == 2 {
+                assert_eq!(list[5..], [[2.0, 0.5], [5.0, 6.5]]);
+            }
+        });
+    }
+}
+
+#[test]
+fn a_list_with_padding_is_refused_and_one_of_a_dropped_window_is_freed() {
+    #[derive(Clone, Copy, Datatype)]
+    #[repr(C)]
+    struct Padded(f64, u8);
+    worlds(Path::Messages, 2, |world| {
+        let comm = world.comm();
+        let list = vec![Padded(1.0, 2); 3];
+        let error = comm.window().create(list).unwrap_err();
+        assert!(error.to_string().contains("padding"), "{error}");
+        drop(comm.window().create(vec![7u16; 1000]).unwrap());
     });
 }
 

@@ -1,10 +1,10 @@
 //! The way of most puts: straight into a ring, and out of it again, under the rings' lock alone.
 //!
-//! It is open to a put of a worker's kernel that nothing holds back or limits, if its target's ring lives, a worker is
-//! there, and nothing waits before it. The ring has the put until its outcome is known. If that is anything but a good end,
+//! It is open to a put of a worker's kernel that nothing holds back or limits, if its target's ring is mapped and lives, a
+//! worker is there, and nothing waits before it. How many there are is bounded by the ring, so they need no room (`room.rs`). The ring has the put until its outcome is known. If that is anything but a good end,
 //! the put goes over to the initiator, which sends it again or ends it.
 
-use super::direct::{Direct, Flying, Rings, SharedRings, Way, bit};
+use super::direct::{AGAIN_NS, Direct, End, Flying, Rings, SharedRings, Way, bit};
 use super::{Outgoing, Stage};
 use crate::device::{Outcome, SLOTS};
 use crate::packet::Packet;
@@ -72,7 +72,7 @@ impl Harvest {
 impl Direct {
     /// Takes the outcomes of puts that only this ring knows.
     fn harvest(&mut self, troubled: &mut Vec<(Outgoing, Outcome)>, harvest: &mut Harvest) {
-        let Way::Live(lane) = &mut self.way else { return };
+        let Way::Live(End { lane, .. }) = &mut self.way else { return };
         while let Some(first) = self.running.front_mut() {
             harvest.is_any = true;
             let Flying::Own(put) = first else {
@@ -82,6 +82,7 @@ impl Direct {
             };
             // A signal that finds no room here is told by the initiator.
             let Some((_, outcome)) = lane.next() else { return };
+            self.silent_ns = None;
             harvest.done += 1;
             let is_over = outcome == Outcome::Ended && harvest.note(&mut put.signal);
             if is_over {
@@ -99,7 +100,8 @@ impl Direct {
 
     /// Puts this one, if nothing is in the way.
     fn put(&mut self, put: &mut Put, packet: Packet, owing: &AtomicBool) -> Option<Straight> {
-        let Way::Live(lane) = &mut self.way else { return None };
+        // What is carried takes progress.
+        let Way::Live(End { lane, far: None }) = &mut self.way else { return None };
         let is_open = self.waiting.is_empty() && self.kernels & bit(&packet) != 0;
         if !is_open || !lane.has_worker() {
             return None;
@@ -112,10 +114,12 @@ impl Direct {
         self.running.push_back(Flying::Own(outgoing));
         // Before the fence of the announcement: who is about to sleep sees it, or is seen by the caller.
         owing.store(true, Ordering::Relaxed);
+        // (`is_served` has no fence.)
         let is_served = lane.announce();
         if !is_served {
-            // It has just left: `fill` asks for another at once.
+            // It has just left: `fill` asks for another at once, and takes that for a first request.
             self.asked_ns = 0;
+            self.again_ns = AGAIN_NS / 2;
         }
         Some(Straight { handle, number, is_served })
     }
