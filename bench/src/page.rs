@@ -90,7 +90,10 @@ pub fn update(results: &Path, document: &Path) -> Result<(), Failure> {
 }
 
 fn filled(text: &str, results: &Path, document: &Path) -> Result<String, Failure> {
-    let mut text = replaced(text, document, peers::SECTION, &peers::part(results)?)?;
+    let mut text = text.to_owned();
+    for part in peers::PARTS {
+        text = replaced(&text, document, part.section, &part.markdown(results)?)?;
+    }
     for part in PARTS {
         text = replaced(&text, document, part.section, &part.markdown(results)?)?;
     }

@@ -88,5 +88,6 @@ pub use operation::Operation;
 pub use sample::{Sample, SampleCall};
 pub use schedule::{Action, Buffer, Place, Row, Schedule};
 pub use suits::Misfit;
+pub use terms::digest_bytes;
 pub use together::{Part, Together, Whom};
 pub use tree::Tree;

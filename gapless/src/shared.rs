@@ -7,6 +7,7 @@
 #[allow(unsafe_code, reason = "hands its caller's promise on")]
 mod short;
 
+mod asleep;
 mod bells;
 pub(crate) mod guard;
 mod held;
@@ -22,6 +23,7 @@ use crate::scope::Scopes;
 use crate::tuning::coll::Table;
 use crate::window::Kept;
 use crate::world::{Places, attach};
+use asleep::Asleep;
 pub(crate) use bells::Bells;
 use gapless_bml::{Patience, Spin, Waiter, now_ns};
 use gapless_mem::{Device, Space};
@@ -110,6 +112,7 @@ pub(crate) struct Shared {
     state: Gate<State>,
     /// Threads that want the lock.
     wanting: AtomicU32,
+    asleep: Asleep,
     bells: Bells,
     /// Threads that wait for something, and so poll; counted only if there is a progress thread.
     waiting: AtomicU32,
@@ -342,6 +345,7 @@ impl Shared {
         Shared {
             state: Gate::new(state),
             wanting: AtomicU32::new(0),
+            asleep: Asleep::default(),
             bells,
             waiting: AtomicU32::new(0),
             has_thread: AtomicBool::new(false),
@@ -477,6 +481,7 @@ impl Shared {
                 Ok(Attended::Busy) => std::thread::sleep(BUSY_NAP),
                 Ok(Attended::Nothing) => {
                     waiter.block();
+                    self.rise();
                     let awake = self.with(|state| {
                         state.dozing = false;
                         self.bells.nudge.quiet();
@@ -509,7 +514,7 @@ impl Shared {
         if handled > 0 {
             self.rouse(state);
         }
-        if handled > 0 || state.is_busy() {
+        if handled > 0 || self.has_more(state) {
             return Ok(Attended::Something);
         }
         waiter.watch(self.bells.nudge.as_raw_fd());

@@ -219,6 +219,8 @@ impl Driver for Shared {
         // Whoever needs something of the world hears of its end.
         let _ = self.with(|state| {
             self.drive(state);
+            // Accumulations that are tasks may have gone straight into rings.
+            self.rouse(state);
             Ok(())
         });
     }

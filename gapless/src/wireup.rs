@@ -122,13 +122,12 @@ pub trait Wireup: Send {
 const JOB_BYTES_MAX: usize = 120;
 
 /// A job's name from the launcher's name, which may be longer than transports can carry: the end of a long name is
-/// replaced by a number made of all of it (FNV-1a).
+/// replaced by a number made of all of it.
 fn job_name(launcher: &str) -> String {
     if launcher.len() <= JOB_BYTES_MAX {
         return launcher.to_owned();
     }
-    let step = |hash: u64, byte: u8| (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3);
-    let hash = launcher.bytes().fold(0xcbf2_9ce4_8422_2325, step);
+    let hash = gapless_coll::digest_bytes(launcher.bytes());
     let kept: String = launcher
         .chars()
         .scan(0, |len, c| {

@@ -49,7 +49,9 @@ use crate::World;
 use crate::communicator::Communicator;
 use crate::error::Error;
 use crate::shared::Shared;
+use gapless_xtq::Tried;
 use std::sync::Arc;
+use std::time::Instant;
 
 pub use gapless_bml::Rank;
 /// The worker of CUDA devices, and layouts that its tasks pack and unpack by.
@@ -81,10 +83,13 @@ pub use mapping::CpuMapping;
 #[cfg(feature = "opencl")]
 pub use opencl::OpenClLauncher;
 
-/// How often a thread that waits looks for answers of workers, between two looks at everything.
-const LOOKS: u32 = 32;
-/// The same before the first of those, without the world's lock: as long as a short task takes.
-const FIRST_LOOKS: u32 = 160;
+/// How often a thread that waits looks for answers of workers, between two looks at everything: a few microseconds.
+const LOOKS: u32 = 64;
+/// The same before the first of those, without the world's lock: longer than a short task takes.
+const FIRST_LOOKS: u32 = 512;
+/// One in so many puts that went straight into a ring makes progress, so that a program that only puts still answers its
+/// peers, and learns of their end.
+const PUTS_PER_POLL: u64 = 256;
 
 /// This process's end for tasks. Clones are the same end. Ranks are those of [`World::comm`];
 /// [`Communicator::target`] gives those of other communicators.
@@ -258,22 +263,74 @@ impl Tasks {
         self.xtq.signal_from(count, &ranks)
     }
 
-    /// Puts a task, and sends it if there is room. Never waits.
+    /// Puts a task, and sends it if there is room. Never waits. A put that goes straight into the ring of a worker does not
+    /// take the world's lock.
     ///
     /// # Errors
-    /// Nothing was put: no such rank; a command that no packet can express; the world was left.
+    /// Nothing was put: no such rank; a command that no packet can express; as many puts to that target as this process
+    /// [keeps](crate::Builder::put_room) have not ended; the world was left.
     pub fn put(&self, put: Put) -> Result<PutHandle, Error> {
+        let target = put.target();
+        match self.try_put(put)? {
+            Tried::Put(handle) => Ok(handle),
+            Tried::Full { puts, bytes, .. } => Err(XtqError::Full { target, puts, bytes }.into()),
+        }
+    }
+
+    /// As [`put`](Tasks::put), and if there is no [room](crate::Builder::put_room) waits until earlier puts to that target
+    /// have ended. A put that has a [limit](Put::within) waits no longer than that, and then has all of it for itself. Not
+    /// for tasks, which must not wait.
+    ///
+    /// # Errors
+    /// As [`put`](Tasks::put); there was no room within the limit: [`TimedOut`](XtqError::TimedOut).
+    pub fn put_when_room(&self, put: Put) -> Result<PutHandle, Error> {
+        let (target, limit, start) = (put.target(), put.limit(), Instant::now());
+        let mut next = put;
+        loop {
+            next = match self.try_put(next)? {
+                Tried::Put(handle) => return Ok(handle),
+                Tried::Full { put, .. } => *put,
+            };
+            let is_late = || limit.is_some_and(|limit| start.elapsed() > limit);
+            let room = || (self.xtq.has_room(&next) || is_late()).then_some(());
+            self.wait_until(room)?;
+            if let Some(limit) = limit.filter(|_| is_late()) {
+                let (waited, may_run) = (Waited::Earlier, false);
+                return Err(XtqError::TimedOut { target, limit, waited, may_run }.into());
+            }
+        }
+    }
+
+    fn try_put(&self, mut put: Put) -> Result<Tried, Error> {
+        let Some(straight) = self.xtq.put_straight(&mut put) else { return self.send(put) };
+        let is_seldom = straight.number % PUTS_PER_POLL == PUTS_PER_POLL - 1;
+        if is_seldom || !straight.is_served || self.shared.is_anybody_asleep() {
+            self.look_around();
+        }
+        Ok(Tried::Put(straight.handle))
+    }
+
+    /// Puts a task with the world's lock: it goes by a message, waits for something, has no room, or is wrong.
+    #[cold]
+    fn send(&self, put: Put) -> Result<Tried, Error> {
         self.shared.with(|state| {
             state.open()?;
-            let (handle, is_there) = self.xtq.put_straight(put)?;
-            if is_there {
-                self.shared.now_and_then(state);
-            } else {
-                self.shared.drive(state);
-            }
+            let tried = self.xtq.try_put(put)?;
+            self.shared.drive(state);
             self.shared.rouse(state);
-            Ok(handle)
+            Ok(tried)
         })
+    }
+
+    /// Makes progress after a put, and wakes whoever is to see to it.
+    #[cold]
+    fn look_around(&self) {
+        // A world that has been given up has ended all puts.
+        let _ = self.shared.with(|state| {
+            self.shared.drive(state);
+            self.shared.rouse(state);
+            Ok(())
+        });
     }
 
     /// Waits until the signal has ended, and makes progress meanwhile.
@@ -294,14 +351,18 @@ impl Tasks {
 
     /// Waits for something that tasks end. Answers of a worker are words in memory: as long as one is to come, they are
     /// looked at more often than all else, unless other threads want the lock. A look takes some tens of nanoseconds, so
-    /// other messages wait a few microseconds longer at most. What has ended is found also if the world was left since.
+    /// other messages wait some ten microseconds longer at first. What has ended is found also if the world was left since.
     fn wait_until<T>(&self, ended: impl Fn() -> Option<T>) -> Result<T, Error> {
         let look = |times: u32| {
             for _ in 0..times {
                 let found = ended();
-                let is_quiet = || self.xtq.take_outcomes().is_none();
-                if found.is_some() || self.shared.is_wanted() || is_quiet() {
+                if found.is_some() || self.shared.is_wanted() {
                     return found;
+                }
+                match self.xtq.take_outcomes() {
+                    None => return None,
+                    Some(0) => {}
+                    Some(_) => self.shared.tell_sleepers(),
                 }
                 std::hint::spin_loop();
             }

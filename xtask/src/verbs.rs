@@ -2,7 +2,7 @@
 //!
 //! A stock Debian kernel runs in a software-emulated QEMU guest, with two ports of its Soft-RoCE driver on the two ends of
 //! a pair of virtual network devices. The test programs are built here, with the feature `ib`, and run there one after the
-//! other: those of btl-ib ([`PROGRAMS`] are the others). In this order:
+//! other: those of btl-ib, of XTQ ([`TASKS`]) and of jobs ([`PROGRAMS`]). In this order:
 //!
 //! 1. the packages ([`PACKAGES`]): installed if this is root, else named;
 //! 2. the kernel ([`mod@kernel`]): downloaded once, by the hash that apt knows, and unpacked into the target folder;
@@ -47,6 +47,8 @@ const PROGRAMS: &[(&str, &[&str])] = &[
     ("matrix", &["over_every_link", "of_two_rails", "over_any_transport", "over_tcp"]),
     ("device_world", &["opencl_", "cuda_", "packed_memory", "nothing_serves"]),
 ];
+/// Tests of XTQ that put tasks into rings on another host: the suite of all back ends, and what workers alone have.
+const TASKS: &[&str] = &["host::tests::suite", "host::tests::worker"];
 /// The command, which they start.
 const COMMAND: &str = "gapless";
 /// Seconds that the guest gets, unless the user says: on two idle processors it takes a third of that.
@@ -122,7 +124,8 @@ pub(crate) fn sample(checkout: &Checkout) -> Result<Option<End>, Failure> {
     clippy.current_dir(&checkout.root).arg("clippy").args(package).args(["--", "-D", "warnings"]);
     shell::timed("lints", || shell::run(&mut clippy)).0?;
     let transport = shell::timed("the test program", || transport(checkout)).0?;
-    let programs = Programs { transport, skipped: LONG, jobs: Vec::new(), command: None };
+    let (jobs, tasks, command) = (Vec::new(), None, None);
+    let programs = Programs { transport, skipped: LONG, jobs, tasks, command };
     place.run(&programs, &[], SAMPLE_SEED, SAMPLE_SECONDS).map(Some)
 }
 
@@ -230,14 +233,17 @@ pub(super) struct Programs {
     skipped: &'static [&'static str],
     /// Those of jobs, with their names and tests that are not run.
     jobs: Vec<(&'static str, &'static [&'static str], PathBuf)>,
+    /// The tests of XTQ.
+    tasks: Option<PathBuf>,
     /// The command, which jobs need. Tests look for it where it was built.
     command: Option<PathBuf>,
 }
 
 /// What `cargo xtask ci` does to all crates, with the feature.
 fn lint(checkout: &Checkout) -> Result<(), Failure> {
-    let features = "gapless-btl-ib/ib,gapless/ib";
-    let package = ["-p", "gapless-btl-ib", "-p", "gapless", "--features", features];
+    let features = "gapless-btl-ib/ib,gapless-xtq/ib,gapless/ib";
+    let package =
+        ["-p", "gapless-btl-ib", "-p", "gapless-xtq", "-p", "gapless", "--features", features];
     let mut clippy = shell::cargo();
     clippy.current_dir(&checkout.root).arg("clippy").args(package);
     shell::run(clippy.args(["--all-targets", "--", "-D", "warnings"]))?;
@@ -249,6 +255,8 @@ fn lint(checkout: &Checkout) -> Result<(), Failure> {
 /// Builds all programs.
 fn build(checkout: &Checkout) -> Result<Programs, Failure> {
     let transport = transport(checkout)?;
+    let tasks = executables(checkout, &["-p", "gapless-xtq", "--features", "ib", "--lib"])?;
+    let tasks = find(&tasks, "gapless_xtq")?;
     let mut jobs = vec!["--workspace", "--features", "gapless-cli/ib"];
     jobs.extend(PROGRAMS.iter().flat_map(|(name, _)| ["--test", name]));
     let jobs = executables(checkout, &jobs)?;
@@ -264,6 +272,7 @@ fn build(checkout: &Checkout) -> Result<Programs, Failure> {
         transport,
         skipped: &[],
         jobs: each.collect::<Result<_, Failure>>()?,
+        tasks: Some(tasks),
         command: Some(command),
     })
 }

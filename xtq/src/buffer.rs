@@ -73,8 +73,12 @@ impl fmt::Debug for TargetBuffer {
 #[derive(Clone)]
 pub struct Payload(Bytes);
 
+/// So many bytes of a slice are copied without allocating.
+const SHORT: usize = 64;
+
 #[derive(Clone)]
 enum Bytes {
+    Short { len: u8, bytes: [u8; SHORT] },
     Own(Vec<u8>),
     Shared(Arc<[u8]>),
 }
@@ -86,8 +90,10 @@ impl Payload {
         Payload(Bytes::Own(Vec::new()))
     }
 
+    #[inline]
     pub(crate) fn bytes(&self) -> &[u8] {
         match &self.0 {
+            Bytes::Short { len, bytes } => &bytes[..usize::from(*len)],
             Bytes::Own(bytes) => bytes,
             Bytes::Shared(bytes) => bytes,
         }
@@ -108,8 +114,16 @@ impl From<Arc<[u8]>> for Payload {
 
 /// A copy.
 impl From<&[u8]> for Payload {
-    fn from(bytes: &[u8]) -> Payload {
-        Payload(Bytes::Own(bytes.to_vec()))
+    #[inline]
+    fn from(slice: &[u8]) -> Payload {
+        match u8::try_from(slice.len()) {
+            Ok(len) if slice.len() <= SHORT => {
+                let mut bytes = [0; SHORT];
+                bytes[..slice.len()].copy_from_slice(slice);
+                Payload(Bytes::Short { len, bytes })
+            }
+            _ => Payload(Bytes::Own(slice.to_vec())),
+        }
     }
 }
 

@@ -30,10 +30,12 @@ mod terms;
 #[allow(unsafe_code, reason = "vouches for memory of its own")]
 mod tests;
 
-pub(crate) use layout::RING_ABORT;
+#[cfg(test)]
+pub(crate) use layout::status_word;
 pub use layout::{
     BUFFERS_MAX, INLINE_BYTES, LAYOUTS_MAX, OUTS_MAX, RINGS_MAX, RingShape, SIGNALS_MAX, SLOTS,
 };
+pub(crate) use layout::{RING_ABORT, RING_STATE, SLOT_BYTES, arena_bytes};
 pub use ring::{Lane, Outcome, RingError};
 pub use target::{RingParts, Target, WorkerCount};
 pub(crate) use terms::Runs;

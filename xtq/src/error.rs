@@ -210,6 +210,18 @@ pub enum XtqError {
         /// Whether its task may run later, or runs: the target, or a ring, has it. If not, it never runs.
         may_run: bool,
     },
+    /// As many puts to the target as this process keeps have not ended ([`Config::puts_max`](crate::Config::puts_max)).
+    #[error(
+        "{puts} puts to {target} have not ended, with {bytes} bytes: this process keeps no more"
+    )]
+    Full {
+        /// The target.
+        target: Rank,
+        /// How many there are.
+        puts: usize,
+        /// Bytes of those of their bodies that it has not accepted.
+        bytes: u64,
+    },
     /// A peer is gone.
     #[error("{rank} is lost: {error}")]
     Lost {

@@ -10,7 +10,8 @@
 //! | `nic.rs` | what arrives, and losses |
 //! | `register.rs` | the API's registrations |
 //! | `grant.rs` | rings that accelerators of other processes put into |
-//! | `serve.rs`, `serve/own.rs`, `rings.rs` | the worker of this process's accelerator, and the rings that initiators have of it |
+//! | `heap.rs` | memory for rings |
+//! | `serve.rs`, `serve/{own,far}.rs`, `rings.rs` | the worker of this process's accelerator, and the rings that initiators have of it |
 //!
 //! One lock guards the state of both sides. No code of users runs, or is dropped, while it is held; signals are counted
 //! and the world's bell is rung after it is released. Queues, signals and buffers have locks of their own, which are
@@ -19,6 +20,8 @@
 mod flush;
 #[allow(unsafe_code, reason = "passes on what memory of rings needs")]
 mod grant;
+#[allow(unsafe_code, reason = "frees what it has allocated")]
+mod heap;
 mod initiator;
 mod line;
 mod link;
@@ -39,6 +42,7 @@ mod target;
 mod tests;
 
 pub use grant::{FarRing, Granted};
+pub use initiator::Straight;
 pub(crate) use initiator::{DOUBLINGS, PAUSE_NS};
 pub use queue::QueueOptions;
 pub(crate) use target::REFUSALS_MAX;
@@ -51,7 +55,7 @@ use crate::signal::{Bell, Signal, Weak};
 use crate::tables::Tables;
 use crate::wire::{Head, TEXT_MAX};
 use gapless_bml::{AmTag, Bml, BmlError, Fragment, LinkError, Rank};
-use initiator::Initiator;
+use initiator::{Initiator, SharedRings};
 use link::Link;
 use queue::Pool;
 use run::{Ready, contain, lay_down};
@@ -74,11 +78,17 @@ pub struct Config {
     /// Whether initiators may put tasks of this process's [worker](Xtq::attach_worker) into memory that they share with it.
     /// If not, all come by messages.
     pub rings: bool,
+    /// Puts to one target that have not ended, at most, and bytes of those of their bodies that it has not accepted: what
+    /// is more is [refused](XtqError::Full). A body that is longer than all of that goes if no other one waits.
+    pub puts_max: usize,
+    /// See there.
+    pub put_bytes_max: u64,
 }
 
 impl Default for Config {
     fn default() -> Config {
-        Config { threads: 2, bell: Arc::new(|| {}), rings: true }
+        let (puts_max, put_bytes_max) = (1 << 16, 256 << 20);
+        Config { threads: 2, bell: Arc::new(|| {}), rings: true, puts_max, put_bytes_max }
     }
 }
 
@@ -149,6 +159,8 @@ pub(crate) struct Inner {
     bell: Bell,
     tables: Tables,
     state: Mutex<State>,
+    /// The initiator's rings. Their lock is taken after that of the state.
+    rings: Arc<SharedRings>,
     /// What runs tasks on this process's accelerator. Its lock is taken before that of the state.
     worker: Mutex<Option<serve::Served>>,
     /// Whether there is one.
@@ -162,6 +174,8 @@ pub(crate) struct Inner {
     due_ns: AtomicU64,
     /// Tasks in queues, and running.
     live: AtomicUsize,
+    /// Memory of this process's that ranks on other hosts reach.
+    reached: Mutex<Vec<serve::Reached>>,
 }
 
 /// A task has come; dropping it, when it is over, says so.
@@ -172,6 +186,23 @@ impl Drop for Live<'_> {
         self.0.live.fetch_sub(1, Ordering::Release);
         self.0.ring();
     }
+}
+
+/// What became of a put that needs room.
+#[derive(Debug)]
+#[must_use = "a put that has no room is given back"]
+pub enum Tried {
+    /// It is under way; what becomes of it.
+    Put(PutHandle),
+    /// There is no room: here it is again.
+    Full {
+        /// The put.
+        put: Box<Put>,
+        /// Puts to its target that have not ended.
+        puts: usize,
+        /// Bytes of their bodies.
+        bytes: u64,
+    },
 }
 
 /// This process's end: it puts tasks at other processes, and lets them put tasks here. Clones are the same end.
@@ -278,13 +309,16 @@ impl Xtq {
                 }
             })
         };
+        let mut state = State { tag: tag.0, ..State::default() };
+        state.initiator.limit_room(config.puts_max, config.put_bytes_max);
         let inner = Arc::new_cyclic(|inner| Inner {
             me: bml.me(),
             size: bml.size(),
             config,
             bell: ringing(inner),
             tables: Tables::new(),
-            state: Mutex::new(State { tag: tag.0, ..State::default() }),
+            rings: Arc::clone(&state.initiator.rings),
+            state: Mutex::new(state),
             worker: Mutex::default(),
             has_worker: AtomicBool::new(false),
             registering: Mutex::default(),
@@ -292,6 +326,7 @@ impl Xtq {
             owing: AtomicBool::new(false),
             due_ns: AtomicU64::new(u64::MAX),
             live: AtomicUsize::new(0),
+            reached: Mutex::default(),
         });
         let xtq = Xtq { inner };
         bml.register(tag.0..=tag.0, Box::new(nic::Nic::new(xtq.clone())))?;
@@ -330,44 +365,86 @@ impl Xtq {
     /// from any thread; tasks use [`Task::put`](crate::Task::put).
     ///
     /// # Errors
-    /// Nothing was put: no such rank; a command that no packet can express; a signal of another `Xtq`; this process is
-    /// leaving.
+    /// Nothing was put: no such rank; a command that no packet can express; a signal of another `Xtq`; no
+    /// [room](Config::puts_max) for more puts to that target; this process is leaving.
     pub fn put(&self, put: Put) -> Result<PutHandle, XtqError> {
-        self.put_straight(put).map(|(handle, _)| handle)
+        let target = put.target;
+        match self.try_put(put)? {
+            Tried::Put(handle) => Ok(handle),
+            Tried::Full { puts, bytes, .. } => Err(XtqError::Full { target, puts, bytes }),
+        }
     }
 
-    /// As [`put`](Xtq::put). Also gives whether the put lies in the ring of a worker that is there: then it need not be
-    /// sent, and the next [`advance`](Xtq::advance) may come later.
+    /// As [`put`](Xtq::put), and gives the put back if there is no room for it.
     ///
     /// # Errors
-    /// As [`put`](Xtq::put).
-    pub fn put_straight(&self, put: Put) -> Result<(PutHandle, bool), XtqError> {
+    /// As [`put`](Xtq::put), otherwise.
+    pub fn try_put(&self, mut put: Put) -> Result<Tried, XtqError> {
+        if let Some(straight) = self.put_straight(&mut put) {
+            return Ok(Tried::Put(straight.handle));
+        }
         if put.target.0 >= self.inner.size {
             return Err(XtqError::NoSuchRank { rank: put.target, size: self.inner.size });
         }
-        if put.signal.iter().chain(&put.after).any(|signal| !signal.rings(&self.inner.bell)) {
+        if !self.are_ours(&put) {
             return Err(XtqError::ForeignSignal);
         }
         let packet = Packet::new(&put.finished_command()?)?;
-        let (target, is_limited) = (put.target, put.limit.is_some());
-        let put = self.inner.with(|state| {
+        let (target, bytes) = (put.target.0, put.body_bytes());
+        let tried = self.inner.with(|state| {
             if state.initiator.closed {
                 return Err(XtqError::Closed);
             }
-            let (handle, id) = state.initiator.put(put, packet);
-            // Its time begins when the clock is read.
-            Ok((handle, state.initiator.put_straight(target, id) && !is_limited))
+            if let Err((puts, bytes)) = state.initiator.has_room(target, bytes) {
+                return Ok(Tried::Full { put: Box::new(put), puts, bytes });
+            }
+            Ok(Tried::Put(state.initiator.put(put, packet)))
         })?;
         // A held one may wait for a signal that has ended.
         self.inner.owing.store(true, Ordering::Release);
-        Ok(put)
+        Ok(tried)
+    }
+
+    /// Puts a task into the ring of a worker that is there, if nothing is in the way. Then nothing has to be sent:
+    /// [`take_outcomes`](Xtq::take_outcomes) sees its end, and the next [`advance`](Xtq::advance) may come later.
+    /// It takes one lock, which is held for some tens of nanoseconds. `None`: `put` is as it was, and
+    /// [`put`](Xtq::put) sends it, or says what is wrong with it.
+    ///
+    /// It makes this end not [quiet](Xtq::is_quiet), and then executes a sequentially consistent fence. So whoever says that
+    /// it falls asleep, fences, and finds this end quiet, is seen by the caller.
+    #[inline]
+    pub fn put_straight(&self, put: &mut Put) -> Option<Straight> {
+        if !self.are_ours(put) {
+            return None;
+        }
+        let packet = Packet::new(&put.finished_command().ok()?).ok()?;
+        self.inner.rings.put(put, packet, &self.inner.owing)
+    }
+
+    /// Whether the signals of a put are this end's.
+    fn are_ours(&self, put: &Put) -> bool {
+        put.signal.iter().chain(&put.after).all(|signal| signal.rings(&self.inner.bell))
+    }
+
+    /// Whether there is [room](Config::puts_max) for this put now.
+    #[must_use]
+    pub fn has_room(&self, put: &Put) -> bool {
+        let (target, bytes) = (put.target.0, put.body_bytes());
+        self.inner.with(|state| state.initiator.has_room(target, bytes).is_ok())
     }
 
     /// Takes the outcomes of puts that lie in rings, and ends their signals: the quick part of
     /// [`advance`](Xtq::advance), which has to be called now and then all the same. Gives how many; `None`: nothing lies
     /// in a ring.
     pub fn take_outcomes(&self) -> Option<usize> {
-        self.inner.with(|state| state.initiator.take_outcomes())
+        let harvest = self.inner.rings.harvest();
+        let (done, is_any, is_left) = (harvest.done, harvest.is_any, harvest.is_left);
+        harvest.tell();
+        if !is_left {
+            return is_any.then_some(done);
+        }
+        let more = self.inner.with(|state| state.initiator.take_outcomes());
+        Some(done + more.unwrap_or(0))
     }
 
     /// As [`put`](Xtq::put), from a task: whoever sleeps is to send it.
@@ -438,8 +515,10 @@ impl Xtq {
                 state.initiator.map_rings(bml);
                 let put = state.initiator.pump_rings(now_ns);
                 state.initiator.expire(now_ns);
+                let space = bml.token_space(AmTag(state.tag));
+                let carried = state.initiator.carry_rings((bml, space), now_ns);
                 state.let_go();
-                put + state.flush(bml)
+                put + carried + state.flush(bml)
             })
     }
 

@@ -85,7 +85,7 @@ mod wire;
 pub use {
     buffer::{Payload, TargetBuffer},
     error::{Refusal, TaskError, Waited, XtqError},
-    host::{Config, FarRing, Granted, QueueOptions, RefusedTask, Xtq},
+    host::{Config, FarRing, Granted, QueueOptions, RefusedTask, Straight, Tried, Xtq},
     launcher::{GroupLimits, Kernel, KernelTask, Launcher},
     put::{Put, PutHandle, Retry},
     signal::Signal,

@@ -5,7 +5,8 @@ use crate::error::XtqError;
 use crate::packet::{ARGUMENTS_MAX, Command, Flags, Launch, Packet, PacketError, Work};
 use crate::signal::Signal;
 use gapless_bml::Rank;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 use zerocopy::IntoBytes;
 
@@ -28,7 +29,7 @@ pub enum Retry {
 pub struct Put {
     pub(crate) target: Rank,
     pub(crate) command: Command,
-    pub(crate) arguments: Vec<u8>,
+    pub(crate) arguments: Payload,
     pub(crate) payload: Payload,
     pub(crate) retry: Retry,
     pub(crate) attempts_max: u32,
@@ -38,7 +39,8 @@ pub struct Put {
 }
 
 impl Put {
-    fn new(target: Rank, index: u8, queue: u8, work: Work, arguments: Vec<u8>) -> Put {
+    #[inline]
+    fn new(target: Rank, index: u8, queue: u8, work: Work, arguments: Payload) -> Put {
         let flags = Flags::empty();
         let command = Command { index, queue, flags, object: 0, signal: 0, payload_bytes: 0, work };
         Put {
@@ -64,32 +66,62 @@ impl Put {
         let bytes = payload.len();
         let payload_bytes = u32::try_from(bytes).map_err(|_| XtqError::PayloadTooLong { bytes })?;
         let packet = Packet::new(&Command { payload_bytes, ..self.command })?;
-        Ok((packet.as_bytes().to_vec(), [&self.arguments, payload].concat()))
+        Ok((packet.as_bytes().to_vec(), [self.arguments.bytes(), payload].concat()))
     }
 
     /// A task of function `index`, in queue `queue` of `target`. The two arguments are its third and fourth: the first
     /// two are the target's.
+    #[inline]
     pub fn function(target: Rank, index: u8, queue: u8, arguments: [u64; 2]) -> Put {
         let arguments = [0, 0, arguments[0], arguments[1]];
-        Put::new(target, index, queue, Work::Function { arguments }, Vec::new())
+        Put::new(target, index, queue, Work::Function { arguments }, Payload::none())
     }
 
     /// A task of kernel `index`, in queue `queue` of `target`, over this grid. Of `arguments` the target replaces the
-    /// first 16 bytes; their length goes before what `launch` says.
-    pub fn kernel(target: Rank, index: u8, queue: u8, launch: Launch, arguments: Vec<u8>) -> Put {
+    /// first 16 bytes; their length goes before what `launch` says. Of a slice of up to 64 bytes they are copied without
+    /// allocating.
+    #[inline]
+    pub fn kernel(
+        target: Rank,
+        index: u8,
+        queue: u8,
+        launch: Launch,
+        arguments: impl Into<Payload>,
+    ) -> Put {
+        let arguments = arguments.into();
         // Arguments too long for a packet are refused when it is made.
-        let argument_bytes = u16::try_from(arguments.len()).unwrap_or(u16::MAX);
+        let argument_bytes = u16::try_from(arguments.bytes().len()).unwrap_or(u16::MAX);
         let work = Work::Kernel(Launch { argument_bytes, ..launch });
         Put::new(target, index, queue, work, arguments)
     }
 
-    /// What the task gets to read, in a receive buffer of the target's.
+    /// Where it goes.
+    #[must_use]
+    pub fn target(&self) -> Rank {
+        self.target
+    }
+
+    /// The time that it was [given](Put::within).
+    #[must_use]
+    pub fn limit(&self) -> Option<Duration> {
+        self.limit
+    }
+
+    /// Bytes of arguments and payload.
+    pub(crate) fn body_bytes(&self) -> usize {
+        self.arguments.bytes().len() + self.payload.bytes().len()
+    }
+
+    /// What the task gets to read, in a receive buffer of the target's. A slice is copied; up to 64 bytes of one without
+    /// allocating.
+    #[inline]
     pub fn payload(mut self, payload: impl Into<Payload>) -> Put {
         self.payload = payload.into();
         self
     }
 
     /// What happens if it is refused for now.
+    #[inline]
     pub fn retry(mut self, retry: Retry) -> Put {
         self.retry = retry;
         self
@@ -113,6 +145,7 @@ impl Put {
     }
 
     /// The target tells when the task has ended: [`PutHandle::outcome`].
+    #[inline]
     pub fn acknowledged(mut self) -> Put {
         self.command.flags |= Flags::ACKNOWLEDGE;
         self
@@ -120,6 +153,7 @@ impl Put {
 
     /// The packet's signal: a signal of this process, which is counted down when the task has ended. Implies
     /// [`acknowledged`](Put::acknowledged).
+    #[inline]
     pub fn signal(mut self, signal: &Signal) -> Put {
         self.command.signal = signal.name();
         self.signal = Some(signal.clone());
@@ -140,9 +174,11 @@ impl Put {
     }
 
     /// The command, with the length of the payload.
+    #[inline]
     pub(crate) fn finished_command(&self) -> Result<Command, XtqError> {
-        if self.arguments.len() > ARGUMENTS_MAX {
-            return Err(PacketError::ArgumentBytes { bytes: self.arguments.len() }.into());
+        let bytes = self.arguments.bytes().len();
+        if bytes > ARGUMENTS_MAX {
+            return Err(PacketError::ArgumentBytes { bytes }.into());
         }
         let bytes = self.payload.bytes().len();
         let payload_bytes = u32::try_from(bytes).map_err(|_| XtqError::PayloadTooLong { bytes })?;
@@ -150,58 +186,81 @@ impl Put {
     }
 }
 
+/// The target has taken the task.
+const ACCEPTED: u8 = 1;
+/// The put has ended well.
+const ENDED: u8 = 2;
+
 #[derive(Debug, Default)]
 struct Fate {
-    refusals: u64,
-    accepted: Option<Result<(), XtqError>>,
-    outcome: Option<Result<(), XtqError>>,
+    refusals: AtomicU64,
+    /// [`ACCEPTED`], [`ENDED`], or both. One thread at a time writes it, under the lock of whoever has the put.
+    said: AtomicU8,
+    /// How it has ended, if not well; seldom, so an open put is small.
+    error: OnceLock<Box<XtqError>>,
 }
 
 /// What becomes of a put. Dropping it changes nothing.
 #[derive(Clone, Debug, Default)]
-pub struct PutHandle(Arc<Mutex<Fate>>);
+pub struct PutHandle(Arc<Fate>);
 
 impl PutHandle {
-    fn fate(&self) -> MutexGuard<'_, Fate> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    /// The same handle for another put, if nobody else has it.
+    #[inline]
+    pub(crate) fn again(mut self) -> Option<PutHandle> {
+        *Arc::get_mut(&mut self.0)? = Fate::default();
+        Some(self)
+    }
+
+    fn has(&self, said: u8) -> bool {
+        self.0.said.load(Ordering::Acquire) & said != 0
+    }
+
+    /// That, or else the error.
+    fn result(&self, said: u8) -> Option<Result<(), XtqError>> {
+        if self.has(said) {
+            return Some(Ok(()));
+        }
+        self.0.error.get().map(|error| Err(XtqError::clone(error)))
     }
 
     /// Whether the target has taken the task into its queue; `None` as long as that is open. From then on the payload
     /// is the target's.
     #[must_use]
     pub fn accepted(&self) -> Option<Result<(), XtqError>> {
-        self.fate().accepted.clone()
+        self.result(ACCEPTED)
     }
 
     /// How the put has ended: with the task if it is [acknowledged](Put::acknowledged), otherwise when it is accepted.
     #[must_use]
     pub fn outcome(&self) -> Option<Result<(), XtqError>> {
-        self.fate().outcome.clone()
+        self.result(ENDED)
     }
 
     /// How often the target has refused it so far because it had no room, and it was sent again or ended.
     #[must_use]
     pub fn refusals(&self) -> u64 {
-        self.fate().refusals
+        self.0.refusals.load(Ordering::Relaxed)
     }
 
     pub(crate) fn refused(&self) {
-        self.fate().refusals += 1;
+        self.0.refusals.fetch_add(1, Ordering::Relaxed);
+    }
+
+    fn say(&self, said: u8) {
+        let before = self.0.said.load(Ordering::Relaxed);
+        self.0.said.store(before | said, Ordering::Release);
     }
 
     pub(crate) fn accept(&self, last: bool) {
-        let mut fate = self.fate();
-        fate.accepted = Some(Ok(()));
-        if last {
-            fate.outcome = Some(Ok(()));
-        }
+        self.say(if last { ACCEPTED | ENDED } else { ACCEPTED });
     }
 
     pub(crate) fn end(&self, result: Result<(), XtqError>) {
-        let mut fate = self.fate();
-        if let (None, Err(error)) = (&fate.accepted, &result) {
-            fate.accepted = Some(Err(error.clone()));
+        match result {
+            Ok(()) => self.say(ENDED),
+            // It ends once.
+            Err(error) => _ = self.0.error.set(Box::new(error)),
         }
-        fate.outcome = Some(result);
     }
 }

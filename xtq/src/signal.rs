@@ -97,6 +97,11 @@ impl Signal {
         end
     }
 
+    /// Whether it is this one.
+    pub(crate) fn is(&self, other: &Signal) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+
     /// Whether its end rings this bell.
     pub(crate) fn rings(&self, bell: &Bell) -> bool {
         Arc::ptr_eq(&self.0.bell, bell)
@@ -104,9 +109,14 @@ impl Signal {
 
     /// Counts down by one; at 0 it stays.
     pub fn count_down(&self) {
+        self.count_down_by(1);
+    }
+
+    /// The same, so often.
+    pub(crate) fn count_down_by(&self, times: u64) {
         let mut count = self.count();
-        let ends = count.left == 1 && count.failed.is_none();
-        count.left = count.left.saturating_sub(1);
+        let ends = (1..=times).contains(&count.left) && count.failed.is_none();
+        count.left = count.left.saturating_sub(times);
         count.tell();
         drop(count);
         if ends {

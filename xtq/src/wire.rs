@@ -12,7 +12,7 @@
 //! ENDED    | kind | version | failed:1 | 0:1 | serial:4 | put:8    | 0:8        |
 //!       24 | why, as text …
 //! RING     | kind | version | what    | 0:1 | serial:4 | kernels:8 | 0:8        |
-//!       24 | OFFER: the key of the ring's memory …
+//!       24 | OFFER, REACH: the key of the ring's memory …
 //! ```
 //!
 //! `serial` numbers all messages to a peer, so they are handled in order and once each, whatever the transport does.
@@ -30,7 +30,7 @@ use zerocopy::little_endian::{U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 /// Version of everything in this file and of the packet.
-const VERSION: u8 = 2;
+const VERSION: u8 = 3;
 /// Length of what every message begins with.
 pub(crate) const HEAD_BYTES: usize = 24;
 /// Where the body of a PUT begins.
@@ -66,7 +66,7 @@ const _: () = assert!(size_of::<Wire>() == HEAD_BYTES);
 ///
 /// ```text
 /// initiator   PUT ─────────►                READY ─────►                 (packets) ►  WANTED ─►
-/// target                     OFFER, key ──►  what came by messages ends   GO ─────►              OVER ─►
+/// target            OFFER or REACH, key ──►  what came by messages ends   GO ─────►              OVER ─►
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
@@ -85,10 +85,12 @@ pub(crate) enum Ring {
     Wanted = 5,
     /// The target: there is no worker any more.
     Over = 6,
+    /// The target: here is one, to be written and read by one-sided operations. Its key follows.
+    Reach = 7,
 }
 
 impl Ring {
-    const ALL: [Ring; 7] = [
+    const ALL: [Ring; 8] = [
         Ring::Offer,
         Ring::Kernels,
         Ring::Ready,
@@ -96,10 +98,11 @@ impl Ring {
         Ring::Go,
         Ring::Wanted,
         Ring::Over,
+        Ring::Reach,
     ];
 
     fn names_kernels(self) -> bool {
-        matches!(self, Ring::Offer | Ring::Kernels)
+        matches!(self, Ring::Offer | Ring::Kernels | Ring::Reach)
     }
 }
 
@@ -250,7 +253,7 @@ mod tests {
         let mut far = heads[5].write(0);
         far[20] = 1;
         assert!(Head::read(&far).is_err(), "no refusal has a number so large");
-        for (at, value) in [(2, 7), (2, 2), (16, 1)] {
+        for (at, value) in [(2, 8), (2, 2), (16, 1)] {
             let mut bytes = Head::Ring { what: Ring::Kernels, kernels: 1 }.write(0);
             bytes[at] = value;
             assert!(Head::read(&bytes).is_err(), "{at}");

@@ -1,5 +1,5 @@
-//! Work whose instructions are counted under valgrind's callgrind: the eager path, matching and steps of
-//! the convertor. Counts do not depend on what else a machine does, so a few per cent are a finding.
+//! Work whose instructions are counted under valgrind's callgrind: the eager path, matching, steps of
+//! the convertor, and puts of tasks. Counts do not depend on what else a machine does, so a few per cent are a finding.
 //!
 //! ```text
 //! cargo xtask counts            # count, and compare with counts.txt
@@ -13,6 +13,7 @@
 
 mod messages;
 mod packing;
+mod tasks;
 
 use std::process::ExitCode;
 
@@ -37,6 +38,7 @@ const ALL: &[(&str, Work)] = &[
     ("convertor_step_indexed", packing::indexed),
     ("convertor_step_struct", packing::structure),
     ("convertor_seek_indexed", packing::seek),
+    ("put_into_a_ring", tasks::put),
 ];
 
 /// What is counted is what happens in here; callgrind knows it by this name.

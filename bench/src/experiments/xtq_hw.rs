@@ -3,11 +3,14 @@
 //!
 //! A task adds 8 numbers of 8 bytes to a buffer on the target's GPU. This program is the target; it starts itself as the
 //! initiator, and sleeps while that puts. At the end every sum is compared with the number of tasks.
+//!
+//! `--played` needs no GPU: a thread plays the worker, so only what the initiator does is that of the hardware.
 
 #![allow(unsafe_code, reason = "shares memory with another process, and with GPUs")]
 
 mod beside;
 mod initiator;
+mod played;
 mod world;
 
 use std::io::{BufRead, BufReader, Write};
@@ -45,6 +48,9 @@ pub struct Options {
     /// cuBLAS's library, whose matrix product is timed beside a worker; where there is none, only ours is
     #[arg(long, value_name = "PATH", default_value = "libcublas.so.13")]
     cublas: String,
+    /// Without a GPU: a thread plays the worker. Shows what `World::xtq` adds to the lower interface
+    #[arg(long)]
+    played: bool,
     /// Be one of the two processes that use `World::xtq`; rank 0 writes what it found here
     #[arg(long, hide = true, value_name = "FILE")]
     as_rank: Option<std::path::PathBuf>,
@@ -217,7 +223,11 @@ impl Experiment for XtqHw {
 
     fn run(options: &Options, common: &Common) -> Result<Findings, Failure> {
         if let Some(file) = &options.as_rank {
-            return world::rank(common, file).map(|()| Findings::new(Vec::new(), String::new()));
+            let rank = if options.played { played::rank } else { world::rank };
+            return rank(common, file).map(|()| Findings::new(Vec::new(), String::new()));
+        }
+        if options.played {
+            return played::findings(common);
         }
         match options.initiator {
             Some(fd) => initiator::initiate(fd, common.quick).map(|()| Findings::new(Vec::new(), String::new())),

@@ -1,4 +1,4 @@
-//! The part of the page that compares with other libraries: rows of the report of `cargo xtask peers`, whose schema
+//! The parts of the page that compare with other libraries: rows of reports of `cargo xtask peers`, whose schema
 //! `xtask/src/peers/report.rs` has.
 
 use std::fs;
@@ -10,14 +10,40 @@ use serde::Deserialize;
 use crate::error::Failure;
 use crate::summary::{head, line};
 
-/// Of the marks.
-pub(super) const SECTION: &str = "host";
+/// A table of the page.
+pub(super) struct Part {
+    /// Of the marks.
+    pub(super) section: &'static str,
+    /// Below the folder of all results.
+    report: &'static str,
+    /// What the page calls a piece of work, and its line in the report.
+    picks: &'static [(&'static str, &'static str)],
+}
 
-/// Below the folder of all results.
-const REPORT: &str = "cpu/peers.json";
+pub(super) const PARTS: [Part; 2] = [
+    Part { section: "host", report: "cpu/peers.json", picks: MESSAGES },
+    Part { section: "windows", report: "cpu/zen3/osc.json", picks: WINDOWS },
+];
 
-/// What the page calls a piece of work, and its line in the report.
-const PICKS: &[(&str, &str)] = &[
+/// One-sided operations, each with its flush.
+const WINDOWS: &[(&str, &str)] = &[
+    ("put, 8 B", "window put contiguous 8"),
+    ("get, 8 B", "window get contiguous 8"),
+    ("accumulate, 8 B", "window accumulate contiguous 8"),
+    ("fetch and op, 8 B", "window fetch contiguous 8"),
+    ("lock, put, unlock, 8 B", "window lock contiguous 8"),
+    ("put, 8 B, the target sleeps", "window idle-put contiguous 8"),
+    ("get, 8 B, the target sleeps", "window idle-get contiguous 8"),
+    ("accumulate, 8 B, the target sleeps", "window idle-accumulate contiguous 8"),
+    ("put, 64 KiB", "window put contiguous 65536"),
+    ("get, 64 KiB", "window get contiguous 65536"),
+    ("accumulate, 64 KiB", "window accumulate contiguous 65536"),
+    ("put, rows of 64 B, 64 KiB", "window put rows 65536"),
+    ("get, rows of 64 B, 64 KiB", "window get rows 65536"),
+    ("accumulate, rows of 64 B, 64 KiB", "window accumulate rows 65536"),
+];
+
+const MESSAGES: &[(&str, &str)] = &[
     ("message, 1 B", "message contiguous 1"),
     ("message, 1 KiB", "message contiguous 1024"),
     ("messages of 8 B, 64 in flight, each", "rate 8 64"),
@@ -77,33 +103,35 @@ struct Floor {
     over_memcpy: f64,
 }
 
-/// The part, as Markdown.
-pub(super) fn part(results: &Path) -> Result<String, Failure> {
-    let path = results.join(REPORT);
-    let text = fs::read_to_string(&path).map_err(Failure::io("read", &path))?;
-    let peers: Peers =
-        serde_json::from_str(&text).map_err(|error| Failure::io("read", &path)(error.into()))?;
-    let met = peers.rows.iter().filter(|row| row.met == Some(true)).count();
-    let marks = peers.rows.iter().filter(|row| row.met.is_some()).count();
-    let mut text = format!(
-        "`{}` at {}; {}, {} processors.\n{met} of the run's {marks} targets are met.\n\n",
-        peers.command, peers.commit, peers.cpu, peers.processors
-    );
-    text += &head(&["what", "time", "÷ memcpy", "÷ floor", "÷ Open MPI", "÷ MPICH"]);
-    for (said, work) in PICKS {
-        let row = peers.rows.iter().find(|row| row.work == *work);
-        let missing = || Failure::NoRow { path: path.clone(), row: (*work).to_owned() };
-        let row = row.ok_or_else(missing)?;
-        let floor = row.floor.as_ref().map(|floor| row.over_memcpy.median / floor.over_memcpy);
-        text += &line(&[
-            (*said).to_owned(),
-            Time(row.seconds).to_string(),
-            format!("{:.2}", row.over_memcpy.median),
-            floor.map_or("-".to_owned(), |ratio| format!("{ratio:.2}")),
-            format!("{:.2}", row.over_openmpi.median),
-            format!("{:.2}", row.over_mpich.median),
-        ]);
+impl Part {
+    /// The part, as Markdown.
+    pub(super) fn markdown(&self, results: &Path) -> Result<String, Failure> {
+        let path = results.join(self.report);
+        let text = fs::read_to_string(&path).map_err(Failure::io("read", &path))?;
+        let peers: Peers = serde_json::from_str(&text)
+            .map_err(|error| Failure::io("read", &path)(error.into()))?;
+        let met = peers.rows.iter().filter(|row| row.met == Some(true)).count();
+        let marks = peers.rows.iter().filter(|row| row.met.is_some()).count();
+        let mut text = format!(
+            "`{}` at {}; {}, {} processors.\n{met} of the run's {marks} targets are met.\n\n",
+            peers.command, peers.commit, peers.cpu, peers.processors
+        );
+        text += &head(&["what", "time", "÷ memcpy", "÷ floor", "÷ Open MPI", "÷ MPICH"]);
+        for (said, work) in self.picks {
+            let row = peers.rows.iter().find(|row| row.work == *work);
+            let missing = || Failure::NoRow { path: path.clone(), row: (*work).to_owned() };
+            let row = row.ok_or_else(missing)?;
+            let floor = row.floor.as_ref().map(|floor| row.over_memcpy.median / floor.over_memcpy);
+            text += &line(&[
+                (*said).to_owned(),
+                Time(row.seconds).to_string(),
+                format!("{:.2}", row.over_memcpy.median),
+                floor.map_or("-".to_owned(), |ratio| format!("{ratio:.2}")),
+                format!("{:.2}", row.over_openmpi.median),
+                format!("{:.2}", row.over_mpich.median),
+            ]);
+        }
+        text.push('\n');
+        Ok(text)
     }
-    text.push('\n');
-    Ok(text)
 }

@@ -43,6 +43,9 @@ pub(super) fn give_up(state: &mut State) -> Vec<Waker> {
         state.stage = Stage::Left;
         state.pml.take_back();
         state.collectives.give_up(&mut state.spent);
+        for tasks in [&state.xtq, &state.carried, &state.window_tasks] {
+            tasks.end_reach(state.pml.bml_mut());
+        }
         state.spent.push(state.xtq.abandon());
         state.spent.push(state.carried.abandon());
         state.spent.push(state.window_tasks.abandon());

@@ -130,18 +130,26 @@ impl Shared {
                 }
                 continue;
             }
+            // Before it looks: who ends what it waits for without the lock wakes it from now on.
+            self.fall_asleep();
             let look = ready(&mut state);
             if let Look::Found(found) = look {
+                self.rise();
                 self.retire(state, &wait);
                 return Ok(found);
             }
             if state.stage == Stage::Left {
+                self.rise();
                 self.retire(state, &wait);
                 return Err(Error::Finalized);
             }
-            match look {
-                Look::Until(id) => self.follow(state, &mut wait, id)?,
-                _ => self.listen(state, &mut wait)?,
+            if let Look::Until(id) = look {
+                self.rise();
+                self.follow(state, &mut wait, id)?;
+            } else {
+                let slept = self.listen(state, &mut wait);
+                self.rise();
+                slept?;
             }
         }
     }
@@ -261,8 +269,14 @@ impl Shared {
             self.tell(state, wait);
             return Ok(());
         }
+        if self.has_more(&state) {
+            state.done();
+            return Ok(());
+        }
         state.followers.doze(wait.ticket);
-        self.block(state, wait)
+        let slept = self.block(state, wait);
+        self.rise();
+        slept
     }
 
     /// Sleeps until a thread rings that leads: what the caller waits for is not one request.

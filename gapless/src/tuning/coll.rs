@@ -110,12 +110,10 @@ pub fn load_table() -> Result<Table, TuningError> {
     Ok(Table { hyperq, ..Table::with(rules) })
 }
 
-/// A word that differs for tables that differ: FNV-1a of 64 bits, for mistakes and not for attacks.
+/// A word that differs for tables that differ: for mistakes and not for attacks.
 pub(crate) fn digest(table: &Table) -> String {
-    let byte = |hash: u64, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3);
     let text = write(&table.rules) + &write_hyperq(&table.hyperq);
-    let hash = text.bytes().fold(0xcbf2_9ce4_8422_2325, byte);
-    format!("{hash:016x}")
+    format!("{:016x}", gapless_coll::digest_bytes(text.bytes()))
 }
 
 #[cfg(test)]

@@ -83,9 +83,7 @@ const NETWORKS: usize = 8;
 
 /// A network, as ranks tell it: what its name hashes to; 0 is none.
 fn number(network: &str) -> u64 {
-    // FNV-1a.
-    let step = |hash: u64, byte: u8| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01B3);
-    network.bytes().fold(0xCBF2_9CE4_8422_2325, step).max(1)
+    gapless_coll::digest_bytes(network.bytes()).max(1)
 }
 
 /// The network that all ranks are on, each of which lists its own in `told`, the best first. Of several, the one whose places

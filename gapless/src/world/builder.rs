@@ -58,6 +58,7 @@ pub struct Builder {
     no_detection: bool,
     progress_thread: bool,
     task_threads: Option<usize>,
+    put_room: Option<(usize, u64)>,
     config: Option<Config>,
     tuning: Option<Tuning>,
     table: Option<Table>,
@@ -256,6 +257,15 @@ impl Builder {
         self
     }
 
+    /// How many [tasks](World::xtq) that were put at one target and have not ended this process keeps, and how many bytes of
+    /// arguments and payloads that the target has not accepted: 65,536 and 256 MiB by default. What is more is refused
+    /// ([`Full`](crate::xtq::XtqError::Full)), or [waits](crate::xtq::Tasks::put_when_room).
+    #[must_use]
+    pub fn put_room(mut self, puts: usize, bytes: u64) -> Builder {
+        self.put_room = Some((puts, bytes));
+        self
+    }
+
     /// Sets how messages are carried, the cost model's numbers included: no [tuning file](crate::tuning) is read
     /// then. To change only something else, start with
     /// `Config { tuning: gapless::tuning::load()?, ..Config::default() }`.
@@ -359,9 +369,12 @@ impl Builder {
         let bells = Bells::new()?;
         let carried = Xtq::attach_at(&mut bml, COLLECTIVE_TASKS, tasks(&bells))?;
         let tools = Arc::new(Tools::new(self.engines.clone(), Carrier::new(carried)));
-        let usual = tasks(&bells);
+        let (usual, plain) = (tasks(&bells), gapless_xtq::Config::default());
         let threads = self.task_threads.unwrap_or(usual.threads);
-        let xtq = Xtq::attach(&mut bml, gapless_xtq::Config { threads, ..usual })?;
+        let (puts_max, put_bytes_max) =
+            self.put_room.unwrap_or((plain.puts_max, plain.put_bytes_max));
+        let usual = gapless_xtq::Config { threads, puts_max, put_bytes_max, ..usual };
+        let xtq = Xtq::attach(&mut bml, usual)?;
         let window_tasks = gapless_osc::Tasks::attach(&mut bml, &windows, tasks(&bells))?;
         let mut pml = Pml::new(bml, self.engines, config);
         if places.are_several_hosts() {
@@ -427,14 +440,15 @@ pub(crate) fn attach(pml: &mut Pml, device: &Arc<dyn Device>) {
     }
 }
 
-/// Of an end for tasks. A task that ends wakes whoever waits.
+/// Of an end for tasks. A task that ends wakes whoever waits. Collectives and windows bound by themselves what they put.
 fn tasks(bells: &Bells) -> gapless_xtq::Config {
     let bells = bells.clone();
     let bell = Arc::new(move || {
         bells.alarm.ring();
         bells.nudge.ring();
     });
-    gapless_xtq::Config { bell, ..gapless_xtq::Config::default() }
+    let (puts_max, put_bytes_max) = (usize::MAX, u64::MAX);
+    gapless_xtq::Config { bell, puts_max, put_bytes_max, ..gapless_xtq::Config::default() }
 }
 
 impl fmt::Debug for Builder {

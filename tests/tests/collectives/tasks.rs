@@ -45,19 +45,23 @@ fn rank(world: &World) {
     let all = prepare(&tasks, &sum);
     world.comm().barrier().unwrap();
     let done = tasks.signal(EACH * u64::from(RANKS));
-    let mut expected = 0;
-    for number in 0..EACH {
+    let put = |number: u64| {
         let payload = vec![7; usize::try_from(number * 37 % 2000).unwrap()];
         let arguments = [0, 0, number].map(u64::to_le_bytes).concat();
-        expected += number * (1 + payload.len() as u64);
         for target in 0..RANKS {
             let launch = Launch::linear(1, 32, 24);
             let put = Put::kernel(Rank(target), INDEX, INDEX, launch, arguments.clone());
-            let put = put.payload(payload.clone()).retry(Retry::InAnyOrder);
+            let put = put.payload(&payload[..]).retry(Retry::InAnyOrder);
             tasks.put(put.signal(&done)).unwrap();
         }
-    }
-    tasks.wait(&done).unwrap();
+    };
+    // A thread that waits, perhaps asleep, and two that put.
+    std::thread::scope(|threads| {
+        threads.spawn(|| tasks.wait(&done).unwrap());
+        threads.spawn(|| (0..EACH).filter(|number| number % 2 == 0).for_each(put));
+        (0..EACH).filter(|number| number % 2 == 1).for_each(put);
+    });
+    let expected: u64 = (0..EACH).map(|number| number * (1 + number * 37 % 2000)).sum();
     tasks.wait(&all).unwrap();
     assert_eq!(sum.load(Ordering::Relaxed), expected * u64::from(RANKS));
     world.comm().barrier().unwrap();

@@ -206,7 +206,7 @@ pub(super) const RULES: &[Rule] = &[
         package: "gapless-xtq",
         may: &["gapless-bml", "gapless-mem", "gapless-kernels"],
         features: &[],
-        tests_may: &["gapless-btl-sm"],
+        tests_may: &["gapless-btl-sm", "gapless-btl-ib", "gapless-dtype-cuda", "gapless-mem-cuda"],
         must_not_know: "matching, datatypes, vendors",
     },
     Rule {
@@ -311,6 +311,7 @@ pub(super) const RULES: &[Rule] = &[
             "gapless-engine",
             "gapless-mem",
             "gapless-pml",
+            "gapless-xtq",
         ],
         features: &[],
         tests_may: &[],

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use super::kernel::Kernel;
-use super::{Programs, make_folder};
+use super::{Programs, TASKS, make_folder};
 use crate::{Failure, shell};
 
 /// Modules; what they need comes before them.
@@ -91,12 +91,16 @@ pub(super) fn files(
         make_folder(&root.join(inner))?;
     }
     copy(Path::new("/bin/busybox"), &root.join("bin/busybox"))?;
-    let Programs { transport, jobs, command, .. } = programs;
+    let Programs { transport, jobs, tasks, command, .. } = programs;
     copy(transport, &root.join("btl-ib"))?;
+    if let Some(tasks) = tasks {
+        copy(tasks, &root.join("xtq"))?;
+    }
     for (name, _, program) in jobs {
         copy(program, &root.join(name))?;
     }
     let mut wanted = vec![transport.clone(), driver()?];
+    wanted.extend(tasks.clone());
     if let Some(command) = command {
         let there = root.join(command.strip_prefix("/").unwrap_or(command));
         make_folder(there.parent().unwrap_or(&root))?;
@@ -151,7 +155,12 @@ fn tests(programs: &Programs, filters: &[String]) -> String {
     let dropped =
         format!("run env GAPLESS_RAIL_KIND=2 GAPLESS_RAIL_JOBS=1 /hosts --exact {DROPPED}");
     let dropped = (wanted && !programs.jobs.is_empty()).then_some(dropped);
-    let all = std::iter::once(line("btl-ib", programs.skipped)).chain(jobs).chain(dropped);
+    let tasks = programs.tasks.as_ref().map(|_| match filters.is_empty() {
+        true => format!("run /xtq --test-threads=1 {}", TASKS.join(" ")),
+        false => line("xtq", &[]),
+    });
+    let transport = std::iter::once(line("btl-ib", programs.skipped));
+    let all = transport.chain(tasks).chain(jobs).chain(dropped);
     all.collect::<Vec<_>>().join("\n")
 }
 

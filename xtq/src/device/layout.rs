@@ -137,6 +137,16 @@ impl RingShape {
     pub(crate) const STATUS_AT: usize = RING_HEAD_BYTES + SLOTS * SLOT_BYTES;
     pub(crate) const ARENA_AT: usize = (RingShape::STATUS_AT + 8 * SLOTS).next_multiple_of(4096);
 
+    /// Where the slot of a position begins.
+    pub(crate) fn slot_at(position: u64) -> usize {
+        RingShape::SLOTS_AT + slot_of(position) * SLOT_BYTES
+    }
+
+    /// Where the status of a position lies.
+    pub(crate) fn status_at(position: u64) -> usize {
+        RingShape::STATUS_AT + 8 * slot_of(position)
+    }
+
     /// Whether a body of so many bytes of arguments and of payload ever fits.
     #[must_use]
     pub fn holds(self, arguments: usize, payload: usize) -> bool {

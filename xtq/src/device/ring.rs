@@ -1,9 +1,9 @@
 //! The initiator's end of a ring: puts go into it by plain stores, and what became of them is read out of it.
 
 use super::layout::{
-    INLINE_BYTES, PACKET_UNITS, RING_STATE, RING_WANTED, RingShape, SLOT_BYTES, SLOTS,
-    STATUS_ENDED, STATUS_FAILED, STATUS_MALFORMED, UNIT_BODY, UNIT_BYTES, arena_bytes, sequence_of,
-    slot_of, units,
+    INLINE_BYTES, PACKET_UNITS, RING_STATE, RING_WANTED, RingShape, SLOTS, STATUS_ENDED,
+    STATUS_FAILED, STATUS_MALFORMED, UNIT_BODY, UNIT_BYTES, arena_bytes, sequence_of, slot_of,
+    units,
 };
 use super::{Failure, state};
 use crate::error::Refusal;
@@ -154,6 +154,39 @@ impl Lane {
         self.position - self.taken
     }
 
+    /// Puts so far, and of how many the outcome was taken.
+    pub(crate) fn counts(&self) -> (u64, u64) {
+        (self.position, self.taken)
+    }
+
+    /// Where in the arena the body of a put lies that is too long for its slot.
+    pub(crate) fn long_body_at(&self, position: u64) -> u64 {
+        let unit = RingShape::slot_at(position) + PACKET_UNITS * UNIT_BYTES;
+        self.word(unit + 8).load(Ordering::Relaxed)
+    }
+
+    /// What another ring says, of which this one is a copy: its worker's state, and statuses from this position on. Whether
+    /// the first of them has come.
+    pub(crate) fn learn(
+        &self,
+        state: u64,
+        first: u64,
+        statuses: impl Iterator<Item = u64>,
+    ) -> bool {
+        let mut has_come = false;
+        for (position, status) in (first..self.position).zip(statuses) {
+            let is_new = status & 0xFFFF == u64::from(sequence_of(position));
+            has_come |= position == first && is_new;
+            self.word(RingShape::status_at(position)).store(status, Ordering::Release);
+        }
+        if matches!(state, state::STARTING | state::RUNNING) {
+            // The wish has come true.
+            self.word(RING_WANTED).store(0, Ordering::Relaxed);
+        }
+        self.word(RING_STATE).store(state, Ordering::Release);
+        has_come
+    }
+
     /// Writes a packet and its body, given in two parts (arguments, payload), whose lengths the packet says. The worker
     /// may run it from now on; [`announce`](Lane::announce) sees to it that there is one. Gives the put's number, from 0.
     ///
@@ -180,7 +213,7 @@ impl Lane {
             None
         };
         let slot = slot_of(position);
-        let at = (RingShape::SLOTS_AT + slot * SLOT_BYTES) / 8;
+        let at = RingShape::slot_at(position) / 8;
         let sequence = u64::from(sequence_of(position));
         let words = self.words.all();
         let store = |unit: usize, low: u64, high: u64| {
@@ -274,7 +307,7 @@ impl Lane {
             return None;
         }
         let position = self.taken;
-        let word = self.word(RingShape::STATUS_AT + 8 * slot_of(position)).load(Ordering::Acquire);
+        let word = self.word(RingShape::status_at(position)).load(Ordering::Acquire);
         if word & 0xFFFF != u64::from(sequence_of(position)) {
             return None;
         }

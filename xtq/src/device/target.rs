@@ -7,6 +7,7 @@
 //! then, and a worker would never end.
 
 mod code;
+mod end;
 mod grants;
 mod said;
 
@@ -63,6 +64,8 @@ pub struct Target {
     spare: Vec<Lease>,
     /// A worker had to leave for a change, and is to come back.
     sent_away: bool,
+    /// Somebody wants one who cannot say so in a ring.
+    wished: bool,
     refusals_taken: u64,
     starts: u64,
     /// The last life is known to be over: `start_claimed` alone starts one.
@@ -97,6 +100,7 @@ impl Target {
             posted: Vec::new(),
             spare: Vec::new(),
             sent_away: false,
+            wished: false,
             refusals_taken: 0,
             starts: 0,
             over: false,
@@ -449,7 +453,7 @@ impl Target {
             std::thread::yield_now();
         }
         self.forget_spare();
-        self.sent_away = false;
+        (self.sent_away, self.wished) = (false, false);
         self.word(CONTROL_ORDERS).store(0, Ordering::Relaxed);
         for ring in &self.rings {
             if let Some(head) = &ring.head {
@@ -485,9 +489,11 @@ impl Target {
         };
         self.look()?;
         let away = self.state() == GONE;
+        // It finds what is there.
+        self.wished &= !self.is_running();
         // Asked while there is time: an accelerator takes some to answer, and a full one may take long to end what is gone.
         self.over = away && (self.over || self.starts == 0 || self.worker.is_over()?);
-        if !self.over || !(self.sent_away || self.rings.iter().any(wanted)) {
+        if !self.over || !(self.sent_away || self.wished || self.rings.iter().any(wanted)) {
             return Ok(false);
         }
         let before = self.starts;
@@ -566,35 +572,4 @@ fn fits(
         return Err(DeviceError::Unsupported { what: "a ring in memory of this length" }.into());
     }
     Ok(())
-}
-
-impl Drop for Target {
-    fn drop(&mut self) {
-        let over =
-            self.leave().is_ok() || self.abort().is_ok() || self.worker.is_over() != Ok(false);
-        if !over {
-            // What it may still touch stays.
-            std::mem::forget(std::mem::take(&mut self.rings));
-            std::mem::forget(std::mem::take(&mut self.outs));
-            std::mem::forget(std::mem::take(&mut self.kept));
-            std::mem::forget(std::mem::take(&mut self.layouts));
-            std::mem::forget(std::mem::take(&mut self.granted));
-            std::mem::forget(std::mem::take(&mut self.posted));
-            std::mem::forget(std::mem::take(&mut self.spare));
-            std::mem::forget(self.words.clone());
-            std::mem::forget(Arc::clone(&self.worker));
-            return;
-        }
-        self.say(GONE);
-        let rings = self.rings.iter().filter(|ring| ring.reached).map(|ring| &ring.memory);
-        let named = self.kept.iter().chain(&self.layouts).flatten();
-        let named = named.chain(&self.posted).chain(&self.spare).chain(&self.granted);
-        rings.chain(&self.outs).chain(named).for_each(|memory| self.forget(memory));
-    }
-}
-
-impl std::fmt::Debug for Target {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Target with {} rings, worker started {} times", self.rings.len(), self.starts)
-    }
 }

@@ -116,7 +116,7 @@ impl State {
             return if matches!(bml.state(to), PeerState::Up) { Sent::Full } else { Sent::Gone };
         };
         let whole = BODY_AT + put.body_bytes() <= longest;
-        let body = if whole { [&put.arguments[..], put.payload.bytes()] } else { [&[][..]; 2] };
+        let body = if whole { [put.arguments.bytes(), put.payload.bytes()] } else { [&[][..]; 2] };
         let parts = [put.packet.as_bytes(), body[0], body[1]];
         let link = self.links.entry(to.0).or_default();
         let sent = send(bml, (self.tag, link), to, Head::Put { put: id, number }, &parts);
@@ -133,7 +133,7 @@ impl State {
         let longest = bml.limits(to).map_or(HEAD_BYTES + 1, |limits| limits.max_fragment_bytes);
         let (len, at) = (put.body_bytes(), usize::try_from(offset).unwrap_or(usize::MAX));
         let end = len.min(at.saturating_add(longest.saturating_sub(HEAD_BYTES).max(1)));
-        let parts = window([&put.arguments, put.payload.bytes()], at, end);
+        let parts = window([put.arguments.bytes(), put.payload.bytes()], at, end);
         let link = self.links.entry(to.0).or_default();
         let sent = send(bml, (self.tag, link), to, Head::Data { transfer, offset }, &parts);
         if !matches!(sent, Sent::Done) {

@@ -7,12 +7,17 @@
 //!                    └──────pass──────┘
 //! ```
 //!
-//! What a worker of the target runs may go into memory that both share, without a message: `direct.rs`. A put may have to
-//! end in time: `limit.rs`.
+//! What a worker of the target runs may go into memory that both share, without a message: `direct.rs`, `swift.rs` if
+//! nothing is in the way, and `far.rs` if the target is on another host. A put may have to end in time: `limit.rs`. How
+//! much there is room for: `room.rs`.
 
 #[allow(unsafe_code, reason = "puts into rings, in memory that a peer vouches for")]
-pub(super) mod direct;
+mod direct;
+#[allow(unsafe_code, reason = "carries a ring by operations on memory of its own")]
+pub(super) mod far;
 mod limit;
+mod room;
+mod swift;
 
 use super::line::{Line, LineKey, WINDOW_MAX};
 use super::names::ByName;
@@ -22,8 +27,11 @@ use crate::packet::{ENTRIES, Flags, Packet};
 use crate::put::{Put, PutHandle, Retry};
 use crate::signal::{End, Signal};
 use crate::wire::{Head, Verdict};
+pub(super) use direct::SharedRings;
 use gapless_bml::{LinkError, Rank};
 use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::sync::Arc;
+pub use swift::Straight;
 
 /// The first pause before a put that was refused is sent again, in nanoseconds; it doubles so many times.
 pub(crate) const PAUSE_NS: u64 = 10_000;
@@ -104,7 +112,7 @@ type Puts = HashMap<u64, Outgoing, ByName>;
 pub(super) struct Outgoing {
     pub(super) target: Rank,
     pub(super) packet: Packet,
-    pub(super) arguments: Vec<u8>,
+    pub(super) arguments: Payload,
     pub(super) payload: Payload,
     pub(super) stage: Stage,
     /// Whether its body went with the packet.
@@ -122,9 +130,31 @@ pub(super) struct Outgoing {
 }
 
 impl Outgoing {
+    /// Takes what is needed of a put. `packet` is its packet.
+    #[inline]
+    fn of(put: &mut Put, packet: Packet, handle: PutHandle) -> Outgoing {
+        Outgoing {
+            target: put.target,
+            packet,
+            arguments: std::mem::replace(&mut put.arguments, Payload::none()),
+            payload: std::mem::replace(&mut put.payload, Payload::none()),
+            stage: Stage::Waiting,
+            whole: false,
+            line: (put.retry == Retry::InOrder).then_some((put.target.0, put.command.queue)),
+            retry: put.retry,
+            attempts: 0,
+            attempts_max: put.attempts_max,
+            acknowledged: put.command.flags.contains(Flags::ACKNOWLEDGE),
+            signal: put.signal.take(),
+            handle,
+            refusal: None,
+            limit: limit::Limit::new(put.limit),
+        }
+    }
+
     /// Bytes of arguments and payload.
     pub(super) fn body_bytes(&self) -> usize {
-        self.arguments.len() + self.payload.bytes().len()
+        self.arguments.bytes().len() + self.payload.bytes().len()
     }
 }
 
@@ -168,51 +198,44 @@ pub(super) struct Initiator {
     pub(super) outbox: BTreeMap<u32, Outbox>,
     open: HashMap<u32, Open>,
     lines: HashMap<LineKey, Line>,
-    /// By target.
-    rings: direct::Rings,
+    pub(super) rings: Arc<SharedRings>,
+    /// Whether there has been one.
+    has_rings: bool,
+    /// Operations that carry rings on other hosts.
+    flights: far::Flights,
     pauses: Vec<Pause>,
     held: Vec<(End, u64)>,
     limits: limit::Limits,
+    room: room::Room,
     pub(super) closed: bool,
     pub(super) effects: Effects,
 }
 
 impl Initiator {
-    /// Takes a put over. `packet` is its packet. Also gives its name.
-    pub(super) fn put(&mut self, put: Put, packet: Packet) -> (PutHandle, u64) {
-        let handle = PutHandle::default();
-        let (id, target) = (self.next, put.target);
-        self.next += 1;
-        let line = (put.retry == Retry::InOrder).then_some((target.0, put.command.queue));
-        let outgoing = Outgoing {
-            target,
-            packet,
-            arguments: put.arguments,
-            payload: put.payload,
-            stage: Stage::Waiting,
-            whole: false,
-            line,
-            retry: put.retry,
-            attempts: 0,
-            attempts_max: put.attempts_max,
-            acknowledged: put.command.flags.contains(Flags::ACKNOWLEDGE),
-            signal: put.signal,
-            handle: handle.clone(),
-            refusal: None,
-            limit: limit::Limit::new(put.limit),
-        };
-        self.puts.insert(id, outgoing);
+    /// Takes a put over. `packet` is its packet.
+    pub(super) fn put(&mut self, mut put: Put, packet: Packet) -> PutHandle {
+        let outgoing = Outgoing::of(&mut put, packet, PutHandle::default());
+        let handle = outgoing.handle.clone();
+        let id = self.name(outgoing);
         match put.after {
             Some(signal) => self.held.push((signal.next_end(), id)),
             None => self.queue(id),
         }
-        (handle, id)
+        handle
+    }
+
+    /// Gives a put a name, by which it is known from now on.
+    fn name(&mut self, put: Outgoing) -> u64 {
+        let id = self.next;
+        self.next += 1;
+        self.room.take(&put);
+        self.puts.insert(id, put);
+        id
     }
 
     /// Whether there is something to send, now or after a pause.
     pub(super) fn is_busy(&self) -> bool {
-        let rings = self.rings.values().any(direct::Direct::is_busy);
-        rings || !self.outbox.is_empty() || !self.pauses.is_empty()
+        self.are_rings_busy() || !self.outbox.is_empty() || !self.pauses.is_empty()
     }
 
     pub(super) fn say(&mut self, to: Rank, head: Head, text: Vec<u8>) {
@@ -232,8 +255,8 @@ impl Initiator {
         match put.line {
             None => {
                 let to = put.target.0;
-                if let Some(ring) = self.rings.get_mut(&to).filter(|ring| ring.takes(put)) {
-                    return ring.join(id);
+                if self.puts.get(&id).is_none_or(|put| self.join_ring(id, put)) {
+                    return;
                 }
                 self.open.entry(to).or_default().waiting.push_back(id);
                 self.fill(to);
@@ -296,6 +319,7 @@ impl Initiator {
     fn remove(&mut self, id: u64) -> Option<Outgoing> {
         let put = self.puts.remove(&id)?;
         self.limits.forget(id, &put.limit);
+        self.room.give_back(&put);
         Some(put)
     }
 
@@ -324,8 +348,9 @@ impl Initiator {
             Verdict::Accepted => {
                 put.stage = Stage::Running;
                 put.handle.accept(!put.acknowledged);
+                self.room.give_back_body(put);
                 put.payload = Payload::none();
-                put.arguments = Vec::new();
+                put.arguments = Payload::none();
                 let (line, acknowledged) = (put.line, put.acknowledged);
                 if !acknowledged {
                     self.remove(id);
@@ -423,14 +448,15 @@ impl Initiator {
     pub(super) fn lose(&mut self, rank: Rank, error: &LinkError) {
         self.outbox.remove(&rank.0);
         self.open.remove(&rank.0);
-        self.rings.remove(&rank.0);
+        let lost_error = XtqError::Lost { rank, error: error.clone() };
+        self.drop_rings(Some(rank), &lost_error);
         self.lines.retain(|key, _| key.0 != rank.0);
         self.pauses.retain(|pause| !matches!(pause.what, What::Line(key) if key.0 == rank.0));
         let lost: Vec<u64> =
             self.puts.iter().filter(|(_, put)| put.target == rank).map(|(&id, _)| id).collect();
         for id in lost {
             self.forget(id);
-            self.end(id, Err(XtqError::Lost { rank, error: error.clone() }));
+            self.end(id, Err(lost_error.clone()));
         }
     }
 
@@ -443,7 +469,7 @@ impl Initiator {
     pub(super) fn abandon(&mut self) {
         self.outbox.clear();
         self.open.clear();
-        self.rings.clear();
+        self.drop_rings(None, &XtqError::Closed);
         self.lines.clear();
         self.limits = limit::Limits::default();
         let left: Vec<u64> = self.puts.keys().copied().collect();
@@ -453,6 +479,7 @@ impl Initiator {
     /// The process leaves: what was refused is not sent again, what is held back never goes.
     pub(super) fn close(&mut self) {
         self.closed = true;
+        self.rings.lock().closed = true;
         for (_, id) in std::mem::take(&mut self.held) {
             self.end(id, Err(XtqError::Closed));
         }

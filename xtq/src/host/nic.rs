@@ -51,7 +51,10 @@ impl Handler for Nic {
             RankEvent::Lost { peer, error } => {
                 self.xtq.inner.with(|state| state.lose(peer, &error));
             }
-            RankEvent::Sent { .. } | RankEvent::Completed { .. } => {}
+            RankEvent::Completed { token, result } => {
+                self.xtq.inner.with(|state| state.initiator.carried(token.0, result));
+            }
+            RankEvent::Sent { .. } => {}
         }
     }
 }

@@ -4,8 +4,12 @@
 //! The worker's lock is taken before that of the state, and never the other way round. What is dropped under it is memory
 //! that the worker was given: whoever keeps that does not call this crate when it goes.
 
+mod far;
 mod own;
 
+pub(super) use far::Reached;
+
+use super::heap::heap;
 use super::run::lay_down;
 use super::target::RefusedTask;
 use super::{Inner, State, Xtq};
@@ -15,16 +19,13 @@ use crate::launcher::Kernel;
 use crate::signal::Signal;
 use crate::wire::{Head, Ring, kernel_bit};
 use gapless_bml::{Bml, Rank, RemoteKey};
-use gapless_mem::{Device as _, DeviceError, HostDevice, Lease, Region, Worker};
+use gapless_mem::{Lease, Worker};
 use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, MutexGuard, PoisonError, TryLockError};
 
 /// How long the worker is left alone, unless somebody wants something.
 const LOOK_NS: u64 = 100_000;
-/// Memory is registered with accelerators in pages.
-const PAGE: u64 = 4096;
-
 /// Numbers of workers.
 static NEXT: AtomicU64 = AtomicU64::new(0);
 
@@ -55,6 +56,8 @@ pub(super) struct Served {
     /// It is to leave, so that rings can be added.
     changes: bool,
     looked_ns: u64,
+    /// Ranks that have asked for rings, and whose links are not known yet.
+    links: far::Waiting,
 }
 
 /// What the worker has said.
@@ -64,27 +67,6 @@ struct Heard {
     failed: Vec<(Signal, XtqError)>,
     refused: Vec<RefusedTask>,
     forgotten: u64,
-}
-
-/// Memory for a ring of this process's own.
-struct Heap(Region);
-
-impl Drop for Heap {
-    fn drop(&mut self) {
-        // SAFETY: `heap` had it from there, for leases of this alone.
-        let freed = unsafe { HostDevice::new().free(self.0) };
-        debug_assert!(freed.is_ok(), "{freed:?}");
-    }
-}
-
-/// Zeroed memory of whole pages.
-fn heap(bytes: u64) -> Result<Lease, DeviceError> {
-    let bytes = bytes.next_multiple_of(PAGE);
-    let region = HostDevice::new().allocate(bytes + PAGE)?;
-    let behind = region.start().next_multiple_of(PAGE) - region.start();
-    // SAFETY: the memory is there until the owner is gone.
-    let lease = unsafe { Lease::new(region, Arc::new(Heap(region))) };
-    Ok(lease.sub(behind, bytes)?)
 }
 
 impl Served {
@@ -98,7 +80,19 @@ impl Served {
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
         let (ended, initiators, signals) = (HashMap::new(), vec![None], Vec::new());
         let (counts, changes, looked_ns) = (BTreeMap::new(), false, 0);
-        Ok(Served { number, target, own, ended, initiators, signals, counts, changes, looked_ns })
+        let links = far::Waiting::default();
+        Ok(Served {
+            number,
+            target,
+            own,
+            ended,
+            initiators,
+            signals,
+            counts,
+            changes,
+            looked_ns,
+            links,
+        })
     }
 
     /// Tells the worker to leave, and does not wait for that.
@@ -551,18 +545,26 @@ impl Served {
         asked: &[Rank],
         wanted: bool,
     ) -> Result<(), TargetError> {
+        let links = asked.iter().map(|rank| (*rank, self.links.link(bml, *rank, now_ns)));
+        let asked: Vec<_> = links.filter(|(_, link)| *link != far::Link::Coming).collect();
+        if wanted {
+            self.target.want();
+        }
         // It is not waited for: a task may need what this process does next.
         self.changes = !asked.is_empty() && !self.target.is_away()?;
         if self.changes {
             return Ok(());
         }
-        for &rank in asked {
-            let key = self.offer(bml, rank);
+        for &(rank, link) in &asked {
+            let (what, key) = match link {
+                far::Link::Reaches => (Ring::Reach, self.offer_far(bml, inner, rank)),
+                _ => (Ring::Offer, self.offer(bml, rank)),
+            };
             inner.with(|state| {
                 state.target.rings.offer(rank, key.is_some());
                 let kernels = state.target.rings.kernels();
                 if let Some(key) = key {
-                    let head = Head::Ring { what: Ring::Offer, kernels };
+                    let head = Head::Ring { what, kernels };
                     state.initiator.say(rank, head, key.as_bytes().to_vec());
                 }
             });

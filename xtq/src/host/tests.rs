@@ -2,11 +2,14 @@
 
 mod contract;
 mod ends;
+#[allow(unsafe_code, reason = "looks at memory of a worker that does nothing")]
+mod gpu;
 mod hostile;
 mod kernels;
 mod limits;
 mod order;
 mod quick;
+mod room;
 mod scene;
 mod straight;
 mod suite;
@@ -19,6 +22,8 @@ use crate::{Function, RefusedTask, Signal, TargetBuffer};
 use gapless_bml::{Bml, Handler, Rank, RankEvent};
 use gapless_btl::fault::{Fault, Plan};
 use gapless_btl::loopback::{self, Hub, Loopback};
+#[cfg(feature = "ib")]
+use gapless_btl_ib::{Ib, IbConfig, Secret};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
@@ -57,16 +62,28 @@ impl Job {
     }
 
     fn configured(size: u32, seed: Option<u64>, bare: Option<u32>, tasks: &Config) -> Job {
+        Job::over(size, seed, bare, tasks, true)
+    }
+
+    /// `mapped`: whether ranks map each other's memory. If not, operations reach it: those of the loopback, or of two
+    /// adapters with the feature `ib`.
+    fn over(size: u32, seed: Option<u64>, bare: Option<u32>, tasks: &Config, mapped: bool) -> Job {
         let hub = Hub::new();
         let config = loopback::Config {
             max_fragment_bytes: FRAGMENT,
             eager_bytes: FRAGMENT,
             slots: 8,
             ordered: seed.is_none(),
+            mapped,
             ..loopback::Config::default()
         };
         let mut bmls: Vec<Bml> = (0..size).map(|rank| Bml::new(Rank(rank), size)).collect();
         for bml in &mut bmls {
+            #[cfg(feature = "ib")]
+            if !mapped {
+                bml.add(Box::new(adapter(bml.me().0)));
+                continue;
+            }
             let loopback = Loopback::with(&hub, config.clone());
             let plan = Plan {
                 seed: seed.unwrap_or_default() + u64::from(bml.me().0),
@@ -143,6 +160,22 @@ impl Job {
     fn settle(&mut self) {
         self.until(|job| job.ends.iter().all(|end| end.xtq.has_settled()).then_some(()));
     }
+}
+
+/// A rank's port, of the two that `GAPLESS_IB_PORTS` names: every other rank has the other one.
+#[cfg(feature = "ib")]
+fn adapter(rank: u32) -> Ib {
+    let ports = std::env::var("GAPLESS_IB_PORTS").unwrap_or_else(|_| "rxe0,rxe1".to_owned());
+    static JOBS: AtomicU32 = AtomicU32::new(0);
+    let (first, second) = ports.split_once(',').expect("two devices with a comma between them");
+    if rank == 0 {
+        JOBS.fetch_add(1, Ordering::Relaxed);
+    }
+    let job = format!("tests of xtq {} {}", std::process::id(), JOBS.load(Ordering::Relaxed));
+    let mut config = IbConfig::new(&job, rank, Secret::new([0x5a; 32]));
+    config.device = Some(if rank.is_multiple_of(2) { first } else { second }.to_owned());
+    config.buffers = 32;
+    Ib::new(config).unwrap_or_else(|error| panic!("{error}: these tests need two ports"))
 }
 
 /// A function that appends the payload's length and its arguments to a list, and adds the payload to its buffer.

@@ -339,7 +339,7 @@ impl Sim<'_> {
     /// Bytes of the command of a put, and its packet.
     pub(super) fn task_command(&self, put: usize) -> (u64, Option<Packet>) {
         let Issued { put, packet, .. } = &self.desk.puts[put];
-        let bytes = size_of::<Packet>() + put.arguments.len();
+        let bytes = size_of::<Packet>() + put.arguments.bytes().len();
         (bytes as u64, Some(*packet))
     }
 
@@ -372,7 +372,7 @@ impl Sim<'_> {
             return Err(Refusal::QueueFull);
         }
         let bytes = what.payload.bytes();
-        let (mut arguments, sent_bytes) = (what.arguments.clone(), bytes.to_vec());
+        let (mut arguments, sent_bytes) = (what.arguments.bytes().to_vec(), bytes.to_vec());
         let mut payload = self.desk.processes[to].posted.claim(sent_bytes.len())?;
         if let Some(memory) = payload.memory.get_mut(..sent_bytes.len()) {
             memory.copy_from_slice(&sent_bytes);
@@ -438,7 +438,7 @@ impl Sim<'_> {
         let issued = &mut self.desk.puts[put];
         // Nothing is sent again.
         issued.put.payload = crate::Payload::none();
-        issued.put.arguments = Vec::new();
+        issued.put.arguments = crate::Payload::none();
         issued.handle.end(result.clone());
         if let Some(signal) = issued.put.signal.take() {
             signal.end(result);

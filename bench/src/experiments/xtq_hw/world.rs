@@ -62,16 +62,25 @@ DONE:
 const WAYS: [&str; 3] = ["device", "host, launched", "host, function"];
 const TARGET: Rank = Rank(1);
 
-/// What rank 0 measured of a way, in seconds: from a put to its signal; each of a batch of 16 in one round; a put of 128.
+/// What rank 0 measured of a way, in seconds.
 #[derive(serde::Serialize, serde::Deserialize)]
-struct Found {
-    way: usize,
-    one: Vec<f64>,
-    batches: Vec<f64>,
-    put: Vec<f64>,
+pub(super) struct Found {
+    pub(super) way: usize,
+    /// From a put to its signal.
+    pub(super) one: Vec<f64>,
+    /// Each of a batch of 16, which is waited for before the next.
+    pub(super) rounds: Vec<f64>,
+    /// Each of batches of 16, of which up to 8 are on their way: as many tasks as the lower interface has.
+    pub(super) batches: Vec<f64>,
+    /// A put of 128.
+    pub(super) put: Vec<f64>,
     /// Milliseconds of all threads of the target for 10⁶ tasks.
     target_ms: f64,
 }
+
+/// Batches on their way, and tasks of each.
+const BATCHES: usize = 8;
+const BATCH: u64 = 16;
 
 /// Has two processes measure, and adds rows of what they found.
 pub(super) fn add(mut findings: Findings, common: &Common) -> Result<Findings, Failure> {
@@ -92,13 +101,14 @@ fn rows(common: &Common, space: &str, bare: Option<f64>) -> Result<Vec<Row>, Fai
     let host = found.iter().find(|found| found.way == 1).map(|found| summary(found.one.clone())).transpose()?;
     let function = found.iter().find(|found| found.way == 2).map(|found| summary(found.one.clone())).transpose()?;
     let mut rows = Vec::new();
-    for Found { way, one, batches, put, target_ms } in found {
+    for Found { way, one, rounds, batches, put, target_ms } in found {
         let row = |what: &str, seconds: Vec<f64>| -> Result<Row, Failure> {
             let case = format!("World::xtq: {what}");
             Ok(Row::new(case, "task", space, WAYS[way], 8 * NUMBERS as u64, summary(seconds)?).verified(true))
         };
-        let (mut one, mut batches, mut put) =
-            (row("put to signal", one)?, row("in batches of 16, each", batches)?, row("what a put costs", put)?);
+        let (mut one, mut put) = (row("put to signal", one)?, row("what a put costs", put)?);
+        let mut batches = row("in batches of 16, each", batches)?;
+        let rounds = row("a batch of 16, then a wait, each", rounds)?;
         if way == 0 {
             one.marks.push(Mark::at_most("µs, put to signal", 3.6, one.seconds.median * 1e6));
             let median = one.seconds.median;
@@ -114,7 +124,7 @@ fn rows(common: &Common, space: &str, bare: Option<f64>) -> Result<Vec<Row>, Fai
             batches.marks.push(Mark::at_least("million tasks a second", 5.0, rate));
             put.marks.push(Mark::at_most("ns a put", 150.0, put.seconds.median * 1e9));
         }
-        rows.extend([one.with("target_ms_a_million", target_ms), batches, put]);
+        rows.extend([one.with("target_ms_a_million", target_ms), batches, rounds, put]);
     }
     Ok(rows)
 }
@@ -200,43 +210,83 @@ fn receive(world: &World) -> Result<Vec<Found>, Failure> {
 }
 
 /// Rank 0, and how many tasks it has put of this way.
-struct Putting<'w> {
+pub(super) struct Putting<'w> {
     tasks: &'w Tasks,
-    done: Signal,
+    /// The first is that of single tasks and single batches.
+    done: [Signal; BATCHES],
     way: u8,
     arguments: Vec<u8>,
     payload: Vec<u8>,
     puts: u64,
 }
 
-impl Putting<'_> {
-    fn put(&mut self) -> Result<(), Failure> {
-        let put = match self.way {
-            2 => Put::function(TARGET, 2, 2, [0, 0]),
-            way => Put::kernel(TARGET, way, way, Launch::linear(1, 16, 32), self.arguments.clone()),
-        };
-        self.tasks.put(put.payload(self.payload.clone()).signal(&self.done))?;
-        self.puts += 1;
+impl<'w> Putting<'w> {
+    pub(super) fn new(tasks: &'w Tasks, way: usize) -> Putting<'w> {
+        let (done, way) = ([(); BATCHES].map(|()| tasks.signal(0)), u8::try_from(way).unwrap_or(0));
+        Putting { tasks, done, way, arguments: arguments(), payload: payload(), puts: 0 }
+    }
+
+    /// Puts this many tasks, which count a signal down.
+    fn put(&mut self, signal: usize, puts: u64) -> Result<(), Failure> {
+        let done = &self.done[signal];
+        for _ in 0..puts {
+            let put = match self.way {
+                2 => Put::function(TARGET, 2, 2, [0, 0]),
+                way => Put::kernel(TARGET, way, way, Launch::linear(1, 16, 32), &self.arguments[..]),
+            };
+            self.tasks.put(put.payload(&self.payload[..]).signal(done))?;
+            self.puts += 1;
+        }
         Ok(())
     }
 
     /// Seconds from the first put to the signal.
     fn round(&mut self, puts: u64) -> Result<f64, Failure> {
-        self.done.reset(puts);
+        self.done[0].reset(puts);
         let began = Instant::now();
-        (0..puts).try_for_each(|_| self.put())?;
-        self.tasks.wait(&self.done)?;
+        self.put(0, puts)?;
+        self.tasks.wait(&self.done[0])?;
         Ok(began.elapsed().as_secs_f64())
+    }
+
+    /// Seconds of a task of so many batches.
+    fn many(&mut self, batches: usize) -> Result<f64, Failure> {
+        let began = Instant::now();
+        for batch in 0..batches {
+            let signal = batch % BATCHES;
+            self.tasks.wait(&self.done[signal])?;
+            self.done[signal].reset(BATCH);
+            self.put(signal, BATCH)?;
+        }
+        self.done.iter().try_for_each(|done| self.tasks.wait(done))?;
+        Ok(began.elapsed().as_secs_f64() / (batches as u64 * BATCH) as f64)
     }
 
     /// Seconds of a put alone.
     fn cost(&mut self) -> Result<f64, Failure> {
-        self.done.reset(128);
+        self.done[0].reset(128);
         let began = Instant::now();
-        (0..128).try_for_each(|_| self.put())?;
+        self.put(0, 128)?;
         let took = began.elapsed().as_secs_f64() / 128.0;
-        self.tasks.wait(&self.done)?;
+        self.tasks.wait(&self.done[0])?;
         Ok(took)
+    }
+
+    /// Measures this way. `ran_ns` says how long the target has run. Also gives how many tasks there were.
+    pub(super) fn measure(mut self, quick: bool, ran_ns: impl Fn() -> Option<u64>) -> Result<(Found, u64), Failure> {
+        let n = |count: usize| if quick { count / 100 + 2 } else { count };
+        (0..n(2000)).try_for_each(|_| self.round(1).map(drop))?;
+        let one = (0..n(20_000)).map(|_| self.round(1)).collect::<Result<_, _>>()?;
+        let each = |seconds: f64| seconds / BATCH as f64;
+        let rounds = (0..n(2000)).map(|_| self.round(BATCH).map(each)).collect::<Result<_, _>>()?;
+        let batches = (0..n(20)).map(|_| self.many(n(2000))).collect::<Result<_, _>>()?;
+        let put = (0..n(200)).map(|_| self.cost()).collect::<Result<_, _>>()?;
+        let before = (ran_ns(), self.puts);
+        (0..n(4000)).try_for_each(|_| self.round(BATCH).map(drop))?;
+        let ran = ran_ns().zip(before.0).map_or(0, |(after, before)| after.saturating_sub(before));
+        // Nanoseconds a task are milliseconds of 10⁶ tasks.
+        let target_ms = ran as f64 / (self.puts - before.1) as f64;
+        Ok((Found { way: self.way.into(), one, rounds, batches, put, target_ms }, self.puts))
     }
 }
 
@@ -246,23 +296,11 @@ fn initiate(world: &World, quick: bool) -> Result<Vec<Found>, Failure> {
     let mut pid = [0i32];
     comm.recv(&mut pid, 1, 0)?;
     let target = Pid::from_raw(pid[0]).ok_or_else(|| job("the target has no number"))?;
-    let n = |count: usize| if quick { count / 100 + 2 } else { count };
     let (mut found, mut counts) = (Vec::new(), Vec::new());
     for way in 0..WAYS.len() {
-        let (done, number) = (tasks.signal(1), u8::try_from(way).unwrap_or(0));
-        let (arguments, payload) = (arguments(), payload());
-        let mut me = Putting { tasks: &tasks, done, way: number, arguments, payload, puts: 0 };
-        (0..n(2000)).try_for_each(|_| me.round(1).map(drop))?;
-        let one = (0..n(20_000)).map(|_| me.round(1)).collect::<Result<_, _>>()?;
-        let batches = (0..n(2000)).map(|_| Ok::<_, Failure>(me.round(16)? / 16.0)).collect::<Result<_, _>>()?;
-        let put = (0..n(200)).map(|_| me.cost()).collect::<Result<_, _>>()?;
-        let before = (ran_ns(target), me.puts);
-        (0..n(4000)).try_for_each(|_| me.round(16).map(drop))?;
-        let ran = ran_ns(target).zip(before.0).map_or(0, |(after, before)| after.saturating_sub(before));
-        // Nanoseconds a task are milliseconds of 10⁶ tasks.
-        let target_ms = ran as f64 / (me.puts - before.1) as f64;
-        found.push(Found { way, one, batches, put, target_ms });
-        counts.push(me.puts);
+        let (of_way, puts) = Putting::new(&tasks, way).measure(quick, || ran_ns(target))?;
+        found.push(of_way);
+        counts.push(puts);
         if way == 0 {
             comm.send(&counts[..1], 1, 1)?;
             comm.barrier()?;

@@ -6,6 +6,7 @@ use std::ops::Range;
 use gapless_sync::board::{Readers, STEP_MAX};
 
 use crate::schedule::{Buffer, Row, SCRATCH_ALIGN};
+use crate::terms::digest;
 use crate::{Call, Operation};
 
 use super::plan::RANKS_MAX;
@@ -251,13 +252,7 @@ impl Plan {
     /// Stands for the lengths of blocks, if each rank contributes blocks that differ.
     pub(super) fn digest(&self) -> u64 {
         match (&self.blocks, self.shape) {
-            // FNV-1a.
-            (Row::Each { ends }, Shape::Pieces) => {
-                let bytes = ends.iter().flat_map(|end| end.to_le_bytes());
-                bytes.fold(0xCBF2_9CE4_8422_2325, |hash: u64, byte| {
-                    (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01B3)
-                })
-            }
+            (Row::Each { ends }, Shape::Pieces) => digest(ends),
             _ => 0,
         }
     }

@@ -49,6 +49,11 @@ impl Target {
         Ok(false)
     }
 
+    /// Somebody wants a worker, who cannot say so in a ring: [`advance`](Target::advance) starts one, if none is there.
+    pub(crate) fn want(&mut self) {
+        self.wished |= !matches!(self.state(), STARTING | RUNNING);
+    }
+
     /// Whether a worker that was wanted is there, or is not to be.
     pub(crate) fn is_served(&self) -> bool {
         self.paused || matches!(self.state(), STARTING | RUNNING)

@@ -1,49 +1,127 @@
 //! The initiator's end of rings: puts of a worker's kernels go straight into memory that the worker polls, and their
-//! outcomes are read out of it. [`Ring`] says how both ends agree on one.
+//! outcomes are read out of it. [`Ring`] says how both ends agree on one. `swift.rs` is the way of most puts. A ring on
+//! another host is a copy here: `far.rs`.
+//!
+//! The rings have a lock of their own, which is taken after that of the state: a put that finds everything as usual, and
+//! whoever looks for outcomes, take no other.
 
-use super::{Initiator, Item, Outgoing, Stage};
+use super::far::Far;
+use super::{Effects, Initiator, Item, Outgoing, Stage};
 use crate::device::{Lane, Outcome, RingError, RingShape};
 use crate::error::{Refusal, Waited, XtqError};
 use crate::packet::Packet;
+use crate::put::PutHandle;
 use crate::wire::{Head, Ring, kernel_bit};
-use gapless_bml::{Bml, Rank, RemoteKey};
+use gapless_bml::{Bml, LinkError, PeerState, Rank, RemoteKey, TokenSpace};
 use std::collections::{BTreeMap, VecDeque};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// A worker that does not come is asked for again after so long.
-const AGAIN_NS: u64 = 1_000_000;
+pub(super) const AGAIN_NS: u64 = 1_000_000;
 /// That time doubles with each request, up to this. After so long without an outcome the target is asked, too, whether its
 /// worker is still there: one that has failed says nothing, and the target may have no other reason to look.
 const SELDOM_NS: u64 = 128_000_000;
+/// The loss of a peer, which explains why its ring cannot be reached, is told within so long.
+const LOSS_NS: u64 = 2_000_000_000;
 
 #[derive(Debug)]
-enum Way {
-    /// The key has come.
-    Offered(RemoteKey),
-    /// The ring is mapped. What came by messages has not ended at the target.
-    Held(Lane),
-    Live(Lane),
+pub(super) enum Way {
+    /// The key has come, of memory that is to be mapped, or reached by operations.
+    Offered(RemoteKey, Access),
+    /// The ring is being read for the first time.
+    Tried(End),
+    /// The ring is mapped, or reached. What came by messages has not ended at the target.
+    Held(End),
+    Live(End),
     /// It could not be mapped, or its worker is gone.
     Without,
+    /// It is not reached any more. The target, which may not know, may say that it lives now.
+    Broken,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Access {
+    Mapped,
+    Reached,
+}
+
+/// The lane, and what carries it if its ring is on another host.
+#[derive(Debug)]
+pub(super) struct End {
+    pub(super) lane: Lane,
+    pub(super) far: Option<Box<Far>>,
+}
+
+impl Way {
+    fn end(&mut self) -> Option<&mut End> {
+        match self {
+            Way::Tried(end) | Way::Held(end) | Way::Live(end) => Some(end),
+            Way::Offered(..) | Way::Without | Way::Broken => None,
+        }
+    }
+}
+
+/// A put in a ring.
+#[allow(
+    clippy::large_enum_variant,
+    reason = "most are the large one, which is to take no allocation"
+)]
+#[derive(Debug)]
+pub(super) enum Flying {
+    /// One of the initiator's, by name.
+    Named(u64),
+    /// One that nobody else knows.
+    Own(Outgoing),
 }
 
 /// A ring at one target.
 #[derive(Debug)]
-pub(in crate::host) struct Direct {
-    way: Way,
+pub(super) struct Direct {
+    pub(super) way: Way,
     /// The kernels that the worker runs.
-    kernels: u64,
+    pub(super) kernels: u64,
     /// Puts that are to go into the ring.
-    waiting: VecDeque<u64>,
+    pub(super) waiting: VecDeque<u64>,
     /// Those in it, in order.
-    running: VecDeque<u64>,
+    pub(super) running: VecDeque<Flying>,
+    /// Handles of puts that have ended, which nobody has any more: for the next ones.
+    pub(super) spare: Vec<PutHandle>,
     /// When a worker was last asked for, and how long to wait for it.
-    asked_ns: u64,
-    again_ns: u64,
+    pub(super) asked_ns: u64,
+    pub(super) again_ns: u64,
     /// Since when puts are in it without an outcome, as far as somebody has looked.
-    silent_ns: Option<u64>,
+    pub(super) silent_ns: Option<u64>,
 }
 
-fn bit(packet: &Packet) -> u64 {
+/// All rings of an initiator.
+#[derive(Debug, Default)]
+pub(super) struct Rings {
+    /// By target.
+    pub(super) of: BTreeMap<u32, Direct>,
+    /// Outcomes of puts that have not just ended well, until the initiator's turn.
+    pub(super) troubled: Vec<(Outgoing, Outcome)>,
+    /// Nothing new is put.
+    pub(super) closed: bool,
+}
+
+impl Rings {
+    /// Whether there is something to do that no message tells of.
+    fn is_busy(&self) -> bool {
+        !self.troubled.is_empty() || self.of.values().any(Direct::is_busy)
+    }
+}
+
+/// The rings, behind their lock.
+#[derive(Debug, Default)]
+pub(in crate::host) struct SharedRings(Mutex<Rings>);
+
+impl SharedRings {
+    pub(super) fn lock(&self) -> MutexGuard<'_, Rings> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+pub(super) fn bit(packet: &Packet) -> u64 {
     packet.kernel().map_or(0, kernel_bit)
 }
 
@@ -53,7 +131,7 @@ impl Direct {
         matches!(self.way, Way::Held(_) | Way::Live(_))
             && put.line.is_none()
             && self.kernels & bit(&put.packet) != 0
-            && RingShape::default().holds(put.arguments.len(), put.payload.bytes().len())
+            && RingShape::default().holds(put.arguments.bytes().len(), put.payload.bytes().len())
     }
 
     pub(super) fn join(&mut self, id: u64) {
@@ -63,7 +141,8 @@ impl Direct {
     /// Whether there is something to do that no message tells of.
     pub(super) fn is_busy(&self) -> bool {
         let live = matches!(self.way, Way::Live(_)) && !self.waiting.is_empty();
-        live || !self.running.is_empty() || matches!(self.way, Way::Offered(_))
+        let begins = matches!(self.way, Way::Offered(..) | Way::Tried(_));
+        live || !self.running.is_empty() || begins
     }
 
     /// What a put waits for that is in the ring, or is to go into it; `None`: another one's.
@@ -72,7 +151,7 @@ impl Direct {
             return None;
         }
         Some(match &self.way {
-            Way::Live(lane) if !lane.is_served() => Waited::Worker,
+            Way::Live(end) if !end.lane.is_served() => Waited::Worker,
             Way::Live(_) if is_in => Waited::Task,
             Way::Live(_) => Waited::Earlier,
             _ => Waited::Progress,
@@ -85,46 +164,30 @@ impl Direct {
     }
 
     /// The next put whose outcome is known.
-    fn next(&mut self) -> Option<(u64, Outcome)> {
-        let Way::Live(lane) = &mut self.way else { return None };
-        let (_, outcome) = lane.next()?;
+    pub(super) fn next(&mut self) -> Option<(Flying, Outcome)> {
+        let Way::Live(end) = &mut self.way else { return None };
+        let (_, outcome) = end.lane.next()?;
         self.silent_ns = None;
         Some((self.running.pop_front()?, outcome))
-    }
-
-    /// Puts this one into the ring, if nothing waits before it. `true`: a worker has it now, and no progress is needed.
-    /// Otherwise the caller makes progress.
-    fn straight(&mut self, id: u64, puts: &mut super::Puts) -> bool {
-        let Way::Live(lane) = &mut self.way else { return false };
-        if self.waiting.len() != 1 || self.waiting.front() != Some(&id) {
-            return false;
-        }
-        let Some(put) = puts.get_mut(&id).filter(|_| lane.has_worker()) else { return false };
-        // What is wrong, or has no room, is told apart by `fill`, with the progress that follows.
-        if lane.put(&put.packet, [&put.arguments, put.payload.bytes()]).is_err() {
-            return false;
-        }
-        put.stage = Stage::InRing;
-        self.running.push_back(id);
-        self.waiting.pop_front();
-        let served = lane.announce();
-        if !served {
-            // It has just left: `fill` asks for another at once.
-            self.asked_ns = 0;
-        }
-        served
     }
 
     /// Puts what waits, as far as there is room.
     fn fill(&mut self, puts: &mut super::Puts, now_ns: u64) -> Filled {
         let mut filled = Filled::default();
-        let Way::Live(lane) = &mut self.way else { return filled };
+        let Way::Live(End { lane, far }) = &mut self.way else { return filled };
+        if far.as_ref().is_some_and(|far| far.is_broken()) {
+            return filled;
+        }
         while let Some(id) = self.waiting.front() {
             if let Some(put) = puts.get_mut(id) {
-                match lane.put(&put.packet, [&put.arguments, put.payload.bytes()]) {
-                    Ok(_) => {
+                match lane.put(&put.packet, [put.arguments.bytes(), put.payload.bytes()]) {
+                    Ok(position) => {
+                        if let Some(far) = far {
+                            let bytes = [put.arguments.bytes().len(), put.payload.bytes().len()];
+                            far.add(lane, position, bytes);
+                        }
                         put.stage = Stage::InRing;
-                        self.running.push_back(*id);
+                        self.running.push_back(Flying::Named(*id));
                         filled.count += 1;
                     }
                     Err(RingError::Full) => break,
@@ -139,7 +202,11 @@ impl Direct {
         }
         // Starting a worker clears the wish. While it stands, a message about it is on its way, or was not enough.
         let is_wanted = lane.is_wanted();
-        let served = if filled.count > 0 { lane.announce() } else { lane.is_served() };
+        let served = match far {
+            Some(far) => !far.is_telling() || lane.is_served(),
+            None if filled.count > 0 => lane.announce(),
+            None => lane.is_served(),
+        };
         let again = now_ns >= self.asked_ns.saturating_add(self.again_ns);
         let silent_ns = *self.silent_ns.get_or_insert(now_ns);
         let is_silent = now_ns >= silent_ns.saturating_add(SELDOM_NS);
@@ -177,7 +244,32 @@ fn map(bml: &mut Bml, target: Rank, key: &RemoteKey) -> Option<Lane> {
 impl Initiator {
     /// Whether puts to this target go by a ring.
     pub(in crate::host) fn has_ring(&self, target: Rank) -> bool {
-        self.rings.get(&target.0).is_some_and(|ring| matches!(ring.way, Way::Live(_)))
+        let rings = self.rings.lock();
+        rings.of.get(&target.0).is_some_and(|ring| matches!(ring.way, Way::Live(_)))
+    }
+
+    /// Whether a ring has something to do that no message tells of.
+    pub(super) fn are_rings_busy(&self) -> bool {
+        self.has_rings && self.rings.lock().is_busy()
+    }
+
+    /// Puts this one into the list of its target's ring, if it goes there.
+    pub(super) fn join_ring(&self, id: u64, put: &Outgoing) -> bool {
+        if !self.has_rings {
+            return false;
+        }
+        let mut rings = self.rings.lock();
+        let ring = rings.of.get_mut(&put.target.0).filter(|ring| ring.takes(put));
+        ring.map(|ring| ring.join(id)).is_some()
+    }
+
+    /// For tests: the ring of this target is not reached any more, if so many of its heads were given away. Whether so.
+    #[cfg(test)]
+    pub(in crate::host) fn cut_off(&mut self, target: Rank, given: u64) -> bool {
+        let mut rings = self.rings.lock();
+        let ring = rings.of.get_mut(&target.0);
+        let far = ring.and_then(|ring| ring.way.end()).and_then(|end| end.far.as_mut());
+        far.filter(|far| far.given() >= given).map(|far| far.cut_off()).is_some()
     }
 
     /// What a target says about its ring. An error says how it breaks the rules.
@@ -188,78 +280,216 @@ impl Initiator {
         text: &[u8],
     ) -> Result<(), String> {
         let nonsense = || format!("{what:?} of a ring, which is not the next thing to say");
-        if what == Ring::Offer {
+        let mut rings = self.rings.lock();
+        let access = match what {
+            Ring::Offer => Some(Access::Mapped),
+            Ring::Reach => Some(Access::Reached),
+            _ => None,
+        };
+        if let Some(access) = access {
             let key = RemoteKey::new(text).filter(|_| !text.is_empty()).ok_or_else(nonsense)?;
-            if self.rings.contains_key(&from.0) {
+            if rings.of.contains_key(&from.0) {
                 return Err(nonsense());
             }
-            let (way, waiting, running) = (Way::Offered(key), VecDeque::new(), VecDeque::new());
+            let way = Way::Offered(key, access);
+            let (waiting, running, spare) = Default::default();
             let (asked_ns, again_ns, silent_ns) = (0, AGAIN_NS, None);
-            let ring = Direct { way, kernels, waiting, running, asked_ns, again_ns, silent_ns };
-            self.rings.insert(from.0, ring);
+            let ring =
+                Direct { way, kernels, waiting, running, spare, asked_ns, again_ns, silent_ns };
+            rings.of.insert(from.0, ring);
+            self.has_rings = true;
             return Ok(());
         }
-        let ring = self.rings.get_mut(&from.0).ok_or_else(nonsense)?;
+        let ring = rings.of.get_mut(&from.0).ok_or_else(nonsense)?;
         match what {
             Ring::Kernels => ring.kernels = kernels,
             Ring::Go => match std::mem::replace(&mut ring.way, Way::Without) {
-                Way::Held(lane) => ring.way = Way::Live(lane),
+                Way::Held(end) => ring.way = Way::Live(end),
+                Way::Broken => ring.way = Way::Broken,
                 _ => return Err(nonsense()),
             },
-            Ring::Over => self.leave_ring(from),
+            Ring::Over => {
+                drop(rings);
+                self.leave_ring(from, "its worker is gone", Way::Without);
+            }
             _ => return Err(nonsense()),
         }
         Ok(())
     }
 
-    /// The worker is gone. What it had may have run; what it had not goes by messages.
-    fn leave_ring(&mut self, target: Rank) {
-        let Some(ring) = self.rings.get_mut(&target.0) else { return };
-        ring.way = Way::Without;
-        let (running, waiting) =
+    /// The worker is gone, or its ring is not reached any more. What it had may have run; what it had not goes by messages.
+    fn leave_ring(&mut self, target: Rank, why: &str, way: Way) {
+        let mut rings = self.rings.lock();
+        let Some(ring) = rings.of.get_mut(&target.0) else { return };
+        let (mut running, waiting) =
             (std::mem::take(&mut ring.running), std::mem::take(&mut ring.waiting));
-        for id in running {
-            let reason = "its worker is gone".to_owned();
-            self.end(id, Err(XtqError::Failed { target, reason }));
+        let left = match ring.way.end() {
+            // No worker can have found what has not left.
+            Some(End { lane, far: Some(far) }) => {
+                let given = far.given().saturating_sub(lane.counts().1);
+                running.split_off(running.len().min(usize::try_from(given).unwrap_or(usize::MAX)))
+            }
+            _ => VecDeque::new(),
+        };
+        ring.way = way;
+        drop(rings);
+        let error = XtqError::Failed { target, reason: why.to_owned() };
+        running.into_iter().for_each(|flying| self.end_flying(flying, &error));
+        for flying in left.into_iter().chain(waiting.into_iter().map(Flying::Named)) {
+            match flying {
+                // The body of one whose time is over is gone; whoever put it knows.
+                Flying::Named(id) if self.puts.get(&id).is_some_and(|put| !put.limit.is_over()) => {
+                    self.queue(id);
+                }
+                flying => self.end_flying(flying, &error),
+            }
         }
-        waiting.into_iter().for_each(|id| self.queue(id));
+    }
+
+    /// A put that lay in a ring ends so.
+    fn end_flying(&mut self, flying: Flying, error: &XtqError) {
+        match flying {
+            Flying::Named(id) => self.end(id, Err(error.clone())),
+            Flying::Own(put) => put.end(Err(error.clone()), &mut self.effects),
+        }
+    }
+
+    /// A target's ring goes, or all go, and what lies in them ends so; the initiator knows of what waits.
+    pub(super) fn drop_rings(&mut self, target: Option<Rank>, error: &XtqError) {
+        let mut rings = self.rings.lock();
+        let is_concerned = |rank: u32| target.is_none_or(|target| target.0 == rank);
+        let gone: Vec<Direct> =
+            rings.of.extract_if(.., |rank, _| is_concerned(*rank)).map(|(_, ring)| ring).collect();
+        let troubled = rings.troubled.extract_if(.., |(put, _)| is_concerned(put.target.0));
+        let troubled: Vec<Outgoing> = troubled.map(|(put, _)| put).collect();
+        drop(rings);
+        troubled.into_iter().for_each(|put| put.end(Err(error.clone()), &mut self.effects));
+        for flying in gone.into_iter().flat_map(|ring| ring.running) {
+            self.end_flying(flying, error);
+        }
     }
 
     /// Maps the rings that were offered, and says so. From then on puts of their kernels are held back until the target lets
     /// them go.
     pub(in crate::host) fn map_rings(&mut self, bml: &mut Bml) {
-        for (&rank, ring) in &mut self.rings {
-            let Way::Offered(key) = &ring.way else { continue };
-            let lane = map(bml, Rank(rank), key);
-            let what = if lane.is_some() { Ring::Ready } else { Ring::Declined };
-            ring.way = lane.map_or(Way::Without, Way::Held);
-            if let Some(open) = self.open.get_mut(&rank) {
-                let goes = |id: &u64| self.puts.get(id).is_some_and(|put| ring.takes(put));
-                let waiting = std::mem::take(&mut open.waiting).into_iter();
-                let (gone, kept): (VecDeque<u64>, VecDeque<u64>) = waiting.partition(goes);
-                open.waiting = kept;
-                ring.waiting.extend(gone);
-            }
-            let head = Head::Ring { what, kernels: 0 };
-            self.outbox.entry(rank).or_default().push(Item::Say(head, Vec::new()));
+        if !self.has_rings {
+            return;
         }
+        let mut answers = Vec::new();
+        for (&rank, ring) in &mut self.rings.lock().of {
+            let Way::Offered(key, access) = ring.way else { continue };
+            if access == Access::Reached {
+                if let Some((lane, far)) = Far::new(bml, Rank(rank), key) {
+                    ring.way = Way::Tried(End { lane, far: Some(Box::new(far)) });
+                    continue;
+                }
+                answers.push((rank, None));
+                continue;
+            }
+            answers.push((rank, map(bml, Rank(rank), &key).map(|lane| End { lane, far: None })));
+        }
+        answers.into_iter().for_each(|(rank, end)| self.hold(rank, end));
     }
 
-    /// Puts this one into the ring of its target, if it goes there and nothing waits before it. Whether a worker has it.
-    pub(in crate::host) fn put_straight(&mut self, target: Rank, id: u64) -> bool {
-        self.rings.get_mut(&target.0).is_some_and(|ring| ring.straight(id, &mut self.puts))
+    /// A ring can be used, or not: its target is told.
+    fn hold(&mut self, rank: u32, end: Option<End>) {
+        let mut rings = self.rings.lock();
+        let Some(ring) = rings.of.get_mut(&rank) else { return };
+        let what = if end.is_some() { Ring::Ready } else { Ring::Declined };
+        ring.way = end.map_or(Way::Without, Way::Held);
+        if let Some(open) = self.open.get_mut(&rank) {
+            let goes = |id: &u64| self.puts.get(id).is_some_and(|put| ring.takes(put));
+            let waiting = std::mem::take(&mut open.waiting).into_iter();
+            let (gone, kept): (VecDeque<u64>, VecDeque<u64>) = waiting.partition(goes);
+            open.waiting = kept;
+            ring.waiting.extend(gone);
+        }
+        let head = Head::Ring { what, kernels: 0 };
+        self.outbox.entry(rank).or_default().push(Item::Say(head, Vec::new()));
+    }
+
+    /// Begins what is to be carried to and from rings on other hosts. Gives how many operations go there.
+    pub(in crate::host) fn carry_rings(
+        &mut self,
+        (bml, space): (&mut Bml, TokenSpace),
+        now_ns: u64,
+    ) -> usize {
+        let (mut begun, mut tried, mut over) = (0, Vec::new(), Vec::new());
+        if !self.has_rings {
+            return 0;
+        }
+        for (&rank, ring) in &mut self.rings.lock().of {
+            let was_tried = matches!(ring.way, Way::Tried(_));
+            let Some(End { lane, far: Some(far) }) = ring.way.end() else { continue };
+            if let Some((since_ns, why)) = far.broken(now_ns) {
+                let is_lost = matches!(bml.state(Rank(rank)), PeerState::Lost(_));
+                match was_tried {
+                    true => tried.push(rank),
+                    false if !is_lost && since_ns > LOSS_NS => over.push((rank, why.to_owned())),
+                    false => {}
+                }
+                continue;
+            }
+            if was_tried && far.is_tried() {
+                tried.push(rank);
+                continue;
+            }
+            begun +=
+                usize::from(far.go_on(lane, (bml, space, now_ns), Rank(rank), &mut self.flights));
+        }
+        for rank in tried {
+            let mut rings = self.rings.lock();
+            let Some(ring) = rings.of.get_mut(&rank) else { continue };
+            let Way::Tried(mut end) = std::mem::replace(&mut ring.way, Way::Without) else {
+                continue;
+            };
+            drop(rings);
+            let works = end.far.as_mut().is_some_and(|far| far.broken(now_ns).is_none());
+            self.hold(rank, works.then_some(end));
+        }
+        for (rank, why) in over {
+            let why = format!("the ring of its worker is not reached any more: {why}");
+            self.leave_ring(Rank(rank), &why, Way::Broken);
+        }
+        begun
+    }
+
+    /// An operation that carries a ring has ended.
+    pub(in crate::host) fn carried(&mut self, number: u64, result: Result<(), LinkError>) {
+        let Some(rank) = self.flights.land(number) else { return };
+        let mut rings = self.rings.lock();
+        let ring = rings.of.get_mut(&rank);
+        if let Some(End { lane, far: Some(far) }) = ring.and_then(|ring| ring.way.end()) {
+            far.ended(lane, number, result);
+        }
     }
 
     /// Takes outcomes out of rings. Gives how many; `None`: nothing is in a ring.
     pub(in crate::host) fn take_outcomes(&mut self) -> Option<usize> {
-        let (mut told, mut is_any) = (Vec::new(), false);
-        for ring in self.rings.values_mut() {
+        if !self.has_rings {
+            return None;
+        }
+        let mut rings = self.rings.lock();
+        let mut told: Vec<_> =
+            rings.troubled.drain(..).map(|(put, outcome)| (Flying::Own(put), outcome)).collect();
+        let mut is_any = !told.is_empty();
+        for ring in rings.of.values_mut() {
             is_any |= !ring.running.is_empty();
             told.extend(std::iter::from_fn(|| ring.next()));
         }
+        drop(rings);
         let done = told.len();
-        for (id, outcome) in told {
-            self.told(id, outcome);
+        for (flying, outcome) in told {
+            match (flying, outcome) {
+                (Flying::Own(put), Outcome::Ended) => {
+                    put.end_well(&mut self.effects);
+                }
+                (Flying::Own(put), outcome) => {
+                    let id = self.name(put);
+                    self.told(id, outcome);
+                }
+                (Flying::Named(id), outcome) => self.told(id, outcome),
+            }
         }
         is_any.then_some(done)
     }
@@ -267,15 +497,17 @@ impl Initiator {
     /// Takes outcomes out of rings, and puts what waits. Gives how many of both.
     pub(in crate::host) fn pump_rings(&mut self, now_ns: u64) -> usize {
         let mut done = self.take_outcomes().unwrap_or(0);
-        let Initiator { rings, puts, outbox, .. } = self;
+        if !self.has_rings {
+            return done;
+        }
         let mut wrong = Vec::new();
-        for (&rank, ring) in rings {
-            let filled = ring.fill(puts, now_ns);
+        for (&rank, ring) in &mut self.rings.lock().of {
+            let filled = ring.fill(&mut self.puts, now_ns);
             done += filled.count;
             wrong.extend(filled.wrong.into_iter().map(|(id, error)| (Rank(rank), id, error)));
             if filled.asks {
                 let head = Head::Ring { what: Ring::Wanted, kernels: 0 };
-                outbox.entry(rank).or_default().push(Item::Say(head, Vec::new()));
+                self.outbox.entry(rank).or_default().push(Item::Say(head, Vec::new()));
             }
         }
         for (target, id, error) in wrong {
@@ -296,7 +528,7 @@ impl Initiator {
             Outcome::Refused(Refusal::NotRegistered) => {
                 // The index may be a launched kernel's by now: the target's CPU knows.
                 let bit = bit(&put.packet);
-                if let Some(ring) = self.rings.get_mut(&target.0) {
+                if let Some(ring) = self.rings.lock().of.get_mut(&target.0) {
                     ring.kernels &= !bit;
                 }
                 if put.limit.is_over() {
@@ -317,5 +549,16 @@ impl Initiator {
     }
 }
 
-/// By rank.
-pub(in crate::host) type Rings = BTreeMap<u32, Direct>;
+impl Outgoing {
+    /// It is over; whoever waits for it learns so from `effects`.
+    fn end(self, result: Result<(), XtqError>, effects: &mut Effects) {
+        self.handle.end(result.clone());
+        effects.extend(self.signal.map(|signal| (signal, result)));
+    }
+
+    /// Its task has ended.
+    fn end_well(self, effects: &mut Effects) {
+        self.handle.accept(true);
+        effects.extend(self.signal.map(|signal| (signal, Ok(()))));
+    }
+}

@@ -2,6 +2,7 @@
 //! have, stays known until the target answers, so that nothing is counted wrongly; nobody hears of that answer.
 
 use super::{Initiator, Item, Stage, What};
+use crate::buffer::Payload;
 use crate::error::{Refusal, Waited, XtqError};
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -92,7 +93,12 @@ impl Initiator {
             self.withdraw(id);
             return self.end(id, Err(error));
         }
-        // What the target says from now on is kept in order here, and told to nobody.
+        // What the target says from now on is kept in order here, and told to nobody. Its body has left, unless the target
+        // may still ask for it.
+        if put.stage == Stage::InRing || put.stage == Stage::Asked && put.whole {
+            self.room.give_back_body(put);
+            (put.payload, put.arguments) = (Payload::none(), Payload::none());
+        }
         let (handle, signal) = (std::mem::take(&mut put.handle), put.signal.take());
         handle.end(Err(error.clone()));
         self.effects.extend(signal.map(|signal| (signal, Err(error))));
@@ -101,7 +107,8 @@ impl Initiator {
     /// What a put waits for, and whether its target may have it.
     fn waits(&self, id: u64) -> Option<(Waited, bool)> {
         let put = self.puts.get(&id)?;
-        let ring = |is_in| self.rings.get(&put.target.0).and_then(|ring| ring.waits(id, is_in));
+        let rings = self.rings.lock();
+        let ring = |is_in| rings.of.get(&put.target.0).and_then(|ring| ring.waits(id, is_in));
         Some(match put.stage {
             Stage::Waiting => {
                 let refused = put.refusal.filter(|refusal| *refusal != Refusal::OutOfTurn);
@@ -136,7 +143,7 @@ impl Initiator {
             }
             None => {
                 self.pauses.retain(|pause| pause.what != What::Put(id));
-                if let Some(ring) = self.rings.get_mut(&to) {
+                if let Some(ring) = self.rings.lock().of.get_mut(&to) {
                     ring.withdraw(id);
                 }
                 if let Some(open) = self.open.get_mut(&to) {

@@ -19,15 +19,39 @@ pub(super) enum Way {
     Rings,
     /// By rings; the worker leaves whenever it has nothing to do.
     Fleeting,
+    /// By rings on another host, which are reached by operations alone.
+    Far,
+    /// Likewise; the worker leaves whenever it has nothing to do.
+    FarFleeting,
+    /// By a worker on a GPU: by messages, by rings, by rings while it leaves whenever it has nothing to do, and by rings that
+    /// are reached by operations alone.
+    GpuMessages,
+    GpuRings,
+    GpuFleeting,
+    GpuFar,
     /// On the simulated machine (*sim*).
     Simulated,
 }
 
 /// Those of processes.
-pub(super) const WAYS: [Way; 4] = [Way::Launched, Way::Messages, Way::Rings, Way::Fleeting];
+pub(super) const WAYS: [Way; 6] =
+    [Way::Launched, Way::Messages, Way::Rings, Way::Fleeting, Way::Far, Way::FarFleeting];
 /// All back ends.
-pub(super) const ALL: [Way; 5] =
-    [Way::Launched, Way::Messages, Way::Rings, Way::Fleeting, Way::Simulated];
+pub(super) const ALL: [Way; 7] = [
+    Way::Launched,
+    Way::Messages,
+    Way::Rings,
+    Way::Fleeting,
+    Way::Far,
+    Way::FarFleeting,
+    Way::Simulated,
+];
+/// These, and those by a worker on a GPU if there is one.
+pub(super) fn all() -> Vec<Way> {
+    let of_gpus = super::gpu::device().map(|_| super::gpu::WAYS);
+    ALL.into_iter().chain(of_gpus.into_iter().flatten()).collect()
+}
+
 /// Work-items of a group, at most, wherever it runs.
 pub(super) const ITEMS_MAX: u32 = 512;
 pub(super) const PAYLOAD_MAX: u32 = 4096;
@@ -76,6 +100,8 @@ pub(super) struct Scene {
     /// The target: the last rank.
     pub(super) target: usize,
     pub(super) player: Option<Arc<Player>>,
+    /// Last: others of its kind wait for it.
+    gpu: Option<super::gpu::Gpu>,
 }
 
 /// What a simulated machine answers, as processes do.
@@ -86,6 +112,12 @@ fn as_process<T>(result: Result<T, ClusterError>) -> Result<T, XtqError> {
     })
 }
 
+/// Pages of their own, as long as a receive buffer at the end of one: drivers register pages.
+fn heap(bytes: u32) -> gapless_mem::Lease {
+    let pages = crate::host::heap::heap(bytes.into()).unwrap();
+    pages.sub(0, bytes.into()).unwrap()
+}
+
 fn rank(at: usize) -> Rank {
     Rank(u32::try_from(at).unwrap())
 }
@@ -93,18 +125,26 @@ fn rank(at: usize) -> Rank {
 impl Scene {
     pub(super) fn new(way: Way, size: u32, seed: Option<u64>) -> Scene {
         println!("{way:?}, seed {seed:?}");
-        let config = Config { rings: way != Way::Messages, ..Config::default() };
+        let gpu = super::gpu::WAYS.contains(&way).then(super::gpu::Gpu::new);
+        let rings = !matches!(way, Way::Messages | Way::GpuMessages);
+        let config = Config { rings, ..Config::default() };
         let (log, target) = (Log::default(), size as usize - 1);
         let is_sim = way == Way::Simulated;
-        let job = Job::configured(if is_sim { 1 } else { size }, seed, None, &config);
+        let is_far = matches!(way, Way::Far | Way::FarFleeting | Way::GpuFar);
+        let job = Job::over(if is_sim { 1 } else { size }, seed, None, &config, !is_far);
         let options = Options { lines: false, ..Options::new(Configuration::Xtq) };
         let sim = is_sim.then(|| RefCell::new(Cluster::new(size, &options).unwrap()));
-        let mut scene = Scene { job, sim, log: log.clone(), way, target, player: None };
-        if !scene.is_launched() {
+        let mut scene = Scene { job, sim, log: log.clone(), way, target, player: None, gpu };
+        if let Some(gpu) = &scene.gpu {
+            let idle = (way == Way::GpuFleeting).then_some(Duration::from_micros(1));
+            let life = Life { idle, longest: PATIENCE };
+            scene.there().attach_worker(Arc::clone(&gpu.worker), life).unwrap();
+        } else if !scene.is_launched() {
             let player = Player::new(move |task| {
                 run(&log, [task.object, task.arguments[0], task.arguments[2]], &task.payload)
             });
-            let idle = (way == Way::Fleeting).then_some(Duration::from_micros(1));
+            let leaves = matches!(way, Way::Fleeting | Way::FarFleeting);
+            let idle = leaves.then_some(Duration::from_micros(1));
             let life = Life { idle, longest: PATIENCE };
             scene.there().attach_worker(player.clone(), life).unwrap();
             let again = scene.there().attach_worker(player.clone(), life);
@@ -138,9 +178,10 @@ impl Scene {
     }
 
     pub(super) fn kernel(&self) -> Kernel {
-        let kernel = match self.is_launched() {
-            true => self.launched(2),
-            false => Kernel::of_worker(DeviceFunction::Copy, PAYLOAD_MAX),
+        let kernel = match &self.gpu {
+            Some(gpu) => gpu.kernel(0, false),
+            None if self.is_launched() => self.launched(2),
+            None => Kernel::of_worker(DeviceFunction::Copy, PAYLOAD_MAX),
         };
         kernel.grid_max([1024, 1, 1])
     }
@@ -152,6 +193,9 @@ impl Scene {
 
     /// One of two kernels, each of which has a buffer of its own.
     pub(super) fn version(&self, number: u8) -> Kernel {
+        if let Some(gpu) = &self.gpu {
+            return gpu.kernel(number, true);
+        }
         let kernel = match (self.is_launched(), number) {
             (true, _) => self.launched(u64::from(number) + 3),
             (false, 0) => Kernel::of_worker(DeviceFunction::Copy, PAYLOAD_MAX),
@@ -193,6 +237,10 @@ impl Scene {
         match (&self.sim, self.way) {
             (Some(sim), _) => sim.borrow_mut().post(rank(self.target), buffer).unwrap(),
             (None, Way::Launched) => self.there().post(buffer),
+            _ if self.gpu.is_some() => {
+                // SAFETY: likewise.
+                unsafe { self.there().post_to_worker(heap(bytes)) }.unwrap();
+            }
             // SAFETY: nobody touches it.
             _ => unsafe { self.there().post_to_worker(memory(bytes.into()).unwrap()) }.unwrap(),
         }
@@ -279,7 +327,7 @@ impl Scene {
     }
 
     fn is_by_rings(&self) -> bool {
-        matches!(self.way, Way::Rings | Way::Fleeting)
+        !matches!(self.way, Way::Launched | Way::Messages | Way::GpuMessages | Way::Simulated)
     }
 
     /// Until rank 0 has a ring that lives, if it is to get one.
@@ -294,12 +342,24 @@ impl Scene {
         _ = self.ran();
     }
 
+    /// What a GPU's worker has noted is part of the log.
+    fn collect(&self) {
+        let notes = self.gpu.as_ref().map(super::gpu::Gpu::take);
+        let mut log = self.log.0.lock().unwrap();
+        for (_, task, code) in notes.into_iter().flatten() {
+            log.0.push(task);
+            log.1.push(code);
+        }
+    }
+
     pub(super) fn ran(&self) -> Tasks {
+        self.collect();
         std::mem::take(&mut self.log.0.lock().unwrap().0)
     }
 
     /// The code and the buffer of each task that has run.
     pub(super) fn codes(&self) -> Vec<[u64; 2]> {
+        self.collect();
         std::mem::take(&mut self.log.0.lock().unwrap().1)
     }
 }

@@ -56,12 +56,15 @@ fn a_put_into_a_ring_needs_no_progress_here_or_there() {
     let xtq = pair.job.xtq(0).clone();
     assert_eq!(xtq.take_outcomes(), None, "nothing is in a ring");
     // The first goes by a message.
-    assert!(!xtq.put_straight(Pair::task(0)).unwrap().1);
+    let mut first = Pair::task(0);
+    assert!(xtq.put_straight(&mut first).is_none());
+    xtq.put(first).unwrap();
     pair.warm();
     pair.job.settle();
-    let puts: Vec<_> =
-        (1..=100).map(|number| xtq.put_straight(Pair::task(number)).unwrap()).collect();
-    assert!(puts.iter().all(|(_, is_there)| *is_there));
+    let straight = |number| xtq.put_straight(&mut Pair::task(number));
+    let puts: Vec<_> = (1..=100).map(|number| straight(number).unwrap()).collect();
+    assert!(puts.iter().all(|put| put.is_served));
+    assert!(puts.iter().map(|put| put.number).eq(0..100));
     // Nobody makes progress.
     let start = Instant::now();
     let mut ended = 0;
@@ -70,28 +73,130 @@ fn a_put_into_a_ring_needs_no_progress_here_or_there() {
         assert!(start.elapsed() < PATIENCE, "{ended}");
         std::thread::yield_now();
     }
-    assert!(puts.iter().all(|(put, _)| put.outcome() == Some(Ok(()))));
+    assert!(puts.iter().all(|put| put.handle.outcome() == Some(Ok(()))));
     assert_eq!(pair.ran.lock().unwrap()[2..], (1..=100).collect::<Vec<_>>());
     assert_eq!(xtq.take_outcomes(), None);
     // One that goes another way is not taken for one that waited for room in the ring.
-    (0..256).for_each(|number| assert!(xtq.put_straight(Pair::task(number)).unwrap().1));
-    assert!(!xtq.put_straight(Pair::task(256)).unwrap().1, "the ring is full");
-    while xtq.take_outcomes().is_some_and(|taken| taken == 0) {
-        assert!(start.elapsed() < PATIENCE);
+    let held = xtq.signal(0);
+    let others = [
+        Pair::task(257).retry(Retry::InOrder),
+        Pair::task(258).after(&held),
+        Pair::task(259).within(PATIENCE),
+    ];
+    // The worker waits for this.
+    let stops = pair.ran.lock().unwrap();
+    (0..256).for_each(|number| assert!(straight(number).unwrap().is_served));
+    let mut more = Pair::task(256);
+    assert!(xtq.put_straight(&mut more).is_none(), "the ring is full");
+    for mut other in others.into_iter().chain([more]) {
+        assert!(xtq.put_straight(&mut other).is_none());
+        xtq.put(other).unwrap();
     }
-    assert!(!xtq.put_straight(Pair::task(257).retry(Retry::InOrder)).unwrap().1);
-    let held = pair.job.xtq(0).signal(0);
-    assert!(!xtq.put_straight(Pair::task(258).after(&held)).unwrap().1);
+    drop(stops);
     pair.job.settle();
-    assert_eq!(pair.ran.lock().unwrap().split_off(102).len(), 259);
+    assert_eq!(pair.ran.lock().unwrap().split_off(102).len(), 260);
     // What has no room waits for progress, and keeps its place; one with a limit needs the clock.
-    let more: Vec<_> =
-        (0..400).map(|number| xtq.put_straight(Pair::task(number)).unwrap()).collect();
-    let limited = Pair::task(400).within(PATIENCE);
-    assert!(!xtq.put_straight(limited).unwrap().1);
+    let more: Vec<_> = (0..400).map(|number| xtq.put(Pair::task(number)).unwrap()).collect();
+    xtq.put(Pair::task(400).within(PATIENCE)).unwrap();
     pair.job.settle();
-    assert!(more.iter().all(|(put, _)| put.outcome() == Some(Ok(()))));
+    assert!(more.iter().all(|put| put.outcome() == Some(Ok(()))));
     assert_eq!(pair.ran.lock().unwrap()[102..], (0..=400).collect::<Vec<_>>());
+}
+
+/// Threads put at the same time, while another makes progress: each one's tasks begin in its order, and every signal counts
+/// all of its own.
+#[test]
+fn threads_put_into_one_ring_each_in_its_order() {
+    const EACH: u64 = 400;
+    for idle in [None, Some(Duration::from_micros(1))] {
+        let mut pair = Pair::new(idle, None);
+        pair.warm();
+        let xtq = pair.job.xtq(0).clone();
+        let signals = [(); 3].map(|()| xtq.signal(EACH));
+        std::thread::scope(|threads| {
+            for (thread, signal) in (0..).zip(&signals) {
+                let xtq = &xtq;
+                threads.spawn(move || {
+                    for number in 0..EACH {
+                        let put = Pair::task(thread << 32 | number).signal(signal);
+                        xtq.put(put).unwrap();
+                        if number.is_multiple_of(7) {
+                            let _ = xtq.take_outcomes();
+                        }
+                    }
+                });
+            }
+            pair.job.until(|_| signals.iter().all(|signal| signal.poll().is_some()).then_some(()));
+        });
+        assert!(signals.iter().all(|signal| signal.poll() == Some(Ok(()))));
+        pair.job.settle();
+        let ran = pair.ran.lock().unwrap().split_off(1);
+        for thread in 0..3 {
+            let of = ran.iter().filter(|task| *task >> 32 == thread).map(|task| task & 0xFFFF_FFFF);
+            assert!(of.eq(0..EACH), "thread {thread}, idle {idle:?}");
+        }
+    }
+}
+
+/// What lies in a ring ends with its initiator, or with its target, and so do signals: more of them than are told at a time.
+#[test]
+fn puts_in_a_ring_end_with_either_end() {
+    for target_goes in [false, true] {
+        let mut pair = Pair::new(None, None);
+        pair.warm();
+        let xtq = pair.job.xtq(0).clone();
+        let stops = pair.ran.lock().unwrap();
+        let signals: Vec<_> = (0..20).map(|_| xtq.signal(1)).collect();
+        let straight = |signal| xtq.put_straight(&mut Pair::task(0).signal(signal)).unwrap();
+        let puts: Vec<_> = signals.iter().map(straight).collect();
+        assert!(!xtq.has_settled());
+        let is_lost = |end: Result<(), XtqError>| matches!(end, Err(XtqError::Lost { .. }));
+        if target_goes {
+            // As far as this process knows; the worker waits for the lock, so no task has ended.
+            let error = gapless_bml::LinkError::Corrupt { what: "a test".to_owned() };
+            pair.job.ends[0].bml.give_up(Rank(1), error);
+            let start = Instant::now();
+            while signals.iter().any(|signal| signal.poll().is_none()) {
+                pair.job.step_one(0);
+                assert!(start.elapsed() < PATIENCE, "nobody is told of the loss");
+            }
+            assert!(signals.iter().filter_map(Signal::poll).all(is_lost));
+            drop(stops);
+        } else {
+            drop(xtq.abandon());
+            assert!(signals.iter().all(|signal| signal.poll() == Some(Err(XtqError::Closed))));
+            assert!(xtq.put_straight(&mut Pair::task(1)).is_none());
+            assert_eq!(xtq.put(Pair::task(1)).unwrap_err(), XtqError::Closed);
+            drop(stops);
+        }
+        let ends = signals.iter().map(Signal::poll);
+        assert!(ends.eq(puts.iter().map(|put| put.handle.outcome())));
+        assert!(xtq.has_settled());
+    }
+}
+
+/// A put that the worker refuses goes over to the initiator, which sends it again, or tells why.
+#[test]
+fn what_a_worker_refuses_is_sent_again_or_told() {
+    let mut pair = Pair::new(None, None);
+    pair.warm();
+    let xtq = pair.job.xtq(0).clone();
+    let again = Pair::task(7).payload(vec![1; 8]).retry(Retry::InAnyOrder);
+    let again = xtq.put_straight(&mut again.clone()).unwrap().handle;
+    let never = xtq.put_straight(&mut Pair::task(8).payload(vec![1; 8])).unwrap().handle;
+    let (target, refusal) = (Rank(1), Refusal::NoReceiveBuffer);
+    assert_eq!(pair.job.outcome(&never), Err(XtqError::Refused { target, refusal }));
+    assert_eq!((never.refusals(), again.outcome()), (1, None));
+    // SAFETY: nobody touches it.
+    unsafe { pair.job.xtq(1).post_to_worker(crate::device::player::memory(8).unwrap()) }.unwrap();
+    assert_eq!(pair.job.outcome(&again), Ok(()));
+    assert!(again.refusals() > 0);
+    // The kernel is another's by now: its message finds that out.
+    pair.job.xtq(1).unregister_kernel(INDEX).unwrap();
+    let gone = xtq.put(Pair::task(9)).unwrap();
+    let refusal = Refusal::NotRegistered;
+    assert_eq!(pair.job.outcome(&gone), Err(XtqError::Refused { target, refusal }));
+    pair.job.settle();
 }
 
 /// The worker leaves whenever it has nothing to do: a put that meets that asks for another, and is not lost.
@@ -100,7 +205,7 @@ fn puts_that_go_straight_to_a_worker_that_leaves_are_not_lost() {
     let mut pair = Pair::new(Some(Duration::from_micros(1)), None);
     pair.warm();
     for number in 1..=300 {
-        let (put, _) = pair.job.xtq(0).put_straight(Pair::task(number)).unwrap();
+        let put = pair.job.xtq(0).put(Pair::task(number)).unwrap();
         assert_eq!(pair.job.outcome(&put), Ok(()));
     }
     assert_eq!(pair.ran.lock().unwrap()[1..], (1..=300).collect::<Vec<_>>());

@@ -18,7 +18,11 @@ use std::sync::Mutex;
 
 #[test]
 fn while_the_worker_stays_tasks_run_though_their_target_makes_no_progress() {
-    let mut scene = Scene::new(Way::Rings, 2, None);
+    [Way::Rings, Way::Far].into_iter().for_each(target_stands_still);
+}
+
+fn target_stands_still(way: Way) {
+    let mut scene = Scene::new(way, 2, None);
     scene.post(64);
     scene.warm();
     // Its thread may not have begun yet.
@@ -158,6 +162,48 @@ fn a_worker_that_dies_ends_what_it_had_and_everybody_learns_it() {
     }
 }
 
+/// An operation that fails, of a peer that lives: what a worker may have found ends, what it cannot have goes by messages,
+/// and what the target says of the ring later is no nonsense.
+#[test]
+fn a_ring_that_is_not_reached_any_more_is_left() {
+    for is_live in [true, false] {
+        let mut scene = Scene::new(Way::Far, 2, None);
+        scene.post(64);
+        if is_live {
+            scene.warm();
+            scene.job.until(|job| job.xtq(1).has_resident_worker().then_some(()));
+        }
+        let first = scene.put(scene.task(1, b"some").acknowledged());
+        let fails =
+            |state: &mut super::super::State| state.initiator.cut_off(Rank(1), u64::from(is_live));
+        let start = Instant::now();
+        while !scene.job.xtq(0).inner.with(fails) {
+            if !is_live {
+                scene.job.step_one(1);
+            }
+            scene.job.step_one(0);
+            assert!(start.elapsed() < PATIENCE, "nothing was carried");
+        }
+        let later: Vec<_> =
+            (2..9).map(|number| scene.put(scene.task(number, b"on").acknowledged())).collect();
+        if is_live {
+            let outcome = scene.job.outcome(&first);
+            let Err(XtqError::Failed { target: Rank(1), reason }) = outcome else {
+                panic!("{outcome:?}")
+            };
+            assert!(reason.contains("not reached any more: a test says so"), "{reason}");
+        } else {
+            assert_eq!(scene.job.outcome(&first), Ok(()));
+        }
+        for put in later {
+            assert_eq!(scene.job.outcome(&put), Ok(()));
+        }
+        scene.job.settle();
+        assert!(!scene.job.xtq(0).has_ring(Rank(1)));
+        assert!(!matches!(scene.job.ends[1].bml.state(Rank(0)), PeerState::Lost(_)));
+    }
+}
+
 #[test]
 fn kernels_of_a_worker_need_one_and_fit_into_its_rings() {
     let job = Job::new(1, None);
@@ -187,6 +233,7 @@ fn whoever_speaks_of_rings_out_of_turn_is_given_up() {
         Ring::Go,
         Ring::Wanted,
         Ring::Over,
+        Ring::Reach,
     ];
     for what in all {
         for key in [&[][..], &[7; 80], &[7; 81]] {
@@ -198,8 +245,9 @@ fn whoever_speaks_of_rings_out_of_turn_is_given_up() {
             bml.send(slot, AmTag(32), Token::NONE);
             (0..8).for_each(|_| _ = job.step());
             let lost = matches!(job.ends[1].bml.state(Rank(0)), PeerState::Lost(_));
-            // A key that maps nothing is declined.
-            assert_eq!(lost, what != Ring::Offer || key.len() != 80, "{what:?}, {}", key.len());
+            // A key that maps or reaches nothing is declined.
+            let offers = matches!(what, Ring::Offer | Ring::Reach);
+            assert_eq!(lost, !offers || key.len() != 80, "{what:?}, {}", key.len());
         }
     }
 }
