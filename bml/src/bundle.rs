@@ -339,6 +339,18 @@ mod tests {
         buffer.into_fragment()
     }
 
+    /// A rail that waits for another one keeps most of its buffers.
+    #[test]
+    fn of_what_waits_all_but_a_few_are_copied() {
+        let pool = HeapPool::new(IN_PLACE + 1, 9);
+        let mut bundle = bundle();
+        for number in 2..40 {
+            let buffer = pool.buffer(9).expect("copies need none of the rail's");
+            bundle.park(number, AmTag(7), buffer.into_fragment()).unwrap();
+        }
+        assert_eq!(bundle.parked_bytes, 38 * 9);
+    }
+
     #[test]
     fn a_message_fits_every_rail() {
         let limits = bundle().limits;
