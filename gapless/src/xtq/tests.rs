@@ -43,10 +43,14 @@ fn puts_wait_for_room() {
     tasks.register_queue(0, QueueOptions::default()).unwrap();
     tasks.post(vec![0; 64]);
     let put = |index| Put::function(Rank(0), index, 0, [0, 0]).acknowledged();
-    for _ in 0..50 {
-        let put = put(0).payload(vec![1; 60]).retry(Retry::InAnyOrder);
-        tasks.put_when_room(put).unwrap();
-    }
+    let before: Vec<_> = (0..50)
+        .map(|_| {
+            let put = put(0).payload(vec![1; 60]).retry(Retry::InAnyOrder);
+            tasks.put_when_room(put).unwrap()
+        })
+        .collect();
+    // One that was refused for now must not come behind the next, which waits.
+    before.iter().for_each(|put| tasks.wait_for(put).unwrap());
     let [first, second] = [1, 0].map(|index| tasks.put_when_room(put(index)).unwrap());
     let full = tasks.put(put(0)).unwrap_err();
     let expected = XtqError::Full { target: Rank(0), puts: 2, bytes: 0 };
