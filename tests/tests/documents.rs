@@ -11,6 +11,9 @@ use gapless::{
 use gapless_engine::{Engine, Typed};
 use std::sync::Arc;
 
+#[path = "documents/tasks.rs"]
+mod tasks;
+
 type Outcome = Result<(), Box<dyn std::error::Error>>;
 
 fn gpu_packing(memory: Region, packed: Region, layout: &Layout) -> Outcome {
@@ -168,11 +171,13 @@ mod readme {
 #[test]
 fn the_pages_show_what_is_compiled_here() {
     let words = |text: &str| text.split_whitespace().collect::<Vec<_>>().join(" ");
-    let here = words(include_str!("documents.rs"));
+    let here =
+        [include_str!("documents.rs"), include_str!("documents/tasks.rs")].map(words).join(" ");
     for (page, pieces) in [
         (include_str!("../../docs/gpu.md"), 3),
         (include_str!("../../docs/collectives.md"), 5),
         (include_str!("../../README.md"), 2),
+        (include_str!("../../docs/xtq.md"), 4),
     ] {
         let shown: Vec<&str> = page.split("```rust\n").skip(1).collect();
         assert_eq!(shown.len(), pieces);

@@ -1,0 +1,92 @@
+//! The code of `docs/xtq.md`.
+
+use super::Outcome;
+use gapless::CudaDevice;
+use gapless::World;
+use gapless::xtq::{Function, Lease, Put, QueueOptions, Rank, Signal, TargetBuffer, Tasks};
+use gapless_xtq::packet::Packet;
+use std::sync::Arc;
+
+fn functions(world: &World) -> Outcome {
+    let tasks = world.xtq();
+    // Everybody lets the others add to a sum here.
+    let sum = TargetBuffer::new(vec![0; 4]);
+    let add = Function::new(4, |task| {
+        let (payload, sum) = task.parts();
+        sum.iter_mut().zip(payload).for_each(|(sum, more)| *sum += more);
+        Ok(())
+    });
+    tasks.register_function(42, add.buffer(&sum))?;
+    tasks.register_queue(42, QueueOptions::default())?;
+    tasks.post(vec![0; 4]);
+    world.comm().barrier()?; // nobody puts before all have registered
+    let done = tasks.signal(1);
+    let next = Rank((world.rank() + 1) % world.size());
+    tasks.put(Put::function(next, 42, 42, [0, 0]).payload(vec![1, 2, 3, 4]).signal(&done))?;
+    tasks.wait(&done)?; // the task has run there
+
+    assert_eq!(sum.with(|sum| sum.to_vec()), [1, 2, 3, 4]);
+    Ok(())
+}
+
+#[test]
+fn the_first_example_of_tasks_runs() {
+    let world = World::init().unwrap();
+    functions(&world).unwrap();
+    world.finalize().unwrap();
+}
+
+fn rings(
+    device: Arc<CudaDevice>,
+    [shared_memory, receive_buffer, sums]: [Lease; 3],
+    packet: Packet,
+    [arguments, payload]: [Vec<u8>; 2],
+) -> Outcome {
+    use gapless_xtq::device::{DeviceFunction, DeviceKernel, Lane, Life, RingShape, Target};
+    // The target.
+    let worker = Arc::new(gapless_dtype_cuda::CudaWorker::new(device)?);
+    let mut target = Target::new(worker, Life::default())?;
+    unsafe { target.add_ring(shared_memory.clone(), RingShape::default()) }?;
+    unsafe { target.post(receive_buffer) }?;
+    let accumulate = DeviceKernel::new(DeviceFunction::Accumulate, 4096).buffer(sums);
+    unsafe { target.register_kernel(7, Some(accumulate)) }?;
+    target.register_queue(0, 1)?;
+    // The initiator, with the same memory.
+    let mut lane = unsafe { Lane::new(shared_memory, RingShape::default()) }?;
+    lane.put(&packet, [&arguments, &payload])?;
+    lane.announce();
+    while lane.next().is_none() {}
+    Ok(())
+}
+
+#[rustfmt::skip] // as on the page
+fn code(tasks: &Tasks, ptx: Vec<u8>, floats: Lease) -> Outcome {
+    use gapless::xtq::{Kernel, WorkerCode};
+    let code = unsafe { WorkerCode::new(ptx) }; // whoever makes this vouches for the code
+    unsafe { tasks.register_kernel(7, Kernel::of_worker_from(&code, "scale", 16, 0).buffer(floats)) }?;
+    Ok(())
+}
+
+#[rustfmt::skip] // as on the page
+fn worker(
+    world: &World,
+    device: Arc<CudaDevice>,
+    target: Rank,
+    [sums, receive_buffer]: [Lease; 2],
+    [arguments, payload]: [Vec<u8>; 2],
+    done: Signal,
+) -> Outcome {
+    use gapless::xtq::{CudaWorker, DeviceFunction, Kernel, Launch, Life, Put, QueueOptions};
+    let tasks = world.xtq();
+    // The target.
+    tasks.attach_worker(Arc::new(CudaWorker::new(device)?), Life::default())?;
+    let accumulate = Kernel::of_worker(DeviceFunction::Accumulate, 4096).buffer(sums);
+    unsafe { tasks.register_kernel(7, accumulate) }?;
+    tasks.register_queue(0, QueueOptions::default())?;
+    unsafe { tasks.post_to_worker(receive_buffer) }?;
+    world.comm().barrier()?;
+    // The initiator.
+    tasks.put(Put::kernel(target, 7, 0, Launch::linear(1, 16, 32), arguments).payload(payload).signal(&done))?;
+    tasks.wait(&done)?;
+    Ok(())
+}
