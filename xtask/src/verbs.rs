@@ -95,7 +95,8 @@ pub(crate) fn run_transport(
 ) -> Result<(), Failure> {
     let Some(place) = Place::ready(checkout)? else { return Ok(()) };
     let transport = shell::timed("the test program", || transport(checkout)).0?;
-    let programs = Programs { transport, skipped: &[], jobs: Vec::new(), command: None };
+    let (jobs, tasks, command) = (Vec::new(), None, None);
+    let programs = Programs { transport, skipped: &[], jobs, tasks, command };
     report(&place, &programs, filters, seconds)
 }
 
