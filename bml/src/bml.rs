@@ -6,6 +6,7 @@ mod atomics;
 mod bundles;
 mod deaths;
 mod directory;
+mod memory;
 mod poll;
 mod trials;
 
@@ -18,10 +19,10 @@ use crate::rail::{Rail, RdmaRail};
 use crate::{BmlError, Handler, PeerState, RailSlot, Rank, TokenSpace, select};
 use gapless_btl::loopback::{Config, Hub, Loopback};
 use gapless_btl::{
-    Address, Allocation, AmTag, Btl, Lending, Lent, Limits, LinkError, MapError, Mapped, PeerId,
-    Queue, Rdma, RemoteKey, ReserveError, Short, Token,
+    Address, AmTag, Btl, Lending, Lent, Limits, LinkError, Mapped, PeerId, Queue, Rdma, RemoteKey,
+    ReserveError, Short, Token,
 };
-use gapless_mem::{Device, Lasting, Region, Space};
+use gapless_mem::{Device, Space};
 use std::collections::BTreeSet;
 use std::ops::RangeInclusive;
 use std::sync::Arc;
@@ -503,75 +504,6 @@ impl Bml {
         rail.stir();
         rail.meet(path.peer);
         Some((path.peer, rail.mapped()?))
-    }
-
-    /// `len` bytes, zeroed and page-aligned, that peers can map; `None` if no transport can map.
-    pub fn allocate(&mut self, len: u64) -> Option<Result<Allocation, MapError>> {
-        let at = self.allocator?;
-        Some(self.rails[at].mapped()?.allocate(len))
-    }
-
-    /// Tells all transports of memory that lives long, so that they register it once: [`Rdma::remember`].
-    pub fn remember(&mut self, memory: &Arc<Lasting>) {
-        for rdma in self.rails.iter_mut().filter_map(Rail::rdma) {
-            rdma.remember(memory);
-        }
-    }
-
-    /// Makes a device known to all transports, later ones too. Call this after opening a device, at the latest before
-    /// the first message that needs it. Asking again is cheap.
-    ///
-    /// # Errors
-    /// The first refusal; the other transports were asked nevertheless. Messages of those that
-    /// refused are staged.
-    pub fn attach(&mut self, device: &Arc<dyn Device>) -> Result<(), LinkError> {
-        if !self.devices.iter().any(|known| Arc::ptr_eq(known, device)) {
-            self.devices.push(Arc::clone(device));
-            for (at, rail) in self.rails.iter().enumerate() {
-                self.near.ask((at, rail.name()), &**device);
-            }
-        }
-        let results = self.rails.iter_mut().map(|rail| rail.btl.attach(device));
-        results.fold(Ok(()), Result::and)
-    }
-
-    /// The devices that are attached.
-    #[must_use]
-    pub fn devices(&self) -> &[Arc<dyn Device>] {
-        &self.devices
-    }
-
-    /// Ends all keys of the device memory that `region` touches, over all transports; see [`Mapped::withdraw`].
-    /// Returns whether a peer may still have it mapped: then poll and ask again before freeing it.
-    pub fn withdraw(&mut self, region: Region) -> bool {
-        let rails = self.rails.iter_mut();
-        let mapped = rails.map(|rail| {
-            rail.stir();
-            rail.withdraw(region)
-        });
-        mapped.fold(false, |one, other| one | other)
-    }
-
-    /// Makes `peer`, which is lost, release the memory that `region` touches, over all transports; see
-    /// [`Mapped::recall`]. Returns whether it may still use it: then poll and ask again.
-    pub fn recall(&mut self, peer: Rank, region: Region) -> bool {
-        let rails = self.rails.iter_mut();
-        let used = rails.map(|rail| {
-            rail.stir();
-            rail.recall(peer, region)
-        });
-        used.fold(false, |one, other| one | other)
-    }
-
-    /// Takes the memory that `region` touches, which was granted to `peer`, back at once: over each transport the
-    /// peer has let go of it ([`Mapped::recall`]), or gets no more than the old pages
-    /// ([`Mapped::make_private`]). For whoever gives its messages up. Gives whether nothing of the peer touches
-    /// the memory from now on; memory of devices cannot be taken back from a peer that uses it.
-    #[must_use]
-    pub fn take_back(&mut self, peer: Rank, region: Region) -> bool {
-        let rails = self.rails.iter_mut();
-        let alone = rails.map(|rail| rail.take_back(peer, region));
-        alone.fold(true, |one, other| one & other)
     }
 
     /// Whether a panic has left a poll: what that poll had brought is lost, and no other one does anything.

@@ -8,6 +8,7 @@
 mod short;
 
 mod asleep;
+mod attend;
 mod bells;
 pub(crate) mod guard;
 mod held;
@@ -25,7 +26,7 @@ use crate::window::Kept;
 use crate::world::{Places, attach};
 use asleep::Asleep;
 pub(crate) use bells::Bells;
-use gapless_bml::{Patience, Spin, Waiter, now_ns};
+use gapless_bml::{Patience, Spin, now_ns};
 use gapless_mem::{Device, Space};
 use gapless_osc::Osc;
 use gapless_pml::{Pml, RequestId, Status};
@@ -34,22 +35,14 @@ use gapless_xtq::Xtq;
 use guard::{give_up, wake};
 pub(crate) use held::{Held, Started};
 use std::any::Any;
-use std::os::fd::AsRawFd;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 use std::task::{Poll, Waker};
-use std::time::Duration;
 pub(crate) use waiting::Look;
 pub(crate) use warm::Warm;
 
 /// One in so many calls that need not wait makes progress.
 const CALLS_PER_POLL: u32 = 32;
-
-/// How long the progress thread pauses while other threads wait, and so poll.
-const OTHERS_POLL: Duration = Duration::from_millis(1);
-
-/// How long it sleeps while its own work waits for a peer or an engine.
-const BUSY_NAP: Duration = Duration::from_micros(50);
 
 /// The state of the world.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -297,16 +290,6 @@ impl State {
     }
 }
 
-/// What the progress thread has found.
-enum Attended {
-    /// There is more to do, perhaps.
-    Something,
-    /// A peer has to make room, or an engine to end: nobody will ring.
-    Busy,
-    /// It is to sleep.
-    Nothing,
-}
-
 impl Shared {
     pub(crate) fn new(
         (pml, windows, window_tasks): (Pml, Osc, gapless_osc::Tasks),
@@ -464,62 +447,6 @@ impl Shared {
             Kept::end(state);
             Ok(())
         });
-    }
-
-    /// What the progress thread does until `stop`: handles arrivals while no other thread does. The transports wake
-    /// it; a sleep lasts 50 ms at most.
-    pub(crate) fn attend(&self, stop: &AtomicBool) {
-        let patience = Patience { spin: Duration::ZERO, yields: 0, ..self.patience };
-        let mut waiter = Waiter::with(patience);
-        while !stop.load(Ordering::Acquire) {
-            if self.waiting.load(Ordering::Relaxed) > 0 {
-                std::thread::sleep(OTHERS_POLL);
-                continue;
-            }
-            match self.with(|state| self.attend_once(state, &mut waiter)) {
-                Ok(Attended::Something) => {}
-                Ok(Attended::Busy) => std::thread::sleep(BUSY_NAP),
-                Ok(Attended::Nothing) => {
-                    waiter.block();
-                    self.rise();
-                    let awake = self.with(|state| {
-                        state.dozing = false;
-                        self.bells.nudge.quiet();
-                        Ok(())
-                    });
-                    if awake.is_err() {
-                        return;
-                    }
-                }
-                Err(_) => return,
-            }
-        }
-    }
-
-    fn attend_once(&self, state: &mut State, waiter: &mut Waiter) -> Result<Attended, Error> {
-        if state.stage == Stage::Left {
-            return Err(Error::Finalized);
-        }
-        if self.drive(state) > 0 {
-            return Ok(Attended::Something);
-        }
-        if state.is_busy() {
-            return Ok(Attended::Busy);
-        }
-        if !state.doze() {
-            self.rouse(state);
-            return Ok(Attended::Busy);
-        }
-        let handled = state.pml.arm(waiter);
-        if handled > 0 {
-            self.rouse(state);
-        }
-        if handled > 0 || self.has_more(state) {
-            return Ok(Attended::Something);
-        }
-        waiter.watch(self.bells.nudge.as_raw_fd());
-        state.dozing = true;
-        Ok(Attended::Nothing)
     }
 
     /// From now on there is a progress thread.
