@@ -3,7 +3,9 @@
 use super::Outcome;
 use gapless::CudaDevice;
 use gapless::World;
-use gapless::xtq::{Function, Lease, Put, QueueOptions, Rank, Signal, TargetBuffer, Tasks};
+use gapless::xtq::{
+    CudaWorker, Function, Lease, Put, QueueOptions, Rank, Signal, TargetBuffer, Tasks,
+};
 use gapless_xtq::packet::Packet;
 use std::sync::Arc;
 
@@ -57,6 +59,11 @@ fn rings(
     lane.announce();
     while lane.next().is_none() {}
     Ok(())
+}
+
+fn blocks(device: Arc<CudaDevice>) -> Result<Arc<CudaWorker>, gapless_dtype_cuda::WorkerError> {
+    let worker = Arc::new(CudaWorker::with_blocks(device, 8)?); // CudaWorker::new: one
+    Ok(worker)
 }
 
 #[rustfmt::skip] // as on the page
