@@ -7,6 +7,8 @@ use gapless_xtq::device::player::{Player, memory};
 use gapless_xtq::device::{DeviceFunction, Life};
 use gapless_xtq::packet::Launch;
 use gapless_xtq::{Config, Kernel, Put, QueueOptions, Signal, Xtq};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 const TARGET: Rank = Rank(1);
@@ -38,7 +40,16 @@ pub(crate) fn put(count: &mut dyn FnMut(&mut dyn FnMut())) {
     });
     let (tasks, there) = (ends[0].1.clone(), ends[1].1.clone());
     let life = Life { idle: None, longest: Duration::from_secs(600) };
-    there.attach_worker(Player::new(|_| Ok(())), life).expect("a worker");
+    // From when it is told to, it runs nothing: what has ended when a put looks must not depend on how quick it is.
+    let rests = Arc::new(AtomicBool::new(false));
+    let told = Arc::clone(&rests);
+    let player = Player::new(move |_| {
+        while told.load(Ordering::Relaxed) {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        Ok(())
+    });
+    there.attach_worker(player, life).expect("a worker");
     // SAFETY: what runs it touches no memory.
     unsafe { there.register_kernel(0, Kernel::of_worker(DeviceFunction::Accumulate, PAYLOAD)) }
         .expect("a kernel");
@@ -55,8 +66,10 @@ pub(crate) fn put(count: &mut dyn FnMut(&mut dyn FnMut())) {
         std::thread::yield_now();
     }
     done.reset(u64::MAX);
+    rests.store(true, Ordering::Relaxed);
     count(&mut || {
         let put = tasks.put_straight(&mut task(&done));
         assert!(put.is_some_and(|put| put.is_served), "nothing is in the way");
     });
+    rests.store(false, Ordering::Relaxed);
 }

@@ -14,7 +14,7 @@ impl Bml {
         Some(self.rails[at].mapped()?.allocate(len))
     }
 
-    /// Tells all transports of memory that lives long, so that they register it once: [`Rdma::remember`].
+    /// Tells all transports of memory that lives long, so that they register it once: [`gapless_btl::Rdma::remember`].
     pub fn remember(&mut self, memory: &Arc<Lasting>) {
         for rdma in self.rails.iter_mut().filter_map(Rail::rdma) {
             rdma.remember(memory);
@@ -44,7 +44,7 @@ impl Bml {
         &self.devices
     }
 
-    /// Ends all keys of the device memory that `region` touches, over all transports; see [`Mapped::withdraw`].
+    /// Ends all keys of the device memory that `region` touches, over all transports; see [`gapless_btl::Mapped::withdraw`].
     /// Returns whether a peer may still have it mapped: then poll and ask again before freeing it.
     pub fn withdraw(&mut self, region: Region) -> bool {
         let rails = self.rails.iter_mut();
@@ -56,7 +56,7 @@ impl Bml {
     }
 
     /// Makes `peer`, which is lost, release the memory that `region` touches, over all transports; see
-    /// [`Mapped::recall`]. Returns whether it may still use it: then poll and ask again.
+    /// [`gapless_btl::Mapped::recall`]. Returns whether it may still use it: then poll and ask again.
     pub fn recall(&mut self, peer: Rank, region: Region) -> bool {
         let rails = self.rails.iter_mut();
         let used = rails.map(|rail| {
@@ -67,8 +67,8 @@ impl Bml {
     }
 
     /// Takes the memory that `region` touches, which was granted to `peer`, back at once: over each transport the
-    /// peer has let go of it ([`Mapped::recall`]), or gets no more than the old pages
-    /// ([`Mapped::make_private`]). For whoever gives its messages up. Gives whether nothing of the peer touches
+    /// peer has let go of it ([`gapless_btl::Mapped::recall`]), or gets no more than the old pages
+    /// ([`gapless_btl::Mapped::make_private`]). For whoever gives its messages up. Gives whether nothing of the peer touches
     /// the memory from now on; memory of devices cannot be taken back from a peer that uses it.
     #[must_use]
     pub fn take_back(&mut self, peer: Rank, region: Region) -> bool {
