@@ -306,7 +306,7 @@ fn boot(kernel: &kernel::Kernel, files: &Path, work: &Path, seconds: u64) -> Res
     let shared = format!("local,path={},mount_tag=work,security_model=none", work.display());
     let mut command = Command::new("qemu-system-x86_64");
     // Emulated also where KVM is there: a stock kernel fails under some.
-    command.args(["-accel", "tcg,thread=multi", "-cpu", "max", "-smp", "1", "-m", "512"]);
+    command.args(["-accel", "tcg,thread=multi", "-cpu", "max", "-smp", "1", "-m", "1024"]);
     command.args(["-nodefaults", "-no-user-config", "-display", "none", "-no-reboot"]);
     command.args(["-serial", "stdio", "-append"]).arg(
         "console=ttyS0 quiet panic=-1 mitigations=off nokaslr random.trust_cpu=on tsc=reliable no_timer_check",
