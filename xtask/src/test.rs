@@ -68,11 +68,7 @@ pub(crate) fn run(checkout: &Checkout, quick: bool) -> Result<(), Failure> {
             ("CARGO_TARGET_DIR", checkout.target.join("loom").into()),
         ];
         for package in checkout.packages.iter().filter(|p| p.has_models()) {
-            step(
-                format!("{} under loom", package.name),
-                &["-p", &package.name, "--lib", "--release"],
-                &loom,
-            )?;
+            step(format!("{} under loom", package.name), &["-p", &package.name, "--lib"], &loom)?;
         }
     }
     steps.extend(always_odd(checkout, &log)?);
