@@ -1,8 +1,8 @@
 #!/bin/sh
-# over-tcp.sh MPICH OPENMPI BUILT XTASK-PEERS-OPTIONS: the messages of `xtask peers`, contiguous and of the layouts V, T and
-# X, between two hosts by TCP. The hosts are two network namespaces, with a rank of every library in each. Needs root and
-# `ip`. MPICH and OPENMPI are folders that the libraries are installed in, BUILT has `gapless` and `gapless-peers`; run it
-# in the root of the repository:
+# over-tcp.sh MPICH OPENMPI BUILT XTASK-PEERS-OPTIONS: the messages of `xtask peers`, contiguous and of the layouts V, T
+# and X, between two hosts by TCP. The hosts are two network namespaces, with a rank of every library in each. Needs
+# root and `ip`. MPICH and OPENMPI are folders that the libraries are installed in, BUILT has `gapless` and
+# `gapless-peers`; run it in the root of the repository:
 #
 #   sh bench/peers/over-tcp.sh mpi mpi target/release --only "message C 8388608" --out over-tcp.json
 set -e

@@ -79,7 +79,7 @@ pub struct Bml {
     sought: BTreeSet<Rank>,
     /// Which rails are near to which memory.
     near: Near,
-    /// Peers over whose rails much is on its way.
+    /// Peers whose rails polls measure, until all that was sent to them is confirmed.
     measured: Vec<Rank>,
 }
 

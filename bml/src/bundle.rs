@@ -69,7 +69,7 @@ pub(crate) struct Bundle {
     pub(crate) strands: Vec<Strand>,
     /// When their rates were looked at.
     pub(crate) looks: Looks,
-    /// Polls look at them, too.
+    /// Polls measure them, too: the peer is in `Bml::measured`.
     pub(crate) is_measured: bool,
     /// What a message may be on any of them, whichever ends.
     pub(crate) limits: Limits,

@@ -1,17 +1,18 @@
-//! By which of several rails a message would be there first: pure functions of what is under way, of how quickly each rail
-//! has delivered so far, and of a clock that the caller reads.
+//! Chooses the rail over which a message would arrive first: pure functions of what is under way, of how quickly each
+//! rail has delivered so far, and of a clock that the caller reads.
 //!
-//! A rail's rate is what its other end has confirmed over the time in which it was [busy](LAG_BYTES). What a transport
-//! promises counts only until then. Until a rail was measured it is **on trial**: if another one is known, it carries no message
-//! alone, but copies of a few that go over the others, and the receiver drops doubles. So a slow rail holds nothing up
-//! while it is found out to be slow. Afterwards a message goes where it would be there first, and a rail that is many times
-//! slower than the others gets none. It is tried again, with copies, now and then: one that has recovered comes back.
+//! A rail's rate is the bytes that its other end has confirmed, over the time in which it was [busy](LAG_BYTES). The
+//! transport's promise counts only until the rail was measured. Until then the rail is **on trial**: if another one is
+//! known, this one carries no message alone, only copies of a few messages that go over the others. The receiver drops
+//! doubles. So a slow rail delays nothing while it is measured. Afterwards each message goes where it would arrive
+//! first, and a rail that is many times slower than the others gets none. It is tried again now and then, with copies:
+//! one that has recovered comes back.
 //!
-//! Whether a rail is slow can be seen only while both ends poll. Times in which this end did not look, or heard of no
-//! rail for long, do not count, and neither do the bytes that were under way then.
+//! Whether a rail is slow can be seen only while both ends poll. If this end did not look for a while, or if no rail
+//! confirmed anything for long, that time does not count, and neither do the bytes that were under way then.
 
-/// Bytes under way by which a rail is busy. Confirmations may lag behind by less than that.
-const LAG_BYTES: u64 = 64 << 10;
+/// From so many bytes under way on, a rail is busy. Confirmations lag behind by less than that.
+const LAG_BYTES: u64 = gapless_btl::LAG_BYTES as u64;
 /// From so many bytes under way on, this message included, others are copied to rails on trial.
 const COPIED_FROM: u64 = LAG_BYTES;
 /// Bytes under way on a rail on trial, at most: two fragments of TCP. Of one that carries messages while none is known, half
@@ -173,18 +174,6 @@ impl Rate {
 
     fn know(&mut self) {
         (self.known, self.bytes, self.ns) = (true, 0, 0);
-    }
-}
-
-impl AsRef<Rate> for Rate {
-    fn as_ref(&self) -> &Rate {
-        self
-    }
-}
-
-impl AsMut<Rate> for Rate {
-    fn as_mut(&mut self) -> &mut Rate {
-        self
     }
 }
 

@@ -16,8 +16,8 @@ use std::time::{Duration, Instant};
 /// A count that nothing else has told the peer for so long is written there.
 pub(crate) const COUNT_LATE: Duration = Duration::from_millis(250);
 
-/// So many bytes that nothing else has told are written at once: the other end measures how quick the link is.
-const COUNT_BYTES: u64 = 64 << 10;
+/// If nothing else has told so many bytes, the count is written at once: the other end measures how quick the link is.
+const COUNT_BYTES: u64 = gapless_btl::LAG_BYTES as u64;
 
 /// A message in a buffer of ours.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

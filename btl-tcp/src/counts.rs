@@ -6,8 +6,8 @@ use crate::outbound::{SMALL_BYTES, SMALL_EACH};
 /// as there are buffers, if that is less. Long messages have fewer buffers, so they have a bound of their own.
 const UNTOLD_MAX: usize = 32;
 const UNTOLD_LONG_MAX: usize = 2;
-/// So many bytes are counted as soon as nothing more has come: the other end measures how quick the link is.
-const UNTOLD_BYTES: usize = 64 << 10;
+/// If the peer was not told of so many bytes, it is told once nothing more has come: it measures how quick the link is.
+const UNTOLD_BYTES: usize = gapless_btl::LAG_BYTES;
 
 /// How many retained messages came, and went.
 #[derive(Debug, Default)]
@@ -57,7 +57,7 @@ impl Counts {
         self.untold > 0 && (!at_once || many)
     }
 
-    /// Whether it waits for the count now that nothing more has come.
+    /// Whether the peer is to be told once nothing more has come.
     pub(crate) fn owes_much(&self) -> bool {
         self.untold_bytes >= UNTOLD_BYTES
     }

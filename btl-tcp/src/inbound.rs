@@ -163,7 +163,7 @@ impl Inbound {
         self.counts.owes(at_once)
     }
 
-    /// Whether it waits for the count now that nothing more has come.
+    /// Whether the peer is to be told of our count once nothing more has come.
     pub(crate) fn owes_much(&self) -> bool {
         self.counts.owes_much()
     }

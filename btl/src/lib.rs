@@ -132,4 +132,4 @@ pub use rdma::{
 pub use secret::Secret;
 pub use sink::{Queue, Sink, hand_out};
 pub use slot::{Fragment, PoolHandle, Reclaim, Slot, Trimmed, Unacknowledged};
-pub use transport::{Btl, Lending, SHORT_BYTES, Short};
+pub use transport::{Btl, LAG_BYTES, Lending, SHORT_BYTES, Short};

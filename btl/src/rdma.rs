@@ -215,9 +215,9 @@ pub unsafe trait Rdma {
         space.cpu_accessible()
     }
 
-    /// Tells of memory that lives long. An adapter may register it once, whatever is asked of it later, and attach that to
-    /// the memory, with which it ends: then a peer that had a key to read a part of it can read all of it as long as it
-    /// lives (rule 3).
+    /// Tells of memory that lives long. An adapter may register all of it once, and attach the registration to the
+    /// memory, so that both end together. A peer that had a key to read a part of it can then read all of it as long as
+    /// it lives (rule 3).
     fn remember(&mut self, memory: &Arc<Lasting>) {
         let _ = memory;
     }

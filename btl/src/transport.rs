@@ -11,6 +11,9 @@ use std::sync::Arc;
 /// Most bytes of a [`Short`] message.
 pub const SHORT_BYTES: usize = 1120;
 
+/// If nothing more is sent, and the peer polls, fewer bytes than this stay [outstanding](Btl::outstanding).
+pub const LAG_BYTES: usize = 64 << 10;
+
 /// A message that is short enough to be passed by value, in words: the most frequent messages never need a slot, a
 /// fragment or an event.
 #[derive(Clone, Copy, Debug)]
@@ -213,8 +216,8 @@ pub trait Btl: Send {
 
     /// How many bytes were sent to a peer and are still [retained](Btl::retain), or are
     /// [unacknowledged](Btl::unacknowledged): what is not known to be there. Receipt is known in the order of
-    /// [`send`](Btl::send). Rails are measured by it: if nothing else is sent, receipt of all but the last 64 KiB is known
-    /// as soon as the peer polls.
+    /// [`send`](Btl::send). Rails are measured by it. If nothing else is sent, less than
+    /// [`LAG_BYTES`] is left as soon as the peer has polled.
     fn outstanding(&self, peer: PeerId) -> u64 {
         let _ = peer;
         0

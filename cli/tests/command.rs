@@ -211,9 +211,10 @@ fn whether_a_worker_could_be_started_is_explained() {
         let output = common::finish_all(command, common::WATCHDOG);
         common::text(&output.stdout).lines().map(str::to_owned).collect()
     };
+    let refused = "no worker could be started: ";
     let none = lines(&["explain", "--worker"], true);
     let [line] = &none[..] else { panic!("{none:?}") };
-    let why = line.strip_prefix("no worker could be started: ");
+    let why = line.strip_prefix(refused);
     assert!(why.is_some_and(|why| why.len() > 3), "{line}");
     let devices = lines(&["info"], false);
     let named = |line: &&String| line.trim_start().starts_with("cuda:");
@@ -221,12 +222,11 @@ fn whether_a_worker_could_be_started_is_explained() {
     let explained = lines(&["explain", "--worker"], false);
     let mut numbers = 0..;
     let fits = |line: &String| match devices {
-        0 => line.starts_with("no worker could be started: "),
+        0 => line.starts_with(refused),
         _ => {
             let (device, what) = line.split_once(": ").unwrap_or_default();
-            let verdict = "no worker could be started: ";
             device == format!("cuda:{}", numbers.next().unwrap_or(0))
-                && (what == "a worker could be started" || what.starts_with(verdict))
+                && (what == "a worker could be started" || what.starts_with(refused))
         }
     };
     assert_eq!(explained.len(), devices.max(1), "{explained:?}");

@@ -129,13 +129,13 @@ fn at_a_stopped(target: Pid, tasks: &Tasks) -> Result<Duration, Failure> {
     let done = tasks.signal(STOPPED as u64);
     kill_process(target, Kill::STOP)?;
     let stopped = Stopped(target);
-    let mut began = Instant::now();
+    let asked = Instant::now();
     while !is_stopped(target)? {
-        if began.elapsed() > PATIENCE {
+        if asked.elapsed() > PATIENCE {
             return Err("rank 1 does not stop".into());
         }
     }
-    began = Instant::now();
+    let began = Instant::now();
     (0..STOPPED).try_for_each(|_| tasks.put(kernel().signal(&done)).map(drop))?;
     while done.poll().is_none() && began.elapsed() < PATIENCE {
         tasks.progress()?;

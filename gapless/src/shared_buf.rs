@@ -57,7 +57,7 @@ impl SharedBuf {
                 let mapped = SharedBuf::mapped(allocation, len);
                 if mapped.is_none() {
                     let what = "a transport gave too little memory, or none of the host's";
-                    tracing::warn!(len, what);
+                    tracing::warn!(len, "{what}");
                 }
                 mapped
             }

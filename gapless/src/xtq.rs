@@ -278,8 +278,8 @@ impl Tasks {
     }
 
     /// As [`put`](Tasks::put), and if there is no [room](crate::Builder::put_room) waits until earlier puts to that target
-    /// have ended. A put that has a [limit](Put::within) waits no longer than that, and then has all of it for itself. Not
-    /// for tasks, which must not wait.
+    /// have ended. A put that has a [limit](Put::within) waits no longer than that; when it is put, its limit begins
+    /// anew. Not for tasks, which must not wait.
     ///
     /// # Errors
     /// As [`put`](Tasks::put); there was no room within the limit: [`TimedOut`](XtqError::TimedOut).
@@ -303,8 +303,8 @@ impl Tasks {
 
     fn try_put(&self, mut put: Put) -> Result<Tried, Error> {
         let Some(straight) = self.xtq.put_straight(&mut put) else { return self.send(put) };
-        let is_seldom = straight.number % PUTS_PER_POLL == PUTS_PER_POLL - 1;
-        if is_seldom || !straight.is_served || self.shared.is_anybody_asleep() {
+        let is_due = straight.number % PUTS_PER_POLL == PUTS_PER_POLL - 1;
+        if is_due || !straight.is_served || self.shared.is_anybody_asleep() {
             self.look_around();
         }
         Ok(Tried::Put(straight.handle))

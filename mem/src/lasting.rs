@@ -1,4 +1,4 @@
-//! Memory that lives long, and what was made of it that must end before it goes.
+//! Memory that lives long, and what is attached to it and must end before it is freed.
 
 use crate::{Lease, Region};
 use std::any::Any;
@@ -8,11 +8,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 /// What is attached to memory.
 type Attached = Arc<dyn Any + Send + Sync>;
 
-/// Memory that somebody allocates for many messages, and keeps. Adapters register it once, and attach the registration: it
-/// is dropped before the memory goes.
+/// Memory that somebody allocates for many messages, and keeps. Adapters register it once, and attach the registration,
+/// which is dropped before the memory is freed.
 ///
-/// Whoever attaches something keeps no more than a weak pointer to it, but for times in which the memory is promised to it
-/// anyway.
+/// Whoever attaches something keeps only a weak pointer to it, except while a caller promises that the memory lives.
 pub struct Lasting {
     attached: Mutex<Vec<Attached>>,
     /// Dropped after `attached`: fields are dropped in this order.

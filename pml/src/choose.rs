@@ -91,6 +91,13 @@ pub struct Situation {
     pub staged: Option<Staging>,
 }
 
+impl Situation {
+    /// Runs of bytes in the buffer that has more.
+    pub(crate) fn blocks(&self) -> u64 {
+        self.sender_blocks.max(self.receiver_blocks)
+    }
+}
+
 /// Buffers in memory of devices. At least one is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DeviceEnds {

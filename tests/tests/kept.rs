@@ -211,8 +211,7 @@ fn nobody_writes_behind_the_back_of_whoever_got_its_memory_back() {
 #[test]
 fn allocated_memory_is_told_to_transports_while_it_lives() {
     let hub = Hub::new();
-    let transports =
-        |_| -> Vec<Box<dyn Btl>> { vec![Box::new(Loopback::new(&hub)) as Box<dyn Btl>] };
+    let transports = |_| vec![Box::new(Loopback::new(&hub)) as Box<dyn Btl>];
     job(1, &Config::default(), transports, |world| {
         let comm = world.comm();
         assert_eq!(hub.remembered(), 0);

@@ -49,6 +49,8 @@ const PROGRAMS: &[(&str, &[&str])] = &[
 ];
 /// Tests of XTQ that put tasks into rings on another host: the suite of all back ends, and what workers alone have.
 const TASKS: &[&str] = &["host::tests::suite", "host::tests::worker"];
+/// The package of the transport.
+const TRANSPORT: &str = "gapless-btl-ib";
 /// The command, which they start.
 const COMMAND: &str = "gapless";
 /// Seconds that the guest gets, unless the user says: on two idle processors it takes a third of that.
@@ -94,9 +96,8 @@ pub(crate) fn run_transport(
     seconds: u64,
 ) -> Result<(), Failure> {
     let Some(place) = Place::ready(checkout)? else { return Ok(()) };
-    let transport = shell::timed("the test program", || transport(checkout)).0?;
-    let (jobs, tasks, command) = (Vec::new(), None, None);
-    let programs = Programs { transport, skipped: &[], jobs, tasks, command };
+    let transport = shell::timed("the test program", || library(checkout, TRANSPORT)).0?;
+    let programs = Programs::of_transport(transport, &[]);
     report(&place, &programs, filters, seconds)
 }
 
@@ -124,9 +125,8 @@ pub(crate) fn sample(checkout: &Checkout) -> Result<Option<End>, Failure> {
     let mut clippy = shell::cargo();
     clippy.current_dir(&checkout.root).arg("clippy").args(package).args(["--", "-D", "warnings"]);
     shell::timed("lints", || shell::run(&mut clippy)).0?;
-    let transport = shell::timed("the test program", || transport(checkout)).0?;
-    let (jobs, tasks, command) = (Vec::new(), None, None);
-    let programs = Programs { transport, skipped: LONG, jobs, tasks, command };
+    let transport = shell::timed("the test program", || library(checkout, TRANSPORT)).0?;
+    let programs = Programs::of_transport(transport, LONG);
     place.run(&programs, &[], SAMPLE_SEED, SAMPLE_SECONDS).map(Some)
 }
 
@@ -240,6 +240,13 @@ pub(super) struct Programs {
     command: Option<PathBuf>,
 }
 
+impl Programs {
+    /// The tests of btl-ib alone.
+    fn of_transport(transport: PathBuf, skipped: &'static [&'static str]) -> Programs {
+        Programs { transport, skipped, jobs: Vec::new(), tasks: None, command: None }
+    }
+}
+
 /// What `cargo xtask ci` does to all crates, with the feature.
 fn lint(checkout: &Checkout) -> Result<(), Failure> {
     let features = "gapless-btl-ib/ib,gapless-xtq/ib,gapless/ib";
@@ -255,9 +262,8 @@ fn lint(checkout: &Checkout) -> Result<(), Failure> {
 
 /// Builds all programs.
 fn build(checkout: &Checkout) -> Result<Programs, Failure> {
-    let transport = transport(checkout)?;
-    let tasks = executables(checkout, &["-p", "gapless-xtq", "--features", "ib", "--lib"])?;
-    let tasks = find(&tasks, "gapless_xtq")?;
+    let transport = library(checkout, TRANSPORT)?;
+    let tasks = library(checkout, "gapless-xtq")?;
     let mut jobs = vec!["--workspace", "--features", "gapless-cli/ib"];
     jobs.extend(PROGRAMS.iter().flat_map(|(name, _)| ["--test", name]));
     let jobs = executables(checkout, &jobs)?;
@@ -278,10 +284,10 @@ fn build(checkout: &Checkout) -> Result<Programs, Failure> {
     })
 }
 
-/// Builds the tests of btl-ib.
-fn transport(checkout: &Checkout) -> Result<PathBuf, Failure> {
-    let built = executables(checkout, &["-p", "gapless-btl-ib", "--features", "ib", "--lib"])?;
-    find(&built, "gapless_btl_ib")
+/// Builds the tests in a package's library.
+fn library(checkout: &Checkout, package: &str) -> Result<PathBuf, Failure> {
+    let built = executables(checkout, &["-p", package, "--features", "ib", "--lib"])?;
+    find(&built, &package.replace('-', "_"))
 }
 
 fn find(all: &[Artifact], name: &str) -> Result<PathBuf, Failure> {

@@ -212,7 +212,7 @@ pub enum XtqError {
     },
     /// As many puts to the target as this process keeps have not ended ([`Config::puts_max`](crate::Config::puts_max)).
     #[error(
-        "{puts} puts to {target} have not ended, with {bytes} bytes: this process keeps no more"
+        "{puts} puts to {target} have not ended, with {bytes} bytes, and this process keeps no more: wait for earlier ones"
     )]
     Full {
         /// The target.

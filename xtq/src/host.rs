@@ -78,10 +78,10 @@ pub struct Config {
     /// Whether initiators may put tasks of this process's [worker](Xtq::attach_worker) into memory that they share with it.
     /// If not, all come by messages.
     pub rings: bool,
-    /// Puts to one target that have not ended, at most, and bytes of those of their bodies that it has not accepted: what
-    /// is more is [refused](XtqError::Full). A body that is longer than all of that goes if no other one waits.
+    /// Puts to one target that have not ended, at most. More are [refused](XtqError::Full).
     pub puts_max: usize,
-    /// See there.
+    /// Bytes of arguments and payloads that one target has not accepted, at most. More are [refused](XtqError::Full), but a
+    /// put that is longer than this goes if no other bytes wait.
     pub put_bytes_max: u64,
 }
 
@@ -367,7 +367,10 @@ impl Xtq {
     /// # Errors
     /// Nothing was put: no such rank; a command that no packet can express; a signal of another `Xtq`; no
     /// [room](Config::puts_max) for more puts to that target; this process is leaving.
-    pub fn put(&self, put: Put) -> Result<PutHandle, XtqError> {
+    pub fn put(&self, mut put: Put) -> Result<PutHandle, XtqError> {
+        if let Some(straight) = self.put_straight(&mut put) {
+            return Ok(straight.handle);
+        }
         let target = put.target;
         match self.try_put(put)? {
             Tried::Put(handle) => Ok(handle),
@@ -375,14 +378,12 @@ impl Xtq {
         }
     }
 
-    /// As [`put`](Xtq::put), and gives the put back if there is no room for it.
+    /// As [`put`](Xtq::put), for a put that does not go [straight](Xtq::put_straight) into a ring. If there is no room for
+    /// it, gives it back.
     ///
     /// # Errors
     /// As [`put`](Xtq::put), otherwise.
-    pub fn try_put(&self, mut put: Put) -> Result<Tried, XtqError> {
-        if let Some(straight) = self.put_straight(&mut put) {
-            return Ok(Tried::Put(straight.handle));
-        }
+    pub fn try_put(&self, put: Put) -> Result<Tried, XtqError> {
         if put.target.0 >= self.inner.size {
             return Err(XtqError::NoSuchRank { rank: put.target, size: self.inner.size });
         }

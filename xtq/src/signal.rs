@@ -112,7 +112,7 @@ impl Signal {
         self.count_down_by(1);
     }
 
-    /// The same, so often.
+    /// Counts down by so many; at 0 it stays.
     pub(crate) fn count_down_by(&self, times: u64) {
         let mut count = self.count();
         let ends = (1..=times).contains(&count.left) && count.failed.is_none();

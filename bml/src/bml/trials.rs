@@ -13,7 +13,7 @@ use gapless_btl::{AmTag, Slot, Token};
 pub(super) const MEASURED_FROM: usize = 4096;
 
 impl Bml {
-    /// Polls look at what is confirmed to this peer, until that is all.
+    /// Has polls measure the rails to this peer, until all that was sent to it is confirmed.
     pub(super) fn measure_soon(&mut self, to: Rank) {
         let bundle = self.endpoints[to.0 as usize].bundle.as_deref_mut();
         if bundle.is_some_and(|bundle| !std::mem::replace(&mut bundle.is_measured, true)) {
@@ -21,7 +21,7 @@ impl Bml {
         }
     }
 
-    /// The end of a poll: looks at all rails over which much is on its way.
+    /// Measures those rails. For the end of a poll.
     #[cold]
     #[inline(never)]
     pub(super) fn measure_rails(&mut self) {

@@ -13,6 +13,18 @@ const WINDOW: u64 = (64 << 20) / PIECE;
 const STEP_NS: u64 = 20_000;
 const MIB: u64 = 1 << 20;
 
+impl AsRef<Rate> for Rate {
+    fn as_ref(&self) -> &Rate {
+        self
+    }
+}
+
+impl AsMut<Rate> for Rate {
+    fn as_mut(&mut self) -> &mut Rate {
+        self
+    }
+}
+
 /// One rail, as its two ends see it.
 struct Line {
     rate: Rate,

@@ -4,13 +4,13 @@
 //! and so ends before it goes; here it is known by weak pointers alone. So no stale registration can be found. (The pages
 //! behind its addresses stay the same ones until its world is given up, after which nothing is asked of the transport.)
 //!
-//! To register memory takes time for each page, and keeps the pages. So messages register what they need, until they have
-//! asked for as many bytes of it as it has; the next one registers all of it. Where the system refuses that, or there is no
-//! room, messages go on as before, and all of it is tried again when they have asked for twice as much.
+//! Registration takes time for each page, and pins the pages. So at first each message registers what it needs. Once
+//! messages have asked for as many bytes as the memory has, all of it is registered. If the system refuses that, or
+//! there is no room, messages go on as before, and it is tried again when they have asked for twice as much.
 //!
-//! These registrations count with the others. Where one more is too many, the one is ended that was not used for the
-//! longest time, of those that no peer has a key for and that no operation works through. Its memory must be asked for in
-//! full again.
+//! These registrations count towards the same bounds as the others. If one more is too many, the least recently used is
+//! ended, of those that no peer has a key for and that no operation works through. Its memory must be asked for in full
+//! again.
 
 use crate::ib::Ib;
 use crate::verbs::flags::MemoryAccess;
@@ -171,7 +171,7 @@ impl<R: Send + Sync + 'static> Remembered<R> {
         true
     }
 
-    /// Registrations that nothing uses: when each was used last, and the memory, which holds it. The memory is held longer.
+    /// Registrations that nothing uses: when each was used last, it, and its memory, which is dropped after it.
     fn idle(&self) -> impl Iterator<Item = (u64, Arc<Kept<R>>, Arc<Lasting>)> {
         self.known.values().filter_map(|known| {
             let memory = known.memory.upgrade()?;

@@ -267,6 +267,9 @@ impl Srq {
     /// The queue is full, or the device is gone; the first ones may have been posted.
     pub(crate) unsafe fn post(&self, buffers: &[Vacant<'_>], bytes: u32) -> Result<(), LinkError> {
         assert!(buffers.len() <= LISTED, "{} buffers", buffers.len());
+        if buffers.is_empty() {
+            return Ok(());
+        }
         let mut pieces = [const { ibv_sge { addr: 0, length: 0, lkey: 0 } }; LISTED];
         for (piece, buffer) in pieces.iter_mut().zip(buffers) {
             let addr = buffer.memory.region().start() + buffer.offset;
@@ -280,9 +283,6 @@ impl Srq {
         for ((work, piece), buffer) in slots.rev() {
             *work = ibv_recv_wr { wr_id: buffer.name, next, sg_list: piece, num_sge: 1 };
             next = work;
-        }
-        if buffers.is_empty() {
-            return Ok(());
         }
         #[cfg(test)]
         super::pair::COUNTS.with_borrow_mut(|counts| counts.receives_told += 1);

@@ -41,8 +41,9 @@ enum Launcher {
     OpenMpi4,
 }
 
-/// The names of launchers, in the order in which they are looked for. Those that several have are asked what they are; so is
-/// `prterun`, since that of PyPI's Open MPI does not find its files, but for its `mpirun`.
+/// The names of launchers, in the order in which they are looked for. Names without a launcher are those of several, so
+/// these programs are asked for their version. So is `prterun`: that of PyPI's Open MPI finds its files only when its
+/// `mpirun` starts it.
 const NAMES: [(&str, Option<Launcher>); 4] = [
     ("mpiexec.hydra", Some(Launcher::Hydra)),
     ("prterun", None),
@@ -121,7 +122,7 @@ pub(super) fn hand_over(list: &str, wanted: &Wanted<'_>) -> Result<ExitCode, Fai
             OPTION,
             list,
             "a job of several hosts needs mpiexec.hydra (MPICH: apt-get install mpich), prterun (PRRTE) or mpirun \
-             (Open MPI), and none that says so is installed",
+             (Open MPI), and none was found whose --version says that it is one of them",
         ));
     };
     let mut command = Command::new(&path);

@@ -260,7 +260,7 @@ fn a_rail_that_is_cut_under_tasks_costs_nothing() {
         return over_rails(number_of(SEED).expect("the test gives it"));
     }
     let seed = first_seed();
-    println!("{}={seed}", SEED);
+    println!("{SEED}={seed}");
     let Some(hosts) = Namespaces::with_cables(CUT, 2) else { return };
     job(CUT, &hosts, seed, &[]);
 }
@@ -300,13 +300,12 @@ fn last_dies_in_rounds_of(name: &str, what: fn(&mut Site) -> Result<(), Error>) 
         let mut site = Site::new(&world);
         let rest = world.comm().split((world.rank() != 3).then_some(0), 0).unwrap();
         site.round();
-        let over = |what: &str| {
+        let over = |what: &str, ranks: u32| {
             let name = |rank| format!("{what}-{rank}");
             flag(&meeting_folder(), &name(world.rank()));
-            (0..if what == "met" { 4 } else { 3 })
-                .for_each(|rank| await_flag(&meeting_folder(), &name(rank)));
+            (0..ranks).for_each(|rank| await_flag(&meeting_folder(), &name(rank)));
         };
-        over("met");
+        over("met", 4);
         // Rank 3 is killed when it has begun so many rounds, and a moment later.
         let begun = Arc::new(AtomicUsize::new(0));
         if world.rank() == 3 {
@@ -348,7 +347,7 @@ fn last_dies_in_rounds_of(name: &str, what: fn(&mut Site) -> Result<(), Error>) 
         }
         rest.barrier().unwrap();
         site.assert_seen(&rest);
-        over("over");
+        over("over", 3);
         std::mem::forget((world, site));
     });
 }

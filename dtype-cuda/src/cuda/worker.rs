@@ -122,9 +122,12 @@ impl CudaWorker {
     /// stays. While it has functions of users, it runs with one block.
     ///
     /// # Errors
-    /// No number of blocks, or more than the device holds beside other kernels that wait or stay, of this process or of
-    /// others that use the device at the same time; without the Multi-Process Service, another process that has some there;
-    /// the driver refuses.
+    /// - [`Blocks`](WorkerError::Blocks): no worker has so many blocks, or none.
+    /// - [`Ledger`](WorkerError::Ledger): the device has no room for them beside other kernels that wait or stay, of
+    ///   this process or of others that use the device at the same time.
+    /// - [`TakesTurns`](WorkerError::TakesTurns): another process has such kernels there, and there is no Multi-Process
+    ///   Service.
+    /// - [`Driver`](WorkerError::Driver): the driver refuses.
     pub fn with_blocks(device: Arc<CudaDevice>, blocks: u32) -> Result<CudaWorker, WorkerError> {
         if blocks == 0 || blocks > BLOCKS_MAX {
             return Err(WorkerError::Blocks { wanted: blocks });

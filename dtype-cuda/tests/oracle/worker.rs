@@ -139,6 +139,19 @@ impl Bench {
         assert!(self.try_put(0, put));
         self.outcome(0)
     }
+
+    /// Puts a task that never ends by itself, and aborts the worker some time after it has begun.
+    fn abort_in(&mut self, put: &Put<'_>) -> Outcome {
+        assert!(self.try_put(0, put));
+        let begun = Instant::now();
+        while !self.target.is_running() {
+            self.target.advance().unwrap();
+            assert!(begun.elapsed() < PATIENCE);
+        }
+        std::thread::sleep(Duration::from_millis(5));
+        self.target.abort().unwrap();
+        self.outcome(0)
+    }
 }
 
 #[derive(Clone, Copy)]
@@ -344,6 +357,17 @@ fn elements_of(bytes: &[u8], size: usize) -> Vec<u64> {
     bytes.chunks_exact(size).map(of).collect()
 }
 
+/// So many elements of so many bytes each.
+fn random(rng: &mut Rng, kind: Element, size: usize, count: usize) -> Vec<u8> {
+    (0..count).flat_map(|_| element(rng, kind).to_le_bytes()[..size].to_vec()).collect()
+}
+
+/// As [`combined`], of all elements.
+fn combined_bytes(what: Accumulate, size: usize, old: &[u8], new: &[u8]) -> Vec<u8> {
+    let pairs = elements_of(old, size).into_iter().zip(elements_of(new, size));
+    pairs.flat_map(|(a, b)| combined(what, a, b).to_le_bytes()[..size].to_vec()).collect()
+}
+
 fn bytes_of(words: &Words) -> Vec<u8> {
     words.all().iter().flat_map(|word| word.load(Ordering::Acquire).to_le_bytes()).collect()
 }
@@ -380,17 +404,12 @@ fn tasks_do_what_the_host_does() {
             u16::try_from([1, 16, 64, 100, 512][usize::try_from(rng.below(5)).unwrap()]).unwrap();
         let launch = Launch::linear(groups, items, 0);
         let offset = rng.below(1000) * 8;
-        let mut random = |len: usize| -> Vec<u8> {
-            (0..len).flat_map(|_| element(&mut rng, kind).to_le_bytes()[..size].to_vec()).collect()
-        };
+        let mut random = |len| random(&mut rng, kind, size, len);
         let (before, more) = (random(65536 / size), random(count));
         let name =
             format!("round {round}: {what:?} of {count}, {groups} groups of {items}, at {offset}");
         let from = usize::try_from(offset).unwrap();
-        let sum = |old: &[u8], new: &[u8]| -> Vec<u8> {
-            let pairs = elements_of(old, size).into_iter().zip(elements_of(new, size));
-            pairs.flat_map(|(a, b)| combined(what, a, b).to_le_bytes()[..size].to_vec()).collect()
-        };
+        let sum = |old: &[u8], new: &[u8]| combined_bytes(what, size, old, new);
         set(&accumulated, &before);
         let put = Put { index: 0, queue: 1, launch, words: &[offset, what.word()], payload: &more };
         assert_eq!(bench.run(&put), Outcome::Ended, "{name}");

@@ -1,22 +1,22 @@
-//! Who sleeps, for those that start or end something without the world's lock: puts of tasks that go straight into a ring,
-//! and their outcomes.
+//! Counts the threads that sleep, for threads that put tasks straight into a ring, or take outcomes of such puts, without
+//! the world's lock.
 //!
 //! ```text
-//! who puts                                   who is about to sleep (with the lock)
+//! a thread that puts                         a thread that is about to sleep (with the lock)
 //!   marks its end as busy                      counts as asleep
 //!   fence                                      fence
 //!   is anybody asleep? then takes the lock     is anything busy? then does not sleep
 //!   and rouses
 //! ```
 //!
-//! Both fences are sequentially consistent. So at least one of them sees the other's store, and no put is left to itself
-//! while all threads sleep. The fence of who puts is the one of a ring's announcement. This also needs that nobody clears
-//! the mark in between: only `Xtq::advance` does, under the world's lock, which who is about to sleep holds, and it sets
-//! the mark again if it finds something in a ring. A thread that rises may read an old mark once; it looks again before it
-//! sleeps.
+//! Both fences are sequentially consistent, so at least one of the two threads sees the other's store: no put is left
+//! while all threads sleep. The fence of the thread that puts is that of the ring's announcement. Only `Xtq::advance`
+//! clears the mark. It runs under the world's lock, so not between the two steps of a thread that is about to sleep, and
+//! sets the mark again if it finds something in a ring. A thread that wakes may read an old mark once; it looks again
+//! before it sleeps.
 //!
-//! Likewise, who takes outcomes fences and then rings if anybody is asleep, and who waits for one counts as asleep, fences,
-//! and then looks once more before it sleeps.
+//! Likewise, a thread that has taken outcomes fences, and then rings if anybody is asleep. A thread that waits for an
+//! outcome counts as asleep, fences, and then looks once more before it sleeps.
 
 use super::{Shared, State};
 use std::sync::atomic::{AtomicU32, Ordering, fence};
@@ -25,26 +25,29 @@ use std::sync::atomic::{AtomicU32, Ordering, fence};
 #[derive(Debug, Default)]
 pub(super) struct Asleep(AtomicU32);
 
+/// A thread that counts as asleep until this is dropped.
+#[must_use]
+pub(super) struct Sleeper<'s>(&'s Asleep);
+
+impl Drop for Sleeper<'_> {
+    fn drop(&mut self) {
+        self.0.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
 impl Shared {
-    /// The caller counts as asleep until it [rises](Shared::rise), and is to look once more before it sleeps.
-    pub(super) fn fall_asleep(&self) {
+    /// The caller counts as asleep, and is to look once more before it sleeps.
+    pub(super) fn fall_asleep(&self) -> Sleeper<'_> {
         self.asleep.0.fetch_add(1, Ordering::Relaxed);
+        let sleeper = Sleeper(&self.asleep);
         fence(Ordering::SeqCst);
+        sleeper
     }
 
-    /// Whether there is more to do; if not, the caller counts as asleep until it [rises](Shared::rise).
-    pub(super) fn has_more(&self, state: &State) -> bool {
-        self.fall_asleep();
-        let is_busy = state.is_busy();
-        if is_busy {
-            self.rise();
-        }
-        is_busy
-    }
-
-    /// The caller sleeps no more.
-    pub(super) fn rise(&self) {
-        self.asleep.0.fetch_sub(1, Ordering::Relaxed);
+    /// The caller counts as asleep, unless there is more to do: `None`.
+    pub(super) fn fall_asleep_if_idle(&self, state: &State) -> Option<Sleeper<'_>> {
+        let sleeper = self.fall_asleep();
+        (!state.is_busy()).then_some(sleeper)
     }
 
     /// The caller has ended something for which others may wait.

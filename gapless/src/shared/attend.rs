@@ -1,5 +1,6 @@
 //! The thread that makes progress, if there is one.
 
+use super::asleep::Sleeper;
 use super::{Shared, Stage, State};
 use crate::error::Error;
 use gapless_bml::{Patience, Waiter};
@@ -13,13 +14,13 @@ const OTHERS_POLL: Duration = Duration::from_millis(1);
 const BUSY_NAP: Duration = Duration::from_micros(50);
 
 /// What the progress thread has found.
-enum Attended {
+enum Attended<'s> {
     /// There is more to do, perhaps.
     Something,
     /// A peer has to make room, or an engine to end: nobody will ring.
     Busy,
     /// It is to sleep.
-    Nothing,
+    Nothing(Sleeper<'s>),
 }
 
 impl Shared {
@@ -36,9 +37,9 @@ impl Shared {
             match self.with(|state| self.attend_once(state, &mut waiter)) {
                 Ok(Attended::Something) => {}
                 Ok(Attended::Busy) => std::thread::sleep(BUSY_NAP),
-                Ok(Attended::Nothing) => {
+                Ok(Attended::Nothing(asleep)) => {
                     waiter.block();
-                    self.rise();
+                    drop(asleep);
                     let awake = self.with(|state| {
                         state.dozing = false;
                         self.bells.nudge.quiet();
@@ -53,7 +54,7 @@ impl Shared {
         }
     }
 
-    fn attend_once(&self, state: &mut State, waiter: &mut Waiter) -> Result<Attended, Error> {
+    fn attend_once(&self, state: &mut State, waiter: &mut Waiter) -> Result<Attended<'_>, Error> {
         if state.stage == Stage::Left {
             return Err(Error::Finalized);
         }
@@ -71,11 +72,14 @@ impl Shared {
         if handled > 0 {
             self.rouse(state);
         }
-        if handled > 0 || self.has_more(state) {
+        if handled > 0 {
             return Ok(Attended::Something);
         }
+        let Some(asleep) = self.fall_asleep_if_idle(state) else {
+            return Ok(Attended::Something);
+        };
         waiter.watch(self.bells.nudge.as_raw_fd());
         state.dozing = true;
-        Ok(Attended::Nothing)
+        Ok(Attended::Nothing(asleep))
     }
 }

@@ -131,25 +131,23 @@ impl Shared {
                 continue;
             }
             // Before it looks: who ends what it waits for without the lock wakes it from now on.
-            self.fall_asleep();
+            let asleep = self.fall_asleep();
             let look = ready(&mut state);
             if let Look::Found(found) = look {
-                self.rise();
+                drop(asleep);
                 self.retire(state, &wait);
                 return Ok(found);
             }
             if state.stage == Stage::Left {
-                self.rise();
+                drop(asleep);
                 self.retire(state, &wait);
                 return Err(Error::Finalized);
             }
             if let Look::Until(id) = look {
-                self.rise();
+                drop(asleep);
                 self.follow(state, &mut wait, id)?;
             } else {
-                let slept = self.listen(state, &mut wait);
-                self.rise();
-                slept?;
+                self.listen(state, &mut wait)?;
             }
         }
     }
@@ -269,14 +267,12 @@ impl Shared {
             self.tell(state, wait);
             return Ok(());
         }
-        if self.has_more(&state) {
+        let Some(_asleep) = self.fall_asleep_if_idle(&state) else {
             state.done();
             return Ok(());
-        }
+        };
         state.followers.doze(wait.ticket);
-        let slept = self.block(state, wait);
-        self.rise();
-        slept
+        self.block(state, wait)
     }
 
     /// Sleeps until a thread rings that leads: what the caller waits for is not one request.

@@ -14,19 +14,19 @@ use std::sync::Arc;
 /// Bytes of zeros that are written at a time.
 const ZEROS: u64 = 4 << 20;
 
-/// Gives the memory of a window back that is no more.
+/// Gives back the memory of a window that no longer exists.
 pub(super) type GivesBack<M> = Box<dyn FnOnce() -> M + Send + Sync>;
 
 pub trait Sealed: Sized {
-    /// The bytes, and what keeps them; and how the value is had back. Until then, and as long as somebody uses the lease,
-    /// nothing looks at the value's bytes but by the lease.
+    /// The bytes, with what keeps them, and a way to get the value back. Until the value is back, and as long as somebody
+    /// uses the lease, its bytes are accessed through the lease alone.
     fn lend(self) -> Result<(Lease, GivesBack<Self>), Error>;
 }
 
-/// Memory that a window can be made of: a [`SharedBuf`] or a [`DeviceBuf`], which are bytes, or a `Vec` of `Copy` values that have
-/// [`AnyBits`], and no padding. [`Window::free`](super::Window::free) gives it back.
+/// Memory that a window can be made of: a [`SharedBuf`] or a [`DeviceBuf`], which are bytes, or a `Vec` of `Copy` values
+/// that have [`AnyBits`] and no padding. [`Window::free`](super::Window::free) gives it back.
 ///
-/// Peers on this host can map a `SharedBuf` of [`World::alloc`](crate::World::alloc). What others do to a `Vec` goes by
+/// Peers on this host can map a `SharedBuf` of [`World::alloc`](crate::World::alloc). Other ranks access a `Vec` by
 /// messages.
 pub trait WindowMemory: Sealed {
     /// What displacements count.
@@ -55,7 +55,7 @@ impl WindowMemory for DeviceBuf {
 
 impl<T: AnyBits + Copy> Sealed for Vec<T> {
     fn lend(self) -> Result<(Lease, GivesBack<Self>), Error> {
-        // Others read all bytes, and those of padding have no values.
+        // Others read all bytes. Bytes of padding are not initialised.
         let layout = T::layout();
         if !layout.is_contiguous() || layout.size() != size_of::<T>() as u64 {
             let flavor = "elements with padding";

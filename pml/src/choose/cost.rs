@@ -39,7 +39,7 @@ impl<'m> Model<'m> {
 
 impl Model<'_> {
     fn blocks(&self) -> f64 {
-        real(self.s.sender_blocks.max(self.s.receiver_blocks))
+        real(self.s.blocks())
     }
 
     /// RTS and its answer.

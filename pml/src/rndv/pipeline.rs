@@ -50,8 +50,7 @@ fn open_recv(cx: &mut Cx<'_>, situation: &Situation) -> Opened {
     let tuning = &cx.config.tuning;
     let typed = cx.buffer.typed();
     let gapless = cx.rts.blocks == 1 && typed.as_contiguous().is_some();
-    let blocks = situation.sender_blocks.max(situation.receiver_blocks);
-    let blocks = if gapless { 1 } else { blocks.max(2) };
+    let blocks = if gapless { 1 } else { situation.blocks().max(2) };
     let wish = match situation.devices {
         None => wished_fragment(tuning, room, blocks, situation.latency_ns),
         Some(_) => device_fragment(situation, tuning),

@@ -3,8 +3,8 @@
 //!
 //! A message has one *ring* of it, which comes back when the last work on it has ended. Rings are allocated when they
 //! are first needed, registered with the device, and kept; the first ones are made ready when the device is attached, if
-//! other hosts are in the job. They are bounded in bytes, per device. Nobody waits for one:
-//! a message that finds none goes through the transport's buffers.
+//! other hosts are in the job. They are bounded in bytes, per device. Nobody waits for one: a message that finds none
+//! goes through the transport's buffers.
 
 use crate::buffer::Place;
 use gapless_bml::HeapPool;
@@ -15,6 +15,8 @@ use std::sync::Arc;
 pub(crate) const PARTS: u64 = 4;
 /// Bytes in a part.
 pub(crate) const PART_BYTES: u64 = 1 << 20;
+/// Rings that are made before they are needed: for a message each way.
+const READY: usize = 2;
 
 /// The rings of an endpoint.
 #[derive(Default)]
@@ -46,12 +48,7 @@ impl Rings {
         // SAFETY: memory of a pool is valid for reads and writes while a lease of it lives, and nobody has a reference to it.
         Some(unsafe { Place::new(lease) })
     }
-}
 
-/// Rings that are made before they are needed: for a message each way.
-const READY: usize = 2;
-
-impl Rings {
     /// Makes the first rings for a device, which registers them: that may wait for kernels that run there.
     pub(crate) fn prepare(&mut self, device: &Arc<dyn Device>, bound: u64) {
         let ready: Vec<_> = (0..READY).map_while(|_| self.take(device, bound)).collect();

@@ -1,15 +1,15 @@
-//! A test that hangs would take all the time that is left, and nobody would learn which it was. So who has printed nothing
-//! for [`MOST`] loses the programs that it has started: cargo says of a test program that it was killed, and goes on
-//! with the next one. libtest has named tests of over a minute before.
+//! A test that hangs would use up all the time that is left, and nobody would learn which one it was. If a command prints
+//! nothing for [`MOST`], the programs that it has started are killed. Cargo reports that a test program was killed, and
+//! goes on with the next one. By then libtest has named the test, as it names all that run for over a minute.
 
 use std::process::Command;
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
-/// So long without a line of output. A compiler that works is left alone.
+/// How long a command may print nothing. Compilers are never killed.
 pub(super) const MOST: Duration = Duration::from_mins(8);
 
-/// Watches a process until nobody sends any more; each thing sent is a line of output.
+/// Watches a process until the channel is closed. Each message stands for a line of output.
 pub(super) fn watch(process: u32, most: Duration, lines: &Receiver<()>) {
     let mut last = Instant::now();
     loop {
@@ -38,11 +38,12 @@ fn kill(process: u32, silent: Duration) {
     if spared == 0 && all.iter().any(|one| one.parent == process) {
         return;
     }
-    let doomed: Vec<String> = doomed[spared..].iter().map(u32::to_string).collect();
-    let names = all.iter().filter(|one| doomed.contains(&one.number.to_string()));
+    let doomed = &doomed[spared..];
+    let names = all.iter().filter(|one| doomed.contains(&one.number));
     let names: Vec<&str> = names.map(|one| &*one.name).collect();
     println!("KILLED after {} s without a line: {}", silent.as_secs(), names.join(", "));
-    let _ = Command::new("sh").args(["-c", "kill -9 \"$@\"", "sh"]).args(&doomed).status();
+    let numbers = doomed.iter().map(u32::to_string);
+    let _ = Command::new("sh").args(["-c", "kill -9 \"$@\"", "sh"]).args(numbers).status();
 }
 
 /// A process of this machine.

@@ -64,7 +64,7 @@ pub struct Target {
     spare: Vec<Lease>,
     /// A worker had to leave for a change, and is to come back.
     sent_away: bool,
-    /// Somebody wants one who cannot say so in a ring.
+    /// Somebody who cannot say so in a ring wants a worker.
     wished: bool,
     refusals_taken: u64,
     starts: u64,
@@ -489,7 +489,7 @@ impl Target {
         };
         self.look()?;
         let away = self.state() == GONE;
-        // It finds what is there.
+        // A worker that runs finds what the wish was for.
         self.wished &= !self.is_running();
         // Asked while there is time: an accelerator takes some to answer, and a full one may take long to end what is gone.
         self.over = away && (self.over || self.starts == 0 || self.worker.is_over()?);

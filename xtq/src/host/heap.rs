@@ -11,7 +11,7 @@ struct Heap(Region);
 
 impl Drop for Heap {
     fn drop(&mut self) {
-        // SAFETY: `heap` had it from there, for leases of this alone.
+        // SAFETY: `heap` allocated it there; it is used by leases alone, and this goes with the last of them.
         let freed = unsafe { HostDevice::new().free(self.0) };
         debug_assert!(freed.is_ok(), "{freed:?}");
     }

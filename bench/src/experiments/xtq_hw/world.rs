@@ -65,11 +65,11 @@ const TARGET: Rank = Rank(1);
 /// What rank 0 measured of a way, in seconds.
 #[derive(serde::Serialize, serde::Deserialize)]
 pub(super) struct Found {
-    pub(super) way: usize,
+    way: usize,
     /// From a put to its signal.
     pub(super) one: Vec<f64>,
     /// Each of a batch of 16, which is waited for before the next.
-    pub(super) rounds: Vec<f64>,
+    rounds: Vec<f64>,
     /// Each of batches of 16, of which up to 8 are on their way: as many tasks as the lower interface has.
     pub(super) batches: Vec<f64>,
     /// A put of 128.
@@ -98,8 +98,11 @@ fn rows(common: &Common, space: &str, bare: Option<f64>) -> Result<Vec<Row>, Fai
     let file = folder.path().join("found");
     let arguments = vec![XtqHw::NAME.into()];
     let found: Vec<Found> = processes::found((2, XtqHw::NAME), arguments, common, &file)?;
-    let host = found.iter().find(|found| found.way == 1).map(|found| summary(found.one.clone())).transpose()?;
-    let function = found.iter().find(|found| found.way == 2).map(|found| summary(found.one.clone())).transpose()?;
+    let of_way = |way: usize| {
+        let found = found.iter().find(|found| found.way == way);
+        found.map(|found| summary(found.one.clone())).transpose()
+    };
+    let (host, function) = (of_way(1)?, of_way(2)?);
     let mut rows = Vec::new();
     for Found { way, one, rounds, batches, put, target_ms } in found {
         let row = |what: &str, seconds: Vec<f64>| -> Result<Row, Failure> {

@@ -1,18 +1,13 @@
 //! Workers of several blocks: long tasks that blocks share do what the host does, and all of it can be seen when the task
 //! has ended; lives begin and end with all blocks; what is stopped ends.
 
+use super::users::{counts_each_byte, examples};
 use super::*;
-use gapless_kernels::worker::EXAMPLE_TASKS;
-use gapless_mem::WorkerCode;
 
 /// Bytes of each buffer: more than a task touches.
 const ROOM: u64 = 2 << 20;
 /// Numbers of blocks: one alone, fewer and more than a task has parts.
 const CREWS: [u32; 4] = [1, 2, 7, 16];
-
-fn random(rng: &mut Rng, kind: Element, size: usize, count: usize) -> Vec<u8> {
-    (0..count).flat_map(|_| element(rng, kind).to_le_bytes()[..size].to_vec()).collect()
-}
 
 /// Long payloads of every length, element and operation, at every place that elements can have: all of the buffer is
 /// compared, so what no task should touch, too.
@@ -41,12 +36,7 @@ fn blocks_that_share_a_task_do_what_the_host_does() {
             let name = format!("{blocks} blocks, round {round}: {what:?} of {count} at {from}");
             let before = random(&mut rng, kind, size, usize::try_from(ROOM).unwrap() / size);
             let more = random(&mut rng, kind, size, count);
-            let sum = |old: &[u8], new: &[u8]| -> Vec<u8> {
-                let pairs = elements_of(old, size).into_iter().zip(elements_of(new, size));
-                pairs
-                    .flat_map(|(a, b)| combined(what, a, b).to_le_bytes()[..size].to_vec())
-                    .collect()
-            };
+            let sum = |old: &[u8], new: &[u8]| combined_bytes(what, size, old, new);
             for (function, words) in &buffers {
                 set(words, &before);
                 let copies = *function == DeviceFunction::Copy;
@@ -90,8 +80,7 @@ fn blocks_that_share_a_grid_run_each_work_item_once() {
     let Some(device) = device("worker, crews, grids") else { return };
     let _alone = alone();
     let mut rng = rng("worker, crews, grids");
-    // SAFETY: CUDA's tools made the text from `example_tasks.cu`, whose functions keep the rules.
-    let code = unsafe { WorkerCode::new(EXAMPLE_TASKS.as_bytes()) };
+    let code = examples();
     for blocks in CREWS {
         let mut bench = Bench::with_blocks(&device, LIFE, 1, blocks);
         let numbered = bench.register(0, DeviceFunction::Number, 1 << 20, 0);
@@ -110,11 +99,8 @@ fn blocks_that_share_a_grid_run_each_work_item_once() {
             }
         }
         // With functions of users the worker has one block, whatever it was given.
-        let lease = pinned(&device, 1024);
-        let kernel = DeviceKernel::of_code(&code, "example_count", 16, 65536).buffer(lease.clone());
-        // SAFETY: the buffer is new, and looked at as words alone.
-        unsafe { bench.target.register_kernel(1, Some(kernel)) }.unwrap();
-        let counts = words(&lease);
+        let kernel = DeviceKernel::of_code(&code, "example_count", 16, 65536);
+        let counts = bench.link(1, kernel, 1024).unwrap();
         for round in 0..cases(12) {
             let items = [1u16, 32, 64, 500, 512][rng.index(5)];
             let groups = u32::try_from(1 + rng.index(400)).unwrap();
@@ -123,25 +109,14 @@ fn blocks_that_share_a_grid_run_each_work_item_once() {
             // In its slot, and beyond.
             let mut payload = vec![0; [7, 100, 3000, 60_000][rng.index(4)]];
             rng.fill(&mut payload);
-            set(&counts, &[0; 1024]);
             let put = Put { index: 1, queue: 1, launch, words: &[], payload: &payload };
-            let (outcome, meets) = (bench.run(&put), items <= 32 || items.is_multiple_of(32));
-            if !meets {
-                assert_eq!(outcome, Outcome::Failed(Failure::Said(1)), "{name}");
-                continue;
-            }
-            assert_eq!(outcome, Outcome::Ended, "{name}");
-            let found = elements_of(&bytes_of(&counts), 4);
-            for (byte, found) in (0u8..=255).zip(found) {
-                let expected = payload.iter().filter(|other| **other == byte).count();
-                assert_eq!(found, expected as u64, "byte {byte}, {name}");
-            }
+            counts_each_byte(&mut bench, &counts, &put, &name);
         }
     }
 }
 
-/// Lives follow each other at once, some with a task that blocks share, some without any; then one is stopped in a task
-/// that never ends by itself.
+/// Lives follow each other at once, some with a task that blocks share, some without any. Then one is stopped in a task
+/// that never ends by itself: a function of a user, so that life has one block.
 #[test]
 fn lives_of_several_blocks_begin_and_end_and_stop() {
     let Some(device) = device("worker, crews, lives") else { return };
@@ -172,21 +147,12 @@ fn lives_of_several_blocks_begin_and_end_and_stop() {
     for (at, found) in (0u64..).zip(sums.all()) {
         assert_eq!(found.load(Ordering::Acquire), at * rounds, "{at}");
     }
-    // SAFETY: CUDA's tools made the text from `example_tasks.cu`, whose functions keep the rules.
-    let code = unsafe { WorkerCode::new(EXAMPLE_TASKS.as_bytes()) };
-    let kernel = DeviceKernel::of_code(&code, "example_wait", 16, 0);
+    let kernel = DeviceKernel::of_code(&examples(), "example_wait", 16, 0);
     // SAFETY: it has no buffer.
     unsafe { bench.target.register_kernel(1, Some(kernel)) }.unwrap();
     let wait =
         Put { index: 1, queue: 0, launch: Launch::linear(64, 32, 0), words: &[], payload: &[] };
-    assert!(bench.try_put(0, &wait));
-    let begun = Instant::now();
-    while !bench.target.is_running() {
-        bench.target.advance().unwrap();
-        assert!(begun.elapsed() < PATIENCE);
-    }
-    std::thread::sleep(Duration::from_millis(5));
-    bench.target.abort().unwrap();
-    assert!(matches!(bench.outcome(0), Outcome::Failed(Failure::Said(2))));
+    let outcome = bench.abort_in(&wait);
+    assert!(matches!(outcome, Outcome::Failed(Failure::Said(2))), "{outcome:?}");
     assert_eq!(bench.run(&put), Outcome::Ended);
 }

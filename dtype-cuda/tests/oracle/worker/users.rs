@@ -5,19 +5,41 @@ use gapless_kernels::worker::{EXAMPLE_PUTS, EXAMPLE_TASKS, LANES};
 use gapless_mem::{DeviceError, WorkerCode};
 use gapless_xtq::device::{RingPlaces, TargetError};
 
-fn examples() -> WorkerCode {
+pub(super) fn examples() -> WorkerCode {
     // SAFETY: CUDA's tools made the text from `example_tasks.cu`, whose functions keep the rules.
     unsafe { WorkerCode::new(EXAMPLE_TASKS.as_bytes()) }
 }
 
 impl Bench {
     /// As `register`, of a user's function.
-    fn link(&mut self, index: u8, kernel: DeviceKernel, buffer: u64) -> Result<Words, TargetError> {
+    pub(super) fn link(
+        &mut self,
+        index: u8,
+        kernel: DeviceKernel,
+        buffer: u64,
+    ) -> Result<Words, TargetError> {
         let lease = pinned(&self.device, buffer);
         let kernel = kernel.buffer(lease.clone()).signal(index);
         // SAFETY: the buffer is new, and looked at as words alone.
         unsafe { self.target.register_kernel(index, Some(kernel)) }?;
         Ok(words(&lease))
+    }
+}
+
+/// Runs `example_count`, which counts each byte of the payload. Its groups meet in shared memory; if they cannot, it
+/// fails.
+pub(super) fn counts_each_byte(bench: &mut Bench, counts: &Words, put: &Put<'_>, name: &str) {
+    set(counts, &[0; 1024]);
+    let (outcome, items) = (bench.run(put), put.launch.group[0]);
+    if items > 32 && !items.is_multiple_of(32) {
+        assert_eq!(outcome, Outcome::Failed(Failure::Said(1)), "{name}");
+        return;
+    }
+    assert_eq!(outcome, Outcome::Ended, "{name}");
+    let found = elements_of(&bytes_of(counts), 4);
+    for (byte, found) in (0u8..=255).zip(found) {
+        let expected = put.payload.iter().filter(|other| **other == byte).count();
+        assert_eq!(found, expected as u64, "byte {byte}, {name}");
     }
 }
 
@@ -55,22 +77,11 @@ fn functions_of_users_run_by_the_grid_and_fail_by_their_numbers() {
             let scaled = if which.contains(&at) { at as f32 * by } else { at as f32 };
             assert_eq!(found, u64::from(scaled.to_bits()), "round {round}, {at}");
         }
-        // Groups that meet in shared memory: all but those that cannot.
-        set(&counts, &[0; 1024]);
         let mut bytes = vec![0; len];
         rng.fill(&mut bytes);
         let put = Put { index: 1, queue: 0, launch, words: &[], payload: &bytes };
-        let (outcome, meets) = (bench.run(&put), items <= 32 || items.is_multiple_of(32));
-        if !meets {
-            assert_eq!(outcome, Outcome::Failed(Failure::Said(1)));
-            continue;
-        }
-        assert_eq!(outcome, Outcome::Ended, "round {round}");
-        let found = elements_of(&bytes_of(&counts), 4);
-        for (byte, found) in (0u8..=255).zip(found) {
-            let expected = bytes.iter().filter(|other| **other == byte).count();
-            assert_eq!(found, expected as u64, "round {round}, byte {byte}, {groups} of {items}");
-        }
+        let name = format!("round {round}, {groups} groups of {items}");
+        counts_each_byte(&mut bench, &counts, &put, &name);
     }
     // Outside: the function's own number; then one that a host's order ends.
     let put = Put {
@@ -84,15 +95,7 @@ fn functions_of_users_run_by_the_grid_and_fail_by_their_numbers() {
     bench.link(2, kernel("example_wait", 16), 64).unwrap();
     let put =
         Put { index: 2, queue: 0, launch: Launch::linear(1, 512, 0), words: &[], payload: &[] };
-    assert!(bench.try_put(0, &put));
-    let begun = Instant::now();
-    while !bench.target.is_running() {
-        bench.target.advance().unwrap();
-        assert!(begun.elapsed() < PATIENCE);
-    }
-    std::thread::sleep(Duration::from_millis(5));
-    bench.target.abort().unwrap();
-    let outcome = bench.outcome(0);
+    let outcome = bench.abort_in(&put);
     assert!(matches!(outcome, Outcome::Failed(Failure::Said(2))), "{outcome:?}");
     assert_eq!(bench.run(&Put { index: 0, words: &[0], ..put }), Outcome::Ended);
 }

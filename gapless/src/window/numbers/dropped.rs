@@ -79,13 +79,11 @@ impl Drop for Goodbyes {
         let processes = silent.into_iter().map(|rank| comm.comm.process(rank));
         let Ok(silent) = processes.collect::<Result<Vec<u32>, _>>() else { return };
         let ended = comm.shared.with(|state| {
+            let has_left = state.has_left();
             let bml = state.pml.bml_mut();
             let is_lost = |process| matches!(bml.state(Rank(process)), PeerState::Lost(_));
-            if silent.into_iter().all(is_lost) {
+            if has_left || silent.into_iter().all(is_lost) {
                 return Ok(registered.end(bml));
-            }
-            if state.has_left() {
-                return Ok(registered.end(state.pml.bml_mut()));
             }
             state.kept.0.push(registered);
             Ok(None)

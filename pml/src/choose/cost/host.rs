@@ -20,8 +20,8 @@ const FAR_NS: f64 = 5_000.0;
 /// The longest message that longer fragments were of use to there.
 const FAR_BYTES: u64 = 2 << 20;
 
-/// The longest fragments of a message in blocks that are not short there: one end packs, and the other unpacks, while the system copies the
-/// next one.
+/// The longest fragments there of a message with gaps whose blocks are not short. One end packs, and the other unpacks,
+/// while the system copies the next fragment.
 const FAR_GAPS_FRAGMENT: u32 = 32 << 10;
 
 /// The longest fragments that an end may wish for: over a network, those of short messages.
@@ -91,8 +91,7 @@ impl Model<'_> {
     /// sender does not know, and reads short runs there sooner than they are packed (32 KiB of doubles apart 23 and 39
     /// us, between a host and an H100, to and fro).
     pub(crate) fn pipeline(&self) -> f64 {
-        let blocks = self.s.sender_blocks.max(self.s.receiver_blocks);
-        let fragment = wished_fragment(self.t, self.s.bytes, blocks, self.s.latency_ns);
+        let fragment = wished_fragment(self.t, self.s.bytes, self.s.blocks(), self.s.latency_ns);
         let first = self.s.bytes.min(u64::from(fragment));
         let part = real(first) / real(self.s.bytes.max(1));
         let alone = match (self.s.local, self.s.mapped) {

@@ -49,7 +49,7 @@ impl Target {
         Ok(false)
     }
 
-    /// Somebody wants a worker, who cannot say so in a ring: [`advance`](Target::advance) starts one, if none is there.
+    /// Somebody who cannot say so in a ring wants a worker: [`advance`](Target::advance) starts one, if none is there.
     pub(crate) fn want(&mut self) {
         self.wished |= !matches!(self.state(), STARTING | RUNNING);
     }

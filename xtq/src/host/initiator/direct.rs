@@ -89,7 +89,7 @@ pub(super) struct Direct {
     /// When a worker was last asked for, and how long to wait for it.
     pub(super) asked_ns: u64,
     pub(super) again_ns: u64,
-    /// Since when puts are in it without an outcome, as far as somebody has looked.
+    /// When somebody first saw puts in it after the last outcome; `None`: nobody has looked since.
     pub(super) silent_ns: Option<u64>,
 }
 
@@ -378,15 +378,17 @@ impl Initiator {
         let mut answers = Vec::new();
         for (&rank, ring) in &mut self.rings.lock().of {
             let Way::Offered(key, access) = ring.way else { continue };
-            if access == Access::Reached {
-                if let Some((lane, far)) = Far::new(bml, Rank(rank), key) {
-                    ring.way = Way::Tried(End { lane, far: Some(Box::new(far)) });
-                    continue;
+            let end = match access {
+                Access::Mapped => map(bml, Rank(rank), &key).map(|lane| End { lane, far: None }),
+                Access::Reached => {
+                    if let Some((lane, far)) = Far::new(bml, Rank(rank), key) {
+                        ring.way = Way::Tried(End { lane, far: Some(Box::new(far)) });
+                        continue;
+                    }
+                    None
                 }
-                answers.push((rank, None));
-                continue;
-            }
-            answers.push((rank, map(bml, Rank(rank), &key).map(|lane| End { lane, far: None })));
+            };
+            answers.push((rank, end));
         }
         answers.into_iter().for_each(|(rank, end)| self.hold(rank, end));
     }

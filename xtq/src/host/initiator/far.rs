@@ -62,9 +62,11 @@ pub(super) struct Far {
     copy: Lease,
     /// What is read comes here.
     landing: Lease,
-    /// Positions before these are there: all but their heads, seen by a look since, and whole.
+    /// Bodies of positions before this one have been written.
     bodies: u64,
+    /// A look has come behind the bodies of positions before this one: their heads may be written.
     settled: u64,
+    /// Heads of positions before this one have been written.
     heads: u64,
     /// Bodies in the arena that are not there, by position.
     long: VecDeque<(u64, Extent)>,
@@ -73,10 +75,11 @@ pub(super) struct Far {
     is_telling: bool,
     /// Heads that an operation has begun to write.
     given: u64,
-    /// It has been read.
+    /// The ring has been read: this process can reach it.
     is_tried: bool,
-    /// Before this it is not looked at for ends alone; and how often nothing had ended since something was put or ended.
+    /// No look for the ends of tasks alone begins before this.
     pause_ns: u64,
+    /// Looks that have found no end, since something was put or ended.
     in_vain: u32,
     /// An operation has failed.
     broken: Option<String>,
@@ -123,29 +126,29 @@ impl Far {
         // SAFETY: the memory is new and zeroed. The lane touches it as words; operations of `Far` read there what the lane
         // has written and does not touch before their end.
         let lane = unsafe { Lane::new(copy.clone(), shape) }.ok()?;
-        let (bodies, settled, heads, long) = (0, 0, 0, VecDeque::new());
-        let (under_way, is_telling, is_tried) = (None, false, false);
-        let (given, pause_ns, in_vain) = (0, 0, 0);
-        let (broken, broken_ns) = (None, None);
-        let far = Far {
+        Some((lane, Far::fresh(key, rail, [copy, landing])))
+    }
+
+    /// Nothing has been carried.
+    fn fresh(key: RemoteKey, rail: RdmaRail, [copy, landing]: [Lease; 2]) -> Far {
+        Far {
             key,
             rail,
             copy,
             landing,
-            bodies,
-            settled,
-            heads,
-            long,
-            under_way,
-            is_telling,
-            given,
-            is_tried,
-            pause_ns,
-            in_vain,
-            broken,
-            broken_ns,
-        };
-        Some((lane, far))
+            bodies: 0,
+            settled: 0,
+            heads: 0,
+            long: VecDeque::new(),
+            under_way: None,
+            is_telling: false,
+            given: 0,
+            is_tried: false,
+            pause_ns: 0,
+            in_vain: 0,
+            broken: None,
+            broken_ns: None,
+        }
     }
 
     /// Something was put into the lane at this position.
@@ -264,8 +267,8 @@ impl Far {
         let begun = match step {
             Step::Look { .. } => {
                 self.landing.region().sub(0, len).map_err(wrong).and_then(|local| {
-                    // SAFETY: until the end is told, `flights` keeps the memory, and `under_way` everybody from it. Tokens
-                    // are not used again.
+                    // SAFETY: until the end is told, `flights` keeps the memory, and nobody else touches it: `under_way`
+                    // lets no other operation begin, and only `ended` reads it. Tokens are not used again.
                     unsafe { rdma.get(peer, &[local], &self.key, &places, token) }
                 })
             }
@@ -368,24 +371,7 @@ mod tests {
             [RingShape::default().bytes(), LOOK_BYTES].map(|it| heap(it).unwrap());
         // SAFETY: it is new.
         let lane = unsafe { Lane::new(copy.clone(), RingShape::default()) }.unwrap();
-        let far = Far {
-            key: RemoteKey::new(&[]).unwrap(),
-            rail: rail(),
-            copy,
-            landing,
-            bodies: 0,
-            settled: 0,
-            heads: 0,
-            long: VecDeque::new(),
-            under_way: None,
-            is_telling: false,
-            given: 0,
-            is_tried: false,
-            pause_ns: 0,
-            in_vain: 0,
-            broken: None,
-            broken_ns: None,
-        };
+        let far = Far::fresh(RemoteKey::new(&[]).unwrap(), rail(), [copy, landing]);
         (lane, far)
     }
 

@@ -4,16 +4,9 @@
 use super::{Initiator, Outgoing};
 use std::collections::HashMap;
 
-/// What puts to one target may take.
-#[derive(Clone, Copy, Debug)]
-struct Most {
-    puts: usize,
-    bytes: u64,
-}
-
-/// What they take.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct Taken {
+/// A number of puts, and bytes of their bodies.
+#[derive(Clone, Copy, Debug, Default)]
+struct Amount {
     puts: usize,
     bytes: u64,
 }
@@ -21,14 +14,15 @@ struct Taken {
 /// The room of all targets.
 #[derive(Debug)]
 pub(super) struct Room {
-    most: Most,
-    /// By rank; those with nothing are left out.
-    taken: HashMap<u32, Taken>,
+    /// What puts to one target may take.
+    most: Amount,
+    /// What they take, by rank; those with nothing are left out.
+    taken: HashMap<u32, Amount>,
 }
 
 impl Default for Room {
     fn default() -> Room {
-        Room { most: Most { puts: usize::MAX, bytes: u64::MAX }, taken: HashMap::new() }
+        Room { most: Amount { puts: usize::MAX, bytes: u64::MAX }, taken: HashMap::new() }
     }
 }
 
@@ -61,7 +55,7 @@ impl Room {
 impl Initiator {
     /// How many puts to one target, and bytes of their bodies, there may be.
     pub(in crate::host) fn limit_room(&mut self, puts: usize, bytes: u64) {
-        self.room.most = Most { puts: puts.max(1), bytes };
+        self.room.most = Amount { puts: puts.max(1), bytes };
     }
 
     /// Whether there is room for one more put to this rank, with so many bytes; if not, how many puts and bytes there are.

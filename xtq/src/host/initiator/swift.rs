@@ -1,8 +1,9 @@
 //! The way of most puts: straight into a ring, and out of it again, under the rings' lock alone.
 //!
-//! It is open to a put of a worker's kernel that nothing holds back or limits, if its target's ring is mapped and lives, a
-//! worker is there, and nothing waits before it. How many there are is bounded by the ring, so they need no room (`room.rs`). The ring has the put until its outcome is known. If that is anything but a good end,
-//! the put goes over to the initiator, which sends it again or ends it.
+//! A put of a worker's kernel goes this way if nothing holds it back or limits it, its target's ring is mapped and lives,
+//! a worker is there, and no other put waits for the ring. The ring bounds their number, so they need no room (`room.rs`).
+//! It keeps a put until the outcome is known. Unless the task has ended well, the put then goes over to the initiator, which
+//! sends it again or ends it.
 
 use super::direct::{AGAIN_NS, Direct, End, Flying, Rings, SharedRings, Way, bit};
 use super::{Outgoing, Stage};
@@ -15,7 +16,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 /// With so many puts in a ring, a put looks for outcomes first.
 const CROWDED: usize = SLOTS * 3 / 4;
-/// Different signals in a row whose ends are taken at a time.
+/// Different signals whose ends are told together, at most.
 const SIGNALS: usize = 8;
 
 /// A put that went straight into a ring.
@@ -61,7 +62,7 @@ impl Harvest {
     /// Tells the signals.
     #[inline]
     pub(in crate::host) fn tell(mut self) {
-        // They stand in front.
+        // Used places come first.
         for place in &mut self.signals {
             let Some((signal, ends)) = place.take() else { return };
             signal.count_down_by(ends);
@@ -146,7 +147,7 @@ fn is_plain(put: &Put) -> bool {
 }
 
 impl SharedRings {
-    /// Takes the outcomes of puts that only rings know. Nobody was told of their signals.
+    /// Takes the outcomes of puts that only rings know. The caller is to [tell](Harvest::tell) their signals.
     pub(in crate::host) fn harvest(&self) -> Harvest {
         let mut harvest = Harvest::default();
         self.lock().harvest(&mut harvest);

@@ -81,8 +81,8 @@ impl Served {
         let memory = heap(shape.bytes()).inspect_err(|error| said(error)).ok()?;
         let rail = bml.rdma_rail(to)?;
         let (_, rdma) = bml.rdma(to)?;
-        // SAFETY: the memory is new, zeroed, and kept until it is deregistered, or for good. All of this process touch it as
-        // words; its key goes to one initiator, which writes what a ring's initiator writes.
+        // SAFETY: the memory is new, zeroed, and kept until it is deregistered, or for good. This process touches it as
+        // words alone; its key goes to one initiator, which writes what a ring's initiator writes.
         let key = unsafe { rdma.register(memory.region(), Access::Write) };
         let key = key.inspect_err(|error| said(error)).ok()?;
         let reached = Reached { rail, key, memory: Some(memory.clone()) };

@@ -5,11 +5,11 @@ use super::scene::{PAYLOAD_MAX, Way};
 use super::*;
 use crate::host::heap::heap;
 use crate::launcher::Kernel;
+use gapless_btl::conformance::skip;
 use gapless_dtype_cuda::CudaWorker;
 use gapless_mem::{Lease, Worker, WorkerCode};
 use gapless_mem_cuda::{CudaDevice, CudaDriver, CudaError};
 use std::cell::RefCell;
-use std::io::Write as _;
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
 /// Ways by a worker on a GPU.
@@ -26,22 +26,12 @@ pub(super) fn device() -> Option<&'static Arc<CudaDevice>> {
     let open = || match CudaDriver::load().and_then(|driver| driver.device(0)) {
         Ok(device) => Some(Arc::new(device)),
         Err(why @ (CudaError::NoDriver { .. } | CudaError::NoDevice)) => {
-            skip(&why.to_string());
+            skip("XTQ's suite with a worker on a GPU", &why.to_string());
             None
         }
         Err(error) => panic!("there is a driver and it fails: {error}"),
     };
     DEVICE.get_or_init(open).as_ref()
-}
-
-fn skip(why: &str) {
-    let line = format!("SKIPPED: XTQ's suite with a worker on a GPU: {why}\n");
-    eprint!("{line}");
-    if let Some(path) = std::env::var_os("GAPLESS_SKIP_LOG") {
-        let log = std::fs::OpenOptions::new().create(true).append(true).open(&path);
-        let written = log.and_then(|mut log| log.write_all(line.as_bytes()));
-        written.unwrap_or_else(|error| panic!("GAPLESS_SKIP_LOG={}: {error}", path.display()));
-    }
 }
 
 /// A note: when, and what has run.

@@ -112,7 +112,7 @@ fn as_process<T>(result: Result<T, ClusterError>) -> Result<T, XtqError> {
     })
 }
 
-/// Pages of their own, as long as a receive buffer at the end of one: drivers register pages.
+/// A receive buffer in pages of its own: drivers register whole pages.
 fn heap(bytes: u32) -> gapless_mem::Lease {
     let pages = crate::host::heap::heap(bytes.into()).unwrap();
     pages.sub(0, bytes.into()).unwrap()
@@ -238,7 +238,7 @@ impl Scene {
             (Some(sim), _) => sim.borrow_mut().post(rank(self.target), buffer).unwrap(),
             (None, Way::Launched) => self.there().post(buffer),
             _ if self.gpu.is_some() => {
-                // SAFETY: likewise.
+                // SAFETY: nobody touches it.
                 unsafe { self.there().post_to_worker(heap(bytes)) }.unwrap();
             }
             // SAFETY: nobody touches it.
