@@ -17,6 +17,7 @@ use crate::flood::Flood;
 use crate::near::{Judge, Near};
 use crate::rail::{Rail, RdmaRail};
 use crate::{BmlError, Handler, PeerState, RailSlot, Rank, TokenSpace, select};
+use deaths::Unexplained;
 use gapless_btl::loopback::{Config, Hub, Loopback};
 use gapless_btl::{
     Address, AmTag, Btl, Lending, Lent, Limits, LinkError, Mapped, PeerId, Queue, Rdma, RemoteKey,
@@ -26,6 +27,7 @@ use gapless_mem::{Device, Space};
 use std::collections::BTreeSet;
 use std::ops::RangeInclusive;
 use std::sync::Arc;
+use std::time::Duration;
 
 /// Events taken from a rail at a time.
 const EVENTS_PER_POLL: usize = 64;
@@ -63,6 +65,10 @@ pub struct Bml {
     untold: bool,
     /// The first rank that was lost, of those that did not leave in good order.
     casualty: Option<Rank>,
+    /// Peers that are lost, and of which nobody has said yet because of whom.
+    unexplained: Vec<Unexplained>,
+    /// How long such a loss is kept back.
+    explanation: Duration,
     /// Peers that a layer above gave up, whose loss the handlers have not heard of.
     given_up: Vec<(Rank, LinkError)>,
     /// Those that transports know, or will know when they are added.
@@ -87,6 +93,9 @@ impl Bml {
     /// The active-message tag that bml keeps for itself: processes tell each other of deaths, of leaving, and whom they
     /// have given up.
     pub const CONTROL_TAG: AmTag = AmTag(u8::MAX);
+
+    /// What [`set_explanation`](Bml::set_explanation) begins with.
+    pub const EXPLANATION: Duration = Duration::from_millis(100);
 
     /// Process `me` of `size`, with the loopback to itself and no transports yet.
     ///
@@ -120,6 +129,8 @@ impl Bml {
             owing: false,
             untold: false,
             casualty: None,
+            unexplained: Vec::new(),
+            explanation: Bml::EXPLANATION,
             given_up: Vec::new(),
             devices: Vec::new(),
             bundled: Vec::new(),

@@ -146,8 +146,11 @@ impl Flood {
             // There is no link left that would tell.
             return Heard::Stale;
         }
-        // The first word counts: the others only repeat it.
-        self.rumours.entry(rank).or_insert_with(|| (culprit, why.into()));
+        // The first word counts: the others only repeat it. But who names another culprit knows more than one who came
+        // too late to be told.
+        if self.rumours.get(&rank).is_none_or(|(named, _)| *named == rank) {
+            self.rumours.insert(rank, (culprit, why.into()));
+        }
         if self.claims.values().any(|claims| claims.checked.contains(&rank)) {
             return Heard::Stale;
         }
@@ -171,6 +174,11 @@ impl Flood {
                 self.due.push(next);
             }
         }
+    }
+
+    /// Whether somebody has said because of whom `rank` is gone.
+    pub(crate) fn is_explained(&self, rank: Rank) -> bool {
+        self.rumours.contains_key(&rank)
     }
 
     /// The ranks whose turn to be checked has come since this was last asked.

@@ -13,6 +13,7 @@ use super::bundles::out_of_turn;
 use crate::flood::{Fact, Heard};
 use crate::{Handler, PeerState, Rank};
 use gapless_btl::{Fragment, LinkError, ReserveError, Token};
+use std::time::{Duration, Instant};
 
 /// "You are lost to me."
 const FAREWELL: u8 = 1;
@@ -23,6 +24,14 @@ pub(super) const LEFT: u8 = 3;
 const GONE_BYTES: usize = 9;
 /// Longest text that goes along, in bytes: a message fits every transport.
 const TEXT_MAX: usize = 160;
+
+/// A peer that is lost, and may have left because of another: it was called too late to say so itself.
+#[derive(Debug)]
+pub(super) struct Unexplained {
+    peer: Rank,
+    cause: LinkError,
+    since: Instant,
+}
 
 /// The message that passes a fact on.
 fn gone(fact: &Fact) -> Vec<u8> {
@@ -59,6 +68,12 @@ impl Bml {
     pub fn watch(&mut self) {
         self.watches = true;
         self.keep_links();
+    }
+
+    /// How long the loss of a peer over whose link nothing has gone is kept back, once this process [watches](Bml::watch):
+    /// others may say because of whom that peer left. With [`Duration::ZERO`] it is told at once, and no clock is read.
+    pub fn set_explanation(&mut self, time: Duration) {
+        self.explanation = time;
     }
 
     /// Has the links made that are needed after a link has ended: to check what others said, and to neighbours.
@@ -178,7 +193,8 @@ impl Bml {
         self.owing = self.untold
             || self.flood.is_leaving()
             || !self.orphans.is_empty()
-            || !self.sought.is_empty();
+            || !self.sought.is_empty()
+            || !self.unexplained.is_empty();
     }
 
     /// Passes facts on. Gives whether all that are to know them were told.
@@ -224,6 +240,41 @@ impl Bml {
             self.flood.cut_off(peer);
         }
         self.keep_links();
+    }
+
+    /// Whether others may know better why the link to `peer` ends, if it ends now: where no message has gone over it, the
+    /// peer may have left before it could say why. (Several rails used together end one after the other, which gives
+    /// others the time.)
+    pub(super) fn may_be_explained(&self, peer: Rank) -> bool {
+        let endpoint = &self.endpoints[peer.0 as usize];
+        let paths = endpoint.paths();
+        let is_new = !paths.is_empty() && paths.iter().all(|path| !path.used);
+        let may_wait = self.watches && !self.explanation.is_zero();
+        may_wait && is_new && !self.flood.has_left(peer) && !self.flood.is_explained(peer)
+    }
+
+    /// Keeps the loss of `peer` back until others have said because of whom, or have had the time to.
+    #[cold]
+    pub(super) fn await_explanation(&mut self, peer: Rank, cause: LinkError) {
+        self.unexplained.push(Unexplained { peer, cause, since: Instant::now() });
+        self.owing = true;
+    }
+
+    /// Tells of losses that were kept back and are explained, or will not be: after what others have said meanwhile was
+    /// read. Gives how many.
+    pub(super) fn tell_unexplained(&mut self, rest: &mut dyn Handler) -> usize {
+        if self.unexplained.is_empty() {
+            return 0;
+        }
+        let flood = &self.flood;
+        let late = |it: &Unexplained| it.since.elapsed() >= self.explanation;
+        let is_due = |it: &mut Unexplained| flood.is_explained(it.peer) || late(it);
+        let due: Vec<Unexplained> = self.unexplained.extract_if(.., is_due).collect();
+        // Handlers do not poll.
+        let events = self.events.take();
+        due.iter().for_each(|it| self.end_peer(it.peer, &it.cause, rest));
+        self.events = events;
+        due.len()
     }
 
     /// Notes that somebody is lost, for [`casualty`](Bml::casualty).

@@ -300,8 +300,11 @@ impl Bml {
             self.measure_rails();
         }
         // Who leaves tells those who have just called, too.
-        if (self.owing || self.round.is_multiple_of(CALLERS_EVERY)) && self.hear_callers() {
-            self.settle();
+        if self.owing || self.round.is_multiple_of(CALLERS_EVERY) {
+            if self.hear_callers() {
+                self.settle();
+            }
+            handled += self.tell_unexplained(rest);
         }
         handled
     }
@@ -365,6 +368,7 @@ impl Bml {
     fn lost(&mut self, rail: usize, peer: PeerId, error: &LinkError, rest: &mut dyn Handler) {
         let Some(rank) = self.rails[rail].rank(peer) else { return };
         let name = self.rails[rail].name();
+        let may_be_explained = self.may_be_explained(rank);
         let bundled = |bml: &Bml| {
             let bundle = bml.endpoints[rank.0 as usize].bundle.as_deref();
             bundle.is_some_and(|bundle| bundle.has_link(rail, peer))
@@ -391,13 +395,21 @@ impl Bml {
             Ending::Lost(left) => {
                 tracing::info!(peer = %rank, rail = name, %error, "the peer is lost");
                 self.say_farewells(&left);
-                self.note_loss(rank, &cause);
-                if self.owing {
-                    self.settle();
+                match may_be_explained {
+                    true => self.await_explanation(rank, cause),
+                    false => self.end_peer(rank, &cause, rest),
                 }
-                self.tell_loss(rank, &cause, rest);
             }
         }
+    }
+
+    /// A peer is lost, and whatever is known of the reason is known now.
+    pub(super) fn end_peer(&mut self, peer: Rank, cause: &LinkError, rest: &mut dyn Handler) {
+        self.note_loss(peer, cause);
+        if self.owing {
+            self.settle();
+        }
+        self.tell_loss(peer, cause, rest);
     }
 
     pub(super) fn tell_loss(&mut self, peer: Rank, error: &LinkError, rest: &mut dyn Handler) {

@@ -355,6 +355,12 @@ fn rumours_are_no_facts_and_name_the_culprit() {
     assert_eq!(flood.hear(Rank(1), Rank(5), Rank(6), "it died"), Heard::Rumour);
     assert_eq!(flood.fact(Rank(5)), None);
     assert_eq!(flood.hear(Rank(2), Rank(5), Rank(7), "a liar says"), Heard::Stale);
+    // Whoever came too late knows no culprit, whether it speaks first or last.
+    assert_eq!(flood.hear(Rank(2), Rank(5), Rank(5), "nobody listens"), Heard::Stale);
+    assert_eq!(flood.hear(Rank(2), Rank(6), Rank(6), "nobody listens"), Heard::Rumour);
+    assert_eq!(flood.hear(Rank(1), Rank(6), Rank(7), "it died"), Heard::Stale);
+    assert!(flood.lose(Rank(6), "nobody listens"));
+    assert_eq!(flood.fact(Rank(6)).unwrap().culprit, Rank(7));
     assert!(flood.lose(Rank(5), "nobody listens") && !flood.lose(Rank(5), "again"));
     let fact = flood.fact(Rank(5)).unwrap();
     assert_eq!((fact.culprit, &*fact.why), (Rank(6), "it died"));
