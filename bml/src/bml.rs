@@ -65,9 +65,9 @@ pub struct Bml {
     untold: bool,
     /// The first rank that was lost, of those that did not leave in good order.
     casualty: Option<Rank>,
-    /// Peers that are lost, and of which nobody has said yet because of whom.
+    /// Links that have ended, which is not acted on yet.
     unexplained: Vec<Unexplained>,
-    /// How long such a loss is kept back.
+    /// How long that may take.
     explanation: Duration,
     /// Peers that a layer above gave up, whose loss the handlers have not heard of.
     given_up: Vec<(Rank, LinkError)>,
@@ -358,9 +358,13 @@ impl Bml {
         let Some(carrier) = endpoint.and_then(Endpoint::carrier_mut) else {
             return self.reserve_in_bundle(to, len, None);
         };
-        let slot = self.rails[carrier.rail].btl.reserve(carrier.peer, len)?;
-        carrier.used = true;
-        Ok(RailSlot { slot, rail: carrier.rail })
+        match self.rails[carrier.rail].btl.reserve(carrier.peer, len) {
+            Ok(slot) => {
+                carrier.used = true;
+                Ok(RailSlot { slot, rail: carrier.rail })
+            }
+            Err(error) => Err(self.no_room(to, error)),
+        }
     }
 
     /// The same for a message whose bytes lie in `space` until they are packed: of several rails used together, those

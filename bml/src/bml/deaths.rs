@@ -12,7 +12,7 @@ use super::Bml;
 use super::bundles::out_of_turn;
 use crate::flood::{Fact, Heard};
 use crate::{Handler, PeerState, Rank};
-use gapless_btl::{Fragment, LinkError, ReserveError, Token};
+use gapless_btl::{Fragment, LinkError, PeerId, ReserveError, Token};
 use std::time::{Duration, Instant};
 
 /// "You are lost to me."
@@ -25,11 +25,13 @@ const GONE_BYTES: usize = 9;
 /// Longest text that goes along, in bytes: a message fits every transport.
 const TEXT_MAX: usize = 160;
 
-/// A peer that is lost, and may have left because of another: it was called too late to say so itself.
+/// The end of a link that is not acted on yet. The peer may have left because of another: it was called too late to say so
+/// itself.
 #[derive(Debug)]
 pub(super) struct Unexplained {
-    peer: Rank,
-    cause: LinkError,
+    rail: usize,
+    peer: PeerId,
+    error: LinkError,
     since: Instant,
 }
 
@@ -242,37 +244,51 @@ impl Bml {
         self.keep_links();
     }
 
-    /// Whether others may know better why the link to `peer` ends, if it ends now: where no message has gone over it, the
-    /// peer may have left before it could say why. (Several rails used together end one after the other, which gives
-    /// others the time.)
-    pub(super) fn may_be_explained(&self, peer: Rank) -> bool {
-        let endpoint = &self.endpoints[peer.0 as usize];
-        let paths = endpoint.paths();
-        let is_new = !paths.is_empty() && paths.iter().all(|path| !path.used);
+    /// Whether others may know better why the link to `peer` ends, if it ends now with this error: where no message has gone
+    /// over it, the peer may have left before it could say why. (Several rails end one after the other, which gives others
+    /// the time.)
+    pub(super) fn may_be_explained(&self, peer: Rank, error: &LinkError) -> bool {
+        let [path] = self.endpoints[peer.0 as usize].paths() else { return false };
         let may_wait = self.watches && !self.explanation.is_zero();
-        may_wait && is_new && !self.flood.has_left(peer) && !self.flood.is_explained(peer)
+        let is_gone = matches!(error, LinkError::PeerGone { .. });
+        let is_known = self.flood.has_left(peer) || self.flood.is_explained(peer);
+        may_wait && is_gone && !path.used && !is_known
     }
 
-    /// Keeps the loss of `peer` back until others have said because of whom, or have had the time to.
+    /// Keeps the end of a link back until others have said because of whom, or have had the time to. Meanwhile the link is
+    /// one that is about to be made.
     #[cold]
-    pub(super) fn await_explanation(&mut self, peer: Rank, cause: LinkError) {
-        self.unexplained.push(Unexplained { peer, cause, since: Instant::now() });
+    pub(super) fn await_explanation(&mut self, (rail, peer): (usize, PeerId), error: LinkError) {
+        self.unexplained.push(Unexplained { rail, peer, error, since: Instant::now() });
         self.owing = true;
     }
 
-    /// Tells of losses that were kept back and are explained, or will not be: after what others have said meanwhile was
-    /// read. Gives how many.
-    pub(super) fn tell_unexplained(&mut self, rest: &mut dyn Handler) -> usize {
+    /// Why there is no room for a message to `peer`: a link whose end is to be acted on later has none until then.
+    #[cold]
+    pub(super) fn no_room(&self, peer: Rank, error: ReserveError) -> ReserveError {
+        match error {
+            ReserveError::Link(error) if self.may_be_explained(peer, &error) => ReserveError::Full,
+            error => error,
+        }
+    }
+
+    /// Acts on ends of links that were kept back and are explained, or will not be: after what others have said meanwhile
+    /// was read. Gives how many.
+    pub(super) fn end_unexplained(&mut self, rest: &mut dyn Handler) -> usize {
         if self.unexplained.is_empty() {
             return 0;
         }
-        let flood = &self.flood;
-        let late = |it: &Unexplained| it.since.elapsed() >= self.explanation;
-        let is_due = |it: &mut Unexplained| flood.is_explained(it.peer) || late(it);
-        let due: Vec<Unexplained> = self.unexplained.extract_if(.., is_due).collect();
+        let mut all = std::mem::take(&mut self.unexplained);
+        let is_due = |it: &mut Unexplained| {
+            let rank = self.rails[it.rail].rank(it.peer);
+            let waits = rank.is_some_and(|rank| self.may_be_explained(rank, &it.error));
+            !waits || it.since.elapsed() >= self.explanation
+        };
+        let due: Vec<Unexplained> = all.extract_if(.., is_due).collect();
+        self.unexplained = all;
         // Handlers do not poll.
         let events = self.events.take();
-        due.iter().for_each(|it| self.end_peer(it.peer, &it.cause, rest));
+        due.iter().for_each(|it| self.lost(it.rail, it.peer, &it.error, rest));
         self.events = events;
         due.len()
     }
@@ -360,14 +376,14 @@ impl Bml {
 }
 
 /// Sends a control message; `false` if there is no room. Whoever is gone needs none.
-fn say(btl: &mut dyn gapless_btl::Btl, peer: gapless_btl::PeerId, message: &[u8]) -> bool {
+fn say(btl: &mut dyn gapless_btl::Btl, peer: PeerId, message: &[u8]) -> bool {
     !matches!(try_say(btl, peer, message), Err(ReserveError::Full))
 }
 
 /// Sends a control message, if there is a link and room.
 fn try_say(
     btl: &mut dyn gapless_btl::Btl,
-    peer: gapless_btl::PeerId,
+    peer: PeerId,
     message: &[u8],
 ) -> Result<(), ReserveError> {
     let mut slot = btl.reserve(peer, message.len())?;

@@ -304,7 +304,7 @@ impl Bml {
             if self.hear_callers() {
                 self.settle();
             }
-            handled += self.tell_unexplained(rest);
+            handled += self.end_unexplained(rest);
         }
         handled
     }
@@ -327,7 +327,13 @@ impl Bml {
                 let (number, token) = TokenSpace::unstamp(token);
                 self.hand(number, RankEvent::Completed { token, result }, rest);
             }
-            gapless_btl::Event::Lost { peer, error } => self.lost(rail, peer, &error, rest),
+            gapless_btl::Event::Lost { peer, error } => {
+                let rank = self.rails[rail].rank(peer);
+                match rank.is_some_and(|rank| self.may_be_explained(rank, &error)) {
+                    true => self.await_explanation((rail, peer), error),
+                    false => self.lost(rail, peer, &error, rest),
+                }
+            }
         }
     }
 
@@ -365,10 +371,15 @@ impl Bml {
         self.handlers[at] = Some(handler);
     }
 
-    fn lost(&mut self, rail: usize, peer: PeerId, error: &LinkError, rest: &mut dyn Handler) {
+    pub(super) fn lost(
+        &mut self,
+        rail: usize,
+        peer: PeerId,
+        error: &LinkError,
+        rest: &mut dyn Handler,
+    ) {
         let Some(rank) = self.rails[rail].rank(peer) else { return };
         let name = self.rails[rail].name();
-        let may_be_explained = self.may_be_explained(rank);
         let bundled = |bml: &Bml| {
             let bundle = bml.endpoints[rank.0 as usize].bundle.as_deref();
             bundle.is_some_and(|bundle| bundle.has_link(rail, peer))
@@ -395,21 +406,13 @@ impl Bml {
             Ending::Lost(left) => {
                 tracing::info!(peer = %rank, rail = name, %error, "the peer is lost");
                 self.say_farewells(&left);
-                match may_be_explained {
-                    true => self.await_explanation(rank, cause),
-                    false => self.end_peer(rank, &cause, rest),
+                self.note_loss(rank, &cause);
+                if self.owing {
+                    self.settle();
                 }
+                self.tell_loss(rank, &cause, rest);
             }
         }
-    }
-
-    /// A peer is lost, and whatever is known of the reason is known now.
-    pub(super) fn end_peer(&mut self, peer: Rank, cause: &LinkError, rest: &mut dyn Handler) {
-        self.note_loss(peer, cause);
-        if self.owing {
-            self.settle();
-        }
-        self.tell_loss(peer, cause, rest);
     }
 
     pub(super) fn tell_loss(&mut self, peer: Rank, error: &LinkError, rest: &mut dyn Handler) {
