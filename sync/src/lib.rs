@@ -5,6 +5,7 @@
 //! - [`membarrier`] is a memory barrier that one thread executes for all others: the gate and the sleep handshake of
 //!   shared memory (`btl-sm`) rely on it.
 //! - [`Fences`] are the two sides of falling asleep without missing what was published.
+//! - [`Asleep`] counts the threads that sleep, for those that publish something without a lock.
 //! - [`board`] is shared memory on which the ranks of a host publish short notes for each other.
 //! - [`Followers`] decides which of several waiting threads polls; the others sleep, each on its [`Parker`].
 //!
@@ -17,10 +18,11 @@
 //! assert_eq!(gate.enter().len(), 2);
 //! ```
 //!
-//! The first two are for Linux. loom explores the gate, the board and the followers (`cargo xtask test` runs it, and the
-//! comments at the end of `gate.rs` and `followers.rs` have the command).
+//! The first two are for Linux. loom explores the gate, the board, the followers and the count of sleepers (`cargo xtask
+//! test` runs it, and the comments at the end of `gate.rs` and `followers.rs` have the command).
 #![deny(unsafe_code)]
 
+mod asleep;
 pub mod board;
 mod fences;
 mod followers;
@@ -31,6 +33,7 @@ mod gate;
 pub mod membarrier;
 mod parker;
 
+pub use asleep::{Asleep, Sleeper};
 pub use fences::Fences;
 pub use followers::{Followers, Ticket};
 pub use gate::{Gate, Pass};

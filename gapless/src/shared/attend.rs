@@ -1,9 +1,9 @@
 //! The thread that makes progress, if there is one.
 
-use super::asleep::Sleeper;
 use super::{Shared, Stage, State};
 use crate::error::Error;
 use gapless_bml::{Patience, Waiter};
+use gapless_sync::Sleeper;
 use std::os::fd::AsRawFd as _;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
