@@ -141,6 +141,12 @@ pub(super) fn hand_over(list: &str, wanted: &Wanted<'_>) -> Result<ExitCode, Fai
 fn shares(list: &str, ranks: u32) -> Result<Vec<Share>, String> {
     let mut hosts = Vec::new();
     for word in list.split(',') {
+        // A name and a number have one colon.
+        if word.matches(':').count() > 1 {
+            let why = "looks like an IPv6 address, which launchers' lists of hosts cannot hold: give the host a name, \
+                       as /etc/hosts does";
+            return Err(format!("{word:?} {why}"));
+        }
         let (name, count) = match word.rsplit_once(':') {
             Some((name, count)) => (name, Some(count)),
             None => (word, None),
@@ -284,6 +290,8 @@ mod tests {
             ("a b", 1, "no name"),
             ("a:0", 1, "no host and a number"),
             ("a:x", 1, "no host and a number"),
+            ("a,::1", 1, "IPv6"),
+            ("[fe80::1%eth0]:2", 2, "IPv6"),
             ("a:1,b:1", 3, "room for 2"),
         ] {
             let error = shares(list, ranks).unwrap_err();
