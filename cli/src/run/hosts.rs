@@ -75,7 +75,7 @@ impl Launcher {
         NAMES.into_iter().find_map(|(name, known)| {
             let path = on_search_path(name)?;
             let launcher = known.or_else(|| {
-                let said = version(&path)?;
+                let said = version(&path, ANSWER)?;
                 let launcher = Launcher::of_version(&said);
                 tracing::debug!(?path, ?launcher, said, "asked for its version");
                 launcher
@@ -85,8 +85,8 @@ impl Launcher {
     }
 }
 
-/// What a program says of its version; `None` if it does not in time.
-fn version(path: &Path) -> Option<String> {
+/// What a program says of its version; `None` if it does not within `limit`.
+fn version(path: &Path, limit: Duration) -> Option<String> {
     let mut command = Command::new(path);
     command.arg("--version").stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());
     let mut child = command.spawn().ok()?;
@@ -98,11 +98,11 @@ fn version(path: &Path) -> Option<String> {
         let _ = said.read_to_end(&mut bytes);
         let _ = told.send(bytes);
     });
-    let bytes = heard.recv_timeout(ANSWER);
+    let bytes = heard.recv_timeout(limit);
     let _ = child.kill();
     let _ = child.wait();
     if bytes.is_err() {
-        tracing::warn!(?path, "does not say its version within {ANSWER:?}");
+        tracing::warn!(?path, "does not say its version within {limit:?}");
     }
     Some(String::from_utf8_lossy(&bytes.ok()?).trim_start().to_owned())
 }
@@ -384,12 +384,15 @@ mod tests {
         };
         let real = script("real", r#"[ "$1" = --version ] && echo "mpirun (Open MPI) 5.0.11""#);
         let wrapper = script("mpirun", &format!("exec '{}' \"$@\"", real.display()));
-        let said = version(&wrapper).unwrap();
+        let said = version(&wrapper, ANSWER).unwrap();
         assert_eq!(Launcher::of_version(&said), Some(Launcher::Prrte), "{said}");
         for text in ["exit 3", "echo >&2 no such option; exit 1"] {
-            let said = version(&script("other", text)).unwrap();
+            let said = version(&script("other", text), ANSWER).unwrap();
             assert_eq!(Launcher::of_version(&said), None, "{said}");
         }
-        assert_eq!(version(&folder.path().join("nothing")), None);
+        assert_eq!(version(&folder.path().join("nothing"), ANSWER), None);
+        // One that is waited for to its end says the empty text.
+        let silent = script("silent", "exec sleep 60");
+        assert_eq!(version(&silent, Duration::from_millis(50)), None);
     }
 }
