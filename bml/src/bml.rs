@@ -17,7 +17,7 @@ use crate::flood::Flood;
 use crate::near::{Judge, Near};
 use crate::rail::{Rail, RdmaRail};
 use crate::{BmlError, Handler, PeerState, RailSlot, Rank, TokenSpace, select};
-use deaths::Unexplained;
+use deaths::{EXPLANATION_TIME, Unexplained};
 use gapless_btl::loopback::{Config, Hub, Loopback};
 use gapless_btl::{
     Address, AmTag, Btl, Lending, Lent, Limits, LinkError, Mapped, PeerId, Queue, Rdma, RemoteKey,
@@ -65,10 +65,10 @@ pub struct Bml {
     untold: bool,
     /// The first rank that was lost, of those that did not leave in good order.
     casualty: Option<Rank>,
-    /// Links that have ended, which is not acted on yet.
+    /// Links that have ended without a reason that is known. They are ended here later.
     unexplained: Vec<Unexplained>,
-    /// How long that may take.
-    explanation: Duration,
+    /// How long peers are given to tell the reason.
+    explanation_time: Duration,
     /// Peers that a layer above gave up, whose loss the handlers have not heard of.
     given_up: Vec<(Rank, LinkError)>,
     /// Those that transports know, or will know when they are added.
@@ -93,9 +93,6 @@ impl Bml {
     /// The active-message tag that bml keeps for itself: processes tell each other of deaths, of leaving, and whom they
     /// have given up.
     pub const CONTROL_TAG: AmTag = AmTag(u8::MAX);
-
-    /// What [`set_explanation`](Bml::set_explanation) begins with.
-    pub const EXPLANATION: Duration = Duration::from_millis(100);
 
     /// Process `me` of `size`, with the loopback to itself and no transports yet.
     ///
@@ -130,7 +127,7 @@ impl Bml {
             untold: false,
             casualty: None,
             unexplained: Vec::new(),
-            explanation: Bml::EXPLANATION,
+            explanation_time: EXPLANATION_TIME,
             given_up: Vec::new(),
             devices: Vec::new(),
             bundled: Vec::new(),

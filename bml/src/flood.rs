@@ -146,8 +146,8 @@ impl Flood {
             // There is no link left that would tell.
             return Heard::Stale;
         }
-        // The first word counts: the others only repeat it. But who names another culprit knows more than one who came
-        // too late to be told.
+        // The first word counts: the others only repeat it. But a peer that names another culprit knows more than one
+        // that came too late to be told.
         if self.rumours.get(&rank).is_none_or(|(named, _)| *named == rank) {
             self.rumours.insert(rank, (culprit, why.into()));
         }
@@ -176,7 +176,7 @@ impl Flood {
         }
     }
 
-    /// Whether somebody has said because of whom `rank` is gone.
+    /// Whether a peer has said why `rank` is gone.
     pub(crate) fn is_explained(&self, rank: Rank) -> bool {
         self.rumours.contains_key(&rank)
     }

@@ -1,4 +1,5 @@
-//! Counts the threads that sleep, for threads that publish something without the lock under which the others fall asleep.
+//! Counts the threads that sleep, for threads that publish something without the lock under which the others fall
+//! asleep.
 //!
 //! ```text
 //! a thread that publishes                    a thread that is about to sleep

@@ -25,8 +25,11 @@ const GONE_BYTES: usize = 9;
 /// Longest text that goes along, in bytes: a message fits every transport.
 const TEXT_MAX: usize = 160;
 
-/// The end of a link that is not acted on yet. The peer may have left because of another: it was called too late to say so
-/// itself.
+/// How long peers are given at first to tell why a link has ended.
+pub(super) const EXPLANATION_TIME: Duration = Duration::from_millis(100);
+
+/// The end of a link over which no message has gone. The peer may have left because another died, and was called too
+/// late to say so itself. Other peers may know.
 #[derive(Debug)]
 pub(super) struct Unexplained {
     rail: usize,
@@ -72,10 +75,11 @@ impl Bml {
         self.keep_links();
     }
 
-    /// How long the loss of a peer over whose link nothing has gone is kept back, once this process [watches](Bml::watch):
-    /// others may say because of whom that peer left. With [`Duration::ZERO`] it is told at once, and no clock is read.
-    pub fn set_explanation(&mut self, time: Duration) {
-        self.explanation = time;
+    /// How long other peers are given to tell which death made a peer leave, if its link ends before any message has
+    /// gone over it: 100 ms, unless set. Until then the peer is not lost. Only a process that [watches](Bml::watch)
+    /// waits. With [`Duration::ZERO`] nothing waits, and no clock is read.
+    pub fn set_explanation_time(&mut self, time: Duration) {
+        self.explanation_time = time;
     }
 
     /// Has the links made that are needed after a link has ended: to check what others said, and to neighbours.
@@ -244,26 +248,26 @@ impl Bml {
         self.keep_links();
     }
 
-    /// Whether others may know better why the link to `peer` ends, if it ends now with this error: where no message has gone
-    /// over it, the peer may have left before it could say why. (Several rails end one after the other, which gives others
-    /// the time.)
+    /// Whether other peers may know better why the link to `peer` ends, if it ends now with this error. They may if no
+    /// message has gone over it: then the peer may have left before it could say why. Peers that several rails lead to
+    /// are lost at once.
     pub(super) fn may_be_explained(&self, peer: Rank, error: &LinkError) -> bool {
         let [path] = self.endpoints[peer.0 as usize].paths() else { return false };
-        let may_wait = self.watches && !self.explanation.is_zero();
+        let may_wait = self.watches && !self.explanation_time.is_zero();
         let is_gone = matches!(error, LinkError::PeerGone { .. });
         let is_known = self.flood.has_left(peer) || self.flood.is_explained(peer);
         may_wait && is_gone && !path.used && !is_known
     }
 
-    /// Keeps the end of a link back until others have said because of whom, or have had the time to. Meanwhile the link is
-    /// one that is about to be made.
+    /// Ends a link later: once another peer has told the reason, or has had the time to. Until then it is treated as one
+    /// that is about to be made.
     #[cold]
     pub(super) fn await_explanation(&mut self, (rail, peer): (usize, PeerId), error: LinkError) {
         self.unexplained.push(Unexplained { rail, peer, error, since: Instant::now() });
         self.owing = true;
     }
 
-    /// Why there is no room for a message to `peer`: a link whose end is to be acted on later has none until then.
+    /// What a failed reservation gives: a link that is ended later has no room until then.
     #[cold]
     pub(super) fn no_room(&self, peer: Rank, error: ReserveError) -> ReserveError {
         match error {
@@ -272,8 +276,8 @@ impl Bml {
         }
     }
 
-    /// Acts on ends of links that were kept back and are explained, or will not be: after what others have said meanwhile
-    /// was read. Gives how many.
+    /// Ends those of these links whose reason is known by now, or whose time is over. To be called after a poll has read
+    /// what peers have said. Gives how many.
     pub(super) fn end_unexplained(&mut self, rest: &mut dyn Handler) -> usize {
         if self.unexplained.is_empty() {
             return 0;
@@ -282,11 +286,11 @@ impl Bml {
         let is_due = |it: &mut Unexplained| {
             let rank = self.rails[it.rail].rank(it.peer);
             let waits = rank.is_some_and(|rank| self.may_be_explained(rank, &it.error));
-            !waits || it.since.elapsed() >= self.explanation
+            !waits || it.since.elapsed() >= self.explanation_time
         };
         let due: Vec<Unexplained> = all.extract_if(.., is_due).collect();
         self.unexplained = all;
-        // Handlers do not poll.
+        // Handlers must not poll.
         let events = self.events.take();
         due.iter().for_each(|it| self.lost(it.rail, it.peer, &it.error, rest));
         self.events = events;

@@ -141,7 +141,7 @@ pub(super) fn hand_over(list: &str, wanted: &Wanted<'_>) -> Result<ExitCode, Fai
 fn shares(list: &str, ranks: u32) -> Result<Vec<Share>, String> {
     let mut hosts = Vec::new();
     for word in list.split(',') {
-        // A name and a number have one colon.
+        // Between a name and a number is one colon.
         if word.matches(':').count() > 1 {
             let why = "looks like an IPv6 address, which launchers' lists of hosts cannot hold: give the host a name, \
                        as /etc/hosts does";

@@ -1,5 +1,5 @@
-//! Threads that sleep, for threads that put tasks straight into a ring, or take outcomes of such puts, without the world's
-//! lock.
+//! Threads that sleep, beside threads that put tasks straight into a ring, or take outcomes of such puts, without the
+//! world's lock.
 //!
 //! ```text
 //! a thread that puts                         a thread that is about to sleep (with the lock)
@@ -9,10 +9,11 @@
 //!   and rouses
 //! ```
 //!
-//! At least one of the two threads sees the other's store ([`Asleep`](gapless_sync::Asleep)): no put is left while all threads sleep. The fence
-//! of the thread that puts is that of the ring's announcement. Only `Xtq::advance` clears the mark. It runs under the
-//! world's lock, so not between the two steps of a thread that is about to sleep, and sets the mark again if it finds
-//! something in a ring. A thread that wakes may read an old mark once; it looks again before it sleeps.
+//! At least one of the two threads sees the other's store ([`Asleep`](gapless_sync::Asleep)), so no put is left while
+//! all threads sleep. The fence of the thread that puts is that of the ring's announcement. Only `Xtq::advance` clears
+//! the mark. It runs under the world's lock, so not between the two steps of a thread that is about to sleep, and sets
+//! the mark again if it finds something in a ring. A thread that wakes may read an old mark once; it looks again before
+//! it sleeps.
 //!
 //! Likewise, a thread that has taken outcomes fences, and then rings if anybody is asleep. A thread that waits for an
 //! outcome counts as asleep, fences, and then looks once more before it sleeps.

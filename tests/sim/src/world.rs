@@ -103,8 +103,8 @@ pub(crate) fn endpoints(plan: &Plan, wire: &Shared) -> Vec<Pml> {
             };
             known.expect("every rail reaches everybody");
         }
-        // No clock is read.
-        bml.set_explanation(std::time::Duration::ZERO);
+        // A seed must not depend on the clock.
+        bml.set_explanation_time(std::time::Duration::ZERO);
         bml.watch();
         all.push(Pml::new(bml, vec![Arc::new(HostEngine)], config(plan)));
     }
