@@ -80,7 +80,7 @@ pub use messages::{
     back_pressure, every_size, order_and_exactly_once, parked_fragments, send_fixes_the_order,
     sender_that_never_polls, tokens_once, truncation, unsent_slots,
 };
-pub use retention::{retained_across_a_cut, retained_until_received};
+pub use retention::{receipt_lags_little, retained_across_a_cut, retained_until_received};
 pub use room::no_more_than_there_is_room_for;
 pub use shorts::{one_peer_alone, quiet_until_something_comes, short_messages};
 
@@ -141,7 +141,7 @@ macro_rules! conformance {
             order_and_exactly_once, send_fixes_the_order, every_size, truncation, back_pressure,
             sender_that_never_polls, no_more_than_there_is_room_for, parked_fragments, unsent_slots, tokens_once,
             short_messages, lent_messages, one_peer_alone, quiet_until_something_comes,
-            retained_until_received, retained_across_a_cut,
+            retained_until_received, receipt_lags_little, retained_across_a_cut,
             rdma_at_every_alignment, rdma_in_many_pieces, rdma_refuses_what_is_wrong,
             numbers_change, numbers_change_from_both_ends, atomics_refuse_what_is_wrong,
             mapped_memory, mapped_keys_are_checked, recalled_memory, memory_made_private,

@@ -4,7 +4,7 @@ use super::bench::Watch;
 use super::duo::{A, B, Duo, Seen, message, tag_of};
 use super::{Fixture, Suite};
 use crate::random::Random;
-use crate::{Btl, LinkError, Slot, Token, Unacknowledged};
+use crate::{Btl, LAG_BYTES, LinkError, Slot, Token, Unacknowledged};
 use std::collections::BTreeSet;
 
 /// Two ends that retain what they send, or none, said aloud.
@@ -71,6 +71,32 @@ pub fn retained_until_received(suite: &Suite, mut fixture: impl Fixture) {
         }
     }
     duo.expect_health();
+}
+
+/// Polls of the receiver, once it has all, in which it must have said so.
+const POLLS_TO_TELL: usize = 64;
+
+/// Once the receiver has all and has polled, less than [`LAG_BYTES`] is outstanding, however long the messages are: without
+/// another poll of it, or another message. Its clock is not waited for.
+pub fn receipt_lags_little(suite: &Suite, mut fixture: impl Fixture) {
+    for len in [LAG_BYTES + LAG_BYTES / 2, 20_000, 3_000, 500] {
+        let Some(mut duo) = retaining(suite, &mut fixture) else { return };
+        let len = len.min(duo.ends[A].limits().max_fragment_bytes);
+        let count = (LAG_BYTES + LAG_BYTES / 2).div_ceil(len) as u64;
+        for number in 0..count {
+            duo.say_number(A, number, len);
+            duo.hear_number(B, number, len);
+        }
+        for _ in 0..POLLS_TO_TELL {
+            assert_eq!(duo.poll(B), 0, "all has come");
+        }
+        let watch = Watch::new("the receipt of all but what may lag behind");
+        while outstanding(&duo, A) >= LAG_BYTES as u64 {
+            duo.poll(A);
+            watch.tick();
+        }
+        duo.expect_health();
+    }
 }
 
 /// What an end of a link that is cut knows of its messages.

@@ -131,6 +131,7 @@ impl Broken {
             return;
         }
         self.polls += 1;
+        self.kept.polled();
         self.refused = 0;
         self.flush();
         let polls = self.polls;

@@ -228,6 +228,8 @@ flaws! {
     // 10. Retention
     /// That the other end has had all is never known.
     NeverKnowsReceipt: retained_until_received, "receipt of all";
+    /// That the other end has had all is known once that has polled for long.
+    TellsReceiptLate: receipt_lags_little, "but what may lag behind";
     /// A message too few is given back.
     ForgetsOne: retained_across_a_cut, "are nowhere";
     /// What was given back is given back again.

@@ -13,6 +13,8 @@ struct Wire {
     cut: AtomicBool,
     /// How many messages each end was given.
     had: [AtomicUsize; 2],
+    /// How many of these it has told, if it tells of them late.
+    told: [AtomicUsize; 2],
 }
 
 /// The messages of an end to its only peer.
@@ -25,14 +27,19 @@ pub(crate) struct Kept {
     before: usize,
     /// The loss is told.
     lost: bool,
+    /// Polls since a message came.
+    idle: u32,
 }
+
+/// After so many polls in a row without a message, an end that tells of messages late tells of them.
+const LATE: u32 = 1000;
 
 impl Kept {
     pub(crate) fn pair() -> [Kept; 2] {
         let wire = Arc::new(Wire::default());
         [0, 1].map(|me| {
             let (wire, sent) = (Arc::clone(&wire), VecDeque::new());
-            Kept { wire, me, wanted: false, sent, before: 0, lost: false }
+            Kept { wire, me, wanted: false, sent, before: 0, lost: false, idle: 0 }
         })
     }
 
@@ -42,11 +49,22 @@ impl Kept {
 
     /// How many of the messages here the peer has had, as far as is known.
     fn known(&self, flaw: Flaw) -> usize {
-        let had = self.wire.had[1 - self.me].load(Ordering::Relaxed).saturating_sub(self.before);
+        let late = flaw == Flaw::TellsReceiptLate;
+        let counts = if late { &self.wire.told } else { &self.wire.had };
+        let had = counts[1 - self.me].load(Ordering::Relaxed).saturating_sub(self.before);
         match flaw {
             Flaw::NeverKnowsReceipt => 0,
             Flaw::ForgetsOne if self.lost => had + 1,
             _ => had,
+        }
+    }
+
+    /// A poll begins.
+    pub(crate) fn polled(&mut self) {
+        self.idle += 1;
+        if self.idle >= LATE {
+            let had = self.wire.had[self.me].load(Ordering::Relaxed);
+            self.wire.told[self.me].store(had, Ordering::Relaxed);
         }
     }
 
@@ -71,6 +89,7 @@ impl Broken {
         match event {
             Event::Arrived { .. } if self.kept.wanted => {
                 self.kept.wire.had[self.kept.me].fetch_add(1, Ordering::Relaxed);
+                self.kept.idle = 0;
             }
             Event::Sent { token, .. } if self.flaw != Flaw::GivesBackTold => {
                 let sent = self.kept.sent.iter_mut().filter(|it| it.done == *token);
