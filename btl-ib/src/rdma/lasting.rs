@@ -24,7 +24,7 @@ use std::sync::{Arc, Weak};
 
 /// How many registrations there are, and their bytes: memory is freed by any thread.
 #[derive(Debug, Default)]
-struct Tally {
+struct Registrations {
     count: AtomicUsize,
     bytes: AtomicU64,
 }
@@ -33,13 +33,13 @@ struct Tally {
 struct Kept<R> {
     registration: Arc<R>,
     bytes: u64,
-    tally: Arc<Tally>,
+    alive: Arc<Registrations>,
 }
 
 impl<R> Drop for Kept<R> {
     fn drop(&mut self) {
-        self.tally.count.fetch_sub(1, Ordering::Relaxed);
-        self.tally.bytes.fetch_sub(self.bytes, Ordering::Relaxed);
+        self.alive.count.fetch_sub(1, Ordering::Relaxed);
+        self.alive.bytes.fetch_sub(self.bytes, Ordering::Relaxed);
     }
 }
 
@@ -68,7 +68,7 @@ pub(crate) struct Remembered<R = Mr> {
     known: BTreeMap<u64, Known<R>>,
     /// Keys that peers have, by address and number.
     keys: HashMap<(u64, u32), Lent<R>>,
-    tally: Arc<Tally>,
+    alive: Arc<Registrations>,
     turn: u64,
     /// So many entries, and those of memory that is gone are thrown away.
     sweep_at: usize,
@@ -76,8 +76,8 @@ pub(crate) struct Remembered<R = Mr> {
 
 impl<R> Default for Remembered<R> {
     fn default() -> Remembered<R> {
-        let (known, keys, tally) = (BTreeMap::new(), HashMap::new(), Arc::default());
-        Remembered { known, keys, tally, turn: 0, sweep_at: 64 }
+        let (known, keys, alive) = (BTreeMap::new(), HashMap::new(), Arc::default());
+        Remembered { known, keys, alive, turn: 0, sweep_at: 64 }
     }
 }
 
@@ -137,11 +137,11 @@ impl<R: Send + Sync + 'static> Remembered<R> {
 
     /// Attaches a registration to its memory.
     fn keep(&mut self, memory: &Arc<Lasting>, registration: R) -> Arc<Kept<R>> {
-        let (registration, tally) = (Arc::new(registration), Arc::clone(&self.tally));
+        let (registration, alive) = (Arc::new(registration), Arc::clone(&self.alive));
         let bytes = memory.region().len();
-        tally.count.fetch_add(1, Ordering::Relaxed);
-        tally.bytes.fetch_add(bytes, Ordering::Relaxed);
-        let kept = Arc::new(Kept { registration, bytes, tally });
+        alive.count.fetch_add(1, Ordering::Relaxed);
+        alive.bytes.fetch_add(bytes, Ordering::Relaxed);
+        let kept = Arc::new(Kept { registration, bytes, alive });
         memory.attach(Arc::clone(&kept) as Arc<dyn Any + Send + Sync>);
         if let Some(known) = self.known.get_mut(&memory.region().start()) {
             known.kept = Arc::downgrade(&kept);
@@ -203,7 +203,7 @@ impl<R: Send + Sync + 'static> Remembered<R> {
 
     /// How many registrations there are, and their bytes.
     pub(super) fn counts(&self) -> (usize, u64) {
-        (self.tally.count.load(Ordering::Relaxed), self.tally.bytes.load(Ordering::Relaxed))
+        (self.alive.count.load(Ordering::Relaxed), self.alive.bytes.load(Ordering::Relaxed))
     }
 }
 
