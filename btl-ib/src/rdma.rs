@@ -107,7 +107,7 @@ pub(crate) struct OneSided {
     turn: u32,
     staging: Arc<Registered>,
     /// Staging buffers.
-    free: Vec<u32>,
+    pub(crate) free: Vec<u32>,
     /// How much of the local memory went each way, for tests: in registered regions, registered for the operation,
     /// staged.
     pub(crate) ways: [u64; 3],

@@ -4,7 +4,7 @@ use super::{End, Patience, config, expect_health, joined, open};
 use crate::IbConfig;
 use crate::ib::FEW_RECEIVES;
 use crate::link::receives;
-use crate::verbs::pair::{COUNTS, Counts, REFUSES, SINGLY};
+use crate::verbs::pair::{COUNTS, Counts, REFUSES, REFUSES_LISTS, SINGLY};
 use gapless_btl::{Access, AmTag, Btl, Extent, LinkError, Rdma, ReserveError, Token};
 use gapless_mem::{Device, HostDevice};
 use std::time::Instant;
@@ -133,6 +133,64 @@ fn parts_of_operations_are_told_as_lists() {
     }
     SINGLY.set(false);
     println!("as lists {:?}, singly {:?}", took[0], took[1]);
+    expect_health(&mut ends);
+}
+
+/// The device refuses a list of parts: its operation fails with that error, once, the link ends, buffers come back, and the
+/// process has operations with others.
+#[test]
+fn a_list_of_parts_that_is_refused_ends_the_link() {
+    const LEN: u64 = 1 << 20;
+    let staged = IbConfig { register_from_bytes: u64::MAX, ..config(0) };
+    let mut ends = joined(staged, config(1));
+    let [far, own] = [0, 1].map(|_| HostDevice::new().allocate(LEN).unwrap());
+    // SAFETY: the memory is never freed, and no reference covers it.
+    let key = unsafe { ends[1].ib.register(far, Access::Write) }.unwrap();
+    let remote = [Extent { offset: 0, len: LEN }];
+    let [a, b] = &mut ends;
+    let free = a.ib.one_sided.free.len();
+    REFUSES_LISTS.set(true);
+    // SAFETY: the memory is never freed, and nothing else touches it.
+    let begun = unsafe { a.ib.put(a.peer, &[own], &key, &remote, Token(5)) };
+    REFUSES_LISTS.set(false);
+    assert_eq!(begun, Ok(()), "its end tells");
+    assert!(a.ib.one_sided.free.len() < free, "parts were listed");
+    let patience = Patience::new();
+    while a.lost.is_none() || b.lost.is_none() {
+        // After its loss an end has nothing more to tell of this peer.
+        a.poll();
+        b.poll();
+        patience.tick("the loss at both ends");
+    }
+    let refused =
+        |error: &LinkError| matches!(error, LinkError::System { operation: "ibv_wr_complete", .. });
+    assert!(a.lost.as_ref().is_some_and(refused), "{:?}", a.lost);
+    assert!(matches!(&a.completed[..], [Err(error)] if refused(error)), "{:?}", a.completed);
+    assert_eq!(a.ib.one_sided.free.len(), free, "buffers come back");
+    // Another process is reached as before.
+    let third = IbConfig { rank: 3, ..config(1) };
+    let mut third = open(third);
+    let (to_third, to_a) =
+        (a.ib.connect(&third.address()).unwrap(), third.introduce(&a.ib.address()).unwrap());
+    let [a, _] = ends;
+    let mut ends = [End::new(a.ib, to_third), End::new(third, to_a)];
+    let patience = Patience::new();
+    while !ends.iter_mut().all(|end| end.ib.reserve(end.peer, 0).is_ok()) {
+        ends.iter_mut().for_each(End::poll);
+        patience.tick("the link");
+    }
+    let [a, c] = &mut ends;
+    // SAFETY: the memory is never freed, and no reference covers it.
+    let key = unsafe { c.ib.register(far, Access::Write) }.unwrap();
+    // SAFETY: the memory is never freed, and nothing else touches it until the end.
+    unsafe { a.ib.put(a.peer, &[own], &key, &remote, Token(6)) }.unwrap();
+    let patience = Patience::new();
+    while a.completed.is_empty() {
+        a.poll();
+        c.poll();
+        patience.tick("the end of an operation");
+    }
+    assert_eq!(a.completed, [Ok(())]);
     expect_health(&mut ends);
 }
 

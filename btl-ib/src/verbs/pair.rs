@@ -66,6 +66,8 @@ thread_local! {
     pub(crate) static COUNTS: std::cell::RefCell<Counts> = std::cell::RefCell::default();
     /// For tests: the device has no more queue pairs.
     pub(crate) static REFUSES: std::cell::Cell<bool> = const { std::cell::Cell::new(false) };
+    /// For tests: the device takes no list of work.
+    pub(crate) static REFUSES_LISTS: std::cell::Cell<bool> = const { std::cell::Cell::new(false) };
     /// For tests: work is posted piece by piece.
     pub(crate) static SINGLY: std::cell::Cell<bool> = const { std::cell::Cell::new(false) };
 }
@@ -385,7 +387,16 @@ impl Qp<ReadyToSend> {
     /// # Errors
     /// The queue is full, or the device is gone; nothing of it was posted.
     pub(crate) fn end_list(&mut self) -> Result<(), LinkError> {
-        if std::mem::take(&mut self.raw.listing) { self.complete() } else { Ok(()) }
+        if !std::mem::take(&mut self.raw.listing) {
+            return Ok(());
+        }
+        #[cfg(test)]
+        if REFUSES_LISTS.get() {
+            // SAFETY: work was begun, and is not told of.
+            unsafe { rdma_sys::ibv_wr_abort(self.raw.extended.as_ptr()) };
+            return Err(refused_as("ibv_wr_complete", libc::ENODEV));
+        }
+        self.complete()
     }
 
     /// Begins a piece of work of this name; its end is told if it is to be `told`, or goes wrong.
