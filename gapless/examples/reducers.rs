@@ -250,6 +250,8 @@ fn main() -> Result<(), Failure> {
         }
         let on = |device: &Arc<CudaDevice>| ("gpu", device.space());
         let on_gpu = device.as_ref().ok().filter(|_| has == [1]).map(on);
+        // Tasks on threads reach no memory of a device.
+        let on_gpu = on_gpu.filter(|_| way != Way::Threads);
         for (place, space) in [("host", Space::Host)].into_iter().chain(on_gpu) {
             for bytes in SIZES.into_iter().filter(|bytes| *bytes >= ACCUMULATED) {
                 let took = accumulate(comm, (way, space), bytes, rounds(bytes, count))?;

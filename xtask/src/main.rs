@@ -73,7 +73,7 @@ enum Chore {
         #[arg(long, value_name = "NAMES", num_args = 0..=1, default_missing_value = "all")]
         odd: Option<String>,
     },
-    /// Build the tests that need a GPU into gpu-bundle/ and gpu-bundle.tar.gz, to be carried to where one is
+    /// Build the tests that need a GPU into gpu-bundle/ and gpu-bundle.tar.xz, to be carried to where one is
     GpuBundle {
         /// Warn if the packed bundle is longer than this, in bytes
         #[arg(long, default_value_t = bundle::BYTES_MAX)]
