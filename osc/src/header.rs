@@ -34,8 +34,9 @@
 //! locked instruction a stripe costs what one costs that changes an element, and many elements are changed at once.
 //! The numbers are changed in place, by ordinary loads and stores: nobody else writes them meanwhile, but `put`. Stripes are
 //! 4 KiB of the window; every 64th has the same mutex. Nobody has a mutex for longer than it takes to change 4 KiB, to add
-//! numbers to 32 KiB, or to change the elements of one message. A mutex of a rank whose process has died is taken over.
-//! One of a rank that is lost otherwise is not: it may live, and be in the middle of a change. Then the call fails.
+//! numbers to 32 KiB, or to change the elements of one message. A mutex of a rank whose process has died is taken over, and
+//! so is one with the number of no rank. One of a rank that is lost otherwise is not: it may live, and be in the middle of
+//! a change. Then the call fails.
 
 use gapless_mem::Words;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -380,8 +381,8 @@ impl Header {
         alone.or_else(|| (0..self.ranks).find(shares))
     }
 
-    /// Takes the mutexes of these stripes, if all are free, or if their holders are dead: what those have left half done are
-    /// elements of their own accumulations.
+    /// Takes the mutexes of these stripes, if all are free, or name nobody, or if their holders are dead: what those have left
+    /// half done are elements of their own accumulations.
     #[inline]
     pub(crate) fn try_stripes(
         &self,
@@ -396,8 +397,9 @@ impl Header {
             let mutex = self.mutex(at);
             let take = |old| mutex.compare_exchange(old, own, Ordering::Acquire, Ordering::Relaxed);
             let taken = take(0).or_else(|holder| {
-                let dead = u32::try_from(holder - 1).is_ok_and(&is_dead);
-                if dead { take(holder) } else { Err(holder) }
+                // No rank of ours wrote another number.
+                let named = u32::try_from(holder - 1).ok().filter(|rank| *rank < self.ranks);
+                if named.is_none_or(&is_dead) { take(holder) } else { Err(holder) }
             });
             if taken.is_err() {
                 self.release_stripes(rank, Stripes(stripes.0 & ((1 << at) - 1)));

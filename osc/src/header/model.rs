@@ -321,6 +321,19 @@ fn mutexes_have_one_holder() {
     assert!(header.try_stripes(2, stripe, |_| false));
 }
 
+/// A mutex that names no rank of the window was written by nobody who has it: it is taken over, and not waited for.
+#[test]
+fn mutexes_that_name_no_rank_are_taken_over() {
+    let header = header(3);
+    let stripe = Stripes::default().with(0, 8);
+    for rubbish in [4, 1000, u64::from(u32::MAX), 1 << 32, (1 << 32) + 1, u64::MAX] {
+        header.mutex(0).store(rubbish, Ordering::Relaxed);
+        assert!(header.try_stripes(1, stripe, |_| false), "{rubbish}");
+        assert!(!header.try_stripes(2, stripe, |_| false), "rank 1 has it");
+        header.release_stripes(1, stripe);
+    }
+}
+
 /// A turn, or a claim that nobody is in the way of, is passed over if its rank does not take it. It is not forgotten.
 #[test]
 fn turns_that_nobody_takes_are_passed_over() {
