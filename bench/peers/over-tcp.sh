@@ -40,6 +40,7 @@ exec "$built/gapless" run -n 2 -- sh -c \\
 END
 cat > "$folder/mpich/bin/mpiexec" <<END
 #!/bin/sh
+[ "\$1" != --version ] || exec "$mpich/bin/mpiexec" --version
 shift 2
 export MPIR_CVAR_NOLOCAL=1 UCX_TLS=tcp,self
 exec "$mpich/bin/mpiexec" -n 1 ip netns exec $a "\$@" : -n 1 ip netns exec $b "\$@"
@@ -52,9 +53,11 @@ exec ip netns exec $b unshare --uts sh -c 'hostname $b; exec sh -c "\$*"' sh "\$
 END
 cat > "$folder/openmpi/bin/mpiexec" <<END
 #!/bin/sh
+[ "\$1" != --version ] || exec "$openmpi/bin/mpirun" --version
 shift 4
 exec ip netns exec $a unshare --uts sh -c 'hostname $a; exec "\$@"' sh "$openmpi/bin/mpirun" --bind-to none \\
     --prtemca plm_ssh_agent "$folder/agent" -H 10.77.0.1:1,10.77.0.2:1 -n 2 --mca pml ob1 --mca btl tcp,self "\$@"
 END
 chmod +x "$folder/built/gapless" "$folder/mpich/bin/mpiexec" "$folder/openmpi/bin/mpiexec" "$folder/agent"
-${XTASK:-cargo xtask} peers --mpich "$folder/mpich" --openmpi "$folder/openmpi" --built "$folder/built" "$@"
+${XTASK:-cargo xtask} peers --mpich "$folder/mpich" --openmpi "$folder/openmpi" --built "$folder/built" \
+    --called "sh bench/peers/over-tcp.sh MPICH OPENMPI BUILT" "$@"

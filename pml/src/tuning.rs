@@ -32,10 +32,9 @@ pub struct Tuning {
     pub block_ns: f64,
     /// Bandwidth of fetching and decoding a flattened layout.
     pub layout_mb_s: f64,
-    /// Fragment size of the pipeline. The transport's own limit also holds.
+    /// Fragment size of the pipeline within a host. The transport's own limit also holds.
     pub fragment_bytes: u32,
-    /// Fragment size of the pipeline over a network, for messages without gaps up to 2 MiB; at least
-    /// `fragment_bytes`.
+    /// The same over a network.
     pub network_fragment_bytes: u32,
     /// Fragments of one message in flight at once, if engines work asynchronously.
     pub depth: u32,
@@ -122,9 +121,9 @@ impl Default for Tuning {
             block_ns: 0.7,
             layout_mb_s: 1_000.0,
             fragment_bytes: 64 << 10,
-            network_fragment_bytes: 128 << 10,
+            network_fragment_bytes: 120 << 10,
             depth: 8,
-            device_fragment_bytes: 128 << 10,
+            device_fragment_bytes: 120 << 10,
             device_fragment_least_bytes: 16 << 10,
             single_copy_batch_bytes: 4 << 20,
             // Those of two H200s joined by NVLink, PCIe 5.

@@ -86,6 +86,9 @@ pub(crate) struct Options {
     /// current folder
     #[arg(long, value_name = "FOLDER")]
     built: Option<PathBuf>,
+    /// What the report says was called, if a script does that
+    #[arg(long, value_name = "COMMAND", default_value = "cargo xtask peers")]
+    called: String,
     /// Folder for the report and the figures, or a file NAME.json for the report alone; without it a whole run
     /// writes to bench/results/cpu and the tables into README.md there, and any other nowhere
     #[arg(long)]
@@ -177,7 +180,9 @@ fn measured(checkout: &Checkout, options: &Options) -> Result<Report, Failure> {
         ROTATION_MIB => String::new(),
         other => format!(" --rotation {other}"),
     };
-    let command = format!("cargo xtask peers --rounds {rounds} --seconds {seconds}{rotation}");
+    let only: String = options.only.iter().map(|only| format!(" --only \"{only}\"")).collect();
+    let called = &options.called;
+    let command = format!("{called} --rounds {rounds} --seconds {seconds}{rotation}{only}");
     let report = Report { rows, not_measured, ..Report::new(&programs, command, before) };
     summarise(&report);
     Ok(report)

@@ -141,7 +141,7 @@ pub const KEYS: &[Key] = &[
     ns!("host", "block_ns", "one run of bytes, to an engine", block_ns),
     mb_s!("host", "layout_mb_s", "fetching and decoding a layout", layout_mb_s),
     whole!(Short, Bytes, "host", "fragment_bytes", 256.0, 16.0 * MIB, "a fragment of the pipeline", fragment_bytes),
-    whole!(Short, Bytes, "host", "network_fragment_bytes", 256.0, 16.0 * MIB, "the same over a network, up to 2 MiB without gaps", network_fragment_bytes),
+    whole!(Short, Bytes, "host", "network_fragment_bytes", 256.0, 16.0 * MIB, "the same over a network", network_fragment_bytes),
     whole!(Short, Count, "host", "depth", 1.0, 4096.0, "fragments of a message in work at a time", depth),
     whole!(Whole, Bytes, "host", "single_copy_batch_bytes", 4.0 * KIB, GIB, "most that one call of single copy moves", single_copy_batch_bytes),
     whole!(Short, Bytes, "device", "fragment_bytes", 4.0 * KIB, GIB, "longest fragment of the staged protocols", staged_fragment_bytes),

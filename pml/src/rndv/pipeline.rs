@@ -50,9 +50,8 @@ fn open_recv(cx: &mut Cx<'_>, situation: &Situation) -> Opened {
     let tuning = &cx.config.tuning;
     let typed = cx.buffer.typed();
     let gapless = cx.rts.blocks == 1 && typed.as_contiguous().is_some();
-    let blocks = if gapless { 1 } else { situation.blocks().max(2) };
     let wish = match situation.devices {
-        None => wished_fragment(tuning, room, blocks, situation.latency_ns),
+        None => wished_fragment(tuning, room, gapless, situation.latency_ns),
         Some(_) => device_fragment(situation, tuning),
     };
     let fits = u32::try_from(cx.link.fragment_max().saturating_sub(DATA_BYTES)).unwrap_or(u32::MAX);
