@@ -165,7 +165,8 @@ impl Tcp {
         let place = place.filter(|_| !failed);
         let silence = Silence::new(place, !welcome);
         let burst = self.burst.clone();
-        let mut up = Box::new(Up::new(connection, silence, &self.config, link.retains, burst));
+        let (config, manner) = (&self.config, self.zerocopy);
+        let mut up = Box::new(Up::new(connection, silence, config, link.retains, burst, manner));
         if welcome {
             up.outbound.welcome();
         }
@@ -215,6 +216,7 @@ impl Tcp {
             }
             State::Up(mut up) => {
                 link.unacknowledged = up.outbound.give_up(&error, &mut self.outbox);
+                up.outbound.end(&up.connection);
             }
             State::Calling(_) => self.calling -= 1,
             State::Known => {}

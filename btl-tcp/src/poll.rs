@@ -228,13 +228,18 @@ impl Tcp {
             What::Pulse(id) => self.feel_pulse(id),
             What::Alarm => self.tick(),
             What::Link(id) => {
+                let mut failed = happened.error;
                 if let Some(up) = self.links[id as usize].up() {
-                    up.closing |= happened.closing;
+                    if failed && up.outbound.hear_notices(&up.connection) {
+                        // It is no error, unless it says so in another way.
+                        failed = false;
+                    }
+                    up.closing |= happened.closing || failed;
                 }
-                if happened.writable {
+                if happened.writable || failed {
                     self.flush(id, Next::Leaves);
                 }
-                if happened.readable {
+                if happened.readable || failed {
                     return self.receive(id, sink, BATCH);
                 }
             }

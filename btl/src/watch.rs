@@ -45,6 +45,8 @@ pub struct Happened {
     pub writable: bool,
     /// The other end sends no more, or is gone.
     pub closing: bool,
+    /// There is an error. Alone, it may be a note in the error queue of a socket that works.
+    pub error: bool,
 }
 
 /// The descriptor and its timer.
@@ -117,15 +119,16 @@ impl Watch {
         let mut space = [const { MaybeUninit::<epoll::Event>::uninit() }; EVENTS];
         let now = Timespec { tv_sec: 0, tv_nsec: 0 };
         let Ok((events, _)) = epoll::wait(&self.epoll, &mut space, Some(&now)) else { return 0 };
-        let ends = EventFlags::RDHUP | EventFlags::HUP | EventFlags::ERR;
+        let ends = EventFlags::RDHUP | EventFlags::HUP;
         for (event, place) in events.iter().zip(list.iter_mut()) {
             // The structure is packed.
             let (data, flags) = (event.data, event.flags);
             *place = Happened {
                 name: data.u64(),
                 readable: flags.intersects(EventFlags::IN | ends),
-                writable: flags.intersects(EventFlags::OUT | EventFlags::HUP | EventFlags::ERR),
+                writable: flags.intersects(EventFlags::OUT | EventFlags::HUP),
                 closing: flags.intersects(ends),
+                error: flags.contains(EventFlags::ERR),
             };
         }
         events.len()
