@@ -454,9 +454,10 @@ impl Outbound {
         self.large.clone()
     }
 
-    /// After [`give_up`](Outbound::give_up): nothing of the connection is of use.
-    pub(crate) fn end(&mut self, connection: &Connection) {
+    /// After [`give_up`](Outbound::give_up), nothing of the connection is of use; whether the system may still read buffers.
+    pub(crate) fn end(&mut self, connection: &Connection) -> bool {
         self.zerocopy.end(connection);
+        self.zerocopy.awaits_notices()
     }
 }
 

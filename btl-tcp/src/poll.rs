@@ -251,6 +251,7 @@ impl Tcp {
     fn is_timed(&mut self) -> bool {
         self.calling > 0
             || !self.strangers.is_empty()
+            || !self.fading.is_empty()
             || self.listeners.iter().any(|listener| listener.shut)
             || self
                 .links
@@ -274,6 +275,7 @@ impl Tcp {
         if !self.is_timed() {
             return;
         }
+        self.fading.retain_mut(|up| up.outbound.end(&up.connection));
         for at in 0..self.listeners.len() {
             let listener = &mut self.listeners[at];
             if std::mem::replace(&mut listener.shut, false) {

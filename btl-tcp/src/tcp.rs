@@ -63,6 +63,8 @@ pub struct Tcp {
     pub(crate) burst: Burst,
     /// Who wants sends without a copy, on new links.
     pub(crate) zerocopy: Manner,
+    /// Lost links with buffers that the system may still read.
+    pub(crate) fading: VecDeque<Box<Up>>,
     /// Who has spoken last.
     pub(crate) hot: Option<u32>,
     /// How many polls there were.
@@ -135,6 +137,7 @@ impl Tcp {
             bursts: Vec::new(),
             burst: Burst::new(),
             zerocopy: if config.zerocopy { Manner::UnlessCopied } else { Manner::Never },
+            fading: VecDeque::new(),
             hot: None,
             polls: 0,
             rounds: 0,

@@ -11,8 +11,8 @@
 //! memory for a notice.
 //!
 //! The end of a link says nothing about packets that are still on their way out: the system may go on reading after the
-//! socket was closed. So buffers without a notice are never used or freed again if the link ends
-//! ([`Zerocopy`] forgets them).
+//! socket was closed. So a lost link is kept until the last notice. Buffers that are without one when a transport is
+//! dropped are never used or freed again ([`Zerocopy`] forgets them).
 
 #[allow(unsafe_code, reason = "setsockopt and recvmsg for what rustix does not have")]
 mod calls;

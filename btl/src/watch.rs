@@ -103,6 +103,12 @@ impl Watch {
         debug_assert!(changed.is_ok(), "{changed:?}");
     }
 
+    /// Waits for nothing of a descriptor that was added any more.
+    pub fn remove(&self, fd: impl AsFd) {
+        let removed = epoll::delete(&self.epoll, fd);
+        debug_assert!(removed.is_ok(), "{removed:?}");
+    }
+
     /// Has the timer go off after this time, or not at all; it stays readable until it is set anew.
     pub fn set_alarm(&self, after: Option<Duration>) {
         // Zero would disarm it.
@@ -164,6 +170,8 @@ mod tests {
         drop(other);
         let [end] = seen(&watch)[..] else { panic!("{:?}", seen(&watch)) };
         assert!(end.closing && end.readable && end.writable, "{end:?}");
+        watch.remove(&one);
+        assert_eq!(seen(&watch), []);
         drop(one);
         watch.set_alarm(Some(Duration::ZERO));
         while seen(&watch).is_empty() {

@@ -193,7 +193,7 @@ fn where_the_system_does_not_copy_it_says_so() {
     outbound.zerocopy.hear(&connection);
     let pool = outbound.long_buffers();
     assert!(outbound.zerocopy.awaits_notices() && free(&pool) == 1, "nobody acknowledges it");
-    outbound.end(&connection);
+    assert!(!outbound.end(&connection));
     assert_eq!(free(&pool), 2, "the system has thrown it away");
     let tally = Tally { without_copy: 1, ..Tally::default() };
     assert_eq!(outbound.zerocopy.tally, tally);
