@@ -75,6 +75,10 @@ pub struct TcpConfig {
     /// A host that does not answer for this long is given up: 5 s to an hour. It says nothing about processes that are
     /// busy: their hosts answer.
     pub notice: Duration,
+    /// Whether long messages that lie in buffers of the transport may leave without a copy (`MSG_ZEROCOPY`). A link stops
+    /// doing so when the system says that it has copied after all, as it does between processes of one machine.
+    /// Encrypted links never do.
+    pub zerocopy: bool,
 }
 
 impl TcpConfig {
@@ -99,6 +103,7 @@ impl TcpConfig {
             fragment_bytes: 131_328,
             buffers: 16,
             notice: Duration::from_secs(12),
+            zerocopy: true,
         }
     }
 

@@ -29,6 +29,13 @@ struct Leaving {
 impl Leaving {
     /// Goes on; whether the link still needs us, and whether anything was done.
     fn step(&mut self) -> (bool, bool) {
+        let stepped = self.go_on();
+        let Up { connection, outbound, .. } = &mut *self.up;
+        outbound.hear_notices(connection);
+        stepped
+    }
+
+    fn go_on(&mut self) -> (bool, bool) {
         let Up { connection, outbound, .. } = &mut *self.up;
         let mut moved = false;
         if !outbound.is_empty() {

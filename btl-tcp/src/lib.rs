@@ -11,6 +11,7 @@
 //! - Messages are frames (`wire`): written out of slots with one call for many (`outbound`), read straight into the
 //!   buffers of fragments (`inbound`). Long ones leave from where they lie, and are read to where they go, if the caller
 //!   says where that is (`straight`). Nothing blocks; one epoll descriptor serves all sockets (`watch`).
+//! - Long messages that are packed, or retained, leave without a copy where the system can do that (`zerocopy`).
 //! - Short messages that are sent in a row may leave together, if the program usually polls soon after them (`burst`).
 //! - The buffers of messages of more than 2 KiB are page-locked for the devices that are
 //!   [attached](gapless_btl::Btl::attach).
@@ -116,6 +117,7 @@ mod tls;
 mod tls;
 mod watch;
 mod wire;
+mod zerocopy;
 
 pub use config::{Place, TcpConfig, random_secret};
 pub use gapless_btl::Secret;

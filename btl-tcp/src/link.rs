@@ -10,6 +10,7 @@ use crate::outbound::Outbound;
 use crate::proof::Digest;
 use crate::silence::Silence;
 use crate::watch::Interest;
+use crate::zerocopy::{Manner, Zerocopy};
 use gapless_btl::{LinkError, Unacknowledged};
 use gapless_mem::{Device, DeviceError};
 use std::sync::Arc;
@@ -88,11 +89,13 @@ impl Up {
         config: &TcpConfig,
         retains: bool,
         burst: Burst,
+        zerocopy: Manner,
     ) -> Up {
+        let zerocopy = Zerocopy::new(&connection, zerocopy, config.buffers);
         Up {
             connection,
             inbound: Inbound::new(config),
-            outbound: Outbound::new(config, retains),
+            outbound: Outbound::new(config, retains, zerocopy),
             silence,
             interest: Interest::READING,
             closing: false,

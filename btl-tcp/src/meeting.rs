@@ -32,6 +32,8 @@ use std::time::Instant;
 
 /// Callers taken from a listener in one poll.
 const CALLERS: usize = 64;
+/// Lost links that are kept because the system may still read their buffers.
+const FADING_MAX: usize = 16;
 
 impl Tcp {
     /// The number of the peer with this address.
@@ -165,7 +167,8 @@ impl Tcp {
         let place = place.filter(|_| !failed);
         let silence = Silence::new(place, !welcome);
         let burst = self.burst.clone();
-        let mut up = Box::new(Up::new(connection, silence, &self.config, link.retains, burst));
+        let (config, manner) = (&self.config, self.zerocopy);
+        let mut up = Box::new(Up::new(connection, silence, config, link.retains, burst, manner));
         if welcome {
             up.outbound.welcome();
         }
@@ -215,6 +218,13 @@ impl Tcp {
             }
             State::Up(mut up) => {
                 link.unacknowledged = up.outbound.give_up(&error, &mut self.outbox);
+                if up.outbound.end(&up.connection) {
+                    self.watch.remove(&up.connection);
+                    self.fading.push_back(up);
+                    if self.fading.len() > FADING_MAX {
+                        self.fading.pop_front();
+                    }
+                }
             }
             State::Calling(_) => self.calling -= 1,
             State::Known => {}

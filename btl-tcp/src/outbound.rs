@@ -9,6 +9,7 @@ use crate::config::TcpConfig;
 use crate::connection::Connection;
 use crate::straight::PIECES_MAX;
 use crate::wire::{HEADER_BYTES, Header};
+use crate::zerocopy::Zerocopy;
 use gapless_btl::pool::{Buffer, HeapPool};
 use gapless_btl::{
     AmTag, Event, Lending, Lent, LinkError, PeerId, ReserveError, SHORT_BYTES, Short, Slot, Token,
@@ -53,9 +54,16 @@ struct Frame {
     done: Token,
     /// It is retained, with this tag.
     retained: Option<AmTag>,
+    /// The last send without a copy of some of it.
+    zerocopy: Option<u64>,
 }
 
 impl Frame {
+    /// A message that nobody asks about, so many bytes of which have left.
+    fn begun(head: [u8; HEADER_BYTES], body: Body, written: usize) -> Frame {
+        Frame { head, body, written, done: Token::NONE, retained: None, zerocopy: None }
+    }
+
     fn len(&self) -> usize {
         HEADER_BYTES + self.body.bytes().len()
     }
@@ -65,12 +73,27 @@ impl Frame {
         let in_body = self.written.saturating_sub(HEADER_BYTES);
         [&self.head[self.written.min(HEADER_BYTES)..], &self.body.bytes()[in_body..]]
     }
+
+    /// What has not left of a body that lies in a buffer.
+    fn left_of_slot(&self) -> &[u8] {
+        match &self.body {
+            Body::Slot(_) => self.left()[1],
+            Body::None | Body::Rest(_) => &[],
+        }
+    }
+}
+
+/// A message that has left; the last send without a copy of some of it.
+struct Kept {
+    tag: AmTag,
+    buffer: Buffer,
+    zerocopy: Option<u64>,
 }
 
 /// Messages that have left and are not counted yet.
 #[derive(Default)]
 struct Retained {
-    left: VecDeque<(AmTag, Buffer)>,
+    left: VecDeque<Kept>,
     /// Bytes of these, and of those that are on their way out.
     bytes: u64,
     /// How many were counted, modulo 2¹⁶.
@@ -84,16 +107,18 @@ pub(crate) struct Outbound {
     sealed: usize,
     /// If messages are retained.
     retained: Option<Box<Retained>>,
+    pub(crate) zerocopy: Zerocopy,
     small: HeapPool,
     large: HeapPool,
 }
 
 impl Outbound {
-    pub(crate) fn new(config: &TcpConfig, retains: bool) -> Outbound {
+    pub(crate) fn new(config: &TcpConfig, retains: bool, zerocopy: Zerocopy) -> Outbound {
         Outbound {
             queue: VecDeque::new(),
             sealed: 0,
             retained: retains.then(Box::default),
+            zerocopy,
             small: HeapPool::new(SMALL_EACH * config.buffers, SMALL_BYTES),
             large: HeapPool::new(config.buffers, config.fragment_bytes),
         }
@@ -136,7 +161,14 @@ impl Outbound {
     /// A frame without a body.
     fn note(&mut self, header: Header) {
         let (head, done) = (header.write(), Token::NONE);
-        self.queue.push_back(Frame { head, body: Body::None, written: 0, done, retained: None });
+        self.queue.push_back(Frame {
+            head,
+            body: Body::None,
+            written: 0,
+            done,
+            retained: None,
+            zerocopy: None,
+        });
     }
 
     /// How many messages of the peer have come in full. If the last frame has not begun to leave and tells a count, it
@@ -174,7 +206,8 @@ impl Outbound {
             }
         };
         let head = header.write();
-        self.queue.push_back(Frame { head, body: Body::Slot(buffer), written: 0, done, retained });
+        let body = Body::Slot(buffer);
+        self.queue.push_back(Frame { head, body, written: 0, done, retained, zerocopy: None });
     }
 
     /// Retains messages from now on.
@@ -207,8 +240,10 @@ impl Outbound {
         if new > all.left.len() {
             return Err(corrupt(new - all.left.len()));
         }
-        let bytes = all.left.drain(..new).map(|(_, buffer)| buffer.len() as u64);
-        all.bytes -= bytes.sum::<u64>();
+        for Kept { buffer, zerocopy, .. } in all.left.drain(..new) {
+            all.bytes -= buffer.len() as u64;
+            self.zerocopy.hold(zerocopy, buffer);
+        }
         all.counted = count;
         Ok(())
     }
@@ -239,8 +274,7 @@ impl Outbound {
         let begun = written > 0 || self.sealed > 0;
         if begun && written < frame.len() {
             let body = Body::Rest(frame[HEADER_BYTES..].into());
-            let (done, retained) = (Token::NONE, None);
-            self.queue.push_back(Frame { head, body, written, done, retained });
+            self.queue.push_back(Frame::begun(head, body, written));
         }
         Ok(begun)
     }
@@ -282,8 +316,7 @@ impl Outbound {
                     Body::Rest(rest.into())
                 }
             };
-            let (done, retained) = (Token::NONE, None);
-            self.queue.push_back(Frame { head, body, written, done, retained });
+            self.queue.push_back(Frame::begun(head, body, written));
         }
         Ok(Lending::Sent)
     }
@@ -297,12 +330,40 @@ impl Outbound {
         told: &mut VecDeque<Event>,
     ) -> Result<bool, LinkError> {
         let mut wrote = false;
-        while !self.queue.is_empty() {
+        while let Some(front) = self.queue.front_mut() {
+            let body = if front.written < HEADER_BYTES { &[] } else { front.left_of_slot() };
+            if self.zerocopy.takes(body.len()) {
+                let len = body.len();
+                let Some((number, written)) = self.zerocopy.send(connection, body)? else {
+                    continue;
+                };
+                front.zerocopy = number.or(front.zerocopy);
+                wrote |= written > 0;
+                self.advance(written, told);
+                if written < len {
+                    break;
+                }
+                continue;
+            }
             let mut pieces = [IoSlice::new(&[]); PIECES];
             let (mut count, mut bytes) = (0, 0);
-            for piece in self.queue.iter().flat_map(Frame::left).take(PIECES) {
-                pieces[count] = IoSlice::new(piece);
-                (count, bytes) = (count + 1, bytes + piece.len());
+            let mut next = next;
+            for frame in &self.queue {
+                let [head, body] = frame.left();
+                // A body that is sent by itself follows.
+                let alone = !head.is_empty() && self.zerocopy.takes(frame.left_of_slot().len());
+                for piece in [head, body].into_iter().take(if alone { 1 } else { 2 }) {
+                    if count < PIECES {
+                        pieces[count] = IoSlice::new(piece);
+                        (count, bytes) = (count + 1, bytes + piece.len());
+                    }
+                }
+                if alone {
+                    next = Next::Waits;
+                }
+                if alone || count == PIECES {
+                    break;
+                }
             }
             let before = connection.carried();
             let written = connection.write(&pieces[..count], next)?;
@@ -328,11 +389,15 @@ impl Outbound {
             if frame.done != Token::NONE {
                 told.push_back(Event::Sent { token: frame.done, result: Ok(()) });
             }
-            let left = self.queue.pop_front();
-            if let (Some(Frame { retained: Some(tag), body: Body::Slot(buffer), .. }), Some(all)) =
-                (left, &mut self.retained)
-            {
-                all.left.push_back((tag, buffer));
+            let Some(Frame { body, retained, zerocopy, .. }) = self.queue.pop_front() else {
+                return;
+            };
+            match (body, retained, &mut self.retained) {
+                (Body::Slot(buffer), Some(tag), Some(all)) => {
+                    all.left.push_back(Kept { tag, buffer, zerocopy });
+                }
+                (Body::Slot(buffer), ..) => self.zerocopy.hold(zerocopy, buffer),
+                (Body::None | Body::Rest(_), ..) => {}
             }
         }
     }
@@ -343,24 +408,71 @@ impl Outbound {
         error: &LinkError,
         told: &mut VecDeque<Event>,
     ) -> Vec<Unacknowledged> {
-        let gone = self.retained.take().map(|all| all.left).unwrap_or_default();
-        let gone = gone.into_iter().map(|(tag, buffer)| (tag, buffer, Token::NONE));
-        let mut kept: Vec<(AmTag, Buffer, Token)> = gone.collect();
-        for Frame { done, body, retained, .. } in self.queue.drain(..) {
-            match (retained, body) {
-                (Some(tag), Body::Slot(buffer)) => kept.push((tag, buffer, done)),
-                _ if done != Token::NONE => {
-                    told.push_back(Event::Sent { token: done, result: Err(error.clone()) });
+        let mut kept = Vec::new();
+        let mut keep = |zerocopy: &mut Zerocopy, it: Kept, done| {
+            let Kept { tag, buffer, zerocopy: number } = it;
+            kept.push(Unacknowledged { tag, message: buffer.to_vec(), done });
+            zerocopy.hold(number, buffer);
+        };
+        for it in self.retained.take().into_iter().flat_map(|all| all.left) {
+            keep(&mut self.zerocopy, it, Token::NONE);
+        }
+        for Frame { done, body, retained, zerocopy, .. } in self.queue.drain(..) {
+            let buffer = match body {
+                Body::Slot(buffer) => Some(buffer),
+                Body::None | Body::Rest(_) => None,
+            };
+            match (retained, buffer) {
+                (Some(tag), Some(buffer)) => {
+                    keep(&mut self.zerocopy, Kept { tag, buffer, zerocopy }, done);
                 }
-                _ => {}
+                (_, buffer) => {
+                    if let Some(buffer) = buffer {
+                        self.zerocopy.hold(zerocopy, buffer);
+                    }
+                    if done != Token::NONE {
+                        told.push_back(Event::Sent { token: done, result: Err(error.clone()) });
+                    }
+                }
             }
         }
-        let whole = |(tag, buffer, done): (AmTag, Buffer, Token)| Unacknowledged {
-            tag,
-            message: buffer.to_vec(),
-            done,
-        };
-        kept.into_iter().map(whole).collect()
+        kept
+    }
+
+    /// Reads what the system says about sends without a copy; whether it had anything to say.
+    pub(crate) fn hear_notices(&mut self, connection: &Connection) -> bool {
+        let awaited = self.zerocopy.awaits_notices();
+        if awaited {
+            self.zerocopy.hear(connection);
+        }
+        awaited
+    }
+
+    /// The long buffers.
+    #[cfg(test)]
+    pub(crate) fn long_buffers(&self) -> HeapPool {
+        self.large.clone()
+    }
+
+    /// After [`give_up`](Outbound::give_up), nothing of the connection is of use; whether the system may still read buffers.
+    pub(crate) fn end(&mut self, connection: &Connection) -> bool {
+        self.zerocopy.end(connection);
+        self.zerocopy.awaits_notices()
+    }
+}
+
+/// What the system may still read is in the hands of [`Zerocopy`], which does not free it.
+impl Drop for Outbound {
+    fn drop(&mut self) {
+        let left = self.retained.take().into_iter().flat_map(|all| all.left);
+        for Kept { buffer, zerocopy, .. } in left {
+            self.zerocopy.hold(zerocopy, buffer);
+        }
+        for Frame { body, zerocopy, .. } in self.queue.drain(..) {
+            if let Body::Slot(buffer) = body {
+                self.zerocopy.hold(zerocopy, buffer);
+            }
+        }
     }
 }
 
@@ -369,6 +481,7 @@ mod tests {
     use super::*;
     use crate::socket::Socket;
     use crate::tests::{LOOPBACK_V4, config};
+    use crate::zerocopy::Manner;
     use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 
     /// Whoever may block waits for room only if something is in the queue.
@@ -378,7 +491,8 @@ mod tests {
         let (here, _there) =
             socketpair(AddressFamily::UNIX, SocketType::STREAM, flags, None).unwrap();
         let mut connection = Connection::bare(Socket::of(here, ([127, 0, 0, 1], 1).into()));
-        let mut outbound = Outbound::new(&config(0, LOOPBACK_V4), false);
+        let zerocopy = Zerocopy::new(&connection, Manner::UnlessCopied, 16);
+        let mut outbound = Outbound::new(&config(0, LOOPBACK_V4), false, zerocopy);
         let message = Lent::of_head(&[7; 1000]);
         let lending = loop {
             assert_eq!(outbound.may_lend(&connection, 0), Lending::Sent);
@@ -396,7 +510,12 @@ mod tests {
     /// A peer that reads nothing may send for ever: its counts do not pile up, and they never go back.
     #[test]
     fn counts_do_not_pile_up() {
-        let mut outbound = Outbound::new(&config(0, LOOPBACK_V4), true);
+        let (here, _there) =
+            socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)
+                .unwrap();
+        let connection = Connection::bare(Socket::of(here, ([127, 0, 0, 1], 1).into()));
+        let zerocopy = Zerocopy::new(&connection, Manner::Never, 16);
+        let mut outbound = Outbound::new(&config(0, LOOPBACK_V4), true, zerocopy);
         let counts = |outbound: &Outbound| -> Vec<u16> {
             let read = |frame: &Frame| match Header::read(frame.head, 100) {
                 Ok(Header::Count(count) | Header::Retained { count, .. }) => count,

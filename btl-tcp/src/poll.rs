@@ -228,13 +228,18 @@ impl Tcp {
             What::Pulse(id) => self.feel_pulse(id),
             What::Alarm => self.tick(),
             What::Link(id) => {
+                let mut failed = happened.error;
                 if let Some(up) = self.links[id as usize].up() {
-                    up.closing |= happened.closing;
+                    if failed && up.outbound.hear_notices(&up.connection) {
+                        // It is no error, unless it says so in another way.
+                        failed = false;
+                    }
+                    up.closing |= happened.closing || failed;
                 }
-                if happened.writable {
+                if happened.writable || failed {
                     self.flush(id, Next::Leaves);
                 }
-                if happened.readable {
+                if happened.readable || failed {
                     return self.receive(id, sink, BATCH);
                 }
             }
@@ -246,6 +251,7 @@ impl Tcp {
     fn is_timed(&mut self) -> bool {
         self.calling > 0
             || !self.strangers.is_empty()
+            || !self.fading.is_empty()
             || self.listeners.iter().any(|listener| listener.shut)
             || self
                 .links
@@ -269,6 +275,7 @@ impl Tcp {
         if !self.is_timed() {
             return;
         }
+        self.fading.retain_mut(|up| up.outbound.end(&up.connection));
         for at in 0..self.listeners.len() {
             let listener = &mut self.listeners[at];
             if std::mem::replace(&mut listener.shut, false) {

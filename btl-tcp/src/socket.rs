@@ -213,6 +213,12 @@ impl Socket {
         let _ = rustix::net::shutdown(&self.fd, Shutdown::Write);
     }
 
+    /// Ends the connection, and has the system throw away what has not left, and what was not acknowledged.
+    pub(crate) fn throw_away(&self) {
+        // Fails if it has ended already.
+        let _ = rustix::net::connect_unspec(&self.fd);
+    }
+
     /// What the end of the connection says about the peer.
     pub(crate) fn ended(&self, error: Errno) -> LinkError {
         let at = self.at;

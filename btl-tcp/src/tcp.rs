@@ -8,6 +8,7 @@ use crate::proof::{Digest, Id, Keys};
 use crate::socket;
 use crate::strangers::Strangers;
 use crate::watch::{Interest, Watch, What};
+use crate::zerocopy::Manner;
 use gapless_btl::{
     Address, AmTag, Btl, Event, Lending, Lent, Limits, LinkError, PeerId, ReserveError, Short,
     Sink, Slot, Token, Unacknowledged,
@@ -60,6 +61,10 @@ pub struct Tcp {
     pub(crate) bursts: Vec<u32>,
     /// How links begin.
     pub(crate) burst: Burst,
+    /// Who wants sends without a copy, on new links.
+    pub(crate) zerocopy: Manner,
+    /// Lost links with buffers that the system may still read.
+    pub(crate) fading: VecDeque<Box<Up>>,
     /// Who has spoken last.
     pub(crate) hot: Option<u32>,
     /// How many polls there were.
@@ -131,6 +136,8 @@ impl Tcp {
             again_before: Vec::new(),
             bursts: Vec::new(),
             burst: Burst::new(),
+            zerocopy: if config.zerocopy { Manner::UnlessCopied } else { Manner::Never },
+            fading: VecDeque::new(),
             hot: None,
             polls: 0,
             rounds: 0,

@@ -10,6 +10,7 @@ mod proxy;
 mod strangers;
 mod suite;
 mod ways;
+mod zerocopy;
 
 use crate::link::State;
 use crate::proof::Keys;

@@ -45,6 +45,8 @@ pub struct Happened {
     pub writable: bool,
     /// The other end sends no more, or is gone.
     pub closing: bool,
+    /// There is an error. Alone, it may be a note in the error queue of a socket that works.
+    pub error: bool,
 }
 
 /// The descriptor and its timer.
@@ -101,6 +103,12 @@ impl Watch {
         debug_assert!(changed.is_ok(), "{changed:?}");
     }
 
+    /// Waits for nothing of a descriptor that was added any more.
+    pub fn remove(&self, fd: impl AsFd) {
+        let removed = epoll::delete(&self.epoll, fd);
+        debug_assert!(removed.is_ok(), "{removed:?}");
+    }
+
     /// Has the timer go off after this time, or not at all; it stays readable until it is set anew.
     pub fn set_alarm(&self, after: Option<Duration>) {
         // Zero would disarm it.
@@ -117,15 +125,16 @@ impl Watch {
         let mut space = [const { MaybeUninit::<epoll::Event>::uninit() }; EVENTS];
         let now = Timespec { tv_sec: 0, tv_nsec: 0 };
         let Ok((events, _)) = epoll::wait(&self.epoll, &mut space, Some(&now)) else { return 0 };
-        let ends = EventFlags::RDHUP | EventFlags::HUP | EventFlags::ERR;
+        let ends = EventFlags::RDHUP | EventFlags::HUP;
         for (event, place) in events.iter().zip(list.iter_mut()) {
             // The structure is packed.
             let (data, flags) = (event.data, event.flags);
             *place = Happened {
                 name: data.u64(),
                 readable: flags.intersects(EventFlags::IN | ends),
-                writable: flags.intersects(EventFlags::OUT | EventFlags::HUP | EventFlags::ERR),
+                writable: flags.intersects(EventFlags::OUT | EventFlags::HUP),
                 closing: flags.intersects(ends),
+                error: flags.contains(EventFlags::ERR),
             };
         }
         events.len()
@@ -161,6 +170,8 @@ mod tests {
         drop(other);
         let [end] = seen(&watch)[..] else { panic!("{:?}", seen(&watch)) };
         assert!(end.closing && end.readable && end.writable, "{end:?}");
+        watch.remove(&one);
+        assert_eq!(seen(&watch), []);
         drop(one);
         watch.set_alarm(Some(Duration::ZERO));
         while seen(&watch).is_empty() {

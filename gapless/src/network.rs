@@ -94,7 +94,7 @@ impl Choices {
         };
         let (encrypt, source) = match (self.encrypt, variable(ENCRYPT)) {
             (Some(encrypt), _) => (encrypt, "Builder::encrypt"),
-            (None, Some(text)) => (read_switch(&text)?, ENCRYPT),
+            (None, Some(text)) => (read_switch(ENCRYPT, &text)?, ENCRYPT),
             (None, None) => (false, ENCRYPT),
         };
         if encrypt && !cfg!(feature = "encryption") {
@@ -106,13 +106,13 @@ impl Choices {
     }
 }
 
-fn read_switch(text: &str) -> Result<bool, WireupError> {
+fn read_switch(variable: &'static str, text: &str) -> Result<bool, WireupError> {
     match text.trim() {
         "on" => Ok(true),
         "off" => Ok(false),
         _ => {
             let problem = format!("{text:?}, neither on nor off");
-            Err(WireupError::Setting { variable: ENCRYPT, problem })
+            Err(WireupError::Setting { variable, problem })
         }
     }
 }
@@ -280,7 +280,8 @@ fn open_tcp(
         let usual = TcpConfig::new(job, rank, secret.clone(), places);
         let (ports, encrypt) = (settings.ports.clone(), settings.encrypt);
         let notice = settings.manner.notice.unwrap_or(usual.notice);
-        let config = TcpConfig { name, ports, encrypt, notice, ..usual };
+        let zerocopy = settings.manner.zerocopy.unwrap_or(usual.zerocopy);
+        let config = TcpConfig { name, ports, encrypt, notice, zerocopy, ..usual };
         open.push((label, Box::new(Tcp::new(config)?)));
     }
     Ok(open)
@@ -337,9 +338,12 @@ mod tests {
 
     #[test]
     fn the_switch_is_on_or_off() {
-        assert_eq!((read_switch("on"), read_switch(" off")), (Ok(true), Ok(false)));
+        assert_eq!(
+            (read_switch(ENCRYPT, "on"), read_switch(ENCRYPT, " off")),
+            (Ok(true), Ok(false))
+        );
         for text in ["", "1", "yes", "ON"] {
-            let error = read_switch(text).unwrap_err().to_string();
+            let error = read_switch(ENCRYPT, text).unwrap_err().to_string();
             assert_eq!(error, format!("GAPLESS_ENCRYPT is {text:?}, neither on nor off"));
         }
         let asked = Choices { encrypt: Some(true), ..Choices::default() }.settle();

@@ -40,6 +40,7 @@ const DECIDING: &[&str] = &[
     "btl-tcp/src/card.rs",
     "btl-tcp/src/silence.rs",
     "btl-tcp/src/wire.rs",
+    "btl-tcp/src/zerocopy/ledger.rs",
     "engine/src/typed.rs",
     "dtype/src/transfer.rs",
     "osc/src/header.rs",

@@ -81,3 +81,4 @@ pub(super) fn trusted_at(rank: u32, address: IpAddr) -> Tcp {
 gapless_btl::conformance!(ipv6, At(v6(), trusted_at));
 #[cfg(feature = "encryption")]
 gapless_btl::conformance!(encrypted, At(v6(), crate::tests::sealed_at));
+gapless_btl::conformance!(uncopied, At(LOOPBACK_V4, crate::tests::zerocopy::uncopied_at));

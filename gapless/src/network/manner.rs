@@ -1,5 +1,5 @@
-//! How links to other hosts behave, as far as users choose that: after how long a silent host is given up, and what is
-//! written into packets of InfiniBand and RoCE. A program says it ([`Builder`](crate::Builder)), or a variable does.
+//! How links to other hosts behave, as far as users choose that: after how long a silent host is given up, whether TCP may
+//! send without a copy, and what is written into packets of InfiniBand and RoCE. A program says it ([`Builder`](crate::Builder)), or a variable does.
 
 use crate::wireup::WireupError;
 use std::ops::RangeInclusive;
@@ -7,6 +7,8 @@ use std::time::Duration;
 
 /// After how many seconds a silent host is given up.
 const NOTICE: &str = "GAPLESS_NOTICE_SECONDS";
+/// Whether TCP may send without a copy.
+const ZEROCOPY: &str = "GAPLESS_TCP_ZEROCOPY";
 /// Which address of a port is used.
 const GID_INDEX: &str = "GAPLESS_IB_GID_INDEX";
 /// Which partition of a port is used.
@@ -25,6 +27,7 @@ const SERVICE_LEVEL_MAX: u8 = 15;
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Manner {
     pub(crate) notice: Option<Duration>,
+    pub(crate) zerocopy: Option<bool>,
     pub(crate) gid_index: Option<u8>,
     pub(crate) pkey_index: Option<u16>,
     pub(crate) traffic_class: Option<u8>,
@@ -55,8 +58,13 @@ impl Manner {
             let problem = format!("{level}, not 0 to {most}");
             return Err(WireupError::Setting { variable: "Builder::ib_service_level", problem });
         }
+        let zerocopy = match variable(ZEROCOPY) {
+            Some(text) => Some(super::read_switch(ZEROCOPY, &text)?),
+            None => self.zerocopy,
+        };
         Ok(Manner {
             notice,
+            zerocopy,
             gid_index: number(self.gid_index, &variable, GID_INDEX, u8::MAX)?,
             pkey_index: number(self.pkey_index, &variable, PKEY_INDEX, u16::MAX)?,
             traffic_class: number(self.traffic_class, &variable, TRAFFIC_CLASS, u8::MAX)?,
@@ -112,6 +120,8 @@ mod tests {
         assert_eq!((both.gid_index, both.traffic_class), (Some(3), Some(106)));
         let notice = settled(Manner::default(), NOTICE, "7.5").unwrap().notice;
         assert_eq!(notice, Some(Duration::from_millis(7500)));
+        let zerocopy = |text| settled(Manner::default(), ZEROCOPY, text).unwrap().zerocopy;
+        assert_eq!((zerocopy("on"), zerocopy("off")), (Some(true), Some(false)));
         let index = settled(Manner::default(), PKEY_INDEX, " 300 ").unwrap().pkey_index;
         assert_eq!(index, Some(300));
         let level = settled(Manner::default(), SERVICE_LEVEL, "15").unwrap().service_level;
@@ -126,6 +136,7 @@ mod tests {
             (NOTICE, "3601"),
             (NOTICE, "NaN"),
             (NOTICE, "-7"),
+            (ZEROCOPY, "0"),
             (GID_INDEX, "256"),
             (GID_INDEX, ""),
             (PKEY_INDEX, "65536"),

@@ -1,0 +1,138 @@
+//! Links that send without a copy, from end to end.
+
+use super::proxy::{Ending, behind};
+use super::{End, LOOPBACK_V4, Patience, await_counts, config, exchange, introduced, seed, tcp_at};
+use crate::zerocopy::{Manner, Tally};
+use crate::{Tcp, TcpConfig};
+use gapless_btl::{AmTag, Btl, Token};
+use std::net::IpAddr;
+
+/// An end that sends all messages without a copy, whatever the system says.
+pub(super) fn uncopied_at(rank: u32, address: IpAddr) -> Tcp {
+    let mut tcp = tcp_at(rank, address);
+    tcp.zerocopy = Manner::Always;
+    tcp
+}
+
+fn tally(end: &mut End) -> Tally {
+    end.tcp.links[0].up().unwrap().outbound.zerocopy.tally
+}
+
+fn awaits_notices(end: &mut End) -> bool {
+    end.tcp.links[0].up().unwrap().outbound.zerocopy.awaits_notices()
+}
+
+/// In pieces of any size, so that the system takes a part of a message; a refusal now and then; retained or not.
+#[test]
+fn messages_without_a_copy_survive_any_pieces() {
+    let seed = seed();
+    for (round, piece) in [7, 100, 5000, 200_000, 5000].into_iter().enumerate() {
+        let seed = seed.wrapping_add(round as u64);
+        let (a, _to_a) = behind(uncopied_at(0, LOOPBACK_V4), seed, piece, Ending::Never);
+        let (b, _to_b) = behind(uncopied_at(1, LOOPBACK_V4), seed ^ 0xff, piece, Ending::Never);
+        let (mut a, mut b) = introduced(a, b);
+        if round % 2 == 0 {
+            for end in [&mut a, &mut b] {
+                end.tcp.retain(end.peer);
+            }
+        }
+        for _ in 0..4 {
+            exchange(&mut a, &mut b, if piece < 100 { 10 } else { 100 });
+            let up = a.tcp.links[0].up().unwrap();
+            up.outbound.zerocopy.refuse = true;
+        }
+        await_counts(&mut a, &mut b);
+        let patience = Patience::new();
+        while awaits_notices(&mut a) || awaits_notices(&mut b) {
+            a.poll();
+            b.poll();
+            patience.tick("notices");
+        }
+        let (a, b) = (tally(&mut a), tally(&mut b));
+        assert!(a.without_copy + a.copied > 0 && b.without_copy + b.copied > 0, "{a:?} {b:?}");
+        assert!(a.refused > 0, "{a:?}");
+    }
+}
+
+/// Sends messages that are worth it, one after the other; all come.
+fn send_long(a: &mut End, b: &mut End, count: u64) {
+    let (begin, patience) = (b.heard_long, Patience::new());
+    let mut sent = 0;
+    while b.heard_long < begin + count {
+        if sent < count
+            && let Ok(slot) = a.tcp.reserve(a.peer, 100_000)
+        {
+            a.tcp.send(slot, AmTag(9), Token::NONE);
+            sent += 1;
+        }
+        a.poll();
+        b.poll();
+        patience.tick("long messages");
+    }
+}
+
+#[test]
+fn a_link_that_is_copied_all_the_same_goes_back_to_plain_sends() {
+    let (mut a, mut b) = introduced(tcp_at(0, LOOPBACK_V4), tcp_at(1, LOOPBACK_V4));
+    exchange(&mut a, &mut b, 1);
+    let patience = Patience::new();
+    while tally(&mut a).copied == 0 {
+        send_long(&mut a, &mut b, 1);
+        patience.tick("the system to say that it copies");
+    }
+    while awaits_notices(&mut a) {
+        a.poll();
+        patience.tick("the last notices");
+    }
+    let before = tally(&mut a);
+    assert!(!a.tcp.links[0].up().unwrap().outbound.zerocopy.is_on());
+    send_long(&mut a, &mut b, 40);
+    assert!(!awaits_notices(&mut a));
+    assert_eq!(tally(&mut a), before, "loopback always copies");
+}
+
+#[test]
+fn whoever_does_not_want_it_copies() {
+    let plain = |rank| {
+        Tcp::new(TcpConfig { zerocopy: false, ..config(rank, LOOPBACK_V4) }).expect("a port")
+    };
+    let (mut a, mut b) = introduced(plain(0), plain(1));
+    send_long(&mut a, &mut b, 5);
+    assert!(!awaits_notices(&mut a));
+    assert_eq!(tally(&mut a), Tally::default());
+}
+
+/// The peer goes while messages are under way, more than its host takes: the loss is told, and what the system has done
+/// with is free.
+#[test]
+fn a_peer_that_goes_in_the_middle_is_lost() {
+    let (mut a, mut b) = introduced(uncopied_at(0, LOOPBACK_V4), uncopied_at(1, LOOPBACK_V4));
+    exchange(&mut a, &mut b, 5);
+    let up = |a: &mut End| !a.tcp.links[0].up().unwrap().outbound.is_empty();
+    let patience = Patience::new();
+    while !up(&mut a) {
+        if let Ok(slot) = a.tcp.reserve(a.peer, 100_000) {
+            a.tcp.send(slot, AmTag(9), Token::NONE);
+        }
+        a.poll();
+        patience.tick("the socket to be full");
+    }
+    let pool = a.tcp.links[0].up().unwrap().outbound.long_buffers();
+    let gone = std::thread::spawn(move || drop(b));
+    while a.lost.is_none() {
+        a.poll();
+        patience.tick("the loss");
+    }
+    gone.join().unwrap();
+    // A packet may still be on its way.
+    let free = || std::iter::from_fn(|| pool.buffer(1)).collect::<Vec<_>>().len();
+    while free() < a.tcp.config.buffers {
+        a.poll();
+        patience.tick("the system to throw away what nobody will read");
+    }
+    let patience = Patience::new();
+    while !a.tcp.fading.is_empty() {
+        a.poll();
+        patience.tick("the clock");
+    }
+}

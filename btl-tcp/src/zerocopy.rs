@@ -1,0 +1,199 @@
+//! Sends without a copy (`MSG_ZEROCOPY`): the system reads a long message where it lies, instead of copying it first.
+//!
+//! It may read it again until the peer's host has acknowledged it, so the buffer belongs to nobody else until the system
+//! says that it has done with it: a *notice*, in the socket's error queue, which epoll tells of. [`Zerocopy`] owns such
+//! buffers, counts sends and notices (`ledger`), and makes the calls (`calls`). Only buffers of this transport are
+//! sent so: what is lent is lent for one call.
+//!
+//! A link does without, and copies, as soon as the system says that it has copied after all, as it always does between
+//! processes of one machine; and it never begins on systems that cannot, on encrypted links, or if nobody wants it. A
+//! message is also copied if it is short, if [half](Zerocopy::new) of the buffers are under way, or if the system has no
+//! memory for a notice.
+//!
+//! The end of a link says nothing about packets that are still on their way out: the system may go on reading after the
+//! socket was closed. So a lost link is kept until the last notice. Buffers that are without one when a transport is
+//! dropped are never used or freed again ([`Zerocopy`] forgets them).
+
+#[allow(unsafe_code, reason = "setsockopt and recvmsg for what rustix does not have")]
+mod calls;
+mod ledger;
+
+use crate::connection::Connection;
+use gapless_btl::LinkError;
+use gapless_btl::pool::Buffer;
+use ledger::Ledger;
+use rustix::io::Errno;
+use std::collections::VecDeque;
+
+/// Shorter ones are copied: that is quicker than to have the system find the pages, and to ask for its notice.
+const WORTH_BYTES: usize = 32 << 10;
+
+/// Who wants sends without a copy.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Manner {
+    Never,
+    /// As long as the system does not copy.
+    UnlessCopied,
+    /// Also if the system says that it copies, and messages of any length.
+    #[cfg(test)]
+    Always,
+}
+
+/// Sends of one link.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Tally {
+    /// Calls that the system has told of: it has not copied.
+    pub(crate) without_copy: u64,
+    /// It has copied.
+    pub(crate) copied: u64,
+    /// It refused, for want of memory.
+    pub(crate) refused: u64,
+}
+
+/// What one link sends without a copy.
+pub(crate) struct Zerocopy {
+    manner: Manner,
+    ledger: Ledger,
+    /// Buffers that wait for nothing but the notice of this send, and of all before it.
+    held: VecDeque<(u64, Buffer)>,
+    /// How many sends may be without a notice.
+    most: usize,
+    pub(crate) tally: Tally,
+    /// The system refuses the next send.
+    #[cfg(test)]
+    pub(crate) refuse: bool,
+}
+
+impl Zerocopy {
+    /// Of a link with so many long buffers. Half of them at most wait for notices, so that the rest are soon free.
+    pub(crate) fn new(connection: &Connection, manner: Manner, buffers: usize) -> Zerocopy {
+        let wanted = manner != Manner::Never && connection.is_plain();
+        let can = wanted && calls::allow(connection.socket());
+        Zerocopy {
+            manner: if can { manner } else { Manner::Never },
+            ledger: Ledger::default(),
+            held: VecDeque::new(),
+            most: (buffers / 2).max(1),
+            tally: Tally::default(),
+            #[cfg(test)]
+            refuse: false,
+        }
+    }
+
+    /// Whether so many bytes leave without a copy now.
+    pub(crate) fn takes(&self, len: usize) -> bool {
+        let long = match self.manner {
+            Manner::Never => false,
+            Manner::UnlessCopied => len >= WORTH_BYTES,
+            #[cfg(test)]
+            Manner::Always => len > 0,
+        };
+        long && self.ledger.outstanding() < self.most
+    }
+
+    /// Sends bytes of a buffer, which belongs to the system until the notice of this send. Gives its number, and how many
+    /// bytes there was room for. `None`: they have to be copied, and [`takes`](Zerocopy::takes) says so from now on.
+    ///
+    /// # Errors
+    /// Why nothing more can be written.
+    pub(crate) fn send(
+        &mut self,
+        connection: &Connection,
+        bytes: &[u8],
+    ) -> Result<Option<(Option<u64>, usize)>, LinkError> {
+        let socket = connection.socket();
+        #[cfg(test)]
+        let sent = if std::mem::take(&mut self.refuse) {
+            Err(Errno::NOBUFS)
+        } else {
+            calls::send(socket, bytes)
+        };
+        #[cfg(not(test))]
+        let sent = calls::send(socket, bytes);
+        match sent {
+            Ok(0) | Err(Errno::AGAIN | Errno::INTR) => Ok(Some((None, 0))),
+            Ok(count) => Ok(Some((Some(self.ledger.sent()), count))),
+            // Memory for notices, or pages that may stay (`ulimit -l`), are used up: no more than there are now.
+            Err(Errno::NOBUFS | Errno::NOMEM) => {
+                self.tally.refused += 1;
+                self.most = self.ledger.outstanding();
+                if self.most == 0 {
+                    self.manner = Manner::Never;
+                }
+                Ok(None)
+            }
+            Err(error) => Err(socket.ended(error)),
+        }
+    }
+
+    /// Keeps a buffer until the system has done with it, if part of it was sent as this number.
+    pub(crate) fn hold(&mut self, number: Option<u64>, buffer: Buffer) {
+        if let Some(number) = number
+            && !self.ledger.is_over(number)
+        {
+            self.held.push_back((number, buffer));
+        }
+    }
+
+    /// Whether there will be notices.
+    pub(crate) fn awaits_notices(&self) -> bool {
+        self.ledger.outstanding() > 0
+    }
+
+    /// Reads notices, and gives buffers back.
+    pub(crate) fn hear(&mut self, connection: &Connection) {
+        while self.awaits_notices()
+            && let Some(notice) = calls::notice(connection.socket())
+        {
+            let count = self.ledger.told(notice.first, notice.last);
+            if notice.copied {
+                self.tally.copied += count;
+                self.give_up_on_copies();
+            } else {
+                self.tally.without_copy += count;
+            }
+        }
+        let Zerocopy { held, ledger, .. } = self;
+        held.retain(|(number, _)| !ledger.is_over(*number));
+    }
+
+    /// The system copies: then a plain send is quicker.
+    fn give_up_on_copies(&mut self) {
+        if self.manner == Manner::UnlessCopied {
+            tracing::debug!(
+                "the system copies what is sent without a copy: plain sends from now on"
+            );
+            self.manner = Manner::Never;
+        }
+    }
+
+    /// Nothing of the link is of use any more: has the system throw away what it has not sent, and hears what it says.
+    pub(crate) fn end(&mut self, connection: &Connection) {
+        if self.awaits_notices() {
+            connection.socket().throw_away();
+            self.hear(connection);
+        }
+    }
+
+    /// Whether it would still send without a copy.
+    #[cfg(test)]
+    pub(crate) fn is_on(&self) -> bool {
+        self.manner != Manner::Never
+    }
+}
+
+impl Drop for Zerocopy {
+    fn drop(&mut self) {
+        if !self.held.is_empty() {
+            tracing::debug!(
+                buffers = self.held.len(),
+                "the system may still read buffers: they are not freed"
+            );
+        }
+        // A pool lives as long as its last buffer.
+        self.held.drain(..).for_each(std::mem::forget);
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,256 @@
+//! Buffers and notices of one connection.
+
+use super::*;
+use crate::TcpConfig;
+use crate::burst::Next;
+use crate::outbound::Outbound;
+use crate::socket::Socket;
+use crate::tests::{LOOPBACK_V4, Patience, config};
+use gapless_btl::pool::HeapPool;
+use gapless_btl::{AmTag, PeerId, Token};
+use rustix::fd::OwnedFd;
+use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, connect, socket_with};
+use std::io::Read;
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::process::Command;
+
+/// A connection over loopback.
+fn connected() -> (Connection, TcpStream) {
+    let listener = TcpListener::bind((LOOPBACK_V4, 0)).unwrap();
+    let at = listener.local_addr().unwrap();
+    let here = TcpStream::connect(at).unwrap();
+    here.set_nonblocking(true).unwrap();
+    let (there, _) = listener.accept().unwrap();
+    (Connection::bare(Socket::of(OwnedFd::from(here), at)), there)
+}
+
+/// Hears until all notices have come.
+fn hear_all(zerocopy: &mut Zerocopy, connection: &Connection) {
+    let patience = Patience::new();
+    while zerocopy.awaits_notices() {
+        zerocopy.hear(connection);
+        patience.tick("notices");
+    }
+}
+
+#[test]
+fn a_buffer_is_used_again_only_after_its_notice() {
+    let (connection, mut there) = connected();
+    let mut zerocopy = Zerocopy::new(&connection, Manner::Always, 16);
+    let pool = HeapPool::new(1, 100_000);
+    for round in 0..20u8 {
+        let mut buffer = pool.buffer(5_000).unwrap();
+        buffer.fill(round);
+        let (number, written) = zerocopy.send(&connection, &buffer).unwrap().unwrap();
+        assert_eq!((number, written), (Some(u64::from(round)), 5_000), "there is room");
+        zerocopy.hold(number, buffer);
+        assert!(zerocopy.awaits_notices() && pool.buffer(1).is_none());
+        let mut came = [0; 5_000];
+        there.read_exact(&mut came).unwrap();
+        assert_eq!(came, [round; 5_000]);
+        assert!(pool.buffer(1).is_none(), "nobody has heard the notice");
+        hear_all(&mut zerocopy, &connection);
+        assert!(pool.buffer(1).is_some());
+    }
+    assert_eq!(zerocopy.tally.without_copy + zerocopy.tally.copied, 20);
+    // Whatever is held for a send that is over, or for none, is free at once.
+    zerocopy.hold(Some(19), pool.buffer(1).unwrap());
+    zerocopy.hold(None, pool.buffer(1).unwrap());
+    assert!(pool.buffer(1).is_some());
+}
+
+#[test]
+fn buffers_without_a_notice_are_never_used_again() {
+    let (connection, _there) = connected();
+    let (pool, other) = (HeapPool::new(1, 100), HeapPool::new(1, 100));
+    let mut zerocopy = Zerocopy::new(&connection, Manner::Always, 16);
+    // As if the system were slow to tell.
+    let numbers = [(); 2].map(|()| zerocopy.ledger.sent());
+    zerocopy.hold(Some(numbers[0]), other.buffer(7).unwrap());
+    zerocopy.hold(Some(numbers[1]), pool.buffer(7).unwrap());
+    zerocopy.ledger.told(0, 0);
+    zerocopy.hear(&connection);
+    assert!(pool.buffer(1).is_none() && other.buffer(1).is_some());
+    drop((zerocopy, connection));
+    assert!(pool.buffer(1).is_none(), "the system may still read it");
+}
+
+/// Two long buffers.
+fn few() -> TcpConfig {
+    TcpConfig { buffers: 2, fragment_bytes: 16 << 20, ..config(0, LOOPBACK_V4) }
+}
+
+/// How many long buffers are free.
+fn free(pool: &HeapPool) -> usize {
+    let all: Vec<Buffer> = std::iter::from_fn(|| pool.buffer(1)).collect();
+    all.len()
+}
+
+/// Messages in the queue, a part of which has left, and messages that are retained belong to the system as well.
+#[test]
+fn a_link_that_ends_takes_nothing_from_the_system() {
+    for (retains, len) in [(false, 10_000), (true, 10_000), (false, 16 << 20), (true, 16 << 20)] {
+        let (mut connection, _there) = connected();
+        let zerocopy = Zerocopy::new(&connection, Manner::Always, 2);
+        let mut outbound = Outbound::new(&few(), retains, zerocopy);
+        let slot = outbound.reserve(PeerId(0), len).unwrap();
+        let buffer = outbound.open(slot);
+        outbound.push(AmTag(1), buffer, Token::NONE, 0);
+        outbound.flush(&mut connection, Next::Leaves, &mut VecDeque::new()).unwrap();
+        assert_eq!(outbound.is_empty(), len == 10_000, "there is no room for all of the long one");
+        assert!(outbound.zerocopy.awaits_notices());
+        let pool = outbound.long_buffers();
+        assert_eq!(free(&pool), 1);
+        drop(outbound);
+        assert_eq!(free(&pool), 1, "the system has not told of the other");
+    }
+}
+
+#[test]
+fn what_the_system_refuses_is_copied() {
+    let (connection, _there) = connected();
+    let mut zerocopy = Zerocopy::new(&connection, Manner::UnlessCopied, 16);
+    assert!(zerocopy.takes(WORTH_BYTES) && !zerocopy.takes(WORTH_BYTES - 1));
+    let number = zerocopy.ledger.sent();
+    zerocopy.refuse = true;
+    assert_eq!(zerocopy.send(&connection, &[1; 9]), Ok(None));
+    assert!(!zerocopy.takes(WORTH_BYTES), "not beside the one there is");
+    zerocopy.ledger.told(0, 0);
+    assert!(zerocopy.ledger.is_over(number) && zerocopy.takes(WORTH_BYTES));
+    // Not even one.
+    zerocopy.refuse = true;
+    assert_eq!(zerocopy.send(&connection, &[1; 9]), Ok(None));
+    assert!(!zerocopy.is_on() && zerocopy.tally.refused == 2);
+}
+
+#[test]
+fn half_of_the_buffers_wait_for_notices_at_most() {
+    let (connection, _there) = connected();
+    for (buffers, most) in [(2, 1), (3, 1), (16, 8)] {
+        let mut zerocopy = Zerocopy::new(&connection, Manner::UnlessCopied, buffers);
+        let sent =
+            std::iter::from_fn(|| zerocopy.takes(WORTH_BYTES).then(|| zerocopy.ledger.sent()));
+        assert_eq!(sent.count(), most);
+    }
+    let never = Zerocopy::new(&connection, Manner::Never, 16);
+    assert!(!never.takes(1 << 20));
+}
+
+/// Whoever runs in a namespace with a device that throws away what it is given, and copies nothing.
+const ALONE: &str = "GAPLESS_TCP_TEST_ALONE";
+
+/// Runs a test of this file there, as another process; what it prints. `None`: this machine has no such thing, which is said.
+fn run_alone(test: &str) -> Option<String> {
+    let skip = |why| {
+        gapless_btl::conformance::skip("gapless-btl-tcp zerocopy", why);
+        None
+    };
+    let root = Command::new("unshare").args(["-n", "true"]).status();
+    if !root.is_ok_and(|status| status.success()) {
+        return skip("no network namespaces: where the system does not copy");
+    }
+    let script = "ip link add z0 type ifb && ip addr add 10.99.0.1/24 dev z0 && ip link set z0 up && \
+                  ip neigh add 10.99.0.2 lladdr 02:00:00:00:00:02 dev z0 || exit 77; exec \"$@\"";
+    let output = Command::new("unshare")
+        .args(["-n", "sh", "-c", script, "sh"])
+        .arg(std::env::current_exe().unwrap())
+        .args(["--exact", &format!("zerocopy::tests::{test}"), "--nocapture", "--include-ignored"])
+        .env(ALONE, "1")
+        .output()
+        .unwrap();
+    if output.status.code() == Some(77) {
+        return skip("no `ip`, or no device `ifb`: where the system does not copy");
+    }
+    assert!(output.status.success(), "{output:?}");
+    Some(String::from_utf8_lossy(&output.stdout).into_owned())
+}
+
+/// A connection through that device, which nobody at the other end has agreed to (`TCP_REPAIR`): nothing is ever
+/// acknowledged.
+fn lonely(port: u16) -> Connection {
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let fd = socket_with(AddressFamily::INET, SocketType::STREAM, flags, None).unwrap();
+    let [here, there] = [1, 2].map(|last| SocketAddr::from(([10, 99, 0, last], port)));
+    assert!(calls::set(&fd, libc::IPPROTO_TCP, libc::TCP_REPAIR, 1), "root may do this");
+    bind(&fd, &here).unwrap();
+    connect(&fd, &there).unwrap();
+    assert!(calls::set(&fd, libc::IPPROTO_TCP, libc::TCP_REPAIR, 0));
+    assert!(calls::set(&fd, libc::SOL_SOCKET, libc::SO_SNDBUFFORCE, 64 << 20));
+    Connection::bare(Socket::of(fd, there))
+}
+
+/// What the system may read again is given back when the link is lost.
+#[test]
+fn where_the_system_does_not_copy_it_says_so() {
+    if std::env::var_os(ALONE).is_none() {
+        run_alone("where_the_system_does_not_copy_it_says_so");
+        return;
+    }
+    let mut connection = lonely(5_555);
+    let zerocopy = Zerocopy::new(&connection, Manner::UnlessCopied, 2);
+    let mut outbound = Outbound::new(&few(), false, zerocopy);
+    send(&mut outbound, &mut connection, 50_000);
+    outbound.zerocopy.hear(&connection);
+    let pool = outbound.long_buffers();
+    assert!(outbound.zerocopy.awaits_notices() && free(&pool) == 1, "nobody acknowledges it");
+    assert!(!outbound.end(&connection));
+    assert_eq!(free(&pool), 2, "the system has thrown it away");
+    let tally = Tally { without_copy: 1, ..Tally::default() };
+    assert_eq!(outbound.zerocopy.tally, tally);
+    assert!(outbound.zerocopy.is_on());
+}
+
+/// Sends a message, for all of which there is room.
+fn send(outbound: &mut Outbound, connection: &mut Connection, len: usize) {
+    let slot = outbound.reserve(PeerId(0), len).unwrap();
+    let buffer = outbound.open(slot);
+    outbound.push(AmTag(1), buffer, Token::NONE, 0);
+    outbound.flush(connection, Next::Leaves, &mut VecDeque::new()).unwrap();
+    assert!(outbound.is_empty(), "there is room");
+}
+
+/// How long it takes to give the system a message, copied and not, and to have it thrown away, notices included: in turns.
+#[test]
+#[ignore = "it measures: see docs/networks.md"]
+fn what_a_message_costs_the_sender() {
+    const MESSAGES: u32 = 32;
+    if std::env::var_os(ALONE).is_none() {
+        let lines = run_alone("what_a_message_costs_the_sender").unwrap_or_default();
+        lines.lines().filter(|line| line.contains("KiB")).for_each(|line| println!("{line}"));
+        return;
+    }
+    let config = TcpConfig { buffers: 2 * MESSAGES as usize, ..config(0, LOOPBACK_V4) };
+    let mut port = 2_000;
+    for kib in [4, 8, 16, 32, 64, 128] {
+        let mut times = [Vec::new(), Vec::new()];
+        for round in 0..102 {
+            port += 1;
+            let manner = [Manner::Never, Manner::Always][round % 2];
+            let mut connection = lonely(port);
+            let never = Zerocopy::new(&connection, Manner::Never, 2);
+            let mut outbound = Outbound::new(&config, false, never);
+            // The system sends no more than a little that nobody acknowledges.
+            send(&mut outbound, &mut connection, 100_000);
+            outbound.zerocopy = Zerocopy::new(&connection, manner, config.buffers);
+            let pool = outbound.long_buffers();
+            // Memory that was used before.
+            let mut all: Vec<Buffer> = std::iter::from_fn(|| pool.buffer(kib << 10)).collect();
+            all.iter_mut().for_each(|buffer| buffer.fill(1));
+            drop(all);
+            let begin = std::time::Instant::now();
+            (0..MESSAGES).for_each(|_| send(&mut outbound, &mut connection, kib << 10));
+            connection.socket().throw_away();
+            outbound.zerocopy.hear(&connection);
+            times[round % 2].push(begin.elapsed() / MESSAGES);
+            assert!(!outbound.zerocopy.awaits_notices());
+            let sent = outbound.zerocopy.tally.without_copy;
+            assert_eq!(sent, if manner == Manner::Never { 0 } else { MESSAGES.into() });
+        }
+        let [copied, not] = times.map(|mut list| {
+            list.sort();
+            [5, 25, 45].map(|at| list[at])
+        });
+        let ratio = copied[1].as_secs_f64() / not[1].as_secs_f64();
+        println!("{kib:3} KiB: copied {copied:?}, not {not:?}: {ratio:.2}");
+    }
+}
