@@ -49,7 +49,6 @@ pub(crate) use target::REFUSALS_MAX;
 pub use target::RefusedTask;
 
 use crate::error::{TaskError, XtqError};
-use crate::packet::Packet;
 use crate::put::{Put, PutHandle};
 use crate::signal::{Bell, Signal, Weak};
 use crate::tables::Tables;
@@ -390,7 +389,7 @@ impl Xtq {
         if !self.are_ours(&put) {
             return Err(XtqError::ForeignSignal);
         }
-        let packet = Packet::new(&put.finished_command()?)?;
+        let packet = put.packet()?;
         let (target, bytes) = (put.target.0, put.body_bytes());
         let tried = self.inner.with(|state| {
             if state.initiator.closed {
@@ -418,7 +417,7 @@ impl Xtq {
         if !self.are_ours(put) {
             return None;
         }
-        let packet = Packet::new(&put.finished_command().ok()?).ok()?;
+        let packet = put.packet().ok()?;
         self.inner.rings.put(put, packet, &self.inner.owing)
     }
 

@@ -21,7 +21,7 @@ mod swift;
 
 use super::line::{Line, LineKey, WINDOW_MAX};
 use super::names::ByName;
-use crate::buffer::Payload;
+use crate::buffer::{Bytes, Payload};
 use crate::error::{Refusal, XtqError};
 use crate::packet::{ENTRIES, Flags, Packet};
 use crate::put::{Put, PutHandle, Retry};
@@ -112,7 +112,7 @@ type Puts = HashMap<u64, Outgoing, ByName>;
 pub(super) struct Outgoing {
     pub(super) target: Rank,
     pub(super) packet: Packet,
-    pub(super) arguments: Payload,
+    pub(super) arguments: Bytes,
     pub(super) payload: Payload,
     pub(super) stage: Stage,
     /// Whether its body went with the packet.
@@ -136,7 +136,7 @@ impl Outgoing {
         Outgoing {
             target: put.target,
             packet,
-            arguments: std::mem::replace(&mut put.arguments, Payload::none()),
+            arguments: std::mem::replace(&mut put.arguments, Bytes::none()),
             payload: std::mem::replace(&mut put.payload, Payload::none()),
             stage: Stage::Waiting,
             whole: false,
@@ -154,7 +154,7 @@ impl Outgoing {
 
     /// Bytes of arguments and payload.
     pub(super) fn body_bytes(&self) -> usize {
-        self.arguments.bytes().len() + self.payload.bytes().len()
+        self.arguments.bytes().len() + self.payload.len()
     }
 }
 
@@ -350,7 +350,7 @@ impl Initiator {
                 put.handle.accept(!put.acknowledged);
                 self.room.give_back_body(put);
                 put.payload = Payload::none();
-                put.arguments = Payload::none();
+                put.arguments = Bytes::none();
                 let (line, acknowledged) = (put.line, put.acknowledged);
                 if !acknowledged {
                     self.remove(id);
