@@ -169,6 +169,8 @@ pub(crate) struct Inner {
     pool: Pool,
     /// There may be something to send, or a held put to release.
     owing: AtomicBool,
+    /// A signal of this end's may have ended, or begun anew: puts may wait for it.
+    rang: AtomicBool,
     /// When the time of the next put is over.
     due_ns: AtomicU64,
     /// Tasks in queues, and running.
@@ -302,6 +304,7 @@ impl Xtq {
             let inner = inner.clone();
             Arc::new(move || {
                 if let Some(inner) = inner.upgrade() {
+                    inner.rang.store(true, Ordering::Release);
                     // A put may wait for the signal.
                     inner.owing.store(true, Ordering::Release);
                     inner.ring();
@@ -323,6 +326,7 @@ impl Xtq {
             registering: Mutex::default(),
             pool: Pool::default(),
             owing: AtomicBool::new(false),
+            rang: AtomicBool::new(false),
             due_ns: AtomicU64::new(u64::MAX),
             live: AtomicUsize::new(0),
             reached: Mutex::default(),
@@ -400,7 +404,6 @@ impl Xtq {
             }
             Ok(Tried::Put(state.initiator.put(put, packet)))
         })?;
-        // A held one may wait for a signal that has ended.
         self.inner.owing.store(true, Ordering::Release);
         Ok(tried)
     }
@@ -511,7 +514,7 @@ impl Xtq {
         let served = self.serve(bml, now_ns);
         served
             + inner.with(|state| {
-                state.initiator.advance(now_ns);
+                state.initiator.advance(now_ns, inner.rang.swap(false, Ordering::AcqRel));
                 state.initiator.map_rings(bml);
                 let put = state.initiator.pump_rings(now_ns);
                 state.initiator.expire(now_ns);

@@ -142,7 +142,7 @@ impl Initiator {
                 let _ = self.settle(key);
             }
             None => {
-                self.pauses.retain(|pause| pause.what != What::Put(id));
+                self.pauses.retain(|what| what != What::Put(id));
                 if let Some(ring) = self.rings.lock().of.get_mut(&to) {
                     ring.withdraw(id);
                 }
