@@ -462,10 +462,15 @@ impl Bml {
     /// as far as is known by now. Stamp tokens with [`token_space`](Bml::token_space), or keep them
     /// below [`TokenSpace::MAX`] for the handler given to `poll`.
     pub fn rdma(&mut self, peer: Rank) -> Option<(PeerId, &mut dyn Rdma)> {
+        self.rdma_and_rail(peer).map(|(_, peer, rdma)| (peer, rdma))
+    }
+
+    /// The same, and the rail, as [`rdma_rail`](Bml::rdma_rail) would give it: in one look.
+    pub fn rdma_and_rail(&mut self, peer: Rank) -> Option<(RdmaRail, PeerId, &mut dyn Rdma)> {
         let path = self.rdma_path(peer)?;
         let rail = &mut self.rails[path.rail];
         rail.stir();
-        Some((path.peer, rail.rdma()?))
+        Some((RdmaRail(path.rail), path.peer, rail.rdma()?))
     }
 
     /// The rail that [`rdma`](Bml::rdma) would use now. A registration that is made there must be undone there,

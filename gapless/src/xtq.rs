@@ -39,6 +39,8 @@
 mod cuda;
 #[cfg(feature = "cuda")]
 mod lane;
+#[allow(unsafe_code, reason = "packs from memory that the put owns")]
+mod layouts;
 #[cfg(feature = "cuda")]
 mod mapping;
 #[cfg(feature = "opencl")]
@@ -78,6 +80,7 @@ pub use gapless_xtq::{
 };
 #[cfg(feature = "cuda")]
 pub use lane::GpuLane;
+pub use layouts::by_layout;
 #[cfg(feature = "cuda")]
 pub use mapping::CpuMapping;
 #[cfg(feature = "opencl")]

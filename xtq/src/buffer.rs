@@ -6,9 +6,12 @@
 //! | a receive buffer | posted: the world; lent to one task with its payload; posted again when that task has ended, unless it [took](crate::Task::take_payload) the buffer |
 //! | [`Payload`] | the put, until the target has accepted it |
 
-use crate::error::Refusal;
+use crate::error::{Refusal, XtqError};
+use crate::gather::{Gather, Part, Pieces};
 use std::collections::BTreeMap;
 use std::fmt;
+use std::io::IoSlice;
+use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError, TryLockError};
 
 struct Memory {
@@ -69,46 +72,160 @@ impl fmt::Debug for TargetBuffer {
     }
 }
 
-/// What goes with a put. It is gathered from where it lies when the message is written.
+/// What goes with a put: bytes in one piece, or [several](Payload::pieces). They are written where they go when the put
+/// goes there, from where they lie. So a list or an `Arc` is not copied before; what is borrowed is, once.
 #[derive(Clone)]
-pub struct Payload(Bytes);
+pub struct Payload(Kind);
+
+#[derive(Clone)]
+enum Kind {
+    One(Bytes),
+    Gathered(Arc<dyn Gather>),
+}
 
 /// So many bytes of a slice are copied without allocating.
 const SHORT: usize = 64;
 
+/// Bytes in one piece.
 #[derive(Clone)]
-enum Bytes {
+pub(crate) enum Bytes {
     Short { len: u8, bytes: [u8; SHORT] },
     Own(Vec<u8>),
     Shared(Arc<[u8]>),
+    Part(Arc<[u8]>, Range<usize>),
+}
+
+impl Bytes {
+    pub(crate) fn none() -> Bytes {
+        Bytes::Own(Vec::new())
+    }
+
+    #[inline(always)] // on the way of puts into rings
+    pub(crate) fn bytes(&self) -> &[u8] {
+        match self {
+            Bytes::Short { len, bytes } => &bytes[..usize::from(*len)],
+            Bytes::Own(bytes) => bytes,
+            Bytes::Shared(bytes) => bytes,
+            Bytes::Part(bytes, range) => bytes.get(range.clone()).unwrap_or_default(),
+        }
+    }
+
+    /// A copy of slices, one behind the other.
+    fn copy<'a>(pieces: impl Iterator<Item = &'a [u8]> + Clone) -> Bytes {
+        let total: usize = pieces.clone().map(<[u8]>::len).sum();
+        match u8::try_from(total) {
+            Ok(len) if total <= SHORT => {
+                let mut bytes = [0; SHORT];
+                let mut at = 0;
+                for piece in pieces {
+                    bytes[at..at + piece.len()].copy_from_slice(piece);
+                    at += piece.len();
+                }
+                Bytes::Short { len, bytes }
+            }
+            _ => {
+                let mut all = Vec::with_capacity(total);
+                pieces.for_each(|piece| all.extend_from_slice(piece));
+                Bytes::Own(all)
+            }
+        }
+    }
 }
 
 impl Payload {
     /// None.
     #[must_use]
     pub fn none() -> Payload {
-        Payload(Bytes::Own(Vec::new()))
+        Payload(Kind::One(Bytes::none()))
     }
 
+    /// Pieces, one behind the other: each a list, a shared slice, a borrowed one (which is copied), or again several. Empty
+    /// ones add nothing, and one may be there twice. How long all of them may be is for the put to say, as for any payload.
+    ///
+    /// ```
+    /// use gapless_xtq::Payload;
+    /// use std::sync::Arc;
+    /// let rows: Arc<[u8]> = Arc::from(*b"abcdef");
+    /// let part = Payload::part_of(&rows, 2..4)?;
+    /// let all = Payload::pieces([vec![1, 2].into(), part, b"xyz"[..].into()]);
+    /// assert_eq!((all.len(), all.to_vec()), (7, b"\x01\x02cdxyz".to_vec()));
+    /// # Ok::<(), gapless_xtq::XtqError>(())
+    /// ```
+    #[must_use]
+    pub fn pieces(pieces: impl IntoIterator<Item = impl Into<Payload>>) -> Payload {
+        let pieces = pieces.into_iter().map(Into::into);
+        let mut pieces: Vec<Payload> = pieces.filter(|piece: &Payload| !piece.is_empty()).collect();
+        if pieces.len() < 2 {
+            return pieces.pop().unwrap_or_else(Payload::none);
+        }
+        Payload::gathered(Arc::new(Pieces::new(pieces)))
+    }
+
+    /// Some bytes of a shared slice, which are not copied.
+    ///
+    /// # Errors
+    /// They do not lie in it.
+    pub fn part_of(bytes: &Arc<[u8]>, range: Range<usize>) -> Result<Payload, XtqError> {
+        if bytes.get(range.clone()).is_none() {
+            let (Range { start: from, end: to }, len) = (range, bytes.len());
+            return Err(XtqError::PieceOutside { from, to, len });
+        }
+        Ok(Payload(Kind::One(Bytes::Part(Arc::clone(bytes), range))))
+    }
+
+    /// What this gathers: for layers above, whose memory this crate does not know.
+    #[must_use]
+    pub fn gathered(source: Arc<dyn Gather>) -> Payload {
+        Payload(Kind::Gathered(source))
+    }
+
+    /// How many bytes it has.
+    #[must_use]
     #[inline]
-    pub(crate) fn bytes(&self) -> &[u8] {
+    pub fn len(&self) -> usize {
+        self.part().len()
+    }
+
+    /// Whether it has no bytes.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// A copy of its bytes.
+    #[must_use]
+    pub fn to_vec(&self) -> Vec<u8> {
+        self.part().to_vec()
+    }
+
+    /// Its bytes, to be written somewhere.
+    #[inline(always)] // on the way of puts into rings
+    pub(crate) fn part(&self) -> Part<'_> {
         match &self.0 {
-            Bytes::Short { len, bytes } => &bytes[..usize::from(*len)],
-            Bytes::Own(bytes) => bytes,
-            Bytes::Shared(bytes) => bytes,
+            Kind::One(bytes) => Part::One(bytes.bytes()),
+            Kind::Gathered(source) => Part::Gathered(&**source, 0, source.bytes()),
+        }
+    }
+
+    /// In one piece: what is not is copied.
+    #[inline]
+    pub(crate) fn into_one(self) -> Bytes {
+        match self.0 {
+            Kind::One(bytes) => bytes,
+            Kind::Gathered(_) => Bytes::Own(self.to_vec()),
         }
     }
 }
 
 impl From<Vec<u8>> for Payload {
     fn from(bytes: Vec<u8>) -> Payload {
-        Payload(Bytes::Own(bytes))
+        Payload(Kind::One(Bytes::Own(bytes)))
     }
 }
 
 impl From<Arc<[u8]>> for Payload {
     fn from(bytes: Arc<[u8]>) -> Payload {
-        Payload(Bytes::Shared(bytes))
+        Payload(Kind::One(Bytes::Shared(bytes)))
     }
 }
 
@@ -120,16 +237,36 @@ impl From<&[u8]> for Payload {
             Ok(len) if slice.len() <= SHORT => {
                 let mut bytes = [0; SHORT];
                 bytes[..slice.len()].copy_from_slice(slice);
-                Payload(Bytes::Short { len, bytes })
+                Payload(Kind::One(Bytes::Short { len, bytes }))
             }
-            _ => Payload(Bytes::Own(slice.to_vec())),
+            _ => Payload(Kind::One(Bytes::Own(slice.to_vec()))),
         }
+    }
+}
+
+/// A copy of all of them, in one piece.
+impl From<&[&[u8]]> for Payload {
+    fn from(pieces: &[&[u8]]) -> Payload {
+        Payload(Kind::One(Bytes::copy(pieces.iter().copied())))
+    }
+}
+
+/// A copy of all of them, in one piece.
+impl From<&[IoSlice<'_>]> for Payload {
+    fn from(pieces: &[IoSlice<'_>]) -> Payload {
+        Payload(Kind::One(Bytes::copy(pieces.iter().map(|piece| &**piece))))
     }
 }
 
 impl fmt::Debug for Payload {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Payload of {} bytes", self.bytes().len())
+        write!(f, "Payload of {} bytes", self.len())
+    }
+}
+
+impl fmt::Debug for Bytes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} bytes", self.bytes().len())
     }
 }
 

@@ -171,6 +171,16 @@ pub enum XtqError {
         /// Its length.
         bytes: usize,
     },
+    /// A piece of a payload that does not lie in its slice.
+    #[error("bytes {from}..{to} do not lie in a slice of {len} bytes")]
+    PieceOutside {
+        /// The first of them.
+        from: usize,
+        /// Behind the last.
+        to: usize,
+        /// Bytes of the slice.
+        len: usize,
+    },
     /// A queue that holds nothing, or runs nothing.
     #[error("a queue of {capacity} tasks, of which {width} run at a time")]
     NoRoom {

@@ -49,7 +49,6 @@ pub(crate) use target::REFUSALS_MAX;
 pub use target::RefusedTask;
 
 use crate::error::{TaskError, XtqError};
-use crate::packet::Packet;
 use crate::put::{Put, PutHandle};
 use crate::signal::{Bell, Signal, Weak};
 use crate::tables::Tables;
@@ -170,6 +169,8 @@ pub(crate) struct Inner {
     pool: Pool,
     /// There may be something to send, or a held put to release.
     owing: AtomicBool,
+    /// A signal of this end's may have ended, or begun anew: puts may wait for it.
+    rang: AtomicBool,
     /// When the time of the next put is over.
     due_ns: AtomicU64,
     /// Tasks in queues, and running.
@@ -303,6 +304,7 @@ impl Xtq {
             let inner = inner.clone();
             Arc::new(move || {
                 if let Some(inner) = inner.upgrade() {
+                    inner.rang.store(true, Ordering::Release);
                     // A put may wait for the signal.
                     inner.owing.store(true, Ordering::Release);
                     inner.ring();
@@ -324,6 +326,7 @@ impl Xtq {
             registering: Mutex::default(),
             pool: Pool::default(),
             owing: AtomicBool::new(false),
+            rang: AtomicBool::new(false),
             due_ns: AtomicU64::new(u64::MAX),
             live: AtomicUsize::new(0),
             reached: Mutex::default(),
@@ -390,7 +393,7 @@ impl Xtq {
         if !self.are_ours(&put) {
             return Err(XtqError::ForeignSignal);
         }
-        let packet = Packet::new(&put.finished_command()?)?;
+        let packet = put.packet()?;
         let (target, bytes) = (put.target.0, put.body_bytes());
         let tried = self.inner.with(|state| {
             if state.initiator.closed {
@@ -401,7 +404,6 @@ impl Xtq {
             }
             Ok(Tried::Put(state.initiator.put(put, packet)))
         })?;
-        // A held one may wait for a signal that has ended.
         self.inner.owing.store(true, Ordering::Release);
         Ok(tried)
     }
@@ -418,7 +420,7 @@ impl Xtq {
         if !self.are_ours(put) {
             return None;
         }
-        let packet = Packet::new(&put.finished_command().ok()?).ok()?;
+        let packet = put.packet().ok()?;
         self.inner.rings.put(put, packet, &self.inner.owing)
     }
 
@@ -512,7 +514,7 @@ impl Xtq {
         let served = self.serve(bml, now_ns);
         served
             + inner.with(|state| {
-                state.initiator.advance(now_ns);
+                state.initiator.advance(now_ns, inner.rang.swap(false, Ordering::AcqRel));
                 state.initiator.map_rings(bml);
                 let put = state.initiator.pump_rings(now_ns);
                 state.initiator.expire(now_ns);

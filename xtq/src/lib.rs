@@ -8,6 +8,7 @@
 //! - [`packet`]: the packet, drawn once; [`tables`]: what an index stands for at the target; [`rewrite`]: the packet as a
 //!   task, a pure function that is the same for every back end;
 //! - [`Xtq`]: registrations, puts, receive buffers, progress; [`Put`], [`PutHandle`], [`Signal`];
+//! - [`Payload`]: in one piece, or gathered from several; [`Gather`]: from what a layer above knows;
 //! - [`Function`] and [`Task`]: tasks on the CPU; [`Kernel`] and [`Launcher`]: tasks on an accelerator;
 //! - `host`: the back end that works over any transport of [`gapless_bml`];
 //! - [`device`]: the back end in which a worker on the target's accelerator takes packets out of memory itself; by
@@ -60,6 +61,8 @@ mod device_state;
 #[cfg(not(loom))]
 mod error;
 #[cfg(not(loom))]
+mod gather;
+#[cfg(not(loom))]
 mod host;
 #[cfg(not(loom))]
 #[allow(unsafe_code, reason = "declares what launches kernels")]
@@ -85,6 +88,7 @@ mod wire;
 pub use {
     buffer::{Payload, TargetBuffer},
     error::{Refusal, TaskError, Waited, XtqError},
+    gather::{Gather, Place},
     host::{Config, FarRing, Granted, QueueOptions, RefusedTask, Straight, Tried, Xtq},
     launcher::{GroupLimits, Kernel, KernelTask, Launcher},
     put::{Put, PutHandle, Retry},

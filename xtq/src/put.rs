@@ -1,8 +1,8 @@
 //! Puts: what an initiator asks for, and what becomes of it.
 
-use crate::buffer::Payload;
+use crate::buffer::{Bytes, Payload};
 use crate::error::XtqError;
-use crate::packet::{ARGUMENTS_MAX, Command, Flags, Launch, Packet, PacketError, Work};
+use crate::packet::{Command, Flags, Launch, Packet, PacketError, Work};
 use crate::signal::Signal;
 use gapless_bml::Rank;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
@@ -29,7 +29,7 @@ pub enum Retry {
 pub struct Put {
     pub(crate) target: Rank,
     pub(crate) command: Command,
-    pub(crate) arguments: Payload,
+    pub(crate) arguments: Bytes,
     pub(crate) payload: Payload,
     pub(crate) retry: Retry,
     pub(crate) attempts_max: u32,
@@ -40,7 +40,7 @@ pub struct Put {
 
 impl Put {
     #[inline]
-    fn new(target: Rank, index: u8, queue: u8, work: Work, arguments: Payload) -> Put {
+    fn new(target: Rank, index: u8, queue: u8, work: Work, arguments: Bytes) -> Put {
         let flags = Flags::empty();
         let command = Command { index, queue, flags, object: 0, signal: 0, payload_bytes: 0, work };
         Put {
@@ -62,11 +62,9 @@ impl Put {
     /// # Errors
     /// A command that no packet can express.
     pub fn to_bytes(&self) -> Result<(Vec<u8>, Vec<u8>), XtqError> {
-        let payload = self.payload.bytes();
-        let bytes = payload.len();
-        let payload_bytes = u32::try_from(bytes).map_err(|_| XtqError::PayloadTooLong { bytes })?;
-        let packet = Packet::new(&Command { payload_bytes, ..self.command })?;
-        Ok((packet.as_bytes().to_vec(), [self.arguments.bytes(), payload].concat()))
+        let packet = self.packet()?;
+        let payload = self.payload.to_vec();
+        Ok((packet.as_bytes().to_vec(), [self.arguments.bytes(), &payload].concat()))
     }
 
     /// A task of function `index`, in queue `queue` of `target`. The two arguments are its third and fourth: the first
@@ -74,7 +72,7 @@ impl Put {
     #[inline]
     pub fn function(target: Rank, index: u8, queue: u8, arguments: [u64; 2]) -> Put {
         let arguments = [0, 0, arguments[0], arguments[1]];
-        Put::new(target, index, queue, Work::Function { arguments }, Payload::none())
+        Put::new(target, index, queue, Work::Function { arguments }, Bytes::none())
     }
 
     /// A task of kernel `index`, in queue `queue` of `target`, over this grid. Of `arguments` the target replaces the
@@ -88,7 +86,7 @@ impl Put {
         launch: Launch,
         arguments: impl Into<Payload>,
     ) -> Put {
-        let arguments = arguments.into();
+        let arguments = arguments.into().into_one();
         // Arguments too long for a packet are refused when it is made.
         let argument_bytes = u16::try_from(arguments.bytes().len()).unwrap_or(u16::MAX);
         let work = Work::Kernel(Launch { argument_bytes, ..launch });
@@ -109,11 +107,12 @@ impl Put {
 
     /// Bytes of arguments and payload.
     pub(crate) fn body_bytes(&self) -> usize {
-        self.arguments.bytes().len() + self.payload.bytes().len()
+        // Too many are refused when the packet is made.
+        self.payload.len().saturating_add(self.arguments.bytes().len())
     }
 
-    /// What the task gets to read, in a receive buffer of the target's. A slice is copied; up to 64 bytes of one without
-    /// allocating.
+    /// What the task gets to read, in a receive buffer of the target's. It may lie in [several pieces](Payload::pieces). A
+    /// slice is copied, or several are; up to 64 bytes without allocating.
     #[inline]
     pub fn payload(mut self, payload: impl Into<Payload>) -> Put {
         self.payload = payload.into();
@@ -173,16 +172,24 @@ impl Put {
         self
     }
 
-    /// The command, with the length of the payload.
+    /// Its packet, with the length of the payload.
     #[inline]
-    pub(crate) fn finished_command(&self) -> Result<Command, XtqError> {
-        let bytes = self.arguments.bytes().len();
-        if bytes > ARGUMENTS_MAX {
-            return Err(PacketError::ArgumentBytes { bytes }.into());
-        }
-        let bytes = self.payload.bytes().len();
+    pub(crate) fn packet(&self) -> Result<Packet, XtqError> {
+        let bytes = self.payload.len();
         let payload_bytes = u32::try_from(bytes).map_err(|_| XtqError::PayloadTooLong { bytes })?;
-        Ok(Command { payload_bytes, ..self.command })
+        let packet = Packet::new(&Command { payload_bytes, ..self.command });
+        packet.map_err(|error| self.unfit(error).into())
+    }
+
+    /// The error of a packet that this put has not. Its field for the arguments' length may be too short for that.
+    #[cold]
+    fn unfit(&self, error: PacketError) -> PacketError {
+        match error {
+            PacketError::ArgumentBytes { .. } => {
+                PacketError::ArgumentBytes { bytes: self.arguments.bytes().len() }
+            }
+            error => error,
+        }
     }
 }
 

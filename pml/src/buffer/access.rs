@@ -61,13 +61,8 @@ impl Buffer {
         bml: &mut Bml,
         peer: Rank,
     ) -> Result<Option<(RdmaRail, RemoteKey)>, RdmaError> {
-        let (Some((_, touched)), Some(rail)) = (self.touched(), bml.rdma_rail(peer)) else {
-            return Ok(None);
-        };
-        let Some((id, rdma)) = bml.rdma(peer) else { return Ok(None) };
-        if rdma.reaches(id) != Some(true) {
-            return Ok(None);
-        }
+        let Some((_, touched)) = self.touched() else { return Ok(None) };
+        let Some((rail, _, rdma)) = bml.rdma_and_rail(peer) else { return Ok(None) };
         // SAFETY: the memory is promised for reads, without a writer, while a buffer of the request lives. The key is
         // for reading only; `Offered::registered` has it, and `end_offer`, the one end of an offer, gives it back.
         unsafe { rdma.register(touched, Access::Read) }.map(|key| Some((rail, key)))

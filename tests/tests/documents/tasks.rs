@@ -1,11 +1,10 @@
 //! The code of `docs/xtq.md`.
 
 use super::Outcome;
-use gapless::CudaDevice;
-use gapless::World;
 use gapless::xtq::{
     CudaWorker, Function, Lease, Put, QueueOptions, Rank, Signal, TargetBuffer, Tasks,
 };
+use gapless::{CudaDevice, Datatype, Primitive, World};
 use gapless_xtq::packet::Packet;
 use std::sync::Arc;
 
@@ -31,10 +30,37 @@ fn functions(world: &World) -> Outcome {
     Ok(())
 }
 
+/// Puts a column of a matrix behind four bytes, and gives what the task of the function finds.
+fn pieces(world: &World) -> Result<Vec<u8>, Box<dyn std::error::Error>> {
+    let tasks = world.xtq();
+    let found = TargetBuffer::new(vec![0; 16]);
+    let keep = Function::new(16, |task| {
+        let (payload, found) = task.parts();
+        found[..payload.len()].copy_from_slice(payload);
+        Ok(())
+    });
+    tasks.register_function(42, keep.buffer(&found))?;
+    tasks.register_queue(42, QueueOptions::default())?;
+    tasks.post(vec![0; 16]);
+    let (next, done) = (Rank(0), tasks.signal(1));
+
+    use gapless::xtq::{Payload, by_layout};
+    let matrix: Arc<[f32]> = (0..12u8).map(f32::from).collect(); // 3 × 4
+    let column = Datatype::vector(3, 1, 4, &Primitive::of::<f32>().into())?.commit()?;
+    let head = vec![1, 2, 3, 4];
+    let payload = Payload::pieces([head.into(), by_layout(&matrix, 1, &column, 1)?]);
+    tasks.put(Put::function(next, 42, 42, [0, 0]).payload(payload).signal(&done))?;
+
+    tasks.wait(&done)?;
+    Ok(found.with(|found| found.to_vec()))
+}
+
 #[test]
-fn the_first_example_of_tasks_runs() {
+fn the_examples_of_tasks_run() {
     let world = World::init().unwrap();
     functions(&world).unwrap();
+    let column = [1.0f32, 5.0, 9.0].map(f32::to_ne_bytes).concat();
+    assert_eq!(pieces(&world).unwrap(), [&[1, 2, 3, 4], &column[..]].concat());
     world.finalize().unwrap();
 }
 

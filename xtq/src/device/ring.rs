@@ -7,6 +7,7 @@ use super::layout::{
 };
 use super::{Failure, state};
 use crate::error::Refusal;
+use crate::gather::{Part, Place};
 use crate::packet::Packet;
 use gapless_mem::{DeviceError, Lease, Words};
 use std::collections::VecDeque;
@@ -194,17 +195,29 @@ impl Lane {
     /// No room now, or never; lengths that are not the packet's.
     #[inline]
     pub fn put(&mut self, packet: &Packet, body: [&[u8]; 2]) -> Result<u64, RingError> {
+        self.put_part(packet, body[0], Part::One(body[1]))
+    }
+
+    /// The same, with a payload that may lie in several places: it is gathered into the slot, or the arena.
+    #[inline]
+    pub(crate) fn put_part(
+        &mut self,
+        packet: &Packet,
+        arguments: &[u8],
+        payload: Part<'_>,
+    ) -> Result<u64, RingError> {
         let position = self.position;
-        let bytes = body[0].len() + body[1].len();
-        if packet.body_lengths() != [body[0].len(), body[1].len()] {
-            let [arguments, payload] = body.map(<[u8]>::len);
+        let lengths = [arguments.len(), payload.len()];
+        let bytes = lengths[0] + lengths[1];
+        if packet.body_lengths() != lengths {
+            let [arguments, payload] = lengths;
             return Err(RingError::Lengths { arguments, payload });
         }
         if self.pending() >= SLOTS as u64 {
             return Err(RingError::Full);
         }
         let place = if bytes > INLINE_BYTES {
-            let bytes = arena_bytes(body[0].len(), body[1].len());
+            let bytes = arena_bytes(lengths[0], lengths[1]);
             if bytes.next_multiple_of(UNIT_BYTES) > self.arena.bytes {
                 return Err(RingError::TooLong { bytes, max: self.arena.bytes });
             }
@@ -225,9 +238,14 @@ impl Lane {
         match place {
             None => {
                 let mut all = [0; INLINE_BYTES];
-                let (first, rest) = all.split_at_mut(body[0].len());
-                first.copy_from_slice(body[0]);
-                rest[..body[1].len()].copy_from_slice(body[1]);
+                let (first, rest) = all.split_at_mut(arguments.len());
+                first.copy_from_slice(arguments);
+                let rest = &mut rest[..payload.len()];
+                match payload {
+                    Part::One(payload) => rest.copy_from_slice(payload),
+                    // Memory takes all.
+                    gathered => _ = gathered.write(Place::memory(rest)),
+                }
                 for (unit, piece) in
                     all.chunks_exact(UNIT_BODY).take(bytes.div_ceil(UNIT_BODY)).enumerate()
                 {
@@ -238,7 +256,7 @@ impl Lane {
                 }
             }
             Some(place) => {
-                self.fill_arena(place, body);
+                self.fill_arena(place, arguments, payload);
                 store(PACKET_UNITS, 0, place as u64);
             }
         }
@@ -256,20 +274,12 @@ impl Lane {
         Ok(position)
     }
 
-    fn fill_arena(&self, place: usize, [arguments, payload]: [&[u8]; 2]) {
+    fn fill_arena(&self, place: usize, arguments: &[u8], payload: Part<'_>) {
         let behind = arguments.len().next_multiple_of(UNIT_BYTES);
-        for (from, bytes) in [(0, arguments), (behind, payload)] {
+        for (from, part) in [(0, Part::One(arguments)), (behind, payload)] {
             let first = (RingShape::ARENA_AT + place + from) / 8;
-            let words = &self.words.all()[first..];
-            let (whole, rest) = bytes.as_chunks::<8>();
-            for (word, bytes) in words.iter().zip(whole) {
-                word.store(u64::from_le_bytes(*bytes), Ordering::Relaxed);
-            }
-            if !rest.is_empty() {
-                let mut last = [0; 8];
-                last[..rest.len()].copy_from_slice(rest);
-                words[whole.len()].store(u64::from_le_bytes(last), Ordering::Relaxed);
-            }
+            // Words take all.
+            let _ = part.write(Place::words(&self.words.all()[first..], part.len()));
         }
     }
 

@@ -3,6 +3,7 @@
 
 use super::initiator::{Item, Outbox, Stage};
 use super::{PeerLink, State};
+use crate::gather::{Part, Place};
 use crate::wire::{BODY_AT, HEAD_BYTES, Head};
 use gapless_bml::{AmTag, Bml, LinkError, PeerState, Rank, ReserveError, Token};
 use zerocopy::IntoBytes;
@@ -22,15 +23,17 @@ enum Sent {
     Gone,
 }
 
-/// Sends one message, of several parts.
+/// Sends one message, of several parts and then of what may have to be gathered.
 fn send(
     bml: &mut Bml,
     (tag, link): (u8, &mut PeerLink),
     to: Rank,
     head: Head,
     parts: &[&[u8]],
+    last: Part<'_>,
 ) -> Sent {
-    let len = HEAD_BYTES + parts.iter().map(|part| part.len()).sum::<usize>();
+    let before = HEAD_BYTES + parts.iter().map(|part| part.len()).sum::<usize>();
+    let len = before + last.len();
     let mut slot = match bml.reserve(to, len) {
         Ok(slot) => slot,
         Err(ReserveError::Full) => return Sent::Full,
@@ -48,18 +51,20 @@ fn send(
         }
         at += part.len();
     }
+    if let Err(error) = last.write(Place::message(&mut slot, before, last.len())) {
+        tracing::error!(%to, %error, "a slot that cannot be written");
+        return Sent::Gone;
+    }
     bml.send(slot, AmTag(tag), Token::NONE);
     link.out = link.out.wrapping_add(1);
     Sent::Done
 }
 
-/// The bytes of two parts that lie in `from..to` of both, one behind the other.
-fn window(parts: [&[u8]; 2], from: usize, to: usize) -> [&[u8]; 2] {
-    let [first, second] = parts;
-    let clamp = |at: usize, len: usize| at.min(len);
-    let (a, b) = (clamp(from, first.len()), clamp(to, first.len()));
-    let behind = |at: usize| clamp(at.saturating_sub(first.len()), second.len());
-    [&first[a..b], &second[behind(from)..behind(to)]]
+/// What of two parts, one behind the other, lies in `from..to` of both.
+fn window<'p>(first: &'p [u8], second: Part<'p>, from: usize, to: usize) -> (&'p [u8], Part<'p>) {
+    let (a, b) = (from.min(first.len()), to.min(first.len()));
+    let behind = |at: usize| at.saturating_sub(first.len()).min(second.len());
+    (&first[a..b], second.sub(behind(from)..behind(to)))
 }
 
 /// Messages to one peer at a time: one that takes as fast as we send must not hold up all others.
@@ -91,7 +96,7 @@ impl State {
                 Item::Data(id) => self.send_data(bml, to, *id),
                 Item::Say(head, text) => {
                     let link = self.links.entry(to.0).or_default();
-                    send(bml, (self.tag, link), to, *head, &[text.as_slice()])
+                    send(bml, (self.tag, link), to, *head, &[], Part::One(text))
                 }
             };
             match result {
@@ -116,10 +121,13 @@ impl State {
             return if matches!(bml.state(to), PeerState::Up) { Sent::Full } else { Sent::Gone };
         };
         let whole = BODY_AT + put.body_bytes() <= longest;
-        let body = if whole { [put.arguments.bytes(), put.payload.bytes()] } else { [&[][..]; 2] };
-        let parts = [put.packet.as_bytes(), body[0], body[1]];
+        let (arguments, payload) = match whole {
+            true => (put.arguments.bytes(), put.payload.part()),
+            false => (&[][..], Part::One(&[])),
+        };
+        let parts = [put.packet.as_bytes(), arguments];
         let link = self.links.entry(to.0).or_default();
-        let sent = send(bml, (self.tag, link), to, Head::Put { put: id, number }, &parts);
+        let sent = send(bml, (self.tag, link), to, Head::Put { put: id, number }, &parts, payload);
         if matches!(sent, Sent::Done) {
             put.whole = whole;
             put.stage = Stage::Asked;
@@ -133,9 +141,9 @@ impl State {
         let longest = bml.limits(to).map_or(HEAD_BYTES + 1, |limits| limits.max_fragment_bytes);
         let (len, at) = (put.body_bytes(), usize::try_from(offset).unwrap_or(usize::MAX));
         let end = len.min(at.saturating_add(longest.saturating_sub(HEAD_BYTES).max(1)));
-        let parts = window([put.arguments.bytes(), put.payload.bytes()], at, end);
+        let (first, rest) = window(put.arguments.bytes(), put.payload.part(), at, end);
         let link = self.links.entry(to.0).or_default();
-        let sent = send(bml, (self.tag, link), to, Head::Data { transfer, offset }, &parts);
+        let sent = send(bml, (self.tag, link), to, Head::Data { transfer, offset }, &[first], rest);
         if !matches!(sent, Sent::Done) {
             return sent;
         }
@@ -159,15 +167,18 @@ fn why_gone(bml: &Bml, rank: Rank) -> LinkError {
 
 #[cfg(test)]
 mod tests {
-    use super::window;
+    use super::{Part, window};
+    use crate::Payload;
 
     #[test]
     fn a_window_of_two_parts_has_the_bytes_of_both() {
-        let (first, second) = (b"abc", b"defgh");
-        for from in 0..=8 {
-            for to in from..=8 {
-                let [a, b] = window([first, second], from, to);
-                assert_eq!([a, b].concat(), b"abcdefgh"[from..to]);
+        let pieces = Payload::pieces([&b"d"[..], b"ef", b"gh"]);
+        for second in [Part::One(b"defgh"), pieces.part()] {
+            for from in 0..=8 {
+                for to in from..=8 {
+                    let (a, b) = window(b"abc", second, from, to);
+                    assert_eq!([a, &b.to_vec()].concat(), b"abcdefgh"[from..to]);
+                }
             }
         }
     }

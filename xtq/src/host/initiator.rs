@@ -8,20 +8,21 @@
 //! ```
 //!
 //! What a worker of the target runs may go into memory that both share, without a message: `direct.rs`, `swift.rs` if
-//! nothing is in the way, and `far.rs` if the target is on another host. A put may have to end in time: `limit.rs`. How
-//! much there is room for: `room.rs`.
+//! nothing is in the way, and `far.rs` if the target is on another host. A put may be held back: `held.rs`. It may have to
+//! end in time: `limit.rs`. How much there is room for: `room.rs`.
 
 #[allow(unsafe_code, reason = "puts into rings, in memory that a peer vouches for")]
 mod direct;
 #[allow(unsafe_code, reason = "carries a ring by operations on memory of its own")]
 pub(super) mod far;
+mod held;
 mod limit;
 mod room;
 mod swift;
 
 use super::line::{Line, LineKey, WINDOW_MAX};
 use super::names::ByName;
-use crate::buffer::Payload;
+use crate::buffer::{Bytes, Payload};
 use crate::error::{Refusal, XtqError};
 use crate::packet::{ENTRIES, Flags, Packet};
 use crate::put::{Put, PutHandle, Retry};
@@ -29,6 +30,7 @@ use crate::signal::{End, Signal};
 use crate::wire::{Head, Verdict};
 pub(super) use direct::SharedRings;
 use gapless_bml::{LinkError, Rank};
+use held::{Pauses, What};
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::Arc;
 pub use swift::Straight;
@@ -112,7 +114,7 @@ type Puts = HashMap<u64, Outgoing, ByName>;
 pub(super) struct Outgoing {
     pub(super) target: Rank,
     pub(super) packet: Packet,
-    pub(super) arguments: Payload,
+    pub(super) arguments: Bytes,
     pub(super) payload: Payload,
     pub(super) stage: Stage,
     /// Whether its body went with the packet.
@@ -136,7 +138,7 @@ impl Outgoing {
         Outgoing {
             target: put.target,
             packet,
-            arguments: std::mem::replace(&mut put.arguments, Payload::none()),
+            arguments: std::mem::replace(&mut put.arguments, Bytes::none()),
             payload: std::mem::replace(&mut put.payload, Payload::none()),
             stage: Stage::Waiting,
             whole: false,
@@ -154,7 +156,7 @@ impl Outgoing {
 
     /// Bytes of arguments and payload.
     pub(super) fn body_bytes(&self) -> usize {
-        self.arguments.bytes().len() + self.payload.bytes().len()
+        self.arguments.bytes().len() + self.payload.len()
     }
 }
 
@@ -175,21 +177,6 @@ fn list(
 /// Who is to be told of the end of a signal's count, once no lock is held.
 pub(super) type Effects = Vec<(Signal, Result<(), XtqError>)>;
 
-/// What begins anew when a pause is over.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum What {
-    Put(u64),
-    Line(LineKey),
-}
-
-#[derive(Debug)]
-struct Pause {
-    what: What,
-    wait_ns: u64,
-    /// Unknown until the clock is next read.
-    due_ns: Option<u64>,
-}
-
 /// All puts of this process.
 #[derive(Debug, Default)]
 pub(super) struct Initiator {
@@ -203,7 +190,7 @@ pub(super) struct Initiator {
     has_rings: bool,
     /// Operations that carry rings on other hosts.
     flights: far::Flights,
-    pauses: Vec<Pause>,
+    pauses: Pauses,
     held: Vec<(End, u64)>,
     limits: limit::Limits,
     room: room::Room,
@@ -218,7 +205,7 @@ impl Initiator {
         let handle = outgoing.handle.clone();
         let id = self.name(outgoing);
         match put.after {
-            Some(signal) => self.held.push((signal.next_end(), id)),
+            Some(signal) => self.hold_back(id, &signal),
             None => self.queue(id),
         }
         handle
@@ -286,36 +273,6 @@ impl Initiator {
         }
     }
 
-    /// Lets time pass: held puts whose signals have ended, and pauses that are over.
-    pub(super) fn advance(&mut self, now_ns: u64) {
-        let ended: Vec<_> = self.held.extract_if(.., |(end, _)| end.get().is_some()).collect();
-        for (end, id) in ended {
-            match end.get() {
-                Some(Err(error)) => self.end(id, Err(error.clone())),
-                _ => self.queue(id),
-            }
-        }
-        let mut over = Vec::new();
-        self.pauses.retain_mut(|pause| {
-            let due = *pause.due_ns.get_or_insert(now_ns.saturating_add(pause.wait_ns));
-            if due <= now_ns {
-                over.push(pause.what);
-            }
-            due > now_ns
-        });
-        for what in over {
-            match what {
-                What::Put(id) => self.queue(id),
-                What::Line(key) => {
-                    if let Some(line) = self.lines.get_mut(&key) {
-                        line.go_on();
-                    }
-                    self.pump(key);
-                }
-            }
-        }
-    }
-
     fn remove(&mut self, id: u64) -> Option<Outgoing> {
         let put = self.puts.remove(&id)?;
         self.limits.forget(id, &put.limit);
@@ -350,7 +307,7 @@ impl Initiator {
                 put.handle.accept(!put.acknowledged);
                 self.room.give_back_body(put);
                 put.payload = Payload::none();
-                put.arguments = Payload::none();
+                put.arguments = Bytes::none();
                 let (line, acknowledged) = (put.line, put.acknowledged);
                 if !acknowledged {
                     self.remove(id);
@@ -376,7 +333,7 @@ impl Initiator {
         if goes_on && !tired {
             let wait_ns = PAUSE_NS << put.attempts.saturating_sub(1).min(DOUBLINGS);
             if line.is_none() {
-                self.pauses.push(Pause { what: What::Put(id), wait_ns, due_ns: None });
+                self.pauses.begin(What::Put(id), wait_ns);
             }
             if was_in_ring {
                 return Ok(());
@@ -420,7 +377,7 @@ impl Initiator {
     fn settle(&mut self, key: LineKey) -> Result<(), String> {
         let Some(line) = self.lines.get_mut(&key) else { return Ok(()) };
         if let Some(wait_ns) = line.settle()? {
-            self.pauses.push(Pause { what: What::Line(key), wait_ns, due_ns: None });
+            self.pauses.begin(What::Line(key), wait_ns);
         }
         self.pump(key);
         Ok(())
@@ -451,7 +408,7 @@ impl Initiator {
         let lost_error = XtqError::Lost { rank, error: error.clone() };
         self.drop_rings(Some(rank), &lost_error);
         self.lines.retain(|key, _| key.0 != rank.0);
-        self.pauses.retain(|pause| !matches!(pause.what, What::Line(key) if key.0 == rank.0));
+        self.pauses.retain(|what| !matches!(what, What::Line(key) if key.0 == rank.0));
         let lost: Vec<u64> =
             self.puts.iter().filter(|(_, put)| put.target == rank).map(|(&id, _)| id).collect();
         for id in lost {
@@ -462,7 +419,7 @@ impl Initiator {
 
     fn forget(&mut self, id: u64) {
         self.held.retain(|(_, held)| *held != id);
-        self.pauses.retain(|pause| pause.what != What::Put(id));
+        self.pauses.retain(|what| what != What::Put(id));
     }
 
     /// The process has left: whatever is on its way ends.
@@ -483,8 +440,8 @@ impl Initiator {
         for (_, id) in std::mem::take(&mut self.held) {
             self.end(id, Err(XtqError::Closed));
         }
-        for pause in std::mem::take(&mut self.pauses) {
-            match pause.what {
+        for what in self.pauses.take() {
+            match what {
                 What::Put(id) => self.end(id, Err(XtqError::Closed)),
                 What::Line(key) => {
                     let line = self.lines.remove(&key);

@@ -2,6 +2,7 @@
 
 mod contract;
 mod ends;
+mod gathered;
 #[allow(unsafe_code, reason = "looks at memory of a worker that does nothing")]
 mod gpu;
 mod hostile;

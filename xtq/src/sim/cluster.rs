@@ -22,8 +22,9 @@ use super::nic::{Kind, Nic, Table};
 use super::program::Program;
 use super::run::{Configuration, Options, Sim};
 use super::time::Ps;
-use crate::buffer::{Posted, Received};
+use crate::buffer::{Bytes, Posted, Received};
 use crate::error::{Refusal, XtqError};
+use crate::gather::Place;
 use crate::host::run::failing;
 use crate::host::{DOUBLINGS, PAUSE_NS, QueueOptions, REFUSALS_MAX, RefusedTask, cut};
 use crate::launcher::Kernel;
@@ -310,7 +311,7 @@ impl Cluster {
         if put.signal.as_ref().is_some_and(|signal| !signal.rings(bell)) {
             return Err(XtqError::ForeignSignal.into());
         }
-        let packet = Packet::new(&put.finished_command()?)?;
+        let packet = put.packet()?;
         let (handle, desk) = (PutHandle::default(), &mut self.sim.desk);
         let issued =
             Issued { put, packet, from, to, handle: handle.clone(), refusals: 0, failed: None };
@@ -332,7 +333,7 @@ impl Sim<'_> {
     /// The initiator's CPU has described a put.
     pub(super) fn post_task(&mut self, put: usize) {
         let Issued { from, to, put: what, .. } = &self.desk.puts[put];
-        let (ends, bytes) = ((*from, *to), what.payload.bytes().len() as u64);
+        let (ends, bytes) = ((*from, *to), what.payload.len() as u64);
         self.post_kind(ends, bytes, Kind::Task { put });
     }
 
@@ -371,11 +372,11 @@ impl Sim<'_> {
         if self.nodes[to].gpu.waiting(queue.base) >= queue.capacity as usize {
             return Err(Refusal::QueueFull);
         }
-        let bytes = what.payload.bytes();
-        let (mut arguments, sent_bytes) = (what.arguments.bytes().to_vec(), bytes.to_vec());
-        let mut payload = self.desk.processes[to].posted.claim(sent_bytes.len())?;
-        if let Some(memory) = payload.memory.get_mut(..sent_bytes.len()) {
-            memory.copy_from_slice(&sent_bytes);
+        let (mut arguments, bytes) = (what.arguments.bytes().to_vec(), what.payload.part());
+        let mut payload = self.desk.processes[to].posted.claim(bytes.len())?;
+        if let Some(memory) = payload.memory.get_mut(..bytes.len()) {
+            // The node's memory takes all.
+            let _ = bytes.write(Place::memory(memory));
         }
         let address = arguments.as_ptr().addr() as u64;
         let places = Places { arguments: address, payload: payload.memory.as_ptr().addr() as u64 };
@@ -438,7 +439,7 @@ impl Sim<'_> {
         let issued = &mut self.desk.puts[put];
         // Nothing is sent again.
         issued.put.payload = crate::Payload::none();
-        issued.put.arguments = crate::Payload::none();
+        issued.put.arguments = Bytes::none();
         issued.handle.end(result.clone());
         if let Some(signal) = issued.put.signal.take() {
             signal.end(result);

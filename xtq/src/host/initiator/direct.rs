@@ -131,7 +131,7 @@ impl Direct {
         matches!(self.way, Way::Held(_) | Way::Live(_))
             && put.line.is_none()
             && self.kernels & bit(&put.packet) != 0
-            && RingShape::default().holds(put.arguments.bytes().len(), put.payload.bytes().len())
+            && RingShape::default().holds(put.arguments.bytes().len(), put.payload.len())
     }
 
     pub(super) fn join(&mut self, id: u64) {
@@ -180,10 +180,10 @@ impl Direct {
         }
         while let Some(id) = self.waiting.front() {
             if let Some(put) = puts.get_mut(id) {
-                match lane.put(&put.packet, [put.arguments.bytes(), put.payload.bytes()]) {
+                match lane.put_part(&put.packet, put.arguments.bytes(), put.payload.part()) {
                     Ok(position) => {
                         if let Some(far) = far {
-                            let bytes = [put.arguments.bytes().len(), put.payload.bytes().len()];
+                            let bytes = [put.arguments.bytes().len(), put.payload.len()];
                             far.add(lane, position, bytes);
                         }
                         put.stage = Stage::InRing;

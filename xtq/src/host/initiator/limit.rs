@@ -2,7 +2,7 @@
 //! have, stays known until the target answers, so that nothing is counted wrongly; nobody hears of that answer.
 
 use super::{Initiator, Item, Stage, What};
-use crate::buffer::Payload;
+use crate::buffer::{Bytes, Payload};
 use crate::error::{Refusal, Waited, XtqError};
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -97,7 +97,7 @@ impl Initiator {
         // may still ask for it.
         if put.stage == Stage::InRing || put.stage == Stage::Asked && put.whole {
             self.room.give_back_body(put);
-            (put.payload, put.arguments) = (Payload::none(), Payload::none());
+            (put.payload, put.arguments) = (Payload::none(), Bytes::none());
         }
         let (handle, signal) = (std::mem::take(&mut put.handle), put.signal.take());
         handle.end(Err(error.clone()));
@@ -142,7 +142,7 @@ impl Initiator {
                 let _ = self.settle(key);
             }
             None => {
-                self.pauses.retain(|pause| pause.what != What::Put(id));
+                self.pauses.retain(|what| what != What::Put(id));
                 if let Some(ring) = self.rings.lock().of.get_mut(&to) {
                     ring.withdraw(id);
                 }

@@ -108,7 +108,7 @@ impl Direct {
             return None;
         }
         // What is wrong, or has no room, is told apart by who comes after.
-        let number = lane.put(&packet, [put.arguments.bytes(), put.payload.bytes()]).ok()?;
+        let number = lane.put_part(&packet, put.arguments.bytes(), put.payload.part()).ok()?;
         let handle = self.spare.pop().unwrap_or_default();
         let outgoing =
             Outgoing { stage: Stage::InRing, ..Outgoing::of(put, packet, handle.clone()) };

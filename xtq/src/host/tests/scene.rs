@@ -287,9 +287,13 @@ impl Scene {
     }
 
     pub(super) fn put_from(&self, at: usize, put: Put) -> PutHandle {
+        self.try_put_from(at, put).unwrap()
+    }
+
+    pub(super) fn try_put_from(&self, at: usize, put: Put) -> Result<PutHandle, XtqError> {
         match &self.sim {
-            Some(sim) => as_process(sim.borrow_mut().put(rank(at), put)).unwrap(),
-            None => self.job.xtq(at).put(put).unwrap(),
+            Some(sim) => as_process(sim.borrow_mut().put(rank(at), put)),
+            None => self.job.xtq(at).put(put),
         }
     }
 

@@ -1,0 +1,142 @@
+//! Puts that are held back: until a signal has ended, or a pause is over. A turn of the initiator costs as little as there
+//! is to do, however many are held back: signals say when one of them has ended, and pauses lie in the order of their ends.
+
+use super::{Initiator, LineKey};
+use crate::signal::{End, Signal};
+use std::collections::BTreeMap;
+
+/// What begins anew when a pause is over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum What {
+    Put(u64),
+    Line(LineKey),
+}
+
+/// Pauses before puts that were refused are sent again.
+#[derive(Debug, Default)]
+pub(super) struct Pauses {
+    /// How long, of those that begin when the clock is next read.
+    fresh: Vec<(What, u64)>,
+    /// By the end, and how many came before.
+    due: BTreeMap<(u64, u64), What>,
+    count: u64,
+}
+
+impl Pauses {
+    pub(super) fn is_empty(&self) -> bool {
+        self.fresh.is_empty() && self.due.is_empty()
+    }
+
+    pub(super) fn begin(&mut self, what: What, wait_ns: u64) {
+        self.fresh.push((what, wait_ns));
+    }
+
+    /// One that is over, the first of them first.
+    fn over(&mut self, now_ns: u64) -> Option<What> {
+        for (what, wait_ns) in self.fresh.drain(..) {
+            self.due.insert((now_ns.saturating_add(wait_ns), self.count), what);
+            self.count += 1;
+        }
+        let first = self.due.first_entry().filter(|entry| entry.key().0 <= now_ns);
+        first.map(|entry| entry.remove())
+    }
+
+    /// Takes out those of which this is false.
+    pub(super) fn retain(&mut self, keep: impl Fn(What) -> bool) {
+        self.fresh.retain(|(what, _)| keep(*what));
+        self.due.retain(|_, what| keep(*what));
+    }
+
+    /// Takes all out.
+    pub(super) fn take(&mut self) -> Vec<What> {
+        let due = std::mem::take(&mut self.due).into_values();
+        due.chain(self.fresh.drain(..).map(|(what, _)| what)).collect()
+    }
+}
+
+impl Initiator {
+    /// Holds a put back until the signal has ended; if it has, sends it.
+    pub(super) fn hold_back(&mut self, id: u64, signal: &Signal) {
+        let end = signal.next_end();
+        if end.get().is_some() { self.release(id, &end) } else { self.held.push((end, id)) }
+    }
+
+    /// The signal has ended that held the put back.
+    fn release(&mut self, id: u64, end: &End) {
+        match end.get() {
+            Some(Err(error)) => self.end(id, Err(error.clone())),
+            _ => self.queue(id),
+        }
+    }
+
+    /// Lets time pass: held puts whose signals have ended, and pauses that are over. `rang`: a signal may have ended since
+    /// the last call.
+    pub(in crate::host) fn advance(&mut self, now_ns: u64, rang: bool) {
+        if rang {
+            let ended: Vec<_> = self.held.extract_if(.., |(end, _)| end.get().is_some()).collect();
+            ended.into_iter().for_each(|(end, id)| self.release(id, &end));
+        }
+        // What begins anew has no pause before it was answered.
+        while let Some(what) = self.pauses.over(now_ns) {
+            match what {
+                What::Put(id) => self.queue(id),
+                What::Line(key) => {
+                    if let Some(line) = self.lines.get_mut(&key) {
+                        line.go_on();
+                    }
+                    self.pump(key);
+                }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::put::Put;
+    use gapless_bml::Rank;
+    use std::sync::Arc;
+
+    #[test]
+    fn pauses_end_in_their_order_and_once_each() {
+        let mut pauses = Pauses::default();
+        let [first, second, third] = [1, 2, 3].map(What::Put);
+        pauses.begin(first, 30);
+        pauses.begin(second, 10);
+        pauses.begin(third, 10);
+        // They begin with the first look.
+        assert_eq!(pauses.over(100), None);
+        pauses.begin(What::Line((0, 7)), 0);
+        assert_eq!(pauses.over(109), Some(What::Line((0, 7))));
+        assert_eq!((pauses.over(109), pauses.over(110)), (None, Some(second)));
+        assert_eq!((pauses.over(200), pauses.over(200)), (Some(third), Some(first)));
+        assert!(pauses.over(u64::MAX).is_none() && pauses.is_empty());
+        pauses.begin(first, u64::MAX);
+        assert_eq!(pauses.over(5), None);
+        pauses.begin(second, 1);
+        pauses.retain(|what| what != first);
+        assert_eq!((pauses.take(), pauses.is_empty()), (vec![second], true));
+    }
+
+    #[test]
+    fn held_puts_are_looked_at_when_a_signal_has_ended() {
+        let mut initiator = Initiator::default();
+        let signal = |count| Signal::new(count, Vec::new(), Arc::new(|| ()));
+        let (open, over) = (signal(1), signal(0));
+        for signal in [&open, &over, &open] {
+            let put = Put::function(Rank(1), 0, 0, [0, 0]).after(signal);
+            let packet = put.packet().unwrap();
+            let _ = initiator.put(put, packet);
+        }
+        // That of the signal that had ended is not held back.
+        let listed =
+            |initiator: &Initiator| initiator.outbox.get(&1).map_or(0, |to| to.items.len());
+        assert_eq!((initiator.held.len(), listed(&initiator)), (2, 1));
+        open.count_down();
+        initiator.advance(0, false);
+        assert_eq!((initiator.held.len(), listed(&initiator)), (2, 1));
+        initiator.advance(0, true);
+        assert_eq!((initiator.held.len(), listed(&initiator)), (0, 3));
+    }
+}
