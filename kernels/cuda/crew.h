@@ -1,5 +1,5 @@
-/* Several blocks for one task. Block 0 is the command processor, and works like the others; these wait at a gate in the
- * GPU's memory until it offers a task. A task is cut into parts, virtual blocks of it. Whoever is there takes the next one
+/* Several blocks for one task. The one that comes first is the command processor, called block 0 here, and works like the
+ * others; these wait at a gate in the GPU's memory until it offers a task. A task is cut into parts, virtual blocks of it. Whoever is there takes the next one
  * by a counter, so nobody waits for a block that is not running: block 0 alone would do all of it.
  *
  * The gate is life:32 | OVER | OPEN | epoch:14 | inside:16. Block 0 changes its own bits, helpers count themselves in and
@@ -23,11 +23,12 @@
 #define GATE_EPOCH (0x3fffull << 16)
 #define GATE_INSIDE 0xffffull
 
-/* A task that helpers may share, and how far it is. One worker has a loaded image for itself, and one life at a time. With
- * functions of users the host gives it one block: what they call is not ready for several. */
+/* A task that helpers may share, and how far it is. One worker has a loaded image for itself, and one life at a time. */
 typedef struct {
     u64 gate;
     u32 next, cut, said, far;
+    /* The last life of several blocks that has a command processor. */
+    u32 led;
     Task task;
     Parts parts;
     u64 slot[SLOT_BYTES / 8], arguments[ARGUMENTS_MAX / 8];
@@ -40,6 +41,15 @@ INLINE u64 look_at_gate() {
     u64 v;
     asm volatile("ld.relaxed.gpu.global.u64 %0, [%1];" : "=l"(v) : "l"(&crew.gate) : "memory");
     return v;
+}
+
+/* Whether this block is the life's command processor. That is the one that comes first, so nobody waits for one that has
+ * not begun. All threads learn it. */
+INLINE bool leads(Shared &s, u64 life) {
+    if (BLOCKS == 1) return true;
+    if (THREAD == 0) s.part = atomicExch(&crew.led, (u32)life) != (u32)life;
+    BARRIER();
+    return s.part != 0;
 }
 
 /* Block 0 says that a life has begun, that it is over. By one thread. */
@@ -146,7 +156,7 @@ INLINE bool run_together(Shared &s, u32 team) {
     return s.cut != 0;
 }
 
-/* What all blocks but the first do for a life. */
+/* What all blocks but that one do for a life. */
 NOINLINE void help(Shared &s, u64 life) {
     u64 seen = ~0ull;
     for (;;) {
@@ -170,14 +180,17 @@ NOINLINE void help(Shared &s, u64 life) {
         seen = s.gate & GATE_EPOCH;
         Task &t = s.task[0];
         u32 far = crew.far;
-        if (THREAD < SLOT_BYTES / 8) ((u64 *)s.slot[0])[THREAD] = crew.slot[THREAD];
+        /* A short body, and argument 1, are where this block has them. */
+        u64 payload = crew.task.payload;
+        if (!far && payload != 0) payload = (u64)(s.slot[0] + 64 + crew.task.argument_bytes);
+        if (THREAD < SLOT_BYTES / 8) ((u64 *)s.slot[0])[THREAD] = THREAD == 9 && !far ? payload : crew.slot[THREAD];
         if (far && THREAD < crew.task.argument_bytes / 8) s.arguments[THREAD] = crew.arguments[THREAD];
         if (THREAD == 0) {
             t = crew.task;
-            /* Its body is where this block has it. */
             t.arguments = far ? s.arguments : (const u64 *)(s.slot[0] + 64);
-            if (!far && t.payload != 0) t.payload = (u64)(s.slot[0] + 64 + t.argument_bytes);
+            t.payload = payload;
             s.parts = crew.parts;
+            s.reachable = crew.outs;
         }
         BARRIER();
         run_parts(s, 0, true, false);

@@ -21,6 +21,7 @@ extern "C" __device__ unsigned example_count(const gapless_task *task, unsigned 
     for (unsigned i = own; i < 256; i += task->group_items) counts[i] = 0;
     if (!gapless_meet(task)) return 1;
     const unsigned char *bytes = (const unsigned char *)task->payload;
+    if (task->arguments[1] != (unsigned long long)bytes) return 8;
     for (unsigned long long i = item; i < task->payload_bytes; i += task->items) atomicAdd(&counts[bytes[i]], 1u);
     gapless_meet(task);
     for (unsigned i = own; i < 256 && i < task->buffer_bytes / 4; i += task->group_items) {
@@ -36,10 +37,11 @@ extern "C" __device__ unsigned example_wait(const gapless_task *task, unsigned l
     return 2;
 }
 
-/* Adds 1 to each word of the payload's, behind a packet, and puts that on into ring 0: a chain of workers. Argument 2
- * counts how often; argument 3 is the index of kernel and queue there. At its end the words go into the buffer. */
+/* The last work-item adds 1 to each word of the payload's, and puts that on into ring 0, with the same grid: a chain of
+ * workers. Argument 2 counts how often; argument 3 is the index of kernel and queue there. At its end the words go into the
+ * buffer. */
 extern "C" __device__ unsigned example_pass(const gapless_task *task, unsigned long long item) {
-    if (item != 0) return 0;
+    if (item != task->items - 1) return 0;
     unsigned long long body[GAPLESS_BODY_BYTES / 8];
     unsigned words = (unsigned)(task->payload_bytes / 8);
     const unsigned long long *from = (const unsigned long long *)task->payload;
@@ -56,6 +58,7 @@ extern "C" __device__ unsigned example_pass(const gapless_task *task, unsigned l
     gapless_lane *next = gapless_out(task, 0);
     if (next == 0) return 5;
     unsigned long long packet[GAPLESS_PACKET_BYTES / 8];
-    gapless_packet(packet, (unsigned)task->arguments[3], (unsigned)task->arguments[3], 1, 1, 32, words * 8);
+    gapless_packet(packet, (unsigned)task->arguments[3], (unsigned)task->arguments[3],
+                   (unsigned)(task->items / task->group_items), task->group_items, 32, words * 8);
     return gapless_put(next, packet, body, 32 + words * 8) != 0 ? 0 : 6;
 }

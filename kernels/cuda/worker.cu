@@ -159,7 +159,7 @@ extern "C" __global__ __launch_bounds__(WORKER_THREADS, 1) void xtq_worker(const
         s.returned = 0;
         s.has_layouts = 0;
     }
-    if (BLOCK != 0) return help(s, start.life);
+    if (!leads(s, start.life)) return help(s, start.life);
     if (THREAD == 0) begin_life(s, start.life);
     if (THREAD < SIGNALS_MAX) s.counted[THREAD] = start.first[CONTROL_COUNTED / 8 + THREAD];
     /* What is read over the bus is read side by side. */

@@ -7,8 +7,8 @@
  *        extern "C" __device__ unsigned NAME(const gapless_task *task, unsigned long long item)
  *
  *    It is called once for each work-item of the packet's grid, and answers 0, or a number of its own, below 2^31, by
- *    which the task fails. A group of the grid (at most 512 work-items) runs at a time, by as many threads of one block;
- *    groups follow each other in order. So:
+ *    which the task fails. A group of the grid (at most 512 work-items) runs by as many threads of one block. Groups
+ *    follow each other in order if the worker has one block; several run them side by side, in any order. So:
  *
  *    - Work-items of a group may meet (`gapless_meet`) and share static `__shared__` memory: at most
  *      GAPLESS_SHARED_BYTES of all linked functions together. What is in it when a group begins means nothing. Work-items
@@ -64,7 +64,7 @@ extern "C" __device__ unsigned gapless_meet(const gapless_task *task);
 /* Whether the task is to return now: the worker's host says so, or its life is over. */
 extern "C" __device__ unsigned gapless_is_stopped(const gapless_task *task);
 /* The ring of another target that this worker may put into, by the number that it was added with; 0: there is none. One
- * work-item of the grid uses it. */
+ * work-item of the whole grid uses it: groups may run side by side. */
 extern "C" __device__ gapless_lane *gapless_out(const gapless_task *task, unsigned number);
 
 /* Of all. */

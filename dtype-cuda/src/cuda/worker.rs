@@ -118,8 +118,8 @@ impl CudaWorker {
     }
 
     /// One for this device, of so many thread blocks, which is not started. The first block takes all tasks; the others
-    /// help with those of 32 KiB and more. Each takes about a multiprocessor from the application as long as the worker
-    /// stays. While it has functions of users, it runs with one block.
+    /// help with those of 32 KiB and more, and with functions of users whose grid has several groups: these run side by
+    /// side, in any order. Each block takes about a multiprocessor from the application as long as the worker stays.
     ///
     /// # Errors
     /// - [`Blocks`](WorkerError::Blocks): no worker has so many blocks, or none.
@@ -220,7 +220,7 @@ impl CudaWorker {
         start[..2].copy_from_slice(&[address, self.next_life()]);
         // SAFETY: the kernel has one parameter of so many words. A control block of zeros names nothing, and its life is
         // over as it begins; the buffer is kept until that is.
-        unsafe { function.launch(&self.stream, self.grid(true), &[Argument::of(&start)]) }?;
+        unsafe { function.launch(&self.stream, Grid::line(1, THREADS), &[Argument::of(&start)]) }?;
         let (ended, begun) = (self.stream.record()?, Instant::now());
         while !ended.poll()? {
             if begun.elapsed() > TRIAL {
@@ -232,11 +232,6 @@ impl CudaWorker {
         }
         drop(ManuallyDrop::into_inner(control));
         Ok(())
-    }
-
-    /// Functions of users are run by one block: their groups follow each other, and any may put on.
-    fn grid(&self, linked: bool) -> Grid {
-        Grid::line(if linked { 1 } else { self.blocks }, THREADS)
     }
 
     /// Blocks tell lives apart by this. Never 0, and below 2³²; it begins anew at 1.
@@ -366,7 +361,7 @@ unsafe impl Worker for CudaWorker {
         start[..2].copy_from_slice(&[control, self.next_life()]);
         // SAFETY: the kernel has one parameter of so many words; the caller keeps what the control block names.
         unsafe {
-            function.launch(&self.stream, self.grid(linked.is_some()), &[Argument::of(&start)])
+            function.launch(&self.stream, Grid::line(self.blocks, THREADS), &[Argument::of(&start)])
         }?;
         *last = None;
         *last = Some(self.stream.record()?);

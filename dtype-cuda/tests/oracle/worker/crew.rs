@@ -3,6 +3,7 @@
 
 use super::users::{counts_each_byte, examples};
 use super::*;
+use gapless_mem::WorkerCode;
 
 /// Bytes of each buffer: more than a task touches.
 const ROOM: u64 = 2 << 20;
@@ -115,8 +116,8 @@ fn blocks_that_share_a_grid_run_each_work_item_once() {
     }
 }
 
-/// Lives follow each other at once, some with a task that blocks share, some without any. Then one is stopped in a task
-/// that never ends by itself: a function of a user, so that life has one block.
+/// Lives follow each other at once, some with a task that blocks share, some without any. Then some are stopped in a task that
+/// blocks share and that never ends by itself.
 #[test]
 fn lives_of_several_blocks_begin_and_end_and_stop() {
     let Some(device) = device("worker, crews, lives") else { return };
@@ -152,7 +153,48 @@ fn lives_of_several_blocks_begin_and_end_and_stop() {
     unsafe { bench.target.register_kernel(1, Some(kernel)) }.unwrap();
     let wait =
         Put { index: 1, queue: 0, launch: Launch::linear(64, 32, 0), words: &[], payload: &[] };
-    let outcome = bench.abort_in(&wait);
-    assert!(matches!(outcome, Outcome::Failed(Failure::Said(2))), "{outcome:?}");
-    assert_eq!(bench.run(&put), Outcome::Ended);
+    for round in 0..cases(10) {
+        let outcome = bench.abort_in(&wait);
+        assert!(matches!(outcome, Outcome::Failed(Failure::Said(2))), "round {round}: {outcome:?}");
+        assert_eq!(bench.run(&put), Outcome::Ended, "round {round}");
+    }
+}
+
+/// Each group of a function of a user's runs once, whichever block has it; which blocks had some is printed.
+#[test]
+fn groups_of_a_function_of_a_users_run_once_each_in_any_block() {
+    let Some(device) = device("worker, crews, groups") else { return };
+    let _alone = alone();
+    // Adds to the first word the bit of its block, and 1 to the word of its group behind that, after some time.
+    let text = ".version 7.0\n.target sm_80\n.address_size 64\n\
+         .visible .func (.param .b32 said) note_block (.param .b64 task, .param .b64 item)\n{\n\
+         .reg .pred %p;\n.reg .b64 %a, %b, %i, %old, %from, %now;\n.reg .b32 %r, %one;\n\
+         ld.param.u64 %a, [task];\nld.u64 %b, [%a];\nld.param.u64 %i, [item];\n\
+         mov.u32 %r, %ctaid.x;\nmov.u32 %one, 1;\nshl.b32 %one, %one, %r;\ncvt.u64.u32 %now, %one;\n\
+         atom.or.b64 %old, [%b], %now;\nshl.b64 %i, %i, 3;\nadd.u64 %b, %b, %i;\n\
+         atom.add.u64 %old, [%b+8], 1;\nmov.u64 %from, %globaltimer;\n\
+         AGAIN:\nmov.u64 %now, %globaltimer;\nsub.u64 %now, %now, %from;\n\
+         setp.lt.u64 %p, %now, 5000;\n@%p bra AGAIN;\n\
+         mov.u32 %r, 0;\nst.param.b32 [said], %r;\nret;\n}\n";
+    // SAFETY: it touches as many words of the buffer as the grid has work-items, and one: at most 1,025 here.
+    let code = unsafe { WorkerCode::new(text.as_bytes()) };
+    for blocks in CREWS {
+        let mut bench = Bench::with_blocks(&device, LIFE, 1, blocks);
+        let kernel = DeviceKernel::of_code(&code, "note_block", 16, 0).grid_max([1024, 1, 1]);
+        let found = bench.link(0, kernel, 8 * 1025).unwrap();
+        let mut who = 0;
+        for round in 0..cases(20) {
+            set(&found, &[0; 8 * 1025]);
+            let groups = [1, 2, 3, 64, 200][usize::try_from(round % 5).unwrap()];
+            let launch = Launch::linear(groups, 1, 0);
+            let put = Put { index: 0, queue: 0, launch, words: &[], payload: &[] };
+            assert_eq!(bench.run(&put), Outcome::Ended, "{blocks} blocks, round {round}");
+            for (at, word) in (0..1024).zip(&found.all()[1..]) {
+                let expected = u64::from(at < groups);
+                assert_eq!(word.load(Ordering::Acquire), expected, "{blocks} blocks, group {at}");
+            }
+            who |= found.all()[0].load(Ordering::Acquire);
+        }
+        println!("of {blocks} blocks {} ran groups", who.count_ones());
+    }
 }

@@ -191,31 +191,40 @@ fn a_function_of_a_users_follows_a_table_of_pointers() {
     assert_eq!(sums, [55, 55]);
 }
 
-/// Three workers, each with a block of its own, hand a task on by a function of a user's; no host has a part in it.
+/// Three workers, of one block and of several, hand a task on by a function of a user's; no host has a part in it.
 #[test]
 fn a_chain_of_functions_of_users_goes_around() {
     let Some(device) = device("worker, chain of users") else { return };
     let _alone = alone();
+    for blocks in [1, 8] {
+        chain(&device, blocks);
+    }
+}
+
+/// Of several blocks, any may have the work-item that puts on.
+fn chain(device: &Arc<CudaDevice>, blocks: u32) {
     let life = Life { idle: None, longest: 6 * PATIENCE };
-    let mut benches: Vec<Bench> = (0..3).map(|_| Bench::new(&device, life, 1)).collect();
+    let mut benches: Vec<Bench> =
+        (0..3).map(|_| Bench::with_blocks(device, life, 1, blocks)).collect();
     let code = examples();
     let kernel = DeviceKernel::of_code(&code, "example_pass", 32, 1024);
     let mut words = Vec::new();
     for at in 0..3 {
-        let ring = pinned(&device, SHAPE.bytes());
+        let ring = pinned(device, SHAPE.bytes());
         // SAFETY: the memory is new, and the ring's.
         unsafe { benches[(at + 1) % 3].target.add_ring(ring.clone(), SHAPE) }.unwrap();
         // SAFETY: likewise.
         unsafe { benches[at].target.add_out(ring, SHAPE) }.unwrap();
         words.push(benches[at].link(0, kernel.clone(), 128).unwrap());
     }
-    benches.iter_mut().for_each(|bench| bench.post(pinned(&device, 4096)));
+    benches.iter_mut().for_each(|bench| bench.post(pinned(device, 4096)));
     benches.iter_mut().for_each(|bench| bench.target.start().unwrap());
     let payload: Vec<u8> = (0..16u64).flat_map(u64::to_le_bytes).collect();
-    let launch = Launch::linear(1, 1, 0);
     let mut times = Vec::new();
     for round in 0..cases(200) {
         let hops = 3 * (1 + round % 5);
+        let groups = 1 + u32::try_from(round % 20).unwrap() * (blocks - 1).min(1);
+        let launch = Launch::linear(groups, 32, 0);
         let put = Put { index: 0, queue: 0, launch, words: &[hops, 0], payload: &payload };
         let (begun, counted) = (Instant::now(), benches[0].target.counted(0));
         assert_eq!(benches[0].run(&put), Outcome::Ended);
@@ -235,7 +244,7 @@ fn a_chain_of_functions_of_users_goes_around() {
         }
     }
     times.sort_unstable();
-    println!("a hop of the chain: median {:?}", times[times.len() / 2]);
+    println!("a hop of the chain, of {blocks} blocks: median {:?}", times[times.len() / 2]);
     assert!(benches.iter().all(|bench| bench.target.starts() == 1));
 }
 
