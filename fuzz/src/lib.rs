@@ -10,6 +10,7 @@
 //! | `wireup` | what a launcher answers, what processes publish, what processes ask a launcher |
 //! | `tuning` | a tuning file |
 //! | `tasks` | packets of tasks; what a peer says to a process that runs tasks, of its own threads and of a worker |
+//! | `windows` | what a peer says to a process that has one-sided windows, and that works at the peer's |
 //! | `launches` | shapes, ranges and places for the arithmetic of kernel launches and plans |
 //!
 //! Two ways to run them: `cargo test` here (changed seeds and noise, in seconds, part of the soak), and
@@ -25,6 +26,7 @@ mod network;
 mod segment;
 mod tasks;
 mod tuning;
+mod windows;
 mod wireup;
 
 /// One target.
@@ -48,6 +50,7 @@ pub const TARGETS: &[Target] = &[
     Target { name: "launches", run: launches::run, seeds: launches::seeds },
     Target { name: "tuning", run: tuning::run, seeds: tuning::seeds },
     Target { name: "tasks", run: tasks::run, seeds: tasks::seeds },
+    Target { name: "windows", run: windows::run, seeds: windows::seeds },
 ];
 
 /// The target of this name.

@@ -17,9 +17,8 @@ use std::sync::OnceLock;
 const MESSAGES: usize = 48;
 /// Turns in which a task ends; threads run it meanwhile.
 const TURNS: usize = 1_000_000;
-/// The tag, the version and the length of what messages about tasks begin with.
+/// The tag and the length of what messages about tasks begin with.
 const TAG: AmTag = AmTag(32);
-const VERSION: u8 = 2;
 const HEAD_BYTES: usize = 24;
 
 pub(crate) fn run(bytes: &[u8]) {
@@ -54,6 +53,52 @@ impl Handler for Deaf {
     fn handle(&mut self, _: &mut Bml, _: RankEvent) {}
 }
 
+/// Keeps what arrives last.
+#[derive(Default)]
+struct Inbox(Vec<u8>);
+
+impl Handler for Inbox {
+    fn handle(&mut self, _: &mut Bml, event: RankEvent) {
+        if let RankEvent::Arrived { fragment, .. } = event
+            && let Ok(bytes) = fragment.to_vec()
+        {
+            self.0 = bytes;
+        }
+    }
+}
+
+/// An honest end of rank 0, and a bare transport behind rank 1.
+fn pair() -> (Bml, Xtq, Bml) {
+    let hub = Hub::new();
+    let mut bmls = [Bml::new(Rank(0), 2), Bml::new(Rank(1), 2)];
+    for bml in &mut bmls {
+        bml.add(Box::new(Loopback::new(&hub)));
+    }
+    let addresses = bmls.each_ref().map(Bml::addresses);
+    let [mut bml, mut rogue] = bmls;
+    bml.connect(Rank(1), &addresses[1]).expect("both are there");
+    rogue.connect(Rank(0), &addresses[0]).expect("both are there");
+    let xtq = honest(&mut bml);
+    (bml, xtq, rogue)
+}
+
+/// The version of messages, as the honest end says it.
+fn version() -> u8 {
+    static VERSION: OnceLock<u8> = OnceLock::new();
+    *VERSION.get_or_init(|| {
+        let (mut bml, xtq, mut rogue) = pair();
+        xtq.put(Put::function(Rank(1), 0, 0, [0, 0])).expect("it is a put");
+        let mut inbox = Inbox::default();
+        for turn in 0..64 {
+            bml.poll(&mut Deaf);
+            xtq.advance(&mut bml, turn * 20_000);
+            rogue.poll(&mut inbox);
+        }
+        assert!(inbox.0.len() >= HEAD_BYTES, "a put is said by one message");
+        inbox.0[1]
+    })
+}
+
 /// A message that is nearly right.
 fn message(input: &mut Input<'_>, serial: &mut u32) -> Vec<u8> {
     let (how, code) = (input.byte(), input.byte());
@@ -65,7 +110,7 @@ fn message(input: &mut Input<'_>, serial: &mut u32) -> Vec<u8> {
     };
     let number = if how & 128 == 0 { *serial } else { u32::from(input.byte()) };
     *serial = serial.wrapping_add(u32::from(how & 128 == 0));
-    let mut bytes = vec![kind, VERSION, code % if how & 32 == 0 { 8 } else { 255 }, 0];
+    let mut bytes = vec![kind, version(), code % if how & 32 == 0 { 8 } else { 255 }, 0];
     bytes.extend(number.to_le_bytes());
     bytes.extend(names.iter().flat_map(|name| name.to_le_bytes()));
     debug_assert_eq!(bytes.len(), HEAD_BYTES);
@@ -116,16 +161,7 @@ fn honest(bml: &mut Bml) -> Xtq {
 }
 
 fn talk(input: &mut Input<'_>) {
-    let hub = Hub::new();
-    let mut bmls = [Bml::new(Rank(0), 2), Bml::new(Rank(1), 2)];
-    for bml in &mut bmls {
-        bml.add(Box::new(Loopback::new(&hub)));
-    }
-    let addresses = bmls.each_ref().map(Bml::addresses);
-    let [mut bml, mut rogue] = bmls;
-    bml.connect(Rank(1), &addresses[1]).expect("both are there");
-    rogue.connect(Rank(0), &addresses[0]).expect("both are there");
-    let xtq = honest(&mut bml);
+    let (mut bml, xtq, mut rogue) = pair();
     let (mut serial, mut now) = (0, 0);
     let mut turn = |bml: &mut Bml, rogue: &mut Bml| {
         now += 20_000;

@@ -91,8 +91,15 @@ fn tasks() {
 }
 
 #[test]
+fn windows() {
+    all("windows", 10_000);
+}
+
+#[test]
 fn every_target_is_here() {
-    let here =
-        ["layout", "messages", "segment", "network", "wireup", "launches", "tuning", "tasks"];
+    let here = [
+        "layout", "messages", "segment", "network", "wireup", "launches", "tuning", "tasks",
+        "windows",
+    ];
     assert!(TARGETS.iter().all(|target| here.contains(&target.name)));
 }

@@ -353,3 +353,61 @@ impl Window {
         Ok(changed?)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::HashSet;
+
+    /// Ends that a transport makes up, tells twice or tells late: no word is given to an operation while another one may
+    /// still write it, and nothing is kept that has ended.
+    #[test]
+    fn ends_of_any_number() {
+        let seed: u64 = std::env::var("GAPLESS_SEED").map_or(5, |seed| seed.parse().unwrap());
+        println!("GAPLESS_SEED={seed}");
+        let mut state = seed.max(1);
+        let mut random = |bound: u64| {
+            state ^= state << 13;
+            state ^= state >> 7;
+            state ^= state << 17;
+            (state >> 8) % bound
+        };
+        let mut changes = Changes::default();
+        // By number: the word that a transport may write; which have ended; which nobody wants.
+        let mut written: HashMap<u64, *const AtomicU64> = HashMap::new();
+        let (mut ended, mut forgotten) = (HashSet::new(), HashSet::new());
+        let mut most = 0;
+        for _ in 0..20_000 {
+            let some = |of: u64| changes.next.saturating_sub(of);
+            let number = match random(8) {
+                0 => random(u64::MAX),
+                _ => some(random(12)),
+            };
+            match random(6) {
+                0 | 1 if changes.under_way.len() < 16 => {
+                    let (number, word) = changes.enter();
+                    let word: *const AtomicU64 = word;
+                    assert!(written.values().all(|other| *other != word), "two write one word");
+                    written.insert(number, word);
+                }
+                2 | 3 => {
+                    changes.ended(number, Ok(()));
+                    if written.remove(&number).is_some() && !forgotten.remove(&number) {
+                        ended.insert(number);
+                    }
+                }
+                4 => assert_eq!(changes.take(number).is_some(), ended.remove(&number)),
+                _ => {
+                    changes.forget(number);
+                    if written.contains_key(&number) {
+                        forgotten.insert(number);
+                    }
+                    ended.remove(&number);
+                }
+            }
+            assert_eq!(changes.under_way(), written.len() + ended.len());
+            most = most.max(changes.under_way() + changes.free.len());
+        }
+        assert!(most <= 16 + 1, "words are used again: {most}");
+    }
+}

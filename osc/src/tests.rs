@@ -6,6 +6,7 @@ mod mixed;
 mod net;
 mod numbers;
 mod pace;
+mod rogue;
 mod tasks;
 
 use crate::core::Done;

@@ -51,7 +51,7 @@ pub(crate) enum Kind {
 }
 
 impl Kind {
-    const ALL: [Kind; 13] = [
+    pub(crate) const ALL: [Kind; 13] = [
         Kind::Put,
         Kind::Get,
         Kind::Accumulate,

@@ -35,6 +35,7 @@ const TARGETS: &[(&str, u64)] = &[
     ("launches", 4),
     ("tuning", 2),
     ("tasks", 3),
+    ("windows", 4),
 ];
 
 /// Runs the targets named, or all, for so long altogether.

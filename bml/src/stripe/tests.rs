@@ -352,3 +352,20 @@ fn only_known_rails_carry_if_there_is_one() {
     assert_eq!(choose(&rates, 2, 0), Some(0), "the other one did not take it");
     assert_eq!(choose(&rates, 3, 0), None);
 }
+
+/// While no rail is known, one carries messages: half as much as the others have room for in copies, so that they have copies
+/// of all.
+#[test]
+fn one_rail_on_trial_carries_half_of_what_copies_have_room_for() {
+    let rails = [Rate::new(10, 1000), Rate::new(10, 1000)];
+    let find = |under_way: u64, len: u64, measured: bool| {
+        best(&rails, 0, (len, measured), |_| under_way, |_, ns| ns)
+    };
+    let rest = |room: u64| room - LAG_BYTES;
+    let half = rest(TRIAL_ROOM / 2);
+    assert_eq!([half, half + 1].map(|len| find(LAG_BYTES, len, true)), [Some(0), None]);
+    assert_eq!(find(LAG_BYTES, half + 1, false), Some(0), "nobody measures");
+    assert_eq!(find(LAG_BYTES - 1, TRIAL_ROOM, true), Some(0), "all of it may have come");
+    let all = rest(TRIAL_ROOM);
+    assert_eq!([all, all + 1].map(|len| rails[1].wants_copy(LAG_BYTES, len)), [true, false]);
+}

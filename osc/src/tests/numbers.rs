@@ -3,7 +3,7 @@
 
 use super::net::Net;
 use crate::{Access, Flavor, Lock, Place, Way, Window, WindowError};
-use gapless_bml::Rank;
+use gapless_bml::{Rank, RemoteKey};
 use gapless_btl::loopback::Config;
 use gapless_dtype::{Datatype, Primitive};
 use gapless_engine::{ReduceOp, Typed};
@@ -233,4 +233,47 @@ fn calls_that_are_left_keep_nothing() {
     assert!(left.is_err());
     (0..20).for_each(|_| net.progress());
     assert_eq!(net.oscs[2].core().changes.under_way(), 0);
+}
+
+/// A key that a rank has made up, or changed: a call by it ends, and changes nothing but memory that was registered.
+#[test]
+fn keys_of_any_bytes() {
+    let seed = std::env::var("GAPLESS_SEED").map_or(3, |seed| seed.parse().unwrap());
+    println!("GAPLESS_SEED={seed}");
+    let mut random = super::Random(std::cmp::max(seed, 1));
+    let net = Net::new(3, &Config::default());
+    let good = net.keys();
+    let (mut failed, mut done) = (0, 0);
+    for _ in 0..200 {
+        let mut keys = good.clone();
+        let mut bytes = keys[0].1.as_bytes().to_vec();
+        for _ in 0..random.below(3) {
+            let at = usize::try_from(random.below(bytes.len() as u64)).unwrap();
+            bytes[at] = u8::try_from(random.below(256)).unwrap();
+        }
+        if random.below(4) == 0 {
+            bytes.truncate(usize::try_from(random.below(bytes.len() as u64 + 1)).unwrap());
+        }
+        keys[0].1 = RemoteKey::new(&bytes).unwrap();
+        let [_first, _second, mut window] =
+            [0, 1, 2].map(|me| net.window_with(me, &[me], Flavor::Numbers, &keys));
+        let driver = net.driver(2, 1000, &|| ());
+        window.lock(&driver, 0, Lock::Shared).unwrap();
+        let origin = numbers(Primitive::Int64, 1);
+        let (access, at) = access(&window, 0, 8, &origin);
+        let before = word(&net, 0, 8);
+        let (what, mut found) = ((&access, ReduceOp::Sum), [0; 8]);
+        let operand = 1u64.to_ne_bytes();
+        match window.fetch_and_op(&driver, what, (&origin, &at), (&operand, &mut found)) {
+            Ok(()) => done += 1,
+            Err(error) => {
+                assert!(matches!(error, WindowError::Transport { .. }), "{error}");
+                assert_eq!(word(&net, 0, 8), before);
+                failed += 1;
+            }
+        }
+        assert_eq!(net.oscs[2].core().changes.under_way(), 0);
+        window.unlock(&driver, 0).unwrap();
+    }
+    assert!(failed > 20 && done > 20, "{failed} {done}");
 }

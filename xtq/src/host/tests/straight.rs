@@ -103,6 +103,38 @@ fn a_put_into_a_ring_needs_no_progress_here_or_there() {
     assert_eq!(pair.ran.lock().unwrap()[102..], (0..=400).collect::<Vec<_>>());
 }
 
+/// One look takes the ends of more signals than it tells together: each counts all of its own, once.
+#[test]
+fn a_look_at_many_signals() {
+    const SIGNALS: u64 = 20;
+    let mut pair = Pair::new(None, None);
+    pair.warm();
+    pair.job.settle();
+    let xtq = pair.job.xtq(0).clone();
+    let signals: Vec<_> = (0..SIGNALS).map(|_| xtq.signal(3)).collect();
+    // The worker waits for this: it runs all before anybody looks.
+    let stops = pair.ran.lock().unwrap();
+    let already = stops.len();
+    for number in 0..2 * SIGNALS {
+        let of = usize::try_from(number % SIGNALS).unwrap();
+        let mut put = Pair::task(number).signal(&signals[of]);
+        assert!(xtq.put_straight(&mut put).is_some());
+    }
+    drop(stops);
+    let all = already + usize::try_from(2 * SIGNALS).unwrap();
+    let start = Instant::now();
+    while pair.ran.lock().unwrap().len() < all {
+        assert!(start.elapsed() < PATIENCE, "it never came");
+        std::thread::yield_now();
+    }
+    while xtq.take_outcomes().is_some() {
+        assert!(start.elapsed() < PATIENCE, "it never came");
+        std::thread::yield_now();
+    }
+    pair.job.settle();
+    assert!(signals.iter().all(|signal| signal.value() == 1));
+}
+
 /// Threads put at the same time, while another makes progress: each one's tasks begin in its order, and every signal counts
 /// all of its own.
 #[test]
