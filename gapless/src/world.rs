@@ -23,6 +23,7 @@ use crate::tuning::coll::Table;
 use connection::Connection;
 use gapless_mem::{Region, Space};
 use gapless_pml::{Config, Counters};
+use leave::Ending;
 use progress::ProgressThread;
 use std::sync::Arc;
 use std::time::Duration;
@@ -62,6 +63,10 @@ pub struct Link {
 /// All processes of the job must call [`finalize`](World::finalize) or drop their world. Dropping does the same as
 /// well as it can, without reporting failures. A world that is dropped while its thread panics is given up without
 /// waiting for the others: the launcher then ends the job.
+///
+/// Dropping waits for the others without a bound, as `finalize` does. If a process leaves early by `?`, and others wait for
+/// its messages, all of them wait for ever. After a second the log (`tracing`, at `warn`) names the processes that are waited
+/// for. Call [`abort`](World::abort) on errors that the others cannot know of.
 #[derive(Debug)]
 pub struct World {
     shared: Arc<Shared>,
@@ -268,7 +273,7 @@ impl Drop for World {
             self.shared.abandon();
             return self.end_thread();
         }
-        if let Err(error) = self.leave() {
+        if let Err(error) = self.leave(Ending::Dropped) {
             tracing::warn!(%error, "the world could not be left in good order");
         }
         self.end_thread();

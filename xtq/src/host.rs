@@ -53,7 +53,7 @@ use crate::put::{Put, PutHandle};
 use crate::signal::{Bell, Signal, Weak};
 use crate::tables::Tables;
 use crate::wire::{Head, TEXT_MAX};
-use gapless_bml::{AmTag, Bml, BmlError, Fragment, LinkError, Rank};
+use gapless_bml::{AmTag, Bml, BmlError, Fragment, LinkError, Rank, Registered};
 use initiator::{Initiator, SharedRings};
 use link::Link;
 use queue::Pool;
@@ -176,7 +176,7 @@ pub(crate) struct Inner {
     /// Tasks in queues, and running.
     live: AtomicUsize,
     /// Memory of this process's that ranks on other hosts reach.
-    reached: Mutex<Vec<serve::Reached>>,
+    reached: Mutex<Vec<Registered>>,
 }
 
 /// A task has come; dropping it, when it is over, says so.

@@ -6,11 +6,11 @@
 mod dropped;
 
 pub(crate) use self::dropped::Kept;
-use self::dropped::{Registered, say_goodbye};
+use self::dropped::say_goodbye;
 use super::make::{KEY, read_key, write_key};
 use crate::communicator::Communicator;
 use crate::error::Error;
-use gapless_bml::{Access, Address, Bml, Rank, RdmaRail, RemoteKey};
+use gapless_bml::{Access, Address, Bml, Rank, RdmaRail, Registered, RemoteKey};
 use gapless_engine::ReduceOp;
 use gapless_mem::Lease;
 use gapless_osc::{Driver, Member};
@@ -52,7 +52,7 @@ impl Registration {
 
     /// The rail and the key.
     fn ours(&self) -> Option<(RdmaRail, RemoteKey)> {
-        self.registered.as_ref().map(|it| (it.rail, it.key))
+        self.registered.as_ref().map(|it| (it.rail(), it.key()))
     }
 
     /// Ends it: no rank uses the key any more.

@@ -18,6 +18,61 @@ const LAST_WORD: Duration = Duration::from_millis(500);
 /// How long, if we leave in good order: whoever is not told takes us for dead.
 const GOODBYE: Duration = Duration::from_secs(5);
 
+/// After so long it is said who is waited for.
+const LONG: Duration = Duration::from_secs(1);
+/// So many processes are named, at most.
+const NAMED: usize = 8;
+
+/// How a world ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Ending {
+    /// By [`World::finalize`].
+    Finalized,
+    /// It was dropped: perhaps in the middle, because of an error that the others do not know of.
+    Dropped,
+}
+
+/// Says once who is waited for, if that takes [long](LONG).
+struct Late {
+    started: Instant,
+    said: bool,
+    ending: Ending,
+}
+
+impl Late {
+    fn new(ending: Ending) -> Late {
+        Late { started: Instant::now(), said: false, ending }
+    }
+
+    fn look(&mut self, state: &State) {
+        if self.said || self.started.elapsed() < LONG {
+            return;
+        }
+        self.said = true;
+        let waits = waits(&state.pml.not_left().collect::<Vec<_>>());
+        match self.ending {
+            Ending::Finalized => tracing::info!("finalize {waits}"),
+            Ending::Dropped => tracing::warn!(
+                "a world was dropped, not finalized, and {waits}; if they wait for this process, that never ends"
+            ),
+        }
+    }
+}
+
+/// Who is waited for, in words.
+fn waits(processes: &[u32]) -> String {
+    if processes.is_empty() {
+        return "waits for processes that it has no link with, or for the launcher".to_owned();
+    }
+    let named = processes.iter().take(NAMED).map(u32::to_string).collect::<Vec<_>>().join(", ");
+    let more = match processes.len().saturating_sub(NAMED) {
+        0 => String::new(),
+        more => format!(" and {more} more"),
+    };
+    let noun = if processes.len() == 1 { "process" } else { "processes" };
+    format!("waits for {noun} {named}{more} to finalize or drop theirs")
+}
+
 impl World {
     /// Leaves the job in good order (`MPI_Finalize`, MPI 4.1 §11.2.2): waits until every process of the job is here,
     /// ends all operations in flight, and tells the launcher.
@@ -32,11 +87,12 @@ impl World {
     /// under any launcher, but for memory that a lost peer may still write (RELIABILITY.md). Operations in flight end
     /// with an error here and at the peers. Or the launcher is gone.
     pub fn finalize(mut self) -> Result<(), Error> {
-        self.leave()
+        self.leave(Ending::Finalized)
     }
 
-    pub(super) fn leave(&mut self) -> Result<(), Error> {
+    pub(super) fn leave(&mut self, ending: Ending) -> Result<(), Error> {
         let Some(connection) = self.wireup.take() else { return Ok(()) };
+        let late = &mut Late::new(ending);
         self.shared.with(|state| {
             state.close();
             Ok(())
@@ -45,16 +101,18 @@ impl World {
         // arrived. By the second fence all requests have ended everywhere. What was started here and still waits for
         // room is sent before, and collectives come to their end. A death ends both waits: who died never comes.
         let left = self
-            .wait_unless_lost(|state| {
+            .wait_unless_lost(late, |state| {
                 state.end_tasks();
                 state.has_settled().then_some(())
             })
-            .and_then(|()| self.fence(&connection))
+            .and_then(|()| self.fence(&connection, late))
             // Tasks that came before it.
-            .and_then(|()| self.wait_unless_lost(|state| state.have_tasks_settled().then_some(())))
+            .and_then(|()| {
+                self.wait_unless_lost(late, |state| state.have_tasks_settled().then_some(()))
+            })
             // Some launchers do not count the dead; this does.
-            .and_then(|()| self.end_requests())
-            .and_then(|()| self.fence(&connection));
+            .and_then(|()| self.end_requests(late))
+            .and_then(|()| self.fence(&connection, late));
         self.say_why(left.as_ref().err());
         self.shared.abandon();
         self.end_thread();
@@ -68,11 +126,15 @@ impl World {
     /// A process has died meanwhile, or before.
     fn wait_unless_lost(
         &self,
+        late: &mut Late,
         mut ready: impl FnMut(&mut State) -> Option<()>,
     ) -> Result<(), Error> {
         self.shared.wait_until(|state| match casualty(state) {
             Some(loss) => Some(Err(loss.into())),
-            None => ready(state).map(Ok),
+            None => {
+                late.look(state);
+                ready(state).map(Ok)
+            }
         })?
     }
 
@@ -109,7 +171,7 @@ impl World {
     }
 
     /// Waits for all processes, and serves their requests meanwhile.
-    fn fence(&self, connection: &Connection) -> Result<(), Error> {
+    fn fence(&self, connection: &Connection, late: &mut Late) -> Result<(), Error> {
         // Whoever needs an address meanwhile has it asked for at the fence.
         let mut launcher = connection.launcher();
         let wireup: &mut dyn Wireup = &mut **launcher;
@@ -132,6 +194,7 @@ impl World {
             let waited = shared.wait_until(|state| {
                 // Whoever has met us since it was said is told, too.
                 state.pml.say_farewell();
+                late.look(state);
                 if loss.is_none() {
                     loss = casualty(state);
                     hopeless.store(loss.is_some(), Ordering::Release);
@@ -149,16 +212,22 @@ impl World {
                 (fenced, _) => fenced.map_err(Error::from),
             }))
         });
-        done.unwrap_or_else(|| self.fence_alone(wireup, &connection.questions))
+        done.unwrap_or_else(|| self.fence_alone(wireup, &connection.questions, late))
     }
 
     /// The same where the system gives no thread: serves the others as often as the launcher is asked for its answer.
-    fn fence_alone(&self, wireup: &mut dyn Wireup, questions: &Questions) -> Result<(), Error> {
-        let loss = RefCell::new(Ok(()));
+    fn fence_alone(
+        &self,
+        wireup: &mut dyn Wireup,
+        questions: &Questions,
+        late: &mut Late,
+    ) -> Result<(), Error> {
+        let (loss, late) = (RefCell::new(Ok(())), RefCell::new(late));
         let goes_on = || {
             let served = self.shared.with(|state| {
                 self.shared.drive(state);
                 state.pml.say_farewell();
+                late.borrow_mut().look(state);
                 casualty(state).map_or(Ok(()), |loss| Err(loss.into()))
             });
             let goes_on = served.is_ok();
@@ -173,8 +242,8 @@ impl World {
     }
 
     /// Ends all requests: matched ones by completing them, the others by cancelling them.
-    fn end_requests(&self) -> Result<(), Error> {
-        self.wait_unless_lost(|state| {
+    fn end_requests(&self, late: &mut Late) -> Result<(), Error> {
+        self.wait_unless_lost(late, |state| {
             state.pml.say_farewell();
             state.pml.all_farewells().then_some(())
         })?;
@@ -184,7 +253,7 @@ impl World {
             Ok(())
         })?;
         self.shared.ring();
-        self.wait_unless_lost(|state| {
+        self.wait_unless_lost(late, |state| {
             (!state.pml.is_busy() && !state.pml.has_requests()).then_some(())
         })
     }
@@ -201,4 +270,20 @@ impl World {
 fn casualty(state: &mut State) -> Option<PmlError> {
     let (rank, error) = state.pml.bml_mut().casualty()?;
     Some(PmlError::PeerLost { rank: rank.0, error })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_is_waited_for_in_words() {
+        assert_eq!(waits(&[3]), "waits for process 3 to finalize or drop theirs");
+        assert_eq!(waits(&[0, 2]), "waits for processes 0, 2 to finalize or drop theirs");
+        let many: Vec<u32> = (0..20).collect();
+        let all =
+            "waits for processes 0, 1, 2, 3, 4, 5, 6, 7 and 12 more to finalize or drop theirs";
+        assert_eq!(waits(&many), all);
+        assert!(waits(&[]).contains("no link"));
+    }
 }

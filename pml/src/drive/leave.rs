@@ -126,8 +126,15 @@ impl Pml {
     /// starts anything any more.
     #[must_use]
     pub fn all_farewells(&self) -> bool {
-        let mut peers = (0u32..).zip(&self.core.peers);
-        peers.all(|(rank, peer)| peer.farewell || !self.core.has_met(&self.bml, rank))
+        self.not_left().next().is_none()
+    }
+
+    /// The peers that are not lost, with whom there is a link, and that have not said farewell.
+    pub fn not_left(&self) -> impl Iterator<Item = u32> {
+        let peers = (0u32..).zip(&self.core.peers);
+        let stay =
+            peers.filter(|(rank, peer)| !peer.farewell && self.core.has_met(&self.bml, *rank));
+        stay.map(|(rank, _)| rank)
     }
 
     /// Refuses all messages that no receive has taken, now and from now on, a matched probe's included. Their sends

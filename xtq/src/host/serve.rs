@@ -7,8 +7,6 @@
 mod far;
 mod own;
 
-pub(super) use far::Reached;
-
 use super::heap::heap;
 use super::run::lay_down;
 use super::target::RefusedTask;

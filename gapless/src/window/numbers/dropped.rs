@@ -9,39 +9,12 @@
 
 use crate::communicator::Communicator;
 use crate::shared::State;
-use gapless_bml::{Bml, PeerState, Rank, RdmaRail, RemoteKey};
-use gapless_mem::Lease;
+use gapless_bml::{PeerState, Rank, Registered};
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// The tag of the messages, which are the only ones of the window's communicator.
 const GOODBYE: i32 = 0;
-
-/// A rank's own memory, which adapters change. If it is dropped, and not [ended](Registered::end), the memory is never
-/// freed.
-pub(crate) struct Registered {
-    pub(super) rail: RdmaRail,
-    pub(super) key: RemoteKey,
-    memory: Option<Lease>,
-}
-
-impl Registered {
-    pub(super) fn new(rail: RdmaRail, key: RemoteKey, memory: Lease) -> Registered {
-        Registered { rail, key, memory: Some(memory) }
-    }
-
-    /// No adapter changes it from now on. Gives what keeps the memory, to be dropped without the lock.
-    pub(super) fn end(mut self, bml: &mut Bml) -> Option<Lease> {
-        bml.deregister(self.rail, &self.key);
-        self.memory.take()
-    }
-}
-
-impl Drop for Registered {
-    fn drop(&mut self) {
-        std::mem::forget(self.memory.take());
-    }
-}
 
 /// What stays registered until the world is left.
 #[derive(Default)]
@@ -77,12 +50,14 @@ impl Drop for Goodbyes {
         let silent = std::mem::take(self.silent.get_mut().unwrap_or_else(PoisonError::into_inner));
         let comm = &self.comm;
         let processes = silent.into_iter().map(|rank| comm.comm.process(rank));
-        let Ok(silent) = processes.collect::<Result<Vec<u32>, _>>() else { return };
+        // A rank of no process may be anybody: the memory is kept until the world is left, and given back then.
+        let silent = processes.collect::<Result<Vec<u32>, _>>().ok();
         let ended = comm.shared.with(|state| {
             let has_left = state.has_left();
             let bml = state.pml.bml_mut();
             let is_lost = |process| matches!(bml.state(Rank(process)), PeerState::Lost(_));
-            if has_left || silent.into_iter().all(is_lost) {
+            let all_lost = silent.is_some_and(|silent| silent.into_iter().all(is_lost));
+            if has_left || all_lost {
                 return Ok(registered.end(bml));
             }
             state.kept.0.push(registered);

@@ -258,7 +258,8 @@ fn fragments_of_devices_are_as_long_as_launches_cost() {
     // The root of 10 kB a launch times the bytes, in whole grains.
     assert_eq!(of(1_000_000, 2_500.0, &t), 102_400);
     assert_eq!(of(100_000, 2_500.0, &t), 32_768);
-    assert_eq!([1, 1 << 40].map(|bytes| of(bytes, 2_500.0, &t)), [16 << 10, 128 << 10]);
+    let bounds = [t.device_fragment_least_bytes, t.device_fragment_bytes];
+    assert_eq!([1, 1 << 40].map(|bytes| of(bytes, 2_500.0, &t)), bounds);
     assert_eq!(of(1_000_000, 0.0, &t), 16 << 10);
     let forced = t.clone().in_fragments(1000);
     assert_eq!([1, 1 << 20, u64::MAX].map(|bytes| of(bytes, 2_500.0, &forced)), [1000; 3]);

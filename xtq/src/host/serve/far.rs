@@ -5,36 +5,12 @@ use super::super::heap::heap;
 use super::{Inner, Served};
 use crate::device::RingShape;
 use crate::host::Xtq;
-use gapless_bml::{Access, Bml, Rank, RdmaRail, RemoteKey};
-use gapless_mem::Lease;
+use gapless_bml::{Access, Bml, Rank, Registered, RemoteKey};
 use std::collections::BTreeMap;
 use std::sync::PoisonError;
 
 /// How long the link to a rank may take to come up so far that its operations reach memory here, in nanoseconds.
 const LINK_NS: u64 = 200_000_000;
-
-/// Memory of a ring that a rank reaches.
-#[derive(Debug)]
-pub(in crate::host) struct Reached {
-    rail: RdmaRail,
-    key: RemoteKey,
-    memory: Option<Lease>,
-}
-
-impl Reached {
-    /// Nobody reaches it any more.
-    fn end(mut self, bml: &mut Bml) {
-        bml.deregister(self.rail, &self.key);
-        drop(self.memory.take());
-    }
-}
-
-impl Drop for Reached {
-    /// Without the transport nobody can tell whether others still reach it: it stays.
-    fn drop(&mut self) {
-        std::mem::forget(self.memory.take());
-    }
-}
 
 /// How a ring can be offered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -79,18 +55,17 @@ impl Served {
         let shape = RingShape::default();
         let said = |error: &dyn std::fmt::Display| tracing::debug!(%to, %error, "no ring");
         let memory = heap(shape.bytes()).inspect_err(|error| said(error)).ok()?;
-        let rail = bml.rdma_rail(to)?;
-        let (_, rdma) = bml.rdma(to)?;
+        let (rail, _, rdma) = bml.rdma_and_rail(to)?;
         // SAFETY: the memory is new, zeroed, and kept until it is deregistered, or for good. This process touches it as
         // words alone; its key goes to one initiator, which writes what a ring's initiator writes.
         let key = unsafe { rdma.register(memory.region(), Access::Write) };
         let key = key.inspect_err(|error| said(error)).ok()?;
-        let reached = Reached { rail, key, memory: Some(memory.clone()) };
+        let reached = Registered::new(rail, key, memory.clone());
         // SAFETY: the ring's memory, which this process does not touch otherwise.
         let added = unsafe { self.target.add_ring(memory, shape) };
         if let Err(error) = added {
             said(&error);
-            reached.end(bml);
+            drop(reached.end(bml));
             return None;
         }
         inner.reached.lock().unwrap_or_else(PoisonError::into_inner).push(reached);
@@ -105,6 +80,6 @@ impl Xtq {
     pub fn end_reach(&self, bml: &mut Bml) {
         let reached =
             std::mem::take(&mut *self.inner.reached.lock().unwrap_or_else(PoisonError::into_inner));
-        reached.into_iter().for_each(|one| one.end(bml));
+        reached.into_iter().for_each(|one| drop(one.end(bml)));
     }
 }
