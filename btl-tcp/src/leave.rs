@@ -67,12 +67,18 @@ impl Drop for Tcp {
         let mut leaving = Vec::new();
         for link in &mut self.links {
             let gone = State::Lost(gapless_btl::LinkError::PeerGone { reason: String::new() });
-            if let State::Up(up) = std::mem::replace(&mut link.state, gone)
-                && up.broken.is_none()
-            {
-                leaving.push(Leaving { up, silent: false });
+            let State::Up(mut up) = std::mem::replace(&mut link.state, gone) else { continue };
+            if up.broken.is_some() {
+                // Buffers that the system has done with are free.
+                let Up { connection, outbound, .. } = &mut *up;
+                outbound.end(connection);
+                continue;
             }
+            // Nobody would wait for the notices of what leaves from now on.
+            up.outbound.zerocopy.stop();
+            leaving.push(Leaving { up, silent: false });
         }
+        self.hear_fading();
         // No new callers, and no hope for those that wait.
         self.listeners.clear();
         if std::thread::panicking() {

@@ -36,6 +36,11 @@ const CALLERS: usize = 64;
 const FADING_MAX: usize = 16;
 
 impl Tcp {
+    /// Lost links whose buffers the system has done with are gone.
+    pub(crate) fn hear_fading(&mut self) {
+        self.fading.retain_mut(|(connection, outbound)| outbound.end(connection));
+    }
+
     /// The number of the peer with this address.
     ///
     /// # Errors
@@ -216,14 +221,12 @@ impl Tcp {
                 link.state = State::Lost(first);
                 return;
             }
-            State::Up(mut up) => {
-                link.unacknowledged = up.outbound.give_up(&error, &mut self.outbox);
-                if up.outbound.end(&up.connection) {
-                    self.watch.remove(&up.connection);
-                    self.fading.push_back(up);
-                    if self.fading.len() > FADING_MAX {
-                        self.fading.pop_front();
-                    }
+            State::Up(up) => {
+                let Up { connection, mut outbound, .. } = *up;
+                link.unacknowledged = outbound.give_up(&error, &mut self.outbox);
+                if outbound.end(&connection) {
+                    self.watch.remove(&connection);
+                    self.fading.push_back((connection, outbound));
                 }
             }
             State::Calling(_) => self.calling -= 1,
@@ -231,6 +234,13 @@ impl Tcp {
         }
         link.spare = None;
         tracing::debug!(peer = link.card.rank, %error, "a link is lost");
+        if self.fading.len() > FADING_MAX {
+            self.hear_fading();
+        }
+        if self.fading.len() > FADING_MAX {
+            // Its buffers are never used again.
+            self.fading.pop_front();
+        }
         self.outbox.push_back(Event::Lost { peer: PeerId(id), error });
     }
 

@@ -275,7 +275,7 @@ impl Tcp {
         if !self.is_timed() {
             return;
         }
-        self.fading.retain_mut(|up| up.outbound.end(&up.connection));
+        self.hear_fading();
         for at in 0..self.listeners.len() {
             let listener = &mut self.listeners[at];
             if std::mem::replace(&mut listener.shut, false) {

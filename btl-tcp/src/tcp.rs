@@ -3,7 +3,9 @@
 use crate::burst::{Burst, Next};
 use crate::card::{Card, PLACES_MAX};
 use crate::config::TcpConfig;
+use crate::connection::Connection;
 use crate::link::{Link, State, Up};
+use crate::outbound::Outbound;
 use crate::proof::{Digest, Id, Keys};
 use crate::socket;
 use crate::strangers::Strangers;
@@ -64,7 +66,7 @@ pub struct Tcp {
     /// Who wants sends without a copy, on new links.
     pub(crate) zerocopy: Manner,
     /// Lost links with buffers that the system may still read.
-    pub(crate) fading: VecDeque<Box<Up>>,
+    pub(crate) fading: VecDeque<(Connection, Outbound)>,
     /// Who has spoken last.
     pub(crate) hot: Option<u32>,
     /// How many polls there were.

@@ -11,8 +11,9 @@
 //! memory for a notice.
 //!
 //! The end of a link says nothing about packets that are still on their way out: the system may go on reading after the
-//! socket was closed. So a lost link is kept until the last notice. Buffers that are without one when a transport is
-//! dropped are never used or freed again ([`Zerocopy`] forgets them).
+//! socket was closed. So a lost link is kept until the last notice, or until 16 more are lost so. Buffers that are without
+//! one then, or when a transport is dropped, are never used or freed again ([`Zerocopy`] forgets them, and with them the
+//! pool that they are of).
 
 #[allow(unsafe_code, reason = "setsockopt and recvmsg for what rustix does not have")]
 mod calls;
@@ -167,12 +168,30 @@ impl Zerocopy {
         }
     }
 
+    /// All that is sent from now on is copied.
+    pub(crate) fn stop(&mut self) {
+        self.manner = Manner::Never;
+    }
+
     /// Nothing of the link is of use any more: has the system throw away what it has not sent, and hears what it says.
     pub(crate) fn end(&mut self, connection: &Connection) {
         if self.awaits_notices() {
             connection.socket().throw_away();
-            self.hear(connection);
         }
+        self.hear(connection);
+    }
+
+    /// As if the system had not told yet of a send.
+    #[cfg(test)]
+    pub(crate) fn pretend_sent(&mut self) -> u64 {
+        self.ledger.sent()
+    }
+
+    /// As if it told of that.
+    #[cfg(test)]
+    pub(crate) fn pretend_told(&mut self, number: u64) {
+        let number = u32::try_from(number).unwrap_or(u32::MAX);
+        self.ledger.told(number, number);
     }
 
     /// Whether it would still send without a copy.

@@ -7,7 +7,7 @@
 //! | [`Payload`] | the put, until the target has accepted it |
 
 use crate::error::{Refusal, XtqError};
-use crate::gather::{Gather, Part, Pieces};
+use crate::gather::{Gather, Part, Pieces, Place};
 use std::collections::BTreeMap;
 use std::fmt;
 use std::io::IoSlice;
@@ -80,11 +80,26 @@ pub struct Payload(Kind);
 #[derive(Clone)]
 enum Kind {
     One(Bytes),
+    Pieces(Arc<Pieces>),
     Gathered(Arc<dyn Gather>),
 }
 
+/// Pieces of pieces of pieces: so often at most, then they are copied.
+const DEPTH_MAX: u32 = 32;
+
 /// So many bytes of a slice are copied without allocating.
 const SHORT: usize = 64;
+
+/// In the place of more bytes than any put takes.
+struct TooMany(usize);
+
+impl Gather for TooMany {
+    fn bytes(&self) -> usize {
+        self.0
+    }
+
+    fn gather(&self, _: usize, _: &mut Place<'_>) {}
+}
 
 /// Bytes in one piece.
 #[derive(Clone)]
@@ -140,7 +155,8 @@ impl Payload {
     }
 
     /// Pieces, one behind the other: each a list, a shared slice, a borrowed one (which is copied), or again several. Empty
-    /// ones add nothing, and one may be there twice. How long all of them may be is for the put to say, as for any payload.
+    /// ones add nothing, and one may be there twice. The put refuses too many bytes. Pieces that are again in pieces join
+    /// the list, if nobody else has them.
     ///
     /// ```
     /// use gapless_xtq::Payload;
@@ -153,12 +169,30 @@ impl Payload {
     /// ```
     #[must_use]
     pub fn pieces(pieces: impl IntoIterator<Item = impl Into<Payload>>) -> Payload {
-        let pieces = pieces.into_iter().map(Into::into);
-        let mut pieces: Vec<Payload> = pieces.filter(|piece: &Payload| !piece.is_empty()).collect();
-        if pieces.len() < 2 {
-            return pieces.pop().unwrap_or_else(Payload::none);
+        let (mut list, mut depth) = (Vec::new(), 0);
+        for piece in pieces.into_iter().map(Into::into).filter(|piece| !piece.is_empty()) {
+            match piece.0 {
+                Kind::Pieces(inner) => match Arc::try_unwrap(inner) {
+                    Ok(inner) => {
+                        depth = depth.max(inner.depth());
+                        list.extend(inner.into_list());
+                    }
+                    Err(shared) if shared.depth() < DEPTH_MAX => {
+                        depth = depth.max(shared.depth() + 1);
+                        list.push(Payload(Kind::Pieces(shared)));
+                    }
+                    Err(shared) if u32::try_from(shared.bytes()).is_err() => {
+                        list.push(Payload::gathered(Arc::new(TooMany(shared.bytes()))));
+                    }
+                    Err(shared) => list.push(Payload(Kind::Pieces(shared)).to_vec().into()),
+                },
+                one => list.push(Payload(one)),
+            }
         }
-        Payload::gathered(Arc::new(Pieces::new(pieces)))
+        if list.len() < 2 {
+            return list.pop().unwrap_or_else(Payload::none);
+        }
+        Payload(Kind::Pieces(Arc::new(Pieces::new(list, depth))))
     }
 
     /// Some bytes of a shared slice, which are not copied.
@@ -203,16 +237,18 @@ impl Payload {
     pub(crate) fn part(&self) -> Part<'_> {
         match &self.0 {
             Kind::One(bytes) => Part::One(bytes.bytes()),
+            Kind::Pieces(pieces) => Part::Gathered(&**pieces, 0, pieces.bytes()),
             Kind::Gathered(source) => Part::Gathered(&**source, 0, source.bytes()),
         }
     }
 
-    /// In one piece: what is not is copied.
+    /// In one piece: what is not is copied. If it has more than `max` bytes, only that is true of the result, too.
     #[inline]
-    pub(crate) fn into_one(self) -> Bytes {
+    pub(crate) fn into_one(self, max: usize) -> Bytes {
         match self.0 {
             Kind::One(bytes) => bytes,
-            Kind::Gathered(_) => Bytes::Own(self.to_vec()),
+            _ if self.len() > max => Bytes::Own(vec![0; max.saturating_add(1)]),
+            _ => Bytes::Own(self.to_vec()),
         }
     }
 }

@@ -18,8 +18,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// Bytes that lie in several places, or are made on the way, for [`Payload::gathered`]: so a layer above puts what it
 /// alone can read.
 ///
-/// It is called under the lock of the end that puts, so it must not call that, wait or panic. A put that is refused for
-/// now is gathered again.
+/// It is called, and dropped, under the lock of the end that puts, and perhaps under those of layers above. So neither may
+/// call them, wait or panic. A put that is refused for now is gathered again.
 pub trait Gather: Send + Sync {
     /// How many bytes there are: the same number each time.
     fn bytes(&self) -> usize;
@@ -34,7 +34,7 @@ pub struct Place<'a> {
     left: usize,
 }
 
-/// A place of each kind; what was written is not in it any more.
+/// A place of each kind. It shrinks as it is written.
 enum To<'a> {
     /// The memory of a message, from this byte on, and what went wrong.
     Message(&'a mut RailSlot, usize, Result<(), DeviceError>),
@@ -235,19 +235,29 @@ impl<'a> Part<'a> {
 
 /// Pieces, one behind the other.
 pub(crate) struct Pieces {
-    list: Box<[Payload]>,
+    list: Vec<Payload>,
+    /// How often pieces have pieces again.
+    depth: u32,
     /// Where each ends.
     ends: Box<[usize]>,
 }
 
 impl Pieces {
-    pub(crate) fn new(list: Vec<Payload>) -> Pieces {
+    pub(crate) fn new(list: Vec<Payload>, depth: u32) -> Pieces {
         let ends = list.iter().scan(0usize, |end, piece| {
             // So many are refused when they are put.
             *end = end.saturating_add(piece.len());
             Some(*end)
         });
-        Pieces { ends: ends.collect(), list: list.into_boxed_slice() }
+        Pieces { ends: ends.collect(), list, depth }
+    }
+
+    pub(crate) fn depth(&self) -> u32 {
+        self.depth
+    }
+
+    pub(crate) fn into_list(self) -> Vec<Payload> {
+        self.list
     }
 }
 
@@ -267,7 +277,8 @@ impl Gather for Pieces {
             match piece.part() {
                 Part::One(bytes) => into.write(&bytes[skip..]),
                 Part::Gathered(source, _, bytes) => {
-                    into.within(bytes - skip, |into| source.gather(skip, into));
+                    let rest = bytes.saturating_sub(skip);
+                    into.within(rest, |into| source.gather(skip, into));
                 }
             }
             skip = 0;

@@ -13,8 +13,9 @@
 //! | `heap.rs` | memory for rings |
 //! | `serve.rs`, `serve/{own,far}.rs`, `rings.rs` | the worker of this process's accelerator, and the rings that initiators have of it |
 //!
-//! One lock guards the state of both sides. No code of users runs, or is dropped, while it is held; signals are counted
-//! and the world's bell is rung after it is released. Queues, signals and buffers have locks of their own, which are
+//! One lock guards the state of both sides. No code of users runs, or is dropped, while it is held, but sources of payloads
+//! ([`Gather`](crate::Gather), which says what they must not do). Signals are counted and the world's bell is rung after
+//! it is released. Queues, signals and buffers have locks of their own, which are
 //! taken last.
 
 mod flush;

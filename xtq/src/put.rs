@@ -2,7 +2,7 @@
 
 use crate::buffer::{Bytes, Payload};
 use crate::error::XtqError;
-use crate::packet::{Command, Flags, Launch, Packet, PacketError, Work};
+use crate::packet::{ARGUMENTS_MAX, Command, Flags, Launch, Packet, PacketError, Work};
 use crate::signal::Signal;
 use gapless_bml::Rank;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
@@ -86,7 +86,7 @@ impl Put {
         launch: Launch,
         arguments: impl Into<Payload>,
     ) -> Put {
-        let arguments = arguments.into().into_one();
+        let arguments = arguments.into().into_one(ARGUMENTS_MAX);
         // Arguments too long for a packet are refused when it is made.
         let argument_bytes = u16::try_from(arguments.bytes().len()).unwrap_or(u16::MAX);
         let work = Work::Kernel(Launch { argument_bytes, ..launch });
@@ -111,8 +111,8 @@ impl Put {
         self.payload.len().saturating_add(self.arguments.bytes().len())
     }
 
-    /// What the task gets to read, in a receive buffer of the target's. It may lie in [several pieces](Payload::pieces). A
-    /// slice is copied, or several are; up to 64 bytes without allocating.
+    /// What the task gets to read, in a receive buffer of the target's. It may lie in [several pieces](Payload::pieces).
+    /// Slices are copied; up to 64 bytes take no allocation.
     #[inline]
     pub fn payload(mut self, payload: impl Into<Payload>) -> Put {
         self.payload = payload.into();
@@ -181,7 +181,7 @@ impl Put {
         packet.map_err(|error| self.unfit(error).into())
     }
 
-    /// The error of a packet that this put has not. Its field for the arguments' length may be too short for that.
+    /// Why no packet can express this put. Its field for the arguments' length may be too short for that.
     #[cold]
     fn unfit(&self, error: PacketError) -> PacketError {
         match error {

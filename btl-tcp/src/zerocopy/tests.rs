@@ -97,7 +97,11 @@ fn a_link_that_ends_takes_nothing_from_the_system() {
         let buffer = outbound.open(slot);
         outbound.push(AmTag(1), buffer, Token::NONE, 0);
         outbound.flush(&mut connection, Next::Leaves, &mut VecDeque::new()).unwrap();
-        assert_eq!(outbound.is_empty(), len == 10_000, "there is no room for all of the long one");
+        if outbound.zerocopy.tally.refused > 0 {
+            let why = "the system has no memory for it (`ulimit -l`): links that end";
+            return gapless_btl::conformance::skip("gapless-btl-tcp zerocopy", why);
+        }
+        assert!(len > 10_000 || outbound.is_empty());
         assert!(outbound.zerocopy.awaits_notices());
         let pool = outbound.long_buffers();
         assert_eq!(free(&pool), 1);
@@ -161,8 +165,9 @@ fn run_alone(test: &str) -> Option<String> {
     if output.status.code() == Some(77) {
         return skip("no `ip`, or no device `ifb`: where the system does not copy");
     }
-    assert!(output.status.success(), "{output:?}");
-    Some(String::from_utf8_lossy(&output.stdout).into_owned())
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(output.status.success() && text.contains("1 passed"), "{output:?}");
+    Some(text)
 }
 
 /// A connection through that device, which nobody at the other end has agreed to (`TCP_REPAIR`): nothing is ever

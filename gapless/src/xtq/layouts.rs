@@ -1,5 +1,5 @@
-//! Payloads that lie by a layout in memory of this process: packed when the put goes, straight into where it goes. Only
-//! into long bodies of a ring they pass some bytes of the stack, because nobody writes a ring but by words.
+//! Payloads that lie by a layout in memory of this process: packed when the put goes, straight into where it goes. A ring is
+//! written word by word, so bodies that go into one pass the stack, long ones through 512 bytes of it.
 
 use crate::error::Error;
 use crate::owned::{Owned, OwnedBuffer, Refused};
@@ -7,7 +7,7 @@ use crate::view::{View, region_of, typed_in};
 use gapless_dtype::{ElementType, Equivalence, Layout};
 use gapless_engine::Typed;
 use gapless_mem::DeviceError;
-use gapless_xtq::{Gather, Payload, Place};
+use gapless_xtq::{Gather, Payload, Place, XtqError};
 use std::sync::Arc;
 
 /// Bytes that pass the stack at a time.
@@ -99,26 +99,35 @@ pub fn by_layout<T: Equivalence>(
     Ok(Payload::gathered(Arc::new(LaidOut { typed, _memory: Arc::clone(elements) })))
 }
 
-/// The buffer is the put's until the target has accepted it.
-impl<B> TryFrom<Owned<B>> for Payload
+/// The list is the put's until the target has accepted it.
+impl<T: Equivalence> TryFrom<Owned<Vec<T>>> for Payload {
+    type Error = Refused<Vec<T>>;
+
+    fn try_from(owned: Owned<Vec<T>>) -> Result<Payload, Refused<Vec<T>>> {
+        of_owned::<T, _>(owned)
+    }
+}
+
+/// The slice is the put's until the target has accepted it.
+impl<T: Equivalence> TryFrom<Owned<Box<[T]>>> for Payload {
+    type Error = Refused<Box<[T]>>;
+
+    fn try_from(owned: Owned<Box<[T]>>) -> Result<Payload, Refused<Box<[T]>>> {
+        of_owned::<T, _>(owned)
+    }
+}
+
+/// A buffer that is dropped without code of users: not one that keeps a lease of somebody's.
+fn of_owned<T, B>(owned: Owned<B>) -> Result<Payload, Refused<B>>
 where
-    B: OwnedBuffer,
+    B: OwnedBuffer<Item = T>,
     B::Parked: Sync,
 {
-    type Error = Refused<B>;
-
-    fn try_from(owned: Owned<B>) -> Result<Payload, Refused<B>> {
-        // As in `by_layout`.
-        const {
-            assert!(
-                !std::mem::needs_drop::<B::Item>(),
-                "elements that are dropped by code of their own"
-            );
-        }
-        let (memory, typed) = owned.park()?;
-        // Parked memory stays where it is until it is dropped or taken out, which nobody does.
-        Ok(Payload::gathered(Arc::new(LaidOut { typed, _memory: memory })))
-    }
+    // As in `by_layout`.
+    const { assert!(!std::mem::needs_drop::<T>(), "elements that are dropped by code of their own") };
+    let (memory, typed) = owned.park()?;
+    // Parked memory stays where it is until it is dropped or taken out, which nobody does.
+    Ok(Payload::gathered(Arc::new(LaidOut { typed, _memory: memory })))
 }
 
 /// Packed at once: a put may outlive the view. Memory of a device is not read.
@@ -129,6 +138,11 @@ impl TryFrom<View<'_>> for Payload {
         let space = view.typed.space();
         if !space.cpu_accessible() {
             return Err(DeviceError::WrongSpace { device: "the CPU".to_owned(), space }.into());
+        }
+        let bytes = usize::try_from(view.typed.packed_bytes()).unwrap_or(usize::MAX);
+        if u32::try_from(bytes).is_err() {
+            // No put takes so many.
+            return Err(XtqError::PayloadTooLong { bytes }.into());
         }
         let laid_out = LaidOut { typed: view.typed.clone(), _memory: () };
         // The view lives until the copy is made.

@@ -95,6 +95,10 @@ impl Arena {
     /// A place for `len` bytes, a multiple of 16.
     fn take(&mut self, position: u64, len: usize) -> Option<usize> {
         let len = len.next_multiple_of(UNIT_BYTES);
+        // A put of this position took a place, and its source panicked.
+        if self.ends.pop_back_if(|(of, _)| *of == position).is_some() {
+            self.head = self.ends.back().map_or(self.tail, |(_, end)| *end);
+        }
         if self.ends.is_empty() {
             (self.head, self.tail) = (0, 0);
         }
@@ -208,11 +212,12 @@ impl Lane {
     ) -> Result<u64, RingError> {
         let position = self.position;
         let lengths = [arguments.len(), payload.len()];
-        let bytes = lengths[0] + lengths[1];
         if packet.body_lengths() != lengths {
             let [arguments, payload] = lengths;
             return Err(RingError::Lengths { arguments, payload });
         }
+        // A packet's lengths have 16 and 32 bits.
+        let bytes = lengths[0] + lengths[1];
         if self.pending() >= SLOTS as u64 {
             return Err(RingError::Full);
         }
@@ -336,6 +341,20 @@ fn halves(unit: &[u8; UNIT_BYTES]) -> [u64; 2] {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// The source of a body panicked after the body had got its place; the next put has the same position.
+    #[test]
+    fn a_place_that_was_never_filled_is_given_back() {
+        let mut arena = Arena { bytes: 1024, head: 0, tail: 0, ends: VecDeque::new() };
+        for position in 0..100 {
+            let places = [300, 200, 200].map(|len| arena.take(position, len));
+            assert!(places.iter().all(Option::is_some), "{position}: {places:?}");
+            assert_eq!(arena.ends.len(), if position == 0 { 1 } else { 2 });
+            if position > 0 {
+                arena.give_back(position - 1);
+            }
+        }
+    }
 
     #[test]
     fn bodies_get_places_that_do_not_overlap() {

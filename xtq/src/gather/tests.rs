@@ -1,5 +1,6 @@
 use super::*;
 use crate::XtqError;
+use crate::packet::Launch;
 use std::io::IoSlice;
 use std::sync::Arc;
 
@@ -60,6 +61,38 @@ fn any_window_of_pieces_has_their_bytes_wherever_it_goes() {
             assert!(rest.iter().all(|byte| *byte == 0) && behind.iter().all(|byte| *byte == 255));
         }
     }
+}
+
+/// However they are built up: by pieces that nobody else has, or that somebody keeps.
+#[test]
+fn pieces_of_pieces_are_as_deep_as_they_may_be() {
+    for keeps in [false, true] {
+        let (mut all, mut kept, mut expected) = (Payload::none(), Vec::new(), Vec::new());
+        for number in 0..20_000u32 {
+            let more = [number.to_le_bytes()[0]; 2];
+            if number < 2000 || !keeps {
+                kept.extend(keeps.then(|| all.clone()));
+                all = Payload::pieces([all, more[..].into()]);
+                expected.extend(more);
+            }
+        }
+        assert_eq!(all.to_vec(), expected);
+        drop(all);
+    }
+    // More than memory has.
+    let mut endless = Payload::from(vec![1; 1000]);
+    for _ in 0..200 {
+        endless = Payload::pieces([endless.clone(), endless]);
+    }
+    assert_eq!(endless.len(), usize::MAX);
+}
+
+#[test]
+fn arguments_that_are_too_long_are_not_copied() {
+    let endless = Payload::pieces(vec![Payload::pieces(vec![vec![1; 1000]; 1000]); 1000]);
+    let long = Payload::pieces(vec![endless; 1_000_000]);
+    let put = crate::put::Put::kernel(gapless_bml::Rank(0), 0, 0, Launch::linear(1, 1, 16), long);
+    assert!(matches!(put.packet(), Err(XtqError::Packet(_))));
 }
 
 #[test]

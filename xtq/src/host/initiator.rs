@@ -76,6 +76,12 @@ pub(super) enum Item {
 }
 
 impl Item {
+    /// The number of the put whose packet this is.
+    #[cfg(test)]
+    pub(super) fn put(&self) -> Option<u64> {
+        if let Item::Put(id, _) = self { Some(*id) } else { None }
+    }
+
     fn is_verdict(&self) -> bool {
         matches!(self, Item::Say(Head::Verdict { .. }, _))
     }

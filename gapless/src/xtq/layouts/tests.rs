@@ -3,7 +3,7 @@ use crate::owned::Owned;
 use crate::xtq::{Function, Kernel, Launch, Put, QueueOptions, Rank, Signal};
 use crate::{Error, World};
 use gapless_bml::{Bml, Handler, RankEvent, now_ns};
-use gapless_btl::loopback::{Hub, Loopback};
+use gapless_btl::loopback::{self, Hub, Loopback};
 use gapless_dtype::{Convertor, Datatype, Primitive};
 use gapless_xtq::device::player::{Player, memory};
 use gapless_xtq::device::{DeviceFunction, Life};
@@ -119,15 +119,26 @@ impl Handler for Rest {
 /// Into slots of a ring, and into its memory for long bodies; before there is a ring, by messages.
 #[test]
 fn what_layouts_name_is_gathered_into_rings() {
+    gathered(loopback::Config::default(), true);
+}
+
+/// By several messages each: what comes after the first begins in the middle of the layout.
+#[test]
+fn what_layouts_name_is_gathered_into_several_messages() {
+    let config = loopback::Config::default();
+    gathered(loopback::Config { max_fragment_bytes: 256, eager_bytes: 256, ..config }, false);
+}
+
+fn gathered(transport: loopback::Config, rings: bool) {
     let hub = Hub::new();
     let mut bmls = [Bml::new(Rank(0), 2), Bml::new(Rank(1), 2)];
-    bmls.iter_mut().for_each(|bml| bml.add(Box::new(Loopback::new(&hub))));
+    bmls.iter_mut().for_each(|bml| bml.add(Box::new(Loopback::with(&hub, transport.clone()))));
     let addresses = bmls.each_ref().map(Bml::addresses);
     let [a, b] = &mut bmls;
     a.connect(Rank(1), &addresses[1]).unwrap();
     b.connect(Rank(0), &addresses[0]).unwrap();
     let mut ends = bmls.map(|mut bml| {
-        let xtq = Xtq::attach(&mut bml, Config::default()).unwrap();
+        let xtq = Xtq::attach(&mut bml, Config { rings, ..Config::default() }).unwrap();
         (bml, xtq)
     });
     let (tasks, there) = (ends[0].1.clone(), ends[1].1.clone());
@@ -148,7 +159,7 @@ fn what_layouts_name_is_gathered_into_rings() {
         let put = Put::kernel(Rank(1), 0, 0, Launch::linear(1, 16, 24), &[0; 24][..]);
         tasks.put(put.payload(payload).signal(done)).unwrap();
         let start = Instant::now();
-        while done.poll().is_none() || !warm && !tasks.has_ring(Rank(1)) {
+        while done.poll().is_none() || rings && !warm && !tasks.has_ring(Rank(1)) {
             for (bml, xtq) in &mut ends {
                 bml.poll(&mut Rest);
                 xtq.advance(bml, now_ns());

@@ -1,5 +1,5 @@
-//! Puts that are held back: until a signal has ended, or a pause is over. A turn of the initiator costs as little as there
-//! is to do, however many are held back: signals say when one of them has ended, and pauses lie in the order of their ends.
+//! Puts that are held back: until a signal has ended, or a pause is over. A turn in which no signal of this end has ended
+//! looks at none that waits for one, and pauses lie in the order of their ends.
 
 use super::{Initiator, LineKey};
 use crate::signal::{End, Signal};
@@ -55,10 +55,21 @@ impl Pauses {
 }
 
 impl Initiator {
-    /// Holds a put back until the signal has ended; if it has, sends it.
+    /// Holds a put back until the signal has ended; if it has, sends it, after earlier ones that may go, too.
     pub(super) fn hold_back(&mut self, id: u64, signal: &Signal) {
         let end = signal.next_end();
-        if end.get().is_some() { self.release(id, &end) } else { self.held.push((end, id)) }
+        if end.get().is_some() {
+            self.release_ended();
+            self.release(id, &end);
+        } else {
+            self.held.push((end, id));
+        }
+    }
+
+    /// In the order in which they were put.
+    fn release_ended(&mut self) {
+        let ended: Vec<_> = self.held.extract_if(.., |(end, _)| end.get().is_some()).collect();
+        ended.into_iter().for_each(|(end, id)| self.release(id, &end));
     }
 
     /// The signal has ended that held the put back.
@@ -73,10 +84,9 @@ impl Initiator {
     /// the last call.
     pub(in crate::host) fn advance(&mut self, now_ns: u64, rang: bool) {
         if rang {
-            let ended: Vec<_> = self.held.extract_if(.., |(end, _)| end.get().is_some()).collect();
-            ended.into_iter().for_each(|(end, id)| self.release(id, &end));
+            self.release_ended();
         }
-        // What begins anew has no pause before it was answered.
+        // Nothing here starts a pause.
         while let Some(what) = self.pauses.over(now_ns) {
             match what {
                 What::Put(id) => self.queue(id),
@@ -94,7 +104,8 @@ impl Initiator {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::put::Put;
+    use crate::host::initiator::Item;
+    use crate::put::{Put, Retry};
     use gapless_bml::Rank;
     use std::sync::Arc;
 
@@ -138,5 +149,23 @@ mod tests {
         assert_eq!((initiator.held.len(), listed(&initiator)), (2, 1));
         initiator.advance(0, true);
         assert_eq!((initiator.held.len(), listed(&initiator)), (0, 3));
+    }
+
+    #[test]
+    fn puts_that_a_signal_held_back_go_before_later_ones() {
+        let mut initiator = Initiator::default();
+        let signal = Signal::new(1, Vec::new(), Arc::new(|| ()));
+        let mut put = || {
+            let put = Put::function(Rank(1), 0, 0, [0, 0]).after(&signal);
+            let packet = put.packet().unwrap();
+            let _ = initiator.put(put.retry(Retry::InOrder), packet);
+            signal.count_down();
+        };
+        // The signal ends before the second, and nothing advances in between.
+        put();
+        put();
+        let order: Vec<_> = initiator.outbox[&1].items.iter().map(Item::put).collect();
+        assert_eq!(order, [Some(0), Some(1)]);
+        assert!(initiator.held.is_empty());
     }
 }
