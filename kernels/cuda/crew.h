@@ -1,6 +1,7 @@
 /* Several blocks for one task. The one that comes first is the command processor, called block 0 here, and works like the
- * others; these wait at a gate in the GPU's memory until it offers a task. A task is cut into parts, virtual blocks of it. Whoever is there takes the next one
- * by a counter, so nobody waits for a block that is not running: block 0 alone would do all of it.
+ * others; these wait at a gate in the GPU's memory until it offers a task. A task is cut into parts, virtual blocks of it.
+ * Whoever is there takes the next one by a counter, so nobody waits for a block that is not running: block 0 alone would
+ * do all of it.
  *
  * The gate is life:32 | OVER | OPEN | epoch:14 | inside:16. Block 0 changes its own bits, helpers count themselves in and
  * out, all by additions. What is offered changes only while the gate is closed and nobody is inside.
