@@ -160,15 +160,7 @@ impl Outbound {
 
     /// A frame without a body.
     fn note(&mut self, header: Header) {
-        let (head, done) = (header.write(), Token::NONE);
-        self.queue.push_back(Frame {
-            head,
-            body: Body::None,
-            written: 0,
-            done,
-            retained: None,
-            zerocopy: None,
-        });
+        self.queue.push_back(Frame::begun(header.write(), Body::None, 0));
     }
 
     /// How many messages of the peer have come in full. If the last frame has not begun to leave and tells a count, it

@@ -1,5 +1,6 @@
 //! How links to other hosts behave, as far as users choose that: after how long a silent host is given up, whether TCP may
-//! send without a copy, and what is written into packets of InfiniBand and RoCE. A program says it ([`Builder`](crate::Builder)), or a variable does.
+//! send without a copy, and what is written into packets of InfiniBand and RoCE. A program says it
+//! ([`Builder`](crate::Builder)), or a variable does.
 
 use crate::wireup::WireupError;
 use std::ops::RangeInclusive;
