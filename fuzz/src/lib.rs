@@ -18,6 +18,7 @@
 //! instrumentation is a flag of LLVM's, and no sanitizer is used. Inputs that once failed stay in
 //! `regressions/TARGET/` and are run first.
 
+mod ends;
 pub mod input;
 mod launches;
 mod layout;

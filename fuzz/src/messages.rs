@@ -3,7 +3,6 @@
 
 use crate::input::Input;
 use gapless_bml::{Bml, Handler, Rank, RankEvent};
-use gapless_btl::loopback::{Hub, Loopback};
 use gapless_btl::{Allocation, RemoteKey, Token};
 use gapless_dtype::{Datatype, Layout, Primitive};
 use gapless_engine::{HostEngine, Typed};
@@ -69,15 +68,7 @@ fn layouts() -> &'static [Layout; 2] {
 
 impl Pair {
     fn new() -> Pair {
-        let hub = Hub::new();
-        let mut bmls = [Bml::new(Rank(0), 2), Bml::new(Rank(1), 2)];
-        for bml in &mut bmls {
-            bml.add(Box::new(Loopback::new(&hub)));
-        }
-        let addresses = bmls.each_ref().map(Bml::addresses);
-        let [mut honest, mut rogue] = bmls;
-        honest.connect(Rank(1), &addresses[1]).expect("both are there");
-        rogue.connect(Rank(0), &addresses[0]).expect("both are there");
+        let [honest, mut rogue] = crate::ends::two();
         let mut config = Config::default();
         config.tuning.eager_bytes_max = 512;
         config.tuning.eager_bytes_sure = 64;

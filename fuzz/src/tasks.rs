@@ -4,7 +4,6 @@
 use crate::input::Input;
 use gapless_bml::{AmTag, Bml, Handler, Rank, RankEvent};
 use gapless_btl::Token;
-use gapless_btl::loopback::{Hub, Loopback};
 use gapless_xtq::device::player::{Player, memory};
 use gapless_xtq::device::{DeviceFunction, Life};
 use gapless_xtq::packet::{Launch, PACKET_BYTES, Packet};
@@ -69,15 +68,7 @@ impl Handler for Inbox {
 
 /// An honest end of rank 0, and a bare transport behind rank 1.
 fn pair() -> (Bml, Xtq, Bml) {
-    let hub = Hub::new();
-    let mut bmls = [Bml::new(Rank(0), 2), Bml::new(Rank(1), 2)];
-    for bml in &mut bmls {
-        bml.add(Box::new(Loopback::new(&hub)));
-    }
-    let addresses = bmls.each_ref().map(Bml::addresses);
-    let [mut bml, mut rogue] = bmls;
-    bml.connect(Rank(1), &addresses[1]).expect("both are there");
-    rogue.connect(Rank(0), &addresses[0]).expect("both are there");
+    let [mut bml, rogue] = crate::ends::two();
     let xtq = honest(&mut bml);
     (bml, xtq, rogue)
 }

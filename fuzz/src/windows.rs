@@ -6,7 +6,6 @@
 use crate::input::Input;
 use gapless_bml::{Bml, Handler, LinkError, Rank, RankEvent};
 use gapless_btl::Token;
-use gapless_btl::loopback::{Hub, Loopback};
 use gapless_dtype::{Datatype, Layout, Primitive};
 use gapless_engine::{ReduceOp, Typed};
 use gapless_mem::{Atomics, Lease, Region, Space, Words};
@@ -241,16 +240,8 @@ fn act(pair: &Pair<'_>, window: &mut Window, what: u8) {
 pub(crate) fn run(bytes: &[u8]) {
     let mut input = Input(bytes);
     let acts = [input.byte(), input.byte()];
-    let hub = Hub::new();
-    let mut bmls = [Bml::new(Rank(0), 2), Bml::new(Rank(1), 2)];
-    for bml in &mut bmls {
-        bml.add(Box::new(Loopback::new(&hub)));
-    }
-    let addresses = bmls.each_ref().map(Bml::addresses);
-    let [mut bml, mut rogue] = bmls;
+    let [mut bml, rogue] = crate::ends::two();
     let osc = Osc::register(&mut bml).expect("nobody has the tag");
-    bml.connect(Rank(1), &addresses[1]).expect("both are there");
-    rogue.connect(Rank(0), &addresses[0]).expect("both are there");
     let memory = [Memory::new(), Memory::new(), Memory::new()];
     let member = |process, own: &Memory| Member {
         process,
