@@ -5,11 +5,12 @@
 //! noticed, or for want of room, least recently used first), peers are told, and each answers when
 //! nothing there uses it any more: until then it is *leaving*, and its owner waits with freeing it.
 
+use crate::link::Link;
 use crate::sm::Sm;
 use crate::socket;
-use crate::wire::{SHARED, device_packet, freed_packet, kind_of, make_key};
+use crate::wire::{FOR_PROCESSOR, SHARED, device_packet, freed_packet, kind_of, make_key};
 use gapless_btl::{PeerId, RemoteKey};
-use gapless_mem::{Device, DeviceError, Region, Space};
+use gapless_mem::{Device, DeviceError, Export, Region, Space};
 use rustix::fd::OwnedFd;
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
@@ -86,6 +87,27 @@ impl DeviceExports {
     }
 }
 
+/// Tells a peer of a buffer, if it does not know it.
+fn share(link: &mut Link, number: u64, packet: &[u8], file: Option<&OwnedFd>) -> Option<()> {
+    if link.shared.contains(&number) {
+        return Some(());
+    }
+    // Notices of what has left go first: the peer counts.
+    let known = link.shared.len() + link.leaving.len();
+    if known >= SHARED || !link.unsent.is_empty() || link.leaving.contains(&number) {
+        return None;
+    }
+    if !link.know_process() {
+        return None;
+    }
+    let socket = link.outgoing.as_ref()?;
+    if socket::send(socket, packet, file) != Ok(true) {
+        return None;
+    }
+    link.shared.insert(number);
+    Some(())
+}
+
 impl Sm {
     /// A key to memory of an attached device.
     pub(crate) fn device_key(&mut self, peer: PeerId, region: Region) -> Option<RemoteKey> {
@@ -100,23 +122,27 @@ impl Sm {
         }
         let owner = self.card.nonce;
         let (buffer, offset) = self.device_exports.find(region, id)?;
-        let link = &mut self.links[at];
-        if !link.shared.contains(&buffer.number) {
-            // Notices of what has left go first: the peer counts.
-            let known = link.shared.len() + link.leaving.len();
-            if known >= SHARED || !link.unsent.is_empty() || link.leaving.contains(&buffer.number) {
-                return None;
-            }
-            if !link.know_process() {
-                return None;
-            }
-            let socket = link.outgoing.as_ref()?;
-            if socket::send(socket, &buffer.packet, buffer.file.as_ref()) != Ok(true) {
-                return None;
-            }
-            link.shared.insert(buffer.number);
-        }
+        share(&mut self.links[at], buffer.number, &buffer.packet, buffer.file.as_ref())?;
         Some(make_key(owner, buffer.number, offset, region.len()))
+    }
+
+    /// A key to what was exported for a peer's processor. It is that peer's until the link ends.
+    pub(crate) fn processor_key(
+        &mut self,
+        peer: PeerId,
+        export: Export,
+        len: u64,
+    ) -> Option<RemoteKey> {
+        let link = self.links.get_mut(peer.0 as usize)?;
+        if link.is_up() != Ok(true) {
+            return None;
+        }
+        let descriptors = u8::try_from(export.descriptors.len()).ok().filter(|count| *count < 2)?;
+        let file = export.descriptors.into_iter().next();
+        let number = self.exports.next_number();
+        let packet = device_packet(FOR_PROCESSOR, descriptors, number, len, &export.bytes)?;
+        share(link, number, &packet, file.as_ref())?;
+        Some(make_key(self.card.nonce, number, 0, len))
     }
 
     /// Has a device export the buffer that `region` lies in.

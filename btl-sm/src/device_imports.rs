@@ -6,9 +6,9 @@
 //! counted and outlive everything. When the owner wants the memory back, the last of them is reported.
 
 use crate::leash::Leash;
-use crate::wire::{DeviceShare, kind_of};
+use crate::wire::{DeviceShare, FOR_PROCESSOR, kind_of};
 use gapless_btl::{LinkError, MapError, Mapping, PeerId};
-use gapless_mem::{Device, Export, Lease, Region, Space};
+use gapless_mem::{Device, Export, Lease, Mapper, Region, Space};
 use rustix::fd::OwnedFd;
 use std::collections::{BTreeMap, HashSet};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -208,17 +208,7 @@ impl DeviceImports {
         user: Space,
         (devices, leash): (&[Arc<dyn Device>], Option<&Arc<Leash>>),
     ) -> Result<Mapping, MapError> {
-        let unavailable = |reason: String| MapError::Unavailable { reason };
-        let number = name.1;
-        let Some(offer) = self.known.get_mut(&name) else {
-            return Err(unavailable(format!("buffer {number} was freed, or never shared")));
-        };
-        if offset.checked_add(len).is_none_or(|end| end > offer.len) {
-            let whole = offer.len;
-            let what = format!("{len} bytes at {offset} leave buffer {number} of {whole} bytes");
-            return Err(MapError::BadKey { what });
-        }
-        let kind = offer.kind;
+        let kind = self.offer(name, offset, len)?.kind;
         let serves = |device: &&Arc<dyn Device>| {
             let space = device.space();
             kind_of(space) == Some(kind) && (user.cpu_accessible() || user == space)
@@ -244,8 +234,43 @@ impl DeviceImports {
             }
         }
         Err(refused.unwrap_or_else(|| {
-            unavailable(format!("no device is attached here that maps it for {user}"))
+            let reason = format!("no device is attached here that maps it for {user}");
+            MapError::Unavailable { reason }
         }))
+    }
+
+    /// The buffer of this name, if these bytes lie in it.
+    fn offer(&self, name: Name, offset: u64, len: u64) -> Result<&Offer, MapError> {
+        let number = name.1;
+        let Some(offer) = self.known.get(&name) else {
+            let reason = format!("buffer {number} was freed, or never shared");
+            return Err(MapError::Unavailable { reason });
+        };
+        if offset.checked_add(len).is_none_or(|end| end > offer.len) {
+            let whole = offer.len;
+            let what = format!("{len} bytes at {offset} leave buffer {number} of {whole} bytes");
+            return Err(MapError::BadKey { what });
+        }
+        Ok(offer)
+    }
+
+    /// Maps what was exported for this processor; `None`: it is not known yet whether that is possible. Not cached: who asks
+    /// keeps it.
+    ///
+    /// # Errors
+    /// It was exported for devices; it was not shared; the mapper refuses.
+    pub(crate) fn map_for_processor(
+        &self,
+        name: Name,
+        (offset, len): (u64, u64),
+        by: &Arc<dyn Mapper>,
+    ) -> Result<Option<Mapping>, MapError> {
+        let offer = self.offer(name, offset, len)?;
+        if offer.kind != FOR_PROCESSOR || (offset, len) != (0, offer.len) {
+            let what = "a key to memory that was not exported for a processor".to_owned();
+            return Err(MapError::BadKey { what });
+        }
+        Ok(Mapping::for_processor(by, offer.export()?, len)?)
     }
 
     /// A device does not map a peer's memory. The warning comes once for each space, not with every message.
@@ -319,6 +344,22 @@ impl Offer {
     /// # Errors
     /// Its descriptor is missing, the device refuses, or the buffer is not what was promised.
     fn through(&self, device: &Arc<dyn Device>) -> Result<Region, MapError> {
+        let region = device.import(self.export()?)?;
+        if region.len() == self.len {
+            return Ok(region);
+        }
+        #[allow(unsafe_code, reason = "gives back what the line above was given")]
+        // SAFETY: imported just now, and nobody has learnt of it.
+        let _ = unsafe { device.release(region) };
+        let what = format!("a buffer of {} bytes instead of {}", region.len(), self.len);
+        Err(MapError::Link(corrupt(what)))
+    }
+
+    /// What its owner has exported.
+    ///
+    /// # Errors
+    /// Its descriptor is missing.
+    fn export(&self) -> Result<Export, MapError> {
         let mut descriptors = Vec::new();
         if self.has_file {
             let file = self.file.as_ref().map(OwnedFd::try_clone);
@@ -330,14 +371,6 @@ impl Offer {
                 }
             }
         }
-        let region = device.import(Export { bytes: self.bytes.to_vec(), descriptors })?;
-        if region.len() == self.len {
-            return Ok(region);
-        }
-        #[allow(unsafe_code, reason = "gives back what the line above was given")]
-        // SAFETY: imported just now, and nobody has learnt of it.
-        let _ = unsafe { device.release(region) };
-        let what = format!("a buffer of {} bytes instead of {}", region.len(), self.len);
-        Err(MapError::Link(corrupt(what)))
+        Ok(Export { bytes: self.bytes.to_vec(), descriptors })
     }
 }

@@ -7,7 +7,7 @@ use crate::sm::Sm;
 use crate::socket;
 use crate::wire::{SHARED, freed_packet, make_key, read_key, released_packet, share_packet};
 use gapless_btl::{AbilityId, Allocation, MapError, Mapped, Mapping, PeerId, RemoteKey};
-use gapless_mem::{Lease, Region, Space};
+use gapless_mem::{Export, Lease, Mapper, Region, Space};
 use rustix::fd::OwnedFd;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -151,6 +151,28 @@ impl Sm {
         self.flush_packets();
     }
 
+    /// What a peer's key names: a buffer's number, and where in it. Its descriptor has been read, if it has come.
+    fn known_key(&mut self, peer: PeerId, key: &RemoteKey) -> Result<[u64; 3], MapError> {
+        let link = self.link(peer)?;
+        let owner = link.card.nonce;
+        if let Err(error) = link.is_up() {
+            // While the rest is being delivered its memory can still be mapped.
+            if link.incoming.is_none() {
+                return Err(error.into());
+            }
+        }
+        let named = read_key(owner, key)?;
+        let number = named[0];
+        if !self.imports.knows(peer, number) && !self.device_imports.knows(peer, number) {
+            // The peer sent the descriptor before the key: it is in the socket, if need be behind a greeting.
+            if self.links[peer.0 as usize].incoming.is_none() {
+                self.admit(peer.0);
+            }
+            self.read_packets(peer.0);
+        }
+        Ok(named)
+    }
+
     /// Sends packets that found a socket full.
     pub(crate) fn flush_packets(&mut self) {
         self.packets_wait = false;
@@ -239,22 +261,7 @@ unsafe impl Mapped for Sm {
     }
 
     fn map_for(&mut self, peer: PeerId, key: &RemoteKey, user: Space) -> Result<Mapping, MapError> {
-        let link = self.link(peer)?;
-        let owner = link.card.nonce;
-        if let Err(error) = link.is_up() {
-            // While the rest is being delivered its memory can still be mapped.
-            if link.incoming.is_none() {
-                return Err(error.into());
-            }
-        }
-        let [number, offset, len] = read_key(owner, key)?;
-        if !self.imports.knows(peer, number) && !self.device_imports.knows(peer, number) {
-            // The peer sent the descriptor before the key: it is in the socket, if need be behind a greeting.
-            if self.links[peer.0 as usize].incoming.is_none() {
-                self.admit(peer.0);
-            }
-            self.read_packets(peer.0);
-        }
+        let [number, offset, len] = self.known_key(peer, key)?;
         let result = if self.device_imports.knows(peer, number) {
             let leash = self.links[peer.0 as usize].leash.as_ref();
             self.device_imports.map((peer, number), offset, len, user, (&self.attached, leash))
@@ -266,6 +273,21 @@ unsafe impl Mapped for Sm {
             self.die(peer.0, error.clone());
         }
         result
+    }
+
+    fn key_for_processor(&mut self, peer: PeerId, export: Export, len: u64) -> Option<RemoteKey> {
+        self.announce_freed();
+        self.processor_key(peer, export, len)
+    }
+
+    fn map_for_processor(
+        &mut self,
+        peer: PeerId,
+        key: &RemoteKey,
+        by: &Arc<dyn Mapper>,
+    ) -> Result<Option<Mapping>, MapError> {
+        let [number, offset, len] = self.known_key(peer, key)?;
+        self.device_imports.map_for_processor((peer, number), (offset, len), by)
     }
 
     fn withdraw(&mut self, region: Region) -> bool {

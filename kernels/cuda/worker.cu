@@ -92,6 +92,8 @@ typedef struct {
     u32 next[RINGS_MAX];
     /* Whether a ring's slots lie in this GPU's memory; how many looks at others have come back. */
     u8 near[RINGS_MAX];
+    /* What was read last over the bus for that: nobody needs it. */
+    u32 settled;
     /* Of each team: how many rings come before its own, and how many teams of that. */
     u8 share[TEAMS], place[TEAMS];
     u32 returned;
@@ -125,6 +127,14 @@ typedef struct {
 INLINE void say_state(const Shared &s, u64 state) {
     u32 ring = THREAD - TELLER;
     if (ring < s.count) store_relaxed(s.rings[ring].head + RING_STATE, state);
+}
+
+/* What a processor has stored into slots nearby, before it read a state that was not yet `LEAVING`, may still be on its way
+ * over the bus. What is read over that comes behind it. */
+NOINLINE void settle_near(Shared &s) {
+    if (THREAD >= s.count || s.near[THREAD] == 0) return;
+    u64 state = load_relaxed(s.rings[THREAD].head + RING_STATE);
+    *(volatile u32 *)&s.settled = (u32)state;
 }
 
 /* The control block's address, this life's number among those of the image, and what the control block begins with. */
@@ -348,6 +358,7 @@ extern "C" __global__ __launch_bounds__(WORKER_THREADS, 1) void xtq_worker(const
             s.why = 0;
         }
         fence_sc();
+        settle_near(s);
         BARRIER();
         /* Only looks that begin now count. */
         early_at = 0;
@@ -359,6 +370,7 @@ extern "C" __global__ __launch_bounds__(WORKER_THREADS, 1) void xtq_worker(const
         say_state(s, LEAVING);
         if (THREAD == TELLER) store_relaxed(control + CONTROL_STATE, LEAVING);
         fence_sc();
+        settle_near(s);
         BARRIER();
         if (THREAD < s.count) {
             const Ring &ring = s.rings[THREAD];

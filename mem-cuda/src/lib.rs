@@ -70,12 +70,16 @@ mod mps;
 mod peer;
 #[allow(unsafe_code, reason = "frees page-locked memory")]
 mod pinned;
+#[allow(unsafe_code, reason = "unmaps memory")]
+mod processor;
 #[allow(unsafe_code, reason = "registers memory by address")]
 mod register;
 #[allow(unsafe_code, reason = "adopts streams of the user")]
 mod stream;
 #[allow(unsafe_code, reason = "maps and unmaps device memory")]
 mod vmm;
+#[allow(unsafe_code, reason = "calls Vulkan")]
+mod vulkan;
 
 pub use attributes::PointerFacts;
 pub use device::{CudaDevice, CudaDriver};
@@ -86,4 +90,5 @@ pub use graph::Graph;
 pub use module::{Argument, Function, FunctionProperties, Grid, Module, PARAMETERS_MAX};
 pub use mps::Mps;
 pub use pinned::PinnedBuffer;
+pub use processor::ProcessorMapper;
 pub use stream::{Mark, Stream};

@@ -10,6 +10,7 @@
 //! it keeps books of the host memory that is registered with it, so that tests can see whether
 //! everything was undone, and in the right order.
 
+mod processor;
 mod sharing;
 #[cfg(test)]
 mod tests;
@@ -19,6 +20,7 @@ use crate::{
     Completion, Device, DeviceError, DeviceProperties, DmaBuf, Export, Pending, Region, Space,
     access,
 };
+use processor::Processor;
 use sharing::Registered;
 use std::any::Any;
 use std::collections::BTreeMap;
@@ -65,6 +67,8 @@ pub struct FakeDevice {
     /// How often adapters were to be given memory, and whether they get none.
     asked: AtomicUsize,
     keeps: AtomicBool,
+    /// How it serves the processor.
+    processor: Processor,
 }
 
 impl FakeDevice {
@@ -93,6 +97,7 @@ impl FakeDevice {
             settled: AtomicUsize::new(0),
             asked: AtomicUsize::new(0),
             keeps: AtomicBool::new(false),
+            processor: Processor::default(),
         }
     }
 
@@ -119,6 +124,7 @@ impl FakeDevice {
             settled: AtomicUsize::new(0),
             asked: AtomicUsize::new(0),
             keeps: AtomicBool::new(false),
+            processor: Processor::default(),
         }
     }
 
@@ -438,7 +444,7 @@ impl Drop for FakeDevice {
 /// Unmaps one of this file's own mappings.
 fn unmap(address: u64, len: usize) {
     let Ok(address) = usize::try_from(address) else { return };
-    // SAFETY: only called with a mapping that `map_twice` made with this length and that is in
-    // nobody's table (any more), so it is unmapped once.
+    // SAFETY: only called with a mapping that `map_twice`, or `map_region_for_processor`, made with this length and that is
+    // in nobody's table (any more), so it is unmapped once.
     unsafe { libc::munmap(std::ptr::with_exposed_provenance_mut(address), len) };
 }

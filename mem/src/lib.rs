@@ -45,6 +45,8 @@ mod host;
 mod lasting;
 #[allow(unsafe_code, reason = "declares constructors that take a promise")]
 mod lease;
+#[allow(unsafe_code, reason = "declares an unsafe trait")]
+mod mapper;
 mod pci;
 mod region;
 mod space;
@@ -66,9 +68,10 @@ pub use device::{Device, DeviceError, DeviceProperties, DmaBuf, Export};
 pub use host::HostDevice;
 pub use lasting::Lasting;
 pub use lease::Lease;
+pub use mapper::Mapper;
 pub use pci::PciAddress;
 pub use region::{OutOfRange, Region};
 pub use space::Space;
 pub use word::{WORD_BYTES, exchange_word, load_word};
-pub use words::Words;
+pub use words::{Words, settle_stores};
 pub use worker::{Worker, WorkerCode, WorkerFunction, WorkerLimits};

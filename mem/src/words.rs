@@ -48,6 +48,19 @@ impl Words {
     }
 }
 
+/// Stores of this thread that came before are seen before those that come after, also by a device that looks at its own
+/// memory, which was [mapped](crate::Mapper) for the processor: such stores are combined, and a release
+/// alone does not order them.
+#[inline]
+pub fn settle_stores() {
+    std::sync::atomic::fence(std::sync::atomic::Ordering::Release);
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: every x86-64 processor has the instruction, which touches no memory.
+    unsafe {
+        std::arch::x86_64::_mm_sfence();
+    }
+}
+
 /// Where the words start.
 #[inline]
 fn pointer(region: &Region) -> Result<*const AtomicU64, DeviceError> {

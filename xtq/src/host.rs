@@ -55,6 +55,7 @@ use crate::signal::{Bell, Signal, Weak};
 use crate::tables::Tables;
 use crate::wire::{Head, TEXT_MAX};
 use gapless_bml::{AmTag, Bml, BmlError, Fragment, LinkError, Rank, Registered};
+use gapless_mem::Mapper;
 use initiator::{Initiator, SharedRings};
 use link::Link;
 use queue::Pool;
@@ -78,6 +79,9 @@ pub struct Config {
     /// Whether initiators may put tasks of this process's [worker](Xtq::attach_worker) into memory that they share with it.
     /// If not, all come by messages.
     pub rings: bool,
+    /// What maps memory of accelerators for this process's processor: slots of rings lie there, if initiators have one too,
+    /// and the worker gives such memory ([`Worker::near`](gapless_mem::Worker::near)). `None`: they lie in the host's.
+    pub near: Option<Arc<dyn Mapper>>,
     /// Puts to one target that have not ended, at most. More are [refused](XtqError::Full).
     pub puts_max: usize,
     /// Bytes of arguments and payloads that one target has not accepted, at most. More are [refused](XtqError::Full), but a
@@ -88,7 +92,14 @@ pub struct Config {
 impl Default for Config {
     fn default() -> Config {
         let (puts_max, put_bytes_max) = (1 << 16, 256 << 20);
-        Config { threads: 2, bell: Arc::new(|| {}), rings: true, puts_max, put_bytes_max }
+        Config {
+            threads: 2,
+            bell: Arc::new(|| {}),
+            rings: true,
+            near: None,
+            puts_max,
+            put_bytes_max,
+        }
     }
 }
 
@@ -516,7 +527,7 @@ impl Xtq {
         served
             + inner.with(|state| {
                 state.initiator.advance(now_ns, inner.rang.swap(false, Ordering::AcqRel));
-                state.initiator.map_rings(bml);
+                state.initiator.map_rings(bml, self.inner.config.near.as_ref());
                 let put = state.initiator.pump_rings(now_ns);
                 state.initiator.expire(now_ns);
                 let space = bml.token_space(AmTag(state.tag));

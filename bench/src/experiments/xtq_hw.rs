@@ -54,6 +54,9 @@ pub struct Options {
     /// Be one of the two processes that use `World::xtq`; rank 0 writes what it found here
     #[arg(long, hide = true, value_name = "FILE")]
     as_rank: Option<std::path::PathBuf>,
+    /// As one of these: slots of rings lie in memory of the host, whatever the processor can map
+    #[arg(long, hide = true)]
+    host_slots: bool,
 }
 
 const SHAPE: RingShape = RingShape { arena_bytes: 1 << 16 };
@@ -223,8 +226,11 @@ impl Experiment for XtqHw {
 
     fn run(options: &Options, common: &Common) -> Result<Findings, Failure> {
         if let Some(file) = &options.as_rank {
-            let rank = if options.played { played::rank } else { world::rank };
-            return rank(common, file).map(|()| Findings::new(Vec::new(), String::new()));
+            let done = match options.played {
+                true => played::rank(common, file),
+                false => world::rank(common, file, options.host_slots),
+            };
+            return done.map(|()| Findings::new(Vec::new(), String::new()));
         }
         if options.played {
             return played::findings(common);

@@ -5,7 +5,7 @@ use crate::{
     AbilityId, Access, Allocation, Btl, Change, Ended, Event, Extent, LinkError, MapError, Mapped,
     Mapping, PeerId, Rdma, RdmaError, RdmaLimits, RemoteKey, Token,
 };
-use gapless_mem::{Lasting, Lease, Region, Space};
+use gapless_mem::{Export, Lasting, Lease, Mapper, Region, Space};
 use std::sync::Arc;
 
 const REFUSED: &str = "refused on purpose";
@@ -215,6 +215,27 @@ unsafe impl<B: Btl> Mapped for Fault<B> {
         }
         self.allow_mapped()?;
         self.inner_mapped()?.map_for(peer, key, user)
+    }
+
+    fn key_for_processor(&mut self, peer: PeerId, export: Export, len: u64) -> Option<RemoteKey> {
+        self.allow_mapped().ok()?;
+        if self.cut_of(peer).is_some() {
+            return None;
+        }
+        self.abilities.mapped(&mut self.inner)?.key_for_processor(peer, export, len)
+    }
+
+    fn map_for_processor(
+        &mut self,
+        peer: PeerId,
+        key: &RemoteKey,
+        by: &Arc<dyn Mapper>,
+    ) -> Result<Option<Mapping>, MapError> {
+        if let Some(error) = self.cut_of(peer) {
+            return Err(MapError::Link(error.clone()));
+        }
+        self.allow_mapped()?;
+        self.inner_mapped()?.map_for_processor(peer, key, by)
     }
 
     fn withdraw(&mut self, region: Region) -> bool {

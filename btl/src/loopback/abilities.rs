@@ -15,13 +15,15 @@ use crate::{
     AbilityId, Access, Allocation, Btl, Change, Ended, Event, Extent, MapError, Mapped, Mapping,
     PeerId, Rdma, RdmaError, RdmaLimits, RemoteKey, Token, check_atomic, total_of,
 };
-use gapless_mem::{DeviceError, Lasting, Lease, Region, Space};
+use gapless_mem::{DeviceError, Export, Lasting, Lease, Mapper, Region, Space};
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 const REGISTERED: u8 = b'R';
 const ALLOCATED: u8 = b'A';
 const EXPORTED: u8 = b'D';
+const FOR_PROCESSOR: u8 = b'P';
 const PEEKED: u8 = b'P';
 const PAGE_BYTES: usize = 4096;
 
@@ -474,6 +476,38 @@ unsafe impl Mapped for Loopback {
         // SAFETY: the hold keeps it valid for reads and writes. "No reference of this process covers it while the
         // mapping is used": the peer is of this process, so "whoever gave the key keeps" that.
         Ok(unsafe { Mapping::new(lease) })
+    }
+
+    fn key_for_processor(&mut self, peer: PeerId, export: Export, len: u64) -> Option<RemoteKey> {
+        let whom = u64::from(self.peer(peer).ok()?.end.number());
+        let mut shared = lock(&self.end.shared);
+        let number = shared.next;
+        shared.next += 1;
+        shared.for_processors.insert(number, (export, len));
+        Some(encode(FOR_PROCESSOR, self.end.number(), &[number, whom]))
+    }
+
+    fn map_for_processor(
+        &mut self,
+        peer: PeerId,
+        key: &RemoteKey,
+        by: &Arc<dyn Mapper>,
+    ) -> Result<Option<Mapping>, MapError> {
+        let end = &self.peer(peer)?.end;
+        let bad = |what: &str| MapError::BadKey { what: what.to_owned() };
+        let [number, whom] = decode(key, FOR_PROCESSOR, end.number()).map_err(bad)?;
+        if whom != u64::from(self.end.number()) {
+            return Err(bad("it was made for another peer"));
+        }
+        let shared = lock(&end.shared);
+        let (export, len) =
+            shared.for_processors.get(&number).ok_or_else(|| bad("no such memory"))?;
+        let descriptors = export.descriptors.iter().map(OwnedFd::try_clone);
+        let descriptors = descriptors
+            .collect::<Result<_, _>>()
+            .map_err(|error| MapError::System { operation: "dup", reason: error.to_string() })?;
+        let export = Export { bytes: export.bytes.clone(), descriptors };
+        Ok(Mapping::for_processor(by, export, *len)?)
     }
 
     fn withdraw(&mut self, region: Region) -> bool {

@@ -5,7 +5,7 @@ use crate::{
     AbilityId, Access, Allocation, Btl, Change, Extent, MapError, Mapped, Mapping, PeerId, Rdma,
     RdmaError, RdmaLimits, RemoteKey, Token,
 };
-use gapless_mem::{Lasting, Lease, Region, Space};
+use gapless_mem::{Export, Lasting, Lease, Mapper, Region, Space};
 use std::sync::Arc;
 
 impl<B: Btl> Trace<B> {
@@ -189,6 +189,22 @@ unsafe impl<B: Btl> Mapped for Trace<B> {
         let result = self.inner_mapped().and_then(|mapped| mapped.map_for(peer, key, user));
         let len = result.as_ref().map_or(0, |mapping| mapping.region().len());
         self.ability("map", Some(peer), len, result)
+    }
+
+    fn key_for_processor(&mut self, peer: PeerId, export: Export, len: u64) -> Option<RemoteKey> {
+        let key = self.abilities.mapped(&mut self.inner)?.key_for_processor(peer, export, len);
+        self.ability("key for the processor", Some(peer), len, key.ok_or("no key")).ok()
+    }
+
+    fn map_for_processor(
+        &mut self,
+        peer: PeerId,
+        key: &RemoteKey,
+        by: &Arc<dyn Mapper>,
+    ) -> Result<Option<Mapping>, MapError> {
+        let result = self.inner_mapped().and_then(|mapped| mapped.map_for_processor(peer, key, by));
+        let len = result.as_ref().ok().and_then(Option::as_ref).map_or(0, |it| it.region().len());
+        self.ability("map for the processor", Some(peer), len, result)
     }
 
     fn withdraw(&mut self, region: Region) -> bool {

@@ -20,7 +20,7 @@ use gapless_bml::{AmTag, Bml, Judge, Nearness, Rank};
 use gapless_btl::{Btl, Limits};
 use gapless_btl_sm::{Sm, SmConfig};
 use gapless_engine::{Engine, HostEngine};
-use gapless_mem::Device;
+use gapless_mem::{Device, Mapper};
 use gapless_osc::Osc;
 use gapless_pml::{Config, Pml, Tuning};
 use gapless_xtq::Xtq;
@@ -59,6 +59,7 @@ pub struct Builder {
     progress_thread: bool,
     task_threads: Option<usize>,
     put_room: Option<(usize, u64)>,
+    host_slots: bool,
     config: Option<Config>,
     tuning: Option<Tuning>,
     table: Option<Table>,
@@ -266,6 +267,16 @@ impl Builder {
         self
     }
 
+    /// Whether tasks that are put at a [worker](crate::xtq::Tasks::attach_worker) lie in its GPU's memory until it takes them,
+    /// where processors can map that. On by default: then a task begins sooner. A process that puts at such a worker opens
+    /// Vulkan for that, in a thread of its own; until then, and if it cannot, its tasks lie in memory of the host. Both the
+    /// process that puts and that of the worker must have it on. Without the feature `cuda` it does nothing.
+    #[must_use]
+    pub fn gpu_slots(mut self, yes: bool) -> Builder {
+        self.host_slots = !yes;
+        self
+    }
+
     /// Sets how messages are carried, the cost model's numbers included: no [tuning file](crate::tuning) is read
     /// then. To change only something else, start with
     /// `Config { tuning: gapless::tuning::load()?, ..Config::default() }`.
@@ -367,6 +378,8 @@ impl Builder {
         }
         self.engines.push(Arc::new(HostEngine));
         let bells = Bells::new()?;
+        let near = if self.host_slots { None } else { mapper() };
+        let tasks = |bells: &Bells| gapless_xtq::Config { near: near.clone(), ..tasks(bells) };
         let carried = Xtq::attach_at(&mut bml, COLLECTIVE_TASKS, tasks(&bells))?;
         let tools = Arc::new(Tools::new(self.engines.clone(), Carrier::new(carried)));
         let (usual, plain) = (tasks(&bells), gapless_xtq::Config::default());
@@ -438,6 +451,14 @@ pub(crate) fn attach(pml: &mut Pml, device: &Arc<dyn Device>) {
         let name = &device.properties().name;
         tracing::info!(name, %error, "messages of a device are staged");
     }
+}
+
+/// What maps memory of GPUs for the processor.
+fn mapper() -> Option<Arc<dyn Mapper>> {
+    #[cfg(feature = "cuda")]
+    return Some(Arc::new(gapless_mem_cuda::ProcessorMapper::new()));
+    #[cfg(not(feature = "cuda"))]
+    None
 }
 
 /// Of an end for tasks. A task that ends wakes whoever waits. Collectives and windows bound by themselves what they put.

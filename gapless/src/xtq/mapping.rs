@@ -1,68 +1,67 @@
-//! Whether a processor of this machine can map the memory of its GPUs: rings could lie there, and a put would cross the bus
-//! once less.
+//! Whether a processor of this machine can map the memory of its GPUs: then slots of rings lie there, and a worker finds a
+//! put without looking over the bus.
 
 use gapless_mem::{Device, Space};
-use gapless_mem_cuda::CudaDevice;
+use gapless_mem_cuda::{CudaDevice, ProcessorMapper};
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
-use std::ffi::CStr;
 use std::fmt;
 use std::fs::OpenOptions;
 use std::os::fd::OwnedFd;
 
 /// The device file of gdrcopy's kernel module.
 const GDRCOPY: &str = "/dev/gdrdrv";
-const VULKAN: &CStr = c"libvulkan.so.1";
 /// What is tried with; a multiple of every page.
 const BYTES: u64 = 2 << 20;
 
-/// By what a processor could map a GPU's memory, each tried on its own: `Err` says why not. Nothing stays mapped. Rings lie
-/// in page-locked host memory whatever this finds; it says whether another place would be possible.
+/// By what a processor could map a GPU's memory, each tried on its own: `Err` says why not. Nothing stays mapped. Slots of
+/// rings lie there by Vulkan alone; the others were nowhere to be tried.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CpuMapping {
     /// gdrcopy's device file can be opened.
     pub gdrcopy: Result<(), String>,
     /// A dma-buf of the GPU's memory was mapped.
     pub dma_buf: Result<(), String>,
-    /// Vulkan's loader can be opened. (Whether its memory could be mapped, and imported into CUDA, is not tried.)
-    pub vulkan: Result<(), String>,
+    /// The library by which Vulkan knows the GPU, and has memory there that the processor sees.
+    pub vulkan: Result<&'static str, String>,
 }
 
 impl CpuMapping {
-    /// Tries all three. Allocates 2 MiB of the device for a moment.
+    /// Tries all three. Allocates 2 MiB of the device for a moment; Vulkan takes some tenths of a second.
     #[must_use]
     pub fn probe(device: &CudaDevice) -> CpuMapping {
         let opened = OpenOptions::new().read(true).write(true).open(GDRCOPY);
         CpuMapping {
             gdrcopy: opened.map(drop).map_err(|error| error.to_string()),
             dma_buf: dma_buf(device),
-            vulkan: vulkan(),
+            vulkan: ProcessorMapper::new().probe(device.uuid()),
         }
     }
 
-    /// The first that works.
+    /// What rings use: the library of Vulkan's.
     #[must_use]
     pub fn by(&self) -> Option<&'static str> {
-        let all = [
-            (&self.gdrcopy, "gdrcopy, whose device file can be opened"),
-            (&self.dma_buf, "a dma-buf"),
-            (&self.vulkan, "Vulkan, perhaps: its loader is there"),
-        ];
-        all.into_iter().find(|(works, _)| works.is_ok()).map(|(_, name)| name)
+        self.vulkan.as_ref().ok().copied()
     }
 }
 
 impl fmt::Display for CpuMapping {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if let Some(name) = self.by() {
-            return write!(f, "the processor may map its memory by {name}");
+        if let Some(library) = self.by() {
+            return write!(
+                f,
+                "the processor maps its memory by Vulkan ({library}): slots of rings lie there"
+            );
         }
-        let why = |works: &Result<(), String>| works.clone().err().unwrap_or_default();
+        let says = |works: &Result<(), String>| match works {
+            Ok(()) => "would do, and is not used".to_owned(),
+            Err(why) => why.clone(),
+        };
         write!(
             f,
             "the processor does not map its memory (gdrcopy: {}; dma-buf: {}; Vulkan: {})",
-            why(&self.gdrcopy),
-            why(&self.dma_buf),
-            why(&self.vulkan)
+            says(&self.gdrcopy),
+            says(&self.dma_buf),
+            self.vulkan.as_ref().err().map_or("", String::as_str)
         )
     }
 }
@@ -87,34 +86,31 @@ fn map(fd: &OwnedFd) -> Result<(), String> {
     unsafe { munmap(at, len) }.map_err(|error| format!("munmap: {error}"))
 }
 
-fn vulkan() -> Result<(), String> {
-    // SAFETY: the name ends in NUL. Opening runs the library's initialisers, as a program that is linked to it would.
-    let handle = unsafe { libc::dlopen(VULKAN.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
-    if handle.is_null() {
-        return Err(format!("no {}", VULKAN.to_string_lossy()));
-    }
-    // It stays open: its threads may still run.
-    Ok(())
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn the_first_that_works_is_named_or_why_none_does() {
+    fn what_rings_use_is_named_or_why_they_use_nothing() {
         let no = |why: &str| Err(why.to_owned());
-        let none =
-            CpuMapping { gdrcopy: no("no file"), dma_buf: no("mmap"), vulkan: no("no loader") };
+        let vulkan = Err("no library".to_owned());
+        let none = CpuMapping { gdrcopy: no("no file"), dma_buf: no("mmap"), vulkan };
         assert_eq!(none.by(), None);
         assert_eq!(
             none.to_string(),
-            "the processor does not map its memory (gdrcopy: no file; dma-buf: mmap; Vulkan: no loader)"
+            "the processor does not map its memory (gdrcopy: no file; dma-buf: mmap; Vulkan: no library)"
         );
-        let some = CpuMapping { dma_buf: Ok(()), ..none };
-        assert_eq!(some.to_string(), "the processor may map its memory by a dma-buf");
-        let both = CpuMapping { gdrcopy: Ok(()), ..some };
-        assert_eq!(both.by(), Some("gdrcopy, whose device file can be opened"));
+        let other = CpuMapping { dma_buf: Ok(()), ..none };
+        assert_eq!(
+            other.to_string(),
+            "the processor does not map its memory \
+             (gdrcopy: no file; dma-buf: would do, and is not used; Vulkan: no library)"
+        );
+        let some = CpuMapping { vulkan: Ok("libvulkan.so.1"), ..other };
+        assert_eq!(
+            some.to_string(),
+            "the processor maps its memory by Vulkan (libvulkan.so.1): slots of rings lie there"
+        );
     }
 
     #[test]

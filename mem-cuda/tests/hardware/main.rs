@@ -15,4 +15,5 @@ mod memory;
 mod mps;
 mod order;
 mod peers;
+mod processor;
 mod share;

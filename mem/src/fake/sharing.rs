@@ -41,7 +41,7 @@ impl FakeDevice {
         self.heap().blocks.values().filter(|block| block.file.is_none()).count()
     }
 
-    fn refused(&self, operation: &'static str, reason: &str) -> DeviceError {
+    pub(super) fn refused(&self, operation: &'static str, reason: &str) -> DeviceError {
         let device = self.properties.name.clone();
         DeviceError::Failed { device, operation, reason: reason.to_owned() }
     }
@@ -137,6 +137,13 @@ impl FakeDevice {
     }
 
     pub(super) fn import_region(&self, export: Export) -> Result<Region, DeviceError> {
+        let (file, size, [offset, len]) = self.opened(export)?;
+        let (forbidden, alias) = self.map_twice(&file, bytes_of(size))?;
+        Ok(self.remember(forbidden, alias, size, bytes_of(size), None).sub(offset, len)?)
+    }
+
+    /// The file of what was exported, the allocation's length, and where the region lies in it.
+    pub(super) fn opened(&self, export: Export) -> Result<(OwnedFd, u64, [u64; 2]), DeviceError> {
         let bad = |reason| self.refused("import", reason);
         let bytes: &[u8; EXPORT_BYTES] =
             export.bytes.as_slice().try_into().map_err(|_| bad("no export of a fake device"))?;
@@ -154,11 +161,15 @@ impl FakeDevice {
         if file_len(&file) != Some(size.max(1)) {
             return Err(bad("the file has another length"));
         }
-        let mapped = usize::try_from(size.max(1)).map_err(|_| bad("its length"))?;
+        usize::try_from(size.max(1)).map_err(|_| bad("its length"))?;
         Region::new(self.space(), 0, 0, size).sub(offset, len)?;
-        let (forbidden, alias) = self.map_twice(&file, mapped)?;
-        Ok(self.remember(forbidden, alias, size, mapped, None).sub(offset, len)?)
+        Ok((file, size, [offset, len]))
     }
+}
+
+/// Bytes that are mapped of an allocation of this length, which fits the address space.
+pub(super) fn bytes_of(len: u64) -> usize {
+    usize::try_from(len.max(1)).unwrap_or(usize::MAX)
 }
 
 /// The length of a file in bytes.

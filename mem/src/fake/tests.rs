@@ -1,6 +1,7 @@
 //! Tests of the fake device.
 
 use super::*;
+use crate::Mapper;
 
 #[test]
 fn bytes_make_the_round_trip_only_when_polled() {
@@ -136,4 +137,28 @@ fn pinned_memory_must_be_registered() {
     assert!(device.registered().is_empty() && device.alias(pinned).is_err());
     // SAFETY: refused.
     assert!(unsafe { device.unregister(whole) }.is_err());
+}
+
+#[test]
+fn memory_of_another_process_is_mapped_for_the_processor_once_that_is_known_to_work() {
+    let (owner, here) = (FakeDevice::new(0), FakeDevice::new(0));
+    let memory = owner.allocate(8192).unwrap();
+    let part = memory.sub(4096, 64).unwrap();
+    let map = |part| here.map(owner.export(part).unwrap());
+    assert_eq!(map(part), Ok(None), "it is being found out");
+    let mapped = (0..9).find_map(|_| map(part).unwrap()).expect("it works");
+    assert_eq!((mapped.space(), mapped.len()), (Space::Host, 64));
+    // SAFETY: the mapping is new, and nobody else touches the memory.
+    unsafe { crate::write(&mapped, 8, &[1, 2, 3]) }.unwrap();
+    let mut found = [0; 3];
+    // SAFETY: likewise.
+    unsafe { crate::read(&owner.alias(part).unwrap(), 8, &mut found) }.unwrap();
+    assert_eq!((found, here.mapped_for_processor()), ([1, 2, 3], 1));
+    // SAFETY: nobody uses it.
+    unsafe { here.unmap(mapped) }.unwrap();
+    assert_eq!(here.mapped_for_processor(), 0);
+    // SAFETY: it is not mapped any more.
+    assert!(unsafe { here.unmap(mapped) }.is_err());
+    here.keep_from_processor(true);
+    assert!(map(part).is_err());
 }

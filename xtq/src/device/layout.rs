@@ -134,7 +134,8 @@ impl Default for RingShape {
 
 impl RingShape {
     pub(crate) const SLOTS_AT: usize = RING_HEAD_BYTES;
-    pub(crate) const STATUS_AT: usize = RING_HEAD_BYTES + SLOTS * SLOT_BYTES;
+    pub(crate) const SLOTS_BYTES: usize = SLOTS * SLOT_BYTES;
+    pub(crate) const STATUS_AT: usize = RING_HEAD_BYTES + RingShape::SLOTS_BYTES;
     pub(crate) const ARENA_AT: usize = (RingShape::STATUS_AT + 8 * SLOTS).next_multiple_of(4096);
 
     /// Where the slot of a position begins.

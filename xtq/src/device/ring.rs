@@ -1,15 +1,15 @@
 //! The initiator's end of a ring: puts go into it by plain stores, and what became of them is read out of it.
 
 use super::layout::{
-    INLINE_BYTES, PACKET_UNITS, RING_STATE, RING_WANTED, RingShape, SLOTS, STATUS_ENDED,
-    STATUS_FAILED, STATUS_MALFORMED, UNIT_BODY, UNIT_BYTES, arena_bytes, sequence_of, slot_of,
-    units,
+    INLINE_BYTES, PACKET_UNITS, RING_STATE, RING_WANTED, RingShape, SLOT_BYTES, SLOTS,
+    STATUS_ENDED, STATUS_FAILED, STATUS_MALFORMED, UNIT_BODY, UNIT_BYTES, arena_bytes, sequence_of,
+    slot_of, units,
 };
 use super::{Failure, state};
 use crate::error::Refusal;
 use crate::gather::{Part, Place};
 use crate::packet::Packet;
-use gapless_mem::{DeviceError, Lease, Words};
+use gapless_mem::{DeviceError, Lease, Words, settle_stores};
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering};
 use thiserror::Error;
@@ -71,6 +71,8 @@ impl Outcome {
 #[derive(Debug)]
 pub struct Lane {
     words: Words,
+    /// Its slots, if they lie in memory of the worker's that the processor has mapped: then those of `words` are not used.
+    near: Option<Words>,
     /// Puts so far.
     position: u64,
     /// Puts whose outcome was taken.
@@ -144,7 +146,31 @@ impl Lane {
         let words = unsafe { Words::new(memory) }?;
         let bytes = usize::try_from(shape.arena_bytes).unwrap_or(0);
         let arena = Arena { bytes, head: 0, tail: 0, ends: VecDeque::new() };
-        Ok(Lane { words, position: 0, taken: 0, used: Box::new([0; SLOTS]), arena })
+        Ok(Lane { words, near: None, position: 0, taken: 0, used: Box::new([0; SLOTS]), arena })
+    }
+
+    /// The same, with slots in other memory: the worker's own, which the processor has mapped
+    /// ([`map_for_processor`](gapless_mem::Device::map_for_processor)). Nothing of it is ever read here.
+    ///
+    /// # Errors
+    /// As there, of both.
+    ///
+    /// # Safety
+    /// As there, of both.
+    #[allow(unsafe_code, reason = "views memory as words")]
+    pub(crate) unsafe fn near(
+        memory: Lease,
+        shape: RingShape,
+        slots: Lease,
+    ) -> Result<Lane, DeviceError> {
+        // SAFETY: the caller's promise.
+        let lane = unsafe { Lane::new(memory, shape) }?;
+        if slots.region().len() < RingShape::SLOTS_BYTES as u64 {
+            return Err(DeviceError::Unsupported { what: "slots in memory of this length" });
+        }
+        // SAFETY: the lease keeps the memory; the caller vouches that it is touched as words alone.
+        let near = Some(unsafe { Words::new(slots) }?);
+        Ok(Lane { near, ..lane })
     }
 
     #[inline]
@@ -231,14 +257,22 @@ impl Lane {
             None
         };
         let slot = slot_of(position);
-        let at = RingShape::slot_at(position) / 8;
         let sequence = u64::from(sequence_of(position));
-        let words = self.words.all();
-        let store = |unit: usize, low: u64, high: u64| {
+        let (words, at) = match &self.near {
+            Some(near) => (near.all(), slot * SLOT_BYTES / 8),
+            None => (self.words.all(), RingShape::slot_at(position) / 8),
+        };
+        let is_near = self.near.is_some();
+        let mut numbered = [0; SLOT_BYTES / UNIT_BYTES];
+        let mut store = |unit: usize, low: u64, high: u64| {
             let place = at + unit * (UNIT_BYTES / 8);
             // The half with the sequence last: who sees that sees the other.
             words[place + 1].store(high, Ordering::Relaxed);
-            words[place].store(low & !0xFFFF | sequence, Ordering::Release);
+            let low = low & !0xFFFF | sequence;
+            match is_near {
+                true => numbered[unit] = low,
+                false => words[place].store(low, Ordering::Release),
+            }
         };
         match place {
             None => {
@@ -274,6 +308,13 @@ impl Lane {
         for unit in now..usize::from(self.used[slot]) {
             words[at + unit * (UNIT_BYTES / 8)].store(0, Ordering::Relaxed);
         }
+        if is_near {
+            // Stores of one unit may arrive in any order, but for this.
+            settle_stores();
+            for (unit, low) in numbered[..now].iter().enumerate() {
+                words[at + unit * (UNIT_BYTES / 8)].store(*low, Ordering::Relaxed);
+            }
+        }
         self.used[slot] = u8::try_from(now).unwrap_or(u8::MAX);
         self.position += 1;
         Ok(position)
@@ -292,6 +333,9 @@ impl Lane {
     /// [looks](super::Target::advance).
     #[inline]
     pub fn announce(&self) -> bool {
+        if self.near.is_some() {
+            settle_stores();
+        }
         state::announce(self.word(RING_STATE), self.word(RING_WANTED))
     }
 

@@ -26,7 +26,7 @@ use super::terms::{DeviceKernel, Life, RingPlaces, TargetError};
 use crate::packet::ENTRIES;
 use crate::tables::NoSuchIndex;
 use code::Code;
-use gapless_mem::{DeviceError, Lease, Words, Worker};
+use gapless_mem::{DeviceError, Export, Lease, Words, Worker};
 pub use grants::RingParts;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering, fence};
@@ -54,7 +54,9 @@ pub struct Target {
     rings: Vec<Ring>,
     outs: Vec<Lease>,
     /// What rings lie in whose parts lie apart, as far as the worker was given it.
-    granted: Vec<Lease>,
+    parts: Vec<Lease>,
+    /// Some of them are accelerators'.
+    has_granted: bool,
     /// What table rows name, layouts, and receive buffers.
     kept: Vec<Option<Lease>>,
     layouts: Vec<Option<Lease>>,
@@ -93,7 +95,8 @@ impl Target {
             control,
             rings: Vec::new(),
             outs: Vec::new(),
-            granted: Vec::new(),
+            parts: Vec::new(),
+            has_granted: false,
             kept: vec![None; ENTRIES],
             layouts: vec![None; LAYOUTS_MAX],
             code: Code::default(),
@@ -315,6 +318,20 @@ impl Target {
         let posted = std::mem::take(&mut self.posted);
         posted.iter().for_each(|buffer| self.forget(buffer));
         Ok(posted)
+    }
+
+    /// Rings that it has.
+    pub(crate) fn rings(&self) -> usize {
+        self.rings.len()
+    }
+
+    /// Memory of the worker's accelerator ([`Worker::near`]). The worker leaves for a moment, if there is one.
+    ///
+    /// # Errors
+    /// There is none; the worker does not leave.
+    pub(crate) fn near(&mut self, len: u64) -> Result<(Lease, Export), TargetError> {
+        self.send_away()?;
+        Ok(self.worker.near(len)?)
     }
 
     /// Adds the ring of an initiator: zeroed memory that both have. The worker leaves for a moment, if there is one.

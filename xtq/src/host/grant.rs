@@ -73,6 +73,26 @@ fn no_ring(peer: Rank, reason: impl ToString) -> XtqError {
     XtqError::NoRing { peer, reason: reason.to_string() }
 }
 
+/// Two keys in a text, each behind its length; one that is not there is empty.
+pub(super) fn two_keys(first: Option<&RemoteKey>, second: Option<&RemoteKey>) -> Vec<u8> {
+    let mut text = Vec::new();
+    for key in [first, second] {
+        let bytes = key.map_or(&[][..], RemoteKey::as_bytes);
+        // Keys are short.
+        text.push(u8::try_from(bytes.len()).expect("a key is at most 80 bytes"));
+        text.extend_from_slice(bytes);
+    }
+    text
+}
+
+/// The bytes of both; the first is not empty. `None`: it is no such text.
+pub(super) fn of_two_keys(text: &[u8]) -> Option<[&[u8]; 2]> {
+    let (&first, rest) = text.split_first()?;
+    let (whole, rest) = rest.split_at_checked(first.into())?;
+    let (&second, other) = rest.split_first()?;
+    (!whole.is_empty() && other.len() == usize::from(second)).then_some([whole, other])
+}
+
 fn key(bml: &mut Bml, peer: Rank, memory: &Lease) -> Result<RemoteKey, XtqError> {
     let key = bml.mapped(peer).and_then(|(id, mapped)| mapped.key(id, memory));
     key.ok_or_else(|| no_ring(peer, "it cannot map this process's memory"))
@@ -124,15 +144,13 @@ impl Xtq {
         let memory = bml.allocate(RingShape::default().bytes());
         let memory = memory.ok_or_else(|| no_ring(to, "no memory can be shared"))?;
         let whole = memory.map_err(|error| no_ring(to, error))?.lease().clone();
-        let mut text = Vec::new();
-        for memory in [Some(&whole), slots.as_ref()] {
-            let key = memory.map(|memory| key(bml, to, memory)).transpose()?;
-            let bytes = key.as_ref().map_or(&[][..], RemoteKey::as_bytes);
-            // Keys are short.
-            text.push(u8::try_from(bytes.len()).expect("a key is at most 80 bytes"));
-            text.extend_from_slice(bytes);
-        }
-        Ok(Granted { to, parts: RingParts { whole, slots, status }, text })
+        let keys = [Some(&whole), slots.as_ref()]
+            .map(|memory| memory.map(|memory| key(bml, to, memory)).transpose());
+        let [whole_key, slots_key] = keys;
+        let text = two_keys(whole_key?.as_ref(), slots_key?.as_ref());
+        let parts = RingParts::with_memory(whole, slots.as_ref(), RingShape::default());
+        let parts = parts.map_err(|error| no_ring(to, error))?;
+        Ok(Granted { to, parts: RingParts { status, ..parts }, text })
     }
 
     /// Gives the ring to the worker, and the bytes for the initiator. The worker leaves for a moment.
@@ -147,7 +165,7 @@ impl Xtq {
         let Granted { to, parts, text } = granted;
         self.inner.with_worker(|served| {
             // SAFETY: the shared memory is new, and its key goes to one initiator; the rest is the caller's promise.
-            unsafe { served.target.add_ring_of_parts(parts, RingShape::default()) }?;
+            unsafe { served.target.grant_ring(parts, RingShape::default()) }?;
             served.initiators.push(Some(to));
             Ok(())
         })?;
@@ -168,15 +186,11 @@ impl Xtq {
         user: Space,
     ) -> Result<FarRing, XtqError> {
         let nonsense = || no_ring(target, "what it sent is no ring");
-        let (&first, rest) = grant.split_first().ok_or_else(nonsense)?;
-        let (whole, rest) = rest.split_at_checked(first.into()).ok_or_else(nonsense)?;
-        let (&second, slots) = rest.split_first().ok_or_else(nonsense)?;
-        if whole.is_empty() || slots.len() != usize::from(second) {
-            return Err(nonsense());
-        }
+        let [whole, slots] = of_two_keys(grant).ok_or_else(nonsense)?;
         let whole = map(bml, target, whole, Space::Host)?;
         let slots = if slots.is_empty() { None } else { Some(map(bml, target, slots, user)?) };
-        let parts = RingParts { whole, slots, status: None };
+        let parts = RingParts::with_memory(whole, slots.as_ref(), RingShape::default());
+        let parts = parts.map_err(|_| nonsense())?;
         let found = parts.places(RingShape::default(), |_| Ok::<u64, TargetError>(0));
         found.map_err(|_| nonsense())?;
         Ok(FarRing { target, parts })

@@ -7,11 +7,15 @@
 mod far;
 mod own;
 
+use super::grant::two_keys;
 use super::heap::heap;
+use super::rings::{Made, Wishes};
 use super::run::lay_down;
 use super::target::RefusedTask;
 use super::{Inner, State, Xtq};
-use crate::device::{self, DeviceKernel, Lane, Life, Outcome, RingShape, TargetError};
+use crate::device::{
+    self, DeviceKernel, Lane, Life, Outcome, RINGS_MAX, RingParts, RingShape, TargetError,
+};
 use crate::error::{Refusal, XtqError};
 use crate::launcher::Kernel;
 use crate::signal::Signal;
@@ -56,6 +60,9 @@ pub(super) struct Served {
     looked_ns: u64,
     /// Ranks that have asked for rings, and whose links are not known yet.
     links: far::Waiting,
+    /// Rings that were proposed, until their initiators have said where their slots lie: nobody touches them. What is here
+    /// of a rank that was lost stays, as giving it back may wait for the worker.
+    proposed: BTreeMap<u32, RingParts>,
 }
 
 /// What the worker has said.
@@ -78,7 +85,7 @@ impl Served {
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
         let (ended, initiators, signals) = (HashMap::new(), vec![None], Vec::new());
         let (counts, changes, looked_ns) = (BTreeMap::new(), false, 0);
-        let links = far::Waiting::default();
+        let (links, proposed) = Default::default();
         Ok(Served {
             number,
             target,
@@ -90,6 +97,7 @@ impl Served {
             changes,
             looked_ns,
             links,
+            proposed,
         })
     }
 
@@ -179,6 +187,42 @@ impl Served {
         added.inspect_err(|error| said(error)).ok()?;
         self.initiators.push(Some(to));
         Some(key)
+    }
+
+    /// Memory for a ring whose slots lie in the worker's own memory, if the initiator's processor maps that. Gives both keys.
+    fn propose(&mut self, bml: &mut Bml, to: Rank) -> Option<Vec<u8>> {
+        if self.target.rings() + self.proposed.len() >= RINGS_MAX {
+            return None;
+        }
+        let said = |error: &dyn std::fmt::Display| tracing::debug!(%to, %error, "no slots nearby");
+        let slots = self.target.near(RingParts::SLOTS_BYTES);
+        let (slots, export) = slots.inspect_err(|error| said(error)).ok()?;
+        let (peer, mapped) = bml.mapped(to)?;
+        let slots_key = mapped.key_for_processor(peer, export, RingParts::SLOTS_BYTES)?;
+        let memory = bml.allocate(RingShape::default().bytes())?;
+        let whole = memory.inspect_err(|error| said(error)).ok()?.lease().clone();
+        let (peer, mapped) = bml.mapped(to)?;
+        let key = mapped.key(peer, &whole)?;
+        let parts = RingParts { whole, slots: Some(slots), bodies: None, status: None };
+        self.proposed.insert(to.0, parts);
+        Some(two_keys(Some(&key), Some(&slots_key)))
+    }
+
+    /// The worker gets a ring that was proposed, with the slots there or without. Whether it has.
+    fn join(&mut self, rank: Rank, near: bool) -> bool {
+        let Some(mut parts) = self.proposed.remove(&rank.0) else { return false };
+        if !near {
+            // No worker runs.
+            parts.slots = None;
+        }
+        // SAFETY: the memory was allocated for this ring, zeroed. Its keys went to one initiator, for its end of the ring, and
+        // this process does not touch it otherwise.
+        let added = unsafe { self.target.add_ring_of_parts(parts, RingShape::default()) };
+        let added = added.inspect_err(|error| tracing::debug!(%rank, %error, "no ring"));
+        if added.is_ok() {
+            self.initiators.push(Some(rank));
+        }
+        added.is_ok()
     }
 
     /// What the worker has counted and refused since. `me` is this process.
@@ -514,13 +558,13 @@ impl Xtq {
             }
         };
         let Some(served) = held.as_mut() else { return 0 };
-        let (asked, wanted) = inner.with(|state| state.target.rings.take_wishes());
-        let looked = served.look(bml, (inner, now_ns), &asked, wanted);
+        let wishes = inner.with(|state| state.target.rings.take_wishes());
+        let looked = served.look(bml, (inner, now_ns), &wishes);
         if let Err(error) = looked {
             inner.lose_worker(held, &error);
             return 1;
         }
-        if wanted && !served.target.is_served() {
+        if wishes.wanted && !served.target.is_served() {
             // It is about to leave.
             inner.with(|state| state.target.rings.want());
         }
@@ -530,7 +574,7 @@ impl Xtq {
         }
         drop(held);
         inner.tell(heard);
-        asked.len()
+        wishes.asked.len() + wishes.joins.len()
     }
 }
 
@@ -540,35 +584,53 @@ impl Served {
         &mut self,
         bml: &mut Bml,
         (inner, now_ns): (&Inner, u64),
-        asked: &[Rank],
-        wanted: bool,
+        wishes: &Wishes,
     ) -> Result<(), TargetError> {
+        let Wishes { asked, joins, wanted } = wishes;
         let links = asked.iter().map(|rank| (*rank, self.links.link(bml, *rank, now_ns)));
         let asked: Vec<_> = links.filter(|(_, link)| *link != far::Link::Coming).collect();
-        if wanted {
+        if *wanted {
             self.target.want();
         }
+        let any = !asked.is_empty() || !joins.is_empty();
         // It is not waited for: a task may need what this process does next.
-        self.changes = !asked.is_empty() && !self.target.is_away()?;
+        self.changes = any && !self.target.is_away()?;
         if self.changes {
             return Ok(());
         }
+        for &(rank, near) in joins {
+            let added = self.join(rank, near);
+            inner.with(|state| {
+                if state.target.rings.join(rank, added) {
+                    let head = Head::Ring { what: Ring::Over, kernels: 0 };
+                    state.initiator.say(rank, head, Vec::new());
+                }
+            });
+        }
         for &(rank, link) in &asked {
-            let (what, key) = match link {
-                far::Link::Reaches => (Ring::Reach, self.offer_far(bml, inner, rank)),
-                _ => (Ring::Offer, self.offer(bml, rank)),
+            let near = (inner.config.near.is_some() && link == far::Link::Known)
+                .then(|| self.propose(bml, rank));
+            let (what, made, text) = match (near.flatten(), link) {
+                (Some(keys), _) => (Ring::Near, Made::Proposed, Some(keys)),
+                (None, far::Link::Reaches) => {
+                    let key = self.offer_far(bml, inner, rank);
+                    (Ring::Reach, Made::Added, key.map(|key| key.as_bytes().to_vec()))
+                }
+                (None, _) => {
+                    let key = self.offer(bml, rank);
+                    (Ring::Offer, Made::Added, key.map(|key| key.as_bytes().to_vec()))
+                }
             };
             inner.with(|state| {
-                state.target.rings.offer(rank, key.is_some());
+                state.target.rings.offer(rank, if text.is_some() { made } else { Made::None });
                 let kernels = state.target.rings.kernels();
-                if let Some(key) = key {
-                    let head = Head::Ring { what, kernels };
-                    state.initiator.say(rank, head, key.as_bytes().to_vec());
+                if let Some(text) = text {
+                    state.initiator.say(rank, Head::Ring { what, kernels }, text);
                 }
             });
         }
         let due = now_ns >= self.looked_ns.saturating_add(LOOK_NS);
-        if due || wanted || !asked.is_empty() {
+        if due || *wanted || any {
             self.looked_ns = now_ns;
             self.go_on()?;
         }

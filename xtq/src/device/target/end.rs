@@ -14,7 +14,7 @@ impl Drop for Target {
             std::mem::forget(std::mem::take(&mut self.outs));
             std::mem::forget(std::mem::take(&mut self.kept));
             std::mem::forget(std::mem::take(&mut self.layouts));
-            std::mem::forget(std::mem::take(&mut self.granted));
+            std::mem::forget(std::mem::take(&mut self.parts));
             std::mem::forget(std::mem::take(&mut self.posted));
             std::mem::forget(std::mem::take(&mut self.spare));
             std::mem::forget(self.words.clone());
@@ -24,7 +24,7 @@ impl Drop for Target {
         self.say(GONE);
         let rings = self.rings.iter().filter(|ring| ring.reached).map(|ring| &ring.memory);
         let named = self.kept.iter().chain(&self.layouts).flatten();
-        let named = named.chain(&self.posted).chain(&self.spare).chain(&self.granted);
+        let named = named.chain(&self.posted).chain(&self.spare).chain(&self.parts);
         rings.chain(&self.outs).chain(named).for_each(|memory| self.forget(memory));
     }
 }

@@ -1,5 +1,5 @@
-//! Rings whose initiator is an accelerator of another process, so that their parts may lie apart: slots and bodies in the
-//! worker's own memory, statuses in the initiator's.
+//! Rings whose parts lie apart: slots in the worker's own memory, where processors of other processes have mapped it; of an
+//! accelerator of another process, slots and bodies there, and statuses in the initiator's memory.
 
 use super::super::layout::{RING_HEAD_BYTES, RINGS_MAX, RingShape, SLOTS};
 use super::super::terms::RingPlaces;
@@ -11,8 +11,10 @@ use gapless_mem::{DeviceError, Lease, Words};
 pub struct RingParts {
     /// The ring's head, and what the others do not have.
     pub whole: Lease,
-    /// Slots and bodies: as long as a ring, too.
+    /// Slots.
     pub slots: Option<Lease>,
+    /// Bodies that do not fit into slots.
+    pub bodies: Option<Lease>,
     /// Statuses.
     pub status: Option<Lease>,
 }
@@ -20,6 +22,23 @@ pub struct RingParts {
 impl RingParts {
     /// Bytes of statuses.
     pub const STATUS_BYTES: u64 = 8 * SLOTS as u64;
+    /// Bytes of slots.
+    pub const SLOTS_BYTES: u64 = RingShape::SLOTS_BYTES as u64;
+
+    /// A ring with slots and bodies in other memory, which is as long as a ring, too.
+    ///
+    /// # Errors
+    /// That is too short.
+    pub fn with_memory(
+        whole: Lease,
+        memory: Option<&Lease>,
+        shape: RingShape,
+    ) -> Result<RingParts, DeviceError> {
+        let part = |at: usize, bytes| memory.map(|it| it.sub(at as u64, bytes)).transpose();
+        let slots = part(RingShape::SLOTS_AT, RingParts::SLOTS_BYTES)?;
+        let bodies = part(RingShape::ARENA_AT, shape.arena_bytes.into())?;
+        Ok(RingParts { whole, slots, bodies, status: None })
+    }
 
     /// Where the parts are, for who finds memory by `reach`. An error ends it, after what was found.
     ///
@@ -30,20 +49,26 @@ impl RingParts {
         shape: RingShape,
         mut reach: impl FnMut(&Lease) -> Result<u64, E>,
     ) -> Result<RingPlaces, E> {
-        let short = |lease: &Lease, bytes: u64| lease.region().len() < bytes;
-        let status = self.status.as_ref();
-        if short(&self.whole, shape.bytes())
-            || self.slots.as_ref().is_some_and(|slots| short(slots, shape.bytes()))
-            || status.is_some_and(|status| short(status, RingParts::STATUS_BYTES))
+        let short = |lease: &Option<Lease>, bytes: u64| {
+            lease.as_ref().is_some_and(|lease| lease.region().len() < bytes)
+        };
+        if self.whole.region().len() < shape.bytes()
+            || short(&self.slots, RingParts::SLOTS_BYTES)
+            || short(&self.bodies, shape.arena_bytes.into())
+            || short(&self.status, RingParts::STATUS_BYTES)
         {
             return Err(DeviceError::Unsupported { what: "a ring in memory of this length" }.into());
         }
-        let whole = RingPlaces::at(reach(&self.whole)?, shape);
-        let slots = self.slots.as_ref().map(&mut reach).transpose()?;
-        let slots = slots.map_or(whole, |slots| RingPlaces::at(slots, shape));
-        let status = status.map(&mut reach).transpose()?;
-        let status = status.unwrap_or(whole.status);
-        let places = RingPlaces { head: whole.head, status, ..slots };
+        let mut places = RingPlaces::at(reach(&self.whole)?, shape);
+        for (part, place) in [
+            (&self.slots, &mut places.slots),
+            (&self.bodies, &mut places.arena.0),
+            (&self.status, &mut places.status),
+        ] {
+            if let Some(part) = part {
+                *place = reach(part)?;
+            }
+        }
         places.check()?;
         Ok(places)
     }
@@ -52,11 +77,30 @@ impl RingParts {
 impl Target {
     /// Whether accelerators of other processes put here, who can want the worker by a word of their rings alone.
     pub(crate) fn has_granted(&self) -> bool {
-        !self.granted.is_empty()
+        self.has_granted
     }
 
     /// Adds the ring of an accelerator of another process. The worker leaves for a moment, if there is one. Gives its
     /// number.
+    ///
+    /// # Errors
+    /// As [`add_ring`](Target::add_ring).
+    ///
+    /// # Safety
+    /// As there, of all parts.
+    pub unsafe fn grant_ring(
+        &mut self,
+        parts: RingParts,
+        shape: RingShape,
+    ) -> Result<u8, TargetError> {
+        // SAFETY: the caller's promise.
+        let added = unsafe { self.add_ring_of_parts(parts, shape) };
+        self.has_granted |= added.is_ok();
+        added
+    }
+
+    /// Adds a ring whose parts lie apart, of an initiator that says so if it wants the worker. The worker leaves for a
+    /// moment, if there is one. Gives its number.
     ///
     /// # Errors
     /// As [`add_ring`](Target::add_ring).
@@ -85,7 +129,7 @@ impl Target {
         let ring = Ring { memory: parts.whole, reached: false, near, head: Some(head) };
         let added = places.map_err(TargetError::from).and_then(|at| self.add_places(ring, at));
         match added {
-            Ok(_) => self.granted.extend(reached),
+            Ok(_) => self.parts.extend(reached),
             Err(_) => reached.iter().for_each(|memory| self.forget(memory)),
         }
         added
@@ -100,23 +144,33 @@ mod tests {
     #[test]
     fn parts_are_long_enough_and_at_multiples_of_16() {
         let shape = RingShape { arena_bytes: 4096 };
-        let [whole, slots, status] =
+        let [whole, other, status] =
             [shape.bytes(), shape.bytes(), 4096].map(|b| memory(b).unwrap());
         let at = |memory: &Lease| Ok::<u64, DeviceError>(memory.region().start());
-        let parts = |status: Option<Lease>, slots: Option<Lease>| RingParts {
-            whole: whole.clone(),
-            slots,
-            status,
-        };
-        let places = parts(Some(status.clone()), Some(slots.clone())).places(shape, at).unwrap();
-        let apart = RingPlaces::at(slots.region().start(), shape);
+        let parts = |other| RingParts::with_memory(whole.clone(), other, shape);
+        let plain = parts(None).unwrap();
         let head = whole.region().start();
-        assert_eq!(places, RingPlaces { head, status: status.region().start(), ..apart });
-        assert_eq!(parts(None, None).places(shape, at), Ok(RingPlaces::at(head, shape)));
+        assert_eq!(plain.places(shape, at), Ok(RingPlaces::at(head, shape)));
+        let apart = RingPlaces::at(other.region().start(), shape);
+        let both = RingParts { status: Some(status.clone()), ..parts(Some(&other)).unwrap() };
+        let status_at = status.region().start();
+        assert_eq!(both.places(shape, at), Ok(RingPlaces { head, status: status_at, ..apart }));
+        // Slots alone.
+        let slots = other.sub(0, RingParts::SLOTS_BYTES).unwrap();
+        let near = RingParts { slots: Some(slots.clone()), ..plain.clone() };
+        let here = RingPlaces { slots: slots.region().start(), ..RingPlaces::at(head, shape) };
+        assert_eq!(near.places(shape, at), Ok(here));
         let odd = status.sub(8, RingParts::STATUS_BYTES).unwrap();
-        assert!(parts(Some(odd), None).places(shape, at).is_err());
+        assert!(RingParts { status: Some(odd), ..plain.clone() }.places(shape, at).is_err());
         let short = status.sub(0, RingParts::STATUS_BYTES - 8).unwrap();
-        assert!(parts(Some(short), None).places(shape, at).is_err());
-        assert!(parts(None, Some(status)).places(shape, at).is_err());
+        assert!(RingParts { status: Some(short), ..plain.clone() }.places(shape, at).is_err());
+        let short = other.sub(0, RingParts::SLOTS_BYTES - 16).unwrap();
+        assert!(RingParts { slots: Some(short), ..plain.clone() }.places(shape, at).is_err());
+        assert!(
+            RingParts { bodies: Some(status.sub(16, 4080).unwrap()), ..plain }
+                .places(shape, at)
+                .is_err()
+        );
+        assert!(parts(Some(&status)).is_err());
     }
 }

@@ -9,12 +9,14 @@ use super::far::Far;
 use super::{Effects, Initiator, Item, Outgoing, Stage};
 use crate::device::{Lane, Outcome, RingError, RingShape};
 use crate::error::{Refusal, Waited, XtqError};
+use crate::host::grant::of_two_keys;
 use crate::packet::Packet;
 use crate::put::PutHandle;
 use crate::wire::{Head, Ring, kernel_bit};
-use gapless_bml::{Bml, LinkError, PeerState, Rank, RemoteKey, TokenSpace};
+use gapless_bml::{Bml, LinkError, MapError, Mapping, PeerState, Rank, RemoteKey, TokenSpace};
+use gapless_mem::Mapper;
 use std::collections::{BTreeMap, VecDeque};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// A worker that does not come is asked for again after so long.
 pub(super) const AGAIN_NS: u64 = 1_000_000;
@@ -26,8 +28,8 @@ const LOSS_NS: u64 = 2_000_000_000;
 
 #[derive(Debug)]
 pub(super) enum Way {
-    /// The key has come, of memory that is to be mapped, or reached by operations.
-    Offered(RemoteKey, Access),
+    /// The keys have come.
+    Offered(Offer),
     /// The ring is being read for the first time.
     Tried(End),
     /// The ring is mapped, or reached. What came by messages has not ended at the target.
@@ -39,10 +41,31 @@ pub(super) enum Way {
     Broken,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Access {
-    Mapped,
-    Reached,
+/// A ring that a target has offered.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Offer {
+    /// To be mapped.
+    Mapped(RemoteKey),
+    /// To be reached by operations.
+    Reached(RemoteKey),
+    /// To be mapped, and so are its slots, if this processor can.
+    Near(RemoteKey, RemoteKey),
+}
+
+impl Offer {
+    /// What a target's words say; `None`: they are no offer. An error: they break the rules.
+    fn read(what: Ring, text: &[u8]) -> Result<Option<Offer>, ()> {
+        let key = |bytes: &[u8]| RemoteKey::new(bytes).filter(|_| !bytes.is_empty()).ok_or(());
+        Ok(Some(match what {
+            Ring::Offer => Offer::Mapped(key(text)?),
+            Ring::Reach => Offer::Reached(key(text)?),
+            Ring::Near => {
+                let [whole, slots] = of_two_keys(text).ok_or(())?;
+                Offer::Near(key(whole)?, key(slots)?)
+            }
+            _ => return Ok(None),
+        }))
+    }
 }
 
 /// The lane, and what carries it if its ring is on another host.
@@ -230,15 +253,34 @@ struct Filled {
     asks: bool,
 }
 
-/// The ring of this key.
-fn map(bml: &mut Bml, target: Rank, key: &RemoteKey) -> Option<Lane> {
+/// The ring of this key, with slots in memory of the worker's if that is mapped.
+fn map(bml: &mut Bml, target: Rank, key: &RemoteKey, near: Option<&Mapping>) -> Option<Lane> {
+    let said = |error: &dyn std::fmt::Display| tracing::debug!(%target, %error, "no ring");
     let (peer, mapped) = bml.mapped(target)?;
-    let mapping =
-        mapped.map(peer, key).map_err(|error| tracing::debug!(%target, %error, "no ring")).ok()?;
-    // SAFETY: a mapping is memory that is valid for reads and writes while its lease lives, and that no reference of this
-    // process covers. Its owner has zeroed it, given it to a worker as a ring, and told its key to this process alone, which
-    // maps one ring of a target.
-    unsafe { Lane::new(mapping.lease().clone(), RingShape::default()) }.ok()
+    let mapping = mapped.map(peer, key).inspect_err(|error| said(error)).ok()?;
+    let (whole, shape) = (mapping.lease().clone(), RingShape::default());
+    // A mapping is memory that is valid for reads and writes while its lease lives, and that no reference of this process
+    // covers. Its owner has zeroed it, gives it to a worker as a ring, and has told its key to this process alone, which maps
+    // one ring of a target.
+    let lane = match near {
+        // SAFETY: so it is with both.
+        Some(slots) => unsafe { Lane::near(whole, shape, slots.lease().clone()) },
+        // SAFETY: likewise.
+        None => unsafe { Lane::new(whole, shape) },
+    };
+    lane.inspect_err(|error| said(error)).ok()
+}
+
+/// Slots in memory of a worker's, mapped for this processor. An error: that is not possible; `None`: it is not known yet.
+fn map_slots(
+    bml: &mut Bml,
+    target: Rank,
+    key: &RemoteKey,
+    mapper: Option<&Arc<dyn Mapper>>,
+) -> Result<Option<Mapping>, ()> {
+    let ((peer, mapped), mapper) = bml.mapped(target).zip(mapper).ok_or(())?;
+    let said = |error: &MapError| tracing::debug!(%target, %error, "slots in memory of the host");
+    mapped.map_for_processor(peer, key, mapper).inspect_err(said).map_err(drop)
 }
 
 impl Initiator {
@@ -281,17 +323,11 @@ impl Initiator {
     ) -> Result<(), String> {
         let nonsense = || format!("{what:?} of a ring, which is not the next thing to say");
         let mut rings = self.rings.lock();
-        let access = match what {
-            Ring::Offer => Some(Access::Mapped),
-            Ring::Reach => Some(Access::Reached),
-            _ => None,
-        };
-        if let Some(access) = access {
-            let key = RemoteKey::new(text).filter(|_| !text.is_empty()).ok_or_else(nonsense)?;
+        if let Some(offer) = Offer::read(what, text).map_err(|()| nonsense())? {
             if rings.of.contains_key(&from.0) {
                 return Err(nonsense());
             }
-            let way = Way::Offered(key, access);
+            let way = Way::Offered(offer);
             let (waiting, running, spare) = Default::default();
             let (asked_ns, again_ns, silent_ns) = (0, AGAIN_NS, None);
             let ring =
@@ -371,33 +407,41 @@ impl Initiator {
 
     /// Maps the rings that were offered, and says so. From then on puts of their kernels are held back until the target lets
     /// them go.
-    pub(in crate::host) fn map_rings(&mut self, bml: &mut Bml) {
+    pub(in crate::host) fn map_rings(&mut self, bml: &mut Bml, mapper: Option<&Arc<dyn Mapper>>) {
         if !self.has_rings {
             return;
         }
         let mut answers = Vec::new();
         for (&rank, ring) in &mut self.rings.lock().of {
-            let Way::Offered(key, access) = ring.way else { continue };
-            let end = match access {
-                Access::Mapped => map(bml, Rank(rank), &key).map(|lane| End { lane, far: None }),
-                Access::Reached => {
-                    if let Some((lane, far)) = Far::new(bml, Rank(rank), key) {
+            let (target, end) = (Rank(rank), |lane| End { lane, far: None });
+            let Way::Offered(offer) = ring.way else { continue };
+            let (what, end) = match offer {
+                Offer::Mapped(key) => (Ring::Ready, map(bml, target, &key, None).map(end)),
+                Offer::Near(key, slots) => match map_slots(bml, target, &slots, mapper) {
+                    Ok(None) => continue,
+                    Ok(Some(slots)) => {
+                        (Ring::ReadyNear, map(bml, target, &key, Some(&slots)).map(end))
+                    }
+                    Err(()) => (Ring::Ready, map(bml, target, &key, None).map(end)),
+                },
+                Offer::Reached(key) => {
+                    if let Some((lane, far)) = Far::new(bml, target, key) {
                         ring.way = Way::Tried(End { lane, far: Some(Box::new(far)) });
                         continue;
                     }
-                    None
+                    (Ring::Ready, None)
                 }
             };
-            answers.push((rank, end));
+            answers.push((rank, what, end));
         }
-        answers.into_iter().for_each(|(rank, end)| self.hold(rank, end));
+        answers.into_iter().for_each(|(rank, what, end)| self.hold(rank, what, end));
     }
 
-    /// A ring can be used, or not: its target is told.
-    fn hold(&mut self, rank: u32, end: Option<End>) {
+    /// A ring can be used, as `what` says, or not: its target is told.
+    fn hold(&mut self, rank: u32, what: Ring, end: Option<End>) {
         let mut rings = self.rings.lock();
         let Some(ring) = rings.of.get_mut(&rank) else { return };
-        let what = if end.is_some() { Ring::Ready } else { Ring::Declined };
+        let what = if end.is_some() { what } else { Ring::Declined };
         ring.way = end.map_or(Way::Without, Way::Held);
         if let Some(open) = self.open.get_mut(&rank) {
             let goes = |id: &u64| self.puts.get(id).is_some_and(|put| ring.takes(put));
@@ -447,7 +491,7 @@ impl Initiator {
             };
             drop(rings);
             let works = end.far.as_mut().is_some_and(|far| far.broken(now_ns).is_none());
-            self.hold(rank, works.then_some(end));
+            self.hold(rank, Ring::Ready, works.then_some(end));
         }
         for (rank, why) in over {
             let why = format!("the ring of its worker is not reached any more: {why}");

@@ -1,7 +1,7 @@
 //! What all back ends share, *sim* too: from every initiator each task runs once, however full queues are and however long
 //! payloads are, and all come to the same sums. (That they rewrite alike is in `sample.rs`, and tested by each.)
 
-use super::scene::{ALL, Scene, Way};
+use super::scene::{Scene, Way, every};
 use super::*;
 use crate::sim::tests::fan_in;
 use crate::sim::{Configuration, Options, Ready, initial, run, with_tasks};
@@ -60,7 +60,7 @@ fn all_back_ends_come_to_the_same_sums_with_queues_of_any_length() {
         (1..=INITIATORS).for_each(|rank| add(&mut right, vector(rank, bytes)));
         let (sum, refused) = by_sim(bytes, queue);
         assert_eq!((sum == right, refused), (true, queue == 1), "sim, {bytes} B, queue of {queue}");
-        for way in ALL {
+        for way in every() {
             let (sum, _) = by_way(way, bytes, queue);
             assert!(sum == right, "{way:?}, {bytes} B, queue of {queue}");
         }

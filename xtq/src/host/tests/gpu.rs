@@ -13,7 +13,8 @@ use std::cell::RefCell;
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
 /// Ways by a worker on a GPU.
-pub(super) const WAYS: [Way; 4] = [Way::GpuMessages, Way::GpuRings, Way::GpuFleeting, Way::GpuFar];
+pub(super) const WAYS: [Way; 5] =
+    [Way::GpuMessages, Way::GpuRings, Way::GpuFleeting, Way::GpuFar, Way::GpuNear];
 /// Tasks that a buffer has room to note.
 const NOTES: usize = 640;
 /// Bytes of a note, and of what comes before its payload.

@@ -7,7 +7,9 @@ use crate::device::{DeviceFunction, Life};
 use crate::launcher::{GroupLimits, Kernel, KernelTask, Launcher};
 use crate::packet::Launch;
 use crate::sim::{Cluster, ClusterError, Configuration, Options};
-use gapless_mem::{Completion, DeviceError};
+use gapless_mem::fake::FakeDevice;
+use gapless_mem::{Completion, DeviceError, Mapper};
+use gapless_mem_cuda::ProcessorMapper;
 use std::cell::RefCell;
 use std::sync::Mutex;
 
@@ -19,6 +21,10 @@ pub(super) enum Way {
     Rings,
     /// By rings; the worker leaves whenever it has nothing to do.
     Fleeting,
+    /// By rings whose slots lie in the worker's own memory.
+    Near,
+    /// Likewise; the worker leaves whenever it has nothing to do.
+    NearFleeting,
     /// By rings on another host, which are reached by operations alone.
     Far,
     /// Likewise; the worker leaves whenever it has nothing to do.
@@ -29,27 +35,31 @@ pub(super) enum Way {
     GpuRings,
     GpuFleeting,
     GpuFar,
+    /// Likewise by rings whose slots lie in the GPU's memory.
+    GpuNear,
     /// On the simulated machine (*sim*).
     Simulated,
 }
 
 /// Those of processes.
-pub(super) const WAYS: [Way; 6] =
-    [Way::Launched, Way::Messages, Way::Rings, Way::Fleeting, Way::Far, Way::FarFleeting];
-/// All back ends.
-pub(super) const ALL: [Way; 7] = [
+pub(super) const WAYS: [Way; 8] = [
     Way::Launched,
     Way::Messages,
     Way::Rings,
     Way::Fleeting,
+    Way::Near,
+    Way::NearFleeting,
     Way::Far,
     Way::FarFleeting,
-    Way::Simulated,
 ];
+/// All back ends.
+pub(super) fn every() -> impl Iterator<Item = Way> {
+    WAYS.into_iter().chain([Way::Simulated])
+}
 /// These, and those by a worker on a GPU if there is one.
 pub(super) fn all() -> Vec<Way> {
     let of_gpus = super::gpu::device().map(|_| super::gpu::WAYS);
-    ALL.into_iter().chain(of_gpus.into_iter().flatten()).collect()
+    every().chain(of_gpus.into_iter().flatten()).collect()
 }
 
 /// Work-items of a group, at most, wherever it runs.
@@ -127,7 +137,13 @@ impl Scene {
         println!("{way:?}, seed {seed:?}");
         let gpu = super::gpu::WAYS.contains(&way).then(super::gpu::Gpu::new);
         let rings = !matches!(way, Way::Messages | Way::GpuMessages);
-        let config = Config { rings, ..Config::default() };
+        let device = Arc::new(FakeDevice::new(0));
+        let near: Option<Arc<dyn Mapper>> = match way {
+            Way::Near | Way::NearFleeting => Some(Arc::clone(&device) as Arc<_>),
+            Way::GpuNear => Some(Arc::new(ProcessorMapper::new())),
+            _ => None,
+        };
+        let config = Config { rings, near, ..Config::default() };
         let (log, target) = (Log::default(), size as usize - 1);
         let is_sim = way == Way::Simulated;
         let is_far = matches!(way, Way::Far | Way::FarFleeting | Way::GpuFar);
@@ -143,7 +159,8 @@ impl Scene {
             let player = Player::new(move |task| {
                 run(&log, [task.object, task.arguments[0], task.arguments[2]], &task.payload)
             });
-            let leaves = matches!(way, Way::Fleeting | Way::FarFleeting);
+            let player = player.on(device);
+            let leaves = matches!(way, Way::Fleeting | Way::NearFleeting | Way::FarFleeting);
             let idle = leaves.then_some(Duration::from_micros(1));
             let life = Life { idle, longest: PATIENCE };
             scene.there().attach_worker(player.clone(), life).unwrap();

@@ -4,6 +4,7 @@
 
 mod code;
 mod grants;
+mod near;
 
 use super::scene::{Scene, WAYS, Way, run};
 use super::*;
@@ -18,7 +19,7 @@ use std::sync::Mutex;
 
 #[test]
 fn while_the_worker_stays_tasks_run_though_their_target_makes_no_progress() {
-    [Way::Rings, Way::Far].into_iter().for_each(target_stands_still);
+    [Way::Rings, Way::Near, Way::Far].into_iter().for_each(target_stands_still);
 }
 
 fn target_stands_still(way: Way) {
@@ -234,15 +235,13 @@ fn whoever_speaks_of_rings_out_of_turn_is_given_up() {
         Ring::Wanted,
         Ring::Over,
         Ring::Reach,
+        Ring::ReadyNear,
     ];
     for what in all {
         for key in [&[][..], &[7; 80], &[7; 81]] {
             let mut job = Job::with(2, None, Some(0));
             let bytes = [&Head::Ring { what, kernels: 0 }.write(0)[..], key].concat();
-            let bml = &mut job.ends[0].bml;
-            let mut slot = bml.reserve(Rank(1), bytes.len()).unwrap();
-            slot.write(0, &bytes).unwrap();
-            bml.send(slot, AmTag(32), Token::NONE);
+            say(&mut job, &bytes);
             (0..8).for_each(|_| _ = job.step());
             let lost = matches!(job.ends[1].bml.state(Rank(0)), PeerState::Lost(_));
             // A key that maps or reaches nothing is declined.
@@ -250,4 +249,30 @@ fn whoever_speaks_of_rings_out_of_turn_is_given_up() {
             assert_eq!(lost, !offers || key.len() != 80, "{what:?}, {}", key.len());
         }
     }
+    let key = |len: u8| [&[len][..], &vec![7; len.into()]].concat();
+    for (keys, is_offer) in [
+        ([key(80), key(80)].concat(), true),
+        ([key(80), key(1)].concat(), true),
+        ([key(80), key(0)].concat(), false),
+        ([key(0), key(80)].concat(), false),
+        ([key(81), key(1)].concat(), false),
+        ([key(80), key(80), vec![7]].concat(), false),
+        (key(80), false),
+        (vec![], false),
+    ] {
+        let mut job = Job::with(2, None, Some(0));
+        let bytes = [&Head::Ring { what: Ring::Near, kernels: 0 }.write(0)[..], &keys].concat();
+        say(&mut job, &bytes);
+        (0..8).for_each(|_| _ = job.step());
+        let lost = matches!(job.ends[1].bml.state(Rank(0)), PeerState::Lost(_));
+        assert_eq!(lost, !is_offer, "{keys:?}");
+    }
+}
+
+/// Rank 0, which has no part in tasks, says this to rank 1.
+fn say(job: &mut Job, bytes: &[u8]) {
+    let bml = &mut job.ends[0].bml;
+    let mut slot = bml.reserve(Rank(1), bytes.len()).unwrap();
+    slot.write(0, bytes).unwrap();
+    bml.send(slot, AmTag(32), Token::NONE);
 }

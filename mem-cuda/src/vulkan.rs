@@ -1,0 +1,216 @@
+//! Memory of a GPU at addresses of the processor, by Vulkan: it imports what `cuMemExportToShareableHandle` gave, as memory
+//! that is local to the device and visible to the host (`VK_KHR_external_memory_fd`).
+//!
+//! Nothing is drawn or computed. Vulkan's loader is not needed: a driver's library can be asked by itself
+//! (`vk_icdGetInstanceProcAddr`, of the interface between loaders and drivers), and in containers it is often there alone.
+
+use ash::vk;
+use libloading::Library;
+use std::collections::BTreeMap;
+use std::ffi::{CStr, c_char};
+use std::os::fd::{IntoRawFd, OwnedFd};
+use std::sync::{Mutex, PoisonError};
+
+/// Where Vulkan is looked for, in this order: its loader, and NVIDIA's drivers, of which the first needs no window system.
+const LIBRARIES: [&str; 3] = ["libvulkan.so.1", "libEGL_nvidia.so.0", "libGLX_nvidia.so.0"];
+/// The newest interface between loaders and drivers that this knows: 2 has both functions that are used.
+const INTERFACE: u32 = 5;
+/// What is called, but for what `get_instance_proc_addr` gives without an instance.
+const CALLED: [&CStr; 9] = [
+    c"vkDestroyInstance",
+    c"vkEnumeratePhysicalDevices",
+    c"vkGetPhysicalDeviceProperties2",
+    c"vkGetPhysicalDeviceMemoryProperties",
+    c"vkCreateDevice",
+    c"vkGetDeviceProcAddr",
+    c"vkAllocateMemory",
+    c"vkMapMemory",
+    c"vkFreeMemory",
+];
+
+type Negotiate = unsafe extern "system" fn(*mut u32) -> vk::Result;
+
+/// One GPU, as Vulkan sees it.
+pub(crate) struct Gpu {
+    instance: ash::Instance,
+    device: ash::Device,
+    memory_type: u32,
+    /// What is mapped, by address.
+    mapped: Mutex<BTreeMap<u64, vk::DeviceMemory>>,
+    /// By which library.
+    name: &'static str,
+}
+
+/// Opens a library that may be Vulkan's.
+fn open(name: &'static str) -> Result<vk::PFN_vkGetInstanceProcAddr, String> {
+    // SAFETY: opening runs the library's initialisers, as a program that is linked to it would.
+    let library = unsafe { Library::new(name) }.map_err(|error| error.to_string())?;
+    // It stays: its threads may run until the process ends.
+    let library = Box::leak(Box::new(library));
+    let missing = |error: libloading::Error| error.to_string();
+    if name == LIBRARIES[0] {
+        // SAFETY: the loader's function of this name has this type.
+        let get = unsafe { library.get::<vk::PFN_vkGetInstanceProcAddr>(c"vkGetInstanceProcAddr") };
+        return get.map(|get| *get).map_err(missing);
+    }
+    // SAFETY: a driver's function of this name has this type.
+    let negotiate =
+        unsafe { library.get::<Negotiate>(c"vk_icdNegotiateLoaderICDInterfaceVersion") };
+    let mut version = INTERFACE;
+    // SAFETY: it writes the version.
+    let agreed = unsafe { negotiate.map_err(missing)?(&raw mut version) };
+    agreed.result().map_err(|error| error.to_string())?;
+    // SAFETY: likewise.
+    let get = unsafe { library.get::<vk::PFN_vkGetInstanceProcAddr>(c"vk_icdGetInstanceProcAddr") };
+    get.map(|get| *get).map_err(missing)
+}
+
+impl Gpu {
+    /// The GPU of this number (`VkPhysicalDeviceIDProperties::deviceUUID`, which is CUDA's), by the first library that has
+    /// it. Takes some tenths of a second.
+    pub(crate) fn open(uuid: [u8; 16]) -> Result<Gpu, String> {
+        let mut why = Vec::new();
+        for name in LIBRARIES {
+            match open(name).and_then(|get| Gpu::by(get, uuid, name)) {
+                Ok(gpu) => return Ok(gpu),
+                Err(error) => why.push(format!("{name}: {error}")),
+            }
+        }
+        Err(why.join("; "))
+    }
+
+    fn by(
+        get: vk::PFN_vkGetInstanceProcAddr,
+        uuid: [u8; 16],
+        name: &'static str,
+    ) -> Result<Gpu, String> {
+        let has = |instance, function: &CStr| {
+            let pointer: *const c_char = function.as_ptr();
+            // SAFETY: the name ends in NUL, and the instance is null or lives.
+            unsafe { get(instance, pointer) }.is_some()
+        };
+        if !has(vk::Instance::null(), c"vkCreateInstance") {
+            return Err("no vkCreateInstance".to_owned());
+        }
+        // SAFETY: the library is open for good.
+        let entry =
+            unsafe { ash::Entry::from_static_fn(ash::StaticFn { get_instance_proc_addr: get }) };
+        let application = vk::ApplicationInfo::default().api_version(vk::API_VERSION_1_1);
+        let wanted = vk::InstanceCreateInfo::default().application_info(&application);
+        // SAFETY: what it points to lives.
+        let instance = unsafe { entry.create_instance(&wanted, None) };
+        let instance = instance.map_err(|error| format!("vkCreateInstance: {error}"))?;
+        if let Some(missing) = CALLED.iter().find(|function| !has(instance.handle(), function)) {
+            // An instance that cannot even be destroyed stays.
+            return Err(format!("no {}", missing.to_string_lossy()));
+        }
+        match Gpu::device(&instance, uuid) {
+            Ok((device, memory_type)) => {
+                Ok(Gpu { instance, device, memory_type, mapped: Mutex::default(), name })
+            }
+            Err(error) => {
+                // SAFETY: nothing of it is used any more.
+                unsafe { instance.destroy_instance(None) };
+                Err(error)
+            }
+        }
+    }
+
+    /// The device of this number, and its type of memory that the processor maps.
+    fn device(instance: &ash::Instance, uuid: [u8; 16]) -> Result<(ash::Device, u32), String> {
+        // SAFETY: the instance lives.
+        let all = unsafe { instance.enumerate_physical_devices() };
+        let all = all.map_err(|error| format!("vkEnumeratePhysicalDevices: {error}"))?;
+        let count = all.len();
+        let found = all.into_iter().find(|&device| {
+            let mut id = vk::PhysicalDeviceIDProperties::default();
+            let mut properties = vk::PhysicalDeviceProperties2::default().push_next(&mut id);
+            // SAFETY: the device is one of the instance's.
+            unsafe { instance.get_physical_device_properties2(device, &mut properties) };
+            id.device_uuid == uuid
+        });
+        let found = found.ok_or_else(|| format!("none of its {count} devices is this GPU"))?;
+        // SAFETY: likewise.
+        let memory = unsafe { instance.get_physical_device_memory_properties(found) };
+        let wanted = vk::MemoryPropertyFlags::DEVICE_LOCAL
+            | vk::MemoryPropertyFlags::HOST_VISIBLE
+            | vk::MemoryPropertyFlags::HOST_COHERENT;
+        let types = memory.memory_types_as_slice();
+        let place = types.iter().position(|one| one.property_flags.contains(wanted));
+        let place = place.and_then(|place| u32::try_from(place).ok());
+        let place = place.ok_or("its memory is not visible to the processor")?;
+        // A device must have a queue, whatever is done with it.
+        let queues = [vk::DeviceQueueCreateInfo::default().queue_priorities(&[1.0])];
+        let extensions = [ash::khr::external_memory_fd::NAME.as_ptr()];
+        let wanted = vk::DeviceCreateInfo::default()
+            .queue_create_infos(&queues)
+            .enabled_extension_names(&extensions);
+        // SAFETY: what it points to lives.
+        let device = unsafe { instance.create_device(found, &wanted, None) };
+        Ok((device.map_err(|error| format!("vkCreateDevice: {error}"))?, place))
+    }
+
+    /// By which library.
+    pub(crate) fn name(&self) -> &'static str {
+        self.name
+    }
+
+    /// Maps all of an allocation of `size` bytes. Gives its address.
+    pub(crate) fn map(&self, file: OwnedFd, size: u64) -> Result<u64, String> {
+        let raw = file.into_raw_fd();
+        let mut import = vk::ImportMemoryFdInfoKHR::default()
+            .handle_type(vk::ExternalMemoryHandleTypeFlags::OPAQUE_FD)
+            .fd(raw);
+        let wanted = vk::MemoryAllocateInfo::default()
+            .allocation_size(size)
+            .memory_type_index(self.memory_type)
+            .push_next(&mut import);
+        // SAFETY: the device lives; an import that succeeds owns the descriptor.
+        let memory = match unsafe { self.device.allocate_memory(&wanted, None) } {
+            Ok(memory) => memory,
+            Err(error) => {
+                // SAFETY: an import that fails does not own it, and nobody else does.
+                drop(unsafe { <OwnedFd as std::os::fd::FromRawFd>::from_raw_fd(raw) });
+                return Err(format!("vkAllocateMemory: {error}"));
+            }
+        };
+        let all = vk::MemoryMapFlags::empty();
+        // SAFETY: the memory was just allocated, and is not mapped.
+        match unsafe { self.device.map_memory(memory, 0, size, all) } {
+            Ok(start) => {
+                let start = start.expose_provenance() as u64;
+                self.mapped.lock().unwrap_or_else(PoisonError::into_inner).insert(start, memory);
+                Ok(start)
+            }
+            Err(error) => {
+                // SAFETY: nobody has learnt of it.
+                unsafe { self.device.free_memory(memory, None) };
+                Err(format!("vkMapMemory: {error}"))
+            }
+        }
+    }
+
+    /// Unmaps what was mapped there. Whether something was.
+    ///
+    /// # Safety
+    /// Nothing uses it any more.
+    pub(crate) unsafe fn unmap(&self, start: u64) -> bool {
+        let memory = self.mapped.lock().unwrap_or_else(PoisonError::into_inner).remove(&start);
+        // SAFETY: it was taken out of the table, so it is freed once; freeing unmaps it. The caller vouches for the rest.
+        memory.map(|memory| unsafe { self.device.free_memory(memory, None) }).is_some()
+    }
+}
+
+impl Drop for Gpu {
+    fn drop(&mut self) {
+        let mapped = self.mapped.get_mut().unwrap_or_else(PoisonError::into_inner);
+        for memory in std::mem::take(mapped).into_values() {
+            // SAFETY: whoever used it held the GPU.
+            unsafe { self.device.free_memory(memory, None) };
+        }
+        // SAFETY: nothing of it is left, and nothing was ever submitted to it.
+        unsafe { self.device.destroy_device(None) };
+        // SAFETY: its only device is gone.
+        unsafe { self.instance.destroy_instance(None) };
+    }
+}
