@@ -47,6 +47,8 @@
 /* Looks at a ring nearby in a round: if no others are waited for; and at most. */
 #define LOOKS 4
 #define LOOKS_MAX 64
+/* Of so many rounds, one looks at quiet rings over the bus, if there are rings nearby. */
+#define SELDOM 4
 /* A slot whose task has ended before the round's others begin. */
 #define ENDED_AT_ONCE 2
 /* Who looks at the clock and at the host's orders: of a warp that reads slots last. */
@@ -217,7 +219,7 @@ extern "C" __global__ __launch_bounds__(WORKER_THREADS, 1) void xtq_worker(const
         s.place[THREAD] = THREAD % per;
     }
     BARRIER();
-    bool leaving = false, worked = false;
+    bool leaving = false, worked = false, crossed = false;
     if (THREAD == LAST) s.until = nanoseconds();
     Unit orders = {0, 0}, early = {0, 0};
     u64 early_at = 0;
@@ -226,7 +228,12 @@ extern "C" __global__ __launch_bounds__(WORKER_THREADS, 1) void xtq_worker(const
         Look lane = look_of(s, spread, number);
         Found has = {};
         bool at_once = false;
-        if (!spread.wide) due += over_the_bus;
+        /* What is on its way over the bus holds up each fence of this multiprocessor: while there are rings nearby, those
+         * that are quiet are looked at seldom. */
+        bool crosses = spread.wide || per == 1 || nears == 0 || round % SELDOM == 0 || crossed || leaving;
+        u32 abroad = crosses ? over_the_bus : 0;
+        if (!crosses) mine.active = mine.active && s.near[mine.ring] != 0;
+        if (!spread.wide) due += abroad;
         /* Looked at half a turn later: it takes the bus's time. */
         if (THREAD == LAST && round % ROUNDS == 0) orders = load_unit(control + CONTROL_CHANGED);
         /* A warp's two teams go together, for what they ask of each other. */
@@ -238,14 +245,14 @@ extern "C" __global__ __launch_bounds__(WORKER_THREADS, 1) void xtq_worker(const
             if (early_at != at) v = load_unit(at);
             u32 sequence = sequence_at(s, mine);
             if (near) {
-                /* Until there is something, or the others' looks have come back. */
+                /* Until there is a packet's first unit, which comes last, or the others' looks have come back. */
                 for (u32 looks = 1; looks < LOOKS_MAX; looks++) {
-                    bool there = ((u32)v.lo & 0xffff) == sequence, enough = over_the_bus == 0 && looks == LOOKS;
-                    enough = enough || (over_the_bus != 0 && *(volatile u32 *)&s.returned == due);
+                    bool there = unit == 0 && ((u32)v.lo & 0xffff) == sequence, enough = abroad == 0 && looks == LOOKS;
+                    enough = enough || (abroad != 0 && *(volatile u32 *)&s.returned == due);
                     if (__any_sync(0xffffffffu, there || enough)) break;
                     v = load_unit(at);
                 }
-            } else if (over_the_bus != 0 && is_narrow) {
+            } else if (abroad != 0 && is_narrow) {
                 /* Who says that depends on what was loaded, so that has come. */
                 u32 there = __ballot_sync(0xffffffffu, ((u32)v.lo & 0xffff) == sequence);
                 if (number == (there == ~0u ? 0 : __ffs(~there) - 1)) atomicAdd(&s.returned, 1u);
@@ -274,6 +281,7 @@ extern "C" __global__ __launch_bounds__(WORKER_THREADS, 1) void xtq_worker(const
         if (any) {
             /* Of each ring those that nothing is missing before; every warp finds the same. */
             u32 seen = s.whole[number];
+            crossed = __any_sync(0xffffffffu, seen != 0 && s.near[lane.ring] == 0);
             u32 all = __ballot_sync(0xffffffffu, seen == 1), over = __ballot_sync(0xffffffffu, seen == ENDED_AT_ONCE);
             bool next = (~(all >> (number - lane.ahead)) & ((2u << lane.ahead) - 1)) == 0;
             u32 mask = __ballot_sync(0xffffffffu, next && seen == 1);
@@ -322,6 +330,7 @@ extern "C" __global__ __launch_bounds__(WORKER_THREADS, 1) void xtq_worker(const
                 team = (team + TEAMS - 2) % TEAMS;
             }
         }
+        if (!any && crosses) crossed = false;
         if (leaving && !found) break;
         /* Several came: more may follow. Else few looks are quicker than many. */
         if (!found) spread.wide = false;

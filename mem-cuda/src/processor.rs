@@ -109,7 +109,7 @@ impl std::fmt::Debug for ProcessorMapper {
 
 // SAFETY: the numbers are those of the contract.
 // 1. Vulkan maps the whole allocation, which its import keeps whatever the exporter does, at addresses that it has for this
-//    alone; the key's range lies inside. That the driver refuses a length that is not the descriptor's is tested on it
+//    alone; the key's range lies inside. That the driver refuses a length that is more than the descriptor's is tested on it
 //    (`tests/hardware/processor.rs`).
 // 2. What follows a mapping is entering it into a table; if that panics, it stays mapped, and nobody has it.
 unsafe impl Mapper for ProcessorMapper {

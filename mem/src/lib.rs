@@ -73,5 +73,5 @@ pub use pci::PciAddress;
 pub use region::{OutOfRange, Region};
 pub use space::Space;
 pub use word::{WORD_BYTES, exchange_word, load_word};
-pub use words::{Words, settle_stores};
+pub use words::{Words, settle_stores, store_lines};
 pub use worker::{Worker, WorkerCode, WorkerFunction, WorkerLimits};

@@ -2,7 +2,7 @@
 //! writes there is a race, whatever it is.
 
 use crate::{DeviceError, Lease, Region, WORD_BYTES};
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Memory as 64-bit words in native byte order, kept alive by its lease.
 ///
@@ -48,6 +48,70 @@ impl Words {
     }
 }
 
+/// Words of a line, and of a unit, which is what [`store_lines`] stores whole.
+const LINE: usize = 8;
+const UNIT: usize = 2;
+
+/// Stores lines of 64 bytes into memory that was [mapped](crate::Mapper) for the processor, from the word `at` on, of which
+/// the first is at a multiple of a line. A device that looks at 16 aligned bytes, whose first two bytes say that they are
+/// whole, finds all of them then. The last line is stored first. In which order lines arrive is not said;
+/// [`settle_stores`] sees to it that they do.
+///
+/// Where the processor has an instruction that stores 64 bytes at once (`MOVDIR64B`), that is used; else words, those
+/// with the first bytes last.
+///
+/// # Panics
+/// The lines leave the words; they are not aligned.
+#[inline]
+pub fn store_lines(words: &Words, at: usize, lines: &[[u64; LINE]]) {
+    let all = &words.all()[at..at + LINE * lines.len()];
+    assert!(
+        at % LINE == 0 && (words.start + 8 * at) % (8 * LINE) == 0,
+        "lines that are not aligned"
+    );
+    #[cfg(target_arch = "x86_64")]
+    if has_movdir64b() {
+        for (place, line) in all.chunks_exact(LINE).zip(lines).rev() {
+            // SAFETY: the processor has the instruction. It reads the 64 bytes of `line` and writes those of `place`, which
+            // lie in `all`, are aligned, and which this process touches by atomic words alone, so that it may store there.
+            unsafe {
+                std::arch::asm!(
+                    "movdir64b {to}, [{from}]",
+                    to = in(reg) place.as_ptr(),
+                    from = in(reg) line.as_ptr(),
+                    options(nostack, preserves_flags),
+                );
+            }
+        }
+        return;
+    }
+    let store = |first: usize| {
+        for (word, value) in all.iter().zip(lines.as_flattened()).skip(first).step_by(UNIT) {
+            word.store(*value, Ordering::Relaxed);
+        }
+    };
+    store(1);
+    // Stores of one unit may arrive in any order, but for this.
+    settle_stores();
+    store(0);
+}
+
+/// Whether the processor stores 64 bytes at once: CPUID, leaf 7, ECX, bit 28.
+#[cfg(target_arch = "x86_64")]
+fn has_movdir64b() -> bool {
+    use std::sync::atomic::AtomicU8;
+    /// 0: not asked; 1: no; 2: yes.
+    static HAS: AtomicU8 = AtomicU8::new(0);
+    match HAS.load(Ordering::Relaxed) {
+        0 => {
+            let has = std::arch::x86_64::__cpuid_count(7, 0).ecx >> 28 & 1 != 0;
+            HAS.store(1 + u8::from(has), Ordering::Relaxed);
+            has
+        }
+        known => known == 2,
+    }
+}
+
 /// Stores of this thread that came before are seen before those that come after, also by a device that looks at its own
 /// memory, which was [mapped](crate::Mapper) for the processor: such stores are combined, and a release
 /// alone does not order them.
@@ -73,7 +137,6 @@ mod tests {
     use super::*;
     use crate::Space;
     use std::sync::Arc;
-    use std::sync::atomic::Ordering;
 
     fn words(at: u64, len: u64) -> Result<Words, DeviceError> {
         let memory: Arc<[AtomicU64; 4]> = Arc::default();
@@ -103,5 +166,30 @@ mod tests {
         // SAFETY: refused before anything is touched.
         assert!(matches!(unsafe { Words::new(lease) }, Err(DeviceError::WrongSpace { .. })));
         assert_eq!(words(0, 0).unwrap().all().len(), 0);
+    }
+
+    #[test]
+    fn lines_are_stored_where_they_belong_and_nowhere_else() {
+        #[repr(align(64))]
+        #[derive(Default)]
+        struct Lines([AtomicU64; 32]);
+        let memory: Arc<Lines> = Arc::default();
+        let start = memory.0.as_ptr().expose_provenance() as u64;
+        let region = Region::new(Space::Host, start, 0, 256);
+        // SAFETY: the Arc keeps it.
+        let lease = unsafe { Lease::new(region, memory) };
+        // SAFETY: it is zeroed, and touched by these words alone.
+        let words = unsafe { Words::new(lease) }.unwrap();
+        let lines = [[0; LINE]; 2].map(|line| std::array::from_fn(|at| line[at] + at as u64 + 1));
+        store_lines(&words, 8, &lines);
+        settle_stores();
+        let found: Vec<u64> = words.all().iter().map(|word| word.load(Ordering::Acquire)).collect();
+        let line: Vec<u64> = (1..=8).collect();
+        let expected = [vec![0; 8], line.clone(), line, vec![0; 8]].concat();
+        assert_eq!(found, expected);
+        for (at, count) in [(4, 1), (24, 2)] {
+            let store = || store_lines(&words, at, &vec![[9; LINE]; count]);
+            assert!(std::panic::catch_unwind(std::panic::AssertUnwindSafe(store)).is_err(), "{at}");
+        }
     }
 }

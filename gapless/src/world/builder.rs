@@ -59,7 +59,7 @@ pub struct Builder {
     progress_thread: bool,
     task_threads: Option<usize>,
     put_room: Option<(usize, u64)>,
-    host_slots: bool,
+    mapper: Option<Option<Arc<dyn Mapper>>>,
     config: Option<Config>,
     tuning: Option<Tuning>,
     table: Option<Table>,
@@ -267,13 +267,14 @@ impl Builder {
         self
     }
 
-    /// Whether tasks that are put at a [worker](crate::xtq::Tasks::attach_worker) lie in its GPU's memory until it takes them,
-    /// where processors can map that. On by default: then a task begins sooner. A process that puts at such a worker opens
-    /// Vulkan for that, in a thread of its own; until then, and if it cannot, its tasks lie in memory of the host. Both the
-    /// process that puts and that of the worker must have it on. Without the feature `cuda` it does nothing.
+    /// What maps memory of accelerators for this process's processor: so tasks that are put at a
+    /// [worker](crate::xtq::Tasks::attach_worker) lie in memory of its GPU until it takes them. By default that is
+    /// `gapless_mem_cuda::ProcessorMapper`: a process that puts at a worker of its host opens Vulkan for that, in a thread of
+    /// its own. `None`: such tasks lie in memory of the host, as they do where nothing can be mapped. Both the process that
+    /// puts and that of the worker must have one.
     #[must_use]
-    pub fn gpu_slots(mut self, yes: bool) -> Builder {
-        self.host_slots = !yes;
+    pub fn mapper(mut self, mapper: Option<Arc<dyn Mapper>>) -> Builder {
+        self.mapper = Some(mapper);
         self
     }
 
@@ -378,7 +379,7 @@ impl Builder {
         }
         self.engines.push(Arc::new(HostEngine));
         let bells = Bells::new()?;
-        let near = if self.host_slots { None } else { mapper() };
+        let near = self.mapper.unwrap_or_else(mapper);
         let tasks = |bells: &Bells| gapless_xtq::Config { near: near.clone(), ..tasks(bells) };
         let carried = Xtq::attach_at(&mut bml, COLLECTIVE_TASKS, tasks(&bells))?;
         let tools = Arc::new(Tools::new(self.engines.clone(), Carrier::new(carried)));

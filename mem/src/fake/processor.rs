@@ -8,19 +8,32 @@ use std::os::fd::AsRawFd;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// How often it is asked to map memory until it knows whether it can.
-const ASKED: u32 = 3;
-
 /// How a fake device serves the processor.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Processor {
-    asked: AtomicU32,
+    /// How often it is still asked to map memory until it knows whether it can.
+    late: AtomicU32,
     refuses: AtomicBool,
     /// First address of what is mapped, and its length in bytes.
     mapped: Mutex<BTreeMap<u64, usize>>,
 }
 
+impl Default for Processor {
+    fn default() -> Processor {
+        Processor {
+            late: AtomicU32::new(3),
+            refuses: AtomicBool::default(),
+            mapped: Mutex::default(),
+        }
+    }
+}
+
 impl FakeDevice {
+    /// So often it does not know yet whether it maps memory for the processor.
+    pub fn hesitate(&self, times: u32) {
+        self.processor.late.store(times, Ordering::Relaxed);
+    }
+
     /// Whether the processor cannot map memory of others' devices, from now on.
     pub fn keep_from_processor(&self, keep: bool) {
         self.processor.refuses.store(keep, Ordering::Relaxed);
@@ -45,7 +58,8 @@ unsafe impl Mapper for FakeDevice {
         if self.processor.refuses.load(Ordering::Relaxed) {
             return Err(DeviceError::Unsupported { what: "mapping memory for the processor" });
         }
-        if self.processor.asked.fetch_add(1, Ordering::Relaxed) < ASKED {
+        let less = |late: u32| late.checked_sub(1);
+        if self.processor.late.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less).is_ok() {
             return Ok(None);
         }
         let (file, size, [offset, len]) = self.opened(export)?;

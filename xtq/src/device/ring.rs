@@ -9,7 +9,7 @@ use super::{Failure, state};
 use crate::error::Refusal;
 use crate::gather::{Part, Place};
 use crate::packet::Packet;
-use gapless_mem::{DeviceError, Lease, Words, settle_stores};
+use gapless_mem::{DeviceError, Lease, Words, settle_stores, store_lines};
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering};
 use thiserror::Error;
@@ -81,6 +81,9 @@ pub struct Lane {
     used: Box<[u8; SLOTS]>,
     arena: Arena,
 }
+
+/// Words of a line, which is what processors store at once where they can.
+const LINE: usize = 8;
 
 /// Bytes for long bodies, given out in order.
 #[derive(Debug)]
@@ -165,7 +168,8 @@ impl Lane {
     ) -> Result<Lane, DeviceError> {
         // SAFETY: the caller's promise.
         let lane = unsafe { Lane::new(memory, shape) }?;
-        if slots.region().len() < RingShape::SLOTS_BYTES as u64 {
+        let aligned = slots.region().start().is_multiple_of(8 * LINE as u64);
+        if slots.region().len() < RingShape::SLOTS_BYTES as u64 || !aligned {
             return Err(DeviceError::Unsupported { what: "slots in memory of this length" });
         }
         // SAFETY: the lease keeps the memory; the caller vouches that it is touched as words alone.
@@ -258,21 +262,18 @@ impl Lane {
         };
         let slot = slot_of(position);
         let sequence = u64::from(sequence_of(position));
-        let (words, at) = match &self.near {
-            Some(near) => (near.all(), slot * SLOT_BYTES / 8),
-            None => (self.words.all(), RingShape::slot_at(position) / 8),
-        };
-        let is_near = self.near.is_some();
-        let mut numbered = [0; SLOT_BYTES / UNIT_BYTES];
+        let (words, at) = (self.words.all(), RingShape::slot_at(position) / 8);
+        let mut lines = self.near.is_some().then_some([[0; LINE]; SLOT_BYTES / 8 / LINE]);
         let mut store = |unit: usize, low: u64, high: u64| {
-            let place = at + unit * (UNIT_BYTES / 8);
-            // The half with the sequence last: who sees that sees the other.
-            words[place + 1].store(high, Ordering::Relaxed);
-            let low = low & !0xFFFF | sequence;
-            match is_near {
-                true => numbered[unit] = low,
-                false => words[place].store(low, Ordering::Release),
+            let (place, low) = (unit * (UNIT_BYTES / 8), low & !0xFFFF | sequence);
+            if let Some(lines) = &mut lines {
+                let line = &mut lines[place / LINE];
+                (line[place % LINE], line[place % LINE + 1]) = (low, high);
+                return;
             }
+            // The half with the sequence last: who sees that sees the other.
+            words[at + place + 1].store(high, Ordering::Relaxed);
+            words[at + place].store(low, Ordering::Release);
         };
         match place {
             None => {
@@ -305,14 +306,16 @@ impl Lane {
         }
         // Units of an earlier put, which might have this sequence after 16 million others.
         let now = units(bytes);
-        for unit in now..usize::from(self.used[slot]) {
-            words[at + unit * (UNIT_BYTES / 8)].store(0, Ordering::Relaxed);
-        }
-        if is_near {
-            // Stores of one unit may arrive in any order, but for this.
-            settle_stores();
-            for (unit, low) in numbered[..now].iter().enumerate() {
-                words[at + unit * (UNIT_BYTES / 8)].store(*low, Ordering::Relaxed);
+        let before = usize::from(self.used[slot]);
+        match self.near.as_ref().zip(lines) {
+            Some((near, lines)) => {
+                let count = now.max(before).div_ceil(LINE / (UNIT_BYTES / 8));
+                store_lines(near, slot * SLOT_BYTES / 8, &lines[..count]);
+            }
+            None => {
+                for unit in now..before {
+                    words[at + unit * (UNIT_BYTES / 8)].store(0, Ordering::Relaxed);
+                }
             }
         }
         self.used[slot] = u8::try_from(now).unwrap_or(u8::MAX);

@@ -155,14 +155,17 @@ fn rows_of(
 
 /// One of the two processes.
 pub(super) fn rank(common: &Common, file: &Path, host_slots: bool) -> Result<(), Failure> {
-    let world = World::builder().gpu_slots(!host_slots).init()?;
+    let world = World::builder();
+    let world = if host_slots { world.mapper(None) } else { world }.init()?;
     let found = if world.rank() == 0 {
         let _pinned = Pinned::to(0);
-        initiate(&world, common.quick)?
+        initiate(&world, common.quick)
     } else {
         // Threads that run its tasks would share the processor that it is kept on.
-        receive(&world)?
+        receive(&world)
     };
+    // Its world, when it is dropped, waits for the other rank.
+    let found = found.inspect_err(|error| eprintln!("rank {}: {error}", world.rank()))?;
     let here = world.rank() == 0;
     world.finalize()?;
     if !here {

@@ -67,3 +67,38 @@ fn an_initiator_that_is_lost_while_it_maps_slots_is_forgotten() {
     job.until(|_| third.outcome()).unwrap();
     job.until(|job| job.ends[1].xtq.has_ring(Rank(1)).then_some(()));
 }
+
+/// While the slots are being mapped, puts go by messages; and the application takes its accelerator for itself.
+#[test]
+fn a_ring_that_comes_while_the_worker_is_kept_away_waits_for_it() {
+    let device = Arc::new(FakeDevice::new(0));
+    device.hesitate(u32::MAX);
+    let mut job = Job::configured(2, None, None, &config(&device));
+    let player = Player::new(|_| Ok(())).on(Arc::clone(&device));
+    job.xtq(1).attach_worker(player, Life { idle: None, longest: PATIENCE }).unwrap();
+    let kernel = Kernel::of_worker(DeviceFunction::Copy, 64);
+    // SAFETY: nothing of it touches memory.
+    unsafe { job.xtq(1).register_kernel(7, kernel) }.unwrap();
+    job.xtq(1).register_queue(2, QueueOptions::default()).unwrap();
+    let put = |job: &Job| {
+        let put = Put::kernel(Rank(1), 7, 2, Launch::linear(1, 1, 24), vec![0; 24]);
+        job.xtq(0).put(put.acknowledged()).unwrap()
+    };
+    for _ in 0..20 {
+        let put = put(&job);
+        job.until(|_| put.outcome()).unwrap();
+    }
+    assert!(!job.xtq(0).has_ring(Rank(1)), "it is not known whether slots can be mapped");
+    job.xtq(1).keep_worker(false).unwrap();
+    device.hesitate(0);
+    job.until(|job| job.xtq(0).has_ring(Rank(1)).then_some(()));
+    let waits = put(&job);
+    (0..100).for_each(|_| _ = job.step());
+    assert_eq!((waits.outcome(), device.mapped_for_processor()), (None, 1));
+    job.xtq(1).keep_worker(true).unwrap();
+    job.until(|_| waits.outcome()).unwrap();
+    for _ in 0..600 {
+        let put = put(&job);
+        job.until(|_| put.outcome()).unwrap();
+    }
+}
