@@ -3,8 +3,9 @@
  * what the numbers mean: worker.h.
  *
  * A round: 32 teams of 16 threads read a slot each, a unit a thread, by one load, so a batch costs one way over the bus;
- * while nothing comes, two teams of each ring do, and those of rings in this GPU's own memory look again and again until
- * the others' loads have come over the bus. A team that finds its sequence number in all units has a whole packet, and
+ * while nothing comes, two teams of each ring do, a warp, without the rest of the block (watch.h). If there are rings in
+ * this GPU's own memory, the block stays together, and those are looked at again and again until the others' loads have
+ * come over the bus. A team that finds its sequence number in all units has a whole packet, and
  * makes it a task at once (quick.h). If it is the only one of its ring, and waits for no other, the team also runs and
  * ends it at once. Else packets of a ring are taken in order. Short tasks run side by side, a team each, as far as the
  * widths of their queues allow; long ones take the whole block, one after another. A warp ends the round: one fence, then
@@ -95,6 +96,10 @@ typedef struct {
     /* Of each team: how many rings come before its own, and how many teams of that. */
     u8 share[TEAMS], place[TEAMS];
     u32 returned;
+    /* Of each ring: cycles for which its warp rests when a task has ended (watch.h). Of each team: how the packet begins whose
+     * task has ended in this round of looks, and in the one before; 0: none has. */
+    u32 rest[RINGS_MAX];
+    u64 mail[2][TEAMS];
     u64 changed, changing, tasks, refusals, idle;
     /* When something has come last, as far as who looks at the clock has seen. */
     u64 until;
@@ -120,9 +125,10 @@ typedef struct {
 #include "../cuda/crew.h"
 #include "../cuda/long_tasks.h"
 #include "../cuda/rounds.h"
+#include "../cuda/watch.h"
 
 /* Tells initiators what the worker does. */
-INLINE void say_state(const Shared &s, u64 state) {
+NOINLINE void say_state(const Shared &s, u64 state) {
     u32 ring = THREAD - TELLER;
     if (ring < s.count) store_relaxed(s.rings[ring].head + RING_STATE, state);
 }
@@ -203,22 +209,34 @@ extern "C" __global__ __launch_bounds__(WORKER_THREADS, 1) void xtq_worker(const
     u32 over_the_bus = per > 1 && nears != 0 ? s.count - nears : 0, due = 0;
     Spread spread = {per, 0, NO_RING, false};
     if (THREAD < TEAMS) {
+        s.rest[THREAD] = 0;
+        s.mail[0][THREAD] = s.mail[1][THREAD] = 0;
         s.share[THREAD] = THREAD / per;
         s.place[THREAD] = THREAD % per;
     }
     BARRIER();
     bool leaving = false, worked = false;
     if (THREAD == LAST) s.until = nanoseconds();
-    Unit orders = {0, 0}, early = {0, 0};
+    Orders orders = {};
+    Unit early = {0, 0};
     u64 early_at = 0;
     while (lives) {
         Look mine = look_of(s, spread, team);
         Look lane = look_of(s, spread, number);
         Found has = {};
-        bool at_once = false;
+        bool at_once = false, called = false, watched = !spread.wide && per > 1 && nears == 0 && !leaving;
         if (!spread.wide) due += over_the_bus;
         /* Looked at half a turn later: it takes the bus's time. */
-        if (THREAD == LAST && round % ROUNDS == 0) orders = load_unit(control + CONTROL_CHANGED);
+        if (THREAD == LAST && round % ROUNDS == 0) orders = load_orders(control);
+        if (watched) {
+            /* Who has looked and found something goes on with it; nobody else looks in this round. */
+            bool looks = __any_sync(0xffffffffu, mine.active);
+            u32 others = look_of(s, spread, (team - THREAD / TEAM + LAST / TEAM) % TEAMS).active ? 0 : 32;
+            if (looks || THREAD / 32 == LAST / 32) {
+                called = watch(s, control, 32 * s.count + others, team, unit, mine, worked, orders, early, early_at);
+            }
+            mine.active = mine.active && early_at != 0;
+        }
         /* A warp's two teams go together, for what they ask of each other. */
         if (s.count != 0 && __any_sync(0xffffffffu, mine.active)) {
             u32 position = (u32)s.rings[mine.ring].position + mine.ahead;
@@ -301,7 +319,7 @@ extern "C" __global__ __launch_bounds__(WORKER_THREADS, 1) void xtq_worker(const
                  * over the bus. */
                 if (THREAD / 32 == (ended + WARPS / 2) % WARPS) {
                     if (mask != 0) end_round(s, control, mask, lane);
-                    if (over != 0) count_ended(s, control, over);
+                    if (over != 0) count_ended(s, control, over >> number & 1 ? ((const u64 *)s.slot[number])[0] : 0);
                 }
                 ended++;
             }
@@ -316,26 +334,17 @@ extern "C" __global__ __launch_bounds__(WORKER_THREADS, 1) void xtq_worker(const
         /* Several came: more may follow. Else few looks are quicker than many. */
         if (!found) spread.wide = false;
         round++;
-        bool special = false;
+        bool special = called;
         if (THREAD == LAST) {
             worked = worked || found;
-            u64 now = 0;
             if (round % ROUNDS == ROUNDS / 2) {
-                now = nanoseconds();
-                if (worked) {
-                    s.until = now;
-                    worked = false;
-                }
-                special = orders.lo != s.changed && orders.lo % 2 == 0;
-                if ((orders.hi & ORDER_ABORT) != 0) s.why = WHY_ABORTED;
-                else if ((orders.hi & ORDER_LEAVE) != 0) s.why = WHY_TOLD;
-                else if (now > s.watch.deadline) s.why = WHY_OLD;
-                else if (now > s.until && now - s.until > s.idle) s.why = WHY_IDLE;
-                special = special || s.why != 0;
+                u32 asked = asked_for(s, orders, worked);
+                s.why = asked % ASKED_TABLES;
+                special = special || asked != 0;
             }
         }
         /* Where nothing came, nothing was changed that others read. */
-        if (!any && round % ROUNDS != ROUNDS / 2) continue;
+        if (!any && !watched && round % ROUNDS != ROUNDS / 2) continue;
         if (!__syncthreads_or(special)) continue;
         u32 why = s.why;
         reload(s, control);
