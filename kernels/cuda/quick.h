@@ -175,7 +175,8 @@ INLINE bool end_at_once(Shared &s, u32 team, u32 unit, const Found &f, Look look
     bool waits = s.count > 1 && ((u32)queue[QUEUE_WIDTH] < TEAMS || (f.head >> 24 & BARRIER_FLAG) != 0);
     if (waits || s.watch.stopped != 0) return false;
     if (!add_in_order(row, s.slot[team], f.arguments, f.payload, unit)) return false;
-    __syncwarp(0xffffu << team % 2 * TEAM);
+    /* The warp's first team: it looks at the ring's next packet. */
+    __syncwarp(0xffffu);
     if (unit == 0) {
         Ring &ring = s.rings[look.ring];
         u32 sequence = s.next[look.ring];

@@ -52,11 +52,11 @@ INLINE void count_signals(Shared &s, u64 control, u64 signal, bool counts) {
     if (counts) store_relaxed(control + CONTROL_COUNTED + signal * 8, s.counted[signal]);
 }
 
-/* Counts tasks that have ended at once, of which team `i` had one if bit `i` is set: by one warp, which has met all. */
-NOINLINE void count_ended(Shared &s, u64 control, u32 mask) {
-    u32 number = THREAD % 32;
-    u64 head = ((const u64 *)s.slot[number])[0], signal = signal_of(s, head);
-    bool counts = (mask >> number & 1) != 0 && signal < SIGNALS_MAX;
+/* Counts tasks that have ended at once: of each lane's team the packet's head, or 0. By one warp, which has met all. */
+NOINLINE void count_ended(Shared &s, u64 control, u64 head) {
+    u32 number = THREAD % 32, mask = __ballot_sync(0xffffffffu, head != 0);
+    u64 signal = signal_of(s, head);
+    bool counts = head != 0 && signal < SIGNALS_MAX;
     if (__any_sync(0xffffffffu, counts)) {
         fence_sys();
         count_signals(s, control, signal, counts);

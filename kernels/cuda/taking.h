@@ -16,7 +16,7 @@ INLINE u64 claim(const Shared &s, u32 bytes, u32 *code) {
 }
 
 /* A packet becomes a task, or is refused. By one thread of its team. */
-INLINE void take(Shared &s, u32 team, const Ring &ring) {
+NOINLINE void take(Shared &s, u32 team, const Ring &ring) {
     Packet p;
     const u64 *at = (const u64 *)s.slot[team];
     UNROLL for (u32 w = 0; w < 8; w++) p.word[w] = at[w];

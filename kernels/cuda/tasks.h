@@ -39,12 +39,21 @@ template <typename T> INLINE T combined(T a, T b, u32 op) {
     default: return b > a || b != b ? b : a;
     }
 }
-INLINE void add(i32 *at, i32 v) { atomicAdd(at, v); }
-INLINE void add(u32 *at, u32 v) { atomicAdd(at, v); }
-INLINE void add(i64 *at, i64 v) { atomicAdd((u64 *)at, (u64)v); }
-INLINE void add(u64 *at, u64 v) { atomicAdd(at, v); }
-INLINE void add(f32 *at, f32 v) { atomicAdd(at, v); }
-INLINE void add(f64 *at, f64 v) { atomicAdd(at, v); }
+/* Atomic sums into a buffer, which never lies in shared memory: nobody asks what was there before, so nobody waits. */
+INLINE void add(u32 *at, u32 v) {
+    asm volatile("red.relaxed.gpu.global.add.u32 [%0], %1;" ::"l"(__cvta_generic_to_global(at)), "r"(v) : "memory");
+}
+INLINE void add(u64 *at, u64 v) {
+    asm volatile("red.relaxed.gpu.global.add.u64 [%0], %1;" ::"l"(__cvta_generic_to_global(at)), "l"(v) : "memory");
+}
+INLINE void add(i32 *at, i32 v) { add((u32 *)at, (u32)v); }
+INLINE void add(i64 *at, i64 v) { add((u64 *)at, (u64)v); }
+INLINE void add(f32 *at, f32 v) {
+    asm volatile("red.relaxed.gpu.global.add.f32 [%0], %1;" ::"l"(__cvta_generic_to_global(at)), "f"(v) : "memory");
+}
+INLINE void add(f64 *at, f64 v) {
+    asm volatile("red.relaxed.gpu.global.add.f64 [%0], %1;" ::"l"(__cvta_generic_to_global(at)), "d"(v) : "memory");
+}
 INLINE u32 swap_if(u32 *at, u32 old, u32 v) { return atomicCAS(at, old, v); }
 INLINE u64 swap_if(u64 *at, u64 old, u64 v) { return atomicCAS(at, old, v); }
 

@@ -3,8 +3,9 @@
  * what the numbers mean: worker.h.
  *
  * A round: 32 teams of 16 threads read a slot each, a unit a thread, by one load, so a batch costs one way over the bus;
- * while nothing comes, two teams of each ring do, and those of rings in this GPU's own memory look again and again until
- * the others' loads have come over the bus. A team that finds its sequence number in all units has a whole packet, and
+ * while nothing comes, two teams of each ring do, a warp, without the rest of the block (watch.h). If there are rings in
+ * this GPU's own memory, the block stays together, and those are looked at again and again until the others' loads have
+ * come over the bus. A team that finds its sequence number in all units has a whole packet, and
  * makes it a task at once (quick.h). If it is the only one of its ring, and waits for no other, the team also runs and
  * ends it at once. Else packets of a ring are taken in order. Short tasks run side by side, a team each, as far as the
  * widths of their queues allow; long ones take the whole block, one after another. A warp ends the round: one fence, then
@@ -44,11 +45,6 @@
 #define TELLER 352
 /* Warps of the block. */
 #define WARPS (WORKER_THREADS / 32)
-/* Looks at a ring nearby in a round: if no others are waited for; and at most. */
-#define LOOKS 4
-#define LOOKS_MAX 64
-/* Of so many rounds, one looks at quiet rings over the bus, if there are rings nearby. */
-#define SELDOM 4
 /* A slot whose task has ended before the round's others begin. */
 #define ENDED_AT_ONCE 2
 /* Who looks at the clock and at the host's orders: of a warp that reads slots last. */
@@ -92,13 +88,16 @@ typedef struct {
     Watch watch;
     /* Of each ring's position: kept, because a division takes long. */
     u32 next[RINGS_MAX];
-    /* Whether a ring's slots lie in this GPU's memory; how many looks at others have come back. */
+    /* Whether a ring's slots lie in this GPU's memory. */
     u8 near[RINGS_MAX];
     /* What was read last over the bus for that: nobody needs it. */
     u32 settled;
     /* Of each team: how many rings come before its own, and how many teams of that. */
     u8 share[TEAMS], place[TEAMS];
-    u32 returned;
+    /* Of each ring: cycles for which its warp rests when a task has ended (watch.h). Of each team: how the packet begins whose
+     * task has ended in this round of looks, and in the one before; 0: none has. */
+    u32 rest[RINGS_MAX];
+    u64 mail[2][TEAMS];
     u64 changed, changing, tasks, refusals, idle;
     /* When something has come last, as far as who looks at the clock has seen. */
     u64 until;
@@ -124,9 +123,10 @@ typedef struct {
 #include "../cuda/crew.h"
 #include "../cuda/long_tasks.h"
 #include "../cuda/rounds.h"
+#include "../cuda/watch.h"
 
 /* Tells initiators what the worker does. */
-INLINE void say_state(const Shared &s, u64 state) {
+NOINLINE void say_state(const Shared &s, u64 state) {
     u32 ring = THREAD - TELLER;
     if (ring < s.count) store_relaxed(s.rings[ring].head + RING_STATE, state);
 }
@@ -168,7 +168,6 @@ extern "C" __global__ __launch_bounds__(WORKER_THREADS, 1) void xtq_worker(const
         s.blocks = BLOCKS;
         s.reachable = s.outs;
         s.changed = 0;
-        s.returned = 0;
         s.has_layouts = 0;
     }
     if (!leads(s, start.life)) return help(s, start.life);
@@ -211,52 +210,43 @@ extern "C" __global__ __launch_bounds__(WORKER_THREADS, 1) void xtq_worker(const
      * ring, unless there are more rings than warps. */
     u32 per = s.count == 0 ? TEAMS : TEAMS / s.count, number = THREAD % 32, ended = 0, round = 0;
     if (per > 1) per &= ~1u;
-    /* Those looks that others wait for, while rings nearby are looked at. */
-    u32 over_the_bus = per > 1 && nears != 0 ? s.count - nears : 0, due = 0;
     Spread spread = {per, 0, NO_RING, false};
     if (THREAD < TEAMS) {
+        s.rest[THREAD] = 0;
+        s.mail[0][THREAD] = s.mail[1][THREAD] = 0;
         s.share[THREAD] = THREAD / per;
         s.place[THREAD] = THREAD % per;
     }
     BARRIER();
-    bool leaving = false, worked = false, crossed = false;
+    bool leaving = false, worked = false;
     if (THREAD == LAST) s.until = nanoseconds();
-    Unit orders = {0, 0}, early = {0, 0};
+    Orders orders = {};
+    Unit early = {0, 0};
     u64 early_at = 0;
     while (lives) {
         Look mine = look_of(s, spread, team);
         Look lane = look_of(s, spread, number);
         Found has = {};
-        bool at_once = false;
-        /* What is on its way over the bus holds up each fence of this multiprocessor: while there are rings nearby, those
-         * that are quiet are looked at seldom. */
-        bool crosses = spread.wide || per == 1 || nears == 0 || round % SELDOM == 0 || crossed || leaving;
-        u32 abroad = crosses ? over_the_bus : 0;
-        if (!crosses) mine.active = mine.active && s.near[mine.ring] != 0;
-        if (!spread.wide) due += abroad;
+        bool at_once = false, called = false, watched = !spread.wide && per > 1 && !leaving;
         /* Looked at half a turn later: it takes the bus's time. */
-        if (THREAD == LAST && round % ROUNDS == 0) orders = load_unit(control + CONTROL_CHANGED);
+        if (THREAD == LAST && round % ROUNDS == 0) orders = load_orders(control);
+        if (watched) {
+            /* Who has looked and found something goes on with it; nobody else looks in this round. */
+            bool looks = __any_sync(0xffffffffu, mine.active);
+            u32 others = look_of(s, spread, (team - THREAD / TEAM + LAST / TEAM) % TEAMS).active ? 0 : 32;
+            if (looks || THREAD / 32 == LAST / 32) {
+                called = watch(s, control, nears, 32 * s.count + others, team, unit, mine, worked, orders, early, early_at);
+            }
+            mine.active = mine.active && early_at != 0;
+        }
         /* A warp's two teams go together, for what they ask of each other. */
         if (s.count != 0 && __any_sync(0xffffffffu, mine.active)) {
             u32 position = (u32)s.rings[mine.ring].position + mine.ahead;
             u64 at = slot_at(s.rings[mine.ring].slots, position, unit);
-            bool is_narrow = !spread.wide && per > 1, near = is_narrow && s.near[mine.ring] != 0;
+            bool is_narrow = !spread.wide && per > 1;
             Unit v = early;
             if (early_at != at) v = load_unit(at);
             u32 sequence = sequence_at(s, mine);
-            if (near) {
-                /* Until there is a packet's first unit, which comes last, or the others' looks have come back. */
-                for (u32 looks = 1; looks < LOOKS_MAX; looks++) {
-                    bool there = unit == 0 && ((u32)v.lo & 0xffff) == sequence, enough = abroad == 0 && looks == LOOKS;
-                    enough = enough || (abroad != 0 && *(volatile u32 *)&s.returned == due);
-                    if (__any_sync(0xffffffffu, there || enough)) break;
-                    v = load_unit(at);
-                }
-            } else if (abroad != 0 && is_narrow) {
-                /* Who says that depends on what was loaded, so that has come. */
-                u32 there = __ballot_sync(0xffffffffu, ((u32)v.lo & 0xffff) == sequence);
-                if (number == (there == ~0u ? 0 : __ffs(~there) - 1)) atomicAdd(&s.returned, 1u);
-            }
             has = look_at(s, team, unit, v, sequence);
             has.whole = has.whole && mine.active;
             u32 have = __ballot_sync(0xffffffffu, has.whole);
@@ -281,7 +271,6 @@ extern "C" __global__ __launch_bounds__(WORKER_THREADS, 1) void xtq_worker(const
         if (any) {
             /* Of each ring those that nothing is missing before; every warp finds the same. */
             u32 seen = s.whole[number];
-            crossed = __any_sync(0xffffffffu, seen != 0 && s.near[lane.ring] == 0);
             u32 all = __ballot_sync(0xffffffffu, seen == 1), over = __ballot_sync(0xffffffffu, seen == ENDED_AT_ONCE);
             bool next = (~(all >> (number - lane.ahead)) & ((2u << lane.ahead) - 1)) == 0;
             u32 mask = __ballot_sync(0xffffffffu, next && seen == 1);
@@ -319,7 +308,7 @@ extern "C" __global__ __launch_bounds__(WORKER_THREADS, 1) void xtq_worker(const
                  * over the bus. */
                 if (THREAD / 32 == (ended + WARPS / 2) % WARPS) {
                     if (mask != 0) end_round(s, control, mask, lane);
-                    if (over != 0) count_ended(s, control, over);
+                    if (over != 0) count_ended(s, control, over >> number & 1 ? ((const u64 *)s.slot[number])[0] : 0);
                 }
                 ended++;
             }
@@ -330,31 +319,21 @@ extern "C" __global__ __launch_bounds__(WORKER_THREADS, 1) void xtq_worker(const
                 team = (team + TEAMS - 2) % TEAMS;
             }
         }
-        if (!any && crosses) crossed = false;
         if (leaving && !found) break;
         /* Several came: more may follow. Else few looks are quicker than many. */
         if (!found) spread.wide = false;
         round++;
-        bool special = false;
+        bool special = called;
         if (THREAD == LAST) {
             worked = worked || found;
-            u64 now = 0;
             if (round % ROUNDS == ROUNDS / 2) {
-                now = nanoseconds();
-                if (worked) {
-                    s.until = now;
-                    worked = false;
-                }
-                special = orders.lo != s.changed && orders.lo % 2 == 0;
-                if ((orders.hi & ORDER_ABORT) != 0) s.why = WHY_ABORTED;
-                else if ((orders.hi & ORDER_LEAVE) != 0) s.why = WHY_TOLD;
-                else if (now > s.watch.deadline) s.why = WHY_OLD;
-                else if (now > s.until && now - s.until > s.idle) s.why = WHY_IDLE;
-                special = special || s.why != 0;
+                u32 asked = asked_for(s, orders, worked);
+                s.why = asked % ASKED_TABLES;
+                special = special || asked != 0;
             }
         }
         /* Where nothing came, nothing was changed that others read. */
-        if (!any && round % ROUNDS != ROUNDS / 2) continue;
+        if (!any && !watched && round % ROUNDS != ROUNDS / 2) continue;
         if (!__syncthreads_or(special)) continue;
         u32 why = s.why;
         reload(s, control);

@@ -53,7 +53,8 @@ const IMAGES: [Image; 8] = [
     Image {
         source: "worker.cu",
         made: ["worker.fatbin", "ptxas-worker.txt"],
-        targets: &["80", "90", "100", "80"],
+        // Of its own PTX, the one for 100 would spill.
+        targets: &["80", "90", "100:90", "80"],
     },
     Image {
         source: "worker_linked.cu",
