@@ -22,6 +22,7 @@ mod layout;
 #[allow(unsafe_code, reason = "plays a worker over memory by address")]
 pub mod player;
 mod ring;
+mod short;
 pub(crate) mod state;
 #[allow(unsafe_code, reason = "starts workers, and declares what their memory needs")]
 mod target;
@@ -37,6 +38,7 @@ pub use layout::{
 };
 pub(crate) use layout::{RING_ABORT, RING_STATE, SLOT_BYTES, arena_bytes};
 pub use ring::{Lane, Outcome, RingError};
+pub(crate) use short::Short;
 pub use target::{RingParts, Target, WorkerCount};
 pub(crate) use terms::Runs;
 pub use terms::{DeviceKernel, Life, RefusedPut, RingPlaces, TargetError};

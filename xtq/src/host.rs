@@ -181,7 +181,7 @@ pub(crate) struct Inner {
     pool: Pool,
     /// There may be something to send, or a held put to release.
     owing: AtomicBool,
-    /// A signal of this end's may have ended, or begun anew: puts may wait for it.
+    /// A signal of this end's has ended that puts wait for.
     rang: AtomicBool,
     /// When the time of the next put is over.
     due_ns: AtomicU64,
@@ -314,10 +314,12 @@ impl Xtq {
     pub fn attach_at(bml: &mut Bml, tag: AmTag, config: Config) -> Result<Xtq, BmlError> {
         let ringing = |inner: &std::sync::Weak<Inner>| -> Bell {
             let inner = inner.clone();
-            Arc::new(move || {
+            Arc::new(move |is_awaited| {
                 if let Some(inner) = inner.upgrade() {
-                    inner.rang.store(true, Ordering::Release);
-                    // A put may wait for the signal.
+                    // A put waits for the signal.
+                    if is_awaited {
+                        inner.rang.store(true, Ordering::Release);
+                    }
                     inner.owing.store(true, Ordering::Release);
                     inner.ring();
                 }

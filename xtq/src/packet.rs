@@ -22,7 +22,7 @@
 use bitflags::bitflags;
 use thiserror::Error;
 use zerocopy::little_endian::{U16, U32, U64};
-use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
+use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout};
 
 /// Length of a packet in bytes.
 pub const PACKET_BYTES: usize = 64;
@@ -170,7 +170,9 @@ impl Launch {
     fn check(&self) -> Result<(), PacketError> {
         let (grid, group) = (self.grid, self.group);
         let fits = |at: usize| {
-            group[at] != 0 && grid[at] != 0 && grid[at].is_multiple_of(u32::from(group[at]))
+            // Most groups have one dimension: they need no division.
+            let group = u32::from(group[at]);
+            grid[at] != 0 && (group == 1 || group != 0 && grid[at].is_multiple_of(group))
         };
         if !(0..3).all(fits) {
             return Err(PacketError::Grid { grid, group });
@@ -280,6 +282,11 @@ fn join(low: [u8; 6], high: U16) -> u64 {
 }
 
 impl Packet {
+    /// No packet: zeros.
+    pub(crate) fn none() -> Packet {
+        Packet::new_zeroed()
+    }
+
     /// The kernel that it names, if it is one's.
     pub(crate) fn kernel(&self) -> Option<u8> {
         (self.kind == Kind::Kernel as u8).then_some(self.index)

@@ -5,7 +5,7 @@ use crate::error::XtqError;
 use crate::packet::{ARGUMENTS_MAX, Command, Flags, Launch, Packet, PacketError, Work};
 use crate::signal::Signal;
 use gapless_bml::Rank;
-use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering, fence};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 use zerocopy::IntoBytes;
@@ -212,11 +212,20 @@ struct Fate {
 pub struct PutHandle(Arc<Fate>);
 
 impl PutHandle {
-    /// The same handle for another put, if nobody else has it.
+    /// A handle for another put: this one again if nobody else has it.
     #[inline]
-    pub(crate) fn again(mut self) -> Option<PutHandle> {
-        *Arc::get_mut(&mut self.0)? = Fate::default();
-        Some(self)
+    pub(crate) fn renew(&mut self) -> PutHandle {
+        // Nothing makes weak ones of it. So if there is one, which is this, nobody can make a second; and the fence comes
+        // after all that the last of the others has read, which it gave up by a store with release.
+        let is_alone = Arc::strong_count(&self.0) == 1;
+        fence(Ordering::Acquire);
+        if is_alone && self.0.error.get().is_none() {
+            self.0.refusals.store(0, Ordering::Relaxed);
+            self.0.said.store(0, Ordering::Relaxed);
+        } else {
+            *self = PutHandle::default();
+        }
+        self.clone()
     }
 
     fn has(&self, said: u8) -> bool {

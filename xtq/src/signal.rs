@@ -9,8 +9,8 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 /// Names of signals in packets; 0 is none.
 static NEXT: AtomicU64 = AtomicU64::new(1);
 
-/// Called when a signal has ended, without any lock.
-pub(crate) type Bell = Arc<dyn Fn() + Send + Sync>;
+/// Called when a signal has ended, without any lock: whether somebody waits for that end, as a put does that is held back.
+pub(crate) type Bell = Arc<dyn Fn(bool) + Send + Sync>;
 
 /// How a signal has ended; empty as long as it has not.
 pub(crate) type End = Arc<OnceLock<Result<(), XtqError>>>;
@@ -34,13 +34,15 @@ impl Count {
         }
     }
 
-    /// Tells those who wait for this end, if it has ended.
-    fn tell(&mut self) {
-        let Some(result) = self.end() else { return };
+    /// Tells those who wait for this end, if it has ended. Whether there are any.
+    fn tell(&mut self) -> bool {
+        let Some(result) = self.end() else { return false };
+        let is_awaited = !self.awaited.is_empty();
         for awaited in self.awaited.drain(..) {
             // Each is told once.
             let _ = awaited.set(result.clone());
         }
+        is_awaited
     }
 }
 
@@ -117,10 +119,10 @@ impl Signal {
         let mut count = self.count();
         let ends = (1..=times).contains(&count.left) && count.failed.is_none();
         count.left = count.left.saturating_sub(times);
-        count.tell();
+        let is_awaited = count.tell();
         drop(count);
         if ends {
-            (self.0.bell)();
+            (self.0.bell)(is_awaited);
         }
     }
 
@@ -131,9 +133,9 @@ impl Signal {
             return;
         }
         count.failed = Some(error);
-        count.tell();
+        let is_awaited = count.tell();
         drop(count);
-        (self.0.bell)();
+        (self.0.bell)(is_awaited);
     }
 
     /// A task that was to count it down has ended.
@@ -161,10 +163,10 @@ impl Signal {
         let mut now = self.count();
         now.left = count;
         now.failed = now.forsaken.clone();
-        now.tell();
+        let is_awaited = now.tell();
         drop(now);
         // It may have ended; or whoever counts it, and does not ring, is to be looked at.
-        (self.0.bell)();
+        (self.0.bell)(is_awaited);
     }
 
     pub(crate) fn downgrade(&self) -> Weak {
@@ -198,7 +200,7 @@ mod tests {
     fn it_ends_once_at_zero_or_with_the_first_error() {
         let rung = Arc::new(AtomicU32::new(0));
         let theirs = Arc::clone(&rung);
-        let bell: Bell = Arc::new(move || _ = theirs.fetch_add(1, Ordering::Relaxed));
+        let bell: Bell = Arc::new(move |_| _ = theirs.fetch_add(1, Ordering::Relaxed));
         let signal = Signal::new(2, vec![Rank(3)], bell);
         signal.count_down();
         assert_eq!((signal.value(), signal.poll()), (1, None));
@@ -226,5 +228,25 @@ mod tests {
         signal.forsake(&XtqError::Closed);
         signal.reset(1);
         assert_eq!((first.get(), second.get()), (Some(&Ok(())), Some(&Err(XtqError::Closed))));
+    }
+
+    #[test]
+    fn the_bell_says_whether_somebody_waits() {
+        let said = Arc::new(Mutex::new(Vec::new()));
+        let theirs = Arc::clone(&said);
+        let bell: Bell = Arc::new(move |is_awaited| theirs.lock().unwrap().push(is_awaited));
+        let signal = Signal::new(1, Vec::new(), bell);
+        signal.count_down();
+        signal.reset(1);
+        let _first = signal.next_end();
+        signal.count_down();
+        signal.reset(2);
+        let _second = signal.next_end();
+        signal.fail(XtqError::Closed);
+        signal.reset(1);
+        let _third = signal.next_end();
+        signal.reset(0);
+        let said = std::mem::take(&mut *said.lock().unwrap());
+        assert_eq!(said, [false, false, true, false, true, false, true]);
     }
 }

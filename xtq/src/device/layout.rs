@@ -102,6 +102,7 @@ pub(crate) fn slot_of(position: u64) -> usize {
 }
 
 /// Units of a slot that a body of so many bytes needs, the packet's included.
+#[cfg(any(test, feature = "testkit"))]
 pub(crate) fn units(body: usize) -> usize {
     let behind = if body > INLINE_BYTES { 1 } else { body.div_ceil(UNIT_BODY) };
     PACKET_UNITS + behind

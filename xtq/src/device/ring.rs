@@ -2,9 +2,9 @@
 
 use super::layout::{
     INLINE_BYTES, PACKET_UNITS, RING_STATE, RING_WANTED, RingShape, SLOT_BYTES, SLOTS,
-    STATUS_ENDED, STATUS_FAILED, STATUS_MALFORMED, UNIT_BODY, UNIT_BYTES, arena_bytes, sequence_of,
-    slot_of, units,
+    STATUS_ENDED, STATUS_FAILED, STATUS_MALFORMED, UNIT_BYTES, arena_bytes, sequence_of, slot_of,
 };
+use super::short::Short;
 use super::{Failure, state};
 use crate::error::Refusal;
 use crate::gather::{Part, Place};
@@ -40,6 +40,9 @@ pub enum RingError {
     },
 }
 
+/// Words of a unit.
+const UNIT_WORDS: usize = UNIT_BYTES / 8;
+
 /// What became of a put.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
@@ -71,7 +74,7 @@ impl Outcome {
 #[derive(Debug)]
 pub struct Lane {
     words: Words,
-    /// Its slots, if they lie in memory of the worker's that the processor has mapped: then those of `words` are not used.
+    /// Its slots, if they lie in memory of the worker's that the processor has mapped: then those of `words` are drafts.
     near: Option<Words>,
     /// Puts so far.
     position: u64,
@@ -240,87 +243,98 @@ impl Lane {
         arguments: &[u8],
         payload: Part<'_>,
     ) -> Result<u64, RingError> {
-        let position = self.position;
         let lengths = [arguments.len(), payload.len()];
+        if let Part::One(payload) = payload {
+            let mut short = Short::default();
+            if short.fill(arguments, payload) {
+                return self.put_short(packet, &short);
+            }
+        }
+        self.admit(packet, lengths)?;
+        let bytes = lengths[0] + lengths[1];
+        if bytes <= INLINE_BYTES {
+            let mut gathered = [0; INLINE_BYTES];
+            let gathered = &mut gathered[..payload.len()];
+            // Memory takes all.
+            let _ = payload.write(Place::memory(gathered));
+            let mut short = Short::default();
+            short.fill(arguments, gathered);
+            return self.put_short(packet, &short);
+        }
+        let bytes = arena_bytes(lengths[0], lengths[1]);
+        if bytes.next_multiple_of(UNIT_BYTES) > self.arena.bytes {
+            return Err(RingError::TooLong { bytes, max: self.arena.bytes });
+        }
+        let place = self.arena.take(self.position, bytes).ok_or(RingError::Full)?;
+        self.fill_arena(place, arguments, payload);
+        let (slot, sequence) = self.slot();
+        store(slot, sequence, PACKET_UNITS, [0, place as u64]);
+        Ok(self.seal(packet, PACKET_UNITS + 1))
+    }
+
+    /// The same, with a body that lies in the slot.
+    #[inline]
+    pub(crate) fn put_short(&mut self, packet: &Packet, body: &Short) -> Result<u64, RingError> {
+        self.admit(packet, body.lengths())?;
+        let (slot, sequence) = self.slot();
+        let mut unit = PACKET_UNITS;
+        for &[a, b, c, d, e, f, high @ ..] in body.units() {
+            let low = u64::from_le_bytes([0, 0, a, b, c, d, e, f]);
+            store(slot, sequence, unit, [low, u64::from_le_bytes(high)]);
+            unit += 1;
+        }
+        Ok(self.seal(packet, unit))
+    }
+
+    /// The slot of the next put, if it is free.
+    #[inline]
+    pub(crate) fn free_slot(&self) -> Option<u8> {
+        // Below 256.
+        (self.pending() < SLOTS as u64).then(|| slot_of(self.position).to_le_bytes()[0])
+    }
+
+    /// Whether a put with a body of these lengths may go into the next slot.
+    #[inline]
+    fn admit(&self, packet: &Packet, lengths: [usize; 2]) -> Result<(), RingError> {
         if packet.body_lengths() != lengths {
             let [arguments, payload] = lengths;
             return Err(RingError::Lengths { arguments, payload });
         }
-        // A packet's lengths have 16 and 32 bits.
-        let bytes = lengths[0] + lengths[1];
-        if self.pending() >= SLOTS as u64 {
-            return Err(RingError::Full);
-        }
-        let place = if bytes > INLINE_BYTES {
-            let bytes = arena_bytes(lengths[0], lengths[1]);
-            if bytes.next_multiple_of(UNIT_BYTES) > self.arena.bytes {
-                return Err(RingError::TooLong { bytes, max: self.arena.bytes });
-            }
-            Some(self.arena.take(position, bytes).ok_or(RingError::Full)?)
-        } else {
-            None
-        };
-        let slot = slot_of(position);
-        let sequence = u64::from(sequence_of(position));
-        let (words, at) = (self.words.all(), RingShape::slot_at(position) / 8);
-        let mut lines = self.near.is_some().then_some([[0; LINE]; SLOT_BYTES / 8 / LINE]);
-        let mut store = |unit: usize, low: u64, high: u64| {
-            let (place, low) = (unit * (UNIT_BYTES / 8), low & !0xFFFF | sequence);
-            if let Some(lines) = &mut lines {
-                let line = &mut lines[place / LINE];
-                (line[place % LINE], line[place % LINE + 1]) = (low, high);
-                return;
-            }
-            // The half with the sequence last: who sees that sees the other.
-            words[at + place + 1].store(high, Ordering::Relaxed);
-            words[at + place].store(low, Ordering::Release);
-        };
-        match place {
-            None => {
-                let mut all = [0; INLINE_BYTES];
-                let (first, rest) = all.split_at_mut(arguments.len());
-                first.copy_from_slice(arguments);
-                let rest = &mut rest[..payload.len()];
-                match payload {
-                    Part::One(payload) => rest.copy_from_slice(payload),
-                    // Memory takes all.
-                    gathered => _ = gathered.write(Place::memory(rest)),
-                }
-                for (unit, piece) in
-                    all.chunks_exact(UNIT_BODY).take(bytes.div_ceil(UNIT_BODY)).enumerate()
-                {
-                    let mut both = [0; UNIT_BYTES];
-                    both[2..].copy_from_slice(piece);
-                    let [low, high] = halves(&both);
-                    store(PACKET_UNITS + unit, low, high);
-                }
-            }
-            Some(place) => {
-                self.fill_arena(place, arguments, payload);
-                store(PACKET_UNITS, 0, place as u64);
-            }
-        }
-        for (unit, piece) in packet.as_bytes().as_chunks::<UNIT_BYTES>().0.iter().enumerate() {
-            let [low, high] = halves(piece);
-            store(unit, low, high);
+        self.free_slot().map(drop).ok_or(RingError::Full)
+    }
+
+    /// The words of the next slot, and its sequence number.
+    #[inline]
+    fn slot(&self) -> (&[AtomicU64], u64) {
+        let at = RingShape::slot_at(self.position) / 8;
+        (&self.words.all()[at..at + SLOT_BYTES / 8], sequence_of(self.position).into())
+    }
+
+    /// Writes the packet of the next slot, whose units are so many. Gives the put's number.
+    #[inline]
+    fn seal(&mut self, packet: &Packet, units: usize) -> u64 {
+        let position = self.position;
+        let (slot, sequence) = self.slot();
+        for (unit, piece) in packet.as_bytes().as_chunks().0.iter().enumerate() {
+            store(slot, sequence, unit, halves(piece));
         }
         // Units of an earlier put, which might have this sequence after 16 million others.
-        let now = units(bytes);
-        let before = usize::from(self.used[slot]);
-        match self.near.as_ref().zip(lines) {
-            Some((near, lines)) => {
-                let count = now.max(before).div_ceil(LINE / (UNIT_BYTES / 8));
-                store_lines(near, slot * SLOT_BYTES / 8, &lines[..count]);
-            }
-            None => {
-                for unit in now..before {
-                    words[at + unit * (UNIT_BYTES / 8)].store(0, Ordering::Relaxed);
-                }
-            }
+        let before = usize::from(self.used[slot_of(position)]);
+        for unit in units..before {
+            slot[unit * UNIT_WORDS].store(0, Ordering::Relaxed);
         }
-        self.used[slot] = u8::try_from(now).unwrap_or(u8::MAX);
+        if let Some(near) = &self.near {
+            // What was written is read here alone, and goes to the slot there, the packet last.
+            let mut lines = [[0; LINE]; SLOT_BYTES / 8 / LINE];
+            for (to, from) in lines.as_flattened_mut().iter_mut().zip(slot) {
+                *to = from.load(Ordering::Relaxed);
+            }
+            let count = units.max(before).div_ceil(LINE / UNIT_WORDS);
+            store_lines(near, slot_of(position) * SLOT_BYTES / 8, &lines[..count]);
+        }
+        self.used[slot_of(position)] = u8::try_from(units).unwrap_or(u8::MAX);
         self.position += 1;
-        Ok(position)
+        position
     }
 
     fn fill_arena(&self, place: usize, arguments: &[u8], payload: Part<'_>) {
@@ -377,6 +391,15 @@ impl Lane {
         self.taken += 1;
         Some((position, Outcome::of(word)))
     }
+}
+
+/// Writes a unit of a slot.
+#[inline]
+fn store(slot: &[AtomicU64], sequence: u64, unit: usize, [low, high]: [u64; 2]) {
+    let at = unit * UNIT_WORDS;
+    // The half with the sequence last: who sees that sees the other.
+    slot[at + 1].store(high, Ordering::Relaxed);
+    slot[at].store(low & !0xFFFF | sequence, Ordering::Release);
 }
 
 #[inline]

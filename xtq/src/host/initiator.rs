@@ -16,6 +16,7 @@ mod direct;
 #[allow(unsafe_code, reason = "carries a ring by operations on memory of its own")]
 pub(super) mod far;
 mod held;
+mod kept;
 mod limit;
 mod room;
 mod swift;
@@ -414,18 +415,15 @@ impl Initiator {
         let lost_error = XtqError::Lost { rank, error: error.clone() };
         self.drop_rings(Some(rank), &lost_error);
         self.lines.retain(|key, _| key.0 != rank.0);
-        self.pauses.retain(|what| !matches!(what, What::Line(key) if key.0 == rank.0));
-        let lost: Vec<u64> =
-            self.puts.iter().filter(|(_, put)| put.target == rank).map(|(&id, _)| id).collect();
-        for id in lost {
-            self.forget(id);
-            self.end(id, Err(lost_error.clone()));
-        }
-    }
-
-    fn forget(&mut self, id: u64) {
-        self.held.retain(|(_, held)| *held != id);
-        self.pauses.retain(|what| what != What::Put(id));
+        let puts = &self.puts;
+        let is_lost = |id: &u64| puts.get(id).is_some_and(|put| put.target == rank);
+        self.held.retain(|(_, id)| !is_lost(id));
+        self.pauses.retain(|what| match what {
+            What::Put(id) => !is_lost(&id),
+            What::Line(key) => key.0 != rank.0,
+        });
+        let lost: Vec<u64> = puts.keys().copied().filter(is_lost).collect();
+        lost.into_iter().for_each(|id| self.end(id, Err(lost_error.clone())));
     }
 
     /// The process has left: whatever is on its way ends.

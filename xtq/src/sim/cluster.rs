@@ -101,7 +101,7 @@ impl Process {
     fn new() -> Process {
         let (kernels, posted, tasks, refusals) = Default::default();
         // Events look for whoever waits.
-        Process { kernels, posted, tasks, refusals, bell: Arc::new(|| ()) }
+        Process { kernels, posted, tasks, refusals, bell: Arc::new(|_| ()) }
     }
 }
 

@@ -14,6 +14,7 @@ use gapless_cli::pingpong::Pinned;
 use gapless_mem::Lease;
 use gapless_report::{Mark, Row};
 use gapless_xtq::device::player::{Player, memory};
+use rustix::process::getpid;
 use gapless_xtq::device::{DeviceFunction, DeviceKernel, Lane, SLOTS, Target};
 
 use super::world::{Found, Putting};
@@ -128,6 +129,12 @@ fn bare(quick: bool) -> Result<Times, Failure> {
     Ok([one, many, put])
 }
 
+/// How long the first thread of a process has run: it waits for a message, while another one plays the worker.
+fn waits_ns(process: i32) -> Option<u64> {
+    let text = std::fs::read_to_string(format!("/proc/{process}/schedstat")).ok()?;
+    text.split(' ').next()?.parse().ok()
+}
+
 /// One of the two processes.
 pub(super) fn rank(common: &Common, file: &Path) -> Result<(), Failure> {
     let world = World::init()?;
@@ -138,7 +145,9 @@ pub(super) fn rank(common: &Common, file: &Path) -> Result<(), Failure> {
         // The worker of rank 1 begins now.
         comm.barrier()?;
         comm.barrier()?;
-        let (found, puts) = Putting::new(&tasks, 0).measure(common.quick, || None)?;
+        let mut target = [0i32];
+        comm.recv(&mut target, 1, 0)?;
+        let (found, puts) = Putting::new(&tasks, 0).measure(common.quick, || waits_ns(target[0]))?;
         comm.send(&[puts], 1, 0)?;
         let text = serde_json::to_string(&(lower, found))?;
         std::fs::write(file, text).map_err(Failure::io("write", file))?;
@@ -152,6 +161,7 @@ pub(super) fn rank(common: &Common, file: &Path) -> Result<(), Failure> {
         unsafe { tasks.post_to_worker(pages(4096)?) }?;
         tasks.register_queue(0, QueueOptions { capacity: 4096, width: 32 })?;
         comm.barrier()?;
+        comm.send(&[getpid().as_raw_nonzero().get()], 0, 0)?;
         let mut puts = [0u64];
         comm.recv(&mut puts, 0, 0)?;
         let is_right = (1..).zip(&*sums).all(|(number, sum)| sum.load(Ordering::Relaxed) == number * puts[0]);
@@ -179,7 +189,15 @@ pub(super) fn findings(common: &Common) -> Result<Findings, Failure> {
         let added = (api.median - lower.median) * 1e9;
         let mut row_of_api = row("World::xtq", api).against(LOWER, lower).with("added_ns", added);
         match what {
-            "put to signal" => row_of_api.marks.push(Mark::at_most("ns that are added, put to signal", 300.0, added)),
+            "put to signal" => {
+                row_of_api.marks.push(Mark::at_most("ns that are added, put to signal", 300.0, added));
+                let what = "ms of the target's thread that waits, for 10⁶ tasks";
+                row_of_api.marks.push(Mark::at_most(what, 1.0, found.target_ms));
+            }
+            "in batches of 16, each" => {
+                let rate = 1e-6 / api.median;
+                row_of_api.marks.push(Mark::at_least("million tasks a second", 5.0, rate));
+            }
             "what a put costs" => row_of_api.marks.push(Mark::at_most("ns a put", 150.0, api.median * 1e9)),
             _ => {}
         }

@@ -77,7 +77,7 @@ pub(super) struct Found {
     /// A put of 128.
     pub(super) put: Vec<f64>,
     /// Milliseconds of all threads of the target for 10⁶ tasks.
-    target_ms: f64,
+    pub(super) target_ms: f64,
 }
 
 /// Batches on their way, and tasks of each.
@@ -309,7 +309,9 @@ impl<'w> Putting<'w> {
         let batches = (0..n(20)).map(|_| self.many(n(2000))).collect::<Result<_, _>>()?;
         let put = (0..n(200)).map(|_| self.cost()).collect::<Result<_, _>>()?;
         let before = (ran_ns(), self.puts);
-        (0..n(4000)).try_for_each(|_| self.round(BATCH).map(drop))?;
+        // A target that sleeps wakes now and then: a million tasks see many of its sleeps.
+        let times = if quick || self.way > 0 { n(4000) } else { 1_000_000 / BATCH as usize };
+        (0..times).try_for_each(|_| self.round(BATCH).map(drop))?;
         let ran = ran_ns().zip(before.0).map_or(0, |(after, before)| after.saturating_sub(before));
         // Nanoseconds a task are milliseconds of 10⁶ tasks.
         let target_ms = ran as f64 / (self.puts - before.1) as f64;

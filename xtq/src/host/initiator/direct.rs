@@ -6,12 +6,12 @@
 //! whoever looks for outcomes, take no other.
 
 use super::far::Far;
+use super::kept::Kept;
 use super::{Effects, Initiator, Item, Outgoing, Stage};
-use crate::device::{Lane, Outcome, RingError, RingShape};
+use crate::device::{Lane, Outcome, RingError, RingShape, SLOTS};
 use crate::error::{Refusal, Waited, XtqError};
 use crate::host::grant::of_two_keys;
 use crate::packet::Packet;
-use crate::put::PutHandle;
 use crate::wire::{Head, Ring, kernel_bit};
 use gapless_bml::{Bml, LinkError, MapError, Mapping, PeerState, Rank, RemoteKey, TokenSpace};
 use gapless_mem::Mapper;
@@ -85,16 +85,19 @@ impl Way {
 }
 
 /// A put in a ring.
-#[allow(
-    clippy::large_enum_variant,
-    reason = "most are the large one, which is to take no allocation"
-)]
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Name {
+    /// One of the initiator's.
+    Named(u64),
+    /// One that nobody else knows, in the place of this slot.
+    Kept(u8),
+}
+
+/// A put that was in a ring.
 #[derive(Debug)]
 pub(super) enum Flying {
-    /// One of the initiator's, by name.
     Named(u64),
-    /// One that nobody else knows.
-    Own(Outgoing),
+    Own(Box<Outgoing>),
 }
 
 /// A ring at one target.
@@ -106,9 +109,8 @@ pub(super) struct Direct {
     /// Puts that are to go into the ring.
     pub(super) waiting: VecDeque<u64>,
     /// Those in it, in order.
-    pub(super) running: VecDeque<Flying>,
-    /// Handles of puts that have ended, which nobody has any more: for the next ones.
-    pub(super) spare: Vec<PutHandle>,
+    pub(super) running: VecDeque<Name>,
+    pub(super) kept: Kept,
     /// When a worker was last asked for, and how long to wait for it.
     pub(super) asked_ns: u64,
     pub(super) again_ns: u64,
@@ -191,7 +193,22 @@ impl Direct {
         let Way::Live(end) = &mut self.way else { return None };
         let (_, outcome) = end.lane.next()?;
         self.silent_ns = None;
-        Some((self.running.pop_front()?, outcome))
+        let name = self.running.pop_front()?;
+        Some((self.land(name)?, outcome))
+    }
+
+    /// A put goes out of the ring.
+    fn land(&mut self, name: Name) -> Option<Flying> {
+        Some(match name {
+            Name::Named(id) => Flying::Named(id),
+            Name::Kept(slot) => Flying::Own(Box::new(self.kept.at(slot)?.take())),
+        })
+    }
+
+    /// All that is in the ring goes out of it.
+    fn take_running(&mut self) -> VecDeque<Flying> {
+        let running = std::mem::take(&mut self.running);
+        running.into_iter().filter_map(|name| self.land(name)).collect()
     }
 
     /// Puts what waits, as far as there is room.
@@ -210,7 +227,7 @@ impl Direct {
                             far.add(lane, position, bytes);
                         }
                         put.stage = Stage::InRing;
-                        self.running.push_back(Flying::Named(*id));
+                        self.running.push_back(Name::Named(*id));
                         filled.count += 1;
                     }
                     Err(RingError::Full) => break,
@@ -328,10 +345,11 @@ impl Initiator {
                 return Err(nonsense());
             }
             let way = Way::Offered(offer);
-            let (waiting, running, spare) = Default::default();
+            let (waiting, kept) = Default::default();
+            let running = VecDeque::with_capacity(SLOTS);
             let (asked_ns, again_ns, silent_ns) = (0, AGAIN_NS, None);
             let ring =
-                Direct { way, kernels, waiting, running, spare, asked_ns, again_ns, silent_ns };
+                Direct { way, kernels, waiting, running, kept, asked_ns, again_ns, silent_ns };
             rings.of.insert(from.0, ring);
             self.has_rings = true;
             return Ok(());
@@ -357,8 +375,7 @@ impl Initiator {
     fn leave_ring(&mut self, target: Rank, why: &str, way: Way) {
         let mut rings = self.rings.lock();
         let Some(ring) = rings.of.get_mut(&target.0) else { return };
-        let (mut running, waiting) =
-            (std::mem::take(&mut ring.running), std::mem::take(&mut ring.waiting));
+        let (mut running, waiting) = (ring.take_running(), std::mem::take(&mut ring.waiting));
         let left = match ring.way.end() {
             // No worker can have found what has not left.
             Some(End { lane, far: Some(far) }) => {
@@ -400,7 +417,7 @@ impl Initiator {
         let troubled: Vec<Outgoing> = troubled.map(|(put, _)| put).collect();
         drop(rings);
         troubled.into_iter().for_each(|put| put.end(Err(error.clone()), &mut self.effects));
-        for flying in gone.into_iter().flat_map(|ring| ring.running) {
+        for flying in gone.into_iter().flat_map(|mut ring| ring.take_running()) {
             self.end_flying(flying, error);
         }
     }
@@ -516,8 +533,11 @@ impl Initiator {
             return None;
         }
         let mut rings = self.rings.lock();
-        let mut told: Vec<_> =
-            rings.troubled.drain(..).map(|(put, outcome)| (Flying::Own(put), outcome)).collect();
+        let mut told: Vec<_> = rings
+            .troubled
+            .drain(..)
+            .map(|(put, outcome)| (Flying::Own(Box::new(put)), outcome))
+            .collect();
         let mut is_any = !told.is_empty();
         for ring in rings.of.values_mut() {
             is_any |= !ring.running.is_empty();
@@ -531,7 +551,7 @@ impl Initiator {
                     put.end_well(&mut self.effects);
                 }
                 (Flying::Own(put), outcome) => {
-                    let id = self.name(put);
+                    let id = self.name(*put);
                     self.told(id, outcome);
                 }
                 (Flying::Named(id), outcome) => self.told(id, outcome),

@@ -1,5 +1,5 @@
-//! Puts that are held back: until a signal has ended, or a pause is over. A turn in which no signal of this end has ended
-//! looks at none that waits for one, and pauses lie in the order of their ends.
+//! Puts that are held back: until a signal has ended, or a pause is over. Only a turn after the end of a signal that some
+//! of them wait for looks at them, and pauses lie in the order of their ends.
 
 use super::{Initiator, LineKey};
 use crate::signal::{End, Signal};
@@ -133,7 +133,7 @@ mod tests {
     #[test]
     fn held_puts_are_looked_at_when_a_signal_has_ended() {
         let mut initiator = Initiator::default();
-        let signal = |count| Signal::new(count, Vec::new(), Arc::new(|| ()));
+        let signal = |count| Signal::new(count, Vec::new(), Arc::new(|_| ()));
         let (open, over) = (signal(1), signal(0));
         for signal in [&open, &over, &open] {
             let put = Put::function(Rank(1), 0, 0, [0, 0]).after(signal);
@@ -154,7 +154,7 @@ mod tests {
     #[test]
     fn puts_that_a_signal_held_back_go_before_later_ones() {
         let mut initiator = Initiator::default();
-        let signal = Signal::new(1, Vec::new(), Arc::new(|| ()));
+        let signal = Signal::new(1, Vec::new(), Arc::new(|_| ()));
         let mut put = || {
             let put = Put::function(Rank(1), 0, 0, [0, 0]).after(&signal);
             let packet = put.packet().unwrap();

@@ -126,6 +126,7 @@ impl Initiator {
     fn withdraw(&mut self, id: u64) {
         let Some(put) = self.puts.get(&id) else { return };
         let (to, line, is_listed) = (put.target.0, put.line, put.stage == Stage::Listed);
+        let may_pause = put.refusal.is_some();
         if is_listed && let Some(outbox) = self.outbox.get_mut(&to) {
             outbox.items.retain(|item| !matches!(item, Item::Put(listed, _) if *listed == id));
             if outbox.items.is_empty() {
@@ -142,7 +143,9 @@ impl Initiator {
                 let _ = self.settle(key);
             }
             None => {
-                self.pauses.retain(|what| what != What::Put(id));
+                if may_pause {
+                    self.pauses.retain(|what| what != What::Put(id));
+                }
                 if let Some(ring) = self.rings.lock().of.get_mut(&to) {
                     ring.withdraw(id);
                 }

@@ -2,11 +2,11 @@
 //!
 //! A put of a worker's kernel goes this way if nothing holds it back or limits it, its target's ring is mapped and lives,
 //! a worker is there, and no other put waits for the ring. The ring bounds their number, so they need no room (`room.rs`).
-//! It keeps a put until the outcome is known. Unless the task has ended well, the put then goes over to the initiator, which
+//! It keeps a put until the outcome is known (`kept.rs`). Unless the task has ended well, the put then goes over to the initiator, which
 //! sends it again or ends it.
 
-use super::direct::{AGAIN_NS, Direct, End, Flying, Rings, SharedRings, Way, bit};
-use super::{Outgoing, Stage};
+use super::Outgoing;
+use super::direct::{AGAIN_NS, Direct, End, Name, Rings, SharedRings, Way, bit};
 use crate::device::{Outcome, SLOTS};
 use crate::packet::Packet;
 use crate::put::{Put, PutHandle, Retry};
@@ -74,27 +74,24 @@ impl Direct {
     /// Takes the outcomes of puts that only this ring knows.
     fn harvest(&mut self, troubled: &mut Vec<(Outgoing, Outcome)>, harvest: &mut Harvest) {
         let Way::Live(End { lane, .. }) = &mut self.way else { return };
-        while let Some(first) = self.running.front_mut() {
+        while let Some(first) = self.running.front() {
             harvest.is_any = true;
-            let Flying::Own(put) = first else {
+            let Name::Kept(slot) = *first else {
                 // The initiator looks.
                 harvest.is_left = true;
                 return;
             };
-            // A signal that finds no room here is told by the initiator.
             let Some((_, outcome)) = lane.next() else { return };
             self.silent_ns = None;
             harvest.done += 1;
-            let is_over = outcome == Outcome::Ended && harvest.note(&mut put.signal);
-            if is_over {
-                put.handle.accept(true);
-            }
-            let Some(Flying::Own(put)) = self.running.pop_front() else { return };
-            if !is_over {
+            self.running.pop_front();
+            let Some(record) = self.kept.at(slot) else { return };
+            // A signal that finds no room here is told by the initiator.
+            if outcome == Outcome::Ended && harvest.note(&mut record.signal) {
+                record.end_well();
+            } else {
                 harvest.is_left = true;
-                troubled.push((put, outcome));
-            } else if self.spare.len() < SLOTS {
-                self.spare.extend(put.handle.again());
+                troubled.push((record.take(), outcome));
             }
         }
     }
@@ -107,12 +104,10 @@ impl Direct {
         if !is_open || !lane.has_worker() {
             return None;
         }
+        let slot = lane.free_slot()?;
         // What is wrong, or has no room, is told apart by who comes after.
-        let number = lane.put_part(&packet, put.arguments.bytes(), put.payload.part()).ok()?;
-        let handle = self.spare.pop().unwrap_or_default();
-        let outgoing =
-            Outgoing { stage: Stage::InRing, ..Outgoing::of(put, packet, handle.clone()) };
-        self.running.push_back(Flying::Own(outgoing));
+        let (number, handle) = self.kept.at(slot)?.put(lane, put, packet).ok()?;
+        self.running.push_back(Name::Kept(slot));
         // Before the fence of the announcement: who is about to sleep sees it, or is seen by the caller.
         owing.store(true, Ordering::Relaxed);
         // (`is_served` has no fence.)
@@ -165,11 +160,12 @@ impl SharedRings {
             return None;
         }
         let mut rings = self.lock();
-        if rings.open_to(put.target)?.running.len() >= CROWDED {
-            drop(rings);
-            self.harvest().tell();
-            rings = self.lock();
+        let ring = rings.open_to(put.target)?;
+        if ring.running.len() < CROWDED {
+            return ring.put(put, packet, owing);
         }
-        rings.open_to(put.target)?.put(put, packet, owing)
+        drop(rings);
+        self.harvest().tell();
+        self.lock().open_to(put.target)?.put(put, packet, owing)
     }
 }
