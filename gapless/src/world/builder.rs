@@ -59,7 +59,7 @@ pub struct Builder {
     progress_thread: bool,
     task_threads: Option<usize>,
     put_room: Option<(usize, u64)>,
-    mapper: Option<Option<Arc<dyn Mapper>>>,
+    mapper: Option<Arc<dyn Mapper>>,
     config: Option<Config>,
     tuning: Option<Tuning>,
     table: Option<Table>,
@@ -267,13 +267,12 @@ impl Builder {
         self
     }
 
-    /// What maps memory of accelerators for this process's processor: so tasks that are put at a
-    /// [worker](crate::xtq::Tasks::attach_worker) lie in memory of its GPU until it takes them. By default that is
-    /// `gapless_mem_cuda::ProcessorMapper`: a process that puts at a worker of its host opens Vulkan for that, in a thread of
-    /// its own. `None`: such tasks lie in memory of the host, as they do where nothing can be mapped. Both the process that
-    /// puts and that of the worker must have one.
+    /// What maps memory of accelerators for this process's processor, so that tasks that are put at a
+    /// [worker](crate::xtq::Tasks::attach_worker) lie in memory of its GPU until it takes them:
+    /// `gapless_mem_cuda::ProcessorMapper`, say. Both the process that puts and that of the worker must have one. Until it has
+    /// mapped the memory, tasks go by messages; if it cannot, they lie in memory of the host, as without one.
     #[must_use]
-    pub fn mapper(mut self, mapper: Option<Arc<dyn Mapper>>) -> Builder {
+    pub fn mapper(mut self, mapper: Arc<dyn Mapper>) -> Builder {
         self.mapper = Some(mapper);
         self
     }
@@ -379,7 +378,7 @@ impl Builder {
         }
         self.engines.push(Arc::new(HostEngine));
         let bells = Bells::new()?;
-        let near = self.mapper.unwrap_or_else(mapper);
+        let near = self.mapper;
         let tasks = |bells: &Bells| gapless_xtq::Config { near: near.clone(), ..tasks(bells) };
         let carried = Xtq::attach_at(&mut bml, COLLECTIVE_TASKS, tasks(&bells))?;
         let tools = Arc::new(Tools::new(self.engines.clone(), Carrier::new(carried)));
@@ -452,14 +451,6 @@ pub(crate) fn attach(pml: &mut Pml, device: &Arc<dyn Device>) {
         let name = &device.properties().name;
         tracing::info!(name, %error, "messages of a device are staged");
     }
-}
-
-/// What maps memory of GPUs for the processor.
-fn mapper() -> Option<Arc<dyn Mapper>> {
-    #[cfg(feature = "cuda")]
-    return Some(Arc::new(gapless_mem_cuda::ProcessorMapper::new()));
-    #[cfg(not(feature = "cuda"))]
-    None
 }
 
 /// Of an end for tasks. A task that ends wakes whoever waits. Collectives and windows bound by themselves what they put.

@@ -1,5 +1,5 @@
-//! Whether a processor of this machine can map the memory of its GPUs: then slots of rings lie there, and a worker finds a
-//! put without looking over the bus.
+//! Whether a processor of this machine can map the memory of its GPUs: then slots of rings can lie there, where a worker
+//! finds a put without looking over the bus ([`Builder::mapper`](crate::Builder::mapper)).
 
 use gapless_mem::{Device, Space};
 use gapless_mem_cuda::{CudaDevice, ProcessorMapper};
@@ -13,8 +13,8 @@ const GDRCOPY: &str = "/dev/gdrdrv";
 /// What is tried with; a multiple of every page.
 const BYTES: u64 = 2 << 20;
 
-/// By what a processor could map a GPU's memory, each tried on its own: `Err` says why not. Nothing stays mapped. Slots of
-/// rings lie there by Vulkan alone; the others were nowhere to be tried.
+/// By what a processor could map a GPU's memory, each tried on its own: `Err` says why not. Nothing stays mapped. Rings use
+/// Vulkan alone; the others were nowhere to be tried.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CpuMapping {
     /// gdrcopy's device file can be opened.
@@ -37,7 +37,7 @@ impl CpuMapping {
         }
     }
 
-    /// What rings use: the library of Vulkan's.
+    /// What rings can use: the library of Vulkan's.
     #[must_use]
     pub fn by(&self) -> Option<&'static str> {
         self.vulkan.as_ref().ok().copied()
@@ -47,10 +47,7 @@ impl CpuMapping {
 impl fmt::Display for CpuMapping {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if let Some(library) = self.by() {
-            return write!(
-                f,
-                "the processor maps its memory by Vulkan ({library}): slots of rings lie there"
-            );
+            return write!(f, "the processor can map its memory by Vulkan ({library})");
         }
         let says = |works: &Result<(), String>| match works {
             Ok(()) => "would do, and is not used".to_owned(),
@@ -107,10 +104,7 @@ mod tests {
              (gdrcopy: no file; dma-buf: would do, and is not used; Vulkan: no library)"
         );
         let some = CpuMapping { vulkan: Ok("libvulkan.so.1"), ..other };
-        assert_eq!(
-            some.to_string(),
-            "the processor maps its memory by Vulkan (libvulkan.so.1): slots of rings lie there"
-        );
+        assert_eq!(some.to_string(), "the processor can map its memory by Vulkan (libvulkan.so.1)");
     }
 
     #[test]

@@ -433,6 +433,11 @@ impl Target {
         }
     }
 
+    #[cfg(test)]
+    pub(crate) fn is_gone(&self) -> bool {
+        self.state() == GONE
+    }
+
     fn state(&self) -> u64 {
         self.word(CONTROL_STATE).load(Ordering::Acquire)
     }

@@ -14,7 +14,7 @@ use gapless::xtq::{
 use gapless_cli::pingpong::Pinned;
 use gapless_dtype_cuda::CudaWorker;
 use gapless_mem::Lease;
-use gapless_mem_cuda::{CudaDevice, CudaDriver, Module};
+use gapless_mem_cuda::{CudaDevice, CudaDriver, Module, ProcessorMapper};
 use gapless_report::{Mark, Row};
 use gapless_xtq::device::DeviceFunction;
 use rustix::process::{Pid, getpid};
@@ -63,6 +63,8 @@ const WAYS: [&str; 3] = ["device", "host, launched", "host, function"];
 /// The first, with slots in the GPU's memory.
 const NEAR: &str = "device, slots in its memory";
 const TARGET: Rank = Rank(1);
+/// How long single tasks are put before the first batch.
+const RING_COMES: Duration = Duration::from_secs(1);
 
 /// What rank 0 measured of a way, in seconds.
 #[derive(serde::Serialize, serde::Deserialize)]
@@ -96,13 +98,11 @@ pub(super) fn add(mut findings: Findings, common: &Common) -> Result<Findings, F
 
 /// `bare`: seconds of a message, a launch and a wait without any interface.
 fn rows(common: &Common, space: &str, bare: Option<f64>) -> Result<Vec<Row>, Failure> {
-    // Slots in the GPU's memory, if the processor maps that; and in the host's.
+    // Slots in the host's memory; and in the GPU's, if the processor maps that.
+    let mut rows = rows_of((common, &[]), (space, bare), WAYS[0])?;
     let device = CudaDriver::load()?.device(0)?;
-    let near = CpuMapping::probe(&device);
-    drop(device);
-    let mut rows = rows_of((common, &[]), (space, bare), if near.by().is_some() { NEAR } else { WAYS[0] })?;
-    if near.by().is_some() {
-        rows.extend(rows_of((common, &["--host-slots"]), (space, bare), WAYS[0])?);
+    if CpuMapping::probe(&device).by().is_some() {
+        rows.extend(rows_of((common, &["--near-slots"]), (space, bare), NEAR)?);
     }
     Ok(rows)
 }
@@ -154,9 +154,10 @@ fn rows_of(
 }
 
 /// One of the two processes.
-pub(super) fn rank(common: &Common, file: &Path, host_slots: bool) -> Result<(), Failure> {
+pub(super) fn rank(common: &Common, file: &Path, near_slots: bool) -> Result<(), Failure> {
     let world = World::builder();
-    let world = if host_slots { world.mapper(None) } else { world }.init()?;
+    let mapper = || Arc::new(ProcessorMapper::new());
+    let world = if near_slots { world.mapper(mapper()) } else { world }.init()?;
     let found = if world.rank() == 0 {
         let _pinned = Pinned::to(0);
         initiate(&world, common.quick)
@@ -302,6 +303,11 @@ impl<'w> Putting<'w> {
     /// Measures this way. `ran_ns` says how long the target has run. Also gives how many tasks there were.
     pub(super) fn measure(mut self, quick: bool, ran_ns: impl Fn() -> Option<u64>) -> Result<(Found, u64), Failure> {
         let n = |count: usize| if quick { count / 100 + 2 } else { count };
+        // A ring may take Vulkan's start; what comes by messages meanwhile has few receive buffers.
+        let begun = Instant::now();
+        while self.way == 0 && begun.elapsed() < RING_COMES {
+            self.round(1)?;
+        }
         (0..n(2000)).try_for_each(|_| self.round(1).map(drop))?;
         let one = (0..n(20_000)).map(|_| self.round(1)).collect::<Result<_, _>>()?;
         let each = |seconds: f64| seconds / BATCH as f64;
