@@ -90,6 +90,11 @@ const DEPTH_MAX: u32 = 32;
 /// So many bytes of a slice are copied without allocating.
 const SHORT: usize = 64;
 
+/// Those bytes. Aligned, so that a copy of what has them reads what was written as it was written: another way it waits.
+#[derive(Clone, Copy)]
+#[repr(align(16))]
+pub(crate) struct Few([u8; SHORT]);
+
 /// In the place of more bytes than any put takes.
 struct TooMany(usize);
 
@@ -104,7 +109,7 @@ impl Gather for TooMany {
 /// Bytes in one piece.
 #[derive(Clone)]
 pub(crate) enum Bytes {
-    Short { len: u8, bytes: [u8; SHORT] },
+    Short { len: u8, bytes: Few },
     Own(Vec<u8>),
     Shared(Arc<[u8]>),
     Part(Arc<[u8]>, Range<usize>),
@@ -118,7 +123,7 @@ impl Bytes {
     #[inline(always)] // on the way of puts into rings
     pub(crate) fn bytes(&self) -> &[u8] {
         match self {
-            Bytes::Short { len, bytes } => &bytes[..usize::from(*len)],
+            Bytes::Short { len, bytes } => &bytes.0[..usize::from(*len)],
             Bytes::Own(bytes) => bytes,
             Bytes::Shared(bytes) => bytes,
             Bytes::Part(bytes, range) => bytes.get(range.clone()).unwrap_or_default(),
@@ -130,10 +135,10 @@ impl Bytes {
         let total: usize = pieces.clone().map(<[u8]>::len).sum();
         match u8::try_from(total) {
             Ok(len) if total <= SHORT => {
-                let mut bytes = [0; SHORT];
+                let mut bytes = Few([0; SHORT]);
                 let mut at = 0;
                 for piece in pieces {
-                    bytes[at..at + piece.len()].copy_from_slice(piece);
+                    bytes.0[at..at + piece.len()].copy_from_slice(piece);
                     at += piece.len();
                 }
                 Bytes::Short { len, bytes }
@@ -271,8 +276,8 @@ impl From<&[u8]> for Payload {
     fn from(slice: &[u8]) -> Payload {
         match u8::try_from(slice.len()) {
             Ok(len) if slice.len() <= SHORT => {
-                let mut bytes = [0; SHORT];
-                bytes[..slice.len()].copy_from_slice(slice);
+                let mut bytes = Few([0; SHORT]);
+                bytes.0[..slice.len()].copy_from_slice(slice);
                 Payload(Kind::One(Bytes::Short { len, bytes }))
             }
             _ => Payload(Kind::One(Bytes::Own(slice.to_vec()))),

@@ -280,3 +280,30 @@ impl PutHandle {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_handle_that_somebody_has_is_not_used_again() {
+        let mut kept = PutHandle::default();
+        let first = kept.renew();
+        kept.refused();
+        kept.accept(true);
+        // Somebody has the first.
+        let second = kept.renew();
+        assert_eq!((first.outcome(), first.refusals()), (Some(Ok(())), 1));
+        assert_eq!((second.outcome(), second.refusals()), (None, 0));
+        kept.accept(true);
+        let address = Arc::as_ptr(&second.0);
+        drop(second);
+        let third = kept.renew();
+        assert_eq!((Arc::as_ptr(&third.0), third.outcome()), (address, None));
+        // One that has ended with an error is not used again, either.
+        kept.end(Err(XtqError::Closed));
+        drop(third);
+        let fourth = kept.renew();
+        assert_eq!((fourth.accepted(), fourth.outcome()), (None, None));
+    }
+}

@@ -315,8 +315,8 @@ impl<'w> Putting<'w> {
         let batches = (0..n(20)).map(|_| self.many(n(2000))).collect::<Result<_, _>>()?;
         let put = (0..n(200)).map(|_| self.cost()).collect::<Result<_, _>>()?;
         let before = (ran_ns(), self.puts);
-        // A target that sleeps wakes now and then: a million tasks see many of its sleeps.
-        let times = if quick || self.way > 0 { n(4000) } else { 1_000_000 / BATCH as usize };
+        // A million tasks: a target that sleeps wakes now and then meanwhile.
+        let times = if quick || self.way > 0 { n(4000) } else { 62_500 };
         (0..times).try_for_each(|_| self.round(BATCH).map(drop))?;
         let ran = ran_ns().zip(before.0).map_or(0, |(after, before)| after.saturating_sub(before));
         // Nanoseconds a task are milliseconds of 10⁶ tasks.

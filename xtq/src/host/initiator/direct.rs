@@ -84,13 +84,23 @@ impl Way {
     }
 }
 
-/// A put in a ring.
+/// A put in a ring: one of the initiator's, by name, or one that nobody else knows, in the place of a slot. It is one word,
+/// so that it is written by one store: a wider load of two would wait for all stores before them.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Name {
-    /// One of the initiator's.
-    Named(u64),
-    /// One that nobody else knows, in the place of this slot.
-    Kept(u8),
+pub(super) struct Name(u64);
+
+impl Name {
+    /// Names are counted from 0, and do not come so far.
+    const KEPT: u64 = 1 << 63;
+
+    pub(super) fn kept(slot: u8) -> Name {
+        Name(Name::KEPT | u64::from(slot))
+    }
+
+    /// The slot in whose place it is, if nobody else knows it.
+    pub(super) fn slot(self) -> Option<u8> {
+        (self.0 & Name::KEPT != 0).then(|| self.0.to_le_bytes()[0])
+    }
 }
 
 /// A put that was in a ring.
@@ -199,9 +209,9 @@ impl Direct {
 
     /// A put goes out of the ring.
     fn land(&mut self, name: Name) -> Option<Flying> {
-        Some(match name {
-            Name::Named(id) => Flying::Named(id),
-            Name::Kept(slot) => Flying::Own(Box::new(self.kept.at(slot)?.take())),
+        Some(match name.slot() {
+            None => Flying::Named(name.0),
+            Some(slot) => Flying::Own(Box::new(self.kept.at(slot)?.take())),
         })
     }
 
@@ -227,7 +237,7 @@ impl Direct {
                             far.add(lane, position, bytes);
                         }
                         put.stage = Stage::InRing;
-                        self.running.push_back(Name::Named(*id));
+                        self.running.push_back(Name(*id));
                         filled.count += 1;
                     }
                     Err(RingError::Full) => break,

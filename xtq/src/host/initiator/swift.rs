@@ -76,7 +76,7 @@ impl Direct {
         let Way::Live(End { lane, .. }) = &mut self.way else { return };
         while let Some(first) = self.running.front() {
             harvest.is_any = true;
-            let Name::Kept(slot) = *first else {
+            let Some(slot) = first.slot() else {
                 // The initiator looks.
                 harvest.is_left = true;
                 return;
@@ -107,7 +107,7 @@ impl Direct {
         let slot = lane.free_slot()?;
         // What is wrong, or has no room, is told apart by who comes after.
         let (number, handle) = self.kept.at(slot)?.put(lane, put, packet).ok()?;
-        self.running.push_back(Name::Kept(slot));
+        self.running.push_back(Name::kept(slot));
         // Before the fence of the announcement: who is about to sleep sees it, or is seen by the caller.
         owing.store(true, Ordering::Relaxed);
         // (`is_served` has no fence.)
