@@ -18,6 +18,7 @@ use crate::call::{Call, Course};
 use crate::card::Card;
 use crate::connection::Connection;
 use crate::link::{Link, State, Up};
+use crate::outbound::Outbound;
 use crate::proof::{ANSWER_BYTES, PROOF_BYTES, Purpose, Talk};
 use crate::silence::Silence;
 use crate::socket::{self, Accepted, Socket};
@@ -33,7 +34,7 @@ use std::time::Instant;
 /// Callers taken from a listener in one poll.
 const CALLERS: usize = 64;
 /// Lost links that are kept because the system may still read their buffers.
-const FADING_MAX: usize = 16;
+pub(crate) const FADING_MAX: usize = 16;
 
 impl Tcp {
     /// Lost links whose buffers the system has done with are gone.
@@ -214,6 +215,7 @@ impl Tcp {
 
     /// The link is over: pending operations end, then the loss is told.
     pub(crate) fn lose(&mut self, id: u32, error: LinkError) {
+        let mut faded = None;
         let link = &mut self.links[id as usize];
         match std::mem::replace(&mut link.state, State::Lost(error.clone())) {
             // Once is enough.
@@ -226,7 +228,7 @@ impl Tcp {
                 link.unacknowledged = outbound.give_up(&error, &mut self.outbox);
                 if outbound.end(&connection) {
                     self.watch.remove(&connection);
-                    self.fading.push_back((connection, outbound));
+                    faded = Some((connection, outbound));
                 }
             }
             State::Calling(_) => self.calling -= 1,
@@ -234,6 +236,15 @@ impl Tcp {
         }
         link.spare = None;
         tracing::debug!(peer = link.card.rank, %error, "a link is lost");
+        self.outbox.push_back(Event::Lost { peer: PeerId(id), error });
+        if let Some((connection, outbound)) = faded {
+            self.fade(connection, outbound);
+        }
+    }
+
+    /// Keeps what the system may still read of a lost link; in the place of the oldest one, if there are many.
+    pub(crate) fn fade(&mut self, connection: Connection, outbound: Outbound) {
+        self.fading.push_back((connection, outbound));
         if self.fading.len() > FADING_MAX {
             self.hear_fading();
         }
@@ -241,7 +252,6 @@ impl Tcp {
             // Its buffers are never used again.
             self.fading.pop_front();
         }
-        self.outbox.push_back(Event::Lost { peer: PeerId(id), error });
     }
 
     /// Takes the callers that wait at a listener, as strangers.

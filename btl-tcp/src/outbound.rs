@@ -120,7 +120,7 @@ impl Outbound {
             retained: retains.then(Box::default),
             zerocopy,
             small: HeapPool::new(SMALL_EACH * config.buffers, SMALL_BYTES),
-            large: HeapPool::new(config.buffers, config.fragment_bytes),
+            large: HeapPool::mapped(config.buffers, config.fragment_bytes),
         }
     }
 
@@ -431,13 +431,10 @@ impl Outbound {
         kept
     }
 
-    /// Reads what the system says about sends without a copy; whether it had anything to say.
+    /// Reads what the system says about sends without a copy, and whatever else is in the error queue, which would be told
+    /// of for ever; whether there was anything.
     pub(crate) fn hear_notices(&mut self, connection: &Connection) -> bool {
-        let awaited = self.zerocopy.awaits_notices();
-        if awaited {
-            self.zerocopy.hear(connection);
-        }
-        awaited
+        self.zerocopy.hear(connection)
     }
 
     /// The long buffers.

@@ -230,11 +230,10 @@ impl Tcp {
             What::Link(id) => {
                 let mut failed = happened.error;
                 if let Some(up) = self.links[id as usize].up() {
-                    if failed && up.outbound.hear_notices(&up.connection) {
-                        // It is no error, unless it says so in another way.
-                        failed = false;
-                    }
-                    up.closing |= happened.closing || failed;
+                    // What is in the error queue is no error. If the socket has one besides, that is told again, and
+                    // reading tells which. (`SO_ERROR` may be one that the system has got over.)
+                    failed = failed && !up.outbound.hear_notices(&up.connection);
+                    up.closing |= happened.closing;
                 }
                 if happened.writable || failed {
                     self.flush(id, Next::Leaves);

@@ -8,18 +8,21 @@
 //! A link does without, and copies, as soon as the system says that it has copied after all, as it always does between
 //! processes of one machine; and it never begins on systems that cannot, on encrypted links, or if nobody wants it. A
 //! message is also copied if it is short, if [half](Zerocopy::new) of the buffers are under way, or if the system has no
-//! memory for a notice.
+//! memory for a notice ([`Bound`]).
 //!
 //! The end of a link says nothing about packets that are still on their way out: the system may go on reading after the
 //! socket was closed. So a lost link is kept until the last notice, or until 16 more are lost so. Buffers that are without
-//! one then, or when a transport is dropped, are never used or freed again ([`Zerocopy`] forgets them, and with them the
-//! pool that they are of).
+//! one then, or when a transport is dropped, are never used again. They are unmapped with their pool
+//! ([`Buffer::retire`]): the system keeps the pages until it has done with them, and nobody else gets them before.
 
+mod bound;
 #[allow(unsafe_code, reason = "setsockopt and recvmsg for what rustix does not have")]
 mod calls;
 mod ledger;
 
 use crate::connection::Connection;
+use bound::Bound;
+use calls::Entry;
 use gapless_btl::LinkError;
 use gapless_btl::pool::Buffer;
 use ledger::Ledger;
@@ -28,6 +31,9 @@ use std::collections::VecDeque;
 
 /// Shorter ones are copied: that is quicker than to have the system find the pages, and to ask for its notice.
 const WORTH_BYTES: usize = 32 << 10;
+
+/// Entries of an error queue that are read at a time: the system merges notices, and more are told of again.
+const ENTRIES: usize = 1024;
 
 /// Who wants sends without a copy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -58,7 +64,7 @@ pub(crate) struct Zerocopy {
     /// Buffers that wait for nothing but the notice of this send, and of all before it.
     held: VecDeque<(u64, Buffer)>,
     /// How many sends may be without a notice.
-    most: usize,
+    bound: Bound,
     pub(crate) tally: Tally,
     /// The system refuses the next send.
     #[cfg(test)]
@@ -74,7 +80,7 @@ impl Zerocopy {
             manner: if can { manner } else { Manner::Never },
             ledger: Ledger::default(),
             held: VecDeque::new(),
-            most: (buffers / 2).max(1),
+            bound: Bound::new((buffers / 2).max(1)),
             tally: Tally::default(),
             #[cfg(test)]
             refuse: false,
@@ -83,17 +89,20 @@ impl Zerocopy {
 
     /// Whether so many bytes leave without a copy now.
     pub(crate) fn takes(&self, len: usize) -> bool {
-        let long = match self.manner {
+        self.is_worth(len) && self.ledger.outstanding() < self.bound.most()
+    }
+
+    fn is_worth(&self, len: usize) -> bool {
+        match self.manner {
             Manner::Never => false,
             Manner::UnlessCopied => len >= WORTH_BYTES,
             #[cfg(test)]
             Manner::Always => len > 0,
-        };
-        long && self.ledger.outstanding() < self.most
+        }
     }
 
     /// Sends bytes of a buffer, which belongs to the system until the notice of this send. Gives its number, and how many
-    /// bytes there was room for. `None`: they have to be copied, and [`takes`](Zerocopy::takes) says so from now on.
+    /// bytes there was room for. `None`: they have to be copied, and [`takes`](Zerocopy::takes) says so now.
     ///
     /// # Errors
     /// Why nothing more can be written.
@@ -117,22 +126,20 @@ impl Zerocopy {
             // Memory for notices, or pages that may stay (`ulimit -l`), are used up: no more than there are now.
             Err(Errno::NOBUFS | Errno::NOMEM) => {
                 self.tally.refused += 1;
-                self.most = self.ledger.outstanding();
-                if self.most == 0 {
-                    self.manner = Manner::Never;
-                }
+                self.bound.refused(self.ledger.outstanding());
                 Ok(None)
             }
             Err(error) => Err(socket.ended(error)),
         }
     }
 
-    /// Keeps a buffer until the system has done with it, if part of it was sent as this number.
+    /// Keeps a buffer, which has left, until the system has done with it, if part of it was sent as this number.
     pub(crate) fn hold(&mut self, number: Option<u64>, buffer: Buffer) {
-        if let Some(number) = number
-            && !self.ledger.is_over(number)
-        {
-            self.held.push_back((number, buffer));
+        match number {
+            Some(number) if !self.ledger.is_over(number) => self.held.push_back((number, buffer)),
+            Some(_) => {}
+            None if self.is_worth(buffer.len()) => self.bound.copied(),
+            None => {}
         }
     }
 
@@ -141,12 +148,15 @@ impl Zerocopy {
         self.ledger.outstanding() > 0
     }
 
-    /// Reads notices, and gives buffers back.
-    pub(crate) fn hear(&mut self, connection: &Connection) {
-        while self.awaits_notices()
-            && let Some(notice) = calls::notice(connection.socket())
-        {
+    /// Reads the error queue, notices and what else is in it, and gives buffers back; whether there was anything.
+    pub(crate) fn hear(&mut self, connection: &Connection) -> bool {
+        let mut heard = false;
+        for _ in 0..ENTRIES {
+            let Some(entry) = calls::entry(connection.socket()) else { break };
+            heard = true;
+            let Entry::Notice(notice) = entry else { continue };
             let count = self.ledger.told(notice.first, notice.last);
+            self.bound.acknowledged(count);
             if notice.copied {
                 self.tally.copied += count;
                 self.give_up_on_copies();
@@ -156,6 +166,7 @@ impl Zerocopy {
         }
         let Zerocopy { held, ledger, .. } = self;
         held.retain(|(number, _)| !ledger.is_over(*number));
+        heard
     }
 
     /// The system copies: then a plain send is quicker.
@@ -181,6 +192,12 @@ impl Zerocopy {
         self.hear(connection);
     }
 
+    /// How many sends there were.
+    #[cfg(test)]
+    pub(crate) fn sent(&self) -> u64 {
+        self.ledger.next()
+    }
+
     /// As if the system had not told yet of a send.
     #[cfg(test)]
     pub(crate) fn pretend_sent(&mut self) -> u64 {
@@ -204,13 +221,10 @@ impl Zerocopy {
 impl Drop for Zerocopy {
     fn drop(&mut self) {
         if !self.held.is_empty() {
-            tracing::debug!(
-                buffers = self.held.len(),
-                "the system may still read buffers: they are not freed"
-            );
+            let buffers = self.held.len();
+            tracing::debug!(buffers, "the system may still read buffers: they are not used again");
         }
-        // A pool lives as long as its last buffer.
-        self.held.drain(..).for_each(std::mem::forget);
+        self.held.drain(..).for_each(|(_, buffer)| buffer.retire());
     }
 }
 

@@ -102,7 +102,7 @@ pub trait Fixture {
     }
 
     /// Whether nothing tells the death of a process from that of its host or of the way there, so that all are
-    /// [`LinkError::Unreachable`]: adapters do not say.
+    /// [`LinkError::Unreachable`](crate::LinkError::Unreachable): adapters do not say.
     fn deaths_are_silent(&self) -> bool {
         false
     }

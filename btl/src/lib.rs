@@ -81,7 +81,8 @@
 //! - [`Callers`]: who has called and was not introduced, for transports that are called by anybody.
 //! - [`fault`]: a wrapper that misbehaves as far as the rules allow, from a seed.
 //! - [`trace`]: a wrapper that reports each call and event.
-//! - `watch` (feature `watch`): one descriptor to block on, for transports over descriptors.
+//! - `watch` (feature `watch`): one descriptor to block on, for transports over descriptors. With it, pools of buffers that
+//!   the system may still read when they are given up.
 //! - `examples/btl-udp` in the repository: a transport in a workspace of its own.
 //!
 //! Nothing here knows datatypes, matching or MPI. Lengths and offsets are in bytes.

@@ -1,5 +1,6 @@
 //! Heap memory by address, for pools and the loopback's allocations: with slots, the only place of this crate that
-//! touches raw memory.
+//! touches raw memory. It is of the allocator, or a mapping of its own: that can be given up while the system still reads
+//! it.
 
 use gapless_mem::{Device, DeviceError, Region, Space};
 use std::alloc::Layout;
@@ -14,6 +15,10 @@ pub(crate) const PAGE: usize = if cfg!(target_arch = "x86_64") { 4096 } else { 6
 pub(crate) struct HeapMemory {
     region: Region,
     layout: Layout,
+    /// It is a mapping of its own.
+    mapped: bool,
+    /// The system may still read it.
+    retired: AtomicBool,
     /// Those that it is registered with.
     devices: Mutex<Vec<Arc<dyn Device>>>,
     /// Whether all devices that work on it know it.
@@ -30,10 +35,35 @@ impl HeapMemory {
         if pointer.is_null() {
             return None;
         }
+        Some(HeapMemory::of(pointer, len, layout, false))
+    }
+
+    /// The same as a mapping of its own, of whole pages. `None` if there is none, also because there are too many.
+    #[cfg(feature = "watch")]
+    pub(crate) fn mapped(len: usize) -> Option<HeapMemory> {
+        use rustix::mm::{MapFlags, ProtFlags};
+        let layout = Layout::from_size_align(len.max(1), PAGE).ok()?.pad_to_align();
+        let rights = ProtFlags::READ | ProtFlags::WRITE;
+        let at = std::ptr::null_mut();
+        // SAFETY: a new mapping where the system likes it touches no memory that is there.
+        let mapped =
+            unsafe { rustix::mm::mmap_anonymous(at, layout.size(), rights, MapFlags::PRIVATE) };
+        Some(HeapMemory::of(mapped.ok()?.cast(), len, layout, true))
+    }
+
+    /// What was allocated or mapped.
+    fn of(pointer: *mut u8, len: usize, layout: Layout, mapped: bool) -> HeapMemory {
         let address = pointer.expose_provenance() as u64;
         let region = Region::new(Space::Host, address, 0, len as u64);
         let (devices, pinned) = (Mutex::default(), AtomicBool::new(false));
-        Some(HeapMemory { region, layout, devices, pinned })
+        HeapMemory { region, layout, mapped, retired: AtomicBool::new(false), devices, pinned }
+    }
+
+    /// The system may read it for as long as it likes, also after this value is dropped. Nobody writes it any more. A
+    /// mapping is unmapped then: its pages belong to the system until that has done with them. What is the allocator's is
+    /// never freed.
+    pub(crate) fn retire(&self) {
+        self.retired.store(true, Ordering::Relaxed);
     }
 
     /// All of it: page-locked memory, if all devices that work on it know it.
@@ -124,6 +154,19 @@ impl Drop for HeapMemory {
             // A device may still reach it: nobody else may have it.
             return;
         }
+        if self.mapped {
+            #[cfg(feature = "watch")]
+            // SAFETY: `mapped` mapped this address with this size, whole pages, which nothing unmaps but this drop; users
+            // of the memory hold the owner. A system that still reads what was retired (a send without a copy) holds its
+            // pages by references of its own, as get_user_pages(9) gives them, and not by this mapping: they become
+            // nobody else's before it has given them back.
+            let _ = unsafe { rustix::mm::munmap(self.pointer().cast(), self.layout.size()) };
+            return;
+        }
+        if *self.retired.get_mut() {
+            // The allocator would give it to somebody else, and the system send what they write.
+            return;
+        }
         // SAFETY: `new` allocated this address with this layout, and nothing frees it but this
         // drop; users of the memory hold the owner.
         unsafe { std::alloc::dealloc(self.pointer(), self.layout) };
@@ -157,7 +200,17 @@ mod tests {
 
     #[test]
     fn memory_is_zeroed_and_aligned() {
-        let memory = HeapMemory::new(5000, 4096).unwrap();
+        is_zeroed_and_aligned(HeapMemory::new(5000, 4096).unwrap());
+        assert!(HeapMemory::new(usize::MAX, 4096).is_none());
+        #[cfg(feature = "watch")]
+        {
+            is_zeroed_and_aligned(HeapMemory::mapped(5000).unwrap());
+            assert!(HeapMemory::mapped(usize::MAX).is_none());
+            assert!(HeapMemory::mapped(usize::MAX / 4).is_none());
+        }
+    }
+
+    fn is_zeroed_and_aligned(memory: HeapMemory) {
         assert_eq!(memory.region().start() % 4096, 0);
         // SAFETY: nothing else touches this test's memory.
         let first = unsafe { memory.bytes_mut(8) };
@@ -166,6 +219,41 @@ mod tests {
         let bytes = unsafe { memory.bytes(5000) };
         assert_eq!(bytes[0], 9);
         assert!(bytes[1..].iter().all(|&b| b == 0));
-        assert!(HeapMemory::new(usize::MAX, 4096).is_none());
+    }
+
+    /// Memory that was retired is still there, unless it is a mapping: an allocator would give it to the next that asks.
+    #[test]
+    fn retired_memory_of_the_allocator_is_nobody_elses() {
+        let len = 77_777;
+        let memory = HeapMemory::new(len, PAGE).unwrap();
+        let at = memory.region().start();
+        memory.retire();
+        drop(memory);
+        let others: Vec<_> = (0..64).map(|_| HeapMemory::new(len, PAGE).unwrap()).collect();
+        assert!(others.iter().all(|other| other.region().start() != at));
+    }
+
+    /// And a mapping is gone.
+    #[cfg(feature = "watch")]
+    #[test]
+    fn a_mapping_that_was_retired_is_unmapped() {
+        let maps = |at: u64| {
+            let text = std::fs::read_to_string("/proc/self/maps").unwrap();
+            text.lines().any(|line| {
+                let (from, to) = line.split_once(' ').unwrap().0.split_once('-').unwrap();
+                let [from, to] = [from, to].map(|word| u64::from_str_radix(word, 16).unwrap());
+                (from..to).contains(&at)
+            })
+        };
+        // Other tests map as well, perhaps there: not each time.
+        let unmapped = (0..100).any(|_| {
+            let memory = HeapMemory::mapped(3 * PAGE).unwrap();
+            let at = memory.region().start();
+            assert!(maps(at));
+            memory.retire();
+            drop(memory);
+            !maps(at)
+        });
+        assert!(unmapped);
     }
 }

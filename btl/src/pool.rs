@@ -45,6 +45,9 @@ pub struct HeapPool {
 
 struct Shared {
     buffer_bytes: usize,
+    /// Those of a page or more are mappings.
+    #[cfg(feature = "watch")]
+    mapped: bool,
     buffers: Box<[OnceLock<HeapMemory>]>,
     /// How many buffers have ever been given out; later ones are not on the free list.
     touched: AtomicU32,
@@ -74,6 +77,20 @@ fn index_of(top: u64) -> u32 {
 }
 
 impl Shared {
+    fn new(buffers: usize, buffer_bytes: usize) -> Shared {
+        assert!(buffers < NIL as usize, "a pool of {buffers} buffers");
+        Shared {
+            buffer_bytes,
+            #[cfg(feature = "watch")]
+            mapped: false,
+            buffers: (0..buffers).map(|_| OnceLock::new()).collect(),
+            touched: AtomicU32::new(0),
+            top: AtomicU64::new(pack(0, NIL)),
+            beneath: (0..buffers).map(|_| AtomicU32::new(NIL)).collect(),
+            devices: Mutex::default(),
+        }
+    }
+
     fn pop(&self) -> Option<u32> {
         let mut top = self.top.load(Ordering::Acquire);
         loop {
@@ -145,6 +162,8 @@ impl Shared {
     fn allocate(&self) -> Option<HeapMemory> {
         match self.buffer_bytes {
             len if len < PAGE => HeapMemory::new(len, ALIGNMENT),
+            #[cfg(feature = "watch")]
+            len if self.mapped => HeapMemory::mapped(len),
             len => HeapMemory::new(len, PAGE),
         }
     }
@@ -169,15 +188,22 @@ impl HeapPool {
     /// If `buffers` is 2³² - 1 or more.
     #[must_use]
     pub fn new(buffers: usize, buffer_bytes: usize) -> HeapPool {
-        assert!(buffers < NIL as usize, "a pool of {buffers} buffers");
-        let shared = Arc::new(Shared {
-            buffer_bytes,
-            buffers: (0..buffers).map(|_| OnceLock::new()).collect(),
-            touched: AtomicU32::new(0),
-            top: AtomicU64::new(pack(0, NIL)),
-            beneath: (0..buffers).map(|_| AtomicU32::new(NIL)).collect(),
-            devices: Mutex::default(),
-        });
+        HeapPool::of(Shared::new(buffers, buffer_bytes))
+    }
+
+    /// The same, whose buffers are mappings of their own if they have a page or more: what is [retired](Buffer::retire) is
+    /// unmapped with the pool.
+    ///
+    /// # Panics
+    /// If `buffers` is 2³² - 1 or more.
+    #[cfg(feature = "watch")]
+    #[must_use]
+    pub fn mapped(buffers: usize, buffer_bytes: usize) -> HeapPool {
+        HeapPool::of(Shared { mapped: true, ..Shared::new(buffers, buffer_bytes) })
+    }
+
+    fn of(shared: Shared) -> HeapPool {
+        let shared = Arc::new(shared);
         HeapPool { home: shared.clone(), shared }
     }
 
@@ -276,7 +302,7 @@ impl fmt::Debug for HeapPool {
 
 /// A buffer that the transport owns: plain bytes.
 pub struct Buffer {
-    /// Where it goes back to; `None` once it has become a fragment.
+    /// Where it goes back to; `None` once it has become a fragment, or was retired.
     shared: Option<Arc<Shared>>,
     index: u32,
     len: usize,
@@ -299,8 +325,16 @@ impl Buffer {
         unsafe { Fragment::new(region, u64::from(self.index), home) }
     }
 
+    /// Gives it up while the system may still read it: the pool never gives it to anybody again. Its memory goes with the
+    /// pool if that is [mapped](HeapPool::mapped), where the system keeps the pages until it has done with them. Other
+    /// memory is never freed, since the allocator would give it to somebody else.
+    pub fn retire(mut self) {
+        self.memory().retire();
+        self.shared = None;
+    }
+
     fn memory(&self) -> &HeapMemory {
-        let shared = self.shared.as_ref().expect("only `into_fragment` and `drop` empty it");
+        let shared = self.shared.as_ref().expect("only those that consume it empty it");
         shared.buffers[self.index as usize].get().expect("taken buffers have memory")
     }
 }
@@ -438,6 +472,30 @@ mod tests {
         let fragment = buffer.into_fragment();
         drop(pool);
         assert_eq!(fragment.to_vec().unwrap(), [5; 8]);
+    }
+
+    /// Nobody gets them again, and the pool ends without them: devices forget them.
+    #[test]
+    fn retired_buffers_are_gone_with_their_pool() {
+        let pools = [
+            HeapPool::new(2, PAGE),
+            #[cfg(feature = "watch")]
+            HeapPool::mapped(2, PAGE),
+        ];
+        for pool in pools {
+            let fake = Arc::new(FakeDevice::new(0));
+            pool.attach(&(Arc::clone(&fake) as _)).unwrap();
+            let [one, other] = [0, 1].map(|_| pool.buffer(PAGE).unwrap());
+            one.retire();
+            assert!(pool.buffer(1).is_none());
+            drop(other);
+            let other = pool.buffer(1).unwrap();
+            assert!(pool.buffer(1).is_none());
+            drop(pool);
+            assert_eq!(fake.registered().len(), 2, "a buffer keeps the pool");
+            drop(other);
+            assert!(fake.registered().is_empty());
+        }
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! The device: a context, a queue, and the buffers that were allocated here.
 
+use crate::apart::Number;
 use crate::detect::{DeviceInfo, detect};
 use crate::known::{self, Handles};
 use crate::launch::Programs;
@@ -35,6 +36,8 @@ pub struct OpenClDevice {
     pub(crate) programs: Programs,
     queue: Queue,
     context: Context,
+    /// Of a driver of the host's processor.
+    number: Option<Number>,
 }
 
 impl OpenClDevice {
@@ -104,11 +107,12 @@ impl OpenClDevice {
         };
         let device = OpenClDevice {
             name: info.name.as_str().into(),
-            info,
             properties,
             space,
             buffers: Mutex::default(),
             programs: Programs::default(),
+            number: info.cpu.then(Number::take),
+            info,
             queue,
             context,
         };
@@ -121,6 +125,14 @@ impl OpenClDevice {
             context: sys::number(self.context.raw()),
             device: sys::number(self.info.raw()),
             queue: sys::number(self.queue.raw()),
+        }
+    }
+
+    /// With which options its programs are built, if a user wants these.
+    pub(crate) fn options(&self, options: &str) -> String {
+        match &self.number {
+            Some(number) => number.options(options),
+            None => options.to_owned(),
         }
     }
 

@@ -93,7 +93,7 @@ impl OpenClDevice {
         if let Some(program) = programs.get(&key) {
             return Ok(Arc::clone(program));
         }
-        let terminated = CString::new(options).unwrap_or_default();
+        let terminated = CString::new(self.options(options)).unwrap_or_default();
         let handle = ProgramHandle::build(
             self.context(),
             self.info().raw(),

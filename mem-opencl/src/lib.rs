@@ -30,6 +30,7 @@
 //! Layers: [`sys`] holds handles and raw calls, each turned into a result; [`OpenClDevice`] is the rest. Units are
 //! bytes. Read first: OpenCL 1.2 §5.2 (buffers), §5.9 (events), §A.2 (threads).
 
+mod apart;
 mod copy;
 mod detect;
 mod device;

@@ -258,3 +258,41 @@ fn devices_are_made_of_handles_that_another_one_has_and_of_no_others() {
     let error = OpenClDevice::known(Space::Host).unwrap_err();
     assert_eq!(error, OpenClError::NotOpenCl { space: Space::Host });
 }
+
+/// Several devices of a process, as ranks that are threads have, launch the same kernel at once, in growing grids: PoCL
+/// aborts the process if it takes their programs for one.
+#[test]
+fn devices_launch_the_same_kernel_at_once() {
+    const ROUNDS: u32 = 100;
+    let Some(first) = device() else { return };
+    let source = "__kernel void count(__global uint *n) {
+        uint x = get_global_id(0);
+        for (uint i = 0; i < 100; i++) x = x * 1664525u + 1013904223u;
+        n[get_global_id(0)] = x | 1u;
+    }";
+    let others = (0..3).map(|_| device().expect("there is one"));
+    let devices: Vec<_> = [first].into_iter().chain(others).collect();
+    let barrier = std::sync::Barrier::new(devices.len());
+    std::thread::scope(|scope| {
+        for (turn, device) in (1..).zip(&devices) {
+            let barrier = &barrier;
+            scope.spawn(move || {
+                let program = device.program(source, "").unwrap();
+                let words = device.allocate(u64::from(4 * 64 * 4 * ROUNDS)).unwrap();
+                barrier.wait();
+                for round in 0..ROUNDS {
+                    let grid = Grid::line(4 * round + turn, 64);
+                    let arguments = [Argument::Buffer(words)];
+                    // SAFETY: the kernel takes one buffer, which has a word for each of its items.
+                    let end = unsafe { device.launch(&program, "count", grid, &arguments, &[]) };
+                    end.unwrap().wait().unwrap();
+                }
+                let all = down(device, words);
+                let items = 64 * (4 * (ROUNDS - 1) + turn) as usize;
+                assert!(all.chunks_exact(4).take(items).all(|word| word[0] & 1 == 1));
+                // SAFETY: all work on it has ended.
+                unsafe { device.free(words) }.unwrap();
+            });
+        }
+    });
+}

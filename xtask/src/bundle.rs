@@ -254,11 +254,15 @@ mod tests {
 
     /// A folder with a script in a test program's place, and what `run.sh` makes of it.
     fn run_script(program: &str) -> (bool, String, tempfile::TempDir) {
-        run_script_with(program, None)
+        run_script_with("a.lib", program, None)
     }
 
-    /// The same, beside a script in the place of the program that measures.
-    fn run_script_with(program: &str, figures: Option<&str>) -> (bool, String, tempfile::TempDir) {
+    /// The same for a program of this name, beside a script in the place of the program that measures.
+    fn run_script_with(
+        name: &str,
+        program: &str,
+        figures: Option<&str>,
+    ) -> (bool, String, tempfile::TempDir) {
         let folder = tempfile::tempdir().unwrap();
         let place = |name: &str, text: &str| {
             let path = folder.path().join(name);
@@ -267,7 +271,7 @@ mod tests {
             fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
             path
         };
-        place("tests/a.lib", program);
+        place(&format!("tests/{name}"), program);
         figures.map(|text| place("programs/figures", text));
         let script = place("run.sh", RUN);
         let output = Command::new("sh")
@@ -315,6 +319,28 @@ mod tests {
         assert!(text.trim_end().ends_with("5 passed, 0 failed, 1 skipped"), "{text}");
     }
 
+    /// What takes long on OpenCL is a part of its own.
+    #[test]
+    fn the_script_runs_the_oracle_in_two_parts() {
+        let (success, text, folder) = run_script_with(
+            "dtype-cuda.oracle",
+            "#!/bin/sh\ncase \"$*\" in\n\
+             '--skip opencl::') echo 'test result: ok. 5 passed; 0 failed; 0 ignored; 0 measured; 3 filtered out'\n\
+             echo 'test result: ok. 1 passed; 0 failed; 0 ignored; 0 measured; 7 filtered out';;\n\
+             'opencl::') echo 'test result: FAILED. 1 passed; 2 failed; 0 ignored; 0 measured; 5 filtered out'\n\
+             exit 101;;\n*) exit 1;;\nesac\n",
+            None,
+        );
+        assert!(!success, "{text}");
+        let lines: Vec<_> = report(folder.path())
+            .tests
+            .into_iter()
+            .map(|line| (line.name, line.outcome, line.passed, line.failed))
+            .collect();
+        let [whole, part] = ["dtype-cuda.oracle", "dtype-cuda.oracle opencl::"].map(str::to_owned);
+        assert_eq!(lines, [(whole, "ok".to_owned(), 5, 0), (part, "failed".to_owned(), 1, 2)]);
+    }
+
     #[test]
     fn the_script_measures_last() {
         let passes = "#!/bin/sh\necho 'test result: ok. 5 passed; 0 failed; 0 ignored; 0 measured; \
@@ -323,7 +349,7 @@ mod tests {
             [("0", "ok", true), ("2", "skipped", true), ("1", "failed", false)]
         {
             let figures = format!("#!/bin/sh\necho \"measures $1, $2\"\nexit {ends}\n");
-            let (success, text, folder) = run_script_with(passes, Some(&figures));
+            let (success, text, folder) = run_script_with("a.lib", passes, Some(&figures));
             assert_eq!(success, well, "{text}");
             let report = report(folder.path());
             assert_eq!(report.tests.len(), 2, "{text}");

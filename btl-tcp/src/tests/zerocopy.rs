@@ -2,16 +2,31 @@
 
 use super::proxy::{Ending, behind};
 use super::{End, LOOPBACK_V4, Patience, await_counts, config, exchange, introduced, seed, tcp_at};
-use crate::zerocopy::{Manner, Tally};
+use crate::connection::Connection;
+use crate::meeting::FADING_MAX;
+use crate::outbound::Outbound;
+use crate::socket::Socket;
+use crate::watch::{EVENTS, Happened, What};
+use crate::zerocopy::{Manner, Tally, Zerocopy};
 use crate::{Tcp, TcpConfig};
 use gapless_btl::{AmTag, Btl, LinkError, Token};
+use gapless_mem::fake::FakeDevice;
 use std::net::IpAddr;
+use std::os::unix::net::UnixStream;
+use std::sync::Arc;
 
 /// An end that sends all messages without a copy, whatever the system says.
 pub(super) fn uncopied_at(rank: u32, address: IpAddr) -> Tcp {
     let mut tcp = tcp_at(rank, address);
     tcp.zerocopy = Manner::Always;
     tcp
+}
+
+impl Tally {
+    /// Calls that the system has told of.
+    fn told(self) -> u64 {
+        self.without_copy + self.copied
+    }
 }
 
 fn tally(end: &mut End) -> Tally {
@@ -41,15 +56,21 @@ fn messages_without_a_copy_survive_any_pieces() {
             let up = a.tcp.links[0].up().unwrap();
             up.outbound.zerocopy.refuse = true;
         }
-        await_counts(&mut a, &mut b);
+        // A link that was refused goes on all the same.
+        let before = tally(&mut a);
         let patience = Patience::new();
+        while piece >= 100 && tally(&mut a).told() == before.told() {
+            exchange(&mut a, &mut b, 100);
+            patience.tick("sends without a copy after a refusal");
+        }
+        await_counts(&mut a, &mut b);
         while awaits_notices(&mut a) || awaits_notices(&mut b) {
             a.poll();
             b.poll();
             patience.tick("notices");
         }
         let (a, b) = (tally(&mut a), tally(&mut b));
-        assert!(a.without_copy + a.copied > 0 && b.without_copy + b.copied > 0, "{a:?} {b:?}");
+        assert!(a.told() > 0 && b.told() > 0, "{a:?} {b:?}");
         assert!(a.refused > 0, "{a:?}");
     }
 }
@@ -161,4 +182,74 @@ fn a_lost_link_is_kept_until_the_last_notice() {
     a.tcp.fading[0].1.zerocopy.pretend_told(number);
     a.tcp.hear_fading();
     assert_eq!((a.tcp.fading.len(), free()), (0, all + 1));
+}
+
+/// The system tells of the error queue for as long as something is in it: what nobody waits for is read, and is no error.
+#[test]
+fn what_nobody_waits_for_in_the_error_queue_is_told_once() {
+    let (mut a, mut b) = introduced(uncopied_at(0, LOOPBACK_V4), tcp_at(1, LOOPBACK_V4));
+    exchange(&mut a, &mut b, 1);
+    let patience = Patience::new();
+    while awaits_notices(&mut a) {
+        a.poll();
+        patience.tick("notices");
+    }
+    // A send whose notice is believed to have come already.
+    let first = a.tcp.links[0].up().unwrap().outbound.zerocopy.sent();
+    let before = b.heard;
+    assert!(a.send());
+    let zerocopy = &mut a.tcp.links[0].up().unwrap().outbound.zerocopy;
+    let sent = zerocopy.sent();
+    assert!(sent > first, "{:?}", zerocopy.tally);
+    (first..sent).for_each(|number| zerocopy.pretend_told(number));
+    assert!(!zerocopy.awaits_notices());
+    while b.heard == before {
+        b.poll();
+        patience.tick("the message");
+    }
+    // Its notice is there: nothing else is told of a link on which nobody speaks.
+    let told_of = |a: &End| {
+        let mut list = [Happened::default(); EVENTS];
+        let count = a.tcp.watch.look(&mut list);
+        list[..count].iter().any(|it| matches!(What::of(it.name), Some(What::Link(_))))
+    };
+    while !told_of(&a) {
+        patience.tick("the notice");
+    }
+    while told_of(&a) {
+        a.poll();
+        patience.tick("the error queue to be read");
+    }
+    let up = a.tcp.links[0].up().expect("a link that stands");
+    assert!(!up.closing && up.broken.is_none());
+    exchange(&mut a, &mut b, 1);
+}
+
+/// The system may never tell: no more than a few links are kept for that, and the oldest goes first, with its memory.
+#[test]
+fn so_many_lost_links_are_kept_at_most() {
+    let mut tcp = tcp_at(0, LOOPBACK_V4);
+    let mut fade = || {
+        let (here, _) = UnixStream::pair().unwrap();
+        let connection = Connection::bare(Socket::of(here.into(), (LOOPBACK_V4, 1).into()));
+        let zerocopy = Zerocopy::new(&connection, Manner::Never, 4);
+        let mut outbound = Outbound::new(&tcp.config, false, zerocopy);
+        let fake = Arc::new(FakeDevice::new(0));
+        outbound.attach(&(Arc::clone(&fake) as _)).unwrap();
+        let number = outbound.zerocopy.pretend_sent();
+        let buffer = outbound.long_buffers().buffer(1).unwrap();
+        outbound.zerocopy.hold(Some(number), buffer);
+        tcp.fade(connection, outbound);
+        assert!(tcp.fading.len() <= FADING_MAX);
+        fake
+    };
+    let fakes: Vec<_> = (0..FADING_MAX + 3).map(|_| fade()).collect();
+    let is_kept = |fake: &Arc<FakeDevice>| fake.registered().len() == 1;
+    assert!(fakes[3..].iter().all(is_kept) && !fakes[..3].iter().any(is_kept));
+    // One of which it tells makes room.
+    tcp.fading[5].1.zerocopy.pretend_told(0);
+    tcp.hear_fading();
+    assert_eq!(tcp.fading.len(), FADING_MAX - 1);
+    drop(tcp);
+    assert!(!fakes.iter().any(is_kept), "the world has ended");
 }

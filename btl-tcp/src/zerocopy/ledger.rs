@@ -21,6 +21,12 @@ impl Ledger {
         number
     }
 
+    /// The number of the next send.
+    #[cfg(test)]
+    pub(crate) fn next(&self) -> u64 {
+        self.first + self.told.len() as u64
+    }
+
     /// The system has told of a range, both ends included; of how many sends it had not told before. Numbers that were
     /// not sent are ignored: at worst a buffer is not used again.
     pub(crate) fn told(&mut self, from: u32, to: u32) -> u64 {

@@ -8,11 +8,16 @@ use crate::socket::Socket;
 use crate::tests::{LOOPBACK_V4, Patience, config};
 use gapless_btl::pool::HeapPool;
 use gapless_btl::{AmTag, PeerId, Token};
+use gapless_mem::fake::FakeDevice;
 use rustix::fd::OwnedFd;
-use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, connect, socket_with};
+use rustix::net::{
+    AddressFamily, Protocol, RawProtocol, RecvFlags, SocketFlags, SocketType, bind, connect, recv,
+    socket_with,
+};
 use std::io::Read;
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::process::Command;
+use std::sync::Arc;
 
 /// A connection over loopback.
 fn connected() -> (Connection, TcpStream) {
@@ -69,10 +74,26 @@ fn buffers_without_a_notice_are_never_used_again() {
     zerocopy.hold(Some(numbers[0]), other.buffer(7).unwrap());
     zerocopy.hold(Some(numbers[1]), pool.buffer(7).unwrap());
     zerocopy.ledger.told(0, 0);
-    zerocopy.hear(&connection);
+    assert!(!zerocopy.hear(&connection), "the system has said nothing");
     assert!(pool.buffer(1).is_none() && other.buffer(1).is_some());
     drop((zerocopy, connection));
     assert!(pool.buffer(1).is_none(), "the system may still read it");
+}
+
+/// Nobody uses them again; but when the link is gone, their memory is, too.
+#[test]
+fn a_link_that_ends_without_notices_keeps_no_memory() {
+    let (connection, _there) = connected();
+    let zerocopy = Zerocopy::new(&connection, Manner::UnlessCopied, 2);
+    let mut outbound = Outbound::new(&few(), false, zerocopy);
+    let fake = Arc::new(FakeDevice::new(0));
+    outbound.attach(&(Arc::clone(&fake) as _)).unwrap();
+    let buffer = outbound.long_buffers().buffer(1).unwrap();
+    let number = outbound.zerocopy.pretend_sent();
+    outbound.zerocopy.hold(Some(number), buffer);
+    assert_eq!(fake.registered().len(), 1);
+    drop((outbound, connection));
+    assert!(fake.registered().is_empty(), "a device is told before memory is unmapped");
 }
 
 /// Two long buffers.
@@ -124,7 +145,44 @@ fn what_the_system_refuses_is_copied() {
     // Not even one.
     zerocopy.refuse = true;
     assert_eq!(zerocopy.send(&connection, &[1; 9]), Ok(None));
-    assert!(!zerocopy.is_on() && zerocopy.tally.refused == 2);
+    assert!(!zerocopy.takes(WORTH_BYTES) && zerocopy.tally.refused == 2);
+    // But later perhaps.
+    let pool = HeapPool::new(1, WORTH_BYTES);
+    let mut copied = 0;
+    while !zerocopy.takes(WORTH_BYTES) {
+        zerocopy.hold(None, pool.buffer(WORTH_BYTES - 1).expect("it is free at once"));
+        zerocopy.hold(None, pool.buffer(WORTH_BYTES).expect("it is free at once"));
+        copied += 1;
+        assert!(copied < 10_000);
+    }
+    assert!(copied > 10);
+}
+
+/// What the system acknowledges raises a bound that a refusal has lowered.
+#[test]
+fn what_a_refusal_took_comes_back_with_notices() {
+    let (connection, mut there) = connected();
+    let mut zerocopy = Zerocopy::new(&connection, Manner::Always, 4);
+    zerocopy.ledger.sent();
+    zerocopy.refuse = true;
+    assert_eq!(zerocopy.send(&connection, &[1; 9]), Ok(None));
+    zerocopy.ledger.told(0, 0);
+    zerocopy.ledger = Ledger::default();
+    let mut most = |zerocopy: &mut Zerocopy| {
+        let mut numbers = Vec::new();
+        while zerocopy.takes(9) {
+            numbers.push(zerocopy.send(&connection, &[1; 9]).unwrap().unwrap().0.unwrap());
+        }
+        there.read_exact(&mut vec![0; 9 * numbers.len()]).unwrap();
+        hear_all(zerocopy, &connection);
+        numbers.len()
+    };
+    assert_eq!(most(&mut zerocopy), 1);
+    let patience = Patience::new();
+    while most(&mut zerocopy) < 2 {
+        patience.tick("the bound to rise");
+    }
+    assert_eq!(most(&mut zerocopy), 2, "no higher than it was");
 }
 
 #[test]
@@ -171,16 +229,19 @@ fn run_alone(test: &str) -> Option<String> {
 }
 
 /// A connection through that device, which nobody at the other end has agreed to (`TCP_REPAIR`): nothing is ever
-/// acknowledged.
-fn lonely(port: u16) -> Connection {
+/// acknowledged. The other end has room for so many bytes.
+fn lonely(port: u16, window: i32) -> Connection {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let fd = socket_with(AddressFamily::INET, SocketType::STREAM, flags, None).unwrap();
     let [here, there] = [1, 2].map(|last| SocketAddr::from(([10, 99, 0, last], port)));
-    assert!(calls::set(&fd, libc::IPPROTO_TCP, libc::TCP_REPAIR, 1), "root may do this");
+    assert!(calls::set(&fd, libc::IPPROTO_TCP, libc::TCP_REPAIR, &[1]), "root may do this");
     bind(&fd, &here).unwrap();
     connect(&fd, &there).unwrap();
-    assert!(calls::set(&fd, libc::IPPROTO_TCP, libc::TCP_REPAIR, 0));
-    assert!(calls::set(&fd, libc::SOL_SOCKET, libc::SO_SNDBUFFORCE, 64 << 20));
+    // struct tcp_repair_window: what may be sent, and has to be received, in bytes; and sequence numbers.
+    let window = [0, window, window, 65_535, 0];
+    assert!(calls::set(&fd, libc::IPPROTO_TCP, libc::TCP_REPAIR_WINDOW, &window));
+    assert!(calls::set(&fd, libc::IPPROTO_TCP, libc::TCP_REPAIR, &[0]));
+    assert!(calls::set(&fd, libc::SOL_SOCKET, libc::SO_SNDBUFFORCE, &[64 << 20]));
     Connection::bare(Socket::of(fd, there))
 }
 
@@ -191,7 +252,7 @@ fn where_the_system_does_not_copy_it_says_so() {
         run_alone("where_the_system_does_not_copy_it_says_so");
         return;
     }
-    let mut connection = lonely(5_555);
+    let mut connection = lonely(5_555, 0);
     let zerocopy = Zerocopy::new(&connection, Manner::UnlessCopied, 2);
     let mut outbound = Outbound::new(&few(), false, zerocopy);
     send(&mut outbound, &mut connection, 50_000);
@@ -203,6 +264,52 @@ fn where_the_system_does_not_copy_it_says_so() {
     let tally = Tally { without_copy: 1, ..Tally::default() };
     assert_eq!(outbound.zerocopy.tally, tally);
     assert!(outbound.zerocopy.is_on());
+}
+
+/// What the system sends once more after a link has ended is what was sent, though the memory is gone, and mapped again
+/// for something else.
+#[test]
+fn the_system_keeps_the_pages_of_a_link_that_has_ended() {
+    const ETH_P_ALL: u16 = 3;
+    const LEN: usize = 40_000;
+    if std::env::var_os(ALONE).is_none() {
+        run_alone("the_system_keeps_the_pages_of_a_link_that_has_ended");
+        return;
+    }
+    let all = RawProtocol::new(ETH_P_ALL.to_be().into()).map(Protocol::from_raw);
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let tap = socket_with(AddressFamily::PACKET, SocketType::RAW, flags, all).unwrap();
+    let mut connection = lonely(5_556, 65_535);
+    let mut outbound = {
+        let zerocopy = Zerocopy::new(&connection, Manner::UnlessCopied, 2);
+        Outbound::new(&few(), false, zerocopy)
+    };
+    let pool = outbound.long_buffers();
+    pool.buffer(LEN).unwrap().fill(0xa5);
+    send(&mut outbound, &mut connection, LEN);
+    assert!(outbound.zerocopy.awaits_notices() && outbound.zerocopy.tally.refused == 0);
+    // What left at once.
+    let mut packet = vec![0; 100_000];
+    while recv(&tap, &mut packet[..], RecvFlags::DONTWAIT).is_ok() {}
+    drop((pool, outbound, connection));
+    // Somebody else has memory, there perhaps, and writes.
+    let others = [(); 8].map(|()| {
+        let mut buffer = HeapPool::mapped(1, few().fragment_bytes).buffer(10 * LEN).unwrap();
+        buffer.fill(0x11);
+        buffer
+    });
+    // The first bytes leave once more, since nobody has acknowledged them.
+    let (mut seen, patience) = (0, Patience::new());
+    while seen < 500 {
+        let Ok((len, _)) = recv(&tap, &mut packet[..], RecvFlags::DONTWAIT) else {
+            patience.tick("what is sent once more");
+            continue;
+        };
+        let body = packet[..len].get(14 + 20 + 20..).unwrap_or_default();
+        seen += body.iter().filter(|&&byte| byte == 0xa5).count();
+        assert!(!body.contains(&0x11), "that was never sent");
+    }
+    drop(others);
 }
 
 /// Sends a message, for all of which there is room.
@@ -231,7 +338,7 @@ fn what_a_message_costs_the_sender() {
         for round in 0..102 {
             port += 1;
             let manner = [Manner::Never, Manner::Always][round % 2];
-            let mut connection = lonely(port);
+            let mut connection = lonely(port, 0);
             let never = Zerocopy::new(&connection, Manner::Never, 2);
             let mut outbound = Outbound::new(&config, false, never);
             // The system sends no more than a little that nobody acknowledges.

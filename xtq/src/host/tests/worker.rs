@@ -188,6 +188,10 @@ fn a_ring_that_is_not_reached_any_more_is_left() {
         let later: Vec<_> =
             (2..9).map(|number| scene.put(scene.task(number, b"on").acknowledged())).collect();
         if is_live {
+            // Perhaps the peer is lost, which would explain it: that is waited for, by the clock of the test.
+            (0..100).for_each(|_| _ = scene.job.step());
+            assert_eq!(first.outcome(), None, "it is not known why");
+            scene.job.now_ns += 2_000_000_000;
             let outcome = scene.job.outcome(&first);
             let Err(XtqError::Failed { target: Rank(1), reason }) = outcome else {
                 panic!("{outcome:?}")
