@@ -14,10 +14,11 @@
 #define REST_MORE 256u
 #define REST_LESS 1u
 #define REST_MAX 3072u
+/* Rings up to which that is so; with more, a warp rests shorter, because the others' looks wait for it. */
+#define RESTING_RINGS 2
+#define REST_MANY 1024u
 /* Of so many looks, one is at a ring over the bus, if there are rings nearby: a fence would wait for it. */
 #define SELDOM 16u
-/* Rings up to which a warp rests: the others' looks wait for it. */
-#define RESTING_RINGS 2
 /* What was asked for: tables have changed. Below it, why the worker leaves. */
 #define ASKED_TABLES 0x100u
 /* More looks than a rest is blamed for. */
@@ -126,9 +127,10 @@ INLINE bool watch(Shared &s, u64 control, u32 nears, u32 threads, u32 team, u32 
                     /* One that comes too early is an accident. */
                     bool early_again = looks == 2 && was_early;
                     rest = early_again ? rest + REST_MORE : rest > REST_LESS ? rest - REST_LESS : 0;
-                    rest = rest < REST_MAX ? rest : REST_MAX;
+                    u32 most = s.count > RESTING_RINGS ? REST_MANY : REST_MAX;
+                    rest = rest < most ? rest : most;
                     was_early = looks == 2 && !was_early;
-                    due = cycles() + (nears != 0 || s.count > RESTING_RINGS ? 0 : rest);
+                    due = cycles() + (nears != 0 ? 0 : rest);
                     looks = 0;
                 } else if (what == FOR_BLOCK) {
                     early = v;
