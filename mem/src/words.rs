@@ -66,7 +66,7 @@ const UNIT: usize = 2;
 pub fn store_lines(words: &Words, at: usize, lines: &[[u64; LINE]]) {
     let all = &words.all()[at..at + LINE * lines.len()];
     assert!(
-        at % LINE == 0 && (words.start + 8 * at) % (8 * LINE) == 0,
+        at.is_multiple_of(LINE) && (words.start + 8 * at).is_multiple_of(8 * LINE),
         "lines that are not aligned"
     );
     #[cfg(target_arch = "x86_64")]

@@ -11,13 +11,14 @@
 //! | `register.rs` | the API's registrations |
 //! | `grant.rs` | rings that accelerators of other processes put into |
 //! | `heap.rs` | memory for rings |
-//! | `serve.rs`, `serve/{own,far}.rs`, `rings.rs` | the worker of this process's accelerator, and the rings that initiators have of it |
+//! | `serve.rs`, `serve/{own,far,offers}.rs`, `rings.rs` | the worker of this process's accelerator, and the rings that initiators have of it |
 //!
 //! One lock guards the state of both sides. No code of users runs, or is dropped, while it is held, but sources of payloads
 //! ([`Gather`](crate::Gather), which says what they must not do). Signals are counted and the world's bell is rung after
 //! it is released. Queues, signals and buffers have locks of their own, which are
 //! taken last.
 
+mod config;
 mod flush;
 #[allow(unsafe_code, reason = "passes on what memory of rings needs")]
 mod grant;
@@ -42,6 +43,7 @@ mod target;
 #[cfg(test)]
 mod tests;
 
+pub use config::Config;
 pub use grant::{FarRing, Granted};
 pub use initiator::Straight;
 pub(crate) use initiator::{DOUBLINGS, PAUSE_NS};
@@ -55,7 +57,6 @@ use crate::signal::{Bell, Signal, Weak};
 use crate::tables::Tables;
 use crate::wire::{Head, TEXT_MAX};
 use gapless_bml::{AmTag, Bml, BmlError, Fragment, LinkError, Rank, Registered};
-use gapless_mem::Mapper;
 use initiator::{Initiator, SharedRings};
 use link::Link;
 use queue::Pool;
@@ -66,48 +67,6 @@ use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use target::Target;
-
-/// Choices about this end.
-#[derive(Clone)]
-pub struct Config {
-    /// Threads that run tasks; they are made when the first task comes.
-    pub threads: usize,
-    /// Called, on any thread and without a lock, when a task has ended or puts another, and when a signal has ended or
-    /// begins anew: so whoever sleeps looks again, and calls [`Xtq::advance`]. It must not wait, nor call this crate. A
-    /// panic goes to the log, and no further.
-    pub bell: Arc<dyn Fn() + Send + Sync>,
-    /// Whether initiators may put tasks of this process's [worker](Xtq::attach_worker) into memory that they share with it.
-    /// If not, all come by messages.
-    pub rings: bool,
-    /// What maps memory of accelerators for this process's processor: slots of rings lie there, if initiators have one too,
-    /// and the worker gives such memory ([`Worker::near`](gapless_mem::Worker::near)). `None`: they lie in the host's.
-    pub near: Option<Arc<dyn Mapper>>,
-    /// Puts to one target that have not ended, at most. More are [refused](XtqError::Full).
-    pub puts_max: usize,
-    /// Bytes of arguments and payloads that one target has not accepted, at most. More are [refused](XtqError::Full), but a
-    /// put that is longer than this goes if no other bytes wait.
-    pub put_bytes_max: u64,
-}
-
-impl Default for Config {
-    fn default() -> Config {
-        let (puts_max, put_bytes_max) = (1 << 16, 256 << 20);
-        Config {
-            threads: 2,
-            bell: Arc::new(|| {}),
-            rings: true,
-            near: None,
-            puts_max,
-            put_bytes_max,
-        }
-    }
-}
-
-impl fmt::Debug for Config {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Config of {} threads", self.threads)
-    }
-}
 
 /// Messages of a peer, with what they say at their beginning.
 type PeerLink = Link<(Head, Fragment)>;

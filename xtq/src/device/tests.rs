@@ -266,7 +266,6 @@ fn a_worker_that_left_is_started_by_the_next_burst_once() {
             assert_eq!(outcome(lane, &mut target), Outcome::Ended);
         }
         let start = Instant::now();
-        // One that is about to leave may find the next put, and stay.
         while !target.is_gone() {
             assert!(start.elapsed() < PATIENCE);
             std::thread::yield_now();

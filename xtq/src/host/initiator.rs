@@ -11,13 +11,14 @@
 //! nothing is in the way, and `far.rs` if the target is on another host. A put may be held back: `held.rs`. It may have to
 //! end in time: `limit.rs`. How much there is room for: `room.rs`.
 
-#[allow(unsafe_code, reason = "puts into rings, in memory that a peer vouches for")]
 mod direct;
 #[allow(unsafe_code, reason = "carries a ring by operations on memory of its own")]
 pub(super) mod far;
 mod held;
 mod kept;
 mod limit;
+#[allow(unsafe_code, reason = "makes lanes of memory that a peer vouches for")]
+mod offers;
 mod room;
 mod swift;
 

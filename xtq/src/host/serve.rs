@@ -5,22 +5,20 @@
 //! that the worker was given: whoever keeps that does not call this crate when it goes.
 
 mod far;
+mod offers;
 mod own;
 
-use super::grant::two_keys;
 use super::heap::heap;
 use super::rings::{Made, Wishes};
 use super::run::lay_down;
 use super::target::RefusedTask;
 use super::{Inner, State, Xtq};
-use crate::device::{
-    self, DeviceKernel, Lane, Life, Outcome, RINGS_MAX, RingParts, RingShape, TargetError,
-};
+use crate::device::{self, DeviceKernel, Lane, Life, Outcome, RingParts, RingShape, TargetError};
 use crate::error::{Refusal, XtqError};
 use crate::launcher::Kernel;
 use crate::signal::Signal;
 use crate::wire::{Head, Ring, kernel_bit};
-use gapless_bml::{Bml, Rank, RemoteKey};
+use gapless_bml::{Bml, Rank};
 use gapless_mem::{Lease, Worker};
 use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -172,57 +170,6 @@ impl Served {
     fn forget_signals(&mut self, index: u8, but: Option<&Signal>) {
         let now = but.map(Signal::name);
         self.signals.retain(|one| one.index != index || Some(one.signal.name()) == now);
-    }
-
-    /// Makes a ring for an initiator that can map it; gives the key.
-    fn offer(&mut self, bml: &mut Bml, to: Rank) -> Option<RemoteKey> {
-        let shape = RingShape::default();
-        let said = |error: &dyn std::fmt::Display| tracing::debug!(%to, %error, "no ring");
-        let memory = bml.allocate(shape.bytes())?.inspect_err(|error| said(error)).ok()?;
-        let (peer, mapped) = bml.mapped(to)?;
-        let key = mapped.key(peer, memory.lease())?;
-        // SAFETY: the memory was just allocated, zeroed. Its key goes to one initiator, for its end of the ring, and this
-        // process does not touch it otherwise.
-        let added = unsafe { self.target.add_ring(memory.lease().clone(), shape) };
-        added.inspect_err(|error| said(error)).ok()?;
-        self.initiators.push(Some(to));
-        Some(key)
-    }
-
-    /// Memory for a ring whose slots lie in the worker's own memory, if the initiator's processor maps that. Gives both keys.
-    fn propose(&mut self, bml: &mut Bml, to: Rank) -> Option<Vec<u8>> {
-        if self.target.rings() + self.proposed.len() >= RINGS_MAX {
-            return None;
-        }
-        let said = |error: &dyn std::fmt::Display| tracing::debug!(%to, %error, "no slots nearby");
-        let slots = self.target.near(RingParts::SLOTS_BYTES);
-        let (slots, export) = slots.inspect_err(|error| said(error)).ok()?;
-        let (peer, mapped) = bml.mapped(to)?;
-        let slots_key = mapped.key_for_processor(peer, export, RingParts::SLOTS_BYTES)?;
-        let memory = bml.allocate(RingShape::default().bytes())?;
-        let whole = memory.inspect_err(|error| said(error)).ok()?.lease().clone();
-        let (peer, mapped) = bml.mapped(to)?;
-        let key = mapped.key(peer, &whole)?;
-        let parts = RingParts { whole, slots: Some(slots), bodies: None, status: None };
-        self.proposed.insert(to.0, parts);
-        Some(two_keys(Some(&key), Some(&slots_key)))
-    }
-
-    /// The worker gets a ring that was proposed, with the slots there or without. Whether it has.
-    fn join(&mut self, rank: Rank, near: bool) -> bool {
-        let Some(mut parts) = self.proposed.remove(&rank.0) else { return false };
-        if !near {
-            // No worker runs.
-            parts.slots = None;
-        }
-        // SAFETY: the memory was allocated for this ring, zeroed. Its keys went to one initiator, for its end of the ring, and
-        // this process does not touch it otherwise.
-        let added = unsafe { self.target.add_ring_of_parts(parts, RingShape::default()) };
-        let added = added.inspect_err(|error| tracing::debug!(%rank, %error, "no ring"));
-        if added.is_ok() {
-            self.initiators.push(Some(rank));
-        }
-        added.is_ok()
     }
 
     /// What the worker has counted and refused since. `me` is this process.
