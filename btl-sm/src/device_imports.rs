@@ -254,8 +254,8 @@ impl DeviceImports {
         Ok(offer)
     }
 
-    /// Maps what was exported for this processor; `None`: it is not known yet whether that is possible. Not cached: who asks
-    /// keeps it.
+    /// Maps what was exported for this processor. `None`: whether that is possible is not known yet. The mapping is not
+    /// cached: the caller keeps it.
     ///
     /// # Errors
     /// It was exported for devices; it was not shared; the mapper refuses.

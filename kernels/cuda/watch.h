@@ -17,7 +17,8 @@
 /* Rings up to which that is so; with more, a warp rests shorter, because the others' looks wait for it. */
 #define RESTING_RINGS 2
 #define REST_MANY 1024u
-/* Of so many looks, one is at a ring over the bus, if there are rings nearby: a fence would wait for it. */
+/* Of so many looks, one is at a ring over the bus, if there are rings nearby: a fence would wait for it. A look that ends a
+ * task takes as long as that. */
 #define SELDOM 16u
 /* What was asked for: tables have changed. Below it, why the worker leaves. */
 #define ASKED_TABLES 0x100u
@@ -30,10 +31,11 @@ INLINE u32 cycles() {
     return t;
 }
 
-/* So many threads of the block meet; whether one of them wants that. Warps come as a whole. */
+/* So many threads of the block meet; whether one of them wants that. Warps come as a whole. Functions of users meet at
+ * barrier 1. */
 INLINE bool meet(u32 threads, bool wants) {
     u32 any;
-    asm volatile("{ .reg .pred p, q; setp.ne.u32 p, %1, 0; barrier.red.or.pred q, 1, %2, p; selp.u32 %0, 1, 0, q; }"
+    asm volatile("{ .reg .pred p, q; setp.ne.u32 p, %1, 0; barrier.red.or.pred q, 2, %2, p; selp.u32 %0, 1, 0, q; }"
                  : "=r"(any)
                  : "r"((u32)wants), "r"(threads)
                  : "memory");

@@ -132,7 +132,7 @@ NOINLINE void say_state(const Shared &s, u64 state) {
 }
 
 /* What a processor has stored into slots nearby, before it read a state that was not yet `LEAVING`, may still be on its way
- * over the bus. What is read over that comes behind it. */
+ * over the bus. What is read over that comes behind it: when all threads have said so, and have met. */
 NOINLINE void settle_near(Shared &s) {
     if (THREAD >= s.count || s.near[THREAD] == 0) return;
     u64 state = load_relaxed(s.rings[THREAD].head + RING_STATE);
@@ -346,6 +346,7 @@ extern "C" __global__ __launch_bounds__(WORKER_THREADS, 1) void xtq_worker(const
             s.why = 0;
         }
         fence_sc();
+        BARRIER();
         settle_near(s);
         BARRIER();
         /* Only looks that begin now count. */
@@ -358,6 +359,7 @@ extern "C" __global__ __launch_bounds__(WORKER_THREADS, 1) void xtq_worker(const
         say_state(s, LEAVING);
         if (THREAD == TELLER) store_relaxed(control + CONTROL_STATE, LEAVING);
         fence_sc();
+        BARRIER();
         settle_near(s);
         BARRIER();
         if (THREAD < s.count) {

@@ -69,6 +69,10 @@ impl Gpu {
     /// The GPU of this number (`VkPhysicalDeviceIDProperties::deviceUUID`, which is CUDA's), by the first library that has
     /// it. Takes some tenths of a second.
     pub(crate) fn open(uuid: [u8; 16]) -> Result<Gpu, String> {
+        if !cfg!(target_arch = "x86_64") {
+            // `settle_stores` knows no other processor's instruction.
+            return Err("stores into such memory are ordered on x86-64 alone".to_owned());
+        }
         let mut why = Vec::new();
         for name in LIBRARIES {
             match open(name).and_then(|get| Gpu::by(get, uuid, name)) {

@@ -12,7 +12,7 @@ use crate::{DeviceError, Export, Region};
 ///
 /// 1. [`map`](Mapper::map) gives memory that lies at its address for reads and writes, overlaps nothing else of this
 ///    process's, and covers no more than was exported, until it is unmapped, whatever the exporting process does.
-/// 2. A call that panics has mapped nothing.
+/// 2. If a call panics, nobody has what it has mapped.
 pub unsafe trait Mapper: Send + Sync {
     /// Maps what another process exported. `None`: whether that is possible is being found out, which begins with the first
     /// call; ask again.

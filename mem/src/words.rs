@@ -54,7 +54,7 @@ const UNIT: usize = 2;
 
 /// Stores lines of 64 bytes into memory that was [mapped](crate::Mapper) for the processor, from the word `at` on, of which
 /// the first is at a multiple of a line. A device that looks at 16 aligned bytes, whose first two bytes say that they are
-/// whole, finds all of them then. The last line is stored first. In which order lines arrive is not said;
+/// whole, finds all of them then, and sees what this thread has stored before the call. Lines may arrive in any order;
 /// [`settle_stores`] sees to it that they do.
 ///
 /// Where the processor has an instruction that stores 64 bytes at once (`MOVDIR64B`), that is used; else words, those
@@ -71,6 +71,8 @@ pub fn store_lines(words: &Words, at: usize, lines: &[[u64; LINE]]) {
     );
     #[cfg(target_arch = "x86_64")]
     if has_movdir64b() {
+        // The instruction is ordered with no stores before it, such as those of a body elsewhere.
+        settle_stores();
         for (place, line) in all.chunks_exact(LINE).zip(lines).rev() {
             // SAFETY: the processor has the instruction. It reads the 64 bytes of `line` and writes those of `place`, which
             // lie in `all`, are aligned, and which this process touches by atomic words alone, so that it may store there.
@@ -104,7 +106,10 @@ fn has_movdir64b() -> bool {
     static HAS: AtomicU8 = AtomicU8::new(0);
     match HAS.load(Ordering::Relaxed) {
         0 => {
-            let has = std::arch::x86_64::__cpuid_count(7, 0).ecx >> 28 & 1 != 0;
+            use std::arch::x86_64::__cpuid_count;
+            // A processor without leaf 7 answers with the numbers of another one.
+            let has_leaf = __cpuid_count(0, 0).eax >= 7;
+            let has = has_leaf && __cpuid_count(7, 0).ecx >> 28 & 1 != 0;
             HAS.store(1 + u8::from(has), Ordering::Relaxed);
             has
         }

@@ -23,7 +23,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 const REGISTERED: u8 = b'R';
 const ALLOCATED: u8 = b'A';
 const EXPORTED: u8 = b'D';
-const FOR_PROCESSOR: u8 = b'P';
+const FOR_PROCESSOR: u8 = b'N';
 const PEEKED: u8 = b'P';
 const PAGE_BYTES: usize = 4096;
 

@@ -6,7 +6,8 @@ use gapless_btl::{
     AbilityId, Access, Allocation, Btl, Change, Ended, Event, Extent, MapError, Mapped, Mapping,
     PeerId, Rdma, RdmaError, RdmaLimits, RemoteKey, Token,
 };
-use gapless_mem::{Lease, Region, Space};
+use gapless_mem::{Export, Lease, Mapper, Region, Space};
+use std::sync::Arc;
 
 /// Keys that are given out at most where they run out.
 const KEYS_MAX: u32 = 20;
@@ -189,6 +190,22 @@ unsafe impl Mapped for Broken {
             self.mappings.push(mapping.clone());
         }
         Ok(mapping)
+    }
+
+    fn key_for_processor(&mut self, peer: PeerId, export: Export, len: u64) -> Option<RemoteKey> {
+        self.inner_mapped().key_for_processor(peer, export, len)
+    }
+
+    fn map_for_processor(
+        &mut self,
+        peer: PeerId,
+        key: &RemoteKey,
+        by: &Arc<dyn Mapper>,
+    ) -> Result<Option<Mapping>, MapError> {
+        match self.flaw {
+            Flaw::NeverMapsForProcessors => Ok(None),
+            _ => self.inner_mapped().map_for_processor(peer, key, by),
+        }
     }
 
     fn withdraw(&mut self, region: Region) -> bool {

@@ -155,8 +155,8 @@ impl Lane {
         Ok(Lane { words, near: None, position: 0, taken: 0, used: Box::new([0; SLOTS]), arena })
     }
 
-    /// The same, with slots in other memory: the worker's own, which the processor has mapped
-    /// ([`map_for_processor`](gapless_mem::Device::map_for_processor)). Nothing of it is ever read here.
+    /// The same, with slots in other memory: the worker's own, which a [`Mapper`](gapless_mem::Mapper) has mapped for
+    /// the processor. Nothing of it is ever read here.
     ///
     /// # Errors
     /// As there, of both.

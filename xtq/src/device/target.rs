@@ -26,7 +26,7 @@ use super::terms::{DeviceKernel, Life, RingPlaces, TargetError};
 use crate::packet::ENTRIES;
 use crate::tables::NoSuchIndex;
 use code::Code;
-use gapless_mem::{DeviceError, Export, Lease, Words, Worker};
+use gapless_mem::{DeviceError, Lease, Words, Worker};
 pub use grants::RingParts;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering, fence};
@@ -57,6 +57,8 @@ pub struct Target {
     parts: Vec<Lease>,
     /// Some of them are accelerators'.
     has_granted: bool,
+    /// The accelerator's memory for rings, given to the worker or not.
+    near: Vec<Lease>,
     /// What table rows name, layouts, and receive buffers.
     kept: Vec<Option<Lease>>,
     layouts: Vec<Option<Lease>>,
@@ -97,6 +99,7 @@ impl Target {
             outs: Vec::new(),
             parts: Vec::new(),
             has_granted: false,
+            near: Vec::new(),
             kept: vec![None; ENTRIES],
             layouts: vec![None; LAYOUTS_MAX],
             code: Code::default(),
@@ -323,15 +326,6 @@ impl Target {
     /// Rings that it has.
     pub(crate) fn rings(&self) -> usize {
         self.rings.len()
-    }
-
-    /// Memory of the worker's accelerator ([`Worker::near`]). The worker leaves for a moment, if there is one.
-    ///
-    /// # Errors
-    /// There is none; the worker does not leave.
-    pub(crate) fn near(&mut self, len: u64) -> Result<(Lease, Export), TargetError> {
-        self.send_away()?;
-        Ok(self.worker.near(len)?)
     }
 
     /// Adds the ring of an initiator: zeroed memory that both have. The worker leaves for a moment, if there is one.

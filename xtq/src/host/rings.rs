@@ -225,9 +225,9 @@ impl Rings {
         gone
     }
 
-    #[cfg(test)]
-    pub(super) fn has_proposed(&self, to: Rank) -> bool {
-        self.peers.get(&to.0) == Some(&Stage::Proposed)
+    /// Whether a ring was proposed to this rank that the worker does not have yet.
+    pub(super) fn is_proposed(&self, to: Rank) -> bool {
+        matches!(self.peers.get(&to.0), Some(Stage::Proposed | Stage::Joins { .. }))
     }
 
     /// Whether there is something to do that no message tells of.

@@ -58,8 +58,8 @@ pub(super) struct Served {
     looked_ns: u64,
     /// Ranks that have asked for rings, and whose links are not known yet.
     links: far::Waiting,
-    /// Rings that were proposed, until their initiators have said where their slots lie: nobody touches them. What is here
-    /// of a rank that was lost stays, as giving it back may wait for the worker.
+    /// Rings that were proposed, until their initiators have said where their slots lie: nobody touches them. If a rank
+    /// is lost, or declines, its ring stays here, as giving it back may wait for the worker.
     proposed: BTreeMap<u32, RingParts>,
 }
 
@@ -545,6 +545,7 @@ impl Served {
         if self.changes {
             return Ok(());
         }
+        self.proposed.retain(|rank, _| inner.with(|it| it.target.rings.is_proposed(Rank(*rank))));
         for &(rank, near) in joins {
             let added = self.join(rank, near);
             inner.with(|state| {

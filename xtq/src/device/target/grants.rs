@@ -4,7 +4,7 @@
 use super::super::layout::{RING_HEAD_BYTES, RINGS_MAX, RingShape, SLOTS};
 use super::super::terms::RingPlaces;
 use super::{Ring, Target, TargetError, is_host, room};
-use gapless_mem::{DeviceError, Lease, Words};
+use gapless_mem::{DeviceError, Export, Lease, Words};
 
 /// The memory of such a ring. `whole` is the host's, and as long as a ring; the others take parts out of it.
 #[derive(Clone, Debug)]
@@ -75,6 +75,18 @@ impl RingParts {
 }
 
 impl Target {
+    /// Memory of the worker's accelerator ([`Worker::near`](gapless_mem::Worker::near)), which is kept until this is gone: no
+    /// worker may run when it goes. The worker leaves for a moment, if there is one.
+    ///
+    /// # Errors
+    /// There is none; the worker does not leave.
+    pub(crate) fn near(&mut self, len: u64) -> Result<(Lease, Export), TargetError> {
+        self.send_away()?;
+        let (memory, export) = self.worker.near(len)?;
+        self.near.push(memory.clone());
+        Ok((memory, export))
+    }
+
     /// Whether accelerators of other processes put here, who can want the worker by a word of their rings alone.
     pub(crate) fn has_granted(&self) -> bool {
         self.has_granted

@@ -2,8 +2,8 @@
 //!
 //! A put of a worker's kernel goes this way if nothing holds it back or limits it, its target's ring is mapped and lives,
 //! a worker is there, and no other put waits for the ring. The ring bounds their number, so they need no room (`room.rs`).
-//! It keeps a put until the outcome is known (`kept.rs`). Unless the task has ended well, the put then goes over to the initiator, which
-//! sends it again or ends it.
+//! It keeps a put until the outcome is known (`kept.rs`). Unless the task has ended well, the put then goes over to the
+//! initiator, which sends it again or ends it.
 
 use super::Outgoing;
 use super::direct::{AGAIN_NS, Direct, End, Name, Rings, SharedRings, Way, bit};

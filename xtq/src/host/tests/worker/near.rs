@@ -59,8 +59,7 @@ fn an_initiator_that_is_lost_while_it_maps_slots_is_forgotten() {
     let put = || Put::kernel(Rank(1), 7, 2, Launch::linear(1, 1, 24), vec![0; 24]).acknowledged();
     job.xtq(0).put(put()).unwrap();
     // The target has offered, and rank 0 has not answered.
-    let proposed =
-        |state: &mut super::super::super::State| state.target.rings.has_proposed(Rank(0));
+    let proposed = |state: &mut super::super::super::State| state.target.rings.is_proposed(Rank(0));
     job.until(|job| job.xtq(1).inner.with(proposed).then_some(()));
     drop(job.ends.remove(0));
     let third = job.ends[1].xtq.put(put()).unwrap();
