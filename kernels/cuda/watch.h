@@ -17,9 +17,10 @@
 /* Rings up to which that is so; with more, a warp rests shorter, because the others' looks wait for it. */
 #define RESTING_RINGS 2
 #define REST_MANY 1024u
-/* Of so many looks, one is at a ring over the bus, if there are rings nearby: a fence would wait for it. A look that ends a
- * task takes as long as that. */
+/* If there are rings nearby, one of so many looks is at a ring over the bus, unless something has come by that in the last
+ * looks, or the block was here: a fence would wait for it. A look that ends a task takes as long as that. */
 #define SELDOM 16u
+#define LATELY 64u
 /* What was asked for: tables have changed. Below it, why the worker leaves. */
 #define ASKED_TABLES 0x100u
 /* More looks than a rest is blamed for. */
@@ -109,12 +110,13 @@ INLINE bool watch(Shared &s, u64 control, u32 nears, u32 threads, u32 team, u32 
     bool looking = __any_sync(all, mine.active), called = false, near = s.near[mine.ring] != 0;
     /* Rounds between two looks at the clock, and at this warp's ring. */
     u32 turn = nears != 0 ? 2 * SELDOM : ROUNDS, every = nears != 0 && !near ? SELDOM : 1;
-    u32 round = 0, rest = s.rest[mine.ring];
+    u32 round = 0, rest = s.rest[mine.ring], quiet = 0;
     bool was_early = false;
     for (;; round++) {
         bool wants = false;
         if (THREAD == LAST && round % turn == 2) orders = load_orders(control);
-        if (looking && round % every == 0) {
+        quiet = quiet < LATELY ? quiet + 1 : LATELY;
+        if (looking && (round % every == 0 || quiet < LATELY)) {
             u64 at = slot_at(s.rings[mine.ring].slots, (u32)s.rings[mine.ring].position + mine.ahead, unit);
             u32 sequence = sequence_at(s, mine);
             while (looks == 0 && (i32)(cycles() - due) < 0) {
@@ -133,7 +135,7 @@ INLINE bool watch(Shared &s, u64 control, u32 nears, u32 threads, u32 team, u32 
                     rest = rest < most ? rest : most;
                     was_early = looks == 2 && !was_early;
                     due = cycles() + (nears != 0 ? 0 : rest);
-                    looks = 0;
+                    looks = quiet = 0;
                 } else if (what == FOR_BLOCK) {
                     early = v;
                     early_at = at;
