@@ -269,8 +269,9 @@ impl Builder {
 
     /// What maps memory of accelerators for this process's processor, so that tasks that are put at a
     /// [worker](crate::xtq::Tasks::attach_worker) lie in memory of its GPU until it takes them:
-    /// [`ProcessorMapper`](crate::ProcessorMapper), say. Both the process that puts and that of the worker must have one. Until it has
-    /// mapped the memory, tasks go by messages; if it cannot, they lie in memory of the host, as without one.
+    /// [`ProcessorMapper`](crate::ProcessorMapper), say. Both the process that puts and that of the worker must have
+    /// one. Until it has mapped the memory, tasks go by messages; if it cannot, they lie in memory of the host, as
+    /// without one.
     #[must_use]
     pub fn mapper(mut self, mapper: Arc<dyn Mapper>) -> Builder {
         self.mapper = Some(mapper);

@@ -14,7 +14,7 @@ const GDRCOPY: &str = "/dev/gdrdrv";
 const BYTES: u64 = 2 << 20;
 
 /// By what a processor could map a GPU's memory, each tried on its own: `Err` says why not. Nothing stays mapped. Rings use
-/// Vulkan alone; the others were nowhere to be tried.
+/// Vulkan alone; on no machine that was tried did one of the others work.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CpuMapping {
     /// gdrcopy's device file can be opened.

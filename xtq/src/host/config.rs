@@ -10,19 +10,19 @@ pub struct Config {
     /// Threads that run tasks; they are made when the first task comes.
     pub threads: usize,
     /// Called, on any thread and without a lock, when a task has ended or puts another, and when a signal has ended or
-    /// begins anew: so whoever sleeps looks again, and calls [`Xtq::advance`](crate::Xtq::advance). It must not wait, nor call this crate. A
-    /// panic goes to the log, and no further.
+    /// begins anew: so whoever sleeps looks again, and calls [`Xtq::advance`](crate::Xtq::advance). It must not wait,
+    /// nor call this crate. A panic goes to the log, and no further.
     pub bell: Arc<dyn Fn() + Send + Sync>,
-    /// Whether initiators may put tasks of this process's [worker](crate::Xtq::attach_worker) into memory that they share with it.
-    /// If not, all come by messages.
+    /// Whether initiators may put tasks of this process's [worker](crate::Xtq::attach_worker) into memory that they
+    /// share with it. If not, all come by messages.
     pub rings: bool,
     /// What maps memory of accelerators for this process's processor: slots of rings lie there, if initiators have one too,
     /// and the worker gives such memory ([`Worker::near`](gapless_mem::Worker::near)). `None`: they lie in the host's.
     pub near: Option<Arc<dyn Mapper>>,
     /// Puts to one target that have not ended, at most. More are [refused](crate::XtqError::Full).
     pub puts_max: usize,
-    /// Bytes of arguments and payloads that one target has not accepted, at most. More are [refused](crate::XtqError::Full), but a
-    /// put that is longer than this goes if no other bytes wait.
+    /// Bytes of arguments and payloads that one target has not accepted, at most. More are
+    /// [refused](crate::XtqError::Full), but a put that is longer than this goes if no other bytes wait.
     pub put_bytes_max: u64,
 }
 
