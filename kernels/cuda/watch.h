@@ -17,10 +17,6 @@
 /* Rings up to which that is so; with more, a warp rests shorter, because the others' looks wait for it. */
 #define RESTING_RINGS 2
 #define REST_MANY 1024u
-/* If there are rings nearby, one of so many looks is at a ring over the bus, unless something has come by that in the last
- * looks, or the block was here: a fence would wait for it. A look that ends a task takes as long as that. */
-#define SELDOM 16u
-#define LATELY 64u
 /* What was asked for: tables have changed. Below it, why the worker leaves. */
 #define ASKED_TABLES 0x100u
 /* More looks than a rest is blamed for. */
@@ -104,19 +100,16 @@ NOINLINE u32 attend(Shared &s, u32 team, u32 unit, Unit v, u32 sequence, u32 rin
 
 /* Looks until a packet, or the host, asks for the block: by warps that look or keep the clock, of which there are `threads`.
  * What a warp has found it finds again in `early`. Whether this thread has found what the host or the clock ask for. */
-INLINE bool watch(Shared &s, u64 control, u32 nears, u32 threads, u32 team, u32 unit, Look mine, bool &worked, Orders &orders,
+INLINE bool watch(Shared &s, u64 control, u32 threads, u32 team, u32 unit, Look mine, bool &worked, Orders &orders,
                   Unit &early, u64 &early_at) {
     u32 all = 0xffffffffu, looks = LOOKS_LATE, due = 0;
-    bool looking = __any_sync(all, mine.active), called = false, near = s.near[mine.ring] != 0;
-    /* Rounds between two looks at the clock, and at this warp's ring. */
-    u32 turn = nears != 0 ? 2 * SELDOM : ROUNDS, every = nears != 0 && !near ? SELDOM : 1;
-    u32 round = 0, rest = s.rest[mine.ring], quiet = 0;
+    bool looking = __any_sync(all, mine.active), called = false;
+    u32 round = 0, rest = s.rest[mine.ring];
     bool was_early = false;
     for (;; round++) {
         bool wants = false;
-        if (THREAD == LAST && round % turn == 2) orders = load_orders(control);
-        quiet = quiet < LATELY ? quiet + 1 : LATELY;
-        if (looking && (round % every == 0 || quiet < LATELY)) {
+        if (THREAD == LAST && round % ROUNDS == 2) orders = load_orders(control);
+        if (looking) {
             u64 at = slot_at(s.rings[mine.ring].slots, (u32)s.rings[mine.ring].position + mine.ahead, unit);
             u32 sequence = sequence_at(s, mine);
             while (looks == 0 && (i32)(cycles() - due) < 0) {
@@ -134,8 +127,8 @@ INLINE bool watch(Shared &s, u64 control, u32 nears, u32 threads, u32 team, u32 
                     u32 most = s.count > RESTING_RINGS ? REST_MANY : REST_MAX;
                     rest = rest < most ? rest : most;
                     was_early = looks == 2 && !was_early;
-                    due = cycles() + (nears != 0 ? 0 : rest);
-                    looks = quiet = 0;
+                    due = cycles() + rest;
+                    looks = 0;
                 } else if (what == FOR_BLOCK) {
                     early = v;
                     early_at = at;
@@ -145,7 +138,7 @@ INLINE bool watch(Shared &s, u64 control, u32 nears, u32 threads, u32 team, u32 
         }
         if (THREAD / 32 == LAST / 32) {
             worked = count_mail(s, control, round + 1) || worked;
-            if (THREAD == LAST && round % turn == 2 + ROUNDS / 2) {
+            if (THREAD == LAST && round % ROUNDS == 2 + ROUNDS / 2) {
                 u32 asked = asked_for(s, orders, worked);
                 s.why = asked % ASKED_TABLES;
                 called = asked != 0;

@@ -45,6 +45,9 @@
 #define TELLER 352
 /* Warps of the block. */
 #define WARPS (WORKER_THREADS / 32)
+/* Looks at a ring nearby in a round: if no others are waited for; and at most. */
+#define LOOKS 4
+#define LOOKS_MAX 64
 /* A slot whose task has ended before the round's others begin. */
 #define ENDED_AT_ONCE 2
 /* Who looks at the clock and at the host's orders: of a warp that reads slots last. */
@@ -88,12 +91,13 @@ typedef struct {
     Watch watch;
     /* Of each ring's position: kept, because a division takes long. */
     u32 next[RINGS_MAX];
-    /* Whether a ring's slots lie in this GPU's memory. */
+    /* Whether a ring's slots lie in this GPU's memory; how many looks at others have come back. */
     u8 near[RINGS_MAX];
     /* What was read last over the bus for that: nobody needs it. */
     u32 settled;
     /* Of each team: how many rings come before its own, and how many teams of that. */
     u8 share[TEAMS], place[TEAMS];
+    u32 returned;
     /* Of each ring: cycles for which its warp rests when a task has ended (watch.h). Of each team: how the packet begins whose
      * task has ended in this round of looks, and in the one before; 0: none has. */
     u32 rest[RINGS_MAX];
@@ -168,6 +172,7 @@ extern "C" __global__ __launch_bounds__(WORKER_THREADS, 1) void xtq_worker(const
         s.blocks = BLOCKS;
         s.reachable = s.outs;
         s.changed = 0;
+        s.returned = 0;
         s.has_layouts = 0;
     }
     if (!leads(s, start.life)) return help(s, start.life);
@@ -210,6 +215,8 @@ extern "C" __global__ __launch_bounds__(WORKER_THREADS, 1) void xtq_worker(const
      * ring, unless there are more rings than warps. */
     u32 per = s.count == 0 ? TEAMS : TEAMS / s.count, number = THREAD % 32, ended = 0, round = 0;
     if (per > 1) per &= ~1u;
+    /* Those looks that others wait for, while rings nearby are looked at. */
+    u32 over_the_bus = per > 1 && nears != 0 ? s.count - nears : 0, due = 0;
     Spread spread = {per, 0, NO_RING, false};
     if (THREAD < TEAMS) {
         s.rest[THREAD] = 0;
@@ -227,7 +234,8 @@ extern "C" __global__ __launch_bounds__(WORKER_THREADS, 1) void xtq_worker(const
         Look mine = look_of(s, spread, team);
         Look lane = look_of(s, spread, number);
         Found has = {};
-        bool at_once = false, called = false, watched = !spread.wide && per > 1 && !leaving;
+        bool at_once = false, called = false, watched = !spread.wide && per > 1 && nears == 0 && !leaving;
+        if (!spread.wide) due += over_the_bus;
         /* Looked at half a turn later: it takes the bus's time. */
         if (THREAD == LAST && round % ROUNDS == 0) orders = load_orders(control);
         if (watched) {
@@ -235,7 +243,7 @@ extern "C" __global__ __launch_bounds__(WORKER_THREADS, 1) void xtq_worker(const
             bool looks = __any_sync(0xffffffffu, mine.active);
             u32 others = look_of(s, spread, (team - THREAD / TEAM + LAST / TEAM) % TEAMS).active ? 0 : 32;
             if (looks || THREAD / 32 == LAST / 32) {
-                called = watch(s, control, nears, 32 * s.count + others, team, unit, mine, worked, orders, early, early_at);
+                called = watch(s, control, 32 * s.count + others, team, unit, mine, worked, orders, early, early_at);
             }
             mine.active = mine.active && early_at != 0;
         }
@@ -243,10 +251,23 @@ extern "C" __global__ __launch_bounds__(WORKER_THREADS, 1) void xtq_worker(const
         if (s.count != 0 && __any_sync(0xffffffffu, mine.active)) {
             u32 position = (u32)s.rings[mine.ring].position + mine.ahead;
             u64 at = slot_at(s.rings[mine.ring].slots, position, unit);
-            bool is_narrow = !spread.wide && per > 1;
+            bool is_narrow = !spread.wide && per > 1, near = is_narrow && s.near[mine.ring] != 0;
             Unit v = early;
             if (early_at != at) v = load_unit(at);
             u32 sequence = sequence_at(s, mine);
+            if (near) {
+                /* Until there is something, or the others' looks have come back. */
+                for (u32 looks = 1; looks < LOOKS_MAX; looks++) {
+                    bool there = unit == 0 && ((u32)v.lo & 0xffff) == sequence, enough = over_the_bus == 0 && looks == LOOKS;
+                    enough = enough || (over_the_bus != 0 && *(volatile u32 *)&s.returned == due);
+                    if (__any_sync(0xffffffffu, there || enough)) break;
+                    v = load_unit(at);
+                }
+            } else if (over_the_bus != 0 && is_narrow) {
+                /* Who says that depends on what was loaded, so that has come. */
+                u32 there = __ballot_sync(0xffffffffu, ((u32)v.lo & 0xffff) == sequence);
+                if (number == (there == ~0u ? 0 : __ffs(~there) - 1)) atomicAdd(&s.returned, 1u);
+            }
             has = look_at(s, team, unit, v, sequence);
             has.whole = has.whole && mine.active;
             u32 have = __ballot_sync(0xffffffffu, has.whole);
