@@ -29,12 +29,12 @@ impl Opening {
     }
 
     /// What was found; `None`: the thread is looking.
-    fn found(&self) -> Option<Arc<OnceLock<Result<Gpu, String>>>> {
+    fn found(&self) -> Option<&Result<Gpu, String>> {
         if self.found.get().is_none() && self.thread.as_ref().is_some_and(JoinHandle::is_finished) {
             // It has ended without a word: it has panicked.
             _ = self.found.set(Err("opening it has panicked".to_owned()));
         }
-        self.found.get().map(|_| Arc::clone(&self.found))
+        self.found.get()
     }
 }
 
@@ -121,23 +121,23 @@ unsafe impl Mapper for ProcessorMapper {
             return Err(CudaError::Malformed { object: "memory key", reason }.into());
         };
         let mut opened = lock(&self.0);
-        let gpu = opened.gpus.entry(key.uuid).or_insert_with(|| Opening::new(key.uuid));
-        let Some(found) = gpu.found() else { return Ok(None) };
-        let gpu = match found.get() {
+        let Opened { gpus, mapped } = &mut *opened;
+        let gpu = gpus.entry(key.uuid).or_insert_with(|| Opening::new(key.uuid));
+        let gpu = match gpu.found() {
             Some(Ok(gpu)) => gpu,
             Some(Err(why)) => return Err(unavailable(why.clone())),
             None => return Ok(None),
         };
         let start = gpu.map(file, key.size).map_err(unavailable)?;
-        opened.mapped.insert(start, key.uuid);
+        mapped.insert(start, key.uuid);
         Ok(Some(Region::new(Space::Host, start, key.offset, key.len)))
     }
 
     unsafe fn unmap(&self, region: Region) -> Result<(), DeviceError> {
         let mut opened = lock(&self.0);
-        let uuid = opened.mapped.remove(&region.address());
-        let gpu = uuid.and_then(|uuid| opened.gpus.get(&uuid)?.found());
-        let gpu = gpu.as_ref().and_then(|found| found.get()?.as_ref().ok());
+        let Opened { gpus, mapped } = &mut *opened;
+        let uuid = mapped.remove(&region.address());
+        let gpu = uuid.and_then(|uuid| gpus.get(&uuid)?.found()?.as_ref().ok());
         // SAFETY: the caller's own promise.
         match gpu.is_some_and(|gpu| unsafe { gpu.unmap(region.address()) }) {
             true => Ok(()),

@@ -118,11 +118,11 @@ fn has_movdir64b() -> bool {
 }
 
 /// Stores of this thread that came before are seen before those that come after, also by a device that looks at its own
-/// memory, which was [mapped](crate::Mapper) for the processor: such stores are combined, and a release
-/// alone does not order them.
+/// memory, which was [mapped](crate::Mapper) for the processor: such stores are combined, and a release alone does not
+/// order them.
 #[inline]
 pub fn settle_stores() {
-    std::sync::atomic::fence(std::sync::atomic::Ordering::Release);
+    std::sync::atomic::fence(Ordering::Release);
     #[cfg(target_arch = "x86_64")]
     // SAFETY: every x86-64 processor has the instruction, which touches no memory.
     unsafe {

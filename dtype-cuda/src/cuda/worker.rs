@@ -4,6 +4,7 @@
 //! first launch of a kernel that is not may wait for all that runs. Host memory is registered, and given back, only
 //! between two lives, for the same reason.
 
+use super::worker_layout::Held;
 use crate::ledger::{Ask, Holder, Holding, LedgerError, Reservation, reserved};
 use gapless_kernels::worker::{
     BLOCKS_MAX, IMAGE, LINKED_IMAGE, PARAMETER_WORDS, REGISTERS_MAX, THREADS, WORKER,
@@ -252,21 +253,6 @@ impl CudaWorker {
     }
 }
 
-/// Memory of the device's, for others to map.
-struct Near {
-    device: Arc<CudaDevice>,
-    region: Region,
-}
-
-impl Drop for Near {
-    fn drop(&mut self) {
-        // SAFETY: `near` allocated it, and the last lease is gone; what others have mapped stays theirs.
-        if let Err(error) = unsafe { self.device.free(self.region) } {
-            tracing::debug!(%error, "memory of a worker is not freed");
-        }
-    }
-}
-
 fn is_host(region: Region) -> bool {
     region.space() == Space::Host
 }
@@ -333,7 +319,7 @@ unsafe impl Worker for CudaWorker {
     /// In steps of 2 MiB, which is what the driver exports.
     fn near(&self, len: u64) -> Result<(Lease, Export), DeviceError> {
         let region = self.device.allocate_shareable(len)?;
-        let owned = Arc::new(Near { device: Arc::clone(&self.device), region });
+        let owned = Arc::new(Held(Arc::clone(&self.device), region));
         // SAFETY: the memory was just allocated, and nobody else has it.
         unsafe { self.device.fill_on(&self.stream, region, 0) }?;
         let filled = self.stream.record().map_err(DeviceError::from).and_then(|end| end.wait());

@@ -47,14 +47,14 @@ pub struct WorkerLayout {
     bounds: (i64, i64),
 }
 
-/// Memory of a device.
-struct Held(Arc<CudaDevice>, Region);
+/// Memory of a device, freed when it is dropped.
+pub(super) struct Held(pub(super) Arc<CudaDevice>, pub(super) Region);
 
 impl Drop for Held {
     fn drop(&mut self) {
         // SAFETY: it was allocated for this, and leases of it are gone.
         if let Err(error) = unsafe { self.0.free(self.1) } {
-            tracing::debug!(%error, "a layout's memory was not freed");
+            tracing::debug!(%error, "memory of a layout or a worker was not freed");
         }
     }
 }

@@ -42,6 +42,8 @@ pub enum RingError {
 
 /// Words of a unit.
 const UNIT_WORDS: usize = UNIT_BYTES / 8;
+/// Words of a line, which is what processors store at once where they can.
+const LINE: usize = 8;
 
 /// What became of a put.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -84,9 +86,6 @@ pub struct Lane {
     used: Box<[u8; SLOTS]>,
     arena: Arena,
 }
-
-/// Words of a line, which is what processors store at once where they can.
-const LINE: usize = 8;
 
 /// Bytes for long bodies, given out in order.
 #[derive(Debug)]

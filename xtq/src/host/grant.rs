@@ -73,11 +73,10 @@ fn no_ring(peer: Rank, reason: impl ToString) -> XtqError {
     XtqError::NoRing { peer, reason: reason.to_string() }
 }
 
-/// Two keys in a text, each behind its length; one that is not there is empty.
-pub(super) fn two_keys(first: Option<&RemoteKey>, second: Option<&RemoteKey>) -> Vec<u8> {
+/// Two keys in a text, each behind its length; a second one that is not there is empty.
+pub(super) fn two_keys(first: &RemoteKey, second: Option<&RemoteKey>) -> Vec<u8> {
     let mut text = Vec::new();
-    for key in [first, second] {
-        let bytes = key.map_or(&[][..], RemoteKey::as_bytes);
+    for bytes in [first.as_bytes(), second.map_or(&[][..], RemoteKey::as_bytes)] {
         // Keys are short.
         text.push(u8::try_from(bytes.len()).expect("a key is at most 80 bytes"));
         text.extend_from_slice(bytes);
@@ -144,10 +143,9 @@ impl Xtq {
         let memory = bml.allocate(RingShape::default().bytes());
         let memory = memory.ok_or_else(|| no_ring(to, "no memory can be shared"))?;
         let whole = memory.map_err(|error| no_ring(to, error))?.lease().clone();
-        let keys = [Some(&whole), slots.as_ref()]
-            .map(|memory| memory.map(|memory| key(bml, to, memory)).transpose());
-        let [whole_key, slots_key] = keys;
-        let text = two_keys(whole_key?.as_ref(), slots_key?.as_ref());
+        let whole_key = key(bml, to, &whole)?;
+        let slots_key = slots.as_ref().map(|slots| key(bml, to, slots)).transpose()?;
+        let text = two_keys(&whole_key, slots_key.as_ref());
         let parts = RingParts::with_memory(whole, slots.as_ref(), RingShape::default());
         let parts = parts.map_err(|error| no_ring(to, error))?;
         Ok(Granted { to, parts: RingParts { status, ..parts }, text })

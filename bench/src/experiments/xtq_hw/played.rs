@@ -14,8 +14,8 @@ use gapless_cli::pingpong::Pinned;
 use gapless_mem::Lease;
 use gapless_report::{Mark, Row};
 use gapless_xtq::device::player::{Player, memory};
-use rustix::process::getpid;
 use gapless_xtq::device::{DeviceFunction, DeviceKernel, Lane, SLOTS, Target};
+use rustix::process::getpid;
 
 use super::world::{Found, Putting};
 use super::{NUMBERS, PAYLOAD, SHAPE, XtqHw, arguments, job, packet, payload, summary};

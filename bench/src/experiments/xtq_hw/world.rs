@@ -155,9 +155,11 @@ fn rows_of(
 
 /// One of the two processes.
 pub(super) fn rank(common: &Common, file: &Path, near_slots: bool) -> Result<(), Failure> {
-    let world = World::builder();
-    let mapper = || Arc::new(ProcessorMapper::new());
-    let world = if near_slots { world.mapper(mapper()) } else { world }.init()?;
+    let mut builder = World::builder();
+    if near_slots {
+        builder = builder.mapper(Arc::new(ProcessorMapper::new()));
+    }
+    let world = builder.init()?;
     let found = if world.rank() == 0 {
         let _pinned = Pinned::to(0);
         initiate(&world, common.quick)

@@ -119,7 +119,7 @@ impl Target {
     ///
     /// # Safety
     /// As there, of all parts.
-    pub unsafe fn add_ring_of_parts(
+    pub(crate) unsafe fn add_ring_of_parts(
         &mut self,
         parts: RingParts,
         shape: RingShape,

@@ -108,10 +108,9 @@ impl Record {
             let [arguments, payload] = self.short.parts().map(Payload::from);
             (arguments.into_one(ARGUMENTS_MAX), payload)
         } else {
-            let none = (Bytes::none(), Payload::none());
             (
-                std::mem::replace(&mut self.arguments, none.0),
-                std::mem::replace(&mut self.payload, none.1),
+                std::mem::replace(&mut self.arguments, Bytes::none()),
+                std::mem::replace(&mut self.payload, Payload::none()),
             )
         };
         Outgoing {

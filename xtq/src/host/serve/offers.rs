@@ -38,7 +38,7 @@ impl Served {
         let key = mapped.key(peer, &whole)?;
         let parts = RingParts { whole, slots: Some(slots), bodies: None, status: None };
         self.proposed.insert(to.0, parts);
-        Some(two_keys(Some(&key), Some(&slots_key)))
+        Some(two_keys(&key, Some(&slots_key)))
     }
 
     /// The worker gets a ring that was proposed, with the slots there or without. Whether it has.
