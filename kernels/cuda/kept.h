@@ -5,9 +5,9 @@
 /* Tables and receive buffers as the last life of a control block had them: while nothing changes, a new one reads nothing
  * of the host's. */
 typedef struct {
-    u64 control, changed, rows[2 * ENTRIES * ROW_WORDS], buffers[2 * BUFFERS_MAX], count;
+    u64 control, changed, rows[2 * ENTRIES * ROW_WORDS], buffers[2 * BUFFERS_MAX], count, largest;
 } Kept;
-static __device__ Kept kept;
+static __device__ __align__(16) Kept kept;
 static_assert(WORKER_THREADS == ENTRIES * ROW_WORDS, "a unit a thread");
 static_assert(CONTROL_QUEUES == CONTROL_KERNELS + 8 * ENTRIES * ROW_WORDS, "both tables are one stretch");
 
@@ -59,11 +59,18 @@ NOINLINE bool reload(Shared &s, u64 control) {
         kept.buffers[2 * THREAD + 1] = buffer.hi;
     }
     if (THREAD == BUFFERS_MAX) kept.count = count;
+    BARRIER();
     if (THREAD == 0) {
+        u64 largest = 0;
+        for (u32 i = 0; i < s.buffers; i++) largest = s.buffer_bytes[i] > largest ? s.buffer_bytes[i] : largest;
+        s.largest = largest > 0xffffffffull ? 0xffffffffu : (u32)largest;
+        s.changed = changed;
+        kept.largest = s.largest;
         kept.control = control;
         kept.changed = changed;
     }
-    sum_up(s, control, changed);
+    if (THREAD == TELLER) store_release(control + CONTROL_SEEN, changed);
+    BARRIER();
     return true;
 }
 

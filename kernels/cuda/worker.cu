@@ -171,11 +171,33 @@ extern "C" __global__ __launch_bounds__(WORKER_THREADS, 1) void xtq_worker(const
         s.why = 0;
         s.blocks = BLOCKS;
         s.reachable = s.outs;
-        s.changed = 0;
+        s.changed = changed;
         s.returned = 0;
         s.has_layouts = 0;
     }
     if (!leads(s, start.life)) return help(s, start.life);
+    /* Teams look at the next slots of rings, at most `per` of each; while nothing comes, at fewer: then a warp looks at a
+     * ring, unless there are more rings than warps. */
+    u32 per = rings == 0 ? TEAMS : TEAMS / (u32)rings;
+    if (per > 1) per &= ~1u;
+    /* Tables as the last life left them, and the first look: on their way while all else is made ready. Each thread loads
+     * something as its look, for a look in a branch would be waited for at its end. Rings that did not come with the
+     * launch are looked at later. */
+    Unit row = {kept.rows[2 * THREAD], kept.rows[2 * THREAD + 1]};
+    Unit buffer = {kept.buffers[2 * (THREAD % BUFFERS_MAX)], kept.buffers[2 * (THREAD % BUFFERS_MAX) + 1]};
+    u64 buffers = kept.count, largest = kept.largest;
+    bool same = control == kept.control && changed == kept.changed;
+    u32 ahead = team % per, ring = CONTROL_RING_LIST / 8 + team / per * RING_WORDS;
+    bool looks = team / per < rings && ahead < AHEAD && ring + RING_WORDS <= FIRST_WORDS;
+    u64 slots = looks ? start.first[ring + RING_SLOTS_AT] : 0, position = looks ? start.first[ring + RING_POSITION] : 0;
+    u64 early_at = looks ? slot_at(slots, (u32)position + ahead, unit) : 0;
+    Unit early = load_unit(looks ? early_at : (u64)&kept);
+    if (THREAD < TEAMS) {
+        s.rest[THREAD] = 0;
+        s.mail[0][THREAD] = s.mail[1][THREAD] = 0;
+        s.share[THREAD] = THREAD / per;
+        s.place[THREAD] = THREAD % per;
+    }
     if (THREAD == 0) begin_life(s, start.life);
     if (THREAD < SIGNALS_MAX) s.counted[THREAD] = start.first[CONTROL_COUNTED / 8 + THREAD];
     /* What is read over the bus is read side by side. */
@@ -191,11 +213,10 @@ extern "C" __global__ __launch_bounds__(WORKER_THREADS, 1) void xtq_worker(const
         s.outs[i].list = control + CONTROL_OUT_LIST + i * 8 * RING_WORDS;
         s.outs[i].ring = load_ring(s.outs[i].list);
     }
-    keep_rows(s, s.rows, Unit{kept.rows[2 * THREAD], kept.rows[2 * THREAD + 1]},
-              Unit{kept.buffers[2 * (THREAD % BUFFERS_MAX)], kept.buffers[2 * (THREAD % BUFFERS_MAX) + 1]}, kept.count);
-    bool same = __syncthreads_and(control == kept.control && changed == kept.changed);
+    keep_rows(s, s.rows, row, buffer, buffers);
+    if (THREAD == 0) s.largest = (u32)largest;
+    same = __syncthreads_and(same);
     if (THREAD < rings) s.next[THREAD] = (u32)sequence_of(s.rings[THREAD].position);
-    if (same) sum_up(s, control, kept.changed);
     /* Without tables nothing is taken; who holds them up keeps this no longer than its life. */
     while (!same && !reload(s, control)) {
         bool stopped = THREAD == 0 && is_stopped(&s.watch);
@@ -211,30 +232,18 @@ extern "C" __global__ __launch_bounds__(WORKER_THREADS, 1) void xtq_worker(const
         if (THREAD == TELLER) store_relaxed(control + CONTROL_STATE, RUNNING);
     }
     u32 nears = __syncthreads_count(THREAD < s.count && s.near[THREAD] != 0);
-    /* Teams look at the next slots of rings, at most `per` of each; while nothing comes, at fewer: then a warp looks at a
-     * ring, unless there are more rings than warps. */
-    u32 per = s.count == 0 ? TEAMS : TEAMS / s.count, number = THREAD % 32, ended = 0, round = 0;
-    if (per > 1) per &= ~1u;
+    u32 number = THREAD % 32, ended = 0, round = 0;
     /* Those looks that others wait for, while rings nearby are looked at. */
     u32 over_the_bus = per > 1 && nears != 0 ? s.count - nears : 0, due = 0;
     Spread spread = {per, 0, NO_RING, false};
-    if (THREAD < TEAMS) {
-        s.rest[THREAD] = 0;
-        s.mail[0][THREAD] = s.mail[1][THREAD] = 0;
-        s.share[THREAD] = THREAD / per;
-        s.place[THREAD] = THREAD % per;
-    }
-    BARRIER();
     bool leaving = false, worked = false;
     if (THREAD == LAST) s.until = nanoseconds();
     Orders orders = {};
-    Unit early = {0, 0};
-    u64 early_at = 0;
     while (lives) {
         Look mine = look_of(s, spread, team);
         Look lane = look_of(s, spread, number);
         Found has = {};
-        bool at_once = false, called = false, watched = !spread.wide && per > 1 && nears == 0 && !leaving;
+        bool at_once = false, called = false, watched = !spread.wide && per > 1 && nears == 0 && !leaving && round != 0;
         if (!spread.wide) due += over_the_bus;
         /* Looked at half a turn later: it takes the bus's time. */
         if (THREAD == LAST && round % ROUNDS == 0) orders = load_orders(control);

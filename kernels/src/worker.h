@@ -60,9 +60,9 @@
 #define CONTROL_BUFFERS 216
 #define CONTROL_OUTS 224
 #define CONTROL_COUNTED 256
-#define CONTROL_REFUSED 768
-#define CONTROL_BUFFER_LIST 2048
-#define CONTROL_RING_LIST 3072
+#define CONTROL_RING_LIST 768
+#define CONTROL_BUFFER_LIST 3072
+#define CONTROL_REFUSED 4096
 #define CONTROL_OUT_LIST 5120
 #define CONTROL_LAYOUT_LIST 6144
 #define CONTROL_KERNELS 8192
@@ -71,8 +71,8 @@
 #define REFUSED_MAX 64
 
 /* A life is given the first words of its control block as they are when it is started, because reading them over the bus
- * takes long. Behind these are rings from the 16th on, and lists that few use. */
-#define FIRST_WORDS 510
+ * takes long. Behind these are rings from the fifth on, and lists: a launch takes the longer the more it is given. */
+#define FIRST_WORDS 128
 
 /* An element of the ring list, and of the list of rings to put into: words of 8 bytes. */
 #define RING_WORDS 8

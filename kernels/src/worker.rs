@@ -30,7 +30,7 @@ pub const REGISTERS: &str = include_str!("../images/ptxas-worker.txt");
 pub const WORKER: &CStr = c"xtq_worker";
 
 /// Words of the control block that a life is given with its launch, as they are then.
-pub const FIRST_WORDS: usize = 510;
+pub const FIRST_WORDS: usize = 128;
 
 /// Words of the worker's parameter.
 pub const PARAMETER_WORDS: usize = 2 + FIRST_WORDS;
