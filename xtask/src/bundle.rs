@@ -4,7 +4,8 @@
 //! workspace that is `gapless-mem-cuda` or names it in its manifest) is built here, in release, and
 //! put into `gpu-bundle/`; of `gapless` and `gapless-cli` only the programs: their tests need no GPU
 //! (those of the whole stack that do are in `tests/`), and look for the command where cargo put it. Unit tests stay at home
-//! too: none of them needs a GPU, and some are as long as the programs that they test.
+//! too, but for those of `gapless-xtq`, of which some run on a GPU where there is one: the others need none, and some are
+//! as long as the programs that they test.
 //!
 //! ```text
 //! gpu-bundle/run.sh       runs every test program and `figures p2p`, bounded in time; a table last
@@ -32,6 +33,9 @@ const DOOR: &str = "gapless-mem-cuda";
 
 /// The crates whose tests stay at home.
 const AT_HOME: [&str; 2] = ["gapless", "gapless-cli"];
+
+/// The crates whose unit tests travel: `run.sh` says which of these it runs.
+const UNITS: [&str; 1] = ["gapless-xtq"];
 
 /// What stays at home although its crate travels: none of it involves a GPU.
 const HOST_ONLY: [&str; 1] = ["tests/tests.resilience"];
@@ -66,6 +70,8 @@ pub(crate) fn run(checkout: &Checkout, bytes_max: u64) -> Result<(), Failure> {
     let tested: Vec<&str> = names.iter().copied().filter(|name| !AT_HOME.contains(name)).collect();
     let tests = build(checkout, &["test", "--no-run", "--test", "*"], &tested)?;
     files.extend(tests.iter().filter_map(Artifact::as_test));
+    let units = build(checkout, &["test", "--no-run", "--lib"], &UNITS)?;
+    files.extend(units.iter().filter_map(Artifact::as_units));
     let with_programs: Vec<&str> = packages
         .iter()
         .filter(|package| package.has_programs())
@@ -163,12 +169,21 @@ impl Artifact {
     /// Its place in the bundle if it is a test program, and where it is now.
     fn as_test(&self) -> Option<(PathBuf, PathBuf)> {
         let (target, executable) = self.of(true)?;
-        if !target.kind.iter().any(|kind| kind == "test") {
-            return None;
-        }
+        let is_test = target.kind.iter().any(|kind| kind == "test");
+        is_test.then_some((self.named(&target.name)?, executable.to_owned()))
+    }
+
+    /// Its place in the bundle if it is the unit tests of a library, and where it is now.
+    fn as_units(&self) -> Option<(PathBuf, PathBuf)> {
+        let (target, executable) = self.of(true)?;
+        let is_library = target.kind.iter().any(|kind| kind == "lib");
+        is_library.then_some((self.named("lib")?, executable.to_owned()))
+    }
+
+    /// The place of a test program.
+    fn named(&self, name: &str) -> Option<PathBuf> {
         let folder = self.manifest_path.parent()?.file_name()?.to_string_lossy();
-        let name = format!("{folder}.{}", target.name);
-        Some((Path::new("tests").join(name), executable.to_owned()))
+        Some(Path::new("tests").join(format!("{folder}.{name}")))
     }
 
     /// Its place in the bundle if it is a program, and where it is now.
@@ -226,6 +241,9 @@ mod tests {
         assert_eq!(place(artifact("lib", true, "\"/t/a\"")), None);
         let named = place(artifact("test", true, "\"/t/a\"")).unwrap();
         assert_eq!(named, Path::new("tests/mem-cuda.gpu_things"));
+        let units = |kind, test| artifact(kind, test, "\"/t/a\"").as_units();
+        assert_eq!(units("lib", true).unwrap().0, Path::new("tests/mem-cuda.lib"));
+        assert!(units("test", true).is_none() && units("lib", false).is_none());
         assert_eq!(place(artifact("lib", false, "null")), None);
         assert_eq!(place(artifact("bin", false, "\"/t/a\"")), None);
         for kind in ["bin", "example"] {
@@ -339,6 +357,21 @@ mod tests {
             .collect();
         let [whole, part] = ["dtype-cuda.oracle", "dtype-cuda.oracle opencl::"].map(str::to_owned);
         assert_eq!(lines, [(whole, "ok".to_owned(), 5, 0), (part, "failed".to_owned(), 1, 2)]);
+    }
+
+    /// Of the unit tests of `xtq`, those that may run on a GPU.
+    #[test]
+    fn the_script_chooses_unit_tests() {
+        let (success, text, folder) = run_script_with(
+            "xtq.lib",
+            "#!/bin/sh\n[ \"$*\" = 'suite gathered' ] || exit 1\n\
+             echo 'test result: ok. 3 passed; 0 failed; 0 ignored; 0 measured; 90 filtered out'\n",
+            None,
+        );
+        assert!(success, "{text}");
+        let report = report(folder.path());
+        let [line] = &report.tests[..] else { panic!("{text}") };
+        assert_eq!((line.name.as_str(), line.passed, line.failed), ("xtq.lib", 3, 0));
     }
 
     #[test]
