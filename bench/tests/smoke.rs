@@ -129,6 +129,24 @@ fn a_replay_that_mostly_accumulates() {
     assert!(device && stdout.contains("device"), "{stdout}");
 }
 
+/// A mix of the user's: half of it by the longest accumulates takes as long as the mean of both.
+#[test]
+fn a_replay_of_given_lengths() {
+    let of = |mix: &str| -> Vec<f64> {
+        let (report, _) = experiment("xtq8", &["--simulated", "--mix", mix]);
+        assert!(report.rows.iter().all(|row| row.extra["mix"] == mix));
+        report.rows.iter().map(|row| row.seconds.median).collect()
+    };
+    let [short, long, both] = ["8:1", "65536:7", "8:50,65536:50"].map(of);
+    for ((short, long), both) in short.iter().zip(&long).zip(both) {
+        assert!(long > &(2.0 * short) && (both - (short + long) / 2.0).abs() < 1e-11, "{both}");
+    }
+    for wrong in ["", "12:1", "8:0", "many"] {
+        let refused = figures(&["xtq8", "--simulated", "--mix", wrong]);
+        assert!(!refused.status.success() && text(&refused.stderr).contains("--mix"), "{wrong}");
+    }
+}
+
 #[test]
 fn matching() {
     let (report, _) = experiment("matching", &[]);

@@ -2,12 +2,14 @@
 //! of small to medium length (NWChem's `tce_ozone`, four nodes). A replay stands in for the chemistry.
 //!
 //! What is the paper's: both shares, and that the lengths are mostly small to medium (§V.C.1). Its histogram is a picture
-//! without numbers, so the mix here (`MIX`) is ours. A rank accumulates into another one's part of a window, flushes, gets
+//! without numbers, so the mix here (`Mix`) is ours, or the user's. A rank accumulates into another one's part of a window, flushes, gets
 //! now and then, and computes in between, without a call. How long it computes, and how often it gets, is found by trial
 //! so that the shares of the first way, *messages*, are the paper's. All other ways then do the same.
 //!
 //! Each way is a job of its own: processes of this program, of which rank 0 leaves in a file what the profiles of the
 //! windows say ([`gapless::Window::profile`]). Beside them are the accumulates of the mix on the simulated machine.
+
+mod mix;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -19,7 +21,7 @@ use gapless::{Communicator, Lock, ReduceOp, Window, WindowBuilder, World};
 use gapless_cli::pingpong::Pinned;
 use gapless_dtype_cuda::CudaWorker;
 use gapless_mem_cuda::CudaDriver;
-use gapless_report::{Absent, Bytes, Mark, PlotError, Report, Row, Samples, Summary, Time};
+use gapless_report::{Absent, Mark, PlotError, Report, Row, Samples, Summary, Time};
 use gapless_xtq::sim::experiments::{accumulate, is_sum};
 use gapless_xtq::sim::{Configuration, Options as SimOptions, Ps};
 use serde::{Deserialize, Serialize};
@@ -30,6 +32,7 @@ use crate::experiment::{Common, Drawing, Experiment, Findings};
 use crate::random::Random;
 use crate::sim::{Bar, gain, judged, simulate, stacked, within};
 use crate::summary::{head, line};
+use mix::{BYTES_MAX, Mix};
 
 /// The experiment.
 pub struct Xtq8;
@@ -43,6 +46,9 @@ pub struct Options8 {
     /// Only what is simulated: the same everywhere
     #[arg(long)]
     simulated: bool,
+    /// Lengths of accumulates, in bytes, and how many have each, as a window's profile has them; a mix of our own by default
+    #[arg(long, value_name = "BYTES:COUNT,…", default_value_t)]
+    mix: Mix,
     /// Be one of the processes, of this way; rank 0 writes what it found here
     #[arg(long, hide = true, value_name = "FILE")]
     as_rank: Option<PathBuf>,
@@ -55,22 +61,8 @@ pub struct Options8 {
     gets: f64,
 }
 
-/// Lengths of accumulates, in bytes, and how many of a hundred have each.
-const MIX: [(u64, u32); 11] = [
-    (64, 6),
-    (128, 8),
-    (256, 12),
-    (512, 14),
-    (1 << 10, 16),
-    (2 << 10, 14),
-    (4 << 10, 12),
-    (8 << 10, 9),
-    (16 << 10, 5),
-    (32 << 10, 3),
-    (64 << 10, 1),
-];
 /// Elements of a rank's part of the window: the longest.
-const ELEMENTS: usize = 8 << 10;
+const ELEMENTS: usize = (BYTES_MAX / 8) as usize;
 /// The paper's shares of time: accumulates, and the rest of MPI.
 const ACCUMULATE: f64 = 0.43;
 const OTHER: f64 = 0.58 - ACCUMULATE;
@@ -174,7 +166,7 @@ impl Experiment for Xtq8 {
             return Ok(Findings::new(Vec::new(), String::new()));
         }
         if options.simulated {
-            let rows = simulated(common.seed)?;
+            let rows = simulated(&options.mix, common.seed)?;
             let notes = format!("the mix on the machine of Table I, between two nodes\n{}", judged(&rows));
             return Ok(Findings::new(rows, notes));
         }
@@ -190,15 +182,16 @@ impl Experiment for Xtq8 {
                 continue;
             }
             let first = found.first().map_or((0.0, 0.0), |(_, first)| (first.compute, first.gets));
-            found.push((way, job(common, ranks, number, first)?));
+            found.push((way, job(common, &options.mix, ranks, number, first)?));
         }
-        let mut rows = measured(&found, ranks)?;
-        let simulated = simulated(common.seed)?;
+        let mut rows = measured(&options.mix, &found, ranks)?;
+        let simulated = simulated(&options.mix, common.seed)?;
         rows.extend(simulated);
         let notes = format!(
-            "a replay that stands in for NWChem's tce_ozone: the paper's shares, lengths of our own; {ranks} processes \
+            "a replay that stands in for NWChem's tce_ozone: the paper's shares, lengths {}; {ranks} processes \
              beside {processors} processors\nshares: of the time of a rank, from the profiles of the windows; how long \
              ranks compute is found so that those of «messages» are the paper's\n{}",
+            if options.mix == Mix::default() { "of our own" } else { "as given" },
             judged(&rows)
         );
         Ok(Findings { absent, ..Findings::new(rows, notes) })
@@ -234,7 +227,7 @@ fn has_gpus(ranks: u32) -> Result<(), String> {
 }
 
 /// Has processes replay, and reads what they found.
-fn job(common: &Common, ranks: u32, way: usize, (compute, gets): (f64, f64)) -> Result<Found, Failure> {
+fn job(common: &Common, mix: &Mix, ranks: u32, way: usize, (compute, gets): (f64, f64)) -> Result<Found, Failure> {
     let folder = tempfile::tempdir().map_err(Failure::io("make", std::env::temp_dir()))?;
     let file = folder.path().join("found");
     let program = std::env::current_exe().map_err(Failure::io("find", "this program"))?;
@@ -243,7 +236,7 @@ fn job(common: &Common, ranks: u32, way: usize, (compute, gets): (f64, f64)) -> 
     if common.quick {
         arguments.push("--quick".into());
     }
-    let more = [format!("--way={way}"), format!("--compute={compute}"), format!("--gets={gets}")];
+    let more = [format!("--way={way}"), format!("--compute={compute}"), format!("--gets={gets}"), format!("--mix={mix}")];
     arguments.extend(more.map(Into::into));
     arguments.extend(["--as-rank".into(), file.clone().into()]);
     let program = program.into_os_string();
@@ -273,16 +266,16 @@ fn rank(options: &Options8, common: &Common, file: &Path) -> Result<(), Failure>
     let (mut compute, mut gets) = (options.compute, options.gets);
     let trial = if common.quick { 20 } else { TRIAL };
     if compute == 0.0 {
-        (compute, gets) = found_by_trial(comm, way, common, trial)?;
+        (compute, gets) = found_by_trial(comm, way, (&options.mix, common.seed), trial)?;
     }
     // As many as take the time that there is, the same at all ranks.
-    let once = replay(comm, way, common.seed, (trial, compute, gets))?;
+    let once = replay(comm, way, (&options.mix, common.seed), (trial, compute, gets))?;
     let wanted = common.seconds() / (once.elapsed / f64::from(trial)).max(1e-9);
     let count = wanted.clamp(f64::from(trial), 1e6).round();
     #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "clamped, and whole")]
     let count = count as u32;
     let replayed: Result<Vec<_>, Failure> = (0..REPETITIONS)
-        .map(|repetition| replay(comm, way, common.seed + repetition as u64, (count, compute, gets)))
+        .map(|repetition| replay(comm, way, (&options.mix, common.seed + repetition as u64), (count, compute, gets)))
         .collect();
     let found = Found { compute, gets, replayed: replayed? };
     let here = world.rank() == 0;
@@ -294,10 +287,10 @@ fn rank(options: &Options8, common: &Common, file: &Path) -> Result<(), Failure>
 }
 
 /// How long to compute, and how often to get, so that the shares of time are the paper's.
-fn found_by_trial(comm: &Communicator, way: &Way, common: &Common, trial: u32) -> Result<(f64, f64), Failure> {
+fn found_by_trial(comm: &Communicator, way: &Way, chance: (&Mix, u64), trial: u32) -> Result<(f64, f64), Failure> {
     let (mut compute, mut gets) = (1000.0, 0.5);
     for _ in 0..TRIALS {
-        let once = replay(comm, way, common.seed, (trial, compute, gets))?;
+        let once = replay(comm, way, chance, (trial, compute, gets))?;
         let each = 1e9 / f64::from(once.count);
         let (accumulate, get) = (once.accumulates * each, once.gets * each / gets);
         // Halfway to what would be right if calls took as long as now: they take longer, the longer targets compute.
@@ -309,19 +302,11 @@ fn found_by_trial(comm: &Communicator, way: &Way, common: &Common, trial: u32) -
 }
 
 /// The accumulates of a rank: to whom, and how many elements.
-fn program(seed: u64, rank: u32, size: u32, count: u32) -> impl Iterator<Item = (u32, usize)> {
+fn program((mix, seed): (&Mix, u64), rank: u32, size: u32, count: u32) -> impl Iterator<Item = (u32, usize)> {
     let mut random = Random::new(seed.wrapping_mul(1000).wrapping_add(rank.into()));
     (0..count).map(move |_| {
         let target = (rank + 1 + u32::try_from(random.below(u64::from(size) - 1)).unwrap_or(0)) % size;
-        let mut place = u32::try_from(random.below(100)).unwrap_or(0);
-        let of = MIX.iter().find(|(_, share)| match place.checked_sub(*share) {
-            Some(rest) => {
-                place = rest;
-                false
-            }
-            None => true,
-        });
-        (target, usize::try_from(of.map_or(64, |(bytes, _)| *bytes) / 8).unwrap_or(8))
+        (target, mix.draw(&mut random))
     })
 }
 
@@ -329,7 +314,7 @@ fn program(seed: u64, rank: u32, size: u32, count: u32) -> impl Iterator<Item = 
 fn replay(
     comm: &Communicator,
     way: &Way,
-    seed: u64,
+    chance: (&Mix, u64),
     (count, compute, gets): (u32, f64, f64),
 ) -> Result<Replayed, Failure> {
     let (me, size) = (comm.rank(), comm.size());
@@ -342,7 +327,7 @@ fn replay(
     window.lock_all()?;
     let (before, started) = (window.profile(), Instant::now());
     let mut due = 0.0;
-    for (target, elements) in program(seed, me, size, count) {
+    for (target, elements) in program(chance, me, size, count) {
         window.accumulate(&ones[..elements], target, 0, ReduceOp::Sum)?;
         window.flush(target)?;
         due += gets;
@@ -369,16 +354,21 @@ fn replay(
     let mut all = [0.0; 3];
     comm.allreduce(&mine, &mut all, ReduceOp::Sum)?;
     let [elapsed, accumulates, gets] = all.map(|sum| sum / f64::from(size));
-    check(&mut window, me, size, (seed, count))?;
+    check(&mut window, me, size, (chance, count))?;
     window.free()?;
     Ok(Replayed { elapsed, accumulates, gets, count })
 }
 
 /// Whether this rank's part has as many ones as all have added.
-fn check(window: &mut Window<f64>, me: u32, size: u32, (seed, count): (u64, u32)) -> Result<(), Failure> {
+fn check(
+    window: &mut Window<f64>,
+    me: u32,
+    size: u32,
+    (chance, count): ((&Mix, u64), u32),
+) -> Result<(), Failure> {
     let mut right = vec![0.0; ELEMENTS];
     for rank in 0..size {
-        for (_, elements) in program(seed, rank, size, count).filter(|(target, _)| *target == me) {
+        for (_, elements) in program(chance, rank, size, count).filter(|(target, _)| *target == me) {
             right[..elements].iter_mut().for_each(|sum| *sum += 1.0);
         }
     }
@@ -391,18 +381,18 @@ fn check(window: &mut Window<f64>, me: u32, size: u32, (seed, count): (u64, u32)
     crate::check::same(&bytes(&found), &bytes(&right)).map_err(|wrong| Failure::Wrong { case, op: "accumulates", wrong })
 }
 
-/// Bytes of an accumulate, on the mean.
-fn mean_bytes() -> u64 {
-    MIX.iter().map(|(bytes, share)| bytes * u64::from(*share)).sum::<u64>() / 100
+/// What a report says of a mix that is not ours.
+fn told(row: Row, mix: &Mix) -> Row {
+    if *mix == Mix::default() { row } else { row.with("mix", mix.to_string()) }
 }
 
-fn measured(found: &[(&Way, Found)], ranks: u32) -> Result<Vec<Row>, Failure> {
+fn measured(mix: &Mix, found: &[(&Way, Found)], ranks: u32) -> Result<Vec<Row>, Failure> {
     let Some((first, second)) = found.first().zip(found.get(1)) else { return Ok(Vec::new()) };
     let each = |found: &Found| found.mean(|it| it.elapsed / f64::from(it.count));
     let mut rows = Vec::new();
     for (at, (way, found)) in found.iter().enumerate() {
         let other = if at == 0 { second } else { first };
-        let row = Row::new(way.name, OP, "host", way.name, mean_bytes(), found.summary()?)
+        let row = Row::new(way.name, OP, "host", way.name, mix.mean_bytes(), found.summary()?)
             .verified(true)
             .with("ranks", ranks)
             .with("about", way.about)
@@ -411,7 +401,7 @@ fn measured(found: &[(&Way, Found)], ranks: u32) -> Result<Vec<Row>, Failure> {
             .with("accumulate_share", found.accumulate_share())
             .with("mpi_share", found.mpi_share())
             .with("relative_time", each(found) / each(&first.1));
-        rows.push(row.against(other.0.name, other.1.summary()?));
+        rows.push(told(row, mix).against(other.0.name, other.1.summary()?));
     }
     let marks = [
         within("share of MPI by messages", 0.53, 0.63, first.1.mpi_share()),
@@ -422,31 +412,31 @@ fn measured(found: &[(&Way, Found)], ranks: u32) -> Result<Vec<Row>, Failure> {
 }
 
 /// The accumulates of the mix on the simulated machine, between two nodes.
-fn simulated(seed: u64) -> Result<Vec<Row>, Failure> {
+fn simulated(mix: &Mix, seed: u64) -> Result<Vec<Row>, Failure> {
     let mut times = [Ps::ZERO; 3];
     let mut all_right = true;
-    for (bytes, share) in MIX {
+    for (bytes, count) in mix.pairs() {
         for (time, configuration) in times.iter_mut().zip(Configuration::ALL) {
             let options = SimOptions { seed, ..SimOptions::new(configuration) };
             let outcome = simulate(&accumulate(configuration, bytes, 0), &options)?;
             all_right &= outcome.is_whole() && is_sum(&outcome.memory, seed, bytes);
-            *time = Ps(time.0 + outcome.time().0 * u64::from(share));
+            *time = Ps(time.0 + outcome.time().0 * count);
         }
     }
-    let times = times.map(|time| Ps(time.0 / 100));
+    let times = times.map(|time| Ps(time.0 / mix.total()));
     let cpu = times[0].seconds();
     let mut rows = Vec::new();
     for (at, (configuration, time)) in Configuration::ALL.into_iter().zip(times).enumerate() {
         // What is not accumulating takes as long as by CPU.
         let (rest, other) = (cpu * (1.0 - ACCUMULATE) / ACCUMULATE, cpu * OTHER / ACCUMULATE);
         let whole = time.seconds() + rest;
-        let row = crate::sim::row(&format!("{} simulated", configuration.name()), OP, configuration, mean_bytes(), time)?
+        let row = crate::sim::row(&format!("{} simulated", configuration.name()), OP, configuration, mix.mean_bytes(), time)?
             .verified(all_right)
             .with("accumulate_share", time.seconds() / whole)
             .with("mpi_share", (time.seconds() + other) / whole)
             .with("relative_time", whole / (cpu + rest));
         let other = usize::from(at == 0);
-        rows.push(row.against(Configuration::ALL[other].name(), crate::sim::summary(times[other])?));
+        rows.push(told(row, mix).against(Configuration::ALL[other].name(), crate::sim::summary(times[other])?));
     }
     let [cpu, hsa, xtq] = times;
     if let Some(row) = rows.last_mut() {
@@ -471,8 +461,9 @@ pub fn table(report: &Report) -> String {
             format!("{:.2}", number("relative_time")),
         ]);
     }
-    let mix: Vec<String> = MIX.iter().map(|(bytes, share)| format!("{} {share}", Bytes(*bytes))).collect();
-    text + &format!("\nLengths, and how many of a hundred: {}.\n\n{}", mix.join(", "), judged(&report.rows))
+    let given = report.rows.first().and_then(|row| row.extra.get("mix")?.as_str()?.parse().ok());
+    let mix: Mix = given.unwrap_or_default();
+    text + &format!("\n{}\n\n{}", mix.shown(), judged(&report.rows))
 }
 
 #[cfg(test)]
@@ -480,16 +471,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_mix_is_whole_and_programs_keep_to_it() {
-        assert_eq!(MIX.iter().map(|(_, share)| share).sum::<u32>(), 100);
-        let mut counts = [0u32; MIX.len()];
-        for (target, elements) in program(3, 1, 3, 20_000) {
+    fn programs_go_to_others_and_fit() {
+        for (target, elements) in program((&Mix::default(), 3), 1, 3, 20_000) {
             assert!(target < 3 && target != 1 && elements <= ELEMENTS);
-            let at = MIX.iter().position(|(bytes, _)| *bytes == 8 * elements as u64).unwrap();
-            counts[at] += 1;
-        }
-        for ((bytes, share), count) in MIX.iter().zip(counts) {
-            assert!(count.abs_diff(200 * share) < 60 * share.isqrt() + 30, "{bytes}: {count}");
         }
     }
 }
