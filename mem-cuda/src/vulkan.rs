@@ -4,12 +4,11 @@
 //! Nothing is drawn or computed. Vulkan's loader is not needed: a driver's library can be asked by itself
 //! (`vk_icdGetInstanceProcAddr`, of the interface between loaders and drivers), and in containers it is often there alone.
 
+use crate::mapping_thread::Maps;
 use ash::vk;
 use libloading::Library;
-use std::collections::BTreeMap;
 use std::ffi::{CStr, c_char};
 use std::os::fd::{IntoRawFd, OwnedFd};
-use std::sync::{Mutex, PoisonError};
 
 /// Where Vulkan is looked for, in this order: its loader, and NVIDIA's drivers, of which the first needs no window system.
 const LIBRARIES: [&str; 3] = ["libvulkan.so.1", "libEGL_nvidia.so.0", "libGLX_nvidia.so.0"];
@@ -35,8 +34,6 @@ pub(crate) struct Gpu {
     instance: ash::Instance,
     device: ash::Device,
     memory_type: u32,
-    /// What is mapped, by address.
-    mapped: Mutex<BTreeMap<u64, vk::DeviceMemory>>,
     /// By which library.
     name: &'static str,
 }
@@ -109,9 +106,7 @@ impl Gpu {
             return Err(format!("no {}", missing.to_string_lossy()));
         }
         match Gpu::device(&instance, uuid) {
-            Ok((device, memory_type)) => {
-                Ok(Gpu { instance, device, memory_type, mapped: Mutex::default(), name })
-            }
+            Ok((device, memory_type)) => Ok(Gpu { instance, device, memory_type, name }),
             Err(error) => {
                 // SAFETY: nothing of it is used any more.
                 unsafe { instance.destroy_instance(None) };
@@ -153,14 +148,16 @@ impl Gpu {
         let device = unsafe { instance.create_device(found, &wanted, None) };
         Ok((device.map_err(|error| format!("vkCreateDevice: {error}"))?, place))
     }
+}
 
-    /// By which library.
-    pub(crate) fn name(&self) -> &'static str {
+impl Maps for Gpu {
+    type Held = vk::DeviceMemory;
+
+    fn name(&self) -> &'static str {
         self.name
     }
 
-    /// Maps all of an allocation of `size` bytes. Gives its address.
-    pub(crate) fn map(&self, file: OwnedFd, size: u64) -> Result<u64, String> {
+    fn map(&mut self, file: OwnedFd, size: u64) -> Result<(u64, vk::DeviceMemory), String> {
         let raw = file.into_raw_fd();
         let mut import = vk::ImportMemoryFdInfoKHR::default()
             .handle_type(vk::ExternalMemoryHandleTypeFlags::OPAQUE_FD)
@@ -181,11 +178,7 @@ impl Gpu {
         let all = vk::MemoryMapFlags::empty();
         // SAFETY: the memory was just allocated, and is not mapped.
         match unsafe { self.device.map_memory(memory, 0, size, all) } {
-            Ok(start) => {
-                let start = start.expose_provenance() as u64;
-                self.mapped.lock().unwrap_or_else(PoisonError::into_inner).insert(start, memory);
-                Ok(start)
-            }
+            Ok(start) => Ok((start.expose_provenance() as u64, memory)),
             Err(error) => {
                 // SAFETY: nobody has learnt of it.
                 unsafe { self.device.free_memory(memory, None) };
@@ -194,25 +187,15 @@ impl Gpu {
         }
     }
 
-    /// Unmaps what was mapped there. Whether something was.
-    ///
-    /// # Safety
-    /// Nothing uses it any more.
-    pub(crate) unsafe fn unmap(&self, start: u64) -> bool {
-        let memory = self.mapped.lock().unwrap_or_else(PoisonError::into_inner).remove(&start);
-        // SAFETY: it was taken out of the table, so it is freed once; freeing unmaps it. The caller vouches for the rest.
-        memory.map(|memory| unsafe { self.device.free_memory(memory, None) }).is_some()
+    unsafe fn unmap(&mut self, held: vk::DeviceMemory) {
+        // SAFETY: `map` gave it, to one owner; freeing unmaps it. The caller vouches for the rest.
+        unsafe { self.device.free_memory(held, None) };
     }
 }
 
 impl Drop for Gpu {
     fn drop(&mut self) {
-        let mapped = self.mapped.get_mut().unwrap_or_else(PoisonError::into_inner);
-        for memory in std::mem::take(mapped).into_values() {
-            // SAFETY: whoever used it held the GPU.
-            unsafe { self.device.free_memory(memory, None) };
-        }
-        // SAFETY: nothing of it is left, and nothing was ever submitted to it.
+        // SAFETY: what was mapped was unmapped, and nothing was ever submitted to it.
         unsafe { self.device.destroy_device(None) };
         // SAFETY: its only device is gone.
         unsafe { self.instance.destroy_instance(None) };
