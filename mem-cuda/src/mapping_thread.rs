@@ -111,26 +111,9 @@ impl<H: Send + 'static> MappingThread<H> {
         MappingThread { shared, thread: thread.ok() }
     }
 
-    /// What tells whether it can map.
-    pub(crate) fn opening(&self) -> Opening<H> {
-        Opening(Arc::clone(&self.shared))
-    }
-
-    /// Maps the memory that the key describes, sooner or later. Gives back what is not mapped at all.
-    #[must_use = "its bell rings when it is given"]
-    pub(crate) fn map(&self, file: OwnedFd, key: MemoryKey, answer: Answer) -> Option<Refusal> {
-        let mut state = lock(&self.shared.state);
-        let refused = match &state.opened {
-            Some(Err(why)) => Some(why.clone()),
-            _ if state.ended => Some("the thread that maps has ended".to_owned()),
-            _ => None,
-        };
-        let Some(why) = refused else {
-            state.orders.push_back(Order::Map(file, key, answer));
-            self.shared.changed.notify_all();
-            return None;
-        };
-        Some(Refusal { answer, why })
+    /// By whom it is called.
+    pub(crate) fn caller(&self) -> Caller<H> {
+        Caller(Arc::clone(&self.shared))
     }
 
     /// Unmaps what was mapped at this address, sooner or later. Whether something was.
@@ -165,28 +148,37 @@ impl<H: Send + 'static> MappingThread<H> {
     }
 }
 
-/// A driver that is being opened.
-pub(crate) struct Opening<H>(Arc<Shared<H>>);
+/// Calls the thread.
+pub(crate) struct Caller<H>(Arc<Shared<H>>);
 
-impl<H> Opening<H> {
+impl<H> Caller<H> {
     /// By which library it maps. An error: why not, or it is not known in time.
-    pub(crate) fn wait(&self, patience: Duration) -> Result<&'static str, String> {
+    pub(crate) fn opened(&self, patience: Duration) -> Result<&'static str, String> {
         let known = self.0.wait(Instant::now() + patience, |state| state.opened.clone());
         known.unwrap_or_else(|| Err(format!("the driver was not open within {patience:?}")))
     }
-}
 
-/// The answer to what is not mapped.
-pub(crate) struct Refusal {
-    answer: Answer,
-    why: String,
-}
-
-impl Refusal {
-    pub(crate) fn give(self) {
-        // Nothing is mapped, so nothing comes back.
-        _ = self.answer.give(Err(unavailable(self.why)));
+    /// Maps the memory that the key describes, sooner or later.
+    pub(crate) fn map(&self, file: OwnedFd, key: MemoryKey, answer: Answer) {
+        let mut state = lock(&self.0.state);
+        let refused = match &state.opened {
+            Some(Err(why)) => Some(why.clone()),
+            _ if state.ended => Some("the thread that maps has ended".to_owned()),
+            _ => None,
+        };
+        let Some(why) = refused else {
+            state.orders.push_back(Order::Map(file, key, answer));
+            return self.0.changed.notify_all();
+        };
+        drop(state);
+        refuse(answer, why);
     }
+}
+
+/// Nothing is mapped.
+pub(crate) fn refuse(answer: Answer, why: String) {
+    // So nothing comes back.
+    _ = answer.give(Err(unavailable(why)));
 }
 
 /// However the thread ends, nobody waits for it any longer.
@@ -216,7 +208,7 @@ fn run<M: Maps>(shared: &Shared<M::Held>, open: impl FnOnce() -> Result<M, Strin
             });
             for order in orders {
                 if let Order::Map(_, _, answer) = order {
-                    Refusal { answer, why: why.clone() }.give();
+                    refuse(answer, why.clone());
                 }
             }
             return;
@@ -330,8 +322,8 @@ mod tests {
             let len = size;
             let key =
                 MemoryKey { kind, process, start, size, buffer_id, offset, len, uuid, handle };
-            let refused = self.0.map(File::open("/dev/null").unwrap().into(), key, answer);
-            refused.into_iter().for_each(Refusal::give);
+            let file = File::open("/dev/null").unwrap().into();
+            self.0.caller().map(file, key, answer);
         }
 
         unsafe fn unmap(&self, region: Region) -> Result<(), DeviceError> {
@@ -368,7 +360,7 @@ mod tests {
         let counts = Counts::default();
         let theirs = counts.clone();
         let by = Arc::new(By(MappingThread::new(|| Ok(Driver(theirs)))));
-        assert_eq!(by.0.opening().wait(PATIENCE), Ok("a driver"));
+        assert_eq!(by.0.caller().opened(PATIENCE), Ok("a driver"));
         let mapper: Arc<dyn Mapper> = Arc::clone(&by) as _;
         let mut all = [2, 3, 4].map(|len| begin(&mapper, len));
         let mut leases = all.each_mut().map(|one| until("it maps", || one.take()).unwrap());
@@ -395,7 +387,7 @@ mod tests {
             Ok(Driver(theirs))
         })));
         let mapper: Arc<dyn Mapper> = Arc::clone(&by) as _;
-        let why = by.0.opening().wait(Duration::ZERO).unwrap_err();
+        let why = by.0.caller().opened(Duration::ZERO).unwrap_err();
         assert!(why.contains("not open within"), "{why}");
         let (dropped, shared) = (begin(&mapper, 2), Arc::clone(&by.0.shared));
         drop((dropped, mapper));
@@ -421,7 +413,7 @@ mod tests {
             |mut one: ProcessorMapping| until("it is told", || one.take()).unwrap_err().to_string();
         assert!(tell(early).contains("no such library"));
         assert!(tell(begin(&mapper, 2)).contains("no such library"));
-        assert_eq!(by.0.opening().wait(PATIENCE), Err("no such library".to_owned()));
+        assert_eq!(by.0.caller().opened(PATIENCE), Err("no such library".to_owned()));
         drop(mapper);
         assert!(ends(by, Instant::now() + PATIENCE));
     }
@@ -433,7 +425,7 @@ mod tests {
         })));
         let mut one = begin(&(Arc::clone(&by) as _), 2);
         until("it is told", || one.take()).unwrap_err();
-        assert!(by.0.opening().wait(PATIENCE).unwrap_err().contains("panicked"));
+        assert!(by.0.caller().opened(PATIENCE).unwrap_err().contains("panicked"));
         drop(one);
         assert!(ends(by, Instant::now() + PATIENCE));
     }

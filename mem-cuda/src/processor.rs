@@ -6,7 +6,7 @@
 use crate::CudaError;
 use crate::context::lock;
 use crate::key::{Kind, MemoryKey};
-use crate::mapping_thread::{MappingThread, Maps, Refusal, unavailable};
+use crate::mapping_thread::{Caller, MappingThread, Maps, refuse, unavailable};
 use crate::vulkan::Gpu;
 use gapless_mem::{Answer, DeviceError, Export, Mapper, Region};
 use std::collections::BTreeMap;
@@ -14,12 +14,14 @@ use std::os::fd::OwnedFd;
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
+/// GPUs whose memory peers may name, each of which has a thread for a while.
+const GPUS_MAX: usize = 64;
 /// How long it is waited for a driver that opens, by those who want to know.
 const PROBE: Duration = Duration::from_secs(10);
 /// How long whoever leaves waits for a driver that is at work. Opening it has taken half a second.
 const LEAVE: Duration = Duration::from_secs(2);
 
-type Thread = MappingThread<<Gpu as Maps>::Held>;
+type Held = <Gpu as Maps>::Held;
 
 /// Maps memory of CUDA devices for the processor of this process, which need not use CUDA itself.
 ///
@@ -45,7 +47,7 @@ type Thread = MappingThread<<Gpu as Maps>::Held>;
 #[derive(Default)]
 pub struct ProcessorMapper {
     /// By the GPU's UUID.
-    gpus: Mutex<BTreeMap<[u8; 16], Thread>>,
+    gpus: Mutex<BTreeMap<[u8; 16], MappingThread<Held>>>,
 }
 
 impl ProcessorMapper {
@@ -60,14 +62,18 @@ impl ProcessorMapper {
     /// # Errors
     /// What was tried, and why it failed; the driver does not answer.
     pub fn probe(&self, uuid: [u8; 16]) -> Result<&'static str, String> {
-        let opening = self.with(uuid, Thread::opening);
-        opening.wait(PROBE)
+        self.thread(uuid)?.opened(PROBE)
     }
 
-    /// Does something with the thread of this GPU.
-    fn with<T>(&self, uuid: [u8; 16], act: impl FnOnce(&Thread) -> T) -> T {
+    /// The thread of this GPU.
+    fn thread(&self, uuid: [u8; 16]) -> Result<Caller<Held>, String> {
         let mut gpus = lock(&self.gpus);
-        act(gpus.entry(uuid).or_insert_with(|| Thread::new(move || Gpu::open(uuid))))
+        if gpus.len() >= GPUS_MAX && !gpus.contains_key(&uuid) {
+            return Err(format!("memory of {GPUS_MAX} other GPUs was asked for"));
+        }
+        let thread =
+            gpus.entry(uuid).or_insert_with(|| MappingThread::new(move || Gpu::open(uuid)));
+        Ok(thread.caller())
     }
 }
 
@@ -96,13 +102,11 @@ fn read(export: Export) -> Result<(OwnedFd, MemoryKey), DeviceError> {
 // 2. What follows a mapping on its thread is entering it into a table; if that panics, it stays mapped, and nobody has it.
 unsafe impl Mapper for ProcessorMapper {
     fn map(&self, export: Export, answer: Answer) {
-        let asked = read(export);
-        match asked {
-            Ok((file, key)) => {
-                // The answer may be given at once, and its bell is not to ring under the lock.
-                let refused = self.with(key.uuid, |thread| thread.map(file, key, answer));
-                refused.into_iter().for_each(Refusal::give);
-            }
+        match read(export) {
+            Ok((file, key)) => match self.thread(key.uuid) {
+                Ok(thread) => thread.map(file, key, answer),
+                Err(why) => refuse(answer, why),
+            },
             // Nothing is mapped, so nothing comes back.
             Err(error) => _ = answer.give(Err(error)),
         }
@@ -121,7 +125,7 @@ unsafe impl Mapper for ProcessorMapper {
 impl Drop for ProcessorMapper {
     fn drop(&mut self) {
         let gpus = std::mem::take(&mut *lock(&self.gpus));
-        gpus.values().for_each(Thread::close);
+        gpus.values().for_each(MappingThread::close);
         let until = Instant::now() + LEAVE;
         for thread in gpus.into_values() {
             if !thread.end(until) {

@@ -66,12 +66,12 @@ fn map(bml: &mut Bml, target: Rank, key: &RemoteKey, near: Option<Lease>) -> Opt
 }
 
 /// What maps memory of accelerators for this processor, and what it rings then.
-pub(in crate::host) struct Near<'n> {
+pub(in crate::host) struct SlotMapper<'n> {
     pub(in crate::host) mapper: Option<&'n Arc<dyn Mapper>>,
     pub(in crate::host) bell: &'n Bell,
 }
 
-impl Near<'_> {
+impl SlotMapper<'_> {
     /// Has the slots mapped that this key is of. `None`: that is not possible.
     fn begin(&self, bml: &mut Bml, target: Rank, key: &RemoteKey) -> Option<ProcessorMapping> {
         let ((peer, mapped), mapper) = bml.mapped(target).zip(self.mapper)?;
@@ -97,7 +97,7 @@ fn not_near(target: Rank, error: &dyn std::fmt::Display) {
 impl Initiator {
     /// Maps the rings that were offered, and says so. From then on puts of their kernels are held back until the target lets
     /// them go.
-    pub(in crate::host) fn map_rings(&mut self, bml: &mut Bml, near: &Near<'_>) {
+    pub(in crate::host) fn map_rings(&mut self, bml: &mut Bml, near: &SlotMapper<'_>) {
         if !self.has_rings {
             return;
         }
