@@ -126,7 +126,7 @@ impl Sm {
         Some(make_key(owner, buffer.number, offset, region.len()))
     }
 
-    /// A key to what was exported for a peer's processor. It is that peer's until the link ends.
+    /// A key to what was exported for a peer's processor. It is that peer's until it or the link ends.
     pub(crate) fn processor_key(
         &mut self,
         peer: PeerId,
@@ -142,7 +142,18 @@ impl Sm {
         let number = self.exports.next_number();
         let packet = device_packet(FOR_PROCESSOR, descriptors, number, len, &export.bytes)?;
         share(link, number, &packet, file.as_ref())?;
+        link.for_processor.insert(number);
         Some(make_key(self.card.nonce, number, 0, len))
+    }
+
+    /// Ends a key to what was exported for a peer's processor: the peer closes what it has of that.
+    pub(crate) fn end_processor_key(&mut self, peer: PeerId, number: u64) {
+        let Some(link) = self.links.get_mut(peer.0 as usize) else { return };
+        if link.for_processor.remove(&number) && link.shared.remove(&number) {
+            link.tell(&freed_packet(number));
+            link.leaving.insert(number);
+            self.flush_packets();
+        }
     }
 
     /// Has a device export the buffer that `region` lies in.

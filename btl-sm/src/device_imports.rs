@@ -8,7 +8,7 @@
 use crate::leash::Leash;
 use crate::wire::{DeviceShare, FOR_PROCESSOR, kind_of};
 use gapless_btl::{LinkError, MapError, Mapping, PeerId};
-use gapless_mem::{Device, Export, Lease, Mapper, Region, Space};
+use gapless_mem::{Device, Export, Lease, Region, Space};
 use rustix::fd::OwnedFd;
 use std::collections::{BTreeMap, HashSet};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -254,23 +254,21 @@ impl DeviceImports {
         Ok(offer)
     }
 
-    /// Maps what was exported for this processor. `None`: whether that is possible is not known yet. The mapping is not
-    /// cached: the caller keeps it.
+    /// What was exported for this processor, all of it.
     ///
     /// # Errors
-    /// It was exported for devices; it was not shared; the mapper refuses.
-    pub(crate) fn map_for_processor(
+    /// It was exported for devices; it was not shared, or not any more; its descriptor is missing.
+    pub(crate) fn for_processor(
         &self,
         name: Name,
         (offset, len): (u64, u64),
-        by: &Arc<dyn Mapper>,
-    ) -> Result<Option<Mapping>, MapError> {
+    ) -> Result<Export, MapError> {
         let offer = self.offer(name, offset, len)?;
         if offer.kind != FOR_PROCESSOR || (offset, len) != (0, offer.len) {
             let what = "a key to memory that was not exported for a processor".to_owned();
             return Err(MapError::BadKey { what });
         }
-        Ok(Mapping::for_processor(by, offer.export()?, len)?)
+        offer.export()
     }
 
     /// A device does not map a peer's memory. The warning comes once for each space, not with every message.

@@ -7,7 +7,7 @@ use crate::sm::Sm;
 use crate::socket;
 use crate::wire::{SHARED, freed_packet, make_key, read_key, released_packet, share_packet};
 use gapless_btl::{AbilityId, Allocation, MapError, Mapped, Mapping, PeerId, RemoteKey};
-use gapless_mem::{Export, Lease, Mapper, Region, Space};
+use gapless_mem::{Export, Lease, Mapper, ProcessorMapping, Region, Space};
 use rustix::fd::OwnedFd;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -168,7 +168,7 @@ impl Sm {
             if self.links[peer.0 as usize].incoming.is_none() {
                 self.admit(peer.0);
             }
-            self.read_packets(peer.0);
+            self.read_until_known(peer.0, number);
         }
         Ok(named)
     }
@@ -280,14 +280,22 @@ unsafe impl Mapped for Sm {
         self.processor_key(peer, export, len)
     }
 
+    fn end_key_for_processor(&mut self, peer: PeerId, key: &RemoteKey) {
+        if let Ok([number, ..]) = read_key(self.card.nonce, key) {
+            self.end_processor_key(peer, number);
+        }
+    }
+
     fn map_for_processor(
         &mut self,
         peer: PeerId,
         key: &RemoteKey,
         by: &Arc<dyn Mapper>,
-    ) -> Result<Option<Mapping>, MapError> {
+        bell: Arc<dyn Fn() + Send + Sync>,
+    ) -> Result<ProcessorMapping, MapError> {
         let [number, offset, len] = self.known_key(peer, key)?;
-        self.device_imports.map_for_processor((peer, number), (offset, len), by)
+        let export = self.device_imports.for_processor((peer, number), (offset, len))?;
+        Ok(ProcessorMapping::begin(by, export, len, bell))
     }
 
     fn withdraw(&mut self, region: Region) -> bool {

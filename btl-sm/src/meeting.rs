@@ -274,7 +274,7 @@ impl Sm {
                         self.accept();
                     }
                     Watched::Caller(serial) => self.hear(serial),
-                    Watched::Incoming(peer) => self.read_packets(peer),
+                    Watched::Incoming(peer) => _ = self.read_packets(peer),
                     Watched::Outgoing(peer) => {
                         if flags.intersects(EventFlags::HUP | EventFlags::RDHUP | EventFlags::ERR) {
                             self.hear_end(peer);

@@ -14,13 +14,13 @@ const PACKETS: usize = 64;
 const UNREAD: usize = 4 * SHARED;
 
 impl Sm {
-    /// Reads what a peer has sent besides messages.
-    pub(crate) fn read_packets(&mut self, id: u32) {
+    /// Reads what a peer has sent besides messages. Gives whether there may be more.
+    pub(crate) fn read_packets(&mut self, id: u32) -> bool {
         let mut packet = [0; PACKET_BYTES];
         for _ in 0..PACKETS {
-            let Some(socket) = &self.links[id as usize].incoming else { return };
+            let Some(socket) = &self.links[id as usize].incoming else { return false };
             let outcome = match socket::receive(socket, &mut packet) {
-                Ok(Received::Nothing) => return,
+                Ok(Received::Nothing) => return false,
                 Ok(Received::End) => Err(gone()),
                 Ok(Received::Packet(len, file)) => {
                     self.take_packet(id, &packet[..len], file, false)
@@ -30,6 +30,20 @@ impl Sm {
             };
             if let Err(error) = outcome {
                 self.die(id, error);
+                return false;
+            }
+        }
+        true
+    }
+
+    /// Reads on until this buffer of the peer's is known, which it has told of before: no further than an honest peer has
+    /// got.
+    pub(crate) fn read_until_known(&mut self, id: u32, number: u64) {
+        let known = |sm: &Sm| {
+            sm.imports.knows(PeerId(id), number) || sm.device_imports.knows(PeerId(id), number)
+        };
+        for _ in 0..UNREAD / PACKETS {
+            if known(self) || !self.read_packets(id) {
                 return;
             }
         }

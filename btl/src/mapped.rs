@@ -27,7 +27,7 @@
 //! keys of its own.
 
 use crate::{AbilityId, MapError, PeerId, RemoteKey};
-use gapless_mem::{DeviceError, Export, Lease, Mapper, Region, Space};
+use gapless_mem::{Export, Lease, Mapper, ProcessorMapping, Region, Space};
 use std::fmt;
 use std::sync::Arc;
 
@@ -94,26 +94,6 @@ impl Mapping {
         Mapping { lease }
     }
 
-    /// Memory of an accelerator that a peer has exported, `len` bytes, mapped for the processor. `None`: ask again.
-    ///
-    /// # Errors
-    /// The mapper refuses, or has mapped another length: then the peer has not told the truth.
-    pub fn for_processor(
-        by: &Arc<dyn Mapper>,
-        export: Export,
-        len: u64,
-    ) -> Result<Option<Mapping>, DeviceError> {
-        let Some(region) = by.map(export)? else { return Ok(None) };
-        let owner = Arc::new(ForProcessor { region, by: Arc::clone(by) });
-        if region.len() != len {
-            return Err(DeviceError::LengthMismatch { src_len: region.len(), dst_len: len });
-        }
-        // SAFETY: the mapper has mapped the region, and unmaps it when its owner goes.
-        let lease = unsafe { Lease::new(region, owner) };
-        // SAFETY: it is valid whatever the peer does, by the mapper's first rule. It is new, so no reference covers it.
-        Ok(Some(unsafe { Mapping::new(lease) }))
-    }
-
     /// The bytes of the key. The peer may write them at any time; so may the mapper, if the peer's protocol allows
     /// it.
     #[must_use]
@@ -131,21 +111,6 @@ impl Mapping {
 impl fmt::Debug for Mapping {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Mapping of {} bytes", self.region().len())
-    }
-}
-
-/// What a mapper has mapped, until it is dropped.
-struct ForProcessor {
-    region: Region,
-    by: Arc<dyn Mapper>,
-}
-
-impl Drop for ForProcessor {
-    fn drop(&mut self) {
-        // SAFETY: the mapper gave the region to this alone, and whatever uses it holds this.
-        if let Err(error) = unsafe { self.by.unmap(self.region) } {
-            tracing::warn!(%error, "memory of an accelerator stays mapped for the processor");
-        }
     }
 }
 
@@ -238,25 +203,34 @@ pub unsafe trait Mapped {
     fn map_for(&mut self, peer: PeerId, key: &RemoteKey, user: Space) -> Result<Mapping, MapError>;
 
     /// A key with which the processor of `peer` can [map](Mapped::map_for_processor) memory of an accelerator, `len` bytes of
-    /// which this was exported. The memory stays as the accelerator's driver says; no key of it is ever ended.
-    /// `None`: the transport, or this link, has no way for that, as by default.
+    /// which this was exported. The memory stays as the accelerator's driver says, and the exported bytes at least until the
+    /// key [ends](Mapped::end_key_for_processor). `None`: the transport, or this link, has no way for that, as by default.
     fn key_for_processor(&mut self, peer: PeerId, export: Export, len: u64) -> Option<RemoteKey> {
         let _ = (peer, export, len);
         None
     }
 
-    /// Maps memory of an accelerator for the processor, by this mapper. `None`: whether it can is being found out; ask again.
+    /// Ends a [key for the processor](Mapped::key_for_processor) of `peer`: it maps nothing any more, and what was kept for
+    /// it is given back, here and there. What the peer has mapped, or has begun to map, stays. Nothing happens with another
+    /// key.
+    fn end_key_for_processor(&mut self, peer: PeerId, key: &RemoteKey) {
+        let _ = (peer, key);
+    }
+
+    /// Has this mapper map memory of an accelerator for the processor. The bell rings when that is known, as with
+    /// [`ProcessorMapping::begin`].
     ///
     /// # Errors
-    /// The key is damaged, or not [such a one](Mapped::key_for_processor); the mapper refuses;
+    /// The key is damaged, has ended, or is not [such a one](Mapped::key_for_processor);
     /// [`Unavailable`](MapError::Unavailable) by default.
     fn map_for_processor(
         &mut self,
         peer: PeerId,
         key: &RemoteKey,
         by: &Arc<dyn Mapper>,
-    ) -> Result<Option<Mapping>, MapError> {
-        let _ = (peer, key, by);
+        bell: Arc<dyn Fn() + Send + Sync>,
+    ) -> Result<ProcessorMapping, MapError> {
+        let _ = (peer, key, by, bell);
         Err(MapError::Unavailable { reason: "the transport maps nothing so".to_owned() })
     }
 

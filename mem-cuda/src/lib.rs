@@ -33,7 +33,8 @@
 //! What the calls cost: `cargo run --release -p gapless-mem-cuda --example costs`.
 //!
 //! Files: `driver` (raw calls → `Result`) · `context` · `event`, `stream`, `gate` (order) · `copies` ·
-//! `device` · `ipc`, `key`, `vmm` (other processes) · `pinned`, `register` (host memory) · `attributes`
+//! `device` · `ipc`, `key`, `vmm` (other processes) · `processor`, `mapping_thread`,
+//! `vulkan` (for the processor) · `pinned`, `register` (host memory) · `attributes`
 //! (where an address lies) · `peer` · `mps` · `module` (kernels) · `graph` · `error`.
 //!
 //! Calls leave the calling thread's current context as it was, so users of the CUDA runtime need not know of this
@@ -64,6 +65,8 @@ mod graph;
 #[allow(unsafe_code, reason = "unmaps what other processes exported")]
 mod ipc;
 mod key;
+#[allow(unsafe_code, reason = "unmaps memory")]
+mod mapping_thread;
 #[allow(unsafe_code, reason = "declares what a launch needs")]
 mod module;
 mod mps;

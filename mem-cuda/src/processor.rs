@@ -1,79 +1,53 @@
-//! Memory that other processes have exported, mapped for the processor of this one: by Vulkan (`vulkan.rs`), without CUDA.
+//! Memory that other processes have exported, mapped for the processor of this one: by Vulkan (`vulkan.rs`), without CUDA,
+//! on a thread (`mapping_thread.rs`).
 //!
 //! What `cuMemAlloc` gave cannot be mapped so; what [`allocate_shareable`](crate::CudaDevice::allocate_shareable) gave can.
-//! Vulkan takes some tenths of a second to open, so a thread does that when it is first asked for.
 
 use crate::CudaError;
 use crate::context::lock;
 use crate::key::{Kind, MemoryKey};
+use crate::mapping_thread::{Caller, MappingThread, Maps, refuse, unavailable};
 use crate::vulkan::Gpu;
-use gapless_mem::{DeviceError, Export, Mapper, Region, Space};
+use gapless_mem::{Answer, DeviceError, Export, Mapper, Region};
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, OnceLock};
-use std::thread::JoinHandle;
+use std::os::fd::OwnedFd;
+use std::sync::Mutex;
+use std::time::{Duration, Instant};
 
-/// A GPU that is being opened.
-struct Opening {
-    found: Arc<OnceLock<Result<Gpu, String>>>,
-    thread: Option<JoinHandle<()>>,
-}
+/// GPUs whose memory peers may name, each of which has a thread for a while.
+const GPUS_MAX: usize = 64;
+/// How long it is waited for a driver that opens, by those who want to know.
+const PROBE: Duration = Duration::from_secs(10);
+/// How long whoever leaves waits for a driver that is at work. Opening it has taken half a second.
+const LEAVE: Duration = Duration::from_secs(2);
 
-impl Opening {
-    fn new(uuid: [u8; 16]) -> Opening {
-        let found = Arc::<OnceLock<_>>::default();
-        let opened = Arc::clone(&found);
-        let open = move || _ = opened.set(Gpu::open(uuid));
-        let thread = std::thread::Builder::new().name("gapless-vulkan".to_owned()).spawn(open);
-        let thread = thread.map_err(|error| _ = found.set(Err(format!("no thread: {error}"))));
-        Opening { found, thread: thread.ok() }
-    }
-
-    /// What was found; `None`: the thread is looking.
-    fn found(&self) -> Option<&Result<Gpu, String>> {
-        if self.found.get().is_none() && self.thread.as_ref().is_some_and(JoinHandle::is_finished) {
-            // It has ended without a word: it has panicked.
-            _ = self.found.set(Err("opening it has panicked".to_owned()));
-        }
-        self.found.get()
-    }
-}
-
-impl Drop for Opening {
-    fn drop(&mut self) {
-        if let Some(thread) = self.thread.take() {
-            // What it does cannot be cut short, and a process that ends meanwhile could crash in the driver.
-            _ = thread.join();
-        }
-    }
-}
+type Held = <Gpu as Maps>::Held;
 
 /// Maps memory of CUDA devices for the processor of this process, which need not use CUDA itself.
 ///
+/// A thread opens Vulkan for a GPU when its memory is first asked for, which takes some tenths of a second, and maps from
+/// then on. Nobody waits for that. Dropping the mapper unmaps everything; it waits for the threads, but no longer than
+/// two seconds: one that a driver does not let go is left behind with all that it has.
+///
 /// ```no_run
-/// # use gapless_mem::{Export, Mapper, Region, DeviceError};
-/// # fn wait(export: impl Fn() -> Export) -> Result<Region, DeviceError> {
-/// let mapper = gapless_mem_cuda::ProcessorMapper::new();
+/// # use gapless_mem::{DeviceError, Export, Lease, Mapper, ProcessorMapping};
+/// # use std::sync::Arc;
+/// # fn wait(export: Export, len: u64) -> Result<Lease, DeviceError> {
+/// let mapper: Arc<dyn Mapper> = Arc::new(gapless_mem_cuda::ProcessorMapper::new());
+/// let (thread, bell) = (std::thread::current(), |thread: std::thread::Thread| move || thread.unpark());
+/// let mut mapping = ProcessorMapping::begin(&mapper, export, len, Arc::new(bell(thread)));
 /// loop {
-///     if let Some(region) = mapper.map(export())? {
-///         break Ok(region);
+///     if let Some(memory) = mapping.take() {
+///         break memory;
 ///     }
-///     std::thread::yield_now();
+///     std::thread::park();
 /// }
 /// # }
 /// ```
 #[derive(Default)]
-pub struct ProcessorMapper(Mutex<Opened>);
-
-#[derive(Default)]
-struct Opened {
-    /// By UUID.
-    gpus: BTreeMap<[u8; 16], Opening>,
-    /// Whose memory is mapped, by first address.
-    mapped: BTreeMap<u64, [u8; 16]>,
-}
-
-fn unavailable(reason: String) -> DeviceError {
-    DeviceError::Failed { device: "Vulkan".to_owned(), operation: "mapping memory", reason }
+pub struct ProcessorMapper {
+    /// By the GPU's UUID.
+    gpus: Mutex<BTreeMap<[u8; 16], MappingThread<Held>>>,
 }
 
 impl ProcessorMapper {
@@ -83,27 +57,41 @@ impl ProcessorMapper {
         ProcessorMapper::default()
     }
 
-    /// By which library memory of this GPU is mapped; an error says why it is not. Waits until that is known.
+    /// By which library memory of this GPU is mapped; an error says why it is not. Waits until that is known, 10 s at most.
     ///
     /// # Errors
-    /// What was tried, and why it failed.
+    /// What was tried, and why it failed; the driver does not answer.
     pub fn probe(&self, uuid: [u8; 16]) -> Result<&'static str, String> {
-        let mut opened = lock(&self.0);
-        let gpu = opened.gpus.entry(uuid).or_insert_with(|| Opening::new(uuid));
-        if let Some(thread) = gpu.thread.take() {
-            _ = thread.join();
+        self.thread(uuid)?.opened(PROBE)
+    }
+
+    /// The thread of this GPU.
+    fn thread(&self, uuid: [u8; 16]) -> Result<Caller<Held>, String> {
+        let mut gpus = lock(&self.gpus);
+        if gpus.len() >= GPUS_MAX && !gpus.contains_key(&uuid) {
+            return Err(format!("memory of {GPUS_MAX} other GPUs was asked for"));
         }
-        match gpu.found.get() {
-            Some(Ok(gpu)) => Ok(gpu.name()),
-            Some(Err(why)) => Err(why.clone()),
-            None => Err("opening it has panicked".to_owned()),
-        }
+        let thread =
+            gpus.entry(uuid).or_insert_with(|| MappingThread::new(move || Gpu::open(uuid)));
+        Ok(thread.caller())
     }
 }
 
 impl std::fmt::Debug for ProcessorMapper {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "ProcessorMapper of {} GPUs", lock(&self.0).gpus.len())
+        write!(f, "ProcessorMapper of {} GPUs", lock(&self.gpus).len())
+    }
+}
+
+/// What maps an export: a key with a descriptor.
+fn read(export: Export) -> Result<(OwnedFd, MemoryKey), DeviceError> {
+    let key = MemoryKey::decode(&export.bytes, export.descriptors.len())?;
+    match (&key.kind, export.descriptors.into_iter().next()) {
+        (Kind::Descriptor, Some(file)) => Ok((file, key)),
+        _ => {
+            let reason = "only memory that travels as a descriptor can be mapped for the processor";
+            Err(CudaError::Malformed { object: "memory key", reason }.into())
+        }
     }
 }
 
@@ -111,37 +99,38 @@ impl std::fmt::Debug for ProcessorMapper {
 // 1. Vulkan maps the whole allocation, which its import keeps whatever the exporter does, at addresses that it has for this
 //    alone; the key's range lies inside. That the driver refuses a length that is more than the descriptor's is tested on it
 //    (`tests/hardware/processor.rs`).
-// 2. What follows a mapping is entering it into a table; if that panics, it stays mapped, and nobody has it.
+// 2. What follows a mapping on its thread is entering it into a table; if that panics, it stays mapped, and nobody has it.
 unsafe impl Mapper for ProcessorMapper {
-    fn map(&self, export: Export) -> Result<Option<Region>, DeviceError> {
-        let key = MemoryKey::decode(&export.bytes, export.descriptors.len())?;
-        let (Kind::Descriptor, Some(file)) = (key.kind, export.descriptors.into_iter().next())
-        else {
-            let reason = "only memory that travels as a descriptor can be mapped for the processor";
-            return Err(CudaError::Malformed { object: "memory key", reason }.into());
-        };
-        let mut opened = lock(&self.0);
-        let Opened { gpus, mapped } = &mut *opened;
-        let gpu = gpus.entry(key.uuid).or_insert_with(|| Opening::new(key.uuid));
-        let gpu = match gpu.found() {
-            Some(Ok(gpu)) => gpu,
-            Some(Err(why)) => return Err(unavailable(why.clone())),
-            None => return Ok(None),
-        };
-        let start = gpu.map(file, key.size).map_err(unavailable)?;
-        mapped.insert(start, key.uuid);
-        Ok(Some(Region::new(Space::Host, start, key.offset, key.len)))
+    fn map(&self, export: Export, answer: Answer) {
+        match read(export) {
+            Ok((file, key)) => match self.thread(key.uuid) {
+                Ok(thread) => thread.map(file, key, answer),
+                Err(why) => refuse(answer, why),
+            },
+            // Nothing is mapped, so nothing comes back.
+            Err(error) => _ = answer.give(Err(error)),
+        }
     }
 
     unsafe fn unmap(&self, region: Region) -> Result<(), DeviceError> {
-        let mut opened = lock(&self.0);
-        let Opened { gpus, mapped } = &mut *opened;
-        let uuid = mapped.remove(&region.address());
-        let gpu = uuid.and_then(|uuid| gpus.get(&uuid)?.found()?.as_ref().ok());
+        let gpus = lock(&self.gpus);
         // SAFETY: the caller's own promise.
-        match gpu.is_some_and(|gpu| unsafe { gpu.unmap(region.address()) }) {
+        match gpus.values().any(|thread| unsafe { thread.unmap(region.address()) }) {
             true => Ok(()),
             false => Err(unavailable("nothing was mapped there".to_owned())),
+        }
+    }
+}
+
+impl Drop for ProcessorMapper {
+    fn drop(&mut self) {
+        let gpus = std::mem::take(&mut *lock(&self.gpus));
+        gpus.values().for_each(MappingThread::close);
+        let until = Instant::now() + LEAVE;
+        for thread in gpus.into_values() {
+            if !thread.end(until) {
+                tracing::warn!("a driver of Vulkan does not come back: it is left behind");
+            }
         }
     }
 }

@@ -4,12 +4,11 @@
 //! Nothing is drawn or computed. Vulkan's loader is not needed: a driver's library can be asked by itself
 //! (`vk_icdGetInstanceProcAddr`, of the interface between loaders and drivers), and in containers it is often there alone.
 
+use crate::mapping_thread::Maps;
 use ash::vk;
 use libloading::Library;
-use std::collections::BTreeMap;
-use std::ffi::{CStr, c_char};
-use std::os::fd::{IntoRawFd, OwnedFd};
-use std::sync::{Mutex, PoisonError};
+use std::ffi::{CStr, c_char, c_long};
+use std::os::fd::{AsRawFd, FromRawFd, IntoRawFd, OwnedFd, RawFd};
 
 /// Where Vulkan is looked for, in this order: its loader, and NVIDIA's drivers, of which the first needs no window system.
 const LIBRARIES: [&str; 3] = ["libvulkan.so.1", "libEGL_nvidia.so.0", "libGLX_nvidia.so.0"];
@@ -35,8 +34,6 @@ pub(crate) struct Gpu {
     instance: ash::Instance,
     device: ash::Device,
     memory_type: u32,
-    /// What is mapped, by address.
-    mapped: Mutex<BTreeMap<u64, vk::DeviceMemory>>,
     /// By which library.
     name: &'static str,
 }
@@ -109,9 +106,7 @@ impl Gpu {
             return Err(format!("no {}", missing.to_string_lossy()));
         }
         match Gpu::device(&instance, uuid) {
-            Ok((device, memory_type)) => {
-                Ok(Gpu { instance, device, memory_type, mapped: Mutex::default(), name })
-            }
+            Ok((device, memory_type)) => Ok(Gpu { instance, device, memory_type, name }),
             Err(error) => {
                 // SAFETY: nothing of it is used any more.
                 unsafe { instance.destroy_instance(None) };
@@ -153,18 +148,21 @@ impl Gpu {
         let device = unsafe { instance.create_device(found, &wanted, None) };
         Ok((device.map_err(|error| format!("vkCreateDevice: {error}"))?, place))
     }
+}
 
-    /// By which library.
-    pub(crate) fn name(&self) -> &'static str {
+impl Maps for Gpu {
+    type Held = vk::DeviceMemory;
+
+    fn name(&self) -> &'static str {
         self.name
     }
 
-    /// Maps all of an allocation of `size` bytes. Gives its address.
-    pub(crate) fn map(&self, file: OwnedFd, size: u64) -> Result<u64, String> {
-        let raw = file.into_raw_fd();
+    fn map(&mut self, file: OwnedFd, size: u64) -> Result<(u64, vk::DeviceMemory), String> {
+        // The driver gets one of its own.
+        let given = file.try_clone().map_err(|error| format!("dup: {error}"))?.into_raw_fd();
         let mut import = vk::ImportMemoryFdInfoKHR::default()
             .handle_type(vk::ExternalMemoryHandleTypeFlags::OPAQUE_FD)
-            .fd(raw);
+            .fd(given);
         let wanted = vk::MemoryAllocateInfo::default()
             .allocation_size(size)
             .memory_type_index(self.memory_type)
@@ -173,19 +171,14 @@ impl Gpu {
         let memory = match unsafe { self.device.allocate_memory(&wanted, None) } {
             Ok(memory) => memory,
             Err(error) => {
-                // SAFETY: an import that fails does not own it, and nobody else does.
-                drop(unsafe { <OwnedFd as std::os::fd::FromRawFd>::from_raw_fd(raw) });
+                close_if_same(given, &file);
                 return Err(format!("vkAllocateMemory: {error}"));
             }
         };
         let all = vk::MemoryMapFlags::empty();
         // SAFETY: the memory was just allocated, and is not mapped.
         match unsafe { self.device.map_memory(memory, 0, size, all) } {
-            Ok(start) => {
-                let start = start.expose_provenance() as u64;
-                self.mapped.lock().unwrap_or_else(PoisonError::into_inner).insert(start, memory);
-                Ok(start)
-            }
+            Ok(start) => Ok((start.expose_provenance() as u64, memory)),
             Err(error) => {
                 // SAFETY: nobody has learnt of it.
                 unsafe { self.device.free_memory(memory, None) };
@@ -194,27 +187,69 @@ impl Gpu {
         }
     }
 
-    /// Unmaps what was mapped there. Whether something was.
-    ///
-    /// # Safety
-    /// Nothing uses it any more.
-    pub(crate) unsafe fn unmap(&self, start: u64) -> bool {
-        let memory = self.mapped.lock().unwrap_or_else(PoisonError::into_inner).remove(&start);
-        // SAFETY: it was taken out of the table, so it is freed once; freeing unmaps it. The caller vouches for the rest.
-        memory.map(|memory| unsafe { self.device.free_memory(memory, None) }).is_some()
+    unsafe fn unmap(&mut self, held: vk::DeviceMemory) {
+        // SAFETY: `map` gave it, to one owner; freeing unmaps it. The caller vouches for the rest.
+        unsafe { self.device.free_memory(held, None) };
     }
+}
+
+/// Closes the duplicate that a failed import was given, if it is still there. An import that fails does not own it; but
+/// NVIDIA's driver has closed it sometimes, and then its number may be another file's by now.
+fn close_if_same(given: RawFd, file: &OwnedFd) {
+    const KCMP_FILE: c_long = 0;
+    let me = c_long::from(std::process::id());
+    let [one, other] = [given, file.as_raw_fd()].map(c_long::from);
+    // SAFETY: it compares two numbers of this process's, and touches no memory.
+    let compared = unsafe { libc::syscall(libc::SYS_kcmp, me, me, KCMP_FILE, one, other) };
+    if compared == 0 {
+        // SAFETY: it is an open file, and the same as `file`: the duplicate, which nobody else knows.
+        drop(unsafe { OwnedFd::from_raw_fd(given) });
+    }
+    // Else it is closed, or nobody may compare: then it stays open, rather than that another one's is closed.
 }
 
 impl Drop for Gpu {
     fn drop(&mut self) {
-        let mapped = self.mapped.get_mut().unwrap_or_else(PoisonError::into_inner);
-        for memory in std::mem::take(mapped).into_values() {
-            // SAFETY: whoever used it held the GPU.
-            unsafe { self.device.free_memory(memory, None) };
-        }
-        // SAFETY: nothing of it is left, and nothing was ever submitted to it.
+        // SAFETY: what was mapped was unmapped, and nothing was ever submitted to it.
         unsafe { self.device.destroy_device(None) };
         // SAFETY: its only device is gone.
         unsafe { self.instance.destroy_instance(None) };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs::File;
+
+    /// How many descriptors of this process's are of the same path.
+    fn numbers(file: &File) -> usize {
+        let of = |entry: std::fs::DirEntry| std::fs::read_link(entry.path()).ok();
+        let mine = std::fs::read_link(format!("/proc/self/fd/{}", file.as_raw_fd())).unwrap();
+        let all = std::fs::read_dir("/proc/self/fd").unwrap().flatten();
+        all.filter_map(of).filter(|link| *link == mine).count()
+    }
+
+    #[test]
+    fn what_an_import_has_left_is_closed_and_nothing_else() {
+        let path = std::env::temp_dir().join(format!("gapless-vulkan-{}", std::process::id()));
+        let [file, other] = [(); 2].map(|()| File::create(&path).unwrap());
+        std::fs::remove_file(&path).unwrap();
+        let owned: OwnedFd = file.try_clone().unwrap().into();
+        assert_eq!(numbers(&file), 3);
+        let given = owned.try_clone().unwrap().into_raw_fd();
+        assert_eq!(numbers(&file), 4);
+        close_if_same(given, &owned);
+        let left = numbers(&file);
+        if left == 4 {
+            // Some sandboxes forbid to compare.
+            println!("SKIPPED: descriptors cannot be compared here");
+        } else {
+            assert_eq!(left, 3);
+        }
+        // Another file's number, though of the same path; and one that nobody has.
+        close_if_same(other.as_raw_fd(), &owned);
+        close_if_same(RawFd::MAX, &owned);
+        assert_eq!(numbers(&file), left);
     }
 }

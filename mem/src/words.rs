@@ -2,6 +2,7 @@
 //! writes there is a race, whatever it is.
 
 use crate::{DeviceError, Lease, Region, WORD_BYTES};
+use std::sync::LazyLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Memory as 64-bit words in native byte order, kept alive by its lease.
@@ -64,17 +65,40 @@ const UNIT: usize = 2;
 /// The lines leave the words; they are not aligned.
 #[inline]
 pub fn store_lines(words: &Words, at: usize, lines: &[[u64; LINE]]) {
+    store_lines_by(*WHOLE, words, at, lines);
+}
+
+/// That the processor stores 64 bytes at once (`MOVDIR64B`).
+#[derive(Clone, Copy, Debug)]
+struct Whole(());
+
+/// Made here alone: CPUID, leaf 7, ECX, bit 28.
+static WHOLE: LazyLock<Option<Whole>> = LazyLock::new(|| {
+    #[cfg(target_arch = "x86_64")]
+    {
+        use std::arch::x86_64::__cpuid_count;
+        // A processor without leaf 7 answers with the numbers of another one.
+        let has = __cpuid_count(0, 0).eax >= 7 && __cpuid_count(7, 0).ecx >> 28 & 1 != 0;
+        has.then_some(Whole(()))
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    None
+});
+
+/// As [`store_lines`], by whole lines if the processor has an instruction for that, else by words.
+#[inline]
+fn store_lines_by(whole: Option<Whole>, words: &Words, at: usize, lines: &[[u64; LINE]]) {
     let all = &words.all()[at..at + LINE * lines.len()];
     assert!(
         at.is_multiple_of(LINE) && (words.start + 8 * at).is_multiple_of(8 * LINE),
         "lines that are not aligned"
     );
     #[cfg(target_arch = "x86_64")]
-    if has_movdir64b() {
+    if whole.is_some() {
         // The instruction is ordered with no stores before it, such as those of a body elsewhere.
         settle_stores();
         for (place, line) in all.chunks_exact(LINE).zip(lines).rev() {
-            // SAFETY: the processor has the instruction. It reads the 64 bytes of `line` and writes those of `place`, which
+            // SAFETY: the processor has the instruction, as `whole` says. It reads the 64 bytes of `line` and writes those of `place`, which
             // lie in `all`, are aligned, and which this process touches by atomic words alone, so that it may store there.
             unsafe {
                 std::arch::asm!(
@@ -87,6 +111,8 @@ pub fn store_lines(words: &Words, at: usize, lines: &[[u64; LINE]]) {
         }
         return;
     }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = whole;
     let store = |first: usize| {
         for (word, value) in all.iter().zip(lines.as_flattened()).skip(first).step_by(UNIT) {
             word.store(*value, Ordering::Relaxed);
@@ -96,25 +122,6 @@ pub fn store_lines(words: &Words, at: usize, lines: &[[u64; LINE]]) {
     // Stores of one unit may arrive in any order, but for this.
     settle_stores();
     store(0);
-}
-
-/// Whether the processor stores 64 bytes at once: CPUID, leaf 7, ECX, bit 28.
-#[cfg(target_arch = "x86_64")]
-fn has_movdir64b() -> bool {
-    use std::sync::atomic::AtomicU8;
-    /// 0: not asked; 1: no; 2: yes.
-    static HAS: AtomicU8 = AtomicU8::new(0);
-    match HAS.load(Ordering::Relaxed) {
-        0 => {
-            use std::arch::x86_64::__cpuid_count;
-            // A processor without leaf 7 answers with the numbers of another one.
-            let has_leaf = __cpuid_count(0, 0).eax >= 7;
-            let has = has_leaf && __cpuid_count(7, 0).ecx >> 28 & 1 != 0;
-            HAS.store(1 + u8::from(has), Ordering::Relaxed);
-            has
-        }
-        known => known == 2,
-    }
 }
 
 /// Stores of this thread that came before are seen before those that come after, also by a device that looks at its own
@@ -173,28 +180,81 @@ mod tests {
         assert_eq!(words(0, 0).unwrap().all().len(), 0);
     }
 
-    #[test]
-    fn lines_are_stored_where_they_belong_and_nowhere_else() {
-        #[repr(align(64))]
-        #[derive(Default)]
-        struct Lines([AtomicU64; 32]);
+    #[repr(align(64))]
+    #[derive(Default)]
+    struct Lines([AtomicU64; 32]);
+
+    /// Four lines, zeroed.
+    fn lines() -> Words {
         let memory: Arc<Lines> = Arc::default();
         let start = memory.0.as_ptr().expose_provenance() as u64;
         let region = Region::new(Space::Host, start, 0, 256);
         // SAFETY: the Arc keeps it.
         let lease = unsafe { Lease::new(region, memory) };
         // SAFETY: it is zeroed, and touched by these words alone.
-        let words = unsafe { Words::new(lease) }.unwrap();
-        let lines = [[0; LINE]; 2].map(|line| std::array::from_fn(|at| line[at] + at as u64 + 1));
-        store_lines(&words, 8, &lines);
-        settle_stores();
-        let found: Vec<u64> = words.all().iter().map(|word| word.load(Ordering::Acquire)).collect();
-        let line: Vec<u64> = (1..=8).collect();
-        let expected = [vec![0; 8], line.clone(), line, vec![0; 8]].concat();
-        assert_eq!(found, expected);
-        for (at, count) in [(4, 1), (24, 2)] {
-            let store = || store_lines(&words, at, &vec![[9; LINE]; count]);
-            assert!(std::panic::catch_unwind(std::panic::AssertUnwindSafe(store)).is_err(), "{at}");
+        unsafe { Words::new(lease) }.unwrap()
+    }
+
+    /// Both ways of storing, as far as this processor has them.
+    fn ways() -> impl Iterator<Item = Option<Whole>> {
+        println!("whole lines, beside words: {:?}", *WHOLE);
+        std::iter::once(None).chain(WHOLE.map(Some))
+    }
+
+    #[test]
+    fn lines_are_stored_where_they_belong_and_nowhere_else() {
+        for whole in ways() {
+            let words = lines();
+            let two = [[0; LINE]; 2].map(|line| std::array::from_fn(|at| line[at] + at as u64 + 1));
+            store_lines_by(whole, &words, 8, &two);
+            settle_stores();
+            let load = |word: &AtomicU64| word.load(Ordering::Acquire);
+            let found: Vec<u64> = words.all().iter().map(load).collect();
+            let line: Vec<u64> = (1..=8).collect();
+            assert_eq!(found, [vec![0; 8], line.clone(), line, vec![0; 8]].concat(), "{whole:?}");
+            for (at, count) in [(4, 1), (24, 2)] {
+                let store = || store_lines_by(whole, &words, at, &vec![[9; LINE]; count]);
+                let done = std::panic::catch_unwind(std::panic::AssertUnwindSafe(store));
+                assert!(done.is_err(), "{whole:?}, {at}");
+            }
+        }
+    }
+
+    /// Whoever finds the first word of a unit finds the rest of it, and what was stored before the call: so a line that is
+    /// torn says so. Lines that are stored by one instruction are not torn.
+    #[test]
+    fn who_finds_the_first_word_of_a_unit_finds_all_of_it() {
+        const ROUNDS: u64 = 20_000;
+        for whole in ways() {
+            let (words, before) = (lines(), AtomicU64::new(0));
+            std::thread::scope(|scope| {
+                scope.spawn(|| {
+                    for round in 1..=ROUNDS {
+                        before.store(round, Ordering::Relaxed);
+                        store_lines_by(whole, &words, 8, &[[round; LINE]; 2]);
+                        settle_stores();
+                        if round % 256 == 0 {
+                            std::thread::yield_now();
+                        }
+                    }
+                });
+                let load = |at: usize| words.all()[at].load(Ordering::Acquire);
+                let mut last = 0;
+                while last < ROUNDS {
+                    for first in (8..24).step_by(UNIT) {
+                        let found = load(first);
+                        let rest = load(first + 1);
+                        assert!(rest >= found, "{whole:?}, {first}: {rest} < {found}");
+                        assert!(before.load(Ordering::Relaxed) >= found, "{whole:?}");
+                        last = last.max(if first == 8 { found } else { 0 });
+                    }
+                    if whole.is_some() {
+                        // From its last word to its first.
+                        let found: Vec<u64> = (8..16).rev().map(load).collect();
+                        assert!(found.is_sorted(), "a line that was torn: {found:?}");
+                    }
+                }
+            });
         }
     }
 }

@@ -12,7 +12,9 @@ use super::{Fixture, Suite};
 use crate::random::Random;
 use crate::{AmTag, Btl, Event, MapError, Mapping, PeerId, Queue, RemoteKey, Token};
 use gapless_mem::fake::FakeDevice;
-use gapless_mem::{Device, HostDevice, Lease, Mapper, Region, Space};
+use gapless_mem::{
+    Device, DeviceError, HostDevice, Lease, Mapper, ProcessorMapping, Region, Space,
+};
 use std::sync::Arc;
 
 /// A device whose work ends when it has been asked about a few times.
@@ -169,9 +171,21 @@ fn for_processor<T: Btl>(
     duo: &mut Duo<T>,
     key: &RemoteKey,
     by: &Arc<dyn Mapper>,
-) -> Result<Option<Mapping>, MapError> {
-    let peer = duo.peer[B];
-    duo.ends[B].mapped().expect("both ends are alike").map_for_processor(peer, key, by)
+) -> Result<ProcessorMapping, MapError> {
+    let (peer, mapped) = (duo.peer[B], duo.ends[B].mapped());
+    let mapped = mapped.expect("both ends are alike");
+    mapped.map_for_processor(peer, key, by, Arc::new(|| {}))
+}
+
+/// The memory, when it is known whether it can be mapped.
+fn mapped_for_processor(mut mapping: ProcessorMapping) -> Result<Lease, DeviceError> {
+    let watch = Watch::new("a mapper to know whether it can");
+    loop {
+        match mapping.take() {
+            Some(known) => return known,
+            None => watch.tick(),
+        }
+    }
 }
 
 fn withdraw<T: Btl>(duo: &mut Duo<T>, region: Region) -> bool {
@@ -264,13 +278,12 @@ pub fn device_memory_for_processors(suite: &Suite, mut fixture: impl Fixture) {
     let made = RemoteKey::new(&bytes).expect("as long as a key");
     let other = Arc::new(other);
     let mapper = Arc::clone(&other) as Arc<dyn Mapper>;
-    let watch = Watch::new("a mapper to know whether it can");
-    let mapping = loop {
-        match for_processor(&mut duo, &made, &mapper).expect("a good key") {
-            Some(mapping) => break mapping,
-            None => watch.tick(),
-        }
-    };
+    // It may take long until that is known.
+    other.hesitate(true);
+    let coming = for_processor(&mut duo, &made, &mapper).expect("a good key");
+    assert!(!coming.is_known());
+    other.hesitate(false);
+    let mapping = mapped_for_processor(coming).expect("it can");
     let region = mapping.region();
     assert!(region.space().cpu_accessible() && region.len() == 4096, "{region:?}");
     let bytes = message(5, 4096);
@@ -288,23 +301,62 @@ pub fn device_memory_for_processors(suite: &Suite, mut fixture: impl Fixture) {
     assert!(for_processor(&mut duo, &short, &mapper).is_err(), "a damaged key");
     assert!(map_for(&mut duo, &made, Space::Host).is_err(), "it was made for processors");
     let again = for_processor(&mut duo, &made, &mapper).expect("a good key");
-    assert_eq!((again.is_some(), other.mapped_for_processor()), (true, 2));
+    let again = mapped_for_processor(again).expect("it can");
+    assert_eq!(other.mapped_for_processor(), 2);
     other.keep_from_processor(true);
-    let error = for_processor(&mut duo, &made, &mapper).expect_err("it cannot any more");
-    assert!(matches!(error, MapError::Device(_)), "{error:?}");
-    // Somebody says another length than that which was exported.
+    let refused = for_processor(&mut duo, &made, &mapper).expect("a good key");
+    let error = mapped_for_processor(refused).expect_err("it cannot any more");
+    assert!(matches!(error, DeviceError::Unsupported { .. }), "{error:?}");
     other.keep_from_processor(false);
-    let export = owner.export(part).expect("fake memory");
+    // The key ends; what was mapped by it, or begun to be, stays.
+    other.hesitate(true);
+    let begun = for_processor(&mut duo, &made, &mapper).expect("a good key");
     let peer = duo.peer[A];
+    for _ in 0..2 {
+        duo.ends[A].mapped().expect("as before").end_key_for_processor(peer, &made);
+    }
+    let watch = Watch::new("a key that has ended to map nothing");
+    while for_processor(&mut duo, &made, &mapper).is_ok() {
+        duo.step();
+        watch.tick();
+    }
+    other.hesitate(false);
+    let begun = mapped_for_processor(begun).expect("it had begun");
+    // SAFETY: as above.
+    unsafe { gapless_mem::write(&begun.region(), 0, &message(6, 4096)) }.expect("host memory");
+    gapless_mem::settle_stores();
+    assert_bytes(&read(&owner, part), 6, "the owner's device sees it");
+    drop((mapping, again, begun));
+    // Keys end, however many there were; and another key is not ended so.
+    let kept = duo.ends[A].mapped().expect("as before").allocate(64).expect("host memory");
+    let mapped = duo.ends[A].mapped().expect("as before");
+    let usual = mapped.key(peer, kept.lease()).expect("its own memory");
+    mapped.end_key_for_processor(peer, &usual);
+    for _ in 0..600 {
+        let watch = Watch::new("room for another key for the processor");
+        loop {
+            let export = owner.export(part).expect("fake memory");
+            let mapped = duo.ends[A].mapped().expect("as before");
+            if let Some(key) = mapped.key_for_processor(peer, export, part.len()) {
+                break mapped.end_key_for_processor(peer, &key);
+            }
+            duo.step();
+            watch.tick();
+        }
+    }
+    map_by_message(&mut duo, &usual).expect("it has not ended");
+    // Somebody says another length than that which was exported.
+    let export = owner.export(part).expect("fake memory");
     let long = duo.ends[A].mapped().expect("as before").key_for_processor(peer, export, 8192);
     duo.say(A, AmTag(9), long.expect("as before").as_bytes(), Token::NONE);
     let (_, bytes) = duo.hear_message(B);
     let long = RemoteKey::new(&bytes).expect("as long as a key");
-    assert!(for_processor(&mut duo, &long, &mapper).is_err(), "another length");
+    let long = for_processor(&mut duo, &long, &mapper).expect("a good key");
+    let error = mapped_for_processor(long).expect_err("another length");
+    assert!(matches!(error, DeviceError::LengthMismatch { .. }), "{error:?}");
     duo.expect_health();
-    drop((mapping, again));
     assert_eq!(other.mapped_for_processor(), 0);
-    drop(duo);
+    drop((kept, duo));
     // SAFETY: no work is under way, and nobody has it mapped.
     unsafe { owner.free(memory) }.expect("allocated above");
 }

@@ -5,7 +5,7 @@ use crate::{
     AbilityId, Access, Allocation, Btl, Change, Ended, Event, Extent, LinkError, MapError, Mapped,
     Mapping, PeerId, Rdma, RdmaError, RdmaLimits, RemoteKey, Token,
 };
-use gapless_mem::{Export, Lasting, Lease, Mapper, Region, Space};
+use gapless_mem::{Export, Lasting, Lease, Mapper, ProcessorMapping, Region, Space};
 use std::sync::Arc;
 
 const REFUSED: &str = "refused on purpose";
@@ -225,17 +225,24 @@ unsafe impl<B: Btl> Mapped for Fault<B> {
         self.abilities.mapped(&mut self.inner)?.key_for_processor(peer, export, len)
     }
 
+    fn end_key_for_processor(&mut self, peer: PeerId, key: &RemoteKey) {
+        if let Some(mapped) = self.abilities.mapped(&mut self.inner) {
+            mapped.end_key_for_processor(peer, key);
+        }
+    }
+
     fn map_for_processor(
         &mut self,
         peer: PeerId,
         key: &RemoteKey,
         by: &Arc<dyn Mapper>,
-    ) -> Result<Option<Mapping>, MapError> {
+        bell: Arc<dyn Fn() + Send + Sync>,
+    ) -> Result<ProcessorMapping, MapError> {
         if let Some(error) = self.cut_of(peer) {
             return Err(MapError::Link(error.clone()));
         }
         self.allow_mapped()?;
-        self.inner_mapped()?.map_for_processor(peer, key, by)
+        self.inner_mapped()?.map_for_processor(peer, key, by, bell)
     }
 
     fn withdraw(&mut self, region: Region) -> bool {

@@ -15,7 +15,7 @@ use crate::{
     AbilityId, Access, Allocation, Btl, Change, Ended, Event, Extent, MapError, Mapped, Mapping,
     PeerId, Rdma, RdmaError, RdmaLimits, RemoteKey, Token, check_atomic, total_of,
 };
-use gapless_mem::{DeviceError, Export, Lasting, Lease, Mapper, Region, Space};
+use gapless_mem::{DeviceError, Export, Lasting, Lease, Mapper, ProcessorMapping, Region, Space};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -487,12 +487,19 @@ unsafe impl Mapped for Loopback {
         Some(encode(FOR_PROCESSOR, self.end.number(), &[number, whom]))
     }
 
+    fn end_key_for_processor(&mut self, _: PeerId, key: &RemoteKey) {
+        if let Ok([number, _]) = decode(key, FOR_PROCESSOR, self.end.number()) {
+            lock(&self.end.shared).for_processors.remove(&number);
+        }
+    }
+
     fn map_for_processor(
         &mut self,
         peer: PeerId,
         key: &RemoteKey,
         by: &Arc<dyn Mapper>,
-    ) -> Result<Option<Mapping>, MapError> {
+        bell: Arc<dyn Fn() + Send + Sync>,
+    ) -> Result<ProcessorMapping, MapError> {
         let end = &self.peer(peer)?.end;
         let bad = |what: &str| MapError::BadKey { what: what.to_owned() };
         let [number, whom] = decode(key, FOR_PROCESSOR, end.number()).map_err(bad)?;
@@ -502,12 +509,14 @@ unsafe impl Mapped for Loopback {
         let shared = lock(&end.shared);
         let (export, len) =
             shared.for_processors.get(&number).ok_or_else(|| bad("no such memory"))?;
+        let len = *len;
         let descriptors = export.descriptors.iter().map(OwnedFd::try_clone);
         let descriptors = descriptors
             .collect::<Result<_, _>>()
             .map_err(|error| MapError::System { operation: "dup", reason: error.to_string() })?;
         let export = Export { bytes: export.bytes.clone(), descriptors };
-        Ok(Mapping::for_processor(by, export, *len)?)
+        drop(shared);
+        Ok(ProcessorMapping::begin(by, export, len, bell))
     }
 
     fn withdraw(&mut self, region: Region) -> bool {

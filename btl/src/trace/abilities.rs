@@ -5,7 +5,7 @@ use crate::{
     AbilityId, Access, Allocation, Btl, Change, Extent, MapError, Mapped, Mapping, PeerId, Rdma,
     RdmaError, RdmaLimits, RemoteKey, Token,
 };
-use gapless_mem::{Export, Lasting, Lease, Mapper, Region, Space};
+use gapless_mem::{Export, Lasting, Lease, Mapper, ProcessorMapping, Region, Space};
 use std::sync::Arc;
 
 impl<B: Btl> Trace<B> {
@@ -196,14 +196,25 @@ unsafe impl<B: Btl> Mapped for Trace<B> {
         self.ability("key for the processor", Some(peer), len, key.ok_or("no key")).ok()
     }
 
+    fn end_key_for_processor(&mut self, peer: PeerId, key: &RemoteKey) {
+        if let Some(mapped) = self.abilities.mapped(&mut self.inner) {
+            mapped.end_key_for_processor(peer, key);
+        }
+        let outcome = Outcome::Ok;
+        let call = "end of a key for the processor";
+        self.record(Record::Ability { call, peer: Some(peer), len: 0, outcome });
+    }
+
     fn map_for_processor(
         &mut self,
         peer: PeerId,
         key: &RemoteKey,
         by: &Arc<dyn Mapper>,
-    ) -> Result<Option<Mapping>, MapError> {
-        let result = self.inner_mapped().and_then(|mapped| mapped.map_for_processor(peer, key, by));
-        let len = result.as_ref().ok().and_then(Option::as_ref).map_or(0, |it| it.region().len());
+        bell: Arc<dyn Fn() + Send + Sync>,
+    ) -> Result<ProcessorMapping, MapError> {
+        let mapped = self.inner_mapped();
+        let result = mapped.and_then(|mapped| mapped.map_for_processor(peer, key, by, bell));
+        let len = result.as_ref().map_or(0, ProcessorMapping::bytes);
         self.ability("map for the processor", Some(peer), len, result)
     }
 

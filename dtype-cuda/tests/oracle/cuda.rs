@@ -8,6 +8,7 @@ use crate::memory::{Buffer, Own, Provider, index, wait, wide};
 use crate::sample::{Sample, range};
 use crate::seed::{cases, fail, rng, skip};
 use crate::suite::{stamp_every_engines, stamp_gpus};
+use crate::turn;
 use gapless_dtype::testkit::Rng;
 use gapless_dtype::{Datatype, Primitive};
 use gapless_dtype_cuda::{BatchItem, GpuEngine};
@@ -18,8 +19,20 @@ use gapless_mem_cuda::{CudaDevice, CudaDriver, CudaError, PinnedBuffer};
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
-/// Every device, opened once.
+/// Every device, for a test that keeps no kernel there: others use them too.
 pub(crate) fn devices(test: &str) -> &'static [Arc<CudaDevice>] {
+    turn::share();
+    opened(test)
+}
+
+/// Every device, for a test that keeps kernels there: it has them alone.
+pub(crate) fn devices_alone(test: &str) -> &'static [Arc<CudaDevice>] {
+    turn::be_alone();
+    opened(test)
+}
+
+/// Every device, opened once. Only for those whose turn it is.
+fn opened(test: &str) -> &'static [Arc<CudaDevice>] {
     static DEVICES: OnceLock<Result<Vec<Arc<CudaDevice>>, CudaError>> = OnceLock::new();
     let open = || {
         let driver = CudaDriver::load()?;

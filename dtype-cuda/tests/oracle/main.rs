@@ -42,4 +42,6 @@ mod sample;
 mod seed;
 mod suite;
 #[cfg(feature = "cuda")]
+mod turn;
+#[cfg(feature = "cuda")]
 mod worker;

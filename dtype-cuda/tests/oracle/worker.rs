@@ -1,8 +1,8 @@
 //! The worker of XTQ on a CUDA device: its rewrite against the host's, its tasks against what the host computes, the order
 //! in which memory is seen, its lives. Skipped aloud where there is no device.
 //!
-//! Registered buffers are page-locked, so that the host sees what tasks have written as soon as they have ended. Only one
-//! of these tests runs at a time: each wants a worker that lives, and registers memory.
+//! Registered buffers are page-locked, so that the host sees what tasks have written as soon as they have ended. Each of
+//! these tests has the GPUs alone (`turn.rs`): it wants a worker that lives, and registers memory.
 
 mod crew;
 mod layouts;
@@ -11,7 +11,7 @@ mod order;
 mod packets;
 mod users;
 
-use crate::cuda::devices;
+use crate::cuda::devices_alone;
 use crate::seed::{cases, rng, skip};
 use gapless_dtype::testkit::Rng;
 use gapless_dtype_cuda::CudaWorker;
@@ -27,8 +27,8 @@ use gapless_xtq::packet::{Command, ENTRIES, Flags, Launch, Packet, Work};
 use gapless_xtq::rewrite::{RewriteError, Rewritten};
 use gapless_xtq::sample;
 use gapless_xtq::tables::QueueEntry;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use zerocopy::IntoBytes;
 
@@ -36,11 +36,6 @@ const PATIENCE: Duration = Duration::from_secs(10);
 const SHAPE: RingShape = RingShape { arena_bytes: 1 << 20 };
 /// It leaves soon, so that nothing else waits long for the device.
 const LIFE: Life = Life { idle: Some(Duration::from_millis(20)), longest: PATIENCE };
-
-fn alone() -> MutexGuard<'static, ()> {
-    static ALONE: Mutex<()> = Mutex::new(());
-    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
-}
 
 /// Zeroed page-locked memory.
 fn pinned(device: &CudaDevice, len: u64) -> Lease {
@@ -184,13 +179,12 @@ impl Put<'_> {
 }
 
 fn device(test: &str) -> Option<Arc<CudaDevice>> {
-    devices(test).first().cloned()
+    devices_alone(test).first().cloned()
 }
 
 #[test]
 fn the_worker_rewrites_as_the_host_does() {
     let Some(device) = device("worker, rewrite") else { return };
-    let _alone = alone();
     // SAFETY: CUDA's tools made the image, and it is compiled into this program.
     let function = unsafe { Module::load(&device, IMAGE) }.unwrap().function(REWRITE).unwrap();
     let tables = sample::tables();
@@ -383,7 +377,6 @@ fn set(words: &Words, bytes: &[u8]) {
 #[test]
 fn tasks_do_what_the_host_does() {
     let Some(device) = device("worker, tasks") else { return };
-    let _alone = alone();
     let mut rng = rng("worker, tasks");
     let mut bench = Bench::new(&device, LIFE, 1);
     let accumulated = bench.register(0, DeviceFunction::Accumulate, 65536, 65536);

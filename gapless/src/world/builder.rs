@@ -270,8 +270,8 @@ impl Builder {
     /// What maps memory of accelerators for this process's processor, so that tasks that are put at a
     /// [worker](crate::xtq::Tasks::attach_worker) lie in memory of its GPU until it takes them:
     /// [`ProcessorMapper`](crate::ProcessorMapper), say. Both the process that puts and that of the worker must have
-    /// one. Until it has mapped the memory, tasks go by messages; if it cannot, they lie in memory of the host, as
-    /// without one.
+    /// one. Until it has mapped the memory, which this process does not wait for, tasks go by messages; if it cannot,
+    /// they lie in memory of the host, as without one.
     #[must_use]
     pub fn mapper(mut self, mapper: Arc<dyn Mapper>) -> Builder {
         self.mapper = Some(mapper);
@@ -380,16 +380,16 @@ impl Builder {
         self.engines.push(Arc::new(HostEngine));
         let bells = Bells::new()?;
         let near = self.mapper;
-        let tasks = |bells: &Bells| gapless_xtq::Config { near: near.clone(), ..tasks(bells) };
-        let carried = Xtq::attach_at(&mut bml, COLLECTIVE_TASKS, tasks(&bells))?;
+        let tasks = || gapless_xtq::Config { near: near.clone(), ..bare_tasks(&bells) };
+        let carried = Xtq::attach_at(&mut bml, COLLECTIVE_TASKS, tasks())?;
         let tools = Arc::new(Tools::new(self.engines.clone(), Carrier::new(carried)));
-        let (usual, plain) = (tasks(&bells), gapless_xtq::Config::default());
+        let (usual, plain) = (tasks(), gapless_xtq::Config::default());
         let threads = self.task_threads.unwrap_or(usual.threads);
         let (puts_max, put_bytes_max) =
             self.put_room.unwrap_or((plain.puts_max, plain.put_bytes_max));
         let usual = gapless_xtq::Config { threads, puts_max, put_bytes_max, ..usual };
         let xtq = Xtq::attach(&mut bml, usual)?;
-        let window_tasks = gapless_osc::Tasks::attach(&mut bml, &windows, tasks(&bells))?;
+        let window_tasks = gapless_osc::Tasks::attach(&mut bml, &windows, tasks())?;
         let mut pml = Pml::new(bml, self.engines, config);
         if places.are_several_hosts() {
             pml.expect_far();
@@ -454,8 +454,9 @@ pub(crate) fn attach(pml: &mut Pml, device: &Arc<dyn Device>) {
     }
 }
 
-/// Of an end for tasks. A task that ends wakes whoever waits. Collectives and windows bound by themselves what they put.
-fn tasks(bells: &Bells) -> gapless_xtq::Config {
+/// Of an end for tasks, without a mapper. A task that ends wakes whoever waits. Collectives and windows bound by themselves
+/// what they put.
+fn bare_tasks(bells: &Bells) -> gapless_xtq::Config {
     let bells = bells.clone();
     let bell = Arc::new(move || {
         bells.alarm.ring();

@@ -1,14 +1,15 @@
 //! Memory of a GPU, mapped for the processor by Vulkan. Where Vulkan does not know the GPU, that is said, and skipped.
 
 use crate::gpu::{Flag, device, finish, function, kernels, read, skip};
-use gapless_mem::{Device, DeviceError, Export, Mapper, Region, settle_stores};
+use gapless_mem::{Device, DeviceError, Export, Lease, Mapper, ProcessorMapping, settle_stores};
 use gapless_mem_cuda::{Argument, CudaDevice, Grid, ProcessorMapper};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 const BYTES: u64 = 4 << 20;
 
 /// A mapper that knows the device.
-fn mapper(device: &CudaDevice, what: &str) -> Option<ProcessorMapper> {
+fn mapper(device: &CudaDevice, what: &str) -> Option<Arc<dyn Mapper>> {
     let mapper = ProcessorMapper::new();
     match mapper.probe(device.uuid()) {
         Ok(library) => println!("by {library}"),
@@ -17,11 +18,22 @@ fn mapper(device: &CudaDevice, what: &str) -> Option<ProcessorMapper> {
             return None;
         }
     }
-    Some(mapper)
+    Some(Arc::new(mapper))
 }
 
-fn mapped(mapper: &ProcessorMapper, export: Export) -> Result<Region, DeviceError> {
-    Ok(mapper.map(export)?.expect("it is known whether it works"))
+/// Maps so many bytes, and waits for that.
+fn mapped(mapper: &Arc<dyn Mapper>, export: Export, len: u64) -> Result<Lease, DeviceError> {
+    let thread = std::thread::current();
+    let bell = Arc::new(move || thread.unpark());
+    let mut mapping = ProcessorMapping::begin(mapper, export, len, bell);
+    let start = Instant::now();
+    loop {
+        match mapping.take() {
+            Some(known) => return known,
+            None => assert!(start.elapsed() < Duration::from_secs(60), "it is not known"),
+        }
+        std::thread::park_timeout(Duration::from_millis(100));
+    }
 }
 
 #[test]
@@ -31,7 +43,8 @@ fn what_the_processor_stores_is_what_the_device_reads() {
     let Some(mapper) = mapper(&device, what) else { return };
     let memory = device.allocate_shareable(BYTES).unwrap();
     let part = memory.sub(BYTES / 2 + 4096, 8192).unwrap();
-    let place = mapped(&mapper, device.export(part).unwrap()).unwrap();
+    let lease = mapped(&mapper, device.export(part).unwrap(), 8192).unwrap();
+    let place = lease.region();
     assert_eq!((place.len(), place.space().cpu_accessible()), (8192, true));
     for round in 0..200u8 {
         let bytes: Vec<u8> = (0..8192u32).map(|at| round ^ at.to_le_bytes()[0]).collect();
@@ -49,8 +62,7 @@ fn what_the_processor_stores_is_what_the_device_reads() {
     // SAFETY: likewise.
     unsafe { gapless_mem::read(&place, 0, &mut back) }.unwrap();
     assert_eq!(back, [7; 64]);
-    // SAFETY: nobody uses it.
-    unsafe { mapper.unmap(place) }.unwrap();
+    drop(lease);
     // SAFETY: it is not mapped.
     assert!(unsafe { mapper.unmap(place) }.is_err());
 }
@@ -63,47 +75,40 @@ fn what_peers_make_up_is_refused() {
     let Some(mapper) = mapper(&device, what) else { return };
     let memory = device.allocate_shareable(BYTES).unwrap();
     let export = device.export(memory).unwrap();
-    let with = |bytes: Vec<u8>| {
+    let with = |bytes: Vec<u8>, len: u64| {
         let descriptors = export.descriptors.iter().map(|file| file.try_clone().unwrap()).collect();
-        mapper.map(Export { bytes, descriptors })
+        mapped(&mapper, Export { bytes, descriptors }, len)
     };
     let of_size = |size: u64| {
         let mut bytes = export.bytes.clone();
         bytes[24..32].copy_from_slice(&size.to_le_bytes());
         bytes[48..56].copy_from_slice(&4096u64.to_le_bytes());
-        with(bytes)
+        with(bytes, 4096)
     };
     for size in [BYTES + (2 << 20), 2 * BYTES, 1 << 40] {
         let refused = of_size(size);
         assert!(refused.is_err(), "{size} bytes of {BYTES}: {refused:?}");
     }
     // Less is there, whatever the driver says to that.
-    if let Ok(Some(part)) = of_size(BYTES / 2) {
-        // SAFETY: nobody uses it.
-        unsafe { mapper.unmap(part) }.unwrap();
-    }
+    drop(of_size(BYTES / 2));
     let mut other = export.bytes.clone();
     other[60] ^= 1;
-    let start = Instant::now();
-    loop {
-        match with(other.clone()) {
-            Ok(None) if start.elapsed() < Duration::from_secs(60) => std::thread::yield_now(),
-            refused => break assert!(refused.is_err(), "another GPU: {refused:?}"),
-        }
-    }
-    assert!(with(vec![1; 136]).is_err());
+    let refused = with(other, BYTES);
+    assert!(refused.is_err(), "another GPU: {refused:?}");
+    assert!(with(vec![1; 136], BYTES).is_err());
+    // What the owner has exported, and another length than it says.
+    assert!(with(export.bytes.clone(), BYTES / 2).is_err());
     let null = std::fs::File::open("/dev/null").unwrap().into();
-    let refused = mapper.map(Export { bytes: export.bytes.clone(), descriptors: vec![null] });
+    let export = Export { bytes: export.bytes.clone(), descriptors: vec![null] };
+    let refused = mapped(&mapper, export, BYTES);
     assert!(refused.is_err(), "{refused:?}");
     // What cuMemAlloc gave has no descriptor.
     let plain = device.allocate(4096).unwrap();
-    assert!(mapper.map(device.export(plain).unwrap()).is_err());
+    assert!(mapped(&mapper, device.export(plain).unwrap(), 4096).is_err());
     // SAFETY: no work is under way.
     unsafe { device.free(plain) }.unwrap();
     // It still works.
-    let place = mapped(&mapper, device.export(memory).unwrap()).unwrap();
-    // SAFETY: nobody uses it.
-    unsafe { mapper.unmap(place) }.unwrap();
+    drop(mapped(&mapper, device.export(memory).unwrap(), BYTES).unwrap());
     // SAFETY: no work is under way.
     unsafe { device.free(memory) }.unwrap();
 }
@@ -122,10 +127,9 @@ fn it_is_mapped_beside_a_kernel_that_stays() {
     unsafe { until.launch(&stream, Grid::line(1, 1), &[Argument::of(&flag.address(&device))]) }
         .unwrap();
     let begun = Instant::now();
-    let place = mapped(&first, device.export(memory).unwrap()).unwrap();
+    let lease = mapped(&first, device.export(memory).unwrap(), BYTES).unwrap();
     ProcessorMapper::new().probe(device.uuid()).unwrap();
-    // SAFETY: nobody uses it.
-    unsafe { first.unmap(place) }.unwrap();
+    drop((lease, first));
     // The kernel gives up after 20 s.
     assert!(!stream.is_idle().unwrap(), "{:?}", begun.elapsed());
     flag.set(1);

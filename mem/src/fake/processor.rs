@@ -2,36 +2,40 @@
 
 use super::sharing::bytes_of;
 use super::{FakeDevice, unmap};
-use crate::{DeviceError, Export, Mapper, Region, Space};
+use crate::{Answer, DeviceError, Export, Mapper, Region, Space};
 use std::collections::BTreeMap;
 use std::os::fd::AsRawFd;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// How a fake device serves the processor.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Processor {
-    /// How often it is still asked to map memory until it knows whether it can.
-    late: AtomicU32,
     refuses: AtomicBool,
+    /// What it was asked to map while it hesitates.
+    waiting: Mutex<Option<Vec<(Export, Answer)>>>,
     /// First address of what is mapped, and its length in bytes.
     mapped: Mutex<BTreeMap<u64, usize>>,
 }
 
-impl Default for Processor {
-    fn default() -> Processor {
-        Processor {
-            late: AtomicU32::new(3),
-            refuses: AtomicBool::default(),
-            mapped: Mutex::default(),
-        }
+impl Processor {
+    fn waiting(&self) -> MutexGuard<'_, Option<Vec<(Export, Answer)>>> {
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl FakeDevice {
-    /// So often it does not know yet whether it maps memory for the processor.
-    pub fn hesitate(&self, times: u32) {
-        self.processor.late.store(times, Ordering::Relaxed);
+    /// Whether it keeps what it is asked to map for the processor, and answers later: when it does not hesitate any more.
+    pub fn hesitate(&self, hesitates: bool) {
+        let empty = hesitates.then(Vec::new);
+        let kept = std::mem::replace(&mut *self.processor.waiting(), empty);
+        kept.into_iter().flatten().for_each(|(export, answer)| self.map(export, answer));
+    }
+
+    /// What it was asked to map for the processor, and has not answered.
+    #[must_use]
+    pub fn hesitates_with(&self) -> usize {
+        self.processor.waiting().as_ref().map_or(0, Vec::len)
     }
 
     /// Whether the processor cannot map memory of others' devices, from now on.
@@ -48,19 +52,10 @@ impl FakeDevice {
     fn for_processor(&self) -> MutexGuard<'_, BTreeMap<u64, usize>> {
         self.processor.mapped.lock().unwrap_or_else(PoisonError::into_inner)
     }
-}
 
-// SAFETY: the numbers are those of the contract.
-// 1. A fresh shared mapping of the exporter's file, whose length was looked at, and which nobody shortens.
-// 2. Nothing panics behind the mapping but entering it, which then stays mapped.
-unsafe impl Mapper for FakeDevice {
-    fn map(&self, export: Export) -> Result<Option<Region>, DeviceError> {
+    fn map_for_processor(&self, export: Export) -> Result<Region, DeviceError> {
         if self.processor.refuses.load(Ordering::Relaxed) {
             return Err(DeviceError::Unsupported { what: "mapping memory for the processor" });
-        }
-        let less = |late: u32| late.checked_sub(1);
-        if self.processor.late.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less).is_ok() {
-            return Ok(None);
         }
         let (file, size, [offset, len]) = self.opened(export)?;
         let bytes = bytes_of(size);
@@ -80,7 +75,23 @@ unsafe impl Mapper for FakeDevice {
         }
         let start = at.expose_provenance() as u64;
         self.for_processor().insert(start, bytes);
-        Ok(Some(Region::new(Space::Host, start, 0, size).sub(offset, len)?))
+        Ok(Region::new(Space::Host, start, 0, size).sub(offset, len)?)
+    }
+}
+
+// SAFETY: the numbers are those of the contract.
+// 1. A fresh shared mapping of the exporter's file, whose length was looked at, and which nobody shortens.
+// 2. Nothing panics behind the mapping but entering it, which then stays mapped.
+unsafe impl Mapper for FakeDevice {
+    fn map(&self, export: Export, answer: Answer) {
+        if let Some(waiting) = self.processor.waiting().as_mut() {
+            waiting.push((export, answer));
+            return;
+        }
+        if let Some(region) = answer.give(self.map_for_processor(export)) {
+            // SAFETY: it was just mapped, and nobody wants it.
+            _ = unsafe { self.unmap(region) };
+        }
     }
 
     unsafe fn unmap(&self, region: Region) -> Result<(), DeviceError> {

@@ -18,7 +18,7 @@ mod held;
 mod kept;
 mod limit;
 #[allow(unsafe_code, reason = "makes lanes of memory that a peer vouches for")]
-mod offers;
+pub(super) mod offers;
 mod room;
 mod swift;
 

@@ -13,7 +13,7 @@ use super::rings::{Made, Wishes};
 use super::run::lay_down;
 use super::target::RefusedTask;
 use super::{Inner, State, Xtq};
-use crate::device::{self, DeviceKernel, Lane, Life, Outcome, RingParts, RingShape, TargetError};
+use crate::device::{self, DeviceKernel, Lane, Life, Outcome, RingShape, TargetError};
 use crate::error::{Refusal, XtqError};
 use crate::launcher::Kernel;
 use crate::signal::Signal;
@@ -60,7 +60,7 @@ pub(super) struct Served {
     links: far::Waiting,
     /// Rings that were proposed, until their initiators have said where their slots lie: nobody touches them. If a rank
     /// is lost, or declines, its ring stays here, as giving it back may wait for the worker.
-    proposed: BTreeMap<u32, RingParts>,
+    proposed: BTreeMap<u32, offers::Proposed>,
 }
 
 /// What the worker has said.
@@ -545,9 +545,9 @@ impl Served {
         if self.changes {
             return Ok(());
         }
-        self.proposed.retain(|rank, _| inner.with(|it| it.target.rings.is_proposed(Rank(*rank))));
+        self.forget_proposed(bml, |rank| inner.with(|it| it.target.rings.is_proposed(rank)));
         for &(rank, near) in joins {
-            let added = self.join(rank, near);
+            let added = self.join(bml, rank, near);
             inner.with(|state| {
                 if state.target.rings.join(rank, added) {
                     let head = Head::Ring { what: Ring::Over, kernels: 0 };
@@ -556,9 +556,9 @@ impl Served {
             });
         }
         for &(rank, link) in &asked {
-            let near = (inner.config.near.is_some() && link == far::Link::Known)
-                .then(|| self.propose(bml, rank));
-            let (what, made, text) = match (near.flatten(), link) {
+            let may_be_near = inner.config.near.is_some() && link == far::Link::Known;
+            let near = if may_be_near { self.propose(bml, rank) } else { None };
+            let (what, made, text) = match (near, link) {
                 (Some(keys), _) => (Ring::Near, Made::Proposed, Some(keys)),
                 (None, far::Link::Reaches) => {
                     let key = self.offer_far(bml, inner, rank);

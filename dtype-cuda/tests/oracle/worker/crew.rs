@@ -15,7 +15,6 @@ const CREWS: [u32; 4] = [1, 2, 7, 16];
 #[test]
 fn blocks_that_share_a_task_do_what_the_host_does() {
     let Some(device) = device("worker, crews") else { return };
-    let _alone = alone();
     let mut rng = rng("worker, crews");
     for blocks in CREWS {
         let mut bench = Bench::with_blocks(&device, LIFE, 1, blocks);
@@ -79,7 +78,6 @@ fn blocks_that_share_a_task_do_what_the_host_does() {
 #[test]
 fn blocks_that_share_a_grid_run_each_work_item_once() {
     let Some(device) = device("worker, crews, grids") else { return };
-    let _alone = alone();
     let mut rng = rng("worker, crews, grids");
     let code = examples();
     for blocks in CREWS {
@@ -121,7 +119,6 @@ fn blocks_that_share_a_grid_run_each_work_item_once() {
 #[test]
 fn lives_of_several_blocks_begin_and_end_and_stop() {
     let Some(device) = device("worker, crews, lives") else { return };
-    let _alone = alone();
     // What begins only after the order to stop is stopped by the life's end.
     let life = Life { idle: Some(Duration::from_micros(50)), longest: Duration::from_secs(2) };
     let mut bench = Bench::with_blocks(&device, life, 1, 8);
@@ -164,7 +161,6 @@ fn lives_of_several_blocks_begin_and_end_and_stop() {
 #[test]
 fn groups_of_a_function_of_a_users_run_once_each_in_any_block() {
     let Some(device) = device("worker, crews, groups") else { return };
-    let _alone = alone();
     // Adds to the first word the bit of its block, and 1 to the word of its group behind that, after some time.
     let text = ".version 7.0\n.target sm_80\n.address_size 64\n\
          .visible .func (.param .b32 said) note_block (.param .b64 task, .param .b64 item)\n{\n\

@@ -26,7 +26,6 @@ fn directed() -> Vec<(Datatype, u64)> {
 #[test]
 fn tasks_pack_and_unpack_what_the_oracle_says() {
     let Some(device) = device("worker, layouts") else { return };
-    let _alone = alone();
     let mut rng = rng("worker, layouts");
     let mut bench = Bench::new(&device, LIFE, 1);
     let unpacked = bench.register(0, DeviceFunction::Unpack, BUFFER, 65536);

@@ -10,7 +10,6 @@ use gapless_kernels::worker::LANES;
 #[test]
 fn rows_that_change_under_puts_are_old_or_new() {
     let Some(device) = device("worker, changing rows") else { return };
-    let _alone = alone();
     let mut rng = rng("worker, changing rows");
     let mut bench = Bench::new(&device, LIFE, 1);
     let buffers = [pinned(&device, 64), pinned(&device, 128)];
@@ -68,7 +67,6 @@ fn rows_that_change_under_puts_are_old_or_new() {
 #[test]
 fn counts_come_after_what_was_counted() {
     let Some(device) = device("worker, counts") else { return };
-    let _alone = alone();
     let mut bench = Bench::new(&device, LIFE, 1);
     let copied = bench.register(0, DeviceFunction::Copy, 65536, 4096);
     bench.post(pinned(&device, 4096));
@@ -119,12 +117,11 @@ fn counts_come_after_what_was_counted() {
 /// and in that of the first worker's GPU, which is another one than the second's if there is one.
 #[test]
 fn what_a_chain_has_written_the_next_task_sees() {
-    let all = devices("worker, chain's memory");
+    let all = devices_alone("worker, chain's memory");
     let [Some(first), Some(second)] = [all.first().cloned(), all.last().cloned()] else { return };
     if all.len() < 2 {
         skip("worker, chain's memory over two devices", "only one device: both workers are there");
     }
-    let _alone = alone();
     const WORDS: usize = 64;
     let life = Life { idle: Some(Duration::from_secs(2)), longest: PATIENCE };
     for on_device in [false, true] {
@@ -269,14 +266,13 @@ DONE:
 /// one, leaves other sums.
 #[test]
 fn what_a_gpu_writes_before_it_puts_the_task_sees() {
-    let all = devices("worker, a GPU's bodies");
+    let all = devices_alone("worker, a GPU's bodies");
     let [Some(device), Some(initiator)] = [all.first().cloned(), all.last().cloned()] else {
         return;
     };
     if all.len() < 2 {
         skip("worker, bodies of another GPU", "only one device: a kernel of the same GPU puts");
     }
-    let _alone = alone();
     let mut bench = Bench::new(&device, LIFE, 1);
     let sums = bench.register(0, DeviceFunction::Accumulate, 64, 64);
     bench.post(pinned(&device, 4096));
@@ -325,7 +321,6 @@ fn what_a_gpu_writes_before_it_puts_the_task_sees() {
 #[test]
 fn a_barrier_in_a_ring_waits_for_all_before_it() {
     let Some(device) = device("worker, barrier") else { return };
-    let _alone = alone();
     let mut rng = rng("worker, barrier");
     let mut bench = Bench::new(&device, LIFE, 1);
     let buffer = pinned(&device, 8192);
@@ -398,7 +393,6 @@ fn a_barrier_in_a_ring_waits_for_all_before_it() {
 #[test]
 fn combining_does_what_the_host_does() {
     let Some(device) = device("worker, combine") else { return };
-    let _alone = alone();
     let mut rng = rng("worker, combine");
     let mut bench = Bench::new(&device, LIFE, 1);
     let buffer = bench.register(4, DeviceFunction::Combine, 16384, 16384);

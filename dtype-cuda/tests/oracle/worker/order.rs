@@ -7,7 +7,6 @@ use super::*;
 #[test]
 fn queues_keep_their_order_and_rings_take_turns() {
     let Some(device) = device("worker, order") else { return };
-    let _alone = alone();
     let mut bench = Bench::new(&device, LIFE, 5);
     let last = bench.register(0, DeviceFunction::Copy, 64, 64);
     let sums = bench.register(1, DeviceFunction::Accumulate, 4096, 2048);
@@ -79,7 +78,6 @@ fn queues_keep_their_order_and_rings_take_turns() {
 #[test]
 fn payloads_come_before_packets_and_results_before_statuses() {
     let Some(device) = device("worker, litmus") else { return };
-    let _alone = alone();
     let mut bench = Bench::new(&device, LIFE, 1);
     let copied = bench.register(0, DeviceFunction::Copy, 65536, 4096);
     bench.post(pinned(&device, 4096));
@@ -125,7 +123,6 @@ fn payloads_come_before_packets_and_results_before_statuses() {
 #[test]
 fn puts_that_meet_a_worker_that_leaves_are_not_lost() {
     let Some(device) = device("worker, leaving") else { return };
-    let _alone = alone();
     let mut rng = rng("worker, leaving");
     let life = Life { idle: Some(Duration::from_micros(5)), longest: PATIENCE };
     let mut bench = Bench::new(&device, life, 2);
@@ -156,7 +153,6 @@ fn puts_that_meet_a_worker_that_leaves_are_not_lost() {
 #[test]
 fn lives_end_in_time() {
     let Some(device) = device("worker, lives") else { return };
-    let _alone = alone();
     let mut bench = Bench::new(&device, Life { idle: None, longest: PATIENCE }, 1);
     bench.register(0, DeviceFunction::Pause, 64, 0);
     let numbered = bench.register(1, DeviceFunction::Number, 64, 0);
@@ -211,7 +207,6 @@ fn lives_end_in_time() {
 #[test]
 fn tasks_put_on_without_the_host() {
     let Some(device) = device("worker, chain") else { return };
-    let _alone = alone();
     let life = Life { idle: Some(Duration::from_secs(2)), longest: PATIENCE };
     let mut benches: Vec<Bench> = (0..3).map(|_| Bench::new(&device, life, 1)).collect();
     // The ring from each to the next; the first put comes from here.
@@ -258,7 +253,6 @@ fn tasks_put_on_without_the_host() {
 #[test]
 fn two_workers_are_counted_in_the_ledger() {
     let Some(device) = device("worker, ledger") else { return };
-    let _alone = alone();
     use gapless_dtype_cuda::{Ask, Holder, LedgerError, Reservation, WorkerError};
     let reserved = || {
         let all = gapless_dtype_cuda::reserved(device.uuid()).unwrap();
@@ -292,7 +286,7 @@ fn two_workers_are_counted_in_the_ledger() {
     }
     drop((worker, all));
     assert_eq!(reserved(), before);
-    if devices("worker, ledger").len() < 2 {
+    if devices_alone("worker, ledger").len() < 2 {
         skip("worker, ledger, of two devices", "only one device");
     }
 }

@@ -4,6 +4,7 @@
 
 use super::*;
 use gapless_xtq::device::player::{Played, Player, memory};
+use std::sync::Mutex;
 
 /// Bytes of each buffer.
 const BUFFER: usize = 4096;
@@ -297,7 +298,6 @@ fn compare(device: &Arc<CudaDevice>, rings: usize, packets: u64, rng: &mut Rng) 
 #[test]
 fn random_packets_fare_as_with_the_thread_that_plays_the_worker() {
     let Some(device) = device("worker, packets") else { return };
-    let _alone = alone();
     let mut rng = rng("worker, packets");
     compare(&device, 1, cases(60_000), &mut rng);
     compare(&device, 2, cases(40_000), &mut rng);

@@ -46,7 +46,6 @@ pub(super) fn counts_each_byte(bench: &mut Bench, counts: &Words, put: &Put<'_>,
 #[test]
 fn functions_of_users_run_by_the_grid_and_fail_by_their_numbers() {
     let Some(device) = device("worker, users") else { return };
-    let _alone = alone();
     let mut rng = rng("worker, users");
     let mut bench = Bench::new(&device, LIFE, 1);
     let code = examples();
@@ -104,7 +103,6 @@ fn functions_of_users_run_by_the_grid_and_fail_by_their_numbers() {
 #[test]
 fn functions_of_users_are_replaced_under_puts_and_the_linker_says_why_not() {
     let Some(device) = device("worker, relinking") else { return };
-    let _alone = alone();
     let mut bench = Bench::new(&device, LIFE, 1);
     let text = |by: u32| {
         format!(
@@ -162,7 +160,6 @@ fn functions_of_users_are_replaced_under_puts_and_the_linker_says_why_not() {
 #[test]
 fn a_function_of_a_users_follows_a_table_of_pointers() {
     let Some(device) = device("worker, pointers") else { return };
-    let _alone = alone();
     let mut bench = Bench::new(&device, LIFE, 1);
     // Adds the third argument to the first word behind each of the table's two pointers.
     let text = ".version 7.0\n.target sm_80\n.address_size 64\n\
@@ -195,7 +192,6 @@ fn a_function_of_a_users_follows_a_table_of_pointers() {
 #[test]
 fn a_chain_of_functions_of_users_goes_around() {
     let Some(device) = device("worker, chain of users") else { return };
-    let _alone = alone();
     for blocks in [1, 8] {
         chain(&device, blocks);
     }
@@ -305,13 +301,12 @@ fn upload(device: &CudaDevice, bytes: &[u8]) -> Region {
 /// statuses in the initiator's.
 #[test]
 fn kernels_of_users_put_tasks() {
-    let all = devices("worker, initiators");
+    let all = devices_alone("worker, initiators");
     let Some(device) = all.first().cloned() else { return };
     let initiator = all.last().cloned().unwrap_or_else(|| Arc::clone(&device));
     if all.len() < 2 {
         skip("worker, initiators on another GPU", "only one device: a kernel of the same GPU puts");
     }
-    let _alone = alone();
     let mut bench = Bench::new(&device, LIFE, 1);
     let sums = bench.register(0, DeviceFunction::Accumulate, 64, 64);
     bench.post(pinned(&device, 4096));

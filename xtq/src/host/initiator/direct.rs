@@ -148,7 +148,10 @@ impl Direct {
     /// Whether there is something to do that no message tells of.
     pub(super) fn is_busy(&self) -> bool {
         let live = matches!(self.way, Way::Live(_)) && !self.waiting.is_empty();
-        let begins = matches!(self.way, Way::Offered(..) | Way::Tried(_));
+        let begins = match &self.way {
+            Way::Offered(offer) => offer.is_due(),
+            way => matches!(way, Way::Tried(_)),
+        };
         live || !self.running.is_empty() || begins
     }
 

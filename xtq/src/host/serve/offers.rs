@@ -28,22 +28,23 @@ impl Served {
             return None;
         }
         let said = |error: &dyn std::fmt::Display| tracing::debug!(%to, %error, "no slots nearby");
+        let memory = bml.allocate(RingShape::default().bytes())?;
+        let whole = memory.inspect_err(|error| said(error)).ok()?.lease().clone();
         let slots = self.target.near(RingParts::SLOTS_BYTES);
         let (slots, export) = slots.inspect_err(|error| said(error)).ok()?;
         let (peer, mapped) = bml.mapped(to)?;
-        let slots_key = mapped.key_for_processor(peer, export, RingParts::SLOTS_BYTES)?;
-        let memory = bml.allocate(RingShape::default().bytes())?;
-        let whole = memory.inspect_err(|error| said(error)).ok()?.lease().clone();
-        let (peer, mapped) = bml.mapped(to)?;
         let key = mapped.key(peer, &whole)?;
+        // Last: it is to be ended.
+        let slots_key = mapped.key_for_processor(peer, export, RingParts::SLOTS_BYTES)?;
         let parts = RingParts { whole, slots: Some(slots), bodies: None, status: None };
-        self.proposed.insert(to.0, parts);
+        self.proposed.insert(to.0, Proposed { parts, slots_key });
         Some(two_keys(&key, Some(&slots_key)))
     }
 
     /// The worker gets a ring that was proposed, with the slots there or without. Whether it has.
-    pub(super) fn join(&mut self, rank: Rank, near: bool) -> bool {
-        let Some(mut parts) = self.proposed.remove(&rank.0) else { return false };
+    pub(super) fn join(&mut self, bml: &mut Bml, rank: Rank, near: bool) -> bool {
+        let Some(proposed) = self.proposed.remove(&rank.0) else { return false };
+        let mut parts = proposed.end(bml, rank);
         if !near {
             // No worker runs.
             parts.slots = None;
@@ -56,5 +57,36 @@ impl Served {
             self.initiators.push(Some(rank));
         }
         added.is_ok()
+    }
+
+    /// Gives back what was proposed to ranks that are lost or have declined. No worker runs.
+    pub(super) fn forget_proposed(&mut self, bml: &mut Bml, is_proposed: impl Fn(Rank) -> bool) {
+        for (rank, proposed) in self.proposed.extract_if(.., |rank, _| !is_proposed(Rank(*rank))) {
+            proposed.end(bml, Rank(rank));
+        }
+    }
+}
+
+/// A ring that was proposed, and the key to its slots.
+pub(super) struct Proposed {
+    parts: RingParts,
+    slots_key: RemoteKey,
+}
+
+impl Proposed {
+    /// The key to the slots has served: the initiator has mapped them, or never will.
+    fn end(self, bml: &mut Bml, rank: Rank) -> RingParts {
+        if let Some((peer, mapped)) = bml.mapped(rank) {
+            mapped.end_key_for_processor(peer, &self.slots_key);
+        }
+        self.parts
+    }
+}
+
+#[cfg(test)]
+impl Served {
+    /// The key that a rank was told, until it has served.
+    pub(in crate::host) fn key_to_slots(&self, of: Rank) -> Option<RemoteKey> {
+        self.proposed.get(&of.0).map(|proposed| proposed.slots_key)
     }
 }
