@@ -13,7 +13,7 @@ use gapless_tests::job;
 use gapless_xtq::device::player::{Player, memory};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 const RANKS: u32 = 4;
 const EACH: u64 = 150;
@@ -64,6 +64,34 @@ fn rank(world: &World) {
     let expected: u64 = (0..EACH).map(|number| number * (1 + number * 37 % 2000)).sum();
     tasks.wait(&all).unwrap();
     assert_eq!(sum.load(Ordering::Relaxed), expected * u64::from(RANKS));
+    world.comm().barrier().unwrap();
+    counted(world, &tasks);
+}
+
+/// A kernel that is counted, and has no signal: the target looks at the count alone.
+fn counted(world: &World, tasks: &Tasks) {
+    let kernel = Kernel::of_worker(DeviceFunction::Copy, 4096).counted();
+    // SAFETY: the worker touches no memory.
+    unsafe { tasks.register_kernel(INDEX + 1, kernel) }.unwrap();
+    let count = tasks.count_of(INDEX + 1).unwrap();
+    assert!(tasks.count_of(INDEX).is_none());
+    let before = count.now();
+    world.comm().barrier().unwrap();
+    let done = tasks.signal(EACH);
+    let target = Rank((world.rank() + 1) % RANKS);
+    for _ in 0..EACH {
+        let put = Put::kernel(target, INDEX + 1, INDEX, Launch::linear(1, 32, 24), vec![0; 24]);
+        tasks.put(put.retry(Retry::InAnyOrder).signal(&done)).unwrap();
+    }
+    tasks.wait(&done).unwrap();
+    world.comm().barrier().unwrap();
+    // It may come a little behind the tasks' ends.
+    let start = Instant::now();
+    while count.now() < before + EACH {
+        assert!(start.elapsed() < WATCHDOG, "{} of {EACH}", count.now() - before);
+        std::thread::yield_now();
+    }
+    assert_eq!(count.now(), before + EACH);
     world.comm().barrier().unwrap();
 }
 

@@ -47,6 +47,38 @@ fn threads_race_on_the_same_numbers() {
     }
 }
 
+/// After `flush_local`, and without it, an origin may change what it has put: the target finds what was there at the call.
+#[test]
+fn buffers_that_change_behind_a_call() {
+    const LONG: usize = 9_000;
+    for path in PATHS {
+        ranks(path, 2, |comm| {
+            let mut window = window::<u64>(comm, path, 2 * LONG);
+            window.lock(1, Lock::Shared).unwrap();
+            if comm.rank() == 0 {
+                for (at, elements) in [(0, 1), (1, 100), (101, LONG)] {
+                    let mut numbers = vec![3u64; elements];
+                    window.put(&numbers, 1, at).unwrap();
+                    numbers.fill(4);
+                    window.accumulate(&numbers, 1, at, ReduceOp::Sum).unwrap();
+                    window.flush_local(1).unwrap();
+                    numbers.fill(u64::MAX);
+                    window.flush_local_all().unwrap();
+                }
+            }
+            window.unlock(1).unwrap();
+            comm.barrier().unwrap();
+            if comm.rank() == 1 {
+                let mut found = vec![0u64; 102 + LONG];
+                window.read(&mut found, 0).unwrap();
+                let wrong = found.iter().position(|number| *number != 7);
+                assert_eq!(wrong, Some(101 + LONG), "{path:?}");
+            }
+            window.free().unwrap();
+        });
+    }
+}
+
 /// A window that is forgotten is never given back; the others go on.
 #[test]
 fn a_window_that_is_forgotten() {

@@ -214,6 +214,7 @@ fn close<M>(comm: &Communicator, window: &mut Window<u8, M>, sync: Sync, targets
     match sync {
         Sync::Fence => window.fence_last().unwrap(),
         Sync::All => {
+            window.flush_local_all().unwrap();
             window.flush_all().unwrap();
             window.unlock_all().unwrap();
         }
@@ -229,6 +230,7 @@ fn close<M>(comm: &Communicator, window: &mut Window<u8, M>, sync: Sync, targets
         }
         Sync::Shared | Sync::Exclusive => {
             targets.iter().for_each(|rank| {
+                window.flush_local(*rank).unwrap();
                 window.flush(*rank).unwrap();
                 window.unlock(*rank).unwrap();
             });

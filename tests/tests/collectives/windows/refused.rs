@@ -20,7 +20,8 @@ fn calls_outside_of_epochs() {
             let mixed = |error| matches!(error, WindowError::Mixed { .. });
             let not_open = |error| matches!(error, WindowError::NotOpen { .. });
             assert!(no_epoch(why(window.put(&[1u32], 1, 0))));
-            assert!(no_epoch(why(window.flush(1))));
+            assert!(no_epoch(why(window.flush(1))) && no_epoch(why(window.flush_local(1))));
+            assert!(not_open(why(window.flush_all())) && not_open(why(window.flush_local_all())));
             assert!(not_open(why(window.unlock(1))));
             assert!(not_open(why(window.complete())) && not_open(why(window.wait())));
             window.lock(1, Lock::Shared).unwrap();
@@ -30,6 +31,7 @@ fn calls_outside_of_epochs() {
             window.fence().unwrap();
             window.put(&[1u32], 1, 0).unwrap();
             assert!(mixed(why(window.lock(1, Lock::Shared))) && mixed(why(window.flush(1))));
+            assert!(mixed(why(window.flush_local(1))));
             window.fence_last().unwrap();
             let error = why(window.put(&[1u32], 2, 0));
             assert_eq!(error, WindowError::NoSuchRank { rank: 2, size: 2 });
