@@ -292,7 +292,7 @@ impl Tasks {
         loop {
             next = match self.try_put(next)? {
                 Tried::Put(handle) => return Ok(handle),
-                Tried::Full { put, .. } => *put,
+                Tried::Full { put, .. } => put,
             };
             let is_late = || limit.is_some_and(|limit| start.elapsed() > limit);
             let room = || (self.xtq.has_room(&next) || is_late()).then_some(());
@@ -304,10 +304,14 @@ impl Tasks {
         }
     }
 
-    fn try_put(&self, mut put: Put) -> Result<Tried, Error> {
-        let Some(straight) = self.xtq.put_straight(&mut put) else { return self.send(put) };
-        let is_due = straight.number % PUTS_PER_POLL == PUTS_PER_POLL - 1;
-        if is_due || !straight.is_served || self.shared.is_anybody_asleep() {
+    #[inline]
+    fn try_put(&self, put: Put) -> Result<Tried, Error> {
+        let straight = match self.xtq.put_straight(put) {
+            Ok(straight) => straight,
+            Err(put) => return self.send(put),
+        };
+        let is_due = straight.number() % PUTS_PER_POLL == PUTS_PER_POLL - 1;
+        if is_due || !straight.is_served() || self.shared.is_anybody_asleep() {
             self.look_around();
         }
         Ok(Tried::Put(straight.handle))

@@ -95,6 +95,23 @@ const SHORT: usize = 64;
 #[repr(align(16))]
 pub(crate) struct Few([u8; SHORT]);
 
+/// Copies all bytes of a slice, which are mostly few, and some 16.
+#[inline]
+pub(crate) fn copy_few(to: &mut [u8], from: &[u8]) {
+    let (units, rest) = from.as_chunks::<16>();
+    if from.len() > SHORT || !rest.is_empty() {
+        to[..from.len()].copy_from_slice(from);
+        return;
+    }
+    // Not by a call.
+    let to = &mut to[..from.len()].as_chunks_mut::<16>().0;
+    for at in 0..SHORT / 16 {
+        if let (Some(to), Some(from)) = (to.get_mut(at), units.get(at)) {
+            *to = *from;
+        }
+    }
+}
+
 /// In the place of more bytes than any put takes.
 struct TooMany(usize);
 
@@ -109,7 +126,7 @@ impl Gather for TooMany {
 /// Bytes in one piece.
 #[derive(Clone)]
 pub(crate) enum Bytes {
-    Short { len: u8, bytes: Few },
+    Short { len: usize, bytes: Few },
     Own(Vec<u8>),
     Shared(Arc<[u8]>),
     Part(Arc<[u8]>, Range<usize>),
@@ -123,7 +140,7 @@ impl Bytes {
     #[inline(always)] // on the way of puts into rings
     pub(crate) fn bytes(&self) -> &[u8] {
         match self {
-            Bytes::Short { len, bytes } => &bytes.0[..usize::from(*len)],
+            Bytes::Short { len, bytes } => &bytes.0[..*len],
             Bytes::Own(bytes) => bytes,
             Bytes::Shared(bytes) => bytes,
             Bytes::Part(bytes, range) => bytes.get(range.clone()).unwrap_or_default(),
@@ -133,8 +150,8 @@ impl Bytes {
     /// A copy of slices, one behind the other.
     fn copy<'a>(pieces: impl Iterator<Item = &'a [u8]> + Clone) -> Bytes {
         let total: usize = pieces.clone().map(<[u8]>::len).sum();
-        match u8::try_from(total) {
-            Ok(len) if total <= SHORT => {
+        match total {
+            len if len <= SHORT => {
                 let mut bytes = Few([0; SHORT]);
                 let mut at = 0;
                 for piece in pieces {
@@ -247,6 +264,16 @@ impl Payload {
         }
     }
 
+    /// Its bytes, if it has them itself, or none.
+    #[inline]
+    pub(crate) fn few(&self) -> Option<&[u8]> {
+        match &self.0 {
+            Kind::One(Bytes::Short { len, bytes }) => Some(&bytes.0[..*len]),
+            Kind::One(Bytes::Own(bytes)) if bytes.is_empty() => Some(&[]),
+            _ => None,
+        }
+    }
+
     /// In one piece: what is not is copied. If it has more than `max` bytes, only that is true of the result, too.
     #[inline]
     pub(crate) fn into_one(self, max: usize) -> Bytes {
@@ -272,16 +299,16 @@ impl From<Arc<[u8]>> for Payload {
 
 /// A copy.
 impl From<&[u8]> for Payload {
-    #[inline]
+    // It is a call, so that the bytes are written where they stay: if they were moved, and in other pieces than they were
+    // written in, that would wait for the stores.
+    #[inline(never)]
     fn from(slice: &[u8]) -> Payload {
-        match u8::try_from(slice.len()) {
-            Ok(len) if slice.len() <= SHORT => {
-                let mut bytes = Few([0; SHORT]);
-                bytes.0[..slice.len()].copy_from_slice(slice);
-                Payload(Kind::One(Bytes::Short { len, bytes }))
-            }
-            _ => Payload(Kind::One(Bytes::Own(slice.to_vec()))),
+        if slice.len() > SHORT {
+            return Payload(Kind::One(Bytes::Own(slice.to_vec())));
         }
+        let mut bytes = Few([0; SHORT]);
+        copy_few(&mut bytes.0, slice);
+        Payload(Kind::One(Bytes::Short { len: slice.len(), bytes }))
     }
 }
 

@@ -170,7 +170,7 @@ pub enum Tried {
     /// There is no room: here it is again.
     Full {
         /// The put.
-        put: Box<Put>,
+        put: Put,
         /// Puts to its target that have not ended.
         puts: usize,
         /// Bytes of their bodies.
@@ -344,11 +344,12 @@ impl Xtq {
     /// # Errors
     /// Nothing was put: no such rank; a command that no packet can express; a signal of another `Xtq`; no
     /// [room](Config::puts_max) for more puts to that target; this process is leaving.
-    pub fn put(&self, mut put: Put) -> Result<PutHandle, XtqError> {
-        if let Some(straight) = self.put_straight(&mut put) {
-            return Ok(straight.handle);
-        }
-        let target = put.target;
+    pub fn put(&self, put: Put) -> Result<PutHandle, XtqError> {
+        let put = match self.put_straight(put) {
+            Ok(straight) => return Ok(straight.handle),
+            Err(put) => put,
+        };
+        let target = put.order.target;
         match self.try_put(put)? {
             Tried::Put(handle) => Ok(handle),
             Tried::Full { puts, bytes, .. } => Err(XtqError::Full { target, puts, bytes }),
@@ -361,20 +362,21 @@ impl Xtq {
     /// # Errors
     /// As [`put`](Xtq::put), otherwise.
     pub fn try_put(&self, put: Put) -> Result<Tried, XtqError> {
-        if put.target.0 >= self.inner.size {
-            return Err(XtqError::NoSuchRank { rank: put.target, size: self.inner.size });
+        let rank = put.order.target;
+        if rank.0 >= self.inner.size {
+            return Err(XtqError::NoSuchRank { rank, size: self.inner.size });
         }
         if !self.are_ours(&put) {
             return Err(XtqError::ForeignSignal);
         }
-        let packet = put.packet()?;
-        let (target, bytes) = (put.target.0, put.body_bytes());
+        let packet = put.order.packet()?;
+        let (target, bytes) = (rank.0, put.order.body_bytes());
         let tried = self.inner.with(|state| {
             if state.initiator.closed {
                 return Err(XtqError::Closed);
             }
             if let Err((puts, bytes)) = state.initiator.has_room(target, bytes) {
-                return Ok(Tried::Full { put: Box::new(put), puts, bytes });
+                return Ok(Tried::Full { put, puts, bytes });
             }
             Ok(Tried::Put(state.initiator.put(put, packet)))
         })?;
@@ -384,29 +386,32 @@ impl Xtq {
 
     /// Puts a task into the ring of a worker that is there, if nothing is in the way. Then nothing has to be sent:
     /// [`take_outcomes`](Xtq::take_outcomes) sees its end, and the next [`advance`](Xtq::advance) may come later.
-    /// It takes one lock, which is held for some tens of nanoseconds. `None`: `put` is as it was, and
-    /// [`put`](Xtq::put) sends it, or says what is wrong with it.
+    /// It takes one lock, which is held for some tens of nanoseconds.
     ///
     /// It makes this end not [quiet](Xtq::is_quiet), and then executes a sequentially consistent fence. So whoever says that
     /// it falls asleep, fences, and finds this end quiet, is seen by the caller.
+    ///
+    /// # Errors
+    /// The put, as it was: [`try_put`](Xtq::try_put) sends it, or says what is wrong with it.
     #[inline]
-    pub fn put_straight(&self, put: &mut Put) -> Option<Straight> {
-        if !self.are_ours(put) {
-            return None;
+    pub fn put_straight(&self, put: Put) -> Result<Straight, Put> {
+        if !put.order.is_plain() || !self.are_ours(&put) || put.order.check().is_err() {
+            return Err(put);
         }
-        let packet = put.packet().ok()?;
-        self.inner.rings.put(put, packet, &self.inner.owing)
+        self.inner.rings.put(put, &self.inner.owing)
     }
 
     /// Whether the signals of a put are this end's.
+    #[inline]
     fn are_ours(&self, put: &Put) -> bool {
-        put.signal.iter().chain(&put.after).all(|signal| signal.rings(&self.inner.bell))
+        let signals = put.order.signal().into_iter().chain(&put.order.after);
+        signals.into_iter().all(|signal| signal.rings(&self.inner.bell))
     }
 
     /// Whether there is [room](Config::puts_max) for this put now.
     #[must_use]
     pub fn has_room(&self, put: &Put) -> bool {
-        let (target, bytes) = (put.target.0, put.body_bytes());
+        let (target, bytes) = (put.order.target.0, put.order.body_bytes());
         self.inner.with(|state| state.initiator.has_room(target, bytes).is_ok())
     }
 

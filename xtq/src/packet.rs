@@ -115,6 +115,55 @@ pub struct Command {
     pub work: Work,
 }
 
+impl Command {
+    /// What an initiator sends, with neither signal nor payload.
+    #[inline]
+    pub(crate) fn of(index: u8, queue: u8, work: Work) -> Command {
+        let flags = Flags::empty();
+        Command { index, queue, flags, object: 0, signal: 0, payload_bytes: 0, work }
+    }
+
+    /// # Errors
+    /// As [`Packet::new`].
+    #[inline]
+    pub(crate) fn check(&self) -> Result<(), PacketError> {
+        let Command { index, queue, .. } = *self;
+        if usize::from(index) >= ENTRIES || usize::from(queue) >= ENTRIES {
+            return Err(PacketError::Index { index, queue });
+        }
+        match &self.work {
+            Work::Function { .. } => Ok(()),
+            Work::Kernel(launch) => launch.check(),
+        }
+    }
+
+    /// The words of its packet, with another payload's length. It was [checked](Command::check).
+    #[inline]
+    pub(crate) fn words(&self, payload_bytes: u32) -> PacketWords {
+        let Command { index, queue, flags, object, signal, payload_bytes: _, ref work } = *self;
+        let (kind, [w0, w1, w2, w3]) = match work {
+            Work::Function { arguments } => (Kind::Function, *arguments),
+            Work::Kernel(launch) => (Kind::Kernel, kernel_words(launch)),
+        };
+        let [kind, flags, index, queue] = [kind as u8, flags.bits(), index, queue].map(u64::from);
+        let head = kind << 16 | flags << 24 | index << 32 | queue << 40 | object >> 48 << 48;
+        let last = signal >> 48 << 16 | u64::from(payload_bytes) << 32;
+        [head, w0, object << 16, w1, signal << 16, w2, last, w3]
+    }
+}
+
+/// The words of a packet, in the processor's order. Every other one has room for a sequence number in its lowest 16 bits,
+/// which are 0.
+pub(crate) type PacketWords = [u64; PACKET_BYTES / 8];
+
+/// The lengths of arguments and payload, as a packet says them; what has no arguments behind it says 0.
+#[inline]
+pub(crate) fn body_lengths(words: &PacketWords) -> [usize; 2] {
+    let is_kernel = words[0] >> 16 & 0xFF == Kind::Kernel as u64;
+    let arguments = if is_kernel { words[5] >> 32 & 0xFFFF } else { 0 };
+    [arguments, words[6] >> 32].map(|len| usize::try_from(len).unwrap_or(0))
+}
+
 /// The part that differs between processors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Work {
@@ -167,12 +216,16 @@ impl Launch {
         self.group.iter().map(|&items| u64::from(items)).product()
     }
 
+    #[inline]
     fn check(&self) -> Result<(), PacketError> {
         let (grid, group) = (self.grid, self.group);
         let fits = |at: usize| {
-            // Most groups have one dimension: they need no division.
-            let group = u32::from(group[at]);
-            grid[at] != 0 && (group == 1 || group != 0 && grid[at].is_multiple_of(group))
+            let (grid, group) = (grid[at], u32::from(group[at]));
+            // Most are powers of two: they need no division. Of 0, only 0 is a multiple.
+            let rest = group.wrapping_sub(1);
+            let is_multiple =
+                if group & rest == 0 { grid & rest == 0 } else { grid.is_multiple_of(group) };
+            grid != 0 && is_multiple
         };
         if !(0..3).all(fits) {
             return Err(PacketError::Grid { grid, group });
@@ -188,6 +241,7 @@ impl Launch {
 
 /// # Errors
 /// Arguments of a length that no packet has.
+#[inline]
 pub(crate) fn check_arguments(bytes: u16) -> Result<(), PacketError> {
     let bytes = usize::from(bytes);
     if !(ARGUMENTS_MIN..=ARGUMENTS_MAX).contains(&bytes) || !bytes.is_multiple_of(8) {
@@ -270,12 +324,6 @@ pub enum PacketError {
     },
 }
 
-/// The lower 48 bits, and the 16 above.
-fn split(value: u64) -> ([u8; 6], U16) {
-    let [b0, b1, b2, b3, b4, b5, b6, b7] = value.to_le_bytes();
-    ([b0, b1, b2, b3, b4, b5], U16::new(u16::from_le_bytes([b6, b7])))
-}
-
 fn join(low: [u8; 6], high: U16) -> u64 {
     let ([b0, b1, b2, b3, b4, b5], [b6, b7]) = (low, high.get().to_le_bytes());
     u64::from_le_bytes([b0, b1, b2, b3, b4, b5, b6, b7])
@@ -292,14 +340,20 @@ impl Packet {
         (self.kind == Kind::Kernel as u8).then_some(self.index)
     }
 
-    /// The lengths of its arguments and of its payload, as it says them; what has no arguments behind it says 0.
-    pub(crate) fn body_lengths(&self) -> [usize; 2] {
-        let arguments =
-            if self.kind == Kind::Kernel as u8 { self.word_2.get() >> 32 & 0xFFFF } else { 0 };
-        [
-            usize::try_from(arguments).unwrap_or(0),
-            usize::try_from(self.payload_bytes.get()).unwrap_or(0),
-        ]
+    /// Its words, without sequence numbers.
+    #[inline]
+    pub(crate) fn words(&self) -> PacketWords {
+        let words: [U64; 8] = zerocopy::transmute!(*self);
+        let mut words = words.map(U64::get);
+        words.iter_mut().step_by(2).for_each(|word| *word &= !0xFFFF);
+        words
+    }
+
+    /// The packet of these words, with the sequence number 1.
+    #[inline]
+    pub(crate) fn of_words(mut words: PacketWords) -> Packet {
+        words.iter_mut().step_by(2).for_each(|word| *word |= 1);
+        zerocopy::transmute!(words.map(U64::new))
     }
 
     /// The packet of a command, with the sequence number 1.
@@ -307,40 +361,8 @@ impl Packet {
     /// # Errors
     /// An index that no table has; a grid, arguments or local memory that a packet cannot express.
     pub fn new(command: &Command) -> Result<Packet, PacketError> {
-        let Command { index, queue, .. } = *command;
-        if usize::from(index) >= ENTRIES || usize::from(queue) >= ENTRIES {
-            return Err(PacketError::Index { index, queue });
-        }
-        let (kind, words) = match command.work {
-            Work::Function { arguments } => (Kind::Function, arguments),
-            Work::Kernel(launch) => {
-                launch.check()?;
-                (Kind::Kernel, kernel_words(&launch))
-            }
-        };
-        let (object_low, object_high) = split(command.object);
-        let (signal_low, signal_high) = split(command.signal);
-        let [word_0, word_1, word_2, word_3] = words.map(U64::new);
-        let sequence = U16::new(1);
-        Ok(Packet {
-            sequence_0: sequence,
-            kind: kind as u8,
-            flags: command.flags.bits(),
-            index,
-            queue,
-            object_high,
-            word_0,
-            sequence_1: sequence,
-            object_low,
-            word_1,
-            sequence_2: sequence,
-            signal_low,
-            word_2,
-            sequence_3: sequence,
-            signal_high,
-            payload_bytes: U32::new(command.payload_bytes),
-            word_3,
-        })
+        command.check()?;
+        Ok(Packet::of_words(command.words(command.payload_bytes)))
     }
 
     /// The packet in these bytes, unchecked.
@@ -431,6 +453,7 @@ impl Packet {
     }
 }
 
+#[inline]
 fn kernel_words(launch: &Launch) -> [u64; 4] {
     let [x, y, z] = launch.grid.map(u64::from);
     let [gx, gy, gz] = launch.group.map(u64::from);
@@ -471,118 +494,4 @@ impl std::fmt::Debug for Packet {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn kernel() -> Command {
-        Command {
-            index: 42,
-            queue: 63,
-            flags: Flags::ACKNOWLEDGE,
-            object: 0,
-            signal: 0x0123_4567_89AB_CDEF,
-            payload_bytes: 0x8000_0001,
-            work: Work::Kernel(Launch {
-                arguments: 0,
-                argument_bytes: 24,
-                grid: [1 << 20, 6, 7],
-                group: [256, 3, 1],
-                local_bytes: 48 << 10,
-            }),
-        }
-    }
-
-    #[test]
-    fn bytes_are_where_the_picture_says() {
-        let packet = Packet::new(&kernel()).unwrap().sealed(0x1234);
-        let bytes = packet.as_bytes();
-        for part in 0..4 {
-            assert_eq!(bytes[16 * part..16 * part + 2], [0x34, 0x12]);
-        }
-        assert_eq!(bytes[2..8], [2, 1, 42, 63, 0, 0]);
-        assert_eq!(bytes[24..28], (1u32 << 20).to_le_bytes());
-        assert_eq!(bytes[28..32], 6u32.to_le_bytes());
-        assert_eq!(bytes[34..40], [0xEF, 0xCD, 0xAB, 0x89, 0x67, 0x45]);
-        assert_eq!(bytes[40..48], [7, 0, 0, 0, 24, 0, 0, 12]);
-        assert_eq!(bytes[50..56], [0x23, 0x01, 1, 0, 0, 0x80]);
-        assert_eq!(bytes[56..64], [0, 1, 3, 0, 1, 0, 0, 0]);
-        assert_eq!(Packet::read(bytes).unwrap().sent(), Ok(kernel()));
-        assert_eq!(Packet::read(&bytes[1..]), Err(PacketError::Length { bytes: 63 }));
-    }
-
-    #[test]
-    fn a_part_of_another_packet_is_noticed() {
-        let whole = Packet::new(&kernel()).unwrap().sealed(7);
-        let zeroed = Packet::read(&[0; PACKET_BYTES]).unwrap();
-        assert_eq!(zeroed.command(), Err(PacketError::Torn { found: [0; 4] }));
-        let before = Packet::new(&kernel()).unwrap().sealed(6);
-        for part in 0..4 {
-            let mut bytes: [u8; PACKET_BYTES] = whole.as_bytes().try_into().unwrap();
-            bytes[16 * part..][..16].copy_from_slice(&before.as_bytes()[16 * part..][..16]);
-            let torn = Packet::read(&bytes).unwrap();
-            assert_eq!(torn.sequence(), None);
-            assert!(matches!(torn.command(), Err(PacketError::Torn { .. })));
-        }
-    }
-
-    /// Every bit of a packet matters, or is refused when it is set.
-    #[test]
-    fn no_bit_is_ignored() {
-        let function =
-            Command { work: Work::Function { arguments: [1, 2, 3, u64::MAX] }, ..kernel() };
-        for command in [kernel(), function] {
-            let packet = Packet::new(&command).unwrap();
-            for bit in 0..8 * PACKET_BYTES {
-                let mut bytes: [u8; PACKET_BYTES] = packet.as_bytes().try_into().unwrap();
-                bytes[bit / 8] ^= 1 << (bit % 8);
-                assert_ne!(Packet::read(&bytes).unwrap().sent(), Ok(command), "bit {bit}");
-            }
-        }
-    }
-
-    #[test]
-    fn what_only_the_target_may_set_is_refused() {
-        let sent = |change: &dyn Fn(&mut Command)| {
-            let mut command = kernel();
-            change(&mut command);
-            let packet = Packet::new(&command).unwrap();
-            assert_eq!(packet.command(), Ok(command), "the target may");
-            packet.sent().unwrap_err()
-        };
-        assert_eq!(
-            sent(&|command| command.object = 1 << 60),
-            PacketError::NotMine { field: "object", value: 1 << 60 }
-        );
-        let flags = |command: &mut Command| command.flags |= Flags::REGISTERED_SIGNAL;
-        assert_eq!(sent(&flags), PacketError::Flags { flags: 0x81 });
-        let arguments = |command: &mut Command| {
-            if let Work::Kernel(launch) = &mut command.work {
-                launch.arguments = 8;
-            }
-        };
-        assert!(matches!(sent(&arguments), PacketError::NotMine { .. }));
-    }
-
-    #[test]
-    fn launches_that_cannot_be_are_refused() {
-        let refused = |change: &dyn Fn(&mut Launch)| {
-            let mut launch = Launch::linear(2, 64, 16);
-            assert_eq!((launch.groups(), launch.group_items()), ([2, 1, 1], 64));
-            change(&mut launch);
-            Packet::new(&Command { work: Work::Kernel(launch), ..kernel() }).unwrap_err()
-        };
-        assert!(matches!(refused(&|l| l.grid[0] = 65), PacketError::Grid { .. }));
-        assert!(matches!(refused(&|l| l.grid[2] = 0), PacketError::Grid { .. }));
-        assert!(matches!(refused(&|l| l.group[1] = 0), PacketError::Grid { .. }));
-        assert_eq!(refused(&|l| l.argument_bytes = 8), PacketError::ArgumentBytes { bytes: 8 });
-        assert_eq!(
-            refused(&|l| l.argument_bytes = 4104),
-            PacketError::ArgumentBytes { bytes: 4104 }
-        );
-        assert_eq!(refused(&|l| l.argument_bytes = 20), PacketError::ArgumentBytes { bytes: 20 });
-        assert_eq!(refused(&|l| l.local_bytes = 8), PacketError::LocalBytes { bytes: 8 });
-        assert!(matches!(refused(&|l| l.local_bytes = 1 << 20), PacketError::LocalBytes { .. }));
-        let far = Packet::new(&Command { index: 64, ..kernel() });
-        assert_eq!(far.unwrap_err(), PacketError::Index { index: 64, queue: 63 });
-    }
-}
+mod tests;

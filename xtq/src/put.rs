@@ -1,10 +1,13 @@
 //! Puts: what an initiator asks for, and what becomes of it.
 
-use crate::buffer::{Bytes, Payload};
+mod order;
+
+use crate::buffer::Payload;
 use crate::error::XtqError;
-use crate::packet::{ARGUMENTS_MAX, Command, Flags, Launch, Packet, PacketError, Work};
+use crate::packet::{Command, Flags, Launch, Work};
 use crate::signal::Signal;
 use gapless_bml::Rank;
+pub(crate) use order::Order;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering, fence};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -27,33 +30,14 @@ pub enum Retry {
 #[derive(Clone, Debug)]
 #[must_use = "`Xtq::put` puts it"]
 pub struct Put {
-    pub(crate) target: Rank,
-    pub(crate) command: Command,
-    pub(crate) arguments: Bytes,
-    pub(crate) payload: Payload,
-    pub(crate) retry: Retry,
-    pub(crate) attempts_max: u32,
-    pub(crate) signal: Option<Signal>,
-    pub(crate) after: Option<Signal>,
-    pub(crate) limit: Option<Duration>,
+    pub(crate) order: Box<Order>,
 }
 
 impl Put {
+    /// It is not needed any more; its box may be.
     #[inline]
-    fn new(target: Rank, index: u8, queue: u8, work: Work, arguments: Bytes) -> Put {
-        let flags = Flags::empty();
-        let command = Command { index, queue, flags, object: 0, signal: 0, payload_bytes: 0, work };
-        Put {
-            target,
-            command,
-            arguments,
-            payload: Payload::none(),
-            retry: Retry::default(),
-            attempts_max: u32::MAX,
-            signal: None,
-            after: None,
-            limit: None,
-        }
+    pub(crate) fn lay_aside(self) {
+        self.order.lay_aside();
     }
 
     /// Packet and body (arguments, then payload) as device code puts them: `gapless_put`, which takes at most
@@ -62,9 +46,9 @@ impl Put {
     /// # Errors
     /// A command that no packet can express.
     pub fn to_bytes(&self) -> Result<(Vec<u8>, Vec<u8>), XtqError> {
-        let packet = self.packet()?;
-        let payload = self.payload.to_vec();
-        Ok((packet.as_bytes().to_vec(), [self.arguments.bytes(), &payload].concat()))
+        let packet = self.order.packet()?;
+        let payload = self.order.payload().to_vec();
+        Ok((packet.as_bytes().to_vec(), [self.order.arguments(), &payload].concat()))
     }
 
     /// A task of function `index`, in queue `queue` of `target`. The two arguments are its third and fourth: the first
@@ -72,13 +56,15 @@ impl Put {
     #[inline]
     pub fn function(target: Rank, index: u8, queue: u8, arguments: [u64; 2]) -> Put {
         let arguments = [0, 0, arguments[0], arguments[1]];
-        Put::new(target, index, queue, Work::Function { arguments }, Bytes::none())
+        let mut order = Order::begin(target, &mut Payload::none());
+        order.command = Command::of(index, queue, Work::Function { arguments });
+        Put { order }
     }
 
     /// A task of kernel `index`, in queue `queue` of `target`, over this grid. Of `arguments` the target replaces the
     /// first 16 bytes; their length goes before what `launch` says. Of a slice of up to 64 bytes they are copied without
     /// allocating.
-    #[inline]
+    #[inline(always)] // What is launched is mostly known to the caller.
     pub fn kernel(
         target: Rank,
         index: u8,
@@ -86,49 +72,44 @@ impl Put {
         launch: Launch,
         arguments: impl Into<Payload>,
     ) -> Put {
-        let arguments = arguments.into().into_one(ARGUMENTS_MAX);
+        let mut order = Order::begin(target, &mut arguments.into());
         // Arguments too long for a packet are refused when it is made.
-        let argument_bytes = u16::try_from(arguments.bytes().len()).unwrap_or(u16::MAX);
+        let argument_bytes = u16::try_from(order.arguments().len()).unwrap_or(u16::MAX);
         let work = Work::Kernel(Launch { argument_bytes, ..launch });
-        Put::new(target, index, queue, work, arguments)
+        order.command = Command::of(index, queue, work);
+        Put { order }
     }
 
     /// Where it goes.
     #[must_use]
     pub fn target(&self) -> Rank {
-        self.target
+        self.order.target
     }
 
     /// The time that it was [given](Put::within).
     #[must_use]
     pub fn limit(&self) -> Option<Duration> {
-        self.limit
-    }
-
-    /// Bytes of arguments and payload.
-    pub(crate) fn body_bytes(&self) -> usize {
-        // Too many are refused when the packet is made.
-        self.payload.len().saturating_add(self.arguments.bytes().len())
+        self.order.limit
     }
 
     /// What the task gets to read, in a receive buffer of the target's. It may lie in [several pieces](Payload::pieces).
     /// Slices are copied; up to 64 bytes take no allocation.
     #[inline]
     pub fn payload(mut self, payload: impl Into<Payload>) -> Put {
-        self.payload = payload.into();
+        self.order.set_payload(&mut payload.into());
         self
     }
 
     /// What happens if it is refused for now.
     #[inline]
     pub fn retry(mut self, retry: Retry) -> Put {
-        self.retry = retry;
+        self.order.retry = retry;
         self
     }
 
     /// How often it is sent at most, and at least once; without end by default.
     pub fn attempts(mut self, max: u32) -> Put {
-        self.attempts_max = max.max(1);
+        self.order.attempts_max = max.max(1);
         self
     }
 
@@ -139,14 +120,14 @@ impl Put {
     /// If it was not given away yet, it is taken back: its task never runs. Otherwise the error says that the task may
     /// still run, once. What the target says later reaches nobody: signals and handle have ended.
     pub fn within(mut self, limit: Duration) -> Put {
-        self.limit = Some(limit);
+        self.order.limit = Some(limit);
         self
     }
 
     /// The target tells when the task has ended: [`PutHandle::outcome`].
     #[inline]
     pub fn acknowledged(mut self) -> Put {
-        self.command.flags |= Flags::ACKNOWLEDGE;
+        self.order.command.flags |= Flags::ACKNOWLEDGE;
         self
     }
 
@@ -154,42 +135,21 @@ impl Put {
     /// [`acknowledged`](Put::acknowledged).
     #[inline]
     pub fn signal(mut self, signal: &Signal) -> Put {
-        self.command.signal = signal.name();
-        self.signal = Some(signal.clone());
+        self.order.set_signal(signal);
         self.acknowledged()
     }
 
     /// The task begins when all that were put into its queue before have ended.
     pub fn barrier(mut self) -> Put {
-        self.command.flags |= Flags::BARRIER;
+        self.order.command.flags |= Flags::BARRIER;
         self
     }
 
     /// The put is held back until this signal has ended; if it ends with an error, so does the put. So a task here leads
     /// to one elsewhere, without anybody waiting.
     pub fn after(mut self, signal: &Signal) -> Put {
-        self.after = Some(signal.clone());
+        self.order.after = Some(signal.clone());
         self
-    }
-
-    /// Its packet, with the length of the payload.
-    #[inline]
-    pub(crate) fn packet(&self) -> Result<Packet, XtqError> {
-        let bytes = self.payload.len();
-        let payload_bytes = u32::try_from(bytes).map_err(|_| XtqError::PayloadTooLong { bytes })?;
-        let packet = Packet::new(&Command { payload_bytes, ..self.command });
-        packet.map_err(|error| self.unfit(error).into())
-    }
-
-    /// Why no packet can express this put. Its field for the arguments' length may be too short for that.
-    #[cold]
-    fn unfit(&self, error: PacketError) -> PacketError {
-        match error {
-            PacketError::ArgumentBytes { .. } => {
-                PacketError::ArgumentBytes { bytes: self.arguments.bytes().len() }
-            }
-            error => error,
-        }
     }
 }
 

@@ -57,19 +57,23 @@ pub(crate) fn put(count: &mut dyn FnMut(&mut dyn FnMut())) {
     unsafe { there.post_to_worker(memory(PAYLOAD.into()).expect("memory")) }.expect("a buffer");
     there.register_queue(0, QueueOptions::default()).expect("a queue");
     let done = tasks.signal(1);
-    tasks.put(task(&done)).expect("a task");
-    while done.poll().is_none() || !tasks.has_ring(TARGET) {
-        for (bml, xtq) in &mut ends {
-            bml.poll(&mut Rest);
-            xtq.advance(bml, now_ns());
+    // The first goes by a message, others into each slot of the ring.
+    for puts in [1, 256] {
+        done.reset(puts);
+        (0..puts).for_each(|_| _ = tasks.put(task(&done)).expect("a task"));
+        while done.poll().is_none() || !tasks.has_ring(TARGET) {
+            for (bml, xtq) in &mut ends {
+                bml.poll(&mut Rest);
+                xtq.advance(bml, now_ns());
+            }
+            std::thread::yield_now();
         }
-        std::thread::yield_now();
     }
     done.reset(u64::MAX);
     rests.store(true, Ordering::Relaxed);
     count(&mut || {
-        let put = tasks.put_straight(&mut task(&done));
-        assert!(put.is_some_and(|put| put.is_served), "nothing is in the way");
+        let put = tasks.put_straight(task(&done));
+        assert!(put.is_ok_and(|put| put.is_served()), "nothing is in the way");
     });
     rests.store(false, Ordering::Relaxed);
 }

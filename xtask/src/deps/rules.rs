@@ -204,7 +204,7 @@ pub(super) const RULES: &[Rule] = &[
     },
     Rule {
         package: "gapless-xtq",
-        may: &["gapless-bml", "gapless-mem", "gapless-kernels"],
+        may: &["gapless-bml", "gapless-mem", "gapless-kernels", "gapless-sync"],
         features: &[],
         tests_may: &["gapless-btl-sm", "gapless-btl-ib", "gapless-dtype-cuda", "gapless-mem-cuda"],
         must_not_know: "matching, datatypes, vendors",

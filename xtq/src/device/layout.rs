@@ -90,12 +90,14 @@ pub(crate) const FAILED_USER: u32 = 0x8000_0000;
 pub(crate) const USERS: u64 = 256;
 
 /// The sequence number of a position; never 0.
+#[inline]
 pub(crate) fn sequence_of(position: u64) -> u16 {
     // Below 65,535.
     u16::try_from(position % SEQUENCES).unwrap_or_default() + 1
 }
 
 /// The slot of a position.
+#[inline]
 pub(crate) fn slot_of(position: u64) -> usize {
     // Below 256.
     usize::from((position % SLOTS as u64).to_le_bytes()[0])

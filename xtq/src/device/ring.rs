@@ -8,12 +8,11 @@ use super::short::Short;
 use super::{Failure, state};
 use crate::error::Refusal;
 use crate::gather::{Part, Place};
-use crate::packet::Packet;
+use crate::packet::{Packet, PacketWords, body_lengths};
 use gapless_mem::{DeviceError, Lease, Words, settle_stores, store_lines};
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering};
 use thiserror::Error;
-use zerocopy::IntoBytes;
 
 /// Why a put does not go into a ring.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
@@ -231,34 +230,32 @@ impl Lane {
     /// No room now, or never; lengths that are not the packet's.
     #[inline]
     pub fn put(&mut self, packet: &Packet, body: [&[u8]; 2]) -> Result<u64, RingError> {
-        self.put_part(packet, body[0], Part::One(body[1]))
+        self.put_part(&packet.words(), body[0], Part::One(body[1]))
     }
 
     /// The same, with a payload that may lie in several places: it is gathered into the slot, or the arena.
     #[inline]
     pub(crate) fn put_part(
         &mut self,
-        packet: &Packet,
+        packet: &PacketWords,
         arguments: &[u8],
         payload: Part<'_>,
     ) -> Result<u64, RingError> {
         let lengths = [arguments.len(), payload.len()];
-        if let Part::One(payload) = payload {
-            let mut short = Short::default();
-            if short.fill(arguments, payload) {
-                return self.put_short(packet, &short);
-            }
+        if let Part::One(payload) = payload
+            && let Some(short) = Short::of(arguments, payload)
+        {
+            return self.put_short(packet, &short);
         }
         self.admit(packet, lengths)?;
-        let bytes = lengths[0] + lengths[1];
-        if bytes <= INLINE_BYTES {
+        if lengths[0] + lengths[1] <= INLINE_BYTES {
             let mut gathered = [0; INLINE_BYTES];
             let gathered = &mut gathered[..payload.len()];
             // Memory takes all.
             let _ = payload.write(Place::memory(gathered));
-            let mut short = Short::default();
-            short.fill(arguments, gathered);
-            return self.put_short(packet, &short);
+            if let Some(short) = Short::of(arguments, gathered) {
+                return self.put_short(packet, &short);
+            }
         }
         let bytes = arena_bytes(lengths[0], lengths[1]);
         if bytes.next_multiple_of(UNIT_BYTES) > self.arena.bytes {
@@ -273,16 +270,19 @@ impl Lane {
 
     /// The same, with a body that lies in the slot.
     #[inline]
-    pub(crate) fn put_short(&mut self, packet: &Packet, body: &Short) -> Result<u64, RingError> {
+    pub(crate) fn put_short(
+        &mut self,
+        packet: &PacketWords,
+        body: &Short,
+    ) -> Result<u64, RingError> {
         self.admit(packet, body.lengths())?;
         let (slot, sequence) = self.slot();
-        let mut unit = PACKET_UNITS;
-        for &[a, b, c, d, e, f, high @ ..] in body.units() {
-            let low = u64::from_le_bytes([0, 0, a, b, c, d, e, f]);
-            store(slot, sequence, unit, [low, u64::from_le_bytes(high)]);
-            unit += 1;
-        }
-        Ok(self.seal(packet, unit))
+        let mut units = PACKET_UNITS;
+        body.each_unit(|unit, halves| {
+            store(slot, sequence, PACKET_UNITS + unit, halves);
+            units = PACKET_UNITS + unit + 1;
+        });
+        Ok(self.seal(packet, units))
     }
 
     /// The slot of the next put, if it is free.
@@ -294,8 +294,8 @@ impl Lane {
 
     /// Whether a put with a body of these lengths may go into the next slot.
     #[inline]
-    fn admit(&self, packet: &Packet, lengths: [usize; 2]) -> Result<(), RingError> {
-        if packet.body_lengths() != lengths {
+    fn admit(&self, packet: &PacketWords, lengths: [usize; 2]) -> Result<(), RingError> {
+        if body_lengths(packet) != lengths {
             let [arguments, payload] = lengths;
             return Err(RingError::Lengths { arguments, payload });
         }
@@ -304,18 +304,19 @@ impl Lane {
 
     /// The words of the next slot, and its sequence number.
     #[inline]
-    fn slot(&self) -> (&[AtomicU64], u64) {
+    fn slot(&self) -> (&[AtomicU64; SLOT_BYTES / 8], u64) {
         let at = RingShape::slot_at(self.position) / 8;
-        (&self.words.all()[at..at + SLOT_BYTES / 8], sequence_of(self.position).into())
+        // `new` has found all of the ring inside.
+        (&self.words.all()[at..].as_chunks().0[0], sequence_of(self.position).into())
     }
 
     /// Writes the packet of the next slot, whose units are so many. Gives the put's number.
     #[inline]
-    fn seal(&mut self, packet: &Packet, units: usize) -> u64 {
+    fn seal(&mut self, packet: &PacketWords, units: usize) -> u64 {
         let position = self.position;
         let (slot, sequence) = self.slot();
-        for (unit, piece) in packet.as_bytes().as_chunks().0.iter().enumerate() {
-            store(slot, sequence, unit, halves(piece));
+        for (unit, halves) in packet.as_chunks().0.iter().enumerate() {
+            store(slot, sequence, unit, *halves);
         }
         // Units of an earlier put, which might have this sequence after 16 million others.
         let before = usize::from(self.used[slot_of(position)]);
@@ -361,6 +362,7 @@ impl Lane {
     }
 
     /// Whether a worker is there, or is about to be; one load.
+    #[inline]
     pub(crate) fn has_worker(&self) -> bool {
         state::is_here(self.word(RING_STATE))
     }
@@ -392,19 +394,13 @@ impl Lane {
     }
 }
 
-/// Writes a unit of a slot.
+/// Writes a unit of a slot, whose lowest 16 bits are 0.
 #[inline]
 fn store(slot: &[AtomicU64], sequence: u64, unit: usize, [low, high]: [u64; 2]) {
     let at = unit * UNIT_WORDS;
     // The half with the sequence last: who sees that sees the other.
     slot[at + 1].store(high, Ordering::Relaxed);
-    slot[at].store(low & !0xFFFF | sequence, Ordering::Release);
-}
-
-#[inline]
-fn halves(unit: &[u8; UNIT_BYTES]) -> [u64; 2] {
-    let (halves, _) = unit.as_chunks::<8>();
-    [u64::from_le_bytes(halves[0]), u64::from_le_bytes(halves[1])]
+    slot[at].store(low | sequence, Ordering::Release);
 }
 
 #[cfg(test)]

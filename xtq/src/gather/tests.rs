@@ -92,7 +92,7 @@ fn arguments_that_are_too_long_are_not_copied() {
     let endless = Payload::pieces(vec![Payload::pieces(vec![vec![1; 1000]; 1000]); 1000]);
     let long = Payload::pieces(vec![endless; 1_000_000]);
     let put = crate::put::Put::kernel(gapless_bml::Rank(0), 0, 0, Launch::linear(1, 1, 16), long);
-    assert!(matches!(put.packet(), Err(XtqError::Packet(_))));
+    assert!(matches!(put.order.packet(), Err(XtqError::Packet(_))));
 }
 
 #[test]

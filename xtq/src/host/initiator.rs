@@ -27,7 +27,7 @@ use super::names::ByName;
 use crate::buffer::{Bytes, Payload};
 use crate::error::{Refusal, XtqError};
 use crate::packet::{ENTRIES, Flags, Packet};
-use crate::put::{Put, PutHandle, Retry};
+use crate::put::{Order, Put, PutHandle, Retry};
 use crate::signal::{End, Signal};
 use crate::wire::{Head, Verdict};
 pub(super) use direct::SharedRings;
@@ -142,12 +142,13 @@ pub(super) struct Outgoing {
 impl Outgoing {
     /// Takes what is needed of a put. `packet` is its packet.
     #[inline]
-    fn of(put: &mut Put, packet: Packet, handle: PutHandle) -> Outgoing {
+    fn of(put: &mut Order, packet: Packet, handle: PutHandle) -> Outgoing {
+        let (arguments, payload) = put.take_body();
         Outgoing {
             target: put.target,
             packet,
-            arguments: std::mem::replace(&mut put.arguments, Bytes::none()),
-            payload: std::mem::replace(&mut put.payload, Payload::none()),
+            arguments,
+            payload,
             stage: Stage::Waiting,
             whole: false,
             line: (put.retry == Retry::InOrder).then_some((put.target.0, put.command.queue)),
@@ -155,7 +156,7 @@ impl Outgoing {
             attempts: 0,
             attempts_max: put.attempts_max,
             acknowledged: put.command.flags.contains(Flags::ACKNOWLEDGE),
-            signal: put.signal.take(),
+            signal: put.take_signal(),
             handle,
             refusal: None,
             limit: limit::Limit::new(put.limit),
@@ -209,13 +210,14 @@ pub(super) struct Initiator {
 impl Initiator {
     /// Takes a put over. `packet` is its packet.
     pub(super) fn put(&mut self, mut put: Put, packet: Packet) -> PutHandle {
-        let outgoing = Outgoing::of(&mut put, packet, PutHandle::default());
+        let outgoing = Outgoing::of(&mut put.order, packet, PutHandle::default());
         let handle = outgoing.handle.clone();
         let id = self.name(outgoing);
-        match put.after {
-            Some(signal) => self.hold_back(id, &signal),
+        match &put.order.after {
+            Some(signal) => self.hold_back(id, signal),
             None => self.queue(id),
         }
+        put.lay_aside();
         handle
     }
 

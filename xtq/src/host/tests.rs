@@ -34,6 +34,12 @@ const PATIENCE: Duration = Duration::from_secs(60);
 /// Bytes of the longest message, so that payloads of some KiB come in pieces.
 const FRAGMENT: usize = 1024;
 
+/// The same put, to another rank.
+fn to(target: Rank, mut put: Put) -> Put {
+    put.order.target = target;
+    put
+}
+
 struct Rest;
 
 impl Handler for Rest {
@@ -264,7 +270,7 @@ fn what_was_not_registered_is_refused_and_both_ends_learn_it() {
     let nothing = || Function::new(10, |_| Ok(()));
     job.xtq(1).watch_refusals(true);
     let refused = |job: &mut Job, put: Put| {
-        let (index, queue) = (put.command.index, put.command.queue);
+        let (index, queue) = (put.order.command.index, put.order.command.queue);
         let handle = job.xtq(0).put(put.acknowledged()).unwrap();
         let Err(XtqError::Refused { target: Rank(1), refusal }) = job.outcome(&handle) else {
             panic!("{handle:?}")

@@ -22,14 +22,14 @@ use super::nic::{Kind, Nic, Table};
 use super::program::Program;
 use super::run::{Configuration, Options, Sim};
 use super::time::Ps;
-use crate::buffer::{Bytes, Posted, Received};
+use crate::buffer::{Posted, Received};
 use crate::error::{Refusal, XtqError};
 use crate::gather::Place;
 use crate::host::run::failing;
 use crate::host::{DOUBLINGS, PAUSE_NS, QueueOptions, REFUSALS_MAX, RefusedTask, cut};
 use crate::launcher::Kernel;
 use crate::packet::{Command, Flags, Launch, Packet, PacketError, Work, check_arguments};
-use crate::put::{Put, PutHandle, Retry};
+use crate::put::{Order, Put, PutHandle, Retry};
 use crate::rewrite::{Places, Rewritten, apply, look_up};
 use crate::signal::{Bell, Signal};
 use crate::tables::{NoSuchIndex, QueueEntry};
@@ -120,8 +120,8 @@ struct Issued {
 
 impl Issued {
     fn line(&self) -> Option<(usize, usize, u8)> {
-        let in_order = self.put.retry == Retry::InOrder;
-        in_order.then_some((self.from, self.to, self.put.command.queue))
+        let in_order = self.put.order.retry == Retry::InOrder;
+        in_order.then_some((self.from, self.to, self.put.order.command.queue))
     }
 }
 
@@ -301,17 +301,17 @@ impl Cluster {
     /// # Errors
     /// No such process; what no packet can express; another process's signal; a put with what is not simulated.
     pub fn put(&mut self, from: Rank, put: Put) -> Result<PutHandle, ClusterError> {
-        let (from, to) = (self.known(from)?, self.known(put.target)?);
-        if put.limit.is_some() || put.after.is_some() {
+        let (from, to) = (self.known(from)?, self.known(put.order.target)?);
+        if put.order.limit.is_some() || put.order.after.is_some() {
             return Err(ClusterError::NotSimulated {
                 what: "limits, and puts that wait for signals",
             });
         }
         let bell = &self.sim.desk.processes[from].bell;
-        if put.signal.as_ref().is_some_and(|signal| !signal.rings(bell)) {
+        if put.order.signal().is_some_and(|signal| !signal.rings(bell)) {
             return Err(XtqError::ForeignSignal.into());
         }
-        let packet = put.packet()?;
+        let packet = put.order.packet()?;
         let (handle, desk) = (PutHandle::default(), &mut self.sim.desk);
         let issued =
             Issued { put, packet, from, to, handle: handle.clone(), refusals: 0, failed: None };
@@ -333,14 +333,14 @@ impl Sim<'_> {
     /// The initiator's CPU has described a put.
     pub(super) fn post_task(&mut self, put: usize) {
         let Issued { from, to, put: what, .. } = &self.desk.puts[put];
-        let (ends, bytes) = ((*from, *to), what.payload.len() as u64);
+        let (ends, bytes) = ((*from, *to), what.order.payload().len() as u64);
         self.post_kind(ends, bytes, Kind::Task { put });
     }
 
     /// Bytes of the command of a put, and its packet.
     pub(super) fn task_command(&self, put: usize) -> (u64, Option<Packet>) {
         let Issued { put, packet, .. } = &self.desk.puts[put];
-        let bytes = size_of::<Packet>() + put.arguments.bytes().len();
+        let bytes = size_of::<Packet>() + put.order.arguments().len();
         (bytes as u64, Some(*packet))
     }
 
@@ -372,7 +372,7 @@ impl Sim<'_> {
         if self.nodes[to].gpu.waiting(queue.base) >= queue.capacity as usize {
             return Err(Refusal::QueueFull);
         }
-        let (mut arguments, bytes) = (what.arguments.bytes().to_vec(), what.payload.part());
+        let (mut arguments, bytes) = (what.order.arguments().to_vec(), what.order.payload());
         let mut payload = self.desk.processes[to].posted.claim(bytes.len())?;
         if let Some(memory) = payload.memory.get_mut(..bytes.len()) {
             // The node's memory takes all.
@@ -398,8 +398,8 @@ impl Sim<'_> {
     /// A refusal: whoever wants to know of it, and the signal that will not be counted down.
     fn note_refusal(&mut self, put: usize, refusal: Refusal) {
         let Issued { put: what, from, to, .. } = &self.desk.puts[put];
-        let Command { index, queue, .. } = what.command;
-        let (target, to) = (what.target, *to);
+        let Command { index, queue, .. } = what.order.command;
+        let (target, to) = (what.order.target, *to);
         let initiator = Rank(u32::try_from(*from).unwrap_or(u32::MAX));
         let entry = self.nodes[to].nic.registered().kernel(index);
         let process = &mut self.desk.processes[to];
@@ -419,14 +419,14 @@ impl Sim<'_> {
         match self.messages[message].kind {
             Kind::Verdict { put, refused: None } => {
                 let issued = &self.desk.puts[put];
-                let asks = issued.put.command.flags.contains(Flags::ACKNOWLEDGE);
+                let asks = issued.put.order.command.flags.contains(Flags::ACKNOWLEDGE);
                 issued.handle.accept(!asks);
                 self.next_of_line(put);
             }
             Kind::Verdict { put, refused: Some(refusal) } => self.was_refused(put, refusal),
             Kind::Answer { put } => {
                 let issued = &mut self.desk.puts[put];
-                let (target, failed) = (issued.put.target, issued.failed.take());
+                let (target, failed) = (issued.put.order.target, issued.failed.take());
                 let failed = failed.map(|reason| XtqError::Failed { target, reason });
                 self.ends(put, failed.map_or(Ok(()), Err));
             }
@@ -438,10 +438,9 @@ impl Sim<'_> {
     fn ends(&mut self, put: usize, result: Result<(), XtqError>) {
         let issued = &mut self.desk.puts[put];
         // Nothing is sent again.
-        issued.put.payload = crate::Payload::none();
-        issued.put.arguments = Bytes::none();
+        drop(issued.put.order.take_body());
         issued.handle.end(result.clone());
-        if let Some(signal) = issued.put.signal.take() {
+        if let Some(signal) = issued.put.order.take_signal() {
             signal.end(result);
         }
     }
@@ -452,7 +451,7 @@ impl Sim<'_> {
             issued.handle.refused();
             issued.refusals += 1;
         }
-        let Put { retry, attempts_max, target, .. } = issued.put;
+        let Order { retry, attempts_max, target, .. } = *issued.put.order;
         let is_over = retry == Retry::Never || issued.refusals >= u64::from(attempts_max);
         if is_over || !refusal.may_pass() {
             self.ends(put, Err(XtqError::Refused { target, refusal }));
@@ -502,12 +501,12 @@ impl Sim<'_> {
         let Taken { put, kernel, payload, .. } = taken;
         self.desk.processes[node].posted.post(payload.memory);
         let issued = &self.desk.puts[put];
-        let (target, failed) = (issued.put.target, issued.failed.clone());
+        let (target, failed) = (issued.put.order.target, issued.failed.clone());
         if let Some(signal) = &kernel.signal {
             let failed = failed.map(|reason| XtqError::Failed { target, reason });
             signal.end(failed.map_or(Ok(()), Err));
         }
-        if issued.put.command.flags.contains(Flags::ACKNOWLEDGE) {
+        if issued.put.order.command.flags.contains(Flags::ACKNOWLEDGE) {
             self.give(node, 1, Job::Answer { put });
         }
     }

@@ -6,16 +6,16 @@
 //! whoever looks for outcomes, take no other.
 
 use super::far::Far;
-use super::kept::Kept;
+use super::kept::{Kept, Name, Running};
 use super::offers::Offer;
 use super::{Effects, Initiator, Item, Outgoing, Stage};
-use crate::device::{Lane, Outcome, RingError, RingShape, SLOTS};
+use crate::device::{Lane, Outcome, RingError, RingShape};
 use crate::error::{Refusal, Waited, XtqError};
 use crate::packet::Packet;
 use crate::wire::{Head, Ring, kernel_bit};
 use gapless_bml::{Bml, LinkError, PeerState, Rank, TokenSpace};
+use gapless_sync::{Gate, Pass};
 use std::collections::{BTreeMap, VecDeque};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// A worker that does not come is asked for again after so long.
 pub(super) const AGAIN_NS: u64 = 1_000_000;
@@ -56,25 +56,6 @@ impl Way {
     }
 }
 
-/// A put in a ring: one of the initiator's, by name, or one that nobody else knows, in the place of a slot. It is one word,
-/// so that it is written by one store: a wider load of two would wait for all stores before them.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Name(u64);
-
-impl Name {
-    /// Names are counted from 0, and do not come so far.
-    const KEPT: u64 = 1 << 63;
-
-    pub(super) fn kept(slot: u8) -> Name {
-        Name(Name::KEPT | u64::from(slot))
-    }
-
-    /// The slot in whose place it is, if nobody else knows it.
-    pub(super) fn slot(self) -> Option<u8> {
-        (self.0 & Name::KEPT != 0).then(|| self.0.to_le_bytes()[0])
-    }
-}
-
 /// A put that was in a ring.
 #[derive(Debug)]
 pub(super) enum Flying {
@@ -91,7 +72,7 @@ pub(super) struct Direct {
     /// Puts that are to go into the ring.
     pub(super) waiting: VecDeque<u64>,
     /// Those in it, in order.
-    pub(super) running: VecDeque<Name>,
+    pub(super) running: Running,
     pub(super) kept: Kept,
     /// When a worker was last asked for, and how long to wait for it.
     pub(super) asked_ns: u64,
@@ -118,13 +99,21 @@ impl Rings {
     }
 }
 
-/// The rings, behind their lock.
-#[derive(Debug, Default)]
-pub(in crate::host) struct SharedRings(Mutex<Rings>);
+/// The rings, behind their lock, which costs the thread that has made it next to nothing as long as no other comes.
+#[derive(Debug)]
+pub(in crate::host) struct SharedRings(Gate<Rings>);
+
+impl Default for SharedRings {
+    fn default() -> SharedRings {
+        SharedRings(Gate::new(Rings::default()))
+    }
+}
 
 impl SharedRings {
-    pub(super) fn lock(&self) -> MutexGuard<'_, Rings> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    /// A panic inside leaves nothing in disorder that is not looked at again.
+    #[inline]
+    pub(super) fn lock(&self) -> Pass<'_, Rings> {
+        self.0.try_enter().unwrap_or_else(|| self.0.enter())
     }
 }
 
@@ -178,7 +167,7 @@ impl Direct {
         let Way::Live(end) = &mut self.way else { return None };
         let (_, outcome) = end.lane.next()?;
         self.silent_ns = None;
-        let name = self.running.pop_front()?;
+        let name = self.running.pop()?;
         Some((self.land(name)?, outcome))
     }
 
@@ -186,14 +175,17 @@ impl Direct {
     fn land(&mut self, name: Name) -> Option<Flying> {
         Some(match name.slot() {
             None => Flying::Named(name.0),
-            Some(slot) => Flying::Own(Box::new(self.kept.at(slot)?.take())),
+            Some(slot) => Flying::Own(Box::new(self.kept.at(slot).take()?)),
         })
     }
 
     /// All that is in the ring goes out of it.
     fn take_running(&mut self) -> VecDeque<Flying> {
-        let running = std::mem::take(&mut self.running);
-        running.into_iter().filter_map(|name| self.land(name)).collect()
+        let mut running = VecDeque::new();
+        while let Some(name) = self.running.pop() {
+            running.extend(self.land(name));
+        }
+        running
     }
 
     /// Puts what waits, as far as there is room.
@@ -205,14 +197,15 @@ impl Direct {
         }
         while let Some(id) = self.waiting.front() {
             if let Some(put) = puts.get_mut(id) {
-                match lane.put_part(&put.packet, put.arguments.bytes(), put.payload.part()) {
+                match lane.put_part(&put.packet.words(), put.arguments.bytes(), put.payload.part())
+                {
                     Ok(position) => {
                         if let Some(far) = far {
                             let bytes = [put.arguments.bytes().len(), put.payload.len()];
                             far.add(lane, position, bytes);
                         }
                         put.stage = Stage::InRing;
-                        self.running.push_back(Name(*id));
+                        self.running.push(Name(*id));
                         filled.count += 1;
                     }
                     Err(RingError::Full) => break,
@@ -300,8 +293,7 @@ impl Initiator {
                 return Err(nonsense());
             }
             let way = Way::Offered(offer);
-            let (waiting, kept) = Default::default();
-            let running = VecDeque::with_capacity(SLOTS);
+            let (waiting, running, kept) = Default::default();
             let (asked_ns, again_ns, silent_ns) = (0, AGAIN_NS, None);
             let ring =
                 Direct { way, kernels, waiting, running, kept, asked_ns, again_ns, silent_ns };

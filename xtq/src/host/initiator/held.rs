@@ -137,7 +137,7 @@ mod tests {
         let (open, over) = (signal(1), signal(0));
         for signal in [&open, &over, &open] {
             let put = Put::function(Rank(1), 0, 0, [0, 0]).after(signal);
-            let packet = put.packet().unwrap();
+            let packet = put.order.packet().unwrap();
             let _ = initiator.put(put, packet);
         }
         // That of the signal that had ended is not held back.
@@ -157,7 +157,7 @@ mod tests {
         let signal = Signal::new(1, Vec::new(), Arc::new(|_| ()));
         let mut put = || {
             let put = Put::function(Rank(1), 0, 0, [0, 0]).after(&signal);
-            let packet = put.packet().unwrap();
+            let packet = put.order.packet().unwrap();
             let _ = initiator.put(put.retry(Retry::InOrder), packet);
             signal.count_down();
         };

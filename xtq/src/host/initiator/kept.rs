@@ -1,134 +1,152 @@
-//! Puts that only a ring knows. Each lies in the place of its slot: it is built there, and left there when its task has
-//! ended, so nothing is allocated and little is copied. A body that lies in its slot lies here, too: the one in the ring
-//! is the target's to write.
+//! Puts that only a ring knows. Each is kept in the place of its slot, by its box, until another put comes to that place:
+//! so nothing is allocated, and nothing copied. A body that lies in its slot is kept, too: the one in the ring is the
+//! target's to write.
 
-use super::{Outgoing, Stage, limit};
-use crate::buffer::{Bytes, Payload};
-use crate::device::{Lane, RingError, SLOTS, Short};
-use crate::gather::Part;
-use crate::packet::{ARGUMENTS_MAX, Flags, Packet};
-use crate::put::{Put, PutHandle, Retry};
+use super::{Outgoing, Stage};
+use crate::device::{Lane, SLOTS};
+use crate::packet::Packet;
+use crate::put::{Put, PutHandle};
 use crate::signal::Signal;
-use gapless_bml::Rank;
 
 /// A place for each slot of a ring.
-#[derive(Debug, Default)]
-pub(super) struct Kept(Box<[Record]>);
+#[derive(Debug)]
+pub(super) struct Kept(Box<[Record; SLOTS]>);
 
 /// A put; what is left of it, if its task has ended.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Record {
     /// The next put of this place has it, too, if nobody else has it by then.
     handle: PutHandle,
-    pub(super) signal: Option<Signal>,
-    target: Rank,
-    attempts_max: u32,
-    retry: Retry,
-    acknowledged: bool,
-    /// Whether its body is `short`.
-    is_short: bool,
-    packet: Packet,
-    short: Short,
-    /// A longer body, or one that is gathered.
-    arguments: Bytes,
-    payload: Payload,
+    put: Option<Put>,
+}
+
+impl Default for Kept {
+    fn default() -> Kept {
+        Kept(Box::new(std::array::from_fn(|_| Record::default())))
+    }
 }
 
 impl Kept {
     /// The place of a slot.
     #[inline]
-    pub(super) fn at(&mut self, slot: u8) -> Option<&mut Record> {
-        if self.0.is_empty() {
-            self.0 = (0..SLOTS).map(|_| Record::empty()).collect();
-        }
-        self.0.get_mut(usize::from(slot))
+    pub(super) fn at(&mut self, slot: u8) -> &mut Record {
+        &mut self.0[usize::from(slot)]
     }
 }
 
 impl Record {
-    fn empty() -> Record {
-        Record {
-            handle: PutHandle::default(),
-            signal: None,
-            target: Rank(0),
-            attempts_max: 0,
-            retry: Retry::Never,
-            acknowledged: false,
-            is_short: false,
-            packet: Packet::none(),
-            short: Short::default(),
-            arguments: Bytes::none(),
-            payload: Payload::none(),
-        }
-    }
-
-    /// Keeps a put, and writes it into the ring, which has this slot free. If that refuses it, `put` is as it was.
-    pub(super) fn put(
-        &mut self,
-        lane: &mut Lane,
-        put: &mut Put,
-        packet: Packet,
-    ) -> Result<(u64, PutHandle), RingError> {
+    /// Writes a put into the ring, which has this slot free, and keeps it. If the ring refuses it, gives it back.
+    #[inline]
+    pub(super) fn put(&mut self, lane: &mut Lane, put: Put) -> Result<(u64, PutHandle), Put> {
         // What takes a bus lock comes before the stores that others wait for.
         let handle = self.handle.renew();
-        self.target = put.target;
-        self.attempts_max = put.attempts_max;
-        self.retry = put.retry;
-        self.acknowledged = put.command.flags.contains(Flags::ACKNOWLEDGE);
-        self.packet = packet;
-        let (arguments, payload) = (put.arguments.bytes(), put.payload.part());
-        self.is_short = match payload {
-            Part::One(payload) => self.short.fill(arguments, payload),
-            Part::Gathered(..) => false,
+        let (order, packet) = (&put.order, put.order.words());
+        let number = match order.short() {
+            Some(short) => lane.put_short(&packet, short),
+            None => lane.put_part(&packet, order.arguments(), order.payload()),
         };
-        let number = match self.is_short {
-            true => lane.put_short(&packet, &self.short),
-            false => lane.put_part(&packet, arguments, payload),
-        }?;
-        if !self.is_short {
-            std::mem::swap(&mut self.arguments, &mut put.arguments);
-            std::mem::swap(&mut self.payload, &mut put.payload);
+        match number {
+            Ok(number) => {
+                if let Some(before) = self.put.replace(put) {
+                    before.lay_aside();
+                }
+                Ok((number, handle))
+            }
+            // What is wrong, or has no room, is told apart by who comes after.
+            Err(_) => Err(put),
         }
-        self.signal = put.signal.take();
-        Ok((number, handle))
     }
 
-    /// Its task has ended well; whoever calls this has taken its signal.
+    /// Its task has ended well. Whether `note` tells its signal; if not, nothing is changed.
     #[inline]
-    pub(super) fn end_well(&mut self) {
-        self.handle.accept(true);
-        if !self.is_short {
-            (self.arguments, self.payload) = (Bytes::none(), Payload::none());
+    pub(super) fn end_well(&mut self, note: impl FnOnce(&Signal) -> bool) -> bool {
+        let Some(put) = &mut self.put else { return true };
+        if !put.order.signal().is_none_or(note) {
+            return false;
         }
+        put.order.leave_signal();
+        self.handle.accept(true);
+        put.order.clear_body();
+        true
     }
 
     /// Takes the put out, for the initiator.
-    pub(super) fn take(&mut self) -> Outgoing {
-        let (arguments, payload) = if self.is_short {
-            let [arguments, payload] = self.short.parts().map(Payload::from);
-            (arguments.into_one(ARGUMENTS_MAX), payload)
-        } else {
-            (
-                std::mem::replace(&mut self.arguments, Bytes::none()),
-                std::mem::replace(&mut self.payload, Payload::none()),
-            )
-        };
-        Outgoing {
-            target: self.target,
-            packet: self.packet,
-            arguments,
-            payload,
-            stage: Stage::InRing,
-            whole: false,
-            line: None,
-            retry: self.retry,
-            attempts: 0,
-            attempts_max: self.attempts_max,
-            acknowledged: self.acknowledged,
-            signal: self.signal.take(),
-            handle: self.handle.clone(),
-            refusal: None,
-            limit: limit::Limit::None,
-        }
+    pub(super) fn take(&mut self) -> Option<Outgoing> {
+        let order = &mut self.put.as_mut()?.order;
+        // It had one when it was put.
+        let packet = order.packet().unwrap_or_else(|_| Packet::none());
+        let outgoing = Outgoing::of(order, packet, self.handle.clone());
+        Some(Outgoing { stage: Stage::InRing, ..outgoing })
+    }
+}
+
+/// A put in a ring: one of the initiator's, by name, or one that nobody else knows, in the place of a slot. It is one word,
+/// so that it is written by one store: a wider load of two would wait for all stores before them.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Name(pub(super) u64);
+
+impl Name {
+    /// Names are counted from 0, and do not come so far.
+    const KEPT: u64 = 1 << 63;
+
+    #[inline]
+    pub(super) fn kept(slot: u8) -> Name {
+        Name(Name::KEPT | u64::from(slot))
+    }
+
+    /// The slot in whose place it is, if nobody else knows it.
+    #[inline]
+    pub(super) fn slot(self) -> Option<u8> {
+        (self.0 & Name::KEPT != 0).then(|| self.0.to_le_bytes()[0])
+    }
+}
+
+/// The puts in a ring, in order: not more than it has slots.
+#[derive(Debug)]
+pub(super) struct Running {
+    names: Box<[Name; SLOTS]>,
+    /// Where the first is.
+    first: u8,
+    len: usize,
+}
+
+impl Default for Running {
+    fn default() -> Running {
+        Running { names: Box::new([Name(0); SLOTS]), first: 0, len: 0 }
+    }
+}
+
+// A place is a byte.
+const _: () = assert!(SLOTS == 256);
+
+impl Running {
+    #[inline]
+    pub(super) fn len(&self) -> usize {
+        self.len
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// One more. The ring has taken it, so there is a place.
+    #[inline]
+    pub(super) fn push(&mut self, name: Name) {
+        debug_assert!(self.len < SLOTS, "more puts than slots");
+        let at = self.first.wrapping_add(self.len.to_le_bytes()[0]);
+        self.names[usize::from(at)] = name;
+        self.len += 1;
+    }
+
+    #[inline]
+    pub(super) fn first(&self) -> Option<Name> {
+        (self.len > 0).then(|| self.names[usize::from(self.first)])
+    }
+
+    #[inline]
+    pub(super) fn pop(&mut self) -> Option<Name> {
+        let name = self.first()?;
+        (self.first, self.len) = (self.first.wrapping_add(1), self.len - 1);
+        Some(name)
     }
 }

@@ -6,11 +6,13 @@
 //! initiator, which sends it again or ends it.
 
 use super::Outgoing;
-use super::direct::{AGAIN_NS, Direct, End, Name, Rings, SharedRings, Way, bit};
+use super::direct::{AGAIN_NS, Direct, End, Rings, SharedRings, Way};
+use super::kept::Name;
 use crate::device::{Outcome, SLOTS};
-use crate::packet::Packet;
-use crate::put::{Put, PutHandle, Retry};
+use crate::packet::Work;
+use crate::put::{Order, Put, PutHandle, Retry};
 use crate::signal::Signal;
+use crate::wire::kernel_bit;
 use gapless_bml::Rank;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -24,11 +26,26 @@ const SIGNALS: usize = 8;
 pub struct Straight {
     /// What becomes of it.
     pub handle: PutHandle,
+    /// How many puts have gone into this ring before, and in the lowest bit whether a worker has it: two words are handed
+    /// on in registers.
+    what: u64,
+}
+
+impl Straight {
     /// How many puts have gone into this ring before.
-    pub number: u64,
+    #[must_use]
+    #[inline]
+    pub fn number(&self) -> u64 {
+        self.what >> 1
+    }
+
     /// Whether a worker has it. If not, the worker has just left: the next [`advance`](crate::Xtq::advance) asks for
     /// another.
-    pub is_served: bool,
+    #[must_use]
+    #[inline]
+    pub fn is_served(&self) -> bool {
+        self.what & 1 != 0
+    }
 }
 
 /// Outcomes that were taken, and the signals that are to be told once no lock is held.
@@ -45,17 +62,15 @@ pub(in crate::host) struct Harvest {
 
 impl Harvest {
     /// Notes an end for its signal, if there is room: puts in a row mostly have the same.
-    fn note(&mut self, signal: &mut Option<Signal>) -> bool {
-        let Some(one) = signal.take() else { return true };
+    fn note(&mut self, signal: &Signal) -> bool {
         for place in &mut self.signals {
             match place {
-                Some((known, ends)) if known.is(&one) => *ends += 1,
+                Some((known, ends)) if known.is(signal) => *ends += 1,
                 Some(_) => continue,
-                None => *place = Some((one, 1)),
+                None => *place = Some((signal.clone(), 1)),
             }
             return true;
         }
-        *signal = Some(one);
         false
     }
 
@@ -74,7 +89,7 @@ impl Direct {
     /// Takes the outcomes of puts that only this ring knows.
     fn harvest(&mut self, troubled: &mut Vec<(Outgoing, Outcome)>, harvest: &mut Harvest) {
         let Way::Live(End { lane, .. }) = &mut self.way else { return };
-        while let Some(first) = self.running.front() {
+        while let Some(first) = self.running.first() {
             harvest.is_any = true;
             let Some(slot) = first.slot() else {
                 // The initiator looks.
@@ -84,30 +99,28 @@ impl Direct {
             let Some((_, outcome)) = lane.next() else { return };
             self.silent_ns = None;
             harvest.done += 1;
-            self.running.pop_front();
-            let Some(record) = self.kept.at(slot) else { return };
+            self.running.pop();
+            let record = self.kept.at(slot);
             // A signal that finds no room here is told by the initiator.
-            if outcome == Outcome::Ended && harvest.note(&mut record.signal) {
-                record.end_well();
-            } else {
+            if outcome != Outcome::Ended || !record.end_well(|signal| harvest.note(signal)) {
                 harvest.is_left = true;
-                troubled.push((record.take(), outcome));
+                troubled.extend(record.take().map(|put| (put, outcome)));
             }
         }
     }
 
     /// Puts this one, if nothing is in the way.
-    fn put(&mut self, put: &mut Put, packet: Packet, owing: &AtomicBool) -> Option<Straight> {
+    #[inline(always)] // in both places
+    fn put(&mut self, put: Put, owing: &AtomicBool) -> Result<Straight, Put> {
         // What is carried takes progress.
-        let Way::Live(End { lane, far: None }) = &mut self.way else { return None };
-        let is_open = self.waiting.is_empty() && self.kernels & bit(&packet) != 0;
+        let Way::Live(End { lane, far: None }) = &mut self.way else { return Err(put) };
+        let is_open = self.waiting.is_empty() && self.kernels & put.order.bit() != 0;
         if !is_open || !lane.has_worker() {
-            return None;
+            return Err(put);
         }
-        let slot = lane.free_slot()?;
-        // What is wrong, or has no room, is told apart by who comes after.
-        let (number, handle) = self.kept.at(slot)?.put(lane, put, packet).ok()?;
-        self.running.push_back(Name::kept(slot));
+        let Some(slot) = lane.free_slot() else { return Err(put) };
+        let (number, handle) = self.kept.at(slot).put(lane, put)?;
+        self.running.push(Name::kept(slot));
         // Before the fence of the announcement: who is about to sleep sees it, or is seen by the caller.
         owing.store(true, Ordering::Relaxed);
         // (`is_served` has no fence.)
@@ -117,7 +130,7 @@ impl Direct {
             self.asked_ns = 0;
             self.again_ns = AGAIN_NS / 2;
         }
-        Some(Straight { handle, number, is_served })
+        Ok(Straight { handle, what: number << 1 | u64::from(is_served) })
     }
 }
 
@@ -136,9 +149,21 @@ impl Rings {
     }
 }
 
-/// Whether this put may go straight, as far as it goes.
-fn is_plain(put: &Put) -> bool {
-    put.retry != Retry::InOrder && put.after.is_none() && put.limit.is_none()
+impl Order {
+    /// Whether it may go straight, as far as it goes.
+    #[inline]
+    pub(in crate::host) fn is_plain(&self) -> bool {
+        self.retry != Retry::InOrder && self.after.is_none() && self.limit.is_none()
+    }
+
+    /// Its kernel, among those of a worker.
+    #[inline]
+    fn bit(&self) -> u64 {
+        match self.command.work {
+            Work::Kernel(_) => kernel_bit(self.command.index),
+            Work::Function { .. } => 0,
+        }
+    }
 }
 
 impl SharedRings {
@@ -149,23 +174,24 @@ impl SharedRings {
         harvest
     }
 
-    /// Puts this one into the ring of its target, and sets `owing`. `None`: it has to go another way, and is as it was.
-    pub(in crate::host) fn put(
-        &self,
-        put: &mut Put,
-        packet: Packet,
-        owing: &AtomicBool,
-    ) -> Option<Straight> {
-        if !is_plain(put) {
-            return None;
+    /// Puts this one, which was [checked](Order::check), into the ring of its target, and sets `owing`. An error: it has to go another way, and is as it was.
+    #[inline]
+    pub(in crate::host) fn put(&self, put: Put, owing: &AtomicBool) -> Result<Straight, Put> {
+        match self.lock().open_to(put.order.target) {
+            Some(ring) if ring.running.len() < CROWDED => return ring.put(put, owing),
+            Some(_) => {}
+            None => return Err(put),
         }
-        let mut rings = self.lock();
-        let ring = rings.open_to(put.target)?;
-        if ring.running.len() < CROWDED {
-            return ring.put(put, packet, owing);
-        }
-        drop(rings);
+        self.put_behind_many(put, owing)
+    }
+
+    /// The same, if there are many in the ring.
+    #[cold]
+    fn put_behind_many(&self, put: Put, owing: &AtomicBool) -> Result<Straight, Put> {
         self.harvest().tell();
-        self.lock().open_to(put.target)?.put(put, packet, owing)
+        match self.lock().open_to(put.order.target) {
+            Some(ring) => ring.put(put, owing),
+            None => Err(put),
+        }
     }
 }

@@ -34,7 +34,7 @@ fn puts_beyond_the_room_are_refused_until_earlier_ones_have_ended() {
         assert_eq!(job.xtq(0).put(put(0)).unwrap_err(), full(PUTS, 0));
         assert!(!job.xtq(0).has_room(&put(0)));
         // Other targets have room of their own.
-        job.xtq(0).put(Put { target: Rank(0), ..put(0) }).unwrap();
+        job.xtq(0).put(to(Rank(0), put(0))).unwrap();
         let Tried::Full { put: again, .. } = job.xtq(0).try_put(put(7)).unwrap() else {
             panic!("there is no room")
         };
@@ -43,7 +43,7 @@ fn puts_beyond_the_room_are_refused_until_earlier_ones_have_ended() {
         }
         // By bytes: a long one goes alone, and what has been accepted does not count.
         handles.push(job.xtq(0).put(put(10_000)).unwrap());
-        assert_eq!(job.xtq(0).put(*again).unwrap_err(), full(2, 10_000));
+        assert_eq!(job.xtq(0).put(again).unwrap_err(), full(2, 10_000));
         handles.push(job.xtq(0).put(put(0)).unwrap());
         assert_eq!(job.outcome(&handles[0]), Ok(()));
         handles.push(job.xtq(0).put(put(3000)).unwrap());

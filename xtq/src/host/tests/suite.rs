@@ -60,7 +60,7 @@ fn what_is_not_registered_or_allowed_is_refused_and_both_ends_learn_it() {
             scene.there().watch_refusals(true);
         }
         let refused = |scene: &mut Scene, put: Put, expected: Refusal| {
-            let (index, queue) = (put.command.index, put.command.queue);
+            let (index, queue) = (put.order.command.index, put.order.command.queue);
             let handle = scene.put(put);
             let outcome = scene.outcome(&handle);
             let refusal = XtqError::Refused { target: Rank(1), refusal: expected };

@@ -105,12 +105,11 @@ fn losses_end_puts_and_what_was_put_runs() {
         // An initiator goes; the other one goes on.
         drop(scene.job.ends.remove(1));
         scene.target = 1;
-        let put = Put { target: Rank(2), ..scene.task(6, b"on") };
-        let put = scene.put(put.acknowledged());
+        let put = scene.put(to(Rank(2), scene.task(6, b"on")).acknowledged());
         assert_eq!(scene.job.outcome(&put), Ok(()));
         assert_eq!(scene.ran().len(), 2);
         // The target goes.
-        let put = scene.put(Put { target: Rank(2), ..scene.task(7, b"fail") }.acknowledged());
+        let put = scene.put(to(Rank(2), scene.task(7, b"fail")).acknowledged());
         drop(scene.job.ends.remove(1));
         let outcome = scene.job.outcome(&put);
         assert!(matches!(outcome, Err(XtqError::Lost { rank: Rank(2), .. })), "{outcome:?}");
