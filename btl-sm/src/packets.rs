@@ -36,8 +36,8 @@ impl Sm {
         true
     }
 
-    /// Reads on until this buffer of the peer's is known, which it has told of before: no further than an honest peer has
-    /// got.
+    /// Reads until this buffer of the peer's is known. The peer has told of it before its key came, so it is in the
+    /// socket; an honest peer has sent no more packets than are read here.
     pub(crate) fn read_until_known(&mut self, id: u32, number: u64) {
         let known = |sm: &Sm| {
             sm.imports.knows(PeerId(id), number) || sm.device_imports.knows(PeerId(id), number)

@@ -202,17 +202,18 @@ pub unsafe trait Mapped {
     /// kind, or the device refuses.
     fn map_for(&mut self, peer: PeerId, key: &RemoteKey, user: Space) -> Result<Mapping, MapError>;
 
-    /// A key with which the processor of `peer` can [map](Mapped::map_for_processor) memory of an accelerator, `len` bytes of
-    /// which this was exported. The memory stays as the accelerator's driver says, and the exported bytes at least until the
-    /// key [ends](Mapped::end_key_for_processor). `None`: the transport, or this link, has no way for that, as by default.
+    /// A key with which the processor of `peer` can [map](Mapped::map_for_processor) `len` bytes of an accelerator's
+    /// memory; `export` is what the accelerator made of them. That is kept until the key
+    /// [ends](Mapped::end_key_for_processor). How long the memory itself stays, the accelerator's driver decides.
+    /// `None`: the transport, or this link, has no way for that, as by default.
     fn key_for_processor(&mut self, peer: PeerId, export: Export, len: u64) -> Option<RemoteKey> {
         let _ = (peer, export, len);
         None
     }
 
-    /// Ends a [key for the processor](Mapped::key_for_processor) of `peer`: it maps nothing any more, and what was kept for
-    /// it is given back, here and there. What the peer has mapped, or has begun to map, stays. Nothing happens with another
-    /// key.
+    /// Ends a [key for the processor](Mapped::key_for_processor) of `peer`: it maps nothing any more, and both ends
+    /// give back what they have kept for it. What the peer has mapped, or has begun to map, stays. Other keys are left
+    /// alone.
     fn end_key_for_processor(&mut self, peer: PeerId, key: &RemoteKey) {
         let _ = (peer, key);
     }

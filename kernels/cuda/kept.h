@@ -2,8 +2,9 @@
 #ifndef GAPLESS_KEPT_H
 #define GAPLESS_KEPT_H
 
-/* Tables and receive buffers as the last life of a control block had them: while nothing changes, a new one reads nothing
- * of the host's. */
+/* Tables and receive buffers as the last life of a control block had them, and the length of the largest: while nothing
+ * changes, a new one reads nothing of the host's. Aligned as a unit: a new life's threads that have no slot to look at load
+ * one of it. */
 typedef struct {
     u64 control, changed, rows[2 * ENTRIES * ROW_WORDS], buffers[2 * BUFFERS_MAX], count, largest;
 } Kept;
@@ -21,17 +22,6 @@ INLINE void keep_rows(Shared &s, u64 *rows, Unit row, Unit buffer, u64 count) {
     } else if (THREAD == BUFFERS_MAX) {
         s.buffers = count > BUFFERS_MAX ? BUFFERS_MAX : (u32)count;
     }
-}
-INLINE void sum_up(Shared &s, u64 control, u64 changed) {
-    BARRIER();
-    if (THREAD == 0) {
-        u64 largest = 0;
-        for (u32 i = 0; i < s.buffers; i++) largest = s.buffer_bytes[i] > largest ? s.buffer_bytes[i] : largest;
-        s.largest = largest > 0xffffffffull ? 0xffffffffu : (u32)largest;
-        s.changed = changed;
-    }
-    if (THREAD == TELLER) store_release(control + CONTROL_SEEN, changed);
-    BARRIER();
 }
 
 /* What the host may change while the worker runs: tables, receive buffers. By all threads. The count of changes is odd

@@ -1,8 +1,8 @@
 //! A thread that maps memory for all others: it alone calls the driver, which it opens first.
 //!
-//! A driver may take half a second to open, and may hang. So nobody waits for this thread but those who say for how long; and
-//! one that does not come back is left behind, with the driver and all that it has mapped: nothing is unmapped or unloaded
-//! under it.
+//! A driver may take half a second to open, and may hang. So whoever waits for this thread says for how long. A thread
+//! that does not come back in time is left behind, with the driver and all that it has mapped: nothing is unmapped or
+//! unloaded under it.
 
 use crate::context::lock;
 use crate::key::MemoryKey;
@@ -14,7 +14,7 @@ use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// How long the thread rests before it looks again, though it is always called.
+/// Every wait is bounded. The thread needs no such look: whoever orders something calls it.
 const REST: Duration = Duration::from_secs(60);
 
 /// What maps. It lives on the thread.
@@ -54,6 +54,16 @@ struct State<H> {
     closed: bool,
     /// It calls the driver no more.
     ended: bool,
+}
+
+impl<H> State<H> {
+    /// By which library it maps, or why it maps nothing; `None`: it is being opened.
+    fn serves(&self) -> Option<Result<&'static str, String>> {
+        match &self.opened {
+            Some(Ok(_)) if self.ended => Some(Err("the thread that maps has ended".to_owned())),
+            opened => opened.clone(),
+        }
+    }
 }
 
 struct Shared<H> {
@@ -111,7 +121,7 @@ impl<H: Send + 'static> MappingThread<H> {
         MappingThread { shared, thread: thread.ok() }
     }
 
-    /// By whom it is called.
+    /// A handle to it, which may outlive it.
     pub(crate) fn caller(&self) -> Caller<H> {
         Caller(Arc::clone(&self.shared))
     }
@@ -148,25 +158,20 @@ impl<H: Send + 'static> MappingThread<H> {
     }
 }
 
-/// Calls the thread.
+/// A handle to the thread, for those who want memory mapped.
 pub(crate) struct Caller<H>(Arc<Shared<H>>);
 
 impl<H> Caller<H> {
     /// By which library it maps. An error: why not, or it is not known in time.
     pub(crate) fn opened(&self, patience: Duration) -> Result<&'static str, String> {
-        let known = self.0.wait(Instant::now() + patience, |state| state.opened.clone());
+        let known = self.0.wait(Instant::now() + patience, State::serves);
         known.unwrap_or_else(|| Err(format!("the driver was not open within {patience:?}")))
     }
 
     /// Maps the memory that the key describes, sooner or later.
     pub(crate) fn map(&self, file: OwnedFd, key: MemoryKey, answer: Answer) {
         let mut state = lock(&self.0.state);
-        let refused = match &state.opened {
-            Some(Err(why)) => Some(why.clone()),
-            _ if state.ended => Some("the thread that maps has ended".to_owned()),
-            _ => None,
-        };
-        let Some(why) = refused else {
+        let Some(Err(why)) = state.serves() else {
             state.orders.push_back(Order::Map(file, key, answer));
             return self.0.changed.notify_all();
         };
@@ -175,9 +180,9 @@ impl<H> Caller<H> {
     }
 }
 
-/// Nothing is mapped.
+/// Answers that nothing is mapped, and why.
 pub(crate) fn refuse(answer: Answer, why: String) {
-    // So nothing comes back.
+    // Only regions come back.
     _ = answer.give(Err(unavailable(why)));
 }
 
@@ -444,6 +449,7 @@ mod tests {
         let ended = |state: &State<u64>| state.ended.then_some(());
         by.0.shared.wait(Instant::now() + PATIENCE, ended).unwrap();
         assert!(begin(&mapper, 2).take().unwrap().is_err());
+        assert!(by.0.caller().opened(PATIENCE).unwrap_err().contains("has ended"));
         assert_eq!(counts.now(), [2, 0]);
         drop((one, lease, other, mapper));
         assert!(ends(by, Instant::now() + PATIENCE));

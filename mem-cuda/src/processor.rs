@@ -14,11 +14,11 @@ use std::os::fd::OwnedFd;
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
-/// GPUs whose memory peers may name, each of which has a thread for a while.
+/// GPUs that a mapper opens at most, each on a thread. Peers name them, and may name some that do not exist.
 const GPUS_MAX: usize = 64;
-/// How long it is waited for a driver that opens, by those who want to know.
+/// How long [`probe`](ProcessorMapper::probe) waits for a driver to open.
 const PROBE: Duration = Duration::from_secs(10);
-/// How long whoever leaves waits for a driver that is at work. Opening it has taken half a second.
+/// How long dropping a mapper waits for drivers that are at work. Opening one has taken half a second.
 const LEAVE: Duration = Duration::from_secs(2);
 
 type Held = <Gpu as Maps>::Held;
@@ -34,13 +34,14 @@ type Held = <Gpu as Maps>::Held;
 /// # use std::sync::Arc;
 /// # fn wait(export: Export, len: u64) -> Result<Lease, DeviceError> {
 /// let mapper: Arc<dyn Mapper> = Arc::new(gapless_mem_cuda::ProcessorMapper::new());
-/// let (thread, bell) = (std::thread::current(), |thread: std::thread::Thread| move || thread.unpark());
-/// let mut mapping = ProcessorMapping::begin(&mapper, export, len, Arc::new(bell(thread)));
+/// let thread = std::thread::current();
+/// let bell = Arc::new(move || thread.unpark());
+/// let mut mapping = ProcessorMapping::begin(&mapper, export, len, bell);
 /// loop {
 ///     if let Some(memory) = mapping.take() {
 ///         break memory;
 ///     }
-///     std::thread::park();
+///     std::thread::park_timeout(std::time::Duration::from_secs(1));
 /// }
 /// # }
 /// ```

@@ -1,8 +1,8 @@
 //! Memory of accelerators at addresses of the processor.
 //!
-//! To map it takes a driver's time: half a millisecond, and some tenths of a second where the driver is first to be opened.
-//! So nobody waits for it. Who wants memory has a [`ProcessorMapping`], which knows one day; the mapper has the [`Answer`]
-//! to give.
+//! A driver maps it. That takes half a millisecond, and some tenths of a second if the driver must be opened first. So
+//! nobody waits for it: whoever wants memory gets a [`ProcessorMapping`], which has the memory later; the mapper gets
+//! the [`Answer`] that it is to give.
 
 use crate::{DeviceError, Export, Lease, Region};
 use std::fmt;

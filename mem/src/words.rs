@@ -98,8 +98,9 @@ fn store_lines_by(whole: Option<Whole>, words: &Words, at: usize, lines: &[[u64;
         // The instruction is ordered with no stores before it, such as those of a body elsewhere.
         settle_stores();
         for (place, line) in all.chunks_exact(LINE).zip(lines).rev() {
-            // SAFETY: the processor has the instruction, as `whole` says. It reads the 64 bytes of `line` and writes those of `place`, which
-            // lie in `all`, are aligned, and which this process touches by atomic words alone, so that it may store there.
+            // SAFETY: the processor has the instruction, as `whole` says. It reads the 64 bytes of `line` and writes
+            // those of `place`, which lie in `all`, are aligned, and which this process touches by atomic words alone,
+            // so that it may store there.
             unsafe {
                 std::arch::asm!(
                     "movdir64b {to}, [{from}]",
@@ -228,7 +229,7 @@ mod tests {
         for whole in ways() {
             let (words, before) = (lines(), AtomicU64::new(0));
             std::thread::scope(|scope| {
-                scope.spawn(|| {
+                let writer = scope.spawn(|| {
                     for round in 1..=ROUNDS {
                         before.store(round, Ordering::Relaxed);
                         store_lines_by(whole, &words, 8, &[[round; LINE]; 2]);
@@ -239,14 +240,15 @@ mod tests {
                     }
                 });
                 let load = |at: usize| words.all()[at].load(Ordering::Acquire);
-                let mut last = 0;
-                while last < ROUNDS {
+                let mut ended = false;
+                while !ended {
+                    // Then it looks once more.
+                    ended = writer.is_finished();
                     for first in (8..24).step_by(UNIT) {
                         let found = load(first);
                         let rest = load(first + 1);
                         assert!(rest >= found, "{whole:?}, {first}: {rest} < {found}");
                         assert!(before.load(Ordering::Relaxed) >= found, "{whole:?}");
-                        last = last.max(if first == 8 { found } else { 0 });
                     }
                     if whole.is_some() {
                         // From its last word to its first.

@@ -2,9 +2,10 @@
 //! of small to medium length (NWChem's `tce_ozone`, four nodes). A replay stands in for the chemistry.
 //!
 //! What is the paper's: both shares, and that the lengths are mostly small to medium (§V.C.1). Its histogram is a picture
-//! without numbers, so the mix here (`Mix`) is ours, or the user's. A rank accumulates into another one's part of a window, flushes, gets
-//! now and then, and computes in between, without a call. How long it computes, and how often it gets, is found by trial
-//! so that the shares of the first way, *messages*, are the paper's. All other ways then do the same.
+//! without numbers, so the mix here (`Mix`) is ours, or the user's. A rank accumulates into another one's part of a
+//! window, flushes, gets now and then, and computes in between, without a call. How long it computes, and how often it
+//! gets, is found by trial so that the shares of the first way, *messages*, are the paper's. All other ways then do the
+//! same.
 //!
 //! Each way is a job of its own: processes of this program, of which rank 0 leaves in a file what the profiles of the
 //! windows say ([`gapless::Window::profile`]). Beside them are the accumulates of the mix on the simulated machine.

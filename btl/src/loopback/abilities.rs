@@ -487,8 +487,11 @@ unsafe impl Mapped for Loopback {
         Some(encode(FOR_PROCESSOR, self.end.number(), &[number, whom]))
     }
 
-    fn end_key_for_processor(&mut self, _: PeerId, key: &RemoteKey) {
-        if let Ok([number, _]) = decode(key, FOR_PROCESSOR, self.end.number()) {
+    fn end_key_for_processor(&mut self, peer: PeerId, key: &RemoteKey) {
+        let Some(peer) = self.peers.get(peer.0 as usize) else { return };
+        if let Ok([number, whom]) = decode(key, FOR_PROCESSOR, self.end.number())
+            && whom == u64::from(peer.end.number())
+        {
             lock(&self.end.shared).for_processors.remove(&number);
         }
     }

@@ -454,8 +454,8 @@ pub(crate) fn attach(pml: &mut Pml, device: &Arc<dyn Device>) {
     }
 }
 
-/// Of an end for tasks, without a mapper. A task that ends wakes whoever waits. Collectives and windows bound by themselves
-/// what they put.
+/// The settings of an end for tasks, but for the mapper. A task that ends wakes whoever waits. Collectives and windows
+/// bound by themselves what they put.
 fn bare_tasks(bells: &Bells) -> gapless_xtq::Config {
     let bells = bells.clone();
     let bell = Arc::new(move || {

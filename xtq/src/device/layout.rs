@@ -66,6 +66,19 @@ pub(crate) const RING_NEAR: usize = 6;
 
 pub(crate) const ROW_WORDS: usize = 8;
 
+// Nothing of the control block lies in what comes behind it.
+const _: () = {
+    assert!(CONTROL_OUTS + 8 <= CONTROL_COUNTED);
+    assert!(CONTROL_COUNTED + 8 * SIGNALS_MAX <= CONTROL_RING_LIST);
+    assert!(CONTROL_RING_LIST + 8 * RING_WORDS * RINGS_MAX <= CONTROL_BUFFER_LIST);
+    assert!(CONTROL_BUFFER_LIST + 16 * BUFFERS_MAX <= CONTROL_REFUSED);
+    assert!(CONTROL_REFUSED + 8 * REFUSED_MAX <= CONTROL_OUT_LIST);
+    assert!(CONTROL_OUT_LIST + 8 * RING_WORDS * OUTS_MAX <= CONTROL_LAYOUT_LIST);
+    assert!(CONTROL_LAYOUT_LIST + 8 * LAYOUTS_MAX <= CONTROL_KERNELS);
+    assert!(CONTROL_KERNELS + 8 * ROW_WORDS * crate::packet::ENTRIES <= CONTROL_QUEUES);
+    assert!(CONTROL_QUEUES + 8 * ROW_WORDS * crate::packet::ENTRIES <= CONTROL_BYTES);
+};
+
 pub(crate) const ORDER_ABORT: u64 = 1;
 pub(crate) const ORDER_LEAVE: u64 = 2;
 

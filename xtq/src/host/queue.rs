@@ -18,8 +18,9 @@ const QUICK_MAX: usize = 16;
 /// How large a queue is, and how many of its tasks run at a time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct QueueOptions {
-    /// Tasks that wait, at most; at least 1. This has no effect on those that come by the ring of a worker, and registering
-    /// the queue does not say so: they wait in the ring, or at their initiator, and are never refused for a full queue.
+    /// Tasks that wait, at most; at least 1. Tasks that come by a worker's ring are not bounded by this, and
+    /// registering the queue is no error all the same: they wait in the ring, or at their initiator, and are never
+    /// refused for a full queue.
     pub capacity: u32,
     /// Tasks that run at a time, at most; at least 1. At 1, they run in the order in which they came.
     pub width: u32,

@@ -59,7 +59,8 @@ pub(super) struct Served {
     /// Ranks that have asked for rings, and whose links are not known yet.
     links: far::Waiting,
     /// Rings that were proposed, until their initiators have said where their slots lie: nobody touches them. If a rank
-    /// is lost, or declines, its ring stays here, as giving it back may wait for the worker.
+    /// is lost, or declines, its ring stays here until the worker is away for others: giving it back waits for a
+    /// worker.
     proposed: BTreeMap<u32, offers::Proposed>,
 }
 
@@ -545,7 +546,9 @@ impl Served {
         if self.changes {
             return Ok(());
         }
-        self.forget_proposed(bml, |rank| inner.with(|it| it.target.rings.is_proposed(rank)));
+        if any {
+            self.forget_proposed(bml, |rank| inner.with(|it| it.target.rings.is_proposed(rank)));
+        }
         for &(rank, near) in joins {
             let added = self.join(bml, rank, near);
             inner.with(|state| {

@@ -1,5 +1,6 @@
 //! How long the accumulates of a replay are: lengths, and how many accumulates have each. What the paper shows of its
-//! application is a picture; the profile of a window ([`gapless::WindowProfile::accumulations`]) has the numbers of one's own.
+//! application is a picture; of a user's, the profile of a window ([`gapless::WindowProfile::accumulations`]) has the
+//! numbers.
 
 use std::fmt;
 use std::str::FromStr;

@@ -75,7 +75,8 @@ impl SlotMapper<'_> {
     /// Has the slots mapped that this key is of. `None`: that is not possible.
     fn begin(&self, bml: &mut Bml, target: Rank, key: &RemoteKey) -> Option<ProcessorMapping> {
         let ((peer, mapped), mapper) = bml.mapped(target).zip(self.mapper)?;
-        // What is answered at once is found by whoever began it, who holds locks: then the bell does not ring.
+        // The caller holds the state's lock, under which no bell rings. An answer from within this call needs none: the
+        // caller looks next whether it is known.
         let begun = Arc::new(AtomicBool::new(false));
         let (rings, bell) = (Arc::clone(&begun), Arc::clone(self.bell));
         let bell = move || {
@@ -84,7 +85,7 @@ impl SlotMapper<'_> {
             }
         };
         let slots = mapped.map_for_processor(peer, key, mapper, Arc::new(bell));
-        // Who looks after this whether it is known either finds that it is, or is rung for.
+        // Whoever looks from here on finds the answer, or the bell rings when it comes.
         begun.store(true, Ordering::Release);
         slots.inspect_err(|error| not_near(target, error)).ok()
     }
