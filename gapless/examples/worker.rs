@@ -38,8 +38,9 @@ fn payload() -> Vec<u8> {
 
 fn kernel() -> Put {
     let word = Accumulate(Combine::Sum, Element::U64).word();
-    let arguments = [0, 0, 0, word].map(u64::to_le_bytes).concat();
-    Put::kernel(TARGET, ADD, ADD, Launch::linear(1, 16, 32), arguments).payload(payload())
+    let arguments = [0, 0, 0, word].map(u64::to_le_bytes);
+    Put::kernel(TARGET, ADD, ADD, Launch::linear(1, 16, 32), arguments.as_flattened())
+        .payload(payload())
 }
 
 fn function() -> Put {

@@ -95,7 +95,7 @@ const SHORT: usize = 64;
 #[repr(align(16))]
 pub(crate) struct Few([u8; SHORT]);
 
-/// Copies all bytes of a slice, which are mostly few, and some 16.
+/// Copies a slice. Up to 64 bytes that are a multiple of 16 take no call.
 #[inline]
 pub(crate) fn copy_few(to: &mut [u8], from: &[u8]) {
     let (units, rest) = from.as_chunks::<16>();

@@ -270,9 +270,10 @@ impl Window {
             let payload = bytes.get(operands.clone()).unwrap_or_default();
             let items = (payload.len() / width) as u64;
             let items = u16::try_from(items.clamp(1, ITEMS)).unwrap_or(1);
-            let arguments = [0, 0, *offset, word].map(u64::to_le_bytes).concat();
+            let arguments = [0, 0, *offset, word].map(u64::to_le_bytes);
             let launch = Launch::linear(1, items, ARGUMENTS);
-            let put = Put::kernel(process, member.kernel, WORKER_QUEUE, launch, arguments);
+            let put =
+                Put::kernel(process, member.kernel, WORKER_QUEUE, launch, arguments.as_flattened());
             // A ring keeps the order, and its worker refuses nothing for now. Messages may be refused, and come again
             // behind others: so there is one at a time, and what went the other way has ended before.
             let many = carried.tasks.0.xtq.has_ring(process);

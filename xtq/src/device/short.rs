@@ -12,7 +12,7 @@ const GROUP_UNITS: usize = GROUP * 8 / UNIT_BODY;
 const WORDS: usize = INLINE_BYTES / 8 + 2;
 
 /// Arguments and payload, one behind the other. What is behind them in their last unit is 0.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub(crate) struct Short {
     words: [u64; WORDS],
     /// Bytes of arguments, and of both.

@@ -140,6 +140,11 @@ pub(super) struct Outgoing {
 }
 
 impl Outgoing {
+    /// It needs its body no more. Before anybody learns that it has ended, who then may have the payload to itself.
+    pub(super) fn drop_body(&mut self) {
+        (self.arguments, self.payload) = (Bytes::none(), Payload::none());
+    }
+
     /// Takes what is needed of a put. `packet` is its packet.
     #[inline]
     fn of(put: &mut Order, packet: Packet, handle: PutHandle) -> Outgoing {
@@ -292,7 +297,9 @@ impl Initiator {
 
     /// A put is over.
     pub(super) fn end(&mut self, id: u64, result: Result<(), XtqError>) {
-        let Some(put) = self.remove(id) else { return };
+        let Some(mut put) = self.remove(id) else { return };
+        // Whoever learns of the end may have the payload to itself.
+        put.drop_body();
         put.handle.end(result.clone());
         self.effects.extend(put.signal.map(|signal| (signal, result)));
     }
@@ -314,10 +321,9 @@ impl Initiator {
             }
             Verdict::Accepted => {
                 put.stage = Stage::Running;
-                put.handle.accept(!put.acknowledged);
                 self.room.give_back_body(put);
-                put.payload = Payload::none();
-                put.arguments = Bytes::none();
+                put.drop_body();
+                put.handle.accept(!put.acknowledged);
                 let (line, acknowledged) = (put.line, put.acknowledged);
                 if !acknowledged {
                     self.remove(id);

@@ -9,12 +9,13 @@ use crate::packet::{ARGUMENTS_MAX, Command, Packet, PacketError, PacketWords, Wo
 use crate::signal::Signal;
 use gapless_bml::Rank;
 use std::cell::Cell;
+use std::fmt;
 use std::mem::{replace, take};
 use std::time::Duration;
 
 /// What is asked for. It is written where it stays, however a put is built and handed on; a ring that keeps a put takes
 /// the box, and gives back that of an earlier one. So a thread mostly has [one](SPARE) for its next put.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub(crate) struct Order {
     pub(crate) target: Rank,
     pub(crate) command: Command,
@@ -28,8 +29,25 @@ pub(crate) struct Order {
     pub(crate) limit: Option<Duration>,
 }
 
+/// Of a body its lengths, and nothing that an earlier put has left in the box.
+impl fmt::Debug for Order {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Order")
+            .field("target", &self.target)
+            .field("command", &self.command)
+            .field("argument_bytes", &self.arguments().len())
+            .field("body_bytes", &self.body_bytes())
+            .field("retry", &self.retry)
+            .field("attempts_max", &self.attempts_max)
+            .field("signal", &self.signal())
+            .field("after", &self.after)
+            .field("limit", &self.limit)
+            .finish()
+    }
+}
+
 /// Arguments and payload. Those of a few bytes lie one behind the other; then the others are none.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 struct Body {
     is_short: bool,
     short: Short,
@@ -83,7 +101,8 @@ impl Body {
 }
 
 thread_local! {
-    /// The box of a put that needs it no more. What it owns, at most a signal, is of no use to anybody.
+    /// The box of a put that needs it no more. What it has, at most a signal and the bytes of a short body, is of no use to
+    /// anybody.
     static SPARE: Cell<Option<Box<Order>>> = const { Cell::new(None) };
 }
 
@@ -191,7 +210,7 @@ impl Order {
         }
     }
 
-    /// Takes arguments and payload.
+    /// Takes arguments and payload; short ones are copied.
     pub(crate) fn take_body(&mut self) -> (Bytes, Payload) {
         let body = &mut self.body;
         if body.is_short {

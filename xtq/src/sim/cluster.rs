@@ -438,7 +438,7 @@ impl Sim<'_> {
     fn ends(&mut self, put: usize, result: Result<(), XtqError>) {
         let issued = &mut self.desk.puts[put];
         // Nothing is sent again.
-        drop(issued.put.order.take_body());
+        issued.put.order.clear_body();
         issued.handle.end(result.clone());
         if let Some(signal) = issued.put.order.take_signal() {
             signal.end(result);

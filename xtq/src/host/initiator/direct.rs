@@ -507,6 +507,8 @@ impl Initiator {
                 return;
             }
         };
+        self.room.give_back_body(put);
+        put.drop_body();
         put.handle.accept(!acknowledged);
         // As elsewhere, who does not ask for the end learns nothing of it.
         self.end(id, if acknowledged { result } else { Ok(()) });
@@ -515,13 +517,15 @@ impl Initiator {
 
 impl Outgoing {
     /// It is over; whoever waits for it learns so from `effects`.
-    fn end(self, result: Result<(), XtqError>, effects: &mut Effects) {
+    fn end(mut self, result: Result<(), XtqError>, effects: &mut Effects) {
+        self.drop_body();
         self.handle.end(result.clone());
         effects.extend(self.signal.map(|signal| (signal, result)));
     }
 
     /// Its task has ended.
-    fn end_well(self, effects: &mut Effects) {
+    fn end_well(mut self, effects: &mut Effects) {
+        self.drop_body();
         self.handle.accept(true);
         effects.extend(self.signal.map(|signal| (signal, Ok(()))));
     }

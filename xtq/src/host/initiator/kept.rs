@@ -1,5 +1,5 @@
 //! Puts that only a ring knows. Each is kept in the place of its slot, by its box, until another put comes to that place:
-//! so nothing is allocated, and nothing copied. A body that lies in its slot is kept, too: the one in the ring is the
+//! so mostly nothing is allocated, and a body is copied only into the ring. A body that lies in its slot is kept, too: the one in the ring is the
 //! target's to write.
 
 use super::{Outgoing, Stage};
@@ -65,8 +65,9 @@ impl Record {
             return false;
         }
         put.order.leave_signal();
-        self.handle.accept(true);
+        // Whoever learns of the end may have the payload to itself.
         put.order.clear_body();
+        self.handle.accept(true);
         true
     }
 

@@ -174,7 +174,8 @@ impl SharedRings {
         harvest
     }
 
-    /// Puts this one, which was [checked](Order::check), into the ring of its target, and sets `owing`. An error: it has to go another way, and is as it was.
+    /// Puts this one, which was [checked](Order::check), into the ring of its target, and sets `owing`. An error: it has
+    /// to go another way, and is as it was.
     #[inline]
     pub(in crate::host) fn put(&self, put: Put, owing: &AtomicBool) -> Result<Straight, Put> {
         match self.lock().open_to(put.order.target) {

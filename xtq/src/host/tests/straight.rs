@@ -39,6 +39,9 @@ impl Pair {
 
     fn task(number: u64) -> Put {
         let arguments = [0, 0, number].map(u64::to_le_bytes).concat();
+        // Short bodies lie in a put's box, lists beside it.
+        let arguments: crate::Payload =
+            if number.is_multiple_of(2) { arguments[..].into() } else { arguments.into() };
         Put::kernel(Rank(1), INDEX, INDEX, Launch::linear(1, 1, 24), arguments).acknowledged()
     }
 
@@ -210,9 +213,9 @@ fn what_a_worker_refuses_is_sent_again_or_told() {
     let mut pair = Pair::new(None, None);
     pair.warm();
     let xtq = pair.job.xtq(0).clone();
-    let again = Pair::task(7).payload(vec![1; 8]).retry(Retry::InAnyOrder);
+    let again = Pair::task(8).payload(&[1; 8][..]).retry(Retry::InAnyOrder);
     let again = xtq.put_straight(again.clone()).unwrap().handle;
-    let never = xtq.put_straight(Pair::task(8).payload(vec![1; 8])).unwrap().handle;
+    let never = xtq.put_straight(Pair::task(7).payload(vec![1; 8])).unwrap().handle;
     let (target, refusal) = (Rank(1), Refusal::NoReceiveBuffer);
     assert_eq!(pair.job.outcome(&never), Err(XtqError::Refused { target, refusal }));
     assert_eq!((never.refusals(), again.outcome()), (1, None));
@@ -220,12 +223,32 @@ fn what_a_worker_refuses_is_sent_again_or_told() {
     unsafe { pair.job.xtq(1).post_to_worker(crate::device::player::memory(8).unwrap()) }.unwrap();
     assert_eq!(pair.job.outcome(&again), Ok(()));
     assert!(again.refusals() > 0);
+    assert!(pair.ran.lock().unwrap().contains(&8), "with the arguments that it was put with");
     // The kernel is another's by now: its message finds that out.
     pair.job.xtq(1).unregister_kernel(INDEX).unwrap();
     let gone = xtq.put(Pair::task(9)).unwrap();
     let refusal = Refusal::NotRegistered;
     assert_eq!(pair.job.outcome(&gone), Err(XtqError::Refused { target, refusal }));
     pair.job.settle();
+}
+
+/// A put in a ring has its payload until it has ended, and no longer.
+#[test]
+fn a_payload_in_a_ring_is_given_up_when_its_put_has_ended() {
+    let mut pair = Pair::new(None, None);
+    pair.warm();
+    pair.job.settle();
+    // SAFETY: nobody touches it.
+    unsafe { pair.job.xtq(1).post_to_worker(crate::device::player::memory(8).unwrap()) }.unwrap();
+    let (xtq, payload) = (pair.job.xtq(0).clone(), Arc::<[u8]>::from([1; 8]));
+    let ran = Arc::clone(&pair.ran);
+    let stops = ran.lock().unwrap();
+    let put = Pair::task(1).payload(Arc::clone(&payload));
+    let put = xtq.put_straight(put).unwrap().handle;
+    assert_eq!(Arc::strong_count(&payload), 2);
+    drop(stops);
+    assert_eq!(pair.job.outcome(&put), Ok(()));
+    assert_eq!(Arc::strong_count(&payload), 1);
 }
 
 /// The worker leaves whenever it has nothing to do: a put that meets that asks for another, and is not lost.
