@@ -153,8 +153,11 @@ impl<H: Send + 'static> MappingThread<H> {
             return true;
         }
         let ended = self.shared.wait(until, |state| state.ended.then_some(()));
-        // Only the thread's own end is left. What it has panicked with was said.
-        ended.map(|()| _ = thread.join()).is_some()
+        // Only the thread's own end is left, in which the driver may have some part.
+        while ended.is_some() && !thread.is_finished() && Instant::now() < until {
+            std::thread::yield_now();
+        }
+        thread.is_finished()
     }
 }
 
