@@ -21,6 +21,7 @@
 
 #![deny(unsafe_code)]
 
+mod age;
 #[path = "../baselines/mod.rs"]
 pub mod baselines;
 pub mod check;

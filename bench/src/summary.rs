@@ -9,6 +9,7 @@ use std::path::Path;
 
 use gapless_report::{Bytes, Rate, Report, Row, Summary, Time, write_atomically};
 
+use crate::age::dated;
 use crate::error::Failure;
 use crate::experiments::ALL;
 
@@ -80,7 +81,7 @@ pub fn of(folder: &Path) -> Result<String, Failure> {
             continue;
         }
         let report = Report::read_json(&path)?;
-        text += &format!("### {}: {}\n\n{}.\n\n", entry.name, entry.about, origin(&report));
+        text += &format!("### {}: {}\n\n{}.\n\n", entry.name, entry.about, origin(&report, folder));
         for drawing in drawings(folder, entry.name)? {
             text += &format!("![{drawing}]({drawing}.svg)\n\n");
         }
@@ -108,9 +109,9 @@ pub fn of(folder: &Path) -> Result<String, Failure> {
     Ok(text)
 }
 
-/// The command, the commit and the machine of a report.
-pub(crate) fn origin(report: &Report) -> String {
-    format!("`{}` at {}; {}", report.command, report.commit, machine(report))
+/// The command, the commit with its age, and the machine of a report in `folder`.
+pub(crate) fn origin(report: &Report, folder: &Path) -> String {
+    format!("`{}` at {}; {}", report.command, dated(&report.commit, folder), machine(report))
 }
 
 /// The names of an experiment's plots in `folder`, sorted.

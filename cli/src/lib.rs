@@ -42,10 +42,15 @@ use std::error::Error;
 use std::io::{self, Write};
 use std::num::{ParseFloatError, ParseIntError};
 use std::process::ExitCode;
+use std::sync::LazyLock;
+
+/// The version, and the commit of the sources.
+static VERSION: LazyLock<String> =
+    LazyLock::new(|| format!("{} ({})", env!("CARGO_PKG_VERSION"), gapless_report::commit()));
 
 /// Non-contiguous messages between processes, wherever the data lies.
 #[derive(Debug, Parser)]
-#[command(name = "gapless", version)]
+#[command(name = "gapless", version = VERSION.as_str())]
 struct Arguments {
     /// Say more about what happens; twice for everything (RUST_LOG says it more finely)
     #[arg(short, long, global = true, action = clap::ArgAction::Count)]

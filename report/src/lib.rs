@@ -28,7 +28,10 @@
 
 #![forbid(unsafe_code)]
 
-mod commit;
+#[cfg(test)]
+#[allow(dead_code, reason = "the build script's own `main`")]
+#[path = "../build.rs"]
+mod build;
 mod compared;
 mod file;
 mod html;
@@ -41,7 +44,6 @@ mod table;
 mod terminal;
 mod validate;
 
-pub use commit::commit;
 pub use compared::{Compared, Work};
 pub use file::{FileError, write_atomically};
 pub use html::{Document, html};
@@ -56,3 +58,11 @@ pub use schema::{Absent, Comparison, Mark, Report, Row};
 pub use table::{Align, Table, folded};
 pub use terminal::terminal_columns;
 pub use validate::{Fault, Invalid};
+
+/// The commit that this program was built of: abbreviated, with `-dirty` after it if sources had changed; `unknown` if
+/// there was no repository. `GAPLESS_COMMIT`, if it was set at build time, says another text. Where the program runs
+/// does not matter.
+#[must_use]
+pub const fn commit() -> &'static str {
+    env!("GAPLESS_REPORT_COMMIT")
+}

@@ -29,7 +29,7 @@ pub struct Report {
     pub experiment: String,
     /// What it ran on.
     pub machine: Machine,
-    /// The sources it was built from; see [`crate::commit`].
+    /// What the program was built of; see [`crate::commit`].
     pub commit: String,
     /// The command that reproduces it.
     pub command: String,
@@ -41,7 +41,7 @@ pub struct Report {
 }
 
 impl Report {
-    /// A report about the sources in the current directory; see [`crate::commit`].
+    /// A report of this program, built of [`crate::commit`].
     #[must_use]
     pub fn new(
         experiment: impl Into<String>,
@@ -52,7 +52,7 @@ impl Report {
         Self {
             experiment: experiment.into(),
             machine,
-            commit: crate::commit(),
+            commit: crate::commit().to_owned(),
             command: command.into(),
             rows,
             absent: Vec::new(),

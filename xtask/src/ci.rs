@@ -10,13 +10,14 @@ mod purity;
 use std::process::Command;
 
 use crate::metadata::Checkout;
-use crate::{Failure, counts, deps, fuzz, kernels, shell, test, unsafe_code};
+use crate::{Failure, ages, counts, deps, fuzz, kernels, shell, test, unsafe_code};
 
 /// A check's heading, and the check.
 type Check = (&'static str, fn(&Checkout) -> Result<(), Failure>);
 
 const CHECKS: &[Check] = &[
     ("file sizes", files::run),
+    ("age of figures (only warns)", ages::warn),
     ("links of documents", links::run),
     ("dependency rules", deps::run),
     ("lock files", lock_files),

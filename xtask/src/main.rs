@@ -1,5 +1,6 @@
 //! `cargo xtask`: the project's own chores.
 //!
+//! - `ages` tells how old the committed figures are, in commits;
 //! - `deps` checks which crate depends on which (the map is in `deps/rules.rs`);
 //! - `kernels` builds the committed GPU images anew, or checks that they are their sources';
 //! - `test` does all set-up and runs every test, and lists last what was skipped and why;
@@ -21,6 +22,7 @@
 
 #![forbid(unsafe_code)]
 
+mod ages;
 mod book;
 mod bundle;
 mod ci;
@@ -56,6 +58,12 @@ struct Arguments {
 
 #[derive(Subcommand)]
 enum Chore {
+    /// Tell how old the committed figures are, in commits
+    Ages {
+        /// Fail if a table of BENCHMARKS.md is too old, as a release does
+        #[arg(long)]
+        refuse: bool,
+    },
     /// Check which crate depends on which
     Deps,
     /// Build the GPU images in kernels/images
@@ -222,6 +230,7 @@ fn main() -> ExitCode {
 /// Does a chore in the checkout.
 fn obey(checkout: &Checkout, chore: Chore) -> Result<(), Failure> {
     match chore {
+        Chore::Ages { refuse } => ages::run(&checkout, refuse),
         Chore::Deps => deps::run(checkout),
         Chore::Kernels { check } => kernels::run(checkout, check),
         Chore::Test { odd: Some(names), .. } => test::odd(checkout, &names, false),

@@ -7,6 +7,7 @@ use std::path::Path;
 use gapless_report::Time;
 use serde::Deserialize;
 
+use crate::age::dated;
 use crate::error::Failure;
 use crate::summary::{head, line};
 
@@ -114,7 +115,10 @@ impl Part {
         let marks = peers.rows.iter().filter(|row| row.met.is_some()).count();
         let mut text = format!(
             "`{}` at {}; {}, {} processors.\n{met} of the run's {marks} targets are met.\n\n",
-            peers.command, peers.commit, peers.cpu, peers.processors
+            peers.command,
+            dated(&peers.commit, results),
+            peers.cpu,
+            peers.processors
         );
         text += &head(&["what", "time", "÷ memcpy", "÷ floor", "÷ Open MPI", "÷ MPICH"]);
         for (said, work) in self.picks {

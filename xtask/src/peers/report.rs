@@ -135,17 +135,16 @@ impl Report {
                 text.split_whitespace().find(number).unwrap_or("of no known version")
             )
         };
-        let described = || said(Path::new("git"), &["describe", "--always", "--dirty"]);
+        // `gapless 0.1.0 (35bc120)`: the commit that our programs were built of.
+        let ours = said(&programs[0].launcher, &["--version"]);
+        let commit = ours.split_once('(').and_then(|(_, rest)| rest.trim().strip_suffix(')'));
         let cpu = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
         let cpu = cpu.lines().find_map(|line| line.strip_prefix("model name")).unwrap_or_default();
         Report {
             what: "ratios of speed: Gapless over memcpy, Open MPI and MPICH, medians over rounds"
                 .to_owned(),
             command,
-            commit: std::env::var("GAPLESS_COMMIT")
-                .unwrap_or_else(|_| described())
-                .trim()
-                .to_owned(),
+            commit: commit.unwrap_or("unknown").to_owned(),
             date: said(Path::new("date"), &["+%F"]).trim().to_owned(),
             cpu: cpu.trim_start_matches([' ', '\t', ':']).to_owned(),
             processors: std::thread::available_parallelism().map_or(1, usize::from),
