@@ -230,7 +230,7 @@ fn main() -> ExitCode {
 /// Does a chore in the checkout.
 fn obey(checkout: &Checkout, chore: Chore) -> Result<(), Failure> {
     match chore {
-        Chore::Ages { refuse } => ages::run(&checkout, refuse),
+        Chore::Ages { refuse } => ages::run(checkout, refuse),
         Chore::Deps => deps::run(checkout),
         Chore::Kernels { check } => kernels::run(checkout, check),
         Chore::Test { odd: Some(names), .. } => test::odd(checkout, &names, false),
