@@ -52,7 +52,8 @@ pub struct Options {
     /// faraji2: also the static algorithm with so many leaders, of five mixes the best; repeatable, or separated by commas
     #[arg(long, value_name = "1|2|4", value_delimiter = ',', value_parser = leaders)]
     pub leaders: Vec<usize>,
-    /// faraji2: also the static algorithm with this table, of another GPU, to compare an untuned dynamic one with
+    /// faraji2: also the static algorithm with this table: the paper's, if `gapless tune` wrote it on this GPU before;
+    /// if on another, to compare an untuned dynamic one with
     #[arg(long, value_name = "FILE")]
     pub table: Option<PathBuf>,
     /// Be one of the processes; rank 0 writes its rows here

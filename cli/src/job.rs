@@ -2,10 +2,9 @@
 
 use crate::Worlds;
 use crate::failure::Failure;
-use crate::memory::{Devices, Where};
+use crate::memory::{Budget, Devices, Where};
 use gapless::wireup;
 use gapless::{Error, World};
-use std::num::NonZeroU32;
 use std::time::Duration;
 
 /// How long a process that cannot begin waits for the launcher to end it for another's failure.
@@ -16,14 +15,15 @@ const LAST_WORDS: Duration = Duration::from_millis(200);
 pub(crate) fn join(
     worlds: Worlds<'_>,
     places: impl FnOnce(u32, u32) -> Vec<Where>,
-    blocks: Option<NonZeroU32>,
+    budget: Budget,
 ) -> Result<(World, Devices), Failure> {
     let joined = || {
         let wireup = wireup::detect().map_err(Error::from)?;
         let rank = wireup.rank();
         let mut devices = Devices::default();
         for place in places(rank, wireup.size()) {
-            devices.open(place, blocks.filter(|_| rank == 0))?;
+            let blocks = budget.blocks.filter(|_| rank == 0);
+            devices.open(place, Budget { blocks, ..budget })?;
         }
         let builder = worlds.builder()?.wireup(wireup);
         #[cfg(any(feature = "cuda", feature = "opencl"))]

@@ -15,6 +15,7 @@ mod room;
 pub(crate) use arena::Source;
 pub(crate) use boxes::{Boxes, Sent, Sided};
 pub(crate) use content::{Wrong, mix};
+pub use devices::Budget;
 pub(crate) use devices::{Devices, Locked, Opened};
 pub use ends::{Ends, Where};
 pub use pin::Pinned;

@@ -15,7 +15,7 @@ mod setting;
 mod show;
 mod sizes;
 
-pub use super::memory::{Ends, LINE, Pinned, Places, Where};
+pub use super::memory::{Budget, Ends, LINE, Pinned, Places, Where};
 pub use library::{MeasureError, Measuring, Party, Step, Trial, figures};
 pub use setting::Setting;
 
@@ -55,6 +55,9 @@ pub(super) struct Pingpong {
     /// Thread blocks that rank 0's kernels may have on its device, at most
     #[arg(long, value_name = "COUNT")]
     blocks: Option<NonZeroU32>,
+    /// Leave the GPUs' copy engines out: kernels move all
+    #[arg(long)]
+    kernels_only: bool,
     /// Round trips for each layout, instead of as many as the time allows
     #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u32).range(1..=10_000_000))]
     iterations: Option<u32>,
@@ -99,6 +102,10 @@ impl Memory {
 }
 
 impl Pingpong {
+    fn budget(&self) -> Budget {
+        Budget { blocks: self.blocks, kernels_only: self.kernels_only }
+    }
+
     pub(super) fn run(self, worlds: Worlds<'_>) -> Result<ExitCode, Failure> {
         self.space.0.into_iter().try_for_each(spaces::present)?;
         if !(self.time.is_finite() && self.time > 0.0 && self.time <= 3600.0) {

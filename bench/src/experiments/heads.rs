@@ -88,7 +88,7 @@ fn judge(rows: &mut [Row]) {
 
 fn notes(rows: &[Row]) -> String {
     let mut notes = String::from(
-        "time: of one call, from when all ranks are ready to the end of the last. static: the best of five mixes, \
+        "time: of one call, from when all ranks are ready to the end of the last. «static, best of this run»: the best of five mixes, \
          measured again. flat: the better of through the host's page and all-mapped\n",
     );
     let marks = rows.iter().flat_map(|row| row.marks.iter().map(move |mark| (row, mark)));

@@ -7,7 +7,7 @@
 
 use std::num::NonZeroU32;
 
-use gapless_cli::pingpong::{Ends, Where};
+use gapless_cli::pingpong::{Budget, Ends, Where};
 use gapless_report::{PlotError, Report};
 
 use crate::error::Failure;
@@ -33,7 +33,7 @@ const BUSY_EDGE: u64 = 2000;
 /// Payloads whose time is all latency.
 const LATENCIES: [u64; 2] = [8, 4096];
 /// Thread blocks of the restricted rows.
-const FEW: u32 = 8;
+const FEW: Budget = Budget { blocks: NonZeroU32::new(8), kernels_only: false };
 /// What applications send, at its own size.
 const APPLICATIONS: [&str; 6] =
     ["halo26", "face-x", "wrf-y-vec", "milc", "nas-mg-y", "lammps-full"];
@@ -61,7 +61,18 @@ impl Experiment for P2p {
 fn plan(options: &Options, sites: &Sites) -> Vec<Pair> {
     vec![
         link(options, sites),
-        Pair { blocks: NonZeroU32::new(FEW), suffix: "8 blocks", ..Pair::new("few", few(sites)) },
+        Pair { budget: FEW, suffix: "8 blocks", ..Pair::new("few", few(sites)) },
+        // The copy engine needs no blocks: these rows say what kernels do.
+        Pair {
+            budget: Budget { kernels_only: true, ..FEW },
+            suffix: "8 blocks, kernels only",
+            ..Pair::new("few-kernels", few(sites))
+        },
+        Pair {
+            budget: Budget { blocks: None, kernels_only: true },
+            suffix: "kernels only",
+            ..Pair::new("kernels", busy(sites))
+        },
         Pair { suffix: "MPS off", ..Pair::new("one", shared(options, sites.one)) },
         Pair {
             suffix: "MPS on",
@@ -113,11 +124,7 @@ fn link(options: &Options, sites: &Sites) -> Pair {
             }
         }
     }
-    let v = Item::new(Shape::V, Size::Edge(BUSY_EDGE), ends);
-    if matches!(ends.0, [Where::Cuda(_), Where::Cuda(_)]) {
-        items.push(v);
-        items.extend([25, 50].map(|percent| judged(v.beside(percent), Kind::Occupied)));
-    }
+    items.extend(busy(sites));
     items.push(judged(sized(Shape::List, PAYLOADS[1]), Kind::Listed));
     items.push(judged(sized(Shape::Fft, PAYLOADS[1]), Kind::Listed));
     if !options.brief {
@@ -142,6 +149,16 @@ fn few(sites: &Sites) -> Vec<Item> {
         if sites.are_two() { item.judged(Kind::Few) } else { item }
     };
     [Shape::V, Shape::T].map(sized).into()
+}
+
+/// Beside an idle GPU, and beside a kernel that keeps a part of it busy.
+fn busy(sites: &Sites) -> Vec<Item> {
+    let v = Item::new(Shape::V, Size::Edge(BUSY_EDGE), sites.two);
+    if !matches!(sites.two.0, [Where::Cuda(_), Where::Cuda(_)]) {
+        return Vec::new();
+    }
+    let kind = if sites.are_two() { Kind::Occupied } else { Kind::Free };
+    [v, v.beside(25).judged(kind), v.beside(50).judged(kind)].into()
 }
 
 /// Two processes on one GPU that use it at the same time: what each is told does not wait for its turn.
@@ -183,7 +200,7 @@ mod tests {
         let sites = Sites::of("cuda:0,cuda:1".parse().unwrap());
         for words in [&[][..], &["--brief"]] {
             let pairs = plan(&options(words), &sites);
-            assert_eq!(pairs.len(), 4);
+            assert_eq!(pairs.len(), 6);
             for pair in &pairs {
                 for (at, item) in pair.items.iter().enumerate() {
                     assert!(!pair.items[..at].contains(item), "{} {item:?}", pair.name);

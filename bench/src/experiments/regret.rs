@@ -197,7 +197,11 @@ fn summary(rows: &[Row]) -> Vec<String> {
             .collect();
         here.sort_by(|one, other| other.0.total_cmp(&one.0));
         let met = here.iter().filter(|(_, row)| row.met() == Some(true)).count();
-        lines.push(format!("{place}: {met} of {} within {AT_MOST}\n", here.len()));
+        let plainly = here.iter().filter(|(regret, _)| *regret <= AT_MOST).count();
+        lines.push(format!(
+            "{place}: {met} of {} within {AT_MOST} less the spread, {plainly} by the medians\n",
+            here.len()
+        ));
         for (regret, row) in here.iter().filter(|(_, row)| row.met() == Some(false)).take(12) {
             let best = row.extra.get("best").and_then(|best| best.as_str()).unwrap_or_default();
             lines.push(format!("- {regret:.2} {}: {}, best {best}\n", row.case, row.protocol));

@@ -31,7 +31,7 @@ use serde_json::Value;
 use crate::error::Failure;
 use crate::experiment::{Common, Drawing, Experiment, Findings};
 use crate::random::Random;
-use crate::sim::{Bar, gain, judged, simulate, stacked, within};
+use crate::sim::{Bar, gain, judged, simulate, stacked};
 use crate::summary::{head, line};
 use mix::{BYTES_MAX, Mix};
 
@@ -404,11 +404,6 @@ fn measured(mix: &Mix, found: &[(&Way, Found)], ranks: u32) -> Result<Vec<Row>, 
             .with("relative_time", each(found) / each(&first.1));
         rows.push(told(row, mix).against(other.0.name, other.1.summary()?));
     }
-    let marks = [
-        within("share of MPI by messages", 0.53, 0.63, first.1.mpi_share()),
-        within("share of accumulates by messages", 0.38, 0.48, first.1.accumulate_share()),
-    ];
-    rows[0].marks.extend(marks);
     Ok(rows)
 }
 

@@ -28,8 +28,10 @@ const SIZES: [u64; 12] = [
     16 << 20,
 ];
 
-/// The static algorithm with the numbers of copies that were best in this run.
-pub const BEST: &str = "static";
+/// The static algorithm with the numbers of copies that were best in this run: what no table can know before.
+pub const BEST: &str = "static, best of this run";
+/// The static algorithm as the paper has it: by a table that `gapless tune` wrote on this GPU before.
+pub const TUNED: &str = "static";
 /// The paper's dynamic algorithm.
 pub const DYNAMIC: &str = "dynamic";
 /// Ours, which remembers.
@@ -139,16 +141,15 @@ pub fn measure(
         .filter(|(name, _)| wants(name))
         .map(|(name, mode)| Ok((name, bench.comm(settings((mode, 1), Vec::new()))?)))
         .collect::<Result<_, Failure>>()?;
-    let mut own_table = false;
     if let Some(path) = &options.table {
         let why = |error: gapless::tuning::TuningError| Failure::Option {
             option: "--table",
             why: error.to_string(),
         };
         let table = coll::read_table(path).map_err(why)?.1.table;
-        own_table = table.knows(&model, mps);
-        let foreign = Settings { table, ..settings((Mode::Static, 1), Vec::new()) };
-        comms.push((FOREIGN, bench.comm(foreign)?));
+        let way = if table.knows(&model, mps) { TUNED } else { FOREIGN };
+        let by_table = Settings { table, ..settings((Mode::Static, 1), Vec::new()) };
+        comms.push((way, bench.comm(by_table)?));
     }
     let stream = mapped::stream(gpu, mps)?;
     let buffers = [&bench.send, &bench.recv];
@@ -222,7 +223,7 @@ pub fn measure(
         }
         if world.rank() == 0 {
             let swept: Vec<(usize, f64)> = steps.iter().map(|it| (it.0, it.2.median)).collect();
-            let found = Found { chosen, swept: &swept, told: &told, means, mixes, own_table };
+            let found = Found { chosen, swept: &swept, told: &told, means, mixes };
             save.rows(made(bytes, processes, &options.space, &rows, &found))?;
         }
     }
@@ -254,8 +255,6 @@ struct Found<'f> {
     means: [f64; 2],
     /// Of [`LED_BY`]: how many copies were host-staged.
     mixes: [usize; LED_BY.len()],
-    /// Whether the table of [`FOREIGN`] has this GPU.
-    own_table: bool,
 }
 
 /// Settings for all lengths.
@@ -279,7 +278,6 @@ fn made(
         let row = Row::new(&case, "allreduce", space, *name, bytes, *summary).verified(true);
         let row = match LED_BY.iter().position(|way| way == name) {
             Some(at) => row.with("staged", found.mixes[at]),
-            None if *name == FOREIGN => row.with("own_table", found.own_table),
             None => row,
         };
         match (*name == BEST, best) {

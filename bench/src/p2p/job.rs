@@ -2,12 +2,11 @@
 //! when a row ends one.
 
 use std::ffi::OsString;
-use std::num::NonZeroU32;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use gapless::launch::{self, Job};
-use gapless_cli::pingpong::{Ends, Setting, Where};
+use gapless_cli::pingpong::{Budget, Ends, Setting, Where};
 use gapless_mem_cuda::CudaDriver;
 use gapless_report::{Absent, Row, Summary};
 
@@ -58,8 +57,8 @@ pub struct Pair {
     pub suffix: &'static str,
     /// What is measured.
     pub items: Vec<Item>,
-    /// Thread blocks that rank 0's kernels may have.
-    pub blocks: Option<NonZeroU32>,
+    /// What the engines may use: rank 0's so many blocks, both no copy engine.
+    pub budget: Budget,
     /// Whether both are clients of the Multi-Process Service.
     pub mps: bool,
     /// Whether they reach each other by TCP alone.
@@ -70,7 +69,7 @@ impl Pair {
     /// Processes without restrictions.
     #[must_use]
     pub fn new(name: &'static str, items: Vec<Item>) -> Pair {
-        Pair { name, suffix: "", items, blocks: None, mps: false, tcp: false }
+        Pair { name, suffix: "", items, budget: Budget::default(), mps: false, tcp: false }
     }
 }
 
@@ -438,7 +437,7 @@ fn judged(found: Vec<Found>, pairs: &[Pair]) -> Vec<Row> {
             match item.kind {
                 Kind::Few => {
                     let free = |other: &Found| {
-                        pairs[other.pair].blocks.is_none() && !pairs[other.pair].mps
+                        pairs[other.pair].budget == Budget::default() && !pairs[other.pair].mps
                     };
                     if let Some(seconds) = plain(item, &free) {
                         row = row.against(UNRESTRICTED, seconds);
@@ -470,6 +469,7 @@ mod tests {
     use super::*;
     use crate::p2p::item::Of;
     use gapless_report::Samples;
+    use std::num::NonZeroU32;
 
     fn found(pair: usize, item: Item, seconds: f64) -> Found {
         let time = Samples::from_seconds([seconds]).summary().unwrap();
@@ -485,7 +485,11 @@ mod tests {
         let v = Item::new(Shape::V, Size::Edge(2048), ends);
         let pairs = [
             Pair::new("link", Vec::new()),
-            Pair { blocks: NonZeroU32::new(8), suffix: "8 blocks", ..Pair::new("few", Vec::new()) },
+            Pair {
+                budget: Budget { blocks: NonZeroU32::new(8), kernels_only: true },
+                suffix: "8 blocks",
+                ..Pair::new("few", Vec::new())
+            },
         ];
         let rows = judged(
             vec![

@@ -120,7 +120,7 @@ pub fn run(options: &Options, common: &Common, pair: &Pair, file: &Path) -> Resu
     ends.sort_unstable();
     ends.dedup();
     let only = pair.tcp.then_some("tcp");
-    let mut party = Party::join_by(only, &ends, pair.blocks)?;
+    let mut party = Party::join_by(only, &ends, pair.budget)?;
     let rank = party.rank();
     let mut out = if rank == 0 {
         Some(

@@ -13,7 +13,7 @@ use crate::Worlds;
 use crate::collectives::{Bench, Call, Form, Work, different};
 use crate::failure::Failure;
 use crate::job;
-use crate::memory::{Devices, Ends, Pinned, Where, available};
+use crate::memory::{Budget, Devices, Ends, Pinned, Where, available};
 use crate::pingpong::Setting;
 use crate::run::start_again;
 use crate::spaces;
@@ -54,7 +54,7 @@ pub(super) fn run(coll: &Coll, worlds: Worlds<'_>) -> Result<ExitCode, Failure> 
     }
     let ends = coll.space.unwrap_or(Ends::HOST);
     let (world, mut devices) =
-        job::join(worlds, |rank, size| vec![place_of(ends, rank, size)], None)?;
+        job::join(worlds, |rank, size| vec![place_of(ends, rank, size)], Budget::default())?;
     if coll.ranks.is_some_and(|ranks| ranks != world.size()) {
         return Err(Failure::BadOption {
             option: "--ranks",

@@ -8,7 +8,7 @@ use super::timing::Timing;
 use crate::Worlds;
 use crate::failure::Failure;
 use crate::job;
-use crate::memory::{Devices, Ends, Pinned, Where, available};
+use crate::memory::{Budget, Devices, Ends, Pinned, Where, available};
 use crate::pingpong::Setting;
 use gapless::World;
 use gapless_layouts::Case;
@@ -71,7 +71,7 @@ pub(super) fn run(
 ) -> Result<ExitCode, Failure> {
     let ends = options.message.space;
     let (world, mut devices) =
-        job::join(worlds, |rank, size| vec![place_of(ends, rank, size)], None)?;
+        job::join(worlds, |rank, size| vec![place_of(ends, rank, size)], Budget::default())?;
     let size = world.size();
     let fits = |pairs: u32| size == 2 * pairs;
     if size % 2 != 0 || size == 0 || !pairs.is_none_or(fits) {

@@ -2,7 +2,7 @@
 
 use super::arena::{Arena, Source};
 use super::content::{self, Lying, Wrong, mix};
-use super::devices::Devices;
+use super::devices::{Budget, Devices};
 use super::ends::Where;
 use super::place::Places;
 use crate::failure::Failure;
@@ -58,7 +58,7 @@ impl Boxes {
         let (rank, len) = (world.rank(), usize::try_from(len).unwrap_or(usize::MAX));
         let seeds = [outbox_seed, inbox_seed].map(|of| of(seed, rank));
         let first = devices.first();
-        let [outbox, inbox] = match devices.open(place, None)? {
+        let [outbox, inbox] = match devices.open(place, Budget::default())? {
             Some(opened) => Arena::pair(opened, len, seeds)?,
             None => {
                 let from = (source, first.as_ref());

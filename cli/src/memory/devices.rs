@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 #[cfg(any(feature = "cuda", feature = "opencl"))]
 use {
-    gapless_dtype_cuda::GpuEngine,
+    gapless_dtype_cuda::{Config, GpuEngine},
     gapless_engine::{Engine, Typed},
     gapless_mem::DeviceError,
     gapless_report::{Samples, Summary},
@@ -53,6 +53,15 @@ struct Cuda {
     stream: Arc<gapless_mem_cuda::Stream>,
 }
 
+/// What an engine may use of its device.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Budget {
+    /// At most so many thread blocks at a time (Wu et al. 2016, §5.3).
+    pub blocks: Option<NonZeroU32>,
+    /// No copy engine, which needs no blocks: kernels do all.
+    pub kernels_only: bool,
+}
+
 /// All devices that this process has opened.
 #[derive(Clone, Default)]
 pub(crate) struct Devices {
@@ -61,12 +70,12 @@ pub(crate) struct Devices {
 
 impl Devices {
     /// The device of a place, opened now if it was not before; `None` for host memory. Its engine has
-    /// at most `blocks` thread blocks at a time, if any number is given when it is opened. A CUDA device's context is
+    /// the budget that is given when it is opened. A CUDA device's context is
     /// this thread's from then on, as in a program that works on that GPU itself.
     pub(crate) fn open(
         &mut self,
         place: Where,
-        blocks: Option<NonZeroU32>,
+        budget: Budget,
     ) -> Result<Option<&mut Opened>, Failure> {
         if !place.is_device() {
             return Ok(None);
@@ -75,7 +84,7 @@ impl Devices {
         let at = match self.opened.iter().position(|opened| opened.place == place) {
             Some(at) => at,
             None => {
-                self.opened.push(Opened::new(place, blocks).map_err(no_space)?);
+                self.opened.push(Opened::new(place, budget).map_err(no_space)?);
                 self.opened.len() - 1
             }
         };
@@ -101,20 +110,24 @@ impl Devices {
 
 impl Opened {
     #[cfg(not(any(feature = "cuda", feature = "opencl")))]
-    fn new(_: Where, _: Option<NonZeroU32>) -> Result<Opened, String> {
+    fn new(_: Where, _: Budget) -> Result<Opened, String> {
         Err("this build has no engine for devices (features cuda and opencl)".to_owned())
     }
 
     #[cfg(any(feature = "cuda", feature = "opencl"))]
-    fn new(place: Where, blocks: Option<NonZeroU32>) -> Result<Opened, String> {
+    fn new(place: Where, budget: Budget) -> Result<Opened, String> {
         let text = |error: &dyn std::fmt::Display| error.to_string();
+        let mut config = Config { budget: budget.blocks, ..Config::default() };
+        if budget.kernels_only {
+            config.copy_bytes_min = u64::MAX;
+        }
         match place {
             #[cfg(feature = "cuda")]
             Where::Cuda(ordinal) => {
                 let driver = gapless_mem_cuda::CudaDriver::load().map_err(|e| text(&e))?;
                 let device = Arc::new(driver.device(ordinal).map_err(|e| text(&e))?);
-                let engine = GpuEngine::cuda(Arc::clone(&device)).map_err(|e| text(&e))?;
-                let engine = engine.with_budget(blocks);
+                let engine = GpuEngine::cuda_with(Arc::clone(&device), config);
+                let engine = engine.map_err(|e| text(&e))?;
                 let stream = Arc::new(device.stream().map_err(|e| text(&e))?);
                 let cuda = Some(Cuda { device: Arc::clone(&device), stream });
                 Ok(Opened { place, device, cuda, engine, arenas: None })
@@ -124,13 +137,13 @@ impl Opened {
                 let number = usize::try_from(number).unwrap_or(usize::MAX);
                 let device = gapless_mem_opencl::OpenClDevice::open(number);
                 let device = Arc::new(device.map_err(|e| text(&e))?);
-                let engine = GpuEngine::opencl(Arc::clone(&device)).map_err(|e| text(&e))?;
+                let engine = GpuEngine::opencl_with(Arc::clone(&device), config);
                 Ok(Opened {
                     place,
                     device,
                     #[cfg(feature = "cuda")]
                     cuda: None,
-                    engine: engine.with_budget(blocks),
+                    engine: engine.map_err(|e| text(&e))?,
                     arenas: None,
                 })
             }

@@ -1,6 +1,6 @@
 //! How much memory is left for measuring.
 
-use super::devices::Devices;
+use super::devices::{Budget, Devices};
 use super::ends::Where;
 use crate::failure::Failure;
 
@@ -11,7 +11,7 @@ pub(crate) fn available(
 ) -> Result<u64, Failure> {
     let mut least = u64::MAX;
     for place in places {
-        let here = match devices.open(place, None)? {
+        let here = match devices.open(place, Budget::default())? {
             Some(opened) if matches!(place, Where::Cuda(_)) => {
                 opened.device.properties().memory_bytes / 2
             }

@@ -14,7 +14,7 @@
 use super::setting::Setting;
 use super::show::Protocols;
 use crate::failure::Failure;
-use crate::memory::{Boxes, Devices, Ends, Locked, Places, Sent, Sided, Source, Wrong};
+use crate::memory::{Boxes, Budget, Devices, Ends, Locked, Places, Sent, Sided, Source, Wrong};
 use gapless::Communicator;
 use gapless::Error;
 use gapless::World;
@@ -171,7 +171,7 @@ impl<'a> Bench<'a> {
 
     /// The time of the least launch on this process's device; `None` if it has none.
     pub(super) fn launch_and_wait(&mut self) -> Result<Option<Summary>, Failure> {
-        match self.devices.open(self.course.ends.of(1 - self.peer), None)? {
+        match self.devices.open(self.course.ends.of(1 - self.peer), Budget::default())? {
             Some(opened) => opened.launch_and_wait(),
             None => Ok(None),
         }

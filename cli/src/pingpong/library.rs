@@ -8,12 +8,11 @@ use super::sizes::Sizes;
 use super::{Pingpong, rank};
 use crate::Worlds;
 use crate::failure::Failure;
-use crate::memory::{Devices, Ends, Source};
+use crate::memory::{Budget, Devices, Ends, Source};
 use clap::{Args, Command, FromArgMatches};
 use gapless::World;
 use gapless_layouts::Case;
 use gapless_report::Row;
-use std::num::NonZeroU32;
 
 /// How to measure.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -132,12 +131,12 @@ impl std::fmt::Debug for Party {
 
 impl Party {
     /// Joins the other process, with an engine for the device of each of `ends` that is this process's;
-    /// rank 0's kernels have at most `blocks` thread blocks.
+    /// rank 0's kernels have at most the blocks of `budget`.
     ///
     /// # Errors
     /// A device that is not there, a job that cannot be joined or is not one of two.
-    pub fn join(ends: &[Ends], blocks: Option<NonZeroU32>) -> Result<Party, MeasureError> {
-        Party::join_by(None, ends, blocks)
+    pub fn join(ends: &[Ends], budget: Budget) -> Result<Party, MeasureError> {
+        Party::join_by(None, ends, budget)
     }
 
     /// The same, by the transport of this name alone ([`only`](gapless::Builder::only)).
@@ -147,13 +146,13 @@ impl Party {
     pub fn join_by(
         only: Option<&str>,
         ends: &[Ends],
-        blocks: Option<NonZeroU32>,
+        budget: Budget,
     ) -> Result<Party, MeasureError> {
         let builder = || match only {
             Some(name) => World::builder().only([name]),
             None => World::builder(),
         };
-        let (world, devices) = rank::join(Worlds(&|| Ok(builder())), ends, blocks)?;
+        let (world, devices) = rank::join(Worlds(&|| Ok(builder())), ends, budget)?;
         if world.size() != 2 {
             return Err(Failure::NotTwo { ranks: world.size() }.into());
         }

@@ -7,7 +7,7 @@ use super::show::{Outcome, Shown};
 use super::sizes::Sizes;
 use crate::failure::Failure;
 use crate::job;
-use crate::memory::{Devices, Ends, Source};
+use crate::memory::{Budget, Devices, Ends, Source};
 use crate::selection::Chosen;
 use crate::{Worlds, complain};
 use gapless::Communicator;
@@ -16,18 +16,17 @@ use gapless_layouts::Case;
 use gapless_report::Summary;
 use indicatif::{ProgressBar, ProgressStyle};
 use std::collections::HashMap;
-use std::num::NonZeroU32;
 use std::process::ExitCode;
 
 const SIZES: i32 = 4;
 
-/// Joins the job, with the devices that this process's messages lie in. `blocks` bounds rank 0's kernels.
+/// Joins the job, with the devices that this process's messages lie in. `budget` bounds rank 0's kernels.
 pub(super) fn join(
     worlds: Worlds<'_>,
     all: &[Ends],
-    blocks: Option<NonZeroU32>,
+    budget: Budget,
 ) -> Result<(World, Devices), Failure> {
-    job::join(worlds, |rank, _| all.iter().map(|ends| ends.of(rank)).collect(), blocks)
+    job::join(worlds, |rank, _| all.iter().map(|ends| ends.of(rank)).collect(), budget)
 }
 
 /// Runs this process's part.
@@ -38,7 +37,7 @@ pub(super) fn run(
 ) -> Result<ExitCode, Failure> {
     let Chosen { cases, refused } = chosen;
     let cases = cases.as_slice();
-    let (world, mut devices) = join(worlds, &[options.space], options.blocks)?;
+    let (world, mut devices) = join(worlds, &[options.space], options.budget())?;
     if world.size() != 2 {
         return Err(Failure::NotTwo { ranks: world.size() });
     }

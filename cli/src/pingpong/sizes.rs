@@ -1,7 +1,7 @@
 //! How large the arenas are: as the messages need, and so that what rotates leaves every cache.
 
 use crate::failure::Failure;
-use crate::memory::{Devices, Ends, LINE, available};
+use crate::memory::{Budget, Devices, Ends, LINE, available};
 use gapless_layouts::Case;
 use gapless_report::{Bytes, last_level_cache_bytes};
 
@@ -91,7 +91,7 @@ impl Sizes {
 fn caches(ends: Ends, devices: &mut Devices) -> Result<(u64, bool), Failure> {
     let mut known = Vec::new();
     for place in ends.0 {
-        known.push(match devices.open(place, None)? {
+        known.push(match devices.open(place, Budget::default())? {
             // Work of OpenCL devices that are the host's processors leaves the host's cache.
             Some(opened) if opened.cache_bytes() > 0 => (opened.cache_bytes(), false),
             Some(_) => (DEVICE_CACHE_BYTES_ASSUMED, true),

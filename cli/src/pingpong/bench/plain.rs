@@ -7,7 +7,7 @@
 
 use super::{Bench, Prepared, plan};
 use crate::failure::Failure;
-use crate::memory::{Locked, Opened, Where};
+use crate::memory::{Budget, Locked, Opened, Where};
 use gapless_mem::{DeviceError, Region};
 use gapless_report::{Samples, Summary};
 use std::time::{Duration, Instant};
@@ -112,7 +112,7 @@ impl Bench<'_> {
 
     /// The device of a place, and its arenas.
     fn opened(&mut self, place: Where) -> Result<(Opened, [Region; 2]), Failure> {
-        let opened = self.devices.open(place, None)?.ok_or_else(no_device)?;
+        let opened = self.devices.open(place, Budget::default())?.ok_or_else(no_device)?;
         let arenas = opened.arenas(self.course.arena_bytes)?;
         Ok((opened.clone(), arenas))
     }
