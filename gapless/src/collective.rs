@@ -23,6 +23,7 @@ mod perform;
 mod pool;
 mod prepare;
 mod recent;
+mod rooms;
 mod scoped;
 mod tasks;
 mod tools;

@@ -36,7 +36,7 @@ const SLOT_BITS: u32 = 20;
 const SEQUENCE_BITS: u32 = 9;
 
 /// How many collectives, persistent ones aside, can be under way on a communicator at once. Each waits until the one
-/// that came so many before it has ended. So many persistent ones can exist at once.
+/// that came so many before it has ended. So many persistent ones can exist at once; for more, make a duplicate.
 pub const IN_FLIGHT_MAX: u64 = 1 << SEQUENCE_BITS;
 
 /// How many messages one rank may send another in one collective.
@@ -212,6 +212,12 @@ impl Sequencer {
     #[inline]
     pub fn pass(&self) -> u64 {
         self.order.take_number()
+    }
+
+    /// Whether there is a persistent collective.
+    #[must_use]
+    pub fn has_persistent(&self) -> bool {
+        !self.order.lock().persistent.0.is_empty()
     }
 
     /// The next persistent collective. It keeps its tags as long as the ticket lives, so its starts need no order. At the

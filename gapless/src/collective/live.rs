@@ -59,8 +59,15 @@ pub(crate) struct Live {
     next: u64,
     /// Whether engines work for some.
     pub(super) busy: bool,
-    /// Communicators that were freed while collectives were in flight on them.
-    pub(super) leaving: Vec<Line>,
+    pub(super) leaving: Vec<Leaving>,
+}
+
+/// A communicator that was freed while collectives were in flight on it.
+#[derive(Debug)]
+pub(super) struct Leaving {
+    comm: Comm,
+    rooms: Vec<Comm>,
+    desk: Arc<Desk>,
 }
 
 /// One collective. When it is dropped, so may be a user's function, which may do anything: that is done without the
@@ -303,39 +310,45 @@ impl Live {
     pub(crate) fn free(
         &mut self,
         pml: &mut Pml,
-        comm: &Comm,
+        (comm, rooms): (&Comm, Vec<Comm>),
         desk: &Arc<Desk>,
     ) -> Result<(), PmlError> {
         let is_predefined = comm.same(&pml.world()) || comm.same(&pml.self_comm());
         if is_predefined || !self.uses(comm) {
-            return self.free_now(pml, comm, desk);
+            return self.free_now(pml, (comm, &rooms), desk);
         }
         if self.leaving.iter().any(|leaving| leaving.comm.same(comm)) {
             return Err(PmlError::NoSuchComm);
         }
-        self.leaving.push(Line { comm: comm.clone(), desk: Arc::clone(desk) });
+        self.leaving.push(Leaving { comm: comm.clone(), rooms, desk: Arc::clone(desk) });
         Ok(())
     }
 
     pub(super) fn free_leaving(&mut self, pml: &mut Pml) {
         let all = std::mem::take(&mut self.leaving);
-        let (stay, go): (Vec<Line>, Vec<Line>) =
-            all.into_iter().partition(|line| self.uses(&line.comm));
+        let (stay, go): (Vec<Leaving>, Vec<Leaving>) =
+            all.into_iter().partition(|leaving| self.uses(&leaving.comm));
         self.leaving = stay;
-        for Line { comm, desk } in go {
+        for Leaving { comm, rooms, desk } in go {
             // It is there, and not predefined.
-            let _ = self.free_now(pml, &comm, &desk);
+            let _ = self.free_now(pml, (&comm, &rooms), &desk);
         }
     }
 
     /// Frees a communicator on which nothing is in flight.
-    fn free_now(&self, pml: &mut Pml, comm: &Comm, desk: &Desk) -> Result<(), PmlError> {
+    fn free_now(
+        &self,
+        pml: &mut Pml,
+        (comm, rooms): (&Comm, &[Comm]),
+        desk: &Desk,
+    ) -> Result<(), PmlError> {
         // The receives that pages sleep for are operations as well. If the communicator stays, so do the pages.
         let resting = self.rest.values().filter(|entry| entry.comm.same(comm));
         resting.for_each(|entry| entry.close(pml));
         desk.with(|at| {
             at.close(pml);
             pml.free(comm)?;
+            rooms.iter().try_for_each(|room| pml.free(room))?;
             at.notes = Notes::Impossible;
             Ok(())
         })

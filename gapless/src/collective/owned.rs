@@ -71,11 +71,11 @@ pub(super) struct Described<S: OwnedBuffer, R: OwnedBuffer> {
 impl Communicator {
     /// Describes a collective of buffers that it takes over (`MPI_Allreduce_init` and its like, MPI 4.1 §6.13).
     /// `describe` gets views of them; for an operation that needs only one, the other is `()`. All ranks call this in
-    /// the same order among their collectives; later starts need no order.
+    /// the same order among their collectives; later starts need no order. Any number may exist. One call in 512 makes a
+    /// communicator for those that follow, and waits for the other ranks.
     ///
     /// # Errors
-    /// As [`perform`](Communicator::perform); the persistent collective that was made 512 before this one on the
-    /// communicator still exists: all ranks drop persistent collectives alike. The buffers come back with the error.
+    /// As [`perform`](Communicator::perform); as [`dup`](Communicator::dup). The buffers come back with the error.
     pub fn collective_init<S: OwnedBuffer, R: OwnedBufferMut>(
         &self,
         send: impl Into<Owned<S>>,
@@ -91,9 +91,9 @@ impl Communicator {
         described: Described<S, R>,
     ) -> Result<PersistentCollective<S, R>, Refused<(S, R)>> {
         let operation = described.collective.operation;
-        let ticket = match self.next_persistent() {
+        let ticket = match self.next_persistent(operation) {
             Ok(ticket) => ticket,
-            Err(error) => return Err(described.refuse(self.failed(operation, error))),
+            Err(error) => return Err(described.refuse(error)),
         };
         let kept = self.keep(described, Some(ticket), |comm, entry| {
             comm.shared.with(|state| {

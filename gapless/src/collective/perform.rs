@@ -6,6 +6,7 @@ use super::last::{Last, Plain};
 use super::live::{Begun, Entry, Fate};
 use super::prepare::{self, Place, Prepared, Schedules, Shares, Terms, Way};
 use super::recent::Recent;
+use super::rooms::Rooms;
 use super::turn::{Ready, Turn};
 use super::{Collective, CollectiveError};
 use crate::communicator::{Communicator, Topology};
@@ -28,6 +29,7 @@ use std::sync::{Arc, OnceLock};
 #[derive(Debug)]
 pub(crate) struct Common {
     pub(super) sequencer: Sequencer,
+    pub(crate) rooms: Rooms,
     /// Where those through shared memory begin.
     pub(super) desk: Arc<Desk>,
     /// That of the world when the communicator was made.
@@ -44,10 +46,10 @@ impl Common {
     /// For a communicator that has nothing yet.
     pub(crate) fn new(shared: &Shared, comm: &Comm, topology: Option<Topology>) -> Common {
         let sequencer = Sequencer::new(comm).checked(shared.checks_collectives());
-        let (table, (locality, recent)) = (shared.table(), Default::default());
+        let (table, (locality, recent, rooms)) = (shared.table(), Default::default());
         let neighbors = OnceLock::new();
         let desk = Arc::new(Desk::new(table.hyperq.clone()));
-        Common { sequencer, desk, table, locality, recent, topology, neighbors }
+        Common { sequencer, rooms, desk, table, locality, recent, topology, neighbors }
     }
 
     pub(crate) fn desk(&self) -> &Arc<Desk> {
@@ -414,11 +416,6 @@ impl Communicator {
         };
         // SAFETY: as said.
         Ok(unsafe { Entry::new(carriers, self.comm.clone(), op) })
-    }
-
-    /// The place of a persistent collective in the order of calls.
-    pub(super) fn next_persistent(&self) -> Result<Ticket, CollError> {
-        self.common.sequencer.next_persistent()
     }
 
     /// Combines elements of this process alone: each element of `inout` becomes `input op inout`

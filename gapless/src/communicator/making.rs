@@ -140,7 +140,8 @@ impl Communicator {
                 Blocking::Here => Some(Err(Error::CollectiveUnderWay)),
                 Blocking::Elsewhere => None,
                 Blocking::None => {
-                    let freed = collectives.free(pml, &self.comm, self.common.desk());
+                    let both = (&self.comm, self.common.rooms.comms());
+                    let freed = collectives.free(pml, both, self.common.desk());
                     Some(freed.map_err(Error::from))
                 }
             }

@@ -49,7 +49,9 @@ impl Communicator {
     /// The communicator was freed; [`Error::Finalized`]; [`Error::Poisoned`].
     pub fn revoke(&self) -> Result<(), Error> {
         self.shared.with(|state| {
-            state.open()?.revoke(&self.comm)?;
+            let pml = state.open()?;
+            pml.revoke(&self.comm)?;
+            self.common.rooms.comms().iter().try_for_each(|room| pml.revoke(room))?;
             // What ends by that ends now.
             self.shared.drive(state);
             self.shared.rouse(state);

@@ -164,15 +164,42 @@ fn buffers_come_back_if_a_collective_is_refused() {
         let refused = gather(vec![1u8; 3], vec![2u8; 7]);
         assert!(matches!(refused.error, Error::Collective { .. }), "{}", refused.error);
         assert_eq!(refused.buffer, (vec![1; 3], vec![2; 7]));
-        let barriers: Vec<_> = (0..IN_FLIGHT_MAX)
-            .map(|_| comm.collective_init((), (), |_, _| Collective::barrier()).unwrap())
-            .collect();
-        let one_more = comm.collective_init((), vec![5u8], |_, _| Collective::barrier());
-        let refused = one_more.unwrap_err();
-        assert_eq!(refused.buffer.1, [5]);
-        assert!(refused.error.to_string().contains("made 512 before"), "{}", refused.error);
-        drop(barriers);
         comm.barrier().unwrap();
+    });
+}
+
+/// Beside one that lives as beside hundreds, also on a communicator that is freed meanwhile.
+#[test]
+fn any_number_of_persistent_ones_lives_and_comes_and_goes() {
+    ranks(2, |world| {
+        let comm = world.dup().unwrap();
+        let make = |number: u64| {
+            let made =
+                comm.collective_init((), vec![number + u64::from(comm.rank())], |_, recv| {
+                    Collective::allreduce(InPlace, recv, ReduceOp::Sum)
+                });
+            (number, made.unwrap())
+        };
+        // The first lives, of the next two rooms nothing, then many.
+        let mut all = vec![make(0)];
+        (1..2 * IN_FLIGHT_MAX).for_each(|number| drop(make(number)));
+        all.extend((0..IN_FLIGHT_MAX + 9).map(make));
+        let last = all.len() - 1;
+        let mut order: Vec<usize> = (0..all.len()).collect();
+        if comm.rank() == 1 {
+            order.reverse();
+        }
+        order.iter().for_each(|at| all[*at].1.start().unwrap());
+        for (number, one) in &mut all {
+            one.wait().unwrap();
+            assert_eq!(one.buffers().unwrap().1, [2 * *number + 1]);
+        }
+        // In flight while the communicator goes.
+        all[last].1.start().unwrap();
+        comm.clone().free().unwrap();
+        all[last].1.wait().unwrap();
+        assert!(comm.barrier().is_err());
+        world.barrier().unwrap();
     });
 }
 
