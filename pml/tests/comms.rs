@@ -408,6 +408,24 @@ fn groups_make_communicators_of_their_own() {
     assert!(empty.iter().all(Option::is_none));
 }
 
+/// They are told, too, if it cannot be made (`table.rs`), and do not go on alone.
+#[test]
+fn members_of_the_parent_outside_a_group_wait_for_it() {
+    let mut job = Job::new(3);
+    let worlds = worlds(&mut job);
+    let group = worlds[0].group().incl(&[1, 0]).unwrap();
+    let start = |job: &mut Job, rank: u32| {
+        job.pml(rank).start_create(&worlds[rank as usize], &group).unwrap()
+    };
+    let outside = start(&mut job, 2);
+    job.settle();
+    assert!(matches!(job.pml(2).collect_comm(outside), Ok(None)), "it waits");
+    let [one, two] = [0, 1].map(|rank| start(&mut job, rank));
+    assert!(made(&mut job, 2, outside).unwrap().is_none());
+    let made = [(0, one), (1, two)].map(|(rank, it)| made(&mut job, rank, it).unwrap().unwrap());
+    assert_eq!(made.map(|comm| (comm.rank(), comm.size())), [(1, 2), (0, 2)]);
+}
+
 /// Ranks 0, 2, 4 and 1, 3 of the world, as two sides.
 fn sides(job: &mut Job) -> (Vec<Comm>, Vec<Option<Comm>>) {
     let worlds = worlds(job);

@@ -1,7 +1,7 @@
 //! The calls that make and free communicators.
 
 use super::table::{Entry, NO_ID, PREFACE_BYTES, Purpose};
-use super::{Agreement, Bridge, Entered, State, Step};
+use super::{Agreement, Bridge, State, Step};
 use crate::comm::Comm;
 use crate::comm::group::Group;
 use crate::error::PmlError;
@@ -151,14 +151,11 @@ impl Pml {
     /// intercommunicator, of this side's.
     pub fn start_create(&mut self, parent: &Comm, group: &Group) -> Result<CommRequest, PmlError> {
         self.check_group(parent, group)?;
-        if parent.is_inter() {
-            // One color, and the ranks in the group as keys: what a split makes of both sides.
-            let rank = group.rank_of(self.core.me);
-            let key = rank.map_or(0, u32::cast_signed);
-            return self.start_split(parent, rank.map(|_| 0), key);
-        }
-        let tag = Pml::next_tag(parent);
-        self.start_group(parent, group, tag)
+        // A color for each group, and the ranks in it as keys: so those outside learn, too, if it was not made. Both sides
+        // of an intercommunicator have one color.
+        let rank = group.rank_of(self.core.me);
+        let color = if parent.is_inter() { 0 } else { group.process(0).unwrap_or(0) };
+        self.start_split(parent, rank.map(|_| color), rank.map_or(0, u32::cast_signed))
     }
 
     /// Starts to make a communicator of `group`, whose members alone call this
@@ -179,10 +176,11 @@ impl Pml {
             return Err(PmlError::InterComm);
         }
         let tag = user_tag(tag)?;
-        if group.rank_of(self.core.me).is_none() {
-            return Err(PmlError::NotAMember);
-        }
-        self.start_group(parent, group, tag)
+        let leader = group.process(0).filter(|_| group.rank_of(self.core.me).is_some());
+        let leader = leader.ok_or(PmlError::NotAMember)?;
+        let mine = self.entry(false);
+        let talk = (parent.clone(), group.clone(), leader, tag);
+        Ok(self.enter_with(Purpose::Group, talk, None, mine))
     }
 
     fn check_group(&self, parent: &Comm, group: &Group) -> Result<(), PmlError> {
@@ -192,25 +190,6 @@ impl Pml {
             Some(_) => Err(PmlError::NotAMember),
             None => Ok(()),
         }
-    }
-
-    fn start_group(
-        &mut self,
-        parent: &Comm,
-        group: &Group,
-        tag: i32,
-    ) -> Result<CommRequest, PmlError> {
-        let Some(leader) = group.process(0).filter(|_| group.rank_of(self.core.me).is_some())
-        else {
-            let number = self.agreements.next;
-            self.agreements.next += 1;
-            let state = State::Concluded(Ok(None));
-            let index = self.agreements.all.insert(Entered { number, state });
-            return Ok(CommRequest { index, number });
-        };
-        let mine = self.entry(false);
-        let talk = (parent.clone(), group.clone(), leader, tag);
-        Ok(self.enter_with(Purpose::Group, talk, None, mine))
     }
 
     /// Starts to make an intercommunicator of the members of `local` and of another communicator,

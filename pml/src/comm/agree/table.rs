@@ -176,7 +176,9 @@ pub(super) fn conclude(
     (local, remote): (&[Entry], &[Entry]),
     mine: &Entry,
 ) -> Result<Option<Comm>, PmlError> {
-    let exhausted = |side: &[Entry]| side.iter().any(|entry| entry.id.get() == NO_ID);
+    // Who asks for none needs no identifier.
+    let is_asked = |entry: &Entry| !matches!(purpose, Purpose::Split) || entry.color().is_some();
+    let exhausted = |side: &[Entry]| side.iter().any(|it| it.id.get() == NO_ID && is_asked(it));
     if exhausted(local) || exhausted(remote) {
         return Err(PmlError::TooManyComms { max: crate::comm::COMMS_MAX });
     }
@@ -289,6 +291,13 @@ mod tests {
         assert_eq!(right(&table, &[wild]), Ok(()));
         let full = conclude(&Purpose::Inter, &Comm::world(0, 9), (&table, &[wild]), &table[0]);
         assert!(matches!(full, Err(PmlError::TooManyComms { .. })));
+        // A split of one who asks for none, and one who asks.
+        let split = |wild: Entry| {
+            conclude(&Purpose::Split, &Comm::world(0, 9), (&table, &[wild]), &table[0])
+        };
+        assert!(matches!(split(wild), Ok(None)));
+        wild.how = Entry::COLORED.into();
+        assert!(matches!(split(wild), Err(PmlError::TooManyComms { .. })));
         assert_eq!(Preface::read(Preface::fine(2, 1).as_bytes(), 8), Ok(Ok((2, 1))));
         assert_eq!(Preface::read(Preface::failed(7).as_bytes(), 8), Ok(Err(7)));
         assert!(Preface::read(Preface::fine(9, 1).as_bytes(), 8).is_err());
