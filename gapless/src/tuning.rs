@@ -9,7 +9,8 @@
 //!
 //! The file is TOML of one version. Every number has a key of its own ([`Key`]) and may be missing; other keys are
 //! refused. A file that cannot be used is an error that names file, line and key, not a silent return to the
-//! defaults: a user who tuned wants to know.
+//! defaults: a user who tuned wants to know. A file that nobody named, and that this user may not look at, is somebody
+//! else's: the log has a warning, and the defaults are used.
 //!
 //! [`coll`] is the table by which collectives choose their algorithms: a file of its own, because all ranks of a world
 //! must have the same, while these numbers may differ from host to host.
@@ -34,7 +35,7 @@ pub use text::{parse, write, write_with};
 use gapless_pml::Tuning;
 use std::ffi::OsString;
 use std::fs::OpenOptions;
-use std::io::{ErrorKind, Read};
+use std::io::{Error, ErrorKind, Read};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
@@ -93,10 +94,10 @@ impl Location {
         }
     }
 
-    /// The numbers in the file; `None` if there is no file and none is required.
+    /// The numbers in the file; `None` if there is no file that this user may look at, and none is required.
     ///
     /// # Errors
-    /// A named file that is missing; a file that cannot be read or is wrong.
+    /// A named file that is missing or may not be looked at; a file that cannot be read or is wrong.
     pub fn read(&self) -> Result<Option<Tuning>, TuningError> {
         self.read_as(read)
     }
@@ -109,6 +110,10 @@ impl Location {
         match read(path) {
             Ok(found) => Ok(Some(found)),
             Err(TuningError::Missing { .. }) if matches!(self, Location::Default(_)) => Ok(None),
+            Err(error @ TuningError::Denied { .. }) if matches!(self, Location::Default(_)) => {
+                tracing::warn!(%error, "defaults are used in its place");
+                Ok(None)
+            }
             Err(error) => Err(error),
         }
     }
@@ -142,12 +147,7 @@ fn read_text(path: &Path) -> Result<String, TuningError> {
     // Opening a pipe must not wait for its writer.
     let mut options = OpenOptions::new();
     let opened = options.read(true).custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY).open(path);
-    let file = opened.map_err(|error| match error.kind() {
-        ErrorKind::NotFound | ErrorKind::NotADirectory => {
-            TuningError::Missing { path: path.to_owned() }
-        }
-        _ => failed(error.to_string()),
-    })?;
+    let file = opened.map_err(|error| refusal(path, &error))?;
     let about = file.metadata().map_err(|error| failed(error.to_string()))?;
     if !about.is_file() {
         return Err(failed("it is no ordinary file".to_owned()));
@@ -159,6 +159,16 @@ fn read_text(path: &Path) -> Result<String, TuningError> {
         return Err(TuningError::TooLong { path: path.to_owned(), most: BYTES_MAX });
     }
     String::from_utf8(bytes).map_err(|_| failed("it is not UTF-8".to_owned()))
+}
+
+/// Why a file cannot be opened.
+fn refusal(path: &Path, error: &Error) -> TuningError {
+    let path = path.to_owned();
+    match error.kind() {
+        ErrorKind::NotFound | ErrorKind::NotADirectory => TuningError::Missing { path },
+        ErrorKind::PermissionDenied => TuningError::Denied { path },
+        _ => TuningError::Unreadable { path, reason: error.to_string() },
+    }
 }
 
 #[cfg(test)]
@@ -201,6 +211,18 @@ mod tests {
         // A wrong file is an error wherever it is.
         std::fs::write(&path, "version = 1\n[host]\ndepth = -3\n").unwrap();
         assert!(Location::Default(path).read().is_err());
+    }
+
+    /// In a folder of another user's, say. The superuser may look at everything, so no file shows it.
+    #[test]
+    fn the_own_file_may_be_forbidden_a_named_one_not() {
+        let path = PathBuf::from("/home/you/.config/gapless/tuning.toml");
+        let denied =
+            |path: &Path| Err::<(), _>(refusal(path, &Error::from_raw_os_error(libc::EACCES)));
+        assert_eq!(Location::Default(path.clone()).read_as(denied), Ok(None));
+        let named = Location::Named(path.clone()).read_as(denied).unwrap_err();
+        assert_eq!(named, TuningError::Denied { path });
+        assert!(named.to_string().contains("/home/you/.config/gapless/tuning.toml"), "{named}");
     }
 
     #[test]

@@ -15,6 +15,12 @@ pub enum TuningError {
         /// The file.
         path: PathBuf,
     },
+    /// This user may not look at it.
+    #[error("tuning file {path:?} cannot be read: permission denied")]
+    Denied {
+        /// The file.
+        path: PathBuf,
+    },
     /// The system refuses it, or it is no text.
     #[error("tuning file {path:?} cannot be read: {reason}")]
     Unreadable {
