@@ -154,7 +154,7 @@ impl WindowBuilder<'_> {
 
     /// A window that all ranks map (`MPI_Win_allocate_shared`, MPI 4.1 §12.2.3): besides one-sided operations there are
     /// loads and stores of all ranks' memory, without epochs ([`Window::part`]). Each rank's memory is an allocation of
-    /// its own, so parts do not follow each other. Collective.
+    /// its own, so parts do not follow each other; one rank may give all, and the others 0 elements. Collective.
     ///
     /// # Errors
     /// As [`allocate`](WindowBuilder::allocate); a rank cannot map another's memory: then no rank has the window. To find
@@ -247,7 +247,8 @@ impl WindowBuilder<'_> {
         if maps {
             reach(&mut members[comm.rank() as usize], own.clone());
         }
-        let alone = members.iter().any(|member| member.direct.is_none());
+        // Memory of no bytes is nowhere, and nobody accesses it.
+        let alone = members.iter().any(|member| member.bytes > 0 && member.direct.is_none());
         let mut all = [i32::from(flavor != Flavor::Shared || !alone)];
         let mine = all;
         comm.allreduce(&mine, &mut all, ReduceOp::Min)?;

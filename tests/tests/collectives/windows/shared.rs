@@ -23,6 +23,27 @@ fn shared_memory_is_read_and_written_in_place() {
     });
 }
 
+/// The usual idiom: one rank allocates for all.
+#[test]
+fn ranks_of_a_shared_window_may_give_no_memory() {
+    ranks(Path::Mapped, 3, |comm| {
+        let me = comm.rank();
+        let count = if me == 1 { 3 } else { 0 };
+        let mut window = comm.window().allocate_shared::<f64>(count).unwrap();
+        window.part(1).unwrap().store(f64::from(me), me).unwrap();
+        let empty = window.part(2).unwrap();
+        assert!(empty.load(0).is_err() && empty.write(&[0.0f64; 0], 0).is_ok());
+        window.fence().unwrap();
+        window.accumulate(&[0.5], 1, 0, ReduceOp::Sum).unwrap();
+        window.put(&[0.0f64; 0], 0, 0).unwrap();
+        window.fence_last().unwrap();
+        let all = [0, 1, 2].map(|at| window.part(1).unwrap().load(at).unwrap());
+        assert_eq!(all, [1.5, 1.0, 2.0]);
+        window.free().unwrap();
+        comm.window().allocate_shared::<f64>(0).unwrap().free().unwrap();
+    });
+}
+
 #[test]
 fn memory_that_cannot_be_mapped_is_no_shared_window() {
     ranks(Path::Narrow, 2, |comm| {
