@@ -333,7 +333,7 @@ impl Window {
     }
 
     /// Combines elements at a target with `bytes`, which are all of the origin's packed stream (`MPI_Accumulate`,
-    /// MPI 4.1 §12.3.4); each element atomically.
+    /// MPI 4.1 §12.3.4); each element atomically. No elements are of no type.
     ///
     /// # Errors
     /// Elements and operation that do not go together; the target is lost.
@@ -344,6 +344,9 @@ impl Window {
         (origin, at): (&Typed, &Place),
         bytes: &[u8],
     ) -> Result<(), D::Error> {
+        if access.packed_bytes() == 0 {
+            return Ok(());
+        }
         let arithmetic = self.arithmetic(access, op, (origin, at))?;
         if let Some(carried) = &self.tasks {
             return self.put_tasks(driver, carried, access, (&arithmetic, bytes));
@@ -370,7 +373,8 @@ impl Window {
         self.send(driver, access, pieces, None)
     }
 
-    /// The same, and begins to read what was there before (`MPI_Get_accumulate`).
+    /// The same, and begins to read what was there before (`MPI_Get_accumulate`). `MPI_NO_OP` needs no bytes, and `origin` is
+    /// what is fetched then.
     ///
     /// # Errors
     /// As [`accumulate`](Window::accumulate).
@@ -381,6 +385,9 @@ impl Window {
         (origin, at): (&Typed, &Place),
         bytes: &[u8],
     ) -> Result<Reading, D::Error> {
+        if access.packed_bytes() == 0 {
+            return Ok(self.here(access.rank, Vec::new()));
+        }
         let arithmetic = self.arithmetic(access, op, (origin, at))?;
         self.before_fetch(driver, access.rank, "get_accumulate")?;
         let range = 0..access.target.packed_bytes();

@@ -178,6 +178,9 @@ impl Window {
         (access, op): (&Access, ReduceOp),
         (origin, at): (&Typed, &Place),
     ) -> Result<bool, D::Error> {
+        if access.packed_bytes() == 0 {
+            return Ok(true);
+        }
         let Some(straight) = self.straight(access, origin) else {
             // SAFETY: the caller's promise.
             return unsafe { self.accumulate_typed(driver, (access, op), (origin, at)) };

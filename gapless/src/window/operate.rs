@@ -432,7 +432,7 @@ impl<T: AnyBits, M> Window<T, M> {
     }
 
     /// As [`accumulate`](Window::accumulate), and `found` gets what was there before (`MPI_Get_accumulate`). With
-    /// [`ReduceOp::NoOp`] it is an atomic get.
+    /// [`ReduceOp::NoOp`] it is an atomic get: `data` is ignored (MPI 4.1 §12.3.4), and may be `&[0u8; 0]`.
     ///
     /// # Errors
     /// As [`accumulate`](Window::accumulate); `found` has other elements than `data`.
@@ -458,16 +458,18 @@ impl<T: AnyBits, M> Window<T, M> {
         (rank, at): (u32, &Place),
         op: ReduceOp,
     ) -> Result<(), Error> {
-        check_same(&view.typed, &found.typed)?;
+        let typed = given(op, &view.typed, &found.typed)?;
         check_apart(&found.typed)?;
-        let typed = &view.typed;
         let access = self.access("get_accumulate", (rank, at), typed, Way::Change)?;
         let begin = |bytes: &[u8]| {
             let what = (&access, op);
             self.inner.start_get_accumulate(self.shared(), what, (typed, at), bytes)
         };
-        // SAFETY: `view` borrows its memory for reading until this returns.
-        let reading = unsafe { self.give_all(typed, begin) }?;
+        let reading = match op {
+            ReduceOp::NoOp => begin(&[])?,
+            // SAFETY: `view` borrows its memory for reading until this returns.
+            _ => unsafe { self.give_all(typed, begin) }?,
+        };
         let bytes = self.inner.collect(self.shared(), reading)?;
         let engine = &*self.shared().tools;
         // SAFETY: `found` borrows its memory exclusively until this returns.
@@ -560,11 +562,19 @@ pub(super) fn check_apart(typed: &Typed) -> Result<(), WindowError> {
     }
 }
 
-/// Whether what is fetched has the elements of what is given.
-pub(super) fn check_same(given: &Typed, found: &Typed) -> Result<(), WindowError> {
+/// What an operation that fetches has at the origin. What is fetched has the elements of what is given, and says what they
+/// are if nothing is given.
+pub(super) fn given<'t>(
+    op: ReduceOp,
+    given: &'t Typed,
+    found: &'t Typed,
+) -> Result<&'t Typed, WindowError> {
+    if op == ReduceOp::NoOp {
+        return Ok(found);
+    }
     let digest = |typed: &Typed| typed.layout().signature().digest(typed.count());
     if given.packed_bytes() == found.packed_bytes() && digest(given) == digest(found) {
-        return Ok(());
+        return Ok(given);
     }
     let why = "what is fetched has other elements than what is given".to_owned();
     Err(WindowError::Mismatch { why })

@@ -1,7 +1,7 @@
 //! Operations that own their buffers (MPI 4.1 §12.3.5): several may be under way at once, and outlive their call.
 
 use super::Window;
-use super::operate::{check_apart, check_same, room, unpack};
+use super::operate::{check_apart, given, room, unpack};
 use super::profile::Call;
 use crate::error::Error;
 use crate::owned::{Owned, OwnedBuffer, OwnedBufferMut, Park, Refused};
@@ -155,16 +155,18 @@ impl<T: AnyBits, M> Window<T, M> {
     ) -> Result<WindowRequest<B>, Refused<B>> {
         let (view, at) = (data.into_view(), at.into());
         self.begin(found.into(), |typed| {
-            check_same(&view.typed, typed)?;
+            let given = given(op, &view.typed, typed)?;
             check_apart(typed)?;
-            let given = &view.typed;
             let access = self.access("rget_accumulate", (rank, &at), given, Way::Change)?;
             let begin = |bytes: &[u8]| {
                 let what = (&access, op);
                 self.inner.start_get_accumulate(self.shared(), what, (given, &at), bytes)
             };
-            // SAFETY: `view` borrows its memory for reading until this returns.
-            unsafe { self.give_all(given, begin) }.map(Some)
+            match op {
+                ReduceOp::NoOp => begin(&[]).map(Some),
+                // SAFETY: `view` borrows its memory for reading until this returns.
+                _ => unsafe { self.give_all(given, begin) }.map(Some),
+            }
         })
     }
 }

@@ -103,6 +103,31 @@ fn ranks_that_do_not_agree() {
     });
 }
 
+/// MPI 4.1 §12.3.4: an atomic get ignores what is given.
+#[test]
+fn an_atomic_get_needs_nothing_at_the_origin() {
+    for path in PATHS.into_iter().filter(|path| !path.by_tasks()) {
+        ranks(path, 2, |comm| {
+            let mut window = window::<f64>(comm, path, 5);
+            window.write(&[1.0, 2.0, 3.0, 4.0, 5.0], 0).unwrap();
+            window.fence().unwrap();
+            let mut found = [0.0; 5];
+            let given = &[0u8; 0];
+            window.get_accumulate(given, &mut found, 1, 0, ReduceOp::NoOp).unwrap();
+            assert_eq!(found, [1.0, 2.0, 3.0, 4.0, 5.0]);
+            let begun = window.rget_accumulate(given, vec![0.0; 2], 0, 3, ReduceOp::NoOp);
+            let (found, ended) = begun.unwrap().wait();
+            ended.unwrap();
+            assert_eq!(found, [4.0, 5.0]);
+            let mismatch = |error| matches!(error, WindowError::Mismatch { .. });
+            let mut found = [0.0; 5];
+            assert!(mismatch(why(window.get_accumulate(given, &mut found, 1, 0, ReduceOp::Sum))));
+            window.fence_last().unwrap();
+            window.free().unwrap();
+        });
+    }
+}
+
 /// What one rank is refused, no rank does: nobody waits for it, and the window is as it was.
 #[test]
 fn a_fence_that_one_rank_is_refused() {
