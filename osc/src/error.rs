@@ -193,7 +193,7 @@ pub enum WindowError {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum Fault {
     /// Bytes that are not in the window, or not attached.
-    #[error("bytes that do not lie in the window, or in one piece of memory that is attached")]
+    #[error("bytes that do not lie in the window, or in memory that is attached")]
     Outside,
     /// It has no such window.
     #[error("the window was freed")]

@@ -2,6 +2,7 @@
 //! owner's progress engine, so both ways give the same bytes.
 
 use crate::arithmetic::{Arithmetic, Quick, read, write};
+use crate::attached::Memory;
 use crate::device::Near;
 use crate::header::Stripes;
 use crate::{DeviceExposure, Fault, Header};
@@ -164,27 +165,23 @@ impl Part {
 /// Writes `bytes` to `range` of the target.
 #[inline]
 pub(crate) fn store(
-    memory: &Atomics,
+    memory: &impl Memory,
     target: &Typed,
     range: Range<u64>,
     bytes: &[u8],
 ) -> Result<(), Fault> {
-    for_each_run(target, range, |offset, at, len| {
-        memory.store(offset, &bytes[at..at + len]).map_err(|_| Fault::Outside)
-    })
+    for_each_run(target, range, |offset, at, len| memory.store(offset, &bytes[at..at + len]))
 }
 
 /// Reads `range` of the target.
 #[inline]
 pub(crate) fn load(
-    memory: &Atomics,
+    memory: &impl Memory,
     target: &Typed,
     range: Range<u64>,
     into: &mut [u8],
 ) -> Result<(), Fault> {
-    for_each_run(target, range, |offset, at, len| {
-        memory.load(offset, &mut into[at..at + len]).map_err(|_| Fault::Outside)
-    })
+    for_each_run(target, range, |offset, at, len| memory.load(offset, &mut into[at..at + len]))
 }
 
 /// The stripes that the elements of `range` lie in; those that are atomic must be aligned. `misalignment`: of the window's
@@ -218,7 +215,7 @@ thread_local! {
 /// operation that has none; `result`, if there is one, gets what was there.
 #[inline]
 pub(crate) fn change(
-    memory: &Atomics,
+    memory: &impl Memory,
     target: &Typed,
     range: Range<u64>,
     (arithmetic, operand): (&Arithmetic, &[u8]),
@@ -261,7 +258,7 @@ pub(crate) fn change_number(
 }
 
 fn change_many(
-    memory: &Atomics,
+    memory: &impl Memory,
     target: &Typed,
     range: Range<u64>,
     (arithmetic, operand): (&Arithmetic, &[u8]),
@@ -271,7 +268,7 @@ fn change_many(
     if arithmetic.op() == ReduceOp::Replace && result.is_none() {
         return store(memory, target, range, operand);
     }
-    if let (Some(number), None) = (arithmetic.sum(), &result) {
+    if let (Some(number), None, Some(memory)) = (arithmetic.sum(), &result, memory.one()) {
         return for_each_run(target, range, |offset, at, len| {
             let operand = operand.get(at..at + len).ok_or(Fault::Outside)?;
             memory.add(offset, number, operand).map_err(|_| Fault::Outside)
@@ -312,7 +309,7 @@ pub(crate) fn part(target: &Typed, range: &Range<u64>, width: u64) -> Range<u64>
 
 /// Replaces one element by `swap` if it is `compare`, bit by bit; gives what was there. The caller has its stripe.
 pub(crate) fn compare_swap(
-    memory: &Atomics,
+    memory: &impl Memory,
     offset: u64,
     width: usize,
     (compare, swap): (u64, u64),
@@ -325,11 +322,11 @@ pub(crate) fn compare_swap(
     }
     let mut bytes = [0; 8];
     let bytes = &mut bytes[..width];
-    memory.load(offset, bytes).map_err(|_| Fault::Outside)?;
+    memory.load(offset, bytes)?;
     let old = read(bytes);
     if old == compare {
         write(swap, bytes);
-        memory.store(offset, bytes).map_err(|_| Fault::Outside)?;
+        memory.store(offset, bytes)?;
     }
     Ok(old)
 }

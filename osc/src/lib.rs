@@ -38,6 +38,7 @@
 mod adapter;
 mod arithmetic;
 mod asked;
+mod attached;
 mod core;
 #[allow(unsafe_code, reason = "has engines work on memory of devices")]
 mod device;

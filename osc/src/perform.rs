@@ -3,6 +3,7 @@
 
 use crate::Fault;
 use crate::arithmetic::{Arithmetic, read, write};
+use crate::attached::Memory;
 use crate::core::fetches;
 use crate::exposure::{change, compare_swap, load, store, stripes};
 use crate::header::Stripes;
@@ -10,7 +11,6 @@ use crate::job::Job;
 use crate::wire::{Head, Kind, OPERANDS, READ_MAX};
 use gapless_dtype::Primitive;
 use gapless_engine::{ReduceOp, Typed};
-use gapless_mem::Atomics;
 use std::ops::Range;
 
 /// What an operation comes to.
@@ -129,7 +129,7 @@ impl Plan {
     }
 
     /// Does it in memory of the host. The caller has the mutexes.
-    pub(crate) fn run(&self, memory: &Atomics, bytes: &[u8]) -> Result<Outcome, Fault> {
+    pub(crate) fn run(&self, memory: &impl Memory, bytes: &[u8]) -> Result<Outcome, Fault> {
         let (target, range) = (&self.target, self.range.clone());
         match &self.does {
             Does::Nothing => Ok(Outcome::Nothing),

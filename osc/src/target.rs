@@ -3,6 +3,7 @@
 //! Nothing that a message says is believed: places are checked against the window, lengths against the message, layouts by
 //! [`Layout::unflatten`]. What cannot be done is a [`Fault`], which the sender gets with the next answer.
 
+use crate::attached::{Attached, Memory};
 use crate::core::{Core, Done, Osc};
 use crate::device::{Near, fault};
 use crate::exposure::{Part, place};
@@ -15,7 +16,6 @@ use crate::wire::{HEADER, Head, Kind};
 use crate::{Fault, Header, Lock};
 use gapless_bml::{Bml, Rank};
 use gapless_dtype::Layout;
-use gapless_engine::Typed;
 use gapless_mem::Atomics;
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -96,8 +96,8 @@ struct Waiter {
 pub(crate) struct Hosted {
     own: Part,
     pub(crate) header: Header,
-    /// In a dynamic window, what is attached: by address.
-    pieces: Option<Vec<(u64, Atomics)>>,
+    /// In a dynamic window, what is attached.
+    pieces: Option<Attached>,
     processes: Arc<[u32]>,
     rank: u32,
     /// Threads that run tasks on it.
@@ -175,48 +175,17 @@ impl Hosted {
 
     /// From now on there is no memory but what is attached.
     pub(crate) fn make_dynamic(&mut self) {
-        self.pieces.get_or_insert_with(Vec::new);
+        self.pieces.get_or_insert_default();
     }
 
     /// Attaches memory; gives its address. `None`: the window is not dynamic.
     pub(crate) fn attach(&mut self, memory: Atomics) -> Option<u64> {
-        let address = memory.lease().region().start();
-        self.pieces.as_mut()?.push((address, memory));
-        Some(address)
+        Some(self.pieces.as_mut()?.add(memory))
     }
 
     /// Detaches the memory at an address; whether it was there.
     pub(crate) fn detach(&mut self, address: u64) -> Option<Atomics> {
-        let pieces = self.pieces.as_mut()?;
-        let at = pieces.iter().position(|(start, _)| *start == address)?;
-        Some(pieces.swap_remove(at).1)
-    }
-
-    /// The memory that a message is about, and where in it.
-    fn find(&self, head: &Head, layout: Option<&Layout>) -> Result<(Near<'_>, Typed), Fault> {
-        let Some(pieces) = &self.pieces else {
-            let target = place(self.own.bytes(), head.origin, layout, head.count);
-            return Ok((self.own.memory(), target.map_err(|_| Fault::Outside)?));
-        };
-        let anywhere = place(u64::MAX, head.origin, layout, head.count);
-        let anywhere = anywhere.map_err(|_| Fault::Outside)?;
-        let first = match anywhere.stretch() {
-            Some(stretch) => Some(anywhere.region().offset() + stretch),
-            None => {
-                let convertor = anywhere.convertor().map_err(|_| Fault::Layout)?;
-                let low = convertor.bounds().map_or(0, |(low, _)| low);
-                head.origin.checked_add_signed(low)
-            }
-        };
-        let first = first.ok_or(Fault::Outside)?;
-        let holds = |(start, memory): &&(u64, Atomics)| {
-            first.checked_sub(*start).is_some_and(|offset| offset < memory.len())
-        };
-        let (start, memory) = pieces.iter().find(holds).ok_or(Fault::Outside)?;
-        // Displacement 0 may lie before the piece: then it cannot be described, and is refused.
-        let origin = head.origin.checked_sub(*start).ok_or(Fault::Outside)?;
-        let target = place(memory.len(), origin, layout, head.count);
-        Ok((Near::Host(memory), target.map_err(|_| Fault::Outside)?))
+        self.pieces.as_mut()?.take(address)
     }
 }
 
@@ -428,26 +397,40 @@ impl Hosted {
         (head, bytes): (&Head, &[u8]),
         holders: &dyn Fn(u32) -> Holder,
     ) -> Result<Outcome, Fault> {
-        let (memory, target) = self.find(head, layout)?;
+        let all = if self.pieces.is_some() { u64::MAX } else { self.own.bytes() };
+        let target = place(all, head.origin, layout, head.count).map_err(|_| Fault::Outside)?;
         let plan = Plan::read(target, (head, bytes))?;
-        let stripes = plan.stripes(match memory {
-            Near::Host(memory) => memory.misalignment(0, 8),
-            Near::Device(_) => 0,
-        })?;
-        if !self.take(stripes, holders)? {
-            return Ok(Outcome::Busy);
+        if let Some(attached) = &self.pieces {
+            attached.check(&plan)?;
+            return self.run(attached, &plan, bytes, holders);
         }
-        match memory {
-            Near::Host(memory) => {
-                let done = plan.run(memory, bytes);
-                self.header.release_stripes(self.rank, stripes);
-                done
-            }
+        match self.own.memory() {
+            Near::Host(memory) => self.run(memory, &plan, bytes, holders),
             Near::Device(memory) => {
+                let stripes = plan.stripes(0)?;
+                if !self.take(stripes, holders)? {
+                    return Ok(Outcome::Busy);
+                }
                 let mutexes = (self.header.clone(), self.rank, stripes);
                 let job = Job::new(head.window, memory, mutexes, (plan, bytes));
                 Ok(Outcome::Goes(Box::new(job)))
             }
         }
+    }
+
+    fn run(
+        &self,
+        memory: &impl Memory,
+        plan: &Plan,
+        bytes: &[u8],
+        holders: &dyn Fn(u32) -> Holder,
+    ) -> Result<Outcome, Fault> {
+        let stripes = plan.stripes(memory.misalignment(0, 8))?;
+        if !self.take(stripes, holders)? {
+            return Ok(Outcome::Busy);
+        }
+        let done = plan.run(memory, bytes);
+        self.header.release_stripes(self.rank, stripes);
+        done
     }
 }

@@ -1,5 +1,6 @@
 //! Messages that no process of ours sends: whatever they say, nothing outside the window changes, and nothing panics.
 
+mod attached;
 mod bounded;
 mod device;
 mod mixed;
