@@ -190,8 +190,9 @@ fn usable(settings: &Settings) -> Result<(Vec<Interface>, Vec<Vec<Place>>), Link
         return Err(LinkError::Unreachable { reason });
     }
     let mut rails = choose::rails(&all, &settings.wanted, places);
-    rails.truncate(rails::NAMES.len());
-    rails.iter_mut().for_each(|places| places.truncate(Tcp::PLACES_MAX));
+    if let Some(what) = choose::bound(&mut rails, (rails::NAMES.len(), Tcp::PLACES_MAX)) {
+        tracing::warn!("{what}; {INTERFACES} chooses others");
+    }
     Ok((all, rails))
 }
 

@@ -105,6 +105,16 @@ pub(super) fn rails(all: &[Interface], wanted: &Wanted, places: Vec<Place>) -> V
     rails.into_iter().flat_map(|rail| std::iter::repeat_n(rail.clone(), times(&rail))).collect()
 }
 
+/// Keeps so many rails, and of each so many addresses, the first ones; says what is left out, if anything is.
+pub(super) fn bound(rails: &mut Vec<Vec<Place>>, (most, each): (usize, usize)) -> Option<String> {
+    let more = rails.split_off(most.min(rails.len())).into_iter().flatten();
+    let rest = rails.iter_mut().flat_map(|places| places.split_off(each.min(places.len())));
+    let left: Vec<String> = rest.chain(more).map(|place| place.address.to_string()).collect();
+    let what = "nobody can call this process at these, beyond the first";
+    (!left.is_empty())
+        .then(|| format!("{what} {each} addresses of {most} rails: {}", left.join(", ")))
+}
+
 /// Whether an address means nothing on other hosts, or names no host. (Loopback does not count.)
 fn is_local(address: IpAddr) -> bool {
     match address {
@@ -193,6 +203,18 @@ mod tests {
         assert_eq!(rails("lo,eth0,docker0"), [2, 2, 1]);
         assert_eq!(rails("ib0,ib0,eth0"), [2, 1, 1], "named twice");
         assert_eq!(rails("ib0,ib*,10.9.0.0/16"), [1], "named once");
+    }
+
+    #[test]
+    fn addresses_beyond_the_bounds_are_named() {
+        let places = |numbers: std::ops::Range<u8>| -> Vec<Place> {
+            numbers.map(|number| interface("eth0", &format!("10.0.0.{number}/8")).place).collect()
+        };
+        let mut rails = vec![places(1..4), places(4..9), places(9..10)];
+        assert_eq!(bound(&mut rails.clone(), (3, 5)), None);
+        let what = bound(&mut rails, (2, 4)).unwrap();
+        assert!(what.ends_with(" 4 addresses of 2 rails: 10.0.0.8, 10.0.0.9"), "{what}");
+        assert_eq!(rails, [places(1..4), places(4..8)]);
     }
 
     #[test]
