@@ -184,11 +184,7 @@ impl State {
     /// Cancels a receive that has no message yet, or withdraws a send; whether it was cancelled by the time this
     /// returns.
     pub(crate) fn cancel_or_recall(&mut self, id: RequestId) -> Result<bool, Error> {
-        if self.cancel(id)? {
-            return Ok(true);
-        }
-        self.pml.cancel_send(id)?;
-        Ok(false)
+        Ok(self.cancel(id)? || self.pml.cancel_send(id)?)
     }
 
     /// Whether work remains for when the lock is released.

@@ -20,14 +20,17 @@
 use crate::drive::core::Core;
 use crate::drive::inflight::InFlight;
 use crate::drive::peer::Outgoing;
-use crate::error::PmlError;
+use crate::error::{Failure, PmlError};
 use crate::matching::body::Arrival;
 use crate::pml::Pml;
 use crate::request::send::SendStage;
-use crate::request::{Left, Recalled, RequestId, Status};
+use crate::request::{Left, Recalled, RequestId, Status, Work};
 use crate::rndv::protocol::Protocol;
 use crate::wire::{self, Verdict, What};
 use gapless_bml::Bml;
+
+/// How often progress is made for the answer of this process itself, behind what it has sent itself before.
+const TURNS: usize = 64;
 
 impl Core {
     /// Withdraws a send, whether it needs an answer or has left long ago.
@@ -45,6 +48,12 @@ impl Core {
         self.enqueue(peer, Outgoing::Note(What::Recall { sequence, serial }));
         self.flush_peer(bml, peer);
         Ok(())
+    }
+
+    /// Whether a send that is withdrawn waits for an answer of this process.
+    fn asks_itself(&mut self, id: RequestId) -> bool {
+        let recalled = self.requests.recalled(id).map(|recalled| recalled.peer);
+        recalled.or_else(|| Some(self.requests.send_mut(id)?.to.peer)) == Some(self.me)
     }
 
     /// Withdraws a send in flight.
@@ -148,7 +157,8 @@ impl Core {
 }
 
 impl Pml {
-    /// Withdraws a send (`MPI_Cancel`, MPI 4.1 §3.8.4). Returns at once. Once the receiver has made progress, the
+    /// Withdraws a send (`MPI_Cancel`, MPI 4.1 §3.8.4). Returns at once, with whether it is cancelled already: so is one
+    /// that had not left, or that nobody of this process has received. Once the receiver has made progress, the
     /// request ends. Either it ends with [`PmlError::Cancelled`], and no receive gets the message, or it ends as it
     /// would have, and a receive has got the message or will. Unlike other sends that need no answer, it may end with
     /// [`PmlError::PeerLost`]: then the outcome is unknown.
@@ -158,7 +168,16 @@ impl Pml {
     ///
     /// # Errors
     /// There is no such request.
-    pub fn cancel_send(&mut self, id: RequestId) -> Result<(), PmlError> {
-        self.core.cancel_send(&mut self.bml, id)
+    pub fn cancel_send(&mut self, id: RequestId) -> Result<bool, PmlError> {
+        self.core.cancel_send(&mut self.bml, id)?;
+        for _ in 0..TURNS {
+            if !self.core.asks_itself(id) {
+                break;
+            }
+            self.progress();
+        }
+        let work = self.core.requests.heavy(id);
+        let cancelled = |failure: &Failure| failure.error == PmlError::Cancelled;
+        Ok(matches!(work, Some(Work::Done(Err(failure))) if cancelled(failure)))
     }
 }

@@ -71,13 +71,14 @@ impl Rank {
         let number = journal.sent[at].number;
         let ended = self.pml().is_done(id) == Ok(true);
         let asked = self.pml().cancel_send(id);
-        let back = self.pml().is_done(id) == Ok(false);
+        // One to this process is back at once.
+        let back = asked == Ok(true) || self.pml().is_done(id) == Ok(false);
         journal.sent[at].recalled |= ended && back;
         self.tell(Some(journal.sent[at].to), || format!("cancels message {number}"));
         for pending in self.pending.iter_mut().filter(|pending| back && pending.id == id) {
             pending.done = None;
         }
-        asked.map_err(|error| Failure::new(format!("cancelling: {error}"), &[self.rank]))
+        asked.map(drop).map_err(|error| Failure::new(format!("cancelling: {error}"), &[self.rank]))
     }
 
     /// Looks at what has ended, and at what the script waits for; gives whether anything moved on.
