@@ -38,7 +38,8 @@
 //!   else has happened.
 //! - Otherwise a rank that gets a message of another length than it expects fails as above. One that expects a message
 //!   which nobody sends waits for ever, as does one whose long message nobody receives: that cannot be told from a
-//!   rank that is late. A message that nobody expects is never taken for one of a later collective (`tickets.rs`), and
+//!   rank that is late, unless the caller [has it asked](Executor::doing) and [says](Executor::differs) that it is in
+//!   another operation. A message that nobody expects is never taken for one of a later collective (`tickets.rs`), and
 //!   no message is written beyond its place. Results can be wrong.
 //!
 //! # How many at once
@@ -71,7 +72,7 @@ use std::sync::Arc;
 use std::task::Poll;
 
 use gapless_engine::{Engine, Reducer};
-use gapless_pml::{Comm, Pml};
+use gapless_pml::{Call, Comm, Doing, Pml};
 
 pub use error::CollError;
 pub use lender::Lender;
@@ -80,8 +81,8 @@ pub use rows::{Blocks, Combine, Rows};
 pub use tasks::{Awaited, Leaving, Seat, TaskFault, TaskName, Tasks, Work};
 pub use tickets::{IN_FLIGHT_MAX, SLOTS_MAX, Sequencer, Ticket};
 
-use crate::Together;
 use crate::schedule::{Action, Buffer, Place, Schedule};
+use crate::{Operation, Together};
 use act::Tools;
 use compare::{Comparison, Verdict};
 use gapless_engine::Typed;
@@ -399,6 +400,28 @@ impl Executor {
             return self.run.over(&self.plan, Err(error.clone()));
         }
         self.run.advance(&self.plan, tools)
+    }
+
+    /// What it is in, for whoever asks a process that waits; times are the caller's business.
+    #[must_use]
+    pub fn doing(&self) -> Doing {
+        let (ticket, operation) = (&self.plan.ticket, self.plan.schedule.terms.operation);
+        let call = Call::Collective { operation: operation.code(), number: ticket.name() };
+        let whom = self.run.waits_for().and_then(|rank| self.plan.process(rank));
+        Doing { call, context: Some(ticket.members().context()), whom, millis: 0 }
+    }
+
+    /// A process says that it is, or was, in another operation as this collective: this rank fails, without waiting for
+    /// what was not received or taken so far. Not if there is no such operation, or the process is no member. Whether it
+    /// has not failed so before.
+    pub fn differs(&mut self, pml: &mut Pml, process: u32, theirs: u8) -> bool {
+        let (rank, theirs) =
+            (self.plan.ticket.members().rank_of(process), Operation::from_code(theirs));
+        let ours = self.plan.schedule.terms.operation;
+        let (Some(rank), true) = (rank, theirs.is_some_and(|theirs| theirs != ours)) else {
+            return false;
+        };
+        self.run.go_astray(pml, rank, CollError::Mismatch { rank, theirs, ours })
     }
 
     /// Whether a waiting caller should poll and not sleep: work of an engine is under way, or another collective of this

@@ -51,6 +51,19 @@ impl Operation {
         Self::NeighborAlltoall,
     ];
 
+    /// Its number from 1 on, by which processes of a job tell each other.
+    #[must_use]
+    pub fn code(self) -> u8 {
+        let at = Self::ALL.iter().position(|known| *known == self);
+        at.and_then(|at| u8::try_from(at + 1).ok()).unwrap_or(0)
+    }
+
+    /// The operation with this [`code`](Self::code).
+    #[must_use]
+    pub fn from_code(code: u8) -> Option<Self> {
+        Self::ALL.get(usize::from(code).checked_sub(1)?).copied()
+    }
+
     /// Its name, as in MPI's without the prefix, in lower case.
     #[must_use]
     pub fn name(self) -> &'static str {

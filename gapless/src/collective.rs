@@ -29,6 +29,7 @@ mod tasks;
 mod tools;
 #[allow(unsafe_code, reason = "hands its caller's promise on")]
 mod turn;
+mod waits;
 #[allow(unsafe_code, reason = "gives a worker memory that was made for it")]
 mod worker;
 

@@ -12,6 +12,7 @@ mod attend;
 mod bells;
 pub(crate) mod guard;
 mod held;
+pub(crate) mod stuck;
 mod waiting;
 mod warm;
 
@@ -37,6 +38,7 @@ use std::any::Any;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 use std::task::{Poll, Waker};
+use stuck::Stuck;
 pub(crate) use waiting::Look;
 pub(crate) use warm::Warm;
 
@@ -111,6 +113,8 @@ pub(crate) struct Shared {
     has_thread: AtomicBool,
     /// How to wait; determined once, because counting processors takes system calls.
     patience: Patience,
+    /// When calls that wait say so.
+    stuck: Stuck,
     /// By which collectives of new communicators choose their algorithms: all ranks have the same.
     table: RwLock<Arc<Table>>,
     /// On which host each process is.
@@ -256,6 +260,11 @@ impl State {
         self.stage == Stage::Left
     }
 
+    /// Whether the world is being left.
+    pub(crate) fn is_leaving(&self) -> bool {
+        self.stage == Stage::Closed
+    }
+
     /// Handles arrivals; does nothing once the world has been left.
     #[inline]
     pub(crate) fn progress(&mut self) -> usize {
@@ -289,7 +298,7 @@ impl Shared {
     pub(crate) fn new(
         (pml, windows, window_tasks): (Pml, Osc, gapless_osc::Tasks),
         (xtq, bells): (Xtq, Bells),
-        (local_ranks, places): (usize, Places),
+        (local_ranks, places, stuck): (usize, Places, Stuck),
         accelerators: Arc<Accelerators>,
         tools: Arc<Tools>,
     ) -> Shared {
@@ -328,6 +337,7 @@ impl Shared {
             waiting: AtomicU32::new(0),
             has_thread: AtomicBool::new(false),
             patience,
+            stuck,
             table: RwLock::default(),
             places,
             tools,

@@ -26,7 +26,7 @@ pub use request::WindowRequest;
 
 use crate::communicator::Communicator;
 use crate::error::Error;
-use crate::shared::Shared;
+use crate::shared::{Shared, stuck};
 use crate::shared_buf::SharedBuf;
 use attributes::Hints;
 use gapless_bml::Bml;
@@ -205,7 +205,7 @@ impl Driver for Shared {
                 Ok(())
             })?;
         }
-        let found = self.wait_until(|state| match state.open() {
+        let found = self.wait_in(stuck::WINDOW, |state| match state.open() {
             Ok(pml) => step(pml.bml_mut()).map(Ok),
             Err(error) => Some(Err(error)),
         });

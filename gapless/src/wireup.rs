@@ -33,6 +33,7 @@ mod single;
 pub use detect::{detect, is_launched};
 pub use error::WireupError;
 pub use limits::Limits;
+pub(crate) use limits::seconds;
 pub use pmi1::Pmi1;
 pub use pmix::Pmix;
 pub use questions::Questions;

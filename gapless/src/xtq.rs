@@ -50,7 +50,7 @@ mod rings;
 use crate::World;
 use crate::communicator::Communicator;
 use crate::error::Error;
-use crate::shared::Shared;
+use crate::shared::{Shared, stuck};
 use gapless_xtq::Tried;
 use std::sync::Arc;
 use std::time::Instant;
@@ -377,7 +377,7 @@ impl Tasks {
         };
         match look(FIRST_LOOKS) {
             Some(found) => Ok(found),
-            None => self.shared.wait_until(|_| look(LOOKS)),
+            None => self.shared.wait_in(stuck::TASK, |_| look(LOOKS)),
         }
     }
 

@@ -64,6 +64,7 @@
 //! ```
 #![deny(unsafe_code)]
 
+mod asks;
 #[allow(unsafe_code, reason = "the only place that has bytes of users' buffers moved")]
 mod buffer;
 pub mod choose;
@@ -82,6 +83,7 @@ mod rndv;
 mod tuning;
 mod wire;
 
+pub use asks::{Call, Doing, Heard, Seat};
 pub use choose::{Candidate, Excluded, Protocol, Situation, Staging};
 pub use comm::{COMMS_MAX, Comm};
 pub use comm::{CommRequest, Survivors, SurvivorsRequest};

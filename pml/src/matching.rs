@@ -98,6 +98,12 @@ impl Posted {
         self.wild == 0 && !self.classes[0].has(key_of(label, 0))
     }
 
+    /// The tag of a receive that waits; `None`: any.
+    pub(crate) fn tag(&self, place: Place) -> Option<i32> {
+        let tag = self.classes[usize::from(place.class)].key(place.cell).tag;
+        Some(tag).filter(|_| place.class & 2 == 0)
+    }
+
     /// Takes out the receive that a message goes to.
     pub(crate) fn take(&mut self, label: Label) -> Option<u32> {
         if self.wild == 0 {

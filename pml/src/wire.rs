@@ -38,6 +38,7 @@
 //!         72 | key … | flattened layout …
 //! PAYLOAD    | kind | version | 0:6 | serial | 0:16 |
 //!         32 | packed data …
+//! ASK, SAY   | kind | version | call:1 | operation:1 | context:4 | number:8 | whom:4 | milliseconds:4 |
 //! ```
 //!
 //! `serial` names a rendezvous at its sender, `reply` at its receiver: 64-bit counters that are never used again.
@@ -46,6 +47,7 @@
 //! signature's digest. `low` and `span` are the bytes that the sender's buffer touches, relative to displacement 0;
 //! keys stand for exactly these. Bytes shown as 0 must be 0.
 
+mod asking;
 mod cts;
 pub(crate) mod cut;
 mod envelope;
@@ -55,6 +57,8 @@ mod rts;
 mod staged;
 mod verdict;
 
+use asking::AskWire;
+pub(crate) use asking::asking;
 pub(crate) use cts::Cts;
 use envelope::EnvelopeWire;
 pub use envelope::SendMode;
@@ -68,6 +72,7 @@ pub(crate) use staged::{DEPTH_MAX, Open, RingOffer, Why, free, ready, refuse};
 use staged::{OpenWire, RingWire};
 pub(crate) use verdict::Verdict;
 
+use crate::asks::Doing;
 use gapless_bml::RemoteKey;
 use gapless_dtype::SignatureDigest;
 use std::ops::Range;
@@ -75,7 +80,7 @@ use zerocopy::little_endian::U64;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 /// Version of everything in this file. Peers with another version are refused.
-pub(crate) const VERSION: u8 = 8;
+pub(crate) const VERSION: u8 = 9;
 
 /// Most bytes of a flattened layout that an RTS carries; longer ones are fetched.
 pub const INLINE_LAYOUT_MAX: usize = 1024;
@@ -116,6 +121,8 @@ mod kind {
     pub(super) const REFUSE: u8 = 14;
     pub(super) const GRANT: u8 = 15;
     pub(super) const PAYLOAD: u8 = 16;
+    pub(super) const ASK: u8 = 17;
+    pub(super) const SAY: u8 = 18;
 }
 
 /// DATA, LAYOUT-REQUEST and LAYOUT-DATA: three words after the kind.
@@ -211,6 +218,11 @@ pub(crate) fn payload(serial: u64) -> [u8; PAYLOAD_BYTES] {
     words(kind::PAYLOAD, [serial, 0, 0])
 }
 
+/// Whether a control message that is to be sent is an answer to ASK.
+pub(crate) fn is_say(message: &[u8]) -> bool {
+    message[0] == kind::SAY
+}
+
 /// A message, checked as far as it can be by itself.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Message {
@@ -259,6 +271,11 @@ pub(crate) enum Message {
     Payload {
         serial: u64,
     },
+    /// What the sender is in, and whether it asks the same.
+    Asking {
+        is_question: bool,
+        doing: Doing,
+    },
 }
 
 /// What the first 32 bytes say; enough for the two kinds that are frequent.
@@ -301,7 +318,7 @@ impl Head {
                 }
                 Ok(Head::Data { reply, offset })
             }
-            kind::RTS..=kind::CTS | kind::FIN..=kind::PAYLOAD => Ok(Head::Other),
+            kind::RTS..=kind::CTS | kind::FIN..=kind::SAY => Ok(Head::Other),
             other => Err(format!("no message is of kind {other}")),
         }
     }
@@ -326,7 +343,10 @@ impl Message {
     /// about none.
     pub(crate) fn name(&self) -> Option<u64> {
         Some(match self {
-            Message::Rts(_) | Message::Note(_) | Message::Payload { .. } => return None,
+            Message::Rts(_)
+            | Message::Note(_)
+            | Message::Payload { .. }
+            | Message::Asking { .. } => return None,
             Message::Cts(cts) => cts.serial,
             Message::Fin { serial, .. }
             | Message::LayoutRequest { serial, .. }
@@ -421,6 +441,10 @@ impl Message {
                     return Err("an offer's data whose reserved bytes are not zero".to_owned());
                 }
                 Ok(Message::Payload { serial })
+            }
+            kind @ (kind::ASK | kind::SAY) => {
+                let doing = Doing::check(&exactly::<AskWire>(message)?)?;
+                Ok(Message::Asking { is_question: kind == kind::ASK, doing })
             }
             other => Err(format!("no control message is of kind {other}")),
         }

@@ -92,7 +92,7 @@ impl Pair {
 }
 
 /// What is spoken.
-const VERSION: u8 = 8;
+const VERSION: u8 = 9;
 
 fn word(message: &mut [u8], at: usize, value: u64) {
     message[at..at + 8].copy_from_slice(&value.to_le_bytes());
@@ -201,7 +201,7 @@ fn the_forger_can_speak_the_protocol() {
 fn every_broken_rule_loses_the_peer() {
     let wrong_version = {
         let mut m = eager(0, 0, &[1]);
-        m[1] = 9;
+        m[1] = VERSION + 1;
         m
     };
     let no_kind = {

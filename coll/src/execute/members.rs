@@ -39,6 +39,11 @@ impl Members {
         self.own.is_none().then_some(&self.comm)
     }
 
+    /// What messages to this process carry.
+    pub(super) fn context(&self) -> u32 {
+        self.comm.context()
+    }
+
     /// Whether the communicator was revoked.
     pub(super) fn is_revoked(&self) -> bool {
         self.comm.is_revoked()

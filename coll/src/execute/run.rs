@@ -1,4 +1,5 @@
 //! One run of a schedule: which steps wait, which are under way, and how they end.
+mod astray;
 mod compute;
 mod epochs;
 mod messages;
@@ -41,6 +42,8 @@ pub(super) struct Run {
     is_stained: bool,
     /// Why this rank goes on without data.
     failure: Option<CollError>,
+    /// A rank that is in another collective: nothing is received any more.
+    astray: Option<u32>,
     /// Who was told of the failure.
     told: BTreeSet<u32>,
     /// Whose notices were asked for.
@@ -142,6 +145,7 @@ impl Run {
             seats: BTreeMap::new(),
             is_stained: false,
             failure: None,
+            astray: None,
             told: BTreeSet::new(),
             asked: BTreeSet::new(),
         }
@@ -274,6 +278,11 @@ impl Run {
 
     fn begin(&mut self, plan: &Plan, tools: &mut Tools<'_>, step: u32) {
         let action = plan.schedule.action(step as usize);
+        if self.astray.is_some()
+            && matches!(action, Action::Receive { .. } | Action::Put { .. } | Action::Task { .. })
+        {
+            return self.ended(plan, step);
+        }
         let gate = match action {
             // A task may be followed by a message that says why it came without its bytes.
             Action::Send { to, .. } | Action::Put { to, .. } => Some((Way::Out, peer(*to))),

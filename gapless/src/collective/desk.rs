@@ -282,16 +282,15 @@ impl Communicator {
             })?;
             return Err(self.failed(operation, error));
         }
-        let waited =
-            self.shared.wait_looking(
-                lent.page(),
-                Page::look,
-                |page, state, patient| match advance(page, state) {
-                    Poll::Ready(result) => Look::Found(result),
-                    Poll::Pending if patient => sleepy(page, state),
-                    Poll::Pending => Look::NotYet,
-                },
-            );
+        let waited = self.shared.wait_looking(
+            (self.in_call(operation, number), lent.page()),
+            Page::look,
+            |page, state, patient| match advance(page, state) {
+                Poll::Ready(result) => Look::Found(result),
+                Poll::Pending if patient => sleepy(page, state),
+                Poll::Pending => Look::NotYet,
+            },
+        );
         waited?.map_err(|error| self.failed(operation, error))
     }
 }

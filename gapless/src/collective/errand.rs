@@ -108,6 +108,11 @@ impl Errand {
         self.executor.as_ref()
     }
 
+    /// The same, to be changed.
+    pub(super) fn executor_mut(&mut self) -> Option<&mut Executor> {
+        self.executor.as_mut()
+    }
+
     /// The same; nothing goes on with it afterwards.
     pub(super) fn take_executor(&mut self) -> Option<Executor> {
         self.executor.take()

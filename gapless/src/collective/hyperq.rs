@@ -142,7 +142,7 @@ impl Communicator {
         }
         let _polling = Polling::new(shared)?;
         let ended = shared.wait_looking(
-            taken.hyperq(),
+            (self.in_call(operation, number), taken.hyperq()),
             |hyperq| hyperq.look(),
             |hyperq, state, _| {
                 let tools = &*shared.tools;

@@ -139,6 +139,7 @@ impl Entry {
     /// It has ended.
     pub(super) fn end(&mut self, pml: &mut Pml, result: Result<(), CollError>) {
         if let Phase::Going(request) = self.phase {
+            self.tell_past(pml);
             // It is there until the result is taken.
             let _ = pml.end_general(request);
             self.phase = Phase::Ended(request, result);

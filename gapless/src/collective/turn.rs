@@ -139,7 +139,7 @@ impl Communicator {
             Ok((turn, is_first))
         })?;
         if is_first && blocking {
-            self.shared.wait_until(|_| {
+            self.shared.wait_in(self.in_call(collective.operation, turn.number), |_| {
                 desk.with(|at| {
                     turn.recall(at, collective);
                     (turn.seen != Seen::Open).then_some(())

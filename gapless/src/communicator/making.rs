@@ -5,8 +5,8 @@
 use super::Communicator;
 use crate::collective::Blocking;
 use crate::error::Error;
-use crate::shared::State;
-use gapless_pml::{CommRequest, Comparison, Group, Pml, PmlError};
+use crate::shared::{State, stuck};
+use gapless_pml::{Call, CommRequest, Comparison, Group, Pml, PmlError};
 
 impl Communicator {
     /// Starts what `start` says, and waits for it.
@@ -19,10 +19,11 @@ impl Communicator {
             self.shared.rouse(state);
             Ok(request)
         })?;
-        let made = self.shared.wait_until(|state| match state.open() {
-            Ok(pml) => pml.collect_comm(request).map_err(Error::from).transpose(),
-            Err(error) => Some(Err(error)),
-        })??;
+        let made =
+            self.shared.wait_in(stuck::on(self, Call::Making), |state| match state.open() {
+                Ok(pml) => pml.collect_comm(request).map_err(Error::from).transpose(),
+                Err(error) => Some(Err(error)),
+            })??;
         Ok(made.map(|comm| Communicator::new(&self.shared, comm)))
     }
 

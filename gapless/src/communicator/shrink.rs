@@ -2,7 +2,8 @@
 
 use super::Communicator;
 use crate::error::Error;
-use gapless_pml::{Group, Pml, PmlError, Survivors, SurvivorsRequest};
+use crate::shared::stuck;
+use gapless_pml::{Call, Group, Pml, PmlError, Survivors, SurvivorsRequest};
 
 impl Communicator {
     /// Makes all members stop using this communicator (as `MPIX_Comm_revoke`). Not collective: any member calls it, at
@@ -102,7 +103,7 @@ impl Communicator {
             self.shared.rouse(state);
             Ok(request)
         })?;
-        self.shared.wait_until(|state| match state.open() {
+        self.shared.wait_in(stuck::on(self, Call::Making), |state| match state.open() {
             Ok(pml) => pml.collect_survivors(request).map_err(Error::from).transpose(),
             Err(error) => Some(Err(error)),
         })?

@@ -3,7 +3,7 @@
 use super::{Held, Look, Shared, Stage, State};
 use crate::error::Error;
 use gapless_engine::Typed;
-use gapless_pml::{Comm, Next, Source, Status, TagSel};
+use gapless_pml::{Comm, Doing, Next, Source, Status, TagSel};
 use std::sync::atomic::Ordering;
 
 /// How often an awaited message is looked for before its receive is posted.
@@ -81,13 +81,13 @@ impl Drop for UnderWay<'_> {
 impl Shared {
     /// Waits for something that a few loads, without the lock, can find: `look` says whether `ready` would get on. When
     /// the caller is about to wait like any other, and so perhaps to sleep, `ready` is told. It is not asked once the
-    /// world has been left. Until then the world is not left in good order.
+    /// world has been left. Until then the world is not left in good order. `call`: which it is.
     ///
     /// # Errors
     /// The world was finalized, or a panic in another thread has given it up.
     pub(crate) fn wait_looking<W, T>(
         &self,
-        what: &mut W,
+        (call, what): (Doing, &mut W),
         look: impl Fn(&mut W) -> bool,
         mut ready: impl FnMut(&mut W, &mut State, bool) -> Look<T>,
     ) -> Result<T, Error> {
@@ -133,7 +133,7 @@ impl Shared {
                 self.drive(&mut state);
             }
         }
-        self.wait_held(state, |state| find(what, state, true))
+        self.wait_held_in(state, call, |state| find(what, state, true))
     }
 
     /// Does something that looks for what other processes write, with the lock held: as long as the second argument of

@@ -5,10 +5,11 @@
 //! it is its turn to lead. Whoever waits for anything else sleeps on the alarm, which is rung when something was
 //! handled.
 
+use super::stuck::{self, Long};
 use super::{Held, Shared, Stage, State};
 use crate::error::Error;
 use gapless_bml::{Waiter, now_ns, switches};
-use gapless_pml::RequestId;
+use gapless_pml::{Call, Doing, RequestId};
 use gapless_sync::{Parker, Ticket};
 use std::os::fd::AsRawFd;
 use std::sync::Arc;
@@ -43,6 +44,16 @@ pub(crate) enum Look<T> {
     Until(RequestId),
     /// Nothing yet; anything may change that.
     NotYet,
+}
+
+impl<T> Look<T> {
+    /// The request that is waited for, if it is one.
+    fn until(&self) -> Option<RequestId> {
+        match self {
+            Look::Until(id) => Some(*id),
+            Look::Found(_) | Look::NotYet => None,
+        }
+    }
 }
 
 impl<T> From<Option<T>> for Look<T> {
@@ -81,13 +92,18 @@ impl Drop for Waiting<'_> {
 }
 
 /// One wait.
-struct Wait {
+pub(super) struct Wait {
     ticket: Ticket,
     waiter: Waiter,
     /// Turns in a row after which the leader yielded.
     yields: u32,
     /// Where it sleeps as a follower; made when it first does.
     parker: Option<Arc<Parker>>,
+    /// The call, as its caller says.
+    pub(super) what: Doing,
+    /// The request that nothing comes before the end of, as it looked last.
+    pub(super) until: Option<RequestId>,
+    pub(super) long: Long,
 }
 
 impl Shared {
@@ -97,10 +113,19 @@ impl Shared {
     /// A panic in another thread; the world has been left before.
     pub(crate) fn wait_until<T>(
         &self,
+        ready: impl FnMut(&mut State) -> Option<T>,
+    ) -> Result<T, Error> {
+        self.wait_in(stuck::of(Call::Other), ready)
+    }
+
+    /// As [`wait_until`](Shared::wait_until), in a call that this says.
+    pub(crate) fn wait_in<T>(
+        &self,
+        what: Doing,
         mut ready: impl FnMut(&mut State) -> Option<T>,
     ) -> Result<T, Error> {
         let state = self.lock()?;
-        self.wait_held(state, |state| ready(state).into())
+        self.wait_held_in(state, what, |state| ready(state).into())
     }
 
     /// As [`wait_until`](Shared::wait_until), if the caller has the lock already, and `ready` may say what it waits
@@ -108,11 +133,35 @@ impl Shared {
     pub(crate) fn wait_held<'s, T>(
         &'s self,
         state: Held<'s>,
+        ready: impl FnMut(&mut State) -> Look<T>,
+    ) -> Result<T, Error> {
+        self.wait_held_in(state, stuck::of(Call::Other), ready)
+    }
+
+    /// As [`wait_held`](Shared::wait_held), in a call that this says.
+    pub(crate) fn wait_held_in<'s, T>(
+        &'s self,
+        state: Held<'s>,
+        what: Doing,
         mut ready: impl FnMut(&mut State) -> Look<T>,
     ) -> Result<T, Error> {
-        let _waiting = Waiting::new(self);
         let waiter = Waiter::with(self.patience);
-        let mut wait = Wait { ticket: Ticket::default(), waiter, yields: 0, parker: None };
+        let (ticket, long) = Default::default();
+        let mut wait = Wait { ticket, waiter, yields: 0, parker: None, what, until: None, long };
+        let found = self.wait_as(state, &mut wait, &mut ready);
+        if let Some(seat) = wait.long.seat {
+            self.with_anyway(|state| state.pml.waits_no_more(seat));
+        }
+        found
+    }
+
+    fn wait_as<'s, T>(
+        &'s self,
+        state: Held<'s>,
+        wait: &mut Wait,
+        ready: &mut impl FnMut(&mut State) -> Look<T>,
+    ) -> Result<T, Error> {
+        let _waiting = Waiting::new(self);
         let mut held = Some(state);
         loop {
             let mut state = match held.take() {
@@ -125,7 +174,7 @@ impl Shared {
                 if wait.ticket != before {
                     state.spin.start();
                 }
-                if let Some(found) = self.lead(state, &mut wait, &mut ready)? {
+                if let Some(found) = self.lead(state, wait, ready)? {
                     return Ok(found);
                 }
                 continue;
@@ -135,19 +184,25 @@ impl Shared {
             let look = ready(&mut state);
             if let Look::Found(found) = look {
                 drop(asleep);
-                self.retire(state, &wait);
+                self.retire(state, wait);
                 return Ok(found);
             }
             if state.stage == Stage::Left {
                 drop(asleep);
-                self.retire(state, &wait);
+                self.retire(state, wait);
                 return Err(Error::Finalized);
+            }
+            wait.until = look.until();
+            if self.linger(&mut state, wait, now_ns()) {
+                drop(asleep);
+                state.done();
+                continue;
             }
             if let Look::Until(id) = look {
                 drop(asleep);
-                self.follow(state, &mut wait, id)?;
+                self.follow(state, wait, id)?;
             } else {
-                self.listen(state, &mut wait)?;
+                self.listen(state, wait)?;
             }
         }
     }
@@ -174,10 +229,13 @@ impl Shared {
                     quiet = false;
                     state.spin.found();
                 }
-                if let Look::Found(found) = ready(&mut state) {
-                    state.spin.found();
-                    self.retire(state, wait);
-                    return Ok(Some(found));
+                match ready(&mut state) {
+                    Look::Found(found) => {
+                        state.spin.found();
+                        self.retire(state, wait);
+                        return Ok(Some(found));
+                    }
+                    look => wait.until = look.until(),
                 }
                 if state.stage == Stage::Left {
                     self.retire(state, wait);
@@ -208,6 +266,9 @@ impl Shared {
             wait.yields += 1;
             if wait.yields <= self.patience.yields { Next::Yield } else { Next::Sleep }
         };
+        if matches!(next, Next::Sleep) && self.linger(&mut state, wait, now_ns()) {
+            next = Next::Turn;
+        }
         if matches!(next, Next::Sleep) && state.is_busy() {
             // Our own work waits for room at a peer, or for an engine: only polling moves it.
             next = Next::Yield;

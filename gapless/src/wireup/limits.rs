@@ -38,13 +38,25 @@ impl Limits {
     }
 
     fn parse(text: &str) -> Result<Limits, WireupError> {
-        let seconds = text.parse::<f64>().ok().filter(|&seconds| seconds <= 86_400.0);
-        let gathering = seconds.and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
-        gathering.filter(|limit| !limit.is_zero()).map(Limits::of).ok_or_else(|| {
-            let problem = format!("{text:?}, not a number of seconds up to a day");
-            WireupError::Setting { variable: START_SECONDS, problem }
-        })
+        let gathering = seconds(START_SECONDS, text)?;
+        if gathering.is_zero() {
+            Err(no_seconds(START_SECONDS, text))
+        } else {
+            Ok(Limits::of(gathering))
+        }
     }
+}
+
+/// A variable's value, as seconds.
+pub(crate) fn seconds(variable: &'static str, text: &str) -> Result<Duration, WireupError> {
+    let seconds = text.parse::<f64>().ok().filter(|&seconds| seconds <= 86_400.0);
+    let seconds = seconds.and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
+    seconds.ok_or_else(|| no_seconds(variable, text))
+}
+
+fn no_seconds(variable: &'static str, text: &str) -> WireupError {
+    let problem = format!("{text:?}, not a number of seconds up to a day");
+    WireupError::Setting { variable, problem }
 }
 
 /// The end of a wait without an answer.

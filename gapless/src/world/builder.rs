@@ -13,6 +13,7 @@ use crate::communicator::Communicator;
 use crate::descriptors;
 use crate::error::Error;
 use crate::network::{Choices, HAS_VERBS, IB, TCP, Ways};
+use crate::shared::stuck::Stuck;
 use crate::shared::{Bells, Shared};
 use crate::tuning::coll::Table;
 use crate::wireup::{self, Wireup, WireupError};
@@ -343,6 +344,7 @@ impl Builder {
             None => crate::tuning::coll::load_table()?,
         };
         let settings = std::mem::take(&mut self.network).settle()?;
+        let stuck = Stuck::from_environment()?;
         let wireup = match self.wireup.take() {
             Some(wireup) => wireup,
             None => wireup::detect()?,
@@ -399,7 +401,7 @@ impl Builder {
         }
         let ours = xtq.clone();
         let (world, myself) = (pml.world(), pml.self_comm());
-        let (layers, places) = ((pml, windows, window_tasks), (local, places));
+        let (layers, places) = ((pml, windows, window_tasks), (local, places, stuck));
         let shared = Shared::new(layers, (xtq, bells), places, accelerators, tools);
         let shared = Arc::new(shared);
         shared.set_table(table);

@@ -1,6 +1,7 @@
 //! The state of an endpoint, and the handling of each event. Every protocol adds its part in a file of its own;
 //! nothing here waits.
 
+use crate::asks::Asks;
 use crate::buffer::{self, Engines, Room};
 use crate::choose::{Protocol, Recent};
 use crate::comm::agree;
@@ -97,6 +98,8 @@ pub(crate) struct Core {
     pub(crate) leaving: bool,
     /// Room for buffered sends.
     pub(crate) attached: Option<Attached>,
+    /// What is known of who waits for whom.
+    pub(crate) asks: Asks,
 }
 
 impl Core {
@@ -139,6 +142,7 @@ impl Core {
             early_revokes: Vec::new(),
             leaving: false,
             attached: None,
+            asks: Asks::default(),
             config,
         }
     }
@@ -292,6 +296,7 @@ impl Core {
             }
             Message::Note(note) => self.in_order(bml, from, Numbered::Note(note)),
             Message::Payload { serial } => self.payload(bml, from, serial, fragment),
+            Message::Asking { is_question, doing } => self.asked(bml, from, is_question, doing),
             of_rendezvous => self.heard(bml, from, of_rendezvous, message, fragment),
         }
     }

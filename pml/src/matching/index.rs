@@ -218,6 +218,11 @@ impl Index {
         Some((link.stamp, link.item, head))
     }
 
+    /// The key of an entry.
+    pub(crate) fn key(&self, cell: Cell) -> Key {
+        self.links.links[cell as usize].key
+    }
+
     /// Whether `key` has any entry.
     #[inline]
     pub(crate) fn has(&self, key: Key) -> bool {

@@ -3,9 +3,17 @@
 
 use crate::error::{Failure, PmlError};
 use crate::pml::Pml;
-use crate::request::{RequestId, Settled, Status};
+use crate::request::{Phase, RequestId, Requests, Settled, Status};
 use gapless_bml::Waiter;
 use std::task::Waker;
+
+impl Requests {
+    /// Of a light posted receive: the process, the context and the tag.
+    pub(crate) fn brief_label(&self, id: RequestId) -> Option<(u32, u32, i32)> {
+        let light = self.light(id).filter(|light| light.phase == Phase::Posted)?;
+        Some((light.peer, light.context, light.tag))
+    }
+}
 
 impl Pml {
     /// Whether a request has ended; its result is still there.

@@ -1,6 +1,7 @@
 //! Round trips, and bytes that no honest peer sends.
 
 use super::*;
+use crate::asks::{Call, Doing};
 use crate::choose::Protocol;
 use crate::wire::Data;
 use gapless_dtype::{Datatype, Primitive};
@@ -144,6 +145,26 @@ fn other_kinds_say_what_they_were_told() {
     for what in [What::Withdraw { serial: 9 }, What::Farewell, recall] {
         let said = Note { sequence: 0xFFFF_FFFF, what };
         assert_eq!(Message::parse(&note(said)), Ok(Message::Note(said)));
+    }
+    let calls = [
+        Call::Nothing,
+        Call::Send { tag: -3 },
+        Call::Receive { tag: Some(i32::MAX) },
+        Call::Receive { tag: None },
+        Call::Probe { tag: None },
+        Call::Collective { operation: 18, number: u64::MAX },
+        Call::Window,
+        Call::Task,
+        Call::Making,
+        Call::Leaving,
+        Call::Other,
+        Call::Was { operation: 1, number: 0 },
+    ];
+    for (at, call) in calls.into_iter().enumerate() {
+        let (is_question, some) = (at % 2 == 0, (at % 3 > 0).then_some(5));
+        let doing = Doing { call, context: some, whom: some, millis: 9 };
+        let said = Message::Asking { is_question, doing };
+        assert_eq!(Message::parse(&asking(is_question, &doing)), Ok(said));
     }
     let request = Message::LayoutRequest { serial: 1, reply: 2, piece: 3 };
     assert_eq!(Message::parse(&layout_request(1, 2, 3)), Ok(request));

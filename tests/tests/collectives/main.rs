@@ -4,6 +4,7 @@
 #![deny(unsafe_code)]
 
 mod allocated;
+mod astray;
 mod between;
 #[allow(unsafe_code, reason = "plays a worker over memory by address")]
 mod by_tasks;

@@ -4,7 +4,8 @@ use gapless_sync::board::Mark;
 
 use super::Place;
 use super::pieces::{Plan, SLOTS};
-use super::plan::{self, FAILED, LONG};
+use super::plan::{FAILED, LONG};
+use crate::Operation;
 use crate::execute::error::{CollError, NOTICE_BYTES};
 
 /// Bytes of the note: the operation, which slot comes first, which buffers can be mapped, the root, how long the vector or a
@@ -14,7 +15,7 @@ pub(super) const NOTE: usize = 24;
 /// The note of a rank that calls this.
 pub(super) fn introduction(plan: &Plan, me: usize, first: usize, flags: u8) -> [u8; NOTE] {
     let mut note = [0; NOTE];
-    note[0] = plan::kind(plan.operation());
+    note[0] = plan.operation().code();
     note[1] = u8::try_from(first).unwrap_or(0);
     note[2] = flags;
     note[4..8].copy_from_slice(&root(plan).to_le_bytes());
@@ -78,7 +79,7 @@ pub(super) fn agree(
         LONG => introduced(source, place),
         kind => Introduction { kind, len: u64::from(mark.len), ..Introduction::default() },
     };
-    let theirs = plan::operation(note.kind);
+    let theirs = Operation::from_code(note.kind);
     if theirs != Some(ours) {
         return Err(CollError::Mismatch { rank, theirs, ours });
     }

@@ -23,17 +23,6 @@ pub(super) const FAILED: u8 = KIND_MAX;
 /// The kind of the first note of a long collective.
 pub(super) const LONG: u8 = FAILED - 1;
 
-/// The kind of an operation's notes.
-pub(super) fn kind(operation: Operation) -> u8 {
-    let at = Operation::ALL.iter().position(|known| *known == operation);
-    at.and_then(|at| u8::try_from(at + 1).ok()).unwrap_or(0)
-}
-
-/// The operation of a note's kind.
-pub(super) fn operation(kind: u8) -> Option<Operation> {
-    Operation::ALL.get(usize::from(kind).checked_sub(1)?).copied()
-}
-
 /// Bytes of a user's buffer: a range of its packed stream, which begins with `block`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Span {
@@ -487,9 +476,9 @@ mod tests {
     #[test]
     fn kinds_name_operations() {
         for call in calls(0, 1) {
-            assert_eq!(operation(kind(call.operation())), Some(call.operation()));
+            assert_eq!(Operation::from_code(call.operation().code()), Some(call.operation()));
         }
-        assert!(Operation::ALL.iter().all(|known| (1..LONG).contains(&kind(*known))));
-        assert_eq!((operation(0), operation(FAILED)), (None, None));
+        assert!(Operation::ALL.iter().all(|known| (1..LONG).contains(&known.code())));
+        assert_eq!([0, FAILED].map(Operation::from_code), [None; 2]);
     }
 }

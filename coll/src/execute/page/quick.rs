@@ -78,7 +78,7 @@ impl Known {
         };
         let plan = Plan::new(call, rank, ranks);
         let alike = plan.rounds.iter().flatten().all(|round| round.notes.are_alike());
-        let (kind, combine) = (plan::kind(plan.operation), combine.cloned());
+        let (kind, combine) = (plan.operation.code(), combine.cloned());
         let kind = Kind::Short { plan, kind, fold, combine };
         (plain && alike).then_some(Known { kind, of: (rank, ranks) })
     }

@@ -15,8 +15,9 @@ use gapless_sync::board::{Awaited, Mark, Readers};
 use super::Place;
 use super::course::Carried;
 use super::introduction::introduced;
-use super::plan::{self, FAILED, LONG, Plan, Round, Then};
+use super::plan::{FAILED, LONG, Plan, Round, Then};
 use super::quick::Halfway;
+use crate::Operation;
 use crate::execute::act::{Tools, Work};
 use crate::execute::error::{CollError, NOTICE_BYTES};
 use crate::execute::rows::{Combine, Rows};
@@ -227,7 +228,7 @@ impl Short {
         match &self.failure {
             None => {
                 let data = place.area.note(content, note);
-                place.seat.publish(&place.board, plan::kind(self.plan.operation), data, readers);
+                place.seat.publish(&place.board, self.plan.operation.code(), data, readers);
             }
             Some(failure) => {
                 let notice = failure.notice(place.circle.own());
@@ -285,7 +286,7 @@ impl Short {
             }
             _ => (kind, u64::from(len)),
         };
-        let theirs = plan::operation(kind);
+        let theirs = Operation::from_code(kind);
         if theirs != Some(ours) {
             return Some(CollError::Mismatch { rank, theirs, ours });
         }

@@ -103,7 +103,7 @@ fn rubbish_on_the_board_is_an_error_or_a_wrong_result() {
                             0 => random(u64::MAX),
                             1 => (now + random(2)) << 16 | random(1 << 16),
                             2 => now << 16 | u64::from(plan::LONG) << 11 | 16,
-                            _ => now << 16 | u64::from(plan::kind(call.operation())) << 11 | len,
+                            _ => now << 16 | u64::from(call.operation().code()) << 11 | len,
                         };
                         word.store(word_now, Ordering::Relaxed);
                     }

@@ -127,6 +127,9 @@ impl Run {
         step: u32,
         (to, slot, expected): (u32, u32, u64),
     ) {
+        if self.astray == Some(to) {
+            return self.ended(plan, step);
+        }
         let wrong: &[u8] = if expected == 0 { &[0] } else { &[] };
         if let Ok(id) = tools.send_copy(plan.reach(to), wrong, plan.ticket.tag(slot)) {
             self.flights.push(Flight::new(step, Phase::Sending { to, id, data: false }));

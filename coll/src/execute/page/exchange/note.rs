@@ -1,11 +1,12 @@
 //! The note of a rank in an exchange: what it calls, and where others find its bytes.
 
 use super::{Exchange, Lies, Place, Tools};
+use crate::Operation;
 use crate::execute::error::CollError;
 use crate::execute::page::Area;
 use crate::execute::page::direct::{self, Side};
 use crate::execute::page::introduction::notice;
-use crate::execute::page::plan::{self, FAILED, LONG};
+use crate::execute::page::plan::{FAILED, LONG};
 use crate::execute::page::routes::{self, Entry, HEAD_BYTES};
 use crate::execute::page::slots::slot;
 
@@ -20,7 +21,7 @@ impl Exchange {
     /// This rank's note.
     pub(super) fn write_note<'a>(&self, area: &'a mut Area) -> &'a [u8] {
         let mut head = [0; HEAD_BYTES];
-        head[0] = plan::kind(self.plan.operation);
+        head[0] = self.plan.operation.code();
         head[1] = u8::try_from(self.course.first).unwrap_or(0);
         head[2] = match () {
             () if self.plan.is_noted() => NOTED,
@@ -53,7 +54,7 @@ impl Exchange {
         let mut head = [0; HEAD_BYTES];
         place.seat.read(&place.board, rank, 0, &mut head);
         let ours = self.plan.operation;
-        let theirs = plan::operation(if kind == LONG { head[0] } else { kind });
+        let theirs = Operation::from_code(if kind == LONG { head[0] } else { kind });
         if kind != LONG || theirs != Some(ours) {
             return Err(CollError::Mismatch { rank: source, theirs, ours });
         }
