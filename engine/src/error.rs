@@ -87,10 +87,12 @@ pub enum EngineError {
         op: &'static str,
     },
     /// A buffer whose elements are of another basic type than those of the other buffers.
-    #[error("{operand} does not hold {primitive}, but the other buffers do")]
+    #[error("{operand} holds {found}, but the other buffers hold {primitive}")]
     NotUniform {
         /// Which buffer.
         operand: Operand,
+        /// The type of its elements.
+        found: Primitive,
         /// The type of the others.
         primitive: Primitive,
     },

@@ -81,7 +81,7 @@ fn common(op: ReduceOp, srcs: &[Typed], dst: &Typed) -> Result<Primitive, Engine
         let Some(found) = op.element(layout, operand)? else { continue };
         let primitive = *common.get_or_insert(found);
         if found != primitive {
-            return Err(EngineError::NotUniform { operand, primitive });
+            return Err(EngineError::NotUniform { operand, found, primitive });
         }
     }
     Ok(common.unwrap_or(Primitive::Byte))

@@ -13,10 +13,12 @@ use gapless_mem::{DeviceError, Space};
 use gapless_osc::WindowError;
 use gapless_pml::{Failure, PmlError, Status};
 use gapless_xtq::XtqError;
+use std::fmt;
 use thiserror::Error;
 
-/// Why a call failed; the message names the culprit.
-#[derive(Clone, Debug, PartialEq, Error)]
+/// Why a call failed; the message names the culprit. `{:?}` shows the same text as `{}`: a `main` that returns it says why
+/// in words.
+#[derive(Clone, PartialEq, Error)]
 #[non_exhaustive]
 pub enum Error {
     /// A message failed or was refused; [`status`](Error::status) says which, if a receive had taken it.
@@ -294,8 +296,28 @@ impl Error {
     }
 }
 
+/// `fn main() -> Result<(), gapless::Error>` and `unwrap` print this.
+impl fmt::Debug for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
 impl From<PmlError> for Error {
     fn from(error: PmlError) -> Error {
         Error::Message(error.into())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_main_prints_of_it_is_its_message() {
+        let error = Error::from(PmlError::InvalidTag { tag: -5 });
+        assert_eq!(format!("{error:?}"), "tag -5 is negative");
+        let shown = Err::<(), _>(Error::Finalized);
+        assert_eq!(format!("{shown:?}"), "Err(the world has been finalized)");
     }
 }

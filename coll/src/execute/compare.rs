@@ -26,7 +26,7 @@ use super::tickets::Ticket;
 use crate::schedule::{Action, Schedule};
 use crate::terms::{digest, digest_bytes};
 use crate::{Algorithm, Call, Exchange, Locality, Method, Operation, build};
-use gapless_engine::Typed;
+use gapless_engine::{ReduceOp, Typed};
 
 /// Numbers of a record, each of 8 bytes in little-endian order. Of terms: those of [`ARGUMENTS`]; 0 for what a rank does
 /// not give. A rank that has nothing to do in an operation with a root gives the first only. Of a complaint: whether
@@ -288,8 +288,19 @@ fn words(at: usize, number: u64) -> String {
         1 | 2 => optional(),
         3 => number.to_string(),
         4 => (number == 1).to_string(),
+        5 => operator(number),
         // Of these there are digests only.
         _ => format!("one with digest {number:016x}"),
+    }
+}
+
+/// An operator of which there is a digest of its name.
+fn operator(number: u64) -> String {
+    let known = |op: &ReduceOp| digest_bytes(op.name().bytes()) == number;
+    match ReduceOp::ALL.iter().find(|op| known(op)) {
+        Some(op) => op.name().to_owned(),
+        None if number == 0 => "none".to_owned(),
+        None => format!("an operation of its own (digest {number:016x})"),
     }
 }
 

@@ -5,10 +5,12 @@
 //!        | elements | bytes | kind:3 hash:61 |      little-endian words
 //! ```
 
+use std::fmt;
 use thiserror::Error;
 
 use super::measure::{MODULUS, Measure};
 use super::wire::SignatureDecodeError;
+use crate::primitive::Primitive;
 
 const HASH_BITS: u32 = 61;
 
@@ -78,6 +80,33 @@ impl SignatureDigest {
     }
 }
 
+impl SignatureDigest {
+    /// The one type that the elements are of, as [`Signature::uniform`](super::Signature::uniform) gives it: by hash.
+    pub fn uniform(&self) -> Option<Primitive> {
+        // A pair such as `MPI_2INT` is two of one type.
+        let (pairs, basics): (Vec<_>, Vec<_>) =
+            Primitive::ALL.into_iter().partition(|p| p.is_pair());
+        basics.into_iter().chain(pairs).find(|primitive| {
+            let parts = primitive.parts().map(|(part, _)| Measure::of(part));
+            let one = parts.fold(Measure::EMPTY, Measure::then);
+            let copies = self.elements / one.elements;
+            copies > 0 && SignatureDigest::from(one.times(copies)) == *self
+        })
+    }
+}
+
+/// For people, as `3 × MPI_DOUBLE`.
+impl fmt::Display for SignatureDigest {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let SignatureDigest { elements, bytes, .. } = self;
+        match self.uniform() {
+            _ if *elements == 0 => f.write_str("nothing"),
+            Some(primitive) => write!(f, "{} × {primitive}", bytes / primitive.size_bytes()),
+            None => write!(f, "{elements} elements of several types in {bytes} bytes"),
+        }
+    }
+}
+
 impl From<Measure> for SignatureDigest {
     fn from(measure: Measure) -> SignatureDigest {
         SignatureDigest {
@@ -102,9 +131,8 @@ pub enum SignatureError {
     },
     /// The message fits, but its basic types are not a prefix of the receive's.
     #[error(
-        "the {} elements in {} bytes that were sent are not the first ones of the {} in {} bytes \
-         that the receive takes",
-        sent.elements, sent.bytes, posted.elements, posted.bytes
+        "{sent} was sent, and the receive takes {}{posted}",
+        if sent.to_string() == posted.to_string() { "another sequence of " } else { "" }
     )]
     Mismatch {
         /// Digest of what was sent.
@@ -127,6 +155,25 @@ mod tests {
             kind: SignatureKind::Mixed,
         };
         assert_eq!(SignatureDigest::from_bytes(&digest.to_bytes()), Ok(digest));
+    }
+
+    #[test]
+    fn a_mismatch_names_both_types() {
+        let of =
+            |primitive: Primitive, count| crate::Signature::of(&primitive.into()).digest(count);
+        for primitive in Primitive::ALL {
+            let count = if primitive == Primitive::TwoInt { 1 } else { 3 };
+            let seen = of(primitive, count).uniform();
+            let expected = if primitive == Primitive::TwoInt { Primitive::Int } else { primitive };
+            assert_eq!(seen, Some(expected));
+        }
+        assert_eq!(of(Primitive::DoubleInt, 2).to_string(), "2 × MPI_DOUBLE_INT");
+        let (sent, posted) = (of(Primitive::Double, 3), of(Primitive::Int64, 3));
+        let said = SignatureError::Mismatch { sent, posted }.to_string();
+        assert_eq!(said, "3 × MPI_DOUBLE was sent, and the receive takes 3 × MPI_INT64_T");
+        let mixed = SignatureDigest { hash: sent.hash ^ 1, ..sent };
+        assert_eq!(mixed.to_string(), "3 elements of several types in 24 bytes");
+        assert_eq!(of(Primitive::Double, 0).to_string(), "nothing");
     }
 
     #[test]

@@ -17,7 +17,9 @@ pub enum CollectiveError {
     #[error("intercommunicators have no such operation")]
     InterComm,
     /// In a communicator of one group all ranks give the root's rank.
-    #[error("the root is given as {root:?} in a communicator of one group, where it is a rank")]
+    #[error(
+        "the root is given as Root::{root:?} in a communicator of one group, where it is a rank"
+    )]
     Root {
         /// What was given.
         root: Root,
@@ -43,6 +45,23 @@ pub enum CollectiveError {
         bytes: u64,
         /// What they should be.
         expected: u64,
+    },
+    /// A block of the one buffer is not as long as the whole other one.
+    #[error(
+        "the {many} of {bytes} bytes has {blocks} blocks of {}, but the {one} has {len}",
+        bytes / (*blocks as u64).max(1)
+    )]
+    Block {
+        /// The buffer that has a block for each rank.
+        many: &'static str,
+        /// Its packed bytes.
+        bytes: u64,
+        /// How many blocks.
+        blocks: usize,
+        /// The buffer that is one block.
+        one: &'static str,
+        /// Its packed bytes.
+        len: u64,
     },
     /// A buffer cannot be cut into blocks of one length.
     #[error("the {argument} of {bytes} bytes does not consist of {blocks} blocks of one length")]
@@ -79,8 +98,15 @@ pub enum CollectiveError {
         error: EngineError,
     },
     /// The elements to combine differ between the two buffers.
-    #[error("the send buffer has elements of another type than the receive buffer")]
-    OtherElements,
+    #[error("the {argument} has {found}, but the other buffer has {expected}")]
+    OtherElements {
+        /// Which buffer.
+        argument: &'static str,
+        /// Its elements: a basic type, or their length.
+        found: String,
+        /// Those of the other.
+        expected: String,
+    },
     /// A neighbourhood collective on a communicator without a topology.
     #[error("the communicator has no topology")]
     NoTopology,

@@ -259,9 +259,12 @@ impl Sides<'_> {
         }
         // What is left to compare: the other buffer.
         match self.operation {
-            O::Gather | O::Gatherv | O::Reduce if is_root && both => exact(send, lens.own, SEND)?,
-            O::Scatter | O::Scatterv if is_root && both => exact(recv, lens.own, RECV)?,
-            O::Allgather | O::Allgatherv | O::Allreduce | O::Scan | O::Exscan if both => {
+            O::Gather if is_root && both => block((recv, RECV), ranks, (send, SEND))?,
+            O::Scatter if is_root && both => block((send, SEND), ranks, (recv, RECV))?,
+            O::Allgather if both => block((recv, RECV), ranks, (send, SEND))?,
+            O::Gatherv | O::Reduce if is_root && both => exact(send, lens.own, SEND)?,
+            O::Scatterv if is_root && both => exact(recv, lens.own, RECV)?,
+            O::Allgatherv | O::Allreduce | O::Scan | O::Exscan if both => {
                 exact(send, lens.own, SEND)?;
             }
             O::Alltoall if both => blocks_of(send, ranks, lens.own, SEND)?,
@@ -410,6 +413,19 @@ pub(super) fn exact(
     }
 }
 
+/// Whether a buffer is as long as each of so many blocks of another: which of the two is wrong is not known.
+fn block(
+    (many, its): (&Side, &'static str),
+    blocks: usize,
+    (side, argument): (&Side, &'static str),
+) -> Result<(), CollectiveError> {
+    let (bytes, len) = (many.bytes(), one(side, argument)?);
+    match alike(many, blocks, its)? == len {
+        true => Ok(()),
+        false => Err(CollectiveError::Block { many: its, bytes, blocks, one: argument, len }),
+    }
+}
+
 /// Whether a buffer consists of so many blocks of this length.
 fn blocks_of(
     side: &Side,
@@ -470,7 +486,8 @@ pub(super) fn combine(
         for other in others.filter(|other| other.id() != layout.id()) {
             let bytes = op.element_bytes(other).map_err(wrong(argument))?;
             if bytes != combine.bytes() || !same_elements(op, &layout, other) {
-                return Err(CollectiveError::OtherElements);
+                let (found, expected) = (elements(op, other), elements(op, &layout));
+                return Err(CollectiveError::OtherElements { argument, found, expected });
             }
         }
     }
@@ -481,6 +498,15 @@ pub(super) fn combine(
 fn numbers(bytes: &Typed) -> Result<Typed, EngineError> {
     let region = bytes.region();
     Typed::new(region, 0, u8::layout(), region.len())
+}
+
+/// What an operation combines of a layout, for people.
+fn elements(op: &Op, layout: &Layout) -> String {
+    match (layout.signature().uniform(), op.element_bytes(layout)) {
+        (Some(primitive), _) => primitive.to_string(),
+        (None, Ok(bytes)) => format!("elements of {bytes} bytes"),
+        (None, Err(error)) => error.to_string(),
+    }
 }
 
 /// Whether two layouts that an operation is defined for have elements of one type. Bytes stand for anything.

@@ -576,6 +576,6 @@ pub(super) fn given<'t>(
     if given.packed_bytes() == found.packed_bytes() && digest(given) == digest(found) {
         return Ok(given);
     }
-    let why = "what is fetched has other elements than what is given".to_owned();
+    let why = format!("{} is given, and {} fetched", digest(given), digest(found));
     Err(WindowError::Mismatch { why })
 }

@@ -26,7 +26,9 @@ fn mistakes_are_named_by_argument() {
         let gather = why(comm.allgather(&one, &mut three));
         assert_eq!(gather, E::Uneven { argument: RECV, bytes: 12, blocks: 2 });
         let gather = why(comm.allgather(&two.clone(), &mut two));
-        assert_eq!(gather, E::Length { argument: SEND, bytes: 8, expected: 4 });
+        assert_eq!(gather, E::Block { many: RECV, bytes: 8, blocks: 2, one: SEND, len: 8 });
+        let said = "the receive buffer of 8 bytes has 2 blocks of 4, but the send buffer has 8";
+        assert_eq!(gather.to_string(), said);
         assert_eq!(why(comm.allgather((), &mut two)), E::Missing { argument: SEND });
         assert_eq!(why(comm.allgather(&one, InPlace)), E::InPlace { argument: RECV });
         let reduce = why(comm.allreduce(&one, &mut two, sum));
@@ -39,7 +41,8 @@ fn mistakes_are_named_by_argument() {
         let root = why(comm.bcast(&mut two, 2));
         assert_eq!(root, E::Arguments(BuildError::NoSuchRank { rank: 2, ranks: 2 }));
         let reduce = why(comm.allreduce(&[1.5f32], &mut [0i32], sum));
-        assert_eq!(reduce, E::OtherElements);
+        let said = "the send buffer has MPI_FLOAT, but the other buffer has MPI_INT32_T";
+        assert_eq!(reduce.to_string(), said);
         let and = why(comm.allreduce(&[1.5f32], &mut [0f32], ReduceOp::Band));
         assert!(matches!(and, E::Operation { argument: RECV, .. }), "{and}");
         assert_eq!(why(comm.neighbor_allgather(&one, &mut two)), E::NoTopology);
