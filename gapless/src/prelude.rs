@@ -17,12 +17,17 @@
 //! comm.allgather(&Particle { kind: 1, position: [0.5; 3] }, &mut all)?;
 //! let mut most = f64::from(comm.rank());
 //! comm.allreduce(InPlace, &mut most, ReduceOp::Max)?;
+//! let window: Window<f64> = comm.window_allocate(8)?;
+//! window.lock(0, Lock::Shared)?;
+//! window.put(&most, 0, 0)?;
+//! window.unlock(0)?;
+//! window.free()?;
 //! world.finalize()
 //! # }
 //! ```
 
 pub use crate::{
-    AnyBits, CheckedBits, Communicator, Datatype, Equivalence, InPlace, Layout, OwnedRequest, Plan,
-    Primitive, RecvBuffer, ReduceOp, Request, Scope, SendBuffer, Source, Status, TagSel, View,
-    ViewMut, World,
+    AnyBits, Blocks, BlocksMut, CheckedBits, Communicator, Datatype, Equivalence, InPlace, Layout,
+    Lock, OwnedRequest, Plan, Primitive, RecvBuffer, ReduceOp, Request, Scope, SendBuffer, Source,
+    Status, Subarray, TagSel, View, ViewMut, Window, World,
 };
