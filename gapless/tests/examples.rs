@@ -57,6 +57,20 @@ fn tasks_go_around_a_chain() {
     in_four_ranks("chain");
 }
 
+#[cfg(feature = "opencl")]
+#[test]
+fn a_kernel_is_launched_at_the_next_rank() {
+    run("launched_opencl", 2, &[], Vec::new());
+}
+
+#[test]
+fn the_page_about_tasks_shows_a_whole_program_that_launches() {
+    let page = include_str!("../../docs/xtq.md");
+    let file = include_str!("../examples/launched_opencl.rs");
+    let program = &file[file.find("use ").unwrap()..];
+    assert!(page.contains(&format!("```rust\n{program}```\n")), "the page shows another program");
+}
+
 /// Those about workers say that there is no GPU, and end; the one that is to show something fails.
 #[cfg(feature = "cuda")]
 #[test]
