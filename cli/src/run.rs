@@ -1,5 +1,6 @@
 //! `gapless run`: the local launcher, and the way to those of several hosts, with the options that people know from `mpiexec`.
 
+mod hostfile;
 mod hosts;
 mod words;
 
@@ -31,12 +32,27 @@ pub(super) struct Run {
     /// Start the job on these hosts, as in a,b or a:4,b:4, by mpiexec.hydra, prterun or mpirun, whichever is installed (-hosts, -host, too)
     #[arg(short = 'H', long, aliases = ["host"], value_name = "HOSTS")]
     hosts: Option<String>,
-    /// Put the rank before each line of output
-    #[arg(short = 'p', long)]
+    /// The same hosts from a file: a line for each, as `a`, `a:4` or `a slots=4` (-machinefile, too)
+    #[arg(short = 'f', long, aliases = ["machinefile", "default-hostfile"], value_name = "FILE", conflicts_with = "hosts")]
+    hostfile: Option<PathBuf>,
+    /// Processes on each of these hosts (-perhost, -npernode, too)
+    #[arg(short = 'N', long, aliases = ["perhost", "npernode"], value_name = "N", value_parser = ranks, allow_negative_numbers = true)]
+    ppn: Option<u32>,
+    /// Put the rank before each line of output (-l, -prepend-rank, -tag-output, too)
+    #[arg(short = 'p', short_alias = 'l', long, aliases = ["prepend-rank", "tag-output", "label"])]
     prefix: bool,
-    /// Set a variable in the processes' environment (repeatable)
+    /// Write each process's standard output to a file: %r in its name is the rank
+    #[arg(long, value_name = "FILE")]
+    outfile_pattern: Option<String>,
+    /// The same of standard error
+    #[arg(long, value_name = "FILE")]
+    errfile_pattern: Option<String>,
+    /// Set a variable in the processes' environment (repeatable; -env NAME VALUE, too)
     #[arg(short = 'e', long = "env", value_name = "NAME=VALUE")]
     environment: Vec<String>,
+    /// The same for the processes of all programs (repeatable; -genv NAME VALUE, too)
+    #[arg(long = "genv", value_name = "NAME=VALUE")]
+    everywhere: Vec<String>,
     /// The same as -e; without a value, the variable must be set (repeatable)
     #[arg(short = 'x', value_name = "NAME[=VALUE]")]
     exported: Vec<String>,
@@ -52,6 +68,15 @@ pub(super) struct Run {
     /// Say on standard error where each process is kept
     #[arg(long)]
     report_bindings: bool,
+    /// Have more processes than cores, and say nothing of it
+    #[arg(long)]
+    oversubscribe: bool,
+    /// For launchers of several hosts that ask for it
+    #[arg(long, hide = true)]
+    allow_run_as_root: bool,
+    /// So it is anyway.
+    #[arg(long, aliases = ["envall"], hide = true)]
+    genvall: bool,
     /// End the job with an error if it takes longer, in seconds, 1 or more
     #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u32).range(1..), allow_negative_numbers = true)]
     timeout: Option<u32>,
@@ -64,8 +89,10 @@ pub(super) struct Run {
 #[derive(Clone, Copy, Debug, clap::ValueEnum)]
 enum Bind {
     Core,
+    #[value(alias = "l3cache")]
     L3,
     Numa,
+    #[value(alias = "package")]
     Socket,
     None,
 }
@@ -87,8 +114,10 @@ impl From<Bind> for BindTo {
 enum Map {
     #[value(aliases = ["slot", "node"])]
     Core,
+    #[value(alias = "l3cache")]
     L3,
     Numa,
+    #[value(alias = "package")]
     Socket,
 }
 
@@ -152,9 +181,19 @@ impl Run {
         for words in words {
             programs.push(further(words)?);
         }
-        if let Some(list) = &self.hosts {
+        let everywhere = self.everywhere.iter().map(|text| variable("--genv", text));
+        let everywhere = everywhere.collect::<Result<Vec<_>, _>>()?;
+        for program in &mut programs {
+            // A program's own variables come after those of all.
+            program.environment.splice(..0, everywhere.iter().cloned());
+        }
+        let files = [&self.outfile_pattern, &self.errfile_pattern].map(Clone::clone);
+        if let Some(list) = &self.named_hosts(&programs)? {
             let wanted = hosts::Wanted {
                 programs: &programs,
+                files: &files,
+                oversubscribe: self.oversubscribe,
+                allow_run_as_root: self.allow_run_as_root,
                 prefix: self.prefix,
                 bind_to: self.bind_to,
                 map_by: self.map_by,
@@ -163,7 +202,7 @@ impl Run {
             };
             return hosts::hand_over(list, &wanted);
         }
-        let mut launch = Launch { programs, ..Launch::default() };
+        let mut launch = Launch { programs, files, ..Launch::default() };
         launch.output = match launch.ranks() {
             _ if self.prefix => Output::Prefixed,
             // Nobody else's lines mix with its own; it may know the terminal.
@@ -194,6 +233,32 @@ impl Run {
         })
     }
 
+    /// The list of hosts that the options come to; none if the job is this host's.
+    fn named_hosts(&self, programs: &[Program]) -> Result<Option<String>, Failure> {
+        let list = match &self.hostfile {
+            Some(path) => Some(hostfile::read(path)?),
+            None => self.hosts.clone(),
+        };
+        let Some(ppn) = self.ppn else { return Ok(list) };
+        let Some(list) = list else {
+            let all = programs.iter().fold(0u32, |sum, program| sum.saturating_add(program.ranks));
+            return if all <= ppn {
+                Ok(None)
+            } else {
+                let why = format!(
+                    "this host would get {all} processes; --hosts or --hostfile names others"
+                );
+                Err(bad("--ppn", &ppn.to_string(), &why))
+            };
+        };
+        let with = |host: &str| format!("{host}:{ppn}");
+        let counted = list.contains(':');
+        match counted {
+            true => Err(bad("--ppn", &ppn.to_string(), "the list of hosts says how many")),
+            false => Ok(Some(list.split(',').map(with).collect::<Vec<_>>().join(","))),
+        }
+    }
+
     /// The processors of each rank; none if nothing is to be bound.
     fn places(&self, ranks: u32) -> Result<Vec<Vec<usize>>, Failure> {
         let by = self.map_by.map(MapBy::from).unwrap_or_default();
@@ -207,7 +272,7 @@ impl Run {
         }
         let cores = Cores::allowed()?;
         let binding = cores.place(ranks, to, by);
-        if binding.shared {
+        if binding.shared && !self.oversubscribe {
             let (there, are) = (cores.count(), if cores.count() == 1 { "core" } else { "cores" });
             complain(&format!("{ranks} ranks share {there} {are}: ranks on one core take turns"));
         }
@@ -225,6 +290,12 @@ impl Run {
     fn of_the_whole_job(&self) -> Option<&'static str> {
         let given = [
             ("--hosts", self.hosts.is_some()),
+            ("--hostfile", self.hostfile.is_some()),
+            ("--ppn", self.ppn.is_some()),
+            ("--genv", !self.everywhere.is_empty()),
+            ("--outfile-pattern", self.outfile_pattern.is_some()),
+            ("--errfile-pattern", self.errfile_pattern.is_some()),
+            ("--oversubscribe", self.oversubscribe),
             ("--prefix", self.prefix),
             ("--bind-to", self.bind_to.is_some()),
             ("--map-by", self.map_by.is_some()),
@@ -283,7 +354,15 @@ pub(super) fn start_quietly(job: &Job) -> Result<ExitCode, Failure> {
     }
 }
 
-/// Runs this command again, as so many ranks (`--as-rank`). A rank that failed has said why.
+/// The same of ranks that are this command: one that failed has said why.
+pub(super) fn start_ours(job: &Job) -> Result<ExitCode, Failure> {
+    match start_quietly(job) {
+        Err(Failure::Job { end: launch::End::Code(_), code, .. }) => Ok(ExitCode::from(code)),
+        other => other,
+    }
+}
+
+/// Runs this command again, as so many ranks (`--as-rank`).
 pub(super) fn start_again(ranks: u32) -> Result<ExitCode, Failure> {
     let job = Job {
         ranks,
@@ -292,8 +371,7 @@ pub(super) fn start_again(ranks: u32) -> Result<ExitCode, Failure> {
         environment: Vec::new(),
         prefix: false,
     };
-    match start_quietly(&job) {
-        Err(Failure::Job { end: launch::End::Code(_), code, .. }) => Ok(ExitCode::from(code)),
+    match start_ours(&job) {
         Ok(code) => {
             let processors = std::thread::available_parallelism().map_or(1, usize::from);
             if processors < 2 {

@@ -54,6 +54,38 @@ fn variables_are_passed_on() {
     assert!(text(&output.stderr).contains("NONSENSE"));
 }
 
+/// What people type for hydra and Open MPI.
+#[test]
+fn other_launchers_words_are_understood() {
+    let output = shell(
+        &["-ppn", "2", "-genv", "A", "b", "--bynode", "-tag-output", "--oversubscribe", "-np", "2"],
+        "echo $A",
+    );
+    assert_eq!(text(&output.stderr), "");
+    assert_eq!(text(&output.stdout), "[0] b\n[1] b\n");
+    let folder = tempfile::tempdir().unwrap();
+    let pattern = folder.path().join("out.%r");
+    let pattern = pattern.to_str().unwrap();
+    let output = shell(&["-outfile-pattern", pattern, "-n", "2"], "echo $PMI_RANK");
+    assert_eq!((output.status.code(), text(&output.stdout).as_str()), (Some(0), ""));
+    let file = std::fs::read_to_string(folder.path().join("out.1")).unwrap();
+    assert_eq!(file, "1\n");
+    for (arguments, complaint) in [
+        (&["-ppn", "1", "-n", "2", "true"][..], "--ppn 1: this host would get 2 processes"),
+        (&["-f", "/nonexistent", "-n", "1", "true"], "--hostfile /nonexistent: No such file"),
+        (&["-H", "a:2", "-ppn", "1", "-n", "1", "true"], "--ppn 1: the list of hosts says"),
+        (
+            &["-n", "1", "true", ":", "-n", "1", "-genv", "A=b", "true"],
+            "--genv: it is for the whole",
+        ),
+    ] {
+        let output = run(arguments);
+        let error = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{error}");
+        assert!(error.contains(complaint) && error.lines().count() == 1, "{error}");
+    }
+}
+
 #[test]
 fn the_first_failure_ends_all_and_is_named() {
     let begin = Instant::now();

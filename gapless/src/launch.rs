@@ -86,6 +86,27 @@ pub enum LaunchError {
         /// What the system said.
         error: std::io::Error,
     },
+    /// A process's output was to go to a file ([`Launch::files`]).
+    #[error("cannot write {path}: {error}")]
+    OutputFile {
+        /// The file.
+        path: String,
+        /// What the system said.
+        error: std::io::Error,
+    },
+    /// A process could not be kept on its processors ([`Launch::processors`]).
+    #[error(
+        "rank {rank} cannot be kept on processors {}: {error}",
+        processors.iter().map(usize::to_string).collect::<Vec<_>>().join(",")
+    )]
+    Bind {
+        /// The process.
+        rank: u32,
+        /// By the system's numbers.
+        processors: Vec<usize>,
+        /// What the system said: it forbids that, or has no such processors.
+        error: std::io::Error,
+    },
     /// The job took longer than [`Launch::time_limit`]. Its processes were ended.
     #[error("the job did not end within {} s; {running} of {ranks} processes were ended", limit.as_secs_f64())]
     TimedOut {

@@ -20,6 +20,10 @@ const OPTION: &str = "--hosts";
 /// What the launcher of several hosts is told.
 pub(super) struct Wanted<'a> {
     pub(super) programs: &'a [Program],
+    /// Names of files for standard output and error.
+    pub(super) files: &'a [Option<String>; 2],
+    pub(super) oversubscribe: bool,
+    pub(super) allow_run_as_root: bool,
     pub(super) prefix: bool,
     pub(super) bind_to: Option<Bind>,
     pub(super) map_by: Option<Map>,
@@ -125,6 +129,12 @@ pub(super) fn hand_over(list: &str, wanted: &Wanted<'_>) -> Result<ExitCode, Fai
              (Open MPI), and none was found whose --version says that it is one of them",
         ));
     };
+    if let (false, Some(pattern)) =
+        (launcher == Launcher::Hydra, wanted.files.iter().flatten().next())
+    {
+        let why = format!("{} has nothing like it; mpiexec.hydra has", path.display());
+        return Err(bad("--outfile-pattern", pattern, &why));
+    }
     let mut command = Command::new(&path);
     command.args(words(launcher, &shares, wanted));
     // hydra has no option for it.
@@ -219,8 +229,26 @@ fn words(launcher: Launcher, shares: &[Share], wanted: &Wanted<'_>) -> Vec<OsStr
             Launcher::OpenMpi4 => &["--tag-output"],
         });
     }
-    if let Some(map) = wanted.map_by {
-        add(&[if hydra { "-map-by" } else { "--map-by" }, map_word(map, launcher)]);
+    for (option, pattern) in ["-outfile-pattern", "-errfile-pattern"].iter().zip(wanted.files) {
+        if let Some(pattern) = pattern {
+            add(&[option, pattern]);
+        }
+    }
+    let modifier = match (wanted.oversubscribe, launcher) {
+        (true, Launcher::Prrte) => ":OVERSUBSCRIBE",
+        (true, Launcher::OpenMpi4) => {
+            add(&["--oversubscribe"]);
+            ""
+        }
+        // hydra asks nobody.
+        _ => "",
+    };
+    let map = wanted.map_by.map_or("", |map| map_word(map, launcher));
+    if !(map.is_empty() && modifier.is_empty()) {
+        add(&[if hydra { "-map-by" } else { "--map-by" }, &format!("{map}{modifier}")]);
+    }
+    if wanted.allow_run_as_root && !hydra {
+        add(&["--allow-run-as-root"]);
     }
     if let Some(bind) = wanted.bind_to {
         add(&[if hydra { "-bind-to" } else { "--bind-to" }, bind_word(bind, launcher)]);
@@ -311,6 +339,9 @@ mod tests {
         let programs = [program(1, "a", &[("A", "b c")]), program(3, "b", &[])];
         let wanted = Wanted {
             programs: &programs,
+            files: &[None, None],
+            oversubscribe: false,
+            allow_run_as_root: false,
             prefix: true,
             bind_to: Some(Bind::Socket),
             map_by: Some(Map::L3),
@@ -318,8 +349,8 @@ mod tests {
             timeout: Some(7),
         };
         let shares = [("x".to_owned(), 2), ("y".to_owned(), 2)];
-        let told = |launcher| {
-            let words = words(launcher, &shares, &wanted);
+        let told = |launcher, wanted: &Wanted<'_>| {
+            let words = words(launcher, &shares, wanted);
             // Those of this test's own environment.
             let mut kept: Vec<String> = Vec::new();
             for word in words.iter().map(|word| word.to_str().unwrap()) {
@@ -332,17 +363,31 @@ mod tests {
             kept.join("|")
         };
         assert_eq!(
-            told(Launcher::Hydra),
+            told(Launcher::Hydra, &wanted),
             "-hosts|x:2,y:2|-prepend-rank|-map-by|l3cache|-bind-to|socket|-n|1|-env|A|b c|a|-v|:|-n|3|-wdir|/tmp|b|-v"
         );
         assert_eq!(
-            told(Launcher::Prrte),
+            told(Launcher::Prrte, &wanted),
             "--host|x:2,y:2|--output|tag|--map-by|l3cache|--bind-to|package|--timeout|7|-n|1|-x|A=b c|a|-v|:|-n|3|--wdir|/tmp|b|-v"
         );
         assert_eq!(
-            told(Launcher::OpenMpi4),
+            told(Launcher::OpenMpi4, &wanted),
             "--host|x:2,y:2|--tag-output|--map-by|l3cache|--bind-to|socket|--timeout|7|-n|1|-x|A=b c|a|-v|:|-n|3|--wdir|/tmp|b|-v"
         );
+        let files = [Some("out.%r".to_owned()), None];
+        let wanted = Wanted { programs: &programs[..1], prefix: false, ..wanted };
+        let crowded = Wanted { oversubscribe: true, bind_to: None, timeout: None, ..wanted };
+        assert!(told(Launcher::Prrte, &crowded).contains("|--map-by|l3cache:OVERSUBSCRIBE|-n|"));
+        let crowded = Wanted { map_by: None, allow_run_as_root: true, ..crowded };
+        assert!(
+            told(Launcher::Prrte, &crowded)
+                .contains("|--map-by|:OVERSUBSCRIBE|--allow-run-as-root|-n|")
+        );
+        assert!(
+            told(Launcher::OpenMpi4, &crowded).contains("|--oversubscribe|--allow-run-as-root|-n|")
+        );
+        let to_files = Wanted { files: &files, ..crowded };
+        assert!(told(Launcher::Hydra, &to_files).contains("|-outfile-pattern|out.%r|-n|"));
     }
 
     #[test]

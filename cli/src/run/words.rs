@@ -7,6 +7,20 @@ use std::ffi::{OsStr, OsString};
 /// What separates programs.
 const SEPARATOR: &str = ":";
 
+/// Variables whose value may be the word after their name, as hydra has it: `-genv NAME VALUE`.
+const IN_TWO_WORDS: [&str; 2] = ["-env", "-genv"];
+
+/// What other launchers call an option and its value in one word.
+const SYNONYMS: [(&str, [&str; 2]); 7] = [
+    ("bind-to-core", ["--bind-to", "core"]),
+    ("bind-to-socket", ["--bind-to", "socket"]),
+    ("bind-to-none", ["--bind-to", "none"]),
+    ("bycore", ["--map-by", "core"]),
+    ("byslot", ["--map-by", "core"]),
+    ("bynode", ["--map-by", "core"]),
+    ("bysocket", ["--map-by", "socket"]),
+];
+
 /// The same words, with the options before the program as the parser takes them. `command` knows the options. Everything
 /// from the program on stays as it is.
 pub(super) fn prepare(command: &Command, words: Vec<OsString>) -> Vec<OsString> {
@@ -23,11 +37,27 @@ pub(super) fn prepare(command: &Command, words: Vec<OsString>) -> Vec<OsString> 
             prepared.push(word);
             break;
         }
+        let plain = text.trim_start_matches('-');
+        if let Some((_, meant)) = SYNONYMS.iter().find(|(typed, _)| *typed == plain) {
+            prepared.extend(meant.map(OsString::from));
+            continue;
+        }
         let option = with_two_dashes(command, text);
         let takes_next = takes_next_word(command, &option);
         prepared.push(option.into());
         match takes_next {
-            Some(true) => prepared.extend(words.next()),
+            Some(true) => {
+                let mut value = words.next();
+                if let Some(name) = value.as_mut().filter(|_| IN_TWO_WORDS.contains(&text))
+                    && !name.to_string_lossy().contains('=')
+                    && let Some(rest) = words.next()
+                {
+                    name.push("=");
+                    name.push(rest);
+                }
+                prepared.extend(value);
+                mapped(&mut prepared);
+            }
             Some(false) => {}
             // Not known: the parser says so, and sees nothing behind it.
             None => return prepared,
@@ -35,6 +65,25 @@ pub(super) fn prepare(command: &Command, words: Vec<OsString>) -> Vec<OsString> 
     }
     prepared.extend(words);
     prepared
+}
+
+/// What Open MPI puts into the value of `--map-by`, as options of their own: `ppr:2:node` as `--ppn 2`, and
+/// `core:OVERSUBSCRIBE` as `--map-by core --oversubscribe`.
+fn mapped(prepared: &mut Vec<OsString>) {
+    let [.., option, value] = &prepared[..] else { return };
+    let Some(value) = value.to_str().filter(|_| option == "--map-by").map(str::to_ascii_lowercase)
+    else {
+        return;
+    };
+    let (unit, rest) = value.split_once(':').unwrap_or((&value, ""));
+    let meant: Vec<&str> = match (unit, rest, rest.split_once(":node")) {
+        ("ppr", _, Some((count, ""))) => vec!["--ppn", count],
+        ("", "oversubscribe", _) => vec!["--oversubscribe"],
+        (unit, "oversubscribe", _) => vec!["--map-by", unit, "--oversubscribe"],
+        _ => return,
+    };
+    prepared.truncate(prepared.len() - 2);
+    prepared.extend(meant.into_iter().map(OsString::from));
 }
 
 /// The programs between the separators.
@@ -57,7 +106,7 @@ fn with_two_dashes(command: &Command, text: &str) -> String {
 fn are_short(command: &Command, letters: &str) -> bool {
     let mut rest = letters.chars();
     while let Some(letter) = rest.next() {
-        let Some(option) = command.get_arguments().find(|a| a.get_short() == Some(letter)) else {
+        let Some(option) = short(command, letter) else {
             return letters.chars().count() == 1;
         };
         if option.get_action().takes_values() {
@@ -67,6 +116,13 @@ fn are_short(command: &Command, letters: &str) -> bool {
         }
     }
     true
+}
+
+fn short(command: &Command, letter: char) -> Option<&clap::Arg> {
+    command.get_arguments().find(|argument| {
+        let aliases = argument.get_all_short_aliases().unwrap_or_default();
+        argument.get_short() == Some(letter) || aliases.contains(&letter)
+    })
 }
 
 fn long<'a>(command: &'a Command, name: &str) -> Option<&'a clap::Arg> {
@@ -86,7 +142,7 @@ fn takes_next_word(command: &Command, option: &str) -> Option<bool> {
     }
     let mut letters = option.get(1..)?.chars();
     while let Some(letter) = letters.next() {
-        let argument = command.get_arguments().find(|a| a.get_short() == Some(letter))?;
+        let argument = short(command, letter)?;
         if argument.get_action().takes_values() {
             return Some(letters.as_str().is_empty());
         }
@@ -117,6 +173,16 @@ mod tests {
             ("-xA=b -x B -n 1 a", "-xA=b -x B -n 1 -- a"),
             ("-bind-to core -n 1 a", "--bind-to core -n 1 -- a"),
             ("-help", "--help"),
+            ("-ppn 2 -n 4 a", "--ppn 2 -n 4 -- a"),
+            ("-N 2 -l -f hosts a", "-N 2 -l -f hosts -- a"),
+            ("-genv A b -env C=d -n 1 a b", "--genv A=b --env C=d -n 1 -- a b"),
+            ("--env A=b a", "--env A=b -- a"),
+            ("-tag-output --bycore a", "--tag-output --map-by core -- a"),
+            ("--bind-to-core a", "--bind-to core -- a"),
+            ("--map-by ppr:2:node a", "--ppn 2 -- a"),
+            ("-map-by :OVERSUBSCRIBE a", "--oversubscribe -- a"),
+            ("--map-by socket:OVERSUBSCRIBE a", "--map-by socket --oversubscribe -- a"),
+            ("--map-by core:PE=2 a", "--map-by core:PE=2 -- a"),
         ] {
             assert_eq!(prepared(typed), meant);
         }

@@ -7,7 +7,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{
     Pid, PidfdFlags, Signal, WaitId, WaitIdOptions, WaitOptions, pidfd_open, waitid,
 };
-use rustix::thread::{CpuSet, sched_setaffinity};
+use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use std::io::{ErrorKind, IsTerminal, Read, Write};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
@@ -41,7 +41,6 @@ impl Child {
         let (ours, theirs) = UnixStream::pair().map_err(system("socketpair"))?;
         ours.set_nonblocking(true).map_err(system("fcntl"))?;
         let descriptor = theirs.as_raw_fd();
-        let processors = processors(job, rank);
         let mut command = Command::new(&program.program);
         command
             .args(&program.arguments)
@@ -69,9 +68,15 @@ impl Child {
         if job.output != Output::Direct {
             command.stdout(Stdio::piped()).stderr(Stdio::piped());
         }
+        if let Some(file) = job.file(Stream::Out, rank)? {
+            command.stdout(file);
+        }
+        if let Some(file) = job.file(Stream::Err, rank)? {
+            command.stderr(file);
+        }
         let launcher = rustix::process::getpid();
         // SAFETY: the closure runs between fork and exec and only makes system calls
-        // (fcntl, prctl, getppid, sched_setaffinity), which are async-signal-safe; it allocates nothing.
+        // (fcntl, prctl, getppid), which are async-signal-safe; it allocates nothing.
         unsafe {
             command.pre_exec(move || {
                 rustix::io::fcntl_setfd(&theirs, rustix::io::FdFlags::empty())?;
@@ -80,13 +85,11 @@ impl Child {
                     // The launcher died before the line above took effect.
                     return Err(ErrorKind::BrokenPipe.into());
                 }
-                if let Some(processors) = &processors {
-                    sched_setaffinity(None, processors)?;
-                }
                 Ok(())
             });
         }
-        let mut child = command.spawn().map_err(|error| LaunchError::Start {
+        let spawned = kept_on(job, rank, || command.spawn())?;
+        let mut child = spawned.map_err(|error| LaunchError::Start {
             program: program.program.to_string_lossy().into_owned(),
             error,
         })?;
@@ -247,12 +250,26 @@ pub(super) fn any_ended() -> bool {
     !matches!(waitid(WaitId::All, look), Ok(None))
 }
 
-/// What the process may use, if it was told. Numbers that no set can hold are left out.
-fn processors(job: &Launch, rank: u32) -> Option<CpuSet> {
-    let listed = job.processors.get(rank as usize)?;
+/// Does `start` on the processors that the process may use, if it was told; it inherits them. Numbers that no set can hold
+/// are left out.
+fn kept_on<T>(job: &Launch, rank: u32, start: impl FnOnce() -> T) -> Result<T, LaunchError> {
+    let listed = job.processors.get(rank as usize).map_or(&[][..], Vec::as_slice);
     let mut set = CpuSet::new();
     listed.iter().filter(|&&processor| processor < CpuSet::MAX_CPU).for_each(|&p| set.set(p));
-    (set.count() > 0).then_some(set)
+    if set.count() == 0 {
+        return Ok(start());
+    }
+    let refused = |error: rustix::io::Errno| LaunchError::Bind {
+        rank,
+        processors: listed.to_vec(),
+        error: error.into(),
+    };
+    let before = sched_getaffinity(None).map_err(refused)?;
+    sched_setaffinity(None, &set).map_err(refused)?;
+    let started = start();
+    // What was allowed before is allowed again.
+    let _ = sched_setaffinity(None, &before);
+    Ok(started)
 }
 
 /// Whether a variable tells processes of a launcher that is not ours.

@@ -1,7 +1,9 @@
 //! What is started: the programs of a job, and what holds for all of its processes.
 
+use super::output::Stream;
 use super::{Job, LaunchError, Outcome, Output};
 use std::ffi::OsString;
+use std::fs::File;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -37,6 +39,8 @@ pub struct Launch {
     pub programs: Vec<Program>,
     /// What becomes of the processes' output.
     pub output: Output,
+    /// Files that standard output and standard error go to instead. In a name `%r` is the rank, `%%` a percent sign.
+    pub files: [Option<String>; 2],
     /// The job is ended, with [`LaunchError::TimedOut`], if it takes longer than this.
     pub time_limit: Option<Duration>,
     /// The processors that each rank may use, by the system's numbers, for example of a
@@ -59,6 +63,20 @@ impl Launch {
         super::run_all(self)
     }
 
+    /// The file for a rank's output, or its errors, if there is one. It is new, if it is not for several ranks.
+    pub(super) fn file(&self, stream: Stream, rank: u32) -> Result<Option<File>, LaunchError> {
+        let Some(pattern) = &self.files[stream as usize] else { return Ok(None) };
+        let parts = pattern.split("%%").map(|part| part.replace("%r", &rank.to_string()));
+        let path = parts.collect::<Vec<_>>().join("%");
+        let opened = match rank == 0 || path != pattern.replace("%%", "%") {
+            true => File::create(&path).map(drop),
+            false => Ok(()),
+        };
+        // Ranks that share a file write behind each other.
+        let opened = opened.and_then(|()| File::options().append(true).open(&path));
+        opened.map(Some).map_err(|error| LaunchError::OutputFile { path, error })
+    }
+
     /// The number of the program that each rank runs (`MPI_APPNUM`, MPI 4.1 §11.10.3).
     pub(super) fn numbers(&self) -> Vec<usize> {
         let programs = self.programs.iter().enumerate();
@@ -72,5 +90,50 @@ impl From<&Job> for Launch {
         let program = Program { ranks, program, arguments, environment, folder: None };
         let output = if prefix { Output::Prefixed } else { Output::Direct };
         Launch { programs: vec![program], output, ..Launch::default() }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rustix::thread::{CpuSet, sched_getaffinity};
+
+    fn echo(ranks: u32) -> Launch {
+        let arguments = ["-c", "echo $PMI_RANK; echo oops >&2"].map(OsString::from).to_vec();
+        let program = Program { ranks, program: "sh".into(), arguments, ..Program::default() };
+        Launch { programs: vec![program], output: Output::Lines, ..Launch::default() }
+    }
+
+    #[test]
+    fn each_rank_has_a_file_or_all_have_one() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
+        std::fs::write(path("errors"), "of yesterday").unwrap();
+        let files = [Some(path("100%%.%r")), Some(path("errors"))];
+        let launch = Launch { files, ..echo(3) };
+        assert_eq!(launch.run().unwrap().exit_code(), 0);
+        let read = |name: &str| std::fs::read_to_string(path(name)).unwrap();
+        assert_eq!(["100%.0", "100%.1", "100%.2"].map(read), ["0\n", "1\n", "2\n"]);
+        assert_eq!(read("errors"), "oops\noops\noops\n");
+        let files = [None, Some(path("nowhere/errors"))];
+        let error = Launch { files, ..echo(1) }.run().unwrap_err();
+        assert!(
+            matches!(&error, LaunchError::OutputFile { path, .. } if path.ends_with("nowhere/errors"))
+        );
+    }
+
+    #[test]
+    fn a_rank_that_cannot_be_bound_is_named() {
+        let before = sched_getaffinity(None).unwrap();
+        // A machine with as many processors as a set holds would have it.
+        let last = CpuSet::MAX_CPU - 1;
+        if before.is_set(last) {
+            return;
+        }
+        let error = Launch { processors: vec![vec![last]], ..echo(1) }.run().unwrap_err();
+        let said = format!("rank 0 cannot be kept on processors {last}: ");
+        assert!(error.to_string().starts_with(&said), "{error}");
+        let after = sched_getaffinity(None).unwrap();
+        assert!((0..CpuSet::MAX_CPU).all(|at| before.is_set(at) == after.is_set(at)));
     }
 }
