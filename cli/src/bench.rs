@@ -9,6 +9,7 @@
 mod blocks;
 mod coll;
 mod messages;
+mod onesided;
 mod pair;
 mod pairs;
 mod reductions;
@@ -17,15 +18,15 @@ mod sizes;
 mod timing;
 mod verdict;
 
-use super::Worlds;
 use super::collectives::Form;
 use super::explain::bytes;
 use super::failure::Failure;
 use super::memory::{Ends, Source};
-use super::pingpong::{check_folder, protocol};
+use super::pingpong::protocol;
 use super::run::start_again;
 use super::selection::Selection;
 use super::spaces;
+use super::{Worlds, check_writable};
 use gapless::ReduceOp;
 use gapless_dtype::Primitive;
 use gapless_pml::Protocol;
@@ -53,6 +54,20 @@ enum Test {
     Rate(Windowed),
     /// Messages a second of several pairs of ranks at once
     PairRate(PairRate),
+    /// As latency, of several pairs of ranks at once: the slowest pair's
+    PairLatency(PairLatency),
+    /// Rank 0 writes to rank 1's window (MPI_Put), and flushes
+    Put(OneSided),
+    /// Rank 0 reads rank 1's window (MPI_Get)
+    Get(OneSided),
+    /// Rank 0 adds doubles to rank 1's window (MPI_Accumulate), and flushes
+    Accumulate(OneSided),
+    /// The same, and has what was there before (MPI_Get_accumulate)
+    GetAccumulate(OneSided),
+    /// Rank 0 adds to a word of rank 1's window, and has what was there (MPI_Fetch_and_op)
+    FetchAndOp(OneSided),
+    /// Rank 0 replaces a word of rank 1's window (MPI_Compare_and_swap)
+    CompareAndSwap(OneSided),
     /// The time of a collective: from a common begin to a rank's end, on average over the ranks, and to the last one's
     Coll(Coll),
 }
@@ -81,7 +96,7 @@ struct Common {
     /// Show comma-separated values
     #[arg(long)]
     csv: bool,
-    /// Write the figures here, as JSON
+    /// Write the figures here, as JSON; - is standard output
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
     /// Use this protocol wherever it is possible, by the name that explain shows
@@ -123,6 +138,27 @@ struct Windowed {
     /// Memory to receive a window into, at most: of longer messages fewer are under way
     #[arg(long, value_name = "BYTES", default_value = "256M", value_parser = bytes)]
     buffers: u64,
+}
+
+/// Messages between several pairs.
+#[derive(Clone, Debug, clap::Args)]
+struct PairLatency {
+    #[command(flatten)]
+    message: Latency,
+    /// Pairs of ranks; else one for every two processors. Under a launcher, every two of its ranks
+    #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u32).range(1..=512))]
+    pairs: Option<u32>,
+}
+
+/// Operations on windows.
+#[derive(Clone, Debug, clap::Args)]
+struct OneSided {
+    #[command(flatten)]
+    common: Common,
+    /// So many operations before each flush, and their bandwidth in 10^6 bytes a second; else the time of one in
+    /// microseconds
+    #[arg(short = 'W', long, value_name = "COUNT", value_parser = clap::value_parser!(u64).range(1..=65_536))]
+    window: Option<u64>,
 }
 
 /// Windows of messages between several pairs.
@@ -199,12 +235,22 @@ impl Memory {
 
 impl Bench {
     pub(super) fn run(self, worlds: Worlds<'_>) -> Result<ExitCode, Failure> {
+        use onesided::Call;
         use pairs::Kind;
         let (kind, windowed, pairs) = match self.test {
             Test::Latency(message) => (Kind::Latency, message.alone(), Some(1)),
             Test::Bw(windowed) => (Kind::Bandwidth, windowed, Some(1)),
             Test::Bibw(windowed) => (Kind::BothWays, windowed, Some(1)),
             Test::Rate(windowed) => (Kind::Rate, windowed, Some(1)),
+            Test::PairLatency(PairLatency { message, pairs }) => {
+                (Kind::PairLatency, message.alone(), pairs)
+            }
+            Test::Put(options) => return options.run(Call::Put, worlds),
+            Test::Get(options) => return options.run(Call::Get, worlds),
+            Test::Accumulate(options) => return options.run(Call::Accumulate, worlds),
+            Test::GetAccumulate(options) => return options.run(Call::GetAccumulate, worlds),
+            Test::FetchAndOp(options) => return options.run(Call::FetchAndOp, worlds),
+            Test::CompareAndSwap(options) => return options.run(Call::CompareAndSwap, worlds),
             Test::PairRate(PairRate { windowed, pairs }) => (Kind::PairRate, windowed, pairs),
             Test::Coll(coll) => {
                 coll.common.check()?;
@@ -224,6 +270,17 @@ impl Bench {
     }
 }
 
+impl OneSided {
+    fn run(&self, call: onesided::Call, worlds: Worlds<'_>) -> Result<ExitCode, Failure> {
+        self.common.check()?;
+        let sizes = call.list(self.common.message_size)?;
+        match self.common.is_rank() {
+            true => onesided::run(self, call, &sizes, worlds),
+            false => start_again(2),
+        }
+    }
+}
+
 /// How many processes can run at a time.
 fn processors() -> u32 {
     let processors = std::thread::available_parallelism().map_or(1, usize::from);
@@ -237,7 +294,7 @@ impl Common {
             let why = "must be more than 0 and at most 3600 seconds".to_owned();
             return Err(Failure::BadOption { option: "--time", value: self.time.to_string(), why });
         }
-        self.json.as_deref().map_or(Ok(()), |path| check_folder("json", path))
+        self.json.as_deref().map_or(Ok(()), |path| check_writable("--json", path))
     }
 
     /// Whether this process is one of those that measure.

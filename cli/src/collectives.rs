@@ -87,6 +87,8 @@ pub enum Form {
     Nonblocking,
     /// Described before, started, and waited for at once; always in the same buffers
     Persistent,
+    /// Begun, and waited for after as much other work as it takes alone: what part of it that hides
+    Overlap,
 }
 
 /// A persistent collective, and whose.
@@ -100,7 +102,11 @@ pub struct Bench<'w> {
     control: Communicator,
     /// One for each algorithm, and for what the world's table chooses.
     ways: HashMap<Option<Algorithm>, Communicator>,
+    /// The same ranks in a ring, once that was needed.
+    ring: Option<Communicator>,
     form: Form,
+    /// Seconds of other work between the begin of a nonblocking call and the wait for it.
+    computing: f64,
     kept: Kept,
     arena: Vec<f64>,
     /// The buffers that come next.
@@ -163,14 +169,20 @@ impl<'w> Bench<'w> {
         let bytes = (4 * cache / u64::from(world.size())).clamp(ARENA.0, ARENA.1);
         let arena = vec![0.0; elements(bytes)];
         let control = world.comm().dup()?;
-        let (ways, form, kept) = Default::default();
-        Ok(Self { world, control, ways, form, kept, arena, slot: 0, lead: LEAD.0 })
+        let (ways, ring, form, computing, kept) = Default::default();
+        let (slot, lead) = (0, LEAD.0);
+        Ok(Self { world, control, ways, ring, form, computing, kept, arena, slot, lead })
     }
 
     /// The same with calls of another form than blocking ones.
     #[must_use]
     pub fn form(self, form: Form) -> Self {
         Self { form, ..self }
+    }
+
+    /// From now on nonblocking calls are waited for after so many seconds of other work.
+    pub fn compute(&mut self, seconds: f64) {
+        self.computing = seconds;
     }
 
     /// Measures the algorithms by turns. All ranks get the same.
@@ -218,10 +230,10 @@ impl<'w> Bench<'w> {
     /// The collective fails.
     pub fn check(&mut self, work: &Work, algorithm: Option<Algorithm>) -> Result<bool, Error> {
         let (rank, n) = (self.rank(), self.size());
-        let comm = self.communicator(algorithm)?;
+        let comm = self.communicator_for(work, algorithm)?;
         let (send, recv) = self.buffers(work);
         work.write(rank, send, recv);
-        comm.perform(call(work, &*send, &mut *recv))?;
+        comm.perform(call(work, n, &*send, &mut *recv))?;
         let right = work.is_right(rank, n, recv);
         Ok(self.most([if right { 0.0 } else { 1.0 }])?[0] < 0.5)
     }
@@ -247,15 +259,15 @@ impl<'w> Bench<'w> {
         algorithm: Option<Algorithm>,
         count: usize,
     ) -> Result<Vec<Call>, Error> {
-        let rank = self.rank();
-        let comm = self.communicator(algorithm)?;
+        let (rank, n) = (self.rank(), self.size());
+        let comm = self.communicator_for(work, algorithm)?;
         let mut kept = match self.form {
             Form::Persistent => Some(self.take_kept(work, algorithm)?),
-            Form::Blocking | Form::Nonblocking => None,
+            Form::Blocking | Form::Nonblocking | Form::Overlap => None,
         };
         let mut took = vec![0.0; 2 * count];
         for at in 0..count {
-            let (lead, form) = (self.lead, self.form);
+            let (lead, form, computing) = (self.lead, self.form, self.computing);
             match &mut kept {
                 Some(kept) => {
                     let (send, recv) = kept.buffers_mut()?;
@@ -279,10 +291,15 @@ impl<'w> Bench<'w> {
                     kept.start()?;
                     kept.wait()?;
                 }
-                (None, Form::Nonblocking) => {
-                    comm.scope(|s| s.begin(call(work, &*send, recv))?.wait())?;
-                }
-                (None, _) => comm.perform(call(work, &*send, recv))?,
+                (None, Form::Nonblocking | Form::Overlap) => comm.scope(|s| {
+                    let request = s.begin(call(work, n, &*send, recv))?;
+                    let begun = now();
+                    while computing > 0.0 && seconds_since(begun) < computing {
+                        std::hint::spin_loop();
+                    }
+                    request.wait()
+                })?,
+                (None, _) => comm.perform(call(work, n, &*send, recv))?,
             }
             took[at] = seconds_since(begin);
             took[count + at] = if late { 1.0 } else { 0.0 };
@@ -316,10 +333,12 @@ impl<'w> Bench<'w> {
         if let Some(kept) = self.kept.remove(&(algorithm, *work)) {
             return Ok(kept);
         }
-        let (send, recv) = work.lens(self.rank(), self.size());
-        let comm = self.communicator(algorithm)?;
-        let made = comm
-            .collective_init(vec![0.0; send], vec![0.0; recv], |send, recv| call(work, send, recv));
+        let n = self.size();
+        let (send, recv) = work.lens(self.rank(), n);
+        let comm = self.communicator_for(work, algorithm)?;
+        let made = comm.collective_init(vec![0.0; send], vec![0.0; recv], |send, recv| {
+            call(work, n, send, recv)
+        });
         let mut made = made.map_err(|refused| refused.error)?;
         for _ in 0..2 {
             made.start()?;
@@ -351,6 +370,23 @@ impl<'w> Bench<'w> {
         let made = made?;
         self.ways.insert(Some(algorithm), made.clone());
         Ok(made)
+    }
+
+    /// The same for an operation: neighbours are in a ring.
+    fn communicator_for(
+        &mut self,
+        work: &Work,
+        algorithm: Option<Algorithm>,
+    ) -> Result<Communicator, Error> {
+        match work.operation() {
+            Operation::NeighborAllgather | Operation::NeighborAlltoall => {}
+            _ => return self.communicator(algorithm),
+        }
+        if self.ring.is_none() {
+            let comm = self.world.comm();
+            self.ring = comm.cart_create(&[comm.size()], &[true], false)?;
+        }
+        Ok(self.ring.clone().unwrap_or_else(|| self.world.comm().clone()))
     }
 
     /// Buffers that were not used for long.
@@ -394,7 +430,12 @@ impl<'w> Bench<'w> {
     }
 }
 
-fn call<'b>(work: &Work, send: impl SendBuffer<'b>, recv: impl RecvBuffer<'b>) -> Collective<'b> {
+fn call<'b>(
+    work: &Work,
+    n: usize,
+    send: impl SendBuffer<'b>,
+    recv: impl RecvBuffer<'b>,
+) -> Collective<'b> {
     match work.operation() {
         Operation::Bcast => Collective::bcast(recv, 0),
         Operation::Gather => Collective::gather(send, recv, 0),
@@ -408,7 +449,17 @@ fn call<'b>(work: &Work, send: impl SendBuffer<'b>, recv: impl RecvBuffer<'b>) -
         }
         Operation::Scan => Collective::scan(send, recv, ReduceOp::Sum),
         Operation::Exscan => Collective::exscan(send, recv, ReduceOp::Sum),
-        _ => Collective::barrier(),
+        // A buffer that is not divided has blocks of one length.
+        Operation::Gatherv => Collective::gatherv(send, recv, 0),
+        Operation::Scatterv => Collective::scatterv(send, recv, 0),
+        Operation::Allgatherv => Collective::allgatherv(send, recv),
+        Operation::Alltoallv => Collective::alltoallv(send, recv),
+        Operation::ReduceScatter => {
+            Collective::reduce_scatter(send, recv, &vec![work.len(); n], ReduceOp::Sum)
+        }
+        Operation::NeighborAllgather => Collective::neighbor_allgather(send, recv),
+        Operation::NeighborAlltoall => Collective::neighbor_alltoall(send, recv),
+        Operation::Barrier => Collective::barrier(),
     }
 }
 
@@ -460,6 +511,10 @@ mod tests {
                 panic!()
             };
             assert!(timed.right && !timed.seconds.is_empty(), "{timed:?}");
+        }
+        for operation in Operation::ALL {
+            let work = Work::new(operation, 64).unwrap();
+            assert!(bench.check(&work, None).unwrap(), "{operation}");
         }
         drop(bench);
         world.finalize().unwrap();

@@ -1,5 +1,6 @@
 //! Why a verb ended without doing all it was asked for.
 
+use crate::load::Load;
 use gapless::Error;
 use gapless::launch::LaunchError;
 use gapless_coll::{BuildError, NameError};
@@ -10,7 +11,6 @@ use gapless_layouts::text::TextError;
 use gapless_mem::DeviceError;
 use gapless_report::{FileError, NoSamples};
 use std::io;
-use std::path::PathBuf;
 use thiserror::Error as ThisError;
 
 /// Of a job that took too long, as timeout(1) does.
@@ -26,8 +26,6 @@ pub(super) enum Failure {
     NoSpace { space: String, why: String },
     #[error("{option}{}{value}: {why}", if value.is_empty() { "" } else { " " })]
     BadOption { option: &'static str, value: String, why: String },
-    #[error("--{option} {}: there is no folder {}", path.display(), path.parent().unwrap_or(path).display())]
-    NoFolder { option: &'static str, path: PathBuf },
     #[error("{case} needs {needed} of memory in all processes together, and {available} are free")]
     TooBig { case: String, needed: String, available: String },
     #[error("it takes two processes; this job has {ranks}")]
@@ -63,6 +61,12 @@ pub(super) enum Failure {
     File(#[from] FileError),
     #[error("{what}: {error}")]
     NoSamples { what: String, error: NoSamples },
+    #[error(
+        "{load}: what is measured beside it is worth nothing; wait until it has ended, or --force"
+    )]
+    Busy { load: Load },
+    #[error("nothing was written: {}; measure again when the machine is idle, or --force", why.join("; "))]
+    Implausible { why: Vec<String> },
     #[error("{cases} of {all} layouts arrived with wrong bytes; the first: {first}")]
     WrongBytes { cases: usize, all: usize, first: String },
     #[error("rank {rank} {end}; the job was ended")]
@@ -80,13 +84,19 @@ impl Failure {
             | Failure::Text(_)
             | Failure::NoSpace { .. }
             | Failure::BadOption { .. }
-            | Failure::NoFolder { .. }
             | Failure::TooBig { .. }
             | Failure::NotTwo { .. }
             | Failure::NotPairs { .. }
             | Failure::Name(_)
             | Failure::Collective(_)
-            | Failure::Launch(_) => 2,
+            | Failure::Launch(_)
+            | Failure::World(Error::Tuning(_) | Error::NoSuchTransport { .. })
+            // A file that was named, and is none, or no report.
+            | Failure::File(
+                FileError::Io { action: "read", .. }
+                | FileError::Json { .. }
+                | FileError::Invalid { .. },
+            ) => 2,
             Failure::Job { code, .. } => *code,
             _ => 1,
         }

@@ -25,6 +25,7 @@ mod info;
 mod job;
 mod layout;
 mod lines;
+mod load;
 mod memory;
 pub mod pingpong;
 mod report;
@@ -38,9 +39,11 @@ use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Parser, Subcommand};
 use failure::Failure;
 use gapless::{Builder, World};
+use gapless_report::Report;
 use std::error::Error;
 use std::io::{self, Write};
 use std::num::{ParseFloatError, ParseIntError};
+use std::path::Path;
 use std::process::ExitCode;
 use std::sync::LazyLock;
 
@@ -192,6 +195,38 @@ fn log(verbose: u8) {
 fn complain(text: &str) {
     // In one piece: other ranks write too.
     let _ = io::stderr().write_all(format!("gapless: {text}\n").as_bytes());
+}
+
+/// What stands for standard output where a file is named.
+const STANDARD_OUTPUT: &str = "-";
+
+/// Figures as JSON: to a file, or to standard output (`--json -`).
+fn write_json(report: &Report, path: &Path) -> Result<(), Failure> {
+    match path.as_os_str() == STANDARD_OUTPUT {
+        true => say(&report.to_json(path)?),
+        false => Ok(report.write_json(path)?),
+    }
+}
+
+/// Text for people: on standard error if standard output is for programs (`--json -`).
+fn say_beside(json: Option<&Path>, text: &str) -> Result<(), Failure> {
+    match json {
+        Some(path) if path.as_os_str() == STANDARD_OUTPUT => {
+            io::stderr().write_all(text.as_bytes()).map_err(Failure::Output)
+        }
+        _ => say(text),
+    }
+}
+
+/// Refuses a file that could not be written, before anything is measured.
+fn check_writable(option: &'static str, path: &Path) -> Result<(), Failure> {
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
+    let why = match folder {
+        _ if path.is_dir() => "it is a folder".to_owned(),
+        Some(folder) if !folder.is_dir() => format!("there is no folder {}", folder.display()),
+        _ => return Ok(()),
+    };
+    Err(Failure::BadOption { option, value: path.display().to_string(), why })
 }
 
 /// Text on standard output, all of it at once.

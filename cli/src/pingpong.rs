@@ -19,16 +19,16 @@ pub use super::memory::{Budget, Ends, LINE, Pinned, Places, Where};
 pub use library::{MeasureError, Measuring, Party, Step, Trial, figures};
 pub use setting::Setting;
 
-use super::Worlds;
 use super::explain::bytes;
 use super::failure::Failure;
 use super::memory::Source;
 use super::run::start_again;
 use super::selection::Selection;
 use super::spaces;
+use super::{Worlds, check_writable};
 use gapless_pml::Protocol;
 use std::num::NonZeroU32;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 /// What to send, how often, and where to put the figures.
@@ -70,7 +70,7 @@ pub(super) struct Pingpong {
     /// What the messages' contents and the buffers' order derive from
     #[arg(long, default_value_t = 1)]
     seed: u64,
-    /// Write the figures here, as JSON
+    /// Write the figures here, as JSON; - is standard output
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
     /// Draw the figures here, as SVG
@@ -112,8 +112,8 @@ impl Pingpong {
             let why = "must be more than 0 and at most 3600 seconds".to_owned();
             return Err(Failure::BadOption { option: "--time", value: self.time.to_string(), why });
         }
-        for (option, path) in [("json", &self.json), ("plot", &self.plot)] {
-            path.as_deref().map_or(Ok(()), |path| check_folder(option, path))?;
+        for (option, path) in [("--json", &self.json), ("--plot", &self.plot)] {
+            path.as_deref().map_or(Ok(()), |path| check_writable(option, path))?;
         }
         // A layout that is impossible does not keep the others from being measured: rank 0 says so.
         let chosen = self.selection.possible()?;
@@ -128,17 +128,6 @@ impl Pingpong {
         let words = std::env::args().skip(1).filter(|word| word != "--as-rank");
         ["gapless".to_owned()].into_iter().chain(words).collect::<Vec<_>>().join(" ")
     }
-}
-
-pub(super) fn check_folder(option: &'static str, path: &Path) -> Result<(), Failure> {
-    let folder = match path.parent() {
-        Some(folder) if !folder.as_os_str().is_empty() => folder,
-        _ => Path::new("."),
-    };
-    if folder.is_dir() {
-        return Ok(());
-    }
-    Err(Failure::NoFolder { option, path: path.to_owned() })
 }
 
 pub(super) fn protocol(name: &str) -> Result<Protocol, String> {

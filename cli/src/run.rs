@@ -371,20 +371,18 @@ pub(super) fn start_again(ranks: u32) -> Result<ExitCode, Failure> {
         environment: Vec::new(),
         prefix: false,
     };
-    match start_ours(&job) {
-        Ok(code) => {
-            let processors = std::thread::available_parallelism().map_or(1, usize::from);
-            if processors < 2 {
-                complain("only one processor: the processes take turns on it, times mean little");
-            } else if usize::try_from(ranks).is_ok_and(|ranks| ranks > processors) {
-                complain(&format!(
-                    "{ranks} processes on {processors} processors take turns: times mean little"
-                ));
-            }
-            Ok(code)
-        }
-        other => other,
+    let code = start_ours(&job)?;
+    let processors = std::thread::available_parallelism().map_or(1, usize::from);
+    if code != ExitCode::SUCCESS {
+        // No figures, nothing to say of them.
+    } else if processors < 2 {
+        complain("only one processor: the processes take turns on it, times mean little");
+    } else if usize::try_from(ranks).is_ok_and(|ranks| ranks > processors) {
+        complain(&format!(
+            "{ranks} processes on {processors} processors take turns: times mean little"
+        ));
     }
+    Ok(code)
 }
 
 fn ranks(text: &str) -> Result<u32, String> {

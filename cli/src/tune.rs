@@ -3,7 +3,8 @@
 //!
 //! Two processes of this program meet, as those of a job do; rank 0 says what is measured. What cannot be
 //! measured here (no GPU, a kernel that forbids single copy) is said, and stays a comment in the file:
-//! then the defaults hold.
+//! then the defaults hold. On a machine that other work keeps busy nothing is measured, and numbers that are far from any
+//! machine's are not written, unless `--force` is given.
 //!
 //! With `--coll`, the rules by which collectives choose their algorithms (`coll.rs`); with `--hyperq`, how processes that
 //! share a GPU copy (`hyperq.rs`).
@@ -18,7 +19,8 @@ mod hyperq;
 mod link;
 
 use super::failure::Failure;
-use super::run::start;
+use super::load::Load;
+use super::run::start_ours;
 use super::{Worlds, complain, say};
 use found::Found;
 use gapless::launch::Job;
@@ -30,6 +32,9 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::{Duration, SystemTime};
+
+/// Processes that measure.
+const RANKS: u32 = 2;
 
 /// Seconds that may be spent.
 const BUDGET: std::ops::RangeInclusive<f64> = 0.1..=600.0;
@@ -44,6 +49,9 @@ pub(super) struct Tune {
     /// Write nothing: print what would be written
     #[arg(long)]
     dry_run: bool,
+    /// Measure on a machine that is busy, too, and write numbers that cannot be right
+    #[arg(long)]
+    force: bool,
     /// Measure the algorithms of collectives instead, and write the rules that choose among them
     /// (~/.config/gapless/coll.toml, or what GAPLESS_COLL names)
     #[arg(long)]
@@ -74,24 +82,30 @@ impl Tune {
             if self.hyperq.hyperq {
                 return hyperq::measure(worlds, &self.hyperq, self.budget, part);
             }
-            return coll::measure(worlds, self.budget, part);
+            return coll::measure(worlds, self.budget, part, self.force);
         }
         let target = self.target()?;
+        if self.as_rank {
+            return self.measure(worlds, target.as_deref());
+        }
+        if let Some(path) = &target {
+            // Found out before anything is measured.
+            create_folder(path)?;
+        }
+        if let Some(load) = Load::look().filter(|load| !self.force && !load.leaves(RANKS)) {
+            return Err(Failure::Busy { load });
+        }
         if self.hyperq.hyperq {
             return hyperq::run(&self.hyperq, self.budget, target.as_deref());
         }
         if self.coll {
-            return coll::run(self.budget, target.as_deref());
-        }
-        if self.as_rank {
-            return self.measure(worlds, target.as_deref());
+            return coll::run(self.budget, target.as_deref(), self.force);
         }
         let mut arguments: Vec<OsString> = vec!["tune".into(), "--as-rank".into()];
+        arguments.extend(self.force.then(|| "--force".into()));
         arguments.extend(["--budget".into(), self.budget.to_string().into()]);
         match &target {
             Some(path) => {
-                // Found out before anything is measured.
-                create_folder(path)?;
                 // In one word, since the name may begin with a dash.
                 let mut output = OsString::from("--output=");
                 output.push(path);
@@ -99,8 +113,8 @@ impl Tune {
             }
             None => arguments.push("--dry-run".into()),
         }
-        start(&Job {
-            ranks: 2,
+        start_ours(&Job {
+            ranks: RANKS,
             program: std::env::current_exe().map_err(Failure::NoProgram)?.into(),
             arguments,
             environment: Vec::new(),
@@ -148,11 +162,14 @@ impl Tune {
             host::measure(host, &mut found)?;
             devices::measure(&link, devices, &mut found)?;
             link.done()?;
-            report(&found, target)?;
         } else {
             link.obey(|| devices::assist(&world))?;
         }
+        let leads = world.rank() == 0;
         world.finalize()?;
+        if leads {
+            report(&found, target, self.force)?;
+        }
         Ok(ExitCode::SUCCESS)
     }
 }
@@ -186,12 +203,15 @@ fn create_folder(path: &Path) -> Result<(), Failure> {
 }
 
 /// Prints what was found, and writes it.
-fn report(found: &Found, target: Option<&Path>) -> Result<(), Failure> {
+fn report(found: &Found, target: Option<&Path>, force: bool) -> Result<(), Failure> {
     let rest = "What could not be measured is a comment: the default holds.";
     let text = format!("{}{}", heading("The cost model's numbers", rest), found.text());
-    if let Some(doubt) = found.doubt() {
-        complain(&doubt);
+    let why = found.doubts();
+    if !(force || why.is_empty()) {
+        say(&format!("{}\n", found.table(terminal_columns())))?;
+        return Err(Failure::Implausible { why });
     }
+    why.iter().for_each(|doubt| complain(doubt));
     match target {
         None => say(&text),
         Some(path) => {

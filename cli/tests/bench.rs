@@ -46,6 +46,9 @@ fn every_test_shows_sizes_and_one_number() {
     let (lines, comments) = bench(&["pair-rate", "--pairs", "2", "-m", "8", "-W", "4"]);
     assert_eq!(sizes(&lines, 2), ["8"]);
     assert!(comments.contains("4 ranks"), "{comments}");
+    let (lines, comments) = bench(&["pair-latency", "--pairs", "2", "-m", "8"]);
+    assert_eq!(sizes(&lines, 2), ["8"]);
+    assert!(comments.contains("4 ranks") && comments.ends_with("µs"), "{comments}");
     // No bytes at all are a message, too.
     assert_eq!(bench(&["latency", "-m", "0:1"]).0.len(), 2);
 }
@@ -59,13 +62,53 @@ fn collectives_show_the_average_and_the_last_rank() {
         average <= last
     }));
     assert!(comments.contains("coll allreduce: 3 ranks"), "{comments}");
-    for operation in ["barrier", "bcast", "gather", "alltoall", "exscan"] {
+    let vector = ["gatherv", "Allgatherv", "MPI_Alltoallv", "reduce_scatter"];
+    let neighbors = ["neighbor-allgather", "neighbor-alltoall"];
+    let plain = ["barrier", "bcast", "gather", "alltoall", "exscan"];
+    for operation in plain.into_iter().chain(vector).chain(neighbors) {
         let (lines, _) = bench(&["coll", operation, "-n", "2", "-m", "64"]);
         assert_eq!(sizes(&lines, 3).len(), 1, "{operation}");
     }
     let (lines, _) =
         bench(&["coll", "bcast", "-n", "2", "-m", "64", "--algorithm", "binomial", "--full"]);
     assert_eq!(lines[0].last().unwrap(), "binomial");
+}
+
+#[test]
+fn what_other_work_hides_is_shown() {
+    let (lines, comments) =
+        bench(&["coll", "alltoall", "-n", "2", "-m", "64", "--form", "overlap"]);
+    let [bytes, time, overlap] = &lines[0][..] else { panic!("{lines:?}") };
+    assert_eq!(bytes, "64");
+    assert!(time.parse::<f64>().unwrap() > 0.0);
+    assert!((0.0..=100.0).contains(&overlap.parse::<f64>().unwrap()), "{overlap}");
+    assert!(comments.ends_with("overlap %"), "{comments}");
+}
+
+#[test]
+fn one_sided_operations_show_a_time_or_a_bandwidth() {
+    for test in ["put", "get", "accumulate", "get-accumulate"] {
+        let (lines, comments) = bench(&[test, "-m", "64:256"]);
+        assert_eq!(sizes(&lines, 2), ["64", "128", "256"], "{test}");
+        assert!(comments.ends_with("µs"), "{comments}");
+    }
+    for test in ["fetch-and-op", "compare-and-swap"] {
+        assert_eq!(sizes(&bench(&[test]).0, 2), ["8"], "{test}");
+    }
+    let (lines, comments) = bench(&["put", "-W", "4", "-m", "1K"]);
+    assert_eq!(sizes(&lines, 2), ["1024"]);
+    assert!(comments.contains("window 4") && comments.ends_with("MB/s"), "{comments}");
+}
+
+/// `--json -`: standard output has the report alone.
+#[test]
+fn figures_go_to_standard_output_if_asked_for() {
+    let mut command = gapless();
+    command.args(["bench", "latency", "-m", "8", "-i", "3", "-x", "1", "--json", "-"]);
+    let output = finish(command, SOON);
+    let report: Report = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(report.rows.len(), 1);
+    assert!(text(&output.stderr).contains("# gapless bench latency"));
 }
 
 #[test]
@@ -245,8 +288,11 @@ fn wrong_calls_are_refused_in_one_line() {
         (&["latency", "--n", "64"], "--n 64: it needs --layout"),
         (&["latency", "--json", "/nonexistent/x"], "--json /nonexistent/x: there is no folder"),
         (&["coll", "allreduce", "-m", "4"], "--message-size 4: it is of whole doubles"),
-        (&["coll", "scatterv"], "coll scatterv: it measures barrier, bcast, "),
+        (&["coll", "nope"], "there is no operation \"nope\""),
         (&["coll", "all"], "all"),
+        (&["accumulate", "-m", "4"], "--message-size 4: accumulate is of whole doubles"),
+        (&["fetch-and-op", "-m", "16"], "--message-size 16: fetch-and-op is of one number"),
+        (&["latency", "--json", "/"], "--json /: it is a folder"),
         (
             &["coll", "bcast", "--algorithm", "doubling"],
             "--algorithm doubling: it does not do bcast; these do: ",

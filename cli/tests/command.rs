@@ -118,7 +118,7 @@ fn reports_become_a_page() {
         assert!(html.contains(part), "{part}");
     }
     let output = call(&["report", &path("missing.json"), "-o", &path("none.html")]);
-    assert_eq!(output.status.code(), Some(1));
+    assert_eq!(output.status.code(), Some(2));
     assert!(
         text(&output.stderr).contains("cannot read") && !folder.path().join("none.html").exists()
     );
@@ -351,7 +351,7 @@ fn tuning_is_measured_written_and_read_by_worlds() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("a/b/tuning.toml");
     let path = file.to_str().unwrap();
-    let output = call(&["tune", "--budget", "0.5", "--output", path]);
+    let output = call(&["tune", "--force", "--budget", "0.5", "--output", path]);
     let shown = text(&output.stdout);
     assert!(output.status.success(), "{shown}{}", text(&output.stderr));
     assert!(shown.contains("host.pipeline_mb_s") && shown.contains("written to"), "{shown}");
@@ -377,7 +377,7 @@ fn tuning_is_measured_written_and_read_by_worlds() {
     assert!(error.contains("line 3") && error.contains("host.block_ns"), "{error}");
     // But not the tuner, which would be needed to mend it.
     let mut tune = gapless();
-    tune.args(["tune", "--budget", "0.2", "--dry-run"]).env("GAPLESS_TUNING", path);
+    tune.args(["tune", "--force", "--budget", "0.2", "--dry-run"]).env("GAPLESS_TUNING", path);
     let output = finish(tune, SOON);
     assert!(output.status.success(), "{}", text(&output.stderr));
     let printed = text(&output.stdout);

@@ -200,7 +200,7 @@ fn rules_are_measured_written_and_read() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("a/coll.toml");
     let mut command = gapless();
-    command.args(["tune", "--coll", "--budget", "0.1", "--output"]).arg(&file);
+    command.args(["tune", "--coll", "--force", "--budget", "0.1", "--output"]).arg(&file);
     command.env("GAPLESS_COLL", folder.path().join("broken.toml"));
     // A broken table does not stop the tuner, which would be needed to mend it.
     std::fs::write(folder.path().join("broken.toml"), "version = 1\nbcast = 7\n").unwrap();

@@ -71,6 +71,18 @@ fn the_page_about_tasks_shows_a_whole_program_that_launches() {
     assert!(page.contains(&format!("```rust\n{program}```\n")), "the page shows another program");
 }
 
+/// A header of 32 bytes is before the payload.
+#[test]
+fn the_page_of_the_protocol_has_the_eager_limits() {
+    let page = include_str!("../../PROTOCOL.md").replace('\n', " ");
+    let sm = gapless_btl_sm::SmConfig::new("a job", "a rank").eager_bytes - 32;
+    let secret = gapless_btl_tcp::random_secret().unwrap();
+    let tcp = gapless_btl_tcp::TcpConfig::new("a job", 0, secret, []).eager_bytes - 32;
+    let thousands = |bytes: usize| format!("{},{:03}", bytes / 1000, bytes % 1000);
+    let [sm, tcp] = [sm, tcp].map(thousands);
+    assert!(page.contains(&format!("{sm} bytes of payload on `btl-sm`, {tcp} on `btl-tcp`")));
+}
+
 /// Those about workers say that there is no GPU, and end; the one that is to show something fails.
 #[cfg(feature = "cuda")]
 #[test]

@@ -55,7 +55,7 @@ pub use plot::{
 };
 pub use samples::{NoSamples, Samples, Summary};
 pub use schema::{Absent, Comparison, Mark, Report, Row};
-pub use table::{Align, Table, folded};
+pub use table::{Align, Growing, Table, folded};
 pub use terminal::terminal_columns;
 pub use validate::{Fault, Invalid};
 

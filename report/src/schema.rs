@@ -86,11 +86,18 @@ impl Report {
     /// [`FileError`], naming the path: the report does not hold together, or the file cannot be written.
     pub fn write_json(&self, path: impl AsRef<Path>) -> Result<(), FileError> {
         let path = path.as_ref();
+        file::write_atomically(path, self.to_json(path)?.as_bytes())
+    }
+
+    /// The text of such a file, which errors call `path`.
+    ///
+    /// # Errors
+    /// [`FileError`], naming the path: the report does not hold together.
+    pub fn to_json(&self, path: impl AsRef<Path>) -> Result<String, FileError> {
+        let path = path.as_ref();
         self.validate().map_err(|fault| FileError::invalid(path, fault))?;
-        let mut text =
-            serde_json::to_string_pretty(self).map_err(|source| FileError::json(path, source))?;
-        text.push('\n');
-        file::write_atomically(path, text.as_bytes())
+        let text = serde_json::to_string_pretty(self);
+        Ok(text.map_err(|source| FileError::json(path, source))? + "\n")
     }
 
     /// Reads and validates a report.

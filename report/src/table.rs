@@ -1,8 +1,10 @@
 //! Tables on a terminal: aligned columns, one heading, no box. [`Table::within`] fits them into a width.
 
 mod fit;
+mod growing;
 
 pub use fit::folded;
+pub use growing::Growing;
 
 use std::fmt;
 
@@ -77,18 +79,27 @@ impl Table {
         widths: &[usize],
         cells: impl Iterator<Item = &'a str>,
     ) -> fmt::Result {
-        let mut line = String::new();
-        for ((cell, &width), (_, align)) in cells.zip(widths).zip(&self.columns) {
-            if !line.is_empty() {
-                line.push_str("  ");
-            }
-            match align {
-                Align::Left => line.push_str(&format!("{cell:<width$}")),
-                Align::Right => line.push_str(&format!("{cell:>width$}")),
-            }
-        }
-        writeln!(f, "{}", line.trim_end())
+        f.write_str(&line(widths, self.columns.iter().map(|(_, align)| *align), cells))
     }
+}
+
+/// A line of a table.
+fn line<'a>(
+    widths: &[usize],
+    aligns: impl Iterator<Item = Align>,
+    cells: impl Iterator<Item = &'a str>,
+) -> String {
+    let mut line = String::new();
+    for ((cell, &width), align) in cells.zip(widths).zip(aligns) {
+        if !line.is_empty() {
+            line.push_str("  ");
+        }
+        match align {
+            Align::Left => line.push_str(&format!("{cell:<width$}")),
+            Align::Right => line.push_str(&format!("{cell:>width$}")),
+        }
+    }
+    format!("{}\n", line.trim_end())
 }
 
 impl fmt::Display for Table {

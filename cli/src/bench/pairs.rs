@@ -19,6 +19,7 @@ use std::process::ExitCode;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
     Latency,
+    PairLatency,
     Bandwidth,
     BothWays,
     Rate,
@@ -29,6 +30,7 @@ impl Kind {
     fn name(self) -> &'static str {
         match self {
             Kind::Latency => "latency",
+            Kind::PairLatency => "pair-latency",
             Kind::Bandwidth => "bw",
             Kind::BothWays => "bibw",
             Kind::Rate => "rate",
@@ -38,7 +40,7 @@ impl Kind {
 
     fn pattern(self) -> Pattern {
         match self {
-            Kind::Latency => Pattern::PingPong,
+            Kind::Latency | Kind::PairLatency => Pattern::PingPong,
             Kind::BothWays => Pattern::BothWays,
             _ => Pattern::OneWay,
         }
@@ -47,7 +49,8 @@ impl Kind {
     /// Messages of one iteration, in the time that is shown: of all pairs together.
     fn messages(self, window: u64, pairs: u64) -> u64 {
         match self {
-            Kind::Latency | Kind::BothWays => 2 * window,
+            // Of each pair.
+            Kind::Latency | Kind::PairLatency | Kind::BothWays => 2 * window,
             _ => window * pairs,
         }
     }
@@ -55,7 +58,7 @@ impl Kind {
     /// What is shown first; and what else in full.
     fn columns(self) -> (Column, Option<Column>) {
         match self {
-            Kind::Latency => (Column::MICROSECONDS, None),
+            Kind::Latency | Kind::PairLatency => (Column::MICROSECONDS, None),
             Kind::Bandwidth | Kind::BothWays => (Column::BANDWIDTH, None),
             Kind::Rate | Kind::PairRate => (Column::RATE, Some(Column::BANDWIDTH)),
         }
@@ -126,7 +129,7 @@ fn measure(
         false => format!("{} ({})", message.space, message.memory.source().name()),
     };
     let mut about = format!("{ranks} ranks, memory {memory}");
-    if kind != Kind::Latency {
+    if kind.pattern() != Pattern::PingPong {
         about += &format!(", window {} (in {} at most)", options.window, Bytes(bytes_max));
     }
     output.begin(&about)?;
@@ -151,7 +154,7 @@ fn measure(
             let figure = figure(case, kind.messages(window, u64::from(ranks / 2)), &timing);
             output.figure(&Figure {
                 // Of several pairs, the slowest one's time counts.
-                shows_average: kind == Kind::PairRate,
+                shows_average: ranks > 2,
                 space: message.space.to_string(),
                 protocol: protocol.name().to_owned(),
                 blocks: prepared.blocks(),

@@ -4,7 +4,7 @@
 
 use super::Common;
 use crate::failure::Failure;
-use crate::{complain, say};
+use crate::{complain, say_beside, write_json};
 use gapless_pml::Protocol;
 use gapless_report::{Machine, Report, Row, Samples};
 use std::path::PathBuf;
@@ -32,6 +32,8 @@ enum Quantity {
     Bandwidth,
     /// Messages a second.
     Rate,
+    /// Part of a call that other work hides, in percent.
+    Overlap,
 }
 
 impl Column {
@@ -44,6 +46,9 @@ impl Column {
     pub(super) const RATE: Column =
         Column { title: "messages/s", name: "messages_per_s", quantity: Quantity::Rate };
 
+    pub(super) const OVERLAP: Column =
+        Column { title: "overlap %", name: "overlap_percent", quantity: Quantity::Overlap };
+
     #[expect(clippy::cast_precision_loss, reason = "for people")]
     fn value(self, figure: &Figure) -> f64 {
         let seconds = figure.seconds();
@@ -52,6 +57,7 @@ impl Column {
             Quantity::Last => figure.last.unwrap_or(seconds) * 1e6,
             Quantity::Bandwidth => figure.payload_bytes as f64 / seconds / 1e6,
             Quantity::Rate => 1.0 / seconds,
+            Quantity::Overlap => figure.overlap.unwrap_or(0.0) * 100.0,
         }
     }
 }
@@ -67,6 +73,8 @@ pub(super) struct Figure {
     pub(super) shows_average: bool,
     /// Of a call, to the last rank's end.
     pub(super) last: Option<f64>,
+    /// What part of a call other work hides.
+    pub(super) overlap: Option<f64>,
     /// Seconds of a message, of each sample.
     pub(super) samples: Vec<f64>,
     pub(super) space: String,
@@ -115,7 +123,8 @@ impl Output {
         test: &str,
         (first, second): (Column, Option<Column>),
     ) -> Output {
-        let second = second.filter(|column| common.full || column.quantity == Quantity::Last);
+        let always = [Quantity::Last, Quantity::Overlap];
+        let second = second.filter(|column| common.full || always.contains(&column.quantity));
         Output {
             shows,
             full: common.full,
@@ -231,6 +240,10 @@ impl Output {
             Some(last) => row.with("last_rank_seconds", last),
             None => row,
         };
+        let row = match figure.overlap {
+            Some(overlap) => row.with("overlap", overlap),
+            None => row,
+        };
         Ok(figure.extra.iter().fold(row, |row, (name, value)| row.with(*name, *value)))
     }
 
@@ -240,11 +253,14 @@ impl Output {
         let words = std::env::args().skip(1).filter(|word| word != "--as-rank");
         let command: Vec<String> = ["gapless".to_owned()].into_iter().chain(words).collect();
         let report = Report::new("bench", Machine::describe(), command.join(" "), self.rows);
-        Ok(report.write_json(path)?)
+        write_json(&report, &path)
     }
 
     fn line(&self, text: &str) -> Result<(), Failure> {
-        if self.shows { say(&format!("{text}\n")) } else { Ok(()) }
+        if !self.shows {
+            return Ok(());
+        }
+        say_beside(self.json.as_deref(), &format!("{text}\n"))
     }
 }
 

@@ -12,7 +12,7 @@ pub struct Work {
 }
 
 impl Work {
-    /// The operations that can be measured.
+    /// The operations whose algorithms are compared; all others can be measured, too.
     pub const OPERATIONS: [Operation; 11] = [
         Operation::Barrier,
         Operation::Bcast,
@@ -27,12 +27,12 @@ impl Work {
         Operation::Exscan,
     ];
 
-    /// So many bytes of an operation; none if it cannot be measured, or not of so many bytes: whole elements of 8.
+    /// So many bytes of an operation; none if they are not whole elements of 8. Where blocks may differ in length
+    /// (`MPI_Gatherv`), they do not; neighbours are those in a ring of the ranks.
     #[must_use]
     pub fn new(operation: Operation, bytes: u64) -> Option<Self> {
         let len = usize::try_from(bytes / ELEMENT).ok()?;
-        let measured = Self::OPERATIONS.contains(&operation) && bytes.is_multiple_of(ELEMENT);
-        measured.then_some(Self { operation, len })
+        bytes.is_multiple_of(ELEMENT).then_some(Self { operation, len })
     }
 
     /// The operation.
@@ -47,20 +47,27 @@ impl Work {
         self.len as u64 * ELEMENT
     }
 
+    /// Elements of the vector, or of one rank's block.
+    pub(super) fn len(&self) -> u64 {
+        self.len as u64
+    }
+
     /// Elements of the send and receive buffers of a rank.
     pub(super) fn lens(&self, rank: usize, n: usize) -> (usize, usize) {
         let (one, all) = (self.len, self.len * n);
         let root = |len| if rank == 0 { len } else { 0 };
         match self.operation {
             Operation::Bcast => (0, one),
-            Operation::Gather => (one, root(all)),
-            Operation::Scatter => (root(all), one),
-            Operation::Allgather => (one, all),
-            Operation::Alltoall => (all, all),
+            Operation::Gather | Operation::Gatherv => (one, root(all)),
+            Operation::Scatter | Operation::Scatterv => (root(all), one),
+            Operation::Allgather | Operation::Allgatherv => (one, all),
+            Operation::Alltoall | Operation::Alltoallv => (all, all),
+            Operation::NeighborAllgather => (one, 2 * one),
+            Operation::NeighborAlltoall => (2 * one, 2 * one),
             Operation::Reduce => (one, root(one)),
             Operation::Allreduce | Operation::Scan | Operation::Exscan => (one, one),
-            Operation::ReduceScatterBlock => (all, one),
-            _ => (0, 0),
+            Operation::ReduceScatter | Operation::ReduceScatterBlock => (all, one),
+            Operation::Barrier => (0, 0),
         }
     }
 
@@ -88,13 +95,27 @@ impl Work {
         let len = self.len.max(1);
         let sum =
             |ranks: std::ops::Range<usize>, at: usize| ranks.map(|from| value(from, at)).sum();
+        // The neighbour on the left, then that on the right.
+        let beside = |side: usize| (rank + if side == 0 { n - 1 } else { 1 }) % n;
         let expected = |at: usize| -> f64 {
             match self.operation {
                 Operation::Bcast => value(0, at),
-                Operation::Gather | Operation::Allgather => value(at / len, at % len),
-                Operation::Scatter => value(0, rank * len + at),
-                Operation::Alltoall => value(at / len, rank * len + at % len),
-                Operation::ReduceScatterBlock => sum(0..n, rank * len + at),
+                Operation::Gather
+                | Operation::Gatherv
+                | Operation::Allgather
+                | Operation::Allgatherv => value(at / len, at % len),
+                Operation::Scatter | Operation::Scatterv => value(0, rank * len + at),
+                Operation::Alltoall | Operation::Alltoallv => {
+                    value(at / len, rank * len + at % len)
+                }
+                Operation::NeighborAllgather => value(beside(at / len), at % len),
+                // What goes to the right comes from the left.
+                Operation::NeighborAlltoall => {
+                    value(beside(at / len), (1 - at / len) * len + at % len)
+                }
+                Operation::ReduceScatter | Operation::ReduceScatterBlock => {
+                    sum(0..n, rank * len + at)
+                }
                 Operation::Scan => sum(0..rank + 1, at),
                 Operation::Exscan if rank == 0 => -1.0,
                 Operation::Exscan => sum(0..rank, at),
@@ -123,6 +144,9 @@ mod tests {
         recv[5] += 1.0;
         assert!(!work.is_right(1, 2, &recv));
         assert_eq!(Work::new(Operation::Allreduce, 63), None);
-        assert_eq!(Work::new(Operation::NeighborAlltoall, 64), None);
+        // Three ranks in a ring: 2 and 1 are beside 0.
+        let ring = Work::new(Operation::NeighborAlltoall, 8).unwrap();
+        assert!(ring.is_right(0, 3, &[value(2, 1), value(1, 0)]));
+        assert!(!ring.is_right(0, 3, &[value(2, 0), value(1, 1)]));
     }
 }

@@ -23,6 +23,7 @@ pub(super) fn all(facts: &Facts) -> Vec<Finding> {
         meeting,
         single_copy,
         cores,
+        load,
         time_quota,
         governor,
         shm,
@@ -113,6 +114,18 @@ fn cores(facts: &Facts) -> Option<Finding> {
         true => finding
             .but(State::Warn, format!("gapless run -n {cores}, or allow more (taskset, cpuset)")),
         false => finding,
+    })
+}
+
+fn load(facts: &Facts) -> Option<Finding> {
+    let load = facts.load?;
+    let why =
+        "ranks poll: other work takes their turns, and what is measured beside it means little";
+    let finding = Finding::ok("load", why, load.to_string());
+    // That there are too few of them is another finding.
+    Some(match load.leaves(facts.ranks.min(load.processors)) {
+        true => finding,
+        false => finding.but(State::Warn, "top (what it is); end it, or wait"),
     })
 }
 

@@ -1,6 +1,7 @@
 //! What the checks go by, read once. Nothing here fails: what cannot be read is `None`.
 
 use super::devices::Devices;
+use crate::load::Load;
 use gapless::launch::Cores;
 use gapless_report::Machine;
 use rustix::process::{Resource, getrlimit};
@@ -39,6 +40,8 @@ pub(super) struct Facts {
     /// Cores and processors that may be used.
     pub(super) cores: Option<usize>,
     pub(super) processors: Option<usize>,
+    /// What other work does meanwhile.
+    pub(super) load: Option<Load>,
     /// What two processes found, or what the attempt said.
     pub(super) trial: Option<Result<Trial, String>>,
     pub(super) ptrace_scope: Option<u32>,
@@ -66,6 +69,7 @@ impl Facts {
             debug_build: cfg!(debug_assertions),
             cores: Cores::allowed().ok().map(|cores| cores.count()),
             processors: set.map(|set| (0..CpuSet::MAX_CPU).filter(|&i| set.is_set(i)).count()),
+            load: Load::look(),
             trial: Some(trial()),
             shm: folder("/dev/shm"),
             memlock: limit(Resource::Memlock),

@@ -4,6 +4,7 @@
 mod gpu;
 mod groups;
 
+use crate::check_writable;
 use crate::failure::Failure;
 use crate::lines::tell;
 use crate::spaces::counted;
@@ -90,7 +91,7 @@ impl Collective {
     ) -> Result<(), Failure> {
         let operation: Operation = operation.parse()?;
         if let Some(path) = &self.goal {
-            check_folder(path)?;
+            check_writable("--goal", path)?;
         }
         let subject = self.subject(operation, n, size)?;
         let (own, hyperq) = match coll::location().path().filter(|path| path.exists()) {
@@ -399,14 +400,6 @@ fn shown(text: &str, rest: &str) -> String {
         let _ = writeln!(shown, "  …  {more} more lines{rest}");
     }
     shown
-}
-
-fn check_folder(path: &Path) -> Result<(), Failure> {
-    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
-    match folder.is_none_or(Path::is_dir) {
-        true => Ok(()),
-        false => Err(Failure::NoFolder { option: "goal", path: path.to_owned() }),
-    }
 }
 
 fn write_goal(

@@ -2,6 +2,7 @@
 //! of the caller's.
 
 use super::bench::{Course, Subject};
+use super::rank::Progress;
 use super::setting::Setting;
 use super::show::Shown;
 use super::sizes::Sizes;
@@ -57,8 +58,14 @@ pub fn figures(
     }
     let sizes = Sizes::for_all(cases, options.space, &mut devices, options.buffers)?;
     let to = (world, &mut devices);
-    let shown = rank::measure(&options, cases, &|_| true, &sizes, to, &mut |_, _| {})?;
-    Ok(shown.iter().map(|shown| shown.row(false)).collect())
+    let mut rows = Vec::new();
+    rank::measure(&options, cases, &|_| true, &sizes, to, &mut |at| {
+        if let Progress::After(shown) = at {
+            rows.push(shown.row(false));
+        }
+        Ok(())
+    })?;
+    Ok(rows)
 }
 
 impl Measuring {

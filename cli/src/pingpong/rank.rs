@@ -52,7 +52,7 @@ pub(super) fn run(
         echo(options, cases, &world, &mut devices).map(|()| None)
     };
     match job::leave(world, result)? {
-        Some(Some(outcome)) => outcome.finish(options),
+        Some(Some(outcome)) => outcome.finish(),
         Some(None) => Ok(ExitCode::SUCCESS),
         None => Ok(ExitCode::FAILURE),
     }
@@ -104,14 +104,14 @@ pub(super) fn lead<'a>(
     Bench::new(world, devices, course)
 }
 
-/// Rank 0's part: says what is left out, then measures the others and shows how far that has come.
-fn lead_all(
-    options: &Pingpong,
+/// Rank 0's part: says what is left out, then measures the others and shows each, and how far that has come.
+fn lead_all<'a>(
+    options: &'a Pingpong,
     cases: &[Case],
     refused: Vec<(String, Failure)>,
     world: &World,
     devices: &mut Devices,
-) -> Result<Outcome, Failure> {
+) -> Result<Outcome<'a>, Failure> {
     // At once: whoever waits for the others may want to call again.
     let say = |(name, why): &(String, Failure)| complain(&format!("{name} is left out: {why}"));
     refused.iter().for_each(say);
@@ -120,44 +120,61 @@ fn lead_all(
     let too_big: Vec<(String, Failure)> = too_big.into_iter().map(named).collect();
     too_big.iter().for_each(say);
     let left_out: Vec<(String, Failure)> = refused.into_iter().chain(too_big).collect();
-    let is_possible = |case: &Case| left_out.iter().all(|(name, _)| *name != case.name);
-    let possible = cases.iter().filter(|case| is_possible(case)).count();
-    let progress = ProgressBar::new((possible * sources(options).len()) as u64);
+    let is_left_out = |case: &Case| left_out.iter().any(|(name, _)| *name == case.name);
+    let possible: Vec<bool> = cases.iter().map(|case| !is_left_out(case)).collect();
+    let names = cases.iter().zip(&possible).filter(|(_, possible)| **possible);
+    let count = names.clone().count();
+    let names = names.map(|(case, _)| case.name.as_str());
+    let mut outcome = Outcome::new(options, sizes, names, left_out);
+    let progress = ProgressBar::new((count * sources(options).len()) as u64);
     let style = ProgressStyle::with_template("{bar:30} {pos}/{len} {elapsed} {wide_msg}");
     if let Ok(style) = style {
         progress.set_style(style);
     }
-    let mut before = |case: &Case, measured: usize| {
-        progress.set_message(case.name.clone());
-        progress.set_position(measured as u64);
+    let mut each = |at: Progress<'_>| match at {
+        Progress::Before(case) => {
+            progress.set_message(case.name.clone());
+            Ok(())
+        }
+        Progress::After(shown) => {
+            progress.inc(1);
+            progress.suspend(|| outcome.add(*shown))
+        }
     };
-    let shown = measure(options, cases, &is_possible, &sizes, (world, devices), &mut before)?;
+    measure(options, cases, &|index| possible[index], &sizes, (world, devices), &mut each)?;
     progress.finish_and_clear();
-    Ok(Outcome { sizes, shown, left_out })
+    Ok(outcome)
 }
 
-/// Measures the cases that `is_possible`, in one pass for each source of memory. `before` hears which case comes next,
-/// and how many were measured.
+/// How far it has come.
+pub(super) enum Progress<'a> {
+    /// This case comes next.
+    Before(&'a Case),
+    /// What a case came to.
+    After(Box<Shown>),
+}
+
+/// Measures the cases that `is_possible`, by their places in the list, in one pass for each source of memory. `each` hears
+/// how it goes.
 pub(super) fn measure(
     options: &Pingpong,
     cases: &[Case],
-    is_possible: &dyn Fn(&Case) -> bool,
+    is_possible: &dyn Fn(usize) -> bool,
     sizes: &Sizes,
     (world, devices): (&World, &mut Devices),
-    before: &mut dyn FnMut(&Case, usize),
-) -> Result<Vec<Shown>, Failure> {
+    each: &mut dyn FnMut(Progress<'_>) -> Result<(), Failure>,
+) -> Result<(), Failure> {
     let settings = vec![options.setting(); cases.len()];
-    let mut shown = Vec::new();
     for &source in sources(options) {
         let bench = lead(world, devices, options.course(cases, &settings, source), sizes)?;
         let mut pass = Pass { options, bench, source, references: HashMap::new() };
-        for (index, case) in cases.iter().enumerate().filter(|(_, case)| is_possible(case)) {
-            before(case, shown.len());
-            shown.push(pass.measure(index, case)?);
+        for (index, case) in cases.iter().enumerate().filter(|(index, _)| is_possible(*index)) {
+            each(Progress::Before(case))?;
+            each(Progress::After(Box::new(pass.measure(index, case)?)))?;
         }
         pass.bench.dismiss()?;
     }
-    Ok(shown)
+    Ok(())
 }
 
 fn announce(comm: &Communicator, sizes: &Sizes) -> Result<(), Failure> {

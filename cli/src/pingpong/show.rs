@@ -4,12 +4,13 @@ use super::bench::Plain;
 use super::sizes::Sizes;
 use super::{Memory, Pingpong};
 use crate::failure::Failure;
-use crate::lines::tell;
+use crate::lines::fit;
 use crate::memory::{Ends, Wrong};
-use crate::say;
+use crate::{say_beside, write_json};
 use gapless_pml::{Protocol, Tally};
 use gapless_report::{
-    Absent, Align, Bytes, Machine, Rate, Report, Row, Summary, Table, Time, terminal_columns,
+    Absent, Align, Bytes, Growing, Machine, Rate, Report, Row, Summary, Table, Time,
+    terminal_columns,
 };
 use serde_json::{Map, Value};
 use std::fmt;
@@ -59,36 +60,88 @@ pub(super) struct Shown {
     pub(super) rotation_bytes: u64,
 }
 
-/// Everything that was measured, and what was not.
-pub(super) struct Outcome {
-    pub(super) sizes: Sizes,
-    pub(super) shown: Vec<Shown>,
+/// Everything that was measured, and what was not. Each row is shown, and written, as soon as it is there.
+pub(super) struct Outcome<'a> {
+    options: &'a Pingpong,
+    machine: Machine,
+    sizes: Sizes,
+    /// The longest name of a layout.
+    widest: String,
+    shown: Vec<Shown>,
+    /// Once there is a row.
+    table: Option<Growing>,
     /// By name, and why.
-    pub(super) left_out: Vec<(String, Failure)>,
+    left_out: Vec<(String, Failure)>,
 }
 
 /// What was done with each layout, in the reports.
 pub(super) const OP: &str = "oneway";
 
-impl Outcome {
-    /// Shows and writes everything. It ends well if all layouts were measured and all bytes were right.
-    pub(super) fn finish(&self, options: &Pingpong) -> Result<ExitCode, Failure> {
-        let both = options.memory == Memory::Both;
-        let report = self.report(options, both);
-        tell(&format!(
-            "{}\n\n{}{}",
-            report.machine.one_line(),
-            self.table(both).within(terminal_columns()),
-            self.notes(options)
-        ))?;
+impl<'a> Outcome<'a> {
+    /// Nothing yet; `names` are those of the layouts to come.
+    pub(super) fn new<'n>(
+        options: &'a Pingpong,
+        sizes: Sizes,
+        names: impl Iterator<Item = &'n str>,
+        left_out: Vec<(String, Failure)>,
+    ) -> Outcome<'a> {
+        let widest = names.max_by_key(|name| name.chars().count()).unwrap_or_default().to_owned();
+        let (machine, shown, table) = (Machine::describe(), Vec::new(), None);
+        Outcome { options, machine, sizes, widest, shown, table, left_out }
+    }
+
+    /// Shows a row, and writes it with those before it: whoever stops the rest has these.
+    pub(super) fn add(&mut self, shown: Shown) -> Result<(), Failure> {
+        let both = self.both();
+        let mut text = String::new();
+        if self.table.is_none() {
+            let table = headings(both, &shown, &self.widest).growing(terminal_columns());
+            text = format!(
+                "{}\n{}",
+                self.told(&format!("{}\n", self.machine.one_line())),
+                table.head()
+            );
+            self.table = Some(table);
+        }
+        if let Some(table) = &self.table {
+            text += &table.row(shown.cells(both));
+        }
+        self.shown.push(shown);
+        self.say(&text)?;
+        match &self.options.json {
+            Some(path) if path.as_os_str() != crate::STANDARD_OUTPUT => {
+                write_json(&self.report(), path)
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn both(&self) -> bool {
+        self.options.memory == Memory::Both
+    }
+
+    fn say(&self, text: &str) -> Result<(), Failure> {
+        say_beside(self.options.json.as_deref(), text)
+    }
+
+    /// In lines that fit the terminal.
+    fn told(&self, text: &str) -> String {
+        fit(text, terminal_columns())
+    }
+
+    /// Shows and writes what is left. It ends well if all layouts were measured and all bytes were right.
+    pub(super) fn finish(&self) -> Result<ExitCode, Failure> {
+        let options = self.options;
+        let report = self.report();
+        self.say(&self.told(&self.notes()))?;
         if let Some(path) = &options.json {
-            report.write_json(path)?;
+            write_json(&report, path)?;
         }
         if let Some(path) = &options.plot {
             let written = report.write_svg(path)?;
             if let [first, .., last] = written.as_slice() {
                 let pages = written.len();
-                say(&format!(
+                self.say(&format!(
                     "drawn on {pages} pages: {} to {}\n",
                     first.display(),
                     last.display()
@@ -111,45 +164,8 @@ impl Outcome {
         }
     }
 
-    fn table(&self, both: bool) -> Table {
-        let right = |title: &str| (title.to_owned(), Align::Right);
-        let left = |title: &str| (title.to_owned(), Align::Left);
-        let memory = both.then(|| left("memory"));
-        let plain = self.shown.first().and_then(|shown| shown.plain.first());
-        let plain = plain.map_or("÷memcpy".to_owned(), |plain| format!("÷{}", plain.name));
-        let columns = [left("layout")].into_iter().chain(memory).chain([
-            right("payload"),
-            right("blocks"),
-            right("one-way"),
-            right("spread"),
-            right("GB/s"),
-            right("resident"),
-            right("÷contiguous"),
-            right(&plain),
-            left("protocol"),
-            left("bytes"),
-        ]);
-        let mut table = Table::new(columns).expendable(["resident", "spread", "blocks", "payload"]);
-        for shown in &self.shown {
-            let payload = shown.payload_bytes;
-            let memory = both.then(|| shown.source.to_owned());
-            table.push([shown.name.clone()].into_iter().chain(memory).chain([
-                Bytes(payload).to_string(),
-                shown.blocks.to_string(),
-                Time(shown.rotating.median).to_string(),
-                spread(&shown.rotating),
-                Rate(shown.rotating.gbps(payload)).to_string(),
-                shown.resident.map_or("-".to_owned(), |it| Rate(it.gbps(payload)).to_string()),
-                shown.over(shown.contiguous),
-                shown.over(shown.plain.first().map(|plain| plain.seconds)),
-                shown.protocols.to_string(),
-                if shown.verdict.is_ok() { "right" } else { "WRONG" }.to_owned(),
-            ]));
-        }
-        table
-    }
-
-    fn notes(&self, options: &Pingpong) -> String {
+    fn notes(&self) -> String {
+        let options = self.options;
         let Sizes { cache_bytes, assumed, .. } = self.sizes;
         let cache = Bytes(cache_bytes);
         let guess = if assumed { " (assumed: the kernel does not tell)" } else { "" };
@@ -181,18 +197,64 @@ impl Outcome {
         text
     }
 
-    fn report(&self, options: &Pingpong, both: bool) -> Report {
-        let rows = self.shown.iter().map(|shown| shown.row(both)).collect();
+    fn report(&self) -> Report {
+        let rows = self.shown.iter().map(|shown| shown.row(self.both())).collect();
         let left_out = self.left_out.iter().map(|(name, why)| {
             let (case, op, why) = (name.clone(), OP.to_owned(), why.to_string());
             Absent { case, op, why, failed: true }
         });
-        Report::new("pingpong", Machine::describe(), options.command(), rows)
+        Report::new("pingpong", self.machine.clone(), self.options.command(), rows)
             .absent(left_out.collect())
     }
 }
 
+/// The table's columns, as wide as rows like the first may need, of layouts with names up to this.
+fn headings(both: bool, first: &Shown, widest: &str) -> Table {
+    let right = |title: &str| (title.to_owned(), Align::Right);
+    let left = |title: &str| (title.to_owned(), Align::Left);
+    let memory = both.then(|| left("memory"));
+    let plain = first.plain.first();
+    let plain = plain.map_or("÷memcpy".to_owned(), |plain| format!("÷{}", plain.name));
+    let columns = [left("layout")].into_iter().chain(memory).chain([
+        right("payload"),
+        right("blocks"),
+        right("one-way"),
+        right("spread"),
+        right("GB/s"),
+        right("resident"),
+        right("÷contiguous"),
+        right(&plain),
+        left("protocol"),
+        left("bytes"),
+    ]);
+    let mut table = Table::new(columns).expendable(["resident", "spread", "blocks", "payload"]);
+    let memory = both.then_some("alloc");
+    let usual =
+        ["99.9 KiB", "9999999", "99.9 µs", "±100%", "0.999", "0.999", "", "", "single-copy"];
+    table.push([widest].into_iter().chain(memory).chain(usual));
+    table.push(first.cells(both));
+    table
+}
+
 impl Shown {
+    fn cells(&self, both: bool) -> Vec<String> {
+        let payload = self.payload_bytes;
+        let memory = both.then(|| self.source.to_owned());
+        let cells = [self.name.clone()].into_iter().chain(memory).chain([
+            Bytes(payload).to_string(),
+            self.blocks.to_string(),
+            Time(self.rotating.median).to_string(),
+            spread(&self.rotating),
+            Rate(self.rotating.gbps(payload)).to_string(),
+            self.resident.map_or("-".to_owned(), |it| Rate(it.gbps(payload)).to_string()),
+            self.over(self.contiguous),
+            self.over(self.plain.first().map(|plain| plain.seconds)),
+            self.protocols.to_string(),
+            if self.verdict.is_ok() { "right" } else { "WRONG" }.to_owned(),
+        ]);
+        cells.collect()
+    }
+
     pub(super) fn row(&self, both: bool) -> Row {
         let name = match both {
             true => format!("{} ({})", self.name, self.source),

@@ -5,10 +5,10 @@
 //! file, which the tuner puts together.
 
 use super::clock::settled;
-use super::{create_folder, heading};
+use super::heading;
 use crate::collectives::{Bench, Effort, Timed, Work, different};
 use crate::failure::Failure;
-use crate::run::start;
+use crate::run::start_ours;
 use crate::{Worlds, complain, say};
 use gapless::launch::Job;
 use gapless::tuning::coll::{self, Rule, Table};
@@ -71,10 +71,7 @@ impl Point {
 }
 
 /// Starts the jobs, and writes what they found.
-pub(super) fn run(budget: f64, target: Option<&Path>) -> Result<ExitCode, Failure> {
-    if let Some(path) = target {
-        create_folder(path)?;
-    }
+pub(super) fn run(budget: f64, target: Option<&Path>, force: bool) -> Result<ExitCode, Failure> {
     let processors = std::thread::available_parallelism().map_or(1, usize::from);
     let sizes: Vec<u32> = (1..)
         .map(|power| 1u32 << power)
@@ -90,17 +87,13 @@ pub(super) fn run(budget: f64, target: Option<&Path>) -> Result<ExitCode, Failur
         let mut output = OsString::from("--part=");
         output.push(&part);
         let seconds = budget / sizes.len() as f64;
-        let code = start(&Job {
+        let mut arguments: Vec<OsString> = vec!["tune".into(), "--coll".into(), "--as-rank".into()];
+        arguments.extend(force.then(|| "--force".into()));
+        arguments.extend(["--budget".into(), seconds.to_string().into(), output]);
+        let code = start_ours(&Job {
             ranks: *n,
             program: std::env::current_exe().map_err(Failure::NoProgram)?.into(),
-            arguments: vec![
-                "tune".into(),
-                "--coll".into(),
-                "--as-rank".into(),
-                "--budget".into(),
-                seconds.to_string().into(),
-                output,
-            ],
+            arguments,
             environment: Vec::new(),
             prefix: false,
         })?;
@@ -160,7 +153,12 @@ impl Drop for Scratch {
 }
 
 /// What a rank of such a job does.
-pub(super) fn measure(worlds: Worlds<'_>, budget: f64, part: &Path) -> Result<ExitCode, Failure> {
+pub(super) fn measure(
+    worlds: Worlds<'_>,
+    budget: f64,
+    part: &Path,
+    force: bool,
+) -> Result<ExitCode, Failure> {
     // What is built in: no file must change the numbers, and a broken one must not stop this.
     let builder = worlds.builder()?.tuning(Tuning::default()).coll_table(Table::default());
     let world = builder.init()?;
@@ -169,6 +167,7 @@ pub(super) fn measure(worlds: Worlds<'_>, budget: f64, part: &Path) -> Result<Ex
     let count = Work::OPERATIONS.len() * SIZES.len();
     let effort = Effort { seconds: budget / count as f64, least: 8, hopeless: 3.0 };
     let mut rules = Vec::new();
+    let mut doubt = None;
     let mut shown = Columns::new([
         ("operation", Align::Left),
         ("ranks", Align::Right),
@@ -217,9 +216,8 @@ pub(super) fn measure(worlds: Worlds<'_>, budget: f64, part: &Path) -> Result<Ex
             && bench.rank() == 0
             && let Some(seconds) = barrier.filter(|seconds| *seconds > BUSY_SECONDS)
         {
-            complain(&format!(
-                "a barrier of {n} ranks took {}: other work kept this machine busy, and the rules show it; measure \
-                 again when it is idle",
+            doubt = Some(format!(
+                "a barrier of {n} ranks took {}: other work kept this machine busy",
                 Time(seconds)
             ));
         }
@@ -230,6 +228,11 @@ pub(super) fn measure(worlds: Worlds<'_>, budget: f64, part: &Path) -> Result<Ex
     }
     drop(bench);
     world.finalize()?;
+    match doubt {
+        Some(doubt) if !force => return Err(Failure::Implausible { why: vec![doubt] }),
+        Some(doubt) => complain(&doubt),
+        None => {}
+    }
     Ok(ExitCode::SUCCESS)
 }
 

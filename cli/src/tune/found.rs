@@ -19,6 +19,9 @@ const APART_MAX: f64 = 0.5;
 /// Two processes that have a processor each are quicker by far.
 const BUSY_SECONDS: f64 = 20e-6;
 
+/// A cost of the host that is so many times the default, or a bandwidth that is so small a part of it, is a mistake.
+const FAR: f64 = 10.0;
+
 /// Numbers by name.
 #[derive(Debug, Default)]
 pub(super) struct Found {
@@ -84,14 +87,31 @@ impl Found {
         self.latency = Some(seconds);
     }
 
-    /// What is to be said of the circumstances, if anything.
-    pub(super) fn doubt(&self) -> Option<String> {
-        let latency = self.latency.filter(|seconds| *seconds > BUSY_SECONDS)?;
-        Some(format!(
-            "a tiny message took {}: other work kept this machine busy, and the numbers show it; \
-             measure again when it is idle",
-            Time(latency)
-        ))
+    /// What cannot be right, if anything: a tiny message that took long, and costs of the host that are far from the
+    /// defaults, which were measured on a usual machine.
+    pub(super) fn doubts(&self) -> Vec<String> {
+        let slow = self.latency.filter(|seconds| *seconds > BUSY_SECONDS);
+        let slow = slow.map(|latency| {
+            format!("a tiny message took {}: other work kept this machine busy", Time(latency))
+        });
+        let (mut default, mut here) = (Tuning::default(), self.tuning());
+        let far = KEYS.iter().filter(|key| key.table == "host").filter_map(|key| {
+            let value = *self.values.get(&key.path())?.as_ref().ok()?;
+            let usual = match (key.value)(&mut default) {
+                Value::Real(usual) => *usual,
+                Value::Whole(_) | Value::Short(_) => return None,
+            };
+            let how = match (key.unit, value / usual) {
+                (Unit::Ns | Unit::MbS, times) if times > FAR => format!("{times:.0} times"),
+                // What is left of a longer time may come to nothing.
+                (Unit::MbS, part) if part < 1.0 / FAR => format!("1/{:.0} of", 1.0 / part),
+                _ => return None,
+            };
+            let [value, usual] = [&mut here, &mut default].map(|tuning| shown(key, tuning));
+            let unit = key.unit.name();
+            Some(format!("{} is {value} {unit}, {how} the default of {usual}", key.path()))
+        });
+        slow.into_iter().chain(far).collect()
     }
 
     /// A number could not be measured.
@@ -242,6 +262,31 @@ mod tests {
         assert_eq!((read.pipeline_mb_s, read.map_ns), (10_000.0, 100.0));
         let table = found.table(None);
         assert!(table.contains("±10%") && table.contains("3500 to 12400 MB/s"), "{table}");
+    }
+
+    #[test]
+    fn what_cannot_be_right_is_named() {
+        let mut found = Found::default();
+        let usual = Tuning::default();
+        found.set("host", "rendezvous_ns", usual.rendezvous_ns * 5.0);
+        found.set("host", "map_ns", 0.0);
+        found.set("host", "pipeline_mb_s", usual.pipeline_mb_s / 5.0);
+        found.set("host", "fragment_bytes", 256.0);
+        found.latency(2e-6);
+        assert_eq!(found.doubts(), Vec::<String>::new());
+        found.set("host", "rendezvous_ns", usual.rendezvous_ns * 74.0);
+        found.set("host", "pipeline_mb_s", usual.pipeline_mb_s / 20.0);
+        found.latency(40e-6);
+        let [slow, rendezvous, pipeline] = &found.doubts()[..] else {
+            panic!("{:?}", found.doubts())
+        };
+        assert!(slow.starts_with("a tiny message took 40.0 µs"), "{slow}");
+        let end = format!(" ns, 74 times the default of {}", usual.rendezvous_ns);
+        assert!(
+            rendezvous.starts_with("host.rendezvous_ns is ") && rendezvous.ends_with(&end),
+            "{rendezvous}"
+        );
+        assert!(pipeline.contains("MB/s, 1/20 of the default of "), "{pipeline}");
     }
 
     #[test]

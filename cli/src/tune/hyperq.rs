@@ -7,9 +7,9 @@
 //! another, and a number between two quick ones slow. So that pair is compared with the best single number in further
 //! rounds, and the quicker is kept. Rank 0 leaves its entries in a file, which the tuner puts together.
 
-use super::{create_folder, heading};
+use super::heading;
 use crate::failure::Failure;
-use crate::run::start;
+use crate::run::start_ours;
 use crate::{Worlds, complain, say};
 use gapless::launch::Job;
 use gapless::tuning::coll::{self, Entry, Gpu, LEADERS, Mode, Rule, Settings, Step, Table};
@@ -76,11 +76,8 @@ pub(super) fn run(
     target: Option<&Path>,
 ) -> Result<ExitCode, Failure> {
     let (mut rules, mut settings) = (Vec::new(), Settings::default());
-    if let Some(path) = target {
-        create_folder(path)?;
-        if path.exists() {
-            (rules, settings) = known(path)?;
-        }
+    if let Some(path) = target.filter(|path| path.exists()) {
+        (rules, settings) = known(path)?;
     }
     let leaders = options.leaders.unwrap_or(settings.leaders);
     lead(&mut settings, leaders);
@@ -101,7 +98,7 @@ pub(super) fn run(
         let mut output = OsString::from("--part=");
         output.push(&part);
         let seconds = budget / processes.len() as f64;
-        let code = start(&Job {
+        let code = start_ours(&Job {
             ranks: *n,
             program: std::env::current_exe().map_err(Failure::NoProgram)?.into(),
             arguments: vec![

@@ -59,7 +59,7 @@ impl Table {
     }
 
     /// Characters of the longest line.
-    fn width(&self) -> usize {
+    pub(super) fn width(&self) -> usize {
         self.widths().iter().sum::<usize>() + GAP * self.columns.len().saturating_sub(1)
     }
 
@@ -96,7 +96,7 @@ impl Table {
         (self.rows.len() > 1 && cells.all(|cell| cell == Some(first))).then_some(first)
     }
 
-    fn remove(&mut self, column: usize) {
+    pub(super) fn remove(&mut self, column: usize) {
         self.columns.remove(column);
         for row in self.rows.iter_mut().filter(|row| column < row.len()) {
             row.remove(column);
@@ -104,7 +104,7 @@ impl Table {
     }
 
     /// A paragraph a row: a line a cell, with its heading before it.
-    fn upright(&self, width: usize) -> String {
+    pub(super) fn upright(&self, width: usize) -> String {
         let headings = self.columns.iter().map(|(heading, _)| heading.chars().count());
         let label = headings.max().unwrap_or(0);
         let room = width.saturating_sub(label + GAP).max(CELL_MIN);

@@ -41,7 +41,8 @@ fn mistakes_are_named_by_argument() {
         let root = why(comm.bcast(&mut two, 2));
         assert_eq!(root, E::Arguments(BuildError::NoSuchRank { rank: 2, ranks: 2 }));
         let reduce = why(comm.allreduce(&[1.5f32], &mut [0i32], sum));
-        let said = "the send buffer has MPI_FLOAT, but the other buffer has MPI_INT32_T";
+        let [float, int] = [Primitive::of::<f32>(), Primitive::of::<i32>()];
+        let said = format!("the send buffer has {float}, but the other buffer has {int}");
         assert_eq!(reduce.to_string(), said);
         let and = why(comm.allreduce(&[1.5f32], &mut [0f32], ReduceOp::Band));
         assert!(matches!(and, E::Operation { argument: RECV, .. }), "{and}");

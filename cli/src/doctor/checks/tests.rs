@@ -1,6 +1,7 @@
 use super::super::devices::{Card, Devices};
 use super::super::facts::{Folder, Trial};
 use super::*;
+use crate::load::Load;
 use gapless_report::{Container, Machine};
 
 /// A machine on which all is well.
@@ -17,6 +18,7 @@ fn healthy() -> Facts {
         debug_build: false,
         cores: Some(4),
         processors: Some(8),
+        load: Some(Load { busy: 0.2, processors: 8 }),
         trial: Some(Ok(Trial { met: true, single_copy: true, shared_memory: true })),
         ptrace_scope: Some(0),
         shm: Some(Folder { bytes: 8 << 30, free: 4 << 30, writable: true }),
@@ -53,6 +55,16 @@ fn a_healthy_machine_has_nothing_to_mend() {
         assert_eq!((finding.state, &finding.mend), (State::Ok, &None), "{finding:?}");
         assert!(!finding.why.is_empty() && finding.check.len() <= super::super::CHECK_WIDTH);
     }
+}
+
+#[test]
+fn other_work_is_a_warning() {
+    let busy = |busy| Facts { load: Some(Load { busy, processors: 8 }), ..healthy() };
+    says(&busy(3.9), "load", State::Ok, "3.9 of 8 processors", "");
+    says(&busy(5.5), "load", State::Warn, "5.5 of 8 processors", "top");
+    // More ranks than processors are no other work.
+    let many = Facts { ranks: 64, ..healthy() };
+    says(&many, "load", State::Ok, "0.2 of 8", "");
 }
 
 #[test]

@@ -1,0 +1,296 @@
+//! One-sided operations of rank 0 on the memory of rank 1, which calls nothing meanwhile: each, or each window of them, and
+//! a flush, in an epoch of locks that lasts.
+//!
+//! What an operation leaves behind is compared before anything is timed.
+
+use super::OneSided;
+use super::show::{Column, Figure, Output};
+use super::sizes::Sizes;
+use crate::Worlds;
+use crate::failure::Failure;
+use crate::job;
+use crate::memory::{Budget, Pinned};
+use gapless::{Error, ReduceOp, Window, World};
+use std::process::ExitCode;
+
+/// Bytes of a number.
+const NUMBER: u64 = 8;
+
+/// Which operation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Call {
+    Put,
+    Get,
+    Accumulate,
+    GetAccumulate,
+    FetchAndOp,
+    CompareAndSwap,
+}
+
+impl Call {
+    fn name(self) -> &'static str {
+        match self {
+            Call::Put => "put",
+            Call::Get => "get",
+            Call::Accumulate => "accumulate",
+            Call::GetAccumulate => "get-accumulate",
+            Call::FetchAndOp => "fetch-and-op",
+            Call::CompareAndSwap => "compare-and-swap",
+        }
+    }
+
+    /// Sizes from the least to the greatest, if nothing else is asked for; and what they are multiples of.
+    fn sizes(self) -> ((u64, u64), u64) {
+        match self {
+            Call::Put | Call::Get => ((1, 4 << 20), 1),
+            Call::Accumulate | Call::GetAccumulate => ((NUMBER, 4 << 20), NUMBER),
+            Call::FetchAndOp | Call::CompareAndSwap => ((NUMBER, NUMBER), NUMBER),
+        }
+    }
+
+    /// The sizes that were asked for, if they can be.
+    pub(super) fn list(self, asked: Option<Sizes>) -> Result<Vec<u64>, Failure> {
+        let ((least, most), unit) = self.sizes();
+        let list = Sizes::list(asked, (least, most));
+        let fits = |size: &u64| size.is_multiple_of(unit) && (unit == 1 || *size >= NUMBER);
+        let alone = least == most;
+        match list.iter().find(|size| !fits(size) || (alone && **size != NUMBER)) {
+            None => Ok(list),
+            Some(size) => Err(Failure::BadOption {
+                option: "--message-size",
+                value: size.to_string(),
+                why: match alone {
+                    true => format!("{} is of one number of 8 bytes", self.name()),
+                    false => format!("{} is of whole doubles, 8 bytes each", self.name()),
+                },
+            }),
+        }
+    }
+}
+
+/// This rank's part.
+pub(super) fn run(
+    options: &OneSided,
+    call: Call,
+    sizes: &[u64],
+    worlds: Worlds<'_>,
+) -> Result<ExitCode, Failure> {
+    let (world, _) = job::join(worlds, |_, _| Vec::new(), Budget::default())?;
+    if world.size() != 2 {
+        return Err(Failure::NotTwo { ranks: world.size() });
+    }
+    let alone = world.size() <= super::processors();
+    let _pinned = alone.then(|| Pinned::to(usize::try_from(world.rank()).unwrap_or(0)));
+    let result = measure(options, call, sizes, &world);
+    Ok(match job::leave(world, result)? {
+        Some(()) => ExitCode::SUCCESS,
+        None => ExitCode::FAILURE,
+    })
+}
+
+#[expect(clippy::cast_precision_loss, reason = "at most 65,536")]
+fn measure(options: &OneSided, call: Call, sizes: &[u64], world: &World) -> Result<(), Failure> {
+    let window = options.window.unwrap_or(1);
+    let column = match options.window {
+        Some(_) => Column::BANDWIDTH,
+        None => Column::MICROSECONDS,
+    };
+    let common = &options.common;
+    let mut output = Output::new(common, world.rank() == 0, call.name(), (column, None));
+    let mut about = "2 ranks, memory host (window_allocate), flushed".to_owned();
+    if options.window.is_some() {
+        about += &format!(", window {window}");
+    }
+    output.begin(&about)?;
+    output.series(None)?;
+    let most = sizes.iter().copied().max().unwrap_or(NUMBER);
+    let mut ends = Ends::new(world, call, usize::try_from(most).unwrap_or(usize::MAX))?;
+    let control = world.comm().dup()?;
+    for &bytes in sizes {
+        let size = usize::try_from(bytes).unwrap_or(usize::MAX);
+        let mut wrong = [u32::from(!ends.check(size)?)];
+        let mine = wrong;
+        control.allreduce(&mine, &mut wrong, ReduceOp::Max)?;
+        if wrong != [0] {
+            if world.rank() != 0 {
+                // Rank 0 says so.
+                break;
+            }
+            let first = format!("{} of {bytes} B", call.name());
+            return Err(Failure::WrongBytes { cases: 1, all: 1, first });
+        }
+        let initiates = world.rank() == 0;
+        let timing = common.plan().carry_out(&control, || match initiates {
+            true => {
+                (0..window).try_for_each(|_| ends.once(size))?;
+                ends.flush()
+            }
+            false => Ok(()),
+        })?;
+        let each = window as f64;
+        output.figure(&Figure {
+            case: call.name().to_owned(),
+            payload_bytes: bytes,
+            average: timing.average() / each,
+            samples: timing.samples.iter().map(|seconds| seconds / each).collect(),
+            space: "host".to_owned(),
+            protocol: "window".to_owned(),
+            blocks: 1,
+            extra: vec![("window", window), ("iterations", timing.iterations)],
+            ..Figure::default()
+        })?;
+    }
+    ends.leave()?;
+    output.finish()
+}
+
+/// A rank's windows, of which an operation uses one, and buffers.
+struct Ends<'w> {
+    world: &'w World,
+    call: Call,
+    bytes: Window<u8>,
+    doubles: Window<f64>,
+    words: Window<u64>,
+    out: Vec<u8>,
+    into: Vec<u8>,
+    more: Vec<f64>,
+    found: Vec<f64>,
+    /// What stands in the word.
+    word: u64,
+}
+
+impl<'w> Ends<'w> {
+    /// For up to so many bytes.
+    fn new(world: &'w World, call: Call, most: usize) -> Result<Ends<'w>, Error> {
+        let comm = world.comm();
+        let of = |is: bool, count: usize| if is { count } else { 0 };
+        let moves = matches!(call, Call::Put | Call::Get);
+        let word = matches!(call, Call::FetchAndOp | Call::CompareAndSwap);
+        let numbers = most / 8;
+        let mut bytes = comm.window_allocate::<u8>(of(moves, most))?;
+        let mut doubles = comm.window_allocate::<f64>(of(!moves && !word, numbers))?;
+        let mut words = comm.window_allocate::<u64>(of(word, 1))?;
+        if world.rank() == 0 {
+            bytes.lock_all()?;
+            doubles.lock_all()?;
+            words.lock_all()?;
+        }
+        let pattern = |at: usize| (at % 251).to_le_bytes()[0];
+        Ok(Ends {
+            world,
+            call,
+            bytes,
+            doubles,
+            words,
+            out: (0..of(moves, most)).map(pattern).collect(),
+            into: vec![0; of(moves, most)],
+            more: vec![1.0; of(!moves && !word, numbers)],
+            found: vec![0.0; of(!moves && !word, numbers)],
+            word: 0,
+        })
+    }
+
+    /// One operation of so many bytes.
+    fn once(&mut self, size: usize) -> Result<(), Error> {
+        let numbers = size / 8;
+        match self.call {
+            Call::Put => self.bytes.put(&self.out[..size], 1, 0),
+            Call::Get => self.bytes.get(&mut self.into[..size], 1, 0),
+            Call::Accumulate => self.doubles.accumulate(&self.more[..numbers], 1, 0, ReduceOp::Sum),
+            Call::GetAccumulate => {
+                let (more, found) = (&self.more[..numbers], &mut self.found[..numbers]);
+                self.doubles.get_accumulate(more, found, 1, 0, ReduceOp::Sum)
+            }
+            Call::FetchAndOp => {
+                self.word = self.words.fetch_and_op(1u64, 1, 0, ReduceOp::Sum)? + 1;
+                Ok(())
+            }
+            Call::CompareAndSwap => {
+                let found = self.words.compare_and_swap(self.word, self.word + 1, 1, 0)?;
+                self.word = found + u64::from(found == self.word);
+                Ok(())
+            }
+        }
+    }
+
+    fn flush(&self) -> Result<(), Error> {
+        match self.call {
+            Call::Put | Call::Get => self.bytes.flush(1),
+            Call::Accumulate | Call::GetAccumulate => self.doubles.flush(1),
+            Call::FetchAndOp | Call::CompareAndSwap => self.words.flush(1),
+        }
+    }
+
+    /// Whether two operations do at both ends what they should.
+    fn check(&mut self, size: usize) -> Result<bool, Error> {
+        let (comm, numbers) = (self.world.comm(), size / 8);
+        let initiates = comm.rank() == 0;
+        if !initiates {
+            match self.call {
+                Call::Put => self.bytes.write(&vec![0xFFu8; size], 0)?,
+                Call::Get => self.bytes.write(&self.out[..size], 0)?,
+                Call::Accumulate | Call::GetAccumulate => {
+                    self.doubles.write(&vec![5.0f64; numbers], 0)?;
+                }
+                Call::FetchAndOp | Call::CompareAndSwap => self.words.store(0u64, 0)?,
+            }
+        }
+        comm.barrier()?;
+        if initiates {
+            self.into.fill(0);
+            self.word = 0;
+            for _ in 0..2 {
+                self.once(size)?;
+                self.flush()?;
+            }
+        }
+        comm.barrier()?;
+        Ok(match (self.call, initiates) {
+            (Call::Put, false) => {
+                let mut found = vec![0u8; size];
+                self.bytes.read(&mut found, 0)?;
+                found == self.out[..size]
+            }
+            (Call::Get, true) => self.into[..size] == self.out[..size],
+            (Call::Accumulate | Call::GetAccumulate, false) => {
+                let mut found = vec![0.0f64; numbers];
+                self.doubles.read(&mut found, 0)?;
+                found.iter().all(|value| *value == 7.0)
+            }
+            (Call::GetAccumulate, true) => self.found[..numbers].iter().all(|value| *value == 6.0),
+            (Call::FetchAndOp | Call::CompareAndSwap, true) => self.word == 2,
+            (Call::FetchAndOp | Call::CompareAndSwap, false) => self.words.load(0)? == 2,
+            (Call::Put | Call::Accumulate, true) | (Call::Get, false) => true,
+        })
+    }
+
+    /// Ends the epoch, and frees the windows.
+    fn leave(mut self) -> Result<(), Error> {
+        if self.world.rank() == 0 {
+            self.bytes.unlock_all()?;
+            self.doubles.unlock_all()?;
+            self.words.unlock_all()?;
+        }
+        self.bytes.free()?;
+        self.doubles.free()?;
+        self.words.free().map(drop)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_are_those_that_an_operation_can_have() {
+        let list = |call: Call, text: &str| call.list(Some(text.parse().unwrap()));
+        assert_eq!(list(Call::Put, "1:4").unwrap(), [1, 2, 4]);
+        assert_eq!(list(Call::Accumulate, "8:32").unwrap(), [8, 16, 32]);
+        assert_eq!(Call::FetchAndOp.list(None).unwrap(), [8]);
+        for (call, text) in
+            [(Call::Accumulate, "4"), (Call::GetAccumulate, "0"), (Call::CompareAndSwap, "16")]
+        {
+            assert!(matches!(list(call, text), Err(Failure::BadOption { .. })), "{text}");
+        }
+    }
+}
