@@ -46,6 +46,8 @@ impl Service {
         let folder = tempfile::tempdir().map_err(|error| error.to_string())?;
         let started = Command::new(CONTROL)
             .arg("-d")
+            // It would hide devices twice: clients count those that the service shows.
+            .env_remove("CUDA_VISIBLE_DEVICES")
             .env(PIPES, folder.path())
             .env(LOGS, folder.path())
             .stdin(Stdio::null())

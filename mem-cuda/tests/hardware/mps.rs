@@ -16,6 +16,8 @@ struct Service {
 impl Service {
     fn command(pipes: &Path, logs: &Path) -> Command {
         let mut command = Command::new("nvidia-cuda-mps-control");
+        // It would hide devices twice: from the service, and then from its clients by numbers that the service gives.
+        command.env_remove("CUDA_VISIBLE_DEVICES");
         command.env("CUDA_MPS_PIPE_DIRECTORY", pipes).env("CUDA_MPS_LOG_DIRECTORY", logs);
         command
     }

@@ -81,6 +81,8 @@ mod mps {
 
         fn command(&self) -> Command {
             let mut command = Command::new("nvidia-cuda-mps-control");
+            // It would hide devices twice: clients count those that the service shows.
+            command.env_remove("CUDA_VISIBLE_DEVICES");
             command.env("CUDA_MPS_PIPE_DIRECTORY", self.pipes.path());
             command.env("CUDA_MPS_LOG_DIRECTORY", self.logs.path());
             command.stdout(Stdio::null()).stderr(Stdio::null());
