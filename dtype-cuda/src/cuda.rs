@@ -52,6 +52,9 @@ fn at(region: Region, address: u64) -> Spot {
 
 /// The bytes of its region that a typed buffer touches: first, and how many.
 fn touched(typed: &Typed) -> Result<(u64, u64), EngineError> {
+    if let Some(first) = typed.stretch().filter(|_| typed.packed_bytes() > 0) {
+        return Ok((first, typed.packed_bytes()));
+    }
     let Some((low, high)) = typed.convertor()?.bounds() else { return Ok((0, 0)) };
     // `Typed` has found both inside the region.
     let first = typed.origin().wrapping_add_signed(low);
@@ -128,18 +131,18 @@ impl Accelerator for CudaAccelerator {
 
     fn typed(&self, typed: &Typed) -> Result<Spot, EngineError> {
         let region = typed.region();
-        let start = match region.space() {
+        let (first, len) = touched(typed)?;
+        let piece = region.sub(first, len)?;
+        let address = match region.space() {
             Space::Cuda { .. } | Space::Managed => {
-                self.device.device_address(region).map_err(failed)?
+                self.device.device_address(piece).map_err(failed)?
             }
             Space::Host | Space::Pinned => {
-                let (first, len) = touched(typed)?;
-                let piece = region.sub(first, len)?;
-                let address = self.host(piece)?.ok_or_else(|| wrong_space(region.space()))?;
-                address.wrapping_sub(first)
+                self.host(piece)?.ok_or_else(|| wrong_space(region.space()))?
             }
             space => return Err(wrong_space(space)),
         };
+        let start = address.wrapping_sub(first);
         Ok(at(region, start.wrapping_add(typed.origin())))
     }
 

@@ -135,6 +135,19 @@ pub enum EngineError {
     Device(#[from] DeviceError),
 }
 
+impl EngineError {
+    /// Whether it is memory that the engine cannot work on, and another engine may.
+    #[must_use]
+    pub fn is_of_memory(&self) -> bool {
+        use DeviceError::{OutOfReach, Unsupported, WrongSpace};
+        matches!(
+            self,
+            EngineError::WrongSpace { .. }
+                | EngineError::Device(OutOfReach { .. } | Unsupported { .. } | WrongSpace { .. })
+        )
+    }
+}
+
 /// Which buffer of a reduction is meant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Operand {

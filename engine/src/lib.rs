@@ -46,6 +46,7 @@
 //! ```
 #![deny(unsafe_code)]
 
+mod between;
 mod combine;
 #[allow(unsafe_code, reason = "declares the unsafe methods that engines implement")]
 mod engine;
@@ -66,6 +67,7 @@ pub mod testkit;
 mod typed;
 mod user_op;
 
+pub use between::first_willing;
 pub use engine::Engine;
 pub use error::{EngineError, Operand};
 pub use host::HostEngine;

@@ -82,7 +82,7 @@ mod on_demand {
     use super::shelf::Found;
     use super::{Accelerators, lock};
     use gapless_dtype_cuda::GpuEngine;
-    use gapless_engine::{Engine, EngineError, Reducer, Typed};
+    use gapless_engine::{Engine, EngineError, Reducer, Typed, first_willing};
     use gapless_mem::{Completion, Device, Region, Space};
     #[cfg(feature = "opencl")]
     use gapless_mem_opencl::OpenClDevice;
@@ -209,6 +209,15 @@ mod on_demand {
         }
     }
 
+    /// The spaces whose engines may move between two memories, in the order in which they are asked: the receiver's
+    /// comes first, but what is everybody's goes by the other.
+    fn movers(src: Space, dst: Space) -> impl Iterator<Item = Space> {
+        let order = if dst == Space::Managed { [src, dst] } else { [dst, src] };
+        let twice = Which::of(src) == Which::of(dst);
+        let known = order.into_iter().filter(|space| Which::of(*space).is_some());
+        known.take(if twice { 1 } else { 2 })
+    }
+
     /// The engine of all devices of a world.
     pub(crate) struct OnDemand(pub(crate) Arc<Accelerators>);
 
@@ -265,9 +274,12 @@ mod on_demand {
             range: Range<u64>,
             after: &[Completion],
         ) -> Result<Completion, EngineError> {
-            let whose = if Which::of(dst.space()).is_some() { dst.space() } else { src.space() };
-            // SAFETY: the caller's promise.
-            unsafe { self.engine(whose)?.transfer(src, dst, range, after) }
+            let tries = movers(src.space(), dst.space()).map(|space| {
+                // SAFETY: the caller's promise.
+                unsafe { self.engine(space)?.transfer(src, dst, range.clone(), after) }
+            });
+            let refused = EngineError::WrongSpace { engine: NAME, space: dst.space() };
+            first_willing(tries).unwrap_or(Err(refused))
         }
 
         unsafe fn copy_all(
@@ -293,6 +305,25 @@ mod on_demand {
                 assert!(!engine.serves(space));
             }
             assert!(accelerators.shelf.len() == 0 && !accelerators.has_fresh());
+        }
+
+        #[test]
+        #[cfg(feature = "cuda")]
+        fn both_ends_have_a_say_in_who_moves_a_message() {
+            let [zero, one] = [0, 1].map(|device| Space::Cuda { device });
+            for (src, dst, expected) in [
+                (one, zero, &[zero, one][..]),
+                (one, one, &[one]),
+                (one, Space::Managed, &[one, Space::Managed]),
+                (Space::Managed, one, &[one, Space::Managed]),
+                (Space::Managed, Space::Managed, &[Space::Managed]),
+                (one, Space::Host, &[one]),
+                (Space::Pinned, one, &[one]),
+                (Space::Host, Space::Host, &[]),
+            ] {
+                let found: Vec<Space> = movers(src, dst).collect();
+                assert_eq!(found, expected, "{src} to {dst}");
+            }
         }
 
         #[test]

@@ -9,6 +9,7 @@ use crate::ipc::Imports;
 use crate::mps::{self, Mps};
 use crate::peer::{self, Peers};
 use crate::pinned::PinnedPool;
+use crate::reach::Reached;
 use crate::vmm::Vmm;
 use crate::{CudaError, PointerFacts};
 use cudarc::driver::sys::CUdevice_attribute_enum as Attribute;
@@ -96,6 +97,7 @@ pub struct CudaDevice {
     imports: Imports,
     pointers: PointerCache,
     peers: Peers,
+    reached: Reached,
     mps: OnceLock<Mps>,
     pub(crate) direct: OnceLock<Seen>,
     pinned: Arc<PinnedPool>,
@@ -133,6 +135,7 @@ impl CudaDevice {
             imports: Imports::default(),
             pointers: PointerCache::default(),
             peers: Peers::default(),
+            reached: Reached::default(),
             mps: OnceLock::new(),
             direct: OnceLock::new(),
             pinned: Arc::new(PinnedPool::new(Arc::clone(&context))),
@@ -269,6 +272,10 @@ impl CudaDevice {
 
     pub(crate) fn peers(&self) -> &Peers {
         &self.peers
+    }
+
+    pub(crate) fn reached(&self) -> &Reached {
+        &self.reached
     }
 
     pub(crate) fn pinned_pool(&self) -> &Arc<PinnedPool> {

@@ -24,7 +24,7 @@ pub(crate) use launch::{RawFunction, RawModule, Shape};
 pub(crate) use link::{LinkFault, Part};
 pub(crate) use memory::Rows;
 pub(crate) use order::{EventUse, RawEvent, RawStream};
-pub(crate) use query::{Current, RawContext, RawPointer};
+pub(crate) use query::{AllocationKind, Current, RawContext, RawPointer, RawPool};
 pub(crate) use share::{HANDLE, MemoryHandle};
 pub(crate) use symbols::Api;
 pub(crate) use symbols::WaitValue;

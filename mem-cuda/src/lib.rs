@@ -35,7 +35,7 @@
 //! Files: `driver` (raw calls → `Result`) · `context` · `event`, `stream`, `gate` (order) · `copies` ·
 //! `device` · `ipc`, `key`, `vmm` (other processes) · `processor`, `mapping_thread`,
 //! `vulkan` (for the processor) · `pinned`, `register` (host memory) · `attributes`
-//! (where an address lies) · `peer` · `mps` · `module` (kernels) · `graph` · `error`.
+//! (where an address lies) · `peer`, `reach` (who may use it) · `mps` · `module` (kernels) · `graph` · `error`.
 //!
 //! Calls leave the calling thread's current context as it was, so users of the CUDA runtime need not know of this
 //! crate. After a sticky error (an illegal address in any kernel of the process, say) the process has lost the
@@ -75,6 +75,7 @@ mod peer;
 mod pinned;
 #[allow(unsafe_code, reason = "unmaps memory")]
 mod processor;
+mod reach;
 #[allow(unsafe_code, reason = "registers memory by address")]
 mod register;
 #[allow(unsafe_code, reason = "adopts streams of the user")]

@@ -114,7 +114,8 @@ impl CudaDevice {
     /// own address, page-locked and registered host memory where the driver maps it.
     ///
     /// # Errors
-    /// Host memory that is not page-locked, or memory of a device that cannot be reached.
+    /// Host memory that is not page-locked; memory of a device that cannot be reached; [`DeviceError::OutOfReach`] for
+    /// allocations that this device was not given access to.
     pub fn device_address(&self, region: Region) -> Result<u64, CudaError> {
         let context = self.context();
         let wrong = || {
@@ -122,10 +123,10 @@ impl CudaDevice {
             CudaError::from(DeviceError::WrongSpace { device, space: region.space() })
         };
         match region.space() {
-            Space::Cuda { device } if device == context.ordinal => Ok(region.start()),
             Space::Managed => Ok(region.start()),
             Space::Cuda { device } => {
                 self.enable_peer(device)?;
+                self.check_reach(region)?;
                 Ok(region.start())
             }
             Space::Host | Space::Pinned => {

@@ -186,9 +186,25 @@ impl CudaDevice {
     /// # Errors
     /// Out of memory, or a device that cannot.
     pub fn allocate_shareable(&self, len: u64) -> Result<Region, CudaError> {
+        self.create_shareable(len, self.accessors())
+    }
+
+    /// The same, for the devices of these ordinals alone.
+    ///
+    /// # Errors
+    /// As for [`allocate_shareable`](CudaDevice::allocate_shareable); no such device, or one without a link to this one.
+    pub fn allocate_shareable_for(&self, len: u64, devices: &[u32]) -> Result<Region, CudaError> {
+        let context = self.context();
+        let fault = |fault| context.fault(fault);
+        let named =
+            devices.iter().map(|&ordinal| context.driver.device_get(ordinal).map_err(fault));
+        self.create_shareable(len, &named.collect::<Result<Vec<c_int>, _>>()?)
+    }
+
+    fn create_shareable(&self, len: u64, devices: &[c_int]) -> Result<Region, CudaError> {
         let context = self.context();
         let _bound = context.bind()?;
-        let start = self.vmm().create(context, len, self.accessors())?;
+        let start = self.vmm().create(context, len, devices)?;
         Ok(Region::new(self.own_space(), start, 0, len))
     }
 }

@@ -22,6 +22,20 @@ pub enum DeviceError {
         /// The space of the region that was given.
         space: Space,
     },
+    /// Memory in a space that the device serves, of an allocation that its kernels may not use: of another device's
+    /// pool, say, or mapped for another device alone.
+    #[error(
+        "{device} may not use the allocation at {address:#x} in {space}: it was not given access \
+         (cuMemPoolSetAccess, cuMemSetAccess)"
+    )]
+    OutOfReach {
+        /// The device's name.
+        device: String,
+        /// An address in the allocation.
+        address: u64,
+        /// The allocation's space.
+        space: Space,
+    },
     /// There is not enough memory.
     #[error("{device} has no {len} bytes to give: {reason}")]
     OutOfMemory {

@@ -19,7 +19,7 @@ pub(crate) use transfer::{Held, Transfer};
 use crate::error::PmlError;
 use crate::matching::body::Body;
 use gapless_bml::{Fragment, RailSlot};
-use gapless_engine::{Engine, EngineError, Typed};
+use gapless_engine::{Engine, EngineError, Typed, first_willing};
 use gapless_mem::{Completion, Device, DeviceError, Outstanding, Region, Space};
 use std::ops::Range;
 use std::sync::Arc;
@@ -271,10 +271,16 @@ impl Buffer {
         source: Buffer,
         range: Range<u64>,
     ) -> Result<Transfer<Buffer>, EngineError> {
-        let engine = if self.typed.space().cpu_accessible() { source.engine } else { self.engine };
-        // SAFETY: both buffers are promised while the transfer has them; that they do not overlap follows from the
-        // receive's promise that nothing else touches its memory.
-        let work = unsafe { engines[engine].transfer(&source.typed, &self.typed, range, &[]) }?;
+        // Of two devices' engines, the receiver's comes first.
+        let near = if self.typed.space().cpu_accessible() { source.engine } else { self.engine };
+        let far = if source.typed.space().cpu_accessible() { near } else { source.engine };
+        let either = [Some(near), (far != near).then_some(far)].into_iter().flatten();
+        let tries = either.map(|engine| {
+            // SAFETY: both buffers are promised while the transfer has them; that they do not overlap follows from
+            // the receive's promise that nothing else touches its memory.
+            unsafe { engines[engine].transfer(&source.typed, &self.typed, range.clone(), &[]) }
+        });
+        let work = first_willing(tries).expect("there is one to try")?;
         Ok(Transfer::new(Outstanding::new(work), self, source))
     }
 }

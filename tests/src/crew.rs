@@ -125,6 +125,12 @@ impl Crew {
         &self.job
     }
 
+    /// How many ranks there are.
+    #[must_use]
+    pub fn size(&self) -> usize {
+        self.hands.len()
+    }
+
     /// A rank's process number.
     #[must_use]
     pub fn pid(&self, rank: u32) -> u32 {

@@ -13,7 +13,7 @@ use super::pool::Pools;
 use super::tasks::Carrier;
 use gapless_coll::{Combine, Lender, Rows, Tasks};
 use gapless_dtype::{Layout, SignatureKind};
-use gapless_engine::{Engine, EngineError, HostEngine, Op, Reducer, Typed};
+use gapless_engine::{Engine, EngineError, HostEngine, Op, Reducer, Typed, first_willing};
 use gapless_mem::{Completion, DeviceError, Outstanding, Region, Space};
 use gapless_xtq::Xtq;
 use std::any::Any;
@@ -146,9 +146,35 @@ impl Tools {
             .ok_or(EngineError::WrongSpace { engine: NAME, space })
     }
 
-    /// The engine of two buffers, of which at most one is not the host's.
-    fn between(&self, one: Space, other: Space) -> Result<&dyn Engine, EngineError> {
-        self.engine(if one.cpu_accessible() { other } else { one })
+    /// The engines that may work on two buffers, in the order in which they are asked: those of devices' memory.
+    fn either(
+        &self,
+        one: Space,
+        other: Space,
+    ) -> impl Iterator<Item = Result<&dyn Engine, EngineError>> {
+        let first = if one.cpu_accessible() { other } else { one };
+        let second = Some(other).filter(|space| *space != first && !space.cpu_accessible());
+        [Some(first), second].into_iter().flatten().map(|space| self.engine(space))
+    }
+
+    /// Moves a range of one stream to as long a range of another through memory of the host, and waits for that.
+    ///
+    /// # Safety
+    /// As for [`Engine::transfer`], until this returns.
+    unsafe fn through_host(
+        &self,
+        (src, from): (&Typed, &Range<u64>),
+        (dst, to): (&Typed, &Range<u64>),
+        after: &[Completion],
+    ) -> Result<Completion, EngineError> {
+        src.check_range(from)?;
+        dst.check_range(to)?;
+        wait_all(after)?;
+        // SAFETY: the caller's promise; what was to come before is over.
+        let staged = unsafe { self.fetch(src, from) }?;
+        // SAFETY: as above.
+        unsafe { self.store(staged, dst, to) }?;
+        Ok(Completion::Ready)
     }
 
     /// Packs a range into memory of the host, and waits for that.
@@ -181,6 +207,11 @@ impl Tools {
     }
 }
 
+/// Whether work was refused because of its memory; then nothing was touched.
+fn is_refused(ended: &Result<Completion, EngineError>) -> bool {
+    ended.as_ref().is_err_and(EngineError::is_of_memory)
+}
+
 fn wait_all(after: &[Completion]) -> Result<(), EngineError> {
     for work in after {
         work.wait()?;
@@ -206,9 +237,17 @@ unsafe impl Engine for Tools {
         dst: Region,
         after: &[Completion],
     ) -> Result<Completion, EngineError> {
-        let engine = self.between(src.space(), dst.space())?;
-        // SAFETY: the caller's promise.
-        unsafe { engine.pack(src, range, dst, after) }
+        let tries = self.either(src.space(), dst.space()).map(|engine| {
+            // SAFETY: the caller's promise.
+            unsafe { engine?.pack(src, range.clone(), dst, after) }
+        });
+        match first_willing(tries) {
+            Some(ended) if !is_refused(&ended) => ended,
+            // SAFETY: as above; whoever refused has touched nothing.
+            _ => unsafe {
+                self.through_host((src, &range), (&Typed::contiguous(dst), &(0..dst.len())), after)
+            },
+        }
     }
 
     unsafe fn unpack(
@@ -218,9 +257,17 @@ unsafe impl Engine for Tools {
         range: Range<u64>,
         after: &[Completion],
     ) -> Result<Completion, EngineError> {
-        let engine = self.between(src.space(), dst.space())?;
-        // SAFETY: the caller's promise.
-        unsafe { engine.unpack(src, dst, range, after) }
+        let tries = self.either(src.space(), dst.space()).map(|engine| {
+            // SAFETY: the caller's promise.
+            unsafe { engine?.unpack(src, dst, range.clone(), after) }
+        });
+        match first_willing(tries) {
+            Some(ended) if !is_refused(&ended) => ended,
+            // SAFETY: as above; whoever refused has touched nothing.
+            _ => unsafe {
+                self.through_host((&Typed::contiguous(src), &(0..src.len())), (dst, &range), after)
+            },
+        }
     }
 
     unsafe fn transfer(
@@ -235,14 +282,8 @@ unsafe impl Engine for Tools {
             // SAFETY: the caller's promise.
             return unsafe { self.engine(from)?.transfer(src, dst, range, after) };
         }
-        src.check_range(&range)?;
-        dst.check_range(&range)?;
-        wait_all(after)?;
-        // SAFETY: the caller's promise; what was to come before is over.
-        let staged = unsafe { self.fetch(src, &range) }?;
-        // SAFETY: as above.
-        unsafe { self.store(staged, dst, &range) }?;
-        Ok(Completion::Ready)
+        // SAFETY: the caller's promise.
+        unsafe { self.through_host((src, &range), (dst, &range), after) }
     }
 
     unsafe fn copy_all(
@@ -285,7 +326,11 @@ unsafe impl Reducer for Tools {
         }
         if let Some(reducer) = self.reducer_of(op, [dst].into_iter().chain(srcs)) {
             // SAFETY: the caller's promise.
-            return unsafe { reducer.reduce_into(op, srcs, dst, range, after) };
+            match unsafe { reducer.reduce_into(op, srcs, dst, range.clone(), after) } {
+                // Its device may reach the space, but not this memory: nothing was done.
+                Err(error) if error.is_of_memory() => {}
+                ended => return ended,
+            }
         }
         let elements = Elements::new(op, srcs.iter().chain([dst]))?;
         wait_all(after)?;

@@ -3,7 +3,9 @@
 use super::order::Relaxed;
 use super::{Driver, Fault, check};
 use crate::error::code;
-use cudarc::driver::sys::{CUctx_st, CUpointer_attribute_enum as Attribute, CUuuid};
+use cudarc::driver::sys::{
+    CUctx_st, CUmemPoolHandle_st, CUpointer_attribute_enum as Attribute, CUuuid,
+};
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 
 /// A device's primary context, retained. Ends with [`Driver::primary_release`].
@@ -45,6 +47,27 @@ pub(crate) struct RawPointer {
     pub(crate) len: u64,
     /// Different for every allocation of the process; 0 if there is none.
     pub(crate) buffer_id: u64,
+}
+
+/// A pool that memory is allocated from; of what the driver has just said, to be asked about.
+#[derive(Debug)]
+pub(crate) struct RawPool(*mut CUmemPoolHandle_st);
+
+impl RawPool {
+    pub(super) fn pointer(&self) -> *mut CUmemPoolHandle_st {
+        self.0
+    }
+}
+
+/// How memory was allocated: what decides who may use it.
+#[derive(Debug)]
+pub(crate) enum AllocationKind {
+    /// `cuMemAlloc`: whoever has peer access to the device.
+    Plain,
+    /// From a pool: whom the pool names.
+    Pool(RawPool),
+    /// VMM: whom the mapping names. Also what the driver does not tell.
+    Other,
 }
 
 impl Driver {
@@ -203,6 +226,28 @@ impl Driver {
             start,
             len,
             buffer_id,
+        })
+    }
+
+    /// What kind of allocation is at an address.
+    pub(crate) fn allocation_kind(&self, address: u64) -> Result<AllocationKind, Fault> {
+        let mut which: [c_uint; 2] = [
+            Attribute::CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE as c_uint,
+            Attribute::CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE as c_uint,
+        ];
+        let mut plain = 0u64;
+        let mut pool: *mut CUmemPoolHandle_st = std::ptr::null_mut();
+        let mut places = [(&raw mut plain).cast::<c_void>(), (&raw mut pool).cast::<c_void>()];
+        // SAFETY: `which` and `places` have two entries, and each place has room for its answer; any address may be
+        // asked for.
+        let answer = unsafe {
+            (self.api.pointer_attributes)(2, which.as_mut_ptr(), places.as_mut_ptr(), address)
+        };
+        check("cuPointerGetAttributes", answer)?;
+        Ok(match (low(plain), pool.is_null()) {
+            (_, false) => AllocationKind::Pool(RawPool(pool)),
+            (0, true) => AllocationKind::Other,
+            (_, true) => AllocationKind::Plain,
         })
     }
 

@@ -1,7 +1,7 @@
 //! Memory and events of other processes, and memory whose address and contents are apart (VMM).
 
 use super::order::{RawEvent, Relaxed};
-use super::{Driver, Fault, check};
+use super::{Driver, Fault, RawPool, check};
 use cudarc::driver::sys::{
     CUevent_st, CUflushGPUDirectRDMAWritesScope_enum as Scope,
     CUflushGPUDirectRDMAWritesTarget_enum as Target, CUipcEventHandle, CUipcMem_flags_enum,
@@ -9,11 +9,14 @@ use cudarc::driver::sys::{
     CUmemAllocationHandleType, CUmemAllocationProp, CUmemAllocationProp_st__bindgen_ty_1,
     CUmemAllocationType_enum, CUmemLocation, CUmemLocationType_enum, CUmemRangeHandleType_enum,
 };
-use std::ffi::{c_char, c_int, c_void};
+use std::ffi::{c_char, c_int, c_uint, c_void};
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
 /// Bytes of a driver's handle for another process.
 pub(crate) const HANDLE: usize = 64;
+
+/// All access that there is.
+const READ_AND_WRITE: u32 = CUmemAccess_flags_enum::CU_MEM_ACCESS_FLAGS_PROT_READWRITE as u32;
 
 /// Memory of a device without an address. Ends with [`Driver::vmm_release`].
 #[derive(Debug)]
@@ -203,6 +206,28 @@ impl Driver {
         let answer =
             unsafe { (self.api.vmm_set_access)(address, size(len), rights.as_ptr(), rights.len()) };
         check("cuMemSetAccess", answer)
+    }
+
+    /// Whether a device may read and write the mapping at an address; what was not mapped by VMM is refused.
+    pub(crate) fn vmm_access(&self, address: u64, device: c_int) -> Result<bool, Fault> {
+        let mut flags = 0u64;
+        let whose = location(device);
+        // SAFETY: `flags` is writable and `whose` readable for the call; any address may be asked for.
+        let answer = unsafe { (self.api.vmm_access)(&raw mut flags, &raw const whose, address) };
+        check("cuMemGetAccess", answer)?;
+        Ok(flags == u64::from(READ_AND_WRITE))
+    }
+
+    /// Whether a device may read and write what comes from a pool. The pool lives: memory of it does.
+    pub(crate) fn pool_access(&self, pool: &RawPool, device: c_int) -> Result<bool, Fault> {
+        let mut flags: c_uint = 0;
+        let whose = location(device);
+        // SAFETY: `flags` is writable and `whose` readable for the call; the driver has just named the pool as that of
+        // an allocation, which its owner keeps for now.
+        let answer =
+            unsafe { (self.api.pool_access)(&raw mut flags, pool.pointer(), &raw const whose) };
+        check("cuMemPoolGetAccess", answer)?;
+        Ok(flags == READ_AND_WRITE)
     }
 
     /// A descriptor by which any process can map the memory.

@@ -9,7 +9,7 @@ use crate::CudaError;
 use cudarc::driver::sys::{
     CUDA_MEMCPY2D, CUctx_st, CUdeviceptr, CUevent_st, CUfunc_st, CUgraph_st, CUgraphExec_st,
     CUipcEventHandle, CUipcMemHandle, CUlinkState_st, CUmemAccessDesc, CUmemAllocationProp,
-    CUmemcpyAttributes, CUmod_st, CUstream_st, CUuuid,
+    CUmemLocation, CUmemPoolHandle_st, CUmemcpyAttributes, CUmod_st, CUstream_st, CUuuid,
 };
 use std::ffi::{c_char, c_int, c_uint, c_void};
 
@@ -133,6 +133,8 @@ symbols! {
     memcpy_2d = "cuMemcpy2DAsync_v2" (*const CUDA_MEMCPY2D, Stream);
     memset = "cuMemsetD8Async" (CUdeviceptr, u8, usize, Stream);
 
+    pool_access = "cuMemPoolGetAccess" (*mut c_uint, *mut CUmemPoolHandle_st, *const CUmemLocation);
+
     pointer_attribute = "cuPointerGetAttribute" (*mut c_void, c_uint, CUdeviceptr);
     pointer_attributes =
         "cuPointerGetAttributes" (c_uint, *mut c_uint, *mut *mut c_void, CUdeviceptr);
@@ -169,6 +171,7 @@ symbols! {
     vmm_map = "cuMemMap" (CUdeviceptr, usize, usize, u64, u64);
     vmm_unmap = "cuMemUnmap" (CUdeviceptr, usize);
     vmm_set_access = "cuMemSetAccess" (CUdeviceptr, usize, *const CUmemAccessDesc, usize);
+    vmm_access = "cuMemGetAccess" (*mut u64, *const CUmemLocation, CUdeviceptr);
     vmm_granularity =
         "cuMemGetAllocationGranularity" (*mut usize, *const CUmemAllocationProp, c_uint);
     vmm_export = "cuMemExportToShareableHandle" (*mut c_void, u64, c_uint, u64);

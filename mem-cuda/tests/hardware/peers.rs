@@ -4,8 +4,8 @@ use crate::gpu::{
     Memory, Turn, copy, device, finish, function, kernels, pattern, read, skip, write,
 };
 use crate::kin::{Kin, hear, hex, part, say, unhex};
-use gapless_mem::{Device, DeviceError, Export, Space};
-use gapless_mem_cuda::{Argument, CudaDevice, CudaDriver, CudaError, Grid};
+use gapless_mem::{Device, DeviceError, Export, Region, Space};
+use gapless_mem_cuda::{Argument, CudaDevice, CudaDriver, CudaError, Grid, Stream};
 use std::sync::Arc;
 
 /// Devices 0 and 1, or the test is skipped.
@@ -81,6 +81,77 @@ fn kernels_work_on_the_other_devices_memory() {
     // SAFETY: refused.
     let error = unsafe { add.launch(&wrong, Grid::line(1, 1), &[]) }.unwrap_err();
     assert!(matches!(error, CudaError::Malformed { .. }), "{error}");
+}
+
+/// Memory of the second device that the first one was not given: of its pool, and mapped for it alone.
+fn not_given(second: &Arc<CudaDevice>, stream: &Stream) -> [Region; 2] {
+    let pool = stream.allocate(LEN as u64).unwrap();
+    finish(stream);
+    [pool, second.allocate_shareable_for(LEN as u64, &[1]).unwrap()]
+}
+
+const LEN: usize = 4 << 20;
+
+#[test]
+fn memory_that_was_not_given_is_refused_and_nothing_breaks() {
+    let Some((first, second)) = pair("memory that was not given") else { return };
+    let stream = second.stream().unwrap();
+    let [pool, mapped] = not_given(&second, &stream);
+    first.enable_peer(1).unwrap();
+    for region in [pool, mapped] {
+        for part in [region, region.sub(LEN as u64 - 1, 1).unwrap()] {
+            assert_eq!(second.device_address(part).unwrap(), part.start());
+            let error = first.device_address(part).unwrap_err();
+            let refused = CudaError::Refused(DeviceError::OutOfReach {
+                device: "cuda:0".to_owned(),
+                address: part.start(),
+                space: Space::Cuda { device: 1 },
+            });
+            assert_eq!(error, refused);
+        }
+    }
+    // What others may use too, and what each has by itself.
+    let given = second.allocate_shareable_for(4096, &[0, 1]).unwrap();
+    let plain = second.allocate(4096).unwrap();
+    for region in [given, plain] {
+        assert_eq!(first.device_address(region).unwrap(), region.start());
+    }
+    for region in [mapped, given, plain] {
+        // SAFETY: nothing uses it.
+        unsafe { second.free(region) }.unwrap();
+    }
+    // SAFETY: as above.
+    unsafe { stream.free(pool) }.unwrap();
+    finish(&stream);
+    assert!(first.lost().is_none() && second.lost().is_none());
+}
+
+#[test]
+fn copies_of_memory_that_was_not_given_are_right_or_refused() {
+    let Some((first, second)) = pair("copies of memory that was not given") else { return };
+    let stream = second.stream().unwrap();
+    let both = not_given(&second, &stream);
+    let mut here = Memory::on(&first, LEN as u64);
+    for (seed, region) in (40..).zip(both) {
+        let bytes = pattern(LEN, seed);
+        write(&second, region, &bytes);
+        write(&first, here.region(), &bytes);
+        for (into, from) in [(here.region(), region), (region, here.region())] {
+            // SAFETY: both live until the copy has ended, and nothing else touches them.
+            match unsafe { first.copy(into, from, &[]) } {
+                Ok(done) => crate::gpu::wait(&done),
+                Err(error) => assert!(matches!(error, DeviceError::Failed { .. }), "{error}"),
+            }
+            assert!(read(&first, here.region()) == bytes && read(&second, region) == bytes);
+        }
+    }
+    let [pool, mapped] = both;
+    // SAFETY: nothing uses them.
+    unsafe { second.free(mapped) }.unwrap();
+    // SAFETY: as above.
+    unsafe { stream.free(pool) }.unwrap();
+    finish(&stream);
+    assert!(first.lost().is_none() && second.lost().is_none());
 }
 
 #[test]

@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 
 /// A message, as both its ends know it.
 pub(crate) struct Letter {
-    seed: u64,
+    pub(crate) seed: u64,
     pub(crate) send: Side,
     pub(crate) recv: Side,
     pub(crate) from_device: bool,

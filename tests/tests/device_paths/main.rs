@@ -1,6 +1,6 @@
 //! Messages between memories of devices, two processes over shared memory, one protocol after the other; and
 //! what happens when something fails: buffers freed and allocated anew, too many of them, no staging
-//! memory, memory that cannot be shared, a peer that is killed.
+//! memory, memory that cannot be shared, a peer that is killed. And messages of one process between its devices.
 //!
 //! Every test is a job of real processes ([`gapless_tests::crew`]) and runs on each kind of device that the
 //! machine has: a pretended one that shares its memory as files and works late, OpenCL's, one CUDA
@@ -14,6 +14,7 @@ mod granted;
 mod heard;
 mod killed;
 mod letters;
+mod local;
 mod protocols;
 mod refused;
 mod side;
@@ -74,7 +75,8 @@ fn tuned(bytes: usize) -> Config {
 fn listen(crew: &mut Crew, test: &str) -> Vec<String> {
     let until = Instant::now() + WATCHDOG;
     let (mut rows, mut clean, mut ended) = (Vec::new(), 0, 0);
-    while ended < 2 {
+    let ranks = crew.size();
+    while ended < ranks {
         let left = until.saturating_duration_since(Instant::now());
         assert!(!left.is_zero(), "{test}: the ranks take too long; so far: {rows:#?}");
         match crew.hear(left) {
@@ -91,7 +93,7 @@ fn listen(crew: &mut Crew, test: &str) -> Vec<String> {
             }
         }
     }
-    assert_eq!(clean, 2, "{test}: {rows:#?}");
+    assert_eq!(clean, ranks, "{test}: {rows:#?}");
     rows
 }
 
@@ -140,6 +142,8 @@ on! {
     peers_are_killed_fake: Fake, killed::peers_are_killed;
     peers_are_killed_cuda_one: CudaOne, killed::peers_are_killed;
     peers_are_killed_cuda_two: CudaTwo, killed::peers_are_killed;
+    local_fake: Fake, local::all_pairs;
+    local_cuda: CudaTwo, local::all_pairs;
     exports_refused_fake: FakeSealed, refused::falls_back;
     imports_refused_fake: FakeBlind, refused::falls_back;
     exports_refused_cuda: CudaPool, refused::falls_back;

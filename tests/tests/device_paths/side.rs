@@ -71,10 +71,15 @@ impl Side {
 
     /// About `bytes` bytes in blocks of 64 with gaps of `gap`.
     pub(crate) fn comb(bytes: usize, gap: usize) -> Side {
-        let block = Datatype::contiguous(64, &Primitive::Byte.into()).expect("a row");
-        let (count, pitch) = (bytes.div_ceil(64), 64 + gap);
+        Side::blocks(64, bytes, gap)
+    }
+
+    /// About `bytes` bytes in blocks of `len` with gaps of `gap`.
+    pub(crate) fn blocks(len: usize, bytes: usize, gap: usize) -> Side {
+        let block = Datatype::contiguous(len as u64, &Primitive::Byte.into()).expect("a row");
+        let (count, pitch) = (bytes.div_ceil(len), len + gap);
         let datatype = Datatype::hvector(count as u64, 1, signed(pitch), &block).expect("rows");
-        let runs = (0..count).map(|at| (at * pitch, 64)).collect();
+        let runs = (0..count).map(|at| (at * pitch, len)).collect();
         Side { datatype, count: 1, origin: 0, len: count * pitch, runs }
     }
 

@@ -2,7 +2,10 @@
 //! answers that a test chooses. Its state belongs to the thread, as each test does.
 
 use crate::driver::{Api, Driver};
-use cudarc::driver::sys::{CUctx_st, CUdeviceptr, CUevent_st, CUipcMemHandle, CUstream_st, CUuuid};
+use cudarc::driver::sys::{
+    CUctx_st, CUdeviceptr, CUevent_st, CUipcMemHandle, CUmemLocation, CUmemPoolHandle_st,
+    CUstream_st, CUuuid,
+};
 use std::cell::RefCell;
 use std::ffi::{c_char, c_int, c_uint, c_void};
 
@@ -36,6 +39,13 @@ pub(crate) struct State {
     /// Whether streams are being captured.
     pub(crate) captured: u32,
     pub(crate) pointer_queries: usize,
+    /// Whether the one allocation is `cuMemAlloc`'s, or a pool's, with what the pool says of access; and what VMM says of
+    /// access to it. How often its kind was asked for.
+    pub(crate) plain: bool,
+    pub(crate) pool: bool,
+    pub(crate) pool_access: u32,
+    pub(crate) vmm: Option<u64>,
+    pub(crate) kinds_asked: usize,
     /// What the device says of adapters' writes, and of flushing them.
     pub(crate) ordering: i32,
     pub(crate) flushes: i32,
@@ -68,6 +78,11 @@ impl Default for State {
             captured: 0,
             value: 0,
             pointer_queries: 0,
+            plain: true,
+            pool: false,
+            pool_access: 0,
+            vmm: None,
+            kinds_asked: 0,
             ordering: 100,
             flushes: 1,
             flushed: 0,
@@ -297,15 +312,27 @@ pub(crate) fn api() -> Api {
         put(at.cast::<u64>(), with(|state| state.buffer_id))
     }
     unsafe extern "C" fn pointers(
-        _: c_uint,
+        asked: c_uint,
         _: *mut c_uint,
         at: *mut *mut c_void,
-        _: CUdeviceptr,
+        of: CUdeviceptr,
     ) -> u32 {
+        let known = (0x7000_0000..0x7000_1000).contains(&of);
+        if asked == 2 {
+            let (plain, pool) = with(|state| {
+                state.kinds_asked += 1;
+                (known && state.plain, known && state.pool)
+            });
+            // SAFETY: the code under test passes two places.
+            let [first, second] = unsafe { *at.cast::<[*mut u64; 2]>() };
+            put(first, u64::from(plain));
+            return put(second, u64::from(pool) * 0x5000);
+        }
         let id = with(|state| {
             state.pointer_queries += 1;
             state.buffer_id
         });
+        let id = if known { id } else { 0 };
         let known = u64::from(id != 0);
         let answers = [2 * known, 0, 0, 0x7000_0000 * known, 4096 * known, id];
         // SAFETY: the code under test passes six places.
@@ -315,6 +342,26 @@ pub(crate) fn api() -> Api {
         }
         0
     }
+    unsafe extern "C" fn pool_access(
+        at: *mut c_uint,
+        _: *mut CUmemPoolHandle_st,
+        _: *const CUmemLocation,
+    ) -> u32 {
+        put(at, with(|state| state.pool_access))
+    }
+    unsafe extern "C" fn vmm_access(at: *mut u64, _: *const CUmemLocation, _: CUdeviceptr) -> u32 {
+        with(|state| state.vmm).map_or(1, |flags| put(at, flags))
+    }
+    unsafe extern "C" fn can_access_peer(at: *mut c_int, _: c_int, _: c_int) -> u32 {
+        put(at, 1)
+    }
+    unsafe extern "C" fn enable_peer(_: *mut CUctx_st, _: c_uint) -> u32 {
+        0
+    }
+    api.pool_access = pool_access;
+    api.vmm_access = vmm_access;
+    api.device_can_access_peer = can_access_peer;
+    api.ctx_enable_peer = enable_peer;
     api.init = init;
     api.driver_version = version;
     api.error_string = string;
