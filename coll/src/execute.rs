@@ -54,6 +54,7 @@
 )]
 mod act;
 mod compare;
+mod elements;
 mod error;
 pub mod hyperq;
 #[allow(unsafe_code, reason = "declares the contract of what lends memory")]
@@ -259,7 +260,7 @@ impl Executor {
         check(&schedule, &rows, combine.as_ref(), &ticket)?;
         let ticket = Arc::new(ticket);
         let comparison = match ticket.is_checked() {
-            true => Some(Box::new(Comparison::new(&ticket, &schedule, combine.as_ref()))),
+            true => Some(Box::new(Comparison::new(&ticket, &schedule, &rows, combine.as_ref()))),
             false => None,
         };
         let mut plan = Plan::new(schedule, rows, combine, ticket, true);

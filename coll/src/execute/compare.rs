@@ -2,8 +2,8 @@
 //! begin, or none does, and all give the same error. So no message of theirs is left over.
 //!
 //! 1. Everybody tells everybody its terms: [`RECORD_BYTES`] bytes, an all-gather.
-//! 2. If lengths are a matter of pairs, each rank tells each how many bytes it will send it, and in which pieces: an
-//!    all-to-all of [`PAIR_BYTES`] bytes.
+//! 2. If lengths are a matter of pairs, each rank tells each how many bytes it will send it, in which pieces, and of which
+//!    elements: an all-to-all of [`PAIR_BYTES`] bytes.
 //! 3. After that, everybody tells everybody what did not fit: [`RECORD_BYTES`] bytes, an all-gather.
 //!
 //! These are schedules as others are. They do not depend on arguments, so they fit whatever the ranks were called with,
@@ -18,6 +18,7 @@ use std::task::Poll;
 
 use super::Plan;
 use super::act::Tools;
+use super::elements::{self, MIXED};
 use super::error::CollError;
 use super::memory::Memory;
 use super::rows::{Blocks, Combine, Rows};
@@ -29,14 +30,16 @@ use crate::{Algorithm, Call, Exchange, Locality, Method, Operation, build};
 use gapless_engine::{ReduceOp, Typed};
 
 /// Numbers of a record, each of 8 bytes in little-endian order. Of terms: those of [`ARGUMENTS`]; 0 for what a rank does
-/// not give. A rank that has nothing to do in an operation with a root gives the first only. Of a complaint: whether
-/// there is one, the sender's rank, its bytes, the bytes that were expected.
-const RECORD: usize = 8;
+/// not give. A rank that has nothing to do in an operation with a root gives the first only. Of a complaint: 1 of bytes and 2
+/// of elements, the sender's rank, what it sends, what was expected.
+const RECORD: usize = 10;
 /// The element's bytes, which are not 0.
 const UNIT: usize = 3;
 const RECORD_BYTES: u64 = 8 * RECORD as u64;
-/// Total bytes to one rank, and a digest of the pieces.
-const PAIR: usize = 2;
+/// The elements of the send buffer, and behind it of the receive buffer; see [`elements::of_rows`].
+const ELEMENTS: usize = 8;
+/// Total bytes to one rank, a digest of the pieces, and their elements.
+const PAIR: usize = 3;
 const PAIR_BYTES: u64 = 8 * PAIR as u64;
 
 /// What the numbers of the terms are, in the order in which they are compared.
@@ -49,6 +52,8 @@ const ARGUMENTS: [&str; RECORD] = [
     "the reduction operator",
     "the list of lengths",
     "the algorithm, or being in place",
+    "the elements of the send buffer",
+    "the elements of the receive buffer",
 ];
 
 /// A comparison.
@@ -97,14 +102,22 @@ impl Comparison {
     pub(super) fn new(
         ticket: &Arc<Ticket>,
         schedule: &Schedule,
+        rows: &Rows,
         combine: Option<&Combine>,
     ) -> Self {
         let call = Call::Allgather { len: RECORD_BYTES, in_place: false };
+        let mut terms = terms(schedule, combine);
+        // A rank without a root has nothing to do.
+        if terms[UNIT] != 0 && !schedule.terms.by_pairs {
+            let ranks = u64::from(ticket.members().size());
+            let all = elements::of_rows(schedule.terms.operation, rows, ranks);
+            terms[ELEMENTS..].copy_from_slice(&all);
+        }
         Self {
             ticket: Arc::clone(ticket),
-            pairs: schedule.terms.by_pairs.then(|| pairs(schedule)),
+            pairs: schedule.terms.by_pairs.then(|| pairs(schedule, rows)),
             stage: Stage::Terms,
-            round: Round::new(ticket, &call, &terms(schedule, combine)),
+            round: Round::new(ticket, &call, &terms),
             failure: None,
         }
     }
@@ -167,13 +180,28 @@ impl Comparison {
     fn compare_terms(&self) -> Option<CollError> {
         let records: Vec<[u64; RECORD]> =
             (0..self.ranks()).map(|rank| self.round.heard(rank)).collect();
-        (0..RECORD).find_map(|at| {
+        let differs = (0..ELEMENTS).find_map(|at| {
             // Ranks that have no root have nothing to do, and give no more than the operation.
             let gives = |it: &[u64; RECORD]| at == 0 || it[UNIT] != 0;
             let mut given = (0u32..).zip(&records).filter(|(_, it)| gives(it));
             let (other, expected) = given.next()?;
             let (rank, given) = given.find(|(_, it)| it[at] != expected[at])?;
             let (given, expected) = (words(at, given[at]), words(at, expected[at]));
+            Some(CollError::Differs { rank, argument: ARGUMENTS[at], given, other, expected })
+        });
+        differs.or_else(|| {
+            // What all ranks send and receive is of one signature.
+            let both = |(rank, record): (u32, &[u64; RECORD])| {
+                let record = *record;
+                (ELEMENTS..RECORD).map(move |at| (rank, at, record[at]))
+            };
+            let mut given = (0u32..).zip(&records).flat_map(both).filter(|(_, _, it)| *it != 0);
+            if given.clone().any(|(_, _, it)| it == MIXED) {
+                return None;
+            }
+            let (other, _, expected) = given.next()?;
+            let (rank, at, given) = given.find(|(_, _, it)| *it != expected)?;
+            let (given, expected) = (elements::name(given), elements::name(expected));
             Some(CollError::Differs { rank, argument: ARGUMENTS[at], given, other, expected })
         })
     }
@@ -196,10 +224,16 @@ impl Comparison {
             let wrong = (0..self.ranks()).find_map(|rank| {
                 let sent: [u64; PAIR] = self.round.heard(rank);
                 let expected = expected.get(&rank).copied().unwrap_or([0; PAIR]);
-                (sent != expected).then_some((rank as u64, sent[0], expected[0]))
+                let [sent_elements, own_elements] = [sent[2], expected[2]];
+                let fit = sent_elements == own_elements || sent_elements == 0 || own_elements == 0;
+                match sent[..2] == expected[..2] {
+                    true if fit => None,
+                    true => Some([2, rank as u64, sent_elements, own_elements]),
+                    false => Some([1, rank as u64, sent[0], expected[0]]),
+                }
             });
-            if let Some((rank, sent, expected)) = wrong {
-                complaint[..4].copy_from_slice(&[1, rank, sent, expected]);
+            if let Some(wrong) = wrong {
+                complaint[..4].copy_from_slice(&wrong);
             }
         }
         let call = Call::Allgather { len: RECORD_BYTES, in_place: false };
@@ -208,9 +242,13 @@ impl Comparison {
 
     fn hear_complaints(&self) -> Option<CollError> {
         let mut all = (0u32..).zip((0..self.ranks()).map(|rank| self.round.heard::<RECORD>(rank)));
-        let (to, [_, rank, sent, expected, ..]) = all.find(|(_, complaint)| complaint[0] != 0)?;
+        let (to, [of, rank, sent, expected, ..]) = all.find(|(_, complaint)| complaint[0] != 0)?;
         let rank = u32::try_from(rank).unwrap_or(u32::MAX);
-        Some(CollError::Lengths { rank, to, sent, expected })
+        if of == 1 {
+            return Some(CollError::Lengths { rank, to, sent, expected });
+        }
+        let (sent, expected) = (elements::name(sent), elements::name(expected));
+        Some(CollError::OtherElements { rank, to, sent, expected })
     }
 }
 
@@ -274,6 +312,8 @@ fn terms(schedule: &Schedule, combine: Option<&Combine>) -> [u64; RECORD] {
         operator.map_or(0, |combine| digest_bytes(combine.op().name().bytes())),
         terms.lens,
         digest(&[algorithm, terms.in_place.into()]),
+        0,
+        0,
     ]
 }
 
@@ -304,24 +344,26 @@ fn operator(number: u64) -> String {
     }
 }
 
-/// What a schedule sends to each rank, and expects of each: total bytes, and a digest of the messages by slot.
-fn pairs(schedule: &Schedule) -> [BTreeMap<usize, [u64; PAIR]>; 2] {
-    let mut messages: [BTreeMap<usize, Vec<(u32, u64)>>; 2] = Default::default();
+/// What a schedule sends to each rank, and expects of each: total bytes, a digest of the messages by slot, their elements.
+fn pairs(schedule: &Schedule, rows: &Rows) -> [BTreeMap<usize, [u64; PAIR]>; 2] {
+    let mut messages: [BTreeMap<usize, Vec<(u32, u64, u64)>>; 2] = Default::default();
     for (action, _) in schedule.steps() {
-        let (way, peer, slot, len) = match action {
-            Action::Send { to, slot, from } => (0, *to, *slot, from.len),
-            Action::Receive { from, slot, into } => (1, *from, *slot, into.len),
+        let (way, peer, slot, place) = match action {
+            Action::Send { to, slot, from } => (0, *to, *slot, from),
+            Action::Receive { from, slot, into } => (1, *from, *slot, into),
             _ => continue,
         };
-        messages[way].entry(peer).or_default().push((slot, len));
+        let elements = elements::of_place(rows, place, schedule.range(place));
+        messages[way].entry(peer).or_default().push((slot, place.len, elements));
     }
     messages.map(|way| {
-        let one = |(peer, mut messages): (usize, Vec<(u32, u64)>)| {
+        let one = |(peer, mut messages): (usize, Vec<(u32, u64, u64)>)| {
             messages.sort_unstable();
-            let total = messages.iter().map(|(_, len)| len).sum();
+            let total = messages.iter().map(|(_, len, _)| len).sum();
             let numbers: Vec<u64> =
-                messages.iter().flat_map(|(slot, len)| [u64::from(*slot), *len]).collect();
-            (peer, [total, digest(&numbers)])
+                messages.iter().flat_map(|(slot, len, _)| [u64::from(*slot), *len]).collect();
+            let elements: Vec<u64> = messages.iter().map(|(_, _, elements)| *elements).collect();
+            (peer, [total, digest(&numbers), elements::of_all(&elements)])
         };
         way.into_iter().map(one).collect()
     })

@@ -95,6 +95,19 @@ pub enum CollError {
         /// Bytes that are expected.
         expected: u64,
     },
+    /// Two ranks do not agree on the types of what one sends the other: all ranks give this error, and none has begun
+    /// (checked mode).
+    #[error("rank {rank} would send {sent} to rank {to}, which expects {expected}")]
+    OtherElements {
+        /// The rank that would send.
+        rank: u32,
+        /// The rank that would receive.
+        to: u32,
+        /// What would be sent.
+        sent: String,
+        /// What is expected.
+        expected: String,
+    },
     /// An engine or a reducer of this rank failed.
     #[error("this rank, {rank}, could not move or combine data: {error}")]
     Engine {
@@ -234,6 +247,7 @@ impl CollError {
             | Self::Length { rank, .. }
             | Self::Differs { rank, .. }
             | Self::Lengths { rank, .. }
+            | Self::OtherElements { rank, .. }
             | Self::Engine { rank, .. }
             | Self::Mismatch { rank, .. }
             | Self::WentOn { rank }

@@ -162,9 +162,9 @@ impl Sequencer {
     }
 
     /// The same in checked mode, or not: before each collective, its ranks compare what they were called with. If
-    /// operations, roots, lengths, operators or algorithms do not fit together, all ranks give an error that names what
-    /// differs and where, and nothing is sent. All ranks of the communicator must say the same. It costs an all-gather
-    /// of 64 bytes a rank, and for operations whose lengths only pairs of ranks know (v and w operations,
+    /// operations, roots, lengths, types of elements, operators or algorithms do not fit together, all ranks give an error
+    /// that names what differs and where, and nothing is sent. (Types of bytes, and of parts of a layout's instance, fit
+    /// everything.) All ranks of the communicator must say the same. It costs an all-gather of 80 bytes a rank, and for operations whose lengths only pairs of ranks know (v and w operations,
     /// neighbourhoods, all on intercommunicators) two exchanges more.
     #[must_use]
     pub fn checked(self, checked: bool) -> Self {

@@ -304,9 +304,9 @@ impl Builder {
         self
     }
 
-    /// Whether ranks compare what they give to a collective before it begins. If operations, roots, lengths or
-    /// operators do not fit together, all ranks get an error that names the argument and a rank that differs, and
-    /// nothing else is sent. Off by default, as it costs exchanges among all ranks before every collective.
+    /// Whether ranks compare what they give to a collective before it begins. If operations, roots, lengths, types of
+    /// elements or operators do not fit together, all ranks get an error that names the argument and a rank that differs,
+    /// and nothing else is sent. Bytes (`u8`) fit elements of any type. Off by default, as it costs exchanges among all ranks before every collective.
     ///
     /// All ranks must say the same: where some compare and others do not, collectives fail or wait for ever.
     #[must_use]
