@@ -1,11 +1,12 @@
 //! One-sided windows (MPI 4.1 chapter 12): memory that other ranks of a communicator read, write and accumulate into.
 //!
-//! `make.rs` makes them of memory (`memory.rs`), `sync.rs` has the epochs, `operate.rs` the operations, `request.rs` those
-//! that own their buffers, `local.rs` a rank's own memory, `numbers.rs` whether adapters change it, `profile.rs` what calls
-//! cost, `attributes.rs` what a window says of itself, `worker.rs` a worker that does accumulations. What they do is in
-//! `gapless-osc`.
+//! `make.rs` makes them of memory (`memory.rs`), `sync.rs` has the epochs, `operate.rs` the operations, `elements.rs` which
+//! elements they take, `request.rs` those that own their buffers, `local.rs` a rank's own memory, `numbers.rs` whether
+//! adapters change it, `profile.rs` what calls cost, `attributes.rs` what a window says of itself, `worker.rs` a worker that
+//! does accumulations. What they do is in `gapless-osc`.
 
 mod attributes;
+mod elements;
 mod local;
 mod make;
 mod memory;

@@ -2,7 +2,7 @@
 
 use super::{host_of, on_two_hosts};
 use crate::common::{await_flag, flag, meeting_folder};
-use gapless::{Communicator, Lock, ReduceOp};
+use gapless::{Communicator, Equivalence, Lock, Place, ReduceOp};
 
 const EACH: u64 = 40;
 
@@ -76,7 +76,8 @@ pub(super) fn numbers(comm: &Communicator, by_adapter: bool) {
     } else {
         for round in 0..EACH {
             window.accumulate(&[1u64; 20], 0, 0, ReduceOp::Sum).unwrap();
-            window.accumulate(&[0.25f64], 0, 90, ReduceOp::Sum).unwrap();
+            let quarter = Place::typed(90, f64::layout(), 1);
+            window.accumulate(&[0.25], 0, quarter, ReduceOp::Sum).unwrap();
             let highest = u64::from(me) * 1000 + round;
             window.accumulate(&[highest], 0, 91, ReduceOp::Max).unwrap();
             let mut seen = 0u64;

@@ -22,6 +22,7 @@ pub struct Plain<'v> {
 pub struct PlainMut<'v> {
     start: *mut u8,
     bytes: usize,
+    element: Primitive,
     memory: PhantomData<&'v mut [u8]>,
 }
 
@@ -66,8 +67,14 @@ impl<'v> PlainMut<'v> {
         if buffer.spread().is_some() {
             return None;
         }
-        let (bytes, _) = numbers(count, element)?;
-        Some(PlainMut { start, bytes, memory: PhantomData })
+        let (bytes, element) = numbers(count, element)?;
+        Some(PlainMut { start, bytes, element, memory: PhantomData })
+    }
+
+    /// As [`Plain::element`].
+    #[inline]
+    pub(crate) fn element(&self) -> Primitive {
+        self.element
     }
 
     /// Their bytes.

@@ -15,8 +15,9 @@ impl<T: AnyBits, M> Window<T, M> {
     /// # Errors
     /// Bytes outside the window; a layout with other elements; the window is dynamic.
     pub fn read<'v>(&self, into: impl RecvBuffer<'v>, at: impl Into<Place>) -> Result<(), Error> {
-        let view = into.into_view();
-        let access = self.inner.access_own(&at.into(), &view.typed, Way::Read)?;
+        let (view, at) = (into.into_view(), at.into());
+        Self::check_elements("read", &view.typed, &at)?;
+        let access = self.inner.access_own(&at, &view.typed, Way::Read)?;
         self.copy_out(&view, &access)
     }
 
@@ -25,8 +26,9 @@ impl<T: AnyBits, M> Window<T, M> {
     /// # Errors
     /// As [`read`](Window::read).
     pub fn write<'v>(&self, data: impl SendBuffer<'v>, at: impl Into<Place>) -> Result<(), Error> {
-        let view = data.into_view();
-        let access = self.inner.access_own(&at.into(), &view.typed, Way::Write)?;
+        let (view, at) = (data.into_view(), at.into());
+        Self::check_elements("write", &view.typed, &at)?;
+        let access = self.inner.access_own(&at, &view.typed, Way::Write)?;
         self.copy_in(&view, &access)
     }
 
@@ -91,8 +93,9 @@ impl<T: AnyBits> SharedPart<'_, T> {
     /// # Errors
     /// Bytes outside the window; a layout with other elements.
     pub fn read<'v>(&self, into: impl RecvBuffer<'v>, at: impl Into<Place>) -> Result<(), Error> {
-        let view = into.into_view();
-        let at = (self.rank, &at.into());
+        let (view, at) = (into.into_view(), at.into());
+        <Window<T>>::check_elements("read", &view.typed, &at)?;
+        let at = (self.rank, &at);
         let access = self.window.inner.access_shared(at, &view.typed, Way::Read)?;
         self.window.copy_out(&view, &access)
     }
@@ -102,8 +105,9 @@ impl<T: AnyBits> SharedPart<'_, T> {
     /// # Errors
     /// As [`read`](SharedPart::read).
     pub fn write<'v>(&self, data: impl SendBuffer<'v>, at: impl Into<Place>) -> Result<(), Error> {
-        let view = data.into_view();
-        let at = (self.rank, &at.into());
+        let (view, at) = (data.into_view(), at.into());
+        <Window<T>>::check_elements("write", &view.typed, &at)?;
+        let at = (self.rank, &at);
         let access = self.window.inner.access_shared(at, &view.typed, Way::Write)?;
         self.window.copy_in(&view, &access)
     }

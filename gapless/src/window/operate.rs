@@ -1,6 +1,7 @@
 //! Operations. What the origin has in pieces, or on a device, is packed first, and unpacked last, in memory of the host.
 
 use super::Window;
+use super::elements::{check_apart, given};
 use super::profile::Call;
 use crate::error::Error;
 use crate::view::{Plain, PlainMut, RecvBuffer, SendBuffer, View, ViewMut};
@@ -220,14 +221,16 @@ impl<T: AnyBits, M> Window<T, M> {
         typed: &Typed,
         way: Way,
     ) -> Result<Access, Error> {
+        Self::check_elements(call, typed, at)?;
         Ok(self.inner.access(call, (rank, at), typed, way)?)
     }
 
     /// Writes to the memory of a rank (`MPI_Put`, MPI 4.1 §12.3.1). `at` is a displacement, where the data is to lie as it
-    /// lies here; or a [`Place::typed`] of any layout that has the same elements.
+    /// lies here, and has the window's elements; or a [`Place::typed`] of any layout that has the elements of the data.
+    /// Bytes (`u8`) stand for any elements, at either end.
     ///
     /// # Errors
-    /// No epoch gives access to the rank; bytes outside its window; a layout with other elements, or with some byte twice;
+    /// No epoch gives access to the rank; bytes outside its window; other elements; a layout with some byte twice;
     /// the rank is lost.
     #[inline]
     pub fn put<'v>(
@@ -238,6 +241,7 @@ impl<T: AnyBits, M> Window<T, M> {
     ) -> Result<(), Error> {
         let (at, began) = (at.into(), self.began());
         if let Some(plain) = data.as_plain()
+            && Self::takes(plain.element())
             && let Some(displacement) = at.plain()
             && self.put_bytes(plain.bytes(), (rank, displacement))
         {
@@ -259,6 +263,7 @@ impl<T: AnyBits, M> Window<T, M> {
 
     fn put_view(&self, view: &View<'_>, rank: u32, at: &Place) -> Result<(), Error> {
         if let Some(displacement) = plain(&view.typed, at)
+            && Self::check_elements("put", &view.typed, at).is_ok()
             // SAFETY: `view` borrows its memory for reading until this returns.
             && let Some(bytes) = unsafe { stretch(&view.typed) }
             && self.put_bytes(bytes, (rank, displacement))
@@ -302,6 +307,7 @@ impl<T: AnyBits, M> Window<T, M> {
     ) -> Result<(), Error> {
         let (mut into, at, began) = (into, at.into(), self.began());
         if let Some(plain) = into.as_plain()
+            && Self::takes(plain.element())
             && let Some(displacement) = at.plain()
         {
             let bytes = plain.into_bytes();
@@ -325,6 +331,7 @@ impl<T: AnyBits, M> Window<T, M> {
 
     fn get_view(&self, view: &mut ViewMut<'_>, rank: u32, at: &Place) -> Result<(), Error> {
         if let Some(displacement) = plain(&view.typed, at)
+            && Self::check_elements("get", &view.typed, at).is_ok()
             // SAFETY: `view` borrows its memory exclusively until this returns.
             && let Some(bytes) = unsafe { stretch_mut(&view.typed) }
             && self.get_bytes(bytes, (rank, displacement))
@@ -390,7 +397,7 @@ impl<T: AnyBits, M> Window<T, M> {
         (rank, at): (u32, &Place),
     ) -> Option<u64> {
         let bytes = number.bytes();
-        if bytes.len() > 8 {
+        if bytes.len() > 8 || !Self::takes(number.element()) {
             return None;
         }
         let span = self.inner.span(call, (rank, at.plain()?), bytes.len())?;
@@ -405,7 +412,9 @@ impl<T: AnyBits, M> Window<T, M> {
         (rank, at): (u32, &Place),
     ) -> Result<bool, Box<Error>> {
         let bytes = numbers.bytes();
-        let Some(displacement) = at.plain() else { return Ok(false) };
+        let Some(displacement) = at.plain().filter(|_| Self::takes(numbers.element())) else {
+            return Ok(false);
+        };
         match self.inner.span("accumulate", (rank, displacement), bytes.len()) {
             Some(span) => self.inner.add_span(self.shared(), span, (numbers.element(), op), bytes),
             None => Ok(false),
@@ -476,8 +485,8 @@ impl<T: AnyBits, M> Window<T, M> {
         unsafe { unpack(engine, &found.typed, 0..bytes.len() as u64, &bytes) }
     }
 
-    /// One element: combined with `value`; gives what was there before (`MPI_Fetch_and_op`). `U` is mostly the window's
-    /// element; displacements are in those.
+    /// One element: combined with `value`; gives what was there before (`MPI_Fetch_and_op`). `U` is the window's element or
+    /// a basic type of it, if `at` does not say otherwise; displacements are in the window's elements.
     ///
     /// # Errors
     /// As [`accumulate`](Window::accumulate).
@@ -550,32 +559,4 @@ impl<T: AnyBits, M> Window<T, M> {
         self.note(Call::CompareAndSwap, bytes, began);
         Ok(found)
     }
-}
-
-/// Whether what is filled has no byte twice.
-pub(super) fn check_apart(typed: &Typed) -> Result<(), WindowError> {
-    match typed.own_layout() {
-        Some(layout) if !layout.is_contiguous() && layout.overlaps(typed.count()) => {
-            Err(WindowError::Overlapping { count: typed.count() })
-        }
-        _ => Ok(()),
-    }
-}
-
-/// What an operation that fetches has at the origin. What is fetched has the elements of what is given, and says what they
-/// are if nothing is given.
-pub(super) fn given<'t>(
-    op: ReduceOp,
-    given: &'t Typed,
-    found: &'t Typed,
-) -> Result<&'t Typed, WindowError> {
-    if op == ReduceOp::NoOp {
-        return Ok(found);
-    }
-    let digest = |typed: &Typed| typed.layout().signature().digest(typed.count());
-    if given.packed_bytes() == found.packed_bytes() && digest(given) == digest(found) {
-        return Ok(given);
-    }
-    let why = format!("{} is given, and {} fetched", digest(given), digest(found));
-    Err(WindowError::Mismatch { why })
 }

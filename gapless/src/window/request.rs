@@ -1,7 +1,8 @@
 //! Operations that own their buffers (MPI 4.1 §12.3.5): several may be under way at once, and outlive their call.
 
 use super::Window;
-use super::operate::{check_apart, given, room, unpack};
+use super::elements::{check_apart, given};
+use super::operate::{room, unpack};
 use super::profile::Call;
 use crate::error::Error;
 use crate::owned::{Owned, OwnedBuffer, OwnedBufferMut, Park, Refused};

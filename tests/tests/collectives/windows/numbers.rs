@@ -4,7 +4,9 @@
 use super::{Path, ranks};
 use gapless::btl::Btl;
 use gapless::btl::loopback::{Config as LoopbackConfig, Hub, Loopback};
-use gapless::{Communicator, Config, Error, ReduceOp, Source, TagSel, Window, WindowError};
+use gapless::{
+    Communicator, Config, Equivalence, Error, Place, ReduceOp, Source, TagSel, Window, WindowError,
+};
 use gapless_btl_sm::{Sm, SmConfig};
 use gapless_tests::job;
 use std::sync::Mutex;
@@ -38,7 +40,8 @@ fn everything(comm: &Communicator) {
         window.accumulate(&[1u64; 60], 1, 1, ReduceOp::Sum).unwrap();
         window.accumulate(&[1u64 << me], 1, 61, ReduceOp::Bxor).unwrap();
         window.accumulate(&[me * EACH + round], 1, 62, ReduceOp::Max).unwrap();
-        window.accumulate(&[0.5f64], 1, 63, ReduceOp::Sum).unwrap();
+        let fraction = Place::typed(63, f64::layout(), 1);
+        window.accumulate(&[0.5], 1, fraction, ReduceOp::Sum).unwrap();
         // As programs count without a sum.
         let mut seen = 0u64;
         loop {
@@ -131,11 +134,13 @@ fn what_is_no_number_is_refused() {
         with_adapters("refused numbers", 2, all, |comm| {
             let mut window: Window<u64> = comm.window().allocate_numbers(8).unwrap();
             window.lock_all().unwrap();
-            let refused = window.accumulate(&[1u32], 0, 0, ReduceOp::Sum).unwrap_err();
+            let (int, short) =
+                [u32::layout(), u16::layout()].map(|it| Place::typed(0, it, 1)).into();
+            let refused = window.accumulate(&[1u32], 0, int.clone(), ReduceOp::Sum).unwrap_err();
             let named = matches!(refused, Error::Window(WindowError::Flavor { .. }));
             assert!(named, "{refused}");
-            assert!(window.compare_and_swap(1u32, 2, 0, 0).is_err());
-            assert!(window.fetch_and_op(1u16, 0, 0, ReduceOp::Sum).is_err());
+            assert!(window.compare_and_swap(1u32, 2, 0, int).is_err());
+            assert!(window.fetch_and_op(1u16, 0, short, ReduceOp::Sum).is_err());
             window.put(&[7u8], 0, comm.rank()).unwrap();
             window.unlock_all().unwrap();
             window.free().unwrap();

@@ -1,7 +1,7 @@
 //! What is refused, with the reason.
 
 use super::{PATHS, Path, ranks, window};
-use gapless::{Datatype, Error, Lock, Place, Primitive, ReduceOp, View, WindowError};
+use gapless::{Datatype, Equivalence, Error, Lock, Place, Primitive, ReduceOp, View, WindowError};
 
 /// The reason.
 fn why<T: std::fmt::Debug>(result: Result<T, Error>) -> WindowError {
@@ -58,9 +58,10 @@ fn places_and_elements_that_do_not_fit() {
                     WindowError::Misaligned { rank: 1, offset: 4, primitive: Primitive::Uint64 }
                 )
             };
-            assert!(misaligned(why(window.fetch_and_op(1u64, 1, 1, ReduceOp::Sum))));
-            assert!(misaligned(why(window.compare_and_swap(1u64, 2, 1, 1))));
-            assert!(misaligned(why(window.accumulate(&[1u64], 1, 1, ReduceOp::Sum))));
+            let long = Place::typed(1, u64::layout(), 1);
+            assert!(misaligned(why(window.fetch_and_op(1u64, 1, long.clone(), ReduceOp::Sum))));
+            assert!(misaligned(why(window.compare_and_swap(1u64, 2, 1, long.clone()))));
+            assert!(misaligned(why(window.accumulate(&[1u64], 1, long, ReduceOp::Sum))));
             let mismatch = |error| matches!(error, WindowError::Mismatch { .. });
             let double = Datatype::from(Primitive::Double).commit().unwrap();
             let place = Place::typed(0, &double, 1);
@@ -68,13 +69,16 @@ fn places_and_elements_that_do_not_fit() {
             assert!(mismatch(why(window.put(&[1u64], 1, place.clone()))));
             window.put(&[0u8; 8], 1, place).unwrap();
             let elements = |error| matches!(error, WindowError::Elements(_));
-            assert!(elements(why(window.accumulate(&[1.0f32], 1, 0, ReduceOp::Band))));
-            assert!(elements(why(window.compare_and_swap(1.0f32, 2.0, 1, 0))));
+            let float = Place::typed(0, f32::layout(), 1);
+            let band = window.accumulate(&[1.0f32], 1, float.clone(), ReduceOp::Band);
+            assert!(elements(why(band)));
+            assert!(elements(why(window.compare_and_swap(1.0f32, 2.0, 1, float))));
             let two = [Primitive::Int.into(), Primitive::Short.into()];
             let mixed = Datatype::structure(&[1, 1], &[0, 4], &two).unwrap().commit().unwrap();
             let view = View::typed(&[0u8; 8], 0, &mixed, 1).unwrap();
-            window.put(&view, 1, 0).unwrap();
-            assert!(elements(why(window.accumulate(&view, 1, 0, ReduceOp::Sum))));
+            let both = Place::typed(0, &mixed, 1);
+            window.put(&view, 1, both.clone()).unwrap();
+            assert!(elements(why(window.accumulate(&view, 1, both, ReduceOp::Sum))));
             // Twice the same number.
             let twice = Datatype::vector(2, 1, 0, &Primitive::Uint32.into()).unwrap();
             let place = Place::typed(0, &twice.commit().unwrap(), 1);
@@ -101,6 +105,52 @@ fn ranks_that_do_not_agree() {
         assert_eq!(why(window.lock(0, Lock::Shared)), WindowError::Broken);
         assert_eq!(why(window.put(&[1u32], 0, 0)), WindowError::Broken);
     });
+}
+
+/// A window has elements of one type, at displacements alone; other elements are asked for by a layout. Both are named.
+#[test]
+fn other_elements_than_the_windows() {
+    for path in PATHS {
+        ranks(path, 2, |comm| {
+            let mut window = window::<i32>(comm, path, 4);
+            window.lock_all().unwrap();
+            let other = |result: Result<(), Error>| {
+                let said = why(result).to_string();
+                assert!(said.contains("MPI_FLOAT") && said.contains("i32"), "{path:?}: {said}");
+            };
+            other(window.put(&[1.5f32], 0, 0));
+            other(window.get(&mut [1.5f32], 0, 0));
+            other(window.accumulate(&[1.5f32], 0, 1, ReduceOp::Sum));
+            other(window.accumulate(&[1.5f32; 3], 0, 1, ReduceOp::Sum));
+            other(window.write(&[1.5f32], 0));
+            other(window.read(&mut [1.5f32], 0));
+            other(window.rput(vec![1.5f32], 0, 0).map(drop).map_err(|refused| refused.error));
+            other(window.rget(vec![1.5f32], 0, 0).map(drop).map_err(|refused| refused.error));
+            if !path.by_tasks() {
+                other(window.fetch_and_op(1.5f32, 0, 0, ReduceOp::Sum).map(drop));
+                other(window.compare_and_swap(1.5f32, 2.5, 0, 0).map(drop));
+            }
+            // Elements by any name, bytes, and what is asked for by a layout.
+            let int = Datatype::from(Primitive::Int).commit().unwrap();
+            let view = View::typed(&[7i32; 2], 0, &int, 2).unwrap();
+            window.put(&view, comm.rank(), 0).unwrap();
+            window.put(&7i32.to_ne_bytes(), comm.rank(), 2).unwrap();
+            window.put(&[1.5f32], comm.rank(), Place::typed(3, f32::layout(), 1)).unwrap();
+            window.unlock_all().unwrap();
+            let mut found = [0i32; 4];
+            window.read(&mut found, 0).unwrap();
+            assert_eq!(found, [7, 7, 7, 1.5f32.to_bits().cast_signed()]);
+            window.free().unwrap();
+            // Fields of a struct, and numbers of an array.
+            let mut window = super::window::<[f64; 2]>(comm, path, 2);
+            window.lock_all().unwrap();
+            window.put(&[2.5f64], comm.rank(), 1).unwrap();
+            assert!(window.put(&[2.5f32], comm.rank(), 1).is_err());
+            window.unlock_all().unwrap();
+            assert_eq!(window.load(1).unwrap(), [2.5, 0.0]);
+            window.free().unwrap();
+        });
+    }
 }
 
 /// MPI 4.1 §12.3.4: an atomic get ignores what is given.

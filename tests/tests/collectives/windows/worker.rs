@@ -5,7 +5,8 @@ use super::model::{Shape, combined};
 use super::{Path, Random, ranks, worlds};
 use gapless::xtq::{DeviceFunction, Life};
 use gapless::{
-    Accumulations, AnyBits, Error, Lock, Place, Primitive, ReduceOp, View, WindowError, World,
+    Accumulations, AnyBits, Equivalence, Error, Lock, Place, Primitive, ReduceOp, View,
+    WindowError, World,
 };
 use gapless_xtq::device::player::{Played, Player};
 use std::sync::Arc;
@@ -178,7 +179,8 @@ fn what_the_worker_does_not_do_is_refused() {
         assert!(refused(why(window.get_accumulate(&[1u64], &mut [0u64], 1, 0, ReduceOp::Sum))));
         assert!(refused(why(window.accumulate(&[1u64], 1, 0, ReduceOp::Bor))));
         assert!(refused(why(window.accumulate(&[1u64], 1, 0, ReduceOp::Replace))));
-        assert!(refused(why(window.accumulate(&[1i16], 1, 0, ReduceOp::Sum))));
+        let short = Place::typed(0, i16::layout(), 1);
+        assert!(refused(why(window.accumulate(&[1i16], 1, short, ReduceOp::Sum))));
         window.accumulate(&[1u64], 1, 0, ReduceOp::Max).unwrap();
         window.unlock(1).unwrap();
         window.free().unwrap();
