@@ -79,7 +79,7 @@ impl Failure {
     /// 2 for what the user can put right by calling differently.
     pub(super) fn exit_code(&self) -> u8 {
         match self {
-            Failure::Launch(LaunchError::TimedOut { .. }) => TIMED_OUT,
+            Failure::Launch(LaunchError::TimedOut { .. } | LaunchError::Late { .. }) => TIMED_OUT,
             Failure::Layout(_)
             | Failure::Text(_)
             | Failure::NoSpace { .. }

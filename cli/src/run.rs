@@ -335,7 +335,12 @@ fn end(outcome: Result<Outcome, LaunchError>) -> Result<ExitCode, Failure> {
         {
             return Ok(ExitCode::from(SIGPIPE_EXIT));
         }
-        Err(error) => return Err(error.into()),
+        Err(error) => {
+            if let LaunchError::TimedOut { waits, .. } = &error {
+                waits.iter().for_each(|line| complain(line));
+            }
+            return Err(error.into());
+        }
     };
     let code = outcome.exit_code();
     match outcome.failed {

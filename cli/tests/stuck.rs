@@ -3,13 +3,14 @@
 mod common;
 
 use common::{
-    BODY, WATCHDOG, again, assert_ran, await_flag, finish_all, flag, gapless, is_rank,
+    BODY, WATCHDOG, again, assert_ran, await_flag, finish, finish_all, flag, gapless, is_rank,
     meeting_folder, text,
 };
 use gapless::World;
 use rustix::process::{Pid, Signal, getpid, kill_process};
 use std::io::{self, Write};
 use std::process::Output;
+use std::time::Duration;
 
 /// What every line has.
 const LINE: &str = " has waited ";
@@ -124,4 +125,44 @@ fn a_bad_number_of_seconds_is_refused() {
         return;
     }
     assert_ran(&run(name, "soon"), 2);
+}
+
+/// Of each rank there is a line before the job is ended, also where they say nothing by themselves.
+#[test]
+fn a_job_whose_time_is_over_says_what_each_rank_is_in() {
+    let name = "a_job_whose_time_is_over_says_what_each_rank_is_in";
+    if is_rank(name) {
+        let world = World::init().expect("the world comes to be");
+        match world.rank() {
+            0 => world.comm().recv(&mut [0u8], 1, 5).unwrap(),
+            1 => loop {
+                std::thread::sleep(Duration::from_secs(1000));
+            },
+            _ => unreachable!("{:?}", world.comm().probe(0, 6)),
+        };
+        return;
+    }
+    let parts = [
+        "rank 0 has waited",
+        "in recv (tag 5, the world) for rank 1, which",
+        "rank 1 does not answer",
+        "rank 2 has waited",
+        "in probe (tag 6, the world) for rank 0, which",
+        "the job did not end within",
+    ];
+    // However busy this machine is, they come to that.
+    for seconds in ["5", "30", "80"] {
+        let mut command = gapless();
+        command.args(["run", "-n", "3", "--timeout", seconds, "-e", &format!("{BODY}={name}")]);
+        command.args(["-e", "GAPLESS_STUCK=0"]).args(again(name));
+        let output = finish(command, WATCHDOG);
+        assert_eq!(output.status.code(), Some(124));
+        let said = text(&output.stderr);
+        let lines: Vec<&str> = said.lines().filter(|line| line.contains("rank ")).collect();
+        if lines.len() == 3 && parts.iter().all(|part| said.contains(part)) {
+            return;
+        }
+        eprintln!("within {seconds} s: {said}");
+    }
+    panic!("see above");
 }

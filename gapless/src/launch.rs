@@ -6,18 +6,24 @@
 //! has its own process group: whatever it starts dies with it. If the launcher itself is killed, the kernel kills its
 //! processes (`PR_SET_PDEATHSIG`) and closes their PMI sockets.
 
+mod asker;
 mod binding;
 mod blame;
 mod child;
+mod error;
+mod other;
 mod output;
 mod programs;
 mod server;
 
 pub use binding::{BindTo, Binding, Core, Cores, MapBy};
+pub use error::LaunchError;
+pub use other::watch;
 pub use output::Output;
 pub use programs::{Launch, Program};
 
 use crate::descriptors;
+use asker::Asker;
 use blame::Blame;
 use child::Child;
 use output::{Outputs, STREAMS, Stream};
@@ -29,7 +35,6 @@ use std::io::Read;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
-use thiserror::Error;
 
 /// The most processes that one launcher starts.
 pub const RANKS_MAX: u32 = 4096;
@@ -54,77 +59,6 @@ pub struct Job {
     /// Whether lines of output come whole, with the rank before each ([`Output::Prefixed`]), or as they come
     /// ([`Output::Direct`]).
     pub prefix: bool,
-}
-
-/// Why a job could not be run. A job that ran and failed is an [`Outcome`].
-#[derive(Debug, Error)]
-#[non_exhaustive]
-pub enum LaunchError {
-    /// No processes, or too many.
-    #[error("cannot start {ranks} processes: a job has 1 to {RANKS_MAX}")]
-    BadRanks {
-        /// How many were asked for.
-        ranks: u32,
-    },
-    /// The launcher may open too few files.
-    #[error(
-        "to start {ranks} processes the launcher opens {needed} files, and its limit is {limit} (ulimit -n)"
-    )]
-    TooFewDescriptors {
-        /// How many were asked for.
-        ranks: u32,
-        /// What it needs.
-        needed: u64,
-        /// What the system allows.
-        limit: u64,
-    },
-    /// The program could not be started.
-    #[error("cannot start {program}: {error}")]
-    Start {
-        /// The program.
-        program: String,
-        /// What the system said.
-        error: std::io::Error,
-    },
-    /// A process's output was to go to a file ([`Launch::files`]).
-    #[error("cannot write {path}: {error}")]
-    OutputFile {
-        /// The file.
-        path: String,
-        /// What the system said.
-        error: std::io::Error,
-    },
-    /// A process could not be kept on its processors ([`Launch::processors`]).
-    #[error(
-        "rank {rank} cannot be kept on processors {}: {error}",
-        processors.iter().map(usize::to_string).collect::<Vec<_>>().join(",")
-    )]
-    Bind {
-        /// The process.
-        rank: u32,
-        /// By the system's numbers.
-        processors: Vec<usize>,
-        /// What the system said: it forbids that, or has no such processors.
-        error: std::io::Error,
-    },
-    /// The job took longer than [`Launch::time_limit`]. Its processes were ended.
-    #[error("the job did not end within {} s; {running} of {ranks} processes were ended", limit.as_secs_f64())]
-    TimedOut {
-        /// How long it was given.
-        limit: Duration,
-        /// How many processes had not ended by then.
-        running: usize,
-        /// How many processes it had.
-        ranks: u32,
-    },
-    /// The operating system refused the launcher something.
-    #[error("{operation} failed: {error}")]
-    System {
-        /// The call.
-        operation: &'static str,
-        /// What the system said.
-        error: std::io::Error,
-    },
 }
 
 /// How one process ended.
@@ -246,6 +180,8 @@ enum Source {
     Process(usize),
     /// The launcher's own output can take something.
     Room(Stream),
+    /// A process says what it waits for.
+    Asker,
 }
 
 struct Running {
@@ -261,8 +197,10 @@ struct Running {
     asked: Instant,
     /// When the job is ended, whatever it does.
     ends_at: Option<Instant>,
-    /// How many processes had not ended then.
-    timed_out: Option<usize>,
+    /// Asks what they wait for before that.
+    asker: Option<Asker>,
+    /// How many processes had not ended then, and what they said.
+    timed_out: Option<(usize, Vec<String>)>,
 }
 
 impl Running {
@@ -278,16 +216,21 @@ impl Running {
             kills: false,
             asked: Instant::now(),
             ends_at: job.time_limit.and_then(|limit| Instant::now().checked_add(limit)),
+            asker: Asker::new(job.time_limit),
             timed_out: None,
         };
         for (rank, number) in (0u32..).zip(numbers) {
-            match Child::start(job, &job.programs[number], rank) {
+            let end = running.asker.as_ref().map(Asker::end).transpose()?.flatten();
+            match Child::start(job, &job.programs[number], rank, end) {
                 Ok(child) => running.children.push(child),
                 Err(error) => {
                     running.kill_all(Signal::KILL);
                     return Err(error);
                 }
             }
+        }
+        if let Some(asker) = &mut running.asker {
+            asker.is_complete();
         }
         Ok(running)
     }
@@ -323,9 +266,15 @@ impl Running {
 
     /// Ends the job if its time is over.
     fn keep_time(&mut self) {
-        let over = self.ends_at.is_some_and(|at| Instant::now() >= at);
+        let now = Instant::now();
+        if let Some(asker) = &mut self.asker {
+            asker.keep_time(now);
+        }
+        let over = self.ends_at.is_some_and(|at| now >= at);
         if self.kill_at.is_none() && over && self.children.iter().any(Child::is_open) {
-            self.timed_out = Some(self.children.iter().filter(|child| child.runs()).count());
+            let runs: Vec<bool> = self.children.iter().map(Child::runs).collect();
+            let waits = self.asker.take().map(|asker| asker.lines(&runs)).unwrap_or_default();
+            self.timed_out = Some((runs.into_iter().filter(|runs| *runs).count(), waits));
             self.terminate();
         }
     }
@@ -355,9 +304,9 @@ impl Running {
                 self.kill_at.get_or_insert(Instant::now() + GRACE);
             }
         }
-        if let (Some(running), Some(limit)) = (self.timed_out, limit) {
+        if let (Some((running, waits)), Some(limit)) = (self.timed_out.take(), limit) {
             let ranks = u32::try_from(self.children.len()).unwrap_or(u32::MAX);
-            return Err(LaunchError::TimedOut { limit, running, ranks });
+            return Err(LaunchError::TimedOut { limit, running, ranks, waits });
         }
         Ok(Outcome { failed: self.failed.named(), signalled: self.signalled })
     }
@@ -413,6 +362,8 @@ impl Running {
             watched.extend(outputs.map(|(stream, output)| (Source::Output(rank, stream), output)));
             watched.extend(child.process().map(|process| (Source::Process(rank), process)));
         }
+        watched
+            .extend(self.asker.as_ref().and_then(Asker::descriptor).map(|it| (Source::Asker, it)));
         for (stream, target) in targets.iter().filter(|(stream, _)| self.outputs.waits(*stream)) {
             watched.push((Source::Room(*stream), target.as_fd()));
         }
@@ -424,10 +375,11 @@ impl Running {
             .iter()
             .map(|(source, descriptor)| PollFd::from_borrowed_fd(*descriptor, flags(source)))
             .collect();
-        let until_killed = self
-            .kill_at
-            .or(self.ends_at)
-            .map(|at| at.saturating_duration_since(Instant::now()).max(Duration::from_millis(20)));
+        let asks_at = self.asker.as_ref().and_then(Asker::due);
+        let until_killed =
+            self.kill_at.or(asks_at).or(self.ends_at).map(|at| {
+                at.saturating_duration_since(Instant::now()).max(Duration::from_millis(20))
+            });
         let until_asked = self.children.iter().any(Child::must_be_asked).then_some(ASK_EVERY);
         let due = self.outputs.due().map(|at| at.saturating_duration_since(Instant::now()));
         let limit = until_killed.into_iter().chain(until_asked).chain(due).min();
@@ -469,6 +421,7 @@ impl Running {
                 let target = output::target(stream);
                 self.outputs.write(stream, target.as_fd()).map_err(system("write"))?;
             }
+            Source::Asker => self.asker.iter_mut().for_each(Asker::hear),
             Source::Pmi(rank) => self.serve(rank, failed),
             Source::Process(rank) => self.collect(rank, failed),
         }

@@ -37,6 +37,7 @@ pub(crate) use limits::seconds;
 pub use pmi1::Pmi1;
 pub use pmix::Pmix;
 pub use questions::Questions;
+pub(crate) use seat::{ASKED, asked};
 pub use single::Single;
 
 /// A job as its launcher shows it. Keys and values are words: printable ASCII without white space, and keys without

@@ -1,16 +1,18 @@
 //! `gapless run --hosts a,b`: the same job on several hosts. This process becomes a launcher that starts processes on
-//! other hosts, MPICH's `mpiexec.hydra`, PRRTE's `prterun` or Open MPI's `mpirun`, and translates the options for it.
+//! other hosts, or watches it if there is a time limit: MPICH's `mpiexec.hydra`, PRRTE's `prterun` or Open MPI's `mpirun`.
+//! It translates the options for it.
 //!
 //! Several launchers are called `mpirun` and `mpiexec`, and some are scripts that start another program. So these are asked
 //! for their `--version`.
 
 use super::{Bind, Map, bad};
 use crate::failure::Failure;
-use gapless::launch::Program;
+use gapless::launch::{self, LaunchError, Program};
+use rustix::process::{Pid, Signal, kill_process_group};
 use std::ffi::{OsStr, OsString};
 use std::io::Read;
 use std::os::unix::fs::PermissionsExt;
-use std::os::unix::process::CommandExt;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
 use std::time::Duration;
@@ -93,7 +95,7 @@ impl Launcher {
 fn version(path: &Path, limit: Duration) -> Option<String> {
     let mut command = Command::new(path);
     command.arg("--version").stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());
-    let mut child = command.spawn().ok()?;
+    let mut child = command.process_group(0).spawn().ok()?;
     let mut said = child.stdout.take()?.take(ANSWER_BYTES);
     let (told, heard) = std::sync::mpsc::channel();
     // If it says nothing, this thread is left behind: the process becomes another program.
@@ -103,7 +105,8 @@ fn version(path: &Path, limit: Duration) -> Option<String> {
         let _ = told.send(bytes);
     });
     let bytes = heard.recv_timeout(limit);
-    let _ = child.kill();
+    // It may be a script that has started another program.
+    let _ = kill_process_group(Pid::from_child(&child), Signal::KILL);
     let _ = child.wait();
     if bytes.is_err() {
         tracing::warn!(?path, "does not say its version within {limit:?}");
@@ -111,7 +114,11 @@ fn version(path: &Path, limit: Duration) -> Option<String> {
     Some(String::from_utf8_lossy(&bytes.ok()?).trim_start().to_owned())
 }
 
-/// Becomes the launcher; returns only if that cannot be done.
+/// So much longer than the job the launcher may take. It ends a job that has started by itself, and tidies up.
+const LEEWAY: Duration = Duration::from_secs(2);
+
+/// Becomes the launcher, and then returns only if that cannot be done. With a time limit it is watched: launchers keep
+/// none while they wait for hosts.
 pub(super) fn hand_over(list: &str, wanted: &Wanted<'_>) -> Result<ExitCode, Failure> {
     let ranks = wanted.programs.iter().map(|program| program.ranks);
     let ranks = ranks.fold(0u32, u32::saturating_add);
@@ -142,6 +149,15 @@ pub(super) fn hand_over(list: &str, wanted: &Wanted<'_>) -> Result<ExitCode, Fai
         command.env("MPIEXEC_TIMEOUT", seconds.to_string());
     }
     tracing::info!(?command, "the launcher of several hosts takes over");
+    if let Some(seconds) = wanted.timeout {
+        let limit = Duration::from_secs(seconds.into());
+        let status = launch::watch(command, limit + LEEWAY).map_err(|error| match error {
+            LaunchError::Late { launcher, .. } => LaunchError::Late { launcher, limit },
+            other => other,
+        })?;
+        let code = status.code().or(status.signal().map(|signal| 128 + signal)).unwrap_or(1);
+        return Ok(ExitCode::from(u8::try_from(code).unwrap_or(1)));
+    }
     let error = command.exec();
     Err(bad(OPTION, list, &format!("{} cannot be started: {error}", path.display())))
 }

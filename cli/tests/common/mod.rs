@@ -41,7 +41,7 @@ pub(crate) fn finish(mut command: Command, within: Duration) -> Output {
     finish_child(child, within, &format!("{command:?}"))
 }
 
-fn finish_child(mut child: Child, within: Duration, what: &str) -> Output {
+pub(crate) fn finish_child(mut child: Child, within: Duration, what: &str) -> Output {
     let begin = Instant::now();
     let drain = |stream: Option<Box<dyn std::io::Read + Send>>| {
         std::thread::spawn(move || {

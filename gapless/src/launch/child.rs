@@ -3,6 +3,7 @@
 use super::output::Stream;
 use super::{End, Launch, LaunchError, Output, Program, system};
 use crate::pmi::Line;
+use crate::wireup::ASKED;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{
     Pid, PidfdFlags, Signal, WaitId, WaitIdOptions, WaitOptions, pidfd_open, waitid,
@@ -37,7 +38,13 @@ pub(super) struct Child {
 }
 
 impl Child {
-    pub(super) fn start(job: &Launch, program: &Program, rank: u32) -> Result<Child, LaunchError> {
+    /// `asked`: its end of the socket by which it is asked what it waits for.
+    pub(super) fn start(
+        job: &Launch,
+        program: &Program,
+        rank: u32,
+        asked: Option<OwnedFd>,
+    ) -> Result<Child, LaunchError> {
         let (ours, theirs) = UnixStream::pair().map_err(system("socketpair"))?;
         ours.set_nonblocking(true).map_err(system("fcntl"))?;
         let descriptor = theirs.as_raw_fd();
@@ -51,6 +58,10 @@ impl Child {
             .env("MPI_LOCALRANKID", rank.to_string())
             .env("MPI_LOCALNRANKS", job.ranks().to_string())
             .process_group(0);
+        match &asked {
+            Some(asked) => command.env(ASKED, asked.as_raw_fd().to_string()),
+            None => command.env_remove(ASKED),
+        };
         if let Some(folder) = &program.folder {
             command.current_dir(folder);
         }
@@ -80,6 +91,9 @@ impl Child {
         unsafe {
             command.pre_exec(move || {
                 rustix::io::fcntl_setfd(&theirs, rustix::io::FdFlags::empty())?;
+                if let Some(asked) = &asked {
+                    rustix::io::fcntl_setfd(asked, rustix::io::FdFlags::empty())?;
+                }
                 rustix::process::set_parent_process_death_signal(Some(Signal::KILL))?;
                 if rustix::process::getppid() != Some(launcher) {
                     // The launcher died before the line above took effect.

@@ -6,10 +6,13 @@
 use super::waiting::Wait;
 use super::{Shared, State};
 use crate::communicator::Communicator;
-use crate::wireup::{WireupError, seconds};
+use crate::wireup::{WireupError, asked, seconds};
 use gapless_coll::Operation;
 use gapless_pml::{Call, Doing, Heard, RequestId, Seat, Source, TagSel};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::net::{SendFlags, send};
 use std::io::Write;
+use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
@@ -33,6 +36,8 @@ pub(crate) struct Stuck {
     after: Option<Duration>,
     /// Lines on standard error so far.
     lines: AtomicU32,
+    /// Where the launcher asks before it ends the job.
+    asked: Option<&'static OwnedFd>,
 }
 
 impl Stuck {
@@ -45,7 +50,23 @@ impl Stuck {
             None => Some(AFTER),
             Some(text) => after(&text.to_string_lossy())?,
         };
-        Ok(Stuck { after, lines: AtomicU32::new(0) })
+        Ok(Stuck { after, lines: AtomicU32::new(0), asked: asked() })
+    }
+
+    /// Whether the launcher wants to know: it has hung up, which is seen by all and for good.
+    fn is_asked(&self) -> bool {
+        let Some(socket) = self.asked else { return false };
+        let mut readable = [PollFd::new(socket, PollFlags::IN)];
+        poll(&mut readable, Some(&Timespec::default())) == Ok(1)
+    }
+
+    /// Tells the launcher.
+    fn tell(&self, me: u32, line: &str) {
+        if let Some(socket) = self.asked {
+            let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
+            // Where it has gone, or does not read, there is nobody to be told.
+            let _ = send(socket, format!("{me} {line}").as_bytes(), flags);
+        }
     }
 
     /// Says a line, in the log if somebody listens there.
@@ -76,6 +97,8 @@ pub(super) struct Long {
     /// Where it is noted.
     pub(super) seat: Option<Seat>,
     said: bool,
+    /// Whether the launcher was told.
+    told: bool,
 }
 
 /// A call on a communicator.
@@ -133,6 +156,10 @@ impl Shared {
         let asks = self.stuck.after.map_or(ASKS, |after| ASKS.min(after / 2));
         let whom = doing.whom.filter(|whom| *whom != me && waited >= asks);
         let heard = whom.map(|whom| state.pml.ask(whom, &doing));
+        if !wait.long.told && self.stuck.is_asked() {
+            wait.long.told = true;
+            self.stuck.tell(me, &line(me, &doing, heard));
+        }
         if !wait.long.said && self.stuck.after.is_some_and(|after| waited >= after) {
             wait.long.said = true;
             self.stuck.say(&line(me, &doing, heard));
