@@ -4,9 +4,9 @@ use std::ops::Range;
 use crate::schedule::Buffer;
 
 /// A range of the packed stream of a buffer, in bytes. The builder turns it into a
-/// [`Place`](crate::schedule::Place).
+/// [`Place`](crate::schedule::Place). Users get areas of a [`Draft`](crate::Draft).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Area {
+pub struct Area {
     pub(crate) buffer: Buffer,
     pub(crate) at: u64,
     pub(crate) len: u64,
@@ -31,10 +31,6 @@ impl Area {
     /// The two are one, if `next` begins where it ends.
     pub(crate) fn join(self, next: Self) -> Option<Self> {
         self.meets(next).then(|| Self { len: self.len + next.len, ..self })
-    }
-
-    pub(crate) fn is_empty(self) -> bool {
-        self.len == 0
     }
 }
 

@@ -89,6 +89,11 @@ impl Builder {
         self.schedule.unit
     }
 
+    /// Whether the operation combines elements.
+    pub(crate) fn combines(&self) -> bool {
+        self.schedule.terms.operation.reduces()
+    }
+
     /// From now on messages are cut into segments of about this many bytes, in whole elements; 0: they are not cut.
     pub(crate) fn set_segment(&mut self, segment: u64) {
         self.segment = segment;

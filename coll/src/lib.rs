@@ -6,6 +6,7 @@
 //!   dependencies. Read its text first: it says what an executor must keep.
 //! - [`Call`] is a collective as one rank calls it, [`Algorithm`] says how it is done, [`build()`] makes the schedule.
 //!   [`Between`] does so for intercommunicators.
+//! - [`Draft`] writes a schedule by an algorithm of one's own.
 //! - [`choose`] has the table by which algorithms are chosen; [`predict()`] plays schedules on a cost model.
 //! - [`execute`] does what a schedule says, with messages of `pml`; it is the only part that acts.
 //! - [`hyperq`] decides how processes that share a GPU copy; [`HyperQ`] does it.
@@ -43,6 +44,7 @@ mod call;
 mod check;
 pub mod choose;
 mod cost;
+mod draft;
 mod error;
 pub mod execute;
 mod explain;
@@ -69,10 +71,12 @@ mod tree;
 
 pub use algorithm::{Algorithm, Method};
 pub use algorithms::{Butterfly, Exchange};
+pub use area::Area;
 pub use between::{Between, BetweenCall};
 pub use build::{build, build_apart};
 pub use call::{Call, Reduction};
 pub use cost::{Cost, Wire, predict};
+pub use draft::{Draft, DraftError};
 pub use error::BuildError;
 pub use execute::hyperq::{HyperQ, Outcome};
 pub use execute::page;

@@ -1,6 +1,6 @@
 //! What all ranks of a collective must agree on, as far as a schedule depends on it.
 use crate::between::BetweenCall;
-use crate::{Algorithm, Call, Operation};
+use crate::{Algorithm, Call, Method, Operation};
 
 /// The arguments of a call that all ranks give alike.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -53,6 +53,11 @@ impl Terms {
             algorithm: Some(*algorithm),
             by_pairs: call.bytes().is_none(),
         }
+    }
+
+    /// By an algorithm that has no name.
+    pub(crate) fn of_own(call: &Call<'_>) -> Self {
+        Self { algorithm: None, ..Self::of(call, &Algorithm::new(Method::Linear)) }
     }
 
     /// Between two groups, lengths may differ from group to group.
