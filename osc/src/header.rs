@@ -137,6 +137,15 @@ pub(crate) struct Patience {
     looks: u32,
 }
 
+/// A rank that word 0 or its own word says has the lock.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Named {
+    pub(crate) rank: u32,
+    /// Word 0, whose number changes.
+    gate: u64,
+    shares: bool,
+}
+
 /// The words.
 #[derive(Clone, Debug)]
 pub struct Header {
@@ -379,6 +388,27 @@ impl Header {
         let alone = holder.rank().filter(|rank| holder.is_inside() && is_lost(*rank));
         let shares = |rank: &u32| self.said(*rank) == SHARES && is_lost(*rank);
         alone.or_else(|| (0..self.ranks).find(shares))
+    }
+
+    /// Who keeps this rank, which waits, from the lock: who has it alone; or who shares it, while this rank claims it.
+    pub(crate) fn named(&self, waits: u32) -> Option<Named> {
+        let gate = self.gate();
+        let of = |rank, shares| Named { rank, gate: gate.0, shares };
+        let holder = gate.holder()?;
+        if holder != waits {
+            return gate.is_inside().then(|| of(holder, false));
+        }
+        (0..self.ranks).find(|rank| self.said(*rank) == SHARES).map(|rank| of(rank, true))
+    }
+
+    /// The rank that is named has not got the lock. Whether that was still said: it is not any more.
+    pub(crate) fn disprove(&self, named: Named) -> bool {
+        if !named.shares {
+            return self.pass(Gate(named.gate));
+        }
+        let word = self.word(RANKS + named.rank as usize);
+        self.gate().0 == named.gate
+            && word.compare_exchange(SHARES, NOTHING, Ordering::SeqCst, Ordering::SeqCst).is_ok()
     }
 
     /// Takes the mutexes of these stripes, if all are free, or name nobody, or if their holders are dead: what those have left

@@ -42,6 +42,7 @@ mod attached;
 mod core;
 #[allow(unsafe_code, reason = "has engines work on memory of devices")]
 mod device;
+mod doubt;
 mod epoch;
 mod error;
 mod exposure;

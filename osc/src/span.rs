@@ -43,9 +43,12 @@ impl Window {
     pub fn lock_now<D: Driver>(&mut self, driver: &D, rank: u32, kind: Lock) -> bool {
         let member = self.members.get(rank as usize);
         let Some(exposure) = member.and_then(|member| member.direct.as_ref()) else { return false };
-        if self.epochs.may_lock(rank).is_err()
-            || !exposure.header.try_lock(self.rank, kind, false, |_| false)
-        {
+        if self.epochs.may_lock(rank).is_err() {
+            return false;
+        }
+        self.say_mine(rank, true);
+        if !exposure.header.try_lock(self.rank, kind, false, |_| false) {
+            self.say_mine(rank, false);
             return false;
         }
         self.now_and_then(driver, 1);
@@ -63,6 +66,7 @@ impl Window {
             return false;
         }
         exposure.header.unlock(self.rank, held.kind);
+        self.say_mine(rank, false);
         self.now_and_then(driver, 1);
         self.epochs.unlocked(rank);
         true

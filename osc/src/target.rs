@@ -6,6 +6,7 @@
 use crate::attached::{Attached, Memory};
 use crate::core::{Core, Done, Osc};
 use crate::device::{Near, fault};
+use crate::doubt::{self, Mine};
 use crate::exposure::{Part, place};
 use crate::header::Stripes;
 use crate::job::Job;
@@ -110,6 +111,8 @@ pub(crate) struct Hosted {
     waiting: VecDeque<Waiter>,
     /// By rank: the lock that it has been given by a message.
     held: Box<[Option<Lock>]>,
+    /// The locks of others, and its own, that this rank has.
+    pub(crate) mine: Mine,
 }
 
 impl Hosted {
@@ -127,6 +130,7 @@ impl Hosted {
             faults: vec![None; ranks].into(),
             waiting: VecDeque::new(),
             held: vec![None; ranks].into(),
+            mine: doubt::nobodys(ranks),
         }
     }
 
@@ -209,6 +213,9 @@ impl Core {
                 self.peer(from.0).layouts.forget(head.layout);
                 return Done::Yes;
             }
+            // It waits for nothing, so it is not kept: whoever has so many answers to come gets no more.
+            Kind::Holds if self.peer(from.0).is_full() => return Done::Yes,
+            Kind::Holds => {}
             // Its answers are to leave first, unless it was begun.
             _ if head.token != 0 && self.peer(from.0).is_full() => return Done::Blocked,
             _ => {}
@@ -261,6 +268,11 @@ impl Core {
                 if head.token != 0 {
                     self.conclude(bml, from, &head);
                 }
+                Done::Yes
+            }
+            Kind::Holds => {
+                let said = [doubt::answer(&hosted.mine, head.origin)];
+                self.reply(bml, from, &head, Ok((0, &said)));
                 Done::Yes
             }
             Kind::Answer | Kind::Credit | Kind::Layout | Kind::Forget => {

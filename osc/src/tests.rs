@@ -4,7 +4,7 @@ mod attached;
 mod bounded;
 mod device;
 mod mixed;
-mod net;
+pub(crate) mod net;
 mod numbers;
 mod pace;
 mod rogue;

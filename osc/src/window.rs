@@ -4,12 +4,14 @@
 //! ends its epoch, and operations need no lock of their own.
 
 use crate::core::{Osc, Seat};
+use crate::doubt::{self, Doubt, Mine};
 use crate::epoch::{Epochs, Held};
 use crate::header::Patience;
 use crate::tasks::Carried;
 use crate::wire::{Head, Kind};
 use crate::{DeviceExposure, Exposure, Fault, Header, Lock, Part, WindowError};
 use gapless_bml::{Bml, RdmaRail, RemoteKey};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 
 /// How often a lock is tried before the caller makes progress in between.
@@ -135,6 +137,8 @@ pub struct Window {
     pub(crate) sent: Box<[Sent]>,
     /// If accumulations are tasks.
     pub(crate) tasks: Option<Box<Carried>>,
+    /// By target: whether its lock is this rank's.
+    pub(crate) mine: Mine,
     calls: AtomicU32,
 }
 
@@ -148,10 +152,12 @@ impl Window {
         own: impl Into<Part>,
         members: Vec<Member>,
     ) -> Window {
-        if flavor == Flavor::Dynamic
-            && let Some(hosted) = seat.osc.core().windows.get_mut(&seat.id)
-        {
-            hosted.make_dynamic();
+        let mine = doubt::nobodys(members.len());
+        if let Some(hosted) = seat.osc.core().windows.get_mut(&seat.id) {
+            hosted.mine = Arc::clone(&mine);
+            if flavor == Flavor::Dynamic {
+                hosted.make_dynamic();
+            }
         }
         Window {
             rank,
@@ -162,6 +168,7 @@ impl Window {
             members: members.into(),
             seat,
             tasks: None,
+            mine,
             calls: AtomicU32::new(0),
         }
     }
@@ -318,7 +325,7 @@ impl Window {
     fn wait_for_lock<D: Driver>(
         &self,
         driver: &D,
-        header: &Header,
+        (header, rank): (&Header, u32),
         kind: Lock,
     ) -> Result<(), D::Error> {
         let process = |rank: u32| self.members.get(rank as usize).map(|member| member.process);
@@ -331,7 +338,16 @@ impl Window {
         }
         let mut tries = 0u32;
         let mut patience = Patience::default();
-        let locked = driver.until(true, |_| {
+        let mut doubt = Doubt::new(rank);
+        let members = |rank: u32| {
+            let member = self.members.get(rank as usize)?;
+            Some((member.process, member.window))
+        };
+        let lost = || {
+            let processes = self.members.iter().map(|member| member.process);
+            { processes }.find(|process| self.osc().is_lost(*process))
+        };
+        let locked = driver.until(true, |bml| {
             if header.try_lock(self.rank, kind, true, is_lost) {
                 return Some(Ok(()));
             }
@@ -340,9 +356,13 @@ impl Window {
                 return None;
             }
             header.look(self.rank, &mut patience);
-            let holder = header.lost_holder(is_lost)?;
-            Some(Err(self.osc().loss(process(holder)?)))
+            if let Some(holder) = header.lost_holder(is_lost) {
+                return Some(Err(self.osc().loss(process(holder)?)));
+            }
+            let held = (header, self.rank);
+            doubt.look(self.osc(), bml, held, members, lost).err().map(Err)
         });
+        doubt.forget(self.osc());
         let locked = match locked {
             Ok(locked) => locked.map_err(D::Error::from),
             Err(error) => Err(error),
@@ -358,29 +378,44 @@ impl Window {
     fn lock_direct<D: Driver>(
         &self,
         driver: &D,
-        header: &Header,
+        (header, rank): (&Header, u32),
         kind: Lock,
     ) -> Result<(), D::Error> {
         if header.try_lock(self.rank, kind, false, |_| false) {
             return Ok(());
         }
-        self.wait_for_lock(driver, header, kind)
+        self.wait_for_lock(driver, (header, rank), kind)
     }
 
     #[inline]
     fn lock_one<D: Driver>(&self, driver: &D, rank: u32, kind: Lock) -> Result<(), D::Error> {
-        match self.header(rank) {
+        // Before: who sees the lock taken, and asks, is told so.
+        self.say_mine(rank, true);
+        let locked = match self.header(rank) {
             Some(header) => {
-                self.lock_direct(driver, header, kind)?;
-                self.now_and_then(driver, 1);
-                Ok(())
+                let locked = self.lock_direct(driver, (header, rank), kind);
+                self.now_and_then(driver, u32::from(locked.is_ok()));
+                locked
             }
             None => {
                 let flag = u8::from(kind == Lock::Exclusive);
                 let head = Head { flag, ..self.head(Kind::Lock, rank) };
-                let token = self.question(driver, rank, head)?;
-                self.answer(driver, rank, token)
+                let token = self.question(driver, rank, head);
+                token.and_then(|token| self.answer(driver, rank, token))
             }
+        };
+        if locked.is_err() {
+            self.say_mine(rank, false);
+        }
+        locked
+    }
+
+    /// Whether the lock of a rank is this one's, or may become so or end to be so.
+    #[inline]
+    pub(crate) fn say_mine(&self, rank: u32, yes: bool) {
+        // Whoever asks has seen the lock taken behind this store, or free before it.
+        if let Some(mine) = self.mine.get(rank as usize) {
+            mine.store(yes, Ordering::Release);
         }
     }
 
@@ -429,6 +464,7 @@ impl Window {
                 .ask_unlock(driver, rank, kind)
                 .and_then(|token| self.answer(driver, rank, token)),
         };
+        self.say_mine(rank, false);
         ended.and(unlocked)
     }
 
@@ -504,6 +540,7 @@ impl Window {
         }
         for (rank, token) in asked {
             result = result.and(self.answer(driver, rank, token));
+            self.say_mine(rank, false);
         }
         self.epochs.all_unlocked();
         result

@@ -24,9 +24,10 @@
 //! | forget | layout | | | | |
 //! | answer | value, flag: fault; count: done; operation 1: more follow | which bytes | of the question | what was read | |
 //! | credit | count: done | | | | |
+//! | holds | origin: a rank | | of the answer | | a byte: 1 if the receiver has the lock of that rank, or is about to have or not to have it |
 //!
-//! *Done* are the bytes of all the receiver's requests that are done, headers included (`peer.rs`). Every kind but answer and
-//! credit is a request.
+//! *Done* are the bytes of all the receiver's requests that are done, headers included (`peer.rs`). Every kind but answer,
+//! credit and holds is a request.
 
 /// Bytes before the payload.
 pub(crate) const HEADER: usize = 64;
@@ -48,10 +49,11 @@ pub(crate) enum Kind {
     Forget,
     Answer,
     Credit,
+    Holds,
 }
 
 impl Kind {
-    pub(crate) const ALL: [Kind; 13] = [
+    pub(crate) const ALL: [Kind; 14] = [
         Kind::Put,
         Kind::Get,
         Kind::Accumulate,
@@ -65,11 +67,12 @@ impl Kind {
         Kind::Forget,
         Kind::Answer,
         Kind::Credit,
+        Kind::Holds,
     ];
 
     /// Whether it asks the receiver to do something, which may have to wait.
     pub(crate) fn is_request(self) -> bool {
-        !matches!(self, Kind::Answer | Kind::Credit)
+        !matches!(self, Kind::Answer | Kind::Credit | Kind::Holds)
     }
 
     /// Whether it is sent only as far as the receiver has room: of other requests there are few.
@@ -196,7 +199,7 @@ mod tests {
             assert_eq!(Head::read(&head.write()), Some(head));
         }
         assert_eq!(Head::read(&[1; HEADER - 1]), None);
-        assert_eq!(Head::read(&[14; HEADER]), None);
+        assert_eq!(Head::read(&[15; HEADER]), None);
         assert_eq!(Head::read(&[0; HEADER]), None);
     }
 }

@@ -14,17 +14,17 @@ use std::sync::atomic::AtomicU64;
 /// Bytes of the window of each process.
 const BYTES: usize = 4 << 20;
 
-pub(super) struct Net {
+pub(crate) struct Net {
     bmls: Vec<RefCell<Bml>>,
-    pub(super) oscs: Vec<Osc>,
+    pub(crate) oscs: Vec<Osc>,
     pub(super) tasks: Vec<Tasks>,
     now_ns: Cell<u64>,
-    pub(super) exposures: Vec<Exposure>,
+    pub(crate) exposures: Vec<Exposure>,
 }
 
 impl Net {
     /// So many processes, each with memory for a window.
-    pub(super) fn new(count: u32, config: &Config) -> Net {
+    pub(crate) fn new(count: u32, config: &Config) -> Net {
         let hub = Hub::new();
         let mut bmls: Vec<Bml> = (0..count)
             .map(|me| {
@@ -48,12 +48,12 @@ impl Net {
         Net { bmls, oscs, tasks, now_ns, exposures }
     }
 
-    pub(super) fn bml(&self, process: usize) -> RefMut<'_, Bml> {
+    pub(crate) fn bml(&self, process: usize) -> RefMut<'_, Bml> {
         self.bmls[process].borrow_mut()
     }
 
     /// All processes make progress once.
-    pub(super) fn progress(&self) {
+    pub(crate) fn progress(&self) {
         self.now_ns.set(self.now_ns.get() + 20_000);
         for ((bml, osc), tasks) in self.bmls.iter().zip(&self.oscs).zip(&self.tasks) {
             let mut bml = bml.borrow_mut();
@@ -64,12 +64,12 @@ impl Net {
     }
 
     /// A window of all processes, each of which has its own rank; `maps`: whom this one maps. The first one of each.
-    pub(super) fn window(&self, me: u32, maps: &[u32]) -> Window {
+    pub(crate) fn window(&self, me: u32, maps: &[u32]) -> Window {
         self.window_with(me, maps, Flavor::Plain, &[])
     }
 
     /// A key to each process's memory, for changes of numbers.
-    pub(super) fn keys(&self) -> Vec<(RdmaRail, RemoteKey)> {
+    pub(crate) fn keys(&self) -> Vec<(RdmaRail, RemoteKey)> {
         let register = |(bml, exposure): (&RefCell<Bml>, &Exposure)| {
             let mut bml = bml.borrow_mut();
             let (rail, address, rdma) = bml.atomics(None).expect("the loopback has them");
@@ -88,7 +88,7 @@ impl Net {
     }
 
     /// The same of any kind; with keys, of numbers.
-    pub(super) fn window_with(
+    pub(crate) fn window_with(
         &self,
         me: u32,
         maps: &[u32],
@@ -114,7 +114,7 @@ impl Net {
     }
 
     /// Drives a process, and all others with it, at most so often for one wait; `each` is called in between.
-    pub(super) fn driver<'n>(
+    pub(crate) fn driver<'n>(
         &'n self,
         process: usize,
         patience: usize,
@@ -135,7 +135,7 @@ fn exposure(ranks: usize) -> Exposure {
     Exposure::new(window, Header::new(words, ranks).unwrap())
 }
 
-pub(super) struct At<'n> {
+pub(crate) struct At<'n> {
     net: &'n Net,
     process: usize,
     patience: usize,

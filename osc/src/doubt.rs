@@ -1,0 +1,180 @@
+//! A lock that somebody is said to have who has not got it. Every rank that maps the lock's words can write them: a
+//! hostile or dying one may write that another has the lock, and that one lives, so whoever waits would wait for
+//! ever.
+//!
+//! So the words are believed only as far as the named rank confirms them. Whoever waits and finds the same rank there
+//! for a while asks its process. *No* proves the words false if they have not changed meanwhile: a rank says no only
+//! outside of all calls that take or give back that lock, and with a new lock word 0 has a new number. A rank that
+//! shares the lock is asked only under the claim of whoever asks: until that has gone, nobody begins to share it.
+//! Then the words are put right. Who wrote them cannot be seen; a rank that is lost is believed to have, and may have
+//! left the window half changed.
+
+use crate::WindowError;
+use crate::core::Osc;
+use crate::header::{Header, Named};
+use crate::wire::{Head, Kind};
+use gapless_bml::Bml;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Instant;
+
+/// How long a rank has the lock before it is asked whether it has, and how long after its answer again.
+#[cfg(not(test))]
+fn believed() -> std::time::Duration {
+    std::time::Duration::from_millis(100)
+}
+
+#[cfg(test)]
+pub(crate) use tests::believed;
+
+/// By target: whether this rank has its lock, or is in a call that takes it or gives it back.
+pub(crate) type Mine = Arc<[AtomicBool]>;
+
+/// Of none of so many.
+pub(crate) fn nobodys(ranks: usize) -> Mine {
+    (0..ranks).map(|_| AtomicBool::new(false)).collect()
+}
+
+/// What one who waits thinks of the rank that is said to have the lock.
+#[derive(Debug)]
+pub(crate) struct Doubt {
+    /// Whose lock it is.
+    target: u32,
+    /// The last one named, and since when it is believed.
+    named: Option<(Named, Instant)>,
+    /// The question to it.
+    asked: Option<u64>,
+}
+
+impl Doubt {
+    pub(crate) fn new(target: u32) -> Doubt {
+        Doubt { target, named: None, asked: None }
+    }
+
+    /// Looks at who is named. `members`: the process and the window there of a rank. `Err`: the words were false, and
+    /// this process is lost, which may have written them.
+    pub(crate) fn look(
+        &mut self,
+        osc: &Osc,
+        bml: &mut Bml,
+        (header, rank): (&Header, u32),
+        members: impl Fn(u32) -> Option<(u32, u32)>,
+        lost: impl Fn() -> Option<u32>,
+    ) -> Result<(), WindowError> {
+        let named = header.named(rank);
+        let Some(now) = named.filter(|now| self.named.is_some_and(|(old, _)| old == *now)) else {
+            self.forget(osc);
+            self.named = named.map(|named| (named, Instant::now()));
+            return Ok(());
+        };
+        let Some((process, window)) = members(now.rank) else { return Ok(()) };
+        if let Some(token) = self.asked {
+            let Some(answer) = osc.core().answered(token) else { return Ok(()) };
+            self.asked = None;
+            self.named = Some((now, Instant::now()));
+            let denied = answer.is_ok_and(|it| it.fault.is_none() && it.data == [NO]);
+            // As if it had died with the lock.
+            if denied && let Some(process) = lost() {
+                return Err(osc.loss(process));
+            }
+            if denied && header.disprove(now) {
+                tracing::warn!(
+                    rank = now.rank,
+                    target_rank = self.target,
+                    "the lock of a window named a rank that has not got it: somebody has written over its words"
+                );
+            }
+            return Ok(());
+        }
+        if self.named.is_none_or(|(_, since)| since.elapsed() < believed()) {
+            return Ok(());
+        }
+        let token = {
+            let mut core = osc.core();
+            let token = core.ask(process, 0, 1);
+            core.expect(token, 1, false);
+            token
+        };
+        let origin = u64::from(self.target);
+        let question = Head { token, origin, ..Head::new(Kind::Holds, window, rank) };
+        match osc.post(bml, process, question) {
+            Ok(()) => self.asked = Some(token),
+            // It is lost: then others say so.
+            Err(_) => osc.core().drop_question(token),
+        }
+        Ok(())
+    }
+
+    /// Nobody wants the answer any more.
+    pub(crate) fn forget(&mut self, osc: &Osc) {
+        if let Some(token) = self.asked.take() {
+            osc.core().drop_question(token);
+        }
+    }
+}
+
+/// The answer of a rank that has not got the lock.
+const NO: u8 = 0;
+
+/// The answer: whether this rank has the lock of that one, or may be about to.
+pub(crate) fn answer(mine: &Mine, target: u64) -> u8 {
+    let of = usize::try_from(target).ok().and_then(|target| mine.get(target));
+    u8::from(of.is_some_and(|mine| mine.load(Ordering::SeqCst)))
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::tests::net::Net;
+    use crate::{Lock, WindowError};
+    use gapless_btl::loopback::Config;
+    use std::cell::Cell;
+    use std::time::Duration;
+
+    thread_local! {
+        /// No test takes so long that asks nobody.
+        static BELIEVED: Cell<Duration> = const { Cell::new(Duration::from_secs(3600)) };
+    }
+
+    pub(crate) fn believed() -> Duration {
+        BELIEVED.get()
+    }
+
+    fn never(_: u32) -> bool {
+        false
+    }
+
+    #[test]
+    fn a_lock_is_its_holders_only_if_that_says_so() {
+        BELIEVED.set(Duration::ZERO);
+        for (named, wanted) in [
+            (Lock::Exclusive, Lock::Exclusive),
+            (Lock::Exclusive, Lock::Shared),
+            (Lock::Shared, Lock::Exclusive),
+        ] {
+            // Rank 1 reaches rank 0 by messages, or maps it; rank 2 maps it.
+            for maps in [&[][..], &[0]] {
+                let net = Net::new(4, &Config::default());
+                let header = &net.exposures[0].header;
+                let _target = net.window(0, &[]);
+                let (mut first, mut second) = (net.window(1, maps), net.window(2, &[0]));
+                let (theirs, ours) = (net.driver(1, 200, &|| ()), net.driver(2, 200, &|| ()));
+                // It says so.
+                first.lock(&theirs, 0, named).unwrap();
+                let waited = second.lock(&ours, 0, wanted);
+                assert!(matches!(waited, Err(WindowError::Transport { .. })), "{waited:?}");
+                first.unlock(&theirs, 0).unwrap();
+                second.lock(&ours, 0, wanted).unwrap();
+                second.unlock(&ours, 0).unwrap();
+                // Somebody else does.
+                assert!(header.try_lock(1, named, false, never));
+                second.lock(&ours, 0, wanted).unwrap();
+                second.unlock(&ours, 0).unwrap();
+                // A process is lost that may have done that.
+                assert!(header.try_lock(1, named, false, never));
+                net.oscs[2].set_lost(3, true);
+                let lost = second.lock(&ours, 0, wanted);
+                assert!(matches!(lost, Err(WindowError::Lost { process: 3, .. })), "{lost:?}");
+            }
+        }
+    }
+}
