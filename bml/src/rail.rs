@@ -2,14 +2,15 @@
 
 use crate::{BmlError, Rank};
 use gapless_btl::{
-    Abilities, Btl, Ended, LinkError, Mapped, PeerId, Rdma, RemoteKey, SHORT_BYTES, Slot, Token,
+    Abilities, Btl, Ended, LinkError, Mapped, POLLS_PER_LOOK, PeerId, Rdma, RemoteKey, SHORT_BYTES,
+    Slot, Token,
 };
 use gapless_mem::{DeviceError, OutOfRange, Region};
 
 /// A rail that has reported nothing for this many polls is polled less often.
 const QUIET_POLLS: u32 = 64;
 /// How much less often: once in so many rounds (a power of two).
-const QUIET_STRIDE: u32 = 16;
+const QUIET_STRIDE: u32 = POLLS_PER_LOOK;
 
 /// A transport and the ranks behind its peers.
 pub(crate) struct Rail {

@@ -6,15 +6,13 @@ use crate::ib::Ib;
 use crate::link::{GRANTS_MAX, Link, State, Work};
 use crate::retain::COUNT_LATE;
 use crate::verbs::queues::{BATCH, Done};
-use gapless_btl::{AmTag, Event, LinkError, PeerId, Sink, Token};
+use gapless_btl::{AmTag, Event, LinkError, POLLS_PER_LOOK, PeerId, Sink, Token};
 use std::time::{Duration, Instant};
 
 /// Batches of completions in a poll.
 const BATCHES: usize = 4;
 /// Between looks at the clock's work.
 const TICK: Duration = Duration::from_millis(2);
-/// Polls between looks at the clock.
-const POLLS: u32 = 16;
 impl Ib {
     pub(crate) fn poll_for(&mut self, only: Option<PeerId>, sink: &mut dyn Sink) -> usize {
         // Completions from here on make the descriptor readable again.
@@ -28,12 +26,12 @@ impl Ib {
             self.repay();
             self.go_on();
             let waits = self.calling > 0 || self.guests.are_welcome();
-            if waits || self.polls.is_multiple_of(POLLS) || self.armed {
+            if waits || self.polls.is_multiple_of(POLLS_PER_LOOK) || self.armed {
                 self.hear();
                 self.tick(all_seen);
             }
             if !self.retaining.is_empty() {
-                self.keep_tallies(self.polls.is_multiple_of(POLLS) || self.armed);
+                self.keep_tallies(self.polls.is_multiple_of(POLLS_PER_LOOK) || self.armed);
             }
             if all_seen {
                 self.finish_endings();

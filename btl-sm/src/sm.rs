@@ -15,8 +15,8 @@ use crate::segment::{self, Segment};
 use crate::single_copy::{Probe, SingleCopy};
 use crate::sync::Fences;
 use gapless_btl::{
-    Address, AmTag, Btl, Event, Limits, LinkError, Mapped, PeerId, Rdma, ReserveError, Short, Sink,
-    Slot, Token,
+    Address, AmTag, Btl, Event, Limits, LinkError, Mapped, POLLS_PER_LOOK, PeerId, Rdma,
+    ReserveError, Short, Sink, Slot, Token,
 };
 use gapless_mem::{Device, DeviceError};
 use gapless_sync::membarrier;
@@ -27,8 +27,6 @@ use std::time::Duration;
 
 /// Messages taken from one peer in one poll: bounds the poll and is fair to the others.
 const BATCH: usize = 32;
-/// How often the clock is read: every so many polls.
-pub(crate) const TICKS: u32 = 16;
 /// How often the sockets are looked at while nothing else calls for it.
 const LOOK: Duration = Duration::from_millis(1);
 /// Polls without a result after which a sleep that was announced is called off.
@@ -168,7 +166,7 @@ impl Sm {
         if self.armed.is_some() {
             return true;
         }
-        self.ticks.is_multiple_of(TICKS)
+        self.ticks.is_multiple_of(POLLS_PER_LOOK)
             && (self.door.meeting > 0 || self.door.looked.elapsed() >= LOOK)
     }
 

@@ -133,4 +133,4 @@ pub use rdma::{
 pub use secret::Secret;
 pub use sink::{Queue, Sink, hand_out};
 pub use slot::{Fragment, PoolHandle, Reclaim, Slot, Trimmed, Unacknowledged};
-pub use transport::{Btl, LAG_BYTES, Lending, SHORT_BYTES, Short};
+pub use transport::{Btl, LAG_BYTES, Lending, POLLS_PER_LOOK, SHORT_BYTES, Short};

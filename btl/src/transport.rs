@@ -11,6 +11,9 @@ use std::sync::Arc;
 /// Most bytes of a [`Short`] message.
 pub const SHORT_BYTES: usize = 1120;
 
+/// In so many polls in a row a transport looks at everything, also at what it looks at only now and then.
+pub const POLLS_PER_LOOK: u32 = 16;
+
 /// If nothing more is sent, and the peer polls, fewer bytes than this stay [outstanding](Btl::outstanding).
 pub const LAG_BYTES: usize = 64 << 10;
 
@@ -127,6 +130,9 @@ pub trait Btl: Send {
     /// Makes progress and reports to `sink`: messages are offered first; what is refused, and all else, is given as
     /// events, as far as there is room. Never blocks, bounded work. Returns the number of messages taken plus that of
     /// events given.
+    ///
+    /// What is looked at only now and then, as sockets for new links, is looked at once in [`POLLS_PER_LOOK`] polls of
+    /// all at least, if it is due: so a caller that polls seldom polls that often in a row.
     ///
     /// With `only`, looks at the next message of this peer alone: at most that is offered, or given if there is room,
     /// and all else stays as it is. For whoever waits for just that message: it need not make progress, so a poll of

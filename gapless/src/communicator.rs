@@ -179,7 +179,7 @@ impl Communicator {
         let (source, tag) = (source.into(), tag.into());
         self.shared.with(|state| {
             state.open()?;
-            self.shared.drive(state);
+            self.shared.drive_once(state);
             Ok(state.pml.find(&self.comm, source, tag)?)
         })
     }

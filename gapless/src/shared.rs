@@ -12,6 +12,7 @@ mod attend;
 mod bells;
 pub(crate) mod guard;
 mod held;
+mod seldom;
 pub(crate) mod stuck;
 mod waiting;
 mod warm;
@@ -34,6 +35,7 @@ use gapless_sync::{Asleep, Followers, Gate, Pass};
 use gapless_xtq::Xtq;
 use guard::{give_up, wake};
 pub(crate) use held::{Held, Started};
+use seldom::Looked;
 use std::any::Any;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
@@ -45,6 +47,9 @@ pub(crate) use warm::Warm;
 /// One in so many calls that need not wait makes progress.
 const CALLS_PER_POLL: u32 = 32;
 
+/// What a function is told that calls the library where it must not.
+const WITHIN: &str = "a user operation or a quick function has called the world that runs it: it would wait for itself";
+
 /// The state of the world.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Stage {
@@ -54,6 +59,16 @@ enum Stage {
     Closed,
     /// It has been left: no byte moves any more.
     Left,
+}
+
+/// What a thread does for a world.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Within {
+    Nothing,
+    /// It runs a task.
+    Task,
+    /// It has the lock.
+    Lock,
 }
 
 /// What the lock protects.
@@ -88,6 +103,7 @@ pub(crate) struct State {
     dozing: bool,
     /// Calls that did not have to wait.
     unpolled: u32,
+    looked: Looked,
     /// The operations of scopes in flight.
     pub(crate) scopes: Scopes,
     /// Devices that are opened on demand.
@@ -111,8 +127,10 @@ pub(crate) struct Shared {
     /// Threads that wait for something, and so poll; counted only if there is a progress thread.
     waiting: AtomicU32,
     has_thread: AtomicBool,
-    /// How to wait; determined once, because counting processors takes system calls.
+    /// How to wait, and how many processors this process may use; determined once, because counting processors takes
+    /// system calls.
     patience: Patience,
+    cores: usize,
     /// When calls that wait say so.
     stuck: Stuck,
     /// By which collectives of new communicators choose their algorithms: all ranks have the same.
@@ -250,6 +268,12 @@ impl State {
         }
     }
 
+    /// Whether tasks of this process want the processor of a caller that spins on one of so many.
+    #[inline]
+    fn want_processor(&self, cores: usize) -> bool {
+        self.xtq.live() + self.carried.live() + self.window_tasks.live() >= cores
+    }
+
     /// Whether no task runs here, nor is one on its way from here.
     pub(crate) fn have_tasks_settled(&self) -> bool {
         self.xtq.has_settled() && self.carried.has_settled() && self.window_tasks.has_settled()
@@ -323,6 +347,7 @@ impl Shared {
             sleepers: 0,
             dozing: false,
             unpolled: 0,
+            looked: Looked::now(),
             scopes: Scopes::default(),
             accelerators,
             retired,
@@ -338,6 +363,7 @@ impl Shared {
             has_thread: AtomicBool::new(false),
             patience,
             stuck,
+            cores,
             table: RwLock::default(),
             places,
             tools,
@@ -380,8 +406,14 @@ impl Shared {
     }
 
     /// Callers that wait for the lock are counted.
+    ///
+    /// # Panics
+    /// This thread has it: a function that the library calls under the lock has called the library. That ends the
+    /// function, which is told to whoever waits for it. An error would not do: whoever waits for a request takes one for
+    /// its end.
     #[cold]
     fn lock_patiently(&self) -> Result<Held<'_>, Error> {
+        assert!(!self.state.is_mine(), "{WITHIN}");
         self.wanting.fetch_add(1, Ordering::Relaxed);
         let guard = self.state.enter();
         self.wanting.fetch_sub(1, Ordering::Relaxed);
@@ -439,6 +471,17 @@ impl Shared {
     fn quiet(&self, state: &State) {
         if state.sleepers == 0 {
             self.bells.alarm.quiet();
+        }
+    }
+
+    /// Whether this thread runs a function of the user's for this world, which leaving the world waits for: under the lock,
+    /// or a task.
+    pub(crate) fn runs_here(&self) -> Within {
+        let tasks = [self.tools.carried(), self.window_tasks.xtq().clone()];
+        match self.state.is_mine() {
+            true => Within::Lock,
+            false if tasks.iter().any(Xtq::runs_here) => Within::Task,
+            false => Within::Nothing,
         }
     }
 
@@ -513,7 +556,7 @@ impl Shared {
     /// Makes progress once, and collects a request's result if it has ended.
     pub(crate) fn test(&self, id: RequestId) -> Result<Option<Status>, Error> {
         self.with(|state| {
-            self.drive(state);
+            self.drive_once(state);
             match state.pml.collect(id)? {
                 None if state.stage == Stage::Left => Err(Error::Finalized),
                 result => Ok(result),
@@ -527,7 +570,7 @@ impl Shared {
     /// A panic in another thread; the world has been left before.
     pub(crate) fn look<T>(&self, look: impl FnOnce(&Pml) -> T) -> Result<T, Error> {
         self.with(|state| {
-            self.drive(state);
+            self.drive_once(state);
             match state.stage {
                 Stage::Left => Err(Error::Finalized),
                 Stage::Open | Stage::Closed => Ok(look(&state.pml)),

@@ -219,7 +219,7 @@ impl Driver for Shared {
     fn progress(&self) {
         // Whoever needs something of the world hears of its end.
         let _ = self.with(|state| {
-            self.drive(state);
+            self.drive_once(state);
             // Accumulations that are tasks may have gone straight into rings.
             self.rouse(state);
             Ok(())

@@ -175,7 +175,7 @@ impl World {
     /// As [`withdraw`](World::withdraw).
     pub fn try_withdraw(&self, region: Region) -> Result<bool, Error> {
         self.shared.with(|state| {
-            self.shared.drive(state);
+            self.shared.drive_once(state);
             Ok(!state.pml.bml_mut().withdraw(region))
         })
     }
@@ -272,6 +272,9 @@ impl Drop for World {
         if std::thread::panicking() {
             self.shared.abandon();
             return self.end_thread();
+        }
+        if self.is_within() {
+            return self.give_up_from_within();
         }
         if let Err(error) = self.leave(Ending::Dropped) {
             tracing::warn!(%error, "the world could not be left in good order");

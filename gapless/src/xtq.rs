@@ -343,16 +343,24 @@ impl Tasks {
     /// Waits until the signal has ended, and makes progress meanwhile.
     ///
     /// # Errors
-    /// It ended with an error: a task was refused or failed, a rank was lost. The world was left before.
+    /// It ended with an error: a task was refused or failed, a rank was lost. The world was left before. It is another
+    /// world's; this thread is inside [`TargetBuffer::with`].
     pub fn wait(&self, signal: &Signal) -> Result<(), Error> {
+        if !self.xtq.is_our_signal(signal) {
+            return Err(XtqError::ForeignSignal.into());
+        }
         Ok(self.wait_until(|| signal.poll())??)
     }
 
     /// Waits until the put has ended: with the task if it is acknowledged, otherwise when the target has accepted it.
     ///
     /// # Errors
-    /// It was refused; the task failed; the target was lost. The world was left before.
+    /// It was refused; the task failed; the target was lost. The world was left before. It was put by another world; this
+    /// thread is inside [`TargetBuffer::with`].
     pub fn wait_for(&self, put: &PutHandle) -> Result<(), Error> {
+        if !self.xtq.is_ours(put) {
+            return Err(XtqError::ForeignPut.into());
+        }
         Ok(self.wait_until(|| put.outcome())??)
     }
 
@@ -360,6 +368,7 @@ impl Tasks {
     /// looked at more often than all else, unless other threads want the lock. A look takes some tens of nanoseconds, so
     /// other messages wait some ten microseconds longer at first. What has ended is found also if the world was left since.
     fn wait_until<T>(&self, ended: impl Fn() -> Option<T>) -> Result<T, Error> {
+        gapless_xtq::Xtq::may_wait()?;
         let look = |times: u32| {
             for _ in 0..times {
                 let found = ended();
@@ -394,7 +403,7 @@ impl Tasks {
     /// A panic in another thread.
     pub fn progress(&self) -> Result<(), Error> {
         self.shared.with(|state| {
-            self.shared.drive(state);
+            self.shared.drive_once(state);
             Ok(())
         })
     }

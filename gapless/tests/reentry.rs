@@ -1,13 +1,14 @@
 //! What the library calls, or drops, on behalf of its user may use the library: no lock is held meanwhile.
 
+use gapless::xtq::{Function, Put, QueueOptions, Rank, TargetBuffer, Task, XtqError};
 use gapless::{Communicator, Completion, Error, OwnedRequest, Source, TagSel, World};
 use gapless_mem::{DeviceError, Pending};
 use std::any::Any;
 use std::future::Future;
 use std::pin::pin;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::mpsc::channel;
+use std::sync::{Arc, Mutex, OnceLock};
 use std::task::{Context, RawWaker, RawWakerVTable, Wake, Waker};
 use std::time::Duration;
 
@@ -190,4 +191,126 @@ fn a_world_may_be_dropped_by_what_its_own_thread_calls() {
     assert_eq!((buffer, fine, thread.as_deref()), (vec![7; 3], true, Some("gapless-progress")));
     assert_eq!(sent.wait().1.unwrap().bytes, 3);
     assert_eq!(comm.send(&[1u8], 0, 0), Err(gapless::Error::Finalized));
+}
+
+const QUEUE: u8 = 1;
+const FUNCTION: u8 = 1;
+
+/// A world that runs this function as a task.
+fn world_with(function: Function) -> World {
+    let world = World::init().unwrap();
+    world.xtq().register_queue(QUEUE, QueueOptions::default()).unwrap();
+    world.xtq().register_function(FUNCTION, function).unwrap();
+    world
+}
+
+fn put() -> Put {
+    Put::function(Rank(0), QUEUE, FUNCTION, [0, 0]).acknowledged()
+}
+
+#[test]
+fn a_quick_function_that_calls_its_world_fails() {
+    soon(|| {
+        let comm = Arc::new(OnceLock::<Communicator>::new());
+        let theirs = Arc::clone(&comm);
+        let quick = move |_: &mut Task<'_>| {
+            let _ = theirs.get()?.iprobe(Source::Any, TagSel::Any);
+            Some(Ok(()))
+        };
+        let world = world_with(Function::new(0, |_| Ok(())).quick(0, quick));
+        comm.set(world.comm().clone()).unwrap();
+        // Also once the lock is one that any thread may have.
+        for _ in 0..2 {
+            let put = world.xtq().put(put()).unwrap();
+            let error = world.xtq().wait_for(&put).unwrap_err();
+            assert!(error.to_string().contains("it would wait for itself"), "{error}");
+            std::thread::scope(|threads| {
+                threads.spawn(|| world.comm().iprobe(Source::Any, TagSel::Any).unwrap());
+            });
+        }
+        world.finalize().unwrap();
+    });
+}
+
+/// Whether the task runs on a thread of its own or where progress is made.
+#[test]
+fn a_task_that_leaves_its_world_does_not_wait_for_itself() {
+    for (quick, finalized) in [(false, false), (false, true), (true, false), (true, true)] {
+        soon(move || {
+            let world = Arc::new(Mutex::new(None::<World>));
+            let (theirs, (done, ended)) = (Arc::clone(&world), channel());
+            let leave = move || {
+                let world = theirs.lock().unwrap().take().expect("once");
+                let refused = finalized.then(|| world.finalize().unwrap_err());
+                let is_in_task = Some(Error::Task(XtqError::InTask));
+                done.send(refused == is_in_task || !finalized).unwrap();
+            };
+            let leave = Arc::new(leave);
+            let also = Arc::clone(&leave);
+            let mut function = Function::new(0, move |_| {
+                leave();
+                Ok(())
+            });
+            if quick {
+                function = function.quick(0, move |_| {
+                    also();
+                    Some(Ok(()))
+                });
+            }
+            let own = world_with(function);
+            let (tasks, comm) = (own.xtq(), own.comm().clone());
+            *world.lock().unwrap() = Some(own);
+            tasks.put(put()).unwrap();
+            let gone = loop {
+                if let Ok(gone) = ended.try_recv() {
+                    break gone;
+                }
+                let _ = comm.iprobe(Source::Any, TagSel::Any);
+            };
+            assert!(gone, "{quick} {finalized}");
+            while comm.iprobe(Source::Any, TagSel::Any).is_ok() {
+                std::thread::yield_now();
+            }
+        });
+    }
+}
+
+#[test]
+fn who_has_a_target_buffer_does_not_wait_for_who_needs_it() {
+    soon(|| {
+        let buffer = TargetBuffer::new(vec![0]);
+        let add = |task: &mut Task<'_>| {
+            task.buffer()[0] += 1;
+            Ok(())
+        };
+        let world = world_with(Function::new(0, add).buffer(&buffer));
+        let tasks = world.xtq();
+        let (waits, signalled) = buffer.with(|_| {
+            let put = tasks.put(put()).unwrap();
+            (tasks.wait_for(&put), tasks.wait(&tasks.signal(1)))
+        });
+        assert_eq!(waits, Err(Error::Task(XtqError::Holding)));
+        assert_eq!(signalled, Err(Error::Task(XtqError::Holding)));
+        let again = || buffer.with(|_| buffer.with(|_| ()));
+        assert!(std::panic::catch_unwind(std::panic::AssertUnwindSafe(again)).is_err());
+        // Afterwards all is as before.
+        let put = tasks.put(put()).unwrap();
+        tasks.wait_for(&put).unwrap();
+        assert_eq!(buffer.with(|bytes| bytes[0]), 2);
+        world.finalize().unwrap();
+    });
+}
+
+#[test]
+fn what_another_world_ends_is_not_waited_for() {
+    soon(|| {
+        let (one, other) = (world_with(Function::new(0, |_| Ok(()))), World::init().unwrap());
+        let put = one.xtq().put(put()).unwrap();
+        assert_eq!(other.xtq().wait_for(&put), Err(Error::Task(XtqError::ForeignPut)));
+        let signal = one.xtq().signal(1);
+        assert_eq!(other.xtq().wait(&signal), Err(Error::Task(XtqError::ForeignSignal)));
+        one.xtq().wait_for(&put).unwrap();
+        other.finalize().unwrap();
+        one.finalize().unwrap();
+    });
 }

@@ -14,6 +14,8 @@ pub(crate) mod short;
 #[allow(unsafe_code, reason = "moves bytes of users' buffers by words")]
 pub(crate) mod stretch;
 pub(crate) mod unanswered;
+#[allow(unsafe_code, reason = "reads buffers of requests that have not ended")]
+pub(crate) mod unmet;
 
 pub use short::Awaited;
 

@@ -377,6 +377,13 @@ impl Pml {
         self.pump(events)
     }
 
+    /// As [`progress`](Pml::progress), and looks at everything that is looked at only now and then, as new links: for a
+    /// caller that has not made progress for long.
+    pub fn progress_thoroughly(&mut self) -> usize {
+        let events = self.bml.poll_thoroughly(&mut self.core);
+        self.pump(events)
+    }
+
     /// Whether [`progress`](Pml::progress) would do nothing, if a quick check can tell: for callers that wait.
     #[inline]
     #[must_use]

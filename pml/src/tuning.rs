@@ -1,5 +1,7 @@
 //! The numbers of the cost model, as data: measured by a tuner or taken from the defaults here.
 
+use std::time::Duration;
+
 /// What operations cost on this machine. Times in nanoseconds, bandwidths in bytes per microsecond
 /// (= MB/s of payload), sizes in bytes.
 ///
@@ -183,6 +185,9 @@ pub struct Config {
     pub share_device_buffers: bool,
     /// What may be kept at most.
     pub bounds: Bounds,
+    /// A short send to a peer that has not been met, because it computes, ends with a copy of its data after this time,
+    /// in a call that makes progress. A peer that is in a call is met sooner.
+    pub meeting: Duration,
 }
 
 impl Default for Config {
@@ -192,6 +197,7 @@ impl Default for Config {
             force: None,
             bounds: Bounds::default(),
             share_device_buffers: true,
+            meeting: Duration::from_millis(20),
         }
     }
 }

@@ -18,11 +18,13 @@
 //!
 //! loom explores it: `models`, below.
 
-use primitive::{AtomicBool, Mutex, MutexGuard, Ordering, membarrier, owners_fence, this_thread};
+pub use primitive::this_thread;
+use primitive::{AtomicBool, Mutex, MutexGuard, Ordering, membarrier, owners_fence};
 use std::cell::UnsafeCell;
 use std::marker::PhantomData;
 use std::ops::{Deref, DerefMut};
 use std::panic::{RefUnwindSafe, UnwindSafe};
+use std::sync::atomic::AtomicU64;
 use std::sync::{PoisonError, TryLockError};
 
 /// What it is made of.
@@ -35,9 +37,10 @@ mod primitive {
     pub(super) use std::sync::{Mutex, MutexGuard};
     pub(super) use std::thread::yield_now;
 
-    /// A number that no other thread has, or will have.
+    /// A number of this thread, that no other thread has, or will have; not 0.
     #[inline]
-    pub(super) fn this_thread() -> u64 {
+    #[must_use]
+    pub fn this_thread() -> u64 {
         thread_local! {
             static NUMBER: Cell<u64> = const { Cell::new(0) };
         }
@@ -82,7 +85,7 @@ mod primitive {
         static NUMBER: Cell<u64> = Cell::new(0);
     }
 
-    pub(super) fn this_thread() -> u64 {
+    pub fn this_thread() -> u64 {
         static NEXT: std::sync::atomic::AtomicU64 = std::sync::atomic::AtomicU64::new(1);
         NUMBER.with(|number| {
             if number.get() == 0 {
@@ -99,7 +102,7 @@ mod primitive {
 
 /// A value that one thread at a time may touch.
 ///
-/// A thread that holds the gate and calls [`enter`](Gate::enter) again waits for itself, as with a mutex.
+/// A thread that holds the gate and calls [`enter`](Gate::enter) again would wait for itself: that panics.
 pub struct Gate<T> {
     /// The thread that made it.
     owner: u64,
@@ -110,6 +113,8 @@ pub struct Gate<T> {
     /// Somebody has panicked inside.
     poisoned: AtomicBool,
     mutex: Mutex<()>,
+    /// Who has the mutex: [`this_thread`] there, else 0. Only to know oneself, so nothing is ordered by it.
+    holder: AtomicU64,
     value: UnsafeCell<T>,
 }
 
@@ -141,6 +146,7 @@ impl<T> Gate<T> {
             revoked: AtomicBool::new(!membarrier::register()),
             poisoned: AtomicBool::new(false),
             mutex: Mutex::new(()),
+            holder: AtomicU64::new(0),
             value: UnsafeCell::new(value),
         }
     }
@@ -161,7 +167,7 @@ impl<T> Gate<T> {
 
     #[inline]
     fn enter_as_owner(&self) -> Option<Pass<'_, T>> {
-        // Whoever has it already and asks again waits for itself in `enter`, as with a mutex.
+        // Whoever has it already and asks again is told so by `enter`.
         if self.owner != this_thread() || self.inside.load(Ordering::Relaxed) {
             return None;
         }
@@ -174,12 +180,27 @@ impl<T> Gate<T> {
         Some(self.pass(None))
     }
 
+    /// Whether this thread has the gate.
+    #[must_use]
+    pub fn is_mine(&self) -> bool {
+        let me = this_thread();
+        self.holder.load(std::sync::atomic::Ordering::Relaxed) == me
+            || (self.owner == me && self.inside.load(Ordering::Relaxed))
+    }
+
     /// Takes the gate, and waits until it can.
+    ///
+    /// # Panics
+    /// This thread has it already.
     #[cold]
     pub fn enter(&self) -> Pass<'_, T> {
         if let Some(pass) = self.try_enter() {
             return pass;
         }
+        assert!(
+            !self.is_mine(),
+            "a thread that has a lock asks for it again: it would wait for itself"
+        );
         let guard = self.mutex.lock().unwrap_or_else(PoisonError::into_inner);
         if !self.revoked.load(Ordering::Relaxed) {
             self.revoked.store(true, Ordering::SeqCst);
@@ -202,6 +223,9 @@ impl<T> Gate<T> {
 
     #[inline]
     fn pass<'g>(&'g self, mutex: Option<MutexGuard<'g, ()>>) -> Pass<'g, T> {
+        if mutex.is_some() {
+            self.holder.store(this_thread(), std::sync::atomic::Ordering::Relaxed);
+        }
         Pass { gate: self, mutex, done: false, thread: PhantomData }
     }
 }
@@ -239,8 +263,9 @@ impl<T> Drop for Pass<'_, T> {
         if !self.done {
             self.gate.poisoned.store(true, Ordering::Relaxed);
         }
-        if self.mutex.is_none() {
-            self.gate.inside.store(false, Ordering::Release);
+        match &self.mutex {
+            None => self.gate.inside.store(false, Ordering::Release),
+            Some(_) => self.gate.holder.store(0, std::sync::atomic::Ordering::Relaxed),
         }
     }
 }
@@ -304,6 +329,27 @@ mod tests {
         let pass = take(&gate);
         assert!(pass.mutex.is_some(), "it is a mutex now");
         assert!(gate.try_enter().is_none());
+    }
+
+    #[test]
+    fn who_has_it_and_asks_again_is_told_so() {
+        let gate = Gate::new(1);
+        for _ in 0..2 {
+            assert!(!gate.is_mine());
+            let pass = take(&gate);
+            assert!(gate.is_mine());
+            let again = catch_unwind(AssertUnwindSafe(|| drop(gate.enter())));
+            assert!(again.is_err() && gate.is_mine());
+            pass.done();
+            // Another thread waits as before; the second time it is a mutex.
+            std::thread::scope(|scope| {
+                scope.spawn(|| {
+                    gate.enter().done();
+                    assert!(!gate.is_mine());
+                });
+            });
+        }
+        assert!(!gate.is_poisoned());
     }
 
     #[test]

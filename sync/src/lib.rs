@@ -36,5 +36,5 @@ mod parker;
 pub use asleep::{Asleep, Sleeper};
 pub use fences::Fences;
 pub use followers::{Followers, Ticket};
-pub use gate::{Gate, Pass};
+pub use gate::{Gate, Pass, this_thread};
 pub use parker::Parker;

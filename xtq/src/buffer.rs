@@ -8,16 +8,30 @@
 
 use crate::error::{Refusal, XtqError};
 use crate::gather::{Gather, Part, Pieces, Place};
+use crate::within::Holding;
+use gapless_sync::this_thread;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::io::IoSlice;
 use std::ops::Range;
-use std::sync::{Arc, Mutex, PoisonError, TryLockError};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 
 struct Memory {
     bytes: Mutex<Box<[u8]>>,
+    /// Whose thread has them, by its number, else 0. Only to know oneself.
+    holder: AtomicU64,
     address: u64,
     len: u64,
+}
+
+/// Bytes that this thread has until this is dropped.
+struct Taken<'m>(MutexGuard<'m, Box<[u8]>>, &'m AtomicU64);
+
+impl Drop for Taken<'_> {
+    fn drop(&mut self) {
+        self.1.store(0, Ordering::Relaxed);
+    }
 }
 
 /// Bytes of this process that functions of it work on, one task at a time. Clones are the same bytes.
@@ -30,7 +44,12 @@ impl TargetBuffer {
     pub fn new(bytes: Vec<u8>) -> TargetBuffer {
         let bytes = bytes.into_boxed_slice();
         let (address, len) = (bytes.as_ptr().addr() as u64, bytes.len() as u64);
-        TargetBuffer(Arc::new(Memory { bytes: Mutex::new(bytes), address, len }))
+        TargetBuffer(Arc::new(Memory {
+            bytes: Mutex::new(bytes),
+            holder: AtomicU64::new(0),
+            address,
+            len,
+        }))
     }
 
     /// Its address, which does not change; nothing can be done with it.
@@ -50,19 +69,39 @@ impl TargetBuffer {
         self.0.len == 0
     }
 
-    /// Reads or writes it while no task does: waits until a task that has it has ended. A task must not call this for
-    /// the buffer that it has been given, which would wait for itself.
+    /// Reads or writes it while no task does: waits until a task that has it has ended. Meanwhile `act` must not wait for
+    /// tasks, which may need the buffer: such calls of a world are refused ([`XtqError::Holding`]).
+    ///
+    /// # Panics
+    /// This thread has it already, as a task that was given it does: it would wait for itself.
     pub fn with<T>(&self, act: impl FnOnce(&mut [u8]) -> T) -> T {
-        act(&mut self.0.bytes.lock().unwrap_or_else(PoisonError::into_inner))
+        let holding = Holding::one();
+        let result = self.lend(act);
+        drop(holding);
+        result
+    }
+
+    /// The same for a task, which may wait for others.
+    pub(crate) fn lend<T>(&self, act: impl FnOnce(&mut [u8]) -> T) -> T {
+        let is_ours = self.0.holder.load(Ordering::Relaxed) == this_thread();
+        assert!(!is_ours, "who has a target buffer asks for it again: it would wait for itself");
+        act(&mut self.take(self.0.bytes.lock().unwrap_or_else(PoisonError::into_inner)).0)
     }
 
     /// The same, unless somebody has it.
     pub(crate) fn try_with<T>(&self, act: impl FnOnce(&mut [u8]) -> T) -> Option<T> {
         match self.0.bytes.try_lock() {
-            Ok(mut bytes) => Some(act(&mut bytes)),
-            Err(TryLockError::Poisoned(poisoned)) => Some(act(&mut poisoned.into_inner())),
+            Ok(bytes) => Some(act(&mut self.take(bytes).0)),
+            Err(TryLockError::Poisoned(poisoned)) => {
+                Some(act(&mut self.take(poisoned.into_inner()).0))
+            }
             Err(TryLockError::WouldBlock) => None,
         }
+    }
+
+    fn take<'m>(&'m self, bytes: MutexGuard<'m, Box<[u8]>>) -> Taken<'m> {
+        self.0.holder.store(this_thread(), Ordering::Relaxed);
+        Taken(bytes, &self.0.holder)
     }
 }
 

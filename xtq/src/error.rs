@@ -243,9 +243,23 @@ pub enum XtqError {
     /// This process is leaving.
     #[error("this process is leaving the job")]
     Closed,
-    /// A put, or a kernel of a worker, with a signal that another end made.
+    /// A put, or a kernel of a worker, with a signal that another end made, or such a signal was waited for.
     #[error("a signal that was made by another `Xtq`")]
     ForeignSignal,
+    /// A put that another end made was waited for: this one never learns of its end.
+    #[error("a put that was made by another `Xtq`")]
+    ForeignPut,
+    /// A thread waits for tasks inside [`TargetBuffer::with`](crate::TargetBuffer::with): one of them may need the
+    /// buffer that it has.
+    #[error(
+        "tasks were waited for inside `TargetBuffer::with`: one that needs the buffer would never run"
+    )]
+    Holding,
+    /// A task, or another function that a world runs, leaves that world, which waits until it has ended: for itself.
+    #[error(
+        "a function that its world runs leaves the world, which would wait until the function has ended"
+    )]
+    InTask,
     /// A kernel of a worker, or a receive buffer for one, and none is attached; or a second one is to be.
     #[error("this process has {}", if *has { "a worker already" } else { "no worker attached" })]
     Worker {

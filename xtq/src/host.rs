@@ -29,6 +29,7 @@ mod line;
 mod link;
 mod names;
 mod nic;
+mod own;
 mod queue;
 #[allow(unsafe_code, reason = "registers kernels, for whom the caller vouches")]
 mod register;
@@ -65,9 +66,12 @@ use run::{Ready, contain, lay_down};
 use std::any::Any;
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use target::Target;
+
+/// The number of the next end of this process; 0 is nobody's.
+static NEXT: AtomicU32 = AtomicU32::new(1);
 
 /// Messages of a peer, with what they say at their beginning.
 type PeerLink = Link<(Head, Fragment)>;
@@ -145,6 +149,8 @@ pub(crate) struct Inner {
     rang: AtomicBool,
     /// When the time of the next put is over.
     due_ns: AtomicU64,
+    /// This end's number in this process.
+    number: u32,
     /// Tasks in queues, and running.
     live: AtomicUsize,
     /// Memory of this process's that ranks on other hosts reach.
@@ -302,6 +308,7 @@ impl Xtq {
             owing: AtomicBool::new(false),
             rang: AtomicBool::new(false),
             due_ns: AtomicU64::new(u64::MAX),
+            number: NEXT.fetch_add(1, Ordering::Relaxed),
             live: AtomicUsize::new(0),
             reached: Mutex::default(),
         });
@@ -378,7 +385,9 @@ impl Xtq {
             if let Err((puts, bytes)) = state.initiator.has_room(target, bytes) {
                 return Ok(Tried::Full { put, puts, bytes });
             }
-            Ok(Tried::Put(state.initiator.put(put, packet)))
+            let handle = state.initiator.put(put, packet);
+            handle.belong_to(self.inner.number);
+            Ok(Tried::Put(handle))
         })?;
         self.inner.owing.store(true, Ordering::Release);
         Ok(tried)
@@ -398,7 +407,9 @@ impl Xtq {
         if !put.order.is_plain() || !self.are_ours(&put) || put.order.check().is_err() {
             return Err(put);
         }
-        self.inner.rings.put(put, &self.inner.owing)
+        let straight = self.inner.rings.put(put, &self.inner.owing)?;
+        straight.handle.belong_to(self.inner.number);
+        Ok(straight)
     }
 
     /// Whether the signals of a put are this end's.

@@ -83,6 +83,8 @@ pub mod tables;
 mod task;
 #[cfg(not(loom))]
 mod wire;
+#[cfg(not(loom))]
+mod within;
 
 #[cfg(not(loom))]
 pub use {

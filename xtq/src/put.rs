@@ -8,7 +8,7 @@ use crate::packet::{Command, Flags, Launch, Work};
 use crate::signal::Signal;
 use gapless_bml::Rank;
 pub(crate) use order::Order;
-use std::sync::atomic::{AtomicU8, AtomicU64, Ordering, fence};
+use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering, fence};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 use zerocopy::IntoBytes;
@@ -163,6 +163,8 @@ struct Fate {
     refusals: AtomicU64,
     /// [`ACCEPTED`], [`ENDED`], or both. One thread at a time writes it, under the lock of whoever has the put.
     said: AtomicU8,
+    /// The number of the end that put it; 0 as long as nobody else has it.
+    end: AtomicU32,
     /// How it has ended, if not well; seldom, so an open put is small.
     error: OnceLock<Box<XtqError>>,
 }
@@ -217,6 +219,14 @@ impl PutHandle {
     #[must_use]
     pub fn refusals(&self) -> u64 {
         self.0.refusals.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn belong_to(&self, end: u32) {
+        self.0.end.store(end, Ordering::Relaxed);
+    }
+
+    pub(crate) fn belongs_to(&self, end: u32) -> bool {
+        self.0.end.load(Ordering::Relaxed) == end
     }
 
     pub(crate) fn refused(&self) {

@@ -6,7 +6,9 @@ use crate::bundle::{Turn, number_of, split_short};
 use crate::endpoint::{Ending, Endpoint};
 use crate::waiter::{Step, Waiter};
 use crate::{Handler, Next, Rank, RankEvent, TokenSpace};
-use gapless_btl::{AmTag, Fragment, LinkError, PeerId, Placing, Queue, Short, Sink};
+use gapless_btl::{
+    AmTag, Fragment, LinkError, POLLS_PER_LOOK, PeerId, Placing, Queue, Short, Sink,
+};
 
 /// Takes what one rail says: offers messages to the handlers of their tags, and keeps events for later.
 struct Inlet<'p, H> {
@@ -232,6 +234,18 @@ impl Bml {
         self.round = self.round.wrapping_add(1);
         let round = self.round;
         self.poll_where(rest, |rail| rail.due(round))
+    }
+
+    /// Polls every transport so often that each has looked at everything ([`POLLS_PER_LOOK`]): for a caller that has not
+    /// polled for long. Gives how many messages and events there were.
+    ///
+    /// Called from a handler it does nothing.
+    pub fn poll_thoroughly<H: Handler>(&mut self, rest: &mut H) -> usize {
+        let look = |_| {
+            self.round = self.round.wrapping_add(1);
+            self.poll_where(rest, |_| true)
+        };
+        (0..POLLS_PER_LOOK).map(look).sum()
     }
 
     /// Whether a [`poll`](Bml::poll) would find nothing, if transports can tell by a quick check.

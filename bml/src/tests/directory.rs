@@ -151,3 +151,47 @@ fn one_address_that_is_not_to_be_had_costs_one_peer() {
     assert!(bml.reserve(Rank(77), 1).is_err());
     assert_eq!(*asked.lock().unwrap(), neighbours + 1);
 }
+
+/// Whoever polls seldom sees at once what is looked at only now and then.
+#[test]
+fn a_thorough_poll_hears_callers_and_looks_at_quiet_rails() {
+    struct Counted(Loopback, Shared<u32>);
+    impl Btl for Counted {
+        fn limits(&self) -> &gapless_btl::Limits {
+            self.0.limits()
+        }
+
+        fn address(&self) -> gapless_btl::Address {
+            self.0.address()
+        }
+
+        fn connect(&mut self, peer: &gapless_btl::Address) -> Result<PeerId, LinkError> {
+            self.0.connect(peer)
+        }
+
+        fn reserve(&mut self, to: PeerId, len: usize) -> Result<gapless_btl::Slot, ReserveError> {
+            self.0.reserve(to, len)
+        }
+
+        fn send(&mut self, slot: gapless_btl::Slot, tag: gapless_btl::AmTag, done: Token) {
+            self.0.send(slot, tag, done);
+        }
+
+        fn poll(&mut self, only: Option<PeerId>, sink: &mut dyn Sink) -> usize {
+            *self.1.lock().unwrap() += 1;
+            self.0.poll(only, sink)
+        }
+    }
+    let hub = Hub::new();
+    let mut b = End::new(&hub, 1);
+    let polls = Shared::default();
+    let slow = Loopback::with(&Hub::new(), named("slow", 9000));
+    b.bml.add(Box::new(Counted(slow, Arc::clone(&polls))));
+    (0..200).for_each(|_| assert!(poll(&mut b.bml).is_empty()));
+    let before = *polls.lock().unwrap();
+    b.callers.lock().unwrap().push(0);
+    b.answer(Found::Nothing(LinkError::Unreachable { reason: "for the test".to_owned() }));
+    b.bml.poll_thoroughly(&mut Log::default());
+    assert_eq!(*polls.lock().unwrap() - before, gapless_btl::POLLS_PER_LOOK);
+    assert_eq!(b.asked(), 1);
+}

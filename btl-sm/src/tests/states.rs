@@ -2,9 +2,8 @@
 //! many links are on their way up or down.
 
 use super::{Default, Pair, until};
-use crate::sm::TICKS;
 use gapless_btl::conformance::Fixture;
-use gapless_btl::{Btl, Event, Mapped, PeerId, Queue};
+use gapless_btl::{Btl, Event, Mapped, POLLS_PER_LOOK, PeerId, Queue};
 use std::time::{Duration, Instant};
 
 /// Polls both until the first has nothing to do.
@@ -100,8 +99,8 @@ fn sockets_are_looked_at_now_and_then_and_more_often_while_somebody_is_met_or_it
     // No test runs for an hour.
     let now = Instant::now() + Duration::from_secs(3600);
     let long_ago = Instant::now().checked_sub(Duration::from_secs(1)).unwrap();
-    for ticks in 0..2 * TICKS {
-        let turn = (ticks + 1).is_multiple_of(TICKS);
+    for ticks in 0..2 * POLLS_PER_LOOK {
+        let turn = (ticks + 1).is_multiple_of(POLLS_PER_LOOK);
         assert!(!due(ticks, 0, now, None), "{ticks}");
         assert_eq!(due(ticks, 1, now, None), turn, "{ticks}");
         assert_eq!(due(ticks, 2, now, None), turn, "{ticks}");

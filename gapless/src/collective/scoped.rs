@@ -118,7 +118,7 @@ impl Communicator {
     /// How a collective went, if it has ended; makes progress.
     pub(super) fn test(&self, operation: Operation, number: Number) -> Option<Result<(), Error>> {
         let fate = self.shared.with(|state| {
-            self.shared.drive(state);
+            self.shared.drive_once(state);
             Ok(take(state, number))
         });
         match fate {

@@ -38,7 +38,7 @@ impl Communicator {
         let (source, tag) = (source.into(), tag.into());
         let found = self.shared.with(|state| {
             state.open()?;
-            self.shared.drive(state);
+            self.shared.drive_once(state);
             Ok(state.pml.claim(&self.comm, source, tag)?)
         })?;
         Ok(found.map(|found| self.message(found)))

@@ -132,6 +132,9 @@ impl Shared {
             if drives(found, &mut finds) {
                 self.drive(&mut state);
             }
+            if state.want_processor(self.cores) {
+                break;
+            }
         }
         self.wait_held_in(state, call, |state| find(what, state, true))
     }

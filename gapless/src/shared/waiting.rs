@@ -66,6 +66,7 @@ impl<T> From<Option<T>> for Look<T> {
 enum Next {
     /// Another.
     Turn,
+    /// Another, once others have had the processor.
     Yield,
     Sleep,
 }
@@ -261,7 +262,14 @@ impl Shared {
                 // Waiting for the lock is no sign that the processor is wanted.
                 state.spin.pause();
             }
-            if goes_on { Next::Turn } else { Next::Sleep }
+            match goes_on {
+                true if state.want_processor(self.cores) => {
+                    state.spin.pause();
+                    Next::Yield
+                }
+                true => Next::Turn,
+                false => Next::Sleep,
+            }
         } else {
             wait.yields += 1;
             if wait.yields <= self.patience.yields { Next::Yield } else { Next::Sleep }

@@ -3,12 +3,14 @@
 use super::World;
 use super::connection::Connection;
 use crate::error::Error;
-use crate::shared::State;
 use crate::shared::guard::caught;
+use crate::shared::{State, Within};
 use crate::wireup::{Questions, Wireup, WireupError};
 use gapless_bml::LinkError;
 use gapless_pml::PmlError;
+use gapless_xtq::XtqError;
 use std::cell::RefCell;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
@@ -85,9 +87,36 @@ impl World {
     /// # Errors
     /// Another process died, or left because one did: the error names the one that died. Then nobody is waited for,
     /// under any launcher, but for memory that a lost peer may still write (RELIABILITY.md). Operations in flight end
-    /// with an error here and at the peers. Or the launcher is gone.
+    /// with an error here and at the peers. Or the launcher is gone. A task calls this, which waits until all tasks have
+    /// ended ([`XtqError::InTask`](crate::xtq::XtqError::InTask)): the world is given up.
     pub fn finalize(mut self) -> Result<(), Error> {
+        if self.is_within() {
+            return Err(XtqError::InTask.into());
+        }
         self.leave(Ending::Finalized)
+    }
+
+    /// Whether a function of the user's that this world runs is the caller: leaving would wait for it.
+    pub(super) fn is_within(&self) -> bool {
+        self.wireup.is_some()
+            && (self.xtq.runs_here() || self.shared.runs_here() != Within::Nothing)
+    }
+
+    /// A function that this world runs has dropped it: it is given up, as by a panic.
+    pub(super) fn give_up_from_within(&mut self) {
+        tracing::error!("a function that its world runs has dropped it: the world is given up");
+        let shared = Arc::clone(&self.shared);
+        if shared.runs_here() != Within::Lock {
+            shared.abandon();
+            return self.end_thread();
+        }
+        // Once the function has ended.
+        let thread = std::thread::Builder::new().name("gapless-leave".to_owned());
+        if let Err(error) = thread.spawn(move || shared.abandon()) {
+            tracing::error!(%error, "it stays as it is");
+        }
+        // Nobody waits for the thread that makes progress: it may wait for the lock.
+        drop(self.thread.take());
     }
 
     pub(super) fn leave(&mut self, ending: Ending) -> Result<(), Error> {

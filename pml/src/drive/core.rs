@@ -11,6 +11,7 @@ use crate::digests::Digests;
 use crate::drive::inflight::InFlight;
 use crate::drive::peer::Peer;
 use crate::eager::unanswered::Unanswered;
+use crate::eager::unmet::Unmet;
 use crate::error::PmlError;
 use crate::hash::FastMap;
 use crate::matching::body::{Arrival, Body, Numbered, Pool};
@@ -70,6 +71,7 @@ pub(crate) struct Core {
     pub(crate) unanswered: VecDeque<Unanswered>,
     /// Those whose data an engine packs.
     pub(crate) payloads: u32,
+    pub(crate) unmet: Unmet,
     /// Requests whose rendezvous asked to be polled.
     pub(crate) again: Turns,
     pub(crate) published: Published,
@@ -125,6 +127,7 @@ impl Core {
             deferred: FastMap::default(),
             unanswered: VecDeque::new(),
             payloads: 0,
+            unmet: Unmet::new(),
             again: Turns::default(),
             published: Published::new(&config.bounds),
             scratch: Scratch::default(),
@@ -170,6 +173,7 @@ impl Core {
         }
         if !self.active.is_empty() {
             done += self.flush_all(bml);
+            done += self.end_unmet();
         }
         done
     }

@@ -298,6 +298,7 @@ impl Core {
             }
         }
         self.enqueue(peer, Outgoing::Eager(id));
+        self.may_be_unmet(peer, id);
         if envelope.mode == SendMode::Synchronous {
             self.flush_peer(bml, peer);
         }

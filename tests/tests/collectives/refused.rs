@@ -75,6 +75,24 @@ fn a_users_function_that_panics_is_named() {
     });
 }
 
+/// It has the world's lock, which it would wait for.
+#[test]
+fn a_users_function_that_calls_its_world_does_not_wait_for_itself() {
+    ranks(2, |comm| {
+        let number = Datatype::from(Primitive::Int32).commit().unwrap();
+        let theirs = comm.clone();
+        let op = UserOp::packed("restless", true, &number, move |_| {
+            let _ = theirs.iprobe(0, 5);
+        });
+        for len in [1, 100_000] {
+            let failed = comm.allreduce(&vec![1i32; len], &mut vec![0i32; len], op.clone());
+            let said = failed.unwrap_err().to_string();
+            assert!(said.contains("restless") && said.contains("wait for itself"), "{said}");
+        }
+        comm.barrier().unwrap();
+    });
+}
+
 /// One rank alone makes a mistake: its later collectives are not taken for the one that it was refused.
 #[test]
 fn what_is_refused_at_one_rank_is_not_mixed_with_what_follows() {

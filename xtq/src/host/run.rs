@@ -7,6 +7,7 @@ use crate::launcher::Kernel;
 use crate::packet::{Command, Flags, Work};
 use crate::signal::Signal;
 use crate::task::{Function, Task};
+use crate::within::Running;
 use gapless_bml::Rank;
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -63,11 +64,15 @@ impl Ready {
 
     /// Runs it. A panic is its failure.
     pub(super) fn run(&mut self) -> Result<(), TaskError> {
-        let code = self.code.clone();
+        let (code, _running) = (self.code.clone(), self.running());
         failing(|| match &code {
             Code::Function(function) => self.call(function),
             Code::Kernel(kernel) => self.launch(kernel),
         })
+    }
+
+    fn running(&self) -> Running {
+        Running::of(Arc::as_ptr(&self.xtq.inner))
     }
 
     /// Whether it may run where progress is made.
@@ -80,6 +85,7 @@ impl Ready {
     pub(super) fn try_quick(&mut self) -> Option<Result<(), TaskError>> {
         let Code::Function(function) = self.code.clone() else { return None };
         let (_, quick) = function.quick.as_ref()?;
+        let _running = self.running();
         let mut ended = None;
         let failed = failing(|| {
             let mut task = self.task()?;
@@ -114,7 +120,7 @@ impl Ready {
         match &function.buffer {
             None => (function.run)(&mut task),
             Some(buffer) => {
-                buffer.with(|bytes| (function.run)(&mut Task { buffer: Some(bytes), ..task }))
+                buffer.lend(|bytes| (function.run)(&mut Task { buffer: Some(bytes), ..task }))
             }
         }
     }

@@ -1,0 +1,43 @@
+//! What is this end's, and what the calling thread may do here.
+
+use super::Xtq;
+use crate::error::XtqError;
+use crate::put::PutHandle;
+use crate::signal::Signal;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+impl Xtq {
+    /// How many tasks wait or run here. They need processors: a caller that spins may have to give way.
+    #[inline]
+    #[must_use]
+    pub fn live(&self) -> usize {
+        self.inner.live.load(Ordering::Relaxed)
+    }
+
+    /// Whether this thread may wait for tasks.
+    ///
+    /// # Errors
+    /// [`XtqError::Holding`]: it is inside [`TargetBuffer::with`](crate::TargetBuffer::with).
+    pub fn may_wait() -> Result<(), XtqError> {
+        if crate::within::holds() { Err(XtqError::Holding) } else { Ok(()) }
+    }
+
+    /// Whether the put was made here.
+    #[must_use]
+    pub fn is_ours(&self, put: &PutHandle) -> bool {
+        put.belongs_to(self.inner.number)
+    }
+
+    /// Whether the signal was made here.
+    #[must_use]
+    pub fn is_our_signal(&self, signal: &Signal) -> bool {
+        signal.rings(&self.inner.bell)
+    }
+
+    /// Whether the calling thread runs a task of this end's: it must not wait until all tasks have ended.
+    #[must_use]
+    pub fn runs_here(&self) -> bool {
+        crate::within::runs(Arc::as_ptr(&self.inner))
+    }
+}
