@@ -76,6 +76,11 @@ pub(crate) trait Accelerator: Send + Sync {
         false
     }
 
+    /// Whether [`Lane::copy_rows`] is slower than kernels with one of these, though they lie [apart](Accelerator::apart).
+    fn copies_rows_slowly(&self, _: Region, _: Region) -> bool {
+        false
+    }
+
     /// Whether a kernel of this device that moves `src` to `dst` reads it across a link, and writes memory
     /// of its own device.
     fn reads_afar(&self, _src: Region, _dst: Region) -> bool {

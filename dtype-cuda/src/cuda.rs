@@ -183,6 +183,10 @@ impl Accelerator for CudaAccelerator {
             && self.device.lies_elsewhere(one) != self.device.lies_elsewhere(other)
     }
 
+    fn copies_rows_slowly(&self, one: Region, other: Region) -> bool {
+        [one, other].into_iter().any(|region| self.device.copies_rows_slowly(region))
+    }
+
     fn reads_afar(&self, src: Region, dst: Region) -> bool {
         self.apart(src, dst) && self.device.lies_elsewhere(src)
     }

@@ -143,14 +143,17 @@ impl Shared {
             return None;
         }
         let work_out = || task.shares(terms, start, end).map(Arc::new);
-        match task {
+        let shares = match task {
             Task::Packed { .. } => work_out(),
             Task::Transfer { from: (from, _), to: (to, _), range, budget } => {
                 let (pair, layouts) =
                     (Pair::new(from, to, range, *budget), [from.layout(), to.layout()]);
                 self.shared_out.get_or(pair, layouts, work_out)
             }
-        }
+        }?;
+        let rows = shares.copies.iter().any(|copy| copy.rows > 1);
+        let slow = rows && self.accelerator.copies_rows_slowly(src.region, dst.region);
+        (!slow).then_some(shares)
     }
 
     /// The launches of what copies leave of a task.

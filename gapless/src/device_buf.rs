@@ -47,14 +47,22 @@ impl Drop for Owned {
     }
 }
 
+/// Long allocations are multiples of this: CUDA's driver copies rows between GPUs by a fifth slower where one of the two
+/// is a mapping of another process's allocation of another length.
+const STEP: u64 = 1 << 20;
+
+/// Bytes to allocate where `len` are asked for. Devices refuse to allocate none.
+fn allocated(len: u64) -> u64 {
+    if len < STEP { len.max(1) } else { len.checked_next_multiple_of(STEP).unwrap_or(len) }
+}
+
 impl DeviceBuf {
     pub(crate) fn allocate(
         shared: &Arc<Shared>,
         device: Arc<dyn Device>,
         len: u64,
     ) -> Result<DeviceBuf, Error> {
-        // Devices refuse to allocate no bytes.
-        let whole = device.allocate(len.max(1))?;
+        let whole = device.allocate(allocated(len))?;
         let memory = Arc::new(Owned { device, region: whole });
         let region = whole.sub(0, len).map_err(DeviceError::from)?;
         Ok(DeviceBuf { shared: Arc::clone(shared), memory: Some(memory), region })
@@ -171,5 +179,21 @@ mod tests {
         });
         let freed = ended.recv_timeout(Duration::from_secs(60));
         assert_eq!(freed, Ok(1), "it is freed, and nobody waits for itself");
+    }
+
+    #[test]
+    fn long_allocations_are_whole_steps() {
+        let step = STEP;
+        for (asked, given) in [
+            (0, 1),
+            (1, 1),
+            (step - 1, step - 1),
+            (step, step),
+            (step + 1, 2 * step),
+            (64_000_000, 62 * step),
+            (u64::MAX, u64::MAX),
+        ] {
+            assert_eq!(allocated(asked), given, "{asked}");
+        }
     }
 }

@@ -29,6 +29,8 @@ struct Import {
     users: u64,
     /// Bytes that can be reached from the first address on.
     size: u64,
+    /// The allocation's length, as its owner says: the driver maps whole pages.
+    allocated: u64,
     space: Space,
     how: How,
     /// Whether it lies on another device than the one that has mapped it.
@@ -161,6 +163,7 @@ impl CudaDevice {
             identity: key.identity(),
             users: 1,
             size: key.size,
+            allocated: key.size,
             space,
             how: How::Own,
             elsewhere: space != self.own_space(),
@@ -181,6 +184,7 @@ impl CudaDevice {
             identity: key.identity(),
             users: 1,
             size,
+            allocated: key.size,
             space: self.own_space(),
             how,
             // Whoever exported it says so: what is at stake is how fast it is copied.
@@ -263,8 +267,9 @@ impl CudaDevice {
     #[must_use]
     pub fn copies_rows_slowly(&self, region: Region) -> bool {
         const STEP: u64 = 1 << 20;
-        let odd =
-            |found: &Import| matches!(found.how, How::Handle) && !found.size.is_multiple_of(STEP);
+        let odd = |found: &Import| {
+            matches!(found.how, How::Handle) && !found.allocated.is_multiple_of(STEP)
+        };
         region.space() == self.own_space() && self.imported_at(region, odd)
     }
 
@@ -424,6 +429,7 @@ mod tests {
                 identity: identity(start, [u8::from(elsewhere); 16]),
                 users: 1,
                 size,
+                allocated: size,
                 space: device.own_space(),
                 how,
                 elsewhere,

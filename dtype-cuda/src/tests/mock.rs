@@ -80,6 +80,8 @@ pub(crate) struct Log {
     pub(crate) started: Vec<usize>,
     /// What lies on another device, by its address.
     pub(crate) elsewhere: Vec<u64>,
+    /// What rows are copied slowly to or from, likewise.
+    pub(crate) odd: Vec<u64>,
     ends: Vec<(usize, Arc<AtomicBool>)>,
 }
 
@@ -309,6 +311,11 @@ impl Accelerator for Mock {
         let log = self.log();
         let elsewhere = |region: Region| log.elsewhere.contains(&region.address());
         elsewhere(one) != elsewhere(other)
+    }
+
+    fn copies_rows_slowly(&self, one: Region, other: Region) -> bool {
+        let log = self.log();
+        [one, other].iter().any(|region| log.odd.contains(&region.address()))
     }
 
     fn reads_afar(&self, src: Region, dst: Region) -> bool {

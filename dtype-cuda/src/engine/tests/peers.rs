@@ -199,6 +199,14 @@ fn within_a_device_and_for_little_kernels_do_it() {
     bench.mock.log().elsewhere.push(bench.here.address());
     assert!(matches!(ask(&bench.engine, bench.there)[..], [Op::Launch(_)]));
     bench.mock.log().elsewhere.pop();
+    // Rows to or from a mapping of which the driver makes a poor job; a single stretch is none.
+    bench.mock.log().odd.push(bench.there.address());
+    assert!(matches!(ask(&bench.engine, bench.there)[..], [Op::Launch(_)]));
+    let one = Typed::contiguous(bench.here.sub(0, size).unwrap());
+    // SAFETY: as above.
+    unsafe { bench.engine.pack(&one, 0..size, packed(bench.there), &[]) }.unwrap();
+    assert!(matches!(bench.ops()[..], [Op::Rows(_, _, 1)]));
+    bench.mock.log().odd.pop();
 
     // The bounds: of bytes, and lower with a budget.
     for (bytes_min, budget, copies) in [
