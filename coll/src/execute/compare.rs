@@ -344,9 +344,12 @@ fn operator(number: u64) -> String {
     }
 }
 
+/// A message of a schedule: its slot, its bytes, a digest of its elements.
+type Message = (u32, u64, u64);
+
 /// What a schedule sends to each rank, and expects of each: total bytes, a digest of the messages by slot, their elements.
 fn pairs(schedule: &Schedule, rows: &Rows) -> [BTreeMap<usize, [u64; PAIR]>; 2] {
-    let mut messages: [BTreeMap<usize, Vec<(u32, u64, u64)>>; 2] = Default::default();
+    let mut messages: [BTreeMap<usize, Vec<Message>>; 2] = Default::default();
     for (action, _) in schedule.steps() {
         let (way, peer, slot, place) = match action {
             Action::Send { to, slot, from } => (0, *to, *slot, from),
@@ -357,7 +360,7 @@ fn pairs(schedule: &Schedule, rows: &Rows) -> [BTreeMap<usize, [u64; PAIR]>; 2] 
         messages[way].entry(peer).or_default().push((slot, place.len, elements));
     }
     messages.map(|way| {
-        let one = |(peer, mut messages): (usize, Vec<(u32, u64, u64)>)| {
+        let one = |(peer, mut messages): (usize, Vec<Message>)| {
             messages.sort_unstable();
             let total = messages.iter().map(|(_, len, _)| len).sum();
             let numbers: Vec<u64> =
