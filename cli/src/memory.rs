@@ -12,7 +12,7 @@ mod pin;
 mod place;
 mod room;
 
-pub(crate) use arena::Source;
+pub use arena::Source;
 pub(crate) use boxes::{Boxes, Sent, Sided};
 pub(crate) use content::{Wrong, mix};
 pub use devices::Budget;

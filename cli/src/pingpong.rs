@@ -15,13 +15,12 @@ mod setting;
 mod show;
 mod sizes;
 
-pub use super::memory::{Budget, Ends, LINE, Pinned, Places, Where};
+pub use super::memory::{Budget, Ends, LINE, Pinned, Places, Source, Where};
 pub use library::{MeasureError, Measuring, Party, Step, Trial, figures};
 pub use setting::Setting;
 
 use super::explain::bytes;
 use super::failure::Failure;
-use super::memory::Source;
 use super::run::start_again;
 use super::selection::Selection;
 use super::spaces;
@@ -40,7 +39,8 @@ pub(super) struct Pingpong {
     /// processes, or one for each (cuda:0,cuda:1 or cuda,host)
     #[arg(long, value_name = "SPACE[,SPACE]", default_value = "host")]
     space: Ends,
-    /// Memory from World::alloc, which peers can map, or ordinary memory, or one after the other
+    /// Host memory from World::alloc, which peers can map, or ordinary memory, or one after the other; or memory of host
+    /// or device that is allocated to each message's size
     #[arg(long, value_enum, default_value = "alloc")]
     memory: Memory,
     /// Use this protocol wherever it is possible, by the name that explain shows
@@ -89,6 +89,10 @@ enum Memory {
     Heap,
     /// Both, one after the other
     Both,
+    /// To each message's size, from World::alloc_device or World::alloc
+    ToSize,
+    /// The same, but as a program does that knows nothing of Gapless (cudaMalloc, malloc)
+    ForeignToSize,
 }
 
 impl Memory {
@@ -97,6 +101,8 @@ impl Memory {
             Memory::Alloc => &[Source::Alloc],
             Memory::Heap => &[Source::Heap],
             Memory::Both => &[Source::Alloc, Source::Heap],
+            Memory::ToSize => &[Source::ToSize],
+            Memory::ForeignToSize => &[Source::ForeignToSize],
         }
     }
 }

@@ -30,6 +30,8 @@ const LONGEST: u64 = 1024 * MIB;
 const PAYLOADS_BRIEF: [u64; 3] = [256 * MIB, 16 * MIB, MIB];
 /// Wu et al.'s larger matrix beside a busy GPU.
 const BUSY_EDGE: u64 = 2000;
+/// Matrices whose V lies in memory allocated to size.
+const EDGES: [u64; 4] = [2000, 2900, 3001, 4001];
 /// Payloads whose time is all latency.
 const LATENCIES: [u64; 2] = [8, 4096];
 /// Thread blocks of the restricted rows.
@@ -61,6 +63,7 @@ impl Experiment for P2p {
 fn plan(options: &Options, sites: &Sites) -> Vec<Pair> {
     vec![
         link(options, sites),
+        Pair::new("to-size", to_size(sites)),
         Pair { budget: FEW, suffix: "8 blocks", ..Pair::new("few", few(sites)) },
         // The copy engine needs no blocks: these rows say what kernels do.
         Pair {
@@ -161,6 +164,15 @@ fn busy(sites: &Sites) -> Vec<Item> {
     [v, v.beside(25).judged(kind), v.beside(50).judged(kind)].into()
 }
 
+/// Memory that is allocated for one message, by the library and by others. Nothing is asked of one GPU.
+fn to_size(sites: &Sites) -> Vec<Item> {
+    let ends = sites.two;
+    let v = |edge| Item::new(Shape::V, Size::Edge(edge), ends);
+    let sized = |edge| [Kind::ToSize, Kind::Foreign].map(|kind| v(edge).to_size(kind));
+    let items = EDGES.into_iter().flat_map(sized);
+    items.map(|item| if sites.are_two() { item } else { item.judged(Kind::Free) }).collect()
+}
+
 /// Two processes on one GPU that use it at the same time: what each is told does not wait for its turn.
 fn shared_at_once(options: &Options, ends: Ends) -> Vec<Item> {
     let mut items = shared(options, ends);
@@ -200,7 +212,7 @@ mod tests {
         let sites = Sites::of("cuda:0,cuda:1".parse().unwrap());
         for words in [&[][..], &["--brief"]] {
             let pairs = plan(&options(words), &sites);
-            assert_eq!(pairs.len(), 6);
+            assert_eq!(pairs.len(), 7);
             for pair in &pairs {
                 for (at, item) in pair.items.iter().enumerate() {
                     assert!(!pair.items[..at].contains(item), "{} {item:?}", pair.name);
@@ -217,6 +229,8 @@ mod tests {
                 Kind::Latency,
                 Kind::Few,
                 Kind::Occupied,
+                Kind::ToSize,
+                Kind::Foreign,
             ] {
                 assert!(kinds.contains(&kind), "{kind:?}");
             }

@@ -4,7 +4,7 @@
 use std::sync::OnceLock;
 
 use gapless::Protocol;
-use gapless_cli::pingpong::{Ends, Setting, Trial, Where};
+use gapless_cli::pingpong::{Ends, Setting, Source, Trial, Where};
 use gapless_layouts::{Case, cases, default_set, papers};
 
 use super::marks::Kind;
@@ -153,10 +153,8 @@ pub struct Item {
     pub size: Size,
     /// Where, at each end.
     pub ends: Ends,
-    /// Whether host memory is ordinary memory, not the world's.
-    pub heap: bool,
-    /// Whether ordinary host memory is page-locked.
-    pub locked: bool,
+    /// Where memory comes from.
+    pub source: Source,
     /// How it goes.
     pub setting: Setting,
     /// Whether copies to and from page-locked memory are measured beside it.
@@ -176,8 +174,7 @@ impl Item {
             shape,
             size,
             ends,
-            heap: false,
-            locked: false,
+            source: Source::Alloc,
             setting,
             pinned: false,
             occupied: 0,
@@ -195,13 +192,21 @@ impl Item {
     /// Out of ordinary memory and into it, where it lies in the host's.
     #[must_use]
     pub fn on_heap(self) -> Item {
-        Item { heap: true, ..self }
+        Item { source: Source::Heap, ..self }
     }
 
     /// Out of ordinary memory that is page-locked, and into it, where it lies in the host's.
     #[must_use]
     pub fn page_locked(self) -> Item {
-        Item { heap: true, locked: true, ..self }
+        Item { source: Source::Locked, ..self }
+    }
+
+    /// In memory that is allocated to the message's size, and judged by its kind.
+    #[must_use]
+    pub fn to_size(self, kind: Kind) -> Item {
+        let foreign = kind == Kind::Foreign;
+        let source = if foreign { Source::ForeignToSize } else { Source::ToSize };
+        Item { source, kind, ..self }
     }
 
     /// By this protocol.
@@ -228,9 +233,8 @@ impl Item {
     /// # Errors
     /// As [`Shape::case`].
     pub fn trial(&self, seconds: f64) -> Result<Trial, Failure> {
-        let Item { shape, size, ends, locked, setting, pinned, .. } = *self;
-        let (case, allocated) = (shape.case(size)?, !self.heap);
-        Ok(Trial { case, ends, allocated, locked, setting, pinned, seconds })
+        let Item { shape, size, ends, source, setting, pinned, .. } = *self;
+        Ok(Trial { case: shape.case(size)?, ends, source, setting, pinned, seconds })
     }
 
     /// What it is, before its datatypes are made.
@@ -264,7 +268,9 @@ impl Item {
         });
         let occupied = (self.occupied > 0).then(|| format!("{} % occupied", self.occupied));
         let force = force.map(|protocol| protocol.name().to_owned());
-        [force, fragments, occupied].into_iter().flatten().collect::<Vec<_>>().join(", ")
+        let to_size = matches!(self.source, Source::ToSize | Source::ForeignToSize)
+            .then(|| self.source.name().to_owned());
+        [force, fragments, occupied, to_size].into_iter().flatten().collect::<Vec<_>>().join(", ")
     }
 }
 

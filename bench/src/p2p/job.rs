@@ -416,8 +416,8 @@ fn judged(found: Vec<Found>, pairs: &[Pair]) -> Vec<Row> {
     let plain = |wanted: Item, other: &dyn Fn(&Found) -> bool| {
         let like = move |found: &&Found| {
             let item = found.item;
-            (item.shape, item.size, item.ends, item.setting, item.occupied)
-                == (wanted.shape, wanted.size, wanted.ends, wanted.setting, wanted.occupied)
+            let key = |of: Item| (of.shape, of.size, of.ends, of.setting, of.occupied, of.source);
+            key(item) == key(wanted)
         };
         all.iter().filter(|found| other(found)).find(like).map(|found| found.row.seconds)
     };

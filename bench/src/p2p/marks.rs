@@ -33,6 +33,10 @@ pub enum Kind {
     NetworkOccupied,
     /// The same, shown and not judged.
     NetworkFree,
+    /// V between two GPUs, in memory from `World::alloc_device` as long as the message's buffers.
+    ToSize,
+    /// The same in memory of `cudaMalloc`.
+    Foreign,
     /// Measured, not judged.
     Free,
 }
@@ -82,6 +86,8 @@ pub fn aim(kind: Kind, payload: u64) -> Option<Aim> {
         Kind::Listed if payload >= 64 * MIB => aim("memcpy", 0.80),
         Kind::Shared if payload >= 256 * MIB => aim("memcpy", 0.90),
         Kind::NoIpc if payload >= 64 * MIB => aim("pinned copy", 0.90),
+        Kind::ToSize => aim("memcpy", 0.93),
+        Kind::Foreign => aim("memcpy", 0.88),
         Kind::Few => aim(UNRESTRICTED, 0.85),
         Kind::Occupied | Kind::NetworkOccupied => aim(IDLE, 0.90),
         Kind::Network if payload >= 64 * MIB => aim(HOST_LINE, 0.95),
@@ -96,7 +102,14 @@ pub fn meant(kind: Kind) -> &'static [&'static str] {
     const REACHING: &[&str] =
         &["mapped", "mapped-put", "staged-put", "staged-put-copy", "staged-get", "staged-get-copy"];
     match kind {
-        Kind::Link | Kind::Half | Kind::X | Kind::Listed | Kind::Few | Kind::Occupied => REACHING,
+        Kind::Link
+        | Kind::Half
+        | Kind::X
+        | Kind::Listed
+        | Kind::ToSize
+        | Kind::Foreign
+        | Kind::Few
+        | Kind::Occupied => REACHING,
         // Layout to layout.
         Kind::Shared => &["mapped", "mapped-put"],
         Kind::NoIpc => &["copy-in-out", "zero-copy-in-out"],

@@ -5,6 +5,7 @@ use super::content;
 use super::devices::{self, Locked, Opened};
 use super::place::Places;
 use crate::failure::Failure;
+use gapless::DeviceBuf;
 use gapless::Error;
 use gapless::SharedBuf;
 use gapless::World;
@@ -16,25 +17,38 @@ use std::sync::Arc;
 /// Bytes that are filled and sent to a device at a time.
 const PIECE_BYTES: usize = 64 << 20;
 
-/// Where host memory comes from.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Source {
+/// Where memory comes from: the host's; a device's is an arena, unless it is to be allocated to size.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Source {
     /// From [`World::alloc`]: peers can map it.
+    #[default]
     Alloc,
     /// Ordinary memory.
     Heap,
     /// Ordinary memory, page-locked for a device of this process, if there is one that does that.
     Locked,
+    /// As long as the buffers of the message, from [`World::alloc_device`] or [`World::alloc`].
+    ToSize,
+    /// The same, from the device itself (`cudaMalloc`), or ordinary memory.
+    ForeignToSize,
 }
 
 impl Source {
     /// As tables and reports name it.
-    pub(crate) fn name(self) -> &'static str {
+    #[must_use]
+    pub fn name(self) -> &'static str {
         match self {
             Source::Alloc => "alloc",
             Source::Heap => "heap",
             Source::Locked => "page-locked",
+            Source::ToSize => "to size",
+            Source::ForeignToSize => "foreign, to size",
         }
+    }
+
+    /// Whether each message has memory of its own length.
+    pub(crate) fn is_to_size(self) -> bool {
+        matches!(self, Source::ToSize | Source::ForeignToSize)
     }
 }
 
@@ -43,8 +57,12 @@ pub(crate) enum Arena {
     Alloc(SharedBuf),
     Heap(Vec<u8>),
     Locked(Locked),
-    /// A device's; it lives as long as the process ([`Opened::arenas`]).
-    Device(Arc<dyn Device>, Region),
+    /// A device's; it lives as long as the process ([`Opened::arenas`]), or is kept by what comes with it.
+    Device(
+        Arc<dyn Device>,
+        Region,
+        #[expect(dead_code, reason = "it keeps memory")] Option<DeviceBuf>,
+    ),
 }
 
 impl Arena {
@@ -56,9 +74,9 @@ impl Arena {
         seed: u64,
     ) -> Result<Arena, Error> {
         let mut arena = match (source, device) {
-            (Source::Alloc, _) => Arena::Alloc(world.alloc(len)?),
+            (Source::Alloc | Source::ToSize, _) => Arena::Alloc(world.alloc(len)?),
             (Source::Locked, Some(device)) => Arena::Locked(Locked::new(device, len)),
-            (Source::Heap | Source::Locked, _) => Arena::Heap(vec![0; len]),
+            (Source::Heap | Source::Locked | Source::ForeignToSize, _) => Arena::Heap(vec![0; len]),
         };
         content::fill_large(arena.bytes_mut(), 0, seed);
         Ok(arena)
@@ -66,13 +84,24 @@ impl Arena {
 
     /// `len` bytes of a device's memory to send from, and as many to receive into, filled from `seeds`.
     pub(crate) fn pair(
+        world: &World,
+        source: Source,
         opened: &mut Opened,
         len: usize,
         seeds: [u64; 2],
     ) -> Result<[Arena; 2], Failure> {
-        let regions = opened.arenas(len as u64)?;
+        let bytes = len as u64;
+        let arenas = match source {
+            Source::ToSize => {
+                let space = opened.device.space();
+                [world.alloc_device(space, bytes)?, world.alloc_device(space, bytes)?]
+                    .map(|memory| (memory.region(), Some(memory)))
+            }
+            Source::ForeignToSize => opened.foreign(world, bytes)?.map(|region| (region, None)),
+            _ => opened.arenas(bytes)?.map(|region| (region, None)),
+        };
         let mut piece = vec![0; len.min(PIECE_BYTES)];
-        for (region, seed) in regions.into_iter().zip(seeds) {
+        for (&(region, _), seed) in arenas.iter().zip(seeds) {
             let mut at = 0;
             while at < len {
                 let part = &mut piece[..(len - at).min(PIECE_BYTES)];
@@ -85,7 +114,8 @@ impl Arena {
                 at += part.len();
             }
         }
-        Ok(regions.map(|region| Arena::Device(Arc::clone(&opened.device), region)))
+        let device = &opened.device;
+        Ok(arenas.map(|(region, kept)| Arena::Device(Arc::clone(device), region, kept)))
     }
 
     /// Host memory as bytes; none of a device's.
@@ -122,7 +152,7 @@ impl Arena {
         scratch: &mut Vec<u8>,
     ) -> Result<(), Failure> {
         let start = places.starts[at];
-        let Arena::Device(device, region) = self else {
+        let Arena::Device(device, region, _) = self else {
             content::fill_large(self.place_mut(places, at), start, seed);
             return Ok(());
         };
@@ -140,7 +170,7 @@ impl Arena {
         at: usize,
         scratch: &'a mut Vec<u8>,
     ) -> Result<&'a [u8], Failure> {
-        let Arena::Device(device, region) = self else { return Ok(self.place(places, at)) };
+        let Arena::Device(device, region, _) = self else { return Ok(self.place(places, at)) };
         let (_, len) = extent(places, at);
         scratch.resize(len, 0);
         let from = Arena::part(region, places, at)?;
@@ -171,7 +201,7 @@ impl Arena {
         limit: usize,
     ) -> Result<Vec<View<'_>>, Error> {
         let all = (0..places.starts.len().min(limit)).map(|at| match self {
-            Arena::Device(_, region) => {
+            Arena::Device(_, region, _) => {
                 let region = Arena::part(region, places, at)?;
                 // SAFETY: the arena lives as long as the process; what writes it (`refill`,
                 // `views_mut`) borrows it exclusively, and this view borrows it.
@@ -192,7 +222,7 @@ impl Arena {
         limit: usize,
     ) -> Result<Vec<ViewMut<'_>>, Error> {
         let whole = match self {
-            Arena::Device(_, region) => *region,
+            Arena::Device(_, region, _) => *region,
             host => Region::of_mut(host.bytes_mut()),
         };
         let all = (0..places.starts.len().min(limit)).map(|at| {

@@ -46,7 +46,7 @@ pub(crate) struct Boxes {
 }
 
 impl Boxes {
-    /// Arenas of `len` bytes each in the memory of `place`; host memory comes from `source`. What they hold derives from
+    /// Arenas of `len` bytes each in the memory of `place`, which comes from `source`. What they hold derives from
     /// `seed` and the rank.
     pub(crate) fn open(
         world: &World,
@@ -59,7 +59,7 @@ impl Boxes {
         let seeds = [outbox_seed, inbox_seed].map(|of| of(seed, rank));
         let first = devices.first();
         let [outbox, inbox] = match devices.open(place, Budget::default())? {
-            Some(opened) => Arena::pair(opened, len, seeds)?,
+            Some(opened) => Arena::pair(world, source, opened, len, seeds)?,
             None => {
                 let from = (source, first.as_ref());
                 [Arena::new(world, from, len, seeds[0])?, Arena::new(world, from, len, seeds[1])?]

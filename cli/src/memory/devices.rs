@@ -1,10 +1,11 @@
 //! The devices whose memory messages lie in, with the engines that pack there, and memory of theirs.
 //!
-//! Memory that messages lay in is never freed before the process ends: the other process may have it
-//! mapped, and what becomes of a mapping when its memory is freed is nowhere promised.
+//! Memory that messages lay in is not freed before the process ends, unless the other process has let go of it: it may
+//! have it mapped, and what becomes of a mapping when its memory is freed is nowhere promised.
 
 use super::ends::Where;
 use crate::failure::Failure;
+use gapless::World;
 use gapless_mem::{Completion, Device, Region};
 use std::num::NonZeroU32;
 use std::sync::Arc;
@@ -43,6 +44,8 @@ pub(crate) struct Opened {
     engine: GpuEngine,
     /// Memory to send from and to receive into, once it was asked for.
     arenas: Option<[Region; 2]>,
+    /// The same for one message, not from the library.
+    foreign: Option<[Region; 2]>,
 }
 
 /// A CUDA device and a stream on it.
@@ -130,7 +133,7 @@ impl Opened {
                 let engine = engine.map_err(|e| text(&e))?;
                 let stream = Arc::new(device.stream().map_err(|e| text(&e))?);
                 let cuda = Some(Cuda { device: Arc::clone(&device), stream });
-                Ok(Opened { place, device, cuda, engine, arenas: None })
+                Ok(Opened { place, device, cuda, engine, arenas: None, foreign: None })
             }
             #[cfg(feature = "opencl")]
             Where::OpenCl(number) => {
@@ -145,6 +148,7 @@ impl Opened {
                     cuda: None,
                     engine: engine.map_err(|e| text(&e))?,
                     arenas: None,
+                    foreign: None,
                 })
             }
             other => Err(format!("this build has no engine for {other}")),
@@ -173,6 +177,20 @@ impl Opened {
         let arenas = [self.device.allocate(len)?, self.device.allocate(len)?];
         self.arenas = Some(arenas);
         Ok(arenas)
+    }
+
+    /// `len` bytes to send from and as many to receive into, allocated to size as a program would that knows nothing of
+    /// the library. Those of the last time are freed, as [`World::withdraw`] asks for it.
+    pub(crate) fn foreign(&mut self, world: &World, len: u64) -> Result<[Region; 2], Failure> {
+        for region in self.foreign.take().into_iter().flatten() {
+            world.withdraw(region)?;
+            // SAFETY: `allocate` gave it below; the arena that had it is gone, with all messages in it, and peers have
+            // let go of it.
+            unsafe { self.device.free(region) }?;
+        }
+        let both = [self.device.allocate(len)?, self.device.allocate(len)?];
+        self.foreign = Some(both);
+        Ok(both)
     }
 
     /// The time of the least that can be asked of its engine: to pack eight bytes, and to wait. `None`

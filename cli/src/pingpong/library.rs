@@ -93,26 +93,14 @@ pub struct Trial {
     pub case: Case,
     /// Where it lies at each end.
     pub ends: Ends,
-    /// Whether host memory is from [`World::alloc`], not ordinary memory.
-    pub allocated: bool,
-    /// Whether ordinary memory is page-locked for the process's device, if it has one that does that.
-    pub locked: bool,
+    /// Where its memory comes from.
+    pub source: Source,
     /// How it is carried.
     pub setting: Setting,
     /// Whether copies to and from page-locked memory are measured beside it, too.
     pub pinned: bool,
     /// Seconds of messages, beside a few to begin with; more than 0.
     pub seconds: f64,
-}
-
-impl Trial {
-    fn source(&self) -> Source {
-        match (self.allocated, self.locked) {
-            (true, _) => Source::Alloc,
-            (false, true) => Source::Locked,
-            (false, false) => Source::Heap,
-        }
-    }
 }
 
 /// How far a list of trials has come.
@@ -184,8 +172,10 @@ impl Party {
         each: &mut dyn FnMut(Step),
     ) -> Result<(), MeasureError> {
         let mut first = 0;
-        let place = |trial: &Trial| (trial.ends, trial.source());
-        for group in trials.chunk_by(|one, next| place(one) == place(next)) {
+        let together = |one: &Trial, next: &Trial| {
+            (one.ends, one.source) == (next.ends, next.source) && !one.source.is_to_size()
+        };
+        for group in trials.chunk_by(together) {
             self.group(group, seed, first, each)?;
             first += group.len();
         }
@@ -210,7 +200,7 @@ impl Party {
     ) -> Result<(), Failure> {
         let cases: Vec<Case> = trials.iter().map(|trial| trial.case.clone()).collect();
         let settings: Vec<Setting> = trials.iter().map(|trial| trial.setting).collect();
-        let source = trials[0].source();
+        let source = trials[0].source;
         let course = Course {
             cases: &cases,
             settings: &settings,
@@ -224,7 +214,11 @@ impl Party {
             let before = &mut |index| each(Step::Before(first + index));
             return rank::follow(&self.world, &mut self.devices, course, before);
         }
-        let sizes = Sizes::for_all(&cases, course.ends, &mut self.devices, ARENA_BYTES_MAX)?;
+        let sizes = if source.is_to_size() {
+            Sizes::to_size(&cases[0])
+        } else {
+            Sizes::for_all(&cases, course.ends, &mut self.devices, ARENA_BYTES_MAX)?
+        };
         let mut bench = rank::lead(&self.world, &mut self.devices, course, &sizes)?;
         let launch = bench.launch_and_wait()?;
         let mut known: Vec<((u64, bool), Vec<super::bench::Plain>)> = Vec::new();
@@ -248,7 +242,7 @@ impl Party {
             };
             let shown = Shown {
                 name: trial.case.name.clone(),
-                source: source.name(),
+                source,
                 ends: trial.ends,
                 protocols,
                 payload_bytes: payload,

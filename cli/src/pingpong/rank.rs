@@ -73,8 +73,10 @@ pub(super) fn echo(
 ) -> Result<(), Failure> {
     let settings = vec![options.setting(); cases.len()];
     for &source in sources(options) {
-        let course = options.course(cases, &settings, source);
-        follow(world, devices, course, &mut |_| {})?;
+        for _ in 0..if source.is_to_size() { cases.len() } else { 1 } {
+            let course = options.course(cases, &settings, source);
+            follow(world, devices, course, &mut |_| {})?;
+        }
     }
     Ok(())
 }
@@ -166,13 +168,25 @@ pub(super) fn measure(
 ) -> Result<(), Failure> {
     let settings = vec![options.setting(); cases.len()];
     for &source in sources(options) {
-        let bench = lead(world, devices, options.course(cases, &settings, source), sizes)?;
-        let mut pass = Pass { options, bench, source, references: HashMap::new() };
-        for (index, case) in cases.iter().enumerate().filter(|(index, _)| is_possible(*index)) {
-            each(Progress::Before(case))?;
-            each(Progress::After(Box::new(pass.measure(index, case)?)))?;
+        let passes = if source.is_to_size() {
+            // A pass for each, the impossible ones too: the other process counts them.
+            let each = cases.iter().enumerate();
+            each.map(|(at, case)| (Sizes::to_size(case), at..at + 1)).collect()
+        } else {
+            vec![(*sizes, 0..cases.len())]
+        };
+        for (sizes, those) in passes {
+            let course = options.course(cases, &settings, source);
+            let mine = those.filter(|&index| is_possible(index));
+            let sizes = if mine.clone().next().is_some() { sizes } else { Sizes::NOTHING };
+            let bench = lead(world, devices, course, &sizes)?;
+            let mut pass = Pass { options, bench, source, references: HashMap::new() };
+            for index in mine {
+                each(Progress::Before(&cases[index]))?;
+                each(Progress::After(Box::new(pass.measure(index, &cases[index])?)))?;
+            }
+            pass.bench.dismiss()?;
         }
-        pass.bench.dismiss()?;
     }
     Ok(())
 }
@@ -209,7 +223,7 @@ impl Pass<'_> {
         let reference = self.reference(case.payload_bytes)?;
         Ok(Shown {
             name: case.name.clone(),
-            source: self.source.name(),
+            source: self.source,
             ends: self.options.space,
             protocols,
             payload_bytes: case.payload_bytes,

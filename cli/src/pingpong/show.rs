@@ -5,7 +5,7 @@ use super::sizes::Sizes;
 use super::{Memory, Pingpong};
 use crate::failure::Failure;
 use crate::lines::fit;
-use crate::memory::{Ends, Wrong};
+use crate::memory::{Ends, Source, Wrong};
 use crate::{say_beside, write_json};
 use gapless_pml::{Protocol, Tally};
 use gapless_report::{
@@ -41,7 +41,7 @@ impl fmt::Display for Protocols {
 /// One line of the table.
 pub(super) struct Shown {
     pub(super) name: String,
-    pub(super) source: &'static str,
+    pub(super) source: Source,
     pub(super) protocols: Protocols,
     pub(super) payload_bytes: u64,
     pub(super) blocks: u64,
@@ -181,6 +181,9 @@ impl<'a> Outcome<'a> {
                      devices (memcpy), or the slower direction to and from page-locked host memory \
                      (pinned copy).\n";
         }
+        if options.memory.sources()[0].is_to_size() {
+            return text + "Buffers do not rotate: each message has memory of its own length.\n";
+        }
         let short: Vec<&str> = self
             .shown
             .iter()
@@ -239,7 +242,7 @@ fn headings(both: bool, first: &Shown, widest: &str) -> Table {
 impl Shown {
     fn cells(&self, both: bool) -> Vec<String> {
         let payload = self.payload_bytes;
-        let memory = both.then(|| self.source.to_owned());
+        let memory = both.then(|| self.source.name().to_owned());
         let cells = [self.name.clone()].into_iter().chain(memory).chain([
             Bytes(payload).to_string(),
             self.blocks.to_string(),
@@ -257,7 +260,7 @@ impl Shown {
 
     pub(super) fn row(&self, both: bool) -> Row {
         let name = match both {
-            true => format!("{} ({})", self.name, self.source),
+            true => format!("{} ({})", self.name, self.source.name()),
             false => self.name.clone(),
         };
         let (protocol, space) = (self.protocols.to_string(), self.ends.to_string());
@@ -275,9 +278,9 @@ impl Shown {
         if let Some(resident) = self.resident {
             row = row.resident_gbps(resident.gbps(self.payload_bytes));
         }
-        match self.ends.0.iter().all(|place| place.is_device()) {
+        match self.ends.0.iter().all(|place| place.is_device()) && !self.source.is_to_size() {
             true => row,
-            false => row.with("memory", self.source),
+            false => row.with("memory", self.source.name()),
         }
     }
 

@@ -40,13 +40,6 @@ impl Sizes {
         arena_bytes_max: u64,
     ) -> Result<(Sizes, Vec<(usize, Failure)>), Failure> {
         let (cache_bytes, assumed) = caches(ends, devices)?;
-        let span = |case: &Case| {
-            let sides = [&case.send, &case.recv].map(|side| {
-                let (low, high) = side.touched().unwrap_or((0, 0));
-                (high - low).cast_unsigned()
-            });
-            sides[0].max(sides[1]).max(case.payload_bytes) + 2 * LINE
-        };
         let wanted = |case: &Case| {
             let places = 2 * cache_bytes / case.payload_bytes.max(1) + 2;
             // Places of a device begin at multiples of so much.
@@ -75,6 +68,14 @@ impl Sizes {
         Ok((Sizes { cache_bytes, assumed, arena_bytes }, refused))
     }
 
+    /// For no case.
+    pub(super) const NOTHING: Sizes = Sizes { cache_bytes: 0, assumed: false, arena_bytes: LINE };
+
+    /// One place for one case, in memory of no other length.
+    pub(super) fn to_size(case: &Case) -> Sizes {
+        Sizes { cache_bytes: 0, assumed: false, arena_bytes: span(case) }
+    }
+
     /// The same for all cases; an error if any is too large.
     pub(super) fn for_all(
         cases: &[Case],
@@ -85,6 +86,15 @@ impl Sizes {
         let (sizes, refused) = Sizes::choose(cases, ends, devices, arena_bytes_max)?;
         refused.into_iter().next().map_or(Ok(sizes), |(_, why)| Err(why))
     }
+}
+
+/// Bytes of a case's longest buffer, with room to begin at a cache line.
+fn span(case: &Case) -> u64 {
+    let sides = [&case.send, &case.recv].map(|side| {
+        let (low, high) = side.touched().unwrap_or((0, 0));
+        (high - low).cast_unsigned()
+    });
+    sides[0].max(sides[1]).max(case.payload_bytes) + 2 * LINE
 }
 
 /// The largest cache, and whether it is a guess.
