@@ -87,7 +87,9 @@ fn what_is_wrong_is_refuted() -> Result<(), Box<dyn std::error::Error>> {
 fn job(ranks: u32) -> Vec<Pml> {
     let hub = Hub::new();
     let mut bmls: Vec<Bml> = (0..ranks).map(|rank| Bml::new(Rank(rank), ranks)).collect();
-    bmls.iter_mut().for_each(|bml| _ = bml.add(Box::new(Loopback::new(&hub))));
+    for bml in &mut bmls {
+        bml.add(Box::new(Loopback::new(&hub)));
+    }
     let addresses: Vec<_> = bmls.iter().map(Bml::addresses).collect();
     for (me, bml) in (0..).zip(&mut bmls) {
         for (peer, address) in (0..).zip(&addresses).filter(|(peer, _)| *peer != me) {
