@@ -6,6 +6,7 @@ mod atomics;
 mod bundles;
 mod deaths;
 mod directory;
+mod leaving;
 mod memory;
 mod poll;
 mod trials;
@@ -16,6 +17,7 @@ use crate::endpoint::{Endpoint, Path};
 use crate::flood::Flood;
 use crate::near::{Judge, Near};
 use crate::rail::{Rail, RdmaRail};
+use crate::roll_call::RollCall;
 use crate::{BmlError, Handler, PeerState, RailSlot, Rank, TokenSpace, select};
 use deaths::{EXPLANATION_TIME, Unexplained};
 use gapless_btl::loopback::{Config, Hub, Loopback};
@@ -57,6 +59,10 @@ pub struct Bml {
     farewells: Vec<(Path, u8)>,
     /// What is known of ranks that are gone.
     flood: Flood,
+    /// Who leaves together.
+    roll_call: RollCall,
+    /// Whom the last error named that this process got because of a loss.
+    accused: Option<Rank>,
     /// Whether links to neighbours are kept, and deaths passed on.
     watches: bool,
     /// There is a duty besides polling: peers are to be told something, or may be.
@@ -122,6 +128,8 @@ impl Bml {
             round: 0,
             farewells: Vec::new(),
             flood: Flood::new(me, size),
+            roll_call: RollCall::new(size),
+            accused: None,
             watches: false,
             owing: false,
             untold: false,

@@ -32,6 +32,8 @@ pub(crate) struct Fact {
     pub(crate) rank: Rank,
     /// Because of whom: the rank itself, or the one whose loss made it leave.
     pub(crate) culprit: Rank,
+    /// Whether both have departed, and nobody has died.
+    pub(crate) departed: bool,
     /// What became of the culprit.
     pub(crate) why: Box<str>,
 }
@@ -68,7 +70,7 @@ pub(crate) struct Flood {
     /// Where in `facts` a rank is.
     gone: BTreeMap<Rank, usize>,
     /// What others say of ranks whose links have not ended here.
-    rumours: BTreeMap<Rank, (Rank, Box<str>)>,
+    rumours: BTreeMap<Rank, Fact>,
     /// Who says so.
     claims: BTreeMap<Rank, Claims>,
     /// Ranks whose turn to be checked has come.
@@ -130,16 +132,17 @@ impl Flood {
         self.gone.get(&rank).map(|&at| &self.facts[at])
     }
 
-    /// `from` says that `rank` is gone because of `culprit`.
-    pub(crate) fn hear(&mut self, from: Rank, rank: Rank, culprit: Rank, why: &str) -> Heard {
-        if rank.0 >= self.size || culprit.0 >= self.size {
+    /// `from` says this of a rank that is gone.
+    pub(crate) fn hear(&mut self, from: Rank, fact: Fact) -> Heard {
+        let rank = fact.rank;
+        if rank.0 >= self.size || fact.culprit.0 >= self.size {
             return Heard::Nonsense;
         }
         if rank == self.me || self.gone.contains_key(&rank) {
             return Heard::Stale;
         }
         if from == rank {
-            self.rumours.insert(rank, (culprit, why.into()));
+            self.rumours.insert(rank, fact);
             return Heard::Testimony;
         }
         if self.cut_off.contains(&rank) || self.left.contains(&rank) {
@@ -148,8 +151,8 @@ impl Flood {
         }
         // The first word counts: the others only repeat it. But a peer that names another culprit knows more than one
         // that came too late to be told.
-        if self.rumours.get(&rank).is_none_or(|(named, _)| *named == rank) {
-            self.rumours.insert(rank, (culprit, why.into()));
+        if self.rumours.get(&rank).is_none_or(|known| known.culprit == rank && !known.departed) {
+            self.rumours.insert(rank, fact);
         }
         if self.claims.values().any(|claims| claims.checked.contains(&rank)) {
             return Heard::Stale;
@@ -192,8 +195,9 @@ impl Flood {
         if self.left.contains(&rank) || self.gone.contains_key(&rank) {
             return false;
         }
-        let (culprit, why) = self.rumours.remove(&rank).unwrap_or_else(|| (rank, why.into()));
-        self.add(Fact { rank, culprit, why });
+        let seen = || Fact { rank, culprit: rank, departed: false, why: why.into() };
+        let fact = self.rumours.remove(&rank).unwrap_or_else(seen);
+        self.add(fact);
         self.told.remove(&rank);
         self.look_for_neighbours();
         true
@@ -211,10 +215,31 @@ impl Flood {
     pub(crate) fn leave(&mut self, why: &str) {
         if !self.gone.contains_key(&self.me) {
             let rank = self.me;
-            let own = || Fact { rank, culprit: rank, why: why.into() };
-            let fact = self.facts.first().map_or_else(own, |first| Fact { rank, ..first.clone() });
+            let own = || Fact { rank, culprit: rank, departed: false, why: why.into() };
+            let first = self.facts.iter().find(|fact| !fact.departed);
+            let fact = first.map_or_else(own, |first| Fact { rank, ..first.clone() });
             self.add(fact);
         }
+    }
+
+    /// This process departs: because of `culprit`, if that one has departed, or else because of itself.
+    pub(crate) fn depart(&mut self, culprit: Option<Rank>) {
+        if !self.gone.contains_key(&self.me) {
+            let rank = self.me;
+            let culprit = culprit.filter(|&it| self.has_departed(it)).unwrap_or(rank);
+            self.add(Fact { rank, culprit, departed: true, why: Box::default() });
+        }
+    }
+
+    /// Whether `rank` is gone because it departed, as far as is known or said.
+    pub(crate) fn has_departed(&self, rank: Rank) -> bool {
+        let known = self.fact(rank).or_else(|| self.rumours.get(&rank));
+        known.is_some_and(|fact| fact.departed)
+    }
+
+    /// The others that are gone.
+    pub(crate) fn gone(&self) -> impl Iterator<Item = Rank> {
+        self.gone.keys().copied().filter(|&rank| rank != self.me)
     }
 
     fn add(&mut self, fact: Fact) {

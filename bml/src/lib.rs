@@ -53,6 +53,7 @@ mod flood;
 mod near;
 mod rail;
 mod registered;
+mod roll_call;
 mod select;
 mod spin;
 mod stripe;

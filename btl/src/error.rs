@@ -13,6 +13,9 @@ pub enum LinkError {
         /// How that was noticed.
         reason: String,
     },
+    /// The peer's process has left the job without finalizing. It may live on.
+    #[error("it left without finalizing")]
+    Departed,
     /// The peer broke the protocol; it is treated as dead.
     #[error("the peer broke the protocol: {what}")]
     Corrupt {
@@ -45,6 +48,17 @@ pub enum LinkError {
         /// What the system said.
         reason: String,
     },
+}
+
+impl LinkError {
+    /// What became of a peer, as the end of a sentence that begins with its name.
+    #[must_use]
+    pub fn fate(&self) -> String {
+        match self {
+            LinkError::Departed => "left without finalizing".to_owned(),
+            error => format!("is lost: {error}"),
+        }
+    }
 }
 
 /// Why there is no slot.

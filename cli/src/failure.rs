@@ -2,7 +2,7 @@
 
 use crate::load::Load;
 use gapless::Error;
-use gapless::launch::LaunchError;
+use gapless::launch::{End, LaunchError};
 use gapless_coll::{BuildError, NameError};
 use gapless_dtype::{ConvertorError, TypeError};
 use gapless_engine::EngineError;
@@ -69,10 +69,19 @@ pub(super) enum Failure {
     Implausible { why: Vec<String> },
     #[error("{cases} of {all} layouts arrived with wrong bytes; the first: {first}")]
     WrongBytes { cases: usize, all: usize, first: String },
-    #[error("rank {rank} {end}; the job was ended")]
-    Job { rank: u32, end: gapless::launch::End, code: u8 },
+    #[error("{}; the job was ended", failed(*rank, *end, *because))]
+    Job { rank: u32, end: End, because: Option<u32>, code: u8 },
     #[error("cannot write to standard output: {0}")]
     Output(io::Error),
+}
+
+/// Which process failed, and how, in words.
+fn failed(rank: u32, end: End, because: Option<u32>) -> String {
+    match because {
+        Some(cause) if cause == rank => format!("rank {rank} left without finalizing, and {end}"),
+        Some(cause) => format!("rank {rank} {end}, because rank {cause} left without finalizing"),
+        None => format!("rank {rank} {end}"),
+    }
 }
 
 impl Failure {

@@ -344,7 +344,7 @@ fn end(outcome: Result<Outcome, LaunchError>) -> Result<ExitCode, Failure> {
     };
     let code = outcome.exit_code();
     match outcome.failed {
-        Some((rank, end)) => Err(Failure::Job { rank, end, code }),
+        Some((rank, end)) => Err(Failure::Job { rank, end, because: outcome.because, code }),
         None => Ok(ExitCode::from(code)),
     }
 }

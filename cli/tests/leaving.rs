@@ -1,76 +1,227 @@
-//! Processes that leave in the middle: the others wait for them, and the log says so.
+//! Processes that drop their worlds: whoever needs them is told, and nobody else is harmed.
 
 mod common;
 
 use common::{
-    BODY, WATCHDOG, again, assert_ran, await_flag, finish_all, flag, gapless, is_rank,
-    meeting_folder, text,
+    BODY, WATCHDOG, again, await_flag, finish, flag, gapless, is_rank, join, meeting_folder,
+    orphans, ranks, text,
 };
-use gapless::{Error, Source, World};
-use std::io::{self, Write};
+use gapless::{Communicator, Error, Lock, PmlError, ReduceOp, Source, World};
+use std::time::Duration;
 
-/// What the log says of a world that is dropped.
-const DROPPED: &str = "a world was dropped, not finalized, and waits for process 0";
-
-/// The standard error output, which leaves a flag once that was said.
-struct Said;
-
-impl Write for Said {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        io::stderr().write_all(bytes)?;
-        if text(bytes).contains(DROPPED) {
-            flag(&meeting_folder(), "said");
-        }
-        Ok(bytes.len())
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        io::stderr().flush()
-    }
+/// What the error of a wait says that needs rank 1, which has departed.
+fn misses_rank_1<T: std::fmt::Debug>(what: &str, result: Result<T, Error>) {
+    let error = result.expect_err(what);
+    assert_eq!(error.lost_rank(), Some(1), "{what}: {error}");
+    let line = error.to_string();
+    assert!(line.contains("process 1 left without finalizing"), "{what}: {line}");
+    assert_eq!(line.matches("rank").count(), 0, "{what}: {line}");
 }
 
-/// Leaves early, with an error that the other does not know of.
-fn fails(world: World) -> Result<(), Error> {
-    world.comm().send(&[7u8], 9, 0)?;
-    world.finalize()
+/// Rank 1 leaves by `?`, with an error that the others do not know of.
+fn fails(world: World) -> Result<(), std::io::Error> {
+    std::fs::read("/no/such/input")?;
+    drop(world);
+    Ok(())
 }
 
-/// One process leaves by `?` while the other waits for its message. Nobody ends that, but a user learns where to look.
-#[test]
-fn a_world_that_is_dropped_in_the_middle_names_whom_it_waits_for() {
-    let name = "a_world_that_is_dropped_in_the_middle_names_whom_it_waits_for";
-    if is_rank(name) {
-        let warnings = tracing_subscriber::fmt().with_max_level(tracing::Level::WARN);
-        warnings.with_writer(|| Said).with_ansi(false).init();
-        let world = World::init().expect("the world comes to be");
-        let comm = world.comm();
-        // They know each other.
-        comm.barrier().unwrap();
-        if world.rank() == 1 {
-            assert!(fails(world).is_err());
-            return;
-        }
-        let mut byte = [0u8];
-        std::thread::scope(|threads| {
-            // Once it was said, this wait may end; else it would last for ever.
-            threads.spawn(|| {
-                await_flag(&meeting_folder(), "said");
-                comm.send(&[1u8], 0, 0).unwrap();
-            });
-            assert_eq!(comm.recv(&mut byte, Source::Any, 0).unwrap().source, 0);
-        });
-        world.finalize().unwrap();
+/// Everything that needs rank 1 ends with an error that names it, and then the others leave in good order.
+fn go_on_without_rank_1(world: World) {
+    let comm = world.comm().clone();
+    let mut window = comm.window_allocate::<u64>(8).unwrap();
+    // Two at a time, so that some ranks need rank 1 only through another.
+    let pairs = comm.split(Some(comm.rank() / 2), 0).unwrap().unwrap();
+    comm.barrier().unwrap();
+    if world.rank() == 1 {
+        drop((window, pairs, comm));
+        assert!(fails(world).is_err());
         return;
     }
-    let folder = tempfile::tempdir().expect("a folder for flags");
+    misses_rank_1("receive", comm.recv(&mut [0u8], 1, 7));
+    misses_rank_1("short send", comm.send(&[1u8], 1, 7));
+    misses_rank_1("long send", comm.send(&vec![1u8; 1 << 20], 1, 7));
+    misses_rank_1("barrier", comm.barrier());
+    misses_rank_1("short reduction", comm.allreduce(&[1u64], &mut [0u64], ReduceOp::Sum));
+    let (long, mut sum) = (vec![1u64; 100_000], vec![0u64; 100_000]);
+    misses_rank_1("long reduction", comm.allreduce(&long, &mut sum, ReduceOp::Sum));
+    let (put, flush) = (window.lock(1, Lock::Shared), window.put(&[1u64], 1, 0));
+    misses_rank_1("window", put.and(flush).and_then(|()| window.flush(1)));
+    misses_rank_1("fence", window.fence());
+    let error = comm.dup().unwrap_err();
+    assert_eq!(error.lost_rank(), Some(1), "{error}");
+    if world.rank() == 0 {
+        misses_rank_1("barrier of two", pairs.barrier());
+    } else {
+        pairs.barrier().unwrap();
+    }
+    // The rest agree who is left.
+    let rest = comm.shrink().unwrap();
+    assert_eq!(rest.size(), comm.size() - 1);
+    rest.barrier().unwrap();
+    drop((window, rest, pairs, comm));
+    world.finalize().unwrap();
+}
+
+#[test]
+fn whoever_needs_a_process_that_departed_is_told_and_the_rest_finalize() {
+    let name = "whoever_needs_a_process_that_departed_is_told_and_the_rest_finalize";
+    if is_rank(name) {
+        let world = World::init().expect("the world comes to be");
+        return go_on_without_rank_1(world);
+    }
+    for size in [2, 4] {
+        let mut command = gapless();
+        command.args(["run", "-n", &size.to_string(), "-e", &format!("{BODY}={name}")]);
+        command.args(again(name));
+        let output = finish(command, WATCHDOG);
+        let (out, err) = (text(&output.stdout), text(&output.stderr));
+        assert!(output.status.success(), "{size}: {}\n{out}\n{err}", output.status);
+        assert_eq!(out.matches("1 passed").count(), size, "{out}");
+    }
+}
+
+/// Likewise where the launcher's fences never open, as one process does not come.
+#[test]
+fn nobody_waits_at_a_fence_for_a_process_that_departed() {
+    let name = "nobody_waits_at_a_fence_for_a_process_that_departed";
+    orphans(4, name, &[], WATCHDOG, |builder| go_on_without_rank_1(join(builder)));
+}
+
+/// One that nobody needs harms nobody, whether it ends before the others leave or after.
+#[test]
+fn a_process_that_nobody_needs_may_leave() {
+    ranks(4, "a_process_that_nobody_needs_may_leave", |world| {
+        let comm = world.comm().clone();
+        comm.barrier().unwrap();
+        let rest = comm.split((comm.rank() != 2).then_some(0), 0).unwrap();
+        drop(comm);
+        let Some(rest) = rest else { return drop(world) };
+        if rest.rank() == 1 {
+            // Long after the others wait.
+            std::thread::sleep(Duration::from_millis(300));
+        }
+        for _ in 0..100 {
+            rest.barrier().unwrap();
+        }
+        drop(rest);
+        world.finalize().unwrap();
+    });
+}
+
+/// Sends a long message without waiting for it.
+fn send_away(comm: &Communicator, to: u32, tag: i32) -> gapless::OwnedRequest<Vec<u8>> {
+    comm.isend_owned(vec![5u8; 8 << 20], to, tag).unwrap()
+}
+
+/// What was sent is served until it was received; what nobody receives is given up.
+#[test]
+fn what_a_process_has_sent_is_served_before_it_departs() {
+    orphans(2, "what_a_process_has_sent_is_served_before_it_departs", &[], WATCHDOG, |builder| {
+        let world = join(builder);
+        let comm = world.comm().clone();
+        comm.barrier().unwrap();
+        if world.rank() == 1 {
+            comm.send(&[1u8], 0, 0).unwrap();
+            let requests = [1, 2].map(|tag| send_away(&comm, 0, tag));
+            drop((world, comm));
+            let [wanted, unwanted] = requests.map(|request| request.wait().1);
+            wanted.unwrap();
+            let unreceived = Error::from(PmlError::Unreceived { rank: 0, tag: 2 });
+            assert_eq!(unwanted.unwrap_err(), unreceived);
+            flag(&meeting_folder(), "departed");
+            return;
+        }
+        // It is asked for when the other has begun to leave.
+        assert_eq!(comm.probe(1, 2).unwrap().bytes, 8 << 20);
+        let mut bytes = vec![0u8; 8 << 20];
+        comm.recv(&mut bytes, 1, 1).unwrap();
+        assert!(bytes.iter().all(|byte| *byte == 5));
+        // Short ones are kept.
+        let error = comm.recv(&mut [0u8], Source::Any, 9).unwrap_err();
+        assert_eq!(error.lost_rank(), Some(1), "{error}");
+        await_flag(&meeting_folder(), "departed");
+        comm.recv(&mut [0u8], 1, 0).unwrap();
+        misses_rank_1("receive of the other", comm.recv(&mut bytes, 1, 2));
+        misses_rank_1("receive from any", comm.recv(&mut bytes, 1, 3));
+        drop(comm);
+        world.finalize().unwrap();
+    });
+}
+
+/// Runs this program again under the launcher: its exit code, and what it wrote to standard error.
+fn launched(name: &str, ranks: u32) -> (Option<i32>, String) {
     let mut command = gapless();
-    command.args(["run", "-p", "-n", "2", "-e", &format!("{BODY}={name}"), "-e"]);
-    command.arg(format!("GAPLESS_TEST_FOLDER={}", folder.path().display()));
+    command.args(["run", "-n", &ranks.to_string(), "-e", &format!("{BODY}={name}")]);
     command.args(again(name));
-    let output = finish_all(command, WATCHDOG);
-    assert_ran(&output, 2);
-    let said = text(&output.stderr);
-    assert_eq!(said.matches(DROPPED).count(), 1, "once, and of rank 1: {said}");
-    let line = said.lines().find(|line| line.contains(DROPPED)).expect("it was counted");
-    assert!(line.contains("if they wait for this process, that never ends"), "{line}");
+    let output = finish(command, WATCHDOG);
+    (output.status.code(), text(&output.stderr))
+}
+
+#[test]
+fn the_launcher_ends_the_job_with_the_code_of_who_left() {
+    let name = "the_launcher_ends_the_job_with_the_code_of_who_left";
+    if is_rank(name) {
+        let world = World::init().unwrap();
+        world.comm().barrier().unwrap();
+        if world.rank() == 1 {
+            assert!(fails(world).is_err());
+            // The others have failed by now.
+            std::thread::sleep(Duration::from_millis(100));
+            std::process::exit(7);
+        }
+        misses_rank_1("barrier", world.comm().barrier());
+        drop(world);
+        std::process::exit(3);
+    }
+    let (code, said) = launched(name, 4);
+    assert_eq!(code, Some(7), "{said}");
+    assert!(said.contains("rank 1 left without finalizing, and exited with 7"), "{said}");
+}
+
+#[test]
+fn the_launcher_names_who_left_although_it_ended_well() {
+    let name = "the_launcher_names_who_left_although_it_ended_well";
+    if is_rank(name) {
+        let world = World::init().unwrap();
+        world.comm().barrier().unwrap();
+        if world.rank() == 1 {
+            drop(world);
+            std::process::exit(0);
+        }
+        misses_rank_1("receive", world.comm().recv(&mut [0u8], 1, 0));
+        drop(world);
+        std::process::exit(3);
+    }
+    let (code, said) = launched(name, 2);
+    assert_eq!(code, Some(3), "{said}");
+    assert!(
+        said.contains("rank 0 exited with 3, because rank 1 left without finalizing"),
+        "{said}"
+    );
+}
+
+/// The other may be seen to end first.
+#[test]
+fn the_launcher_names_who_panicked() {
+    let name = "the_launcher_names_who_panicked";
+    if is_rank(name) {
+        let world = World::init().unwrap();
+        world.comm().barrier().unwrap();
+        if world.rank() == 1 {
+            let unwound = std::panic::catch_unwind(std::panic::AssertUnwindSafe(move || {
+                let _world = world;
+                panic!("on purpose");
+            }));
+            assert!(unwound.is_err());
+            std::thread::sleep(Duration::from_millis(100));
+            std::process::exit(101);
+        }
+        let error = world.comm().barrier().unwrap_err();
+        assert_eq!(error.lost_rank(), Some(1), "{error}");
+        assert!(world.finalize().is_err());
+        std::process::exit(0);
+    }
+    let (code, said) = launched(name, 2);
+    assert_eq!(code, Some(101), "{said}");
+    assert!(said.contains("rank 1 exited with 101"), "{said}");
 }

@@ -98,6 +98,8 @@ pub struct Outcome {
     /// The first process that failed, and how; `None` if all ended well. A process that was killed by a signal is named
     /// rather than those that failed because they needed it.
     pub failed: Option<(u32, End)>,
+    /// Because of whom that process had left the job without finalizing, if it has said so: itself, or another.
+    pub because: Option<u32>,
     /// A signal that the launcher was sent and passed on, if any.
     pub signalled: Option<i32>,
 }
@@ -191,6 +193,8 @@ struct Running {
     failed: Blame,
     signalled: Option<i32>,
     kill_at: Option<Instant>,
+    /// When processes are asked to end, because one failed that has named another, which is given the time to end itself.
+    end_at: Option<Instant>,
     /// Whether processes were sent `SIGKILL`.
     kills: bool,
     /// When the system was last asked about the processes without a pidfd.
@@ -213,6 +217,7 @@ impl Running {
             failed: Blame::default(),
             signalled: None,
             kill_at: None,
+            end_at: None,
             kills: false,
             asked: Instant::now(),
             ends_at: job.time_limit.and_then(|limit| Instant::now().checked_add(limit)),
@@ -250,10 +255,19 @@ impl Running {
         for rank in 0..self.children.len() {
             self.collect(rank, &mut failed);
         }
+        let (server, children) = (&self.server, &self.children);
+        let cause = |rank: u32| server.cause(rank as usize).map(number);
+        let may_tell =
+            |rank| cause(rank).is_some_and(|it| it != rank && children[it as usize].runs());
+        let waits = failed.iter().all(|(rank, _)| may_tell(*rank));
         if self.signalled.is_none() && self.timed_out.is_none() {
-            self.failed.add(&failed, self.kills);
+            self.failed.add(&failed, self.kills, cause);
         }
-        self.terminate();
+        if waits {
+            self.end_at.get_or_insert(Instant::now() + GRACE);
+        } else {
+            self.terminate();
+        }
     }
 
     /// Asks all processes to end, and sets the time of `SIGKILL`.
@@ -269,6 +283,9 @@ impl Running {
         let now = Instant::now();
         if let Some(asker) = &mut self.asker {
             asker.keep_time(now);
+        }
+        if self.end_at.take_if(|at| now >= *at).is_some() {
+            self.terminate();
         }
         let over = self.ends_at.is_some_and(|at| now >= at);
         if self.kill_at.is_none() && over && self.children.iter().any(Child::is_open) {
@@ -308,7 +325,9 @@ impl Running {
             let ranks = u32::try_from(self.children.len()).unwrap_or(u32::MAX);
             return Err(LaunchError::TimedOut { limit, running, ranks, waits });
         }
-        Ok(Outcome { failed: self.failed.named(), signalled: self.signalled })
+        let failed = self.failed.named();
+        let because = failed.and_then(|(rank, _)| self.server.cause(rank as usize)).map(number);
+        Ok(Outcome { failed, because, signalled: self.signalled })
     }
 
     /// A process outside our reach may hold a pipe open: does not wait for its output. What a slow reader keeps waiting is
@@ -377,7 +396,7 @@ impl Running {
             .collect();
         let asks_at = self.asker.as_ref().and_then(Asker::due);
         let until_killed =
-            self.kill_at.or(asks_at).or(self.ends_at).map(|at| {
+            self.kill_at.or(self.end_at).or(asks_at).or(self.ends_at).map(|at| {
                 at.saturating_duration_since(Instant::now()).max(Duration::from_millis(20))
             });
         let until_asked = self.children.iter().any(Child::must_be_asked).then_some(ASK_EVERY);
@@ -502,7 +521,7 @@ mod tests {
     use super::*;
 
     fn outcome(failed: Option<(u32, End)>, signalled: Option<i32>) -> u8 {
-        Outcome { failed, signalled }.exit_code()
+        Outcome { failed, because: None, signalled }.exit_code()
     }
 
     #[test]

@@ -62,6 +62,11 @@ pub trait Wireup: Send {
     /// The launcher is gone, or cannot carry the text.
     fn put(&mut self, key: &str, value: &str) -> Result<(), WireupError>;
 
+    /// How many worlds of this process were in the job before. Others may still be in one of those.
+    fn worlds_before(&self) -> u32 {
+        0
+    }
+
     /// Waits until every process of the job is here, for as long as [`Limits::gathering`] says.
     ///
     /// # Errors
@@ -105,6 +110,12 @@ pub trait Wireup: Send {
     /// # Errors
     /// No such key, or the launcher is gone.
     fn get(&mut self, from: u32, key: &str) -> Result<String, WireupError>;
+
+    /// Tells the launcher because of which process this one leaves without finalizing, if it wants to know: itself, or
+    /// another. Called before [`finalize`](Wireup::finalize), or instead of it.
+    fn leave_because(&mut self, culprit: u32) {
+        let _ = culprit;
+    }
 
     /// Tells the launcher that this process leaves in good order. Called once, last.
     ///

@@ -4,6 +4,7 @@
 mod builder;
 pub(crate) mod card;
 mod connection;
+mod depart;
 mod leave;
 mod meet;
 mod places;
@@ -23,7 +24,6 @@ use crate::tuning::coll::Table;
 use connection::Connection;
 use gapless_mem::{Region, Space};
 use gapless_pml::{Config, Counters};
-use leave::Ending;
 use progress::ProgressThread;
 use std::sync::Arc;
 use std::time::Duration;
@@ -60,13 +60,13 @@ pub struct Link {
 /// # }
 /// ```
 ///
-/// All processes of the job must call [`finalize`](World::finalize) or drop their world. Dropping does the same as
-/// well as it can, without reporting failures. A world that is dropped while its thread panics is given up without
-/// waiting for the others: the launcher then ends the job.
-///
-/// Dropping waits for the others without a bound, as `finalize` does. If a process leaves early by `?`, and others wait for
-/// its messages, all of them wait for ever. After a second the log (`tracing`, at `warn`) names the processes that are waited
-/// for. Call [`abort`](World::abort) on errors that the others cannot know of.
+/// A process leaves together with the others by [`finalize`](World::finalize). If it drops its world, it *departs*: it
+/// does not know whether others still need it, as it may return by `?` because of an error of its own. It serves them
+/// until its own sends have been taken, but no longer than a second after the first moment at which no message was on its
+/// way that it knew to be matched; sends that nobody has received then end with
+/// [`Unreceived`](gapless_pml::PmlError::Unreceived). A job of one waits for nobody. Whoever waits for a process that has
+/// departed, or needs it later, gets an error that names it; nobody else is harmed, and the others'
+/// [`finalize`](World::finalize) ends well. A world that is dropped while its thread panics is given up at once.
 #[derive(Debug)]
 pub struct World {
     shared: Arc<Shared>,
@@ -276,7 +276,7 @@ impl Drop for World {
         if self.is_within() {
             return self.give_up_from_within();
         }
-        if let Err(error) = self.leave(Ending::Dropped) {
+        if let Err(error) = self.depart() {
             tracing::warn!(%error, "the world could not be left in good order");
         }
         self.end_thread();

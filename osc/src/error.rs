@@ -84,7 +84,7 @@ pub enum WindowError {
         rank: u32,
     },
     /// A process that was needed is lost.
-    #[error("process {process} is lost: {error}")]
+    #[error("process {process} {}", error.fate())]
     Lost {
         /// Its number in the job; of a process that left because of another's death, that other's.
         process: u32,

@@ -13,9 +13,9 @@ use thiserror::Error;
 #[derive(Clone, Debug, PartialEq, Error)]
 #[non_exhaustive]
 pub enum PmlError {
-    /// A process that was needed has ended, or has broken the protocol and is treated as dead. If the peer itself
-    /// left the job because another process was lost, that other is named.
-    #[error("process {rank} is lost: {error}")]
+    /// A process that was needed has ended, has left without finalizing, or has broken the protocol and is treated as
+    /// dead. If the peer itself left the job because another process was lost, that other is named.
+    #[error("process {rank} {}", error.fate())]
     PeerLost {
         /// The number in the job of the process that is to blame.
         rank: u32,

@@ -233,9 +233,9 @@ pub enum XtqError {
         bytes: u64,
     },
     /// A peer is gone.
-    #[error("{rank} is lost: {error}")]
+    #[error("process {} {}", rank.0, error.fate())]
     Lost {
-        /// The peer.
+        /// The peer; of a process that left because of another's loss, that other.
         rank: Rank,
         /// Why.
         error: LinkError,

@@ -87,7 +87,7 @@ struct State {
     links: HashMap<u32, PeerLink>,
     /// Signals that end when a rank is lost, by name: those of [`Xtq::signal_from`] and of kernels.
     watched: BTreeMap<u64, Weak>,
-    lost: BTreeMap<u32, LinkError>,
+    lost: BTreeMap<u32, Blamed>,
     /// Nothing that arrives is looked at.
     left: bool,
 }
@@ -98,10 +98,8 @@ impl State {
     fn watch(&mut self, signal: &Signal) {
         self.watched.retain(|_, watched| watched.upgrade().is_some());
         self.watched.insert(signal.name(), signal.downgrade());
-        let lost = self.lost.iter().map(|(&rank, error)| (Rank(rank), error));
-        let lost = lost
-            .filter(|(rank, _)| signal.counts(*rank))
-            .map(|(rank, error)| lost_error(rank, error));
+        let lost = self.lost.iter().filter(|(rank, _)| signal.counts(Rank(**rank)));
+        let lost = lost.map(|(_, blamed)| lost_error(blamed));
         let over = lost.chain(self.left.then_some(XtqError::Closed)).next();
         if let Some(error) = over {
             self.forsake(signal.clone(), error);
@@ -122,8 +120,11 @@ impl State {
     }
 }
 
-fn lost_error(rank: Rank, error: &LinkError) -> XtqError {
-    XtqError::Lost { rank, error: error.clone() }
+/// Who is to blame for the loss of a rank: itself, or the one whose loss made it leave. And what became of that one.
+type Blamed = (Rank, LinkError);
+
+fn lost_error((rank, error): &Blamed) -> XtqError {
+    XtqError::Lost { rank: *rank, error: error.clone() }
 }
 
 pub(crate) struct Inner {

@@ -6,6 +6,8 @@
 //!  FAREWELL  0 kind                                     the sender has given the receiver up
 //!  GONE      0 kind | 1 rank:4 | 5 culprit:4 | 9 text … the rank is gone; if it is the sender, it leaves
 //!  LEFT      0 kind                                     the sender leaves in good order
+//!  DEPARTED  0 kind | 1 rank:4 | 5 culprit:4            the rank has left without finalizing, and so has the culprit
+//!  LEAVING   0 kind | 1 step | (2 rank:4 | 6 count:4) … these ranks are at this step of leaving together
 //! ```
 
 use super::Bml;
@@ -19,6 +21,8 @@ use std::time::{Duration, Instant};
 const FAREWELL: u8 = 1;
 const GONE: u8 = 2;
 pub(super) const LEFT: u8 = 3;
+const DEPARTED: u8 = 4;
+pub(super) const LEAVING: u8 = 5;
 
 /// Bytes before the text.
 const GONE_BYTES: usize = 9;
@@ -44,18 +48,25 @@ fn gone(fact: &Fact) -> Vec<u8> {
     while !fact.why.is_char_boundary(end) {
         end -= 1;
     }
-    let mut message = vec![GONE];
+    let mut message = vec![if fact.departed { DEPARTED } else { GONE }];
     message.extend(fact.rank.0.to_le_bytes());
     message.extend(fact.culprit.0.to_le_bytes());
     message.extend(&fact.why.as_bytes()[..end]);
     message
 }
 
-/// Rank, culprit and text of such a message.
-fn read_gone(message: &[u8]) -> Option<(Rank, Rank, String)> {
+/// What such a message says.
+fn read_gone(message: &[u8]) -> Option<Fact> {
     let number = |at: usize| message.get(at..at + 4)?.try_into().ok().map(u32::from_le_bytes);
-    let text = message.get(GONE_BYTES..).filter(|text| text.len() <= TEXT_MAX)?;
-    Some((Rank(number(1)?), Rank(number(5)?), String::from_utf8_lossy(text).into_owned()))
+    let departed = match *message.first()? {
+        GONE => false,
+        DEPARTED => true,
+        _ => return None,
+    };
+    let longest = if departed { 0 } else { TEXT_MAX };
+    let text = message.get(GONE_BYTES..).filter(|text| text.len() <= longest)?;
+    let (rank, culprit) = (Rank(number(1)?), Rank(number(5)?));
+    Some(Fact { rank, culprit, departed, why: String::from_utf8_lossy(text).into() })
 }
 
 /// What became of a peer, without the words that every such error begins with.
@@ -118,23 +129,34 @@ impl Bml {
     #[must_use]
     pub fn blame(&self, peer: Rank) -> Option<(Rank, LinkError)> {
         let PeerState::Lost(error) = self.state(peer) else { return None };
-        Some(match self.flood.fact(peer).filter(|fact| fact.culprit != peer) {
-            Some(fact) => {
+        Some(match self.flood.fact(peer) {
+            Some(fact) if fact.departed => (fact.culprit, LinkError::Departed),
+            Some(fact) if fact.culprit != peer => {
                 let reason = fact.why.clone().into();
                 (fact.culprit, LinkError::PeerGone { reason })
             }
-            None => (peer, error.clone()),
+            _ => (peer, error.clone()),
         })
     }
 
-    /// Whether `peer` is lost because its process has ended. One that was given up, or gave this process up, may live.
+    /// As [`blame`](Bml::blame), for an error that this process gets: if it [departs](Bml::depart), it may be because of
+    /// that.
+    pub fn accuse(&mut self, peer: Rank) -> Option<(Rank, LinkError)> {
+        let blamed = self.blame(peer);
+        self.accused = blamed.as_ref().map(|(culprit, _)| *culprit).or(self.accused);
+        blamed
+    }
+
+    /// Whether `peer` is lost because its process has ended. One that was given up, gave this process up, or departed,
+    /// may live.
     #[must_use]
     pub fn is_gone(&self, peer: Rank) -> bool {
         let is_lost = matches!(self.state(peer), PeerState::Lost(_));
-        is_lost && self.flood.fact(peer).is_some_and(|fact| fact.culprit == peer)
+        let has_ended = |fact: &Fact| fact.culprit == peer && !fact.departed;
+        is_lost && self.flood.fact(peer).is_some_and(has_ended)
     }
 
-    /// [Whom to blame](Bml::blame) for the first loss, those of peers apart that left in good order.
+    /// [Whom to blame](Bml::blame) for the first loss, those of peers apart that left in good order or departed.
     #[must_use]
     pub fn casualty(&self) -> Option<(Rank, LinkError)> {
         self.blame(self.casualty?)
@@ -168,7 +190,7 @@ impl Bml {
         !self.untold
     }
 
-    fn met(&self) -> Vec<Rank> {
+    pub(super) fn met(&self) -> Vec<Rank> {
         let all = (0..self.size()).map(Rank).filter(|&peer| peer != self.me);
         all.filter(|&peer| self.has_met(peer)).collect()
     }
@@ -194,7 +216,8 @@ impl Bml {
         // One rail is enough: others may never have stood.
         self.farewells.retain(|(path, _)| !told.contains(&self.rails[path.rail].rank(path.peer)));
         let again = self.send_all_again();
-        self.untold = !self.spread() || !self.farewells.is_empty() || !again;
+        let spread = self.spread() & self.call_roll();
+        self.untold = !spread || !self.farewells.is_empty() || !again;
         // Who meets a process that leaves is told when it does.
         self.owing = self.untold
             || self.flood.is_leaving()
@@ -212,23 +235,12 @@ impl Bml {
         };
         let mut all = true;
         for peer in audience {
-            let endpoint = &self.endpoints[peer.0 as usize];
-            let path = endpoint.carrier().copied();
-            if path.is_none() && endpoint.bundle.is_none() {
+            if !self.is_linked(peer) {
                 continue;
             }
             while let Some(fact) = self.flood.owed(peer) {
                 let (own, message) = (fact.rank == peer, gone(fact));
-                let said = own
-                    || match path {
-                        None => self.say_in_bundle(peer, &message),
-                        Some(path) => {
-                            let rail = &mut self.rails[path.rail];
-                            rail.stir();
-                            say(&mut *rail.btl, path.peer, &message)
-                        }
-                    };
-                if !said {
+                if !own && !self.say_to(peer, &message) {
                     all = false;
                     break;
                 }
@@ -238,9 +250,27 @@ impl Bml {
         all
     }
 
+    /// Whether there is a way to `peer`.
+    pub(super) fn is_linked(&self, peer: Rank) -> bool {
+        let endpoint = &self.endpoints[peer.0 as usize];
+        endpoint.carrier().is_some() || endpoint.bundle.is_some()
+    }
+
+    /// Sends a control message to a peer that is linked; `false` if there is no room.
+    pub(super) fn say_to(&mut self, peer: Rank, message: &[u8]) -> bool {
+        match self.endpoints[peer.0 as usize].carrier().copied() {
+            None => self.say_in_bundle(peer, message),
+            Some(path) => {
+                let rail = &mut self.rails[path.rail];
+                rail.stir();
+                say(&mut *rail.btl, path.peer, message)
+            }
+        }
+    }
+
     /// The link to a peer has ended: which is a fact, unless it is alive and broke the rules, or we did.
     pub(super) fn note_loss(&mut self, peer: Rank, error: &LinkError) {
-        if matches!(error, LinkError::PeerGone { .. }) {
+        if matches!(error, LinkError::PeerGone { .. } | LinkError::Departed) {
             self.owing |= self.flood.lose(peer, &reason(error));
         } else {
             self.flood.cut_off(peer);
@@ -299,7 +329,8 @@ impl Bml {
 
     /// Notes that somebody is lost, for [`casualty`](Bml::casualty).
     pub(super) fn count_loss(&mut self, peer: Rank) {
-        if self.casualty.is_none() && !self.flood.has_left(peer) {
+        let left = self.flood.has_left(peer) || self.flood.has_departed(peer);
+        if self.casualty.is_none() && !left {
             self.casualty = Some(peer);
         }
     }
@@ -319,20 +350,31 @@ impl Bml {
                 self.lose_by_word(from, &LinkError::PeerGone { reason: reason.to_owned() }, rest);
             }
             ([LEFT], _) if known => self.flood.leaves_well(from),
-            ([GONE, ..], Some((rank, culprit, why))) if known => {
-                match self.flood.hear(from, rank, culprit, &why) {
+            ([LEAVING, word @ ..], _) if known => match self.roll_call.hear(word) {
+                Some(new) => self.owing |= new,
+                None => {
+                    let what = "ranks that cannot leave".to_owned();
+                    self.give_up(from, LinkError::Corrupt { what });
+                }
+            },
+            (_, Some(fact)) if known => {
+                let Fact { rank, culprit, departed, why } = fact.clone();
+                match self.flood.hear(from, fact) {
                     Heard::Nonsense => {
                         let what = format!("{rank} is said to be gone because of {culprit}");
                         self.give_up(from, LinkError::Corrupt { what });
                     }
                     Heard::Stale => {}
                     Heard::Rumour => {
-                        tracing::debug!(peer = %from, %rank, %culprit, why, "a rank is said to be gone");
+                        tracing::debug!(peer = %from, %rank, %culprit, departed, why, "a rank is said to be gone");
                         self.reach(rank);
                     }
                     Heard::Testimony => {
                         let reason = format!("it left the job because of {culprit}: {why}");
-                        let error = LinkError::PeerGone { reason };
+                        let error = match departed {
+                            true => LinkError::Departed,
+                            false => LinkError::PeerGone { reason },
+                        };
                         self.note_loss(from, &error);
                         self.lose_by_word(from, &error, rest);
                     }
@@ -403,14 +445,18 @@ mod tests {
 
     #[test]
     fn facts_survive_the_way_and_nonsense_is_refused() {
-        let fact = |why: &str| Fact { rank: Rank(7), culprit: Rank(1 << 20), why: why.into() };
+        let (rank, culprit) = (Rank(7), Rank(1 << 20));
+        let fact = |why: &str| Fact { rank, culprit, departed: false, why: why.into() };
         let read = |why: &str| read_gone(&gone(&fact(why))).unwrap();
-        assert_eq!(read("its end"), (Rank(7), Rank(1 << 20), "its end".to_owned()));
-        assert_eq!(read(&"é".repeat(200)).2, "é".repeat(80));
-        assert_eq!(read("").2, "");
+        assert_eq!(read("its end"), fact("its end"));
+        assert_eq!(*read(&"é".repeat(200)).why, "é".repeat(80));
+        assert_eq!(*read("").why, *"");
+        let departed = Fact { departed: true, ..fact("") };
+        assert_eq!(read_gone(&gone(&departed)), Some(departed.clone()));
+        assert_eq!(read_gone(&[&gone(&departed)[..], b"x"].concat()), None);
         let whole = gone(&fact(""));
         assert!((0..GONE_BYTES).all(|len| read_gone(&whole[..len]).is_none()));
         assert_eq!(read_gone(&[&whole[..], &[b'x'; TEXT_MAX + 1]].concat()), None);
-        assert_eq!(read_gone(&[&whole[..], &[0xFF]].concat()).unwrap().2, "\u{FFFD}");
+        assert_eq!(*read_gone(&[&whole[..], &[0xFF]].concat()).unwrap().why, *"\u{FFFD}");
     }
 }

@@ -32,7 +32,8 @@ pub enum Found {
     Apart(Vec<(String, Address)>),
     /// It cannot be asked now. It is asked again with the next poll.
     Later,
-    /// There are no addresses: the peer is lost. Nothing is said of its process, which may live.
+    /// There are no addresses: the peer is lost. Nothing is said of its process, which may live, unless the error is that
+    /// it has [departed](LinkError::Departed).
     Nothing(LinkError),
 }
 
@@ -81,6 +82,10 @@ impl Bml {
         let found = directory.look_up(peer);
         self.directory = Some(directory);
         let error = match found {
+            Found::Nothing(LinkError::Departed) => {
+                self.lose_departed(peer);
+                return false;
+            }
             Found::Addresses(_) | Found::Apart(_) => match self.introduce_found(peer, &found) {
                 Ok(()) => return true,
                 Err(error) => LinkError::Unreachable { reason: error.to_string() },

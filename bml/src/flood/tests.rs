@@ -15,6 +15,11 @@ impl Random {
     }
 }
 
+/// What is said of a rank that has died, or left because of such a one.
+fn died(rank: u32, culprit: u32, why: &str) -> Fact {
+    Fact { rank: Rank(rank), culprit: Rank(culprit), departed: false, why: why.into() }
+}
+
 /// What ranks tell each other.
 enum Word {
     Gone(Fact),
@@ -162,7 +167,7 @@ impl Job {
         match word {
             _ if flood.fact(from).is_some() => {}
             Word::Left => flood.leaves_well(from),
-            Word::Gone(fact) => match flood.hear(from, fact.rank, fact.culprit, &fact.why) {
+            Word::Gone(fact) => match flood.hear(from, fact.clone()) {
                 Heard::Nonsense => panic!("nobody lies here"),
                 Heard::Stale => {}
                 Heard::Rumour => self.reach(to.0, fact.rank.0),
@@ -352,24 +357,24 @@ fn a_death_costs_few_messages_and_links() {
 #[test]
 fn rumours_are_no_facts_and_name_the_culprit() {
     let mut flood = Flood::new(Rank(3), 8);
-    assert_eq!(flood.hear(Rank(1), Rank(5), Rank(6), "it died"), Heard::Rumour);
+    assert_eq!(flood.hear(Rank(1), died(5, 6, "it died")), Heard::Rumour);
     assert_eq!(flood.fact(Rank(5)), None);
-    assert_eq!(flood.hear(Rank(2), Rank(5), Rank(7), "a liar says"), Heard::Stale);
+    assert_eq!(flood.hear(Rank(2), died(5, 7, "a liar says")), Heard::Stale);
     // Whoever came too late knows no culprit, whether it speaks first or last.
-    assert_eq!(flood.hear(Rank(2), Rank(5), Rank(5), "nobody listens"), Heard::Stale);
-    assert_eq!(flood.hear(Rank(2), Rank(6), Rank(6), "nobody listens"), Heard::Rumour);
-    assert_eq!(flood.hear(Rank(1), Rank(6), Rank(7), "it died"), Heard::Stale);
+    assert_eq!(flood.hear(Rank(2), died(5, 5, "nobody listens")), Heard::Stale);
+    assert_eq!(flood.hear(Rank(2), died(6, 6, "nobody listens")), Heard::Rumour);
+    assert_eq!(flood.hear(Rank(1), died(6, 7, "it died")), Heard::Stale);
     assert!(flood.lose(Rank(6), "nobody listens"));
     assert_eq!(flood.fact(Rank(6)).unwrap().culprit, Rank(7));
     assert!(flood.lose(Rank(5), "nobody listens") && !flood.lose(Rank(5), "again"));
     let fact = flood.fact(Rank(5)).unwrap();
     assert_eq!((fact.culprit, &*fact.why), (Rank(6), "it died"));
-    assert_eq!(flood.hear(Rank(1), Rank(5), Rank(5), "late"), Heard::Stale);
+    assert_eq!(flood.hear(Rank(1), died(5, 5, "late")), Heard::Stale);
     for (rank, culprit) in [(8, 1), (1, 8), (u32::MAX, 0)] {
-        assert_eq!(flood.hear(Rank(1), Rank(rank), Rank(culprit), "nonsense"), Heard::Nonsense);
+        assert_eq!(flood.hear(Rank(1), died(rank, culprit, "nonsense")), Heard::Nonsense);
     }
-    assert_eq!(flood.hear(Rank(1), Rank(3), Rank(3), "we live"), Heard::Stale);
-    assert_eq!(flood.hear(Rank(1), Rank(1), Rank(5), "it died"), Heard::Testimony);
+    assert_eq!(flood.hear(Rank(1), died(3, 3, "we live")), Heard::Stale);
+    assert_eq!(flood.hear(Rank(1), died(1, 5, "it died")), Heard::Testimony);
     assert!(flood.lose(Rank(1), "it left"));
     assert_eq!(flood.fact(Rank(1)).unwrap().culprit, Rank(5));
 }
@@ -378,7 +383,7 @@ fn rumours_are_no_facts_and_name_the_culprit() {
 fn few_links_are_tried_at_a_time_on_one_peers_word() {
     let (liar, honest) = (Rank(1), Rank(2));
     let mut flood = Flood::new(Rank(0), 100);
-    let hear = |flood: &mut Flood, from, rank| flood.hear(from, Rank(rank), Rank(rank), "dead");
+    let hear = |flood: &mut Flood, from, rank| flood.hear(from, died(rank, rank, "dead"));
     let most = u32::try_from(CHECKS).unwrap();
     for rank in 10..10 + most {
         assert_eq!(hear(&mut flood, liar, rank), Heard::Rumour);

@@ -73,6 +73,49 @@ fn a_peer_that_leaves_for_a_reason_of_its_own_says_so() {
     assert_eq!(a.blame(Rank(1)), None);
 }
 
+/// It may live on. Who leaves because it needed that one names it as well; who does not leave names nobody.
+#[test]
+fn a_peer_that_departs_is_blamed_and_no_casualty() {
+    let [mut a, mut b, mut c] = trio(&Hub::new());
+    assert_eq!(c.depart(), Rank(2));
+    assert!(c.has_told_all());
+    for end in [&mut a, &mut b] {
+        assert_eq!(losses(&poll(end)), [2]);
+        assert_eq!(end.blame(Rank(2)), Some((Rank(2), LinkError::Departed)));
+        assert!(!end.is_gone(Rank(2)));
+    }
+    assert_eq!(b.accuse(Rank(2)).unwrap().0, Rank(2));
+    assert_eq!(b.depart(), Rank(2), "because of it");
+    assert_eq!(losses(&poll(&mut a)), [1]);
+    assert_eq!(a.blame(Rank(1)), Some((Rank(2), LinkError::Departed)));
+    assert_eq!(a.deserter(), Some((Rank(2), LinkError::Departed)));
+    assert_eq!(a.casualty(), None);
+    assert_eq!(a.depart(), Rank(0), "it has not missed them");
+}
+
+#[test]
+fn those_that_are_left_know_of_each_other() {
+    let [mut a, mut b, mut c] = trio(&Hub::new());
+    a.leave_together(0);
+    c.leave_together(0);
+    [&mut a, &mut b, &mut c].into_iter().for_each(|end| drop(poll(end)));
+    assert_eq!(a.is_together(0), None);
+    b.depart();
+    for _ in 0..2 {
+        [&mut a, &mut c].into_iter().for_each(|end| drop(poll(end)));
+    }
+    assert_eq!((a.is_together(0), c.is_together(0)), (Some(false), Some(false)));
+    assert_eq!(a.is_together(1), None);
+    let [mut a, mut b, mut c] = trio(&Hub::new());
+    for step in 0..2 {
+        [&mut a, &mut b, &mut c].into_iter().for_each(|end| end.leave_together(step));
+        for _ in 0..2 {
+            [&mut a, &mut b, &mut c].into_iter().for_each(|end| drop(poll(end)));
+        }
+        assert_eq!(b.is_together(step), Some(true));
+    }
+}
+
 #[test]
 fn a_peer_that_leaves_in_good_order_is_no_casualty() {
     let [mut a, b, mut c] = trio(&Hub::new());

@@ -56,6 +56,26 @@ fn worlds_follow_each_other_under_our_launcher() {
     });
 }
 
+/// In step and not, alone, with all others, and with others that finalize.
+#[test]
+fn worlds_that_are_dropped_follow_each_other() {
+    ranks(3, "again::worlds_that_are_dropped_follow_each_other", |mut world| {
+        for round in 0..6 {
+            around(&world);
+            let rank = world.rank();
+            if rank == round % 3 {
+                std::thread::sleep(std::time::Duration::from_millis(50));
+            }
+            match round >= 3 && rank > 0 {
+                true => world.finalize().unwrap(),
+                false => drop(world),
+            }
+            world = World::init().unwrap();
+        }
+        world.finalize().unwrap();
+    });
+}
+
 #[test]
 fn worlds_follow_each_other_if_the_launcher_takes_a_process_again() {
     let name = "again::worlds_follow_each_other_if_the_launcher_takes_a_process_again";

@@ -5,6 +5,7 @@
 mod again;
 #[path = "../common/mod.rs"]
 mod common;
+mod departing;
 mod dying;
 mod half;
 mod hostile;

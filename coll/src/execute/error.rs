@@ -11,11 +11,11 @@ use crate::{BuildError, Operation};
 #[non_exhaustive]
 pub enum CollError {
     /// A rank that is needed is lost.
-    #[error("rank {rank} is lost: {error}")]
+    #[error("{error}")]
     Lost {
-        /// The rank that is to blame.
+        /// The rank that is to blame; or that left because of a process outside of the communicator, which the error names.
         rank: u32,
-        /// How that was noticed.
+        /// How that was noticed, of which process.
         error: PmlError,
     },
     /// A rank is lost, and this one needs data that depended on it.

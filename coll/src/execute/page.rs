@@ -496,7 +496,7 @@ impl Place<'_> {
         let process = Rank(self.circle.process(rank)?);
         let bml = pml.bml_mut();
         bml.reach(process);
-        let (culprit, error) = bml.blame(process)?;
+        let (culprit, error) = bml.accuse(process)?;
         let rank = self.circle.comm().rank_of(culprit.0).unwrap_or(self.circle.rank(rank));
         Some(CollError::Lost { rank, error: PmlError::PeerLost { rank: culprit.0, error } })
     }

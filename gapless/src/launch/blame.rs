@@ -1,6 +1,6 @@
 //! Which process of a failed job is named: the first that failed, but before those that ended in order, one that was
 //! killed. Whoever needs a killed process fails as well, and may be seen before it: the system closes a process's
-//! sockets before it tells the parent.
+//! sockets before it tells the parent. Likewise one because of which another left that failed.
 
 use super::End;
 use rustix::process::Signal;
@@ -13,19 +13,30 @@ pub(super) struct Blame {
 
 impl Blame {
     /// Processes have failed, seen at the same time, in this order. Of those behind the first time, some were asked to
-    /// end (`SIGTERM`), so only `SIGKILL` tells anything, and only if the launcher has not sent it (`we_kill`).
-    pub(super) fn add(&mut self, failed: &[(u32, End)], we_kill: bool) {
+    /// end (`SIGTERM`), so only `SIGKILL` tells anything, and only if the launcher has not sent it (`we_kill`); or the
+    /// end of one because of which the first left (`cause`).
+    pub(super) fn add(
+        &mut self,
+        failed: &[(u32, End)],
+        we_kill: bool,
+        cause: impl Fn(u32) -> Option<u32>,
+    ) {
         let killed = |(_, end): &&(u32, End)| matches!(end, End::Signal(_));
-        match self.named {
-            None => self.named = failed.iter().find(killed).or(failed.first()).copied(),
-            Some((_, End::Signal(_))) => {}
-            Some(_) if we_kill => {}
-            Some(_) => {
+        let first = |(rank, _): &&(u32, End)| cause(*rank).is_none_or(|cause| cause == *rank);
+        let found = match self.named {
+            None => failed.iter().find(killed).or(failed.iter().find(first)).or(failed.first()),
+            Some((_, End::Signal(_))) => None,
+            Some(_) if we_kill => None,
+            Some((named, _)) => {
                 let murdered = End::Signal(Signal::KILL.as_raw());
-                let found = failed.iter().find(|(_, end)| *end == murdered).copied();
-                self.named = found.or(self.named);
+                let is_cause = |(rank, end): &&(u32, End)| {
+                    *rank != named && cause(named) == Some(*rank) && !matches!(end, End::Signal(_))
+                };
+                let found = failed.iter().find(|(_, end)| *end == murdered);
+                found.or(failed.iter().find(is_cause))
             }
-        }
+        };
+        self.named = found.copied().or(self.named);
     }
 
     /// Who, and how it ended.
@@ -40,9 +51,31 @@ mod tests {
 
     /// Who is named after these rounds.
     fn named(rounds: &[&[(u32, End)]], we_kill: bool) -> Option<(u32, End)> {
+        named_for(rounds, we_kill, |_| None)
+    }
+
+    fn named_for(
+        rounds: &[&[(u32, End)]],
+        we_kill: bool,
+        cause: impl Fn(u32) -> Option<u32>,
+    ) -> Option<(u32, End)> {
         let mut blame = Blame::default();
-        rounds.iter().for_each(|round| blame.add(round, we_kill));
+        rounds.iter().for_each(|round| blame.add(round, we_kill, &cause));
         blame.named()
+    }
+
+    #[test]
+    fn who_left_because_of_another_comes_after_it() {
+        let because_of_2 = |rank| [Some(2), None, Some(2)][rank as usize];
+        let (deserted, panicked, late) =
+            ((0, End::Deserted), (2, End::Code(101)), (1, End::Code(1)));
+        let named = |rounds: &[&[(u32, End)]]| named_for(rounds, false, because_of_2);
+        assert_eq!(named(&[&[deserted, panicked]]), Some(panicked));
+        assert_eq!(named(&[&[deserted], &[panicked]]), Some(panicked));
+        assert_eq!(named(&[&[deserted], &[late]]), Some(deserted));
+        assert_eq!(named(&[&[late], &[panicked]]), Some(late));
+        // It was asked to end.
+        assert_eq!(named(&[&[deserted], &[(2, End::Signal(15))]]), Some(deserted));
     }
 
     #[test]

@@ -30,6 +30,8 @@ struct Process {
     finalized: bool,
     waiting: bool,
     ended: bool,
+    /// Because of whom it has left, if it did not finalize.
+    because: Option<usize>,
     keys: usize,
 }
 
@@ -56,6 +58,11 @@ impl Server {
         self.processes[rank].initialized && !self.processes[rank].finalized
     }
 
+    /// Because of whom `rank` has left without finalizing: itself, or another.
+    pub(super) fn cause(&self, rank: usize) -> Option<usize> {
+        self.processes[rank].because
+    }
+
     /// `rank` has ended, and comes to no barrier any more.
     pub(super) fn ended(&mut self, rank: usize) {
         self.processes[rank].ended = true;
@@ -76,7 +83,14 @@ impl Server {
                 self.processes[rank].initialized = true;
                 // It may join again once it has left.
                 self.processes[rank].finalized = false;
-                reply("cmd=response_to_init pmi_version=1 pmi_subversion=1 rc=0".to_owned())
+                self.processes[rank].because = None;
+                // Other launchers are not told why a process leaves.
+                reply("cmd=response_to_init pmi_version=1 pmi_subversion=1 rc=0 leave=1".to_owned())
+            }
+            "leave" => {
+                let because = request.get("because").and_then(|rank| rank.parse().ok());
+                self.processes[rank].because = because.filter(|&rank| rank < size);
+                Action::Wait
             }
             "get_maxes" => reply(format!(
                 "cmd=maxes kvsname_max=256 keylen_max={KEY_BYTES_MAX} vallen_max={VALUE_BYTES_MAX}"
@@ -196,6 +210,18 @@ mod tests {
         ask(&mut server, 0, "cmd=finalize");
         assert!(!server.counts_on(0));
         assert_eq!(ask(&mut server, 0, "cmd=abort exitcode=3"), Action::Abort(3));
+    }
+
+    #[test]
+    fn a_process_says_because_of_whom_it_leaves_once_a_world() {
+        let mut server = Server::new(vec![0; 3]);
+        for (word, cause) in [("1", Some(1)), ("0", Some(0)), ("3", None), ("x", None)] {
+            assert_eq!(ask(&mut server, 0, &format!("cmd=leave because={word}")), Action::Wait);
+            assert_eq!(server.cause(0), cause, "{word}");
+        }
+        ask(&mut server, 0, "cmd=leave because=2");
+        ask(&mut server, 0, "cmd=init pmi_version=1 pmi_subversion=1");
+        assert_eq!(server.cause(0), None);
     }
 
     #[test]

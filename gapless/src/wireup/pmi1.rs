@@ -49,6 +49,8 @@ pub struct Pmi1 {
     job: String,
     key_bytes_max: usize,
     value_bytes_max: usize,
+    /// Whether the launcher wants to know why this process leaves.
+    asks_why: bool,
     /// Whether the end of a barrier may come before the answer to something else.
     at_barrier: bool,
     /// What came so.
@@ -164,6 +166,7 @@ impl Pmi1 {
             job,
             key_bytes_max,
             value_bytes_max,
+            asks_why: false,
             at_barrier: false,
             released: None,
         };
@@ -187,7 +190,10 @@ impl Pmi1 {
             return Err(bad(asked, &answer));
         }
         match answer.get("pmi_version").unwrap_or(VERSION) {
-            VERSION if succeeded(&answer) => Ok(()),
+            VERSION if succeeded(&answer) => {
+                self.asks_why = answer.get("leave").is_some();
+                Ok(())
+            }
             VERSION => Err(bad(asked, &answer)),
             other => {
                 let (what, theirs) = ("the launcher's PMI", shorten(other));
@@ -351,6 +357,10 @@ impl Wireup for Pmi1 {
         Ok(())
     }
 
+    fn worlds_before(&self) -> u32 {
+        self.seat.as_ref().map_or(0, Seat::worlds_before)
+    }
+
     fn fence(&mut self) -> Result<(), WireupError> {
         self.barrier(Wait::Gathering(self.limits.gathering, self.size))
     }
@@ -386,6 +396,16 @@ impl Wireup for Pmi1 {
             return Err(WireupError::BadText { what: shorten(key) });
         }
         pieces::join(from, key, |piece| self.get_piece(from, piece))
+    }
+
+    fn leave_because(&mut self, culprit: u32) {
+        let (doing, wait) = ("leave", Wait::Answer(self.limits.answer));
+        if self.asks_why
+            && let Ok(link) = self.link(doing)
+            && let Err(error) = link.say(&format!("cmd=leave because={culprit}"), doing, wait)
+        {
+            tracing::debug!(%error, "the launcher could not be told why this process leaves");
+        }
     }
 
     fn finalize(&mut self) -> Result<(), WireupError> {

@@ -16,15 +16,15 @@ pub(crate) const ASKED: &str = "GAPLESS_ASK_FD";
 /// The state of the seat; there is one.
 struct Seats {
     taken: bool,
-    /// Whether a world has left already.
-    left: bool,
+    /// How many worlds have left.
+    left: u32,
     /// Descriptors that were taken over, by their numbers; `None` while a world has one, and for ever if that world
     /// did not leave in good order.
     descriptors: BTreeMap<u32, Option<OwnedFd>>,
 }
 
 static SEATS: Mutex<Seats> =
-    Mutex::new(Seats { taken: false, left: false, descriptors: BTreeMap::new() });
+    Mutex::new(Seats { taken: false, left: 0, descriptors: BTreeMap::new() });
 
 fn seats() -> MutexGuard<'static, Seats> {
     SEATS.lock().unwrap_or_else(PoisonError::into_inner)
@@ -35,8 +35,8 @@ fn seats() -> MutexGuard<'static, Seats> {
 pub(super) struct Seat {
     /// The number of the descriptor that came with it, if any.
     descriptor: Option<u32>,
-    /// Whether another world had it before.
-    again: bool,
+    /// How many other worlds had it before.
+    before: u32,
 }
 
 impl Seat {
@@ -49,7 +49,7 @@ impl Seat {
         if std::mem::replace(&mut seats.taken, true) {
             return Err(WireupError::Joined);
         }
-        Ok(Seat { descriptor: None, again: seats.left })
+        Ok(Seat { descriptor: None, before: seats.left })
     }
 
     /// The connection over the descriptor that the launcher named in `variable`.
@@ -75,12 +75,17 @@ impl Seat {
         Ok(stream)
     }
 
+    /// How many other worlds had it before, and left in good order.
+    pub(super) fn worlds_before(&self) -> u32 {
+        self.before
+    }
+
     /// For launchers that must not be asked again.
     ///
     /// # Errors
     /// Another world was in the job before.
     pub(super) fn only_once(&self, language: &'static str) -> Result<(), WireupError> {
-        match self.again {
+        match self.before > 0 {
             true => Err(WireupError::OnlyOnce { reason: format!("it speaks {language}") }),
             false => Ok(()),
         }
@@ -89,7 +94,7 @@ impl Seat {
     /// Leaves in good order; `stream` is the one of [`connection`](Seat::connection), if there was one.
     pub(super) fn leave(self, stream: Option<OwnedFd>) {
         let mut seats = seats();
-        seats.left = true;
+        seats.left += 1;
         if let Some(number) = self.descriptor {
             seats.descriptors.insert(number, stream);
         }
@@ -99,7 +104,7 @@ impl Seat {
     pub(super) fn explain(&self, error: WireupError) -> WireupError {
         match error {
             WireupError::OnlyOnce { .. } => error,
-            error if self.again => WireupError::OnlyOnce { reason: error.to_string() },
+            error if self.before > 0 => WireupError::OnlyOnce { reason: error.to_string() },
             error => error,
         }
     }

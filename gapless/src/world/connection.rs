@@ -6,7 +6,7 @@ use super::roll::Roll;
 use crate::error::Error;
 use crate::network::{self, Paired};
 use crate::wireup::{Questions, Wireup, WireupError};
-use gapless_bml::{Directory, Found, LinkError, Rank};
+use gapless_bml::{BmlError, Directory, Found, LinkError, Rank};
 use gapless_btl::Address;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 
@@ -20,11 +20,24 @@ pub(super) const PLACES: &str = "gapless-network";
 /// Published in the place of addresses by who has none.
 const NOWHERE: &str = "none";
 
-/// The names and addresses of transports, in the word under which they are published.
-pub(super) fn write_rails<'r>(rails: impl Iterator<Item = (&'r str, Address)>) -> String {
-    let words: Vec<String> =
+/// Begins a word that tells which of a process's worlds was published, from 1 on; none does of its first.
+const WORLD: &str = "world:";
+
+/// The names and addresses of transports, in the word under which they are published by a process that had so many worlds
+/// before.
+pub(super) fn write_rails<'r>(
+    rails: impl Iterator<Item = (&'r str, Address)>,
+    worlds_before: u32,
+) -> String {
+    let mut words: Vec<String> =
         rails.map(|(name, address)| card::write_rail(name, &address)).collect();
-    if words.is_empty() { NOWHERE.to_owned() } else { words.join(",") }
+    if words.is_empty() {
+        words.push(NOWHERE.to_owned());
+    }
+    if worlds_before > 0 {
+        words.push(format!("{WORLD}{worlds_before}"));
+    }
+    words.join(",")
 }
 
 /// The launcher of this process. Whoever waits at a fence has it, and asks it for the others meanwhile.
@@ -64,6 +77,8 @@ impl Connection {
 pub(super) struct Addresses {
     pub(super) connection: Arc<Connection>,
     pub(super) me: u32,
+    /// How many worlds each process had before.
+    pub(super) worlds_before: u32,
     pub(super) roll: Arc<Roll>,
     /// Whether processes have published [`PLACES`].
     pub(super) several_hosts: bool,
@@ -106,8 +121,21 @@ impl Addresses {
     fn published(&self, peer: u32, key: &str) -> Option<Result<Vec<(String, Address)>, Error>> {
         let word = self.connection.get(peer, key)?;
         Some(word.map_err(Error::from).and_then(|word| {
-            let words = word.split(',').filter(|word| *word != NOWHERE);
-            words.map(|word| card::read_rail(peer, word)).collect()
+            let mut world = 0;
+            let words = word.split(',').filter(|word| match word.strip_prefix(WORLD) {
+                Some(number) => {
+                    world = number.parse().unwrap_or(0);
+                    false
+                }
+                None => *word != NOWHERE,
+            });
+            let rails = words.map(|word| card::read_rail(peer, word)).collect();
+            if world == self.worlds_before {
+                return rails;
+            }
+            // It has joined the job anew.
+            let error = LinkError::Departed;
+            Err(BmlError::PeerLost { peer: Rank(peer), error }.into())
         }))
     }
 }
@@ -122,6 +150,9 @@ impl Directory for Addresses {
             Some(Ok(Paired { addresses, together: true })) => Found::Addresses(addresses),
             Some(Ok(Paired { addresses, together: false })) => Found::Apart(addresses),
             None => Found::Later,
+            Some(Err(Error::Peer(BmlError::PeerLost { error: LinkError::Departed, .. }))) => {
+                Found::Nothing(LinkError::Departed)
+            }
             Some(Err(error)) => {
                 let reason = format!("its address could not be got: {error}");
                 Found::Nothing(LinkError::Unreachable { reason })

@@ -1,4 +1,8 @@
-//! Leaving a job: in good order, or with an error once a peer is known to have died.
+//! Leaving a job with all others: in good order, or with an error once a peer is known to have died.
+//!
+//! The launcher's fences are entered only when all processes are known, by links, to leave together
+//! ([`Bml::is_together`](gapless_bml::Bml::is_together)). Once one has departed they would never open: then the rest
+//! agree over links alone.
 
 use super::World;
 use super::connection::Connection;
@@ -18,32 +22,22 @@ use std::time::{Duration, Instant};
 /// it at once.
 const LAST_WORD: Duration = Duration::from_millis(500);
 /// How long, if we leave in good order: whoever is not told takes us for dead.
-const GOODBYE: Duration = Duration::from_secs(5);
+pub(super) const GOODBYE: Duration = Duration::from_secs(5);
 
 /// After so long it is said who is waited for.
 const LONG: Duration = Duration::from_secs(1);
 /// So many processes are named, at most.
 const NAMED: usize = 8;
 
-/// How a world ends.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Ending {
-    /// By [`World::finalize`].
-    Finalized,
-    /// It was dropped: perhaps in the middle, because of an error that the others do not know of.
-    Dropped,
-}
-
 /// Says once who is waited for, if that takes [long](LONG).
 struct Late {
     started: Instant,
     said: bool,
-    ending: Ending,
 }
 
 impl Late {
-    fn new(ending: Ending) -> Late {
-        Late { started: Instant::now(), said: false, ending }
+    fn new() -> Late {
+        Late { started: Instant::now(), said: false }
     }
 
     fn look(&mut self, state: &State) {
@@ -51,13 +45,7 @@ impl Late {
             return;
         }
         self.said = true;
-        let waits = waits(&state.pml.not_left().collect::<Vec<_>>());
-        match self.ending {
-            Ending::Finalized => tracing::info!("finalize {waits}"),
-            Ending::Dropped => tracing::warn!(
-                "a world was dropped, not finalized, and {waits}; if they wait for this process, that never ends"
-            ),
-        }
+        tracing::info!("finalize {}", waits(&state.pml.not_left().collect::<Vec<_>>()));
     }
 }
 
@@ -72,12 +60,12 @@ fn waits(processes: &[u32]) -> String {
         more => format!(" and {more} more"),
     };
     let noun = if processes.len() == 1 { "process" } else { "processes" };
-    format!("waits for {noun} {named}{more} to finalize or drop theirs")
+    format!("waits for {noun} {named}{more} to finalize or leave")
 }
 
 impl World {
     /// Leaves the job in good order (`MPI_Finalize`, MPI 4.1 §11.2.2): waits until every process of the job is here,
-    /// ends all operations in flight, and tells the launcher.
+    /// ends all operations in flight, and tells the launcher. Nobody waits for a process that has dropped its world.
     ///
     /// Every operation ends. Messages that match are received and sent in full; receives that no message matches are
     /// cancelled ([`PmlError::Cancelled`]); sends that no receive matches end with [`PmlError::Unreceived`], unless
@@ -93,7 +81,7 @@ impl World {
         if self.is_within() {
             return Err(XtqError::InTask.into());
         }
-        self.leave(Ending::Finalized)
+        self.leave()
     }
 
     /// Whether a function of the user's that this world runs is the caller: leaving would wait for it.
@@ -119,45 +107,84 @@ impl World {
         drop(self.thread.take());
     }
 
-    pub(super) fn leave(&mut self, ending: Ending) -> Result<(), Error> {
+    pub(super) fn leave(&mut self) -> Result<(), Error> {
         let Some(connection) = self.wireup.take() else { return Ok(()) };
-        let late = &mut Late::new(ending);
+        self.close()?;
+        let left = self.leave_with_all(&connection);
+        self.say_why(left.as_ref().err());
+        let culprit = left.as_ref().err().and_then(Error::lost_rank);
+        self.go(left, culprit, &connection)
+    }
+
+    /// Nothing starts from now on.
+    pub(super) fn close(&self) -> Result<(), Error> {
         self.shared.with(|state| {
             state.close();
             Ok(())
-        })?;
+        })
+    }
+
+    /// The end of leaving: what was said is said, and nothing moves any more. Whoever did not finalize says because of
+    /// which process.
+    pub(super) fn go(
+        &mut self,
+        left: Result<(), Error>,
+        culprit: Option<u32>,
+        connection: &Connection,
+    ) -> Result<(), Error> {
+        self.shared.abandon();
+        self.end_thread();
+        let mut launcher = connection.launcher();
+        if let Some(culprit) = culprit {
+            launcher.leave_because(culprit);
+        }
+        left?;
+        Ok(launcher.finalize()?)
+    }
+
+    fn leave_with_all(&self, connection: &Connection) -> Result<(), Error> {
+        let late = &mut Late::new();
         // After the first fence nobody starts anything. Farewells then tell each process that all messages for it have
         // arrived. By the second fence all requests have ended everywhere. What was started here and still waits for
         // room is sent before, and collectives come to their end. A death ends both waits: who died never comes.
-        let left = self
+        let together = self
             .wait_unless_lost(late, |state| {
                 state.end_tasks();
                 state.has_settled().then_some(())
             })
-            .and_then(|()| self.fence(&connection, late))
+            .and_then(|()| self.gather(0, late))?;
+        let fence = |late: &mut Late| if together { self.fence(connection, late) } else { Ok(()) };
+        fence(late)
             // Tasks that came before it.
             .and_then(|()| {
                 self.wait_unless_lost(late, |state| state.have_tasks_settled().then_some(()))
             })
             // Some launchers do not count the dead; this does.
             .and_then(|()| self.end_requests(late))
-            .and_then(|()| self.fence(&connection, late));
-        self.say_why(left.as_ref().err());
-        self.shared.abandon();
-        self.end_thread();
-        left?;
-        Ok(connection.launcher().finalize()?)
+            .and_then(|()| if together { fence(late) } else { self.gather(1, late).map(drop) })
+    }
+
+    /// Waits, over links, until all processes are at this step that have not departed; gives whether nobody has.
+    fn gather(&self, step: usize, late: &mut Late) -> Result<bool, Error> {
+        self.shared.with(|state| {
+            state.pml.bml_mut().leave_together(step);
+            Ok(())
+        })?;
+        self.wait_unless_lost(late, |state| {
+            state.pml.say_farewell();
+            state.pml.bml_mut().is_together(step)
+        })
     }
 
     /// Makes progress until `ready` says so.
     ///
     /// # Errors
     /// A process has died meanwhile, or before.
-    fn wait_unless_lost(
+    fn wait_unless_lost<T>(
         &self,
         late: &mut Late,
-        mut ready: impl FnMut(&mut State) -> Option<()>,
-    ) -> Result<(), Error> {
+        mut ready: impl FnMut(&mut State) -> Option<T>,
+    ) -> Result<T, Error> {
         self.shared.wait_until(|state| match casualty(state) {
             Some(loss) => Some(Err(loss.into())),
             None => {
@@ -168,10 +195,9 @@ impl World {
     }
 
     /// Tells the peers why this end of their links ends now: it takes the loss that it leaves because of with it.
-    fn say_why(&self, error: Option<&Error>) {
-        let started = Instant::now();
+    pub(super) fn say_why(&self, error: Option<&Error>) {
         let limit = if error.is_some() { LAST_WORD } else { GOODBYE };
-        let said = self.shared.with(|state| {
+        self.say(limit, |state| {
             let bml = state.pml.bml_mut();
             match error {
                 None => bml.leave_well(),
@@ -179,6 +205,14 @@ impl World {
                     bml.leave_because(&LinkError::PeerGone { reason: error.to_string() })
                 }
             }
+        });
+    }
+
+    /// Has a last word said, for which peers have so long to make room. Then waits for memory that a lost peer may write.
+    pub(super) fn say(&self, limit: Duration, word: impl FnOnce(&mut State)) {
+        let started = Instant::now();
+        let said = self.shared.with(|state| {
+            word(state);
             Ok(())
         });
         if said.is_err() {
@@ -225,7 +259,7 @@ impl World {
                 state.pml.say_farewell();
                 late.look(state);
                 if loss.is_none() {
-                    loss = casualty(state);
+                    loss = casualty(state).or_else(|| deserter(state));
                     hopeless.store(loss.is_some(), Ordering::Release);
                 }
                 passed.load(Ordering::Acquire).then_some(())
@@ -257,7 +291,8 @@ impl World {
                 self.shared.drive(state);
                 state.pml.say_farewell();
                 late.borrow_mut().look(state);
-                casualty(state).map_or(Ok(()), |loss| Err(loss.into()))
+                let loss = casualty(state).or_else(|| deserter(state));
+                loss.map_or(Ok(()), |loss| Err(loss.into()))
             });
             let goes_on = served.is_ok();
             *loss.borrow_mut() = served;
@@ -295,9 +330,15 @@ impl World {
     }
 }
 
-/// The process that is to blame for the first loss, if any: whoever left in good order is none.
-fn casualty(state: &mut State) -> Option<PmlError> {
+/// The process that is to blame for the first loss, if any: whoever left in good order, or departed, is none.
+pub(super) fn casualty(state: &mut State) -> Option<PmlError> {
     let (rank, error) = state.pml.bml_mut().casualty()?;
+    Some(PmlError::PeerLost { rank: rank.0, error })
+}
+
+/// A process that has departed although all were said to leave together: somebody has lied.
+fn deserter(state: &mut State) -> Option<PmlError> {
+    let (rank, error) = state.pml.bml_mut().deserter()?;
     Some(PmlError::PeerLost { rank: rank.0, error })
 }
 
@@ -307,11 +348,10 @@ mod tests {
 
     #[test]
     fn who_is_waited_for_in_words() {
-        assert_eq!(waits(&[3]), "waits for process 3 to finalize or drop theirs");
-        assert_eq!(waits(&[0, 2]), "waits for processes 0, 2 to finalize or drop theirs");
+        assert_eq!(waits(&[3]), "waits for process 3 to finalize or leave");
+        assert_eq!(waits(&[0, 2]), "waits for processes 0, 2 to finalize or leave");
         let many: Vec<u32> = (0..20).collect();
-        let all =
-            "waits for processes 0, 1, 2, 3, 4, 5, 6, 7 and 12 more to finalize or drop theirs";
+        let all = "waits for processes 0, 1, 2, 3, 4, 5, 6, 7 and 12 more to finalize or leave";
         assert_eq!(waits(&many), all);
         assert!(waits(&[]).contains("no link"));
     }

@@ -68,7 +68,7 @@ pub(super) fn meet(
         true => open_network(wireup, bml, (network, ways, settings))?,
         false => Vec::new(),
     };
-    let answers = wireup.answers_at_fences();
+    let (answers, worlds_before) = (wireup.answers_at_fences(), wireup.worlds_before());
     let local = wireup.local_size().and_then(|local| usize::try_from(local).ok());
     drop(launcher);
     let others: Vec<u32> =
@@ -77,6 +77,7 @@ pub(super) fn meet(
     let mut directory = Addresses {
         connection: Arc::clone(connection),
         me,
+        worlds_before,
         roll: Arc::clone(&roll),
         several_hosts,
         has_shared_memory: network != Network::Wanted,
@@ -114,7 +115,7 @@ fn publish(
 ) -> Result<(), Error> {
     wireup.put(CARD, own)?;
     let rails = addresses.iter().map(|(name, address)| (name.as_str(), address.clone()));
-    wireup.put(RAILS, &write_rails(rails))?;
+    wireup.put(RAILS, &write_rails(rails, wireup.worlds_before()))?;
     if wireup.rank() == 0 && wireup.size() > 1 {
         let secret = random_secret().map_err(|error| Error::Transport { name: TCP, error })?;
         wireup.put(SECRET, &network::write_secret(&secret))?;
@@ -204,7 +205,7 @@ fn open_network(
         }
     }
     let places = open.iter().map(|(label, btl)| (label.as_str(), btl.address()));
-    wireup.put(PLACES, &write_rails(places))?;
+    wireup.put(PLACES, &write_rails(places, wireup.worlds_before()))?;
     let add = |(label, btl): network::Labelled| {
         match network::port_network(&label) {
             Some(network) => bml.add_on(btl, &network),

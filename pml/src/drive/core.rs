@@ -98,6 +98,8 @@ pub(crate) struct Core {
     pub(crate) early_revokes: Vec<(u32, u32)>,
     /// Messages without a receive are refused: this process leaves.
     pub(crate) leaving: bool,
+    /// This process departs: sends that it withdraws were not received.
+    pub(crate) departing: bool,
     /// Room for buffered sends.
     pub(crate) attached: Option<Attached>,
     /// What is known of who waits for whom.
@@ -144,6 +146,7 @@ impl Core {
             called: false,
             early_revokes: Vec::new(),
             leaving: false,
+            departing: false,
             attached: None,
             asks: Asks::default(),
             config,

@@ -38,12 +38,12 @@ impl Core {
             Some((culprit, error)) => (culprit.0, error),
             None => (peer, error),
         };
-        state.lost = Some((culprit, error.clone()));
+        let fault = PmlError::PeerLost { rank: culprit, error: error.clone() };
+        state.lost = Some((culprit, error));
         state.near = false;
         self.lost += 1;
         state.reorder.clear();
         state.streams.clear();
-        let fault = PmlError::PeerLost { rank: culprit, error };
         let packing = |item: &Outgoing| matches!(item, Outgoing::Packing { packing, .. } if packing.is_pending());
         // What engines pack comes first: the rest goes with slots of the transport's, which may panic.
         let (at_work, rest): (Vec<_>, Vec<_>) =
@@ -68,6 +68,7 @@ impl Core {
         }
         self.lose_claims(peer);
         self.deferred.retain(|(from, _), _| *from != peer);
+        let mut accused = false;
         let concerned: Vec<RequestId> = self
             .requests
             .under_way()
@@ -80,8 +81,17 @@ impl Core {
                 }
                 _ => false,
             })
-            .map(|(id, _)| id)
+            .map(|(id, work)| {
+                if !matches!(work, Work::Recv(recv) if recv.source.is_none()) {
+                    accused = true;
+                }
+                id
+            })
             .collect();
+        if accused {
+            // Marks the peer.
+            let _ = self.peers[peer as usize].fault();
+        }
         for id in concerned {
             self.lose_send(bml, id, &fault);
             self.lose_recall(id, &fault);

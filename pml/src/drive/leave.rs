@@ -17,6 +17,8 @@ use crate::drive::peer::Outgoing;
 use crate::error::PmlError;
 use crate::matching::body::Arrival;
 use crate::pml::Pml;
+use crate::request::recv::RecvStage;
+use crate::request::send::SendStage;
 use crate::request::{RequestId, Work};
 use crate::wire::Data;
 use crate::wire::Label;
@@ -144,6 +146,54 @@ impl Pml {
         self.core.staging.leave(&mut self.bml);
         self.core.refuse_claims(&mut self.bml);
         self.core.refuse_held(&mut self.bml, Verdict::Unreceived, |_, _| true);
+    }
+
+    /// Whether messages are on their way that were matched, as far as this process knows: their memory is in use.
+    #[must_use]
+    pub fn has_matched(&mut self) -> bool {
+        let is_matched = |work: &Work| match work {
+            Work::Send(send) => match &send.stage {
+                SendStage::Rendezvous(offered) => {
+                    offered.going.as_ref().is_some_and(|going| !going.is_tentative())
+                }
+                SendStage::Draining { .. } => true,
+                SendStage::Eager { .. } | SendStage::Unanswered { .. } => false,
+            },
+            Work::Recv(recv) => {
+                matches!(recv.stage, RecvStage::Incoming(_) | RecvStage::Unpacking { .. })
+            }
+            _ => false,
+        };
+        self.fears_the_lost() || self.core.requests.under_way().any(|(_, work)| is_matched(work))
+    }
+
+    /// Whether sends of this process are under way, or messages of sends that have ended wait for room.
+    #[must_use]
+    pub fn has_sends(&mut self) -> bool {
+        let is_send = |work: &Work| matches!(work, Work::Send(_));
+        self.is_busy() || self.core.requests.under_way().any(|(_, work)| is_send(work))
+    }
+
+    /// Withdraws all sends that no receive has taken, as far as this process knows. Those that none has taken end with
+    /// [`PmlError::Unreceived`] once their receivers have made progress. Nothing may be sent any more.
+    pub fn withdraw_unmatched(&mut self) {
+        self.core.departing = true;
+        let sends = self.core.requests.under_way();
+        let sends = sends.filter(|(_, work)| matches!(work, Work::Send(_)));
+        let ids: Vec<RequestId> = sends.map(|(id, _)| id).collect();
+        for id in ids {
+            self.core.withdraw(&mut self.bml, id);
+        }
+    }
+
+    /// Tells all peers that this process leaves although others may need it ([`Bml::depart`]). Gives because of whom: itself,
+    /// or another that has departed.
+    pub fn depart(&mut self) -> u32 {
+        let accused = self.core.peers.iter().zip(0..).filter(|(peer, _)| peer.is_accused());
+        if let Some((_, rank)) = accused.last() {
+            self.bml.accuse(Rank(rank));
+        }
+        self.bml.depart().0
     }
 
     /// Cancels all receives that no message has taken.

@@ -17,6 +17,7 @@ use crate::rndv::protocol::Protocol;
 use crate::wire::{self, Note, What};
 use gapless_bml::{Bml, LinkError, RailSlot, Rank, ReserveError, Token};
 use gapless_mem::Space;
+use std::cell::Cell;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
@@ -33,6 +34,8 @@ pub(crate) struct Peer {
     active: bool,
     /// Whom to blame if it is lost, and what became of that process.
     pub(crate) lost: Option<(u32, LinkError)>,
+    /// An error was given that says so.
+    accused: Cell<bool>,
     /// It is not lost, and a link was asked for: by a send of the other end, or a receive of ours.
     pub(crate) near: bool,
     /// Whether it was told that nothing more to be matched will come.
@@ -56,7 +59,14 @@ pub(crate) struct Peer {
 impl Peer {
     /// How an operation ends that needs this peer, if it is lost.
     pub(crate) fn fault(&self) -> Option<PmlError> {
-        self.lost.clone().map(|(rank, error)| PmlError::PeerLost { rank, error })
+        let (rank, error) = self.lost.clone()?;
+        self.accused.set(true);
+        Some(PmlError::PeerLost { rank, error })
+    }
+
+    /// Whether an operation has failed because this peer is lost.
+    pub(crate) fn is_accused(&self) -> bool {
+        self.accused.get()
     }
 }
 

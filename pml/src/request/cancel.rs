@@ -78,6 +78,9 @@ impl Core {
 
     /// Ends a send that waits in its peer's outbox; whether it did.
     fn drop_unsent(&mut self, bml: &mut Bml, peer: u32, id: RequestId) -> bool {
+        let departing = self.departing;
+        let Some(send) = self.requests.send_mut(id) else { return false };
+        let result = send.outcome(Verdict::Withdrawn, departing);
         let outbox = &mut self.peers[peer as usize].outbox;
         let place = outbox.iter().position(|item| match item {
             Outgoing::Eager(waits) | Outgoing::Rts(waits) => *waits == id,
@@ -93,14 +96,13 @@ impl Core {
                 if let SendStage::Eager { serial } = send.stage {
                     self.serials.remove(&serial);
                 }
-                let result = Err(PmlError::Cancelled.into());
-                send.stage = SendStage::Draining { packing: 1, result };
+                send.stage = SendStage::Draining { packing: 1, result: result.map_err(Into::into) };
                 self.in_flight.push(InFlight::Wasted { id, packing: *packing });
             }
             Some(Outgoing::Rts(_)) => {
-                self.end_offer(bml, id, Err(PmlError::Cancelled.into()));
+                self.end_offer(bml, id, result.map_err(Into::into));
             }
-            Some(_) => self.finish_eager(id, Err(PmlError::Cancelled)),
+            Some(_) => self.finish_eager(id, result),
         }
         true
     }

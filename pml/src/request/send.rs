@@ -458,11 +458,12 @@ impl Core {
         if self.recalled(from, id, verdict)? {
             return Ok(true);
         }
+        let departing = self.departing;
         let Some(send) = self.requests.send_mut(id) else { return Ok(false) };
         if !matches!(send.stage, SendStage::Unanswered { .. }) || send.to.peer != from {
             return Ok(false);
         }
-        let outcome = send.outcome(verdict);
+        let outcome = send.outcome(verdict, departing);
         self.finish_eager(id, outcome);
         Ok(true)
     }
@@ -480,15 +481,15 @@ impl Core {
 }
 
 impl Send {
-    /// The result by the receiver's verdict.
-    pub(crate) fn outcome(&self, verdict: Verdict) -> Result<Status, PmlError> {
+    /// The result by the receiver's verdict. A process that [departs](Core::departing) withdraws what was not received.
+    pub(crate) fn outcome(&self, verdict: Verdict, departing: bool) -> Result<Status, PmlError> {
         let (rank, tag) = (self.to.rank, self.envelope.tag);
         match verdict {
             Verdict::Received(protocol) => Ok(self.status(protocol)),
             Verdict::Refused => Ok(self.status(Protocol::Pipeline)),
             Verdict::NotReady => Err(PmlError::NotReady { rank, tag }),
-            Verdict::Withdrawn => Err(PmlError::Cancelled),
-            Verdict::Unreceived => Err(PmlError::Unreceived { rank, tag }),
+            Verdict::Withdrawn if !departing => Err(PmlError::Cancelled),
+            Verdict::Withdrawn | Verdict::Unreceived => Err(PmlError::Unreceived { rank, tag }),
             Verdict::Revoked => Err(PmlError::Revoked),
         }
     }

@@ -336,8 +336,9 @@ impl Core {
 
     /// The receiver has what it needs of a valid offer, or wants nothing.
     fn answered(&mut self, bml: &mut Bml, id: RequestId, verdict: Verdict) {
+        let departing = self.departing;
         let Some(send) = self.requests.send_mut(id) else { return };
-        let outcome = send.outcome(verdict).map_err(Failure::from);
+        let outcome = send.outcome(verdict, departing).map_err(Failure::from);
         let SendStage::Rendezvous(offered) = &mut send.stage else { return };
         let result = match verdict {
             Verdict::Refused => {

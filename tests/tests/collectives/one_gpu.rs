@@ -202,7 +202,7 @@ fn rank(mut member: Member) {
             break error;
         }
     };
-    assert!(error.to_string().contains(&format!("rank {VICTIM} is lost")), "{error}");
+    assert!(error.to_string().contains(&format!(" {VICTIM} is lost")), "{error}");
     assert!(matches!(error, Error::Collective { .. }));
     say("named it");
 }

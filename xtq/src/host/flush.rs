@@ -2,7 +2,7 @@
 //! transport's memory.
 
 use super::initiator::{Item, Outbox, Stage};
-use super::{PeerLink, State};
+use super::{Blamed, PeerLink, State};
 use crate::gather::{Part, Place};
 use crate::wire::{BODY_AT, HEAD_BYTES, Head};
 use gapless_bml::{AmTag, Bml, LinkError, PeerState, Rank, ReserveError, Token};
@@ -157,12 +157,12 @@ impl State {
     }
 }
 
-/// Why a peer has no link.
-fn why_gone(bml: &Bml, rank: Rank) -> LinkError {
-    match bml.state(rank) {
-        PeerState::Lost(error) => error.clone(),
-        state => LinkError::Unreachable { reason: format!("its link is {state:?}") },
-    }
+/// Why a peer has no link, and who is to blame for that.
+fn why_gone(bml: &Bml, rank: Rank) -> Blamed {
+    bml.blame(rank).unwrap_or_else(|| {
+        let reason = format!("its link is {:?}", bml.state(rank));
+        (rank, LinkError::Unreachable { reason })
+    })
 }
 
 #[cfg(test)]

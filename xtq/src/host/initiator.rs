@@ -24,6 +24,7 @@ mod swift;
 
 use super::line::{Line, LineKey, WINDOW_MAX};
 use super::names::ByName;
+use super::{Blamed, lost_error};
 use crate::buffer::{Bytes, Payload};
 use crate::error::{Refusal, XtqError};
 use crate::packet::{ENTRIES, Flags, Packet};
@@ -31,7 +32,7 @@ use crate::put::{Order, Put, PutHandle, Retry};
 use crate::signal::{End, Signal};
 use crate::wire::{Head, Verdict};
 pub(super) use direct::SharedRings;
-use gapless_bml::{LinkError, Rank};
+use gapless_bml::Rank;
 use held::{Pauses, What};
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::Arc;
@@ -418,10 +419,10 @@ impl Initiator {
     }
 
     /// A peer is gone: so are all puts to it.
-    pub(super) fn lose(&mut self, rank: Rank, error: &LinkError) {
+    pub(super) fn lose(&mut self, rank: Rank, blamed: &Blamed) {
         self.outbox.remove(&rank.0);
         self.open.remove(&rank.0);
-        let lost_error = XtqError::Lost { rank, error: error.clone() };
+        let lost_error = lost_error(blamed);
         self.drop_rings(Some(rank), &lost_error);
         self.lines.retain(|key, _| key.0 != rank.0);
         let puts = &self.puts;

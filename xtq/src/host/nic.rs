@@ -3,7 +3,7 @@
 use super::initiator::VERDICTS_MAX;
 use super::queue::work_quickly;
 use super::run::lay_down;
-use super::{State, Xtq, lost_error};
+use super::{Blamed, State, Xtq, lost_error};
 use crate::wire::{HEAD_BYTES, Head, Ring, TEXT_MAX};
 use gapless_bml::{Bml, Fragment, Handler, LinkError, Rank, RankEvent};
 
@@ -49,7 +49,8 @@ impl Handler for Nic {
                 }
             }
             RankEvent::Lost { peer, error } => {
-                self.xtq.inner.with(|state| state.lose(peer, &error));
+                let blamed = bml.blame(peer).unwrap_or((peer, error));
+                self.xtq.inner.with(|state| state.lose(peer, &blamed));
             }
             RankEvent::Completed { token, result } => {
                 self.xtq.inner.with(|state| state.initiator.carried(token.0, result));
@@ -120,12 +121,12 @@ impl State {
         Ok(())
     }
 
-    fn lose(&mut self, rank: Rank, error: &LinkError) {
+    fn lose(&mut self, rank: Rank, blamed: &Blamed) {
         self.links.remove(&rank.0);
         self.target.lose(rank);
-        self.initiator.lose(rank, error);
-        self.lost.insert(rank.0, error.clone());
-        self.forsake_all(&lost_error(rank, error), |signal| signal.counts(rank));
+        self.initiator.lose(rank, blamed);
+        self.lost.insert(rank.0, blamed.clone());
+        self.forsake_all(&lost_error(blamed), |signal| signal.counts(rank));
     }
 }
 

@@ -455,7 +455,7 @@ fn a_lost_peer_ends_puts_and_signals_and_gives_receive_buffers_back() {
     let outcome = job.outcome(&held).unwrap_err();
     for error in [outcome, job.end_of(&mine).unwrap_err(), job.end_of(&theirs).unwrap_err()] {
         assert!(matches!(error, XtqError::Lost { rank: Rank(2), .. }), "{error}");
-        assert!(error.to_string().starts_with("rank 2 is lost"), "{error}");
+        assert!(error.to_string().starts_with("process 2 is lost"), "{error}");
     }
     assert_eq!((refused.outcome(), others.poll()), (Some(mine.poll().unwrap()), None));
     assert_eq!(job.xtq(0).take_posted().len(), 1);

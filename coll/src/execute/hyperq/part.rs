@@ -36,7 +36,7 @@ impl Members {
         let process = Rank(self.comm.process(rank).ok()?);
         let bml = pml.bml_mut();
         bml.reach(process);
-        let (culprit, error) = bml.blame(process)?;
+        let (culprit, error) = bml.accuse(process)?;
         let rank = self.comm.rank_of(culprit.0).unwrap_or(rank);
         Some(CollError::Lost { rank, error: PmlError::PeerLost { rank: culprit.0, error } })
     }

@@ -216,6 +216,7 @@ fn start(ranks: u32, each: u32, shown: u32) -> Cost {
         let directory = Addresses {
             connection,
             me: rank,
+            worlds_before: 0,
             roll: Arc::clone(&read),
             several_hosts: ranks > each,
             has_shared_memory: true,
