@@ -1,9 +1,9 @@
 //! The user's buffers by blocks, and where a place of a schedule lies in them.
-use std::cell::RefCell;
 use std::ops::Range;
+use std::sync::OnceLock;
 
-use gapless_dtype::{Datatype, Layout, Primitive, SignatureKind, WeakLayout};
-use gapless_engine::{EngineError, Op, PackedFold, ReduceOp, Typed};
+use gapless_dtype::{Datatype, Layout, Primitive, SignatureKind};
+use gapless_engine::{EngineError, Op, PackedFold, Typed};
 use gapless_mem::Region;
 
 use super::error::CollError;
@@ -151,17 +151,10 @@ pub struct Combine {
     op: Op,
     /// Packed bytes of an element.
     bytes: u64,
-    /// One element where elements lie packed, if the operation needs to know.
-    packed: Option<Layout>,
     /// The loop for packed elements, if there is one.
     fold: Option<PackedFold>,
-    /// What elements are, if they lie packed and are all alike.
+    /// What elements are, if they lie packed and are all alike, and the operation needs to know.
     element: Option<Primitive>,
-}
-
-thread_local! {
-    /// What this thread used last, and for which layout. Most programs combine elements of one type again and again.
-    static LAST: RefCell<Option<(ReduceOp, WeakLayout, Combine)>> = const { RefCell::new(None) };
 }
 
 impl Combine {
@@ -170,33 +163,17 @@ impl Combine {
     /// # Errors
     /// The operation is not defined for such elements.
     pub fn new(op: &Op, layout: &Layout) -> Result<Self, EngineError> {
-        let Op::Predefined(known) = op else { return Self::find(op, layout) };
-        LAST.with_borrow_mut(|last| {
-            if let Some((last_op, last_layout, combine)) = last
-                && *last_op == *known
-                && last_layout.id() == layout.id()
-            {
-                return Ok(combine.clone());
-            }
-            let combine = Self::find(op, layout)?;
-            *last = Some((*known, layout.downgrade(), combine.clone()));
-            Ok(combine)
-        })
-    }
-
-    fn find(op: &Op, layout: &Layout) -> Result<Self, EngineError> {
         let bytes = op.element_bytes(layout)?;
         let signature = layout.signature();
         let known = signature.kind() != SignatureKind::Bytes && signature.elements() > 0;
-        let (mut packed, mut fold, mut uniform) = (None, None, None);
+        let (mut fold, mut uniform) = (None, None);
         if let (Op::Predefined(op), Some(element)) = (op, signature.uniform())
             && known
         {
-            packed = one_packed(element);
             fold = PackedFold::new(*op, element);
             uniform = Some(element);
         }
-        Ok(Self { op: op.clone(), bytes, packed, fold, element: uniform })
+        Ok(Self { op: op.clone(), bytes, fold, element: uniform })
     }
 
     /// The loop for packed elements in memory that nobody shares, if there is one.
@@ -226,7 +203,7 @@ impl Combine {
     /// # Errors
     /// None: they fit.
     pub fn elements(&self, region: Region) -> Result<Typed, EngineError> {
-        match &self.packed {
+        match self.element.and_then(packed) {
             Some(layout) => Typed::new(region, 0, layout, region.len() / layout.size()),
             None => Ok(Typed::contiguous(region)),
         }
@@ -234,7 +211,13 @@ impl Combine {
 }
 
 /// One basic element without gaps.
-fn one_packed(element: Primitive) -> Option<Layout> {
+fn packed(element: Primitive) -> Option<&'static Layout> {
+    static MADE: [OnceLock<Option<Layout>>; Primitive::ALL.len()] =
+        [const { OnceLock::new() }; Primitive::ALL.len()];
+    MADE.get(usize::from(element as u8))?.get_or_init(|| make_packed(element)).as_ref()
+}
+
+fn make_packed(element: Primitive) -> Option<Layout> {
     let datatype = if element.is_pair() {
         let parts: Vec<_> = element.parts().map(|(part, _)| part).collect();
         let first = parts.first()?.size_bytes();

@@ -86,8 +86,8 @@ impl Collective {
         call: &Call<'_>,
     ) -> Result<(), CollError> {
         let combine = Some(self.how.how());
-        let known = Known::new(call, (rank, self.held.len()), combine.as_ref(), false);
-        let known = known.filter(|known| !known.is_short() && number % 2 == 1);
+        let known = Known::new(call, (rank, self.held.len()), combine.clone(), false);
+        let known = known.filter(|_| number % 2 == 1);
         let (send, recv) = &mut self.held[rank];
         let rows = Rows { send: send.blocks(), recv: recv.blocks() };
         match known {
@@ -107,7 +107,7 @@ impl Collective {
         looks: u64,
     ) -> Option<bool> {
         let ranks = (rank, self.held.len());
-        let known = Known::new(call, ranks, Some(&self.how.how()), true)?;
+        let known = Known::new(call, ranks, Some(self.how.how()), true)?;
         let (send, recv) = &mut self.held[rank];
         let plain = |blocks: Blocks| match blocks {
             Blocks::None => Some(None),

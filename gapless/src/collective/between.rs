@@ -2,11 +2,11 @@
 
 use super::buffers::Side;
 use super::prepare::{
-    COUNTS, Prepared, RECV, SEND, Schedules, Way, alike, combine, each, exact, lens_of, listed,
-    once_each, one, settle,
+    COUNTS, Prepared, RECV, SEND, Schedules, Uses, Way, alike, combine, each, exact, lens_of,
+    listed, once_each, one, settle,
 };
 use super::{Collective, CollectiveError};
-use gapless_coll::{Between, BetweenCall, BuildError, Operation, Reduction, Rows};
+use gapless_coll::{Between, BetweenCall, BuildError, Operation, Reduction};
 
 /// Which rank has or gets what only one of them has or gets. Where an argument is `impl Into<Root>`, a number is enough:
 /// the root's rank.
@@ -52,27 +52,30 @@ struct Lens {
 
 impl Collective<'_> {
     pub(super) fn prepare_between(self, place: &Between) -> Result<Prepared, CollectiveError> {
-        let Collective { operation, root, mut send, mut recv, counts, op, .. } = self;
+        let Collective { operation, root, send, recv, counts, op, .. } = self;
         let (root, part) =
             if is_rooted(operation) { at(root, place)? } else { (None, Part::Member) };
         let (sends, receives) = significance(operation, part)?;
         // Nothing is in place: a rank's group gets nothing of what the rank gives.
-        send = settle(send, SEND, sends.then_some(false))?;
-        recv = settle(recv, RECV, receives.then_some(false))?;
+        let (from, into) = (
+            settle(&send, SEND, sends.then_some(false))?,
+            settle(&recv, RECV, receives.then_some(false))?,
+        );
         if !(operation == Operation::Bcast && part == Part::Root) {
-            once_each(&recv)?;
+            once_each(into)?;
         }
         let op = op.filter(|_| part != Part::None);
-        let combine = op.as_ref().map(|op| combine(op, &mut send, &mut recv)).transpose()?;
+        let combined = op.as_ref().map(|op| combine(op, from, into)).transpose()?;
+        let (combine, as_numbers) = combined.map_or((None, false), |(by, are)| (Some(by), are));
         let of = combine.as_ref().zip(op.as_ref()).map(|(combine, op)| Reduction {
             unit: combine.bytes(),
             commutative: op.is_commutative(),
         });
         // Only ranks that have nothing to do give no operation.
         let of = of.unwrap_or(Reduction { unit: 1, commutative: false });
-        let lens = lens((operation, part), (&send, &recv), &counts, place)?;
+        let lens = lens((operation, part), (from, into), &counts, place)?;
         let schedule = place.build(&call(operation, root, &lens, of)?)?;
-        let rows = Rows { send: send.into_blocks(), recv: recv.into_blocks() };
+        let rows = Uses { send: sends, recv: receives, as_numbers }.rows(send, recv);
         Ok(Prepared { way: Way::Schedule(Schedules::plain(schedule)), asks: false, rows, combine })
     }
 }

@@ -11,8 +11,8 @@
 //! A desk is used with the world's lock held, by [`Desk::with`] alone. A blocking collective that waits takes the page
 //! away ([`Notes::Lent`]), so that it can look without the lock.
 
-use super::last::Last;
 use super::live::Number;
+use super::remembered::Remembered;
 use crate::communicator::Communicator;
 use crate::error::Error;
 use crate::shared::{Look, State};
@@ -32,8 +32,8 @@ pub(crate) struct Desk(Gate<AtDesk>);
 #[derive(Debug, Default)]
 pub(super) struct AtDesk {
     pub(super) notes: Notes,
-    /// What is known of the last call; `None` while a call is being prepared.
-    pub(super) last: Option<Box<Last>>,
+    /// What is known of the last calls.
+    pub(super) remembered: Remembered,
     /// What waits for its turn, in the order of calls; the first has it (`line.rs`).
     pub(super) line: VecDeque<Item>,
     /// Whether it is among the lines that are advanced.
@@ -161,14 +161,12 @@ impl AtDesk {
         }
     }
 
-    /// The page, if a blocking collective can have it now, what is known of the last call, and what goes on beside it.
+    /// The page, if a collective can have it now, what goes on beside it, and what is known of the last calls.
     #[inline]
-    pub(super) fn at_rest(
-        &mut self,
-    ) -> Option<(&mut Page, Option<&mut Last>, Option<&mut HyperQ>)> {
+    pub(super) fn at_rest(&mut self) -> Option<(&mut Page, Option<&mut HyperQ>, &mut Remembered)> {
         match &mut self.notes {
             Notes::Here(page) if page.is_whole() && self.line.is_empty() && self.holder == 0 => {
-                Some((page, self.last.as_deref_mut(), self.hyperq.as_deref_mut()))
+                Some((page, self.hyperq.as_deref_mut(), &mut self.remembered))
             }
             _ => None,
         }

@@ -4,9 +4,9 @@
 
 use super::Tools;
 use super::desk::Desk;
-use super::last::Plain;
 use super::live::Entry;
 use super::prepare::Schedules;
+use super::remembered::Plain;
 use gapless_coll::page::{Known, Page, Task};
 use gapless_coll::{CollError, Combine, Executor, Rows, Schedule, Ticket};
 use gapless_pml::Pml;

@@ -2,10 +2,10 @@
 
 use super::desk::{AtDesk, Blocking, Desk, Lent};
 use super::errand::{Errand, carrier};
-use super::last::{Last, Plain};
 use super::live::{Begun, Entry, Fate};
 use super::prepare::{self, Place, Prepared, Schedules, Shares, Terms, Way};
 use super::recent::Recent;
+use super::remembered::{Direct, Plain};
 use super::rooms::Rooms;
 use super::turn::{Ready, Turn};
 use super::{Collective, CollectiveError};
@@ -129,23 +129,32 @@ impl Communicator {
     pub fn perform(&self, collective: Collective<'_>) -> Result<(), Error> {
         let quick = self.shared.look_often(|state, look| {
             let pml = &mut state.pml;
-            // SAFETY: the description borrows its memory until this returns: what is received into, exclusively. The known
-            // call is of a description like this, of which all was found out but where the memory is.
+            // SAFETY: the description borrows its memory until this returns: what is received into, exclusively.
             self.common.desk.with(|at| unsafe { self.at_once(at, &collective, pml, look) })
         })?;
         match quick {
             Quick::Over => Ok(()),
             Quick::Lent(lent) => {
-                let AtOnce { page, number, task } = *lent;
-                let lent = Lent::new(self, page);
+                let (page, number, direct) = *lent;
+                let (lent, operation) = (Lent::new(self, page), collective.operation);
+                let task = direct.task(collective);
                 // SAFETY: as above; there is no user's function.
-                unsafe { self.by_page(lent, (collective.operation, number), task) }
+                unsafe { self.by_page(lent, (operation, number), task) }
             }
             Quick::Unknown => self.perform_anew(collective),
         }
     }
 
-    /// Does a collective through shared memory that was done before, if nothing delays it.
+    /// What a page of all ranks would do; see [`Collective::direct`].
+    pub(super) fn direct(&self, collective: &Collective<'_>) -> Option<Direct> {
+        if self.comm.is_inter() {
+            return None;
+        }
+        let neighbors = || self.common.neighbors(&self.comm);
+        collective.direct(&self.place(&neighbors, Shares::No))
+    }
+
+    /// Does a collective through shared memory, if nothing delays it.
     ///
     /// # Safety
     /// As for [`Page::attempt`](gapless_coll::page::Page::attempt), until this returns.
@@ -157,19 +166,20 @@ impl Communicator {
         pml: &mut Pml,
         look: &mut dyn FnMut() -> bool,
     ) -> Quick {
-        let Some((page, Some(last), hyperq)) = at.at_rest() else { return Quick::Unknown };
-        let Some((recalled, buffers)) = last.recall(collective) else { return Quick::Unknown };
+        let Some((page, hyperq, remembered)) = at.at_rest() else { return Quick::Unknown };
+        let known = remembered.recall(collective, || self.direct(collective));
+        let Some((direct, plain)) = known else { return Quick::Unknown };
         let number = self.common.sequencer.pass();
-        if let Some(hyperq) = hyperq.filter(|_| recalled.asks) {
+        if let Some(hyperq) = hyperq.filter(|_| direct.asks) {
             hyperq.decline(number);
         }
-        // SAFETY: the caller's promise.
-        if unsafe { page.attempt(number, recalled.known, buffers, pml, look) } {
+        // SAFETY: the caller's promise. What is known is of a description like this.
+        if unsafe { page.attempt(number, &direct.known, plain, pml, look) } {
             return Quick::Over;
         }
-        let task = recalled.task(collective);
+        let direct = direct.clone();
         match at.lend(None) {
-            Some(page) => Quick::Lent(Box::new(AtOnce { page, number, task })),
+            Some(page) => Quick::Lent(Box::new((page, number, direct))),
             None => unreachable!("it was at rest"),
         }
     }
@@ -179,7 +189,7 @@ impl Communicator {
     fn perform_anew(&self, collective: Collective<'_>) -> Result<(), Error> {
         let (operation, op) = (collective.operation, collective.op.clone());
         // Before arguments are looked at: a rank that is refused makes the page with the others.
-        let mut turn = self.turn(&collective, true)?;
+        let mut turn = self.turn(operation, true)?;
         let number = turn.number();
         let ready = match turn.ready(collective) {
             // Without a task it has no use for a page of all ranks.
@@ -280,7 +290,7 @@ impl Communicator {
     }
 
     /// What carries out a collective. It takes its place in the order of calls, also if it is refused: other ranks' may not
-    /// be; the turn is to be kept until it has begun. `known`: it [was begun](Self::begin_known).
+    /// be; the turn is to be kept until it has begun. `known`: it [was begun](Self::begin_direct).
     ///
     /// # Safety
     /// What the description borrows stays so until the collective has ended or, after it was given up, the world's
@@ -293,7 +303,7 @@ impl Communicator {
         let (operation, op) = (collective.operation, collective.op.clone());
         let mut turn = match known {
             Some(turn) => *turn,
-            None => self.turn(&collective, false)?,
+            None => self.turn(operation, false)?,
         };
         match turn.ready(collective) {
             // SAFETY: the caller's promise.
@@ -316,7 +326,7 @@ impl Communicator {
     ) -> Result<Entry, Error> {
         let (operation, op) = (collective.operation, collective.op.clone());
         let Prepared { way, rows, combine, .. } =
-            self.prepare(collective, Some(&mut Last::default()), Shares::Unknown)?;
+            self.prepare(collective, true, Shares::Unknown)?;
         let (schedules, errand) = match way {
             Way::Schedule(schedules) => {
                 // By what all ranks know: one that is alone on its host takes part in the opening, too.
@@ -330,7 +340,7 @@ impl Communicator {
                 let task = self.task(&call, rows.clone(), combine.clone())?;
                 let known = plain(&rows).and_then(|buffers| {
                     let of = (self.comm.rank() as usize, self.comm.size() as usize);
-                    let known = Known::new(&call, of, combine.as_ref(), true)?;
+                    let known = Known::new(&call, of, combine.clone(), true)?;
                     known.is_short().then_some((known, buffers))
                 });
                 let schedules = self.schedules(&call, Shares::Unknown)?;
@@ -346,11 +356,11 @@ impl Communicator {
         Ok(entry)
     }
 
-    /// Checks a description, and finds out how the collective goes; through shared memory only if there is `last`.
+    /// Checks a description, and finds out how the collective goes; through shared memory only if it `may_share`.
     pub(super) fn prepare(
         &self,
         collective: Collective<'_>,
-        last: Option<&mut Last>,
+        may_share: bool,
         shares: Shares,
     ) -> Result<Prepared, Error> {
         let operation = collective.operation;
@@ -358,7 +368,7 @@ impl Communicator {
             Some(between) => collective.prepare_between(&between),
             None => {
                 let neighbors = || self.common.neighbors(&self.comm);
-                collective.prepare(&self.place(&neighbors, shares), last)
+                collective.prepare(&self.place(&neighbors, shares), may_share)
             }
         };
         prepared.map_err(|error| refused(operation, error))
@@ -478,20 +488,13 @@ impl Communicator {
     }
 }
 
-/// How a blocking collective that was done before has begun.
+/// How a blocking collective has begun.
 enum Quick {
     Over,
-    /// It waits for others.
-    Lent(Box<AtOnce>),
-    /// It is no such collective, or something else has the page.
+    /// It waits for others: the page, its number there, and what it is to do.
+    Lent(Box<(Box<Page>, u64, Direct)>),
+    /// Something else has the page, or there is none.
     Unknown,
-}
-
-/// A page that is lent, and what it is to do.
-struct AtOnce {
-    page: Box<Page>,
-    number: u64,
-    task: Task,
 }
 
 /// The memory of both buffers, if it is plain, or there is none.

@@ -2,10 +2,9 @@
 //! builds the schedule. Pure: nothing is sent, no memory is touched.
 
 use super::buffers::Side;
-use super::last::{self, Last};
 use super::recent::Recent;
 use super::{Collective, CollectiveError, Root};
-use gapless_coll::choose::{Table, choose};
+use gapless_coll::choose::{Table, choose, shared_rule_for};
 use gapless_coll::topologies::Neighborhood;
 use gapless_coll::{
     BuildError, Call, Combine, HyperQ, Locality, Operation, Reduction, Rows, Schedule, build,
@@ -96,45 +95,81 @@ pub(super) struct Terms {
     lens: Lens,
 }
 
+/// A description that was checked. It keeps its buffers.
+#[derive(Debug)]
+pub(super) struct Checked {
+    pub(super) terms: Terms,
+    pub(super) combine: Option<Combine>,
+    pub(super) uses: Uses,
+}
+
+/// What becomes of the buffers of a description.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Uses {
+    /// Whether they matter at this rank.
+    pub(super) send: bool,
+    pub(super) recv: bool,
+    /// Whether they are bytes that are combined as numbers.
+    pub(super) as_numbers: bool,
+}
+
+impl Uses {
+    pub(super) fn rows(self, send: Side, recv: Side) -> Rows {
+        let blocks = |uses: bool, mut side: Side| {
+            if !uses {
+                return gapless_coll::Blocks::None;
+            }
+            if self.as_numbers {
+                side.parts_mut().iter_mut().for_each(|typed| *typed = numbers(typed));
+            }
+            side.into_blocks()
+        };
+        Rows { send: blocks(self.send, send), recv: blocks(self.recv, recv) }
+    }
+}
+
 impl Collective<'_> {
-    /// `last`: it may go through shared memory; what was found out about the call before.
-    pub(super) fn prepare(
-        self,
-        place: &Place<'_>,
-        mut last: Option<&mut Last>,
-    ) -> Result<Prepared, CollectiveError> {
-        let key = if last.is_some() { last::key(&self) } else { None };
-        let Collective { operation, root, mut send, mut recv, counts, op, .. } = self;
+    /// Whether buffers, root, lists and operation fit together, as far as this rank can see.
+    pub(super) fn check(&self, place: &Place<'_>) -> Result<Checked, CollectiveError> {
+        let Collective { operation, root, send, recv, counts, op, .. } = self;
+        let (operation, root) = (*operation, *root);
         let Root::Rank(root) = root else { return Err(CollectiveError::Root { root }) };
         let root = root as usize;
         let is_root = place.rank == root;
         let (sends, receives) = significance(operation, is_root);
-        send = settle(send, SEND, sends)?;
-        recv = settle(recv, RECV, receives)?;
+        let send = settle(send, SEND, sends)?;
+        let recv = settle(recv, RECV, receives)?;
         if !(operation == Operation::Bcast && is_root) {
-            once_each(&recv)?;
+            once_each(recv)?;
         }
-        let combine = op.as_ref().map(|op| combine(op, &mut send, &mut recv)).transpose()?;
-        let sides = Sides { operation, root, send: &send, recv: &recv, counts: &counts };
+        let combined = op.as_ref().map(|op| combine(op, send, recv)).transpose()?;
+        let sides = Sides { operation, root, send, recv, counts };
         let lens = sides.lens(place)?;
-        let of = combine.as_ref().zip(op.as_ref()).map(|(combine, op)| Reduction {
+        let of = combined.as_ref().zip(op.as_ref()).map(|((combine, _), op)| Reduction {
             unit: combine.bytes(),
             commutative: op.is_commutative(),
         });
         let terms = sides.terms(lens, of);
+        let (combine, as_numbers) = combined.map_or((None, false), |(by, are)| (Some(by), are));
+        let uses = Uses { send: sends.is_some(), recv: receives.is_some(), as_numbers };
+        Ok(Checked { terms, combine, uses })
+    }
+
+    /// `may_share`: it may go through shared memory.
+    pub(super) fn prepare(
+        self,
+        place: &Place<'_>,
+        may_share: bool,
+    ) -> Result<Prepared, CollectiveError> {
+        let Checked { terms, combine, uses } = self.check(place)?;
         let call = terms.call(|| (place.neighbors)())?;
-        let shared = last.as_mut().is_some_and(|last| last.goes_shared(&call, place));
+        let shared = may_share && shared_rule_for(place.table, &call, place.locality).is_some();
         let asks = shared && HyperQ::asks(&place.table.hyperq, &call, place.locality.ranks());
         let way = match shared {
             true => Way::Shared(terms),
             false => Way::Schedule(place.schedules(&call)?),
         };
-        let rows = Rows { send: send.into_blocks(), recv: recv.into_blocks() };
-        let prepared = Prepared { way, asks, rows, combine };
-        if let Some(last) = last {
-            last.note(key, &prepared, place);
-        }
-        Ok(prepared)
+        Ok(Prepared { way, asks, rows: uses.rows(self.send, self.recv), combine })
     }
 }
 
@@ -170,13 +205,14 @@ fn significance(operation: Operation, is_root: bool) -> (Option<bool>, Option<bo
 }
 
 /// A buffer, if it matters.
-pub(super) fn settle(
-    side: Side,
+pub(super) fn settle<'s>(
+    side: &'s Side,
     argument: &'static str,
     significance: Option<bool>,
-) -> Result<Side, CollectiveError> {
+) -> Result<&'s Side, CollectiveError> {
+    const NOTHING: &Side = &Side::Nothing;
     match (side, significance) {
-        (_, None) => Ok(Side::Nothing),
+        (_, None) => Ok(NOTHING),
         (Side::Nothing, _) => Err(CollectiveError::Missing { argument }),
         (Side::InPlace, Some(false)) => Err(CollectiveError::InPlace { argument }),
         (side, _) => Ok(side),
@@ -369,6 +405,9 @@ pub(super) fn alike(
     blocks: usize,
     argument: &'static str,
 ) -> Result<u64, CollectiveError> {
+    if !matches!(side, Side::Each(_)) {
+        return cut(side, blocks, argument);
+    }
     let lens = each(side, blocks, argument)?;
     let len = lens.first().copied().unwrap_or(0);
     match lens.iter().all(|other| *other == len) {
@@ -390,13 +429,18 @@ pub(super) fn each(
             false => Err(CollectiveError::Blocks { argument, given, expected: blocks }),
         };
     }
+    Ok(vec![cut(side, blocks, argument)?; blocks])
+}
+
+/// The length of each of so many blocks of a buffer that is not divided.
+fn cut(side: &Side, blocks: usize, argument: &'static str) -> Result<u64, CollectiveError> {
     let bytes = side.bytes();
     let len = if bytes == 0 { 0 } else { bytes / (blocks as u64).max(1) };
     // Blocks are whole elements, or elements are whole blocks: of a matrix that is one element, say.
     let element = side.parts().first().map_or(1, |typed| typed.layout().size());
     let is_cut = len > 0 && !len.is_multiple_of(element) && !element.is_multiple_of(len);
     match len.checked_mul(blocks as u64) == Some(bytes) && !is_cut {
-        true => Ok(vec![len; blocks]),
+        true => Ok(len),
         false => Err(CollectiveError::Uneven { argument, bytes, blocks }),
     }
 }
@@ -460,44 +504,46 @@ pub(super) fn listed(
     }
 }
 
-/// How the elements of both buffers are combined.
+/// How the elements of both buffers are combined; and whether these are bytes, which are combined as the numbers that a
+/// slice of `u8` has.
 pub(super) fn combine(
     op: &Op,
-    send: &mut Side,
-    recv: &mut Side,
-) -> Result<Combine, CollectiveError> {
+    send: &Side,
+    recv: &Side,
+) -> Result<(Combine, bool), CollectiveError> {
     let wrong = |argument| move |error: EngineError| CollectiveError::Operation { argument, error };
-    let known = |side: &Side| side.parts().iter().find_map(|typed| typed.own_layout().cloned());
-    let (argument, layout) = match (known(recv), known(send)) {
+    let (argument, layout) = match (own_layout(recv), own_layout(send)) {
         (Some(layout), _) => (RECV, layout),
         (None, Some(layout)) => (SEND, layout),
         (None, None) => {
-            if let Op::Predefined(_) = op {
-                for typed in send.parts_mut().iter_mut().chain(recv.parts_mut()) {
-                    *typed = numbers(typed).map_err(wrong(RECV))?;
-                }
-            }
-            (RECV, u8::layout().clone())
+            let combine = Combine::new(op, u8::layout()).map_err(wrong(RECV))?;
+            return Ok((combine, matches!(op, Op::Predefined(_))));
         }
     };
-    let combine = Combine::new(op, &layout).map_err(wrong(argument))?;
-    for (argument, side) in [(SEND, &*send), (RECV, &*recv)] {
+    let combine = Combine::new(op, layout).map_err(wrong(argument))?;
+    for (argument, side) in [(SEND, send), (RECV, recv)] {
         let others = side.parts().iter().filter_map(Typed::own_layout);
         for other in others.filter(|other| other.id() != layout.id()) {
             let bytes = op.element_bytes(other).map_err(wrong(argument))?;
-            if bytes != combine.bytes() || !same_elements(op, &layout, other) {
-                let (found, expected) = (elements(op, other), elements(op, &layout));
+            if bytes != combine.bytes() || !same_elements(op, layout, other) {
+                let (found, expected) = (elements(op, other), elements(op, layout));
                 return Err(CollectiveError::OtherElements { argument, found, expected });
             }
         }
     }
-    Ok(combine)
+    Ok((combine, false))
+}
+
+/// The layout of the first block that has one.
+fn own_layout(side: &Side) -> Option<&Layout> {
+    side.parts().iter().find_map(Typed::own_layout)
 }
 
 /// Bytes as the numbers that a slice of `u8` has.
-fn numbers(bytes: &Typed) -> Result<Typed, EngineError> {
+fn numbers(bytes: &Typed) -> Typed {
     let region = bytes.region();
-    Typed::new(region, 0, u8::layout(), region.len())
+    // They fit.
+    Typed::new(region, 0, u8::layout(), region.len()).unwrap_or_else(|_| bytes.clone())
 }
 
 /// What an operation combines of a layout, for people.
@@ -527,15 +573,14 @@ pub(super) fn local(
     inout: &Typed,
     op: &Op,
 ) -> Result<(Typed, Typed), CollectiveError> {
-    let (mut send, mut recv) = (Side::Whole(input.clone()), Side::Whole(inout.clone()));
+    let (send, recv) = (Side::Whole(input.clone()), Side::Whole(inout.clone()));
     once_each(&recv)?;
-    combine(op, &mut send, &mut recv)?;
+    let (_, as_numbers) = combine(op, &send, &recv)?;
     exact(&send, recv.bytes(), SEND)?;
-    let only = |side: Side, argument| match side {
-        Side::Whole(typed) => Ok(typed),
-        _ => Err(CollectiveError::Missing { argument }),
-    };
-    Ok((only(send, SEND)?, only(recv, RECV)?))
+    Ok(match as_numbers {
+        true => (numbers(input), numbers(inout)),
+        false => (input.clone(), inout.clone()),
+    })
 }
 
 #[cfg(test)]
@@ -560,7 +605,7 @@ mod tests {
             };
             let mut bytes = [0u8; 64];
             let bcast = Collective::bcast(&mut bytes, 0);
-            match bcast.prepare(&place, None).unwrap().way {
+            match bcast.prepare(&place, false).unwrap().way {
                 Way::Schedule(schedules) => schedules.schedule.len(),
                 Way::Shared(terms) => panic!("{terms:?} is not to go through shared memory"),
             }

@@ -2,17 +2,16 @@
 //! what the collective does. Meanwhile functions of users may be called, which begin others: these come later.
 
 use super::Collective;
-use super::desk::{AtDesk, Blocking, Item, Lent, Notes, Seen};
+use super::desk::{Blocking, Item, Lent, Notes, Seen};
 use super::errand::{Errand, Instead};
-use super::last::Last;
 use super::line::{Line, brief_looks};
 use super::perform::Common;
 use super::prepare::{Prepared, Shares, Terms, Way};
+use super::remembered::Direct;
 use crate::communicator::Communicator;
 use crate::error::Error;
 use crate::shared::State;
-use gapless_coll::page::Task;
-use gapless_coll::{Combine, Rows, Schedule, Ticket};
+use gapless_coll::{Combine, Operation, Rows, Schedule, Ticket};
 use gapless_pml::RequestId;
 use std::sync::Arc;
 
@@ -22,23 +21,21 @@ pub(super) struct Turn<'c> {
     comm: &'c Communicator,
     number: u64,
     seen: Seen,
-    /// What it does, if it was done before; whether ranks ask each other before it where their buffers lie.
-    task: Option<(Task, bool)>,
-    /// Otherwise: the call, if ranks ask each other before it where their buffers lie;
+    /// What it does, if that was found out before.
+    direct: Option<Direct>,
+    /// The call, if ranks ask each other before it where their buffers lie.
     asked: Option<Terms>,
-    /// and what is known of the last call, taken from the desk.
-    last: Option<Box<Last>>,
     /// Whether this thread is noted as being in a blocking collective.
     noted: bool,
 }
 
-/// How a non-blocking collective has begun that was done before.
+/// How a non-blocking collective has begun.
 #[derive(Debug)]
 pub(super) enum Start<'c> {
     /// It has ended well; this request is not there any more.
     Over(RequestId),
     Going(Box<Turn<'c>>),
-    /// It is no such collective, or something else has the page. It has no place in the order of calls so far.
+    /// It needs more, or something else has the page. It has no place in the order of calls so far.
     Unknown,
 }
 
@@ -50,15 +47,15 @@ pub(super) enum Ready {
 }
 
 impl Communicator {
-    /// Begins a non-blocking collective that was done before, if it is the next one through shared memory: others may need
-    /// what this rank contributes.
+    /// Begins a non-blocking collective, if it is the next one through shared memory and its description is all that is
+    /// needed: others may need what this rank contributes.
     ///
     /// # Safety
-    /// As for [`Page::attempt`], until this returns.
+    /// As for [`Page::attempt`](gapless_coll::page::Page::attempt), until this returns.
     ///
     /// # Errors
     /// The world was finalized.
-    pub(super) unsafe fn begin_known(
+    pub(super) unsafe fn begin_direct(
         &self,
         collective: &Collective<'_>,
     ) -> Result<Start<'_>, Error> {
@@ -66,23 +63,24 @@ impl Communicator {
         self.shared.with(|state| {
             let pml = state.open()?;
             let begun = desk.with(|at| {
-                let (page, last, hyperq) = at.at_rest()?;
-                let (recalled, buffers) = last?.recall(collective)?;
-                let (known, number) = (recalled.known, sequencer.pass());
-                if let Some(hyperq) = hyperq.filter(|_| recalled.asks) {
+                let (page, hyperq, remembered) = at.at_rest()?;
+                let known = remembered.recall(collective, || self.direct(collective));
+                let ((direct, plain), number) = (known?, sequencer.pass());
+                if let Some(hyperq) = hyperq.filter(|_| direct.asks) {
                     hyperq.decline(number);
                 }
                 // A long one is not done in the call that begins it.
-                if known.is_short() {
+                if direct.known.is_short() {
                     // SAFETY: the caller's promise.
-                    let over = unsafe { page.attempt(number, known, buffers, pml, brief_looks()) };
+                    let over =
+                        unsafe { page.attempt(number, &direct.known, plain, pml, brief_looks()) };
                     if over {
                         return Some(None);
                     }
                 }
-                let task = recalled.task(collective);
+                let direct = direct.clone();
                 at.line.push_back(Item::Held(number));
-                Some(Some((number, task)))
+                Some(Some((number, direct)))
             });
             Ok(match begun {
                 None => Start::Unknown,
@@ -93,10 +91,9 @@ impl Communicator {
                     let _ = pml.release(request);
                     Start::Over(request)
                 }
-                Some(Some((number, task))) => {
+                Some(Some((number, direct))) => {
                     let mut turn = Turn::new(self, number, Seen::Made);
-                    // The others know.
-                    turn.task = Some((task, false));
+                    turn.direct = Some(direct);
                     Start::Going(Box::new(turn))
                 }
             })
@@ -108,11 +105,7 @@ impl Communicator {
     ///
     /// # Errors
     /// The world was finalized; this thread is in a blocking collective, and asks for another.
-    pub(super) fn turn(
-        &self,
-        collective: &Collective<'_>,
-        blocking: bool,
-    ) -> Result<Turn<'_>, Error> {
+    pub(super) fn turn(&self, operation: Operation, blocking: bool) -> Result<Turn<'_>, Error> {
         let Common { desk, sequencer, .. } = &*self.common;
         let (mut turn, is_first) = self.shared.with(|state| {
             state.open()?;
@@ -130,18 +123,16 @@ impl Communicator {
                 let number = sequencer.pass();
                 at.line.push_back(Item::Held(number));
                 let noted = blocking && at.note_blocking();
-                let seen = at.seen();
-                let mut turn = Turn::new(self, number, seen);
+                let mut turn = Turn::new(self, number, at.seen());
                 turn.noted = noted;
-                turn.recall(at, collective);
                 turn
             });
             Ok((turn, is_first))
         })?;
         if is_first && blocking {
-            self.shared.wait_in(self.in_call(collective.operation, turn.number), |_| {
+            self.shared.wait_in(self.in_call(operation, turn.number), |_| {
                 desk.with(|at| {
-                    turn.recall(at, collective);
+                    turn.seen = at.seen();
                     (turn.seen != Seen::Open).then_some(())
                 })
             })?;
@@ -156,7 +147,7 @@ impl Communicator {
 
 impl<'c> Turn<'c> {
     fn new(comm: &'c Communicator, number: u64, seen: Seen) -> Turn<'c> {
-        Turn { comm, number, seen, task: None, asked: None, last: None, noted: false }
+        Turn { comm, number, seen, direct: None, asked: None, noted: false }
     }
 
     /// The collective's number among those of the communicator.
@@ -164,34 +155,22 @@ impl<'c> Turn<'c> {
         self.number
     }
 
-    /// What the desk knows.
-    fn recall(&mut self, at: &mut AtDesk, collective: &Collective<'_>) {
-        self.seen = at.seen();
-        let known = at.last.as_ref().filter(|_| self.seen == Seen::Made);
-        let found = known.and_then(|last| last.recall(collective));
-        self.task = found.map(|(recalled, _)| (recalled.task(collective), recalled.asks));
-        if self.task.is_none() && self.last.is_none() {
-            self.last = at.last.take();
-        }
-    }
-
     /// Checks a description, and finds out how the collective goes.
     pub(super) fn ready(&mut self, collective: Collective<'_>) -> Result<Ready, Error> {
         let (comm, number) = (self.comm, self.number);
         let Common { desk, sequencer, .. } = &*comm.common;
-        if let Some((task, asks)) = self.task.take() {
-            let mut errand = Errand::new(desk, number, task);
-            errand.asks = asks;
-            return Ok(Ready::Shared(Box::new(errand)));
+        if let Some(direct) = self.direct.take() {
+            // The others know where its buffers lie.
+            let task = direct.task(collective);
+            return Ok(Ready::Shared(Box::new(Errand::new(desk, number, task))));
         }
-        let may = matches!(self.seen, Seen::Open | Seen::Made);
-        let last = if may { Some(&mut **self.last.get_or_insert_default()) } else { None };
+        let may_share = matches!(self.seen, Seen::Open | Seen::Made);
         let shares = match self.seen {
             Seen::Open => Shares::Unknown,
             Seen::OfHost => Shares::Yes,
             Seen::Made | Seen::Impossible => Shares::No,
         };
-        let Prepared { way, asks, rows, combine } = comm.prepare(collective, last, shares)?;
+        let Prepared { way, asks, rows, combine } = comm.prepare(collective, may_share, shares)?;
         let terms = match way {
             Way::Schedule(schedules) => {
                 let ticket = sequencer.claim(number);
@@ -255,9 +234,6 @@ impl Drop for Turn<'_> {
         let Communicator { shared, common, .. } = self.comm;
         let hindered = shared.with_anyway(|_| {
             common.desk.with(|at| {
-                if self.last.is_some() {
-                    at.last = self.last.take();
-                }
                 if self.noted {
                     at.note_no_blocking();
                 }

@@ -1,8 +1,7 @@
-//! Collectives that were done before; those of plain memory at once, if nothing delays them.
+//! Collectives of plain memory at once, if nothing delays them.
 //!
-//! Programs call the same again and again. What depends on the call alone is found out the first time ([`Known`]). From
-//! then on a short call (longer ones: [`super::prompt`]) stores, waits for a few loads' time, and loads. All that is
-//! unusual is left to [`Short`](super::short::Short): a rank that is late or lost, a note that says something else, a
+//! What depends on the call alone is found out without a page ([`Known`]). Then a short call (longer ones:
+//! [`super::prompt`]) stores, waits for a few loads' time, and loads. All that is unusual is left to [`Short`](super::short::Short): a rank that is late or lost, a note that says something else, a
 //! reader that is behind. It goes on where this has stopped ([`Halfway`]).
 
 use std::ops::Range;
@@ -15,6 +14,7 @@ use gapless_sync::board::{Board, Mark, Readers, Seat};
 use super::circle::Circle;
 use super::plan::{self, Plan, Round, Span, Then};
 use super::short::Stage;
+use super::task::Way;
 use super::{Area, Page, act, pieces, prompt, routes};
 use crate::execute::rows::Combine;
 use crate::schedule::Buffer;
@@ -23,35 +23,25 @@ use crate::{Call, Reduction};
 /// What is read of each note is fetched as soon as that note is there, if these are no more bytes.
 const AHEAD_MAX: usize = 256;
 
-/// A call as one rank makes it, and what depends on it alone.
+/// What one rank does in a call, but for where its buffers lie.
 #[derive(Clone, Debug)]
 pub struct Known {
-    pub(super) kind: Kind,
+    pub(super) way: Way,
+    pub(super) combine: Option<Combine>,
     /// The rank, and of how many.
     pub(super) of: (usize, usize),
-}
-
-#[derive(Clone, Debug)]
-pub(super) enum Kind {
-    /// Its buffers are plain memory.
-    Short { plan: Plan, kind: u8, fold: Option<PackedFold>, combine: Option<Combine> },
-    Long {
-        plan: pieces::Plan,
-        combine: Option<Combine>,
-        /// Whether it can be tried at once.
-        prompt: bool,
-    },
+    /// Whether it can be tried at once.
+    prompt: bool,
 }
 
 impl Known {
     /// What rank `rank` of `ranks` does. `plain`: both buffers are plain memory, or there are none. `None`: the call does
-    /// not fit together, the page does not [take](Page::takes) it, or nothing is gained by knowing it: it is short, and
-    /// not plain or combined by other means than a loop over packed elements.
+    /// not fit together, the page does not [take](Page::takes) it, or not all ranks know all lengths.
     #[must_use]
     pub fn new(
         call: &Call<'_>,
         (rank, ranks): (usize, usize),
-        combine: Option<&Combine>,
+        combine: Option<Combine>,
         plain: bool,
     ) -> Option<Known> {
         call.check(rank, ranks).ok()?;
@@ -59,35 +49,30 @@ impl Known {
             of.unit.checked_rem(by.bytes()).is_some_and(|rest| rest == 0)
         };
         if let Some(of) = call.reduction()
-            && !combine.is_some_and(|by| whole(of, by))
+            && !combine.as_ref().is_some_and(|by| whole(of, by))
         {
             return None;
         }
-        if !plan::fits(call, ranks) {
-            if routes::fits(call, ranks) {
-                return None;
-            }
-            let (plan, combine) = (pieces::Plan::new(call, rank, ranks)?, combine.cloned());
-            let fold = combine.as_ref().and_then(Combine::fold);
-            let prompt = plain && prompt::takes(&plan, fold.as_ref());
-            return Some(Known { kind: Kind::Long { plan, combine, prompt }, of: (rank, ranks) });
-        }
-        let fold = match call.reduction() {
-            None => None,
-            Some(_) => Some(combine?.fold()?),
+        let fold = combine.as_ref().and_then(Combine::fold);
+        let (way, prompt) = if plan::fits(call, ranks) {
+            let plan = Plan::new(call, rank, ranks);
+            let alike = plan.rounds.iter().flatten().all(|round| round.notes.are_alike());
+            (Way::Short(plan), alike && (call.reduction().is_none() || fold.is_some()))
+        } else if routes::fits(call, ranks) {
+            return None;
+        } else {
+            let plan = pieces::Plan::new(call, rank, ranks)?;
+            let prompt = prompt::takes(&plan, fold.as_ref());
+            (Way::Long(plan), prompt)
         };
-        let plan = Plan::new(call, rank, ranks);
-        let alike = plan.rounds.iter().flatten().all(|round| round.notes.are_alike());
-        let (kind, combine) = (plan.operation.code(), combine.cloned());
-        let kind = Kind::Short { plan, kind, fold, combine };
-        (plain && alike).then_some(Known { kind, of: (rank, ranks) })
+        Some(Known { way, combine, of: (rank, ranks), prompt: prompt && plain })
     }
 
     /// Whether it goes by notes alone.
     #[must_use]
     #[inline]
     pub fn is_short(&self) -> bool {
-        matches!(self.kind, Kind::Short { .. })
+        matches!(self.way, Way::Short(_))
     }
 }
 
@@ -134,19 +119,19 @@ impl Page {
         pml: &mut Pml,
         mut look: impl FnMut() -> bool,
     ) -> bool {
-        if known.of != (self.circle.seat(), self.shared.ranks) {
+        if !known.prompt || known.of != (self.circle.seat(), self.shared.ranks) {
             return false;
         }
-        let (plan, kind, fold) = match &known.kind {
-            Kind::Short { plan, kind, fold, .. } => (plan, kind, fold),
-            Kind::Long { prompt: false, .. } => return false,
-            Kind::Long { plan, combine, .. } => {
-                let fold = combine.as_ref().and_then(Combine::fold);
+        let fold = known.combine.as_ref().and_then(Combine::fold);
+        let plan = match &known.way {
+            Way::Short(plan) => plan,
+            Way::Long(plan) => {
                 // SAFETY: the caller's promise.
                 return unsafe {
                     self.attempt_long(number, (plan, fold.as_ref()), buffers, pml, look)
                 };
             }
+            Way::Exchange(..) => return false,
         };
         let (Ok(input), Ok(output)) =
             (part(plan.input.as_ref(), buffers), part(plan.output.as_ref(), buffers))
@@ -162,7 +147,7 @@ impl Page {
         if seat.blocked_by(&board).is_some() {
             return false;
         }
-        let (kind, fold) = (*kind, fold.as_ref());
+        let (kind, fold) = (plan.operation.code(), fold.as_ref());
         let mut at = At { board, seat, area, pml, circle, ring_tag, kind, fold };
         let began = at.seat.round();
         let stopped = match &plan.rounds {

@@ -1,6 +1,6 @@
 //! A collective through shared memory as one rank describes it: checked, planned, and ready to begin.
 
-use super::quick::{Kind, Known};
+use super::quick::Known;
 use super::{direct, pieces, plan, routes};
 use crate::build::rows as rows_of;
 use crate::execute::error::CollError;
@@ -98,13 +98,10 @@ impl Task {
 }
 
 impl Known {
-    /// The task of a call that is known, with buffers that are as long as those it was known of.
+    /// The task, with buffers that are as long as the call says.
     #[must_use]
-    pub fn task(&self, rows: Rows) -> Task {
-        let (way, combine) = match &self.kind {
-            Kind::Short { plan, combine, .. } => (Way::Short(plan.clone()), combine),
-            Kind::Long { plan, combine, .. } => (Way::Long(plan.clone()), combine),
-        };
-        Task { way, rows, combine: combine.clone(), of: self.of }
+    pub fn task(self, rows: Rows) -> Task {
+        let Known { way, combine, of, .. } = self;
+        Task { way, rows, combine, of }
     }
 }
