@@ -65,6 +65,8 @@ pub(super) struct Long {
     plain: Option<Region>,
     /// What it receives into, if that is plain memory: what no other rank needs is combined there.
     target: Option<Region>,
+    /// Whether it was begun elsewhere, where what goes to this rank itself goes by fragments as well.
+    resumed: bool,
 }
 
 /// What a rank's first note says.
@@ -156,12 +158,14 @@ impl Long {
             offered: None,
             plain: None,
             target: None,
+            resumed: false,
         }
     }
 
     /// It was begun already. It lends no buffer.
     pub(super) fn go_on(&mut self, midway: &Midway) {
         self.see();
+        self.resumed = true;
         self.course.resume(midway);
         for (met, first) in self.met.iter_mut().zip(midway.met) {
             *met = first.map(|first| Peer { first: usize::from(first), direct: None });

@@ -15,7 +15,7 @@ impl Long {
         let lies_there = |it: &Direct| it.mapped.input.is_some() || it.peeked.is_some();
         match self.met.get(rank) {
             Some(Some(Peer { direct, .. })) => direct.as_deref().is_some_and(lies_there),
-            _ => rank == place.rank() && self.plain.is_some(),
+            _ => rank == place.rank() && self.plain.is_some() && !self.resumed,
         }
     }
 
