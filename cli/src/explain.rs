@@ -188,7 +188,7 @@ impl Link {
         let (sender, receiver) = (from.is_device(), to.is_device());
         // As rank 0 sends it to rank 1, which would move it if it were the other way round.
         let sender_keeps = true;
-        let ends = DeviceEnds { sender, receiver, one_device, turns, sender_keeps };
+        let ends = DeviceEnds { sender, receiver, one_device, turns, sender_keeps, locked: false };
         (sender || receiver).then_some(ends)
     }
 

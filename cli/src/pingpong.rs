@@ -39,8 +39,8 @@ pub(super) struct Pingpong {
     /// processes, or one for each (cuda:0,cuda:1 or cuda,host)
     #[arg(long, value_name = "SPACE[,SPACE]", default_value = "host")]
     space: Ends,
-    /// Host memory from World::alloc, which peers can map, or ordinary memory, or one after the other; or memory of host
-    /// or device that is allocated to each message's size
+    /// Host memory from World::alloc, which peers can map, or ordinary memory, perhaps page-locked, or the first two one
+    /// after the other; or memory of host or device that is allocated to each message's size
     #[arg(long, value_enum, default_value = "alloc")]
     memory: Memory,
     /// Use this protocol wherever it is possible, by the name that explain shows
@@ -87,7 +87,9 @@ enum Memory {
     Alloc,
     /// Ordinary memory
     Heap,
-    /// Both, one after the other
+    /// Ordinary memory, page-locked for the process's device, or else for one like the other process's
+    Locked,
+    /// The first two, one after the other
     Both,
     /// To each message's size, from World::alloc_device or World::alloc
     ToSize,
@@ -100,6 +102,7 @@ impl Memory {
         match self {
             Memory::Alloc => &[Source::Alloc],
             Memory::Heap => &[Source::Heap],
+            Memory::Locked => &[Source::Locked],
             Memory::Both => &[Source::Alloc, Source::Heap],
             Memory::ToSize => &[Source::ToSize],
             Memory::ForeignToSize => &[Source::ForeignToSize],

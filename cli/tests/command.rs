@@ -291,7 +291,7 @@ fn wrong_calls_are_refused_in_one_line() {
     refuses(&["explain", "--size", "1K", "--space", "moon"], space);
     refuses(&["pingpong", "--space", "cuda,host,host"], "--space cuda,host,host: ");
     refuses(&["pingpong", "--iterations", "0"], "--iterations 0: 0 is not in 1..=10000000");
-    refuses(&["pingpong", "--memory", "x"], "--memory x: it is one of alloc, heap, both");
+    refuses(&["pingpong", "--memory", "x"], "--memory x: it is one of alloc, heap, locked, both");
     refuses(&["explain", "--size", "12parsecs"], "--size 12parsecs: a size is a whole number");
     for arguments in [&["frobnicate"][..], &["pingpong", "--frobnicate"]] {
         let output = call(arguments);

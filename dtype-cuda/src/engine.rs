@@ -257,6 +257,12 @@ unsafe impl Engine for GpuEngine {
         (Engine::serves(self, space) && !others).then_some(device)
     }
 
+    fn reaches(&self, host: Region) -> Option<Arc<dyn Device>> {
+        let of_host = matches!(host.space(), Space::Host | Space::Pinned);
+        let found = of_host && matches!(self.shared.accelerator.packed(host), Ok(Some(_)));
+        found.then(|| self.shared.accelerator.device())
+    }
+
     fn reducer(&self, space: Space) -> Option<Arc<dyn Reducer>> {
         Engine::device(self, space).map(|_| Arc::new(self.clone()) as Arc<dyn Reducer>)
     }

@@ -63,6 +63,14 @@ pub unsafe trait Engine: Send + Sync {
         None
     }
 
+    /// The engine's device, if that reaches all of `host`, memory of the host, by itself, because it is page-locked for
+    /// it. An answer costs questions to a driver, so message layers ask for long buffers alone. The memory stays
+    /// page-locked while work on it is in flight.
+    fn reaches(&self, host: Region) -> Option<Arc<dyn Device>> {
+        let _ = host;
+        None
+    }
+
     /// What combines elements where they lie in memory of `space`, if the engine's device does that.
     fn reducer(&self, space: Space) -> Option<Arc<dyn Reducer>> {
         let _ = space;

@@ -97,6 +97,12 @@ pub unsafe trait Wrapper: Send + Sync {
         None
     }
 
+    /// As [`Engine::reaches`].
+    fn reaches(&self, host: Region) -> Option<Arc<dyn Device>> {
+        let _ = host;
+        None
+    }
+
     /// Does what the engine was asked for.
     ///
     /// # Safety
@@ -119,6 +125,10 @@ unsafe impl<W: Wrapper> Engine for W {
 
     fn device(&self, space: Space) -> Option<Arc<dyn Device>> {
         Wrapper::device(self, space)
+    }
+
+    fn reaches(&self, host: Region) -> Option<Arc<dyn Device>> {
+        Wrapper::reaches(self, host)
     }
 
     unsafe fn pack(

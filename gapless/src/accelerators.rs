@@ -241,6 +241,17 @@ mod on_demand {
             Some(self.0.engine(space)?.device())
         }
 
+        fn reaches(&self, host: Region) -> Option<Arc<dyn Device>> {
+            #[cfg(feature = "cuda")]
+            if self.0.opens {
+                let start = host.address().checked_add(host.offset())?;
+                let device = gapless_mem_cuda::page_locked_for(start)?;
+                return self.0.engine(Space::Cuda { device })?.reaches(host);
+            }
+            let _ = host;
+            None
+        }
+
         fn reducer(&self, space: Space) -> Option<Arc<dyn Reducer>> {
             Engine::reducer(&self.0.engine(space)?, space)
         }

@@ -12,7 +12,7 @@
 
 use crate::CudaDevice;
 use crate::context::lock;
-use crate::driver::RawPointer;
+use crate::driver::{self, RawPointer};
 use gapless_mem::Space;
 use std::collections::BTreeMap;
 use std::sync::Mutex;
@@ -109,6 +109,16 @@ fn forget_around(
         let at = *at;
         ranges.remove(&at);
     }
+}
+
+/// The device that the host memory at an address is page-locked for, whoever did that. `None` for other memory, and
+/// while nobody in this process has opened the driver: nothing is page-locked for a device then.
+#[must_use]
+pub fn page_locked_for(address: u64) -> Option<u32> {
+    let driver = driver::opened()?;
+    let raw = driver.pointer(address).ok()?;
+    let locked = PointerFacts::of(raw, address).is_some_and(|facts| facts.space == Space::Pinned);
+    u32::try_from(raw.ordinal).ok().filter(|_| locked)
 }
 
 impl CudaDevice {

@@ -158,5 +158,18 @@ pub(crate) fn open() -> Result<&'static Driver, CudaError> {
     .map_err(Clone::clone)
 }
 
+/// The driver, if somebody in this process has opened its library already.
+pub(crate) fn opened() -> Option<&'static Driver> {
+    // SAFETY: the name is a C string; nothing is loaded, and no code runs.
+    let found =
+        unsafe { libc::dlopen(c"libcuda.so.1".as_ptr(), libc::RTLD_LAZY | libc::RTLD_NOLOAD) };
+    if found.is_null() {
+        return None;
+    }
+    // SAFETY: gives back the reference that was just taken; whoever opened the library has one.
+    unsafe { libc::dlclose(found) };
+    open().ok()
+}
+
 #[cfg(test)]
 pub(crate) mod tests;

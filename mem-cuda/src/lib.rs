@@ -85,7 +85,7 @@ mod vmm;
 #[allow(unsafe_code, reason = "calls Vulkan")]
 mod vulkan;
 
-pub use attributes::PointerFacts;
+pub use attributes::{PointerFacts, page_locked_for};
 pub use device::{CudaDevice, CudaDriver};
 pub use error::CudaError;
 pub use event::CudaPending;

@@ -13,7 +13,7 @@ mod transfer;
 
 pub(crate) use access::{Gets, Listed, Room};
 pub(crate) use place::{Packed, Place, after};
-pub(crate) use remote::{Far, Remote};
+pub(crate) use remote::{Far, Mover, Remote};
 pub(crate) use transfer::{Held, Transfer};
 
 use crate::error::PmlError;
@@ -51,6 +51,9 @@ pub(crate) fn engine_for(engines: &Engines, typed: &Typed) -> Result<usize, PmlE
 pub(crate) fn host_engine(engines: &Engines) -> Option<usize> {
     engines.iter().position(|engine| engine.serves(Space::Host))
 }
+
+/// From this length on, an engine is asked whether a device reaches a buffer of the host.
+const REACHED_MIN: u64 = 64 << 10;
 
 /// Up to this length, data is copied even if a kernel could move it.
 const COPIED_MAX: u64 = 16 << 10;
@@ -189,7 +192,6 @@ impl Buffer {
     }
 
     /// Its engine's number.
-    #[cfg(test)]
     pub(crate) fn engine(&self) -> usize {
         self.engine
     }
@@ -215,6 +217,17 @@ impl Buffer {
     pub(crate) fn touched(&self) -> Option<(i64, Region)> {
         let (low, start, span) = self.bounds()?;
         Some((low, self.typed.region().sub(start, span).ok()?))
+    }
+
+    /// The engine's number, and its device, that reach this buffer of the host where it lies, if it is long and
+    /// page-locked.
+    pub(crate) fn reached_by(&self, engines: &Engines) -> Option<(usize, Arc<dyn Device>)> {
+        if self.bytes() < REACHED_MIN || !self.typed.space().cpu_accessible() {
+            return None;
+        }
+        let (_, touched) = self.touched()?;
+        let mut engines = engines.iter().enumerate();
+        engines.find_map(|(number, engine)| Some((number, engine.reaches(touched)?)))
     }
 
     /// Gathers `range` into `slot`, from `offset` on.

@@ -112,6 +112,9 @@ pub struct DeviceEnds {
     /// Whether the sender's process moves the messages of both directions where two processes would take turns; then
     /// the device need not switch. It is the process with the lower number, so both agree without a message.
     pub sender_keeps: bool,
+    /// Whether the end in memory of the host is page-locked, so that a device of its process can do all the work in
+    /// memory of the other end's.
+    pub locked: bool,
 }
 
 /// How a kernel, or a copy engine, that moves a message from layout to layout touches the memory of both sides.

@@ -57,7 +57,7 @@ use crate::wire::{self, Message, Rts, Verdict};
 use gapless_bml::{Fragment, Lending, LinkError, RailSlot, RdmaRail, RemoteKey};
 use gapless_dtype::Layout;
 use gapless_engine::EngineError;
-use gapless_mem::Region;
+use gapless_mem::{Region, Space};
 use link::Link;
 use protocol::Protocol;
 use single_copy::Scratch;
@@ -340,6 +340,20 @@ impl Cx<'_> {
     pub(crate) fn received(&mut self, by: Protocol) {
         let message = wire::fin(self.rts.serial, Verdict::Received(by));
         self.control(&message);
+    }
+
+    /// The engine that moves between the buffer and the other end's memory, and the space of its device. For page-locked
+    /// memory of the host, and a device's at the other end, it is a device's.
+    pub(crate) fn worker(&self) -> (usize, Space) {
+        let across = match &self.at_receiver {
+            Some(_) => !self.rts.host,
+            None => self.rts.staged.locked,
+        };
+        let reaching = if across { self.buffer.reached_by(self.engines) } else { None };
+        match reaching {
+            Some((engine, device)) => (engine, device.space()),
+            None => (self.buffer.engine(), self.buffer.typed().space()),
+        }
     }
 
     /// Room for a fragment; `None` if there is none now.

@@ -14,7 +14,9 @@
 use super::setting::Setting;
 use super::show::Protocols;
 use crate::failure::Failure;
-use crate::memory::{Boxes, Budget, Devices, Ends, Locked, Places, Sent, Sided, Source, Wrong};
+use crate::memory::{
+    Boxes, Budget, Devices, Ends, Locked, Places, Sent, Sided, Source, Where, Wrong,
+};
 use gapless::Communicator;
 use gapless::Error;
 use gapless::World;
@@ -133,6 +135,9 @@ impl<'a> Bench<'a> {
         course: Course<'a>,
     ) -> Result<Bench<'a>, Failure> {
         let place = (course.ends.of(world.rank()), course.source);
+        if place == (Where::Host, Source::Locked) {
+            devices.open(course.ends.of(1 - world.rank()), None)?;
+        }
         let boxes = Boxes::open(world, devices, place, course.arena_bytes, course.seed)?;
         let (comm, peer) = (world.comm(), 1 - world.rank());
         let base = world.config()?;

@@ -4,7 +4,7 @@
 use super::{Work, Wrapper};
 use crate::{EngineError, HostEngine};
 use gapless_mem::fake::FakeDevice;
-use gapless_mem::{Completion, Device, DeviceError, Pending, Space};
+use gapless_mem::{Completion, Device, DeviceError, Pending, Region, Space};
 use std::any::Any;
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -22,6 +22,8 @@ pub struct FakeEngine {
     pub fails_after: AtomicI64,
     /// Whether its device is attached to the transports.
     pub attaches: bool,
+    /// Whether its device reaches all memory of the host by itself.
+    pub reaches_host: AtomicBool,
     /// Pieces of work that have not ended.
     pub under_way: Arc<AtomicI64>,
     /// The most there were of them.
@@ -119,6 +121,7 @@ impl FakeEngine {
             broken: AtomicBool::new(false),
             fails_after: AtomicI64::new(-1),
             attaches: true,
+            reaches_host: AtomicBool::new(false),
             under_way: Arc::default(),
             most: AtomicI64::new(0),
             pieces: Mutex::default(),
@@ -179,6 +182,11 @@ unsafe impl Wrapper for FakeEngine {
 
     fn device(&self, space: Space) -> Option<Arc<dyn Device>> {
         (self.attaches && self.serves(space)).then(|| Arc::clone(&self.device) as _)
+    }
+
+    fn reaches(&self, host: Region) -> Option<Arc<dyn Device>> {
+        let reaches = host.space().cpu_accessible() && self.reaches_host.load(Ordering::Relaxed);
+        reaches.then(|| Arc::clone(&self.device) as _)
     }
 
     unsafe fn work(&self, work: Work, after: &[Completion]) -> Result<Completion, EngineError> {

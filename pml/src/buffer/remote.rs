@@ -1,10 +1,10 @@
 //! The other end's buffer, mapped here.
 
-use super::{Buffer, Engines, Transfer};
+use super::{Buffer, Transfer};
 use crate::rndv::offer::packed_size;
 use gapless_bml::Mapping;
 use gapless_dtype::Layout;
-use gapless_engine::{EngineError, Typed};
+use gapless_engine::{Engine, EngineError, Typed};
 use gapless_mem::{Device, Outstanding, Region};
 use std::sync::Arc;
 
@@ -74,18 +74,17 @@ impl Remote {
 }
 
 impl Buffer {
-    /// Moves the first `bytes` of `remote` to the start of this buffer: `device` copies them, if one is given and
-    /// neither side has gaps, else the engine moves them.
+    /// Moves the first `bytes` of `remote` to the start of this buffer: the `mover`'s device copies them, if it has one
+    /// and neither side has gaps, else its engine moves them.
     pub(crate) fn fetch(
         &self,
-        engines: &Engines,
-        device: Option<&Arc<dyn Device>>,
+        mover: &Mover<'_>,
         remote: Remote,
         bytes: u64,
     ) -> Result<Transfer<Remote>, EngineError> {
         // SAFETY: all that `remote` touches is valid for reads while the transfer has it (its owner may write it: then
         // these are arbitrary bytes). This buffer is promised while the transfer has a clone of it.
-        let work = unsafe { self.moved(engines, device, (remote.typed(), &self.typed), bytes) }?;
+        let work = unsafe { mover.moved((remote.typed(), &self.typed), bytes) }?;
         Ok(Transfer::new(work, self, remote))
     }
 
@@ -93,38 +92,44 @@ impl Buffer {
     /// round.
     pub(crate) fn put(
         &self,
-        engines: &Engines,
-        device: Option<&Arc<dyn Device>>,
+        mover: &Mover<'_>,
         remote: Remote,
         bytes: u64,
     ) -> Result<Transfer<Remote>, EngineError> {
         // SAFETY: this buffer is promised while the transfer has a clone of it. All that `remote` touches is valid for
         // writes, and no reference's of this process, while the transfer has it. Its owner was asked for it; what an
         // owner does to it meanwhile changes what it receives, nothing else.
-        let work = unsafe { self.moved(engines, device, (&self.typed, remote.typed()), bytes) }?;
+        let work = unsafe { mover.moved((&self.typed, remote.typed()), bytes) }?;
         Ok(Transfer::new(work, self, remote))
     }
+}
 
-    /// Moves the first `bytes` of one side, which may be this buffer, to the start of the other.
+/// What moves data between a buffer of ours and the other end's.
+pub(crate) struct Mover<'a> {
+    pub(crate) engine: &'a dyn Engine,
+    /// Copies what has no gaps.
+    pub(crate) copier: Option<Arc<dyn Device>>,
+}
+
+impl Mover<'_> {
+    /// Moves the first `bytes` of one side to the start of the other.
     ///
     /// # Safety
     /// Until the work is over, `from` is valid for reads and `into` for writes, and no reference of this process covers
     /// what is written.
     unsafe fn moved(
         &self,
-        engines: &Engines,
-        device: Option<&Arc<dyn Device>>,
         (from, into): (&Typed, &Typed),
         bytes: u64,
     ) -> Result<Outstanding, EngineError> {
         let sides = from.as_contiguous().zip(into.as_contiguous());
-        let work = if let Some((device, (from, into))) = device.zip(sides) {
+        let work = if let Some((device, (from, into))) = self.copier.as_ref().zip(sides) {
             let (into, from) = (into.sub(0, bytes)?, from.sub(0, bytes)?);
             // SAFETY: the caller's promise.
             unsafe { device.copy(into, from, &[]) }?
         } else {
             // SAFETY: the caller's promise.
-            unsafe { engines[self.engine].transfer(from, into, 0..bytes, &[]) }?
+            unsafe { self.engine.transfer(from, into, 0..bytes, &[]) }?
         };
         Ok(Outstanding::new(work))
     }

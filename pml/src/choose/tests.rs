@@ -88,6 +88,7 @@ fn a_slow_ring_makes_single_copy_win_for_few_blocks_only() {
     assert_eq!(winner(&slow), Protocol::SingleCopy);
     assert_eq!(winner(&Situation { sender_blocks: 100_000, ..slow }), Protocol::Pipeline);
     let ends = DeviceEnds {
+        locked: false,
         sender: true,
         receiver: true,
         one_device: false,
@@ -155,6 +156,7 @@ fn devices(bytes: u64, blocks: u64) -> Situation {
         depth: tuning.staged_depth,
     };
     let ends = DeviceEnds {
+        locked: false,
         sender: true,
         receiver: true,
         one_device: false,

@@ -54,6 +54,8 @@ pub(crate) struct Peer {
     pub(crate) offering: Offering,
     /// What is known of granting it buffers.
     pub(crate) granting: Granting,
+    /// Whether a message with it had an end in a device's memory there.
+    pub(crate) has_devices: bool,
 }
 
 impl Peer {

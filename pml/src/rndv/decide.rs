@@ -125,7 +125,7 @@ impl Core {
             room = 0;
         }
         let (layout_id, gapless) = (rts.layout_id, rts.blocks == 1);
-        let (serial, span) = (rts.serial, rts.span);
+        let (serial, span, of_device) = (rts.serial, rts.span, !rts.host);
         recv.stage = RecvStage::Incoming(Box::new(Incoming {
             from,
             rts,
@@ -146,7 +146,9 @@ impl Core {
             self.finish_incoming(id);
             return Ok(());
         }
-        let layouts = &mut self.peers[from as usize].layouts;
+        let peer = &mut self.peers[from as usize];
+        peer.has_devices |= of_device;
+        let layouts = &mut peer.layouts;
         if !layout.is_empty() {
             let layout = layouts.insert(layout_id, layout, &self.config.bounds)?;
             self.set_layout(id, layout)?;
@@ -281,6 +283,17 @@ impl Core {
             }
         }
         self.consider(bml, id, &mut situation);
+        if let Some(ends) = &mut situation.devices {
+            ends.locked = match (ends.sender, ends.receiver) {
+                (false, true) => theirs.locked,
+                // What is granted is written by the sender's device.
+                (true, false) if situation.mapped && !situation.grants => {
+                    let buffer = self.incoming(id).map(|(_, buffer)| buffer.clone());
+                    buffer.is_some_and(|buffer| self.know_reaching(bml, &buffer))
+                }
+                _ => false,
+            };
+        }
         if readable || theirs.readable {
             let mut costs = single_copy_costs(bml, from, space);
             if let Some(costs) = costs.as_mut().filter(|costs| costs.devices) {

@@ -1,5 +1,6 @@
 //! What is known of the devices of both ends, for offers and for the choice of a protocol.
 
+use crate::buffer::Buffer;
 use crate::choose::{DeviceEnds, Staging};
 use crate::drive::core::Core;
 use crate::rndv::staging::device_of;
@@ -32,6 +33,13 @@ impl Core {
         }
     }
 
+    /// Whether a device of this process reaches a buffer of the host by itself; then the transports know that device.
+    pub(crate) fn know_reaching(&mut self, bml: &mut Bml, buffer: &Buffer) -> bool {
+        let Some((engine, device)) = buffer.reached_by(&self.engines) else { return false };
+        self.know_device(bml, engine, device.space());
+        device_of(bml, device.space()).is_some()
+    }
+
     /// What a sender of a buffer in `space` says about staging.
     pub(crate) fn staged_offer(&self, bml: &mut Bml, peer: u32, space: Space) -> StagedOffer {
         let device = device_of(bml, space);
@@ -47,6 +55,7 @@ impl Core {
             device: device.is_some(),
             through_host: true,
             readable: false,
+            locked: false,
             fragment: self.config.tuning.staged_fragment_bytes.max(FRAGMENT_MIN),
             depth: self.config.tuning.staged_depth.clamp(1, DEPTH_MAX),
             mark: device.as_ref().map_or(0, mark_of),
@@ -115,6 +124,7 @@ impl Core {
             one_device: same.is_some(),
             turns,
             sender_keeps: false,
+            locked: false,
         })
     }
 }

@@ -12,12 +12,11 @@
 
 use super::staged::lasts;
 use super::{Cx, Heard, Kind, Opened, Rendezvous, Step, unexpected};
-use crate::buffer::{Far, Held, Remote, Transfer};
+use crate::buffer::{Far, Held, Mover, Remote, Transfer};
 use crate::choose::{Excluded, Model, Situation};
 use crate::rndv::protocol::Protocol;
 use gapless_engine::EngineError;
-use gapless_mem::{Device, Space};
-use std::sync::Arc;
+use gapless_mem::Space;
 
 pub(super) const KIND: Kind = Kind {
     name: "mapped",
@@ -38,8 +37,8 @@ fn exclude(s: &Situation, _: &crate::tuning::Tuning) -> Option<Excluded> {
     if !s.mapped {
         return Some(Excluded::NotMappable);
     }
-    // Its own device would have to do it, and a copy down is as quick.
-    if s.devices.is_some_and(|ends| ends.sender && !ends.receiver) {
+    // The sender's own device would have to do it, and a copy down is as quick.
+    if s.devices.is_some_and(|ends| ends.sender && !ends.receiver && !ends.locked) {
         return Some(Excluded::DeviceMemory);
     }
     (s.layout_fetch_bytes > s.layout_fetch_max).then_some(Excluded::LayoutTooLong)
@@ -50,7 +49,7 @@ fn start(cx: &mut Cx<'_>) -> Result<Remote, (String, bool)> {
     let once = |why: String| (why, false);
     let rts = cx.rts;
     let key = rts.mapped.as_ref().ok_or_else(|| once("no key".to_owned()))?;
-    let mapping = cx.link.map(key, cx.buffer.typed().space());
+    let mapping = cx.link.map(key, cx.worker().1);
     let mapping = mapping.map_err(|error| (error.to_string(), lasts(&error)))?;
     let layout = match rts.blocks == 1 {
         true => None,
@@ -63,21 +62,22 @@ fn start(cx: &mut Cx<'_>) -> Result<Remote, (String, bool)> {
     Remote::new(far, mapping).map_err(once)
 }
 
-/// The copy engine that moves `bytes` bytes between this end's buffer and the other's, if neither has gaps and it is
-/// quicker than a kernel. For host memory that its device does not know it would need a detour.
-pub(super) fn copier(
-    cx: &mut Cx<'_>,
+/// What moves `bytes` bytes between this end's buffer and the other's. If neither has gaps, a copy engine does it where
+/// it is quicker than a kernel. For host memory that its device does not know it would need a detour.
+pub(super) fn mover<'a>(
+    cx: &mut Cx<'a>,
     by: Protocol,
     remote: &Remote,
     bytes: u64,
-) -> Option<Arc<dyn Device>> {
+) -> Mover<'a> {
+    let (engine, space) = cx.worker();
     let own = cx.buffer.typed();
     let gapless = [own, remote.typed()].iter().all(|side| side.as_contiguous().is_some());
     let known = remote.typed().space() != Space::Host;
     let pays = gapless && known && bytes >= cx.config.tuning.copy_bytes_min;
-    let copier = cx.link.device(own.space()).filter(|_| pays);
+    let copier = cx.link.device(space).filter(|_| pays);
     cx.counters.tally(by).copies += u64::from(copier.is_some());
-    copier
+    Mover { engine: &*cx.engines[engine], copier }
 }
 
 /// Moves the data out of the sender's memory.
@@ -92,8 +92,8 @@ fn open_recv(cx: &mut Cx<'_>, _: &Situation) -> Opened {
             return Opened::Refused(why);
         }
     };
-    let copier = copier(cx, Protocol::Mapped, &remote, room);
-    let moved = cx.buffer.fetch(cx.engines, copier.as_ref(), remote, room);
+    let mover = mover(cx, Protocol::Mapped, &remote, room);
+    let moved = cx.buffer.fetch(&mover, remote, room);
     match moved.map(Transfer::now) {
         Ok(Ok(_)) => {
             cx.received(Protocol::Mapped);

@@ -11,10 +11,10 @@
 //!   | complete                         |
 //! ```
 //!
-//! It has three uses. If two processes take turns on a device, one of them moves all messages of the two, out of the
+//! It has four uses. If two processes take turns on a device, one of them moves all messages of the two, out of the
 //! other's memory or into it, and the device need not switch. If the receiver's side of device memory is the denser
-//! one, the sender should write it. And a device writes its peer's host memory at the full rate of the bus. Between
-//! hosts the receiver does the same work without a GRANT, so there this protocol must be forced.
+//! one, the sender should write it. A device writes its peer's host memory at the full rate of the bus. And a sender's
+//! host memory may be page-locked for a device of its process, which writes the receiver's device memory. Between hosts the receiver does the same work without a GRANT, so there this protocol must be forced.
 //!
 //! The sender refuses (REFUSE) what it cannot do, and failed work once no engine works any more. The offer stays
 //! valid, and the receiver chooses another protocol. The key stands for the bytes that the receiver's buffer touches;
@@ -61,7 +61,7 @@ fn exclude(s: &Situation, _: &Tuning) -> Option<Excluded> {
         return Some(Excluded::NotGrantable);
     }
     // The receiver's device would have to do it, and a copy up is as quick.
-    if s.devices.is_some_and(|ends| ends.receiver && !ends.sender) {
+    if s.devices.is_some_and(|ends| ends.receiver && !ends.sender && !ends.locked) {
         return Some(Excluded::DeviceMemory);
     }
     (s.granted_layout_bytes > s.layout_fetch_max).then_some(Excluded::LayoutTooLong)
@@ -107,9 +107,9 @@ fn consider(cx: &mut Cx<'_>, s: &mut Situation) {
     s.grants = match (from_host, host) {
         (true, true) if !forced => false,
         (_, true) => cx.link.key(cx.buffer, share).is_some(),
-        (true, false) => false,
+        (true, false) if !cx.rts.staged.locked => false,
         // Its key is requested when it is needed: exporting memory takes time.
-        (false, false) => share && cx.link.device(space).is_some() && cx.link.maps(),
+        (_, false) => share && cx.link.device(space).is_some() && cx.link.maps(),
     };
     let resting = &mut cx.state.granting.resting[at];
     if s.grants && *resting > 0 {
@@ -318,8 +318,7 @@ impl Putting {
     /// Moves the data into the receiver's memory.
     fn put(&mut self, cx: &mut Cx<'_>, layout: Option<Layout>) -> Step {
         let Grant { end, count, low, span, .. } = self.grant;
-        let typed = cx.buffer.typed();
-        let mapping = match cx.link.map(&self.grant.key, typed.space()) {
+        let mapping = match cx.link.map(&self.grant.key, cx.worker().1) {
             Ok(mapping) => mapping,
             Err(error) => {
                 tracing::debug!(peer = cx.peer, %error, "a buffer that cannot be mapped");
@@ -338,8 +337,8 @@ impl Putting {
             return Step::Broken(what);
         }
         cx.state.offering.puts_into_host = remote.typed().space().cpu_accessible();
-        let copier = mapped::copier(cx, Protocol::MappedPut, &remote, end);
-        let moved = cx.buffer.put(cx.engines, copier.as_ref(), remote, end);
+        let mover = mapped::mover(cx, Protocol::MappedPut, &remote, end);
+        let moved = cx.buffer.put(&mover, remote, end);
         match moved.map(Transfer::now) {
             Ok(Ok(_)) => self.done(cx),
             Ok(Err(moving)) => {

@@ -58,6 +58,8 @@ struct Keys {
     refused: Option<RdmaError>,
     /// The sender's device can pack into memory that the receiver reads: in fragments of so many bytes, so many at once.
     readable: Option<(u32, u32)>,
+    /// The sender's buffer is page-locked for a device of its process.
+    locked: bool,
 }
 
 impl Keys {
@@ -104,6 +106,7 @@ impl Offered {
             let staged = &mut self.rts.staged;
             (staged.readable, staged.fragment, staged.depth) = (true, fragment, depth);
         }
+        self.rts.staged.locked = keys.locked;
         if let Some((id, bytes)) = keys.layout {
             (self.rts.layout_id, self.rts.layout_bytes) = (id, bytes.len() as u64);
             self.layout = Some(bytes);
@@ -205,6 +208,11 @@ impl Core {
         let registers =
             (space.cpu_accessible() || asks) && self.registers(bml, peer, buffer.typed());
         let mut keys = Keys::new(bml, peer, buffer, &mut self.published, (&self.config, registers));
+        // Memory that the receiver maps is moved by its device.
+        let across = self.peers[peer as usize].has_devices && bml.mapped(Rank(peer)).is_some();
+        if across && keys.mapped.is_none() {
+            keys.locked = self.know_reaching(bml, buffer);
+        }
         if !asks {
             return keys;
         }
@@ -280,6 +288,7 @@ impl Core {
         let SendStage::Rendezvous(offered) = &mut send.stage else {
             return unknown(&heard.message);
         };
+        let (peer, host) = (send.to.peer, offered.rts.host);
         let opened =
             Protocol::ALL.into_iter().find(|protocol| (protocol.kind().opens)(&heard.message));
         let decided = opened.is_some()
@@ -299,6 +308,9 @@ impl Core {
         }
         if let Message::LayoutRequest { reply, piece, .. } = heard.message {
             return self.layout_wanted(bml, id, reply, piece);
+        }
+        if let (Message::Open(..), true) = (&heard.message, host) {
+            self.peers[peer as usize].has_devices = true;
         }
         self.stop(bml, id);
         match (opened, &heard.message) {

@@ -52,6 +52,8 @@ const DEVICE: u8 = 1;
 const THROUGH_HOST: u8 = 2;
 /// It can pack into memory of its device that its receiver reads.
 const READABLE: u8 = 4;
+/// Its buffer is memory of the host that is page-locked for a device of its process.
+const LOCKED: u8 = 8;
 /// The data is there later.
 const LATER: u8 = 1;
 
@@ -64,6 +66,8 @@ pub(crate) struct StagedOffer {
     pub(crate) through_host: bool,
     /// Whether it can pack into memory of its device that its receiver reads.
     pub(crate) readable: bool,
+    /// Whether its buffer is memory of the host that a device of its process reaches.
+    pub(crate) locked: bool,
     /// Fragment size in bytes that it wishes; 0 if it cannot stage.
     pub(crate) fragment: u32,
     /// Fragments in flight at once that it wishes.
@@ -130,7 +134,8 @@ impl Rts {
             space: u8::from(!self.host),
             staged: if self.staged.device { DEVICE } else { 0 }
                 | if self.staged.through_host { THROUGH_HOST } else { 0 }
-                | if self.staged.readable { READABLE } else { 0 },
+                | if self.staged.readable { READABLE } else { 0 }
+                | if self.staged.locked { LOCKED } else { 0 },
             later: u8::from(self.data == Data::Later) * LATER,
             zero: 0,
             staged_fragment: self.staged.fragment.into(),
@@ -178,13 +183,17 @@ impl Rts {
         {
             return Err(format!("a span of {} bytes from {}", wire.span.get(), wire.low.get()));
         }
-        if wire.space > 1 || wire.staged > DEVICE | THROUGH_HOST | READABLE || wire.later > LATER {
+        if wire.space > 1
+            || wire.staged > DEVICE | THROUGH_HOST | READABLE | LOCKED
+            || wire.later > LATER
+        {
             return Err("an RTS with an unknown space, staging or later".to_owned());
         }
         let staged = StagedOffer {
             device: wire.staged & DEVICE != 0,
             through_host: wire.staged & THROUGH_HOST != 0,
             readable: wire.staged & READABLE != 0,
+            locked: wire.staged & LOCKED != 0,
             fragment: wire.staged_fragment.get(),
             depth: wire.staged_depth.get(),
             mark: wire.device.get(),
@@ -194,6 +203,9 @@ impl Rts {
         }
         if (staged.device || staged.readable) && wire.space == 0 {
             return Err("an RTS for host memory of a device".to_owned());
+        }
+        if staged.locked && wire.space == 1 {
+            return Err("an RTS for page-locked memory that is not the host's".to_owned());
         }
         reserved(&[wire.zero])?;
         if wire.fragment.get() < FRAGMENT_MIN {

@@ -26,6 +26,7 @@ fn rts() -> Rts {
         depth: 4,
         host: false,
         staged: StagedOffer {
+            locked: false,
             device: true,
             through_host: true,
             readable: true,

@@ -17,7 +17,7 @@ struct Place {
 }
 
 const fn ends(sender: bool, receiver: bool, one_device: bool, sender_keeps: bool) -> DeviceEnds {
-    DeviceEnds { sender, receiver, one_device, turns: one_device, sender_keeps }
+    DeviceEnds { sender, receiver, one_device, turns: one_device, sender_keeps, locked: false }
 }
 
 const fn place(name: &'static str, ends: DeviceEnds, mapped: bool) -> Place {

@@ -106,6 +106,10 @@ impl Model<'_> {
         let gapless = s.sender_blocks <= 1 && s.receiver_blocks <= 1;
         let copied = gapless && s.bytes >= t.copy_bytes_min;
         let (mb_s, import_ns) = match (ends.sender, ends.one_device, copied) {
+            // The receiver's is memory of the host, which its device reaches.
+            _ if !ends.receiver => {
+                (if copied { t.to_host_mb_s } else { t.store_host_mb_s }, t.import_ns)
+            }
             // The sender's is memory of the host.
             (false, _, true) => (t.from_host_mb_s, 0.0),
             (false, _, false) => (t.load_host_mb_s, 0.0),
@@ -130,6 +134,10 @@ impl Model<'_> {
         let gapless = s.sender_blocks <= 1 && s.receiver_blocks <= 1;
         let copied = gapless && s.bytes >= t.copy_bytes_min;
         let (mb_s, import_ns) = match (ends.receiver, ends.one_device, copied) {
+            // The sender's is memory of the host, which its device reaches.
+            _ if !ends.sender => {
+                (if copied { t.from_host_mb_s } else { t.load_host_mb_s }, t.import_ns)
+            }
             // The receiver's is memory of the host.
             (false, _, true) => (t.to_host_mb_s, 0.0),
             (false, _, false) => (t.store_host_mb_s, 0.0),

@@ -158,8 +158,14 @@ fn short_runs_of_unlike_layouts_are_copied_twice() {
 
 /// The same message with an end in device memory, or both.
 pub(super) fn ends(sender: bool, receiver: bool) -> Situation {
-    let ends =
-        DeviceEnds { sender, receiver, one_device: false, turns: false, sender_keeps: false };
+    let ends = DeviceEnds {
+        sender,
+        receiver,
+        one_device: false,
+        turns: false,
+        sender_keeps: false,
+        locked: false,
+    };
     let staged = Staging {
         sender_device: sender,
         receiver_device: receiver,
