@@ -136,7 +136,7 @@ impl<'a> Bench<'a> {
     ) -> Result<Bench<'a>, Failure> {
         let place = (course.ends.of(world.rank()), course.source);
         if place == (Where::Host, Source::Locked) {
-            devices.open(course.ends.of(1 - world.rank()), None)?;
+            devices.open(course.ends.of(1 - world.rank()), Budget::default())?;
         }
         let boxes = Boxes::open(world, devices, place, course.arena_bytes, course.seed)?;
         let (comm, peer) = (world.comm(), 1 - world.rank());

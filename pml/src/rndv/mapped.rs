@@ -64,12 +64,7 @@ fn start(cx: &mut Cx<'_>) -> Result<Remote, (String, bool)> {
 
 /// What moves `bytes` bytes between this end's buffer and the other's. If neither has gaps, a copy engine does it where
 /// it is quicker than a kernel. For host memory that its device does not know it would need a detour.
-pub(super) fn mover<'a>(
-    cx: &mut Cx<'a>,
-    by: Protocol,
-    remote: &Remote,
-    bytes: u64,
-) -> Mover<'a> {
+pub(super) fn mover<'a>(cx: &mut Cx<'a>, by: Protocol, remote: &Remote, bytes: u64) -> Mover<'a> {
     let (engine, space) = cx.worker();
     let own = cx.buffer.typed();
     let gapless = [own, remote.typed()].iter().all(|side| side.as_contiguous().is_some());

@@ -24,7 +24,7 @@ struct Place {
     name: String,
     region: Region,
     device: Arc<dyn Device>,
-    _keep: Option<Box<Vec<u8>>>,
+    _keep: Option<Vec<u8>>,
 }
 
 /// What the two buffers of a message are to look like.
@@ -97,7 +97,7 @@ fn places(devices: &[Arc<CudaDevice>; 2], streams: &[Stream; 2]) -> Vec<Place> {
         _keep: None,
     });
     for registered in [true, false] {
-        let mut bytes = Box::new(vec![0u8; usize::try_from(ROOM).expect("test sizes")]);
+        let mut bytes = vec![0u8; usize::try_from(ROOM).expect("test sizes")];
         let region = Region::of_mut(&mut bytes);
         if registered {
             // SAFETY: the bytes live as long as the process's use of the device.
