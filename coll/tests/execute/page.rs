@@ -215,22 +215,6 @@ fn engines_that_work_later_are_waited_for_here_too() {
     }
 }
 
-/// What goes to a rank itself is no exception.
-#[test]
-fn what_was_tried_goes_on_with_all_fragments() {
-    let several: Choose = |ranks, _, random| {
-        let (len, root) = (80_000, 1);
-        let calls =
-            [Call::Alltoall { len, in_place: false }, Call::Scatter { root, len, in_place: false }];
-        vec![calls[usize::try_from(random.below(2)).unwrap()]; ranks]
-    };
-    let mut random = Random(52);
-    for ranks in [2, 3] {
-        let [halfway, _] = play((ranks, 30, several), &HostEngine, &mut random);
-        assert!(halfway > 4, "{halfway}");
-    }
-}
-
 #[test]
 fn every_exchange_gives_what_it_is_defined_to_give() {
     let mut random = Random(50);

@@ -584,32 +584,4 @@ pub(super) fn local(
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::tuning::coll::Rule;
-
-    #[test]
-    fn the_table_of_the_communicator_decides() {
-        let locality = Locality::flat(5);
-        let steps = |method: &str| {
-            let algorithm = method.parse().unwrap();
-            let (ranks_max, bytes_max) = (usize::MAX, u64::MAX);
-            let rules = vec![Rule { operation: Operation::Bcast, ranks_max, bytes_max, algorithm }];
-            let place = Place {
-                rank: 0,
-                table: &Table { rules, ..Table::default() },
-                locality: &locality,
-                recent: &Recent::default(),
-                shares: Shares::No,
-                neighbors: &|| Err(CollectiveError::NoTopology),
-            };
-            let mut bytes = [0u8; 64];
-            let bcast = Collective::bcast(&mut bytes, 0);
-            match bcast.prepare(&place, false).unwrap().way {
-                Way::Schedule(schedules) => schedules.schedule.len(),
-                Way::Shared(terms) => panic!("{terms:?} is not to go through shared memory"),
-            }
-        };
-        assert_eq!((steps("flat"), steps("chain")), (4, 1));
-    }
-}
+mod tests;

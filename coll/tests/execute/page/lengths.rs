@@ -88,3 +88,19 @@ fn what_is_longer_than_caches_arrives_whole() {
         one.check();
     }
 }
+
+/// A collective that was tried at once and goes on later delivers all fragments, also of what goes to a rank itself.
+#[test]
+fn what_was_tried_goes_on_with_all_fragments() {
+    let several: Choose = |ranks, _, random| {
+        let (len, root) = (80_000, 1);
+        let calls =
+            [Call::Alltoall { len, in_place: false }, Call::Scatter { root, len, in_place: false }];
+        vec![calls[usize::try_from(random.below(2)).unwrap()]; ranks]
+    };
+    let mut random = Random(52);
+    for ranks in [2, 3] {
+        let [halfway, _] = play((ranks, 30, several), &HostEngine, &mut random);
+        assert!(halfway > 4, "{halfway}");
+    }
+}
