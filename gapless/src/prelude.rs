@@ -17,7 +17,7 @@
 //! comm.allgather(&Particle { kind: 1, position: [0.5; 3] }, &mut all)?;
 //! let mut most = f64::from(comm.rank());
 //! comm.allreduce(InPlace, &mut most, ReduceOp::Max)?;
-//! let window: Window<f64> = comm.window_allocate(8)?;
+//! let mut window: Window<f64> = comm.window_allocate(8)?;
 //! window.lock(0, Lock::Shared)?;
 //! window.put(&most, 0, 0)?;
 //! window.unlock(0)?;
