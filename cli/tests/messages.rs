@@ -377,6 +377,7 @@ fn a_panicking_scope_cancels_what_was_not_matched() {
                 Err(Error::Poisoned)
             });
             assert_eq!(failed, Err(Error::Poisoned));
+            comm.send(&[1u8], 1, 3).unwrap();
         } else {
             comm.recv(&mut [0u8], 0, 0).unwrap();
             comm.scope(|s| {
@@ -389,6 +390,8 @@ fn a_panicking_scope_cancels_what_was_not_matched() {
             .unwrap();
             comm.recv(&mut [0u8], 0, 0).unwrap();
             comm.send(&[1u8, 2, 3], 0, 500).unwrap();
+            // Nobody receives from a process that has left.
+            comm.recv(&mut [0u8], 0, 3).unwrap();
         }
     });
 }
