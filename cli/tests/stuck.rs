@@ -90,6 +90,19 @@ fn two_that_wait_for_each_other_say_so() {
     }
 }
 
+/// Stops a process, and returns when none of its threads runs any more.
+fn stop(process: Pid) {
+    kill_process(process, Signal::STOP).unwrap();
+    let runs = |stat: String| !stat.rsplit(')').next().unwrap().trim_start().starts_with('T');
+    let tasks = format!("/proc/{}/task", process.as_raw_pid());
+    while std::fs::read_dir(&tasks)
+        .unwrap()
+        .any(|task| runs(std::fs::read_to_string(task.unwrap().path().join("stat")).unwrap()))
+    {
+        std::thread::yield_now();
+    }
+}
+
 #[test]
 fn one_that_is_stopped_does_not_answer() {
     let name = "one_that_is_stopped_does_not_answer";
@@ -98,14 +111,16 @@ fn one_that_is_stopped_does_not_answer() {
         let comm = world.comm();
         if world.rank() == 0 {
             comm.send(&[getpid().as_raw_pid()], 1, 0).unwrap();
-            kill_process(getpid(), Signal::STOP).unwrap();
-            comm.send(&[0i32], 1, 1).unwrap();
+            comm.recv(&mut [0i32], 1, 1).unwrap();
+            comm.send(&[0i32], 1, 2).unwrap();
         } else {
             let mut number = [0];
             comm.recv(&mut number, 0, 0).unwrap();
             let stopped = Pid::from_raw(number[0]).unwrap();
+            stop(stopped);
             on_line(move || kill_process(stopped, Signal::CONT).unwrap());
-            comm.recv(&mut number, 0, 1).unwrap();
+            comm.send(&number, 0, 1).unwrap();
+            comm.recv(&mut number, 0, 2).unwrap();
         }
         return world.finalize().unwrap();
     }
