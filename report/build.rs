@@ -11,6 +11,13 @@ const SOURCES: &[&str] = &["--", ".", ":(exclude)bench/results", ":(exclude,glob
 
 fn main() {
     println!("cargo::rerun-if-env-changed=GAPLESS_COMMIT");
+    let stated = std::env::var("GAPLESS_COMMIT").unwrap_or_default().trim().to_owned();
+    let commit = if stated.is_empty() { commit_of_repository() } else { stated };
+    println!("cargo::rustc-env=GAPLESS_REPORT_COMMIT={commit}");
+}
+
+/// Asks the repository, and has cargo do so again when it changes.
+fn commit_of_repository() -> String {
     let root = git(Path::new("."), &["rev-parse", "--show-toplevel"]);
     // A folder in somebody else's repository (a cache of packages, say) is not tracked there.
     let root = root.filter(|_| {
@@ -24,10 +31,7 @@ fn main() {
     for source in sources.lines() {
         watch(root.as_ref().map(|root| format!("{root}/{source}")).as_deref());
     }
-    println!(
-        "cargo::rustc-env=GAPLESS_REPORT_COMMIT={}",
-        commit_from(std::env::var("GAPLESS_COMMIT").ok(), ask)
-    );
+    commit_from(ask)
 }
 
 /// Has cargo run this again when the file changes. One that is not there would have it run each time.
@@ -37,11 +41,8 @@ fn watch(path: Option<&str>) {
     }
 }
 
-/// What was stated, or the abbreviated `HEAD` with `-dirty` after it if sources differ, or `unknown`.
-fn commit_from(stated: Option<String>, git: impl Fn(&[&str]) -> Option<String>) -> String {
-    if let Some(stated) = stated.map(|s| s.trim().to_owned()).filter(|s| !s.is_empty()) {
-        return stated;
-    }
+/// The abbreviated `HEAD` with `-dirty` after it if sources differ, or `unknown`.
+fn commit_from(git: impl Fn(&[&str]) -> Option<String>) -> String {
     let Some(head) = git(&["rev-parse", "--short", "HEAD"]).filter(|head| !head.is_empty()) else {
         return "unknown".to_owned();
     };
@@ -82,19 +83,9 @@ mod tests {
 
     #[test]
     fn clean_dirty_and_no_repository() {
-        assert_eq!(commit_from(None, repository(Some("35bc120"), Some(""))), "35bc120");
-        assert_eq!(
-            commit_from(None, repository(Some("35bc120"), Some(" M a.rs"))),
-            "35bc120-dirty"
-        );
-        assert_eq!(commit_from(None, repository(Some("35bc120"), None)), "35bc120-dirty");
-        assert_eq!(commit_from(None, repository(None, None)), "unknown");
-    }
-
-    #[test]
-    fn what_is_stated_wins_unless_blank() {
-        let here = || repository(Some("35bc120"), Some(""));
-        assert_eq!(commit_from(Some(" v1\n".into()), here()), "v1");
-        assert_eq!(commit_from(Some("  ".into()), here()), "35bc120");
+        assert_eq!(commit_from(repository(Some("35bc120"), Some(""))), "35bc120");
+        assert_eq!(commit_from(repository(Some("35bc120"), Some(" M a.rs"))), "35bc120-dirty");
+        assert_eq!(commit_from(repository(Some("35bc120"), None)), "35bc120-dirty");
+        assert_eq!(commit_from(repository(None, None)), "unknown");
     }
 }
