@@ -372,8 +372,7 @@ static void rate(FILE *out, size_t bytes, int window, double seconds) {
 #define SLOTS_MAX 2000
 
 /* Does a collective once. Blocks are `each` elements of `type`; vectors are all of them. */
-static void perform(const char *op, void *send, void *recv, int each, int all, MPI_Datatype type) {
-    MPI_Comm world = MPI_COMM_WORLD;
+static void perform(MPI_Comm world, const char *op, void *send, void *recv, int each, int all, MPI_Datatype type) {
     if (!strcmp(op, "barrier")) MPI_Barrier(world);
     else if (!strcmp(op, "bcast")) MPI_Bcast(rank == 0 ? send : recv, all, type, 0, world);
     else if (!strcmp(op, "gather")) MPI_Gather(send, each, type, recv, each, type, 0, world);
@@ -420,7 +419,7 @@ static void collective(FILE *out, const char *op, const char *name, size_t bytes
             double start = now();
             double *send = mine + turns % places * (place / 8), *recv = theirs + turns % places * (place / 8);
             for (size_t k = 0; k < place / 8; k++) send[k] = turns + rank;
-            perform(op, send, recv, each, all, type);
+            perform(MPI_COMM_WORLD, op, send, recv, each, all, type);
             turns++;
             if (i > 0 && now() - start > took) took = now() - start;
         }
@@ -439,7 +438,7 @@ static void collective(FILE *out, const char *op, const char *name, size_t bytes
             double begin = first + i * slot;
             late[i] = now() - begin;
             while (now() < begin) {}
-            perform(op, send, recv, each, all, type);
+            perform(MPI_COMM_WORLD, op, send, recv, each, all, type);
             ends[i] = now() - begin;
         }
         MPI_Allreduce(MPI_IN_PLACE, ends, slots, MPI_DOUBLE, MPI_MAX, MPI_COMM_WORLD);
@@ -451,6 +450,53 @@ static void collective(FILE *out, const char *op, const char *name, size_t bytes
         for (int i = 0; i < 8; i++) add(&copies, copied());
     free(mine), free(theirs);
     if (gaps) MPI_Type_free(&type);
+    answer(out, &ours, &copies);
+}
+
+/* Different short collectives on three communicators, as in cli/src/collectives/mixture.rs; elements of the vector, or of
+ * a block. */
+static const struct {
+    int comm;
+    const char *op;
+    int len;
+} CALLS[] = {
+    {0, "allreduce", 1}, {1, "barrier", 0}, {2, "bcast", 8}, {0, "allgather", 1}, {1, "allreduce", 8}, {2, "reduce", 1},
+    {0, "barrier", 0}, {1, "alltoall", 1}, {2, "allreduce", 32}, {0, "bcast", 1}, {1, "gather", 1}, {2, "scatter", 8},
+    {0, "scan", 1}, {1, "reduce_scatter_block", 1}, {2, "barrier", 0}, {0, "reduce", 8},
+};
+enum { CALLS_LEN = sizeof CALLS / sizeof *CALLS, MIXTURES = 500 };
+
+/* The time of all of them, in turn or each repeated: from a barrier to the last rank's end. */
+static void mixture(FILE *out, int repeats, double seconds) {
+    static Samples ours, copies;
+    static MPI_Comm comms[3];
+    static double *send, *recv;
+    if (!send) {
+        for (int i = 0; i < 3; i++) MPI_Comm_dup(MPI_COMM_WORLD, &comms[i]);
+        send = calloc(CALLS_LEN * 8 * (ranks + 4), 8), recv = calloc(CALLS_LEN * 8 * (ranks + 4), 8);
+        need(send && recv, "out of memory");
+    }
+    prepare("contiguous", 8);
+    ours.n = copies.n = 0;
+    int more = 1;
+    double end = now() + seconds;
+    for (int round = 0; more; round++) {
+        double took = 0, most;
+        for (int k = 0; k < (repeats ? CALLS_LEN : 1); k++) {
+            MPI_Barrier(comms[0]);
+            double start = now();
+            for (int i = 0; i < MIXTURES; i++)
+                for (int at = repeats ? k : 0; at < (repeats ? k + 1 : CALLS_LEN); at++) {
+                    int place = at * 8 * (ranks + 4), len = CALLS[at].len;
+                    perform(comms[CALLS[at].comm], CALLS[at].op, send + place, recv + place, len, len, MPI_DOUBLE);
+                }
+            took += (now() - start) / MIXTURES;
+        }
+        MPI_Allreduce(&took, &most, 1, MPI_DOUBLE, MPI_MAX, MPI_COMM_WORLD);
+        if (round > 0) add(&ours, most), add(&copies, rank == 0 ? copied() : 0);
+        more = round < 4 || now() < end;
+        MPI_Bcast(&more, 1, MPI_INT, 0, MPI_COMM_WORLD);
+    }
     answer(out, &ours, &copies);
 }
 
@@ -544,6 +590,8 @@ int main(int argc, char **argv) {
             message(out, name, bytes, seconds);
         else if (sscanf(command, "rate %zu %d %lf", &bytes, &window, &seconds) == 3)
             rate(out, bytes, window, seconds);
+        else if (sscanf(command, "mixture %63s %lf", op, &seconds) == 2)
+            mixture(out, !strcmp(op, "repeated"), seconds);
         else if (sscanf(command, "coll %63s %63s %zu %lf", op, name, &bytes, &seconds) == 4)
             collective(out, op, name, bytes, seconds);
         else if (sscanf(command, "window %63s %63s %zu %lf", op, name, &bytes, &seconds) == 4)

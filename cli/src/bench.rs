@@ -9,6 +9,7 @@
 mod blocks;
 mod coll;
 mod messages;
+mod mixture;
 mod onesided;
 mod pair;
 mod pairs;
@@ -174,7 +175,8 @@ struct PairRate {
 /// A collective.
 #[derive(Clone, Debug, clap::Args)]
 struct Coll {
-    /// Which one: allreduce, barrier, bcast, …
+    /// Which one: allreduce, barrier, bcast, …; mixture is 16 different short ones on 3 communicators in turn, beside
+    /// the sum of each repeated
     #[arg(value_name = "OPERATION")]
     operation: String,
     #[command(flatten)]

@@ -5,6 +5,7 @@
 //! have left the caches; then it comes back to the first. What the first call of each algorithm gives is compared with
 //! what it should.
 
+mod mixture;
 mod work;
 
 use gapless::tuning::coll::{Rule, Table};
@@ -14,6 +15,7 @@ use gapless::{
 use gapless_coll::page::Page;
 use gapless_coll::{Algorithm, Locality, Method, Operation, Sample, Schedule, choose};
 use gapless_report::last_level_cache_bytes;
+pub use mixture::Mixture;
 use std::collections::HashMap;
 use std::time::SystemTime;
 pub use work::Work;

@@ -75,6 +75,23 @@ fn collectives_show_the_average_and_the_last_rank() {
 }
 
 #[test]
+fn a_mixture_is_shown_beside_the_same_calls_repeated() {
+    let (lines, comments) = bench(&["coll", "mixture", "-n", "3"]);
+    assert_eq!(sizes(&lines, 3), ["0"]);
+    assert!(comments.contains("coll mixture: 3 ranks, memory host, µs of 16 calls"), "{comments}");
+    assert!(comments.ends_with("repeated"), "{comments}");
+    let mut command = gapless();
+    command.args(["bench", "coll", "mixture", "-m", "64"]);
+    let output = finish(command, SOON);
+    assert_eq!(output.status.code(), Some(2));
+    assert!(
+        text(&output.stderr).contains("--message-size: a mixture "),
+        "{}",
+        text(&output.stderr)
+    );
+}
+
+#[test]
 fn what_other_work_hides_is_shown() {
     let (lines, comments) =
         bench(&["coll", "alltoall", "-n", "2", "-m", "64", "--form", "overlap"]);

@@ -23,6 +23,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use gapless::{View, ViewMut, World};
+use gapless_cli::collectives::Mixture;
 use gapless_dtype::{Convertor, Datatype, Primitive};
 
 use crate::arena::{Arena, Memory};
@@ -151,6 +152,7 @@ impl Bench {
             ["rate", bytes, window, seconds] => {
                 self.rate(bytes.parse()?, window.parse()?, within(seconds)?)
             }
+            ["mixture", which, seconds] => self.mixture(which == "repeated", within(seconds)?),
             ["window", operation, layout, bytes, seconds] => {
                 let (bytes, within) = (bytes.parse()?, within(seconds)?);
                 self.window(&window::Work { operation, layout, bytes, within })
@@ -318,6 +320,25 @@ impl Bench {
         let subject = self.subject(false, "contiguous", work.bytes as u64)?;
         let memcpy = (0..8).map(|_| subject.copied()).collect();
         Ok(Samples { ours, memcpy }.medians())
+    }
+
+    /// Different short collectives in turn, or each repeated.
+    fn mixture(&mut self, repeats: bool, within: Duration) -> Result<Medians, Anything> {
+        let mut all = Mixture::new(&self.world)?;
+        let mut samples = Samples::default();
+        let (start, mut round, mut more) = (Instant::now(), 0, [1u8]);
+        while more != [0] {
+            let ours = match repeats {
+                true => all.repeated(Mixture::TIMES)?,
+                false => all.mixture(Mixture::TIMES)?,
+            };
+            let subject = self.subject(false, "contiguous", 8)?;
+            samples.add(round, ours, subject.copied());
+            round += 1;
+            more = [u8::from(round < ROUNDS_MIN || start.elapsed() < within)];
+            self.world.comm().bcast(&mut more, 0)?;
+        }
+        Ok(samples.medians())
     }
 
     fn collective(&mut self, work: &collective::Work<'_>) -> Result<Medians, Anything> {

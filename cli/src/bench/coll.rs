@@ -8,7 +8,7 @@ use super::pairs::place_of;
 use super::reductions::{self, Elements};
 use super::show::{Column, Figure, Output, median};
 use super::sizes::Sizes;
-use super::{Coll, Common, Memory};
+use super::{Coll, Common, Memory, mixture};
 use crate::Worlds;
 use crate::collectives::{Bench, Call, Form, Work, different};
 use crate::failure::Failure;
@@ -45,11 +45,17 @@ struct Task {
 
 /// Starts the ranks, or is one.
 pub(super) fn run(coll: &Coll, worlds: Worlds<'_>) -> Result<ExitCode, Failure> {
-    let task = Task::new(coll)?;
+    let task = match mixture::is_meant(coll) {
+        true => None,
+        false => Some(Task::new(coll)?),
+    };
     let asked = coll.ranks.unwrap_or_else(|| super::processors().max(2));
     if !coll.common.is_rank() {
         // Complains before any process is started.
-        task.possible(asked)?;
+        match &task {
+            Some(task) => task.possible(asked)?,
+            None => mixture::check(coll)?,
+        }
         return start_again(asked);
     }
     let ends = coll.space.unwrap_or(Ends::HOST);
@@ -65,9 +71,12 @@ pub(super) fn run(coll: &Coll, worlds: Worlds<'_>) -> Result<ExitCode, Failure> 
     // A processor each, so that no figure contains a migration; devices' drivers have threads of their own.
     let alone = !ends.involve_device() && world.size() <= super::processors();
     let _pinned = alone.then(|| Pinned::to(usize::try_from(world.rank()).unwrap_or(0)));
-    let result = match &task.series {
-        Some(series) => task.move_blocks(coll, series, &world, &mut devices),
-        None => task.measure(coll, &world, &mut devices),
+    let result = match &task {
+        None => mixture::measure(coll, &world),
+        Some(task) => match &task.series {
+            Some(series) => task.move_blocks(coll, series, &world, &mut devices),
+            None => task.measure(coll, &world, &mut devices),
+        },
     };
     Ok(match job::leave(world, result)? {
         Some(()) => ExitCode::SUCCESS,
@@ -101,7 +110,7 @@ fn operation(name: &str) -> Result<Operation, NameError> {
 
 impl Coll {
     /// The first option that is about blocks, of those that were given.
-    fn asks_for_blocks(&self) -> Option<&'static str> {
+    pub(super) fn asks_for_blocks(&self) -> Option<&'static str> {
         let asked = [
             self.element.map(|_| "--type"),
             self.op.map(|_| "--op"),
@@ -353,6 +362,6 @@ fn figure(
         protocol: task.algorithm.map_or("table".to_owned(), |algorithm| algorithm.to_string()),
         blocks: 1,
         extra: vec![("ranks", u64::from(ranks)), ("iterations", calls.len() as u64)],
-        overlap: None,
+        ..Figure::default()
     }
 }

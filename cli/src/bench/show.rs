@@ -34,6 +34,8 @@ enum Quantity {
     Rate,
     /// Part of a call that other work hides, in percent.
     Overlap,
+    /// Time of the calls of a mixture, each repeated.
+    Repeated,
 }
 
 impl Column {
@@ -48,6 +50,8 @@ impl Column {
 
     pub(super) const OVERLAP: Column =
         Column { title: "overlap %", name: "overlap_percent", quantity: Quantity::Overlap };
+    pub(super) const REPEATED: Column =
+        Column { title: "repeated", name: "repeated_us", quantity: Quantity::Repeated };
 
     #[expect(clippy::cast_precision_loss, reason = "for people")]
     fn value(self, figure: &Figure) -> f64 {
@@ -58,6 +62,7 @@ impl Column {
             Quantity::Bandwidth => figure.payload_bytes as f64 / seconds / 1e6,
             Quantity::Rate => 1.0 / seconds,
             Quantity::Overlap => figure.overlap.unwrap_or(0.0) * 100.0,
+            Quantity::Repeated => figure.repeated.unwrap_or(seconds) * 1e6,
         }
     }
 }
@@ -75,6 +80,8 @@ pub(super) struct Figure {
     pub(super) last: Option<f64>,
     /// What part of a call other work hides.
     pub(super) overlap: Option<f64>,
+    /// Of the calls of a mixture, each repeated, all together.
+    pub(super) repeated: Option<f64>,
     /// Seconds of a message, of each sample.
     pub(super) samples: Vec<f64>,
     pub(super) space: String,
@@ -123,7 +130,7 @@ impl Output {
         test: &str,
         (first, second): (Column, Option<Column>),
     ) -> Output {
-        let always = [Quantity::Last, Quantity::Overlap];
+        let always = [Quantity::Last, Quantity::Overlap, Quantity::Repeated];
         let second = second.filter(|column| common.full || always.contains(&column.quantity));
         Output {
             shows,
@@ -236,14 +243,15 @@ impl Output {
             .blocks(figure.blocks)
             .verified(true)
             .with("average_seconds", figure.average);
-        let row = match figure.last {
-            Some(last) => row.with("last_rank_seconds", last),
+        let more = [
+            ("last_rank_seconds", figure.last),
+            ("overlap", figure.overlap),
+            ("repeated_seconds", figure.repeated),
+        ];
+        let row = more.into_iter().fold(row, |row, (name, value)| match value {
+            Some(value) => row.with(name, value),
             None => row,
-        };
-        let row = match figure.overlap {
-            Some(overlap) => row.with("overlap", overlap),
-            None => row,
-        };
+        });
         Ok(figure.extra.iter().fold(row, |row, (name, value)| row.with(*name, *value)))
     }
 

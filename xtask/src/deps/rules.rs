@@ -296,7 +296,7 @@ pub(super) const RULES: &[Rule] = &[
     },
     Rule {
         package: "gapless-peers",
-        may: &["gapless", "gapless-dtype"],
+        may: &["gapless", "gapless-cli", "gapless-dtype"],
         features: &[],
         tests_may: &[],
         must_not_know: "the layers below: it is a program as a user's",

@@ -41,7 +41,7 @@ struct Family {
     holds: fn(&str) -> bool,
 }
 
-const FAMILIES: [Family; 11] = [
+const FAMILIES: [Family; 12] = [
     Family {
         name: "pack",
         title: "packing",
@@ -76,6 +76,11 @@ const FAMILIES: [Family; 11] = [
         name: "window",
         title: "one-sided operations on a passive target",
         holds: |work| work.starts_with("window "),
+    },
+    Family {
+        name: "mixture",
+        title: "16 different short collectives on 3 communicators in turn; the same each repeated",
+        holds: |work| work.starts_with("mixture "),
     },
     Family {
         name: "coll-combining",

@@ -276,6 +276,9 @@ pub(super) fn collectives(ranks: usize, quick: bool) -> Vec<Work> {
         false => &[8, KIB, 8 * KIB, 32 * KIB, 256 * KIB, MIB, 4 * MIB],
     };
     let mut list = Vec::new();
+    for (which, mark) in [("turns", Some(Mark::Best(1.0))), ("repeated", None)] {
+        list.push(Work { ranks: Some(ranks), ..Work::new("mixture", which.to_owned(), mark) });
+    }
     let mut add = |verb, operation: &str, layout: &str, bytes: u64, times| {
         let what = format!("{operation} {layout} {bytes}");
         list.push(Work { ranks: Some(ranks), ..Work::new(verb, what, Some(Mark::Best(times))) });

@@ -1,0 +1,128 @@
+//! Different short collectives in turn, as programs call them, beside the same ones each repeated.
+
+use super::{Work, call};
+use gapless::{Communicator, Error, ReduceOp, World};
+use gapless_coll::Operation;
+use std::time::Instant;
+
+/// Whose a call is, which one, and how long: the bytes of the vector, or of a block. `peers.c` has the same.
+const CALLS: [(usize, Operation, u64); 16] = [
+    (0, Operation::Allreduce, 8),
+    (1, Operation::Barrier, 0),
+    (2, Operation::Bcast, 64),
+    (0, Operation::Allgather, 8),
+    (1, Operation::Allreduce, 64),
+    (2, Operation::Reduce, 8),
+    (0, Operation::Barrier, 0),
+    (1, Operation::Alltoall, 8),
+    (2, Operation::Allreduce, 256),
+    (0, Operation::Bcast, 8),
+    (1, Operation::Gather, 8),
+    (2, Operation::Scatter, 64),
+    (0, Operation::Scan, 8),
+    (1, Operation::ReduceScatterBlock, 8),
+    (2, Operation::Barrier, 0),
+    (0, Operation::Reduce, 64),
+];
+
+/// Sixteen different short collectives on three communicators.
+#[derive(Debug)]
+pub struct Mixture {
+    comms: [Communicator; 3],
+    parts: Vec<Part>,
+}
+
+#[derive(Debug)]
+struct Part {
+    comm: usize,
+    work: Work,
+    send: Vec<f64>,
+    recv: Vec<f64>,
+}
+
+impl Mixture {
+    /// What a mixture is, in words.
+    pub const WHAT: &str = "16 calls on 3 communicators";
+
+    /// How many are timed at once.
+    pub const TIMES: u32 = 500;
+
+    /// All ranks call this.
+    ///
+    /// # Errors
+    /// A peer is lost.
+    pub fn new(world: &World) -> Result<Self, Error> {
+        let dup = || world.comm().dup();
+        let comms = [dup()?, dup()?, dup()?];
+        let (rank, n) = (world.rank() as usize, world.size() as usize);
+        let part = |&(comm, operation, bytes)| {
+            let work = Work::new(operation, bytes)?;
+            let (send, recv) = work.lens(rank, n);
+            Some(Part { comm, work, send: vec![0.0; send], recv: vec![0.0; recv] })
+        };
+        Ok(Self { comms, parts: CALLS.iter().filter_map(part).collect() })
+    }
+
+    /// Whether every rank receives what it should, of all calls.
+    ///
+    /// # Errors
+    /// A peer is lost.
+    pub fn check(&mut self) -> Result<bool, Error> {
+        let (rank, n) = (self.comms[0].rank() as usize, self.comms[0].size() as usize);
+        let write = |part: &mut Part| part.work.write(rank, &mut part.send, &mut part.recv);
+        self.parts.iter_mut().for_each(write);
+        // Some are known the second time.
+        (0..2).try_for_each(|_| self.mixed())?;
+        let right = self.parts.iter().all(|part| part.work.is_right(rank, n, &part.recv));
+        Ok(self.most([f64::from(u8::from(!right))])? == [0.0])
+    }
+
+    /// Seconds of one mixture, to the last rank's end.
+    ///
+    /// # Errors
+    /// A peer is lost.
+    pub fn mixture(&mut self, times: u32) -> Result<f64, Error> {
+        let took = self.timed(times, Self::mixed)?;
+        Ok(self.most([took])?[0])
+    }
+
+    /// Seconds of its calls, each repeated, all together; to the last rank's end.
+    ///
+    /// # Errors
+    /// A peer is lost.
+    pub fn repeated(&mut self, times: u32) -> Result<f64, Error> {
+        let mut took = 0.0;
+        for at in 0..self.parts.len() {
+            took += self.timed(times, |all| all.one(at))?;
+        }
+        Ok(self.most([took])?[0])
+    }
+
+    fn timed(
+        &mut self,
+        times: u32,
+        mut turn: impl FnMut(&mut Self) -> Result<(), Error>,
+    ) -> Result<f64, Error> {
+        self.comms[0].barrier()?;
+        let begin = Instant::now();
+        (0..times).try_for_each(|_| turn(self))?;
+        Ok(begin.elapsed().as_secs_f64() / f64::from(times))
+    }
+
+    fn mixed(&mut self) -> Result<(), Error> {
+        (0..self.parts.len()).try_for_each(|at| self.one(at))
+    }
+
+    fn one(&mut self, at: usize) -> Result<(), Error> {
+        let Part { comm, work, send, recv } = &mut self.parts[at];
+        let comm = &self.comms[*comm];
+        comm.perform(call(work, comm.size() as usize, &send[..], &mut recv[..]))
+    }
+
+    /// Of each number, the largest of all ranks.
+    fn most<const N: usize>(&self, mine: [f64; N]) -> Result<[f64; N], Error> {
+        let mut all = mine;
+        self.comms[0].allreduce(&mine, &mut all, ReduceOp::Max)?;
+        Ok(all)
+    }
+}
