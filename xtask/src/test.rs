@@ -220,6 +220,14 @@ fn cargo_check(checkout: &Checkout, packages: &[String]) -> Result<(), Failure> 
     shell::run(&mut command)
 }
 
+/// How many tests of a program run at once, unless the user says: many of ours wait for processes that they have started.
+const AT_ONCE: &str = "RUST_TEST_THREADS";
+
+fn at_once() -> OsString {
+    let processors = thread::available_parallelism().map_or(1, usize::from);
+    std::env::var_os(AT_ONCE).unwrap_or_else(|| (processors + 2).to_string().into())
+}
+
 /// One `cargo test`, shown as it runs and counted.
 fn cargo_test(
     checkout: &Checkout,
@@ -233,6 +241,7 @@ fn cargo_test(
         .args(arguments)
         .current_dir(&checkout.root)
         .env(skips::VARIABLE, log.path())
+        .env(AT_ONCE, at_once())
         .envs(variables.iter().map(|(name, value)| (name, value)))
         .stdin(Stdio::null());
     shell::show(&command);
