@@ -1,7 +1,7 @@
 /* Collectives whose ranks are GPUs: each rank runs the same kernel, which waits for its peers' through memory that they
  * have mapped.
  *
- * Three kinds, each for all elements and operations:
+ * Three kinds, the first two for all elements and operations:
  *
  * - flagged_*: an all-reduce of few bytes. Each rank writes its data into a slot in every peer's window, 8 bytes of
  *   data and 8 of flags at a time, reads everybody's from its own window, and combines them in the order of the
@@ -11,7 +11,7 @@
  * - direct_*: an all-reduce of many. Blocks of the same number meet; each rank combines its part of everybody's memory,
  *   where it lies, into its own, and then writes it to everybody; they meet again. Or, through staging memory, piece by
  *   piece. Reduce-scatter is the same without the writes.
- * - move: each rank writes into peers' memory.
+ * - move: each rank writes into peers' memory. Of few bytes, peers_words (words.h) does it through words with flags.
  *
  * Collectives with layouts are in layouts.h.
  *
@@ -332,6 +332,8 @@ template <typename O> INLINE void flagged(const PeersArgs &a) {
     }
     leave(a, epoch, BLOCKS);
 }
+
+#include "../cuda/words.h"
 
 /* An all-reduce of many bytes. */
 

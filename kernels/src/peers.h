@@ -29,9 +29,9 @@ typedef struct {
 /* What a launch is given. Addresses are as this rank's device sees them. */
 typedef struct {
     u64 window[RANKS_MAX]; /* of each rank */
-    u64 src[RANKS_MAX];    /* of each rank */
-    u64 dst[RANKS_MAX];    /* of each rank; 0: nothing is written there */
-    u64 elements;          /* of the whole, or where parts are not split, of one part; of a move, bytes of a block */
+    u64 src[RANKS_MAX];    /* of each rank; of words, this rank's block for each */
+    u64 dst[RANKS_MAX];    /* of each rank; 0: nothing is written there; of words, where each one's block goes here */
+    u64 elements;          /* of the whole, or where parts are not split, of one part; of moves, bytes of a block */
     u64 words;             /* bytes from the window's start to its words with flags */
     u64 slot;              /* bytes of one rank's words with flags, of one parity */
     u64 stage;             /* bytes from the window's start to its staging memory; 0: none is used */

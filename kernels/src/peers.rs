@@ -9,6 +9,7 @@
 //! | `flagged` | an all-reduce of few bytes, through words that carry their flag; buffers can be anywhere |
 //! | `direct` | an all-reduce of many, in memory that peers have mapped, or through staging memory; a reduce-scatter |
 //! | `move` | writes into peers' memory: all-gather, all-to-all, broadcast |
+//! | `words` | an all-gather or all-to-all of few bytes, through words that carry their flag |
 //! | `layouts` | the same from layout to layout, by a table ([`layouts`]); it writes or reads in peers' memory |
 //!
 //! A window, in bytes:
@@ -24,7 +25,7 @@ pub mod layouts;
 mod model;
 mod shape;
 
-pub use shape::{Shape, direct, flagged, flagged_max, moved, staged};
+pub use shape::{Shape, direct, flagged, flagged_max, moved, staged, words_max};
 
 use crate::args::{LayoutEntry, structures};
 use std::fmt;
@@ -59,11 +60,11 @@ structures! {
     PeersArgs: 472 {
         /// Each rank's window.
         window: [u64; RANKS_MAX],
-        /// Each rank's source.
+        /// Each rank's source; of words, this rank's block for each.
         src: [u64; RANKS_MAX],
-        /// Each rank's destination; 0: nothing is written there.
+        /// Each rank's destination; 0: nothing is written there. Of words, where each one's block goes here.
         dst: [u64; RANKS_MAX],
-        /// Elements of the whole, or where parts are not split, of one part; of a move, bytes of a block.
+        /// Elements of the whole, or where parts are not split, of one part; of a move or words, bytes of a block.
         elements: u64,
         /// Bytes from a window's start to its words with flags.
         words: u64,
@@ -186,6 +187,8 @@ pub enum Kernel {
     Direct(Operation, Element),
     /// Writes into peers' memory.
     Move,
+    /// Blocks of few bytes, from every rank to every rank.
+    Words,
     /// From layout to layout.
     Layouts,
 }
@@ -197,11 +200,11 @@ impl Kernel {
             Operation::ALL.into_iter().flat_map(|op| Element::ALL.map(|element| (op, element)));
         let both = pairs
             .flat_map(|(op, element)| [Kernel::Flagged(op, element), Kernel::Direct(op, element)]);
-        both.chain([Kernel::Move, Kernel::Layouts])
+        both.chain([Kernel::Move, Kernel::Words, Kernel::Layouts])
     }
 
     /// How many [`all`](Kernel::all) gives.
-    pub const COUNT: usize = 2 * Operation::ALL.len() * Element::ALL.len() + 2;
+    pub const COUNT: usize = 2 * Operation::ALL.len() * Element::ALL.len() + 3;
 
     /// Its place in [`all`](Kernel::all), without looking there.
     #[must_use]
@@ -212,7 +215,8 @@ impl Kernel {
         match self {
             Kernel::Flagged(op, element) => pair(op, element),
             Kernel::Direct(op, element) => pair(op, element) + 1,
-            Kernel::Move => Kernel::COUNT - 2,
+            Kernel::Move => Kernel::COUNT - 3,
+            Kernel::Words => Kernel::COUNT - 2,
             Kernel::Layouts => Kernel::COUNT - 1,
         }
     }
@@ -225,6 +229,7 @@ impl fmt::Display for Kernel {
             Kernel::Flagged(op, element) => ("flagged", op, element),
             Kernel::Direct(op, element) => ("direct", op, element),
             Kernel::Move => return f.write_str("peers_move"),
+            Kernel::Words => return f.write_str("peers_words"),
             Kernel::Layouts => return f.write_str("peers_layouts"),
         };
         let (op, adds) = match op {
@@ -375,7 +380,8 @@ mod tests {
             let window = Window { ranks };
             assert!(window.words() >= HEAD_BYTES && window.slot().is_multiple_of(16));
             assert!(window.words() + 2 * u64::from(ranks) * window.slot() <= window.stage());
-            assert!(flagged_max(ranks) >= 32 << 10, "what is asked of short ones");
+            assert!(words_max(ranks) >= 32 << 10, "what is asked of short ones");
+            assert!(words_max(ranks) <= flagged_max(ranks));
             for element in Element::ALL {
                 let piece = window.piece_max(element.bytes());
                 assert_eq!(piece * element.bytes() % 16, 0);

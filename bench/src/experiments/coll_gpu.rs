@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 use gapless::World;
 use gapless::launch::{self, Job};
-use gapless_kernels::peers::flagged_max;
+use gapless_kernels::peers::{flagged_max, words_max};
 use gapless_mem_cuda::CudaDriver;
 use gapless_report::{Absent, Bytes, Curve, Mark, PlotError, Report, Row, Samples, Summary, curves};
 
@@ -49,8 +49,11 @@ pub struct Options {
 const LONG: u64 = 64 << 20;
 /// Bytes up to which the latency counts.
 const SHORT: u64 = 32 << 10;
-/// Bytes of all ranks' blocks together, for operations other than all-reduce.
-const BLOCKS: [u64; 2] = [64 << 20, 256 << 20];
+/// Bytes of all ranks' blocks together, for operations other than all-reduce; of a reduce-scatter only long ones.
+const BLOCKS: [u64; 8] =
+    [1 << 10, 8 << 10, SHORT, 64 << 10, 512 << 10, 1 << 20, LONG, 256 << 20];
+/// Seconds that few bytes take at most in a graph, if they are not combined.
+const MOVED: f64 = 3e-6;
 /// What is measured, by name, each by a job of its own.
 const OPERATIONS: [(&str, Call); 4] = [
     ("allreduce", Call::Allreduce),
@@ -158,6 +161,9 @@ fn protocol(call: Call, who: Who, bytes: u64, ranks: u32) -> &'static str {
     match (call, who) {
         (Call::Allreduce, _) if bytes <= flagged_max(ranks) => "flagged words",
         (Call::Allreduce, Who::Ours) => "staged",
+        (Call::Allgather | Call::Alltoall, _) if bytes / u64::from(ranks) <= words_max(ranks) => {
+            "flagged words"
+        }
         _ => "direct",
     }
 }
@@ -168,8 +174,8 @@ fn measure(options: &Options, common: &Common, file: &Path) -> Result<(), Failur
     let device = CudaDriver::load()?.device(world.rank())?;
     let stream = device.stream()?;
     let sizes: &[u64] = if common.quick { &[8, 2 << 20] } else { &options.sizes };
-    let blocks = BLOCKS.map(|bytes| if common.quick { 1 << 20 } else { bytes });
-    let most = sizes.iter().chain(&blocks).copied().max().unwrap_or(8).max(1 << 20);
+    let blocks: &[u64] = if common.quick { &[SHORT, 1 << 20] } else { &BLOCKS };
+    let most = sizes.iter().chain(blocks).copied().max().unwrap_or(8).max(1 << 20);
     let nccl = (!options.alone).then_some(options.nccl.as_str());
     let rank = Rank::new(&world, &stream, most, nccl)?;
     let mut rows = Vec::new();
@@ -186,8 +192,9 @@ fn measure(options: &Options, common: &Common, file: &Path) -> Result<(), Failur
         rows.push(Row::new("empty kernel", way.name(), space(world.size()), "none", 0, took).verified(true));
     }
     let works = OPERATIONS.into_iter().filter(|(name, _)| only(name)).flat_map(|(_, call)| {
-        let sizes = if call == Call::Allreduce { sizes } else { &blocks };
-        sizes.iter().map(move |bytes| (call, *bytes))
+        let sizes = if call == Call::Allreduce { sizes } else { blocks };
+        let left_out = move |bytes: u64| call == Call::ReduceScatter && bytes < 1 << 20;
+        sizes.iter().filter(move |bytes| !left_out(**bytes)).map(move |bytes| (call, *bytes))
     });
     for (call, bytes) in works {
         let mut all = if call == Call::Allreduce && bytes > flagged_max(world.size()) {
@@ -252,6 +259,10 @@ fn row(
     let memory = if who == Who::Ours { "plain memory" } else { "registered memory" };
     let case = format!("{operation} n={ranks}, {memory}");
     let mut row = Row::new(case, way.name(), space(ranks), protocol(call, who, bytes, ranks), bytes, took);
+    let moves = matches!(call, Call::Allgather | Call::Alltoall);
+    if moves && bytes <= SHORT && way == Way::Graph {
+        row = row.mark(Mark::at_most("µs", MOVED * 1e6, took.median * 1e6));
+    }
     let [plain, windows @ ..] = theirs else { return row };
     row = row.against(PLAIN, *plain);
     let over = |theirs: &Summary| took.median / theirs.median;
@@ -288,6 +299,8 @@ mod tests {
         let short = row(Call::Allreduce, Way::Graph, 8, 2, Who::OursRegistered, took(3.0), &theirs);
         let values: Vec<(f64, bool)> = short.marks.iter().map(|mark| (mark.value, mark.met)).collect();
         assert_eq!(values, [(0.5, true), (0.75, true)]);
+        let moved = row(Call::Alltoall, Way::Graph, 8, 2, Who::OursRegistered, took(2.9), &[]);
+        assert!(moved.marks.len() == 1 && moved.marks[0].met);
         let awaited = row(Call::Allreduce, Way::Awaited, 8, 2, Who::OursRegistered, took(3.0), &theirs);
         assert!(!awaited.marks[0].met && (awaited.marks[0].value - 0.75).abs() < 1e-9);
         let long = row(Call::Alltoall, Way::Queued, LONG, 2, Who::OursRegistered, took(4.1), &theirs);

@@ -321,6 +321,27 @@ impl Ground {
         (bytes > 0).then_some(Launch { kernel: Kernel::Move, shape, args })
     }
 
+    /// A block from each rank to each rank, `bytes` long: `src` is this rank's for another, `dst` where another's goes,
+    /// both as bytes from the begin of their buffer. Few bytes go through words with flags.
+    fn every(
+        &self,
+        doing: u32,
+        bytes: u64,
+        (send, recv): (&Found, [u64; RANKS_MAX]),
+        src: impl Fn(u32) -> u64,
+    ) -> Option<Launch> {
+        let source = |rank| send.here.wrapping_add(src(rank));
+        if bytes > peers::words_max(self.ranks) {
+            let block = bytes * u64::from(self.rank);
+            let place = |rank: u32| Some((source(rank), recv[rank as usize].wrapping_add(block)));
+            return self.moves(doing, bytes, place);
+        }
+        let here = recv[self.rank as usize];
+        let place = |rank: u32| Some((source(rank), here.wrapping_add(bytes * u64::from(rank))));
+        let shape = peers::flagged(bytes, self.blocks);
+        Some(Launch { kernel: Kernel::Words, shape, ..self.moves(doing, bytes, place)? })
+    }
+
     /// What an all-gather of blocks of `bytes` bytes launches.
     pub(super) fn allgather(
         &self,
@@ -331,10 +352,8 @@ impl Ground {
         let (send, recv) = (self.find("send", send, bytes)?, self.find("recv", recv, all)?);
         let dst = Self::registered(&recv, "all-gather", "recv")?;
         let [a, b] = recv.name;
-        let block = bytes * u64::from(self.rank);
         let doing = peers::doing(&[ALLGATHER, bytes, a, b]);
-        let place = |rank: u32| Some((send.here, dst[rank as usize].wrapping_add(block)));
-        Ok(self.moves(doing, bytes, place))
+        Ok(self.every(doing, bytes, (&send, dst), |_| 0))
     }
 
     /// What an all-to-all of blocks of `bytes` bytes launches.
@@ -347,13 +366,8 @@ impl Ground {
         let (send, recv) = (self.find("send", send, all)?, self.find("recv", recv, all)?);
         let dst = Self::registered(&recv, "all-to-all", "recv")?;
         let [a, b] = recv.name;
-        let block = bytes * u64::from(self.rank);
         let doing = peers::doing(&[ALLTOALL, bytes, a, b]);
-        let place = |rank: u32| {
-            let src = send.here.wrapping_add(bytes * u64::from(rank));
-            Some((src, dst[rank as usize].wrapping_add(block)))
-        };
-        Ok(self.moves(doing, bytes, place))
+        Ok(self.every(doing, bytes, (&send, dst), |rank| bytes * u64::from(rank)))
     }
 
     /// What a broadcast of `bytes` bytes launches.

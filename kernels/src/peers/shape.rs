@@ -33,12 +33,20 @@ pub fn flagged_max(ranks: u32) -> u64 {
     WORDS_BYTES / (4 * ranks)
 }
 
+/// How many bytes a block has, at most, that is moved through words with flags. They take twice their bytes of each
+/// link, which longer blocks have no time for: they meet, and are written in place.
+#[must_use]
+pub fn words_max(ranks: u32) -> u64 {
+    flagged_max(ranks) / 4
+}
+
 /// The number as few bits; what is larger is cut off.
 fn few(number: u64, most: u32) -> u32 {
     u32::try_from(number).unwrap_or(u32::MAX).clamp(1, most)
 }
 
-/// An all-reduce through words with flags: a packet a thread as long as there are blocks.
+/// An all-reduce of `bytes`, or a move of blocks of as many, through words with flags: a packet a thread as long as there
+/// are blocks.
 #[must_use]
 pub fn flagged(bytes: u64, budget: u32) -> Shape {
     let packets = bytes.div_ceil(PACKET).max(1);

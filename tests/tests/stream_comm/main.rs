@@ -279,7 +279,8 @@ fn blocks_get_where_they_belong() {
         unsafe { on.register(memory.region()) }.unwrap()
     };
     let shared = (register(&send), register(&recv));
-    for len in [1, 8, 1000, 4096, 65_537, 1 << 20, MOST] {
+    let short = [1, 2, 3, 7, 8, 9, 13, 255, 1000, 1001, 4095, 4096, 4099, 16_381, 32 << 10];
+    for len in short.into_iter().chain([65_537, 131_071, 128 << 10, 1 << 20, MOST]) {
         let ours = |rank: usize| bytes(n * len, (len + 7919 * rank) as u64);
         let check = |what: &str, right: &[u8]| guarded(&rank, recv.region(), 0, right, what);
         let prepare = || {
@@ -303,6 +304,13 @@ fn blocks_get_where_they_belong() {
         finish(&on);
         let block = |from: usize| ours(from)[me * len..(me + 1) * len].to_vec();
         check(&format!("all-to-all of {len}"), &(0..n).flat_map(block).collect::<Vec<u8>>());
+        prepare();
+        // SAFETY: as above.
+        unsafe { on.allgather(shared.0.at((me * len) as u64), shared.0, len as u64) }.unwrap();
+        finish(&on);
+        let gathered: Vec<u8> =
+            (0..n).flat_map(|from| ours(from)[from * len..(from + 1) * len].to_vec()).collect();
+        assert!(rank.read(send.region(), n * len) == gathered, "all-gather of {len}, in place");
         prepare();
         // SAFETY: as above.
         unsafe { on.broadcast(shared.0, (n * len) as u64, 1) }.unwrap();
@@ -339,11 +347,16 @@ fn a_captured_graph_can_be_launched_again_and_again() {
     let rank = Rank::new(&mut member);
     let comm = rank.comm();
     const LONG: usize = 2 << 20;
+    const BLOCK: usize = 1003;
     let (short, long) = (rank.memory(4096), rank.memory(LONG));
+    let (n, me) = (comm.size() as usize, comm.rank() as usize);
+    let blocks = rank.memory(2 * n * BLOCK);
     let mut on = rank.on();
     // SAFETY: it outlives `on`.
     let shared = unsafe { on.register(long.region()) }.unwrap();
-    // Three all-reduces in place, of odd number, so that what alternates does so from launch to launch.
+    // SAFETY: likewise.
+    let registered = unsafe { on.register(blocks.region()) }.unwrap();
+    // Five launches, an odd number, so that what alternates does so from launch to launch.
     let graph = rank.stream.capture(|_| {
         let mut add = |buffer: StreamBuffer, count| {
             // SAFETY: both outlive the graph's last launch, and nothing else uses them while it runs.
@@ -351,7 +364,11 @@ fn a_captured_graph_can_be_launched_again_and_again() {
         };
         add(short.region().into(), 1024)?;
         add(shared.into(), LONG as u64 / 4)?;
-        add(short.region().into(), 1024)
+        add(short.region().into(), 1024)?;
+        // SAFETY: as above.
+        unsafe { on.allgather(shared, registered, BLOCK as u64) }?;
+        // SAFETY: as above.
+        unsafe { on.alltoall(shared, registered.at((n * BLOCK) as u64), BLOCK as u64) }
     });
     let graph = graph.unwrap();
     for round in 0..20 {
@@ -373,9 +390,12 @@ fn a_captured_graph_can_be_launched_again_and_again() {
         }
         on.wait().unwrap();
         comm.barrier().unwrap();
-        let n = comm.size() as i32;
-        assert_eq!(rank.read(short.region(), 4096), (n * all).to_ne_bytes().repeat(1024));
+        assert_eq!(rank.read(short.region(), 4096), (n as i32 * all).to_ne_bytes().repeat(1024));
         assert!(rank.read(long.region(), LONG) == all.to_ne_bytes().repeat(LONG / 4));
+        let summed = all.to_ne_bytes().repeat(n * BLOCK);
+        let right =
+            [&summed[..BLOCK], &summed[me * BLOCK..(me + 1) * BLOCK]].map(|it| it.repeat(n));
+        assert!(rank.read(blocks.region(), 2 * n * BLOCK) == right.concat());
     }
     drop(graph);
     drop(on);

@@ -78,16 +78,18 @@ fn short_ones_need_no_registration_and_ranks_may_differ_in_it() {
 #[test]
 fn moves_go_where_they_belong() {
     let it = ground(1, 3);
-    let gathered = it.allgather((own(5 << 20, 4096), shared(0, 16)), 4096).unwrap().unwrap().args;
+    const LONG: u64 = 1 << 20;
+    let sent = (own(5 << 20, LONG), shared(0, 16));
+    let gathered = it.allgather(sent, LONG).unwrap().unwrap().args;
     for rank in 0..3 {
         assert_eq!(gathered.src[rank], 5 << 20);
-        assert_eq!(gathered.dst[rank], it.registered[0].at[rank] + 16 + 4096);
+        assert_eq!(gathered.dst[rank], it.registered[0].at[rank] + 16 + LONG);
     }
-    let sent = (own(5 << 20, 3 * 4096), shared(0, 0));
-    let exchanged = it.alltoall(sent, 4096).unwrap().unwrap().args;
+    let sent = (own(5 << 20, 3 * LONG), shared(0, 0));
+    let exchanged = it.alltoall(sent, LONG).unwrap().unwrap().args;
     for rank in 0..3 {
-        assert_eq!(exchanged.src[rank], (5 << 20) + 4096 * rank as u64);
-        assert_eq!(exchanged.dst[rank], it.registered[0].at[rank] + 4096);
+        assert_eq!(exchanged.src[rank], (5 << 20) + LONG * rank as u64);
+        assert_eq!(exchanged.dst[rank], it.registered[0].at[rank] + LONG);
     }
     assert_eq!(gathered.dst[3..], [0; RANKS_MAX - 3]);
     let spread = it.broadcast(shared(1, 0), 64, 1).unwrap().unwrap().args;
@@ -98,6 +100,29 @@ fn moves_go_where_they_belong() {
     let scattered = it.reduce_scatter(scattered, 1024, FLOATS).unwrap().unwrap().args;
     assert_eq!(scattered.src[2], it.registered[0].at[2] + 4096);
     assert_eq!(scattered.dst, it.only_ours(1 << 20));
+}
+
+#[test]
+fn short_moves_go_through_words_into_ones_own_memory() {
+    let it = ground(1, 3);
+    let sent = (own(5 << 20, 3 * 4100), shared(0, 16));
+    let exchanged = it.alltoall(sent, 4100).unwrap().unwrap();
+    let gathered = it.allgather(sent, 4100).unwrap().unwrap();
+    assert_eq!((exchanged.kernel, gathered.kernel), (Kernel::Words, Kernel::Words));
+    assert_eq!(exchanged.args.width, 4, "blocks of others begin at any multiple of their length");
+    for rank in 0..3 {
+        let block = 4100 * rank as u64;
+        assert_eq!(exchanged.args.src[rank], (5 << 20) + block);
+        assert_eq!(gathered.args.src[rank], 5 << 20);
+        assert_eq!(exchanged.args.dst[rank], it.registered[0].at[1] + 16 + block);
+        assert_eq!(exchanged.args.dst, gathered.args.dst);
+    }
+    // As many as a slot has room for, and no more.
+    for (bytes, kernel) in [(0, Kernel::Words), (1, Kernel::Move)] {
+        let bytes = peers::words_max(3) + bytes;
+        let it = it.allgather((own(5 << 20, bytes), shared(0, 0)), bytes).unwrap().unwrap();
+        assert_eq!(it.kernel, kernel);
+    }
 }
 
 #[test]
