@@ -42,7 +42,7 @@ pub(super) struct Explain {
     #[arg(long, value_name = "PLACE[,PLACE]", default_value = "host")]
     space: Ends,
     /// Peers can map the memory: it comes from World::alloc, or from a device whose memory is shared; or
-    /// it comes from anywhere
+    /// it comes from anywhere; or the host's is a user's, page-locked for a device of its process
     #[arg(long, value_enum, default_value = "alloc")]
     memory: Memory,
     /// Also show the protocols that are impossible for the message, and why
@@ -61,6 +61,7 @@ pub(super) struct Explain {
 enum Memory {
     Alloc,
     Heap,
+    Locked,
 }
 
 impl Explain {
@@ -181,28 +182,35 @@ impl Link {
     }
 
     /// What is known of devices.
-    fn devices(&self) -> Option<DeviceEnds> {
+    fn devices(&self, memory: Memory) -> Option<DeviceEnds> {
         let Ends([from, to]) = self.ends;
         let one_device = from == to;
         let turns = one_device && self.turns;
         let (sender, receiver) = (from.is_device(), to.is_device());
         // As rank 0 sends it to rank 1, which would move it if it were the other way round.
         let sender_keeps = true;
-        let ends = DeviceEnds { sender, receiver, one_device, turns, sender_keeps, locked: false };
+        let locked = memory == Memory::Locked && sender != receiver;
+        let ends = DeviceEnds { sender, receiver, one_device, turns, sender_keeps, locked };
         (sender || receiver).then_some(ends)
     }
 
     /// Whether the sender's memory can be mapped where it lies, and whether the receiver's is granted: to devices
-    /// only.
-    fn maps(&self) -> [bool; 2] {
+    /// only, or out of memory that is page-locked for one.
+    fn maps(&self, memory: Memory) -> [bool; 2] {
         let [from, to] = self.ends.0.map(|place| !matches!(place, Where::OpenCl(_)));
-        [from, from && to && self.ends.0[0].is_device()].map(|can| can && self.built_in)
+        let [sender, receiver] = self.ends.0.map(Where::is_device);
+        let maps = match memory {
+            Memory::Alloc => [from, from && to && sender],
+            Memory::Heap => [false, false],
+            Memory::Locked => [from && sender, to && receiver],
+        };
+        maps.map(|can| can && self.built_in)
     }
 
     /// Which staged protocols there are, for a receiver's buffer with so many blocks.
     fn staging(&self, blocks: u64, shared: bool, tuning: &Tuning) -> Option<Staging> {
         // OpenCL's memory has no keys, and no process of another host is reached by any.
-        let ends = self.devices().filter(|_| {
+        let ends = self.devices(Memory::Heap).filter(|_| {
             self.built_in && self.ends.0.iter().all(|place| !matches!(place, Where::OpenCl(_)))
         })?;
         Some(Staging {
@@ -280,7 +288,7 @@ fn explain(
             Some(layout.flatten().len()).filter(|len| *len > INLINE_LAYOUT_MAX).unwrap_or(0) as u64
         }
     };
-    let [maps, grants] = link.maps();
+    let [mapped, grants] = link.maps(memory);
     let situation = Situation {
         bytes: case.payload_bytes,
         sender_blocks,
@@ -289,13 +297,13 @@ fn explain(
             .and_then(|convertor| convertor.bounds())
             .map_or(0, |(low, high)| low.abs_diff(high)),
         receiver_blocks,
-        devices: link.devices(),
+        devices: link.devices(memory),
         local: false,
         link_eager_bytes: (link.limits.eager_bytes as u64).saturating_sub(EAGER_BYTES as u64),
         latency_ns: f64::from(link.limits.latency_ns),
         bandwidth_mb_s: f64::from(link.limits.bandwidth_mb_s),
-        mapped: memory == Memory::Alloc && maps,
-        grants: memory == Memory::Alloc && grants,
+        mapped,
+        grants,
         single_copy: link.single_copy.filter(|_| !link.ends.involve_device()),
         layout_fetch_bytes: fetched(&send, sender_blocks),
         layout_uses: 0,
@@ -303,7 +311,7 @@ fn explain(
         layout_fetch_max: config.bounds.layout_cache_bytes,
         granted_layout_bytes: fetched(&recv, receiver_blocks),
         touched: Some(Touched::between((&send, case.send.count), (&recv, case.recv.count))),
-        staged: link.staging(receiver_blocks, memory == Memory::Alloc, &config.tuning),
+        staged: link.staging(receiver_blocks, memory != Memory::Heap, &config.tuning),
         staged_read: None,
     };
     let candidates = candidates(&situation, &config.tuning);

@@ -248,14 +248,20 @@ impl<'a> Bench<'a> {
     }
 
     /// Rank 0: sends messages there and back, and has both ends compare every byte. Several, where they are
-    /// short: the first ones make what later ones go by, a ring between two devices for instance.
+    /// short or a user's page-locked memory is at one end: the first ones make what later ones go by, a ring between two
+    /// devices for instance.
     pub(super) fn verify(
         &mut self,
         prepared: &Prepared,
     ) -> Result<(Protocols, Result<(), Wrong>), Failure> {
         let bytes = prepared.send.layout.size().saturating_mul(prepared.send.count);
         let mut found = self.verify_once(prepared)?;
-        for _ in 1..if bytes <= SETTLED_BYTES { SETTLING } else { 1 } {
+        let times = match self.course.source {
+            _ if bytes <= SETTLED_BYTES => SETTLING,
+            Source::Locked => 2,
+            _ => 1,
+        };
+        for _ in 1..times {
             if found.1.is_err() {
                 break;
             }
