@@ -72,6 +72,13 @@ impl Small<'_> {
     }
 }
 
+/// A job as a part of a launch that needs no plan, where pointers are numbers.
+pub(crate) fn closed_part(job: &Job<'_>, typed: Spot, packed: Spot) -> Option<Part> {
+    let shape = closed(Form::of(job.typed.layout(), job.typed.count()))?;
+    let small = Small { job: *job, typed, packed, shape, plan: None, plan_bytes: 0 };
+    Some(small.part(true))
+}
+
 /// Whether to fuse a task, which has bytes: its parts then, without a shape if that takes a plan.
 fn small<'a>(task: &Task<'a>) -> Option<(Job<'a>, Spot, Spot, Option<TransferSide>)> {
     let &Task::Packed { job, typed, direct: Some(packed), .. } = task else { return None };

@@ -36,6 +36,9 @@ pub struct Config {
     /// Whether packed data goes to and from pinned host memory through the device's own memory and its
     /// copy engine. By default kernels store to pinned memory, and load from it, directly.
     pub staged_host: bool,
+    /// Whether short work (up to 16 KiB, without a plan) that comes while other short work goes on waits for company, and
+    /// goes with it in one launch. CUDA only.
+    pub gathers: bool,
     /// From so many bytes on, what is rows of 256 bytes or more goes between two GPUs by the copy engine,
     /// which is as fast as the link and needs no block; with a budget, from an eighth of that. `u64::MAX`
     /// leaves all to kernels.
@@ -53,6 +56,7 @@ impl Default for Config {
             pipelined: true,
             writers: writers(),
             staged_host: false,
+            gathers: true,
             copy_bytes_min: 4 << 20,
         }
     }

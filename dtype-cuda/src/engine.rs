@@ -5,7 +5,8 @@ use crate::batch::{BatchItem, FUSED_MAX};
 use crate::between::Twins;
 use crate::cache::{Cache, PlanStatistics};
 use crate::config::{Config, Launched};
-use crate::lanes::{Elsewhere, Held, InFlight, Lanes, Track};
+use crate::gathered::{Gathered, launched};
+use crate::lanes::{Elsewhere, Held, Lanes, Track};
 use crate::memory::Memory;
 #[cfg(feature = "cuda")]
 use crate::prepare::pieces;
@@ -17,6 +18,7 @@ use gapless_dtype::Layout;
 use gapless_engine::{Engine, EngineError, Reducer, Typed};
 use gapless_kernels::Direction;
 use gapless_mem::{Completion, Device, Region, Space};
+use smallvec::SmallVec;
 use std::num::NonZeroU32;
 use std::ops::Range;
 use std::sync::Arc;
@@ -97,6 +99,7 @@ impl GpuEngine {
         let budget = config.budget;
         let shared = Shared {
             elsewhere: Elsewhere::default(),
+            gathered: Gathered::default(),
             lanes: Lanes::new(accelerator.lanes().len()),
             cache: Cache::new(config.plan_bytes),
             twins: Twins::default(),
@@ -180,25 +183,7 @@ impl GpuEngine {
         after: &[Completion],
         work: impl FnOnce(&dyn Lane, &mut Track, &mut Held) -> Result<T, EngineError>,
     ) -> Result<(T, Completion), EngineError> {
-        let shared = &*self.shared;
-        // Not while we hold a lane, which whoever ends that work may need.
-        for earlier in after.iter().filter(|work| !shared.accelerator.orders(work)) {
-            earlier.wait()?;
-        }
-        // On the lane of what it comes after it follows at once; from another lane that takes microseconds.
-        let lanes = shared.accelerator.lanes();
-        let follows = |&at: &usize| after.iter().any(|work| lanes[at].recorded(work));
-        let preferred = (0..lanes.len()).find(follows);
-        let (number, mut track) = shared.lanes.take(preferred);
-        let lane = &*lanes[number];
-        lane.begin();
-        lane.wait_for(after)?;
-        let mut flight = InFlight::new(lane);
-        let value = work(lane, &mut track, flight.held())?;
-        let completion = lane.record()?;
-        flight.land(&mut track.retired, &completion);
-        track.last = completion.clone();
-        Ok((value, completion))
+        self.shared.on_lane(after, work)
     }
 
     /// Enqueues a task on a lane of our own.
@@ -214,11 +199,30 @@ impl GpuEngine {
         if task.is_empty() {
             return self.nothing(after);
         }
-        let shared = &*self.shared;
-        let ((), completion) = self.on_lane(after, |lane, track, held| {
+        let shared = &self.shared;
+        let alone = after.iter().all(|work| matches!(work, Completion::Ready));
+        let short = if alone { shared.short_part(&task) } else { None };
+        let gathers = short.is_some();
+        if let Some((direction, part)) = short {
+            // SAFETY: the caller's own promise.
+            if let Some(waiting) = unsafe { shared.gathered.join(shared, direction, part) } {
+                return Ok(waiting);
+            }
+            // SAFETY: the caller's own promise.
+            if let Some(copied) = unsafe { shared.copy_short(&task) } {
+                let copied = copied?;
+                shared.gathered.went(&copied);
+                return Ok(copied);
+            }
+        }
+        let after: SmallVec<[Completion; 4]> = after.iter().map(launched).collect();
+        let ((), completion) = self.on_lane(&after, |lane, track, held| {
             // SAFETY: the caller's own promise; the lane's end is what is returned.
-            unsafe { shared.run(lane, &mut track.chunk, &task, held, Some(after)) }
+            unsafe { shared.run(lane, &mut track.chunk, &task, held, Some(&after)) }
         })?;
+        if gathers {
+            shared.gathered.went(&completion);
+        }
         Ok(completion)
     }
 

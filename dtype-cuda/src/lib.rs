@@ -79,6 +79,7 @@
 //! - `engine`, `batch`, `cuda::stream`: the calls. `shared`: how one task gets onto a lane; `between`: the same from
 //!   layout to layout. `report`: what that would launch. `peers`: what the copy engine does between two GPUs, by
 //!   `nest`, `rows` and `triangle`, which are pure. `recent`: recent results for the same layouts.
+//! - `gathered`: short work that waits for company, and goes in one launch.
 //! - `lanes`, `memory`, `staging`, `plans`: which lane comes next, and who keeps memory alive.
 //! - `prepare`, `staged`: pipelines, of a plan's pieces and of chunks to and from the host. `writers`: the threads
 //!   that write plans.
@@ -110,6 +111,8 @@ mod described;
 #[allow(unsafe_code, reason = "implements Engine's unsafe methods")]
 mod engine;
 mod form;
+#[allow(unsafe_code, reason = "launches kernels by address, and answers for their end")]
+mod gathered;
 mod lanes;
 mod ledger;
 #[allow(unsafe_code, reason = "frees device memory")]

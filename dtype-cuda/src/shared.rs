@@ -6,7 +6,8 @@ use crate::between::{Between, Twins};
 use crate::cache::{Cache, Found};
 use crate::config::Config;
 use crate::form::Form;
-use crate::lanes::{Elsewhere, Held, Hold, Lanes, PATIENCE, Track};
+use crate::gathered::Gathered;
+use crate::lanes::{Elsewhere, Held, Hold, InFlight, Lanes, PATIENCE, Track};
 use crate::memory::{Block, Memory};
 use crate::plan::PlanSpec;
 use crate::plans::DevicePlan;
@@ -35,6 +36,7 @@ pub(crate) const CALL_BYTES_MAX: u64 = 1 << 48;
 /// for.
 pub(crate) struct Shared {
     pub(crate) elsewhere: Elsewhere,
+    pub(crate) gathered: Gathered,
     pub(crate) lanes: Lanes,
     pub(crate) cache: Cache<DevicePlan>,
     pub(crate) twins: Twins,
@@ -191,6 +193,32 @@ pub(crate) unsafe fn launch_all(
 }
 
 impl Shared {
+    /// Enqueues work on a lane of our own, after `after`, and records its end.
+    pub(crate) fn on_lane<T>(
+        &self,
+        after: &[Completion],
+        work: impl FnOnce(&dyn Lane, &mut Track, &mut Held) -> Result<T, EngineError>,
+    ) -> Result<(T, Completion), EngineError> {
+        // Not while we hold a lane, which whoever ends that work may need.
+        for earlier in after.iter().filter(|work| !self.accelerator.orders(work)) {
+            earlier.wait()?;
+        }
+        // On the lane of what it comes after it follows at once; from another lane that takes microseconds.
+        let lanes = self.accelerator.lanes();
+        let follows = |&at: &usize| after.iter().any(|work| lanes[at].recorded(work));
+        let preferred = (0..lanes.len()).find(follows);
+        let (number, mut track) = self.lanes.take(preferred);
+        let lane = &*lanes[number];
+        lane.begin();
+        lane.wait_for(after)?;
+        let mut flight = InFlight::new(lane);
+        let value = work(lane, &mut track, flight.held())?;
+        let completion = lane.record()?;
+        flight.land(&mut track.retired, &completion);
+        track.last = completion.clone();
+        Ok((value, completion))
+    }
+
     /// Lets go of what is over, wherever nobody is busy.
     pub(crate) fn collect(&self) {
         self.lanes.collect();

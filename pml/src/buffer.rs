@@ -55,19 +55,6 @@ pub(crate) fn host_engine(engines: &Engines) -> Option<usize> {
 /// From this length on, an engine is asked whether a device reaches a buffer of the host.
 const REACHED_MIN: u64 = 64 << 10;
 
-/// Up to this length, data is copied even if a kernel could move it.
-const COPIED_MAX: u64 = 16 << 10;
-
-/// The device whose copy engine moves short data without gaps (`whole`) to or from a slot. That is as quick as a
-/// kernel, and does not wait for this process's turn on a shared device.
-fn copier(engine: &dyn Engine, whole: Region, slot: Region) -> Option<Arc<dyn Device>> {
-    let short = slot.len() <= COPIED_MAX && slot.space() == Space::Pinned;
-    if !short || whole.space().cpu_accessible() {
-        return None;
-    }
-    engine.device(whole.space()).filter(|device| device.space() == whole.space())
-}
-
 /// Copies `range` of `typed` into `slot`, from `offset` on, if the CPU reaches both and there are no gaps; `None`, with
 /// nothing done, otherwise.
 ///
@@ -116,17 +103,8 @@ pub(crate) unsafe fn pack(
     }
     let engine = &engines[engine];
     let target = slot.region().sub(offset as u64, range.end - range.start)?;
-    let short = typed.as_contiguous();
-    let short = short.and_then(|whole| Some((whole, copier(&**engine, whole, target)?)));
-    let work = if let Some((whole, device)) = short {
-        let source = whole.sub(range.start, target.len())?;
-        // SAFETY: as for the engine below.
-        unsafe { device.copy(target, source, &[]) }?
-    } else {
-        // SAFETY: the caller vouches for the source until the work is over, and for the slot, in which the target lies.
-        unsafe { engine.pack(typed, range, target, &[]) }?
-    };
-    Ok(Outstanding::new(work))
+    // SAFETY: the caller vouches for the source until the work is over, and for the slot, in which the target lies.
+    Ok(Outstanding::new(unsafe { engine.pack(typed, range, target, &[]) }?))
 }
 
 /// Copies a fragment from `offset` on to `target`, if that is as long as the rest of the fragment and the CPU reaches
@@ -264,11 +242,6 @@ impl Buffer {
                 // SAFETY: this buffer's promise covers the target; the source lies in `body`, which is held here.
                 unsafe { gapless_mem::copy(&target, &source) }?;
                 return Ok(Transfer::over(body));
-            }
-            if let Some(device) = copier(&**engine, whole, source) {
-                // SAFETY: as for the engine below.
-                let work = unsafe { device.copy(target, source, &[]) }?;
-                return Ok(Transfer::new(Outstanding::new(work), self, body));
             }
         }
         // SAFETY: the target is this buffer, promised while the transfer has a clone of it. The source lies in `body`,

@@ -9,13 +9,14 @@ use crate::seed::{cases, fail, rng};
 use gapless_dtype::testkit::Rng;
 use gapless_dtype::{Datatype, Primitive};
 use gapless_dtype_cuda::BatchItem;
-use gapless_engine::{EngineError, Typed};
+use gapless_engine::{Engine, EngineError, Typed};
 use gapless_kernels::{Direction, Family, Kernel, Width};
 use gapless_mem::Region;
 use std::num::NonZeroU32;
 use std::ops::Range;
 
-/// Batches of one to a few hundred requests of any types, ranges and alignments, both ways.
+/// Batches of one to a few hundred requests of any types, ranges and alignments, both ways; and as many one by one, all
+/// under way before one is waited for.
 pub(crate) fn batches_are_their_requests(gpu: &Gpu) {
     const TEST: &str = "batches";
     let mut rng = rng(TEST);
@@ -35,9 +36,22 @@ pub(crate) fn batches_are_their_requests(gpu: &Gpu) {
             typed.push(one);
             wires.push(wire);
         }
-        // SAFETY: all of it lives until the wait, and nothing overlaps.
-        let done = unsafe { engine.batch(direction, &requests, &[]) };
-        wait(&done.unwrap_or_else(|error| fail(TEST, &format!("case {case}: {error}"))));
+        let one_by_one = case % 8 >= 4;
+        let works: Vec<_> = if one_by_one {
+            let start = |BatchItem { typed, range, packed }: &BatchItem| match direction {
+                // SAFETY: all of it lives until the wait, and nothing overlaps.
+                Direction::Pack => unsafe { engine.pack(typed, range.clone(), *packed, &[]) },
+                // SAFETY: likewise.
+                Direction::Unpack => unsafe { engine.unpack(*packed, typed, range.clone(), &[]) },
+            };
+            requests.iter().map(start).collect()
+        } else {
+            // SAFETY: likewise.
+            vec![unsafe { engine.batch(direction, &requests, &[]) }]
+        };
+        for work in works.into_iter().rev() {
+            wait(&work.unwrap_or_else(|error| fail(TEST, &format!("case {case}: {error}"))));
+        }
         let sides = samples.iter().zip(&requests).zip(typed.iter().zip(&wires));
         for (number, ((sample, request), (one, wire))) in sides.enumerate() {
             let (mut stream, mut memory) = (wire.noise.clone(), one.noise.clone());

@@ -23,7 +23,8 @@ struct Bench {
 impl Bench {
     fn new(config: Config) -> Bench {
         let mock = Arc::new(Mock::new(UPLOADS));
-        let engine = GpuEngine::over(Arc::clone(&mock) as Arc<dyn Accelerator>, config.bounded());
+        let config = Config { gathers: false, ..config }.bounded();
+        let engine = GpuEngine::over(Arc::clone(&mock) as Arc<dyn Accelerator>, config);
         let device = engine.device();
         let (typed, packed) =
             (device.allocate(1 << 20).unwrap(), device.allocate(1 << 20).unwrap());
