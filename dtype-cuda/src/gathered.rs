@@ -129,7 +129,8 @@ impl Gathered {
         let Waiting { batch, parts } = state.waiting.as_mut()?;
         let batch = Arc::clone(batch);
         parts[usize::from(direction == Direction::Unpack)].push(part);
-        if batch.pieces.fetch_add(1, Ordering::Relaxed) + 1 >= TOGETHER as u32 {
+        batch.pieces.fetch_add(1, Ordering::Relaxed);
+        if parts.iter().map(Vec::len).sum::<usize>() >= TOGETHER {
             state.launch(shared, None);
         }
         Some(Completion::Pending(Arc::new(Piece { shared: Arc::clone(shared), batch })))
@@ -146,20 +147,10 @@ impl Gathered {
 }
 
 impl Batch {
-    fn poll(&self, work: &Completion) -> Result<bool, DeviceError> {
-        if !work.is_known_over() {
-            let fewer = |left: u32| left.checked_sub(1);
-            let order = Ordering::Relaxed;
-            if self.unasked.fetch_update(order, order, fewer).is_ok() {
-                return Ok(false);
-            }
-        }
-        let ended = work.poll();
-        if ended == Ok(false) {
-            let others = self.pieces.load(Ordering::Relaxed).saturating_sub(1);
-            self.unasked.store(others, Ordering::Relaxed);
-        }
-        ended
+    /// Whether the next question is answered without asking the device.
+    fn passes_over(&self) -> bool {
+        let (order, fewer) = (Ordering::Relaxed, |left: u32| left.checked_sub(1));
+        self.unasked.fetch_update(order, order, fewer).is_ok()
     }
 }
 
@@ -192,17 +183,25 @@ pub(crate) fn launched(work: &Completion) -> Completion {
 unsafe impl Pending for Piece {
     fn poll(&self) -> Result<bool, DeviceError> {
         let batch = &self.batch;
+        if !self.is_known_over() && batch.passes_over() {
+            return Ok(false);
+        }
         if batch.work.get().is_none() {
             let mut state = self.shared.gathered.lock();
             if batch.work.get().is_none() && !state.is_busy() {
                 state.launch(&self.shared, Some(batch));
             }
         }
-        match batch.work.get() {
+        let ended = match batch.work.get() {
             None => Ok(false),
-            Some(Ok(work)) => batch.poll(work),
+            Some(Ok(work)) => work.poll(),
             Some(Err(error)) => Err(error.clone()),
+        };
+        if ended == Ok(false) {
+            let others = batch.pieces.load(Ordering::Relaxed).saturating_sub(1);
+            batch.unasked.store(others, Ordering::Relaxed);
         }
+        ended
     }
 
     fn is_known_over(&self) -> bool {

@@ -57,6 +57,30 @@ fn what_is_received_at_once_takes_one_copy() {
 }
 
 #[test]
+fn in_a_crowd_messages_are_eager_and_keep_their_order() {
+    const MANY: u64 = 60;
+    let mut lab = Lab::new(config(), 5);
+    let source = |seed| Buffer::source_in(&layout(8, true), 1, seed, lab.home(true));
+    let from: Vec<Buffer> = (0..MANY).map(source).collect();
+    let target = |_| Buffer::target_in(&layout(8, true), 1, lab.home(true));
+    let to: Vec<Buffer> = (0..MANY).map(target).collect();
+    let receive = |to| lab.job.irecv(1, to, Source::Rank(0), TagSel::Is(0));
+    let recvs: Vec<RequestId> = to.iter().map(receive).collect();
+    let send = |from| lab.job.isend(0, from, 1, 0);
+    let sends: Vec<RequestId> = from.iter().map(send).collect();
+    let mut last = None;
+    for (recv, (from, to)) in recvs.into_iter().zip(from.iter().zip(&to)) {
+        last = Some(lab.job.finish(1, recv).unwrap().protocol);
+        to.assert_received(&from.packed(), "one of many");
+    }
+    assert_eq!(last, Some(Protocol::Eager));
+    for send in sends {
+        lab.job.finish(0, send).unwrap();
+    }
+    lab.assert_idle("all are there");
+}
+
+#[test]
 fn two_that_send_first_both_end() {
     for polls in [0, 5] {
         let mut lab = Lab::new(config(), polls);

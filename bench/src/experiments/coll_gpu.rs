@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use gapless::World;
 use gapless::launch::{self, Job};
 use gapless_kernels::peers::{flagged_max, words_max};
-use gapless_mem_cuda::CudaDriver;
+use gapless_mem_cuda::{CudaDriver, Mps};
 use gapless_report::{Absent, Bytes, Curve, Mark, PlotError, Report, Row, Samples, Summary, curves};
 
 use crate::error::Failure;
@@ -23,7 +23,7 @@ pub struct CollGpu;
 /// Options of the experiment.
 #[derive(Clone, Debug, clap::Args)]
 pub struct Options {
-    /// Processes, each with a GPU
+    /// Processes, each with a GPU, or in turn on those that there are, if the Multi-Process Service runs
     #[arg(long, value_name = "N", default_value_t = 2,
         value_parser = clap::value_parser!(u32).range(2..=16))]
     ranks: u32,
@@ -75,9 +75,10 @@ impl Experiment for CollGpu {
             measure(options, common, file)?;
             return Ok(Findings::new(Vec::new(), String::new()));
         }
-        let devices = CudaDriver::load().map_err(|why| Failure::NoGpu { why: why.to_string() })?.devices();
-        if devices < options.ranks {
-            let why = format!("{devices} devices for {} processes", options.ranks);
+        let driver = CudaDriver::load().map_err(|why| Failure::NoGpu { why: why.to_string() })?;
+        let devices = driver.devices();
+        if devices < options.ranks && driver.device(0)?.mps() == Mps::Off {
+            let why = format!("{devices} devices for {} processes, and no MPS", options.ranks);
             return Err(Failure::NoGpu { why });
         }
         let folder = tempfile::tempdir().map_err(Failure::io("make", std::env::temp_dir()))?;
@@ -171,7 +172,8 @@ fn protocol(call: Call, who: Who, bytes: u64, ranks: u32) -> &'static str {
 /// What a rank of that job does; rank 0 writes the rows.
 fn measure(options: &Options, common: &Common, file: &Path) -> Result<(), Failure> {
     let world = World::init()?;
-    let device = CudaDriver::load()?.device(world.rank())?;
+    let driver = CudaDriver::load()?;
+    let device = driver.device(world.rank() % driver.devices())?;
     let stream = device.stream()?;
     let sizes: &[u64] = if common.quick { &[8, 2 << 20] } else { &options.sizes };
     let blocks: &[u64] = if common.quick { &[SHORT, 1 << 20] } else { &BLOCKS };
@@ -236,8 +238,10 @@ fn summary(what: &str, seconds: &[f64]) -> Result<Summary, Failure> {
     Samples::from_seconds(seconds.iter().copied()).summary().map_err(Failure::samples(what.to_owned()))
 }
 
+/// Where ranks are: each on a device of its own, or in turn on those that there are.
 fn space(ranks: u32) -> String {
-    (0..ranks).map(|rank| format!("cuda:{rank}")).collect::<Vec<_>>().join(",")
+    let devices = CudaDriver::load().map_or(ranks, |driver| driver.devices()).max(1);
+    (0..ranks).map(|rank| format!("cuda:{}", rank % devices)).collect::<Vec<_>>().join(",")
 }
 
 /// A row, with the marks that it has; `theirs`: NCCL's times, without and with windows.

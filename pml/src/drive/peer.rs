@@ -109,8 +109,8 @@ pub(crate) enum Attempt {
     Waits(Outgoing),
 }
 
-/// Eager messages to one peer that engines pack at the same time.
-const PACKING_MAX: usize = 16;
+/// Eager messages to one peer that engines pack at the same time: as many as go in one launch.
+const PACKING_MAX: usize = 64;
 
 impl Core {
     /// Has a peer's queues looked at by [`pump`](Core::pump).

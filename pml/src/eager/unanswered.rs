@@ -21,7 +21,9 @@
 //! slot; the message is received as it would have been. A word at the start of every kernel would cost each mapped
 //! message one control message more.
 //!
-//! If other protocols, or nobody, answer the offers, messages to that peer are eager again for a while.
+//! If other protocols, or nobody, answer the offers, messages to that peer are eager again for a while. So are those that
+//! come while many offers wait, or while others wait for room: in a crowd an eager message's kernels are shared, and a
+//! rendezvous of its own costs the processors more.
 //!
 //! If two processes both send first, both sends end as long as both processes make progress. More is not promised for
 //! device memory: a message whose sender makes no progress for those 50 µs does not leave.
@@ -57,6 +59,9 @@ const VAIN_MAX: u8 = 8;
 
 /// How long that is, in messages that would have been offered.
 const REST: u8 = 64;
+
+/// Offers that wait for an answer before more messages are eager.
+const CROWD: usize = 32;
 
 /// What is known of offering short messages to a peer.
 #[derive(Debug, Default)]
@@ -113,6 +118,9 @@ impl Core {
     /// map.
     pub(crate) fn is_better_offered(&mut self, bml: &mut Bml, peer: u32, buffer: &Typed) -> bool {
         let config = &self.config;
+        if self.unanswered.len() >= CROWD || !self.peers[peer as usize].outbox.is_empty() {
+            return false;
+        }
         bml.look_up(Rank(peer));
         let ordered = bml.limits(Rank(peer)).is_some_and(|limits| limits.ordered);
         let mapped = config.share_device_buffers

@@ -374,6 +374,7 @@ fn a_captured_graph_can_be_launched_again_and_again() {
     for round in 0..20 {
         let number = |rank: u32| 3 * rank as i32 + round;
         let all: i32 = (0..comm.size()).map(number).sum();
+        let summands = comm.size() as i32;
         let fill = |bytes: usize| number(comm.rank()).to_ne_bytes().repeat(bytes / 4);
         rank.write(short.region(), &fill(4096));
         rank.write(long.region(), &fill(LONG));
@@ -390,7 +391,7 @@ fn a_captured_graph_can_be_launched_again_and_again() {
         }
         on.wait().unwrap();
         comm.barrier().unwrap();
-        assert_eq!(rank.read(short.region(), 4096), (n as i32 * all).to_ne_bytes().repeat(1024));
+        assert_eq!(rank.read(short.region(), 4096), (summands * all).to_ne_bytes().repeat(1024));
         assert!(rank.read(long.region(), LONG) == all.to_ne_bytes().repeat(LONG / 4));
         let summed = all.to_ne_bytes().repeat(n * BLOCK);
         let right =

@@ -29,9 +29,10 @@ impl Bench {
         let column = Datatype::vector(8, 1, 2, &Primitive::Double.into()).unwrap();
         let typed = Typed::new(self.typed, 128 * number, &column.commit().unwrap(), 1).unwrap();
         let packed = self.packed.sub(64 * number, 64).unwrap();
-        // SAFETY: the pretend vendor touches nothing.
         let started = match number % 2 {
+            // SAFETY: the pretend vendor touches nothing.
             0 => unsafe { self.engine.pack(&typed, 0..64, packed, after) },
+            // SAFETY: likewise.
             _ => unsafe { self.engine.unpack(packed, &typed, 0..64, after) },
         };
         started.unwrap()
