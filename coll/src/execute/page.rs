@@ -398,7 +398,7 @@ impl Page {
         (going, Place { board, shared, seat, circle, ring_tag, area, slots, seen })
     }
 
-    /// Whether work of an engine is under way, so that a waiting caller should poll and not sleep.
+    /// Whether work of an engine is waited for, and no rank, so that a waiting caller should poll and not sleep.
     #[must_use]
     pub fn is_busy(&self) -> bool {
         self.going.as_ref().is_some_and(|going| going.get().is_busy())
@@ -428,7 +428,9 @@ impl Page {
     /// again what was announced is cheap.
     pub fn doze(&mut self, pml: &mut Pml) -> Option<RequestId> {
         let (going, mut place) = self.parts();
-        let awaited = going?.awaited(&mut place)?;
+        let going = going?;
+        let awaited = going.awaited(&mut place)?;
+        going.sleeps(&place);
         let bell = act::bell(pml, (self.circle.comm(), self.ring_tag), self.bell)?;
         let rung = self.bell.replace(bell) != Some(bell);
         if rung || self.asleep != Some(awaited) {

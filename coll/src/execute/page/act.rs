@@ -21,6 +21,7 @@ use super::circle::Circle;
 use super::pieces::{Piece, SLOTS};
 use super::plan::{Content, Round, Span, Then};
 use super::routes::ENTRY_BYTES;
+use super::slots::LAST_BYTES;
 use super::{Area, Memory, Shared};
 use crate::execute::act::{Tools, Work};
 use crate::execute::rows::{Blocks, Combine, Rows, Spot};
@@ -257,6 +258,28 @@ impl Shared {
     ) -> Result<(), EngineError> {
         let into = self.slot(rank, slot)?.sub(piece.at, piece.range.end - piece.range.start)?;
         pack(rows, piece, into, tools, work)
+    }
+
+    /// Says with a fragment of this rank's whether it has slept for one that had begun.
+    pub(super) fn say_slept(
+        &self,
+        (rank, slot): (usize, usize),
+        slept: bool,
+    ) -> Result<(), EngineError> {
+        // SAFETY: as in `write_directory`.
+        Ok(unsafe { gapless_mem::write(&self.last_bytes(rank, slot)?, 0, &[u8::from(slept)]) }?)
+    }
+
+    /// Whether a rank says so.
+    pub(super) fn has_slept(&self, (rank, slot): (usize, usize)) -> Result<bool, EngineError> {
+        let mut slept = [0];
+        // SAFETY: as in `read_entry`.
+        unsafe { gapless_mem::read(&self.last_bytes(rank, slot)?, 0, &mut slept) }?;
+        Ok(slept != [0])
+    }
+
+    fn last_bytes(&self, rank: usize, slot: usize) -> Result<Region, EngineError> {
+        Ok(self.slot(rank, slot)?.sub(self.slot_bytes.saturating_sub(LAST_BYTES), LAST_BYTES)?)
     }
 
     /// Writes the directory of an exchange into this rank's own slot.

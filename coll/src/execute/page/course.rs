@@ -36,6 +36,13 @@ pub(super) enum Stage {
     Torn,
 }
 
+impl Stage {
+    /// Whether it waits until the work that was started is over. In the others there may be such work as well.
+    fn is_work(self) -> bool {
+        matches!(self, Stage::Exposing | Stage::Combining | Stage::Unpacking | Stage::Failing)
+    }
+}
+
 /// What comes of a step: another one, or nothing yet.
 pub(super) type Next = Option<Stage>;
 
@@ -43,7 +50,7 @@ pub(super) type Next = Option<Stage>;
 pub(super) trait Carried {
     fn is_torn(&self) -> bool;
 
-    /// Whether work of an engine is under way.
+    /// Whether it waits for work of an engine, and for no rank.
     fn is_busy(&self) -> bool;
 
     /// Goes on as far as it can; whether all is over.
@@ -60,6 +67,9 @@ pub(super) trait Carried {
 
     /// Which rank is waited for; `None`: none is.
     fn awaited(&self, place: &mut Place<'_>) -> Option<Awaited>;
+
+    /// This rank is about to sleep.
+    fn sleeps(&mut self, place: &Place<'_>);
 }
 
 /// A collective of many steps.
@@ -159,7 +169,8 @@ impl<S: Steps> Carried for S {
     }
 
     fn is_busy(&self) -> bool {
-        self.course().work.is_pending()
+        let Course { stage, work, .. } = self.course();
+        stage.is_work() && work.is_pending()
     }
 
     fn advance(&mut self, place: &mut Place<'_>, tools: &mut Tools<'_>) -> bool {
@@ -228,6 +239,17 @@ impl<S: Steps> Carried for S {
             _ => None,
         }
     }
+
+    fn sleeps(&mut self, place: &Place<'_>) {
+        let has_begun = match self.course().stage {
+            Stage::Waiting => self.course().fragment > 0,
+            Stage::Gathering | Stage::Collecting => {
+                self.source(place).is_some_and(|(rank, _)| self.met(rank).is_some())
+            }
+            _ => false,
+        };
+        self.course_mut().slept |= has_begun;
+    }
 }
 
 /// How far a collective of many steps is, as this rank and others see each other in it.
@@ -246,6 +268,8 @@ pub(super) struct Course {
     pub(super) read: u64,
     /// For bytes that were read by the kernel and go to several places.
     pub(super) bounce: Option<Memory>,
+    /// Whether this rank has slept for one that had begun.
+    pub(super) slept: bool,
     failure: Option<CollError>,
     /// Whether others can know what this rank calls.
     introduced: bool,
@@ -271,6 +295,7 @@ impl Course {
             work: Work::default(),
             read: 0,
             bounce: None,
+            slept: false,
             failure: None,
             introduced: false,
             turned: false,

@@ -237,6 +237,10 @@ impl Long {
         if fills {
             self.fill(place, tools);
         }
+        if self.may_lengthen() {
+            let own = (place.rank(), self.course.slot(self.course.first));
+            self.course.work.started(place.shared.say_slept(own, self.course.slept));
+        }
         Ok(Some(Stage::Exposing))
     }
 
@@ -418,8 +422,29 @@ impl Long {
         Ok(Some(Stage::Unpacking))
     }
 
+    /// Whether fragments may get longer. All ranks agree once they have met: it depends on what all know by then.
+    fn may_lengthen(&self) -> bool {
+        let lends = |peer: &Option<Peer>| peer.as_ref().is_some_and(|it| it.direct.is_some());
+        self.plan.may_lengthen() && self.own.is_empty() && !self.met.iter().any(lends)
+    }
+
+    /// Has the rest go in longer fragments, if a rank has said with this one that it has slept for one that had begun.
+    fn lengthen(&mut self, place: &Place<'_>) {
+        if !self.may_lengthen() {
+            return;
+        }
+        let says = |rank: usize| {
+            let first = self.met.get(rank)?.as_ref().map_or(self.course.first, |it| it.first);
+            place.shared.has_slept((rank, self.course.slot(first))).ok()
+        };
+        if (0..self.met.len()).any(|rank| says(rank) == Some(true)) {
+            self.plan.lengthen(self.course.fragment + 1);
+        }
+    }
+
     /// A fragment is over.
     fn turn(&mut self, place: &mut Place<'_>, tools: &mut Tools<'_>) -> Stage {
+        self.lengthen(place);
         self.course.fragment += 1;
         if self.course.fragment < self.plan.fragments && !self.is_over_early(place) {
             if !self.plan.exposes() {

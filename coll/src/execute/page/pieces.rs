@@ -14,8 +14,8 @@ use super::plan::RANKS_MAX;
 /// Slots of a rank: it fills one while others still read the one before.
 pub(super) const SLOTS: usize = 2;
 
-/// The most bytes of a slot.
-const SLOT_MAX: u64 = 512 << 10;
+/// The most bytes of a slot. All of them are used where processors are few only (`lengthen`).
+const SLOT_MAX: u64 = 4 << 20;
 
 /// The most bytes of all ranks' slots.
 const SLOTS_MAX: u64 = 32 << 20;
@@ -23,6 +23,9 @@ const SLOTS_MAX: u64 = 32 << 20;
 /// The most bytes that one rank reads of another's slot, if there is a piece for each: with longer ones ranks wait less often
 /// for each other, but less stays in the caches.
 const PIECE_MAX: u64 = 64 << 10;
+
+/// The most bytes of a slot that are used so.
+const PIECES_MAX: u64 = 512 << 10;
 
 /// The most bytes of a slot that are used if all read all of it, or combine slices of all of it: these stay in the cache of
 /// the core that fills it, and of those that read it.
@@ -51,7 +54,7 @@ pub(super) fn slot_bytes(ranks: usize) -> u64 {
 
 /// Bytes of it that are used if there is a piece in it for each rank.
 pub(super) fn pieces_bytes(ranks: usize) -> u64 {
-    slot_bytes(ranks).min(PIECE_MAX * ranks as u64)
+    slot_bytes(ranks).min(PIECE_MAX * ranks as u64).min(PIECES_MAX)
 }
 
 /// Bytes of it that are used if all read all of it.
@@ -116,6 +119,8 @@ pub(super) struct Plan {
     blocks: Row,
     /// How many of them go in a fragment.
     step: u64,
+    /// From this fragment on, and how many went in those before.
+    since: (u64, u64),
     /// How long a slice is, in a fragment and in the last one.
     slices: (u64, u64),
     /// How many fragments there are.
@@ -146,6 +151,11 @@ pub(super) fn lcm(one: u64, other: u64) -> u64 {
         (a, b) = (b, a % b);
     }
     one.checked_div(a).unwrap_or(0).saturating_mul(other)
+}
+
+/// Slices and pieces are multiples of so many bytes.
+fn grain(call: &Call<'_>) -> u64 {
+    lcm(call.reduction().map_or(1, |of| of.unit.max(1)), SCRATCH_ALIGN)
 }
 
 /// The blocks of all ranks, if all know how long these are.
@@ -184,7 +194,7 @@ impl Plan {
             return None;
         }
         let slot = shape.slot(ranks);
-        let grain = lcm(call.reduction().map_or(1, |of| of.unit.max(1)), SCRATCH_ALIGN);
+        let grain = grain(&call);
         let share = len.div_ceil(FRAGMENTS).next_multiple_of(4096);
         let is_pair = ranks == 2 && len <= FRAGMENT_PAIR << 12;
         let share_max = if is_pair { FRAGMENT_PAIR } else { FRAGMENT_MAX };
@@ -206,9 +216,7 @@ impl Plan {
             return None;
         }
         let fits = fragments.checked_mul(3)? < u64::from(STEP_MAX);
-        let slice = |bytes: u64| bytes.div_ceil(ranks as u64).next_multiple_of(grain);
-        let slices = (slice(step), slice(len - fragments.saturating_sub(1) * step));
-        fits.then_some(Plan {
+        let mut plan = Plan {
             operation,
             call,
             me,
@@ -217,9 +225,12 @@ impl Plan {
             len,
             blocks,
             step,
-            slices,
+            since: (0, 0),
+            slices: (0, 0),
             fragments,
-        })
+        };
+        plan.slices = plan.slices_of(len - fragments.saturating_sub(1) * step);
+        fits.then_some(plan)
     }
 
     pub(super) fn operation(&self) -> Operation {
@@ -363,9 +374,15 @@ impl Plan {
         }
     }
 
+    /// How many bytes went in the fragments before this one, which is not one of those before `since`.
+    fn begun(&self, fragment: u64) -> u64 {
+        let (first, before) = self.since;
+        before + fragment.saturating_sub(first) * self.step
+    }
+
     /// Which bytes of the vector, or of a rank's block, a fragment has.
     fn window(&self, fragment: u64, rank: usize) -> Range<u64> {
-        let (start, len) = (fragment * self.step, self.block_bytes(rank));
+        let (start, len) = (self.begun(fragment), self.block_bytes(rank));
         start.min(len)..(start + self.step).min(len)
     }
 
@@ -414,7 +431,7 @@ impl Plan {
 
     /// Where byte `at` of the slot comes from, in what a rank contributes.
     pub(super) fn position(&self, fragment: u64, at: u64) -> u64 {
-        let start = fragment * self.step;
+        let start = self.begun(fragment);
         match self.shape {
             Shape::Pieces => {
                 let block = usize::try_from(at / self.step).unwrap_or(usize::MAX);
@@ -426,7 +443,7 @@ impl Plan {
 
     /// Where a slice of the result lies in the packed stream that is received.
     pub(super) fn result(&self, fragment: u64, slice: &Range<u64>) -> Range<u64> {
-        let start = fragment * self.step;
+        let start = self.begun(fragment);
         start + slice.start..start + slice.end
     }
 
@@ -512,7 +529,7 @@ impl Plan {
         let is_root = self.root() == Some(me);
         // Beginning with its own, so that not all read the same slot at once.
         let turn = (index < ranks).then(|| (me + index) % ranks);
-        let begun = fragment * self.step;
+        let begun = self.begun(fragment);
         let piece = |block: usize, skipped: u64, bytes: Range<u64>| {
             let start = begun + skipped;
             let first = self.blocks.range(block).start + start;
@@ -575,6 +592,8 @@ impl Plan {
         Piece { range: start..start + self.block_bytes(of), ..first }
     }
 }
+
+mod lengthen;
 
 #[cfg(test)]
 mod tests;

@@ -105,6 +105,8 @@ impl Carried for Short {
             _ => None,
         }
     }
+
+    fn sleeps(&mut self, _place: &Place<'_>) {}
 }
 
 impl Short {

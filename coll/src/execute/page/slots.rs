@@ -7,6 +7,9 @@ use super::Place;
 use super::pieces::SLOTS;
 use crate::execute::error::CollError;
 
+/// Bytes at a slot's end in which a rank says what it has to say with a fragment, if no bytes of that lie there.
+pub(super) const LAST_BYTES: u64 = 4096;
+
 /// A rank's own slots.
 #[derive(Debug, Default)]
 pub(super) struct Slots {

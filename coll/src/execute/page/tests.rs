@@ -258,3 +258,68 @@ fn nobody_sleeps_while_there_is_something_to_read() {
     }
     assert!(stopped > 0, "all was read at once");
 }
+
+/// How often two ranks find that they have to wait for each other in an all-reduce or all-gather of so many bytes. They
+/// may announce that they sleep.
+fn waits(call: &Call<'_>, dozes: bool) -> usize {
+    let mut pmls = endpoints(2);
+    let mut buffers: Vec<[Vec<u8>; 2]> = (0..2)
+        .map(|me| {
+            let (send, recv) = crate::build::rows(call, me, 2);
+            let first = u8::try_from(me).unwrap();
+            let sent = (0..send.len()).map(|at| at.to_le_bytes()[0] % 100 + first).collect();
+            [sent, vec![0; usize::try_from(recv.len()).unwrap()]]
+        })
+        .collect();
+    let mut pages = pages(&mut pmls);
+    for (page, [send, recv]) in pages.iter_mut().zip(&mut buffers) {
+        let [send, recv] =
+            [send, recv].map(|buffer| Blocks::Whole(Typed::contiguous(Region::of_mut(buffer))));
+        let byte = gapless_dtype::Datatype::from(gapless_dtype::Primitive::Uint8);
+        let sum = Combine::new(&ReduceOp::Sum.into(), &byte.commit().unwrap()).unwrap();
+        // SAFETY: the buffers outlive the collective, and nothing else touches them meanwhile.
+        unsafe { page.begin(0, call, Rows { send, recv }, Some(sum)) }.unwrap();
+    }
+    let (mut ended, mut waits) = ([false; 2], 0);
+    for _ in 0..10_000 {
+        for ((page, pml), ended) in pages.iter_mut().zip(&mut pmls).zip(&mut ended) {
+            pml.progress();
+            if *ended {
+                continue;
+            }
+            match page.advance(pml, &HostEngine, &HostEngine) {
+                Poll::Ready(result) => {
+                    result.unwrap();
+                    *ended = true;
+                }
+                Poll::Pending => {
+                    waits += 1;
+                    assert!(!page.is_busy(), "{call:?}: the host's engine is done at once");
+                    assert!(!dozes || page.doze(pml).is_some() || page.look(), "{call:?}");
+                }
+            }
+        }
+    }
+    assert_eq!(ended, [true; 2], "{call:?}");
+    pages.into_iter().zip(&mut pmls).for_each(|(mut page, pml)| page.close(pml));
+    let [[one, got], [other, same]] = buffers.try_into().unwrap();
+    let expected: Vec<u8> = match call {
+        Call::Allgather { .. } => [one, other].concat(),
+        _ => one.iter().zip(&other).map(|(one, other)| one + other).collect(),
+    };
+    assert!(got == expected && same == expected, "{call:?}");
+    waits
+}
+
+/// Who has what it takes of an engine waits for a rank, and may sleep. Where ranks sleep for each other, what is left goes
+/// in few fragments, so that they seldom do.
+#[test]
+fn who_sleeps_for_another_does_so_seldom() {
+    let (len, of) = (16u64 << 20, Reduction { unit: 1, commutative: true });
+    for call in
+        [Call::Allreduce { len, of, in_place: false }, Call::Allgather { len, in_place: false }]
+    {
+        let [awake, asleep] = [false, true].map(|dozes| waits(&call, dozes));
+        assert!(awake > 128 && asleep < 40, "{call:?}: {awake} {asleep}");
+    }
+}

@@ -1,6 +1,7 @@
 //! Fragments of all operations, among few and many ranks.
 use super::*;
 use crate::Reduction;
+use crate::execute::page::slots::LAST_BYTES;
 
 fn calls(root: usize, len: u64, of: Reduction) -> Vec<Call<'static>> {
     let each = |in_place| {
@@ -42,7 +43,30 @@ fn fragments_cover_all_and_stay_in_their_slots() {
                 let plans: Vec<Plan> =
                     (0..ranks).map(|me| Plan::new(&call, me, ranks).unwrap()).collect();
                 for plan in &plans {
-                    check(&call, plan, &plans);
+                    check(&call, plan.me, &plans, None);
+                }
+            }
+        }
+    }
+}
+
+/// The same if what is left after some fragments goes in longer ones, at all ranks.
+#[test]
+fn longer_fragments_cover_what_is_left() {
+    for (ranks, unit) in [(2, 8), (3, 12), (5, 1), (16, 8)] {
+        let of = Reduction { unit, commutative: true };
+        for call in calls(ranks - 1, (5 << 20) / unit * unit + unit, of) {
+            let plans: Vec<Plan> =
+                (0..ranks).map(|me| Plan::new(&call, me, ranks).unwrap()).collect();
+            let one_way =
+                matches!(call, Call::Bcast { .. } | Call::Gather { .. } | Call::Scatter { .. });
+            for plan in &plans {
+                assert_eq!(plan.may_lengthen(), !one_way, "{call:?}");
+                let mut longer = plan.clone();
+                longer.lengthen(1);
+                assert!(!longer.may_lengthen() && 2 * longer.fragments <= plan.fragments + 4);
+                for from in [1, 3].into_iter().filter(|_| !one_way) {
+                    check(&call, plan.me, &plans, Some(from));
                 }
             }
         }
@@ -56,13 +80,26 @@ fn fills(plan: &Plan, fragment: u64, all: bool, bytes: &Range<u64>) -> bool {
     bytes.is_empty() || pieces.any(|it| it.at <= bytes.start && bytes.end <= end(&it))
 }
 
-fn check(call: &Call<'_>, plan: &Plan, plans: &[Plan]) {
-    let (me, ranks) = (plan.me, plan.ranks);
-    let slot = plan.slot();
+/// `longer`: from this fragment on they are.
+fn check(call: &Call<'_>, me: usize, plans: &[Plan], longer: Option<u64>) {
+    // Where what a rank contributes lies is asked before fragments get longer.
+    let own_input = plans[me].own_input();
+    let (mut plans, ranks) = (plans.to_vec(), plans.len());
+    let slot = match longer {
+        None => plans[me].slot(),
+        Some(_) => slot_bytes(ranks) - LAST_BYTES,
+    };
     assert!(slot <= slot_bytes(ranks));
     let (send, recv) = crate::build::rows(call, me, ranks);
     let (mut sent, mut received) = (0, 0);
-    for fragment in 0..plan.fragments {
+    for fragment in 0.. {
+        if Some(fragment) == longer {
+            plans.iter_mut().for_each(|plan| plan.lengthen(fragment));
+        }
+        let plan = &plans[me];
+        if fragment == plan.fragments {
+            break;
+        }
         let mut filled = 0;
         for piece in plan.input(fragment, true).filter(|_| plan.exposes()) {
             let bytes = piece.range.end - piece.range.start;
@@ -72,9 +109,9 @@ fn check(call: &Call<'_>, plan: &Plan, plans: &[Plan]) {
             let row = if piece.buffer == Buffer::Send { &send } else { &recv };
             assert!(piece.range.end <= row.len(), "{call:?} {piece:?}");
             assert_eq!(row.range(piece.block).start + piece.start, piece.range.start);
-            if let Some((buffer, own)) = plan.own_input() {
+            if let Some((buffer, own)) = &own_input {
                 let at = own.start + plan.position(fragment, piece.at);
-                assert_eq!((piece.buffer, piece.range.start), (buffer, at), "{call:?}");
+                assert_eq!((piece.buffer, piece.range.start), (*buffer, at), "{call:?}");
                 assert!(piece.range.end <= own.end);
             }
         }
@@ -124,6 +161,7 @@ fn check(call: &Call<'_>, plan: &Plan, plans: &[Plan]) {
             }
         }
     }
+    let plan = &plans[me];
     let input = if send.blocks() == 0 { recv.len() } else { send.len() };
     let block = matches!(plan.call, Call::Gather { .. } | Call::Allgather { .. });
     let input = if plan.in_place() && block { plan.block_bytes(me) } else { input };
