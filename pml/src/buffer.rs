@@ -10,11 +10,13 @@ mod access;
 mod place;
 mod remote;
 mod transfer;
+mod used;
 
 pub(crate) use access::{Gets, Listed, Room};
 pub(crate) use place::{Packed, Place, after};
 pub(crate) use remote::{Far, Mover, Remote};
 pub(crate) use transfer::{Held, Transfer};
+pub(crate) use used::Used;
 
 use crate::error::PmlError;
 use crate::matching::body::Body;

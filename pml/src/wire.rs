@@ -80,7 +80,7 @@ use zerocopy::little_endian::U64;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 /// Version of everything in this file. Peers with another version are refused.
-pub(crate) const VERSION: u8 = 10;
+pub(crate) const VERSION: u8 = 11;
 
 /// Most bytes of a flattened layout that an RTS carries; longer ones are fetched.
 pub const INLINE_LAYOUT_MAX: usize = 1024;

@@ -158,7 +158,7 @@ fn an_offer_that_contradicts_itself_loses_its_sender() {
             ("tiny fragments", |m| m[96..100].copy_from_slice(&127u32.to_le_bytes())),
             ("a space that nobody knows", |m| m[108] = 2),
             ("protocols that nobody knows", |m| m[109] = 4),
-            ("data that comes nobody knows when", |m| m[110] = 3),
+            ("data that comes nobody knows when", |m| m[110] = 4),
             ("a key that is not there", |m| m[106] = 1),
             ("a key that is not there to read", |m| m[107] = 1),
             ("a layout that is not there", |m| m[104] = 1),

@@ -26,6 +26,8 @@ pub(crate) struct Incoming {
     pub(crate) rts: Rts,
     /// Its number here.
     pub(crate) reply: u64,
+    /// Whether both buffers were used lately.
+    near: bool,
     /// Bytes that are received: as many as were sent, or as there is room for; none if the types differ.
     pub(crate) room: u64,
     /// The result at the end, although everything possible is received.
@@ -126,10 +128,12 @@ impl Core {
         }
         let (layout_id, gapless) = (rts.layout_id, rts.blocks == 1);
         let (serial, span, of_device) = (rts.serial, rts.span, !rts.host);
+        let near = self.used.again(recv.buffer.typed().as_contiguous()) && rts.near;
         recv.stage = RecvStage::Incoming(Box::new(Incoming {
             from,
             rts,
             reply,
+            near,
             room,
             failure,
             layout: None,
@@ -253,6 +257,7 @@ impl Core {
             mapped: incoming.rts.mapped.is_some(),
             grants: false,
             single_copy: None,
+            near: incoming.near,
             layout_fetch_bytes: if incoming.gapless() || incoming.layout.is_some() {
                 0
             } else {

@@ -157,6 +157,7 @@ impl Core {
             false => tuning.device_fragment_bytes,
         };
         let count = buffer.typed().count();
+        let near = self.used.again(buffer.typed().as_contiguous());
         let stage = SendStage::Eager { serial: 0 }; // replaced below, once the request has a name
         let send = Send { buffer, to, envelope, _copied: copied, stage };
         let id = self.requests.insert(Work::Send(Box::new(send)));
@@ -174,6 +175,7 @@ impl Core {
             depth: self.config.tuning.depth,
             host,
             staged,
+            near,
             data,
             mapped: None,
             rdma: None,

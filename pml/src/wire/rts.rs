@@ -56,6 +56,8 @@ const READABLE: u8 = 4;
 const LOCKED: u8 = 8;
 /// The data is there later.
 const LATER: u8 = 1;
+/// Its buffer was used lately.
+const NEAR: u8 = 2;
 
 /// What a sender says about staging.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -101,6 +103,8 @@ pub(crate) struct Rts {
     /// Whether the sender's buffer is memory that a CPU may touch.
     pub(crate) host: bool,
     pub(crate) staged: StagedOffer,
+    /// Whether the sender's buffer was used lately.
+    pub(crate) near: bool,
     /// Whether the data may be read.
     pub(crate) data: Data,
     pub(crate) mapped: Option<RemoteKey>,
@@ -136,7 +140,8 @@ impl Rts {
                 | if self.staged.through_host { THROUGH_HOST } else { 0 }
                 | if self.staged.readable { READABLE } else { 0 }
                 | if self.staged.locked { LOCKED } else { 0 },
-            later: u8::from(self.data == Data::Later) * LATER,
+            later: if self.data == Data::Later { LATER } else { 0 }
+                | if self.near { NEAR } else { 0 },
             zero: 0,
             staged_fragment: self.staged.fragment.into(),
             staged_depth: self.staged.depth.into(),
@@ -185,7 +190,7 @@ impl Rts {
         }
         if wire.space > 1
             || wire.staged > DEVICE | THROUGH_HOST | READABLE | LOCKED
-            || wire.later > LATER
+            || wire.later > LATER | NEAR
         {
             return Err("an RTS with an unknown space, staging or later".to_owned());
         }
@@ -224,7 +229,8 @@ impl Rts {
             depth: wire.depth.get(),
             host: wire.space == 0,
             staged,
-            data: if wire.later == LATER { Data::Later } else { Data::There },
+            near: wire.later & NEAR != 0,
+            data: if wire.later & LATER != 0 { Data::Later } else { Data::There },
             mapped: key(mapped)?,
             rdma: key(rdma)?,
             inline,

@@ -34,6 +34,7 @@ fn rts() -> Rts {
             depth: 3,
             mark: 5,
         },
+        near: false,
         data: Data::Later,
         mapped: RemoteKey::new(&[1; 20]),
         rdma: RemoteKey::new(&[2; 80]),
@@ -79,11 +80,11 @@ fn each_wish_of_an_rts_is_told_by_itself() {
     let mut bytes = [0; CONTROL_MAX];
     for marks in 0..8u8 {
         let [device, through_host, readable] = [1, 2, 4].map(|mark| marks & mark != 0);
-        for data in [Data::There, Data::Later] {
+        for (data, near) in [(Data::There, true), (Data::Later, false), (Data::Later, true)] {
             let none = StagedOffer { fragment: 0, depth: 0, ..rts().staged };
             let some = if marks != 0 { rts().staged } else { none };
             let staged = StagedOffer { device, through_host, readable, ..some };
-            let offer = Rts { staged, data, ..rts() };
+            let offer = Rts { staged, near, data, ..rts() };
             let len = offer.write(&[9; 5], &mut bytes);
             assert_eq!(Message::parse(&bytes[..len]), Ok(Message::Rts(Box::new(offer))));
         }
@@ -112,9 +113,9 @@ fn the_least_that_an_rts_may_say_is_taken_and_less_is_not() {
 fn an_rts_with_a_mark_that_is_not_known_is_refused() {
     let mut bytes = [0; CONTROL_MAX];
     let len = rts().write(&[9; 5], &mut bytes);
-    // Whether the buffer is a device's, how it can be staged, and whether its data comes later.
+    // Whether the buffer is a device's, how it can be staged, and whether its data comes later or was used lately.
     assert_eq!(bytes[108..111], [1, 7, 1]);
-    for (place, most) in [(108, 1), (109, 7), (110, 1)] {
+    for (place, most) in [(108, 1), (109, 7), (110, 3)] {
         let mut bytes = bytes;
         for mark in most + 1..=u8::MAX {
             bytes[place] = mark;

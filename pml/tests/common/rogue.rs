@@ -34,7 +34,7 @@ pub(crate) struct Pair {
     pub(crate) device: Arc<FakeDevice>,
 }
 
-pub(crate) const VERSION: u8 = 10;
+pub(crate) const VERSION: u8 = 11;
 /// Numbers on the wire.
 pub(crate) const PUT: u8 = 6;
 pub(crate) const GET: u8 = 8;

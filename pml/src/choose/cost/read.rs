@@ -22,10 +22,14 @@ pub(crate) fn read_shape(s: &Situation, most: u32, t: &Tuning) -> Shape {
 }
 
 impl Model<'_> {
-    /// The kernel, or the adapter, reads the sender's memory.
+    /// The kernel, or the adapter, reads the sender's memory. Out of caches the kernel reads as quickly as it can; out of
+    /// memory one processor waits alone, where in the pipeline two do. On a Xeon, in one piece, 128 KiB take 12 us out of
+    /// caches and 42 out of memory, by the pipeline 22 and 26; 512 KiB 35 and 164, 70 and 88.
     pub(crate) fn single_copy(&self) -> f64 {
         let is_adapter = self.s.single_copy.is_some_and(|costs| costs.registers());
-        let mb_s = if is_adapter { f64::MAX } else { self.t.single_copy_mb_s };
+        // Memory that is mapped is read out of caches as quickly, without the kernel.
+        let near = self.s.near && !self.s.mapped;
+        let mb_s = if is_adapter || near { f64::MAX } else { self.t.single_copy_mb_s };
         self.read_ns(mb_s, self.registering_ns([self.s.sender_span, self.s.bytes]))
     }
 
