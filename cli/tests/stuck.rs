@@ -6,23 +6,27 @@ use common::{
     BODY, WATCHDOG, again, assert_ran, await_flag, finish, finish_all, flag, gapless, is_rank,
     meeting_folder, text,
 };
-use gapless::World;
+use gapless::xtq::{Function, Put, QueueOptions, Rank};
+use gapless::{Assertions, Lock, ReduceOp, World};
 use rustix::process::{Pid, Signal, getpid, kill_process};
 use std::io::{self, Write};
 use std::process::Output;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::time::Duration;
 
 /// What every line has.
 const LINE: &str = " has waited ";
 
 /// The standard error output, and what is done when a rank has said its line.
-struct Said<F: Fn()>(F);
+struct Said<F: Fn(&str)>(F);
 
-impl<F: Fn()> Write for Said<F> {
+impl<F: Fn(&str)> Write for Said<F> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         io::stderr().write_all(bytes)?;
-        if text(bytes).contains(LINE) {
-            (self.0)();
+        let line = text(bytes);
+        if line.contains(LINE) {
+            (self.0)(&line);
         }
         Ok(bytes.len())
     }
@@ -32,7 +36,7 @@ impl<F: Fn()> Write for Said<F> {
     }
 }
 
-fn on_line(act: impl Fn() + Clone + Send + Sync + 'static) {
+fn on_line(act: impl Fn(&str) + Clone + Send + Sync + 'static) {
     let warnings = tracing_subscriber::fmt().with_max_level(tracing::Level::WARN);
     warnings.with_writer(move || Said(act.clone())).with_ansi(false).init();
 }
@@ -64,7 +68,7 @@ fn two_that_wait_for_each_other_say_so() {
     if is_rank(name) {
         let world = World::init().expect("the world comes to be");
         let (comm, me) = (world.comm(), world.rank());
-        on_line(move || flag(&meeting_folder(), &format!("said {me}")));
+        on_line(move |_| flag(&meeting_folder(), &format!("said {me}")));
         let mut byte = [0u8];
         std::thread::scope(|threads| {
             threads.spawn(|| {
@@ -118,7 +122,7 @@ fn one_that_is_stopped_does_not_answer() {
             comm.recv(&mut number, 0, 0).unwrap();
             let stopped = Pid::from_raw(number[0]).unwrap();
             stop(stopped);
-            on_line(move || kill_process(stopped, Signal::CONT).unwrap());
+            on_line(move |_| kill_process(stopped, Signal::CONT).unwrap());
             comm.send(&number, 0, 1).unwrap();
             comm.recv(&mut number, 0, 2).unwrap();
         }
@@ -129,6 +133,101 @@ fn one_that_is_stopped_does_not_answer() {
     let said = text(&output.stderr);
     let line = line_of(&said, 1);
     assert!(line.contains("for rank 0, which does not answer"), "{line}");
+}
+
+/// Waits for windows and tasks name whom they wait for: rank 0 does nothing until rank 1 has said so.
+#[test]
+fn whoever_waits_for_a_window_or_a_task_says_for_whom() {
+    let name = "whoever_waits_for_a_window_or_a_task_says_for_whom";
+    let window = "in a window's operation";
+    let rounds = [
+        ("lock", window),
+        ("lock, by messages", window),
+        ("flush, by messages", window),
+        ("start", window),
+        ("task", "in a wait for a task"),
+    ];
+    if is_rank(name) {
+        let world = World::init().expect("the world comes to be");
+        let (comm, me, folder) = (world.comm(), world.rank(), meeting_folder());
+        let tasks = world.xtq();
+        tasks.register_queue(2, QueueOptions::default()).unwrap();
+        tasks.register_function(3, Function::new(0, |_| Ok(()))).unwrap();
+        // On a busy machine other calls may take long, too.
+        let now = Arc::new(AtomicUsize::new(0));
+        if me == 1 {
+            let (now, folder) = (Arc::clone(&now), folder.clone());
+            on_line(move |line| {
+                let round = now.load(Relaxed);
+                if line.contains(rounds[round].1) && line.contains("for rank 0") {
+                    flag(&folder, &format!("said {round}"));
+                }
+            });
+        }
+        let mut mapped = comm.window().allocate::<u64>(8).unwrap();
+        let mut told = comm.window().by_messages().allocate::<u64>(8).unwrap();
+        for (round, (what, _)) in rounds.into_iter().enumerate() {
+            let said = || {
+                flag(&folder, &format!("idle {round}"));
+                await_flag(&folder, &format!("said {round}"));
+            };
+            comm.barrier().unwrap();
+            now.store(round, Relaxed);
+            if me == 1 {
+                await_flag(&folder, &format!("idle {round}"));
+            }
+            match (what, me) {
+                ("lock", 0) => {
+                    mapped.lock(1, Lock::Exclusive).unwrap();
+                    said();
+                    mapped.unlock(1).unwrap();
+                }
+                ("lock", _) => {
+                    mapped.lock(1, Lock::Exclusive).unwrap();
+                    mapped.unlock(1).unwrap();
+                }
+                ("start", 0) => {
+                    said();
+                    mapped.post(&[1]).unwrap();
+                    mapped.wait().unwrap();
+                }
+                ("start", _) => {
+                    mapped.start(&[0]).unwrap();
+                    mapped.complete().unwrap();
+                }
+                (_, 0) => said(),
+                ("flush, by messages", _) => {
+                    told.lock_with(0, Lock::Shared, Assertions::NOCHECK).unwrap();
+                    told.accumulate(&[1u64], 0, 0, ReduceOp::Bxor).unwrap();
+                    told.flush(0).unwrap();
+                    told.unlock(0).unwrap();
+                }
+                ("task", _) => {
+                    let put = Put::function(Rank(0), 3, 2, [0, 0]).acknowledged();
+                    let put = tasks.put(put).unwrap();
+                    tasks.wait_for(&put).unwrap();
+                }
+                _ => {
+                    told.lock(0, Lock::Exclusive).unwrap();
+                    told.unlock(0).unwrap();
+                }
+            }
+        }
+        comm.barrier().unwrap();
+        mapped.free().unwrap();
+        told.free().unwrap();
+        return world.finalize().unwrap();
+    }
+    let output = run(name, "0.5");
+    assert_ran(&output, 2);
+    let said = text(&output.stderr);
+    let of_rank = format!("rank 1{LINE}");
+    let mut lines: Vec<&str> = said.lines().filter(|line| line.contains(&of_rank)).collect();
+    for (what, call) in rounds {
+        let is_it = |line: &&str| line.contains(call) && line.contains(" for rank 0, which");
+        let found = lines.iter().position(is_it).unwrap_or_else(|| panic!("{what}: {said}"));
+        lines.remove(found);
+    }
 }
 
 #[test]

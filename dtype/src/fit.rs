@@ -6,7 +6,7 @@ use thiserror::Error;
 use crate::convertor::{Convertor, ConvertorError};
 use crate::equivalence::Equivalence;
 use crate::layout::Layout;
-use crate::primitive::Primitive;
+use crate::primitive::{Primitive, Sort, kind};
 use crate::run::Run;
 use crate::signature::SignatureKind;
 
@@ -116,7 +116,7 @@ impl ElementType {
                     return Ok(());
                 }
                 match own.signature().uniform() {
-                    Some(basic) if own.is_contiguous() => basic,
+                    Some(basic) if own.is_contiguous() && !basic.is_pair() => basic,
                     _ => return self.check_fields(layout, count),
                 }
             }
@@ -236,53 +236,6 @@ fn is_like(theirs: Primitive, ours: Primitive) -> bool {
     let ((sort, bytes), own) = (kind(theirs), kind(ours));
     let alike = sort == own.0 || sort == Sort::EitherSign && own.0.is_integer();
     sort == Sort::Untyped || alike && bytes == own.1
-}
-
-/// What the bits of a number mean.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Sort {
-    Signed,
-    Unsigned,
-    /// It depends on the C compiler which.
-    EitherSign,
-    Float,
-    BFloat,
-    LongDouble,
-    Bool,
-    /// Bytes, which may be anything.
-    Untyped,
-    /// No number: signatures have its two parts.
-    Pair,
-}
-
-impl Sort {
-    fn is_integer(self) -> bool {
-        matches!(self, Sort::Signed | Sort::Unsigned)
-    }
-}
-
-/// The sort of a basic type, and its size in bytes; of a complex number, those of its parts.
-fn kind(basic: Primitive) -> (Sort, u64) {
-    use Primitive as P;
-    let sort = match basic {
-        P::SignedChar | P::Short | P::Int | P::Long | P::LongLong => Sort::Signed,
-        P::Int8 | P::Int16 | P::Int32 | P::Int64 | P::Aint | P::Count | P::Offset => Sort::Signed,
-        P::UnsignedChar | P::UnsignedShort | P::Unsigned => Sort::Unsigned,
-        P::UnsignedLong | P::UnsignedLongLong => Sort::Unsigned,
-        P::Uint8 | P::Uint16 | P::Uint32 | P::Uint64 => Sort::Unsigned,
-        P::Char | P::Wchar => Sort::EitherSign,
-        P::Float16 | P::Float | P::Double => Sort::Float,
-        P::BFloat16 => Sort::BFloat,
-        P::LongDouble | P::LongDoubleComplex => Sort::LongDouble,
-        P::FloatComplex => return kind(P::Float),
-        P::DoubleComplex => return kind(P::Double),
-        P::Bool => Sort::Bool,
-        P::Byte | P::Packed => Sort::Untyped,
-        P::TwoInt | P::FloatInt | P::DoubleInt | P::LongInt | P::ShortInt | P::LongDoubleInt => {
-            Sort::Pair
-        }
-    };
-    (sort, basic.size_bytes())
 }
 
 #[cfg(test)]

@@ -13,9 +13,14 @@ use std::fmt;
 use half::{bf16, f16};
 use num_complex::Complex;
 
-use Primitive as P;
+mod pair;
+mod sort;
 
-/// A predefined datatype: a basic type of MPI 4.1 for C, a value-index pair, or a 16-bit float.
+use Primitive as P;
+pub(crate) use sort::{Sort, kind};
+
+/// A predefined datatype: a basic type of MPI 4.1 for C, a value-index pair, or a 16-bit float. Pairs with indices of 64 bits
+/// or without sign are not MPI's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[repr(u8)]
 pub enum Primitive {
@@ -99,6 +104,46 @@ pub enum Primitive {
     TwoInt,
     /// `struct { long double value; int index; }`; has a trailing gap.
     LongDoubleInt,
+    /// `struct { float value; int64_t index; }`.
+    FloatInt64,
+    /// `struct { float value; uint32_t index; }`.
+    FloatUint32,
+    /// `struct { float value; uint64_t index; }`.
+    FloatUint64,
+    /// `struct { double value; int64_t index; }`.
+    DoubleInt64,
+    /// `struct { double value; uint32_t index; }`.
+    DoubleUint32,
+    /// `struct { double value; uint64_t index; }`.
+    DoubleUint64,
+    /// `struct { int32_t value; int64_t index; }`.
+    Int32Int64,
+    /// `struct { int32_t value; uint32_t index; }`.
+    Int32Uint32,
+    /// `struct { int32_t value; uint64_t index; }`.
+    Int32Uint64,
+    /// `struct { int64_t value; int64_t index; }`.
+    Int64Int64,
+    /// `struct { int64_t value; uint32_t index; }`.
+    Int64Uint32,
+    /// `struct { int64_t value; uint64_t index; }`.
+    Int64Uint64,
+    /// `struct { uint32_t value; int32_t index; }`.
+    Uint32Int32,
+    /// `struct { uint32_t value; int64_t index; }`.
+    Uint32Int64,
+    /// `struct { uint32_t value; uint32_t index; }`.
+    Uint32Uint32,
+    /// `struct { uint32_t value; uint64_t index; }`.
+    Uint32Uint64,
+    /// `struct { uint64_t value; int32_t index; }`.
+    Uint64Int32,
+    /// `struct { uint64_t value; int64_t index; }`.
+    Uint64Int64,
+    /// `struct { uint64_t value; uint32_t index; }`.
+    Uint64Uint32,
+    /// `struct { uint64_t value; uint64_t index; }`.
+    Uint64Uint64,
 }
 
 /// One basic item of a primitive and its displacement in bytes: the primitive's typemap.
@@ -110,7 +155,7 @@ const WCHAR_BYTES: u64 = if cfg!(windows) { 2 } else { 4 };
 
 impl Primitive {
     /// Every primitive, in declaration order; a primitive's place is its `as u8` code.
-    pub const ALL: [Primitive; 40] = [
+    pub const ALL: [Primitive; 60] = [
         P::Char,
         P::SignedChar,
         P::UnsignedChar,
@@ -151,6 +196,26 @@ impl Primitive {
         P::ShortInt,
         P::TwoInt,
         P::LongDoubleInt,
+        P::FloatInt64,
+        P::FloatUint32,
+        P::FloatUint64,
+        P::DoubleInt64,
+        P::DoubleUint32,
+        P::DoubleUint64,
+        P::Int32Int64,
+        P::Int32Uint32,
+        P::Int32Uint64,
+        P::Int64Int64,
+        P::Int64Uint32,
+        P::Int64Uint64,
+        P::Uint32Int32,
+        P::Uint32Int64,
+        P::Uint32Uint32,
+        P::Uint32Uint64,
+        P::Uint64Int32,
+        P::Uint64Int64,
+        P::Uint64Uint32,
+        P::Uint64Uint64,
     ];
 
     /// The primitive whose Rust counterpart is `T`.
@@ -180,12 +245,10 @@ impl Primitive {
             P::Wchar => WCHAR_BYTES,
             P::LongDouble => LONG_DOUBLE_BYTES,
             P::LongDoubleComplex => 2 * LONG_DOUBLE_BYTES,
-            P::FloatInt
-            | P::DoubleInt
-            | P::LongInt
-            | P::ShortInt
-            | P::TwoInt
-            | P::LongDoubleInt => self.value().size_bytes() + P::Int.size_bytes(),
+            _ => {
+                let (value, index) = self.items();
+                value.size_bytes() + index.size_bytes()
+            }
         }
     }
 
@@ -200,41 +263,13 @@ impl Primitive {
             P::Double | P::DoubleComplex => align_of::<f64>() as u64,
             P::FloatComplex => align_of::<f32>() as u64,
             P::LongDouble | P::LongDoubleComplex => LONG_DOUBLE_ALIGNMENT,
-            P::FloatInt
-            | P::DoubleInt
-            | P::LongInt
-            | P::ShortInt
-            | P::TwoInt
-            | P::LongDoubleInt => {
-                let (value, int) = (self.value().alignment_bytes(), P::Int.alignment_bytes());
-                if value > int { value } else { int }
+            _ if self.is_pair() => {
+                let (value, index) = self.items();
+                let (value, index) = (value.alignment_bytes(), index.alignment_bytes());
+                if value > index { value } else { index }
             }
             _ => self.size_bytes(),
         }
-    }
-
-    /// Bytes from one item to the next in an array; includes the gaps of pair types.
-    pub const fn extent_bytes(self) -> u64 {
-        match self.is_pair() {
-            true => (self.index_displacement() + P::Int.size_bytes())
-                .next_multiple_of(self.alignment_bytes()),
-            false => self.size_bytes(),
-        }
-    }
-
-    /// The primitive's typemap: one item, or for a pair type its value and its index.
-    pub fn parts(self) -> impl ExactSizeIterator<Item = Part> + Clone {
-        let index = (P::Int, self.index_displacement());
-        let items = if self.is_pair() { 2 } else { 1 };
-        [(self.value(), 0), index].into_iter().take(items)
-    }
-
-    /// Whether this is a value-index pair for `MPI_MINLOC` and `MPI_MAXLOC`.
-    pub const fn is_pair(self) -> bool {
-        matches!(
-            self,
-            P::FloatInt | P::DoubleInt | P::LongInt | P::ShortInt | P::TwoInt | P::LongDoubleInt
-        )
     }
 
     /// Whether this is `MPI_BYTE` or `MPI_PACKED`, which match any signature of their size.
@@ -242,38 +277,7 @@ impl Primitive {
         matches!(self, P::Byte | P::Packed)
     }
 
-    /// The pair type whose values are of this type, if there is one.
-    pub const fn pair_of(value: Primitive) -> Option<Primitive> {
-        match value {
-            P::Float => Some(P::FloatInt),
-            P::Double => Some(P::DoubleInt),
-            P::Long => Some(P::LongInt),
-            P::Short => Some(P::ShortInt),
-            P::Int => Some(P::TwoInt),
-            P::LongDouble => Some(P::LongDoubleInt),
-            _ => None,
-        }
-    }
-
-    /// The type of a pair's value; any other primitive itself.
-    const fn value(self) -> Primitive {
-        match self {
-            P::FloatInt => P::Float,
-            P::DoubleInt => P::Double,
-            P::LongInt => P::Long,
-            P::ShortInt => P::Short,
-            P::TwoInt => P::Int,
-            P::LongDoubleInt => P::LongDouble,
-            other => other,
-        }
-    }
-
-    /// Where the `int` of a pair lies: behind the value, aligned.
-    const fn index_displacement(self) -> u64 {
-        self.value().size_bytes().next_multiple_of(P::Int.alignment_bytes())
-    }
-
-    /// MPI's name of the type, for example `MPI_DOUBLE`.
+    /// MPI's name of the type, for example `MPI_DOUBLE`; of types that MPI does not have, one that begins with `GAPLESS_`.
     pub const fn name(self) -> &'static str {
         match self {
             P::Char => "MPI_CHAR",
@@ -316,6 +320,26 @@ impl Primitive {
             P::ShortInt => "MPI_SHORT_INT",
             P::TwoInt => "MPI_2INT",
             P::LongDoubleInt => "MPI_LONG_DOUBLE_INT",
+            P::FloatInt64 => "GAPLESS_FLOAT_INT64",
+            P::FloatUint32 => "GAPLESS_FLOAT_UINT32",
+            P::FloatUint64 => "GAPLESS_FLOAT_UINT64",
+            P::DoubleInt64 => "GAPLESS_DOUBLE_INT64",
+            P::DoubleUint32 => "GAPLESS_DOUBLE_UINT32",
+            P::DoubleUint64 => "GAPLESS_DOUBLE_UINT64",
+            P::Int32Int64 => "GAPLESS_INT32_INT64",
+            P::Int32Uint32 => "GAPLESS_INT32_UINT32",
+            P::Int32Uint64 => "GAPLESS_INT32_UINT64",
+            P::Int64Int64 => "GAPLESS_INT64_INT64",
+            P::Int64Uint32 => "GAPLESS_INT64_UINT32",
+            P::Int64Uint64 => "GAPLESS_INT64_UINT64",
+            P::Uint32Int32 => "GAPLESS_UINT32_INT32",
+            P::Uint32Int64 => "GAPLESS_UINT32_INT64",
+            P::Uint32Uint32 => "GAPLESS_UINT32_UINT32",
+            P::Uint32Uint64 => "GAPLESS_UINT32_UINT64",
+            P::Uint64Int32 => "GAPLESS_UINT64_INT32",
+            P::Uint64Int64 => "GAPLESS_UINT64_INT64",
+            P::Uint64Uint32 => "GAPLESS_UINT64_UINT32",
+            P::Uint64Uint64 => "GAPLESS_UINT64_UINT64",
         }
     }
 }
@@ -369,30 +393,13 @@ mod tests {
             assert_eq!(primitive as usize, place);
             assert_eq!(Primitive::from_code(u8::try_from(place).unwrap()), Some(primitive));
         }
-        assert_eq!(Primitive::from_code(40), None);
+        assert_eq!(Primitive::from_code(60), None);
     }
 
     #[test]
     fn names_are_distinct() {
         let names: std::collections::HashSet<_> = Primitive::ALL.iter().map(|p| p.name()).collect();
         assert_eq!(names.len(), Primitive::ALL.len());
-    }
-
-    #[test]
-    fn pairs_are_laid_out_like_c_structs() {
-        #[repr(C)]
-        struct ShortInt(c_short, c_int);
-        #[repr(C)]
-        struct DoubleInt(f64, c_int);
-        assert_eq!(P::ShortInt.extent_bytes(), size_of::<ShortInt>() as u64);
-        assert_eq!(P::DoubleInt.extent_bytes(), size_of::<DoubleInt>() as u64);
-        assert_eq!(P::ShortInt.size_bytes(), 6);
-        assert!(
-            P::ShortInt
-                .parts()
-                .eq([(P::Short, 0), (P::Int, std::mem::offset_of!(ShortInt, 1) as u64)])
-        );
-        assert!(P::Double.parts().eq([(P::Double, 0)]));
     }
 
     #[test]

@@ -9,7 +9,7 @@
 //!
 //! `MPI_BYTE` and `MPI_PACKED` are untyped. A signature of them alone matches anything that fits
 //! in bytes, and so does one that mixes them with typed elements: whether a byte run stands for a
-//! typed element cannot be told from a digest. Pair types count as two elements, value and `int`.
+//! typed element cannot be told from a digest. Pair types count as two elements, value and index.
 //!
 //! Equality is equality of hashes modulo 2^61 − 1: a wrong program can get past it with
 //! probability around 2^-50, a hostile one at will; neither can do more than receive wrong values,
@@ -20,6 +20,7 @@ mod measure;
 mod wire;
 
 use std::fmt;
+use std::ops::Range;
 use std::sync::Arc;
 
 pub use digest::{SignatureDigest, SignatureError, SignatureKind};
@@ -138,34 +139,70 @@ impl Signature {
     /// ```
     pub fn uniform(&self) -> Option<Primitive> {
         // A repeat is of one type if what it repeats is.
+        match self.in_turn()? {
+            (first, None) => Some(first),
+            (first, Some(second)) => Primitive::pair_of(first, second),
+        }
+    }
+
+    /// The pair type of which the elements are the values and indices, in turn, whatever C calls their types: `f64` and
+    /// `i32` are [`Primitive::DoubleInt`], elements of one type are pairs of two. `None` if there is no such pair type.
+    ///
+    /// ```
+    /// use gapless_dtype::{Datatype, Primitive};
+    ///
+    /// let fields = [Primitive::of::<f64>(), Primitive::of::<u64>()].map(Datatype::from);
+    /// let best = Datatype::structure(&[1, 1], &[0, 8], &fields)?;
+    /// assert_eq!(best.signature().pair(), Some(Primitive::DoubleUint64));
+    /// # Ok::<(), gapless_dtype::TypeError>(())
+    /// ```
+    pub fn pair(&self) -> Option<Primitive> {
+        let (first, second) = self.in_turn()?;
+        Primitive::pair_like(first, second.unwrap_or(first))
+    }
+
+    /// The type of all elements; or the first and the second element's, if all elements are of these in turn.
+    fn in_turn(&self) -> Option<(Primitive, Option<Primitive>)> {
+        // A repeat is of one type if what it repeats is.
         let unit = match &self.0.kind {
             Kind::Repeat { unit, .. } => unit,
             _ => self,
         };
         if let Kind::Basic(primitive) = unit.0.kind {
-            return Some(primitive);
+            return Some((primitive, None));
         }
-        let first = unit.first()?;
+        let first = unit.basic_at(0)?;
         let is_copies_of = |item: Measure| {
             let copies = unit.elements() / item.elements;
             item.times(copies) == unit.0.total
         };
-        if is_copies_of(Measure::of(first)) {
-            return Some(first);
+        let one = Measure::of(first);
+        if is_copies_of(one) {
+            return Some((first, None));
         }
-        let pair = Primitive::pair_of(first)?;
-        is_copies_of(Measure::of(first).then(Measure::of(Primitive::Int))).then_some(pair)
+        let second = unit.basic_at(1)?;
+        is_copies_of(one.then(Measure::of(second))).then_some((first, Some(second)))
     }
 
-    /// The first element's type.
-    fn first(&self) -> Option<Primitive> {
+    /// The type of the element at this place of one instance.
+    pub fn basic_at(&self, mut place: u64) -> Option<Primitive> {
         let mut node = self;
         loop {
+            if place >= node.elements() {
+                return None;
+            }
             node = match &node.0.kind {
                 Kind::Empty => return None,
                 Kind::Basic(primitive) => return Some(*primitive),
-                Kind::Repeat { unit, .. } => unit,
-                Kind::Sequence { parts, .. } => parts.first()?,
+                Kind::Repeat { unit, .. } => {
+                    place %= unit.elements();
+                    unit
+                }
+                Kind::Sequence { parts, starts } => {
+                    let part = starts.partition_point(|start| start.elements <= place) - 1;
+                    place -= starts[part].elements;
+                    &parts[part]
+                }
             };
         }
     }
@@ -201,23 +238,36 @@ impl Signature {
         if sent.elements > posted.elements {
             return Err(mismatch);
         }
-        let prefix = self.prefix(count, sent.elements);
+        let prefix = self.prefix(count, sent.elements, |measure| measure.elements);
         match prefix.bytes == sent.bytes && prefix.hash() == sent.hash {
             true => Ok(()),
             false => Err(mismatch),
         }
     }
 
-    /// Measures the first `elements` elements of `count` instances, or all if there are fewer.
-    fn prefix(&self, count: u64, elements: u64) -> Measure {
+    /// How many elements lie before a range of the packed bytes of `count` instances, and the digest of the range; `None` if
+    /// it cuts an element, or is none of them. Time grows as that of [`accepts_prefix`](Signature::accepts_prefix).
+    pub fn part(&self, count: u64, bytes: Range<u64>) -> Option<(u64, SignatureDigest)> {
+        let cut = |at| {
+            let before = self.prefix(count, at, |measure| measure.bytes);
+            (before.bytes == at).then_some(before)
+        };
+        let (start, end) = (cut(bytes.start)?, cut(bytes.end)?);
+        (bytes.start <= bytes.end).then(|| (start.elements, end.after(start).into()))
+    }
+
+    /// Measures the first elements of `count` instances that come to `amount` of what `of` says, or all if they are fewer,
+    /// or one less if the last would exceed it.
+    fn prefix(&self, count: u64, amount: u64, of: impl Fn(&Measure) -> u64) -> Measure {
         let mut before = Measure::EMPTY;
-        let mut rest = elements;
+        let mut rest = amount;
         // Whole copies of this node are measured at once; at most one is entered.
         let (mut copies, mut node) = (count, self);
         while node.elements() > 0 && copies > 0 {
-            let whole = (rest / node.elements()).min(copies);
+            let one = of(&node.0.total);
+            let whole = (rest / one).min(copies);
             before = before.then(node.0.total.times(whole));
-            rest -= whole * node.elements();
+            rest -= whole * one;
             if rest == 0 || whole == copies {
                 break;
             }
@@ -225,9 +275,9 @@ impl Signature {
                 Kind::Empty | Kind::Basic(_) => break,
                 Kind::Repeat { count, unit } => (*count, unit),
                 Kind::Sequence { parts, starts } => {
-                    let part = starts.partition_point(|start| start.elements <= rest) - 1;
+                    let part = starts.partition_point(|start| of(start) <= rest) - 1;
                     before = before.then(starts[part]);
-                    rest -= starts[part].elements;
+                    rest -= of(&starts[part]);
                     (1, &parts[part])
                 }
             };

@@ -73,10 +73,10 @@ macro_rules! complex {
 }
 
 macro_rules! pair {
-    ($op:expr, $level:expr, $t:ty) => {
+    ($op:expr, $level:expr, $t:ty, $index:ty) => {
         match $op {
-            ReduceOp::MaxLoc => Some(fold::<Pair<$t>, MaxLoc>($level)),
-            ReduceOp::MinLoc => Some(fold::<Pair<$t>, MinLoc>($level)),
+            ReduceOp::MaxLoc => Some(fold::<Pair<$t, $index>, MaxLoc>($level)),
+            ReduceOp::MinLoc => Some(fold::<Pair<$t, $index>, MinLoc>($level)),
             _ => None,
         }
     };
@@ -110,11 +110,31 @@ pub(crate) fn combine(level: Level, op: ReduceOp, primitive: Primitive) -> Optio
         P::Double => real!(op, level, f64),
         P::FloatComplex => complex!(op, level, f32),
         P::DoubleComplex => complex!(op, level, f64),
-        P::FloatInt => pair!(op, level, f32),
-        P::DoubleInt => pair!(op, level, f64),
-        P::LongInt => pair!(op, level, c_long),
-        P::ShortInt => pair!(op, level, c_short),
-        P::TwoInt => pair!(op, level, c_int),
+        P::FloatInt => pair!(op, level, f32, c_int),
+        P::DoubleInt => pair!(op, level, f64, c_int),
+        P::LongInt => pair!(op, level, c_long, c_int),
+        P::ShortInt => pair!(op, level, c_short, c_int),
+        P::TwoInt => pair!(op, level, c_int, c_int),
+        P::FloatInt64 => pair!(op, level, f32, i64),
+        P::FloatUint32 => pair!(op, level, f32, u32),
+        P::FloatUint64 => pair!(op, level, f32, u64),
+        P::DoubleInt64 => pair!(op, level, f64, i64),
+        P::DoubleUint32 => pair!(op, level, f64, u32),
+        P::DoubleUint64 => pair!(op, level, f64, u64),
+        P::Int32Int64 => pair!(op, level, i32, i64),
+        P::Int32Uint32 => pair!(op, level, i32, u32),
+        P::Int32Uint64 => pair!(op, level, i32, u64),
+        P::Int64Int64 => pair!(op, level, i64, i64),
+        P::Int64Uint32 => pair!(op, level, i64, u32),
+        P::Int64Uint64 => pair!(op, level, i64, u64),
+        P::Uint32Int32 => pair!(op, level, u32, i32),
+        P::Uint32Int64 => pair!(op, level, u32, i64),
+        P::Uint32Uint32 => pair!(op, level, u32, u32),
+        P::Uint32Uint64 => pair!(op, level, u32, u64),
+        P::Uint64Int32 => pair!(op, level, u64, i32),
+        P::Uint64Int64 => pair!(op, level, u64, i64),
+        P::Uint64Uint32 => pair!(op, level, u64, u32),
+        P::Uint64Uint64 => pair!(op, level, u64, u64),
         P::LongDouble | P::LongDoubleComplex | P::LongDoubleInt => {
             long_doubles(level, op, primitive)
         }
@@ -155,7 +175,7 @@ fn long_doubles(level: Level, op: ReduceOp, primitive: Primitive) -> Option<Fold
     use long_double::LongDouble;
     match primitive {
         Primitive::LongDoubleComplex => complex!(op, level, LongDouble),
-        Primitive::LongDoubleInt => pair!(op, level, LongDouble),
+        Primitive::LongDoubleInt => pair!(op, level, LongDouble, c_int),
         _ => real!(op, level, LongDouble),
     }
 }

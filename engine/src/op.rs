@@ -114,17 +114,9 @@ impl ReduceOp {
         }
     }
 
-    /// The element that this operation sees where a sequence is of `uniform`: two `int` are a pair to those that
-    /// work on pairs.
-    fn sees(self, uniform: Primitive) -> Primitive {
-        match (self, uniform) {
-            (ReduceOp::MaxLoc | ReduceOp::MinLoc, Primitive::Int) => Primitive::TwoInt,
-            _ => uniform,
-        }
-    }
-
     /// The elements of a buffer; `None` if they are bytes, which stand for anything, or none. They need not be such
-    /// as the operation is defined for.
+    /// as the operation is defined for. Numbers in turn, as of a struct of a value and an index, are pairs, whatever C
+    /// calls their types; two of one type are a pair to those operations that work on pairs.
     ///
     /// # Errors
     /// [`EngineError::MixedElements`].
@@ -137,10 +129,11 @@ impl ReduceOp {
         if signature.kind() == SignatureKind::Bytes || signature.elements() == 0 {
             return Ok(None);
         }
-        match signature.uniform() {
-            Some(uniform) => Ok(Some(self.sees(uniform))),
-            None => Err(EngineError::MixedElements { operand, op: self.name() }),
-        }
+        let found = match self {
+            ReduceOp::MaxLoc | ReduceOp::MinLoc => signature.pair().or_else(|| signature.uniform()),
+            _ => signature.uniform().or_else(|| signature.pair()),
+        };
+        found.map(Some).ok_or(EngineError::MixedElements { operand, op: self.name() })
     }
 
     /// # Errors
@@ -182,9 +175,8 @@ impl Class {
             P::Bool => Class::Logical,
             P::FloatComplex | P::DoubleComplex | P::LongDoubleComplex => Class::Complex,
             P::Byte => Class::Byte,
-            P::FloatInt | P::DoubleInt | P::LongInt => Class::Pair,
-            P::ShortInt | P::TwoInt | P::LongDoubleInt => Class::Pair,
             P::Char | P::Wchar | P::Packed => Class::Opaque,
+            _ => Class::Pair,
         }
     }
 }
@@ -307,6 +299,7 @@ mod tests {
         assert_eq!(bytes(ReduceOp::MaxLoc, Primitive::ShortInt), Ok(6));
         assert_eq!(bytes(ReduceOp::MaxLoc, Primitive::TwoInt), Ok(8));
         assert_eq!(bytes(ReduceOp::Sum, Primitive::TwoInt), Ok(4));
+        assert_eq!(bytes(ReduceOp::MinLoc, Primitive::Int64), Ok(16));
         assert_eq!(bytes(ReduceOp::Band, Primitive::Byte), Ok(1));
         assert_eq!(bytes(ReduceOp::Replace, Primitive::Char), Ok(1));
         let undefined = |op: ReduceOp, primitive| {

@@ -17,9 +17,29 @@ fn seed() -> u64 {
     given.unwrap_or_else(|| u64::from(std::process::id()))
 }
 
+/// A pair as a Rust program describes its struct, whose fields have types of the same size that C calls otherwise.
+fn structure(pair: Primitive) -> Datatype {
+    let (types, places): (Vec<_>, Vec<_>) = pair.parts().unzip();
+    let types: Vec<Datatype> = types
+        .into_iter()
+        .map(|part| match part {
+            Primitive::Short => Primitive::Int16.into(),
+            Primitive::Int => Primitive::Int32.into(),
+            Primitive::Long => Primitive::Int64.into(),
+            other => other.into(),
+        })
+        .collect();
+    let places: Vec<i64> = places.into_iter().map(u64::cast_signed).collect();
+    let fields = Datatype::structure(&[1, 1], &places, &types).unwrap();
+    Datatype::resized(0, pair.extent_bytes().cast_signed(), &fields).unwrap()
+}
+
 /// A type of so many elements of one primitive, lying in memory in some way of its own; no byte occurs twice.
 fn layout(rng: &mut Rng, primitive: Primitive, elements: u64) -> Datatype {
-    let one = Datatype::from(primitive);
+    let one = match primitive.is_pair() && rng.chance(50) {
+        true => structure(primitive),
+        false => Datatype::from(primitive),
+    };
     let (extent, gap) = (one.extent(), rng.between(0, 3));
     let far = i64::try_from(elements).unwrap();
     match rng.below(6) {

@@ -159,8 +159,8 @@ impl Communicator {
         tag: impl Into<TagSel>,
     ) -> Result<Status, Error> {
         let (source, tag) = (source.into(), tag.into());
-        let call = self.probes(source, tag);
-        self.shared.wait_in(call, |state| match state.open() {
+        let call = || self.probes(source, tag);
+        self.shared.wait_in(&call, |state| match state.open() {
             Ok(pml) => pml.find(&self.comm, source, tag).map_err(Error::from).transpose(),
             Err(error) => Some(Err(error)),
         })?

@@ -33,6 +33,7 @@ use attributes::Hints;
 use gapless_bml::Bml;
 use gapless_dtype::AnyBits;
 use gapless_osc::{Accumulations, Driver};
+use gapless_pml::Doing;
 use profile::{Call, Profile};
 use std::fmt;
 use std::marker::PhantomData;
@@ -198,6 +199,7 @@ impl Driver for Shared {
     fn until<A>(
         &self,
         polled: bool,
+        whom: impl Fn() -> Option<u32>,
         mut step: impl FnMut(&mut Bml) -> Option<A>,
     ) -> Result<A, Error> {
         if polled {
@@ -206,7 +208,8 @@ impl Driver for Shared {
                 Ok(())
             })?;
         }
-        let found = self.wait_in(stuck::WINDOW, |state| match state.open() {
+        let what = || Doing { whom: whom(), ..stuck::WINDOW };
+        let found = self.wait_in(&what, |state| match state.open() {
             Ok(pml) => step(pml.bml_mut()).map(Ok),
             Err(error) => Some(Err(error)),
         });

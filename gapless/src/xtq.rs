@@ -51,6 +51,7 @@ use crate::World;
 use crate::communicator::Communicator;
 use crate::error::Error;
 use crate::shared::{Shared, stuck};
+use gapless_pml::Doing;
 use gapless_xtq::Tried;
 use std::sync::Arc;
 use std::time::Instant;
@@ -296,7 +297,7 @@ impl Tasks {
             };
             let is_late = || limit.is_some_and(|limit| start.elapsed() > limit);
             let room = || (self.xtq.has_room(&next) || is_late()).then_some(());
-            self.wait_until(room)?;
+            self.wait_until(None, room)?;
             if let Some(limit) = limit.filter(|_| is_late()) {
                 let (waited, may_run) = (Waited::Earlier, false);
                 return Err(XtqError::TimedOut { target, limit, waited, may_run }.into());
@@ -349,7 +350,7 @@ impl Tasks {
         if !self.xtq.is_our_signal(signal) {
             return Err(XtqError::ForeignSignal.into());
         }
-        Ok(self.wait_until(|| signal.poll())??)
+        Ok(self.wait_until(None, || signal.poll())??)
     }
 
     /// Waits until the put has ended: with the task if it is acknowledged, otherwise when the target has accepted it.
@@ -361,13 +362,17 @@ impl Tasks {
         if !self.xtq.is_ours(put) {
             return Err(XtqError::ForeignPut.into());
         }
-        Ok(self.wait_until(|| put.outcome())??)
+        Ok(self.wait_until(Some(put), || put.outcome())??)
     }
 
     /// Waits for something that tasks end. Answers of a worker are words in memory: as long as one is to come, they are
     /// looked at more often than all else, unless other threads want the lock. A look takes some tens of nanoseconds, so
     /// other messages wait some ten microseconds longer at first. What has ended is found also if the world was left since.
-    fn wait_until<T>(&self, ended: impl Fn() -> Option<T>) -> Result<T, Error> {
+    fn wait_until<T>(
+        &self,
+        put: Option<&PutHandle>,
+        ended: impl Fn() -> Option<T>,
+    ) -> Result<T, Error> {
         gapless_xtq::Xtq::may_wait()?;
         let look = |times: u32| {
             for _ in 0..times {
@@ -386,7 +391,10 @@ impl Tasks {
         };
         match look(FIRST_LOOKS) {
             Some(found) => Ok(found),
-            None => self.shared.wait_in(stuck::TASK, |_| look(LOOKS)),
+            None => {
+                let what = || Doing { whom: self.xtq.target_of(put), ..stuck::TASK };
+                self.shared.wait_in(&what, |_| look(LOOKS))
+            }
         }
     }
 

@@ -54,6 +54,11 @@ impl Core {
         self.asked.remove(&token).map(Ok)
     }
 
+    /// The process that is asked.
+    pub(crate) fn asks(&self, token: u64) -> Option<u32> {
+        self.asked.get(&token).map(|asked| asked.process)
+    }
+
     /// Whether all has been answered, or never will be.
     pub(crate) fn is_answered(&self, token: u64) -> bool {
         self.asked.get(&token).is_none_or(|asked| asked.lost || !asked.open && asked.due == 0)

@@ -42,14 +42,27 @@ impl Window {
 
     /// Sends a message without an answer to each of a group.
     fn tell<D: Driver>(&self, driver: &D, group: &[u32], kind: Kind) -> Result<(), D::Error> {
-        let told = driver.until(false, |bml| {
-            let tell = |rank: &u32| {
-                let process = self.members[*rank as usize].process;
-                self.osc().post(bml, process, self.head(kind, *rank))
-            };
-            Some(group.iter().map(tell).fold(Ok(()), Result::and))
-        })?;
+        let told = driver.until(
+            false,
+            || None,
+            |bml| {
+                let tell = |rank: &u32| {
+                    let process = self.members[*rank as usize].process;
+                    self.osc().post(bml, process, self.head(kind, *rank))
+                };
+                Some(group.iter().map(tell).fold(Ok(()), Result::and))
+            },
+        )?;
         Ok(told?)
+    }
+
+    /// The process of the first of a group of which no notice has come.
+    fn missing(&self, group: &[u32], kind: Kind) -> Option<u32> {
+        let core = self.osc().core();
+        let hosted = core.windows.get(&self.seat.id)?;
+        let counts = if kind == Kind::Post { &hosted.posts } else { &hosted.completes };
+        let missing = group.iter().find(|rank| counts[**rank as usize] == 0)?;
+        Some(self.members[*missing as usize].process)
     }
 
     /// Takes one notice of each of a group, if all are there.
@@ -74,7 +87,8 @@ impl Window {
     /// Waits for a notice of each of a group.
     fn hear<D: Driver>(&self, driver: &D, group: &[u32], kind: Kind) -> Result<(), D::Error> {
         let mut met = false;
-        let heard = driver.until(false, |bml| {
+        let whom = || self.missing(group, kind);
+        let heard = driver.until(false, whom, |bml| {
             if !met {
                 // Deaths of those to whom nothing was sent are to be noticed as well.
                 group.iter().for_each(|rank| bml.reach(Rank(self.members[*rank as usize].process)));

@@ -494,13 +494,18 @@ impl Window {
             }
             std::hint::spin_loop();
         }
-        let taken = driver.until(true, |_| {
-            if header.try_stripes(self.rank, stripes, is_dead) {
-                return Some(Ok(()));
-            }
-            let holder = header.lost_in_stripes(stripes, |rank| is_lost(rank) && !is_dead(rank))?;
-            Some(Err(self.osc().loss(process(holder)?)))
-        })?;
+        let taken = driver.until(
+            true,
+            || None,
+            |_| {
+                if header.try_stripes(self.rank, stripes, is_dead) {
+                    return Some(Ok(()));
+                }
+                let holder =
+                    header.lost_in_stripes(stripes, |rank| is_lost(rank) && !is_dead(rank))?;
+                Some(Err(self.osc().loss(process(holder)?)))
+            },
+        )?;
         Ok(taken?)
     }
 

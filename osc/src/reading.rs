@@ -70,7 +70,8 @@ pub fn collect<D: Driver>(driver: &D, mut reading: Reading) -> Result<Vec<u8>, F
         State::Taken => Ok(Vec::new()),
         State::Asked(token) => {
             let osc = reading.osc.clone();
-            let answered = driver.until(false, |_| osc.core().answered(token));
+            let answered =
+                driver.until(false, || osc.core().asks(token), |_| osc.core().answered(token));
             match answered {
                 Err(error) => {
                     osc.core().drop_question(token);

@@ -31,13 +31,14 @@ pub trait Driver {
     type Error: From<WindowError>;
 
     /// Makes progress until `step` gives something. `polled`: what `step` looks at changes without a message, so nobody
-    /// wakes a sleeper for it.
+    /// wakes a sleeper for it. `whom`: the process that is waited for, if it is one; for whoever asks why it takes long.
     ///
     /// # Errors
     /// No progress is possible any more.
     fn until<T>(
         &self,
         polled: bool,
+        whom: impl Fn() -> Option<u32>,
         step: impl FnMut(&mut Bml) -> Option<T>,
     ) -> Result<T, Self::Error>;
 
@@ -271,20 +272,24 @@ impl Window {
         head: Head,
     ) -> Result<u64, D::Error> {
         let process = self.members[rank as usize].process;
-        let asked = driver.until(false, |bml| {
-            let mut core = self.osc().core();
-            let token = core.ask(process, 0, 0);
-            core.expect(token, 1, false);
-            drop(core);
-            // In its turn: at once, or when there is room.
-            Some(match self.osc().post(bml, process, Head { token, ..head }) {
-                Ok(()) => Ok(token),
-                Err(error) => {
-                    self.osc().core().drop_question(token);
-                    Err(error)
-                }
-            })
-        })?;
+        let asked = driver.until(
+            false,
+            || Some(process),
+            |bml| {
+                let mut core = self.osc().core();
+                let token = core.ask(process, 0, 0);
+                core.expect(token, 1, false);
+                drop(core);
+                // In its turn: at once, or when there is room.
+                Some(match self.osc().post(bml, process, Head { token, ..head }) {
+                    Ok(()) => Ok(token),
+                    Err(error) => {
+                        self.osc().core().drop_question(token);
+                        Err(error)
+                    }
+                })
+            },
+        )?;
         Ok(asked?)
     }
 
@@ -295,7 +300,9 @@ impl Window {
         rank: u32,
         token: u64,
     ) -> Result<(), D::Error> {
-        let answered = driver.until(false, |_| self.osc().core().answered(token))?;
+        let process = self.members[rank as usize].process;
+        let answered =
+            driver.until(false, || Some(process), |_| self.osc().core().answered(token))?;
         match answered?.fault {
             None => Ok(()),
             Some(fault) => Err(self.refused(rank, fault).into()),
@@ -347,7 +354,8 @@ impl Window {
             let processes = self.members.iter().map(|member| member.process);
             { processes }.find(|process| self.osc().is_lost(*process))
         };
-        let locked = driver.until(true, |bml| {
+        let whom = || process(header.named(self.rank)?.rank);
+        let locked = driver.until(true, whom, |bml| {
             if header.try_lock(self.rank, kind, true, is_lost) {
                 return Some(Ok(()));
             }

@@ -221,6 +221,11 @@ impl PutHandle {
         self.0.refusals.load(Ordering::Relaxed)
     }
 
+    /// Whether both are of one put.
+    pub(crate) fn is(&self, other: &PutHandle) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+
     pub(crate) fn belong_to(&self, end: u32) {
         self.0.end.store(end, Ordering::Relaxed);
     }

@@ -7,8 +7,8 @@ use crate::failure::Failure;
 use crate::memory::mix;
 use gapless::{Collective, ReduceOp, View, ViewMut};
 use gapless_coll::Operation;
-use gapless_dtype::{Primitive, SignatureKind};
-use gapless_engine::PackedFold;
+use gapless_dtype::Primitive;
+use gapless_engine::{Operand, PackedFold};
 use gapless_layouts::Case;
 
 /// What combines, with rank 0 as its root.
@@ -64,16 +64,13 @@ impl Elements {
     /// The operation is not for them, or they cannot be checked.
     pub(super) fn of(op: ReduceOp, case: &Case) -> Result<Elements, Failure> {
         let layout = case.send.datatype.commit()?;
-        let (signature, name) = (layout.signature(), op.name());
+        let name = op.name();
         let bad =
             |why: String| Err(Failure::BadOption { option: "--op", value: name.to_owned(), why });
-        let primitive = match (signature.uniform(), signature.kind()) {
-            (_, SignatureKind::Bytes) => Primitive::Byte,
-            (Some(primitive), _) => primitive,
-            (None, _) => {
-                return bad(format!("it combines elements of one type; {} has several", case.name));
-            }
+        let Ok(element) = op.element(&layout, Operand::Target) else {
+            return bad(format!("it combines elements of one type; {} has several", case.name));
         };
+        let primitive = element.unwrap_or(Primitive::Byte);
         if !op.is_defined_for(primitive) {
             let defined = Primitive::ALL.into_iter().filter(|it| op.is_defined_for(*it));
             let defined: Vec<_> = defined.map(|it| it.name()).collect();

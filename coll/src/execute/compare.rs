@@ -2,8 +2,8 @@
 //! begin, or none does, and all give the same error. So no message of theirs is left over.
 //!
 //! 1. Everybody tells everybody its terms: [`RECORD_BYTES`] bytes, an all-gather.
-//! 2. If lengths are a matter of pairs, each rank tells each how many bytes it will send it, in which pieces, and of which
-//!    elements: an all-to-all of [`PAIR_BYTES`] bytes.
+//! 2. If lengths are a matter of pairs, or blocks may be of several types, each rank tells each how many bytes it will send
+//!    it, in which pieces (where all know the lengths: none), and of which elements: an all-to-all of [`PAIR_BYTES`] bytes.
 //! 3. After that, everybody tells everybody what did not fit: [`RECORD_BYTES`] bytes, an all-gather.
 //!
 //! These are schedules as others are. They do not depend on arguments, so they fit whatever the ranks were called with,
@@ -18,7 +18,7 @@ use std::task::Poll;
 
 use super::Plan;
 use super::act::Tools;
-use super::elements::{self, MIXED};
+use super::elements;
 use super::error::CollError;
 use super::memory::Memory;
 use super::rows::{Blocks, Combine, Rows};
@@ -60,7 +60,7 @@ const ARGUMENTS: [&str; RECORD] = [
 #[derive(Debug)]
 pub(super) struct Comparison {
     ticket: Arc<Ticket>,
-    /// What goes to each rank, and what is expected of each, if lengths are a matter of pairs.
+    /// What goes to each rank, and what is expected of each, if that is compared.
     pairs: Option<[BTreeMap<usize, [u64; PAIR]>; 2]>,
     stage: Stage,
     round: Round,
@@ -109,13 +109,15 @@ impl Comparison {
         let mut terms = terms(schedule, combine);
         // A rank without a root has nothing to do.
         if terms[UNIT] != 0 && !schedule.terms.by_pairs {
-            let ranks = u64::from(ticket.members().size());
-            let all = elements::of_rows(schedule.terms.operation, rows, ranks);
+            let all = elements::of_rows(schedule.terms.operation, rows);
             terms[ELEMENTS..].copy_from_slice(&all);
         }
         Self {
             ticket: Arc::clone(ticket),
-            pairs: schedule.terms.by_pairs.then(|| pairs(schedule, rows)),
+            pairs: match schedule.terms.by_pairs {
+                true => Some(pairs(schedule, rows)),
+                false => blocks(schedule, rows, ticket.members().size() as usize),
+            },
             stage: Stage::Terms,
             round: Round::new(ticket, &call, &terms),
             failure: None,
@@ -196,9 +198,6 @@ impl Comparison {
                 (ELEMENTS..RECORD).map(move |at| (rank, at, record[at]))
             };
             let mut given = (0u32..).zip(&records).flat_map(both).filter(|(_, _, it)| *it != 0);
-            if given.clone().any(|(_, _, it)| it == MIXED) {
-                return None;
-            }
             let (other, _, expected) = given.next()?;
             let (rank, at, given) = given.find(|(_, _, it)| *it != expected)?;
             let (given, expected) = (elements::name(given), elements::name(expected));
@@ -370,4 +369,18 @@ fn pairs(schedule: &Schedule, rows: &Rows) -> [BTreeMap<usize, [u64; PAIR]>; 2] 
         };
         way.into_iter().map(one).collect()
     })
+}
+
+/// The elements of the blocks that go to each rank, and are expected of each. Their lengths are compared as terms.
+fn blocks(
+    schedule: &Schedule,
+    rows: &Rows,
+    ranks: usize,
+) -> Option<[BTreeMap<usize, [u64; PAIR]>; 2]> {
+    let terms = &schedule.terms;
+    let both = elements::of_pairs(terms.operation, rows, terms.root, ranks)?;
+    Some(both.map(|words| {
+        let pairs = words.into_iter().enumerate();
+        pairs.map(|(rank, elements)| (rank, [0, 0, elements])).collect()
+    }))
 }

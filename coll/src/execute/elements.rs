@@ -3,27 +3,39 @@
 use std::ops::Range;
 
 use gapless_dtype::{Layout, Primitive, SignatureKind};
+use gapless_engine::Typed;
 
 use super::rows::{Blocks, Rows};
 use crate::Operation;
 use crate::schedule::{Buffer, Place};
 use crate::terms::digest;
 
-/// Blocks of several signatures where an operation of MPI's has blocks of one. All such collectives fit.
-pub(super) const MIXED: u64 = u64::MAX;
-
-/// The last byte says what the elements are: the code of their basic type, from 1 on, or this.
+/// The last byte says what the elements are: the code of their basic type, from 1 on, or this. Then the two bytes before it
+/// have the codes of the first two.
 const SEVERAL: u64 = 0xFE;
 
-/// `count` instances of a layout.
-fn of(layout: &Layout, count: u64) -> u64 {
+/// A range of the packed bytes of a buffer.
+fn of(layout: &Layout, count: u64, bytes: Range<u64>) -> u64 {
     let signature = layout.signature();
-    let all = signature.digest(count);
-    if signature.kind() != SignatureKind::Typed || all.bytes == 0 {
+    if signature.kind() != SignatureKind::Typed || bytes.is_empty() {
         return 0;
     }
-    let code = signature.uniform().map_or(SEVERAL, |basic| basic as u64 + 1);
-    digest(&[all.elements, all.bytes, all.hash]) & !0xFF | code
+    let Some((before, all)) = signature.part(count, bytes) else { return 0 };
+    let code = |basic: Primitive| basic as u64 + 1;
+    let one = signature.uniform().filter(|basic| !basic.is_pair()).or_else(|| all.uniform());
+    let (kept, what) = match one {
+        Some(basic) => (8, code(basic)),
+        None => {
+            let at = |place: u64| signature.basic_at(place % signature.elements()).map_or(0, code);
+            (24, SEVERAL | at(before) << 8 | at(before + 1) << 16)
+        }
+    };
+    digest(&[all.elements, all.bytes, all.hash]) >> kept << kept | what
+}
+
+/// All of a buffer.
+fn all_of(typed: &Typed) -> u64 {
+    of(typed.layout(), typed.count(), 0..typed.packed_bytes())
 }
 
 /// Several messages, one after the other.
@@ -32,7 +44,7 @@ pub(super) fn of_all(words: &[u64]) -> u64 {
         [one] => *one,
         [first, ..] if !words.contains(&0) => {
             let alike = words.iter().all(|word| word & 0xFF == first & 0xFF);
-            digest(words) & !0xFF | if alike { first & 0xFF } else { SEVERAL }
+            digest(words) & !0xFF_FFFF | if alike { first & 0xFF } else { SEVERAL }
         }
         _ => 0,
     }
@@ -40,28 +52,59 @@ pub(super) fn of_all(words: &[u64]) -> u64 {
 
 /// What the elements are.
 pub(super) fn name(word: u64) -> String {
-    let code = u8::try_from(word & 0xFF).ok().and_then(|code| code.checked_sub(1));
-    let several = || "elements of several types".to_owned();
-    code.and_then(Primitive::from_code).map_or_else(several, |basic| basic.name().to_owned())
+    let basic = |byte: usize| {
+        let code = word.to_le_bytes()[byte].checked_sub(1)?;
+        Primitive::from_code(code).map(Primitive::name)
+    };
+    match (basic(0), basic(1), basic(2)) {
+        (Some(one), ..) => one.to_owned(),
+        (None, Some(first), Some(second)) if word & 0xFF == SEVERAL => {
+            format!("elements of several types ({first}, {second}, ...)")
+        }
+        _ => "elements of several types".to_owned(),
+    }
 }
 
-/// What the send buffer and the receive buffer of an operation have that is of one signature at all ranks: the whole, or
-/// each of `ranks` blocks.
-pub(super) fn of_rows(operation: Operation, Rows { send, recv }: &Rows, ranks: u64) -> [u64; 2] {
+/// What the send buffer and the receive buffer of an operation have that is of one signature at all ranks.
+pub(super) fn of_rows(operation: Operation, Rows { send, recv }: &Rows) -> [u64; 2] {
     use Operation as O;
     match operation {
-        O::Gather | O::Allgather => [whole(send), block(recv, ranks)],
-        O::Scatter => [block(send, ranks), whole(recv)],
-        O::Alltoall => [block(send, ranks), block(recv, ranks)],
         O::Bcast | O::Reduce | O::Allreduce | O::Scan | O::Exscan => [whole(send), whole(recv)],
         // Blocks that are received have lengths of their own, and the elements of the vector.
         O::ReduceScatter | O::ReduceScatterBlock => match send {
             Blocks::None => [0, whole(recv)],
             send => [whole(send), 0],
         },
-        O::Allgatherv => [0, whole(recv)],
         _ => [0, 0],
     }
+}
+
+/// What a rank sends to each rank, and expects of each, in an operation whose blocks have lengths that all know; `None` in
+/// others.
+pub(super) fn of_pairs(
+    operation: Operation,
+    rows: &Rows,
+    root: Option<usize>,
+    ranks: usize,
+) -> Option<[Vec<u64>; 2]> {
+    use Operation as O;
+    let Rows { send, recv } = rows;
+    let all = |side: &Blocks| vec![whole(side); ranks];
+    let each = |side: &Blocks| (0..ranks).map(|of| nth(side, of, ranks)).collect::<Vec<u64>>();
+    // Who is no root has no blocks.
+    let with_root = |side: &Blocks| {
+        let word = whole(side);
+        (0..ranks).map(|of| if root == Some(of) { word } else { 0 }).collect::<Vec<u64>>()
+    };
+    Some(match operation {
+        O::Gather => [with_root(send), each(recv)],
+        O::Scatter => [each(send), with_root(recv)],
+        // Where the blocks lie in one description is not known here.
+        O::Allgatherv if matches!(recv, Blocks::Whole(_)) => return None,
+        O::Allgather | O::Allgatherv => [all(send), each(recv)],
+        O::Alltoall => [each(send), each(recv)],
+        _ => return None,
+    })
 }
 
 /// A place of a schedule; `range`: its range in the packed stream of the buffer.
@@ -79,39 +122,35 @@ pub(super) fn of_place(rows: &Rows, place: &Place, range: Range<u64>) -> u64 {
             None => return 0,
         },
     };
-    let size = typed.layout().size();
-    let whole = |bytes: u64| size > 0 && bytes.is_multiple_of(size);
-    if !whole(range.start) || !whole(range.end) || range.end > typed.packed_bytes() {
+    if range.end > typed.packed_bytes() {
         return 0;
     }
-    of(typed.layout(), (range.end - range.start) / size)
+    of(typed.layout(), typed.count(), range)
 }
 
+/// All of a buffer.
 fn whole(blocks: &Blocks) -> u64 {
     match blocks {
         Blocks::None => 0,
-        Blocks::Whole(typed) => of(typed.layout(), typed.count()),
+        Blocks::Whole(typed) => all_of(typed),
         Blocks::Each(each) => {
             let Some(first) = each.first() else { return 0 };
             let alike = each.iter().all(|typed| typed.layout().id() == first.layout().id());
             let count = each.iter().fold(0u64, |all, typed| all.saturating_add(typed.count()));
-            if alike { of(first.layout(), count) } else { 0 }
+            let bytes = count.saturating_mul(first.layout().size());
+            if alike { of(first.layout(), count, 0..bytes) } else { 0 }
         }
     }
 }
 
-/// One of so many blocks.
-fn block(blocks: &Blocks, ranks: u64) -> u64 {
+/// The block of a rank.
+fn nth(blocks: &Blocks, rank: usize, ranks: usize) -> u64 {
     match blocks {
         Blocks::None => 0,
-        Blocks::Whole(typed) if typed.count().is_multiple_of(ranks) => {
-            of(typed.layout(), typed.count() / ranks)
+        Blocks::Whole(typed) => {
+            let (rank, bytes) = (rank as u64, typed.packed_bytes() / ranks as u64);
+            of(typed.layout(), typed.count(), rank * bytes..(rank + 1) * bytes)
         }
-        Blocks::Whole(_) => 0,
-        Blocks::Each(each) => {
-            let mut words = each.iter().map(|typed| of(typed.layout(), typed.count()));
-            let first = words.next().unwrap_or(0);
-            if words.all(|word| word == first) { first } else { MIXED }
-        }
+        Blocks::Each(each) => each.get(rank).map_or(0, all_of),
     }
 }

@@ -2,8 +2,8 @@
 use std::ops::Range;
 use std::sync::OnceLock;
 
-use gapless_dtype::{Datatype, Layout, Primitive, SignatureKind};
-use gapless_engine::{EngineError, Op, PackedFold, Typed};
+use gapless_dtype::{Datatype, Layout, Primitive};
+use gapless_engine::{EngineError, Op, Operand, PackedFold, Typed};
 use gapless_mem::Region;
 
 use super::error::CollError;
@@ -164,16 +164,14 @@ impl Combine {
     /// The operation is not defined for such elements.
     pub fn new(op: &Op, layout: &Layout) -> Result<Self, EngineError> {
         let bytes = op.element_bytes(layout)?;
-        let signature = layout.signature();
-        let known = signature.kind() != SignatureKind::Bytes && signature.elements() > 0;
-        let (mut fold, mut uniform) = (None, None);
-        if let (Op::Predefined(op), Some(element)) = (op, signature.uniform())
-            && known
+        let (mut fold, mut element) = (None, None);
+        if let Op::Predefined(op) = op
+            && let Ok(Some(known)) = op.element(layout, Operand::Target)
         {
-            fold = PackedFold::new(*op, element);
-            uniform = Some(element);
+            fold = PackedFold::new(*op, known);
+            element = Some(known);
         }
-        Ok(Self { op: op.clone(), bytes, fold, element: uniform })
+        Ok(Self { op: op.clone(), bytes, fold, element })
     }
 
     /// The loop for packed elements in memory that nobody shares, if there is one.

@@ -46,6 +46,8 @@ pub(super) fn of(op: ReduceOp, primitive: Primitive) -> Option<(Combine, u64)> {
         P::TwoInt => located(op, Element::I32),
         P::LongDouble | P::LongDoubleComplex | P::LongDoubleInt => return None,
         P::Char | P::Wchar | P::Packed => return None,
+        // Kernels compare indices of 32 bits with a sign.
+        _ if primitive.is_pair() => return None,
         _ => integer(op, primitive)?,
     };
     Some((Combine::new(operation, element)?, mask))
@@ -113,13 +115,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn devices_have_all_operations_but_on_long_doubles() {
+    fn devices_have_all_operations_but_on_long_doubles_and_pairs_that_mpi_has_not() {
         for op in ReduceOp::ALL.into_iter().filter(|op| !only_moves(*op)) {
             for primitive in Primitive::ALL {
                 use Primitive as P;
                 let long =
                     matches!(primitive, P::LongDouble | P::LongDoubleComplex | P::LongDoubleInt);
-                let there = op.is_defined_for(primitive) && !long;
+                let mpis = !primitive.is_pair() || primitive.name().starts_with("MPI_");
+                let there = op.is_defined_for(primitive) && !long && mpis;
                 assert_eq!(of(op, primitive).is_some(), there, "{op:?} of {primitive}");
                 if let Some((combine, _)) = of(op, primitive) {
                     // A range is cut at multiples of MPI's elements.

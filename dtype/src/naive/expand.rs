@@ -111,25 +111,16 @@ pub(super) struct Draft {
 }
 
 impl Draft {
-    /// The entries of a predefined type; pair types are C's `struct { value; int index; }`.
+    /// The entries of a predefined type; pair types are C's `struct { value; index; }`, whose parts lie at multiples of
+    /// their sizes.
     fn basic(&mut self, primitive: Primitive) {
-        use Primitive::{
-            Double, DoubleInt, Float, FloatInt, Int, Long, LongDouble, LongDoubleInt, LongInt,
-            Short, ShortInt, TwoInt,
-        };
-        let pair = match primitive {
-            FloatInt => Some((Float, 4)),
-            DoubleInt => Some((Double, 8)),
-            LongInt => Some((Long, 8)),
-            ShortInt => Some((Short, 4)),
-            TwoInt => Some((Int, 4)),
-            LongDoubleInt => Some((LongDouble, 16)),
-            _ => None,
-        };
-        let (value, index) = pair.map_or((primitive, None), |(value, at)| (value, Some(at)));
-        self.entries.push(Entry { primitive: value, displacement: 0 });
-        let index = index.map(|displacement| Entry { primitive: Int, displacement });
-        self.entries.extend(index);
+        let mut end: i64 = 0;
+        for (part, _) in primitive.parts() {
+            let bytes = part.size_bytes().cast_signed();
+            let displacement = if end == 0 { 0 } else { (end + bytes - 1) / bytes * bytes };
+            self.entries.push(Entry { primitive: part, displacement });
+            end = displacement + bytes;
+        }
     }
 
     /// One copy of `old` moved by `displacement`, its markers with it.

@@ -79,6 +79,21 @@ impl Measure {
         }
     }
 
+    /// What is left of this behind `first`, with which it begins. Which types occur is as of all of it.
+    pub(super) fn after(self, first: Measure) -> Measure {
+        let elements = self.elements - first.elements;
+        let mut power = Measure { elements: 1, bytes: 0, hash: 0, scale: BASE, types: 0 };
+        power = power.times(elements);
+        let skipped = multiply(first.hash, power.scale);
+        Measure {
+            elements,
+            bytes: self.bytes - first.bytes,
+            hash: add(self.hash, (MODULUS - skipped) % MODULUS),
+            scale: power.scale,
+            types: self.types,
+        }
+    }
+
     /// This, then `next`; `None` if the bytes overflow. Elements are never more than bytes.
     pub(super) fn checked_then(self, next: Measure) -> Option<Measure> {
         self.bytes.checked_add(next.bytes)?;
@@ -146,6 +161,15 @@ mod tests {
         for n in 0..40 {
             assert_eq!(unit.times(n), long);
             long = long.then(unit);
+        }
+    }
+
+    #[test]
+    fn what_is_left_behind_a_beginning_is_the_rest() {
+        let unit = Measure::of(Primitive::Int).then(Measure::of(Primitive::Double));
+        for (n, m) in [(0, 3), (3, 0), (2, 5), (7, 7)] {
+            assert_eq!(unit.times(n + m).after(unit.times(n)).hash, unit.times(m).hash);
+            assert_eq!(unit.times(n + m).after(unit.times(n)).scale, unit.times(m).scale);
         }
     }
 

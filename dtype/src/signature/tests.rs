@@ -54,11 +54,26 @@ fn random_signatures_are_their_sequences() {
         for cut in (0..=three.len()).step_by(1 + three.len() / 20) {
             let sent = digest_of(&three[..cut]);
             assert_eq!(
-                SignatureDigest::from(signature.prefix(3, cut as u64)),
+                SignatureDigest::from(signature.prefix(3, cut as u64, |it| it.elements)),
                 sent,
                 "seed {seed}, type {nth}, {cut} elements: {t:?}"
             );
             assert_eq!(signature.accepts_prefix(3, &sent), Ok(()));
+            // What lies between two cuts.
+            let bytes = |upto: usize| three[..upto].iter().map(|p| p.size_bytes()).sum::<u64>();
+            let from = usize::try_from(rng.below(cut as u64 + 1)).unwrap();
+            let part = signature.part(3, bytes(from)..bytes(cut));
+            let (before, part) = part.expect("whole elements");
+            assert_eq!(before, from as u64);
+            assert_eq!(
+                signature.basic_at(before % signature.elements().max(1)),
+                three.get(from).copied()
+            );
+            let due = digest_of(&three[from..cut]);
+            let seen = [part, due].map(|digest| (digest.elements, digest.bytes, digest.hash));
+            assert_eq!(seen[0], seen[1], "seed {seed}, type {nth}, {from}..{cut}: {t:?}");
+            let large = three.get(cut).is_some_and(|next| next.size_bytes() > 1);
+            assert!(!large || signature.part(3, 0..bytes(cut) + 1).is_none());
             prefixes += 1;
         }
     }
@@ -71,9 +86,9 @@ fn uniform(basics: &[Primitive]) -> Option<Primitive> {
     if basics.iter().all(|basic| *basic == first) {
         return Some(first);
     }
-    let pair = Primitive::pair_of(first)?;
-    let units = basics.chunks(2);
-    units.into_iter().all(|unit| unit == [first, Primitive::Int]).then_some(pair)
+    let second = *basics.get(1)?;
+    let pair = Primitive::pair_of(first, second)?;
+    basics.chunks(2).all(|unit| unit == [first, second]).then_some(pair)
 }
 
 #[test]
@@ -93,10 +108,13 @@ fn one_type_is_found_however_it_is_nested() {
     assert!(found > 100, "only {found} types of one kind");
     for primitive in Primitive::ALL {
         let t = Datatype::from(primitive);
-        let seen = if primitive == Primitive::TwoInt { Primitive::Int } else { primitive };
+        let parts: Vec<_> = primitive.parts().map(|(part, _)| part).collect();
+        let seen = if parts.iter().all(|part| *part == parts[0]) { parts[0] } else { primitive };
         let nested = Datatype::structure(&[2, 3], &[0, 400], &[t.clone(), t.clone()]).unwrap();
         for t in [t, nested] {
             assert_eq!(t.signature().uniform(), Some(seen));
+            let pair = primitive.is_pair().then_some(primitive);
+            assert!(pair.is_none() || t.signature().pair() == pair, "{primitive}");
         }
         pairs += u32::from(seen.is_pair());
     }

@@ -4,7 +4,6 @@
 
 use half::f16;
 use num_complex::Complex;
-use std::ffi::c_int;
 
 /// A type that can be read from any bytes of its size.
 ///
@@ -218,13 +217,13 @@ impl<T: Number> Number for Complex<T> {
 /// A value and its index, packed.
 #[derive(Clone, Copy)]
 #[repr(C, packed)]
-pub(super) struct Pair<T> {
+pub(super) struct Pair<T, I> {
     pub(super) value: T,
-    pub(super) index: c_int,
+    pub(super) index: I,
 }
 
 // SAFETY: both parts are, and a packed struct has no padding.
-unsafe impl<T: Plain> Plain for Pair<T> {}
+unsafe impl<T: Plain, I: Plain> Plain for Pair<T, I> {}
 
 /// What an operation makes of two elements.
 pub(super) trait Binary<T> {
@@ -297,31 +296,32 @@ operation!(Min, T: Ordered, left, right, if right.below(left) { right } else { l
 
 /// The pair that wins; of equal values, the one with the smaller index (MPI 4.1 §6.9.4).
 #[inline(always)]
-fn located<T: Plain + PartialOrd>(
-    left: Pair<T>,
-    right: Pair<T>,
+fn located<T: Plain + PartialOrd, I: Plain + Ord>(
+    left: Pair<T, I>,
+    right: Pair<T, I>,
     wins: impl Fn(T, T) -> bool,
-) -> Pair<T> {
+) -> Pair<T, I> {
     let (l, r) = (left.value, right.value);
+    let (i, j) = (left.index, right.index);
     if wins(l, r) || is_nan(l) {
         left
-    } else if wins(r, l) || is_nan(r) || right.index < left.index {
+    } else if wins(r, l) || is_nan(r) || j < i {
         right
     } else {
         left
     }
 }
 
-impl<T: Plain + PartialOrd> Binary<Pair<T>> for MaxLoc {
+impl<T: Plain + PartialOrd, I: Plain + Ord> Binary<Pair<T, I>> for MaxLoc {
     #[inline(always)]
-    fn apply(left: Pair<T>, right: Pair<T>) -> Pair<T> {
+    fn apply(left: Pair<T, I>, right: Pair<T, I>) -> Pair<T, I> {
         located(left, right, |a, b| a > b)
     }
 }
 
-impl<T: Plain + PartialOrd> Binary<Pair<T>> for MinLoc {
+impl<T: Plain + PartialOrd, I: Plain + Ord> Binary<Pair<T, I>> for MinLoc {
     #[inline(always)]
-    fn apply(left: Pair<T>, right: Pair<T>) -> Pair<T> {
+    fn apply(left: Pair<T, I>, right: Pair<T, I>) -> Pair<T, I> {
         located(left, right, |a, b| a < b)
     }
 }

@@ -27,25 +27,26 @@ fn fill(rng: &mut Rng, primitive: Primitive, bytes: &mut [u8]) {
         }
         let number = i32::try_from(small).unwrap();
         let real = number as f32;
-        match primitive {
+        // A pair's value; its index stays as it is, or is that of others.
+        let (value, _) = primitive.parts().next().unwrap();
+        let width = usize::try_from(value.size_bytes()).unwrap();
+        if primitive.is_pair() && rng.chance(50) {
+            element[width..].fill(0);
+        }
+        match value {
             Primitive::Float16 => element.copy_from_slice(&half::f16::from_f32(real).to_ne_bytes()),
             Primitive::BFloat16 => {
                 element.copy_from_slice(&half::bf16::from_f32(real).to_ne_bytes())
             }
-            Primitive::Float | Primitive::FloatInt => {
+            Primitive::Float => {
                 element[..4].copy_from_slice(&real.to_ne_bytes());
             }
-            Primitive::Double | Primitive::DoubleInt => {
+            Primitive::Double => {
                 element[..8].copy_from_slice(&f64::from(real).to_ne_bytes());
             }
             Primitive::Bool => element[0] = u8::from(small > 0),
             _ => {
-                let width = match primitive {
-                    Primitive::ShortInt => 2,
-                    Primitive::TwoInt => 4,
-                    Primitive::LongInt => 8,
-                    _ => size.min(8),
-                };
+                let width = width.min(8);
                 element[..width].copy_from_slice(&small.to_ne_bytes()[..width]);
             }
         }

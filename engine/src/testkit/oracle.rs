@@ -196,10 +196,11 @@ fn complex(op: ReduceOp, primitive: Primitive, left: &[u8], right: &[u8]) -> Opt
 }
 
 fn located(op: ReduceOp, primitive: Primitive, left: &[u8], right: &[u8]) -> Option<Vec<u8>> {
-    let (value, _) = primitive.parts().next()?;
+    let mut parts = primitive.parts().map(|(part, _)| part);
+    let (value, kind) = (parts.next()?, parts.next()?);
     let size = usize::try_from(value.size_bytes()).ok()?;
     let number = |pair: &[u8]| decoded(value, &pair[..size]);
-    let index = |pair: &[u8]| decoded(Primitive::Int, &pair[size..]);
+    let index = |pair: &[u8]| decoded(kind, &pair[size..]);
     let (Value::Integer(i), Value::Integer(j)) = (index(left)?, index(right)?) else { return None };
     let compare = if op == ReduceOp::MaxLoc { ReduceOp::Max } else { ReduceOp::Min };
     let (l, r) = (number(left)?, number(right)?);

@@ -10,8 +10,8 @@ use gapless_coll::{
     BuildError, Call, Combine, HyperQ, Locality, Operation, Reduction, Rows, Schedule, build,
     build_apart,
 };
-use gapless_dtype::{Equivalence, Layout, SignatureKind};
-use gapless_engine::{EngineError, Op, Typed};
+use gapless_dtype::{Equivalence, Layout, Primitive};
+use gapless_engine::{EngineError, Op, Operand, Typed};
 use std::sync::Arc;
 
 pub(super) const SEND: &str = "send buffer";
@@ -548,20 +548,24 @@ fn numbers(bytes: &Typed) -> Typed {
 
 /// What an operation combines of a layout, for people.
 fn elements(op: &Op, layout: &Layout) -> String {
-    match (layout.signature().uniform(), op.element_bytes(layout)) {
+    match (element(op, layout), op.element_bytes(layout)) {
         (Some(primitive), _) => primitive.to_string(),
         (None, Ok(bytes)) => format!("elements of {bytes} bytes"),
         (None, Err(error)) => error.to_string(),
     }
 }
 
-/// Whether two layouts that an operation is defined for have elements of one type. Bytes stand for anything.
+/// The one type of all elements that a predefined operation combines, if there is one. Bytes stand for anything.
+fn element(op: &Op, layout: &Layout) -> Option<Primitive> {
+    match op {
+        Op::Predefined(op) => op.element(layout, Operand::Target).ok().flatten(),
+        Op::User(_) => layout.signature().uniform(),
+    }
+}
+
+/// Whether two layouts that an operation is defined for have elements of one type.
 fn same_elements(op: &Op, one: &Layout, other: &Layout) -> bool {
-    let element = |layout: &Layout| {
-        let signature = layout.signature();
-        signature.uniform().filter(|_| signature.kind() == SignatureKind::Typed)
-    };
-    match (op, element(one), element(other)) {
+    match (op, element(op, one), element(op, other)) {
         (Op::Predefined(_), Some(one), Some(other)) => one == other,
         _ => true,
     }

@@ -130,7 +130,8 @@ impl Communicator {
             Ok((turn, is_first))
         })?;
         if is_first && blocking {
-            self.shared.wait_in(self.in_call(operation, turn.number), |_| {
+            let number = turn.number;
+            self.shared.wait_in(&|| self.in_call(operation, number), |_| {
                 desk.with(|at| {
                     turn.seen = at.seen();
                     (turn.seen != Seen::Open).then_some(())

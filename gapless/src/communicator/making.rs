@@ -20,9 +20,11 @@ impl Communicator {
             Ok(request)
         })?;
         let made =
-            self.shared.wait_in(stuck::on(self, Call::Making), |state| match state.open() {
-                Ok(pml) => pml.collect_comm(request).map_err(Error::from).transpose(),
-                Err(error) => Some(Err(error)),
+            self.shared.wait_in(&|| stuck::on(self, Call::Making), |state| {
+                match state.open() {
+                    Ok(pml) => pml.collect_comm(request).map_err(Error::from).transpose(),
+                    Err(error) => Some(Err(error)),
+                }
             })??;
         Ok(made.map(|comm| Communicator::new(&self.shared, comm)))
     }

@@ -68,8 +68,8 @@ impl Communicator {
         tag: impl Into<TagSel>,
     ) -> Result<Message, Error> {
         let (source, tag) = (source.into(), tag.into());
-        let call = self.probes(source, tag);
-        let found = self.shared.wait_in(call, |state| match state.open() {
+        let call = || self.probes(source, tag);
+        let found = self.shared.wait_in(&call, |state| match state.open() {
             Ok(pml) => pml.claim(&self.comm, source, tag).map_err(Error::from).transpose(),
             Err(error) => Some(Err(error)),
         })??;

@@ -103,7 +103,7 @@ impl Communicator {
             self.shared.rouse(state);
             Ok(request)
         })?;
-        self.shared.wait_in(stuck::on(self, Call::Making), |state| match state.open() {
+        self.shared.wait_in(&|| stuck::on(self, Call::Making), |state| match state.open() {
             Ok(pml) => pml.collect_survivors(request).map_err(Error::from).transpose(),
             Err(error) => Some(Err(error)),
         })?

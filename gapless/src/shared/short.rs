@@ -136,7 +136,7 @@ impl Shared {
                 break;
             }
         }
-        self.wait_held_in(state, call, |state| find(what, state, true))
+        self.wait_held_in(state, &|| call, |state| find(what, state, true))
     }
 
     /// Does something that looks for what other processes write, with the lock held: as long as the second argument of

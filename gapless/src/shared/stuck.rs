@@ -138,19 +138,19 @@ pub(crate) const TASK: Doing = of(Call::Task);
 impl Shared {
     /// A thread that waits for `wait.what` is about to sleep, or to let others run. `true`: it is to look again first.
     #[inline]
-    pub(super) fn linger(&self, state: &mut State, wait: &mut Wait, now_ns: u64) -> bool {
+    pub(super) fn linger(&self, state: &mut State, wait: &mut Wait<'_>, now_ns: u64) -> bool {
         let since = *wait.long.since.get_or_insert(now_ns);
         let waited = Duration::from_nanos(now_ns.saturating_sub(since));
         waited >= NOTED && self.has_waited(state, wait, waited)
     }
 
     #[cold]
-    fn has_waited(&self, state: &mut State, wait: &mut Wait, waited: Duration) -> bool {
+    fn has_waited(&self, state: &mut State, wait: &mut Wait<'_>, waited: Duration) -> bool {
         if state.has_left() {
             return false;
         }
         let millis = u32::try_from(waited.as_millis()).unwrap_or(u32::MAX);
-        let doing = Doing { millis, ..describe(state, &wait.what, wait.until) };
+        let doing = Doing { millis, ..describe(state, &(wait.what)(), wait.until) };
         state.pml.waits_in(&mut wait.long.seat, &doing);
         let me = state.pml.world().rank();
         let asks = self.stuck.after.map_or(ASKS, |after| ASKS.min(after / 2));

@@ -93,15 +93,15 @@ impl Drop for Waiting<'_> {
 }
 
 /// One wait.
-pub(super) struct Wait {
+pub(super) struct Wait<'w> {
     ticket: Ticket,
     waiter: Waiter,
     /// Turns in a row after which the leader yielded.
     yields: u32,
     /// Where it sleeps as a follower; made when it first does.
     parker: Option<Arc<Parker>>,
-    /// The call, as its caller says.
-    pub(super) what: Doing,
+    /// The call, as its caller says if it takes long.
+    pub(super) what: &'w dyn Fn() -> Doing,
     /// The request that nothing comes before the end of, as it looked last.
     pub(super) until: Option<RequestId>,
     pub(super) long: Long,
@@ -116,13 +116,13 @@ impl Shared {
         &self,
         ready: impl FnMut(&mut State) -> Option<T>,
     ) -> Result<T, Error> {
-        self.wait_in(stuck::of(Call::Other), ready)
+        self.wait_in(&|| stuck::of(Call::Other), ready)
     }
 
     /// As [`wait_until`](Shared::wait_until), in a call that this says.
     pub(crate) fn wait_in<T>(
         &self,
-        what: Doing,
+        what: &dyn Fn() -> Doing,
         mut ready: impl FnMut(&mut State) -> Option<T>,
     ) -> Result<T, Error> {
         let state = self.lock()?;
@@ -136,14 +136,14 @@ impl Shared {
         state: Held<'s>,
         ready: impl FnMut(&mut State) -> Look<T>,
     ) -> Result<T, Error> {
-        self.wait_held_in(state, stuck::of(Call::Other), ready)
+        self.wait_held_in(state, &|| stuck::of(Call::Other), ready)
     }
 
     /// As [`wait_held`](Shared::wait_held), in a call that this says.
     pub(crate) fn wait_held_in<'s, T>(
         &'s self,
         state: Held<'s>,
-        what: Doing,
+        what: &dyn Fn() -> Doing,
         mut ready: impl FnMut(&mut State) -> Look<T>,
     ) -> Result<T, Error> {
         let waiter = Waiter::with(self.patience);
@@ -159,7 +159,7 @@ impl Shared {
     fn wait_as<'s, T>(
         &'s self,
         state: Held<'s>,
-        wait: &mut Wait,
+        wait: &mut Wait<'_>,
         ready: &mut impl FnMut(&mut State) -> Look<T>,
     ) -> Result<T, Error> {
         let _waiting = Waiting::new(self);
@@ -212,7 +212,7 @@ impl Shared {
     fn lead<T>(
         &self,
         mut state: Held<'_>,
-        wait: &mut Wait,
+        wait: &mut Wait<'_>,
         ready: &mut impl FnMut(&mut State) -> Look<T>,
     ) -> Result<Option<T>, Error> {
         let spins = self.patience.spins();
@@ -325,7 +325,7 @@ impl Shared {
     }
 
     /// The leader sleeps until a transport has something, another thread rings, or patience ends.
-    fn sleep(&self, mut state: Held<'_>, wait: &mut Wait) -> Result<(), Error> {
+    fn sleep(&self, mut state: Held<'_>, wait: &mut Wait<'_>) -> Result<(), Error> {
         if !state.doze() || state.pml.arm(&mut wait.waiter) > 0 || state.is_busy() {
             state.spin.found();
             self.rouse(&state);
@@ -345,7 +345,7 @@ impl Shared {
     }
 
     /// Sleeps until a thread rings that leads: what the caller waits for is not one request.
-    fn listen(&self, state: Held<'_>, wait: &mut Wait) -> Result<(), Error> {
+    fn listen(&self, state: Held<'_>, wait: &mut Wait<'_>) -> Result<(), Error> {
         if state.owes() || state.polled > 0 {
             state.done();
             std::thread::yield_now();
@@ -356,7 +356,7 @@ impl Shared {
     }
 
     /// Sleeps on the alarm and whatever else is armed.
-    fn block(&self, mut state: Held<'_>, wait: &mut Wait) -> Result<(), Error> {
+    fn block(&self, mut state: Held<'_>, wait: &mut Wait<'_>) -> Result<(), Error> {
         wait.waiter.watch(self.bells.alarm.as_raw_fd());
         state.sleepers += 1;
         state.done();
@@ -370,7 +370,7 @@ impl Shared {
     }
 
     /// Sleeps until the request has ended, or it is this thread's turn to lead.
-    fn follow(&self, mut state: Held<'_>, wait: &mut Wait, id: RequestId) -> Result<(), Error> {
+    fn follow(&self, mut state: Held<'_>, wait: &mut Wait<'_>, id: RequestId) -> Result<(), Error> {
         if state.owes() {
             // Users' code, which may wait itself: not as one who may be asked to lead.
             state.done();
@@ -396,13 +396,13 @@ impl Shared {
     }
 
     /// The leader tells others what has ended. Users' code may take long, and may wait itself: another leads meanwhile.
-    fn tell(&self, state: Held<'_>, wait: &Wait) {
+    fn tell(&self, state: Held<'_>, wait: &Wait<'_>) {
         if state.owes_users() { self.retire(state, wait) } else { state.done() }
     }
 
     /// The caller stops waiting: if it led, another does from now on.
     #[inline]
-    fn retire(&self, mut state: Held<'_>, wait: &Wait) {
+    fn retire(&self, mut state: Held<'_>, wait: &Wait<'_>) {
         match state.followers.retire(wait.ticket) {
             Some(next) => next.unpark(),
             // Whoever sleeps on the alarm may lead as well.

@@ -192,7 +192,7 @@ pub(super) fn agree(
         if !agreed_by_all(comm, may)? {
             return Ok(None);
         }
-        let reached = comm.shared.until(true, |bml| reaches(bml, rail, members, &all))?;
+        let reached = comm.shared.until(true, || None, |bml| reaches(bml, rail, members, &all))?;
         Ok(agreed_by_all(comm, reached)?.then_some((rail, all)))
     });
     match agreed {

@@ -156,7 +156,8 @@ impl Window {
                 return failed.map_or(Ok(()), |error| Err(self.task_error(rank, error).into()));
             };
             drop(puts);
-            driver.until(false, |_| first.outcome().map(drop))?;
+            let process = self.members[rank as usize].process;
+            driver.until(false, || Some(process), |_| first.outcome().map(drop))?;
         }
     }
 
@@ -304,8 +305,9 @@ impl Window {
             }
             let first = puts.under_way.front().cloned();
             drop(puts);
-            driver
-                .until(false, |_| first.as_ref().map_or(Some(()), |put| put.outcome().map(drop)))?;
+            let process = self.members[rank as usize].process;
+            let ended = || first.as_ref().map_or(Some(()), |put| put.outcome().map(drop));
+            driver.until(false, || Some(process), |_| ended())?;
         }
         // It leaves at once, if there is room.
         driver.progress();

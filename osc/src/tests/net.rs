@@ -150,6 +150,7 @@ impl Driver for At<'_> {
     fn until<T>(
         &self,
         _: bool,
+        _: impl Fn() -> Option<u32>,
         mut step: impl FnMut(&mut Bml) -> Option<T>,
     ) -> Result<T, WindowError> {
         for _ in 0..self.patience {

@@ -1,7 +1,9 @@
 //! Operations that combine elements.
 
 use crate::{Case, everywhere, ranks};
-use gapless::{Collective, Datatype, InPlace, Op, Primitive, ReduceOp, UserOp, View, ViewMut};
+use gapless::{
+    Collective, Datatype, Equivalence, InPlace, Op, Primitive, ReduceOp, UserOp, View, ViewMut,
+};
 use half::{bf16, f16};
 use num_complex::Complex;
 
@@ -200,6 +202,60 @@ fn halves_and_complex_numbers_are_added_and_multiplied() {
                 let due = if size == 2 { Complex::new(-4.0, 0.0) } else { Complex::new(0.0, -8.0) };
                 assert!(products.iter().all(|product| *product == due), "{products:?}");
             }
+        });
+    }
+}
+
+/// A value of 8 bytes, an index of 4, and 4 bytes that are nobody's.
+#[derive(Clone, Copy, Debug, Datatype, PartialEq)]
+#[repr(C)]
+struct Best {
+    value: f64,
+    rank: i32,
+}
+
+/// The padding lies in front.
+#[derive(Clone, Copy, Debug, Datatype, PartialEq)]
+#[repr(C)]
+struct Counted {
+    value: f32,
+    place: u64,
+}
+
+/// By notes, through slots, and by messages.
+#[test]
+fn a_value_and_its_index_are_a_struct_of_numbers() {
+    for size in [2, 3] {
+        ranks(size, |comm| {
+            let me = comm.rank();
+            let last = i32::try_from(size - 1).unwrap();
+            for len in [1, 7, 3000] {
+                let rank = i32::try_from(me).unwrap();
+                let mine = |at: usize| Best { value: [f64::from(rank), 4.0][at % 2], rank };
+                let mine: Vec<Best> = (0..len).map(mine).collect();
+                let mut most = mine.clone();
+                comm.allreduce(InPlace, &mut most, ReduceOp::MaxLoc).unwrap();
+                for (at, most) in most.iter().enumerate() {
+                    let due = [(f64::from(last), last), (4.0, 0)][at % 2];
+                    assert_eq!((most.value, most.rank), due);
+                }
+                // Among bytes, one sees that nobody's bytes stay as they were.
+                let mut bytes = vec![0xEE; 16 * len];
+                let into = ViewMut::typed(&mut bytes, 0, Best::layout(), len as u64).unwrap();
+                comm.allreduce(&mine[..], into, ReduceOp::MinLoc).unwrap();
+                for (at, best) in bytes.chunks(16).enumerate() {
+                    let value = [0.0f64, 4.0][at % 2].to_ne_bytes();
+                    assert_eq!(best, [&value[..], &[0; 4], &[0xEE; 4]].concat());
+                }
+                // The larger index is so as a number without a sign.
+                let place = if me == 0 { u64::MAX } else { 1 << 40 };
+                let mut least = vec![Counted { value: 0.0, place: 0 }; len];
+                let counted = vec![Counted { value: 2.5, place }; len];
+                comm.allreduce(&counted[..], &mut least[..], ReduceOp::MinLoc).unwrap();
+                assert_eq!(least, vec![Counted { value: 2.5, place: 1 << 40 }; len]);
+            }
+            let error = comm.allreduce(&[2.5f64], &mut [0.0], ReduceOp::MinLoc).unwrap_err();
+            assert!(error.to_string().contains("MPI_MINLOC"), "{error}");
         });
     }
 }

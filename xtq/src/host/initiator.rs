@@ -418,6 +418,14 @@ impl Initiator {
         Ok(())
     }
 
+    /// The target of this open put, or that of all of them if it is one.
+    pub(super) fn target_of(&self, put: Option<&PutHandle>) -> Option<u32> {
+        let is_it = |open: &&Outgoing| put.is_none_or(|put| open.handle.is(put));
+        let mut targets = self.puts.values().filter(is_it).map(|open| open.target.0);
+        let first = targets.next()?;
+        targets.all(|target| target == first).then_some(first)
+    }
+
     /// A peer is gone: so are all puts to it.
     pub(super) fn lose(&mut self, rank: Rank, blamed: &Blamed) {
         self.outbox.remove(&rank.0);

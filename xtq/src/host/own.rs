@@ -4,8 +4,8 @@ use super::Xtq;
 use crate::error::XtqError;
 use crate::put::PutHandle;
 use crate::signal::Signal;
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, PoisonError};
 
 impl Xtq {
     /// How many tasks wait or run here. They need processors: a caller that spins may have to give way.
@@ -27,6 +27,13 @@ impl Xtq {
     #[must_use]
     pub fn is_ours(&self, put: &PutHandle) -> bool {
         put.belongs_to(self.inner.number)
+    }
+
+    /// The process that what is under way goes to: this put, or all puts.
+    #[must_use]
+    pub fn target_of(&self, put: Option<&PutHandle>) -> Option<u32> {
+        let state = self.inner.state.lock().unwrap_or_else(PoisonError::into_inner);
+        state.initiator.target_of(put)
     }
 
     /// Whether the signal was made here.
