@@ -192,6 +192,7 @@ impl Driver for &Pair<'_> {
     fn until<T>(
         &self,
         _: bool,
+        _: impl Fn() -> Option<u32>,
         mut step: impl FnMut(&mut Bml) -> Option<T>,
     ) -> Result<T, WindowError> {
         for _ in 0..PATIENCE {

@@ -26,9 +26,9 @@ impl Line {
     }
 }
 
-/// Whether a key or value can be part of a line.
+/// Whether a key or value can be part of a line. MPICH's hydra 5.0.2 takes backslashes out of it.
 pub(crate) fn valid_word(word: &str) -> bool {
-    !word.is_empty() && word.bytes().all(|byte| byte.is_ascii_graphic())
+    !word.is_empty() && word.bytes().all(|byte| byte.is_ascii_graphic() && byte != b'\\')
 }
 
 #[cfg(test)]
@@ -43,5 +43,6 @@ mod tests {
         assert_eq!(line.get("rc"), None);
         assert_eq!(Line::parse("").get("cmd"), None);
         assert!(!valid_word("a b") && !valid_word("") && valid_word("a=b/c"));
+        assert!(!valid_word("a\\b"));
     }
 }

@@ -119,7 +119,7 @@ pub enum WireupError {
         /// The limit.
         max: usize,
     },
-    /// A key or value with white space, or a key with `=`.
+    /// A key or value with white space or a backslash, or a key with `=`.
     #[error("{what:?} has a character that the launcher's protocol cannot carry")]
     BadText {
         /// The text.
