@@ -7,7 +7,8 @@
 //! ```
 //!
 //! Nobody is taken for gone on another's word: a rumour only has this process try a link of its own, and says whom
-//! to blame once that has ended. On the word of one peer, links to few ranks are tried at a time: the next one when
+//! to blame once that has ended. Of a rank that is said to have departed the link need not end: if none can be made,
+//! that is enough. On the word of one peer, links to few ranks are tried at a time: the next one when
 //! one of those has shown the peer right.
 //!
 //! Each rank has links to the next one up and the next one down that are not gone, so the survivors form a ring,
@@ -203,12 +204,18 @@ impl Flood {
         true
     }
 
-    /// This process has given `rank` up, or was given up by it: there is no link any more, though it may live.
-    pub(crate) fn cut_off(&mut self, rank: Rank) {
+    /// This process has given `rank` up, or was given up by it, or no link can be made, as `why` says: it may live. But
+    /// if a peer has said that it departed, that is believed: nothing shows otherwise, and others must not wait for it.
+    /// Gives whether that is to be passed on.
+    pub(crate) fn cut_off(&mut self, rank: Rank, why: &str) -> bool {
+        if self.has_departed(rank) {
+            return self.lose(rank, why);
+        }
         self.settle(rank);
         if self.cut_off.insert(rank) {
             self.look_for_neighbours();
         }
+        false
     }
 
     /// This process leaves: because of the first death that it knows of, or else because of itself, as `why` says.

@@ -2,7 +2,8 @@
 //! is under way there any more. Each process tells its neighbours whom it knows of, so all come to know of all.
 //!
 //! Whoever has said so does not depart. So if all have, all will know, and nobody departs; if one departs, nobody ever
-//! knows of all. Either way all come to the same.
+//! knows of all. Either way all come to the same. Whoever has lost a rank that has not departed, as far as it knows,
+//! does not wait here for it: that is a casualty, which ends the wait with an error.
 //!
 //! Pure: words come in, words go out.
 

@@ -273,7 +273,7 @@ impl Bml {
         if matches!(error, LinkError::PeerGone { .. } | LinkError::Departed) {
             self.owing |= self.flood.lose(peer, &reason(error));
         } else {
-            self.flood.cut_off(peer);
+            self.owing |= self.flood.cut_off(peer, &reason(error));
         }
         self.keep_links();
     }
@@ -345,7 +345,7 @@ impl Bml {
             ([FAREWELL], _) if known => {
                 let reason =
                     "it gave this process up: a link between them died, or a protocol was broken";
-                self.flood.cut_off(from);
+                self.owing |= self.flood.cut_off(from, reason);
                 self.keep_links();
                 self.lose_by_word(from, &LinkError::PeerGone { reason: reason.to_owned() }, rest);
             }
@@ -409,8 +409,8 @@ impl Bml {
         tracing::info!(%peer, %error, "the peer is given up");
         let left = self.lose_endpoint(peer, &error);
         self.say_farewells(&left);
+        self.owing |= self.flood.cut_off(peer, &reason(&error));
         self.given_up.push((peer, error));
-        self.flood.cut_off(peer);
         self.keep_links();
     }
 

@@ -101,7 +101,11 @@ impl Bml {
         // not be either, and each attempt may take its time.
         tracing::info!(%peer, %error, "the peer cannot be looked up");
         self.lose_endpoint(peer, &error);
-        self.flood.settle(peer);
+        match self.flood.has_departed(peer) {
+            // A peer has said so: that is a fact now.
+            true => self.note_loss(peer, &error),
+            false => self.flood.settle(peer),
+        }
         self.given_up.push((peer, error));
         false
     }

@@ -36,6 +36,8 @@ struct Job {
     /// Links that end once what was posted over them has come: from a rank that has ended, to whom.
     ending: BTreeSet<(u32, u32)>,
     messages: usize,
+    /// Whether links to ranks that have ended cannot be made, and nothing shows that those have ended.
+    is_silent: bool,
 }
 
 impl Job {
@@ -47,6 +49,7 @@ impl Job {
             posted: Vec::new(),
             ending: BTreeSet::new(),
             messages: 0,
+            is_silent: false,
         };
         (0..size).for_each(|rank| job.keep_links(rank));
         job
@@ -66,12 +69,20 @@ impl Job {
             self.links.insert((rank.min(peer), rank.max(peer)));
             self.spread(peer);
         } else {
-            self.lose(rank, peer);
+            let cut_off = |flood: &mut Flood| flood.cut_off(Rank(peer), "no answer");
+            match self.is_silent {
+                true => self.ended(rank, cut_off),
+                false => self.lose(rank, peer),
+            }
         }
     }
 
     fn lose(&mut self, rank: u32, peer: u32) {
-        let news = self.floods[rank as usize].lose(Rank(peer), "nobody listens");
+        self.ended(rank, |flood| flood.lose(Rank(peer), "nobody listens"));
+    }
+
+    fn ended(&mut self, rank: u32, how: impl FnOnce(&mut Flood) -> bool) {
+        let news = how(&mut self.floods[rank as usize]);
         for other in self.floods[rank as usize].take_due() {
             self.reach(rank, other.0);
         }
@@ -140,6 +151,13 @@ impl Job {
     fn leave(&mut self, rank: u32) {
         self.floods[rank as usize].leave("its launcher is gone");
         self.spread(rank);
+    }
+
+    /// A rank departs, and ends.
+    fn depart(&mut self, rank: u32) {
+        self.floods[rank as usize].depart(None);
+        self.spread(rank);
+        self.end(rank);
     }
 
     /// A rank leaves in good order, and ends.
@@ -301,6 +319,28 @@ fn everybody_learns_of_all_that_leave_while_others_die() {
     }
 }
 
+/// Whether its address says that nobody is there any more, or nothing at all.
+#[test]
+fn everybody_learns_of_a_departure() {
+    for is_silent in [false, true] {
+        for size in 2..=70 {
+            let mut random = Random(u64::from(size) * 79 + 1);
+            let mut job = Job::new(size);
+            job.is_silent = is_silent;
+            let departed = u32::try_from(random.below(size as usize)).unwrap();
+            job.depart(departed);
+            job.settle(&mut random);
+            let what = format!("{size} ranks without {departed}, silent: {is_silent}");
+            job.check(&what);
+            job.check_culprit(departed, departed, &what);
+            let survivors = job.floods.iter().zip(&job.alive).filter(|(_, alive)| **alive);
+            for (flood, _) in survivors {
+                assert!(flood.has_departed(Rank(departed)), "{what}");
+            }
+        }
+    }
+}
+
 /// In the middle of floods, too: whoever was told does not take it for a death.
 #[test]
 fn who_leaves_in_good_order_is_not_gone() {
@@ -399,7 +439,7 @@ fn few_links_are_tried_at_a_time_on_one_peers_word() {
     assert_eq!(flood.take_due(), [], "none of the liar's was shown to be right");
     // Each that ends, however it does, lets the next one be checked.
     assert!(flood.lose(Rank(10), "nobody listens"));
-    flood.cut_off(Rank(11));
+    assert!(!flood.cut_off(Rank(11), "no answer"));
     assert_eq!(flood.take_due(), [10 + most, 11 + most].map(Rank));
     for rank in 12..90 {
         flood.lose(Rank(rank), "nobody listens");
@@ -412,8 +452,8 @@ fn few_links_are_tried_at_a_time_on_one_peers_word() {
 fn another_neighbour_is_looked_for_in_the_place_of_one_that_was_given_up() {
     let mut flood = Flood::new(Rank(0), 8);
     assert_eq!(flood.neighbours(), [1, 2, 4, 6, 7].map(Rank));
-    flood.cut_off(Rank(1));
-    flood.cut_off(Rank(4));
+    assert!(!flood.cut_off(Rank(1), "no answer"));
+    assert!(!flood.cut_off(Rank(4), "no answer"));
     assert_eq!(flood.neighbours(), [2, 3, 5, 6, 7].map(Rank));
     assert_eq!(flood.fact(Rank(1)), None, "it may live");
 }
