@@ -301,6 +301,32 @@ fn who_has_a_target_buffer_does_not_wait_for_who_needs_it() {
     });
 }
 
+/// Whether it finalizes or drops the world, and wherever the task runs that needs the buffer.
+#[test]
+fn who_has_a_target_buffer_does_not_leave_the_world_of_who_needs_it() {
+    for (quick, finalizes) in [(false, false), (false, true), (true, false), (true, true)] {
+        soon(move || {
+            let buffer = TargetBuffer::new(vec![0]);
+            let mut function = Function::new(0, |_| Ok(())).buffer(&buffer);
+            if quick {
+                function = function.quick(0, |_| Some(Ok(())));
+            }
+            let world = world_with(function);
+            let (tasks, comm) = (world.xtq(), world.comm().clone());
+            buffer.with(|_| {
+                tasks.put(put()).unwrap();
+                match finalizes {
+                    true => assert_eq!(world.finalize(), Err(Error::Task(XtqError::Holding))),
+                    false => drop(world),
+                }
+            });
+            while comm.iprobe(Source::Any, TagSel::Any).is_ok() {
+                std::thread::yield_now();
+            }
+        });
+    }
+}
+
 #[test]
 fn what_another_world_ends_is_not_waited_for() {
     soon(|| {

@@ -76,25 +76,30 @@ impl World {
     /// Another process died, or left because one did: the error names the one that died. Then nobody is waited for,
     /// under any launcher, but for memory that a lost peer may still write (RELIABILITY.md). Operations in flight end
     /// with an error here and at the peers. Or the launcher is gone. A task calls this, which waits until all tasks have
-    /// ended ([`XtqError::InTask`](crate::xtq::XtqError::InTask)): the world is given up.
+    /// ended ([`XtqError::InTask`](crate::xtq::XtqError::InTask)), or a function inside
+    /// [`TargetBuffer::with`](crate::xtq::TargetBuffer::with), whose buffer a task may need
+    /// ([`XtqError::Holding`](crate::xtq::XtqError::Holding)): the world is given up.
     pub fn finalize(mut self) -> Result<(), Error> {
         if self.is_within() {
+            gapless_xtq::Xtq::may_wait()?;
             return Err(XtqError::InTask.into());
         }
         self.leave()
     }
 
-    /// Whether a function of the user's that this world runs is the caller: leaving would wait for it.
+    /// Whether a function of the user's that this world runs is the caller, or one that has a target buffer: leaving
+    /// would wait for it.
     pub(super) fn is_within(&self) -> bool {
-        self.wireup.is_some()
-            && (self.xtq.runs_here() || self.shared.runs_here() != Within::Nothing)
+        let holds = || gapless_xtq::Xtq::may_wait().is_err();
+        let runs = || self.xtq.runs_here() || self.shared.runs_here() != Within::Nothing;
+        self.wireup.is_some() && (runs() || holds())
     }
 
     /// A function that this world runs has dropped it: it is given up, as by a panic.
     pub(super) fn give_up_from_within(&mut self) {
         tracing::error!("a function that its world runs has dropped it: the world is given up");
         let shared = Arc::clone(&self.shared);
-        if shared.runs_here() != Within::Lock {
+        if shared.runs_here() != Within::Lock && gapless_xtq::Xtq::may_wait().is_ok() {
             shared.abandon();
             return self.end_thread();
         }
@@ -103,7 +108,7 @@ impl World {
         if let Err(error) = thread.spawn(move || shared.abandon()) {
             tracing::error!(%error, "it stays as it is");
         }
-        // Nobody waits for the thread that makes progress: it may wait for the lock.
+        // Nobody waits for the thread that makes progress: it may wait for the lock, or for the target buffer.
         drop(self.thread.take());
     }
 
