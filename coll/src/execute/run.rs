@@ -366,7 +366,8 @@ impl Run {
                 self.received(plan, tools, index, (from, expected, drop), outcome)
             }
             Phase::Held { way, rank } => {
-                plan.ticket.gate(way, rank) == Gate::Open && self.again(index)
+                let passes = self.astray.is_some() || plan.ticket.gate(way, rank) == Gate::Open;
+                passes && self.again(index)
             }
             Phase::Asking { to, id } => {
                 let Some(outcome) = tools.pml.collect(id).transpose() else { return false };

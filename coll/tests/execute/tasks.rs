@@ -1,8 +1,9 @@
 //! Reductions by tasks: results, whenever tasks run; failures.
 use super::*;
 use crate::job::Job;
+use gapless_coll::choose::candidates;
 use gapless_coll::testkit::Hub;
-use gapless_coll::{CollError, Method, TaskName};
+use gapless_coll::{CollError, Method, Operation, TaskName};
 use std::task::Poll;
 
 fn by_tasks(segment: u64) -> Algorithm {
@@ -101,6 +102,49 @@ fn tasks_go_on_through_epochs() {
         assert!(ended.iter().all(|result| *result == Some(Ok(()))), "{ended:?}");
         drop(executors);
         all.check();
+    }
+}
+
+/// One rank is in another collective, and the others are told: in the first epoch, and where marks are to be exchanged
+/// before anything goes.
+#[test]
+fn nobody_waits_for_a_rank_that_is_in_another_collective() {
+    let mut random = Random(84);
+    let (how, n) = (Arithmetic::Sum, 4u32);
+    let absent = n - 1;
+    let call = Call::Allreduce { len: 240, of: sum(how), in_place: false };
+    let calls = vec![call; n as usize];
+    let messages = candidates(&call, &Locality::flat(n as usize));
+    let theirs = Some(Operation::Barrier);
+    for algorithm in messages.into_iter().chain([by_tasks(0)]) {
+        for before in [0, gapless_coll::execute::IN_FLIGHT_MAX] {
+            for turns in [0, 1, 3] {
+                let (mut job, hub) = (Job::new(n), Hub::late());
+                let sequencers = Job::sequencers(&job.worlds());
+                for _ in 0..before {
+                    sequencers.iter().for_each(|sequencer| drop(sequencer.next()));
+                }
+                let make = &mut random;
+                let mut all = Collective::new(&calls, &algorithm, (how, &[Lie::Plain]), make);
+                let mut executors = start(&mut all, &sequencers, &hub);
+                executors.truncate(absent as usize);
+                for _ in 0..turns {
+                    for (rank, executor) in &mut executors {
+                        let _ = job.advance(*rank, executor);
+                    }
+                    job.progress();
+                }
+                for (rank, executor) in &mut executors {
+                    assert!(executor.differs(job.pml(*rank), absent, Operation::Barrier.code()));
+                }
+                let ended = finish(&mut job, &hub, &mut executors, &mut random);
+                let ours = call.operation();
+                for result in ended {
+                    let error = CollError::Mismatch { rank: absent, theirs, ours };
+                    assert_eq!(result, Some(Err(error)), "{algorithm:?} after {before}");
+                }
+            }
+        }
     }
 }
 

@@ -2,6 +2,7 @@
 use gapless_pml::Pml;
 
 use super::{CollError, Phase, Run};
+use crate::execute::Plan;
 
 impl Run {
     /// A rank that it waits for, if it is one: for a message of its own, or for one of its to be taken.
@@ -21,6 +22,12 @@ impl Run {
                 _ => None,
             })
         })
+    }
+
+    /// Whether nothing is waited for that a rank has not begun: the communicator is revoked, or a rank is in another
+    /// collective.
+    pub(super) fn expects_nothing(&self, plan: &Plan) -> bool {
+        self.astray.is_some() || plan.ticket.members().is_revoked()
     }
 
     /// A rank is in another collective. What no rank will send is not waited for; the others are told, but not that one,

@@ -17,6 +17,15 @@ impl Run {
     ) -> bool {
         let phase = match (plan.ticket.gate(way, rank), way) {
             (Gate::Open, _) => return true,
+            // Whoever would answer the mark may be in another collective.
+            (gate, Way::Out) if self.astray.is_some() => {
+                if gate == Gate::Shut {
+                    let (mark, _) = plan.ticket.mark_tags();
+                    self.tell(plan, tools, rank, &[], mark);
+                    plan.ticket.open(way, rank);
+                }
+                return true;
+            }
             (Gate::Opening, _) => Phase::Held { way, rank },
             (Gate::Shut, way) => {
                 let (mark, answer) = plan.ticket.mark_tags();

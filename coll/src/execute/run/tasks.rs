@@ -132,12 +132,13 @@ impl Run {
         from: u32,
     ) -> bool {
         let Some(step) = self.flights[index].step else { return true };
+        let expects_nothing = self.expects_nothing(plan);
         let Some(expected) = self.expected.get_mut(&step) else { return true };
         let bytes = expected.work.bytes();
         // In this order: what has run before its initiator was lost counts. What has come and not begun does not.
         let fault = expected.awaited.failed();
         let Some(came) = expected.came() else {
-            let goes_on = fault.is_none() && !plan.ticket.members().is_revoked();
+            let goes_on = fault.is_none() && !expects_nothing;
             if goes_on || expected.work.is_running() {
                 return false;
             }
@@ -298,7 +299,7 @@ impl Run {
         let leaving = self.flights[index].leaving.as_ref();
         match leaving.map_or(Some(Ok(())), |leaving| leaving.taken()) {
             // Its target may have given up.
-            None if plan.ticket.members().is_revoked() => {
+            None if self.expects_nothing(plan) => {
                 self.fail(CollError::Revoked);
                 true
             }
