@@ -24,8 +24,14 @@ fn believed() -> std::time::Duration {
     std::time::Duration::from_millis(100)
 }
 
+/// After so long without an answer it is asked again.
+#[cfg(not(test))]
+fn patience() -> std::time::Duration {
+    std::time::Duration::from_secs(3)
+}
+
 #[cfg(test)]
-pub(crate) use tests::believed;
+pub(crate) use tests::{believed, patience};
 
 /// By target: whether this rank has its lock, or is in a call that takes it or gives it back.
 pub(crate) type Mine = Arc<[AtomicBool]>;
@@ -42,8 +48,8 @@ pub(crate) struct Doubt {
     target: u32,
     /// The last one named, and since when it is believed.
     named: Option<(Named, Instant)>,
-    /// The question to it.
-    asked: Option<u64>,
+    /// The question to it, and when it was asked.
+    asked: Option<(u64, Instant)>,
 }
 
 impl Doubt {
@@ -68,8 +74,14 @@ impl Doubt {
             return Ok(());
         };
         let Some((process, window)) = members(now.rank) else { return Ok(()) };
-        if let Some(token) = self.asked {
-            let Some(answer) = osc.core().answered(token) else { return Ok(()) };
+        if let Some((token, since)) = self.asked {
+            let Some(answer) = osc.core().answered(token) else {
+                // It may have been dropped: see `target.rs`.
+                if since.elapsed() >= patience() {
+                    self.forget(osc);
+                }
+                return Ok(());
+            };
             self.asked = None;
             self.named = Some((now, Instant::now()));
             let denied = answer.is_ok_and(|it| it.fault.is_none() && it.data == [NO]);
@@ -98,7 +110,7 @@ impl Doubt {
         let origin = u64::from(self.target);
         let question = Head { token, origin, ..Head::new(Kind::Holds, window, rank) };
         match osc.post(bml, process, question) {
-            Ok(()) => self.asked = Some(token),
+            Ok(()) => self.asked = Some((token, Instant::now())),
             // It is lost: then others say so.
             Err(_) => osc.core().drop_question(token),
         }
@@ -107,7 +119,7 @@ impl Doubt {
 
     /// Nobody wants the answer any more.
     pub(crate) fn forget(&mut self, osc: &Osc) {
-        if let Some(token) = self.asked.take() {
+        if let Some((token, _)) = self.asked.take() {
             osc.core().drop_question(token);
         }
     }
@@ -124,6 +136,7 @@ pub(crate) fn answer(mine: &Mine, target: u64) -> u8 {
 
 #[cfg(test)]
 mod tests {
+    use super::Doubt;
     use crate::tests::net::Net;
     use crate::{Lock, WindowError};
     use gapless_btl::loopback::Config;
@@ -133,10 +146,37 @@ mod tests {
     thread_local! {
         /// No test takes so long that asks nobody.
         static BELIEVED: Cell<Duration> = const { Cell::new(Duration::from_secs(3600)) };
+        static PATIENCE: Cell<Duration> = const { Cell::new(Duration::from_secs(3600)) };
     }
 
     pub(crate) fn believed() -> Duration {
         BELIEVED.get()
+    }
+
+    pub(crate) fn patience() -> Duration {
+        PATIENCE.get()
+    }
+
+    #[test]
+    fn a_question_without_an_answer_is_asked_again() {
+        BELIEVED.set(Duration::ZERO);
+        let net = Net::new(3, &Config::default());
+        let header = &net.exposures[0].header;
+        assert!(header.try_lock(1, Lock::Exclusive, false, never));
+        // Rank 1 makes no progress, and says nothing.
+        let mut doubt = Doubt::new(0);
+        let mut look = || {
+            let members = |rank| Some((rank, 0));
+            let (osc, bml) = (&net.oscs[2], &mut net.bml(2));
+            doubt.look(osc, bml, (header, 2), members, || None).unwrap();
+            doubt.asked.map(|(token, _)| token)
+        };
+        assert_eq!(look(), None, "it is only named");
+        let first = look();
+        assert!(first.is_some() && look() == first, "there is time");
+        PATIENCE.set(Duration::ZERO);
+        assert_eq!(look(), None);
+        assert!(look().is_some_and(|again| Some(again) != first));
     }
 
     fn never(_: u32) -> bool {

@@ -235,7 +235,12 @@ impl Header {
     #[inline]
     fn share(&self, rank: u32) -> bool {
         // Not to be in the way of whoever waits until nobody shares it.
-        if !self.gate().lets_in(rank) {
+        let gate = self.gate();
+        if !gate.lets_in(rank) {
+            // It has not got the lock, nor claims it: somebody has written that.
+            if gate.holder() == Some(rank) {
+                self.pass(gate);
+            }
             return false;
         }
         self.say(rank, SHARES);
@@ -274,8 +279,14 @@ impl Header {
             let gate = self.gate();
             if gate.holder() == Some(rank) {
                 // Others may have taken the claim away: then it is tried again.
-                if self.is_shared() {
-                    return false;
+                match self.sharer() {
+                    // It does not: somebody has written that.
+                    Some(it) if it == rank => {
+                        self.say(rank, NOTHING);
+                        continue;
+                    }
+                    Some(_) => return false,
+                    None => {}
                 }
                 if self.swap(gate, gate.next(INSIDE, Some(rank))) {
                     return true;
@@ -295,7 +306,13 @@ impl Header {
     /// Whether a rank says that it shares the lock.
     #[inline]
     fn is_shared(&self) -> bool {
-        (0..self.ranks).any(|rank| self.said(rank) == SHARES)
+        self.sharer().is_some()
+    }
+
+    /// The first rank that says so.
+    #[inline]
+    fn sharer(&self) -> Option<u32> {
+        (0..self.ranks).find(|rank| self.said(*rank) == SHARES)
     }
 
     /// This rank waits; whose turn it is without reason is passed over.
@@ -398,7 +415,7 @@ impl Header {
         if holder != waits {
             return gate.is_inside().then(|| of(holder, false));
         }
-        (0..self.ranks).find(|rank| self.said(*rank) == SHARES).map(|rank| of(rank, true))
+        self.sharer().map(|rank| of(rank, true))
     }
 
     /// The rank that is named has not got the lock. Whether that was still said: it is not any more.

@@ -152,7 +152,12 @@ impl Peer {
 
     /// Whether answers that have not left are in the way of questions; of none whose job has begun.
     pub(crate) fn is_full(&self) -> bool {
-        self.job.is_none() && self.outbox.bytes() >= ANSWERS
+        self.job.is_none() && self.has_enough()
+    }
+
+    /// Whether so many answers wait that no more are kept than those of the job that has begun.
+    pub(crate) fn has_enough(&self) -> bool {
+        self.outbox.bytes() >= ANSWERS
     }
 
     /// A request is done; whether that is to be told.

@@ -213,8 +213,8 @@ impl Core {
                 self.peer(from.0).layouts.forget(head.layout);
                 return Done::Yes;
             }
-            // It waits for nothing, so it is not kept: whoever has so many answers to come gets no more.
-            Kind::Holds if self.peer(from.0).is_full() => return Done::Yes,
+            // It is not kept: whoever has so many answers to come gets no more, and asks again.
+            Kind::Holds if self.peer(from.0).has_enough() => return Done::Yes,
             Kind::Holds => {}
             // Its answers are to leave first, unless it was begun.
             _ if head.token != 0 && self.peer(from.0).is_full() => return Done::Blocked,

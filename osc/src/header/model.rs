@@ -305,6 +305,31 @@ fn rubbish_in_the_words_does_no_harm() {
     }
 }
 
+/// Whoever waits knows that it has not got the lock, whatever the words say.
+#[test]
+fn words_that_name_the_one_who_waits_are_not_believed() {
+    for kind in [Lock::Shared, Lock::Exclusive] {
+        for state in [CLAIMS, INSIDE] {
+            for own in [NOTHING, SHARES] {
+                let header = header(3);
+                header.word(LOCK).store(Gate(0).next(state, Some(1)).0, Ordering::Relaxed);
+                header.say(1, own);
+                let took = (0..4).any(|_| header.try_lock(1, kind, true, |_| false));
+                assert!(took, "{kind:?}, state {state}, own word {own}");
+            }
+        }
+    }
+    // Its own word is written over while it waits for another that shares the lock.
+    let header = header(3);
+    assert!(header.try_lock(0, Lock::Shared, false, |_| false));
+    assert!(!header.try_lock(1, Lock::Exclusive, true, |_| false));
+    header.say(1, SHARES);
+    assert!(!header.try_lock(1, Lock::Exclusive, true, |_| false), "rank 0 shares it");
+    assert_eq!(header.named(1).map(|named| named.rank), Some(0));
+    header.unlock(0, Lock::Shared);
+    assert!(header.try_lock(1, Lock::Exclusive, true, |_| false));
+}
+
 /// The mutex of a living rank stays its own, and one that is taken over is not given back by who had it before.
 #[test]
 fn mutexes_have_one_holder() {
