@@ -221,7 +221,7 @@ impl Running {
             kills: false,
             asked: Instant::now(),
             ends_at: job.time_limit.and_then(|limit| Instant::now().checked_add(limit)),
-            asker: Asker::new(job.time_limit),
+            asker: Asker::new(job.time_limit, job.ranks() as usize),
             timed_out: None,
         };
         for (rank, number) in (0u32..).zip(numbers) {
@@ -395,10 +395,10 @@ impl Running {
             .map(|(source, descriptor)| PollFd::from_borrowed_fd(*descriptor, flags(source)))
             .collect();
         let asks_at = self.asker.as_ref().and_then(Asker::due);
-        let until_killed =
-            self.kill_at.or(self.end_at).or(asks_at).or(self.ends_at).map(|at| {
-                at.saturating_duration_since(Instant::now()).max(Duration::from_millis(20))
-            });
+        let earliest =
+            [self.kill_at, self.end_at, asks_at, self.ends_at].into_iter().flatten().min();
+        let until_killed = earliest
+            .map(|at| at.saturating_duration_since(Instant::now()).max(Duration::from_millis(20)));
         let until_asked = self.children.iter().any(Child::must_be_asked).then_some(ASK_EVERY);
         let due = self.outputs.due().map(|at| at.saturating_duration_since(Instant::now()));
         let limit = until_killed.into_iter().chain(until_asked).chain(due).min();
