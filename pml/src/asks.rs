@@ -138,9 +138,7 @@ impl Asks {
         let here = |doing: &&Doing| doing.context.is_some() && doing.context == theirs.context;
         let all = || self.doing.iter().map(|(_, doing)| doing);
         let same = all().filter(here).find(|doing| doing.number() == theirs.number());
-        if let Some(same) =
-            same.or_else(|| all().find(here)).filter(|it| it.number() == theirs.number())
-        {
+        if let Some(same) = same {
             return *same;
         }
         if let (Call::Collective { number, .. }, Some(context)) = (theirs.call, theirs.context) {

@@ -168,7 +168,7 @@ impl Remembered {
         Some((&self.all.get(self.at)?.direct, plain))
     }
 
-    /// Keeps what was found out, in the place of the oldest if there are many; where.
+    /// Keeps what was found out, behind the one found last if there are many; where.
     #[cold]
     fn keep(&mut self, of: &Collective<'_>, key: Key, direct: Direct) -> usize {
         let layout =
@@ -177,7 +177,7 @@ impl Remembered {
         let next =
             if self.all.len() < KEPT_MAX { self.all.len() } else { (self.at + 1) % KEPT_MAX };
         match self.all.get_mut(next) {
-            Some(oldest) => *oldest = entry,
+            Some(other) => *other = entry,
             None => self.all.push(entry),
         }
         next
@@ -251,7 +251,7 @@ mod tests {
             assert!(!ask(&mut all, len), "{len} is known");
         }
         assert!(ask(&mut all, KEPT_MAX + 1), "another length is another call");
-        assert!(!ask(&mut all, KEPT_MAX), "the oldest has gone, and no other");
+        assert!(!ask(&mut all, KEPT_MAX), "one has gone, and no other");
         assert!(ask(&mut all, 1));
     }
 }

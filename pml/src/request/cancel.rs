@@ -166,7 +166,8 @@ impl Pml {
     /// [`PmlError::PeerLost`]: then the outcome is unknown.
     ///
     /// A send whose result is not collected yet can be withdrawn as long as its message was short and waits for its
-    /// receive; otherwise nothing changes. A buffered send whose message was copied is done and cannot be withdrawn.
+    /// receive; otherwise nothing changes. A send whose message was copied is done and cannot be withdrawn: a
+    /// buffered one, or a short one to a peer that it had no link with for a while.
     ///
     /// # Errors
     /// There is no such request.
