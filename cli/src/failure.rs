@@ -32,7 +32,7 @@ pub(super) enum Failure {
     NotTwo { ranks: u32 },
     #[error("{}; this job has {ranks} ranks", match pairs {
         Some(pairs) => format!("--pairs {pairs}: that takes {} ranks", 2 * pairs),
-        None => "pair-rate takes an even number of ranks".to_owned(),
+        None => "pairs take an even number of ranks".to_owned(),
     })]
     NotPairs { ranks: u32, pairs: Option<u32> },
     #[error("no world can be made: {0}")]

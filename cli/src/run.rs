@@ -50,7 +50,7 @@ pub(super) struct Run {
     /// Set a variable in the processes' environment (repeatable; -env NAME VALUE, too)
     #[arg(short = 'e', long = "env", value_name = "NAME=VALUE")]
     environment: Vec<String>,
-    /// The same for the processes of all programs (repeatable; -genv NAME VALUE, too)
+    /// Set a variable for the processes of all programs (repeatable; -genv NAME VALUE, too)
     #[arg(long = "genv", value_name = "NAME=VALUE")]
     everywhere: Vec<String>,
     /// The same as -e; without a value, the variable must be set (repeatable)
@@ -62,19 +62,20 @@ pub(super) struct Run {
     /// What each process is kept on [default: what --map-by names, or none]
     #[arg(long, value_name = "UNIT")]
     bind_to: Option<Bind>,
-    /// Give out cores one after the other (also: slot, node), or one of each cache, NUMA node or socket in turn
+    /// Give out cores one after the other, or one of each cache, NUMA node or socket in turn; on several hosts, slot
+    /// fills one host after the other, and node deals ranks out over the hosts
     #[arg(long, value_name = "UNIT")]
     map_by: Option<Map>,
     /// Say on standard error where each process is kept
     #[arg(long)]
     report_bindings: bool,
-    /// Have more processes than cores, and say nothing of it
+    /// Do not warn if there are more processes than cores; several hosts take more than their slots
     #[arg(long)]
     oversubscribe: bool,
     /// For launchers of several hosts that ask for it
     #[arg(long, hide = true)]
     allow_run_as_root: bool,
-    /// So it is anyway.
+    /// Pass on the whole environment, as is always done
     #[arg(long, aliases = ["envall"], hide = true)]
     genvall: bool,
     /// End the job with an error if it takes longer, in seconds, 1 or more
@@ -109,11 +110,12 @@ impl From<Bind> for BindTo {
     }
 }
 
-/// As the option says it. On one host, slots of a node are cores.
-#[derive(Clone, Copy, Debug, clap::ValueEnum)]
+/// As the option says it. On one host, slots and nodes in turn are cores; on several, launchers know what they are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 enum Map {
-    #[value(aliases = ["slot", "node"])]
     Core,
+    Slot,
+    Node,
     #[value(alias = "l3cache")]
     L3,
     Numa,
@@ -124,7 +126,7 @@ enum Map {
 impl From<Map> for MapBy {
     fn from(map: Map) -> MapBy {
         match map {
-            Map::Core => MapBy::Core,
+            Map::Core | Map::Slot | Map::Node => MapBy::Core,
             Map::L3 => MapBy::Group(Level::L3),
             Map::Numa => MapBy::Group(Level::Numa),
             Map::Socket => MapBy::Group(Level::Socket),
@@ -188,7 +190,7 @@ impl Run {
             program.environment.splice(..0, everywhere.iter().cloned());
         }
         let files = [&self.outfile_pattern, &self.errfile_pattern].map(Clone::clone);
-        if let Some(list) = &self.named_hosts(&programs)? {
+        if let Some(named) = &self.named_hosts(&programs)? {
             let wanted = hosts::Wanted {
                 programs: &programs,
                 files: &files,
@@ -200,7 +202,7 @@ impl Run {
                 report_bindings: self.report_bindings,
                 timeout: self.timeout,
             };
-            return hosts::hand_over(list, &wanted);
+            return hosts::hand_over(named, &wanted);
         }
         let mut launch = Launch { programs, files, ..Launch::default() };
         launch.output = match launch.ranks() {
@@ -234,29 +236,25 @@ impl Run {
     }
 
     /// The list of hosts that the options come to; none if the job is this host's.
-    fn named_hosts(&self, programs: &[Program]) -> Result<Option<String>, Failure> {
-        let list = match &self.hostfile {
-            Some(path) => Some(hostfile::read(path)?),
-            None => self.hosts.clone(),
-        };
-        let Some(ppn) = self.ppn else { return Ok(list) };
-        let Some(list) = list else {
-            let all = programs.iter().fold(0u32, |sum, program| sum.saturating_add(program.ranks));
-            return if all <= ppn {
-                Ok(None)
-            } else {
+    fn named_hosts(&self, programs: &[Program]) -> Result<Option<hosts::Named>, Failure> {
+        let mut named = match (&self.hostfile, &self.hosts) {
+            (Some(path), _) => hostfile::read(path)?,
+            (None, Some(list)) => hosts::Named::from_option(list),
+            (None, None) => {
+                let ranks = programs.iter().map(|program| program.ranks);
+                let all = ranks.fold(0u32, u32::saturating_add);
+                let Some(ppn) = self.ppn.filter(|&ppn| all > ppn) else { return Ok(None) };
                 let why = format!(
                     "this host would get {all} processes; --hosts or --hostfile names others"
                 );
-                Err(bad("--ppn", &ppn.to_string(), &why))
-            };
+                return Err(bad("--ppn", &ppn.to_string(), &why));
+            }
         };
-        let with = |host: &str| format!("{host}:{ppn}");
-        let counted = list.contains(':');
-        match counted {
-            true => Err(bad("--ppn", &ppn.to_string(), "the list of hosts says how many")),
-            false => Ok(Some(list.split(',').map(with).collect::<Vec<_>>().join(","))),
+        if let Some(ppn) = self.ppn {
+            named.list = hosts::limited(&named.list, ppn)
+                .map_err(|why| bad("--ppn", &ppn.to_string(), &why))?;
         }
+        Ok(Some(named))
     }
 
     /// The processors of each rank; none if nothing is to be bound.

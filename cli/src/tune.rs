@@ -88,12 +88,16 @@ impl Tune {
         if self.as_rank {
             return self.measure(worlds, target.as_deref());
         }
+        if let Some(load) = Load::look() {
+            // On one processor they take turns.
+            let has_room = load.leaves(RANKS.min(load.processors));
+            if !(has_room || self.force) {
+                return Err(Failure::Busy { load });
+            }
+        }
         if let Some(path) = &target {
             // Found out before anything is measured.
             create_folder(path)?;
-        }
-        if let Some(load) = Load::look().filter(|load| !self.force && !load.leaves(RANKS)) {
-            return Err(Failure::Busy { load });
         }
         if self.hyperq.hyperq {
             return hyperq::run(&self.hyperq, self.budget, target.as_deref());

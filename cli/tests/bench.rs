@@ -252,7 +252,7 @@ fn it_is_one_rank_of_a_launcher_of_the_users_own() {
     assert!(shown.contains("4 ranks"), "{shown}");
     for (ranks, arguments, complaint) in [
         ("3", &["latency", "-m", "8"][..], "it takes two processes; this job has 3"),
-        ("3", &["pair-rate", "-m", "8"], "pair-rate takes an even number of ranks; this job has 3"),
+        ("3", &["pair-rate", "-m", "8"], "pairs take an even number of ranks; this job has 3"),
         ("2", &["pair-rate", "--pairs", "2"], "--pairs 2: that takes 4 ranks; this job has 2"),
         ("2", &["coll", "barrier", "-n", "5"], "--ranks 5: the launcher has started 2"),
     ] {

@@ -77,7 +77,7 @@ fn other_launchers_words_are_understood() {
     for (arguments, complaint) in [
         (&["-ppn", "1", "-n", "2", "true"][..], "--ppn 1: this host would get 2 processes"),
         (&["-f", "/nonexistent", "-n", "1", "true"], "--hostfile /nonexistent: No such file"),
-        (&["-H", "a:2", "-ppn", "1", "-n", "1", "true"], "--ppn 1: the list of hosts says"),
+        (&["-H", "a:2", "-ppn", "3", "-n", "3", "true"], "--ppn 3: there is room for 2 on a"),
         (
             &["-n", "1", "true", ":", "-n", "1", "-genv", "A=b", "true"],
             "--genv: it is for the whole",

@@ -15,7 +15,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 const OPTION: &str = "--hosts";
 
@@ -31,6 +31,42 @@ pub(super) struct Wanted<'a> {
     pub(super) map_by: Option<Map>,
     pub(super) report_bindings: bool,
     pub(super) timeout: Option<u32>,
+}
+
+/// The hosts of a job, as an option names them.
+pub(super) struct Named {
+    pub(super) option: &'static str,
+    /// What the option was given: the list, or the file that has it.
+    pub(super) given: String,
+    /// As in `a:4,b`.
+    pub(super) list: String,
+}
+
+impl Named {
+    pub(super) fn from_option(list: &str) -> Named {
+        Named { option: OPTION, given: list.to_owned(), list: list.to_owned() }
+    }
+
+    fn wrong(&self, why: &str) -> Failure {
+        bad(self.option, &self.given, why)
+    }
+}
+
+/// The same list with so many processes on each host. The list's own numbers say how many there is room for.
+pub(super) fn limited(list: &str, ppn: u32) -> Result<String, String> {
+    let is_counted = list.contains(':');
+    let word = |word: &str| {
+        let (name, room) = word.split_once(':').unwrap_or((word, "1"));
+        match room.parse::<u32>() {
+            Ok(room) if is_counted && room < ppn => {
+                Err(format!("there is room for {room} on {name}"))
+            }
+            Ok(_) => Ok(format!("{name}:{ppn}")),
+            // What is wrong with it is said of the list.
+            Err(_) => Ok(word.to_owned()),
+        }
+    };
+    Ok(list.split(',').map(word).collect::<Result<Vec<_>, _>>()?.join(","))
 }
 
 /// A host, and how many processes it gets.
@@ -119,28 +155,33 @@ const LEEWAY: Duration = Duration::from_secs(2);
 
 /// Becomes the launcher, and then returns only if that cannot be done. With a time limit it is watched: launchers keep
 /// none while they wait for hosts.
-pub(super) fn hand_over(list: &str, wanted: &Wanted<'_>) -> Result<ExitCode, Failure> {
+pub(super) fn hand_over(named: &Named, wanted: &Wanted<'_>) -> Result<ExitCode, Failure> {
     let ranks = wanted.programs.iter().map(|program| program.ranks);
     let ranks = ranks.fold(0u32, u32::saturating_add);
-    let shares = shares(list, ranks).map_err(|why| bad(OPTION, list, &why))?;
+    let shares = shares(&named.list, ranks).map_err(|why| named.wrong(&why))?;
     let is_option = |it: &Program| it.program.as_encoded_bytes().starts_with(b"-");
     if let Some(program) = wanted.programs.iter().find(|it| is_option(it)) {
-        let why = "with --hosts, the name of a program does not begin with a dash";
-        return Err(bad(OPTION, &program.program.to_string_lossy(), why));
+        let why = "on several hosts, the name of a program does not begin with a dash";
+        return Err(bad(named.option, &program.program.to_string_lossy(), why));
     }
     let Some((launcher, path)) = Launcher::find() else {
-        return Err(bad(
-            OPTION,
-            list,
+        return Err(named.wrong(
             "a job of several hosts needs mpiexec.hydra (MPICH: apt-get install mpich), prterun (PRRTE) or mpirun \
              (Open MPI), and none was found whose --version says that it is one of them",
         ));
     };
-    if let (false, Some(pattern)) =
-        (launcher == Launcher::Hydra, wanted.files.iter().flatten().next())
-    {
+    let patterns = ["--outfile-pattern", "--errfile-pattern"].into_iter().zip(wanted.files);
+    let pattern = patterns.into_iter().find_map(|(option, it)| Some((option, it.as_ref()?)));
+    if let (false, Some((option, pattern))) = (launcher == Launcher::Hydra, pattern) {
         let why = format!("{} has nothing like it; mpiexec.hydra has", path.display());
-        return Err(bad("--outfile-pattern", pattern, &why));
+        return Err(bad(option, pattern, &why));
+    }
+    if (launcher, wanted.map_by) == (Launcher::Hydra, Some(Map::Node)) {
+        let why = format!(
+            "{} fills one host after the other; prterun and mpirun deal ranks out over hosts",
+            path.display()
+        );
+        return Err(bad("--map-by", "node", &why));
     }
     let mut command = Command::new(&path);
     command.args(words(launcher, &shares, wanted));
@@ -151,15 +192,21 @@ pub(super) fn hand_over(list: &str, wanted: &Wanted<'_>) -> Result<ExitCode, Fai
     tracing::info!(?command, "the launcher of several hosts takes over");
     if let Some(seconds) = wanted.timeout {
         let limit = Duration::from_secs(seconds.into());
+        let late = || LaunchError::Late { launcher: path.display().to_string(), limit };
+        let start = Instant::now();
         let status = launch::watch(command, limit + LEEWAY).map_err(|error| match error {
-            LaunchError::Late { launcher, .. } => LaunchError::Late { launcher, limit },
+            LaunchError::Late { .. } => late(),
             other => other,
         })?;
+        // Launchers that have ended the job themselves exit with codes of their own.
+        if !status.success() && start.elapsed() >= limit {
+            return Err(late().into());
+        }
         let code = status.code().or(status.signal().map(|signal| 128 + signal)).unwrap_or(1);
         return Ok(ExitCode::from(u8::try_from(code).unwrap_or(1)));
     }
     let error = command.exec();
-    Err(bad(OPTION, list, &format!("{} cannot be started: {error}", path.display())))
+    Err(named.wrong(&format!("{} cannot be started: {error}", path.display())))
 }
 
 /// The hosts of a list, with the processes of each: `a:2,b:1` says how many; without any number the hosts get equal
@@ -222,11 +269,14 @@ fn bind_word(bind: Bind, launcher: Launcher) -> &'static str {
 }
 
 fn map_word(map: Map, launcher: Launcher) -> &'static str {
-    let same = match map {
-        Map::Core => Bind::Core,
-        Map::L3 => Bind::L3,
-        Map::Numa => Bind::Numa,
-        Map::Socket => Bind::Socket,
+    let same = match (map, launcher) {
+        // hydra's order of hosts is that of slots.
+        (Map::Slot, Launcher::Prrte | Launcher::OpenMpi4) => return "slot",
+        (Map::Node, _) => return "node",
+        (Map::Core | Map::Slot, _) => Bind::Core,
+        (Map::L3, _) => Bind::L3,
+        (Map::Numa, _) => Bind::Numa,
+        (Map::Socket, _) => Bind::Socket,
     };
     bind_word(same, launcher)
 }
@@ -344,6 +394,14 @@ mod tests {
     }
 
     #[test]
+    fn numbers_of_a_list_are_room_for_those_of_each_host() {
+        assert_eq!(limited("a,b", 3).unwrap(), "a:3,b:3");
+        assert_eq!(limited("a:4,b:2", 2).unwrap(), "a:2,b:2");
+        assert_eq!(limited("a:x", 2).unwrap(), "a:x");
+        assert_eq!(limited("a:4,b", 2).unwrap_err(), "there is room for 1 on b");
+    }
+
+    #[test]
     fn each_launcher_is_told_in_its_words() {
         let program = |ranks, program: &str, environment: &[(&str, &str)]| Program {
             ranks,
@@ -390,6 +448,14 @@ mod tests {
             told(Launcher::OpenMpi4, &wanted),
             "--host|x:2,y:2|--tag-output|--map-by|l3cache|--bind-to|socket|--timeout|7|-n|1|-x|A=b c|a|-v|:|-n|3|--wdir|/tmp|b|-v"
         );
+        for (map, hydra, others) in [(Map::Slot, "core", "slot"), (Map::Core, "core", "core")] {
+            let wanted = Wanted { map_by: Some(map), ..wanted };
+            assert!(told(Launcher::Hydra, &wanted).contains(&format!("|-map-by|{hydra}|")));
+            assert!(told(Launcher::Prrte, &wanted).contains(&format!("|--map-by|{others}|")));
+        }
+        let dealt = Wanted { map_by: Some(Map::Node), ..wanted };
+        assert!(told(Launcher::Prrte, &dealt).contains("|--map-by|node|"));
+        assert!(told(Launcher::OpenMpi4, &dealt).contains("|--map-by|node|"));
         let files = [Some("out.%r".to_owned()), None];
         let wanted = Wanted { programs: &programs[..1], prefix: false, ..wanted };
         let crowded = Wanted { oversubscribe: true, bind_to: None, timeout: None, ..wanted };

@@ -16,8 +16,8 @@ const SYNONYMS: [(&str, [&str; 2]); 7] = [
     ("bind-to-socket", ["--bind-to", "socket"]),
     ("bind-to-none", ["--bind-to", "none"]),
     ("bycore", ["--map-by", "core"]),
-    ("byslot", ["--map-by", "core"]),
-    ("bynode", ["--map-by", "core"]),
+    ("byslot", ["--map-by", "slot"]),
+    ("bynode", ["--map-by", "node"]),
     ("bysocket", ["--map-by", "socket"]),
 ];
 
@@ -43,6 +43,11 @@ pub(super) fn prepare(command: &Command, words: Vec<OsString>) -> Vec<OsString> 
             continue;
         }
         let option = with_two_dashes(command, text);
+        if let Some(value) = option.strip_prefix("--map-by=") {
+            prepared.extend(["--map-by", value].map(OsString::from));
+            mapped(&mut prepared);
+            continue;
+        }
         let takes_next = takes_next_word(command, &option);
         prepared.push(option.into());
         match takes_next {
@@ -75,13 +80,18 @@ fn mapped(prepared: &mut Vec<OsString>) {
     else {
         return;
     };
-    let (unit, rest) = value.split_once(':').unwrap_or((&value, ""));
-    let meant: Vec<&str> = match (unit, rest, rest.split_once(":node")) {
-        ("ppr", _, Some((count, ""))) => vec!["--ppn", count],
-        ("", "oversubscribe", _) => vec!["--oversubscribe"],
-        (unit, "oversubscribe", _) => vec!["--map-by", unit, "--oversubscribe"],
+    let (rest, crowded) = match value.strip_suffix(":oversubscribe") {
+        Some(rest) => (rest, true),
+        None => (value.as_str(), false),
+    };
+    let count = rest.strip_prefix("ppr:").and_then(|rest| rest.strip_suffix(":node"));
+    let mut meant = match (count, rest) {
+        (Some(count), _) => vec!["--ppn", count],
+        (None, "") if crowded => vec![],
+        (None, unit) if crowded => vec!["--map-by", unit],
         _ => return,
     };
+    meant.extend(crowded.then_some("--oversubscribe"));
     prepared.truncate(prepared.len() - 2);
     prepared.extend(meant.into_iter().map(OsString::from));
 }
@@ -182,6 +192,10 @@ mod tests {
             ("--map-by ppr:2:node a", "--ppn 2 -- a"),
             ("-map-by :OVERSUBSCRIBE a", "--oversubscribe -- a"),
             ("--map-by socket:OVERSUBSCRIBE a", "--map-by socket --oversubscribe -- a"),
+            ("--map-by ppr:2:node:OVERSUBSCRIBE a", "--ppn 2 --oversubscribe -- a"),
+            ("--map-by=ppr:2:node a", "--ppn 2 -- a"),
+            ("-map-by=:OVERSUBSCRIBE a", "--oversubscribe -- a"),
+            ("--map-by=l3 --bynode a", "--map-by l3 --map-by node -- a"),
             ("--map-by core:PE=2 a", "--map-by core:PE=2 -- a"),
         ] {
             assert_eq!(prepared(typed), meant);
