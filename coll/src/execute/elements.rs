@@ -99,8 +99,8 @@ pub(super) fn of_pairs(
     Some(match operation {
         O::Gather => [with_root(send), each(recv)],
         O::Scatter => [each(send), with_root(recv)],
-        // Where the blocks lie in one description is not known here.
-        O::Allgatherv if matches!(recv, Blocks::Whole(_)) => return None,
+        // Where the blocks lie in one description is not known here; others may have one for each block.
+        O::Allgatherv if matches!(recv, Blocks::Whole(_)) => [all(send), vec![0; ranks]],
         O::Allgather | O::Allgatherv => [all(send), each(recv)],
         O::Alltoall => [each(send), each(recv)],
         _ => return None,
