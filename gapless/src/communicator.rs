@@ -72,7 +72,9 @@ impl Communicator {
     }
 
     /// Sends and waits until the memory may be used again (`MPI_Send`, MPI 4.1 §3.2.1). That may
-    /// be before the message is received, if it is short.
+    /// be before the message is received, if it is short; to a process that this one has never met,
+    /// even before it leaves: then it leaves in later calls of this process (MPI 4.1 §2.9). Whoever
+    /// waits for an answer by other means than Gapless takes [`ssend`](Communicator::ssend).
     ///
     /// # Errors
     /// The peer is lost; no such rank; a negative tag.

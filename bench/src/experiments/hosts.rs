@@ -289,7 +289,8 @@ fn connection(world: &World) -> Result<TcpStream, Failure> {
     } else {
         let listener = TcpListener::bind((THERE, 0)).map_err(failed)?;
         port[0] = listener.local_addr().map_err(failed)?.port();
-        comm.send(&port, 0, 2).map_err(failed)?;
+        // Whoever accepts makes no progress, so the message must be there before.
+        comm.ssend(&port, 0, 2).map_err(failed)?;
         listener.accept().map_err(failed)?.0
     };
     stream.set_nodelay(true).map_err(failed)?;
