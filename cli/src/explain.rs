@@ -305,7 +305,7 @@ fn explain(
         mapped,
         grants,
         single_copy: link.single_copy.filter(|_| !link.ends.involve_device()),
-        near: false,
+        cached: false,
         layout_fetch_bytes: fetched(&send, sender_blocks),
         layout_uses: 0,
         granted_layout_uses: 0,

@@ -7,16 +7,16 @@
 //! `unsafe` blocks here; there is none that callers of safe functions would have to add to.
 
 mod access;
+mod cached;
 mod place;
 mod remote;
 mod transfer;
-mod used;
 
 pub(crate) use access::{Gets, Listed, Room};
+pub(crate) use cached::CachedBuffers;
 pub(crate) use place::{Packed, Place, after};
 pub(crate) use remote::{Far, Mover, Remote};
 pub(crate) use transfer::{Held, Transfer};
-pub(crate) use used::Used;
 
 use crate::error::PmlError;
 use crate::matching::body::Body;

@@ -68,7 +68,7 @@ pub struct Situation {
     /// Whether, and at what cost, the receiver can read the sender's memory.
     pub single_copy: Option<SingleCopyCosts>,
     /// Whether both buffers were used so lately that a cache is likely to have them.
-    pub near: bool,
+    pub cached: bool,
     /// What reading costs, if the sender can pack into memory of its device that the receiver's adapter reads, and that
     /// reaches the receiver's memory, too.
     pub staged_read: Option<SingleCopyCosts>,

@@ -13,7 +13,7 @@
 //! RTS        as EAGER up to 32, then
 //!         32 | bytes | serial | count | low | span | blocks | layout id | layout length |
 //!         96 | fragment wish:4 | depth wish:4 | layout inline:2 | mapped key:1 | rdma key:1 | space:1 |
-//!            | staged:1 | later:1 | 0:1 | staged fragment wish:4 | staged depth wish:4 | device |
+//!            | staged:1 | flags:1 | 0:1 | staged fragment wish:4 | staged depth wish:4 | device |
 //!        128 | mapped key … | rdma key … | flattened layout …
 //!
 //! CTS        | kind | version | 0:2 | depth:4 | fragment:4 | 0:4 | serial | reply | offset | end |

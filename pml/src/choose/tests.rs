@@ -31,7 +31,7 @@ pub(super) fn node() -> Situation {
             devices: false,
             register_ns: [0.0; 2],
         }),
-        near: false,
+        cached: false,
         layout_fetch_bytes: 0,
         layout_uses: 0,
         granted_layout_uses: 0,
@@ -52,9 +52,9 @@ fn what_caches_have_is_copied_once() {
     for bytes in [128 << 10, 512 << 10, 1 << 20] {
         let far = Situation { bytes, sender_span: bytes, ..node() };
         assert_eq!(winner(&far), Protocol::Pipeline, "{bytes}");
-        assert_eq!(winner(&Situation { near: true, ..far }), Protocol::SingleCopy, "{bytes}");
-        assert_eq!(winner(&Situation { near: true, mapped: true, ..far }), Protocol::Mapped);
-        let nothing = Situation { near: true, single_copy: None, ..far };
+        assert_eq!(winner(&Situation { cached: true, ..far }), Protocol::SingleCopy, "{bytes}");
+        assert_eq!(winner(&Situation { cached: true, mapped: true, ..far }), Protocol::Mapped);
+        let nothing = Situation { cached: true, single_copy: None, ..far };
         assert_eq!(winner(&nothing), Protocol::Pipeline, "{bytes}");
     }
 }

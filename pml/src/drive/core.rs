@@ -2,7 +2,7 @@
 //! nothing here waits.
 
 use crate::asks::Asks;
-use crate::buffer::{self, Engines, Room, Used};
+use crate::buffer::{self, CachedBuffers, Engines, Room};
 use crate::choose::{Protocol, Recent};
 use crate::comm::agree;
 use crate::comm::{Comm, Comms, Lookup};
@@ -90,7 +90,8 @@ pub(crate) struct Core {
     pub(crate) digests: Digests,
     /// Protocols that were chosen by this configuration.
     pub(crate) recent: Recent,
-    pub(crate) used: Used,
+    /// Buffers that the caches of this process are likely to have.
+    pub(crate) cached: CachedBuffers,
     /// How many peers are lost.
     pub(crate) lost: u32,
     /// Whether a message of an agreement has come that no receive was posted for.
@@ -143,7 +144,7 @@ impl Core {
             pool: Pool::default(),
             digests: Digests::default(),
             recent: Recent::default(),
-            used: Used::default(),
+            cached: CachedBuffers::default(),
             lost: 0,
             called: false,
             early_revokes: Vec::new(),

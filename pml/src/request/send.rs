@@ -373,7 +373,7 @@ impl Core {
             mapped: false,
             grants: false,
             single_copy,
-            near: false,
+            cached: false,
             layout_fetch_bytes: 0,
             layout_uses: 0,
             granted_layout_uses: 0,

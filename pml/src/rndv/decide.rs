@@ -27,7 +27,7 @@ pub(crate) struct Incoming {
     /// Its number here.
     pub(crate) reply: u64,
     /// Whether both buffers were used lately.
-    near: bool,
+    cached: bool,
     /// Bytes that are received: as many as were sent, or as there is room for; none if the types differ.
     pub(crate) room: u64,
     /// The result at the end, although everything possible is received.
@@ -128,12 +128,12 @@ impl Core {
         }
         let (layout_id, gapless) = (rts.layout_id, rts.blocks == 1);
         let (serial, span, of_device) = (rts.serial, rts.span, !rts.host);
-        let near = self.used.again(recv.buffer.typed().as_contiguous()) && rts.near;
+        let cached = self.cached.again(recv.buffer.typed().as_contiguous()) && rts.cached;
         recv.stage = RecvStage::Incoming(Box::new(Incoming {
             from,
             rts,
             reply,
-            near,
+            cached,
             room,
             failure,
             layout: None,
@@ -257,7 +257,7 @@ impl Core {
             mapped: incoming.rts.mapped.is_some(),
             grants: false,
             single_copy: None,
-            near: incoming.near,
+            cached: incoming.cached,
             layout_fetch_bytes: if incoming.gapless() || incoming.layout.is_some() {
                 0
             } else {

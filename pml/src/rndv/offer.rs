@@ -157,7 +157,7 @@ impl Core {
             false => tuning.device_fragment_bytes,
         };
         let count = buffer.typed().count();
-        let near = self.used.again(buffer.typed().as_contiguous());
+        let cached = self.cached.again(buffer.typed().as_contiguous());
         let stage = SendStage::Eager { serial: 0 }; // replaced below, once the request has a name
         let send = Send { buffer, to, envelope, _copied: copied, stage };
         let id = self.requests.insert(Work::Send(Box::new(send)));
@@ -175,7 +175,7 @@ impl Core {
             depth: self.config.tuning.depth,
             host,
             staged,
-            near,
+            cached,
             data,
             mapped: None,
             rdma: None,

@@ -38,7 +38,7 @@ pub(super) struct RtsWire {
     rdma: u8,
     space: u8,
     staged: u8,
-    later: u8,
+    flags: u8,
     zero: u8,
     staged_fragment: U32,
     staged_depth: U32,
@@ -56,8 +56,8 @@ const READABLE: u8 = 4;
 const LOCKED: u8 = 8;
 /// The data is there later.
 const LATER: u8 = 1;
-/// Its buffer was used lately.
-const NEAR: u8 = 2;
+/// Its buffer was used lately, so caches may have it.
+const CACHED: u8 = 2;
 
 /// What a sender says about staging.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -104,7 +104,7 @@ pub(crate) struct Rts {
     pub(crate) host: bool,
     pub(crate) staged: StagedOffer,
     /// Whether the sender's buffer was used lately.
-    pub(crate) near: bool,
+    pub(crate) cached: bool,
     /// Whether the data may be read.
     pub(crate) data: Data,
     pub(crate) mapped: Option<RemoteKey>,
@@ -140,8 +140,8 @@ impl Rts {
                 | if self.staged.through_host { THROUGH_HOST } else { 0 }
                 | if self.staged.readable { READABLE } else { 0 }
                 | if self.staged.locked { LOCKED } else { 0 },
-            later: if self.data == Data::Later { LATER } else { 0 }
-                | if self.near { NEAR } else { 0 },
+            flags: if self.data == Data::Later { LATER } else { 0 }
+                | if self.cached { CACHED } else { 0 },
             zero: 0,
             staged_fragment: self.staged.fragment.into(),
             staged_depth: self.staged.depth.into(),
@@ -190,9 +190,9 @@ impl Rts {
         }
         if wire.space > 1
             || wire.staged > DEVICE | THROUGH_HOST | READABLE | LOCKED
-            || wire.later > LATER | NEAR
+            || wire.flags > LATER | CACHED
         {
-            return Err("an RTS with an unknown space, staging or later".to_owned());
+            return Err("an RTS with an unknown space, staging or flag".to_owned());
         }
         let staged = StagedOffer {
             device: wire.staged & DEVICE != 0,
@@ -229,8 +229,8 @@ impl Rts {
             depth: wire.depth.get(),
             host: wire.space == 0,
             staged,
-            near: wire.later & NEAR != 0,
-            data: if wire.later & LATER != 0 { Data::Later } else { Data::There },
+            cached: wire.flags & CACHED != 0,
+            data: if wire.flags & LATER != 0 { Data::Later } else { Data::There },
             mapped: key(mapped)?,
             rdma: key(rdma)?,
             inline,

@@ -34,7 +34,7 @@ fn rts() -> Rts {
             depth: 3,
             mark: 5,
         },
-        near: false,
+        cached: false,
         data: Data::Later,
         mapped: RemoteKey::new(&[1; 20]),
         rdma: RemoteKey::new(&[2; 80]),
@@ -78,15 +78,20 @@ fn an_rts_says_what_it_was_told() {
 #[test]
 fn each_wish_of_an_rts_is_told_by_itself() {
     let mut bytes = [0; CONTROL_MAX];
-    for marks in 0..8u8 {
-        let [device, through_host, readable] = [1, 2, 4].map(|mark| marks & mark != 0);
-        for (data, near) in [(Data::There, true), (Data::Later, false), (Data::Later, true)] {
+    for (marks, host) in (0..16u8).flat_map(|marks| [(marks, true), (marks, false)]) {
+        let [device, through_host, readable, locked] = [1, 2, 4, 8].map(|mark| marks & mark != 0);
+        // Memory of a device is not the host's, and only the host's is page-locked.
+        let can_be = if host { !device && !readable } else { !locked };
+        for (data, cached) in [(Data::There, true), (Data::Later, false), (Data::Later, true)] {
             let none = StagedOffer { fragment: 0, depth: 0, ..rts().staged };
             let some = if marks != 0 { rts().staged } else { none };
-            let staged = StagedOffer { device, through_host, readable, ..some };
-            let offer = Rts { staged, near, data, ..rts() };
+            let staged = StagedOffer { device, through_host, readable, locked, ..some };
+            let offer = Rts { host, staged, cached, data, ..rts() };
             let len = offer.write(&[9; 5], &mut bytes);
-            assert_eq!(Message::parse(&bytes[..len]), Ok(Message::Rts(Box::new(offer))));
+            assert_eq!((bytes[108], bytes[109]), (u8::from(!host), marks));
+            let parsed = Message::parse(&bytes[..len]);
+            let told = can_be.then(|| Message::Rts(Box::new(offer)));
+            assert_eq!(parsed.ok(), told, "marks {marks}, in memory of the host: {host}");
         }
     }
 }
@@ -113,13 +118,14 @@ fn the_least_that_an_rts_may_say_is_taken_and_less_is_not() {
 fn an_rts_with_a_mark_that_is_not_known_is_refused() {
     let mut bytes = [0; CONTROL_MAX];
     let len = rts().write(&[9; 5], &mut bytes);
-    // Whether the buffer is a device's, how it can be staged, and whether its data comes later or was used lately.
+    // Whether the buffer is a device's, how it can be staged (8 is of memory of the host), and the flags.
     assert_eq!(bytes[108..111], [1, 7, 1]);
-    for (place, most) in [(108, 1), (109, 7), (110, 3)] {
+    for (place, most) in [(108, 1), (109, 15), (110, 3)] {
         let mut bytes = bytes;
         for mark in most + 1..=u8::MAX {
             bytes[place] = mark;
-            assert!(Message::parse(&bytes[..len]).is_err(), "{mark} at {place}");
+            let Err(error) = Message::parse(&bytes[..len]) else { panic!("{mark} at {place}") };
+            assert!(error.contains("unknown"), "{mark} at {place}: {error}");
         }
     }
 }

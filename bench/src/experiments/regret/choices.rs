@@ -69,7 +69,7 @@ fn situation((from, to): (&(Layout, u64), &(Layout, u64)), place: &Place) -> Sit
             devices: false,
             register_ns: [0.0; 2],
         }),
-        near: false,
+        cached: false,
         layout_fetch_bytes: 0,
         layout_uses: 1,
         layout_fetch_max: 32 << 20,

@@ -28,8 +28,8 @@ impl Model<'_> {
     pub(crate) fn single_copy(&self) -> f64 {
         let is_adapter = self.s.single_copy.is_some_and(|costs| costs.registers());
         // Memory that is mapped is read out of caches as quickly, without the kernel.
-        let near = self.s.near && !self.s.mapped;
-        let mb_s = if is_adapter || near { f64::MAX } else { self.t.single_copy_mb_s };
+        let cached = self.s.cached && !self.s.mapped;
+        let mb_s = if is_adapter || cached { f64::MAX } else { self.t.single_copy_mb_s };
         self.read_ns(mb_s, self.registering_ns([self.s.sender_span, self.s.bytes]))
     }
 
