@@ -308,54 +308,49 @@ impl Window {
     ) -> Result<(), D::Error> {
         let process = self.members[access.rank as usize].process;
         let mut elements = Elements { osc: self.osc(), list: Vec::with_capacity(AT_ONCE) };
-        let changed = driver.until(
-            true,
-            || Some(process),
-            |bml| {
-                let elements = &mut elements.list;
-                let mut failure = None;
-                elements.retain_mut(|element| {
-                    let Some(number) = element.number else { return true };
-                    // The lock is not held while anything else is called.
-                    let taken = self.osc().core().changes.take(number);
-                    match taken {
-                        None => true,
-                        Some(Err(error)) => {
-                            let why = error.to_string();
-                            let failed = || WindowError::Transport { why };
-                            failure = Some(loss(bml, process).unwrap_or_else(failed));
-                            false
-                        }
-                        Some(Ok(old)) => {
-                            let Some(old) = element.found(old, goal) else { return true };
-                            let room = found.as_deref_mut();
-                            let room = room.and_then(|all| all.get_mut(element.at..element.at + 8));
-                            if let Some(room) = room {
-                                crate::arithmetic::write(old, room);
-                            }
-                            false
-                        }
+        let whom = || Some(process);
+        let changed = driver.until(true, whom, |bml| {
+            let elements = &mut elements.list;
+            let mut failure = None;
+            elements.retain_mut(|element| {
+                let Some(number) = element.number else { return true };
+                // The lock is not held while anything else is called.
+                let taken = self.osc().core().changes.take(number);
+                match taken {
+                    None => true,
+                    Some(Err(error)) => {
+                        let why = error.to_string();
+                        let failed = || WindowError::Transport { why };
+                        failure = Some(loss(bml, process).unwrap_or_else(failed));
+                        false
                     }
-                });
-                if let Some(failure) = failure {
-                    return Some(Err(failure));
-                }
-                elements.extend(
-                    left.by_ref()
-                        .take(AT_ONCE - elements.len())
-                        .map(|place| Element::new(place, goal)),
-                );
-                for element in elements.iter_mut().filter(|element| element.number.is_none()) {
-                    let what = (element.offset, element.change);
-                    match self.osc().begin(bml, (process, key), what) {
-                        Begun::Number(number) => element.number = Some(number),
-                        Begun::Full => break,
-                        Begun::Failed(error) => return Some(Err(error)),
+                    Some(Ok(old)) => {
+                        let Some(old) = element.found(old, goal) else { return true };
+                        let room = found.as_deref_mut();
+                        let room = room.and_then(|all| all.get_mut(element.at..element.at + 8));
+                        if let Some(room) = room {
+                            crate::arithmetic::write(old, room);
+                        }
+                        false
                     }
                 }
-                elements.is_empty().then_some(Ok(()))
-            },
-        )?;
+            });
+            if let Some(failure) = failure {
+                return Some(Err(failure));
+            }
+            elements.extend(
+                left.by_ref().take(AT_ONCE - elements.len()).map(|place| Element::new(place, goal)),
+            );
+            for element in elements.iter_mut().filter(|element| element.number.is_none()) {
+                let what = (element.offset, element.change);
+                match self.osc().begin(bml, (process, key), what) {
+                    Begun::Number(number) => element.number = Some(number),
+                    Begun::Full => break,
+                    Begun::Failed(error) => return Some(Err(error)),
+                }
+            }
+            elements.is_empty().then_some(Ok(()))
+        })?;
         Ok(changed?)
     }
 }

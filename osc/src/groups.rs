@@ -2,7 +2,7 @@
 //! also where memory is mapped.
 
 use crate::WindowError;
-use crate::window::{Driver, Window};
+use crate::window::{Driver, Window, nobody};
 use crate::wire::Kind;
 use gapless_bml::Rank;
 use std::sync::Arc;
@@ -42,17 +42,13 @@ impl Window {
 
     /// Sends a message without an answer to each of a group.
     fn tell<D: Driver>(&self, driver: &D, group: &[u32], kind: Kind) -> Result<(), D::Error> {
-        let told = driver.until(
-            false,
-            || None,
-            |bml| {
-                let tell = |rank: &u32| {
-                    let process = self.members[*rank as usize].process;
-                    self.osc().post(bml, process, self.head(kind, *rank))
-                };
-                Some(group.iter().map(tell).fold(Ok(()), Result::and))
-            },
-        )?;
+        let told = driver.until(false, nobody, |bml| {
+            let tell = |rank: &u32| {
+                let process = self.members[*rank as usize].process;
+                self.osc().post(bml, process, self.head(kind, *rank))
+            };
+            Some(group.iter().map(tell).fold(Ok(()), Result::and))
+        })?;
         Ok(told?)
     }
 

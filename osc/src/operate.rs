@@ -14,7 +14,7 @@ use crate::place::{Place, Way, check_types};
 use crate::reading::{Reading, State};
 use crate::runs::Grid;
 use crate::send::Pieces;
-use crate::window::{Driver, Flavor, Window};
+use crate::window::{Driver, Flavor, Window, nobody};
 use crate::wire::{FETCH, Head, Kind, OPERANDS};
 use crate::{Fault, WindowError};
 use gapless_dtype::Primitive;
@@ -494,18 +494,13 @@ impl Window {
             }
             std::hint::spin_loop();
         }
-        let taken = driver.until(
-            true,
-            || None,
-            |_| {
-                if header.try_stripes(self.rank, stripes, is_dead) {
-                    return Some(Ok(()));
-                }
-                let holder =
-                    header.lost_in_stripes(stripes, |rank| is_lost(rank) && !is_dead(rank))?;
-                Some(Err(self.osc().loss(process(holder)?)))
-            },
-        )?;
+        let taken = driver.until(true, nobody, |_| {
+            if header.try_stripes(self.rank, stripes, is_dead) {
+                return Some(Ok(()));
+            }
+            let holder = header.lost_in_stripes(stripes, |rank| is_lost(rank) && !is_dead(rank))?;
+            Some(Err(self.osc().loss(process(holder)?)))
+        })?;
         Ok(taken?)
     }
 

@@ -34,66 +34,57 @@ impl Window {
         let stretch = target.stretch().map(|stretch| target.region().offset() + stretch);
         let mut at = range.start;
         let is_swap = head.kind == Kind::Compare;
-        let sent = driver.until(
-            false,
-            || Some(process),
-            |bml| {
-                loop {
-                    if at == range.end {
-                        if let Some(token) = token {
-                            self.osc().core().expect(token, 0, false);
-                        }
-                        return Some(Ok(()));
-                    }
-                    let room = if bytes.is_empty() {
-                        // A read: as much as a target gives at once.
-                        Core::room(bml, process).map(|room| READ_MAX.min(room as u64))
-                    } else {
-                        Core::piece(bml, process).map(|room| room as u64)
-                    };
-                    let Some(room) = room else {
-                        return self.meet(bml, process);
-                    };
-                    let room = (room / element).max(1) * element;
-                    let len = room.min(range.end - at);
-                    let layout = match stretch {
-                        Some(_) => 0,
-                        None => match self.osc().core().tell(bml, process, target.layout())? {
-                            Ok(id) => id,
-                            Err(error) => return Some(Err(error)),
-                        },
-                    };
-                    let head = Head {
-                        token: token.unwrap_or(0),
-                        layout,
-                        origin: stretch.unwrap_or(target.origin()),
-                        count: if stretch.is_some() {
-                            target.packed_bytes()
-                        } else {
-                            target.count()
-                        },
-                        start: at,
-                        length: len,
-                        ..head
-                    };
-                    let from = usize::try_from(at - range.start).unwrap_or(usize::MAX);
-                    let to = usize::try_from(len).unwrap_or(usize::MAX).saturating_add(from);
-                    let now = if is_swap { bytes } else { bytes.get(from..to).unwrap_or(&[]) };
-                    match self.osc().offer(bml, process, head, now) {
-                        Offered::Sent if token.is_none() => {
-                            self.sent[access.rank as usize].one_more()
-                        }
-                        Offered::Sent => {}
-                        Offered::Full => return None,
-                        Offered::Failed(error) => return Some(Err(error)),
-                    }
-                    at += len;
+        let whom = || Some(process);
+        let sent = driver.until(false, whom, |bml| {
+            loop {
+                if at == range.end {
                     if let Some(token) = token {
-                        self.osc().core().expect(token, 1, at < range.end);
+                        self.osc().core().expect(token, 0, false);
                     }
+                    return Some(Ok(()));
                 }
-            },
-        )?;
+                let room = if bytes.is_empty() {
+                    // A read: as much as a target gives at once.
+                    Core::room(bml, process).map(|room| READ_MAX.min(room as u64))
+                } else {
+                    Core::piece(bml, process).map(|room| room as u64)
+                };
+                let Some(room) = room else {
+                    return self.meet(bml, process);
+                };
+                let room = (room / element).max(1) * element;
+                let len = room.min(range.end - at);
+                let layout = match stretch {
+                    Some(_) => 0,
+                    None => match self.osc().core().tell(bml, process, target.layout())? {
+                        Ok(id) => id,
+                        Err(error) => return Some(Err(error)),
+                    },
+                };
+                let head = Head {
+                    token: token.unwrap_or(0),
+                    layout,
+                    origin: stretch.unwrap_or(target.origin()),
+                    count: if stretch.is_some() { target.packed_bytes() } else { target.count() },
+                    start: at,
+                    length: len,
+                    ..head
+                };
+                let from = usize::try_from(at - range.start).unwrap_or(usize::MAX);
+                let to = usize::try_from(len).unwrap_or(usize::MAX).saturating_add(from);
+                let now = if is_swap { bytes } else { bytes.get(from..to).unwrap_or(&[]) };
+                match self.osc().offer(bml, process, head, now) {
+                    Offered::Sent if token.is_none() => self.sent[access.rank as usize].one_more(),
+                    Offered::Sent => {}
+                    Offered::Full => return None,
+                    Offered::Failed(error) => return Some(Err(error)),
+                }
+                at += len;
+                if let Some(token) = token {
+                    self.osc().core().expect(token, 1, at < range.end);
+                }
+            }
+        })?;
         Ok(sent?)
     }
 

@@ -46,6 +46,11 @@ pub trait Driver {
     fn progress(&self);
 }
 
+/// The process that is waited for, where it is none in particular.
+pub(crate) fn nobody() -> Option<u32> {
+    None
+}
+
 /// What kind of window it is (MPI 4.1 §12.2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Flavor {
@@ -272,24 +277,21 @@ impl Window {
         head: Head,
     ) -> Result<u64, D::Error> {
         let process = self.members[rank as usize].process;
-        let asked = driver.until(
-            false,
-            || Some(process),
-            |bml| {
-                let mut core = self.osc().core();
-                let token = core.ask(process, 0, 0);
-                core.expect(token, 1, false);
-                drop(core);
-                // In its turn: at once, or when there is room.
-                Some(match self.osc().post(bml, process, Head { token, ..head }) {
-                    Ok(()) => Ok(token),
-                    Err(error) => {
-                        self.osc().core().drop_question(token);
-                        Err(error)
-                    }
-                })
-            },
-        )?;
+        let whom = || Some(process);
+        let asked = driver.until(false, whom, |bml| {
+            let mut core = self.osc().core();
+            let token = core.ask(process, 0, 0);
+            core.expect(token, 1, false);
+            drop(core);
+            // In its turn: at once, or when there is room.
+            Some(match self.osc().post(bml, process, Head { token, ..head }) {
+                Ok(()) => Ok(token),
+                Err(error) => {
+                    self.osc().core().drop_question(token);
+                    Err(error)
+                }
+            })
+        })?;
         Ok(asked?)
     }
 
