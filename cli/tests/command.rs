@@ -270,7 +270,7 @@ fn wrong_calls_are_refused_in_one_line() {
     refuses(&["layout", "--n", "5"], "--n 5: it needs --layout");
     refuses(&["explain"], "explain: it needs a message");
     refuses(&["tune", "--budget", "0"], "--budget 0: must be 0.1 to 600 seconds");
-    refuses(&["tune", "--output", "/proc/nowhere/x.toml"], "its folder cannot be made");
+    refuses(&["tune", "--force", "--output", "/proc/nowhere/x.toml"], "its folder cannot be made");
     refuses(&["pingpong", "--space", "cuda:999"], "space cuda:999 is not available");
     refuses(&["pingpong", "--space", "host,opencl:999"], "space opencl:999 is not available");
     refuses(
