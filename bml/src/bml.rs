@@ -61,8 +61,6 @@ pub struct Bml {
     flood: Flood,
     /// Who leaves together.
     roll_call: RollCall,
-    /// Whom the last error named that this process got because of a loss.
-    accused: Option<Rank>,
     /// Whether links to neighbours are kept, and deaths passed on.
     watches: bool,
     /// There is a duty besides polling: peers are to be told something, or may be.
@@ -129,7 +127,6 @@ impl Bml {
             farewells: Vec::new(),
             flood: Flood::new(me, size),
             roll_call: RollCall::new(size),
-            accused: None,
             watches: false,
             owing: false,
             untold: false,

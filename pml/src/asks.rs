@@ -133,6 +133,18 @@ pub(crate) struct Asks {
 }
 
 impl Asks {
+    /// A communicator is gone, and another one may have its contexts some day.
+    pub(crate) fn forget(&mut self, comm: &Comm) {
+        let contexts = [comm.context(), comm.collective().context()];
+        self.past.retain(|(context, ..)| !contexts.contains(context));
+        for peer in self.peers.values_mut() {
+            let is_of = |said: &mut (Doing, u64)| {
+                said.0.context.is_some_and(|context| contexts.contains(&context))
+            };
+            peer.said.take_if(is_of);
+        }
+    }
+
     /// The answer to a question of a process that is in `theirs`; contexts are as they are called here.
     fn answer(&self, theirs: &Doing) -> Doing {
         let here = |doing: &&Doing| doing.context.is_some() && doing.context == theirs.context;
@@ -262,10 +274,15 @@ impl Pml {
         }
     }
 
-    /// What peers have said last that they are in, in questions and answers.
+    /// What peers have said a moment ago that they are in, in questions and answers.
     pub fn heard(&self) -> impl Iterator<Item = (u32, &Doing)> {
+        let now = now_ns();
+        let is_fresh = move |then: u64| Duration::from_nanos(now.saturating_sub(then)) < FRESH;
         let said = self.core.asks.peers.iter();
-        said.filter_map(|(peer, state)| Some((*peer, &state.said.as_ref()?.0)))
+        said.filter_map(move |(peer, state)| {
+            let (said, _) = state.said.as_ref().filter(|(_, then)| is_fresh(*then))?;
+            Some((*peer, said))
+        })
     }
 
     /// What a request that has not ended waits for: messages alone, not work of the caller's own.
@@ -294,5 +311,27 @@ impl Pml {
             _ => return None,
         };
         Some(Doing { call, context: Some(context), whom, millis: 0 })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Another communicator may get its contexts: nothing that was said of it is true of that one.
+    #[test]
+    fn what_was_said_of_a_communicator_goes_with_it() {
+        let mut asks = Asks::default();
+        let (own, other) = (Comm::myself(0), Comm::world(0, 2));
+        let doing = |comm: &Comm| Doing { context: Some(comm.context()), ..Doing::NOTHING };
+        for (comm, peer) in [(&own, 1), (&other, 2)] {
+            asks.past.push_back((comm.collective().context(), 5, 7));
+            asks.peers.entry(peer).or_default().said = Some((doing(comm), 0));
+        }
+        asks.forget(&own);
+        assert_eq!(asks.past, [(other.collective().context(), 5, 7)]);
+        let said: Vec<u32> =
+            asks.peers.iter().filter(|(_, it)| it.said.is_some()).map(|(peer, _)| *peer).collect();
+        assert_eq!(said, [2]);
     }
 }

@@ -108,6 +108,22 @@ fn receives_that_name_the_dead_end_and_others_go_on() {
     }
 }
 
+/// An error that was given, and handled, long ago is not why a process departs.
+#[test]
+fn who_departs_blames_the_last_one_that_it_missed() {
+    let mut job = Job::new(4);
+    let to = Buffer::target(&bytes(8), 1);
+    for gone in [3, 1] {
+        assert_eq!(job.pml(gone).depart(), gone);
+        let missed = job.irecv(0, &to, Source::Rank(gone), TagSel::Any);
+        let error = job.finish(0, missed).unwrap_err();
+        assert!(matches!(error, PmlError::PeerLost { rank, .. } if rank == gone), "{error}");
+    }
+    assert_eq!(job.pml(0).depart(), 1);
+    // Nobody has told it that it missed anybody.
+    assert_eq!(job.pml(2).depart(), 2);
+}
+
 #[test]
 fn what_had_arrived_in_full_can_still_be_received() {
     let mut job = Job::new(2);

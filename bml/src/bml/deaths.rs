@@ -139,14 +139,6 @@ impl Bml {
         })
     }
 
-    /// As [`blame`](Bml::blame), for an error that this process gets: if it [departs](Bml::depart), it may be because of
-    /// that.
-    pub fn accuse(&mut self, peer: Rank) -> Option<(Rank, LinkError)> {
-        let blamed = self.blame(peer);
-        self.accused = blamed.as_ref().map(|(culprit, _)| *culprit).or(self.accused);
-        blamed
-    }
-
     /// Whether `peer` is lost because its process has ended. One that was given up, gave this process up, or departed,
     /// may live.
     #[must_use]

@@ -8,10 +8,10 @@ use gapless_btl::LinkError;
 
 impl Bml {
     /// Tells all peers that are linked, now or later, that this process leaves although others may need it: it departs.
-    /// That may be because another one has, which it has [accused](Bml::accuse). Those peers lose this process as soon as
-    /// they read that, and it is no [casualty](Bml::casualty). Gives because of whom.
-    pub fn depart(&mut self) -> Rank {
-        self.flood.depart(self.accused);
+    /// That may be because of another one, if that has departed. Those peers lose this process as soon as they read that,
+    /// and it is no [casualty](Bml::casualty). Gives because of whom.
+    pub fn depart(&mut self, because: Option<Rank>) -> Rank {
+        self.flood.depart(because);
         self.owing = true;
         self.settle();
         self.flood.fact(self.me).map_or(self.me, |fact| fact.culprit)

@@ -77,20 +77,19 @@ fn a_peer_that_leaves_for_a_reason_of_its_own_says_so() {
 #[test]
 fn a_peer_that_departs_is_blamed_and_no_casualty() {
     let [mut a, mut b, mut c] = trio(&Hub::new());
-    assert_eq!(c.depart(), Rank(2));
+    assert_eq!(c.depart(None), Rank(2));
     assert!(c.has_told_all());
     for end in [&mut a, &mut b] {
         assert_eq!(losses(&poll(end)), [2]);
         assert_eq!(end.blame(Rank(2)), Some((Rank(2), LinkError::Departed)));
         assert!(!end.is_gone(Rank(2)));
     }
-    assert_eq!(b.accuse(Rank(2)).unwrap().0, Rank(2));
-    assert_eq!(b.depart(), Rank(2), "because of it");
+    assert_eq!(b.depart(Some(Rank(2))), Rank(2), "because of it");
     assert_eq!(losses(&poll(&mut a)), [1]);
     assert_eq!(a.blame(Rank(1)), Some((Rank(2), LinkError::Departed)));
     assert_eq!(a.deserter(), Some((Rank(2), LinkError::Departed)));
     assert_eq!(a.casualty(), None);
-    assert_eq!(a.depart(), Rank(0), "it has not missed them");
+    assert_eq!(a.depart(None), Rank(0), "it has not missed them");
 }
 
 #[test]
@@ -100,7 +99,7 @@ fn those_that_are_left_know_of_each_other() {
     c.leave_together(0);
     [&mut a, &mut b, &mut c].into_iter().for_each(|end| drop(poll(end)));
     assert_eq!(a.is_together(0), None);
-    b.depart();
+    b.depart(None);
     for _ in 0..2 {
         [&mut a, &mut c].into_iter().for_each(|end| drop(poll(end)));
     }

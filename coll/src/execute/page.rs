@@ -495,12 +495,11 @@ impl Place<'_> {
 
     /// How a rank was lost, if it is.
     fn loss(&self, pml: &mut Pml, rank: usize) -> Option<CollError> {
-        let process = Rank(self.circle.process(rank)?);
-        let bml = pml.bml_mut();
-        bml.reach(process);
-        let (culprit, error) = bml.accuse(process)?;
-        let rank = self.circle.comm().rank_of(culprit.0).unwrap_or(self.circle.rank(rank));
-        Some(CollError::Lost { rank, error: PmlError::PeerLost { rank: culprit.0, error } })
+        let process = self.circle.process(rank)?;
+        pml.bml_mut().reach(Rank(process));
+        let (culprit, error) = pml.accuse(process)?;
+        let rank = self.circle.comm().rank_of(culprit).unwrap_or(self.circle.rank(rank));
+        Some(CollError::Lost { rank, error: PmlError::PeerLost { rank: culprit, error } })
     }
 
     /// The mark of a rank's note of this round, if it is there.

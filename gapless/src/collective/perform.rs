@@ -14,7 +14,7 @@ use crate::error::Error;
 use crate::shared::{Shared, State};
 use crate::view::{RecvBuffer, SendBuffer};
 use crate::world::Places;
-use gapless_bml::{LinkError, Rank};
+use gapless_bml::LinkError;
 use gapless_coll::choose::Table;
 use gapless_coll::execute::between;
 use gapless_coll::page::{Known, Page, Task};
@@ -272,10 +272,8 @@ impl Communicator {
 
     /// Who is to blame for the loss of a process, as far as this one knows.
     fn blamed(&self, process: Option<u32>) -> Option<(u32, LinkError)> {
-        let process = Rank(process?);
-        let blamed = self.shared.with(|state| Ok(state.pml.bml_mut().accuse(process)));
-        let (culprit, fate) = blamed.ok()??;
-        Some((culprit.0, fate))
+        let process = process?;
+        self.shared.with(|state| Ok(state.pml.accuse(process))).ok()?
     }
 
     /// The process of a rank as schedules number them.

@@ -208,6 +208,7 @@ impl Pml {
         let forgotten = !in_use && self.core.forget(&mut self.bml, comm);
         if forgotten {
             self.agreements.forget_surveys(comm);
+            self.core.asks.forget(comm);
         }
         forgotten
     }

@@ -94,6 +94,8 @@ pub(crate) struct Core {
     pub(crate) cached: CachedBuffers,
     /// How many peers are lost.
     pub(crate) lost: u32,
+    /// Whom the last error named that this process got because of a loss.
+    pub(crate) accused: Option<u32>,
     /// Whether a message of an agreement has come that no receive was posted for.
     pub(crate) called: bool,
     /// Communicators that are being made here and are revoked already: by their identifiers, and who says so.
@@ -146,6 +148,7 @@ impl Core {
             recent: Recent::default(),
             cached: CachedBuffers::default(),
             lost: 0,
+            accused: None,
             called: false,
             early_revokes: Vec::new(),
             leaving: false,

@@ -68,7 +68,6 @@ impl Core {
         }
         self.lose_claims(peer);
         self.deferred.retain(|(from, _), _| *from != peer);
-        let mut accused = false;
         let concerned: Vec<RequestId> = self
             .requests
             .under_way()
@@ -83,20 +82,24 @@ impl Core {
             })
             .map(|(id, work)| {
                 if !matches!(work, Work::Recv(recv) if recv.source.is_none()) {
-                    accused = true;
+                    self.accused = Some(culprit);
                 }
                 id
             })
             .collect();
-        if accused {
-            // Marks the peer.
-            let _ = self.peers[peer as usize].fault();
-        }
         for id in concerned {
             self.lose_send(bml, id, &fault);
             self.lose_recall(id, &fault);
             self.lose_recv(bml, id, &fault);
         }
+    }
+
+    /// How an operation ends that needs a peer, if that is lost.
+    #[inline]
+    pub(crate) fn fault(&mut self, peer: u32) -> Option<PmlError> {
+        let (rank, error) = self.peers[peer as usize].lost.clone()?;
+        self.accused = Some(rank);
+        Some(PmlError::PeerLost { rank, error })
     }
 
     /// A receive waits for `peer`, whose death is to be noticed, whether or not it ever sends.
@@ -129,9 +132,9 @@ impl Core {
             RecvStage::Posted(place) => {
                 let place = *place;
                 let error = if any {
-                    let Some(comm) = self.comms.of_context(context) else { return };
+                    let Some(comm) = self.comms.of_context(context).cloned() else { return };
                     let pattern = Pattern { context, source: None, tag: None };
-                    match self.somebody_left(comm, pattern) {
+                    match self.somebody_left(&comm, pattern) {
                         Ok(()) => return,
                         Err(error) => error,
                     }
@@ -159,12 +162,12 @@ impl Core {
 
     /// Whether a member is left whose message a new receive could get.
     #[inline]
-    pub(crate) fn somebody_left(&self, comm: &Comm, pattern: Pattern) -> Result<(), PmlError> {
+    pub(crate) fn somebody_left(&mut self, comm: &Comm, pattern: Pattern) -> Result<(), PmlError> {
         if self.lost == 0 {
             return Ok(());
         }
         if let Some(rank) = pattern.source {
-            return self.peers[rank as usize].fault().map_or(Ok(()), Err);
+            return self.fault(rank).map_or(Ok(()), Err);
         }
         let mut last = None;
         for process in comm.peers().processes() {
@@ -178,6 +181,7 @@ impl Core {
         }
         // Alone from the start: messages to myself.
         let Some((rank, error)) = last else { return Ok(()) };
+        self.accused = Some(rank);
         Err(PmlError::NobodyLeft { rank, error })
     }
 }

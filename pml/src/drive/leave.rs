@@ -23,7 +23,7 @@ use crate::request::{RequestId, Work};
 use crate::wire::Data;
 use crate::wire::Label;
 use crate::wire::{self, Verdict, What};
-use gapless_bml::{Bml, Rank};
+use gapless_bml::{Bml, LinkError, Rank};
 
 impl Core {
     /// Does what a note of `from` says.
@@ -186,14 +186,18 @@ impl Pml {
         }
     }
 
-    /// Tells all peers that this process leaves although others may need it ([`Bml::depart`]). Gives because of whom: itself,
-    /// or another that has departed.
+    /// [Whom to blame](Bml::blame) for the loss of a peer, for an error that this process gets: if it
+    /// [departs](Pml::depart), it may be because of that.
+    pub fn accuse(&mut self, peer: u32) -> Option<(u32, LinkError)> {
+        let (culprit, error) = self.bml.blame(Rank(peer))?;
+        self.core.accused = Some(culprit.0);
+        Some((culprit.0, error))
+    }
+
+    /// Tells all peers that this process leaves although others may need it ([`Bml::depart`]). Gives because of whom:
+    /// itself, or another that has departed and that the last error named.
     pub fn depart(&mut self) -> u32 {
-        let accused = self.core.peers.iter().zip(0..).filter(|(peer, _)| peer.is_accused());
-        if let Some((_, rank)) = accused.last() {
-            self.bml.accuse(Rank(rank));
-        }
-        self.bml.depart().0
+        self.bml.depart(self.core.accused.map(Rank)).0
     }
 
     /// Cancels all receives that no message has taken.

@@ -7,7 +7,6 @@
 use crate::buffer::Transfer;
 use crate::drive::core::{AM_TAG, Core};
 use crate::eager::unanswered::Offering;
-use crate::error::PmlError;
 use crate::matching::body::Numbered;
 use crate::matching::reorder::Reorder;
 use crate::request::RequestId;
@@ -17,7 +16,6 @@ use crate::rndv::protocol::Protocol;
 use crate::wire::{self, Note, What};
 use gapless_bml::{Bml, LinkError, RailSlot, Rank, ReserveError, Token};
 use gapless_mem::Space;
-use std::cell::Cell;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
@@ -34,8 +32,6 @@ pub(crate) struct Peer {
     active: bool,
     /// Whom to blame if it is lost, and what became of that process.
     pub(crate) lost: Option<(u32, LinkError)>,
-    /// An error was given that says so.
-    accused: Cell<bool>,
     /// It is not lost, and a link was asked for: by a send of the other end, or a receive of ours.
     pub(crate) near: bool,
     /// Whether it was told that nothing more to be matched will come.
@@ -56,20 +52,6 @@ pub(crate) struct Peer {
     pub(crate) granting: Granting,
     /// Whether a message with it had an end in a device's memory there.
     pub(crate) has_devices: bool,
-}
-
-impl Peer {
-    /// How an operation ends that needs this peer, if it is lost.
-    pub(crate) fn fault(&self) -> Option<PmlError> {
-        let (rank, error) = self.lost.clone()?;
-        self.accused.set(true);
-        Some(PmlError::PeerLost { rank, error })
-    }
-
-    /// Whether an operation has failed because this peer is lost.
-    pub(crate) fn is_accused(&self) -> bool {
-        self.accused.get()
-    }
 }
 
 /// Something that waits for room in the transport.

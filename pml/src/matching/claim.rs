@@ -95,7 +95,7 @@ impl Core {
         let claim = self.claims.take(message).ok_or(PmlError::NoSuchMessage)?;
         let Some(held) = claim.held else {
             // Its sender was lost, or the communicator revoked.
-            let fault = self.peers[claim.label.source as usize].fault();
+            let fault = self.fault(claim.label.source);
             let error = fault.unwrap_or(PmlError::Revoked);
             let bytes = claim.status.bytes.min(room);
             return Err(Failure::of_message(error, Status { bytes, ..claim.status }));

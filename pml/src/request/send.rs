@@ -150,7 +150,7 @@ impl Core {
             let status = Status { source: rank, tag, bytes, protocol };
             return Ok(self.requests.insert_left(&Left { status, peer, sequence }));
         }
-        if let Some(fault) = self.peers[peer as usize].fault() {
+        if let Some(fault) = self.fault(peer) {
             return Err(fault);
         }
         if mode == SendMode::Buffered {
@@ -222,7 +222,7 @@ impl Core {
         if !buffer.space().cpu_accessible() {
             self.know_device(bml, engine, buffer.space());
         }
-        if let Some(fault) = self.peers[peer as usize].fault() {
+        if let Some(fault) = self.fault(peer) {
             return Err(fault);
         }
         let limits = match bml.limits(Rank(peer)) {

@@ -234,7 +234,7 @@ impl Core {
                 };
                 let (protocol, from) = (incoming.protocol, incoming.from);
                 self.rule_out(id, protocol, &why);
-                match self.peers[from as usize].fault() {
+                match self.fault(from) {
                     // It could have done without its sender, and now it cannot.
                     Some(fault) => self.fail_incoming(id, fault),
                     None => return self.proceed(bml, id),

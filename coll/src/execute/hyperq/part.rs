@@ -33,12 +33,11 @@ impl Members {
     /// How a rank was lost, if it is.
     pub(super) fn loss(&self, pml: &mut Pml, rank: usize) -> Option<CollError> {
         let rank = u32::try_from(rank).ok()?;
-        let process = Rank(self.comm.process(rank).ok()?);
-        let bml = pml.bml_mut();
-        bml.reach(process);
-        let (culprit, error) = bml.accuse(process)?;
-        let rank = self.comm.rank_of(culprit.0).unwrap_or(rank);
-        Some(CollError::Lost { rank, error: PmlError::PeerLost { rank: culprit.0, error } })
+        let process = self.comm.process(rank).ok()?;
+        pml.bml_mut().reach(Rank(process));
+        let (culprit, error) = pml.accuse(process)?;
+        let rank = self.comm.rank_of(culprit).unwrap_or(rank);
+        Some(CollError::Lost { rank, error: PmlError::PeerLost { rank: culprit, error } })
     }
 }
 
