@@ -11,6 +11,7 @@ mod binding;
 mod blame;
 mod child;
 mod error;
+mod group;
 mod other;
 mod output;
 mod programs;

@@ -17,6 +17,8 @@
 //! death, is up to the transports and the same under every launcher. Every wait for a launcher is bounded by
 //! [`Limits`] or ends when it or a peer dies.
 
+#[allow(unsafe_code, reason = "takes over the socket by which the launcher asks")]
+mod asked;
 mod detect;
 mod error;
 mod limits;
@@ -30,6 +32,7 @@ mod questions;
 mod seat;
 mod single;
 
+pub(crate) use asked::{ASKED, asked, name as name_asked};
 pub use detect::{detect, is_launched};
 pub use error::WireupError;
 pub use limits::Limits;
@@ -37,7 +40,6 @@ pub(crate) use limits::seconds;
 pub use pmi1::Pmi1;
 pub use pmix::Pmix;
 pub use questions::Questions;
-pub(crate) use seat::{ASKED, asked};
 pub use single::Single;
 
 /// A job as its launcher shows it. Keys and values are words: printable ASCII without white space, and keys without

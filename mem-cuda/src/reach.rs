@@ -10,6 +10,10 @@
 //! A kernel that touches other memory ends the process's use of the device, so each allocation is asked about when
 //! its memory is first used, and remembered by the driver's id for it. Access that is granted later is noticed; access
 //! that is taken away from memory in use is not.
+//!
+//! One byte of an allocation speaks for all of it: the driver takes `cuMemSetAccess` for whole mappings only ("a fully
+//! mapped address range containing all allocations"), and tells of each mapping as an allocation. Where a driver would
+//! let a part of a mapping have other access than the rest, that would not be noticed.
 
 use crate::context::lock;
 use crate::driver::AllocationKind;

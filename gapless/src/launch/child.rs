@@ -1,9 +1,9 @@
 //! One process of a job: what tells its end, its PMI socket and, where asked for, its output pipes.
 
 use super::output::Stream;
-use super::{End, Launch, LaunchError, Output, Program, system};
+use super::{End, Launch, LaunchError, Output, Program, group, system};
 use crate::pmi::Line;
-use crate::wireup::ASKED;
+use crate::wireup::{ASKED, name_asked};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{
     Pid, PidfdFlags, Signal, WaitId, WaitIdOptions, WaitOptions, pidfd_open, waitid,
@@ -58,8 +58,8 @@ impl Child {
             .env("MPI_LOCALRANKID", rank.to_string())
             .env("MPI_LOCALNRANKS", job.ranks().to_string())
             .process_group(0);
-        match &asked {
-            Some(asked) => command.env(ASKED, asked.as_raw_fd().to_string()),
+        match asked.as_ref().and_then(name_asked) {
+            Some(name) => command.env(ASKED, name),
             None => command.env_remove(ASKED),
         };
         if let Some(folder) = &program.folder {
@@ -230,8 +230,8 @@ impl Child {
 
     /// Collects the process, if it has ended.
     pub(super) fn reap(&mut self) -> Option<End> {
-        let (_, status) = match rustix::process::waitpid(Some(self.pid), WaitOptions::NOHANG) {
-            Ok(Some(ended)) => ended,
+        let status = match group::reap(self.pid) {
+            Ok(Some(status)) => status,
             Ok(None) => return None,
             Err(_) => {
                 self.process = None;
@@ -240,8 +240,6 @@ impl Child {
         };
         self.process = None;
         self.pmi = None;
-        // Processes that it left running in its group end with it.
-        let _ = rustix::process::kill_process_group(self.pid, Signal::KILL);
         Some(match (status.exit_status(), status.terminating_signal()) {
             (Some(code), _) => End::Code(code),
             (None, Some(signal)) => End::Signal(signal),

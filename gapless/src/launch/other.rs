@@ -1,11 +1,11 @@
 //! A launcher that is not ours, with a time limit: whatever it waits for, it ends.
 
-use super::{ASK_EVERY, LaunchError, Signals, system};
+use super::{ASK_EVERY, LaunchError, Signals, group, system};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, Signal, kill_process_group, pidfd_open};
 use std::io::{ErrorKind, IsTerminal, Read};
 use std::os::fd::AsFd;
-use std::os::unix::process::CommandExt;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
@@ -13,8 +13,8 @@ use std::time::{Duration, Instant};
 const TIDIES_UP: Duration = Duration::from_secs(5);
 
 /// Runs another launcher (`mpiexec`, `srun`) to its end, and passes signals on to it. It has a process group of its own,
-/// all of which is ended if it takes longer than `limit`, also if it has started nothing: it may wait for a host that cannot
-/// be reached, or for a password. It has this process's input, but not its terminal.
+/// all of which is ended if it takes longer than `limit`, also if it has started nothing: it may wait for a host that
+/// cannot be reached, or for a password. It has this process's input, but not its terminal.
 ///
 /// # Errors
 /// It cannot be started; [`LaunchError::Late`]; the system's refusal.
@@ -40,14 +40,14 @@ pub fn watch(mut command: Command, limit: Duration) -> Result<ExitStatus, Launch
         });
     }
     let start = |error| LaunchError::Start { program: name.clone(), error };
-    let mut child = command.spawn().map_err(start)?;
+    let child = command.spawn().map_err(start)?;
     let group = Pid::from_child(&child);
     let process = pidfd_open(group, PidfdFlags::empty()).ok();
     let begun = Instant::now();
     let (mut is_late, mut kill_at) = (false, None);
     let status = loop {
-        if let Some(status) = child.try_wait().map_err(system("waitpid"))? {
-            break status;
+        if let Some(status) = group::reap(group).map_err(|error| system("waitpid")(error.into()))? {
+            break ExitStatus::from_raw(status.as_raw());
         }
         if !is_late && begun.elapsed() >= limit {
             is_late = true;
@@ -82,8 +82,6 @@ pub fn watch(mut command: Command, limit: Duration) -> Result<ExitStatus, Launch
             }
         }
     };
-    // What it has left running.
-    let _ = kill_process_group(group, Signal::KILL);
     if is_late { Err(LaunchError::Late { launcher: name, limit }) } else { Ok(status) }
 }
 

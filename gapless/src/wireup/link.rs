@@ -163,12 +163,18 @@ fn gone(doing: &'static str, reason: &str) -> WireupError {
 
 /// Whether this is the number of an open socket.
 pub(super) fn is_socket(raw: RawFd) -> bool {
-    kind(raw) == Some("a socket")
+    socket(raw).is_some()
 }
 
-/// What an open descriptor is; `None` if the number is not open. Asks the kernel, not `/proc`, which containers may
-/// not have.
-fn kind(raw: RawFd) -> Option<&'static str> {
+/// Which of the system's open sockets has this number; `None`: it is no socket's.
+pub(super) fn socket(raw: RawFd) -> Option<u64> {
+    let stat = stat(raw)?;
+    (kind(&stat) == "a socket").then_some(stat.st_ino)
+}
+
+/// What the kernel knows of an open descriptor; `None` if the number is not open. `/proc`, which containers may not
+/// have, is not needed.
+fn stat(raw: RawFd) -> Option<libc::stat> {
     let mut stat = MaybeUninit::<libc::stat>::uninit();
     // SAFETY: `fstat` takes any number and refuses those that are not open; it writes nothing but a `stat`, for
     // which there is room at the pointer.
@@ -177,15 +183,18 @@ fn kind(raw: RawFd) -> Option<&'static str> {
         return None;
     }
     // SAFETY: `fstat` has succeeded, so it has written all of it.
-    let stat = unsafe { stat.assume_init() };
-    Some(match stat.st_mode & libc::S_IFMT {
+    Some(unsafe { stat.assume_init() })
+}
+
+fn kind(stat: &libc::stat) -> &'static str {
+    match stat.st_mode & libc::S_IFMT {
         libc::S_IFSOCK => "a socket",
         libc::S_IFIFO => "a pipe",
         libc::S_IFREG => "a file",
         libc::S_IFDIR => "a directory",
         libc::S_IFCHR => "a terminal or device",
         _ => "something else",
-    })
+    }
 }
 
 /// Takes over the descriptor that a launcher named in `variable`, after a check that it is an open socket.
@@ -202,7 +211,7 @@ pub(super) unsafe fn adopt(
     let wrong = |problem| WireupError::Environment { set: variable, variable, problem };
     let raw = RawFd::try_from(descriptor).ok().filter(|&raw| raw > 2);
     let raw = raw.ok_or_else(|| wrong(format!("{descriptor}, not a descriptor of a launcher")))?;
-    match kind(raw) {
+    match stat(raw).as_ref().map(kind) {
         Some("a socket") => {}
         Some(kind) => return Err(wrong(format!("{raw}, which is {kind}, not a socket"))),
         None => return Err(wrong(format!("{raw}, which is not open"))),

@@ -5,13 +5,9 @@
 //! that number. So it is taken over once, and kept open here between worlds: no other file ever has its number.
 
 use super::{WireupError, link};
-use rustix::net::{SocketType, sockopt};
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
-use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
-
-/// Names the socket by which a launcher asks what this process waits for.
-pub(crate) const ASKED: &str = "GAPLESS_ASK_FD";
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// The state of the seat; there is one.
 struct Seats {
@@ -108,30 +104,6 @@ impl Seat {
             error => error,
         }
     }
-}
-
-/// The socket by which the launcher asks, shortly before it ends the job, what this process waits for; `None`: it does
-/// not.
-pub(crate) fn asked() -> Option<&'static OwnedFd> {
-    static SOCKET: OnceLock<Option<OwnedFd>> = OnceLock::new();
-    let socket = SOCKET.get_or_init(|| {
-        let number = std::env::var(ASKED).ok()?.parse().ok()?;
-        if seats().descriptors.contains_key(&number) {
-            return None;
-        }
-        // SAFETY: the launcher left the descriptor to this process. It was not taken over, and only this line and that
-        // of `connection` do; this one runs once.
-        let socket = unsafe { link::adopt(ASKED, number) }.ok()?;
-        // Where the variable came along and the descriptor did not, another socket may have its number.
-        let is_it = sockopt::socket_type(&socket) == Ok(SocketType::SEQPACKET);
-        if is_it {
-            return Some(socket);
-        }
-        // It is somebody else's.
-        std::mem::forget(socket);
-        None
-    });
-    socket.as_ref()
 }
 
 impl Drop for Seat {
