@@ -306,7 +306,7 @@ fn wrong_calls_are_refused_in_one_line() {
         (&["latency", "--json", "/nonexistent/x"], "--json /nonexistent/x: there is no folder"),
         (&["coll", "allreduce", "-m", "4"], "--message-size 4: it is of whole doubles"),
         (&["coll", "nope"], "there is no operation \"nope\""),
-        (&["coll", "all"], "all"),
+        (&["coll", "all"], "there is no operation \"all\""),
         (&["accumulate", "-m", "4"], "--message-size 4: accumulate is of whole doubles"),
         (&["fetch-and-op", "-m", "16"], "--message-size 16: fetch-and-op is of one number"),
         (&["latency", "--json", "/"], "--json /: it is a folder"),

@@ -7,7 +7,8 @@ use common::{
     orphans, ranks, text,
 };
 use gapless::{Communicator, Error, Lock, PmlError, ReduceOp, Source, World};
-use std::time::Duration;
+use rustix::process::getpid;
+use std::time::{Duration, Instant};
 
 /// What the error of a wait says that needs rank 1, which has departed.
 fn misses_rank_1<T: std::fmt::Debug>(what: &str, result: Result<T, Error>) {
@@ -157,20 +158,35 @@ fn launched(name: &str, ranks: u32) -> (Option<i32>, String) {
     (output.status.code(), text(&output.stderr))
 }
 
+/// Waits until a process has ended, whether its parent has collected it or not.
+fn await_end(process: i32) {
+    let begin = Instant::now();
+    let runs = || {
+        let stat = std::fs::read_to_string(format!("/proc/{process}/stat")).unwrap_or_default();
+        stat.rsplit_once(") ").is_some_and(|(_, rest)| !rest.starts_with(['Z', 'X']))
+    };
+    while runs() {
+        assert!(begin.elapsed() < WATCHDOG, "process {process} does not end");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
 #[test]
 fn the_launcher_ends_the_job_with_the_code_of_who_left() {
     let name = "the_launcher_ends_the_job_with_the_code_of_who_left";
     if is_rank(name) {
         let world = World::init().unwrap();
+        let mut rank_1 = [getpid().as_raw_pid()];
+        world.comm().bcast(&mut rank_1, 1).unwrap();
         world.comm().barrier().unwrap();
         if world.rank() == 1 {
             assert!(fails(world).is_err());
-            // The others have failed by now.
-            std::thread::sleep(Duration::from_millis(100));
             std::process::exit(7);
         }
         misses_rank_1("barrier", world.comm().barrier());
         drop(world);
+        // The launcher waits half a second for rank 1, which may take longer on a busy machine.
+        await_end(rank_1[0]);
         std::process::exit(3);
     }
     let (code, said) = launched(name, 4);

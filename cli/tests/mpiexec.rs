@@ -115,8 +115,12 @@ fn a_job_that_takes_too_long_is_ended_and_says_so() {
     refuses(&["-n", "1", "--timeout", "0", "true"], "--timeout 0: 0 is not in 1");
 }
 
-/// Runs a job on a host that there is not, by a launcher that is this script, within a second.
-fn by_script(script: &str, act: impl FnOnce(&Child, &Path)) -> (Output, TempDir) {
+/// Runs a job on a host that there is not, by a launcher that is this script, within so many seconds.
+fn by_script(
+    script: &str,
+    seconds: &str,
+    act: impl FnOnce(&mut Child, &Path),
+) -> (Output, TempDir) {
     let folder = tempfile::tempdir().unwrap();
     let launcher = folder.path().join("mpiexec.hydra");
     std::fs::write(&launcher, format!("#!/bin/sh\ncd '{}'\n{script}\n", folder.path().display()))
@@ -124,9 +128,10 @@ fn by_script(script: &str, act: impl FnOnce(&Child, &Path)) -> (Output, TempDir)
     std::fs::set_permissions(&launcher, std::fs::Permissions::from_mode(0o755)).unwrap();
     let mut command = gapless();
     let path = format!("{}:{}", folder.path().display(), std::env::var("PATH").unwrap());
-    command.args(["run", "-H", "nohost", "-n", "1", "--timeout", "1", "true"]).env("PATH", path);
-    let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-    act(&child, folder.path());
+    command.args(["run", "-H", "nohost", "-n", "1", "--timeout", seconds, "true"]);
+    command.env("PATH", path).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = command.spawn().unwrap();
+    act(&mut child, folder.path());
     (finish_child(child, WATCHDOG, script), folder)
 }
 
@@ -134,33 +139,39 @@ fn by_script(script: &str, act: impl FnOnce(&Child, &Path)) -> (Output, TempDir)
 #[test]
 fn a_launcher_of_several_hosts_that_starts_nothing_is_ended() {
     let hangs = "trap '' TERM; sleep 1000 & echo $$ $! > started; wait; sleep 1000";
-    let (output, folder) = by_script(hangs, |_, _| {});
-    assert_eq!(output.status.code(), Some(124));
-    let error = text(&output.stderr);
-    assert!(
-        error.contains("mpiexec.hydra did not end the job within 1 s, and was ended"),
-        "{error}"
-    );
-    let started = std::fs::read_to_string(folder.path().join("started")).unwrap();
-    for process in started.split_whitespace() {
-        // A process that has ended and was not collected has none.
-        let words = std::fs::read(format!("/proc/{process}/cmdline")).unwrap_or_default();
-        assert!(words.is_empty(), "{process}: {}", text(&words));
+    // However busy this machine is, the script comes to that.
+    for seconds in ["1", "10", "60"] {
+        let (output, folder) = by_script(hangs, seconds, |_, _| {});
+        assert_eq!(output.status.code(), Some(124));
+        let error = text(&output.stderr);
+        let ended = format!("mpiexec.hydra did not end the job within {seconds} s, and was ended");
+        assert!(error.contains(&ended), "{error}");
+        let started = std::fs::read_to_string(folder.path().join("started")).unwrap_or_default();
+        let processes: Vec<&str> = started.split_whitespace().collect();
+        for process in &processes {
+            // A process that has ended and was not collected has none.
+            let words = std::fs::read(format!("/proc/{process}/cmdline")).unwrap_or_default();
+            assert!(words.is_empty(), "{process}: {}", text(&words));
+        }
+        if processes.len() == 2 {
+            return;
+        }
     }
+    panic!("the script never started");
 }
 
 #[test]
 fn what_a_watched_launcher_exits_with_is_passed_on_and_so_are_signals() {
-    assert_eq!(by_script("exit 7", |_, _| {}).0.status.code(), Some(7));
+    assert_eq!(by_script("exit 7", "60", |_, _| {}).0.status.code(), Some(7));
     let waits = "trap 'exit 9' INT; : > ready; while :; do sleep 0.01; done";
-    let (output, _) = by_script(waits, |child, folder| {
-        while !folder.join("ready").exists() {
+    let (output, _) = by_script(waits, "60", |child, folder| {
+        while !folder.join("ready").exists() && child.try_wait().unwrap().is_none() {
             std::thread::sleep(Duration::from_millis(2));
         }
-        kill_process(Pid::from_child(child), Signal::INT).unwrap();
+        // One that has ended is not collected by anybody else.
+        let _ = kill_process(Pid::from_child(child), Signal::INT);
     });
-    // It may be so busy here that the second is over before that.
-    assert!(matches!(output.status.code(), Some(9 | 124)), "{output:?}");
+    assert_eq!(output.status.code(), Some(9), "{output:?}");
 }
 
 /// The processors that a process says it may use.
