@@ -30,25 +30,25 @@ const TOGETHER: usize = 2 * PARTS_MAX;
 
 /// Short work of an engine.
 #[derive(Default)]
-pub(crate) struct Gathered(Mutex<State>);
+pub(crate) struct Gathered(Mutex<GatherState>);
 
 #[derive(Default)]
-struct State {
+struct GatherState {
     /// What was launched, oldest first; some of it may be over.
     flying: VecDeque<Completion>,
-    waiting: Option<Waiting>,
+    waiting: Option<WaitingParts>,
 }
 
 /// Work that waits.
-struct Waiting {
-    batch: Arc<Batch>,
+struct WaitingParts {
+    launch: Arc<SharedLaunch>,
     /// To be packed, and to be unpacked.
     parts: [Vec<Part>; 2],
 }
 
 /// Work that is launched together.
 #[derive(Default)]
-struct Batch {
+struct SharedLaunch {
     /// Set once it is launched, or cannot be.
     work: OnceLock<Result<Completion, DeviceError>>,
     pieces: AtomicU32,
@@ -56,13 +56,13 @@ struct Batch {
     unasked: AtomicU32,
 }
 
-/// The end of a piece of it.
-struct Piece {
+/// A piece of it, which is over when the launch is.
+struct GatheredWork {
     shared: Arc<Shared>,
-    batch: Arc<Batch>,
+    launch: Arc<SharedLaunch>,
 }
 
-impl State {
+impl GatherState {
     /// Whether as much short work goes on as is launched at once.
     fn is_busy(&mut self) -> bool {
         let is_over = |work: &Completion| !matches!(work.poll(), Ok(false));
@@ -72,11 +72,12 @@ impl State {
         self.flying.len() >= AT_ONCE
     }
 
-    /// Launches what waits, if that is `batch`, or whatever it is.
-    fn launch(&mut self, shared: &Shared, batch: Option<&Arc<Batch>>) {
-        let meant = |waiting: &mut Waiting| batch.is_none_or(|it| Arc::ptr_eq(it, &waiting.batch));
-        let Some(Waiting { batch, parts }) = self.waiting.take_if(meant) else { return };
-        let _answers = Answers(&batch);
+    /// Launches what waits, if that is `launch`, or whatever it is.
+    fn launch(&mut self, shared: &Shared, launch: Option<&Arc<SharedLaunch>>) {
+        let meant =
+            |waiting: &mut WaitingParts| launch.is_none_or(|it| Arc::ptr_eq(it, &waiting.launch));
+        let Some(WaitingParts { launch, parts }) = self.waiting.take_if(meant) else { return };
+        let _answers = Answers(&launch);
         // SAFETY: whoever gave a part promised its memory until the end of its piece, which is over no sooner than this.
         let work = unsafe { shared.launch_together(&parts) };
         if let Ok(work) = &work {
@@ -90,12 +91,12 @@ impl State {
                 reason: other.to_string(),
             },
         });
-        let _ = batch.work.set(work);
+        let _ = launch.work.set(work);
     }
 }
 
 /// Work whose launch unwinds is over: nothing was enqueued, or the lane was drained.
-struct Answers<'a>(&'a Batch);
+struct Answers<'a>(&'a SharedLaunch);
 
 impl Drop for Answers<'_> {
     fn drop(&mut self) {
@@ -105,7 +106,7 @@ impl Drop for Answers<'_> {
 }
 
 impl Gathered {
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, GatherState> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -124,16 +125,17 @@ impl Gathered {
             if !state.is_busy() {
                 return None;
             }
-            state.waiting = Some(Waiting { batch: Arc::default(), parts: Default::default() });
+            state.waiting =
+                Some(WaitingParts { launch: Arc::default(), parts: Default::default() });
         }
-        let Waiting { batch, parts } = state.waiting.as_mut()?;
-        let batch = Arc::clone(batch);
+        let WaitingParts { launch, parts } = state.waiting.as_mut()?;
+        let launch = Arc::clone(launch);
         parts[usize::from(direction == Direction::Unpack)].push(part);
-        batch.pieces.fetch_add(1, Ordering::Relaxed);
+        launch.pieces.fetch_add(1, Ordering::Relaxed);
         if parts.iter().map(Vec::len).sum::<usize>() >= TOGETHER {
             state.launch(shared, None);
         }
-        Some(Completion::Pending(Arc::new(Piece { shared: Arc::clone(shared), batch })))
+        Some(Completion::Pending(Arc::new(GatheredWork { shared: Arc::clone(shared), launch })))
     }
 
     /// Short work was launched by itself.
@@ -146,7 +148,7 @@ impl Gathered {
     }
 }
 
-impl Batch {
+impl SharedLaunch {
     /// Whether the next question is answered without asking the device.
     fn passes_over(&self) -> bool {
         let (order, fewer) = (Ordering::Relaxed, |left: u32| left.checked_sub(1));
@@ -154,21 +156,21 @@ impl Batch {
     }
 }
 
-impl Piece {
+impl GatheredWork {
     /// The launch that it is in, now.
     fn launched(&self) -> &Result<Completion, DeviceError> {
-        if self.batch.work.get().is_none() {
-            self.shared.gathered.lock().launch(&self.shared, Some(&self.batch));
+        if self.launch.work.get().is_none() {
+            self.shared.gathered.lock().launch(&self.shared, Some(&self.launch));
         }
         // It waits, or was launched: under one lock.
-        self.batch.work.get().expect("what does not wait was launched")
+        self.launch.work.get().expect("what does not wait was launched")
     }
 }
 
 /// Work behind which other work can be put: what waits is launched first.
 pub(crate) fn launched(work: &Completion) -> Completion {
     let Completion::Pending(pending) = work else { return Completion::Ready };
-    match pending.as_any().downcast_ref::<Piece>().map(Piece::launched) {
+    match pending.as_any().downcast_ref::<GatheredWork>().map(GatheredWork::launched) {
         Some(Ok(launched)) => launched.clone(),
         Some(Err(_)) | None => work.clone(),
     }
@@ -180,32 +182,32 @@ pub(crate) fn launched(work: &Completion) -> Completion {
 // 2. and 3. The same completion's.
 // 4. `as_any` gives `self`.
 // 5. The launch's own export is of work no shorter.
-unsafe impl Pending for Piece {
+unsafe impl Pending for GatheredWork {
     fn poll(&self) -> Result<bool, DeviceError> {
-        let batch = &self.batch;
-        if !self.is_known_over() && batch.passes_over() {
+        let launch = &self.launch;
+        if !self.is_known_over() && launch.passes_over() {
             return Ok(false);
         }
-        if batch.work.get().is_none() {
+        if launch.work.get().is_none() {
             let mut state = self.shared.gathered.lock();
-            if batch.work.get().is_none() && !state.is_busy() {
-                state.launch(&self.shared, Some(batch));
+            if launch.work.get().is_none() && !state.is_busy() {
+                state.launch(&self.shared, Some(launch));
             }
         }
-        let ended = match batch.work.get() {
+        let ended = match launch.work.get() {
             None => Ok(false),
             Some(Ok(work)) => work.poll(),
             Some(Err(error)) => Err(error.clone()),
         };
         if ended == Ok(false) {
-            let others = batch.pieces.load(Ordering::Relaxed).saturating_sub(1);
-            batch.unasked.store(others, Ordering::Relaxed);
+            let others = launch.pieces.load(Ordering::Relaxed).saturating_sub(1);
+            launch.unasked.store(others, Ordering::Relaxed);
         }
         ended
     }
 
     fn is_known_over(&self) -> bool {
-        self.batch
+        self.launch
             .work
             .get()
             .is_some_and(|work| work.as_ref().map_or(true, Completion::is_known_over))
@@ -226,7 +228,7 @@ unsafe impl Pending for Piece {
     }
 }
 
-impl Drop for Piece {
+impl Drop for GatheredWork {
     fn drop(&mut self) {
         let _ = self.launched();
     }

@@ -1,6 +1,6 @@
 //! Different short collectives in turn, as programs call them, beside the same ones each repeated.
 
-use super::{Work, call};
+use super::{ELEMENT, Work, call};
 use gapless::{Communicator, Error, ReduceOp, World};
 use gapless_coll::Operation;
 use std::time::Instant;
@@ -24,16 +24,24 @@ const CALLS: [(usize, Operation, u64); 16] = [
     (2, Operation::Barrier, 0),
     (0, Operation::Reduce, 64),
 ];
+const _: () = {
+    let mut at = 0;
+    while at < CALLS.len() {
+        assert!(CALLS[at].2.is_multiple_of(ELEMENT), "a call of whole elements");
+        at += 1;
+    }
+};
 
 /// Sixteen different short collectives on three communicators.
 #[derive(Debug)]
 pub struct Mixture {
     comms: [Communicator; 3],
-    parts: Vec<Part>,
+    calls: Vec<MixtureCall>,
 }
 
+/// One of its calls, with the buffers of this rank.
 #[derive(Debug)]
-struct Part {
+struct MixtureCall {
     comm: usize,
     work: Work,
     send: Vec<f64>,
@@ -55,12 +63,12 @@ impl Mixture {
         let dup = || world.comm().dup();
         let comms = [dup()?, dup()?, dup()?];
         let (rank, n) = (world.rank() as usize, world.size() as usize);
-        let part = |&(comm, operation, bytes)| {
-            let work = Work::new(operation, bytes)?;
+        let calls = CALLS.iter().map(|&(comm, operation, bytes)| {
+            let work = Work::new(operation, bytes).expect("a call of whole elements");
             let (send, recv) = work.lens(rank, n);
-            Some(Part { comm, work, send: vec![0.0; send], recv: vec![0.0; recv] })
-        };
-        Ok(Self { comms, parts: CALLS.iter().filter_map(part).collect() })
+            MixtureCall { comm, work, send: vec![0.0; send], recv: vec![0.0; recv] }
+        });
+        Ok(Self { comms, calls: calls.collect() })
     }
 
     /// Whether every rank receives what it should, of all calls.
@@ -69,11 +77,11 @@ impl Mixture {
     /// A peer is lost.
     pub fn check(&mut self) -> Result<bool, Error> {
         let (rank, n) = (self.comms[0].rank() as usize, self.comms[0].size() as usize);
-        let write = |part: &mut Part| part.work.write(rank, &mut part.send, &mut part.recv);
-        self.parts.iter_mut().for_each(write);
+        let write = |one: &mut MixtureCall| one.work.write(rank, &mut one.send, &mut one.recv);
+        self.calls.iter_mut().for_each(write);
         // Some are known the second time.
         (0..2).try_for_each(|_| self.mixed())?;
-        let right = self.parts.iter().all(|part| part.work.is_right(rank, n, &part.recv));
+        let right = self.calls.iter().all(|one| one.work.is_right(rank, n, &one.recv));
         Ok(self.most([f64::from(u8::from(!right))])? == [0.0])
     }
 
@@ -92,7 +100,7 @@ impl Mixture {
     /// A peer is lost.
     pub fn repeated(&mut self, times: u32) -> Result<f64, Error> {
         let mut took = 0.0;
-        for at in 0..self.parts.len() {
+        for at in 0..self.calls.len() {
             took += self.timed(times, |all| all.one(at))?;
         }
         Ok(self.most([took])?[0])
@@ -110,11 +118,11 @@ impl Mixture {
     }
 
     fn mixed(&mut self) -> Result<(), Error> {
-        (0..self.parts.len()).try_for_each(|at| self.one(at))
+        (0..self.calls.len()).try_for_each(|at| self.one(at))
     }
 
     fn one(&mut self, at: usize) -> Result<(), Error> {
-        let Part { comm, work, send, recv } = &mut self.parts[at];
+        let MixtureCall { comm, work, send, recv } = &mut self.calls[at];
         let comm = &self.comms[*comm];
         comm.perform(call(work, comm.size() as usize, &send[..], &mut recv[..]))
     }

@@ -1,5 +1,6 @@
 //! The engine against what the host's engine does, and against what it must not do.
 
+mod bench;
 mod gathered;
 mod hostile;
 #[cfg(feature = "opencl")]

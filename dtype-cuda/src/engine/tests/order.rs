@@ -1,9 +1,10 @@
 //! Who waits for whom, and what lives how long, on a pretend vendor whose work never ends by itself.
 
+use super::bench::{Bench, UPLOADS, launches};
 use crate::BatchItem;
 use crate::engine::*;
 use crate::lanes::Held;
-use crate::tests::mock::{Mock, Op, allocations, number};
+use crate::tests::mock::{Op, allocations, number};
 use gapless_dtype::{Datatype, Primitive};
 use gapless_mem::DeviceError;
 use std::collections::BTreeSet;
@@ -11,71 +12,14 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
-const UPLOADS: usize = 2;
-
-struct Bench {
-    mock: Arc<Mock>,
-    engine: GpuEngine,
-    typed: Region,
-    packed: Region,
-}
-
-impl Bench {
-    fn new(config: Config) -> Bench {
-        let mock = Arc::new(Mock::new(UPLOADS));
-        let config = Config { gathers: false, ..config }.bounded();
-        let engine = GpuEngine::over(Arc::clone(&mock) as Arc<dyn Accelerator>, config);
-        let device = engine.device();
-        let (typed, packed) =
-            (device.allocate(1 << 20).unwrap(), device.allocate(1 << 20).unwrap());
-        Bench { mock, engine, typed, packed }
-    }
-
-    /// 3,000 blocks of 8 bytes in no order: a list of 12 kB.
-    fn list() -> Layout {
-        let places: Vec<i64> = (0..3000).map(|j| (j * 7) % 3001 * 3).collect();
-        let datatype = Datatype::indexed_block(1, &places, &Primitive::Double.into());
-        datatype.unwrap().commit().unwrap()
-    }
-
-    fn vector() -> Layout {
-        Datatype::vector(100, 1, 2, &Primitive::Double.into()).unwrap().commit().unwrap()
-    }
-
-    fn side(&self, layout: &Layout) -> Typed {
-        Typed::new(self.typed, 0, layout, 1).unwrap()
-    }
-
-    fn pack(&self, layout: &Layout, after: &[Completion]) -> Result<Completion, EngineError> {
-        let to = self.packed.sub(0, layout.size()).unwrap();
-        // SAFETY: the pretend vendor touches nothing.
-        unsafe { self.engine.pack(&self.side(layout), 0..layout.size(), to, after) }
-    }
-
-    /// What was asked since the last time.
-    fn ops(&self) -> Vec<(usize, Op)> {
-        std::mem::take(&mut self.mock.log().ops)
-    }
-
-    /// Blocks of device memory in use.
-    fn blocks(&self) -> usize {
-        Arc::strong_count(&self.engine.shared.memory) - 1
-    }
-}
-
-impl Drop for Bench {
-    fn drop(&mut self) {
-        self.mock.log().end_all();
-    }
-}
-
-fn launches(ops: &[(usize, Op)]) -> usize {
-    ops.iter().filter(|(_, op)| matches!(op, Op::Launch(_))).count()
+/// Whose short work does not wait for company.
+fn ungathered(config: Config) -> Bench {
+    Bench::new(Config { gathers: false, ..config })
 }
 
 #[test]
 fn parts_of_a_first_use_come_behind_their_uploads() {
-    let bench = Bench::new(Config { piece_bytes: 4096, ..Config::default() });
+    let bench = ungathered(Config { piece_bytes: 4096, ..Config::default() });
     let before = bench.pack(&Bench::vector(), &[]).unwrap();
     bench.ops();
     let done = bench.pack(&Bench::list(), std::slice::from_ref(&before)).unwrap();
@@ -101,7 +45,7 @@ fn parts_of_a_first_use_come_behind_their_uploads() {
 
 #[test]
 fn what_comes_after_work_goes_on_its_lane() {
-    let bench = Bench::new(Config::default());
+    let bench = ungathered(Config::default());
     let lane = |ops: &[(usize, Op)]| ops.last().unwrap().0;
     let mut works = Vec::new();
     for _ in 0..UPLOADS {
@@ -120,7 +64,7 @@ fn what_comes_after_work_goes_on_its_lane() {
 
 #[test]
 fn another_lane_waits_for_an_upload_in_flight_and_for_none_that_has_ended() {
-    let bench = Bench::new(Config::default());
+    let bench = ungathered(Config::default());
     let list = Bench::list();
     let prepared = number(&bench.engine.prepare(&list).unwrap());
     bench.ops();
@@ -139,7 +83,7 @@ fn another_lane_waits_for_an_upload_in_flight_and_for_none_that_has_ended() {
 #[test]
 fn measuring_preparation_alone_launches_once_and_last() {
     let config = Config { piece_bytes: 4096, pipelined: false, ..Config::default() };
-    let bench = Bench::new(config);
+    let bench = ungathered(config);
     let mock = Arc::clone(&bench.mock);
     std::thread::scope(|scope| {
         let packing = scope.spawn(|| bench.pack(&Bench::list(), &[]).map(|_| ()));
@@ -156,7 +100,7 @@ fn measuring_preparation_alone_launches_once_and_last() {
 
 #[test]
 fn a_plan_in_use_outlives_the_cache() {
-    let bench = Bench::new(Config::default());
+    let bench = ungathered(Config::default());
     let list = Bench::list();
     bench.pack(&list, &[]).unwrap();
     assert_eq!((bench.engine.plans().entries, bench.blocks()), (1, 1));
@@ -170,7 +114,7 @@ fn a_plan_in_use_outlives_the_cache() {
 #[test]
 fn no_more_of_a_plan_is_written_than_a_call_needs_if_nobody_else_will_use_it() {
     let config = Config { piece_bytes: 4096, plan_bytes: 0, ..Config::default() };
-    let bench = Bench::new(config);
+    let bench = ungathered(config);
     let list = Bench::list();
     let to = bench.packed.sub(0, 80).unwrap();
     // SAFETY: the pretend vendor touches nothing.
@@ -181,7 +125,7 @@ fn no_more_of_a_plan_is_written_than_a_call_needs_if_nobody_else_will_use_it() {
 
 #[test]
 fn long_ways_through_chunks_take_two_lanes_but_none_beside_a_callers_stream() {
-    let bench = Bench::new(Config { chunk_bytes: 4096, ..Config::default() });
+    let bench = ungathered(Config { chunk_bytes: 4096, ..Config::default() });
     let (list, mut host) = (Bench::list(), vec![0; 1 << 16]);
     bench.pack(&list, &[]).unwrap();
     bench.mock.log().end_all();
@@ -252,7 +196,7 @@ fn whatever_fails(writers: usize, panics: bool) {
     let config = Config { piece_bytes: 4096, chunk_bytes: 4096, writers, ..Config::default() };
     let mut host = vec![0; 1 << 16];
     for fails_in in 0.. {
-        let bench = Bench::new(config.clone());
+        let bench = ungathered(config.clone());
         bench.mock.log().fails_in = Some(fails_in);
         bench.mock.log().panics = panics;
         let done = catch_unwind(AssertUnwindSafe(|| everything(&bench, &mut host)));
@@ -283,7 +227,7 @@ fn whatever_fails(writers: usize, panics: bool) {
 
 #[test]
 fn an_engine_that_is_dropped_waits_for_its_work() {
-    let bench = Bench::new(Config::default());
+    let bench = ungathered(Config::default());
     bench.pack(&Bench::list(), &[]).unwrap();
     let (mock, engine) = (Arc::clone(&bench.mock), bench.engine.clone());
     drop(bench);
@@ -296,7 +240,7 @@ fn an_engine_that_is_dropped_waits_for_its_work() {
 #[test]
 fn a_device_that_is_lost_midway_fails_every_call_and_keeps_nobody_waiting() {
     let config = Config { piece_bytes: 4096, chunk_bytes: 4096, ..Config::default() };
-    let bench = Bench::new(config);
+    let bench = ungathered(config);
     let mut host = vec![0; 1 << 16];
     let (list, other) = (Bench::list(), Bench::list());
     let packed = bench.pack(&list, &[]).unwrap();
@@ -314,7 +258,7 @@ fn a_device_that_is_lost_midway_fails_every_call_and_keeps_nobody_waiting() {
 
 #[test]
 fn work_that_does_not_end_in_time_keeps_its_memory_for_good() {
-    let bench = Bench::new(Config::default());
+    let bench = ungathered(Config::default());
     let list = Bench::list();
     for _ in 0..UPLOADS {
         bench.pack(&list, &[]).unwrap();
@@ -365,7 +309,7 @@ fn enqueue(bench: &Bench, layout: &Layout, times: u32) {
 }
 
 fn warm(layout: &Layout) -> Bench {
-    let bench = Bench::new(Config::default());
+    let bench = ungathered(Config::default());
     bench.pack(layout, &[]).unwrap();
     bench.mock.log().end_all();
     enqueue(&bench, layout, 1);
