@@ -45,6 +45,7 @@ impl Plan {
         self.fragments = from + left.div_ceil(step);
         self.slices = self.slices_of(left - (self.fragments - from - 1) * step);
     }
+
     /// How long a slice is, in a fragment and in the last one, of so many bytes.
     pub(super) fn slices_of(&self, last: u64) -> (u64, u64) {
         let grain = grain(&self.call);
