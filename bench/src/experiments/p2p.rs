@@ -235,6 +235,22 @@ mod tests {
                 assert!(kinds.contains(&kind), "{kind:?}");
             }
         }
+        // What a row is held against runs with it.
+        for words in [&["--only", "few-kernels"][..], &["--only", "few-kernels", "--brief"]] {
+            let options = options(words);
+            let mut pairs = plan(&options, &sites);
+            job::narrow(&mut pairs, &options.only);
+            let running: Vec<(&str, usize)> = pairs
+                .iter()
+                .filter(|pair| !pair.items.is_empty())
+                .map(|pair| (pair.name, pair.items.len()))
+                .collect();
+            assert_eq!(running, [("link", 2), ("few-kernels", 2)]);
+            let link = &pairs[0].items;
+            for few in pairs.iter().filter(|pair| pair.name == "few-kernels") {
+                assert!(few.items.iter().all(|one| link.iter().any(|free| free.is_like(one))));
+            }
+        }
         // Of one GPU nothing is asked that only two could do.
         let pairs = plan(&options(&[]), &Sites::of("cuda:0".parse().unwrap()));
         assert!(!pairs[0].items.iter().any(|item| item.kind == Kind::Link));

@@ -228,6 +228,13 @@ impl Item {
         Item { occupied, ..self }
     }
 
+    /// Whether it is the same message, however it is judged.
+    #[must_use]
+    pub fn is_like(&self, other: &Item) -> bool {
+        let key = |of: &Item| (of.shape, of.size, of.ends, of.setting, of.occupied, of.source);
+        key(self) == key(other)
+    }
+
     /// What the ping-pong measures.
     ///
     /// # Errors

@@ -71,6 +71,11 @@ impl Pair {
     pub fn new(name: &'static str, items: Vec<Item>) -> Pair {
         Pair { name, suffix: "", items, budget: Budget::default(), mps: false, tcp: false }
     }
+
+    /// Whether its engines may use what they like.
+    fn is_free(&self) -> bool {
+        self.budget == Budget::default() && !self.mps
+    }
 }
 
 /// What a pair found.
@@ -170,17 +175,18 @@ pub(crate) fn run_between(
     if common.quick {
         pairs.iter_mut().flat_map(|pair| &mut pair.items).for_each(shrink);
     }
-    if let Some(file) = &options.as_rank {
-        let pair = pairs.iter().find(|pair| pair.name == options.pair);
-        let nothing = || Failure::Option { option: "--pair", why: "there is none".to_owned() };
-        process::run(options, common, pair.ok_or_else(nothing)?, file)?;
-        return Ok(Findings::new(Vec::new(), String::new()));
-    }
     let unknown = options.only.iter().find(|only| !pairs.iter().any(|pair| pair.name == **only));
     if let Some(unknown) = unknown {
         let names: Vec<&str> = pairs.iter().map(|pair| pair.name).collect();
         let why = format!("{unknown} is not among {}", names.join(", "));
         return Err(Failure::Option { option: "--only", why });
+    }
+    narrow(&mut pairs, &options.only);
+    if let Some(file) = &options.as_rank {
+        let pair = pairs.iter().find(|pair| pair.name == options.pair);
+        let nothing = || Failure::Option { option: "--pair", why: "there is none".to_owned() };
+        process::run(options, common, pair.ok_or_else(nothing)?, file)?;
+        return Ok(Findings::new(Vec::new(), String::new()));
     }
     let folder = tempfile::tempdir().map_err(Failure::io("make", std::env::temp_dir()))?;
     let mut runner = Runner {
@@ -196,7 +202,7 @@ pub(crate) fn run_between(
     };
     let progress = common.progress(pairs.len());
     for (at, pair) in pairs.iter().enumerate() {
-        if options.only.is_empty() || options.only.iter().any(|only| only == pair.name) {
+        if !pair.items.is_empty() {
             progress.set_message(pair.name);
             runner.pair(at, pair)?;
         }
@@ -220,6 +226,17 @@ pub(crate) fn run_between(
         notes.extend(lines.iter().map(|line| format!("- {line}\n")));
     }
     Ok(Findings { rows, notes, absent })
+}
+
+/// Leaves the pairs that were asked for, and of the others what rows of those are held against.
+pub(crate) fn narrow(pairs: &mut [Pair], only: &[String]) {
+    let is_asked = |pair: &Pair| only.is_empty() || only.iter().any(|name| name == pair.name);
+    let asked = pairs.iter().filter(|pair| is_asked(pair)).flat_map(|pair| &pair.items);
+    let few: Vec<Item> = asked.filter(|item| item.kind == Kind::Few).copied().collect();
+    for pair in pairs.iter_mut().filter(|pair| !is_asked(pair)) {
+        let free = pair.is_free();
+        pair.items.retain(|item| free && few.iter().any(|one| item.is_like(one)));
+    }
 }
 
 /// The GPUs that there are, unless the user names others.
@@ -356,6 +373,7 @@ impl Runner<'_> {
         // Rounded up: who is killed for it was killed in time.
         let left = self.until.saturating_duration_since(Instant::now()).as_secs() + 1;
         option("limit", left.to_string());
+        arguments.extend(self.options.only.iter().map(|name| format!("--only={name}").into()));
         arguments.extend(self.options.brief.then(|| "--brief".into()));
         arguments.extend(self.common.quick.then(|| "--quick".into()));
         arguments.extend(["--as-rank".into(), file.into()]);
@@ -414,12 +432,8 @@ fn host_line(all: &[Found], pair: usize, payload: u64) -> Option<Summary> {
 fn judged(found: Vec<Found>, pairs: &[Pair]) -> Vec<Row> {
     let all = found.clone();
     let plain = |wanted: Item, other: &dyn Fn(&Found) -> bool| {
-        let like = move |found: &&Found| {
-            let item = found.item;
-            let key = |of: Item| (of.shape, of.size, of.ends, of.setting, of.occupied, of.source);
-            key(item) == key(wanted)
-        };
-        all.iter().filter(|found| other(found)).find(like).map(|found| found.row.seconds)
+        let mut others = all.iter().filter(|found| other(found));
+        others.find(|found| found.item.is_like(&wanted)).map(|found| found.row.seconds)
     };
     found
         .into_iter()
@@ -436,9 +450,7 @@ fn judged(found: Vec<Found>, pairs: &[Pair]) -> Vec<Row> {
             }
             match item.kind {
                 Kind::Few => {
-                    let free = |other: &Found| {
-                        pairs[other.pair].budget == Budget::default() && !pairs[other.pair].mps
-                    };
+                    let free = |other: &Found| pairs[other.pair].is_free();
                     if let Some(seconds) = plain(item, &free) {
                         row = row.against(UNRESTRICTED, seconds);
                     }
