@@ -283,8 +283,8 @@ impl Drop for Seat {
         let mut core = self.osc.core();
         let mut hosted = core.windows.remove(&self.id);
         let (flag, value) = Fault::NoWindow.code();
-        let away = hosted.iter_mut().flat_map(|hosted| hosted.turned_away(&self.osc));
-        for (process, token) in away {
+        let away = hosted.as_mut().map(|hosted| hosted.turned_away(&self.osc, &mut core.asked));
+        for (process, token) in away.unwrap_or_default() {
             core.queue(process, Head { token, flag, value, ..Head::new(Kind::Answer, 0, 0) }, &[]);
         }
         let jobs = core.jobs_of(self.id);
@@ -346,7 +346,7 @@ impl Core {
             asked.lost = true;
         }
         for hosted in self.windows.values_mut() {
-            hosted.forget(process);
+            hosted.forget(process, &mut self.asked);
         }
     }
 

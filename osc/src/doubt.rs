@@ -3,17 +3,18 @@
 //! ever.
 //!
 //! So the words are believed only as far as the named rank confirms them. Whoever waits and finds the same rank there
-//! for a while asks its process. *No* proves the words false if they have not changed meanwhile: a rank says no only
+//! for a while asks its process; for one that waits by messages the lock's owner does. *No* proves the words false if they have not changed meanwhile: a rank says no only
 //! outside of all calls that take or give back that lock, and with a new lock word 0 has a new number. A rank that
 //! shares the lock is asked only under the claim of whoever asks: until that has gone, nobody begins to share it.
 //! Then the words are put right. Who wrote them cannot be seen; a rank that is lost is believed to have, and may have
 //! left the window half changed.
 
-use crate::WindowError;
-use crate::core::Osc;
+use crate::asked::Asked;
+use crate::core::Core;
 use crate::header::{Header, Named};
 use crate::wire::{Head, Kind};
 use gapless_bml::Bml;
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
@@ -57,37 +58,38 @@ impl Doubt {
         Doubt { target, named: None, asked: None }
     }
 
-    /// Looks at who is named. `members`: the process and the window there of a rank. `Err`: the words were false, and
-    /// this process is lost, which may have written them.
+    /// Looks at who is named, for the rank that `waits`: it asks itself, or the owner of the lock for it. `members`: the
+    /// process and the window there of a rank. Gives a process: the words were false, and this one is lost, which may
+    /// have written them.
     pub(crate) fn look(
         &mut self,
-        osc: &Osc,
+        core: &mut Core,
         bml: &mut Bml,
-        (header, rank): (&Header, u32),
+        (header, waits, asks): (&Header, u32, u32),
         members: impl Fn(u32) -> Option<(u32, u32)>,
         lost: impl Fn() -> Option<u32>,
-    ) -> Result<(), WindowError> {
-        let named = header.named(rank);
+    ) -> Option<u32> {
+        let named = header.named(waits);
         let Some(now) = named.filter(|now| self.named.is_some_and(|(old, _)| old == *now)) else {
-            self.forget(osc);
+            self.forget(&mut core.asked);
             self.named = named.map(|named| (named, Instant::now()));
-            return Ok(());
+            return None;
         };
-        let Some((process, window)) = members(now.rank) else { return Ok(()) };
+        let (process, window) = members(now.rank)?;
         if let Some((token, since)) = self.asked {
-            let Some(answer) = osc.core().answered(token) else {
+            let Some(answer) = core.answered(token) else {
                 // It may have been dropped: see `target.rs`.
                 if since.elapsed() >= patience() {
-                    self.forget(osc);
+                    self.forget(&mut core.asked);
                 }
-                return Ok(());
+                return None;
             };
             self.asked = None;
             self.named = Some((now, Instant::now()));
             let denied = answer.is_ok_and(|it| it.fault.is_none() && it.data == [NO]);
             // As if it had died with the lock.
             if denied && let Some(process) = lost() {
-                return Err(osc.loss(process));
+                return Some(process);
             }
             if denied && header.disprove(now) {
                 tracing::warn!(
@@ -96,31 +98,27 @@ impl Doubt {
                     "the lock of a window named a rank that has not got it: somebody has written over its words"
                 );
             }
-            return Ok(());
+            return None;
         }
         if self.named.is_none_or(|(_, since)| since.elapsed() < believed()) {
-            return Ok(());
+            return None;
         }
-        let token = {
-            let mut core = osc.core();
-            let token = core.ask(process, 0, 1);
-            core.expect(token, 1, false);
-            token
-        };
+        let token = core.ask(process, 0, 1);
+        core.expect(token, 1, false);
         let origin = u64::from(self.target);
-        let question = Head { token, origin, ..Head::new(Kind::Holds, window, rank) };
-        match osc.post(bml, process, question) {
+        let question = Head { token, origin, ..Head::new(Kind::Holds, window, asks) };
+        match core.post(bml, process, question, &[]) {
             Ok(()) => self.asked = Some((token, Instant::now())),
             // It is lost: then others say so.
-            Err(_) => osc.core().drop_question(token),
+            Err(_) => core.drop_question(token),
         }
-        Ok(())
+        None
     }
 
     /// Nobody wants the answer any more.
-    pub(crate) fn forget(&mut self, osc: &Osc) {
+    pub(crate) fn forget(&mut self, asked: &mut HashMap<u64, Asked>) {
         if let Some((token, _)) = self.asked.take() {
-            osc.core().drop_question(token);
+            asked.remove(&token);
         }
     }
 }
@@ -141,6 +139,7 @@ mod tests {
     use crate::{Lock, WindowError};
     use gapless_btl::loopback::Config;
     use std::cell::Cell;
+    use std::collections::HashMap;
     use std::time::Duration;
 
     thread_local! {
@@ -167,8 +166,8 @@ mod tests {
         let mut doubt = Doubt::new(0);
         let mut look = || {
             let members = |rank| Some((rank, 0));
-            let (osc, bml) = (&net.oscs[2], &mut net.bml(2));
-            doubt.look(osc, bml, (header, 2), members, || None).unwrap();
+            let (core, bml) = (&mut net.oscs[2].core(), &mut net.bml(2));
+            assert_eq!(doubt.look(core, bml, (header, 2, 2), members, || None), None);
             doubt.asked.map(|(token, _)| token)
         };
         assert_eq!(look(), None, "it is only named");
@@ -191,27 +190,35 @@ mod tests {
             (Lock::Exclusive, Lock::Shared),
             (Lock::Shared, Lock::Exclusive),
         ] {
-            // Rank 1 reaches rank 0 by messages, or maps it; rank 2 maps it.
-            for maps in [&[][..], &[0]] {
+            // Each reaches rank 0 by messages, or maps it.
+            let by: [&[u32]; 2] = [&[], &[0]];
+            for (maps, also) in by.iter().flat_map(|maps| by.map(|also| (maps, also))) {
                 let net = Net::new(4, &Config::default());
                 let header = &net.exposures[0].header;
                 let _target = net.window(0, &[]);
-                let (mut first, mut second) = (net.window(1, maps), net.window(2, &[0]));
+                let (mut first, mut second) = (net.window(1, maps), net.window(2, also));
                 let (theirs, ours) = (net.driver(1, 200, &|| ()), net.driver(2, 200, &|| ()));
                 // It says so.
                 first.lock(&theirs, 0, named).unwrap();
                 let waited = second.lock(&ours, 0, wanted);
                 assert!(matches!(waited, Err(WindowError::Transport { .. })), "{waited:?}");
+                if also.is_empty() {
+                    // The target does not know that nobody waits any more.
+                    net.oscs[0].core().windows.get_mut(&0).unwrap().forget(2, &mut HashMap::new());
+                }
                 first.unlock(&theirs, 0).unwrap();
                 second.lock(&ours, 0, wanted).unwrap();
                 second.unlock(&ours, 0).unwrap();
-                // Somebody else does.
-                assert!(header.try_lock(1, named, false, never));
-                second.lock(&ours, 0, wanted).unwrap();
-                second.unlock(&ours, 0).unwrap();
+                // Somebody else does; of the owner of the lock, too.
+                for rank in [1, 0] {
+                    assert!(header.try_lock(rank, named, false, never));
+                    second.lock(&ours, 0, wanted).unwrap();
+                    second.unlock(&ours, 0).unwrap();
+                }
                 // A process is lost that may have done that.
                 assert!(header.try_lock(1, named, false, never));
                 net.oscs[2].set_lost(3, true);
+                net.oscs[0].set_lost(3, true);
                 let lost = second.lock(&ours, 0, wanted);
                 assert!(matches!(lost, Err(WindowError::Lost { process: 3, .. })), "{lost:?}");
             }

@@ -6,7 +6,8 @@
 //!             alone when those that share it have left | 2: rank r has it alone | bits 26..64: another number after each
 //!             change
 //! words 8..   every eighth word is the mutex of a stripe: 0: free | 1 + r: rank r changes elements there
-//! words 520.. of rank r: 0 nothing | 1 waits to share the lock | 2 waits to have it alone | 3 shares it
+//! words 520.. of rank r: bits 0..2: 0 nothing | 1 waits to share the lock | 2 waits to have it alone | 3 shares it, and
+//!             in bits 2..40 the number of word 0 when it began to
 //! ```
 //!
 //! **Who enters.** A rank that wants to share the lock says so in its own word, and then looks at word 0: if that is empty
@@ -65,6 +66,9 @@ const NOTHING: u64 = 0;
 const WAITS_TO_SHARE: u64 = 1;
 const WAITS_ALONE: u64 = 2;
 const SHARES: u64 = 3;
+/// Bits of what a rank says, and where the number begins of the word 0 that it has seen.
+const SAYS: u64 = 3;
+const SINCE: u32 = 2;
 
 /// How often a claim is tried against others'.
 const TRIES: u32 = 4;
@@ -130,6 +134,12 @@ impl Gate {
     }
 }
 
+/// Whether a rank's word says that it shares the lock.
+#[inline]
+fn shares(said: u64) -> bool {
+    said & SAYS == SHARES
+}
+
 /// What a rank that waits has seen of word 0, and how often.
 #[derive(Debug, Default)]
 pub(crate) struct Patience {
@@ -143,7 +153,8 @@ pub(crate) struct Named {
     pub(crate) rank: u32,
     /// Word 0, whose number changes.
     gate: u64,
-    shares: bool,
+    /// What it says, if it shares the lock: another number whenever it begins to.
+    shares: Option<u64>,
 }
 
 /// The words.
@@ -243,7 +254,7 @@ impl Header {
             }
             return false;
         }
-        self.say(rank, SHARES);
+        self.say(rank, SHARES | gate.0 >> NUMBER << SINCE);
         let gate = self.gate();
         if !gate.lets_in(rank) {
             self.say(rank, NOTHING);
@@ -312,7 +323,7 @@ impl Header {
     /// The first rank that says so.
     #[inline]
     fn sharer(&self) -> Option<u32> {
-        (0..self.ranks).find(|rank| self.said(*rank) == SHARES)
+        (0..self.ranks).find(|rank| shares(self.said(*rank)))
     }
 
     /// This rank waits; whose turn it is without reason is passed over.
@@ -403,7 +414,7 @@ impl Header {
     pub(crate) fn lost_holder(&self, is_lost: impl Fn(u32) -> bool) -> Option<u32> {
         let holder = self.gate();
         let alone = holder.rank().filter(|rank| holder.is_inside() && is_lost(*rank));
-        let shares = |rank: &u32| self.said(*rank) == SHARES && is_lost(*rank);
+        let shares = |rank: &u32| shares(self.said(*rank)) && is_lost(*rank);
         alone.or_else(|| (0..self.ranks).find(shares))
     }
 
@@ -413,19 +424,19 @@ impl Header {
         let of = |rank, shares| Named { rank, gate: gate.0, shares };
         let holder = gate.holder()?;
         if holder != waits {
-            return gate.is_inside().then(|| of(holder, false));
+            return gate.is_inside().then(|| of(holder, None));
         }
-        self.sharer().map(|rank| of(rank, true))
+        let rank = self.sharer()?;
+        let said = self.said(rank);
+        shares(said).then(|| of(rank, Some(said)))
     }
 
     /// The rank that is named has not got the lock. Whether that was still said: it is not any more.
     pub(crate) fn disprove(&self, named: Named) -> bool {
-        if !named.shares {
-            return self.pass(Gate(named.gate));
-        }
+        let Some(said) = named.shares else { return self.pass(Gate(named.gate)) };
+        // If the claim has gone meanwhile, and the rank has begun to share the lock, it says so with another number.
         let word = self.word(RANKS + named.rank as usize);
-        self.gate().0 == named.gate
-            && word.compare_exchange(SHARES, NOTHING, Ordering::SeqCst, Ordering::SeqCst).is_ok()
+        word.compare_exchange(said, NOTHING, Ordering::SeqCst, Ordering::SeqCst).is_ok()
     }
 
     /// Takes the mutexes of these stripes, if all are free, or name nobody, or if their holders are dead: what those have left

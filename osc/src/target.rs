@@ -3,10 +3,11 @@
 //! Nothing that a message says is believed: places are checked against the window, lengths against the message, layouts by
 //! [`Layout::unflatten`]. What cannot be done is a [`Fault`], which the sender gets with the next answer.
 
+use crate::asked::Asked;
 use crate::attached::{Attached, Memory};
 use crate::core::{Core, Done, Osc};
 use crate::device::{Near, fault};
-use crate::doubt::{self, Mine};
+use crate::doubt::{self, Doubt, Mine};
 use crate::exposure::{Part, place};
 use crate::header::Stripes;
 use crate::job::Job;
@@ -20,6 +21,9 @@ use gapless_dtype::Layout;
 use gapless_mem::Atomics;
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
+
+/// So often those that wait for a lock try, until whoever has it is doubted.
+const TRIES_PER_DOUBT: u32 = 16;
 
 /// The layouts of a process, by its numbers.
 #[derive(Default)]
@@ -91,6 +95,8 @@ struct Waiter {
     process: u32,
     question: Head,
     kind: Lock,
+    /// What is thought of whoever has the lock.
+    doubt: Doubt,
 }
 
 /// This process's part of a window.
@@ -100,6 +106,8 @@ pub(crate) struct Hosted {
     /// In a dynamic window, what is attached.
     pieces: Option<Attached>,
     processes: Arc<[u32]>,
+    /// By rank: the window's number there; empty until that is known.
+    pub(crate) numbers: Arc<[u32]>,
     rank: u32,
     /// Threads that run tasks on it.
     pub(crate) users: Arc<Users>,
@@ -109,6 +117,8 @@ pub(crate) struct Hosted {
     /// By rank: what went wrong since its last question.
     faults: Box<[Option<Fault>]>,
     waiting: VecDeque<Waiter>,
+    /// How often those that wait have tried.
+    tries: u32,
     /// By rank: the lock that it has been given by a message.
     held: Box<[Option<Lock>]>,
     /// The locks of others, and its own, that this rank has.
@@ -123,12 +133,14 @@ impl Hosted {
             own,
             pieces: None,
             processes,
+            numbers: Arc::default(),
             rank,
             users: Arc::default(),
             posts: vec![0; ranks].into(),
             completes: vec![0; ranks].into(),
             faults: vec![None; ranks].into(),
             waiting: VecDeque::new(),
+            tries: 0,
             held: vec![None; ranks].into(),
             mine: doubt::nobodys(ranks),
         }
@@ -150,10 +162,11 @@ impl Hosted {
     }
 
     /// A process is lost: it needs no lock any more. One that it has stays its own.
-    pub(crate) fn forget(&mut self, process: u32) {
-        self.waiting.retain(|waiter| {
+    pub(crate) fn forget(&mut self, process: u32, asked: &mut HashMap<u64, Asked>) {
+        self.waiting.retain_mut(|waiter| {
             let goes = waiter.process == process;
             if goes {
+                waiter.doubt.forget(asked);
                 self.header.cancel(waiter.question.rank);
             }
             !goes
@@ -162,7 +175,11 @@ impl Hosted {
 
     /// The window is freed: who waits for its lock, and the questions. Ranks that map the memory still lock it: nobody of
     /// those that do not may be in their way any more, but for the dead.
-    pub(crate) fn turned_away(&mut self, osc: &Osc) -> Vec<(u32, u64)> {
+    pub(crate) fn turned_away(
+        &mut self,
+        osc: &Osc,
+        asked: &mut HashMap<u64, Asked>,
+    ) -> Vec<(u32, u64)> {
         for (rank, (held, process)) in (0..).zip(self.held.iter_mut().zip(&*self.processes)) {
             if !osc.is_lost(*process)
                 && let Some(kind) = held.take()
@@ -170,7 +187,8 @@ impl Hosted {
                 self.header.unlock(rank, kind);
             }
         }
-        let away = self.waiting.drain(..).map(|waiter| {
+        let away = self.waiting.drain(..).map(|mut waiter| {
+            waiter.doubt.forget(asked);
             self.header.cancel(waiter.question.rank);
             (waiter.process, waiter.question.token)
         });
@@ -240,7 +258,8 @@ impl Core {
                 if hosted.held[rank].is_some() || hosted.waiting.iter().any(waits) {
                     return Done::Nonsense("a lock that it has, or waits for");
                 }
-                let waiter = Waiter { process: from.0, question: head, kind };
+                let doubt = Doubt::new(hosted.rank);
+                let waiter = Waiter { process: from.0, question: head, kind, doubt };
                 hosted.waiting.push_back(waiter);
                 self.grant_locks(osc, bml);
                 Done::Yes
@@ -295,7 +314,8 @@ impl Core {
     /// have their turns. Gives how many.
     pub(crate) fn grant_locks(&mut self, osc: &Osc, bml: &mut Bml) -> usize {
         let mut answers = Vec::new();
-        for hosted in self.windows.values_mut() {
+        let mut doubtful = Vec::new();
+        for (id, hosted) in &mut self.windows {
             let mut at = 0;
             while let Some(waiter) = hosted.waiting.get(at) {
                 let rank = waiter.question.rank;
@@ -313,10 +333,18 @@ impl Core {
                     hosted.header.cancel(rank);
                     Err(Fault::Holder(hosted.processes[holder as usize]))
                 };
-                if let Some(waiter) = hosted.waiting.remove(at) {
+                if let Some(mut waiter) = hosted.waiting.remove(at) {
+                    waiter.doubt.forget(&mut self.asked);
                     answers.push((waiter, result));
                 }
             }
+            hosted.tries = hosted.tries.wrapping_add(1);
+            if at > 0 && hosted.tries.is_multiple_of(TRIES_PER_DOUBT) {
+                doubtful.push(*id);
+            }
+        }
+        for id in doubtful {
+            self.doubt_holders(osc, bml, id, &mut answers);
         }
         let count = answers.len();
         for (waiter, result) in answers {
@@ -324,6 +352,37 @@ impl Core {
             self.reply(bml, Rank(waiter.process), &waiter.question, result);
         }
         count
+    }
+
+    /// Asks who is said to have the lock of a window, for those that wait for it.
+    fn doubt_holders(
+        &mut self,
+        osc: &Osc,
+        bml: &mut Bml,
+        window: u32,
+        answers: &mut Vec<(Waiter, Result<(), Fault>)>,
+    ) {
+        let Some(hosted) = self.windows.get_mut(&window) else { return };
+        let (header, asks) = (hosted.header.clone(), hosted.rank);
+        let (processes, numbers) = (Arc::clone(&hosted.processes), Arc::clone(&hosted.numbers));
+        let mut waiting = std::mem::take(&mut hosted.waiting);
+        let members =
+            |rank: u32| Some((*processes.get(rank as usize)?, *numbers.get(rank as usize)?));
+        let lost = || processes.iter().copied().find(|process| osc.is_lost(*process));
+        let mut left = VecDeque::with_capacity(waiting.len());
+        for mut waiter in waiting.drain(..) {
+            let rank = waiter.question.rank;
+            match waiter.doubt.look(self, bml, (&header, rank, asks), members, lost) {
+                None => left.push_back(waiter),
+                Some(process) => {
+                    header.cancel(rank);
+                    answers.push((waiter, Err(Fault::Holder(process))));
+                }
+            }
+        }
+        if let Some(hosted) = self.windows.get_mut(&window) {
+            hosted.waiting = left;
+        }
     }
 
     /// An operation on memory.

@@ -161,6 +161,7 @@ impl Window {
         let mine = doubt::nobodys(members.len());
         if let Some(hosted) = seat.osc.core().windows.get_mut(&seat.id) {
             hosted.mine = Arc::clone(&mine);
+            hosted.numbers = members.iter().map(|member| member.window).collect();
             if flavor == Flavor::Dynamic {
                 hosted.make_dynamic();
             }
@@ -369,10 +370,16 @@ impl Window {
             if let Some(holder) = header.lost_holder(is_lost) {
                 return Some(Err(self.osc().loss(process(holder)?)));
             }
-            let held = (header, self.rank);
-            doubt.look(self.osc(), bml, held, members, lost).err().map(Err)
+            let held = (header, self.rank, self.rank);
+            let lost = {
+                let mut core = self.osc().core();
+                let lost = doubt.look(&mut core, bml, held, members, lost);
+                self.osc().note(&core);
+                lost
+            };
+            lost.map(|process| Err(self.osc().loss(process)))
         });
-        doubt.forget(self.osc());
+        doubt.forget(&mut self.osc().core().asked);
         let locked = match locked {
             Ok(locked) => locked.map_err(D::Error::from),
             Err(error) => Err(error),

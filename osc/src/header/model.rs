@@ -330,6 +330,24 @@ fn words_that_name_the_one_who_waits_are_not_believed() {
     assert!(header.try_lock(1, Lock::Exclusive, true, |_| false));
 }
 
+/// Somebody has written that a rank shares the lock; before that is disproved, the rank comes to share it.
+#[test]
+fn a_share_that_has_begun_since_is_not_disproved() {
+    let header = header(3);
+    let never = |_: u32| false;
+    header.say(0, SHARES);
+    assert!(!header.try_lock(1, Lock::Exclusive, true, never), "rank 0 seems to share it");
+    let named = header.named(1).unwrap();
+    // It asks for the lock, and so says otherwise; the claim goes.
+    assert!(!header.try_lock(0, Lock::Shared, true, never));
+    header.cancel(1);
+    assert!(header.try_lock(0, Lock::Shared, true, never));
+    assert!(!header.disprove(named));
+    assert!(!header.try_lock(1, Lock::Exclusive, true, never), "rank 0 shares it");
+    let named = header.named(1).unwrap();
+    assert!(header.disprove(named) && header.try_lock(1, Lock::Exclusive, true, never));
+}
+
 /// The mutex of a living rank stays its own, and one that is taken over is not given back by who had it before.
 #[test]
 fn mutexes_have_one_holder() {

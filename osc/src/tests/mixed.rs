@@ -83,7 +83,7 @@ fn who_dies_waiting_by_messages_leaves_no_claim() {
     assert!(header.try_lock(2, Lock::Shared, false, never));
     ask(&net.oscs[0], Lock::Exclusive);
     assert!(!header.try_lock(0, Lock::Shared, false, never), "rank 1 claims it");
-    net.oscs[0].core().windows.get_mut(&0).unwrap().forget(1);
+    net.oscs[0].core().windows.get_mut(&0).unwrap().forget(1, &mut Default::default());
     assert!(header.try_lock(0, Lock::Shared, false, never));
 }
 
