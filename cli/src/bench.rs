@@ -53,6 +53,9 @@ enum Test {
     Bibw(Windowed),
     /// Messages a second from one rank to another, a window of them at a time
     Rate(Windowed),
+    /// Part of an exchange of messages between two ranks that is hidden behind computation, in percent: begun, as much
+    /// computed as it takes alone, and waited for
+    Overlap(Latency),
     /// Messages a second of several pairs of ranks at once
     PairRate(PairRate),
     /// As latency, of several pairs of ranks at once: the slowest pair's
@@ -76,8 +79,8 @@ enum Test {
 /// What all tests understand.
 #[derive(Clone, Debug, clap::Args)]
 struct Common {
-    /// Sizes in bytes, from MIN to MAX, each twice the one before (1K, 4M, 1G are powers of 1024), or one size alone; else
-    /// 1:4M, of collectives 8:1M
+    /// Sizes in bytes, from MIN to MAX, each twice the one before (1K, 4M, 1G are powers of 1024), or one size alone;
+    /// else what the test can have of 1:4M, of collectives 8:1M
     #[arg(short, long = "message-size", value_name = "MIN:MAX", allow_negative_numbers = true)]
     message_size: Option<Sizes>,
     /// Iterations for each size, instead of as many as the time allows
@@ -100,9 +103,6 @@ struct Common {
     /// Write the figures here, as JSON; - is standard output
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
-    /// Use this protocol wherever it is possible, by the name that explain shows
-    #[arg(long, value_parser = protocol)]
-    protocol: Option<Protocol>,
     /// This is one of the ranks
     #[arg(long, hide = true)]
     as_rank: bool,
@@ -122,6 +122,9 @@ struct Latency {
     /// Memory from World::alloc, which peers can map, or ordinary memory
     #[arg(long, value_enum, default_value = "alloc")]
     memory: Memory,
+    /// Use this protocol wherever it is possible, by the name that explain shows
+    #[arg(long, value_parser = protocol)]
+    protocol: Option<Protocol>,
     /// What the messages' contents derive from
     #[arg(long, default_value_t = 1)]
     seed: u64,
@@ -156,8 +159,7 @@ struct PairLatency {
 struct OneSided {
     #[command(flatten)]
     common: Common,
-    /// So many operations before each flush, and their bandwidth in 10^6 bytes a second; else the time of one in
-    /// microseconds
+    /// Operations before each flush, as osu_put_bw's window; the column is then their bandwidth in 10^6 bytes a second
     #[arg(short = 'W', long, value_name = "COUNT", value_parser = clap::value_parser!(u64).range(1..=65_536))]
     window: Option<u64>,
 }
@@ -205,6 +207,9 @@ struct Coll {
     /// Memory from World::alloc, which peers can map, or ordinary memory
     #[arg(long, value_enum)]
     memory: Option<Memory>,
+    /// Carry its messages by this protocol wherever it is possible, by the name that explain shows
+    #[arg(long, value_parser = protocol)]
+    protocol: Option<Protocol>,
     /// What contents of blocks derive from
     #[arg(long, default_value_t = 1)]
     seed: u64,
@@ -241,6 +246,7 @@ impl Bench {
         use pairs::Kind;
         let (kind, windowed, pairs) = match self.test {
             Test::Latency(message) => (Kind::Latency, message.alone(), Some(1)),
+            Test::Overlap(message) => (Kind::Overlap, message.alone(), Some(1)),
             Test::Bw(windowed) => (Kind::Bandwidth, windowed, Some(1)),
             Test::Bibw(windowed) => (Kind::BothWays, windowed, Some(1)),
             Test::Rate(windowed) => (Kind::Rate, windowed, Some(1)),

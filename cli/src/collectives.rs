@@ -17,7 +17,7 @@ use gapless_coll::{Algorithm, Locality, Method, Operation, Sample, Schedule, cho
 use gapless_report::last_level_cache_bytes;
 pub use mixture::Mixture;
 use std::collections::HashMap;
-use std::time::SystemTime;
+use std::time::{Instant, SystemTime};
 pub use work::Work;
 
 /// Bytes of an element: `double`.
@@ -295,10 +295,7 @@ impl<'w> Bench<'w> {
                 }
                 (None, Form::Nonblocking | Form::Overlap) => comm.scope(|s| {
                     let request = s.begin(call(work, n, &*send, recv))?;
-                    let begun = now();
-                    while computing > 0.0 && seconds_since(begun) < computing {
-                        std::hint::spin_loop();
-                    }
+                    compute(computing);
                     request.wait()
                 })?,
                 (None, _) => comm.perform(call(work, n, &*send, recv))?,
@@ -470,6 +467,14 @@ fn elements(bytes: u64) -> usize {
 }
 
 /// Nanoseconds of the clock that all processes of a host share.
+/// Other work, of so many seconds.
+pub(crate) fn compute(seconds: f64) {
+    let begun = Instant::now();
+    while begun.elapsed().as_secs_f64() < seconds {
+        std::hint::spin_loop();
+    }
+}
+
 fn now() -> u64 {
     let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
     u64::try_from(since.as_nanos()).unwrap_or(u64::MAX)

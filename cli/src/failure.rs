@@ -3,6 +3,7 @@
 use crate::load::Load;
 use gapless::Error;
 use gapless::launch::{End, LaunchError};
+use gapless::wireup::WireupError;
 use gapless_coll::{BuildError, NameError};
 use gapless_dtype::{ConvertorError, TypeError};
 use gapless_engine::EngineError;
@@ -99,7 +100,12 @@ impl Failure {
             | Failure::Name(_)
             | Failure::Collective(_)
             | Failure::Launch(_)
-            | Failure::World(Error::Tuning(_) | Error::NoSuchTransport { .. })
+            // What the environment asks for, and files that it names.
+            | Failure::World(
+                Error::Tuning(_)
+                | Error::NoSuchTransport { .. }
+                | Error::Wireup(WireupError::Setting { .. }),
+            )
             // A file that was named, and is none, or no report.
             | Failure::File(
                 FileError::Io { action: "read", .. }

@@ -5,9 +5,11 @@ use crate::failure::Failure;
 use crate::memory::{Budget, Devices, Where};
 use gapless::wireup;
 use gapless::{Error, World};
+use std::process::ExitCode;
 use std::time::Duration;
 
-/// How long a process that cannot begin waits for the launcher to end it for another's failure.
+/// How long rank 0 waits for the launcher to end it for another's failure if it cannot begin; the others wait twice as
+/// long, so that it speaks for all.
 const LAST_WORDS: Duration = Duration::from_millis(200);
 
 /// Joins the job. `places` says, for this rank of so many, where its messages lie: devices are opened before. `blocks`
@@ -17,9 +19,10 @@ pub(crate) fn join(
     places: impl FnOnce(u32, u32) -> Vec<Where>,
     budget: Budget,
 ) -> Result<(World, Devices), Failure> {
-    let joined = || {
+    let mut rank = 0;
+    let joined = || -> Result<(World, Devices), Failure> {
         let wireup = wireup::detect().map_err(Error::from)?;
-        let rank = wireup.rank();
+        rank = wireup.rank();
         let mut devices = Devices::default();
         for place in places(rank, wireup.size()) {
             let blocks = budget.blocks.filter(|_| rank == 0);
@@ -33,10 +36,19 @@ pub(crate) fn join(
             .fold(builder, |builder, opened| builder.gpu(opened.engine().clone()));
         Ok((builder.init()?, devices))
     };
-    joined().inspect_err(|_| {
+    let result = joined();
+    if result.is_err() {
         // If another process has failed, it says why, and the launcher ends this one now.
-        std::thread::sleep(LAST_WORDS);
-    })
+        std::thread::sleep(if rank == 0 { LAST_WORDS } else { 2 * LAST_WORDS });
+    }
+    result
+}
+
+/// Leaves the job together with the others, which all know that it cannot be done; rank 0 says why.
+pub(crate) fn refuse(world: World, why: Failure) -> Result<ExitCode, Failure> {
+    let says = world.rank() == 0;
+    world.finalize()?;
+    if says { Err(why) } else { Ok(ExitCode::SUCCESS) }
 }
 
 /// Leaves the job with what this rank came to; `None` if rank 0 has left before, which says why.

@@ -41,6 +41,7 @@ use failure::Failure;
 use gapless::{Builder, World};
 use gapless_report::Report;
 use std::error::Error;
+use std::fs::OpenOptions;
 use std::io::{self, Write};
 use std::num::{ParseFloatError, ParseIntError};
 use std::path::Path;
@@ -66,7 +67,7 @@ struct Arguments {
 enum Verb {
     /// Send real layouts back and forth between two processes, and check every byte
     Pingpong(pingpong::Pingpong),
-    /// Latency, bandwidth, message rate and collectives: a line for each size, of any layout in any memory
+    /// Latency, bandwidth, message rate, one-sided operations and collectives: a line for each size
     Bench(bench::Bench),
     /// Start the processes of a job on this host
     Run(run::Run),
@@ -171,6 +172,9 @@ fn misread(error: &clap::Error) -> ExitCode {
         }
         _ => {
             let _ = error.print();
+            if let Some(hint) = run::hint(std::env::args_os()) {
+                complain(&hint);
+            }
         }
     }
     ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(2))
@@ -220,15 +224,36 @@ fn say_beside(json: Option<&Path>, text: &str) -> Result<(), Failure> {
     }
 }
 
-/// Refuses a file that could not be written, before anything is measured.
+/// Refuses a file that cannot be written, before anything is measured.
 fn check_writable(option: &'static str, path: &Path) -> Result<(), Failure> {
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
     let why = match folder {
+        _ if path.as_os_str() == STANDARD_OUTPUT => return Ok(()),
         _ if path.is_dir() => "it is a folder".to_owned(),
         Some(folder) if !folder.is_dir() => format!("there is no folder {}", folder.display()),
-        _ => return Ok(()),
+        _ => match try_to_write(path) {
+            Ok(()) => return Ok(()),
+            Err(error) => error.to_string(),
+        },
     };
     Err(Failure::BadOption { option, value: path.display().to_string(), why })
+}
+
+/// Opens a file for writing; leaves it as it was, or none if there was none.
+fn try_to_write(path: &Path) -> io::Result<()> {
+    match OpenOptions::new().write(true).create_new(true).open(path) {
+        Ok(_) => std::fs::remove_file(path),
+        // Pipes wait for a reader.
+        Err(_) if path.metadata().is_ok_and(|found| !found.is_file()) => Ok(()),
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
+            // A link may lead to what is not there yet.
+            match OpenOptions::new().append(true).open(path) {
+                Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+                _ => Ok(()),
+            }
+        }
+        Err(error) => Err(error),
+    }
 }
 
 /// Text on standard output, all of it at once.

@@ -1,7 +1,7 @@
 //! `gapless report`: reports of measurements as one HTML page, which opens without a network.
 
 use super::failure::Failure;
-use super::say;
+use super::{check_writable, say};
 use gapless_report::{Document, FileError, html, write_atomically};
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -22,6 +22,7 @@ pub(super) struct Report {
 
 impl Report {
     pub(super) fn run(self) -> Result<ExitCode, Failure> {
+        check_writable("--output", &self.output)?;
         let read = |path: &PathBuf| -> Result<(String, Document), FileError> {
             Ok((path.display().to_string(), Document::read_json(path)?))
         };

@@ -175,6 +175,14 @@ pub(super) fn prepare(arguments: impl Iterator<Item = OsString>) -> Vec<OsString
     words
 }
 
+/// What may have been meant otherwise in a call that the parser refuses.
+pub(super) fn hint(arguments: impl Iterator<Item = OsString>) -> Option<String> {
+    let words: Vec<OsString> = arguments.collect();
+    let taken =
+        words::taken_as_value(&words).filter(|_| words.get(1).is_some_and(|verb| verb == "run"))?;
+    Some(format!("{taken} was read as one variable: NAME=VALUE is one word, or NAME VALUE two"))
+}
+
 impl Run {
     pub(super) fn run(mut self) -> Result<ExitCode, Failure> {
         let all = std::mem::take(&mut self.program);

@@ -49,6 +49,11 @@ fn every_test_shows_sizes_and_one_number() {
     let (lines, comments) = bench(&["pair-latency", "--pairs", "2", "-m", "8"]);
     assert_eq!(sizes(&lines, 2), ["8"]);
     assert!(comments.contains("4 ranks") && comments.ends_with("µs"), "{comments}");
+    let (lines, comments) = bench(&["overlap", "-m", "64K"]);
+    let [bytes, time, overlap] = &lines[0][..] else { panic!("{lines:?}") };
+    assert!(bytes == "65536" && time.parse::<f64>().unwrap() > 0.0, "{lines:?}");
+    assert!((0.0..=100.0).contains(&overlap.parse::<f64>().unwrap()), "{overlap}");
+    assert!(comments.ends_with("overlap %") && !comments.contains("window"), "{comments}");
     // No bytes at all are a message, too.
     assert_eq!(bench(&["latency", "-m", "0:1"]).0.len(), 2);
 }
@@ -112,9 +117,11 @@ fn one_sided_operations_show_a_time_or_a_bandwidth() {
     for test in ["fetch-and-op", "compare-and-swap"] {
         assert_eq!(sizes(&bench(&[test]).0, 2), ["8"], "{test}");
     }
-    let (lines, comments) = bench(&["put", "-W", "4", "-m", "1K"]);
-    assert_eq!(sizes(&lines, 2), ["1024"]);
-    assert!(comments.contains("window 4") && comments.ends_with("MB/s"), "{comments}");
+    for test in ["put", "get", "get-accumulate"] {
+        let (lines, comments) = bench(&[test, "-W", "4", "-m", "1K:2K"]);
+        assert_eq!(sizes(&lines, 2), ["1024", "2048"], "{test}");
+        assert!(comments.contains("window 4") && comments.ends_with("MB/s"), "{comments}");
+    }
 }
 
 /// `--json -`: standard output has the report alone.
@@ -255,10 +262,12 @@ fn it_is_one_rank_of_a_launcher_of_the_users_own() {
         ("3", &["pair-rate", "-m", "8"], "pairs take an even number of ranks; this job has 3"),
         ("2", &["pair-rate", "--pairs", "2"], "--pairs 2: that takes 4 ranks; this job has 2"),
         ("2", &["coll", "barrier", "-n", "5"], "--ranks 5: the launcher has started 2"),
+        ("3", &["put", "-m", "8"], "it takes two processes; this job has 3"),
     ] {
         let (code, _, error) = run(ranks, arguments);
         assert_eq!(code, Some(2), "{error}");
-        assert!(error.contains(complaint), "{error}");
+        assert_eq!(error.matches(complaint).count(), 1, "{error}");
+        assert!(!error.contains("without finalizing"), "{error}");
     }
 }
 
@@ -277,6 +286,38 @@ fn messages_lie_in_the_memory_of_devices() {
         let (lines, _) = bench(&["coll", "allgather", "-n", "2", "-m", "64", "--space", space]);
         assert_eq!(sizes(&lines, 3), ["64"]);
     }
+}
+
+#[test]
+fn a_wrong_environment_is_a_wrong_call() {
+    for (variable, value) in [
+        ("GAPLESS_STUCK", "soon"),
+        ("GAPLESS_START_SECONDS", "x"),
+        ("GAPLESS_TCP_PORTS", "x"),
+        ("GAPLESS_ENCRYPT", "maybe"),
+        ("GAPLESS_TUNING", "/nonexistent"),
+    ] {
+        let mut command = gapless();
+        command.args(["bench", "latency", "-m", "8"]).env(variable, value);
+        let output = finish(command, SOON);
+        let error = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{variable}: {error}");
+        assert!(error.contains(variable) || error.contains(value), "{error}");
+    }
+}
+
+#[test]
+fn a_file_that_is_there_stays_if_nothing_is_measured() {
+    let folder = tempfile::tempdir().unwrap();
+    let (old, new) = (folder.path().join("old"), folder.path().join("new"));
+    std::fs::write(&old, "old").unwrap();
+    for path in [&old, &new] {
+        let mut command = gapless();
+        command.args(["bench", "put", "-m", "99999G", "--json"]).arg(path);
+        assert_eq!(finish(command, SOON).status.code(), Some(2));
+    }
+    assert_eq!(std::fs::read(&old).unwrap(), b"old");
+    assert!(!new.exists());
 }
 
 #[test]
@@ -316,6 +357,12 @@ fn wrong_calls_are_refused_in_one_line() {
         ),
         (&["coll", "allreduce", "--space", "opencl"], "reductions work on memory of the host"),
         (&["coll", "barrier", "-l", "v"], "--layout: it is for bcast, gather, scatter, "),
+        (&["coll", "gatherv", "--type", "byte"], "; gatherv is measured of doubles in ordinary"),
+        (&["coll", "gatherv", "-m", "12"], "multiples of 8 bytes, 1 TiB at most\n"),
+        (&["coll", "mixture", "--protocol", "eager"], "--protocol: a mixture is of blocking calls"),
+        (&["put", "-m", "99999G"], "put needs "),
+        (&["get", "-W", "65536", "-m", "1G"], "get needs 64"),
+        (&["latency", "--json", "/proc/x.json"], "--json /proc/x.json: "),
         (&["coll", "bcast", "--op", "sum"], "--op MPI_SUM: it is for reduce, allreduce, "),
         (&["coll", "reduce", "--op", "add"], "--op add: it is one of max, min, sum, "),
         (&["coll", "reduce", "--type", "flaot"], "--type flaot: it is one of char, "),

@@ -117,6 +117,12 @@ fn reports_become_a_page() {
     for part in ["<title>A &amp; B</title>", "V n=64", "<svg", "one.json", "pingpong"] {
         assert!(html.contains(part), "{part}");
     }
+    for page in [path("no/page.html"), path("")] {
+        let output = call(&["report", &json, "-o", &page]);
+        let error = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{page}: {error}");
+        assert!(error.starts_with("gapless: --output "), "{error}");
+    }
     let output = call(&["report", &path("missing.json"), "-o", &path("none.html")]);
     assert_eq!(output.status.code(), Some(2));
     assert!(

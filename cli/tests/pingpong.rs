@@ -2,9 +2,11 @@
 
 mod common;
 
-use common::{finish, gapless, rows, skip, text};
+use common::{finish, finish_child, gapless, rows, skip, text};
 use gapless_report::Report;
-use std::time::Duration;
+use rustix::process::{Pid, Signal, kill_process};
+use std::process::Stdio;
+use std::time::{Duration, Instant};
 
 fn pingpong(arguments: &[&str]) -> (Report, String, String) {
     let folder = tempfile::tempdir().unwrap();
@@ -54,6 +56,39 @@ fn an_impossible_layout_does_not_end_the_others() {
     // 4 TiB for both processes.
     let (contig, v) = ("openmpi contig x262000", "V n=262000");
     goes_on_without("contig,v", "262000", contig, v, "V n=262000 needs ");
+}
+
+/// Whoever stops it has the rows that were shown, and a report that names those that are missing.
+#[test]
+fn what_was_measured_is_kept_if_the_rest_is_stopped() {
+    let folder = tempfile::tempdir().unwrap();
+    let json = folder.path().join("out.json");
+    let mut command = gapless();
+    command.args(["pingpong", "--layout", "v,t", "--n", "64", "--buffers", "2M"]);
+    command.args(["--time", "1"]).arg("--json").arg(&json);
+    command.args(["--memory", "both"]).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = command.spawn().unwrap();
+    let begin = Instant::now();
+    while Report::read_json(&json).is_err() && child.try_wait().unwrap().is_none() {
+        assert!(begin.elapsed() < Duration::from_secs(100), "nothing is written");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    // It may have come to its end meanwhile.
+    let _ = kill_process(Pid::from_child(&child), Signal::INT);
+    finish_child(child, Duration::from_secs(100), "pingpong");
+    let report = Report::read_json(&json).expect("it holds together");
+    let missing = report.absent.iter().filter(|absent| absent.why == "not measured yet");
+    assert_eq!(report.rows.len() + missing.count(), 4);
+    assert_eq!(report.rows[0].case, "V n=64 (alloc)");
+}
+
+/// Each message has memory of its own: what is about rotating buffers is not shown.
+#[test]
+fn memory_to_size_does_not_rotate() {
+    let (report, table, _) = pingpong(&["-l", "v", "--n", "64", "--memory", "to-size"]);
+    assert!(report.rows[0].resident_gbps.is_none());
+    assert!(!table.contains("rotating") && !table.contains("resident"), "{table}");
+    assert!(table.contains("in memory of its own length"), "{table}");
 }
 
 /// Whether this machine lets processes read each other's memory, by the command's own word.

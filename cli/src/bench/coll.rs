@@ -4,6 +4,7 @@
 
 use super::blocks::{self, Blocks};
 use super::messages::{self, Series};
+use super::pair::hidden;
 use super::pairs::place_of;
 use super::reductions::{self, Elements};
 use super::show::{Column, Figure, Output, median};
@@ -62,11 +63,12 @@ pub(super) fn run(coll: &Coll, worlds: Worlds<'_>) -> Result<ExitCode, Failure> 
     let (world, mut devices) =
         job::join(worlds, |rank, size| vec![place_of(ends, rank, size)], Budget::default())?;
     if coll.ranks.is_some_and(|ranks| ranks != world.size()) {
-        return Err(Failure::BadOption {
+        let why = Failure::BadOption {
             option: "--ranks",
             value: asked.to_string(),
             why: format!("the launcher has started {}", world.size()),
-        });
+        };
+        return job::refuse(world, why);
     }
     // A processor each, so that no figure contains a migration; devices' drivers have threads of their own.
     let alone = !ends.involve_device() && world.size() <= super::processors();
@@ -154,7 +156,14 @@ impl Task {
             let combines = reductions::OPERATIONS.contains(&operation);
             if !blocks::operations().any(|known| known == operation) {
                 let known: Vec<_> = blocks::operations().map(|it| it.to_string()).collect();
-                let why = format!("it is for {}; {operation} has no buffers", known.join(", "));
+                let why = format!(
+                    "it is for {}; {operation} {}",
+                    known.join(", "),
+                    match operation {
+                        Operation::Barrier => "has no buffers",
+                        _ => "is measured of doubles in ordinary memory",
+                    }
+                );
                 return Err(bad(option, String::new(), why));
             }
             if let Some(op) = coll.op.filter(|_| !combines) {
@@ -180,9 +189,12 @@ impl Task {
         let works = sizes.iter().map(|&size| {
             let most = size <= 1 << 40;
             Work::new(operation, size).filter(|_| most).ok_or_else(|| {
-                let why = "it is of whole doubles, multiples of 8 bytes, 1 TiB at most; --type byte \
-                           (or another) makes it one of other elements";
-                bad("--message-size", size.to_string(), why.to_owned())
+                let mut why =
+                    "it is of whole doubles, multiples of 8 bytes, 1 TiB at most".to_owned();
+                if blocks::operations().any(|known| known == operation) {
+                    why += "; --type byte (or another) makes it one of other elements";
+                }
+                bad("--message-size", size.to_string(), why)
             })
         });
         let works = works.collect::<Result<_, _>>()?;
@@ -214,7 +226,7 @@ impl Task {
                 return Err(Failure::TooBig { case, needed, available });
             }
         }
-        let setting = Setting { force: common.protocol, ..Setting::default() };
+        let setting = Setting { force: coll.protocol, ..Setting::default() };
         world.set_config(setting.over(world.config()?))?;
         let mut bench = Bench::new(world)?.form(coll.form);
         let name = format!("coll {}", self.operation);
@@ -242,8 +254,7 @@ impl Task {
                 bench.compute(alone);
                 let both = longest(&self.calls(common, world, &mut bench, work)?);
                 bench.compute(0.0);
-                // All of it is hidden if both take no longer than one.
-                figure.overlap = Some((2.0 - both / alone).clamp(0.0, 1.0));
+                figure.overlap = Some(hidden(alone, both));
             }
             output.figure(&figure)?;
         }
@@ -274,7 +285,7 @@ impl Task {
             }
             arena = arena.max(len);
         }
-        let setting = Setting { force: common.protocol, ..Setting::default() };
+        let setting = Setting { force: coll.protocol, ..Setting::default() };
         world.set_config(setting.over(world.config()?))?;
         let comm = Bench::new(world)?.communicator(self.algorithm)?;
         let name = format!("coll {}", self.operation);

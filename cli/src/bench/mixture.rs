@@ -21,6 +21,7 @@ pub(super) fn check(coll: &Coll) -> Result<(), Failure> {
         coll.common.message_size.map(|_| "--message-size"),
         (coll.form != Form::Blocking).then_some("--form"),
         coll.algorithm.as_ref().map(|_| "--algorithm"),
+        coll.protocol.map(|_| "--protocol"),
         coll.asks_for_blocks(),
     ];
     match common.into_iter().flatten().next() {

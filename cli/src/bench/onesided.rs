@@ -9,8 +9,9 @@ use super::sizes::Sizes;
 use crate::Worlds;
 use crate::failure::Failure;
 use crate::job;
-use crate::memory::{Budget, Pinned};
-use gapless::{Error, ReduceOp, Window, World};
+use crate::memory::{Budget, Devices, Pinned, Where, available};
+use gapless::{Error, OwnedBuffer, ReduceOp, Window, WindowRequest, World};
+use gapless_report::Bytes;
 use std::process::ExitCode;
 
 /// Bytes of a number.
@@ -48,6 +49,18 @@ impl Call {
         }
     }
 
+    /// Memory that both ranks need for up to so many bytes and windows of this length, at most: the window of each, what
+    /// is sent and compared, and what is read.
+    fn needed(self, most: u64, window: u64) -> u64 {
+        let read = if self.reads() { window } else { 0 };
+        most.saturating_mul(read.saturating_add(5))
+    }
+
+    /// Whether it has a buffer for what it reads.
+    fn reads(self) -> bool {
+        matches!(self, Call::Get | Call::GetAccumulate)
+    }
+
     /// The sizes that were asked for, if they can be.
     pub(super) fn list(self, asked: Option<Sizes>) -> Result<Vec<u64>, Failure> {
         let ((least, most), unit) = self.sizes();
@@ -75,13 +88,14 @@ pub(super) fn run(
     sizes: &[u64],
     worlds: Worlds<'_>,
 ) -> Result<ExitCode, Failure> {
-    let (world, _) = job::join(worlds, |_, _| Vec::new(), Budget::default())?;
+    let (world, mut devices) = job::join(worlds, |_, _| Vec::new(), Budget::default())?;
     if world.size() != 2 {
-        return Err(Failure::NotTwo { ranks: world.size() });
+        let ranks = world.size();
+        return job::refuse(world, Failure::NotTwo { ranks });
     }
     let alone = world.size() <= super::processors();
     let _pinned = alone.then(|| Pinned::to(usize::try_from(world.rank()).unwrap_or(0)));
-    let result = measure(options, call, sizes, &world);
+    let result = measure(options, call, sizes, &world, &mut devices);
     Ok(match job::leave(world, result)? {
         Some(()) => ExitCode::SUCCESS,
         None => ExitCode::FAILURE,
@@ -89,8 +103,23 @@ pub(super) fn run(
 }
 
 #[expect(clippy::cast_precision_loss, reason = "at most 65,536")]
-fn measure(options: &OneSided, call: Call, sizes: &[u64], world: &World) -> Result<(), Failure> {
+fn measure(
+    options: &OneSided,
+    call: Call,
+    sizes: &[u64],
+    world: &World,
+    devices: &mut Devices,
+) -> Result<(), Failure> {
     let window = options.window.unwrap_or(1);
+    let most = sizes.iter().copied().max().unwrap_or(NUMBER);
+    // Rank 0 says so.
+    if world.rank() == 0 {
+        let (needed, free) = (call.needed(most, window), available([Where::Host], devices)?);
+        if needed > free {
+            let (needed, available) = (Bytes(needed).to_string(), Bytes(free).to_string());
+            return Err(Failure::TooBig { case: call.name().to_owned(), needed, available });
+        }
+    }
     let column = match options.window {
         Some(_) => Column::BANDWIDTH,
         None => Column::MICROSECONDS,
@@ -103,11 +132,11 @@ fn measure(options: &OneSided, call: Call, sizes: &[u64], world: &World) -> Resu
     }
     output.begin(&about)?;
     output.series(None)?;
-    let most = sizes.iter().copied().max().unwrap_or(NUMBER);
     let mut ends = Ends::new(world, call, usize::try_from(most).unwrap_or(usize::MAX))?;
     let control = world.comm().dup()?;
     for &bytes in sizes {
         let size = usize::try_from(bytes).unwrap_or(usize::MAX);
+        ends.make_room(size, window);
         let mut wrong = [u32::from(!ends.check(size)?)];
         let mine = wrong;
         control.allreduce(&mine, &mut wrong, ReduceOp::Max)?;
@@ -122,7 +151,7 @@ fn measure(options: &OneSided, call: Call, sizes: &[u64], world: &World) -> Resu
         let initiates = world.rank() == 0;
         let timing = common.plan().carry_out(&control, || match initiates {
             true => {
-                (0..window).try_for_each(|_| ends.once(size))?;
+                ends.window_of(size, window)?;
                 ends.flush()
             }
             false => Ok(()),
@@ -144,6 +173,20 @@ fn measure(options: &OneSided, call: Call, sizes: &[u64], world: &World) -> Resu
     output.finish()
 }
 
+/// Begins an operation for each buffer, then waits for all; the buffers stand in their places again.
+fn all_begun<B: OwnedBuffer>(
+    buffers: &mut Vec<B>,
+    begin: impl Fn(B) -> Result<WindowRequest<B>, Error>,
+) -> Result<(), Error> {
+    let begun: Vec<_> = buffers.drain(..).map(begin).collect::<Result<_, _>>()?;
+    for request in begun {
+        let (buffer, result) = request.wait();
+        buffers.push(buffer);
+        result?;
+    }
+    Ok(())
+}
+
 /// A rank's windows, of which an operation uses one, and buffers.
 struct Ends<'w> {
     world: &'w World,
@@ -152,9 +195,10 @@ struct Ends<'w> {
     doubles: Window<f64>,
     words: Window<u64>,
     out: Vec<u8>,
-    into: Vec<u8>,
     more: Vec<f64>,
-    found: Vec<f64>,
+    /// What rank 0 reads into: as many as are under way at a time.
+    into: Vec<Vec<u8>>,
+    found: Vec<Vec<f64>>,
     /// What stands in the word.
     word: u64,
 }
@@ -183,10 +227,36 @@ impl<'w> Ends<'w> {
             doubles,
             words,
             out: (0..of(moves, most)).map(pattern).collect(),
-            into: vec![0; of(moves, most)],
             more: vec![1.0; of(!moves && !word, numbers)],
-            found: vec![0.0; of(!moves && !word, numbers)],
+            into: Vec::new(),
+            found: Vec::new(),
             word: 0,
+        })
+    }
+
+    /// Buffers for a window of reads of so many bytes.
+    fn make_room(&mut self, size: usize, window: u64) {
+        let window = usize::try_from(window).unwrap_or(usize::MAX);
+        let of = |call| if self.call == call && self.world.rank() == 0 { window } else { 0 };
+        let (gets, found) = (of(Call::Get), of(Call::GetAccumulate));
+        // Those of the size before are given back first.
+        (self.into, self.found) = (Vec::new(), Vec::new());
+        self.into = vec![vec![0; size]; gets];
+        self.found = vec![vec![0.0; size / 8]; found];
+    }
+
+    /// A window of operations of so many bytes. Reads are all begun before the first is waited for, except those of a
+    /// word.
+    fn window_of(&mut self, size: usize, window: u64) -> Result<(), Error> {
+        if window == 1 || !self.call.reads() {
+            return (0..window).try_for_each(|_| self.once(size));
+        }
+        let (bytes, doubles, more) = (&self.bytes, &self.doubles, &self.more[..]);
+        let numbers = size / 8;
+        all_begun(&mut self.into, |into| bytes.rget(into, 1, 0).map_err(|refused| refused.error))?;
+        all_begun(&mut self.found, |found| {
+            let begun = doubles.rget_accumulate(&more[..numbers], found, 1, 0, ReduceOp::Sum);
+            begun.map_err(|refused| refused.error)
         })
     }
 
@@ -195,10 +265,10 @@ impl<'w> Ends<'w> {
         let numbers = size / 8;
         match self.call {
             Call::Put => self.bytes.put(&self.out[..size], 1, 0),
-            Call::Get => self.bytes.get(&mut self.into[..size], 1, 0),
+            Call::Get => self.bytes.get(&mut self.into[0][..], 1, 0),
             Call::Accumulate => self.doubles.accumulate(&self.more[..numbers], 1, 0, ReduceOp::Sum),
             Call::GetAccumulate => {
-                let (more, found) = (&self.more[..numbers], &mut self.found[..numbers]);
+                let (more, found) = (&self.more[..numbers], &mut self.found[0][..]);
                 self.doubles.get_accumulate(more, found, 1, 0, ReduceOp::Sum)
             }
             Call::FetchAndOp => {
@@ -237,7 +307,6 @@ impl<'w> Ends<'w> {
         }
         comm.barrier()?;
         if initiates {
-            self.into.fill(0);
             self.word = 0;
             for _ in 0..2 {
                 self.once(size)?;
@@ -251,13 +320,13 @@ impl<'w> Ends<'w> {
                 self.bytes.read(&mut found, 0)?;
                 found == self.out[..size]
             }
-            (Call::Get, true) => self.into[..size] == self.out[..size],
+            (Call::Get, true) => self.into[0] == self.out[..size],
             (Call::Accumulate | Call::GetAccumulate, false) => {
                 let mut found = vec![0.0f64; numbers];
                 self.doubles.read(&mut found, 0)?;
                 found.iter().all(|value| *value == 7.0)
             }
-            (Call::GetAccumulate, true) => self.found[..numbers].iter().all(|value| *value == 6.0),
+            (Call::GetAccumulate, true) => self.found[0].iter().all(|value| *value == 6.0),
             (Call::FetchAndOp | Call::CompareAndSwap, true) => self.word == 2,
             (Call::FetchAndOp | Call::CompareAndSwap, false) => self.words.load(0)? == 2,
             (Call::Put | Call::Accumulate, true) | (Call::Get, false) => true,

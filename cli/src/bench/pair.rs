@@ -9,8 +9,10 @@
 //! A window's messages are sent out of one place and received into as many places as there are. What is below is done by
 //! all ranks at rank 0's word, which decides how often.
 
+use super::show::median;
 use super::timing::{Plan, Timing};
 use super::verdict::agreed;
+use crate::collectives::compute;
 use crate::failure::Failure;
 use crate::memory::{Boxes, Devices, Places, Sent, Sided, Source, Where, Wrong};
 use gapless::{Communicator, Error, ReduceOp, View, ViewMut, World};
@@ -41,6 +43,8 @@ pub(super) struct End<'w> {
     /// Whether it is in the first half.
     first: bool,
     boxes: Boxes,
+    /// Seconds of other work between the begin of a window and the wait for it, where both have one.
+    computing: f64,
 }
 
 /// A message with its layouts committed and its places found.
@@ -100,7 +104,7 @@ impl<'w> End<'w> {
         let peer = if first { rank + half } else { rank - half };
         let control = world.comm().dup()?;
         let boxes = Boxes::open(world, devices, place, len, seed)?;
-        Ok(End { world, control, pattern, peer, first, boxes })
+        Ok(End { world, control, pattern, peer, first, boxes, computing: 0.0 })
     }
 
     /// Sends a message each way between the ranks of each pair, and compares every byte of both. All ranks get the same:
@@ -141,6 +145,7 @@ impl<'w> End<'w> {
             peer: self.peer,
             first: self.first,
             pattern: self.pattern,
+            computing: self.computing,
         };
         let timing = plan.carry_out(&self.control, || turns.turn(&sends[0], &mut recvs))?;
         if self.control.size() == 2 {
@@ -150,6 +155,27 @@ impl<'w> End<'w> {
         self.control.allreduce(&[timing.seconds], &mut whole, ReduceOp::Max)?;
         Ok(Timing { seconds: whole[0], ..timing })
     }
+
+    /// What part of it is hidden behind as much other work of both ranks, of what took `alone` without.
+    pub(super) fn hidden(
+        &mut self,
+        prepared: &Prepared,
+        plan: &Plan,
+        alone: &Timing,
+    ) -> Result<f64, Failure> {
+        let middle = |timing: &Timing| median(timing.samples.iter().copied());
+        let mut seconds = [middle(alone)];
+        self.control.bcast(&mut seconds, 0)?;
+        [self.computing] = seconds;
+        let both = self.time(prepared, plan)?;
+        self.computing = 0.0;
+        Ok(hidden(seconds[0], middle(&both)))
+    }
+}
+
+/// What part of a time is hidden if both take so long together: all of it if they take no longer than one.
+pub(super) fn hidden(alone: f64, both: f64) -> f64 {
+    (2.0 - both / alone).clamp(0.0, 1.0)
 }
 
 /// What a rank does again and again.
@@ -158,12 +184,13 @@ struct Turns<'w> {
     peer: u32,
     first: bool,
     pattern: Pattern,
+    computing: f64,
 }
 
 impl Turns<'_> {
     #[inline]
     fn turn(&self, send: &View<'_>, recvs: &mut [ViewMut<'_>]) -> Result<(), Error> {
-        let Turns { comm, peer, first, pattern } = *self;
+        let Turns { comm, peer, first, pattern, computing } = *self;
         let window = recvs.len();
         match (pattern, first) {
             (Pattern::PingPong, true) => {
@@ -188,7 +215,11 @@ impl Turns<'_> {
                 for into in recvs {
                     let _ = s.irecv(into, peer, DATA)?;
                 }
-                (0..window).try_for_each(|_| s.isend(send, peer, DATA).map(drop))
+                (0..window).try_for_each(|_| s.isend(send, peer, DATA).map(drop))?;
+                if computing > 0.0 {
+                    compute(computing);
+                }
+                Ok(())
             })?,
         }
         Ok(())

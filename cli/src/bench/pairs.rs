@@ -20,6 +20,7 @@ use std::process::ExitCode;
 pub(super) enum Kind {
     Latency,
     PairLatency,
+    Overlap,
     Bandwidth,
     BothWays,
     Rate,
@@ -31,6 +32,7 @@ impl Kind {
         match self {
             Kind::Latency => "latency",
             Kind::PairLatency => "pair-latency",
+            Kind::Overlap => "overlap",
             Kind::Bandwidth => "bw",
             Kind::BothWays => "bibw",
             Kind::Rate => "rate",
@@ -41,9 +43,13 @@ impl Kind {
     fn pattern(self) -> Pattern {
         match self {
             Kind::Latency | Kind::PairLatency => Pattern::PingPong,
-            Kind::BothWays => Pattern::BothWays,
+            Kind::BothWays | Kind::Overlap => Pattern::BothWays,
             _ => Pattern::OneWay,
         }
+    }
+
+    fn has_window(self) -> bool {
+        !matches!(self, Kind::Latency | Kind::PairLatency | Kind::Overlap)
     }
 
     /// Messages of one iteration, in the time that is shown: of all pairs together.
@@ -51,6 +57,7 @@ impl Kind {
         match self {
             // Of each pair.
             Kind::Latency | Kind::PairLatency | Kind::BothWays => 2 * window,
+            Kind::Overlap => 1,
             _ => window * pairs,
         }
     }
@@ -59,6 +66,7 @@ impl Kind {
     fn columns(self) -> (Column, Option<Column>) {
         match self {
             Kind::Latency | Kind::PairLatency => (Column::MICROSECONDS, None),
+            Kind::Overlap => (Column::MICROSECONDS, Some(Column::OVERLAP)),
             Kind::Bandwidth | Kind::BothWays => (Column::BANDWIDTH, None),
             Kind::Rate | Kind::PairRate => (Column::RATE, Some(Column::BANDWIDTH)),
         }
@@ -78,10 +86,11 @@ pub(super) fn run(
     let size = world.size();
     let fits = |pairs: u32| size == 2 * pairs;
     if size % 2 != 0 || size == 0 || !pairs.is_none_or(fits) {
-        return Err(match pairs {
+        let why = match pairs {
             Some(1) => Failure::NotTwo { ranks: size },
             _ => Failure::NotPairs { ranks: size, pairs },
-        });
+        };
+        return job::refuse(world, why);
     }
     // A processor each, so that no figure contains a migration; devices' drivers have threads of their own.
     let alone = !ends.involve_device() && size <= super::processors();
@@ -120,16 +129,17 @@ fn measure(
         }
         arena = arena.max(len);
     }
-    let setting = Setting { force: message.common.protocol, ..Setting::default() };
+    let setting = Setting { force: message.protocol, ..Setting::default() };
     world.set_config(setting.over(world.config()?))?;
     let place = (place_of(message.space, world.rank(), ranks), message.memory.source());
-    let mut output = Output::new(&message.common, world.rank() == 0, kind.name(), kind.columns());
+    let mut output = Output::new(&message.common, world.rank() == 0, kind.name(), kind.columns())
+        .asks_for(message.protocol);
     let memory = match message.space.0.iter().all(|place| place.is_device()) {
         true => message.space.to_string(),
         false => format!("{} ({})", message.space, message.memory.source().name()),
     };
     let mut about = format!("{ranks} ranks, memory {memory}");
-    if kind.pattern() != Pattern::PingPong {
+    if kind.has_window() {
         about += &format!(", window {} (in {} at most)", options.window, Bytes(bytes_max));
     }
     output.begin(&about)?;
@@ -150,11 +160,16 @@ fn measure(
                 return Err(Failure::WrongBytes { cases: 1, all: 1, first });
             }
             let timing = end.time(&prepared, &plan)?;
+            let hidden = match kind {
+                Kind::Overlap => Some(end.hidden(&prepared, &plan, &timing)?),
+                _ => None,
+            };
             let window = prepared.window();
             let figure = figure(case, kind.messages(window, u64::from(ranks / 2)), &timing);
             output.figure(&Figure {
                 // Of several pairs, the slowest one's time counts.
-                shows_average: ranks > 2,
+                shows_average: matches!(kind, Kind::PairLatency | Kind::PairRate),
+                overlap: hidden,
                 space: message.space.to_string(),
                 protocol: protocol.name().to_owned(),
                 blocks: prepared.blocks(),

@@ -137,11 +137,16 @@ impl Output {
             full: common.full,
             csv: common.csv,
             json: common.json.clone(),
-            protocol: common.protocol,
+            protocol: None,
             test: test.to_owned(),
             columns: [first].into_iter().chain(second).collect(),
             rows: Vec::new(),
         }
+    }
+
+    /// Says so of messages that did not go by this protocol.
+    pub(super) fn asks_for(self, protocol: Option<Protocol>) -> Output {
+        Output { protocol, ..self }
     }
 
     /// Says what is measured, and where.

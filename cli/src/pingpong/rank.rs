@@ -39,7 +39,8 @@ pub(super) fn run(
     let cases = cases.as_slice();
     let (world, mut devices) = join(worlds, &[options.space], options.budget())?;
     if world.size() != 2 {
-        return Err(Failure::NotTwo { ranks: world.size() });
+        let ranks = world.size();
+        return job::refuse(world, Failure::NotTwo { ranks });
     }
     // A processor each, so that no figure contains a migration; only now, because the world asks
     // how many there are to know how to wait. A device's driver and the threads that compare what
@@ -127,7 +128,7 @@ fn lead_all<'a>(
     let names = cases.iter().zip(&possible).filter(|(_, possible)| **possible);
     let count = names.clone().count();
     let names = names.map(|(case, _)| case.name.as_str());
-    let mut outcome = Outcome::new(options, sizes, names, left_out);
+    let mut outcome = Outcome::new(options, sizes, names, sources(options), left_out);
     let progress = ProgressBar::new((count * sources(options).len()) as u64);
     let style = ProgressStyle::with_template("{bar:30} {pos}/{len} {elapsed} {wide_msg}");
     if let Ok(style) = style {
@@ -219,7 +220,11 @@ impl Pass<'_> {
         let before = self.bench.tally(protocols)?;
         let rotating = self.bench.time(&prepared, false, seconds * 0.5, iterations)?;
         let tallies = [before, self.bench.tally(protocols)?];
-        let resident = self.bench.time(&prepared, true, seconds * 0.1, iterations)?;
+        // To size, the buffers are the same every time anyway.
+        let resident = match self.source.is_to_size() {
+            true => None,
+            false => Some(self.bench.time(&prepared, true, seconds * 0.1, iterations)?),
+        };
         let reference = self.reference(case.payload_bytes)?;
         Ok(Shown {
             name: case.name.clone(),
@@ -229,7 +234,7 @@ impl Pass<'_> {
             payload_bytes: case.payload_bytes,
             blocks: prepared.send.layout.blocks_of(case.send.count).unwrap_or(u64::MAX),
             rotating,
-            resident: Some(resident),
+            resident,
             plain: reference.plain,
             contiguous: Some(reference.contiguous),
             verdict,

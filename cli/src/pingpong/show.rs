@@ -13,6 +13,7 @@ use gapless_report::{
     terminal_columns,
 };
 use serde_json::{Map, Value};
+use std::collections::VecDeque;
 use std::fmt;
 use std::process::ExitCode;
 
@@ -68,6 +69,8 @@ pub(super) struct Outcome<'a> {
     /// The longest name of a layout.
     widest: String,
     shown: Vec<Shown>,
+    /// The rows that are not there yet, by name.
+    to_come: VecDeque<String>,
     /// Once there is a row.
     table: Option<Growing>,
     /// By name, and why.
@@ -78,16 +81,24 @@ pub(super) struct Outcome<'a> {
 pub(super) const OP: &str = "oneway";
 
 impl<'a> Outcome<'a> {
-    /// Nothing yet; `names` are those of the layouts to come.
+    /// Nothing yet; `names` are those of the layouts to come, with memory from each of the `sources` in turn.
     pub(super) fn new<'n>(
         options: &'a Pingpong,
         sizes: Sizes,
-        names: impl Iterator<Item = &'n str>,
+        names: impl Iterator<Item = &'n str> + Clone,
+        sources: &[Source],
         left_out: Vec<(String, Failure)>,
     ) -> Outcome<'a> {
-        let widest = names.max_by_key(|name| name.chars().count()).unwrap_or_default().to_owned();
+        let longest = names.clone().max_by_key(|name| name.chars().count());
+        let widest = longest.unwrap_or_default().to_owned();
+        let both = options.memory == Memory::Both;
+        let of = |source: &Source| {
+            let source = *source;
+            names.clone().map(move |name| row_name(name, both.then_some(source)))
+        };
+        let to_come = sources.iter().flat_map(of).collect();
         let (machine, shown, table) = (Machine::describe(), Vec::new(), None);
-        Outcome { options, machine, sizes, widest, shown, table, left_out }
+        Outcome { options, machine, sizes, widest, shown, to_come, table, left_out }
     }
 
     /// Shows a row, and writes it with those before it: whoever stops the rest has these.
@@ -107,6 +118,7 @@ impl<'a> Outcome<'a> {
             text += &table.row(shown.cells(both));
         }
         self.shown.push(shown);
+        self.to_come.pop_front();
         self.say(&text)?;
         match &self.options.json {
             Some(path) if path.as_os_str() != crate::STANDARD_OUTPUT => {
@@ -169,11 +181,21 @@ impl<'a> Outcome<'a> {
         let Sizes { cache_bytes, assumed, .. } = self.sizes;
         let cache = Bytes(cache_bytes);
         let guess = if assumed { " (assumed: the kernel does not tell)" } else { "" };
+        let to_size = options.memory.sources()[0].is_to_size();
+        let (buffers, resident, rotating) = match to_size {
+            true => ("each message in memory of its own length".to_owned(), "", ""),
+            false => (
+                format!(
+                    "buffers rotating over more than 4 × the last-level cache of {cache}{guess}"
+                ),
+                "resident: GB/s with the same buffers every time\n",
+                ", both rotating",
+            ),
+        };
         let mut text = format!(
-            "\none-way: median of half a round trip, buffers rotating over more than 4 × the \
-             last-level cache of {cache}{guess}\nspread: between quartiles\nresident: GB/s with the \
-             same buffers every time\n÷: speed relative to a contiguous message and to one plain copy \
-             of the same payload, both rotating\ncontents and order: from --seed {}\n",
+            "\none-way: median of half a round trip, {buffers}\nspread: between quartiles\n\
+             {resident}÷: speed relative to a contiguous message and to one plain copy of the same \
+             payload{rotating}\ncontents and order: from --seed {}\n",
             options.seed,
         );
         if options.space.involve_device() {
@@ -181,8 +203,8 @@ impl<'a> Outcome<'a> {
                      devices (memcpy), or the slower direction to and from page-locked host memory \
                      (pinned copy).\n";
         }
-        if options.memory.sources()[0].is_to_size() {
-            return text + "Buffers do not rotate: each message has memory of its own length.\n";
+        if to_size {
+            return text;
         }
         let short: Vec<&str> = self
             .shown
@@ -206,8 +228,20 @@ impl<'a> Outcome<'a> {
             let (case, op, why) = (name.clone(), OP.to_owned(), why.to_string());
             Absent { case, op, why, failed: true }
         });
+        let to_come = self.to_come.iter().map(|name| {
+            let (op, why) = (OP.to_owned(), "not measured yet".to_owned());
+            Absent { case: name.clone(), op, why, failed: false }
+        });
         Report::new("pingpong", self.machine.clone(), self.options.command(), rows)
-            .absent(left_out.collect())
+            .absent(left_out.chain(to_come).collect())
+    }
+}
+
+/// A layout's name in reports; with the memory, if there are rows of several.
+fn row_name(layout: &str, source: Option<Source>) -> String {
+    match source {
+        Some(source) => format!("{layout} ({})", source.name()),
+        None => layout.to_owned(),
     }
 }
 
@@ -218,13 +252,15 @@ fn headings(both: bool, first: &Shown, widest: &str) -> Table {
     let memory = both.then(|| left("memory"));
     let plain = first.plain.first();
     let plain = plain.map_or("÷memcpy".to_owned(), |plain| format!("÷{}", plain.name));
+    let resident = first.resident.map(|_| right("resident"));
     let columns = [left("layout")].into_iter().chain(memory).chain([
         right("payload"),
         right("blocks"),
         right("one-way"),
         right("spread"),
         right("GB/s"),
-        right("resident"),
+    ]);
+    let columns = columns.chain(resident).chain([
         right("÷contiguous"),
         right(&plain),
         left("protocol"),
@@ -232,8 +268,9 @@ fn headings(both: bool, first: &Shown, widest: &str) -> Table {
     ]);
     let mut table = Table::new(columns).expendable(["resident", "spread", "blocks", "payload"]);
     let memory = both.then_some("alloc");
-    let usual =
-        ["99.9 KiB", "9999999", "99.9 µs", "±100%", "0.999", "0.999", "", "", "single-copy"];
+    let usual = ["99.9 KiB", "9999999", "99.9 µs", "±100%", "0.999"];
+    let resident = first.resident.map(|_| "0.999");
+    let usual = usual.into_iter().chain(resident).chain(["", "", "single-copy"]);
     table.push([widest].into_iter().chain(memory).chain(usual));
     table.push(first.cells(both));
     table
@@ -249,7 +286,9 @@ impl Shown {
             Time(self.rotating.median).to_string(),
             spread(&self.rotating),
             Rate(self.rotating.gbps(payload)).to_string(),
-            self.resident.map_or("-".to_owned(), |it| Rate(it.gbps(payload)).to_string()),
+        ]);
+        let resident = self.resident.map(|it| Rate(it.gbps(payload)).to_string());
+        let cells = cells.chain(resident).chain([
             self.over(self.contiguous),
             self.over(self.plain.first().map(|plain| plain.seconds)),
             self.protocols.to_string(),
@@ -259,10 +298,7 @@ impl Shown {
     }
 
     pub(super) fn row(&self, both: bool) -> Row {
-        let name = match both {
-            true => format!("{} ({})", self.name, self.source.name()),
-            false => self.name.clone(),
-        };
+        let name = row_name(&self.name, both.then_some(self.source));
         let (protocol, space) = (self.protocols.to_string(), self.ends.to_string());
         let mut row = Row::new(name, OP, space, protocol, self.payload_bytes, self.rotating)
             .blocks(self.blocks)

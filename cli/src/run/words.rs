@@ -72,6 +72,16 @@ pub(super) fn prepare(command: &Command, words: Vec<OsString>) -> Vec<OsString> 
     prepared
 }
 
+/// The word that a call gives a variable as its value, if it does, as `NAME=VALUE`: perhaps it was meant as the program.
+pub(super) fn taken_as_value(words: &[OsString]) -> Option<String> {
+    words.windows(3).find_map(|three| {
+        let [option, name, value] = three else { return None };
+        let name = name.to_str().filter(|name| !name.contains('='))?;
+        let is_one = IN_TWO_WORDS.iter().any(|known| option == known);
+        is_one.then(|| format!("{name}={}", value.to_string_lossy()))
+    })
+}
+
 /// What Open MPI puts into the value of `--map-by`, as options of their own: `ppr:2:node` as `--ppn 2`, and
 /// `core:OVERSUBSCRIBE` as `--map-by core --oversubscribe`.
 fn mapped(prepared: &mut Vec<OsString>) {
@@ -217,6 +227,15 @@ mod tests {
         assert_eq!(prepared("-bindto core a"), "--bindto");
         assert_eq!(prepared("-nolocal -n 1 a"), "--nolocal");
         assert_eq!(prepared("-q a"), "-q");
+    }
+
+    #[test]
+    fn a_variable_that_took_the_program_is_named() {
+        let taken =
+            |words: &str| taken_as_value(&words.split(' ').map(OsString::from).collect::<Vec<_>>());
+        assert_eq!(taken("-n 2 -env A sh -c x"), Some("A=sh".to_owned()));
+        assert_eq!(taken("-n 2 -genv A=1 B=2 x"), None);
+        assert_eq!(taken("-n 2 --env A=1 x"), None);
     }
 
     #[test]
