@@ -1,13 +1,24 @@
 //! Says at build time which commit the sources are of, so that a report names its program, wherever that runs.
 //!
 //! `GAPLESS_COMMIT`, if it is set, is believed (sources without a repository). Otherwise the repository that this
-//! folder is tracked in is asked. Documents and results are no sources.
+//! folder is tracked in is asked. Documents, results, tests and chores are no sources of a program that measures.
 
 use std::path::Path;
 use std::process::{Command, Stdio};
 
 /// What of the repository makes a program differ.
-const SOURCES: &[&str] = &["--", ".", ":(exclude)bench/results", ":(exclude,glob)**/*.md"];
+const SOURCES: &[&str] = &[
+    "--",
+    ".",
+    ":(exclude)bench/results",
+    ":(exclude)fuzz",
+    ":(exclude)tests",
+    ":(exclude)xtask",
+    ":(exclude).ci",
+    ":(exclude,glob)**/tests/**",
+    ":(exclude,glob)**/tests.rs",
+    ":(exclude,glob)**/*.md",
+];
 
 fn main() {
     println!("cargo::rerun-if-env-changed=GAPLESS_COMMIT");

@@ -46,7 +46,7 @@ pub struct Options {
     #[arg(long, value_name = "N", value_delimiter = ',',
         value_parser = clap::value_parser!(u32).range(1..=16))]
     pub gpus: Vec<u32>,
-    /// faraji2: only these ways, by their names in rows; repeatable, or separated by semicolons
+    /// faraji2: only these ways, by their names in rows, or none; repeatable, or separated by semicolons
     #[arg(long, value_name = "NAME", value_delimiter = ';')]
     pub ways: Vec<String>,
     /// faraji2: also the static algorithm with so many leaders, of five mixes the best; repeatable, or separated by commas

@@ -304,6 +304,12 @@ fn processes_on_a_pretended_gpu_reduce_there() {
     assert!(ways.len() == 11 && ways.contains("dynamic"), "{ways:?}");
     assert!(ways.contains("static, 2 leaders"), "{ways:?}");
     drawings(folder.path(), "faraji2");
+    // Before any process is started.
+    for wrong in [["--ways", "static"], ["--table", "/nonexistent"]] {
+        let output = figures(&[&arguments[..], &ranks, &wrong].concat());
+        assert_eq!(output.status.code(), Some(2), "{}", text(&output.stderr));
+        assert_eq!(text(&output.stderr).lines().count(), 1, "{}", text(&output.stderr));
+    }
     let ranks = ["--processes", "3", "--mps", "off", "--sizes", "4608"];
     let arguments = ["heads", "--quick", "--space", "fake", "--out", out];
     let output = figures(&[&arguments[..], &ranks].concat());

@@ -1,7 +1,7 @@
 //! `cargo xtask ages`: how many commits ago the programs were built whose figures are committed.
 //!
-//! `cargo xtask ci` warns of tables in BENCHMARKS.md that are older than [`COMMITS_MAX`]; a release runs
-//! `cargo xtask ages --refuse`.
+//! `cargo xtask ci` warns of tables in BENCHMARKS.md that are older than [`COMMITS_MAX`]. Whoever makes a release runs
+//! `cargo xtask ages --refuse` before.
 
 use std::fs;
 use std::path::Path;

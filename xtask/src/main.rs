@@ -60,7 +60,7 @@ struct Arguments {
 enum Chore {
     /// Tell how old the committed figures are, in commits
     Ages {
-        /// Fail if a table of BENCHMARKS.md is too old, as a release does
+        /// Fail if a table of BENCHMARKS.md is too old: before a release
         #[arg(long)]
         refuse: bool,
     },

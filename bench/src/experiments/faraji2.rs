@@ -24,6 +24,7 @@ impl Experiment for Faraji2 {
     const ABOUT: &'static str = "all-reduces of many processes on one GPU, static and dynamic";
 
     fn run(options: &Options, common: &Common) -> Result<Findings, Failure> {
+        allreduce::check(options)?;
         let work = (options, common);
         let mut findings = one_gpu::run(Self::NAME, work, &PROCESSES, allreduce::measure)?;
         judge(&mut findings.rows);
@@ -261,8 +262,8 @@ mod tests {
         assert_eq!(rows[11].marks.len(), 2, "against the best, and against another GPU's");
         let notes = notes(&rows);
         assert!(notes.contains("8 MiB: one leader 30.0 µs; speed of more leaders: 1.50"), "{notes}");
-        assert!(notes.contains("MPS on, static against \"staged, summed on the host\" from 16 KiB: mean 24.00 ×"), "{notes}");
-        assert!(notes.contains("MPS on: static is ahead of"), "{notes}");
+        assert!(notes.contains("MPS on, static, tuned against \"staged, summed on the host\" from 16 KiB: mean 24.00 ×"), "{notes}");
+        assert!(notes.contains("MPS on: static, tuned is ahead of"), "{notes}");
         assert!(notes.contains("dynamic, MPS on: (a) × the best static 1.12 (asked: 1.10)"), "{notes}");
     }
 }

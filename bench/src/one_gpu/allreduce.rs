@@ -1,5 +1,7 @@
 //! All-reduces on one GPU, by each way there is.
 
+use std::path::Path;
+
 use gapless::coll::choose::Table;
 use gapless::tuning::coll::{self, Entry, Gpu as Known, LEADERS, Mode, Settings, Step};
 use gapless::{Communicator, DeviceBuf, Equivalence, Layout, ReduceOp, World};
@@ -30,8 +32,9 @@ const SIZES: [u64; 12] = [
 
 /// The static algorithm with the numbers of copies that were best in this run: what no table can know before.
 pub const BEST: &str = "static, best of this run";
-/// The static algorithm as the paper has it: by a table that `gapless tune` wrote on this GPU before.
-pub const TUNED: &str = "static";
+/// The static algorithm as the paper has it: by a table that `gapless tune` wrote on this GPU before. Older reports call
+/// [`BEST`] "static" alone.
+pub const TUNED: &str = "static, tuned";
 /// The paper's dynamic algorithm.
 pub const DYNAMIC: &str = "dynamic";
 /// Ours, which remembers.
@@ -55,6 +58,12 @@ pub const FOREIGN: &str = "static, another GPU's table";
 /// The static algorithm with so many leaders: of five mixes, the best.
 pub const LED_BY: [&str; 3] = ["static, 1 leader", "static, 2 leaders", "static, 4 leaders"];
 
+/// The ways that `--ways` knows.
+const WAYS: [&str; 10] =
+    [BEST, DYNAMIC, REMEMBERING, LEARNED, STAGED, IPC, HOST, PAPER, MAPPED, DEFAULT];
+/// What `--ways` says to measure none of them, but what other options ask for.
+const NONE: &str = "none";
+
 /// Calls before remembering is timed: it has found what is best by then, as a rule.
 const LEARNING: usize = 60;
 
@@ -71,6 +80,27 @@ struct Bench<'w> {
     recv: DeviceBuf,
     host: [Pinned; 2],
     seconds: f64,
+}
+
+/// Whether the options make sense: the ways are known, and the table can be read.
+///
+/// # Errors
+/// What does not.
+pub fn check(options: &Options) -> Result<(), Failure> {
+    let unknown = |way: &&String| *way != NONE && !WAYS.contains(&way.as_str());
+    if let Some(way) = options.ways.iter().find(unknown) {
+        let why = format!("there is no way {way:?}; there are {}, {NONE}", WAYS.join("; "));
+        return Err(Failure::Option { option: "--ways", why });
+    }
+    options.table.as_deref().map_or(Ok(()), |path| read_table(path).map(drop))
+}
+
+fn read_table(path: &Path) -> Result<Settings, Failure> {
+    let why = |error: gapless::tuning::TuningError| Failure::Option {
+        option: "--table",
+        why: error.to_string(),
+    };
+    Ok(coll::read_table(path).map_err(why)?.1)
 }
 
 /// Measures all ways, size by size.
@@ -142,11 +172,7 @@ pub fn measure(
         .map(|(name, mode)| Ok((name, bench.comm(settings((mode, 1), Vec::new()))?)))
         .collect::<Result<_, Failure>>()?;
     if let Some(path) = &options.table {
-        let why = |error: gapless::tuning::TuningError| Failure::Option {
-            option: "--table",
-            why: error.to_string(),
-        };
-        let table = coll::read_table(path).map_err(why)?.1.table;
+        let table = read_table(path)?.table;
         let way = if table.knows(&model, mps) { TUNED } else { FOREIGN };
         let by_table = Settings { table, ..settings((Mode::Static, 1), Vec::new()) };
         comms.push((way, bench.comm(by_table)?));

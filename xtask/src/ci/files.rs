@@ -1,4 +1,4 @@
-//! No source file grows beyond what can be read in one sitting.
+//! No source file grows beyond what can be read in one sitting, and lines of documents end where a diff can be read.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -8,6 +8,44 @@ use crate::metadata::Checkout;
 
 /// Lines a source file may have.
 const LINES_MAX: usize = 600;
+
+/// Characters that a line of a document may have.
+const COLUMNS_MAX: usize = 120;
+
+/// Checks the documents; prints lines that are too long.
+pub(super) fn documents(checkout: &Checkout) -> Result<(), Failure> {
+    let mut number = 0;
+    for path in files_with(&checkout.root, "md")? {
+        for (line, columns) in long_lines(&read(&path)?) {
+            number += 1;
+            let shown = checkout.relative(&path).display();
+            println!("{shown}:{line}: {columns} characters, more than {COLUMNS_MAX}");
+        }
+    }
+    match number {
+        0 => Ok(()),
+        number => Err(Failure::Found { what: "lines that are too long", number }),
+    }
+}
+
+/// The lines that are too long, from 1, and their lengths. Rows of tables and examples may be, and what programs write
+/// between marks.
+fn long_lines(text: &str) -> Vec<(usize, usize)> {
+    let (mut example, mut written, mut long) = (false, false, Vec::new());
+    for (number, line) in (1..).zip(text.lines()) {
+        let begin = line.trim_start();
+        example ^= begin.starts_with("```");
+        if begin.starts_with("<!--") {
+            written = line.contains(": begin -->");
+        }
+        let columns = line.chars().count();
+        let may = example || written || begin.starts_with('|');
+        if columns > COLUMNS_MAX && !may {
+            long.push((number, columns));
+        }
+    }
+    long
+}
 
 /// Checks every Rust file of the checkout; prints those that are too long.
 pub(super) fn run(checkout: &Checkout) -> Result<(), Failure> {
@@ -73,6 +111,16 @@ fn failure(path: &Path, source: std::io::Error) -> Failure {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn long_lines_of_prose_are_found() {
+        let long = "é".repeat(COLUMNS_MAX + 1);
+        let fits = "é".repeat(COLUMNS_MAX);
+        let text = format!(
+            "{fits}\n{long}\n| {long} |\n```\n{long}\n```\n<!-- x: begin -->\n{long}\n<!-- x: end -->\n{long}\n"
+        );
+        assert_eq!(long_lines(&text), [(2, 121), (10, 121)]);
+    }
 
     #[test]
     fn build_outputs_and_hidden_folders_are_left_out() {
