@@ -228,14 +228,26 @@ impl Op {
     /// [`EngineError::UndefinedOp`], [`EngineError::MixedElements`], [`EngineError::OtherElements`]: such buffers
     /// cannot be reduced with it, anywhere.
     pub fn element_bytes(&self, layout: &Layout) -> Result<u64, EngineError> {
+        self.elements(layout).map(|(_, bytes)| bytes)
+    }
+
+    /// What a predefined operation combines in buffers of this layout, if that is known, and
+    /// [`element_bytes`](Self::element_bytes).
+    ///
+    /// # Errors
+    /// As there.
+    pub fn elements(&self, layout: &Layout) -> Result<(Option<Primitive>, u64), EngineError> {
         match self {
-            Op::Predefined(op) if op.only_moves() || layout.size() == 0 => Ok(1),
-            Op::Predefined(op) => {
-                let element = op.element(layout, Operand::Target)?.unwrap_or(Primitive::Byte);
-                op.check(element)?;
-                Ok(element.size_bytes())
+            Op::Predefined(op) if op.only_moves() || layout.size() == 0 => {
+                Ok((op.element(layout, Operand::Target).ok().flatten(), 1))
             }
-            Op::User(op) => op.check(layout, 1, Operand::Target).map(|()| op.bytes()),
+            Op::Predefined(op) => {
+                let element = op.element(layout, Operand::Target)?;
+                let combined = element.unwrap_or(Primitive::Byte);
+                op.check(combined)?;
+                Ok((element, combined.size_bytes()))
+            }
+            Op::User(op) => op.check(layout, 1, Operand::Target).map(|()| (None, op.bytes())),
         }
     }
 }
@@ -302,6 +314,15 @@ mod tests {
         assert_eq!(bytes(ReduceOp::MinLoc, Primitive::Int64), Ok(16));
         assert_eq!(bytes(ReduceOp::Band, Primitive::Byte), Ok(1));
         assert_eq!(bytes(ReduceOp::Replace, Primitive::Char), Ok(1));
+        for (op, of, known) in [
+            (ReduceOp::Sum, Primitive::Double, Some(Primitive::Double)),
+            (ReduceOp::MinLoc, Primitive::Int64, Some(Primitive::Int64Int64)),
+            (ReduceOp::Replace, Primitive::Char, Some(Primitive::Char)),
+            (ReduceOp::Band, Primitive::Byte, None),
+        ] {
+            let (element, bytes) = Op::from(op).elements(&column(of)).unwrap();
+            assert_eq!((element, Ok(bytes)), (known, Op::from(op).element_bytes(&column(of))));
+        }
         let undefined = |op: ReduceOp, primitive| {
             assert_eq!(
                 bytes(op, primitive),

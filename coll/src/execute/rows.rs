@@ -3,7 +3,7 @@ use std::ops::Range;
 use std::sync::OnceLock;
 
 use gapless_dtype::{Datatype, Layout, Primitive};
-use gapless_engine::{EngineError, Op, Operand, PackedFold, Typed};
+use gapless_engine::{EngineError, Op, PackedFold, Typed};
 use gapless_mem::Region;
 
 use super::error::CollError;
@@ -163,14 +163,11 @@ impl Combine {
     /// # Errors
     /// The operation is not defined for such elements.
     pub fn new(op: &Op, layout: &Layout) -> Result<Self, EngineError> {
-        let bytes = op.element_bytes(layout)?;
-        let (mut fold, mut element) = (None, None);
-        if let Op::Predefined(op) = op
-            && let Ok(Some(known)) = op.element(layout, Operand::Target)
-        {
-            fold = PackedFold::new(*op, known);
-            element = Some(known);
-        }
+        let (element, bytes) = op.elements(layout)?;
+        let fold = match (op, element) {
+            (Op::Predefined(op), Some(known)) => PackedFold::new(*op, known),
+            _ => None,
+        };
         Ok(Self { op: op.clone(), bytes, fold, element })
     }
 

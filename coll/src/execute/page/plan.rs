@@ -256,10 +256,14 @@ impl Step {
     /// than whole vectors.
     fn slices(&self, unit: u64, readers: Readers) -> Option<[Option<Round>; 2]> {
         let Step { me, ranks, len } = *self;
+        let others = ranks - 1;
+        // The same as below, of whole vectors that cost less than a round.
+        if lines(len, len) * others <= ROUND_LINES {
+            return None;
+        }
         // All slices are as long; what lies behind the vector's end is not read.
         let slice = len.div_ceil(ranks).checked_next_multiple_of(grain(unit))?;
         let cut = |rank: usize| rank.saturating_mul(slice).min(len);
-        let others = ranks - 1;
         let each = lines(slice, len) + lines(slice, slice);
         if slice > NOTE_BYTES || lines(len, len) * others <= each * others + ROUND_LINES {
             return None;
