@@ -134,10 +134,10 @@ fn one_that_is_stopped_does_not_answer() {
     run_until_said(name, &[(1, vec!["for rank 0, which does not answer".to_owned()])]);
 }
 
-/// Waits for windows and tasks name whom they wait for: rank 0 does nothing until rank 1 has said so.
+/// Waits for windows, tasks and collectives name whom they wait for: rank 0 does nothing until rank 1 has said so.
 #[test]
-fn whoever_waits_for_a_window_or_a_task_says_for_whom() {
-    let name = "whoever_waits_for_a_window_or_a_task_says_for_whom";
+fn whoever_waits_for_a_window_a_task_or_a_collective_says_for_whom() {
+    let name = "whoever_waits_for_a_window_a_task_or_a_collective_says_for_whom";
     let window = "in a window's operation";
     let rounds = [
         ("lock", window),
@@ -145,6 +145,8 @@ fn whoever_waits_for_a_window_or_a_task_says_for_whom() {
         ("flush, by messages", window),
         ("start", window),
         ("task", "in a wait for a task"),
+        ("fence", "in allreduce"),
+        ("barrier", "in barrier"),
     ];
     if is_rank(name) {
         let world = World::init().expect("the world comes to be");
@@ -194,6 +196,16 @@ fn whoever_waits_for_a_window_or_a_task_says_for_whom() {
                     mapped.start(&[0]).unwrap();
                     mapped.complete().unwrap();
                 }
+                ("fence", 0) => {
+                    said();
+                    mapped.fence_last().unwrap();
+                }
+                ("fence", _) => mapped.fence_last().unwrap(),
+                ("barrier", 0) => {
+                    said();
+                    comm.barrier().unwrap();
+                }
+                ("barrier", _) => comm.barrier().unwrap(),
                 (_, 0) => said(),
                 ("flush, by messages", _) => {
                     told.lock_with(0, Lock::Shared, Assertions::NOCHECK).unwrap();

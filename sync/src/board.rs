@@ -44,11 +44,13 @@
 //!
 //! # Who is trusted
 //! The ranks may be processes that need not trust each other. Whatever is on the board, nothing here panics, hangs, or
-//! touches other memory: a reader gets wrong bytes, or [`Broken`], of whoever broke the rules.
+//! touches other memory: a reader gets wrong bytes, or [`Broken`], of whoever broke the rules. One that waits for what
+//! somebody has written over may wait for ever; whoever wrote it [finds that out](Seat::overwritten).
 
 use crate::Fences;
 use moment::STEP_BITS;
 use primitive::{AtomicU64, Ordering, fence};
+use std::cell::Cell;
 use std::fmt;
 
 mod moment;
@@ -274,6 +276,8 @@ pub struct Seat {
     round: u64,
     /// What is in the places of this rank's notes: the round, and who reads it.
     written: [(u64, Option<Readers>); DEPTH],
+    /// What it has said last that it is done with, and reported.
+    said: Cell<[u64; 2]>,
     /// The rounds that each rank is done with, all below this, as far as is known.
     done: Box<[u64]>,
     /// How far each rank is, as far as is known.
@@ -292,7 +296,8 @@ impl Seat {
         }
         let written = [(0, None); DEPTH];
         let reported = vec![Moment::NEVER; ranks].into();
-        Seat { rank, fences, round: 2, written, done: done.into(), reported, floor: 1 }
+        let said = Cell::new([0; 2]);
+        Seat { rank, fences, round: 2, written, said, done: done.into(), reported, floor: 1 }
     }
 
     /// This round.
@@ -351,6 +356,7 @@ impl Seat {
     pub fn report(&self, board: &Board<'_>, moment: Moment) {
         // Release: what it has written and read until now, wherever that is.
         board.report(self.rank).store(moment.word(), Ordering::Release);
+        self.said.set([self.said.get()[0], moment.word()]);
     }
 
     /// Whether a rank has reported this moment, or a later one. What it did before, it has done.
@@ -441,6 +447,22 @@ impl Seat {
     #[inline]
     pub fn finish(&self, board: &Board<'_>) {
         board.done(self.rank).store(self.round, Ordering::Release);
+        self.said.set([self.round, self.said.get()[1]]);
+    }
+
+    /// What somebody else has written over that this rank wrote, and others may wait for.
+    #[must_use]
+    pub fn overwritten(&self, board: &Board<'_>) -> Option<Broken> {
+        let [done, report] = self.said.get();
+        let words = [(board.done(self.rank), done), (board.report(self.rank), report)];
+        let words = words.map(|(word, said)| (word.load(Ordering::Relaxed), said));
+        let notes = self.written.iter().filter(|(_, readers)| readers.is_some());
+        let notes = notes.map(|(round, _)| {
+            (board.note(self.rank, *round)[0].load(Ordering::Relaxed) >> ROUND_SHIFT, *round)
+        });
+        let (found, expected) =
+            words.into_iter().chain(notes).find(|(found, said)| found != said)?;
+        Some(Broken { rank: self.rank, expected, found })
     }
 
     /// A rank is lost: nobody waits here for its reading any more. Should it still read, it [finds

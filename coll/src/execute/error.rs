@@ -215,6 +215,17 @@ pub enum CollError {
         /// What was found.
         what: String,
     },
+    /// Somebody has written over what this rank had written into shared memory: others may wait for it.
+    #[error(
+        "what this rank wrote into shared memory was written over: it says {found}, and {expected} was written; another \
+         process that has the memory has spoilt it"
+    )]
+    Overwritten {
+        /// The round, or how far it was, that this rank wrote.
+        expected: u64,
+        /// What is there.
+        found: u64,
+    },
     /// Memory of a rank that this one was to read can be neither mapped nor read.
     #[error("memory of rank {rank} cannot be read: {reason}")]
     NotMapped {

@@ -182,6 +182,8 @@ pub struct Page {
     offered: Option<(u64, Offered)>,
     /// What this rank sleeps for, if it said that it does.
     asleep: Option<Awaited>,
+    /// What somebody has written over that others wait for.
+    spoilt: Option<Broken>,
     /// The message that would wake it, once it has slept.
     bell: Option<RequestId>,
 }
@@ -237,6 +239,7 @@ impl Page {
             midway: None,
             offered: None,
             asleep: None,
+            spoilt: None,
             bell: None,
         }
     }
@@ -362,6 +365,12 @@ impl Page {
             self.give_up();
             return self.over(Err(CollError::Revoked));
         }
+        if let Some(Broken { expected, found, .. }) = self.spoilt.take()
+            && self.going.is_some()
+        {
+            self.give_up();
+            return self.over(Err(CollError::Overwritten { expected, found }));
+        }
         let (Some(going), mut place) = self.parts() else { return Poll::Ready(Ok(())) };
         if going.is_torn() {
             return Poll::Ready(Err(CollError::Abandoned));
@@ -424,9 +433,14 @@ impl Page {
     }
 
     /// Announces that this rank is about to sleep: afterwards call [`advance`](Page::advance) once more, and if that is
-    /// pending and what was announced [still holds](Page::is_announced), sleep until the request has ended. `None`: it must not sleep, because only polling gets on. Announcing
-    /// again what was announced is cheap.
+    /// pending and what was announced [still holds](Page::is_announced), sleep until the request has ended. `None`: it
+    /// must not sleep, because only polling gets on, or because somebody has written over what others wait for, which is
+    /// looked at here. Announcing again what was announced is cheap.
     pub fn doze(&mut self, pml: &mut Pml) -> Option<RequestId> {
+        self.spoilt = self.seat.overwritten(&self.shared.board());
+        if self.spoilt.is_some() {
+            return None;
+        }
         let (going, mut place) = self.parts();
         let going = going?;
         let awaited = going.awaited(&mut place)?;
@@ -438,6 +452,13 @@ impl Page {
             self.asleep?;
         }
         Some(bell)
+    }
+
+    /// The process that this rank sleeps for.
+    #[must_use]
+    pub fn awaits(&self) -> Option<u32> {
+        let (Awaited::Note(seat) | Awaited::Reader(seat)) = self.asleep?;
+        self.circle.process(seat)
     }
 
     /// Whether what this rank has announced is still what it waits for: else it is not woken.

@@ -19,7 +19,7 @@ use crate::shared::{Look, State};
 use gapless_coll::hyperq::Settings;
 use gapless_coll::page::{Opening, Page, Task};
 use gapless_coll::{CollError, HyperQ, Operation};
-use gapless_pml::{Pml, RequestId};
+use gapless_pml::{Doing, Pml, RequestId};
 use gapless_sync::Gate;
 use std::cell::Cell;
 use std::collections::VecDeque;
@@ -280,12 +280,17 @@ impl Communicator {
             })?;
             return Err(self.failed(operation, error));
         }
+        let (call, whom) = (self.in_call(operation, number), Cell::new(None));
         let waited = self.shared.wait_looking(
-            (self.in_call(operation, number), lent.page()),
+            (&|| Doing { whom: whom.get(), ..call }, lent.page()),
             Page::look,
             |page, state, patient| match advance(page, state) {
                 Poll::Ready(result) => Look::Found(result),
-                Poll::Pending if patient => sleepy(page, state),
+                Poll::Pending if patient => {
+                    let look = sleepy(page, state);
+                    whom.set(page.awaits());
+                    look
+                }
                 Poll::Pending => Look::NotYet,
             },
         );

@@ -141,8 +141,9 @@ impl Communicator {
             }
         }
         let _polling = Polling::new(shared)?;
+        let call = self.in_call(operation, number);
         let ended = shared.wait_looking(
-            (self.in_call(operation, number), taken.hyperq()),
+            (&|| call, taken.hyperq()),
             |hyperq| hyperq.look(),
             |hyperq, state, _| {
                 let tools = &*shared.tools;

@@ -38,7 +38,10 @@ impl Live {
         let number = entry.errand.as_ref().map_or(0, |errand| errand.number);
         let call = Call::Collective { operation: 0, number };
         let context = Some(entry.comm.collective().context());
-        Some(Doing { call, context, ..Doing::NOTHING })
+        let whom = entry.errand.as_ref().and_then(|errand| {
+            errand.desk.with(|at| at.busy_page().and_then(|page| page.awaits()))
+        });
+        Some(Doing { call, context, whom, ..Doing::NOTHING })
     }
 
     /// Peers have said that they are in another operation as a collective that is in flight here: that fails. Whether one

@@ -87,7 +87,7 @@ impl Shared {
     /// The world was finalized, or a panic in another thread has given it up.
     pub(crate) fn wait_looking<W, T>(
         &self,
-        (call, what): (Doing, &mut W),
+        (call, what): (&dyn Fn() -> Doing, &mut W),
         look: impl Fn(&mut W) -> bool,
         mut ready: impl FnMut(&mut W, &mut State, bool) -> Look<T>,
     ) -> Result<T, Error> {
@@ -136,7 +136,7 @@ impl Shared {
                 break;
             }
         }
-        self.wait_held_in(state, &|| call, |state| find(what, state, true))
+        self.wait_held_in(state, call, |state| find(what, state, true))
     }
 
     /// Does something that looks for what other processes write, with the lock held: as long as the second argument of

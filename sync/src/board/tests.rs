@@ -383,3 +383,33 @@ fn many_ranks_are_excused_one_by_one() {
         assert_eq!(take(&mut seats[0], &board, 1, 9), [5; 9]);
     }
 }
+
+/// Others wait for it in vain, and only this rank knows.
+#[test]
+fn a_rank_finds_what_somebody_has_written_over() {
+    let memory = memory(2);
+    let board = Board::new(&memory, 2).unwrap();
+    let [mut a, mut b]: [Seat; 2] = seats(2).try_into().unwrap();
+    for number in 0..2 * DEPTH as u64 {
+        for seat in [&mut a, &mut b] {
+            seat.begin(number);
+            room(seat, &board);
+            seat.publish(&board, KIND, &[], Readers::All);
+            seat.turn();
+            assert_eq!(seat.overwritten(&board), None);
+        }
+        a.report(&board, Moment::new(a.round(), 1));
+        [&a, &b].into_iter().for_each(|seat| seat.finish(&board));
+    }
+    let words = Board::words(2);
+    let spoilt = (0..words).filter(|at| {
+        let before = memory[*at].swap(0xDEAD_0000_0000, Ordering::Relaxed);
+        let found = [&a, &b].map(|seat| seat.overwritten(&board).map(|broken| broken.rank));
+        memory[*at].store(before, Ordering::Relaxed);
+        assert!(found[0].is_none_or(|rank| rank == 0) && found[1].is_none_or(|rank| rank == 1));
+        found != [None; 2]
+    });
+    // What is done, what is reported, and the marks of notes.
+    assert_eq!(spoilt.count(), 2 * (2 + DEPTH));
+    assert_eq!([&a, &b].map(|seat| seat.overwritten(&board)), [None; 2]);
+}

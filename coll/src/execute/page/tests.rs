@@ -113,7 +113,10 @@ fn rubbish_on_the_board_is_an_error_or_a_wrong_result() {
                     // SAFETY: slots are mapped memory, which no reference covers; nothing is under way on another thread.
                     unsafe { gapless_mem::write(&place, 0, &bytes) }.unwrap();
                     page.look();
-                    let _ = page.doze(pml);
+                    // It finds that its own words are not its own.
+                    if random(16) == 0 {
+                        let _ = page.doze(pml);
+                    }
                     if let Poll::Ready(result) = page.advance(pml, &HostEngine, &HostEngine) {
                         let spoilt =
                             |error: &CollError| matches!(error, CollError::Scribbled { .. });
@@ -194,6 +197,43 @@ fn a_rank_that_was_refused_and_is_far_ahead_has_spoilt_nothing() {
         assert_eq!(ended, Some(expected), "rank {rank}, number {number}");
     }
     assert_eq!(words, [[3; 8]; 2]);
+}
+
+/// Rank 1 waits for a note of rank 0 that somebody has written over. Rank 0 finds that out when it waits the next time.
+#[test]
+fn whoever_waits_finds_that_its_own_notes_were_written_over() {
+    let mut pmls = endpoints(2);
+    let mut pages = pages(&mut pmls);
+    let begin = |page: &mut Page, number| {
+        let rows = Rows { send: Blocks::None, recv: Blocks::None };
+        // SAFETY: there is no memory.
+        unsafe { page.begin(number, &Call::Barrier, rows, None) }.unwrap();
+    };
+    let advance = |page: &mut Page, pml: &mut Pml| page.advance(pml, &HostEngine, &HostEngine);
+    let [first, second] = &mut pages[..] else { unreachable!() };
+    begin(second, 0);
+    assert_eq!(advance(second, &mut pmls[1]), Poll::Pending);
+    begin(first, 0);
+    assert_eq!(advance(first, &mut pmls[0]), Poll::Ready(Ok(())));
+    let words = first.shared.words.clone();
+    let words = words.all();
+    let before: Vec<u64> = words.iter().map(|word| word.load(Ordering::Relaxed)).collect();
+    words.iter().for_each(|word| word.store(0, Ordering::Relaxed));
+    assert_eq!(advance(second, &mut pmls[1]), Poll::Pending);
+    begin(first, 1);
+    assert_eq!(advance(first, &mut pmls[0]), Poll::Pending);
+    assert_eq!(first.doze(&mut pmls[0]), None);
+    let ended = advance(first, &mut pmls[0]);
+    assert!(matches!(ended, Poll::Ready(Err(CollError::Overwritten { .. }))), "{ended:?}");
+    // What is as it was written is no reason to fail.
+    for (word, before) in words.iter().zip(before) {
+        word.store(before, Ordering::Relaxed);
+    }
+    assert_eq!(advance(second, &mut pmls[1]), Poll::Ready(Ok(())));
+    begin(second, 1);
+    assert_eq!(advance(second, &mut pmls[1]), Poll::Pending);
+    second.doze(&mut pmls[1]).unwrap();
+    assert_eq!(second.awaits(), Some(0));
 }
 
 /// What is wrong on the board is said of the rank, and not of its seat.
