@@ -1,9 +1,9 @@
 //! One-sided windows (MPI 4.1 chapter 12): memory that other ranks of a communicator read, write and accumulate into.
 //!
-//! `make.rs` makes them of memory (`memory.rs`), `sync.rs` has the epochs, `operate.rs` the operations, `elements.rs` which
-//! elements they take, `request.rs` those that own their buffers, `local.rs` a rank's own memory, `numbers.rs` whether
-//! adapters change it, `profile.rs` what calls cost, `attributes.rs` what a window says of itself, `worker.rs` a worker that
-//! does accumulations. What they do is in `gapless-osc`.
+//! `make.rs` makes them of memory (`memory.rs`), `sync.rs` has the epochs, `operate.rs` the operations, `elements.rs`
+//! which elements they take, `request.rs` those that own their buffers, `local.rs` a rank's own memory, `numbers.rs`
+//! whether adapters change it, `profile.rs` what calls cost, `attributes.rs` what a window says of itself, `worker.rs`
+//! a worker that does accumulations. What they do is in `gapless-osc`.
 
 mod attributes;
 mod elements;
@@ -75,20 +75,20 @@ use std::time::Instant;
 ///
 /// # Memory
 ///
-/// The memory model is the unified one (`MPI_WIN_UNIFIED`): there is one copy. No reference to it exists while others may
-/// write it. A rank reads and writes its own part by [`read`](Window::read), [`write`](Window::write),
+/// The memory model is the unified one (`MPI_WIN_UNIFIED`): there is one copy. No reference to it exists while others
+/// may write it. A rank reads and writes its own part by [`read`](Window::read), [`write`](Window::write),
 /// [`load`](Window::load) and [`store`](Window::store), which copy by atomic accesses: a number is never seen half
 /// written.
 ///
 /// # When operations end
 ///
-/// An operation has ended at the origin when its call returns: buffers may be changed again, and what was read is there.
-/// At the target it has ended after [`flush`](Window::flush), [`unlock`](Window::unlock), a fence, or the target's
-/// [`wait`](Window::wait). If a process that is needed dies, calls fail with an error that names it
+/// An operation has ended at the origin when its call returns: buffers may be changed again, and what was read is
+/// there. At the target it has ended after [`flush`](Window::flush), [`unlock`](Window::unlock), a fence, or the
+/// target's [`wait`](Window::wait). If a process that is needed dies, calls fail with an error that names it
 /// ([`Error::lost_rank`](crate::Error::lost_rank)).
 ///
-/// A window that is dropped, and not [freed](Window::free), refuses the others' messages from then on, and gives back the
-/// locks that its rank has.
+/// A window that is dropped, and not [freed](Window::free), refuses the others' messages from then on, and gives back
+/// the locks that its rank has.
 pub struct Window<T, M = SharedBuf> {
     inner: gapless_osc::Window,
     /// Of the same ranks, for the collectives of this window alone.
@@ -139,7 +139,8 @@ impl<T: AnyBits, M> Window<T, M> {
     }
 
     /// Whether operations on a rank's memory are carried out by this process, because it maps that memory: by loads,
-    /// stores and atomic instructions, or by its device. If not, they go by messages, and the rank has to make progress.
+    /// stores and atomic instructions, or by its device. If not, they go by messages, and the rank has to make
+    /// progress.
     ///
     /// # Errors
     /// There is no such rank.
@@ -148,8 +149,8 @@ impl<T: AnyBits, M> Window<T, M> {
         Ok(member.direct.is_some() || member.device.is_some())
     }
 
-    /// Whether accumulations are carried out by adapters, at all ranks, so that no target needs to make progress for them:
-    /// only in a [window of numbers](WindowBuilder::allocate_numbers).
+    /// Whether accumulations are carried out by adapters, at all ranks, so that no target needs to make progress for
+    /// them: only in a [window of numbers](WindowBuilder::allocate_numbers).
     #[must_use]
     pub fn is_by_adapter(&self) -> bool {
         self.inner.is_by_adapter()

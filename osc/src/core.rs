@@ -1,9 +1,9 @@
 //! What all windows of a process share: the messages, in and out, and who waits for which answer. `target.rs` says what
 //! messages do to a window.
 //!
-//! Messages are handled while transports are polled, so by whoever makes progress. What cannot be done at once (a lock that
-//! others have, elements under a mutex, memory of a device that is at work) is kept, and with it all that the same process
-//! sends later: [`Osc::advance`] tries again. What finds no room to be sent is kept as well.
+//! Messages are handled while transports are polled, so by whoever makes progress. What cannot be done at once (a lock
+//! that others have, elements under a mutex, memory of a device that is at work) is kept, and with it all that the same
+//! process sends later: [`Osc::advance`] tries again. What finds no room to be sent is kept as well.
 
 use crate::adapter::Changes;
 use crate::asked::Asked;
@@ -215,8 +215,8 @@ impl Osc {
         }
     }
 
-    /// A message whose turn it is. Answers and credit wait for nothing: so two processes that hold each other's requests
-    /// get on.
+    /// A message whose turn it is. Answers and credit wait for nothing: so two processes that hold each other's
+    /// requests get on.
     fn take(&self, core: &mut Core, bml: &mut Bml, from: Rank, message: Vec<u8>) {
         let is_request = Head::read(&message).is_some_and(|head| head.kind.is_request());
         let blocked = is_request && !core.peer(from.0).held.is_empty();
@@ -406,8 +406,8 @@ impl Core {
         Offered::Sent
     }
 
-    /// Sends a message, now or when there is room: one without bytes that its receiver answers once, or an answer. Nothing
-    /// else goes beyond a process's credit.
+    /// Sends a message, now or when there is room: one without bytes that its receiver answers once, or an answer.
+    /// Nothing else goes beyond a process's credit.
     pub(crate) fn post(
         &mut self,
         bml: &mut Bml,

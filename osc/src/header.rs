@@ -1,5 +1,5 @@
-//! The lock of a window at one rank: words in memory that the ranks of its host share. The owner's progress engine takes
-//! the same lock for ranks that cannot map it.
+//! The lock of a window at one rank: words in memory that the ranks of its host share. The owner's progress engine
+//! takes the same lock for ranks that cannot map it.
 //!
 //! ```text
 //! word 0      bits 0..24: 0 | 1 + r | bits 24..26: 0: it is rank r's turn | 1: rank r claims the lock: it will have it
@@ -10,34 +10,34 @@
 //!             in bits 2..40 the number of word 0 when it began to
 //! ```
 //!
-//! **Who enters.** A rank that wants to share the lock says so in its own word, and then looks at word 0: if that is empty
-//! it is in. A rank that wants the lock alone writes into word 0 that it has it, and then looks at the ranks' words. If
-//! none shares the lock, it is in, after one locked instruction. Otherwise it turns what it wrote into a claim. When no
-//! word says any more that its rank shares the lock, it turns the claim back, and is in. Each rank writes before it looks,
-//! in one order of all ranks (`SeqCst`), so they cannot miss each other: of a rank that shares the lock and one that has
-//! written word 0, one sees the other, and steps back.
+//! **Who enters.** A rank that wants to share the lock says so in its own word, and then looks at word 0: if that is
+//! empty it is in. A rank that wants the lock alone writes into word 0 that it has it, and then looks at the ranks'
+//! words. If none shares the lock, it is in, after one locked instruction. Otherwise it turns what it wrote into a
+//! claim. When no word says any more that its rank shares the lock, it turns the claim back, and is in. Each rank
+//! writes before it looks, in one order of all ranks (`SeqCst`), so they cannot miss each other: of a rank that shares
+//! the lock and one that has written word 0, one sees the other, and steps back.
 //!
 //! **Fairness.** From a claim on, nobody enters but the one who claimed: those who share the lock cannot keep it away.
-//! Who gives back what it had alone gives the turn to the next rank that waits, counted round from its own; so does a rank
-//! that enters because it is its turn to share. While it is a rank's turn nobody else enters. So as long as turns are given,
-//! each other rank has one before whoever waits. Where it is nobody's turn, who looks first enters: the model sees a
-//! rank passed up to seven times by another in 700 seeds, and in 653 of them no more than three times.
+//! Who gives back what it had alone gives the turn to the next rank that waits, counted round from its own; so does a
+//! rank that enters because it is its turn to share. While it is a rank's turn nobody else enters. So as long as turns
+//! are given, each other rank has one before whoever waits. Where it is nobody's turn, who looks first enters: the
+//! model sees a rank passed up to seven times by another in 700 seeds, and in 653 of them no more than three times.
 //!
-//! Whose turn it is without waiting for it any more, or dead, is passed over by whoever waits. So is, after some time, who
-//! does not take it: a rank that waits by messages needs the owner's progress for that, and ranks that map the memory do
-//! not wait for an owner that calls nothing.
+//! Whose turn it is without waiting for it any more, or dead, is passed over by whoever waits. So is, after some time,
+//! who does not take it: a rank that waits by messages needs the owner's progress for that, and ranks that map the
+//! memory do not wait for an owner that calls nothing.
 //!
-//! **Deaths.** The words say who is to blame if a rank dies that has the lock, or has written so and not looked yet. One
-//! that dies while it waits is not: whoever waits takes its turn, or its claim, away. If it lives nevertheless, it finds
-//! that out when it is about to enter.
+//! **Deaths.** The words say who is to blame if a rank dies that has the lock, or has written so and not looked yet.
+//! One that dies while it waits is not: whoever waits takes its turn, or its claim, away. If it lives nevertheless, it
+//! finds that out when it is about to enter.
 //!
-//! **Stripes.** Whoever changes elements has the mutex of each stripe that they lie in: that makes accumulations atomic. A
-//! locked instruction a stripe costs what one costs that changes an element, and many elements are changed at once.
-//! The numbers are changed in place, by ordinary loads and stores: nobody else writes them meanwhile, but `put`. Stripes are
-//! 4 KiB of the window; every 64th has the same mutex. Nobody has a mutex for longer than it takes to change 4 KiB, to add
-//! numbers to 32 KiB, or to change the elements of one message. A mutex of a rank whose process has died is taken over, and
-//! so is one with the number of no rank. One of a rank that is lost otherwise is not: it may live, and be in the middle of
-//! a change. Then the call fails.
+//! **Stripes.** Whoever changes elements has the mutex of each stripe that they lie in: that makes accumulations
+//! atomic. A locked instruction a stripe costs what one costs that changes an element, and many elements are changed at
+//! once. The numbers are changed in place, by ordinary loads and stores: nobody else writes them meanwhile, but `put`.
+//! Stripes are 4 KiB of the window; every 64th has the same mutex. Nobody has a mutex for longer than it takes to
+//! change 4 KiB, to add numbers to 32 KiB, or to change the elements of one message. A mutex of a rank whose process
+//! has died is taken over, and so is one with the number of no rank. One of a rank that is lost otherwise is not: it
+//! may live, and be in the middle of a change. Then the call fails.
 
 use gapless_mem::Words;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -85,7 +85,8 @@ const INSIDE: u64 = 2 << BITS;
 /// Where the number begins.
 const NUMBER: u32 = BITS + 2;
 
-/// Word 0. The number in it changes with it, so that whoever has looked round meanwhile does not take it for the old one.
+/// Word 0. The number in it changes with it, so that whoever has looked round meanwhile does not take it for the old
+/// one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Gate(u64);
 
@@ -221,8 +222,8 @@ impl Header {
         all.into_iter().find(|rank| matches!(self.said(*rank), WAITS_TO_SHARE | WAITS_ALONE))
     }
 
-    /// Takes the lock, if that is possible now. `waits`: if not, the rank waits for its turn: it asks again until it has the
-    /// lock, or [`cancel`]s. Whoever wants it alone may wait in any case.
+    /// Takes the lock, if that is possible now. `waits`: if not, the rank waits for its turn: it asks again until it
+    /// has the lock, or [`cancel`]s. Whoever wants it alone may wait in any case.
     ///
     /// [`cancel`]: Header::cancel
     #[inline]
@@ -357,8 +358,8 @@ impl Header {
     }
 
     /// A rank that waits looks, now and then. A turn or a claim that its rank does not take for [so many](LOOKS) looks,
-    /// although it could, is passed over: the owner of the memory may take it for that rank, and call nothing. That rank
-    /// still waits.
+    /// although it could, is passed over: the owner of the memory may take it for that rank, and call nothing. That
+    /// rank still waits.
     pub(crate) fn look(&self, rank: u32, patience: &mut Patience) {
         let gate = self.gate();
         let could_enter = match gate.holder() {
@@ -439,8 +440,8 @@ impl Header {
         word.compare_exchange(said, NOTHING, Ordering::SeqCst, Ordering::SeqCst).is_ok()
     }
 
-    /// Takes the mutexes of these stripes, if all are free, or name nobody, or if their holders are dead: what those have left
-    /// half done are elements of their own accumulations.
+    /// Takes the mutexes of these stripes, if all are free, or name nobody, or if their holders are dead: what those
+    /// have left half done are elements of their own accumulations.
     #[inline]
     pub(crate) fn try_stripes(
         &self,
@@ -473,10 +474,10 @@ impl Header {
         self.word(STRIPES + APART * stripe as usize)
     }
 
-    /// Gives mutexes back, those that the rank still has: somebody who thinks it dead may have taken one over. That happens to
-    /// a living one only if it has said that it leaves the job because of an error, while another thread of it is in a
-    /// change: then changes of that stripe may be lost whatever is done here. So a look and a store are enough, and cost
-    /// less than a locked instruction.
+    /// Gives mutexes back, those that the rank still has: somebody who thinks it dead may have taken one over. That
+    /// happens to a living one only if it has said that it leaves the job because of an error, while another thread of
+    /// it is in a change: then changes of that stripe may be lost whatever is done here. So a look and a store are
+    /// enough, and cost less than a locked instruction.
     #[inline]
     pub(crate) fn release_stripes(&self, rank: u32, stripes: Stripes) {
         let own = u64::from(rank) + 1;

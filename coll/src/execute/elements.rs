@@ -1,5 +1,5 @@
-//! The elements of buffers as words that ranks compare: a digest of their signature, and what they are, for people. The word
-//! 0 stands for anything: bytes, nothing, or what is cut within an instance of a layout.
+//! The elements of buffers as words that ranks compare: a digest of their signature, and what they are, for people. The
+//! word 0 stands for anything: bytes, nothing, or what is cut within an instance of a layout.
 use std::ops::Range;
 
 use gapless_dtype::{Layout, Primitive, SignatureKind};
@@ -10,8 +10,8 @@ use crate::Operation;
 use crate::schedule::{Buffer, Place};
 use crate::terms::digest;
 
-/// The last byte says what the elements are: the code of their basic type, from 1 on, or this. Then the two bytes before it
-/// have the codes of the first two.
+/// The last byte says what the elements are: the code of their basic type, from 1 on, or this. Then the two bytes
+/// before it have the codes of the first two.
 const SEVERAL: u64 = 0xFE;
 
 /// A range of the packed bytes of a buffer.
@@ -79,8 +79,8 @@ pub(super) fn of_rows(operation: Operation, Rows { send, recv }: &Rows) -> [u64;
     }
 }
 
-/// What a rank sends to each rank, and expects of each, in an operation whose blocks have lengths that all know; `None` in
-/// others.
+/// What a rank sends to each rank, and expects of each, in an operation whose blocks have lengths that all know; `None`
+/// in others.
 pub(super) fn of_pairs(
     operation: Operation,
     rows: &Rows,

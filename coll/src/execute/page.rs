@@ -1,29 +1,30 @@
 //! Collectives on one host without messages: by notes on a shared board, and by slots beside it.
 //!
 //! The ranks of a communicator that can map each other's memory have one [board](gapless_sync::board) in common, and
-//! slots: a [`Page`] is one rank's place at it, an [`Opening`] makes them. A collective of up to [`SHORT_BYTES`] costs each
-//! rank stores to a few cache lines of its own, and loads of others' (`short`). A longer one goes through slots, a
-//! fragment at a time: each rank packs what it has into its slot, combines a slice of all slots, and unpacks what it gets
-//! (`long`). So it goes from layout to layout, through caches. Long buffers without gaps are read where they lie instead, if
-//! peers can map that memory, or if the kernel lets them read it and each block is for one rank only (`direct`). Where only the sender and the receiver of bytes know how many there are, the
-//! sender says so in its note or beside its slots, and the receiver checks it (`exchange`).
+//! slots: a [`Page`] is one rank's place at it, an [`Opening`] makes them. A collective of up to [`SHORT_BYTES`] costs
+//! each rank stores to a few cache lines of its own, and loads of others' (`short`). A longer one goes through slots, a
+//! fragment at a time: each rank packs what it has into its slot, combines a slice of all slots, and unpacks what it
+//! gets (`long`). So it goes from layout to layout, through caches. Long buffers without gaps are read where they lie
+//! instead, if peers can map that memory, or if the kernel lets them read it and each block is for one rank only
+//! (`direct`). Where only the sender and the receiver of bytes know how many there are, the sender says so in its note
+//! or beside its slots, and the receiver checks it (`exchange`).
 //!
 //! Elements are combined in the order of the ranks, by one call of the reducer with all sources: the result is the same
 //! at all ranks and in every run.
 //!
-//! Whether a call goes this way ([`Page::takes`]) depends only on what all ranks know. Where the buffers lie, and how, does
-//! not matter: what is not plain memory of the host is packed and unpacked by the engine.
+//! Whether a call goes this way ([`Page::takes`]) depends only on what all ranks know. Where the buffers lie, and how,
+//! does not matter: what is not plain memory of the host is packed and unpacked by the engine.
 //!
 //! # Waiting
-//! [`Page::advance`] does what can be done and says whether the collective has ended; [`Page::look`] is a few loads, and
-//! says whether `advance` would get on. So a caller that waits looks some dozen times, makes progress and advances, and so
-//! on. Before it sleeps it calls [`Page::doze`], and then sleeps as for the request that it gives: the rank that is waited
-//! for then sends a message.
+//! [`Page::advance`] does what can be done and says whether the collective has ended; [`Page::look`] is a few loads,
+//! and says whether `advance` would get on. So a caller that waits looks some dozen times, makes progress and advances,
+//! and so on. Before it sleeps it calls [`Page::doze`], and then sleeps as for the request that it gives: the rank that
+//! is waited for then sends a message.
 //!
 //! # Failures
 //! A rank that waits for one that is lost fails, and names it. A rank that cannot go on writes why in the place of its
-//! notes, so that those that need them fail, too. All ranks count the same rounds whatever happens, so later collectives
-//! are not disturbed. A rank that writes what no rank writes can spoil results, and no more.
+//! notes, so that those that need them fail, too. All ranks count the same rounds whatever happens, so later
+//! collectives are not disturbed. A rank that writes what no rank writes can spoil results, and no more.
 //!
 //! A rank that is lost to another may live: the link between them has failed. That other does not wait for its reading
 //! any more. So whoever has read asks whether the rank that it read of has stopped waiting for it, and fails if so.
@@ -145,9 +146,9 @@ impl Shared {
         let (all, bytes) = (Shared::bytes(self.ranks)?, Control::bytes(self.ranks));
         let at = all.checked_sub(Shared::first_slot(self.ranks)?)?.checked_sub(bytes)?;
         let lease = self.slots.sub(at, bytes).ok()?;
-        // SAFETY: whoever made the page's memory has promised that it is initialised, valid for reads and writes while the
-        // lease lives, and reached through the page only. Slots and cards end before these bytes, which `Control` reaches
-        // as words only.
+        // SAFETY: whoever made the page's memory has promised that it is initialised, valid for reads and writes while
+        // the lease lives, and reached through the page only. Slots and cards end before these bytes, which `Control`
+        // reaches as words only.
         Control::new(unsafe { Words::new(lease) }.ok()?, self.ranks)
     }
 
@@ -273,13 +274,13 @@ impl Page {
         unsafe { self.begin_task(number, task) }
     }
 
-    /// Begins a collective of this rank's; [`advance`](Page::advance) carries it out. `number`: its number among those of
-    /// the page, which all ranks count alike ([`pass`](super::Sequencer::pass)).
+    /// Begins a collective of this rank's; [`advance`](Page::advance) carries it out. `number`: its number among those
+    /// of the page, which all ranks count alike ([`pass`](super::Sequencer::pass)).
     ///
     /// # Safety
-    /// Until `advance` gives [`Poll::Ready`], or the page is dropped, the rows describe memory that is valid, those of the
-    /// send buffer for reads while nothing writes it, those of the receive buffer for reads and writes while nothing else
-    /// touches it; the two do not overlap.
+    /// Until `advance` gives [`Poll::Ready`], or the page is dropped, the rows describe memory that is valid, those of
+    /// the send buffer for reads while nothing writes it, those of the receive buffer for reads and writes while
+    /// nothing else touches it; the two do not overlap.
     ///
     /// # Errors
     /// Nothing has begun: [`CollError::Abandoned`]: an earlier collective has not ended; [`CollError::Revoked`];
@@ -413,8 +414,8 @@ impl Page {
         self.going.as_ref().is_some_and(|going| going.get().is_busy())
     }
 
-    /// Gives up what is under way; waits for engines. Ranks that wait for this one go on waiting, and the page is not to
-    /// be used any more. Ranks that read this one's memory where it lies find out before they use it.
+    /// Gives up what is under way; waits for engines. Ranks that wait for this one go on waiting, and the page is not
+    /// to be used any more. Ranks that read this one's memory where it lies find out before they use it.
     pub fn give_up(&mut self) {
         let (going, mut place) = self.parts();
         if let Some(going) = going {
@@ -434,8 +435,8 @@ impl Page {
 
     /// Announces that this rank is about to sleep: afterwards call [`advance`](Page::advance) once more, and if that is
     /// pending and what was announced [still holds](Page::is_announced), sleep until the request has ended. `None`: it
-    /// must not sleep, because only polling gets on, or because somebody has written over what others wait for, which is
-    /// looked at here. Announcing again what was announced is cheap.
+    /// must not sleep, because only polling gets on, or because somebody has written over what others wait for, which
+    /// is looked at here. Announcing again what was announced is cheap.
     pub fn doze(&mut self, pml: &mut Pml) -> Option<RequestId> {
         self.spoilt = self.seat.overwritten(&self.shared.board());
         if self.spoilt.is_some() {

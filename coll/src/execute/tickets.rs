@@ -50,8 +50,8 @@ const MARK_SLOTS: u32 = 1 << 15;
 const FIRST_ANSWER: u32 = NOTICE_SLOT - MARK_SLOTS;
 const FIRST_MARK: u32 = FIRST_ANSWER - MARK_SLOTS;
 
-/// The slot of messages that wake sleepers; of the first sequence number, whatever collective is under way. A persistent
-/// collective with shared memory of its own has it, too.
+/// The slot of messages that wake sleepers; of the first sequence number, whatever collective is under way. A
+/// persistent collective with shared memory of its own has it, too.
 const RING_SLOT: u32 = FIRST_MARK - 1;
 
 /// The tag of messages that wake sleepers.
@@ -162,10 +162,11 @@ impl Sequencer {
     }
 
     /// The same in checked mode, or not: before each collective, its ranks compare what they were called with. If
-    /// operations, roots, lengths, types of elements, operators or algorithms do not fit together, all ranks give an error
-    /// that names what differs and where, and nothing is sent. (Types of bytes, and of parts of a layout's instance, fit
-    /// everything.) All ranks of the communicator must say the same. It costs an all-gather of 80 bytes a rank, and for operations whose lengths only pairs of ranks know (v and w operations,
-    /// neighbourhoods, all on intercommunicators) two exchanges more.
+    /// operations, roots, lengths, types of elements, operators or algorithms do not fit together, all ranks give an
+    /// error that names what differs and where, and nothing is sent. (Types of bytes, and of parts of a layout's
+    /// instance, fit everything.) All ranks of the communicator must say the same. It costs an all-gather of 80 bytes a
+    /// rank, and for operations whose lengths only pairs of ranks know (v and w operations, neighbourhoods, all on
+    /// intercommunicators) two exchanges more.
     #[must_use]
     pub fn checked(self, checked: bool) -> Self {
         Self { checked, ..self }
@@ -190,8 +191,8 @@ impl Sequencer {
         self.ticket(number)
     }
 
-    /// The place of a collective that has its number already, and needs messages after all. To be called before the next
-    /// one begins.
+    /// The place of a collective that has its number already, and needs messages after all. To be called before the
+    /// next one begins.
     #[must_use]
     pub fn claim(&self, number: u64) -> Ticket {
         self.order.lock().one_shot.0.insert(number);
@@ -220,8 +221,8 @@ impl Sequencer {
         !self.order.lock().persistent.0.is_empty()
     }
 
-    /// The next persistent collective. It keeps its tags as long as the ticket lives, so its starts need no order. At the
-    /// first one its ranks compare their arguments, as in [checked mode](Self::checked).
+    /// The next persistent collective. It keeps its tags as long as the ticket lives, so its starts need no order. At
+    /// the first one its ranks compare their arguments, as in [checked mode](Self::checked).
     ///
     /// # Errors
     /// [`CollError::TooManyPersistent`]. The number is used up nevertheless, as it is at other ranks.

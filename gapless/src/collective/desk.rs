@@ -1,12 +1,13 @@
 //! Where a communicator's collectives through shared memory begin: its page, whose turn it is, and those that wait.
 //!
-//! A communicator's ranks make a page in its first collective, blocking or not, whatever that is: before a rank looks at
-//! its arguments, so that one that is refused takes part as well (`gapless_coll::page`). From then on collectives make no
-//! messages, if they are of a kind that it [takes](Page::takes). All ranks decide alike, by what all of them know. If the
-//! ranks are on several hosts and have no page, those of each host make one of their own: then the schedules of collectives
-//! may have steps that go by it (`line.rs`). Whether one host has one is of no concern to the others. A
-//! persistent collective has a desk of its own, as its starts have no order among the communicator's collectives: its
-//! ranks make the page in its second start. The first one goes by messages, and compares what the ranks have described.
+//! A communicator's ranks make a page in its first collective, blocking or not, whatever that is: before a rank looks
+//! at its arguments, so that one that is refused takes part as well (`gapless_coll::page`). From then on collectives
+//! make no messages, if they are of a kind that it [takes](Page::takes). All ranks decide alike, by what all of them
+//! know. If the ranks are on several hosts and have no page, those of each host make one of their own: then the
+//! schedules of collectives may have steps that go by it (`line.rs`). Whether one host has one is of no concern to the
+//! others. A persistent collective has a desk of its own, as its starts have no order among the communicator's
+//! collectives: its ranks make the page in its second start. The first one goes by messages, and compares what the
+//! ranks have described.
 //!
 //! A desk is used with the world's lock held, by [`Desk::with`] alone. A blocking collective that waits takes the page
 //! away ([`Notes::Lent`]), so that it can look without the lock.
@@ -132,8 +133,8 @@ impl AtDesk {
         }
     }
 
-    /// The page, if it is what gets the collective on that is the first in the line. That of a host is so only while it is at
-    /// work: otherwise messages do.
+    /// The page, if it is what gets the collective on that is the first in the line. That of a host is so only while it
+    /// is at work: otherwise messages do.
     pub(super) fn busy_page(&mut self) -> Option<&mut Page> {
         match (&mut self.notes, self.line.front()) {
             (Notes::Here(page), Some(Item::Collective(_)))
@@ -261,10 +262,10 @@ impl Communicator {
     /// Does a collective by a page that was lent, and waits until this rank's part is over.
     ///
     /// # Safety
-    /// As for [`Page::begin_task`], until this returns or unwinds. That is when nothing works on the memory any more: the
-    /// collective has ended, or `Lent` gives the page up, which waits for engines, and the page never goes on with what it
-    /// has given up. Peers only read what the memory holds, through mappings that stay valid whatever becomes of it here;
-    /// the collective ends when they have. If it is given up, they may find other bytes there.
+    /// As for [`Page::begin_task`], until this returns or unwinds. That is when nothing works on the memory any more:
+    /// the collective has ended, or `Lent` gives the page up, which waits for engines, and the page never goes on with
+    /// what it has given up. Peers only read what the memory holds, through mappings that stay valid whatever becomes
+    /// of it here; the collective ends when they have. If it is given up, they may find other bytes there.
     #[inline(never)] // its frame is large
     pub(super) unsafe fn by_page(
         &self,

@@ -12,9 +12,9 @@ use std::time::{Duration, Instant};
 /// How long it may tidy up on other hosts, between `SIGTERM` and `SIGKILL`.
 const TIDIES_UP: Duration = Duration::from_secs(5);
 
-/// Runs another launcher (`mpiexec`, `srun`) to its end, and passes signals on to it. It has a process group of its own,
-/// all of which is ended if it takes longer than `limit`, also if it has started nothing: it may wait for a host that
-/// cannot be reached, or for a password. It has this process's input, but not its terminal.
+/// Runs another launcher (`mpiexec`, `srun`) to its end, and passes signals on to it. It has a process group of its
+/// own, all of which is ended if it takes longer than `limit`, also if it has started nothing: it may wait for a host
+/// that cannot be reached, or for a password. It has this process's input, but not its terminal.
 ///
 /// # Errors
 /// It cannot be started; [`LaunchError::Late`]; the system's refusal.

@@ -41,9 +41,9 @@ impl World {
         self.while_matched(|_| true).map(drop)
     }
 
-    /// Makes progress until all sends have been taken, and `settled` says so of the rest; or for [so long](PATIENCE) after
-    /// the first moment at which nothing was on its way that was matched. That is waited for without a bound, as its memory is in
-    /// use. Gives whether all were taken.
+    /// Makes progress until all sends have been taken, and `settled` says so of the rest; or for [so long](PATIENCE)
+    /// after the first moment at which nothing was on its way that was matched. That is waited for without a bound, as
+    /// its memory is in use. Gives whether all were taken.
     ///
     /// # Errors
     /// A process has died meanwhile, or before.

@@ -14,7 +14,8 @@
 //! It has four uses. If two processes take turns on a device, one of them moves all messages of the two, out of the
 //! other's memory or into it, and the device need not switch. If the receiver's side of device memory is the denser
 //! one, the sender should write it. A device writes its peer's host memory at the full rate of the bus. And a sender's
-//! host memory may be page-locked for a device of its process, which writes the receiver's device memory. Between hosts the receiver does the same work without a GRANT, so there this protocol must be forced.
+//! host memory may be page-locked for a device of its process, which writes the receiver's device memory. Between hosts
+//! the receiver does the same work without a GRANT, so there this protocol must be forced.
 //!
 //! The sender refuses (REFUSE) what it cannot do, and failed work once no engine works any more. The offer stays
 //! valid, and the receiver chooses another protocol. The key stands for the bytes that the receiver's buffer touches;

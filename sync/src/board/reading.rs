@@ -18,9 +18,9 @@ impl Seat {
         ranks.fold(true, |all, rank| all & there(rank))
     }
 
-    /// Whether the notes of this round of all of these ranks have this mark; `None`: not all are there. This rank's own is
-    /// not looked at. `ahead`: words of a longer note's payload that will be [read](Seat::read); of each note that is there
-    /// they are fetched, while others are awaited.
+    /// Whether the notes of this round of all of these ranks have this mark; `None`: not all are there. This rank's own
+    /// is not looked at. `ahead`: words of a longer note's payload that will be [read](Seat::read); of each note that
+    /// is there they are fetched, while others are awaited.
     #[inline]
     pub fn all_like(
         &mut self,
@@ -66,8 +66,8 @@ impl Seat {
     }
 
     /// The words in which `len` bytes lie, from byte `at` on, of the note that [`look`](Seat::look) or
-    /// [`all_like`](Seat::all_like) has seen: to use them where they are. `None`: they do not begin with a word, or no note has
-    /// them.
+    /// [`all_like`](Seat::all_like) has seen: to use them where they are. `None`: they do not begin with a word, or no
+    /// note has them.
     #[inline]
     #[must_use]
     pub fn payload<'w>(

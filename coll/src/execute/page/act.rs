@@ -1,13 +1,13 @@
 //! What touches memory: private memory of the page, slots, the user's buffers, and messages that only wake.
 //!
-//! The private memory is lent to engines only by functions here, as work of the collective under way. That goes from one
-//! stage to the next when the work is over, and the functions that make slices are called when nothing was lent since:
-//! they are for notes, which are published and read between pieces of work.
+//! The private memory is lent to engines only by functions here, as work of the collective under way. That goes from
+//! one stage to the next when the work is over, and the functions that make slices are called when nothing was lent
+//! since: they are for notes, which are published and read between pieces of work.
 //!
 //! Slots are memory of several processes, which is valid for reads and writes as long as it is mapped, and which no
 //! reference of this process covers. A rank fills its own slots only, when all that read them are done; others read
-//! them when it has reported that they are filled, and in scans write the slice there that they combine (`long`). A rank
-//! that does otherwise spoils bytes in them, and no more.
+//! them when it has reported that they are filled, and in scans write the slice there that they combine (`long`). A
+//! rank that does otherwise spoils bytes in them, and no more.
 
 use std::ops::Range;
 
@@ -231,7 +231,8 @@ impl Area {
         let from = self.region(if combined { RESULT } else { BLOCKS }, span.range.len())?;
         match place(rows, span) {
             Lies::Plain(region) => {
-                // SAFETY: the caller of `Page::begin` grants the user's memory for writing, and nothing else touches it.
+                // SAFETY: the caller of `Page::begin` grants the user's memory for writing, and nothing else touches
+                // it.
                 Ok(unsafe { gapless_mem::copy(&region, &from) }?)
             }
             Lies::Pieces(pieces) => tools.unpack(from, &pieces, work),
@@ -322,8 +323,8 @@ impl Shared {
                 tools.unpack(from, &[(whole.clone(), start..end)], work)
             }
             Lies::Plain(region) => {
-                // SAFETY: the caller of `Page::begin` grants the user's memory for writing, and nothing else touches it.
-                // The source is valid for reads (`Stretch`).
+                // SAFETY: the caller of `Page::begin` grants the user's memory for writing, and nothing else touches
+                // it. The source is valid for reads (`Stretch`).
                 Ok(unsafe { gapless_mem::copy(&region, &from) }?)
             }
             Lies::Pieces(pieces) => tools.unpack(from, &pieces, work),
@@ -355,8 +356,8 @@ impl Shared {
             region.as_ptr().filter(|_| region.len() == into.len())
         };
         if let Some(fold) = combine.fold()
-            // SAFETY: all regions are as long, and valid (`Stretch`; `into` is a slot, or this rank's user's memory, which
-            // nothing else of this process touches now).
+            // SAFETY: all regions are as long, and valid (`Stretch`; `into` is a slot, or this rank's user's memory,
+            // which nothing else of this process touches now).
             && unsafe { self::fold(&fold, sources.iter().map(as_long), into) }
         {
             return Ok(());
@@ -367,8 +368,9 @@ impl Shared {
     }
 }
 
-/// Combines packed elements, in the order of the sources, into as many bytes, if all lie in memory that the CPU may touch,
-/// as far as a source says where it lies; `false`: nothing was done, because one does not, or because of what is shared.
+/// Combines packed elements, in the order of the sources, into as many bytes, if all lie in memory that the CPU may
+/// touch, as far as a source says where it lies; `false`: nothing was done, because one does not, or because of what is
+/// shared.
 ///
 /// # Safety
 /// The sources are valid for reads of as many bytes as `into` has, and `into` for writes; nothing else of this process
@@ -400,10 +402,10 @@ pub(super) unsafe fn fold(
 
 /// What is received, if it is so long that stores around the caches pay.
 ///
-/// Among 4 and 16 ranks of a Xeon (2 MiB of second-level cache each), all-gathers and gathers in which a rank receives 8 MiB
-/// and more take 0.43 to 0.73 of the time so; whatever receives 4 MiB, 0.68 to 1.02. Of 2 MiB and less, most take longer, up
-/// to 1.7 times as long (`bench/results/cpu/coll/README.md`). All-reduces, reductions and bcasts were measured up to 4 MiB
-/// only.
+/// Among 4 and 16 ranks of a Xeon (2 MiB of second-level cache each), all-gathers and gathers in which a rank receives
+/// 8 MiB and more take 0.43 to 0.73 of the time so; whatever receives 4 MiB, 0.68 to 1.02. Of 2 MiB and less, most take
+/// longer, up to 1.7 times as long (`bench/results/cpu/coll/README.md`). All-reduces, reductions and bcasts were
+/// measured up to 4 MiB only.
 pub(super) fn long(rows: &Rows) -> Option<&Typed> {
     /// As `PART_OF` in `dtype/src/copy/method.rs`.
     const LONG: u64 = 4 << 20;
@@ -411,7 +413,8 @@ pub(super) fn long(rows: &Rows) -> Option<&Typed> {
     (typed.packed_bytes() >= LONG).then_some(typed)
 }
 
-/// Starts to pack bytes of a user's buffer into a slot of this rank's own, or its note. Lends both until `work` is over.
+/// Starts to pack bytes of a user's buffer into a slot of this rank's own, or its note. Lends both until `work` is
+/// over.
 fn pack(
     rows: &Rows,
     piece: &Piece,
@@ -422,16 +425,16 @@ fn pack(
     let Range { start, end } = piece.range;
     match lies(rows, piece.buffer, (piece.block, piece.start), start..end) {
         Lies::Plain(region) => {
-            // SAFETY: the caller of `Page::begin` grants the user's memory for reading. What is packed into is this rank's
-            // own, and nothing reads it; it is no user's memory, so the two do not overlap.
+            // SAFETY: the caller of `Page::begin` grants the user's memory for reading. What is packed into is this
+            // rank's own, and nothing reads it; it is no user's memory, so the two do not overlap.
             Ok(unsafe { gapless_mem::copy(&into, &region) }?)
         }
         Lies::Pieces(pieces) => tools.pack(&pieces, into, work),
     }
 }
 
-/// Bytes of a rank's slot, of its buffer in a mapping, of this rank's own buffer, or of private memory: they stay valid for
-/// reads while the collective is under way, which keeps slots and mappings.
+/// Bytes of a rank's slot, of its buffer in a mapping, of this rank's own buffer, or of private memory: they stay valid
+/// for reads while the collective is under way, which keeps slots and mappings.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Stretch {
     region: Region,

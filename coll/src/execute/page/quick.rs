@@ -1,8 +1,9 @@
 //! Collectives of plain memory at once, if nothing delays them.
 //!
 //! What depends on the call alone is found out without a page ([`Known`]). Then a short call (longer ones:
-//! [`super::prompt`]) stores, waits for a few loads' time, and loads. All that is unusual is left to [`Short`](super::short::Short): a rank that is late or lost, a note that says something else, a
-//! reader that is behind. It goes on where this has stopped ([`Halfway`]).
+//! [`super::prompt`]) stores, waits for a few loads' time, and loads. All that is unusual is left to
+//! [`Short`](super::short::Short): a rank that is late or lost, a note that says something else, a reader that is
+//! behind. It goes on where this has stopped ([`Halfway`]).
 
 use std::ops::Range;
 
@@ -35,8 +36,8 @@ pub struct Known {
 }
 
 impl Known {
-    /// What rank `rank` of `ranks` does. `plain`: both buffers are plain memory, or there are none. `None`: the call does
-    /// not fit together, the page does not [take](Page::takes) it, or not all ranks know all lengths.
+    /// What rank `rank` of `ranks` does. `plain`: both buffers are plain memory, or there are none. `None`: the call
+    /// does not fit together, the page does not [take](Page::takes) it, or not all ranks know all lengths.
     #[must_use]
     pub fn new(
         call: &Call<'_>,
@@ -100,12 +101,13 @@ fn part(
 }
 
 impl Page {
-    /// Does a collective if that takes no longer than a few looks; whether it has ended. If not, the caller goes on with
-    /// [its task](Known::task) by [`begin_task`](Page::begin_task), with the same number. `look`: whether to look once more.
+    /// Does a collective if that takes no longer than a few looks; whether it has ended. If not, the caller goes on
+    /// with [its task](Known::task) by [`begin_task`](Page::begin_task), with the same number. `look`: whether to look
+    /// once more.
     ///
     /// `known` is of the same call as the other ranks'; `send` and `recv` are the memory that the packed streams of its
-    /// buffers are. Nothing begins if it is of another rank, or of longer buffers than these, or if the CPU cannot touch
-    /// these.
+    /// buffers are. Nothing begins if it is of another rank, or of longer buffers than these, or if the CPU cannot
+    /// touch these.
     ///
     /// # Safety
     /// Until this returns, `send` is valid for reads while nothing writes it, `recv` for reads and writes while nothing
@@ -238,8 +240,8 @@ impl At<'_> {
         if !round.part(self.circle.seat()).is_empty() && !round.sources.is_empty() {
             // SAFETY: the caller's promise.
             let taken = unsafe { self.take(round, input, output) };
-            // The plan is one of this rank among as many ranks, so it has the buffers that its rounds use, and `part` has
-            // found memory that the CPU may touch, as long as the plan says.
+            // The plan is one of this rank among as many ranks, so it has the buffers that its rounds use, and `part`
+            // has found memory that the CPU may touch, as long as the plan says.
             debug_assert!(taken.is_some(), "plain memory of this rank, as long as the plan says");
             self.is_intact(round, 0)?;
         }
@@ -304,7 +306,8 @@ impl At<'_> {
         Some(())
     }
 
-    /// Combines notes where they are, and this rank's own contribution, into the user's memory; `false`: nothing was done.
+    /// Combines notes where they are, and this rank's own contribution, into the user's memory; `false`: nothing was
+    /// done.
     ///
     /// # Safety
     /// As for `only_round`.
@@ -323,9 +326,10 @@ impl At<'_> {
         let Some(fold) = self.fold.filter(|_| output.len() == part.len() as u64) else {
             return false;
         };
-        // SAFETY: the caller's promise for this rank's memory. Words of a note are valid for reads while the board is there.
-        // They were written before the mark that was read, and their rank writes them again when this one has read, or is
-        // lost to it (as with slots: the two are processes whose link has failed, and `is_intact` finds it out).
+        // SAFETY: the caller's promise for this rank's memory. Words of a note are valid for reads while the board is
+        // there. They were written before the mark that was read, and their rank writes them again when this one has
+        // read, or is lost to it (as with slots: the two are processes whose link has failed, and `is_intact` finds it
+        // out).
         unsafe { act::fold(fold, round.sources.clone().map(source), output) }
     }
 
