@@ -82,6 +82,18 @@ fn what_was_measured_is_kept_if_the_rest_is_stopped() {
     assert_eq!(report.rows[0].case, "V n=64 (alloc)");
 }
 
+/// `--json -`: standard output has the report alone.
+#[test]
+fn the_report_goes_to_standard_output_if_asked_for() {
+    let mut command = gapless();
+    command.args(["pingpong", "-l", "v", "--n", "64", "--iterations", "3", "--buffers", "2M"]);
+    command.args(["--json", "-"]);
+    let output = finish(command, Duration::from_secs(100));
+    let report: Report = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(report.rows.len(), 1);
+    assert!(text(&output.stderr).contains("V n=64"), "{}", text(&output.stderr));
+}
+
 /// Each message has memory of its own: what is about rotating buffers is not shown.
 #[test]
 fn memory_to_size_does_not_rotate() {

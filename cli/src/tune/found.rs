@@ -19,8 +19,9 @@ const APART_MAX: f64 = 0.5;
 /// Two processes that have a processor each are quicker by far.
 const BUSY_SECONDS: f64 = 20e-6;
 
-/// A cost of the host that is so many times the default, or a bandwidth that is so small a part of it, is a mistake.
-const FAR: f64 = 10.0;
+/// A cost that is so many times the default, or a bandwidth that is so small a part of it, is a mistake; by table. GPUs
+/// differ more than processors: the defaults are of two H200s and the link between them, and PCIe has a thirtieth of that.
+const FAR: [(&str, f64); 2] = [("host", 10.0), ("device", 50.0)];
 
 /// Numbers by name.
 #[derive(Debug, Default)]
@@ -87,24 +88,25 @@ impl Found {
         self.latency = Some(seconds);
     }
 
-    /// What cannot be right, if anything: a tiny message that took long, and costs of the host that are far from the
-    /// defaults, which were measured on a usual machine.
+    /// What cannot be right, if anything: a tiny message that took long, and costs that are far from the defaults, which
+    /// were measured on usual machines.
     pub(super) fn doubts(&self) -> Vec<String> {
         let slow = self.latency.filter(|seconds| *seconds > BUSY_SECONDS);
         let slow = slow.map(|latency| {
             format!("a tiny message took {}: other work kept this machine busy", Time(latency))
         });
         let (mut default, mut here) = (Tuning::default(), self.tuning());
-        let far = KEYS.iter().filter(|key| key.table == "host").filter_map(|key| {
+        let far = KEYS.iter().filter_map(|key| {
+            let (_, far) = *FAR.iter().find(|(table, _)| key.table == *table)?;
             let value = *self.values.get(&key.path())?.as_ref().ok()?;
             let usual = match (key.value)(&mut default) {
                 Value::Real(usual) => *usual,
                 Value::Whole(_) | Value::Short(_) => return None,
             };
             let how = match (key.unit, value / usual) {
-                (Unit::Ns | Unit::MbS, times) if times > FAR => format!("{times:.0} times"),
+                (Unit::Ns | Unit::MbS, times) if times > far => format!("{times:.0} times"),
                 // What is left of a longer time may come to nothing.
-                (Unit::MbS, part) if part < 1.0 / FAR => format!("1/{:.0} of", 1.0 / part),
+                (Unit::MbS, part) if part < 1.0 / far => format!("1/{:.0} of", 1.0 / part),
                 _ => return None,
             };
             let [value, usual] = [&mut here, &mut default].map(|tuning| shown(key, tuning));
@@ -272,12 +274,16 @@ mod tests {
         found.set("host", "map_ns", 0.0);
         found.set("host", "pipeline_mb_s", usual.pipeline_mb_s / 5.0);
         found.set("host", "fragment_bytes", 256.0);
+        // A small GPU behind PCIe.
+        found.set("device", "peer_copy_mb_s", usual.peer_copy_mb_s / 33.0);
+        found.set("device", "launch_ns", usual.launch_ns * 20.0);
         found.latency(2e-6);
         assert_eq!(found.doubts(), Vec::<String>::new());
         found.set("host", "rendezvous_ns", usual.rendezvous_ns * 74.0);
         found.set("host", "pipeline_mb_s", usual.pipeline_mb_s / 20.0);
+        found.set("device", "launch_ns", usual.launch_ns * 60.0);
         found.latency(40e-6);
-        let [slow, rendezvous, pipeline] = &found.doubts()[..] else {
+        let [slow, rendezvous, pipeline, launch] = &found.doubts()[..] else {
             panic!("{:?}", found.doubts())
         };
         assert!(slow.starts_with("a tiny message took 40.0 µs"), "{slow}");
@@ -287,6 +293,7 @@ mod tests {
             "{rendezvous}"
         );
         assert!(pipeline.contains("MB/s, 1/20 of the default of "), "{pipeline}");
+        assert!(launch.starts_with("device.launch_ns is "), "{launch}");
     }
 
     #[test]
