@@ -95,7 +95,7 @@ impl Doing {
 
 /// What has come of asking a peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Heard {
+pub enum Answer {
     /// It has said this, so long ago at most.
     Said(Doing, Duration),
     /// It has not answered for so long.
@@ -108,7 +108,7 @@ pub enum Heard {
 
 /// The name of a thread's entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Seat(u64);
+pub struct WaiterId(u64);
 
 /// What is known of a peer.
 #[derive(Debug, Default)]
@@ -125,8 +125,8 @@ struct Peer {
 #[derive(Debug, Default)]
 pub(crate) struct Asks {
     /// Of each thread that has waited for a while, the one that has waited longest first.
-    doing: Vec<(Seat, Doing)>,
-    seats: u64,
+    doing: Vec<(WaiterId, Doing)>,
+    waiters: u64,
     peers: BTreeMap<u32, Peer>,
     /// Contexts, numbers and operations of collectives that are over, the last one last.
     past: VecDeque<(u32, u64, u8)>,
@@ -217,24 +217,24 @@ impl Core {
 }
 
 impl Pml {
-    /// A thread has waited for a while in this call, and says so again from time to time; `seat` is its entry, or becomes
+    /// A thread has waited for a while in this call, and says so again from time to time; `waiter` is its entry, or becomes
     /// it. A peer that asks is answered so, until the thread [gets up](Pml::waits_no_more).
-    pub fn waits_in(&mut self, seat: &mut Option<Seat>, doing: &Doing) {
+    pub fn waits_in(&mut self, waiter: &mut Option<WaiterId>, doing: &Doing) {
         let asks = &mut self.core.asks;
-        let found = seat.and_then(|seat| asks.doing.iter_mut().find(|(it, _)| *it == seat));
+        let found = waiter.and_then(|waiter| asks.doing.iter_mut().find(|(it, _)| *it == waiter));
         match found {
             Some((_, known)) => *known = *doing,
             None => {
-                asks.seats += 1;
-                *seat = Some(Seat(asks.seats));
-                asks.doing.push((Seat(asks.seats), *doing));
+                asks.waiters += 1;
+                *waiter = Some(WaiterId(asks.waiters));
+                asks.doing.push((WaiterId(asks.waiters), *doing));
             }
         }
     }
 
     /// A thread does not wait any more.
-    pub fn waits_no_more(&mut self, seat: Seat) {
-        self.core.asks.doing.retain(|(it, _)| *it != seat);
+    pub fn waits_no_more(&mut self, waiter: WaiterId) {
+        self.core.asks.doing.retain(|(it, _)| *it != waiter);
     }
 
     /// A collective is over here. Whoever asks for it later is told which it was.
@@ -248,13 +248,13 @@ impl Pml {
 
     /// Asks a peer what it is in, unless it was asked a moment ago, and gives what has come of that so far. The peer is
     /// told what this process is in.
-    pub fn ask(&mut self, peer: u32, doing: &Doing) -> Heard {
+    pub fn ask(&mut self, peer: u32, doing: &Doing) -> Answer {
         match self.core.peers.get(peer as usize) {
             Some(state) if state.lost.is_none() => {}
-            _ => return Heard::Lost,
+            _ => return Answer::Lost,
         }
         if !self.bml.has_met(Rank(peer)) {
-            return Heard::Unlinked;
+            return Answer::Unlinked;
         }
         let now = now_ns();
         let state = self.core.asks.peers.entry(peer).or_default();
@@ -268,9 +268,9 @@ impl Pml {
         let silent = state.asked.map_or(Duration::ZERO, since);
         match state.said {
             Some((said, then)) if since(then) < FRESH && !(state.owes && silent >= AGAIN) => {
-                Heard::Said(said, since(then))
+                Answer::Said(said, since(then))
             }
-            _ => Heard::Silent(silent),
+            _ => Answer::Silent(silent),
         }
     }
 

@@ -83,7 +83,7 @@ mod rndv;
 mod tuning;
 mod wire;
 
-pub use asks::{Call, Doing, Heard, Seat};
+pub use asks::{Answer, Call, Doing, WaiterId};
 pub use choose::{Candidate, Excluded, Protocol, Situation, Staging};
 pub use comm::{COMMS_MAX, Comm};
 pub use comm::{CommRequest, Survivors, SurvivorsRequest};

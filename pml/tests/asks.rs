@@ -4,7 +4,7 @@ mod common;
 
 use common::rogue::{Pair, VERSION};
 use common::{Buffer, Job, bytes};
-use gapless_pml::{Call, Doing, Heard, PmlError, Protocol, Source, TagSel};
+use gapless_pml::{Answer, Call, Doing, PmlError, Protocol, Source, TagSel};
 use std::time::Duration;
 
 const BARRIER: Call = Call::Collective { operation: 1, number: 3 };
@@ -18,8 +18,8 @@ fn on(context: u32, call: Call) -> Doing {
 fn told(job: &mut Job, me: u32, doing: &Doing) -> Doing {
     let peer = 1 - me;
     job.until("an answer", |job| match job.pml(me).ask(peer, doing) {
-        Heard::Said(said, _) => Some(said),
-        Heard::Silent(_) => None,
+        Answer::Said(said, _) => Some(said),
+        Answer::Silent(_) => None,
         other => panic!("{other:?}"),
     })
 }
@@ -76,12 +76,12 @@ fn a_thread_is_noted_once_until_it_waits_no_more() {
 fn one_who_does_not_answer_is_asked_once() {
     let mut pair = Pair::new(Protocol::Pipeline);
     for _ in 0..10 {
-        assert!(matches!(pair.pml.ask(1, &Doing::NOTHING), Heard::Silent(_)));
+        assert!(matches!(pair.pml.ask(1, &Doing::NOTHING), Answer::Silent(_)));
         pair.turn();
     }
     std::thread::sleep(Duration::from_millis(1100));
     assert!(
-        matches!(pair.pml.ask(1, &Doing::NOTHING), Heard::Silent(since) if since.as_secs() == 1)
+        matches!(pair.pml.ask(1, &Doing::NOTHING), Answer::Silent(since) if since.as_secs() == 1)
     );
     pair.turn();
     assert_eq!(pair.inbox.0.iter().filter(|message| message[0] == ASK).count(), 1);
@@ -140,7 +140,7 @@ fn nonsense_loses_the_peer() {
         let recv = pair.recv(&to);
         pair.inject(&message);
         pair.assert_lost(recv, what);
-        assert_eq!(pair.pml.ask(1, &Doing::NOTHING), Heard::Lost, "{what}");
+        assert_eq!(pair.pml.ask(1, &Doing::NOTHING), Answer::Lost, "{what}");
     }
 }
 

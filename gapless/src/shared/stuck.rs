@@ -8,7 +8,7 @@ use super::{Shared, State};
 use crate::communicator::Communicator;
 use crate::wireup::{WireupError, asked, seconds};
 use gapless_coll::Operation;
-use gapless_pml::{Call, Doing, Heard, RequestId, Seat, Source, TagSel};
+use gapless_pml::{Answer, Call, Doing, RequestId, Source, TagSel, WaiterId};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::{SendFlags, send};
 use std::io::Write;
@@ -95,7 +95,7 @@ pub(super) struct Long {
     /// When it slept for the first time.
     since: Option<u64>,
     /// Where it is noted.
-    pub(super) seat: Option<Seat>,
+    pub(super) waiter: Option<WaiterId>,
     said: bool,
     /// Whether the launcher was told.
     told: bool,
@@ -151,7 +151,7 @@ impl Shared {
         }
         let millis = u32::try_from(waited.as_millis()).unwrap_or(u32::MAX);
         let doing = Doing { millis, ..describe(state, &(wait.what)(), wait.until) };
-        state.pml.waits_in(&mut wait.long.seat, &doing);
+        state.pml.waits_in(&mut wait.long.waiter, &doing);
         let me = state.pml.world().rank();
         let asks = self.stuck.after.map_or(ASKS, |after| ASKS.min(after / 2));
         let whom = doing.whom.filter(|whom| *whom != me && waited >= asks);
@@ -184,20 +184,20 @@ fn describe(state: &State, what: &Doing, until: Option<RequestId>) -> Doing {
 }
 
 /// What is said of a call that waits.
-fn line(me: u32, doing: &Doing, heard: Option<Heard>) -> String {
+fn line(me: u32, doing: &Doing, heard: Option<Answer>) -> String {
     let after = seconds_of(doing.millis);
     let begin = format!("rank {me} has waited {after} in {}", call(doing));
     let Some(whom) = doing.whom else { return begin };
     let says = match heard {
         // It is this process itself.
         None => return format!("{begin} for itself"),
-        Some(Heard::Said(theirs, _)) => says(&theirs),
-        Some(Heard::Silent(since)) if since < ASKS => "which has not answered yet".to_owned(),
-        Some(Heard::Silent(_)) => {
+        Some(Answer::Said(theirs, _)) => says(&theirs),
+        Some(Answer::Silent(since)) if since < ASKS => "which has not answered yet".to_owned(),
+        Some(Answer::Silent(_)) => {
             "which does not answer: it is outside of calls of Gapless, or stopped".to_owned()
         }
-        Some(Heard::Unlinked) => "with which there is no link".to_owned(),
-        Some(Heard::Lost) => "which is lost".to_owned(),
+        Some(Answer::Unlinked) => "with which there is no link".to_owned(),
+        Some(Answer::Lost) => "which is lost".to_owned(),
     };
     format!("{begin} for rank {whom}, {says}")
 }
@@ -291,13 +291,13 @@ mod tests {
         let begin = "rank 1 has waited 10.0 s in recv (tag 7, the world) for rank 2, ";
         let allreduce = Call::Collective { operation: Operation::Allreduce.code(), number: 3 };
         let theirs = Doing { call: allreduce, context: Some(1), whom: Some(0), millis: 9000 };
-        let said = Heard::Said(theirs, Duration::ZERO);
+        let said = Answer::Said(theirs, Duration::ZERO);
         let says =
             "which says that it has waited 9.0 s in allreduce (collective 3, the world) for rank 0";
         assert_eq!(line(said), format!("{begin}{says}"));
-        let silent = line(Heard::Silent(Duration::from_secs(2)));
+        let silent = line(Answer::Silent(Duration::from_secs(2)));
         assert!(silent.starts_with(begin) && silent.contains("does not answer"), "{silent}");
-        let nothing = line(Heard::Said(Doing::NOTHING, Duration::ZERO));
+        let nothing = line(Answer::Said(Doing::NOTHING, Duration::ZERO));
         assert!(nothing.starts_with(begin) && nothing.contains("no call"), "{nothing}");
     }
 }

@@ -150,8 +150,8 @@ impl Shared {
         let (ticket, long) = Default::default();
         let mut wait = Wait { ticket, waiter, yields: 0, parker: None, what, until: None, long };
         let found = self.wait_as(state, &mut wait, &mut ready);
-        if let Some(seat) = wait.long.seat {
-            self.with_anyway(|state| state.pml.waits_no_more(seat));
+        if let Some(waiter) = wait.long.waiter {
+            self.with_anyway(|state| state.pml.waits_no_more(waiter));
         }
         found
     }
