@@ -46,10 +46,12 @@
 
 mod bml;
 mod bundle;
+mod digest;
 mod endpoint;
 mod error;
 mod event;
 mod flood;
+mod level;
 mod near;
 mod rail;
 mod registered;
@@ -64,9 +66,11 @@ mod waiter;
 mod window;
 
 pub use bml::{Bml, Directory, Found};
+pub use digest::{digest, digest_bytes};
 pub use endpoint::PeerState;
 pub use error::BmlError;
 pub use event::{Handler, Next, Rank, RankEvent};
+pub use level::Level;
 pub use near::{Judge, Nearness};
 pub use rail::{RailSlot, RdmaRail};
 pub use registered::Registered;

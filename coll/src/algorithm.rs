@@ -1,8 +1,9 @@
 //! Which algorithms there are, and which operations each does.
 use crate::Operation;
 use crate::algorithms::{Butterfly, Exchange};
-use crate::level::{Level, Within};
+use crate::level::Within;
 use crate::tree::Tree;
+use gapless_bml::Level;
 
 /// How an operation is done among some ranks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

@@ -84,14 +84,14 @@ pub use execute::{
     Awaited, Blocks, CollError, Combine, Executor, Leaving, Lender, Rows, Seat, Sequencer,
     TaskFault, TaskName, Tasks, Ticket, Work,
 };
+pub use gapless_bml::Level;
 pub use goal::{Goal, GoalRank};
-pub use level::{Level, Within};
+pub use level::Within;
 pub use locality::Locality;
 pub use name::{METHODS, NameError};
 pub use operation::Operation;
 pub use sample::{Sample, SampleCall};
 pub use schedule::{Action, Buffer, Place, Row, Schedule};
 pub use suits::Misfit;
-pub use terms::digest_bytes;
 pub use together::{Part, Together, Whom};
 pub use tree::Tree;

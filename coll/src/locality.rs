@@ -1,7 +1,8 @@
 //! Which ranks are near each other.
-use crate::level::{Level, Within};
+use crate::level::Within;
 use crate::tree::Tree;
 use crate::{Algorithm, BuildError};
+use gapless_bml::Level;
 
 /// Groups of ranks that are near each other, level by level: those of a host, within them perhaps those of a socket, of
 /// a NUMA node, of a cache. Plain data that all ranks agree on.

@@ -1,7 +1,8 @@
 //! Whether an algorithm does a call, and if not, why.
-use crate::level::{Level, Within};
+use crate::level::Within;
 use crate::tree::Tree;
 use crate::{Algorithm, Call, Locality, Method, Operation};
+use gapless_bml::Level;
 
 /// Why an algorithm does not do a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]

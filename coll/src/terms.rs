@@ -1,6 +1,7 @@
 //! What all ranks of a collective must agree on, as far as a schedule depends on it.
 use crate::between::BetweenCall;
 use crate::{Algorithm, Call, Method, Operation};
+use gapless_bml::digest;
 
 /// The arguments of a call that all ranks give alike.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -75,16 +76,4 @@ impl Terms {
             by_pairs: true,
         }
     }
-}
-
-/// A digest of numbers (FNV-1a on their bytes), the same in every process.
-pub(crate) fn digest(numbers: &[u64]) -> u64 {
-    digest_bytes(numbers.iter().flat_map(|number| number.to_le_bytes()))
-}
-
-/// A digest of bytes (FNV-1a of 64 bits), the same in every process: for mistakes and not for attacks.
-pub fn digest_bytes(bytes: impl IntoIterator<Item = u8>) -> u64 {
-    bytes.into_iter().fold(0xCBF2_9CE4_8422_2325, |hash: u64, byte| {
-        (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01B3)
-    })
 }

@@ -2,8 +2,9 @@
 
 use crate::collective::CollectiveError;
 use crate::tuning::TuningError;
-use crate::wireup::WireupError;
 use gapless_bml::BmlError;
+use gapless_boot::BootError;
+use gapless_boot::wireup::WireupError;
 use gapless_btl::LinkError;
 use gapless_coll::topologies::TopologyError;
 use gapless_coll::{CollError, Operation};
@@ -300,6 +301,19 @@ impl Error {
 impl fmt::Debug for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Display::fmt(self, f)
+    }
+}
+
+impl From<BootError> for Error {
+    fn from(error: BootError) -> Error {
+        match error {
+            BootError::Wireup(error) => Error::Wireup(error),
+            BootError::Transport { name, error } => Error::Transport { name, error },
+            BootError::Incompatible { rank, what, theirs, ours } => {
+                Error::Incompatible { rank, what, theirs, ours }
+            }
+            BootError::BadCard { rank, what, text } => Error::BadCard { rank, what, text },
+        }
     }
 }
 

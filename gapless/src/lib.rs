@@ -185,16 +185,12 @@ mod collective;
 #[allow(unsafe_code, reason = "keeps borrowed and parked memory until requests have ended")]
 mod communicator;
 mod completion;
-mod descriptors;
 #[allow(unsafe_code, reason = "frees memory of devices, and grants it to messages")]
 mod device_buf;
 mod error;
 #[cfg(fuzzing)]
 #[doc(hidden)]
 pub mod fuzzing;
-#[cfg(feature = "launch")]
-#[allow(unsafe_code, reason = "prepares a child process between fork and exec")]
-pub mod launch;
 pub mod network;
 #[allow(unsafe_code, reason = "grants memory to requests that wait for other work")]
 mod ordered;
@@ -204,9 +200,7 @@ mod owned;
 mod parts;
 #[allow(unsafe_code, reason = "grants memory to messages until all of them have ended")]
 mod plan;
-mod pmi;
 pub mod prelude;
-pub mod processors;
 #[allow(unsafe_code, reason = "grants memory to requests until the scope has joined them")]
 mod scope;
 mod several;
@@ -224,7 +218,6 @@ mod view;
     reason = "vouches for the memory of windows, and moves bytes of views that are borrowed"
 )]
 mod window;
-pub mod wireup;
 mod world;
 #[allow(unsafe_code, reason = "passes on the promise that kernels take")]
 pub mod xtq;
@@ -247,6 +240,11 @@ pub use communicator::{Communicator, Message, Topology};
 pub use completion::Ending;
 pub use device_buf::DeviceBuf;
 pub use error::Error;
+#[cfg(feature = "launch")]
+#[doc(inline)]
+pub use gapless_boot::launch;
+#[doc(inline)]
+pub use gapless_boot::{BootError, processors, wireup};
 pub use owned::{
     Owned, OwnedBlocks, OwnedBuffer, OwnedBufferMut, OwnedRequest, Persistent, Refused,
 };

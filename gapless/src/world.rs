@@ -2,14 +2,12 @@
 //! message layer, and leaves in good order.
 
 mod builder;
-pub(crate) mod card;
 mod connection;
 mod depart;
 mod leave;
 mod meet;
 mod places;
 mod progress;
-mod roll;
 
 pub use builder::Builder;
 pub(crate) use builder::attach;

@@ -37,6 +37,7 @@ pub(crate) struct Oddity {
 const ACTORS: &[&str] = &[
     "gapless",
     "gapless-bml",
+    "gapless-boot",
     "gapless-btl",
     "gapless-btl-sm",
     "gapless-btl-tcp",
@@ -54,10 +55,17 @@ const ACTORS: &[&str] = &[
     "xtask",
 ];
 /// Crates that look at all sockets of the machine, or give theirs names.
-const SOCKETS: &[&str] =
-    &["gapless", "gapless-btl-sm", "gapless-btl-tcp", "gapless-cli", "gapless-tests"];
+const SOCKETS: &[&str] = &[
+    "gapless",
+    "gapless-boot",
+    "gapless-btl-sm",
+    "gapless-btl-tcp",
+    "gapless-cli",
+    "gapless-tests",
+];
 /// Crates that ask the kernel how large caches are.
-const CACHES: &[&str] = &["gapless", "gapless-bench", "gapless-cli", "gapless-report"];
+const CACHES: &[&str] =
+    &["gapless", "gapless-bench", "gapless-boot", "gapless-cli", "gapless-report"];
 /// Crates with loops for each kind of processor, and what tries all of those.
 const VECTORS: &[&str] =
     &["gapless-dtype", "gapless-dtype-cuda", "gapless-engine", "gapless-layouts"];

@@ -16,6 +16,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::task::Poll;
 
+use gapless_bml::{digest, digest_bytes};
+
 use super::Plan;
 use super::act::Tools;
 use super::elements;
@@ -25,7 +27,6 @@ use super::rows::{Blocks, Combine, Rows};
 use super::run::Run;
 use super::tickets::Ticket;
 use crate::schedule::{Action, Schedule};
-use crate::terms::{digest, digest_bytes};
 use crate::{Algorithm, Call, Exchange, Locality, Method, Operation, build};
 use gapless_engine::{ReduceOp, Typed};
 

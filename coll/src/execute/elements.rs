@@ -2,13 +2,13 @@
 //! word 0 stands for anything: bytes, nothing, or what is cut within an instance of a layout.
 use std::ops::Range;
 
+use gapless_bml::digest;
 use gapless_dtype::{Layout, Primitive, SignatureKind};
 use gapless_engine::Typed;
 
 use super::rows::{Blocks, Rows};
 use crate::Operation;
 use crate::schedule::{Buffer, Place};
-use crate::terms::digest;
 
 /// The last byte says what the elements are: the code of their basic type, from 1 on, or this. Then the two bytes
 /// before it have the codes of the first two.

@@ -6,7 +6,7 @@
 use super::waiting::Wait;
 use super::{Shared, State};
 use crate::communicator::Communicator;
-use crate::wireup::{WireupError, asked, seconds};
+use gapless_boot::wireup::{WireupError, asked, seconds};
 use gapless_coll::Operation;
 use gapless_pml::{Answer, Call, Doing, RequestId, Source, TagSel, WaiterId};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};

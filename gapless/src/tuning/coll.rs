@@ -113,7 +113,7 @@ pub fn load_table() -> Result<Table, TuningError> {
 /// A word that differs for tables that differ: for mistakes and not for attacks.
 pub(crate) fn digest(table: &Table) -> String {
     let text = write(&table.rules) + &write_hyperq(&table.hyperq);
-    format!("{:016x}", gapless_coll::digest_bytes(text.bytes()))
+    format!("{:016x}", gapless_bml::digest_bytes(text.bytes()))
 }
 
 #[cfg(test)]

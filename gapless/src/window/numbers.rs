@@ -83,7 +83,7 @@ const NETWORKS: usize = 8;
 
 /// A network, as ranks tell it: what its name hashes to; 0 is none.
 fn number(network: &str) -> u64 {
-    gapless_coll::digest_bytes(network.bytes()).max(1)
+    gapless_bml::digest_bytes(network.bytes()).max(1)
 }
 
 /// The network that all ranks are on, each of which lists its own in `told`, the best first. Of several, the one whose places

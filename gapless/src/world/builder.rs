@@ -1,7 +1,6 @@
 //! Choices about a world, and its start: transports, addresses, connections.
 
 use super::World;
-use super::card::Network;
 use super::connection::Connection;
 use super::meet::meet;
 use super::progress::ProgressThread;
@@ -10,14 +9,15 @@ use crate::accelerators::Accelerators;
 use crate::accelerators::OnDemand;
 use crate::collective::{Carrier, Tools};
 use crate::communicator::Communicator;
-use crate::descriptors;
 use crate::error::Error;
-use crate::network::{Choices, HAS_VERBS, IB, TCP, Ways};
 use crate::shared::stuck::Stuck;
 use crate::shared::{Bells, Shared};
 use crate::tuning::coll::Table;
-use crate::wireup::{self, Wireup, WireupError};
 use gapless_bml::{AmTag, Bml, Judge, Nearness, Rank};
+use gapless_boot::card::Network;
+use gapless_boot::descriptors;
+use gapless_boot::network::{Choices, HAS_VERBS, IB, TCP, Ways};
+use gapless_boot::wireup::{self, Wireup, WireupError};
 use gapless_btl::{Btl, Limits};
 use gapless_btl_sm::{Sm, SmConfig};
 use gapless_engine::{Engine, HostEngine};
@@ -358,7 +358,7 @@ impl Builder {
             .map_err(|limit| Error::TooFewDescriptors { size, needed, limit })?;
         let mut bml = Bml::new(Rank(rank), size);
         let judge = self.judge.take();
-        bml.judge_nearness_by(judge.unwrap_or_else(|| crate::network::judge(&settings)));
+        bml.judge_nearness_by(judge.unwrap_or_else(|| gapless_boot::network::judge(&settings)));
         let windows = Osc::register(&mut bml)?;
         for transport in self.chosen(&*wireup)? {
             bml.add(transport);

@@ -1,12 +1,12 @@
 //! The launcher, as a world keeps it: at start-up, when an address of a peer is first needed, and when the job is left.
 
 use super::builder::SM;
-use super::card;
-use super::roll::Roll;
 use crate::error::Error;
-use crate::network::{self, Paired};
-use crate::wireup::{Questions, Wireup, WireupError};
 use gapless_bml::{BmlError, Directory, Found, LinkError, Rank};
+use gapless_boot::network::{self, Paired};
+use gapless_boot::roll::Roll;
+use gapless_boot::wireup::{Questions, Wireup, WireupError};
+use gapless_boot::{BootError, card};
 use gapless_btl::Address;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 
@@ -129,9 +129,10 @@ impl Addresses {
                 }
                 None => *word != NOWHERE,
             });
-            let rails = words.map(|word| card::read_rail(peer, word)).collect();
+            let rails: Result<_, BootError> =
+                words.map(|word| card::read_rail(peer, word)).collect();
             if world == self.worlds_before {
-                return rails;
+                return rails.map_err(Error::from);
             }
             // It has joined the job anew.
             let error = LinkError::Departed;

@@ -15,16 +15,16 @@
 mod start;
 
 use super::builder::SM;
-use super::card::{self, Network};
 use super::connection::{Addresses, Connection, PLACES, RAILS, write_rails};
 use super::places::Places;
-use super::roll::Roll;
-use crate::descriptors;
 use crate::error::Error;
-use crate::network::{self, Settings, TCP, Ways};
 use crate::tuning::coll::Table;
-use crate::wireup::Wireup;
 use gapless_bml::{Bml, BmlError, Directory, Found, LinkError, PeerState, Rank};
+use gapless_boot::card::{self, Network};
+use gapless_boot::descriptors;
+use gapless_boot::network::{self, Settings, TCP, Ways};
+use gapless_boot::roll::Roll;
+use gapless_boot::wireup::Wireup;
 use gapless_btl::Address;
 use gapless_btl_tcp::random_secret;
 use std::sync::Arc;
@@ -132,7 +132,7 @@ fn read_roll(wireup: &mut dyn Wireup, own: &str) -> Result<Roll, Error> {
     }
     if wireup.rank() > 0 {
         wireup.fence()?;
-        return Roll::read(&wireup.get(0, ROLL)?, size);
+        return Ok(Roll::read(&wireup.get(0, ROLL)?, size)?);
     }
     let mut cards = vec![own.to_owned()];
     for rank in 1..size {

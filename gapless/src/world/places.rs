@@ -1,8 +1,8 @@
 //! Which processes are near each other, as all of them agree: each puts its host on its card, and the socket, NUMA node
 //! and cache whose processors it is kept on.
 
-use super::card;
-use super::roll::Roll;
+use gapless_boot::card;
+use gapless_boot::roll::Roll;
 use gapless_coll::{Level, Locality};
 use gapless_pml::Comm;
 use std::collections::BTreeMap;

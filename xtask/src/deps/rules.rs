@@ -58,6 +58,7 @@ const ALL: &[&str] = &[
     "gapless-btl-tcp",
     "gapless-btl-ib",
     "gapless-bml",
+    "gapless-boot",
     "gapless-pml",
     "gapless-coll",
     "gapless-osc",
@@ -165,6 +166,13 @@ pub(super) const RULES: &[Rule] = &[
         may: &["gapless-btl", "gapless-mem"],
         features: &[],
         tests_may: &["gapless-btl-sm", "gapless-btl-tcp"],
+        must_not_know: "datatypes, matching",
+    },
+    Rule {
+        package: "gapless-boot",
+        may: &["gapless-btl", "gapless-btl-tcp", "gapless-bml", "gapless-mem"],
+        features: &["gapless-btl-ib"],
+        tests_may: &[],
         must_not_know: "datatypes, matching",
     },
     Rule {

@@ -6,8 +6,8 @@ use std::ops::Range;
 use gapless_sync::board::{Readers, STEP_MAX};
 
 use crate::schedule::{Buffer, Row, SCRATCH_ALIGN};
-use crate::terms::digest;
 use crate::{Call, Operation};
+use gapless_bml::digest;
 
 use super::plan::RANKS_MAX;
 

@@ -4,8 +4,8 @@
 //! `GAPLESS_START_JSON=FILE cargo test -p gapless --lib world::meet::start` writes the table as JSON.
 
 use super::*;
-use crate::wireup::WireupError;
-use crate::world::card::write;
+use gapless_boot::card::write;
+use gapless_boot::wireup::WireupError;
 use gapless_btl::{AmTag, Btl, Limits, PeerId, ReserveError, Sink, Slot, Token};
 use gapless_engine::HostEngine;
 use gapless_pml::{Config, Pml};

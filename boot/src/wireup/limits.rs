@@ -48,7 +48,7 @@ impl Limits {
 }
 
 /// A variable's value, as seconds.
-pub(crate) fn seconds(variable: &'static str, text: &str) -> Result<Duration, WireupError> {
+pub fn seconds(variable: &'static str, text: &str) -> Result<Duration, WireupError> {
     let seconds = text.parse::<f64>().ok().filter(|&seconds| seconds <= 86_400.0);
     let seconds = seconds.and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
     seconds.ok_or_else(|| no_seconds(variable, text))

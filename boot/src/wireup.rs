@@ -32,11 +32,11 @@ mod questions;
 mod seat;
 mod single;
 
-pub(crate) use asked::{ASKED, asked, name as name_asked};
+pub use asked::{ASKED, asked, name as name_asked};
 pub use detect::{detect, is_launched};
 pub use error::WireupError;
 pub use limits::Limits;
-pub(crate) use limits::seconds;
+pub use limits::seconds;
 pub use pmi1::Pmi1;
 pub use pmix::Pmix;
 pub use questions::Questions;
@@ -142,7 +142,7 @@ fn job_name(launcher: &str) -> String {
     if launcher.len() <= JOB_BYTES_MAX {
         return launcher.to_owned();
     }
-    let hash = gapless_coll::digest_bytes(launcher.bytes());
+    let hash = gapless_bml::digest_bytes(launcher.bytes());
     let kept: String = launcher
         .chars()
         .scan(0, |len, c| {

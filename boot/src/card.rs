@@ -1,10 +1,10 @@
 //! What every process publishes about itself: a card by which peers check that they would understand its messages,
 //! and the addresses of its transports. All texts are single words.
 
-use crate::error::Error;
+use crate::error::BootError;
 use crate::processors::Processors;
+use gapless_bml::Level;
 use gapless_btl::Address;
-use gapless_coll::Level;
 use std::collections::BTreeSet;
 
 /// Raised whenever messages of the layers above the transports change.
@@ -27,7 +27,7 @@ const ENCRYPTION: &str = "encryption";
 
 /// Whether a process has a transport to other hosts of ours.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Network {
+pub enum Network {
     /// It may not use one.
     No,
     /// It can, for peers of other hosts.
@@ -64,7 +64,7 @@ fn traits() -> Vec<(&'static str, String)> {
 }
 
 /// The card of a process with this digest of its table of collectives.
-pub(crate) fn write(table: &str, network: Network, encrypts: bool) -> String {
+pub fn write(table: &str, network: Network, encrypts: bool) -> String {
     let (system, allowed) = (Processors::here(), Processors::allowed());
     let rest = [
         (TABLE, table.to_owned()),
@@ -83,7 +83,7 @@ pub(crate) fn write(table: &str, network: Network, encrypts: bool) -> String {
 }
 
 /// A card in three parts: what the process is, where on its host it is kept, and its host.
-pub(crate) fn parts(card: &str) -> [String; 3] {
+pub fn parts(card: &str) -> [String; 3] {
     let mut parts = [(); 3].map(|()| String::new());
     for text in card.split(',') {
         let name = text.split_once(':').map_or("", |(name, _)| name);
@@ -111,7 +111,7 @@ fn set(processors: &[usize]) -> Vec<u8> {
 
 /// Whether a process of this host with this card may run on processors that this thread may use. If launchers bind
 /// processes to separate processors, those do not disturb each other, however few each of them has.
-pub(crate) fn shares_processors(card: &str) -> bool {
+pub fn shares_processors(card: &str) -> bool {
     let theirs = word(card, PROCESSORS).and_then(from_hexadecimal).unwrap_or_default();
     share(&set(&Processors::allowed()), &theirs)
 }
@@ -122,17 +122,17 @@ fn share(ours: &[u8], theirs: &[u8]) -> bool {
 }
 
 /// Whether a process with this card has the table of collectives with this digest.
-pub(crate) fn has_table(card: &str, table: &str) -> bool {
+pub fn has_table(card: &str, table: &str) -> bool {
     word(card, TABLE) == Some(table)
 }
 
 /// The host of a process with this card, if it says so.
-pub(crate) fn host(card: &str) -> Option<&str> {
+pub fn host(card: &str) -> Option<&str> {
     word(card, HOST).filter(|host| !host.is_empty())
 }
 
 /// The socket, NUMA node or cache, of its host, whose processors a process with this card is kept on, if it says so.
-pub(crate) fn group(card: &str, level: Level) -> Option<usize> {
+pub fn group(card: &str, level: Level) -> Option<usize> {
     word(card, level.name())?.parse().ok()
 }
 
@@ -147,19 +147,19 @@ fn own_host() -> String {
 }
 
 /// Whether processes with these cards are known to be on different hosts.
-pub(crate) fn are_apart(one: &str, other: &str) -> bool {
+pub fn are_apart(one: &str, other: &str) -> bool {
     matches!((host(one), host(other)), (Some(one), Some(other)) if one != other)
 }
 
 /// Whether processes with these cards may be on one machine, be it with other sockets.
-pub(crate) fn share_machine(one: &str, other: &str) -> bool {
+pub fn share_machine(one: &str, other: &str) -> bool {
     let boot = |card| host(card).and_then(|host: &str| host.split('-').next());
     !matches!((boot(one), boot(other)), (Some(one), Some(other)) if one != other)
 }
 
 /// Whether all processes of a job open their transports to other hosts, which all of them decide alike: some are on
 /// different hosts, or one has no other transport of ours. `kinds` and `hosts` are those of all cards.
-pub(crate) fn need_network<'c>(
+pub fn need_network<'c>(
     kinds: impl Iterator<Item = &'c str> + Clone,
     hosts: impl Iterator<Item = &'c str>,
 ) -> bool {
@@ -170,7 +170,7 @@ pub(crate) fn need_network<'c>(
 }
 
 /// What a process with this card has.
-pub(crate) fn network(card: &str) -> Network {
+pub fn network(card: &str) -> Network {
     let word = word(card, NETWORK);
     let known = Network::ALL.iter().find(|(_, name)| word == Some(name));
     known.map_or(Network::No, |(network, _)| *network)
@@ -182,10 +182,10 @@ pub(crate) fn network(card: &str) -> Network {
 ///
 /// # Errors
 /// They do not agree: the first rank of those that differ from this process, whose card is `own`.
-pub(crate) fn check_encryption<'c>(
+pub fn check_encryption<'c>(
     own: &str,
     kinds: impl Iterator<Item = (u32, &'c str)>,
-) -> Result<(), Error> {
+) -> Result<(), BootError> {
     let mut said = Vec::new();
     for (rank, kind) in kinds.filter(|(_, kind)| network(kind) != Network::No) {
         said.push((rank, word(kind, ENCRYPTION).ok_or_else(|| bad(rank, "card", kind))?));
@@ -197,7 +197,7 @@ pub(crate) fn check_encryption<'c>(
     let other = said.iter().find(|(_, theirs)| *theirs != ours);
     other.map_or(Ok(()), |&(rank, theirs)| {
         let (what, theirs) = (ENCRYPTION.to_owned(), shorten(theirs));
-        Err(Error::Incompatible { rank, what, theirs, ours: ours.to_owned() })
+        Err(BootError::Incompatible { rank, what, theirs, ours: ours.to_owned() })
     })
 }
 
@@ -207,20 +207,20 @@ fn word<'a>(card: &'a str, name: &str) -> Option<&'a str> {
 }
 
 /// Checks a peer's card against ours.
-pub(crate) fn check(rank: u32, card: &str) -> Result<(), Error> {
+pub fn check(rank: u32, card: &str) -> Result<(), BootError> {
     let find = |name: &str| word(card, name);
     for (what, ours) in traits() {
         let theirs = find(what).ok_or_else(|| bad(rank, "card", card))?;
         if theirs != ours {
             let (what, theirs) = (what.replace('-', " "), shorten(theirs));
-            return Err(Error::Incompatible { rank, what, theirs, ours });
+            return Err(BootError::Incompatible { rank, what, theirs, ours });
         }
     }
     Ok(())
 }
 
 /// A transport's name and address in one word.
-pub(crate) fn write_rail(name: &str, address: &Address) -> String {
+pub fn write_rail(name: &str, address: &Address) -> String {
     format!("{name}:{}", in_hexadecimal(address.as_bytes()))
 }
 
@@ -241,7 +241,7 @@ fn from_hexadecimal(digits: &str) -> Option<Vec<u8>> {
 }
 
 /// The reverse.
-pub(crate) fn read_rail(rank: u32, word: &str) -> Result<(String, Address), Error> {
+pub fn read_rail(rank: u32, word: &str) -> Result<(String, Address), BootError> {
     let read = || {
         let (name, digits) = word.split_once(':')?;
         Some((name.to_owned(), Address::new(&from_hexadecimal(digits)?)?))
@@ -249,8 +249,10 @@ pub(crate) fn read_rail(rank: u32, word: &str) -> Result<(String, Address), Erro
     read().ok_or_else(|| bad(rank, "address", word))
 }
 
-pub(crate) fn bad(rank: u32, what: &'static str, text: &str) -> Error {
-    Error::BadCard { rank, what, text: shorten(text) }
+/// The error that a peer published something that makes no sense.
+#[must_use]
+pub fn bad(rank: u32, what: &'static str, text: &str) -> BootError {
+    BootError::BadCard { rank, what, text: shorten(text) }
 }
 
 fn shorten(text: &str) -> String {
@@ -279,11 +281,11 @@ mod tests {
             "wire-version:18",
             &write("0a", Network::Able, false).replace("type-sizes", "t"),
         ] {
-            assert!(matches!(check(1, card), Err(Error::BadCard { rank: 1, .. })), "{card}");
+            assert!(matches!(check(1, card), Err(BootError::BadCard { rank: 1, .. })), "{card}");
         }
         let future =
             write("0a", Network::Able, false).replace("wire-version:18", "wire-version:999");
-        assert!(matches!(check(1, &future), Err(Error::Incompatible { .. })));
+        assert!(matches!(check(1, &future), Err(BootError::Incompatible { .. })));
     }
 
     #[test]
@@ -304,7 +306,7 @@ mod tests {
         assert_eq!(check(&none(false), &[(0, on), (9, &none(false))]), Ok(()));
         assert_eq!(told(&none(true)), told(on));
         let bad = check(on, &[(4, &on.replace("encryption", "e"))]);
-        assert!(matches!(bad, Err(Error::BadCard { rank: 4, .. })), "{bad:?}");
+        assert!(matches!(bad, Err(BootError::BadCard { rank: 4, .. })), "{bad:?}");
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! How links to other hosts behave, as far as users choose that: after how long a silent host is given up, whether TCP may
 //! send without a copy, and what is written into packets of InfiniBand and RoCE. A program says it
-//! ([`Builder`](crate::Builder)), or a variable does.
+//! (`Builder` of a world), or a variable does.
 
 use crate::wireup::WireupError;
 use std::ops::RangeInclusive;
@@ -26,13 +26,19 @@ const SERVICE_LEVEL_MAX: u8 = 15;
 
 /// What was chosen; the rest is as the transports have it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Manner {
-    pub(crate) notice: Option<Duration>,
-    pub(crate) zerocopy: Option<bool>,
-    pub(crate) gid_index: Option<u8>,
-    pub(crate) pkey_index: Option<u16>,
-    pub(crate) traffic_class: Option<u8>,
-    pub(crate) service_level: Option<u8>,
+pub struct Manner {
+    /// After how long a silent host is given up.
+    pub notice: Option<Duration>,
+    /// Whether TCP may send without a copy.
+    pub zerocopy: Option<bool>,
+    /// Which address (GID) of a verbs port is used.
+    pub gid_index: Option<u8>,
+    /// Which partition of a verbs port is used.
+    pub pkey_index: Option<u16>,
+    /// Of the header of IP, or of InfiniBand between subnets.
+    pub traffic_class: Option<u8>,
+    /// Of InfiniBand.
+    pub service_level: Option<u8>,
 }
 
 impl Manner {

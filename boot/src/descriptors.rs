@@ -9,19 +9,19 @@ const OWN: u64 = 16;
 const A_LINK: u64 = 2;
 
 /// What a process of a job of `size` needs at least: its links of the start, to ranks at distances of powers of two.
-pub(crate) fn least(size: u32) -> u64 {
+pub fn least(size: u32) -> u64 {
     let distances = u64::from(size.next_power_of_two().trailing_zeros());
     OWN + A_LINK * u64::from(size.saturating_sub(1)).min(2 * distances)
 }
 
 /// What it needs at most: a link to each other process.
-pub(crate) fn most(size: u32) -> u64 {
+pub fn most(size: u32) -> u64 {
     OWN + A_LINK * u64::from(size)
 }
 
 /// Raises the soft limit to `wanted`, or as far as the hard one lets it. Gives the limit that holds then, if that is
 /// less than `needed`.
-pub(crate) fn raise(wanted: u64, needed: u64) -> Result<(), u64> {
+pub fn raise(wanted: u64, needed: u64) -> Result<(), u64> {
     let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
     let Some(mut now) = current else { return Ok(()) };
     let allowed = maximum.map_or(wanted, |most| most.min(wanted));

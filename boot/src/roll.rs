@@ -10,8 +10,8 @@
 //!                                                    a number with `+` rises by one with each rank of the run
 //! ```
 
-use super::card;
-use crate::error::Error;
+use crate::card;
+use crate::error::BootError;
 use std::collections::HashMap;
 use std::fmt::Write;
 
@@ -23,7 +23,7 @@ const HOST: usize = 2;
 
 /// The cards of all processes of a job.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Roll {
+pub struct Roll {
     /// The texts of each part, each once.
     texts: [Vec<String>; PARTS],
     /// By rank, which of them.
@@ -62,7 +62,7 @@ impl Run {
 
 impl Roll {
     /// Of these cards, in the order of ranks.
-    pub(crate) fn new<'c>(cards: impl IntoIterator<Item = &'c str>) -> Roll {
+    pub fn new<'c>(cards: impl IntoIterator<Item = &'c str>) -> Roll {
         let mut known: [HashMap<String, u32>; PARTS] = Default::default();
         let mut roll = Roll::default();
         for text in cards {
@@ -80,7 +80,7 @@ impl Roll {
     }
 
     /// As a word.
-    pub(crate) fn write(&self) -> String {
+    pub fn write(&self) -> String {
         let mut text = self.texts.each_ref().map(|texts| texts.join("/")).join(";");
         let mut separator = ';';
         for run in self.runs() {
@@ -121,7 +121,7 @@ impl Roll {
     ///
     /// # Errors
     /// It is no roll of so many ranks.
-    pub(crate) fn read(text: &str, size: u32) -> Result<Roll, Error> {
+    pub fn read(text: &str, size: u32) -> Result<Roll, BootError> {
         Roll::parse(text, size).ok_or_else(|| card::bad(0, "roll", text))
     }
 
@@ -157,17 +157,17 @@ impl Roll {
     }
 
     /// What a process is.
-    pub(crate) fn kind(&self, rank: u32) -> &str {
+    pub fn kind(&self, rank: u32) -> &str {
         self.part(KIND, rank)
     }
 
     /// The host that a process is on, as on its card.
-    pub(crate) fn host(&self, rank: u32) -> &str {
+    pub fn host(&self, rank: u32) -> &str {
         self.part(HOST, rank)
     }
 
     /// Each kind, with the first rank of it.
-    pub(crate) fn kinds(&self) -> impl Iterator<Item = (u32, &str)> {
+    pub fn kinds(&self) -> impl Iterator<Item = (u32, &str)> {
         let mut seen = vec![false; self.texts[KIND].len()];
         let ranks = (0u32..).zip(&self.ranks);
         let new = ranks
@@ -176,17 +176,17 @@ impl Roll {
     }
 
     /// All hosts.
-    pub(crate) fn hosts(&self) -> &[String] {
+    pub fn hosts(&self) -> &[String] {
         &self.texts[HOST]
     }
 
     /// All seats.
-    pub(crate) fn seats(&self) -> &[String] {
+    pub fn seats(&self) -> &[String] {
         &self.texts[SEAT]
     }
 
     /// The number of each rank's host and of its seat, among all of them.
-    pub(crate) fn places(&self) -> impl Iterator<Item = (u32, u32)> + '_ {
+    pub fn places(&self) -> impl Iterator<Item = (u32, u32)> + '_ {
         self.ranks.iter().map(|place| (place[HOST], place[SEAT]))
     }
 }
@@ -262,7 +262,7 @@ mod tests {
             "a;b;c;0.0.0.5,0.0.0.2",
         ] {
             let error = Roll::read(wrong, 6).expect_err(wrong);
-            assert!(matches!(error, Error::BadCard { rank: 0, what: "roll", .. }), "{error}");
+            assert!(matches!(error, BootError::BadCard { rank: 0, what: "roll", .. }), "{error}");
         }
         for at in 0..right.len() {
             let mut bytes = right.clone().into_bytes();

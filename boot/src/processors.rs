@@ -4,14 +4,14 @@
 //! Each question reads a few files. What the system does not tell is not known; that is no error.
 //!
 //! ```
-//! use gapless::coll::Level;
-//! use gapless::processors::Processors;
+//! use gapless_bml::Level;
+//! use gapless_boot::processors::Processors;
 //! for cache in Processors::here().groups(Level::L3, &Processors::allowed()) {
 //!     println!("cache {} of processors {:?}", cache.number, cache.processors);
 //! }
 //! ```
 
-use gapless_coll::Level;
+use gapless_bml::Level;
 use rustix::thread::{CpuSet, sched_getaffinity};
 use std::path::{Path, PathBuf};
 

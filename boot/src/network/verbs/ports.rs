@@ -146,7 +146,7 @@ impl<'a> Told<'a> {
 
 /// The kind of an adapter's port and its network, as its label says. Ports whose network is not known count as one network
 /// of their kind. `None`: the label is no adapter's port.
-pub(crate) fn network(label: &str) -> Option<String> {
+pub fn network(label: &str) -> Option<String> {
     let Told { kind, network, .. } = Told::read(label)?;
     Some(format!("{kind}/{network}"))
 }
@@ -176,7 +176,7 @@ fn pair(own: &[Told<'_>], theirs: &[Told<'_>], taken: &[(usize, usize)]) -> Opti
 /// The addresses of a peer, of which those of ports that are not to be used are gone; one that is left has the name that the
 /// port has here which it is joined with. `own` are the labels of this process; what is no port of an adapter stays. Gives
 /// whether both have asked for several rails, too, and there is a port among them.
-pub(crate) fn joined(
+pub(in crate::network) fn joined(
     own: &[String],
     theirs: Vec<(String, Address)>,
 ) -> (Vec<(String, Address)>, bool) {

@@ -25,13 +25,13 @@ pub struct Program {
 /// A job of one or several programs (MPMD). Ranks are counted through, program by program.
 ///
 /// ```
-/// use gapless::launch::{Launch, Program};
+/// use gapless_boot::launch::{Launch, Program};
 ///
 /// let ends_well = Program { ranks: 2, program: "true".into(), ..Program::default() };
 /// let launch = Launch { programs: vec![ends_well.clone(), ends_well], ..Launch::default() };
 /// assert_eq!(launch.ranks(), 4);
 /// assert_eq!(launch.run()?.exit_code(), 0);
-/// # Ok::<(), gapless::launch::LaunchError>(())
+/// # Ok::<(), gapless_boot::launch::LaunchError>(())
 /// ```
 #[derive(Clone, Debug, Default)]
 pub struct Launch {

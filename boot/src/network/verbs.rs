@@ -8,21 +8,22 @@ mod adapters;
 mod adapters;
 mod ports;
 
-pub(crate) use ports::{joined, network};
+pub(super) use ports::joined;
+pub use ports::network;
 
 use super::interfaces::{self, Interface};
 use super::manner::Manner;
 use super::wanted::Pattern;
 use super::{Choices, Labelled, Settings, Ways};
-use crate::Error;
+use crate::BootError;
 use gapless_btl::{LinkError, Secret};
 use ports::Port;
 use std::fmt;
 
 /// The name of the built-in transport over verbs.
-pub(crate) const IB: &str = "ib";
+pub const IB: &str = "ib";
 /// Whether this program was built with it.
-pub(crate) const IS_BUILT: bool = cfg!(feature = "ib");
+pub const IS_BUILT: bool = cfg!(feature = "ib");
 
 /// Which devices and ports are used.
 pub(super) const DEVICES: &str = "GAPLESS_IB_DEVICES";
@@ -127,16 +128,16 @@ fn choose(wanted: &Wanted, manner: &Manner) -> Result<Found, LinkError> {
     Ok(Found { ports, chosen, interfaces })
 }
 
-/// Ports of verbs devices of this host, and which of them a world uses that is [built](crate::Builder) without a choice of
+/// Ports of verbs devices of this host, and which of them a world uses that is built without a choice of
 /// devices, as the variable `GAPLESS_IB_DEVICES` says, for peers on other hosts that have such a port, too. (MPI 4.1 leaves
 /// this to implementations.)
 ///
 /// # Errors
 /// This program was built without the feature `ib`; rdma-core is not installed, or the system has no support; the variable
 /// makes no sense.
-pub fn verbs_ports() -> Result<Vec<VerbsPort>, Error> {
+pub fn verbs_ports() -> Result<Vec<VerbsPort>, BootError> {
     let settings = Choices::default().settle()?;
-    let failed = |error| Error::Transport { name: IB, error };
+    let failed = |error| BootError::Transport { name: IB, error };
     let Found { ports, .. } = choose(&settings.devices, &settings.manner).map_err(failed)?;
     Ok(ports.into_iter().map(|port| port.shown).collect())
 }

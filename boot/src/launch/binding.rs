@@ -3,7 +3,7 @@
 
 use super::{LaunchError, system};
 use crate::processors::{self, Processors};
-use gapless_coll::Level;
+use gapless_bml::Level;
 use rustix::thread::{CpuSet, sched_getaffinity};
 use std::collections::BTreeMap;
 use std::path::Path;

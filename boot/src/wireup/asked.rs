@@ -9,16 +9,16 @@ use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::sync::OnceLock;
 
 /// Names the socket.
-pub(crate) const ASKED: &str = "GAPLESS_ASK_FD";
+pub const ASKED: &str = "GAPLESS_ASK_FD";
 
 /// What the variable says of a socket that a launcher leaves to a process.
-pub(crate) fn name(socket: impl AsFd) -> Option<String> {
+pub fn name(socket: impl AsFd) -> Option<String> {
     let number = socket.as_fd().as_raw_fd();
     Some(format!("{number}:{}", link::socket(number)?))
 }
 
 /// The socket; `None`: the launcher does not ask.
-pub(crate) fn asked() -> Option<&'static OwnedFd> {
+pub fn asked() -> Option<&'static OwnedFd> {
     static SOCKET: OnceLock<Option<OwnedFd>> = OnceLock::new();
     SOCKET.get_or_init(|| take_over(find(&std::env::var(ASKED).ok()?)?)).as_ref()
 }

@@ -1,0 +1,27 @@
+//! How the processes of a job start and find each other, below everything that has messages.
+//!
+//! - [`launch`]: the local launcher, `gapless run` (feature `launch`);
+//! - [`wireup`]: what launchers tell their processes, by PMI-1 and PMIx: a number, a size, a store of keys and values;
+//! - [`card`]: what each process publishes about itself, and how others check it;
+//! - [`roll`]: the cards of all processes in one text;
+//! - [`processors`]: sockets, NUMA nodes and caches of this host;
+//! - [`network`]: which interfaces and adapters lead to other hosts, and the transports on them;
+//! - [`descriptors`]: the limit of open files.
+//!
+//! Which way data goes: a process asks [`wireup::detect`] who started it, publishes [`card::write`], reads the cards of the
+//! others, and opens [`network::open`] if they are on several hosts. `gapless` does this in `World::init`.
+#![deny(unsafe_code)]
+
+pub mod card;
+pub mod descriptors;
+mod error;
+#[cfg(feature = "launch")]
+#[allow(unsafe_code, reason = "prepares a child process between fork and exec")]
+pub mod launch;
+pub mod network;
+mod pmi;
+pub mod processors;
+pub mod roll;
+pub mod wireup;
+
+pub use error::BootError;
