@@ -36,7 +36,7 @@ const SLOT_BITS: u32 = 20;
 const SEQUENCE_BITS: u32 = 9;
 
 /// How many collectives, persistent ones aside, can be under way on a communicator at once. Each waits until the one
-/// that came so many before it has ended. So many persistent ones can exist at once on one [`Members`].
+/// that came so many before it has ended. So many persistent ones can exist at once on one `Members`.
 pub const IN_FLIGHT_MAX: u64 = 1 << SEQUENCE_BITS;
 
 /// How many messages one rank may send another in one collective.
