@@ -3,9 +3,10 @@
 //! ever.
 //!
 //! So the words are believed only as far as the named rank confirms them. Whoever waits and finds the same rank there
-//! for a while asks its process; for one that waits by messages the lock's owner does. *No* proves the words false if they have not changed meanwhile: a rank says no only
-//! outside of all calls that take or give back that lock, and with a new lock word 0 has a new number. A rank that
-//! shares the lock is asked only under the claim of whoever asks: until that has gone, nobody begins to share it.
+//! for a while asks its process; for one that waits by messages the lock's owner does. *No* proves the words false if
+//! they have not changed meanwhile: a rank says no only outside of all calls that take or give back that lock, and with
+//! a new lock word 0 has a new number. A rank that shares the lock is asked only under the claim of whoever asks: until
+//! that has gone, nobody begins to share it.
 //! Then the words are put right. Who wrote them cannot be seen; a rank that is lost is believed to have, and may have
 //! left the window half changed.
 
