@@ -224,7 +224,8 @@ pub fn write_rail(name: &str, address: &Address) -> String {
     format!("{name}:{}", in_hexadecimal(address.as_bytes()))
 }
 
-fn in_hexadecimal(bytes: &[u8]) -> String {
+/// Bytes as a word.
+pub(crate) fn in_hexadecimal(bytes: &[u8]) -> String {
     use std::fmt::Write;
     bytes.iter().fold(String::new(), |mut digits, byte| {
         let _ = write!(digits, "{byte:02x}");
@@ -232,7 +233,8 @@ fn in_hexadecimal(bytes: &[u8]) -> String {
     })
 }
 
-fn from_hexadecimal(digits: &str) -> Option<Vec<u8>> {
+/// The reverse.
+pub(crate) fn from_hexadecimal(digits: &str) -> Option<Vec<u8>> {
     if !digits.is_ascii() || !digits.len().is_multiple_of(2) {
         return None;
     }

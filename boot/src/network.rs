@@ -16,8 +16,8 @@ mod wanted;
 
 pub use verbs::{IB, IS_BUILT as HAS_VERBS, VerbsPort, network as port_network, verbs_ports};
 
-use crate::BootError;
 use crate::wireup::WireupError;
+use crate::{BootError, card};
 use choose::Wanted;
 use gapless_bml::Judge;
 use gapless_btl::{Address, Btl, LinkError};
@@ -309,25 +309,12 @@ pub fn judge(settings: &Settings) -> Judge {
 
 /// The job's secret as a word for the launcher's store.
 pub fn write_secret(secret: &Secret) -> String {
-    use std::fmt::Write;
-    secret.bytes().iter().fold(String::new(), |mut digits, byte| {
-        let _ = write!(digits, "{byte:02x}");
-        digits
-    })
+    card::in_hexadecimal(secret.bytes())
 }
 
 /// The reverse.
 pub fn read_secret(word: &str) -> Option<Secret> {
-    let digits: Vec<u8> = word
-        .bytes()
-        .map(|it| char::from(it).to_digit(16))
-        .collect::<Option<Vec<u32>>>()?
-        .into_iter()
-        .map(|it| u8::try_from(it).unwrap_or(0))
-        .collect();
-    let bytes: Vec<u8> = digits.chunks_exact(2).map(|pair| pair[0] << 4 | pair[1]).collect();
-    (digits.len() == 2 * Secret::BYTES).then_some(())?;
-    bytes.try_into().ok().map(Secret::new)
+    card::from_hexadecimal(word)?.try_into().ok().map(Secret::new)
 }
 
 #[cfg(test)]
