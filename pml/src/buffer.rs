@@ -10,16 +10,17 @@ mod access;
 mod cached;
 mod place;
 mod remote;
+pub(crate) mod span;
 mod transfer;
 
 pub(crate) use access::{Gets, Listed, Room};
 pub(crate) use cached::CachedBuffers;
 pub(crate) use place::{Packed, Place, after};
-pub(crate) use remote::{Far, Mover, Remote};
+pub(crate) use remote::{Far, Mover, Remote, packed_size};
 pub(crate) use transfer::{Held, Transfer};
 
+use crate::arrival::Body;
 use crate::error::PmlError;
-use crate::matching::body::Body;
 use gapless_bml::{Fragment, RailSlot};
 use gapless_engine::{Engine, EngineError, Typed, first_willing};
 use gapless_mem::{Completion, Device, DeviceError, Outstanding, Region, Space};

@@ -5,12 +5,8 @@
 //! no search for a number that is free everywhere, and any number of communicators can be made at once. Identifier
 //! `i` stands for the contexts `2i` (point to point) and `2i + 1` (collective).
 
-#[allow(unsafe_code, reason = "starts messages with buffers of its own")]
-pub(crate) mod agree;
 pub(crate) mod group;
-mod revoke;
 
-pub use agree::{CommRequest, Survivors, SurvivorsRequest};
 pub use group::{Comparison, Group};
 
 use crate::error::PmlError;
@@ -277,8 +273,10 @@ pub(crate) struct Comms {
     slots: Vec<Slot>,
     /// Free places, the one that was freed longest ago first.
     free: VecDeque<u32>,
+    /// Communicators that are being made here and are revoked already: by their identifiers, and who says so.
+    pub(crate) early_revokes: Vec<(u32, u32)>,
     /// The last answers for known communicators, by rank.
-    routes: [Route; ROUTES],
+    pub(crate) routes: [Route; ROUTES],
 }
 
 /// How many answers are remembered: enough for programs that exchange with their neighbours in turn.
@@ -340,6 +338,7 @@ impl Comms {
     pub(crate) fn remove(&mut self, id: u32) {
         let (at, generation) = parts(id);
         self.routes = Default::default();
+        self.early_revokes.retain(|(early, _)| *early != id);
         if let Some(slot) = self.slots.get_mut(at as usize)
             && slot.generation == generation
             && !matches!(slot.state, State::Free)
@@ -410,6 +409,26 @@ impl Comms {
             (since, _) if since <= GENERATIONS / 2 => Lookup::Gone,
             _ => Lookup::Never,
         }
+    }
+}
+
+impl Comm {
+    /// Marks it, both sides of an intercommunicator; whether it was not marked before.
+    pub(crate) fn mark_revoked(&self) -> bool {
+        let marked = self.inner.revoked.swap(true, Ordering::Relaxed);
+        self.side().inner.revoked.store(true, Ordering::Relaxed);
+        !marked
+    }
+}
+
+impl Comms {
+    /// The communicator that is known by an identifier, or by that of its side.
+    pub(crate) fn whole(&self, part: &Comm) -> Comm {
+        let inter = self.slots.iter().find_map(|slot| match &slot.state {
+            State::Known(comm) if comm.is_inter() && comm.side().same(part) => Some(comm.clone()),
+            _ => None,
+        });
+        inter.unwrap_or_else(|| part.clone())
     }
 }
 

@@ -1,6 +1,6 @@
 //! What an endpoint has done, by protocol, so that an experiment can check which protocol carried a message.
 
-use crate::rndv::protocol::Protocol;
+use crate::protocol::Protocol;
 
 /// What one protocol has done at this end. All numbers only grow.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

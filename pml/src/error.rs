@@ -1,6 +1,6 @@
 //! What can go wrong with a message, and whose fault it was.
 
-use crate::request::Status;
+use crate::status::Status;
 use gapless_bml::LinkError;
 use gapless_dtype::SignatureError;
 use gapless_engine::EngineError;

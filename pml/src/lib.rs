@@ -4,14 +4,16 @@
 //! [`Typed`](gapless_engine::Typed) buffer and return a [`RequestId`]. Calls of [`Pml::progress`], and calls that
 //! wait, drive all operations.
 //!
-//! All decisions are pure: matching (`matching.rs`), the order of messages (`matching/reorder.rs`), the choice of
-//! protocol ([`choose`]), the meaning of headers (`wire.rs`, where they are drawn). One loop acts. One protocol is
-//! one file and one line in a table; `rndv.rs` is its contract:
+//! Four states own what they need, and do not know each other: `Matching` (which receive takes which message), `Links`
+//! (peers, the order of messages, deaths), `Rendezvous` (what is in flight, and what protocols share) and `Requests`.
+//! The driver (`drive.rs`) has them all, and is what acts. Decisions are pure: matching, the order of messages, the
+//! choice of protocol ([`choose`]), the meaning of headers (`wire.rs`, where they are drawn). One protocol is one file
+//! and one line in a table; `rndv.rs` is its contract:
 //!
 //! | | copies | who moves the data |
 //! |---|---|---|
-//! | `eager.rs` | 2 | the sender packs into a slot at once, the receiver unpacks it |
-//! | `eager/unanswered.rs` | 1 or 2 | short messages of devices: by one of the protocols below; as eager, if nobody answers soon |
+//! | `drive/eager.rs` | 2 | the sender packs into a slot at once, the receiver unpacks it |
+//! | `drive/unanswered.rs` | 1 or 2 | short messages of devices: by one of the protocols below; as eager, if nobody answers soon |
 //! | `rndv/pipeline.rs` | 2 | both, fragment by fragment; always possible |
 //! | `rndv/mapped.rs` | 1 | the receiver, out of the sender's mapped memory |
 //! | `rndv/local.rs` | 1 | from a process to itself: one engine |
@@ -64,41 +66,44 @@
 //! ```
 #![deny(unsafe_code)]
 
+#[allow(unsafe_code, reason = "starts messages with buffers of its own")]
+mod agree;
+mod arrival;
 mod asks;
 #[allow(unsafe_code, reason = "the only place that has bytes of users' buffers moved")]
 mod buffer;
 pub mod choose;
 mod comm;
+mod cost;
 mod counters;
 mod digests;
 mod drive;
-mod eager;
 mod error;
 mod hash;
+mod links;
 mod matching;
 #[allow(unsafe_code, reason = "hands the caller's promise on")]
 mod pml;
-mod request;
+mod protocol;
+mod requests;
 mod rndv;
+mod status;
 mod tuning;
 mod wire;
 
-pub use asks::{Answer, Call, Doing, WaiterId};
-pub use choose::{Candidate, Excluded, Protocol, Situation, Staging};
-pub use comm::{COMMS_MAX, Comm};
-pub use comm::{CommRequest, Survivors, SurvivorsRequest};
-pub use comm::{Comparison, Group};
+pub use agree::{CommRequest, Survivors, SurvivorsRequest};
+pub use asks::{Answer, WaiterId};
+pub use choose::{Candidate, Excluded, Situation, Staging};
+pub use comm::{COMMS_MAX, Comm, Comparison, Group};
 pub use counters::{Counters, Tally};
-pub use drive::AM_TAG;
-pub use eager::Awaited;
+pub use drive::{Awaited, BUFFERED_OVERHEAD};
 pub use error::{Failure, PmlError};
 pub use gapless_bml::Next;
-pub use matching::MessageId;
-pub use pml::Pml;
-pub use request::BUFFERED_OVERHEAD;
-pub use request::Outcome;
-pub use request::Persistent;
-pub use request::{RequestId, Settled, Status};
-pub use request::{Source, TagSel};
+pub use links::AM_TAG;
+pub use matching::{MessageId, Source, TagSel};
+pub use pml::{Persistent, Pml};
+pub use protocol::Protocol;
+pub use requests::Outcome;
+pub use status::{RequestId, Settled, Status};
 pub use tuning::{Bounds, Config, Tuning};
-pub use wire::{EAGER_BYTES, INLINE_LAYOUT_MAX, SendMode};
+pub use wire::{Call, Doing, EAGER_BYTES, INLINE_LAYOUT_MAX, SendMode};

@@ -1,7 +1,7 @@
 //! Matching: which receive takes which message (MPI 4.1 §3.5).
 //!
-//! Two sides, both pure: [`Posted`], the receives that wait for a message, and [`Unexpected`], the
-//! messages that wait for a receive. A message goes to the receive that was posted first among
+//! [`Matching`] has two sides: [`Posted`], the receives that wait for a message, and [`Unexpected`], the
+//! messages that wait for a receive; besides, the messages that matched probes have claimed. A message goes to the receive that was posted first among
 //! those that match; a receive takes the message that arrived first among those that match. With
 //! messages of one sender arriving in the order of sending, that is MPI's non-overtaking rule.
 //!
@@ -9,17 +9,49 @@
 //! it names, and stamps order the fronts of the four: the cost of a message does not depend on how
 //! many receives or messages wait.
 
-pub(crate) mod body;
-pub(crate) mod claim;
+pub(crate) mod claims;
 mod index;
-pub(crate) mod reorder;
-mod sweep;
 
-pub use claim::MessageId;
+pub use claims::MessageId;
 
+use crate::arrival::{Arrival, Pool};
+use crate::hash::FastMap;
+use crate::matching::claims::Claims;
 use crate::matching::index::{Cell, Index, Key};
+use crate::status::Status;
 use crate::wire::Label;
 use slab::Slab;
+use std::collections::VecDeque;
+
+/// Whose messages a receive takes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Source {
+    /// Any member's (`MPI_ANY_SOURCE`).
+    Any,
+    /// This rank's.
+    Rank(u32),
+}
+
+/// Which tags a receive takes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TagSel {
+    /// Any (`MPI_ANY_TAG`).
+    Any,
+    /// This one.
+    Is(i32),
+}
+
+impl From<u32> for Source {
+    fn from(rank: u32) -> Source {
+        Source::Rank(rank)
+    }
+}
+
+impl From<i32> for TagSel {
+    fn from(tag: i32) -> TagSel {
+        TagSel::Is(tag)
+    }
+}
 
 /// What a receive asks for; `None` is the wildcard.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -53,15 +85,15 @@ impl Pattern {
 
 /// Where a posted receive waits, so that it can be withdrawn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Place {
+pub(crate) struct PostedPlace {
     class: u8,
     cell: Cell,
 }
 
-impl Place {
+impl PostedPlace {
     /// Of a receive that names its source and its tag.
-    pub(crate) fn straight(cell: Cell) -> Place {
-        Place { class: 0, cell }
+    pub(crate) fn straight(cell: Cell) -> PostedPlace {
+        PostedPlace { class: 0, cell }
     }
 }
 
@@ -77,12 +109,12 @@ pub(crate) struct Posted {
 impl Posted {
     /// Appends a receive.
     #[inline]
-    pub(crate) fn post(&mut self, pattern: Pattern, request: u32) -> Place {
+    pub(crate) fn post(&mut self, pattern: Pattern, request: u32) -> PostedPlace {
         let class = pattern.class();
         self.next_stamp += 1;
         self.wild += usize::from(class != 0);
         let cell = self.classes[class].push(pattern.key(), self.next_stamp, request);
-        Place { class: u8::try_from(class).expect("four classes"), cell }
+        PostedPlace { class: u8::try_from(class).expect("four classes"), cell }
     }
 
     /// Appends a receive that names its source and its tag; gives its cell.
@@ -99,7 +131,7 @@ impl Posted {
     }
 
     /// The tag of a receive that waits; `None`: any.
-    pub(crate) fn tag(&self, place: Place) -> Option<i32> {
+    pub(crate) fn tag(&self, place: PostedPlace) -> Option<i32> {
         let tag = self.classes[usize::from(place.class)].key(place.cell).tag;
         Some(tag).filter(|_| place.class & 2 == 0)
     }
@@ -146,7 +178,7 @@ impl Posted {
     }
 
     /// Withdraws a receive that no message has taken.
-    pub(crate) fn withdraw(&mut self, place: Place) {
+    pub(crate) fn withdraw(&mut self, place: PostedPlace) {
         self.classes[usize::from(place.class)].remove(place.cell);
         self.wild -= usize::from(place.class != 0);
     }
@@ -162,7 +194,7 @@ struct Waiting<M> {
 
 /// Messages that wait for a receive.
 #[derive(Debug)]
-pub(crate) struct Unexpected<M> {
+struct Unexpected<M> {
     messages: Slab<Waiting<M>>,
     classes: [Index; 4],
     /// Whether the three wildcard classes are kept. Off until a wildcard is asked for.
@@ -220,7 +252,7 @@ impl<M> Unexpected<M> {
     }
 
     /// The message that a receive would take.
-    pub(crate) fn peek(&mut self, pattern: Pattern) -> Option<(Label, &M)> {
+    pub(crate) fn probe(&mut self, pattern: Pattern) -> Option<(Label, &M)> {
         let number = self.find(pattern)?;
         let waiting = self.messages.get(number as usize)?;
         Some((waiting.label, &waiting.message))
@@ -284,6 +316,200 @@ impl<M> Unexpected<M> {
         }
         self.order = order;
         self.wild = true;
+    }
+}
+
+/// Notes of parked messages that are kept; most are out of date after a while.
+const PARKED_NOTES_MAX: usize = 1024;
+
+/// Which receive takes which message: the receives that wait, the messages that wait, and those that a probe has claimed.
+#[derive(Debug)]
+pub(crate) struct Matching {
+    pub(crate) posted: Posted,
+    /// How many inline receives were posted, ever.
+    pub(crate) posted_inline: u32,
+    unexpected: Unexpected<Arrival>,
+    /// Where the offers among them were put, by process and serial. One that is claimed is not there any more.
+    offers: FastMap<(u32, u64), (u32, Label)>,
+    claims: Claims,
+    /// Messages that may still be in the transport's memory, oldest first.
+    parked: VecDeque<(u32, Label)>,
+    /// How many of each process's are.
+    parked_of: Vec<u32>,
+    pub(crate) pool: Pool,
+}
+
+impl Matching {
+    /// Of a process in a job of `size`.
+    pub(crate) fn new(size: u32) -> Matching {
+        Matching {
+            posted: Posted::default(),
+            posted_inline: 0,
+            unexpected: Unexpected::default(),
+            offers: FastMap::default(),
+            claims: Claims::default(),
+            parked: VecDeque::new(),
+            parked_of: (0..size).map(|_| 0).collect(),
+            pool: Pool::default(),
+        }
+    }
+
+    /// Whether no message waits for a receive.
+    #[inline]
+    pub(crate) fn is_empty(&self) -> bool {
+        self.unexpected.is_empty()
+    }
+
+    /// Keeps a message until a receive takes it; at most `parked_max` of a process stay in the transport's memory. An error
+    /// is the sender's fault.
+    pub(crate) fn keep(
+        &mut self,
+        label: Label,
+        mut arrival: Arrival,
+        parked_max: u32,
+    ) -> Result<(), String> {
+        let parked_of = &mut self.parked_of[label.source as usize];
+        let mut parked = arrival.is_parked();
+        if parked && *parked_of >= parked_max {
+            arrival.copy_out(&mut self.pool).map_err(|error| error.to_string())?;
+            parked = false;
+        }
+        *parked_of += u32::from(parked);
+        let offer = arrival.offer();
+        let number = self.unexpected.hold(label, arrival);
+        if let Some(serial) = offer
+            && self.offers.insert((label.source, serial), (number, label)).is_some()
+        {
+            return Err(format!("rendezvous {serial} is offered twice"));
+        }
+        if parked {
+            self.parked.push_back((number, label));
+            if self.parked.len() > PARKED_NOTES_MAX {
+                self.spill();
+            }
+        }
+        Ok(())
+    }
+
+    /// The message that a receive would take.
+    pub(crate) fn probe(&mut self, pattern: Pattern) -> Option<(Label, &Arrival)> {
+        self.unexpected.probe(pattern)
+    }
+
+    /// Takes out the message that a receive takes.
+    #[inline]
+    pub(crate) fn take(&mut self, pattern: Pattern) -> Option<(Label, Arrival)> {
+        let (label, held) = self.unexpected.take(pattern)?;
+        self.forget(label, &held);
+        Some((label, held))
+    }
+
+    /// Removes all messages that `gone` selects and no probe has claimed. It takes time in proportion to all that wait.
+    pub(crate) fn remove_if(
+        &mut self,
+        gone: impl FnMut(Label, &Arrival) -> bool,
+    ) -> Vec<(Label, Arrival)> {
+        let removed = self.unexpected.remove_if(gone);
+        removed.iter().for_each(|(label, held)| self.forget(*label, held));
+        removed
+    }
+
+    /// Removes the records of a message that was taken.
+    fn forget(&mut self, label: Label, held: &Arrival) {
+        if held.is_parked() {
+            self.parked_of[label.source as usize] -= 1;
+        }
+        if let Some(serial) = held.offer() {
+            self.offers.remove(&(label.source, serial));
+        }
+    }
+
+    /// Takes out the message that [`probe`](Matching::probe) found, and that gave this status, for a receive that names it.
+    pub(crate) fn claim(&mut self, pattern: Pattern, status: Status) -> Option<MessageId> {
+        let (label, held) = self.unexpected.take(pattern)?;
+        Some(self.claims.insert(label, status, held))
+    }
+
+    /// The message behind a claim, which is over; without it if its sender was lost, or the communicator revoked.
+    pub(crate) fn unclaim(
+        &mut self,
+        message: &MessageId,
+    ) -> Option<(Label, Status, Option<Arrival>)> {
+        let (label, status, held) = self.claims.take(message)?;
+        if let Some(held) = &held {
+            self.forget(label, held);
+        }
+        Some((label, status, held))
+    }
+
+    /// Takes the messages behind those claims that `gone` selects; the claims stay, without them.
+    pub(crate) fn void_claims(
+        &mut self,
+        gone: impl FnMut(Label, &Arrival) -> bool,
+    ) -> Vec<(Label, Arrival)> {
+        let voided = self.claims.void(gone);
+        voided.iter().for_each(|(label, held)| self.forget(*label, held));
+        voided
+    }
+
+    /// Takes the messages behind all claims, which are over.
+    pub(crate) fn drain_claims(&mut self) -> Vec<(Label, Arrival)> {
+        let drained = self.void_claims(|_, _| true);
+        self.claims.clear();
+        drained
+    }
+
+    /// Whether any claims are of one of these communicators.
+    pub(crate) fn has_claims_of(&self, ids: &[u32]) -> bool {
+        self.claims.are_of(ids)
+    }
+
+    /// An offer that waits for a receive, claimed or not, by what its sender calls it.
+    pub(crate) fn held_offer(&mut self, from: u32, serial: u64) -> Option<&mut Arrival> {
+        let &(number, label) = self.offers.get(&(from, serial))?;
+        let is_it = |held: &&mut Arrival| held.offer() == Some(serial);
+        let held = self.unexpected.get_mut(number, label).filter(is_it);
+        held.or_else(|| self.claims.find_mut(from, serial))
+    }
+
+    /// Puts an eager message in the place of an offer.
+    pub(crate) fn replace_offer(
+        &mut self,
+        from: u32,
+        serial: u64,
+        mut arrival: Arrival,
+    ) -> Result<(), String> {
+        // In the transport's memory it might prevent the message from arriving that its receive waits for.
+        arrival.copy_out(&mut self.pool).map_err(|error| error.to_string())?;
+        if let Some(held) = self.held_offer(from, serial) {
+            *held = arrival;
+            self.offers.remove(&(from, serial));
+        }
+        Ok(())
+    }
+
+    /// Copies unexpected messages out of the transport's memory and returns it. Called when nothing else happens,
+    /// because the messages that their receives wait for may need that memory to arrive.
+    pub(crate) fn spill(&mut self) {
+        let Matching { unexpected, claims, parked, parked_of, pool, .. } = self;
+        let mut spill = |label: Label, held: &mut Arrival| match held.copy_out(pool) {
+            Ok(()) => parked_of[label.source as usize] -= 1,
+            Err(error) => tracing::error!(%error, "a message cannot be copied out"),
+        };
+        claims.parked().for_each(|(label, held)| spill(label, held));
+        for (number, label) in parked.drain(..) {
+            // The number may name another message by now. Then there is nothing to do, or that message is copied a
+            // little early.
+            if let Some(held) = unexpected.get_mut(number, label).filter(|held| held.is_parked()) {
+                spill(label, held);
+            }
+        }
+    }
+
+    /// Whether unexpected messages may be in the transport's memory.
+    #[inline]
+    pub(crate) fn has_parked(&self) -> bool {
+        !self.parked.is_empty() || self.claims.has_parked()
     }
 }
 

@@ -1,17 +1,31 @@
 //! The endpoint: its public face. Decisions are elsewhere; this file checks arguments and drives.
 
+mod asks;
+mod exchange;
+mod general;
+mod leave;
+mod modes;
+pub(crate) mod persistent;
+mod polled;
+mod sweep;
+mod take_back;
+mod wait;
+
+pub use persistent::Persistent;
+
+use crate::agree::Agreements;
 use crate::buffer;
-use crate::choose::{self, Candidate, Protocol, Situation};
+use crate::choose::{self, Candidate};
 use crate::comm::Comm;
-use crate::comm::agree::Agreements;
+use crate::cost::Situation;
 use crate::counters::Counters;
 use crate::drive::core::Core;
-use crate::eager::short::Awaited;
+use crate::drive::short::Awaited;
 use crate::error::{Failure, PmlError};
-use crate::matching::claim::MessageId;
-use crate::request::persistent::{Persistent, What as Start};
-use crate::request::recv::{Source, TagSel};
-use crate::request::{RequestId, Status};
+use crate::matching::{MessageId, Source, TagSel};
+use crate::pml::persistent::What;
+use crate::protocol::Protocol;
+use crate::status::{RequestId, Status};
 use crate::tuning::{Config, Tuning};
 use crate::wire::SendMode;
 use gapless_bml::{Bml, LinkError, Next, Waiter};
@@ -79,7 +93,7 @@ impl Pml {
     pub fn attach(&mut self, device: &Arc<dyn Device>) -> Result<(), LinkError> {
         let attached = self.bml.attach(device);
         if self.far && !device.space().cpu_accessible() {
-            self.core.rings.prepare(device, self.core.config.bounds.staging_bytes);
+            self.core.rndv.rings.prepare(device, self.core.config.bounds.staging_bytes);
         }
         attached
     }
@@ -193,7 +207,7 @@ impl Pml {
     ) -> Option<RequestId> {
         // SAFETY: the caller's promise is passed on.
         let left = unsafe { self.core.send_short(&mut self.bml, comm, buffer, (dest, tag)) };
-        Some(self.core.requests.insert_left(&left?))
+        Some(self.core.requests.insert_submitted(&left?))
     }
 
     /// As [`irecv`](Pml::irecv), if its buffer is plain and nothing must be waited for; otherwise it does nothing and
@@ -302,11 +316,11 @@ impl Pml {
         let Persistent { comm, buffer, what, .. } = &*persistent;
         let id = match *what {
             // SAFETY: the caller's promise is passed on.
-            Start::Send { dest, tag, mode } => unsafe {
+            What::Send { dest, tag, mode } => unsafe {
                 self.isend_mode(comm, buffer, dest, tag, mode)
             },
             // SAFETY: the caller's promise is passed on.
-            Start::Recv { source, tag } => unsafe { self.irecv(comm, buffer, source, tag) },
+            What::Recv { source, tag } => unsafe { self.irecv(comm, buffer, source, tag) },
         }?;
         persistent.active = Some(id);
         Ok(id)
@@ -391,7 +405,7 @@ impl Pml {
         self.bml.is_quiet()
             && !self.core.is_busy()
             && self.agreements.open == 0
-            && !self.core.has_parked()
+            && !self.core.matching.has_parked()
     }
 
     /// The work after a poll that brought `events`.
@@ -402,8 +416,8 @@ impl Pml {
             done += self.core.pump(&mut self.bml);
         }
         done += self.agree();
-        if done == 0 && self.core.has_parked() {
-            self.core.spill();
+        if done == 0 && self.core.matching.has_parked() {
+            self.core.matching.spill();
         }
         done
     }
@@ -508,8 +522,8 @@ impl Pml {
     /// Staging memory of devices and of the host: bytes kept, and how many of them messages use now, or lost peers
     /// have not released.
     pub fn staging_bytes(&mut self) -> (u64, u64) {
-        self.core.staging.look_back(&mut self.bml);
-        self.core.staging.bytes()
+        self.core.rndv.staging.look_back(&mut self.bml);
+        self.core.rndv.staging.bytes()
     }
 
     fn tuning(&self) -> &Tuning {

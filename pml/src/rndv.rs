@@ -1,11 +1,22 @@
 //! Rendezvous: long messages are offered by the sender (RTS), and the receiver decides which *protocol* carries them.
 //!
 //! A protocol is one file: a static [`Kind`] with everything that the protocol decides, and for each end a value that
-//! implements [`Rendezvous`] while a message is in flight. `protocol.rs` lists them, a line each. So a new protocol
+//! implements [`RndvEnd`] while a message is in flight. `protocol.rs` lists them, a line each. So a new protocol
 //! is a file and a line.
 //!
-//! `act.rs` takes a rendezvous out of its request, calls it with a [`Cx`], puts it back, and does what its [`Step`]
-//! says. `offer.rs` and `decide.rs` have what all protocols share at the sender and at the receiver.
+//! The driver (`drive/rendezvous.rs`) takes a rendezvous out of its request, calls it with a [`Cx`], puts it back, and
+//! does what its [`Step`] says. [`Rendezvous`] is what all of them share.
+//!
+//! | file | what it holds |
+//! |---|---|
+//! | `kinds.rs` | the table of kinds |
+//! | `eager.rs`, `pipeline.rs`, `local.rs`, `mapped.rs`, `mapped_put.rs`, `single_copy.rs`, `staged.rs` | the protocols |
+//! | `offered.rs`, `incoming.rs` | a rendezvous at its sender, and at its receiver |
+//! | `in_flight.rs`, `turns.rs` | work of engines that goes on; who asked to be polled |
+//! | `layouts.rs`, `pieces.rs` | flattened layouts that are published and fetched |
+//! | `staging.rs`, `rings.rs` | staging memory, and rings of page-locked memory |
+//! | `direct.rs`, `offering.rs` | what adapters refuse; whether offering short messages pays |
+//! | `link.rs` | the link to the other end, as a protocol may use it |
 //!
 //! ```text
 //! sender                     receiver
@@ -20,19 +31,20 @@
 //!   | <-------------- CTS ---- |
 //! ```
 
-mod act;
-pub(crate) mod decide;
-mod devices;
 pub(crate) mod direct;
+mod eager;
+pub(crate) mod in_flight;
+pub(crate) mod incoming;
+mod kinds;
 pub(crate) mod layouts;
-mod link;
+pub(crate) mod link;
 mod local;
 mod mapped;
 pub(crate) mod mapped_put;
-pub(crate) mod offer;
+pub(crate) mod offered;
+pub(crate) mod offering;
 pub(crate) mod pieces;
 mod pipeline;
-pub(crate) mod protocol;
 #[allow(unsafe_code, reason = "makes places of page-locked memory")]
 pub(crate) mod rings;
 pub(crate) mod single_copy;
@@ -41,31 +53,100 @@ pub(crate) mod staged;
 pub(crate) mod staging;
 pub(crate) mod turns;
 
-use crate::buffer::{Buffer, Engines, Gets, Held, Place, Room, Transfer};
-use crate::choose::{Excluded, Protocols, Situation};
+use crate::buffer::{Buffer, CachedBuffers, Engines, Gets, Held, Place, Room, Transfer};
+use crate::cost::{Excluded, Situation};
 use crate::counters::Counters;
-use crate::drive::inflight::InFlight;
-use crate::drive::peer::{Outgoing, Peer};
 use crate::error::PmlError;
-use crate::request::RequestId;
+use crate::hash::FastMap;
+use crate::links::{Outgoing, Peer};
+use crate::protocol::{Protocol, Protocols};
 use crate::rndv::direct::Refusals;
-use crate::rndv::layouts::Published;
+use crate::rndv::in_flight::InFlight;
+use crate::rndv::layouts::{Fetched, Published};
+use crate::rndv::link::Link;
+use crate::rndv::mapped_put::Granting;
+use crate::rndv::offering::{Offering, Unanswered};
 use crate::rndv::rings::Rings;
+use crate::rndv::single_copy::Scratch;
 use crate::rndv::staging::StagingPool;
-use crate::tuning::{Config, Tuning};
+use crate::rndv::turns::Turns;
+use crate::status::RequestId;
+use crate::tuning::{Bounds, Config, Tuning};
 use crate::wire::{self, Message, Rts, Verdict};
 use gapless_bml::{Fragment, Lending, LinkError, RailSlot, RdmaRail, RemoteKey};
 use gapless_dtype::Layout;
 use gapless_engine::EngineError;
 use gapless_mem::{Region, Space};
-use link::Link;
-use protocol::Protocol;
-use single_copy::Scratch;
+use std::collections::VecDeque;
 use std::fmt::Debug;
 use std::sync::Arc;
 
+/// The rendezvous of an endpoint: what is in flight, what waits, and the memory and the knowledge that messages share.
+#[derive(Debug)]
+pub(crate) struct Rendezvous {
+    pub(crate) in_flight: Vec<InFlight>,
+    /// Receives whose senders have not yet said that the data is there, by process and serial.
+    pub(crate) deferred: FastMap<(u32, u64), RequestId>,
+    /// Offers whose data follows if nobody answers.
+    pub(crate) unanswered: VecDeque<Unanswered>,
+    /// Those whose data an engine packs.
+    pub(crate) payloads: u32,
+    /// Requests whose rendezvous asked to be polled.
+    pub(crate) again: Turns,
+    /// Receives whose lost senders may still write to their buffers.
+    pub(crate) leaving_buffers: Vec<RequestId>,
+    pub(crate) published: Published,
+    pub(crate) scratch: Scratch,
+    /// What adapters do not reach by themselves.
+    pub(crate) refusals: Refusals,
+    pub(crate) rings: Rings,
+    /// The staging memory of staged messages.
+    pub(crate) staging: StagingPool,
+    /// Buffers that the caches of this process are likely to have.
+    pub(crate) cached: CachedBuffers,
+    /// By peer.
+    pub(crate) facts: Vec<PeerFacts>,
+}
+
+/// What messages with one peer have found out.
+#[derive(Debug, Default)]
+pub(crate) struct PeerFacts {
+    /// Layouts that were fetched from it.
+    pub(crate) layouts: Fetched,
+    /// Protocols that are impossible with it, by their place among all.
+    pub(crate) closed: [bool; Protocol::ALL.len()],
+    /// How often in a row a staged protocol found no key, likewise.
+    pub(crate) unkeyed: [u8; Protocol::ALL.len()],
+    /// What is known of offering it short messages out of device memory.
+    pub(crate) offering: Offering,
+    /// What is known of granting it buffers.
+    pub(crate) granting: Granting,
+    /// Whether a message with it had an end in a device's memory there.
+    pub(crate) has_devices: bool,
+}
+
+impl Rendezvous {
+    pub(crate) fn new(size: u32, bounds: &Bounds) -> Rendezvous {
+        Rendezvous {
+            in_flight: Vec::new(),
+            deferred: FastMap::default(),
+            unanswered: VecDeque::new(),
+            payloads: 0,
+            again: Turns::default(),
+            leaving_buffers: Vec::new(),
+            published: Published::new(bounds),
+            scratch: Scratch::default(),
+            refusals: Refusals::default(),
+            rings: Rings::default(),
+            staging: StagingPool::default(),
+            cached: CachedBuffers::default(),
+            facts: (0..size).map(|_| PeerFacts::default()).collect(),
+        }
+    }
+}
+
 /// One end of a message in flight by one protocol.
-pub(crate) trait Rendezvous: Debug + Send {
+pub(crate) trait RndvEnd: Debug + Send {
     /// The other end has sent a message of this rendezvous. [`Step::Broken`]: it must not.
     fn heard(&mut self, cx: &mut Cx<'_>, heard: Heard<'_>) -> Step;
 
@@ -84,7 +165,7 @@ pub(crate) trait Rendezvous: Debug + Send {
         Expected::Not
     }
 
-    /// Data that is [expected](Rendezvous::expects) is there. [`Step::Again`]: it wants to be polled.
+    /// Data that is [expected](RndvEnd::expects) is there. [`Step::Again`]: it wants to be polled.
     fn placed(&mut self, offset: u64, len: u64) -> Step {
         Step::Broken(format!("{len} bytes at {offset} that are not due"))
     }
@@ -96,8 +177,8 @@ pub(crate) trait Rendezvous: Debug + Send {
     }
 
     /// The peer is gone. [`Step::Going`]: it is not needed any more. Otherwise the request fails. After this call
-    /// only [`landed`](Rendezvous::landed) is called, and its steps are ignored. The request ends when every part has
-    /// landed and no peer has [`granted`](Rendezvous::granted) memory any more.
+    /// only [`landed`](RndvEnd::landed) is called, and its steps are ignored. The request ends when every part has
+    /// landed and no peer has [`granted`](RndvEnd::granted) memory any more.
     fn lost(&mut self, cx: &mut Cx<'_>) -> Step;
 
     /// Memory of the request's buffer that the peer may write now, also after it was lost.
@@ -106,7 +187,7 @@ pub(crate) trait Rendezvous: Debug + Send {
     }
 
     /// At the sender: whether the receiver may still choose another protocol. The offer then stays valid, and another
-    /// decision [stops](Rendezvous::stop) this one.
+    /// decision [stops](RndvEnd::stop) this one.
     fn is_tentative(&self) -> bool {
         false
     }
@@ -172,9 +253,9 @@ pub(crate) struct Heard<'m> {
 /// The start of a rendezvous: it goes on if, and only if, there is a value that carries it.
 pub(crate) enum Opened {
     /// It goes on.
-    Going(Box<dyn Rendezvous>),
+    Going(Box<dyn RndvEnd>),
     /// It goes on, and wants to be polled.
-    Again(Box<dyn Rendezvous>),
+    Again(Box<dyn RndvEnd>),
     /// It has ended already, as [`Step::Done`].
     Done(Protocol),
     /// As [`Step::Refused`].
@@ -185,12 +266,12 @@ pub(crate) enum Opened {
 
 impl Opened {
     /// It goes on, by this value.
-    pub(crate) fn going(value: impl Rendezvous + 'static) -> Opened {
+    pub(crate) fn going(value: impl RndvEnd + 'static) -> Opened {
         Opened::Going(Box::new(value))
     }
 
     /// The state after the value's first step. It is dropped if that ended the rendezvous.
-    pub(crate) fn after(step: Step, value: impl Rendezvous + 'static) -> Opened {
+    pub(crate) fn after(step: Step, value: impl RndvEnd + 'static) -> Opened {
         match step {
             Step::Going => Opened::Going(Box::new(value)),
             Step::Again => Opened::Again(Box::new(value)),
@@ -201,7 +282,7 @@ impl Opened {
     }
 
     /// For the driver: what goes on, and the step.
-    fn into_parts(self) -> (Option<Box<dyn Rendezvous>>, Step) {
+    pub(crate) fn into_parts(self) -> (Option<Box<dyn RndvEnd>>, Step) {
         match self {
             Opened::Going(value) => (Some(value), Step::Going),
             Opened::Again(value) => (Some(value), Step::Again),
@@ -214,10 +295,6 @@ impl Opened {
 
 /// A protocol: everything that depends on which one it is.
 pub(crate) struct Kind {
-    /// What reports print and [`Config::force`] takes.
-    pub(crate) name: &'static str,
-    /// Its number on the wire, in FIN and OPEN. It never changes.
-    pub(crate) wire: u8,
     /// Whether the receiver must know the sender's layout, if that has gaps.
     pub(crate) wants_layout: bool,
     /// What excludes it.
@@ -238,8 +315,6 @@ pub(crate) struct Kind {
 impl Kind {
     /// The base of every kind: one that is impossible.
     pub(crate) const NONE: Kind = Kind {
-        name: "",
-        wire: 0,
         wants_layout: false,
         exclude: |_, _| None,
         cost: |_, _| f64::MAX,
@@ -262,24 +337,25 @@ pub(crate) struct Cx<'a> {
     pub(crate) published: &'a mut Published,
     pub(crate) scratch: &'a mut Scratch,
     pub(crate) refusals: &'a mut Refusals,
-    places: &'a mut Room,
-    /// The other end, and what is kept for it.
+    pub(crate) places: &'a mut Room,
+    /// The other end, what is kept for it, and what is known of it.
     pub(crate) peer: u32,
     pub(crate) state: &'a mut Peer,
+    pub(crate) facts: &'a mut PeerFacts,
     pub(crate) buffer: &'a Buffer,
     /// The offer: the other end's at the receiver, our own at the sender.
     pub(crate) rts: &'a Rts,
     /// The receiver's own part; `None` at the sender.
     pub(crate) at_receiver: Option<AtReceiver<'a>>,
     /// Where the sender's buffer is registered.
-    registered: Option<&'a mut Option<(RdmaRail, RemoteKey)>>,
+    pub(crate) registered: Option<&'a mut Option<(RdmaRail, RemoteKey)>>,
     /// The result of the request, although the rendezvous goes on.
     pub(crate) failure: &'a mut Option<PmlError>,
     /// The one-sided operation of a receiver in flight.
     pub(crate) gets: &'a mut Gets,
-    in_flight: &'a mut Vec<InFlight>,
-    id: RequestId,
-    effects: Effects,
+    pub(crate) in_flight: &'a mut Vec<InFlight>,
+    pub(crate) id: RequestId,
+    pub(crate) effects: Effects,
 }
 
 /// What a receiver knows besides.
@@ -299,13 +375,13 @@ pub(crate) struct AtReceiver<'a> {
 #[derive(Debug, Default)]
 pub(crate) struct Effects {
     /// Something waits in the peer's outbox.
-    wrote: bool,
+    pub(crate) wrote: bool,
     /// The peer's queues must be checked.
-    active: bool,
+    pub(crate) active: bool,
     /// The request takes turns to send fragments.
-    streams: bool,
+    pub(crate) streams: bool,
     /// The link broke, or (`true`) is up but cannot be used.
-    broken: Option<(LinkError, bool)>,
+    pub(crate) broken: Option<(LinkError, bool)>,
 }
 
 impl Cx<'_> {
@@ -381,7 +457,7 @@ impl Cx<'_> {
         self.effects.active = true;
     }
 
-    /// Makes the driver call [`Rendezvous::landed`] for `part` when `transfer` has ended. Of the parts of a request
+    /// Makes the driver call [`RndvEnd::landed`] for `part` when `transfer` has ended. Of the parts of a request
     /// only the oldest is checked: asking a device costs a microsecond.
     pub(crate) fn follow(&mut self, part: u64, transfer: Transfer<impl Into<Held>>) {
         let (id, transfer) = (self.id, transfer.part());
@@ -399,7 +475,7 @@ impl Cx<'_> {
 
     /// Whether the request fails for another reason than truncation: data that still arrives is dropped.
     pub(crate) fn is_failed(&self) -> bool {
-        decide::is_failure(self.failure.as_ref())
+        incoming::is_failure(self.failure.as_ref())
     }
 
     /// At the sender: the offer is taken, and its keys are no longer needed.
@@ -412,7 +488,7 @@ impl Cx<'_> {
 
     /// A protocol cannot carry messages with this peer, as far as is known.
     pub(crate) fn close(&mut self, protocol: Protocol, why: &str) {
-        let closed = &mut self.state.closed;
+        let closed = &mut self.facts.closed;
         if !std::mem::replace(&mut closed[protocol.index()], true) {
             tracing::info!(peer = self.peer, %protocol, why, "messages to this peer use other protocols");
         }

@@ -59,6 +59,7 @@ mod verdict;
 
 use asking::AskWire;
 pub(crate) use asking::asking;
+pub use asking::{Call, Doing};
 pub(crate) use cts::Cts;
 use envelope::EnvelopeWire;
 pub use envelope::SendMode;
@@ -72,7 +73,6 @@ pub(crate) use staged::{DEPTH_MAX, Open, RingOffer, Why, free, ready, refuse};
 use staged::{OpenWire, RingWire};
 pub(crate) use verdict::Verdict;
 
-use crate::asks::Doing;
 use gapless_bml::RemoteKey;
 use gapless_dtype::SignatureDigest;
 use std::ops::Range;
@@ -102,6 +102,11 @@ pub(crate) const FIN_BYTES: usize = 16;
 pub(crate) const LAYOUT_BYTES: usize = 32;
 /// As long as an eager message's header, whose place it takes.
 pub(crate) const PAYLOAD_BYTES: usize = EAGER_BYTES;
+
+/// Lengths that fit a slot fit the address space.
+pub(crate) fn to_usize(len: u64) -> usize {
+    usize::try_from(len).expect("checked against a link's limit")
+}
 
 /// What a message is.
 mod kind {

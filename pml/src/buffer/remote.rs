@@ -1,9 +1,8 @@
 //! The other end's buffer, mapped here.
 
 use super::{Buffer, Transfer};
-use crate::rndv::offer::packed_size;
 use gapless_bml::Mapping;
-use gapless_dtype::Layout;
+use gapless_dtype::{Convertor, Layout};
 use gapless_engine::{Engine, EngineError, Typed};
 use gapless_mem::{Device, Outstanding, Region};
 use std::sync::Arc;
@@ -133,4 +132,14 @@ impl Mover<'_> {
         };
         Ok(Outstanding::new(work))
     }
+}
+
+/// The packed bytes of `count` instances of a peer's layout, which must touch just `span` bytes from `low` on.
+pub(crate) fn packed_size(layout: &Layout, count: u64, low: i64, span: u64) -> Result<u64, String> {
+    let convertor = Convertor::new(layout, count).map_err(|error| error.to_string())?;
+    let told = (low, low.saturating_add(i64::try_from(span).unwrap_or(i64::MAX)));
+    if convertor.bounds() != Some(told) {
+        return Err("a layout that touches other bytes than was told".to_owned());
+    }
+    Ok(convertor.packed_size())
 }

@@ -1,7 +1,7 @@
 //! Work of an engine or a device, and the memory that it reads or writes.
 
 use super::{Buffer, Place, Remote};
-use crate::matching::body::Body;
+use crate::arrival::Body;
 use gapless_bml::RailSlot;
 use gapless_mem::{Completion, DeviceError, Outstanding};
 use smallvec::SmallVec;

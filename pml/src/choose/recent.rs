@@ -5,43 +5,11 @@
 //! [forget](Recent::forget) the choices.
 
 use super::{Protocol, Situation, choose};
+use crate::protocol::Protocols;
 use crate::tuning::Tuning;
 
 /// Situations that are remembered: a few layouts, in both directions.
 const KEPT: usize = 16;
-
-/// A set of protocols.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Protocols(u32);
-
-const _: () = assert!(Protocol::ALL.len() <= u32::BITS as usize);
-
-impl Protocols {
-    /// All of them.
-    pub(crate) const ALL: Protocols = Protocols(u32::MAX);
-
-    /// These alone.
-    pub(crate) fn of(protocols: &[Protocol]) -> Protocols {
-        protocols.iter().fold(Protocols(0), |set, protocol| set.with(*protocol))
-    }
-
-    /// With one.
-    #[must_use]
-    pub(crate) fn with(self, protocol: Protocol) -> Protocols {
-        Protocols(self.0 | 1 << protocol.index())
-    }
-
-    /// Without one.
-    #[must_use]
-    pub(crate) fn without(self, protocol: Protocol) -> Protocols {
-        Protocols(self.0 & !(1 << protocol.index()))
-    }
-
-    /// Whether it has one.
-    pub(crate) fn has(self, protocol: Protocol) -> bool {
-        self.0 >> protocol.index() & 1 != 0
-    }
-}
 
 /// What was chosen, and of what.
 #[derive(Debug)]
@@ -137,13 +105,5 @@ mod tests {
         recent.forget();
         let force = Some(Protocol::Pipeline);
         assert_eq!(recent.choose(&s, &tuning, force, Protocols::ALL), Protocol::Pipeline);
-    }
-
-    #[test]
-    fn a_set_is_without_what_was_taken_out() {
-        let set = Protocols::ALL.without(Protocol::MappedPut);
-        for protocol in Protocol::ALL {
-            assert_eq!(set.has(protocol), protocol != Protocol::MappedPut);
-        }
     }
 }

@@ -8,16 +8,20 @@
 //! A peer that breaks the protocol is treated the same way, and not listened to any more. A peer that left because
 //! another was lost is not blamed itself: the error names that other.
 
+use crate::arrival::Arrival;
+use crate::buffer::Transfer;
 use crate::comm::Comm;
 use crate::drive::core::Core;
-use crate::drive::inflight::InFlight;
-use crate::drive::peer::Outgoing;
+use crate::drive::operation::{Operation, RecvStage, SendStage};
+use crate::error::Failure;
 use crate::error::PmlError;
+use crate::links::Outgoing;
 use crate::matching::Pattern;
-use crate::matching::body::Arrival;
-use crate::request::recv::RecvStage;
-use crate::request::send::SendStage;
-use crate::request::{RequestId, Work};
+use crate::rndv::in_flight::InFlight;
+use crate::status::RequestId;
+use crate::status::Status;
+use crate::wire::Label;
+use gapless_bml::RailSlot;
 use gapless_bml::{Bml, LinkError, Rank};
 
 impl Core {
@@ -30,7 +34,7 @@ impl Core {
 
     /// A peer is gone, or not trusted any more.
     pub(crate) fn lose(&mut self, bml: &mut Bml, peer: u32, error: LinkError) {
-        let state = &mut self.peers[peer as usize];
+        let state = &mut self.links.peers[peer as usize];
         if state.lost.is_some() {
             return;
         }
@@ -41,7 +45,7 @@ impl Core {
         let fault = PmlError::PeerLost { rank: culprit, error: error.clone() };
         state.lost = Some((culprit, error));
         state.near = false;
-        self.lost += 1;
+        self.links.lost += 1;
         state.reorder.clear();
         state.streams.clear();
         let packing = |item: &Outgoing| matches!(item, Outgoing::Packing { packing, .. } if packing.is_pending());
@@ -49,40 +53,30 @@ impl Core {
         let (at_work, rest): (Vec<_>, Vec<_>) =
             std::mem::take(&mut state.outbox).into_iter().partition(packing);
         for item in at_work {
-            if let Outgoing::Packing { id, packing } = item
-                && let Some(send) = self.requests.send_mut(id)
-            {
-                if let SendStage::Eager { serial } = send.stage {
-                    self.serials.remove(&serial);
-                }
-                send.stage = SendStage::Draining { packing: 1, result: Err(fault.clone().into()) };
-                self.in_flight.push(InFlight::Wasted { id, packing: *packing });
+            if let Outgoing::Packing { id, packing } = item {
+                self.end_packed(id, *packing, Err(fault.clone().into()));
             }
         }
         drop(rest);
-        let offers = self
-            .unexpected
-            .remove_if(|label, held| label.source == peer && matches!(held, Arrival::Rts(..)));
-        for (label, held) in offers {
-            self.unkeep(label, held);
-        }
-        self.lose_claims(peer);
-        self.deferred.retain(|(from, _), _| *from != peer);
+        let offered =
+            |label: Label, held: &Arrival| label.source == peer && matches!(held, Arrival::Rts(..));
+        drop(self.matching.remove_if(offered));
+        drop(self.matching.void_claims(offered));
+        self.rndv.deferred.retain(|(from, _), _| *from != peer);
         let concerned: Vec<RequestId> = self
             .requests
             .under_way()
             .filter(|(_, work)| match work {
-                Work::Send(send) => send.to.peer == peer,
-                Work::Recalled(recalled) => recalled.peer == peer,
-                Work::Recv(recv) => {
+                Operation::Send(send) => send.to.peer == peer,
+                Operation::Recalled(recalled) => recalled.peer == peer,
+                Operation::Recv(recv) => {
                     recv.receiving_from().or(recv.source) == Some(peer)
                         || matches!(recv.stage, RecvStage::Posted(_)) && recv.source.is_none()
                 }
-                _ => false,
             })
             .map(|(id, work)| {
-                if !matches!(work, Work::Recv(recv) if recv.source.is_none()) {
-                    self.accused = Some(culprit);
+                if !matches!(work, Operation::Recv(recv) if recv.source.is_none()) {
+                    self.links.accused = Some(culprit);
                 }
                 id
             })
@@ -97,15 +91,15 @@ impl Core {
     /// How an operation ends that needs a peer, if that is lost.
     #[inline]
     pub(crate) fn fault(&mut self, peer: u32) -> Option<PmlError> {
-        let (rank, error) = self.peers[peer as usize].lost.clone()?;
-        self.accused = Some(rank);
+        let (rank, error) = self.links.peers[peer as usize].lost.clone()?;
+        self.links.accused = Some(rank);
         Some(PmlError::PeerLost { rank, error })
     }
 
     /// A receive waits for `peer`, whose death is to be noticed, whether or not it ever sends.
     #[inline]
     pub(crate) fn approach(&mut self, bml: &mut Bml, peer: u32) {
-        let state = &mut self.peers[peer as usize];
+        let state = &mut self.links.peers[peer as usize];
         if !state.near && state.lost.is_none() {
             state.near = true;
             bml.reach(Rank(peer));
@@ -141,11 +135,26 @@ impl Core {
                 } else {
                     fault.clone()
                 };
-                self.posted.withdraw(place);
+                self.matching.posted.withdraw(place);
                 self.requests.finish(id, Err(error));
             }
             RecvStage::Incoming(_) => self.lose_rendezvous(bml, id, fault),
         }
+    }
+
+    /// Ends a send whose eager message will not leave, once the engine that packs it has released the buffer.
+    pub(crate) fn end_packed(
+        &mut self,
+        id: RequestId,
+        packing: Transfer<RailSlot>,
+        result: Result<Status, Failure>,
+    ) {
+        let Some(send) = self.requests.send_mut(id) else { return };
+        let draining = SendStage::Draining { packing: 1, result };
+        if let SendStage::Eager { serial } = std::mem::replace(&mut send.stage, draining) {
+            self.requests.unname(serial);
+        }
+        self.rndv.in_flight.push(InFlight::Wasted { id, packing });
     }
 
     /// An engine has released the buffer of a send that has failed.
@@ -163,7 +172,7 @@ impl Core {
     /// Whether a member is left whose message a new receive could get.
     #[inline]
     pub(crate) fn somebody_left(&mut self, comm: &Comm, pattern: Pattern) -> Result<(), PmlError> {
-        if self.lost == 0 {
+        if self.links.lost == 0 {
             return Ok(());
         }
         if let Some(rank) = pattern.source {
@@ -174,14 +183,14 @@ impl Core {
             if process == self.me {
                 continue;
             }
-            match &self.peers[process as usize].lost {
+            match &self.links.peers[process as usize].lost {
                 None => return Ok(()),
                 Some(lost) => last = Some(lost.clone()),
             }
         }
         // Alone from the start: messages to myself.
         let Some((rank, error)) = last else { return Ok(()) };
-        self.accused = Some(rank);
+        self.links.accused = Some(rank);
         Err(PmlError::NobodyLeft { rank, error })
     }
 }

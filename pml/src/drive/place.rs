@@ -1,18 +1,16 @@
-//! Messages that the transport puts where they go: it asks when it has the beginning of a long one ([`Handler::place`]), and
-//! says when all of it is there.
+//! Messages that the transport puts where they go: it asks when it has the beginning of a long one
+//! ([`Handler::place`](gapless_bml::Handler::place)), and says when all of it is there.
 //!
-//! An eager message has a place if its receive is known for sure: it is the next of its source, no receive has a wildcard,
-//! and the buffer has no gaps and exactly its length. Until it is there in full nobody has taken it, and its receive may
-//! be cancelled, so nothing is put there before all of it has come. A fragment of the pipeline has a place if it was asked for, and the
-//! receive's buffer consists of few runs; parts of it stay.
-//!
-//! [`Handler::place`]: gapless_bml::Handler::place
+//! An eager message has a place if its receive is known for sure: it is the next of its source, no receive has a
+//! wildcard, and the buffer has no gaps and exactly its length. Until it is there in full nobody has taken it, and its
+//! receive may be cancelled, so nothing is put there before all of it has come. A fragment of the pipeline has a place if
+//! it was asked for, and the receive's buffer consists of few runs; parts of it stay.
 
-use super::core::Core;
-use crate::request::recv::{Recv, RecvStage};
-use crate::request::{RequestId, Work};
-use crate::rndv::decide::{Incoming, Stage};
+use crate::drive::core::Core;
+use crate::drive::operation::{Operation, Recv, RecvStage};
+use crate::rndv::incoming::{Incoming, Stage};
 use crate::rndv::{Expected, Step};
+use crate::status::RequestId;
 use crate::wire::{DATA_BYTES, EAGER_BYTES, EAGER_WORDS, Head};
 use gapless_bml::Placing;
 use zerocopy::IntoBytes;
@@ -84,7 +82,7 @@ impl Core {
                 let by = incoming.protocol;
                 self.counters.tally(by).fragments += 1;
                 if matches!(step, Step::Again) {
-                    self.again.push(id);
+                    self.rndv.again.push(id);
                 }
                 true
             }
@@ -94,12 +92,12 @@ impl Core {
 
     /// The receive that has this number in rendezvous with `from`.
     fn incoming_of(&self, from: u32, reply: u64) -> Option<(RequestId, &Incoming)> {
-        let id = *self.serials.get(&reply)?;
-        if self.peers[from as usize].lost.is_some() {
+        let id = self.requests.named(reply)?;
+        if self.links.peers[from as usize].lost.is_some() {
             return None;
         }
-        match self.requests.heavy(id)? {
-            Work::Recv(Recv { stage: RecvStage::Incoming(incoming), .. })
+        match self.requests.operation(id)? {
+            Operation::Recv(Recv { stage: RecvStage::Incoming(incoming), .. })
                 if incoming.from == from =>
             {
                 Some((id, incoming))

@@ -53,7 +53,7 @@ fn random_run(seed: u64, steps: u32) {
     let mut oracle = Oracle::default();
     let mut posted = Posted::default();
     let mut unexpected = Unexpected::default();
-    let mut places: Vec<(u32, Place)> = Vec::new();
+    let mut places: Vec<(u32, PostedPlace)> = Vec::new();
     for step in 0..steps {
         let label = Label {
             context: u32::try_from(random.below(2)).unwrap(),
@@ -69,7 +69,7 @@ fn random_run(seed: u64, steps: u32) {
                 };
                 let expected = oracle.receive(pattern, step);
                 assert_eq!(
-                    unexpected.peek(pattern).map(|(_, message)| *message),
+                    unexpected.probe(pattern).map(|(_, message)| *message),
                     expected,
                     "seed {seed}, step {step}"
                 );

@@ -5,11 +5,9 @@
 //! device: the next sixteen messages do not ask. Each further refusal doubles that number, up to 16,384. An acceptance
 //! forgets it.
 
-use crate::choose::{Protocol, Protocols, SingleCopyCosts, span_of};
-use crate::drive::core::Core;
+use crate::cost::SingleCopyCosts;
 use gapless_bml::{Bml, Rank, RdmaError};
-use gapless_engine::Typed;
-use gapless_mem::{Region, Space};
+use gapless_mem::Space;
 
 /// Messages that do not ask after the first refusal.
 const FIRST: u32 = 16;
@@ -90,36 +88,6 @@ pub(crate) fn single_copy_costs(bml: &mut Bml, peer: u32, space: Space) -> Optio
 /// Whether adapters reach a device's memory by themselves on the way to `peer`.
 pub(crate) fn is_taken(bml: &mut Bml, peer: u32, space: Space) -> bool {
     single_copy_costs(bml, peer, space).is_some_and(|costs| costs.devices)
-}
-
-/// A buffer that spans more than so many times its bytes is not registered where that has a price: all of the span would be
-/// locked in memory, and readable by the peer, gaps included.
-const SPAN_MAX: u64 = 4;
-
-/// Whether a buffer may be registered: one that is no list of addresses, and has no long gaps.
-fn is_dense(buffer: &Typed) -> bool {
-    let span = span_of(buffer.layout(), buffer.count());
-    buffer.region() != Region::bottom() && span / SPAN_MAX <= buffer.packed_bytes()
-}
-
-impl Core {
-    /// Whether a sender registers its buffer for the receiver to read. Where that has a price, it does if single copy is
-    /// forced, or would be chosen between two buffers like it.
-    pub(crate) fn registers(&mut self, bml: &mut Bml, peer: u32, buffer: &Typed) -> bool {
-        let space = buffer.space();
-        let Some(costs) = single_copy_costs(bml, peer, space) else { return false };
-        if space.cpu_accessible() && !costs.registers() {
-            return true;
-        }
-        if !(costs.devices && is_dense(buffer)) {
-            return false;
-        }
-        let s = self.expectation(bml, peer, buffer);
-        let (tuning, force) = (&self.config.tuning, self.config.force);
-        let offered = Protocols::ALL.without(Protocol::Eager);
-        let expected = self.recent.choose(&s, tuning, force, offered);
-        expected == Protocol::SingleCopy
-    }
 }
 
 #[cfg(test)]

@@ -2,8 +2,7 @@
 //! of the other end's. It reaches no other peer, and neither polls nor changes the rails.
 
 use crate::buffer::{Buffer, Gets, Listed, Packed, Place, Room};
-use crate::drive::core::{AM_TAG, Core};
-use crate::drive::peer::reserve;
+use crate::links::{AM_TAG, fragment_max, reserve};
 use crate::rndv::staging::{Block, StagingPool, device_of};
 use gapless_bml::{
     Bml, Extent, Lending, LinkError, MapError, Mapping, RailSlot, Rank, RdmaError, RdmaRail,
@@ -25,7 +24,7 @@ impl<'a> Link<'a> {
 
     /// Most bytes that a message can have.
     pub(crate) fn fragment_max(&self) -> usize {
-        Core::fragment_max(self.bml, self.peer)
+        fragment_max(self.bml, self.peer)
     }
 
     /// Room for a message whose bytes lie in `space`; `None` if there is none now. An error says whether the link is up all

@@ -7,12 +7,10 @@
 use super::mapped::Moving;
 use super::{Cx, Kind, Opened};
 use crate::buffer::Transfer;
-use crate::choose::{Excluded, Model, Situation};
-use crate::rndv::protocol::Protocol;
+use crate::cost::{Excluded, Model, Situation};
+use crate::protocol::Protocol;
 
 pub(super) const KIND: Kind = Kind {
-    name: "local",
-    wire: 5,
     exclude: |s, _| (!s.local).then_some(Excluded::OtherProcess),
     cost: |s, tuning| match s.devices {
         None => Model::new(s, tuning).local(),

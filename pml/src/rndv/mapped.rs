@@ -11,16 +11,14 @@
 //! just these before anything is read ([`Remote`]).
 
 use super::staged::lasts;
-use super::{Cx, Heard, Kind, Opened, Rendezvous, Step, unexpected};
+use super::{Cx, Heard, Kind, Opened, RndvEnd, Step, unexpected};
 use crate::buffer::{Far, Held, Mover, Remote, Transfer};
-use crate::choose::{Excluded, Model, Situation};
-use crate::rndv::protocol::Protocol;
+use crate::cost::{Excluded, Model, Situation};
+use crate::protocol::Protocol;
 use gapless_engine::EngineError;
 use gapless_mem::Space;
 
 pub(super) const KIND: Kind = Kind {
-    name: "mapped",
-    wire: 3,
     wants_layout: true,
     exclude,
     cost: |s, tuning| match &s.devices {
@@ -106,7 +104,7 @@ fn open_recv(cx: &mut Cx<'_>, _: &Situation) -> Opened {
 #[derive(Debug)]
 pub(super) struct Moving(pub(super) Protocol);
 
-impl Rendezvous for Moving {
+impl RndvEnd for Moving {
     fn heard(&mut self, _: &mut Cx<'_>, heard: Heard<'_>) -> Step {
         unexpected(&heard.message)
     }

@@ -24,12 +24,12 @@
 //! ([`Mapped::recall`](gapless_bml::Mapped::recall)): a lost peer may live, and write, for long.
 
 use super::staged::lasts;
-use super::{Cx, Heard, Kind, Opened, Rendezvous, Step, mapped, undue, unexpected};
+use super::{Cx, Heard, Kind, Opened, RndvEnd, Step, mapped, undue, unexpected};
 use crate::buffer::{Far, Held, Remote, Transfer};
-use crate::choose::{Excluded, Model, Situation};
+use crate::cost::{Excluded, Model, Situation};
 use crate::hash::FastMap;
+use crate::protocol::Protocol;
 use crate::rndv::layouts::{Fetch, Uses};
-use crate::rndv::protocol::Protocol;
 use crate::tuning::Tuning;
 use crate::wire::{
     self, FRAGMENT_MIN, GRANT_BYTES, Grant, INLINE_LAYOUT_MAX, LAYOUT_BYTES, Message, Why,
@@ -41,8 +41,6 @@ use gapless_mem::Region;
 use std::sync::Arc;
 
 pub(super) const KIND: Kind = Kind {
-    name: "mapped-put",
-    wire: 12,
     exclude,
     cost: |s, tuning| match &s.devices {
         None => Model::new(s, tuning).mapped_put(),
@@ -101,8 +99,8 @@ fn consider(cx: &mut Cx<'_>, s: &mut Situation) {
     let space = cx.buffer.typed().space();
     let (from_host, host) = (cx.rts.host, space.cpu_accessible());
     let at = usize::from(!host);
-    let closed = cx.state.closed[Protocol::MappedPut.index()] && !host;
-    if s.local || closed || cx.state.granting.refused[at] >= REFUSALS_MAX {
+    let closed = cx.facts.closed[Protocol::MappedPut.index()] && !host;
+    if s.local || closed || cx.facts.granting.refused[at] >= REFUSALS_MAX {
         return;
     }
     s.grants = match (from_host, host) {
@@ -112,7 +110,7 @@ fn consider(cx: &mut Cx<'_>, s: &mut Situation) {
         // Its key is requested when it is needed: exporting memory takes time.
         (_, false) => share && cx.link.device(space).is_some() && cx.link.maps(),
     };
-    let resting = &mut cx.state.granting.resting[at];
+    let resting = &mut cx.facts.granting.resting[at];
     if s.grants && *resting > 0 {
         *resting -= 1;
         s.grants = false;
@@ -122,11 +120,11 @@ fn consider(cx: &mut Cx<'_>, s: &mut Situation) {
             s.grants = false;
             return;
         };
-        let known = flat.len() <= inline_max(cx) || cx.state.granting.fetched.contains_key(&name);
+        let known = flat.len() <= inline_max(cx) || cx.facts.granting.fetched.contains_key(&name);
         if !known {
             s.granted_layout_bytes = flat.len() as u64;
             let most = cx.config.bounds.layout_cache_entries;
-            s.granted_layout_uses = cx.state.granting.unknown.count(name, most);
+            s.granted_layout_uses = cx.facts.granting.unknown.count(name, most);
         }
     }
 }
@@ -184,7 +182,7 @@ fn not_granted(cx: &mut Cx<'_>, why: Why) -> String {
         Why::Unmappable => "the sender cannot map the memory",
     };
     let at = usize::from(!host);
-    let Granting { refused, exhausted, resting, .. } = &mut cx.state.granting;
+    let Granting { refused, exhausted, resting, .. } = &mut cx.facts.granting;
     match why {
         Why::Exhausted => {
             exhausted[at] = exhausted[at].saturating_add(1);
@@ -215,25 +213,25 @@ impl Granted {
         let piece = usize::try_from(piece).ok().filter(|piece| *piece <= fits)?;
         let (name, bytes) = self.layout.take_if(|_| serial == cx.rts.serial)?;
         let most = cx.config.bounds.layout_cache_entries;
-        let fetched = &mut cx.state.granting.fetched;
+        let fetched = &mut cx.facts.granting.fetched;
         if fetched.len() >= most {
             fetched.clear();
         }
         fetched.insert(name, ());
-        cx.state.granting.unknown.paid(name);
+        cx.facts.granting.unknown.paid(name);
         cx.layout(serial, piece, bytes);
         Some(())
     }
 }
 
-impl Rendezvous for Granted {
+impl RndvEnd for Granted {
     fn heard(&mut self, cx: &mut Cx<'_>, heard: Heard<'_>) -> Step {
         match heard.message {
             // The sender has moved everything into the buffer.
             Message::Ready { index: 0, .. } => {
                 let at = usize::from(!cx.buffer.typed().space().cpu_accessible());
-                cx.state.granting.refused[at] = 0;
-                cx.state.granting.exhausted[at] = 0;
+                cx.facts.granting.refused[at] = 0;
+                cx.facts.granting.exhausted[at] = 0;
                 Step::Done(Protocol::MappedPut)
             }
             Message::Ready { index, .. } => {
@@ -291,7 +289,7 @@ impl Putting {
         if grant.layout_bytes == 0 {
             return self.put(cx, None);
         }
-        let layouts = &mut cx.state.layouts;
+        let layouts = &mut cx.facts.layouts;
         let known = match inline {
             [] => layouts.get(grant.layout_id).map(Some),
             flat => match layouts.insert(grant.layout_id, flat, &cx.config.bounds) {
@@ -337,7 +335,7 @@ impl Putting {
             let what = format!("a GRANT for {end} bytes of a buffer for {packed}");
             return Step::Broken(what);
         }
-        cx.state.offering.puts_into_host = remote.typed().space().cpu_accessible();
+        cx.facts.offering.puts_into_host = remote.typed().space().cpu_accessible();
         let mover = mapped::mover(cx, Protocol::MappedPut, &remote, end);
         let moved = cx.buffer.put(&mover, remote, end);
         match moved.map(Transfer::now) {
@@ -367,7 +365,7 @@ impl Putting {
     }
 }
 
-impl Rendezvous for Putting {
+impl RndvEnd for Putting {
     fn heard(&mut self, cx: &mut Cx<'_>, heard: Heard<'_>) -> Step {
         let (Message::LayoutData { offset, length, .. }, Some(fetch)) =
             (&heard.message, &mut self.fetch)
@@ -380,7 +378,7 @@ impl Rendezvous for Putting {
             Err(what) => return Step::Broken(what),
         };
         self.fetch = None;
-        match cx.state.layouts.insert(self.grant.layout_id, &flat, &cx.config.bounds) {
+        match cx.facts.layouts.insert(self.grant.layout_id, &flat, &cx.config.bounds) {
             Ok(Some(layout)) => self.put(cx, Some(layout)),
             Ok(None) => self.stop_putting(cx, Why::Exhausted),
             Err(what) => Step::Broken(what),

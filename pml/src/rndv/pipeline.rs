@@ -16,14 +16,14 @@
 mod gathered;
 mod landing;
 
-use super::{Cx, Expected, Heard, Kind, Opened, Rendezvous, Step, Turn, undue, unexpected};
+use super::{Cx, Expected, Heard, Kind, Opened, RndvEnd, Step, Turn, undue, unexpected};
+use crate::arrival::Body;
 use crate::buffer::{Held, Transfer};
-use crate::choose::{Model, Situation, device_fragment, wished_fragment};
+use crate::cost::{Model, Situation, device_fragment, wished_fragment};
 use crate::error::PmlError;
-use crate::matching::body::Body;
-use crate::request::send::to_usize;
+use crate::protocol::Protocol;
 use crate::rndv::pieces::Pieces;
-use crate::rndv::protocol::Protocol;
+use crate::wire::to_usize;
 use crate::wire::{self, Cts, DATA_BYTES, Message};
 use gapless_bml::Lending;
 use gapless_engine::EngineError;
@@ -32,8 +32,6 @@ use landing::Landing;
 use std::ops::Range;
 
 pub(super) const KIND: Kind = Kind {
-    name: "pipeline",
-    wire: 2,
     cost: |s, tuning| match &s.devices {
         None => Model::new(s, tuning).pipeline(),
         Some(ends) => Model::new(s, tuning).device_pipeline(ends),
@@ -175,7 +173,7 @@ impl Sender {
     }
 }
 
-impl Rendezvous for Sender {
+impl RndvEnd for Sender {
     fn heard(&mut self, _: &mut Cx<'_>, heard: Heard<'_>) -> Step {
         unexpected(&heard.message)
     }
@@ -287,7 +285,7 @@ impl Receiver {
     }
 }
 
-impl Rendezvous for Receiver {
+impl RndvEnd for Receiver {
     fn heard(&mut self, cx: &mut Cx<'_>, heard: Heard<'_>) -> Step {
         let fragment = heard.fragment;
         let offset = match heard.message {

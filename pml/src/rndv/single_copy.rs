@@ -14,18 +14,16 @@
 //! registers its buffer if it expects to be read: what it predicts with the receiver's buffer like its own. The transport
 //! settles what it has written into a device's memory before it tells the end of a read.
 
-use super::{Cx, Heard, Kind, Link, Opened, Rendezvous, Step, unexpected};
+use super::{Cx, Heard, Kind, Link, Opened, RndvEnd, Step, unexpected};
 use crate::buffer::{Buffer, Gets, Held, Listed, Room};
-use crate::choose::{Excluded, Model, Situation};
-use crate::rndv::protocol::Protocol;
+use crate::cost::{Excluded, Model, Situation};
+use crate::protocol::Protocol;
 use crate::wire::Rts;
 use gapless_bml::{Extent, RdmaError, RemoteKey, Token, TokenSpace};
 use gapless_dtype::{Convertor, Layout, Run};
 use gapless_engine::EngineError;
 
 pub(super) const KIND: Kind = Kind {
-    name: "single-copy",
-    wire: 4,
     wants_layout: true,
     exclude: |s, _| match (s.single_copy, s.devices) {
         (None, _) => Some(Excluded::NoSingleCopy),
@@ -177,7 +175,7 @@ impl Getting {
     }
 }
 
-impl Rendezvous for Getting {
+impl RndvEnd for Getting {
     fn heard(&mut self, _: &mut Cx<'_>, heard: Heard<'_>) -> Step {
         unexpected(&heard.message)
     }

@@ -35,8 +35,8 @@ mod window;
 
 use super::{Cx, Kind};
 use crate::buffer::Held;
-use crate::choose::{Excluded, Model, Situation};
-use crate::rndv::protocol::Protocol;
+use crate::cost::{Excluded, Model, Situation};
+use crate::protocol::Protocol;
 use crate::wire::{Message, Why};
 use course::{Course, Step as Work};
 use gapless_bml::MapError;
@@ -51,8 +51,6 @@ const STAGED: Kind = Kind {
 };
 
 pub(super) const PUT: Kind = Kind {
-    name: "staged-put",
-    wire: 6,
     exclude: between_devices,
     cost: |s, tuning| Model::new(s, tuning).staged(Protocol::StagedPut),
     // Both puts depend on the same facts, which are checked once.
@@ -62,8 +60,6 @@ pub(super) const PUT: Kind = Kind {
 };
 
 pub(super) const PUT_COPY: Kind = Kind {
-    name: "staged-put-copy",
-    wire: 7,
     exclude: between_devices,
     cost: |s, tuning| Model::new(s, tuning).staged(Protocol::StagedPutCopy),
     open_recv: |cx, s| receiver::open(cx, Protocol::StagedPutCopy, s),
@@ -71,8 +67,6 @@ pub(super) const PUT_COPY: Kind = Kind {
 };
 
 pub(super) const GET: Kind = Kind {
-    name: "staged-get",
-    wire: 8,
     exclude: between_devices,
     cost: |s, tuning| Model::new(s, tuning).staged(Protocol::StagedGet),
     open_recv: |cx, s| receiver::open(cx, Protocol::StagedGet, s),
@@ -80,8 +74,6 @@ pub(super) const GET: Kind = Kind {
 };
 
 pub(super) const GET_COPY: Kind = Kind {
-    name: "staged-get-copy",
-    wire: 9,
     exclude: between_devices,
     cost: |s, tuning| Model::new(s, tuning).staged(Protocol::StagedGetCopy),
     open_recv: |cx, s| receiver::open(cx, Protocol::StagedGetCopy, s),
@@ -89,8 +81,6 @@ pub(super) const GET_COPY: Kind = Kind {
 };
 
 pub(super) const COPY_IN_OUT: Kind = Kind {
-    name: "copy-in-out",
-    wire: 10,
     exclude: through_host,
     cost: |s, tuning| Model::new(s, tuning).staged(Protocol::CopyInOut),
     open_recv: |cx, s| receiver::open(cx, Protocol::CopyInOut, s),
@@ -98,8 +88,6 @@ pub(super) const COPY_IN_OUT: Kind = Kind {
 };
 
 pub(super) const ZERO_COPY_IN_OUT: Kind = Kind {
-    name: "zero-copy-in-out",
-    wire: 11,
     exclude: through_host,
     cost: |s, tuning| Model::new(s, tuning).staged(Protocol::ZeroCopyInOut),
     open_recv: |cx, s| receiver::open(cx, Protocol::ZeroCopyInOut, s),
@@ -107,8 +95,6 @@ pub(super) const ZERO_COPY_IN_OUT: Kind = Kind {
 };
 
 pub(super) const READ: Kind = Kind {
-    name: "staged-read",
-    wire: 13,
     exclude: |s, _| s.staged_read.is_none().then_some(Excluded::NoStaging),
     cost: |s, tuning| Model::new(s, tuning).staged_read(),
     open_recv: reader::open,

@@ -1,11 +1,11 @@
-//! Rendezvous that asked to be polled ([`Step::Again`](super::Step::Again)): each once, in turns.
+//! RndvEnd that asked to be polled ([`Step::Again`](super::Step::Again)): each once, in turns.
 //!
 //! Most of them wait for room in the transport, which comes for one at a time. So a step of progress polls a bounded
 //! number of them, whoever comes next in line, and those that go on waiting go to the end of it: what a message costs
 //! does not depend on how many others wait.
 
 use crate::hash::FastMap;
-use crate::request::RequestId;
+use crate::status::RequestId;
 use std::collections::VecDeque;
 
 /// How many are polled in one step of progress.

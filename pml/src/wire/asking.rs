@@ -1,9 +1,72 @@
 //! ASK and SAY: what a process that waits is in, as a question to another one, and as the answer.
 
 use super::{VERSION, kind};
-use crate::asks::{Call, Doing};
 use zerocopy::little_endian::{U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
+
+/// The call that a process waits in. What collectives' operations are called is the business of their layer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Call {
+    /// None that waits.
+    Nothing,
+    /// A message is sent.
+    Send {
+        /// Its tag.
+        tag: i32,
+    },
+    /// A message is received.
+    Receive {
+        /// Its tag; `None`: any.
+        tag: Option<i32>,
+    },
+    /// A message is waited for, and not received.
+    Probe {
+        /// Its tag; `None`: any.
+        tag: Option<i32>,
+    },
+    /// A collective.
+    Collective {
+        /// Which operation; 0: not known so far.
+        operation: u8,
+        /// Which of the communicator's.
+        number: u64,
+    },
+    /// An operation on a window, its making included.
+    Window,
+    /// A task that was put somewhere, or is to come.
+    Task,
+    /// The making of a communicator, or an agreement.
+    Making,
+    /// The world's end.
+    Leaving,
+    /// Any other.
+    Other,
+    /// None; but the collective that was asked for was this operation here, and is over.
+    Was {
+        /// Which operation.
+        operation: u8,
+        /// Which of the communicator's.
+        number: u64,
+    },
+}
+
+/// What a process is in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Doing {
+    /// The call.
+    pub call: Call,
+    /// The communicator's context in this process, if there is one.
+    pub context: Option<u32>,
+    /// The process that it waits for, if it is one.
+    pub whom: Option<u32>,
+    /// For how long it has waited.
+    pub millis: u32,
+}
+
+impl Doing {
+    /// In nothing that waits.
+    pub const NOTHING: Doing = Doing { call: Call::Nothing, context: None, whom: None, millis: 0 };
+}
 
 /// Length of either message, in bytes.
 pub(crate) const ASK_BYTES: usize = 24;

@@ -127,3 +127,32 @@ impl Envelope {
         zerocopy::transmute!(self.wire(kind::EAGER))
     }
 }
+
+/// Tags in collective contexts of agreements that the order of calls numbers: from here on.
+const AGREEMENT: i32 = 1 << 30;
+/// Those among survivors.
+const SURVEY: i32 = AGREEMENT | 1 << 29;
+/// The numbers of either are smaller; then they begin anew.
+const NUMBERS: u32 = 1 << 29;
+
+impl Label {
+    /// The tag of an agreement of that number.
+    pub(crate) fn agreement(number: u32) -> i32 {
+        AGREEMENT | (number % NUMBERS).cast_signed()
+    }
+
+    /// The same among survivors.
+    pub(crate) fn survey(number: u32) -> i32 {
+        SURVEY | (number % NUMBERS).cast_signed()
+    }
+
+    /// Whether a message is one of an agreement that the order of calls numbers.
+    pub(crate) fn is_agreement(self) -> bool {
+        self.tag >= AGREEMENT && self.context % 2 == 1
+    }
+
+    /// Whether a message is one of an agreement among survivors.
+    pub(crate) fn is_survey(self) -> bool {
+        self.tag >= SURVEY && self.context % 2 == 1
+    }
+}

@@ -2,7 +2,7 @@
 //! `wire.rs`, who says what when in `rndv/staged.rs`.
 
 use super::{FRAGMENT_MIN, VERSION, Verdict, kind, reserved, short, words};
-use crate::rndv::protocol::Protocol;
+use crate::protocol::Protocol;
 use crate::wire::cut::{Cut, Shape};
 use gapless_bml::RemoteKey;
 use zerocopy::little_endian::{U32, U64};

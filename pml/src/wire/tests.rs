@@ -1,9 +1,9 @@
 //! Round trips, and bytes that no honest peer sends.
 
 use super::*;
-use crate::asks::{Call, Doing};
-use crate::choose::Protocol;
+use crate::protocol::Protocol;
 use crate::wire::Data;
+use crate::wire::{Call, Doing};
 use gapless_dtype::{Datatype, Primitive};
 
 fn envelope(count: u64) -> Envelope {

@@ -1,6 +1,6 @@
 //! What a receiver says of a message in FIN.
 
-use crate::rndv::protocol::Protocol;
+use crate::protocol::Protocol;
 
 /// What became of a message that waits for an answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,7 +33,7 @@ impl Verdict {
     pub(super) fn code(self) -> u8 {
         match self {
             Verdict::Refused => 0,
-            Verdict::Received(by) => by.kind().wire,
+            Verdict::Received(by) => by.wire(),
             Verdict::NotReady => 16,
             Verdict::Withdrawn => 17,
             Verdict::Unreceived => 18,

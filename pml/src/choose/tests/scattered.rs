@@ -1,6 +1,7 @@
 //! Lists whose neighbours lie far from each other.
 
 use super::*;
+use crate::cost::{span_of, weight_of_blocks};
 
 #[test]
 fn what_is_scattered_is_begun_with_little() {

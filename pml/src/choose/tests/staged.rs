@@ -1,6 +1,7 @@
 //! How staged messages are cut into fragments, and what that costs.
 
 use super::*;
+use crate::cost::staged_shape;
 use crate::wire::cut::{Cut, Shape};
 
 /// 64 MiB in blocks of three doubles, from and to one like it.

@@ -2,6 +2,7 @@
 //! tests compare protocols and would not see a term that is wrong in all of them, or wrong by little.
 
 use super::*;
+use crate::cost::device_fragment;
 
 const BYTES: u64 = 1_000_000;
 

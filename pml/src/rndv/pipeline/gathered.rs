@@ -10,8 +10,8 @@
 //! The first part has one fragment, each further one twice as many, so that the first fragment leaves soon.
 
 use crate::buffer::{Packed, Place, after};
+use crate::protocol::Protocol;
 use crate::rndv::Cx;
-use crate::rndv::protocol::Protocol;
 use crate::rndv::rings::{PART_BYTES, PARTS};
 use gapless_engine::EngineError;
 use gapless_mem::Completion;

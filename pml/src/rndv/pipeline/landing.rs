@@ -7,7 +7,7 @@
 //! come.
 
 use crate::buffer::{Place, after};
-use crate::rndv::protocol::Protocol;
+use crate::protocol::Protocol;
 use crate::rndv::rings::{PART_BYTES, PARTS};
 use crate::rndv::{Cx, Expected};
 use gapless_engine::EngineError;

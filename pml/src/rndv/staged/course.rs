@@ -19,7 +19,7 @@
 use super::window::Window;
 use crate::buffer::{Buffer, Engines, Place, Transfer};
 use crate::counters::Tally;
-use crate::rndv::protocol::Protocol;
+use crate::protocol::Protocol;
 use crate::rndv::staging::{Block, StagingPool};
 use crate::wire::cut::Cut;
 use gapless_bml::Mapping;

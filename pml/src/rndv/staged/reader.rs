@@ -25,11 +25,11 @@ use super::course::Course;
 use super::receiver::Over;
 use super::{Obstacle, follow, outcome, receiver};
 use crate::buffer::Held;
-use crate::choose::{self, Situation};
+use crate::cost::{self, Situation};
 use crate::error::PmlError;
+use crate::protocol::Protocol;
 use crate::rndv::direct::is_refusal;
-use crate::rndv::protocol::Protocol;
-use crate::rndv::{Cx, Heard, Opened, Rendezvous, Step, unexpected};
+use crate::rndv::{Cx, Heard, Opened, RndvEnd, Step, unexpected};
 use crate::wire::cut::Cut;
 use crate::wire::{self, DEPTH_MAX, Message, RingOffer, Verdict};
 use gapless_bml::{Extent, RdmaError, RemoteKey, Token, TokenSpace};
@@ -73,7 +73,7 @@ struct Reader {
 /// Asks the sender to pack.
 pub(super) fn open(cx: &mut Cx<'_>, s: &Situation) -> Opened {
     let told = cx.rts.staged;
-    let shape = choose::read_shape(s, told.fragment, &cx.config.tuning);
+    let shape = cost::read_shape(s, told.fragment, &cx.config.tuning);
     let Some(cut) = Cut::new(s.bytes, shape) else {
         return Opened::Refused("it cannot be cut into fragments".to_owned());
     };
@@ -303,7 +303,7 @@ impl Reader {
             Over::Aborted => Verdict::Refused,
             Over::No => Verdict::Received(protocol),
         };
-        cx.state.unkeyed[protocol.index()] = 0;
+        cx.facts.unkeyed[protocol.index()] = 0;
         self.course.release(cx.staging, false);
         cx.control(&wire::fin(cx.rts.serial, verdict));
         Step::Done(protocol)
@@ -324,7 +324,7 @@ impl Reader {
     }
 }
 
-impl Rendezvous for Reader {
+impl RndvEnd for Reader {
     fn heard(&mut self, cx: &mut Cx<'_>, heard: Heard<'_>) -> Step {
         match heard.message {
             Message::Ring(ring) => self.ring(cx, &ring),

@@ -3,10 +3,10 @@
 use super::course::{Course, RingMemory, Step as Work};
 use super::{Obstacle, UNKEYED_MAX, follow, lasts, outcome, second_stop};
 use crate::buffer::Held;
-use crate::choose::{self, Situation};
+use crate::cost::{self, Situation};
 use crate::error::PmlError;
-use crate::rndv::protocol::Protocol;
-use crate::rndv::{Cx, Heard, Opened, Rendezvous, Step, unexpected};
+use crate::protocol::Protocol;
+use crate::rndv::{Cx, Heard, Opened, RndvEnd, Step, unexpected};
 use crate::wire::cut::Cut;
 use crate::wire::{self, DEPTH_MAX, Message, Open, RingOffer, Verdict, Why};
 use gapless_bml::RemoteKey;
@@ -38,7 +38,7 @@ pub(super) fn open(cx: &mut Cx<'_>, protocol: Protocol, s: &Situation) -> Opened
     let Some(staging) = &s.staged else {
         return Opened::Refused("nothing is staged to this peer".to_owned());
     };
-    let shape = choose::staged_shape(protocol, s, staging, &cx.config.tuning);
+    let shape = cost::staged_shape(protocol, s, staging, &cx.config.tuning);
     let Some(cut) = Cut::new(s.bytes, shape) else {
         return Opened::Refused("it cannot be cut into fragments".to_owned());
     };
@@ -118,7 +118,7 @@ pub(super) fn impossible(
     why: &str,
     obstacle: Obstacle,
 ) -> String {
-    let unkeyed = &mut cx.state.unkeyed[protocol.index()];
+    let unkeyed = &mut cx.facts.unkeyed[protocol.index()];
     let lasting = match obstacle {
         Obstacle::Passing => false,
         Obstacle::Lasting => true,
@@ -229,7 +229,7 @@ impl Receiver {
             Over::Aborted => Some(Verdict::Refused),
             Over::No => (!protocol.puts()).then_some(Verdict::Received(protocol)),
         };
-        cx.state.unkeyed[protocol.index()] = 0;
+        cx.facts.unkeyed[protocol.index()] = 0;
         self.course.release(cx.staging, false);
         if let Some(verdict) = verdict {
             cx.control(&wire::fin(cx.rts.serial, verdict));
@@ -268,7 +268,7 @@ impl Receiver {
     }
 }
 
-impl Rendezvous for Receiver {
+impl RndvEnd for Receiver {
     fn heard(&mut self, cx: &mut Cx<'_>, heard: Heard<'_>) -> Step {
         match heard.message {
             Message::Ring(ring) => self.ring(cx, &ring),

@@ -3,8 +3,8 @@
 use super::course::{Course, RingMemory};
 use super::{follow, lasts, outcome, second_stop};
 use crate::buffer::Held;
-use crate::rndv::protocol::Protocol;
-use crate::rndv::{Cx, Heard, Opened, Rendezvous, Step, undue, unexpected};
+use crate::protocol::Protocol;
+use crate::rndv::{Cx, Heard, Opened, RndvEnd, Step, undue, unexpected};
 use crate::wire::{self, Message, Open, RingOffer, Verdict, Why};
 use gapless_engine::EngineError;
 
@@ -199,7 +199,7 @@ impl Sender {
     }
 }
 
-impl Rendezvous for Sender {
+impl RndvEnd for Sender {
     fn heard(&mut self, cx: &mut Cx<'_>, heard: Heard<'_>) -> Step {
         match heard.message {
             Message::Free { limit, .. } => self.freed(cx, limit),

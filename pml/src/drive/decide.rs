@@ -1,0 +1,247 @@
+//! The receiver's side of what all rendezvous have in common: an offer is matched, and its protocol chosen.
+//!
+//! A receive that takes nothing (it has no room, or the types differ) answers FIN at once. If a protocol fails, the
+//! receiver excludes it and chooses again; the pipeline is the last resort.
+
+use crate::buffer::{Buffer, Gets};
+use crate::cost::{Situation, weight_of_blocks};
+use crate::drive::core::Core;
+use crate::drive::operation::RecvStage;
+use crate::error::PmlError;
+use crate::protocol::{Protocol, Protocols};
+use crate::rndv::Step;
+use crate::rndv::direct::single_copy_costs;
+use crate::rndv::incoming::{Incoming, Stage};
+use crate::status::RequestId;
+use crate::wire::{self, Rts, Verdict};
+use gapless_bml::{Bml, Rank};
+use gapless_dtype::Layout;
+
+impl Core {
+    /// Gives an offer to its receive.
+    pub(crate) fn receive_offer(
+        &mut self,
+        bml: &mut Bml,
+        id: RequestId,
+        from: u32,
+        rts: Rts,
+        layout: &[u8],
+    ) -> Result<(), String> {
+        let reply = self.requests.name(id);
+        let Some(recv) = self.requests.recv_mut(id) else { return Ok(()) };
+        let sent = rts.envelope.digest.bytes;
+        let mut room = sent.min(recv.buffer.bytes());
+        let failure = recv.verdict(&mut self.digests, &rts.envelope).err();
+        if let Some(PmlError::SignatureMismatch { .. }) = failure {
+            room = 0;
+        }
+        let (layout_id, gapless) = (rts.layout_id, rts.blocks == 1);
+        let (serial, span, of_device) = (rts.serial, rts.span, !rts.host);
+        let cached = self.rndv.cached.again(recv.buffer.typed().as_contiguous()) && rts.cached;
+        recv.stage = RecvStage::Incoming(Box::new(Incoming {
+            from,
+            rts,
+            reply,
+            cached,
+            room,
+            failure,
+            layout: None,
+            protocol: Protocol::Pipeline,
+            protocols: Protocols::ALL.without(Protocol::Eager),
+            stage: Stage::Choosing,
+            gets: Gets::default(),
+        }));
+        if gapless && span != sent {
+            return Err(format!("an offer of {sent} bytes without gaps that span {span}"));
+        }
+        if room == 0 {
+            self.send_control(bml, from, &wire::fin(serial, Verdict::Refused));
+            self.finish_incoming(id);
+            return Ok(());
+        }
+        let facts = &mut self.rndv.facts[from as usize];
+        facts.has_devices |= of_device;
+        let layouts = &mut facts.layouts;
+        if !layout.is_empty() {
+            let layout = layouts.insert(layout_id, layout, &self.config.bounds)?;
+            self.set_layout(id, layout)?;
+        } else if let Some(layout) = layouts.get(layout_id) {
+            self.set_layout(id, Some(layout))?;
+        }
+        if !self.defer(bml, id)? {
+            self.proceed(bml, id)?;
+        }
+        Ok(())
+    }
+
+    /// The rendezvous that a receive is in.
+    pub(crate) fn incoming(&mut self, id: RequestId) -> Option<(&mut Incoming, &Buffer)> {
+        let recv = self.requests.recv_mut(id)?;
+        match &mut recv.stage {
+            RecvStage::Incoming(incoming) => Some((incoming, &recv.buffer)),
+            _ => None,
+        }
+    }
+
+    /// The sender's layout has become known, or will never be: then only protocols without it are left.
+    pub(crate) fn set_layout(
+        &mut self,
+        id: RequestId,
+        layout: Option<Layout>,
+    ) -> Result<(), String> {
+        let Some((incoming, _)) = self.incoming(id) else { return Ok(()) };
+        if incoming.gapless() {
+            return Ok(());
+        }
+        match &layout {
+            Some(layout) => incoming.check_layout(layout)?,
+            None => {
+                tracing::debug!(peer = incoming.from, "a layout that is too large to be decoded");
+                for protocol in
+                    Protocol::ALL.into_iter().filter(|protocol| protocol.kind().wants_layout)
+                {
+                    incoming.protocols = incoming.protocols.without(protocol);
+                }
+            }
+        }
+        incoming.layout = layout;
+        Ok(())
+    }
+
+    /// Picks a protocol among those still possible and starts it.
+    pub(crate) fn proceed(&mut self, bml: &mut Bml, id: RequestId) -> Result<(), String> {
+        loop {
+            let Some(situation) = self.situation_of(bml, id) else { return Ok(()) };
+            let Some((incoming, _)) = self.incoming(id) else { return Ok(()) };
+            let mut protocols = incoming.protocols;
+            let from = incoming.from;
+            let closed = self.rndv.facts[from as usize].closed;
+            for protocol in Protocol::ALL.into_iter().filter(|protocol| closed[protocol.index()]) {
+                protocols = if (protocol.kind().stays_closed)(&situation) {
+                    protocols.without(protocol)
+                } else {
+                    protocols
+                };
+            }
+            let (tuning, force) = (&self.config.tuning, self.config.force);
+            let protocol = self.recent.choose(&situation, tuning, force, protocols);
+            let Some((incoming, _)) = self.incoming(id) else { return Ok(()) };
+            incoming.protocol = protocol;
+            if protocol.kind().wants_layout && situation.layout_fetch_bytes > 0 {
+                self.fetch_layout(bml, id);
+                return Ok(());
+            }
+            match self.open_recv(bml, id, protocol, &situation) {
+                Step::Refused(why) => self.rule_out(id, protocol, &why),
+                Step::Broken(what) => return Err(what),
+                Step::Going | Step::Again | Step::Done(_) => return Ok(()),
+            }
+        }
+    }
+
+    /// A protocol has failed, and is not tried again for this message.
+    pub(super) fn rule_out(&mut self, id: RequestId, protocol: Protocol, why: &str) {
+        if let Some((incoming, _)) = self.incoming(id) {
+            tracing::debug!(peer = incoming.from, %protocol, why, "falling back");
+            incoming.protocols = incoming.protocols.without(protocol);
+            incoming.stage = Stage::Choosing;
+        }
+    }
+
+    /// What the choice for a receive depends on.
+    fn situation_of(&mut self, bml: &mut Bml, id: RequestId) -> Option<Situation> {
+        let me = self.me;
+        let (incoming, buffer) = self.incoming(id)?;
+        let from = incoming.from;
+        let mut situation = Situation {
+            bytes: incoming.room,
+            sender_blocks: incoming.rts.blocks.max(1),
+            sender_span: incoming.rts.span,
+            receiver_blocks: buffer.blocks().max(1),
+            devices: None,
+            local: from == me,
+            link_eager_bytes: 0,
+            latency_ns: 0.0,
+            bandwidth_mb_s: 1.0,
+            mapped: incoming.rts.mapped.is_some(),
+            grants: false,
+            single_copy: None,
+            cached: incoming.cached,
+            layout_fetch_bytes: if incoming.gapless() || incoming.layout.is_some() {
+                0
+            } else {
+                incoming.rts.layout_bytes
+            },
+            layout_uses: 0,
+            layout_fetch_max: 0,
+            granted_layout_bytes: 0,
+            granted_layout_uses: 0,
+            touched: None,
+            staged: None,
+            staged_read: None,
+        };
+        let (theirs, space) = (incoming.rts.staged, buffer.typed().space());
+        let (theirs_on_device, readable) = (!incoming.rts.host, incoming.rts.rdma.is_some());
+        let name = incoming.rts.layout_id;
+        let is_contiguous = buffer.typed().as_contiguous().is_some();
+        situation.staged = self.staging(bml, from, &theirs, space);
+        situation.devices = self.device_ends(bml, theirs_on_device, theirs.mark, space);
+        if let Some(ends) = &mut situation.devices {
+            ends.sender_keeps = from < me;
+        }
+        if let (Some(_), Some((incoming, buffer))) = (situation.devices, self.incoming(id)) {
+            situation.touched = incoming.touched(buffer.typed());
+            if !space.cpu_accessible() {
+                let weight = weight_of_blocks(buffer.typed().layout());
+                situation.receiver_blocks = situation.receiver_blocks.saturating_mul(weight);
+            }
+        }
+        self.consider(bml, id, &mut situation);
+        if let Some(ends) = &mut situation.devices {
+            ends.locked = match (ends.sender, ends.receiver) {
+                (false, true) => theirs.locked,
+                // What is granted is written by the sender's device.
+                (true, false) if situation.mapped && !situation.grants => {
+                    let buffer = self.incoming(id).map(|(_, buffer)| buffer.clone());
+                    buffer.is_some_and(|buffer| self.know_reaching(bml, &buffer))
+                }
+                _ => false,
+            };
+        }
+        if readable || theirs.readable {
+            let mut costs = single_copy_costs(bml, from, space);
+            if let Some(costs) = costs.as_mut().filter(|costs| costs.devices) {
+                costs.devices = space.cpu_accessible() || self.rndv.refusals.asks(space);
+            }
+            let packed = theirs.readable && (!space.cpu_accessible() || is_contiguous);
+            situation.single_copy = costs.filter(|_| readable);
+            situation.staged_read = costs.filter(|costs| packed && costs.devices);
+        }
+        if let Some(limits) = bml.limits(Rank(from)) {
+            situation.latency_ns = f64::from(limits.latency_ns);
+            situation.bandwidth_mb_s = f64::from(limits.bandwidth_mb_s);
+        }
+        let bounds = &self.config.bounds;
+        situation.layout_fetch_max = bounds.layout_cache_bytes;
+        if situation.layout_fetch_bytes > 0 {
+            let unknown = &mut self.rndv.facts[from as usize].layouts.unknown;
+            situation.layout_uses = unknown.count(name, bounds.layout_cache_entries);
+        }
+        Some(situation)
+    }
+
+    /// Ends a receive that a protocol has carried.
+    pub(crate) fn end_incoming(&mut self, id: RequestId, by: Protocol) {
+        if let Some((incoming, _)) = self.incoming(id) {
+            incoming.protocol = by;
+        }
+        self.finish_incoming(id);
+    }
+
+    /// Ends a receive that is in a rendezvous.
+    pub(crate) fn finish_incoming(&mut self, id: RequestId) {
+        let Some((incoming, _)) = self.incoming(id) else { return };
+        let matched = incoming.matched();
+        self.finish_recv(id, matched);
+    }
+}

@@ -1,0 +1,71 @@
+//! The end of an endpoint whose callers want their memory back (`pml/take_back.rs`).
+
+use crate::drive::core::Core;
+use crate::drive::operation::{Operation, Recv, RecvStage};
+use crate::links::Outgoing;
+use crate::rndv::in_flight::InFlight;
+use crate::rndv::incoming::{Incoming, Stage};
+use gapless_bml::{Bml, Handler, RankEvent};
+use gapless_mem::Region;
+
+impl Core {
+    /// Waits until no engine works on anything of ours any more; nothing new is begun.
+    pub(crate) fn drain_engines(&mut self) {
+        for item in self.links.peers.iter().flat_map(|peer| &peer.outbox) {
+            if let Outgoing::Packing { packing, .. } = item {
+                packing.drain();
+            }
+        }
+        self.rndv.in_flight.iter().for_each(InFlight::drain);
+        // Only now: what goes with them may be anybody's, and panic.
+        for work in self.rndv.in_flight.drain(..) {
+            if let InFlight::Await { completion, left, .. } = work {
+                [completion].into_iter().chain(left).for_each(|it| self.requests.lay_down(it));
+            }
+        }
+        self.rndv.again.clear();
+        self.rndv.unanswered.clear();
+        for peer in &mut self.links.peers {
+            peer.streams.clear();
+            peer.outbox.clear();
+        }
+    }
+
+    /// Receives that a peer has a part in.
+    fn incoming_all(&mut self) -> impl Iterator<Item = &mut Incoming> {
+        self.requests.operations_mut().filter_map(|work| match work {
+            Operation::Recv(Recv { stage: RecvStage::Incoming(incoming), .. }) => {
+                Some(&mut **incoming)
+            }
+            _ => None,
+        })
+    }
+
+    /// One-sided operations of ours that are under way.
+    pub(crate) fn gets(&mut self) -> usize {
+        self.incoming_all().filter(|incoming| incoming.gets.is_under_way()).count()
+    }
+
+    /// What peers may still write, and who.
+    pub(crate) fn granted(&mut self) -> Vec<(u32, Region)> {
+        let granted = self.incoming_all().filter_map(|incoming| match &incoming.stage {
+            Stage::Going(going) => Some((incoming.from, going.granted()?)),
+            _ => None,
+        });
+        granted.collect()
+    }
+}
+
+/// Hears of the end of one-sided operations, and of nothing else.
+pub(crate) struct Ending<'c>(pub(crate) &'c mut Core);
+
+impl Handler for Ending<'_> {
+    fn handle(&mut self, _: &mut Bml, event: RankEvent) {
+        if let RankEvent::Completed { token, .. } = event
+            && let Some(id) = self.0.requests.named(token.0)
+            && let Some((incoming, _)) = self.0.incoming(id)
+        {
+            incoming.gets.end();
+        }
+    }
+}

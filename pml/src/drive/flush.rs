@@ -1,0 +1,238 @@
+//! What an endpoint keeps for each peer, and how waiting messages get room in the transport.
+//!
+//! Matched messages leave in the order of their `isend`. So while anything waits in a peer's outbox, everything later
+//! queues behind it. Fragments of the pipeline need no order and come after the outbox, in turns between the messages
+//! they belong to.
+
+use crate::drive::core::Core;
+use crate::links::{AM_TAG, Outgoing, reserve};
+use crate::wire::{self, Note};
+use gapless_bml::{Bml, RailSlot, Rank, Token};
+
+/// What became of an attempt to send something.
+#[derive(Debug)]
+pub(crate) enum Attempt {
+    Sent,
+    /// No room: the rest goes back to the front of the queue.
+    Waits(Outgoing),
+}
+
+/// Eager messages to one peer that engines pack at the same time: as many as go in one launch.
+const PACKING_MAX: usize = 64;
+
+impl Core {
+    /// Has a peer's queues looked at by [`pump`](Core::pump).
+    pub(crate) fn activate(&mut self, peer: u32) {
+        let state = &mut self.links.peers[peer as usize];
+        if !state.active {
+            state.active = true;
+            self.links.active.push(peer);
+        }
+    }
+
+    /// Sends a control message, now or as soon as there is room.
+    pub(crate) fn send_control(&mut self, bml: &mut Bml, peer: u32, message: &[u8]) {
+        let state = &mut self.links.peers[peer as usize];
+        if state.lost.is_some() {
+            return;
+        }
+        state.outbox.push_back(Outgoing::control(message));
+        self.flush_peer(bml, peer);
+    }
+
+    /// Appends to a peer's outbox.
+    pub(crate) fn enqueue(&mut self, peer: u32, item: Outgoing) {
+        self.links.peers[peer as usize].outbox.push_back(item);
+        self.activate(peer);
+    }
+
+    /// Sends waiting messages, for all peers; returns how many were sent.
+    pub(crate) fn flush_all(&mut self, bml: &mut Bml) -> usize {
+        let mut done = 0;
+        let mut at = 0;
+        while let Some(&peer) = self.links.active.get(at) {
+            done += self.flush_peer(bml, peer);
+            let state = &mut self.links.peers[peer as usize];
+            if state.outbox.is_empty() && state.streams.is_empty() {
+                state.active = false;
+                self.links.active.swap_remove(at);
+            } else {
+                at += 1;
+            }
+        }
+        done
+    }
+
+    /// Sends waiting messages for one peer, until the transport has no room; returns how many were sent.
+    pub(crate) fn flush_peer(&mut self, bml: &mut Bml, peer: u32) -> usize {
+        let mut done = 0;
+        while let Some(first) = self.links.peers[peer as usize].outbox.front_mut() {
+            // Asked where it lies: an engine's word may be a panic.
+            let packed = match first {
+                Outgoing::Packing { packing, .. } => packing.poll(),
+                _ => Ok(true),
+            };
+            if packed == Ok(false) {
+                self.activate(peer);
+                self.pack_ahead(bml, peer);
+                return done;
+            }
+            let Some(item) = self.links.peers[peer as usize].outbox.pop_front() else { break };
+            if let Outgoing::Packing { id, packing } = item {
+                self.send_packed(bml, peer, (id, packing.end()), packed.map(drop));
+                done += 1;
+                continue;
+            }
+            match self.attempt(bml, peer, item) {
+                Attempt::Sent => done += 1,
+                Attempt::Waits(rest) => {
+                    // If the peer was lost by that, its queue was emptied for good.
+                    if self.links.peers[peer as usize].lost.is_some() {
+                        return done;
+                    }
+                    let packing = matches!(rest, Outgoing::Packing { .. });
+                    self.links.peers[peer as usize].outbox.push_front(rest);
+                    if !packing {
+                        self.activate(peer);
+                        return done;
+                    }
+                }
+            }
+        }
+        done + self.flush_streams(bml, peer)
+    }
+
+    fn flush_streams(&mut self, bml: &mut Bml, peer: u32) -> usize {
+        let mut done = 0;
+        let most = self.config.bounds.fragments_per_progress.max(1) as usize;
+        let mut idle = 0;
+        while done < most {
+            let Some(id) = self.links.peers[peer as usize].streams.pop_front() else { break };
+            match self.take_turn(bml, id) {
+                Streamed::Sent => {
+                    done += 1;
+                    idle = 0;
+                    self.links.peers[peer as usize].streams.push_back(id);
+                }
+                // Its engine is busy; the others may have their turn.
+                Streamed::Busy => {
+                    idle += 1;
+                    let streams = &mut self.links.peers[peer as usize].streams;
+                    streams.push_back(id);
+                    if idle >= streams.len() {
+                        break;
+                    }
+                }
+                Streamed::Full => {
+                    self.links.peers[peer as usize].streams.push_front(id);
+                    break;
+                }
+                Streamed::Ended => {}
+            }
+        }
+        done
+    }
+
+    /// Starts to pack the eager messages that directly follow those being packed.
+    fn pack_ahead(&mut self, bml: &mut Bml, peer: u32) {
+        for at in 0..PACKING_MAX {
+            let outbox = &mut self.links.peers[peer as usize].outbox;
+            match outbox.get(at) {
+                Some(Outgoing::Packing { .. }) => {}
+                Some(&Outgoing::Eager(id)) => match self.start_packing(bml, peer, id) {
+                    Ok(Some(packing)) => {
+                        let packing = Outgoing::Packing { id, packing: Box::new(packing) };
+                        self.links.peers[peer as usize].outbox[at] = packing;
+                    }
+                    Ok(None) | Err(_) => return,
+                },
+                _ => return,
+            }
+        }
+    }
+
+    fn attempt(&mut self, bml: &mut Bml, peer: u32, item: Outgoing) -> Attempt {
+        match item {
+            Outgoing::Eager(id) => match self.start_packing(bml, peer, id) {
+                Ok(Some(packing)) => match packing.now() {
+                    Ok(slot) => {
+                        self.send_packed(bml, peer, (id, slot), Ok(()));
+                        Attempt::Sent
+                    }
+                    Err(packing) => {
+                        Attempt::Waits(Outgoing::Packing { id, packing: Box::new(packing) })
+                    }
+                },
+                Ok(None) => Attempt::Waits(Outgoing::Eager(id)),
+                // The request has ended meanwhile.
+                Err(Gone) => Attempt::Sent,
+            },
+            packing @ Outgoing::Packing { .. } => Attempt::Waits(packing),
+            Outgoing::Rts(id) => self.attempt_rts(bml, peer, id),
+            Outgoing::Note(what) => {
+                let Some(mut slot) = self.reserve(bml, peer, wire::NOTE_BYTES) else {
+                    return Attempt::Waits(Outgoing::Note(what));
+                };
+                let note = Note { sequence: self.next_sequence(peer), what };
+                if let Err(error) = slot.write(0, &wire::note(note)) {
+                    tracing::error!(%error, "a slot that cannot be written");
+                }
+                bml.send(slot, AM_TAG, Token::NONE);
+                Attempt::Sent
+            }
+            Outgoing::Control(bytes, len) => {
+                if self.attempt_control(bml, peer, &bytes[..usize::from(len)]) {
+                    return Attempt::Sent;
+                }
+                Attempt::Waits(Outgoing::Control(bytes, len))
+            }
+            Outgoing::Long(bytes) => {
+                if self.attempt_control(bml, peer, &bytes) {
+                    return Attempt::Sent;
+                }
+                Attempt::Waits(Outgoing::Long(bytes))
+            }
+            Outgoing::Layout { reply, next, piece, bytes } => {
+                self.attempt_layout(bml, peer, (reply, next, piece), bytes)
+            }
+        }
+    }
+
+    /// Sends a control message, if there is room; whether there was.
+    fn attempt_control(&mut self, bml: &mut Bml, peer: u32, message: &[u8]) -> bool {
+        let Some(mut slot) = self.reserve(bml, peer, message.len()) else { return false };
+        if let Err(error) = slot.write(0, message) {
+            tracing::error!(%error, "a slot that cannot be written");
+        }
+        bml.send(slot, AM_TAG, Token::NONE);
+        true
+    }
+
+    /// Room for a message; `None` if there is none now. A link that is gone takes the peer with it.
+    pub(crate) fn reserve(&mut self, bml: &mut Bml, peer: u32, len: usize) -> Option<RailSlot> {
+        reserve(bml, peer, len, None).unwrap_or_else(|(error, is_up)| {
+            self.lose(bml, peer, error.clone());
+            if is_up {
+                // The peer would wait for us.
+                bml.give_up(Rank(peer), error);
+            }
+            None
+        })
+    }
+}
+
+/// What became of a turn of a stream.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Streamed {
+    Sent,
+    /// The maximum of fragments is being packed.
+    Busy,
+    /// The transport has no room.
+    Full,
+    /// Nothing is left to send.
+    Ended,
+}
+
+/// The request has ended meanwhile.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Gone;

@@ -1,0 +1,84 @@
+//! Work that engines have not ended yet, and what follows when they have. Each is a [`Transfer`], which holds whatever
+//! the work reads or writes (slots, fragments, mappings, users' buffers) until then. The host's engine ends at once and
+//! leaves nothing here.
+//!
+//! Engines and completions are not ours, and may panic. So work is asked where it lies, and leaves the table
+//! when it is over: whatever unwinds, `Pml::take_back` finds all that goes on.
+
+use crate::arrival::{Body, Matched};
+use crate::buffer::{Held, Transfer};
+use crate::status::RequestId;
+use gapless_bml::RailSlot;
+use gapless_mem::{Completion, DeviceError};
+use smallvec::SmallVec;
+
+/// Messages whose order is remembered while in-flight work is checked.
+pub(crate) const WAITING_MAX: usize = 16;
+
+/// Work in flight.
+#[derive(Debug)]
+pub(crate) enum InFlight {
+    /// A part of a rendezvous.
+    Part { id: RequestId, part: u64, transfer: Transfer<Held> },
+    /// An eager message to a lost peer is packed into its slot, without use.
+    Wasted { id: RequestId, packing: Transfer<RailSlot> },
+    /// The data of an offer that nobody answers is packed into its slot.
+    Payload { id: RequestId, packing: Transfer<RailSlot> },
+    /// An eager message is unpacked.
+    Unpack { id: RequestId, unpacking: Transfer<Body>, matched: Matched },
+    /// Work of the caller's, which a send waits for; the work in `left` comes after.
+    Await { id: RequestId, completion: Completion, left: Vec<Completion> },
+    /// It is over, and was taken out; the table is tidied once for all of these.
+    Over,
+}
+
+impl InFlight {
+    /// Whether it is over. Never blocks.
+    fn poll(&mut self) -> Result<bool, DeviceError> {
+        match self {
+            InFlight::Part { transfer, .. } => transfer.poll(),
+            InFlight::Wasted { packing, .. } | InFlight::Payload { packing, .. } => packing.poll(),
+            InFlight::Unpack { unpacking, .. } => unpacking.poll(),
+            InFlight::Await { completion, .. } => completion.poll(),
+            InFlight::Over => Ok(false),
+        }
+    }
+
+    /// Waits until engines and devices touch nothing for it any more; never unwinds.
+    pub(crate) fn drain(&self) {
+        match self {
+            InFlight::Part { transfer, .. } => transfer.drain(),
+            InFlight::Wasted { packing, .. } | InFlight::Payload { packing, .. } => packing.drain(),
+            InFlight::Unpack { unpacking, .. } => unpacking.drain(),
+            // It touches nothing of ours, and may need this thread to go on.
+            InFlight::Await { .. } | InFlight::Over => {}
+        }
+    }
+
+    /// Whether it is a part of this rendezvous.
+    pub(crate) fn is_part_of(&self, request: RequestId) -> bool {
+        matches!(self, InFlight::Part { id, .. } if *id == request)
+    }
+
+    /// How it has ended, if it has, as far as that is asked: of a rendezvous' parts only the oldest is, which is
+    /// noted in `waiting` if it goes on.
+    pub(crate) fn ended(
+        &mut self,
+        waiting: &mut SmallVec<[RequestId; WAITING_MAX]>,
+    ) -> Option<Result<(), DeviceError>> {
+        let part = match self {
+            InFlight::Part { id, .. } => Some(*id),
+            _ => None,
+        };
+        if part.is_some_and(|id| waiting.contains(&id)) {
+            return None;
+        }
+        let ended = self.poll();
+        if let (Ok(false), Some(id)) = (&ended, part)
+            && waiting.len() < WAITING_MAX
+        {
+            waiting.push(id);
+        }
+        ended.map(|over| over.then_some(())).transpose()
+    }
+}

@@ -1,0 +1,19 @@
+//! The table of kinds: what each protocol does. Its lines are those of `protocol.rs`.
+
+use super::{Kind, eager, local, mapped, mapped_put, pipeline, single_copy, staged};
+use crate::protocol::{Protocol, each_protocol};
+
+macro_rules! kinds {
+    ($($(#[doc = $doc:literal])+ $name:ident = $text:literal, $wire:literal, $kind:path;)+) => {
+        impl Protocol {
+            /// What depends on which one it is.
+            pub(crate) fn kind(self) -> &'static Kind {
+                match self {
+                    $(Protocol::$name => &$kind,)+
+                }
+            }
+        }
+    };
+}
+
+each_protocol!(kinds);
