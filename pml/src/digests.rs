@@ -54,7 +54,7 @@ impl Digests {
     }
 
     /// What a header has of the digest of `count` instances: its hash, and how many elements.
-    #[inline]
+    #[inline(always)] // on short messages' path
     pub(crate) fn words(&mut self, layout: &Layout, count: u64) -> (u64, u64) {
         let identity = identity(layout);
         if self.last.identity != identity || self.last.count != count {

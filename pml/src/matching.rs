@@ -362,6 +362,7 @@ impl Matching {
 
     /// Keeps a message until a receive takes it; at most `parked_max` of a process stay in the transport's memory. An error
     /// is the sender's fault.
+    #[inline]
     pub(crate) fn keep(
         &mut self,
         label: Label,
@@ -399,9 +400,11 @@ impl Matching {
     /// Takes out the message that a receive takes.
     #[inline]
     pub(crate) fn take(&mut self, pattern: Pattern) -> Option<(Label, Arrival)> {
-        let (label, held) = self.unexpected.take(pattern)?;
-        self.forget(label, &held);
-        Some((label, held))
+        let taken = self.unexpected.take(pattern);
+        if let Some((label, held)) = &taken {
+            self.forget(*label, held);
+        }
+        taken
     }
 
     /// Removes all messages that `gone` selects and no probe has claimed. It takes time in proportion to all that wait.

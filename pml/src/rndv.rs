@@ -61,7 +61,7 @@ use crate::hash::FastMap;
 use crate::links::{Outgoing, Peer};
 use crate::protocol::{Protocol, Protocols};
 use crate::rndv::direct::Refusals;
-use crate::rndv::in_flight::InFlight;
+use crate::rndv::in_flight::{InFlight, InFlights};
 use crate::rndv::layouts::{Fetched, Published};
 use crate::rndv::link::Link;
 use crate::rndv::mapped_put::Granting;
@@ -77,24 +77,20 @@ use gapless_bml::{Fragment, Lending, LinkError, RailSlot, RdmaRail, RemoteKey};
 use gapless_dtype::Layout;
 use gapless_engine::EngineError;
 use gapless_mem::{Region, Space};
-use std::collections::VecDeque;
 use std::fmt::Debug;
 use std::sync::Arc;
 
 /// The rendezvous of an endpoint: what is in flight, what waits, and the memory and the knowledge that messages share.
 #[derive(Debug)]
 pub(crate) struct Rendezvous {
-    pub(crate) in_flight: Vec<InFlight>,
+    pub(crate) in_flight: InFlights,
     /// Receives whose senders have not yet said that the data is there, by process and serial.
-    pub(crate) deferred: FastMap<(u32, u64), RequestId>,
-    /// Offers whose data follows if nobody answers.
-    pub(crate) unanswered: VecDeque<Unanswered>,
-    /// Those whose data an engine packs.
-    pub(crate) payloads: u32,
+    deferred: FastMap<(u32, u64), RequestId>,
+    pub(crate) unanswered: Unanswered,
     /// Requests whose rendezvous asked to be polled.
     pub(crate) again: Turns,
     /// Receives whose lost senders may still write to their buffers.
-    pub(crate) leaving_buffers: Vec<RequestId>,
+    unreleased: Vec<RequestId>,
     pub(crate) published: Published,
     pub(crate) scratch: Scratch,
     /// What adapters do not reach by themselves.
@@ -128,12 +124,11 @@ pub(crate) struct PeerFacts {
 impl Rendezvous {
     pub(crate) fn new(size: u32, bounds: &Bounds) -> Rendezvous {
         Rendezvous {
-            in_flight: Vec::new(),
+            in_flight: InFlights::default(),
             deferred: FastMap::default(),
-            unanswered: VecDeque::new(),
-            payloads: 0,
+            unanswered: Unanswered::default(),
             again: Turns::default(),
-            leaving_buffers: Vec::new(),
+            unreleased: Vec::new(),
             published: Published::new(bounds),
             scratch: Scratch::default(),
             refusals: Refusals::default(),
@@ -142,6 +137,58 @@ impl Rendezvous {
             cached: CachedBuffers::default(),
             facts: (0..size).map(|_| PeerFacts::default()).collect(),
         }
+    }
+
+    /// Whether nothing waits that no event will announce.
+    #[inline]
+    pub(crate) fn is_idle(&self) -> bool {
+        self.in_flight.is_empty()
+            && self.again.is_empty()
+            && self.unanswered.is_empty()
+            && self.unreleased.is_empty()
+    }
+
+    /// A receive waits for its sender's word that the data is there. An error is the sender's fault.
+    pub(crate) fn defer(&mut self, from: u32, serial: u64, id: RequestId) -> Result<(), String> {
+        match self.deferred.insert((from, serial), id) {
+            None => Ok(()),
+            Some(first) => {
+                self.deferred.insert((from, serial), first);
+                Err(format!("rendezvous {serial} is offered twice"))
+            }
+        }
+    }
+
+    /// The receive that waits for a sender's word, which has come.
+    pub(crate) fn undefer(&mut self, from: u32, serial: u64) -> Option<RequestId> {
+        self.deferred.remove(&(from, serial))
+    }
+
+    /// A peer is lost: its words will not come.
+    pub(crate) fn lose(&mut self, peer: u32) {
+        self.deferred.retain(|(from, _), _| *from != peer);
+    }
+
+    /// A receive has failed whose lost sender may still write to its buffer.
+    pub(crate) fn await_release(&mut self, id: RequestId) {
+        if !self.unreleased.contains(&id) {
+            self.unreleased.push(id);
+        }
+    }
+
+    /// Those receives, to be looked at; the others are to be given [back](Rendezvous::await_release).
+    pub(crate) fn take_unreleased(&mut self) -> Vec<RequestId> {
+        std::mem::take(&mut self.unreleased)
+    }
+
+    /// Whether there are any.
+    pub(crate) fn has_unreleased(&self) -> bool {
+        !self.unreleased.is_empty()
+    }
+
+    /// What messages with a peer have found out.
+    pub(crate) fn facts(&mut self, peer: u32) -> &mut PeerFacts {
+        &mut self.facts[peer as usize]
     }
 }
 
@@ -353,7 +400,7 @@ pub(crate) struct Cx<'a> {
     pub(crate) failure: &'a mut Option<PmlError>,
     /// The one-sided operation of a receiver in flight.
     pub(crate) gets: &'a mut Gets,
-    pub(crate) in_flight: &'a mut Vec<InFlight>,
+    pub(crate) in_flight: &'a mut InFlights,
     pub(crate) id: RequestId,
     pub(crate) effects: Effects,
 }
@@ -510,4 +557,37 @@ pub(crate) fn unexpected(message: &Message) -> Step {
 /// Likewise, for [`Opened::Broken`].
 pub(crate) fn undue(message: &Message) -> String {
     format!("{message:?}, which is not due")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn rendezvous() -> Rendezvous {
+        Rendezvous::new(3, &Bounds::default())
+    }
+
+    #[test]
+    fn a_receive_waits_for_its_senders_word_until_that_comes_or_the_sender_is_lost() {
+        let mut rndv = rendezvous();
+        let ids = [0, 1, 2].map(|index| RequestId::new(index, 7));
+        assert_eq!(rndv.defer(1, 5, ids[0]), Ok(()));
+        assert!(rndv.defer(1, 5, ids[1]).is_err(), "one name for two");
+        assert_eq!(rndv.defer(2, 5, ids[2]), Ok(()));
+        assert_eq!((rndv.undefer(1, 5), rndv.undefer(1, 5)), (Some(ids[0]), None));
+        rndv.lose(2);
+        assert_eq!(rndv.undefer(2, 5), None);
+    }
+
+    #[test]
+    fn a_failed_receive_keeps_its_endpoint_busy_until_its_buffer_is_released() {
+        let mut rndv = rendezvous();
+        let id = RequestId::new(0, 7);
+        assert!(rndv.is_idle());
+        rndv.await_release(id);
+        rndv.await_release(id);
+        assert!(!rndv.is_idle() && rndv.has_unreleased());
+        assert_eq!(rndv.take_unreleased(), [id]);
+        assert!(rndv.is_idle());
+    }
 }

@@ -15,14 +15,14 @@ impl Core {
         is_question: bool,
         doing: Doing,
     ) -> Result<(), String> {
-        if doing.whom.is_some_and(|whom| whom as usize >= self.links.peers.len()) {
+        if doing.whom.is_some_and(|whom| whom as usize >= self.links.size()) {
             return Err(format!("that it waits for process {:?}", doing.whom));
         }
         self.asks.said(from, is_question, doing, now_ns())?;
         if !is_question {
             return Ok(());
         }
-        let outbox = &self.links.peers[from as usize].outbox;
+        let outbox = &self.links[from].outbox;
         if outbox
             .iter()
             .any(|item| matches!(item, Outgoing::Control(bytes, _) if wire::is_say(bytes)))

@@ -38,12 +38,12 @@ impl Core {
         let Some(Submitted { status, peer, sequence }) = self.requests.submitted(id) else {
             return Ok(());
         };
-        if self.links.peers[peer as usize].lost.is_some() {
+        if self.links[peer].lost.is_some() {
             return Ok(());
         }
         let serial = self.requests.name(id);
         self.requests.resume(id, Operation::Recalled(Recalled { status, peer, serial }));
-        self.enqueue(peer, Outgoing::Note(What::Recall { sequence, serial }));
+        self.links.enqueue(peer, Outgoing::Note(What::Recall { sequence, serial }));
         self.flush_peer(bml, peer);
         Ok(())
     }
@@ -70,7 +70,7 @@ impl Core {
         if self.drop_unsent(bml, peer, id) || serial == 0 {
             return;
         }
-        self.enqueue(peer, Outgoing::Note(What::Withdraw { serial }));
+        self.links.enqueue(peer, Outgoing::Note(What::Withdraw { serial }));
         self.flush_peer(bml, peer);
     }
 
@@ -79,7 +79,7 @@ impl Core {
         let departing = self.departing;
         let Some(send) = self.requests.send_mut(id) else { return false };
         let result = send.outcome(Verdict::Withdrawn, departing);
-        let outbox = &mut self.links.peers[peer as usize].outbox;
+        let outbox = &mut self.links[peer].outbox;
         let place = outbox.iter().position(|item| match item {
             Outgoing::Eager(waits) | Outgoing::Rts(waits) => *waits == id,
             Outgoing::Packing { id: waits, .. } => *waits == id,

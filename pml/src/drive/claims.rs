@@ -33,7 +33,7 @@ impl Core {
         let (label, status, held) = claim.ok_or(PmlError::NoSuchMessage)?;
         held.map(|held| (label, held)).ok_or_else(|| {
             // Its sender was lost, or the communicator revoked.
-            let error = self.fault(label.source).unwrap_or(PmlError::Revoked);
+            let error = self.links.fault(label.source).unwrap_or(PmlError::Revoked);
             Failure::of_message(error, Status { bytes: status.bytes.min(room), ..status })
         })
     }

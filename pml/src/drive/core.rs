@@ -19,8 +19,11 @@ use crate::requests::Requests;
 use crate::rndv::Rendezvous;
 use crate::status::RequestId;
 use crate::tuning::Config;
-use crate::wire::{self, CONTROL_MAX, EAGER_BYTES, Head, Label, Message, SendMode, Verdict};
+use crate::wire::{
+    self, CONTROL_MAX, EAGER_BYTES, EAGER_WORDS, Head, Label, Message, SendMode, Verdict,
+};
 use gapless_bml::{AmTag, Bml, Fragment, Handler, Placing, Rank, RankEvent, Short};
+use zerocopy::IntoBytes;
 
 /// Everything but the transports: the four states of an endpoint, none of which knows another, and what the driver
 /// needs besides.
@@ -95,10 +98,10 @@ impl Core {
         if !self.rndv.again.is_empty() {
             done += self.poll_again(bml);
         }
-        if !self.rndv.leaving_buffers.is_empty() {
+        if self.rndv.has_unreleased() {
             done += self.poll_leaving(bml);
         }
-        if !self.links.active.is_empty() {
+        if !self.links.is_idle() {
             done += self.flush_all(bml);
             done += self.end_unmet();
         }
@@ -108,11 +111,7 @@ impl Core {
     /// Whether something waits that no event will announce.
     #[inline]
     pub(crate) fn is_busy(&self) -> bool {
-        !(self.rndv.in_flight.is_empty()
-            && self.rndv.again.is_empty()
-            && self.rndv.unanswered.is_empty()
-            && self.links.active.is_empty()
-            && self.rndv.leaving_buffers.is_empty())
+        !(self.rndv.is_idle() && self.links.is_idle())
     }
 
     /// Frees a communicator if no request and no claimed message uses it; whether it did.
@@ -153,7 +152,7 @@ impl Core {
     }
 
     fn arrived(&mut self, bml: &mut Bml, from: u32, fragment: Fragment) {
-        if self.links.peers[from as usize].lost.is_some() {
+        if self.links[from].lost.is_some() {
             return;
         }
         if let Err(what) = self.dispatch(bml, from, fragment) {
@@ -165,16 +164,18 @@ impl Core {
     /// Reads the header and hands the message on. An error is the sender's fault.
     fn dispatch(&mut self, bml: &mut Bml, from: u32, fragment: Fragment) -> Result<(), String> {
         let len = fragment.len();
-        if self.take_fragment(from, &fragment) {
+        // Its sender may still write there: the header is read once.
+        let mut header = [0; EAGER_WORDS];
+        read(&fragment, 0, &mut header.as_mut_bytes()[..len.min(EAGER_BYTES)])?;
+        if self.take_with_header(from, &header, &fragment) {
             return Ok(());
         }
-        let mut first = [0; EAGER_BYTES];
-        read(&fragment, &mut first[..len.min(EAGER_BYTES)])?;
+        let first: [u8; EAGER_BYTES] = zerocopy::transmute!(header);
         match Head::parse(&first, len)? {
             Head::Eager(envelope) => {
                 self.check_member(from, envelope.context)?;
                 let body = Body::Parked(fragment);
-                let reorder = &mut self.links.peers[from as usize].reorder;
+                let reorder = &mut self.links[from].reorder;
                 if !reorder.is_next(envelope.sequence) {
                     let message = Arrival::Eager(envelope, body);
                     return self.in_order(bml, from, Numbered::Message(message));
@@ -198,14 +199,23 @@ impl Core {
                 let message = Message::Data { reply, offset };
                 self.heard(bml, from, message, &first, fragment)
             }
-            Head::Other => self.control(bml, from, fragment),
+            Head::Other => self.control(bml, from, &first, fragment),
         }
     }
 
-    fn control(&mut self, bml: &mut Bml, from: u32, fragment: Fragment) -> Result<(), String> {
+    fn control(
+        &mut self,
+        bml: &mut Bml,
+        from: u32,
+        first: &[u8; EAGER_BYTES],
+        fragment: Fragment,
+    ) -> Result<(), String> {
         let mut bytes = [0; CONTROL_MAX];
+        bytes[..EAGER_BYTES].copy_from_slice(first);
         let message = &mut bytes[..fragment.len().min(CONTROL_MAX)];
-        read(&fragment, message)?;
+        if let Some(rest) = message.get_mut(EAGER_BYTES..) {
+            read(&fragment, EAGER_BYTES, rest)?;
+        }
         let parsed = Message::parse(message)?;
         let with_data = matches!(parsed, Message::LayoutData { .. } | Message::Payload { .. });
         if fragment.len() > CONTROL_MAX && !with_data {
@@ -214,7 +224,7 @@ impl Core {
         match parsed {
             Message::Rts(rts) => {
                 self.check_member(from, rts.envelope.context)?;
-                let known = self.rndv.facts[from as usize].layouts.knows(rts.layout_id);
+                let known = self.rndv.facts(from).layouts.knows(rts.layout_id);
                 let inline = if known { Vec::new() } else { message[rts.inline.clone()].to_vec() };
                 self.in_order(bml, from, Numbered::Message(Arrival::Rts(rts, inline)))
             }
@@ -238,7 +248,7 @@ impl Core {
     /// Lets matched messages pass in the order of sending.
     fn in_order(&mut self, bml: &mut Bml, from: u32, mut arrival: Numbered) -> Result<(), String> {
         let sequence = arrival.sequence();
-        let reorder = &mut self.links.peers[from as usize].reorder;
+        let reorder = &mut self.links[from].reorder;
         match reorder.turn(sequence).map_err(|error| error.to_string())? {
             Turn::Early => {
                 // In the transport's memory it might prevent the due message from arriving.
@@ -255,7 +265,7 @@ impl Core {
 
     /// Delivers early messages that are due now.
     fn release_held(&mut self, bml: &mut Bml, from: u32) -> Result<(), String> {
-        while let Some(next) = self.links.peers[from as usize].reorder.next_held() {
+        while let Some(next) = self.links[from].reorder.next_held() {
             self.deliver(bml, from, next)?;
         }
         Ok(())
@@ -366,9 +376,9 @@ impl Core {
     }
 }
 
-/// Copies the start of a fragment out.
-fn read(fragment: &Fragment, into: &mut [u8]) -> Result<(), String> {
-    fragment.read(0, into).map_err(|error| error.to_string())
+/// Copies bytes of a fragment out.
+fn read(fragment: &Fragment, from: usize, into: &mut [u8]) -> Result<(), String> {
+    fragment.read(from, into).map_err(|error| error.to_string())
 }
 
 impl Handler for Core {

@@ -34,24 +34,12 @@ impl Core {
 
     /// A peer is gone, or not trusted any more.
     pub(crate) fn lose(&mut self, bml: &mut Bml, peer: u32, error: LinkError) {
-        let state = &mut self.links.peers[peer as usize];
-        if state.lost.is_some() {
-            return;
-        }
-        let (culprit, error) = match bml.blame(Rank(peer)) {
-            Some((culprit, error)) => (culprit.0, error),
-            None => (peer, error),
-        };
-        let fault = PmlError::PeerLost { rank: culprit, error: error.clone() };
-        state.lost = Some((culprit, error));
-        state.near = false;
-        self.links.lost += 1;
-        state.reorder.clear();
-        state.streams.clear();
+        let blamed = bml.blame(Rank(peer)).map(|(culprit, error)| (culprit.0, error));
+        let (culprit, error) = blamed.unwrap_or((peer, error));
+        let Some((outbox, fault)) = self.links.lose(peer, (culprit, error)) else { return };
         let packing = |item: &Outgoing| matches!(item, Outgoing::Packing { packing, .. } if packing.is_pending());
         // What engines pack comes first: the rest goes with slots of the transport's, which may panic.
-        let (at_work, rest): (Vec<_>, Vec<_>) =
-            std::mem::take(&mut state.outbox).into_iter().partition(packing);
+        let (at_work, rest): (Vec<_>, Vec<_>) = outbox.into_iter().partition(packing);
         for item in at_work {
             if let Outgoing::Packing { id, packing } = item {
                 self.end_packed(id, *packing, Err(fault.clone().into()));
@@ -62,7 +50,7 @@ impl Core {
             |label: Label, held: &Arrival| label.source == peer && matches!(held, Arrival::Rts(..));
         drop(self.matching.remove_if(offered));
         drop(self.matching.void_claims(offered));
-        self.rndv.deferred.retain(|(from, _), _| *from != peer);
+        self.rndv.lose(peer);
         let concerned: Vec<RequestId> = self
             .requests
             .under_way()
@@ -76,7 +64,7 @@ impl Core {
             })
             .map(|(id, work)| {
                 if !matches!(work, Operation::Recv(recv) if recv.source.is_none()) {
-                    self.links.accused = Some(culprit);
+                    self.links.accuse(culprit);
                 }
                 id
             })
@@ -88,20 +76,10 @@ impl Core {
         }
     }
 
-    /// How an operation ends that needs a peer, if that is lost.
-    #[inline]
-    pub(crate) fn fault(&mut self, peer: u32) -> Option<PmlError> {
-        let (rank, error) = self.links.peers[peer as usize].lost.clone()?;
-        self.links.accused = Some(rank);
-        Some(PmlError::PeerLost { rank, error })
-    }
-
     /// A receive waits for `peer`, whose death is to be noticed, whether or not it ever sends.
     #[inline]
     pub(crate) fn approach(&mut self, bml: &mut Bml, peer: u32) {
-        let state = &mut self.links.peers[peer as usize];
-        if !state.near && state.lost.is_none() {
-            state.near = true;
+        if self.links.approach(peer) {
             bml.reach(Rank(peer));
         }
     }
@@ -172,25 +150,16 @@ impl Core {
     /// Whether a member is left whose message a new receive could get.
     #[inline]
     pub(crate) fn somebody_left(&mut self, comm: &Comm, pattern: Pattern) -> Result<(), PmlError> {
-        if self.links.lost == 0 {
+        if self.links.is_whole() {
             return Ok(());
         }
-        if let Some(rank) = pattern.source {
-            return self.fault(rank).map_or(Ok(()), Err);
-        }
-        let mut last = None;
-        for process in comm.peers().processes() {
-            if process == self.me {
-                continue;
-            }
-            match &self.links.peers[process as usize].lost {
-                None => return Ok(()),
-                Some(lost) => last = Some(lost.clone()),
+        match pattern.source {
+            Some(process) => self.links.fault(process).map_or(Ok(()), Err),
+            None => {
+                let me = self.me;
+                let others = comm.peers().processes().filter(|process| *process != me);
+                self.links.somebody_left(others)
             }
         }
-        // Alone from the start: messages to myself.
-        let Some((rank, error)) = last else { return Ok(()) };
-        self.links.accused = Some(rank);
-        Err(PmlError::NobodyLeft { rank, error })
     }
 }

@@ -59,7 +59,7 @@ impl Core {
             self.finish_incoming(id);
             return Ok(());
         }
-        let facts = &mut self.rndv.facts[from as usize];
+        let facts = self.rndv.facts(from);
         facts.has_devices |= of_device;
         let layouts = &mut facts.layouts;
         if !layout.is_empty() {
@@ -115,7 +115,7 @@ impl Core {
             let Some((incoming, _)) = self.incoming(id) else { return Ok(()) };
             let mut protocols = incoming.protocols;
             let from = incoming.from;
-            let closed = self.rndv.facts[from as usize].closed;
+            let closed = self.rndv.facts(from).closed;
             for protocol in Protocol::ALL.into_iter().filter(|protocol| closed[protocol.index()]) {
                 protocols = if (protocol.kind().stays_closed)(&situation) {
                     protocols.without(protocol)
@@ -224,7 +224,7 @@ impl Core {
         let bounds = &self.config.bounds;
         situation.layout_fetch_max = bounds.layout_cache_bytes;
         if situation.layout_fetch_bytes > 0 {
-            let unknown = &mut self.rndv.facts[from as usize].layouts.unknown;
+            let unknown = &mut self.rndv.facts(from).layouts.unknown;
             situation.layout_uses = unknown.count(name, bounds.layout_cache_entries);
         }
         Some(situation)

@@ -31,7 +31,6 @@ use crate::wire::{self, Data, SendMode, Verdict, What};
 use gapless_bml::Bml;
 use gapless_engine::{EngineError, Typed};
 use gapless_mem::Completion;
-use std::collections::hash_map::Entry;
 
 /// Those of them that have not ended.
 fn outstanding(after: &[Completion]) -> Result<Vec<Completion>, EngineError> {
@@ -98,7 +97,7 @@ impl Core {
                 What::Fail { serial }
             }
         };
-        self.enqueue(peer, Outgoing::Note(what));
+        self.links.enqueue(peer, Outgoing::Note(what));
         self.flush_peer(bml, peer);
     }
 
@@ -110,13 +109,8 @@ impl Core {
             Data::There => false,
             Data::Later => {
                 incoming.stage = Stage::Deferred;
-                let key = (incoming.from, incoming.rts.serial);
-                match self.rndv.deferred.entry(key) {
-                    Entry::Vacant(place) => drop(place.insert(id)),
-                    Entry::Occupied(_) => {
-                        return Err(format!("rendezvous {} is offered twice", key.1));
-                    }
-                }
+                let (from, serial) = (incoming.from, incoming.rts.serial);
+                self.rndv.defer(from, serial, id)?;
                 true
             }
             Data::Never => {
@@ -131,7 +125,7 @@ impl Core {
 
     /// A note on the data of an offer. An unknown offer was refused.
     pub(crate) fn data_told(&mut self, bml: &mut Bml, from: u32, serial: u64, data: Data) {
-        if let Some(id) = self.rndv.deferred.remove(&(from, serial)) {
+        if let Some(id) = self.rndv.undefer(from, serial) {
             let Some((incoming, _)) = self.incoming(id) else { return };
             if incoming.from != from || !matches!(incoming.stage, Stage::Deferred) {
                 return;

@@ -3,7 +3,6 @@
 use crate::drive::core::Core;
 use crate::drive::operation::{Operation, Recv, RecvStage};
 use crate::links::Outgoing;
-use crate::rndv::in_flight::InFlight;
 use crate::rndv::incoming::{Incoming, Stage};
 use gapless_bml::{Bml, Handler, RankEvent};
 use gapless_mem::Region;
@@ -11,24 +10,16 @@ use gapless_mem::Region;
 impl Core {
     /// Waits until no engine works on anything of ours any more; nothing new is begun.
     pub(crate) fn drain_engines(&mut self) {
-        for item in self.links.peers.iter().flat_map(|peer| &peer.outbox) {
+        for item in self.links.iter().flat_map(|(_, peer)| &peer.outbox) {
             if let Outgoing::Packing { packing, .. } = item {
                 packing.drain();
             }
         }
-        self.rndv.in_flight.iter().for_each(InFlight::drain);
-        // Only now: what goes with them may be anybody's, and panic.
-        for work in self.rndv.in_flight.drain(..) {
-            if let InFlight::Await { completion, left, .. } = work {
-                [completion].into_iter().chain(left).for_each(|it| self.requests.lay_down(it));
-            }
-        }
+        let awaited = self.rndv.in_flight.drain();
+        awaited.into_iter().for_each(|completion| self.requests.lay_down(completion));
         self.rndv.again.clear();
         self.rndv.unanswered.clear();
-        for peer in &mut self.links.peers {
-            peer.streams.clear();
-            peer.outbox.clear();
-        }
+        self.links.clear();
     }
 
     /// Receives that a peer has a part in.

@@ -21,18 +21,9 @@ pub(crate) enum Attempt {
 const PACKING_MAX: usize = 64;
 
 impl Core {
-    /// Has a peer's queues looked at by [`pump`](Core::pump).
-    pub(crate) fn activate(&mut self, peer: u32) {
-        let state = &mut self.links.peers[peer as usize];
-        if !state.active {
-            state.active = true;
-            self.links.active.push(peer);
-        }
-    }
-
     /// Sends a control message, now or as soon as there is room.
     pub(crate) fn send_control(&mut self, bml: &mut Bml, peer: u32, message: &[u8]) {
-        let state = &mut self.links.peers[peer as usize];
+        let state = &mut self.links[peer];
         if state.lost.is_some() {
             return;
         }
@@ -40,25 +31,13 @@ impl Core {
         self.flush_peer(bml, peer);
     }
 
-    /// Appends to a peer's outbox.
-    pub(crate) fn enqueue(&mut self, peer: u32, item: Outgoing) {
-        self.links.peers[peer as usize].outbox.push_back(item);
-        self.activate(peer);
-    }
-
     /// Sends waiting messages, for all peers; returns how many were sent.
     pub(crate) fn flush_all(&mut self, bml: &mut Bml) -> usize {
         let mut done = 0;
         let mut at = 0;
-        while let Some(&peer) = self.links.active.get(at) {
+        while let Some(peer) = self.links.active(at) {
             done += self.flush_peer(bml, peer);
-            let state = &mut self.links.peers[peer as usize];
-            if state.outbox.is_empty() && state.streams.is_empty() {
-                state.active = false;
-                self.links.active.swap_remove(at);
-            } else {
-                at += 1;
-            }
+            at += usize::from(!self.links.deactivate(at));
         }
         done
     }
@@ -66,18 +45,18 @@ impl Core {
     /// Sends waiting messages for one peer, until the transport has no room; returns how many were sent.
     pub(crate) fn flush_peer(&mut self, bml: &mut Bml, peer: u32) -> usize {
         let mut done = 0;
-        while let Some(first) = self.links.peers[peer as usize].outbox.front_mut() {
+        while let Some(first) = self.links[peer].outbox.front_mut() {
             // Asked where it lies: an engine's word may be a panic.
             let packed = match first {
                 Outgoing::Packing { packing, .. } => packing.poll(),
                 _ => Ok(true),
             };
             if packed == Ok(false) {
-                self.activate(peer);
+                self.links.activate(peer);
                 self.pack_ahead(bml, peer);
                 return done;
             }
-            let Some(item) = self.links.peers[peer as usize].outbox.pop_front() else { break };
+            let Some(item) = self.links[peer].outbox.pop_front() else { break };
             if let Outgoing::Packing { id, packing } = item {
                 self.send_packed(bml, peer, (id, packing.end()), packed.map(drop));
                 done += 1;
@@ -87,13 +66,13 @@ impl Core {
                 Attempt::Sent => done += 1,
                 Attempt::Waits(rest) => {
                     // If the peer was lost by that, its queue was emptied for good.
-                    if self.links.peers[peer as usize].lost.is_some() {
+                    if self.links[peer].lost.is_some() {
                         return done;
                     }
                     let packing = matches!(rest, Outgoing::Packing { .. });
-                    self.links.peers[peer as usize].outbox.push_front(rest);
+                    self.links[peer].outbox.push_front(rest);
                     if !packing {
-                        self.activate(peer);
+                        self.links.activate(peer);
                         return done;
                     }
                 }
@@ -107,24 +86,24 @@ impl Core {
         let most = self.config.bounds.fragments_per_progress.max(1) as usize;
         let mut idle = 0;
         while done < most {
-            let Some(id) = self.links.peers[peer as usize].streams.pop_front() else { break };
+            let Some(id) = self.links[peer].streams.pop_front() else { break };
             match self.take_turn(bml, id) {
                 Streamed::Sent => {
                     done += 1;
                     idle = 0;
-                    self.links.peers[peer as usize].streams.push_back(id);
+                    self.links[peer].streams.push_back(id);
                 }
                 // Its engine is busy; the others may have their turn.
                 Streamed::Busy => {
                     idle += 1;
-                    let streams = &mut self.links.peers[peer as usize].streams;
+                    let streams = &mut self.links[peer].streams;
                     streams.push_back(id);
                     if idle >= streams.len() {
                         break;
                     }
                 }
                 Streamed::Full => {
-                    self.links.peers[peer as usize].streams.push_front(id);
+                    self.links[peer].streams.push_front(id);
                     break;
                 }
                 Streamed::Ended => {}
@@ -136,13 +115,13 @@ impl Core {
     /// Starts to pack the eager messages that directly follow those being packed.
     fn pack_ahead(&mut self, bml: &mut Bml, peer: u32) {
         for at in 0..PACKING_MAX {
-            let outbox = &mut self.links.peers[peer as usize].outbox;
+            let outbox = &mut self.links[peer].outbox;
             match outbox.get(at) {
                 Some(Outgoing::Packing { .. }) => {}
                 Some(&Outgoing::Eager(id)) => match self.start_packing(bml, peer, id) {
                     Ok(Some(packing)) => {
                         let packing = Outgoing::Packing { id, packing: Box::new(packing) };
-                        self.links.peers[peer as usize].outbox[at] = packing;
+                        self.links[peer].outbox[at] = packing;
                     }
                     Ok(None) | Err(_) => return,
                 },
@@ -173,7 +152,7 @@ impl Core {
                 let Some(mut slot) = self.reserve(bml, peer, wire::NOTE_BYTES) else {
                     return Attempt::Waits(Outgoing::Note(what));
                 };
-                let note = Note { sequence: self.next_sequence(peer), what };
+                let note = Note { sequence: self.links.next_sequence(peer), what };
                 if let Err(error) = slot.write(0, &wire::note(note)) {
                     tracing::error!(%error, "a slot that cannot be written");
                 }

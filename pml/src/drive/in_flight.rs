@@ -1,11 +1,9 @@
 //! What follows when work of engines has ended.
 
 use crate::drive::core::Core;
-use crate::rndv::in_flight::{InFlight, WAITING_MAX};
-use crate::status::RequestId;
+use crate::rndv::in_flight::InFlight;
 use gapless_bml::Bml;
 use gapless_engine::EngineError;
-use smallvec::SmallVec;
 
 impl Core {
     /// Checks which work has ended; returns how much.
@@ -14,16 +12,13 @@ impl Core {
     /// of each message is checked. While it goes on, the next part is started.
     pub(crate) fn poll_in_flight(&mut self, bml: &mut Bml) -> usize {
         let mut done = 0;
-        let mut waiting: SmallVec<[RequestId; WAITING_MAX]> = SmallVec::new();
-        // Work started meanwhile is appended, and not checked yet.
-        for at in 0..self.rndv.in_flight.len() {
-            let Some(result) = self.rndv.in_flight[at].ended(&mut waiting) else { continue };
-            let entry = std::mem::replace(&mut self.rndv.in_flight[at], InFlight::Over);
-            self.work_ended(bml, entry, result.map_err(EngineError::from));
+        let mut round = self.rndv.in_flight.round();
+        while let Some((work, result)) = self.rndv.in_flight.next(&mut round) {
+            self.work_ended(bml, work, result.map_err(EngineError::from));
             done += 1;
         }
         if done > 0 {
-            self.rndv.in_flight.retain(|work| !matches!(work, InFlight::Over));
+            self.rndv.in_flight.tidy();
         }
         done
     }

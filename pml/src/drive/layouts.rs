@@ -62,7 +62,7 @@ impl Core {
         let Stage::Fetching(fetch) = &mut incoming.stage else { return Ok(()) };
         if let Some(flat) = fetch.take(offset, length, fragment)? {
             incoming.stage = Stage::Choosing;
-            let layouts = &mut self.rndv.facts[from as usize].layouts;
+            let layouts = &mut self.rndv.facts(from).layouts;
             layouts.unknown.paid(layout_id);
             let layout = layouts.insert(layout_id, &flat, &self.config.bounds)?;
             self.set_layout(id, layout)?;

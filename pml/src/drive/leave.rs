@@ -34,7 +34,7 @@ impl Core {
             What::Recall { sequence, serial } => self.recall(bml, from, sequence, serial),
             What::Revoke { id } => self.told_revoked(bml, from, id)?,
             What::Farewell => {
-                if std::mem::replace(&mut self.links.peers[from as usize].farewell, true) {
+                if std::mem::replace(&mut self.links[from].farewell, true) {
                     return Err("a second farewell".to_owned());
                 }
             }
@@ -88,14 +88,16 @@ impl Core {
 
     /// Whoever has a link with us, and so may have sent something, or may wait for our word.
     pub(crate) fn has_met(&self, bml: &Bml, peer: u32) -> bool {
-        self.links.peers[peer as usize].lost.is_none() && bml.has_met(Rank(peer))
+        self.links[peer].lost.is_none() && bml.has_met(Rank(peer))
     }
 
     pub(crate) fn farewell(&mut self, bml: &mut Bml) {
-        for peer in 0..u32::try_from(self.links.peers.len()).expect("ranks have 32 bits") {
-            if !self.links.peers[peer as usize].told && self.has_met(bml, peer) {
-                self.links.peers[peer as usize].told = true;
-                self.enqueue(peer, Outgoing::Note(What::Farewell));
+        let untold = self.links.iter().filter(|(_, state)| !state.told);
+        let untold: Vec<u32> = untold.map(|(peer, _)| peer).collect();
+        for peer in untold {
+            if self.has_met(bml, peer) {
+                self.links[peer].told = true;
+                self.links.enqueue(peer, Outgoing::Note(What::Farewell));
                 self.flush_peer(bml, peer);
             }
         }

@@ -108,8 +108,7 @@ impl Core {
         let (fragment_max, latency_ns) =
             limits.map_or((256, 0), |limits| (limits.max_fragment_bytes, limits.latency_ns));
         // Keys are made for a link that stands.
-        let late = self.links.peers[peer as usize].next_sequence == 0
-            && bml.reserve(Rank(peer), 0).is_err();
+        let late = self.links[peer].next_sequence == 0 && bml.reserve(Rank(peer), 0).is_err();
         let blocks =
             if buffer.typed().as_contiguous().is_some() { 1 } else { buffer.blocks().max(2) };
         let (low, span) = buffer.touched().map_or((0, 0), |(low, region)| (low, region.len()));
@@ -165,7 +164,7 @@ impl Core {
             offered.take(keys);
             send.stage = SendStage::Rendezvous(Box::new(offered));
         }
-        self.enqueue(peer, Outgoing::Rts(id));
+        self.links.enqueue(peer, Outgoing::Rts(id));
         self.flush_peer(bml, peer);
         id
     }
@@ -180,7 +179,7 @@ impl Core {
         let mut keys =
             Keys::new(bml, peer, buffer, &mut self.rndv.published, (&self.config, registers));
         // Memory that the receiver maps is moved by its device.
-        let across = self.rndv.facts[peer as usize].has_devices && bml.mapped(Rank(peer)).is_some();
+        let across = self.rndv.facts(peer).has_devices && bml.mapped(Rank(peer)).is_some();
         if across && keys.mapped.is_none() {
             keys.locked = self.know_reaching(bml, buffer);
         }
@@ -237,7 +236,7 @@ impl Core {
         let Some(mut slot) = self.reserve(bml, peer, len) else {
             return Attempt::Waits(Outgoing::Rts(id));
         };
-        let sequence = self.next_sequence(peer);
+        let sequence = self.links.next_sequence(peer);
         wire::set_sequence(&mut bytes, sequence);
         if let Err(error) = slot.write(0, &bytes[..len]) {
             tracing::error!(%error, "a slot that cannot be written");
@@ -281,7 +280,7 @@ impl Core {
             return self.layout_wanted(bml, id, reply, piece);
         }
         if let (Message::Open(..), true) = (&heard.message, host) {
-            self.rndv.facts[peer as usize].has_devices = true;
+            self.rndv.facts(peer).has_devices = true;
         }
         self.stop(bml, id);
         match (opened, &heard.message) {
@@ -313,7 +312,7 @@ impl Core {
         };
         offered.fetched = true;
         let item = Outgoing::Layout { reply, next: 0, piece, bytes: Arc::clone(layout) };
-        self.enqueue(peer, item);
+        self.links.enqueue(peer, item);
         Ok(())
     }
 
@@ -347,7 +346,7 @@ impl Core {
             bml.deregister(*rail, key);
         }
         if short && let Ok(status) = &result {
-            self.rndv.facts[send.to.peer as usize].offering.ended(status.protocol);
+            self.rndv.facts(send.to.peer).offering.ended(status.protocol);
         }
         self.requests.unname(serial);
         self.finish_offered(id, packing, result);

@@ -93,7 +93,7 @@ impl Core {
     /// The receive that has this number in rendezvous with `from`.
     fn incoming_of(&self, from: u32, reply: u64) -> Option<(RequestId, &Incoming)> {
         let id = self.requests.named(reply)?;
-        if self.links.peers[from as usize].lost.is_some() {
+        if self.links[from].lost.is_some() {
             return None;
         }
         match self.requests.operation(id)? {

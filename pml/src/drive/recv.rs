@@ -180,25 +180,22 @@ impl Core {
     /// Ends a receive that took a message.
     pub(crate) fn finish_recv(&mut self, id: RequestId, matched: Matched) {
         let Some(recv) = self.requests.recv_mut(id) else { return };
-        let reply = match &recv.stage {
-            RecvStage::Incoming(incoming) => Some(incoming.reply),
-            _ => None,
-        };
+        let (context, bytes) = (recv.context, recv.buffer.bytes());
+        if let RecvStage::Incoming(incoming) = &recv.stage {
+            let reply = incoming.reply;
+            self.requests.unname(reply);
+        }
         let Matched { from, tag, sent, protocol, failure } = matched;
-        let room = match &failure {
+        let bytes = match &failure {
             // Nothing is received, and nothing is what the status counts.
             Some(PmlError::SignatureMismatch { .. }) => 0,
-            _ => recv.buffer.bytes(),
+            _ => sent.min(bytes),
         };
-        let (context, bytes) = (recv.context, sent.min(room));
         let status = Status { source: self.rank_in(context, from), tag, bytes, protocol };
         let result = match failure {
             None => Ok(status),
             Some(error) => Err(Failure::of_message(error, status)),
         };
-        if let Some(reply) = reply {
-            self.requests.unname(reply);
-        }
         self.requests.finish(id, result);
     }
 }

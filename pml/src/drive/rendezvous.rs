@@ -8,12 +8,12 @@ use crate::drive::flush::Streamed;
 use crate::drive::operation::{Operation, Recv, RecvStage, Send, SendStage};
 use crate::error::{Failure, PmlError};
 use crate::protocol::Protocol;
-use crate::rndv::Turn;
 use crate::rndv::incoming::{Incoming, Stage};
 use crate::rndv::link::Link;
 use crate::rndv::offered::Offered;
 use crate::rndv::turns::POLLED_MAX;
 use crate::rndv::{AtReceiver, Cx, Effects, Heard, RndvEnd, Step};
+use crate::rndv::{Rendezvous, Turn};
 use crate::status::RequestId;
 use crate::wire::Message;
 use gapless_bml::{Bml, Fragment, LinkError, Rank};
@@ -234,7 +234,7 @@ impl Core {
                 };
                 let (protocol, from) = (incoming.protocol, incoming.from);
                 self.rule_out(id, protocol, &why);
-                match self.fault(from) {
+                match self.links.fault(from) {
                     // It could have done without its sender, and now it cannot.
                     Some(fault) => self.fail_incoming(id, fault),
                     None => return self.proceed(bml, id),
@@ -273,7 +273,7 @@ impl Core {
     /// Whether a rendezvous has failed because its peer was lost: it only waits for work on its buffer.
     fn is_lost(&self, id: RequestId) -> bool {
         match self.requests.operation(id) {
-            Some(Operation::Send(send)) => self.links.peers[send.to.peer as usize].lost.is_some(),
+            Some(Operation::Send(send)) => self.links[send.to.peer].lost.is_some(),
             Some(Operation::Recv(Recv { stage: RecvStage::Incoming(incoming), .. })) => {
                 matches!(incoming.failure, Some(PmlError::PeerLost { .. }))
             }
@@ -319,7 +319,7 @@ impl Core {
 
     /// Ends a request that has failed because its peer was lost, once nobody works on its buffer any more.
     fn settle(&mut self, bml: &mut Bml, id: RequestId) {
-        if self.rndv.in_flight.iter().any(|work| work.is_part_of(id)) {
+        if self.rndv.in_flight.has_part_of(id) {
             return;
         }
         if self.requests.send_mut(id).is_some() {
@@ -335,20 +335,20 @@ impl Core {
         };
         if granted.is_none() {
             self.finish_incoming(id);
-        } else if !self.rndv.leaving_buffers.contains(&id) {
-            self.rndv.leaving_buffers.push(id);
+        } else {
+            self.rndv.await_release(id);
         }
     }
 
     /// Ends receives whose lost senders have released their buffers; returns how many.
     pub(crate) fn poll_leaving(&mut self, bml: &mut Bml) -> usize {
         let mut done = 0;
-        for id in std::mem::take(&mut self.rndv.leaving_buffers) {
+        for id in self.rndv.take_unreleased() {
             let Some((incoming, _)) = self.incoming(id) else { continue };
             let Stage::Going(going) = &incoming.stage else { continue };
             match going.granted() {
                 Some(region) if bml.recall(Rank(incoming.from), region) => {
-                    self.rndv.leaving_buffers.push(id);
+                    self.rndv.await_release(id);
                 }
                 _ => {
                     self.finish_incoming(id);
@@ -363,10 +363,10 @@ impl Core {
     fn carry_out(&mut self, bml: &mut Bml, called: Called) {
         let Called { peer, id, effects, .. } = called;
         if effects.streams {
-            self.links.peers[peer as usize].streams.push_back(id);
+            self.links[peer].streams.push_back(id);
         }
         if effects.active {
-            self.activate(peer);
+            self.links.activate(peer);
         }
         if let Some((error, stands)) = effects.broken {
             self.lose(bml, peer, error.clone());
@@ -408,8 +408,9 @@ impl Core {
             }
             _ => return None,
         };
-        let state = &mut self.links.peers[peer as usize];
-        let facts = &mut self.rndv.facts[peer as usize];
+        let state = &mut self.links[peer];
+        let Rendezvous { in_flight, published, scratch, refusals, rings, staging, facts, .. } =
+            &mut self.rndv;
         let mut no_gets = Gets::default();
         let (going, place, rts, at_receiver, registered, failure, gets) = match end {
             End::Sender(Offered { rts, registered, failed, going, .. }) => {
@@ -440,22 +441,22 @@ impl Core {
             engines: &self.engines,
             config: &self.config,
             counters: &mut self.counters,
-            staging: &mut self.rndv.staging,
-            rings: &mut self.rndv.rings,
-            published: &mut self.rndv.published,
-            scratch: &mut self.rndv.scratch,
-            refusals: &mut self.rndv.refusals,
+            staging,
+            rings,
+            published,
+            scratch,
+            refusals,
             places: &mut self.places,
             peer,
             state,
-            facts,
+            facts: &mut facts[peer as usize],
             buffer,
             rts,
             at_receiver,
             registered,
             failure,
             gets,
-            in_flight: &mut self.rndv.in_flight,
+            in_flight,
             id,
             effects: Effects::default(),
         };

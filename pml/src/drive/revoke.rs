@@ -68,13 +68,13 @@ impl Core {
         for side in sides {
             let members: Vec<u32> = side.peers().processes().collect();
             for (rank, process) in (0..).zip(members) {
-                let peer = &self.links.peers[process as usize];
+                let peer = &self.links[process];
                 // Whoever was told farewell expects nothing more.
                 if process == self.me || peer.lost.is_some() || peer.told {
                     continue;
                 }
                 let id = side.context_at(rank) / 2;
-                self.enqueue(process, Outgoing::Note(What::Revoke { id }));
+                self.links.enqueue(process, Outgoing::Note(What::Revoke { id }));
                 self.flush_peer(bml, process);
             }
         }

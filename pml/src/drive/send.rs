@@ -75,7 +75,7 @@ impl Core {
             let buffer = unsafe { Buffer::promised(buffer, ready.engine) };
             return Ok(self.queue_eager(bml, ready, buffer, None));
         }
-        let outbox_empty = self.links.peers[peer as usize].outbox.is_empty();
+        let outbox_empty = self.links[peer].outbox.is_empty();
         if outbox_empty
             && bytes >= LENT_MIN
             // SAFETY: the caller's promise holds for the time of this call.
@@ -104,19 +104,19 @@ impl Core {
                 let stage = SendStage::Eager { serial: 0 };
                 let send = Send { buffer, to, envelope, _copied: None, stage };
                 let id = self.requests.insert(Operation::Send(Box::new(send)));
-                self.enqueue(peer, Outgoing::Packing { id, packing });
+                self.links.enqueue(peer, Outgoing::Packing { id, packing });
                 return Ok(id);
             }
-            let sequence = self.links.peers[peer as usize].next_sequence;
+            let sequence = self.links[peer].next_sequence;
             slot.write(0, &Envelope { sequence, ..ready.envelope }.eager())
                 .map_err(EngineError::from)?;
-            self.next_sequence(peer);
+            self.links.next_sequence(peer);
             bml.send(slot, AM_TAG, Token::NONE);
             let protocol = Protocol::Eager;
             let status = Status { source: rank, tag, bytes, protocol };
             return Ok(self.requests.insert_submitted(&Submitted { status, peer, sequence }));
         }
-        if let Some(fault) = self.fault(peer) {
+        if let Some(fault) = self.links.fault(peer) {
             return Err(fault);
         }
         if mode == SendMode::Buffered {
@@ -160,7 +160,7 @@ impl Core {
         if !buffer.space().cpu_accessible() || !bml.lends(Rank(peer)) {
             return None;
         }
-        let sequence = self.links.peers[peer as usize].next_sequence;
+        let sequence = self.links[peer].next_sequence;
         let head = Envelope { sequence, ..ready.envelope }.eager();
         let bytes = buffer.packed_bytes();
         // SAFETY: the caller's promise; the value is dropped before this returns.
@@ -169,7 +169,7 @@ impl Core {
         if lending != Lending::Sent {
             return None;
         }
-        self.next_sequence(peer);
+        self.links.next_sequence(peer);
         let status = Status { source: rank, tag, bytes, protocol: Protocol::Eager };
         Some(Submitted { status, peer, sequence })
     }
@@ -193,7 +193,7 @@ impl Core {
         if !buffer.space().cpu_accessible() {
             self.know_device(bml, engine, buffer.space());
         }
-        if let Some(fault) = self.fault(peer) {
+        if let Some(fault) = self.links.fault(peer) {
             return Err(fault);
         }
         let limits = match bml.limits(Rank(peer)) {
@@ -268,7 +268,7 @@ impl Core {
                 send.stage = SendStage::Eager { serial };
             }
         }
-        self.enqueue(peer, Outgoing::Eager(id));
+        self.links.enqueue(peer, Outgoing::Eager(id));
         self.may_be_unmet(peer, id);
         if envelope.mode == SendMode::Synchronous {
             self.flush_peer(bml, peer);
@@ -356,14 +356,6 @@ impl Core {
         }
     }
 
-    /// The number of the next matched message to `peer`.
-    pub(crate) fn next_sequence(&mut self, peer: u32) -> u32 {
-        let state = &mut self.links.peers[peer as usize];
-        let sequence = state.next_sequence;
-        state.next_sequence = sequence.wrapping_add(1);
-        sequence
-    }
-
     /// Reserves a slot for a queued eager message and has it packed. `Ok(None)`: no room.
     pub(crate) fn start_packing(
         &mut self,
@@ -400,7 +392,7 @@ impl Core {
             return self.finish_eager(id, Err(EngineError::from(error).into()));
         }
         // Numbered only if it leaves: the receiver would wait for ever for a missing number.
-        let sequence = self.links.peers[peer as usize].next_sequence;
+        let sequence = self.links[peer].next_sequence;
         let Some(send) = self.requests.send_mut(id) else { return };
         let header = Envelope { sequence, ..send.envelope }.eager();
         let status = send.status(Protocol::Eager);
@@ -411,7 +403,7 @@ impl Core {
             send.stage = SendStage::Unanswered { serial };
         }
         bml.send(slot, AM_TAG, Token::NONE);
-        self.next_sequence(peer);
+        self.links.next_sequence(peer);
         match written {
             Ok(()) if serial != 0 => {}
             Ok(()) => self.requests.finish_submitted(id, Submitted { status, peer, sequence }),

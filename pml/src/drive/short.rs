@@ -81,7 +81,7 @@ impl Core {
         if !matches!(self.config.force, None | Some(Protocol::Eager)) || self.host.is_none() {
             return None;
         }
-        let state = &mut self.links.peers[peer as usize];
+        let state = &mut self.links[peer];
         if state.lost.is_some() || !state.outbox.is_empty() {
             return None;
         }
@@ -130,7 +130,7 @@ impl Core {
         }
         let route = self.comms.route(comm, rank)?;
         let source = route.process;
-        if !self.links.peers[source as usize].near {
+        if !self.links[source].near {
             return None;
         }
         let digest = self.digests.words(buffer.layout(), buffer.count());
@@ -177,7 +177,7 @@ impl Core {
         let route = self.comms.route(comm, rank)?;
         let peer = route.process;
         let label = Label { context: route.here, source: peer, tag };
-        let state = &self.links.peers[peer as usize];
+        let state = &self.links[peer];
         if !state.near || !self.matching.posted.is_free(label) {
             return None;
         }
@@ -209,7 +209,7 @@ impl Core {
             true
         });
         if next == Next::Taken {
-            self.links.peers[awaited.peer as usize].reorder.pass();
+            self.links[awaited.peer].reorder.pass();
             self.requests.ended.ended(Protocol::Eager, *bytes);
         }
         next
@@ -231,14 +231,14 @@ impl Core {
             return None;
         }
         let digest = self.digests.words(buffer.layout(), buffer.count());
-        let sequence = self.links.peers[peer as usize].next_sequence;
+        let sequence = self.links[peer].next_sequence;
         let header = wire::eager_words((comm.context_at(rank), tag, sequence), digest);
         let status = Status { source: rank, tag, bytes, protocol: Protocol::Eager };
         if bytes >= LENT_MIN
             // SAFETY: the caller's promise is passed on.
             && unsafe { lend(bml, peer, &header, buffer) }
         {
-            self.links.peers[peer as usize].next_sequence = sequence.wrapping_add(1);
+            self.links[peer].next_sequence = sequence.wrapping_add(1);
             return Some(Submitted { status, peer, sequence });
         }
         let len = EAGER_BYTES + to_usize(bytes);
@@ -246,7 +246,7 @@ impl Core {
         // SAFETY: the caller's promise is for the time of this call.
         unsafe { buffer::copy_in(buffer, 0..bytes, &mut slot, EAGER_BYTES) }?.ok()?;
         slot.write(0, header.as_bytes()).ok()?;
-        self.links.peers[peer as usize].next_sequence = sequence.wrapping_add(1);
+        self.links[peer].next_sequence = sequence.wrapping_add(1);
         bml.send(slot, AM_TAG, Token::NONE);
         Some(Submitted { status, peer, sequence })
     }
@@ -263,11 +263,20 @@ impl Core {
     /// As [`take_short`](Core::take_short), of a message in the transport's memory.
     pub(crate) fn take_fragment(&mut self, from: u32, fragment: &Fragment) -> bool {
         let mut header = [0; EAGER_WORDS];
+        fragment.len() >= EAGER_BYTES
+            && fragment.read(0, header.as_mut_bytes()).is_ok()
+            && self.take_with_header(from, &header, fragment)
+    }
+
+    /// The same, once its header was read.
+    pub(crate) fn take_with_header(
+        &mut self,
+        from: u32,
+        header: &[u64; EAGER_WORDS],
+        fragment: &Fragment,
+    ) -> bool {
         let Some(bytes) = fragment.len().checked_sub(EAGER_BYTES) else { return false };
-        if fragment.read(0, header.as_mut_bytes()).is_err() {
-            return false;
-        }
-        self.take_straight(from, &header, |buffer| {
+        self.take_straight(from, header, |buffer| {
             buffer.put_fragment(fragment, EAGER_BYTES as u64, bytes as u64)
         })
     }
@@ -296,7 +305,7 @@ impl Core {
         let [first, second, hash, elements] = header.map(u64::from_le);
         let halves = |word: u64| (low(word), low(word >> 32));
         let ((kind, context), (tag, sequence)) = (halves(first), halves(second));
-        let peer = &self.links.peers[from as usize];
+        let peer = &self.links[from];
         if kind != EAGER_STANDARD || peer.lost.is_some() || !peer.reorder.is_straight(sequence) {
             return None;
         }
@@ -320,7 +329,7 @@ impl Core {
         if !self.requests.finish_inline_recv(index, digest, put) {
             return false;
         }
-        self.links.peers[from as usize].reorder.pass();
+        self.links[from].reorder.pass();
         self.matching.posted.take_straight(label);
         true
     }

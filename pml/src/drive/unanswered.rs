@@ -36,27 +36,11 @@ use crate::error::Failure;
 use crate::links::AM_TAG;
 use crate::protocol::{Protocol, Protocols};
 use crate::rndv::in_flight::InFlight;
-use crate::rndv::offering::Unanswered;
 use crate::rndv::staging::device_of;
 use crate::status::{RequestId, Status};
 use crate::wire::{self, PAYLOAD_BYTES, SendMode, Verdict, to_usize};
 use gapless_bml::{Bml, Fragment, RailSlot, Rank, Token, now_ns};
 use gapless_engine::{EngineError, Typed};
-use std::time::Duration;
-
-/// How long an offer waits for an answer before its data is packed.
-///
-/// This is no key of the tuning. Those are costs, which `gapless tune` measures and a protocol is chosen by; this predicts
-/// nothing. It is a promise (RELIABILITY.md, "Device memory and progress"): with a longer time in some file, sends that
-/// nobody receives yet would end later than documented. A shorter one packs what a posted receive is about to answer:
-/// between two H200s that takes 15 to 30 µs.
-const PATIENCE: Duration = Duration::from_micros(50);
-
-/// Offers whose data is packed at a time: each takes a slot of the link.
-const PACKING_MAX: u32 = 16;
-
-/// Offers that wait for an answer before more messages are eager.
-const CROWD: usize = 32;
 
 /// What became of an attempt to have data follow its offer.
 enum Followed {
@@ -71,8 +55,7 @@ impl Core {
     /// map.
     pub(crate) fn is_better_offered(&mut self, bml: &mut Bml, peer: u32, buffer: &Typed) -> bool {
         let config = &self.config;
-        if self.rndv.unanswered.len() >= CROWD || !self.links.peers[peer as usize].outbox.is_empty()
-        {
+        if self.rndv.unanswered.is_crowded() || !self.links[peer].outbox.is_empty() {
             return false;
         }
         bml.look_up(Rank(peer));
@@ -81,14 +64,14 @@ impl Core {
             && device_of(bml, buffer.space()).is_some()
             && bml.mapped(Rank(peer)).is_some();
         let possible = peer != self.me && config.force.is_none() && ordered && mapped;
-        if !possible || !self.rndv.facts[peer as usize].offering.is_wanted() {
+        if !possible || !self.rndv.facts(peer).offering.is_wanted() {
             return false;
         }
         let mut situation = self.expectation(bml, peer, buffer);
         (situation.mapped, situation.grants) = (true, true);
         let mut protocols = Protocols::of(&[Protocol::Eager]);
         for protocol in [Protocol::Mapped, Protocol::MappedPut] {
-            if !self.rndv.facts[peer as usize].closed[protocol.index()] {
+            if !self.rndv.facts(peer).closed[protocol.index()] {
                 protocols = protocols.with(protocol);
             }
         }
@@ -102,21 +85,20 @@ impl Core {
         {
             offered.short = true;
         }
-        self.rndv.unanswered.push_back(Unanswered { id, since: now_ns() });
+        self.rndv.unanswered.push(id, now_ns());
     }
 
     /// Checks which offers have waited for too long; returns how many no longer wait. They are in order of age.
     pub(crate) fn poll_unanswered(&mut self, bml: &mut Bml) -> usize {
         let (before, now) = (self.rndv.unanswered.len(), now_ns());
         let mut at = 0;
-        while let Some(&Unanswered { id, since }) = self.rndv.unanswered.get(at) {
+        while let Some(id) = self.rndv.unanswered.get(at) {
             let stands = match self.requests.send_mut(id).map(|send| &send.stage) {
                 Some(SendStage::Rendezvous(offered)) => offered.going.is_none(),
                 _ => false,
             };
             if stands {
-                let young = Duration::from_nanos(now.saturating_sub(since)) < PATIENCE;
-                if young || self.rndv.payloads >= PACKING_MAX {
+                if !self.rndv.unanswered.is_due(at, now) {
                     break;
                 }
                 if matches!(self.follow_with_data(bml, id), Followed::Waits) {
@@ -133,7 +115,7 @@ impl Core {
     fn follow_with_data(&mut self, bml: &mut Bml, id: RequestId) -> Followed {
         let Some(send) = self.requests.send_mut(id) else { return Followed::Over };
         let (peer, bytes) = (send.to.peer, send.buffer.bytes());
-        if !self.links.peers[peer as usize].outbox.is_empty() {
+        if !self.links[peer].outbox.is_empty() {
             return Followed::Waits;
         }
         let Some(slot) = self.reserve(bml, peer, PAYLOAD_BYTES + to_usize(bytes)) else {
@@ -146,7 +128,7 @@ impl Core {
             Ok(Ok(slot)) => self.send_payload(bml, id, slot),
             Ok(Err(packing)) => {
                 offered.packing = true;
-                self.rndv.payloads += 1;
+                self.rndv.unanswered.packs();
                 self.rndv.in_flight.push(InFlight::Payload { id, packing });
             }
             Err(error) => self.ask_back(bml, id, error),
@@ -172,7 +154,7 @@ impl Core {
         slot: RailSlot,
         result: Result<(), EngineError>,
     ) {
-        self.rndv.payloads = self.rndv.payloads.saturating_sub(1);
+        self.rndv.unanswered.packed();
         let Some(send) = self.requests.send_mut(id) else { return };
         let SendStage::Rendezvous(offered) = &mut send.stage else {
             // Only this has kept the send from ending.

@@ -21,19 +21,19 @@ const COPIES_MAX: usize = 64;
 impl Core {
     /// Notes a queued eager send if nothing has left to its peer so far.
     pub(crate) fn may_be_unmet(&mut self, peer: u32, id: RequestId) {
-        if self.links.peers[peer as usize].next_sequence == 0 {
-            self.links.unmet.push_back((id, Instant::now()));
+        if self.links[peer].next_sequence == 0 {
+            self.links.note_unmet(id, Instant::now());
         }
     }
 
     /// Ends those of them that have waited for too long; how many.
     pub(crate) fn end_unmet(&mut self) -> usize {
         let mut ended = 0;
-        while let Some(&(id, since)) = self.links.unmet.front() {
+        while let Some((id, since)) = self.links.oldest_unmet() {
             if self.requests.send_mut(id).is_some() && since.elapsed() < self.config.meeting {
                 break;
             }
-            self.links.unmet.pop_front();
+            self.links.pop_unmet();
             ended += usize::from(self.leave_behind(id).is_some());
         }
         ended
@@ -44,7 +44,7 @@ impl Core {
         let Send { buffer, to, envelope, stage, .. } = self.requests.send_mut(id)?;
         let (to, envelope) = (*to, *envelope);
         let typed = buffer.typed();
-        let state = &self.links.peers[to.peer as usize];
+        let state = &self.links[to.peer];
         let waits = state.next_sequence == 0
             && envelope.mode == SendMode::Standard
             && matches!(stage, SendStage::Eager { .. })
@@ -67,7 +67,7 @@ impl Core {
             Send { buffer, to, envelope, _copied: copied, stage: SendStage::Eager { serial: 0 } };
         let own = self.requests.insert(Operation::Send(Box::new(send)));
         self.requests.release(own).ok()?;
-        self.links.peers[to.peer as usize].outbox[at] = Outgoing::Eager(own);
+        self.links[to.peer].outbox[at] = Outgoing::Eager(own);
         let protocol = Protocol::Eager;
         let status = crate::Status { source: to.rank, tag: envelope.tag, bytes, protocol };
         // The copy is counted when it leaves.

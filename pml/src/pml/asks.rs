@@ -27,9 +27,8 @@ impl Pml {
     /// Asks a peer what it is in, unless it was asked a moment ago, and gives what has come of that so far. The peer is
     /// told what this process is in.
     pub fn ask(&mut self, peer: u32, doing: &Doing) -> Answer {
-        match self.core.links.peers.get(peer as usize) {
-            Some(state) if state.lost.is_none() => {}
-            _ => return Answer::Lost,
+        if !self.core.links.has(peer) {
+            return Answer::Lost;
         }
         if !self.bml.has_met(Rank(peer)) {
             return Answer::Unlinked;

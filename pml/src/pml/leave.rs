@@ -40,7 +40,7 @@ impl Pml {
 
     /// The peers that are not lost, with whom there is a link, and that have not said farewell.
     pub fn not_left(&self) -> impl Iterator<Item = u32> {
-        let peers = (0u32..).zip(&self.core.links.peers);
+        let peers = self.core.links.iter();
         let stay =
             peers.filter(|(rank, peer)| !peer.farewell && self.core.has_met(&self.bml, *rank));
         stay.map(|(rank, _)| rank)
@@ -98,14 +98,14 @@ impl Pml {
     /// [departs](Pml::depart), it may be because of that.
     pub fn accuse(&mut self, peer: u32) -> Option<(u32, LinkError)> {
         let (culprit, error) = self.bml.blame(Rank(peer))?;
-        self.core.links.accused = Some(culprit.0);
+        self.core.links.accuse(culprit.0);
         Some((culprit.0, error))
     }
 
     /// Tells all peers that this process leaves although others may need it ([`Bml::depart`](gapless_bml::Bml::depart)). Gives because of whom:
     /// itself, or another that has departed and that the last error named.
     pub fn depart(&mut self) -> u32 {
-        self.bml.depart(self.core.links.accused.map(Rank)).0
+        self.bml.depart(self.core.links.accused().map(Rank)).0
     }
 
     /// Cancels all receives that no message has taken.
@@ -122,7 +122,7 @@ impl Pml {
     /// Whether there are receives whose lost senders may still write to their memory.
     #[must_use]
     pub fn fears_the_lost(&self) -> bool {
-        !self.core.rndv.leaving_buffers.is_empty()
+        self.core.rndv.has_unreleased()
     }
 
     /// Whether an operation of this process is under way.

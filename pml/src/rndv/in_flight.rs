@@ -13,7 +13,7 @@ use gapless_mem::{Completion, DeviceError};
 use smallvec::SmallVec;
 
 /// Messages whose order is remembered while in-flight work is checked.
-pub(crate) const WAITING_MAX: usize = 16;
+const WAITING_MAX: usize = 16;
 
 /// Work in flight.
 #[derive(Debug)]
@@ -45,7 +45,7 @@ impl InFlight {
     }
 
     /// Waits until engines and devices touch nothing for it any more; never unwinds.
-    pub(crate) fn drain(&self) {
+    fn drain(&self) {
         match self {
             InFlight::Part { transfer, .. } => transfer.drain(),
             InFlight::Wasted { packing, .. } | InFlight::Payload { packing, .. } => packing.drain(),
@@ -56,13 +56,13 @@ impl InFlight {
     }
 
     /// Whether it is a part of this rendezvous.
-    pub(crate) fn is_part_of(&self, request: RequestId) -> bool {
+    fn is_part_of(&self, request: RequestId) -> bool {
         matches!(self, InFlight::Part { id, .. } if *id == request)
     }
 
     /// How it has ended, if it has, as far as that is asked: of a rendezvous' parts only the oldest is, which is
     /// noted in `waiting` if it goes on.
-    pub(crate) fn ended(
+    fn ended(
         &mut self,
         waiting: &mut SmallVec<[RequestId; WAITING_MAX]>,
     ) -> Option<Result<(), DeviceError>> {
@@ -80,5 +80,71 @@ impl InFlight {
             waiting.push(id);
         }
         ended.map(|over| over.then_some(())).transpose()
+    }
+}
+
+/// All work in flight.
+#[derive(Debug, Default)]
+pub(crate) struct InFlights(Vec<InFlight>);
+
+/// A round of checks.
+#[derive(Debug)]
+pub(crate) struct Round {
+    at: usize,
+    /// Work started meanwhile is appended, and not checked yet.
+    end: usize,
+    /// Rendezvous whose oldest part goes on.
+    waiting: SmallVec<[RequestId; WAITING_MAX]>,
+}
+
+impl InFlights {
+    pub(crate) fn push(&mut self, work: InFlight) {
+        self.0.push(work);
+    }
+
+    #[inline]
+    pub(crate) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// Whether a part of this rendezvous goes on.
+    pub(crate) fn has_part_of(&self, request: RequestId) -> bool {
+        self.0.iter().any(|work| work.is_part_of(request))
+    }
+
+    /// Begins to check which work has ended.
+    pub(crate) fn round(&self) -> Round {
+        Round { at: 0, end: self.0.len(), waiting: SmallVec::new() }
+    }
+
+    /// Takes the next work that has ended, and how it has.
+    pub(crate) fn next(
+        &mut self,
+        round: &mut Round,
+    ) -> Option<(InFlight, Result<(), DeviceError>)> {
+        while round.at < round.end {
+            let work = &mut self.0[round.at];
+            round.at += 1;
+            if let Some(result) = work.ended(&mut round.waiting) {
+                return Some((std::mem::replace(work, InFlight::Over), result));
+            }
+        }
+        None
+    }
+
+    /// Forgets what was taken.
+    pub(crate) fn tidy(&mut self) {
+        self.0.retain(|work| !matches!(work, InFlight::Over));
+    }
+
+    /// Waits until engines touch nothing of ours any more, and gives what is left of work of the caller's.
+    pub(crate) fn drain(&mut self) -> Vec<Completion> {
+        self.0.iter().for_each(InFlight::drain);
+        // Only now: what goes with them may be anybody's, and panic.
+        let awaited = self.0.drain(..).filter_map(|work| match work {
+            InFlight::Await { completion, left, .. } => Some([completion].into_iter().chain(left)),
+            _ => None,
+        });
+        awaited.flatten().collect()
     }
 }

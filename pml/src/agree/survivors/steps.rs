@@ -83,8 +83,7 @@ impl Pml {
     }
 
     fn is_left(&self, over: &Comm, rank: u32) -> bool {
-        over.process(rank)
-            .is_ok_and(|process| self.core.links.peers[process as usize].lost.is_none())
+        over.process(rank).is_ok_and(|process| self.core.links[process].lost.is_none())
     }
 
     /// The first member that is not lost.
