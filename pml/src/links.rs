@@ -173,6 +173,11 @@ impl Links {
     /// How an operation ends that needs a peer, if that is lost.
     #[inline]
     pub(crate) fn fault(&mut self, peer: u32) -> Option<PmlError> {
+        if self[peer].lost.is_none() { None } else { self.loss(peer) }
+    }
+
+    #[cold]
+    fn loss(&mut self, peer: u32) -> Option<PmlError> {
         let (rank, error) = self[peer].lost.clone()?;
         self.accused = Some(rank);
         Some(PmlError::PeerLost { rank, error })

@@ -418,6 +418,7 @@ impl Matching {
     }
 
     /// Removes the records of a message that was taken.
+    #[inline]
     fn forget(&mut self, label: Label, held: &Arrival) {
         if held.is_parked() {
             self.parked_of[label.source as usize] -= 1;

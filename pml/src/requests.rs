@@ -18,18 +18,6 @@ use woken::{Wakers, Woken};
 /// How an operation ended.
 pub type Outcome = Result<Status, Failure>;
 
-/// What a request is doing that is not inline.
-#[derive(Debug)]
-enum Work<O> {
-    Operation(O),
-    /// The caller's own work.
-    General,
-    /// It has ended; the result waits to be collected.
-    Done(Result<Status, Box<Failure>>),
-    /// Nothing.
-    Vacant,
-}
-
 /// An eager message that left when it was submitted: it is on its way, or there.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Submitted {
@@ -39,28 +27,44 @@ pub(crate) struct Submitted {
     pub(crate) sequence: u32,
 }
 
-/// How a inline request stands.
+/// How a request stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
+    /// Slot: an eager send whose message has left. It has ended well, and can be withdrawn.
+    Submitted,
+    /// Slot: a posted receive; a caller that needs the full state makes an operation of it.
+    Posted,
+    /// Slot: an eager message has been received; the result waits to be collected.
+    Received,
     /// Not in use.
     Vacant,
-    /// Not inline: [`Work`] has it.
-    Full,
-    /// An eager send whose message has left: it has ended well, and can be withdrawn.
-    Submitted,
-    /// A posted receive; a caller that needs the full state makes an operation of it.
-    Posted,
+    /// An operation is under way, which its entry has.
+    Operation,
+    /// The caller's own work is under way.
+    General,
     /// It has ended well; the result waits to be collected.
-    Done,
+    Ended,
+    /// It has failed; its entry says why.
+    Failed,
 }
 
-/// A inline request. Its message is eager. Fields without meaning in a phase keep their old values.
+impl Phase {
+    #[inline]
+    fn is_inline(self) -> bool {
+        matches!(self, Phase::Submitted | Phase::Posted | Phase::Received)
+    }
+}
+
+/// What is known of every request; all that is known of an inline one. Fields without meaning in a phase keep their old
+/// values.
 #[derive(Debug)]
-struct Inline {
+struct Slot {
     generation: u32,
     phase: Phase,
     /// At its end, check whether it was released, or has a waker.
     watched: bool,
+    /// Of a request that has [ended](Phase::Ended): what carried its message. Messages of inline ones are eager.
+    protocol: Protocol,
     /// Of a posted receive: the number of the engine for ordinary memory.
     engine: u8,
     /// The status: the other end's rank, the tag, the bytes.
@@ -81,7 +85,7 @@ struct Inline {
     buffer: Span,
 }
 
-/// A receive that can be inline: it names its source and its tag, and its buffer is plain memory.
+/// A receive that can be slot: it names its source and its tag, and its buffer is plain memory.
 #[derive(Debug)]
 pub(crate) struct InlineRecv {
     /// The number of the engine for ordinary memory.
@@ -102,14 +106,15 @@ struct Entry<O> {
     released: bool,
     /// Whom to tell of the end.
     wakers: Wakers,
-    work: Work<O>,
+    operation: Option<O>,
+    failure: Option<Box<Failure>>,
 }
 
 /// All requests of an endpoint.
 #[derive(Debug)]
 pub(crate) struct Requests<O> {
     /// As many as `entries`.
-    inlines: Vec<Inline>,
+    slots: Vec<Slot>,
     entries: Vec<Entry<O>>,
     free: Vec<u32>,
     woken: Woken,
@@ -123,7 +128,7 @@ pub(crate) struct Requests<O> {
 impl<O> Default for Requests<O> {
     fn default() -> Self {
         Requests {
-            inlines: Vec::new(),
+            slots: Vec::new(),
             entries: Vec::new(),
             free: Vec::new(),
             woken: Woken::default(),
@@ -134,11 +139,21 @@ impl<O> Default for Requests<O> {
     }
 }
 
-impl Inline {
+impl Slot {
     #[inline]
-    fn status(&self) -> Status {
-        let Inline { rank, tag, bytes, .. } = *self;
-        Status { source: rank, tag, bytes, protocol: Protocol::Eager }
+    fn status(&self, protocol: Protocol) -> Status {
+        let Slot { rank, tag, bytes, .. } = *self;
+        Status { source: rank, tag, bytes, protocol }
+    }
+
+    #[inline]
+    fn set(&mut self, status: &Status) {
+        (self.rank, self.tag, self.bytes) = (status.source, status.tag, status.bytes);
+    }
+
+    fn end(&mut self, status: &Status) {
+        self.set(status);
+        (self.phase, self.protocol) = (Phase::Ended, status.protocol);
     }
 }
 
@@ -152,11 +167,13 @@ impl<O> Requests<O> {
     #[cold]
     fn grow(&mut self) -> u32 {
         let index = u32::try_from(self.entries.len()).expect("fewer than 2^32 requests");
-        self.entries.push(Entry { released: false, wakers: Wakers::default(), work: Work::Vacant });
-        self.inlines.push(Inline {
+        let wakers = Wakers::default();
+        self.entries.push(Entry { released: false, wakers, operation: None, failure: None });
+        self.slots.push(Slot {
             generation: 0,
             phase: Phase::Vacant,
             watched: false,
+            protocol: Protocol::Eager,
             engine: 0,
             rank: 0,
             tag: 0,
@@ -174,38 +191,41 @@ impl<O> Requests<O> {
 
     /// Adds a request.
     pub(crate) fn insert(&mut self, operation: O) -> RequestId {
-        self.insert_work(Work::Operation(operation))
+        let index = self.place();
+        let entry = &mut self.entries[index as usize];
+        (entry.operation, entry.released) = (Some(operation), false);
+        self.enter(index, Phase::Operation)
     }
 
     /// Adds a request for the caller's own work.
     pub(crate) fn insert_general(&mut self) -> RequestId {
-        self.insert_work(Work::General)
+        let index = self.place();
+        self.enter(index, Phase::General)
     }
 
     /// Adds a request that has ended well, and whose message is counted elsewhere.
     pub(crate) fn insert_done(&mut self, status: Status) -> RequestId {
-        self.insert_work(Work::Done(Ok(status)))
+        let index = self.place();
+        self.slots[index as usize].end(&status);
+        self.enter(index, Phase::Ended)
     }
 
-    fn insert_work(&mut self, work: Work<O>) -> RequestId {
-        let index = self.place();
-        let (inline, entry) =
-            (&mut self.inlines[index as usize], &mut self.entries[index as usize]);
-        (inline.phase, inline.watched) = (Phase::Full, false);
-        (entry.work, entry.released) = (work, false);
-        RequestId::new(index, inline.generation)
+    #[inline]
+    fn enter(&mut self, index: u32, phase: Phase) -> RequestId {
+        let slot = &mut self.slots[index as usize];
+        (slot.phase, slot.watched) = (phase, false);
+        RequestId::new(index, slot.generation)
     }
 
     /// Adds an eager send whose message has left.
     #[inline]
     pub(crate) fn insert_submitted(&mut self, submitted: &Submitted) -> RequestId {
         let index = self.place();
-        let inline = &mut self.inlines[index as usize];
-        (inline.phase, inline.watched) = (Phase::Submitted, false);
-        (inline.peer, inline.sequence) = (submitted.peer, submitted.sequence);
-        (inline.rank, inline.tag) = (submitted.status.source, submitted.status.tag);
-        inline.bytes = submitted.status.bytes;
-        RequestId::new(index, inline.generation)
+        let slot = &mut self.slots[index as usize];
+        (slot.peer, slot.sequence) = (submitted.peer, submitted.sequence);
+        slot.set(&submitted.status);
+        (slot.phase, slot.watched) = (Phase::Submitted, false);
+        RequestId::new(index, slot.generation)
     }
 
     /// Adds a receive for a short message; `promise` makes its buffer, `post` posts it by its place in the table.
@@ -217,60 +237,45 @@ impl<O> Requests<O> {
         post: impl FnOnce(u32) -> u32,
     ) -> RequestId {
         let index = self.place();
-        let inline = &mut self.inlines[index as usize];
-        (inline.phase, inline.watched) = (Phase::Posted, false);
-        (inline.rank, inline.tag) = (recv.rank, recv.tag);
-        (inline.peer, inline.context) = (recv.peer, recv.context);
-        (inline.hash, inline.elements) = recv.digest;
-        inline.engine = recv.engine;
-        promise(&mut inline.buffer);
-        inline.bytes = inline.buffer.bytes();
-        inline.place = post(index);
-        RequestId::new(index, inline.generation)
+        let slot = &mut self.slots[index as usize];
+        (slot.phase, slot.watched) = (Phase::Posted, false);
+        (slot.rank, slot.tag) = (recv.rank, recv.tag);
+        (slot.peer, slot.context) = (recv.peer, recv.context);
+        (slot.hash, slot.elements) = recv.digest;
+        slot.engine = recv.engine;
+        promise(&mut slot.buffer);
+        slot.bytes = slot.buffer.bytes();
+        slot.place = post(index);
+        RequestId::new(index, slot.generation)
     }
 
     #[inline]
-    fn inline(&self, id: RequestId) -> Option<&Inline> {
-        let inline = self.inlines.get(id.index() as usize)?;
-        (inline.generation == id.generation()).then_some(inline)
-    }
-
-    fn work(&self, id: RequestId) -> Option<&Work<O>> {
-        let inline = self.inline(id)?;
-        (inline.phase == Phase::Full).then(|| &self.entries[id.index() as usize].work)
+    fn slot(&self, id: RequestId) -> Option<&Slot> {
+        let slot = self.slots.get(id.index() as usize)?;
+        (slot.generation == id.generation()).then_some(slot)
     }
 
     /// What a request does that is under way and not inline.
     pub(crate) fn operation(&self, id: RequestId) -> Option<&O> {
-        match self.work(id)? {
-            Work::Operation(operation) => Some(operation),
-            _ => None,
-        }
+        self.slot(id)?;
+        self.entries[id.index() as usize].operation.as_ref()
     }
 
     /// The same, to be changed.
     pub(crate) fn operation_mut(&mut self, id: RequestId) -> Option<&mut O> {
-        let inline = self.inline(id)?;
-        if inline.phase != Phase::Full {
-            return None;
-        }
-        match &mut self.entries[id.index() as usize].work {
-            Work::Operation(operation) => Some(operation),
-            _ => None,
-        }
+        self.slot(id)?;
+        self.entries[id.index() as usize].operation.as_mut()
     }
 
     /// Whether a request stands for work of the caller's that goes on.
     pub(crate) fn is_general(&self, id: RequestId) -> bool {
-        matches!(self.work(id), Some(Work::General))
+        self.slot(id).is_some_and(|slot| slot.phase == Phase::General)
     }
 
     /// Why a request has failed whose result was not collected.
     pub(crate) fn failure(&self, id: RequestId) -> Option<&Failure> {
-        match self.work(id)? {
-            Work::Done(Err(failure)) => Some(failure),
-            _ => None,
-        }
+        self.slot(id)?;
+        self.entries[id.index() as usize].failure.as_deref()
     }
 
     /// A name for a request that a peer will answer; never the same twice.
@@ -293,11 +298,11 @@ impl<O> Requests<O> {
 
     /// The name of the request at a place of the table.
     pub(crate) fn id_at(&self, index: u32) -> Option<RequestId> {
-        let inline = self.inlines.get(index as usize)?;
-        Some(RequestId::new(index, inline.generation))
+        let slot = self.slots.get(index as usize)?;
+        Some(RequestId::new(index, slot.generation))
     }
 
-    /// Ends the posted receive at a place of the table, if it is inline, takes a message of this description, and
+    /// Ends the posted receive at a place of the table, if it is slot, takes a message of this description, and
     /// `put` puts the data into its buffer; returns whether all this holds. If not, nothing has changed.
     #[inline]
     pub(crate) fn finish_inline_recv(
@@ -306,25 +311,25 @@ impl<O> Requests<O> {
         digest: (u64, u64),
         put: impl FnOnce(&Span) -> bool,
     ) -> bool {
-        let Some(inline) = self.inlines.get_mut(index as usize) else { return false };
-        let expected = inline.phase == Phase::Posted && (inline.hash, inline.elements) == digest;
-        if !expected || !put(&inline.buffer) {
+        let Some(slot) = self.slots.get_mut(index as usize) else { return false };
+        let expected = slot.phase == Phase::Posted && (slot.hash, slot.elements) == digest;
+        if !expected || !put(&slot.buffer) {
             return false;
         }
-        self.ended.ended(Protocol::Eager, inline.bytes);
-        inline.phase = Phase::Done;
-        inline.buffer.let_go();
-        if inline.watched {
+        self.ended.ended(Protocol::Eager, slot.bytes);
+        slot.phase = Phase::Received;
+        slot.buffer.let_go();
+        if slot.watched {
             self.end_watched(index);
         }
         true
     }
 
-    /// The buffer of the posted receive at a place of the table, if it is inline, and takes a message of this description.
+    /// The buffer of the posted receive at a place of the table, if it is slot, and takes a message of this description.
     pub(crate) fn inline_recv_buffer(&self, index: u32, digest: (u64, u64)) -> Option<&Span> {
-        let inline = self.inlines.get(index as usize)?;
-        let expected = inline.phase == Phase::Posted && (inline.hash, inline.elements) == digest;
-        expected.then_some(&inline.buffer)
+        let slot = self.slots.get(index as usize)?;
+        let expected = slot.phase == Phase::Posted && (slot.hash, slot.elements) == digest;
+        expected.then_some(&slot.buffer)
     }
 
     #[cold]
@@ -338,7 +343,7 @@ impl<O> Requests<O> {
 
     /// Ends a request. Its result waits to be collected, or is dropped if the request was released.
     pub(crate) fn finish(&mut self, id: RequestId, result: Result<Status, impl Into<Failure>>) {
-        if self.inline(id).is_some()
+        if self.slot(id).is_some()
             && let Ok(status) = &result
         {
             self.ended.ended(status.protocol, status.bytes);
@@ -351,15 +356,12 @@ impl<O> Requests<O> {
         self.ended.ended(submitted.status.protocol, submitted.status.bytes);
         self.end(id, Ok(submitted.status));
         // Unless it was vacated by that.
-        if let Some(inline) = self.inlines.get_mut(id.index() as usize)
-            && inline.generation == id.generation()
-            && inline.phase == Phase::Full
+        if let Some(slot) = self.slots.get_mut(id.index() as usize)
+            && slot.generation == id.generation()
+            && slot.phase == Phase::Ended
         {
-            self.entries[id.index() as usize].work = Work::Vacant;
-            inline.phase = Phase::Submitted;
-            (inline.peer, inline.sequence) = (submitted.peer, submitted.sequence);
-            (inline.rank, inline.tag) = (submitted.status.source, submitted.status.tag);
-            inline.bytes = submitted.status.bytes;
+            slot.phase = Phase::Submitted;
+            (slot.peer, slot.sequence) = (submitted.peer, submitted.sequence);
         }
     }
 
@@ -369,38 +371,44 @@ impl<O> Requests<O> {
     }
 
     fn end(&mut self, id: RequestId, result: Outcome) {
-        let Some(inline) = self.inlines.get_mut(id.index() as usize) else { return };
-        if inline.generation != id.generation() {
+        let Some(slot) = self.slots.get_mut(id.index() as usize) else { return };
+        if slot.generation != id.generation() {
             return;
         }
-        inline.phase = Phase::Full;
-        inline.buffer.let_go();
-        let watched = inline.watched;
-        self.entries[id.index() as usize].work = Work::Done(result.map_err(Box::new));
-        if watched {
+        slot.buffer.let_go();
+        let entry = &mut self.entries[id.index() as usize];
+        entry.operation = None;
+        match result {
+            Ok(status) => slot.end(&status),
+            Err(failure) => {
+                slot.phase = Phase::Failed;
+                entry.failure = Some(Box::new(failure));
+            }
+        }
+        if slot.watched {
             self.end_watched(id.index());
         }
     }
 
     /// The message of an eager send that has ended, and whose result was not collected.
     pub(crate) fn submitted(&self, id: RequestId) -> Option<Submitted> {
-        let inline = self.inline(id).filter(|inline| inline.phase == Phase::Submitted)?;
-        Some(Submitted { status: inline.status(), peer: inline.peer, sequence: inline.sequence })
+        let slot = self.slot(id).filter(|slot| slot.phase == Phase::Submitted)?;
+        let status = slot.status(Protocol::Eager);
+        Some(Submitted { status, peer: slot.peer, sequence: slot.sequence })
     }
 
     /// Makes a request that was completed at submit do something again.
     pub(crate) fn resume(&mut self, id: RequestId, operation: O) {
-        self.inlines[id.index() as usize].phase = Phase::Full;
-        self.entries[id.index() as usize].work = Work::Operation(operation);
+        self.slots[id.index() as usize].phase = Phase::Operation;
+        self.entries[id.index() as usize].operation = Some(operation);
     }
 
     fn vacate(&mut self, index: u32) {
-        let (inline, entry) =
-            (&mut self.inlines[index as usize], &mut self.entries[index as usize]);
-        (inline.phase, inline.watched) = (Phase::Vacant, false);
-        inline.buffer.let_go();
-        inline.generation = inline.generation.wrapping_add(1);
-        entry.work = Work::Vacant;
+        let (slot, entry) = (&mut self.slots[index as usize], &mut self.entries[index as usize]);
+        (slot.phase, slot.watched) = (Phase::Vacant, false);
+        slot.buffer.let_go();
+        slot.generation = slot.generation.wrapping_add(1);
+        (entry.operation, entry.failure) = (None, None);
         // It has no waker, or its waker is called now: none is dropped in here.
         self.woken.add(&mut entry.wakers);
         self.free.push(index);
@@ -411,35 +419,34 @@ impl<O> Requests<O> {
     /// # Errors
     /// There is no such request.
     pub(crate) fn is_done(&self, id: RequestId) -> Result<bool, PmlError> {
-        let inline = self.inline(id).ok_or(PmlError::NoSuchRequest)?;
+        let slot = self.slot(id).ok_or(PmlError::NoSuchRequest)?;
         let entry = &self.entries[id.index() as usize];
-        if inline.watched && entry.released {
+        if slot.watched && entry.released {
             return Err(PmlError::NoSuchRequest);
         }
-        match inline.phase {
+        match slot.phase {
             Phase::Vacant => Err(PmlError::NoSuchRequest),
-            Phase::Full => Ok(matches!(entry.work, Work::Done(_))),
-            Phase::Submitted | Phase::Done => Ok(true),
-            Phase::Posted => Ok(false),
+            Phase::Posted | Phase::Operation | Phase::General => Ok(false),
+            Phase::Submitted | Phase::Received | Phase::Ended | Phase::Failed => Ok(true),
         }
     }
 
     /// Takes the result of a request that has ended; `None` while it is in flight.
     #[inline]
     pub(crate) fn collect(&mut self, id: RequestId) -> Result<Option<Status>, Failure> {
-        let inline = self.inlines.get_mut(id.index() as usize).ok_or(PmlError::NoSuchRequest)?;
-        if inline.generation != id.generation() {
+        let slot = self.slots.get_mut(id.index() as usize).ok_or(PmlError::NoSuchRequest)?;
+        if slot.generation != id.generation() {
             return Err(PmlError::NoSuchRequest.into());
         }
-        if inline.watched || matches!(inline.phase, Phase::Full | Phase::Vacant) {
+        if slot.watched || !slot.phase.is_inline() {
             return self.collect_full(id);
         }
-        if inline.phase == Phase::Posted {
+        if slot.phase == Phase::Posted {
             return Ok(None);
         }
-        let status = inline.status();
-        inline.phase = Phase::Vacant;
-        inline.generation = inline.generation.wrapping_add(1);
+        let status = slot.status(Protocol::Eager);
+        slot.phase = Phase::Vacant;
+        slot.generation = slot.generation.wrapping_add(1);
         self.free.push(id.index());
         Ok(Some(status))
     }
@@ -449,30 +456,31 @@ impl<O> Requests<O> {
         if !self.is_done(id)? {
             return Ok(None);
         }
-        let (inline, entry) =
-            (&self.inlines[id.index() as usize], &mut self.entries[id.index() as usize]);
-        let result = match std::mem::replace(&mut entry.work, Work::Vacant) {
-            Work::Done(result) if inline.phase == Phase::Full => result,
-            _ => Ok(inline.status()),
+        let (slot, entry) =
+            (&self.slots[id.index() as usize], &mut self.entries[id.index() as usize]);
+        let protocol = if slot.phase == Phase::Ended { slot.protocol } else { Protocol::Eager };
+        let result = match entry.failure.take() {
+            None => Ok(Some(slot.status(protocol))),
+            Some(failure) => Err(*failure),
         };
         self.vacate(id.index());
-        result.map(Some).map_err(|failure| *failure)
+        result
     }
 
     /// As [`collect`](Requests::collect), for callers that only need to know that it went well.
     #[inline]
     pub(crate) fn collect_quietly(&mut self, id: RequestId) -> Settled {
-        let Some(inline) = self.inlines.get_mut(id.index() as usize) else { return Settled::Asks };
-        if inline.generation != id.generation() || inline.watched {
+        let Some(slot) = self.slots.get_mut(id.index() as usize) else { return Settled::Asks };
+        if slot.generation != id.generation() || slot.watched {
             return Settled::Asks;
         }
-        match inline.phase {
-            Phase::Submitted | Phase::Done => {}
+        match slot.phase {
+            Phase::Submitted | Phase::Received => {}
             Phase::Posted => return Settled::NotYet,
-            Phase::Full | Phase::Vacant => return Settled::Asks,
+            _ => return Settled::Asks,
         }
-        inline.phase = Phase::Vacant;
-        inline.generation = inline.generation.wrapping_add(1);
+        slot.phase = Phase::Vacant;
+        slot.generation = slot.generation.wrapping_add(1);
         self.free.push(id.index());
         Settled::Well
     }
@@ -489,11 +497,8 @@ impl<O> Requests<O> {
 
     /// Whether any operation is in flight.
     pub(crate) fn any_under_way(&self) -> bool {
-        self.inlines.iter().zip(&self.entries).any(|(inline, entry)| match inline.phase {
-            Phase::Posted => true,
-            Phase::Full => !matches!(entry.work, Work::Done(_)),
-            Phase::Vacant | Phase::Submitted | Phase::Done => false,
-        })
+        let goes_on = |phase| matches!(phase, Phase::Posted | Phase::Operation | Phase::General);
+        self.slots.iter().any(|slot| goes_on(slot.phase))
     }
 
     /// Places of the table: as many as there ever were requests at once.
@@ -501,20 +506,15 @@ impl<O> Requests<O> {
         self.entries.len()
     }
 
-    /// What all requests do that are under way and not inline.
+    /// What all requests do that are under way and not slot.
     pub(crate) fn operations_mut(&mut self) -> impl Iterator<Item = &mut O> {
-        let all = self.inlines.iter().zip(&mut self.entries);
-        let full = all.filter(|(inline, _)| inline.phase == Phase::Full);
-        full.filter_map(|(_, entry)| match &mut entry.work {
-            Work::Operation(operation) => Some(operation),
-            _ => None,
-        })
+        self.entries.iter_mut().filter_map(|entry| entry.operation.as_mut())
     }
 
     /// Of an inline posted receive: the process, the context and the tag.
     pub(crate) fn inline_recv_label(&self, id: RequestId) -> Option<(u32, u32, i32)> {
-        let inline = self.inline(id).filter(|inline| inline.phase == Phase::Posted)?;
-        Some((inline.peer, inline.context, inline.tag))
+        let slot = self.slot(id).filter(|slot| slot.phase == Phase::Posted)?;
+        Some((slot.peer, slot.context, slot.tag))
     }
 }
 
@@ -533,37 +533,34 @@ pub(crate) struct PostedRecv {
 impl<O: From<PostedRecv>> Requests<O> {
     /// Makes an inline posted receive a full one.
     pub(crate) fn write_out(&mut self, id: RequestId) {
-        if self.inline(id).is_some_and(|inline| inline.phase == Phase::Posted) {
+        if self.slot(id).is_some_and(|slot| slot.phase == Phase::Posted) {
             self.write_out_at(id.index());
         }
     }
 
     fn write_out_at(&mut self, index: u32) {
-        let inline = &mut self.inlines[index as usize];
-        inline.phase = Phase::Full;
+        let slot = &mut self.slots[index as usize];
+        slot.phase = Phase::Operation;
         let posted = PostedRecv {
-            buffer: std::mem::replace(&mut inline.buffer, Span::nothing()),
-            engine: inline.engine,
-            context: inline.context,
-            peer: inline.peer,
-            place: inline.place,
+            buffer: std::mem::replace(&mut slot.buffer, Span::nothing()),
+            engine: slot.engine,
+            context: slot.context,
+            peer: slot.peer,
+            place: slot.place,
         };
-        self.entries[index as usize].work = Work::Operation(posted.into());
+        self.entries[index as usize].operation = Some(posted.into());
     }
 
     /// All operations under way, for a peer's death.
     pub(crate) fn under_way(&mut self) -> impl Iterator<Item = (RequestId, &O)> {
-        for index in (0u32..).take(self.inlines.len()) {
-            if self.inlines[index as usize].phase == Phase::Posted {
+        for index in (0u32..).take(self.slots.len()) {
+            if self.slots[index as usize].phase == Phase::Posted {
                 self.write_out_at(index);
             }
         }
-        let all = self.inlines.iter().zip(&self.entries);
-        (0u32..).zip(all).filter_map(|(index, (inline, entry))| match &entry.work {
-            Work::Operation(operation) if inline.phase == Phase::Full => {
-                Some((RequestId::new(index, inline.generation), operation))
-            }
-            _ => None,
+        let all = self.slots.iter().zip(&self.entries);
+        (0u32..).zip(all).filter_map(|(index, (slot, entry))| {
+            Some((RequestId::new(index, slot.generation), entry.operation.as_ref()?))
         })
     }
 }

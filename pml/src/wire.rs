@@ -457,4 +457,4 @@ impl Message {
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

@@ -269,6 +269,7 @@ impl Core {
     }
 
     /// The same, once its header was read.
+    #[inline(always)] // on short messages' path
     pub(crate) fn take_with_header(
         &mut self,
         from: u32,

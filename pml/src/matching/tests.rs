@@ -1,6 +1,10 @@
 //! Matching against an oracle that searches two lists from the front.
 
 use super::*;
+use crate::arrival::Body;
+use crate::protocol::Protocol;
+use crate::wire::Rts;
+use crate::wire::tests::{envelope, rts};
 
 /// A small generator, so that a failure is reproduced by its seed.
 struct Random(u64);
@@ -152,4 +156,70 @@ fn the_wildcard_index_is_dropped_with_the_last_message() {
     assert_eq!(unexpected.take(any), Some((label, 'b')));
     assert!(!unexpected.wild);
     assert_eq!(unexpected.classes.each_ref().map(Index::len), [0; 4]);
+}
+
+/// A message of process 1 that is found by `tag`: an offer of that name, or an eager one.
+fn arrival(offer: Option<u64>) -> Arrival {
+    match offer {
+        Some(serial) => Arrival::Rts(Box::new(Rts { serial, ..rts() }), Vec::new()),
+        None => Arrival::Eager(envelope(1), Body::Copied(vec![0; 40])),
+    }
+}
+
+fn label(tag: i32) -> Label {
+    Label { context: 0, source: 1, tag }
+}
+
+fn pattern(tag: i32) -> Pattern {
+    Pattern { context: 0, source: Some(1), tag: Some(tag) }
+}
+
+const STATUS: Status = Status { source: 1, tag: 0, bytes: 8, protocol: Protocol::Eager };
+
+#[test]
+fn an_offer_is_found_by_its_name_until_it_is_taken_claimed_or_not() {
+    let mut matching = Matching::new(2);
+    for (tag, serial) in [(0, 5), (1, 6)] {
+        matching.keep(label(tag), arrival(Some(serial)), 4).unwrap();
+    }
+    assert!(matching.keep(label(2), arrival(Some(5)), 4).is_err(), "one name for two");
+    assert!(matching.held_offer(1, 5).is_some() && matching.held_offer(0, 5).is_none());
+    let claim = matching.claim(pattern(1), STATUS).unwrap();
+    assert!(matching.held_offer(1, 6).is_some(), "a probe has claimed it");
+    let (_, status, held) = matching.unclaim(&claim).unwrap();
+    assert_eq!((status, held.and_then(|held| held.offer())), (STATUS, Some(6)));
+    assert!(matching.held_offer(1, 6).is_none() && matching.unclaim(&claim).is_none());
+    matching.take(pattern(0)).unwrap();
+    assert!(matching.held_offer(1, 5).is_none());
+}
+
+#[test]
+fn data_takes_the_place_of_its_offer() {
+    let mut matching = Matching::new(2);
+    matching.keep(label(0), arrival(Some(5)), 4).unwrap();
+    matching.keep(label(0), arrival(None), 4).unwrap();
+    matching.replace_offer(1, 5, arrival(None)).unwrap();
+    assert!(matching.held_offer(1, 5).is_none());
+    let first = matching.take(pattern(0)).unwrap().1;
+    assert_eq!(first.envelope(), &envelope(1), "it has kept its place");
+    assert!(matching.take(pattern(0)).is_some() && matching.is_empty());
+}
+
+#[test]
+fn a_claim_without_its_message_stays_until_somebody_asks_for_it() {
+    let mut matching = Matching::new(2);
+    for tag in 0..3 {
+        matching
+            .keep(label(tag), arrival((tag > 0).then_some(7 + u64::from(tag.unsigned_abs()))), 4)
+            .unwrap();
+    }
+    let [first, second] = [0, 1].map(|tag| matching.claim(pattern(tag), STATUS).unwrap());
+    let voided = matching.void_claims(|_, held| held.offer().is_some());
+    assert_eq!(voided.len(), 1, "only what is claimed");
+    assert!(matching.has_claims_of(&[0]) && !matching.has_claims_of(&[1]));
+    assert!(matching.unclaim(&second).unwrap().2.is_none());
+    assert_eq!(matching.drain_claims().len(), 1);
+    assert!(matching.unclaim(&first).is_none() && !matching.has_claims_of(&[0]));
+    assert_eq!(matching.remove_if(|label, _| label.tag == 2).len(), 1);
+    assert!(matching.held_offer(1, 9).is_none() && matching.is_empty());
 }

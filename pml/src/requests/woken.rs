@@ -67,10 +67,9 @@ impl Woken {
 impl<O> Requests<O> {
     /// The part of a request that is looked at if it is watched, in order.
     pub(super) fn watch(&mut self, index: u32) -> &mut Entry<O> {
-        let (inline, entry) =
-            (&mut self.inlines[index as usize], &mut self.entries[index as usize]);
-        if !inline.watched {
-            inline.watched = true;
+        let (slot, entry) = (&mut self.slots[index as usize], &mut self.entries[index as usize]);
+        if !slot.watched {
+            slot.watched = true;
             entry.released = false;
         }
         entry

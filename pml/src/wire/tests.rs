@@ -6,13 +6,13 @@ use crate::wire::Data;
 use crate::wire::{Call, Doing};
 use gapless_dtype::{Datatype, Primitive};
 
-fn envelope(count: u64) -> Envelope {
+pub(crate) fn envelope(count: u64) -> Envelope {
     let digest = Datatype::from(Primitive::Double).signature().digest(count);
     let mode = SendMode::Standard;
     Envelope { context: 6, tag: -3, sequence: 0xFFFF_FFFE, digest, mode }
 }
 
-fn rts() -> Rts {
+pub(crate) fn rts() -> Rts {
     Rts {
         envelope: envelope(1000),
         serial: 77,
