@@ -26,7 +26,7 @@ pub struct Candidate {
 pub fn candidates(situation: &Situation, tuning: &Tuning) -> [Candidate; Protocol::ALL.len()] {
     Protocol::ALL.map(|protocol| Candidate {
         protocol,
-        predicted_ns: (protocol.kind().cost)(situation, tuning),
+        predicted_ns: protocol.cost(situation, tuning),
         excluded: (protocol.kind().exclude)(situation, tuning),
     })
 }

@@ -39,8 +39,8 @@ impl SingleCopyCosts {
     }
 }
 
-/// Everything that the choice depends on.
-#[derive(Clone, Copy, Debug, PartialEq)]
+/// Everything that the choice depends on. By default, no bytes on a link of which nothing is known.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Situation {
     /// Packed bytes that will be moved.
     pub bytes: u64,

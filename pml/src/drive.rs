@@ -4,9 +4,9 @@
 //! | file | what it does |
 //! |---|---|
 //! | `core.rs` | the states; dispatches what arrives |
-//! | `send.rs`, `recv.rs`, `buffered.rs`, `deferred.rs`, `cancel.rs`, `claims.rs` | start and end operations, whose states are in `operation.rs` |
+//! | `send.rs`, `recv.rs`, `buffered.rs`, `deferred.rs`, `cancel.rs` | start and end operations, whose states are in `operation.rs` |
 //! | `eager.rs`, `short.rs`, `place.rs`, `unmet.rs`, `unanswered.rs` | messages without a rendezvous |
-//! | `offer.rs`, `decide.rs`, `devices.rs`, `layouts.rs` | both sides of an offer, and the choice of a protocol |
+//! | `offer.rs`, `decide.rs`, `devices.rs` | both sides of an offer, and the choice of a protocol |
 //! | `rendezvous.rs` | calls the protocols: the only code that does |
 //! | `flush.rs`, `in_flight.rs` | what waits for room in a transport, and for engines |
 //! | `death.rs`, `leave.rs`, `revoke.rs`, `drain.rs`, `asks.rs` | peers that are lost, leave, revoke or ask |
@@ -14,7 +14,6 @@
 pub(crate) mod asks;
 pub(crate) mod buffered;
 mod cancel;
-mod claims;
 pub(crate) mod core;
 mod death;
 mod decide;
@@ -25,7 +24,6 @@ pub(crate) mod drain;
 mod eager;
 pub(crate) mod flush;
 mod in_flight;
-mod layouts;
 mod leave;
 mod offer;
 pub(crate) mod operation;

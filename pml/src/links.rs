@@ -12,8 +12,9 @@ use crate::error::PmlError;
 use crate::links::reorder::Reorder;
 use crate::status::RequestId;
 use crate::wire::{self, What};
-use gapless_bml::{AmTag, Bml, LinkError, RailSlot, Rank, ReserveError};
+use gapless_bml::{AmTag, Bml, LinkError, RailSlot, Rank, ReserveError, Token};
 use gapless_mem::Space;
+use smallvec::SmallVec;
 use std::collections::VecDeque;
 use std::ops::{Index, IndexMut};
 use std::sync::Arc;
@@ -261,21 +262,16 @@ pub(crate) enum Outgoing {
     Rts(RequestId),
     /// A note about messages before it.
     Note(What),
-    /// A control message: its bytes and their number.
-    Control([u8; wire::CTS_BYTES], u8),
-    /// A longer one.
-    Long(Box<[u8]>),
+    /// A control message.
+    Control(SmallVec<[u8; wire::CTS_BYTES]>),
     /// What is left of a flattened layout.
     Layout { reply: u64, next: usize, piece: usize, bytes: Arc<[u8]> },
 }
 
 impl Outgoing {
-    /// A control message of at most [`wire::CTS_BYTES`].
+    /// A control message.
     pub(crate) fn control(message: &[u8]) -> Outgoing {
-        let mut bytes = [0; wire::CTS_BYTES];
-        bytes[..message.len()].copy_from_slice(message);
-        let len = u8::try_from(message.len()).expect("a control message is short");
-        Outgoing::Control(bytes, len)
+        Outgoing::Control(SmallVec::from_slice(message))
     }
 }
 
@@ -283,6 +279,15 @@ impl Outgoing {
 pub(crate) fn fragment_max(bml: &Bml, peer: u32) -> usize {
     bml.limits(Rank(peer)).map_or(256, |limits| limits.max_fragment_bytes)
 }
+/// Fills a slot with a message, which has its head in front, and sends it.
+pub(crate) fn send_message(bml: &mut Bml, mut slot: RailSlot, head: &[u8], body: &[u8]) {
+    let written = slot.write(0, head).and_then(|()| slot.write(head.len(), body));
+    if let Err(error) = written {
+        tracing::error!(%error, "a slot that cannot be written");
+    }
+    bml.send(slot, AM_TAG, Token::NONE);
+}
+
 /// Room for a message; `None` if there is none now. `from` is where its bytes lie, if rails that are near to that are
 /// preferred. An error says whether the link is up all the same.
 pub(crate) fn reserve(

@@ -24,17 +24,17 @@ macro_rules! each_protocol {
             /// (Wu et al. 2016 §4.1), or into the receiver's buffer, if that has no gaps and can be mapped.
             StagedPut = "staged-put", 6, staged::PUT;
             /// The same, but the sender packs on its own device and a copy engine moves the fragment over.
-            StagedPutCopy = "staged-put-copy", 7, staged::PUT_COPY;
+            StagedPutCopy = "staged-put-copy", 7, staged::BETWEEN_DEVICES;
             /// Device memory: the sender packs into staging memory of its own device, the receiver unpacks
             /// straight out of it.
-            StagedGet = "staged-get", 8, staged::GET;
+            StagedGet = "staged-get", 8, staged::BETWEEN_DEVICES;
             /// The same, but the receiver's copy engine fetches the fragment before it is unpacked (§5.2.1).
-            StagedGetCopy = "staged-get-copy", 9, staged::GET_COPY;
+            StagedGetCopy = "staged-get-copy", 9, staged::BETWEEN_DEVICES;
             /// Through page-locked host memory that both ends map (§4.2): pack, copy down, copy up, unpack;
             /// a side in host memory packs or unpacks there itself.
-            CopyInOut = "copy-in-out", 10, staged::COPY_IN_OUT;
+            CopyInOut = "copy-in-out", 10, staged::THROUGH_HOST;
             /// The same without the copies: kernels write and read the host memory.
-            ZeroCopyInOut = "zero-copy-in-out", 11, staged::ZERO_COPY_IN_OUT;
+            ZeroCopyInOut = "zero-copy-in-out", 11, staged::THROUGH_HOST;
             /// Device memory, between hosts: the sender packs into staging memory of its own device, the receiver's
             /// adapter reads that (GPUDirect) into the receiver's buffer, or into staging memory of its device, where it
             /// is unpacked.

@@ -346,14 +346,14 @@ pub(crate) struct Kind {
     pub(crate) wants_layout: bool,
     /// What excludes it.
     pub(crate) exclude: fn(&Situation, &Tuning) -> Option<Excluded>,
-    /// Predicted one-way time in nanoseconds.
-    pub(crate) cost: fn(&Situation, &Tuning) -> f64,
+    /// Predicted one-way time in nanoseconds. Several protocols may have one kind.
+    pub(crate) cost: fn(&Situation, &Tuning, Protocol) -> f64,
     /// Whether it stays excluded for a peer, once it was [closed](Cx::close), for a message like this.
     pub(crate) stays_closed: fn(&Situation) -> bool,
     /// At the receiver, before the choice: adds what this protocol depends on.
     pub(crate) consider: fn(&mut Cx<'_>, &mut Situation),
     /// At the receiver: starts. The context's situation is the one of the choice.
-    pub(crate) open_recv: fn(&mut Cx<'_>, &Situation) -> Opened,
+    pub(crate) open_recv: fn(&mut Cx<'_>, Protocol, &Situation) -> Opened,
     /// At the sender: whether a message starts this protocol, and its start.
     pub(crate) opens: fn(&Message) -> bool,
     pub(crate) open_send: fn(&mut Cx<'_>, &Heard<'_>) -> Opened,
@@ -364,10 +364,10 @@ impl Kind {
     pub(crate) const NONE: Kind = Kind {
         wants_layout: false,
         exclude: |_, _| None,
-        cost: |_, _| f64::MAX,
+        cost: |_, _, _| f64::MAX,
         stays_closed: |_| true,
         consider: |_, _| {},
-        open_recv: |_, _| Opened::Refused("a protocol without a receiver".to_owned()),
+        open_recv: |_, _, _| Opened::Refused("a protocol without a receiver".to_owned()),
         opens: |_| false,
         open_send: |_, _| Opened::Broken("a protocol without a sender".to_owned()),
     };
@@ -441,14 +441,6 @@ impl Cx<'_> {
     pub(crate) fn control(&mut self, message: &[u8]) {
         if self.state.lost.is_none() {
             self.state.outbox.push_back(Outgoing::control(message));
-            self.effects.wrote = true;
-        }
-    }
-
-    /// Sends a longer control message as soon as there is room.
-    pub(crate) fn control_long(&mut self, message: Vec<u8>) {
-        if self.state.lost.is_none() {
-            self.state.outbox.push_back(Outgoing::Long(message.into_boxed_slice()));
             self.effects.wrote = true;
         }
     }

@@ -134,8 +134,8 @@ fn below_the_sure_size_nothing_beats_eager() {
                 mapped: true,
                 ..node()
             };
-            let eager = (Protocol::Eager.kind().cost)(&s, &tuning);
-            let pipeline = (Protocol::Pipeline.kind().cost)(&s, &tuning);
+            let eager = Protocol::Eager.cost(&s, &tuning);
+            let pipeline = Protocol::Pipeline.cost(&s, &tuning);
             assert!(eager < pipeline, "{bytes} bytes in {blocks} blocks");
         }
     }

@@ -23,9 +23,7 @@ impl Core {
             return Ok(());
         }
         let outbox = &self.links[from].outbox;
-        if outbox
-            .iter()
-            .any(|item| matches!(item, Outgoing::Control(bytes, _) if wire::is_say(bytes)))
+        if outbox.iter().any(|item| matches!(item, Outgoing::Control(bytes) if wire::is_say(bytes)))
         {
             return Err("a question before the answer to the last one".to_owned());
         }

@@ -95,7 +95,7 @@ impl Core {
             Some(Outgoing::Rts(_)) => {
                 self.end_offer(bml, id, result.map_err(Into::into));
             }
-            Some(_) => self.finish_eager(id, result),
+            Some(_) => self.requests.finish_eager(id, result),
         }
         true
     }

@@ -327,7 +327,7 @@ impl Core {
             Arrival::Rts(rts, _) if rts.envelope.mode == SendMode::Ready => {
                 // Its sender was told already, and has released it.
                 let (tag, sent) = (label.tag, rts.envelope.digest.bytes);
-                let rank = self.rank_in(label.context, from);
+                let rank = self.comms.rank_in(label.context, from);
                 let failure = Some(PmlError::NotReady { rank, tag });
                 let protocol = Protocol::Pipeline;
                 self.finish_recv(id, Matched { from, tag, sent, protocol, failure });

@@ -76,19 +76,26 @@ impl Core {
         }
     }
 
-    /// A receive waits for `peer`, whose death is to be noticed, whether or not it ever sends.
+    /// A receive is to wait for a message. The death of whoever it names is to be noticed, whether or not it ever sends.
     #[inline]
-    pub(crate) fn approach(&mut self, bml: &mut Bml, peer: u32) {
-        if self.links.approach(peer) {
+    pub(crate) fn await_sender(
+        &mut self,
+        bml: &mut Bml,
+        comm: &Comm,
+        pattern: Pattern,
+    ) -> Result<(), PmlError> {
+        self.somebody_left(comm, pattern)?;
+        if let Some(peer) = pattern.source.filter(|peer| self.links.approach(*peer)) {
             bml.reach(Rank(peer));
         }
+        Ok(())
     }
 
     fn lose_send(&mut self, bml: &mut Bml, id: RequestId, fault: &PmlError) {
         let Some(send) = self.requests.send_mut(id) else { return };
         match &mut send.stage {
             SendStage::Eager { .. } | SendStage::Unanswered { .. } => {
-                self.finish_eager(id, Err(fault.clone()));
+                self.requests.finish_eager(id, Err(fault.clone()));
             }
             SendStage::Rendezvous(_) => self.lose_rendezvous(bml, id, fault),
             SendStage::Draining { .. } => {}
@@ -133,18 +140,6 @@ impl Core {
             self.requests.unname(serial);
         }
         self.rndv.in_flight.push(InFlight::Wasted { id, packing });
-    }
-
-    /// An engine has released the buffer of a send that has failed.
-    pub(crate) fn drained(&mut self, id: RequestId) {
-        let Some(send) = self.requests.send_mut(id) else { return };
-        if let SendStage::Draining { packing, result } = &mut send.stage {
-            *packing -= 1;
-            if *packing == 0 {
-                let result = result.clone();
-                self.requests.finish(id, result);
-            }
-        }
     }
 
     /// Whether a member is left whose message a new receive could get.

@@ -3,19 +3,24 @@
 //! A receive that takes nothing (it has no room, or the types differ) answers FIN at once. If a protocol fails, the
 //! receiver excludes it and chooses again; the pipeline is the last resort.
 
-use crate::buffer::{Buffer, Gets};
+use crate::buffer::Gets;
 use crate::cost::{Situation, weight_of_blocks};
 use crate::drive::core::Core;
 use crate::drive::operation::RecvStage;
 use crate::error::PmlError;
+use crate::links::{Outgoing, fragment_max, send_message};
 use crate::protocol::{Protocol, Protocols};
 use crate::rndv::Step;
 use crate::rndv::direct::single_copy_costs;
 use crate::rndv::incoming::{Incoming, Stage};
+use crate::rndv::layouts::Fetch;
 use crate::status::RequestId;
+use crate::wire::LAYOUT_BYTES;
 use crate::wire::{self, Rts, Verdict};
+use gapless_bml::Fragment;
 use gapless_bml::{Bml, Rank};
 use gapless_dtype::Layout;
+use std::sync::Arc;
 
 impl Core {
     /// Gives an offer to its receive.
@@ -74,22 +79,13 @@ impl Core {
         Ok(())
     }
 
-    /// The rendezvous that a receive is in.
-    pub(crate) fn incoming(&mut self, id: RequestId) -> Option<(&mut Incoming, &Buffer)> {
-        let recv = self.requests.recv_mut(id)?;
-        match &mut recv.stage {
-            RecvStage::Incoming(incoming) => Some((incoming, &recv.buffer)),
-            _ => None,
-        }
-    }
-
     /// The sender's layout has become known, or will never be: then only protocols without it are left.
     pub(crate) fn set_layout(
         &mut self,
         id: RequestId,
         layout: Option<Layout>,
     ) -> Result<(), String> {
-        let Some((incoming, _)) = self.incoming(id) else { return Ok(()) };
+        let Some((incoming, _)) = self.requests.incoming(id) else { return Ok(()) };
         if incoming.gapless() {
             return Ok(());
         }
@@ -112,7 +108,7 @@ impl Core {
     pub(crate) fn proceed(&mut self, bml: &mut Bml, id: RequestId) -> Result<(), String> {
         loop {
             let Some(situation) = self.situation_of(bml, id) else { return Ok(()) };
-            let Some((incoming, _)) = self.incoming(id) else { return Ok(()) };
+            let Some((incoming, _)) = self.requests.incoming(id) else { return Ok(()) };
             let mut protocols = incoming.protocols;
             let from = incoming.from;
             let closed = self.rndv.facts(from).closed;
@@ -125,7 +121,7 @@ impl Core {
             }
             let (tuning, force) = (&self.config.tuning, self.config.force);
             let protocol = self.recent.choose(&situation, tuning, force, protocols);
-            let Some((incoming, _)) = self.incoming(id) else { return Ok(()) };
+            let Some((incoming, _)) = self.requests.incoming(id) else { return Ok(()) };
             incoming.protocol = protocol;
             if protocol.kind().wants_layout && situation.layout_fetch_bytes > 0 {
                 self.fetch_layout(bml, id);
@@ -141,7 +137,7 @@ impl Core {
 
     /// A protocol has failed, and is not tried again for this message.
     pub(super) fn rule_out(&mut self, id: RequestId, protocol: Protocol, why: &str) {
-        if let Some((incoming, _)) = self.incoming(id) {
+        if let Some((incoming, _)) = self.requests.incoming(id) {
             tracing::debug!(peer = incoming.from, %protocol, why, "falling back");
             incoming.protocols = incoming.protocols.without(protocol);
             incoming.stage = Stage::Choosing;
@@ -151,34 +147,23 @@ impl Core {
     /// What the choice for a receive depends on.
     fn situation_of(&mut self, bml: &mut Bml, id: RequestId) -> Option<Situation> {
         let me = self.me;
-        let (incoming, buffer) = self.incoming(id)?;
+        let (incoming, buffer) = self.requests.incoming(id)?;
         let from = incoming.from;
         let mut situation = Situation {
             bytes: incoming.room,
             sender_blocks: incoming.rts.blocks.max(1),
             sender_span: incoming.rts.span,
             receiver_blocks: buffer.blocks().max(1),
-            devices: None,
             local: from == me,
-            link_eager_bytes: 0,
-            latency_ns: 0.0,
             bandwidth_mb_s: 1.0,
             mapped: incoming.rts.mapped.is_some(),
-            grants: false,
-            single_copy: None,
             cached: incoming.cached,
             layout_fetch_bytes: if incoming.gapless() || incoming.layout.is_some() {
                 0
             } else {
                 incoming.rts.layout_bytes
             },
-            layout_uses: 0,
-            layout_fetch_max: 0,
-            granted_layout_bytes: 0,
-            granted_layout_uses: 0,
-            touched: None,
-            staged: None,
-            staged_read: None,
+            ..Situation::default()
         };
         let (theirs, space) = (incoming.rts.staged, buffer.typed().space());
         let (theirs_on_device, readable) = (!incoming.rts.host, incoming.rts.rdma.is_some());
@@ -189,7 +174,8 @@ impl Core {
         if let Some(ends) = &mut situation.devices {
             ends.sender_keeps = from < me;
         }
-        if let (Some(_), Some((incoming, buffer))) = (situation.devices, self.incoming(id)) {
+        if let (Some(_), Some((incoming, buffer))) = (situation.devices, self.requests.incoming(id))
+        {
             situation.touched = incoming.touched(buffer.typed());
             if !space.cpu_accessible() {
                 let weight = weight_of_blocks(buffer.typed().layout());
@@ -202,7 +188,7 @@ impl Core {
                 (false, true) => theirs.locked,
                 // What is granted is written by the sender's device.
                 (true, false) if situation.mapped && !situation.grants => {
-                    let buffer = self.incoming(id).map(|(_, buffer)| buffer.clone());
+                    let buffer = self.requests.incoming(id).map(|(_, buffer)| buffer.clone());
                     buffer.is_some_and(|buffer| self.know_reaching(bml, &buffer))
                 }
                 _ => false,
@@ -232,7 +218,7 @@ impl Core {
 
     /// Ends a receive that a protocol has carried.
     pub(crate) fn end_incoming(&mut self, id: RequestId, by: Protocol) {
-        if let Some((incoming, _)) = self.incoming(id) {
+        if let Some((incoming, _)) = self.requests.incoming(id) {
             incoming.protocol = by;
         }
         self.finish_incoming(id);
@@ -240,8 +226,64 @@ impl Core {
 
     /// Ends a receive that is in a rendezvous.
     pub(crate) fn finish_incoming(&mut self, id: RequestId) {
-        let Some((incoming, _)) = self.incoming(id) else { return };
+        let Some((incoming, _)) = self.requests.incoming(id) else { return };
         let matched = incoming.matched();
         self.finish_recv(id, matched);
+    }
+
+    /// Asks the sender for its layout.
+    pub(crate) fn fetch_layout(&mut self, bml: &mut Bml, id: RequestId) {
+        let Some((incoming, _)) = self.requests.incoming(id) else { return };
+        let from = incoming.from;
+        let piece = fragment_max(bml, from).saturating_sub(LAYOUT_BYTES) as u64;
+        // The sender can put this much into one slot, by its own fragment wish.
+        let piece = piece.min(u64::from(incoming.rts.fragment)).max(1);
+        let length = incoming.rts.layout_bytes;
+        // `choose` has compared the length with the bound.
+        incoming.stage = Stage::Fetching(Fetch::new(length, piece));
+        let message = wire::layout_request(incoming.rts.serial, incoming.reply, piece);
+        self.send_control(bml, from, &message);
+    }
+
+    /// Sends as much of a layout as there is room for.
+    pub(crate) fn attempt_layout(
+        &mut self,
+        bml: &mut Bml,
+        peer: u32,
+        (reply, mut next, piece): (u64, usize, usize),
+        bytes: Arc<[u8]>,
+    ) -> Option<Outgoing> {
+        while next < bytes.len() {
+            let part = &bytes[next..bytes.len().min(next + piece)];
+            let Some(slot) = self.reserve(bml, peer, LAYOUT_BYTES + part.len()) else {
+                return Some(Outgoing::Layout { reply, next, piece, bytes });
+            };
+            let header = wire::layout_data(reply, next as u64, bytes.len() as u64);
+            send_message(bml, slot, &header, part);
+            next += part.len();
+        }
+        None
+    }
+
+    /// A piece of the sender's layout has arrived.
+    pub(crate) fn layout_fetched(
+        &mut self,
+        bml: &mut Bml,
+        id: RequestId,
+        (offset, length): (u64, u64),
+        fragment: &Fragment,
+    ) -> Result<(), String> {
+        let Some((incoming, _)) = self.requests.incoming(id) else { return Ok(()) };
+        let (from, layout_id) = (incoming.from, incoming.rts.layout_id);
+        let Stage::Fetching(fetch) = &mut incoming.stage else { return Ok(()) };
+        if let Some(flat) = fetch.take(offset, length, fragment)? {
+            incoming.stage = Stage::Choosing;
+            let layouts = &mut self.rndv.facts(from).layouts;
+            layouts.unknown.paid(layout_id);
+            let layout = layouts.insert(layout_id, &flat, &self.config.bounds)?;
+            self.set_layout(id, layout)?;
+            self.proceed(bml, id)?;
+        }
+        Ok(())
     }
 }

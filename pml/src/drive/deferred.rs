@@ -104,7 +104,7 @@ impl Core {
     /// Makes a receive wait for its sender's note, or end for want of data; returns whether it does. An error is the
     /// sender's: it has offered two messages under one name.
     pub(crate) fn defer(&mut self, bml: &mut Bml, id: RequestId) -> Result<bool, String> {
-        let Some((incoming, _)) = self.incoming(id) else { return Ok(true) };
+        let Some((incoming, _)) = self.requests.incoming(id) else { return Ok(true) };
         Ok(match incoming.rts.data {
             Data::There => false,
             Data::Later => {
@@ -126,7 +126,7 @@ impl Core {
     /// A note on the data of an offer. An unknown offer was refused.
     pub(crate) fn data_told(&mut self, bml: &mut Bml, from: u32, serial: u64, data: Data) {
         if let Some(id) = self.rndv.undefer(from, serial) {
-            let Some((incoming, _)) = self.incoming(id) else { return };
+            let Some((incoming, _)) = self.requests.incoming(id) else { return };
             if incoming.from != from || !matches!(incoming.stage, Stage::Deferred) {
                 return;
             }

@@ -54,7 +54,7 @@ impl Handler for Ending<'_> {
     fn handle(&mut self, _: &mut Bml, event: RankEvent) {
         if let RankEvent::Completed { token, .. } = event
             && let Some(id) = self.0.requests.named(token.0)
-            && let Some((incoming, _)) = self.0.incoming(id)
+            && let Some((incoming, _)) = self.0.requests.incoming(id)
         {
             incoming.gets.end();
         }

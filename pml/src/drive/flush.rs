@@ -1,21 +1,10 @@
-//! What an endpoint keeps for each peer, and how waiting messages get room in the transport.
-//!
-//! Matched messages leave in the order of their `isend`. So while anything waits in a peer's outbox, everything later
-//! queues behind it. Fragments of the pipeline need no order and come after the outbox, in turns between the messages
-//! they belong to.
+//! Waiting messages get room in the transport.
 
 use crate::drive::core::Core;
-use crate::links::{AM_TAG, Outgoing, reserve};
+use crate::links::{Outgoing, reserve, send_message};
+use crate::rndv::Turn;
 use crate::wire::{self, Note};
-use gapless_bml::{Bml, RailSlot, Rank, Token};
-
-/// What became of an attempt to send something.
-#[derive(Debug)]
-pub(crate) enum Attempt {
-    Sent,
-    /// No room: the rest goes back to the front of the queue.
-    Waits(Outgoing),
-}
+use gapless_bml::{Bml, RailSlot, Rank};
 
 /// Eager messages to one peer that engines pack at the same time: as many as go in one launch.
 const PACKING_MAX: usize = 64;
@@ -62,20 +51,19 @@ impl Core {
                 done += 1;
                 continue;
             }
-            match self.attempt(bml, peer, item) {
-                Attempt::Sent => done += 1,
-                Attempt::Waits(rest) => {
-                    // If the peer was lost by that, its queue was emptied for good.
-                    if self.links[peer].lost.is_some() {
-                        return done;
-                    }
-                    let packing = matches!(rest, Outgoing::Packing { .. });
-                    self.links[peer].outbox.push_front(rest);
-                    if !packing {
-                        self.links.activate(peer);
-                        return done;
-                    }
-                }
+            let Some(rest) = self.attempt(bml, peer, item) else {
+                done += 1;
+                continue;
+            };
+            // If the peer was lost by that, its queue was emptied for good.
+            if self.links[peer].lost.is_some() {
+                return done;
+            }
+            let packing = matches!(rest, Outgoing::Packing { .. });
+            self.links[peer].outbox.push_front(rest);
+            if !packing {
+                self.links.activate(peer);
+                return done;
             }
         }
         done + self.flush_streams(bml, peer)
@@ -88,13 +76,13 @@ impl Core {
         while done < most {
             let Some(id) = self.links[peer].streams.pop_front() else { break };
             match self.take_turn(bml, id) {
-                Streamed::Sent => {
+                Turn::Sent | Turn::Done(_) => {
                     done += 1;
                     idle = 0;
                     self.links[peer].streams.push_back(id);
                 }
                 // Its engine is busy; the others may have their turn.
-                Streamed::Busy => {
+                Turn::Busy => {
                     idle += 1;
                     let streams = &mut self.links[peer].streams;
                     streams.push_back(id);
@@ -102,11 +90,11 @@ impl Core {
                         break;
                     }
                 }
-                Streamed::Full => {
+                Turn::Full => {
                     self.links[peer].streams.push_front(id);
                     break;
                 }
-                Streamed::Ended => {}
+                Turn::Over => {}
             }
         }
         done
@@ -130,61 +118,37 @@ impl Core {
         }
     }
 
-    fn attempt(&mut self, bml: &mut Bml, peer: u32, item: Outgoing) -> Attempt {
+    /// Sends something, if there is room; gives what has to wait.
+    fn attempt(&mut self, bml: &mut Bml, peer: u32, item: Outgoing) -> Option<Outgoing> {
         match item {
             Outgoing::Eager(id) => match self.start_packing(bml, peer, id) {
                 Ok(Some(packing)) => match packing.now() {
-                    Ok(slot) => {
-                        self.send_packed(bml, peer, (id, slot), Ok(()));
-                        Attempt::Sent
-                    }
+                    Ok(slot) => self.send_packed(bml, peer, (id, slot), Ok(())),
                     Err(packing) => {
-                        Attempt::Waits(Outgoing::Packing { id, packing: Box::new(packing) })
+                        return Some(Outgoing::Packing { id, packing: Box::new(packing) });
                     }
                 },
-                Ok(None) => Attempt::Waits(Outgoing::Eager(id)),
-                // The request has ended meanwhile.
-                Err(Gone) => Attempt::Sent,
+                Ok(None) => return Some(Outgoing::Eager(id)),
+                Err(Gone) => {}
             },
-            packing @ Outgoing::Packing { .. } => Attempt::Waits(packing),
-            Outgoing::Rts(id) => self.attempt_rts(bml, peer, id),
-            Outgoing::Note(what) => {
-                let Some(mut slot) = self.reserve(bml, peer, wire::NOTE_BYTES) else {
-                    return Attempt::Waits(Outgoing::Note(what));
-                };
-                let note = Note { sequence: self.links.next_sequence(peer), what };
-                if let Err(error) = slot.write(0, &wire::note(note)) {
-                    tracing::error!(%error, "a slot that cannot be written");
+            packing @ Outgoing::Packing { .. } => return Some(packing),
+            Outgoing::Rts(id) => return self.attempt_rts(bml, peer, id),
+            Outgoing::Note(what) => match self.reserve(bml, peer, wire::NOTE_BYTES) {
+                Some(slot) => {
+                    let note = Note { sequence: self.links.next_sequence(peer), what };
+                    send_message(bml, slot, &wire::note(note), &[]);
                 }
-                bml.send(slot, AM_TAG, Token::NONE);
-                Attempt::Sent
-            }
-            Outgoing::Control(bytes, len) => {
-                if self.attempt_control(bml, peer, &bytes[..usize::from(len)]) {
-                    return Attempt::Sent;
-                }
-                Attempt::Waits(Outgoing::Control(bytes, len))
-            }
-            Outgoing::Long(bytes) => {
-                if self.attempt_control(bml, peer, &bytes) {
-                    return Attempt::Sent;
-                }
-                Attempt::Waits(Outgoing::Long(bytes))
-            }
+                None => return Some(Outgoing::Note(what)),
+            },
+            Outgoing::Control(bytes) => match self.reserve(bml, peer, bytes.len()) {
+                Some(slot) => send_message(bml, slot, &bytes, &[]),
+                None => return Some(Outgoing::Control(bytes)),
+            },
             Outgoing::Layout { reply, next, piece, bytes } => {
-                self.attempt_layout(bml, peer, (reply, next, piece), bytes)
+                return self.attempt_layout(bml, peer, (reply, next, piece), bytes);
             }
         }
-    }
-
-    /// Sends a control message, if there is room; whether there was.
-    fn attempt_control(&mut self, bml: &mut Bml, peer: u32, message: &[u8]) -> bool {
-        let Some(mut slot) = self.reserve(bml, peer, message.len()) else { return false };
-        if let Err(error) = slot.write(0, message) {
-            tracing::error!(%error, "a slot that cannot be written");
-        }
-        bml.send(slot, AM_TAG, Token::NONE);
-        true
+        None
     }
 
     /// Room for a message; `None` if there is none now. A link that is gone takes the peer with it.
@@ -198,18 +162,6 @@ impl Core {
             None
         })
     }
-}
-
-/// What became of a turn of a stream.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Streamed {
-    Sent,
-    /// The maximum of fragments is being packed.
-    Busy,
-    /// The transport has no room.
-    Full,
-    /// Nothing is left to send.
-    Ended,
 }
 
 /// The request has ended meanwhile.

@@ -31,7 +31,7 @@ impl Core {
             }
             InFlight::Wasted { id, packing } => {
                 drop(packing);
-                self.drained(id);
+                self.requests.drained(id);
             }
             InFlight::Payload { id, packing } => {
                 self.payload_packed(bml, id, packing.end(), result);

@@ -4,10 +4,9 @@ use crate::buffer::Buffer;
 use crate::cost::{longest_fragment, span_of};
 use crate::drive::buffered::Copied;
 use crate::drive::core::Core;
-use crate::drive::flush::Attempt;
 use crate::drive::operation::{Operation, Send, SendStage, To};
 use crate::error::Failure;
-use crate::links::{AM_TAG, Outgoing, fragment_max};
+use crate::links::{Outgoing, fragment_max, send_message};
 use crate::protocol::{Protocol, Protocols};
 use crate::rndv::Heard;
 use crate::rndv::direct::is_refusal;
@@ -21,7 +20,7 @@ use crate::wire::{
     self, CONTROL_MAX, DATA_BYTES, Data, Envelope, INLINE_LAYOUT_MAX, LAYOUT_BYTES, Message,
     RTS_BYTES, Rts, Verdict,
 };
-use gapless_bml::{Bml, Rank, RdmaError, RdmaRail, RemoteKey, ReserveError, Token};
+use gapless_bml::{Bml, Rank, RdmaError, RdmaRail, RemoteKey, ReserveError};
 use gapless_engine::Typed;
 use gapless_mem::Region;
 use std::sync::Arc;
@@ -200,30 +199,30 @@ impl Core {
     }
 
     /// Sends an offer, if there is room.
-    pub(crate) fn attempt_rts(&mut self, bml: &mut Bml, peer: u32, id: RequestId) -> Attempt {
-        let Some(send) = self.requests.send_mut(id) else { return Attempt::Sent };
-        let SendStage::Rendezvous(offered) = &mut send.stage else { return Attempt::Sent };
+    pub(crate) fn attempt_rts(
+        &mut self,
+        bml: &mut Bml,
+        peer: u32,
+        id: RequestId,
+    ) -> Option<Outgoing> {
+        let send = self.requests.send_mut(id)?;
+        let SendStage::Rendezvous(offered) = &mut send.stage else { return None };
         if std::mem::take(&mut offered.late) {
             match bml.reserve(Rank(peer), 0) {
                 Err(ReserveError::Full) => {
                     offered.late = true;
-                    return Attempt::Waits(Outgoing::Rts(id));
+                    return Some(Outgoing::Rts(id));
                 }
                 // What is wrong is found again below.
                 Err(_) => {}
                 Ok(_) => {
                     let buffer = send.buffer.clone();
                     let keys = self.keys(bml, peer, &buffer);
-                    let Some(send) = self.requests.send_mut(id) else { return Attempt::Sent };
-                    let SendStage::Rendezvous(offered) = &mut send.stage else {
-                        return Attempt::Sent;
-                    };
-                    offered.take(keys);
+                    self.requests.offered(id)?.take(keys);
                 }
             }
         }
-        let Some(send) = self.requests.send_mut(id) else { return Attempt::Sent };
-        let SendStage::Rendezvous(offered) = &mut send.stage else { return Attempt::Sent };
+        let offered = self.requests.offered(id)?;
         let room = fragment_max(bml, peer).saturating_sub(RTS_BYTES);
         let keys = [offered.rts.mapped, offered.rts.rdma].into_iter().flatten();
         let room = room.saturating_sub(keys.map(|key| key.as_bytes().len()).sum());
@@ -233,16 +232,13 @@ impl Core {
         };
         let mut bytes = [0; CONTROL_MAX];
         let len = offered.rts.write(inline, &mut bytes);
-        let Some(mut slot) = self.reserve(bml, peer, len) else {
-            return Attempt::Waits(Outgoing::Rts(id));
+        let Some(slot) = self.reserve(bml, peer, len) else {
+            return Some(Outgoing::Rts(id));
         };
         let sequence = self.links.next_sequence(peer);
         wire::set_sequence(&mut bytes, sequence);
-        if let Err(error) = slot.write(0, &bytes[..len]) {
-            tracing::error!(%error, "a slot that cannot be written");
-        }
-        bml.send(slot, AM_TAG, Token::NONE);
-        Attempt::Sent
+        send_message(bml, slot, &bytes[..len], &[]);
+        None
     }
 
     /// A message for a send of ours, by the offer's name.
@@ -349,7 +345,7 @@ impl Core {
             self.rndv.facts(send.to.peer).offering.ended(status.protocol);
         }
         self.requests.unname(serial);
-        self.finish_offered(id, packing, result);
+        self.requests.finish_offered(id, packing, result);
     }
 
     /// Whether a sender registers its buffer for the receiver to read. Where that has a price, it does if single copy is

@@ -167,6 +167,59 @@ impl Requests<Operation> {
         }
     }
 
+    /// The offer of a send.
+    pub(crate) fn offered(&mut self, id: RequestId) -> Option<&mut Offered> {
+        match &mut self.send_mut(id)?.stage {
+            SendStage::Rendezvous(offered) => Some(offered),
+            _ => None,
+        }
+    }
+
+    /// The rendezvous that a receive is in.
+    pub(crate) fn incoming(&mut self, id: RequestId) -> Option<(&mut Incoming, &Buffer)> {
+        let recv = self.recv_mut(id)?;
+        match &mut recv.stage {
+            RecvStage::Incoming(incoming) => Some((incoming, &recv.buffer)),
+            _ => None,
+        }
+    }
+
+    /// An engine has released the buffer of a send that has failed.
+    pub(crate) fn drained(&mut self, id: RequestId) {
+        let Some(send) = self.send_mut(id) else { return };
+        if let SendStage::Draining { packing, result } = &mut send.stage {
+            *packing -= 1;
+            if *packing == 0 {
+                let result = result.clone();
+                self.finish(id, result);
+            }
+        }
+    }
+
+    /// Ends an eager send, whatever it waits for.
+    pub(crate) fn finish_eager(&mut self, id: RequestId, result: Result<Status, PmlError>) {
+        if let Some(send) = self.send_mut(id)
+            && let SendStage::Eager { serial } | SendStage::Unanswered { serial } = send.stage
+            && serial != 0
+        {
+            self.unname(serial);
+        }
+        self.finish(id, result);
+    }
+
+    /// Ends a send that was offered, at once, or when no engine reads its buffer any more.
+    pub(crate) fn finish_offered(
+        &mut self,
+        id: RequestId,
+        packing: bool,
+        result: Result<Status, Failure>,
+    ) {
+        match self.send_mut(id) {
+            Some(send) if packing => send.stage = SendStage::Draining { packing: 1, result },
+            _ => self.finish(id, result),
+        }
+    }
+
     /// A receive that is in flight.
     pub(crate) fn recv_mut(&mut self, id: RequestId) -> Option<&mut Recv> {
         self.write_out(id);

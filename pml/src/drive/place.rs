@@ -70,7 +70,7 @@ impl Core {
 
     fn data_placed(&mut self, from: u32, reply: u64, offset: u64, len: usize) -> bool {
         let Some((id, _)) = self.incoming_of(from, reply) else { return false };
-        let Some((incoming, _)) = self.incoming(id) else { return false };
+        let Some((incoming, _)) = self.requests.incoming(id) else { return false };
         let Stage::Going(going) = &mut incoming.stage else { return false };
         match going.placed(offset, (len - DATA_BYTES) as u64) {
             Step::Done(by) => {

@@ -1,6 +1,6 @@
 //! Receives: starting one, the states it goes through, its end.
 
-use crate::arrival::Matched;
+use crate::arrival::{Arrival, Matched};
 use crate::buffer::{self, Buffer};
 use crate::comm::Comm;
 use crate::drive::core::Core;
@@ -8,6 +8,7 @@ use crate::drive::operation::{Operation, Recv, RecvStage};
 use crate::error::{Failure, PmlError};
 use crate::matching::{MessageId, Pattern, Source, TagSel};
 use crate::status::{RequestId, Status};
+use crate::wire::{Label, Verdict};
 use gapless_bml::Bml;
 use gapless_engine::Typed;
 use gapless_mem::Space;
@@ -85,10 +86,7 @@ impl Core {
         }
         let held = self.matching.take(pattern);
         if held.is_none() {
-            self.somebody_left(comm, pattern)?;
-            if let Some(source) = pattern.source {
-                self.approach(bml, source);
-            }
+            self.await_sender(bml, comm, pattern)?;
         }
         // SAFETY: the caller's promise is the one that a buffer takes.
         let buffer = unsafe { Buffer::promised(buffer, engine) };
@@ -143,10 +141,7 @@ impl Core {
     ) -> Result<Option<Status>, PmlError> {
         let pattern = self.pattern(comm, source, tag)?;
         let Some((label, held)) = self.matching.probe(pattern) else {
-            self.somebody_left(comm, pattern)?;
-            if let Some(source) = pattern.source {
-                self.approach(bml, source);
-            }
+            self.await_sender(bml, comm, pattern)?;
             return Ok(None);
         };
         let bytes = held.envelope().digest.bytes;
@@ -172,9 +167,39 @@ impl Core {
         true
     }
 
-    /// The rank of a process in the communicator of a context.
-    pub(crate) fn rank_in(&self, context: u32, process: u32) -> u32 {
-        self.comms.rank_in(context, process)
+    /// Takes out the message that a receive would take.
+    pub(crate) fn claim(
+        &mut self,
+        bml: &mut Bml,
+        comm: &Comm,
+        source: Source,
+        tag: TagSel,
+    ) -> Result<Option<(MessageId, Status)>, PmlError> {
+        let Some(status) = self.probe(bml, comm, source, tag)? else { return Ok(None) };
+        let pattern = self.pattern(comm, source, tag)?;
+        Ok(self.matching.claim(pattern, status).map(|message| (message, status)))
+    }
+
+    /// The message behind a claim, which is over; whoever asks has room for so many bytes.
+    pub(crate) fn unclaim(
+        &mut self,
+        message: &MessageId,
+        room: u64,
+    ) -> Result<(Label, Arrival), Failure> {
+        let claim = self.matching.unclaim(message);
+        let (label, status, held) = claim.ok_or(PmlError::NoSuchMessage)?;
+        held.map(|held| (label, held)).ok_or_else(|| {
+            // Its sender was lost, or the communicator revoked.
+            let error = self.links.fault(label.source).unwrap_or(PmlError::Revoked);
+            Failure::of_message(error, Status { bytes: status.bytes.min(room), ..status })
+        })
+    }
+
+    /// Drops a message; its sender's request ends as if nothing of it had been wanted.
+    pub(crate) fn drop_claim(&mut self, bml: &mut Bml, message: &MessageId) {
+        if let Ok((label, arrival)) = self.unclaim(message, 0) {
+            self.refuse_message(bml, label.source, arrival, Verdict::Refused);
+        }
     }
 
     /// Ends a receive that took a message.
@@ -191,7 +216,7 @@ impl Core {
             Some(PmlError::SignatureMismatch { .. }) => 0,
             _ => sent.min(bytes),
         };
-        let status = Status { source: self.rank_in(context, from), tag, bytes, protocol };
+        let status = Status { source: self.comms.rank_in(context, from), tag, bytes, protocol };
         let result = match failure {
             None => Ok(status),
             Some(error) => Err(Failure::of_message(error, status)),

@@ -4,7 +4,6 @@
 use crate::buffer::{Buffer, Gets, Held};
 use crate::cost::Situation;
 use crate::drive::core::Core;
-use crate::drive::flush::Streamed;
 use crate::drive::operation::{Operation, Recv, RecvStage, Send, SendStage};
 use crate::error::{Failure, PmlError};
 use crate::protocol::Protocol;
@@ -57,7 +56,7 @@ impl Core {
         heard: Heard<'_>,
     ) -> Result<(), String> {
         let what = || format!("{:?}, which is not due", heard.message);
-        let (incoming, _) = self.incoming(id).ok_or_else(what)?;
+        let (incoming, _) = self.requests.incoming(id).ok_or_else(what)?;
         match (&mut incoming.stage, &heard.message) {
             (Stage::Going(_), _) => self.call(bml, id, |going, cx| going.heard(cx, heard)),
             (Stage::Fetching(_), Message::LayoutData { offset, length, .. }) => {
@@ -70,7 +69,7 @@ impl Core {
     /// An operation of the transport's has ended.
     pub(crate) fn got(&mut self, bml: &mut Bml, reply: u64, result: Result<(), LinkError>) {
         let Some(id) = self.requests.named(reply) else { return };
-        let Some((incoming, _)) = self.incoming(id) else { return };
+        let Some((incoming, _)) = self.requests.incoming(id) else { return };
         incoming.gets.end();
         let failed = |error: LinkError| DeviceError::Failed {
             device: "the transport".to_owned(),
@@ -109,22 +108,17 @@ impl Core {
     }
 
     /// Has a send take its turn to send a fragment.
-    pub(crate) fn take_turn(&mut self, bml: &mut Bml, id: RequestId) -> Streamed {
+    pub(crate) fn take_turn(&mut self, bml: &mut Bml, id: RequestId) -> Turn {
         let Some((Some(turn), called)) =
             self.enter(bml, id, |going, cx| going.as_mut().map(|going| going.turn(cx)))
         else {
-            return Streamed::Ended;
+            return Turn::Over;
         };
         if let Turn::Done(by) = turn {
             self.end_going(bml, id, by);
         }
         self.carry_out(bml, called);
-        match turn {
-            Turn::Sent | Turn::Done(_) => Streamed::Sent,
-            Turn::Busy => Streamed::Busy,
-            Turn::Full => Streamed::Full,
-            Turn::Over => Streamed::Ended,
-        }
+        turn
     }
 
     /// Lets every protocol add to a situation what it depends on.
@@ -145,7 +139,7 @@ impl Core {
         situation: &Situation,
     ) -> Step {
         let opened = self.enter(bml, id, |going, cx| {
-            let (value, step) = (protocol.kind().open_recv)(cx, situation).into_parts();
+            let (value, step) = (protocol.kind().open_recv)(cx, protocol, situation).into_parts();
             *going = value;
             step
         });
@@ -228,7 +222,7 @@ impl Core {
             Step::Done(by) => self.end_going(bml, id, by),
             Step::Broken(what) => return Err(what),
             Step::Refused(why) => {
-                let Some((incoming, _)) = self.incoming(id) else {
+                let Some((incoming, _)) = self.requests.incoming(id) else {
                     self.forget_going(id);
                     return Ok(());
                 };
@@ -246,9 +240,7 @@ impl Core {
 
     /// A rendezvous at the sender has failed: the offer stays valid.
     fn forget_going(&mut self, id: RequestId) {
-        if let Some(send) = self.requests.send_mut(id)
-            && let SendStage::Rendezvous(offered) = &mut send.stage
-        {
+        if let Some(offered) = self.requests.offered(id) {
             offered.going = None;
         }
     }
@@ -264,7 +256,7 @@ impl Core {
     }
 
     fn fail_incoming(&mut self, id: RequestId, error: PmlError) {
-        if let Some((incoming, _)) = self.incoming(id) {
+        if let Some((incoming, _)) = self.requests.incoming(id) {
             incoming.failure = Some(error);
             self.finish_incoming(id);
         }
@@ -325,7 +317,7 @@ impl Core {
         if self.requests.send_mut(id).is_some() {
             return self.end_going(bml, id, Protocol::Pipeline);
         }
-        let Some((incoming, _)) = self.incoming(id) else { return };
+        let Some((incoming, _)) = self.requests.incoming(id) else { return };
         if incoming.gets.is_under_way() {
             return;
         }
@@ -344,7 +336,7 @@ impl Core {
     pub(crate) fn poll_leaving(&mut self, bml: &mut Bml) -> usize {
         let mut done = 0;
         for id in self.rndv.take_unreleased() {
-            let Some((incoming, _)) = self.incoming(id) else { continue };
+            let Some((incoming, _)) = self.requests.incoming(id) else { continue };
             let Stage::Going(going) = &incoming.stage else { continue };
             match going.granted() {
                 Some(region) if bml.recall(Rank(incoming.from), region) => {
@@ -382,7 +374,8 @@ impl Core {
     /// The send that a message to this process itself comes from.
     fn source_of(&mut self, id: RequestId) -> Option<Buffer> {
         let me = self.me;
-        let (incoming, _) = self.incoming(id).filter(|(incoming, _)| incoming.from == me)?;
+        let (incoming, _) =
+            self.requests.incoming(id).filter(|(incoming, _)| incoming.from == me)?;
         let serial = incoming.rts.serial;
         let send = self.requests.named(serial)?;
         self.requests.send_mut(send).map(|send| send.buffer.clone())

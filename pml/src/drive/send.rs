@@ -342,17 +342,12 @@ impl Core {
             bandwidth_mb_s: limits.map_or(1.0, |limits| f64::from(limits.bandwidth_mb_s)),
             // Whether the memory can be mapped is known when a key is requested.
             mapped: false,
-            grants: false,
             single_copy,
-            cached: false,
-            layout_fetch_bytes: 0,
-            layout_uses: 0,
-            granted_layout_uses: 0,
             layout_fetch_max: self.config.bounds.layout_cache_bytes,
-            granted_layout_bytes: 0,
             touched: devices.map(|_| Touched::between(side, side)),
             staged,
             staged_read: single_copy.filter(|costs| devices.is_some() && costs.devices),
+            ..Situation::default()
         }
     }
 
@@ -374,7 +369,7 @@ impl Core {
         match send.buffer.pack(&self.engines, 0..bytes, slot, start) {
             Ok(packing) => Ok(Some(packing)),
             Err(error) => {
-                self.finish_eager(id, Err(error.into()));
+                self.requests.finish_eager(id, Err(error.into()));
                 Err(Gone)
             }
         }
@@ -389,7 +384,7 @@ impl Core {
         packed: Result<(), DeviceError>,
     ) {
         if let Err(error) = packed {
-            return self.finish_eager(id, Err(EngineError::from(error).into()));
+            return self.requests.finish_eager(id, Err(EngineError::from(error).into()));
         }
         // Numbered only if it leaves: the receiver would wait for ever for a missing number.
         let sequence = self.links[peer].next_sequence;
@@ -407,7 +402,7 @@ impl Core {
         match written {
             Ok(()) if serial != 0 => {}
             Ok(()) => self.requests.finish_submitted(id, Submitted { status, peer, sequence }),
-            Err(error) => self.finish_eager(id, Err(EngineError::from(error).into())),
+            Err(error) => self.requests.finish_eager(id, Err(EngineError::from(error).into())),
         }
     }
 
@@ -428,19 +423,8 @@ impl Core {
             return Ok(false);
         }
         let outcome = send.outcome(verdict, departing);
-        self.finish_eager(id, outcome);
+        self.requests.finish_eager(id, outcome);
         Ok(true)
-    }
-
-    /// Ends an eager send, whatever it waits for.
-    pub(crate) fn finish_eager(&mut self, id: RequestId, result: Result<Status, PmlError>) {
-        if let Some(send) = self.requests.send_mut(id)
-            && let SendStage::Eager { serial } | SendStage::Unanswered { serial } = send.stage
-            && serial != 0
-        {
-            self.requests.unname(serial);
-        }
-        self.requests.finish(id, result);
     }
 }
 

@@ -32,14 +32,13 @@ use crate::arrival::{Arrival, Body};
 use crate::buffer::Transfer;
 use crate::drive::core::Core;
 use crate::drive::operation::SendStage;
-use crate::error::Failure;
-use crate::links::AM_TAG;
+use crate::links::send_message;
 use crate::protocol::{Protocol, Protocols};
 use crate::rndv::in_flight::InFlight;
 use crate::rndv::staging::device_of;
-use crate::status::{RequestId, Status};
+use crate::status::RequestId;
 use crate::wire::{self, PAYLOAD_BYTES, SendMode, Verdict, to_usize};
-use gapless_bml::{Bml, Fragment, RailSlot, Rank, Token, now_ns};
+use gapless_bml::{Bml, Fragment, RailSlot, Rank, now_ns};
 use gapless_engine::{EngineError, Typed};
 
 /// What became of an attempt to have data follow its offer.
@@ -80,9 +79,7 @@ impl Core {
 
     /// Makes the data of an offer follow if nobody answers.
     pub(crate) fn expect_answer(&mut self, id: RequestId) {
-        if let Some(send) = self.requests.send_mut(id)
-            && let SendStage::Rendezvous(offered) = &mut send.stage
-        {
+        if let Some(offered) = self.requests.offered(id) {
             offered.short = true;
         }
         self.rndv.unanswered.push(id, now_ns());
@@ -93,11 +90,7 @@ impl Core {
         let (before, now) = (self.rndv.unanswered.len(), now_ns());
         let mut at = 0;
         while let Some(id) = self.rndv.unanswered.get(at) {
-            let stands = match self.requests.send_mut(id).map(|send| &send.stage) {
-                Some(SendStage::Rendezvous(offered)) => offered.going.is_none(),
-                _ => false,
-            };
-            if stands {
+            if self.requests.offered(id).is_some_and(|offered| offered.going.is_none()) {
                 if !self.rndv.unanswered.is_due(at, now) {
                     break;
                 }
@@ -138,9 +131,7 @@ impl Core {
 
     /// The data of an offer cannot be packed: nobody will receive it, unless a receive has taken it.
     fn ask_back(&mut self, bml: &mut Bml, id: RequestId, error: EngineError) {
-        if let Some(send) = self.requests.send_mut(id)
-            && let SendStage::Rendezvous(offered) = &mut send.stage
-        {
+        if let Some(offered) = self.requests.offered(id) {
             offered.unpacked = Some(error.into());
             self.withdraw(bml, id);
         }
@@ -155,11 +146,10 @@ impl Core {
         result: Result<(), EngineError>,
     ) {
         self.rndv.unanswered.packed();
-        let Some(send) = self.requests.send_mut(id) else { return };
-        let SendStage::Rendezvous(offered) = &mut send.stage else {
+        let Some(offered) = self.requests.offered(id) else {
             // Only this has kept the send from ending.
             drop(slot);
-            return self.drained(id);
+            return self.requests.drained(id);
         };
         offered.packing = false;
         match result {
@@ -169,13 +159,9 @@ impl Core {
         }
     }
 
-    fn send_payload(&mut self, bml: &mut Bml, id: RequestId, mut slot: RailSlot) {
-        let Some(send) = self.requests.send_mut(id) else { return };
-        let SendStage::Rendezvous(offered) = &send.stage else { return };
-        if let Err(error) = slot.write(0, &wire::payload(offered.rts.serial)) {
-            tracing::error!(%error, "a slot that cannot be written");
-        }
-        bml.send(slot, AM_TAG, Token::NONE);
+    fn send_payload(&mut self, bml: &mut Bml, id: RequestId, slot: RailSlot) {
+        let Some(offered) = self.requests.offered(id) else { return };
+        send_message(bml, slot, &wire::payload(offered.rts.serial), &[]);
     }
 
     /// The data of an offer has arrived: it replaces the offer, unless the receive has started.
@@ -197,18 +183,5 @@ impl Core {
         let message = wire::fin(serial, Verdict::Received(Protocol::Eager));
         self.send_control(bml, from, &message);
         Ok(())
-    }
-
-    /// Ends a send at once, or when no engine reads its buffer any more.
-    pub(crate) fn finish_offered(
-        &mut self,
-        id: RequestId,
-        packing: bool,
-        result: Result<Status, Failure>,
-    ) {
-        match self.requests.send_mut(id) {
-            Some(send) if packing => send.stage = SendStage::Draining { packing: 1, result },
-            _ => self.requests.finish(id, result),
-        }
     }
 }

@@ -1,7 +1,9 @@
 //! The table of kinds: what each protocol does. Its lines are those of `protocol.rs`.
 
 use super::{Kind, eager, local, mapped, mapped_put, pipeline, single_copy, staged};
+use crate::cost::Situation;
 use crate::protocol::{Protocol, each_protocol};
+use crate::tuning::Tuning;
 
 macro_rules! kinds {
     ($($(#[doc = $doc:literal])+ $name:ident = $text:literal, $wire:literal, $kind:path;)+) => {
@@ -17,3 +19,10 @@ macro_rules! kinds {
 }
 
 each_protocol!(kinds);
+
+impl Protocol {
+    /// Predicted one-way time in nanoseconds.
+    pub(crate) fn cost(self, situation: &Situation, tuning: &Tuning) -> f64 {
+        (self.kind().cost)(situation, tuning, self)
+    }
+}

@@ -4,15 +4,14 @@
 //! RTS to myself ---> | Engine::transfer; FIN: both complete
 //! ```
 
-use super::mapped::Moving;
+use super::mapped::opened;
 use super::{Cx, Kind, Opened};
-use crate::buffer::Transfer;
 use crate::cost::{Excluded, Model, Situation};
 use crate::protocol::Protocol;
 
 pub(super) const KIND: Kind = Kind {
     exclude: |s, _| (!s.local).then_some(Excluded::OtherProcess),
-    cost: |s, tuning| match s.devices {
+    cost: |s, tuning, _| match s.devices {
         None => Model::new(s, tuning).local(),
         Some(_) => Model::new(s, tuning).device_local(),
     },
@@ -21,22 +20,12 @@ pub(super) const KIND: Kind = Kind {
 };
 
 /// Moves the data out of another buffer of this process.
-fn open_recv(cx: &mut Cx<'_>, _: &Situation) -> Opened {
+fn open_recv(cx: &mut Cx<'_>, _: Protocol, _: &Situation) -> Opened {
     let (_, room) = cx.receipt();
     let source = cx.at_receiver.as_ref().and_then(|at| at.source);
     let Some(source) = source else {
         return Opened::Refused("its send is not in flight".to_owned());
     };
     let moved = cx.buffer.fetch_local(cx.engines, source.clone(), 0..room);
-    match moved.map(Transfer::now) {
-        Ok(Ok(_)) => {
-            cx.received(Protocol::Local);
-            Opened::Done(Protocol::Local)
-        }
-        Ok(Err(moving)) => {
-            cx.follow(0, moving);
-            Opened::going(Moving(Protocol::Local))
-        }
-        Err(error) => Opened::Refused(error.to_string()),
-    }
+    opened(cx, Protocol::Local, moved)
 }

@@ -21,7 +21,7 @@ use gapless_mem::Space;
 pub(super) const KIND: Kind = Kind {
     wants_layout: true,
     exclude,
-    cost: |s, tuning| match &s.devices {
+    cost: |s, tuning, _| match &s.devices {
         None => Model::new(s, tuning).mapped(),
         Some(ends) => Model::new(s, tuning).direct(ends),
     },
@@ -74,7 +74,7 @@ pub(super) fn mover<'a>(cx: &mut Cx<'a>, by: Protocol, remote: &Remote, bytes: u
 }
 
 /// Moves the data out of the sender's memory.
-fn open_recv(cx: &mut Cx<'_>, _: &Situation) -> Opened {
+fn open_recv(cx: &mut Cx<'_>, _: Protocol, _: &Situation) -> Opened {
     let (_, room) = cx.receipt();
     let remote = match start(cx) {
         Ok(remote) => remote,
@@ -87,14 +87,23 @@ fn open_recv(cx: &mut Cx<'_>, _: &Situation) -> Opened {
     };
     let mover = mover(cx, Protocol::Mapped, &remote, room);
     let moved = cx.buffer.fetch(&mover, remote, room);
+    opened(cx, Protocol::Mapped, moved)
+}
+
+/// The start of a protocol whose receiver has an engine move the whole message.
+pub(super) fn opened<M: Into<Held>>(
+    cx: &mut Cx<'_>,
+    by: Protocol,
+    moved: Result<Transfer<M>, EngineError>,
+) -> Opened {
     match moved.map(Transfer::now) {
         Ok(Ok(_)) => {
-            cx.received(Protocol::Mapped);
-            Opened::Done(Protocol::Mapped)
+            cx.received(by);
+            Opened::Done(by)
         }
         Ok(Err(moving)) => {
             cx.follow(0, moving);
-            Opened::going(Moving(Protocol::Mapped))
+            Opened::going(Moving(by))
         }
         Err(error) => Opened::Refused(error.to_string()),
     }
@@ -102,7 +111,7 @@ fn open_recv(cx: &mut Cx<'_>, _: &Situation) -> Opened {
 
 /// An engine moves the whole message.
 #[derive(Debug)]
-pub(super) struct Moving(pub(super) Protocol);
+struct Moving(Protocol);
 
 impl RndvEnd for Moving {
     fn heard(&mut self, _: &mut Cx<'_>, heard: Heard<'_>) -> Step {

@@ -42,7 +42,7 @@ use std::sync::Arc;
 
 pub(super) const KIND: Kind = Kind {
     exclude,
-    cost: |s, tuning| match &s.devices {
+    cost: |s, tuning, _| match &s.devices {
         None => Model::new(s, tuning).mapped_put(),
         Some(ends) => Model::new(s, tuning).direct_put(ends),
     },
@@ -136,7 +136,7 @@ fn inline_max(cx: &Cx<'_>) -> usize {
 }
 
 /// Grants the sender access to the receive's buffer.
-fn open_recv(cx: &mut Cx<'_>, _: &Situation) -> Opened {
+fn open_recv(cx: &mut Cx<'_>, _: Protocol, _: &Situation) -> Opened {
     let share = cx.config.share_device_buffers;
     let (reply, room) = cx.receipt();
     let key = cx.link.key(cx.buffer, share);
@@ -169,7 +169,7 @@ fn open_recv(cx: &mut Cx<'_>, _: &Situation) -> Opened {
         _ => &[],
     };
     let message = grant.wire(inline);
-    cx.control_long(message);
+    cx.control(&message);
     Opened::going(Granted { region, layout })
 }
 

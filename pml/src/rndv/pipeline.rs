@@ -32,7 +32,7 @@ use landing::Landing;
 use std::ops::Range;
 
 pub(super) const KIND: Kind = Kind {
-    cost: |s, tuning| match &s.devices {
+    cost: |s, tuning, _| match &s.devices {
         None => Model::new(s, tuning).pipeline(),
         Some(ends) => Model::new(s, tuning).device_pipeline(ends),
     },
@@ -43,7 +43,7 @@ pub(super) const KIND: Kind = Kind {
 };
 
 /// Asks the sender for everything.
-fn open_recv(cx: &mut Cx<'_>, situation: &Situation) -> Opened {
+fn open_recv(cx: &mut Cx<'_>, _: Protocol, situation: &Situation) -> Opened {
     let (reply, room) = cx.receipt();
     let tuning = &cx.config.tuning;
     let typed = cx.buffer.typed();

@@ -30,7 +30,7 @@ pub(super) const KIND: Kind = Kind {
         (Some(costs), Some(_)) if !costs.devices => Some(Excluded::DeviceMemory),
         _ => (s.layout_fetch_bytes > s.layout_fetch_max).then_some(Excluded::LayoutTooLong),
     },
-    cost: |s, tuning| match &s.devices {
+    cost: |s, tuning, _| match &s.devices {
         None => Model::new(s, tuning).single_copy(),
         Some(ends) => Model::new(s, tuning).direct_read(ends),
     },
@@ -136,7 +136,7 @@ impl RemoteRoom {
 }
 
 /// Starts to read the sender's memory.
-fn open_recv(cx: &mut Cx<'_>, _: &Situation) -> Opened {
+fn open_recv(cx: &mut Cx<'_>, _: Protocol, _: &Situation) -> Opened {
     let mut getting = Getting { position: 0, batch_end: None, lost: false };
     Opened::after(getting.next(cx), getting)
 }

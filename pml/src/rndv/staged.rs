@@ -37,7 +37,7 @@ use super::{Cx, Kind};
 use crate::buffer::Held;
 use crate::cost::{Excluded, Model, Situation};
 use crate::protocol::Protocol;
-use crate::wire::{Message, Why};
+use crate::wire::{self, Message, Why};
 use course::{Course, Step as Work};
 use gapless_bml::MapError;
 use gapless_engine::EngineError;
@@ -45,58 +45,23 @@ use gapless_mem::Space;
 
 /// What all staged protocols have in common.
 const STAGED: Kind = Kind {
+    cost: |s, tuning, by| Model::new(s, tuning).staged(by),
+    open_recv: receiver::open,
     opens: |message| matches!(message, Message::Open(_)),
     open_send: sender::open,
     ..Kind::NONE
 };
 
-pub(super) const PUT: Kind = Kind {
-    exclude: between_devices,
-    cost: |s, tuning| Model::new(s, tuning).staged(Protocol::StagedPut),
-    // Both puts depend on the same facts, which are checked once.
-    consider,
-    open_recv: |cx, s| receiver::open(cx, Protocol::StagedPut, s),
-    ..STAGED
-};
+pub(super) const BETWEEN_DEVICES: Kind = Kind { exclude: between_devices, ..STAGED };
 
-pub(super) const PUT_COPY: Kind = Kind {
-    exclude: between_devices,
-    cost: |s, tuning| Model::new(s, tuning).staged(Protocol::StagedPutCopy),
-    open_recv: |cx, s| receiver::open(cx, Protocol::StagedPutCopy, s),
-    ..STAGED
-};
+// Both puts depend on the same facts, which are checked once.
+pub(super) const PUT: Kind = Kind { consider, ..BETWEEN_DEVICES };
 
-pub(super) const GET: Kind = Kind {
-    exclude: between_devices,
-    cost: |s, tuning| Model::new(s, tuning).staged(Protocol::StagedGet),
-    open_recv: |cx, s| receiver::open(cx, Protocol::StagedGet, s),
-    ..STAGED
-};
-
-pub(super) const GET_COPY: Kind = Kind {
-    exclude: between_devices,
-    cost: |s, tuning| Model::new(s, tuning).staged(Protocol::StagedGetCopy),
-    open_recv: |cx, s| receiver::open(cx, Protocol::StagedGetCopy, s),
-    ..STAGED
-};
-
-pub(super) const COPY_IN_OUT: Kind = Kind {
-    exclude: through_host,
-    cost: |s, tuning| Model::new(s, tuning).staged(Protocol::CopyInOut),
-    open_recv: |cx, s| receiver::open(cx, Protocol::CopyInOut, s),
-    ..STAGED
-};
-
-pub(super) const ZERO_COPY_IN_OUT: Kind = Kind {
-    exclude: through_host,
-    cost: |s, tuning| Model::new(s, tuning).staged(Protocol::ZeroCopyInOut),
-    open_recv: |cx, s| receiver::open(cx, Protocol::ZeroCopyInOut, s),
-    ..STAGED
-};
+pub(super) const THROUGH_HOST: Kind = Kind { exclude: through_host, ..STAGED };
 
 pub(super) const READ: Kind = Kind {
     exclude: |s, _| s.staged_read.is_none().then_some(Excluded::NoStaging),
-    cost: |s, tuning| Model::new(s, tuning).staged_read(),
+    cost: |s, tuning, _| Model::new(s, tuning).staged_read(),
     open_recv: reader::open,
     ..STAGED
 };
@@ -241,4 +206,27 @@ fn outcome(
         Some((_, error)) => result.and(Err(error)),
         None => result,
     }
+}
+
+/// At the receiver: a fragment was taken out of its place, or is lost; whether that was all. `reads`: another one is
+/// being read.
+fn taken_out(
+    cx: &mut Cx<'_>,
+    course: &mut Course,
+    over: receiver::Over,
+    (index, result): (u64, Result<(), EngineError>),
+    reads: bool,
+) -> bool {
+    let freed = course.taken_out(index);
+    if over != receiver::Over::No {
+        return course.working == 0 && !reads;
+    }
+    if let Err(error) = result {
+        cx.fail(error);
+    }
+    let complete = course.window.complete();
+    if let Some(limit) = freed.filter(|_| !complete) {
+        cx.control(&wire::free(cx.rts.serial, limit));
+    }
+    complete
 }

@@ -117,8 +117,8 @@ fn wrong<'r>(
             Protocol::Mapped => mapped,
             _ => f64::INFINITY,
         };
-        let [a, b] = [Protocol::Pipeline, Protocol::Mapped]
-            .map(|protocol| (protocol.kind().cost)(&s, tuning) / 1e3);
+        let [a, b] =
+            [Protocol::Pipeline, Protocol::Mapped].map(|protocol| protocol.cost(&s, tuning) / 1e3);
         (took > regret * pipeline.min(mapped)).then(|| {
             format!(
                 "{name}: {chosen}, predicted {a:.1} and {b:.1} µs, measured {pipeline} and {mapped}"

@@ -49,7 +49,7 @@ fn one_fragment_passes_stage_after_stage() {
     takes(&s, &t, Protocol::CopyInOut, &[&through[..], &[2.0 * launched(2.0)]].concat());
     takes(&s, &t, Protocol::ZeroCopyInOut, &[BEFORE, ASKED, two, copy(1_000.0), copy(1_250.0)]);
     let none = Situation { staged: None, ..s };
-    assert!((Protocol::StagedPut.kind().cost)(&none, &t) >= f64::MAX);
+    assert!(Protocol::StagedPut.cost(&none, &t) >= f64::MAX);
     // Without gaps nothing is packed before a copy.
     let gapless = Situation { sender_blocks: 1, receiver_blocks: 1, ..s };
     let through = [BEFORE, ASKED, 2.0 * launched(1.0), copy(3_000.0), copy(3_200.0)];

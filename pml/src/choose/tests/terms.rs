@@ -71,7 +71,7 @@ fn host() -> Situation {
 
 #[track_caller]
 pub(super) fn takes(s: &Situation, t: &Tuning, protocol: Protocol, terms: &[f64]) {
-    let ns = (protocol.kind().cost)(s, t);
+    let ns = protocol.cost(s, t);
     let sum: f64 = terms.iter().sum();
     assert!((ns - sum).abs() < 1e-3, "{protocol}: {ns}, not {sum}: {terms:?}");
 }
@@ -110,7 +110,7 @@ fn between_hosts() {
     takes(&s, &t, Protocol::Local, &[HANDSHAKE, 5.0 * 10.0, copy(4_000.0)]);
     // No more lines are touched in part than there are runs, or than the buffer spans.
     let lines = |sender_span| {
-        let moved = (Protocol::Mapped.kind().cost)(&Situation { sender_span, ..s }, &t);
+        let moved = Protocol::Mapped.cost(&Situation { sender_span, ..s }, &t);
         (moved - LATENCY - 1_000.0 - MAP - FETCH - copy(4_000.0) - 8.5) / 65.0
     };
     for (span, wasted) in [(0, 0.0), (BYTES + 63, 0.0), (BYTES + 64, 1.0), (BYTES + 640, 3.0)] {
@@ -145,7 +145,7 @@ fn short_runs_of_unlike_layouts_are_copied_twice() {
     let copies = |sender_blocks, receiver_blocks: u64| {
         let s = Situation { sender_blocks, receiver_blocks, sender_span: 0, ..host() };
         let more = f64::from(u32::try_from(receiver_blocks.max(sender_blocks)).unwrap());
-        let moved = (Protocol::Mapped.kind().cost)(&s, &t);
+        let moved = Protocol::Mapped.cost(&s, &t);
         (moved - LATENCY - 1_000.0 - MAP - FETCH - more * 1.7) / copy(4_000.0)
     };
     // 511 and 512 bytes a run; alike; without gaps on one side.
@@ -375,7 +375,7 @@ fn numbers_of_the_host_leave_messages_of_devices_alone() {
     for (sender, receiver) in [(true, true), (true, false), (false, true)] {
         for s in [ends(sender, receiver), with(ends(sender, receiver), |ends| ends.turns = true)] {
             for protocol in Protocol::ALL.into_iter().filter(|one| *one != Protocol::SingleCopy) {
-                let [here, there] = [&t, &other].map(|t| (protocol.kind().cost)(&s, t));
+                let [here, there] = [&t, &other].map(|t| protocol.cost(&s, t));
                 assert_eq!(here.to_bits(), there.to_bits(), "{protocol}");
             }
         }

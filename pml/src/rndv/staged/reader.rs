@@ -23,7 +23,7 @@
 
 use super::course::Course;
 use super::receiver::Over;
-use super::{Obstacle, follow, outcome, receiver};
+use super::{Obstacle, follow, outcome, receiver, taken_out};
 use crate::buffer::Held;
 use crate::cost::{self, Situation};
 use crate::error::PmlError;
@@ -71,7 +71,7 @@ struct Reader {
 }
 
 /// Asks the sender to pack.
-pub(super) fn open(cx: &mut Cx<'_>, s: &Situation) -> Opened {
+pub(super) fn open(cx: &mut Cx<'_>, _: Protocol, s: &Situation) -> Opened {
     let told = cx.rts.staged;
     let shape = cost::read_shape(s, told.fragment, &cx.config.tuning);
     let Some(cut) = Cut::new(s.bytes, shape) else {
@@ -266,25 +266,11 @@ impl Reader {
 
     /// A fragment was taken out, or is lost.
     fn taken_out(&mut self, cx: &mut Cx<'_>, index: u64, result: Result<(), EngineError>) -> Step {
-        let freed = self.course.taken_out(index);
-        if let Err(error) = result
-            && self.over == Over::No
-        {
-            cx.fail(error);
+        let reads = self.reading.is_some();
+        match taken_out(cx, &mut self.course, self.over, (index, result), reads) {
+            true => self.end(cx),
+            false => Step::Going,
         }
-        let ended = match self.over {
-            Over::No => self.course.window.complete(),
-            Over::Aborted | Over::Lost => self.is_idle(),
-        };
-        if ended {
-            return self.end(cx);
-        }
-        if let Some(limit) = freed
-            && self.over == Over::No
-        {
-            cx.control(&wire::free(cx.rts.serial, limit));
-        }
-        Step::Going
     }
 
     /// Whether nobody works on it.

@@ -1,7 +1,7 @@
 //! A staged message at its receiver: fragments are taken out of the ring as they come.
 
 use super::course::{Course, RingMemory, Step as Work};
-use super::{Obstacle, UNKEYED_MAX, follow, lasts, outcome, second_stop};
+use super::{Obstacle, UNKEYED_MAX, follow, lasts, outcome, second_stop, taken_out};
 use crate::buffer::Held;
 use crate::cost::{self, Situation};
 use crate::error::PmlError;
@@ -108,7 +108,7 @@ pub(super) fn tell_open(cx: &mut Cx<'_>, course: &Course, key: Option<RemoteKey>
         direct: course.direct,
         key,
     };
-    cx.control_long(open.wire());
+    cx.control(&open.wire());
 }
 
 /// This protocol is impossible; nothing was moved.
@@ -197,25 +197,10 @@ impl Receiver {
 
     /// A fragment was taken out of its place, or lost there.
     fn taken_out(&mut self, cx: &mut Cx<'_>, index: u64, result: Result<(), EngineError>) -> Step {
-        let freed = self.course.taken_out(index);
-        if let Err(error) = result
-            && self.over == Over::No
-        {
-            cx.fail(error);
+        match taken_out(cx, &mut self.course, self.over, (index, result), false) {
+            true => self.end(cx),
+            false => Step::Going,
         }
-        let ended = match self.over {
-            Over::No => self.course.window.complete(),
-            Over::Aborted | Over::Lost => self.course.working == 0,
-        };
-        if ended {
-            return self.end(cx);
-        }
-        if let Some(limit) = freed
-            && self.over == Over::No
-        {
-            cx.control(&wire::free(cx.rts.serial, limit));
-        }
-        Step::Going
     }
 
     /// No engine works on it any more, and nothing more comes.

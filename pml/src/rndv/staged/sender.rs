@@ -97,7 +97,7 @@ fn offer_ring(cx: &mut Cx<'_>, open: &Open, mut course: Course) -> Opened {
         return refuse(cx, open, if unkeyed { Why::NoKey } else { Why::Exhausted });
     };
     let (reply, depth) = (open.reply, course.window.depth());
-    cx.control_long(RingOffer { reply, depth, key }.wire());
+    cx.control(&RingOffer { reply, depth, key }.wire());
     Opened::going(Sender::new(reply, course, true))
 }
 
