@@ -15,7 +15,7 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
 use gapless::launch::{self, Job};
-use gapless::tuning::coll::{LEADERS, Table};
+use gapless::tuning::coll::Table;
 use gapless::{Tuning, World};
 use gapless_mem_cuda::CudaDriver;
 use gapless_report::{Absent, Curve, PlotError, Report, Row, curves};
@@ -49,9 +49,6 @@ pub struct Options {
     /// faraji2: only these ways, by their names in rows, or none; repeatable, or separated by semicolons
     #[arg(long, value_name = "NAME", value_delimiter = ';')]
     pub ways: Vec<String>,
-    /// faraji2: also the static algorithm with so many leaders, of five mixes the best; repeatable, or separated by commas
-    #[arg(long, value_name = "1|2|4", value_delimiter = ',', value_parser = leaders)]
-    pub leaders: Vec<usize>,
     /// faraji2: also the static algorithm with this table: the paper's, if `gapless tune` wrote it on this GPU before;
     /// if on another, to compare an untuned dynamic one with
     #[arg(long, value_name = "FILE")]
@@ -59,11 +56,6 @@ pub struct Options {
     /// Be one of the processes; rank 0 writes its rows here
     #[arg(long, hide = true, value_name = "FILE")]
     pub as_rank: Option<PathBuf>,
-}
-
-fn leaders(text: &str) -> Result<usize, String> {
-    let known = text.parse().ok().filter(|number| LEADERS.contains(number));
-    known.ok_or_else(|| "neither 1, 2 nor 4".to_owned())
 }
 
 /// Where buffers lie.
@@ -237,7 +229,6 @@ fn start(
         arguments.push(format!("--sizes={}", sizes.join(",")));
     }
     arguments.extend(options.ways.iter().map(|way| format!("--ways={way}")));
-    arguments.extend(options.leaders.iter().map(|leaders| format!("--leaders={leaders}")));
     arguments.extend(common.quick.then(|| "--quick".to_owned()));
     let mut arguments: Vec<OsString> = arguments.into_iter().map(Into::into).collect();
     arguments.extend(["--as-rank".into(), file.into()]);

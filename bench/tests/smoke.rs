@@ -294,15 +294,13 @@ fn processes_on_a_pretended_gpu_reduce_there() {
     let ranks = ["--processes", "3", "--mps", "off", "--sizes", "4096"];
     let arguments = ["faraji2", "--quick", "--space", "fake", "--out", out];
     let table = concat!(env!("CARGO_MANIFEST_DIR"), "/results/h100-one-gpu/tuned.toml");
-    let more = ["--leaders", "1,2", "--table", table];
-    let output = figures(&[&arguments[..], &ranks, &more].concat());
+    let output = figures(&[&arguments[..], &ranks, &["--table", table]].concat());
     let (stdout, stderr) = (text(&output.stdout), text(&output.stderr));
     assert!(output.status.success(), "{stdout}\n{stderr}");
     let report = Report::read_json(folder.path().join("faraji2.json")).unwrap();
     assert_eq!((report.unverified().count(), report.absent.len()), (0, 0));
     let ways = set(&report.rows, |row| row.protocol.clone());
-    assert!(ways.len() == 11 && ways.contains("dynamic"), "{ways:?}");
-    assert!(ways.contains("static, 2 leaders"), "{ways:?}");
+    assert!(ways.len() == 9 && ways.contains("dynamic"), "{ways:?}");
     drawings(folder.path(), "faraji2");
     // Before any process is started.
     for wrong in [["--ways", "static"], ["--table", "/nonexistent"]] {

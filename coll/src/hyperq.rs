@@ -15,9 +15,6 @@
 //! - [`Dynamic`] finds out in the call itself, as the paper's §4 says;
 //! - [`Memory`] remembers from call to call what was quick.
 //!
-//! With [`Fixed`] there may be several leaders ([`Settings::leaders`]): each has a slice of the data, and does the operation
-//! on that, with a buffer of its own.
-//!
 //! Or no process but one on each GPU copies anything: its *head*, which maps the buffers of all others there
 //! ([`Group`]). Where processes take turns on a GPU nothing waits for a turn then, and where buffers lie on several GPUs,
 //! heads exchange what each GPU comes to ([`Mode::Led`]).
@@ -43,7 +40,7 @@ pub use groups::{Group, groups, in_order};
 pub use memory::{CALLS_PER_PROBE, Learned, Memory};
 pub use policy::Policy;
 pub use staging::{MIRROR_MAX, QUICK_BYTES, RING, Staging};
-pub use table::{Entry, Gpu, LEADERS, LEADERS_MAX, Mode, Settings, Table};
+pub use table::{Entry, Gpu, Mode, Settings, Table};
 
 use std::fmt;
 

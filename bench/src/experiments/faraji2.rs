@@ -6,7 +6,7 @@ use gapless_report::{Mark, PlotError, Report, Row};
 use crate::error::Failure;
 use crate::experiment::{Common, Drawing, Experiment, Findings};
 use crate::one_gpu::allreduce::{
-    self, BEST, DEFAULT, DYNAMIC, FOREIGN, HOST, IPC, LEARNED, LED_BY, MAPPED, PAPER, REMEMBERING, STAGED, TUNED,
+    self, BEST, DEFAULT, DYNAMIC, FOREIGN, HOST, IPC, LEARNED, MAPPED, PAPER, REMEMBERING, STAGED, TUNED,
 };
 use crate::one_gpu::{self, Options, on_off};
 
@@ -174,18 +174,6 @@ fn notes(rows: &[Row]) -> String {
                     mean(&gains), geometric(&gains),
                 );
             }
-            for bytes in times.sizes() {
-                let [one, others @ ..] = LED_BY.map(|way| times.of(way, bytes));
-                let Some(one) = one else { continue };
-                let gains = others.iter().flatten().map(|took| format!("{:.2}", one / took));
-                let gains: Vec<String> = gains.collect();
-                if !gains.is_empty() {
-                    notes += &format!(
-                        "{processes} processes, MPS {state}, {}: one leader {:.1} µs; speed of more leaders: {}\n",
-                        gapless_report::Bytes(bytes), one * 1e6, gains.join(", "),
-                    );
-                }
-            }
             let crossing = times.sizes().into_iter().find(|bytes| {
                 times.of(times.fixed(), *bytes).zip(times.of(PAPER, *bytes)).is_some_and(|(best, paper)| best < paper)
             });
@@ -252,8 +240,6 @@ mod tests {
             row(DYNAMIC, false, 8 * MIB, 1100.0),
             row(FOREIGN, false, 8 * MIB, 1200.0),
             row(TUNED, true, 8 * MIB, 125.0),
-            row(LED_BY[0], true, 8 * MIB, 30.0),
-            row(LED_BY[2], true, 8 * MIB, 20.0),
         ];
         judge(&mut rows);
         let met: Vec<Option<bool>> = rows.iter().map(Row::met).collect();
@@ -261,7 +247,6 @@ mod tests {
         assert_eq!((met[7], met[8], met[11]), (Some(true), Some(true), Some(true)));
         assert_eq!(rows[11].marks.len(), 2, "against the best, and against another GPU's");
         let notes = notes(&rows);
-        assert!(notes.contains("8 MiB: one leader 30.0 µs; speed of more leaders: 1.50"), "{notes}");
         assert!(notes.contains("MPS on, static, tuned against \"staged, summed on the host\" from 16 KiB: mean 24.00 ×"), "{notes}");
         assert!(notes.contains("MPS on: static, tuned is ahead of"), "{notes}");
         assert!(notes.contains("dynamic, MPS on: (a) × the best static 1.12 (asked: 1.10)"), "{notes}");

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use gapless::coll::choose::Table;
-use gapless::tuning::coll::{self, Entry, Gpu as Known, LEADERS, Mode, Settings, Step};
+use gapless::tuning::coll::{self, Entry, Gpu as Known, Mode, Settings, Step};
 use gapless::{Communicator, DeviceBuf, Equivalence, Layout, ReduceOp, World};
 use gapless_report::{Bytes, Row, Summary};
 
@@ -55,8 +55,6 @@ pub const MAPPED: &str = "all-mapped";
 pub const DEFAULT: &str = "untuned static";
 /// The static algorithm with a table of another GPU.
 pub const FOREIGN: &str = "static, another GPU's table";
-/// The static algorithm with so many leaders: of five mixes, the best.
-pub const LED_BY: [&str; 3] = ["static, 1 leader", "static, 2 leaders", "static, 4 leaders"];
 
 /// The ways that `--ways` knows.
 const WAYS: [&str; 10] =
@@ -129,13 +127,12 @@ pub fn measure(
     let device = bench.send.device();
     let (model, mps) = (device.properties().name.clone(), !device.takes_turns());
     let processes = world.size() as usize;
-    let fixed_by = |leaders, staged: [usize; 2], bytes| {
-        let entry = |step, staged| Entry { step, processes, leaders, bytes, staged };
+    let fixed = |staged: [usize; 2], bytes| {
+        let entry = |step, staged| Entry { step, processes, bytes, staged };
         let entries = vec![entry(Step::Gather, staged[0]), entry(Step::Scatter, staged[1])];
         let table = Known { model: model.clone(), mps, entries };
-        settings((Mode::Static, leaders), vec![table])
+        settings(Mode::Static, vec![table])
     };
-    let fixed = |staged, bytes| fixed_by(1, staged, bytes);
     let wants = |way: &str| options.ways.is_empty() || options.ways.iter().any(|it| it == way);
     let counts: Vec<usize> = match (wants(BEST), common.quick) {
         (false, _) => Vec::new(),
@@ -146,18 +143,6 @@ pub fn measure(
         .iter()
         .map(|&staged| Ok((staged, bench.comm(fixed([staged; 2], 1))?)))
         .collect::<Result<_, Failure>>()?;
-    // By the number of leaders, and of host-staged copies.
-    let mut led: Vec<(&str, usize, Communicator)> = Vec::new();
-    for (leaders, way) in LEADERS.into_iter().zip(LED_BY) {
-        if options.leaders.contains(&leaders) && leaders <= processes {
-            let mut mixes: Vec<usize> = (0..=4).map(|part| (processes - 1) * part / 4).collect();
-            mixes.dedup();
-            for staged in mixes {
-                let comm = bench.comm(fixed_by(leaders, [staged; 2], 1))?;
-                led.push((way, staged, comm));
-            }
-        }
-    }
     let modes = [
         (DYNAMIC, Mode::Dynamic),
         (REMEMBERING, Mode::Remembering),
@@ -169,12 +154,12 @@ pub fn measure(
     let mut comms: Vec<(&str, Communicator)> = modes
         .into_iter()
         .filter(|(name, _)| wants(name))
-        .map(|(name, mode)| Ok((name, bench.comm(settings((mode, 1), Vec::new()))?)))
+        .map(|(name, mode)| Ok((name, bench.comm(settings(mode, Vec::new()))?)))
         .collect::<Result<_, Failure>>()?;
     if let Some(path) = &options.table {
         let table = read_table(path)?.table;
         let way = if table.knows(&model, mps) { TUNED } else { FOREIGN };
-        let by_table = Settings { table, ..settings((Mode::Static, 1), Vec::new()) };
+        let by_table = Settings { table, ..settings(Mode::Static, Vec::new()) };
         comms.push((way, bench.comm(by_table)?));
     }
     let stream = mapped::stream(gpu, mps)?;
@@ -211,22 +196,6 @@ pub fn measure(
             }
             comm.free()?;
         }
-        let mut mixes = [0; LED_BY.len()];
-        for (way, mix) in LED_BY.into_iter().zip(&mut mixes) {
-            let own = || led.iter().filter(|it| it.0 == way);
-            let mut least: Option<(f64, &Communicator)> = None;
-            for (_, staged, comm) in own() {
-                // All ranks have the same times.
-                let took = bench.time(comm, bytes, 3, |_| ())?.median;
-                if least.is_none_or(|(known, _)| took < known) {
-                    (least, *mix) = (Some((took, comm)), *staged);
-                }
-            }
-            // What was best is measured again.
-            if let Some((_, comm)) = least {
-                rows.push((way, bench.time(comm, bytes, 3, |_| ())?));
-            }
-        }
         for (name, comm) in &comms {
             let warm = if *name == REMEMBERING { LEARNING } else { 3 };
             rows.push((name, bench.time(comm, bytes, warm, |_| ())?));
@@ -235,7 +204,7 @@ pub fn measure(
             }
         }
         if bytes >= LEARNED_BYTES && wants(LEARNED) {
-            let comm = bench.comm(settings((Mode::Remembering, 1), Vec::new()))?;
+            let comm = bench.comm(settings(Mode::Remembering, Vec::new()))?;
             let (summary, mean) = bench.many(&comm, bytes, calls)?;
             rows.push((LEARNED, summary));
             means[1] = mean;
@@ -249,7 +218,7 @@ pub fn measure(
         }
         if world.rank() == 0 {
             let swept: Vec<(usize, f64)> = steps.iter().map(|it| (it.0, it.2.median)).collect();
-            let found = Found { chosen, swept: &swept, told: &told, means, mixes };
+            let found = Found { chosen, swept: &swept, told: &told, means };
             save.rows(made(bytes, processes, &options.space, &rows, &found))?;
         }
     }
@@ -257,7 +226,7 @@ pub fn measure(
     for (_, comm) in comms {
         comm.free()?;
     }
-    for comm in tries.into_iter().map(|it| it.1).chain(led.into_iter().map(|it| it.2)) {
+    for (_, comm) in tries {
         comm.free()?;
     }
     Ok(())
@@ -279,13 +248,11 @@ struct Found<'f> {
     swept: &'f [(usize, f64)],
     told: &'f str,
     means: [f64; 2],
-    /// Of [`LED_BY`]: how many copies were host-staged.
-    mixes: [usize; LED_BY.len()],
 }
 
 /// Settings for all lengths.
-fn settings((mode, leaders): (Mode, usize), gpus: Vec<Known>) -> Settings {
-    let mut settings = Settings { mode, bytes_min: 0, leaders, ..Settings::default() };
+fn settings(mode: Mode, gpus: Vec<Known>) -> Settings {
+    let mut settings = Settings { mode, bytes_min: 0, ..Settings::default() };
     settings.table.gpus = gpus;
     settings
 }
@@ -302,10 +269,6 @@ fn made(
     let row = |(name, summary): &(&str, Summary)| {
         // A wrong number is an error.
         let row = Row::new(&case, "allreduce", space, *name, bytes, *summary).verified(true);
-        let row = match LED_BY.iter().position(|way| way == name) {
-            Some(at) => row.with("staged", found.mixes[at]),
-            None => row,
-        };
         match (*name == BEST, best) {
             (true, _) => {
                 let all: Vec<String> = found

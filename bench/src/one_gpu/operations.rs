@@ -136,7 +136,7 @@ pub fn measure(
     let others = n as usize - 1;
     let fixed = |staged: usize| {
         let processes = n as usize;
-        let entry = |step| Entry { step, processes, leaders: 1, bytes: 1, staged };
+        let entry = |step| Entry { step, processes, bytes: 1, staged };
         let entries = vec![entry(Step::Gather), entry(Step::Scatter)];
         vec![Known { model: model.clone(), mps, entries }]
     };

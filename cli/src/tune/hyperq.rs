@@ -12,10 +12,8 @@ use crate::failure::Failure;
 use crate::run::start_ours;
 use crate::{Worlds, complain, say};
 use gapless::launch::Job;
-use gapless::tuning::coll::{self, Entry, Gpu, LEADERS, Mode, Rule, Settings, Step, Table};
+use gapless::tuning::coll::{self, Entry, Gpu, Mode, Rule, Settings, Step, Table};
 use gapless::{Communicator, DeviceBuf, Equivalence, Layout, ReduceOp, Space, World};
-use gapless_coll::hyperq::Frame;
-use gapless_coll::{Call, Reduction};
 use gapless_pml::Tuning;
 use gapless_report::write_atomically;
 use std::ffi::OsString;
@@ -47,26 +45,9 @@ pub(super) struct Options {
     #[arg(long, value_name = "N", value_delimiter = ',', requires = "hyperq",
         value_parser = clap::value_parser!(u32).range(2..=64))]
     processes: Vec<u32>,
-    /// So many processes lead, each a slice of the data. By default as many as the table says. More than one are used in
-    /// the mode "static", so "auto" becomes that
-    #[arg(long, value_name = "1|2|4", requires = "hyperq", value_parser = leaders)]
-    leaders: Option<usize>,
     /// Which CUDA device
     #[arg(long, value_name = "N", default_value_t = 0, requires = "hyperq")]
     gpu: u32,
-}
-
-fn leaders(text: &str) -> Result<usize, String> {
-    let known = text.parse().ok().filter(|leaders| LEADERS.contains(leaders));
-    known.ok_or_else(|| format!("not one of {}", LEADERS.map(|it| it.to_string()).join(", ")))
-}
-
-/// Has so many leaders used.
-fn lead(settings: &mut Settings, leaders: usize) {
-    settings.leaders = leaders;
-    if leaders > 1 && settings.mode == Mode::Auto {
-        settings.mode = Mode::Static;
-    }
 }
 
 /// Starts the jobs, and writes what they found.
@@ -79,8 +60,6 @@ pub(super) fn run(
     if let Some(path) = target.filter(|path| path.exists()) {
         (rules, settings) = known(path)?;
     }
-    let leaders = options.leaders.unwrap_or(settings.leaders);
-    lead(&mut settings, leaders);
     let processors = std::thread::available_parallelism().map_or(1, usize::from);
     let fits = |n: &u32| usize::try_from(*n).is_ok_and(|n| n <= processors);
     let processes = match &options.processes[..] {
@@ -109,8 +88,6 @@ pub(super) fn run(
                 seconds.to_string().into(),
                 "--gpu".into(),
                 options.gpu.to_string().into(),
-                "--leaders".into(),
-                leaders.to_string().into(),
                 output,
             ],
             environment: Vec::new(),
@@ -147,7 +124,7 @@ fn known(path: &Path) -> Result<(Vec<Rule>, Settings), Failure> {
     Ok(table)
 }
 
-/// Puts entries in the place of those of the same GPU, service, and numbers of processes and leaders.
+/// Puts entries in the place of those of the same GPU, service, and number of processes.
 fn merge(settings: &mut Settings, new: Gpu) {
     let gpus = &mut settings.table.gpus;
     let Some(known) = gpus.iter_mut().find(|gpu| gpu.model == new.model && gpu.mps == new.mps)
@@ -155,8 +132,7 @@ fn merge(settings: &mut Settings, new: Gpu) {
         gpus.push(new);
         return;
     };
-    let case = |entry: &Entry| (entry.processes, entry.leaders);
-    known.entries.retain(|old| new.entries.iter().all(|entry| case(entry) != case(old)));
+    known.entries.retain(|old| new.entries.iter().all(|entry| entry.processes != old.processes));
     known.entries.extend(new.entries);
 }
 
@@ -182,16 +158,6 @@ impl Best {
     }
 }
 
-/// How many leaders an all-reduce of so many bytes has, of those asked for, and the bytes of a copy to one of them; `None`:
-/// it has fewer than there could be, because it is short.
-fn cut(vector: u64, processes: usize, leaders: usize) -> Option<(usize, u64)> {
-    let of = Reduction { unit: 4, commutative: true };
-    let call = Call::Allreduce { len: vector, of, in_place: false };
-    let frames = Frame::slices(&call, processes, leaders);
-    let whole = frames.len() == leaders.min(processes);
-    frames.first().filter(|_| whole).map(|frame| (frames.len(), frame.gather_bytes()))
-}
-
 /// The middle one of some times; the least, of two.
 fn median(mut times: Vec<u64>) -> u64 {
     times.sort_unstable();
@@ -207,10 +173,9 @@ struct Bench<'w> {
     recv: DeviceBuf,
     /// By the number of host-staged copies.
     tries: Vec<Communicator>,
-    /// The GPU and its service, and the number of leaders.
+    /// The GPU and its service.
     model: String,
     mps: bool,
-    leaders: usize,
 }
 
 /// What a rank of such a job does.
@@ -227,22 +192,20 @@ pub(super) fn measure(
     let (send, recv) = (world.alloc_device(space, most)?, world.alloc_device(space, most)?);
     let device = send.device();
     let (model, mps) = (device.properties().name.clone(), !device.takes_turns());
-    let (processes, leaders) = (world.size() as usize, options.leaders.unwrap_or(1));
+    let processes = world.size() as usize;
     let (control, layout) = (world.comm().dup()?, f32::layout().clone());
     let (tries, name) = (Vec::new(), model.clone());
-    let mut bench =
-        Bench { world: &world, control, layout, send, recv, tries, model: name, mps, leaders };
+    let mut bench = Bench { world: &world, control, layout, send, recv, tries, model: name, mps };
     for staged in 0..processes {
         let comm = bench.comm([staged; 2])?;
         bench.tries.push(comm);
     }
     let mut entries = Vec::new();
-    for vector in SIZES {
-        let Some((leaders, bytes)) = cut(vector, processes, leaders) else { continue };
+    for bytes in SIZES {
         let seconds = Duration::from_secs_f64(budget / SIZES.len() as f64);
-        let best = bench.rounds(vector, seconds)?;
+        let best = bench.rounds(bytes, seconds)?;
         for (step, staged) in [Step::Gather, Step::Scatter].into_iter().zip(best) {
-            entries.push(Entry { step, processes, leaders, bytes, staged });
+            entries.push(Entry { step, processes, bytes, staged });
         }
     }
     if world.rank() == 0 {
@@ -323,11 +286,10 @@ impl Bench<'_> {
 
     /// A communicator with these numbers of host-staged copies of the gather and of the scatter; all ranks call this.
     fn comm(&self, staged: [usize; 2]) -> Result<Communicator, Failure> {
-        let (processes, leaders) = (self.world.size() as usize, self.leaders);
-        let entry = |(step, staged)| Entry { step, processes, leaders, bytes: 1, staged };
+        let processes = self.world.size() as usize;
+        let entry = |(step, staged)| Entry { step, processes, bytes: 1, staged };
         let entries = [Step::Gather, Step::Scatter].into_iter().zip(staged).map(entry).collect();
-        let mut hyperq =
-            Settings { mode: Mode::Static, bytes_min: 0, leaders, ..Settings::default() };
+        let mut hyperq = Settings { mode: Mode::Static, bytes_min: 0, ..Settings::default() };
         hyperq.table.gpus = vec![Gpu { model: self.model.clone(), mps: self.mps, entries }];
         let before = self.world.coll_table();
         self.world.set_coll_table(Table { hyperq, ..(*before).clone() });
@@ -378,13 +340,7 @@ mod tests {
 
     #[test]
     fn new_entries_take_the_place_of_their_like() {
-        let entry = |processes, staged| Entry {
-            step: Step::Gather,
-            processes,
-            leaders: 1,
-            bytes: 64,
-            staged,
-        };
+        let entry = |processes, staged| Entry { step: Step::Gather, processes, bytes: 64, staged };
         let gpu = |mps, entries: &[Entry]| Gpu {
             model: "one".to_owned(),
             mps,
@@ -396,30 +352,5 @@ mod tests {
         merge(&mut settings, gpu(true, &[entry(4, 0)]));
         let expected = [gpu(true, &[entry(8, 2), entry(4, 0)]), gpu(false, &[entry(4, 3)])];
         assert_eq!(settings.table.gpus, expected);
-        let two = Entry { leaders: 2, ..entry(4, 1) };
-        merge(&mut settings, gpu(false, &[two]));
-        assert_eq!(settings.table.gpus[1].entries, [entry(4, 3), two]);
-    }
-
-    #[test]
-    fn an_entry_is_of_the_leaders_that_there_were() {
-        assert_eq!(cut(1 << 20, 8, 1), Some((1, 1 << 20)));
-        assert_eq!(cut(1 << 20, 8, 4), Some((4, 1 << 18)));
-        assert_eq!(cut(1 << 20, 2, 4), Some((2, 1 << 19)), "no more than processes");
-        assert_eq!((cut(64, 8, 1), cut(64, 8, 2)), (Some((1, 64)), None), "too short for two");
-    }
-
-    #[test]
-    fn several_leaders_are_used_where_numbers_are_given() {
-        let mut settings = Settings::default();
-        lead(&mut settings, 1);
-        assert_eq!(settings, Settings::default());
-        lead(&mut settings, 4);
-        assert_eq!((settings.mode, settings.leaders), (Mode::Static, 4));
-        let mut settings = Settings { mode: Mode::Led, ..Settings::default() };
-        lead(&mut settings, 2);
-        assert_eq!((settings.mode, settings.leaders), (Mode::Led, 2));
-        assert_eq!(leaders("2"), Ok(2));
-        assert!(["0", "3", "many"].iter().all(|text| leaders(text).is_err()));
     }
 }

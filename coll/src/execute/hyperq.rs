@@ -13,9 +13,6 @@
 //! to go on (`chief`, `head`). It waits until all ranks are there, and knows then which way to go; the ranks learn it by
 //! its first order.
 //!
-//! # Several leaders
-//! Where the numbers of copies are given, several ranks can lead, each a slice of the data (`slices`).
-//!
 //! # When ranks' buffers lie elsewhere
 //! A rank knows where its own buffers lie, and nothing of the others'. So one whose buffers are not all on one GPU
 //! [says so](HyperQ::decline), and goes on by other means at once. The others come to [`Outcome::Elsewhere`], before
@@ -41,7 +38,6 @@ mod member;
 mod moments;
 mod part;
 mod peer;
-mod slices;
 #[allow(
     unsafe_code,
     reason = "allocates memory of a device, and frees it; lends what the caller of `HyperQ::begin` grants"
@@ -69,7 +65,6 @@ use leader::Leading;
 use member::Following;
 use moments::Moments;
 use part::{Members, Part};
-use slices::{Others, Slice};
 use space::{Lead, Mapped};
 
 /// How a collective has ended well.
@@ -107,8 +102,8 @@ pub struct HyperQ {
     lead: Lead,
     /// By leader: what is mapped of its memory.
     mapped: Vec<Option<Mapped>>,
-    /// One for each leader, if a call is under way.
-    going: Vec<Slice>,
+    /// The call that is under way.
+    going: Option<(Part, Role)>,
     copied: Option<[[usize; 2]; 2]>,
     took_ns: Option<[u64; 2]>,
     moments: Moments,
@@ -148,7 +143,7 @@ impl HyperQ {
             memory,
             lead,
             mapped,
-            going: Vec::new(),
+            going: None,
             copied: None,
             took_ns: None,
             moments: Moments::default(),
@@ -170,7 +165,7 @@ impl HyperQ {
 
     /// This rank does the call by other means.
     pub fn decline(&self, number: u64) {
-        self.control.arrive(self.members.me, number, None, (false, 0));
+        self.control.arrive(self.members.me, number, None, false);
     }
 
     /// The space of the buffers, if they are on one device. Whoever has devices that are opened late opens this.
@@ -199,7 +194,7 @@ impl HyperQ {
         pml: &mut Pml,
     ) -> Result<bool, CollError> {
         let Members { me, ranks, .. } = self.members;
-        if !self.going.is_empty() {
+        if self.going.is_some() {
             return Err(CollError::Abandoned);
         }
         if self.members.comm.is_revoked() {
@@ -207,10 +202,7 @@ impl HyperQ {
         }
         call.check(me, ranks).map_err(|error| CollError::Call { error })?;
         let refused = CollError::NotShared { operation: call.operation() };
-        let frames = self.settings.frames(call, ranks);
-        if frames.is_empty() {
-            return Err(refused);
-        }
+        let frame = Frame::new(call, ranks).ok_or(refused)?;
         let (send, recv) = rows_of(call, me, ranks);
         rows.send.check(Buffer::Send, &send)?;
         rows.recv.check(Buffer::Recv, &recv)?;
@@ -228,33 +220,15 @@ impl HyperQ {
             self.decline(number);
             return Ok(false);
         };
+        let staging = Staging::new(&frame, ranks);
         let commutes = call.reduction().is_none_or(|of| of.commutative);
-        let slices = frames.len();
-        for (slice, frame) in frames.into_iter().enumerate() {
-            let (device, rows, combine) = (Arc::clone(&device), rows.clone(), combine.clone());
-            let staging = Staging::new(&frame, ranks);
-            let of = Part {
-                frame,
-                staging,
-                number,
-                slice,
-                slices,
-                me,
-                gpu,
-                device,
-                rows,
-                combine,
-                commutes,
-            };
-            let role = match of.frame.leader == me {
-                true => self.leads(&of),
-                false => Role::Follows(Box::new(Following::new())),
-            };
-            self.going.push(Slice { part: of, role, ended: None });
-        }
-        // Of several slices, heads do none.
-        let plain = self.going.first().is_some_and(|slice| slice.part.is_plain());
-        self.control.arrive(me, number, Some(gpu), (plain, slices));
+        let part = Part { frame, staging, number, me, gpu, device, rows, combine, commutes };
+        let role = match frame.leader == me {
+            true => self.leads(&part),
+            false => Role::Follows(Box::new(Following::new())),
+        };
+        self.control.arrive(me, number, Some(gpu), part.is_plain());
+        self.going = Some((part, role));
         Ok(true)
     }
 
@@ -285,12 +259,11 @@ impl HyperQ {
 
     /// How the leader decides in both steps.
     fn policies(&mut self, part: &Part) -> [Policy; 2] {
-        let Part { frame, staging, device, slices, .. } = part;
+        let Part { frame, staging, device, .. } = part;
         let (model, mps) = (&*device.properties().name, !device.takes_turns());
         let Settings { mode, table, .. } = &self.settings;
         let ranks = self.members.ranks;
-        let counts =
-            |step, copies, bytes| table.counts((model, mps), step, (ranks, *slices, copies), bytes);
+        let counts = |step, copies, bytes| table.counts((model, mps), step, (ranks, copies), bytes);
         let mut policy = |step, bytes| {
             let copies = frame.copies(step);
             match mode {
@@ -324,8 +297,21 @@ impl HyperQ {
         reducer: &dyn Reducer,
         now_ns: u64,
     ) -> Poll<Result<Outcome, CollError>> {
-        if !self.going.is_empty() && self.members.comm.is_revoked() {
-            return self.revoked(pml, engine, reducer);
+        if self.going.is_some() && self.members.comm.is_revoked() {
+            let HyperQ { control, members, lead, mapped, going, .. } = self;
+            if let Some((part, Role::Follows(following))) = going {
+                let (control, members) = (&*control, &*members);
+                let mover = Mover { engine, device: &part.device, rows: &part.rows };
+                let mut tools = head::Tools { pml, reducer, mover, control, members, lead, mapped };
+                following.drain();
+                // Its head gives up as well, and says so.
+                if !following.let_go(part, &mut tools) {
+                    return Poll::Pending;
+                }
+            }
+            self.going.take_if(|(_, role)| matches!(role, Role::Follows(_)));
+            self.give_up();
+            return Poll::Ready(Err(CollError::Revoked));
         }
         if let Some(declined) = self.direct(pml, engine, reducer, now_ns) {
             match declined {
@@ -334,77 +320,38 @@ impl HyperQ {
                 Poll::Pending => return Poll::Pending,
             }
         }
-        // A leader goes by what this rank has heard of other leaders, as one that follows them.
-        for leads in [false, true] {
-            for at in 0..self.going.len() {
-                self.advance_slice((at, leads), pml, (engine, reducer), now_ns);
-            }
-        }
-        match slices::whole(&mut self.going) {
-            Some(ended) => Poll::Ready(self.end(ended)),
-            None => Poll::Pending,
-        }
-    }
-
-    /// The same, if the communicator is revoked.
-    fn revoked(
-        &mut self,
-        pml: &mut Pml,
-        engine: &dyn Engine,
-        reducer: &dyn Reducer,
-    ) -> Poll<Result<Outcome, CollError>> {
         let HyperQ { control, members, lead, mapped, going, .. } = self;
-        let (control, members) = (&*control, &*members);
-        for Slice { part, role, .. } in going.iter_mut() {
-            let Role::Follows(following) = role else { continue };
-            let mover = Mover { engine, device: &part.device, rows: &part.rows };
-            let mut tools = head::Tools { pml, reducer, mover, control, members, lead, mapped };
-            following.drain();
-            // Its head gives up as well, and says so.
-            if !following.let_go(part, &mut tools) {
-                return Poll::Pending;
-            }
-        }
-        going.retain(|slice| !matches!(slice.role, Role::Follows(_)));
-        self.give_up();
-        Poll::Ready(Err(CollError::Revoked))
-    }
-
-    /// Goes on with a slice, if this rank leads it, or does not.
-    fn advance_slice(
-        &mut self,
-        (at, leads): (usize, bool),
-        pml: &mut Pml,
-        (engine, reducer): (&dyn Engine, &dyn Reducer),
-        now_ns: u64,
-    ) {
-        let HyperQ { control, members, lead, mapped, going, .. } = self;
-        let others = if leads { slices::others(going, at) } else { Others::Gathered };
-        let Some(Slice { part, role, ended: ended @ None }) = going.get_mut(at) else { return };
+        let Some((part, role)) = going else { return Poll::Ready(Ok(Outcome::Done)) };
         let (control, members) = (&*control, &*members);
         let mover = Mover { engine, device: &part.device, rows: &part.rows };
-        match role {
-            Role::Leads(leading) if leads => {
+        let ended = match role {
+            Role::Leads(leading) => {
                 let mut tools =
-                    leader::Tools { pml, reducer, mover, control, members, lead, others, now_ns };
-                *ended = leading.advance(part, &mut tools);
-                match ended {
-                    None => {}
-                    Some(Ended::Done) => self.learn(at),
-                    // Where they are is found out anew.
-                    Some(_) => self.several = None,
-                }
+                    leader::Tools { pml, reducer, mover, control, members, lead, now_ns };
+                leading.advance(part, &mut tools)
             }
-            Role::Follows(following) if !leads => {
+            Role::Directs(_) => None,
+            Role::Follows(following) => {
                 let mut tools = head::Tools { pml, reducer, mover, control, members, lead, mapped };
-                *ended = following.advance(part, &mut tools);
+                following.advance(part, &mut tools)
             }
-            _ => {}
+        };
+        let Some(ended) = ended else { return Poll::Pending };
+        if let Some((part, Role::Leads(mut leading))) = self.going.take() {
+            match &ended {
+                Ended::Done => {
+                    self.learn(&part.frame, &leading);
+                    self.moments = std::mem::take(leading.moments());
+                }
+                // Where they are is found out anew.
+                _ => self.several = None,
+            }
         }
+        Poll::Ready(self.end(ended))
     }
 
     fn end(&mut self, ended: Ended) -> Result<Outcome, CollError> {
-        self.going.clear();
+        self.going = None;
         match ended {
             Ended::Done => Ok(Outcome::Done),
             Ended::Elsewhere => Ok(Outcome::Elsewhere),
@@ -421,9 +368,7 @@ impl HyperQ {
         now_ns: u64,
     ) -> Option<Poll<Option<Ended>>> {
         let HyperQ { control, members, lead, mapped, going, .. } = self;
-        let Some(Slice { part, role: Role::Directs(chief), .. }) = going.first_mut() else {
-            return None;
-        };
+        let Some((part, Role::Directs(chief))) = going else { return None };
         let (control, members) = (&*control, &*members);
         let mover = Mover { engine, device: &part.device, rows: &part.rows };
         let mut tools = head::Tools { pml, reducer, mover, control, members, lead, mapped };
@@ -447,21 +392,16 @@ impl HyperQ {
             }
             Led::Declined { several } => {
                 self.several = Some(several);
-                let Slice { part, .. } = self.going.pop()?;
+                let (part, _) = self.going.take()?;
                 let role = self.copies(&part);
-                self.going.push(Slice { part, role, ended: None });
+                self.going = Some((part, role));
                 None
             }
         }))
     }
 
     #[expect(clippy::cast_precision_loss, reason = "times of calls")]
-    fn learn(&mut self, at: usize) {
-        let Some(Slice { part, role: Role::Leads(leading), .. }) = self.going.get_mut(at) else {
-            return;
-        };
-        self.moments = std::mem::take(leading.moments());
-        let frame = &part.frame;
+    fn learn(&mut self, frame: &Frame, leading: &Leading) {
         let [(gather, gathered), (scatter, scattered)] = leading.learned();
         self.took_ns = gathered.zip(scattered).map(|(gather, scatter)| [gather, scatter]);
         let counts = |policy: &Policy| [Kind::Staged, Kind::Ipc].map(|kind| policy.count(kind));
@@ -478,38 +418,35 @@ impl HyperQ {
     /// Whether [`advance`](HyperQ::advance) would get on, as far as a few loads tell.
     #[must_use]
     pub fn look(&self) -> bool {
-        let looks = |Slice { part, role, ended }: &Slice| {
-            ended.is_none()
-                && match role {
-                    Role::Directs(chief) => chief.look(part, &self.control, &self.members),
-                    Role::Leads(leading) => leading.look(part, &self.control, &self.members),
-                    Role::Follows(following) => following.look(part, &self.control),
-                }
-        };
-        self.going.is_empty() || self.members.comm.is_revoked() || self.going.iter().any(looks)
+        let Some((part, role)) = &self.going else { return true };
+        self.members.comm.is_revoked()
+            || match role {
+                Role::Directs(chief) => chief.look(part, &self.control, &self.members),
+                Role::Leads(leading) => leading.look(part, &self.control, &self.members),
+                Role::Follows(following) => following.look(part, &self.control),
+            }
     }
 
     /// Gives up what is under way: waits for this rank's copies. Ranks that wait for this one go on waiting. Gives whether all
     /// buffers are free: a head may work on those that this rank has lent it, until it has ended or given up. Then ask
     /// again; if the head is lost, nobody says so.
     pub fn give_up(&mut self) -> bool {
-        for Slice { part, role, .. } in &mut self.going {
-            match role {
-                Role::Directs(chief) => {
-                    chief.drain();
-                    self.control.report(part.me, part.told(), SETTLED);
-                }
-                Role::Leads(leading) => leading.drain(),
-                Role::Follows(following) => {
-                    following.drain();
-                    following.tell_settled(part, &self.control);
-                    if following.is_lent(part, &self.control) {
-                        return false;
-                    }
+        let Some((part, role)) = &mut self.going else { return true };
+        match role {
+            Role::Directs(chief) => {
+                chief.drain();
+                self.control.report(part.me, part.number, SETTLED);
+            }
+            Role::Leads(leading) => leading.drain(),
+            Role::Follows(following) => {
+                following.drain();
+                following.tell_settled(part, &self.control);
+                if following.is_lent(part, &self.control) {
+                    return false;
                 }
             }
         }
-        self.going.clear();
+        self.going = None;
         true
     }
 

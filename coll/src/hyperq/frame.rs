@@ -2,14 +2,6 @@
 //!
 //! The root leads, or rank 0 if there is none. What rank `r` gives lies in the leader's buffer from `r` times the stride
 //! on. A result of a reduction takes the place of what the leader gives.
-//!
-//! With several leaders each has a frame of its own, with a slice of the data ([`Frame::slices`]):
-//!
-//! ```text
-//! bcast, reduce, allreduce            bytes of the vector: all ranks give and take a part in each frame
-//! gather, allgather                   what some ranks give, which all take
-//! scatter, alltoall, reduce_scatter   what all give to some ranks
-//! ```
 
 use std::ops::Range;
 
@@ -35,8 +27,6 @@ pub struct Give {
 pub struct Take {
     /// Where the first begins in the leader's buffer.
     pub at: u64,
-    /// Where they go, one behind the other, in the packed stream of the receive buffer.
-    pub to: u64,
     /// How many there are.
     pub blocks: u64,
     /// Bytes of each.
@@ -66,16 +56,9 @@ pub struct Frame {
     operation: Operation,
     /// Who gathers and scatters.
     pub leader: usize,
-    /// The root of an operation that has one.
-    root: usize,
     ranks: usize,
-    /// The part of the vector, or one rank's block.
+    /// The vector, or one rank's block.
     len: u64,
-    /// Where the part begins in the vector.
-    from: u64,
-    /// Whose blocks these are: so many ranks from this one on. Of a vector, all.
-    first: usize,
-    count: usize,
     /// Bytes that a rank gives that gives anything.
     given: u64,
     stride: u64,
@@ -106,87 +89,7 @@ impl Frame {
         // All of them fit.
         stride.checked_mul(ranks as u64)?;
         let operation = call.operation();
-        let (root, from, first, count) = (leader, 0, 0, ranks);
-        Some(Frame {
-            operation,
-            leader,
-            root,
-            ranks,
-            len,
-            from,
-            first,
-            count,
-            given,
-            stride,
-            in_place,
-        })
-    }
-
-    /// The frames of a call among so many ranks, one for each leader; none: it has none. There are fewer leaders than asked
-    /// for if there are fewer ranks, or bytes. In place an all-to-all and a reduce-scatter have one leader, as what a rank
-    /// gets from one would overwrite what it still gives to another. All ranks agree.
-    #[must_use]
-    pub fn slices(call: &Call<'_>, ranks: usize, leaders: usize) -> Vec<Frame> {
-        let Some(whole) = Frame::new(call, ranks) else { return Vec::new() };
-        let leaders = leaders.min(ranks);
-        let is_whole = matches!(
-            whole.operation,
-            Operation::Alltoall | Operation::ReduceScatterBlock if whole.in_place
-        );
-        if leaders < 2 || is_whole {
-            return vec![whole];
-        }
-        let unit = call.reduction().map_or(1, |of| of.unit.max(1));
-        let slice = |at: usize| whole.slice(at, leaders, unit);
-        let slices: Vec<Frame> = (0..leaders).filter_map(slice).collect();
-        if slices.len() < 2 { vec![whole] } else { slices }
-    }
-
-    /// The slice of one of the leaders, if there is anything in it.
-    fn slice(&self, at: usize, leaders: usize, unit: u64) -> Option<Frame> {
-        use Operation as O;
-        let edge = |at: usize| at * self.ranks / leaders;
-        let blocks = edge(at)..edge(at + 1);
-        let leader = if blocks.contains(&self.root) { self.root } else { blocks.start };
-        let whole = Frame { leader, ..*self };
-        let (first, count) = (blocks.start, blocks.len());
-        match self.operation {
-            O::Bcast | O::Reduce | O::Allreduce => {
-                let grain = unit * (ALIGN / greatest_common_divisor(unit, ALIGN));
-                let share = self.len.div_ceil(leaders as u64).checked_next_multiple_of(grain);
-                let share = share.unwrap_or(self.len);
-                let from = share.checked_mul(at as u64).filter(|from| *from < self.len)?;
-                let len = share.min(self.len - from);
-                let stride = len.next_multiple_of(ALIGN);
-                Some(Frame { len, from, given: len, stride, ..whole })
-            }
-            O::Gather | O::Allgather => Some(Frame { first, count, ..whole }),
-            _ => {
-                let given = self.len * count as u64;
-                let stride = given.next_multiple_of(ALIGN);
-                Some(Frame { first, count, given, stride, ..whole })
-            }
-        }
-    }
-
-    /// Whose blocks they are.
-    fn blocks(&self) -> Range<usize> {
-        self.first..self.first + self.count
-    }
-
-    /// Which ranks may give something.
-    pub(super) fn givers(&self) -> Range<usize> {
-        match self.operation {
-            Operation::Bcast | Operation::Scatter => self.root..self.root + 1,
-            Operation::Gather | Operation::Allgather => self.blocks(),
-            _ => 0..self.ranks,
-        }
-    }
-
-    /// Whether nothing lies behind what a rank gives in the leader's buffer.
-    #[must_use]
-    pub fn is_last(&self, rank: usize) -> bool {
-        rank + 1 == self.givers().end
+        Some(Frame { operation, leader, ranks, len, given, stride, in_place })
     }
 
     /// The operation.
@@ -203,7 +106,10 @@ impl Frame {
     /// How many slots of ranks the leader's buffer has.
     #[must_use]
     pub fn slots(&self) -> usize {
-        self.givers().len()
+        match self.operation {
+            Operation::Bcast | Operation::Scatter => 1,
+            _ => self.ranks,
+        }
     }
 
     /// Bytes of one copy of the gather.
@@ -250,7 +156,7 @@ impl Frame {
     pub fn slot(&self, rank: usize) -> u64 {
         match self.operation {
             Operation::Bcast | Operation::Scatter => 0,
-            _ => self.stride * rank.saturating_sub(self.givers().start) as u64,
+            _ => self.stride * rank as u64,
         }
     }
 
@@ -258,54 +164,43 @@ impl Frame {
     #[must_use]
     pub fn give(&self, rank: usize) -> Option<Give> {
         use Operation as O;
-        let (is_root, len) = (rank == self.root, self.len);
+        let (is_leader, len) = (rank == self.leader, self.len);
         let rooted = matches!(self.operation, O::Gather | O::Reduce | O::Scatter);
-        let in_place = self.in_place && (is_root || !rooted);
-        // Of a vector, or of a block for each rank.
-        let part = self.from + self.first as u64 * len;
-        if !self.givers().contains(&rank) {
-            return None;
-        }
-        let (buffer, start) = match self.operation {
-            O::Bcast => (Buffer::Recv, part),
-            O::Scatter => (Buffer::Send, part),
-            O::Gather | O::Allgather if in_place => (Buffer::Recv, rank as u64 * len),
-            O::Gather | O::Allgather => (Buffer::Send, 0),
-            _ if in_place => (Buffer::Recv, part),
-            _ => (Buffer::Send, part),
+        let in_place = self.in_place && (is_leader || !rooted);
+        let (buffer, range) = match self.operation {
+            O::Bcast if is_leader => (Buffer::Recv, 0..len),
+            O::Scatter if is_leader => (Buffer::Send, 0..self.given),
+            O::Bcast | O::Scatter => return None,
+            O::Gather | O::Allgather if in_place => {
+                let at = rank as u64 * len;
+                (Buffer::Recv, at..at + len)
+            }
+            _ if in_place => (Buffer::Recv, 0..self.given),
+            _ => (Buffer::Send, 0..self.given),
         };
-        Some(Give { buffer, range: start..start + self.given, at: self.slot(rank) })
+        Some(Give { buffer, range, at: self.slot(rank) })
     }
 
-    /// What a rank gets, if it does.
+    /// What a rank gets, if it does. It goes to the beginning of its receive buffer.
     #[must_use]
     pub fn take(&self, rank: usize) -> Option<Take> {
         use Operation as O;
-        let (is_root, len) = (rank == self.root, self.len);
-        let own = rank.saturating_sub(self.first) as u64;
-        let one = |at| Take { at, to: self.from, blocks: 1, len, pitch: len };
+        let (is_leader, len, own) = (rank == self.leader, self.len, rank as u64);
+        let one = |at| Take { at, blocks: 1, len, pitch: len };
         let result = self.slot(self.leader);
         let take = match self.operation {
             // Its buffers have it already.
-            O::Bcast if is_root => return None,
-            // It leads the slice with its own block.
-            O::Scatter if is_root && self.in_place => return None,
-            O::Gather | O::Reduce if !is_root => return None,
-            O::Scatter | O::Alltoall | O::ReduceScatterBlock if !self.blocks().contains(&rank) => {
-                return None;
-            }
+            O::Bcast if is_leader => return None,
+            O::Scatter if is_leader && self.in_place => return None,
+            O::Gather | O::Reduce if !is_leader => return None,
             O::Bcast => one(0),
             O::Scatter => one(own * len),
             O::Reduce | O::Allreduce => one(result),
             O::ReduceScatterBlock => one(result + own * len),
             O::Gather | O::Allgather => {
-                let (to, blocks) = (self.first as u64 * len, self.count as u64);
-                Take { at: 0, to, blocks, len, pitch: self.stride }
+                Take { at: 0, blocks: self.ranks as u64, len, pitch: self.stride }
             }
-            _ => {
-                let blocks = self.ranks as u64;
-                Take { at: own * len, to: 0, blocks, len, pitch: self.stride }
-            }
+            _ => Take { at: own * len, blocks: self.ranks as u64, len, pitch: self.stride },
         };
         Some(take)
     }
@@ -319,11 +214,4 @@ impl Frame {
             super::Step::Scatter => others.filter(|rank| self.take(*rank).is_some()).count(),
         }
     }
-}
-
-fn greatest_common_divisor(mut one: u64, mut other: u64) -> u64 {
-    while other > 0 {
-        (one, other) = (other, one % other);
-    }
-    one
 }

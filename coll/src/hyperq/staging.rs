@@ -1,7 +1,7 @@
 //! How host-staged copies are cut, and where they lie in the leader's staging memory.
 //!
 //! ```text
-//! gather: an area for each giver             scatter: what the others get of the leader's buffer, once for all of them
+//! gather: an area for each rank              scatter: what the others get of the leader's buffer, once for all of them
 //! ┌─────────────┬─────────────┬───────────┐ ┌──────────────────────────────┐
 //! │ rank 0      │ rank 1      │ …         │ │ mirror                       │
 //! └─────────────┴─────────────┴───────────┘ └──────────────────────────────┘
@@ -46,8 +46,6 @@ pub struct Staging {
     chunk: u64,
     area: u64,
     areas: u64,
-    /// Whose area is the first.
-    first: usize,
     /// What is mirrored of the leader's buffer.
     mirrored: Range<u64>,
     mirror_chunk: u64,
@@ -65,7 +63,7 @@ impl Staging {
         let chunk = if given <= WHOLE { given.max(1) } else { cut };
         let ring = u64::from(RING) * chunk;
         let area = if given <= ring { frame.stride() } else { ring };
-        let areas = if gathers { area * frame.slots() as u64 } else { 0 };
+        let areas = if gathers { area * ranks as u64 } else { 0 };
         let takes = (0..ranks).filter(|rank| *rank != frame.leader);
         let takes: Vec<Take> = takes.filter_map(|rank| frame.take(rank)).collect();
         let twice = takes.iter().any(|take| take.len < QUICK_BYTES);
@@ -82,7 +80,6 @@ impl Staging {
             chunk,
             area,
             areas: areas.next_multiple_of(4096),
-            first: frame.givers().start,
             mirrored,
             mirror_chunk,
             twice,
@@ -125,8 +122,7 @@ impl Staging {
     #[must_use]
     pub fn place(&self, rank: usize, chunk: u32) -> Range<u64> {
         let Range { start, end } = self.chunk(chunk);
-        let area = rank.saturating_sub(self.first) as u64 * self.area;
-        let at = area + u64::from(chunk % RING) * self.chunk;
+        let at = rank as u64 * self.area + u64::from(chunk % RING) * self.chunk;
         at..at + (end - start)
     }
 

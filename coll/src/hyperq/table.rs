@@ -1,12 +1,6 @@
 //! How many copies of each kind are best: the table of the static algorithm, and the settings of all ranks.
 
-use super::{Fixed, Frame, Step};
-use crate::Call;
-
-/// How many leaders there can be.
-pub const LEADERS: [usize; 3] = [1, 2, LEADERS_MAX];
-/// The most.
-pub const LEADERS_MAX: usize = 4;
+use super::{Fixed, Step};
 
 /// How collectives on one GPU decide.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -73,8 +67,6 @@ pub struct Entry {
     pub step: Step,
     /// How many processes there were, the leader among them.
     pub processes: usize,
-    /// How many leaders there were, each with as many copies.
-    pub leaders: usize,
     /// Bytes of a copy.
     pub bytes: u64,
     /// Host-staged copies; the others went by IPC.
@@ -109,22 +101,22 @@ impl Table {
         self.gpus.iter().any(|gpu| gpu.model == model && gpu.mps == mps && !gpu.entries.is_empty())
     }
 
-    /// How many copies of each kind a leader has, of so many bytes each, among so many processes with so many leaders.
-    /// Between two lengths of the table the part that is host-staged changes evenly with the logarithm. What holds for the
-    /// nearest number of leaders, and of those for the nearest number of processes, is scaled. A model that it does not
-    /// know is taken for another one under the same service; without any, IPC is used where processes share the GPU, and
-    /// where they take turns, host-staged copies if they are short, and both if they are long.
+    /// How many copies of each kind, of so many bytes each, among so many processes. Between two lengths of the table the
+    /// part that is host-staged changes evenly with the logarithm. What holds for the nearest number of processes is
+    /// scaled. A model that it does not know is taken for another one under the same service; without any, IPC is used
+    /// where processes share the GPU, and where they take turns, host-staged copies if they are short, and both if they
+    /// are long.
     #[must_use]
     pub fn counts(
         &self,
         (model, mps): (&str, bool),
         step: Step,
-        (processes, leaders, copies): (usize, usize, usize),
+        (processes, copies): (usize, usize),
         bytes: u64,
     ) -> Fixed {
         let gpus = || self.gpus.iter().filter(|gpu| gpu.mps == mps);
         let gpu = gpus().find(|gpu| gpu.model == model).or_else(|| gpus().next());
-        let part = gpu.and_then(|gpu| gpu.staged_part(step, (processes, leaders), bytes));
+        let part = gpu.and_then(|gpu| gpu.staged_part(step, processes, bytes));
         let part = part.unwrap_or(match (mps, bytes) {
             (true, _) => 0.0,
             (false, ..=STAGED_BYTES) => 1.0,
@@ -146,21 +138,11 @@ fn rounded(number: f64) -> usize {
 
 impl Gpu {
     /// Which part of the copies is host-staged.
-    fn staged_part(
-        &self,
-        step: Step,
-        (processes, leaders): (usize, usize),
-        bytes: u64,
-    ) -> Option<f64> {
+    fn staged_part(&self, step: Step, processes: usize, bytes: u64) -> Option<f64> {
         let own = || self.entries.iter().filter(|entry| entry.step == step && entry.processes > 1);
-        let apart = |one: usize, other: usize| (log(one as f64) - log(other as f64)).abs();
-        let far =
-            |entry: &Entry| [apart(entry.leaders, leaders), apart(entry.processes, processes)];
-        let least = |one: &[f64; 2], other: &[f64; 2]| {
-            one[0].total_cmp(&other[0]).then(one[1].total_cmp(&other[1]))
-        };
-        let nearest = own().map(far).min_by(least)?;
-        let near = || own().filter(|entry| least(&far(entry), &nearest).is_le());
+        let far = |entry: &Entry| (log(entry.processes as f64) - log(processes as f64)).abs();
+        let nearest = own().map(far).min_by(f64::total_cmp)?;
+        let near = || own().filter(|entry| far(entry) <= nearest);
         let part = |entry: &Entry| entry.staged as f64 / (entry.processes - 1) as f64;
         let below = near().filter(|entry| entry.bytes <= bytes).max_by_key(|entry| entry.bytes);
         let above = near().filter(|entry| entry.bytes >= bytes).min_by_key(|entry| entry.bytes);
@@ -187,28 +169,13 @@ pub struct Settings {
     pub mode: Mode,
     /// Calls of fewer bytes go through the host's memory. Bytes of a rank's copy.
     pub bytes_min: u64,
-    /// How many processes lead where the numbers of copies are given ([`Static`](Mode::Static), [`Staged`](Mode::Staged),
-    /// [`Ipc`](Mode::Ipc)): one of [`LEADERS`]. Otherwise one does.
-    pub leaders: usize,
     /// Of the static algorithm.
     pub table: Table,
-}
-
-impl Settings {
-    /// The frames of a call, one for each leader; none: it has none.
-    #[must_use]
-    pub fn frames(&self, call: &Call<'_>, ranks: usize) -> Vec<Frame> {
-        let leaders = match self.mode {
-            Mode::Static | Mode::Staged | Mode::Ipc => self.leaders.min(LEADERS_MAX),
-            _ => 1,
-        };
-        Frame::slices(call, ranks, leaders)
-    }
 }
 
 impl Default for Settings {
     /// Automatic, for what is too long for a note on the page.
     fn default() -> Settings {
-        Settings { mode: Mode::Auto, bytes_min: 1025, leaders: 1, table: Table::default() }
+        Settings { mode: Mode::Auto, bytes_min: 1025, table: Table::default() }
     }
 }

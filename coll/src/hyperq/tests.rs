@@ -381,7 +381,7 @@ fn what_was_slow_is_remembered_and_tried_seldom() {
 }
 
 fn entry(step: Step, processes: usize, bytes: u64, staged: usize) -> Entry {
-    Entry { step, processes, leaders: 1, bytes, staged }
+    Entry { step, processes, bytes, staged }
 }
 
 #[test]
@@ -396,7 +396,7 @@ fn the_table_is_read_between_its_entries() {
     let known = Gpu { model: "this".to_owned(), mps: false, entries };
     let table = Table { gpus: vec![known] };
     let staged = |step, processes: usize, bytes| {
-        let fixed = table.counts(("this", false), step, (processes, 1, processes - 1), bytes);
+        let fixed = table.counts(("this", false), step, (processes, processes - 1), bytes);
         assert_eq!(fixed.count(Kind::Staged) + fixed.count(Kind::Ipc), processes - 1);
         fixed.count(Kind::Staged)
     };
@@ -407,31 +407,17 @@ fn the_table_is_read_between_its_entries() {
     assert_eq!([gather(4, 1 << 20), gather(5, 1 << 20), gather(12, 1 << 20)], [0, 0, 4]);
     assert_eq!(staged(Step::Scatter, 4, 64), 0, "of 3, a fifteenth");
     // Another model is taken for this one under the same service, and not under another.
-    let other = |mps, bytes| table.counts(("that", mps), Step::Gather, (16, 1, 15), bytes);
+    let other = |mps, bytes| table.counts(("that", mps), Step::Gather, (16, 15), bytes);
     assert_eq!(other(false, 1 << 10).count(Kind::Staged), 15);
     assert_eq!(other(true, 1 << 10).count(Kind::Staged), 0);
     assert!(
         table.knows("this", false) && !table.knows("this", true) && !table.knows("that", false)
     );
     // Without anything, by what is known of turns.
-    let none = |mps, bytes| Table::default().counts(("", mps), Step::Gather, (5, 1, 4), bytes);
+    let none = |mps, bytes| Table::default().counts(("", mps), Step::Gather, (5, 4), bytes);
     assert_eq!(none(false, 4096).count(Kind::Staged), 4);
     assert_eq!(none(false, 8 << 20).count(Kind::Staged), 2);
     assert_eq!(none(true, 4096).count(Kind::Staged), 0);
-}
-
-#[test]
-fn entries_of_as_many_leaders_come_first() {
-    let four = |staged| Entry { leaders: 4, ..entry(Step::Gather, 8, 1 << 10, staged) };
-    let entries =
-        vec![entry(Step::Gather, 16, 1 << 10, 15), four(7), entry(Step::Gather, 8, 64, 0)];
-    let table = Table { gpus: vec![Gpu { model: String::new(), mps: false, entries }] };
-    let staged = |processes: usize, leaders| {
-        let counts = (processes, leaders, processes - 1);
-        table.counts(("", false), Step::Gather, counts, 1 << 10).count(Kind::Staged)
-    };
-    assert_eq!([staged(16, 1), staged(16, 4), staged(8, 4), staged(8, 1)], [15, 15, 7, 0]);
-    assert_eq!(staged(16, 2), 15, "as near to one as to four");
 }
 
 #[test]

@@ -1,5 +1,4 @@
 //! Collectives of ranks whose buffers lie on one GPU, pretended by devices that share their memory and work late.
-mod leaders;
 mod led;
 mod overtaken;
 mod trouble;
@@ -355,7 +354,7 @@ impl Ranks {
 }
 
 fn settings(mode: Mode) -> Settings {
-    Settings { mode, bytes_min: 0, ..Settings::default() }
+    Settings { mode, bytes_min: 0, table: Table::default() }
 }
 
 fn calls(n: usize, how: Arithmetic, len: u64, random: &mut Random) -> Vec<Call<'static>> {
@@ -433,7 +432,7 @@ fn what_is_long_goes_in_chunks() {
 fn the_table_says_how_many_copies_of_a_kind_there_are() {
     let mut random = Random(162);
     for staged in 0..=4 {
-        let entry = |step| Entry { step, processes: 5, leaders: 1, bytes: 1, staged };
+        let entry = |step| Entry { step, processes: 5, bytes: 1, staged };
         let entries = vec![entry(Step::Gather), entry(Step::Scatter)];
         let gpu = Gpu { model: "fake:86".to_owned(), mps: true, entries };
         let table = Table { gpus: vec![gpu] };

@@ -23,7 +23,6 @@
 //! [hyperq]
 //! mode = "static"       # auto, static, dynamic, remembering, host-staged, ipc, leader-driven, off
 //! bytes_min = 1025      # of a rank's copy; what is shorter goes through the host's memory
-//! leaders = 1           # 1, 2, 4: where the numbers of copies are given, so many lead a slice each
 //!
 //! [[hyperq.gpu]]
 //! model = "NVIDIA H100"
@@ -52,7 +51,7 @@ mod hyperq;
 mod text;
 
 pub use gapless_coll::choose::{Rule, Table};
-pub use gapless_coll::hyperq::{Entry, Gpu, LEADERS, Mode, Settings, Step};
+pub use gapless_coll::hyperq::{Entry, Gpu, Mode, Settings, Step};
 pub use hyperq::{parse_hyperq, write_hyperq};
 pub use text::{parse, write, write_rule};
 
@@ -124,13 +123,12 @@ mod tests {
     #[test]
     fn other_tables_have_other_digests() {
         // What ranks that share a GPU do must be the same everywhere, too: some would ask, and wait for the others.
-        let entry = Entry { step: Step::Gather, processes: 4, leaders: 1, bytes: 64, staged: 2 };
+        let entry = Entry { step: Step::Gather, processes: 4, bytes: 64, staged: 2 };
         let gpu = |mps| Gpu { model: "one".to_owned(), mps, entries: vec![entry] };
         let known = |mps| gapless_coll::hyperq::Table { gpus: vec![gpu(mps)] };
         let settings = [
             Settings { mode: Mode::Off, ..Settings::default() },
             Settings { bytes_min: 1026, ..Settings::default() },
-            Settings { leaders: 2, ..Settings::default() },
             Settings { table: known(true), ..Settings::default() },
             Settings { table: known(false), ..Settings::default() },
         ];

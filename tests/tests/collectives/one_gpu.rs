@@ -20,8 +20,6 @@ const ON_CUDA: &str = "one_gpu::processes_on_a_cuda_gpu_meet_there";
 const CUDA: &str = "cuda ";
 /// Before the mode: on two.
 const TWO: &str = "two ";
-/// Before the mode: two ranks lead.
-const SLICED: &str = "sliced ";
 const RANKS: u32 = 4;
 const VICTIM: u32 = 2;
 const WATCHDOG: Duration = Duration::from_secs(30);
@@ -50,7 +48,6 @@ fn meet(test: &str, place: &str) {
     let modes =
         [Mode::Static, Mode::Dynamic, Mode::Remembering, Mode::Staged, Mode::Ipc, Mode::Led];
     let all = modes.into_iter().map(|mode| ("", mode)).chain(two.then_some((TWO, Mode::Auto)));
-    let all = all.chain([(SLICED, Mode::Static)]);
     for (gpus, mode) in all {
         let part = format!("{place}{gpus}{}", mode.name());
         let mut crew = Crew::start(test, &[&*part; RANKS as usize], |_, _| {});
@@ -103,12 +100,10 @@ fn rank(mut member: Member) {
     let on_cuda = whole.strip_prefix(CUDA);
     let part = on_cuda.unwrap_or(&whole);
     let on_two = part.strip_prefix(TWO);
-    let sliced = part.strip_prefix(SLICED);
-    let mode = Mode::named(on_two.or(sliced).unwrap_or(part)).unwrap();
+    let mode = Mode::named(on_two.unwrap_or(part)).unwrap();
     // Two ranks on each.
     let gpu = if on_two.is_some() { member.rank / 2 } else { 0 };
-    let leaders = if sliced.is_some() { 2 } else { 1 };
-    let hyperq = Settings { mode, bytes_min: 0, leaders, ..Settings::default() };
+    let hyperq = Settings { mode, bytes_min: 0, ..Settings::default() };
     let builder = World::builder().coll_table(Table { hyperq, ..Table::default() });
     let (builder, space) = match on_cuda {
         Some(_) => (builder, Space::Cuda { device: gpu }),

@@ -22,49 +22,29 @@ pub(super) fn on_one_gpu(settings: &Settings, call: &Call<'_>, ranks: usize) -> 
         text += "one rank works for all, if there are no gaps (hyperq.mode = \"leader-driven\")\n";
         return text + heads;
     }
-    let frames = settings.frames(call, ranks);
-    let (frame, leaders) = (frames.first().unwrap_or(&frame), frames.len());
     let copies = [(Step::Gather, frame.gather_bytes()), (Step::Scatter, frame.scatter_bytes())];
     let steps = copies.map(|(step, bytes)| (step, bytes, frame.copies(step)));
-    let mode = settings.mode.name();
-    if leaders > 1 {
-        let _ = writeln!(
-            text,
-            "{leaders} ranks lead a slice each, hyperq.mode = \"{mode}\", hyperq.leaders = {}",
-            settings.leaders
-        );
-        for frame in &frames {
-            let _ = writeln!(
-                text,
-                "  rank {}: {} copies of {} bytes to its buffer, {} of {} from there",
-                frame.leader,
-                frame.copies(Step::Gather),
-                frame.gather_bytes(),
-                frame.copies(Step::Scatter),
-                frame.scatter_bytes(),
-            );
-        }
-    } else {
-        let _ = writeln!(
-            text,
-            "rank {} leads, {} copies to its buffer and {} from there, hyperq.mode = \"{mode}\"",
-            frame.leader, steps[0].2, steps[1].2,
-        );
-    }
+    let _ = writeln!(
+        text,
+        "rank {} leads, {} copies to its buffer and {} from there, hyperq.mode = \"{}\"",
+        frame.leader,
+        steps[0].2,
+        steps[1].2,
+        settings.mode.name(),
+    );
     if !matches!(settings.mode, Mode::Auto | Mode::Static) {
         return text;
     }
     for Gpu { model, mps, .. } in &settings.table.gpus {
         let counts = steps.map(|(step, bytes, copies)| {
             let gpu = (model.as_str(), *mps);
-            settings.table.counts(gpu, step, (ranks, leaders, copies), bytes).count(Kind::Staged)
+            settings.table.counts(gpu, step, (ranks, copies), bytes).count(Kind::Staged)
         });
         let state = if *mps { "with" } else { "without" };
         let [gather, scatter] = counts;
-        let whose = if leaders > 1 { ", of the first slice," } else { "" };
         let _ = writeln!(
             text,
-            "  {model} {state} the Multi-Process Service: {gather} of the gather and {scatter} of the scatter{whose} are \
+            "  {model} {state} the Multi-Process Service: {gather} of the gather and {scatter} of the scatter are \
              host-staged, the others by IPC",
         );
     }
@@ -89,7 +69,7 @@ mod tests {
         let mut settings = Settings::default();
         let said = |settings: &Settings| on_one_gpu(settings, &call, 5);
         assert!(said(&settings).contains("rank 0 leads, 4 copies to its buffer and 4 from there"));
-        let entry = Entry { step: Step::Gather, processes: 5, leaders: 1, bytes: 64, staged: 3 };
+        let entry = Entry { step: Step::Gather, processes: 5, bytes: 64, staged: 3 };
         let gpu = Gpu { model: "NVIDIA H200".to_owned(), mps: true, entries: vec![entry] };
         settings.table.gpus.push(gpu);
         let text = said(&settings);
@@ -98,14 +78,6 @@ mod tests {
             "{text}"
         );
         assert!(text.contains("on several GPUs: one rank on each"), "{text}");
-        (settings.mode, settings.leaders) = (Mode::Static, 2);
-        let text = said(&settings);
-        assert!(text.contains("2 ranks lead a slice each"), "{text}");
-        assert!(
-            text.contains("rank 2: 2 copies of 1048576 bytes to its buffer, 4 of 3145728"),
-            "{text}"
-        );
-        assert!(text.contains("of the scatter, of the first slice, are"), "{text}");
         settings.mode = Mode::Led;
         assert!(said(&settings).contains("one rank works for all"));
         settings.mode = Mode::Off;

@@ -104,7 +104,7 @@ impl Chief {
         if self.stage == Stage::Parting {
             // Orders of the next call are written where those of this one stand.
             let parted = |rank: usize, tools: &mut Tools<'_>| {
-                tools.control.reports(rank, (part.number, 0)) & SEEN != 0
+                tools.control.reports(rank, part.number) & SEEN != 0
                     || tools.control.presence(rank, part.number) == Presence::Elsewhere
                     || tools.members.loss(tools.pml, rank).is_some()
             };
@@ -192,7 +192,7 @@ impl Chief {
         self.times[0].get_or_insert(now_ns);
         let Some(head) = &mut self.head else { return Ok(()) };
         for rank in tools.members.others() {
-            let reports = tools.control.reports(rank, (part.number, 0));
+            let reports = tools.control.reports(rank, part.number);
             let culprit = u32::try_from(rank).unwrap_or(u32::MAX);
             if reports & BROKEN != 0 {
                 return Err(CollError::GaveUp { rank: culprit });
@@ -206,7 +206,7 @@ impl Chief {
             }
         }
         let all_say = |head: &Head, control: &Control, report: u32| {
-            head.others().all(|rank| control.reports(rank, (part.number, 0)) & report != 0)
+            head.others().all(|rank| control.reports(rank, part.number) & report != 0)
         };
         head.advance(part, self.joined, tools)?;
         // On one GPU buffers are written now.
@@ -275,7 +275,7 @@ impl Chief {
 
 /// Whether a head has nothing of a call in flight, and starts nothing more.
 pub(super) fn is_settled(head: usize, number: u64, control: &Control) -> bool {
-    let reports = control.reports(head, (number, 0));
+    let reports = control.reports(head, number);
     reports & (BROKEN | CANNOT | SPREAD | SETTLED) != 0
         || control.presence(head, number) == Presence::Elsewhere
 }

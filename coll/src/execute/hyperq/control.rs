@@ -2,12 +2,12 @@
 //!
 //! ```text
 //! for each rank, 16 words, in which it alone writes          for each pair of leader and rank, 64 words, in which
-//!  0      arrived: number of the call, slices, here or not   the leader alone writes
+//!  0      arrived: number of the call, here or elsewhere     the leader alone writes
 //!  1, 2   its GPU                                             0      orders
 //!  3      whether its buffers are plain                       1      chunks taken         ┐ tagged likewise
-//!  4..8   chunks staged        ┐ for each slice of the call:  2      bytes mirrored       ┘
-//!  8..12  reports              ┘ low half of its number,      3      who is to blame
-//!                                and a value                  4      generation of the keys
+//!  4      chunks staged        ┐ low half of the call's       2      bytes mirrored       ┘
+//!  5      reports              ┘ number, and a value          3      who is to blame
+//!                                                             4      generation of the keys
 //!                                                             5, 6   the first and the last failed call
 //!                                                             8..20  key of the leader's buffer
 //!                                                             20..32 key of its staging memory
@@ -24,15 +24,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use gapless_bml::RemoteKey;
 use gapless_mem::Words;
 
-use crate::hyperq::LEADERS_MAX;
-
 /// Words in which a rank writes.
 const OWN_WORDS: usize = 16;
-/// From where on they are, by slice: the first of these, and the first of those.
-const STAGED: usize = 4;
-const REPORTS: usize = STAGED + LEADERS_MAX;
-/// Where the number begins in the word of arrival; below it are three bits of the number of slices, and one.
-const NUMBER: u32 = 4;
 /// Words in which a leader writes for a rank.
 const PAIR_WORDS: usize = 64;
 
@@ -63,8 +56,6 @@ pub(super) const JOIN: u32 = 1 << 10;
 pub(super) const HALT: u32 = 1 << 11;
 /// it has failed; the word of blame says who, and whether that rank is lost.
 pub(super) const FAILED: u32 = 1 << 7;
-/// All was gathered of this slice; leaders of others wait for that.
-pub(super) const READY: u32 = 1 << 12;
 
 /// Reports, by bits: the IPC copy of the gather has ended,
 pub(super) const GATHERED: u32 = 1;
@@ -152,15 +143,8 @@ impl Control {
         &self.words.all()[first + at]
     }
 
-    /// This rank has come to a call with buffers on a GPU, or does it by other means. `plain`: whether they are; `slices`:
-    /// how many the call has for it.
-    pub(super) fn arrive(
-        &self,
-        me: usize,
-        number: u64,
-        gpu: Option<u128>,
-        (plain, slices): (bool, usize),
-    ) {
+    /// This rank has come to a call with buffers on a GPU, or does it by other means. `plain`: whether they are.
+    pub(super) fn arrive(&self, me: usize, number: u64, gpu: Option<u128>, plain: bool) {
         if let Some(gpu) = gpu {
             let half = |half: u128| u64::try_from(half & u128::from(u64::MAX)).unwrap_or(0);
             let [first, second] = [half(gpu), half(gpu >> 64)];
@@ -168,14 +152,14 @@ impl Control {
             self.own(me, 2).store(second, Ordering::Relaxed);
             self.own(me, 3).store(u64::from(plain), Ordering::Relaxed);
         }
-        let word = (number + 1) << NUMBER | (slices as u64) << 1 | u64::from(gpu.is_some());
+        let word = (number + 1) << 1 | u64::from(gpu.is_some());
         self.own(me, 0).store(word, Ordering::Release);
     }
 
     /// Whether a rank has come to a call.
     pub(super) fn presence(&self, rank: usize, number: u64) -> Presence {
         let word = self.own(rank, 0).load(Ordering::Acquire);
-        match (word >> NUMBER).cmp(&(number + 1)) {
+        match (word >> 1).cmp(&(number + 1)) {
             std::cmp::Ordering::Less => Presence::Away,
             std::cmp::Ordering::Equal if word & 1 == 1 => {
                 let half = |at| u128::from(self.own(rank, at).load(Ordering::Relaxed));
@@ -188,13 +172,6 @@ impl Control {
     /// Whether the buffers of a rank that is here are plain memory.
     pub(super) fn is_plain(&self, rank: usize) -> bool {
         self.own(rank, 3).load(Ordering::Relaxed) == 1
-    }
-
-    /// Whether a rank is here, and the call has another number of slices for it: it was called with other arguments.
-    pub(super) fn differs(&self, rank: usize, number: u64, slices: usize) -> bool {
-        let word = self.own(rank, 0).load(Ordering::Acquire);
-        let own = (number + 1) << NUMBER | (slices as u64) << 1 | 1;
-        word & 1 == 1 && word >> NUMBER == own >> NUMBER && word != own
     }
 
     /// A call has failed. A rank that is late finds that even if orders of a later call stand where this one's did. Of the
@@ -219,22 +196,20 @@ impl Control {
         (first..=last).contains(&(number + 1))
     }
 
-    /// Of a slice of the call.
-    pub(super) fn report_staged(&self, me: usize, (number, slice): (u64, usize), chunks: u32) {
-        self.own(me, STAGED + slice).store(tagged(number, chunks), Ordering::Release);
+    pub(super) fn report_staged(&self, me: usize, number: u64, chunks: u32) {
+        self.own(me, 4).store(tagged(number, chunks), Ordering::Release);
     }
 
-    pub(super) fn staged(&self, rank: usize, (number, slice): (u64, usize)) -> u32 {
-        value(self.own(rank, STAGED + slice).load(Ordering::Acquire), number)
+    pub(super) fn staged(&self, rank: usize, number: u64) -> u32 {
+        value(self.own(rank, 4).load(Ordering::Acquire), number)
     }
 
-    /// Of a slice of the call.
-    pub(super) fn report(&self, me: usize, (number, slice): (u64, usize), bits: u32) {
-        self.own(me, REPORTS + slice).store(tagged(number, bits), Ordering::Release);
+    pub(super) fn report(&self, me: usize, number: u64, bits: u32) {
+        self.own(me, 5).store(tagged(number, bits), Ordering::Release);
     }
 
-    pub(super) fn reports(&self, rank: usize, (number, slice): (u64, usize)) -> u32 {
-        value(self.own(rank, REPORTS + slice).load(Ordering::Acquire), number)
+    pub(super) fn reports(&self, rank: usize, number: u64) -> u32 {
+        value(self.own(rank, 5).load(Ordering::Acquire), number)
     }
 
     pub(super) fn order(&self, leader: usize, rank: usize, number: u64, bits: u32) {
@@ -343,7 +318,6 @@ impl Control {
 }
 
 const _: () = assert!(RemoteKey::MAX_BYTES.div_ceil(8) < 12);
-const _: () = assert!(REPORTS + LEADERS_MAX <= OWN_WORDS && LEADERS_MAX < 8);
 
 #[cfg(test)]
 #[allow(unsafe_code, reason = "makes words of memory of its own")]
@@ -366,12 +340,11 @@ mod tests {
     fn what_is_said_of_one_call_says_nothing_of_another() {
         let control = control(3).unwrap();
         assert_eq!(control.presence(1, 0), Presence::Away);
-        control.arrive(1, 0, Some(7 | 9 << 64), (true, 4));
-        assert!(control.is_plain(1) && !control.differs(1, 0, 4) && control.differs(1, 0, 1));
-        assert!(!control.differs(1, 1, 1) && !control.differs(2, 0, 1), "not here");
+        control.arrive(1, 0, Some(7 | 9 << 64), true);
+        assert!(control.is_plain(1));
         assert_eq!(control.presence(1, 0), Presence::Here(7 | 9 << 64));
         assert_eq!(control.presence(1, 1), Presence::Away);
-        control.arrive(1, 5, None, (false, 0));
+        control.arrive(1, 5, None, false);
         assert_eq!(
             [4, 5, 6].map(|number| control.presence(1, number)),
             [Presence::Elsewhere, Presence::Elsewhere, Presence::Away]
@@ -379,27 +352,23 @@ mod tests {
         control.order(0, 1, 5, GO | GATHER_IPC);
         assert_eq!([4, 5, 6].map(|number| control.orders(0, 1, number)), [0, GO | GATHER_IPC, 0]);
         assert_eq!((control.orders(1, 0, 5), control.orders(0, 2, 5)), (0, 0));
-        control.report_staged(2, (8, 1), 3);
-        control.report(2, (8, 1), GATHERED);
+        control.report_staged(2, 8, 3);
+        control.report(2, 8, GATHERED);
         control.report_taken(0, 2, 8, 2);
         control.report_mirrored(0, 2, 8, 1);
         let all = |number| {
-            let of = (number, 1);
-            let own = [control.staged(2, of), control.reports(2, of)];
+            let own = [control.staged(2, number), control.reports(2, number)];
             (own, control.taken(0, 2, number), control.mirrored(0, 2, number))
         };
         assert_eq!((all(8), all(9)), (([3, GATHERED], 2, 1), ([0, 0], 0, 0)));
-        for slice in [0, 2, 3] {
-            assert_eq!((control.staged(2, (8, slice)), control.reports(2, (8, slice))), (0, 0));
-        }
         let failed = |numbers: [u64; 4]| numbers.map(|number| control.failed(0, 2, number));
         assert_eq!(failed([0, 7, 8, 9]), [false; 4]);
-        control.arrive(2, 6, None, (false, 0));
+        control.arrive(2, 6, None, false);
         control.fail(0, 2, 8);
         control.fail(0, 2, 11);
         // Nothing has been seen of the rank since.
         assert_eq!(failed([7, 8, 11, 12]), [false, true, true, false]);
-        control.arrive(2, 12, None, (false, 0));
+        control.arrive(2, 12, None, false);
         control.fail(0, 2, 14);
         assert_eq!(failed([8, 12, 13, 14]), [false, false, false, true]);
         assert!(!control.failed(0, 1, 14) && !control.failed(1, 2, 14));

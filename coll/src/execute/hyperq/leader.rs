@@ -11,12 +11,11 @@ use gapless_pml::Pml;
 
 use super::control::{
     BROKEN, CANNOT, Control, ELSEWHERE, FAILED, GATHER_DROP, GATHER_IPC, GATHER_STAGED, GATHERED,
-    GO, Presence, READY, SCATTER_IPC, SCATTER_STAGED, SCATTER_TWICE, SCATTERED, SEEN,
+    GO, Presence, SCATTER_IPC, SCATTER_STAGED, SCATTER_TWICE, SCATTERED, SEEN,
 };
 use super::copies::{Hop, Hops, Mover, Works, reduce};
 use super::moments::{Moments, Seen};
 use super::peer::{Peer, said};
-use super::slices::Others;
 use super::space::{Held, Lead};
 use super::{Ended, Members, Part};
 use crate::execute::CollError;
@@ -27,8 +26,6 @@ use crate::hyperq::{Act, Dynamic, Event, Kind, Policy, QUICK_BYTES, RING, Step};
 enum Stage {
     Opening,
     Gathering,
-    /// Its slice; it waits for the other leaders.
-    Gathered,
     Combining,
     Scattering,
     /// What was started is waited for, and then the others are told these orders.
@@ -66,8 +63,6 @@ pub(super) struct Tools<'a> {
     pub(super) control: &'a Control,
     pub(super) members: &'a Members,
     pub(super) lead: &'a mut Lead,
-    /// The slices of other leaders.
-    pub(super) others: Others,
     pub(super) now_ns: u64,
 }
 
@@ -179,17 +174,6 @@ impl Leading {
         let rank = u32::try_from(tools.members.me).unwrap_or(u32::MAX);
         let engine = |error: EngineError| CollError::Engine { rank, error };
         let device = |error: DeviceError| CollError::Engine { rank, error: error.into() };
-        if matches!(self.stage, Stage::Opening | Stage::Gathering | Stage::Gathered) {
-            // Nothing was written to anybody's buffers.
-            match &tools.others {
-                Others::Gathering | Others::Gathered => {}
-                Others::Elsewhere => {
-                    self.stage = Stage::Leaving(ELSEWHERE);
-                    return Ok(());
-                }
-                Others::Failed(error) => return Err(error.clone()),
-            }
-        }
         match self.stage {
             Stage::Opening => self.open(part, tools).map_err(engine),
             Stage::Gathering => {
@@ -207,17 +191,8 @@ impl Leading {
                 }
                 self.times[1] = Some(tools.now_ns);
                 self.moments.note(tools.now_ns, Seen::Gathered);
-                if part.slices > 1 {
-                    self.order_all(part, tools, READY);
-                }
-                self.stage = Stage::Gathered;
-                Ok(())
-            }
-            Stage::Gathered => {
-                if matches!(tools.others, Others::Gathered) {
-                    self.combine(part, tools).map_err(engine)?;
-                    self.stage = Stage::Combining;
-                }
+                self.combine(part, tools).map_err(engine)?;
+                self.stage = Stage::Combining;
                 Ok(())
             }
             Stage::Combining => {
@@ -288,10 +263,7 @@ impl Leading {
                 continue;
             }
             match tools.control.presence(rank, part.number) {
-                Presence::Here(gpu)
-                    if gpu == part.gpu
-                        && !tools.control.differs(rank, part.number, part.slices) =>
-                {
+                Presence::Here(gpu) if gpu == part.gpu => {
                     self.peers[rank].here = true;
                     if part.frame.give(rank).is_some() {
                         self.tell(Step::Gather, Event::Arrived(rank), tools.now_ns);
@@ -395,7 +367,7 @@ impl Leading {
             .members
             .others()
             .filter(|rank| self.peers[*rank].takes(part))
-            .filter(|rank| tools.control.staged(*rank, part.told()) > self.peers[*rank].hopped)
+            .filter(|rank| tools.control.staged(*rank, part.number) > self.peers[*rank].hopped)
             .collect();
         if ready.is_empty() {
             return Ok(());
@@ -412,7 +384,7 @@ impl Leading {
                 let (first, last) = (run[0], run[run.len() - 1]);
                 let mut from = part.staging.place(first, 0).start..part.staging.place(last, 0).end;
                 let at = part.frame.slot(first);
-                if part.frame.is_last(last) && tools.mover.device.takes_turns() {
+                if last + 1 == part.frame.slots() && tools.mover.device.takes_turns() {
                     // Nothing lies behind it, in either memory.
                     from.end = from.end.max(from.start + QUICK_BYTES);
                 }
@@ -424,7 +396,7 @@ impl Leading {
             return Ok(());
         }
         for rank in ready {
-            let staged = tools.control.staged(rank, part.told()).min(chunks);
+            let staged = tools.control.staged(rank, part.number).min(chunks);
             let staged = staged.min(self.peers[rank].taken.saturating_add(RING));
             while self.peers[rank].hopped < staged {
                 let chunk = self.peers[rank].hopped;
@@ -535,7 +507,7 @@ impl Leading {
         let Some(held) = tools.lead.held() else { return Ok(()) };
         for block in 0..take.blocks {
             let from = held.buffer().sub(take.at + block * take.pitch, take.len)?;
-            tools.mover.take(from, take.to + block * take.len, &mut self.own)?;
+            tools.mover.take(from, block * take.len, &mut self.own)?;
         }
         Ok(())
     }
@@ -550,9 +522,8 @@ impl Leading {
             let peer = &self.peers[rank];
             let reports = said(rank, peer.owed(), part, control);
             reports & (peer.owed() | BROKEN | CANNOT) != 0
-                || (peer.takes(part) && control.staged(rank, part.told()) > peer.hopped)
+                || (peer.takes(part) && control.staged(rank, part.number) > peer.hopped)
         };
-        // Once its slice is gathered it waits for orders of others, which this rank looks for as one that follows them.
         busy || matches!(self.stage, Stage::Opening | Stage::Leaving(_))
             || members.others().any(|rank| away(rank) || reported(rank))
     }

@@ -9,7 +9,7 @@ use gapless_mem::DeviceError;
 use super::chief::is_settled;
 use super::control::{
     BROKEN, CANNOT, COMBINED, Control, ELSEWHERE, FAILED, GATHER_DROP, GATHER_IPC, GATHER_STAGED,
-    GATHERED, GO, HALT, JOIN, LEND, Presence, READY, SCATTER_IPC, SCATTER_STAGED, SCATTER_TWICE,
+    GATHERED, GO, HALT, JOIN, LEND, Presence, SCATTER_IPC, SCATTER_STAGED, SCATTER_TWICE,
     SCATTERED, SEEN, SETTLED, SPREAD,
 };
 use super::copies::Works;
@@ -99,11 +99,6 @@ impl Following {
         over == [true; 3] && self.staging.1.is_empty()
     }
 
-    /// Whether the leader has said that all of its slice was gathered.
-    pub(super) fn knows_gathered(&self) -> bool {
-        self.seen & (READY | GO) != 0
-    }
-
     /// Whether a head may work on this rank's buffers, as far as words tell.
     pub(super) fn is_lent(&mut self, part: &Part, control: &Control) -> bool {
         let Some(Led::Lends(head)) = self.led else { return false };
@@ -116,7 +111,7 @@ impl Following {
     pub(super) fn tell_settled(&mut self, part: &Part, control: &Control) {
         if let Some(Led::Heads(_)) = self.led {
             self.reports |= SETTLED;
-            control.report(part.me, part.told(), self.reports);
+            control.report(part.me, part.number, self.reports);
         }
     }
 
@@ -242,14 +237,13 @@ impl Following {
         // The leader may have done its part before it was lost, or went on.
         let gone = match tools.members.loss(tools.pml, leader) {
             Some(loss) => Ended::Failed(loss),
-            None if tools.control.differs(leader, part.number, part.slices) => Ended::Elsewhere,
             None if tools.control.presence(leader, part.number) != Presence::Elsewhere => {
                 return None;
             }
             None if self.seen == 0 => Ended::Elsewhere,
-            // It has all go another way, perhaps because this rank cannot lend, or for another leader's sake; that order was
-            // overwritten by the next call's. To go on it would have waited for this rank.
-            None if (self.seen & LEND != 0 || part.slices > 1) && self.seen & GO == 0 => {
+            // It has all go another way, perhaps because this rank cannot lend; that order was overwritten by the next
+            // call's. To go on it would have waited for this rank.
+            None if self.seen & LEND != 0 && self.seen & GO == 0 => {
                 self.failure.take_if(|error| matches!(error, CollError::NotMapped { .. }));
                 Ended::Elsewhere
             }
@@ -268,7 +262,7 @@ impl Following {
 
     fn say(&mut self, part: &Part, tools: &Tools<'_>, bits: u32) {
         self.reports |= bits;
-        tools.control.report(tools.members.me, part.told(), self.reports);
+        tools.control.report(tools.members.me, part.number, self.reports);
     }
 
     /// Whether nothing is left to do, and nothing can be asked of it any more.
@@ -327,7 +321,7 @@ impl Following {
                     let from = from.map_err(|error| engine(error.into()))?;
                     tools
                         .mover
-                        .take(from, take.to + block * take.len, &mut self.scatter.1)
+                        .take(from, block * take.len, &mut self.scatter.1)
                         .map_err(engine)?;
                 }
                 self.scattered = take.bytes();
@@ -398,7 +392,7 @@ impl Following {
         }
         if ended {
             let over = *begun - u32::try_from(works.len()).unwrap_or(0);
-            tools.control.report_staged(part.me, part.told(), over);
+            tools.control.report_staged(part.me, part.number, over);
         }
         Ok(())
     }
@@ -420,7 +414,7 @@ impl Following {
             if self.mirrored == 0 || end <= start {
                 break;
             }
-            let (place, to) = (part.staging.mirror_place(start), take.to + self.scattered);
+            let (place, to) = (part.staging.mirror_place(start), self.scattered);
             match part.staging.apart().filter(|_| self.seen & SCATTER_TWICE != 0) {
                 // A block at once.
                 Some(_) if end < start + take.len => break,

@@ -46,9 +46,6 @@ pub(super) struct Part {
     pub(super) frame: Frame,
     pub(super) staging: Staging,
     pub(super) number: u64,
-    /// Which slice of the call it is, of how many.
-    pub(super) slice: usize,
-    pub(super) slices: usize,
     pub(super) me: usize,
     /// The GPU that all ranks use.
     pub(super) gpu: u128,
@@ -60,11 +57,6 @@ pub(super) struct Part {
 }
 
 impl Part {
-    /// What ranks report of.
-    pub(super) fn told(&self) -> (u64, usize) {
-        (self.number, self.slice)
-    }
-
     /// What this rank gives; `None`: it is not plain memory.
     pub(super) fn given(&self) -> Option<Option<Region>> {
         match self.frame.give(self.me) {
@@ -76,10 +68,7 @@ impl Part {
     /// What this rank receives into; `None`: it is not plain memory.
     pub(super) fn received(&self) -> Option<Option<Region>> {
         match self.frame.take(self.me) {
-            Some(take) => {
-                let range = take.to..take.to + take.bytes();
-                plain(&self.rows, Buffer::Recv, range).map(Some)
-            }
+            Some(take) => plain(&self.rows, Buffer::Recv, 0..take.bytes()).map(Some),
             None => Some(None),
         }
     }

@@ -45,7 +45,7 @@ impl Peer {
 
 /// A rank's reports. If it is in a later call, it has done what it `owed`.
 pub(super) fn said(rank: usize, owed: u32, part: &Part, control: &Control) -> u32 {
-    let reports = control.reports(rank, part.told());
+    let reports = control.reports(rank, part.number);
     match owed & !reports & (GATHERED | SCATTERED | SEEN) {
         0 => reports,
         missing if control.presence(rank, part.number) == Presence::Elsewhere => reports | missing,

@@ -1,6 +1,4 @@
-//! The frame of each operation, whole and in slices of several leaders, and how what is staged is cut.
-
-use std::collections::BTreeSet;
+//! The frame of each operation, and how what is staged is cut.
 
 use super::super::*;
 use crate::schedule::Buffer;
@@ -22,11 +20,7 @@ fn frames_move_what_operations_mean() {
                 Call::Allreduce { len, of, in_place },
                 Call::ReduceScatterBlock { len, of, in_place },
             ] {
-                for leaders in LEADERS {
-                    for last in 0..leaders {
-                        follow(&call, ranks, leaders, last);
-                    }
-                }
+                follow(&call, ranks);
             }
         }
     }
@@ -40,15 +34,9 @@ fn frames_move_what_operations_mean() {
     assert_eq!(Frame::new(&huge, 16), None);
 }
 
-/// `late`: of the slices of so many leaders, all is over but for this one before that begins. So no slice takes away what
-/// another one needs.
-fn follow(call: &Call<'_>, ranks: usize, leaders: usize, late: usize) {
-    let mut frames = Frame::slices(call, ranks, leaders);
-    assert!(!frames.is_empty() && frames.len() <= leaders.min(ranks));
-    assert_eq!(frames.len() > 1, leaders > 1 && frames[0] != Frame::new(call, ranks).unwrap());
-    let different: BTreeSet<usize> = frames.iter().map(|frame| frame.leader).collect();
-    assert_eq!(different.len(), frames.len(), "each leads one slice");
-    let what = |rank: usize| format!("{call:?}, {leaders} leaders, {late} is late: rank {rank}");
+fn follow(call: &Call<'_>, ranks: usize) {
+    let frame = Frame::new(call, ranks).unwrap();
+    let what = |rank: usize| format!("{call:?}: rank {rank}");
     let size = |bytes: u64| usize::try_from(bytes).unwrap();
     let rows: Vec<_> = (0..ranks).map(|rank| crate::build::rows(call, rank, ranks)).collect();
     let byte =
@@ -79,25 +67,6 @@ fn follow(call: &Call<'_>, ranks: usize, leaders: usize, late: usize) {
     for (buffers, after) in expected.iter_mut().zip(after) {
         buffers[1] = after;
     }
-    if late < frames.len() {
-        let frame = frames.remove(late);
-        frames.push(frame);
-    }
-    for frame in &frames {
-        slice(frame, &mut buffers, ranks, &what);
-    }
-    for rank in 0..ranks {
-        assert_eq!(buffers[rank][1], expected[rank][1], "{}", what(rank));
-    }
-}
-
-fn slice(
-    frame: &Frame,
-    buffers: &mut [[Vec<u8>; 2]],
-    ranks: usize,
-    what: &dyn Fn(usize) -> String,
-) {
-    let size = |bytes: u64| usize::try_from(bytes).unwrap();
     let mut shared = vec![0u8; size(frame.bytes())];
     for (rank, buffers) in buffers.iter().enumerate() {
         let Some(Give { buffer, range, at }) = frame.give(rank) else { continue };
@@ -124,12 +93,11 @@ fn slice(
             shared[at..at + size(take.len)].to_vec()
         });
         let got: Vec<u8> = blocks.collect();
-        buffers[1][size(take.to)..][..got.len()].copy_from_slice(&got);
+        buffers[1][..got.len()].copy_from_slice(&got);
     }
-    let others = frame.givers().filter(|rank| *rank != frame.leader).count();
-    assert_eq!(frame.copies(Step::Gather), others);
-    assert!((0..ranks).all(|rank| frame.give(rank).is_some() == frame.givers().contains(&rank)));
-    assert!((0..ranks).any(|rank| frame.is_last(rank)));
+    for rank in 0..ranks {
+        assert_eq!(buffers[rank][1], expected[rank][1], "{}", what(rank));
+    }
 }
 
 /// What is staged of each rank, and mirrored for it, is what its frame says, and nothing lies on anything else.
@@ -141,61 +109,55 @@ fn staging_memory_is_cut_without_overlaps() {
             Call::Bcast { root: 1, len },
             Call::Alltoall { len, in_place: false },
         ] {
-            for frame in LEADERS.into_iter().flat_map(|of| Frame::slices(&call, ranks, of)) {
-                let staging = Staging::new(&frame, ranks);
-                let mut at = 0;
-                for chunk in 0..staging.chunks() {
-                    let range = staging.chunk(chunk);
-                    assert!(
-                        range.start == at && range.end > at && range.end - range.start <= 512 << 10
-                    );
-                    at = range.end;
-                }
-                let gathers = frame.copies(Step::Gather) > 0;
-                assert_eq!(at, if gathers { frame.gather_bytes() } else { 0 });
-                assert!(staging.is_whole() == (staging.chunks() <= 1));
-                // Chunks that are there at once, of all ranks, and the mirror.
-                let first = staging.chunks().min(RING);
-                let mut places: Vec<_> = frame
-                    .givers()
-                    .flat_map(|rank| (0..first).map(move |chunk| (rank, chunk)))
-                    .map(|(rank, chunk)| staging.place(rank, chunk))
-                    .collect();
-                if staging.is_whole() && places.len() > 1 {
-                    let first = frame.givers().start;
-                    assert_eq!(
-                        places[1].start - places[0].start,
-                        frame.slot(first + 1) - frame.slot(first)
-                    );
-                }
-                let mut pieces = 0;
-                if staging.can_mirror() {
-                    let mut next = None;
-                    for (from, at) in staging.mirror() {
-                        assert!(next.is_none_or(|next| next == from.start));
-                        assert_eq!(staging.mirror_place(from.start), at);
-                        next = Some(from.end);
-                        pieces += 1;
-                        assert_eq!(staging.mirrored(pieces), from.end);
-                        let twin = staging.apart().map(|apart| at + apart);
-                        let is_short = (0..ranks)
-                            .filter(|rank| *rank != frame.leader)
-                            .filter_map(|rank| frame.take(rank))
-                            .any(|take| take.len < QUICK_BYTES);
-                        assert_eq!(twin.is_some(), is_short);
-                        let places_of = [Some(at), twin].into_iter().flatten();
-                        places.extend(places_of.map(|at| at..at + (from.end - from.start)));
-                    }
-                    let takes = (0..ranks)
-                        .filter(|rank| *rank != frame.leader)
-                        .filter_map(|rank| frame.take(rank));
-                    let ends = takes.map(|take| take.range().end).max();
-                    assert_eq!(next, ends);
-                }
-                places.sort_by_key(|place| place.start);
-                assert!(places.windows(2).all(|two| two[0].end <= two[1].start), "{call:?}");
-                assert!(places.iter().all(|place| place.end <= staging.bytes()));
+            let frame = Frame::new(&call, ranks).unwrap();
+            let staging = Staging::new(&frame, ranks);
+            let mut at = 0;
+            for chunk in 0..staging.chunks() {
+                let range = staging.chunk(chunk);
+                assert!(
+                    range.start == at && range.end > at && range.end - range.start <= 512 << 10
+                );
+                at = range.end;
             }
+            let gathers = frame.copies(Step::Gather) > 0;
+            assert_eq!(at, if gathers { frame.gather_bytes() } else { 0 });
+            assert!(staging.is_whole() == (staging.chunks() <= 1));
+            // Chunks that are there at once, of all ranks, and the mirror.
+            let first = staging.chunks().min(RING);
+            let mut places: Vec<_> = (0..ranks)
+                .flat_map(|rank| (0..first).map(move |chunk| (rank, chunk)))
+                .map(|(rank, chunk)| staging.place(rank, chunk))
+                .collect();
+            if staging.is_whole() && places.len() > 1 {
+                assert_eq!(places[1].start - places[0].start, frame.slot(1) - frame.slot(0));
+            }
+            let mut pieces = 0;
+            if staging.can_mirror() {
+                let mut next = None;
+                for (from, at) in staging.mirror() {
+                    assert!(next.is_none_or(|next| next == from.start));
+                    assert_eq!(staging.mirror_place(from.start), at);
+                    next = Some(from.end);
+                    pieces += 1;
+                    assert_eq!(staging.mirrored(pieces), from.end);
+                    let twin = staging.apart().map(|apart| at + apart);
+                    let is_short = (0..ranks)
+                        .filter(|rank| *rank != frame.leader)
+                        .filter_map(|rank| frame.take(rank))
+                        .any(|take| take.len < QUICK_BYTES);
+                    assert_eq!(twin.is_some(), is_short);
+                    let places_of = [Some(at), twin].into_iter().flatten();
+                    places.extend(places_of.map(|at| at..at + (from.end - from.start)));
+                }
+                let takes = (0..ranks)
+                    .filter(|rank| *rank != frame.leader)
+                    .filter_map(|rank| frame.take(rank));
+                let ends = takes.map(|take| take.range().end).max();
+                assert_eq!(next, ends);
+            }
+            places.sort_by_key(|place| place.start);
+            assert!(places.windows(2).all(|two| two[0].end <= two[1].start), "{call:?}");
+            assert!(places.iter().all(|place| place.end <= staging.bytes()));
         }
     }
 }

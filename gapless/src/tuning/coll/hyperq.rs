@@ -2,7 +2,7 @@
 
 use super::super::TuningError;
 use super::super::text::{Source, alike, shown};
-use gapless_coll::hyperq::{Entry, Gpu, LEADERS, LEADERS_MAX, Mode, Settings, Step};
+use gapless_coll::hyperq::{Entry, Gpu, Mode, Settings, Step};
 use std::fmt::Write;
 use std::path::Path;
 use toml_edit::{Item, Table, Value};
@@ -12,9 +12,9 @@ const NAME: &str = "hyperq";
 
 /// The keys of the table, of a GPU, and of an entry.
 const KEYS: [&[&str]; 3] = [
-    &["mode", "bytes_min", "leaders", "gpu"],
+    &["mode", "bytes_min", "gpu"],
     &["model", "mps", "gather", "scatter"],
-    &["processes", "bytes", "staged", "leaders"],
+    &["processes", "bytes", "staged"],
 ];
 
 /// Reads the settings in the text of a table's file; `path` is what errors call it.
@@ -46,12 +46,6 @@ pub fn parse_hyperq(text: &str, path: &Path) -> Result<Settings, TuningError> {
                     return Err(source.wrong(line, path, item, "a whole number"));
                 };
                 settings.bytes_min = source.whole(line, path, value, 0..=1 << 48, "bytes")?;
-            }
-            "leaders" => {
-                let known = item.as_integer().and_then(|it| usize::try_from(it).ok());
-                let known = known.filter(|leaders| LEADERS.contains(leaders));
-                let wanted = format!("one of {}", LEADERS.map(|it| it.to_string()).join(", "));
-                settings.leaders = known.ok_or_else(|| source.wrong(line, path, item, &wanted))?;
             }
             "gpu" => {
                 let Some(gpus) = item.as_array_of_tables() else {
@@ -103,18 +97,16 @@ impl Source<'_> {
         let wanted = "an entry like { processes = 4, bytes = 65536, staged = 1 }";
         let wrong = || self.wrong(line, path.to_owned(), &item(), wanted);
         let table = value.as_inline_table().ok_or_else(wrong)?;
-        let mut numbers = [None; 4];
+        let mut numbers = [None; 3];
         for (key, value) in table.iter() {
             let Some(at) = KEYS[2].iter().position(|known| *known == key) else {
                 return Err(self.no_key(line, path, key, KEYS[2]));
             };
-            let range = [2..=1 << 16, 0..=1 << 48, 0..=1 << 16, 1..=LEADERS_MAX as u64][at].clone();
-            let unit = ["processes", "bytes", "copies", "leaders"][at];
+            let range = [2..=1 << 16, 0..=1 << 48, 0..=1 << 16][at].clone();
+            let unit = ["processes", "bytes", "copies"][at];
             numbers[at] = Some(self.whole(line, format!("{path}.{key}"), value, range, unit)?);
         }
-        let [Some(processes), Some(bytes), Some(staged), leaders] = numbers else {
-            return Err(wrong());
-        };
+        let [Some(processes), Some(bytes), Some(staged)] = numbers else { return Err(wrong()) };
         if staged >= processes {
             return Err(TuningError::OutOfRange {
                 path: self.path.to_owned(),
@@ -128,8 +120,7 @@ impl Source<'_> {
             });
         }
         let small = |number: u64| usize::try_from(number).unwrap_or(usize::MAX);
-        let (processes, staged) = (small(processes), small(staged));
-        Ok(Entry { step, processes, leaders: leaders.map_or(1, small), bytes, staged })
+        Ok(Entry { step, processes: small(processes), bytes, staged: small(staged) })
     }
 }
 
@@ -145,21 +136,16 @@ pub fn write_hyperq(settings: &Settings) -> String {
         settings.mode.name(),
         settings.bytes_min
     );
-    if settings.leaders != 1 {
-        let _ = writeln!(text, "leaders = {}", settings.leaders);
-    }
     for Gpu { model, mps, entries } in &settings.table.gpus {
         let model = quoted(model);
         let _ = write!(text, "\n[[{NAME}.gpu]]\nmodel = {model}\nmps = {mps}\n");
         for (name, step) in [("gather", Step::Gather), ("scatter", Step::Scatter)] {
             let own = entries.iter().filter(|entry| entry.step == step);
             let _ = writeln!(text, "{name} = [");
-            for Entry { processes, leaders, bytes, staged, .. } in own {
-                let led =
-                    if *leaders == 1 { String::new() } else { format!(", leaders = {leaders}") };
+            for Entry { processes, bytes, staged, .. } in own {
                 let _ = writeln!(
                     text,
-                    "    {{ processes = {processes}, bytes = {bytes}, staged = {staged}{led} }},"
+                    "    {{ processes = {processes}, bytes = {bytes}, staged = {staged} }},"
                 );
             }
             text += "]\n";
@@ -190,16 +176,14 @@ mod tests {
 
     #[test]
     fn what_is_written_is_read_again() {
-        let entry = |step, bytes, staged| Entry { step, processes: 16, leaders: 1, bytes, staged };
+        let entry = |step, bytes, staged| Entry { step, processes: 16, bytes, staged };
         let entries = vec![
-            Entry { leaders: 4, ..entry(Step::Gather, 4, 7) },
             entry(Step::Gather, 4, 15),
             entry(Step::Gather, 1 << 20, 0),
             entry(Step::Scatter, 64, 3),
         ];
         let gpu = |model: &str, mps| Gpu { model: model.to_owned(), mps, entries: entries.clone() };
-        let mut settings =
-            Settings { mode: Mode::Static, bytes_min: 0, leaders: 2, ..Settings::default() };
+        let mut settings = Settings { mode: Mode::Static, bytes_min: 0, ..Settings::default() };
         settings.table.gpus = vec![gpu("NVIDIA H200", true), gpu("a \"quoted\\ one\"", false)];
         let text = alone(&settings);
         assert_eq!(read(&text).unwrap(), settings, "{text}");
@@ -224,8 +208,6 @@ mod tests {
             ("version = 1\n[hyperq]\nmodes = 'off'", 3, "\"hyperq.modes\""),
             ("version = 1\n[hyperq]\nbytesmin = 4", 3, "did you mean \"hyperq.bytes_min\"?"),
             ("version = 1\n[hyperq]\nbytes_min = -4", 3, "hyperq.bytes_min is -4"),
-            ("version = 1\n[hyperq]\nleaders = 3", 3, "not one of 1, 2, 4"),
-            ("version = 1\n[hyperq]\nleaders = 'two'", 3, "not one of 1, 2, 4"),
             ("version = 1\n[hyperq]\ngpu = 4", 3, "not tables [[hyperq.gpu]]"),
             ("version = 1\n[[hyperq.gpu]]\nmodel = 4", 3, "hyperq.gpu.model is of type integer"),
             ("version = 1\n[[hyperq.gpu]]\nmps = 4", 3, "not true or false"),
@@ -241,11 +223,6 @@ mod tests {
                 "version = 1\n[[hyperq.gpu]]\ngather = [{ processes = 4, bytes = 1, ipc = 4 }]",
                 3,
                 "\"hyperq.gpu.gather.ipc\"",
-            ),
-            (
-                "version = 1\n[[hyperq.gpu]]\ngather = [{ processes = 4, bytes = 1, staged = 1, leaders = 5 }]",
-                3,
-                "hyperq.gpu.gather.leaders is 5",
             ),
         ] {
             let error = read(text).expect_err(text).to_string();
