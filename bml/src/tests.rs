@@ -11,8 +11,8 @@ mod traffic;
 
 use crate::{Bml, BmlError, Handler, PeerState, Rank, RankEvent, TokenSpace};
 use gapless_btl::loopback::{Config, Hub, Loopback};
-use gapless_btl::trace::{Record, Recorder, Trace};
 use gapless_btl::{Access, AmTag, LinkError, ReserveError, Token};
+use gapless_btl_testkit::trace::{Record, Recorder, Trace};
 use gapless_mem::Lease;
 use std::sync::{Arc, Mutex};
 

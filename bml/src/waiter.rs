@@ -182,7 +182,7 @@ impl Waiter {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use gapless_btl::conformance::skip;
+    use gapless_btl_testkit::conformance::skip;
     use std::io::Write;
     use std::os::fd::AsRawFd;
     use std::os::unix::net::UnixStream;

@@ -7,11 +7,11 @@ use crate::segment::Segment;
 use crate::sync::Ordering;
 use crate::wire::{device_packet, freed_packet, released_packet, share_packet};
 use crate::{SlotClass, Sm, SmConfig, socket, wire};
-use gapless_btl::conformance::Fixture;
 use gapless_btl::{
     AmTag, Btl, Event, Fragment, LinkError, Mapped, PeerId, Queue, ReserveError, Short, Sink, Slot,
     Token,
 };
+use gapless_btl_testkit::conformance::Fixture;
 use gapless_mem::{Lease, Region};
 use std::sync::atomic::AtomicU32;
 use std::time::{Duration, Instant};
@@ -50,7 +50,7 @@ impl Fixture for Default {
     }
 }
 
-gapless_btl::conformance!(defaults, Default);
+gapless_btl_testkit::conformance!(defaults, Default);
 
 /// The smallest of everything, so that every bound is met all the time; no single copy.
 struct Tiny;
@@ -86,7 +86,7 @@ fn tiny(job: &str, name: &str) -> SmConfig {
     config
 }
 
-gapless_btl::conformance!(tiniest, Tiny);
+gapless_btl_testkit::conformance!(tiniest, Tiny);
 
 /// Breaks a rule of the link from `from` to `to`; false when there are no more.
 fn scribble(from: &mut Sm, to: PeerId, variant: u32) -> bool {

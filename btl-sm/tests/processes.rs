@@ -1,10 +1,10 @@
 //! Processes that die, hide, or run out of descriptors, each in a process of its own: this program
 //! once more, told by the environment which part to play.
 
-use gapless_btl::conformance::skip;
 use gapless_btl::{Access, Address, AmTag, Btl, Event, Extent, LinkError, MapError, Queue};
 use gapless_btl::{PeerId, RdmaError, RemoteKey, ReserveError, Token};
 use gapless_btl_sm::{Sm, SmConfig};
+use gapless_btl_testkit::conformance::skip;
 use gapless_mem::Region;
 use rustix::net::{AddressFamily, SendFlags, SocketAddrUnix, SocketType};
 use std::io::{BufRead as _, BufReader, Write as _};

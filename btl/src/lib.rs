@@ -62,7 +62,7 @@
 //! 10. **Per message**, `reserve`, `send` and `poll` do not allocate in the steady state and, while both ends are
 //!     busy, make no system call if the wire allows that.
 //!
-//! Then prove it, with the feature `conformance`: a `conformance::Fixture` that makes a connected pair
+//! Then prove it, with the crate `gapless-btl-testkit`: a `conformance::Fixture` that makes a connected pair
 //! and one line of `conformance!` test all of the above.
 //!
 //! Retention is optional ([`Btl::retain`]): a transport that keeps what it has sent until its receipt is known can be
@@ -77,10 +77,11 @@
 //!
 //! - [`loopback`]: the smallest complete transport, within one process; read it first.
 //! - [`pool`]: heap buffers that become slots and fragments, so that a transport over sockets
-//!   needs no `unsafe`; `tests/streams.rs` of this crate is one.
+//!   needs no `unsafe`; `tests/streams.rs` of `gapless-btl-testkit` is one.
 //! - [`Callers`]: who has called and was not introduced, for transports that are called by anybody.
-//! - [`fault`]: a wrapper that misbehaves as far as the rules allow, from a seed.
-//! - [`trace`]: a wrapper that reports each call and event.
+//! - [`delegate!`]: for a transport that changes a little of another one.
+//! - The crate `gapless-btl-testkit`: the suite, a wrapper that misbehaves as far as the rules allow, from a seed, and one
+//!   that records each call and event.
 //! - `watch` (feature `watch`): one descriptor to block on, for transports over descriptors. With it, pools of buffers that
 //!   the system may still read when they are given up.
 //! - `examples/btl-udp` in the repository: a transport in a workspace of its own.
@@ -90,13 +91,10 @@
 
 mod ability;
 mod address;
-mod as_inner;
 mod callers;
-#[cfg(feature = "conformance")]
-pub mod conformance;
+mod delegate;
 mod error;
 mod event;
-pub mod fault;
 #[allow(unsafe_code, reason = "reads and writes memory that callers lend")]
 mod lent;
 mod limits;
@@ -107,14 +105,12 @@ mod mapped;
 mod memory;
 #[allow(unsafe_code, reason = "turns its buffers into slots, fragments and slices")]
 pub mod pool;
-mod random;
 #[allow(unsafe_code, reason = "declares the unsafe methods that transports implement")]
 mod rdma;
 mod secret;
 mod sink;
 #[allow(unsafe_code, reason = "slots and fragments are the safe face of memory given by address")]
 mod slot;
-pub mod trace;
 mod transport;
 #[cfg(feature = "watch")]
 pub mod watch;
@@ -124,6 +120,8 @@ pub use address::{Address, AmTag, PeerId, Token};
 pub use callers::Callers;
 pub use error::{LinkError, MapError, RdmaError, ReserveError};
 pub use event::Event;
+#[doc(hidden)]
+pub use gapless_mem;
 pub use lent::{Lent, Place, Placing, parts};
 pub use limits::Limits;
 pub use mapped::{Allocation, Mapped, Mapping};

@@ -50,7 +50,7 @@ pub struct Config {
     pub latency_ns: u32,
     /// [`Limits::bandwidth_mb_s`].
     pub bandwidth_mb_s: u32,
-    /// [`Limits::ordered`]. It keeps order anyway; [`Fault`](crate::fault::Fault) around it may not.
+    /// [`Limits::ordered`]. It keeps order anyway; `Fault` of `gapless-btl-testkit` around it may not.
     pub ordered: bool,
     /// Messages to one peer that can be in flight, at least 1.
     pub slots: usize,

@@ -242,67 +242,8 @@ pub trait Btl: Send {
 }
 
 impl<B: Btl + ?Sized> Btl for Box<B> {
-    fn limits(&self) -> &Limits {
-        (**self).limits()
-    }
-    fn address(&self) -> Address {
-        (**self).address()
-    }
-    fn connect(&mut self, peer: &Address) -> Result<PeerId, LinkError> {
-        (**self).connect(peer)
-    }
-    fn introduce(&mut self, peer: &Address) -> Result<PeerId, LinkError> {
-        (**self).introduce(peer)
-    }
-    fn has_met(&self, peer: PeerId) -> bool {
-        (**self).has_met(peer)
-    }
-    fn callers(&mut self) -> Option<Vec<u32>> {
-        (**self).callers()
-    }
-    fn reserve(&mut self, to: PeerId, len: usize) -> Result<Slot, ReserveError> {
-        (**self).reserve(to, len)
-    }
-    fn send(&mut self, slot: Slot, tag: AmTag, done: Token) {
-        (**self).send(slot, tag, done);
-    }
-    fn poll(&mut self, only: Option<PeerId>, sink: &mut dyn Sink) -> usize {
-        (**self).poll(only, sink)
-    }
-    fn send_short(&mut self, to: PeerId, tag: AmTag, message: Short<'_>) -> bool {
-        (**self).send_short(to, tag, message)
-    }
-    fn send_lent(&mut self, to: PeerId, tag: AmTag, message: &Lent<'_>) -> Lending {
-        (**self).send_lent(to, tag, message)
-    }
-    fn lends(&self, to: PeerId) -> bool {
-        (**self).lends(to)
-    }
-    fn is_quiet(&self) -> bool {
-        (**self).is_quiet()
-    }
-    fn arm(&mut self) -> Option<RawFd> {
-        (**self).arm()
-    }
-    fn attach(&mut self, device: &Arc<dyn Device>) -> Result<(), LinkError> {
-        (**self).attach(device)
-    }
-    fn retains(&self) -> bool {
-        (**self).retains()
-    }
-    fn retain(&mut self, peer: PeerId) {
-        (**self).retain(peer);
-    }
-    fn unacknowledged(&mut self, peer: PeerId) -> Vec<Unacknowledged> {
-        (**self).unacknowledged(peer)
-    }
-    fn outstanding(&self, peer: PeerId) -> u64 {
-        (**self).outstanding(peer)
-    }
-    fn rdma(&mut self) -> Option<&mut dyn Rdma> {
-        (**self).rdma()
-    }
-    fn mapped(&mut self) -> Option<&mut dyn Mapped> {
-        (**self).mapped()
-    }
+    crate::delegate!(self => (**self);
+        limits address connect introduce has_met callers reserve send poll send_short send_lent lends is_quiet arm attach
+        retains retain unacknowledged outstanding rdma mapped
+    );
 }

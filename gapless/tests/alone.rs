@@ -180,7 +180,7 @@ fn handles_that_were_made_up_are_not_followed() {
     let (real, gone) = match (OpenClDevice::open(0), OpenClDevice::open(0)) {
         (Ok(real), Ok(gone)) => (real, gone.space()),
         (Err(why), _) | (_, Err(why)) => {
-            return gapless_btl::conformance::skip(
+            return gapless_btl_testkit::conformance::skip(
                 "made-up handles beside real ones",
                 &why.to_string(),
             );

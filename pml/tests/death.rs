@@ -3,9 +3,9 @@
 mod common;
 
 use common::{Buffer, Job, bytes, link};
-use gapless_btl::fault::{Fault, Plan};
 use gapless_btl::loopback::{self, Loopback};
-use gapless_btl::trace::{Record, Recorder, Trace};
+use gapless_btl_testkit::fault::{Fault, Plan};
+use gapless_btl_testkit::trace::{Record, Recorder, Trace};
 use gapless_pml::{Bounds, Config, PmlError, Protocol, RequestId, Source, TagSel, Tuning};
 
 const PROTOCOLS: [Protocol; 4] =

@@ -5,8 +5,8 @@ mod common;
 
 use common::{Buffer, Job, bytes, strided};
 use gapless_bml::{Btl, Rank};
-use gapless_btl::fault::{Fault, Plan};
 use gapless_btl::loopback::{self, Loopback};
+use gapless_btl_testkit::fault::{Fault, Plan};
 use gapless_dtype::testkit::Rng;
 use gapless_pml::{Config, PmlError, RequestId, Source, TagSel};
 

@@ -6,7 +6,7 @@ mod common;
 use common::ahead::offer_next;
 use common::{Buffer, Job, bytes, link};
 use gapless_btl::loopback::{self, Loopback};
-use gapless_btl::{Btl, Event, PeerId, Queue, Sink, hand_out};
+use gapless_btl::{Btl, Event, PeerId, Queue, Sink, delegate, hand_out};
 use gapless_pml::{Config, Next, Source, TagSel};
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -42,7 +42,7 @@ impl Late {
 }
 
 impl Btl for Late {
-    gapless_btl::as_inner!();
+    delegate!(self => self.inner; limits address connect reserve send);
 
     fn poll(&mut self, only: Option<PeerId>, sink: &mut dyn Sink) -> usize {
         self.collect();

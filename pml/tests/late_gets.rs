@@ -5,8 +5,8 @@ mod common;
 use common::{Buffer, Job, bytes};
 use gapless_btl::loopback::{Hub, Loopback};
 use gapless_btl::{
-    AbilityId, Access, Btl, Extent, Mapped, PeerId, Rdma, RdmaError, RdmaLimits, RemoteKey, Sink,
-    Token,
+    AbilityId, Access, Btl, Extent, Mapped, PeerId, Rdma, RdmaError, RemoteKey, Sink, Token,
+    delegate,
 };
 use gapless_mem::Region;
 use gapless_pml::{Config, Protocol, RequestId, Source, TagSel};
@@ -55,7 +55,7 @@ impl Late {
 }
 
 impl Btl for Late {
-    gapless_btl::as_inner!();
+    delegate!(self => self.inner; limits address connect reserve send);
 
     fn poll(&mut self, only: Option<PeerId>, sink: &mut dyn Sink) -> usize {
         let mut operations = std::mem::take(&mut self.operations);
@@ -85,16 +85,10 @@ impl Btl for Late {
 // 3. The keys are the loopback's.
 // 4. What `get` does is to note the operation.
 unsafe impl Rdma for Late {
+    delegate!(self => self.inner; rdma_limits reaches);
+
     fn id(&self) -> AbilityId {
         Rdma::id(&self.inner)
-    }
-
-    fn rdma_limits(&self) -> &RdmaLimits {
-        self.inner.rdma_limits()
-    }
-
-    fn reaches(&self, peer: PeerId) -> Option<bool> {
-        self.inner.reaches(peer)
     }
 
     unsafe fn register(&mut self, local: Region, access: Access) -> Result<RemoteKey, RdmaError> {

@@ -4,8 +4,8 @@
 mod common;
 
 use common::{Buffer, Home, Job, bytes, link, strided};
-use gapless_btl::fault::{Fault, Plan};
 use gapless_btl::loopback::{self, Loopback};
+use gapless_btl_testkit::fault::{Fault, Plan};
 use gapless_dtype::testkit::{Params, Rng, random_datatype};
 use gapless_dtype::{Convertor, Datatype, Layout, Primitive, Run};
 use gapless_pml::{Bounds, Config, PmlError, Protocol, Source, TagSel, Tuning};

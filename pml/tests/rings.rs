@@ -8,9 +8,8 @@ use common::lab::{Lab, config, layout};
 use common::{Buffer, bytes, link, strided};
 use gapless_btl::loopback::{Config as LinkConfig, Hub, Loopback};
 use gapless_btl::{
-    AmTag, Btl, Event, Lending, Lent, LinkError, PeerId, Placing, Queue, Sink, Token, hand_out,
+    AmTag, Btl, Event, Lending, Lent, PeerId, Placing, Queue, Sink, Token, delegate, hand_out,
 };
-use gapless_mem::Device;
 use gapless_pml::{Config, PmlError, Protocol, Source, TagSel};
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -85,11 +84,7 @@ impl Straight {
 }
 
 impl Btl for Straight {
-    gapless_btl::as_inner!();
-
-    fn attach(&mut self, device: &Arc<dyn Device>) -> Result<(), LinkError> {
-        self.inner.attach(device)
-    }
+    delegate!(self => self.inner; limits address connect reserve send attach);
 
     fn lends(&self, _: PeerId) -> bool {
         true

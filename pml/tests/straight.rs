@@ -7,7 +7,7 @@ mod common;
 use common::ahead::offer_next;
 use common::{Buffer, Job, bytes, link};
 use gapless_btl::loopback::{Hub, Loopback};
-use gapless_btl::{Btl, Event, PeerId, Queue, Sink, hand_out};
+use gapless_btl::{Btl, Event, PeerId, Queue, Sink, delegate, hand_out};
 use gapless_dtype::{Datatype, Layout, Primitive};
 use gapless_pml::{Config, Next, PmlError, Source, TagSel};
 use std::collections::VecDeque;
@@ -21,7 +21,7 @@ struct Ahead {
 }
 
 impl Btl for Ahead {
-    gapless_btl::as_inner!();
+    delegate!(self => self.inner; limits address connect reserve send);
 
     fn poll(&mut self, only: Option<PeerId>, sink: &mut dyn Sink) -> usize {
         let mut events = Queue::with_capacity(64);

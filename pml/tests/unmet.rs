@@ -5,9 +5,7 @@ mod common;
 
 use common::{Buffer, Job, bytes, link};
 use gapless_btl::loopback::Loopback;
-use gapless_btl::{
-    Address, AmTag, Btl, Limits, LinkError, PeerId, ReserveError, Sink, Slot, Token,
-};
+use gapless_btl::{Btl, PeerId, ReserveError, Slot, delegate};
 use gapless_pml::{Config, Protocol, SendMode, Source, TagSel};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -20,31 +18,13 @@ struct Strange {
 }
 
 impl Btl for Strange {
-    fn limits(&self) -> &Limits {
-        self.inner.limits()
-    }
-
-    fn address(&self) -> Address {
-        self.inner.address()
-    }
-
-    fn connect(&mut self, peer: &Address) -> Result<PeerId, LinkError> {
-        self.inner.connect(peer)
-    }
+    delegate!(self => self.inner; limits address connect send poll);
 
     fn reserve(&mut self, to: PeerId, len: usize) -> Result<Slot, ReserveError> {
         if self.met.load(Ordering::Relaxed) {
             return self.inner.reserve(to, len);
         }
         Err(ReserveError::Full)
-    }
-
-    fn send(&mut self, slot: Slot, tag: AmTag, done: Token) {
-        self.inner.send(slot, tag, done);
-    }
-
-    fn poll(&mut self, only: Option<PeerId>, sink: &mut dyn Sink) -> usize {
-        self.inner.poll(only, sink)
     }
 }
 

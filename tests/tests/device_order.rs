@@ -228,7 +228,7 @@ fn cuda(test: &str) -> Option<[Arc<CudaDevice>; 2]> {
             false => Err("streams of this device cannot wait for words in memory".to_owned()),
         }
     };
-    open().map_err(|why| gapless_btl::conformance::skip(test, &why)).ok()
+    open().map_err(|why| gapless_btl_testkit::conformance::skip(test, &why)).ok()
 }
 
 #[test]

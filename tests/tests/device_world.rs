@@ -113,7 +113,7 @@ fn exchange(world: &World, device: &dyn Device, case: &Case, from_device: bool, 
 
 fn travels(test: &str, open: Open) {
     if let Err(why) = open(0) {
-        return gapless_btl::conformance::skip(test, &why);
+        return gapless_btl_testkit::conformance::skip(test, &why);
     }
     let some = [("v", 8), ("v", 200), ("t", 64), ("x", 24), ("lammps-full", 1)];
     let layouts: Vec<Case> =
@@ -185,7 +185,7 @@ fn cuda_memory_travels_in_all_shapes() {
 
 fn by_tcp(test: &str, open: Open) {
     if let Err(why) = open(0) {
-        return gapless_btl::conformance::skip(test, &why);
+        return gapless_btl_testkit::conformance::skip(test, &why);
     }
     let body = |world: &World| travels_in_all_shapes(world, &*open(world.rank()).unwrap());
     job_of(2, |_| over_tcp(&Config::default()), body);
@@ -255,7 +255,7 @@ fn device_memory_travels_over_verbs() {
     let ports = std::env::var("GAPLESS_IB_PORTS").unwrap_or_default();
     let Some((one, other)) = ports.split_once(',') else {
         let why = "GAPLESS_IB_PORTS names no two devices; cargo xtask verbs makes some";
-        return gapless_btl::conformance::skip("device memory over verbs", why);
+        return gapless_btl_testkit::conformance::skip("device memory over verbs", why);
     };
     for force in [Protocol::SingleCopy, Protocol::StagedRead] {
         let config = Config { force: Some(force), ..Config::default() };

@@ -5,9 +5,9 @@ use gapless::{
     Builder, Config, Datatype, Layout, Primitive, Protocol, Scope, Source, TagSel, View, ViewMut,
     World,
 };
-use gapless_btl::fault::{Fault, Plan};
 use gapless_btl::loopback::{self, Hub, Loopback};
-use gapless_btl::trace::{Recorder, Trace};
+use gapless_btl_testkit::fault::{Fault, Plan};
+use gapless_btl_testkit::trace::{Recorder, Trace};
 use gapless_dtype::naive::Typemap;
 use gapless_halo::{Memory, plate};
 use gapless_layouts::{Case, Side, cases};
@@ -346,7 +346,7 @@ fn every_layout_over_verbs() {
     let ports = std::env::var("GAPLESS_IB_PORTS").unwrap_or_default();
     let Some((one, other)) = ports.split_once(',') else {
         let why = "GAPLESS_IB_PORTS names no two devices; cargo xtask verbs makes some";
-        return gapless_btl::conformance::skip("every layout over verbs", why);
+        return gapless_btl_testkit::conformance::skip("every layout over verbs", why);
     };
     let seed = std::env::var("GAPLESS_SEED").ok().and_then(|it| it.parse().ok()).unwrap_or(0u64);
     println!("GAPLESS_SEED={seed}");

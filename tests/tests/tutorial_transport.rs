@@ -3,12 +3,12 @@
 #![forbid(unsafe_code)]
 
 use gapless::{Config, World};
-use gapless_btl::conformance::Fixture;
 use gapless_btl::pool::{Buffer, HeapPool};
 use gapless_btl::{
     Address, AmTag, Btl, Event, Limits, LinkError, PeerId, ReserveError, Sink, Slot, Token,
     hand_out,
 };
+use gapless_btl_testkit::conformance::Fixture;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -174,7 +174,7 @@ impl Fixture for Ends {
     }
 }
 
-gapless_btl::conformance!(post, Ends);
+gapless_btl_testkit::conformance!(post, Ends);
 
 #[test]
 fn four_threads_exchange_numbers_over_it() {

@@ -41,6 +41,7 @@ const ACTORS: &[&str] = &[
     "gapless-btl",
     "gapless-btl-sm",
     "gapless-btl-tcp",
+    "gapless-btl-testkit",
     "gapless-cli",
     "gapless-fft3d",
     "gapless-halo",

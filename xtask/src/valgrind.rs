@@ -16,6 +16,7 @@ const PACKAGES: &[&str] = &[
     "gapless-mem",
     "gapless-engine",
     "gapless-btl",
+    "gapless-btl-testkit",
     "gapless-sync",
     "gapless-btl-sm",
     "gapless-bml",

@@ -3,7 +3,7 @@
 use super::{Log, named, poll, say};
 use crate::{Bml, Directory, Found, PeerState, Rank, RankEvent};
 use gapless_btl::loopback::{Hub, Loopback};
-use gapless_btl::{Btl, LinkError, PeerId, ReserveError, Sink, Token, as_inner};
+use gapless_btl::{Btl, LinkError, PeerId, ReserveError, Sink, Token, delegate};
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
 
@@ -16,14 +16,10 @@ struct Telling {
 }
 
 impl Btl for Telling {
-    as_inner!();
+    delegate!(self => self.inner; limits address connect reserve send poll);
 
     fn callers(&mut self) -> Option<Vec<u32>> {
         Some(std::mem::take(&mut self.callers.lock().unwrap()))
-    }
-
-    fn poll(&mut self, only: Option<PeerId>, sink: &mut dyn Sink) -> usize {
-        self.inner.poll(only, sink)
     }
 }
 
@@ -157,25 +153,7 @@ fn one_address_that_is_not_to_be_had_costs_one_peer() {
 fn a_thorough_poll_hears_callers_and_looks_at_quiet_rails() {
     struct Counted(Loopback, Shared<u32>);
     impl Btl for Counted {
-        fn limits(&self) -> &gapless_btl::Limits {
-            self.0.limits()
-        }
-
-        fn address(&self) -> gapless_btl::Address {
-            self.0.address()
-        }
-
-        fn connect(&mut self, peer: &gapless_btl::Address) -> Result<PeerId, LinkError> {
-            self.0.connect(peer)
-        }
-
-        fn reserve(&mut self, to: PeerId, len: usize) -> Result<gapless_btl::Slot, ReserveError> {
-            self.0.reserve(to, len)
-        }
-
-        fn send(&mut self, slot: gapless_btl::Slot, tag: gapless_btl::AmTag, done: Token) {
-            self.0.send(slot, tag, done);
-        }
+        delegate!(self => self.0; limits address connect reserve send);
 
         fn poll(&mut self, only: Option<PeerId>, sink: &mut dyn Sink) -> usize {
             *self.1.lock().unwrap() += 1;

@@ -4,7 +4,7 @@ use super::{named, pair, rank, say};
 use crate::{Bml, Handler, Next, PeerState, Rank, RankEvent};
 use gapless_btl::loopback::{Hub, Loopback};
 use gapless_btl::{
-    AmTag, Btl, Event, Fragment, LinkError, PeerId, Queue, Short, Sink, Token, as_inner,
+    AmTag, Btl, Event, Fragment, LinkError, PeerId, Queue, Short, Sink, Token, delegate,
 };
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
@@ -63,7 +63,7 @@ struct ByValue {
 }
 
 impl Btl for ByValue {
-    as_inner!();
+    delegate!(self => self.inner; limits address connect reserve send);
 
     fn poll(&mut self, only: Option<PeerId>, sink: &mut dyn Sink) -> usize {
         let mut events = Queue::with_capacity(64);

@@ -5,8 +5,7 @@ use super::{connect, poll, rank};
 use crate::{Bml, Rank, RankEvent, TokenSpace};
 use gapless_btl::loopback::{Config, Hub, Loopback};
 use gapless_btl::{
-    Access, Address, AmTag, Btl, Extent, Limits, LinkError, Mapped, PeerId, Rdma, ReserveError,
-    Sink, Slot, Token,
+    Access, Address, Btl, Extent, LinkError, Mapped, PeerId, Rdma, Sink, Token, delegate,
 };
 use gapless_mem::{Device, Lease, Region, fake::FakeDevice};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -39,23 +38,13 @@ impl Shifty {
 }
 
 impl Btl for Shifty {
-    fn limits(&self) -> &Limits {
-        self.ends[FIRST].limits()
-    }
-    fn address(&self) -> Address {
-        self.ends[FIRST].address()
-    }
+    delegate!(self => self.ends[FIRST]; limits address reserve send);
+
     fn connect(&mut self, peer: &Address) -> Result<PeerId, LinkError> {
         let decoy = self.decoy.take();
         let peer = decoy.as_ref().unwrap_or(peer);
         self.ends[SECOND].connect(peer)?;
         self.ends[FIRST].connect(peer)
-    }
-    fn reserve(&mut self, to: PeerId, len: usize) -> Result<Slot, ReserveError> {
-        self.ends[FIRST].reserve(to, len)
-    }
-    fn send(&mut self, slot: Slot, tag: AmTag, done: Token) {
-        self.ends[FIRST].send(slot, tag, done);
     }
     fn poll(&mut self, only: Option<PeerId>, sink: &mut dyn Sink) -> usize {
         let own: usize = self.ends.iter_mut().map(|end| end.poll(only, sink)).sum();

@@ -2,9 +2,9 @@
 
 use super::{Log, named, poll, say};
 use crate::{Bml, Handler, Patience, Rank, RankEvent, Waiter};
-use gapless_btl::fault::{Fault, Plan};
 use gapless_btl::loopback::{Config, Hub, Loopback};
 use gapless_btl::{AmTag, ReserveError, Token};
+use gapless_btl_testkit::fault::{Fault, Plan};
 use std::time::Duration;
 
 /// Checks that what comes from each rank comes in order, and counts.

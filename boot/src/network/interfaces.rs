@@ -97,7 +97,7 @@ mod tests {
     fn loopback_is_among_them() {
         let all = list().unwrap();
         let Some(loopback) = all.iter().find(|it| it.place.address == Ipv4Addr::LOCALHOST) else {
-            return gapless_btl::conformance::skip(
+            return gapless_btl_testkit::conformance::skip(
                 "interfaces::loopback_is_among_them",
                 "this network namespace has no 127.0.0.1",
             );

@@ -4,8 +4,8 @@ use super::{config, open};
 use crate::Ib;
 use crate::header::{HEADER_BYTES, Header, Kind};
 use crate::link::Up;
-use gapless_btl::conformance::Fixture;
 use gapless_btl::{AmTag, LinkError, PeerId};
+use gapless_btl_testkit::conformance::Fixture;
 
 /// Ends at the two ports.
 struct Ports;
@@ -78,4 +78,4 @@ impl Ports {
     }
 }
 
-gapless_btl::conformance!(rxe, Ports);
+gapless_btl_testkit::conformance!(rxe, Ports);

@@ -77,7 +77,10 @@ fn pages_that_became_private_before_an_error_stay_so() {
     let result = ours.make_private(&file, 0, len);
     setrlimit(Resource::Data, before).unwrap();
     if result.is_ok() {
-        return gapless_btl::conformance::skip("a refused mapping", "the system has no such limit");
+        return gapless_btl_testkit::conformance::skip(
+            "a refused mapping",
+            "the system has no such limit",
+        );
     }
     ours.words(0, 1)[0].store(8, Ordering::Relaxed);
     ours.make_private(&file, 0, len).unwrap();
@@ -94,7 +97,9 @@ fn huge_pages_of_a_peer_are_refused() {
     let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING | MemfdFlags::HUGETLB;
     let file = match rustix::fs::memfd_create("huge", flags) {
         Ok(file) => file,
-        Err(error) => return gapless_btl::conformance::skip("huge pages", &error.to_string()),
+        Err(error) => {
+            return gapless_btl_testkit::conformance::skip("huge pages", &error.to_string());
+        }
     };
     let len = 1 << 30;
     rustix::fs::ftruncate(&file, len as u64).unwrap();

@@ -5,8 +5,8 @@ use super::{Default, Pair, job, tiny, until};
 use crate::link::State;
 use crate::meeting::EVENTS;
 use crate::{Sm, socket, wire};
-use gapless_btl::conformance::{Fixture, skip};
 use gapless_btl::{AmTag, Btl, Event, Mapped, PeerId, Queue, Token};
+use gapless_btl_testkit::conformance::{Fixture, skip};
 use rustix::process::{Resource, getrlimit};
 
 /// Whether this process may open so many files; a test that holds both ends, or all, of many links needs them. Says so

@@ -4,8 +4,8 @@
 use super::{Default, Pair, Tiny, fragment, until};
 use crate::link::State;
 use crate::{Sm, socket};
-use gapless_btl::conformance::Fixture;
 use gapless_btl::{AmTag, Btl, Event, Fragment, LinkError, PeerId, Queue, Short, Slot, Token};
+use gapless_btl_testkit::conformance::Fixture;
 
 /// Sends a message of `len` bytes, the first of which is `number`.
 fn say(end: &mut Sm, to: PeerId, number: u8, len: usize) {

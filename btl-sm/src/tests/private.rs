@@ -1,8 +1,8 @@
 //! Memory that is taken back from peers that go on writing it.
 
 use super::{Default, Pair};
-use gapless_btl::conformance::Fixture;
 use gapless_btl::{Allocation, Btl, Mapped, Mapping};
+use gapless_btl_testkit::conformance::Fixture;
 use gapless_mem::fake::FakeDevice;
 use gapless_mem::{Device, Region};
 use std::sync::Arc;

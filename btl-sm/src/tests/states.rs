@@ -2,8 +2,8 @@
 //! many links are on their way up or down.
 
 use super::{Default, Pair, until};
-use gapless_btl::conformance::Fixture;
 use gapless_btl::{Btl, Event, Mapped, POLLS_PER_LOOK, PeerId, Queue};
+use gapless_btl_testkit::conformance::Fixture;
 use std::time::{Duration, Instant};
 
 /// Polls both until the first has nothing to do.

@@ -5,7 +5,7 @@ use crate::burst::{Burst, Next};
 use crate::link::State;
 use crate::tests::{LOOPBACK_V4, LOOPBACK_V6, tcp_at};
 use gapless_btl::PeerId;
-use gapless_btl::conformance::Fixture;
+use gapless_btl_testkit::conformance::Fixture;
 use rustix::net::{Shutdown, connect_unspec, shutdown};
 use std::io::IoSlice;
 use std::net::{IpAddr, TcpListener};
@@ -63,14 +63,14 @@ fn v6() -> IpAddr {
     if TcpListener::bind((LOOPBACK_V6, 0)).is_ok() {
         return LOOPBACK_V6;
     }
-    gapless_btl::conformance::skip(
+    gapless_btl_testkit::conformance::skip(
         "gapless-btl-tcp ipv6",
         "nobody can listen at ::1: over IPv4 instead",
     );
     LOOPBACK_V4
 }
 
-gapless_btl::conformance!(ipv4, At(LOOPBACK_V4, tcp_at));
+gapless_btl_testkit::conformance!(ipv4, At(LOOPBACK_V4, tcp_at));
 /// An end whose messages wait for each other from the beginning.
 pub(super) fn trusted_at(rank: u32, address: IpAddr) -> Tcp {
     let mut tcp = tcp_at(rank, address);
@@ -78,7 +78,7 @@ pub(super) fn trusted_at(rank: u32, address: IpAddr) -> Tcp {
     tcp
 }
 
-gapless_btl::conformance!(ipv6, At(v6(), trusted_at));
+gapless_btl_testkit::conformance!(ipv6, At(v6(), trusted_at));
 #[cfg(feature = "encryption")]
-gapless_btl::conformance!(encrypted, At(v6(), crate::tests::sealed_at));
-gapless_btl::conformance!(uncopied, At(LOOPBACK_V4, crate::tests::zerocopy::uncopied_at));
+gapless_btl_testkit::conformance!(encrypted, At(v6(), crate::tests::sealed_at));
+gapless_btl_testkit::conformance!(uncopied, At(LOOPBACK_V4, crate::tests::zerocopy::uncopied_at));

@@ -100,7 +100,7 @@ fn a_link_that_is_copied_all_the_same_goes_back_to_plain_sends() {
     while tally(&mut a).copied == 0 {
         if tally(&mut a).refused > 0 {
             let why = "the system has no memory for it (`ulimit -l`): going back";
-            return gapless_btl::conformance::skip("gapless-btl-tcp zerocopy", why);
+            return gapless_btl_testkit::conformance::skip("gapless-btl-tcp zerocopy", why);
         }
         send_long(&mut a, &mut b, 1);
         patience.tick("the system to say that it copies");

@@ -120,7 +120,7 @@ fn a_link_that_ends_takes_nothing_from_the_system() {
         outbound.flush(&mut connection, Next::Leaves, &mut VecDeque::new()).unwrap();
         if outbound.zerocopy.tally.refused > 0 {
             let why = "the system has no memory for it (`ulimit -l`): links that end";
-            return gapless_btl::conformance::skip("gapless-btl-tcp zerocopy", why);
+            return gapless_btl_testkit::conformance::skip("gapless-btl-tcp zerocopy", why);
         }
         assert!(len > 10_000 || outbound.is_empty());
         assert!(outbound.zerocopy.awaits_notices());
@@ -204,7 +204,7 @@ const ALONE: &str = "GAPLESS_TCP_TEST_ALONE";
 /// Runs a test of this file there, as another process; what it prints. `None`: this machine has no such thing, which is said.
 fn run_alone(test: &str) -> Option<String> {
     let skip = |why| {
-        gapless_btl::conformance::skip("gapless-btl-tcp zerocopy", why);
+        gapless_btl_testkit::conformance::skip("gapless-btl-tcp zerocopy", why);
         None
     };
     let root = Command::new("unshare").args(["-n", "true"]).status();

@@ -7,7 +7,7 @@ use crate::socket::Socket;
 use crate::udp::LINGER;
 use crate::wire::{Acks, HEADER_BYTES, Header, Kind, Sessions};
 use crate::{Config, Faults, Udp};
-use gapless_btl::conformance::Fixture;
+use gapless_btl_testkit::conformance::Fixture;
 use gapless_btl::{AmTag, Btl, Event, LinkError, PeerId, Queue, ReserveError, Token};
 use std::time::{Duration, Instant};
 
@@ -116,18 +116,18 @@ fn bad_wire(seed: u64, dropped: u32, doubled: u32, delayed: u32) -> Config {
     Config { faults: Some(faults), ..Config::default() }
 }
 
-gapless_btl::conformance!(clean, Ends(Config::default()));
+gapless_btl_testkit::conformance!(clean, Ends(Config::default()));
 // The suite parks eleven fragments.
-gapless_btl::conformance!(
+gapless_btl_testkit::conformance!(
     tight,
     Ends(Config { max_fragment_bytes: 0, eager_bytes: 0, window: 11, ..Config::default() })
 );
-gapless_btl::conformance!(
+gapless_btl_testkit::conformance!(
     largest,
     Ends(Config { max_fragment_bytes: 1 << 20, window: 64, ..Config::default() })
 );
-gapless_btl::conformance!(lossy, Ends(bad_wire(1, 5, 0, 0)));
-gapless_btl::conformance!(bad, Ends(bad_wire(2, 3, 5, 10)));
+gapless_btl_testkit::conformance!(lossy, Ends(bad_wire(1, 5, 0, 0)));
+gapless_btl_testkit::conformance!(bad, Ends(bad_wire(2, 3, 5, 10)));
 
 /// Two ends whose links stand.
 fn duo(config: &Config) -> (Udp, Udp, PeerId, PeerId) {

@@ -9,7 +9,7 @@ use gapless::{
     Collective, Communicator, Datatype, Device, GpuEngine, Layout, OpenClDevice, Primitive,
     ReduceOp, Region, View, ViewMut, World,
 };
-use gapless_btl::conformance::skip;
+use gapless_btl_testkit::conformance::skip;
 use gapless_engine::{Engine, EngineError, Op, Reducer, Typed};
 use gapless_mem::{Completion, Space};
 use gapless_tests::job_of;

@@ -9,7 +9,7 @@ use gapless::{
     Builder, CollectiveError, Communicator, Datatype, Device, Error, InPlace, Layout, OpenClDevice,
     Primitive, ReduceOp, Region, View, ViewMut, World,
 };
-use gapless_btl::conformance::skip;
+use gapless_btl_testkit::conformance::skip;
 use gapless_engine::testkit::FakeEngine;
 use gapless_mem::fake::FakeDevice;
 use gapless_tests::job_of;

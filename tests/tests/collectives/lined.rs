@@ -8,7 +8,7 @@ use gapless::{
     Blocks, BlocksMut, Collective, CollectiveError, Communicator, Config, Error, InPlace,
     OwnedCollective, PersistentCollective, ReduceOp,
 };
-use gapless_btl::trace::{Record, Trace};
+use gapless_btl_testkit::trace::{Record, Trace};
 use gapless_tests::job;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};

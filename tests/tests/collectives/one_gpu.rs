@@ -6,7 +6,7 @@ use gapless::tuning::coll::{Mode, Settings};
 use gapless::{
     Collective, CudaDriver, DeviceBuf, Equivalence, Error, InPlace, ReduceOp, Space, World,
 };
-use gapless_btl::conformance::skip;
+use gapless_btl_testkit::conformance::skip;
 use gapless_engine::testkit::FakeEngine;
 use gapless_mem::fake::FakeDevice;
 use gapless_tests::actor::say;

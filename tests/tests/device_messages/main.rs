@@ -16,7 +16,7 @@ use scene::Lab;
 fn with(test: &str, lab: Result<Lab, String>, run: impl FnOnce(Lab)) {
     match lab {
         Ok(lab) => run(lab),
-        Err(why) => gapless_btl::conformance::skip(test, &why),
+        Err(why) => gapless_btl_testkit::conformance::skip(test, &why),
     }
 }
 

@@ -104,7 +104,7 @@ fn with(test: &str, kind: Kind, run: fn(&str, Kind)) {
     }
     match kind.is_there() {
         Ok(()) => run(test, kind),
-        Err(why) => gapless_btl::conformance::skip(test, &why),
+        Err(why) => gapless_btl_testkit::conformance::skip(test, &why),
     }
 }
 

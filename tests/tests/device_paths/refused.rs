@@ -3,7 +3,7 @@
 use crate::gear::Kind;
 use crate::protocols::{applies, every_protocol_as, every_protocol_with, extent};
 use gapless::Protocol;
-use gapless_btl::conformance::skip;
+use gapless_btl_testkit::conformance::skip;
 use gapless_tests::crew::Member;
 
 /// What is said when memory of ours cannot be shared, and when a peer's cannot be mapped.

@@ -5,17 +5,13 @@
 //! Whatever is mapped here is shared with a victim: the rings, flags and slots that the victim reads,
 //! those that it writes, and memory that messages were sent out of.
 
-use gapless::btl::{
-    Address, AmTag, Btl, Event, Limits, LinkError, Mapped, PeerId, Queue, Rdma, ReserveError, Sink,
-    Slot, Token,
-};
+use gapless::btl::{AmTag, Btl, Event, Limits, PeerId, Queue, Sink, Slot, Token};
 use gapless::wireup::{Wireup, WireupError};
 use gapless_btl_sm::Sm;
 use gapless_dtype::testkit::Rng;
 use gapless_tests::crew::segments;
 use std::collections::BTreeMap;
 use std::fs::{File, OpenOptions};
-use std::os::fd::RawFd;
 use std::os::unix::fs::FileExt;
 
 /// This process's memory as a file.
@@ -351,17 +347,7 @@ impl Btl for Liar {
         &self.limits
     }
 
-    fn address(&self) -> Address {
-        self.sm.address()
-    }
-
-    fn connect(&mut self, peer: &Address) -> Result<PeerId, LinkError> {
-        self.sm.connect(peer)
-    }
-
-    fn reserve(&mut self, to: PeerId, len: usize) -> Result<Slot, ReserveError> {
-        self.sm.reserve(to, len)
-    }
+    gapless::btl::delegate!(self => self.sm; address connect reserve arm rdma mapped);
 
     fn send(&mut self, mut slot: Slot, tag: AmTag, done: Token) {
         let (to, region) = (slot.peer(), slot.region());
@@ -399,18 +385,6 @@ impl Btl for Liar {
             sink.event(event);
         }
         polled
-    }
-
-    fn arm(&mut self) -> Option<RawFd> {
-        self.sm.arm()
-    }
-
-    fn rdma(&mut self) -> Option<&mut dyn Rdma> {
-        self.sm.rdma()
-    }
-
-    fn mapped(&mut self) -> Option<&mut dyn Mapped> {
-        self.sm.mapped()
     }
 }
 

@@ -49,7 +49,7 @@ fn obstacle() -> Option<String> {
 /// Has ranks run this test until all have ended well, but those that are killed when one says so.
 fn crew(test: &str, victim: Option<u32>) {
     if let Some(why) = obstacle() {
-        return gapless_btl::conformance::skip(test, &why);
+        return gapless_btl_testkit::conformance::skip(test, &why);
     }
     // One after the other: crews take each other's blocks, and some want all of a GPU.
     static GATE: Mutex<()> = Mutex::new(());
@@ -573,8 +573,8 @@ fn ranks_that_take_turns_on_one_gpu_are_refused() {
                 drop(device);
                 crew_anywhere(test)
             }
-            Ok(_) => gapless_btl::conformance::skip(test, "MPS is on"),
-            Err(why) => gapless_btl::conformance::skip(test, &why.to_string()),
+            Ok(_) => gapless_btl_testkit::conformance::skip(test, "MPS is on"),
+            Err(why) => gapless_btl_testkit::conformance::skip(test, &why.to_string()),
         };
     };
     let world = World::builder().wireup(member.wireup()).init().unwrap();

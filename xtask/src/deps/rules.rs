@@ -38,8 +38,10 @@ pub(super) struct Banned {
     pub(super) why: &'static str,
 }
 
-/// The examples that tests and other examples run, the command, what joins the layers, then every layer.
+/// What only tests use, the examples that tests and other examples run, the command, what joins the layers, then
+/// every layer.
 const ALL: &[&str] = &[
+    "gapless-btl-testkit",
     "gapless-fft3d",
     "gapless-halo",
     "gapless-sgd",
@@ -69,10 +71,10 @@ const ALL: &[&str] = &[
 ];
 
 /// Every layer a program can be built from.
-const LAYERS: &[&str] = ALL.split_at(5).1;
+const LAYERS: &[&str] = ALL.split_at(6).1;
 
 /// Every layer, and what joins them.
-const STACK: &[&str] = ALL.split_at(4).1;
+const STACK: &[&str] = ALL.split_at(5).1;
 
 /// One rule a crate. Crates that do not exist yet have theirs already; a crate without one is an error.
 pub(super) const RULES: &[Rule] = &[
@@ -141,45 +143,52 @@ pub(super) const RULES: &[Rule] = &[
         must_not_know: "datatypes, matching, MPI",
     },
     Rule {
+        package: "gapless-btl-testkit",
+        may: &["gapless-btl", "gapless-mem"],
+        features: &[],
+        tests_may: &[],
+        must_not_know: "transports: they come to it by the contract",
+    },
+    Rule {
         package: "gapless-btl-sm",
         may: &["gapless-btl", "gapless-mem", "gapless-sync"],
         features: &[],
-        tests_may: &["gapless-mem-cuda"],
+        tests_may: &["gapless-btl-testkit", "gapless-mem-cuda"],
         must_not_know: "CUDA (it sees `dyn Device`), other BTLs",
     },
     Rule {
         package: "gapless-btl-tcp",
         may: &["gapless-btl", "gapless-mem"],
         features: &[],
-        tests_may: &[],
+        tests_may: &["gapless-btl-testkit"],
         must_not_know: "CUDA, other BTLs",
     },
     Rule {
         package: "gapless-btl-ib",
         may: &["gapless-btl", "gapless-mem"],
         features: &[],
-        tests_may: &["gapless-mem-cuda"],
+        tests_may: &["gapless-btl-testkit", "gapless-mem-cuda"],
         must_not_know: "CUDA (it sees `dyn Device`), other BTLs",
     },
     Rule {
         package: "gapless-bml",
         may: &["gapless-btl", "gapless-mem"],
         features: &[],
-        tests_may: &["gapless-btl-sm", "gapless-btl-tcp"],
+        tests_may: &["gapless-btl-testkit", "gapless-btl-sm", "gapless-btl-tcp"],
         must_not_know: "datatypes, matching",
     },
     Rule {
         package: "gapless-boot",
         may: &["gapless-btl", "gapless-btl-tcp", "gapless-bml", "gapless-mem"],
         features: &["gapless-btl-ib"],
-        tests_may: &[],
+        tests_may: &["gapless-btl-testkit"],
         must_not_know: "datatypes, matching",
     },
     Rule {
         package: "gapless-pml",
         may: &["gapless-dtype", "gapless-engine", "gapless-bml", "gapless-mem"],
         features: &[],
-        tests_may: &["gapless-btl-sm", "gapless-layouts"],
+        tests_may: &["gapless-btl-testkit", "gapless-btl-sm", "gapless-layouts"],
         must_not_know: "vendors, sockets, queue pairs",
     },
     Rule {
@@ -193,7 +202,7 @@ pub(super) const RULES: &[Rule] = &[
             "gapless-sync",
         ],
         features: &[],
-        tests_may: &["gapless-btl-sm", "gapless-layouts"],
+        tests_may: &["gapless-btl-testkit", "gapless-btl-sm", "gapless-layouts"],
         must_not_know: "fragments, transports, vendors",
     },
     Rule {
@@ -214,7 +223,13 @@ pub(super) const RULES: &[Rule] = &[
         package: "gapless-xtq",
         may: &["gapless-bml", "gapless-mem", "gapless-kernels", "gapless-sync"],
         features: &[],
-        tests_may: &["gapless-btl-sm", "gapless-btl-ib", "gapless-dtype-cuda", "gapless-mem-cuda"],
+        tests_may: &[
+            "gapless-btl-testkit",
+            "gapless-btl-sm",
+            "gapless-btl-ib",
+            "gapless-dtype-cuda",
+            "gapless-mem-cuda",
+        ],
         must_not_know: "matching, datatypes, vendors",
     },
     Rule {
@@ -242,7 +257,7 @@ pub(super) const RULES: &[Rule] = &[
         package: "gapless",
         may: LAYERS,
         features: &[],
-        tests_may: &[],
+        tests_may: &["gapless-btl-testkit"],
         must_not_know: "tests and benches",
     },
     Rule {

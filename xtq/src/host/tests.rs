@@ -21,10 +21,10 @@ use crate::error::{Refusal, XtqError};
 use crate::put::{Put, PutHandle, Retry};
 use crate::{Function, RefusedTask, Signal, TargetBuffer};
 use gapless_bml::{Bml, Handler, Rank, RankEvent};
-use gapless_btl::fault::{Fault, Plan};
 use gapless_btl::loopback::{self, Hub, Loopback};
 #[cfg(feature = "ib")]
 use gapless_btl_ib::{Ib, IbConfig, Secret};
+use gapless_btl_testkit::fault::{Fault, Plan};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::{RailSlot, RdmaRail};
-use gapless_btl::{Rdma, as_inner};
+use gapless_btl::delegate;
 
 #[test]
 fn who_leaves_in_good_order_is_nobodys_fault() {
@@ -160,18 +160,10 @@ struct Keeping {
 }
 
 impl Btl for Keeping {
-    as_inner!();
-
-    fn poll(&mut self, only: Option<PeerId>, sink: &mut dyn Sink) -> usize {
-        self.inner.poll(only, sink)
-    }
+    delegate!(self => self.inner; limits address connect reserve send poll rdma);
 
     fn retains(&self) -> bool {
         true
-    }
-
-    fn rdma(&mut self) -> Option<&mut dyn Rdma> {
-        self.inner.rdma()
     }
 }
 

@@ -11,7 +11,7 @@ use gapless::{
     Primitive, Region, Space, View, ViewMut, Window, WindowBuilder, WindowError, WindowMemory,
     World,
 };
-use gapless_btl::conformance::skip;
+use gapless_btl_testkit::conformance::skip;
 use gapless_engine::testkit::FakeEngine;
 use gapless_mem::fake::FakeDevice;
 use gapless_tests::actor::say;

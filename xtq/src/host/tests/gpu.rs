@@ -5,7 +5,7 @@ use super::scene::{PAYLOAD_MAX, Way};
 use super::*;
 use crate::host::heap::heap;
 use crate::launcher::Kernel;
-use gapless_btl::conformance::skip;
+use gapless_btl_testkit::conformance::skip;
 use gapless_dtype_cuda::CudaWorker;
 use gapless_mem::{Lease, Worker, WorkerCode};
 use gapless_mem_cuda::{CudaDevice, CudaDriver, CudaError};

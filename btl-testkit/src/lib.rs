@@ -1,0 +1,14 @@
+//! What tests of transports need, and tests of what lies above them.
+//!
+//! - [`conformance!`]: the suite that every transport passes;
+//! - [`fault`]: a wrapper that misbehaves as far as the contract allows, from a seed;
+//! - [`trace`]: a wrapper that records each call and event.
+//!
+//! The contract itself is [`gapless_btl`]. Its loopback, the smallest complete transport, stays there.
+#![deny(unsafe_code)]
+
+pub mod conformance;
+pub mod fault;
+mod random;
+pub mod trace;
+mod wrapped;
