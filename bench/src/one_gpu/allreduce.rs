@@ -143,23 +143,24 @@ pub fn measure(
         .iter()
         .map(|&staged| Ok((staged, bench.comm(fixed([staged; 2], 1))?)))
         .collect::<Result<_, Failure>>()?;
+    let by = |mode| settings(mode, Vec::new());
     let modes = [
-        (DYNAMIC, Mode::Dynamic),
-        (REMEMBERING, Mode::Remembering),
-        (STAGED, Mode::Staged),
-        (IPC, Mode::Ipc),
-        (HOST, Mode::Off),
-        (DEFAULT, Mode::Static),
+        (DYNAMIC, by(Mode::Dynamic)),
+        (REMEMBERING, by(Mode::Remembering)),
+        (STAGED, fixed([processes - 1; 2], 1)),
+        (IPC, fixed([0; 2], 1)),
+        (HOST, by(Mode::Off)),
+        (DEFAULT, by(Mode::Static)),
     ];
     let mut comms: Vec<(&str, Communicator)> = modes
         .into_iter()
         .filter(|(name, _)| wants(name))
-        .map(|(name, mode)| Ok((name, bench.comm(settings(mode, Vec::new()))?)))
+        .map(|(name, settings)| Ok((name, bench.comm(settings)?)))
         .collect::<Result<_, Failure>>()?;
     if let Some(path) = &options.table {
         let table = read_table(path)?.table;
         let way = if table.knows(&model, mps) { TUNED } else { FOREIGN };
-        let by_table = Settings { table, ..settings(Mode::Static, Vec::new()) };
+        let by_table = Settings { table, ..by(Mode::Static) };
         comms.push((way, bench.comm(by_table)?));
     }
     let stream = mapped::stream(gpu, mps)?;
@@ -204,7 +205,7 @@ pub fn measure(
             }
         }
         if bytes >= LEARNED_BYTES && wants(LEARNED) {
-            let comm = bench.comm(settings(Mode::Remembering, Vec::new()))?;
+            let comm = bench.comm(by(Mode::Remembering))?;
             let (summary, mean) = bench.many(&comm, bytes, calls)?;
             rows.push((LEARNED, summary));
             means[1] = mean;

@@ -140,13 +140,13 @@ pub fn measure(
         let entries = vec![entry(Step::Gather), entry(Step::Scatter)];
         vec![Known { model: model.clone(), mps, entries }]
     };
-    let mut modes = vec![(LED, Mode::Led), (HOST, Mode::Off)];
+    let mut modes = vec![(LED, Mode::Led, Vec::new()), (HOST, Mode::Off, Vec::new())];
     if gpus == 1 {
-        modes.extend([(STAGED, Mode::Staged), (IPC, Mode::Ipc)]);
+        modes.extend([(STAGED, Mode::Static, fixed(others)), (IPC, Mode::Static, fixed(0))]);
     }
     let comms: Vec<(&str, Communicator)> = modes
         .into_iter()
-        .map(|(name, mode)| Ok((name, bench.comm(mode, Vec::new())?)))
+        .map(|(name, mode, gpus)| Ok((name, bench.comm(mode, gpus)?)))
         .collect::<Result<_, Failure>>()?;
     // Mixes between the two kinds.
     let mut tries = Vec::new();

@@ -270,8 +270,6 @@ impl HyperQ {
                 Mode::Static => Policy::Fixed(counts(step, copies, bytes)),
                 Mode::Auto if table.knows(model, mps) => Policy::Fixed(counts(step, copies, bytes)),
                 Mode::Dynamic => Policy::Dynamic(Dynamic::new(copies, step)),
-                Mode::Staged => Policy::Fixed(Fixed::new(copies, 0)),
-                Mode::Ipc => Policy::Fixed(Fixed::new(0, copies)),
                 Mode::Auto | Mode::Remembering | Mode::Led | Mode::Off => {
                     self.memory.policy(step, bytes, copies)
                 }

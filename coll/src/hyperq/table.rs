@@ -14,10 +14,6 @@ pub enum Mode {
     Dynamic,
     /// Dynamic, with what was learned in earlier calls.
     Remembering,
-    /// All copies host-staged.
-    Staged,
-    /// All copies by IPC.
-    Ipc,
     /// One process on each GPU works on the buffers of all that are there, which it maps: the copies and kernels of the
     /// others would wait for their turns. Where that cannot be, as [`Remembering`](Mode::Remembering).
     Led,
@@ -27,16 +23,8 @@ pub enum Mode {
 
 impl Mode {
     /// All of them.
-    pub const ALL: [Mode; 8] = [
-        Mode::Auto,
-        Mode::Static,
-        Mode::Dynamic,
-        Mode::Remembering,
-        Mode::Staged,
-        Mode::Ipc,
-        Mode::Led,
-        Mode::Off,
-    ];
+    pub const ALL: [Mode; 6] =
+        [Mode::Auto, Mode::Static, Mode::Dynamic, Mode::Remembering, Mode::Led, Mode::Off];
 
     /// Its name in files and reports.
     #[must_use]
@@ -46,8 +34,6 @@ impl Mode {
             Mode::Static => "static",
             Mode::Dynamic => "dynamic",
             Mode::Remembering => "remembering",
-            Mode::Staged => "host-staged",
-            Mode::Ipc => "ipc",
             Mode::Led => "leader-driven",
             Mode::Off => "off",
         }

@@ -6,7 +6,7 @@ mod trouble;
 use super::*;
 use crate::job::Job;
 use crate::page::open;
-use gapless_coll::hyperq::{Entry, Gpu, Mode, Settings, Step, Table};
+use gapless_coll::hyperq::{Entry, Gpu, Kind, Mode, Settings, Step, Table};
 use gapless_coll::testkit::Content;
 use gapless_coll::{Blocks, CollError, HyperQ, Outcome};
 use gapless_dtype::Layout;
@@ -357,6 +357,20 @@ fn settings(mode: Mode) -> Settings {
     Settings { mode, bytes_min: 0, table: Table::default() }
 }
 
+/// Copies of one kind alone, by a table.
+fn only(kind: Kind) -> Settings {
+    let staged = usize::from(kind == Kind::Staged);
+    let entry = |step| Entry { step, processes: 2, bytes: 1, staged };
+    let entries = vec![entry(Step::Gather), entry(Step::Scatter)];
+    let gpu = |mps| Gpu { model: String::new(), mps, entries: entries.clone() };
+    Settings { table: Table { gpus: vec![gpu(false), gpu(true)] }, ..settings(Mode::Static) }
+}
+
+/// Copies of either kind alone, and those that the dynamic algorithm chooses.
+fn copying() -> [Settings; 3] {
+    [only(Kind::Staged), only(Kind::Ipc), settings(Mode::Dynamic)]
+}
+
 fn calls(n: usize, how: Arithmetic, len: u64, random: &mut Random) -> Vec<Call<'static>> {
     let (of, root) = (sum(how), random.index(n));
     let in_place = random.below(2) == 0;
@@ -376,13 +390,14 @@ fn calls(n: usize, how: Arithmetic, len: u64, random: &mut Random) -> Vec<Call<'
 #[test]
 fn every_operation_gives_what_it_is_defined_to_give() {
     let mut random = Random(160);
-    for mode in Mode::ALL.into_iter().filter(|mode| *mode != Mode::Off) {
+    let modes = Mode::ALL.into_iter().filter(|mode| *mode != Mode::Off).map(settings);
+    for settings in modes.chain([only(Kind::Staged), only(Kind::Ipc)]) {
         for n in [2, 3, 5] {
-            let mut ranks = Ranks::new(n, &settings(mode), 1);
+            let mut ranks = Ranks::new(n, &settings, 1);
             for len in [1, 700, 150_000] {
                 let how = if random.below(2) == 0 { Arithmetic::Sum } else { Arithmetic::Affine };
                 let calls = calls(n as usize, how, len, &mut random);
-                assert!(calls.iter().all(|call| HyperQ::asks(&settings(mode), call, n as usize)));
+                assert!(calls.iter().all(|call| HyperQ::asks(&settings, call, n as usize)));
                 let trials: Vec<Trial> = calls
                     .into_iter()
                     .map(|call| Trial::new(call, how, &ranks.gears, &mut random))
@@ -409,8 +424,8 @@ fn every_operation_gives_what_it_is_defined_to_give() {
 #[test]
 fn what_is_long_goes_in_chunks() {
     let mut random = Random(161);
-    for mode in [Mode::Staged, Mode::Dynamic, Mode::Static] {
-        let mut ranks = Ranks::new(3, &settings(mode), 0);
+    for how in [only(Kind::Staged), settings(Mode::Dynamic), settings(Mode::Static)] {
+        let mut ranks = Ranks::new(3, &how, 0);
         let how = Arithmetic::Sum;
         let (of, len) = (sum(how), 3_300_004);
         let calls = [
@@ -479,7 +494,7 @@ fn short_copies_from_the_host_have_rows_where_processes_take_turns() {
             Ok(())
         };
         gears[0].device = Arc::new(Wrapped::new(Arc::clone(&gears[0].device), note));
-        let mut ranks = Ranks::of(gears, &settings(Mode::Staged));
+        let mut ranks = Ranks::of(gears, &only(Kind::Staged));
         for (len, rows) in
             [(1, [0, 0]), (2, [2, 0]), (3, [2, 2]), (999, [998, 2]), (40_001, [0, 0])]
         {

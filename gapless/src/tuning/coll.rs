@@ -21,7 +21,7 @@
 //!
 //! ```toml
 //! [hyperq]
-//! mode = "static"       # auto, static, dynamic, remembering, host-staged, ipc, leader-driven, off
+//! mode = "static"       # auto, static, dynamic, remembering, leader-driven, off
 //! bytes_min = 1025      # of a rank's copy; what is shorter goes through the host's memory
 //!
 //! [[hyperq.gpu]]

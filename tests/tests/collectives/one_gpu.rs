@@ -2,7 +2,7 @@
 //! whose buffers lie elsewhere, or which is killed, holds nobody up.
 
 use gapless::coll::choose::Table;
-use gapless::tuning::coll::{Mode, Settings};
+use gapless::tuning::coll::{Entry, Gpu, Mode, Settings, Step};
 use gapless::{
     Collective, CudaDriver, DeviceBuf, Equivalence, Error, InPlace, ReduceOp, Space, World,
 };
@@ -18,6 +18,9 @@ const TEST: &str = "one_gpu::processes_on_one_gpu_meet_there";
 const ON_CUDA: &str = "one_gpu::processes_on_a_cuda_gpu_meet_there";
 /// Before the mode: on a GPU.
 const CUDA: &str = "cuda ";
+/// In the place of a mode: copies of one kind alone, by a table.
+const STAGED: &str = "host-staged";
+const IPC: &str = "ipc";
 /// Before the mode: on two.
 const TWO: &str = "two ";
 const RANKS: u32 = 4;
@@ -45,11 +48,10 @@ fn processes_on_a_cuda_gpu_meet_there() {
 
 fn meet(test: &str, place: &str) {
     let two = place.is_empty() || CudaDriver::load().is_ok_and(|driver| driver.devices() > 1);
-    let modes =
-        [Mode::Static, Mode::Dynamic, Mode::Remembering, Mode::Staged, Mode::Ipc, Mode::Led];
-    let all = modes.into_iter().map(|mode| ("", mode)).chain(two.then_some((TWO, Mode::Auto)));
-    for (gpus, mode) in all {
-        let part = format!("{place}{gpus}{}", mode.name());
+    let modes = [Mode::Static, Mode::Dynamic, Mode::Remembering, Mode::Led].map(Mode::name);
+    let all = modes.into_iter().chain([STAGED, IPC]).map(|mode| ("", mode));
+    for (gpus, mode) in all.chain(two.then_some((TWO, Mode::Auto.name()))) {
+        let part = format!("{place}{gpus}{mode}");
         let mut crew = Crew::start(test, &[&*part; RANKS as usize], |_, _| {});
         let mut lines = Lines::new(&part, VICTIM, WATCHDOG);
         lines.wait(&mut crew, "all is right", RANKS as usize);
@@ -100,10 +102,20 @@ fn rank(mut member: Member) {
     let on_cuda = whole.strip_prefix(CUDA);
     let part = on_cuda.unwrap_or(&whole);
     let on_two = part.strip_prefix(TWO);
-    let mode = Mode::named(on_two.unwrap_or(part)).unwrap();
+    let how = on_two.unwrap_or(part);
+    let mode = Mode::named(how).unwrap_or(Mode::Static);
     // Two ranks on each.
     let gpu = if on_two.is_some() { member.rank / 2 } else { 0 };
-    let hyperq = Settings { mode, bytes_min: 0, ..Settings::default() };
+    let mut hyperq = Settings { mode, bytes_min: 0, ..Settings::default() };
+    if [STAGED, IPC].contains(&how) {
+        let staged = usize::from(how == STAGED);
+        let entry = |step| Entry { step, processes: 2, bytes: 1, staged };
+        let gpu = |mps| {
+            let entries = [Step::Gather, Step::Scatter].map(entry).into();
+            Gpu { model: String::new(), mps, entries }
+        };
+        hyperq.table.gpus = [false, true].map(gpu).into();
+    }
     let builder = World::builder().coll_table(Table { hyperq, ..Table::default() });
     let (builder, space) = match on_cuda {
         Some(_) => (builder, Space::Cuda { device: gpu }),
@@ -142,9 +154,9 @@ fn rank(mut member: Member) {
         } else if me == 0 && round != 2 {
             let copied = comm.copied_on_gpu().expect("it went there");
             assert_eq!(copied[0] + copied[1], n - 1);
-            match mode {
-                Mode::Staged => assert_eq!(copied, [3, 0]),
-                Mode::Ipc => assert_eq!(copied, [0, 3]),
+            match how {
+                STAGED => assert_eq!(copied, [3, 0]),
+                IPC => assert_eq!(copied, [0, 3]),
                 _ => {}
             }
         }

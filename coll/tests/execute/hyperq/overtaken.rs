@@ -27,9 +27,9 @@ fn turn(ranks: &mut Ranks, who: &[usize], ended: &mut [Ended], now: u32) {
 fn a_leader_goes_on_when_all_know_that_all_was_gathered() {
     let mut random = Random(180);
     let (mut waited, mut went_on) = (0, 0);
-    for mode in [Mode::Staged, Mode::Ipc, Mode::Dynamic] {
+    for settings in copying() {
         for moment in 0..MOMENTS {
-            let mut ranks = Ranks::new(3, &settings(mode), 2);
+            let mut ranks = Ranks::new(3, &settings, 2);
             let call =
                 Call::Reduce { root: 0, len: 7000, of: sum(Arithmetic::Sum), in_place: false };
             let trial = Trial::new(call, Arithmetic::Sum, &ranks.gears, &mut random);
@@ -50,7 +50,11 @@ fn a_leader_goes_on_when_all_know_that_all_was_gathered() {
                 waited += 1;
             }
             (0..MANY).for_each(|now| turn(&mut ranks, &[0, 1, 2], &mut ended, now));
-            assert_eq!(ended, vec![Some(Ok(Outcome::Done)); 3], "{mode:?} after {moment} turns");
+            assert_eq!(
+                ended,
+                vec![Some(Ok(Outcome::Done)); 3],
+                "{settings:?} after {moment} turns"
+            );
             (0..3).for_each(|rank| trial.check(rank));
         }
     }
@@ -63,9 +67,9 @@ fn a_leader_goes_on_when_all_know_that_all_was_gathered() {
 fn a_failure_is_not_overwritten() {
     let mut random = Random(181);
     let (mut late, mut on_time) = (0, 0);
-    for mode in [Mode::Staged, Mode::Ipc, Mode::Dynamic] {
+    for settings in copying() {
         for moment in 0..MOMENTS {
-            let mut ranks = Ranks::new(3, &settings(mode), 2);
+            let mut ranks = Ranks::new(3, &settings, 2);
             let call = Call::Allreduce { len: 7000, of: sum(Arithmetic::Sum), in_place: false };
             let mut trial = Trial::new(call, Arithmetic::Sum, &ranks.gears, &mut random);
             // So that the engine copies, which fails at rank 1.
@@ -80,7 +84,7 @@ fn a_failure_is_not_overwritten() {
                 Some(Err(error)) => error.culprit() == Some(1),
                 _ => false,
             };
-            assert!(is_named(&ended[0]) && is_named(&ended[1]), "{mode:?} {moment}: {ended:?}");
+            assert!(is_named(&ended[0]) && is_named(&ended[1]), "{settings:?} {moment}: {ended:?}");
             match ended[2] {
                 Some(_) => on_time += 1,
                 None => late += 1,
@@ -94,7 +98,7 @@ fn a_failure_is_not_overwritten() {
                 assert!(ranks.begin(2, 1, &trial).unwrap());
             }
             (0..MANY).for_each(|now| turn(&mut ranks, &[2], &mut ended, now));
-            assert!(is_named(&ended[2]), "{mode:?} after {moment} turns: {ended:?}");
+            assert!(is_named(&ended[2]), "{settings:?} after {moment} turns: {ended:?}");
             assert!(ranks.begin(2, 2, &trial).unwrap());
             (0..MANY).for_each(|now| turn(&mut ranks, &[2], &mut next, now));
             assert_eq!(next[2], Some(Ok(Outcome::Elsewhere)));

@@ -46,8 +46,8 @@ pub(super) fn results(
 fn if_one_ranks_buffers_are_elsewhere_all_go_another_way() {
     let mut random = Random(170);
     for who in 0..3 {
-        for mode in [Mode::Dynamic, Mode::Staged, Mode::Ipc] {
-            let mut ranks = Ranks::new(3, &settings(mode), 2);
+        for settings in copying() {
+            let mut ranks = Ranks::new(3, &settings, 2);
             let trial =
                 Trial::new(allreduce(70_000, true), Arithmetic::Sum, &ranks.gears, &mut random);
             // It says so at once, and goes on with other calls.
@@ -215,8 +215,8 @@ fn an_engine_that_fails_is_named() {
     let mut errors = 0;
     for who in 0..3 {
         for after in 0..4 {
-            for mode in [Mode::Staged, Mode::Ipc, Mode::Dynamic] {
-                let mut ranks = Ranks::new(3, &settings(mode), 1);
+            for settings in copying() {
+                let mut ranks = Ranks::new(3, &settings, 1);
                 let call = allreduce(8000, false);
                 let mut trial = Trial::new(call, Arithmetic::Sum, &ranks.gears, &mut random);
                 // So that all copies of buffers are the engine's.
@@ -253,8 +253,8 @@ fn a_rank_that_dies_ends_the_call_with_its_name() {
     let (mut errors, mut ends) = (0, 0);
     for who in 0..3 {
         for when in 0..14 {
-            for mode in [Mode::Staged, Mode::Ipc, Mode::Dynamic] {
-                let mut ranks = Ranks::new(3, &settings(mode), 2);
+            for settings in copying() {
+                let mut ranks = Ranks::new(3, &settings, 2);
                 let call = match when % 2 {
                     0 => allreduce(9000, when % 4 == 0),
                     _ => Call::Gather { root: 1, len: 900_000, in_place: false },
