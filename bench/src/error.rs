@@ -84,7 +84,7 @@ pub enum Failure {
     Signal(i32),
     /// Programs that make no sense to the simulated machine.
     #[error(transparent)]
-    Program(#[from] gapless_xtq::sim::ProgramError),
+    Program(#[from] gapless_xtq_sim::ProgramError),
     /// A step that the simulated machine does not have.
     #[error("the simulated machine cannot do {step}")]
     Unsimulated {

@@ -11,7 +11,7 @@ pub use schedules::{allreduce, programs};
 pub use stacked::{Bar, stacked};
 
 use gapless_report::{Mark, Row, Samples, Summary};
-use gapless_xtq::sim::{Configuration, Options, Outcome, Program, Ps, run};
+use gapless_xtq_sim::{Configuration, Options, Outcome, Program, Ps, run};
 
 use crate::error::Failure;
 

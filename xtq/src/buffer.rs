@@ -379,27 +379,31 @@ impl fmt::Debug for Bytes {
 
 /// A receive buffer with a payload in it.
 #[derive(Debug, Default)]
-pub(crate) struct Received {
-    pub(crate) memory: Vec<u8>,
-    pub(crate) len: usize,
+pub struct Received {
+    /// All of the buffer.
+    pub memory: Vec<u8>,
+    /// Bytes of the payload.
+    pub len: usize,
 }
 
 impl Received {
-    pub(crate) fn bytes(&self) -> &[u8] {
+    /// The payload.
+    #[must_use]
+    pub fn bytes(&self) -> &[u8] {
         self.memory.get(..self.len).unwrap_or_default()
     }
 }
 
 /// Receive buffers that wait for a payload: the shortest that is long enough is taken, of equal ones the oldest.
 #[derive(Debug, Default)]
-pub(crate) struct Posted {
+pub struct Posted {
     by_length: BTreeMap<(usize, u64), Vec<u8>>,
     next: u64,
 }
 
 impl Posted {
     /// A buffer without bytes is of no use to anybody.
-    pub(crate) fn post(&mut self, buffer: Vec<u8>) {
+    pub fn post(&mut self, buffer: Vec<u8>) {
         if !buffer.is_empty() {
             self.next += 1;
             self.by_length.insert((buffer.len(), self.next), buffer);
@@ -407,7 +411,7 @@ impl Posted {
     }
 
     /// A buffer for `len` bytes; none is needed for 0.
-    pub(crate) fn claim(&mut self, len: usize) -> Result<Received, Refusal> {
+    pub fn claim(&mut self, len: usize) -> Result<Received, Refusal> {
         if len == 0 {
             return Ok(Received::default());
         }
@@ -424,7 +428,8 @@ impl Posted {
         }
     }
 
-    pub(crate) fn take_all(&mut self) -> Vec<Vec<u8>> {
+    /// Takes all of them.
+    pub fn take_all(&mut self) -> Vec<Vec<u8>> {
         std::mem::take(&mut self.by_length).into_values().collect()
     }
 }

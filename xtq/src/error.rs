@@ -108,7 +108,8 @@ impl Refusal {
     }
 
     /// Of a packet that is one, and no task here; `None` if it is none.
-    pub(crate) fn of(error: &RewriteError) -> Option<Refusal> {
+    #[doc(hidden)]
+    pub fn of(error: &RewriteError) -> Option<Refusal> {
         Some(match error {
             RewriteError::Packet(_) => return None,
             RewriteError::NotRegistered { .. } => Refusal::NotRegistered,

@@ -34,7 +34,7 @@ mod queue;
 #[allow(unsafe_code, reason = "registers kernels, for whom the caller vouches")]
 mod register;
 mod rings;
-pub(crate) mod run;
+mod run;
 #[allow(
     unsafe_code,
     reason = "makes rings, and tells a worker of memory for which the caller vouches"
@@ -47,9 +47,11 @@ mod tests;
 pub use config::Config;
 pub use grant::{FarRing, Granted};
 pub use initiator::Straight;
-pub(crate) use initiator::{DOUBLINGS, PAUSE_NS};
+pub use initiator::{DOUBLINGS, PAUSE_NS};
 pub use queue::QueueOptions;
-pub(crate) use target::REFUSALS_MAX;
+#[doc(hidden)]
+pub use run::failing;
+pub use target::REFUSALS_MAX;
 pub use target::RefusedTask;
 
 use crate::error::{TaskError, XtqError};
@@ -258,7 +260,8 @@ impl Inner {
 }
 
 /// As much of a text as a message carries.
-pub(crate) fn cut(text: &str) -> String {
+#[doc(hidden)]
+pub fn cut(text: &str) -> String {
     text[..text.floor_char_boundary(TEXT_MAX)].to_owned()
 }
 

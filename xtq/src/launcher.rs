@@ -25,7 +25,8 @@ pub struct GroupLimits {
 
 impl GroupLimits {
     /// Whether a launch is within them, or why not.
-    pub(crate) fn allow(&self, launch: &Launch) -> Result<(), Refusal> {
+    #[doc(hidden)]
+    pub fn allow(&self, launch: &Launch) -> Result<(), Refusal> {
         let GroupLimits { items_max, local_bytes_max, grid_max } = *self;
         if launch.group_items() > items_max.into() || launch.local_bytes > local_bytes_max {
             return Err(Refusal::Group { items_max });
@@ -98,11 +99,14 @@ pub(crate) enum Runner {
 #[derive(Clone)]
 pub struct Kernel {
     pub(crate) runner: Runner,
-    pub(crate) limits: GroupLimits,
-    pub(crate) argument_bytes: u16,
+    #[doc(hidden)]
+    pub limits: GroupLimits,
+    #[doc(hidden)]
+    pub argument_bytes: u16,
     pub(crate) payload_max: u32,
     pub(crate) memory: Option<Lease>,
-    pub(crate) signal: Option<Signal>,
+    #[doc(hidden)]
+    pub signal: Option<Signal>,
     /// Whether a worker counts its tasks, without a signal.
     pub(crate) counted: bool,
 }
@@ -177,7 +181,8 @@ impl Kernel {
     /// # Safety
     /// It was registered by an unsafe function, whose caller has promised that it stays inside its registered memory and
     /// the payload, and does not write that, with any arguments, within its limits, which `launch` keeps.
-    pub(crate) unsafe fn run(
+    #[doc(hidden)]
+    pub unsafe fn run(
         &self,
         launch: Launch,
         arguments: &[u8],
@@ -197,7 +202,8 @@ impl Kernel {
     }
 
     /// Its entry in a table, by this name.
-    pub(crate) fn entry(&self, object: u64) -> Entry {
+    #[doc(hidden)]
+    pub fn entry(&self, object: u64) -> Entry {
         let memory = self.memory.as_ref().map(Lease::region);
         Entry {
             object,
@@ -210,7 +216,8 @@ impl Kernel {
     }
 
     /// Whether a worker runs it.
-    pub(crate) fn is_of_worker(&self) -> bool {
+    #[doc(hidden)]
+    pub fn is_of_worker(&self) -> bool {
         matches!(self.runner, Runner::Worker(_))
     }
 

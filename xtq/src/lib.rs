@@ -12,8 +12,9 @@
 //! - [`Function`] and [`Task`]: tasks on the CPU; [`Kernel`] and [`Launcher`]: tasks on an accelerator;
 //! - `host`: the back end that works over any transport of [`gapless_bml`];
 //! - [`device`]: the back end in which a worker on the target's accelerator takes packets out of memory itself; by
-//!   itself, or behind [`Xtq`] ([`Xtq::attach_worker`], [`Kernel::of_worker`]);
-//! - [`sim`]: a model of the machine that the paper was evaluated on.
+//!   itself, or behind [`Xtq`] ([`Xtq::attach_worker`], [`Kernel::of_worker`]).
+//!
+//! The crate `gapless-xtq-sim` has one more back end: a model of the machine that the paper was evaluated on.
 //!
 //! Nothing here knows matching, datatypes or vendors. Lengths are in bytes.
 //!
@@ -51,6 +52,8 @@
 #![deny(unsafe_code)]
 
 #[cfg(not(loom))]
+pub mod backend;
+#[cfg(not(loom))]
 mod buffer;
 #[cfg(not(loom))]
 pub mod device;
@@ -76,8 +79,6 @@ pub mod rewrite;
 pub mod sample;
 #[cfg(not(loom))]
 mod signal;
-#[cfg(not(loom))]
-pub mod sim;
 pub mod tables;
 #[cfg(not(loom))]
 mod task;

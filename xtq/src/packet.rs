@@ -242,7 +242,8 @@ impl Launch {
 /// # Errors
 /// Arguments of a length that no packet has.
 #[inline]
-pub(crate) fn check_arguments(bytes: u16) -> Result<(), PacketError> {
+#[doc(hidden)]
+pub fn check_arguments(bytes: u16) -> Result<(), PacketError> {
     let bytes = usize::from(bytes);
     if !(ARGUMENTS_MIN..=ARGUMENTS_MAX).contains(&bytes) || !bytes.is_multiple_of(8) {
         return Err(PacketError::ArgumentBytes { bytes });

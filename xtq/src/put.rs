@@ -7,7 +7,7 @@ use crate::error::XtqError;
 use crate::packet::{Command, Flags, Launch, Work};
 use crate::signal::Signal;
 use gapless_bml::Rank;
-pub(crate) use order::Order;
+pub use order::Order;
 use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering, fence};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -30,7 +30,8 @@ pub enum Retry {
 #[derive(Clone, Debug)]
 #[must_use = "`Xtq::put` puts it"]
 pub struct Put {
-    pub(crate) order: Box<Order>,
+    #[doc(hidden)]
+    pub order: Box<Order>,
 }
 
 impl Put {
@@ -234,7 +235,8 @@ impl PutHandle {
         self.0.end.load(Ordering::Relaxed) == end
     }
 
-    pub(crate) fn refused(&self) {
+    #[doc(hidden)]
+    pub fn refused(&self) {
         self.0.refusals.fetch_add(1, Ordering::Relaxed);
     }
 
@@ -243,11 +245,13 @@ impl PutHandle {
         self.0.said.store(before | said, Ordering::Release);
     }
 
-    pub(crate) fn accept(&self, last: bool) {
+    #[doc(hidden)]
+    pub fn accept(&self, last: bool) {
         self.say(if last { ACCEPTED | ENDED } else { ACCEPTED });
     }
 
-    pub(crate) fn end(&self, result: Result<(), XtqError>) {
+    #[doc(hidden)]
+    pub fn end(&self, result: Result<(), XtqError>) {
         match result {
             Ok(()) => self.say(ENDED),
             // It ends once.

@@ -10,7 +10,8 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 static NEXT: AtomicU64 = AtomicU64::new(1);
 
 /// Called when a signal has ended, without any lock: whether somebody waits for that end, as a put does that is held back.
-pub(crate) type Bell = Arc<dyn Fn(bool) + Send + Sync>;
+#[doc(hidden)]
+pub type Bell = Arc<dyn Fn(bool) + Send + Sync>;
 
 /// How a signal has ended; empty as long as it has not.
 pub(crate) type End = Arc<OnceLock<Result<(), XtqError>>>;
@@ -63,7 +64,8 @@ struct Inner {
 pub struct Signal(Arc<Inner>);
 
 impl Signal {
-    pub(crate) fn new(count: u64, from: Vec<Rank>, bell: Bell) -> Signal {
+    #[doc(hidden)]
+    pub fn new(count: u64, from: Vec<Rank>, bell: Bell) -> Signal {
         let name = NEXT.fetch_add(1, Ordering::Relaxed);
         let count = Mutex::new(Count { left: count, ..Count::default() });
         Signal(Arc::new(Inner { name, count, from, bell }))
@@ -105,7 +107,8 @@ impl Signal {
     }
 
     /// Whether its end rings this bell.
-    pub(crate) fn rings(&self, bell: &Bell) -> bool {
+    #[doc(hidden)]
+    pub fn rings(&self, bell: &Bell) -> bool {
         Arc::ptr_eq(&self.0.bell, bell)
     }
 
@@ -127,7 +130,8 @@ impl Signal {
     }
 
     /// Ends it with an error, unless it has ended.
-    pub(crate) fn fail(&self, error: XtqError) {
+    #[doc(hidden)]
+    pub fn fail(&self, error: XtqError) {
         let mut count = self.count();
         if count.left == 0 || count.failed.is_some() {
             return;
@@ -139,7 +143,8 @@ impl Signal {
     }
 
     /// A task that was to count it down has ended.
-    pub(crate) fn end(&self, result: Result<(), XtqError>) {
+    #[doc(hidden)]
+    pub fn end(&self, result: Result<(), XtqError>) {
         match result {
             Ok(()) => self.count_down(),
             Err(error) => self.fail(error),

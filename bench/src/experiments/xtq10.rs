@@ -14,7 +14,7 @@ mod profile;
 use std::collections::HashMap;
 
 use gapless_report::{Absent, Growth, Mark, PlotError, Report, Row, growth};
-use gapless_xtq::sim::{Configuration, Options, Ps, initial};
+use gapless_xtq_sim::{Configuration, Options, Ps, initial};
 use serde_json::Value;
 
 use crate::error::Failure;

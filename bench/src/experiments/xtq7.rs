@@ -5,8 +5,8 @@
 //! `xtq10`, came out afterwards.
 
 use gapless_report::{Bytes, Mark, PlotError, Report, Row};
-use gapless_xtq::sim::experiments::{is_sum, reduce};
-use gapless_xtq::sim::{Configuration, Options, Phase, Ps, Ready};
+use gapless_xtq_sim::experiments::{is_sum, reduce};
+use gapless_xtq_sim::{Configuration, Options, Phase, Ps, Ready};
 use serde_json::{Map, Value};
 
 use crate::error::Failure;

@@ -23,8 +23,8 @@ use gapless_cli::pingpong::Pinned;
 use gapless_dtype_cuda::CudaWorker;
 use gapless_mem_cuda::CudaDriver;
 use gapless_report::{Absent, Mark, PlotError, Report, Row, Samples, Summary, Time};
-use gapless_xtq::sim::experiments::{accumulate, is_sum};
-use gapless_xtq::sim::{Configuration, Options as SimOptions, Ps};
+use gapless_xtq_sim::experiments::{accumulate, is_sum};
+use gapless_xtq_sim::{Configuration, Options as SimOptions, Ps};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 

@@ -6,8 +6,8 @@
 //! halving and doubling, and vectors of 4 MiB in each node.
 
 use gapless_report::{Bytes, Growth, Mark, PlotError, Report, Row, Time, growth};
-use gapless_xtq::sim::experiments::{accumulate, is_sum, reduce};
-use gapless_xtq::sim::{Configuration, Options, Outcome, Program, Ps, Ready, initial};
+use gapless_xtq_sim::experiments::{accumulate, is_sum, reduce};
+use gapless_xtq_sim::{Configuration, Options, Outcome, Program, Ps, Ready, initial};
 use serde_json::Value;
 
 use crate::error::Failure;

@@ -1,7 +1,7 @@
 //! Schedules of `coll` as programs of the simulated machine: the very messages that go elsewhere, in their order.
 
 use gapless_coll::{Action, Algorithm, Buffer, Call, Locality, Reduction, Schedule, build};
-use gapless_xtq::sim::{Place, Program, Ready, Step, Work, with_tasks};
+use gapless_xtq_sim::{Place, Program, Ready, Step, Work, with_tasks};
 
 use crate::error::Failure;
 
@@ -263,7 +263,7 @@ fn with_dependencies(works: Vec<Draft>) -> Vec<Step> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use gapless_xtq::sim::{Configuration, Options, initial, run};
+    use gapless_xtq_sim::{Configuration, Options, initial, run};
 
     /// Any algorithm that exchanges messages gives the sum, two-sided or by tasks, in all configurations.
     #[test]

@@ -39,8 +39,10 @@ use std::sync::Arc;
 pub use swift::Straight;
 
 /// The first pause before a put that was refused is sent again, in nanoseconds; it doubles so many times.
-pub(crate) const PAUSE_NS: u64 = 10_000;
-pub(crate) const DOUBLINGS: u32 = 7;
+#[doc(hidden)]
+pub const PAUSE_NS: u64 = 10_000;
+#[doc(hidden)]
+pub const DOUBLINGS: u32 = 7;
 
 /// Puts without a line to one peer that are sent, or may be, and not answered.
 const OPEN_MAX: usize = 1024;

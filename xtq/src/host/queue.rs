@@ -35,7 +35,8 @@ impl Default for QueueOptions {
 impl QueueOptions {
     /// # Errors
     /// A queue that holds or runs nothing.
-    pub(crate) fn check(self) -> Result<(), XtqError> {
+    #[doc(hidden)]
+    pub fn check(self) -> Result<(), XtqError> {
         let QueueOptions { capacity, width } = self;
         if capacity == 0 || width == 0 { Err(XtqError::NoRoom { capacity, width }) } else { Ok(()) }
     }

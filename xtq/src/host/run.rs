@@ -141,7 +141,8 @@ impl Ready {
 }
 
 /// Runs a task's code. A panic is its failure.
-pub(crate) fn failing(run: impl FnOnce() -> Result<(), TaskError>) -> Result<(), TaskError> {
+#[doc(hidden)]
+pub fn failing(run: impl FnOnce() -> Result<(), TaskError>) -> Result<(), TaskError> {
     catch_unwind(AssertUnwindSafe(run)).unwrap_or_else(|payload| Err(panicked(payload)))
 }
 

@@ -25,7 +25,8 @@ use std::sync::{Arc, Weak};
 /// Bodies of one initiator on their way at a time, at most: a body without payload needs no receive buffer.
 const TRANSFERS_MAX: usize = 64;
 /// Refusals that are kept until somebody asks.
-pub(crate) const REFUSALS_MAX: usize = 256;
+#[doc(hidden)]
+pub const REFUSALS_MAX: usize = 256;
 
 /// A task that was refused here.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -7,6 +7,8 @@ mod gathered;
 mod gpu;
 mod hostile;
 mod kernels;
+#[allow(unsafe_code, reason = "launches what touches no memory but the payload")]
+mod launched;
 mod limits;
 mod order;
 mod quick;
@@ -18,15 +20,20 @@ mod worker;
 
 use super::{Config, QueueOptions, Xtq};
 use crate::error::{Refusal, XtqError};
+use crate::packet::Launch;
 use crate::put::{Put, PutHandle, Retry};
-use crate::{Function, RefusedTask, Signal, TargetBuffer};
+use crate::{
+    Function, Gather, GroupLimits, Kernel, KernelTask, Launcher, Payload, Place, RefusedTask,
+    Signal, TargetBuffer,
+};
 use gapless_bml::{Bml, Handler, Rank, RankEvent};
 use gapless_btl::loopback::{self, Hub, Loopback};
 #[cfg(feature = "ib")]
 use gapless_btl_ib::{Ib, IbConfig, Secret};
 use gapless_btl_testkit::fault::{Fault, Plan};
+use gapless_mem::{Completion, DeviceError};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, mpsc};
+use std::sync::{Arc, Mutex, mpsc};
 use std::time::{Duration, Instant};
 
 /// Longer than anything takes here, and shorter than a test may.

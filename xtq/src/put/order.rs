@@ -4,7 +4,7 @@ use super::Retry;
 use crate::buffer::{Bytes, Payload};
 use crate::device::Short;
 use crate::error::XtqError;
-use crate::gather::Part;
+use crate::gather::{Part, Place};
 use crate::packet::{ARGUMENTS_MAX, Command, Packet, PacketError, PacketWords, Work};
 use crate::signal::Signal;
 use gapless_bml::Rank;
@@ -14,19 +14,25 @@ use std::mem::{replace, take};
 use std::time::Duration;
 
 /// What is asked for. It is written where it stays, however a put is built and handed on; a ring that keeps a put takes
-/// the box, and gives back that of an earlier one. So a thread mostly has [one](SPARE) for its next put.
+/// the box, and gives back that of an earlier one. So a thread mostly has one for its next put.
 #[derive(Clone)]
-pub(crate) struct Order {
-    pub(crate) target: Rank,
-    pub(crate) command: Command,
+pub struct Order {
+    /// Whose task it becomes.
+    pub target: Rank,
+    /// What the packet says.
+    pub command: Command,
     body: Body,
-    pub(crate) retry: Retry,
-    pub(crate) attempts_max: u32,
+    /// What happens if it is refused for now.
+    pub retry: Retry,
+    /// How often it is sent, at most.
+    pub attempts_max: u32,
     /// Its signal, if it `has_signal`; otherwise one of an earlier put, which the next often has, too.
     signal: Option<Signal>,
     has_signal: bool,
-    pub(crate) after: Option<Signal>,
-    pub(crate) limit: Option<Duration>,
+    /// Its end is waited for first.
+    pub after: Option<Signal>,
+    /// How long it may take.
+    pub limit: Option<Duration>,
 }
 
 /// Of a body its lengths, and nothing that an earlier put has left in the box.
@@ -159,12 +165,12 @@ impl Order {
 
     /// Its signal.
     #[inline]
-    pub(crate) fn signal(&self) -> Option<&Signal> {
+    pub fn signal(&self) -> Option<&Signal> {
         self.signal.as_ref().filter(|_| self.has_signal)
     }
 
     /// Takes its signal.
-    pub(crate) fn take_signal(&mut self) -> Option<Signal> {
+    pub fn take_signal(&mut self) -> Option<Signal> {
         self.signal.take().filter(|_| take(&mut self.has_signal))
     }
 
@@ -176,7 +182,7 @@ impl Order {
 
     /// Gives up arguments and payload, unless they are short.
     #[inline]
-    pub(crate) fn clear_body(&mut self) {
+    pub fn clear_body(&mut self) {
         self.body.clear();
     }
 
@@ -187,7 +193,8 @@ impl Order {
     }
 
     #[inline]
-    pub(crate) fn arguments(&self) -> &[u8] {
+    /// The task's arguments.
+    pub fn arguments(&self) -> &[u8] {
         match self.short() {
             Some(short) => short.arguments(),
             None => self.body.arguments.bytes(),
@@ -202,12 +209,19 @@ impl Order {
         }
     }
 
+    /// Bytes of the payload.
     #[inline]
-    fn payload_bytes(&self) -> usize {
+    pub fn payload_bytes(&self) -> usize {
         match self.short() {
             Some(short) => short.lengths()[1],
             None => self.body.payload.len(),
         }
+    }
+
+    /// Writes the payload into memory of that length.
+    pub fn write_payload(&self, memory: &mut [u8]) {
+        // Memory takes all.
+        let _ = self.payload().write(Place::memory(memory));
     }
 
     /// Takes arguments and payload; short ones are copied.
@@ -240,7 +254,7 @@ impl Order {
     }
 
     /// Its packet.
-    pub(crate) fn packet(&self) -> Result<Packet, XtqError> {
+    pub fn packet(&self) -> Result<Packet, XtqError> {
         self.check().map(|()| Packet::of_words(self.words()))
     }
 

@@ -1,9 +1,9 @@
 //! Payloads that lie in several places, for all back ends as in `suite.rs`: a task finds them as if they had lain in one.
 
-use super::scene::{PAYLOAD_MAX, Scene, Way, all};
+use super::launched::PAYLOAD_MAX;
+use super::scene::{PLAIN, SIMULATED, Scene, all};
 use super::*;
-use crate::gather::{Gather, Place};
-use crate::{Payload, sim};
+use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher};
 
 /// Numbers that look random.
 struct Random(u64);
@@ -19,7 +19,8 @@ impl Random {
 
     fn below(&mut self, end: usize) -> usize {
         self.0 = self.0.wrapping_add(1);
-        usize::try_from(u64::from(sim::initial(self.0, 0, 0))).unwrap() % end
+        let random = BuildHasherDefault::<DefaultHasher>::default().hash_one(self.0);
+        usize::try_from(random >> 32).unwrap() % end
     }
 
     fn bytes(&mut self, len: usize) -> Vec<u8> {
@@ -105,7 +106,7 @@ fn pieces(random: &mut Random, len: usize) -> (Payload, Vec<u8>) {
 
 #[test]
 fn tasks_find_pieces_as_if_they_had_lain_in_one() {
-    for (way, seed) in all().into_iter().map(|way| (way, None)).chain([(Way::Launched, Some(3))]) {
+    for (way, seed) in all().into_iter().map(|way| (way, None)).chain([(PLAIN, Some(3))]) {
         let (mut scene, mut random) = (Scene::new(way, 2, seed), Random::new());
         (0..64).for_each(|_| scene.post(PAYLOAD_MAX));
         let (mut expected, mut handles) = (Vec::new(), Vec::new());
@@ -146,7 +147,7 @@ fn what_is_refused_for_now_is_gathered_again_when_it_is_sent_again() {
         assert_eq!(scene.ran(), [(5, packed)], "{way:?}");
         // It was sent more than twice, but on the simulated machine only what has a place lands.
         let times = gathered.load(Ordering::Relaxed);
-        assert!(times > if way == Way::Simulated { 0 } else { 2 }, "{way:?}: {times}");
+        assert!(times > if SIMULATED { 0 } else { 2 }, "{way:?}: {times}");
     }
 }
 
@@ -182,8 +183,8 @@ fn pieces_that_are_too_long_together_are_refused_as_one_is() {
 /// Arguments lie behind the packet, in one piece.
 #[test]
 fn arguments_in_pieces_are_arguments() {
-    let mut scene = Scene::new(Way::Launched, 2, None);
-    let launch = crate::packet::Launch::linear(1, 32, 24);
+    let mut scene = Scene::new(PLAIN, 2, None);
+    let launch = Launch::linear(1, 32, 24);
     let arguments = Payload::pieces([vec![0xFF; 16], 9u64.to_le_bytes().to_vec()]);
     let put = scene.put(Put::kernel(Rank(1), 7, 2, launch, arguments).acknowledged());
     assert_eq!(scene.outcome(&put), Ok(()));

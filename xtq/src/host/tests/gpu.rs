@@ -1,7 +1,8 @@
 //! A worker on a GPU for the suite, and what its tasks have noted (`notes.ptx`). Where there is no CUDA device, the suite
 //! says so and runs without.
 
-use super::scene::{PAYLOAD_MAX, Way};
+use super::launched::PAYLOAD_MAX;
+use super::scene::Way;
 use super::*;
 use crate::host::heap::heap;
 use crate::launcher::Kernel;

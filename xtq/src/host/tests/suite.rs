@@ -1,10 +1,11 @@
 //! The contract of kernels, one suite for all back ends: launched by this end's threads (*host*), by a worker (*device*),
 //! which a thread plays (by messages, by rings, by rings while the worker never stays, and by rings on another host) or
-//! which is on a GPU, and by the simulated machine (*sim*). That all rewrite alike is in `sample.rs`, and tested by each.
+//! which is on a GPU; `xtq-sim` has this file for the simulated machine (*sim*). That all rewrite alike is in `sample.rs`,
+//! and tested by each.
 
-use super::scene::{ITEMS_MAX, PAYLOAD_MAX, Scene, WAYS, Way, all};
+use super::launched::{ITEMS_MAX, PAYLOAD_MAX};
+use super::scene::{SIMULATED, Scene, WAYS, all};
 use super::*;
-use crate::packet::Launch;
 
 #[test]
 fn tasks_run_in_order_whatever_way_they_come_and_signals_count_them() {
@@ -56,9 +57,7 @@ fn what_is_not_registered_or_allowed_is_refused_and_both_ends_learn_it() {
     for way in all() {
         let mut scene = Scene::new(way, 2, None);
         scene.warm();
-        if scene.sim.is_none() {
-            scene.there().watch_refusals(true);
-        }
+        scene.watch_refusals();
         let refused = |scene: &mut Scene, put: Put, expected: Refusal| {
             let (index, queue) = (put.order.command.index, put.order.command.queue);
             let handle = scene.put(put);
@@ -97,7 +96,7 @@ fn what_is_not_registered_or_allowed_is_refused_and_both_ends_learn_it() {
         assert_eq!((scene.ran(), scene.take_posted()), (vec![], 2));
         // Registered anew it runs; also where another way has taken its place.
         scene.register_queue(2, QueueOptions::default()).unwrap();
-        let launched = scene.launched(2);
+        let launched = scene.log.kernel(2);
         for (number, kernel) in [(1, scene.kernel()), (2, launched), (3, scene.kernel())] {
             scene.register(7, kernel).unwrap();
             let put = scene.put(scene.task(number, &[]).acknowledged());
@@ -244,7 +243,7 @@ fn a_barrier_begins_when_all_that_came_before_have_ended() {
             let before = ran[..at].iter().filter(|number| **number < barrier).count();
             assert_eq!(before as u64, barrier, "{way:?}: {ran:?}");
         }
-        if way == Way::Simulated {
+        if SIMULATED {
             assert!(!ran.is_sorted(), "nothing ran beside anything: {ran:?}");
         }
         scene.settle();
@@ -273,7 +272,7 @@ fn a_queue_of_one_takes_tasks_of_eight_initiators_once_each_and_in_order_if_aske
         for handle in &handles {
             assert_eq!(scene.outcome(handle), Ok(()));
         }
-        if way == Way::Simulated {
+        if SIMULATED {
             assert!(handles.iter().any(|handle| handle.refusals() > 0), "never full");
         }
         scene.settle();
@@ -321,21 +320,4 @@ fn registering_anew_under_puts_gives_the_old_or_the_new_and_never_a_mixture() {
         assert!(codes.iter().all(|code| [first, last].contains(code)), "{way:?}: {codes:x?}");
         scene.settle();
     }
-}
-
-/// The same calls give the same events at the same times.
-#[test]
-fn a_simulated_scene_is_the_same_each_time() {
-    let digest = || {
-        let mut scene = Scene::new(Way::Simulated, 3, None);
-        scene.post(64);
-        for number in 0..30 {
-            let put = scene.task(number, &[1; 40]).retry(Retry::InAnyOrder);
-            scene.put_from(usize::from(number % 2 == 0), put.acknowledged());
-        }
-        scene.settle();
-        let sim = scene.sim.take().unwrap().into_inner();
-        (sim.digest(), sim.now(), scene.ran())
-    };
-    assert_eq!(digest(), digest());
 }

@@ -6,7 +6,8 @@ mod code;
 mod grants;
 mod near;
 
-use super::scene::{Scene, WAYS, Way, run};
+use super::launched::run;
+use super::scene::{Scene, WAYS, Way};
 use super::*;
 use crate::device::player::Player;
 use crate::device::{DeviceFunction, Life, TargetError};

@@ -2,8 +2,8 @@
 
 use std::hash::{Hash, Hasher};
 
-use super::event::Event;
-use super::time::Ps;
+use crate::event::Event;
+use crate::time::Ps;
 
 /// A phase of a remote task, by its end (Figure 7).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -53,11 +53,11 @@ impl Phase {
 
 /// The record of a run.
 #[derive(Debug)]
-pub(super) struct Trace {
-    pub(super) digest: u64,
-    pub(super) events: u64,
-    pub(super) phases: Vec<(Phase, Ps)>,
-    pub(super) lines: Vec<String>,
+pub(crate) struct Trace {
+    pub(crate) digest: u64,
+    pub(crate) events: u64,
+    pub(crate) phases: Vec<(Phase, Ps)>,
+    pub(crate) lines: Vec<String>,
     wants_lines: bool,
 }
 
@@ -92,7 +92,7 @@ impl Hasher for Fnv {
 }
 
 impl Trace {
-    pub(super) fn new(wants_lines: bool) -> Trace {
+    pub(crate) fn new(wants_lines: bool) -> Trace {
         Trace {
             digest: 0xCBF2_9CE4_8422_2325,
             events: 0,
@@ -102,7 +102,7 @@ impl Trace {
         }
     }
 
-    pub(super) fn event(&mut self, at: Ps, event: Event) {
+    pub(crate) fn event(&mut self, at: Ps, event: Event) {
         let mut hash = Fnv(self.digest);
         (at, event).hash(&mut hash);
         self.digest = hash.finish();
@@ -112,7 +112,7 @@ impl Trace {
         }
     }
 
-    pub(super) fn phase(&mut self, phase: Phase, at: Ps) {
+    pub(crate) fn phase(&mut self, phase: Phase, at: Ps) {
         if self.phases.len() < PHASES_MAX {
             self.phases.push((phase, at));
         }

@@ -16,24 +16,22 @@ use std::borrow::Cow;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
-use super::cpu::Job;
-use super::event::Event;
-use super::nic::{Kind, Nic, Table};
-use super::program::Program;
-use super::run::{Configuration, Options, Sim};
-use super::time::Ps;
-use crate::buffer::{Posted, Received};
-use crate::error::{Refusal, XtqError};
-use crate::gather::Place;
-use crate::host::run::failing;
-use crate::host::{DOUBLINGS, PAUSE_NS, QueueOptions, REFUSALS_MAX, RefusedTask, cut};
-use crate::launcher::Kernel;
-use crate::packet::{Command, Flags, Launch, Packet, PacketError, Work, check_arguments};
-use crate::put::{Order, Put, PutHandle, Retry};
-use crate::rewrite::{Places, Rewritten, apply, look_up};
-use crate::signal::{Bell, Signal};
-use crate::tables::{NoSuchIndex, QueueEntry};
+use crate::cpu::Job;
+use crate::event::Event;
+use crate::nic::{Kind, Nic, Table};
+use crate::program::Program;
+use crate::run::{Configuration, Options, Sim};
+use crate::time::Ps;
 use gapless_bml::Rank;
+use gapless_xtq::backend::{
+    Bell, DOUBLINGS, Order, PAUSE_NS, Posted, REFUSALS_MAX, Received, check_arguments, cut, failing,
+};
+use gapless_xtq::packet::{Command, Flags, Launch, Packet, PacketError, Work};
+use gapless_xtq::rewrite::{Places, Rewritten, apply, look_up};
+use gapless_xtq::tables::{NoSuchIndex, QueueEntry};
+use gapless_xtq::{
+    Kernel, Put, PutHandle, QueueOptions, Refusal, RefusedTask, Retry, Signal, XtqError,
+};
 use thiserror::Error;
 
 /// The first pause before a put that was refused for now is sent again.
@@ -76,7 +74,7 @@ impl From<PacketError> for ClusterError {
 
 /// What processes have registered, posted and put.
 #[derive(Default)]
-pub(super) struct Desk {
+pub(crate) struct Desk {
     processes: Vec<Process>,
     puts: Vec<Issued>,
     /// Puts that stand in a line, by initiator, target and queue; the first of each is under way.
@@ -203,7 +201,7 @@ impl Cluster {
     /// Registers a kernel that is launched, in the place of what was there.
     ///
     /// # Safety
-    /// As [`Xtq::register_kernel`](crate::Xtq::register_kernel), until the cluster is gone.
+    /// As [`Xtq::register_kernel`](gapless_xtq::Xtq::register_kernel), until the cluster is gone.
     ///
     /// # Errors
     /// No such process or index; arguments of a length that no packet has; a kernel of a worker.
@@ -331,21 +329,21 @@ impl Cluster {
 
 impl Sim<'_> {
     /// The initiator's CPU has described a put.
-    pub(super) fn post_task(&mut self, put: usize) {
+    pub(crate) fn post_task(&mut self, put: usize) {
         let Issued { from, to, put: what, .. } = &self.desk.puts[put];
-        let (ends, bytes) = ((*from, *to), what.order.payload().len() as u64);
+        let (ends, bytes) = ((*from, *to), what.order.payload_bytes() as u64);
         self.post_kind(ends, bytes, Kind::Task { put });
     }
 
     /// Bytes of the command of a put, and its packet.
-    pub(super) fn task_command(&self, put: usize) -> (u64, Option<Packet>) {
+    pub(crate) fn task_command(&self, put: usize) -> (u64, Option<Packet>) {
         let Issued { put, packet, .. } = &self.desk.puts[put];
         let bytes = size_of::<Packet>() + put.order.arguments().len();
         (bytes as u64, Some(*packet))
     }
 
     /// All of a put is at its target's NIC, which takes it or refuses it, and says so.
-    pub(super) fn take_in(&mut self, put: usize) {
+    pub(crate) fn take_in(&mut self, put: usize) {
         let Issued { from, to, .. } = self.desk.puts[put];
         let refused = self.try_to_take(put).err();
         if let Some(refusal) = refused {
@@ -372,11 +370,10 @@ impl Sim<'_> {
         if self.nodes[to].gpu.waiting(queue.base) >= queue.capacity as usize {
             return Err(Refusal::QueueFull);
         }
-        let (mut arguments, bytes) = (what.order.arguments().to_vec(), what.order.payload());
-        let mut payload = self.desk.processes[to].posted.claim(bytes.len())?;
-        if let Some(memory) = payload.memory.get_mut(..bytes.len()) {
-            // The node's memory takes all.
-            let _ = bytes.write(Place::memory(memory));
+        let (mut arguments, bytes) = (what.order.arguments().to_vec(), what.order.payload_bytes());
+        let mut payload = self.desk.processes[to].posted.claim(bytes)?;
+        if let Some(memory) = payload.memory.get_mut(..bytes) {
+            what.order.write_payload(memory);
         }
         let address = arguments.as_ptr().addr() as u64;
         let places = Places { arguments: address, payload: payload.memory.as_ptr().addr() as u64 };
@@ -415,7 +412,7 @@ impl Sim<'_> {
     }
 
     /// The initiator's CPU has seen a message about a put of its own.
-    pub(super) fn hear(&mut self, message: usize) {
+    pub(crate) fn hear(&mut self, message: usize) {
         match self.messages[message].kind {
             Kind::Verdict { put, refused: None } => {
                 let issued = &self.desk.puts[put];
@@ -461,7 +458,7 @@ impl Sim<'_> {
         self.after(pause, Event::Again { put });
     }
 
-    pub(super) fn put_again(&mut self, put: usize) {
+    pub(crate) fn put_again(&mut self, put: usize) {
         let from = self.desk.puts[put].from;
         self.give(from, 0, Job::Put { put });
     }
@@ -478,13 +475,13 @@ impl Sim<'_> {
     }
 
     /// Bytes of a task's payload, by the address of its arguments.
-    pub(super) fn task_bytes(&self, node: usize, arguments: u64) -> Option<u64> {
+    pub(crate) fn task_bytes(&self, node: usize, arguments: u64) -> Option<u64> {
         let taken = self.desk.processes.get(node)?.tasks.get(&arguments)?;
         Some(taken.payload.len as u64)
     }
 
     /// A task runs to its end.
-    pub(super) fn run_task(&mut self, node: usize, launch: Launch, task: u64) {
+    pub(crate) fn run_task(&mut self, node: usize, launch: Launch, task: u64) {
         let Some(taken) = self.desk.processes[node].tasks.get(&task) else { return };
         let Taken { put, kernel, arguments, payload } = taken;
         // SAFETY: `Cluster::register_kernel` is where kernels come from, an unsafe function with this promise. The limits
@@ -495,7 +492,7 @@ impl Sim<'_> {
     }
 
     /// The end of a task is in memory: its signal, its receive buffer, and who is told.
-    pub(super) fn is_over(&mut self, node: usize, kernel: usize) {
+    pub(crate) fn is_over(&mut self, node: usize, kernel: usize) {
         let Some(task) = self.nodes[node].gpu.task_of(kernel) else { return };
         let Some(taken) = self.desk.processes[node].tasks.remove(&task) else { return };
         let Taken { put, kernel, payload, .. } = taken;
@@ -512,7 +509,7 @@ impl Sim<'_> {
     }
 
     /// The library's thread of the target tells the initiator that a task has ended.
-    pub(super) fn post_answer(&mut self, put: usize) {
+    pub(crate) fn post_answer(&mut self, put: usize) {
         let Issued { from, to, failed, .. } = &self.desk.puts[put];
         let bytes = failed.as_ref().map_or(0, String::len) as u64;
         self.post_kind((*to, *from), bytes, Kind::Answer { put });

@@ -15,6 +15,7 @@
 //! Time is in whole picoseconds. The same programs, options and seed give the same events at the same times everywhere.
 //! What is not modelled: contention for memory and for the chip's paths between devices, translation of addresses,
 //! lost packets, and time for posting receives.
+#![deny(unsafe_code)]
 
 #[allow(unsafe_code, reason = "runs kernels that were registered by an unsafe function")]
 mod cluster;
@@ -39,4 +40,6 @@ pub use time::{Ps, Rate};
 pub use trace::Phase;
 
 #[cfg(test)]
-pub(crate) mod tests;
+mod contract;
+#[cfg(test)]
+mod tests;

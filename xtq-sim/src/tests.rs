@@ -2,7 +2,7 @@ use super::experiments::{accumulate, is_sum, reduce};
 use super::machine::ELEMENT;
 use super::nic::Nic;
 use super::*;
-use crate::sample;
+use gapless_xtq::sample;
 
 fn of(configuration: Configuration) -> Options {
     Options { mpi: false, ..Options::new(configuration) }
@@ -15,7 +15,7 @@ fn task(configuration: Configuration, bytes: u64) -> Outcome {
 }
 
 /// `count` ranks that each send `bytes` to rank 0, which adds all to its own.
-pub(crate) fn fan_in(count: usize, bytes: u64) -> Vec<Program> {
+fn fan_in(count: usize, bytes: u64) -> Vec<Program> {
     let mut target = Program { memory: bytes * count as u64, steps: Vec::new() };
     let into = Place::new(0, bytes);
     for from in 1..count {

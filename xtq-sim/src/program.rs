@@ -260,7 +260,7 @@ pub fn check(programs: &[Program]) -> Result<(), ProgramError> {
 ///
 /// # Errors
 /// The first place that does not.
-pub(super) fn check_grain(programs: &[Program], grain: u64) -> Result<(), ProgramError> {
+pub(crate) fn check_grain(programs: &[Program], grain: u64) -> Result<(), ProgramError> {
     let off =
         |place: &Place| !place.start.is_multiple_of(grain) || !place.len.is_multiple_of(grain);
     for (rank, program) in programs.iter().enumerate() {

@@ -5,25 +5,25 @@
 
 use std::collections::VecDeque;
 
-use super::event::Event;
-use super::gpu;
-use super::program::{Place, Work};
-use super::run::{Configuration, Sim};
-use super::time::Ps;
-use super::trace::Phase;
+use crate::event::Event;
+use crate::gpu;
+use crate::program::{Place, Work};
+use crate::run::{Configuration, Sim};
+use crate::time::Ps;
+use crate::trace::Phase;
 
 /// A thread of the CPU.
 #[derive(Debug, Default)]
-pub(super) struct Thread {
+pub(crate) struct Thread {
     jobs: VecDeque<Job>,
     doing: Option<Job>,
     /// How long it was at work.
-    pub(super) busy: Ps,
+    pub(crate) busy: Ps,
 }
 
 /// Something that a thread has to do, for a step.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Job {
+pub(crate) enum Job {
     /// Hands a message to the NIC.
     Post { step: usize },
     /// Adds or copies.
@@ -50,7 +50,7 @@ pub(super) enum Job {
 
 impl Sim<'_> {
     /// A step may begin.
-    pub(super) fn ready(&mut self, node: usize, step: usize) {
+    pub(crate) fn ready(&mut self, node: usize, step: usize) {
         match self.work(node, step) {
             Work::Send { .. } | Work::Put { .. } | Work::Notify { .. } => {
                 self.job(node, step, Job::Post { step })
@@ -78,12 +78,12 @@ impl Sim<'_> {
     }
 
     /// Gives the thread of a step something to do.
-    pub(super) fn job(&mut self, node: usize, step: usize, job: Job) {
+    pub(crate) fn job(&mut self, node: usize, step: usize, job: Job) {
         self.give(node, self.thread_of(node, step), job);
     }
 
     /// Gives a thread something to do.
-    pub(super) fn give(&mut self, node: usize, thread: usize, job: Job) {
+    pub(crate) fn give(&mut self, node: usize, thread: usize, job: Job) {
         self.nodes[node].threads[thread].jobs.push_back(job);
         if self.nodes[node].threads[thread].doing.is_none() {
             self.next_job(node, thread);
@@ -132,7 +132,7 @@ impl Sim<'_> {
     }
 
     /// A thread has ended what it did.
-    pub(super) fn job_ended(&mut self, node: usize, thread: usize) {
+    pub(crate) fn job_ended(&mut self, node: usize, thread: usize) {
         let Some(job) = self.nodes[node].threads[thread].doing.take() else { return };
         match job {
             Job::Post { step } => self.post(node, step),
@@ -176,7 +176,7 @@ impl Sim<'_> {
     }
 
     /// Adds to a place of a node's memory.
-    pub(super) fn add(&mut self, node: usize, into: Place, operand: &[u32]) {
+    pub(crate) fn add(&mut self, node: usize, into: Place, operand: &[u32]) {
         let into = self.grains(into);
         for (sum, term) in self.nodes[node].memory[into].iter_mut().zip(operand) {
             *sum = sum.wrapping_add(*term);

@@ -3,11 +3,11 @@
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
-use super::time::Ps;
+use crate::time::Ps;
 
 /// Something that happens at a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(super) enum Event {
+pub(crate) enum Event {
     /// A rank begins.
     Begin { node: usize },
     /// A thread of the CPU has ended what it did.
@@ -44,20 +44,20 @@ pub(super) enum Event {
 
 /// The future.
 #[derive(Debug, Default)]
-pub(super) struct Agenda {
+pub(crate) struct Agenda {
     heap: BinaryHeap<Reverse<(Ps, u64, Event)>>,
     planned: u64,
 }
 
 impl Agenda {
     /// Plans something.
-    pub(super) fn plan(&mut self, at: Ps, event: Event) {
+    pub(crate) fn plan(&mut self, at: Ps, event: Event) {
         self.heap.push(Reverse((at, self.planned, event)));
         self.planned += 1;
     }
 
     /// What comes next, and when.
-    pub(super) fn next(&mut self) -> Option<(Ps, Event)> {
+    pub(crate) fn next(&mut self) -> Option<(Ps, Event)> {
         self.heap.pop().map(|Reverse((at, _, event))| (at, event))
     }
 }

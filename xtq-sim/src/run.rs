@@ -6,17 +6,17 @@
 use std::borrow::Cow;
 use std::collections::{BTreeMap, HashMap, HashSet};
 
-use super::cluster::Desk;
-use super::cpu::Thread;
-use super::event::{Agenda, Event};
-use super::gpu::Gpu;
-use super::machine::{ELEMENT, Machine};
-use super::network::{Network, Traffic};
-use super::nic::{Message, Nic};
-use super::program::{self, Place, Program, ProgramError, Work};
-use super::time::Ps;
-use super::trace::{Phase, Trace};
-use crate::packet::{ENTRIES, PACKET_BYTES};
+use crate::cluster::Desk;
+use crate::cpu::Thread;
+use crate::event::{Agenda, Event};
+use crate::gpu::Gpu;
+use crate::machine::{ELEMENT, Machine};
+use crate::network::{Network, Traffic};
+use crate::nic::{Message, Nic};
+use crate::program::{self, Place, Program, ProgramError, Work};
+use crate::time::Ps;
+use crate::trace::{Phase, Trace};
+use gapless_xtq::packet::{ENTRIES, PACKET_BYTES};
 
 /// How remote tasks are done (§V.A).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -123,25 +123,25 @@ impl Outcome {
 }
 
 /// A node.
-pub(super) struct Node {
-    pub(super) memory: Vec<u32>,
-    pub(super) threads: [Thread; 2],
-    pub(super) nic: Nic,
-    pub(super) gpu: Gpu,
+pub(crate) struct Node {
+    pub(crate) memory: Vec<u32>,
+    pub(crate) threads: [Thread; 2],
+    pub(crate) nic: Nic,
+    pub(crate) gpu: Gpu,
     /// Receives that wait for their messages, and messages that wait for their receives.
-    pub(super) posted: HashMap<(usize, u32), usize>,
-    pub(super) early: HashMap<(usize, u32), usize>,
+    pub(crate) posted: HashMap<(usize, u32), usize>,
+    pub(crate) early: HashMap<(usize, u32), usize>,
     /// The same for messages without matching.
-    pub(super) awaited: HashMap<(usize, u32), usize>,
-    pub(super) notices: HashMap<(usize, u32), usize>,
+    pub(crate) awaited: HashMap<(usize, u32), usize>,
+    pub(crate) notices: HashMap<(usize, u32), usize>,
     /// Steps that wait for a task, and tasks that have ended before anybody waited.
-    pub(super) waiting: HashMap<u32, usize>,
-    pub(super) over: HashSet<u32>,
+    pub(crate) waiting: HashMap<u32, usize>,
+    pub(crate) over: HashSet<u32>,
     /// How often each registered signal was counted down.
-    pub(super) counts: [u32; ENTRIES],
+    pub(crate) counts: [u32; ENTRIES],
     /// Where payloads and arguments lie that came with puts.
-    pub(super) landed: BTreeMap<u64, Vec<u32>>,
-    pub(super) arguments: BTreeMap<u64, [u64; 4]>,
+    pub(crate) landed: BTreeMap<u64, Vec<u32>>,
+    pub(crate) arguments: BTreeMap<u64, [u64; 4]>,
     steps: Steps,
     /// When its last step had ended.
     ended: Ps,
@@ -157,19 +157,19 @@ struct Steps {
 }
 
 /// The whole simulation.
-pub(super) struct Sim<'a> {
-    pub(super) options: Options,
+pub(crate) struct Sim<'a> {
+    pub(crate) options: Options,
     programs: Cow<'a, [Program]>,
-    pub(super) now: Ps,
-    pub(super) agenda: Agenda,
-    pub(super) nodes: Vec<Node>,
-    pub(super) messages: Vec<Message>,
-    pub(super) network: Network,
-    pub(super) trace: Trace,
-    pub(super) refused: u64,
-    pub(super) broken: Vec<String>,
+    pub(crate) now: Ps,
+    pub(crate) agenda: Agenda,
+    pub(crate) nodes: Vec<Node>,
+    pub(crate) messages: Vec<Message>,
+    pub(crate) network: Network,
+    pub(crate) trace: Trace,
+    pub(crate) refused: u64,
+    pub(crate) broken: Vec<String>,
     /// What processes have registered and put, if there are no programs.
-    pub(super) desk: Desk,
+    pub(crate) desk: Desk,
 }
 
 /// Runs programs, one a node, until nothing happens any more.
@@ -246,7 +246,7 @@ impl Node {
 }
 
 impl<'a> Sim<'a> {
-    pub(super) fn new(programs: Cow<'a, [Program]>, options: &Options, desk: Desk) -> Sim<'a> {
+    pub(crate) fn new(programs: Cow<'a, [Program]>, options: &Options, desk: Desk) -> Sim<'a> {
         let nodes = programs.iter().enumerate();
         let nodes = nodes.map(|(rank, program)| Node::new(rank, program, options)).collect();
         Sim {
@@ -267,7 +267,7 @@ impl<'a> Sim<'a> {
 
 impl Sim<'_> {
     /// The next event. Answers whether there was one.
-    pub(super) fn step(&mut self) -> bool {
+    pub(crate) fn step(&mut self) -> bool {
         let Some((at, event)) = self.agenda.next() else { return false };
         self.now = at;
         self.trace.event(at, event);
@@ -275,28 +275,28 @@ impl Sim<'_> {
         true
     }
 
-    pub(super) fn machine(&self) -> &Machine {
+    pub(crate) fn machine(&self) -> &Machine {
         &self.options.machine
     }
 
     /// Plans something for later.
-    pub(super) fn after(&mut self, time: Ps, event: Event) {
+    pub(crate) fn after(&mut self, time: Ps, event: Event) {
         self.agenda.plan(self.now + time, event);
     }
 
-    pub(super) fn work(&self, node: usize, step: usize) -> Work {
+    pub(crate) fn work(&self, node: usize, step: usize) -> Work {
         self.programs[node].steps[step].work
     }
 
-    pub(super) fn programs_step(&self, node: usize, step: usize) -> Option<Work> {
+    pub(crate) fn programs_step(&self, node: usize, step: usize) -> Option<Work> {
         self.programs[node].steps.get(step).map(|step| step.work)
     }
 
-    pub(super) fn thread_of(&self, node: usize, step: usize) -> usize {
+    pub(crate) fn thread_of(&self, node: usize, step: usize) -> usize {
         self.programs[node].steps[step].thread
     }
 
-    pub(super) fn phase(&mut self, phase: Phase) {
+    pub(crate) fn phase(&mut self, phase: Phase) {
         self.trace.phase(phase, self.now);
     }
 
@@ -331,7 +331,7 @@ impl Sim<'_> {
     }
 
     /// A step has ended; those that waited for it alone may begin.
-    pub(super) fn ended(&mut self, node: usize, step: usize) {
+    pub(crate) fn ended(&mut self, node: usize, step: usize) {
         let now = self.now;
         let of = &mut self.nodes[node];
         of.steps.ended[step] = true;
@@ -346,12 +346,12 @@ impl Sim<'_> {
         }
     }
 
-    pub(super) fn has_ended(&self, node: usize, step: usize) -> bool {
+    pub(crate) fn has_ended(&self, node: usize, step: usize) -> bool {
         self.nodes[node].steps.ended[step]
     }
 
     /// Elements of a place, as the memory keeps them.
-    pub(super) fn grains(&self, place: Place) -> std::ops::Range<usize> {
+    pub(crate) fn grains(&self, place: Place) -> std::ops::Range<usize> {
         let index =
             |byte: u64| usize::try_from(byte.div_ceil(self.options.grain)).unwrap_or(usize::MAX);
         index(place.start)..index(place.end())
@@ -380,8 +380,8 @@ impl Sim<'_> {
 }
 
 /// Entries of a table: tasks go by their number, modulo this.
-pub(super) const INDICES: u8 = 64;
+pub(crate) const INDICES: u8 = 64;
 const _: () = assert!(INDICES as usize == ENTRIES);
 
 /// Bytes of a command on the wire: the packet and its four arguments.
-pub(super) const COMMAND: u64 = PACKET_BYTES as u64 + 32;
+pub(crate) const COMMAND: u64 = PACKET_BYTES as u64 + 32;

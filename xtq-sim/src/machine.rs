@@ -4,7 +4,7 @@
 //! [`Machine::kernel_start`] by XTQ's 1.2 µs, then [`Machine::event_handling`] by HSA's 1.5 µs. Nothing was changed
 //! after that: [`PARAMETERS`] is the list, and a test compares it with the machine.
 
-use super::time::{Ps, Rate};
+use crate::time::{Ps, Rate};
 
 /// Clock of the CPU, MHz (Table I).
 const CPU_MHZ: u64 = 3000;

@@ -4,30 +4,30 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::Bound;
 
-use super::cpu::Job;
-use super::event::Event;
-use super::machine::ELEMENT;
-use super::program::{Place, Work};
-use super::run::{INDICES, Sim};
-use super::trace::Phase;
-use crate::packet::{Command, ENTRIES, Flags, Launch, Packet, PacketError, Work as Task};
+use crate::cpu::Job;
+use crate::event::Event;
+use crate::machine::ELEMENT;
+use crate::program::{Place, Work};
+use crate::run::{INDICES, Sim};
+use crate::trace::Phase;
+use gapless_xtq::packet::{Command, ENTRIES, Flags, Launch, Packet, PacketError, Work as Task};
 
 /// Addresses of a node, all alike: what lies where is the node's own affair, and initiators know none of it.
-pub(super) const MEMORY: u64 = 0x10_0000_0000_0000;
-pub(super) const PAYLOADS: u64 = 0x20_0000_0000_0000;
-pub(super) const ARGUMENTS: u64 = 0x30_0000_0000_0000;
-pub(super) const LOCAL_ARGUMENTS: u64 = 0x38_0000_0000_0000;
-pub(super) const SIGNALS: u64 = 0x40_0000_0000_0000;
-pub(super) const QUEUE: u64 = 0x50_0000_0000_0000;
+pub(crate) const MEMORY: u64 = 0x10_0000_0000_0000;
+pub(crate) const PAYLOADS: u64 = 0x20_0000_0000_0000;
+pub(crate) const ARGUMENTS: u64 = 0x30_0000_0000_0000;
+pub(crate) const LOCAL_ARGUMENTS: u64 = 0x38_0000_0000_0000;
+pub(crate) const SIGNALS: u64 = 0x40_0000_0000_0000;
+pub(crate) const QUEUE: u64 = 0x50_0000_0000_0000;
 /// The code of the kernel.
-pub(super) const SUM: u64 = 0x60_0000_0000_0000;
+pub(crate) const SUM: u64 = 0x60_0000_0000_0000;
 
 /// Work-items of a group.
 const GROUP: u16 = 256;
 
 /// The GPU of a node.
 #[derive(Debug, Default)]
-pub(super) struct Gpu {
+pub(crate) struct Gpu {
     /// The command queues, by their addresses.
     queues: BTreeMap<u64, Queue>,
     /// The queue that was looked at last: all take turns.
@@ -63,14 +63,14 @@ struct Kernel {
 
 impl Gpu {
     /// With the queue of programs, which has no width.
-    pub(super) fn new() -> Gpu {
+    pub(crate) fn new() -> Gpu {
         let mut gpu = Gpu::default();
         gpu.add_queue(QUEUE, u32::MAX);
         gpu
     }
 
     /// One more queue. What others have runs beside it; those that nothing is left in go.
-    pub(super) fn add_queue(&mut self, base: u64, width: u32) {
+    pub(crate) fn add_queue(&mut self, base: u64, width: u32) {
         let turn = self.turn;
         self.queues.retain(|of, queue| {
             [QUEUE, turn].contains(of) || queue.running > 0 || !queue.packets.is_empty()
@@ -79,11 +79,11 @@ impl Gpu {
     }
 
     /// Packets that wait in a queue.
-    pub(super) fn waiting(&self, base: u64) -> usize {
+    pub(crate) fn waiting(&self, base: u64) -> usize {
         self.queues.get(&base).map_or(0, |queue| queue.packets.len())
     }
 
-    pub(super) fn push(&mut self, base: u64, packet: Packet) {
+    pub(crate) fn push(&mut self, base: u64, packet: Packet) {
         if let Some(queue) = self.queues.get_mut(&base) {
             queue.packets.push_back(packet);
         }
@@ -98,19 +98,19 @@ impl Gpu {
     }
 
     /// The address of a task's arguments, if the kernel is of one that a process has put.
-    pub(super) fn task_of(&self, kernel: usize) -> Option<u64> {
+    pub(crate) fn task_of(&self, kernel: usize) -> Option<u64> {
         self.kernels.get(kernel)?.task.map(|(_, arguments)| arguments)
     }
 }
 
 /// How a kernel that adds so many bytes is launched.
-pub(super) fn launch(bytes: u64) -> Launch {
+pub(crate) fn launch(bytes: u64) -> Launch {
     let groups = bytes.div_ceil(ELEMENT * u64::from(GROUP)).max(1);
     Launch::linear(u32::try_from(groups).unwrap_or(u32::MAX / u32::from(GROUP)), GROUP, 32)
 }
 
 /// The packet by which a node's CPU has its own GPU add, and the kernel's arguments.
-pub(super) fn local_command(
+pub(crate) fn local_command(
     step: usize,
     source: Place,
     into: Place,
@@ -130,7 +130,7 @@ pub(super) fn local_command(
 
 impl Sim<'_> {
     /// The doorbell rings.
-    pub(super) fn kick(&mut self, node: usize) {
+    pub(crate) fn kick(&mut self, node: usize) {
         let gpu = &mut self.nodes[node].gpu;
         let Some(next) = gpu.next_queue().filter(|_| !gpu.busy) else { return };
         (gpu.busy, gpu.turn) = (true, next);
@@ -138,7 +138,7 @@ impl Sim<'_> {
         self.after(read, Event::Read { node });
     }
 
-    pub(super) fn packet_read(&mut self, node: usize) {
+    pub(crate) fn packet_read(&mut self, node: usize) {
         let gpu = &mut self.nodes[node].gpu;
         let queue = gpu.queues.get_mut(&gpu.turn);
         gpu.current = queue.and_then(|queue| queue.packets.pop_front());
@@ -157,7 +157,7 @@ impl Sim<'_> {
         }
     }
 
-    pub(super) fn scheduled(&mut self, node: usize) {
+    pub(crate) fn scheduled(&mut self, node: usize) {
         let gpu = &mut self.nodes[node].gpu;
         let packet = gpu.current.take();
         gpu.busy = false;
@@ -227,7 +227,7 @@ impl Sim<'_> {
         self.nodes[node].memory.len() as u64 * self.options.grain
     }
 
-    pub(super) fn kernel_ended(&mut self, node: usize, kernel: usize) {
+    pub(crate) fn kernel_ended(&mut self, node: usize, kernel: usize) {
         self.phase(Phase::Kernel);
         let gpu = &mut self.nodes[node].gpu;
         let Kernel { into, source, signal, queue, task } = gpu.kernels[kernel];
@@ -274,7 +274,7 @@ impl Sim<'_> {
     }
 
     /// A signal was counted down: whoever waits looks at it.
-    pub(super) fn signalled(&mut self, node: usize, signal: usize) {
+    pub(crate) fn signalled(&mut self, node: usize, signal: usize) {
         if signal >= ENTRIES {
             // A kernel of this node's own: its step waits.
             let step = signal - ENTRIES;

@@ -2,16 +2,16 @@
 //!
 //! A link carries one packet at a time. Packets for one node wait at the switch for its port, in the order of arrival.
 
-use super::event::Event;
-use super::run::Sim;
-use super::time::Ps;
+use crate::event::Event;
+use crate::run::Sim;
+use crate::time::Ps;
 
 /// A packet on its way.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Flight {
-    pub(super) message: usize,
+pub(crate) struct Flight {
+    pub(crate) message: usize,
     /// Whether the message begins with it.
-    pub(super) first: bool,
+    pub(crate) first: bool,
     /// Bytes on the wire.
     bytes: u64,
     arrived: bool,
@@ -19,12 +19,12 @@ pub(super) struct Flight {
 
 /// Links and packets.
 #[derive(Debug, Default)]
-pub(super) struct Network {
+pub(crate) struct Network {
     /// When the link of each node to the switch is free, and the one from the switch.
     up: Vec<Ps>,
     down: Vec<Ps>,
-    pub(super) flights: Vec<Flight>,
-    pub(super) traffic: Traffic,
+    pub(crate) flights: Vec<Flight>,
+    pub(crate) traffic: Traffic,
 }
 
 /// What went through the network.
@@ -56,14 +56,14 @@ impl Traffic {
 }
 
 impl Network {
-    pub(super) fn new(nodes: usize) -> Network {
+    pub(crate) fn new(nodes: usize) -> Network {
         Network { up: vec![Ps::ZERO; nodes], down: vec![Ps::ZERO; nodes], ..Network::default() }
     }
 }
 
 impl Sim<'_> {
     /// Puts a message on its node's link, a packet after the other. Answers how many packets, and when the last one has left.
-    pub(super) fn transmit(&mut self, message: usize, from: usize, bytes: u64) -> (u64, Ps) {
+    pub(crate) fn transmit(&mut self, message: usize, from: usize, bytes: u64) -> (u64, Ps) {
         let machine = *self.machine();
         let packets = bytes.div_ceil(machine.mtu).max(1);
         self.network.traffic.messages += 1;
@@ -87,7 +87,7 @@ impl Sim<'_> {
     }
 
     /// A packet waits for the link to its node.
-    pub(super) fn at_port(&mut self, packet: usize) {
+    pub(crate) fn at_port(&mut self, packet: usize) {
         let machine = *self.machine();
         let Flight { message, bytes, .. } = self.network.flights[packet];
         let to = self.messages[message].to;
@@ -98,7 +98,7 @@ impl Sim<'_> {
     }
 
     /// A packet is there: which it is.
-    pub(super) fn received(&mut self, packet: usize) -> Flight {
+    pub(crate) fn received(&mut self, packet: usize) -> Flight {
         let flight = self.network.flights[packet];
         let traffic = &mut self.network.traffic;
         traffic.arrived += 1;

@@ -4,9 +4,9 @@
 //! Rank 0 has the operand in the first half of its memory. Rank 1 has the other operand there, and the result in the
 //! end; messages that are received, and not put, go into the second half.
 
-use super::machine::ELEMENT;
-use super::program::{Place, Program, Ready, Step, Work, with_tasks};
-use super::run::{Configuration, initial};
+use crate::machine::ELEMENT;
+use crate::program::{Place, Program, Ready, Step, Work, with_tasks};
+use crate::run::{Configuration, initial};
 
 /// Pieces of a vector: of `piece` bytes, the last one of what is left; 0: in one.
 fn pieces(bytes: u64, piece: u64) -> impl Iterator<Item = Place> {

@@ -6,27 +6,27 @@
 
 use std::collections::VecDeque;
 
-use super::cpu::Job;
-use super::event::Event;
-use super::gpu::{ARGUMENTS, MEMORY, PAYLOADS, QUEUE, SIGNALS, SUM, launch};
-use super::machine::Machine;
-use super::program::{Place, Work};
-use super::run::{COMMAND, INDICES, Sim};
-use super::time::Ps;
-use super::trace::Phase;
-use crate::error::Refusal;
-use crate::packet::{Command, Flags, Packet, PacketError, Work as Task};
-use crate::rewrite::{Places, RewriteError, Rewritten, rewrite};
-use crate::tables::{Entry, NoSuchIndex, QueueEntry, Tables};
+use crate::cpu::Job;
+use crate::event::Event;
+use crate::gpu::{ARGUMENTS, MEMORY, PAYLOADS, QUEUE, SIGNALS, SUM, launch};
+use crate::machine::Machine;
+use crate::program::{Place, Work};
+use crate::run::{COMMAND, INDICES, Sim};
+use crate::time::Ps;
+use crate::trace::Phase;
+use gapless_xtq::Refusal;
+use gapless_xtq::packet::{Command, Flags, Packet, PacketError, Work as Task};
+use gapless_xtq::rewrite::{Places, RewriteError, Rewritten, rewrite};
+use gapless_xtq::tables::{Entry, NoSuchIndex, QueueEntry, Tables};
 
 /// A message.
 #[derive(Debug)]
-pub(super) struct Message {
-    pub(super) from: usize,
-    pub(super) to: usize,
+pub(crate) struct Message {
+    pub(crate) from: usize,
+    pub(crate) to: usize,
     /// Length of its payload.
-    pub(super) bytes: u64,
-    pub(super) kind: Kind,
+    pub(crate) bytes: u64,
+    pub(crate) kind: Kind,
     /// The initiator's step that it is of; without a meaning if it is no step's.
     step: usize,
     content: Vec<u32>,
@@ -43,7 +43,7 @@ impl Message {
 }
 
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Kind {
+pub(crate) enum Kind {
     /// Two-sided.
     Send { slot: u32 },
     /// With a task.
@@ -74,7 +74,7 @@ impl Kind {
 
 /// The NIC of a node.
 #[derive(Debug)]
-pub(super) struct Nic {
+pub(crate) struct Nic {
     tables: Tables,
     cache: Cache,
     /// When it can take the next message, and the next packet.
@@ -92,7 +92,7 @@ struct Cache {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Table {
+pub(crate) enum Table {
     Kernels,
     Queues,
 }
@@ -113,7 +113,7 @@ impl Cache {
 }
 
 impl Nic {
-    pub(super) fn new(memory: u64, machine: &Machine) -> Nic {
+    pub(crate) fn new(memory: u64, machine: &Machine) -> Nic {
         let mut cache = Cache { lines: VecDeque::new(), most: machine.table_cache };
         let tables = Tables::new();
         let registered = register(&tables, memory, machine.queue);
@@ -126,30 +126,30 @@ impl Nic {
     }
 
     /// The task that a packet becomes here.
-    pub(super) fn task(&self, packet: &Packet, places: Places) -> Result<Rewritten, RewriteError> {
+    pub(crate) fn task(&self, packet: &Packet, places: Places) -> Result<Rewritten, RewriteError> {
         rewrite(packet, &self.tables, places)
     }
 
     /// A NIC where nothing is registered yet.
-    pub(super) fn bare(machine: &Machine) -> Nic {
+    pub(crate) fn bare(machine: &Machine) -> Nic {
         let cache = Cache { lines: VecDeque::new(), most: machine.table_cache };
         Nic { tables: Tables::new(), cache, sends: Ps::ZERO, receives: Ps::ZERO, landings: 0 }
     }
 
     /// What is registered.
-    pub(super) fn registered(&self) -> &Tables {
+    pub(crate) fn registered(&self) -> &Tables {
         &self.tables
     }
 
     /// Its tables. Whoever registers in them writes the entry to the NIC, too.
-    pub(super) fn tables(&mut self, table: Table, index: u8) -> &Tables {
+    pub(crate) fn tables(&mut self, table: Table, index: u8) -> &Tables {
         self.cache.holds(table, index);
         &self.tables
     }
 
     /// The same NIC with other tables.
     #[cfg(test)]
-    pub(super) fn with_tables(tables: Tables) -> Nic {
+    pub(crate) fn with_tables(tables: Tables) -> Nic {
         Nic { tables, ..Nic::new(0, &Machine::PAPER) }
     }
 }
@@ -189,12 +189,12 @@ fn command(task: u32, bytes: u64, at: u64) -> (Result<Packet, PacketError>, [u64
 
 impl Sim<'_> {
     /// A packet, or a note that there is none.
-    pub(super) fn sound(&mut self, packet: Result<Packet, PacketError>) -> Option<Packet> {
+    pub(crate) fn sound(&mut self, packet: Result<Packet, PacketError>) -> Option<Packet> {
         packet.map_err(|error| self.broken.push(error.to_string())).ok()
     }
 
     /// The CPU has described a message.
-    pub(super) fn post(&mut self, node: usize, step: usize) {
+    pub(crate) fn post(&mut self, node: usize, step: usize) {
         let (to, kind, from) = match self.work(node, step) {
             Work::Send { to, slot, from } => (to, Kind::Send { slot }, from),
             Work::Notify { to, slot } => (to, Kind::Notify { slot }, Place::NOTHING),
@@ -213,14 +213,14 @@ impl Sim<'_> {
     }
 
     /// A message of a process, and not of a step.
-    pub(super) fn post_kind(&mut self, (from, to): (usize, usize), bytes: u64, kind: Kind) {
+    pub(crate) fn post_kind(&mut self, (from, to): (usize, usize), bytes: u64, kind: Kind) {
         self.phase(Phase::Post);
         self.messages.push(Message::new(from, to, bytes, kind));
         self.ring(self.messages.len() - 1);
     }
 
     /// A message that the NIC sends of itself.
-    pub(super) fn answer(&mut self, (from, to): (usize, usize), kind: Kind) {
+    pub(crate) fn answer(&mut self, (from, to): (usize, usize), kind: Kind) {
         self.messages.push(Message::new(from, to, 0, kind));
         let gap = self.machine().nic_gap;
         self.after(gap, Event::Gathered { message: self.messages.len() - 1 });
@@ -236,13 +236,13 @@ impl Sim<'_> {
     }
 
     /// Rings the NIC's doorbell.
-    pub(super) fn ring(&mut self, message: usize) {
+    pub(crate) fn ring(&mut self, message: usize) {
         let crossing = self.machine().crossing;
         self.after(crossing, Event::Doorbell { message });
     }
 
     /// The NIC reads the description of a message, then its first bytes: command and payload lie apart (§III.A).
-    pub(super) fn send(&mut self, message: usize) {
+    pub(crate) fn send(&mut self, message: usize) {
         let machine = *self.machine();
         let Message { from, bytes, kind, .. } = self.messages[message];
         let begins = self.nodes[from].nic.sends.max(self.now);
@@ -256,7 +256,7 @@ impl Sim<'_> {
     }
 
     /// The NIC sends.
-    pub(super) fn gathered(&mut self, message: usize) {
+    pub(crate) fn gathered(&mut self, message: usize) {
         self.phase(Phase::InitiatorNic);
         let Message { from, bytes, kind, .. } = self.messages[message];
         let (command, _) = self.command_of(kind);
@@ -266,7 +266,7 @@ impl Sim<'_> {
     }
 
     /// Nothing of a message is needed any more at its initiator, unless a task is refused.
-    pub(super) fn released(&mut self, message: usize) {
+    pub(crate) fn released(&mut self, message: usize) {
         let Message { from, step, kind, .. } = self.messages[message];
         if kind.is_of_step() && !self.has_ended(from, step) {
             self.ended(from, step);
@@ -274,7 +274,7 @@ impl Sim<'_> {
     }
 
     /// A packet is at its target's NIC.
-    pub(super) fn arrived(&mut self, packet: usize) {
+    pub(crate) fn arrived(&mut self, packet: usize) {
         let machine = *self.machine();
         let flight = self.received(packet);
         let Message { to, kind, .. } = self.messages[flight.message];
@@ -306,7 +306,7 @@ impl Sim<'_> {
     }
 
     /// All of a message is in its target's memory.
-    pub(super) fn landed(&mut self, message: usize) {
+    pub(crate) fn landed(&mut self, message: usize) {
         self.network.traffic.landed += 1;
         let Message { from, to, kind, .. } = self.messages[message];
         let crossing = self.machine().crossing;
@@ -330,7 +330,7 @@ impl Sim<'_> {
     }
 
     /// Puts the payload of a message where its receive says.
-    pub(super) fn store(&mut self, node: usize, step: usize, message: usize) {
+    pub(crate) fn store(&mut self, node: usize, step: usize, message: usize) {
         let Work::Receive { into, .. } = self.work(node, step) else { return };
         let content = std::mem::take(&mut self.messages[message].content);
         let grains = self.grains(into);
@@ -343,7 +343,7 @@ impl Sim<'_> {
     }
 
     /// The CPU can know of a message.
-    pub(super) fn noted(&mut self, message: usize) {
+    pub(crate) fn noted(&mut self, message: usize) {
         let Message { from, to, kind, matched, .. } = self.messages[message];
         match kind {
             Kind::Send { slot } => match (matched, self.nodes[to].posted.remove(&(from, slot))) {
