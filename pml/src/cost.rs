@@ -275,6 +275,15 @@ impl<'m> Model<'m> {
 }
 
 impl Model<'_> {
+    /// The time by one formula between buffers of the host, and by another where one is a device's.
+    pub(crate) fn by_ends(
+        &self,
+        host: fn(&Self) -> f64,
+        device: fn(&Self, &DeviceEnds) -> f64,
+    ) -> f64 {
+        self.s.devices.as_ref().map_or_else(|| host(self), |ends| device(self, ends))
+    }
+
     fn blocks(&self) -> f64 {
         real(self.s.blocks())
     }

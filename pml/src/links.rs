@@ -281,7 +281,10 @@ pub(crate) fn fragment_max(bml: &Bml, peer: u32) -> usize {
 }
 /// Fills a slot with a message, which has its head in front, and sends it.
 pub(crate) fn send_message(bml: &mut Bml, mut slot: RailSlot, head: &[u8], body: &[u8]) {
-    let written = slot.write(0, head).and_then(|()| slot.write(head.len(), body));
+    let mut written = slot.write(0, head);
+    if !body.is_empty() {
+        written = written.and_then(|()| slot.write(head.len(), body));
+    }
     if let Err(error) = written {
         tracing::error!(%error, "a slot that cannot be written");
     }

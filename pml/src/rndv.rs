@@ -54,7 +54,7 @@ pub(crate) mod staging;
 pub(crate) mod turns;
 
 use crate::buffer::{Buffer, CachedBuffers, Engines, Gets, Held, Place, Room, Transfer};
-use crate::cost::{Excluded, Situation};
+use crate::cost::{Excluded, Model, Situation};
 use crate::counters::Counters;
 use crate::error::PmlError;
 use crate::hash::FastMap;
@@ -347,7 +347,7 @@ pub(crate) struct Kind {
     /// What excludes it.
     pub(crate) exclude: fn(&Situation, &Tuning) -> Option<Excluded>,
     /// Predicted one-way time in nanoseconds. Several protocols may have one kind.
-    pub(crate) cost: fn(&Situation, &Tuning, Protocol) -> f64,
+    pub(crate) cost: fn(&Model<'_>, Protocol) -> f64,
     /// Whether it stays excluded for a peer, once it was [closed](Cx::close), for a message like this.
     pub(crate) stays_closed: fn(&Situation) -> bool,
     /// At the receiver, before the choice: adds what this protocol depends on.
@@ -364,7 +364,7 @@ impl Kind {
     pub(crate) const NONE: Kind = Kind {
         wants_layout: false,
         exclude: |_, _| None,
-        cost: |_, _, _| f64::MAX,
+        cost: |_, _| f64::MAX,
         stays_closed: |_| true,
         consider: |_, _| {},
         open_recv: |_, _, _| Opened::Refused("a protocol without a receiver".to_owned()),

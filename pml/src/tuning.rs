@@ -1,5 +1,6 @@
 //! The numbers of the cost model, as data: measured by a tuner or taken from the defaults here.
 
+use crate::protocol::Protocol;
 use std::time::Duration;
 
 /// What operations cost on this machine. Times in nanoseconds, bandwidths in bytes per microsecond
@@ -177,7 +178,7 @@ pub struct Config {
     /// The cost model's numbers.
     pub tuning: Tuning,
     /// Uses this protocol whenever it is possible, whatever it costs: for experiments and tests.
-    pub force: Option<crate::Protocol>,
+    pub force: Option<Protocol>,
     /// Whether peers on this host may map the device memory of messages, if devices can: one kernel then moves a
     /// message from layout to layout, and nothing is staged. With some drivers (CUDA's) freeing memory that another
     /// process has mapped is undefined, so a program must withdraw such memory first

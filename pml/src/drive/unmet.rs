@@ -9,7 +9,7 @@ use crate::drive::core::Core;
 use crate::drive::operation::{Operation, Send, SendStage};
 use crate::links::Outgoing;
 use crate::protocol::Protocol;
-use crate::status::RequestId;
+use crate::status::{RequestId, Status};
 use crate::wire::SendMode;
 use gapless_engine::Typed;
 use gapless_mem::Region;
@@ -69,7 +69,7 @@ impl Core {
         self.requests.release(own).ok()?;
         self.links[to.peer].outbox[at] = Outgoing::Eager(own);
         let protocol = Protocol::Eager;
-        let status = crate::Status { source: to.rank, tag: envelope.tag, bytes, protocol };
+        let status = Status { source: to.rank, tag: envelope.tag, bytes, protocol };
         // The copy is counted when it leaves.
         self.requests.finish_uncounted(id, Ok(status));
         Some(())

@@ -13,9 +13,6 @@ pub(super) const KIND: Kind = Kind {
         let most = s.link_eager_bytes.min(tuning.eager_bytes_max).min(device);
         (s.bytes > most).then_some(Excluded::TooLong)
     },
-    cost: |s, tuning, _| match &s.devices {
-        None => Model::new(s, tuning).eager(),
-        Some(ends) => Model::new(s, tuning).device_eager(ends),
-    },
+    cost: |model, _| model.by_ends(Model::eager, Model::device_eager),
     ..Kind::NONE
 };

@@ -148,3 +148,37 @@ impl InFlights {
         awaited.flatten().collect()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn awaits(index: u32, left: usize) -> InFlight {
+        let left = vec![Completion::Ready; left];
+        InFlight::Await { id: RequestId::new(index, 7), completion: Completion::Ready, left }
+    }
+
+    #[test]
+    fn a_round_takes_what_was_there_when_it_began() {
+        let mut all = InFlights::default();
+        (0..2).for_each(|index| all.push(awaits(index, 0)));
+        let mut round = all.round();
+        let mut taken = 0;
+        while let Some((work, result)) = all.next(&mut round) {
+            assert!(matches!(work, InFlight::Await { .. }) && result.is_ok());
+            all.push(awaits(9, 0));
+            taken += 1;
+        }
+        assert_eq!(taken, 2);
+        all.tidy();
+        assert_eq!(all.0.len(), 2, "what was started meanwhile stays");
+    }
+
+    #[test]
+    fn draining_gives_back_all_work_of_the_callers() {
+        let mut all = InFlights::default();
+        (0..3).for_each(|left| all.push(awaits(0, left)));
+        assert!(!all.is_empty() && !all.has_part_of(RequestId::new(0, 7)));
+        assert_eq!((all.drain().len(), all.is_empty()), (6, true));
+    }
+}

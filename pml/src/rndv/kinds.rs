@@ -1,7 +1,7 @@
 //! The table of kinds: what each protocol does. Its lines are those of `protocol.rs`.
 
 use super::{Kind, eager, local, mapped, mapped_put, pipeline, single_copy, staged};
-use crate::cost::Situation;
+use crate::cost::{Model, Situation};
 use crate::protocol::{Protocol, each_protocol};
 use crate::tuning::Tuning;
 
@@ -23,6 +23,6 @@ each_protocol!(kinds);
 impl Protocol {
     /// Predicted one-way time in nanoseconds.
     pub(crate) fn cost(self, situation: &Situation, tuning: &Tuning) -> f64 {
-        (self.kind().cost)(situation, tuning, self)
+        (self.kind().cost)(&Model::new(situation, tuning), self)
     }
 }

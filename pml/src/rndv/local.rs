@@ -11,10 +11,7 @@ use crate::protocol::Protocol;
 
 pub(super) const KIND: Kind = Kind {
     exclude: |s, _| (!s.local).then_some(Excluded::OtherProcess),
-    cost: |s, tuning, _| match s.devices {
-        None => Model::new(s, tuning).local(),
-        Some(_) => Model::new(s, tuning).device_local(),
-    },
+    cost: |model, _| model.by_ends(Model::local, Model::device_local),
     open_recv,
     ..Kind::NONE
 };

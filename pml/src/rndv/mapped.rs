@@ -21,10 +21,7 @@ use gapless_mem::Space;
 pub(super) const KIND: Kind = Kind {
     wants_layout: true,
     exclude,
-    cost: |s, tuning, _| match &s.devices {
-        None => Model::new(s, tuning).mapped(),
-        Some(ends) => Model::new(s, tuning).direct(ends),
-    },
+    cost: |model, _| model.by_ends(Model::mapped, Model::direct),
     // Memory of the host can be mapped although that of devices cannot.
     stays_closed: |s| s.devices.is_some(),
     open_recv,

@@ -42,10 +42,7 @@ use std::sync::Arc;
 
 pub(super) const KIND: Kind = Kind {
     exclude,
-    cost: |s, tuning, _| match &s.devices {
-        None => Model::new(s, tuning).mapped_put(),
-        Some(ends) => Model::new(s, tuning).direct_put(ends),
-    },
+    cost: |model, _| model.by_ends(Model::mapped_put, Model::direct_put),
     // `consider` has checked that.
     stays_closed: |_| false,
     consider,

@@ -32,10 +32,7 @@ use landing::Landing;
 use std::ops::Range;
 
 pub(super) const KIND: Kind = Kind {
-    cost: |s, tuning, _| match &s.devices {
-        None => Model::new(s, tuning).pipeline(),
-        Some(ends) => Model::new(s, tuning).device_pipeline(ends),
-    },
+    cost: |model, _| model.by_ends(Model::pipeline, Model::device_pipeline),
     open_recv,
     opens: |message| matches!(message, Message::Cts(_)),
     open_send,

@@ -30,10 +30,7 @@ pub(super) const KIND: Kind = Kind {
         (Some(costs), Some(_)) if !costs.devices => Some(Excluded::DeviceMemory),
         _ => (s.layout_fetch_bytes > s.layout_fetch_max).then_some(Excluded::LayoutTooLong),
     },
-    cost: |s, tuning, _| match &s.devices {
-        None => Model::new(s, tuning).single_copy(),
-        Some(ends) => Model::new(s, tuning).direct_read(ends),
-    },
+    cost: |model, _| model.by_ends(Model::single_copy, Model::direct_read),
     open_recv,
     ..Kind::NONE
 };

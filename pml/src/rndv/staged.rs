@@ -27,7 +27,7 @@
 //! fragments and drops them. If a peer is lost, staging memory is freed when our engines have ended; memory that the
 //! peer may write is freed when the transport says that the peer has released it.
 
-pub(crate) mod course;
+pub(crate) mod pipeline;
 mod reader;
 mod receiver;
 mod sender;
@@ -35,17 +35,17 @@ mod window;
 
 use super::{Cx, Kind};
 use crate::buffer::Held;
-use crate::cost::{Excluded, Model, Situation};
+use crate::cost::{Excluded, Situation};
 use crate::protocol::Protocol;
 use crate::wire::{self, Message, Why};
-use course::{Course, Step as Work};
 use gapless_bml::MapError;
 use gapless_engine::EngineError;
 use gapless_mem::Space;
+use pipeline::{StagingPipeline, Started};
 
 /// What all staged protocols have in common.
 const STAGED: Kind = Kind {
-    cost: |s, tuning, by| Model::new(s, tuning).staged(by),
+    cost: |model, by| model.staged(by),
     open_recv: receiver::open,
     opens: |message| matches!(message, Message::Open(_)),
     open_send: sender::open,
@@ -61,7 +61,7 @@ pub(super) const THROUGH_HOST: Kind = Kind { exclude: through_host, ..STAGED };
 
 pub(super) const READ: Kind = Kind {
     exclude: |s, _| s.staged_read.is_none().then_some(Excluded::NoStaging),
-    cost: |s, tuning, _| Model::new(s, tuning).staged_read(),
+    cost: |model, _| model.staged_read(),
     open_recv: reader::open,
     ..STAGED
 };
@@ -159,18 +159,18 @@ impl Protocol {
     }
 }
 
-/// Gives a course a copier, and memory to pack into if the buffer has gaps; returns whether there is any.
-fn second_stop(cx: &mut Cx<'_>, course: &mut Course) -> bool {
+/// Gives a pipeline a copier, and memory to pack into if the buffer has gaps; returns whether there is any.
+fn second_stop(cx: &mut Cx<'_>, pipeline: &mut StagingPipeline) -> bool {
     let typed = cx.buffer.typed();
     let Some(device) = cx.link.device(typed.space()) else { return false };
     if typed.as_contiguous().is_none() {
         let bound = cx.config.bounds.staging_bytes;
-        course.local = cx.link.stage(cx.staging, Some(&device), course.ring_bytes(), bound);
-        if course.local.is_none() {
+        pipeline.local = cx.link.stage(cx.staging, Some(&device), pipeline.ring_bytes(), bound);
+        if pipeline.local.is_none() {
             return false;
         }
     }
-    course.copier = Some(device);
+    pipeline.copier = Some(device);
     true
 }
 
@@ -179,10 +179,10 @@ fn follow(
     cx: &mut Cx<'_>,
     index: u64,
     failed: &mut Vec<(u64, EngineError)>,
-    step: Result<Work, EngineError>,
+    step: Result<Started, EngineError>,
 ) -> Option<Result<(), EngineError>> {
     match step {
-        Ok(Work { moving, failed: rest }) => match moving.now() {
+        Ok(Started { moving, failed: rest }) => match moving.now() {
             Ok(_) => Some(rest.map_or(Ok(()), Err)),
             Err(moving) => {
                 failed.extend(rest.map(|error| (index, error)));
@@ -212,19 +212,19 @@ fn outcome(
 /// being read.
 fn taken_out(
     cx: &mut Cx<'_>,
-    course: &mut Course,
+    pipeline: &mut StagingPipeline,
     over: receiver::Over,
     (index, result): (u64, Result<(), EngineError>),
     reads: bool,
 ) -> bool {
-    let freed = course.taken_out(index);
+    let freed = pipeline.taken_out(index);
     if over != receiver::Over::No {
-        return course.working == 0 && !reads;
+        return pipeline.working == 0 && !reads;
     }
     if let Err(error) = result {
         cx.fail(error);
     }
-    let complete = course.window.complete();
+    let complete = pipeline.window.complete();
     if let Some(limit) = freed.filter(|_| !complete) {
         cx.control(&wire::free(cx.rts.serial, limit));
     }

@@ -21,7 +21,7 @@
 //! The read of a few bytes comes before the sender packs anything: until FREE, the receiver may choose another protocol. A
 //! read that is refused later is tried again; the receive fails if that does not help.
 
-use super::course::Course;
+use super::pipeline::StagingPipeline;
 use super::receiver::Over;
 use super::{Obstacle, follow, outcome, receiver, taken_out};
 use crate::buffer::Held;
@@ -55,7 +55,7 @@ enum Reading {
 /// A message at its receiver.
 #[derive(Debug)]
 struct Reader {
-    course: Course,
+    pipeline: StagingPipeline,
     /// The key of the sender's ring, once it has told that.
     ring: Option<RemoteKey>,
     /// Fragments may come.
@@ -79,21 +79,21 @@ pub(super) fn open(cx: &mut Cx<'_>, _: Protocol, s: &Situation) -> Opened {
     };
     let wished = told.depth.min(cx.config.tuning.staged_depth).clamp(1, DEPTH_MAX);
     let depth = u32::try_from(cut.total()).unwrap_or(DEPTH_MAX).min(wished);
-    let mut course = Course::new(Protocol::StagedRead, cut, depth);
+    let mut pipeline = StagingPipeline::new(Protocol::StagedRead, cut, depth);
     if cx.buffer.typed().as_contiguous().is_none() {
         let Some(device) = cx.link.device(cx.buffer.typed().space()) else {
             return Opened::Refused("its device is not attached".to_owned());
         };
-        let (len, bound) = (course.ring_bytes(), cx.config.bounds.staging_bytes);
-        course.local = cx.link.stage(cx.staging, Some(&device), len, bound);
-        if course.local.is_none() {
+        let (len, bound) = (pipeline.ring_bytes(), cx.config.bounds.staging_bytes);
+        pipeline.local = cx.link.stage(cx.staging, Some(&device), len, bound);
+        if pipeline.local.is_none() {
             let (why, passing) = ("staging memory is exhausted", Obstacle::Passing);
-            return Opened::Refused(receiver::impossible(cx, course.protocol, why, passing));
+            return Opened::Refused(receiver::impossible(cx, pipeline.protocol, why, passing));
         }
     }
-    receiver::tell_open(cx, &course, None);
+    receiver::tell_open(cx, &pipeline, None);
     Opened::going(Reader {
-        course,
+        pipeline,
         ring: None,
         going: false,
         over: Over::No,
@@ -107,11 +107,11 @@ pub(super) fn open(cx: &mut Cx<'_>, _: Protocol, s: &Situation) -> Opened {
 impl Reader {
     /// The sender has told of its ring.
     fn ring(&mut self, cx: &mut Cx<'_>, ring: &RingOffer) -> Step {
-        if self.ring.is_some() || ring.depth > self.course.window.depth() {
+        if self.ring.is_some() || ring.depth > self.pipeline.window.depth() {
             let what = format!("a ring of {} places that was not requested", ring.depth);
             return Step::Broken(what);
         }
-        self.course.narrow(ring.depth);
+        self.pipeline.narrow(ring.depth);
         self.ring = Some(ring.key);
         self.reading = Some(Reading::Probe);
         self.read(cx)
@@ -152,11 +152,11 @@ impl Reader {
             Reading::Probe => (0, PROBE),
             Reading::Fragment(index) => (index, u64::MAX),
         };
-        let range = self.course.cut().range(index);
+        let range = self.pipeline.cut().range(index);
         let len = (range.end - range.start).min(most);
-        let from = [Extent { offset: self.course.start_of(index), len }];
-        if self.course.local.is_some() {
-            let place = self.course.local_place(index).and_then(|it| Ok(it.sub(0, len)?));
+        let from = [Extent { offset: self.pipeline.start_of(index), len }];
+        if self.pipeline.local.is_some() {
+            let place = self.pipeline.local_place(index).and_then(|it| Ok(it.sub(0, len)?));
             let place = place.map_err(|error| unavailable(&error.to_string()))?;
             return cx.link.get_into(&place, (&key, &from), token, cx.gets);
         }
@@ -182,14 +182,14 @@ impl Reader {
 
     /// Nothing was moved; another protocol is chosen.
     fn impossible(&mut self, cx: &mut Cx<'_>, why: &str, obstacle: Obstacle) -> Step {
-        self.course.release(cx.staging, false);
-        Step::Refused(receiver::impossible(cx, self.course.protocol, why, obstacle))
+        self.pipeline.release(cx.staging, false);
+        Step::Refused(receiver::impossible(cx, self.pipeline.protocol, why, obstacle))
     }
 
     /// A fragment is in the ring.
     fn ready(&mut self, cx: &mut Cx<'_>, index: u64) -> Step {
-        match self.course.arrives(index) {
-            Ok(there) => cx.counters.saw_depth(self.course.protocol, there),
+        match self.pipeline.arrives(index) {
+            Ok(there) => cx.counters.saw_depth(self.pipeline.protocol, there),
             Err(what) => return Step::Broken(what),
         }
         self.waiting.push_back(index);
@@ -227,7 +227,7 @@ impl Reader {
         let reading = self.reading.take();
         if self.over == Over::Lost {
             if let Some(Reading::Fragment(index)) = reading {
-                self.course.ended(index);
+                self.pipeline.ended(index);
             }
             self.let_go(cx);
             return Step::Going;
@@ -242,19 +242,19 @@ impl Reader {
             (_, Ok(_)) => {
                 cx.refusals.taken(cx.buffer.typed().space());
                 self.going = true;
-                self.course.limit = self.course.window.reach();
-                cx.control(&wire::free(cx.rts.serial, self.course.limit));
+                self.pipeline.limit = self.pipeline.window.reach();
+                cx.control(&wire::free(cx.rts.serial, self.pipeline.limit));
                 return Step::Going;
             }
         };
         let is_failed = cx.is_failed();
-        let tally = cx.counters.tally(self.course.protocol);
-        let range = self.course.cut().range(index);
+        let tally = cx.counters.tally(self.pipeline.protocol);
+        let range = self.pipeline.cut().range(index);
         tally.fragments += 1;
-        let unpacked = if self.course.local.is_some() && !is_failed {
+        let unpacked = if self.pipeline.local.is_some() && !is_failed {
             tally.staged_bytes += range.end - range.start;
             tally.unpacks += 1;
-            let step = self.course.unpack_local(cx.engines, cx.buffer, index);
+            let step = self.pipeline.unpack_local(cx.engines, cx.buffer, index);
             follow(cx, index + 1, &mut self.failed, step)
         } else {
             Some(Ok(()))
@@ -267,7 +267,7 @@ impl Reader {
     /// A fragment was taken out, or is lost.
     fn taken_out(&mut self, cx: &mut Cx<'_>, index: u64, result: Result<(), EngineError>) -> Step {
         let reads = self.reading.is_some();
-        match taken_out(cx, &mut self.course, self.over, (index, result), reads) {
+        match taken_out(cx, &mut self.pipeline, self.over, (index, result), reads) {
             true => self.end(cx),
             false => Step::Going,
         }
@@ -275,12 +275,12 @@ impl Reader {
 
     /// Whether nobody works on it.
     fn is_idle(&self) -> bool {
-        self.reading.is_none() && self.course.working == 0
+        self.reading.is_none() && self.pipeline.working == 0
     }
 
     /// Nothing more comes.
     fn end(&mut self, cx: &mut Cx<'_>) -> Step {
-        let protocol = self.course.protocol;
+        let protocol = self.pipeline.protocol;
         let verdict = match self.over {
             Over::Lost => {
                 self.let_go(cx);
@@ -290,7 +290,7 @@ impl Reader {
             Over::No => Verdict::Received(protocol),
         };
         cx.facts.unkeyed[protocol.index()] = 0;
-        self.course.release(cx.staging, false);
+        self.pipeline.release(cx.staging, false);
         cx.control(&wire::fin(cx.rts.serial, verdict));
         Step::Done(protocol)
     }
@@ -298,14 +298,14 @@ impl Reader {
     /// The sender is lost.
     fn let_go(&mut self, cx: &mut Cx<'_>) {
         if self.is_idle() {
-            self.course.release(cx.staging, false);
+            self.pipeline.release(cx.staging, false);
         }
     }
 
     /// Fragments that are not read any more.
     fn drop_waiting(&mut self) {
         for index in self.waiting.drain(..) {
-            self.course.ended(index);
+            self.pipeline.ended(index);
         }
     }
 }
@@ -349,7 +349,7 @@ impl RndvEnd for Reader {
         if !cx.gets.is_under_way()
             && let Some(Reading::Fragment(index)) = self.reading.take()
         {
-            self.course.ended(index);
+            self.pipeline.ended(index);
         }
         self.let_go(cx);
         Step::Refused("the sender is lost".to_owned())

@@ -1,6 +1,6 @@
 //! A staged message at its receiver: fragments are taken out of the ring as they come.
 
-use super::course::{Course, RingMemory, Step as Work};
+use super::pipeline::{RingMemory, StagingPipeline, Started};
 use super::{Obstacle, UNKEYED_MAX, follow, lasts, outcome, second_stop, taken_out};
 use crate::buffer::Held;
 use crate::cost::{self, Situation};
@@ -16,7 +16,7 @@ use gapless_mem::{Region, Space};
 /// A staged message at its receiver.
 #[derive(Debug)]
 struct Receiver {
-    course: Course,
+    pipeline: StagingPipeline,
     /// Fragments may come.
     going: bool,
     over: Over,
@@ -43,19 +43,19 @@ pub(super) fn open(cx: &mut Cx<'_>, protocol: Protocol, s: &Situation) -> Opened
         return Opened::Refused("it cannot be cut into fragments".to_owned());
     };
     let depth = u32::try_from(cut.total()).unwrap_or(DEPTH_MAX).min(staging.depth);
-    let course = Course::new(protocol, cut, depth);
-    let opened = if protocol.puts() { open_put(cx, course) } else { open_get(cx, course) };
+    let pipeline = StagingPipeline::new(protocol, cut, depth);
+    let opened = if protocol.puts() { open_put(cx, pipeline) } else { open_get(cx, pipeline) };
     match opened {
-        Ok((course, key)) => Opened::going(ask(cx, course, key)),
+        Ok((pipeline, key)) => Opened::going(ask(cx, pipeline, key)),
         Err((why, obstacle)) => Opened::Refused(impossible(cx, protocol, why, obstacle)),
     }
 }
 
-/// A course to request of the sender, with the key of a ring if it puts; or why that is impossible.
-type Asked = Result<(Course, Option<RemoteKey>), (&'static str, Obstacle)>;
+/// A pipeline to request of the sender, with the key of a ring if it puts; or why that is impossible.
+type Asked = Result<(StagingPipeline, Option<RemoteKey>), (&'static str, Obstacle)>;
 
 /// A ring for the sender, or the buffer itself if it has no gaps and a key.
-fn open_put(cx: &mut Cx<'_>, mut course: Course) -> Asked {
+fn open_put(cx: &mut Cx<'_>, mut pipeline: StagingPipeline) -> Asked {
     let (bound, share) = (cx.config.bounds.staging_bytes, cx.config.share_device_buffers);
     let (_, room) = cx.receipt();
     let typed = cx.buffer.typed();
@@ -63,49 +63,49 @@ fn open_put(cx: &mut Cx<'_>, mut course: Course) -> Asked {
     let whole = typed.as_contiguous().and_then(|whole| whole.sub(0, room).ok());
     let key = cx.link.start_key(cx.buffer, room, share);
     if let Some((key, whole)) = key.zip(whole) {
-        course.direct = true;
-        course.limit = course.total();
-        course.ring = Some(RingMemory::Buffer(whole));
-        return Ok((course, Some(key)));
+        pipeline.direct = true;
+        pipeline.limit = pipeline.total();
+        pipeline.ring = Some(RingMemory::Buffer(whole));
+        return Ok((pipeline, Some(key)));
     }
     let device = device.ok_or(("its device is not attached", Obstacle::Passing))?;
-    let len = course.ring_bytes();
+    let len = pipeline.ring_bytes();
     let block = cx.link.stage(cx.staging, Some(&device), len, bound);
     let block = block.ok_or(("staging memory is exhausted", Obstacle::Passing))?;
-    course.limit = course.window.reach();
+    pipeline.limit = pipeline.window.reach();
     let key = cx.link.lease_key(block.place().lease());
     if key.is_none() {
         cx.staging.give(block);
         return Err(("staging memory has no key", Obstacle::NoKey));
     }
-    course.ring = Some(RingMemory::Own(block));
-    Ok((course, key))
+    pipeline.ring = Some(RingMemory::Own(block));
+    Ok((pipeline, key))
 }
 
 /// The memory needed here to take fragments out of a ring of the sender's.
-fn open_get(cx: &mut Cx<'_>, mut course: Course) -> Asked {
+fn open_get(cx: &mut Cx<'_>, mut pipeline: StagingPipeline) -> Asked {
     let space = cx.buffer.typed().space();
-    if course.protocol.copies(space, false) && !second_stop(cx, &mut course) {
+    if pipeline.protocol.copies(space, false) && !second_stop(cx, &mut pipeline) {
         return Err(("staging memory is exhausted", Obstacle::Passing));
     }
-    Ok((course, None))
+    Ok((pipeline, None))
 }
 
-fn ask(cx: &mut Cx<'_>, course: Course, key: Option<RemoteKey>) -> Receiver {
-    tell_open(cx, &course, key);
-    Receiver { course, going: key.is_some(), over: Over::No, failed: Vec::new() }
+fn ask(cx: &mut Cx<'_>, pipeline: StagingPipeline, key: Option<RemoteKey>) -> Receiver {
+    tell_open(cx, &pipeline, key);
+    Receiver { pipeline, going: key.is_some(), over: Over::No, failed: Vec::new() }
 }
 
 /// Tells the sender of the decision.
-pub(super) fn tell_open(cx: &mut Cx<'_>, course: &Course, key: Option<RemoteKey>) {
+pub(super) fn tell_open(cx: &mut Cx<'_>, pipeline: &StagingPipeline, key: Option<RemoteKey>) {
     let (reply, _) = cx.receipt();
     let open = Open {
-        protocol: course.protocol,
+        protocol: pipeline.protocol,
         serial: cx.rts.serial,
         reply,
-        cut: course.cut(),
-        depth: course.window.depth(),
-        direct: course.direct,
+        cut: pipeline.cut(),
+        depth: pipeline.window.depth(),
+        direct: pipeline.direct,
         key,
     };
     cx.control(&open.wire());
@@ -139,21 +139,21 @@ pub(super) fn impossible(
 
 impl Receiver {
     fn impossible(&mut self, cx: &mut Cx<'_>, why: &str, obstacle: Obstacle) -> Step {
-        self.course.release(cx.staging, false);
-        Step::Refused(impossible(cx, self.course.protocol, why, obstacle))
+        self.pipeline.release(cx.staging, false);
+        Step::Refused(impossible(cx, self.pipeline.protocol, why, obstacle))
     }
 
     /// The sender has told of its ring.
     fn ring(&mut self, cx: &mut Cx<'_>, ring: &RingOffer) -> Step {
-        let course = &mut self.course;
-        if self.going || course.protocol.puts() || ring.depth > course.window.depth() {
+        let pipeline = &mut self.pipeline;
+        if self.going || pipeline.protocol.puts() || ring.depth > pipeline.window.depth() {
             let what = format!("a ring of {} places that was not requested", ring.depth);
             return Step::Broken(what);
         }
-        course.narrow(ring.depth);
-        let (needed, host) = (course.ring_bytes(), course.protocol.through_host());
+        pipeline.narrow(ring.depth);
+        let (needed, host) = (pipeline.ring_bytes(), pipeline.protocol.through_host());
         // With ramps, fewer places may take more than a place for every fragment.
-        if course.local.as_ref().is_some_and(|local| local.place().region().len() < needed) {
+        if pipeline.local.as_ref().is_some_and(|local| local.place().region().len() < needed) {
             return self.impossible(cx, "a ring of too few places", Obstacle::Passing);
         }
         let user = if host { Space::Host } else { cx.buffer.typed().space() };
@@ -170,24 +170,24 @@ impl Receiver {
         if there < needed {
             return Step::Broken(format!("a ring of {there} bytes instead of {needed}"));
         }
-        course.ring = Some(RingMemory::Theirs(mapping));
-        course.limit = course.window.reach();
+        pipeline.ring = Some(RingMemory::Theirs(mapping));
+        pipeline.limit = pipeline.window.reach();
         self.going = true;
-        cx.control(&wire::free(cx.rts.serial, course.limit));
+        cx.control(&wire::free(cx.rts.serial, pipeline.limit));
         Step::Going
     }
 
     /// A fragment is in its place.
     fn ready(&mut self, cx: &mut Cx<'_>, index: u64) -> Step {
-        let course = &mut self.course;
-        let (protocol, there) = (course.protocol, course.arrives(index));
+        let pipeline = &mut self.pipeline;
+        let (protocol, there) = (pipeline.protocol, pipeline.arrives(index));
         match there {
             Ok(there) => cx.counters.saw_depth(protocol, there),
             Err(what) => return Step::Broken(what),
         }
         let step = match cx.is_failed() {
-            true => Ok(Work::nothing()),
-            false => course.scatter(cx.engines, cx.buffer, index, cx.counters.tally(protocol)),
+            true => Ok(Started::nothing()),
+            false => pipeline.scatter(cx.engines, cx.buffer, index, cx.counters.tally(protocol)),
         };
         match follow(cx, index, &mut self.failed, step) {
             Some(result) => self.taken_out(cx, index, result),
@@ -197,7 +197,7 @@ impl Receiver {
 
     /// A fragment was taken out of its place, or lost there.
     fn taken_out(&mut self, cx: &mut Cx<'_>, index: u64, result: Result<(), EngineError>) -> Step {
-        match taken_out(cx, &mut self.course, self.over, (index, result), false) {
+        match taken_out(cx, &mut self.pipeline, self.over, (index, result), false) {
             true => self.end(cx),
             false => Step::Going,
         }
@@ -205,7 +205,7 @@ impl Receiver {
 
     /// No engine works on it any more, and nothing more comes.
     fn end(&mut self, cx: &mut Cx<'_>) -> Step {
-        let protocol = self.course.protocol;
+        let protocol = self.pipeline.protocol;
         let verdict = match self.over {
             Over::Lost => {
                 self.let_go(cx);
@@ -215,7 +215,7 @@ impl Receiver {
             Over::No => (!protocol.puts()).then_some(Verdict::Received(protocol)),
         };
         cx.facts.unkeyed[protocol.index()] = 0;
-        self.course.release(cx.staging, false);
+        self.pipeline.release(cx.staging, false);
         if let Some(verdict) = verdict {
             cx.control(&wire::fin(cx.rts.serial, verdict));
         }
@@ -226,15 +226,15 @@ impl Receiver {
     /// it cannot.
     fn let_go(&mut self, cx: &mut Cx<'_>) {
         if self.granted().is_none() {
-            let late = self.course.protocol.puts();
-            self.course.release(cx.staging, late);
+            let late = self.pipeline.protocol.puts();
+            self.pipeline.release(cx.staging, late);
         }
     }
 
     /// The sender cannot carry out the decision.
     fn refused(&mut self, cx: &mut Cx<'_>, why: Why) -> Step {
-        let course = &self.course;
-        if !course.window.is_fresh() || (self.going && !course.protocol.puts()) {
+        let pipeline = &self.pipeline;
+        if !pipeline.window.is_fresh() || (self.going && !pipeline.protocol.puts()) {
             return Step::Broken("a protocol that was refused after it had started".to_owned());
         }
         let text = match why {
@@ -249,7 +249,7 @@ impl Receiver {
     fn aborted(&mut self, cx: &mut Cx<'_>) -> Step {
         self.over = Over::Aborted;
         *cx.failure = Some(PmlError::SenderFailed { rank: cx.peer });
-        if self.course.working == 0 { self.end(cx) } else { Step::Going }
+        if self.pipeline.working == 0 { self.end(cx) } else { Step::Going }
     }
 }
 
@@ -271,14 +271,14 @@ impl RndvEnd for Receiver {
 
     fn lost(&mut self, cx: &mut Cx<'_>) -> Step {
         self.over = Over::Lost;
-        if self.course.working == 0 {
+        if self.pipeline.working == 0 {
             self.let_go(cx);
         }
         Step::Refused("the sender is lost".to_owned())
     }
 
     fn granted(&self) -> Option<Region> {
-        match self.course.ring {
+        match self.pipeline.ring {
             Some(RingMemory::Buffer(region)) => Some(region),
             _ => None,
         }

@@ -1,6 +1,6 @@
 //! A staged message at its sender: fragments are put into the ring as places are free.
 
-use super::course::{Course, RingMemory};
+use super::pipeline::{RingMemory, StagingPipeline};
 use super::{follow, lasts, outcome, second_stop};
 use crate::buffer::Held;
 use crate::protocol::Protocol;
@@ -12,7 +12,7 @@ use gapless_engine::EngineError;
 #[derive(Debug)]
 struct Sender {
     reply: u64,
-    course: Course,
+    pipeline: StagingPipeline,
     /// The receiver was told of the ring, and has not mapped it yet.
     tentative: bool,
     /// It has failed; the request has the error.
@@ -22,8 +22,8 @@ struct Sender {
 }
 
 impl Sender {
-    fn new(reply: u64, course: Course, tentative: bool) -> Sender {
-        Sender { reply, course, tentative, stopped: false, failed: Vec::new() }
+    fn new(reply: u64, pipeline: StagingPipeline, tentative: bool) -> Sender {
+        Sender { reply, pipeline, tentative, stopped: false, failed: Vec::new() }
     }
 }
 
@@ -42,10 +42,10 @@ pub(super) fn open(cx: &mut Cx<'_>, heard: &Heard<'_>) -> Opened {
     if !offered {
         return Opened::Broken(format!("an OPEN for {}, which was not offered", open.protocol));
     }
-    let mut course = Course::new(open.protocol, open.cut, open.depth);
-    course.direct = open.direct;
-    let Some(key) = &open.key else { return offer_ring(cx, open, course) };
-    course.limit = if open.direct { course.total() } else { course.window.reach() };
+    let mut pipeline = StagingPipeline::new(open.protocol, open.cut, open.depth);
+    pipeline.direct = open.direct;
+    let Some(key) = &open.key else { return offer_ring(cx, open, pipeline) };
+    pipeline.limit = if open.direct { pipeline.total() } else { pipeline.window.reach() };
     let mapping = match cx.link.map(key, cx.buffer.typed().space()) {
         Ok(mapping) => mapping,
         Err(error) => {
@@ -53,17 +53,17 @@ pub(super) fn open(cx: &mut Cx<'_>, heard: &Heard<'_>) -> Opened {
             return refuse(cx, open, if lasts(&error) { Why::Unmappable } else { Why::Exhausted });
         }
     };
-    let (there, needed) = (mapping.region().len(), course.reach_bytes());
+    let (there, needed) = (mapping.region().len(), pipeline.reach_bytes());
     if there < needed {
         let what = format!("an OPEN with a key for {there} bytes instead of {needed}");
         return Opened::Broken(what);
     }
-    course.ring = Some(RingMemory::Theirs(mapping));
-    if open.protocol == Protocol::StagedPutCopy && !second_stop(cx, &mut course) {
+    pipeline.ring = Some(RingMemory::Theirs(mapping));
+    if open.protocol == Protocol::StagedPutCopy && !second_stop(cx, &mut pipeline) {
         return refuse(cx, open, Why::Exhausted);
     }
     cx.take_keys();
-    let mut sender = Sender::new(open.reply, course, false);
+    let mut sender = Sender::new(open.reply, pipeline, false);
     Opened::after(sender.advance(cx), sender)
 }
 
@@ -74,31 +74,31 @@ fn refuse(cx: &mut Cx<'_>, open: &Open, why: Why) -> Opened {
 }
 
 /// Tells the receiver of a ring of ours; it may still choose another protocol.
-fn offer_ring(cx: &mut Cx<'_>, open: &Open, mut course: Course) -> Opened {
+fn offer_ring(cx: &mut Cx<'_>, open: &Open, mut pipeline: StagingPipeline) -> Opened {
     let bound = cx.config.bounds.staging_bytes;
     let space = cx.buffer.typed().space();
     let owner = if open.protocol.through_host() { None } else { cx.link.device(space) };
     if owner.is_none() && !open.protocol.through_host() {
         return refuse(cx, open, Why::Exhausted);
     }
-    let ring = cx.link.stage(cx.staging, owner.as_ref(), course.ring_bytes(), bound);
+    let ring = cx.link.stage(cx.staging, owner.as_ref(), pipeline.ring_bytes(), bound);
     let key = ring.as_ref().and_then(|ring| match open.protocol {
         Protocol::StagedRead => cx.link.read_key(cx.staging, ring),
         _ => cx.link.lease_key(ring.place().lease()),
     });
-    course.ring = ring.map(RingMemory::Own);
-    let stops = !open.protocol.copies(space, true) || second_stop(cx, &mut course);
-    let unkeyed = key.is_none() && course.ring.is_some();
+    pipeline.ring = ring.map(RingMemory::Own);
+    let stops = !open.protocol.copies(space, true) || second_stop(cx, &mut pipeline);
+    let unkeyed = key.is_none() && pipeline.ring.is_some();
     if unkeyed && open.protocol == Protocol::StagedRead {
         cx.refusals.refused(space);
     }
     let Some(key) = key.filter(|_| stops) else {
-        course.release(cx.staging, false);
+        pipeline.release(cx.staging, false);
         return refuse(cx, open, if unkeyed { Why::NoKey } else { Why::Exhausted });
     };
-    let (reply, depth) = (open.reply, course.window.depth());
+    let (reply, depth) = (open.reply, pipeline.window.depth());
     cx.control(&RingOffer { reply, depth, key }.wire());
-    Opened::going(Sender::new(reply, course, true))
+    Opened::going(Sender::new(reply, pipeline, true))
 }
 
 impl Sender {
@@ -111,25 +111,28 @@ impl Sender {
             if self.stopped {
                 return Step::Going;
             }
-            let course = &mut self.course;
+            let pipeline = &mut self.pipeline;
             // The receiver cannot start before it has the first, which is short: nothing delays its READY.
-            if course.protocol.gets() && course.window.next() == 1 && course.window.in_work() == 1 {
+            if pipeline.protocol.gets()
+                && pipeline.window.next() == 1
+                && pipeline.window.in_work() == 1
+            {
                 return Step::Again;
             }
-            let Some(index) = course.next().filter(|next| course.window.begin(*next).is_ok())
+            let Some(index) = pipeline.next().filter(|next| pipeline.window.begin(*next).is_ok())
             else {
                 return Step::Going;
             };
-            course.working += 1;
-            let protocol = course.protocol;
-            let ahead = match course.direct {
-                true => u64::from(course.window.in_work()),
+            pipeline.working += 1;
+            let protocol = pipeline.protocol;
+            let ahead = match pipeline.direct {
+                true => u64::from(pipeline.window.in_work()),
                 false => {
-                    (index + 1 + u64::from(course.window.depth())).saturating_sub(course.limit)
+                    (index + 1 + u64::from(pipeline.window.depth())).saturating_sub(pipeline.limit)
                 }
             };
-            cx.counters.saw_depth(protocol, ahead.min(u64::from(course.window.depth())));
-            let step = course.gather(cx.engines, cx.buffer, index, cx.counters.tally(protocol));
+            cx.counters.saw_depth(protocol, ahead.min(u64::from(pipeline.window.depth())));
+            let step = pipeline.gather(cx.engines, cx.buffer, index, cx.counters.tally(protocol));
             let Some(result) = follow(cx, index, &mut self.failed, step) else {
                 return Step::Again;
             };
@@ -141,25 +144,25 @@ impl Sender {
 
     /// A fragment is in its place, or never will be.
     fn gathered(&mut self, cx: &mut Cx<'_>, index: u64, result: Result<(), EngineError>) -> Step {
-        let protocol = self.course.protocol;
+        let protocol = self.pipeline.protocol;
         match result {
-            Ok(()) => self.course.ended(index),
+            Ok(()) => self.pipeline.ended(index),
             Err(error) => {
-                self.course.failed();
+                self.pipeline.failed();
                 self.stopped = true;
                 cx.fail(error);
             }
         }
         if self.stopped {
-            if self.course.working == 0 {
+            if self.pipeline.working == 0 {
                 self.stop_all(cx);
             }
             return Step::Going;
         }
         cx.control(&wire::ready(self.reply, index));
         // A receiver that takes fragments out of our ring sends FIN at the end.
-        if self.course.window.complete() && protocol.puts() {
-            self.course.release(cx.staging, false);
+        if self.pipeline.window.complete() && protocol.puts() {
+            self.pipeline.release(cx.staging, false);
             return Step::Done(protocol);
         }
         Step::Going
@@ -168,7 +171,7 @@ impl Sender {
     /// It has failed, and its engines have ended. FIN ends it, unless the peer is lost.
     fn stop_all(&mut self, cx: &mut Cx<'_>) {
         if cx.state.lost.is_some() {
-            self.course.release(cx.staging, false);
+            self.pipeline.release(cx.staging, false);
         } else {
             cx.control(&wire::abort(self.reply));
         }
@@ -176,25 +179,25 @@ impl Sender {
 
     /// The receiver's FIN.
     fn fin(&mut self, cx: &mut Cx<'_>, verdict: Verdict) -> Step {
-        let protocol = self.course.protocol;
-        let received = verdict == Verdict::Received(protocol) && self.course.window.complete();
-        if self.course.working > 0 || !(self.stopped || received) {
+        let protocol = self.pipeline.protocol;
+        let received = verdict == Verdict::Received(protocol) && self.pipeline.window.complete();
+        if self.pipeline.working > 0 || !(self.stopped || received) {
             return Step::Broken(format!("{verdict:?} of a staged message in flight"));
         }
-        self.course.release(cx.staging, false);
+        self.pipeline.release(cx.staging, false);
         Step::Done(protocol)
     }
 
     /// More fragments may be put into the ring.
     fn freed(&mut self, cx: &mut Cx<'_>, limit: u64) -> Step {
-        let (now, most) = (self.course.limit, self.course.window.reach());
+        let (now, most) = (self.pipeline.limit, self.pipeline.window.reach());
         if limit <= now || limit > most {
             return Step::Broken(format!("fragments below {limit} freed, of {now} to {most}"));
         }
         if std::mem::take(&mut self.tentative) {
             cx.take_keys();
         }
-        self.course.limit = limit;
+        self.pipeline.limit = limit;
         self.advance(cx)
     }
 }
@@ -222,8 +225,8 @@ impl RndvEnd for Sender {
 
     fn lost(&mut self, cx: &mut Cx<'_>) -> Step {
         self.stopped = true;
-        if self.course.working == 0 {
-            self.course.release(cx.staging, false);
+        if self.pipeline.working == 0 {
+            self.pipeline.release(cx.staging, false);
         }
         Step::Refused("the receiver is lost".to_owned())
     }
@@ -233,6 +236,6 @@ impl RndvEnd for Sender {
     }
 
     fn stop(&mut self, cx: &mut Cx<'_>) {
-        self.course.release(cx.staging, false);
+        self.pipeline.release(cx.staging, false);
     }
 }

@@ -1,4 +1,4 @@
-//! The course of fragments between a buffer and the ring, at either end.
+//! The pipeline of fragments between a buffer and the ring, at either end.
 //!
 //! ```text
 //! out   buffer ──pack──► ring            in   ring ──unpack──► buffer
@@ -30,7 +30,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 /// One end of a staged message.
-pub(crate) struct Course {
+pub(crate) struct StagingPipeline {
     pub(crate) protocol: Protocol,
     cut: Cut,
     pub(crate) window: Window,
@@ -63,33 +63,33 @@ pub(crate) enum RingMemory {
     Buffer(Region),
 }
 
-/// Work on a fragment.
+/// Started on a fragment.
 pub(crate) type Moving = Transfer<SmallVec<[Place; 2]>>;
 
-/// Work that was started.
-pub(crate) struct Step {
+/// Started that was started.
+pub(crate) struct Started {
     pub(crate) moving: Moving,
     /// The result of the rest, which could not be started: the fragment fails once `moving` has ended.
     pub(crate) failed: Option<EngineError>,
 }
 
-impl Step {
+impl Started {
     /// Nothing is to be done.
-    pub(crate) fn nothing() -> Step {
+    pub(crate) fn nothing() -> Started {
         Transfer::over(SmallVec::new()).into()
     }
 }
 
-impl From<Moving> for Step {
-    fn from(moving: Moving) -> Step {
-        Step { moving, failed: None }
+impl From<Moving> for Started {
+    fn from(moving: Moving) -> Started {
+        Started { moving, failed: None }
     }
 }
 
-impl Course {
+impl StagingPipeline {
     /// A message with this cut, in a ring of `depth` places.
-    pub(crate) fn new(protocol: Protocol, cut: Cut, depth: u32) -> Course {
-        Course {
+    pub(crate) fn new(protocol: Protocol, cut: Cut, depth: u32) -> StagingPipeline {
+        StagingPipeline {
             protocol,
             cut,
             window: Window::new(cut.total(), depth),
@@ -249,7 +249,7 @@ impl Course {
         buffer: &Buffer,
         index: u64,
         tally: &mut Tally,
-    ) -> Result<Step, EngineError> {
+    ) -> Result<Started, EngineError> {
         let (range, ring) = self.begin(index, tally)?;
         let Some(copier) = self.copier.clone() else {
             tally.packs += 1;
@@ -272,7 +272,7 @@ impl Course {
         if chain.failed.is_none() {
             self.copied = chain.transfer.work().clone();
         }
-        Ok(Step { moving: chain.transfer, failed: chain.failed })
+        Ok(Started { moving: chain.transfer, failed: chain.failed })
     }
 
     /// Takes a fragment out of its place.
@@ -282,10 +282,10 @@ impl Course {
         buffer: &Buffer,
         index: u64,
         tally: &mut Tally,
-    ) -> Result<Step, EngineError> {
+    ) -> Result<Started, EngineError> {
         if self.direct {
             tally.fragments += 1;
-            return Ok(Step::nothing());
+            return Ok(Started::nothing());
         }
         let (range, ring) = self.begin(index, tally)?;
         let Some(copier) = self.copier.clone() else {
@@ -308,7 +308,7 @@ impl Course {
         if chain.failed.is_none() {
             self.works(chain.transfer.work().clone());
         }
-        Ok(Step { moving: chain.transfer, failed: chain.failed })
+        Ok(Started { moving: chain.transfer, failed: chain.failed })
     }
 
     /// Takes a fragment out of its place in the second stop.
@@ -317,7 +317,7 @@ impl Course {
         engines: &Engines,
         buffer: &Buffer,
         index: u64,
-    ) -> Result<Step, EngineError> {
+    ) -> Result<Started, EngineError> {
         let (range, place) = (self.cut.range(index), self.local_place(index)?);
         let unpacking = buffer.scatter(engines, place, range.clone(), &self.earlier(&range))?;
         self.works(unpacking.work().clone());
@@ -342,9 +342,9 @@ fn after(works: &[&Completion]) -> SmallVec<[Completion; 2]> {
     pending.map(|work| (*work).clone()).collect()
 }
 
-impl std::fmt::Debug for Course {
+impl std::fmt::Debug for StagingPipeline {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Course")
+        f.debug_struct("StagingPipeline")
             .field("protocol", &self.protocol)
             .field("cut", &self.cut)
             .field("window", &self.window)
