@@ -4,18 +4,12 @@
 //! An operation may take nanoseconds; reading the clock takes about 30. So a sample is a batch of
 //! operations that lasts at least [`SAMPLE_SECONDS`]. Units: seconds.
 
-use std::time::{Duration, Instant};
+use std::convert::Infallible;
 
+use gapless_cli::sampling::{self, batch, samples};
+pub use gapless_cli::sampling::{SAMPLE_SECONDS, SAMPLES_MAX, SAMPLES_MIN};
 use gapless_report::{NoSamples, Samples, Summary};
 
-/// A sample lasts at least this long.
-pub const SAMPLE_SECONDS: f64 = 20e-6;
-/// Samples that are taken at least, however long they take.
-pub const SAMPLES_MIN: u64 = 5;
-/// Samples that are taken at most, however short they are.
-pub const SAMPLES_MAX: u64 = 1000;
-/// Operations in a sample at most.
-const BATCH_MAX: f64 = 1e6;
 /// Operations before the clock starts, from which one's time is estimated.
 const WARM: u32 = 3;
 
@@ -33,7 +27,7 @@ pub fn race<const N: usize>(
         .map(|operation| (0..WARM).map(|_| time(operation, 1)).fold(f64::MAX, f64::min).max(1e-9));
     let batches = estimates.map(batch);
     let slowest = estimates.iter().zip(batches).map(|(one, batch)| one * batch as f64);
-    let rounds = rounds(seconds, slowest.fold(f64::MIN_POSITIVE, f64::max));
+    let rounds = samples(seconds, slowest.fold(f64::MIN_POSITIVE, f64::max));
     let capacity = usize::try_from(rounds).unwrap_or(0);
     let mut samples = [(); N].map(|()| Samples::with_capacity(capacity));
     for _ in 0..rounds {
@@ -57,46 +51,19 @@ pub fn alone(seconds: f64, mut operation: impl FnMut()) -> Result<Summary, NoSam
     race(seconds, [&mut operation]).map(|[summary]| summary)
 }
 
-/// Seconds that `batch` operations take; more than 0, however coarse the clock is.
+/// Seconds that `batch` operations take.
 fn time(operation: &mut dyn FnMut(), batch: u64) -> f64 {
-    let start = Instant::now();
-    for _ in 0..batch {
+    let Ok(took) = sampling::time::<Infallible>(batch, || {
         operation();
-    }
-    start.elapsed().max(Duration::from_nanos(1)).as_secs_f64()
-}
-
-/// Operations in a sample, if one takes `one` seconds.
-fn batch(one: f64) -> u64 {
-    small((SAMPLE_SECONDS / one).ceil().clamp(1.0, BATCH_MAX))
-}
-
-/// Samples of `one` second each in `seconds`.
-fn rounds(seconds: f64, one: f64) -> u64 {
-    small((seconds / one).clamp(0.0, 1e9)).clamp(SAMPLES_MIN, SAMPLES_MAX)
-}
-
-fn small(number: f64) -> u64 {
-    #[expect(
-        clippy::cast_possible_truncation,
-        clippy::cast_sign_loss,
-        reason = "both callers clamp to 0 ..= 1e9"
-    )]
-    let whole = number as u64;
-    whole
+        Ok(())
+    });
+    took.as_secs_f64()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn plans_keep_their_bounds() {
-        assert_eq!((batch(1.0), batch(SAMPLE_SECONDS)), (1, 1));
-        assert_eq!((batch(3e-6), batch(1e-300)), (7, 1_000_000));
-        assert_eq!((rounds(0.1, 1e-3), rounds(0.1, 10.0)), (100, SAMPLES_MIN));
-        assert_eq!((rounds(0.1, 1e-12), rounds(-1.0, 1e-3)), (SAMPLES_MAX, SAMPLES_MIN));
-    }
+    use std::time::Duration;
 
     #[test]
     fn all_run_equally_often_and_in_turn() {

@@ -30,6 +30,7 @@ mod memory;
 pub mod pingpong;
 mod report;
 mod run;
+pub mod sampling;
 mod selection;
 mod spaces;
 mod tree;

@@ -1,10 +1,8 @@
 //! How often something is done, and what is kept of how long it took.
 
+use crate::sampling::{self, SAMPLE_SECONDS};
 use gapless::{Communicator, Error};
-use std::time::{Duration, Instant};
-
-/// A sample lasts at least this long, so that reading the clock does not count.
-const SAMPLE_SECONDS: f64 = 20e-6;
+use std::time::Duration;
 
 /// Iterations at least and at most, where the time decides.
 const ITERATIONS: (u64, u64) = (10, 1_000_000);
@@ -115,10 +113,8 @@ impl Plan {
     }
 
     /// How many iterations make a sample.
-    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "in bounds")]
     fn batch(&self, one: f64, iterations: u64) -> u64 {
-        let batch = (SAMPLE_SECONDS / one.max(1e-9)).ceil().clamp(1.0, 1e6) as u64;
-        if self.each { 1 } else { batch.min(iterations) }
+        if self.each { 1 } else { sampling::batch(one.max(1e-9)).min(iterations) }
     }
 }
 
@@ -135,12 +131,7 @@ fn sampled(
     let mut total = Duration::ZERO;
     while left > 0 {
         let count = left.min(batch.max(1));
-        let begin = Instant::now();
-        for _ in 0..count {
-            turn()?;
-        }
-        // A clock may be coarse.
-        let took = begin.elapsed().max(Duration::from_nanos(1));
+        let took = sampling::time(count, &mut *turn)?;
         total += took;
         timing.samples.push(took.as_secs_f64() / count as f64);
         left -= count;

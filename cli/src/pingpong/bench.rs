@@ -17,6 +17,7 @@ use crate::failure::Failure;
 use crate::memory::{
     Boxes, Budget, Devices, Ends, Locked, Places, Sent, Sided, Source, Where, Wrong,
 };
+use crate::sampling;
 use gapless::Communicator;
 use gapless::Error;
 use gapless::World;
@@ -24,7 +25,6 @@ use gapless_dtype::{Datatype, Primitive};
 use gapless_layouts::{Case, Side};
 use gapless_pml::{Config, Protocol, Tally};
 use gapless_report::{Samples, Summary};
-use std::time::{Duration, Instant};
 
 mod plain;
 
@@ -39,13 +39,8 @@ const VERDICT: i32 = 3;
 
 /// Round trips before the clock starts.
 const WARM: u64 = 2;
-/// Samples that are taken at least and at most.
-const SAMPLES_MIN: u64 = 5;
-const SAMPLES_MAX: u64 = 1000;
 /// Blocks of messages so large are not walked to find places for them, if they are dense enough.
 const LARGE_BYTES: u64 = 32 << 20;
-/// A sample lasts at least this long, so that reading the clock does not count.
-const SAMPLE_SECONDS: f64 = 20e-6;
 
 /// What is sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -374,12 +369,7 @@ impl<'a> Bench<'a> {
             (0..WARM).try_for_each(|_| turn())?;
             let mut times = Vec::with_capacity(usize::try_from(samples).unwrap_or(0));
             for _ in 0..samples {
-                let begin = Instant::now();
-                for _ in 0..batch {
-                    turn()?;
-                }
-                // A clock may be coarse.
-                times.push(begin.elapsed().max(Duration::from_nanos(1)));
+                times.push(sampling::time(batch, &mut *turn)?);
             }
             Ok(times.into_iter().collect())
         })
@@ -388,20 +378,11 @@ impl<'a> Bench<'a> {
 
 /// How many samples of how many operations each, if one operation takes `one` second.
 fn plan(one: f64, seconds: f64, iterations: Option<u32>) -> (u64, u64) {
-    let batch = (SAMPLE_SECONDS / one).ceil().clamp(1.0, 1e6);
-    let samples = match iterations {
-        Some(count) => (f64::from(count) / batch).ceil(),
-        None => (seconds / (one * batch)).clamp(0.0, 1e9),
-    };
-    #[expect(
-        clippy::cast_possible_truncation,
-        clippy::cast_sign_loss,
-        reason = "both were clamped to small positive numbers"
-    )]
-    let (samples, batch) = (samples as u64, batch as u64);
-    match iterations {
-        Some(count) => (samples.max(1), batch.min(u64::from(count))),
-        None => (samples.clamp(SAMPLES_MIN, SAMPLES_MAX), batch),
+    let batch = sampling::batch(one);
+    match iterations.map(u64::from) {
+        Some(count) => (count.div_ceil(batch).max(1), batch.min(count)),
+        #[expect(clippy::cast_precision_loss, reason = "at most a million")]
+        None => (sampling::samples(seconds, one * batch as f64), batch),
     }
 }
 
@@ -412,6 +393,7 @@ fn contiguous(bytes: u64) -> Side {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::sampling::{SAMPLES_MAX, SAMPLES_MIN};
 
     #[test]
     fn orders_survive_as_words() {

@@ -8,9 +8,10 @@
 use super::{Bench, Prepared, plan};
 use crate::failure::Failure;
 use crate::memory::{Budget, Locked, Opened, Where};
+use crate::sampling;
 use gapless_mem::{DeviceError, Region};
 use gapless_report::{Samples, Summary};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// A plain copy, and how long it takes.
 #[derive(Clone, Copy, Debug)]
@@ -142,12 +143,10 @@ fn sampled(
 ) -> Result<Summary, Failure> {
     let mut at = 0;
     let mut batch_of = |batch: u64| -> Result<Duration, Failure> {
-        let begin = Instant::now();
-        for _ in 0..batch {
-            call(at)?;
+        sampling::time(batch, || {
             at += 1;
-        }
-        Ok(begin.elapsed().max(Duration::from_nanos(1)))
+            call(at - 1)
+        })
     };
     let mut one = f64::MAX;
     for _ in 0..4 {
