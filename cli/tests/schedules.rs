@@ -45,7 +45,7 @@ fn a_collective_is_explained() {
         "\n  0  send     ",
         "  above\n",
         "\nring ",
-        "\nbine-doubling ",
+        "\ndoubling ",
     ] {
         assert!(allreduce.contains(part), "{part} in {allreduce}");
     }

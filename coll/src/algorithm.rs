@@ -1,6 +1,6 @@
 //! Which algorithms there are, and which operations each does.
 use crate::Operation;
-use crate::algorithms::{Butterfly, Exchange};
+use crate::algorithms::Exchange;
 use crate::level::Within;
 use crate::tree::Tree;
 use gapless_bml::Level;
@@ -19,9 +19,9 @@ pub enum Method {
     /// Blocks go round. Bcast scatters first; reduce and all-reduce are a reduce-scatter, then a gather or all-gather.
     Exchange(Exchange),
     /// Recursive doubling of whole vectors.
-    Doubling(Butterfly),
+    Doubling,
     /// Recursive halving of vectors, then doubling (Rabenseifner).
-    Halving(Butterfly),
+    Halving,
     /// Reductions by tasks at other ranks: reduce up a binomial tree, the others round a ring; all-reduce ends with an
     /// all-gather of messages. The executor needs somebody who carries tasks ([`Tasks`](crate::Tasks)).
     Xtq,
@@ -90,13 +90,11 @@ impl Algorithm {
         if self.within.is_shared() && self.within != Within::SHARED {
             return false;
         }
-        let any_order = commutative || !operation.reduces();
-        let fits = |tree: Tree| tree.is_sound() && (any_order || tree.is_ordered());
         // Leaders have blocks of unlike lengths for each other.
         let uneven =
             operation == Operation::Alltoall && self.method == Method::Exchange(Exchange::Bruck);
         ((operation.goes_on_levels() && !uneven) || self.within.is_empty())
-            && self.within.levels().all(|(_, tree)| fits(tree))
+            && self.within.levels().all(|(_, tree)| tree.is_sound())
             && self.method.does(operation, commutative)
     }
 }
@@ -104,7 +102,6 @@ impl Algorithm {
 impl Method {
     fn does(self, operation: Operation, commutative: bool) -> bool {
         use Operation as O;
-        let commutes = commutative || !operation.reduces();
         match self {
             Self::Linear => matches!(
                 operation,
@@ -138,7 +135,7 @@ impl Method {
                         | O::Alltoallv
                         | O::NeighborAllgather
                         | O::NeighborAlltoall => false,
-                        _ => commutes || tree.is_ordered(),
+                        _ => true,
                     }
             }
             Self::Exchange(how) => {
@@ -152,16 +149,11 @@ impl Method {
                         _ => false,
                     }
             }
-            Self::Doubling(how) => match operation {
-                O::Allreduce => commutative || how == Butterfly::Binary,
-                O::Scan | O::Exscan => how == Butterfly::Binary,
-                _ => false,
-            },
-            Self::Halving(how) => match operation {
-                O::Allreduce => commutative || how == Butterfly::Binary,
-                O::Reduce | O::ReduceScatter | O::ReduceScatterBlock => how == Butterfly::Binary,
-                _ => false,
-            },
+            Self::Doubling => matches!(operation, O::Allreduce | O::Scan | O::Exscan),
+            Self::Halving => matches!(
+                operation,
+                O::Allreduce | O::Reduce | O::ReduceScatter | O::ReduceScatterBlock
+            ),
         }
     }
 }

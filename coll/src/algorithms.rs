@@ -10,5 +10,4 @@ pub(crate) mod over_tree;
 pub(crate) mod scan;
 pub(crate) mod tasks;
 
-pub use butterfly::Butterfly;
 pub use exchange::Exchange;

@@ -140,7 +140,7 @@ fn check_edges(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Algorithm, Locality, Method, Tree, build};
+    use crate::{Algorithm, Exchange, Locality, Method, Tree, build};
 
     fn wrong(call: &Call<'_>, method: Method) -> String {
         let algorithm = Algorithm::new(method);
@@ -177,7 +177,9 @@ mod tests {
         assert!(wrong(&call, chain).contains("whole elements of 0"));
         let ordered = Reduction { commutative: false, ..of };
         let call = Call::Allreduce { len: 8, of: ordered, in_place };
-        assert!(wrong(&call, Method::Tree(Tree::Bine)).contains("does not do this allreduce"));
+        assert!(
+            wrong(&call, Method::Exchange(Exchange::Ring)).contains("does not do this allreduce")
+        );
     }
 
     #[test]

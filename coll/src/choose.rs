@@ -3,7 +3,7 @@
 //! The choice depends only on what all ranks know: the operation, the bytes of [`Call::bytes`], whether the operation is
 //! commutative, and which ranks are near each other. So all ranks choose the same without a message. Where a buffer lies
 //! and what its layout is, one rank knows alone: that never matters here.
-use crate::algorithms::{Butterfly, Exchange};
+use crate::algorithms::Exchange;
 use crate::cost::{Cost, predict};
 use crate::hyperq::Settings;
 use crate::page::Page;
@@ -89,8 +89,8 @@ const RING: Method = Method::Exchange(Exchange::Ring);
 const BRUCK: Method = Method::Exchange(Exchange::Bruck);
 const BLOCKS: Method = Method::Exchange(Exchange::Doubling);
 const DIRECT: Method = Method::Exchange(Exchange::Direct);
-const DOUBLING: Method = Method::Doubling(Butterfly::Binary);
-const HALVING: Method = Method::Halving(Butterfly::Binary);
+const DOUBLING: Method = Method::Doubling;
+const HALVING: Method = Method::Halving;
 const SHARED: Method = Method::Shared;
 
 /// Rules for machines that were not measured: few messages for short calls, few bytes for long ones. On several hosts,
@@ -269,26 +269,17 @@ pub fn candidates(call: &Call<'_>, locality: &Locality) -> Vec<Algorithm> {
         Tree::KNomial(4),
         Tree::KNomial(8),
         Tree::KAry(2),
-        Tree::Bine,
     ];
     let exchanges = [
         Exchange::Direct,
         Exchange::Ring,
         Exchange::Bruck,
         Exchange::Doubling,
-        Exchange::Bine,
         Exchange::Pat { blocks: 4 },
         Exchange::Pat { blocks: 64 },
     ];
-    let mut methods = vec![
-        Method::Linear,
-        Method::Pairwise(1),
-        Method::Pairwise(4),
-        DOUBLING,
-        Method::Doubling(Butterfly::Bine),
-        HALVING,
-        Method::Halving(Butterfly::Bine),
-    ];
+    let mut methods =
+        vec![Method::Linear, Method::Pairwise(1), Method::Pairwise(4), DOUBLING, HALVING];
     methods.extend(trees.map(Method::Tree));
     methods.extend(exchanges.map(Method::Exchange));
     use Operation::{Allreduce, Bcast, Exscan, Reduce, Scan};

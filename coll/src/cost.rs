@@ -294,7 +294,7 @@ fn seconds(bytes: u64, byte: f64) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Algorithm, Butterfly, Call, Exchange, Method, Reduction, Tree, build};
+    use crate::{Algorithm, Call, Exchange, Method, Reduction, Tree, build};
 
     const COST: Cost = Cost {
         near: Wire { latency: 1.0, byte: 0.5 },
@@ -340,7 +340,7 @@ mod tests {
         close(time(&flat(5), &allgather, ring), 4.0 * hop(10.0));
         let of = Reduction { unit: 1, commutative: true };
         let allreduce = Call::Allreduce { len: 10, of, in_place: true };
-        let doubling = Algorithm::new(Method::Doubling(Butterfly::Binary));
+        let doubling = Algorithm::new(Method::Doubling);
         close(time(&flat(8), &allreduce, doubling), 3.0 * (hop(10.0) + 20.0));
         // Three messages arrive at a root through one port.
         let gather = Call::Gather { root: 0, len: 10, in_place: true };
@@ -378,7 +378,7 @@ mod tests {
         let allreduce = Call::Allreduce { len: 8, of, in_place: false };
         // Two ranks combine half of it each; the leader copies what it gives and what it gets.
         let up = 1.0 + 2.0 + 8.0;
-        let doubling = Algorithm::new(Method::Doubling(Butterfly::Binary)).over_shared();
+        let doubling = Algorithm::new(Method::Doubling).over_shared();
         close(time(&hosts, &allreduce, doubling), up + hop + 16.0 + 1.0 + 1.0);
     }
 

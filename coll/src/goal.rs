@@ -139,13 +139,13 @@ fn nanoseconds(bytes: u64, byte: f64) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Algorithm, Butterfly, Call, Locality, Method, Reduction, Tree, build};
+    use crate::{Algorithm, Call, Locality, Method, Reduction, Tree, build};
 
     #[test]
     fn the_text_of_an_allreduce() {
         let of = Reduction { unit: 8, commutative: true };
         let call = Call::Allreduce { len: 80, of, in_place: true };
-        let algorithm = Algorithm::new(Method::Doubling(Butterfly::Binary));
+        let algorithm = Algorithm::new(Method::Doubling);
         let one = |rank| build(rank, &Locality::flat(2), &call, &algorithm).expect("a schedule");
         let goal = Goal { schedules: &[one(0), one(1)], cost: &Cost::TYPICAL };
         let rank = |me: usize, other: usize| {

@@ -70,7 +70,7 @@ pub mod topologies;
 mod tree;
 
 pub use algorithm::{Algorithm, Method};
-pub use algorithms::{Butterfly, Exchange};
+pub use algorithms::Exchange;
 pub use area::Area;
 pub use between::{Between, BetweenCall};
 pub use build::{build, build_apart};

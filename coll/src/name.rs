@@ -14,12 +14,12 @@
 use std::fmt;
 use std::str::FromStr;
 
-use crate::algorithms::{Butterfly, Exchange};
+use crate::algorithms::Exchange;
 use crate::tree::Tree;
 use crate::{Algorithm, Level, Method, Operation, Within};
 
 /// The names of the methods; `N` stands for a number.
-pub const METHODS: [&str; 20] = [
+pub const METHODS: [&str; 16] = [
     "linear",
     "pairwise-N",
     "flat",
@@ -27,17 +27,13 @@ pub const METHODS: [&str; 20] = [
     "binomial",
     "N-nomial",
     "N-ary",
-    "bine",
     "direct",
     "ring",
     "bruck",
     "blocks",
-    "bine-blocks",
     "pat-N",
     "doubling",
-    "bine-doubling",
     "halving",
-    "bine-halving",
     "xtq",
     "shared",
 ];
@@ -46,7 +42,7 @@ pub const METHODS: [&str; 20] = [
 const SHARED: &str = "shared";
 
 /// Those of them that are trees.
-const TREES: [&str; 6] = ["flat", "chain", "binomial", "N-nomial", "N-ary", "bine"];
+const TREES: [&str; 5] = ["flat", "chain", "binomial", "N-nomial", "N-ary"];
 
 /// A name that is nobody's.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -221,11 +217,8 @@ impl FromStr for Method {
             "ring" => Some(Self::Exchange(Exchange::Ring)),
             "bruck" => Some(Self::Exchange(Exchange::Bruck)),
             "blocks" => Some(Self::Exchange(Exchange::Doubling)),
-            "bine-blocks" => Some(Self::Exchange(Exchange::Bine)),
-            "doubling" => Some(Self::Doubling(Butterfly::Binary)),
-            "bine-doubling" => Some(Self::Doubling(Butterfly::Bine)),
-            "halving" => Some(Self::Halving(Butterfly::Binary)),
-            "bine-halving" => Some(Self::Halving(Butterfly::Bine)),
+            "doubling" => Some(Self::Doubling),
+            "halving" => Some(Self::Halving),
             "xtq" => Some(Self::Xtq),
             "shared" => Some(Self::Shared),
             _ => Tree::named(text).map(Self::Tree),
@@ -249,7 +242,6 @@ impl Tree {
             "flat" => Self::Flat,
             "chain" => Self::Chain,
             "binomial" => Self::Binomial,
-            "bine" => Self::Bine,
             _ => before("-nomial").map(Self::KNomial).or_else(|| before("-ary").map(Self::KAry))?,
         };
         tree.is_sound().then_some(tree)
@@ -287,10 +279,8 @@ impl fmt::Display for Method {
             Self::Pairwise(at_once) => write!(f, "pairwise-{at_once}"),
             Self::Tree(tree) => write!(f, "{tree}"),
             Self::Exchange(how) => write!(f, "{how}"),
-            Self::Doubling(Butterfly::Binary) => write!(f, "doubling"),
-            Self::Doubling(Butterfly::Bine) => write!(f, "bine-doubling"),
-            Self::Halving(Butterfly::Binary) => write!(f, "halving"),
-            Self::Halving(Butterfly::Bine) => write!(f, "bine-halving"),
+            Self::Doubling => write!(f, "doubling"),
+            Self::Halving => write!(f, "halving"),
             Self::Xtq => write!(f, "xtq"),
             Self::Shared => write!(f, "shared"),
         }
@@ -305,7 +295,6 @@ impl fmt::Display for Tree {
             Self::Binomial => write!(f, "binomial"),
             Self::KNomial(k) => write!(f, "{k}-nomial"),
             Self::KAry(k) => write!(f, "{k}-ary"),
-            Self::Bine => write!(f, "bine"),
         }
     }
 }
@@ -317,7 +306,6 @@ impl fmt::Display for Exchange {
             Self::Ring => write!(f, "ring"),
             Self::Bruck => write!(f, "bruck"),
             Self::Doubling => write!(f, "blocks"),
-            Self::Bine => write!(f, "bine-blocks"),
             Self::Pat { blocks } => write!(f, "pat-{blocks}"),
         }
     }
@@ -346,12 +334,12 @@ mod tests {
             Algorithm::new(Method::Pairwise(7)).segmented(1000).over(Level::Host, Tree::KAry(3)),
             Algorithm::new(Method::Linear)
                 .over(Level::Host, Tree::Flat)
-                .over(Level::L3, Tree::Bine),
+                .over(Level::L3, Tree::KNomial(3)),
             Algorithm::new(Method::Linear)
                 .over(Level::Numa, Tree::Flat)
-                .over(Level::L3, Tree::Bine),
+                .over(Level::L3, Tree::KNomial(3)),
             Algorithm::new(Method::Tree(Tree::KNomial(2))).segmented(3 << 20),
-            Algorithm::new(Method::Doubling(Butterfly::Binary)).over_shared(),
+            Algorithm::new(Method::Doubling).over_shared(),
             Algorithm::new(Method::Xtq).segmented(64 << 10),
         ]);
         assert!(all.len() > 100);
@@ -365,7 +353,7 @@ mod tests {
                 "ring over flat over flat over flat over flat",
                 "ring over flat over socket flat over numa flat over l3 flat",
             ),
-            ("ring over socket flat over bine", "ring over socket flat over numa bine"),
+            ("ring over socket flat over chain", "ring over socket flat over numa chain"),
         ] {
             assert_eq!(written(text), Ok(same.to_owned()));
         }

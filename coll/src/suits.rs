@@ -93,11 +93,9 @@ fn is_sound(algorithm: &Algorithm) -> bool {
             Method::Tree(tree) => tree.is_sound(),
             Method::Exchange(how) => how.is_sound(),
             Method::Pairwise(at_once) => at_once > 0,
-            Method::Linear
-            | Method::Doubling(_)
-            | Method::Halving(_)
-            | Method::Xtq
-            | Method::Shared => true,
+            Method::Linear | Method::Doubling | Method::Halving | Method::Xtq | Method::Shared => {
+                true
+            }
         }
 }
 

@@ -8,14 +8,13 @@ mod reductions;
 
 use crate::prove::{Definition, Refutation, prove};
 use crate::{
-    Algorithm, Butterfly, Call, Exchange, Level, Locality, Method, Operation, Reduction, Schedule,
-    Tree, build,
+    Algorithm, Call, Exchange, Level, Locality, Method, Operation, Reduction, Schedule, Tree, build,
 };
 
 /// The largest number of ranks that is proved.
 const RANKS_MAX: usize = 33;
 
-const TREES: [Tree; 8] = [
+const TREES: [Tree; 7] = [
     Tree::Flat,
     Tree::Chain,
     Tree::Binomial,
@@ -23,15 +22,13 @@ const TREES: [Tree; 8] = [
     Tree::KNomial(4),
     Tree::KAry(2),
     Tree::KAry(3),
-    Tree::Bine,
 ];
 
-const EXCHANGES: [Exchange; 9] = [
+const EXCHANGES: [Exchange; 8] = [
     Exchange::Direct,
     Exchange::Ring,
     Exchange::Bruck,
     Exchange::Doubling,
-    Exchange::Bine,
     Exchange::Pat { blocks: 1 },
     Exchange::Pat { blocks: 2 },
     Exchange::Pat { blocks: 4 },
@@ -44,10 +41,8 @@ fn methods() -> Vec<Method> {
         Method::Linear,
         Method::Pairwise(1),
         Method::Pairwise(3),
-        Method::Doubling(Butterfly::Binary),
-        Method::Doubling(Butterfly::Bine),
-        Method::Halving(Butterfly::Binary),
-        Method::Halving(Butterfly::Bine),
+        Method::Doubling,
+        Method::Halving,
         Method::Xtq,
     ];
     let trees = TREES.into_iter().map(Method::Tree);
@@ -86,7 +81,7 @@ fn on_levels(
     segment: u64,
     n: usize,
 ) -> Vec<(Locality, Vec<Algorithm>)> {
-    let trees = [Tree::Binomial, Tree::KAry(2), Tree::Bine, Tree::Flat];
+    let trees = [Tree::Binomial, Tree::KAry(2), Tree::KNomial(3), Tree::Flat];
     let flat = algorithms(operation, commutative, segment, n);
     let with = |levels: &dyn Fn(usize) -> &'static [Level]| -> Vec<Algorithm> {
         let with = |(index, algorithm): (usize, &Algorithm)| {

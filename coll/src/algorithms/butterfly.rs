@@ -1,39 +1,21 @@
 //! All-reduce by exchange with partners: of whole vectors (recursive doubling), or of halves (Rabenseifner).
 //!
-//! Members beyond a power of two are folded onto neighbours. With binary partners operands are combined in the order
-//! of the members, and results are equal at all members to the last bit: both partners combine the same two values in
-//! the same order.
+//! Members beyond a power of two are folded onto neighbours. Operands are combined in the order of the members, and
+//! results are equal at all members to the last bit: both partners combine the same two values in the same order.
 use std::ops::Range;
 
 use crate::area::Area;
 use crate::builder::Builder;
 use crate::team::{Fold, Part, Team};
-use crate::tree::bine;
 
-/// Who exchanges with whom.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Butterfly {
-    /// Partners differ in one binary digit; the nearest first.
-    Binary,
-    /// The nearer partners of Bine trees (arXiv 2508.17311). For commutative operations only.
-    Bine,
+/// With whom a number exchanges in a round: they differ in one binary digit; the nearest first.
+fn partner(number: usize, round: u32) -> usize {
+    number ^ (1 << round)
 }
 
-impl Butterfly {
-    fn partner(self, number: usize, round: u32, rounds: u32) -> usize {
-        match self {
-            Self::Binary => number ^ (1 << round),
-            Self::Bine => bine::partner(number, round, rounds),
-        }
-    }
-
-    /// Whether a number comes second of the two partners of a round.
-    fn second(self, number: usize, round: u32, rounds: u32) -> bool {
-        match self {
-            Self::Binary => number >> round & 1 == 1,
-            Self::Bine => bine::side(number, round, rounds),
-        }
-    }
+/// Whether a number comes second of the two partners of a round.
+fn is_second(number: usize, round: u32) -> bool {
+    number >> round & 1 == 1
 }
 
 /// What a rank that is folded away or that speaks for another does first. Gives the number of an active one, and where
@@ -69,28 +51,22 @@ fn fold_out(b: &mut Builder, team: &Team, fold: Fold, result: Area) {
 }
 
 /// Recursive doubling: partners exchange all they have. `result` may be `input`.
-pub(crate) fn doubling(b: &mut Builder, team: &Team, how: Butterfly, input: Area, result: Area) {
+pub(crate) fn doubling(b: &mut Builder, team: &Team, input: Area, result: Area) {
     let fold = Fold::new(team.len());
     let rounds = fold.rounds();
-    let order: Vec<_> = match how {
-        Butterfly::Binary => (0..rounds).collect(),
-        // Only so do those that have exchanged agree on what they have.
-        Butterfly::Bine => (0..rounds).rev().collect(),
-    };
     if let Some((number, mut value)) = fold_in(b, team, fold, input, result) {
-        let room = |b: &mut Builder, after: usize| {
-            if order.len() > after { b.scratch(input.len) } else { result }
+        let room = |b: &mut Builder, after: u32| {
+            if rounds > after { b.scratch(input.len) } else { result }
         };
         let (other, came) = (room(b, 1), [room(b, 0), room(b, 1)]);
-        for (done, round) in order.iter().enumerate() {
-            let partner = how.partner(number, *round, rounds);
-            let came = came[done % 2];
-            let peer = team.rank(fold.member(partner));
+        for round in 0..rounds {
+            let came = came[round as usize % 2];
+            let peer = team.rank(fold.member(partner(number, round)));
             b.send(peer, value);
             b.receive(peer, came);
             // The sum goes where nothing is being sent from, and the last one to the result.
-            let sum = if (order.len() - done) % 2 == 1 { result } else { other };
-            if how.second(number, *round, rounds) {
+            let sum = if (rounds - round) % 2 == 1 { result } else { other };
+            if is_second(number, round) {
                 b.reduce(&[came, value], sum);
             } else {
                 b.reduce(&[value, came], sum);
@@ -117,13 +93,7 @@ pub(crate) struct Halved {
 
 /// Recursive halving: partners exchange the halves that the other keeps; a range of `sum` is complete in the end.
 /// `sum` may be `input`.
-pub(crate) fn halving(
-    b: &mut Builder,
-    team: &Team,
-    how: Butterfly,
-    input: Area,
-    sum: Area,
-) -> Halved {
+pub(crate) fn halving(b: &mut Builder, team: &Team, input: Area, sum: Area) -> Halved {
     let fold = Fold::new(team.len());
     let rounds = fold.rounds();
     let mut ranges: Vec<_> = std::iter::once(0..input.len).collect();
@@ -131,8 +101,8 @@ pub(crate) fn halving(
         return Halved { fold, number: None, ranges };
     };
     for round in 0..rounds {
-        let peer = team.rank(fold.member(how.partner(number, round, rounds)));
-        let second = how.second(number, round, rounds);
+        let peer = team.rank(fold.member(partner(number, round)));
+        let second = is_second(number, round);
         let range = &ranges[ranges.len() - 1];
         let (give, keep) = (halve(range, b.unit(), !second), halve(range, b.unit(), second));
         let came = b.scratch(keep.end - keep.start);
@@ -154,13 +124,13 @@ pub(crate) fn halving(
 }
 
 /// Rabenseifner's all-reduce: halving, and doubling of the ranges. `result` may be `input`.
-pub(crate) fn allreduce(b: &mut Builder, team: &Team, how: Butterfly, input: Area, result: Area) {
-    let Halved { fold, number, ranges } = halving(b, team, how, input, result);
+pub(crate) fn allreduce(b: &mut Builder, team: &Team, input: Area, result: Area) {
+    let Halved { fold, number, ranges } = halving(b, team, input, result);
     if let Some(number) = number {
         for round in (0..fold.rounds()).rev() {
-            let peer = team.rank(fold.member(how.partner(number, round, fold.rounds())));
+            let peer = team.rank(fold.member(partner(number, round)));
             let range = &ranges[round as usize];
-            let second = how.second(number, round, fold.rounds());
+            let second = is_second(number, round);
             b.send(peer, result.cut(halve(range, b.unit(), second)));
             b.receive(peer, result.cut(halve(range, b.unit(), !second)));
         }
@@ -168,10 +138,10 @@ pub(crate) fn allreduce(b: &mut Builder, team: &Team, how: Butterfly, input: Are
     fold_out(b, team, fold, result);
 }
 
-/// Rabenseifner's reduction: halving with binary partners, and ranges gathered towards the root. `sum` has the length
+/// Rabenseifner's reduction: halving, and ranges gathered towards the root. `sum` has the length
 /// of the input; at the root it becomes the result and may be the input.
 pub(crate) fn reduce(b: &mut Builder, team: &Team, root: usize, input: Area, sum: Area) {
-    let Halved { fold, number, ranges } = halving(b, team, Butterfly::Binary, input, sum);
+    let Halved { fold, number, ranges } = halving(b, team, input, sum);
     // The root's leader collects, if the root is folded away.
     let (target, follows) = match fold.part(root) {
         Part::Active { number, .. } => (number, false),
@@ -179,10 +149,10 @@ pub(crate) fn reduce(b: &mut Builder, team: &Team, root: usize, input: Area, sum
     };
     if let Some(number) = number {
         for round in (0..fold.rounds()).rev() {
-            let peer = team.rank(fold.member(number ^ (1 << round)));
+            let peer = team.rank(fold.member(partner(number, round)));
             let range = &ranges[round as usize];
-            let second = number >> round & 1 == 1;
-            if second == (target >> round & 1 == 1) {
+            let second = is_second(number, round);
+            if second == (is_second(target, round)) {
                 b.receive(peer, sum.cut(halve(range, b.unit(), !second)));
             } else {
                 b.send(peer, sum.cut(halve(range, b.unit(), second)));
@@ -242,8 +212,8 @@ pub(crate) fn reduce_scatter(
     }
     let mut range = 0..fold.active;
     for round in 0..rounds {
-        let peer = team.rank(fold.member(number ^ (1 << round)));
-        let (second, middle) = (number >> round & 1 == 1, range.start + range.len() / 2);
+        let peer = team.rank(fold.member(partner(number, round)));
+        let (second, middle) = (is_second(number, round), range.start + range.len() / 2);
         let (low, high) = (range.start..middle, middle..range.end);
         let (give, keep) = if second { (low, high) } else { (high, low) };
         let kept = value.cut(places.range(keep.clone()));

@@ -66,7 +66,7 @@ pub(crate) fn reduce(
     let turned = if of.commutative { team.from(root) } else { team.clone() };
     let first = if of.commutative { root } else { 0 };
     match method {
-        Method::Halving(_) => {
+        Method::Halving => {
             let sum = result.unwrap_or_else(|| b.scratch(input.len));
             butterfly::reduce(b, team, root, input, sum);
         }
@@ -114,8 +114,8 @@ pub(crate) fn allreduce(
     of: Reduction,
 ) {
     match method {
-        Method::Doubling(how) => butterfly::doubling(b, team, how, input, result),
-        Method::Halving(how) => butterfly::allreduce(b, team, how, input, result),
+        Method::Doubling => butterfly::doubling(b, team, input, result),
+        Method::Halving => butterfly::allreduce(b, team, input, result),
         Method::Exchange(how) => {
             let cuts = Cuts::even(team.len(), input.len, b.unit());
             let place = result.cut(cuts.range(team.me..team.me + 1));
@@ -189,7 +189,7 @@ pub(crate) fn reduce_scatter(
             exchange::reduce_scatter(b, team, how, input, cuts, out);
             b.set_segment(0);
         }
-        Method::Halving(_) => butterfly::reduce_scatter(b, team, input, cuts, out),
+        Method::Halving => butterfly::reduce_scatter(b, team, input, cuts, out),
         Method::Xtq => {
             b.set_segment(segment);
             let sum = tasks::reduce_scatter(b, team, input, cuts);

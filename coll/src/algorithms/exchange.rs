@@ -3,11 +3,10 @@
 //! A pattern says for each round which blocks a member sends to whom and which it gets from whom. In the end each has
 //! all blocks, each exactly once. Backwards, partial results go against the arrows: whoever would get a block sends
 //! its part of it, so that in the end each member has its own block of all: a reduce-scatter. So ring, Bruck, recursive
-//! doubling (backwards: recursive halving), Bine butterflies and PAT are written once each.
+//! doubling (backwards: recursive halving) and PAT are written once each.
 use crate::area::{Area, Cuts};
 use crate::builder::Builder;
 use crate::team::{Fold, Part, Runs, Team, cyclic, runs};
-use crate::tree::bine;
 
 /// How blocks go round.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -21,9 +20,6 @@ pub enum Exchange {
     /// Recursive doubling: members exchange all they have with a partner at distance 1, 2, 4, …; beyond powers of two
     /// the surplus is folded onto neighbours.
     Doubling,
-    /// As doubling, with the nearer partners of Bine trees (arXiv 2508.17311), the farthest first, so that much data
-    /// goes to near members. The construction is for powers of two; the surplus is folded as for doubling.
-    Bine,
     /// Parallel aggregated trees (Jeaugey, arXiv 2506.20252): as Bruck's pattern, but the farthest first, and each
     /// message has `blocks` blocks at most (rounded down to a power of two). Trees of so many blocks go on side by
     /// side, depth first.
@@ -90,27 +86,14 @@ impl Exchange {
                     Round::both(to, cyclic(me, count, n), from, cyclic(from, count, n))
                 })
                 .collect(),
-            Self::Doubling => {
-                let partner = |number: usize, round: u32| number ^ (1 << round);
-                doubling(me, n, (0..Fold::new(n).rounds()).collect(), &partner)
-            }
-            Self::Bine => {
-                let rounds = Fold::new(n).rounds();
-                let partner = |number, round| bine::partner(number, round, rounds);
-                doubling(me, n, (0..rounds).rev().collect(), &partner)
-            }
+            Self::Doubling => doubling(me, n),
             Self::Pat { blocks } => pat(me, n, blocks),
         }
     }
 }
 
-/// Members exchange all they have with a partner, in the given order of rounds.
-fn doubling(
-    me: usize,
-    n: usize,
-    order: Vec<u32>,
-    partner: &dyn Fn(usize, u32) -> usize,
-) -> Vec<Round> {
+/// Members exchange all they have with a partner, the nearest first.
+fn doubling(me: usize, n: usize) -> Vec<Round> {
     let fold = Fold::new(n);
     let all_but = |member: usize| runs((0..n).filter(|other| *other != member).collect());
     let (number, follower) = match fold.part(me) {
@@ -120,20 +103,15 @@ fn doubling(
         }
     };
     // What a number holds after the first `done` rounds.
-    let held = |number: usize, done: usize| {
-        let mut numbers = vec![number];
-        for round in order[..done].iter().rev() {
-            numbers.extend_from_within(..);
-            let half = numbers.len() / 2;
-            numbers[half..].iter_mut().for_each(|number| *number = partner(*number, *round));
-        }
-        runs(numbers.into_iter().flat_map(|number| fold.members(number..number + 1)).collect())
+    let held = |number: usize, done: u32| {
+        let first = number >> done << done;
+        runs(fold.members(first..first + (1 << done)).collect())
     };
     let first = follower.map(|follower| Round::from(follower, cyclic(follower, 1, n)));
-    let rounds = order.iter().enumerate().map(|(done, round)| {
-        let other = partner(number, *round);
+    let rounds = (0..fold.rounds()).map(|round| {
+        let other = number ^ (1 << round);
         let peer = fold.member(other);
-        Round::both(peer, held(number, done), peer, held(other, done))
+        Round::both(peer, held(number, round), peer, held(other, round))
     });
     let last = follower.map(|follower| Round::to(follower, all_but(follower)));
     first.into_iter().chain(rounds).chain(last).collect()
@@ -392,7 +370,6 @@ mod tests {
                 assert_eq!(rounds(Exchange::Pat { blocks: 1 }).len(), n - 1);
                 let folded = if n.is_power_of_two() { 0 } else { 1 };
                 assert!(rounds(Exchange::Doubling).len() <= log + folded);
-                assert!(rounds(Exchange::Bine).len() <= log + folded);
                 for most in [1, 2, 3, 8, 64] {
                     for round in rounds(Exchange::Pat { blocks: most }) {
                         let ends = [round.to, round.from].into_iter().flatten();

@@ -79,7 +79,11 @@ fn subjects() -> Vec<Subject> {
         Subject::new(5, Call::Bcast { root: 2, len: 7 }, tree(Tree::Chain, 3)),
         Subject::new(6, Call::Bcast { root: 0, len: 7 }, exchange(Exchange::Ring)),
         Subject::new(6, Call::Gather { root: 1, len: 2, in_place: true }, tree(Tree::Binomial, 0)),
-        Subject::new(6, Call::Scatter { root: 4, len: 2, in_place: false }, tree(Tree::Bine, 0)),
+        Subject::new(
+            6,
+            Call::Scatter { root: 4, len: 2, in_place: false },
+            tree(Tree::KNomial(3), 0),
+        ),
         Subject::new(5, allgather, exchange(Exchange::Bruck)),
         Subject::new(6, allgather, exchange(Exchange::Doubling)),
         Subject::new(7, allgather, exchange(Exchange::Pat { blocks: 2 })),
@@ -90,19 +94,19 @@ fn subjects() -> Vec<Subject> {
             Call::Reduce { root: 3, len: 5, of: ordered, in_place: true },
             tree(Tree::KAry(2), 2),
         ),
-        Subject::new(5, allreduce(ordered), new(Method::Doubling(Butterfly::Binary), 0)),
-        Subject::new(6, allreduce(ordered), new(Method::Halving(Butterfly::Binary), 0)),
-        Subject::new(4, allreduce(any), new(Method::Halving(Butterfly::Bine), 0)),
+        Subject::new(5, allreduce(ordered), new(Method::Doubling, 0)),
+        Subject::new(6, allreduce(ordered), new(Method::Halving, 0)),
+        Subject::new(4, allreduce(any), new(Method::Halving, 0)),
         Subject::new(5, allreduce(any), exchange(Exchange::Ring)),
         Subject::new(
             5,
             Call::ReduceScatterBlock { len: 2, of: ordered, in_place: true },
-            new(Method::Halving(Butterfly::Binary), 0),
+            new(Method::Halving, 0),
         ),
         Subject::new(
             5,
             Call::Scan { len: 3, of: ordered, in_place: true },
-            new(Method::Doubling(Butterfly::Binary), 0),
+            new(Method::Doubling, 0),
         ),
         Subject::new(7, reduce(2, any), new(Method::Xtq, 0)),
         Subject::new(
@@ -319,7 +323,7 @@ fn a_missing_step_is_refuted() {
 /// Both ranks of an exchange send only after they have received.
 #[test]
 fn waiting_for_each_other_is_refuted() {
-    let algorithm = Algorithm::new(Method::Doubling(Butterfly::Binary));
+    let algorithm = Algorithm::new(Method::Doubling);
     let call = Call::Allreduce { len: 4, of: sum(1, true), in_place: false };
     let subject = Subject::new(2, call, algorithm);
     let late = |schedule: &mut Schedule| {

@@ -157,7 +157,7 @@ mod tests {
         assert_eq!(Location::Default(path.clone()).read_as(read), Ok(None));
         let missing = Location::Named(path.clone()).read_as(read);
         assert_eq!(missing, Err(TuningError::Missing { path: path.clone() }));
-        std::fs::write(&path, "version = 1\nbcast = [{ algorithm = \"bine\" }]\n").unwrap();
+        std::fs::write(&path, "version = 1\nbcast = [{ algorithm = \"chain\" }]\n").unwrap();
         assert_eq!(Location::Default(path).read_as(read).unwrap().unwrap().len(), 1);
     }
 }
