@@ -11,6 +11,7 @@
 //! - [`execute`] does what a schedule says, with messages of `pml`; it is the only part that acts.
 //! - [`hyperq`] decides how processes that share a GPU copy; [`HyperQ`] does it.
 //! - [`page`] does collectives on one host without messages: by notes, and through slots, in shared memory.
+//! - [`runtime`] has the contract of all these ways, a queue for each communicator, and all collectives in flight.
 //! - [`Goal`] writes the schedules of all ranks for LogGOPSim and its kin; `Display` of a schedule is for people.
 //! - `testkit` (a feature) has what tests of executors need.
 //! - `prove` (feature `testkit`) executes the schedules of all ranks symbolically and compares with the operation's
@@ -56,6 +57,7 @@ mod name;
 mod operation;
 #[cfg(any(test, feature = "testkit"))]
 pub mod prove;
+pub mod runtime;
 mod sample;
 pub mod schedule;
 mod suits;

@@ -1,43 +1,36 @@
 //! Collectives (MPI 4.1 chapters 6 and 8): described once, and then waited for, started, or started again and again.
 //!
 //! A [`Collective`] says what a rank does: the operation, its buffers, root and operation on elements. Nothing happens
-//! until a communicator takes it (`perform.rs`, which is also the only place where blocking ones begin): then
-//! `prepare.rs` checks it against the communicator and has `gapless-coll` build its schedule. `live.rs` keeps all that
-//! are in flight behind the world's lock, and whoever makes progress advances them. Those of ranks that share memory go
-//! through it: `desk.rs` has it, and `line.rs` says in which order.
+//! until a communicator takes it (`perform.rs`, which is also the only place where blocking ones begin): it gets its place in
+//! the order of calls (`reserve.rs`), `prepare.rs` checks it against the communicator and chooses its algorithm, and
+//! `gapless_coll::runtime` carries it out. A blocking one borrows the communicator's modules (`lent.rs`), others are in
+//! flight behind the world's lock, and whoever makes progress advances them.
 
 mod between;
 mod buffers;
-mod desk;
 mod each;
-mod errand;
 mod error;
-mod hyperq;
-mod line;
-mod live;
+mod lent;
 mod named;
+mod on_gpu;
 mod owned;
 mod perform;
 #[allow(unsafe_code, reason = "frees device memory")]
 mod pool;
 mod prepare;
-mod recent;
 mod remembered;
+#[allow(unsafe_code, reason = "hands its caller's promise on")]
+mod reserve;
 mod rooms;
 mod scoped;
 mod tasks;
 mod tools;
-#[allow(unsafe_code, reason = "hands its caller's promise on")]
-mod turn;
-mod waits;
 #[allow(unsafe_code, reason = "gives a worker memory that was made for it")]
 mod worker;
 
 pub use between::Root;
 pub use buffers::{Blocks, BlocksMut, InPlace, Input, Output};
-pub(crate) use desk::Blocking;
 pub use error::CollectiveError;
-pub(crate) use live::Live;
 pub use owned::{OwnedCollective, PersistentCollective};
 pub(crate) use perform::Common;
 pub use scoped::CollectiveRequest;

@@ -18,7 +18,7 @@ mod waiting;
 mod warm;
 
 use crate::accelerators::Accelerators;
-use crate::collective::{Live, Tools};
+use crate::collective::Tools;
 use crate::device_buf::Owned;
 use crate::error::Error;
 use crate::owned::Parked;
@@ -28,6 +28,7 @@ use crate::window::Kept;
 use crate::world::{Places, attach};
 pub(crate) use bells::Bells;
 use gapless_bml::{Patience, Spin, now_ns};
+use gapless_coll::runtime::{Component, InFlight};
 use gapless_mem::{Device, Space};
 use gapless_osc::Osc;
 use gapless_pml::{Pml, RequestId, Status};
@@ -81,7 +82,9 @@ pub(crate) struct State {
     pub(crate) carried: Xtq,
     pub(crate) parked: Parked,
     /// Collectives in flight.
-    pub(crate) collectives: Live,
+    pub(crate) collectives: InFlight,
+    /// What they work with.
+    pub(crate) tools: Arc<Tools>,
     /// One-sided windows.
     windows: Osc,
     /// Their accumulations that are tasks.
@@ -145,6 +148,8 @@ pub(crate) struct Shared {
     pub(crate) window_tasks: gapless_osc::Tasks,
     /// Whether ranks compare what they give to collectives of new communicators: all ranks say the same.
     checks_collectives: AtomicBool,
+    /// What makes modules for collectives of new communicators, before those of `gapless-coll`.
+    components: RwLock<Arc<[Arc<dyn Component>]>>,
 }
 
 impl State {
@@ -225,6 +230,7 @@ impl State {
     fn is_quiet(&self) -> bool {
         self.pml.is_quiet()
             && !self.collectives.is_busy()
+            && !self.tools.has_news()
             && self.collectives.is_quiet()
             && self.xtq.is_quiet()
             && self.carried.is_quiet()
@@ -240,6 +246,7 @@ impl State {
         self.polled > 0
             || self.pml.is_busy()
             || self.collectives.is_busy()
+            || self.tools.has_news()
             || self.windows.is_busy()
             || !self.xtq.is_quiet()
             || !self.carried.is_quiet()
@@ -249,7 +256,7 @@ impl State {
     /// Prepares for sleep: whoever this process waits for in memory is to wake it. `false`: there is more to do.
     #[inline]
     fn doze(&mut self) -> bool {
-        self.stage == Stage::Left || self.collectives.doze(&mut self.pml, &mut self.spent)
+        self.stage == Stage::Left || self.collectives.arm(&mut self.pml, &mut self.spent)
     }
 
     /// Whether all that was started here has left, and all collectives have ended.
@@ -289,6 +296,15 @@ impl State {
         self.stage == Stage::Closed
     }
 
+    /// Goes on with collectives; gives how many have ended.
+    fn advance_collectives(&mut self) -> usize {
+        let ended = self.collectives.advance(&mut self.pml, &mut self.spent);
+        if ended > 0 {
+            self.spent.extend(self.tools.surplus());
+        }
+        ended
+    }
+
     /// Handles arrivals; does nothing once the world has been left.
     #[inline]
     pub(crate) fn progress(&mut self) -> usize {
@@ -296,7 +312,10 @@ impl State {
             return 0;
         }
         let mut handled = self.pml.progress();
-        handled += self.collectives.advance(&mut self.pml, &mut self.spent);
+        self.tools.hear();
+        if !self.collectives.is_empty() {
+            handled += self.advance_collectives();
+        }
         if !self.xtq.is_quiet() || self.xtq.is_timed() {
             handled += self.xtq.advance(self.pml.bml_mut(), now_ns());
         }
@@ -335,7 +354,8 @@ impl Shared {
             xtq,
             carried: tools.carried(),
             parked,
-            collectives: Live::new(Arc::clone(&tools)),
+            collectives: InFlight::new(Arc::clone(&tools) as _),
+            tools: Arc::clone(&tools),
             windows: windows.clone(),
             window_tasks: window_tasks.xtq().clone(),
             short: 0,
@@ -370,6 +390,7 @@ impl Shared {
             windows,
             window_tasks,
             checks_collectives: AtomicBool::new(false),
+            components: RwLock::default(),
         }
     }
 
@@ -380,6 +401,15 @@ impl Shared {
 
     pub(crate) fn set_table(&self, table: Table) {
         *self.table.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(table);
+    }
+
+    /// What makes modules for collectives of new communicators.
+    pub(crate) fn components(&self) -> Arc<[Arc<dyn Component>]> {
+        Arc::clone(&self.components.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    pub(crate) fn set_components(&self, all: Vec<Arc<dyn Component>>) {
+        *self.components.write().unwrap_or_else(PoisonError::into_inner) = all.into();
     }
 
     pub(crate) fn checks_collectives(&self) -> bool {

@@ -328,6 +328,11 @@ impl Page {
         Ok(())
     }
 
+    /// This rank, and of how many.
+    pub(crate) fn place(&self) -> (usize, usize) {
+        (self.circle.seat(), self.shared.ranks)
+    }
+
     /// Whether it is that of all ranks of the communicator, and not of those of one host.
     #[must_use]
     pub fn is_whole(&self) -> bool {

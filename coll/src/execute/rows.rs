@@ -34,6 +34,11 @@ impl Rows {
     pub fn buffers(&self) -> impl Iterator<Item = &Typed> + Clone {
         self.recv.buffers().iter().chain(self.send.buffers())
     }
+
+    /// Both, which are gone from here.
+    pub(crate) fn take(&mut self) -> Rows {
+        std::mem::replace(self, Rows { send: Blocks::None, recv: Blocks::None })
+    }
 }
 
 /// A range of one block's packed stream.

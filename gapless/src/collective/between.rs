@@ -2,11 +2,13 @@
 
 use super::buffers::Side;
 use super::prepare::{
-    COUNTS, Prepared, RECV, SEND, Schedules, Uses, Way, alike, combine, each, exact, lens_of,
-    listed, once_each, one, settle,
+    COUNTS, Prepared, RECV, SEND, Uses, alike, combine, each, exact, lens_of, listed, once_each,
+    one, settle,
 };
 use super::{Collective, CollectiveError};
+use gapless_coll::runtime::Schedules;
 use gapless_coll::{Between, BetweenCall, BuildError, Operation, Reduction};
+use std::sync::Arc;
 
 /// Which rank has or gets what only one of them has or gets. Where an argument is `impl Into<Root>`, a number is enough:
 /// the root's rank.
@@ -74,9 +76,10 @@ impl Collective<'_> {
         // Only ranks that have nothing to do give no operation.
         let of = of.unwrap_or(Reduction { unit: 1, commutative: false });
         let lens = lens((operation, part), (from, into), &counts, place)?;
-        let schedule = place.build(&call(operation, root, &lens, of)?)?;
+        let schedule = Arc::new(place.build(&call(operation, root, &lens, of)?)?);
         let rows = Uses { send: sends, recv: receives, as_numbers }.rows(send, recv);
-        Ok(Prepared { way: Way::Schedule(Schedules::plain(schedule)), asks: false, rows, combine })
+        let schedules = Some(Schedules::new(schedule, None));
+        Ok(Prepared { call: None, shared: false, asks: false, schedules, rows, combine })
     }
 }
 

@@ -1,7 +1,6 @@
 //! Collectives that own their buffers: begun once, or described once and started again and again (MPI 4.1 §6.13).
 
 use super::Collective;
-use super::live::{Begun, Entry, Number};
 use crate::communicator::Communicator;
 use crate::completion::{Ending, Watched, on_done};
 use crate::error::Error;
@@ -9,7 +8,8 @@ use crate::owned::{Owned, OwnedBuffer, OwnedBufferMut, Park, Refused};
 use crate::several::{InFlight, Pending, sealed, several_owned};
 use crate::shared::State;
 use crate::view::{View, ViewMut};
-use gapless_coll::{Operation, Ticket};
+use gapless_coll::Operation;
+use gapless_coll::runtime::{OpId, Started};
 use gapless_pml::{PmlError, RequestId};
 use std::fmt;
 use std::future::{Future, IntoFuture};
@@ -55,7 +55,7 @@ pub struct OwnedCollective<S: OwnedBuffer, R: OwnedBuffer>(Kept<S, R>);
 struct Kept<S: OwnedBuffer, R: OwnedBuffer> {
     comm: Communicator,
     operation: Operation,
-    number: Number,
+    id: OpId,
     /// `None` once the buffers were given back, or it is dropped.
     memory: Option<(S::Parked, R::Parked)>,
     /// In flight, until its result is taken.
@@ -95,11 +95,14 @@ impl Communicator {
             Ok(ticket) => ticket,
             Err(error) => return Err(described.refuse(error)),
         };
-        let kept = self.keep(described, Some(ticket), |comm, entry| {
+        let kept = self.keep(described, |comm, collective| {
+            // SAFETY: as `keep` says.
+            let (op, operator) = unsafe { comm.persistent_op(collective, ticket) }?;
+            let mut op = Some((op, operator));
             comm.shared.with(|state| {
                 state.open()?;
-                let entry = entry.take().ok_or(Error::Finalized)?;
-                Ok((state.collectives.keep(entry), None))
+                let op = op.take().ok_or(Error::Finalized)?;
+                Ok((state.collectives.keep(comm.comm.clone(), op), None))
             })
         })?;
         Ok(PersistentCollective(kept))
@@ -140,45 +143,32 @@ impl Communicator {
         &self,
         described: Described<S, R>,
     ) -> Result<OwnedCollective<S, R>, Refused<(S, R)>> {
-        let kept = self.keep(described, None, |comm, entry| {
-            let Begun { number, request } = comm.shared.with(|state| comm.launch(state, entry))?;
-            Ok((number, Some(request)))
+        let operation = described.collective.operation;
+        let kept = self.keep(described, |comm, collective| {
+            // SAFETY: as `keep` says.
+            let (op, _reserved) = unsafe { comm.op(collective, None) }?;
+            let mut op = Some(op);
+            let begun = comm.shared.with(|state| comm.launch(state, &mut op))?;
+            let begun = begun.map_err(|error| comm.failed(operation, error));
+            begun.map(|Started { id, request }| (id, Some(request)))
         })?;
         Ok(OwnedCollective(kept))
     }
 
-    /// Gives the world what carries out a collective.
+    /// Gives the world a collective. The memory goes into the value that is returned. While the collective is active nobody
+    /// gets at it: the buffers are refused, dropping the value gives the memory to the world to keep, and a value that is
+    /// forgotten never frees it.
     fn keep<S: OwnedBuffer, R: OwnedBuffer>(
         &self,
         described: Described<S, R>,
-        ticket: Option<Ticket>,
-        enter: impl FnOnce(
-            &Communicator,
-            &mut Option<Entry>,
-        ) -> Result<(Number, Option<RequestId>), Error>,
+        enter: impl FnOnce(&Communicator, Collective<'_>) -> Result<(OpId, Option<RequestId>), Error>,
     ) -> Result<Kept<S, R>, Refused<(S, R)>> {
         let Described { collective, memory } = described;
         let operation = collective.operation;
-        // The memory goes into the value that is returned. While the collective is active nobody gets at it: the buffers
-        // are refused, dropping the value gives the memory to the world to keep, and a value that is forgotten never frees
-        // it.
-        let entry = match ticket {
-            Some(ticket) => {
-                // SAFETY: as said.
-                let entry = unsafe { self.persistent_entry(collective, ticket) };
-                entry.map(|entry| (entry, None))
-            }
-            None => {
-                // SAFETY: as said.
-                let entry = unsafe { self.entry(collective, None) };
-                entry.map(|(entry, turn)| (entry, Some(turn)))
-            }
-        };
-        let entered = entry.and_then(|(entry, _turn)| enter(self, &mut Some(entry)));
-        match entered {
-            Ok((number, active)) => {
+        match enter(self, collective) {
+            Ok((id, active)) => {
                 let (comm, memory) = (self.clone(), Some(memory));
-                Ok(Kept { comm, operation, number, memory, active })
+                Ok(Kept { comm, operation, id, memory, active })
             }
             Err(error) => Err(Refused { error, buffer: (memory.0.unpark(), memory.1.unpark()) }),
         }
@@ -238,19 +228,19 @@ impl<S: OwnedBuffer, R: OwnedBuffer> Described<S, R> {
 
 impl<S: OwnedBuffer, R: OwnedBuffer> Kept<S, R> {
     fn wait(&mut self) -> Result<(), Error> {
-        let fate = self.comm.fate(self.number);
+        let fate = self.comm.fate(self.id);
         self.active = None;
         self.comm.ended(self.operation, fate?)
     }
 
     fn test(&mut self) -> Option<Result<(), Error>> {
-        let result = self.comm.test(self.operation, self.number)?;
+        let result = self.comm.test(self.operation, self.id)?;
         self.active = None;
         Some(result)
     }
 
     fn poll(&mut self, waker: &Waker) -> Poll<Result<(), Error>> {
-        let polled = self.comm.poll(self.operation, self.number, waker);
+        let polled = self.comm.poll(self.operation, self.id, waker);
         if polled.is_ready() {
             self.active = None;
         }
@@ -270,13 +260,13 @@ impl<S: OwnedBuffer, R: OwnedBuffer> Kept<S, R> {
 
 impl<S: OwnedBuffer, R: OwnedBuffer> Drop for Kept<S, R> {
     fn drop(&mut self) {
-        let (active, number) = (self.active.is_some(), self.number);
+        let (active, id) = (self.active.is_some(), self.id);
         // Only if it is active may anybody use the memory.
         let memory = self.memory.take().filter(|_| active);
         let left = self.comm.shared.with_anyway(|state| {
             let State { pml, torn, collectives, .. } = state;
             let pml = (!*torn).then_some(pml);
-            collectives.let_go(pml, number, memory.map(|memory| Box::new(memory) as _))
+            collectives.let_go(pml, id, memory.map(|memory| Box::new(memory) as _))
         });
         drop(left);
     }
@@ -291,12 +281,12 @@ impl<S: OwnedBuffer, R: OwnedBuffer> PersistentCollective<S, R> {
     /// not been started then, and is as before.
     pub fn start(&mut self) -> Result<(), Error> {
         self.idle()?;
-        let Kept { comm, operation, number, active, .. } = &mut self.0;
+        let Kept { comm, operation, id, active, .. } = &mut self.0;
         let started = comm.shared.with(|state| {
             state.open()?;
             let State { pml, collectives, spent, .. } = &mut *state;
             // SAFETY: the memory is this value's own, and is kept as `keep` says.
-            let started = unsafe { collectives.start((pml, spent), *number) };
+            let started = unsafe { collectives.start((pml, spent), *id) };
             comm.shared.rouse(state);
             Ok(started)
         })?;

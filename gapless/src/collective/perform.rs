@@ -1,13 +1,10 @@
 //! How collectives begin: their place in the order of calls, what carries them out, and the blocking form.
 
-use super::desk::{AtDesk, Blocking, Desk, Lent};
-use super::errand::{Errand, carrier};
-use super::live::{Begun, Entry, Fate};
-use super::prepare::{self, Place, Prepared, Schedules, Shares, Terms, Way};
-use super::recent::Recent;
-use super::remembered::{Direct, Plain};
+use super::lent::Lent;
+use super::prepare::{self, Place, Prepared, Shares};
+use super::remembered::{Direct, Remembered};
+use super::reserve::Reserved;
 use super::rooms::Rooms;
-use super::turn::{Ready, Turn};
 use super::{Collective, CollectiveError};
 use crate::communicator::{Communicator, Topology};
 use crate::error::Error;
@@ -17,30 +14,38 @@ use crate::world::Places;
 use gapless_bml::LinkError;
 use gapless_coll::choose::Table;
 use gapless_coll::execute::between;
-use gapless_coll::page::{Known, Page, Task};
-use gapless_coll::topologies::{Neighborhood, TopologyError};
-use gapless_coll::{
-    Blocks, Call, CollError, Combine, Locality, Operation, Rows, Sequencer, Ticket,
+use gapless_coll::page::Known;
+use gapless_coll::runtime::{
+    Blocking, Contiguous, Cx, Fate, Form, Modules, Op, Queue, QueueState, ScheduleCache, Started,
+    Stepped,
 };
-use gapless_engine::{Op, Reducer};
-use gapless_pml::{Comm, Pml, PmlError};
+use gapless_coll::topologies::{Neighborhood, TopologyError};
+use gapless_coll::{Blocks, CollError, HyperQ, Locality, Operation, Rows, Sequencer, Ticket};
+use gapless_engine::{Engine, Op as Operator, Reducer};
+use gapless_pml::{Comm, PmlError};
+use gapless_sync::Gate;
 use std::sync::{Arc, OnceLock};
+
+/// A collective, and what combines its elements.
+pub(super) type Described = (Box<Op>, Option<Operator>);
 
 /// What all clones of a communicator share.
 #[derive(Debug)]
 pub(crate) struct Common {
     pub(super) sequencer: Sequencer,
     pub(crate) rooms: Rooms,
-    /// Where those through shared memory begin.
-    pub(super) desk: Arc<Desk>,
+    /// Modules, and those that wait for them.
+    pub(super) queue: Arc<Queue>,
+    /// What is known of the last calls. Used with the world's lock held.
+    remembered: Gate<Remembered>,
     /// That of the world when the communicator was made.
     table: Arc<Table>,
     /// Made for the first collective.
     locality: OnceLock<Locality>,
-    recent: Recent,
+    recent: ScheduleCache,
     topology: Option<Topology>,
     /// Found for the first collective among neighbours.
-    neighbors: OnceLock<Result<Neighborhood, TopologyError>>,
+    neighbors: OnceLock<Result<Arc<Neighborhood>, TopologyError>>,
 }
 
 impl Common {
@@ -49,17 +54,35 @@ impl Common {
         let sequencer = Sequencer::new(comm).checked(shared.checks_collectives());
         let (table, (locality, recent, rooms)) = (shared.table(), Default::default());
         let neighbors = OnceLock::new();
-        let desk = Arc::new(Desk::new(table.hyperq.clone()));
-        Common { sequencer, rooms, desk, table, locality, recent, topology, neighbors }
+        let queue = Arc::new(Queue::new(table.hyperq.clone(), shared.components()));
+        let remembered = Gate::new(Remembered::default());
+        Common { sequencer, rooms, queue, remembered, table, locality, recent, topology, neighbors }
     }
 
-    pub(crate) fn desk(&self) -> &Arc<Desk> {
-        &self.desk
+    pub(crate) fn queue(&self) -> &Arc<Queue> {
+        &self.queue
+    }
+
+    /// What is known of a call through shared memory, and the memory of its buffers where that is contiguous, for `act`.
+    /// `None`: nothing is known. The caller holds the world's lock.
+    #[inline]
+    pub(super) fn recall<T>(
+        &self,
+        comm: &Communicator,
+        collective: &Collective<'_>,
+        act: impl FnOnce(&Direct, Contiguous) -> T,
+    ) -> Option<T> {
+        // Whoever has it holds the lock, so it is free.
+        let mut remembered = self.remembered.try_enter().unwrap_or_else(|| self.remembered.enter());
+        let known = remembered.recall(collective, || comm.direct(collective));
+        let acted = known.map(|(direct, contiguous)| act(direct, contiguous));
+        remembered.done();
+        acted
     }
 
     /// Which thread is in a blocking collective through shared memory. The caller holds the lock.
     pub(crate) fn blocking(&self) -> Blocking {
-        self.desk.with(|at| at.blocking())
+        self.queue.with(|queue| queue.blocking())
     }
 
     pub(crate) fn topology(&self) -> Option<&Topology> {
@@ -67,9 +90,9 @@ impl Common {
     }
 
     /// The neighbours of this rank.
-    fn neighbors(&self, comm: &Comm) -> Result<&Neighborhood, CollectiveError> {
+    fn neighbors(&self, comm: &Comm) -> Result<&Arc<Neighborhood>, CollectiveError> {
         let topology = self.topology.as_ref().ok_or(CollectiveError::NoTopology)?;
-        let found = self.neighbors.get_or_init(|| topology.neighbors(comm.rank()));
+        let found = self.neighbors.get_or_init(|| topology.neighbors(comm.rank()).map(Arc::new));
         found.as_ref().map_err(|error| CollectiveError::Topology(error.clone()))
     }
 
@@ -127,25 +150,53 @@ impl Communicator {
     ///
     /// [`Error::CollectiveUnderWay`], in a function that this thread calls while it waits in such a collective.
     pub fn perform(&self, collective: Collective<'_>) -> Result<(), Error> {
-        let quick = self.shared.look_often(|state, look| {
-            let pml = &mut state.pml;
+        let fast = self.shared.look_often(|state, look| {
             // SAFETY: the description borrows its memory until this returns: what is received into, exclusively.
-            self.common.desk.with(|at| unsafe { self.at_once(at, &collective, pml, look) })
+            self.common.queue.with(|queue| unsafe { self.at_once(queue, &collective, state, look) })
         })?;
-        match quick {
-            Quick::Over => Ok(()),
-            Quick::Lent(lent) => {
-                let (page, number, direct) = *lent;
-                let (lent, operation) = (Lent::new(self, page), collective.operation);
-                let task = direct.task(collective);
-                // SAFETY: as above; there is no user's function.
-                unsafe { self.by_page(lent, (operation, number), task) }
+        match fast {
+            Fast::Over => Ok(()),
+            Fast::Lent(modules, known) => {
+                let (number, direct) = *known;
+                let (what, Direct { known, call, uses, .. }) =
+                    ((collective.operation, Form::Blocking, number), direct);
+                let rows = uses.rows(collective.send, collective.recv);
+                // SAFETY: as above, and `by_modules` does not return before the operation has ended or was given up.
+                let op = unsafe { Op::new(what, Some(call), (rows, None)) };
+                let op = Box::new(op.shared(false).known(known));
+                let lent = Lent::new(self, modules, op);
+                // There is no user's function.
+                self.carry_out(lent, (what.0, number), None)
             }
-            Quick::Unknown => self.perform_anew(collective),
+            Fast::Unknown => self.perform_anew(collective),
         }
     }
 
-    /// What a page of all ranks would do; see [`Collective::direct`].
+    /// Does a collective by modules that were borrowed, or by messages alone if they leave it to that.
+    fn carry_out(
+        &self,
+        lent: Lent<'_>,
+        (operation, number): (Operation, u64),
+        operator: Option<Operator>,
+    ) -> Result<(), Error> {
+        match self.by_modules(lent, (operation, number))? {
+            Stepped::Ended(result) => result.map_err(|error| self.failed(operation, error)),
+            Stepped::Apart(op) => {
+                let mut op = Some((op, operator));
+                let begun = self.shared.with(|state| {
+                    let State { pml, collectives, .. } = &mut *state;
+                    let op = op.take().ok_or(Error::Finalized)?;
+                    let begun = collectives.adopt(pml, self.queue(), op);
+                    self.shared.rouse(state);
+                    Ok(begun)
+                })?;
+                let fate = self.fate(begun.id)?;
+                self.ended(operation, fate)
+            }
+        }
+    }
+
+    /// What shared memory of all ranks would do; see [`Collective::direct`].
     pub(super) fn direct(&self, collective: &Collective<'_>) -> Option<Direct> {
         if self.comm.is_inter() {
             return None;
@@ -161,81 +212,82 @@ impl Communicator {
     #[inline]
     unsafe fn at_once(
         &self,
-        at: &mut AtDesk,
+        queue: &mut QueueState,
         collective: &Collective<'_>,
-        pml: &mut Pml,
+        state: &mut State,
         look: &mut dyn FnMut() -> bool,
-    ) -> Quick {
-        let Some((page, hyperq, remembered)) = at.at_rest() else { return Quick::Unknown };
-        let known = remembered.recall(collective, || self.direct(collective));
-        let Some((direct, plain)) = known else { return Quick::Unknown };
-        let number = self.common.sequencer.pass();
-        if let Some(hyperq) = hyperq.filter(|_| direct.asks) {
-            hyperq.decline(number);
-        }
-        // SAFETY: the caller's promise. What is known is of a description like this.
-        if unsafe { page.attempt(number, &direct.known, plain, pml, look) } {
-            return Quick::Over;
-        }
-        let direct = direct.clone();
-        match at.lend(None) {
-            Some(page) => Quick::Lent(Box::new((page, number, direct))),
-            None => unreachable!("it was at rest"),
+    ) -> Fast {
+        let State { pml, tools, .. } = state;
+        let Some(mut modules) = queue.at_rest() else { return Fast::Unknown };
+        let begun = self.common.recall(self, collective, |direct, contiguous| {
+            let number = self.common.sequencer.pass();
+            if direct.asks {
+                modules.skip(number, &mut Cx { pml, engines: &**tools });
+            }
+            // SAFETY: the caller's promise. What is known is of a description like this.
+            match unsafe { modules.page().attempt(number, &direct.known, contiguous, pml, look) } {
+                true => None,
+                false => Some((number, direct.clone())),
+            }
+        });
+        match begun {
+            None => Fast::Unknown,
+            Some(None) => Fast::Over,
+            Some(Some((number, direct))) => match queue.lend(None) {
+                Some(modules) => Fast::Lent(modules, Box::new((number, direct))),
+                None => unreachable!("it was at rest"),
+            },
         }
     }
 
     /// Does a collective that was not done at once.
     #[inline(never)] // its frame takes several pages
     fn perform_anew(&self, collective: Collective<'_>) -> Result<(), Error> {
-        let (operation, op) = (collective.operation, collective.op.clone());
-        // Before arguments are looked at: a rank that is refused makes the page with the others.
-        let mut turn = self.turn(operation, true)?;
-        let number = turn.number();
-        let ready = match turn.ready(collective) {
-            // Without a task it has no use for a page of all ranks.
-            Ok(Ready::Shared(errand)) if errand.has_task() => match turn.lend() {
-                Some(lent) => {
-                    let (asks, asked) = (errand.asks, turn.asked());
-                    drop(turn);
-                    let Some(task) = errand.into_task() else { unreachable!("it has not begun") };
-                    if asks {
-                        // SAFETY: as below.
-                        if unsafe { self.on_one_gpu((operation, number), asked, &task) }? {
-                            return Ok(());
-                        }
-                    }
-                    // SAFETY: the description borrows its memory until this returns or unwinds; what is received into,
-                    // exclusively. `op` keeps a user's function: it is dropped without the lock.
-                    return unsafe { self.by_page(lent, (operation, number), task) };
-                }
-                None => Ready::Shared(errand),
-            },
-            Ok(ready) => ready,
+        let (operation, operator) = (collective.operation, collective.op.clone());
+        // Before arguments are looked at: a rank that is refused agrees on modules with the others.
+        let mut reserved = self.reserve(operation, true)?;
+        let number = reserved.number();
+        // SAFETY: the description borrows its memory until this returns or unwinds; what is received into, exclusively. That
+        // is when the collective has ended, or was given up: by whoever borrows the modules, or with the world, which takes
+        // memory back first; if a call unwinds, it gives the world up.
+        let op = match unsafe { reserved.op(collective, Form::Blocking) } {
+            Ok(op) => op,
             Err(error) => {
-                turn.refuse();
+                reserved.refuse();
                 return Err(error);
             }
         };
-        // SAFETY: the description borrows its memory until this returns. That is when the collective has ended, or the
-        // world was given up, which takes memory back first; if a call unwinds, it gives the world up.
-        let mut entry = Some(unsafe { self.carrier(operation, ready, op) }?);
-        let begun = self.shared.with(|state| self.launch(state, &mut entry))?;
-        drop(turn);
-        let fate = self.fate(begun.number)?;
+        if op.is_shared() {
+            if let Some(space) = HyperQ::space(op.rows()) {
+                // Asked whether it serves the memory, the engine opens its device, which `open` attaches.
+                let _ = Engine::serves(&*self.shared.tools, space);
+            }
+            if let Some(modules) = reserved.lend() {
+                let lent = Lent::new(self, modules, op);
+                drop(reserved);
+                return self.carry_out(lent, (operation, number), operator);
+            }
+        }
+        let mut op = Some((op, operator));
+        let begun = self.shared.with(|state| self.launch(state, &mut op))?;
+        let begun = begun.map_err(|error| self.failed(operation, error))?;
+        drop(reserved);
+        let fate = self.fate(begun.id)?;
         self.ended(operation, fate)
     }
 
-    /// Begins a collective that is ready to. If it cannot, the caller still has it, and drops it without the lock.
+    /// Begins a collective that is ready to. If it cannot, the caller or the world still has it, and drops it without the
+    /// lock.
     pub(super) fn launch(
         &self,
         state: &mut State,
-        entry: &mut Option<Entry>,
-    ) -> Result<Begun, Error> {
+        op: &mut Option<Described>,
+    ) -> Result<Result<Started, CollError>, Error> {
         self.shared.now_and_then(state);
         state.open()?;
         let State { pml, collectives, spent, .. } = &mut *state;
-        let entry = entry.take().ok_or(Error::Finalized)?;
-        let begun = collectives.begin((pml, spent), entry);
+        let op = op.take().ok_or(Error::Finalized)?;
+        let begun = collectives.begin((pml, spent), self.queue(), op);
         self.shared.rouse(state);
         Ok(begun)
     }
@@ -287,71 +339,72 @@ impl Communicator {
         group.process(u32::try_from(number.checked_sub(range.start)?).ok()?)
     }
 
-    /// What carries out a collective. It takes its place in the order of calls, also if it is refused: other ranks' may not
-    /// be; the turn is to be kept until it has begun. `known`: it [was begun](Self::begin_direct).
+    /// A non-blocking collective. It takes its place in the order of calls, also if it is refused: other ranks' may not be;
+    /// the place is to be kept until it has begun. `known`: it [was begun](Self::begin_direct).
     ///
     /// # Safety
     /// What the description borrows stays so until the collective has ended or, after it was given up, the world's
     /// memory was taken back.
-    pub(super) unsafe fn entry<'c>(
+    pub(super) unsafe fn op<'c>(
         &'c self,
         collective: Collective<'_>,
-        known: Option<Box<Turn<'c>>>,
-    ) -> Result<(Entry, Turn<'c>), Error> {
-        let (operation, op) = (collective.operation, collective.op.clone());
-        let mut turn = match known {
-            Some(turn) => *turn,
-            None => self.turn(operation, false)?,
+        known: Option<Box<Reserved<'c>>>,
+    ) -> Result<(Described, Reserved<'c>), Error> {
+        let (operation, operator) = (collective.operation, collective.op.clone());
+        let mut reserved = match known {
+            Some(reserved) => *reserved,
+            None => self.reserve(operation, false)?,
         };
-        match turn.ready(collective) {
-            // SAFETY: the caller's promise.
-            Ok(ready) => Ok((unsafe { self.carrier(operation, ready, op) }?, turn)),
+        // SAFETY: the caller's promise. Both rows are made of views of one description, which is left out or described in
+        // another way, but not added to.
+        // - For how long: the views stay borrowed until the collective has ended or, if it never does, the world's memory was
+        //   taken back.
+        // - The row that is received into has views from `Output` and `ViewMut` only, and each of those borrows its memory
+        //   exclusively: it may be read and written, nothing else touches it, and the other row's views lie elsewhere. Blocks
+        //   that are cut of one such view are apart (`BlocksMut::new`).
+        // - The row that is sent has views from `Input` only: they may be read, and nothing writes them while they are
+        //   borrowed.
+        match unsafe { reserved.op(collective, Form::NonBlocking) } {
+            Ok(op) => Ok(((op, operator), reserved)),
             Err(error) => {
-                turn.refuse();
+                reserved.refuse();
                 Err(error)
             }
         }
     }
 
-    /// What carries out a persistent collective.
+    /// A persistent collective.
     ///
     /// # Safety
-    /// As for [`entry`](Self::entry), for each start.
-    pub(super) unsafe fn persistent_entry(
+    /// As for [`op`](Self::op), for each start.
+    pub(super) unsafe fn persistent_op(
         &self,
         collective: Collective<'_>,
         ticket: Ticket,
-    ) -> Result<Entry, Error> {
-        let (operation, op) = (collective.operation, collective.op.clone());
-        let Prepared { way, rows, combine, .. } =
-            self.prepare(collective, true, Shares::Unknown)?;
-        let (schedules, errand) = match way {
-            Way::Schedule(schedules) => {
-                // By what all ranks know: one that is alone on its host takes part in the opening, too.
-                let goes_there = schedules.schedule.is_over_shared();
-                let mates = self.mates().filter(|_| goes_there);
-                let errand = mates.map(|_| Errand::persistent(None, None));
-                (schedules, errand)
-            }
-            Way::Shared(terms) => {
-                let call = self.call(&terms)?;
-                let task = self.task(&call, rows.clone(), combine.clone())?;
-                let known = plain(&rows).and_then(|buffers| {
-                    let of = (self.comm.rank() as usize, self.comm.size() as usize);
-                    let known = Known::new(&call, of, combine.clone(), true)?;
-                    known.is_short().then_some((known, buffers))
-                });
-                let schedules = self.schedules(&call, Shares::Unknown)?;
-                (schedules, Some(Errand::persistent(Some(task), known)))
-            }
-        };
-        let errand = errand.map(|errand| errand.again_by(schedules.clone(), self.mates()));
-        let schedule = schedules.by_messages();
-        let ready = Ready::Messages(Box::new((schedule, rows, combine, ticket)));
-        // SAFETY: the caller's promise.
-        let mut entry = unsafe { self.carrier(operation, ready, op) }?;
-        entry.errand = errand.map(Box::new);
-        Ok(entry)
+    ) -> Result<Described, Error> {
+        let (operation, operator) = (collective.operation, collective.op.clone());
+        let prepared = self.prepare(collective, true, Shares::Unknown)?;
+        let Prepared { call, shared, schedules, rows, combine, .. } = prepared;
+        let Some(schedules) = schedules else { unreachable!("of an unknown segment") };
+        // By what all ranks know: one that is alone on its host takes part in the agreement, too.
+        let mates = self.mates().filter(|_| shared || schedules.schedule().is_over_shared());
+        let contiguous = contiguous(&rows);
+        let known = call.as_ref().filter(|_| shared && contiguous.is_some()).and_then(|call| {
+            let of = (self.comm.rank() as usize, self.comm.size() as usize);
+            Known::new(&call.call(), of, combine.clone(), true).filter(Known::is_short)
+        });
+        // SAFETY: the caller's promise, as in `op`.
+        let mut op = unsafe { Op::new((operation, Form::Persistent, 0), call, (rows, combine)) };
+        if shared {
+            op = op.shared(false);
+        }
+        if let Some(known) = known {
+            op = op.known(known);
+        }
+        let tools = &*self.shared.tools;
+        let op = op.or_by(schedules, None).persistent(ticket, tools, contiguous, mates);
+        let op = op.map_err(|error| self.failed(operation, error))?;
+        Ok((Box::new(op), operator))
     }
 
     /// Checks a description, and finds out how the collective goes; through shared memory only if it `may_share`.
@@ -372,30 +425,6 @@ impl Communicator {
         prepared.map_err(|error| refused(operation, error))
     }
 
-    /// The call of a description that was checked.
-    pub(super) fn call<'c>(&'c self, terms: &'c Terms) -> Result<Call<'c>, Error> {
-        let call = terms.call(|| self.common.neighbors(&self.comm));
-        call.map_err(|error| refused(terms.operation(), error))
-    }
-
-    /// The schedules of a call.
-    pub(super) fn schedules(&self, call: &Call<'_>, shares: Shares) -> Result<Schedules, Error> {
-        let neighbors = || self.common.neighbors(&self.comm);
-        let built = self.place(&neighbors, shares).schedules(call);
-        built.map_err(|error| refused(call.operation(), error.into()))
-    }
-
-    /// This rank's part in a call through shared memory.
-    pub(super) fn task(
-        &self,
-        call: &Call<'_>,
-        rows: Rows,
-        combine: Option<Combine>,
-    ) -> Result<Task, Error> {
-        let of = (self.comm.rank() as usize, self.comm.size() as usize);
-        Task::new(call, of, rows, combine).map_err(|error| self.failed(call.operation(), error))
-    }
-
     /// The ranks of this rank's host, if there are several hosts.
     pub(super) fn mates(&self) -> Option<&[usize]> {
         self.common.mates(&self.comm, &self.shared.places)
@@ -404,47 +433,13 @@ impl Communicator {
     /// Where this rank is.
     fn place<'c>(
         &'c self,
-        neighbors: &'c dyn Fn() -> Result<&'c Neighborhood, CollectiveError>,
+        neighbors: &'c dyn Fn() -> Result<&'c Arc<Neighborhood>, CollectiveError>,
         shares: Shares,
     ) -> Place<'c> {
         let Common { table, recent, .. } = &*self.common;
         let (rank, locality) =
             (self.comm.rank() as usize, self.common.locality(&self.comm, &self.shared.places));
         Place { rank, table, locality, recent, shares, neighbors }
-    }
-
-    /// What carries out what is ready.
-    ///
-    /// # Safety
-    /// The rows are those that [`prepare`](Self::prepare) made of one description, and what that borrows stays so as
-    /// [`entry`](Self::entry) says.
-    unsafe fn carrier(
-        &self,
-        operation: Operation,
-        ready: Ready,
-        op: Option<Op>,
-    ) -> Result<Entry, Error> {
-        // SAFETY (of all three): the caller's promise. Both rows are made of views of one description, which `prepare`
-        // leaves out or describes in another way, but does not add to.
-        // - For how long: the views stay borrowed until `advance` has given `Ready` or, if it never does, the world's
-        //   memory was taken back.
-        // - The row that is received into has views from `Output` and `ViewMut` only, and each of those borrows its
-        //   memory exclusively: it may be read and written, nothing else touches it, and the other row's views lie
-        //   elsewhere. Blocks that are cut of one such view are apart (`BlocksMut::new`).
-        // - The row that is sent has views from `Input` only: they may be read, and nothing writes them while they are
-        //   borrowed.
-        let carriers = match ready {
-            Ready::Shared(errand) => (None, Some(errand)),
-            Ready::Messages(parts) => {
-                let (schedule, rows, combine, ticket) = *parts;
-                let (parts, tools) = ((rows, combine), &self.shared.tools);
-                // SAFETY: as said.
-                let executor = unsafe { carrier(schedule, parts, ticket, tools) };
-                (Some(executor.map_err(|error| self.failed(operation, error))?), None)
-            }
-        };
-        // SAFETY: as said.
-        Ok(unsafe { Entry::new(carriers, self.comm.clone(), op) })
     }
 
     /// Combines elements of this process alone: each element of `inout` becomes `input op inout`
@@ -466,7 +461,7 @@ impl Communicator {
         &self,
         input: impl SendBuffer<'i>,
         inout: impl RecvBuffer<'o>,
-        op: impl Into<Op>,
+        op: impl Into<Operator>,
     ) -> Result<(), Error> {
         let (input, inout, op) = (input.into_view(), inout.into_view(), op.into());
         let (send, recv) = prepare::local(&input.typed, &inout.typed, &op)
@@ -487,16 +482,16 @@ impl Communicator {
 }
 
 /// How a blocking collective has begun.
-enum Quick {
+enum Fast {
     Over,
-    /// It waits for others: the page, its number there, and what it is to do.
-    Lent(Box<(Box<Page>, u64, Direct)>),
-    /// Something else has the page, or there is none.
+    /// It waits for others: the modules, its number, and what it is to do.
+    Lent(Modules, Box<(u64, Direct)>),
+    /// Something else has them, or no memory is shared.
     Unknown,
 }
 
-/// The memory of both buffers, if it is plain, or there is none.
-fn plain(rows: &Rows) -> Option<Plain> {
+/// The memory of both buffers, if it is contiguous memory of the host, or there is none.
+fn contiguous(rows: &Rows) -> Option<Contiguous> {
     let one = |blocks: &Blocks| match blocks {
         Blocks::None => Some(None),
         Blocks::Whole(typed) => {

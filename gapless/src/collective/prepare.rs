@@ -2,9 +2,9 @@
 //! builds the schedule. Pure: nothing is sent, no memory is touched.
 
 use super::buffers::Side;
-use super::recent::Recent;
 use super::{Collective, CollectiveError, Root};
 use gapless_coll::choose::{Table, choose, shared_rule_for};
+use gapless_coll::runtime::{OwnedCall, ScheduleCache, Schedules};
 use gapless_coll::topologies::Neighborhood;
 use gapless_coll::{
     BuildError, Call, Combine, HyperQ, Locality, Operation, Reduction, Rows, Schedule, build,
@@ -24,81 +24,41 @@ pub(super) struct Place<'c> {
     pub(super) table: &'c Table,
     pub(super) locality: &'c Locality,
     /// Schedules of earlier calls.
-    pub(super) recent: &'c Recent,
-    /// Whether the ranks of this host have a page, if those of the communicator have none.
+    pub(super) recent: &'c ScheduleCache,
+    /// Whether the ranks of this host have a segment, if those of the communicator have none.
     pub(super) shares: Shares,
     /// Asked for by collectives among neighbours only.
-    pub(super) neighbors: &'c dyn Fn() -> Result<&'c Neighborhood, CollectiveError>,
+    pub(super) neighbors: &'c dyn Fn() -> Result<&'c Arc<Neighborhood>, CollectiveError>,
 }
 
-/// Whether the ranks of this host have a page of their own, and do their part of a collective by it.
+/// Whether the ranks of this host have a segment of their own, and do their part of a collective by it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Shares {
     No,
     Yes,
-    /// It is being made, or a page of all ranks is.
+    /// It is being made, or one of all ranks is.
     Unknown,
-}
-
-/// By what a collective goes that needs messages.
-#[derive(Clone, Debug)]
-pub(super) struct Schedules {
-    /// It may need the page of this host.
-    pub(super) schedule: Arc<Schedule>,
-    /// What is in its place if there is none, if that is not known.
-    pub(super) apart: Option<Arc<Schedule>>,
-}
-
-impl Schedules {
-    /// One that needs no page.
-    pub(super) fn plain(schedule: Schedule) -> Schedules {
-        Schedules { schedule: Arc::new(schedule), apart: None }
-    }
-
-    /// Whether it needs the page of this host.
-    pub(super) fn shares(&self) -> bool {
-        self.schedule.circle().is_some()
-    }
-
-    /// What goes by messages alone.
-    pub(super) fn by_messages(self) -> Arc<Schedule> {
-        self.apart.unwrap_or(self.schedule)
-    }
 }
 
 /// What carries a collective out needs.
 #[derive(Debug)]
 pub(super) struct Prepared {
-    pub(super) way: Way,
+    /// `None`: it is one of an intercommunicator's.
+    pub(super) call: Option<OwnedCall>,
+    /// Whether it goes through memory that all ranks share, if they do.
+    pub(super) shared: bool,
     /// Whether the ranks ask each other first if all buffers lie on one GPU.
     pub(super) asks: bool,
+    /// By what it goes otherwise, unless it is known that they do.
+    pub(super) schedules: Option<Schedules>,
     pub(super) rows: Rows,
     pub(super) combine: Option<Combine>,
-}
-
-/// How a collective goes.
-#[derive(Debug)]
-pub(super) enum Way {
-    /// By messages, and perhaps through memory that the ranks of each host share.
-    Schedule(Schedules),
-    /// Through memory that all ranks share.
-    Shared(Terms),
-}
-
-/// What a rank calls, and its lists.
-#[derive(Debug)]
-pub(super) struct Terms {
-    operation: Operation,
-    root: usize,
-    in_place: bool,
-    of: Reduction,
-    lens: Lens,
 }
 
 /// A description that was checked. It keeps its buffers.
 #[derive(Debug)]
 pub(super) struct Checked {
-    pub(super) terms: Terms,
+    pub(super) call: OwnedCall,
     pub(super) combine: Option<Combine>,
     pub(super) uses: Uses,
 }
@@ -149,10 +109,10 @@ impl Collective<'_> {
             unit: combine.bytes(),
             commutative: op.is_commutative(),
         });
-        let terms = sides.terms(lens, of);
+        let call = sides.call(lens, of, place)?;
         let (combine, as_numbers) = combined.map_or((None, false), |(by, are)| (Some(by), are));
         let uses = Uses { send: sends.is_some(), recv: receives.is_some(), as_numbers };
-        Ok(Checked { terms, combine, uses })
+        Ok(Checked { call, combine, uses })
     }
 
     /// `may_share`: it may go through shared memory.
@@ -161,15 +121,14 @@ impl Collective<'_> {
         place: &Place<'_>,
         may_share: bool,
     ) -> Result<Prepared, CollectiveError> {
-        let Checked { terms, combine, uses } = self.check(place)?;
-        let call = terms.call(|| (place.neighbors)())?;
+        let Checked { call: owned, combine, uses } = self.check(place)?;
+        let call = owned.call();
         let shared = may_share && shared_rule_for(place.table, &call, place.locality).is_some();
         let asks = shared && HyperQ::asks(&place.table.hyperq, &call, place.locality.ranks());
-        let way = match shared {
-            true => Way::Shared(terms),
-            false => Way::Schedule(place.schedules(&call)?),
-        };
-        Ok(Prepared { way, asks, rows: uses.rows(self.send, self.recv), combine })
+        let needs_messages = !shared || place.shares == Shares::Unknown;
+        let schedules = needs_messages.then(|| place.schedules(&call)).transpose()?;
+        let rows = uses.rows(self.send, self.recv);
+        Ok(Prepared { call: Some(owned), shared, asks, schedules, rows, combine })
     }
 }
 
@@ -179,7 +138,7 @@ impl Place<'_> {
         let schedule = self.schedule(call, self.shares != Shares::No)?;
         let unknown = self.shares == Shares::Unknown && schedule.circle().is_some();
         let apart = unknown.then(|| self.schedule(call, false)).transpose()?;
-        Ok(Schedules { schedule, apart })
+        Ok(Schedules::new(schedule, apart))
     }
 
     fn schedule(&self, call: &Call<'_>, shares: bool) -> Result<Arc<Schedule>, BuildError> {
@@ -327,54 +286,22 @@ impl Sides<'_> {
         lens_of(self.counts, whole)
     }
 
-    fn terms(&self, lens: Lens, of: Option<Reduction>) -> Terms {
+    fn call(
+        &self,
+        lens: Lens,
+        of: Option<Reduction>,
+        place: &Place<'_>,
+    ) -> Result<OwnedCall, CollectiveError> {
+        use Operation as O;
         // Every constructor of a reduction gives an operation.
         let of = of.unwrap_or(Reduction { unit: 1, commutative: false });
-        let Sides { operation, root, .. } = *self;
-        Terms { operation, root, in_place: self.in_place(), of, lens }
-    }
-}
-
-impl Terms {
-    pub(super) fn operation(&self) -> Operation {
-        self.operation
-    }
-
-    /// The call; `neighbors` as [`Place::neighbors`].
-    pub(super) fn call<'l>(
-        &'l self,
-        neighbors: impl FnOnce() -> Result<&'l Neighborhood, CollectiveError>,
-    ) -> Result<Call<'l>, CollectiveError> {
-        use Operation as O;
-        let Terms { root, in_place, of, lens, .. } = self;
-        let (root, in_place, of, len) = (*root, *in_place, *of, lens.own);
-        let (send, recv) = (lens.send.as_slice(), lens.recv.as_slice());
-        Ok(match self.operation {
-            O::Barrier => Call::Barrier,
-            O::Bcast => Call::Bcast { root, len },
-            O::Gather => Call::Gather { root, len, in_place },
-            O::Gatherv => Call::Gatherv { root, len, lens: recv, in_place },
-            O::Scatter => Call::Scatter { root, len, in_place },
-            O::Scatterv => Call::Scatterv { root, len, lens: send, in_place },
-            O::Allgather => Call::Allgather { len, in_place },
-            O::Allgatherv => Call::Allgatherv { lens: recv, in_place },
-            O::Alltoall => Call::Alltoall { len, in_place },
-            O::Alltoallv => Call::Alltoallv { send, recv, in_place },
-            O::Reduce => Call::Reduce { root, len, of, in_place },
-            O::Allreduce => Call::Allreduce { len, of, in_place },
-            O::ReduceScatter => Call::ReduceScatter { lens: recv, of, in_place },
-            O::ReduceScatterBlock => Call::ReduceScatterBlock { len, of, in_place },
-            O::Scan => Call::Scan { len, of, in_place },
-            O::Exscan => Call::Exscan { len, of, in_place },
-            O::NeighborAllgather => {
-                let Neighborhood { sources, destinations } = neighbors()?;
-                Call::NeighborAllgather { sources, destinations, len, recv }
-            }
-            O::NeighborAlltoall => {
-                let Neighborhood { sources, destinations } = neighbors()?;
-                Call::NeighborAlltoall { sources, destinations, send, recv }
-            }
-        })
+        let (operation, root, in_place) = (self.operation, self.root, self.in_place());
+        let Lens { own: len, send, recv } = lens;
+        let neighbors = match operation {
+            O::NeighborAllgather | O::NeighborAlltoall => Some(Arc::clone((place.neighbors)()?)),
+            _ => None,
+        };
+        Ok(OwnedCall { operation, root, in_place, of, len, send, recv, neighbors })
     }
 }
 

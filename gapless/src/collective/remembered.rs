@@ -5,7 +5,8 @@ use super::buffers::Side;
 use super::prepare::{Checked, Place, Uses};
 use super::{Collective, Root};
 use gapless_coll::choose::shared_rule_for;
-use gapless_coll::page::{Known, Task};
+use gapless_coll::page::Known;
+use gapless_coll::runtime::{Contiguous, OwnedCall};
 use gapless_coll::{HyperQ, Operation};
 use gapless_dtype::{Layout, LayoutId, WeakLayout};
 use gapless_engine::{Op, ReduceOp, Typed};
@@ -95,7 +96,7 @@ fn shape(side: &Side) -> Option<(Shape, Option<Region>)> {
 impl Key {
     /// `None`: there are lists to compare, or a user's function.
     #[inline]
-    fn new(of: &Collective<'_>) -> Option<(Key, Plain)> {
+    fn new(of: &Collective<'_>) -> Option<(Key, Contiguous)> {
         let op = match &of.op {
             None => None,
             Some(Op::Predefined(op)) => Some(*op),
@@ -107,33 +108,24 @@ impl Key {
     }
 }
 
-/// A collective that may begin at once if a page of all ranks is at rest.
+/// A collective that may begin at once if shared memory of all ranks is at rest.
 #[derive(Clone, Debug)]
 pub(super) struct Direct {
     pub(super) known: Known,
     /// As [`Prepared::asks`](super::prepare::Prepared).
     pub(super) asks: bool,
-    uses: Uses,
-}
-
-/// The memory of both buffers, where it is plain.
-pub(super) type Plain = (Option<Region>, Option<Region>);
-
-impl Direct {
-    /// What the page is to do.
-    pub(super) fn task(self, of: Collective<'_>) -> Task {
-        self.known.task(self.uses.rows(of.send, of.recv))
-    }
+    pub(super) call: OwnedCall,
+    pub(super) uses: Uses,
 }
 
 impl Collective<'_> {
-    /// What a page of all ranks would do, if all is well, a page takes it, and no user's function has a say.
+    /// What shared memory of all ranks would do, if all is well, it goes there, and no user's function has a say.
     pub(super) fn direct(&self, place: &Place<'_>) -> Option<Direct> {
         if matches!(self.op, Some(Op::User(_))) {
             return None;
         }
-        let Checked { terms, combine, uses } = self.check(place).ok()?;
-        let call = terms.call(|| (place.neighbors)()).ok()?;
+        let Checked { call: owned, combine, uses } = self.check(place).ok()?;
+        let call = owned.call();
         let ranks = place.locality.ranks();
         shared_rule_for(place.table, &call, place.locality)?;
         let asks = HyperQ::asks(&place.table.hyperq, &call, ranks);
@@ -144,7 +136,7 @@ impl Collective<'_> {
             return None;
         }
         let known = Known::new(&call, (place.rank, ranks), combine, lie == [Where::Plain; 2])?;
-        Some(Direct { known, asks, uses })
+        Some(Direct { known, asks, call: owned, uses })
     }
 }
 
@@ -156,9 +148,9 @@ impl Remembered {
         &mut self,
         now: &Collective<'_>,
         describe: impl FnOnce() -> Option<Direct>,
-    ) -> Option<(&Direct, Plain)> {
+    ) -> Option<(&Direct, Contiguous)> {
         let Some((key, plain)) = Key::new(now) else {
-            return Some((self.odd.insert(describe()?), Plain::default()));
+            return Some((self.odd.insert(describe()?), Contiguous::default()));
         };
         let mut places = (self.at..self.all.len()).chain(0..self.at);
         self.at = match places.find(|at| self.all.get(*at).is_some_and(|it| it.key == key)) {
@@ -187,11 +179,11 @@ impl Remembered {
 #[cfg(test)]
 mod tests {
     use super::super::prepare::Shares;
-    use super::super::recent::Recent;
     use super::super::{CollectiveError, InPlace};
     use super::*;
     use gapless_coll::Locality;
     use gapless_coll::choose::Table;
+    use gapless_coll::runtime::ScheduleCache;
     use gapless_dtype::{Datatype, Primitive};
     use gapless_mem::Space;
 
@@ -217,7 +209,7 @@ mod tests {
             rank: 0,
             table: &Table::default(),
             locality: &locality,
-            recent: &Recent::default(),
+            recent: &ScheduleCache::default(),
             shares: Shares::No,
             neighbors: &|| Err(CollectiveError::NoTopology),
         };

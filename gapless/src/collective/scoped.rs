@@ -1,14 +1,14 @@
 //! Non-blocking collectives on borrowed memory, in scopes.
 
 use super::Collective;
-use super::live::{Begun, Fate, Number};
-use super::turn::Start;
+use super::reserve::Start;
 use crate::communicator::Communicator;
 use crate::error::Error;
 use crate::scope::Scope;
 use crate::several::{Handle, InFlight, Pending, sealed};
 use crate::shared::{Held, Look, State};
 use gapless_coll::Operation;
+use gapless_coll::runtime::{Fate, OpId, Started};
 use std::collections::BTreeMap;
 use std::marker::PhantomData;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -22,7 +22,7 @@ pub struct CollectiveRequest<'scope> {
     comm: &'scope Communicator,
     /// Where it stands until its result is known.
     among: &'scope Joined,
-    begun: Begun,
+    begun: Started,
     operation: Operation,
     scope: PhantomData<&'scope mut &'scope ()>,
 }
@@ -32,11 +32,11 @@ pub struct CollectiveRequest<'scope> {
 pub(crate) struct Joined {
     /// Whether there were ever any: most scopes begin none.
     any: AtomicBool,
-    all: Mutex<BTreeMap<Number, Operation>>,
+    all: Mutex<BTreeMap<OpId, Operation>>,
 }
 
 impl Joined {
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<Number, Operation>> {
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<OpId, Operation>> {
         // It is whole between any two statements.
         self.all.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -79,22 +79,26 @@ impl<'scope> Scope<'scope, '_> {
         // SAFETY: the description's memory is borrowed for `'scope`, which ends after the scope has waited for all
         // collectives on its list, or the world was given up, which takes memory back first.
         let known = match unsafe { comm.begin_direct(&collective) }? {
-            Start::Over(ended) => return Ok(request(Begun::over(ended))),
+            Start::Over(ended) => return Ok(request(ended)),
             Start::Going(turn) => Some(turn),
             Start::Unknown => None,
         };
         // SAFETY: as above.
-        let (entry, _turn) = unsafe { comm.entry(collective, known) }?;
-        let mut entry = Some(entry);
-        comm.shared.with(|state| {
-            let among = &self.collectives;
-            among.any.store(true, Ordering::Relaxed);
-            let mut list = among.lock();
-            // Nothing comes between its beginning and its being noted.
-            let begun = comm.launch(state, &mut entry)?;
-            list.insert(begun.number, operation);
-            Ok(request(begun))
-        })
+        let (op, _reserved) = unsafe { comm.op(collective, known) }?;
+        let mut op = Some(op);
+        comm.shared
+            .with(|state| {
+                let among = &self.collectives;
+                among.any.store(true, Ordering::Relaxed);
+                let mut list = among.lock();
+                // Nothing comes between its beginning and its being noted.
+                let begun = comm.launch(state, &mut op)?;
+                let begun = begun.inspect(|begun| {
+                    list.insert(begun.id, operation);
+                });
+                Ok(begun.map(request))
+            })?
+            .map_err(|error| comm.failed(operation, error))
     }
 
     /// Waits for all collectives that the scope's body has not waited for; the first failure.
@@ -105,9 +109,9 @@ impl<'scope> Scope<'scope, '_> {
         }
         let mut first = Ok(());
         let all = std::mem::take(&mut *self.collectives.lock());
-        for (number, operation) in all {
+        for (id, operation) in all {
             let comm = self.comm();
-            let fate = comm.fate(number)?;
+            let fate = comm.fate(id)?;
             first = first.and(comm.ended(operation, fate));
         }
         first
@@ -116,10 +120,10 @@ impl<'scope> Scope<'scope, '_> {
 
 impl Communicator {
     /// How a collective went, if it has ended; makes progress.
-    pub(super) fn test(&self, operation: Operation, number: Number) -> Option<Result<(), Error>> {
+    pub(super) fn test(&self, operation: Operation, id: OpId) -> Option<Result<(), Error>> {
         let fate = self.shared.with(|state| {
             self.shared.drive_once(state);
-            Ok(take(state, number))
+            Ok(take(state, id))
         });
         match fate {
             Ok(Fate::Going(_)) => None,
@@ -129,30 +133,30 @@ impl Communicator {
     }
 
     /// Waits until a collective goes on no more.
-    pub(super) fn fate(&self, number: Number) -> Result<Fate, Error> {
+    pub(super) fn fate(&self, id: OpId) -> Result<Fate, Error> {
         let mut state = self.shared.lock()?;
         self.shared.now_and_then(&mut state);
         if !state.has_left() {
             self.shared.look_held(&mut state, |state, look| {
                 let State { pml, collectives, spent, .. } = state;
-                collectives.hurry((pml, spent), number, look);
+                collectives.hurry((pml, spent), id, look);
             });
         }
-        self.fate_held(state, number)
+        self.fate_held(state, id)
     }
 
     /// As [`fate`](Self::fate), if the caller has the lock already.
-    pub(super) fn fate_held(&self, mut state: Held<'_>, number: Number) -> Result<Fate, Error> {
+    pub(super) fn fate_held(&self, mut state: Held<'_>, id: OpId) -> Result<Fate, Error> {
         let look = |fate| match fate {
             Fate::Going(request) => Look::Until(request),
             fate => Look::Found(fate),
         };
-        match look(take(&mut state, number)) {
+        match look(take(&mut state, id)) {
             Look::Found(fate) => {
                 state.done();
                 Ok(fate)
             }
-            _ => self.shared.wait_held(state, |state| look(take(state, number))),
+            _ => self.shared.wait_held(state, |state| look(take(state, id))),
         }
     }
 
@@ -160,13 +164,13 @@ impl Communicator {
     pub(super) fn poll(
         &self,
         operation: Operation,
-        number: Number,
+        id: OpId,
         waker: &Waker,
     ) -> Poll<Result<(), Error>> {
         // Cloned before the lock is taken, and the replaced one is dropped after: wakers may do anything.
         let mut waker = Some(waker.clone());
         let fate = self.shared.with(|state| {
-            let fate = take(state, number);
+            let fate = take(state, id);
             if let Fate::Going(request) = fate {
                 state.pml.notify(request, &mut waker)?;
             }
@@ -180,9 +184,9 @@ impl Communicator {
     }
 }
 
-fn take(state: &mut State, number: Number) -> Fate {
+fn take(state: &mut State, id: OpId) -> Fate {
     let State { pml, collectives, .. } = state;
-    collectives.take(pml, number)
+    collectives.take(pml, id)
 }
 
 impl CollectiveRequest<'_> {
@@ -194,8 +198,8 @@ impl CollectiveRequest<'_> {
         if self.begun.is_over() {
             return Ok(());
         }
-        let fate = self.comm.fate(self.begun.number)?;
-        self.among.lock().remove(&self.begun.number);
+        let fate = self.comm.fate(self.begun.id)?;
+        self.among.lock().remove(&self.begun.id);
         self.comm.ended(self.operation, fate)
     }
 
@@ -204,10 +208,10 @@ impl CollectiveRequest<'_> {
     /// # Errors
     /// Still in flight: the request again.
     pub fn test(self) -> Result<Result<(), Error>, Self> {
-        let Some(result) = self.comm.test(self.operation, self.begun.number) else {
+        let Some(result) = self.comm.test(self.operation, self.begun.id) else {
             return Err(self);
         };
-        self.among.lock().remove(&self.begun.number);
+        self.among.lock().remove(&self.begun.id);
         Ok(result)
     }
 }

@@ -7,10 +7,11 @@
 //! devices; the world's lock is held meanwhile.
 //!
 //! So that operands do lie there, intermediate data of reductions is kept in memory of the device, too
-//! ([`Tools::lender`]).
+//! ([`Engines::lender`]).
 
 use super::pool::Pools;
 use super::tasks::Carrier;
+use gapless_coll::runtime::Engines;
 use gapless_coll::{Combine, Lender, Rows, Tasks};
 use gapless_dtype::{Layout, SignatureKind};
 use gapless_engine::{Engine, EngineError, HostEngine, Op, Reducer, Typed, first_willing};
@@ -82,20 +83,15 @@ impl Tools {
         &self.carrier
     }
 
-    /// The same, as executors have it.
-    pub(super) fn tasks(&self) -> Arc<dyn Tasks> {
-        Arc::clone(&self.carrier) as Arc<dyn Tasks>
-    }
-
     /// Whether a task of a collective has ended that nobody has looked for.
     #[inline]
-    pub(super) fn has_news(&self) -> bool {
+    pub(crate) fn has_news(&self) -> bool {
         self.carrier.has_news()
     }
 
     /// Somebody is about to look for tasks that have ended.
     #[inline]
-    pub(super) fn hear(&self) {
+    pub(crate) fn hear(&self) {
         self.carrier.hear();
     }
 
@@ -116,16 +112,6 @@ impl Tools {
         let reaches = operands.clone().all(|typed| reducer.serves(typed.space()));
         let layout = known(operands.clone()).or_else(|| operands.clone().next())?.layout();
         (reaches && reducer.supports(op, layout)).then_some(reducer)
-    }
-
-    /// Who lends memory for the intermediate data of a reduction of these rows: the device that has them, if it can
-    /// combine their elements.
-    pub(crate) fn lender(&self, rows: &Rows, combine: &Combine) -> Option<Arc<dyn Lender>> {
-        let space = rows.buffers().map(Typed::space).find(|space| !space.cpu_accessible())?;
-        let layout = known(rows.buffers()).or_else(|| rows.buffers().next())?.layout();
-        self.reducer(space).filter(|reducer| reducer.supports(combine.op(), layout))?;
-        let device = self.engines.iter().find_map(|engine| engine.device(space))?;
-        Some(self.pools.of(&device))
     }
 
     /// Device memory that nobody needs any more, to be dropped without the world's lock.
@@ -204,6 +190,21 @@ impl Tools {
         // SAFETY: as in `fetch`.
         let work = unsafe { engine.unpack(staged.region(), dst, range.clone(), &[]) }?;
         Ok(Outstanding::new(work).wait()?)
+    }
+}
+
+impl Engines for Tools {
+    /// The device that has the rows, if it can combine their elements.
+    fn lender(&self, rows: &Rows, combine: &Combine) -> Option<Arc<dyn Lender>> {
+        let space = rows.buffers().map(Typed::space).find(|space| !space.cpu_accessible())?;
+        let layout = known(rows.buffers()).or_else(|| rows.buffers().next())?.layout();
+        self.reducer(space).filter(|reducer| reducer.supports(combine.op(), layout))?;
+        let device = self.engines.iter().find_map(|engine| engine.device(space))?;
+        Some(self.pools.of(&device))
+    }
+
+    fn tasks(&self) -> Option<Arc<dyn Tasks>> {
+        Some(Arc::clone(&self.carrier) as Arc<dyn Tasks>)
     }
 }
 

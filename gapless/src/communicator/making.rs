@@ -3,9 +3,9 @@
 //! which: see [`Error::lost_rank`].
 
 use super::Communicator;
-use crate::collective::Blocking;
 use crate::error::Error;
 use crate::shared::{State, stuck};
+use gapless_coll::runtime::Blocking;
 use gapless_pml::{Call, CommRequest, Comparison, Group, Pml, PmlError};
 
 impl Communicator {
@@ -144,12 +144,12 @@ impl Communicator {
                 Blocking::Elsewhere => None,
                 Blocking::None => {
                     let both = (&self.comm, self.common.rooms.comms());
-                    let freed = collectives.free(pml, both, self.common.desk());
+                    let freed = collectives.free(pml, both, self.common.queue());
                     Some(freed.map_err(Error::from))
                 }
             }
         })??;
-        self.close_hyperq();
+        self.await_closing();
         Ok(())
     }
 

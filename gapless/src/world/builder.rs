@@ -20,6 +20,7 @@ use gapless_boot::network::{Choices, HAS_VERBS, IB, TCP, Ways};
 use gapless_boot::wireup::{self, Wireup, WireupError};
 use gapless_btl::{Btl, Limits};
 use gapless_btl_sm::{Sm, SmConfig};
+use gapless_coll::runtime::Component;
 use gapless_engine::{Engine, HostEngine};
 use gapless_mem::{Device, Mapper};
 use gapless_osc::Osc;
@@ -65,6 +66,7 @@ pub struct Builder {
     tuning: Option<Tuning>,
     table: Option<Table>,
     checked_collectives: bool,
+    components: Vec<Arc<dyn Component>>,
     wireup: Option<Box<dyn Wireup>>,
     judge: Option<Judge>,
 }
@@ -315,6 +317,14 @@ impl Builder {
         self
     }
 
+    /// Has a [component](gapless_coll::runtime::Component) make modules for the collectives of communicators: they are asked
+    /// before those of Gapless. All ranks must give the same, in the same order.
+    #[must_use]
+    pub fn collective_component(mut self, component: Arc<dyn Component>) -> Builder {
+        self.components.push(component);
+        self
+    }
+
     /// The configuration, with the numbers of its source.
     fn settled(&mut self) -> Result<Config, Error> {
         let (config, tuning) = (self.config.take(), self.tuning.take());
@@ -406,6 +416,7 @@ impl Builder {
         let shared = Arc::new(shared);
         shared.set_table(table);
         shared.check_collectives(self.checked_collectives);
+        shared.set_components(self.components);
         let comm = Communicator::new(&shared, world);
         let myself = Communicator::new(&shared, myself);
         tracing::debug!(rank, size, job, "joined");

@@ -14,16 +14,15 @@ fn the_table_of_the_communicator_decides() {
             rank: 0,
             table: &Table { rules, ..Table::default() },
             locality: &locality,
-            recent: &Recent::default(),
+            recent: &ScheduleCache::default(),
             shares: Shares::No,
             neighbors: &|| Err(CollectiveError::NoTopology),
         };
         let mut bytes = [0u8; 64];
         let bcast = Collective::bcast(&mut bytes, 0);
-        match bcast.prepare(&place, false).unwrap().way {
-            Way::Schedule(schedules) => schedules.schedule.len(),
-            Way::Shared(terms) => panic!("{terms:?} is not to go through shared memory"),
-        }
+        let prepared = bcast.prepare(&place, false).unwrap();
+        assert!(!prepared.shared, "it is not to go through shared memory");
+        prepared.schedules.unwrap().schedule().len()
     };
     assert_eq!((steps("flat"), steps("chain")), (4, 1));
 }

@@ -1,8 +1,45 @@
-//! The schedules of a communicator's last calls: a call that is repeated is not built again. A schedule depends only on
-//! the call and on what never changes in a communicator (this rank, which ranks are near each other, the table).
+//! Schedules of calls, and those of a communicator's last calls: a call that is repeated is not built again. A schedule
+//! depends only on the call and on what never changes in a communicator (this rank, which ranks are near each other, the
+//! table).
 
-use gapless_coll::{BuildError, Call, Schedule};
 use std::sync::{Arc, Mutex, PoisonError};
+
+use crate::{BuildError, Call, Schedule};
+
+/// By what a collective goes that needs messages.
+#[derive(Clone, Debug)]
+pub struct Schedules {
+    /// It may need the segment of this host.
+    schedule: Arc<Schedule>,
+    /// What is in its place if there is none, if that is not known.
+    apart: Option<Arc<Schedule>>,
+}
+
+impl Schedules {
+    /// A schedule, and what is in its place if it needs a segment of this host's ranks, and there is none.
+    #[must_use]
+    pub fn new(schedule: Arc<Schedule>, apart: Option<Arc<Schedule>>) -> Schedules {
+        Schedules { schedule, apart }
+    }
+
+    /// What may need the segment of this host.
+    #[must_use]
+    pub fn schedule(&self) -> &Arc<Schedule> {
+        &self.schedule
+    }
+
+    /// Whether it needs the segment of this host.
+    #[must_use]
+    pub fn shares(&self) -> bool {
+        self.schedule.circle().is_some()
+    }
+
+    /// What goes by messages alone.
+    #[must_use]
+    pub fn by_messages(self) -> Arc<Schedule> {
+        self.apart.unwrap_or(self.schedule)
+    }
+}
 
 /// How many schedules are kept.
 const KEPT_MAX: usize = 8;
@@ -12,17 +49,17 @@ const BYTES_MAX: usize = 64 << 10;
 
 /// The last schedules, the latest first. Only calls without lists are kept: they are quickly compared.
 #[derive(Debug, Default)]
-pub(super) struct Recent(Mutex<Vec<(Key, Arc<Schedule>)>>);
+pub struct ScheduleCache(Mutex<Vec<(Key, Arc<Schedule>)>>);
 
 /// A call, and whether the ranks of this host share memory.
 type Key = (Call<'static>, bool);
 
-impl Recent {
+impl ScheduleCache {
     /// The schedule of a call, which `build` makes if it is not here.
     ///
     /// # Errors
     /// Those of `build`; nothing is kept then.
-    pub(super) fn schedule(
+    pub fn schedule(
         &self,
         (call, shares): (&Call<'_>, bool),
         build: impl FnOnce() -> Result<Schedule, BuildError>,
@@ -58,8 +95,8 @@ impl Recent {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use gapless_coll::choose::{Table, choose};
-    use gapless_coll::{Locality, build};
+    use crate::choose::{Table, choose};
+    use crate::{Locality, build};
     use std::cell::Cell;
 
     fn bcast(len: u64) -> Call<'static> {
@@ -68,15 +105,15 @@ mod tests {
 
     #[test]
     fn the_last_calls_are_not_built_again() {
-        let (recent, locality, built) = (Recent::default(), Locality::flat(4), Cell::new(0));
+        let (cache, locality, built) = (ScheduleCache::default(), Locality::flat(4), Cell::new(0));
         let ask = |call: Call<'_>| {
             let before = built.get();
-            let schedule = recent.schedule((&call, true), || {
+            let schedule = cache.schedule((&call, true), || {
                 built.set(before + 1);
                 build(1, &locality, &call, &choose(&Table::default(), &call, &locality))
             });
             let schedule = schedule.unwrap();
-            let (_, row) = (schedule.rank(), schedule.row(gapless_coll::schedule::Buffer::Recv));
+            let (_, row) = (schedule.rank(), schedule.row(crate::schedule::Buffer::Recv));
             assert_eq!(row.len(), call.bytes().unwrap_or(0), "{call:?}");
             built.get() > before
         };
@@ -94,10 +131,10 @@ mod tests {
 
     #[test]
     fn what_is_long_or_has_lists_or_fails_is_not_kept() {
-        let (recent, locality) = (Recent::default(), Locality::flat(3));
+        let (cache, locality) = (ScheduleCache::default(), Locality::flat(3));
         let is_kept = |call: Call<'_>, build: &dyn Fn() -> Result<Schedule, BuildError>| {
-            let _ = recent.schedule((&call, true), build);
-            call.without_lists().is_some_and(|call| recent.find(&(call, true)).is_some())
+            let _ = cache.schedule((&call, true), build);
+            call.without_lists().is_some_and(|call| cache.find(&(call, true)).is_some())
         };
         let by = |call: Call<'static>, name: &str| {
             let (locality, algorithm) = (locality.clone(), name.parse().unwrap());
@@ -112,7 +149,7 @@ mod tests {
         let lens = [1, 2, 3];
         let listed = Call::Allgatherv { lens: &lens, in_place: false };
         let bruck = "bruck".parse().unwrap();
-        let built = recent.schedule((&listed, true), || build(1, &locality, &listed, &bruck));
-        assert_eq!(built.unwrap().row(gapless_coll::schedule::Buffer::Recv).len(), 6);
+        let built = cache.schedule((&listed, true), || build(1, &locality, &listed, &bruck));
+        assert_eq!(built.unwrap().row(crate::schedule::Buffer::Recv).len(), 6);
     }
 }

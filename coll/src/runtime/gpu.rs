@@ -1,0 +1,80 @@
+//! The module `gpu`: ranks whose buffers lie on one GPU, or on several of a host, by copies there ([`hyperq`](crate::hyperq)).
+//!
+//! Whether all buffers lie there is found out in the call itself: each rank knows its own. If they do not, the next module
+//! has the call.
+
+use std::sync::OnceLock;
+use std::task::Poll;
+use std::time::{Duration, Instant};
+
+use super::module::{Begun, Cx, Module};
+use super::{Form, Op};
+use crate::{CollError, HyperQ, Outcome};
+
+/// How long a call that is left otherwise than by its end waits until the process that works on its buffers has stopped.
+/// After that nobody could say who writes them.
+const LENT_MAX: Duration = Duration::from_secs(20);
+
+/// Nanoseconds of a clock that goes on.
+fn now_ns() -> u64 {
+    static BEGIN: OnceLock<Instant> = OnceLock::new();
+    let since = BEGIN.get_or_init(Instant::now).elapsed();
+    u64::try_from(since.as_nanos()).unwrap_or(u64::MAX)
+}
+
+// SAFETY: it works on the buffers from `begin` until `advance` gives a result or `give_up` says that all are free.
+unsafe impl Module for HyperQ {
+    fn name(&self) -> &'static str {
+        "gpu"
+    }
+
+    fn takes(&self, op: &Op) -> bool {
+        op.asks
+    }
+
+    fn begin(&mut self, op: &mut Op, cx: &mut Cx<'_>) -> Result<Begun, CollError> {
+        let number = op.number();
+        let is_here = op.form() == Form::Blocking && HyperQ::space(op.rows()).is_some();
+        let (Some(call), true) = (op.call(), is_here) else {
+            self.decline(number);
+            return Ok(Begun::Declined);
+        };
+        let buffers = (op.rows().clone(), op.combine().cloned());
+        // SAFETY: whoever made the operation grants its memory until it has ended, or was given up (`Op::new`); the queue
+        // and whoever borrows the module abandon it before.
+        let begun = unsafe { HyperQ::begin(self, number, &call, buffers, cx.pml) }?;
+        Ok(if begun { Begun::InOrder } else { Begun::Declined })
+    }
+
+    fn advance(&mut self, _: &mut Op, cx: &mut Cx<'_>) -> Poll<Result<Outcome, CollError>> {
+        HyperQ::advance(self, cx.pml, cx.engines, cx.engines, now_ns())
+    }
+
+    fn look(&mut self) -> bool {
+        HyperQ::look(self)
+    }
+
+    fn must_poll(&self) -> bool {
+        true
+    }
+
+    fn abandon(&mut self) {
+        let start = Instant::now();
+        while !self.give_up() {
+            if start.elapsed() > LENT_MAX {
+                gapless_mem::abort(
+                    "another process's GPU kernels may write memory of a call that was left",
+                );
+            }
+            std::thread::yield_now();
+        }
+    }
+
+    fn skip(&mut self, number: u64, _: &mut Cx<'_>) {
+        self.decline(number);
+    }
+
+    fn close(&mut self, cx: &mut Cx<'_>) -> bool {
+        HyperQ::close(self, cx.pml)
+    }
+}

@@ -1,0 +1,568 @@
+//! All collectives of a process that have begun, behind the lock that its endpoint is behind: whoever makes progress advances
+//! all of them.
+//!
+//! Each has a request of the endpoint, which ends with it: so they are waited for and watched like messages. Those that go by
+//! messages alone are independent of each other. All others stand in their communicator's [`Queue`].
+//!
+//! # Memory
+//! The first of a queue is at work on its buffers, and memory of those that wait is only described. What has begun ends, or
+//! is given up with the endpoint ([`InFlight::give_up`]), which waits for engines. Modules of the first are in the queue,
+//! where that finds them: they are never lent meanwhile. A handle that is dropped leaves its memory to the entry. What is
+//! cancelled does not exist: collectives cannot be (MPI 4.1 §6.12).
+
+use std::any::Any;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::task::Poll;
+
+use gapless_engine::Op as Operator;
+use gapless_pml::{Comm, Pml, PmlError, RequestId};
+
+use super::module::{Cx, Engines};
+use super::queue::{Item, Queue, QueueState};
+use super::{Form, Op};
+use crate::page::Opening;
+use crate::{CollError, Sequencer};
+
+/// How often a start looks for what others have contributed: to put it into a queue takes longer.
+const BRIEF_LOOKS: u32 = 48;
+
+/// What is dropped without the lock.
+pub type Spent = Vec<Box<dyn Any + Send>>;
+
+/// Which collective; never used again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct OpId(u64);
+
+impl OpId {
+    /// One that was over when it began.
+    const OVER: OpId = OpId(u64::MAX);
+}
+
+/// One that was begun.
+#[derive(Clone, Copy, Debug)]
+pub struct Started {
+    /// Which it is.
+    pub id: OpId,
+    /// Ends when it does.
+    pub request: RequestId,
+}
+
+impl Started {
+    /// One that was over when it began, and its request, which is not there any more.
+    pub fn over(pml: &mut Pml) -> Started {
+        let request = pml.begin_general();
+        let _ = pml.end_general(request);
+        let _ = pml.release(request);
+        Started { id: OpId::OVER, request }
+    }
+
+    /// Whether it was over when it began.
+    #[must_use]
+    pub fn is_over(&self) -> bool {
+        self.id == OpId::OVER
+    }
+}
+
+/// Where something waits.
+#[derive(Clone, Debug)]
+pub(super) struct Listed {
+    pub(super) comm: Comm,
+    pub(super) queue: Arc<Queue>,
+}
+
+/// All of a process.
+pub struct InFlight {
+    pub(super) engines: Arc<dyn Engines>,
+    /// Those by messages alone, in the order of their beginning: one may wait for an earlier one.
+    pub(super) apart: BTreeMap<OpId, Box<Entry>>,
+    /// Those that are in queues.
+    pub(super) queued: BTreeMap<OpId, Box<Entry>>,
+    /// Where something waits.
+    pub(super) queues: Vec<Listed>,
+    /// Those that have ended and were not asked for, and persistent ones that are inactive.
+    rest: BTreeMap<OpId, Box<Entry>>,
+    next: u64,
+    /// Whether engines work for some.
+    pub(super) busy: bool,
+    pub(super) leaving: Vec<Leaving>,
+    /// Of communicators that were freed: modules with memory that peers use.
+    pub(super) closing: Vec<Arc<Queue>>,
+}
+
+impl std::fmt::Debug for InFlight {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let InFlight { apart, queued, queues, .. } = self;
+        let mut it = f.debug_struct("InFlight");
+        it.field("apart", apart).field("queued", queued).field("queues", queues);
+        it.finish_non_exhaustive()
+    }
+}
+
+/// A communicator that was freed while collectives were in flight on it.
+#[derive(Debug)]
+pub(super) struct Leaving {
+    comm: Comm,
+    more: Vec<Comm>,
+    queue: Arc<Queue>,
+}
+
+/// One collective. When it is dropped, so may be a user's function, which may do anything: that is done without the lock.
+#[derive(Debug)]
+pub(super) struct Entry {
+    pub(super) op: Box<Op>,
+    pub(super) queue: Arc<Queue>,
+    pub(super) comm: Comm,
+    pub(super) phase: Phase,
+    /// Memory of one whose handle was dropped.
+    left: Option<Box<dyn Any + Send>>,
+    operator: Option<Operator>,
+}
+
+#[derive(Debug)]
+pub(super) enum Phase {
+    /// Described, and never started.
+    New,
+    /// It has this request.
+    Going(RequestId),
+    Ended(RequestId, Result<(), CollError>),
+    /// It may be started again.
+    Idle,
+}
+
+/// What has become of one.
+#[derive(Debug)]
+pub enum Fate {
+    /// Nothing before this request has ended.
+    Going(RequestId),
+    /// How it went. Unless it is persistent, the rest of it comes along, to be dropped without the lock.
+    Ended(Result<(), CollError>, Option<Box<dyn Any + Send>>),
+    /// Its result was taken before, or the endpoint was given up.
+    Gone,
+}
+
+impl Entry {
+    fn new(op: Box<Op>, (comm, queue): (Comm, Arc<Queue>), operator: Option<Operator>) -> Entry {
+        Entry { op, queue, comm, phase: Phase::New, left: None, operator }
+    }
+
+    fn is_persistent(&self) -> bool {
+        self.op.form() == Form::Persistent
+    }
+
+    /// Goes on by messages.
+    pub(super) fn advance(&mut self, cx: &mut Cx<'_>) -> Poll<Result<(), CollError>> {
+        match &mut self.op.executor {
+            Some(executor) => executor.advance(cx.pml, cx.engines, cx.engines),
+            None => Poll::Ready(Err(CollError::Abandoned)),
+        }
+    }
+
+    pub(super) fn is_busy(&self) -> bool {
+        self.op.executor.as_deref().is_some_and(crate::Executor::is_busy)
+    }
+
+    /// It has ended.
+    pub(super) fn end(&mut self, pml: &mut Pml, result: Result<(), CollError>) {
+        if let Phase::Going(request) = self.phase {
+            self.tell_past(pml);
+            // It is there until the result is taken.
+            let _ = pml.end_general(request);
+            self.phase = Phase::Ended(request, result);
+        }
+    }
+
+    /// It never begins again: what its own modules have with the endpoint is given up.
+    fn close(&self, cx: &mut Cx<'_>) {
+        if self.is_persistent() {
+            self.queue.with(|state| state.close(cx));
+        }
+    }
+
+    /// Nobody asks for its request any more.
+    fn release(&self, pml: &mut Pml) {
+        if let Phase::Going(request) | Phase::Ended(request, _) = self.phase {
+            let _ = pml.release(request);
+        }
+    }
+}
+
+/// Whether a start looks once more.
+fn brief_looks() -> impl FnMut() -> bool {
+    let mut left = BRIEF_LOOKS;
+    move || {
+        left = left.saturating_sub(1);
+        left > 0
+    }
+}
+
+impl InFlight {
+    /// None so far.
+    #[must_use]
+    pub fn new(engines: Arc<dyn Engines>) -> InFlight {
+        InFlight {
+            engines,
+            apart: BTreeMap::new(),
+            queued: BTreeMap::new(),
+            queues: Vec::new(),
+            rest: BTreeMap::new(),
+            next: 0,
+            busy: false,
+            leaving: Vec::new(),
+            closing: Vec::new(),
+        }
+    }
+
+    /// Those that stand in queues, and those that go by messages alone.
+    pub(super) fn entries(&self) -> impl Iterator<Item = &Entry> {
+        self.apart.values().chain(self.queued.values()).map(Box::as_ref)
+    }
+
+    /// The same, to be changed.
+    pub(super) fn entries_mut(&mut self) -> impl Iterator<Item = &mut Entry> {
+        self.apart.values_mut().chain(self.queued.values_mut()).map(Box::as_mut)
+    }
+
+    fn id(&mut self) -> OpId {
+        let id = OpId(self.next);
+        self.next += 1;
+        id
+    }
+
+    /// Begins one, and goes on with it as far as it can. `operator`: what combines its elements.
+    ///
+    /// # Errors
+    /// It has not begun.
+    pub fn begin(
+        &mut self,
+        (pml, spent): (&mut Pml, &mut Spent),
+        (comm, queue): (Comm, Arc<Queue>),
+        (op, operator): (Box<Op>, Option<Operator>),
+    ) -> Result<Started, CollError> {
+        let id = self.id();
+        let is_ordered = op.is_ordered() || queue.with(|state| state.has_components());
+        let mut entry = Box::new(Entry::new(op, (comm, queue), operator));
+        if is_ordered {
+            return Ok(Started { id, request: self.queue((pml, spent), id, entry) });
+        }
+        let engines = Arc::clone(&self.engines);
+        let cx = &mut Cx { pml, engines: &*engines };
+        if let Err(error) = entry.op.begin_apart(cx) {
+            spent.push(entry);
+            return Err(error);
+        }
+        Ok(Started { id, request: self.go(cx, id, entry) })
+    }
+
+    /// Takes over one that has begun to go by messages alone.
+    pub fn adopt(
+        &mut self,
+        pml: &mut Pml,
+        (comm, queue): (Comm, Arc<Queue>),
+        (op, operator): (Box<Op>, Option<Operator>),
+    ) -> Started {
+        let (id, engines) = (self.id(), Arc::clone(&self.engines));
+        let entry = Box::new(Entry::new(op, (comm, queue), operator));
+        Started { id, request: self.go(&mut Cx { pml, engines: &*engines }, id, entry) }
+    }
+
+    /// Keeps a persistent one, which has a queue of its own.
+    pub fn keep(&mut self, comm: Comm, (op, operator): (Box<Op>, Option<Operator>)) -> OpId {
+        let id = self.id();
+        let entry = Entry::new(op, (comm, Arc::default()), operator);
+        self.rest.insert(id, Box::new(entry));
+        id
+    }
+
+    /// Starts a persistent one, and goes on with it as far as it can.
+    ///
+    /// # Safety
+    /// Its memory is granted to it anew, as for [`Op::new`].
+    ///
+    /// # Errors
+    /// It is active.
+    pub unsafe fn start(
+        &mut self,
+        (pml, spent): (&mut Pml, &mut Spent),
+        id: OpId,
+    ) -> Result<RequestId, CollError> {
+        let Some(entry) = self.rest.get_mut(&id) else { return Err(CollError::StillActive) };
+        let is_first = matches!(entry.phase, Phase::New);
+        let queues = !is_first && may_queue_again(entry);
+        if queues && starts_at_once(entry, pml) {
+            let request = pml.begin_general();
+            entry.phase = Phase::Going(request);
+            entry.end(pml, Ok(()));
+            return Ok(request);
+        }
+        let engines = Arc::clone(&self.engines);
+        if !is_first && !queues {
+            entry.op.begin_apart(&mut Cx { pml, engines: &*engines })?;
+        }
+        let entry = self.rest.remove(&id).ok_or(CollError::StillActive)?;
+        Ok(match queues {
+            true => self.queue((pml, spent), id, entry),
+            false => self.go(&mut Cx { pml, engines: &*engines }, id, entry),
+        })
+    }
+
+    /// Goes on with one that goes by messages alone.
+    fn go(&mut self, cx: &mut Cx<'_>, id: OpId, entry: Box<Entry>) -> RequestId {
+        // Whatever happens in `advance`, it is found here.
+        let entry = self.apart.entry(id).or_insert(entry);
+        let request = cx.pml.begin_general();
+        entry.phase = Phase::Going(request);
+        if let Poll::Ready(result) = entry.advance(cx) {
+            entry.end(cx.pml, result);
+            self.rest.extend(self.apart.remove(&id).map(|entry| (id, entry)));
+        } else {
+            self.busy |= entry.is_busy();
+        }
+        request
+    }
+
+    /// Puts one into its queue, and goes on with it as far as it can.
+    fn queue(
+        &mut self,
+        with: (&mut Pml, &mut Spent),
+        id: OpId,
+        mut entry: Box<Entry>,
+    ) -> RequestId {
+        let request = with.0.begin_general();
+        entry.phase = Phase::Going(request);
+        let (comm, queue) = (entry.comm.clone(), Arc::clone(&entry.queue));
+        let number = entry.op.number();
+        self.queued.insert(id, entry);
+        self.put(with, (comm, queue), (Item::Op(id), Some(number)));
+        request
+    }
+
+    /// The ranks of a communicator begin to agree on its modules; `mates`: those of this host, if there are several hosts,
+    /// which make a segment of their own if all of them have none.
+    pub fn open(
+        &mut self,
+        with: (&mut Pml, &mut Spent),
+        (comm, queue): (Comm, Arc<Queue>),
+        sequencer: &Sequencer,
+        mates: Option<&[usize]>,
+    ) {
+        queue.with(QueueState::open);
+        let mut opening = Opening::new(sequencer);
+        if let Some(mates) = mates {
+            opening = opening.or(Opening::of_host(sequencer, mates));
+        }
+        self.put(with, (comm, queue), (Item::Opening(Box::new(opening)), None));
+    }
+
+    /// This rank was refused the collective with this number.
+    pub fn refuse(&mut self, with: (&mut Pml, &mut Spent), of: (Comm, Arc<Queue>), number: u64) {
+        self.put(with, of, (Item::Refused(number), Some(number)));
+    }
+
+    /// One has ended: its result is kept, unless nobody asks for it.
+    pub(super) fn lay_aside(
+        &mut self,
+        cx: &mut Cx<'_>,
+        id: OpId,
+        entry: Box<Entry>,
+        spent: &mut Spent,
+    ) {
+        if entry.left.is_some() {
+            entry.release(cx.pml);
+            entry.close(cx);
+            spent.push(entry);
+        } else {
+            self.rest.insert(id, entry);
+        }
+    }
+
+    /// Whether collectives of a communicator are in flight.
+    fn uses(&self, comm: &Comm) -> bool {
+        self.apart.values().any(|entry| entry.comm.same(comm))
+            || self.queues.iter().any(|listed| listed.comm.same(comm))
+    }
+
+    /// Frees a communicator, and those that are part of it: now, or when the last collective on it has ended.
+    ///
+    /// # Errors
+    /// It is predefined; it was freed already.
+    pub fn free(
+        &mut self,
+        pml: &mut Pml,
+        (comm, more): (&Comm, Vec<Comm>),
+        queue: &Arc<Queue>,
+    ) -> Result<(), PmlError> {
+        let engines = Arc::clone(&self.engines);
+        let is_predefined = comm.same(&pml.world()) || comm.same(&pml.self_comm());
+        if is_predefined || !self.uses(comm) {
+            let cx = &mut Cx { pml, engines: &*engines };
+            return self.free_now(cx, (comm, &more), queue);
+        }
+        if self.leaving.iter().any(|leaving| leaving.comm.same(comm)) {
+            return Err(PmlError::NoSuchComm);
+        }
+        self.leaving.push(Leaving { comm: comm.clone(), more, queue: Arc::clone(queue) });
+        Ok(())
+    }
+
+    pub(super) fn free_leaving(&mut self, cx: &mut Cx<'_>) {
+        let all = std::mem::take(&mut self.leaving);
+        let (stay, go): (Vec<Leaving>, Vec<Leaving>) =
+            all.into_iter().partition(|leaving| self.uses(&leaving.comm));
+        self.leaving = stay;
+        for Leaving { comm, more, queue } in go {
+            // It is there, and not predefined.
+            let _ = self.free_now(cx, (&comm, &more), &queue);
+        }
+    }
+
+    /// Frees a communicator on which nothing is in flight.
+    fn free_now(
+        &mut self,
+        cx: &mut Cx<'_>,
+        (comm, more): (&Comm, &[Comm]),
+        queue: &Arc<Queue>,
+    ) -> Result<(), PmlError> {
+        // The receives that modules sleep for are operations as well. If the communicator stays, so do the modules.
+        let resting = self.rest.values().filter(|entry| entry.comm.same(comm));
+        resting.for_each(|entry| entry.close(cx));
+        let is_free = queue.with(|state| {
+            state.close(cx);
+            cx.pml.free(comm)?;
+            more.iter().try_for_each(|more| cx.pml.free(more))?;
+            Ok::<_, PmlError>(state.free(cx))
+        })?;
+        if !is_free {
+            self.closing.push(Arc::clone(queue));
+        }
+        Ok(())
+    }
+
+    /// Whether memory of freed communicators was given back, as far as peers have to let go of it.
+    #[must_use]
+    pub fn has_closed(&self) -> bool {
+        self.closing.is_empty()
+    }
+
+    /// Whether engines work for some of them, so that a waiting caller should poll and not sleep.
+    #[inline]
+    #[must_use]
+    pub fn is_busy(&self) -> bool {
+        self.busy
+    }
+
+    /// Whether none is in flight.
+    #[inline]
+    #[must_use]
+    pub fn is_idle(&self) -> bool {
+        self.apart.is_empty() && self.queues.is_empty()
+    }
+
+    /// Whether there is nothing to [advance](InFlight::advance).
+    #[inline]
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.is_idle() && self.closing.is_empty()
+    }
+
+    /// Takes the result of one, if it has ended.
+    pub fn take(&mut self, pml: &mut Pml, id: OpId) -> Fate {
+        let going = self.apart.get(&id).or_else(|| self.queued.get(&id));
+        if let Some(Entry { phase: Phase::Going(request), .. }) = going.map(Box::as_ref) {
+            return Fate::Going(*request);
+        }
+        if id == OpId::OVER {
+            return Fate::Ended(Ok(()), None);
+        }
+        let Some(entry) = self.rest.get_mut(&id) else { return Fate::Gone };
+        match std::mem::replace(&mut entry.phase, Phase::Idle) {
+            Phase::Ended(request, result) => {
+                let _ = pml.release(request);
+                let rest = if entry.is_persistent() { None } else { self.rest.remove(&id) };
+                Fate::Ended(result, rest.map(|entry| entry as Box<dyn Any + Send>))
+            }
+            other => {
+                entry.phase = other;
+                Fate::Gone
+            }
+        }
+    }
+
+    /// The handle of one is dropped, with its memory if that may be in use. What is of no use any more comes back, to be
+    /// dropped without the lock. After a panic there is no endpoint to be told.
+    pub fn let_go(
+        &mut self,
+        pml: Option<&mut Pml>,
+        id: OpId,
+        memory: Option<Box<dyn Any + Send>>,
+    ) -> Spent {
+        if let Some(entry) = self.apart.get_mut(&id).or_else(|| self.queued.get_mut(&id)) {
+            entry.left = memory.or_else(|| Some(Box::new(())));
+            return Vec::new();
+        }
+        let entry = self.rest.remove(&id);
+        if let (Some(pml), Some(entry)) = (pml, &entry) {
+            let engines = &*self.engines;
+            entry.release(pml);
+            entry.close(&mut Cx { pml, engines });
+        }
+        let entry = entry.map(|entry| entry as Box<dyn Any + Send>);
+        entry.into_iter().chain(memory).collect()
+    }
+
+    /// Ends all use of memory by those in flight, once the endpoint has taken memory back. They never end; what users' code
+    /// may hang on goes to `spent`. Results of others can still be asked for.
+    pub fn give_up(&mut self, spent: &mut Spent) {
+        for Listed { queue, .. } in std::mem::take(&mut self.queues) {
+            let items = queue.with(|state| {
+                if let Some(module) = state.working() {
+                    // Waits for engines.
+                    module.abandon();
+                }
+                (state.is_listed, state.working) = (false, None);
+                std::mem::take(&mut state.items)
+            });
+            spent.push(Box::new((items, queue)));
+        }
+        let queued = std::mem::take(&mut self.queued);
+        for entry in std::mem::take(&mut self.apart).into_values().chain(queued.into_values()) {
+            let Entry { mut op, operator, left, .. } = *entry;
+            // Waits for engines.
+            drop((op.executor.take(), op.hosted.take()));
+            spent.push(Box::new((op, operator, left)));
+        }
+        self.busy = false;
+    }
+}
+
+/// Whether a persistent collective that is started again may go by its modules. Its ranks agree on them in the second start.
+fn may_queue_again(entry: &mut Entry) -> bool {
+    let Entry { op, queue, .. } = entry;
+    if !op.is_ordered() {
+        return false;
+    }
+    op.again();
+    let Some(first) = &op.executor else { return false };
+    queue.with(|state| {
+        if state.is_new() {
+            state.open();
+            let mut opening = Opening::of_persistent(first);
+            if let Some(mates) = &op.mates {
+                opening = opening.or(Opening::of_host_persistent(first, mates));
+            }
+            state.items.push_back(Item::Opening(Box::new(opening)));
+        }
+        state.segment() != super::Segment::Nobody
+    })
+}
+
+/// Starts a persistent collective again at once, if nothing delays it; whether it has ended.
+fn starts_at_once(entry: &mut Entry, pml: &mut Pml) -> bool {
+    let Entry { op, queue, .. } = entry;
+    let Some((known, buffers)) = op.fast() else { return false };
+    queue.with(|state| {
+        let Some(mut modules) = state.at_rest() else { return false };
+        // SAFETY: whoever starts it grants the memory to this start (`Op::new`).
+        unsafe { modules.page().attempt(op.number(), known, buffers, pml, brief_looks()) }
+    })
+}

@@ -1,0 +1,65 @@
+//! The module `sm`: shared memory that all ranks map ([`page`](crate::page)).
+
+use std::task::Poll;
+
+use super::Op;
+use super::module::{Armed, Begun, Cx, Module};
+use crate::page::Page;
+use crate::{CollError, Outcome};
+
+// SAFETY: a page works on the buffers of a task from `begin_task` until `advance` gives a result or `give_up` returns, and
+// only reads what is sent. Peers read buffers that it has offered only as long.
+unsafe impl Module for Page {
+    fn name(&self) -> &'static str {
+        "sm"
+    }
+
+    fn takes(&self, op: &Op) -> bool {
+        op.shared
+    }
+
+    fn begin(&mut self, op: &mut Op, _: &mut Cx<'_>) -> Result<Begun, CollError> {
+        let (number, task) = (op.number(), op.task(self.place())?);
+        // SAFETY: whoever made the operation grants its memory until it has ended, or was given up (`Op::new`); the queue
+        // and whoever borrows the page abandon it before.
+        unsafe { self.begin_task(number, task) }?;
+        Ok(Begun::InOrder)
+    }
+
+    fn advance(&mut self, _: &mut Op, cx: &mut Cx<'_>) -> Poll<Result<Outcome, CollError>> {
+        Page::advance(self, cx.pml, cx.engines, cx.engines).map_ok(|()| Outcome::Done)
+    }
+
+    fn look(&mut self) -> bool {
+        Page::look(self)
+    }
+
+    fn arm(&mut self, cx: &mut Cx<'_>) -> Armed {
+        self.doze(cx.pml).map_or(Armed::Poll, Armed::Until)
+    }
+
+    fn is_armed(&mut self) -> bool {
+        self.is_announced()
+    }
+
+    fn is_busy(&self, _: &Op) -> bool {
+        Page::is_busy(self)
+    }
+
+    fn awaits(&self) -> Option<u32> {
+        Page::awaits(self)
+    }
+
+    fn abandon(&mut self) {
+        self.give_up();
+    }
+
+    fn skip(&mut self, number: u64, cx: &mut Cx<'_>) {
+        self.refuse(number, cx.pml);
+    }
+
+    fn close(&mut self, cx: &mut Cx<'_>) -> bool {
+        Page::close(self, cx.pml);
+        true
+    }
+}

@@ -1,0 +1,114 @@
+//! A blocking collective that has borrowed its communicator's modules: it looks at shared memory without the world's lock.
+
+use crate::communicator::Communicator;
+use crate::error::Error;
+use crate::shared::{Look, State};
+use gapless_coll::Operation;
+use gapless_coll::runtime::{Armed, Borrowed, Cx, Modules, Op, Stepped};
+use gapless_pml::Doing;
+use std::cell::Cell;
+use std::task::Poll;
+
+/// Modules that work on memory of a caller. However the call is left, nothing works on it any more, and they are back.
+pub(super) struct Lent<'c> {
+    comm: &'c Communicator,
+    /// `None` only while this is dropped.
+    borrowed: Option<Borrowed>,
+    /// Whether threads that wait poll because of it, and do not sleep.
+    polls: bool,
+}
+
+impl<'c> Lent<'c> {
+    /// Modules that the communicator's queue has lent, for this.
+    pub(super) fn new(comm: &'c Communicator, modules: Modules, op: Box<Op>) -> Lent<'c> {
+        Lent { comm, borrowed: Some(Borrowed::new(modules, op)), polls: false }
+    }
+
+    fn borrowed(&mut self) -> &mut Borrowed {
+        match &mut self.borrowed {
+            Some(borrowed) => borrowed,
+            None => unreachable!("only one that is dropped has none"),
+        }
+    }
+
+    fn look(&mut self) -> bool {
+        self.borrowed().look()
+    }
+
+    /// Goes on as far as it can. What engines do to a short collective is waited for.
+    fn advance(&mut self, state: &mut State) -> Poll<Stepped> {
+        loop {
+            let State { pml, tools, polled, .. } = &mut *state;
+            let borrowed = self.borrowed();
+            let stepped = borrowed.advance(&mut Cx { pml, engines: &**tools });
+            let (is_busy, polls) = (borrowed.is_busy(), borrowed.must_poll());
+            if polls != std::mem::replace(&mut self.polls, polls) {
+                *polled = if polls { *polled + 1 } else { *polled - 1 };
+            }
+            if stepped.is_ready() || !is_busy {
+                return stepped;
+            }
+            std::thread::yield_now();
+        }
+    }
+
+    /// Announces sleep, and looks a last time.
+    fn sleepy(&mut self, state: &mut State) -> Look<Stepped> {
+        loop {
+            let State { pml, tools, .. } = &mut *state;
+            let armed = self.borrowed().arm(&mut Cx { pml, engines: &**tools });
+            match (self.advance(state), armed) {
+                (Poll::Ready(stepped), _) => return Look::Found(stepped),
+                (Poll::Pending, Armed::Poll | Armed::Messages) => return Look::NotYet,
+                (Poll::Pending, Armed::Until(bell)) if self.borrowed().is_armed() => {
+                    return Look::Until(bell);
+                }
+                // It has got on, and waits for another rank now.
+                (Poll::Pending, Armed::Until(_)) => {}
+            }
+        }
+    }
+}
+
+impl Drop for Lent<'_> {
+    fn drop(&mut self) {
+        let Some(borrowed) = self.borrowed.take() else { return };
+        // Gives up what is under way: nothing, if the collective has ended.
+        let modules = borrowed.into_modules();
+        let Communicator { shared, common, .. } = self.comm;
+        let waited_for = shared.with_anyway(|state| {
+            state.polled -= u32::from(self.polls);
+            common.queue.with(|queue| queue.give_back(modules))
+        });
+        if waited_for {
+            // Whoever sleeps could not announce that.
+            shared.ring();
+        }
+    }
+}
+
+impl Communicator {
+    /// Does a collective by modules that were borrowed, and waits until this rank's part is over, or it goes by messages
+    /// alone.
+    #[inline(never)] // its frame is large
+    pub(super) fn by_modules(
+        &self,
+        mut lent: Lent<'_>,
+        (operation, number): (Operation, u64),
+    ) -> Result<Stepped, Error> {
+        let (call, whom) = (self.in_call(operation, number), Cell::new(None));
+        self.shared.wait_looking(
+            (&|| Doing { whom: whom.get(), ..call }, &mut lent),
+            Lent::look,
+            |lent, state, patient| match lent.advance(state) {
+                Poll::Ready(stepped) => Look::Found(stepped),
+                Poll::Pending if patient => {
+                    let look = lent.sleepy(state);
+                    whom.set(lent.borrowed().awaits());
+                    look
+                }
+                Poll::Pending => Look::NotYet,
+            },
+        )
+    }
+}

@@ -1,0 +1,231 @@
+//! The place of a collective in the order of calls: it is taken before arguments are looked at, and kept until it is known
+//! what the collective does. Meanwhile functions of users may be called, which begin others: these come later.
+
+use super::Collective;
+use super::perform::Common;
+use super::prepare::{Prepared, Shares};
+use super::remembered::Direct;
+use crate::communicator::Communicator;
+use crate::error::Error;
+use crate::shared::State;
+use gapless_coll::Operation;
+use gapless_coll::runtime::{Blocking, Cx, Form, Modules, Op, Queue, Segment, Started};
+use gapless_pml::Comm;
+use std::sync::Arc;
+
+/// How often a start looks for what others have contributed: to put it into a queue takes longer.
+const BRIEF_LOOKS: u32 = 48;
+
+/// The place of a collective in the order of calls. If it is dropped before the collective has begun, there is none.
+#[derive(Debug)]
+pub(super) struct Reserved<'c> {
+    comm: &'c Communicator,
+    number: u64,
+    segment: Segment,
+    /// What it does, if that was found out before.
+    direct: Option<Direct>,
+    /// Whether this thread is noted as being in a blocking collective.
+    noted: bool,
+}
+
+/// How a non-blocking collective has begun.
+#[derive(Debug)]
+pub(super) enum Start<'c> {
+    /// It has ended well.
+    Over(Started),
+    Going(Box<Reserved<'c>>),
+    /// It needs more, or something else has the shared memory. It has no place in the order of calls so far.
+    Unknown,
+}
+
+impl Communicator {
+    /// Begins a non-blocking collective, if it is the next one through shared memory and its description is all that is
+    /// needed: others may need what this rank contributes.
+    ///
+    /// # Safety
+    /// As for [`Page::attempt`](gapless_coll::page::Page::attempt), until this returns.
+    ///
+    /// # Errors
+    /// The world was finalized.
+    pub(super) unsafe fn begin_direct(
+        &self,
+        collective: &Collective<'_>,
+    ) -> Result<Start<'_>, Error> {
+        let Common { queue, sequencer, .. } = &*self.common;
+        self.shared.with(|state| {
+            state.open()?;
+            let State { pml, tools, .. } = &mut *state;
+            let begun = queue.with(|queue| {
+                let mut modules = queue.at_rest()?;
+                let begun = self.common.recall(self, collective, |direct, contiguous| {
+                    let number = sequencer.pass();
+                    if direct.asks {
+                        modules.skip(number, &mut Cx { pml, engines: &**tools });
+                    }
+                    let mut left = BRIEF_LOOKS;
+                    let looks = || {
+                        left -= 1;
+                        left > 0
+                    };
+                    // A long one is not done in the call that begins it.
+                    let is_over = direct.known.is_short() && {
+                        let page = modules.page();
+                        // SAFETY: the caller's promise.
+                        unsafe { page.attempt(number, &direct.known, contiguous, pml, looks) }
+                    };
+                    (!is_over).then(|| (number, direct.clone()))
+                })?;
+                if let Some((number, _)) = &begun {
+                    queue.reserve(*number);
+                }
+                Some(begun)
+            });
+            Ok(match begun {
+                None => Start::Unknown,
+                Some(None) => Start::Over(Started::over(pml)),
+                Some(Some((number, direct))) => {
+                    let mut reserved = Reserved::new(self, number, Segment::All);
+                    reserved.direct = Some(direct);
+                    Start::Going(Box::new(reserved))
+                }
+            })
+        })
+    }
+
+    /// Gives a collective its place in the order of calls. In the first one of the communicator, the ranks begin to agree on
+    /// modules; if it is `blocking`, this waits until they have.
+    ///
+    /// # Errors
+    /// The world was finalized; this thread is in a blocking collective, and asks for another.
+    pub(super) fn reserve(
+        &self,
+        operation: Operation,
+        blocking: bool,
+    ) -> Result<Reserved<'_>, Error> {
+        let Common { queue, sequencer, .. } = &*self.common;
+        let (mut reserved, is_first) = self.shared.with(|state| {
+            state.open()?;
+            let State { pml, collectives, spent, .. } = &mut *state;
+            if blocking && self.common.blocking() == Blocking::Here {
+                return Err(Error::CollectiveUnderWay);
+            }
+            let is_first = queue.with(|queue| queue.is_new());
+            if is_first {
+                let mates = self.mates();
+                collectives.open((pml, spent), self.queue(), sequencer, mates);
+                self.shared.rouse(state);
+            }
+            let reserved = queue.with(|queue| {
+                let number = sequencer.pass();
+                queue.reserve(number);
+                let mut reserved = Reserved::new(self, number, queue.segment());
+                reserved.noted = blocking && queue.note_blocking();
+                reserved
+            });
+            Ok((reserved, is_first))
+        })?;
+        if is_first && blocking {
+            let number = reserved.number;
+            self.shared.wait_in(&|| self.in_call(operation, number), |_| {
+                queue.with(|queue| {
+                    reserved.segment = queue.segment();
+                    (reserved.segment != Segment::Unknown).then_some(())
+                })
+            })?;
+        }
+        Ok(reserved)
+    }
+
+    /// The communicator of its collectives' order, and that order.
+    pub(super) fn queue(&self) -> (Comm, Arc<Queue>) {
+        (self.comm.clone(), Arc::clone(&self.common.queue))
+    }
+}
+
+impl<'c> Reserved<'c> {
+    fn new(comm: &'c Communicator, number: u64, segment: Segment) -> Reserved<'c> {
+        Reserved { comm, number, segment, direct: None, noted: false }
+    }
+
+    /// The collective's number among those of the communicator.
+    pub(super) fn number(&self) -> u64 {
+        self.number
+    }
+
+    /// Checks a description, and finds out how the collective goes.
+    ///
+    /// # Safety
+    /// As for [`Op::new`], of the memory that is described.
+    pub(super) unsafe fn op(
+        &mut self,
+        collective: Collective<'_>,
+        form: Form,
+    ) -> Result<Box<Op>, Error> {
+        let (comm, what) = (self.comm, (collective.operation, form, self.number));
+        if let Some(Direct { known, call, uses, .. }) = self.direct.take() {
+            let rows = uses.rows(collective.send, collective.recv);
+            // SAFETY: the caller's promise.
+            let op = unsafe { Op::new(what, Some(call), (rows, None)) };
+            // The others know where its buffers lie.
+            return Ok(Box::new(op.shared(false).known(known)));
+        }
+        let may_share = matches!(self.segment, Segment::Unknown | Segment::All);
+        let shares = match self.segment {
+            Segment::Unknown => Shares::Unknown,
+            Segment::OfHost => Shares::Yes,
+            Segment::All | Segment::Nobody => Shares::No,
+        };
+        let prepared = comm.prepare(collective, may_share, shares)?;
+        let Prepared { call, shared, asks, schedules, rows, combine } = prepared;
+        // SAFETY: the caller's promise.
+        let mut op = unsafe { Op::new(what, call, (rows, combine)) };
+        if shared {
+            op = op.shared(asks);
+        }
+        if let Some(schedules) = schedules {
+            let ticket = comm.common.sequencer.claim(self.number);
+            op = op.or_by(schedules, Some(ticket));
+        }
+        Ok(Box::new(op))
+    }
+
+    /// The modules, if it is this collective's turn already.
+    pub(super) fn lend(&mut self) -> Option<Modules> {
+        let Communicator { shared, common, .. } = self.comm;
+        let modules = shared.with_anyway(|_| common.queue.with(|at| at.lend(Some(self.number))))?;
+        // Whoever brings the modules back takes the note back.
+        self.noted = false;
+        Some(modules)
+    }
+
+    /// Tells the others in its turn that this rank's arguments were refused.
+    pub(super) fn refuse(self) {
+        let Communicator { shared, .. } = self.comm;
+        // A world that is closed has nobody to tell.
+        let _ = shared.with(|state| {
+            state.open()?;
+            let State { pml, collectives, spent, .. } = &mut *state;
+            collectives.refuse((pml, spent), self.comm.queue(), self.number);
+            shared.rouse(state);
+            Ok(())
+        });
+    }
+}
+
+impl Drop for Reserved<'_> {
+    fn drop(&mut self) {
+        let Communicator { shared, common, .. } = self.comm;
+        let hindered = shared.with_anyway(|_| {
+            common.queue.with(|queue| {
+                if self.noted {
+                    queue.note_no_blocking();
+                }
+                queue.leave(self.number)
+            })
+        });
+        if hindered {
+            // Those behind it have waited for this.
+            shared.ring();
+        }
+    }
+}
