@@ -13,6 +13,7 @@ mod bells;
 pub(crate) mod guard;
 mod held;
 mod seldom;
+mod settings;
 pub(crate) mod stuck;
 mod waiting;
 mod warm;
@@ -39,7 +40,7 @@ pub(crate) use held::{Held, Started};
 use seldom::Looked;
 use std::any::Any;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::{Arc, RwLock};
 use std::task::{Poll, Waker};
 use stuck::Stuck;
 pub(crate) use waiting::Look;
@@ -392,32 +393,6 @@ impl Shared {
             checks_collectives: AtomicBool::new(false),
             components: RwLock::default(),
         }
-    }
-
-    /// By which collectives of new communicators choose their algorithms.
-    pub(crate) fn table(&self) -> Arc<Table> {
-        Arc::clone(&self.table.read().unwrap_or_else(PoisonError::into_inner))
-    }
-
-    pub(crate) fn set_table(&self, table: Table) {
-        *self.table.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(table);
-    }
-
-    /// What makes modules for collectives of new communicators.
-    pub(crate) fn components(&self) -> Arc<[Arc<dyn Component>]> {
-        Arc::clone(&self.components.read().unwrap_or_else(PoisonError::into_inner))
-    }
-
-    pub(crate) fn set_components(&self, all: Vec<Arc<dyn Component>>) {
-        *self.components.write().unwrap_or_else(PoisonError::into_inner) = all.into();
-    }
-
-    pub(crate) fn checks_collectives(&self) -> bool {
-        self.checks_collectives.load(Ordering::Relaxed)
-    }
-
-    pub(crate) fn check_collectives(&self, yes: bool) {
-        self.checks_collectives.store(yes, Ordering::Relaxed);
     }
 
     /// The state, to use the message layer.

@@ -7,8 +7,8 @@ use crate::socket::Socket;
 use crate::udp::LINGER;
 use crate::wire::{Acks, HEADER_BYTES, Header, Kind, Sessions};
 use crate::{Config, Faults, Udp};
-use gapless_btl_testkit::conformance::Fixture;
 use gapless_btl::{AmTag, Btl, Event, LinkError, PeerId, Queue, ReserveError, Token};
+use gapless_btl_testkit::conformance::Fixture;
 use std::time::{Duration, Instant};
 
 /// Ends with a configuration.
