@@ -207,11 +207,16 @@ impl InFlight {
         const MOST: usize = 8;
         for _ in 0..MOST {
             // Of modules that are borrowed, who has them announces it.
-            let armed = self.queues[at].queue.with(|state| state.working().map(|it| it.arm(cx)));
+            let (working, armed) = self.queues[at]
+                .queue
+                .with(|state| (state.working, state.working().map(|module| module.arm(cx))));
             if armed == Some(Armed::Poll) || self.advance_queue(at, cx, spent) > 0 {
                 return false;
             }
-            if self.queues[at].queue.with(|state| state.working().is_none_or(Module::is_armed)) {
+            let holds = |state: &mut QueueState| {
+                state.working == working && state.working().is_none_or(Module::is_armed)
+            };
+            if self.queues[at].queue.with(holds) {
                 return true;
             }
             // It has got on, and waits for another rank now.

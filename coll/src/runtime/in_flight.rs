@@ -393,8 +393,11 @@ impl InFlight {
         queue: &Arc<Queue>,
     ) -> Result<(), PmlError> {
         let engines = Arc::clone(&self.engines);
-        let is_predefined = comm.same(&pml.world()) || comm.same(&pml.self_comm());
-        if is_predefined || !self.uses(comm) {
+        if comm.same(&pml.world()) || comm.same(&pml.self_comm()) {
+            // That is an error; its modules may be at work.
+            return pml.free(comm);
+        }
+        if !self.uses(comm) {
             let cx = &mut Cx { pml, engines: &*engines };
             return self.free_now(cx, (comm, &more), queue);
         }
@@ -515,10 +518,8 @@ impl InFlight {
     pub fn give_up(&mut self, spent: &mut Spent) {
         for Listed { queue, .. } in std::mem::take(&mut self.queues) {
             let items = queue.with(|state| {
-                if let Some(module) = state.working() {
-                    // Waits for engines.
-                    module.abandon();
-                }
+                // Also of one that has panicked. Waits for engines.
+                state.modules().into_iter().flatten().for_each(|module| module.abandon());
                 (state.is_listed, state.working) = (false, None);
                 std::mem::take(&mut state.items)
             });

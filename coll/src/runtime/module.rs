@@ -122,7 +122,7 @@ pub unsafe trait Module: Any + fmt::Debug + Send {
         None
     }
 
-    /// Gives up what is under way. When it returns, the module touches none of its buffers.
+    /// Gives up what is under way, if something is. When it returns, the module touches no buffers.
     fn abandon(&mut self);
 
     /// This rank has no part in the collective with this number, because it was refused, or goes by a later module; those
