@@ -3,9 +3,10 @@
 //! Whether all buffers lie there is found out in the call itself: each rank knows its own. If they do not, the next module
 //! has the call.
 
-use std::sync::OnceLock;
 use std::task::Poll;
-use std::time::{Duration, Instant};
+use std::time::Duration;
+
+use gapless_bml::now_ns;
 
 use super::module::{Begun, Cx, Module};
 use super::{Form, Op};
@@ -14,13 +15,6 @@ use crate::{CollError, HyperQ, Outcome};
 /// How long a call that is left otherwise than by its end waits until the process that works on its buffers has stopped.
 /// After that nobody could say who writes them.
 const LENT_MAX: Duration = Duration::from_secs(20);
-
-/// Nanoseconds of a clock that goes on.
-fn now_ns() -> u64 {
-    static BEGIN: OnceLock<Instant> = OnceLock::new();
-    let since = BEGIN.get_or_init(Instant::now).elapsed();
-    u64::try_from(since.as_nanos()).unwrap_or(u64::MAX)
-}
 
 // SAFETY: it works on the buffers from `begin` until `advance` gives a result or `give_up` says that all are free.
 unsafe impl Module for HyperQ {
@@ -59,14 +53,14 @@ unsafe impl Module for HyperQ {
     }
 
     fn abandon(&mut self) {
-        let start = Instant::now();
+        let start = now_ns();
         while !self.give_up() {
-            if start.elapsed() > LENT_MAX {
+            if u128::from(now_ns().saturating_sub(start)) > LENT_MAX.as_nanos() {
                 gapless_mem::abort(
                     "another process's GPU kernels may write memory of a call that was left",
                 );
             }
-            std::thread::yield_now();
+            std::hint::spin_loop();
         }
     }
 
