@@ -378,12 +378,6 @@ impl Executor {
         self.go_on(&mut Tools { pml, engine, reducer, page })
     }
 
-    /// Whether the page of the host is at work for it: what others write there, and not only messages, gets it on.
-    #[must_use]
-    pub fn is_sharing(&self) -> bool {
-        self.run.is_sharing()
-    }
-
     fn go_on(&mut self, tools: &mut Tools<'_>) -> Poll<Result<(), CollError>> {
         if let Some(comparison) = &mut self.comparison {
             let Poll::Ready(verdict) = comparison.advance(tools) else { return Poll::Pending };

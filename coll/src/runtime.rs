@@ -1,7 +1,7 @@
 //! How collectives are carried out: what all ways have in common, in which order they go, and all that are in flight.
 //!
 //! ```text
-//! gapless        Op                 Queue (one a communicator)            modules, in order
+//! gapless        CollOp             Queue (one a communicator)            modules, in order
 //! describes ───► what to do    ───► order of calls; the first has    ───► gpu        ranks that share a GPU
 //! a call         and buffers        the modules to itself                 sm         a segment that all ranks map
 //!                                                                         schedule   messages, tasks; takes everything
@@ -38,7 +38,7 @@ mod stuck;
 pub use borrowed::{Borrowed, Stepped};
 pub use in_flight::{Fate, InFlight, OpId, Spent, Started};
 pub use module::{Armed, Begun, Component, Cx, Engines, MODULE_TAGS, Module, Modules};
-pub use op::{Contiguous, Form, Op};
+pub use op::{CollOp, Contiguous, Form};
 pub use owned_call::OwnedCall;
 pub use queue::{Blocking, Queue, QueueState, Segment};
 pub use schedules::{ScheduleCache, Schedules};

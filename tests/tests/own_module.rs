@@ -3,7 +3,7 @@
 #![allow(unsafe_code, reason = "modules promise what they do with buffers")]
 
 use gapless::{ReduceOp, World};
-use gapless_coll::runtime::{Armed, Begun, Component, Cx, Form, MODULE_TAGS, Module, Op};
+use gapless_coll::runtime::{Armed, Begun, CollOp, Component, Cx, Form, MODULE_TAGS, Module};
 use gapless_coll::{CollError, Operation, Outcome};
 use gapless_engine::Typed;
 use gapless_mem::{Region, Space};
@@ -49,11 +49,11 @@ unsafe impl Module for Star {
         "star"
     }
 
-    fn takes(&self, op: &Op) -> bool {
+    fn takes(&self, op: &CollOp) -> bool {
         op.operation() == Operation::Barrier && op.form() != Form::Persistent
     }
 
-    fn begin(&mut self, _: &mut Op, cx: &mut Cx<'_>) -> Result<Begun, CollError> {
+    fn begin(&mut self, _: &mut CollOp, cx: &mut Cx<'_>) -> Result<Begun, CollError> {
         self.has_answered = self.comm.rank() > 0;
         if self.has_answered {
             self.send(0, cx)?;
@@ -64,7 +64,7 @@ unsafe impl Module for Star {
         Ok(Begun::InOrder)
     }
 
-    fn advance(&mut self, _: &mut Op, cx: &mut Cx<'_>) -> Poll<Result<Outcome, CollError>> {
+    fn advance(&mut self, _: &mut CollOp, cx: &mut Cx<'_>) -> Poll<Result<Outcome, CollError>> {
         self.ends.retain(|end| matches!(cx.pml.collect(*end), Ok(None)));
         if !self.ends.is_empty() {
             return Poll::Pending;
@@ -103,16 +103,16 @@ unsafe impl Module for Shy {
         "shy"
     }
 
-    fn takes(&self, op: &Op) -> bool {
+    fn takes(&self, op: &CollOp) -> bool {
         op.operation() == Operation::Allreduce
     }
 
-    fn begin(&mut self, op: &mut Op, _: &mut Cx<'_>) -> Result<Begun, CollError> {
+    fn begin(&mut self, op: &mut CollOp, _: &mut Cx<'_>) -> Result<Begun, CollError> {
         // At all ranks alike.
         Ok(if op.number().is_multiple_of(2) { Begun::InOrder } else { Begun::Declined })
     }
 
-    fn advance(&mut self, _: &mut Op, _: &mut Cx<'_>) -> Poll<Result<Outcome, CollError>> {
+    fn advance(&mut self, _: &mut CollOp, _: &mut Cx<'_>) -> Poll<Result<Outcome, CollError>> {
         self.0.fetch_add(1, Ordering::Relaxed);
         Poll::Ready(Ok(Outcome::Elsewhere))
     }

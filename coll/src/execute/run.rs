@@ -151,11 +151,6 @@ impl Run {
         }
     }
 
-    /// Whether it is in a step of several ranks.
-    pub(super) fn is_sharing(&self) -> bool {
-        self.flights.iter().any(|flight| matches!(flight.phase, Phase::Sharing))
-    }
-
     pub(super) fn is_over(&self) -> bool {
         matches!(self.stage, Stage::Over(_))
     }

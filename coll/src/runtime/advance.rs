@@ -6,7 +6,7 @@ use std::task::Poll;
 
 use gapless_pml::{Comm, Pml};
 
-use super::in_flight::{Entry, InFlight, Listed, OpId, Spent};
+use super::in_flight::{InFlight, Listed, OpEntry, OpId, Spent};
 use super::module::{Armed, Cx, Module};
 use super::op::Progress;
 use super::queue::{Item, Queue, QueueState};
@@ -242,7 +242,7 @@ enum Step {
 fn step(
     state: &mut QueueState,
     comm: &Comm,
-    queued: &mut BTreeMap<OpId, Box<Entry>>,
+    queued: &mut BTreeMap<OpId, Box<OpEntry>>,
     cx: &mut Cx<'_>,
 ) -> Step {
     const WAITS: Step = Step::Waits { busy: false };

@@ -2,7 +2,7 @@
 
 use std::task::Poll;
 
-use super::Op;
+use super::CollOp;
 use super::module::{Armed, Cx, Module, Modules};
 use super::op::Progress;
 use crate::CollError;
@@ -12,7 +12,7 @@ use crate::CollError;
 #[derive(Debug)]
 pub struct Borrowed {
     modules: Modules,
-    op: Option<Box<Op>>,
+    op: Option<Box<CollOp>>,
 }
 
 /// What has come of one.
@@ -21,13 +21,13 @@ pub enum Stepped {
     /// How it has ended.
     Ended(Result<(), CollError>),
     /// It goes by messages alone, and has begun: it needs the modules no more.
-    Apart(Box<Op>),
+    Apart(Box<CollOp>),
 }
 
 impl Borrowed {
     /// What a queue has [lent](super::QueueState::lend).
     #[must_use]
-    pub fn new(modules: Modules, op: Box<Op>) -> Borrowed {
+    pub fn new(modules: Modules, op: Box<CollOp>) -> Borrowed {
         Borrowed { modules, op: Some(op) }
     }
 
@@ -49,7 +49,7 @@ impl Borrowed {
     }
 
     /// The module that has it.
-    fn working(&mut self) -> Option<(&mut dyn Module, &Op)> {
+    fn working(&mut self) -> Option<(&mut dyn Module, &CollOp)> {
         let op = self.op.as_deref().filter(|op| op.has_begun())?;
         Some((&mut **self.modules.get_mut(op.at)?, op))
     }
@@ -73,11 +73,6 @@ impl Borrowed {
     /// As [`Module::is_busy`].
     pub fn is_busy(&mut self) -> bool {
         self.working().is_some_and(|(module, op)| module.is_busy(op))
-    }
-
-    /// As [`Module::must_poll`].
-    pub fn must_poll(&mut self) -> bool {
-        self.working().is_some_and(|(module, _)| module.must_poll())
     }
 
     /// As [`Module::awaits`].

@@ -9,7 +9,7 @@ use std::time::Duration;
 use gapless_bml::now_ns;
 
 use super::module::{Begun, Cx, Module};
-use super::{Form, Op};
+use super::{CollOp, Form};
 use crate::{CollError, HyperQ, Outcome};
 
 /// How long a call that is left otherwise than by its end waits until the process that works on its buffers has stopped.
@@ -22,11 +22,11 @@ unsafe impl Module for HyperQ {
         "gpu"
     }
 
-    fn takes(&self, op: &Op) -> bool {
+    fn takes(&self, op: &CollOp) -> bool {
         op.asks
     }
 
-    fn begin(&mut self, op: &mut Op, cx: &mut Cx<'_>) -> Result<Begun, CollError> {
+    fn begin(&mut self, op: &mut CollOp, cx: &mut Cx<'_>) -> Result<Begun, CollError> {
         let number = op.number();
         let is_here = op.form() == Form::Blocking && HyperQ::space(op.rows()).is_some();
         let (Some(call), true) = (op.call(), is_here) else {
@@ -34,22 +34,18 @@ unsafe impl Module for HyperQ {
             return Ok(Begun::Declined);
         };
         let buffers = (op.rows().clone(), op.combine().cloned());
-        // SAFETY: whoever made the operation grants its memory until it has ended, or was given up (`Op::new`); the queue
+        // SAFETY: whoever made the operation grants its memory until it has ended, or was given up (`CollOp::new`); the queue
         // and whoever borrows the module abandon it before.
         let begun = unsafe { HyperQ::begin(self, number, &call, buffers, cx.pml) }?;
         Ok(if begun { Begun::InOrder } else { Begun::Declined })
     }
 
-    fn advance(&mut self, _: &mut Op, cx: &mut Cx<'_>) -> Poll<Result<Outcome, CollError>> {
+    fn advance(&mut self, _: &mut CollOp, cx: &mut Cx<'_>) -> Poll<Result<Outcome, CollError>> {
         HyperQ::advance(self, cx.pml, cx.engines, cx.engines, now_ns())
     }
 
     fn look(&mut self) -> bool {
         HyperQ::look(self)
-    }
-
-    fn must_poll(&self) -> bool {
-        true
     }
 
     fn abandon(&mut self) {

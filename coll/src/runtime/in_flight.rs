@@ -15,12 +15,12 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::task::Poll;
 
-use gapless_engine::Op as Operator;
+use gapless_engine::Op;
 use gapless_pml::{Comm, Pml, PmlError, RequestId};
 
 use super::module::{Cx, Engines};
 use super::queue::{Item, Queue, QueueState};
-use super::{Form, Op};
+use super::{CollOp, Form};
 use crate::page::Opening;
 use crate::{CollError, Sequencer};
 
@@ -75,13 +75,13 @@ pub(super) struct Listed {
 pub struct InFlight {
     pub(super) engines: Arc<dyn Engines>,
     /// Those by messages alone, in the order of their beginning: one may wait for an earlier one.
-    pub(super) apart: BTreeMap<OpId, Box<Entry>>,
+    pub(super) apart: BTreeMap<OpId, Box<OpEntry>>,
     /// Those that are in queues.
-    pub(super) queued: BTreeMap<OpId, Box<Entry>>,
+    pub(super) queued: BTreeMap<OpId, Box<OpEntry>>,
     /// Where something waits.
     pub(super) queues: Vec<Listed>,
     /// Those that have ended and were not asked for, and persistent ones that are inactive.
-    rest: BTreeMap<OpId, Box<Entry>>,
+    rest: BTreeMap<OpId, Box<OpEntry>>,
     next: u64,
     /// Whether engines work for some.
     pub(super) busy: bool,
@@ -109,14 +109,14 @@ pub(super) struct Leaving {
 
 /// One collective. When it is dropped, so may be a user's function, which may do anything: that is done without the lock.
 #[derive(Debug)]
-pub(super) struct Entry {
-    pub(super) op: Box<Op>,
+pub(super) struct OpEntry {
+    pub(super) op: Box<CollOp>,
     pub(super) queue: Arc<Queue>,
     pub(super) comm: Comm,
     pub(super) phase: Phase,
     /// Memory of one whose handle was dropped.
     left: Option<Box<dyn Any + Send>>,
-    operator: Option<Operator>,
+    operator: Option<Op>,
 }
 
 #[derive(Debug)]
@@ -141,9 +141,9 @@ pub enum Fate {
     Gone,
 }
 
-impl Entry {
-    fn new(op: Box<Op>, (comm, queue): (Comm, Arc<Queue>), operator: Option<Operator>) -> Entry {
-        Entry { op, queue, comm, phase: Phase::New, left: None, operator }
+impl OpEntry {
+    fn new(op: Box<CollOp>, (comm, queue): (Comm, Arc<Queue>), operator: Option<Op>) -> OpEntry {
+        OpEntry { op, queue, comm, phase: Phase::New, left: None, operator }
     }
 
     fn is_persistent(&self) -> bool {
@@ -214,12 +214,12 @@ impl InFlight {
     }
 
     /// Those that stand in queues, and those that go by messages alone.
-    pub(super) fn entries(&self) -> impl Iterator<Item = &Entry> {
+    pub(super) fn entries(&self) -> impl Iterator<Item = &OpEntry> {
         self.apart.values().chain(self.queued.values()).map(Box::as_ref)
     }
 
     /// The same, to be changed.
-    pub(super) fn entries_mut(&mut self) -> impl Iterator<Item = &mut Entry> {
+    pub(super) fn entries_mut(&mut self) -> impl Iterator<Item = &mut OpEntry> {
         self.apart.values_mut().chain(self.queued.values_mut()).map(Box::as_mut)
     }
 
@@ -237,11 +237,11 @@ impl InFlight {
         &mut self,
         (pml, spent): (&mut Pml, &mut Spent),
         (comm, queue): (Comm, Arc<Queue>),
-        (op, operator): (Box<Op>, Option<Operator>),
+        (op, operator): (Box<CollOp>, Option<Op>),
     ) -> Result<Started, CollError> {
         let id = self.id();
         let is_ordered = op.is_ordered() || queue.with(|state| state.has_components());
-        let mut entry = Box::new(Entry::new(op, (comm, queue), operator));
+        let mut entry = Box::new(OpEntry::new(op, (comm, queue), operator));
         if is_ordered {
             return Ok(Started { id, request: self.queue((pml, spent), id, entry) });
         }
@@ -259,17 +259,17 @@ impl InFlight {
         &mut self,
         pml: &mut Pml,
         (comm, queue): (Comm, Arc<Queue>),
-        (op, operator): (Box<Op>, Option<Operator>),
+        (op, operator): (Box<CollOp>, Option<Op>),
     ) -> Started {
         let (id, engines) = (self.id(), Arc::clone(&self.engines));
-        let entry = Box::new(Entry::new(op, (comm, queue), operator));
+        let entry = Box::new(OpEntry::new(op, (comm, queue), operator));
         Started { id, request: self.go(&mut Cx { pml, engines: &*engines }, id, entry) }
     }
 
     /// Keeps a persistent one, which has a queue of its own.
-    pub fn keep(&mut self, comm: Comm, (op, operator): (Box<Op>, Option<Operator>)) -> OpId {
+    pub fn keep(&mut self, comm: Comm, (op, operator): (Box<CollOp>, Option<Op>)) -> OpId {
         let id = self.id();
-        let entry = Entry::new(op, (comm, Arc::default()), operator);
+        let entry = OpEntry::new(op, (comm, Arc::default()), operator);
         self.rest.insert(id, Box::new(entry));
         id
     }
@@ -277,7 +277,7 @@ impl InFlight {
     /// Starts a persistent one, and goes on with it as far as it can.
     ///
     /// # Safety
-    /// Its memory is granted to it anew, as for [`Op::new`].
+    /// Its memory is granted to it anew, as for [`CollOp::new`].
     ///
     /// # Errors
     /// It is active.
@@ -307,7 +307,7 @@ impl InFlight {
     }
 
     /// Goes on with one that goes by messages alone.
-    fn go(&mut self, cx: &mut Cx<'_>, id: OpId, entry: Box<Entry>) -> RequestId {
+    fn go(&mut self, cx: &mut Cx<'_>, id: OpId, entry: Box<OpEntry>) -> RequestId {
         // Whatever happens in `advance`, it is found here.
         let entry = self.apart.entry(id).or_insert(entry);
         let request = cx.pml.begin_general();
@@ -326,7 +326,7 @@ impl InFlight {
         &mut self,
         with: (&mut Pml, &mut Spent),
         id: OpId,
-        mut entry: Box<Entry>,
+        mut entry: Box<OpEntry>,
     ) -> RequestId {
         let request = with.0.begin_general();
         entry.phase = Phase::Going(request);
@@ -364,7 +364,7 @@ impl InFlight {
         &mut self,
         cx: &mut Cx<'_>,
         id: OpId,
-        entry: Box<Entry>,
+        entry: Box<OpEntry>,
         spent: &mut Spent,
     ) {
         if entry.left.is_some() {
@@ -471,7 +471,7 @@ impl InFlight {
     /// Takes the result of one, if it has ended.
     pub fn take(&mut self, pml: &mut Pml, id: OpId) -> Fate {
         let going = self.apart.get(&id).or_else(|| self.queued.get(&id));
-        if let Some(Entry { phase: Phase::Going(request), .. }) = going.map(Box::as_ref) {
+        if let Some(OpEntry { phase: Phase::Going(request), .. }) = going.map(Box::as_ref) {
             return Fate::Going(*request);
         }
         if id == OpId::OVER {
@@ -527,7 +527,7 @@ impl InFlight {
         }
         let queued = std::mem::take(&mut self.queued);
         for entry in std::mem::take(&mut self.apart).into_values().chain(queued.into_values()) {
-            let Entry { mut op, operator, left, .. } = *entry;
+            let OpEntry { mut op, operator, left, .. } = *entry;
             // Waits for engines.
             drop((op.executor.take(), op.hosted.take()));
             spent.push(Box::new((op, operator, left)));
@@ -537,8 +537,8 @@ impl InFlight {
 }
 
 /// Whether a persistent collective that is started again may go by its modules. Its ranks agree on them in the second start.
-fn may_queue_again(entry: &mut Entry) -> bool {
-    let Entry { op, queue, .. } = entry;
+fn may_queue_again(entry: &mut OpEntry) -> bool {
+    let OpEntry { op, queue, .. } = entry;
     if !op.is_ordered() {
         return false;
     }
@@ -558,12 +558,12 @@ fn may_queue_again(entry: &mut Entry) -> bool {
 }
 
 /// Starts a persistent collective again at once, if nothing delays it; whether it has ended.
-fn starts_at_once(entry: &mut Entry, pml: &mut Pml) -> bool {
-    let Entry { op, queue, .. } = entry;
+fn starts_at_once(entry: &mut OpEntry, pml: &mut Pml) -> bool {
+    let OpEntry { op, queue, .. } = entry;
     let Some((known, buffers)) = op.fast() else { return false };
     queue.with(|state| {
         let Some(mut modules) = state.at_rest() else { return false };
-        // SAFETY: whoever starts it grants the memory to this start (`Op::new`).
+        // SAFETY: whoever starts it grants the memory to this start (`CollOp::new`).
         unsafe { modules.page().attempt(op.number(), known, buffers, pml, brief_looks()) }
     })
 }

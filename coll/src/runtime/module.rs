@@ -9,7 +9,7 @@ use std::task::Poll;
 use gapless_engine::{Engine, Reducer};
 use gapless_pml::{Comm, Pml, RequestId};
 
-use super::Op;
+use super::CollOp;
 use crate::{CollError, Combine, Lender, Outcome, Rows, Tasks};
 
 /// Tags of a communicator's collective context that no module of this crate uses.
@@ -43,7 +43,8 @@ impl fmt::Debug for Cx<'_> {
 pub enum Begun {
     /// The module carries it out, and begins no other until it has ended.
     InOrder,
-    /// It goes by messages alone, beside others: the module has no part in it any more.
+    /// It goes by messages alone, beside others: the module has no part in it any more. For modules of this crate: an
+    /// operation of another's cannot be given what carries it out.
     Apart,
     /// It has not begun, at this rank; at the others it ends so, too. The next module has it.
     Declined,
@@ -66,7 +67,7 @@ pub enum Armed {
 /// one at a time. Its methods never block.
 ///
 /// # Safety
-/// The buffers of an [`Op`] are touched only after [`begin`](Module::begin) has given [`Begun::InOrder`], until
+/// The buffers of an [`CollOp`] are touched only after [`begin`](Module::begin) has given [`Begun::InOrder`], until
 /// [`advance`](Module::advance) gives [`Poll::Ready`], or [`abandon`](Module::abandon) returns, or a method unwinds and
 /// `abandon` returns after that. Within that time, the send buffer is only read. With [`Outcome::Elsewhere`] nothing has been
 /// written to any.
@@ -75,19 +76,19 @@ pub unsafe trait Module: Any + fmt::Debug + Send {
     fn name(&self) -> &'static str;
 
     /// Whether a call goes by it. Goes by what all ranks know, so that all answer alike.
-    fn takes(&self, op: &Op) -> bool;
+    fn takes(&self, op: &CollOp) -> bool;
 
     /// Begins a call that it takes.
     ///
     /// # Errors
     /// This rank cannot take part. The others are told by [`skip`](Module::skip), which is called then.
-    fn begin(&mut self, op: &mut Op, cx: &mut Cx<'_>) -> Result<Begun, CollError>;
+    fn begin(&mut self, op: &mut CollOp, cx: &mut Cx<'_>) -> Result<Begun, CollError>;
 
     /// Goes on as far as it can. [`Outcome::Elsewhere`]: it cannot carry the call out, at no rank; the next module does.
     ///
     /// # Errors
     /// The call has failed; its buffers are free.
-    fn advance(&mut self, op: &mut Op, cx: &mut Cx<'_>) -> Poll<Result<Outcome, CollError>>;
+    fn advance(&mut self, op: &mut CollOp, cx: &mut Cx<'_>) -> Poll<Result<Outcome, CollError>>;
 
     /// Whether [`advance`](Module::advance) would get on with what is under way, as far as a few loads tell.
     fn look(&mut self) -> bool {
@@ -107,13 +108,8 @@ pub unsafe trait Module: Any + fmt::Debug + Send {
     }
 
     /// Whether an engine works for the call, and no rank is waited for: the caller is to poll.
-    fn is_busy(&self, op: &Op) -> bool {
+    fn is_busy(&self, op: &CollOp) -> bool {
         let _ = op;
-        false
-    }
-
-    /// Whether nobody wakes a rank that sleeps in a call.
-    fn must_poll(&self) -> bool {
         false
     }
 

@@ -24,7 +24,7 @@ pub enum Form {
 
 /// One collective of one rank.
 #[derive(Debug)]
-pub struct Op {
+pub struct CollOp {
     operation: Operation,
     form: Form,
     /// Its number among the collectives of its queue.
@@ -39,7 +39,7 @@ pub struct Op {
     pub(super) asks: bool,
     /// What is known of it through that memory.
     known: Option<Known>,
-    /// Of a persistent one, for the [fast path](Op::fast).
+    /// Of a persistent one, for the [fast path](CollOp::fast).
     contiguous: Option<Contiguous>,
     /// By what it goes that needs messages.
     by_messages: Option<ByMessages>,
@@ -72,7 +72,7 @@ pub(super) enum Progress {
     Ended(Result<(), CollError>),
 }
 
-impl Op {
+impl CollOp {
     /// A collective, with its number among those of its queue; of an intercommunicator it has no call.
     ///
     /// # Safety
@@ -85,8 +85,8 @@ impl Op {
         (operation, form, number): (Operation, Form, u64),
         call: Option<OwnedCall>,
         (rows, combine): (Rows, Option<Combine>),
-    ) -> Op {
-        Op {
+    ) -> CollOp {
+        CollOp {
             operation,
             form,
             number,
@@ -106,23 +106,29 @@ impl Op {
         }
     }
 
-    /// The same, which goes through memory that all ranks share, if they do. `asks`: its ranks tell each other first whether
-    /// its buffers lie on one GPU ([`HyperQ::asks`](crate::HyperQ::asks)).
+    /// The same, which goes through memory that all ranks share, if they do.
     #[must_use]
-    pub fn shared(self, asks: bool) -> Op {
-        Op { shared: true, asks, ..self }
+    pub fn shared(self) -> CollOp {
+        CollOp { shared: true, ..self }
+    }
+
+    /// The same; `asks`: its ranks tell each other first whether its buffers lie on one GPU
+    /// ([`HyperQ::asks`](crate::HyperQ::asks)).
+    #[must_use]
+    pub fn asking(self, asks: bool) -> CollOp {
+        CollOp { asks, ..self }
     }
 
     /// The same, of which this is known.
     #[must_use]
-    pub fn known(self, known: Known) -> Op {
-        Op { known: Some(known), ..self }
+    pub fn known(self, known: Known) -> CollOp {
+        CollOp { known: Some(known), ..self }
     }
 
     /// The same, which goes by these if no module before takes it. One that is persistent has no ticket.
     #[must_use]
-    pub fn or_by(self, schedules: Schedules, ticket: Option<Ticket>) -> Op {
-        Op { by_messages: Some(ByMessages { schedules, ticket }), ..self }
+    pub fn or_by(self, schedules: Schedules, ticket: Option<Ticket>) -> CollOp {
+        CollOp { by_messages: Some(ByMessages { schedules, ticket }), ..self }
     }
 
     /// The same, persistent: it goes by messages when it is started for the first time. `contiguous`: for its fast path;
@@ -136,7 +142,7 @@ impl Op {
         engines: &dyn Engines,
         contiguous: Option<Contiguous>,
         mates: Option<&[usize]>,
-    ) -> Result<Op, CollError> {
+    ) -> Result<CollOp, CollError> {
         let by = self.by_messages.as_ref().ok_or(CollError::Abandoned)?;
         let schedule = by.schedules.clone().by_messages();
         self.executor = Some(self.executor_of(schedule, ticket, engines)?);

@@ -4,7 +4,7 @@
 
 use std::task::Poll;
 
-use super::Op;
+use super::CollOp;
 use super::module::{Armed, Begun, Cx, Module};
 use crate::page::Page;
 use crate::{CollError, Outcome};
@@ -34,11 +34,11 @@ unsafe impl Module for ByMessages {
         "schedule"
     }
 
-    fn takes(&self, _: &Op) -> bool {
+    fn takes(&self, _: &CollOp) -> bool {
         true
     }
 
-    fn begin(&mut self, op: &mut Op, cx: &mut Cx<'_>) -> Result<Begun, CollError> {
+    fn begin(&mut self, op: &mut CollOp, cx: &mut Cx<'_>) -> Result<Begun, CollError> {
         if self.host.is_some() && op.shares_on_host() {
             op.begin_on_host(cx)?;
             return Ok(Begun::InOrder);
@@ -47,7 +47,7 @@ unsafe impl Module for ByMessages {
         Ok(Begun::Apart)
     }
 
-    fn advance(&mut self, op: &mut Op, cx: &mut Cx<'_>) -> Poll<Result<Outcome, CollError>> {
+    fn advance(&mut self, op: &mut CollOp, cx: &mut Cx<'_>) -> Poll<Result<Outcome, CollError>> {
         let number = op.number();
         let (Some(page), Some(executor)) = (&mut self.host, &mut op.hosted) else {
             return Poll::Ready(Err(CollError::Abandoned));
@@ -71,7 +71,7 @@ unsafe impl Module for ByMessages {
         self.at_work().is_none_or(Page::is_announced)
     }
 
-    fn is_busy(&self, op: &Op) -> bool {
+    fn is_busy(&self, op: &CollOp) -> bool {
         let busy = self.host.as_ref().is_some_and(|page| page.is_busy());
         busy || op.carried_by().is_some_and(crate::Executor::is_busy)
     }

@@ -2,7 +2,7 @@
 
 use std::task::Poll;
 
-use super::Op;
+use super::CollOp;
 use super::module::{Armed, Begun, Cx, Module};
 use crate::page::Page;
 use crate::{CollError, Outcome};
@@ -14,19 +14,19 @@ unsafe impl Module for Page {
         "sm"
     }
 
-    fn takes(&self, op: &Op) -> bool {
+    fn takes(&self, op: &CollOp) -> bool {
         op.shared
     }
 
-    fn begin(&mut self, op: &mut Op, _: &mut Cx<'_>) -> Result<Begun, CollError> {
+    fn begin(&mut self, op: &mut CollOp, _: &mut Cx<'_>) -> Result<Begun, CollError> {
         let (number, task) = (op.number(), op.task(self.place())?);
-        // SAFETY: whoever made the operation grants its memory until it has ended, or was given up (`Op::new`); the queue
+        // SAFETY: whoever made the operation grants its memory until it has ended, or was given up (`CollOp::new`); the queue
         // and whoever borrows the page abandon it before.
         unsafe { self.begin_task(number, task) }?;
         Ok(Begun::InOrder)
     }
 
-    fn advance(&mut self, _: &mut Op, cx: &mut Cx<'_>) -> Poll<Result<Outcome, CollError>> {
+    fn advance(&mut self, _: &mut CollOp, cx: &mut Cx<'_>) -> Poll<Result<Outcome, CollError>> {
         Page::advance(self, cx.pml, cx.engines, cx.engines).map_ok(|()| Outcome::Done)
     }
 
@@ -42,7 +42,7 @@ unsafe impl Module for Page {
         self.is_announced()
     }
 
-    fn is_busy(&self, _: &Op) -> bool {
+    fn is_busy(&self, _: &CollOp) -> bool {
         Page::is_busy(self)
     }
 

@@ -3,10 +3,10 @@
 use gapless_pml::{Call, Doing, Pml, RequestId};
 
 use super::InFlight;
-use super::in_flight::{Entry, Phase};
+use super::in_flight::{OpEntry, Phase};
 use crate::Executor;
 
-impl Entry {
+impl OpEntry {
     /// It is over: peers that ask later are told what it was, if they wait for messages of it.
     pub(super) fn tell_past(&self, pml: &mut Pml) {
         let doing = self.op.carried_by().map(Executor::doing);
@@ -25,7 +25,7 @@ impl InFlight {
     /// What the collective is in that ends with a request.
     #[must_use]
     pub fn doing(&self, request: RequestId) -> Option<Doing> {
-        let is_it = |entry: &&Entry| matches!(entry.phase, Phase::Going(id) if id == request);
+        let is_it = |entry: &&OpEntry| matches!(entry.phase, Phase::Going(id) if id == request);
         let entry = self.entries().find(is_it)?;
         if let Some(executor) = entry.op.carried_by() {
             return Some(executor.doing());

@@ -4,7 +4,7 @@ use crate::communicator::Communicator;
 use crate::error::Error;
 use crate::shared::{Look, State};
 use gapless_coll::Operation;
-use gapless_coll::runtime::{Armed, Borrowed, Cx, Modules, Op, Stepped};
+use gapless_coll::runtime::{Armed, Borrowed, CollOp, Cx, Modules, Stepped};
 use gapless_pml::Doing;
 use std::cell::Cell;
 use std::task::Poll;
@@ -20,7 +20,7 @@ pub(super) struct Lent<'c> {
 
 impl<'c> Lent<'c> {
     /// Modules that the communicator's queue has lent, for this.
-    pub(super) fn new(comm: &'c Communicator, modules: Modules, op: Box<Op>) -> Lent<'c> {
+    pub(super) fn new(comm: &'c Communicator, modules: Modules, op: Box<CollOp>) -> Lent<'c> {
         Lent { comm, borrowed: Some(Borrowed::new(modules, op)), polls: false }
     }
 
@@ -38,14 +38,10 @@ impl<'c> Lent<'c> {
     /// Goes on as far as it can. What engines do to a short collective is waited for.
     fn advance(&mut self, state: &mut State) -> Poll<Stepped> {
         loop {
-            let State { pml, tools, polled, .. } = &mut *state;
+            let State { pml, tools, .. } = &mut *state;
             let borrowed = self.borrowed();
             let stepped = borrowed.advance(&mut Cx { pml, engines: &**tools });
-            let (is_busy, polls) = (borrowed.is_busy(), borrowed.must_poll());
-            if polls != std::mem::replace(&mut self.polls, polls) {
-                *polled = if polls { *polled + 1 } else { *polled - 1 };
-            }
-            if stepped.is_ready() || !is_busy {
+            if stepped.is_ready() || !borrowed.is_busy() {
                 return stepped;
             }
             std::thread::yield_now();
@@ -55,8 +51,12 @@ impl<'c> Lent<'c> {
     /// Announces sleep, and looks a last time.
     fn sleepy(&mut self, state: &mut State) -> Look<Stepped> {
         loop {
-            let State { pml, tools, .. } = &mut *state;
+            let State { pml, tools, polled, .. } = &mut *state;
             let armed = self.borrowed().arm(&mut Cx { pml, engines: &**tools });
+            let polls = armed == Armed::Poll;
+            if polls != std::mem::replace(&mut self.polls, polls) {
+                *polled = if polls { *polled + 1 } else { *polled - 1 };
+            }
             match (self.advance(state), armed) {
                 (Poll::Ready(stepped), _) => return Look::Found(stepped),
                 (Poll::Pending, Armed::Poll | Armed::Messages) => return Look::NotYet,

@@ -16,18 +16,18 @@ use gapless_coll::choose::Table;
 use gapless_coll::execute::between;
 use gapless_coll::page::Known;
 use gapless_coll::runtime::{
-    Blocking, Contiguous, Cx, Fate, Form, Modules, Op, Queue, QueueState, ScheduleCache, Started,
-    Stepped,
+    Blocking, CollOp, Contiguous, Cx, Fate, Form, Modules, Queue, QueueState, ScheduleCache,
+    Started, Stepped,
 };
 use gapless_coll::topologies::{Neighborhood, TopologyError};
 use gapless_coll::{Blocks, CollError, HyperQ, Locality, Operation, Rows, Sequencer, Ticket};
-use gapless_engine::{Engine, Op as Operator, Reducer};
+use gapless_engine::{Engine, Op, Reducer};
 use gapless_pml::{Comm, PmlError};
 use gapless_sync::Gate;
 use std::sync::{Arc, OnceLock};
 
 /// A collective, and what combines its elements.
-pub(super) type Described = (Box<Op>, Option<Operator>);
+pub(super) type Described = (Box<CollOp>, Option<Op>);
 
 /// What all clones of a communicator share.
 #[derive(Debug)]
@@ -162,8 +162,8 @@ impl Communicator {
                     ((collective.operation, Form::Blocking, number), direct);
                 let rows = uses.rows(collective.send, collective.recv);
                 // SAFETY: as above, and `by_modules` does not return before the operation has ended or was given up.
-                let op = unsafe { Op::new(what, Some(call), (rows, None)) };
-                let op = Box::new(op.shared(false).known(known));
+                let op = unsafe { CollOp::new(what, Some(call), (rows, None)) };
+                let op = Box::new(op.shared().known(known));
                 let lent = Lent::new(self, modules, op);
                 // There is no user's function.
                 self.carry_out(lent, (what.0, number), None)
@@ -177,7 +177,7 @@ impl Communicator {
         &self,
         lent: Lent<'_>,
         (operation, number): (Operation, u64),
-        operator: Option<Operator>,
+        operator: Option<Op>,
     ) -> Result<(), Error> {
         match self.by_modules(lent, (operation, number))? {
             Stepped::Ended(result) => result.map_err(|error| self.failed(operation, error)),
@@ -394,9 +394,10 @@ impl Communicator {
             Known::new(&call.call(), of, combine.clone(), true).filter(Known::is_short)
         });
         // SAFETY: the caller's promise, as in `op`.
-        let mut op = unsafe { Op::new((operation, Form::Persistent, 0), call, (rows, combine)) };
+        let mut op =
+            unsafe { CollOp::new((operation, Form::Persistent, 0), call, (rows, combine)) };
         if shared {
-            op = op.shared(false);
+            op = op.shared();
         }
         if let Some(known) = known {
             op = op.known(known);
@@ -461,7 +462,7 @@ impl Communicator {
         &self,
         input: impl SendBuffer<'i>,
         inout: impl RecvBuffer<'o>,
-        op: impl Into<Operator>,
+        op: impl Into<Op>,
     ) -> Result<(), Error> {
         let (input, inout, op) = (input.into_view(), inout.into_view(), op.into());
         let (send, recv) = prepare::local(&input.typed, &inout.typed, &op)

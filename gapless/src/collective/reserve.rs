@@ -9,7 +9,7 @@ use crate::communicator::Communicator;
 use crate::error::Error;
 use crate::shared::State;
 use gapless_coll::Operation;
-use gapless_coll::runtime::{Blocking, Cx, Form, Modules, Op, Queue, Segment, Started};
+use gapless_coll::runtime::{Blocking, CollOp, Cx, Form, Modules, Queue, Segment, Started};
 use gapless_pml::Comm;
 use std::sync::Arc;
 
@@ -155,19 +155,19 @@ impl<'c> Reserved<'c> {
     /// Checks a description, and finds out how the collective goes.
     ///
     /// # Safety
-    /// As for [`Op::new`], of the memory that is described.
+    /// As for [`CollOp::new`], of the memory that is described.
     pub(super) unsafe fn op(
         &mut self,
         collective: Collective<'_>,
         form: Form,
-    ) -> Result<Box<Op>, Error> {
+    ) -> Result<Box<CollOp>, Error> {
         let (comm, what) = (self.comm, (collective.operation, form, self.number));
         if let Some(Direct { known, call, uses, .. }) = self.direct.take() {
             let rows = uses.rows(collective.send, collective.recv);
             // SAFETY: the caller's promise.
-            let op = unsafe { Op::new(what, Some(call), (rows, None)) };
+            let op = unsafe { CollOp::new(what, Some(call), (rows, None)) };
             // The others know where its buffers lie.
-            return Ok(Box::new(op.shared(false).known(known)));
+            return Ok(Box::new(op.shared().known(known)));
         }
         let may_share = matches!(self.segment, Segment::Unknown | Segment::All);
         let shares = match self.segment {
@@ -178,9 +178,9 @@ impl<'c> Reserved<'c> {
         let prepared = comm.prepare(collective, may_share, shares)?;
         let Prepared { call, shared, asks, schedules, rows, combine } = prepared;
         // SAFETY: the caller's promise.
-        let mut op = unsafe { Op::new(what, call, (rows, combine)) };
+        let mut op = unsafe { CollOp::new(what, call, (rows, combine)) };
         if shared {
-            op = op.shared(asks);
+            op = op.shared().asking(asks);
         }
         if let Some(schedules) = schedules {
             let ticket = comm.common.sequencer.claim(self.number);

@@ -83,18 +83,6 @@ impl Task {
         let rows = Rows { send: Blocks::None, recv: Blocks::None };
         Ok(Task { way: Way::new(call, of, &rows)?, rows, combine: None, of })
     }
-
-    /// What it is.
-    #[must_use]
-    pub fn operation(&self) -> Operation {
-        self.way.operation()
-    }
-
-    /// The buffers, and what combines elements: for an executor, if there is no page.
-    #[must_use]
-    pub fn into_parts(self) -> (Rows, Option<Combine>) {
-        (self.rows, self.combine)
-    }
 }
 
 impl Known {
