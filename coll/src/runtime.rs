@@ -40,5 +40,5 @@ pub use in_flight::{Fate, InFlight, OpId, Spent, Started};
 pub use module::{Armed, Begun, Component, Cx, Engines, MODULE_TAGS, Module, Modules};
 pub use op::{CollOp, Contiguous, Form};
 pub use owned_call::OwnedCall;
-pub use queue::{Blocking, Queue, QueueState, Segment};
+pub use queue::{AtRest, Before, Blocking, Queue, QueueState, Segment};
 pub use schedules::{ScheduleCache, Schedules};

@@ -562,8 +562,8 @@ fn starts_at_once(entry: &mut OpEntry, pml: &mut Pml) -> bool {
     let OpEntry { op, queue, .. } = entry;
     let Some((known, buffers)) = op.fast() else { return false };
     queue.with(|state| {
-        let Some(mut modules) = state.at_rest() else { return false };
+        let Some(at) = state.at_rest() else { return false };
         // SAFETY: whoever starts it grants the memory to this start (`CollOp::new`).
-        unsafe { modules.page().attempt(op.number(), known, buffers, pml, brief_looks()) }
+        unsafe { at.page.attempt(op.number(), known, buffers, pml, brief_looks()) }
     })
 }

@@ -50,7 +50,7 @@ use crate::page::{Opening, Page};
 pub struct Queue(Gate<QueueState>);
 
 /// The same, to be changed.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct QueueState {
     agreed: Agreed,
     /// In the order in which they are asked. None while they are borrowed.
@@ -58,6 +58,8 @@ pub struct QueueState {
     /// How ranks go about collectives in memory of GPUs; `None`: as any others.
     settings: Option<Settings>,
     components: Arc<[Arc<dyn Component>]>,
+    /// What the owner knows of earlier calls.
+    memo: Box<dyn Any + Send>,
     /// What waits for its turn, in the order of calls; the first has it.
     pub(super) items: VecDeque<Item>,
     /// The module that carries out the first.
@@ -69,10 +71,9 @@ pub struct QueueState {
 }
 
 /// How far the ranks are in agreeing on modules.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Agreed {
     /// No collective has asked so far.
-    #[default]
     Unknown,
     /// They are at it: that is the first item.
     Opening,
@@ -118,17 +119,40 @@ pub enum Blocking {
 }
 
 impl Default for Queue {
+    /// A persistent collective's.
     fn default() -> Queue {
-        Queue(Gate::new(QueueState::default()))
+        Queue::of(None, Arc::default(), Box::new(()))
     }
 }
 
 impl Queue {
-    /// A communicator's. `components` make modules that come before those of this crate; all ranks have the same.
+    /// A communicator's. `components` make modules that come before those of this crate; all ranks have the same. `memo`
+    /// lies beside the modules, for whoever [calls by a fast path](QueueState::at_rest).
     #[must_use]
-    pub fn new(settings: Settings, components: Arc<[Arc<dyn Component>]>) -> Queue {
-        let settings = Some(settings);
-        Queue(Gate::new(QueueState { settings, components, ..QueueState::default() }))
+    pub fn new(
+        settings: Settings,
+        components: Arc<[Arc<dyn Component>]>,
+        memo: Box<dyn Any + Send>,
+    ) -> Queue {
+        Queue::of(Some(settings), components, memo)
+    }
+
+    fn of(
+        settings: Option<Settings>,
+        components: Arc<[Arc<dyn Component>]>,
+        memo: Box<dyn Any + Send>,
+    ) -> Queue {
+        Queue(Gate::new(QueueState {
+            agreed: Agreed::Unknown,
+            modules: Modules::new(),
+            settings,
+            components,
+            memo,
+            items: VecDeque::new(),
+            working: None,
+            is_listed: false,
+            holder: 0,
+        }))
     }
 
     /// Does something with it. The caller holds the endpoint's lock.
@@ -189,7 +213,7 @@ impl QueueState {
             Segment::All => (page, None),
             _ => (None, page),
         };
-        // In the order in which they are asked.
+        // In the order in which they are asked. `at_rest` looks for the shared memory before the last.
         self.modules.extend(self.components.iter().filter_map(|it| it.module(comm)));
         self.modules.extend(gpu.map(|gpu| Box::new(gpu) as Box<dyn Module>));
         self.modules.extend(whole.map(|page| page as Box<dyn Module>));
@@ -217,13 +241,18 @@ impl QueueState {
         self.working().is_none_or(Module::look)
     }
 
-    /// The shared memory of all ranks, if a collective can have it now by the fast path.
+    /// What a fast path needs, if a collective can have the shared memory of all ranks now.
     #[inline]
     pub fn at_rest(&mut self) -> Option<AtRest<'_>> {
         // A module from outside may take the call before.
         let rests = self.agreed == Agreed::Here(Segment::All) && self.components.is_empty();
-        (rests && self.items.is_empty() && self.holder == 0)
-            .then_some(AtRest { modules: &mut self.modules })
+        if !rests || !self.items.is_empty() || self.holder != 0 {
+            return None;
+        }
+        // As `opened` has put them.
+        let [before @ .., page, _] = &mut self.modules[..] else { return None };
+        let page = (&mut **page as &mut dyn Any).downcast_mut()?;
+        Some(AtRest { page, before: Before(before), memo: &mut *self.memo })
     }
 
     /// Modules give up what they have with the endpoint, as far as peers let them.
@@ -313,30 +342,24 @@ impl QueueState {
     }
 }
 
-/// Modules that rest, with shared memory of all ranks among them: what a fast path needs.
+/// What a fast path needs.
 #[derive(Debug)]
 pub struct AtRest<'q> {
-    modules: &'q mut [Box<dyn Module>],
+    /// The shared memory of all ranks.
+    pub page: &'q mut Page,
+    /// The modules that are asked before it.
+    pub before: Before<'q>,
+    /// What the queue was [made](Queue::new) with.
+    pub memo: &'q mut (dyn Any + Send),
 }
 
-impl AtRest<'_> {
-    /// The shared memory.
-    ///
-    /// # Panics
-    /// Never: where all ranks share memory, there is this module.
-    #[inline]
-    pub fn page(&mut self) -> &mut Page {
-        let mut all = self.modules.iter_mut().rev();
-        match all.find_map(|module| (&mut **module as &mut dyn Any).downcast_mut()) {
-            Some(page) => page,
-            None => unreachable!("all ranks share memory"),
-        }
-    }
+/// Modules that a collective does not go by.
+#[derive(Debug)]
+pub struct Before<'q>(&'q mut [Box<dyn Module>]);
 
-    /// Modules before it learn that a collective does not go by them.
+impl Before<'_> {
+    /// They learn that.
     pub fn skip(&mut self, number: u64, cx: &mut Cx<'_>) {
-        let before = self.modules.iter().position(|it| (&**it as &dyn Any).is::<Page>());
-        let before = &mut self.modules[..before.unwrap_or(0)];
-        before.iter_mut().for_each(|module| module.skip(number, cx));
+        self.0.iter_mut().for_each(|module| module.skip(number, cx));
     }
 }

@@ -16,14 +16,14 @@ use gapless_coll::choose::Table;
 use gapless_coll::execute::between;
 use gapless_coll::page::Known;
 use gapless_coll::runtime::{
-    Blocking, CollOp, Contiguous, Cx, Fate, Form, Modules, Queue, QueueState, ScheduleCache,
-    Started, Stepped,
+    AtRest, Blocking, CollOp, Contiguous, Cx, Fate, Form, Modules, Queue, QueueState,
+    ScheduleCache, Started, Stepped,
 };
 use gapless_coll::topologies::{Neighborhood, TopologyError};
 use gapless_coll::{Blocks, CollError, HyperQ, Locality, Operation, Rows, Sequencer, Ticket};
 use gapless_engine::{Engine, Op, Reducer};
 use gapless_pml::{Comm, PmlError};
-use gapless_sync::Gate;
+use std::any::Any;
 use std::sync::{Arc, OnceLock};
 
 /// A collective, and what combines its elements.
@@ -34,10 +34,8 @@ pub(super) type Described = (Box<CollOp>, Option<Op>);
 pub(crate) struct Common {
     pub(super) sequencer: Sequencer,
     pub(crate) rooms: Rooms,
-    /// Modules, and those that wait for them.
+    /// Modules, those that wait for them, and what is known of the last calls.
     pub(super) queue: Arc<Queue>,
-    /// What is known of the last calls. Used with the world's lock held.
-    remembered: Gate<Remembered>,
     /// That of the world when the communicator was made.
     table: Arc<Table>,
     /// Made for the first collective.
@@ -54,30 +52,16 @@ impl Common {
         let sequencer = Sequencer::new(comm).checked(shared.checks_collectives());
         let (table, (locality, recent, rooms)) = (shared.table(), Default::default());
         let neighbors = OnceLock::new();
-        let queue = Arc::new(Queue::new(table.hyperq.clone(), shared.components()));
-        let remembered = Gate::new(Remembered::default());
-        Common { sequencer, rooms, queue, remembered, table, locality, recent, topology, neighbors }
+        let queue = Arc::new(Queue::new(
+            table.hyperq.clone(),
+            shared.components(),
+            Box::new(Remembered::default()),
+        ));
+        Common { sequencer, rooms, queue, table, locality, recent, topology, neighbors }
     }
 
     pub(crate) fn queue(&self) -> &Arc<Queue> {
         &self.queue
-    }
-
-    /// What is known of a call through shared memory, and the memory of its buffers where that is contiguous, for `act`.
-    /// `None`: nothing is known. The caller holds the world's lock.
-    #[inline]
-    pub(super) fn recall<T>(
-        &self,
-        comm: &Communicator,
-        collective: &Collective<'_>,
-        act: impl FnOnce(&Direct, Contiguous) -> T,
-    ) -> Option<T> {
-        // Whoever has it holds the lock, so it is free.
-        let mut remembered = self.remembered.try_enter().unwrap_or_else(|| self.remembered.enter());
-        let known = remembered.recall(collective, || comm.direct(collective));
-        let acted = known.map(|(direct, contiguous)| act(direct, contiguous));
-        remembered.done();
-        acted
     }
 
     /// Which thread is in a blocking collective through shared memory. The caller holds the lock.
@@ -156,20 +140,28 @@ impl Communicator {
         })?;
         match fast {
             Fast::Over => Ok(()),
-            Fast::Lent(modules, known) => {
-                let (number, direct) = *known;
-                let (what, Direct { known, call, uses, .. }) =
-                    ((collective.operation, Form::Blocking, number), direct);
-                let rows = uses.rows(collective.send, collective.recv);
-                // SAFETY: as above, and `by_modules` does not return before the operation has ended or was given up.
-                let op = unsafe { CollOp::new(what, Some(call), (rows, None)) };
-                let op = Box::new(op.shared().known(known));
-                let lent = Lent::new(self, modules, op);
-                // There is no user's function.
-                self.carry_out(lent, (what.0, number), None)
-            }
+            Fast::Lent(modules, known) => self.perform_known(collective, modules, *known),
             Fast::Unknown => self.perform_anew(collective),
         }
+    }
+
+    /// Does a collective of which all is known, and which was not done at once.
+    #[inline(never)] // its frame is large
+    fn perform_known(
+        &self,
+        collective: Collective<'_>,
+        modules: Modules,
+        (number, direct): (u64, Direct),
+    ) -> Result<(), Error> {
+        let Direct { known, call, uses, .. } = direct;
+        let what = (collective.operation, Form::Blocking, number);
+        let rows = uses.rows(collective.send, collective.recv);
+        // SAFETY: the description borrows its memory until this returns: what is received into, exclusively; and
+        // `by_modules` does not return before the operation has ended or was given up.
+        let op = unsafe { CollOp::new(what, Some(call), (rows, None)) };
+        let lent = Lent::new(self, modules, Box::new(op.shared().known(known)));
+        // There is no user's function.
+        self.carry_out(lent, (what.0, number), None)
     }
 
     /// Does a collective by modules that were borrowed, or by messages alone if they leave it to that.
@@ -196,8 +188,19 @@ impl Communicator {
         }
     }
 
+    /// What is known of a call through shared memory, and the memory of its buffers where that is contiguous. `memo` is
+    /// the queue's.
+    #[inline]
+    pub(super) fn recall<'m>(
+        &self,
+        memo: &'m mut (dyn Any + Send),
+        collective: &Collective<'_>,
+    ) -> Option<(&'m Direct, Contiguous)> {
+        memo.downcast_mut::<Remembered>()?.recall(collective, || self.direct(collective))
+    }
+
     /// What shared memory of all ranks would do; see [`Collective::direct`].
-    pub(super) fn direct(&self, collective: &Collective<'_>) -> Option<Direct> {
+    fn direct(&self, collective: &Collective<'_>) -> Option<Direct> {
         if self.comm.is_inter() {
             return None;
         }
@@ -218,25 +221,21 @@ impl Communicator {
         look: &mut dyn FnMut() -> bool,
     ) -> Fast {
         let State { pml, tools, .. } = state;
-        let Some(mut modules) = queue.at_rest() else { return Fast::Unknown };
-        let begun = self.common.recall(self, collective, |direct, contiguous| {
-            let number = self.common.sequencer.pass();
-            if direct.asks {
-                modules.skip(number, &mut Cx { pml, engines: &**tools });
-            }
-            // SAFETY: the caller's promise. What is known is of a description like this.
-            match unsafe { modules.page().attempt(number, &direct.known, contiguous, pml, look) } {
-                true => None,
-                false => Some((number, direct.clone())),
-            }
-        });
-        match begun {
-            None => Fast::Unknown,
-            Some(None) => Fast::Over,
-            Some(Some((number, direct))) => match queue.lend(None) {
-                Some(modules) => Fast::Lent(modules, Box::new((number, direct))),
-                None => unreachable!("it was at rest"),
-            },
+        let Some(AtRest { page, mut before, memo }) = queue.at_rest() else { return Fast::Unknown };
+        let known = self.recall(memo, collective);
+        let Some((direct, contiguous)) = known else { return Fast::Unknown };
+        let number = self.common.sequencer.pass();
+        if direct.asks {
+            before.skip(number, &mut Cx { pml, engines: &**tools });
+        }
+        // SAFETY: the caller's promise. What is known is of a description like this.
+        if unsafe { page.attempt(number, &direct.known, contiguous, pml, look) } {
+            return Fast::Over;
+        }
+        let known = Box::new((number, direct.clone()));
+        match queue.lend(None) {
+            Some(modules) => Fast::Lent(modules, known),
+            None => unreachable!("it was at rest"),
         }
     }
 

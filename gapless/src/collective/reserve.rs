@@ -9,7 +9,7 @@ use crate::communicator::Communicator;
 use crate::error::Error;
 use crate::shared::State;
 use gapless_coll::Operation;
-use gapless_coll::runtime::{Blocking, CollOp, Cx, Form, Modules, Queue, Segment, Started};
+use gapless_coll::runtime::{AtRest, Blocking, CollOp, Cx, Form, Modules, Queue, Segment, Started};
 use gapless_pml::Comm;
 use std::sync::Arc;
 
@@ -56,34 +56,34 @@ impl Communicator {
             state.open()?;
             let State { pml, tools, .. } = &mut *state;
             let begun = queue.with(|queue| {
-                let mut modules = queue.at_rest()?;
-                let begun = self.common.recall(self, collective, |direct, contiguous| {
-                    let number = sequencer.pass();
-                    if direct.asks {
-                        modules.skip(number, &mut Cx { pml, engines: &**tools });
-                    }
-                    let mut left = BRIEF_LOOKS;
-                    let looks = || {
-                        left -= 1;
-                        left > 0
-                    };
-                    // A long one is not done in the call that begins it.
-                    let is_over = direct.known.is_short() && {
-                        let page = modules.page();
-                        // SAFETY: the caller's promise.
-                        unsafe { page.attempt(number, &direct.known, contiguous, pml, looks) }
-                    };
-                    (!is_over).then(|| (number, direct.clone()))
-                })?;
-                if let Some((number, _)) = &begun {
-                    queue.reserve(*number);
+                let AtRest { page, mut before, memo } = queue.at_rest()?;
+                let (direct, contiguous) = self.recall(memo, collective)?;
+                let number = sequencer.pass();
+                if direct.asks {
+                    before.skip(number, &mut Cx { pml, engines: &**tools });
                 }
-                Some(begun)
+                let mut left = BRIEF_LOOKS;
+                let looks = || {
+                    left -= 1;
+                    left > 0
+                };
+                // A long one is not done in the call that begins it.
+                let is_over = direct.known.is_short() && {
+                    // SAFETY: the caller's promise.
+                    unsafe { page.attempt(number, &direct.known, contiguous, pml, looks) }
+                };
+                if is_over {
+                    return Some(None);
+                }
+                let known = Box::new((number, direct.clone()));
+                queue.reserve(number);
+                Some(Some(known))
             });
             Ok(match begun {
                 None => Start::Unknown,
                 Some(None) => Start::Over(Started::over(pml)),
-                Some(Some((number, direct))) => {
+                Some(Some(known)) => {
+                    let (number, direct) = *known;
                     let mut reserved = Reserved::new(self, number, Segment::All);
                     reserved.direct = Some(direct);
                     Start::Going(Box::new(reserved))
