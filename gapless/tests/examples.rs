@@ -63,14 +63,6 @@ fn a_kernel_is_launched_at_the_next_rank() {
     run("launched_opencl", 2, &[], Vec::new());
 }
 
-#[test]
-fn the_page_about_tasks_shows_a_whole_program_that_launches() {
-    let page = include_str!("../../docs/xtq.md");
-    let file = include_str!("../examples/launched_opencl.rs");
-    let program = &file[file.find("use ").unwrap()..];
-    assert!(page.contains(&format!("```rust\n{program}```\n")), "the page shows another program");
-}
-
 /// A header of 32 bytes is before the payload.
 #[test]
 fn the_page_of_the_protocol_has_the_eager_limits() {

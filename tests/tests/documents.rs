@@ -181,7 +181,7 @@ fn the_pages_show_what_is_compiled_here() {
         (include_str!("../../docs/gpu.md"), 3),
         (include_str!("../../docs/collectives.md"), 5),
         (include_str!("../../README.md"), 2),
-        (include_str!("../../docs/xtq.md"), 7),
+        (include_str!("../../docs/xtq.md"), 6),
         (include_str!("../../docs/internals.md"), 1),
     ] {
         let shown: Vec<&str> = page.split("```rust\n").skip(1).collect();
