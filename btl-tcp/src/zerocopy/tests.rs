@@ -323,7 +323,7 @@ fn send(outbound: &mut Outbound, connection: &mut Connection, len: usize) {
 
 /// How long it takes to give the system a message, copied and not, and to have it thrown away, notices included: in turns.
 #[test]
-#[ignore = "it measures: see docs/networks.md"]
+#[ignore = "it measures: see bench/results/cpu/hosts/README.md"]
 fn what_a_message_costs_the_sender() {
     const MESSAGES: u32 = 32;
     if std::env::var_os(ALONE).is_none() {
