@@ -1,5 +1,5 @@
-//! What the system knows about the other end of a connection: whether it has acknowledged everything, and when it was
-//! last heard (`TCP_INFO`).
+//! What the system knows about the other end of a connection: whether it has acknowledged everything, when it was last
+//! heard, and how often it has not answered (`TCP_INFO`).
 
 use crate::socket::Socket;
 use rustix::fd::{AsFd, AsRawFd};
@@ -7,6 +7,10 @@ use std::time::Duration;
 
 /// 32-bit words of `struct tcp_info` (linux/tcp.h) that are asked for. Fields of it never move; new ones are appended.
 const WORDS: usize = 40;
+/// Of the bytes of the first word: how often the oldest data was sent again since something new was acknowledged.
+const RETRANSMITS: usize = 2;
+/// Likewise: probes of a full window, or keep-alives, since anything was acknowledged.
+const PROBES: usize = 3;
 /// Segments that left and are not acknowledged.
 const UNACKED: usize = 6;
 /// Milliseconds since data came.
@@ -23,6 +27,8 @@ pub(crate) struct Sign {
     pub(crate) acknowledged: bool,
     /// For how long nothing at all has come.
     pub(crate) silent_for: Duration,
+    /// So often the system has sent the same again, or a probe, and nothing new was acknowledged.
+    pub(crate) unanswered: u8,
 }
 
 /// Asks the system; `None` if it does not say.
@@ -39,10 +45,12 @@ pub(crate) fn sign(socket: &Socket) -> Option<Sign> {
     if failed != 0 || !whole {
         return None;
     }
+    let first = words[0].to_ne_bytes();
     let silent_ms = words[LAST_DATA_RECEIVED].min(words[LAST_ACK_RECEIVED]);
     Some(Sign {
         acknowledged: words[UNACKED] == 0 && words[NOT_SENT] == 0,
         silent_for: Duration::from_millis(silent_ms.into()),
+        unanswered: first[RETRANSMITS].max(first[PROBES]),
     })
 }
 

@@ -16,6 +16,9 @@
 //! about the peer. A pulse also remains unanswered if others fill the queue of callers that the peer's process has not
 //! looked at: so whatever comes over the link meanwhile is an answer, too.
 //!
+//! Whatever becomes of pulses, a link is over if the system has sent the same several times and has heard nothing at all
+//! for two patiences: so it is if the way failed before a pulse could stand, or if a firewall has forgotten the link.
+//!
 //! The bound: silence for one patience, then a pulse that is not answered for another one; or a pulse that stood and
 //! whose keep-alives are not answered for two. If keep-alives had begun to fail when something was written, their time
 //! counts, too: the silence is that of the host. The patience is a third of [`TcpConfig::notice`], which leaves a third
@@ -34,6 +37,11 @@ use rustix::io::Errno;
 use std::io::IoSlice;
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
+
+/// A link is over after so many retransmissions or probes without an answer, in [`SILENT`].
+const UNANSWERED: u8 = 2;
+/// And after so many patiences in which nothing came.
+const SILENT: u32 = 2;
 
 /// A connection that shows whether the other host answers.
 struct Pulse {
@@ -130,6 +138,10 @@ impl Silence {
         let Watcher { now, patience, .. } = *watcher;
         self.wrote &= !sign.is_some_and(|sign| sign.acknowledged);
         let watched = self.wrote || self.starved;
+        let dead = |it: &Sign| it.unanswered >= UNANSWERED && it.silent_for >= SILENT * patience;
+        if let Some(sign) = sign.filter(|it| watched && dead(it)) {
+            return Err(unanswered(peer, &sign));
+        }
         if !watched {
             (self.since, self.answered) = (None, None);
             if self.reached {
@@ -248,6 +260,13 @@ impl Silence {
 
 fn silent(at: SocketAddr, error: Errno) -> LinkError {
     LinkError::Unreachable { reason: format!("{at} does not answer any more: {error}") }
+}
+
+fn unanswered(peer: &Card, sign: &Sign) -> LinkError {
+    let (rank, times, seconds) = (peer.rank, sign.unanswered, sign.silent_for.as_secs());
+    let reason =
+        format!("rank {rank} has not answered {times} retransmissions in {seconds} s of silence");
+    LinkError::Unreachable { reason }
 }
 
 #[cfg(test)]

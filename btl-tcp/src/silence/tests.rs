@@ -71,10 +71,14 @@ impl Peer {
 
     /// A tick later.
     fn look(&mut self, acknowledged: bool, silent_for: Duration) -> Result<Answer, LinkError> {
+        self.look_at(Sign { acknowledged, silent_for, unanswered: 0 })
+    }
+
+    fn look_at(&mut self, sign: Sign) -> Result<Answer, LinkError> {
         self.now += TICK;
         let Peer { silence, card, watch, keys, now, .. } = self;
         let watcher = Watcher { watch, keys, own: card, patience: PATIENCE, now: *now };
-        silence.look(0, card, Some(Sign { acknowledged, silent_for }), &watcher)
+        silence.look(0, card, Some(sign), &watcher)
     }
 
     /// Ticks in which nothing comes, until the peer is lost; how long that took.
@@ -99,6 +103,32 @@ fn what_was_written_is_watched_until_the_system_says_that_it_is_acknowledged() {
     assert!(peer.silence.is_timed(), "the clock is looked at");
     let took = peer.fall_silent(Duration::ZERO);
     assert!(took >= 2 * PATIENCE && took <= 2 * PATIENCE + 3 * TICK, "{took:?}");
+}
+
+#[test]
+fn a_link_whose_retransmissions_are_not_answered_is_over_although_no_pulse_has_stood() {
+    let (place, _calls, _listener) = silent_place();
+    let mut peer = Peer::not_reached_at(place);
+    peer.silence.wrote();
+    let mut lost = None;
+    for tick in 1..100 {
+        let silent_for = TICK * tick;
+        let unanswered = u8::try_from(tick / 4).unwrap();
+        if let Err(error) = peer.look_at(Sign { acknowledged: false, silent_for, unanswered }) {
+            lost = Some((silent_for, error));
+            break;
+        }
+    }
+    let (after, error) = lost.expect("it is waited for without a bound");
+    assert!(matches!(error, LinkError::Unreachable { .. }), "{error}");
+    assert_eq!(after, 2 * PATIENCE, "{error}");
+    // One that has answered since is waited for.
+    let mut peer = Peer::not_reached_at(place);
+    peer.silence.wrote();
+    for tick in 1..100 {
+        let sign = Sign { acknowledged: false, silent_for: TICK * (tick % 8), unanswered: 9 };
+        assert_eq!(peer.look_at(sign), Ok(Answer::None), "tick {tick}");
+    }
 }
 
 #[test]
