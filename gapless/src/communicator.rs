@@ -5,6 +5,7 @@ mod exchange;
 mod making;
 mod message;
 mod modes;
+mod ranks;
 mod shrink;
 mod topology;
 

@@ -260,8 +260,8 @@ pub use stream_comm::{
 };
 pub use view::{RecvBuffer, SendBuffer, View, ViewMut};
 pub use window::{
-    Assertions, SharedPart, Window, WindowBuilder, WindowCalls, WindowFlavor, WindowMemory,
-    WindowModel, WindowProfile, WindowRequest,
+    Assertions, SharedPart, Window, WindowBuilder, WindowFlavor, WindowMemory, WindowModel,
+    WindowRequest,
 };
 pub use world::{Builder, Link, World};
 
@@ -284,7 +284,9 @@ pub use gapless_mem_cuda::{
 };
 #[cfg(feature = "opencl")]
 pub use gapless_mem_opencl::OpenClDevice;
-pub use gapless_osc::{Accumulations, Fault as WindowFault, Lock, Place, WindowError};
+pub use gapless_osc::{
+    Accumulations, Fault as WindowFault, Lock, Place, WindowCalls, WindowError, WindowProfile,
+};
 pub use gapless_pml::{
     BUFFERED_OVERHEAD, Comparison, Config, Counters, Failure, Group, PmlError, Protocol, SendMode,
     Source, Status, TagSel, Tuning,

@@ -1,28 +1,25 @@
 //! One-sided windows (MPI 4.1 chapter 12): memory that other ranks of a communicator read, write and accumulate into.
 //!
-//! `make.rs` makes them of memory (`memory.rs`), `sync.rs` has the epochs, `operate.rs` the operations, `elements.rs`
-//! which elements they take, `request.rs` those that own their buffers, `local.rs` a rank's own memory, `numbers.rs`
-//! whether adapters change it, `profile.rs` what calls cost, `attributes.rs` what a window says of itself, `worker.rs`
-//! a worker that does accumulations. What they do is in `gapless-osc`.
+//! `make.rs` makes them of memory (`memory.rs`), `sync.rs` has the epochs, `operate.rs` the operations, `request.rs` those
+//! that own their buffers, `local.rs` a rank's own memory, `attributes.rs` what a window says of itself, `worker.rs` a worker
+//! that does accumulations, `dropped.rs` memory that adapters may change when a window is gone. All that they do is in
+//! `gapless-osc`: this is its safe face.
 
 mod attributes;
-mod elements;
+mod dropped;
 mod local;
 mod make;
 mod memory;
-mod numbers;
 mod operate;
-mod profile;
 mod request;
 mod sync;
 mod worker;
 
 pub use attributes::{Assertions, WindowFlavor, WindowModel};
+pub(crate) use dropped::Kept;
 pub use local::SharedPart;
 pub use make::WindowBuilder;
 pub use memory::WindowMemory;
-pub(crate) use numbers::Kept;
-pub use profile::{WindowCalls, WindowProfile};
 pub use request::WindowRequest;
 
 use crate::communicator::Communicator;
@@ -32,9 +29,9 @@ use crate::shared_buf::SharedBuf;
 use attributes::Hints;
 use gapless_bml::Bml;
 use gapless_dtype::AnyBits;
-use gapless_osc::{Accumulations, Driver};
+use gapless_engine::Engine;
+use gapless_osc::{Accumulations, Call, Driver, Profile, WindowProfile};
 use gapless_pml::Doing;
-use profile::{Call, Profile};
 use std::fmt;
 use std::marker::PhantomData;
 use std::sync::Arc;
@@ -97,7 +94,7 @@ pub struct Window<T, M = SharedBuf> {
     memory: Option<memory::GivesBack<M>>,
     header: SharedBuf,
     /// While adapters may change the memory.
-    numbers: Option<numbers::Registration>,
+    numbers: Option<dropped::Registration>,
     /// In a dynamic window: by address.
     attached: Vec<(u64, SharedBuf)>,
     profile: Option<Box<Profile>>,
@@ -186,6 +183,12 @@ impl<T: AnyBits, M> Window<T, M> {
     #[inline]
     fn shared(&self) -> &Shared {
         &self.comm.shared
+    }
+
+    /// Who makes progress, and who packs.
+    #[inline]
+    fn means(&self) -> (&Shared, &dyn Engine) {
+        (&self.comm.shared, &*self.comm.shared.tools)
     }
 
     /// The shared part of the world, to be kept.

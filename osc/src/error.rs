@@ -3,6 +3,7 @@
 use gapless_bml::LinkError;
 use gapless_dtype::Primitive;
 use gapless_engine::EngineError;
+use gapless_mem::DeviceError;
 use thiserror::Error;
 
 /// Why a call on a window failed. Ranks are those of the window's communicator, except where a process is named.
@@ -241,6 +242,12 @@ impl Fault {
             7 => Some(Fault::Device),
             _ => Some(Fault::Elements),
         }
+    }
+}
+
+impl From<DeviceError> for WindowError {
+    fn from(error: DeviceError) -> WindowError {
+        WindowError::Elements(error.into())
     }
 }
 

@@ -14,6 +14,7 @@
 //! Loads and messages do the same to the memory (`exposure.rs`), and take the same lock (`header.rs`), so ranks of one host and of
 //! others can be mixed in a window. `window.rs` has locks, flushes and fences, `groups.rs` post and start,
 //! `operate.rs` the operations, `tasks.rs` accumulations as tasks of XTQ; `epoch.rs` says which calls go together;
+//! `make.rs` how ranks make a window, `numbers.rs` whether adapters change it, `packed.rs` what origins have in pieces;
 //! `wire.rs` draws the messages, `target.rs` and `perform.rs` say what they do.
 //!
 //! # What holds
@@ -29,8 +30,9 @@
 //! - Every wait ends when the process that it is for is lost, with an error that names it: the target, or whoever has the
 //!   lock.
 //!
-//! This crate makes no collective calls and starts no threads. Whoever makes a window exchanges what members have to know of
-//! each other ([`Member`]), and drives the transports ([`Driver`]). The safe API for programs is in the crate `gapless`.
+//! This crate starts no threads. Whoever makes a window ([`Making`]) gives the collective calls by which its ranks learn what
+//! they have to know of each other ([`Member`], [`Ranks`](gapless_bml::Ranks)), and drives the transports ([`Driver`]). The
+//! safe API for programs is in the crate `gapless`.
 //! Lengths and offsets are in bytes.
 #![deny(unsafe_code)]
 
@@ -43,6 +45,7 @@ mod core;
 #[allow(unsafe_code, reason = "has engines work on memory of devices")]
 mod device;
 mod doubt;
+mod elements;
 mod epoch;
 mod error;
 mod exposure;
@@ -50,11 +53,21 @@ mod flush;
 mod groups;
 mod header;
 mod job;
+#[allow(unsafe_code, reason = "vouches for the memory of windows")]
+mod make;
+#[allow(unsafe_code, reason = "has adapters register the memory of windows")]
+mod numbers;
 mod operate;
 mod own;
+#[allow(
+    unsafe_code,
+    reason = "has engines pack the memory of origins, for which the caller vouches"
+)]
+mod packed;
 mod peer;
 mod perform;
 mod place;
+mod profile;
 mod reading;
 #[allow(
     unsafe_code,
@@ -74,12 +87,16 @@ mod wire;
 pub use crate::core::{AM_TAG, Osc, Seat};
 pub use arithmetic::write as write_number;
 pub use device::{DeviceExposure, DeviceMemory};
+pub use elements::{check_apart, check_elements, given, takes};
 pub use error::{Fault, WindowError};
 pub use exposure::{Exposure, Part};
 pub use header::{Header, Lock};
+pub use make::Making;
 pub use operate::Access;
+pub use packed::{plain_displacement, room, stretch, stretch_mut, unpack};
 pub use place::{Place, Way};
+pub use profile::{Call, Profile, WindowCalls, WindowProfile};
 pub use reading::{Failed, Reading, collect};
 pub use span::Span;
 pub use tasks::{Accumulations, KernelSeat, TASKS_TAG, Tasks, worker_word};
-pub use window::{Driver, Flavor, Member, Window};
+pub use window::{CallError, Driver, Flavor, Member, Window};

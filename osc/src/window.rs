@@ -11,6 +11,8 @@ use crate::tasks::Carried;
 use crate::wire::{Head, Kind};
 use crate::{DeviceExposure, Exposure, Fault, Header, Lock, Part, WindowError};
 use gapless_bml::{Bml, RdmaRail, RemoteKey};
+use gapless_engine::EngineError;
+use gapless_mem::DeviceError;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 
@@ -25,10 +27,15 @@ const CALLS_PER_PROGRESS: u32 = 256;
 /// What `lock_all` takes of each rank.
 const SHARED: Held = Held { kind: Lock::Shared, checked: true };
 
+/// What the errors of those who call operations can hold.
+pub trait CallError: From<WindowError> + From<EngineError> + From<DeviceError> {}
+
+impl<E: From<WindowError> + From<EngineError> + From<DeviceError>> CallError for E {}
+
 /// Who makes progress: whoever owns the transports.
 pub trait Driver {
     /// Why it cannot.
-    type Error: From<WindowError>;
+    type Error: CallError;
 
     /// Makes progress until `step` gives something. `polled`: what `step` looks at changes without a message, so nobody
     /// wakes a sleeper for it. `whom`: the process that is waited for, if it is one; for whoever asks why it takes long.

@@ -6,8 +6,7 @@ use crate::shared_buf::SharedBuf;
 use crate::view::{RecvBuffer, SendBuffer, View, ViewMut};
 use gapless_dtype::AnyBits;
 use gapless_mem::Atomics;
-use gapless_osc::{Access, Place, Way, WindowError};
-use std::ops::Range;
+use gapless_osc::{Access, Place, Way, WindowError, check_elements};
 
 impl<T: AnyBits, M> Window<T, M> {
     /// Copies out of this rank's own memory, in any epoch or none; `at` as for [`get`](Window::get).
@@ -16,7 +15,7 @@ impl<T: AnyBits, M> Window<T, M> {
     /// Bytes outside the window; a layout with other elements; the window is dynamic.
     pub fn read<'v>(&self, into: impl RecvBuffer<'v>, at: impl Into<Place>) -> Result<(), Error> {
         let (view, at) = (into.into_view(), at.into());
-        Self::check_elements("read", &view.typed, &at)?;
+        check_elements::<T>("read", &view.typed, &at)?;
         let access = self.inner.access_own(&at, &view.typed, Way::Read)?;
         self.copy_out(&view, &access)
     }
@@ -27,7 +26,7 @@ impl<T: AnyBits, M> Window<T, M> {
     /// As [`read`](Window::read).
     pub fn write<'v>(&self, data: impl SendBuffer<'v>, at: impl Into<Place>) -> Result<(), Error> {
         let (view, at) = (data.into_view(), at.into());
-        Self::check_elements("write", &view.typed, &at)?;
+        check_elements::<T>("write", &view.typed, &at)?;
         let access = self.inner.access_own(&at, &view.typed, Way::Write)?;
         self.copy_in(&view, &access)
     }
@@ -54,16 +53,13 @@ impl<T: AnyBits, M> Window<T, M> {
     }
 
     fn copy_out(&self, view: &ViewMut<'_>, access: &Access) -> Result<(), Error> {
-        let load =
-            |range: Range<u64>, bytes: &mut [u8]| Ok(self.inner.load(access, range, bytes)?);
         // SAFETY: whoever calls has the view by value, which borrows its memory exclusively.
-        unsafe { self.take(&view.typed, load) }
+        unsafe { self.inner.load_all(self.means().1, access, &view.typed) }
     }
 
     fn copy_in(&self, view: &View<'_>, access: &Access) -> Result<(), Error> {
-        let store = |range: Range<u64>, bytes: &[u8]| Ok(self.inner.store(access, range, bytes)?);
         // SAFETY: `view` borrows its memory for reading.
-        unsafe { self.give(&view.typed, store) }
+        unsafe { self.inner.store_all(self.means().1, access, &view.typed) }
     }
 }
 
@@ -94,7 +90,7 @@ impl<T: AnyBits> SharedPart<'_, T> {
     /// Bytes outside the window; a layout with other elements.
     pub fn read<'v>(&self, into: impl RecvBuffer<'v>, at: impl Into<Place>) -> Result<(), Error> {
         let (view, at) = (into.into_view(), at.into());
-        <Window<T>>::check_elements("read", &view.typed, &at)?;
+        check_elements::<T>("read", &view.typed, &at)?;
         let at = (self.rank, &at);
         let access = self.window.inner.access_shared(at, &view.typed, Way::Read)?;
         self.window.copy_out(&view, &access)
@@ -106,7 +102,7 @@ impl<T: AnyBits> SharedPart<'_, T> {
     /// As [`read`](SharedPart::read).
     pub fn write<'v>(&self, data: impl SendBuffer<'v>, at: impl Into<Place>) -> Result<(), Error> {
         let (view, at) = (data.into_view(), at.into());
-        <Window<T>>::check_elements("write", &view.typed, &at)?;
+        check_elements::<T>("write", &view.typed, &at)?;
         let at = (self.rank, &at);
         let access = self.window.inner.access_shared(at, &view.typed, Way::Write)?;
         self.window.copy_in(&view, &access)

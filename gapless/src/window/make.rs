@@ -1,36 +1,20 @@
-//! How a window is made, and freed: collective calls, in which ranks tell each other where their memory is.
-//!
-//! ```text
-//! all ranks: duplicate the communicator, allocate, be ready for messages
-//!   allgather   how many bytes, which type, which kind; whether there is memory
-//!   alltoall    to each rank the keys by which it maps this one's memory and lock
-//!   allreduce   whether all that must be mapped are
-//!   of numbers: whether adapters change them (`numbers.rs`)
-//! ```
+//! How programs make windows, and free them. What ranks tell each other then is in `gapless-osc`.
 
+use super::Window;
 use super::attributes::{Hints, WindowFlavor};
-use super::memory::{GivesBack, WindowMemory, clear, part};
-use super::profile::Profile;
-use super::{Window, numbers};
+use super::dropped::Registration;
+use super::memory::{WindowMemory, clear};
 use crate::communicator::Communicator;
 use crate::device_buf::DeviceBuf;
 use crate::error::Error;
-use crate::shared::Shared;
 use crate::shared_buf::SharedBuf;
-use gapless_bml::{Bml, Rank, RemoteKey};
-use gapless_dtype::{AnyBits, SignatureDigest};
-use gapless_engine::ReduceOp;
-use gapless_mem::{Lease, Space};
-use gapless_osc::{Accumulations, Flavor, Header, KernelSeat, Member, Part, WindowError};
+use gapless_dtype::AnyBits;
+use gapless_engine::{Engine, ReduceOp, Reducer};
+use gapless_mem::Space;
+use gapless_osc::{Accumulations, Flavor, Header, Making, WindowError};
 use gapless_pml::PmlError;
 use std::marker::PhantomData;
-
-/// A key: how long it is, and the key.
-pub(super) const KEY: usize = 1 + RemoteKey::MAX_BYTES;
-/// Two of them.
-const KEYS: usize = 2 * KEY;
-/// What a rank tells of itself.
-const CARD: usize = 5 * 8 + SignatureDigest::LEN;
+use std::sync::Arc;
 
 /// Choices for a window, made by [`Communicator::window`].
 #[derive(Clone, Copy, Debug)]
@@ -198,75 +182,38 @@ impl WindowBuilder<'_> {
             return Err(PmlError::InterComm.into());
         }
         let comm = self.comm.dup()?;
-        let (shared, ranks) = (&*comm.shared, comm.size() as usize);
-        let words = usize::try_from(Header::bytes(ranks)).unwrap_or(usize::MAX);
-        let header = SharedBuf::allocate(shared, words);
-        let made = memory.and_then(|memory| own(shared, memory, header?, ranks));
+        let shared = &*comm.shared;
+        let bytes = Header::bytes(comm.size() as usize);
+        let header = SharedBuf::allocate(shared, usize::try_from(bytes).unwrap_or(usize::MAX));
+        let lend = |memory: M| -> Result<_, Error> {
+            let (lease, give_back) = memory.lend()?;
+            let header = header?;
+            Ok(((lease, header.lease()?), (give_back, header)))
+        };
         // Ranks without memory tell the others so.
-        let (own, kept, failed) = match made {
-            Ok((own, memory, header)) => (own, Some((memory, header)), None),
-            Err(error) => {
-                let nothing = own(shared, SharedBuf::heap(0)?, SharedBuf::heap(words)?, ranks)?;
-                (nothing.0, None, Some(error))
-            }
+        let (leases, kept) = match memory.and_then(lend) {
+            Ok((leases, kept)) => (Ok(leases), Some(kept)),
+            Err(error) => (Err(error), None),
         };
-        let processes: Vec<u32> = (0..comm.size())
-            .map(|rank| Ok(comm.comm.process(rank)?))
-            .collect::<Result<_, Error>>()?;
-        let seat = comm.shared.windows.host(own.clone(), &processes, comm.rank());
-        let unit = if flavor == Flavor::Dynamic { 1 } else { size_of::<T>().max(1) as u64 };
-        let way = self.accumulations;
-        let ready = ready(&comm, &own, (flavor, way));
-        let kernel = match &ready {
-            Ok(seat) => seat.as_ref().map_or(0, KernelSeat::index),
-            Err(_) => 0,
+        let (engine, reducer) = (Arc::clone(&shared.tools), Arc::clone(&shared.tools));
+        let making = Making {
+            osc: &shared.windows,
+            tasks: &shared.window_tasks,
+            engine: engine as Arc<dyn Engine>,
+            reducer: reducer as Arc<dyn Reducer>,
+            flavor,
+            accumulations: self.accumulations,
+            by_messages: self.messages,
+            same_size: self.hints.same_size,
+            unit: if flavor == Flavor::Dynamic { 1 } else { size_of::<T>().max(1) as u64 },
+            elements: T::layout().signature().digest(1),
         };
-        let flags = u64::from(kept.is_some()) << 8 | u64::from(ready.is_ok()) << 9;
-        let flags = flags | u64::from(self.hints.same_size) << 10;
-        let kind = flavor as u64 | flags | (way as u64) << 16 | u64::from(kernel) << 24;
-        let bytes = if flavor == Flavor::Dynamic { 0 } else { own.bytes() };
-        let misalignment = match &own {
-            Part::Host(_) => own.lease().region().start() % 64,
-            // Devices align what they give.
-            Part::Device(_) => 0,
-        };
-        let words = [u64::from(seat.id()), bytes, unit, misalignment, kind];
-        let digest = T::layout().signature().digest(1).to_bytes();
-        let card: Vec<u8> = words.into_iter().flat_map(u64::to_le_bytes).chain(digest).collect();
-        debug_assert_eq!(card.len(), CARD);
-        let mut cards = vec![0u8; CARD * processes.len()];
-        comm.allgather(&card, &mut cards)?;
-        if let Some(failed) = failed {
-            return Err(failed);
-        }
-        let kernel = ready?;
-        let mut members = read_cards(&cards, &processes, (&card, comm.rank()))?;
+        let mut numbers = Registration::new(&comm);
+        // SAFETY: the window keeps both buffers to itself while it exists, and nobody looks at their bytes. After that, leases
+        // are held by peers' mappings alone; or, in the same process, by other ranks' windows, which are not used any more when
+        // `Window::free` gives the buffer back.
+        let inner = unsafe { making.window((shared, &comm), leases, &mut numbers.registered) }?;
         let (memory, header) = kept.ok_or(WindowError::NoMemory { rank: comm.rank() })?;
-        let maps = flavor != Flavor::Dynamic && !self.messages;
-        exchange_keys(&comm, (own.lease(), &header.lease()?), maps, &mut members)?;
-        if maps {
-            reach(&mut members[comm.rank() as usize], own.clone());
-        }
-        // Memory of no bytes is nowhere, and nobody accesses it.
-        let alone = members.iter().any(|member| member.bytes > 0 && member.direct.is_none());
-        let mut all = [i32::from(flavor != Flavor::Shared || !alone)];
-        let mine = all;
-        comm.allreduce(&mine, &mut all, ReduceOp::Min)?;
-        if all == [0] {
-            return Err(WindowError::Unshared { rank: comm.rank() }.into());
-        }
-        // One way for all accumulations of a window: elements are atomic against one of them.
-        let numbers = match (flavor, way) {
-            (Flavor::Numbers, Accumulations::Ordinary) => {
-                numbers::agree(&comm, own.lease(), &mut members)?
-            }
-            _ => None,
-        };
-        let inner = gapless_osc::Window::new(seat, comm.rank(), flavor, own, members);
-        let inner = inner.with_tasks(comm.shared.window_tasks.clone(), way, kernel);
-        let (attached, memory) = (Vec::new(), Some(memory));
-        let profile = self.profiled.then(|| Box::new(Profile::new()));
-        let (owed, element, name, hints) = (None, PhantomData, String::new(), self.hints);
         let flavor = match flavor {
             Flavor::Plain if self.given => WindowFlavor::Created,
             Flavor::Plain | Flavor::Numbers => WindowFlavor::Allocated,
@@ -276,206 +223,18 @@ impl WindowBuilder<'_> {
         Ok(Window {
             inner,
             comm,
-            memory,
+            memory: Some(memory),
             header,
-            numbers,
-            attached,
-            profile,
+            numbers: Some(numbers).filter(Registration::is_some),
+            attached: Vec::new(),
+            profile: self.profiled.then(Box::default),
             flavor,
-            hints,
-            name,
-            owed,
-            element,
+            hints: self.hints,
+            name: String::new(),
+            owed: None,
+            element: PhantomData,
         })
     }
-}
-
-/// This rank's own memory and lock.
-fn own<M: WindowMemory>(
-    shared: &Shared,
-    memory: M,
-    header: SharedBuf,
-    ranks: usize,
-) -> Result<(Part, GivesBack<M>, SharedBuf), Error> {
-    let (lease, give_back) = memory.lend()?;
-    let leases = (lease, header.lease()?);
-    // SAFETY: the window keeps both buffers to itself while it exists, and nobody looks at their bytes. After that, leases
-    // are held by peers' mappings alone; or, in the same process, by other ranks' windows, which are not used any more when
-    // `Window::free` gives the buffer back.
-    let part = unsafe { part(shared, leases, ranks) }?;
-    Ok((part, give_back, header))
-}
-
-/// A member's memory is mapped.
-fn reach(member: &mut Member, part: Part) {
-    match part {
-        Part::Host(exposure) => member.direct = Some(exposure),
-        Part::Device(exposure) => member.device = Some(exposure),
-    }
-}
-
-/// Gets ready for accumulations that others put here: with a kernel, if a worker does them.
-fn ready(
-    comm: &Communicator,
-    own: &Part,
-    (flavor, way): (Flavor, Accumulations),
-) -> Result<Option<KernelSeat>, WindowError> {
-    if way == Accumulations::Ordinary {
-        return Ok(None);
-    }
-    if flavor == Flavor::Dynamic {
-        return Err(WindowError::Flavor { call: "accumulate_by", flavor: "a dynamic window" });
-    }
-    if matches!((own, way), (Part::Device(_), Accumulations::Tasks)) {
-        let flavor = "a window in memory of a device";
-        return Err(WindowError::Flavor { call: "accumulate_by_tasks", flavor });
-    }
-    let tasks = &comm.shared.window_tasks;
-    tasks.prepare()?;
-    // Nothing is put into a window without memory.
-    match way {
-        Accumulations::Worker if own.bytes() > 0 => tasks.host_kernel(own).map(Some),
-        _ => Ok(None),
-    }
-}
-
-/// What the ranks have told of themselves, if it fits together.
-fn read_cards(
-    cards: &[u8],
-    processes: &[u32],
-    (own, me): (&[u8], u32),
-) -> Result<Vec<Member>, WindowError> {
-    let word = |card: &[u8], at: usize| {
-        let mut word = [0; 8];
-        word.copy_from_slice(&card[8 * at..8 * at + 8]);
-        u64::from_le_bytes(word)
-    };
-    // All ranks come to the same.
-    let all = || (0..).zip(cards.chunks(CARD));
-    // Those without memory are named below.
-    let has_memory = |card: &[u8]| word(card, 4) >> 8 & 1 == 1;
-    if all().all(|(_, card)| has_memory(card))
-        && all().any(|(_, card)| word(card, 4) >> 10 & 1 == 1)
-    {
-        let first = word(cards, 1);
-        if let Some((rank, _)) = all().find(|(_, card)| word(card, 1) != first) {
-            return Err(WindowError::Differs { rank, what: "size" });
-        }
-    }
-    let members = (0..).zip(cards.chunks(CARD)).zip(processes).map(|((rank, card), process)| {
-        let kind = word(card, 4);
-        let differs = |what| Err(WindowError::Differs { rank, what });
-        if !has_memory(card) {
-            return Err(WindowError::NoMemory { rank });
-        }
-        if rank != me && kind >> 16 & 0xFF != word(own, 4) >> 16 & 0xFF {
-            return differs("way of accumulations");
-        }
-        if kind >> 9 & 1 == 0 {
-            let ways = [Accumulations::Ordinary, Accumulations::Tasks, Accumulations::Worker];
-            let way = ways.into_iter().find(|way| *way as u64 == kind >> 16 & 0xFF);
-            return Err(WindowError::Unable { rank, way: way.unwrap_or_default().name() });
-        }
-        if rank != me && kind & 0xFF != word(own, 4) & 0xFF {
-            return differs("kind of window");
-        }
-        if word(card, 2) != word(own, 2) || card[40..] != own[40..] {
-            return differs("elements");
-        }
-        Ok(Member {
-            process: *process,
-            window: u32::try_from(word(card, 0)).unwrap_or(u32::MAX),
-            bytes: word(card, 1),
-            unit: word(card, 2).max(1),
-            misalignment: word(card, 3) % 64,
-            direct: None,
-            device: None,
-            numbers: None,
-            kernel: u8::try_from(kind >> 24 & 0xFF).unwrap_or(0),
-        })
-    });
-    members.collect()
-}
-
-/// Gives each rank keys to this one's memory, and maps that of those who gave theirs.
-fn exchange_keys(
-    comm: &Communicator,
-    (memory, header): (&Lease, &Lease),
-    maps: bool,
-    members: &mut [Member],
-) -> Result<(), Error> {
-    let me = comm.rank() as usize;
-    let mut ours = vec![0u8; KEYS * members.len()];
-    if maps {
-        comm.shared.with(|state| {
-            let bml = state.open()?.bml_mut();
-            for (rank, place) in ours.chunks_mut(KEYS).enumerate().filter(|(rank, _)| *rank != me) {
-                let process = Rank(members[rank].process);
-                let (one, other) = place.split_at_mut(KEY);
-                let both = key(bml, process, memory).zip(key(bml, process, header));
-                if let Some((memory, header)) = both {
-                    write_key(&memory, one);
-                    write_key(&header, other);
-                }
-            }
-            Ok(())
-        })?;
-    }
-    let mut theirs = vec![0u8; KEYS * members.len()];
-    comm.alltoall(&ours, &mut theirs)?;
-    if !maps {
-        return Ok(());
-    }
-    let (ranks, user) = (members.len(), memory.region().space());
-    for (member, keys) in members.iter_mut().zip(theirs.chunks(KEYS)) {
-        let leases = comm
-            .shared
-            .with(|state| Ok(map(state.open()?.bml_mut(), member, keys.split_at(KEY), user)))?;
-        let Some(leases) = leases else { continue };
-        // SAFETY: a mapping is memory that is valid for reads and writes while its lease lives, and that no reference of
-        // this process covers (`Mapping::new`). Its owner has given it to the window, as `own` says.
-        match unsafe { part(&comm.shared, leases, ranks) } {
-            Ok(part) => reach(member, part),
-            Err(error) => tracing::debug!(%error, "memory of a window that is not reached"),
-        }
-    }
-    Ok(())
-}
-
-/// A key to this process's memory; to no memory, the empty key of the transport is not needed: it has none.
-fn key(bml: &mut Bml, process: Rank, lease: &Lease) -> Option<RemoteKey> {
-    let (peer, mapped) = bml.mapped(process)?;
-    mapped.key(peer, lease)
-}
-
-pub(super) fn write_key(key: &RemoteKey, place: &mut [u8]) {
-    let bytes = key.as_bytes();
-    place[0] = u8::try_from(bytes.len()).unwrap_or(0);
-    place[1..=bytes.len()].copy_from_slice(bytes);
-}
-
-pub(super) fn read_key(place: &[u8]) -> Option<RemoteKey> {
-    let (len, key) = place.split_first()?;
-    RemoteKey::new(key.get(..usize::from(*len)).filter(|key| !key.is_empty())?)
-}
-
-/// Maps a member's memory and lock, for the device of `user`.
-fn map(
-    bml: &mut Bml,
-    member: &Member,
-    (memory, header): (&[u8], &[u8]),
-    user: Space,
-) -> Option<(Lease, Lease)> {
-    let (memory, header) = (read_key(memory)?, read_key(header)?);
-    let (peer, mapped) = bml.mapped(Rank(member.process))?;
-    let memory = mapped.map_for(peer, &memory, user).ok()?;
-    let header = mapped.map(peer, &header).ok()?;
-    let bytes = memory.region().len();
-    if bytes != member.bytes {
-        tracing::debug!(member.process, bytes, "memory of a window that has another length");
-        return None;
-    }
-    Some((memory.lease().clone(), header.lease().clone()))
 }
 
 impl<T: AnyBits, M: WindowMemory> Window<T, M> {

@@ -7,8 +7,8 @@ use crate::shared::Shared;
 use crate::shared_buf::SharedBuf;
 use gapless_dtype::AnyBits;
 use gapless_engine::{Engine, EngineError, Typed};
-use gapless_mem::{Atomics, Lease, Outstanding, Region, Words};
-use gapless_osc::{DeviceExposure, DeviceMemory, Exposure, Header, Part, WindowError};
+use gapless_mem::{Lease, Outstanding, Region};
+use gapless_osc::WindowError;
 use std::sync::Arc;
 
 /// Bytes of zeros that are written at a time.
@@ -79,40 +79,6 @@ impl<T: AnyBits + Copy> Sealed for Vec<T> {
 
 impl<T: AnyBits + Copy> WindowMemory for Vec<T> {
     type Element = T;
-}
-
-/// The words of the lock of a window of so many ranks.
-fn header(lease: Lease, ranks: usize) -> Result<Header, Error> {
-    // SAFETY: a lock's memory is the window's alone, or a peer's that is: nobody ever looks at the bytes.
-    let words = unsafe { Words::new(lease) }?;
-    let none = WindowError::NoMemory { rank: u32::try_from(ranks).unwrap_or(u32::MAX) };
-    Ok(Header::new(words, ranks).ok_or(none)?)
-}
-
-/// Memory of a window, as this process reaches it.
-///
-/// # Safety
-/// While clones of the leases live, they are memory that no reference of this process covers, valid for reads and writes:
-/// of a window, this process's own or a peer's that is mapped, which reaches it by atomic accesses or by devices' work only.
-pub(super) unsafe fn part(
-    shared: &Shared,
-    (memory, lock): (Lease, Lease),
-    ranks: usize,
-) -> Result<Part, Error> {
-    let (header, space) = (header(lock, ranks)?, memory.region().space());
-    if space.cpu_accessible() {
-        // SAFETY: the caller's promise.
-        let memory = unsafe { Atomics::new(memory) }?;
-        return Ok(Exposure::new(memory, header).into());
-    }
-    let engine = &shared.tools;
-    if !Engine::serves(&**engine, space) {
-        return Err(EngineError::WrongSpace { engine: engine.name(), space }.into());
-    }
-    let (engine, reducer) = (Arc::clone(engine) as Arc<dyn Engine>, Arc::clone(engine) as _);
-    // SAFETY: the caller's promise.
-    let memory = unsafe { DeviceMemory::new(memory, engine, reducer) };
-    Ok(DeviceExposure::new(memory, header).into())
 }
 
 /// Writes zeros to all of a device's memory.

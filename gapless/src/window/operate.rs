@@ -1,219 +1,16 @@
-//! Operations. What the origin has in pieces, or on a device, is packed first, and unpacked last, in memory of the host.
+//! Operations.
 
 use super::Window;
-use super::elements::{check_apart, given};
-use super::profile::Call;
 use crate::error::Error;
 use crate::view::{Plain, PlainMut, RecvBuffer, SendBuffer, View, ViewMut};
 use gapless_dtype::AnyBits;
-use gapless_engine::{Engine, ReduceOp, Typed};
-use gapless_mem::{DeviceError, Outstanding, Region};
-use gapless_osc::{Access, Part, Place, Way, WindowError};
-use std::cell::RefCell;
-use std::ops::Range;
-
-/// Bytes that are packed at a time.
-const CHUNK: u64 = 16 << 10;
-/// The same where a device has the memory: each time costs a way to it.
-const DEVICE_CHUNK: u64 = 1 << 20;
-
-/// The bytes of a packed stream that is one stretch in memory of the host.
-///
-/// # Safety
-/// For all of `'a`, `typed` describes memory that is valid for reads, and that nobody writes.
-unsafe fn stretch<'a>(typed: &Typed) -> Option<&'a [u8]> {
-    let region = typed.as_contiguous()?;
-    let len = usize::try_from(region.len()).ok()?;
-    if len == 0 {
-        return Some(&[]);
-    }
-    // SAFETY: the region lies inside that of `typed`, for which the caller vouches; views describe initialised bytes.
-    Some(unsafe { std::slice::from_raw_parts(region.as_ptr()?, len) })
-}
-
-/// The same, to be written.
-///
-/// # Safety
-/// For all of `'a`, `typed` describes memory that is valid for reads and writes, and that nobody else touches.
-unsafe fn stretch_mut<'a>(typed: &Typed) -> Option<&'a mut [u8]> {
-    let region = typed.as_contiguous()?;
-    let len = usize::try_from(region.len()).ok()?;
-    if len == 0 {
-        return Some(&mut []);
-    }
-    // SAFETY: as in `stretch`, and exclusively.
-    Some(unsafe { std::slice::from_raw_parts_mut(region.as_ptr()?, len) })
-}
-
-/// The displacement of an operation on one stretch that lies at the target as it lies here.
-#[inline]
-fn plain(typed: &Typed, at: &Place) -> Option<u64> {
-    at.plain().filter(|_| typed.stretch() == Some(typed.origin()))
-}
-
-/// The longest room that a thread keeps for its next packed stream: pages that are new cost more than bytes that are copied.
-const KEPT: usize = 4 << 20;
-
-thread_local! {
-    static LAST: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
-}
-
-/// Room for a packed stream, which the thread uses again.
-struct Room {
-    all: Vec<u8>,
-    len: usize,
-}
-
-impl Room {
-    fn new(bytes: u64) -> Result<Room, Error> {
-        let len = usize::try_from(bytes).unwrap_or(usize::MAX);
-        let mut last = LAST.try_with(RefCell::take).unwrap_or_default();
-        if last.len() < len {
-            last = room(bytes)?;
-        }
-        Ok(Room { all: last, len })
-    }
-
-    fn bytes(&mut self) -> &mut [u8] {
-        &mut self.all[..self.len]
-    }
-}
-
-impl Drop for Room {
-    fn drop(&mut self) {
-        let all = std::mem::take(&mut self.all);
-        if all.len() <= KEPT {
-            let _ = LAST.try_with(|last| last.replace(all));
-        }
-    }
-}
-
-/// Room for a packed stream, zeroed.
-pub(super) fn room(bytes: u64) -> Result<Vec<u8>, Error> {
-    let len = usize::try_from(bytes).unwrap_or(usize::MAX);
-    let mut room = Vec::new();
-    room.try_reserve_exact(len).map_err(|error| DeviceError::OutOfMemory {
-        device: "the host".to_owned(),
-        len: bytes,
-        reason: error.to_string(),
-    })?;
-    room.resize(len, 0);
-    Ok(room)
-}
-
-/// Fills what is described with bytes that are packed.
-///
-/// # Safety
-/// During the call, `typed` describes memory that is valid for reads and writes, and that nobody else touches.
-pub(super) unsafe fn unpack(
-    engine: &dyn Engine,
-    typed: &Typed,
-    range: Range<u64>,
-    bytes: &[u8],
-) -> Result<(), Error> {
-    // SAFETY: the caller's promise; the bytes are borrowed, and the work is waited for.
-    let work = unsafe { engine.unpack(Region::of(bytes), typed, range, &[]) }?;
-    Ok(Outstanding::new(work).wait()?)
-}
+use gapless_engine::{ReduceOp, Typed};
+use gapless_osc::{
+    Access, Call, Place, Way, WindowError, check_apart, check_elements, given, plain_displacement,
+    stretch, stretch_mut, takes, unpack,
+};
 
 impl<T: AnyBits, M> Window<T, M> {
-    fn chunk(&self) -> u64 {
-        match self.inner.own() {
-            Part::Host(_) => CHUNK,
-            Part::Device(_) => DEVICE_CHUNK,
-        }
-    }
-
-    /// Packs a range of what is described.
-    ///
-    /// # Safety
-    /// During the call, `typed` describes memory that is valid for reads, and that nobody writes.
-    unsafe fn pack(&self, typed: &Typed, range: Range<u64>, into: &mut [u8]) -> Result<(), Error> {
-        let engine = &*self.shared().tools;
-        // SAFETY: the caller's promise; `into` is borrowed exclusively, and the work is waited for.
-        let work = unsafe { engine.pack(typed, range, Region::of_mut(into), &[]) }?;
-        Ok(Outstanding::new(work).wait()?)
-    }
-
-    /// Gives all bytes of what is described, packed, in pieces.
-    ///
-    /// # Safety
-    /// As [`pack`](Window::pack).
-    pub(super) unsafe fn give(
-        &self,
-        typed: &Typed,
-        mut take: impl FnMut(Range<u64>, &[u8]) -> Result<(), Error>,
-    ) -> Result<(), Error> {
-        let all = typed.packed_bytes();
-        // SAFETY: the caller's promise.
-        if let Some(bytes) = unsafe { stretch(typed) } {
-            return take(0..all, bytes);
-        }
-        let chunk = self.chunk();
-        let mut packed = Room::new(all.min(chunk))?;
-        let packed = packed.bytes();
-        let mut start = 0;
-        while start < all {
-            let end = all.min(start + chunk);
-            let len = usize::try_from(end - start).unwrap_or(packed.len());
-            // SAFETY: the caller's promise.
-            unsafe { self.pack(typed, start..end, &mut packed[..len]) }?;
-            take(start..end, &packed[..len])?;
-            start = end;
-        }
-        Ok(())
-    }
-
-    /// All bytes of what is described, packed.
-    ///
-    /// # Safety
-    /// As [`pack`](Window::pack).
-    pub(super) unsafe fn give_all<R>(
-        &self,
-        typed: &Typed,
-        take: impl FnOnce(&[u8]) -> Result<R, Error>,
-    ) -> Result<R, Error> {
-        // SAFETY: the caller's promise.
-        if let Some(bytes) = unsafe { stretch(typed) } {
-            return take(bytes);
-        }
-        let mut packed = Room::new(typed.packed_bytes())?;
-        let packed = packed.bytes();
-        // SAFETY: the caller's promise.
-        unsafe { self.pack(typed, 0..typed.packed_bytes(), packed) }?;
-        take(packed)
-    }
-
-    /// Fills what is described, in pieces.
-    ///
-    /// # Safety
-    /// As [`unpack`].
-    pub(super) unsafe fn take(
-        &self,
-        typed: &Typed,
-        mut give: impl FnMut(Range<u64>, &mut [u8]) -> Result<(), Error>,
-    ) -> Result<(), Error> {
-        check_apart(typed)?;
-        let all = typed.packed_bytes();
-        // SAFETY: the caller's promise.
-        if let Some(bytes) = unsafe { stretch_mut(typed) } {
-            return give(0..all, bytes);
-        }
-        let chunk = self.chunk();
-        let mut packed = Room::new(all.min(chunk))?;
-        let packed = packed.bytes();
-        let mut start = 0;
-        while start < all {
-            let end = all.min(start + chunk);
-            let len = usize::try_from(end - start).unwrap_or(packed.len());
-            give(start..end, &mut packed[..len])?;
-            // SAFETY: the caller's promise.
-            unsafe { unpack(&*self.shared().tools, typed, start..end, &packed[..len]) }?;
-            start = end;
-        }
-        Ok(())
-    }
-
     pub(super) fn access(
         &self,
         call: &'static str,
@@ -221,7 +18,7 @@ impl<T: AnyBits, M> Window<T, M> {
         typed: &Typed,
         way: Way,
     ) -> Result<Access, Error> {
-        Self::check_elements(call, typed, at)?;
+        check_elements::<T>(call, typed, at)?;
         Ok(self.inner.access(call, (rank, at), typed, way)?)
     }
 
@@ -241,7 +38,7 @@ impl<T: AnyBits, M> Window<T, M> {
     ) -> Result<(), Error> {
         let (at, began) = (at.into(), self.began());
         if let Some(plain) = data.as_plain()
-            && Self::takes(plain.element())
+            && takes::<T>(plain.element())
             && let Some(displacement) = at.plain()
             && self.put_bytes(plain.bytes(), (rank, displacement))
         {
@@ -262,8 +59,8 @@ impl<T: AnyBits, M> Window<T, M> {
     }
 
     fn put_view(&self, view: &View<'_>, rank: u32, at: &Place) -> Result<(), Error> {
-        if let Some(displacement) = plain(&view.typed, at)
-            && Self::check_elements("put", &view.typed, at).is_ok()
+        if let Some(displacement) = plain_displacement(&view.typed, at)
+            && check_elements::<T>("put", &view.typed, at).is_ok()
             // SAFETY: `view` borrows its memory for reading until this returns.
             && let Some(bytes) = unsafe { stretch(&view.typed) }
             && self.put_bytes(bytes, (rank, displacement))
@@ -284,13 +81,7 @@ impl<T: AnyBits, M> Window<T, M> {
     ) -> Result<(), Error> {
         let access = self.access(call, at, typed, Way::Write)?;
         // SAFETY: the caller's promise.
-        if unsafe { self.inner.put_runs(self.shared(), &access, typed) }? {
-            return Ok(());
-        }
-        let put =
-            |range: Range<u64>, bytes: &[u8]| self.inner.put(self.shared(), &access, range, bytes);
-        // SAFETY: the caller's promise.
-        unsafe { self.give(typed, put) }
+        unsafe { self.inner.put_all(self.means(), &access, typed) }
     }
 
     /// Reads the memory of a rank (`MPI_Get`, MPI 4.1 §12.3.2); `at` as for [`put`](Window::put). Waits for the data; to
@@ -307,7 +98,7 @@ impl<T: AnyBits, M> Window<T, M> {
     ) -> Result<(), Error> {
         let (mut into, at, began) = (into, at.into(), self.began());
         if let Some(plain) = into.as_plain()
-            && Self::takes(plain.element())
+            && takes::<T>(plain.element())
             && let Some(displacement) = at.plain()
         {
             let bytes = plain.into_bytes();
@@ -330,8 +121,8 @@ impl<T: AnyBits, M> Window<T, M> {
     }
 
     fn get_view(&self, view: &mut ViewMut<'_>, rank: u32, at: &Place) -> Result<(), Error> {
-        if let Some(displacement) = plain(&view.typed, at)
-            && Self::check_elements("get", &view.typed, at).is_ok()
+        if let Some(displacement) = plain_displacement(&view.typed, at)
+            && check_elements::<T>("get", &view.typed, at).is_ok()
             // SAFETY: `view` borrows its memory exclusively until this returns.
             && let Some(bytes) = unsafe { stretch_mut(&view.typed) }
             && self.get_bytes(bytes, (rank, displacement))
@@ -339,16 +130,8 @@ impl<T: AnyBits, M> Window<T, M> {
             return Ok(());
         }
         let access = self.access("get", (rank, at), &view.typed, Way::Read)?;
-        check_apart(&view.typed)?;
-        // SAFETY: `view` borrows its memory exclusively until this returns; no byte is in it twice.
-        if unsafe { self.inner.get_runs(self.shared(), &access, &view.typed) }? {
-            return Ok(());
-        }
-        let get = |range: Range<u64>, bytes: &mut [u8]| {
-            self.inner.get(self.shared(), &access, range, bytes)
-        };
         // SAFETY: `view` borrows its memory exclusively until this returns.
-        unsafe { self.take(&view.typed, get) }
+        unsafe { self.inner.get_all(self.means(), &access, &view.typed) }
     }
 
     /// Combines elements of a rank's memory with `data`, each atomically (`MPI_Accumulate`, MPI 4.1 §12.3.4):
@@ -397,7 +180,7 @@ impl<T: AnyBits, M> Window<T, M> {
         (rank, at): (u32, &Place),
     ) -> Option<u64> {
         let bytes = number.bytes();
-        if bytes.len() > 8 || !Self::takes(number.element()) {
+        if bytes.len() > 8 || !takes::<T>(number.element()) {
             return None;
         }
         let span = self.inner.span(call, (rank, at.plain()?), bytes.len())?;
@@ -412,7 +195,7 @@ impl<T: AnyBits, M> Window<T, M> {
         (rank, at): (u32, &Place),
     ) -> Result<bool, Box<Error>> {
         let bytes = numbers.bytes();
-        let Some(displacement) = at.plain().filter(|_| Self::takes(numbers.element())) else {
+        let Some(displacement) = at.plain().filter(|_| takes::<T>(numbers.element())) else {
             return Ok(false);
         };
         match self.inner.span("accumulate", (rank, displacement), bytes.len()) {
@@ -431,13 +214,7 @@ impl<T: AnyBits, M> Window<T, M> {
     ) -> Result<(), Error> {
         let access = self.access("accumulate", (rank, at), typed, Way::Change)?;
         // SAFETY: the caller's promise.
-        if unsafe { self.inner.accumulate_runs(self.shared(), (&access, op), (typed, at)) }? {
-            return Ok(());
-        }
-        let accumulate =
-            |bytes: &[u8]| self.inner.accumulate(self.shared(), (&access, op), (typed, at), bytes);
-        // SAFETY: the caller's promise.
-        unsafe { self.give_all(typed, accumulate) }
+        unsafe { self.inner.accumulate_all(self.means(), (&access, op), (typed, at)) }
     }
 
     /// As [`accumulate`](Window::accumulate), and `found` gets what was there before (`MPI_Get_accumulate`). With
@@ -470,19 +247,12 @@ impl<T: AnyBits, M> Window<T, M> {
         let typed = given(op, &view.typed, &found.typed)?;
         check_apart(&found.typed)?;
         let access = self.access("get_accumulate", (rank, at), typed, Way::Change)?;
-        let begin = |bytes: &[u8]| {
-            let what = (&access, op);
-            self.inner.start_get_accumulate(self.shared(), what, (typed, at), bytes)
-        };
-        let reading = match op {
-            ReduceOp::NoOp => begin(&[])?,
-            // SAFETY: `view` borrows its memory for reading until this returns.
-            _ => unsafe { self.give_all(typed, begin) }?,
-        };
-        let bytes = self.inner.collect(self.shared(), reading)?;
-        let engine = &*self.shared().tools;
+        let (means, what) = (self.means(), (&access, op));
+        // SAFETY: `view` borrows its memory for reading until this returns.
+        let reading = unsafe { self.inner.start_get_accumulate_all(means, what, (typed, at)) }?;
+        let bytes = self.inner.collect(means.0, reading)?;
         // SAFETY: `found` borrows its memory exclusively until this returns.
-        unsafe { unpack(engine, &found.typed, 0..bytes.len() as u64, &bytes) }
+        unsafe { unpack(means.1, &found.typed, 0..bytes.len() as u64, &bytes) }
     }
 
     /// One element: combined with `value`; gives what was there before (`MPI_Fetch_and_op`). `U` is the window's element or

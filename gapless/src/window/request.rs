@@ -1,16 +1,16 @@
 //! Operations that own their buffers (MPI 4.1 §12.3.5): several may be under way at once, and outlive their call.
 
 use super::Window;
-use super::elements::{check_apart, given};
-use super::operate::{room, unpack};
-use super::profile::Call;
 use crate::error::Error;
 use crate::owned::{Owned, OwnedBuffer, OwnedBufferMut, Park, Refused};
 use crate::shared::Shared;
 use crate::view::SendBuffer;
 use gapless_dtype::AnyBits;
 use gapless_engine::{Engine, ReduceOp, Typed};
-use gapless_osc::{Driver, Failed, Place, Reading, Way, WindowError, collect};
+use gapless_osc::{
+    Call, Driver, Failed, Place, Reading, Way, WindowError, check_apart, collect, given, room,
+    unpack,
+};
 use std::fmt;
 use std::sync::Arc;
 
@@ -159,15 +159,9 @@ impl<T: AnyBits, M> Window<T, M> {
             let given = given(op, &view.typed, typed)?;
             check_apart(typed)?;
             let access = self.access("rget_accumulate", (rank, &at), given, Way::Change)?;
-            let begin = |bytes: &[u8]| {
-                let what = (&access, op);
-                self.inner.start_get_accumulate(self.shared(), what, (given, &at), bytes)
-            };
-            match op {
-                ReduceOp::NoOp => begin(&[]).map(Some),
-                // SAFETY: `view` borrows its memory for reading until this returns.
-                _ => unsafe { self.give_all(given, begin) }.map(Some),
-            }
+            let (means, what) = (self.means(), (&access, op));
+            // SAFETY: `view` borrows its memory for reading until this returns.
+            unsafe { self.inner.start_get_accumulate_all(means, what, (given, &at)) }.map(Some)
         })
     }
 }

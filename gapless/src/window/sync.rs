@@ -1,11 +1,10 @@
 //! Epochs: fences, post and start, locks.
 
-use super::profile::Call;
 use super::{Assertions, Window};
 use crate::error::Error;
 use gapless_dtype::AnyBits;
 use gapless_engine::ReduceOp;
-use gapless_osc::{Lock, WindowError};
+use gapless_osc::{Call, Lock, WindowError};
 
 impl<T: AnyBits, M> Window<T, M> {
     /// Ends all operations between this fence and the one before, at all ranks, and begins the next epoch, in which all

@@ -9,7 +9,7 @@
 
 use crate::communicator::Communicator;
 use crate::shared::State;
-use gapless_bml::{PeerState, Rank, Registered};
+use gapless_bml::{PeerState, Rank, Ranks, Registered};
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -33,6 +33,42 @@ impl Kept {
 impl fmt::Debug for Kept {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Kept({})", self.0.len())
+    }
+}
+
+/// A rank's own memory, as long as adapters may change it.
+pub(super) struct Registration {
+    comm: Communicator,
+    /// `None` if there is none, or once it has ended.
+    pub(super) registered: Option<Registered>,
+}
+
+impl Registration {
+    /// Of nothing yet.
+    pub(super) fn new(comm: &Communicator) -> Registration {
+        Registration { comm: comm.clone(), registered: None }
+    }
+
+    pub(super) fn is_some(&self) -> bool {
+        self.registered.is_some()
+    }
+
+    /// Ends it: no rank uses the key any more.
+    pub(super) fn end(mut self) {
+        let Some(registered) = self.registered.take() else { return };
+        if let Err(error) = self.comm.with_bml(|bml| registered.end(bml)) {
+            // Of a world that was given up the transport may still be there.
+            tracing::debug!(%error, "memory stays registered until the transport goes");
+        }
+    }
+}
+
+impl Drop for Registration {
+    /// Other ranks may still use the key, and would lose the link to this process if it were not known any more.
+    fn drop(&mut self) {
+        if let Some(registered) = self.registered.take() {
+            say_goodbye(&self.comm, registered);
+        }
     }
 }
 
@@ -70,7 +106,7 @@ impl Drop for Goodbyes {
 }
 
 /// This rank has dropped its window.
-pub(super) fn say_goodbye(comm: &Communicator, registered: Registered) {
+fn say_goodbye(comm: &Communicator, registered: Registered) {
     let others = (0..comm.size()).filter(|&rank| rank != comm.rank());
     let all = Arc::new(Goodbyes {
         comm: comm.clone(),

@@ -1,6 +1,6 @@
 //! What a window's calls cost: for each how often, how many bytes and how long; and how long accumulations are.
 
-use gapless_osc::Accumulations;
+use crate::Accumulations;
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -12,8 +12,11 @@ macro_rules! calls {
     ($($call:ident $name:literal),* $(,)?) => {
         /// A call of a window that a profile tells apart.
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-        pub(super) enum Call {
-            $($call),*
+        pub enum Call {
+            $(
+                #[doc = $name]
+                $call
+            ),*
         }
 
         impl Call {
@@ -54,20 +57,23 @@ struct Tally {
 
 /// The counters of a window that is profiled.
 #[derive(Debug)]
-pub(super) struct Profile {
+pub struct Profile {
     since: Instant,
     calls: [Tally; Call::ALL.len()],
     sizes: [AtomicU64; SIZES],
 }
 
-impl Profile {
-    pub(super) fn new() -> Profile {
+impl Default for Profile {
+    fn default() -> Profile {
         let (calls, sizes) = Default::default();
         Profile { since: Instant::now(), calls, sizes }
     }
+}
 
+impl Profile {
+    /// Counts a call of so many bytes that began then.
     #[cold]
-    pub(super) fn note(&self, call: Call, bytes: u64, began: Instant) {
+    pub fn note(&self, call: Call, bytes: u64, began: Instant) {
         let took = u64::try_from(began.elapsed().as_nanos()).unwrap_or(u64::MAX);
         let tally = &self.calls[call as usize];
         let numbers = [(&tally.count, 1), (&tally.bytes, bytes), (&tally.nanoseconds, took)];
@@ -80,7 +86,8 @@ impl Profile {
         }
     }
 
-    pub(super) fn read(&self, way: Accumulations) -> WindowProfile {
+    /// What was counted so far.
+    pub fn read(&self, way: Accumulations) -> WindowProfile {
         let calls = Call::ALL.iter().map(|(call, name)| {
             let tally = &self.calls[*call as usize];
             let [count, bytes, nanoseconds] = [&tally.count, &tally.bytes, &tally.nanoseconds]
@@ -98,7 +105,7 @@ impl Profile {
     }
 }
 
-/// What a window's calls have cost at this rank, since it was made: from [`Window::profile`](super::Window::profile).
+/// What a window's calls have cost at this rank, since it was made: if it was made to be profiled.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct WindowProfile {
@@ -165,7 +172,7 @@ mod tests {
 
     #[test]
     fn calls_are_counted_by_kind_and_size() {
-        let profile = Profile::new();
+        let profile = Profile::default();
         for bytes in [0, 1, 8, 8, 9, u64::MAX / 4] {
             profile.note(Call::Accumulate, bytes, Instant::now());
         }

@@ -1,0 +1,70 @@
+//! Which elements operations take: the window's, and others if a layout says so; what is fetched has those of what is given.
+
+use crate::{Place, WindowError};
+use gapless_dtype::{AnyBits, ElementType, FitError, Primitive};
+use gapless_engine::{ReduceOp, Typed};
+
+/// Whether what lies at a displacement as it lies here has the elements of a window of `T`s. A layout of the target's says
+/// what it has there.
+///
+/// # Errors
+/// [`WindowError::Mismatch`].
+pub fn check_elements<T: AnyBits>(
+    call: &'static str,
+    typed: &Typed,
+    at: &Place,
+) -> Result<(), WindowError> {
+    if at.plain().is_none() || typed.packed_bytes() == 0 {
+        return Ok(());
+    }
+    let Some(layout) = typed.own_layout() else { return Ok(()) };
+    // Where they lie does not matter.
+    let Err(FitError::Type { basic, element }) = ElementType::of::<T>().check(layout, 1) else {
+        return Ok(());
+    };
+    let why = format!(
+        "{call} of {basic}, and the window has {element}; if that is meant, `Place::typed` says so"
+    );
+    Err(WindowError::Mismatch { why })
+}
+
+/// Whether numbers are the elements of a window of `T`s, as far as a quick look tells.
+#[inline]
+#[must_use]
+pub fn takes<T: AnyBits>(element: Primitive) -> bool {
+    T::BASIC == Some(element) || T::BASIC == Some(Primitive::Uint8) || element == Primitive::Uint8
+}
+
+/// Whether what is filled has no byte twice.
+///
+/// # Errors
+/// [`WindowError::Overlapping`].
+pub fn check_apart(typed: &Typed) -> Result<(), WindowError> {
+    match typed.own_layout() {
+        Some(layout) if !layout.is_contiguous() && layout.overlaps(typed.count()) => {
+            Err(WindowError::Overlapping { count: typed.count() })
+        }
+        _ => Ok(()),
+    }
+}
+
+/// What an operation that fetches has at the origin. What is fetched has the elements of what is given, and says what they
+/// are if nothing is given.
+///
+/// # Errors
+/// [`WindowError::Mismatch`].
+pub fn given<'t>(
+    op: ReduceOp,
+    given: &'t Typed,
+    found: &'t Typed,
+) -> Result<&'t Typed, WindowError> {
+    if op == ReduceOp::NoOp {
+        return Ok(found);
+    }
+    let digest = |typed: &Typed| typed.layout().signature().digest(typed.count());
+    if given.packed_bytes() == found.packed_bytes() && digest(given) == digest(found) {
+        return Ok(given);
+    }
+    let why = format!("{} is given, and {} fetched", digest(given), digest(found));
+    Err(WindowError::Mismatch { why })
+}
