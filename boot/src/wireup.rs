@@ -16,6 +16,10 @@
 //! A launcher only starts processes and carries their cards. How processes of a host meet, and how they notice a
 //! death, is up to the transports and the same under every launcher. Every wait for a launcher is bounded by
 //! [`Limits`] or ends when it or a peer dies.
+//!
+//! Clients are `pmi1`, `pmix` and `single`; `detect` chooses, and `seat` sees that one world has the job at a time. Lines
+//! go over a `link`, long values in `pieces`. `questions` of other threads are asked by the one that waits at a fence;
+//! `asked` answers the launcher before it ends the job.
 
 #[allow(unsafe_code, reason = "takes over the socket by which the launcher asks")]
 mod asked;

@@ -36,6 +36,20 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
+//! # What is where
+//!
+//! A message goes from `outbound` (a slot, or lines) through `lane` and `ring` in the sender's `segment` to the receiver's
+//! `inbound`, which hands it on as a fragment; `credit` and `recycle` bring the room back.
+//!
+//! | files | hold |
+//! |---|---|
+//! | `sm`, `link` | the transport: peers, the poll loop; one peer, its two lanes and sockets |
+//! | `geometry`, `segment`, `sync` | what lies where in a segment; the only place that maps; the atomics, or loom's |
+//! | `card`, `socket`, `credentials`, `meeting`, `strangers` | addresses and greetings; who is let in, and how an end is noticed |
+//! | `wire`, `packets`, `suspect` | what is said on sockets; descriptors that others have sent |
+//! | `doze`, `waker` | falling asleep, and ringing who sleeps |
+//! | `single_copy` | `process_vm_readv` and `process_vm_writev` |
+//! | `mapped`, `imports`; `device_exports`, `device_imports`; `leash` | memory that peers map, of the host and of devices; what they may still use after a link |
 //! # What `Sent` means here
 //!
 //! A published message is the receiver's: it can read the message even if this process dies the moment after. So

@@ -7,6 +7,13 @@
 //! blocks are made of fixed-size moves.
 //!
 //! Owner of the memory: the caller of the convertor. Units: bytes.
+//!
+//! # What is where
+//!
+//! - which loop: `method` (stores and instructions), `trial` (which of two ways is quicker here), `recall` (what a large
+//!   copy found out for its next part);
+//! - by shape: `rows`, `lines`, `tile`, `transpose`, `mirror` (equal layouts), `apart` (words far apart);
+//! - around the cache: `stream`, `nontemporal`; by the C library: `pieces`.
 
 mod apart;
 #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code, reason = "its loops are the processor's"))]

@@ -9,6 +9,9 @@
 //! Every call works on any byte range of the packed stream, so a pipeline can pass its fragments directly. Every call
 //! returns a [`Completion`](gapless_mem::Completion).
 //!
+//! `engine` and `reducer` are the traits; `host` and `reduce_host` implement them for host memory, `combine` has the loops
+//! over elements and `packed` the short way to them, `op` and `user_op` the operations. `method` has the checks that all
+//! reducers share, `between` work on memories of two engines.
 //! This crate knows no vendor and no peer. Lengths and offsets are in bytes.
 //!
 //! ```

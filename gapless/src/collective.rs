@@ -5,6 +5,15 @@
 //! the order of calls (`reserve.rs`), `prepare.rs` checks it against the communicator and chooses its algorithm, and
 //! `gapless_coll::runtime` carries it out. A blocking one borrows the communicator's modules (`lent.rs`), others are in
 //! flight behind the world's lock, and whoever makes progress advances them.
+//!
+//! # What is where
+//!
+//! - what ranks give: `buffers`, `error`, `between` (intercommunicators);
+//! - forms: `named` (methods), `perform` (blocking), `scoped` (borrowed memory), `owned` and `each` (own buffers);
+//! - on the way: `reserve`, `prepare`, `lent`, `remembered` (the last calls of a communicator), `rooms` (tags of persistent
+//!   ones);
+//! - what modules of `gapless_coll` are given: `tools` (engines and reducers), `pool` (device memory), `on_gpu`, `tasks` and
+//!   `worker` (tasks of reductions).
 
 mod between;
 mod buffers;

@@ -3,6 +3,13 @@
 //! The lock is held while messages are handled, never while a thread yields or sleeps. Of the threads that wait one
 //! polls (`waiting.rs`). A thread that handled events wakes those whose requests have ended, and those that sleep on
 //! the alarm (an event descriptor beside the transports' own).
+//!
+//! # What is where
+//!
+//! - `held`, `guard`: the lock, and panics of what users have given us;
+//! - `waiting`, `asleep`, `bells`: how threads wait, sleep and are woken; `attend`: a progress thread;
+//! - `short`, `seldom`, `warm`: short messages under one lock, calls that do not wait, memory that is fetched meanwhile;
+//! - `settings`, `stuck`: what new collectives go by; calls that hang.
 
 #[allow(unsafe_code, reason = "hands its caller's promise on")]
 mod short;

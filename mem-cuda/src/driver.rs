@@ -6,6 +6,10 @@
 //! shown by types (addresses) is an obligation of an `unsafe fn`.
 //!
 //! The context is not bound here: callers hold a [`Bound`](crate::context::Bound).
+//!
+//! `symbols` finds the functions. The others wrap them by subject: `query` (devices, pointers), `memory`, `batch` (many
+//! copies), `order` (streams, events), `wait` (on a word), `launch` and `link` (kernels), `graph`, `share` (other
+//! processes).
 
 mod batch;
 mod graph;
