@@ -1,6 +1,6 @@
 //! How the processes of a job start and find each other, below everything that has messages.
 //!
-//! - [`launch`]: the local launcher, `gapless run` (feature `launch`);
+//! - `launch`: the local launcher, `gapless run` (feature `launch`);
 //! - [`wireup`]: what launchers tell their processes, by PMI-1 and PMIx: a number, a size, a store of keys and values;
 //! - [`card`]: what each process publishes about itself, and how others check it;
 //! - [`roll`]: the cards of all processes in one text;

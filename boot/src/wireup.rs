@@ -5,7 +5,7 @@
 //!
 //! | launcher | language | seen by |
 //! |---|---|---|
-//! | `gapless run` ([`crate::launch`]), MPICH's and Intel's hydra, Slurm's `pmi2` | PMI-1 over an inherited descriptor ([`Pmi1`]) | `PMI_FD` |
+//! | `gapless run` (feature `launch`), MPICH's and Intel's hydra, Slurm's `pmi2` | PMI-1 over an inherited descriptor ([`Pmi1`]) | `PMI_FD` |
 //! | hydra with `-pmi-port` | PMI-1 over TCP ([`Pmi1`]) | `PMI_PORT` |
 //! | Open MPI's `mpirun`, PRRTE's `prun`, Slurm's `pmix` | PMIx ([`Pmix`]) | `PMIX_NAMESPACE` |
 //! | none | none: a job of one ([`Single`]) | |

@@ -1,7 +1,8 @@
 //! Waiting for one, some or all of several operations (MPI 4.1 §3.7.5): messages, collectives, or both.
 //!
-//! Every operation in flight is a request of the message layer, whatever its handle is (`collective/live.rs` gives
-//! collectives one). What is here looks at requests alone; handles then give what they have.
+//! Every operation in flight is a request of the message layer, whatever its handle is
+//! (`coll/src/runtime/in_flight.rs` gives collectives one). What is here looks at requests alone; handles then give what
+//! they have.
 
 use crate::communicator::Communicator;
 use crate::error::Error;

@@ -1,4 +1,4 @@
-//! What is refused, and what is said about it. That the rest is right shows where it is compiled: `tests/derive.rs`.
+//! What is refused, and what is said about it. That the rest is right shows where it is compiled: `tests/tests/derived`.
 
 use super::*;
 use syn::parse_str;
