@@ -8,7 +8,7 @@ use gapless_btl::Address;
 use std::collections::BTreeSet;
 
 /// Raised whenever messages of the layers above the transports change.
-const WIRE_VERSION: u32 = 19;
+const WIRE_VERSION: u32 = 20;
 
 /// The digest of the table of collectives.
 const TABLE: &str = "collectives";
@@ -280,13 +280,13 @@ mod tests {
         for card in [
             "",
             "x",
-            "wire-version:19",
+            "wire-version:20",
             &write("0a", Network::Able, false).replace("type-sizes", "t"),
         ] {
             assert!(matches!(check(1, card), Err(BootError::BadCard { rank: 1, .. })), "{card}");
         }
         let future =
-            write("0a", Network::Able, false).replace("wire-version:19", "wire-version:999");
+            write("0a", Network::Able, false).replace("wire-version:20", "wire-version:999");
         assert!(matches!(check(1, &future), Err(BootError::Incompatible { .. })));
     }
 

@@ -16,7 +16,7 @@ pub(crate) type Nonce = [u8; 16];
 
 const MAGIC: [u8; 4] = *b"GLsm";
 /// Changes with anything that two ends must agree on.
-const VERSION: u16 = 5;
+const VERSION: u16 = 6;
 /// Bytes in a word: shared counters have this size.
 const WORD_BYTES: u32 = usize::BITS / 8;
 /// Reads differently in the other byte order.

@@ -8,9 +8,9 @@
 use crate::link::Link;
 use crate::sm::Sm;
 use crate::socket;
-use crate::wire::{FOR_PROCESSOR, SHARED, device_packet, freed_packet, kind_of, make_key};
+use crate::wire::{SHARED, device_packet, freed_packet, kind_of, make_key};
 use gapless_btl::{PeerId, RemoteKey};
-use gapless_mem::{Device, DeviceError, Export, Region, Space};
+use gapless_mem::{Device, DeviceError, Region, Space};
 use rustix::fd::OwnedFd;
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
@@ -124,36 +124,6 @@ impl Sm {
         let (buffer, offset) = self.device_exports.find(region, id)?;
         share(&mut self.links[at], buffer.number, &buffer.packet, buffer.file.as_ref())?;
         Some(make_key(owner, buffer.number, offset, region.len()))
-    }
-
-    /// A key to what was exported for a peer's processor. It is that peer's until it or the link ends.
-    pub(crate) fn processor_key(
-        &mut self,
-        peer: PeerId,
-        export: Export,
-        len: u64,
-    ) -> Option<RemoteKey> {
-        let link = self.links.get_mut(peer.0 as usize)?;
-        if link.is_up() != Ok(true) {
-            return None;
-        }
-        let descriptors = u8::try_from(export.descriptors.len()).ok().filter(|count| *count < 2)?;
-        let file = export.descriptors.into_iter().next();
-        let number = self.exports.next_number();
-        let packet = device_packet(FOR_PROCESSOR, descriptors, number, len, &export.bytes)?;
-        share(link, number, &packet, file.as_ref())?;
-        link.for_processor.insert(number);
-        Some(make_key(self.card.nonce, number, 0, len))
-    }
-
-    /// Ends a key to what was exported for a peer's processor: the peer closes what it has of that.
-    pub(crate) fn end_processor_key(&mut self, peer: PeerId, number: u64) {
-        let Some(link) = self.links.get_mut(peer.0 as usize) else { return };
-        if link.for_processor.remove(&number) && link.shared.remove(&number) {
-            link.tell(&freed_packet(number));
-            link.leaving.insert(number);
-            self.flush_packets();
-        }
     }
 
     /// Has a device export the buffer that `region` lies in.

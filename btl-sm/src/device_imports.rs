@@ -6,7 +6,7 @@
 //! counted and outlive everything. When the owner wants the memory back, the last of them is reported.
 
 use crate::leash::Leash;
-use crate::wire::{DeviceShare, FOR_PROCESSOR, kind_of};
+use crate::wire::{DeviceShare, kind_of};
 use gapless_btl::{LinkError, MapError, Mapping, PeerId};
 use gapless_mem::{Device, Export, Lease, Region, Space};
 use rustix::fd::OwnedFd;
@@ -252,23 +252,6 @@ impl DeviceImports {
             return Err(MapError::BadKey { what });
         }
         Ok(offer)
-    }
-
-    /// What was exported for this processor, all of it.
-    ///
-    /// # Errors
-    /// It was exported for devices; it was not shared, or not any more; its descriptor is missing.
-    pub(crate) fn for_processor(
-        &self,
-        name: Name,
-        (offset, len): (u64, u64),
-    ) -> Result<Export, MapError> {
-        let offer = self.offer(name, offset, len)?;
-        if offer.kind != FOR_PROCESSOR || (offset, len) != (0, offer.len) {
-            let what = "a key to memory that was not exported for a processor".to_owned();
-            return Err(MapError::BadKey { what });
-        }
-        offer.export()
     }
 
     /// A device does not map a peer's memory. The warning comes once for each space, not with every message.

@@ -75,8 +75,6 @@ pub(crate) struct Link {
     pub(crate) lacks_room: bool,
     /// Our memory that the peer has descriptors of, by number.
     pub(crate) shared: BTreeSet<u64>,
-    /// Of these numbers, what was exported for the peer's processor.
-    pub(crate) for_processor: BTreeSet<u64>,
     /// Memory of ours that the peer was told to let go of, and has not yet.
     pub(crate) leaving: BTreeSet<u64>,
     /// Packets that found the socket full.
@@ -104,7 +102,6 @@ impl Link {
             sleeper: Sleeper::default(),
             lacks_room: false,
             shared: BTreeSet::new(),
-            for_processor: BTreeSet::new(),
             leaving: BTreeSet::new(),
             unsent: VecDeque::new(),
         }
@@ -216,7 +213,6 @@ impl Link {
         self.file = None;
         self.reaches = Some(false);
         self.unsent = VecDeque::new();
-        self.for_processor.clear();
         self.mourn();
     }
 

@@ -7,7 +7,7 @@ use crate::sm::Sm;
 use crate::socket;
 use crate::wire::{SHARED, freed_packet, make_key, read_key, released_packet, share_packet};
 use gapless_btl::{AbilityId, Allocation, MapError, Mapped, Mapping, PeerId, RemoteKey};
-use gapless_mem::{Export, Lease, Mapper, ProcessorMapping, Region, Space};
+use gapless_mem::{Lease, Region, Space};
 use rustix::fd::OwnedFd;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -273,29 +273,6 @@ unsafe impl Mapped for Sm {
             self.die(peer.0, error.clone());
         }
         result
-    }
-
-    fn key_for_processor(&mut self, peer: PeerId, export: Export, len: u64) -> Option<RemoteKey> {
-        self.announce_freed();
-        self.processor_key(peer, export, len)
-    }
-
-    fn end_key_for_processor(&mut self, peer: PeerId, key: &RemoteKey) {
-        if let Ok([number, ..]) = read_key(self.card.nonce, key) {
-            self.end_processor_key(peer, number);
-        }
-    }
-
-    fn map_for_processor(
-        &mut self,
-        peer: PeerId,
-        key: &RemoteKey,
-        by: &Arc<dyn Mapper>,
-        bell: Arc<dyn Fn() + Send + Sync>,
-    ) -> Result<ProcessorMapping, MapError> {
-        let [number, offset, len] = self.known_key(peer, key)?;
-        let export = self.device_imports.for_processor((peer, number), (offset, len))?;
-        Ok(ProcessorMapping::begin(by, export, len, bell))
     }
 
     fn withdraw(&mut self, region: Region) -> bool {

@@ -181,9 +181,6 @@ pub(crate) fn kind_of(space: Space) -> Option<u8> {
     }
 }
 
-/// The kind of what was exported for a processor.
-pub(crate) const FOR_PROCESSOR: u8 = 4;
-
 /// Makes the key to a piece of an allocation or a buffer.
 pub(crate) fn make_key(owner: [u8; 16], number: u64, offset: u64, len: u64) -> RemoteKey {
     let mut bytes = [0; KEY_BYTES];

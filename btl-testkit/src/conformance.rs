@@ -64,8 +64,8 @@ pub use death::{
 };
 pub use devices::{
     attaching_a_device, device_buffers_beyond_the_cache, device_keys_are_checked,
-    device_memory_for_processors, device_memory_freed_and_reused, devices_reach_slots,
-    mapped_device_memory, peer_killed_while_mapped,
+    device_memory_freed_and_reused, devices_reach_slots, mapped_device_memory,
+    peer_killed_while_mapped,
 };
 pub use leaving::{death_in_a_crowd, death_wakes, last_words, parked_across_a_death, peer_dropped};
 pub use lent::lent_messages;
@@ -147,7 +147,7 @@ macro_rules! conformance {
             numbers_change, numbers_change_from_both_ends, atomics_refuse_what_is_wrong,
             mapped_memory, mapped_keys_are_checked, recalled_memory, memory_made_private,
             attaching_a_device, devices_reach_slots, mapped_device_memory, device_keys_are_checked,
-            device_memory_for_processors, device_memory_freed_and_reused, device_buffers_beyond_the_cache,
+            device_memory_freed_and_reused, device_buffers_beyond_the_cache,
             peer_dropped, last_words, death_in_a_crowd, parked_across_a_death, death_wakes,
             peer_killed_before_meeting, peer_killed_while_sending,
             peer_killed_with_operations_pending, peer_killed_while_mapped, garbage_is_survived,

@@ -27,9 +27,8 @@
 //! keys of its own.
 
 use crate::{AbilityId, MapError, PeerId, RemoteKey};
-use gapless_mem::{Export, Lease, Mapper, ProcessorMapping, Region, Space};
+use gapless_mem::{Lease, Region, Space};
 use std::fmt;
-use std::sync::Arc;
 
 /// Memory of ours that peers can map. It has one owner, the only one that may make references to it: it cannot be
 /// cloned. The memory is freed when the owner, the last [`lease`](Allocation::lease) and the last key in use are
@@ -201,39 +200,6 @@ pub unsafe trait Mapped {
     /// The key is damaged, the memory cannot be mapped (any more), no attached device is of its
     /// kind, or the device refuses.
     fn map_for(&mut self, peer: PeerId, key: &RemoteKey, user: Space) -> Result<Mapping, MapError>;
-
-    /// A key with which the processor of `peer` can [map](Mapped::map_for_processor) `len` bytes of an accelerator's
-    /// memory; `export` is what the accelerator made of them. That is kept until the key
-    /// [ends](Mapped::end_key_for_processor). How long the memory itself stays, the accelerator's driver decides.
-    /// `None`: the transport, or this link, has no way for that, as by default.
-    fn key_for_processor(&mut self, peer: PeerId, export: Export, len: u64) -> Option<RemoteKey> {
-        let _ = (peer, export, len);
-        None
-    }
-
-    /// Ends a [key for the processor](Mapped::key_for_processor) of `peer`: it maps nothing any more, and both ends
-    /// give back what they have kept for it. What the peer has mapped, or has begun to map, stays. Other keys are left
-    /// alone.
-    fn end_key_for_processor(&mut self, peer: PeerId, key: &RemoteKey) {
-        let _ = (peer, key);
-    }
-
-    /// Has this mapper map memory of an accelerator for the processor. The bell rings when that is known, as with
-    /// [`ProcessorMapping::begin`].
-    ///
-    /// # Errors
-    /// The key is damaged, has ended, or is not [such a one](Mapped::key_for_processor);
-    /// [`Unavailable`](MapError::Unavailable) by default.
-    fn map_for_processor(
-        &mut self,
-        peer: PeerId,
-        key: &RemoteKey,
-        by: &Arc<dyn Mapper>,
-        bell: Arc<dyn Fn() + Send + Sync>,
-    ) -> Result<ProcessorMapping, MapError> {
-        let _ = (peer, key, by, bell);
-        Err(MapError::Unavailable { reason: "the transport maps nothing so".to_owned() })
-    }
 
     /// Ends all keys of the device memory that `region` touches: from now on no peer can map it, and peers release it
     /// as soon as they do not use it. Returns whether a peer may still have it mapped: then poll and ask again before

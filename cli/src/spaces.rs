@@ -77,13 +77,12 @@ pub(super) fn cuda() -> Result<Devices, String> {
             (_, false) => format!(", reaches {} directly", reached.join(" ")),
         };
         format!(
-            "{}, sm_{major}{minor}, {} SMs, {}, L2 {}, MPS {mps}{peers}{}, {}",
+            "{}, sm_{major}{minor}, {} SMs, {}, L2 {}, MPS {mps}{peers}{}",
             properties.name,
             properties.compute_units,
             Bytes(properties.memory_bytes),
             Bytes(properties.cache_bytes),
             reserved(gapless_dtype_cuda::reserved(device.uuid())),
-            gapless::xtq::CpuMapping::probe(&device),
         )
     };
     Ok(Devices {

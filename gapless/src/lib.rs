@@ -279,8 +279,8 @@ pub use gapless_engine::{Engine, Op, ReduceOp, UserOp, Vectors};
 pub use gapless_mem::{Completion, Device, Region, Space};
 #[cfg(feature = "cuda")]
 pub use gapless_mem_cuda::{
-    CudaDevice, CudaDriver, Graph as CudaGraph, Module as CudaModule, ProcessorMapper,
-    Stream as CudaStream, StreamGate as CudaGate,
+    CudaDevice, CudaDriver, Graph as CudaGraph, Module as CudaModule, Stream as CudaStream,
+    StreamGate as CudaGate,
 };
 #[cfg(feature = "opencl")]
 pub use gapless_mem_opencl::OpenClDevice;

@@ -41,8 +41,6 @@ mod cuda;
 mod lane;
 #[allow(unsafe_code, reason = "packs from memory that the put owns")]
 mod layouts;
-#[cfg(feature = "cuda")]
-mod mapping;
 #[cfg(feature = "opencl")]
 mod opencl;
 mod rings;
@@ -82,8 +80,6 @@ pub use gapless_xtq::{
 #[cfg(feature = "cuda")]
 pub use lane::GpuLane;
 pub use layouts::by_layout;
-#[cfg(feature = "cuda")]
-pub use mapping::CpuMapping;
 #[cfg(feature = "opencl")]
 pub use opencl::OpenClLauncher;
 

@@ -33,8 +33,7 @@
 //! What the calls cost: `cargo run --release -p gapless-mem-cuda --example costs`.
 //!
 //! Files: `driver` (raw calls → `Result`) · `context` · `event`, `stream`, `gate` (order) · `copies` ·
-//! `device` · `ipc`, `key`, `vmm` (other processes) · `processor`, `mapping_thread`,
-//! `vulkan` (for the processor) · `pinned`, `register` (host memory) · `attributes`
+//! `device` · `ipc`, `key`, `vmm` (other processes) · `pinned`, `register` (host memory) · `attributes`
 //! (where an address lies) · `peer`, `reach` (who may use it) · `mps` · `module` (kernels) · `graph` · `error`.
 //!
 //! Calls leave the calling thread's current context as it was, so users of the CUDA runtime need not know of this
@@ -65,16 +64,12 @@ mod graph;
 #[allow(unsafe_code, reason = "unmaps what other processes exported")]
 mod ipc;
 mod key;
-#[allow(unsafe_code, reason = "unmaps memory")]
-mod mapping_thread;
 #[allow(unsafe_code, reason = "declares what a launch needs")]
 mod module;
 mod mps;
 mod peer;
 #[allow(unsafe_code, reason = "frees page-locked memory")]
 mod pinned;
-#[allow(unsafe_code, reason = "unmaps memory")]
-mod processor;
 mod reach;
 #[allow(unsafe_code, reason = "registers memory by address")]
 mod register;
@@ -82,8 +77,6 @@ mod register;
 mod stream;
 #[allow(unsafe_code, reason = "maps and unmaps device memory")]
 mod vmm;
-#[allow(unsafe_code, reason = "calls Vulkan")]
-mod vulkan;
 
 pub use attributes::{PointerFacts, page_locked_for};
 pub use device::{CudaDevice, CudaDriver};
@@ -94,5 +87,4 @@ pub use graph::Graph;
 pub use module::{Argument, Function, FunctionProperties, Grid, Module, PARAMETERS_MAX};
 pub use mps::Mps;
 pub use pinned::PinnedBuffer;
-pub use processor::ProcessorMapper;
 pub use stream::{Mark, Stream};

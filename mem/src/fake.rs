@@ -10,7 +10,6 @@
 //! it keeps books of the host memory that is registered with it, so that tests can see whether
 //! everything was undone, and in the right order.
 
-mod processor;
 mod sharing;
 #[cfg(test)]
 mod tests;
@@ -20,7 +19,6 @@ use crate::{
     Completion, Device, DeviceError, DeviceProperties, DmaBuf, Export, Pending, Region, Space,
     access,
 };
-use processor::Processor;
 use sharing::Registered;
 use std::any::Any;
 use std::collections::BTreeMap;
@@ -67,8 +65,6 @@ pub struct FakeDevice {
     /// How often adapters were to be given memory, and whether they get none.
     asked: AtomicUsize,
     keeps: AtomicBool,
-    /// How it serves the processor.
-    processor: Processor,
 }
 
 impl FakeDevice {
@@ -97,7 +93,6 @@ impl FakeDevice {
             settled: AtomicUsize::new(0),
             asked: AtomicUsize::new(0),
             keeps: AtomicBool::new(false),
-            processor: Processor::default(),
         }
     }
 
@@ -124,7 +119,6 @@ impl FakeDevice {
             settled: AtomicUsize::new(0),
             asked: AtomicUsize::new(0),
             keeps: AtomicBool::new(false),
-            processor: Processor::default(),
         }
     }
 
@@ -444,7 +438,7 @@ impl Drop for FakeDevice {
 /// Unmaps one of this file's own mappings.
 fn unmap(address: u64, len: usize) {
     let Ok(address) = usize::try_from(address) else { return };
-    // SAFETY: only called with a mapping that `map_twice`, or `map_region_for_processor`, made with this length and that is
+    // SAFETY: only called with a mapping that `map_twice` made with this length and that is
     // in nobody's table (any more), so it is unmapped once.
     unsafe { libc::munmap(std::ptr::with_exposed_provenance_mut(address), len) };
 }

@@ -9,7 +9,6 @@
 //!   processes, register host memory;
 //! - [`Completion`]: the end of asynchronous work, for every device; [`Outstanding`]: work that is waited for if the
 //!   next call panics;
-//! - [`Mapper`], [`ProcessorMapping`]: memory of accelerators that the processor stores into;
 //! - [`Worker`]: what stays on an accelerator and runs what it finds in memory;
 //! - [`abort`], [`abort_on_unwind`]: the end of the process where memory cannot be taken back;
 //! - [`HostDevice`]: plain memory; [`fake::FakeDevice`]: a pretend accelerator for tests, whose memory faults when
@@ -47,7 +46,6 @@ mod lasting;
 #[allow(unsafe_code, reason = "declares constructors that take a promise")]
 mod lease;
 #[allow(unsafe_code, reason = "vouches for what a mapper has mapped")]
-mod mapper;
 mod pci;
 mod region;
 mod space;
@@ -69,10 +67,9 @@ pub use device::{Device, DeviceError, DeviceProperties, DmaBuf, Export};
 pub use host::HostDevice;
 pub use lasting::Lasting;
 pub use lease::Lease;
-pub use mapper::{Answer, Mapper, ProcessorMapping};
 pub use pci::PciAddress;
 pub use region::{OutOfRange, Region};
 pub use space::Space;
 pub use word::{WORD_BYTES, exchange_word, load_word};
-pub use words::{Words, settle_stores, store_lines};
+pub use words::Words;
 pub use worker::{Worker, WorkerCode, WorkerFunction, WorkerLimits};

@@ -1,6 +1,6 @@
 //! Workers: what stays on an accelerator, polls memory, and runs what it finds there, without a launch each time.
 
-use crate::{DeviceError, Export, Lease};
+use crate::{DeviceError, Lease};
 use std::fmt;
 use std::sync::Arc;
 
@@ -77,7 +77,6 @@ pub struct WorkerFunction {
 ///    functions of its own. Two are never started
 ///    on one control block at a time.
 /// 4. [`is_over`](Worker::is_over) answers `true` only if nothing of any worker that was started touches memory any more.
-/// 5. What [`near`](Worker::near) gives is zeroed, and nobody else's as long as a clone of the lease lives.
 pub unsafe trait Worker: Send + Sync {
     /// What it can run.
     fn limits(&self) -> WorkerLimits;
@@ -95,16 +94,6 @@ pub unsafe trait Worker: Send + Sync {
     /// # Errors
     /// It cannot reach the memory.
     fn reach(&self, memory: &Lease) -> Result<u64, DeviceError>;
-
-    /// Zeroed memory of its accelerator, and what lets one other process [map](crate::Mapper) it for its processor. No worker
-    /// runs meanwhile, nor when the last clone of the lease goes.
-    ///
-    /// # Errors
-    /// [`DeviceError::Unsupported`] by default; there is none.
-    fn near(&self, len: u64) -> Result<(Lease, Export), DeviceError> {
-        let _ = len;
-        Err(DeviceError::Unsupported { what: "giving memory of its own" })
-    }
 
     /// The worker does not need this memory any more: once for each [`reach`](Worker::reach). If it is the host's, no
     /// worker runs meanwhile, as there.

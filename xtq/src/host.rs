@@ -60,7 +60,6 @@ use crate::signal::{Bell, Signal, Weak};
 use crate::tables::Tables;
 use crate::wire::{Head, TEXT_MAX};
 use gapless_bml::{AmTag, Bml, BmlError, Fragment, LinkError, Rank, Registered};
-use initiator::offers::SlotMapper;
 use initiator::{Initiator, SharedRings};
 use link::Link;
 use queue::Pool;
@@ -509,8 +508,7 @@ impl Xtq {
         served
             + inner.with(|state| {
                 state.initiator.advance(now_ns, inner.rang.swap(false, Ordering::AcqRel));
-                let near = SlotMapper { mapper: inner.config.near.as_ref(), bell: &inner.bell };
-                state.initiator.map_rings(bml, &near);
+                state.initiator.map_rings(bml);
                 let put = state.initiator.pump_rings(now_ns);
                 state.initiator.expire(now_ns);
                 let space = bml.token_space(AmTag(state.tag));

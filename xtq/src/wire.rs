@@ -30,7 +30,7 @@ use zerocopy::little_endian::{U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 /// Version of everything in this file and of the packet.
-const VERSION: u8 = 4;
+const VERSION: u8 = 5;
 /// Length of what every message begins with.
 pub(crate) const HEAD_BYTES: usize = 24;
 /// Where the body of a PUT begins.
@@ -66,7 +66,7 @@ const _: () = assert!(size_of::<Wire>() == HEAD_BYTES);
 ///
 /// ```text
 /// initiator   PUT ─────────►                READY ─────►                 (packets) ►  WANTED ─►
-/// target      OFFER, REACH or NEAR, key ──►  what came by messages ends   GO ─────►              OVER ─►
+/// target      OFFER or REACH, key ────────►  what came by messages ends   GO ─────►              OVER ─►
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
@@ -87,15 +87,10 @@ pub(crate) enum Ring {
     Over = 6,
     /// The target: here is one, to be written and read by one-sided operations. Its key follows.
     Reach = 7,
-    /// The target: here is one, whose slots may lie in memory of the worker's accelerator. Two keys follow, of the ring's
-    /// memory and of that.
-    Near = 8,
-    /// The initiator: as `Ready`, and it puts into the slots there.
-    ReadyNear = 9,
 }
 
 impl Ring {
-    const ALL: [Ring; 10] = [
+    const ALL: [Ring; 8] = [
         Ring::Offer,
         Ring::Kernels,
         Ring::Ready,
@@ -104,12 +99,10 @@ impl Ring {
         Ring::Wanted,
         Ring::Over,
         Ring::Reach,
-        Ring::Near,
-        Ring::ReadyNear,
     ];
 
     fn names_kernels(self) -> bool {
-        matches!(self, Ring::Offer | Ring::Kernels | Ring::Reach | Ring::Near)
+        matches!(self, Ring::Offer | Ring::Kernels | Ring::Reach)
     }
 }
 
@@ -238,7 +231,7 @@ mod tests {
             Head::Verdict { put: 3, verdict: refused },
             Head::Ended { put: 4, failed: true },
             Head::Ring { what: Ring::Offer, kernels: u64::MAX },
-            Head::Ring { what: Ring::Near, kernels: 1 },
+            Head::Ring { what: Ring::Reach, kernels: 1 },
             Head::Ring { what: Ring::Over, kernels: 0 },
         ];
         for head in heads {
@@ -261,7 +254,7 @@ mod tests {
         let mut far = heads[5].write(0);
         far[20] = 1;
         assert!(Head::read(&far).is_err(), "no refusal has a number so large");
-        for (at, value) in [(2, 10), (2, 2), (16, 1)] {
+        for (at, value) in [(2, 8), (2, 2), (16, 1)] {
             let mut bytes = Head::Ring { what: Ring::Kernels, kernels: 1 }.write(0);
             bytes[at] = value;
             assert!(Head::read(&bytes).is_err(), "{at}");

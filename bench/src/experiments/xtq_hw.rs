@@ -54,9 +54,6 @@ pub struct Options {
     /// Be one of the two processes that use `World::xtq`; rank 0 writes what it found here
     #[arg(long, hide = true, value_name = "FILE")]
     as_rank: Option<std::path::PathBuf>,
-    /// As one of these: slots of rings lie in the GPU's memory
-    #[arg(long, hide = true)]
-    near_slots: bool,
 }
 
 const SHAPE: RingShape = RingShape { arena_bytes: 1 << 16 };
@@ -228,7 +225,7 @@ impl Experiment for XtqHw {
         if let Some(file) = &options.as_rank {
             let done = match options.played {
                 true => played::rank(common, file),
-                false => world::rank(common, file, options.near_slots),
+                false => world::rank(common, file),
             };
             return done.map(|()| Findings::new(Vec::new(), String::new()));
         }

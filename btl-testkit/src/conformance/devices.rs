@@ -12,9 +12,7 @@ use super::{Fixture, Suite};
 use crate::random::Random;
 use gapless_btl::{AmTag, Btl, Event, MapError, Mapping, PeerId, Queue, RemoteKey, Token};
 use gapless_mem::fake::FakeDevice;
-use gapless_mem::{
-    Device, DeviceError, HostDevice, Lease, Mapper, ProcessorMapping, Region, Space,
-};
+use gapless_mem::{Device, HostDevice, Lease, Region, Space};
 use std::sync::Arc;
 
 /// A device whose work ends when it has been asked about a few times.
@@ -167,27 +165,6 @@ fn map_for<T: Btl>(duo: &mut Duo<T>, key: &RemoteKey, user: Space) -> Result<Map
     duo.ends[B].mapped().expect("both ends are alike").map_for(peer, key, user)
 }
 
-fn for_processor<T: Btl>(
-    duo: &mut Duo<T>,
-    key: &RemoteKey,
-    by: &Arc<dyn Mapper>,
-) -> Result<ProcessorMapping, MapError> {
-    let (peer, mapped) = (duo.peer[B], duo.ends[B].mapped());
-    let mapped = mapped.expect("both ends are alike");
-    mapped.map_for_processor(peer, key, by, Arc::new(|| {}))
-}
-
-/// The memory, when it is known whether it can be mapped.
-fn mapped_for_processor(mut mapping: ProcessorMapping) -> Result<Lease, DeviceError> {
-    let watch = Watch::new("a mapper to know whether it can");
-    loop {
-        match mapping.take() {
-            Some(known) => return known,
-            None => watch.tick(),
-        }
-    }
-}
-
 fn withdraw<T: Btl>(duo: &mut Duo<T>, region: Region) -> bool {
     duo.ends[A].mapped().expect("both ends are alike").withdraw(region)
 }
@@ -258,107 +235,6 @@ pub fn mapped_device_memory(suite: &Suite, mut fixture: impl Fixture) {
     duo.expect_silence();
     drop(duo);
     assert_eq!(devices[B].imported(), 0);
-}
-
-/// Memory of the owner's device, mapped for the peer's processor: the device sees what that stores, and nothing stays
-/// mapped. No device is attached for that.
-pub fn device_memory_for_processors(suite: &Suite, mut fixture: impl Fixture) {
-    let mut duo = Duo::new(&mut fixture);
-    let [owner, other] = [0, 1].map(|number| FakeDevice::with_delay(number, 3));
-    let memory = owner.allocate(16384).expect("fake memory");
-    let part = memory.sub(4096, 4096).expect("inside");
-    let export = owner.export(part).expect("fake memory");
-    let peer = duo.peer[A];
-    let mapped = duo.ends[A].mapped();
-    let Some(made) = mapped.and_then(|it| it.key_for_processor(peer, export, part.len())) else {
-        return suite.skip("the transport maps no device memory for processors");
-    };
-    duo.say(A, AmTag(9), made.as_bytes(), Token::NONE);
-    let (_, bytes) = duo.hear_message(B);
-    let made = RemoteKey::new(&bytes).expect("as long as a key");
-    let other = Arc::new(other);
-    let mapper = Arc::clone(&other) as Arc<dyn Mapper>;
-    // It may take long until that is known.
-    other.hesitate(true);
-    let coming = for_processor(&mut duo, &made, &mapper).expect("a good key");
-    assert!(!coming.is_known());
-    other.hesitate(false);
-    let mapping = mapped_for_processor(coming).expect("it can");
-    let region = mapping.region();
-    assert!(region.space().cpu_accessible() && region.len() == 4096, "{region:?}");
-    let bytes = message(5, 4096);
-    // SAFETY: the mapping is new, and nothing else touches the memory.
-    unsafe { gapless_mem::write(&region, 0, &bytes) }.expect("host memory");
-    gapless_mem::settle_stores();
-    assert_bytes(&read(&owner, part), 5, "the owner's device sees it");
-    for at in 0..made.as_bytes().len() {
-        let mut nonsense = made.as_bytes().to_vec();
-        nonsense[at] ^= 0x40;
-        let nonsense = RemoteKey::new(&nonsense).expect("as long as a key");
-        assert!(for_processor(&mut duo, &nonsense, &mapper).is_err(), "byte {at}");
-    }
-    let short = RemoteKey::new(&made.as_bytes()[1..]).expect("as long as a key");
-    assert!(for_processor(&mut duo, &short, &mapper).is_err(), "a damaged key");
-    assert!(map_for(&mut duo, &made, Space::Host).is_err(), "it was made for processors");
-    let again = for_processor(&mut duo, &made, &mapper).expect("a good key");
-    let again = mapped_for_processor(again).expect("it can");
-    assert_eq!(other.mapped_for_processor(), 2);
-    other.keep_from_processor(true);
-    let refused = for_processor(&mut duo, &made, &mapper).expect("a good key");
-    let error = mapped_for_processor(refused).expect_err("it cannot any more");
-    assert!(matches!(error, DeviceError::Unsupported { .. }), "{error:?}");
-    other.keep_from_processor(false);
-    // The key ends; what was mapped by it, or begun to be, stays.
-    other.hesitate(true);
-    let begun = for_processor(&mut duo, &made, &mapper).expect("a good key");
-    let peer = duo.peer[A];
-    for _ in 0..2 {
-        duo.ends[A].mapped().expect("as before").end_key_for_processor(peer, &made);
-    }
-    let watch = Watch::new("a key that has ended to map nothing");
-    while for_processor(&mut duo, &made, &mapper).is_ok() {
-        duo.step();
-        watch.tick();
-    }
-    other.hesitate(false);
-    let begun = mapped_for_processor(begun).expect("it had begun");
-    // SAFETY: as above.
-    unsafe { gapless_mem::write(&begun.region(), 0, &message(6, 4096)) }.expect("host memory");
-    gapless_mem::settle_stores();
-    assert_bytes(&read(&owner, part), 6, "the owner's device sees it");
-    drop((mapping, again, begun));
-    // Keys end, however many there were; and another key is not ended so.
-    let kept = duo.ends[A].mapped().expect("as before").allocate(64).expect("host memory");
-    let mapped = duo.ends[A].mapped().expect("as before");
-    let usual = mapped.key(peer, kept.lease()).expect("its own memory");
-    mapped.end_key_for_processor(peer, &usual);
-    for _ in 0..600 {
-        let watch = Watch::new("room for another key for the processor");
-        loop {
-            let export = owner.export(part).expect("fake memory");
-            let mapped = duo.ends[A].mapped().expect("as before");
-            if let Some(key) = mapped.key_for_processor(peer, export, part.len()) {
-                break mapped.end_key_for_processor(peer, &key);
-            }
-            duo.step();
-            watch.tick();
-        }
-    }
-    map_by_message(&mut duo, &usual).expect("it has not ended");
-    // Somebody says another length than that which was exported.
-    let export = owner.export(part).expect("fake memory");
-    let long = duo.ends[A].mapped().expect("as before").key_for_processor(peer, export, 8192);
-    duo.say(A, AmTag(9), long.expect("as before").as_bytes(), Token::NONE);
-    let (_, bytes) = duo.hear_message(B);
-    let long = RemoteKey::new(&bytes).expect("as long as a key");
-    let long = for_processor(&mut duo, &long, &mapper).expect("a good key");
-    let error = mapped_for_processor(long).expect_err("another length");
-    assert!(matches!(error, DeviceError::LengthMismatch { .. }), "{error:?}");
-    duo.expect_health();
-    assert_eq!(other.mapped_for_processor(), 0);
-    drop((kept, duo));
-    // SAFETY: no work is under way, and nobody has it mapped.
-    unsafe { owner.free(memory) }.expect("allocated above");
 }
 
 /// Damaged keys, memory of devices that are not attached, users

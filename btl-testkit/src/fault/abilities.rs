@@ -5,8 +5,7 @@ use gapless_btl::{
     AbilityId, Access, Allocation, Btl, Change, Ended, Event, Extent, LinkError, MapError, Mapped,
     Mapping, PeerId, Rdma, RdmaError, RemoteKey, Token, delegate,
 };
-use gapless_mem::{Export, Lease, Mapper, ProcessorMapping, Region, Space};
-use std::sync::Arc;
+use gapless_mem::{Lease, Region, Space};
 
 const REFUSED: &str = "refused on purpose";
 
@@ -181,34 +180,6 @@ unsafe impl<B: Btl> Mapped for Fault<B> {
         }
         self.allow_mapped()?;
         self.inner.mapped()?.map_for(peer, key, user)
-    }
-
-    fn key_for_processor(&mut self, peer: PeerId, export: Export, len: u64) -> Option<RemoteKey> {
-        self.allow_mapped().ok()?;
-        if self.cut_of(peer).is_some() {
-            return None;
-        }
-        self.inner.mapped().ok()?.key_for_processor(peer, export, len)
-    }
-
-    fn end_key_for_processor(&mut self, peer: PeerId, key: &RemoteKey) {
-        if let Ok(mapped) = self.inner.mapped() {
-            mapped.end_key_for_processor(peer, key);
-        }
-    }
-
-    fn map_for_processor(
-        &mut self,
-        peer: PeerId,
-        key: &RemoteKey,
-        by: &Arc<dyn Mapper>,
-        bell: Arc<dyn Fn() + Send + Sync>,
-    ) -> Result<ProcessorMapping, MapError> {
-        if let Some(error) = self.cut_of(peer) {
-            return Err(MapError::Link(error.clone()));
-        }
-        self.allow_mapped()?;
-        self.inner.mapped()?.map_for_processor(peer, key, by, bell)
     }
 
     fn withdraw(&mut self, region: Region) -> bool {

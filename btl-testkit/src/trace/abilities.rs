@@ -5,8 +5,7 @@ use gapless_btl::{
     AbilityId, Access, Allocation, Btl, Change, Extent, MapError, Mapped, Mapping, PeerId, Rdma,
     RdmaError, RemoteKey, Token, delegate,
 };
-use gapless_mem::{Export, Lease, Mapper, ProcessorMapping, Region, Space};
-use std::sync::Arc;
+use gapless_mem::{Lease, Region, Space};
 
 impl<B: Btl> Trace<B> {
     fn ability<T, E: std::fmt::Display>(
@@ -147,33 +146,6 @@ unsafe impl<B: Btl> Mapped for Trace<B> {
         let result = self.inner.mapped().and_then(|mapped| mapped.map_for(peer, key, user));
         let len = result.as_ref().map_or(0, |mapping| mapping.region().len());
         self.ability("map", Some(peer), len, result)
-    }
-
-    fn key_for_processor(&mut self, peer: PeerId, export: Export, len: u64) -> Option<RemoteKey> {
-        let key = self.inner.mapped().ok()?.key_for_processor(peer, export, len);
-        self.ability("key for the processor", Some(peer), len, key.ok_or("no key")).ok()
-    }
-
-    fn end_key_for_processor(&mut self, peer: PeerId, key: &RemoteKey) {
-        if let Ok(mapped) = self.inner.mapped() {
-            mapped.end_key_for_processor(peer, key);
-        }
-        let outcome = Outcome::Ok;
-        let call = "end of a key for the processor";
-        self.record(Record::Ability { call, peer: Some(peer), len: 0, outcome });
-    }
-
-    fn map_for_processor(
-        &mut self,
-        peer: PeerId,
-        key: &RemoteKey,
-        by: &Arc<dyn Mapper>,
-        bell: Arc<dyn Fn() + Send + Sync>,
-    ) -> Result<ProcessorMapping, MapError> {
-        let mapped = self.inner.mapped();
-        let result = mapped.and_then(|mapped| mapped.map_for_processor(peer, key, by, bell));
-        let len = result.as_ref().map_or(0, ProcessorMapping::bytes);
-        self.ability("map for the processor", Some(peer), len, result)
     }
 
     fn withdraw(&mut self, region: Region) -> bool {

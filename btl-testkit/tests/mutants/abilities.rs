@@ -6,8 +6,7 @@ use gapless_btl::{
     AbilityId, Access, Allocation, Btl, Change, Ended, Event, Extent, MapError, Mapped, Mapping,
     PeerId, Rdma, RdmaError, RemoteKey, Token, delegate,
 };
-use gapless_mem::{Answer, DeviceError, Export, Lease, Mapper, ProcessorMapping, Region, Space};
-use std::sync::{Arc, Mutex};
+use gapless_mem::{Lease, Region, Space};
 
 /// Keys that are given out at most where they run out.
 const KEYS_MAX: u32 = 20;
@@ -42,22 +41,6 @@ fn stretched(local: &[Region], remote: &[Extent], more: i64) -> Option<(Region, 
     let ([near], [far]) = (local, remote) else { return None };
     let len = far.len.checked_add_signed(more)?;
     Some((Region::new(near.space(), near.address(), near.offset(), len), Extent { len, ..*far }))
-}
-
-/// Keeps what it is asked, and never answers.
-#[derive(Default)]
-struct Silent(Mutex<Vec<Answer>>);
-
-#[allow(unsafe_code, reason = "breaks what the suite is to catch")]
-// SAFETY: it maps nothing.
-unsafe impl Mapper for Silent {
-    fn map(&self, _: Export, answer: Answer) {
-        self.0.lock().expect("nobody panics with it").push(answer);
-    }
-
-    unsafe fn unmap(&self, _: Region) -> Result<(), DeviceError> {
-        unreachable!("it has mapped nothing")
-    }
 }
 
 #[allow(unsafe_code, reason = "breaks what the suite is to catch")]
@@ -188,28 +171,6 @@ unsafe impl Mapped for Broken {
             self.mappings.push(mapping.clone());
         }
         Ok(mapping)
-    }
-
-    fn key_for_processor(&mut self, peer: PeerId, export: Export, len: u64) -> Option<RemoteKey> {
-        self.inner_mapped().key_for_processor(peer, export, len)
-    }
-
-    fn end_key_for_processor(&mut self, peer: PeerId, key: &RemoteKey) {
-        if self.flaw != Flaw::KeepsKeysForProcessors {
-            self.inner_mapped().end_key_for_processor(peer, key);
-        }
-    }
-
-    fn map_for_processor(
-        &mut self,
-        peer: PeerId,
-        key: &RemoteKey,
-        by: &Arc<dyn Mapper>,
-        bell: Arc<dyn Fn() + Send + Sync>,
-    ) -> Result<ProcessorMapping, MapError> {
-        let never: Arc<dyn Mapper> = Arc::new(Silent::default());
-        let by = if self.flaw == Flaw::NeverMapsForProcessors { &never } else { by };
-        self.inner_mapped().map_for_processor(peer, key, by, bell)
     }
 
     fn withdraw(&mut self, region: Region) -> bool {

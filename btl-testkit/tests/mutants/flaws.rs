@@ -222,10 +222,6 @@ flaws! {
     MapsForAnybody: device_keys_are_checked, "not attached";
     /// What was mapped is never let go of.
     KeepsMappings: device_memory_freed_and_reused, "let go of memory";
-    /// Whether memory can be mapped for the processor is never known.
-    NeverMapsForProcessors: device_memory_for_processors, "know whether it can takes too long";
-    /// A key for the processor that has ended still maps memory.
-    KeepsKeysForProcessors: device_memory_for_processors, "a key that has ended to map nothing takes too long";
     /// After some buffers there are no more keys.
     RunsOutOfKeys: device_buffers_beyond_the_cache, "always room for one more";
 

@@ -15,15 +15,13 @@ use crate::{
     AbilityId, Access, Allocation, Btl, Change, Ended, Event, Extent, MapError, Mapped, Mapping,
     PeerId, Rdma, RdmaError, RdmaLimits, RemoteKey, Token, check_atomic, total_of,
 };
-use gapless_mem::{DeviceError, Export, Lasting, Lease, Mapper, ProcessorMapping, Region, Space};
-use std::os::fd::OwnedFd;
+use gapless_mem::{DeviceError, Lasting, Lease, Region, Space};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 const REGISTERED: u8 = b'R';
 const ALLOCATED: u8 = b'A';
 const EXPORTED: u8 = b'D';
-const FOR_PROCESSOR: u8 = b'N';
 const PEEKED: u8 = b'P';
 const PAGE_BYTES: usize = 4096;
 
@@ -476,50 +474,6 @@ unsafe impl Mapped for Loopback {
         // SAFETY: the hold keeps it valid for reads and writes. "No reference of this process covers it while the
         // mapping is used": the peer is of this process, so "whoever gave the key keeps" that.
         Ok(unsafe { Mapping::new(lease) })
-    }
-
-    fn key_for_processor(&mut self, peer: PeerId, export: Export, len: u64) -> Option<RemoteKey> {
-        let whom = u64::from(self.peer(peer).ok()?.end.number());
-        let mut shared = lock(&self.end.shared);
-        let number = shared.next;
-        shared.next += 1;
-        shared.for_processors.insert(number, (export, len));
-        Some(encode(FOR_PROCESSOR, self.end.number(), &[number, whom]))
-    }
-
-    fn end_key_for_processor(&mut self, peer: PeerId, key: &RemoteKey) {
-        let Some(peer) = self.peers.get(peer.0 as usize) else { return };
-        if let Ok([number, whom]) = decode(key, FOR_PROCESSOR, self.end.number())
-            && whom == u64::from(peer.end.number())
-        {
-            lock(&self.end.shared).for_processors.remove(&number);
-        }
-    }
-
-    fn map_for_processor(
-        &mut self,
-        peer: PeerId,
-        key: &RemoteKey,
-        by: &Arc<dyn Mapper>,
-        bell: Arc<dyn Fn() + Send + Sync>,
-    ) -> Result<ProcessorMapping, MapError> {
-        let end = &self.peer(peer)?.end;
-        let bad = |what: &str| MapError::BadKey { what: what.to_owned() };
-        let [number, whom] = decode(key, FOR_PROCESSOR, end.number()).map_err(bad)?;
-        if whom != u64::from(self.end.number()) {
-            return Err(bad("it was made for another peer"));
-        }
-        let shared = lock(&end.shared);
-        let (export, len) =
-            shared.for_processors.get(&number).ok_or_else(|| bad("no such memory"))?;
-        let len = *len;
-        let descriptors = export.descriptors.iter().map(OwnedFd::try_clone);
-        let descriptors = descriptors
-            .collect::<Result<_, _>>()
-            .map_err(|error| MapError::System { operation: "dup", reason: error.to_string() })?;
-        let export = Export { bytes: export.bytes.clone(), descriptors };
-        drop(shared);
-        Ok(ProcessorMapping::begin(by, export, len, bell))
     }
 
     fn withdraw(&mut self, region: Region) -> bool {

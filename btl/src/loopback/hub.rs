@@ -5,7 +5,7 @@ use super::devices::Exports;
 use super::direct::Reach;
 use crate::memory::HeapMemory;
 use crate::{Access, Address, AmTag, Fragment, LinkError};
-use gapless_mem::{Export, Lasting, Region};
+use gapless_mem::{Lasting, Region};
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::Write;
 use std::os::unix::net::UnixStream;
@@ -180,8 +180,6 @@ pub(super) struct SharedMemory {
     pub(super) recalled: BTreeSet<(u32, u64)>,
     /// Buffers of devices.
     pub(super) exported: Exports,
-    /// What was exported for processors, and how long it is, by number.
-    pub(super) for_processors: BTreeMap<u64, (Export, u64)>,
 }
 
 /// One end, as the others see it.

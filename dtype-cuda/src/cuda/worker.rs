@@ -4,14 +4,13 @@
 //! first launch of a kernel that is not may wait for all that runs. Host memory is registered, and given back, only
 //! between two lives, for the same reason.
 
-use super::worker_layout::Held;
 use crate::ledger::{Ask, Holder, Holding, LedgerError, Reservation, reserved};
 use gapless_kernels::worker::{
     BLOCKS_MAX, IMAGE, LINKED_IMAGE, PARAMETER_WORDS, REGISTERS_MAX, THREADS, WORKER,
     call_by_number,
 };
 use gapless_mem::{
-    Completion, Device, DeviceError, Export, Lease, Region, Space, Words, Worker, WorkerCode,
+    Completion, Device, DeviceError, Lease, Region, Space, Words, Worker, WorkerCode,
     WorkerFunction, WorkerLimits,
 };
 use gapless_mem_cuda::{Argument, CudaDevice, CudaError, Function, Grid, Module, Mps, Stream};
@@ -267,7 +266,6 @@ fn is_host(region: Region) -> bool {
 //    starts it says that the last one is over, and the stream runs one after another anyway.
 // 4. The completion that was recorded behind the last launch has ended, and so have all before it on the stream. Who asks
 //    between a launch and its record waits; a launch without one is never over.
-// 5. It is allocated and filled with zeros for this call, and freed with its owner.
 unsafe impl Worker for CudaWorker {
     fn limits(&self) -> WorkerLimits {
         WorkerLimits { items_max: THREADS, local_bytes_max: 0 }
@@ -314,23 +312,6 @@ unsafe impl Worker for CudaWorker {
                 Err(error.into())
             }
         }
-    }
-
-    /// In steps of 2 MiB, which is what the driver exports.
-    fn near(&self, len: u64) -> Result<(Lease, Export), DeviceError> {
-        let region = self.device.allocate_shareable(len)?;
-        let owned = Arc::new(Held(Arc::clone(&self.device), region));
-        // SAFETY: the memory was just allocated, and nobody else has it.
-        unsafe { self.device.fill_on(&self.stream, region, 0) }?;
-        let filled = self.stream.record().map_err(DeviceError::from).and_then(|end| end.wait());
-        if let Err(error) = filled {
-            // It may still be written.
-            std::mem::forget(owned);
-            return Err(error);
-        }
-        let export = self.device.export(region)?;
-        // SAFETY: the owner frees it.
-        Ok((unsafe { Lease::new(region, owned) }, export))
     }
 
     fn forget(&self, memory: &Lease) -> Result<(), DeviceError> {

@@ -48,7 +48,7 @@ pub struct WorkerLayout {
 }
 
 /// Memory of a device, freed when it is dropped.
-pub(super) struct Held(pub(super) Arc<CudaDevice>, pub(super) Region);
+struct Held(Arc<CudaDevice>, Region);
 
 impl Drop for Held {
     fn drop(&mut self) {

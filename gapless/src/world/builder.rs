@@ -22,7 +22,7 @@ use gapless_btl::{Btl, Limits};
 use gapless_btl_sm::{Sm, SmConfig};
 use gapless_coll::runtime::Component;
 use gapless_engine::{Engine, HostEngine};
-use gapless_mem::{Device, Mapper};
+use gapless_mem::Device;
 use gapless_osc::Osc;
 use gapless_pml::{Config, Pml, Tuning};
 use gapless_xtq::Xtq;
@@ -61,7 +61,6 @@ pub struct Builder {
     progress_thread: bool,
     task_threads: Option<usize>,
     put_room: Option<(usize, u64)>,
-    mapper: Option<Arc<dyn Mapper>>,
     config: Option<Config>,
     tuning: Option<Tuning>,
     table: Option<Table>,
@@ -270,17 +269,6 @@ impl Builder {
         self
     }
 
-    /// What maps memory of accelerators for this process's processor, so that tasks that are put at a
-    /// [worker](crate::xtq::Tasks::attach_worker) lie in memory of its GPU until it takes them:
-    /// [`ProcessorMapper`](crate::ProcessorMapper), say. Both the process that puts and that of the worker must have
-    /// one. Until it has mapped the memory, which this process does not wait for, tasks go by messages; if it cannot,
-    /// they lie in memory of the host, as without one.
-    #[must_use]
-    pub fn mapper(mut self, mapper: Arc<dyn Mapper>) -> Builder {
-        self.mapper = Some(mapper);
-        self
-    }
-
     /// Sets how messages are carried, the cost model's numbers included: no [tuning file](crate::tuning) is read
     /// then. To change only something else, start with
     /// `Config { tuning: gapless::tuning::load()?, ..Config::default() }`.
@@ -391,17 +379,15 @@ impl Builder {
         }
         self.engines.push(Arc::new(HostEngine));
         let bells = Bells::new()?;
-        let near = self.mapper;
-        let tasks = || gapless_xtq::Config { near: near.clone(), ..bare_tasks(&bells) };
-        let carried = Xtq::attach_at(&mut bml, COLLECTIVE_TASKS, tasks())?;
+        let carried = Xtq::attach_at(&mut bml, COLLECTIVE_TASKS, task_config(&bells))?;
         let tools = Arc::new(Tools::new(self.engines.clone(), Carrier::new(carried)));
-        let (usual, plain) = (tasks(), gapless_xtq::Config::default());
+        let (usual, plain) = (task_config(&bells), gapless_xtq::Config::default());
         let threads = self.task_threads.unwrap_or(usual.threads);
         let (puts_max, put_bytes_max) =
             self.put_room.unwrap_or((plain.puts_max, plain.put_bytes_max));
         let usual = gapless_xtq::Config { threads, puts_max, put_bytes_max, ..usual };
         let xtq = Xtq::attach(&mut bml, usual)?;
-        let window_tasks = gapless_osc::Tasks::attach(&mut bml, &windows, tasks())?;
+        let window_tasks = gapless_osc::Tasks::attach(&mut bml, &windows, task_config(&bells))?;
         let mut pml = Pml::new(bml, self.engines, config);
         if places.are_several_hosts() {
             pml.expect_far();
@@ -467,9 +453,9 @@ pub(crate) fn attach(pml: &mut Pml, device: &Arc<dyn Device>) {
     }
 }
 
-/// The settings of an end for tasks, but for the mapper. A task that ends wakes whoever waits. Collectives and windows
+/// The settings of an end for tasks. A task that ends wakes whoever waits. Collectives and windows
 /// bound by themselves what they put.
-fn bare_tasks(bells: &Bells) -> gapless_xtq::Config {
+fn task_config(bells: &Bells) -> gapless_xtq::Config {
     let bells = bells.clone();
     let bell = Arc::new(move || {
         bells.alarm.ring();

@@ -15,5 +15,4 @@ mod memory;
 mod mps;
 mod order;
 mod peers;
-mod processor;
 mod share;

@@ -143,7 +143,7 @@ impl FakeDevice {
     }
 
     /// The file of what was exported, the allocation's length, and where the region lies in it.
-    pub(super) fn opened(&self, export: Export) -> Result<(OwnedFd, u64, [u64; 2]), DeviceError> {
+    fn opened(&self, export: Export) -> Result<(OwnedFd, u64, [u64; 2]), DeviceError> {
         let bad = |reason| self.refused("import", reason);
         let bytes: &[u8; EXPORT_BYTES] =
             export.bytes.as_slice().try_into().map_err(|_| bad("no export of a fake device"))?;
@@ -168,7 +168,7 @@ impl FakeDevice {
 }
 
 /// Bytes that are mapped of an allocation of this length, which fits the address space.
-pub(super) fn bytes_of(len: u64) -> usize {
+fn bytes_of(len: u64) -> usize {
     usize::try_from(len.max(1)).unwrap_or(usize::MAX)
 }
 

@@ -1,7 +1,6 @@
 //! Tests of the fake device.
 
 use super::*;
-use crate::{Mapper, ProcessorMapping};
 
 #[test]
 fn bytes_make_the_round_trip_only_when_polled() {
@@ -137,90 +136,4 @@ fn pinned_memory_must_be_registered() {
     assert!(device.registered().is_empty() && device.alias(pinned).is_err());
     // SAFETY: refused.
     assert!(unsafe { device.unregister(whole) }.is_err());
-}
-
-type Bell = Arc<dyn Fn() + Send + Sync>;
-
-/// A device that is asked by [`ProcessorMapping`]s, and how often their bell has rung.
-fn mapper() -> (Arc<FakeDevice>, Arc<dyn Mapper>, Arc<AtomicUsize>, Bell) {
-    let here = Arc::new(FakeDevice::new(0));
-    let rung = Arc::<AtomicUsize>::default();
-    let bell = Arc::clone(&rung);
-    let bell = Arc::new(move || _ = bell.fetch_add(1, Ordering::Relaxed));
-    (Arc::clone(&here), here, rung, bell)
-}
-
-#[test]
-fn memory_of_another_process_is_mapped_for_the_processor_until_nobody_has_it() {
-    let (owner, (here, by, rung, bell)) = (FakeDevice::new(0), mapper());
-    let memory = owner.allocate(8192).unwrap();
-    let part = memory.sub(4096, 64).unwrap();
-    let begin =
-        |len| ProcessorMapping::begin(&by, owner.export(part).unwrap(), len, Arc::clone(&bell));
-    here.hesitate(true);
-    let mut coming = begin(64);
-    assert!(coming.take().is_none() && !coming.is_known(), "it is not known yet");
-    assert_eq!((rung.load(Ordering::Relaxed), here.hesitates_with()), (0, 1));
-    here.hesitate(false);
-    assert_eq!((rung.load(Ordering::Relaxed), coming.is_known()), (1, true));
-    let lease = coming.take().unwrap().unwrap();
-    assert!(coming.take().is_none() && !coming.is_known(), "it is taken once");
-    let mapped = lease.region();
-    assert_eq!((mapped.space(), mapped.len()), (Space::Host, 64));
-    // SAFETY: the mapping is new, and nobody else touches the memory.
-    unsafe { crate::write(&mapped, 8, &[1, 2, 3]) }.unwrap();
-    let mut found = [0; 3];
-    // SAFETY: likewise.
-    unsafe { crate::read(&owner.alias(part).unwrap(), 8, &mut found) }.unwrap();
-    let part_of_it = lease.sub(0, 8).unwrap();
-    drop((coming, lease));
-    assert_eq!((found, here.mapped_for_processor()), ([1, 2, 3], 1));
-    drop(part_of_it);
-    assert_eq!(here.mapped_for_processor(), 0);
-    let error = begin(65).take().unwrap().unwrap_err();
-    assert_eq!(error, DeviceError::LengthMismatch { src_len: 64, dst_len: 65 });
-    assert_eq!(here.mapped_for_processor(), 0, "what has another length is unmapped");
-    here.keep_from_processor(true);
-    assert!(begin(64).take().unwrap().is_err());
-    // SAFETY: refused: it is not mapped any more.
-    assert!(unsafe { here.unmap(mapped) }.is_err());
-}
-
-#[test]
-fn what_is_mapped_for_nobody_is_unmapped() {
-    let (owner, (here, by, rung, bell)) = (FakeDevice::new(0), mapper());
-    let memory = owner.allocate(64).unwrap();
-    let begin =
-        || ProcessorMapping::begin(&by, owner.export(memory).unwrap(), 64, Arc::clone(&bell));
-    drop(begin());
-    assert_eq!((rung.load(Ordering::Relaxed), here.mapped_for_processor()), (1, 0), "answered");
-    here.hesitate(true);
-    drop(begin());
-    here.hesitate(false);
-    assert_eq!((rung.load(Ordering::Relaxed), here.mapped_for_processor()), (1, 0), "too late");
-}
-
-/// A mapper that drops what it is asked.
-struct GivesUp;
-
-// SAFETY: it maps nothing.
-unsafe impl Mapper for GivesUp {
-    fn map(&self, _: crate::Export, answer: crate::Answer) {
-        drop(answer);
-    }
-
-    unsafe fn unmap(&self, _: Region) -> Result<(), DeviceError> {
-        unreachable!("it has mapped nothing")
-    }
-}
-
-#[test]
-fn a_mapper_that_gives_up_is_an_error() {
-    let (owner, (_, _, rung, bell)) = (FakeDevice::new(0), mapper());
-    let memory = owner.allocate(64).unwrap();
-    let by: Arc<dyn Mapper> = Arc::new(GivesUp);
-    let mut coming = ProcessorMapping::begin(&by, owner.export(memory).unwrap(), 64, bell);
-    let error = coming.take().unwrap().unwrap_err();
-    assert!(error.to_string().contains("given up"), "{error}");
-    assert_eq!(rung.load(Ordering::Relaxed), 1);
 }

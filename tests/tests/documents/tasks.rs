@@ -55,19 +55,6 @@ fn pieces(world: &World) -> Result<Vec<u8>, Box<dyn std::error::Error>> {
     Ok(found.with(|found| found.to_vec()))
 }
 
-/// A world whose tasks may lie in memory of a GPU.
-fn near() -> Result<World, gapless::Error> {
-    let mapper = Arc::new(gapless::ProcessorMapper::new());
-    let world = World::builder().mapper(mapper).init()?; // at the rank that puts, and at the worker's
-
-    Ok(world)
-}
-
-#[test]
-fn a_world_with_a_mapper_begins_and_ends() {
-    near().unwrap().finalize().unwrap();
-}
-
 #[test]
 fn the_examples_of_tasks_run() {
     let world = World::init().unwrap();

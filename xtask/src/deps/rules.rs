@@ -359,7 +359,6 @@ pub(super) const RULES: &[Rule] = &[
 
 /// Doors to vendors, and what only measuring programs need.
 pub(super) const RESERVED: &[Reserved] = &[
-    Reserved { name: "ash", only: &["gapless-mem-cuda"], why: "one crate opens Vulkan" },
     Reserved {
         name: "cudarc",
         only: &["gapless-mem-cuda"],

@@ -20,10 +20,7 @@ use crate::packet::{Command, ENTRIES, Launch, PACKET_BYTES, Packet, Work};
 use crate::rewrite::{self, Places};
 use crate::tables::{Entry, QueueEntry, Tables};
 use gapless_mem::Device as _;
-use gapless_mem::fake::FakeDevice;
-use gapless_mem::{
-    DeviceError, Export, HostDevice, Lease, Region, Words, Worker, WorkerFunction, WorkerLimits,
-};
+use gapless_mem::{DeviceError, HostDevice, Lease, Words, Worker, WorkerFunction, WorkerLimits};
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -71,8 +68,6 @@ pub const UNFIT: &[u8] = b"does not link";
 /// The player. At most one of its threads runs at a time.
 pub struct Player {
     run: Arc<Run>,
-    /// What gives it memory of its own.
-    device: Option<Arc<FakeDevice>>,
     state: Mutex<State>,
     over: Arc<AtomicBool>,
     dies: Arc<AtomicBool>,
@@ -82,25 +77,7 @@ impl Player {
     /// One that runs tasks so.
     pub fn new(run: impl Fn(&Played) -> Result<(), u32> + Send + Sync + 'static) -> Arc<Player> {
         let over = Arc::new(AtomicBool::new(true));
-        Arc::new(Player {
-            run: Arc::new(run),
-            device: None,
-            state: Mutex::default(),
-            over,
-            dies: Arc::default(),
-        })
-    }
-
-    /// The same, with memory of its own: a device's.
-    pub fn on(self: Arc<Player>, device: Arc<FakeDevice>) -> Arc<Player> {
-        let player = Arc::into_inner(self).expect("nobody has it yet");
-        Arc::new(Player { device: Some(device), ..player })
-    }
-
-    /// Where the thread finds this memory.
-    fn place(&self, memory: &Lease) -> Region {
-        let region = memory.region();
-        self.device.as_ref().and_then(|device| device.alias(region).ok()).unwrap_or(region)
+        Arc::new(Player { run: Arc::new(run), state: Mutex::default(), over, dies: Arc::default() })
     }
 
     /// The life that runs ends at once, and says nothing.
@@ -144,7 +121,6 @@ pub fn memory(bytes: u64) -> Result<Lease, DeviceError> {
 // 2. The lease is kept with its words.
 // 3. The thread touches words that were given, and no others; whoever starts it says that the last one is over.
 // 4. The thread says so last.
-// 5. A device of tests gives fresh memory, which lives as long as the device.
 unsafe impl Worker for Player {
     fn limits(&self) -> WorkerLimits {
         WorkerLimits { items_max: ITEMS_MAX, local_bytes_max: 0 }
@@ -157,31 +133,19 @@ unsafe impl Worker for Player {
     }
 
     fn reach(&self, memory: &Lease) -> Result<u64, DeviceError> {
-        let place = self.place(memory);
-        if place.as_ptr().is_none() {
+        let start = memory.region().start();
+        if memory.region().as_ptr().is_none() {
             // The player touches none of it.
-            return Ok(place.start());
+            return Ok(start);
         }
-        // SAFETY: an alias is there as long as the memory, which the lease keeps.
-        let place = unsafe { Lease::new(place, Arc::new(memory.clone())) };
-        let start = place.region().start();
         // SAFETY: memory that is handed to a worker is touched as words by the process meanwhile.
-        let words = unsafe { Words::new(place) }?;
+        let words = unsafe { Words::new(memory.clone()) }?;
         self.state().memory.insert(start, words);
         Ok(start)
     }
 
-    fn near(&self, len: u64) -> Result<(Lease, Export), DeviceError> {
-        let none = DeviceError::Unsupported { what: "giving memory of its own" };
-        let device = self.device.as_ref().ok_or(none)?;
-        let region = device.allocate(len)?;
-        // SAFETY: it is freed with the device, which the lease keeps.
-        let lease = unsafe { Lease::new(region, Arc::clone(device) as Arc<_>) };
-        Ok((lease, device.export(region)?))
-    }
-
     fn forget(&self, memory: &Lease) -> Result<(), DeviceError> {
-        self.state().memory.remove(&self.place(memory).start());
+        self.state().memory.remove(&memory.region().start());
         Ok(())
     }
 

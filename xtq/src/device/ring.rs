@@ -9,7 +9,7 @@ use super::{Failure, state};
 use crate::error::Refusal;
 use crate::gather::{Part, Place};
 use crate::packet::{Packet, PacketWords, body_lengths};
-use gapless_mem::{DeviceError, Lease, Words, settle_stores, store_lines};
+use gapless_mem::{DeviceError, Lease, Words};
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering};
 use thiserror::Error;
@@ -41,8 +41,6 @@ pub enum RingError {
 
 /// Words of a unit.
 const UNIT_WORDS: usize = UNIT_BYTES / 8;
-/// Words of a line, which is what processors store at once where they can.
-const LINE: usize = 8;
 
 /// What became of a put.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -75,8 +73,6 @@ impl Outcome {
 #[derive(Debug)]
 pub struct Lane {
     words: Words,
-    /// Its slots, if they lie in memory of the worker's that the processor has mapped: then those of `words` are drafts.
-    near: Option<Words>,
     /// Puts so far.
     position: u64,
     /// Puts whose outcome was taken.
@@ -150,32 +146,7 @@ impl Lane {
         let words = unsafe { Words::new(memory) }?;
         let bytes = usize::try_from(shape.arena_bytes).unwrap_or(0);
         let arena = Arena { bytes, head: 0, tail: 0, ends: VecDeque::new() };
-        Ok(Lane { words, near: None, position: 0, taken: 0, used: Box::new([0; SLOTS]), arena })
-    }
-
-    /// The same, with slots in other memory: the worker's own, which a [`Mapper`](gapless_mem::Mapper) has mapped for
-    /// the processor. Nothing of it is ever read here.
-    ///
-    /// # Errors
-    /// As there, of both.
-    ///
-    /// # Safety
-    /// As there, of both.
-    #[allow(unsafe_code, reason = "views memory as words")]
-    pub(crate) unsafe fn near(
-        memory: Lease,
-        shape: RingShape,
-        slots: Lease,
-    ) -> Result<Lane, DeviceError> {
-        // SAFETY: the caller's promise.
-        let lane = unsafe { Lane::new(memory, shape) }?;
-        let aligned = slots.region().start().is_multiple_of(8 * LINE as u64);
-        if slots.region().len() < RingShape::SLOTS_BYTES as u64 || !aligned {
-            return Err(DeviceError::Unsupported { what: "slots in memory of this length" });
-        }
-        // SAFETY: the lease keeps the memory; the caller vouches that it is touched as words alone.
-        let near = Some(unsafe { Words::new(slots) }?);
-        Ok(Lane { near, ..lane })
+        Ok(Lane { words, position: 0, taken: 0, used: Box::new([0; SLOTS]), arena })
     }
 
     #[inline]
@@ -323,15 +294,6 @@ impl Lane {
         for unit in units..before {
             slot[unit * UNIT_WORDS].store(0, Ordering::Relaxed);
         }
-        if let Some(near) = &self.near {
-            // What was written is read here alone, and goes to the slot there, the packet last.
-            let mut lines = [[0; LINE]; SLOT_BYTES / 8 / LINE];
-            for (to, from) in lines.as_flattened_mut().iter_mut().zip(slot) {
-                *to = from.load(Ordering::Relaxed);
-            }
-            let count = units.max(before).div_ceil(LINE / UNIT_WORDS);
-            store_lines(near, slot_of(position) * SLOT_BYTES / 8, &lines[..count]);
-        }
         self.used[slot_of(position)] = u8::try_from(units).unwrap_or(u8::MAX);
         self.position += 1;
         position
@@ -350,9 +312,6 @@ impl Lane {
     /// [looks](super::Target::advance).
     #[inline]
     pub fn announce(&self) -> bool {
-        if self.near.is_some() {
-            settle_stores();
-        }
         state::announce(self.word(RING_STATE), self.word(RING_WANTED))
     }
 

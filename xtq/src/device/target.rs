@@ -57,8 +57,6 @@ pub struct Target {
     parts: Vec<Lease>,
     /// Some of them are accelerators'.
     has_granted: bool,
-    /// The accelerator's memory for rings, given to the worker or not.
-    near: Vec<Lease>,
     /// What table rows name, layouts, and receive buffers.
     kept: Vec<Option<Lease>>,
     layouts: Vec<Option<Lease>>,
@@ -99,7 +97,6 @@ impl Target {
             outs: Vec::new(),
             parts: Vec::new(),
             has_granted: false,
-            near: Vec::new(),
             kept: vec![None; ENTRIES],
             layouts: vec![None; LAYOUTS_MAX],
             code: Code::default(),
@@ -321,11 +318,6 @@ impl Target {
         let posted = std::mem::take(&mut self.posted);
         posted.iter().for_each(|buffer| self.forget(buffer));
         Ok(posted)
-    }
-
-    /// Rings that it has.
-    pub(crate) fn rings(&self) -> usize {
-        self.rings.len()
     }
 
     /// Adds the ring of an initiator: zeroed memory that both have. The worker leaves for a moment, if there is one.

@@ -1,6 +1,5 @@
 //! Choices about an end.
 
-use gapless_mem::Mapper;
 use std::fmt;
 use std::sync::Arc;
 
@@ -16,9 +15,6 @@ pub struct Config {
     /// Whether initiators may put tasks of this process's [worker](crate::Xtq::attach_worker) into memory that they
     /// share with it. If not, all come by messages.
     pub rings: bool,
-    /// What maps memory of accelerators for this process's processor: slots of rings lie there, if initiators have one too,
-    /// and the worker gives such memory ([`Worker::near`](gapless_mem::Worker::near)). `None`: they lie in the host's.
-    pub near: Option<Arc<dyn Mapper>>,
     /// Puts to one target that have not ended, at most. More are [refused](crate::XtqError::Full).
     pub puts_max: usize,
     /// Bytes of arguments and payloads that one target has not accepted, at most. More are
@@ -29,14 +25,7 @@ pub struct Config {
 impl Default for Config {
     fn default() -> Config {
         let (puts_max, put_bytes_max) = (1 << 16, 256 << 20);
-        Config {
-            threads: 2,
-            bell: Arc::new(|| {}),
-            rings: true,
-            near: None,
-            puts_max,
-            put_bytes_max,
-        }
+        Config { threads: 2, bell: Arc::new(|| {}), rings: true, puts_max, put_bytes_max }
     }
 }
 

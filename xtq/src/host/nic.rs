@@ -99,10 +99,7 @@ impl State {
                 self.initiator.ended(from, put, if failed { Err(reason) } else { Ok(()) })?;
                 None
             }
-            Head::Ring {
-                what: what @ (Ring::Ready | Ring::ReadyNear | Ring::Declined | Ring::Wanted),
-                ..
-            } => {
+            Head::Ring { what: what @ (Ring::Ready | Ring::Declined | Ring::Wanted), .. } => {
                 self.target.rings.hear(from, what)?;
                 None
             }

@@ -3,12 +3,9 @@
 //!
 //! ```text
 //! (a put of a worker's kernel) ──► asked ──OFFER──► offered ──READY──► ready ──GO──► live
-//!                                    │ no room          │ DECLINED        ▲
-//!                                    └────► without ◄───┤               added
-//!                                                       └─READY[NEAR]─► joins, if the worker gets it only now
+//!                                    │ no room          │ DECLINED
+//!                                    └────► without ◄───┘
 //! ```
-//!
-//! The worker gets a ring as it is offered, unless the initiator is to say first where its slots lie.
 //!
 //! An initiator that is ready sends no more such puts by messages, but those of lines. When those that it has sent have
 //! ended, its ring is live. So its tasks begin in the order in which they were put, whichever way they came.
@@ -24,11 +21,6 @@ enum Stage {
     Asked,
     /// The worker has it.
     Offered,
-    /// The worker gets it when the initiator has said whether its slots lie in the worker's memory.
-    Proposed,
-    Joins {
-        near: bool,
-    },
     Ready,
     Live,
     Without,
@@ -38,19 +30,7 @@ enum Stage {
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Wishes {
     pub(super) asked: Vec<Rank>,
-    pub(super) joins: Vec<(Rank, bool)>,
     pub(super) wanted: bool,
-}
-
-/// What became of a wish for a ring.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Made {
-    /// The worker has it.
-    Added,
-    /// The initiator is to say where its slots lie.
-    Proposed,
-    /// There is none.
-    None,
 }
 
 /// The rings of this process's worker.
@@ -143,39 +123,18 @@ impl Rings {
         self.wanted = true;
     }
 
-    /// Who is to get a ring, whose ring the worker is to get (and whether its slots lie there), and whether the worker is
-    /// wanted: once.
+    /// Who is to get a ring, and whether the worker is wanted: once.
     pub(super) fn take_wishes(&mut self) -> Wishes {
-        let mut wishes = Wishes { wanted: std::mem::take(&mut self.wanted), ..Wishes::default() };
-        for (&rank, stage) in &self.peers {
-            match *stage {
-                Stage::Asked => wishes.asked.push(Rank(rank)),
-                Stage::Joins { near } => wishes.joins.push((Rank(rank), near)),
-                _ => {}
-            }
-        }
-        wishes
+        let asked = self.peers.iter().filter(|(_, stage)| **stage == Stage::Asked);
+        let asked = asked.map(|(rank, _)| Rank(*rank)).collect();
+        Wishes { asked, wanted: std::mem::take(&mut self.wanted) }
     }
 
-    /// It gets one, or none.
-    pub(super) fn offer(&mut self, to: Rank, made: Made) {
+    /// The worker has one for it, or there is none.
+    pub(super) fn offer(&mut self, to: Rank, has: bool) {
         if let Some(stage) = self.peers.get_mut(&to.0).filter(|stage| **stage == Stage::Asked) {
-            *stage = match made {
-                Made::Added => Stage::Offered,
-                Made::Proposed => Stage::Proposed,
-                Made::None => Stage::Without,
-            };
+            *stage = if has { Stage::Offered } else { Stage::Without };
         }
-    }
-
-    /// The worker has a ring that was proposed, or cannot have it. Whether its initiator is to be told so.
-    pub(super) fn join(&mut self, rank: Rank, added: bool) -> bool {
-        let stage = self.peers.get_mut(&rank.0);
-        let Some(stage) = stage.filter(|stage| matches!(stage, Stage::Joins { .. })) else {
-            return false;
-        };
-        *stage = if added { Stage::Ready } else { Stage::Without };
-        !added
     }
 
     /// What an initiator says about its ring. An error says how it breaks the rules.
@@ -183,18 +142,10 @@ impl Rings {
         let stage = self.peers.get_mut(&from.0);
         match (what, stage) {
             (Ring::Ready, Some(stage @ Stage::Offered)) => *stage = Stage::Ready,
-            (Ring::Ready | Ring::ReadyNear, Some(stage @ Stage::Proposed)) => {
-                *stage = Stage::Joins { near: what == Ring::ReadyNear };
-            }
-            (Ring::Declined, Some(stage @ (Stage::Offered | Stage::Proposed))) => {
-                *stage = Stage::Without;
-            }
+            (Ring::Declined, Some(stage @ Stage::Offered)) => *stage = Stage::Without,
             (Ring::Wanted, Some(Stage::Live)) => self.wanted = true,
             // It was said before it heard that there is no worker any more.
-            (
-                Ring::Ready | Ring::ReadyNear | Ring::Declined | Ring::Wanted,
-                Some(Stage::Without),
-            ) => {}
+            (Ring::Ready | Ring::Declined | Ring::Wanted, Some(Stage::Without)) => {}
             _ => return Err(format!("{what:?} of a ring, which is not the next thing to say")),
         }
         Ok(())
@@ -225,15 +176,9 @@ impl Rings {
         gone
     }
 
-    /// Whether a ring was proposed to this rank that the worker does not have yet.
-    pub(super) fn is_proposed(&self, to: Rank) -> bool {
-        matches!(self.peers.get(&to.0), Some(Stage::Proposed | Stage::Joins { .. }))
-    }
-
     /// Whether there is something to do that no message tells of.
     pub(super) fn is_busy(&self) -> bool {
-        let begins =
-            |stage: &Stage| matches!(stage, Stage::Asked | Stage::Joins { .. } | Stage::Ready);
+        let begins = |stage: &Stage| matches!(stage, Stage::Asked | Stage::Ready);
         self.wanted || self.peers.values().any(begins)
     }
 
@@ -266,16 +211,15 @@ mod tests {
         assert!(rings.hear(one, Ring::Ready).is_err());
         rings.ask(one);
         assert!(rings.is_busy());
-        let asked = Wishes { asked: vec![one], ..Wishes::default() };
+        let asked = Wishes { asked: vec![one], wanted: false };
         assert_eq!(rings.take_wishes(), asked);
         assert_eq!(rings.set_kernel(3, true), []);
-        rings.offer(one, Made::Added);
+        rings.offer(one, true);
         assert_eq!((rings.take_wishes(), rings.is_busy()), (Wishes::default(), false));
         assert_eq!((rings.set_kernel(4, true), rings.kernels()), (vec![one], 0b1_1000));
         assert_eq!(rings.set_kernel(4, true), []);
         rings.begin(one);
         assert!(rings.hear(one, Ring::Wanted).is_err());
-        assert!(rings.hear(one, Ring::ReadyNear).is_err(), "its slots lie in the ring");
         rings.hear(one, Ring::Ready).unwrap();
         assert!(rings.hear(one, Ring::Ready).is_err());
         assert_eq!((rings.let_go(|_| false), rings.is_busy()), (vec![], true));
@@ -292,37 +236,12 @@ mod tests {
     }
 
     #[test]
-    fn a_ring_that_was_proposed_joins_when_its_initiator_has_said_where_its_slots_lie() {
-        let mut rings = Rings::default();
-        rings.attach();
-        let ranks = [1, 2, 3, 4].map(Rank);
-        ranks.into_iter().for_each(|rank| rings.ask(rank));
-        ranks.into_iter().for_each(|rank| rings.offer(rank, Made::Proposed));
-        assert!(!rings.is_busy() && !rings.join(ranks[0], true), "nobody has said anything");
-        assert!(rings.hear(ranks[0], Ring::Wanted).is_err());
-        rings.hear(ranks[0], Ring::ReadyNear).unwrap();
-        rings.hear(ranks[1], Ring::Ready).unwrap();
-        rings.hear(ranks[2], Ring::Declined).unwrap();
-        rings.hear(ranks[3], Ring::ReadyNear).unwrap();
-        assert!(rings.hear(ranks[0], Ring::Ready).is_err());
-        rings.lose(ranks[3]);
-        let joins = vec![(ranks[0], true), (ranks[1], false)];
-        assert_eq!(rings.take_wishes(), Wishes { joins, ..Wishes::default() });
-        assert!(rings.is_busy());
-        assert!(rings.let_go(|_| false).is_empty(), "the worker has none of them");
-        assert!(!rings.join(ranks[0], true) && rings.join(ranks[1], false));
-        assert!(!rings.join(ranks[3], true), "it is lost");
-        assert_eq!(rings.let_go(|_| false), [ranks[0]]);
-        assert!(!rings.is_busy());
-    }
-
-    #[test]
     fn who_is_lost_or_declines_is_not_asked_again() {
         let mut rings = Rings::default();
         rings.attach();
         for (rank, declines) in [(Rank(1), true), (Rank(2), false)] {
             rings.ask(rank);
-            rings.offer(rank, Made::Added);
+            rings.offer(rank, true);
             match declines {
                 true => rings.hear(rank, Ring::Declined).unwrap(),
                 false => rings.lose(rank),

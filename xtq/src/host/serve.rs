@@ -9,7 +9,7 @@ mod offers;
 mod own;
 
 use super::heap::heap;
-use super::rings::{Made, Wishes};
+use super::rings::Wishes;
 use super::run::lay_down;
 use super::target::RefusedTask;
 use super::{Inner, State, Xtq};
@@ -58,10 +58,6 @@ pub(super) struct Served {
     looked_ns: u64,
     /// Ranks that have asked for rings, and whose links are not known yet.
     links: far::Waiting,
-    /// Rings that were proposed, until their initiators have said where their slots lie: nobody touches them. If a rank
-    /// is lost, or declines, its ring stays here until the worker is away for others: giving it back waits for a
-    /// worker.
-    proposed: BTreeMap<u32, offers::Proposed>,
 }
 
 /// What the worker has said.
@@ -84,7 +80,6 @@ impl Served {
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
         let (ended, initiators, signals) = (HashMap::new(), vec![None], Vec::new());
         let (counts, changes, looked_ns) = (BTreeMap::new(), false, 0);
-        let (links, proposed) = Default::default();
         Ok(Served {
             number,
             target,
@@ -95,8 +90,7 @@ impl Served {
             counts,
             changes,
             looked_ns,
-            links,
-            proposed,
+            links: far::Waiting::default(),
         })
     }
 
@@ -522,7 +516,7 @@ impl Xtq {
         }
         drop(held);
         inner.tell(heard);
-        wishes.asked.len() + wishes.joins.len()
+        wishes.asked.len()
     }
 }
 
@@ -534,49 +528,32 @@ impl Served {
         (inner, now_ns): (&Inner, u64),
         wishes: &Wishes,
     ) -> Result<(), TargetError> {
-        let Wishes { asked, joins, wanted } = wishes;
+        let Wishes { asked, wanted } = wishes;
         let links = asked.iter().map(|rank| (*rank, self.links.link(bml, *rank, now_ns)));
         let asked: Vec<_> = links.filter(|(_, link)| *link != far::Link::Coming).collect();
         if *wanted {
             self.target.want();
         }
-        let any = !asked.is_empty() || !joins.is_empty();
+        let any = !asked.is_empty();
         // It is not waited for: a task may need what this process does next.
         self.changes = any && !self.target.is_away()?;
         if self.changes {
             return Ok(());
         }
-        if any {
-            self.forget_proposed(bml, |rank| inner.with(|it| it.target.rings.is_proposed(rank)));
-        }
-        for &(rank, near) in joins {
-            let added = self.join(bml, rank, near);
-            inner.with(|state| {
-                if state.target.rings.join(rank, added) {
-                    let head = Head::Ring { what: Ring::Over, kernels: 0 };
-                    state.initiator.say(rank, head, Vec::new());
-                }
-            });
-        }
         for &(rank, link) in &asked {
-            let may_be_near = inner.config.near.is_some() && link == far::Link::Known;
-            let near = if may_be_near { self.propose(bml, rank) } else { None };
-            let (what, made, text) = match (near, link) {
-                (Some(keys), _) => (Ring::Near, Made::Proposed, Some(keys)),
-                (None, far::Link::Reaches) => {
-                    let key = self.offer_far(bml, inner, rank);
-                    (Ring::Reach, Made::Added, key.map(|key| key.as_bytes().to_vec()))
-                }
-                (None, _) => {
-                    let key = self.offer(bml, rank);
-                    (Ring::Offer, Made::Added, key.map(|key| key.as_bytes().to_vec()))
-                }
+            let (what, key) = match link {
+                far::Link::Reaches => (Ring::Reach, self.offer_far(bml, inner, rank)),
+                _ => (Ring::Offer, self.offer(bml, rank)),
             };
             inner.with(|state| {
-                state.target.rings.offer(rank, if text.is_some() { made } else { Made::None });
+                state.target.rings.offer(rank, key.is_some());
                 let kernels = state.target.rings.kernels();
-                if let Some(text) = text {
-                    state.initiator.say(rank, Head::Ring { what, kernels }, text);
+                if let Some(key) = key {
+                    state.initiator.say(
+                        rank,
+                        Head::Ring { what, kernels },
+                        key.as_bytes().to_vec(),
+                    );
                 }
             });
         }

@@ -9,12 +9,12 @@ use std::time::{Duration, Instant};
 
 use gapless::World;
 use gapless::xtq::{
-    CpuMapping, CudaLauncher, Function, Kernel, Launch, Life, Put, QueueOptions, Rank, Signal, TargetBuffer, Tasks,
+    CudaLauncher, Function, Kernel, Launch, Life, Put, QueueOptions, Rank, Signal, TargetBuffer, Tasks,
 };
 use gapless_cli::pingpong::Pinned;
 use gapless_dtype_cuda::CudaWorker;
 use gapless_mem::Lease;
-use gapless_mem_cuda::{CudaDevice, CudaDriver, Module, ProcessorMapper};
+use gapless_mem_cuda::{CudaDevice, CudaDriver, Module};
 use gapless_report::{Mark, Row};
 use gapless_xtq::device::DeviceFunction;
 use rustix::process::{Pid, getpid};
@@ -60,8 +60,6 @@ DONE:
 
 /// How the tasks come to run.
 const WAYS: [&str; 3] = ["device", "host, launched", "host, function"];
-/// The first, with slots in the GPU's memory.
-const NEAR: &str = "device, slots in its memory";
 const TARGET: Rank = Rank(1);
 /// How long single tasks are put before the first batch.
 const RING_COMES: Duration = Duration::from_secs(1);
@@ -98,25 +96,9 @@ pub(super) fn add(mut findings: Findings, common: &Common) -> Result<Findings, F
 
 /// `bare`: seconds of a message, a launch and a wait without any interface.
 fn rows(common: &Common, space: &str, bare: Option<f64>) -> Result<Vec<Row>, Failure> {
-    // Slots in the host's memory; and in the GPU's, if the processor maps that.
-    let mut rows = rows_of((common, &[]), (space, bare), WAYS[0])?;
-    let device = CudaDriver::load()?.device(0)?;
-    if CpuMapping::probe(&device).by().is_some() {
-        rows.extend(rows_of((common, &["--near-slots"]), (space, bare), NEAR)?);
-    }
-    Ok(rows)
-}
-
-/// Of two processes with these options; `first` is what the rows of the worker say.
-fn rows_of(
-    (common, options): (&Common, &[&str]),
-    (space, bare): (&str, Option<f64>),
-    first: &str,
-) -> Result<Vec<Row>, Failure> {
     let folder = tempfile::tempdir().map_err(Failure::io("make", std::env::temp_dir()))?;
     let file = folder.path().join("found");
-    let arguments = [XtqHw::NAME].iter().chain(options).map(Into::into).collect();
-    let found: Vec<Found> = processes::found((2, XtqHw::NAME), arguments, common, &file)?;
+    let found: Vec<Found> = processes::found((2, XtqHw::NAME), vec![XtqHw::NAME.into()], common, &file)?;
     let of_way = |way: usize| {
         let found = found.iter().find(|found| found.way == way);
         found.map(|found| summary(found.one.clone())).transpose()
@@ -126,15 +108,13 @@ fn rows_of(
     for Found { way, one, rounds, batches, put, target_ms } in found {
         let row = |what: &str, seconds: Vec<f64>| -> Result<Row, Failure> {
             let case = format!("World::xtq: {what}");
-            let way = if way == 0 { first } else { WAYS[way] };
-            Ok(Row::new(case, "task", space, way, 8 * NUMBERS as u64, summary(seconds)?).verified(true))
+            Ok(Row::new(case, "task", space, WAYS[way], 8 * NUMBERS as u64, summary(seconds)?).verified(true))
         };
         let (mut one, mut put) = (row("put to signal", one)?, row("what a put costs", put)?);
         let mut batches = row("in batches of 16, each", batches)?;
         let rounds = row("a batch of 16, then a wait, each", rounds)?;
         if way == 0 {
-            let asked = if first == NEAR { 2.6 } else { 3.6 };
-            one.marks.push(Mark::at_most("µs, put to signal", asked, one.seconds.median * 1e6));
+            one.marks.push(Mark::at_most("µs, put to signal", 3.6, one.seconds.median * 1e6));
             let median = one.seconds.median;
             let function = function.map(|it| it.median);
             for (what, seconds) in [("of a message, launch and wait", bare), ("of a function on a processor", function)] {
@@ -154,12 +134,8 @@ fn rows_of(
 }
 
 /// One of the two processes.
-pub(super) fn rank(common: &Common, file: &Path, near_slots: bool) -> Result<(), Failure> {
-    let mut builder = World::builder();
-    if near_slots {
-        builder = builder.mapper(Arc::new(ProcessorMapper::new()));
-    }
-    let world = builder.init()?;
+pub(super) fn rank(common: &Common, file: &Path) -> Result<(), Failure> {
+    let world = World::init()?;
     let found = if world.rank() == 0 {
         let _pinned = Pinned::to(0);
         initiate(&world, common.quick)
@@ -305,7 +281,7 @@ impl<'w> Putting<'w> {
     /// Measures this way. `ran_ns` says how long the target has run. Also gives how many tasks there were.
     pub(super) fn measure(mut self, quick: bool, ran_ns: impl Fn() -> Option<u64>) -> Result<(Found, u64), Failure> {
         let n = |count: usize| if quick { count / 100 + 2 } else { count };
-        // A ring may take Vulkan's start; what comes by messages meanwhile has few receive buffers.
+        // A ring comes only now; what comes by messages meanwhile has few receive buffers.
         let begun = Instant::now();
         while self.way == 0 && begun.elapsed() < RING_COMES {
             self.round(1)?;

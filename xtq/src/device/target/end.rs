@@ -15,7 +15,6 @@ impl Drop for Target {
             std::mem::forget(std::mem::take(&mut self.kept));
             std::mem::forget(std::mem::take(&mut self.layouts));
             std::mem::forget(std::mem::take(&mut self.parts));
-            std::mem::forget(std::mem::take(&mut self.near));
             std::mem::forget(std::mem::take(&mut self.posted));
             std::mem::forget(std::mem::take(&mut self.spare));
             std::mem::forget(self.words.clone());

@@ -1,10 +1,10 @@
-//! Rings whose parts lie apart: slots in the worker's own memory, where processors of other processes have mapped it; of an
-//! accelerator of another process, slots and bodies there, and statuses in the initiator's memory.
+//! Rings of accelerators of other processes, whose parts lie apart: slots and bodies may lie in memory of the worker's
+//! accelerator, statuses in the initiator's.
 
 use super::super::layout::{RING_HEAD_BYTES, RINGS_MAX, RingShape, SLOTS};
 use super::super::terms::RingPlaces;
 use super::{Ring, Target, TargetError, is_host, room};
-use gapless_mem::{DeviceError, Export, Lease, Words};
+use gapless_mem::{DeviceError, Lease, Words};
 
 /// The memory of such a ring. `whole` is the host's, and as long as a ring; the others take parts out of it.
 #[derive(Clone, Debug)]
@@ -75,18 +75,6 @@ impl RingParts {
 }
 
 impl Target {
-    /// Memory of the worker's accelerator ([`Worker::near`](gapless_mem::Worker::near)), which is kept until this is gone: no
-    /// worker may run when it goes. The worker leaves for a moment, if there is one.
-    ///
-    /// # Errors
-    /// There is none; the worker does not leave.
-    pub(crate) fn near(&mut self, len: u64) -> Result<(Lease, Export), TargetError> {
-        self.send_away()?;
-        let (memory, export) = self.worker.near(len)?;
-        self.near.push(memory.clone());
-        Ok((memory, export))
-    }
-
     /// Whether accelerators of other processes put here, who can want the worker by a word of their rings alone.
     pub(crate) fn has_granted(&self) -> bool {
         self.has_granted
@@ -101,25 +89,6 @@ impl Target {
     /// # Safety
     /// As there, of all parts.
     pub unsafe fn grant_ring(
-        &mut self,
-        parts: RingParts,
-        shape: RingShape,
-    ) -> Result<u8, TargetError> {
-        // SAFETY: the caller's promise.
-        let added = unsafe { self.add_ring_of_parts(parts, shape) };
-        self.has_granted |= added.is_ok();
-        added
-    }
-
-    /// Adds a ring whose parts lie apart, of an initiator that says so if it wants the worker. The worker leaves for a
-    /// moment, if there is one. Gives its number.
-    ///
-    /// # Errors
-    /// As [`add_ring`](Target::add_ring).
-    ///
-    /// # Safety
-    /// As there, of all parts.
-    pub(crate) unsafe fn add_ring_of_parts(
         &mut self,
         parts: RingParts,
         shape: RingShape,
@@ -140,6 +109,7 @@ impl Target {
         let near = parts.slots.as_ref().is_some_and(|slots| !is_host(slots));
         let ring = Ring { memory: parts.whole, reached: false, near, head: Some(head) };
         let added = places.map_err(TargetError::from).and_then(|at| self.add_places(ring, at));
+        self.has_granted |= added.is_ok();
         match added {
             Ok(_) => self.parts.extend(reached),
             Err(_) => reached.iter().for_each(|memory| self.forget(memory)),

@@ -54,6 +54,17 @@ impl Way {
             Way::Offered(..) | Way::Without | Way::Broken => None,
         }
     }
+
+    /// The offer, if there is one. Until something is done about it, there is no way there.
+    pub(super) fn take_offer(&mut self) -> Option<Offer> {
+        match std::mem::replace(self, Way::Without) {
+            Way::Offered(offer) => Some(offer),
+            way => {
+                *self = way;
+                None
+            }
+        }
+    }
 }
 
 /// A put that was in a ring.
@@ -138,7 +149,7 @@ impl Direct {
     pub(super) fn is_busy(&self) -> bool {
         let live = matches!(self.way, Way::Live(_)) && !self.waiting.is_empty();
         let begins = match &self.way {
-            Way::Offered(offer) => offer.is_due(),
+            Way::Offered(_) => true,
             way => matches!(way, Way::Tried(_)),
         };
         live || !self.running.is_empty() || begins
@@ -406,7 +417,7 @@ impl Initiator {
             };
             drop(rings);
             let works = end.far.as_mut().is_some_and(|far| far.broken(now_ns).is_none());
-            self.hold(rank, Ring::Ready, works.then_some(end));
+            self.hold(rank, works.then_some(end));
         }
         for (rank, why) in over {
             let why = format!("the ring of its worker is not reached any more: {why}");

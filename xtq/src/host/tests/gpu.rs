@@ -14,8 +14,7 @@ use std::cell::RefCell;
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
 /// Ways by a worker on a GPU.
-pub(super) const WAYS: [Way; 5] =
-    [Way::GpuMessages, Way::GpuRings, Way::GpuFleeting, Way::GpuFar, Way::GpuNear];
+pub(super) const WAYS: [Way; 4] = [Way::GpuMessages, Way::GpuRings, Way::GpuFleeting, Way::GpuFar];
 /// Tasks that a buffer has room to note.
 const NOTES: usize = 640;
 /// Bytes of a note, and of what comes before its payload.

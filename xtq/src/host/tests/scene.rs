@@ -5,9 +5,6 @@ use super::launched::{self, Log, PAYLOAD_MAX, Tasks, rank, run};
 use super::*;
 use crate::device::player::{Player, memory};
 use crate::device::{DeviceFunction, Life};
-use gapless_mem::Mapper;
-use gapless_mem::fake::FakeDevice;
-use gapless_mem_cuda::ProcessorMapper;
 
 /// How tasks come to run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -17,10 +14,6 @@ pub(super) enum Way {
     Rings,
     /// By rings; the worker leaves whenever it has nothing to do.
     Fleeting,
-    /// By rings whose slots lie in the worker's own memory.
-    Near,
-    /// Likewise; the worker leaves whenever it has nothing to do.
-    NearFleeting,
     /// By rings on another host, which are reached by operations alone.
     Far,
     /// Likewise; the worker leaves whenever it has nothing to do.
@@ -31,21 +24,11 @@ pub(super) enum Way {
     GpuRings,
     GpuFleeting,
     GpuFar,
-    /// Likewise by rings whose slots lie in the GPU's memory.
-    GpuNear,
 }
 
 /// Those of processes.
-pub(super) const WAYS: [Way; 8] = [
-    Way::Launched,
-    Way::Messages,
-    Way::Rings,
-    Way::Fleeting,
-    Way::Near,
-    Way::NearFleeting,
-    Way::Far,
-    Way::FarFleeting,
-];
+pub(super) const WAYS: [Way; 6] =
+    [Way::Launched, Way::Messages, Way::Rings, Way::Fleeting, Way::Far, Way::FarFleeting];
 /// One that needs nothing.
 pub(super) const PLAIN: Way = Way::Launched;
 /// Whether only what the machine itself does takes time.
@@ -80,13 +63,7 @@ impl Scene {
         println!("{way:?}, seed {seed:?}");
         let gpu = super::gpu::WAYS.contains(&way).then(super::gpu::Gpu::new);
         let rings = !matches!(way, Way::Messages | Way::GpuMessages);
-        let device = Arc::new(FakeDevice::new(0));
-        let near: Option<Arc<dyn Mapper>> = match way {
-            Way::Near | Way::NearFleeting => Some(Arc::clone(&device) as Arc<_>),
-            Way::GpuNear => Some(Arc::new(ProcessorMapper::new())),
-            _ => None,
-        };
-        let config = Config { rings, near, ..Config::default() };
+        let config = Config { rings, ..Config::default() };
         let (log, target) = (Log::default(), size as usize - 1);
         let is_far = matches!(way, Way::Far | Way::FarFleeting | Way::GpuFar);
         let job = Job::over(size, seed, None, &config, !is_far);
@@ -99,8 +76,7 @@ impl Scene {
             let player = Player::new(move |task| {
                 run(&log, [task.object, task.arguments[0], task.arguments[2]], &task.payload)
             });
-            let player = player.on(device);
-            let leaves = matches!(way, Way::Fleeting | Way::NearFleeting | Way::FarFleeting);
+            let leaves = matches!(way, Way::Fleeting | Way::FarFleeting);
             let idle = leaves.then_some(Duration::from_micros(1));
             let life = Life { idle, longest: PATIENCE };
             scene.there().attach_worker(player.clone(), life).unwrap();

@@ -4,7 +4,6 @@
 
 mod code;
 mod grants;
-mod near;
 
 use super::launched::run;
 use super::scene::{Scene, WAYS, Way};
@@ -20,7 +19,7 @@ use std::sync::Mutex;
 
 #[test]
 fn while_the_worker_stays_tasks_run_though_their_target_makes_no_progress() {
-    [Way::Rings, Way::Near, Way::Far].into_iter().for_each(target_stands_still);
+    [Way::Rings, Way::Far].into_iter().for_each(target_stands_still);
 }
 
 fn target_stands_still(way: Way) {
@@ -239,7 +238,6 @@ fn whoever_speaks_of_rings_out_of_turn_is_given_up() {
         Ring::Wanted,
         Ring::Over,
         Ring::Reach,
-        Ring::ReadyNear,
     ];
     for what in all {
         for key in [&[][..], &[7; 80], &[7; 81]] {
@@ -252,24 +250,6 @@ fn whoever_speaks_of_rings_out_of_turn_is_given_up() {
             let offers = matches!(what, Ring::Offer | Ring::Reach);
             assert_eq!(lost, !offers || key.len() != 80, "{what:?}, {}", key.len());
         }
-    }
-    let key = |len: u8| [&[len][..], &vec![7; len.into()]].concat();
-    for (keys, is_offer) in [
-        ([key(80), key(80)].concat(), true),
-        ([key(80), key(1)].concat(), true),
-        ([key(80), key(0)].concat(), false),
-        ([key(0), key(80)].concat(), false),
-        ([key(81), key(1)].concat(), false),
-        ([key(80), key(80), vec![7]].concat(), false),
-        (key(80), false),
-        (vec![], false),
-    ] {
-        let mut job = Job::with(2, None, Some(0));
-        let bytes = [&Head::Ring { what: Ring::Near, kernels: 0 }.write(0)[..], &keys].concat();
-        say(&mut job, &bytes);
-        (0..8).for_each(|_| _ = job.step());
-        let lost = matches!(job.ends[1].bml.state(Rank(0)), PeerState::Lost(_));
-        assert_eq!(lost, !is_offer, "{keys:?}");
     }
 }
 
