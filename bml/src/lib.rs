@@ -19,6 +19,11 @@
 //!   in a [`Directory`] is introduced when it is needed, so its address is not known until then. A
 //!   process that [watches](Bml::watch) also keeps links to ranks r ± 2^k, over which it hears of deaths.
 //!
+//! Files: `bml` has the rails (`rail`), the peers (`endpoint`) and the handlers. `select`, `near` and `stripe` choose a
+//! rail and are pure; `bundle` and `window` number and bound what goes over several. `flood` and `roll_call` spread deaths
+//! and leaving. `spin` and `waiter` decide how to wait, `token` whose an ending is. `level`, `digest`, `ranks` and
+//! `registered` are for the layers above.
+//!
 //! A `Bml` reaches its own process through a built-in loopback, so that a single process needs no
 //! transport at all. Nothing here knows datatypes or matching. Lengths are in bytes.
 //!

@@ -23,6 +23,8 @@
 //! | `rndv/staged/reader.rs` | 2 or 3 | both, between hosts: the receiver's transport out of a ring in the sender's device memory |
 //! | `rndv/staged.rs`: gets, through the host | 2 to 4 | both: the receiver out of a ring in the sender's device memory, or in host memory that both map |
 //!
+//! Which module may use which: docs/internals.md, "The folders of `pml`".
+//!
 //! # What holds
 //! - Messages match in MPI's order (MPI 4.1 §3.5); the cost of a message does not grow with the number of waiting
 //!   messages.
