@@ -5,20 +5,25 @@
 //! - [`card`]: what each process publishes about itself, and how others check it;
 //! - [`roll`]: the cards of all processes in one text;
 //! - [`processors`]: sockets, NUMA nodes and caches of this host;
+//! - [`meet`]: how all of them come to know of each other; [`directory`]: the launcher as a process keeps it, and the
+//!   addresses of peers; [`places`]: which processes are on which host, socket, NUMA node and cache;
 //! - [`network`]: which interfaces and adapters lead to other hosts, and the transports on them;
 //! - [`descriptors`]: the limit of open files.
 //!
-//! Which way data goes: a process asks [`wireup::detect`] who started it, publishes [`card::write`], reads the cards of the
-//! others, and opens [`network::open`] if they are on several hosts. `gapless` does this in `World::init`.
+//! Which way data goes: a process asks [`wireup::detect`] who started it. [`meet::meet`] publishes its card, reads those of
+//! the others, and opens transports by [`network::open`] if they are on several hosts. `World::init` calls both.
 #![deny(unsafe_code)]
 
 pub mod card;
 pub mod descriptors;
+pub mod directory;
 mod error;
 #[cfg(feature = "launch")]
 #[allow(unsafe_code, reason = "prepares a child process between fork and exec")]
 pub mod launch;
+pub mod meet;
 pub mod network;
+pub mod places;
 mod pmi;
 pub mod processors;
 pub mod roll;

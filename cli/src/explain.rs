@@ -164,8 +164,9 @@ impl Link {
 
     fn built_in() -> Result<Link, Failure> {
         let config = SmConfig::new(format!("explain-{}", std::process::id()), "explain");
-        let mut sm =
-            Sm::new(config).map_err(|error| gapless::Error::Transport { name: "sm", error })?;
+        let mut sm = Sm::new(config).map_err(|error| {
+            gapless::Error::from(gapless::BootError::Transport { name: "sm", error })
+        })?;
         let single_copy = sm.rdma().map(|rdma| {
             let limits = rdma.rdma_limits();
             SingleCopyCosts {

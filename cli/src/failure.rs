@@ -1,9 +1,9 @@
 //! Why a verb ended without doing all it was asked for.
 
 use crate::load::Load;
-use gapless::Error;
 use gapless::launch::{End, LaunchError};
 use gapless::wireup::WireupError;
+use gapless::{BootError, Error};
 use gapless_coll::{BuildError, NameError};
 use gapless_dtype::{ConvertorError, TypeError};
 use gapless_engine::EngineError;
@@ -104,7 +104,7 @@ impl Failure {
             | Failure::World(
                 Error::Tuning(_)
                 | Error::NoSuchTransport { .. }
-                | Error::Wireup(WireupError::Setting { .. }),
+                | Error::Boot(BootError::Wireup(WireupError::Setting { .. })),
             )
             // A file that was named, and is none, or no report.
             | Failure::File(

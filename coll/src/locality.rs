@@ -3,6 +3,7 @@ use crate::level::Within;
 use crate::tree::Tree;
 use crate::{Algorithm, BuildError};
 use gapless_bml::Level;
+use std::collections::BTreeMap;
 
 /// Groups of ranks that are near each other, level by level: those of a host, within them perhaps those of a socket, of
 /// a NUMA node, of a cache. Plain data that all ranks agree on.
@@ -66,6 +67,18 @@ impl Groups {
     }
 }
 
+/// The number of a host, and its groups on each level within it.
+type Place = (u32, [Option<usize>; Level::INSIDE.len()]);
+
+/// The ranks whose keys are equal, for each key.
+fn together<K: Ord>(keys: impl Iterator<Item = K>) -> Vec<Vec<usize>> {
+    let mut groups = BTreeMap::<K, Vec<usize>>::new();
+    for (rank, key) in keys.enumerate() {
+        groups.entry(key).or_default().push(rank);
+    }
+    groups.into_values().collect()
+}
+
 impl Locality {
     /// All ranks are equally near.
     #[must_use]
@@ -99,6 +112,25 @@ impl Locality {
         }
         self.levels.push((level, groups));
         Ok(self)
+    }
+
+    /// Of ranks that are at these places: the number of the host, and that host's number of the group on each of
+    /// [`Level::INSIDE`]. All are equally near if one is not known. A level is left out if a rank is in none of its groups,
+    /// or its groups are not parts of those of the level before.
+    #[must_use]
+    pub fn of_places(places: impl ExactSizeIterator<Item = Option<Place>>) -> Self {
+        let ranks = places.len();
+        let Some(places) = places.collect::<Option<Vec<_>>>() else { return Self::flat(ranks) };
+        let hosts = together(places.iter().map(|place| place.0));
+        let mut locality = Self::new(hosts).unwrap_or_else(|_| Self::flat(ranks));
+        for (at, level) in Level::INSIDE.into_iter().enumerate() {
+            let groups = places.iter().map(|&(host, inside)| Some((host, inside[at]?)));
+            let Some(groups) = groups.collect::<Option<Vec<_>>>() else { continue };
+            if let Ok(finer) = locality.clone().with(level, together(groups.into_iter())) {
+                locality = finer;
+            }
+        }
+        locality
     }
 
     /// The ranks of each host, by their first rank; ranks ascend.
@@ -231,5 +263,45 @@ mod tests {
         assert!(uses(&of(8, 4, 2, 1), "ring over socket flat over flat"), "the next is numa");
         assert!(!uses(&Locality::flat(8), "ring over numa flat"), "nothing is known");
         assert!(uses(&Locality::flat(8), "ring"));
+    }
+
+    #[test]
+    fn ranks_of_one_host_are_near_each_other() {
+        let at = |host| Some((host, [None; 3]));
+        let near = Locality::of_places([at(1), at(0), at(0), at(7)].into_iter());
+        assert_eq!(near, Locality::new(vec![vec![0], vec![1, 2], vec![3]]).expect("all ranks"));
+        assert_eq!(Locality::of_places([at(4); 3].into_iter()), Locality::flat(3));
+        assert_eq!(Locality::of_places([at(0), None].into_iter()), Locality::flat(2), "unknown");
+    }
+
+    #[test]
+    fn levels_are_known_where_every_rank_is_kept_on_one_group() {
+        let places = [
+            (0, [Some(0), Some(0), Some(0)]),
+            (0, [Some(0), Some(1), Some(1)]),
+            (0, [Some(0), Some(1), Some(2)]),
+            (1, [Some(0), Some(0), Some(0)]),
+            (1, [Some(0), None, None]),
+        ];
+        let levels = |ranks: &[usize]| {
+            let locality = Locality::of_places(ranks.iter().map(|rank| Some(places[*rank])));
+            Level::INSIDE.map(|level| locality.groups(level).map(<[_]>::to_vec))
+        };
+        let [sockets, nodes, caches] = levels(&[0, 1, 2, 3]);
+        assert_eq!(sockets, Some(vec![vec![0, 1, 2], vec![3]]), "number 0 of another host");
+        assert_eq!(nodes, Some(vec![vec![0], vec![1, 2], vec![3]]));
+        assert_eq!(caches, Some(vec![vec![0], vec![1], vec![2], vec![3]]));
+        let [sockets, nodes, caches] = levels(&[4, 0, 1]);
+        assert_eq!(sockets, Some(vec![vec![0], vec![1, 2]]));
+        assert_eq!((nodes, caches), (None, None), "one rank is kept on no node");
+    }
+
+    /// As where a socket has one cache and several NUMA nodes.
+    #[test]
+    fn levels_that_cross_are_left_out() {
+        let at = |node| Some((0, [None, Some(node), Some(0)]));
+        let locality = Locality::of_places([at(0), at(1)].into_iter());
+        assert_eq!(locality.groups(Level::Numa), Some(&[vec![0], vec![1]][..]));
+        assert_eq!(locality.groups(Level::L3), None);
     }
 }

@@ -5,7 +5,6 @@ use crate::tuning::TuningError;
 use gapless_bml::BmlError;
 use gapless_boot::BootError;
 use gapless_boot::wireup::WireupError;
-use gapless_btl::LinkError;
 use gapless_coll::topologies::TopologyError;
 use gapless_coll::{CollError, Operation};
 use gapless_dtype::{FitError, TypeError};
@@ -25,67 +24,9 @@ pub enum Error {
     /// A message failed or was refused; [`status`](Error::status) says which, if a receive had taken it.
     #[error(transparent)]
     Message(#[from] Failure),
-    /// The launcher failed: the processes of the job could not find each other, or could not leave together.
-    #[error("{0}")]
-    Wireup(#[from] WireupError),
-    /// A peer could not be reached.
-    #[error("start-up failed: {0}")]
-    Peer(#[from] BmlError),
-    /// A transport of ours could not be set up.
-    #[error("transport {name} could not be set up: {error}")]
-    Transport {
-        /// The transport.
-        name: &'static str,
-        /// Why.
-        error: LinkError,
-    },
-    /// This process may open too few files for its job.
-    #[error(
-        "a process of a job of {size} opens {needed} files or more, and the limit of this one is {limit} (ulimit -n)"
-    )]
-    TooFewDescriptors {
-        /// Processes of the job.
-        size: u32,
-        /// What it needs at least.
-        needed: u64,
-        /// What the system allows.
-        limit: u64,
-    },
-    /// A process whose build or machine differs so much that its messages would be misread; or that encrypts what goes to
-    /// other hosts, where this one does not, or the reverse.
-    #[error("rank {rank} is incompatible: {what} is {theirs} there and {ours} here")]
-    Incompatible {
-        /// The peer.
-        rank: u32,
-        /// What differs.
-        what: String,
-        /// Its value there.
-        theirs: String,
-        /// Its value here.
-        ours: String,
-    },
-    /// Ranks that would choose other algorithms for collectives: the world does not start.
-    #[error(
-        "rank {rank} has another table of collectives than {}: all ranks must read the same \
-         coll.toml, or none (GAPLESS_COLL=)",
-        named(others)
-    )]
-    TablesDiffer {
-        /// This process.
-        rank: u32,
-        /// Those whose table differs from its own, in order.
-        others: Vec<u32>,
-    },
-    /// What a peer published about itself cannot be read.
-    #[error("rank {rank} published {text:?} as its {what}, which makes no sense")]
-    BadCard {
-        /// The peer.
-        rank: u32,
-        /// Which text.
-        what: &'static str,
-        /// The text, shortened.
-        text: String,
-    },
+    /// The processes of the job could not find each other, do not fit to each other, or could not leave together.
+    #[error(transparent)]
+    Boot(#[from] BootError),
     /// A choice of transports that leaves none.
     #[error("there is no transport {name:?}; known are: {known}")]
     NoSuchTransport {
@@ -235,16 +176,6 @@ pub enum Error {
     Poisoned,
 }
 
-/// Some ranks, a few of them by number.
-fn named(ranks: &[u32]) -> String {
-    const SHOWN_MAX: usize = 8;
-    let shown: Vec<_> = ranks.iter().take(SHOWN_MAX).map(u32::to_string).collect();
-    let more = ranks.len() - shown.len();
-    let what = if ranks.len() == 1 { "rank" } else { "ranks" };
-    let rest = if more > 0 { format!(" and {more} more") } else { String::new() };
-    format!("{what} {}{rest}", shown.join(", "))
-}
-
 impl Error {
     /// The lost process's number in the job, if that is what this error is about.
     #[must_use]
@@ -256,7 +187,7 @@ impl Error {
                 | PmlError::CommFailed { rank } => Some(*rank),
                 _ => None,
             },
-            Error::Peer(BmlError::PeerLost { peer, .. }) => Some(peer.0),
+            Error::Boot(error) => error.lost_rank(),
             Error::Window(error) => error.lost_process(),
             Error::Planned { error, .. } => error.lost_rank(),
             Error::Task(XtqError::Lost { rank, .. }) => Some(rank.0),
@@ -304,16 +235,15 @@ impl fmt::Debug for Error {
     }
 }
 
-impl From<BootError> for Error {
-    fn from(error: BootError) -> Error {
-        match error {
-            BootError::Wireup(error) => Error::Wireup(error),
-            BootError::Transport { name, error } => Error::Transport { name, error },
-            BootError::Incompatible { rank, what, theirs, ours } => {
-                Error::Incompatible { rank, what, theirs, ours }
-            }
-            BootError::BadCard { rank, what, text } => Error::BadCard { rank, what, text },
-        }
+impl From<WireupError> for Error {
+    fn from(error: WireupError) -> Error {
+        BootError::from(error).into()
+    }
+}
+
+impl From<BmlError> for Error {
+    fn from(error: BmlError) -> Error {
+        BootError::from(error).into()
     }
 }
 

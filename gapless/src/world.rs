@@ -2,16 +2,12 @@
 //! message layer, and leaves in good order.
 
 mod builder;
-mod connection;
 mod depart;
 mod leave;
-mod meet;
-mod places;
 mod progress;
 
 pub use builder::Builder;
 pub(crate) use builder::attach;
-pub(crate) use places::Places;
 
 use crate::communicator::Communicator;
 use crate::device_buf::DeviceBuf;
@@ -19,7 +15,7 @@ use crate::error::Error;
 use crate::shared::Shared;
 use crate::shared_buf::SharedBuf;
 use crate::tuning::coll::Table;
-use connection::Connection;
+use gapless_boot::directory::Connection;
 use gapless_mem::{Region, Space};
 use gapless_pml::{Config, Counters};
 use progress::ProgressThread;

@@ -4,7 +4,7 @@
 use super::WATCHDOG;
 use crate::common::{BODY, again, finish, is_rank, ranks, text};
 use gapless::wireup::WireupError;
-use gapless::{Error, World};
+use gapless::{BootError, Error, World};
 use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
@@ -28,7 +28,7 @@ fn around(world: &World) {
 fn join_again(world: World) -> Result<World, Error> {
     for _ in 0..2 {
         let error = World::init().unwrap_err();
-        assert_eq!(error, Error::Wireup(WireupError::Joined));
+        assert_eq!(error, Error::from(WireupError::Joined));
         assert_eq!(error.to_string().lines().count(), 1);
     }
     around(&world);
@@ -84,7 +84,7 @@ fn worlds_follow_each_other_if_the_launcher_takes_a_process_again() {
             around(&world);
             world.finalize().unwrap();
         }
-        Err(Error::Wireup(WireupError::OnlyOnce { .. })) => {}
+        Err(Error::Boot(BootError::Wireup(WireupError::OnlyOnce { .. }))) => {}
         Err(error) => panic!("{error}"),
     });
 }
@@ -117,7 +117,8 @@ fn a_launcher_that_takes_a_process_once() {
     if is_rank(name) {
         let mut joined = join_again(World::init().unwrap());
         for words in ["(init: ", "did not leave it in good order"] {
-            let Err(error @ Error::Wireup(WireupError::OnlyOnce { .. })) = &joined else {
+            let Err(error @ Error::Boot(BootError::Wireup(WireupError::OnlyOnce { .. }))) = &joined
+            else {
                 panic!("this launcher has hung up, and yet: {joined:?}");
             };
             let line = error.to_string();

@@ -10,8 +10,8 @@ use crate::communicator::{Communicator, Topology};
 use crate::error::Error;
 use crate::shared::{Shared, State};
 use crate::view::{RecvBuffer, SendBuffer};
-use crate::world::Places;
 use gapless_bml::LinkError;
+use gapless_boot::places::Places;
 use gapless_coll::choose::Table;
 use gapless_coll::execute::between;
 use gapless_coll::page::Known;
@@ -102,7 +102,8 @@ impl Common {
 
     /// Which ranks are near each other.
     pub(crate) fn locality(&self, comm: &Comm, places: &Places) -> &Locality {
-        self.locality.get_or_init(|| places.locality(comm))
+        let place = |rank| places.of(comm.process(rank).ok()?);
+        self.locality.get_or_init(|| Locality::of_places((0..comm.size()).map(place)))
     }
 }
 

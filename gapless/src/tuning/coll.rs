@@ -8,7 +8,7 @@
 //!   built-in rules are used.
 //!
 //! All ranks of a world must have the same table: what one sends another waits for. So they compare their tables when
-//! the world starts, and it does not start if they differ ([`Error::TablesDiffer`](crate::Error::TablesDiffer)).
+//! the world starts, and it does not start if they differ ([`TablesDiffer`](crate::BootError::TablesDiffer)).
 //!
 //! The file is TOML of one version. Each operation has a list of rules; the first holds that fits the call, and whose
 //! algorithm can do it. A rule fits calls among up to `ranks_max` ranks and of up to `bytes_max` bytes, as

@@ -1,8 +1,6 @@
 //! Choices about a world, and its start: transports, addresses, connections.
 
 use super::World;
-use super::connection::Connection;
-use super::meet::meet;
 use super::progress::ProgressThread;
 use crate::accelerators::Accelerators;
 #[cfg(any(feature = "cuda", feature = "opencl"))]
@@ -14,8 +12,11 @@ use crate::shared::stuck::Stuck;
 use crate::shared::{Bells, Shared};
 use crate::tuning::coll::Table;
 use gapless_bml::{AmTag, Bml, Judge, Nearness, Rank};
+use gapless_boot::BootError;
 use gapless_boot::card::Network;
 use gapless_boot::descriptors;
+use gapless_boot::directory::{Connection, SM};
+use gapless_boot::meet::{Met, meet};
 use gapless_boot::network::{Choices, HAS_VERBS, IB, TCP, Ways};
 use gapless_boot::wireup::{self, Wireup, WireupError};
 use gapless_btl::{Btl, Limits};
@@ -30,9 +31,6 @@ use std::fmt;
 use std::ops::RangeInclusive;
 use std::sync::Arc;
 use std::time::Duration;
-
-/// The name of the built-in shared-memory transport.
-pub(super) const SM: &str = "sm";
 
 /// The tag of messages about tasks of collectives.
 const COLLECTIVE_TASKS: AmTag = AmTag(33);
@@ -179,7 +177,7 @@ impl Builder {
 
     /// Whether messages to other hosts are encrypted: TLS 1.3 over TCP, with a key for each process that is derived from
     /// the job's secret. All processes of a job must say the same; otherwise the start fails at all of them if there are
-    /// several hosts ([`Incompatible`](Error::Incompatible)). With encryption, verbs are not used. Shared memory and
+    /// several hosts ([`Incompatible`](BootError::Incompatible)). With encryption, verbs are not used. Shared memory and
     /// transports that were [given](Builder::transport) are not encrypted. By default nothing is. Takes precedence over
     /// the variable `GAPLESS_ENCRYPT`. Needs the feature `encryption`, which is on by default.
     #[must_use]
@@ -353,7 +351,7 @@ impl Builder {
         }
         let needed = descriptors::least(size);
         descriptors::raise(descriptors::most(size), needed)
-            .map_err(|limit| Error::TooFewDescriptors { size, needed, limit })?;
+            .map_err(|limit| BootError::TooFewDescriptors { size, needed, limit })?;
         let mut bml = Bml::new(Rank(rank), size);
         let judge = self.judge.take();
         bml.judge_nearness_by(judge.unwrap_or_else(|| gapless_boot::network::judge(&settings)));
@@ -371,7 +369,9 @@ impl Builder {
         };
         let job = wireup.job().to_owned();
         let connection = Connection::new(wireup);
-        let (local, places) = meet(&connection, &mut bml, &table, (network, ways, &settings))?;
+        let digest = crate::tuning::coll::digest(&table);
+        let Met { sharing, places } =
+            meet(&connection, &mut bml, &digest, (network, ways, &settings))?;
         let accelerators = Arc::new(Accelerators::new(!self.no_detection));
         #[cfg(any(feature = "cuda", feature = "opencl"))]
         if !self.no_detection {
@@ -397,7 +397,7 @@ impl Builder {
         }
         let ours = xtq.clone();
         let (world, myself) = (pml.world(), pml.self_comm());
-        let (layers, places) = ((pml, windows, window_tasks), (local, places, stuck));
+        let (layers, places) = ((pml, windows, window_tasks), (sharing, places, stuck));
         let shared = Shared::new(layers, (xtq, bells), places, accelerators, tools);
         let shared = Arc::new(shared);
         shared.set_table(table);
@@ -438,7 +438,7 @@ impl Builder {
                 Err(error) if wireup.size() == 1 || !chosen.is_empty() => {
                     tracing::warn!(%error, "no shared memory between processes");
                 }
-                Err(error) => return Err(Error::Transport { name: SM, error }),
+                Err(error) => return Err(BootError::Transport { name: SM, error }.into()),
             }
         }
         Ok(chosen)
@@ -522,7 +522,7 @@ mod tests {
     fn a_launcher_that_says_too_many_processes_is_refused() {
         for size in [u32::MAX, PROCESSES_MAX + 1] {
             let refused = Builder::default().wireup(Box::new(Claims(size))).init();
-            let Err(Error::Wireup(error)) = refused else { panic!("{refused:?}") };
+            let Err(Error::Boot(BootError::Wireup(error))) = refused else { panic!("{refused:?}") };
             assert_eq!(error, WireupError::TooManyProcesses { size, max: PROCESSES_MAX });
             assert!(error.to_string().contains(&size.to_string()), "{error}");
         }

@@ -5,11 +5,11 @@
 //! agree over links alone.
 
 use super::World;
-use super::connection::Connection;
 use crate::error::Error;
 use crate::shared::guard::caught;
 use crate::shared::{State, Within};
 use gapless_bml::LinkError;
+use gapless_boot::directory::Connection;
 use gapless_boot::wireup::{Questions, Wireup, WireupError};
 use gapless_pml::PmlError;
 use gapless_xtq::XtqError;

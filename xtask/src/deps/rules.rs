@@ -182,7 +182,8 @@ pub(super) const RULES: &[Rule] = &[
         package: "gapless-boot",
         may: &["gapless-btl", "gapless-btl-tcp", "gapless-bml", "gapless-mem"],
         features: &["gapless-btl-ib"],
-        tests_may: &["gapless-btl-testkit"],
+        // How much memory a process of a large job has.
+        tests_may: &["gapless-btl-testkit", "gapless-engine", "gapless-pml"],
         must_not_know: "datatypes, matching",
     },
     Rule {

@@ -1,11 +1,11 @@
 //! What the start of a job costs its launcher and its processes, up to 10,000 of them: all ranks of a job in this one
 //! process, with a launcher that counts what it is asked, and a transport that only notes which links are asked for.
 //!
-//! `GAPLESS_START_JSON=FILE cargo test -p gapless --lib world::meet::start` writes the table as JSON.
+//! `GAPLESS_START_JSON=FILE cargo test -p gapless-boot --lib meet::start` writes the table as JSON.
 
 use super::*;
-use gapless_boot::card::write;
-use gapless_boot::wireup::WireupError;
+use crate::card::write;
+use crate::wireup::WireupError;
 use gapless_btl::{AmTag, Btl, Limits, PeerId, ReserveError, Sink, Slot, Token};
 use gapless_engine::HostEngine;
 use gapless_pml::{Config, Pml};
@@ -253,7 +253,7 @@ fn start(ranks: u32, each: u32, shown: u32) -> Cost {
 fn ten_thousand_processes_start_without_a_square_of_anything() {
     if std::env::var_os(CHILD).is_none() {
         // In a process of its own: what other tests take is not measured.
-        let name = "world::meet::start::ten_thousand_processes_start_without_a_square_of_anything";
+        let name = "meet::start::ten_thousand_processes_start_without_a_square_of_anything";
         let mut child = std::process::Command::new(std::env::current_exe().unwrap());
         let output = child.args([name, "--exact", "--nocapture"]).env(CHILD, "1").output().unwrap();
         let said = String::from_utf8_lossy(&output.stdout).into_owned();

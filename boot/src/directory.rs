@@ -1,21 +1,22 @@
-//! The launcher, as a world keeps it: at start-up, when an address of a peer is first needed, and when the job is left.
+//! The launcher, as a process keeps it: at start-up, when an address of a peer is first needed, and when the job is left.
 
-use super::builder::SM;
-use crate::error::Error;
+use crate::network::{self, Paired};
+use crate::roll::Roll;
+use crate::wireup::{Questions, Wireup, WireupError};
+use crate::{BootError, card};
 use gapless_bml::{BmlError, Directory, Found, LinkError, Rank};
-use gapless_boot::network::{self, Paired};
-use gapless_boot::roll::Roll;
-use gapless_boot::wireup::{Questions, Wireup, WireupError};
-use gapless_boot::{BootError, card};
 use gapless_btl::Address;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 
+/// The name of the transport within a host.
+pub const SM: &str = "sm";
+
 /// Under which key a process publishes the addresses of its transports within a host, and of those that a program has
 /// added.
-pub(super) const RAILS: &str = "gapless-rails";
+pub(crate) const RAILS: &str = "gapless-rails";
 
 /// Under which key a process publishes where it can be called, if the job has several hosts.
-pub(super) const PLACES: &str = "gapless-network";
+pub(crate) const PLACES: &str = "gapless-network";
 
 /// Published in the place of addresses by who has none.
 const NOWHERE: &str = "none";
@@ -25,7 +26,7 @@ const WORLD: &str = "world:";
 
 /// The names and addresses of transports, in the word under which they are published by a process that had so many worlds
 /// before.
-pub(super) fn write_rails<'r>(
+pub(crate) fn write_rails<'r>(
     rails: impl Iterator<Item = (&'r str, Address)>,
     worlds_before: u32,
 ) -> String {
@@ -41,9 +42,10 @@ pub(super) fn write_rails<'r>(
 }
 
 /// The launcher of this process. Whoever waits at a fence has it, and asks it for the others meanwhile.
-pub(super) struct Connection {
+pub struct Connection {
     wireup: Mutex<Box<dyn Wireup>>,
-    pub(super) questions: Questions,
+    /// What whoever waits at a fence is to ask.
+    pub questions: Questions,
 }
 
 impl std::fmt::Debug for Connection {
@@ -53,12 +55,14 @@ impl std::fmt::Debug for Connection {
 }
 
 impl Connection {
-    pub(super) fn new(wireup: Box<dyn Wireup>) -> Arc<Connection> {
+    /// One that nobody uses yet.
+    #[must_use]
+    pub fn new(wireup: Box<dyn Wireup>) -> Arc<Connection> {
         Arc::new(Connection { wireup: Mutex::new(wireup), questions: Questions::default() })
     }
 
     /// Waits for whoever uses it.
-    pub(super) fn launcher(&self) -> MutexGuard<'_, Box<dyn Wireup>> {
+    pub fn launcher(&self) -> MutexGuard<'_, Box<dyn Wireup>> {
         self.wireup.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -74,25 +78,25 @@ impl Connection {
 
 /// What is known of the job's processes without their addresses.
 #[derive(Clone)]
-pub(super) struct Addresses {
-    pub(super) connection: Arc<Connection>,
-    pub(super) me: u32,
+pub(crate) struct Addresses {
+    pub(crate) connection: Arc<Connection>,
+    pub(crate) me: u32,
     /// How many worlds each process had before.
-    pub(super) worlds_before: u32,
-    pub(super) roll: Arc<Roll>,
+    pub(crate) worlds_before: u32,
+    pub(crate) roll: Arc<Roll>,
     /// Whether processes have published [`PLACES`].
-    pub(super) several_hosts: bool,
+    pub(crate) several_hosts: bool,
     /// Whether this process reaches those of its host by shared memory.
-    pub(super) has_shared_memory: bool,
+    pub(crate) has_shared_memory: bool,
     /// Whether processes may have transports of which we know nothing, so that all addresses are needed.
-    pub(super) has_others: bool,
+    pub(crate) has_others: bool,
     /// The labels of this process's transports to other hosts.
-    pub(super) labels: Vec<String>,
+    pub(crate) labels: Vec<String>,
 }
 
 impl Addresses {
     /// How a peer is reached, over all transports that may; `None` if it takes until later.
-    pub(super) fn of(&self, peer: u32) -> Option<Result<Paired, Error>> {
+    pub(crate) fn of(&self, peer: u32) -> Option<Result<Paired, BootError>> {
         let apart = card::are_apart(self.roll.host(self.me), self.roll.host(peer));
         let near = |(name, _): &(String, Address)| name == SM;
         let (mut found, mut together) = (Vec::new(), true);
@@ -118,9 +122,9 @@ impl Addresses {
         Some(Ok(Paired { addresses: found, together }))
     }
 
-    fn published(&self, peer: u32, key: &str) -> Option<Result<Vec<(String, Address)>, Error>> {
+    fn published(&self, peer: u32, key: &str) -> Option<Result<Vec<(String, Address)>, BootError>> {
         let word = self.connection.get(peer, key)?;
-        Some(word.map_err(Error::from).and_then(|word| {
+        Some(word.map_err(BootError::from).and_then(|word| {
             let mut world = 0;
             let words = word.split(',').filter(|word| match word.strip_prefix(WORLD) {
                 Some(number) => {
@@ -132,7 +136,7 @@ impl Addresses {
             let rails: Result<_, BootError> =
                 words.map(|word| card::read_rail(peer, word)).collect();
             if world == self.worlds_before {
-                return rails.map_err(Error::from);
+                return rails;
             }
             // It has joined the job anew.
             let error = LinkError::Departed;
@@ -151,9 +155,9 @@ impl Directory for Addresses {
             Some(Ok(Paired { addresses, together: true })) => Found::Addresses(addresses),
             Some(Ok(Paired { addresses, together: false })) => Found::Apart(addresses),
             None => Found::Later,
-            Some(Err(Error::Peer(BmlError::PeerLost { error: LinkError::Departed, .. }))) => {
-                Found::Nothing(LinkError::Departed)
-            }
+            Some(Err(BootError::Peer(BmlError::PeerLost {
+                error: LinkError::Departed, ..
+            }))) => Found::Nothing(LinkError::Departed),
             Some(Err(error)) => {
                 let reason = format!("its address could not be got: {error}");
                 Found::Nothing(LinkError::Unreachable { reason })

@@ -14,17 +14,15 @@
 #[cfg(test)]
 mod start;
 
-use super::builder::SM;
-use super::connection::{Addresses, Connection, PLACES, RAILS, write_rails};
-use super::places::Places;
-use crate::error::Error;
-use crate::tuning::coll::Table;
+use crate::BootError;
+use crate::card::{self, Network};
+use crate::descriptors;
+use crate::directory::{Addresses, Connection, PLACES, RAILS, SM, write_rails};
+use crate::network::{self, Settings, TCP, Ways};
+use crate::places::Places;
+use crate::roll::Roll;
+use crate::wireup::Wireup;
 use gapless_bml::{Bml, BmlError, Directory, Found, LinkError, PeerState, Rank};
-use gapless_boot::card::{self, Network};
-use gapless_boot::descriptors;
-use gapless_boot::network::{self, Settings, TCP, Ways};
-use gapless_boot::roll::Roll;
-use gapless_boot::wireup::Wireup;
 use gapless_btl::Address;
 use gapless_btl_tcp::random_secret;
 use std::sync::Arc;
@@ -38,21 +36,32 @@ const ROLL: &str = "gapless-roll";
 /// Under which key rank 0 publishes the job's secret.
 const SECRET: &str = "gapless-secret";
 
+/// What a process has learned of the others.
+#[derive(Debug)]
+pub struct Met {
+    /// How many processes of this host, with this one, may run on this one's processors.
+    pub sharing: usize,
+    /// Where each process is.
+    pub places: Places,
+}
+
 /// Publishes where this process can be met, and learns of the others: links are made when they are needed, and to those
-/// that tell of deaths. If there are several hosts, opens the transports to those. Compares the tables of collectives.
-/// Gives how many processes of this host, with this one, may run on this one's processors, and where each process is.
-pub(super) fn meet(
+/// that tell of deaths. If there are several hosts, opens the transports to those. Compares the digests of the tables by
+/// which collectives choose.
+///
+/// # Errors
+/// The launcher fails; a process does not fit to this one, cannot be reached, or is lost; a transport cannot be set up.
+pub fn meet(
     connection: &Arc<Connection>,
     bml: &mut Bml,
-    table: &Table,
+    digest: &str,
     (network, ways, settings): (Network, Ways, &Settings),
-) -> Result<(usize, Places), Error> {
+) -> Result<Met, BootError> {
     let mut launcher = connection.launcher();
     let wireup = &mut **launcher;
     let (me, size) = (wireup.rank(), wireup.size());
     let addresses = bml.addresses();
-    let digest = crate::tuning::coll::digest(table);
-    let own = card::write(&digest, network, settings.encrypt);
+    let own = card::write(digest, network, settings.encrypt);
     publish(wireup, &own, &addresses)?;
     let roll = Arc::new(read_roll(wireup, &own)?);
     let kinds: Vec<(u32, &str)> = roll.kinds().collect();
@@ -72,7 +81,7 @@ pub(super) fn meet(
     let local = wireup.local_size().and_then(|local| usize::try_from(local).ok());
     drop(launcher);
     let others: Vec<u32> =
-        (0..size).filter(|&rank| !card::has_table(roll.kind(rank), &digest)).collect();
+        (0..size).filter(|&rank| !card::has_table(roll.kind(rank), digest)).collect();
     let has_others = addresses.iter().any(|(name, _)| name != SM);
     let mut directory = Addresses {
         connection: Arc::clone(connection),
@@ -93,7 +102,7 @@ pub(super) fn meet(
         return Err(error.into());
     }
     if !others.is_empty() {
-        return Err(Error::TablesDiffer { rank: me, others });
+        return Err(BootError::TablesDiffer { rank: me, others });
     }
     bml.watch();
     // The first look-ups: whoever does not fit to this process is told so now.
@@ -105,19 +114,20 @@ pub(super) fn meet(
         return Err(BmlError::PeerLost { peer, error }.into());
     }
     let sharing = sharing(&roll, me);
-    Ok((local.unwrap_or(usize::MAX).min(sharing), Places::new(&roll)))
+    let sharing = local.unwrap_or(usize::MAX).min(sharing);
+    Ok(Met { sharing, places: Places::new(&roll) })
 }
 
 fn publish(
     wireup: &mut dyn Wireup,
     own: &str,
     addresses: &[(String, Address)],
-) -> Result<(), Error> {
+) -> Result<(), BootError> {
     wireup.put(CARD, own)?;
     let rails = addresses.iter().map(|(name, address)| (name.as_str(), address.clone()));
     wireup.put(RAILS, &write_rails(rails, wireup.worlds_before()))?;
     if wireup.rank() == 0 && wireup.size() > 1 {
-        let secret = random_secret().map_err(|error| Error::Transport { name: TCP, error })?;
+        let secret = random_secret().map_err(|error| BootError::Transport { name: TCP, error })?;
         wireup.put(SECRET, &network::write_secret(&secret))?;
     }
     Ok(wireup.fence()?)
@@ -125,14 +135,14 @@ fn publish(
 
 /// The cards of all processes: rank 0 reads them, the others read what it makes of them. It says nothing of what is wrong
 /// with them before all have them.
-fn read_roll(wireup: &mut dyn Wireup, own: &str) -> Result<Roll, Error> {
+fn read_roll(wireup: &mut dyn Wireup, own: &str) -> Result<Roll, BootError> {
     let size = wireup.size();
     if size == 1 {
         return Ok(Roll::new([own]));
     }
     if wireup.rank() > 0 {
         wireup.fence()?;
-        return Ok(Roll::read(&wireup.get(0, ROLL)?, size)?);
+        return Roll::read(&wireup.get(0, ROLL)?, size);
     }
     let mut cards = vec![own.to_owned()];
     for rank in 1..size {
@@ -171,7 +181,7 @@ fn way_missing(roll: &Roll, (me, network): (u32, Network), several: bool) -> Opt
 }
 
 /// Has a peer introduced at once.
-fn introduce(bml: &mut Bml, directory: &mut Addresses, rank: u32) -> Result<(), Error> {
+fn introduce(bml: &mut Bml, directory: &mut Addresses, rank: u32) -> Result<(), BootError> {
     match directory.look_up(Rank(rank)) {
         found @ (Found::Addresses(_) | Found::Apart(_)) => {
             Ok(bml.introduce_found(Rank(rank), &found)?)
@@ -187,12 +197,12 @@ fn open_network(
     wireup: &mut dyn Wireup,
     bml: &mut Bml,
     (network, ways, settings): (Network, Ways, &Settings),
-) -> Result<Vec<String>, Error> {
+) -> Result<Vec<String>, BootError> {
     let mut open = Vec::new();
     if network != Network::No {
         let word = wireup.get(0, SECRET)?;
         // Nothing of it is shown.
-        let secret = network::read_secret(&word).ok_or_else(|| Error::BadCard {
+        let secret = network::read_secret(&word).ok_or_else(|| BootError::BadCard {
             rank: 0,
             what: "secret",
             text: format!("{} characters", word.len()),
