@@ -160,7 +160,7 @@ mod tests {
             (Call::Scan { len: 8, of, in_place }, linear, "algorithm linear does not do this scan"),
             (
                 Call::Bcast { root: 0, len: 1 },
-                Method::Tree(Tree::KAry(0)),
+                Method::Tree(Tree::KNomial(1)),
                 "does not do this bcast",
             ),
             (Call::Allgatherv { lens: &[1, 2], in_place }, chain, "of 2 blocks"),

@@ -262,14 +262,7 @@ fn covers(rule: &Rule, call: &Call<'_>, ranks: usize) -> bool {
 /// out by which a rank would take more than four times the memory of the largest rank's buffers, and a MiB.
 #[must_use]
 pub fn candidates(call: &Call<'_>, locality: &Locality) -> Vec<Algorithm> {
-    let trees = [
-        Tree::Flat,
-        Tree::Chain,
-        Tree::Binomial,
-        Tree::KNomial(4),
-        Tree::KNomial(8),
-        Tree::KAry(2),
-    ];
+    let trees = [Tree::Flat, Tree::Chain, Tree::Binomial, Tree::KNomial(4), Tree::KNomial(8)];
     let exchanges = [
         Exchange::Direct,
         Exchange::Ring,

@@ -19,14 +19,13 @@ use crate::tree::Tree;
 use crate::{Algorithm, Level, Method, Operation, Within};
 
 /// The names of the methods; `N` stands for a number.
-pub const METHODS: [&str; 16] = [
+pub const METHODS: [&str; 15] = [
     "linear",
     "pairwise-N",
     "flat",
     "chain",
     "binomial",
     "N-nomial",
-    "N-ary",
     "direct",
     "ring",
     "bruck",
@@ -42,7 +41,7 @@ pub const METHODS: [&str; 16] = [
 const SHARED: &str = "shared";
 
 /// Those of them that are trees.
-const TREES: [&str; 5] = ["flat", "chain", "binomial", "N-nomial", "N-ary"];
+const TREES: [&str; 4] = ["flat", "chain", "binomial", "N-nomial"];
 
 /// A name that is nobody's.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -237,12 +236,11 @@ impl FromStr for Method {
 impl Tree {
     /// The tree of a name.
     fn named(text: &str) -> Option<Self> {
-        let before = |name: &str| text.strip_suffix(name).and_then(number);
         let tree = match text {
             "flat" => Self::Flat,
             "chain" => Self::Chain,
             "binomial" => Self::Binomial,
-            _ => before("-nomial").map(Self::KNomial).or_else(|| before("-ary").map(Self::KAry))?,
+            _ => Self::KNomial(text.strip_suffix("-nomial").and_then(number)?),
         };
         tree.is_sound().then_some(tree)
     }
@@ -294,7 +292,6 @@ impl fmt::Display for Tree {
             Self::Chain => write!(f, "chain"),
             Self::Binomial => write!(f, "binomial"),
             Self::KNomial(k) => write!(f, "{k}-nomial"),
-            Self::KAry(k) => write!(f, "{k}-ary"),
         }
     }
 }
@@ -331,7 +328,7 @@ mod tests {
             all.extend(choose::candidates(&call, &halves));
         }
         all.extend([
-            Algorithm::new(Method::Pairwise(7)).segmented(1000).over(Level::Host, Tree::KAry(3)),
+            Algorithm::new(Method::Pairwise(7)).segmented(1000).over(Level::Host, Tree::Chain),
             Algorithm::new(Method::Linear)
                 .over(Level::Host, Tree::Flat)
                 .over(Level::L3, Tree::KNomial(3)),
@@ -383,7 +380,7 @@ mod tests {
             ("spiral", "there are linear, pairwise-N"),
             ("pat-0", "did you mean pat-N?"),
             ("1-nomial", "did you mean N-nomial?"),
-            ("+4-ary", "did you mean N-ary?"),
+            ("+4-nomial", "did you mean N-nomial?"),
             ("chain in", "no length of a segment"),
             ("chain in 0", "no length of a segment"),
             ("chain in 99999999999999999999K", "no length of a segment"),

@@ -14,15 +14,8 @@ use crate::{
 /// The largest number of ranks that is proved.
 const RANKS_MAX: usize = 33;
 
-const TREES: [Tree; 7] = [
-    Tree::Flat,
-    Tree::Chain,
-    Tree::Binomial,
-    Tree::KNomial(3),
-    Tree::KNomial(4),
-    Tree::KAry(2),
-    Tree::KAry(3),
-];
+const TREES: [Tree; 5] =
+    [Tree::Flat, Tree::Chain, Tree::Binomial, Tree::KNomial(3), Tree::KNomial(4)];
 
 const EXCHANGES: [Exchange; 8] = [
     Exchange::Direct,
@@ -81,7 +74,7 @@ fn on_levels(
     segment: u64,
     n: usize,
 ) -> Vec<(Locality, Vec<Algorithm>)> {
-    let trees = [Tree::Binomial, Tree::KAry(2), Tree::KNomial(3), Tree::Flat];
+    let trees = [Tree::Binomial, Tree::Chain, Tree::KNomial(3), Tree::Flat];
     let flat = algorithms(operation, commutative, segment, n);
     let with = |levels: &dyn Fn(usize) -> &'static [Level]| -> Vec<Algorithm> {
         let with = |(index, algorithm): (usize, &Algorithm)| {

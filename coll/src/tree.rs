@@ -2,7 +2,7 @@
 //!
 //! Nodes are positions of a team; the root is position 0. A subtree holds consecutive positions, beginning
 //! with its root, so that a reduction over it keeps the order of the positions.
-use crate::team::{Runs, run};
+use std::ops::Range;
 
 /// The shape of a tree.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -15,50 +15,40 @@ pub enum Tree {
     Binomial,
     /// As binomial, to `k - 1` more in each round (`k` is 2 at least): less deep.
     KNomial(usize),
-    /// Each node has up to `k` children, with about equal subtrees (`k` is 1 at least): for long messages, in segments.
-    KAry(usize),
 }
 
 /// A node and what hangs on it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Node {
     pub(crate) parent: Option<usize>,
-    /// In the order in which data should be sent to them.
-    pub(crate) children: Vec<Child>,
+    /// The children's subtrees, in the order in which data should be sent to them.
+    pub(crate) children: Vec<Range<usize>>,
     /// The positions of its subtree, with its own.
-    pub(crate) span: Runs,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Child {
-    pub(crate) at: usize,
-    /// The positions of its subtree, with its own.
-    pub(crate) span: Runs,
-}
-
-impl Child {
-    fn consecutive(at: usize, end: usize) -> Self {
-        Self { at, span: run(at..end) }
-    }
+    pub(crate) span: Range<usize>,
 }
 
 impl Tree {
     /// Whether its parameter has a meaning.
     pub(crate) fn is_sound(self) -> bool {
-        !matches!(self, Self::KNomial(0 | 1) | Self::KAry(0))
+        !matches!(self, Self::KNomial(0 | 1))
     }
 
     /// A node of the tree over `n` positions.
     pub(crate) fn node(self, at: usize, n: usize) -> Node {
         match self {
-            Self::Flat if at == 0 => Node {
-                parent: None,
-                children: (1..n).map(|child| Child::consecutive(child, child + 1)).collect(),
-                span: run(0..n),
-            },
-            Self::Flat => Node { parent: Some(0), children: Vec::new(), span: run(at..at + 1) },
-            Self::Chain => k_ary(1, at, n),
-            Self::KAry(k) => k_ary(k, at, n),
+            Self::Flat if at == 0 => {
+                let children = (1..n).map(|child| child..child + 1).collect();
+                Node { parent: None, children, span: 0..n }
+            }
+            Self::Flat => Node { parent: Some(0), children: Vec::new(), span: at..at + 1 },
+            Self::Chain => {
+                let next = (at + 1 < n).then_some(at + 1..n);
+                Node {
+                    parent: at.checked_sub(1),
+                    children: next.into_iter().collect(),
+                    span: at..n,
+                }
+            }
             Self::Binomial => k_nomial(2, at, n),
             Self::KNomial(k) => k_nomial(k, at, n),
         }
@@ -81,68 +71,37 @@ fn k_nomial(k: usize, at: usize, n: usize) -> Node {
             if child >= end {
                 break;
             }
-            children.push(Child::consecutive(child, end.min(child + weight)));
+            children.push(child..end.min(child + weight));
         }
     }
-    Node { parent, children, span: run(at..end) }
-}
-
-/// What is below a node is split evenly among its children.
-fn k_ary(k: usize, at: usize, n: usize) -> Node {
-    let (mut node, mut end, mut parent) = (0, n, None);
-    loop {
-        let children = split(k, node, end);
-        if node == at {
-            return Node { parent, children, span: run(node..end) };
-        }
-        let Some(child) = children.iter().rev().find(|child| child.at <= at) else {
-            unreachable!("position {at} of {n} is in a subtree");
-        };
-        (parent, node, end) = (Some(node), child.at, child.span[0].end);
-    }
-}
-
-fn split(k: usize, node: usize, end: usize) -> Vec<Child> {
-    let below = end - node - 1;
-    let mut at = node + 1;
-    let parts = k.min(below);
-    (0..parts)
-        .map(|part| {
-            let start = at;
-            at += below / parts + usize::from(part < below % parts);
-            Child::consecutive(start, at)
-        })
-        .collect()
+    Node { parent, children, span: at..end }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::team::runs;
 
     /// Parent and children agree, subtrees are what they say, and everybody is below the root once.
     #[test]
     fn every_shape_is_a_tree_of_all_positions() {
-        let shapes = [Tree::Flat, Tree::Chain, Tree::Binomial]
-            .into_iter()
-            .chain((2..7).map(Tree::KNomial))
-            .chain((1..5).map(Tree::KAry));
+        let shapes =
+            [Tree::Flat, Tree::Chain, Tree::Binomial].into_iter().chain((2..7).map(Tree::KNomial));
         for (shape, n) in shapes.flat_map(|shape| (1..140).map(move |n| (shape, n))) {
-            assert_eq!(shape.node(0, n).span, run(0..n), "{shape:?} of {n}");
+            assert_eq!(shape.node(0, n).span, 0..n, "{shape:?} of {n}");
             for at in 0..n {
-                let node = shape.node(at, n);
+                let mut node = shape.node(at, n);
                 assert_eq!(node.parent.is_none(), at == 0);
-                let mut below = vec![at];
                 for child in &node.children {
-                    let it = shape.node(child.at, n);
-                    assert_eq!((it.parent, &it.span), (Some(at), &child.span), "{shape:?} of {n}");
-                    below.extend(child.span.iter().cloned().flatten());
-                    assert!(child.span == run(child.at..child.span[0].end));
+                    let it = shape.node(child.start, n);
+                    assert_eq!((it.parent, &it.span), (Some(at), child), "{shape:?} of {n}");
                 }
-                let count = below.len();
-                let span = runs(below);
-                assert_eq!(span.iter().map(ExactSizeIterator::len).sum::<usize>(), count);
-                assert_eq!(span, node.span, "{shape:?} of {n}, node {at}");
+                // The node, and behind it its children's subtrees, one after the other.
+                node.children.sort_unstable_by_key(|child| child.start);
+                let end = node.children.iter().fold(at + 1, |end, child| {
+                    assert_eq!(child.start, end, "{shape:?} of {n}, node {at}");
+                    child.end
+                });
+                assert_eq!(node.span, at..end, "{shape:?} of {n}, node {at}");
             }
         }
     }

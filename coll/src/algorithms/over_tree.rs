@@ -1,11 +1,11 @@
 //! Broadcast, reduction, gathering and scattering over a tree, whatever its shape.
 //!
-//! With segments, chains and trees of few children are pipelines: a node sends a segment on while it receives the next.
+//! With segments, chains are pipelines: a node sends a segment on while it receives the next.
 use std::ops::Range;
 
 use crate::area::{Area, Cuts, segments};
 use crate::builder::Builder;
-use crate::team::{Runs, Team};
+use crate::team::Team;
 use crate::tree::{Node, Tree};
 
 /// Position 0 has the bytes of `area`; in the end all members have.
@@ -17,7 +17,7 @@ pub(crate) fn bcast(b: &mut Builder, team: &Team, tree: Tree, area: Area, segmen
             b.receive(team.rank(parent), part);
         }
         for child in &node.children {
-            b.send(team.rank(child.at), part);
+            b.send(team.rank(child.start), part);
         }
     }
 }
@@ -33,7 +33,7 @@ pub(crate) fn reduce(
     segment: u64,
 ) {
     let node = tree.node(team.me, team.len());
-    let mut children: Vec<_> = node.children.iter().map(|child| child.at).collect();
+    let mut children: Vec<_> = node.children.iter().map(|child| child.start).collect();
     children.sort_unstable();
     let cuts: Vec<_> = segments(input.len, b.unit(), segment).collect();
     let longest = cuts.first().map_or(0, |range| range.end);
@@ -74,14 +74,10 @@ pub(crate) struct Spread<'a> {
 }
 
 impl Spread<'_> {
-    /// Runs of positions whose blocks are consecutive.
-    fn runs(&self, span: &Runs) -> Runs {
-        let wrap = self.cuts.blocks() - self.shift;
-        let split = |run: &Range<usize>| {
-            let at = wrap.clamp(run.start, run.end);
-            [run.start..at, at..run.end]
-        };
-        span.iter().flat_map(split).filter(|run| !run.is_empty()).collect()
+    /// One or two runs of positions whose blocks are consecutive.
+    fn runs(&self, span: &Range<usize>) -> impl Iterator<Item = Range<usize>> + use<> {
+        let at = (self.cuts.blocks() - self.shift).clamp(span.start, span.end);
+        [span.start..at, at..span.end].into_iter().filter(|run| !run.is_empty())
     }
 
     /// The bytes of a run.
@@ -89,13 +85,19 @@ impl Spread<'_> {
         let first = (run.start + self.shift) % self.cuts.blocks();
         self.cuts.range(first..first + run.len())
     }
+
+    /// How many bytes the blocks of these positions have.
+    fn len(&self, span: &Range<usize>) -> u64 {
+        self.runs(span).map(|run| self.range(&run)).map(|range| range.end - range.start).sum()
+    }
 }
 
-/// What a node holds of the blocks: in their places, or its subtree's one behind the other.
+/// What a node holds of the blocks.
 struct Held<'a> {
     spread: &'a Spread<'a>,
     area: Area,
-    packed: Option<Runs>,
+    /// The blocks lie one behind the other from this position's on; if not, in their places.
+    first: Option<usize>,
 }
 
 impl<'a> Held<'a> {
@@ -106,38 +108,23 @@ impl<'a> Held<'a> {
         node: &Node,
         own: Area,
     ) -> Self {
-        if let Some(area) = whole {
-            return Self { spread, area, packed: None };
-        }
-        let runs = spread.runs(&node.span);
-        if node.children.is_empty() {
-            return Self { spread, area: own, packed: Some(runs) };
-        }
-        let len =
-            runs.iter().map(|run| spread.range(run)).map(|range| range.end - range.start).sum();
-        Self { spread, area: b.scratch(len), packed: Some(runs) }
-    }
-
-    fn area(&self, run: &Range<usize>) -> Area {
-        let Some(packed) = &self.packed else {
-            return self.area.cut(self.spread.range(run));
+        let (area, first) = match whole {
+            Some(area) => (area, None),
+            None if node.children.is_empty() => (own, Some(node.span.start)),
+            None => (b.scratch(spread.len(&node.span)), Some(node.span.start)),
         };
-        let mut at = 0;
-        for held in packed {
-            if held.start <= run.start && run.end <= held.end {
-                let first = self.spread.range(&(held.start..run.start.max(held.start)));
-                let range = self.spread.range(run);
-                let before = if run.start == held.start { 0 } else { first.end - first.start };
-                return self.area.cut(at + before..at + before + (range.end - range.start));
-            }
-            let range = self.spread.range(held);
-            at += range.end - range.start;
-        }
-        unreachable!("a subtree holds the blocks of its subtrees")
+        Self { spread, area, first }
     }
 
-    fn pieces(&self, span: &Runs) -> Vec<Area> {
-        self.spread.runs(span).iter().map(|run| self.area(run)).collect()
+    /// Where a run lies.
+    fn area(&self, run: &Range<usize>) -> Area {
+        let Some(first) = self.first else { return self.area.cut(self.spread.range(run)) };
+        let at = self.spread.len(&(first..run.start));
+        self.area.cut(at..at + self.spread.len(run))
+    }
+
+    fn pieces(&self, span: &Range<usize>) -> Vec<Area> {
+        self.spread.runs(span).map(|run| self.area(&run)).collect()
     }
 }
 
@@ -156,7 +143,7 @@ pub(crate) fn gather(
     let place = held.area(&(team.me..team.me + 1));
     b.copy(own, place);
     for child in &node.children {
-        b.receive_pieces(team.rank(child.at), &held.pieces(&child.span));
+        b.receive_pieces(team.rank(child.start), &held.pieces(child));
     }
     if let Some(parent) = node.parent {
         b.send_pieces(team.rank(parent), &held.pieces(&node.span));
@@ -179,7 +166,7 @@ pub(crate) fn scatter(
         b.receive_pieces(team.rank(parent), &held.pieces(&node.span));
     }
     for child in &node.children {
-        b.send_pieces(team.rank(child.at), &held.pieces(&child.span));
+        b.send_pieces(team.rank(child.start), &held.pieces(child));
     }
     let place = held.area(&(team.me..team.me + 1));
     b.copy(place, own);
@@ -195,7 +182,7 @@ pub(crate) fn barrier(b: &mut Builder, team: &Team, tree: Tree) {
 pub(crate) fn arrive(b: &mut Builder, team: &Team, tree: Tree) -> Node {
     let node = tree.node(team.me, team.len());
     for child in &node.children {
-        b.hear(team.rank(child.at));
+        b.hear(team.rank(child.start));
     }
     if let Some(parent) = node.parent {
         b.tell(team.rank(parent));
@@ -209,6 +196,6 @@ pub(crate) fn leave(b: &mut Builder, team: &Team, node: &Node) {
         b.hear(team.rank(parent));
     }
     for child in &node.children {
-        b.tell(team.rank(child.at));
+        b.tell(team.rank(child.start));
     }
 }

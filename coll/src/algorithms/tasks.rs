@@ -14,7 +14,7 @@ use crate::tree::Tree;
 /// first: when that one's task has ended, the next is ready about as early as it is asked.
 pub(crate) fn reduce(b: &mut Builder, team: &Team, input: Area, result: Option<Area>) {
     let node = Tree::Binomial.node(team.me, team.len());
-    let mut children: Vec<_> = node.children.iter().map(|child| child.at).collect();
+    let mut children: Vec<_> = node.children.iter().map(|child| child.start).collect();
     children.sort_unstable();
     let mut sum = input;
     if !children.is_empty() && !input.is_empty() {

@@ -92,7 +92,7 @@ fn subjects() -> Vec<Subject> {
         Subject::new(
             5,
             Call::Reduce { root: 3, len: 5, of: ordered, in_place: true },
-            tree(Tree::KAry(2), 2),
+            tree(Tree::Chain, 2),
         ),
         Subject::new(5, allreduce(ordered), new(Method::Doubling, 0)),
         Subject::new(6, allreduce(ordered), new(Method::Halving, 0)),
