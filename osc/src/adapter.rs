@@ -14,11 +14,12 @@
 //! long after its call that is.
 
 use crate::arithmetic::Arithmetic;
+use crate::core::Osc;
 use crate::core::{AM_TAG, Core};
+use crate::error::WindowError;
 use crate::exposure::for_each_run;
 use crate::operate::Access;
 use crate::window::{Driver, Window};
-use crate::{Osc, WindowError};
 use gapless_bml::{Bml, Change, LinkError, PeerState, Rank, RdmaError, RdmaRail, RemoteKey};
 use gapless_engine::ReduceOp;
 use gapless_mem::{Region, Space};

@@ -3,7 +3,7 @@
 //! Elements of 1, 2, 4 and 8 bytes that are numbers lie at multiples of their length, so nobody sees one half written. Complex
 //! numbers, pairs and `long double` may lie anywhere.
 
-use crate::WindowError;
+use crate::error::WindowError;
 use gapless_dtype::Primitive;
 use gapless_engine::{EngineError, Operand, PackedFold, ReduceOp, Typed};
 use gapless_mem::Number;

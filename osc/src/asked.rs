@@ -1,8 +1,8 @@
 //! Questions of this process, and its answers to those of others.
 
 use crate::core::{Core, Done};
+use crate::error::{Fault, WindowError};
 use crate::wire::{Head, Kind, MORE};
-use crate::{Fault, WindowError};
 use gapless_bml::{Bml, Rank};
 
 /// A question, or several with answers that belong together.

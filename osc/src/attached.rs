@@ -1,6 +1,6 @@
 //! What operations touch: memory in one piece, or what was attached to a dynamic window, piece by piece.
 
-use crate::Fault;
+use crate::error::Fault;
 use crate::exposure::for_each_run;
 use crate::perform::Plan;
 use gapless_mem::Atomics;

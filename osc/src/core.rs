@@ -7,11 +7,12 @@
 
 use crate::adapter::Changes;
 use crate::asked::Asked;
+use crate::error::{Fault, WindowError};
+use crate::exposure::Part;
 use crate::job::Job;
 use crate::peer::{PIECE, Peer};
 use crate::target::Hosted;
 use crate::wire::{FETCH, HEADER, Head, Kind};
-use crate::{Fault, Part, WindowError};
 use gapless_bml::{
     AmTag, Bml, BmlError, Handler, LinkError, PeerState, Rank, RankEvent, ReserveError, Token,
 };

@@ -9,7 +9,8 @@ mod near;
 pub(crate) use near::Near;
 
 use crate::arithmetic::Arithmetic;
-use crate::{Fault, Header};
+use crate::error::Fault;
+use crate::header::Header;
 use gapless_dtype::Datatype;
 use gapless_engine::{Engine, EngineError, ReduceOp, Reducer, Typed};
 use gapless_mem::{Completion, Lease, OutOfRange, Outstanding, Region};

@@ -136,8 +136,9 @@ pub(crate) fn answer(mine: &Mine, target: u64) -> u8 {
 #[cfg(test)]
 mod tests {
     use super::Doubt;
+    use crate::error::WindowError;
+    use crate::header::Lock;
     use crate::tests::net::Net;
-    use crate::{Lock, WindowError};
     use gapless_btl::loopback::Config;
     use std::cell::Cell;
     use std::collections::HashMap;

@@ -1,6 +1,7 @@
 //! Which elements operations take: the window's, and others if a layout says so; what is fetched has those of what is given.
 
-use crate::{Place, WindowError};
+use crate::error::WindowError;
+use crate::place::Place;
 use gapless_dtype::{AnyBits, ElementType, FitError, Primitive};
 use gapless_engine::{ReduceOp, Typed};
 

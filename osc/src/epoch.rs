@@ -9,7 +9,8 @@
 //! | locked | lock, of any number of targets | unlock, of each | those |
 //! | all locked | lock_all | unlock_all | all |
 
-use crate::{Lock, WindowError};
+use crate::error::WindowError;
+use crate::header::Lock;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 /// What gives access.

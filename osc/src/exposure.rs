@@ -3,9 +3,11 @@
 
 use crate::arithmetic::{Arithmetic, Quick, read, write};
 use crate::attached::Memory;
+use crate::device::DeviceExposure;
 use crate::device::Near;
+use crate::error::Fault;
+use crate::header::Header;
 use crate::header::Stripes;
-use crate::{DeviceExposure, Fault, Header};
 use gapless_dtype::{Dim, Layout, Run, Shape};
 use gapless_engine::{ReduceOp, Typed};
 use gapless_mem::{Atomics, Lease, Region, Space};

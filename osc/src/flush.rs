@@ -1,6 +1,6 @@
 //! Flushes, fences and the like: what an origin does until its operations have ended at targets (MPI 4.1 §12.5.1, §12.5.4).
 
-use crate::WindowError;
+use crate::error::WindowError;
 use crate::window::{Driver, Window};
 use crate::wire::Kind;
 use std::sync::atomic::{Ordering, fence};

@@ -1,7 +1,7 @@
 //! Epochs between groups (MPI 4.1 §12.5.2): post, start, complete, wait. Who has posted or completed says so by a message,
 //! also where memory is mapped.
 
-use crate::WindowError;
+use crate::error::WindowError;
 use crate::window::{Driver, Window, nobody};
 use crate::wire::Kind;
 use gapless_bml::Rank;

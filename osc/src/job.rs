@@ -12,9 +12,9 @@
 //! Accumulations and comparisons have the mutexes of their stripes before the job begins; it gives them back when it is
 //! dropped.
 
-use crate::Header;
 use crate::arithmetic::{read, write};
 use crate::device::{DeviceMemory, Work};
+use crate::header::Header;
 use crate::header::Stripes;
 use crate::perform::{Does, Outcome, Plan};
 use gapless_engine::{EngineError, ReduceOp};

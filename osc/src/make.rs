@@ -8,12 +8,15 @@
 //!   of numbers: whether adapters change them (`numbers.rs`)
 //! ```
 
+use crate::core::Osc;
+use crate::device::{DeviceExposure, DeviceMemory};
+use crate::error::WindowError;
+use crate::exposure::{Exposure, Part};
+use crate::header::Header;
 use crate::numbers;
+use crate::tasks::{Accumulations, KernelSeat, Tasks};
 use crate::window::CallError;
-use crate::{
-    Accumulations, DeviceExposure, DeviceMemory, Driver, Exposure, Flavor, Header, KernelSeat,
-    Member, Osc, Part, Tasks, Window, WindowError,
-};
+use crate::window::{Driver, Flavor, Member, Window};
 use gapless_bml::{Bml, Rank, Ranks, Registered, RemoteKey};
 use gapless_dtype::SignatureDigest;
 use gapless_engine::{Engine, EngineError, Reducer};

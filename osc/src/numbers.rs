@@ -4,7 +4,7 @@
 //! first. Of those that all are on, they take the one whose places in the lists add up to the least.
 
 use crate::make::{KEY, read_key, write_key};
-use crate::{Driver, Member};
+use crate::window::{Driver, Member};
 use gapless_bml::{Access, Address, Bml, Rank, Ranks, RdmaRail, Registered, RemoteKey};
 use gapless_mem::Lease;
 

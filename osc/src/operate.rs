@@ -6,6 +6,7 @@
 use crate::adapter::Goal;
 use crate::arithmetic::Arithmetic;
 use crate::device::Near;
+use crate::error::{Fault, WindowError};
 use crate::exposure::{
     Exposure, change, compare_swap, for_each_run, load, part, place, store, stripes,
 };
@@ -16,7 +17,6 @@ use crate::runs::Grid;
 use crate::send::Pieces;
 use crate::window::{Driver, Flavor, Window, nobody};
 use crate::wire::{FETCH, Head, Kind, OPERANDS};
-use crate::{Fault, WindowError};
 use gapless_dtype::Primitive;
 use gapless_engine::{EngineError, ReduceOp, Typed};
 use std::ops::Range;

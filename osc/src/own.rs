@@ -1,6 +1,6 @@
 //! What is attached to a dynamic window.
 
-use crate::WindowError;
+use crate::error::WindowError;
 use crate::window::Window;
 use gapless_mem::Atomics;
 

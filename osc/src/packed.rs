@@ -1,8 +1,12 @@
 //! What origins have in pieces, or on a device: it is packed first, and unpacked last, in memory of the host.
 
 use crate::elements::check_apart;
+use crate::exposure::Part;
+use crate::operate::Access;
+use crate::place::Place;
+use crate::reading::Reading;
 use crate::window::CallError;
-use crate::{Access, Driver, Part, Place, Reading, Window};
+use crate::window::{Driver, Window};
 use gapless_engine::{Engine, ReduceOp, Typed};
 use gapless_mem::{DeviceError, Outstanding, Region};
 use std::cell::RefCell;

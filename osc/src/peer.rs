@@ -13,8 +13,8 @@
 //! the first; where there are none, a message of its own does. Locks, flushes and notices, of which each rank has one at a
 //! time, go without credit ([`SLACK`]).
 
-use crate::WindowError;
 use crate::core::{Core, Offered};
+use crate::error::WindowError;
 use crate::job::Job;
 use crate::target::Layouts;
 use crate::wire::{Head, Kind};

@@ -1,10 +1,10 @@
 //! An operation that a message asks for: read out of the message, checked, and done in memory of the host. In memory of a
 //! device, `job.rs` does it.
 
-use crate::Fault;
 use crate::arithmetic::{Arithmetic, read, write};
 use crate::attached::Memory;
 use crate::core::fetches;
+use crate::error::Fault;
 use crate::exposure::{change, compare_swap, load, store, stripes};
 use crate::header::Stripes;
 use crate::job::Job;

@@ -1,6 +1,6 @@
 //! Where an operation's data lies at the target, and whether that fits what the origin has.
 
-use crate::WindowError;
+use crate::error::WindowError;
 use gapless_dtype::Layout;
 use gapless_engine::Typed;
 

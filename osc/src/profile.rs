@@ -1,6 +1,6 @@
 //! What a window's calls cost: for each how often, how many bytes and how long; and how long accumulations are.
 
-use crate::Accumulations;
+use crate::tasks::Accumulations;
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};

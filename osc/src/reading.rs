@@ -1,7 +1,8 @@
 //! Reads that are under way, and their ends.
 
+use crate::core::Osc;
+use crate::error::{Fault, WindowError};
 use crate::window::{Driver, Window};
-use crate::{Fault, Osc, WindowError};
 
 /// A read that is under way. To be given to [`Window::collect`], or dropped.
 #[derive(Debug)]

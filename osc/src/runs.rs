@@ -4,12 +4,12 @@
 //!
 //! Units: bytes.
 
+use crate::error::{Fault, WindowError};
 use crate::exposure::{Exposure, PART};
 use crate::header::Stripes;
 use crate::operate::Access;
 use crate::place::Place;
 use crate::window::{Driver, Window};
-use crate::{Fault, WindowError};
 use gapless_dtype::{Dim, Shape};
 use gapless_engine::{ReduceOp, Typed};
 use gapless_mem::{Number, Runs};

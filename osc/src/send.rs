@@ -1,7 +1,7 @@
 //! How an operation goes by messages: in pieces as long as the transport and credit take, as far as there are room and credit.
 
-use crate::WindowError;
 use crate::core::{Core, Offered};
+use crate::error::WindowError;
 use crate::operate::Access;
 use crate::window::{Driver, Window};
 use crate::wire::{Head, Kind, READ_MAX};

@@ -1,9 +1,9 @@
 //! Operations on one stretch of a target that is mapped: what most are, and so the shortest way to do them. Whatever is
 //! unusual, or wrong, takes the way of `operate.rs`, which has the reason.
 
-use crate::Lock;
 use crate::arithmetic::Quick;
 use crate::exposure::{Exposure, change_number};
+use crate::header::Lock;
 use crate::header::Stripes;
 use crate::window::{Driver, Flavor, Member, Window};
 use gapless_dtype::Primitive;

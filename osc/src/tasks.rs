@@ -29,7 +29,9 @@ pub(crate) use put::Carried;
 
 pub use put::worker_word;
 
-use crate::{Osc, Part, WindowError};
+use crate::core::Osc;
+use crate::error::WindowError;
+use crate::exposure::Part;
 use gapless_bml::{AmTag, Bml, BmlError};
 use gapless_mem::{Lease, Worker};
 use gapless_xtq::device::{DeviceFunction, Life, TargetError};

@@ -4,12 +4,15 @@
 //! ends its epoch, and operations need no lock of their own.
 
 use crate::core::{Osc, Seat};
+use crate::device::DeviceExposure;
 use crate::doubt::{self, Doubt, Mine};
 use crate::epoch::{Epochs, Held};
+use crate::error::{Fault, WindowError};
+use crate::exposure::{Exposure, Part};
 use crate::header::Patience;
+use crate::header::{Header, Lock};
 use crate::tasks::Carried;
 use crate::wire::{Head, Kind};
-use crate::{DeviceExposure, Exposure, Fault, Header, Lock, Part, WindowError};
 use gapless_bml::{Bml, RdmaRail, RemoteKey};
 use gapless_engine::EngineError;
 use gapless_mem::DeviceError;

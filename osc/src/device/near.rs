@@ -4,14 +4,15 @@
 
 use super::{DeviceExposure, DeviceMemory};
 use crate::arithmetic::{Arithmetic, read};
+use crate::error::WindowError;
 use crate::exposure::{PART, part, stripes};
+use crate::header::Header;
 use crate::header::Stripes;
 use crate::job::Job;
 use crate::operate::Access;
 use crate::perform::{Does, Outcome, Plan};
 use crate::place::Place;
 use crate::window::{Driver, Window};
-use crate::{Header, WindowError};
 use gapless_engine::{EngineError, ReduceOp, Typed};
 use std::ops::Range;
 

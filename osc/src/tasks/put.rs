@@ -4,8 +4,8 @@ use super::{
     ARGUMENTS, Accumulations, BODY, FUNCTION, ITEMS, KernelSeat, QUEUES, RUN, Tasks, UNDER_WAY,
     WORKER_QUEUE, run, unpoisoned,
 };
-use crate::WindowError;
 use crate::arithmetic::Arithmetic;
+use crate::error::WindowError;
 use crate::exposure::for_each_run;
 use crate::operate::Access;
 use crate::window::{Driver, Window};

@@ -10,9 +10,10 @@
 //! Nothing that it says is believed: places, lengths and elements are checked.
 
 use crate::arithmetic::Arithmetic;
+use crate::core::Osc;
+use crate::error::Fault;
 use crate::exposure::Exposure;
 use crate::header::Stripes;
-use crate::{Fault, Osc};
 use gapless_dtype::Primitive;
 use gapless_engine::ReduceOp;
 use gapless_mem::DeviceError;
