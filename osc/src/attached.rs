@@ -1,45 +1,10 @@
-//! What operations touch: memory in one piece, or what was attached to a dynamic window, piece by piece.
+//! The memory of a dynamic window: what was attached to it, piece by piece.
 
 use crate::error::Fault;
-use crate::exposure::for_each_run;
-use crate::perform::Plan;
+use crate::memory::{Memory, for_each_run};
+use gapless_engine::Typed;
 use gapless_mem::Atomics;
 use std::ops::Range;
-
-/// Bytes that lie at offsets.
-pub(crate) trait Memory {
-    fn load(&self, offset: u64, into: &mut [u8]) -> Result<(), Fault>;
-
-    fn store(&self, offset: u64, bytes: &[u8]) -> Result<(), Fault>;
-
-    /// As [`Atomics::misalignment`].
-    fn misalignment(&self, offset: u64, alignment: u64) -> u64;
-
-    /// It, if it is one piece.
-    fn one(&self) -> Option<&Atomics>;
-}
-
-impl Memory for Atomics {
-    #[inline]
-    fn load(&self, offset: u64, into: &mut [u8]) -> Result<(), Fault> {
-        Atomics::load(self, offset, into).map_err(|_| Fault::Outside)
-    }
-
-    #[inline]
-    fn store(&self, offset: u64, bytes: &[u8]) -> Result<(), Fault> {
-        Atomics::store(self, offset, bytes).map_err(|_| Fault::Outside)
-    }
-
-    #[inline]
-    fn misalignment(&self, offset: u64, alignment: u64) -> u64 {
-        Atomics::misalignment(self, offset, alignment)
-    }
-
-    #[inline]
-    fn one(&self) -> Option<&Atomics> {
-        Some(self)
-    }
-}
 
 /// Pieces by their addresses, which are the offsets. An operation may be on several, also on both sides of where they meet.
 #[derive(Debug, Default)]
@@ -60,10 +25,8 @@ impl Attached {
     }
 
     /// Whether all that an operation touches is there, before any of it is touched.
-    pub(crate) fn check(&self, plan: &Plan) -> Result<(), Fault> {
-        for_each_run(&plan.target, plan.range.clone(), |offset, _, len| {
-            self.parts(offset, len, |_, _, _| Ok(()))
-        })
+    pub(crate) fn check(&self, target: &Typed, range: Range<u64>) -> Result<(), Fault> {
+        for_each_run(target, range, |offset, _, len| self.parts(offset, len, |_, _, _| Ok(())))
     }
 
     /// Visits the parts of some bytes, in their order: the piece, where in it, and which of the bytes.

@@ -5,14 +5,17 @@
 //! that others have, elements under a mutex, memory of a device that is at work) is kept, and with it all that the same
 //! process sends later: [`Osc::advance`] tries again. What finds no room to be sent is kept as well.
 
-use crate::adapter::Changes;
-use crate::asked::Asked;
+use crate::changes::Changes;
+use crate::departed::Departed;
+use crate::doubt::{Doubt, Suspect};
 use crate::error::{Fault, WindowError};
 use crate::exposure::Part;
+use crate::header::Header;
+use crate::hosted::Hosted;
 use crate::job::Job;
 use crate::peer::{PIECE, Peer};
-use crate::target::Hosted;
-use crate::wire::{FETCH, HEADER, Head, Kind};
+use crate::questions::{Asked, LostProcess, Questions};
+use crate::wire::{HEADER, Head, Kind, MORE};
 use gapless_bml::{
     AmTag, Bml, BmlError, Handler, LinkError, PeerState, Rank, RankEvent, ReserveError, Token,
 };
@@ -31,9 +34,7 @@ struct Inner {
     core: Mutex<Core>,
     /// Something waits for another try.
     busy: AtomicBool,
-    /// By process: whether it is lost, and whether because it has died.
-    lost: Box<[AtomicBool]>,
-    dead: Box<[AtomicBool]>,
+    departed: Departed,
 }
 
 impl std::fmt::Debug for Osc {
@@ -48,8 +49,7 @@ pub(crate) struct Core {
     pub(crate) windows: HashMap<u32, Hosted>,
     next_window: u32,
     peers: HashMap<u32, Peer>,
-    pub(crate) asked: HashMap<u64, Asked>,
-    pub(crate) next_token: u64,
+    pub(crate) questions: Questions,
     pub(crate) changes: Changes,
     /// What devices still do for processes that are lost.
     orphans: Vec<Job>,
@@ -91,12 +91,7 @@ impl Handler for Ear {
             RankEvent::Lost { peer, error } => {
                 let (culprit, error) = bml.blame(peer).unwrap_or((peer, error));
                 core.lose(peer.0, (culprit.0, error));
-                if let Some(dead) = self.0.0.dead.get(peer.0 as usize) {
-                    dead.store(bml.is_gone(peer), Ordering::Release);
-                }
-                if let Some(lost) = self.0.0.lost.get(peer.0 as usize) {
-                    lost.store(true, Ordering::Release);
-                }
+                self.0.departed().note(peer.0, bml.is_gone(peer));
             }
             RankEvent::Completed { token, result } => core.changes.ended(token.0, result),
             RankEvent::Sent { .. } => {}
@@ -111,9 +106,8 @@ impl Osc {
     /// # Errors
     /// Somebody has the tag.
     pub fn register(bml: &mut Bml) -> Result<Osc, BmlError> {
-        let [lost, dead] =
-            [(); 2].map(|()| (0..bml.size()).map(|_| AtomicBool::new(false)).collect());
-        let inner = Inner { core: Mutex::default(), busy: AtomicBool::new(false), lost, dead };
+        let departed = Departed::new(bml.size());
+        let inner = Inner { core: Mutex::default(), busy: AtomicBool::new(false), departed };
         let osc = Osc(Arc::new(inner));
         bml.register(AM_TAG.0..=AM_TAG.0, Box::new(Ear(osc.clone())))?;
         Ok(osc)
@@ -131,21 +125,10 @@ impl Osc {
         self.0.busy.load(Ordering::Relaxed)
     }
 
-    /// Whether a process is known to be lost.
+    /// Which processes are lost.
     #[inline]
-    pub(crate) fn is_lost(&self, process: u32) -> bool {
-        self.0.lost.get(process as usize).is_some_and(|lost| lost.load(Ordering::Relaxed))
-    }
-
-    /// Whether a process is known to have died: one that was given up may live.
-    pub(crate) fn is_dead(&self, process: u32) -> bool {
-        self.0.dead.get(process as usize).is_some_and(|dead| dead.load(Ordering::Relaxed))
-    }
-
-    /// As if a process had been given up, or not.
-    #[cfg(test)]
-    pub(crate) fn set_lost(&self, process: u32, lost: bool) {
-        self.0.lost[process as usize].store(lost, Ordering::Release);
+    pub(crate) fn departed(&self) -> &Departed {
+        &self.0.departed
     }
 
     /// The error of a lost process.
@@ -284,7 +267,9 @@ impl Drop for Seat {
         let mut core = self.osc.core();
         let mut hosted = core.windows.remove(&self.id);
         let (flag, value) = Fault::NoWindow.code();
-        let away = hosted.as_mut().map(|hosted| hosted.turned_away(&self.osc, &mut core.asked));
+        let away = hosted
+            .as_mut()
+            .map(|hosted| hosted.turned_away(self.osc.departed(), &mut core.questions));
         for (process, token) in away.unwrap_or_default() {
             core.queue(process, Head { token, flag, value, ..Head::new(Kind::Answer, 0, 0) }, &[]);
         }
@@ -343,11 +328,9 @@ impl Core {
         self.losses.insert(process, why);
         let job = self.peers.remove(&process).and_then(|peer| peer.job);
         self.orphans.extend(job.map(|job| *job));
-        for asked in self.asked.values_mut().filter(|asked| asked.process == process) {
-            asked.lost = true;
-        }
+        self.questions.lose(process);
         for hosted in self.windows.values_mut() {
-            hosted.forget(process, &mut self.asked);
+            hosted.forget(process, &mut self.questions);
         }
     }
 
@@ -456,9 +439,72 @@ impl Core {
         }
         sent
     }
-}
 
-/// Whether an accumulation wants what was there.
-pub(crate) fn fetches(head: &Head) -> bool {
-    head.flag & FETCH != 0
+    /// Answers a question, in as many messages as it takes.
+    pub(crate) fn reply(
+        &mut self,
+        bml: &mut Bml,
+        to: Rank,
+        question: &Head,
+        result: Result<(u64, &[u8]), Fault>,
+    ) {
+        let mut head = Head { token: question.token, ..Head::new(Kind::Answer, 0, 0) };
+        let (start, bytes) = match result {
+            Ok(found) => found,
+            Err(fault) => {
+                (head.flag, head.value) = fault.code();
+                (0, &[][..])
+            }
+        };
+        // The two ends may have transports with other bounds.
+        let room = Core::room(bml, to.0).unwrap_or(0).max(1);
+        let mut at = 0;
+        loop {
+            let end = bytes.len().min(at + room);
+            let more = end < bytes.len();
+            let op = if more { MORE } else { 0 };
+            let head = Head { op, start: start + at as u64, ..head };
+            if let Err(error) = self.post(bml, to.0, head, &bytes[at..end]) {
+                tracing::debug!(peer = %to, %error, "an answer that nobody can be given");
+                return;
+            }
+            if !more {
+                return;
+            }
+            at = end;
+        }
+    }
+
+    /// What was answered, once all has been; or that the one who was asked is lost.
+    pub(crate) fn answered(&mut self, token: u64) -> Option<Result<Asked, WindowError>> {
+        let answer = self.questions.answered(token)?;
+        Some(answer.map_err(|LostProcess(process)| self.loss(process)))
+    }
+
+    /// Looks at who is said to have a lock, for somebody who waits for it, and asks that rank if it is time. `asks`: the rank
+    /// of this process. The rest as for [`Doubt::look`].
+    pub(crate) fn look_at(
+        &mut self,
+        bml: &mut Bml,
+        doubt: &mut Doubt,
+        (header, waits, asks): (&Header, u32, u32),
+        members: impl Fn(u32) -> Option<(u32, u32)>,
+        lost: impl Fn() -> Option<u32>,
+    ) -> Option<u32> {
+        match doubt.look(&mut self.questions, (header, waits), lost)? {
+            Suspect::Lost(process) => Some(process),
+            Suspect::Rank(rank) => {
+                let (process, window) = members(rank)?;
+                let token = self.questions.ask(process, 0, 1);
+                self.questions.expect(token, 1, false);
+                let question = doubt.question(token, window, asks);
+                match self.post(bml, process, question, &[]) {
+                    Ok(()) => doubt.was_asked(token),
+                    // It is lost: then others say so.
+                    Err(_) => self.questions.forget(token),
+                }
+                None
+            }
+        }
+    }
 }

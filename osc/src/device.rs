@@ -1,12 +1,8 @@
 //! Memory of a device as a window's: the processor cannot touch it, so engines copy it in and out.
 //!
-//! Whoever has mapped it (`device/near.rs`) or owns it works on it by these calls. Work is waited for, or is a [`Work`] that
+//! Whoever has mapped it (`near_device.rs`) or owns it works on it by these calls. Work is waited for, or is a [`Work`] that
 //! somebody asks again: `job.rs` makes of it changes of elements, which are read, combined by the processor and written
 //! back. Units: bytes.
-
-mod near;
-
-pub(crate) use near::Near;
 
 use crate::arithmetic::Arithmetic;
 use crate::error::Fault;

@@ -10,12 +10,9 @@
 //! Then the words are put right. Who wrote them cannot be seen; a rank that is lost is believed to have, and may have
 //! left the window half changed.
 
-use crate::asked::Asked;
-use crate::core::Core;
 use crate::header::{Header, Named};
+use crate::questions::Questions;
 use crate::wire::{Head, Kind};
-use gapless_bml::Bml;
-use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
@@ -54,34 +51,37 @@ pub(crate) struct Doubt {
     asked: Option<(u64, Instant)>,
 }
 
+/// What has come of a look.
+pub(crate) enum Suspect {
+    /// This rank is to be asked.
+    Rank(u32),
+    /// The words were false, and this process is lost, which may have written them.
+    Lost(u32),
+}
+
 impl Doubt {
     pub(crate) fn new(target: u32) -> Doubt {
         Doubt { target, named: None, asked: None }
     }
 
-    /// Looks at who is named, for the rank that `waits`: it asks itself, or the owner of the lock for it. `members`: the
-    /// process and the window there of a rank. Gives a process: the words were false, and this one is lost, which may
-    /// have written them.
+    /// Looks at who is named, for the rank that `waits`. `lost`: a process that is.
     pub(crate) fn look(
         &mut self,
-        core: &mut Core,
-        bml: &mut Bml,
-        (header, waits, asks): (&Header, u32, u32),
-        members: impl Fn(u32) -> Option<(u32, u32)>,
+        questions: &mut Questions,
+        (header, waits): (&Header, u32),
         lost: impl Fn() -> Option<u32>,
-    ) -> Option<u32> {
+    ) -> Option<Suspect> {
         let named = header.named(waits);
         let Some(now) = named.filter(|now| self.named.is_some_and(|(old, _)| old == *now)) else {
-            self.forget(&mut core.asked);
+            self.forget(questions);
             self.named = named.map(|named| (named, Instant::now()));
             return None;
         };
-        let (process, window) = members(now.rank)?;
         if let Some((token, since)) = self.asked {
-            let Some(answer) = core.answered(token) else {
+            let Some(answer) = questions.answered(token) else {
                 // It may have been dropped: see `target.rs`.
                 if since.elapsed() >= patience() {
-                    self.forget(&mut core.asked);
+                    self.forget(questions);
                 }
                 return None;
             };
@@ -90,7 +90,7 @@ impl Doubt {
             let denied = answer.is_ok_and(|it| it.fault.is_none() && it.data == [NO]);
             // As if it had died with the lock.
             if denied && let Some(process) = lost() {
-                return Some(process);
+                return Some(Suspect::Lost(process));
             }
             if denied && header.disprove(now) {
                 tracing::warn!(
@@ -101,25 +101,24 @@ impl Doubt {
             }
             return None;
         }
-        if self.named.is_none_or(|(_, since)| since.elapsed() < believed()) {
-            return None;
-        }
-        let token = core.ask(process, 0, 1);
-        core.expect(token, 1, false);
-        let origin = u64::from(self.target);
-        let question = Head { token, origin, ..Head::new(Kind::Holds, window, asks) };
-        match core.post(bml, process, question, &[]) {
-            Ok(()) => self.asked = Some((token, Instant::now())),
-            // It is lost: then others say so.
-            Err(_) => core.drop_question(token),
-        }
-        None
+        let is_believed = self.named.is_none_or(|(_, since)| since.elapsed() < believed());
+        (!is_believed).then_some(Suspect::Rank(now.rank))
+    }
+
+    /// Whether a rank of window `window` has the lock, as rank `asks` asks it.
+    pub(crate) fn question(&self, token: u64, window: u32, asks: u32) -> Head {
+        Head { token, origin: u64::from(self.target), ..Head::new(Kind::Holds, window, asks) }
+    }
+
+    /// The rank that is named was asked.
+    pub(crate) fn was_asked(&mut self, token: u64) {
+        self.asked = Some((token, Instant::now()));
     }
 
     /// Nobody wants the answer any more.
-    pub(crate) fn forget(&mut self, asked: &mut HashMap<u64, Asked>) {
+    pub(crate) fn forget(&mut self, questions: &mut Questions) {
         if let Some((token, _)) = self.asked.take() {
-            asked.remove(&token);
+            questions.forget(token);
         }
     }
 }
@@ -138,10 +137,10 @@ mod tests {
     use super::Doubt;
     use crate::error::WindowError;
     use crate::header::Lock;
+    use crate::questions::Questions;
     use crate::tests::net::Net;
     use gapless_btl::loopback::Config;
     use std::cell::Cell;
-    use std::collections::HashMap;
     use std::time::Duration;
 
     thread_local! {
@@ -169,7 +168,7 @@ mod tests {
         let mut look = || {
             let members = |rank| Some((rank, 0));
             let (core, bml) = (&mut net.oscs[2].core(), &mut net.bml(2));
-            assert_eq!(doubt.look(core, bml, (header, 2, 2), members, || None), None);
+            assert_eq!(core.look_at(bml, &mut doubt, (header, 2, 2), members, || None), None);
             doubt.asked.map(|(token, _)| token)
         };
         assert_eq!(look(), None, "it is only named");
@@ -206,7 +205,12 @@ mod tests {
                 assert!(matches!(waited, Err(WindowError::Transport { .. })), "{waited:?}");
                 if also.is_empty() {
                     // The target does not know that nobody waits any more.
-                    net.oscs[0].core().windows.get_mut(&0).unwrap().forget(2, &mut HashMap::new());
+                    net.oscs[0]
+                        .core()
+                        .windows
+                        .get_mut(&0)
+                        .unwrap()
+                        .forget(2, &mut Questions::default());
                 }
                 first.unlock(&theirs, 0).unwrap();
                 second.lock(&ours, 0, wanted).unwrap();
@@ -219,8 +223,8 @@ mod tests {
                 }
                 // A process is lost that may have done that.
                 assert!(header.try_lock(1, named, false, never));
-                net.oscs[2].set_lost(3, true);
-                net.oscs[0].set_lost(3, true);
+                net.oscs[2].departed().set_lost(3, true);
+                net.oscs[0].departed().set_lost(3, true);
                 let lost = second.lock(&ours, 0, wanted);
                 assert!(matches!(lost, Err(WindowError::Lost { process: 3, .. })), "{lost:?}");
             }

@@ -71,7 +71,7 @@ impl Window {
         if let Some(missing) = group.iter().find(|rank| counts[**rank as usize] == 0) {
             let process = self.members[*missing as usize].process;
             drop(core);
-            let lost = self.osc().is_lost(process);
+            let lost = self.osc().departed().is_lost(process);
             return lost.then(|| Err(self.osc().loss(process)));
         }
         for rank in group {

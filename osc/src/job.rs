@@ -1,6 +1,6 @@
 //! An operation on memory of a device. If a message asks for it, the progress engine begins it, and asks again until the
 //! device is done: so the target serves others meanwhile. Operations of one process keep their order, as those behind it
-//! are held (`core.rs`). Who has mapped the memory waits for its end (`device/near.rs`).
+//! are held (`core.rs`). Who has mapped the memory waits for its end (`near_device.rs`).
 //!
 //! ```text
 //! put, replace   write
@@ -16,15 +16,15 @@ use crate::arithmetic::{read, write};
 use crate::device::{DeviceMemory, Work};
 use crate::header::Header;
 use crate::header::Stripes;
-use crate::perform::{Does, Outcome, Plan};
+use crate::perform::{Does, Plan};
 use gapless_engine::{EngineError, ReduceOp};
 use std::ops::ControlFlow::{self, Break, Continue};
 
 /// How often the device is asked before others have their turn: short copies end meanwhile.
 const POLLS: usize = 64;
 
-/// What the device does next, or what the operation comes to.
-type Next = Result<ControlFlow<Outcome, Step>, EngineError>;
+/// What the device does next, or the bytes that were wanted.
+type Next = Result<ControlFlow<Option<Vec<u8>>, Step>, EngineError>;
 
 /// An operation whose device is at work. Dropping it waits for that.
 pub(crate) struct Job {
@@ -59,7 +59,7 @@ impl Job {
     }
 
     /// Goes on as far as the device is. Gives what it comes to, if that is known; it is over then.
-    pub(crate) fn step(&mut self) -> Option<Result<Outcome, EngineError>> {
+    pub(crate) fn step(&mut self) -> Option<Result<Option<Vec<u8>>, EngineError>> {
         for _ in 0..POLLS {
             let next = match self.step.take() {
                 None => self.begin(),
@@ -82,7 +82,7 @@ impl Job {
     }
 
     /// Waits for its end.
-    pub(crate) fn finish(mut self) -> Result<Outcome, EngineError> {
+    pub(crate) fn finish(mut self) -> Result<Option<Vec<u8>>, EngineError> {
         loop {
             if let Some(outcome) = self.step() {
                 return outcome;
@@ -103,7 +103,7 @@ impl Job {
 
     fn begin(&mut self) -> Next {
         let writes = match &self.plan.does {
-            Does::Nothing => return Ok(Break(Outcome::Nothing)),
+            Does::Nothing => return Ok(Break(None)),
             Does::Put => true,
             Does::Change { arithmetic, fetches: false } => arithmetic.op() == ReduceOp::Replace,
             Does::Get | Does::Compare { .. } | Does::Change { .. } => false,
@@ -130,16 +130,16 @@ impl Job {
                 arithmetic.combine(&mut old, &self.operand);
                 self.write(old)
             }
-            _ => Ok(Break(Outcome::Bytes(old))),
+            _ => Ok(Break(Some(old))),
         }
     }
 
-    fn end(&mut self) -> Outcome {
+    fn end(&mut self) -> Option<Vec<u8>> {
         match &self.plan.does {
             Does::Compare { .. } | Does::Change { fetches: true, .. } => {
-                Outcome::Bytes(std::mem::take(&mut self.found))
+                Some(std::mem::take(&mut self.found))
             }
-            _ => Outcome::Nothing,
+            _ => None,
         }
     }
 }

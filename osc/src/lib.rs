@@ -11,11 +11,16 @@
 //! | messages | the target's progress engine ([`Osc`]), as they arrive; on memory of a device step by step (`job.rs`) | whenever it is in a call, or its progress thread runs |
 //! | changes in a [window of numbers](Flavor::Numbers) | the target's adapter, if all have one (`adapter.rs`) | none needed |
 //!
-//! Loads and messages do the same to the memory (`exposure.rs`), and take the same lock (`header.rs`), so ranks of one host and of
-//! others can be mixed in a window. `window.rs` has locks, flushes and fences, `groups.rs` post and start,
-//! `operate.rs` the operations, `tasks.rs` accumulations as tasks of XTQ; `epoch.rs` says which calls go together;
-//! `make.rs` how ranks make a window, `numbers.rs` whether adapters change it, `packed.rs` what origins have in pieces;
-//! `wire.rs` draws the messages, `target.rs` and `perform.rs` say what they do.
+//! Loads and messages do the same to the memory (`memory.rs`), and take the same lock, so ranks of one host and of others
+//! can be mixed in a window. What is where, each line using those below it alone:
+//!
+//! | | |
+//! |---|---|
+//! | a call of a rank | `operate.rs` with `runs.rs`, `span.rs`, `packed.rs` (what origins have), `adapter.rs`, `near_device.rs`, `put_tasks.rs` (ways to the target), `send.rs` (messages); `flush.rs`, `groups.rs`; `make.rs`, `numbers.rs`, `attached.rs` |
+//! | the rank's end | `window.rs`: members, locks, fences; `epoch.rs`: which calls go together; `reading.rs`: answers that are awaited |
+//! | messages | `target.rs`: what they do; `core.rs`: in, out, and who waits; `tasks.rs`: accumulations as tasks of XTQ |
+//! | what they change | `hosted.rs`: this process's part of a window; `peer.rs`, `layouts.rs`, `questions.rs`, `changes.rs`: what is between two processes; `departed.rs`; `doubt.rs`: locks that are in doubt |
+//! | work on bytes | `perform.rs`, on devices `job.rs`; `exposure.rs`, `device.rs`, `memory.rs`, `arithmetic.rs`, `header.rs`: the lock; `wire.rs` draws the messages |
 //!
 //! # What holds
 //! - All accesses to a window's memory of the host are atomic accesses ([`gapless_mem::Atomics`]): whatever programs do at
@@ -39,9 +44,10 @@
 #[allow(unsafe_code, reason = "has transports write into words that are never freed")]
 mod adapter;
 mod arithmetic;
-mod asked;
 mod attached;
+mod changes;
 mod core;
+mod departed;
 #[allow(unsafe_code, reason = "has engines work on memory of devices")]
 mod device;
 mod doubt;
@@ -52,9 +58,14 @@ mod exposure;
 mod flush;
 mod groups;
 mod header;
+mod hosted;
 mod job;
+mod layouts;
 #[allow(unsafe_code, reason = "vouches for the memory of windows")]
 mod make;
+mod memory;
+#[allow(unsafe_code, reason = "passes promises of callers on to memory of devices")]
+mod near_device;
 #[allow(unsafe_code, reason = "has adapters register the memory of windows")]
 mod numbers;
 mod operate;
@@ -68,6 +79,8 @@ mod peer;
 mod perform;
 mod place;
 mod profile;
+mod put_tasks;
+mod questions;
 mod reading;
 #[allow(
     unsafe_code,
@@ -81,6 +94,7 @@ mod tasks;
 #[cfg(test)]
 #[allow(unsafe_code, reason = "vouches for memory of tests")]
 mod tests;
+mod users;
 mod window;
 mod wire;
 
@@ -92,11 +106,11 @@ pub use error::{Fault, WindowError};
 pub use exposure::{Exposure, Part};
 pub use header::{Header, Lock};
 pub use make::Making;
-pub use operate::Access;
 pub use packed::{plain_displacement, room, stretch, stretch_mut, unpack};
-pub use place::{Place, Way};
+pub use place::{Access, Place, Way};
 pub use profile::{Call, Profile, WindowCalls, WindowProfile};
+pub use put_tasks::worker_word;
 pub use reading::{Failed, Reading, collect};
 pub use span::Span;
-pub use tasks::{Accumulations, KernelSeat, TASKS_TAG, Tasks, worker_word};
+pub use tasks::{Accumulations, KernelSeat, TASKS_TAG, Tasks};
 pub use window::{CallError, Driver, Flavor, Member, Window};

@@ -13,7 +13,7 @@ use crate::device::{DeviceExposure, DeviceMemory};
 use crate::error::WindowError;
 use crate::exposure::{Exposure, Part};
 use crate::header::Header;
-use crate::numbers;
+use crate::numbers::{self, KEY, read_key, write_key};
 use crate::tasks::{Accumulations, KernelSeat, Tasks};
 use crate::window::CallError;
 use crate::window::{Driver, Flavor, Member, Window};
@@ -23,8 +23,6 @@ use gapless_engine::{Engine, EngineError, Reducer};
 use gapless_mem::{Atomics, Lease, Space, Words};
 use std::sync::Arc;
 
-/// A key: how long it is, and the key.
-pub(crate) const KEY: usize = 1 + RemoteKey::MAX_BYTES;
 /// Two of them.
 const KEYS: usize = 2 * KEY;
 /// What a rank tells of itself.
@@ -293,17 +291,6 @@ fn read_cards(
 fn key(bml: &mut Bml, process: Rank, lease: &Lease) -> Option<RemoteKey> {
     let (peer, mapped) = bml.mapped(process)?;
     mapped.key(peer, lease)
-}
-
-pub(crate) fn write_key(key: &RemoteKey, place: &mut [u8]) {
-    let bytes = key.as_bytes();
-    place[0] = u8::try_from(bytes.len()).unwrap_or(0);
-    place[1..=bytes.len()].copy_from_slice(bytes);
-}
-
-pub(crate) fn read_key(place: &[u8]) -> Option<RemoteKey> {
-    let (len, key) = place.split_first()?;
-    RemoteKey::new(key.get(..usize::from(*len)).filter(|key| !key.is_empty())?)
 }
 
 /// Maps a member's memory and lock, for the device of `user`.

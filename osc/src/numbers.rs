@@ -3,10 +3,23 @@
 //! All ranks use ports of one network, on which they agree before they register anything. Each lists its networks, the best
 //! first. Of those that all are on, they take the one whose places in the lists add up to the least.
 
-use crate::make::{KEY, read_key, write_key};
 use crate::window::{Driver, Member};
 use gapless_bml::{Access, Address, Bml, Rank, Ranks, RdmaRail, Registered, RemoteKey};
 use gapless_mem::Lease;
+
+/// A key: how long it is, and the key.
+pub(crate) const KEY: usize = 1 + RemoteKey::MAX_BYTES;
+
+pub(crate) fn write_key(key: &RemoteKey, place: &mut [u8]) {
+    let bytes = key.as_bytes();
+    place[0] = u8::try_from(bytes.len()).unwrap_or(0);
+    place[1..=bytes.len()].copy_from_slice(bytes);
+}
+
+pub(crate) fn read_key(place: &[u8]) -> Option<RemoteKey> {
+    let (len, key) = place.split_first()?;
+    RemoteKey::new(key.get(..usize::from(*len)).filter(|key| !key.is_empty())?)
+}
 
 /// Registers the memory with the best port, of this network if one is given; gives where that is reached. `None`: no
 /// transport has atomic operations, or it refuses.

@@ -5,13 +5,12 @@
 
 use crate::adapter::Goal;
 use crate::arithmetic::Arithmetic;
-use crate::device::Near;
 use crate::error::{Fault, WindowError};
-use crate::exposure::{
-    Exposure, change, compare_swap, for_each_run, load, part, place, store, stripes,
-};
+use crate::exposure::Exposure;
+use crate::exposure::Near;
 use crate::header::{Header, Stripes};
-use crate::place::{Place, Way, check_types};
+use crate::memory::{change, compare_swap, for_each_run, load, part, place, store, stripes};
+use crate::place::{Access, Place, Way, check_types};
 use crate::reading::{Reading, State};
 use crate::runs::Grid;
 use crate::send::Pieces;
@@ -23,21 +22,6 @@ use std::ops::Range;
 
 /// How often the mutex of elements is tried before the caller makes progress in between.
 const TRIES: usize = 256;
-
-/// A checked access to a target.
-#[derive(Clone, Debug)]
-pub struct Access {
-    pub(crate) rank: u32,
-    pub(crate) target: Typed,
-}
-
-impl Access {
-    /// Length of the packed stream.
-    #[must_use]
-    pub fn packed_bytes(&self) -> u64 {
-        self.target.packed_bytes()
-    }
-}
 
 impl Window {
     /// Checks an access of `origin` to the memory of a rank.
@@ -263,7 +247,7 @@ impl Window {
     ) -> Result<Reading, D::Error> {
         let process = self.members[access.rank as usize].process;
         let bytes = length(&pieces.range)?;
-        let token = self.osc().core().ask(process, pieces.range.start, bytes);
+        let token = self.osc().core().questions.ask(process, pieces.range.start, bytes);
         let osc = self.osc().clone();
         let reading = Reading { rank: access.rank, state: State::Asked(token), osc };
         self.send(driver, access, pieces, Some(token))?;
@@ -486,8 +470,10 @@ impl Window {
         stripes: Stripes,
     ) -> Result<(), D::Error> {
         let process = |rank: u32| self.members.get(rank as usize).map(|member| member.process);
-        let is_lost = |rank: u32| process(rank).is_some_and(|process| self.osc().is_lost(process));
-        let is_dead = |rank: u32| process(rank).is_some_and(|process| self.osc().is_dead(process));
+        let is_lost =
+            |rank: u32| process(rank).is_some_and(|process| self.osc().departed().is_lost(process));
+        let is_dead =
+            |rank: u32| process(rank).is_some_and(|process| self.osc().departed().is_dead(process));
         for _ in 0..TRIES {
             if header.try_stripes(self.rank, stripes, is_dead) {
                 return Ok(());

@@ -2,7 +2,7 @@
 
 use crate::elements::check_apart;
 use crate::exposure::Part;
-use crate::operate::Access;
+use crate::place::Access;
 use crate::place::Place;
 use crate::reading::Reading;
 use crate::window::CallError;

@@ -7,21 +7,16 @@
 //! | requests that are held until a mutex is free, or answers have left | [`CREDIT`] and [`SLACK`] bytes | the peer is given up |
 //! | answers that have not left | [`ANSWERS`] bytes and one answer more | requests with answers are held |
 //! | messages that have overtaken others | [`EARLY`], [`EARLY_BYTES`] | the peer is given up |
-//! | layouts of a peer | [`LAYOUTS`], [`LAYOUT_BYTES`] flattened | the peer is given up; senders have it forget the oldest |
+//! | layouts of a peer | `LAYOUTS`, `LAYOUT_BYTES` of `layouts.rs`, flattened | the peer is given up; senders have it forget the oldest |
 //!
 //! Credit is counted in bytes of messages. Every answer takes along how many bytes of the other's requests are done, since
 //! the first; where there are none, a message of its own does. Locks, flushes and notices, of which each rank has one at a
 //! time, go without credit ([`SLACK`]).
 
-use crate::core::{Core, Offered};
-use crate::error::WindowError;
 use crate::job::Job;
-use crate::target::Layouts;
+use crate::layouts::{Layouts, Told};
 use crate::wire::{Head, Kind};
-use gapless_bml::Bml;
-use gapless_dtype::Layout;
 use std::collections::{BTreeMap, VecDeque};
-use std::sync::Arc;
 
 /// Bytes of requests that a process may have on their way to another, or waiting there.
 pub(crate) const CREDIT: u64 = 1 << 20;
@@ -37,9 +32,6 @@ pub(crate) const ANSWERS: usize = 1 << 20;
 /// Messages that have overtaken others.
 const EARLY: usize = 1 << 12;
 const EARLY_BYTES: usize = 4 << 20;
-/// Layouts that a process remembers of another, and bytes of them, flattened.
-pub(crate) const LAYOUTS: usize = 16;
-pub(crate) const LAYOUT_BYTES: u64 = 64 << 20;
 
 /// What is between this process and another.
 #[derive(Default)]
@@ -63,8 +55,8 @@ pub(crate) struct Peer {
     /// Its layouts, as it numbers them.
     pub(crate) layouts: Layouts,
     /// Ours that it knows, or is being told, oldest first.
-    told: VecDeque<Told>,
-    next_layout: u32,
+    pub(crate) told: VecDeque<Told>,
+    pub(crate) next_layout: u32,
 }
 
 /// Messages, oldest first.
@@ -103,18 +95,6 @@ impl Queue {
         self.bytes -= message.len();
         Some(message)
     }
-}
-
-/// A layout of ours.
-struct Told {
-    layout: Layout,
-    id: u32,
-    /// Of the flattened layout.
-    bytes: u64,
-    /// It, until all has left.
-    flat: Arc<[u8]>,
-    /// So many bytes of it have left.
-    sent: usize,
 }
 
 impl Peer {
@@ -183,87 +163,5 @@ impl Peer {
         ahead < EARLY
             && bytes + message.len() <= EARLY_BYTES
             && self.early.insert(sequence, message).is_none()
-    }
-}
-
-impl Core {
-    /// The number by which a process knows a layout; what it needs for that is sent before. `None`: try again after some
-    /// progress.
-    pub(crate) fn tell(
-        &mut self,
-        bml: &mut Bml,
-        process: u32,
-        layout: &Layout,
-    ) -> Option<Result<u32, WindowError>> {
-        let room = Core::piece(bml, process)?;
-        let known = |told: &Told| told.layout.id() == layout.id();
-        if !self.peer(process).told.iter().any(known)
-            && let Err(error) = self.begin_to_tell(bml, process, layout)?
-        {
-            return Some(Err(error));
-        }
-        loop {
-            let told = self.peer(process).told.iter().find(|told| known(told))?;
-            let (id, flat, sent) = (told.id, Arc::clone(&told.flat), told.sent);
-            if sent == flat.len() {
-                return Some(Ok(id));
-            }
-            let now = &flat[sent..flat.len().min(sent + room)];
-            let head = Head {
-                layout: id,
-                count: flat.len() as u64,
-                start: sent as u64,
-                length: now.len() as u64,
-                ..Head::new(Kind::Layout, 0, 0)
-            };
-            match self.offer(bml, process, head, now) {
-                Offered::Full => return None,
-                Offered::Failed(error) => return Some(Err(error)),
-                Offered::Sent => {
-                    if let Some(told) = self.peer(process).told.iter_mut().find(|told| known(told))
-                    {
-                        told.sent += now.len();
-                        if told.sent == flat.len() {
-                            told.flat = Arc::new([]);
-                            told.sent = 0;
-                        }
-                    }
-                }
-            }
-        }
-    }
-
-    /// Gives a layout a number, and has the process forget what there is no room for beside it: the oldest that it knows
-    /// as a whole. Others are still being told, by threads that need them. `None`: try again after some progress.
-    fn begin_to_tell(
-        &mut self,
-        bml: &mut Bml,
-        process: u32,
-        layout: &Layout,
-    ) -> Option<Result<(), WindowError>> {
-        let flat: Arc<[u8]> = layout.flatten().into();
-        let bytes = flat.len() as u64;
-        if bytes > LAYOUT_BYTES {
-            return Some(Err(WindowError::LongLayout { bytes, most: LAYOUT_BYTES }));
-        }
-        loop {
-            let peer = self.peer(process);
-            let all: u64 = peer.told.iter().map(|told| told.bytes).sum();
-            if peer.told.len() < LAYOUTS && all + bytes <= LAYOUT_BYTES {
-                break;
-            }
-            let at = peer.told.iter().position(|told| told.flat.is_empty())?;
-            let head = Head { layout: peer.told[at].id, ..Head::new(Kind::Forget, 0, 0) };
-            match self.offer(bml, process, head, &[]) {
-                Offered::Sent => self.peer(process).told.remove(at),
-                Offered::Full => return None,
-                Offered::Failed(error) => return Some(Err(error)),
-            };
-        }
-        let peer = self.peer(process);
-        peer.next_layout = peer.next_layout.wrapping_add(1).max(1);
-        let (layout, id) = (layout.clone(), peer.next_layout);
-        peer.told.push_back(Told { layout, id, bytes, flat, sent: 0 });
-        Some(Ok(()))
     }
 }

@@ -2,26 +2,14 @@
 //! device, `job.rs` does it.
 
 use crate::arithmetic::{Arithmetic, read, write};
-use crate::attached::Memory;
-use crate::core::fetches;
 use crate::error::Fault;
-use crate::exposure::{change, compare_swap, load, store, stripes};
+
 use crate::header::Stripes;
-use crate::job::Job;
+use crate::memory::{Memory, change, compare_swap, load, store, stripes};
 use crate::wire::{Head, Kind, OPERANDS, READ_MAX};
 use gapless_dtype::Primitive;
 use gapless_engine::{ReduceOp, Typed};
 use std::ops::Range;
-
-/// What an operation comes to.
-pub(crate) enum Outcome {
-    Nothing,
-    Bytes(Vec<u8>),
-    /// A mutex is taken.
-    Busy,
-    /// A device is at work.
-    Goes(Box<Job>),
-}
 
 /// What is to be done.
 #[derive(Debug)]
@@ -57,7 +45,7 @@ impl Plan {
     pub(crate) fn read(target: Typed, (head, bytes): (&Head, &[u8])) -> Result<Plan, Fault> {
         let end = head.start.checked_add(head.length).ok_or(Fault::Outside)?;
         let range = head.start..end;
-        let reads = matches!(head.kind, Kind::Get | Kind::Compare) || fetches(head);
+        let reads = matches!(head.kind, Kind::Get | Kind::Compare) || head.fetches();
         if reads && (head.length > READ_MAX || head.token == 0) {
             return Err(Fault::Outside);
         }
@@ -94,7 +82,7 @@ impl Plan {
                 let arithmetic = Arithmetic::new(*op, primitive).map_err(|_| Fault::Elements)?;
                 let width = arithmetic.width() as u64;
                 let whole = head.start.is_multiple_of(width) && head.length.is_multiple_of(width);
-                match (*op == ReduceOp::NoOp, fetches(head)) {
+                match (*op == ReduceOp::NoOp, head.fetches()) {
                     (true, false) => Does::Nothing,
                     (nothing, _) if !whole || (head.flag & OPERANDS == 0) != nothing => {
                         return Err(Fault::Elements);
@@ -128,32 +116,32 @@ impl Plan {
         usize::try_from(self.range.end - self.range.start).map_err(|_| Fault::Outside)
     }
 
-    /// Does it in memory of the host. The caller has the mutexes.
-    pub(crate) fn run(&self, memory: &impl Memory, bytes: &[u8]) -> Result<Outcome, Fault> {
+    /// Does it in memory of the host; gives the bytes that were wanted. The caller has the mutexes.
+    pub(crate) fn run(&self, memory: &impl Memory, bytes: &[u8]) -> Result<Option<Vec<u8>>, Fault> {
         let (target, range) = (&self.target, self.range.clone());
         match &self.does {
-            Does::Nothing => Ok(Outcome::Nothing),
+            Does::Nothing => Ok(None),
             Does::Put => {
                 store(memory, target, range, bytes)?;
-                Ok(Outcome::Nothing)
+                Ok(None)
             }
             Does::Get => {
                 let mut found = vec![0; self.len()?];
                 load(memory, target, range, &mut found)?;
-                Ok(Outcome::Bytes(found))
+                Ok(Some(found))
             }
             Does::Compare { width, compare, swap } => {
                 let place = target.as_contiguous().ok_or(Fault::Elements)?;
                 let old = compare_swap(memory, place.start(), *width, (*compare, *swap))?;
                 let mut found = vec![0; *width];
                 write(old, &mut found);
-                Ok(Outcome::Bytes(found))
+                Ok(Some(found))
             }
             Does::Change { arithmetic, fetches } => {
                 let mut found = vec![0; if *fetches { self.len()? } else { 0 }];
                 let result = fetches.then_some(&mut found[..]);
                 change(memory, target, range, (arithmetic, bytes), result)?;
-                Ok(if *fetches { Outcome::Bytes(found) } else { Outcome::Nothing })
+                Ok(fetches.then_some(found))
             }
         }
     }

@@ -4,6 +4,21 @@ use crate::error::WindowError;
 use gapless_dtype::Layout;
 use gapless_engine::Typed;
 
+/// A checked access to a target.
+#[derive(Clone, Debug)]
+pub struct Access {
+    pub(crate) rank: u32,
+    pub(crate) target: Typed,
+}
+
+impl Access {
+    /// Length of the packed stream.
+    #[must_use]
+    pub fn packed_bytes(&self) -> u64 {
+        self.target.packed_bytes()
+    }
+}
+
 /// Where in the target's window, and how what is accessed lies there.
 #[derive(Clone, Debug)]
 pub struct Place {

@@ -22,7 +22,7 @@ pub(crate) enum State {
 impl Drop for Reading {
     fn drop(&mut self) {
         if let State::Asked(token) = self.state {
-            self.osc.core().drop_question(token);
+            self.osc.core().questions.forget(token);
         }
     }
 }
@@ -32,7 +32,7 @@ impl Window {
     #[must_use]
     pub fn is_read(reading: &Reading) -> bool {
         match reading.state {
-            State::Asked(token) => reading.osc.core().is_answered(token),
+            State::Asked(token) => reading.osc.core().questions.is_answered(token),
             _ => true,
         }
     }
@@ -71,11 +71,14 @@ pub fn collect<D: Driver>(driver: &D, mut reading: Reading) -> Result<Vec<u8>, F
         State::Taken => Ok(Vec::new()),
         State::Asked(token) => {
             let osc = reading.osc.clone();
-            let answered =
-                driver.until(false, || osc.core().asks(token), |_| osc.core().answered(token));
+            let answered = driver.until(
+                false,
+                || osc.core().questions.asks(token),
+                |_| osc.core().answered(token),
+            );
             match answered {
                 Err(error) => {
-                    osc.core().drop_question(token);
+                    osc.core().questions.forget(token);
                     Err(Failed::Driver(error))
                 }
                 Ok(Err(loss)) => Err(Failed::Loss(loss)),

@@ -5,9 +5,10 @@
 //! Units: bytes.
 
 use crate::error::{Fault, WindowError};
-use crate::exposure::{Exposure, PART};
+use crate::exposure::Exposure;
 use crate::header::Stripes;
-use crate::operate::Access;
+use crate::memory::PART;
+use crate::place::Access;
 use crate::place::Place;
 use crate::window::{Driver, Window};
 use gapless_dtype::{Dim, Shape};

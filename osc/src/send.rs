@@ -2,11 +2,14 @@
 
 use crate::core::{Core, Offered};
 use crate::error::WindowError;
-use crate::operate::Access;
+use crate::layouts::{LAYOUT_BYTES, LAYOUTS, Told};
+use crate::place::Access;
 use crate::window::{Driver, Window};
 use crate::wire::{Head, Kind, READ_MAX};
 use gapless_bml::{Bml, Rank};
+use gapless_dtype::Layout;
 use std::ops::Range;
+use std::sync::Arc;
 
 /// A piece of an operation, as messages carry it.
 pub(crate) struct Pieces<'o> {
@@ -39,7 +42,7 @@ impl Window {
             loop {
                 if at == range.end {
                     if let Some(token) = token {
-                        self.osc().core().expect(token, 0, false);
+                        self.osc().core().questions.expect(token, 0, false);
                     }
                     return Some(Ok(()));
                 }
@@ -81,7 +84,7 @@ impl Window {
                 }
                 at += len;
                 if let Some(token) = token {
-                    self.osc().core().expect(token, 1, at < range.end);
+                    self.osc().core().questions.expect(token, 1, at < range.end);
                 }
             }
         })?;
@@ -90,10 +93,92 @@ impl Window {
 
     /// The link to a process is not up: it is made, or the process is lost.
     fn meet(&self, bml: &mut Bml, process: u32) -> Option<Result<(), WindowError>> {
-        if self.osc().is_lost(process) {
+        if self.osc().departed().is_lost(process) {
             return Some(Err(self.osc().loss(process)));
         }
         bml.reach(Rank(process));
         None
+    }
+}
+
+impl Core {
+    /// The number by which a process knows a layout; what it needs for that is sent before. `None`: try again after some
+    /// progress.
+    pub(crate) fn tell(
+        &mut self,
+        bml: &mut Bml,
+        process: u32,
+        layout: &Layout,
+    ) -> Option<Result<u32, WindowError>> {
+        let room = Core::piece(bml, process)?;
+        let known = |told: &Told| told.layout.id() == layout.id();
+        if !self.peer(process).told.iter().any(known)
+            && let Err(error) = self.begin_to_tell(bml, process, layout)?
+        {
+            return Some(Err(error));
+        }
+        loop {
+            let told = self.peer(process).told.iter().find(|told| known(told))?;
+            let (id, flat, sent) = (told.id, Arc::clone(&told.flat), told.sent);
+            if sent == flat.len() {
+                return Some(Ok(id));
+            }
+            let now = &flat[sent..flat.len().min(sent + room)];
+            let head = Head {
+                layout: id,
+                count: flat.len() as u64,
+                start: sent as u64,
+                length: now.len() as u64,
+                ..Head::new(Kind::Layout, 0, 0)
+            };
+            match self.offer(bml, process, head, now) {
+                Offered::Full => return None,
+                Offered::Failed(error) => return Some(Err(error)),
+                Offered::Sent => {
+                    if let Some(told) = self.peer(process).told.iter_mut().find(|told| known(told))
+                    {
+                        told.sent += now.len();
+                        if told.sent == flat.len() {
+                            told.flat = Arc::new([]);
+                            told.sent = 0;
+                        }
+                    }
+                }
+            }
+        }
+    }
+
+    /// Gives a layout a number, and has the process forget what there is no room for beside it: the oldest that it knows
+    /// as a whole. Others are still being told, by threads that need them. `None`: try again after some progress.
+    fn begin_to_tell(
+        &mut self,
+        bml: &mut Bml,
+        process: u32,
+        layout: &Layout,
+    ) -> Option<Result<(), WindowError>> {
+        let flat: Arc<[u8]> = layout.flatten().into();
+        let bytes = flat.len() as u64;
+        if bytes > LAYOUT_BYTES {
+            return Some(Err(WindowError::LongLayout { bytes, most: LAYOUT_BYTES }));
+        }
+        loop {
+            let peer = self.peer(process);
+            let all: u64 = peer.told.iter().map(|told| told.bytes).sum();
+            if peer.told.len() < LAYOUTS && all + bytes <= LAYOUT_BYTES {
+                break;
+            }
+            let at = peer.told.iter().position(|told| told.flat.is_empty())?;
+            let head = Head { layout: peer.told[at].id, ..Head::new(Kind::Forget, 0, 0) };
+            match self.offer(bml, process, head, &[]) {
+                Offered::Sent => self.peer(process).told.remove(at),
+                Offered::Full => return None,
+                Offered::Failed(error) => return Some(Err(error)),
+            };
+        }
+        let peer = self.peer(process);
+        peer.next_layout = peer.next_layout.wrapping_add(1).max(1);
+        let (layout, id) = (layout.clone(), peer.next_layout);
+        peer.told.push_back(Told { layout, id, bytes, flat, sent: 0 });
+        Some(Ok(()))
     }
 }

@@ -2,9 +2,10 @@
 //! unusual, or wrong, takes the way of `operate.rs`, which has the reason.
 
 use crate::arithmetic::Quick;
-use crate::exposure::{Exposure, change_number};
+use crate::exposure::Exposure;
 use crate::header::Lock;
 use crate::header::Stripes;
+use crate::memory::change_number;
 use crate::window::{Driver, Flavor, Member, Window};
 use gapless_dtype::Primitive;
 use gapless_engine::ReduceOp;
@@ -95,7 +96,7 @@ impl Window {
     #[inline]
     fn living(&self, rank: u32) -> Option<&Exposure> {
         let (member, exposure) = self.reached(rank)?;
-        (!self.osc().is_lost(member.process)).then_some(exposure)
+        (!self.osc().departed().is_lost(member.process)).then_some(exposure)
     }
 
     /// [`put`](Window::put) of all bytes of a span. `false`: they are more than were asked for, and nothing was done.

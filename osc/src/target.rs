@@ -1,216 +1,21 @@
 //! What arriving messages do to a window of this process.
 //!
 //! Nothing that a message says is believed: places are checked against the window, lengths against the message, layouts by
-//! [`Layout::unflatten`]. What cannot be done is a [`Fault`], which the sender gets with the next answer.
+//! [`Layout::unflatten`](gapless_dtype::Layout::unflatten). What cannot be done is a [`Fault`], which the sender gets with the next answer.
 
-use crate::asked::Asked;
-use crate::attached::{Attached, Memory};
 use crate::core::{Core, Done, Osc};
-use crate::device::{Near, fault};
-use crate::doubt::{self, Doubt, Mine};
+use crate::device::fault;
+use crate::doubt::{self, Doubt};
 use crate::error::Fault;
-use crate::exposure::{Part, place};
-use crate::header::Stripes;
-use crate::header::{Header, Lock};
-use crate::job::Job;
-use crate::peer::{LAYOUT_BYTES, LAYOUTS};
-use crate::perform::{Outcome, Plan};
-use crate::tasks::run::{Place, Users};
+use crate::header::Lock;
+use crate::hosted::{Holder, Outcome, Waiter};
 use crate::wire::{HEADER, Head, Kind};
 use gapless_bml::{Bml, Rank};
-use gapless_dtype::Layout;
-use gapless_mem::Atomics;
-use std::collections::{HashMap, VecDeque};
+use std::collections::VecDeque;
 use std::sync::Arc;
 
 /// So often those that wait for a lock try, until whoever has it is doubted.
 const TRIES_PER_DOUBT: u32 = 16;
-
-/// The layouts of a process, by its numbers.
-#[derive(Default)]
-pub(crate) struct Layouts {
-    known: HashMap<u32, (u64, Known)>,
-    /// Of all of them, flattened.
-    bytes: u64,
-}
-
-enum Known {
-    /// Some of its bytes have come.
-    Part(Vec<u8>),
-    Whole(Layout),
-    Bad,
-}
-
-impl Layouts {
-    /// Some bytes of a layout.
-    fn learn(&mut self, head: &Head, bytes: &[u8]) -> Done {
-        if !self.known.contains_key(&head.layout) {
-            let all = self.bytes.saturating_add(head.count);
-            if self.known.len() >= LAYOUTS || all > LAYOUT_BYTES {
-                return Done::Nonsense("too many layouts, or some that are too long");
-            }
-            self.bytes = all;
-            self.known.insert(head.layout, (head.count, Known::Part(Vec::new())));
-        }
-        let Some((bytes_all, known)) = self.known.get_mut(&head.layout) else { return Done::Yes };
-        let Known::Part(flat) = known else {
-            return Done::Nonsense("a layout that is told twice");
-        };
-        if head.count != *bytes_all {
-            return Done::Nonsense("a layout of two lengths");
-        }
-        if head.start != flat.len() as u64 || head.start + bytes.len() as u64 > head.count {
-            return Done::Nonsense("a layout in other pieces than it has");
-        }
-        flat.extend_from_slice(bytes);
-        if flat.len() as u64 == head.count {
-            *known = match Layout::unflatten(flat) {
-                Ok(layout) => Known::Whole(layout),
-                Err(error) => {
-                    tracing::error!(%error, "a layout that a peer has sent");
-                    Known::Bad
-                }
-            };
-        }
-        Done::Yes
-    }
-
-    fn forget(&mut self, id: u32) {
-        if let Some((bytes, _)) = self.known.remove(&id) {
-            self.bytes -= bytes;
-        }
-    }
-
-    fn get(&self, id: u32) -> Result<Option<&Layout>, Fault> {
-        match (id, self.known.get(&id)) {
-            (0, _) => Ok(None),
-            (_, Some((_, Known::Whole(layout)))) => Ok(Some(layout)),
-            _ => Err(Fault::Layout),
-        }
-    }
-}
-
-/// Who waits for the lock of this process's window.
-#[derive(Debug)]
-struct Waiter {
-    process: u32,
-    question: Head,
-    kind: Lock,
-    /// What is thought of whoever has the lock.
-    doubt: Doubt,
-}
-
-/// This process's part of a window.
-pub(crate) struct Hosted {
-    own: Part,
-    pub(crate) header: Header,
-    /// In a dynamic window, what is attached.
-    pieces: Option<Attached>,
-    processes: Arc<[u32]>,
-    /// By rank: the window's number there; empty until that is known.
-    pub(crate) numbers: Arc<[u32]>,
-    rank: u32,
-    /// Threads that run tasks on it.
-    pub(crate) users: Arc<Users>,
-    /// By rank: how often it has posted, and completed, without being heard.
-    pub(crate) posts: Box<[u32]>,
-    pub(crate) completes: Box<[u32]>,
-    /// By rank: what went wrong since its last question.
-    faults: Box<[Option<Fault>]>,
-    waiting: VecDeque<Waiter>,
-    /// How often those that wait have tried.
-    tries: u32,
-    /// By rank: the lock that it has been given by a message.
-    held: Box<[Option<Lock>]>,
-    /// The locks of others, and its own, that this rank has.
-    pub(crate) mine: Mine,
-}
-
-impl Hosted {
-    pub(crate) fn new(own: Part, processes: Arc<[u32]>, rank: u32) -> Hosted {
-        let ranks = processes.len();
-        Hosted {
-            header: own.header().clone(),
-            own,
-            pieces: None,
-            processes,
-            numbers: Arc::default(),
-            rank,
-            users: Arc::default(),
-            posts: vec![0; ranks].into(),
-            completes: vec![0; ranks].into(),
-            faults: vec![None; ranks].into(),
-            waiting: VecDeque::new(),
-            tries: 0,
-            held: vec![None; ranks].into(),
-            mine: doubt::nobodys(ranks),
-        }
-    }
-
-    pub(crate) fn is_busy(&self) -> bool {
-        !self.waiting.is_empty()
-    }
-
-    /// What a task needs of it, whose memory this keeps; `None`: it is dynamic, or a device's.
-    pub(crate) fn place(&self) -> Option<Place> {
-        let of = (self.rank, &self.processes);
-        match &self.own {
-            Part::Host(exposure) if self.pieces.is_none() => {
-                Some(Place::new(exposure.clone(), of, &self.users))
-            }
-            _ => None,
-        }
-    }
-
-    /// A process is lost: it needs no lock any more. One that it has stays its own.
-    pub(crate) fn forget(&mut self, process: u32, asked: &mut HashMap<u64, Asked>) {
-        self.waiting.retain_mut(|waiter| {
-            let goes = waiter.process == process;
-            if goes {
-                waiter.doubt.forget(asked);
-                self.header.cancel(waiter.question.rank);
-            }
-            !goes
-        });
-    }
-
-    /// The window is freed: who waits for its lock, and the questions. Ranks that map the memory still lock it: nobody of
-    /// those that do not may be in their way any more, but for the dead.
-    pub(crate) fn turned_away(
-        &mut self,
-        osc: &Osc,
-        asked: &mut HashMap<u64, Asked>,
-    ) -> Vec<(u32, u64)> {
-        for (rank, (held, process)) in (0..).zip(self.held.iter_mut().zip(&*self.processes)) {
-            if !osc.is_lost(*process)
-                && let Some(kind) = held.take()
-            {
-                self.header.unlock(rank, kind);
-            }
-        }
-        let away = self.waiting.drain(..).map(|mut waiter| {
-            waiter.doubt.forget(asked);
-            self.header.cancel(waiter.question.rank);
-            (waiter.process, waiter.question.token)
-        });
-        away.collect()
-    }
-
-    /// From now on there is no memory but what is attached.
-    pub(crate) fn make_dynamic(&mut self) {
-        self.pieces.get_or_insert_default();
-    }
-
-    /// Attaches memory; gives its address. `None`: the window is not dynamic.
-    pub(crate) fn attach(&mut self, memory: Atomics) -> Option<u64> {
-        Some(self.pieces.as_mut()?.add(memory))
-    }
-
-    /// Detaches the memory at an address; whether it was there.
-    pub(crate) fn detach(&mut self, address: u64) -> Option<Atomics> {
-        self.pieces.as_mut()?.take(address)
-    }
-}
 
 impl Core {
     /// Does what a message says.
@@ -223,11 +28,11 @@ impl Core {
                     return Done::Nonsense("credit for more than was sent");
                 }
                 return match head.kind {
-                    Kind::Answer => self.answer(from, &head, bytes),
+                    Kind::Answer => said(self.questions.answer(from.0, &head, bytes)),
                     _ => Done::Yes,
                 };
             }
-            Kind::Layout => return self.peer(from.0).layouts.learn(&head, bytes),
+            Kind::Layout => return said(self.peer(from.0).layouts.learn(&head, bytes)),
             Kind::Forget => {
                 self.peer(from.0).layouts.forget(head.layout);
                 return Done::Yes;
@@ -321,8 +126,9 @@ impl Core {
             while let Some(waiter) = hosted.waiting.get(at) {
                 let rank = waiter.question.rank;
                 let processes = &hosted.processes;
-                let is_lost =
-                    |rank: u32| processes.get(rank as usize).is_some_and(|it| osc.is_lost(*it));
+                let is_lost = |rank: u32| {
+                    processes.get(rank as usize).is_some_and(|it| osc.departed().is_lost(*it))
+                };
                 let result = if hosted.header.try_lock(rank, waiter.kind, true, is_lost) {
                     hosted.held[rank as usize] = Some(waiter.kind);
                     Ok(())
@@ -335,7 +141,7 @@ impl Core {
                     Err(Fault::Holder(hosted.processes[holder as usize]))
                 };
                 if let Some(mut waiter) = hosted.waiting.remove(at) {
-                    waiter.doubt.forget(&mut self.asked);
+                    waiter.doubt.forget(&mut self.questions);
                     answers.push((waiter, result));
                 }
             }
@@ -369,11 +175,11 @@ impl Core {
         let mut waiting = std::mem::take(&mut hosted.waiting);
         let members =
             |rank: u32| Some((*processes.get(rank as usize)?, *numbers.get(rank as usize)?));
-        let lost = || processes.iter().copied().find(|process| osc.is_lost(*process));
+        let lost = || processes.iter().copied().find(|process| osc.departed().is_lost(*process));
         let mut left = VecDeque::with_capacity(waiting.len());
         for mut waiter in waiting.drain(..) {
             let rank = waiter.question.rank;
-            match waiter.doubt.look(self, bml, (&header, rank, asks), members, lost) {
+            match self.look_at(bml, &mut waiter.doubt, (&header, rank, asks), members, lost) {
                 None => left.push_back(waiter),
                 Some(process) => {
                     header.cancel(rank);
@@ -396,7 +202,7 @@ impl Core {
         };
         let result = match result {
             Ok(Outcome::Goes(mut job)) => match job.step() {
-                Some(result) => result.map_err(|error| fault(&error)),
+                Some(result) => result.map(Outcome::Done).map_err(|error| fault(&error)),
                 None => {
                     self.peer(from.0).job = Some(job);
                     return Done::Blocked;
@@ -406,8 +212,8 @@ impl Core {
         };
         match result {
             Ok(Outcome::Busy | Outcome::Goes(_)) => return Done::Blocked,
-            Ok(Outcome::Nothing) => {}
-            Ok(Outcome::Bytes(bytes)) => {
+            Ok(Outcome::Done(None)) => {}
+            Ok(Outcome::Done(Some(bytes))) => {
                 self.reply(bml, from, head, Ok((head.start, &bytes)));
             }
             Err(fault) if head.token != 0 => self.reply(bml, from, head, Err(fault)),
@@ -425,84 +231,15 @@ impl Core {
     fn begin(&mut self, osc: &Osc, from: Rank, message: (&Head, &[u8])) -> Result<Outcome, Fault> {
         let layouts = &self.peer(from.0).layouts;
         let layout = layouts.get(message.0.layout)?.cloned();
-        let Some(hosted) = self.windows.get(&message.0.window) else { return Ok(Outcome::Nothing) };
-        let holders = |rank: u32| Holder::of(osc, hosted.processes.get(rank as usize));
+        let Some(hosted) = self.windows.get(&message.0.window) else {
+            return Ok(Outcome::Done(None));
+        };
+        let holders = |rank: u32| Holder::of(osc.departed(), hosted.processes.get(rank as usize));
         hosted.perform(layout.as_ref(), message, &holders)
     }
 }
 
-/// What is known of a rank that has a mutex.
-#[derive(Clone, Copy, PartialEq)]
-enum Holder {
-    Lives,
-    /// It may live.
-    Lost,
-    Dead,
-}
-
-impl Holder {
-    fn of(osc: &Osc, process: Option<&u32>) -> Holder {
-        match process {
-            Some(process) if osc.is_dead(*process) => Holder::Dead,
-            Some(process) if osc.is_lost(*process) => Holder::Lost,
-            _ => Holder::Lives,
-        }
-    }
-}
-
-impl Hosted {
-    /// Takes the mutexes of stripes, if they are free.
-    fn take(&self, stripes: Stripes, holders: &dyn Fn(u32) -> Holder) -> Result<bool, Fault> {
-        if self.header.try_stripes(self.rank, stripes, |rank| holders(rank) == Holder::Dead) {
-            return Ok(true);
-        }
-        let lost = self.header.lost_in_stripes(stripes, |rank| holders(rank) == Holder::Lost);
-        match lost.and_then(|rank| self.processes.get(rank as usize)) {
-            Some(process) => Err(Fault::Holder(*process)),
-            None => Ok(false),
-        }
-    }
-
-    fn perform(
-        &self,
-        layout: Option<&Layout>,
-        (head, bytes): (&Head, &[u8]),
-        holders: &dyn Fn(u32) -> Holder,
-    ) -> Result<Outcome, Fault> {
-        let all = if self.pieces.is_some() { u64::MAX } else { self.own.bytes() };
-        let target = place(all, head.origin, layout, head.count).map_err(|_| Fault::Outside)?;
-        let plan = Plan::read(target, (head, bytes))?;
-        if let Some(attached) = &self.pieces {
-            attached.check(&plan)?;
-            return self.run(attached, &plan, bytes, holders);
-        }
-        match self.own.memory() {
-            Near::Host(memory) => self.run(memory, &plan, bytes, holders),
-            Near::Device(memory) => {
-                let stripes = plan.stripes(0)?;
-                if !self.take(stripes, holders)? {
-                    return Ok(Outcome::Busy);
-                }
-                let mutexes = (self.header.clone(), self.rank, stripes);
-                let job = Job::new(head.window, memory, mutexes, (plan, bytes));
-                Ok(Outcome::Goes(Box::new(job)))
-            }
-        }
-    }
-
-    fn run(
-        &self,
-        memory: &impl Memory,
-        plan: &Plan,
-        bytes: &[u8],
-        holders: &dyn Fn(u32) -> Holder,
-    ) -> Result<Outcome, Fault> {
-        let stripes = plan.stripes(memory.misalignment(0, 8))?;
-        if !self.take(stripes, holders)? {
-            return Ok(Outcome::Busy);
-        }
-        let done = plan.run(memory, bytes);
-        self.header.release_stripes(self.rank, stripes);
-        done
-    }
+/// What became of a message, if it was not nonsense.
+fn said(done: Result<(), &'static str>) -> Done {
+    done.map_or_else(Done::Nonsense, |()| Done::Yes)
 }

@@ -19,15 +19,10 @@
 //!   width 1; so plain loads and stores do, 16 bytes at a time.
 //!
 //! What a rank does otherwise to a target waits until its tasks there have ended, and a task waits until the messages
-//! before it are done: so its operations happen in the order of the calls. `tasks/put.rs` is the origin's side,
+//! before it are done: so its operations happen in the order of the calls. `put_tasks.rs` is the origin's side,
 //! `tasks/run.rs` the target's.
 
-mod put;
 pub(crate) mod run;
-
-pub(crate) use put::Carried;
-
-pub use put::worker_word;
 
 use crate::core::Osc;
 use crate::error::WindowError;
@@ -36,32 +31,33 @@ use gapless_bml::{AmTag, Bml, BmlError};
 use gapless_mem::{Lease, Worker};
 use gapless_xtq::device::{DeviceFunction, Life, TargetError};
 use gapless_xtq::packet::ENTRIES;
-use gapless_xtq::{Config, Function, Kernel, QueueOptions, Xtq, XtqError};
+use gapless_xtq::{Config, Function, Kernel, PutHandle, QueueOptions, Xtq, XtqError};
+use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// The active-message tag of these tasks.
 pub const TASKS_TAG: AmTag = AmTag(17);
 
 /// Of the function that does accumulations.
-const FUNCTION: u8 = 0;
+pub(crate) const FUNCTION: u8 = 0;
 /// Queues of the function: an origin has one of them.
-const QUEUES: u8 = 4;
+pub(crate) const QUEUES: u8 = 4;
 /// The queue of the worker's kernels.
-const WORKER_QUEUE: u8 = QUEUES;
+pub(crate) const WORKER_QUEUE: u8 = QUEUES;
 /// What queues hold: more than all that origins have under way, of a few.
 const CAPACITY: u32 = 1024;
 /// Bytes of a payload, at most.
-const BODY: usize = 64 << 10;
+pub(crate) const BODY: usize = 64 << 10;
 /// Receive buffers of the function: how many of which length.
 const BUFFERS: [(usize, usize); 2] = [(64, 4 << 10), (8, BODY)];
 /// Puts of an origin to a target that have not ended, at most.
-const UNDER_WAY: usize = 32;
+pub(crate) const UNDER_WAY: usize = 32;
 /// Bytes of a run in a payload: where, and how long.
-const RUN: usize = 16;
+pub(crate) const RUN: usize = 16;
 /// Work-items of a task of the worker, at most.
-const ITEMS: u64 = 256;
+pub(crate) const ITEMS: u64 = 256;
 /// Bytes of arguments of the worker's function.
-const ARGUMENTS: u16 = 32;
+pub(crate) const ARGUMENTS: u16 = 32;
 
 /// How accumulations are carried out at their targets.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -116,7 +112,7 @@ impl std::fmt::Debug for Tasks {
     }
 }
 
-fn unpoisoned<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+pub(crate) fn unpoisoned<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     // A panic leaves nothing half done behind these.
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -237,6 +233,38 @@ impl Tasks {
     }
 }
 
+/// Puts to one target.
+#[derive(Debug, Default)]
+pub(crate) struct Puts {
+    /// Whether those under way keep their order by themselves, so that there may be many.
+    pub(crate) many: bool,
+    pub(crate) under_way: VecDeque<PutHandle>,
+    /// What went wrong first, and was not told yet.
+    pub(crate) failed: Option<XtqError>,
+}
+
+impl Puts {
+    pub(crate) fn collect(&mut self) {
+        while let Some(outcome) = self.under_way.front().and_then(PutHandle::outcome) {
+            self.under_way.pop_front();
+            if let Err(error) = outcome {
+                self.failed.get_or_insert(error);
+            }
+        }
+    }
+}
+
+/// What a window has whose accumulations are tasks.
+#[derive(Debug)]
+pub(crate) struct Carried {
+    pub(crate) tasks: Tasks,
+    pub(crate) way: Accumulations,
+    /// This rank's own.
+    pub(crate) kernel: Option<KernelSeat>,
+    /// By rank.
+    pub(crate) puts: Box<[Mutex<Puts>]>,
+}
+
 /// A window's kernel, until it is dropped.
 #[derive(Debug)]
 pub struct KernelSeat {
@@ -254,7 +282,7 @@ impl KernelSeat {
 
     /// Takes the kernel out: then nobody touches the memory by it. If the worker does not answer, it may still have it, and
     /// the index is not used again.
-    fn end(&mut self) -> Result<(), WindowError> {
+    pub(crate) fn end(&mut self) -> Result<(), WindowError> {
         let Some(index) = self.index.take() else { return Ok(()) };
         let mut kernels = unpoisoned(&self.tasks.0.kernels);
         self.tasks.0.xtq.unregister_kernel(index).map_err(|error| transport(&error))?;

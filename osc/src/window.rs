@@ -277,7 +277,7 @@ impl Window {
     #[inline]
     pub(crate) fn check_alive(&self, rank: u32) -> Result<(), WindowError> {
         let process = self.members[rank as usize].process;
-        if self.osc().is_lost(process) { Err(self.osc().loss(process)) } else { Ok(()) }
+        if self.osc().departed().is_lost(process) { Err(self.osc().loss(process)) } else { Ok(()) }
     }
 
     /// Asks something that is answered without bytes; gives the question's number.
@@ -291,14 +291,14 @@ impl Window {
         let whom = || Some(process);
         let asked = driver.until(false, whom, |bml| {
             let mut core = self.osc().core();
-            let token = core.ask(process, 0, 0);
-            core.expect(token, 1, false);
+            let token = core.questions.ask(process, 0, 0);
+            core.questions.expect(token, 1, false);
             drop(core);
             // In its turn: at once, or when there is room.
             Some(match self.osc().post(bml, process, Head { token, ..head }) {
                 Ok(()) => Ok(token),
                 Err(error) => {
-                    self.osc().core().drop_question(token);
+                    self.osc().core().questions.forget(token);
                     Err(error)
                 }
             })
@@ -349,7 +349,8 @@ impl Window {
         kind: Lock,
     ) -> Result<(), D::Error> {
         let process = |rank: u32| self.members.get(rank as usize).map(|member| member.process);
-        let is_lost = |rank: u32| process(rank).is_some_and(|process| self.osc().is_lost(process));
+        let is_lost =
+            |rank: u32| process(rank).is_some_and(|process| self.osc().departed().is_lost(process));
         for _ in 0..TRIES {
             if header.try_lock(self.rank, kind, false, is_lost) {
                 return Ok(());
@@ -365,7 +366,7 @@ impl Window {
         };
         let lost = || {
             let processes = self.members.iter().map(|member| member.process);
-            { processes }.find(|process| self.osc().is_lost(*process))
+            { processes }.find(|process| self.osc().departed().is_lost(*process))
         };
         let whom = || process(header.named(self.rank)?.rank);
         let locked = driver.until(true, whom, |bml| {
@@ -383,13 +384,13 @@ impl Window {
             let held = (header, self.rank, self.rank);
             let lost = {
                 let mut core = self.osc().core();
-                let lost = doubt.look(&mut core, bml, held, members, lost);
+                let lost = core.look_at(bml, &mut doubt, held, members, lost);
                 self.osc().note(&core);
                 lost
             };
             lost.map(|process| Err(self.osc().loss(process)))
         });
-        doubt.forget(&mut self.osc().core().asked);
+        doubt.forget(&mut self.osc().core().questions);
         let locked = match locked {
             Ok(locked) => locked.map_err(D::Error::from),
             Err(error) => Err(error),

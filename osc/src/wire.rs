@@ -146,6 +146,11 @@ impl Head {
         bytes
     }
 
+    /// Whether an accumulation wants what was there.
+    pub(crate) fn fetches(&self) -> bool {
+        self.flag & FETCH != 0
+    }
+
     /// `None`: no such message.
     pub(crate) fn read(message: &[u8]) -> Option<Head> {
         let bytes = message.first_chunk::<HEADER>()?;

@@ -12,15 +12,13 @@
 use crate::arithmetic::Arithmetic;
 use crate::core::Osc;
 use crate::error::Fault;
-use crate::exposure::Exposure;
 use crate::header::Stripes;
+use crate::users::InUse;
 use gapless_dtype::Primitive;
 use gapless_engine::ReduceOp;
 use gapless_mem::DeviceError;
 use gapless_xtq::{Task, TaskError};
 use std::ops::Range;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 /// What a fault begins with, as the text of a task's end.
@@ -38,16 +36,16 @@ type Waits<'w> = (&'w Osc, &'w dyn Fn() -> bool, u32);
 
 /// What is to be done, and where.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct What {
-    pub(super) window: u32,
-    pub(super) rank: u32,
-    pub(super) op: ReduceOp,
-    pub(super) primitive: Primitive,
-    pub(super) runs: u32,
+pub(crate) struct What {
+    pub(crate) window: u32,
+    pub(crate) rank: u32,
+    pub(crate) op: ReduceOp,
+    pub(crate) primitive: Primitive,
+    pub(crate) runs: u32,
 }
 
 impl What {
-    pub(super) fn words(self) -> [u64; 2] {
+    pub(crate) fn words(self) -> [u64; 2] {
         let op = ReduceOp::ALL.iter().position(|op| *op == self.op).unwrap_or(0) as u64;
         let first = u64::from(self.window) | u64::from(self.rank) << 32;
         [first, op | u64::from(self.primitive as u8) << 8 | u64::from(self.runs) << 32]
@@ -71,62 +69,8 @@ impl What {
     }
 }
 
-/// Whether threads are at work on a window, and whether it is gone.
-#[derive(Debug, Default)]
-pub(crate) struct Users {
-    count: AtomicUsize,
-    gone: AtomicBool,
-}
-
-impl Users {
-    /// The window goes: waits until no thread is at work on it any more. None of them waits for others then.
-    pub(crate) fn leave(&self) {
-        self.gone.store(true, Ordering::Release);
-        while self.count.load(Ordering::Acquire) > 0 {
-            std::thread::yield_now();
-        }
-    }
-
-    /// Whether a thread is at work on it.
-    #[cfg(test)]
-    pub(crate) fn are_at_work(&self) -> bool {
-        self.count.load(Ordering::Acquire) > 0
-    }
-
-    fn are_gone(&self) -> bool {
-        self.gone.load(Ordering::Acquire)
-    }
-}
-
-/// A window of this process, as a thread has it: the window does not go meanwhile.
-pub(crate) struct Place {
-    exposure: Exposure,
-    /// This process's rank.
-    rank: u32,
-    processes: Arc<[u32]>,
-    users: Arc<Users>,
-}
-
-impl Place {
-    /// To be made under the lock under which the window is taken out.
-    pub(crate) fn new(
-        exposure: Exposure,
-        (rank, processes): (u32, &Arc<[u32]>),
-        users: &Arc<Users>,
-    ) -> Place {
-        users.count.fetch_add(1, Ordering::Relaxed);
-        Place { exposure, rank, processes: Arc::clone(processes), users: Arc::clone(users) }
-    }
-}
-
-impl Drop for Place {
-    fn drop(&mut self) {
-        self.users.count.fetch_sub(1, Ordering::Release);
-    }
-}
-
 /// Runs a task.
-pub(super) fn run(osc: &Osc, task: &mut Task<'_>) -> Result<(), TaskError> {
+pub(crate) fn run(osc: &Osc, task: &mut Task<'_>) -> Result<(), TaskError> {
     let [_, _, first, second] = task.arguments();
     let (initiator, xtq) = (task.initiator().0, task.xtq().clone());
     let has_left = move || xtq.has_left();
@@ -134,7 +78,7 @@ pub(super) fn run(osc: &Osc, task: &mut Task<'_>) -> Result<(), TaskError> {
 }
 
 /// The same where progress is made, unless it would have to wait: then a thread does it.
-pub(super) fn try_run(osc: &Osc, task: &mut Task<'_>) -> Option<Result<(), TaskError>> {
+pub(crate) fn try_run(osc: &Osc, task: &mut Task<'_>) -> Option<Result<(), TaskError>> {
     let [_, _, first, second] = task.arguments();
     let initiator = task.initiator().0;
     // All elements at once, so that nothing has changed if their mutexes cannot be had.
@@ -165,7 +109,7 @@ fn perform_by(
     (payload, part): (&[u8], usize),
 ) -> Result<(), Fault> {
     let what = What::read(words)?;
-    let place = waits.0.core().windows.get(&what.window).ok_or(Fault::NoWindow)?.place();
+    let place = waits.0.core().windows.get(&what.window).ok_or(Fault::NoWindow)?.in_use();
     let place = place.ok_or(Fault::Outside)?;
     if place.processes.get(what.rank as usize) != Some(&initiator) {
         return Err(Fault::Outside);
@@ -217,7 +161,7 @@ impl Runs<'_> {
 /// Changes elements, which lie in these runs: all of them under their mutexes.
 fn change(
     waits: Waits<'_>,
-    here: &Place,
+    here: &InUse,
     runs: Vec<(u64, usize)>,
     (arithmetic, operands): (&Arithmetic, &[u8]),
 ) -> Result<(), Fault> {
@@ -258,14 +202,16 @@ fn change(
 /// Takes mutexes, and waits for those who have them, as long as the window is there and this process in its job.
 fn take(
     (osc, has_left, tries_max): Waits<'_>,
-    here: &Place,
+    here: &InUse,
     stripes: Stripes,
 ) -> Result<(), Fault> {
     let header = &here.exposure.header;
     let process = |rank: u32| here.processes.get(rank as usize).copied();
-    let is_dead = |rank: u32| process(rank).is_some_and(|process| osc.is_dead(process));
+    let is_dead = |rank: u32| process(rank).is_some_and(|process| osc.departed().is_dead(process));
     let may_live = |rank: u32| {
-        process(rank).is_some_and(|process| osc.is_lost(process) && !osc.is_dead(process))
+        process(rank).is_some_and(|process| {
+            osc.departed().is_lost(process) && !osc.departed().is_dead(process)
+        })
     };
     let mut tries = 0u32;
     while !header.try_stripes(here.rank, stripes, is_dead) {
@@ -286,7 +232,7 @@ fn take(
 }
 
 /// Whether an integer has a sign.
-pub(super) fn is_signed(integer: Primitive) -> bool {
+pub(crate) fn is_signed(integer: Primitive) -> bool {
     use Primitive as P;
     !matches!(
         integer,
@@ -304,13 +250,13 @@ pub(super) fn is_signed(integer: Primitive) -> bool {
 }
 
 /// A fault as the text of a task's end.
-pub(super) fn said(fault: Fault) -> TaskError {
+pub(crate) fn said(fault: Fault) -> TaskError {
     let (code, value) = fault.code();
     TaskError(format!("{FAULT}{code} {value}"))
 }
 
 /// The other way round.
-pub(super) fn fault(text: &str) -> Option<Fault> {
+pub(crate) fn fault(text: &str) -> Option<Fault> {
     let (code, value) = text.strip_prefix(FAULT)?.split_once(' ')?;
     Fault::of_code(code.parse().ok()?, value.parse().ok()?)
 }

@@ -3,7 +3,8 @@
 use super::{LOCK, LOCK_WORDS, Nobody, WORDS, lease};
 use crate::core::{AM_TAG, Offered};
 use crate::header::Stripes;
-use crate::peer::{ANSWERS, CREDIT, LAYOUT_BYTES, LAYOUTS, SLACK};
+use crate::layouts::{LAYOUT_BYTES, LAYOUTS};
+use crate::peer::{ANSWERS, CREDIT, SLACK};
 use crate::wire::{HEADER, Head, Kind, OPERANDS, READ_MAX};
 use crate::{Exposure, Header, Osc, Seat};
 use gapless_bml::{Bml, PeerState, Rank, ReserveError, Token};

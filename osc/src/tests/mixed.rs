@@ -2,7 +2,7 @@
 
 use super::net::Net;
 use crate::header::Stripes;
-use crate::peer::LAYOUTS;
+use crate::layouts::LAYOUTS;
 use crate::wire::{Head, Kind};
 use crate::{Lock, Osc, Place, Way, WindowError};
 use gapless_bml::{Bml, PeerState, Rank};
@@ -103,7 +103,7 @@ fn the_mutex_of_who_may_live_is_not_taken_over() {
         let holder = 3 - u32::try_from(process).unwrap();
         assert!(net.exposures[0].header.try_stripes(holder, stripes, never));
         for osc in &net.oscs {
-            osc.set_lost(holder, true);
+            osc.departed().set_lost(holder, true);
         }
         let access = window.access("get", (0, &Place::at(0)), &number, Way::Change).unwrap();
         let mut found = [0; 8];
@@ -121,7 +121,7 @@ fn the_mutex_of_who_may_live_is_not_taken_over() {
         assert!(!matches!(added, Some(Ok(_))), "{added:?}: somebody else has the mutex");
         net.exposures[0].header.release_stripes(holder, stripes);
         for osc in &net.oscs {
-            osc.set_lost(holder, false);
+            osc.departed().set_lost(holder, false);
         }
     }
 }

@@ -1,11 +1,9 @@
 //! Who calls one thing again and again serves its peers all the same.
 
 use super::net::Net;
-use crate::core::Done;
 use crate::header::Stripes;
 use crate::wire::{Head, Kind, MORE};
 use crate::{Lock, Place, Way, Window};
-use gapless_bml::Rank;
 use gapless_btl::loopback::Config;
 use gapless_dtype::{Datatype, Primitive};
 use gapless_engine::{ReduceOp, Typed};
@@ -140,17 +138,17 @@ fn the_short_way_leaves_what_is_not_simple() {
 fn answers_that_are_not_due() {
     let net = Net::new(2, &Config::default());
     let mut core = net.oscs[0].core();
-    let is_nonsense = |done| matches!(done, Done::Nonsense(_));
-    let token = core.ask(1, 0, 8);
+    let is_nonsense = |done: Result<(), &str>| done.is_err();
+    let token = core.questions.ask(1, 0, 8);
     let head = Head { token, ..Head::new(Kind::Answer, 0, 0) };
-    assert!(is_nonsense(core.answer(Rank(1), &head, &[])));
-    core.expect(token, 1, true);
-    assert!(!is_nonsense(core.answer(Rank(1), &Head { op: MORE, ..head }, &[1; 4])));
-    assert!(!is_nonsense(core.answer(Rank(1), &Head { start: 4, ..head }, &[2; 4])));
-    assert!(is_nonsense(core.answer(Rank(1), &head, &[])));
-    core.expect(token, 1, false);
+    assert!(is_nonsense(core.questions.answer(1, &head, &[])));
+    core.questions.expect(token, 1, true);
+    assert!(!is_nonsense(core.questions.answer(1, &Head { op: MORE, ..head }, &[1; 4])));
+    assert!(!is_nonsense(core.questions.answer(1, &Head { start: 4, ..head }, &[2; 4])));
+    assert!(is_nonsense(core.questions.answer(1, &head, &[])));
+    core.questions.expect(token, 1, false);
     assert!(core.answered(token).is_none(), "one is missing");
-    assert!(!is_nonsense(core.answer(Rank(1), &head, &[3; 2])));
+    assert!(!is_nonsense(core.questions.answer(1, &head, &[3; 2])));
     assert_eq!(core.answered(token).unwrap().unwrap().data, [3, 3, 1, 1, 2, 2, 2, 2]);
 }
 

@@ -84,10 +84,11 @@ impl Scene {
             assert!(hosted.attach(window(piece)).is_some());
         }
         // One that waits for bytes, one that waits for more questions, and one for two answers.
-        let asked = [(0, 64), (1 << 40, 32), (0, 0)].map(|(base, bytes)| core.ask(1, base, bytes));
-        core.expect(asked[0], 1, false);
-        core.expect(asked[1], 2, true);
-        core.expect(asked[2], 2, false);
+        let asked = [(0, 64), (1 << 40, 32), (0, 0)]
+            .map(|(base, bytes)| core.questions.ask(1, base, bytes));
+        core.questions.expect(asked[0], 1, false);
+        core.questions.expect(asked[1], 2, true);
+        core.questions.expect(asked[2], 2, false);
         // So much it may have done.
         core.post(&mut ends[0], 1, Head::new(Kind::Flush, 0, 0), &[]).unwrap();
         drop(core);
@@ -221,8 +222,8 @@ impl Scene {
 
     /// What the peer that keeps to the rules is told: whether all that it has sent is done, or a lock is its own.
     fn answer(&mut self, head: Head) -> Option<Fault> {
-        let token = self.honest.core().ask(TARGET.0, 0, 0);
-        self.honest.core().expect(token, 1, false);
+        let token = self.honest.core().questions.ask(TARGET.0, 0, 0);
+        self.honest.core().questions.expect(token, 1, false);
         self.honest.post(&mut self.ends[HONEST], TARGET.0, Head { token, ..head }).unwrap();
         for _ in 0..TURNS {
             self.turn();
@@ -312,7 +313,7 @@ fn whatever_a_peer_says_others_are_served() {
         scene.turn();
         // What was asked of it ends, too.
         for token in scene.asked {
-            assert!(scene.osc.core().is_answered(token));
+            assert!(scene.osc.core().questions.is_answered(token));
         }
         scene.serves();
         // A lock that nobody has is given, and one that a lost rank has is refused.

@@ -2,15 +2,15 @@
 //! step. The mutexes of elements and the lock are words in memory of the host, which the ranks share (`header.rs`). All
 //! work on the device is over before a mutex is given back, and when a call returns.
 
-use super::{DeviceExposure, DeviceMemory};
 use crate::arithmetic::{Arithmetic, read};
+use crate::device::DeviceExposure;
 use crate::error::WindowError;
-use crate::exposure::{PART, part, stripes};
 use crate::header::Header;
 use crate::header::Stripes;
 use crate::job::Job;
-use crate::operate::Access;
-use crate::perform::{Does, Outcome, Plan};
+use crate::memory::{PART, part, stripes};
+use crate::perform::{Does, Plan};
+use crate::place::Access;
 use crate::place::Place;
 use crate::window::{Driver, Window};
 use gapless_engine::{EngineError, ReduceOp, Typed};
@@ -18,6 +18,7 @@ use std::ops::Range;
 
 /// Bytes that are changed at once if all their mutexes are free: each time costs two ways to the device.
 const LONG: u64 = 1 << 20;
+const _: () = assert!(LONG > PART);
 
 /// How much of a range is changed at once.
 fn long(range: &Range<u64>, width: u64) -> Range<u64> {
@@ -151,7 +152,7 @@ impl Window {
             let plan = Plan { target: access.target.clone(), range, does };
             let operand = bytes.get(here.clone()).unwrap_or(&[]);
             let job = Job::new(self.seat.id(), &near.memory, mutexes, (plan, operand));
-            if let Outcome::Bytes(old) = job.finish()?
+            if let Some(old) = job.finish()?
                 && let Some(place) = found.as_deref_mut().and_then(|found| found.get_mut(here))
             {
                 place.copy_from_slice(&old);
@@ -208,17 +209,6 @@ impl Window {
         let job = Job::new(self.seat.id(), &near.memory, mutexes, (plan, &[]));
         let found = job.finish().map_err(WindowError::from)?;
         driver.progress();
-        Ok(match found {
-            Outcome::Bytes(old) => read(&old),
-            _ => 0,
-        })
+        Ok(found.map_or(0, |old| read(&old)))
     }
 }
-
-/// Memory of a window, as this process reaches it.
-pub(crate) enum Near<'w> {
-    Host(&'w gapless_mem::Atomics),
-    Device(&'w DeviceMemory),
-}
-
-const _: () = assert!(LONG > PART);

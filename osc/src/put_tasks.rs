@@ -1,21 +1,20 @@
 //! The origin's side of accumulations as tasks: what goes into a packet, how many are under way, and their ends.
 
-use super::{
-    ARGUMENTS, Accumulations, BODY, FUNCTION, ITEMS, KernelSeat, QUEUES, RUN, Tasks, UNDER_WAY,
-    WORKER_QUEUE, run, unpoisoned,
-};
 use crate::arithmetic::Arithmetic;
 use crate::error::WindowError;
-use crate::exposure::for_each_run;
-use crate::operate::Access;
+use crate::memory::for_each_run;
+use crate::place::Access;
+use crate::tasks::{
+    ARGUMENTS, Accumulations, BODY, Carried, FUNCTION, ITEMS, KernelSeat, QUEUES, RUN, Tasks,
+    UNDER_WAY, WORKER_QUEUE, run, unpoisoned,
+};
 use crate::window::{Driver, Window};
 use gapless_bml::Rank;
 use gapless_dtype::Primitive;
 use gapless_engine::ReduceOp;
 use gapless_xtq::device::{Accumulate, Combine, Element};
 use gapless_xtq::packet::Launch;
-use gapless_xtq::{Put, PutHandle, Refusal, Retry, XtqError};
-use std::collections::VecDeque;
+use gapless_xtq::{Put, Refusal, Retry, XtqError};
 use std::ops::Range;
 use std::sync::Mutex;
 
@@ -41,38 +40,6 @@ pub fn worker_word(op: ReduceOp, primitive: Primitive) -> Option<u64> {
         _ => return None,
     };
     Some(Accumulate(combine, element).word())
-}
-
-/// Puts to one target.
-#[derive(Debug, Default)]
-struct Puts {
-    /// Whether those under way keep their order by themselves, so that there may be many.
-    many: bool,
-    under_way: VecDeque<PutHandle>,
-    /// What went wrong first, and was not told yet.
-    failed: Option<XtqError>,
-}
-
-impl Puts {
-    fn collect(&mut self) {
-        while let Some(outcome) = self.under_way.front().and_then(PutHandle::outcome) {
-            self.under_way.pop_front();
-            if let Err(error) = outcome {
-                self.failed.get_or_insert(error);
-            }
-        }
-    }
-}
-
-/// What a window has whose accumulations are tasks.
-#[derive(Debug)]
-pub(crate) struct Carried {
-    tasks: Tasks,
-    way: Accumulations,
-    /// This rank's own.
-    kernel: Option<KernelSeat>,
-    /// By rank.
-    puts: Box<[Mutex<Puts>]>,
 }
 
 /// One piece of an accumulation: runs of the target's window, and where their operands are.
@@ -164,7 +131,9 @@ impl Window {
     fn task_error(&self, rank: u32, error: XtqError) -> WindowError {
         let process = self.members[rank as usize].process;
         match error {
-            XtqError::Lost { .. } if self.osc().is_lost(process) => self.osc().loss(process),
+            XtqError::Lost { .. } if self.osc().departed().is_lost(process) => {
+                self.osc().loss(process)
+            }
             XtqError::Lost { rank, error } => WindowError::Lost { process: rank.0, error },
             XtqError::Refused { refusal: Refusal::NotRegistered, .. } => {
                 WindowError::Freed { rank }
@@ -277,7 +246,7 @@ impl Window {
                 Put::kernel(process, member.kernel, WORKER_QUEUE, launch, arguments.as_flattened());
             // A ring keeps the order, and its worker refuses nothing for now. Messages may be refused, and come again
             // behind others: so there is one at a time, and what went the other way has ended before.
-            let many = carried.tasks.0.xtq.has_ring(process);
+            let many = carried.tasks.xtq().has_ring(process);
             let retry = if many { Retry::Never } else { Retry::InAnyOrder };
             self.give(driver, carried, (rank, many), put.payload(payload).retry(retry))?;
         }
@@ -299,7 +268,7 @@ impl Window {
             let most = if many && puts.many { UNDER_WAY } else { 1 };
             if puts.under_way.len() < most {
                 puts.many = many;
-                let handle = carried.tasks.0.xtq.put(put.acknowledged());
+                let handle = carried.tasks.xtq().put(put.acknowledged());
                 puts.under_way.push_back(handle.map_err(|error| self.task_error(rank, error))?);
                 break;
             }

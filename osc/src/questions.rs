@@ -1,9 +1,8 @@
-//! Questions of this process, and its answers to those of others.
+//! Questions of this process to others, and the answers.
 
-use crate::core::{Core, Done};
-use crate::error::{Fault, WindowError};
-use crate::wire::{Head, Kind, MORE};
-use gapless_bml::{Bml, Rank};
+use crate::error::Fault;
+use crate::wire::{Head, MORE};
+use std::collections::HashMap;
 
 /// A question, or several with answers that belong together.
 #[derive(Debug)]
@@ -20,15 +19,26 @@ pub(crate) struct Asked {
     pub(crate) lost: bool,
 }
 
-impl Core {
+/// Those that have no answer yet, or whose answer nobody has taken.
+#[derive(Debug, Default)]
+pub(crate) struct Questions {
+    asked: HashMap<u64, Asked>,
+    last: u64,
+}
+
+/// The process that was asked is lost.
+#[derive(Debug)]
+pub(crate) struct LostProcess(pub(crate) u32);
+
+impl Questions {
     /// A question that so many bytes answer, the first of which is numbered `base`.
     pub(crate) fn ask(&mut self, process: u32, base: u64, bytes: usize) -> u64 {
-        self.next_token += 1;
+        self.last += 1;
         let data = vec![0; bytes];
         let (fault, lost) = (None, false);
         let asked = Asked { process, due: 0, open: true, base, data, fault, lost };
-        self.asked.insert(self.next_token, asked);
-        self.next_token
+        self.asked.insert(self.last, asked);
+        self.last
     }
 
     /// So many more answers are due; the last ones, unless `more` follow. Said in the step that sends the question: an
@@ -41,12 +51,10 @@ impl Core {
     }
 
     /// What was answered, once all has been; or that the one who was asked is lost.
-    pub(crate) fn answered(&mut self, token: u64) -> Option<Result<Asked, WindowError>> {
+    pub(crate) fn answered(&mut self, token: u64) -> Option<Result<Asked, LostProcess>> {
         let asked = self.asked.get(&token)?;
         if asked.lost {
-            let loss = self.loss(asked.process);
-            self.asked.remove(&token);
-            return Some(Err(loss));
+            return self.asked.remove(&token).map(|asked| Err(LostProcess(asked.process)));
         }
         if asked.open || asked.due > 0 {
             return None;
@@ -65,23 +73,33 @@ impl Core {
     }
 
     /// Nobody wants the answer any more.
-    pub(crate) fn drop_question(&mut self, token: u64) {
+    pub(crate) fn forget(&mut self, token: u64) {
         self.asked.remove(&token);
     }
 
-    /// An answer has come.
-    pub(crate) fn answer(&mut self, from: Rank, head: &Head, bytes: &[u8]) -> Done {
+    /// A process is lost: it answers nothing any more.
+    pub(crate) fn lose(&mut self, process: u32) {
+        self.asked.values_mut().filter(|it| it.process == process).for_each(|it| it.lost = true);
+    }
+
+    /// An answer has come. An error: it is none of what was asked.
+    pub(crate) fn answer(
+        &mut self,
+        from: u32,
+        head: &Head,
+        bytes: &[u8],
+    ) -> Result<(), &'static str> {
         // It may be answered after nobody wants it any more.
-        let Some(asked) = self.asked.get_mut(&head.token) else { return Done::Yes };
-        if asked.process != from.0 || asked.due == 0 {
-            return Done::Nonsense("an answer to what was not asked");
+        let Some(asked) = self.asked.get_mut(&head.token) else { return Ok(()) };
+        if asked.process != from || asked.due == 0 {
+            return Err("an answer to what was not asked");
         }
         if head.op != MORE {
             asked.due -= 1;
         }
         if let Some(fault) = Fault::of_code(head.flag, head.value) {
             asked.fault.get_or_insert(fault);
-            return Done::Yes;
+            return Ok(());
         }
         let start = head.start.checked_sub(asked.base).and_then(|at| usize::try_from(at).ok());
         let start = start.unwrap_or(usize::MAX);
@@ -89,44 +107,9 @@ impl Core {
         match place {
             Some(place) => {
                 place.copy_from_slice(bytes);
-                Done::Yes
+                Ok(())
             }
-            None => Done::Nonsense("an answer that is too long"),
-        }
-    }
-
-    /// Answers a question, in as many messages as it takes.
-    pub(crate) fn reply(
-        &mut self,
-        bml: &mut Bml,
-        to: Rank,
-        question: &Head,
-        result: Result<(u64, &[u8]), Fault>,
-    ) {
-        let mut head = Head { token: question.token, ..Head::new(Kind::Answer, 0, 0) };
-        let (start, bytes) = match result {
-            Ok(found) => found,
-            Err(fault) => {
-                (head.flag, head.value) = fault.code();
-                (0, &[][..])
-            }
-        };
-        // The two ends may have transports with other bounds.
-        let room = Core::room(bml, to.0).unwrap_or(0).max(1);
-        let mut at = 0;
-        loop {
-            let end = bytes.len().min(at + room);
-            let more = end < bytes.len();
-            let op = if more { MORE } else { 0 };
-            let head = Head { op, start: start + at as u64, ..head };
-            if let Err(error) = self.post(bml, to.0, head, &bytes[at..end]) {
-                tracing::debug!(peer = %to, %error, "an answer that nobody can be given");
-                return;
-            }
-            if !more {
-                return;
-            }
-            at = end;
+            None => Err("an answer that is too long"),
         }
     }
 }
