@@ -1,9 +1,29 @@
 //! Which algorithms there are, and which operations each does.
-use crate::Operation;
-use crate::algorithms::Exchange;
 use crate::level::Within;
+use crate::operation::Operation;
 use crate::tree::Tree;
 use gapless_bml::Level;
+
+/// How blocks go round.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Exchange {
+    /// Each sends its block to each other: `n - 1` messages, all at once.
+    Direct,
+    /// Blocks go round a ring, `n - 1` rounds, to the next neighbour only.
+    Ring,
+    /// Rounds with distances 1, 2, 4, …: as few rounds as can be, for any number of members.
+    Bruck,
+    /// Recursive doubling: members exchange all they have with a partner at distance 1, 2, 4, …; beyond powers of two
+    /// the surplus is folded onto neighbours.
+    Doubling,
+    /// Parallel aggregated trees (Jeaugey, arXiv 2506.20252): as Bruck's pattern, but the farthest first, and each
+    /// message has `blocks` blocks at most (rounded down to a power of two). Trees of so many blocks go on side by
+    /// side, depth first.
+    Pat {
+        /// Most blocks in a message.
+        blocks: usize,
+    },
+}
 
 /// How an operation is done among some ranks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

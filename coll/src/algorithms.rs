@@ -9,5 +9,3 @@ pub(crate) mod neighbors;
 pub(crate) mod over_tree;
 pub(crate) mod scan;
 pub(crate) mod tasks;
-
-pub use exchange::Exchange;

@@ -9,11 +9,12 @@ use crate::area::{Area, Cuts};
 use crate::builder::{Builder, PACK_MAX};
 use crate::call::Reduction;
 use crate::check::{LEN_MAX, check_lens, is_whole};
+use crate::error::BuildError;
+use crate::operation::Operation;
 use crate::schedule::{Row, Schedule};
 use crate::team::Team;
 use crate::terms::Terms;
 use crate::tree::Tree;
-use crate::{BuildError, Operation};
 
 /// A rank of an intercommunicator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -126,6 +127,22 @@ impl BetweenCall<'_> {
         }
     }
 
+    /// What all ranks agree on: lengths may differ from group to group.
+    fn terms(&self) -> Terms {
+        let of = self.reduction().map(|(of, _)| of);
+        Terms {
+            operation: self.operation(),
+            root: self.root(),
+            bytes: None,
+            unit: of.map_or(1, |of| of.unit),
+            commutative: of.is_some_and(|of| of.commutative),
+            in_place: false,
+            lens: 0,
+            algorithm: None,
+            by_pairs: true,
+        }
+    }
+
     pub(crate) fn root(&self) -> Option<usize> {
         match *self {
             Self::Bcast { root, .. }
@@ -179,7 +196,7 @@ impl Between {
         }
         self.check(call, ranks)?;
         let (send, recv) = self.rows(call);
-        let mut b = Builder::new((self.rank, ranks), Terms::between(call), send, recv);
+        let mut b = Builder::new((self.rank, ranks), call.terms(), send, recv);
         if call.root().is_some() || !call.operation().is_rooted() {
             self.fill(&mut b, call);
         }

@@ -1,4 +1,6 @@
 //! From a call and an algorithm to this rank's schedule.
+use crate::algorithm::Exchange;
+use crate::algorithm::{Algorithm, Method};
 use crate::algorithms::alltoall::{self, Blocks};
 use crate::algorithms::levels::{self, Levels};
 use crate::algorithms::scan::{self, Prefix};
@@ -6,12 +8,14 @@ use crate::algorithms::{compose, neighbors};
 use crate::area::{Area, Cuts};
 use crate::builder::Builder;
 use crate::call::{Call, Reduction};
+use crate::error::BuildError;
+use crate::locality::Locality;
+use crate::operation::Operation;
 use crate::schedule::{Buffer, Row, Schedule};
 use crate::suits::misfit;
 use crate::team::Team;
 use crate::terms::Terms;
 use crate::tree::Tree;
-use crate::{Algorithm, BuildError, Exchange, Locality, Method, Operation};
 
 /// The schedule of rank `rank` for a call, by an algorithm that all ranks agree on.
 ///

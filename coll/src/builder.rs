@@ -11,10 +11,10 @@ use std::collections::{BTreeMap, HashMap};
 use std::ops::Range;
 use std::sync::Arc;
 
-use crate::Together;
 use crate::area::{Area, segments};
 use crate::schedule::{Action, Buffer, Place, Row, SCRATCH_ALIGN, Schedule};
 use crate::terms::Terms;
+use crate::together::Together;
 
 /// Up to how many bytes a piece are packed into one message, if a message has several pieces. Longer pieces go as
 /// messages of their own: another message costs less than copying them twice.

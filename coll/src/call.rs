@@ -1,5 +1,5 @@
 //! A call of a collective as one rank makes it.
-use crate::Operation;
+use crate::operation::Operation;
 use crate::topologies::Edge;
 
 /// What a reduction combines.

@@ -140,7 +140,11 @@ fn check_edges(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Algorithm, Exchange, Locality, Method, Tree, build};
+    use crate::algorithm::Exchange;
+    use crate::algorithm::{Algorithm, Method};
+    use crate::build::build;
+    use crate::locality::Locality;
+    use crate::tree::Tree;
 
     fn wrong(call: &Call<'_>, method: Method) -> String {
         let algorithm = Algorithm::new(method);

@@ -3,13 +3,19 @@
 //! The choice depends only on what all ranks know: the operation, the bytes of [`Call::bytes`], whether the operation is
 //! commutative, and which ranks are near each other. So all ranks choose the same without a message. Where a buffer lies
 //! and what its layout is, one rank knows alone: that never matters here.
-use crate::algorithms::Exchange;
+use crate::Level;
+use crate::algorithm::Exchange;
+use crate::algorithm::{Algorithm, Method};
+use crate::call::Call;
 use crate::cost::{Cost, predict};
+use crate::error::BuildError;
 use crate::hyperq::Settings;
+use crate::locality::Locality;
+use crate::operation::Operation;
 use crate::page::Page;
+use crate::sample::Sample;
 use crate::suits::{is_frugal, suits};
 use crate::tree::Tree;
-use crate::{Algorithm, BuildError, Call, Level, Locality, Method, Operation, Sample};
 
 /// A line of the table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -342,7 +348,9 @@ pub fn alternatives(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Reduction, Within, build};
+    use crate::build::build;
+    use crate::call::Reduction;
+    use crate::level::Within;
 
     const ORDERED: Reduction = Reduction { unit: 8, commutative: false };
     const ANY_ORDER: Reduction = Reduction { unit: 8, commutative: true };

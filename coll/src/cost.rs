@@ -9,9 +9,10 @@
 use std::cmp::Ordering;
 use std::collections::{BinaryHeap, HashMap};
 
-use crate::Together;
+use crate::Level;
+use crate::locality::Locality;
 use crate::schedule::{Action, Place, Schedule};
-use crate::{Level, Locality};
+use crate::together::Together;
 
 /// What a message costs between two ranks.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -294,7 +295,11 @@ fn seconds(bytes: u64, byte: f64) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Algorithm, Call, Exchange, Method, Reduction, Tree, build};
+    use crate::algorithm::Exchange;
+    use crate::algorithm::{Algorithm, Method};
+    use crate::build::build;
+    use crate::call::{Call, Reduction};
+    use crate::tree::Tree;
 
     const COST: Cost = Cost {
         near: Wire { latency: 1.0, byte: 0.5 },

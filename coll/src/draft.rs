@@ -5,10 +5,11 @@ use std::ops::Range;
 use crate::area::Area;
 use crate::build::rows;
 use crate::builder::Builder;
+use crate::call::Call;
 use crate::check::LEN_MAX;
+use crate::error::BuildError;
 use crate::schedule::{Buffer, Schedule};
 use crate::terms::Terms;
-use crate::{BuildError, Call};
 
 /// Writes one rank's schedule for one of MPI's operations, by an algorithm of one's own.
 ///
@@ -297,7 +298,7 @@ impl std::fmt::Debug for Draft {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Reduction;
+    use crate::call::Reduction;
 
     /// What is wrong with a draft of rank 1 of 3.
     fn wrong(call: &Call<'_>, write: impl FnOnce(&mut Draft)) -> DraftError {

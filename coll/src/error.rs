@@ -1,5 +1,46 @@
 //! What may be wrong with a call.
-use crate::{Algorithm, Level, Misfit, Operation};
+use crate::algorithm::Algorithm;
+use crate::operation::Operation;
+use gapless_bml::Level;
+
+/// The most children of a node whose every child waits for what comes from every child.
+pub(crate) const CHILDREN_MAX: usize = 64;
+
+/// Why an algorithm does not do a call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum Misfit {
+    /// It is for other operations.
+    #[error("it is for other operations")]
+    Operation,
+    /// It combines operands in another order than that of the ranks.
+    #[error("it does not keep the order of operands, and the operation is not commutative")]
+    Order,
+    /// Only some operations go on levels.
+    #[error(
+        "only barrier, bcast, gather, scatter, allgather, alltoall (linear, pairwise), reduce, allreduce and \
+         reduce_scatter_block go on levels"
+    )]
+    Levels,
+    /// It uses a level that is not known of all ranks.
+    #[error("it is not known which ranks are together on level {0}")]
+    Unknown(Level),
+    /// The ranks of a group do not follow each other.
+    #[error("on levels, it needs groups of ranks that follow each other")]
+    Groups,
+    /// A rank would have too many children: what comes from each is waited for before anything goes to any.
+    #[error("a rank would have more than {CHILDREN_MAX} children")]
+    Wide,
+    /// What goes through shared memory is not cut into segments, and has no levels.
+    #[error("through shared memory there are no segments, and no levels below it")]
+    Whole,
+    /// It has no schedule.
+    #[error("through shared memory there is no schedule: only collectives of one host go that way")]
+    Shared,
+    /// Its number has no meaning: trees of no children, no partners at a time.
+    #[error("its number has no meaning")]
+    Number,
+}
 
 /// Why there is no schedule.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

@@ -82,8 +82,9 @@ pub use rows::{Blocks, Combine, Rows};
 pub use tasks::{Awaited, Leaving, Seat, TaskFault, TaskName, Tasks, Work};
 pub use tickets::{IN_FLIGHT_MAX, SLOTS_MAX, Sequencer, Ticket};
 
+use crate::operation::Operation;
 use crate::schedule::{Action, Buffer, Place, Schedule};
-use crate::{Operation, Together};
+use crate::together::Together;
 use act::Tools;
 use compare::{Comparison, Verdict};
 use gapless_engine::Typed;

@@ -19,7 +19,7 @@
 //! messages in place of all of it.
 use std::fmt;
 
-use crate::Cost;
+use crate::cost::Cost;
 use crate::schedule::{Action, Schedule};
 
 /// The schedules of all ranks, in order: `Display` writes them as GOAL, and `write!` to a file does not need memory
@@ -139,7 +139,11 @@ fn nanoseconds(bytes: u64, byte: f64) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Algorithm, Call, Locality, Method, Reduction, Tree, build};
+    use crate::algorithm::{Algorithm, Method};
+    use crate::build::build;
+    use crate::call::{Call, Reduction};
+    use crate::locality::Locality;
+    use crate::tree::Tree;
 
     #[test]
     fn the_text_of_an_allreduce() {

@@ -71,15 +71,14 @@ mod together;
 pub mod topologies;
 mod tree;
 
-pub use algorithm::{Algorithm, Method};
-pub use algorithms::Exchange;
+pub use algorithm::{Algorithm, Exchange, Method};
 pub use area::Area;
 pub use between::{Between, BetweenCall};
 pub use build::{build, build_apart};
 pub use call::{Call, Reduction};
 pub use cost::{Cost, Wire, predict};
 pub use draft::{Draft, DraftError};
-pub use error::BuildError;
+pub use error::{BuildError, Misfit};
 pub use execute::hyperq::{HyperQ, Outcome};
 pub use execute::page;
 pub use execute::{
@@ -94,6 +93,5 @@ pub use name::{METHODS, NameError};
 pub use operation::Operation;
 pub use sample::{Sample, SampleCall};
 pub use schedule::{Action, Buffer, Place, Row, Schedule};
-pub use suits::Misfit;
 pub use together::{Part, Together, Whom};
 pub use tree::Tree;

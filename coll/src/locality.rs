@@ -1,7 +1,8 @@
 //! Which ranks are near each other.
+use crate::algorithm::Algorithm;
+use crate::error::BuildError;
 use crate::level::Within;
 use crate::tree::Tree;
-use crate::{Algorithm, BuildError};
 use gapless_bml::Level;
 use std::collections::BTreeMap;
 

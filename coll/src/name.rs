@@ -14,9 +14,12 @@
 use std::fmt;
 use std::str::FromStr;
 
-use crate::algorithms::Exchange;
+use crate::Level;
+use crate::algorithm::Exchange;
+use crate::algorithm::{Algorithm, Method};
+use crate::level::Within;
+use crate::operation::Operation;
 use crate::tree::Tree;
-use crate::{Algorithm, Level, Method, Operation, Within};
 
 /// The names of the methods; `N` stands for a number.
 pub const METHODS: [&str; 15] = [
@@ -311,7 +314,9 @@ impl fmt::Display for Exchange {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Call, Locality, Reduction, choose};
+    use crate::call::{Call, Reduction};
+    use crate::choose;
+    use crate::locality::Locality;
 
     /// Whatever can be chosen or tried has a name, and the name is read as what it was.
     #[test]

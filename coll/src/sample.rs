@@ -1,9 +1,13 @@
 //! A call of any operation to look at: to explain it, to measure it, to draw how it grows.
+use crate::algorithm::Algorithm;
 use crate::build::build;
 use crate::call::{Call, Reduction};
 use crate::check::LEN_MAX;
+use crate::error::BuildError;
+use crate::locality::Locality;
+use crate::operation::Operation;
+use crate::schedule::Schedule;
 use crate::topologies::{Cartesian, Neighborhood, dims_create};
-use crate::{Algorithm, BuildError, Locality, Operation, Schedule};
 
 /// An operation among some ranks with ordinary arguments, which do not work in place.
 ///
@@ -226,8 +230,9 @@ impl SampleCall<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::choose;
+    use crate::cost::{Cost, predict};
     use crate::prove::{Definition, prove};
-    use crate::{Cost, choose, predict};
 
     /// What all ranks of a sample call is one collective.
     #[test]

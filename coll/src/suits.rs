@@ -1,44 +1,11 @@
 //! Whether an algorithm does a call, and if not, why.
+use crate::algorithm::{Algorithm, Method};
+use crate::call::Call;
+use crate::error::{CHILDREN_MAX, Misfit};
 use crate::level::Within;
+use crate::locality::Locality;
+use crate::operation::Operation;
 use crate::tree::Tree;
-use crate::{Algorithm, Call, Locality, Method, Operation};
-use gapless_bml::Level;
-
-/// Why an algorithm does not do a call.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-pub enum Misfit {
-    /// It is for other operations.
-    #[error("it is for other operations")]
-    Operation,
-    /// It combines operands in another order than that of the ranks.
-    #[error("it does not keep the order of operands, and the operation is not commutative")]
-    Order,
-    /// Only some operations go on levels.
-    #[error(
-        "only barrier, bcast, gather, scatter, allgather, alltoall (linear, pairwise), reduce, allreduce and \
-         reduce_scatter_block go on levels"
-    )]
-    Levels,
-    /// It uses a level that is not known of all ranks.
-    #[error("it is not known which ranks are together on level {0}")]
-    Unknown(Level),
-    /// The ranks of a group do not follow each other.
-    #[error("on levels, it needs groups of ranks that follow each other")]
-    Groups,
-    /// A rank would have too many children: what comes from each is waited for before anything goes to any.
-    #[error("a rank would have more than {CHILDREN_MAX} children")]
-    Wide,
-    /// What goes through shared memory is not cut into segments, and has no levels.
-    #[error("through shared memory there are no segments, and no levels below it")]
-    Whole,
-    /// It has no schedule.
-    #[error("through shared memory there is no schedule: only collectives of one host go that way")]
-    Shared,
-    /// Its number has no meaning: trees of no children, no partners at a time.
-    #[error("its number has no meaning")]
-    Number,
-}
 
 /// Whether an algorithm does a call with these groups of ranks: all ranks agree.
 pub(crate) fn suits(call: &Call<'_>, locality: &Locality, algorithm: &Algorithm) -> bool {
@@ -98,9 +65,6 @@ fn is_sound(algorithm: &Algorithm) -> bool {
             }
         }
 }
-
-/// The most children of a node whose every child waits for what comes from every child.
-const CHILDREN_MAX: usize = 64;
 
 /// Up a tree and down again, the root's messages to its children all wait for those from its children, if these are
 /// messages of their own: dependencies grow with the square of the children. A reduction joins them.
@@ -191,7 +155,9 @@ fn operands(locality: &Locality, algorithm: &Algorithm) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Exchange, Reduction};
+    use crate::algorithm::Exchange;
+    use crate::call::Reduction;
+    use gapless_bml::Level;
 
     #[test]
     fn what_does_not_fit_says_why() {

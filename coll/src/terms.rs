@@ -1,6 +1,7 @@
 //! What all ranks of a collective must agree on, as far as a schedule depends on it.
-use crate::between::BetweenCall;
-use crate::{Algorithm, Call, Method, Operation};
+use crate::algorithm::{Algorithm, Method};
+use crate::call::Call;
+use crate::operation::Operation;
 use gapless_bml::digest;
 
 /// The arguments of a call that all ranks give alike.
@@ -59,21 +60,5 @@ impl Terms {
     /// By an algorithm that has no name.
     pub(crate) fn of_own(call: &Call<'_>) -> Self {
         Self { algorithm: None, ..Self::of(call, &Algorithm::new(Method::Linear)) }
-    }
-
-    /// Between two groups, lengths may differ from group to group.
-    pub(crate) fn between(call: &BetweenCall<'_>) -> Self {
-        let of = call.reduction().map(|(of, _)| of);
-        Self {
-            operation: call.operation(),
-            root: call.root(),
-            bytes: None,
-            unit: of.map_or(1, |of| of.unit),
-            commutative: of.is_some_and(|of| of.commutative),
-            in_place: false,
-            lens: 0,
-            algorithm: None,
-            by_pairs: true,
-        }
     }
 }

@@ -1,8 +1,8 @@
 //! Operations among a team, by method: what a method has no pattern of its own for is made of two phases.
 //!
 //! Which methods an operation has, `Algorithm::does` says; others do not come here.
-use crate::Method;
-use crate::algorithms::Exchange;
+use crate::algorithm::Exchange;
+use crate::algorithm::Method;
 use crate::algorithms::over_tree::{self, Spread};
 use crate::algorithms::{butterfly, exchange, tasks};
 use crate::area::{Area, Cuts};

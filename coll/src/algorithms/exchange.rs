@@ -4,30 +4,10 @@
 //! all blocks, each exactly once. Backwards, partial results go against the arrows: whoever would get a block sends
 //! its part of it, so that in the end each member has its own block of all: a reduce-scatter. So ring, Bruck, recursive
 //! doubling (backwards: recursive halving) and PAT are written once each.
+use crate::algorithm::Exchange;
 use crate::area::{Area, Cuts};
 use crate::builder::Builder;
 use crate::team::{Fold, Part, Runs, Team, cyclic, runs};
-
-/// How blocks go round.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Exchange {
-    /// Each sends its block to each other: `n - 1` messages, all at once.
-    Direct,
-    /// Blocks go round a ring, `n - 1` rounds, to the next neighbour only.
-    Ring,
-    /// Rounds with distances 1, 2, 4, …: as few rounds as can be, for any number of members.
-    Bruck,
-    /// Recursive doubling: members exchange all they have with a partner at distance 1, 2, 4, …; beyond powers of two
-    /// the surplus is folded onto neighbours.
-    Doubling,
-    /// Parallel aggregated trees (Jeaugey, arXiv 2506.20252): as Bruck's pattern, but the farthest first, and each
-    /// message has `blocks` blocks at most (rounded down to a power of two). Trees of so many blocks go on side by
-    /// side, depth first.
-    Pat {
-        /// Most blocks in a message.
-        blocks: usize,
-    },
-}
 
 /// One round of a member: to whom which blocks, from whom which blocks.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -345,7 +325,10 @@ mod tests {
     /// What comes is added where it came, and room for it is used again.
     #[test]
     fn a_reduce_scatter_needs_little_room() {
-        use crate::{Algorithm, Call, Locality, Method, Reduction, build};
+        use crate::algorithm::{Algorithm, Method};
+        use crate::build::build;
+        use crate::call::{Call, Reduction};
+        use crate::locality::Locality;
         let (n, len) = (16, 1 << 20);
         let of = Reduction { unit: 8, commutative: true };
         let call = Call::ReduceScatterBlock { len, of, in_place: false };

@@ -10,19 +10,21 @@
 //! leaders send.
 use std::ops::Range;
 
-use crate::Together;
+use crate::algorithm::Method;
 use crate::algorithms::alltoall::{self, Blocks};
 use crate::algorithms::compose;
 use crate::algorithms::over_tree::{self, Spread};
 use crate::area::{Area, Cuts};
 use crate::builder::Builder;
+use crate::call::Call;
 use crate::call::Reduction;
 use crate::level::Within;
 use crate::locality::Groups;
+use crate::locality::Locality;
 use crate::page::Page;
 use crate::team::Team;
+use crate::together::Together;
 use crate::tree::{Node, Tree};
-use crate::{Call, Locality, Method};
 
 /// What a rank is on each level.
 pub(crate) struct Levels {

@@ -15,8 +15,9 @@ use super::error::CollError;
 use super::page::{Begun, Page, Task};
 use super::rows::{Combine, Piece, Spot};
 use super::tasks;
+use crate::call::Call;
+use crate::operation::Operation;
 use crate::schedule::Place;
-use crate::{Call, Operation};
 
 /// What a collective works with.
 pub(super) struct Tools<'a> {

@@ -26,8 +26,13 @@ use super::memory::Memory;
 use super::rows::{Blocks, Combine, Rows};
 use super::run::Run;
 use super::tickets::Ticket;
+use crate::algorithm::Exchange;
+use crate::algorithm::{Algorithm, Method};
+use crate::build::build;
+use crate::call::Call;
+use crate::locality::Locality;
+use crate::operation::Operation;
 use crate::schedule::{Action, Schedule};
-use crate::{Algorithm, Call, Exchange, Locality, Method, Operation, build};
 use gapless_engine::{ReduceOp, Typed};
 
 /// Numbers of a record, each of 8 bytes in little-endian order. Of terms: those of [`ARGUMENTS`]; 0 for what a rank does

@@ -7,7 +7,7 @@ use gapless_dtype::{Layout, Primitive, SignatureKind};
 use gapless_engine::Typed;
 
 use super::rows::{Blocks, Rows};
-use crate::Operation;
+use crate::operation::Operation;
 use crate::schedule::{Buffer, Place};
 
 /// The last byte says what the elements are: the code of their basic type, from 1 on, or this. Then the two bytes

@@ -2,8 +2,9 @@
 use gapless_engine::EngineError;
 use gapless_pml::PmlError;
 
+use crate::error::BuildError;
+use crate::operation::Operation;
 use crate::schedule::Buffer;
-use crate::{BuildError, Operation};
 
 /// Why a collective was refused or failed. Ranks are those of the communicator; of an intercommunicator, those of both
 /// groups [numbered through](super::between).

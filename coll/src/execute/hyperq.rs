@@ -53,8 +53,8 @@ use gapless_pml::{Comm, Pml};
 
 use super::error::CollError;
 use super::rows::{Blocks, Combine, Rows};
-use crate::Call;
 use crate::build::rows as rows_of;
+use crate::call::Call;
 use crate::hyperq::{Dynamic, Fixed, Frame, Kind, Memory, Mode, Policy, Settings, Staging, Step};
 use crate::schedule::Buffer;
 use chief::{Chief, Led, Wanted};

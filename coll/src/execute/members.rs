@@ -1,7 +1,7 @@
 //! Who takes part: the ranks of a schedule, and by which communicator messages reach each of them.
 use gapless_pml::{Comm, Group};
 
-use crate::Between;
+use crate::between::Between;
 
 /// The members of a communicator as schedules number them.
 #[derive(Clone, Debug)]

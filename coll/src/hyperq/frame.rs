@@ -5,8 +5,9 @@
 
 use std::ops::Range;
 
+use crate::call::Call;
+use crate::operation::Operation;
 use crate::schedule::Buffer;
-use crate::{Call, Operation};
 
 /// What each rank gives begins at a multiple of this.
 const ALIGN: u64 = 256;

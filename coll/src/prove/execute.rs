@@ -12,8 +12,8 @@ use std::rc::Rc;
 
 use super::algebra::{Mix, UNDEFINED, Value};
 use super::{Access, Definition, Memory, Refutation, together};
-use crate::Together;
 use crate::schedule::{Action, Buffer, Schedule};
+use crate::together::Together;
 
 /// Steps of all ranks are numbered through.
 struct Run<'a> {

@@ -23,9 +23,9 @@ use super::control::Control;
 use super::copies::{Mover, Works, reduce_all};
 use super::space::{Lead, Lent, Mapped};
 use super::{Members, Part};
-use crate::Operation;
 use crate::execute::CollError;
 use crate::hyperq::Group;
+use crate::operation::Operation;
 
 /// Where it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

@@ -17,14 +17,14 @@ use gapless_engine::Typed;
 use gapless_mem::Region;
 
 use super::{Flight, Phase, Run};
-use crate::Together;
+use crate::call::{Call, Reduction};
 use crate::execute::Plan;
 use crate::execute::act::Tools;
 use crate::execute::error::CollError;
 use crate::execute::page::{Begun, Task};
 use crate::execute::rows::{Blocks, Rows, Spot};
 use crate::schedule::{Action, Place};
-use crate::{Call, Reduction};
+use crate::together::Together;
 
 /// Such a step of a schedule.
 #[derive(Clone, Copy, Debug)]
