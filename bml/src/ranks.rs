@@ -33,6 +33,14 @@ pub trait Ranks {
     /// Sends to one rank and receives from another, of which as many bytes come as there is room for.
     fn sendrecv(&self, out: (&[u8], u32), into: (&mut [u8], u32)) -> Result<(), Self::Error>;
 
+    /// Every rank's words, in the order of ranks, which are as many at each. Collective.
+    fn allgather_words(&self, own: &[u64]) -> Result<Vec<u64>, Self::Error> {
+        let own: Vec<u8> = own.iter().flat_map(|word| word.to_le_bytes()).collect();
+        let mut all = vec![0; own.len() * self.size() as usize];
+        self.allgather(&own, &mut all)?;
+        Ok(all.as_chunks().0.iter().map(|word| u64::from_le_bytes(*word)).collect())
+    }
+
     /// The first rank that says no. Collective.
     fn first_no(&self, yes: bool) -> Result<Option<u32>, Self::Error> {
         let mut all = vec![0; self.size() as usize];

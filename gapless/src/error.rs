@@ -150,7 +150,7 @@ pub enum Error {
     /// Collectives on a stream: the communicator cannot be made, or a call was refused, or failed.
     #[cfg(feature = "cuda")]
     #[error(transparent)]
-    Stream(#[from] crate::stream_comm::StreamError),
+    Stream(#[from] gapless_gpu::StreamError),
     /// A persistent request that was not started was waited for.
     #[error("the persistent request is inactive: nothing was started")]
     Inactive,

@@ -178,7 +178,7 @@
 //! [`Communicator::scope`] and [`OwnedRequest`]. [`SharedBuf`] says who is trusted with memory that peers map.
 #![deny(unsafe_code)]
 
-#[allow(unsafe_code, reason = "passes on the promises that engines take")]
+#[cfg(not(any(feature = "cuda", feature = "opencl")))]
 mod accelerators;
 #[allow(unsafe_code, reason = "grants memory to collectives until they have ended")]
 mod collective;
@@ -208,7 +208,6 @@ mod shared;
 #[allow(unsafe_code, reason = "allocated memory as slices")]
 mod shared_buf;
 #[cfg(feature = "cuda")]
-#[allow(unsafe_code, reason = "launches kernels on memory that the caller vouches for")]
 mod stream_comm;
 pub mod tuning;
 #[allow(unsafe_code, reason = "views of regions that the borrow checker does not know")]
@@ -254,10 +253,7 @@ pub use scope::{Request, Scope};
 pub use several::{Handle, InFlight};
 pub use shared_buf::SharedBuf;
 #[cfg(feature = "cuda")]
-pub use stream_comm::{
-    Registered, StreamBlock, StreamBuffer, StreamComm, StreamError, StreamOptions, StreamPlan,
-    StreamWay,
-};
+pub use stream_comm::StreamComm;
 pub use view::{RecvBuffer, SendBuffer, View, ViewMut};
 pub use window::{
     Assertions, SharedPart, Window, WindowBuilder, WindowFlavor, WindowMemory, WindowModel,
@@ -275,6 +271,10 @@ pub use gapless_dtype::{
 };
 #[cfg(any(feature = "cuda", feature = "opencl"))]
 pub use gapless_dtype_cuda::GpuEngine;
+#[cfg(feature = "cuda")]
+pub use gapless_gpu::{
+    Registered, StreamBlock, StreamBuffer, StreamError, StreamOptions, StreamPlan, StreamWay,
+};
 pub use gapless_engine::{Engine, Op, ReduceOp, UserOp, Vectors};
 pub use gapless_mem::{Completion, Device, Region, Space};
 #[cfg(feature = "cuda")]

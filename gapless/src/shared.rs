@@ -25,7 +25,10 @@ pub(crate) mod stuck;
 mod waiting;
 mod warm;
 
+#[cfg(not(any(feature = "cuda", feature = "opencl")))]
 use crate::accelerators::Accelerators;
+#[cfg(any(feature = "cuda", feature = "opencl"))]
+use gapless_gpu::Accelerators;
 use crate::collective::Tools;
 use crate::device_buf::Owned;
 use crate::error::Error;

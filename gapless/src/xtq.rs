@@ -35,14 +35,8 @@
 //! Like messages, tasks make progress while some thread of both processes is in a call, or has a
 //! [progress thread](crate::Builder::progress_thread); what has reached a queue runs on threads of its own.
 
-#[cfg(feature = "cuda")]
-mod cuda;
-#[cfg(feature = "cuda")]
-mod lane;
 #[allow(unsafe_code, reason = "packs from memory that the put owns")]
 mod layouts;
-#[cfg(feature = "opencl")]
-mod opencl;
 mod rings;
 
 use crate::World;
@@ -64,7 +58,9 @@ pub mod device_code {
     pub use gapless_kernels::worker::{EXAMPLE_PUTS, EXAMPLE_TASKS, HEADER, LANES};
 }
 #[cfg(feature = "cuda")]
-pub use cuda::CudaLauncher;
+pub use gapless_gpu::{CudaLauncher, GpuLane};
+#[cfg(feature = "opencl")]
+pub use gapless_gpu::OpenClLauncher;
 /// Memory that kernels are registered with; what stays on an accelerator and runs tasks there; code of users for it.
 pub use gapless_mem::{Lease, Worker, WorkerCode};
 /// Tasks that a worker on a GPU takes itself, out of memory that initiators write: what [`Tasks::attach_worker`] uses, to be
@@ -77,11 +73,7 @@ pub use gapless_xtq::{
     QueueOptions, Refusal, RefusedTask, Retry, Signal, TargetBuffer, Task, TaskError, Waited,
     XtqError,
 };
-#[cfg(feature = "cuda")]
-pub use lane::GpuLane;
 pub use layouts::by_layout;
-#[cfg(feature = "opencl")]
-pub use opencl::OpenClLauncher;
 
 /// How often a thread that waits looks for answers of workers, between two looks at everything: a few microseconds.
 const LOOKS: u32 = 64;

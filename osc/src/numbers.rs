@@ -57,14 +57,11 @@ fn common(told: &[[u64; NETWORKS]]) -> Option<u64> {
 /// Has the ranks agree on a network; `None` if they have none in common. Collective.
 fn agree_on_network<R: Ranks>(ranks: &R) -> Result<Option<String>, R::Error> {
     let networks = ranks.with_bml(|bml| bml.networks_with_atomics())?;
-    let mut own = [0; 8 * NETWORKS];
-    for (place, network) in own.chunks_mut(8).zip(&networks) {
-        place.copy_from_slice(&number(network).to_le_bytes());
+    let mut own = [0; NETWORKS];
+    for (place, network) in own.iter_mut().zip(&networks) {
+        *place = number(network);
     }
-    let mut told = vec![0; own.len() * ranks.size() as usize];
-    ranks.allgather(&own, &mut told)?;
-    let told = told.as_chunks::<8>().0.iter().map(|word| u64::from_le_bytes(*word));
-    let agreed = common(told.collect::<Vec<_>>().as_chunks::<NETWORKS>().0);
+    let agreed = common(ranks.allgather_words(&own)?.as_chunks().0);
     Ok(networks.into_iter().find(|network| Some(number(network)) == agreed))
 }
 

@@ -44,6 +44,7 @@ const ACTORS: &[&str] = &[
     "gapless-btl-testkit",
     "gapless-cli",
     "gapless-fft3d",
+    "gapless-gpu",
     "gapless-halo",
     "gapless-mem",
     "gapless-mem-cuda",

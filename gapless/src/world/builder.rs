@@ -2,9 +2,10 @@
 
 use super::World;
 use super::progress::ProgressThread;
+#[cfg(not(any(feature = "cuda", feature = "opencl")))]
 use crate::accelerators::Accelerators;
 #[cfg(any(feature = "cuda", feature = "opencl"))]
-use crate::accelerators::OnDemand;
+use gapless_gpu::{Accelerators, OnDemand};
 use crate::collective::{Carrier, Tools};
 use crate::communicator::Communicator;
 use crate::error::Error;
@@ -375,7 +376,7 @@ impl Builder {
         let accelerators = Arc::new(Accelerators::new(!self.no_detection));
         #[cfg(any(feature = "cuda", feature = "opencl"))]
         if !self.no_detection {
-            self.engines.push(Arc::new(OnDemand(Arc::clone(&accelerators))));
+            self.engines.push(Arc::new(OnDemand::new(&accelerators)));
         }
         self.engines.push(Arc::new(HostEngine));
         let bells = Bells::new()?;

@@ -13,6 +13,8 @@ mod gear;
 mod granted;
 mod heard;
 mod killed;
+mod launched_cuda;
+mod launched_opencl;
 mod letters;
 mod local;
 mod protocols;

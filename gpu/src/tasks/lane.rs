@@ -1,18 +1,17 @@
 //! The initiator's end of a ring that kernels of users put into.
 
-use crate::error::Error;
 use gapless_mem::{Device, DeviceError, Lease, Region};
 use gapless_mem_cuda::CudaDevice;
-use gapless_xtq::FarRing;
 use gapless_xtq::device::RingShape;
+use gapless_xtq::{FarRing, XtqError};
 use std::fmt;
 use std::sync::Arc;
 
 /// A ring of another process's worker, for kernels of one GPU of this process: `gapless_put` and the like take its address
-/// ([`HEADER`](super::device_code::HEADER)). One kernel, and one warp of it, uses it at a time.
+/// ([`HEADER`](gapless_kernels::worker::HEADER)). One kernel, and one warp of it, uses it at a time.
 ///
 /// Making and dropping it wait for all that runs on the GPU, so for a worker of this process that stays there: keep that
-/// away meanwhile ([`Tasks::keep_worker`](super::Tasks::keep_worker)).
+/// away meanwhile (`Tasks::keep_worker`).
 pub struct GpuLane {
     device: Arc<CudaDevice>,
     ring: FarRing,
@@ -28,8 +27,8 @@ const LANE_BYTES: u64 = 128;
 const LANE: u64 = 64;
 
 impl GpuLane {
-    /// For kernels of this GPU. `status` is the memory with which the ring was [asked
-    /// for](super::Tasks::ask_for_ring).
+    /// For kernels of this GPU. `status` is the memory with which the ring was asked
+    /// for.
     ///
     /// # Errors
     /// The driver refuses; the ring was opened for another GPU.
@@ -41,7 +40,7 @@ impl GpuLane {
         device: &Arc<CudaDevice>,
         ring: FarRing,
         status: Option<Lease>,
-    ) -> Result<GpuLane, Error> {
+    ) -> Result<GpuLane, DeviceError> {
         let ring = ring.with_status(status);
         let host = ring.parts().whole.region();
         // SAFETY: the ring's lease keeps the mapping until this is dropped, which unregisters it.
@@ -73,9 +72,9 @@ impl GpuLane {
     ///
     /// # Errors
     /// None, as long as memory of the host is what it was.
-    pub fn abort(&self, yes: bool) -> Result<(), Error> {
+    pub fn abort(&self, yes: bool) -> Result<(), XtqError> {
         // SAFETY: whoever made the lane has promised that the target has granted the ring.
-        Ok(unsafe { self.ring.give_up(yes) }?)
+        unsafe { self.ring.give_up(yes) }
     }
 }
 

@@ -3,11 +3,8 @@
 use super::note::{Note, Terms};
 use super::work::{self, Addresses, Edge, End, Unequal};
 use super::{Called, Planned, StreamBlock, StreamBuffer, StreamComm, StreamPlan};
-use crate::communicator::Communicator;
-use crate::device_buf::DeviceBuf;
-use crate::error::Error;
-use crate::stream_comm::error::StreamError;
-use crate::stream_comm::exchange;
+use crate::stream::error::StreamError;
+use crate::stream::{StreamMemory, StreamRanks, exchange};
 use gapless_engine::Typed;
 use gapless_kernels::peers::layouts::{LayoutsArgs, Table};
 use gapless_kernels::peers::{self, RANKS_MAX};
@@ -23,7 +20,7 @@ pub(super) struct Given<'l> {
 }
 
 /// One buffer's argument: which it is, and its blocks.
-type Buffer<'l> = (StreamBuffer, Result<Vec<Given<'l>>, Error>);
+type Buffer<'l, E> = (StreamBuffer, Result<Vec<Given<'l>>, E>);
 
 /// What a rank knows when it has heard of all others: all blocks that it has a part in.
 struct Heard {
@@ -34,16 +31,16 @@ struct Heard {
 /// Bytes that a plan aligns what it puts after each other to.
 const APART: u64 = 256;
 
-impl StreamComm<'_> {
+impl<R: StreamRanks> StreamComm<'_, R> {
     pub(super) fn plan(
         &mut self,
         called: Called,
-        send: Buffer<'_>,
-        recv: Buffer<'_>,
-    ) -> Result<StreamPlan, Error> {
+        send: Buffer<'_, R::Error>,
+        recv: Buffer<'_, R::Error>,
+    ) -> Result<StreamPlan, R::Error> {
         let ours = self.notes(called, send, recv);
         // Whoever captures takes part, so that the others learn it.
-        let captured = self.stream.is_captured().map_err(StreamError::Driver);
+        let captured = self.stream.is_captured().map_err(StreamError::from);
         let ours = match captured {
             Ok(false) => ours,
             Ok(true) => Err(StreamError::Captured.into()),
@@ -74,8 +71,8 @@ impl StreamComm<'_> {
         if fills.iter().any(|bytes| *bytes > 0) {
             let stage = self.allocate(before(ranks, rank).max(APART));
             let stage = self.everybody(stage)?;
-            // SAFETY: it is freed by `DeviceBuf`, which waits for peers.
-            let mapped = unsafe { exchange::map_everywhere(&self.comm, stage.region()) }?;
+            // SAFETY: it is freed when it is dropped, once peers have released it (`StreamMemory`).
+            let mapped = unsafe { exchange::map_everywhere(&self.ranks, stage.region()) }?;
             for peer in 0..ranks {
                 let there = mapped.at[peer as usize];
                 addresses.out[peer as usize] = there.wrapping_add(before(rank, peer));
@@ -98,9 +95,9 @@ impl StreamComm<'_> {
     fn notes(
         &self,
         called: Called,
-        (send, sends): Buffer<'_>,
-        (recv, recvs): Buffer<'_>,
-    ) -> Result<Vec<Note>, Error> {
+        (send, sends): Buffer<'_, R::Error>,
+        (recv, recvs): Buffer<'_, R::Error>,
+    ) -> Result<Vec<Note>, R::Error> {
         let (sends, recvs) = (sends?, recvs?);
         let places = [self.placed("send", send)?, self.placed("recv", recv)?];
         let registered = places.map(|(index, _)| u32::try_from(index).unwrap_or(u32::MAX));
@@ -132,23 +129,24 @@ impl StreamComm<'_> {
     }
 
     /// Tells each rank its note, and gives theirs; empty ones of those that refuse.
-    fn tell(&self, notes: &[Note]) -> Result<Vec<Vec<u8>>, Error> {
+    fn tell(&self, notes: &[Note]) -> Result<Vec<Vec<u8>>, R::Error> {
         let (rank, size) = (self.ground.rank, self.ground.ranks);
         let mut theirs = vec![Vec::new(); size as usize];
         for away in 1..size {
             let (to, from) = ((rank + away) % size, (rank + size - away) % size);
             let note = notes.get(to as usize).map(Note::encode).unwrap_or_default();
-            let mut len = [0u64];
-            self.comm.sendrecv(&[note.len() as u64], (to, 0), &mut len, (from, 0))?;
-            let mut bytes = vec![0u8; usize::try_from(len[0]).unwrap_or(0)];
-            self.comm.sendrecv(&note[..], (to, 0), &mut bytes[..], (from, 0))?;
+            let mut len = [0u8; 8];
+            let long = (note.len() as u64).to_le_bytes();
+            self.ranks.sendrecv((&long, to), (&mut len, from))?;
+            let mut bytes = vec![0u8; usize::try_from(u64::from_le_bytes(len)).unwrap_or(0)];
+            self.ranks.sendrecv((&note, to), (&mut bytes, from))?;
             theirs[from as usize] = bytes;
         }
         Ok(theirs)
     }
 
     /// All blocks that this rank has a part in, matched.
-    fn hear(&self, ours: &[Note], theirs: &[Vec<u8>]) -> Result<Heard, Error> {
+    fn hear(&self, ours: &[Note], theirs: &[Vec<u8>]) -> Result<Heard, R::Error> {
         let rank = self.ground.rank;
         let terms = ours[rank as usize].terms;
         let mut edges = Vec::new();
@@ -187,12 +185,11 @@ impl StreamComm<'_> {
     }
 
     /// The bytes that each rank stages at each other rank. An error at all ranks if one has an error.
-    fn agree(&self, heard: &Result<Heard, Error>, fills: &[u64]) -> Result<Vec<u64>, Error> {
+    fn agree(&self, heard: &Result<Heard, R::Error>, fills: &[u64]) -> Result<Vec<u64>, R::Error> {
         let mut word = vec![u64::from(heard.is_err())];
         word.extend_from_slice(fills);
         let each = word.len();
-        let mut all = vec![0u64; each * self.ground.ranks as usize];
-        self.comm.allgather(&word[..], &mut all[..])?;
+        let all = self.ranks.allgather_words(&word)?;
         let refused = (0..).zip(all.chunks(each)).find(|(_, words)| words[0] != 0);
         match refused {
             // Its own reason comes first.
@@ -202,24 +199,21 @@ impl StreamComm<'_> {
     }
 
     /// What this rank has made, if all have.
-    fn everybody<T>(&self, made: Result<T, Error>) -> Result<T, Error> {
-        let mut all = vec![0u8; self.ground.ranks as usize];
-        self.comm.allgather(&[u8::from(made.is_err())], &mut all)?;
+    fn everybody<T>(&self, made: Result<T, R::Error>) -> Result<T, R::Error> {
+        let failed = self.ranks.first_no(made.is_ok())?;
         let made = made?;
-        match (0..).zip(&all).find(|(_, failed)| **failed != 0) {
-            Some((rank, _)) => Err(StreamError::Refused { rank }.into()),
+        match failed {
+            Some(rank) => Err(StreamError::Refused { rank }.into()),
             None => Ok(made),
         }
     }
 
-    fn allocate(&self, bytes: u64) -> Result<DeviceBuf, Error> {
-        let comm: &Communicator = &self.comm;
-        let device = comm.shared.with(|state| state.device(self.ground.space))?;
-        DeviceBuf::allocate(&comm.shared, device, bytes)
+    fn allocate(&self, bytes: u64) -> Result<R::Memory, R::Error> {
+        self.ranks.allocate(self.ground.space, bytes)
     }
 
     /// Memory with these bytes.
-    fn upload(&self, bytes: &[u8]) -> Result<DeviceBuf, Error> {
+    fn upload(&self, bytes: &[u8]) -> Result<R::Memory, R::Error> {
         let memory = self.allocate((bytes.len() as u64).max(APART))?;
         if !bytes.is_empty() {
             let there = memory.region().sub(0, bytes.len() as u64);
@@ -237,8 +231,8 @@ impl StreamComm<'_> {
         terms: Terms,
         edges: &[Edge],
         addresses: &mut Addresses,
-        mut memory: Vec<DeviceBuf>,
-    ) -> Result<Planned, Error> {
+        mut memory: Vec<R::Memory>,
+    ) -> Result<Planned<R::Memory>, R::Error> {
         let (rank, ranks) = (self.ground.rank, self.ground.ranks);
         let too_long = |reason: String| StreamError::Unfit { reason };
         let mut plans: Vec<u8> = Vec::new();

@@ -1,9 +1,15 @@
-use super::*;
-use crate::World;
-use crate::xtq::{Kernel, Launch, Put, QueueOptions, Rank, Refusal, XtqError};
+//! Kernels of CUDA as tasks that are launched.
+
+use gapless::xtq::{CudaLauncher, Launcher};
+use gapless::xtq::{Kernel, Launch, Put, QueueOptions, Rank, Refusal, XtqError};
+use gapless::{CudaModule as Module, World};
 use gapless_mem::Lease;
+use gapless_mem::{Device, DeviceError, Region};
 use gapless_mem_cuda::CudaDriver;
+use gapless_mem_cuda::CudaError;
+use std::fmt;
 use std::io::Write;
+use std::sync::Arc;
 
 /// `turn` adds the payload's words, times a factor, to the buffer's, in each group those of its last item to that of its
 /// first, by way of shared memory; items are counted over three dimensions, group after group. A launch with too little
@@ -142,7 +148,8 @@ fn kernels_run_as_tasks_over_the_packets_grid() {
     }
     let refused = tasks.put(put(launch(most + 16)).acknowledged()).unwrap();
     let refused = tasks.wait_for(&refused);
-    let Err(crate::Error::Task(XtqError::Refused { refusal: Refusal::Group { .. }, .. })) = refused
+    let Err(gapless::Error::Task(XtqError::Refused { refusal: Refusal::Group { .. }, .. })) =
+        refused
     else {
         panic!("{refused:?}")
     };
@@ -151,7 +158,7 @@ fn kernels_run_as_tasks_over_the_packets_grid() {
     let wrong = Put::kernel(Rank(0), 2, 1, launch(96), arguments).acknowledged();
     let wrong = tasks.put(wrong).unwrap();
     let failed = tasks.wait_for(&wrong);
-    assert!(matches!(failed, Err(crate::Error::Task(XtqError::Failed { .. }))), "{failed:?}");
+    assert!(matches!(failed, Err(gapless::Error::Task(XtqError::Failed { .. }))), "{failed:?}");
     world.finalize().unwrap();
     let mut back = vec![0u8; PAYLOAD as usize];
     // SAFETY: as above; the tasks are over.

@@ -6,7 +6,7 @@ use gapless_mem::Space;
 use gapless_mem_cuda::CudaError;
 use thiserror::Error;
 
-/// Why a [`StreamComm`](crate::StreamComm) cannot be made, or a call was refused, or failed. Ranks are those of the
+/// Why a [`StreamComm`](super::StreamComm) cannot be made, or a call was refused, or failed. Ranks are those of the
 /// communicator.
 #[derive(Clone, Debug, PartialEq, Error)]
 #[non_exhaustive]

@@ -20,16 +20,17 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 ///
 /// The longest payload so far, and more than two launches at a time, take page-locked memory and streams anew, which may
 /// wait for all that runs on the GPU: beside a worker that stays, launch such a kernel before
-/// [`attach_worker`](crate::xtq::Tasks::attach_worker).
+/// `attach_worker`.
 ///
 /// ```no_run
-/// use gapless::xtq::{CudaLauncher, Kernel};
-/// use gapless::{CudaDriver, CudaModule};
+/// use gapless_gpu::CudaLauncher;
+/// use gapless_mem_cuda::{CudaDriver, Module};
+/// use gapless_xtq::Kernel;
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// let device = std::sync::Arc::new(CudaDriver::load()?.device(0)?);
 /// let image = std::fs::read("kernels.cubin")?;
 /// // SAFETY: nvcc made the image.
-/// let module = unsafe { CudaModule::load(&device, &image) }?;
+/// let module = unsafe { Module::load(&device, &image) }?;
 /// let launcher = CudaLauncher::new(device)?;
 /// let object = launcher.kernel(&module, c"scale")?; // four parameters: three words of arguments
 /// let kernel = Kernel::new(launcher, object, 24, 1 << 20);
@@ -251,6 +252,3 @@ impl Drop for Launched {
         lock(&self.streams).extend(self.stream.take());
     }
 }
-
-#[cfg(test)]
-mod tests;

@@ -7,11 +7,9 @@ mod agree;
 mod note;
 mod work;
 
-use super::StreamComm;
 use super::call::{Place, StreamBuffer};
 use super::error::StreamError;
-use crate::device_buf::DeviceBuf;
-use crate::error::Error;
+use super::{StreamComm, StreamRanks};
 use agree::Given;
 use gapless_coll::topologies::Edge;
 use gapless_dtype::Layout;
@@ -48,11 +46,11 @@ pub struct StreamPlan {
 }
 
 /// What a plan's launches are given, and the memory that they use.
-pub(super) struct Planned {
+pub(super) struct Planned<M> {
     args: LayoutsArgs,
     blocks: u32,
     /// Freed with the communicator.
-    _memory: Vec<DeviceBuf>,
+    _memory: Vec<M>,
 }
 
 /// Which collective a plan is for.
@@ -63,7 +61,7 @@ enum Called {
     Allgather = 3,
 }
 
-impl StreamComm<'_> {
+impl<R: StreamRanks> StreamComm<'_, R> {
     /// Plans an all-to-all of blocks that each have a layout (`MPI_Alltoallw_init`, MPI 4.1 §6.13): `sends[r]` goes to
     /// rank `r`, and `recvs[r]` comes from there. Both buffers are registered. Collective; may block.
     ///
@@ -71,33 +69,12 @@ impl StreamComm<'_> {
     /// whichever has longer blocks there. No host has a part in it, and data that lies scattered at both ends passes
     /// through memory that the plan has for it.
     ///
-    /// ```no_run
-    /// # use gapless::{Datatype, Equivalence, Registered, StreamBlock, StreamComm, StreamError, Subarray};
-    /// /// The columns of an n × n matrix of doubles, cut into as many parts as there are ranks, for its rows.
-    /// # fn transpose(on: &mut StreamComm<'_>, rows: Registered, columns: Registered, n: u64) -> Result<(), Box<dyn std::error::Error>> {
-    /// let (ranks, double) = (u64::from(on.size()), f64::datatype());
-    /// let part = |of: [u64; 2]| Subarray::of(&double).sizes(of).subsizes([n / ranks; 2]).starts([0; 2]).build()?.commit();
-    /// let (from, to) = (part([n / ranks, n])?, part([n, n / ranks])?);
-    /// let sends: Vec<_> = (0..ranks)
-    ///     .map(|rank| StreamBlock { displacement: rank * n / ranks * 8, layout: &from, count: 1 })
-    ///     .collect();
-    /// let recvs: Vec<_> = (0..ranks)
-    ///     .map(|rank| StreamBlock { displacement: rank * (n / ranks) * (n / ranks) * 8, layout: &to, count: 1 })
-    ///     .collect();
-    /// // SAFETY: the registered memory outlives `on`; nothing else uses it until `wait` returns.
-    /// let plan = unsafe { on.plan_alltoallw(rows, &sends, columns, &recvs) }?;
-    /// // SAFETY: as above.
-    /// unsafe { on.start(&plan) }?;
-    /// # Ok(())
-    /// # }
-    /// ```
-    ///
     /// # Safety
     /// Blocks that are received into overlap neither themselves nor another block, at any rank: kernels write them at
-    /// the same time. (The safe methods of [`Communicator`](crate::Communicator) check that.)
+    /// the same time. (The collectives of `Communicator` check that.)
     ///
     /// # Errors
-    /// [`Error::Stream`]: a block outside its buffer, blocks whose lengths differ at both ends, other buffers or another
+    /// A block outside its buffer, blocks whose lengths differ at both ends, other buffers or another
     /// operation at another rank, no memory, a layout whose pieces are too long to be numbered (grids of several blocks
     /// beyond 2³¹ words). All ranks get an error if one does. A peer is lost.
     pub unsafe fn plan_alltoallw(
@@ -106,7 +83,7 @@ impl StreamComm<'_> {
         sends: &[StreamBlock<'_>],
         recv: impl Into<StreamBuffer>,
         recvs: &[StreamBlock<'_>],
-    ) -> Result<StreamPlan, Error> {
+    ) -> Result<StreamPlan, R::Error> {
         let all: Vec<Option<Edge>> =
             (0..self.ground.ranks).map(|rank| Some(Edge { rank, lane: 0 })).collect();
         let (sends, recvs) = (given("sends", sends, &all), given("recvs", recvs, &all));
@@ -115,7 +92,7 @@ impl StreamComm<'_> {
 
     /// Plans an exchange with neighbours (`MPI_Neighbor_alltoallw_init`, MPI 4.1 §8.8) of the topology that the
     /// communicator had: `sends[k]` goes to its destination `k`, and `recvs[k]` comes from its source `k`, in the order of
-    /// [`Topology::neighbors`](crate::Topology::neighbors). A block on the edge of a grid, where there is no neighbour, is
+    /// `Topology::neighbors`. A block on the edge of a grid, where there is no neighbour, is
     /// left out, whatever it is. Both buffers are registered, and may be the same. Collective; may block.
     ///
     /// # Safety
@@ -129,12 +106,8 @@ impl StreamComm<'_> {
         sends: &[StreamBlock<'_>],
         recv: impl Into<StreamBuffer>,
         recvs: &[StreamBlock<'_>],
-    ) -> Result<StreamPlan, Error> {
-        let neighbors = match self.comm.topology() {
-            Some(topology) => topology.neighbors(self.ground.rank).map_err(Error::from),
-            None => Err(StreamError::NoTopology.into()),
-        };
-        let (sends, recvs) = match neighbors {
+    ) -> Result<StreamPlan, R::Error> {
+        let (sends, recvs) = match self.ranks.neighbors() {
             Ok(near) => {
                 (given("sends", sends, &near.destinations), given("recvs", recvs, &near.sources))
             }
@@ -159,7 +132,7 @@ impl StreamComm<'_> {
         block: StreamBlock<'_>,
         recv: impl Into<StreamBuffer>,
         recvs: &[StreamBlock<'_>],
-    ) -> Result<StreamPlan, Error> {
+    ) -> Result<StreamPlan, R::Error> {
         let all: Vec<Option<Edge>> =
             (0..self.ground.ranks).map(|rank| Some(Edge { rank, lane: 0 })).collect();
         let sends = given("sends", &vec![block; all.len()], &all);
@@ -185,8 +158,8 @@ impl StreamComm<'_> {
     }
 
     /// Registers what a plan is made of.
-    fn keep(&mut self, planned: Planned) -> Result<StreamPlan, Error> {
-        let held = self.held.as_mut().ok_or(Error::Finalized)?;
+    fn keep(&mut self, planned: Planned<R::Memory>) -> Result<StreamPlan, R::Error> {
+        let held = self.held.as_mut().ok_or(StreamError::Foreign)?;
         held.plans.push(planned);
         Ok(StreamPlan { owner: self.ground.owner, index: held.plans.len() - 1 })
     }
@@ -209,11 +182,11 @@ impl StreamComm<'_> {
 }
 
 /// Blocks with the ranks that they belong to.
-fn given<'l>(
+fn given<'l, E: From<StreamError>>(
     argument: &'static str,
     blocks: &[StreamBlock<'l>],
     edges: &[Option<Edge>],
-) -> Result<Vec<Given<'l>>, Error> {
+) -> Result<Vec<Given<'l>>, E> {
     if blocks.len() != edges.len() {
         let (given, wanted) = (blocks.len(), edges.len());
         return Err(StreamError::Blocks { argument, given, wanted }.into());

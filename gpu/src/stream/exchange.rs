@@ -1,11 +1,9 @@
 //! How ranks map each other's memory: keys of the transports, sent as messages, because some transports send what a key
 //! needs before it, on the same way.
 
+use super::StreamRanks;
 use super::error::StreamError;
-use crate::communicator::Communicator;
-use crate::error::Error;
-use crate::shared::State;
-use gapless_bml::{Mapping, Rank, RemoteKey};
+use gapless_bml::{Bml, Mapping, Rank, Ranks, RemoteKey};
 use gapless_kernels::peers::RANKS_MAX;
 use gapless_mem::{Lease, Region, Space};
 
@@ -47,19 +45,19 @@ fn read(note: &[u8; NOTE_BYTES]) -> (Option<RemoteKey>, u64) {
     (key, number(8))
 }
 
-fn key(state: &mut State, process: u32, region: Region) -> Option<RemoteKey> {
-    let (peer, mapped) = state.pml.bml_mut().mapped(Rank(process))?;
+fn key(bml: &mut Bml, process: Rank, region: Region) -> Option<RemoteKey> {
+    let (peer, mapped) = bml.mapped(process)?;
     // SAFETY: the lease is gone when this returns, and whoever calls keeps the memory.
     let lease = unsafe { Lease::kept_by_caller(region) };
     mapped.key(peer, &lease)
 }
 
-fn map(state: &mut State, process: u32, key: &RemoteKey, user: Space) -> Option<Mapping> {
-    let (peer, mapped) = state.pml.bml_mut().mapped(Rank(process))?;
+fn map(bml: &mut Bml, process: Rank, key: &RemoteKey, user: Space) -> Option<Mapping> {
+    let (peer, mapped) = bml.mapped(process)?;
     match mapped.map_for(peer, key, user) {
         Ok(mapping) => Some(mapping),
         Err(error) => {
-            tracing::debug!(process, %error, "memory of a peer cannot be mapped");
+            tracing::debug!(process = process.0, %error, "memory of a peer cannot be mapped");
             None
         }
     }
@@ -67,44 +65,44 @@ fn map(state: &mut State, process: u32, key: &RemoteKey, user: Space) -> Option<
 
 /// Has every two ranks linked: there are keys only then. What a rank hears in the second round was sent when its own first
 /// message had come.
-fn meet(comm: &Communicator) -> Result<(), Error> {
-    let (rank, size) = (comm.rank(), comm.size());
+fn meet<R: Ranks>(ranks: &R) -> Result<(), R::Error> {
+    let (rank, size) = (ranks.rank(), ranks.size());
     for _ in 0..2 {
         for away in 1..size {
             let (to, from) = ((rank + away) % size, (rank + size - away) % size);
             let mut heard = [0u8];
-            comm.sendrecv(&[0u8], (to, 0), &mut heard, (from, 0))?;
+            ranks.sendrecv((&[0u8], to), (&mut heard, from))?;
         }
     }
     Ok(())
 }
 
-/// Maps `region` of every rank at every rank. Collective over `comm`, on which nothing else is sent.
+/// Maps `region` of every rank at every rank. Collective over `ranks`, among which nothing else is sent.
 ///
 /// # Safety
-/// `region` stays allocated until peers have released it ([`World::withdraw`](crate::World::withdraw)).
+/// `region` stays allocated until peers have released it.
 ///
 /// # Errors
 /// [`StreamError::Unshared`] or [`StreamError::Unreachable`] at all ranks, if memory of one cannot be shared, or another
 /// cannot map it; a peer is lost.
-pub(super) unsafe fn map_everywhere(comm: &Communicator, region: Region) -> Result<Mapped, Error> {
-    let (rank, size) = (comm.rank(), comm.size());
-    meet(comm)?;
+pub(super) unsafe fn map_everywhere<R: StreamRanks>(
+    ranks: &R,
+    region: Region,
+) -> Result<Mapped, R::Error> {
+    let (rank, size) = (ranks.rank(), ranks.size());
+    meet(ranks)?;
     let mut notes = vec![[0u8; NOTE_BYTES]; size as usize];
     let mut ours = Vec::new();
     for peer in 0..size {
-        let made = match comm.comm.process(peer) {
-            Ok(process) if peer != rank => comm.shared.with(|state| {
-                state.open()?;
-                Ok(key(state, process, region))
-            })?,
+        let made = match ranks.process(peer) {
+            Ok(process) if peer != rank => ranks.with_bml(|bml| key(bml, process, region))?,
             _ => None,
         };
         ours.push(note(made, region.len()));
     }
     for away in 1..size {
         let (to, from) = ((rank + away) % size, (rank + size - away) % size);
-        comm.sendrecv(&ours[to as usize], (to, 0), &mut notes[from as usize], (from, 0))?;
+        ranks.sendrecv((&ours[to as usize], to), (&mut notes[from as usize], from))?;
     }
     let (at, lens) = ([0; RANKS_MAX], [0; RANKS_MAX]);
     let mut mapped = Mapped { at, len: region.len(), lens, mappings: Vec::new() };
@@ -119,9 +117,9 @@ pub(super) unsafe fn map_everywhere(comm: &Communicator, region: Region) -> Resu
         mapped.len = mapped.len.min(len);
         mapped.lens[peer as usize] = len;
         let shared = key.is_some();
-        let mapping = match (key, comm.comm.process(peer)) {
+        let mapping = match (key, ranks.process(peer)) {
             (Some(key), Ok(process)) => {
-                comm.shared.with(|state| Ok(map(state, process, &key, region.space())))?
+                ranks.with_bml(|bml| map(bml, process, &key, region.space()))?
             }
             _ => None,
         };
@@ -134,9 +132,7 @@ pub(super) unsafe fn map_everywhere(comm: &Communicator, region: Region) -> Resu
             None => missing = missing.max(Missing::Key(peer)),
         }
     }
-    let mut found = vec![0u32; size as usize];
-    comm.allgather(&[missing.encode()], &mut found)?;
-    match verdict(&found) {
+    match verdict(&ranks.allgather_words(&[missing.encode()])?) {
         Some(error) => Err(error.into()),
         None => Ok(mapped),
     }
@@ -153,26 +149,27 @@ enum Missing {
 }
 
 impl Missing {
-    fn encode(self) -> u32 {
+    fn encode(self) -> u64 {
         match self {
             Missing::Nothing => 0,
-            Missing::Mapping(peer) => peer << 2 | 1,
-            Missing::Key(peer) => peer << 2 | 2,
+            Missing::Mapping(peer) => u64::from(peer) << 2 | 1,
+            Missing::Key(peer) => u64::from(peer) << 2 | 2,
         }
     }
 
     /// Any word is something.
-    fn decode(word: u32) -> Missing {
+    fn decode(word: u64) -> Missing {
+        let peer = u32::try_from(word >> 2).unwrap_or(u32::MAX);
         match word & 3 {
             0 => Missing::Nothing,
-            1 => Missing::Mapping(word >> 2),
-            _ => Missing::Key(word >> 2),
+            1 => Missing::Mapping(peer),
+            _ => Missing::Key(peer),
         }
     }
 }
 
 /// What all ranks make of what each misses. Memory without a key is why others miss it, so it comes first.
-fn verdict(found: &[u32]) -> Option<StreamError> {
+fn verdict(found: &[u64]) -> Option<StreamError> {
     let all = || (0..).zip(found).map(|(rank, word)| (rank, Missing::decode(*word)));
     let unshared = all().find_map(|(_, missing)| match missing {
         Missing::Key(owner) => Some(StreamError::Unshared { rank: owner }),
@@ -204,14 +201,14 @@ mod tests {
 
     #[test]
     fn the_owner_of_memory_that_cannot_be_shared_is_named_before_who_misses_it() {
-        let words = |all: &[Missing]| -> Vec<u32> { all.iter().map(|it| it.encode()).collect() };
+        let words = |all: &[Missing]| -> Vec<u64> { all.iter().map(|it| it.encode()).collect() };
         let (none, mapping) = (Missing::Nothing, Missing::Mapping);
         assert_eq!(verdict(&words(&[none; 3])), None);
         let unreachable = Some(StreamError::Unreachable { rank: 1, other: 2 });
         assert_eq!(verdict(&words(&[none, mapping(2), mapping(0)])), unreachable);
         let unshared = Some(StreamError::Unshared { rank: 1 });
         assert_eq!(verdict(&words(&[mapping(2), none, Missing::Key(1)])), unshared);
-        for word in [u32::MAX, 0, 7] {
+        for word in [u64::MAX, 0, 7] {
             let _ = verdict(&[word]);
         }
     }

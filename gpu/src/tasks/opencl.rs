@@ -13,8 +13,9 @@ use std::sync::{Arc, PoisonError, RwLock};
 /// null if there is no buffer, or no payload. The payload is copied to the device before the launch.
 ///
 /// ```
-/// use gapless::OpenClDevice;
-/// use gapless::xtq::{Kernel, OpenClLauncher};
+/// use gapless_gpu::OpenClLauncher;
+/// use gapless_mem_opencl::OpenClDevice;
+/// use gapless_xtq::Kernel;
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// let Ok(device) = OpenClDevice::open(0) else { return Ok(println!("no OpenCL here")) };
 /// let launcher = OpenClLauncher::new(device.into());
@@ -128,6 +129,3 @@ impl fmt::Debug for OpenClLauncher {
         write!(f, "OpenClLauncher on {}", self.device.properties().name)
     }
 }
-
-#[cfg(test)]
-mod tests;

@@ -1,7 +1,12 @@
-use super::*;
-use crate::World;
-use crate::xtq::{Kernel, Launch, Put, QueueOptions, Rank, Refusal, XtqError};
+//! Kernels of OpenCL as tasks that are launched.
+
+use gapless::World;
+use gapless::xtq::OpenClLauncher;
+use gapless::xtq::{Kernel, Launch, Put, QueueOptions, Rank, Refusal, XtqError};
 use gapless_mem::Lease;
+use gapless_mem::{Device, Region};
+use gapless_mem_opencl::OpenClDevice;
+use std::sync::Arc;
 
 /// Adds the payload's words, times a factor, to the buffer's 320.
 const ADD: &str = "
@@ -92,7 +97,7 @@ fn kernels_run_as_tasks_over_the_packets_grid() {
     let local = Launch { local_bytes, ..Launch::linear(GROUPS, ITEMS, 0) };
     if device.info().local_bytes < local_bytes.into() {
         let refused = tasks.put(put(local, 0)).unwrap();
-        let Err(crate::Error::Task(XtqError::Refused { refusal, .. })) = tasks.wait_for(&refused)
+        let Err(gapless::Error::Task(XtqError::Refused { refusal, .. })) = tasks.wait_for(&refused)
         else {
             panic!("{refused:?}")
         };
@@ -131,7 +136,7 @@ fn grids_have_three_dimensions_and_groups_local_memory() {
     // Without the memory that it has a parameter for, it is not launched.
     let put = tasks.put(put(launch(0), 96).acknowledged()).unwrap();
     let failed = tasks.wait_for(&put);
-    assert!(matches!(failed, Err(crate::Error::Task(XtqError::Failed { .. }))), "{failed:?}");
+    assert!(matches!(failed, Err(gapless::Error::Task(XtqError::Failed { .. }))), "{failed:?}");
     world.finalize().unwrap();
     // SAFETY: the tasks are over, and the world is left.
     unsafe { device.free(region) }.unwrap();

@@ -2,10 +2,9 @@
 //! one go, so that of two communicators that want the last blocks one gets them; then each of the others writes down its
 //! own, and the lowest gives those back. So what a rank has reserved lives as long as its kernels do.
 
+use super::StreamRanks;
 use super::error::StreamError;
 use super::terms::Card;
-use crate::communicator::Communicator;
-use crate::error::Error;
 use gapless_dtype_cuda::{Ask, Holder, LedgerError, Reservation};
 
 /// What became of a rank's part.
@@ -33,26 +32,29 @@ impl Outcome {
         }
     }
 
-    fn encode(self) -> [u32; 4] {
+    fn encode(self) -> [u64; 4] {
         match self {
             Outcome::Done => [0; 4],
-            Outcome::NoRoom { wanted, room, others } => [1, wanted, room, others],
+            Outcome::NoRoom { wanted, room, others } => {
+                [1, wanted.into(), room.into(), others.into()]
+            }
             Outcome::Failed => [2, 0, 0, 0],
         }
     }
 
     /// Unknown words count as a failure.
-    fn decode(words: [u32; 4]) -> Outcome {
-        match words {
-            [0, ..] => Outcome::Done,
-            [1, wanted, room, others] => Outcome::NoRoom { wanted, room, others },
+    fn decode(words: [u64; 4]) -> Outcome {
+        let [_, wanted, room, others] = words.map(|word| u32::try_from(word).unwrap_or(u32::MAX));
+        match words[0] {
+            0 => Outcome::Done,
+            1 => Outcome::NoRoom { wanted, room, others },
             _ => Outcome::Failed,
         }
     }
 }
 
 /// The first thing that went wrong at any rank.
-fn verdict(outcomes: &[[u32; 4]]) -> Result<(), StreamError> {
+fn verdict(outcomes: &[[u64; 4]]) -> Result<(), StreamError> {
     for (rank, words) in (0..).zip(outcomes) {
         match Outcome::decode(*words) {
             Outcome::Done => {}
@@ -79,19 +81,17 @@ fn neighbours(cards: &[Card], rank: u32) -> (u32, u32) {
 ///
 /// # Errors
 /// [`StreamError::NoRoom`] or [`StreamError::Ledger`], the same at all ranks; a peer is lost.
-pub(super) fn reserve(
-    comm: &Communicator,
+pub(super) fn reserve<R: StreamRanks>(
+    ranks: &R,
     cards: &[Card],
     blocks: u32,
     together: bool,
-) -> Result<Reservation, Error> {
-    let rank = comm.rank();
+) -> Result<Reservation, R::Error> {
+    let rank = ranks.rank();
     let Card { uuid, room, .. } = cards[rank as usize];
     let (first, count) = neighbours(cards, rank);
-    let tell = |outcome: Outcome| -> Result<(), Error> {
-        let mut all = vec![[0u32; 4]; cards.len()];
-        comm.allgather(&[outcome.encode()], &mut all)?;
-        Ok(verdict(&all)?)
+    let tell = |outcome: Outcome| -> Result<(), R::Error> {
+        Ok(verdict(ranks.allgather_words(&outcome.encode())?.as_chunks().0)?)
     };
     let for_all = blocks.saturating_mul(count);
     let own = Ask { holder: Holder::Stream, blocks, room, together, handed: 0 };
