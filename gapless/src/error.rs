@@ -1,7 +1,7 @@
 //! Why a call of the library failed: one type, so that `?` works inside a scope.
 
 use crate::collective::CollectiveError;
-use crate::tuning::TuningError;
+use gapless_tuning::TuningError;
 use gapless_bml::BmlError;
 use gapless_boot::BootError;
 use gapless_boot::wireup::WireupError;

@@ -209,7 +209,6 @@ mod shared;
 mod shared_buf;
 #[cfg(feature = "cuda")]
 mod stream_comm;
-pub mod tuning;
 #[allow(unsafe_code, reason = "views of regions that the borrow checker does not know")]
 mod view;
 #[allow(
@@ -244,6 +243,8 @@ pub use error::Error;
 pub use gapless_boot::launch;
 #[doc(inline)]
 pub use gapless_boot::{BootError, processors, wireup};
+#[doc(inline)]
+pub use gapless_tuning as tuning;
 pub use owned::{
     Owned, OwnedBlocks, OwnedBuffer, OwnedBufferMut, OwnedRequest, Persistent, Refused,
 };

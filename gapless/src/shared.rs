@@ -34,7 +34,7 @@ use crate::device_buf::Owned;
 use crate::error::Error;
 use crate::owned::Parked;
 use crate::scope::Scopes;
-use crate::tuning::coll::Table;
+use gapless_tuning::coll::Table;
 use crate::window::Kept;
 use crate::world::attach;
 pub(crate) use bells::Bells;

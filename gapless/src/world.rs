@@ -14,7 +14,7 @@ use crate::device_buf::DeviceBuf;
 use crate::error::Error;
 use crate::shared::Shared;
 use crate::shared_buf::SharedBuf;
-use crate::tuning::coll::Table;
+use gapless_tuning::coll::Table;
 use gapless_boot::directory::Connection;
 use gapless_mem::{Region, Space};
 use gapless_pml::{Config, Counters};

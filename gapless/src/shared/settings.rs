@@ -1,7 +1,7 @@
 //! What collectives of new communicators go by.
 
 use super::Shared;
-use crate::tuning::coll::Table;
+use gapless_tuning::coll::Table;
 use gapless_coll::runtime::Component;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};

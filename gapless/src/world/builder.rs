@@ -11,7 +11,7 @@ use crate::communicator::Communicator;
 use crate::error::Error;
 use crate::shared::stuck::Stuck;
 use crate::shared::{Bells, Shared};
-use crate::tuning::coll::Table;
+use gapless_tuning::coll::Table;
 use gapless_bml::{AmTag, Bml, Judge, Nearness, Rank};
 use gapless_boot::BootError;
 use gapless_boot::card::Network;
@@ -318,7 +318,7 @@ impl Builder {
         Ok(match (config, tuning) {
             (Some(config), None) => config,
             (config, Some(tuning)) => Config { tuning, ..config.unwrap_or_default() },
-            (None, None) => Config { tuning: crate::tuning::load()?, ..Config::default() },
+            (None, None) => Config { tuning: gapless_tuning::load()?, ..Config::default() },
         })
     }
 
@@ -338,7 +338,7 @@ impl Builder {
         let config = self.settled()?;
         let table = match self.table.take() {
             Some(table) => table,
-            None => crate::tuning::coll::load_table()?,
+            None => gapless_tuning::coll::load_table()?,
         };
         let settings = std::mem::take(&mut self.network).settle()?;
         let stuck = Stuck::from_environment()?;
@@ -370,7 +370,7 @@ impl Builder {
         };
         let job = wireup.job().to_owned();
         let connection = Connection::new(wireup);
-        let digest = crate::tuning::coll::digest(&table);
+        let digest = gapless_tuning::coll::digest(&table);
         let Met { sharing, places } =
             meet(&connection, &mut bml, &digest, (network, ways, &settings))?;
         let accelerators = Arc::new(Accelerators::new(!self.no_detection));

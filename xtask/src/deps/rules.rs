@@ -66,6 +66,7 @@ const ALL: &[&str] = &[
     "gapless-pml",
     "gapless-coll",
     "gapless-osc",
+    "gapless-tuning",
     "gapless-xtq",
     "gapless-layouts",
     "gapless-report",
@@ -237,6 +238,13 @@ pub(super) const RULES: &[Rule] = &[
         features: &[],
         tests_may: &["gapless-btl-sm", "gapless-layouts"],
         must_not_know: "vendors",
+    },
+    Rule {
+        package: "gapless-tuning",
+        may: &["gapless-bml", "gapless-coll", "gapless-pml"],
+        features: &[],
+        tests_may: &[],
+        must_not_know: "how the numbers are measured, and who reads them",
     },
     Rule {
         package: "gapless-xtq",

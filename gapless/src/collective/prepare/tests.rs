@@ -1,7 +1,7 @@
 //! What the table of a communicator decides.
 
 use super::*;
-use crate::tuning::coll::Rule;
+use gapless_tuning::coll::Rule;
 
 #[test]
 fn the_table_of_the_communicator_decides() {

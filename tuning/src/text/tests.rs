@@ -26,7 +26,7 @@ fn what_is_written_is_read_again() {
     for tuning in [Tuning::default(), other()] {
         let text = write(&tuning);
         assert_eq!(read(&text).unwrap(), tuning, "{text}");
-        assert!(text.len() < crate::tuning::BYTES_MAX / 4);
+        assert!(text.len() < crate::BYTES_MAX / 4);
     }
 }
 
@@ -110,7 +110,7 @@ fn numbers_that_cannot_be_are_refused() {
             let text = format!("version = 1\n[{}]\n{} = {value}\n", key.table, key.name);
             match read(&text) {
                 // Half a nanosecond is fine.
-                Ok(_) if *value == "0.5" && key.unit == crate::tuning::Unit::Ns => {}
+                Ok(_) if *value == "0.5" && key.unit == crate::Unit::Ns => {}
                 Err(
                     TuningError::OutOfRange { line: 3, key: named, .. }
                     | TuningError::WrongType { line: 3, key: named, .. },

@@ -162,7 +162,7 @@ mod tests {
         rules.sort_by_key(|rule| rule.operation);
         let text = write(&rules);
         assert_eq!(read(&text).unwrap(), rules, "{text}");
-        assert!(text.len() < crate::tuning::BYTES_MAX / 8, "{} bytes", text.len());
+        assert!(text.len() < crate::BYTES_MAX / 8, "{} bytes", text.len());
         assert_eq!(read("version = 1\n").unwrap(), []);
         assert_eq!(write(&[]), "version = 1\n");
     }

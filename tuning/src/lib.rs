@@ -1,7 +1,7 @@
 //! The tuning file: the cost model's numbers, as `gapless tune` measured them on this machine.
 //!
 //! A world reads it when it starts, unless the program gives the numbers
-//! ([`Builder::tuning`](crate::Builder::tuning), [`Builder::config`](crate::Builder::config)):
+//! (`Builder::tuning`, `Builder::config`):
 //!
 //! - the file that the variable `GAPLESS_TUNING` names, which must exist; an empty value means none;
 //! - else `gapless/tuning.toml` in `$XDG_CONFIG_HOME`, or in `~/.config` if that is not set; if there is
@@ -17,11 +17,13 @@
 //!
 //! ```
 //! let text = "version = 1\n[host]\nfragment_bytes = 65536\n";
-//! let tuning = gapless::tuning::parse(text, "example".as_ref())?;
+//! let tuning = gapless_tuning::parse(text, "example".as_ref())?;
 //! assert_eq!(tuning.fragment_bytes, 65536);
-//! assert_eq!(gapless::tuning::parse(&gapless::tuning::write(&tuning), "again".as_ref())?, tuning);
-//! # Ok::<(), gapless::tuning::TuningError>(())
+//! assert_eq!(gapless_tuning::parse(&gapless_tuning::write(&tuning), "again".as_ref())?, tuning);
+//! # Ok::<(), gapless_tuning::TuningError>(())
 //! ```
+
+#![forbid(unsafe_code)]
 
 pub mod coll;
 mod error;

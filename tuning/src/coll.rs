@@ -1,14 +1,14 @@
 //! The table by which collectives choose their algorithms: rules in a file, before those that are built in.
 //!
 //! A world reads it when it starts, unless the program gives a table
-//! ([`Builder::coll_table`](crate::Builder::coll_table)):
+//! (`Builder::coll_table`):
 //!
 //! - the file that the variable `GAPLESS_COLL` names, which must exist; an empty value means none;
 //! - else `gapless/coll.toml` in `$XDG_CONFIG_HOME`, or in `~/.config` if that is not set; if there is no such file, the
 //!   built-in rules are used.
 //!
 //! All ranks of a world must have the same table: what one sends another waits for. So they compare their tables when
-//! the world starts, and it does not start if they differ ([`TablesDiffer`](crate::BootError::TablesDiffer)).
+//! the world starts, and it does not start if they differ (`BootError::TablesDiffer`).
 //!
 //! The file is TOML of one version. Each operation has a list of rules; the first holds that fits the call, and whose
 //! algorithm can do it. A rule fits calls among up to `ranks_max` ranks and of up to `bytes_max` bytes, as
@@ -40,11 +40,11 @@
 //!     { algorithm = "ring" },
 //! ]
 //! "#;
-//! let rules = gapless::tuning::coll::parse(text, "example".as_ref())?;
+//! let rules = gapless_tuning::coll::parse(text, "example".as_ref())?;
 //! assert_eq!(rules.len(), 3);
-//! let again = gapless::tuning::coll::write(&rules);
-//! assert_eq!(gapless::tuning::coll::parse(&again, "again".as_ref())?, rules);
-//! # Ok::<(), gapless::tuning::TuningError>(())
+//! let again = gapless_tuning::coll::write(&rules);
+//! assert_eq!(gapless_tuning::coll::parse(&again, "again".as_ref())?, rules);
+//! # Ok::<(), gapless_tuning::TuningError>(())
 //! ```
 
 mod hyperq;
@@ -110,7 +110,8 @@ pub fn load_table() -> Result<Table, TuningError> {
 }
 
 /// A word that differs for tables that differ: for mistakes and not for attacks.
-pub(crate) fn digest(table: &Table) -> String {
+#[must_use]
+pub fn digest(table: &Table) -> String {
     let text = write(&table.rules) + &write_hyperq(&table.hyperq);
     format!("{:016x}", gapless_bml::digest_bytes(text.bytes()))
 }
