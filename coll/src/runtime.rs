@@ -11,6 +11,7 @@
 //!   goes by the first that takes it. One that finds in the call that it cannot, at all ranks alike, gives it to the next.
 //! - [`Queue`] has a communicator's modules, and the calls that wait for them, in the order of calls.
 //! - [`InFlight`] has all collectives of a process that have begun, and advances them.
+//! - [`AllEngines`] is what modules move and combine data with: every memory by its engine.
 //! - A blocking call may [borrow](Borrowed) the modules, so that it looks at shared memory without any lock.
 //!
 //! To add a way to carry out collectives is to write a module, and to add it to the list in `queue.rs`, or from outside by a
@@ -18,6 +19,8 @@
 
 mod advance;
 mod borrowed;
+#[allow(unsafe_code, reason = "hands its caller's promise on to engines")]
+mod engines;
 #[allow(unsafe_code, reason = "hands its caller's promise on")]
 mod gpu;
 #[allow(unsafe_code, reason = "hands its caller's promise on")]
@@ -27,6 +30,8 @@ mod module;
 #[allow(unsafe_code, reason = "takes its caller's promise")]
 mod op;
 mod owned_call;
+#[allow(unsafe_code, reason = "frees memory of devices")]
+mod pool;
 mod queue;
 #[allow(unsafe_code, reason = "hands its caller's promise on")]
 mod schedule;
@@ -36,6 +41,7 @@ mod sm;
 mod stuck;
 
 pub use borrowed::{Borrowed, Stepped};
+pub use engines::AllEngines;
 pub use in_flight::{Fate, InFlight, OpId, Spent, Started};
 pub use module::{Armed, Begun, Component, Cx, Engines, MODULE_TAGS, Module, Modules};
 pub use op::{CollOp, Contiguous, Form};

@@ -12,8 +12,7 @@
 //! - forms: `named` (methods), `perform` (blocking), `scoped` (borrowed memory), `owned` and `each` (own buffers);
 //! - on the way: `reserve`, `prepare`, `lent`, `remembered` (the last calls of a communicator), `rooms` (tags of persistent
 //!   ones);
-//! - what modules of `gapless_coll` are given: `tools` (engines and reducers), `pool` (device memory), `on_gpu`, `tasks` and
-//!   `worker` (tasks of reductions).
+//! - what modules of `gapless_coll` are given: `on_gpu`, `tasks` and `worker` (tasks of reductions).
 
 mod between;
 mod buffers;
@@ -25,7 +24,6 @@ mod on_gpu;
 mod owned;
 mod perform;
 #[allow(unsafe_code, reason = "frees device memory")]
-mod pool;
 mod prepare;
 mod remembered;
 #[allow(unsafe_code, reason = "hands its caller's promise on")]
@@ -33,7 +31,6 @@ mod reserve;
 mod rooms;
 mod scoped;
 mod tasks;
-mod tools;
 #[allow(unsafe_code, reason = "gives a worker memory that was made for it")]
 mod worker;
 
@@ -45,7 +42,6 @@ pub(crate) use perform::Common;
 pub use scoped::CollectiveRequest;
 pub(crate) use scoped::Joined;
 pub(crate) use tasks::Carrier;
-pub(crate) use tools::Tools;
 
 use crate::view::RecvBuffer;
 use buffers::Side;

@@ -1,7 +1,6 @@
 //! Why a call of the library failed: one type, so that `?` works inside a scope.
 
 use crate::collective::CollectiveError;
-use gapless_tuning::TuningError;
 use gapless_bml::BmlError;
 use gapless_boot::BootError;
 use gapless_boot::wireup::WireupError;
@@ -12,6 +11,7 @@ use gapless_engine::EngineError;
 use gapless_mem::{DeviceError, Space};
 use gapless_osc::WindowError;
 use gapless_pml::{Failure, PmlError, Status};
+use gapless_tuning::TuningError;
 use gapless_xtq::XtqError;
 use std::fmt;
 use thiserror::Error;

@@ -272,11 +272,11 @@ pub use gapless_dtype::{
 };
 #[cfg(any(feature = "cuda", feature = "opencl"))]
 pub use gapless_dtype_cuda::GpuEngine;
+pub use gapless_engine::{Engine, Op, ReduceOp, UserOp, Vectors};
 #[cfg(feature = "cuda")]
 pub use gapless_gpu::{
     Registered, StreamBlock, StreamBuffer, StreamError, StreamOptions, StreamPlan, StreamWay,
 };
-pub use gapless_engine::{Engine, Op, ReduceOp, UserOp, Vectors};
 pub use gapless_mem::{Completion, Device, Region, Space};
 #[cfg(feature = "cuda")]
 pub use gapless_mem_cuda::{

@@ -27,24 +27,25 @@ mod warm;
 
 #[cfg(not(any(feature = "cuda", feature = "opencl")))]
 use crate::accelerators::Accelerators;
-#[cfg(any(feature = "cuda", feature = "opencl"))]
-use gapless_gpu::Accelerators;
-use crate::collective::Tools;
+use crate::collective::Carrier;
 use crate::device_buf::Owned;
 use crate::error::Error;
 use crate::owned::Parked;
 use crate::scope::Scopes;
-use gapless_tuning::coll::Table;
 use crate::window::Kept;
 use crate::world::attach;
 pub(crate) use bells::Bells;
 use gapless_bml::{Patience, Spin, now_ns};
 use gapless_boot::places::Places;
+use gapless_coll::runtime::AllEngines;
 use gapless_coll::runtime::{Component, InFlight};
+#[cfg(any(feature = "cuda", feature = "opencl"))]
+use gapless_gpu::Accelerators;
 use gapless_mem::{Device, Space};
 use gapless_osc::Osc;
 use gapless_pml::{Pml, RequestId, Status};
 use gapless_sync::{Asleep, Followers, Gate, Pass};
+use gapless_tuning::coll::Table;
 use gapless_xtq::Xtq;
 use guard::{give_up, wake};
 pub(crate) use held::{Held, Started};
@@ -96,7 +97,9 @@ pub(crate) struct State {
     /// Collectives in flight.
     pub(crate) collectives: InFlight,
     /// What they work with.
-    pub(crate) tools: Arc<Tools>,
+    pub(crate) tools: Arc<AllEngines>,
+    /// Who carries their tasks.
+    carrier: Arc<Carrier>,
     /// One-sided windows.
     windows: Osc,
     /// Their accumulations that are tasks.
@@ -153,7 +156,9 @@ pub(crate) struct Shared {
     /// On which host each process is.
     pub(crate) places: Places,
     /// What collectives work with.
-    pub(crate) tools: Arc<Tools>,
+    pub(crate) tools: Arc<AllEngines>,
+    /// Who carries their tasks.
+    pub(crate) carrier: Arc<Carrier>,
     /// One-sided windows.
     pub(crate) windows: Osc,
     /// Their accumulations that are tasks.
@@ -242,7 +247,7 @@ impl State {
     fn is_quiet(&self) -> bool {
         self.pml.is_quiet()
             && !self.collectives.is_busy()
-            && !self.tools.has_news()
+            && !self.carrier.has_news()
             && self.collectives.is_quiet()
             && self.xtq.is_quiet()
             && self.carried.is_quiet()
@@ -258,7 +263,7 @@ impl State {
         self.polled > 0
             || self.pml.is_busy()
             || self.collectives.is_busy()
-            || self.tools.has_news()
+            || self.carrier.has_news()
             || self.windows.is_busy()
             || !self.xtq.is_quiet()
             || !self.carried.is_quiet()
@@ -324,7 +329,7 @@ impl State {
             return 0;
         }
         let mut handled = self.pml.progress();
-        self.tools.hear();
+        self.carrier.hear();
         if !self.collectives.is_empty() {
             handled += self.advance_collectives();
         }
@@ -355,7 +360,7 @@ impl Shared {
         (xtq, bells): (Xtq, Bells),
         (local_ranks, places, stuck): (usize, Places, Stuck),
         accelerators: Arc<Accelerators>,
-        tools: Arc<Tools>,
+        (tools, carrier): (Arc<AllEngines>, Arc<Carrier>),
     ) -> Shared {
         let parked = Parked::default();
         let (stage, retired) = (Stage::Open, Vec::new());
@@ -364,10 +369,11 @@ impl Shared {
         let state = State {
             pml,
             xtq,
-            carried: tools.carried(),
+            carried: carrier.end(),
             parked,
             collectives: InFlight::new(Arc::clone(&tools) as _),
             tools: Arc::clone(&tools),
+            carrier: Arc::clone(&carrier),
             windows: windows.clone(),
             window_tasks: window_tasks.xtq().clone(),
             short: 0,
@@ -399,6 +405,7 @@ impl Shared {
             table: RwLock::default(),
             places,
             tools,
+            carrier,
             windows,
             window_tasks,
             checks_collectives: AtomicBool::new(false),
@@ -493,7 +500,7 @@ impl Shared {
     /// Whether this thread runs a function of the user's for this world, which leaving the world waits for: under the lock,
     /// or a task.
     pub(crate) fn runs_here(&self) -> Within {
-        let tasks = [self.tools.carried(), self.window_tasks.xtq().clone()];
+        let tasks = [self.carrier.end(), self.window_tasks.xtq().clone()];
         match self.state.is_mine() {
             true => Within::Lock,
             false if tasks.iter().any(Xtq::runs_here) => Within::Task,

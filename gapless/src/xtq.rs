@@ -57,10 +57,10 @@ pub use gapless_dtype_cuda::{CudaWorker, LayoutError, WorkerLayout};
 pub mod device_code {
     pub use gapless_kernels::worker::{EXAMPLE_PUTS, EXAMPLE_TASKS, HEADER, LANES};
 }
-#[cfg(feature = "cuda")]
-pub use gapless_gpu::{CudaLauncher, GpuLane};
 #[cfg(feature = "opencl")]
 pub use gapless_gpu::OpenClLauncher;
+#[cfg(feature = "cuda")]
+pub use gapless_gpu::{CudaLauncher, GpuLane};
 /// Memory that kernels are registered with; what stays on an accelerator and runs tasks there; code of users for it.
 pub use gapless_mem::{Lease, Worker, WorkerCode};
 /// Tasks that a worker on a GPU takes itself, out of memory that initiators write: what [`Tasks::attach_worker`] uses, to be

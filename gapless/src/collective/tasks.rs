@@ -180,7 +180,7 @@ impl Carrier {
     }
 
     /// The end.
-    pub(super) fn end(&self) -> Xtq {
+    pub(crate) fn end(&self) -> Xtq {
         self.xtq.clone()
     }
 

@@ -54,7 +54,7 @@ impl World {
     ) -> Result<(), Error> {
         let memory = SharedBuf::allocate(self.shared(), ROOM)?.lease()?;
         let buffers = (0..BUFFERS).map(|_| buffer(device)).collect::<Result<_, _>>()?;
-        let carrier = self.shared().tools.carrier();
+        let carrier = &self.shared().carrier;
         // SAFETY: all of the memory is new, and its leases alone are left of it.
         Ok(unsafe { carrier.attach_worker(worker, life, (buffers, memory)) }?)
     }
@@ -65,12 +65,12 @@ impl World {
     /// # Errors
     /// There is no worker; what it runs takes too long.
     pub fn keep_collective_worker(&self, stays: bool) -> Result<(), Error> {
-        Ok(self.shared().tools.carrier().keep_worker(stays)?)
+        Ok(self.shared().carrier.keep_worker(stays)?)
     }
 
     /// Whether this process has a worker for reductions by tasks, which may be kept away.
     #[must_use]
     pub fn has_collective_worker(&self) -> bool {
-        self.shared().tools.carrier().has_worker()
+        self.shared().carrier.has_worker()
     }
 }

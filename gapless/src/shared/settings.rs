@@ -1,8 +1,8 @@
 //! What collectives of new communicators go by.
 
 use super::Shared;
-use gapless_tuning::coll::Table;
 use gapless_coll::runtime::Component;
+use gapless_tuning::coll::Table;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
 

@@ -4,14 +4,11 @@ use super::World;
 use super::progress::ProgressThread;
 #[cfg(not(any(feature = "cuda", feature = "opencl")))]
 use crate::accelerators::Accelerators;
-#[cfg(any(feature = "cuda", feature = "opencl"))]
-use gapless_gpu::{Accelerators, OnDemand};
-use crate::collective::{Carrier, Tools};
+use crate::collective::Carrier;
 use crate::communicator::Communicator;
 use crate::error::Error;
 use crate::shared::stuck::Stuck;
 use crate::shared::{Bells, Shared};
-use gapless_tuning::coll::Table;
 use gapless_bml::{AmTag, Bml, Judge, Nearness, Rank};
 use gapless_boot::BootError;
 use gapless_boot::card::Network;
@@ -22,11 +19,15 @@ use gapless_boot::network::{Choices, HAS_VERBS, IB, TCP, Ways};
 use gapless_boot::wireup::{self, Wireup, WireupError};
 use gapless_btl::{Btl, Limits};
 use gapless_btl_sm::{Sm, SmConfig};
+use gapless_coll::runtime::AllEngines;
 use gapless_coll::runtime::Component;
 use gapless_engine::{Engine, HostEngine};
+#[cfg(any(feature = "cuda", feature = "opencl"))]
+use gapless_gpu::{Accelerators, OnDemand};
 use gapless_mem::Device;
 use gapless_osc::Osc;
 use gapless_pml::{Config, Pml, Tuning};
+use gapless_tuning::coll::Table;
 use gapless_xtq::Xtq;
 use std::fmt;
 use std::ops::RangeInclusive;
@@ -381,7 +382,9 @@ impl Builder {
         self.engines.push(Arc::new(HostEngine));
         let bells = Bells::new()?;
         let carried = Xtq::attach_at(&mut bml, COLLECTIVE_TASKS, task_config(&bells))?;
-        let tools = Arc::new(Tools::new(self.engines.clone(), Carrier::new(carried)));
+        let carrier = Arc::new(Carrier::new(carried));
+        let tools = AllEngines::new(self.engines.clone(), Arc::clone(&carrier) as _);
+        let tools = (Arc::new(tools), carrier);
         let (usual, plain) = (task_config(&bells), gapless_xtq::Config::default());
         let threads = self.task_threads.unwrap_or(usual.threads);
         let (puts_max, put_bytes_max) =

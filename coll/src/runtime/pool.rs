@@ -1,9 +1,9 @@
 //! Device memory for the intermediate data of reductions.
 //!
 //! Allocating device memory takes long, and some drivers wait for the device before they free it. So what collectives
-//! give back is kept for later ones, up to a bound; more is freed when the world's lock was let go of. Units: bytes.
+//! give back is kept for later ones, up to a bound; more is freed when no lock is held. Units: bytes.
 
-use gapless_coll::Lender;
+use crate::Lender;
 use gapless_mem::{Device, Region, Space};
 use std::any::Any;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -99,7 +99,7 @@ impl Drop for Surplus {
     }
 }
 
-/// The pools of a world's devices.
+/// The pools of a process's devices.
 #[derive(Debug, Default)]
 pub(super) struct Pools(Mutex<Vec<(Space, Arc<Pool>)>>);
 

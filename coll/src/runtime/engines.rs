@@ -1,45 +1,43 @@
-//! What collectives move and combine data with: the world's engines, each for its memory, the reducers of their devices,
-//! and that of the host.
+//! What collectives move and combine data with: all engines of a process, each for its memory, the reducers of their
+//! devices, and that of the host.
 //!
 //! Where all operands lie in memory that a device's reducer works on, and it has the operation, elements are combined
 //! there. Otherwise memory of devices is staged: operands are packed into memory of the host, combined there, and the
 //! result is unpacked. So is data that is copied between memory of different devices. Calls that stage wait for the
-//! devices; the world's lock is held meanwhile.
+//! devices; the lock of collectives is held meanwhile.
 //!
 //! So that operands do lie there, intermediate data of reductions is kept in memory of the device, too
 //! ([`Engines::lender`]).
 
+use super::Engines;
 use super::pool::Pools;
-use super::tasks::Carrier;
-use gapless_coll::runtime::Engines;
-use gapless_coll::{Combine, Lender, Rows, Tasks};
+use crate::{Combine, Lender, Rows, Tasks};
 use gapless_dtype::{Layout, SignatureKind};
 use gapless_engine::{Engine, EngineError, HostEngine, Op, Reducer, Typed, first_willing};
 use gapless_mem::{Completion, DeviceError, Outstanding, Region, Space};
-use gapless_xtq::Xtq;
 use std::any::Any;
 use std::ops::Range;
 use std::sync::Arc;
 
 const NAME: &str = "collective";
 
-/// The engines of a world, in the order in which they are asked.
-pub(crate) struct Tools {
+/// The engines of a process, in the order in which they are asked.
+pub struct AllEngines {
     engines: Vec<Arc<dyn Engine>>,
     pools: Pools,
     /// Who carries tasks.
-    carrier: Arc<Carrier>,
+    tasks: Arc<dyn Tasks>,
 }
 
 /// A panic in an engine breaks nothing that another call sees: it has started nothing, or what it started is over (rule of
 /// `Engine` and `Reducer`).
-impl std::panic::UnwindSafe for Tools {}
-impl std::panic::RefUnwindSafe for Tools {}
+impl std::panic::UnwindSafe for AllEngines {}
+impl std::panic::RefUnwindSafe for AllEngines {}
 
-impl std::fmt::Debug for Tools {
+impl std::fmt::Debug for AllEngines {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let names: Vec<_> = self.engines.iter().map(|engine| engine.name()).collect();
-        f.debug_tuple("Tools").field(&names).finish()
+        f.debug_tuple("AllEngines").field(&names).finish()
     }
 }
 
@@ -68,31 +66,11 @@ impl Staged {
     }
 }
 
-impl Tools {
-    pub(crate) fn new(engines: Vec<Arc<dyn Engine>>, carrier: Carrier) -> Tools {
-        Tools { engines, pools: Pools::default(), carrier: Arc::new(carrier) }
-    }
-
-    /// The end that carries tasks of collectives.
-    pub(crate) fn carried(&self) -> Xtq {
-        self.carrier.end()
-    }
-
-    /// Who carries tasks of collectives.
-    pub(crate) fn carrier(&self) -> &Carrier {
-        &self.carrier
-    }
-
-    /// Whether a task of a collective has ended that nobody has looked for.
-    #[inline]
-    pub(crate) fn has_news(&self) -> bool {
-        self.carrier.has_news()
-    }
-
-    /// Somebody is about to look for tasks that have ended.
-    #[inline]
-    pub(crate) fn hear(&self) {
-        self.carrier.hear();
+impl AllEngines {
+    /// These, and whoever carries tasks.
+    #[must_use]
+    pub fn new(engines: Vec<Arc<dyn Engine>>, tasks: Arc<dyn Tasks>) -> AllEngines {
+        AllEngines { engines, pools: Pools::default(), tasks }
     }
 
     /// The reducer of the device that has memory of this space.
@@ -114,8 +92,8 @@ impl Tools {
         (reaches && reducer.supports(op, layout)).then_some(reducer)
     }
 
-    /// Device memory that nobody needs any more, to be dropped without the world's lock.
-    pub(crate) fn surplus(&self) -> impl Iterator<Item = Box<dyn Any + Send>> {
+    /// Device memory that nobody needs any more, to be dropped without the lock of collectives.
+    pub fn surplus(&self) -> impl Iterator<Item = Box<dyn Any + Send>> {
         self.pools.surplus()
     }
 
@@ -193,7 +171,7 @@ impl Tools {
     }
 }
 
-impl Engines for Tools {
+impl Engines for AllEngines {
     /// The device that has the rows, if it can combine their elements.
     fn lender(&self, rows: &Rows, combine: &Combine) -> Option<Arc<dyn Lender>> {
         let space = rows.buffers().map(Typed::space).find(|space| !space.cpu_accessible())?;
@@ -204,7 +182,7 @@ impl Engines for Tools {
     }
 
     fn tasks(&self) -> Option<Arc<dyn Tasks>> {
-        Some(Arc::clone(&self.carrier) as Arc<dyn Tasks>)
+        Some(Arc::clone(&self.tasks))
     }
 }
 
@@ -222,7 +200,7 @@ fn wait_all(after: &[Completion]) -> Result<(), EngineError> {
 
 // SAFETY: all work is handed on to engines, by which the contract holds. Where there is more than one piece of it, each
 // is waited for before the next begins, also if something panics (`Outstanding`), and the last before the call returns.
-unsafe impl Engine for Tools {
+unsafe impl Engine for AllEngines {
     fn name(&self) -> &'static str {
         NAME
     }
@@ -303,7 +281,7 @@ unsafe impl Engine for Tools {
 }
 
 // SAFETY: as above, and to reducers, by which their contract holds; what none can touch is brought to the host.
-unsafe impl Reducer for Tools {
+unsafe impl Reducer for AllEngines {
     fn supports(&self, op: &Op, layout: &Layout) -> bool {
         HostEngine.supports(op, layout)
     }
