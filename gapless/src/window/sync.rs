@@ -2,11 +2,25 @@
 
 use super::{Assertions, Window};
 use crate::error::Error;
+use crate::shared::Shared;
 use gapless_dtype::AnyBits;
 use gapless_engine::ReduceOp;
 use gapless_osc::{Call, Lock, WindowError};
 
 impl<T: AnyBits, M> Window<T, M> {
+    /// Does a call that begins or ends an epoch.
+    #[inline]
+    fn timed(
+        &mut self,
+        call: Call,
+        act: impl FnOnce(&mut gapless_osc::Window, &Shared) -> Result<(), Error>,
+    ) -> Result<(), Error> {
+        let began = self.began();
+        let done = act(&mut self.inner, &self.comm.shared);
+        self.note(call, 0, began);
+        done
+    }
+
     /// Ends all operations between this fence and the one before, at all ranks, and begins the next epoch, in which all
     /// ranks access all (`MPI_Win_fence`, MPI 4.1 §12.5.1). Collective.
     ///
@@ -15,10 +29,7 @@ impl<T: AnyBits, M> Window<T, M> {
     /// epochs are as they were; what members have refused is told by the next fence. Some ranks called [`fence_last`](Window::fence_last); a member is lost, or has refused an
     /// operation.
     pub fn fence(&mut self) -> Result<(), Error> {
-        let began = self.began();
-        let result = self.meet(false);
-        self.note(Call::Fence, 0, began);
-        result
+        self.meet(false)
     }
 
     /// The same, but no epoch begins (`MPI_Win_fence` with `MPI_MODE_NOSUCCEED`). All ranks call this, or none.
@@ -26,10 +37,7 @@ impl<T: AnyBits, M> Window<T, M> {
     /// # Errors
     /// As [`fence`](Window::fence).
     pub fn fence_last(&mut self) -> Result<(), Error> {
-        let began = self.began();
-        let result = self.meet(true);
-        self.note(Call::Fence, 0, began);
-        result
+        self.meet(true)
     }
 
     /// The same with [assertions](Assertions): with `NOSUCCEED` as [`fence_last`](Window::fence_last), else as
@@ -45,6 +53,13 @@ impl<T: AnyBits, M> Window<T, M> {
     }
 
     fn meet(&mut self, last: bool) -> Result<(), Error> {
+        let began = self.began();
+        let met = self.meet_all(last);
+        self.note(Call::Fence, 0, began);
+        met
+    }
+
+    fn meet_all(&mut self, last: bool) -> Result<(), Error> {
         // Whatever comes of this rank's part, the others wait.
         let refused = self.inner.may_fence().err();
         let flushed = match &refused {
@@ -82,11 +97,7 @@ impl<T: AnyBits, M> Window<T, M> {
     /// # Errors
     /// It is exposed already; a fence has opened an epoch; no such rank; a rank is lost.
     pub fn post(&mut self, group: &[u32]) -> Result<(), Error> {
-        let began = self.began();
-        let shared = self.world();
-        let result = self.inner.post(&*shared, group);
-        self.note(Call::Post, 0, began);
-        result
+        self.timed(Call::Post, |inner, shared| inner.post(shared, group))
     }
 
     /// The same with [assertions](Assertions): with `NOCHECK` no message tells the group.
@@ -105,11 +116,7 @@ impl<T: AnyBits, M> Window<T, M> {
     /// # Errors
     /// Another epoch is open; no such rank; a rank is lost.
     pub fn start(&mut self, group: &[u32]) -> Result<(), Error> {
-        let began = self.began();
-        let shared = self.world();
-        let result = self.inner.start(&*shared, group);
-        self.note(Call::Start, 0, began);
-        result
+        self.timed(Call::Start, |inner, shared| inner.start(shared, group))
     }
 
     /// The same with [assertions](Assertions): with `NOCHECK`, which the group's posts have as well, it does not wait.
@@ -129,11 +136,7 @@ impl<T: AnyBits, M> Window<T, M> {
     /// # Errors
     /// Nothing was started; a rank is lost, or has refused an operation.
     pub fn complete(&mut self) -> Result<(), Error> {
-        let began = self.began();
-        let shared = self.world();
-        let result = self.inner.complete(&*shared);
-        self.note(Call::Complete, 0, began);
-        result
+        self.timed(Call::Complete, |inner, shared| inner.complete(shared))
     }
 
     /// Waits until all ranks that the memory was [posted](Window::post) to have completed (`MPI_Win_wait`).
@@ -141,11 +144,7 @@ impl<T: AnyBits, M> Window<T, M> {
     /// # Errors
     /// Nothing was posted; a rank is lost.
     pub fn wait(&mut self) -> Result<(), Error> {
-        let began = self.began();
-        let shared = self.world();
-        let result = self.inner.wait(&*shared);
-        self.note(Call::Wait, 0, began);
-        result
+        self.timed(Call::Wait, |inner, shared| inner.wait(shared))
     }
 
     /// The same without waiting: whether they have (`MPI_Win_test`).
@@ -153,8 +152,7 @@ impl<T: AnyBits, M> Window<T, M> {
     /// # Errors
     /// As [`wait`](Window::wait).
     pub fn test(&mut self) -> Result<bool, Error> {
-        let shared = self.world();
-        self.inner.test(&*shared)
+        self.inner.test(&*self.comm.shared)
     }
 
     /// Locks the memory of a rank, which has to call nothing (`MPI_Win_lock`, MPI 4.1 §12.5.3). Waits for the lock.
@@ -165,15 +163,10 @@ impl<T: AnyBits, M> Window<T, M> {
     /// lock is.
     #[inline]
     pub fn lock(&mut self, rank: u32, kind: Lock) -> Result<(), Error> {
-        let began = self.began();
-        let Window { inner, comm, .. } = self;
-        if inner.lock_now(&*comm.shared, rank, kind) {
-            self.note(Call::Lock, 0, began);
-            return Ok(());
-        }
-        let result = inner.lock(&*comm.shared, rank, kind);
-        self.note(Call::Lock, 0, began);
-        result
+        self.timed(Call::Lock, |inner, shared| match inner.lock_now(shared, rank, kind) {
+            true => Ok(()),
+            false => inner.lock(shared, rank, kind),
+        })
     }
 
     /// The same with [assertions](Assertions): with `NOCHECK` the lock is not taken.
@@ -198,15 +191,10 @@ impl<T: AnyBits, M> Window<T, M> {
     /// It is not locked; it is lost, or has refused an operation.
     #[inline]
     pub fn unlock(&mut self, rank: u32) -> Result<(), Error> {
-        let began = self.began();
-        let Window { inner, comm, .. } = self;
-        if inner.unlock_now(&*comm.shared, rank) {
-            self.note(Call::Unlock, 0, began);
-            return Ok(());
-        }
-        let result = inner.unlock(&*comm.shared, rank);
-        self.note(Call::Unlock, 0, began);
-        result
+        self.timed(Call::Unlock, |inner, shared| match inner.unlock_now(shared, rank) {
+            true => Ok(()),
+            false => inner.unlock(shared, rank),
+        })
     }
 
     /// Locks the memory of all ranks, shared (`MPI_Win_lock_all`). Not collective.
@@ -214,11 +202,7 @@ impl<T: AnyBits, M> Window<T, M> {
     /// # Errors
     /// As [`lock`](Window::lock); then none is locked.
     pub fn lock_all(&mut self) -> Result<(), Error> {
-        let began = self.began();
-        let shared = self.world();
-        let result = self.inner.lock_all(&*shared);
-        self.note(Call::Lock, 0, began);
-        result
+        self.timed(Call::Lock, |inner, shared| inner.lock_all(shared))
     }
 
     /// The same with [assertions](Assertions): with `NOCHECK` the locks are not taken.
@@ -237,11 +221,7 @@ impl<T: AnyBits, M> Window<T, M> {
     /// # Errors
     /// As [`unlock`](Window::unlock).
     pub fn unlock_all(&mut self) -> Result<(), Error> {
-        let began = self.began();
-        let shared = self.world();
-        let result = self.inner.unlock_all(&*shared);
-        self.note(Call::Unlock, 0, began);
-        result
+        self.timed(Call::Unlock, |inner, shared| inner.unlock_all(shared))
     }
 
     /// Ends all operations of this rank on another, here and there, while it is locked (`MPI_Win_flush`, MPI 4.1 §12.5.4).
