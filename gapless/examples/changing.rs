@@ -65,12 +65,8 @@ fn messages(world: &World) -> Done {
     show(world, "16 lengths, 4 to 64 KiB", lengths)?;
     let others = [comm.clone(), comm.dup()?, comm.dup()?];
     show(world, "8 B, 3 communicators", others.iter().map(|comm| bytes(comm, 8, 0)))?;
-    let types: [Call<'_>; 4] = [
-        of(comm, [1u8; 64]),
-        of(comm, [1u32; 16]),
-        of(comm, [1f64; 8]),
-        of(comm, [1i16; 32]),
-    ];
+    let types: [Call<'_>; 4] =
+        [of(comm, [1u8; 64]), of(comm, [1u32; 16]), of(comm, [1f64; 8]), of(comm, [1i16; 32])];
     show(world, "64 B, 4 types", types)
 }
 
@@ -128,9 +124,7 @@ fn device_layouts(world: &World) -> Done {
         let buffers = layouts.iter().map(|_| memory()).collect::<Result<Vec<_>, _>>()?;
         let calls = layouts.iter().zip(buffers).map(|(layout, mut into)| -> Call<'_> {
             let out = &out;
-            Box::new(move || {
-                exchange(comm, out.view(0, layout, 1)?, into.view_mut(0, layout, 1)?)
-            })
+            Box::new(move || exchange(comm, out.view(0, layout, 1)?, into.view_mut(0, layout, 1)?))
         });
         show(world, &format!("GPU: {blocks} blocks of 8 B, 16 strides"), calls)?;
     }
