@@ -3,6 +3,7 @@
 use crate::{OutOfRange, Region};
 use std::any::Any;
 use std::fmt;
+use std::panic::{RefUnwindSafe, UnwindSafe};
 use std::sync::Arc;
 
 /// A region, and what keeps its memory alive: the memory stays as long as a clone of the lease does.
@@ -22,6 +23,10 @@ pub struct Lease {
     /// `None` if whoever made the lease keeps the memory itself.
     owner: Option<Arc<dyn Any + Send + Sync>>,
 }
+
+// The owner is kept, and never looked at: a panic leaves nothing of it half done here.
+impl UnwindSafe for Lease {}
+impl RefUnwindSafe for Lease {}
 
 impl Lease {
     /// Memory that `owner` keeps.
