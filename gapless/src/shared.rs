@@ -4,8 +4,6 @@
 //! polls (`waiting.rs`). A thread that handled events wakes those whose requests have ended, and those that sleep on
 //! the alarm (an event descriptor beside the transports' own).
 //!
-//! # What is where
-//!
 //! - `held`, `guard`: the lock, and panics of what users have given us;
 //! - `waiting`, `asleep`, `bells`: how threads wait, sleep and are woken; `attend`: a progress thread;
 //! - `short`, `seldom`, `warm`: short messages under one lock, calls that do not wait, memory that is fetched meanwhile;
@@ -37,8 +35,7 @@ use crate::world::attach;
 pub(crate) use bells::Bells;
 use gapless_bml::{Patience, Spin, now_ns};
 use gapless_boot::places::Places;
-use gapless_coll::runtime::AllEngines;
-use gapless_coll::runtime::{Component, InFlight};
+use gapless_coll::runtime::{AllEngines, Component, InFlight};
 #[cfg(any(feature = "cuda", feature = "opencl"))]
 use gapless_gpu::Accelerators;
 use gapless_mem::{Device, Space};
