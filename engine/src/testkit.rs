@@ -1,12 +1,14 @@
 //! For tests of what uses engines (feature `testkit`): an engine whose three calls are one, an engine for the
-//! memory of a fake device, and what reductions mean, written out ([`oracle`]).
+//! memory of a fake device, one that pretends to work, and what reductions mean, written out ([`oracle`]).
 
 mod fake;
 pub mod oracle;
+mod pretender;
 
 pub use fake::{FakeEngine, Piece};
+pub use pretender::Pretender;
 
-use crate::{Engine, EngineError, Typed};
+use crate::{Engine, EngineError, Reducer, Typed};
 use gapless_mem::{Completion, Device, DeviceError, Region, Space};
 use std::ops::Range;
 use std::sync::Arc;
@@ -83,7 +85,7 @@ impl Work {
 /// An [`Engine`] whose calls all go through one method: whoever implements this implements that.
 ///
 /// # Safety
-/// [`work`](Wrapper::work) keeps the rules of [`Engine`].
+/// [`work`](Wrapper::work) and [`copy_all`](Wrapper::copy_all) keep the rules of [`Engine`].
 pub unsafe trait Wrapper: Send + Sync {
     /// As [`Engine::name`].
     fn name(&self) -> &'static str;
@@ -101,6 +103,28 @@ pub unsafe trait Wrapper: Send + Sync {
     fn reaches(&self, host: Region) -> Option<Arc<dyn Device>> {
         let _ = host;
         None
+    }
+
+    /// As [`Engine::reducer`].
+    fn reducer(&self, space: Space) -> Option<Arc<dyn Reducer>> {
+        let _ = space;
+        None
+    }
+
+    /// As [`Engine::copy_all`].
+    ///
+    /// # Safety
+    /// As there.
+    ///
+    /// # Errors
+    /// As there.
+    unsafe fn copy_all(
+        &self,
+        pairs: &[(Region, Region)],
+        after: &[Completion],
+    ) -> Result<Option<Completion>, EngineError> {
+        let _ = (pairs, after);
+        Ok(None)
     }
 
     /// Does what the engine was asked for.
@@ -129,6 +153,19 @@ unsafe impl<W: Wrapper> Engine for W {
 
     fn reaches(&self, host: Region) -> Option<Arc<dyn Device>> {
         Wrapper::reaches(self, host)
+    }
+
+    fn reducer(&self, space: Space) -> Option<Arc<dyn Reducer>> {
+        Wrapper::reducer(self, space)
+    }
+
+    unsafe fn copy_all(
+        &self,
+        pairs: &[(Region, Region)],
+        after: &[Completion],
+    ) -> Result<Option<Completion>, EngineError> {
+        // SAFETY: the caller's promise.
+        unsafe { Wrapper::copy_all(self, pairs, after) }
     }
 
     unsafe fn pack(

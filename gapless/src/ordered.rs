@@ -167,32 +167,17 @@ impl Communicator {
 #[cfg(test)]
 mod tests {
     use crate::World;
-    use gapless_mem::{Completion, DeviceError, Pending};
-    use std::any::Any;
+    use gapless_mem::Completion;
+    use gapless_mem::testkit::Hand;
     use std::sync::Arc;
-    use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-
-    #[derive(Default)]
-    struct Hand(AtomicBool);
-
-    #[expect(unsafe_code, reason = "work that a test ends by hand")]
-    // SAFETY: it was granted no memory; it ends once.
-    unsafe impl Pending for Hand {
-        fn poll(&self) -> Result<bool, DeviceError> {
-            Ok(self.0.load(Ordering::Relaxed))
-        }
-
-        fn as_any(&self) -> &dyn Any {
-            self
-        }
-    }
+    use std::sync::atomic::{AtomicU32, Ordering};
 
     #[test]
     fn a_send_waits_for_work_and_a_function_for_a_receive() {
         let world = World::builder().progress_thread(true).init().unwrap();
         let comm = world.comm();
-        let (hand, called) = (Arc::new(Hand::default()), Arc::new(AtomicU32::new(0)));
-        let after = [Completion::Ready, Completion::Pending(Arc::clone(&hand) as _)];
+        let (hand, called) = (Hand::default(), Arc::new(AtomicU32::new(0)));
+        let after = [Completion::Ready, hand.work()];
         let (first, second) = ([1u32; 5000], [2u32; 5000]);
         let (mut a, mut b) = ([0u32; 5000], [0u32; 5000]);
         comm.scope(|s| {
@@ -207,7 +192,7 @@ mod tests {
             s.wait(behind)?;
             let waits = s.test(waits).expect_err("its work goes on");
             assert_eq!(called.load(Ordering::Relaxed), 0);
-            hand.0.store(true, Ordering::Relaxed);
+            hand.end();
             s.wait(waits)?;
             s.wait(received)?;
             // Over before it was asked for.

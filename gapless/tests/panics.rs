@@ -1,13 +1,12 @@
 //! Panics of what is not ours leave no call while memory is granted, or take it back first; where that is impossible the
 //! process ends, with one line.
 
-use gapless::{Communicator, Completion, Error, OwnedRequest, Region, Space, World};
-use gapless_engine::{Engine, EngineError, Typed};
+use gapless::{Communicator, Error, OwnedRequest, Space, World};
+use gapless_engine::testkit::Pretender;
+use gapless_mem::Device;
 use gapless_mem::fake::FakeDevice;
-use gapless_mem::{Device, DeviceError, Pending};
-use std::any::Any;
+use gapless_mem::testkit::pretended;
 use std::future::Future;
-use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind, panic_any};
 use std::pin::pin;
 use std::process::Command;
@@ -95,26 +94,15 @@ fn a_payload_that_panics_leaves_no_receive() {
     });
 }
 
-/// Work that panics when it is asked for the second time.
-#[derive(Default)]
-struct Mute(AtomicBool);
-
-// SAFETY: it never says that it is over.
-unsafe impl Pending for Mute {
-    fn poll(&self) -> Result<bool, DeviceError> {
-        assert!(!self.0.swap(true, Ordering::Relaxed), "nobody can tell");
-        Ok(false)
-    }
-
-    fn as_any(&self) -> &dyn Any {
-        self
-    }
-}
-
 /// Has the next progress panic, with the lock held.
 fn trap(comm: &Communicator) {
-    let after = [Completion::Pending(Arc::new(Mute::default()) as _)];
-    drop(comm.isend_owned_after(vec![1u8], 0, 99, &after).unwrap());
+    // Work that panics when it is asked for the second time.
+    let asked = AtomicBool::new(false);
+    let mute = pretended(move || {
+        assert!(!asked.swap(true, Ordering::Relaxed), "nobody can tell");
+        Ok(false)
+    });
+    drop(comm.isend_owned_after(vec![1u8], 0, 99, &[mute]).unwrap());
 }
 
 #[test]
@@ -141,93 +129,14 @@ fn a_panic_with_the_lock_held_is_known_although_the_thread_was_unwinding() {
     });
 }
 
-/// A pretended engine, whose work ends only while a thread panics and asks for it.
-struct Slow {
-    device: Arc<FakeDevice>,
-    in_flight: Arc<AtomicU32>,
-    mute: bool,
-}
-
-struct Work {
-    left: AtomicU32,
-    in_flight: Arc<AtomicU32>,
-    mute: bool,
-}
-
-// SAFETY: nothing is at work behind it; it counts the questions, and stays over.
-unsafe impl Pending for Work {
-    fn poll(&self) -> Result<bool, DeviceError> {
-        assert!(!self.mute, "nobody can tell");
-        if !std::thread::panicking() {
-            return Ok(false);
-        }
-        let left = self.left.load(Ordering::Relaxed);
-        if left == 1 {
-            self.in_flight.fetch_sub(1, Ordering::Relaxed);
-        }
-        self.left.store(left.saturating_sub(1), Ordering::Relaxed);
-        Ok(left <= 1)
-    }
-
-    fn as_any(&self) -> &dyn Any {
-        self
-    }
-}
-
-impl Slow {
-    fn work(&self) -> Result<Completion, EngineError> {
-        self.in_flight.fetch_add(1, Ordering::Relaxed);
-        let (left, in_flight) = (AtomicU32::new(50), Arc::clone(&self.in_flight));
-        Ok(Completion::Pending(Arc::new(Work { left, in_flight, mute: self.mute })))
-    }
-}
-
-// SAFETY: it touches no memory.
-unsafe impl Engine for Slow {
-    fn name(&self) -> &'static str {
-        "slow"
-    }
-
-    fn serves(&self, space: Space) -> bool {
-        space == self.device.space()
-    }
-
-    unsafe fn pack(
-        &self,
-        _: &Typed,
-        _: Range<u64>,
-        _: Region,
-        _: &[Completion],
-    ) -> Result<Completion, EngineError> {
-        self.work()
-    }
-
-    unsafe fn unpack(
-        &self,
-        _: Region,
-        _: &Typed,
-        _: Range<u64>,
-        _: &[Completion],
-    ) -> Result<Completion, EngineError> {
-        self.work()
-    }
-
-    unsafe fn transfer(
-        &self,
-        _: &Typed,
-        _: &Typed,
-        _: Range<u64>,
-        _: &[Completion],
-    ) -> Result<Completion, EngineError> {
-        self.work()
-    }
-}
-
-/// A world, with an engine that is slow.
+/// A world with an engine whose work ends only while a thread panics and asks for it.
 fn slow(mute: bool) -> (World, Arc<AtomicU32>) {
     let device = Arc::new(FakeDevice::new(0));
-    let in_flight = Arc::new(AtomicU32::new(0));
-    let engine = Slow { device: Arc::clone(&device), in_flight: Arc::clone(&in_flight), mute };
+    let engine = Pretender::new(device.space(), move |asked| {
+        assert!(!mute, "nobody can tell");
+        std::thread::panicking() && asked.fetch_add(1, Ordering::Relaxed) == 49
+    });
+    let in_flight = engine.under_way();
     let builder = World::builder().open_devices(false);
     let world = builder.engine(Arc::new(engine)).device(device as _).init().unwrap();
     (world, in_flight)

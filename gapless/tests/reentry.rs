@@ -1,12 +1,11 @@
 //! What the library calls, or drops, on behalf of its user may use the library: no lock is held meanwhile.
 
 use gapless::xtq::{Function, Put, QueueOptions, Rank, TargetBuffer, Task, XtqError};
-use gapless::{Communicator, Completion, Error, OwnedRequest, Source, TagSel, World};
-use gapless_mem::{DeviceError, Pending};
-use std::any::Any;
+use gapless::{Communicator, Error, OwnedRequest, Source, TagSel, World};
+use gapless_mem::testkit::{Hand, pretended};
 use std::future::Future;
 use std::pin::pin;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::mpsc::channel;
 use std::sync::{Arc, Mutex, OnceLock};
 use std::task::{Context, RawWaker, RawWakerVTable, Wake, Waker};
@@ -103,51 +102,25 @@ fn wakers_are_cloned_and_dropped_outside_of_the_lock() {
     });
 }
 
-/// Work that ends when the test says so.
-#[derive(Default)]
-struct Hand(AtomicBool);
-
-// SAFETY: nothing is at work behind it, so nothing touches memory, before or after it says that it has ended; once it
-// has, it says so for ever.
-unsafe impl Pending for Hand {
-    fn poll(&self) -> Result<bool, DeviceError> {
-        Ok(self.0.load(Ordering::Relaxed))
-    }
-
-    fn as_any(&self) -> &dyn Any {
-        self
-    }
-}
-
-/// The same, and uses the world when it is dropped.
-struct Parting(Arc<Hand>, #[expect(dead_code, reason = "it is dropped")] Farewell);
-
-// SAFETY: as for `Hand`, whose answers these are.
-unsafe impl Pending for Parting {
-    fn poll(&self) -> Result<bool, DeviceError> {
-        self.0.poll()
-    }
-
-    fn as_any(&self) -> &dyn Any {
-        self
-    }
-}
-
 #[test]
 fn what_a_send_has_waited_for_is_dropped_outside_of_the_lock() {
     soon(|| {
         let world = World::init().unwrap();
         let (comm, count) = (world.comm(), Arc::new(AtomicU32::new(0)));
-        let hands: [Arc<Hand>; 3] = Default::default();
-        let parting = |hand: &Arc<Hand>| {
-            let farewell = Farewell(comm.clone(), Arc::clone(&count));
-            Completion::Pending(Arc::new(Parting(Arc::clone(hand), farewell)) as _)
+        let hands: [Hand; 3] = Default::default();
+        // It uses the world when it is dropped.
+        let parting = |hand: &Hand| {
+            let (work, farewell) = (hand.work(), Farewell(comm.clone(), Arc::clone(&count)));
+            pretended(move || {
+                let _ = &farewell;
+                work.poll()
+            })
         };
         let sent = comm.isend_owned_after(vec![7u8], 0, 1, &hands.each_ref().map(parting)).unwrap();
         let mut byte = [0u8];
         for (ended, hand) in (0..).zip(&hands) {
             assert!(count.load(Ordering::Relaxed) <= ended);
-            hand.0.store(true, Ordering::Relaxed);
+            hand.end();
             comm.iprobe(0, 9).unwrap();
         }
         comm.recv(&mut byte, 0, 1).unwrap();
@@ -174,8 +147,8 @@ fn what_has_ended_is_not_cancelled_by_a_world_that_is_left() {
 fn a_world_may_be_dropped_by_what_its_own_thread_calls() {
     let world = World::builder().progress_thread(true).init().unwrap();
     let comm = world.comm().clone();
-    let hand = Arc::new(Hand::default());
-    let after = [Completion::Pending(Arc::clone(&hand) as _)];
+    let hand = Hand::default();
+    let after = [hand.work()];
     let (done, ended) = channel();
     let received: OwnedRequest<Vec<u8>> = comm.irecv_owned(vec![0u8; 3], 0, 1).unwrap();
     let sent = comm.isend_owned_after(vec![7u8; 3], 0, 1, &after).unwrap();
@@ -185,7 +158,7 @@ fn a_world_may_be_dropped_by_what_its_own_thread_calls() {
         done.send((buffer, result.is_ok(), thread)).unwrap();
     });
     // From now on nobody but the world's thread makes progress.
-    hand.0.store(true, Ordering::Relaxed);
+    hand.end();
     let (buffer, fine, thread) =
         ended.recv_timeout(Duration::from_secs(60)).expect("the world has gone");
     assert_eq!((buffer, fine, thread.as_deref()), (vec![7; 3], true, Some("gapless-progress")));

@@ -45,7 +45,6 @@ mod host;
 mod lasting;
 #[allow(unsafe_code, reason = "declares constructors that take a promise")]
 mod lease;
-#[allow(unsafe_code, reason = "vouches for what a mapper has mapped")]
 mod pci;
 mod region;
 mod space;

@@ -1,4 +1,9 @@
-//! For tests of what uses devices (feature `testkit`): a device that asks a function before each call.
+//! For tests of what uses devices (feature `testkit`): a device that asks a function before each call, and work that
+//! tests end.
+
+mod work;
+
+pub use work::{Hand, pretended};
 
 use crate::{Completion, Device, DeviceError, DeviceProperties, Export, PciAddress, Region, Space};
 use std::fmt;

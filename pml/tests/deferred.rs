@@ -8,52 +8,14 @@ use common::rogue::{Pair, offer};
 use common::{Buffer, Home, Job};
 use gapless_dtype::Layout;
 use gapless_engine::EngineError;
-use gapless_mem::{Completion, DeviceError, Pending};
+use gapless_mem::Completion;
+use gapless_mem::testkit::Hand;
 use gapless_pml::{Config, PmlError, Protocol, RequestId, SendMode, Source, TagSel};
-use std::any::Any;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU8, Ordering};
 
 /// Work that ends when the test says so.
-#[derive(Default)]
-struct Hand(AtomicU8);
-
-impl Hand {
-    fn new() -> (Arc<Hand>, Completion) {
-        let hand = Arc::new(Hand::default());
-        (Arc::clone(&hand), Completion::Pending(hand))
-    }
-
-    fn end(&self) {
-        self.0.store(1, Ordering::Relaxed);
-    }
-
-    fn fail(&self) {
-        self.0.store(2, Ordering::Relaxed);
-    }
-}
-
-fn failure() -> DeviceError {
-    DeviceError::Failed {
-        device: "hand".to_owned(),
-        operation: "kernel",
-        reason: "on purpose".to_owned(),
-    }
-}
-
-// SAFETY: it was granted no memory; it ends once.
-unsafe impl Pending for Hand {
-    fn poll(&self) -> Result<bool, DeviceError> {
-        match self.0.load(Ordering::Relaxed) {
-            0 => Ok(false),
-            1 => Ok(true),
-            _ => Err(failure()),
-        }
-    }
-
-    fn as_any(&self) -> &dyn Any {
-        self
-    }
+fn by_hand() -> (Hand, Completion) {
+    let hand = Hand::default();
+    (hand.clone(), hand.work())
 }
 
 fn isend_after(
@@ -86,7 +48,7 @@ fn later_messages_overtake_nothing_and_wait_for_nothing() {
             let mut lab = Lab::new(Config::default(), 1);
             let what = format!("{size} bytes, posted first {posted_first}, device {on_device}");
             let shape = layout(size, true);
-            let (hand, completion) = Hand::new();
+            let (hand, completion) = by_hand();
             let homes = [0; 4].map(|_| lab.home(on_device));
             let [a, b, c, d] = homes;
             let (one, two) =
@@ -134,7 +96,7 @@ fn data_is_read_when_the_work_has_ended_and_not_before() {
         for size in [100u64, 50_000] {
             let mut job = Job::with(2, config(protocol, 2), common::link());
             let shape = layout(size, false);
-            let (hand, completion) = Hand::new();
+            let (hand, completion) = by_hand();
             let home = job.mappable(0, &shape, 1);
             let from = Buffer::source_in(&shape, 1, 1, home);
             let to = Buffer::target_in(&shape, 1, Home::Heap);
@@ -155,7 +117,7 @@ fn data_is_read_when_the_work_has_ended_and_not_before() {
 fn all_work_is_waited_for_in_any_order() {
     let mut job = Job::new(2);
     let shape = layout(64, false);
-    let hands: Vec<_> = (0..5).map(|_| Hand::new()).collect();
+    let hands: Vec<_> = (0..5).map(|_| by_hand()).collect();
     let after: Vec<Completion> = hands.iter().map(|(_, completion)| completion.clone()).collect();
     let from = Buffer::source_in(&shape, 1, 1, Home::Heap);
     let to = Buffer::target_in(&shape, 1, Home::Heap);
@@ -183,7 +145,7 @@ fn to_oneself_and_by_matched_probe() {
         let from = Buffer::source_in(&shape, 1, 1, Home::Heap);
         for to in [0, 1] {
             let target = Buffer::target_in(&shape, 1, Home::Heap);
-            let (hand, completion) = Hand::new();
+            let (hand, completion) = by_hand();
             let send = isend_after(&mut job, &from, (0, to), 3, &[completion]);
             job.settle();
             let world = job.pml(to).world();
@@ -208,7 +170,7 @@ fn work_that_fails_fails_both_ends_and_nothing_else() {
         let shape = layout(size, false);
         let from = Buffer::source_in(&shape, 1, 1, Home::Heap);
         let to = Buffer::target_in(&shape, 1, Home::Heap);
-        let (hand, completion) = Hand::new();
+        let (hand, completion) = by_hand();
         let early = posted_first.then(|| job.irecv(1, &to, Source::Rank(0), TagSel::Any));
         let send = isend_after(&mut job, &from, (0, 1), 0, std::slice::from_ref(&completion));
         job.settle();
@@ -216,7 +178,7 @@ fn work_that_fails_fails_both_ends_and_nothing_else() {
         job.settle();
         let recv = early.unwrap_or_else(|| job.irecv(1, &to, Source::Rank(0), TagSel::Any));
         assert_eq!(job.finish(1, recv), Err(PmlError::SenderFailed { rank: 0 }));
-        let error = PmlError::from(EngineError::from(failure()));
+        let error = PmlError::from(EngineError::from(Hand::failure()));
         assert_eq!(job.finish(0, send), Err(error.clone()));
         // At once, if it is known.
         let world = job.pml(0).world();
@@ -239,7 +201,7 @@ fn a_lost_peer_ends_it_and_an_endpoint_goes_without_the_work() {
             let shape = layout(5000, false);
             let from = Buffer::source_in(&shape, 1, 1, Home::Heap);
             let to = Buffer::target_in(&shape, 1, Home::Heap);
-            let (hand, completion) = Hand::new();
+            let (hand, completion) = by_hand();
             let send = isend_after(&mut job, &from, (0, 1), 0, &[completion]);
             let recv = matched.then(|| job.irecv(1, &to, Source::Rank(0), TagSel::Any));
             job.settle();
@@ -263,7 +225,7 @@ fn what_nobody_has_matched_can_be_taken_back() {
     let shape = layout(5000, false);
     let from = Buffer::source_in(&shape, 1, 1, Home::Heap);
     let to = Buffer::target_in(&shape, 1, Home::Heap);
-    let (hand, completion) = Hand::new();
+    let (hand, completion) = by_hand();
     let send = isend_after(&mut job, &from, (0, 1), 0, &[completion]);
     job.settle();
     job.pml(0).withdraw_send(send).unwrap();

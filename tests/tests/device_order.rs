@@ -2,18 +2,18 @@
 //! receives. Ranks are threads with a device each: a pretended one, and CUDA's where there is any.
 
 use gapless::{
-    Builder, Communicator, Completion, Config, Datatype, Error, Layout, Primitive, Protocol,
-    Region, Space, Tuning, View, ViewMut, World,
+    Builder, Communicator, Config, Datatype, Error, Layout, Primitive, Protocol, Region, Space,
+    Tuning, View, ViewMut, World,
 };
 use gapless_btl_sm::{Sm, SmConfig};
 use gapless_engine::testkit::FakeEngine;
 use gapless_mem::fake::FakeDevice;
-use gapless_mem::{Device, DeviceError, Pending};
+use gapless_mem::testkit::Hand;
+use gapless_mem::{Device, DeviceError};
 use gapless_mem_cuda::{CudaDevice, CudaDriver, Stream};
 use gapless_tests::{byte_at, job_of};
-use std::any::Any;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 /// Nothing here takes longer.
@@ -165,21 +165,6 @@ fn a_device_that_is_not_there_has_no_memory() {
     });
 }
 
-/// Work that ends when the test says so.
-#[derive(Default)]
-struct Hand(AtomicBool);
-
-// SAFETY: it was granted no memory; it ends once.
-unsafe impl Pending for Hand {
-    fn poll(&self) -> Result<bool, DeviceError> {
-        Ok(self.0.load(Ordering::Relaxed))
-    }
-
-    fn as_any(&self) -> &dyn Any {
-        self
-    }
-}
-
 #[test]
 fn what_is_written_before_the_work_has_ended_is_what_is_sent() {
     with_fakes("after", &Config::default(), |world, device| {
@@ -197,8 +182,8 @@ fn what_is_written_before_the_work_has_ended_is_what_is_sent() {
             assert!(download(&**device, region) == image(7));
             return;
         }
-        let hand = Arc::new(Hand::default());
-        let after = [Completion::Pending(Arc::clone(&hand) as _)];
+        let hand = Hand::default();
+        let after = [hand.work()];
         world
             .comm()
             .scope(|s| {
@@ -208,7 +193,7 @@ fn what_is_written_before_the_work_has_ended_is_what_is_sent() {
                 meet(world);
                 let waits = s.test(waits).expect_err("its work goes on");
                 upload(&**device, region, &image(7));
-                hand.0.store(true, Ordering::Relaxed);
+                hand.end();
                 s.wait(waits)?;
                 Ok(())
             })

@@ -7,12 +7,11 @@ use gapless::{
     Communicator, Completion, Config, Datatype, Error, Primitive, Protocol, Space, Tuning, World,
 };
 use gapless_btl_sm::{Sm, SmConfig};
-use gapless_engine::testkit::{FakeEngine, Work as Asked, Wrapper};
+use gapless_engine::testkit::{FakeEngine, Work, Wrapper};
 use gapless_engine::{Engine, EngineError};
 use gapless_mem::fake::FakeDevice;
-use gapless_mem::{DeviceError, Pending};
+use gapless_mem::testkit::pretended;
 use gapless_tests::{job, worlds_of};
-use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -45,25 +44,7 @@ fn until(what: &str, mut is_so: impl FnMut() -> bool) {
 /// An engine whose work waits for the scene.
 struct Late(FakeEngine, Arc<Scene>);
 
-struct Work(Completion, Arc<Scene>);
-
-// SAFETY: the answers are those of the fake engine's work, which is not even asked before it may go on.
-unsafe impl Pending for Work {
-    fn poll(&self) -> Result<bool, DeviceError> {
-        if !self.1.go.load(Ordering::Acquire) {
-            return Ok(false);
-        }
-        let ended = self.0.poll()?;
-        self.1.written.store(ended, Ordering::Release);
-        Ok(ended)
-    }
-
-    fn as_any(&self) -> &dyn Any {
-        self
-    }
-}
-
-// SAFETY: everything is the fake engine's, which keeps the contract.
+// SAFETY: everything is the fake engine's, which keeps the contract; its work is not even asked before it may go on.
 unsafe impl Wrapper for Late {
     fn name(&self) -> &'static str {
         "late"
@@ -73,35 +54,29 @@ unsafe impl Wrapper for Late {
         Engine::serves(&self.0, space)
     }
 
-    unsafe fn work(&self, work: Asked, after: &[Completion]) -> Result<Completion, EngineError> {
-        let moves = matches!(work, Asked::Transfer(..));
+    unsafe fn work(&self, work: Work, after: &[Completion]) -> Result<Completion, EngineError> {
+        let moves = matches!(work, Work::Transfer(..));
         // SAFETY: the caller's guarantees are handed on.
         let work = unsafe { work.run(&self.0, after) }?;
         if !moves {
             return Ok(work);
         }
         self.1.started.store(true, Ordering::Release);
-        Ok(Completion::Pending(Arc::new(Work(work, Arc::clone(&self.1)))))
-    }
-}
-
-/// Work that nobody can ask.
-struct Mute;
-
-// SAFETY: it never says that it is over.
-unsafe impl Pending for Mute {
-    fn poll(&self) -> Result<bool, DeviceError> {
-        panic!("as the test wants")
-    }
-
-    fn as_any(&self) -> &dyn Any {
-        self
+        let scene = Arc::clone(&self.1);
+        Ok(pretended(move || {
+            if !scene.go.load(Ordering::Acquire) {
+                return Ok(false);
+            }
+            let ended = work.poll()?;
+            scene.written.store(ended, Ordering::Release);
+            Ok(ended)
+        }))
     }
 }
 
 /// Panics with the lock held.
 fn poison(comm: &Communicator) {
-    let after = [Completion::Pending(Arc::new(Mute) as _)];
+    let after = [pretended(|| panic!("as the test wants"))];
     drop(comm.isend_owned_after(vec![1u8], comm.rank(), 99, &after));
 }
 

@@ -10,7 +10,7 @@ use gapless_coll::hyperq::{Entry, Gpu, Kind, Mode, Settings, Step, Table};
 use gapless_coll::testkit::Content;
 use gapless_coll::{Blocks, CollError, HyperQ, Outcome};
 use gapless_dtype::Layout;
-use gapless_engine::testkit::FakeEngine;
+use gapless_engine::testkit::{FakeEngine, Work, Wrapper};
 use gapless_engine::{Engine, EngineError, HostEngine, Op, Reducer, Typed};
 use gapless_mem::fake::FakeDevice;
 use gapless_mem::testkit::{Call as DeviceCall, Wrapped};
@@ -59,7 +59,7 @@ unsafe impl Reducer for FakeReducer {
 struct Fusing<'e>(&'e FakeEngine);
 
 // SAFETY: the work is another engine's; what is copied at once is over when the call returns.
-unsafe impl Engine for Fusing<'_> {
+unsafe impl Wrapper for Fusing<'_> {
     fn name(&self) -> &'static str {
         Engine::name(self.0)
     }
@@ -68,37 +68,9 @@ unsafe impl Engine for Fusing<'_> {
         Engine::serves(self.0, space)
     }
 
-    unsafe fn pack(
-        &self,
-        src: &Typed,
-        range: Range<u64>,
-        dst: Region,
-        after: &[Completion],
-    ) -> Result<Completion, EngineError> {
+    unsafe fn work(&self, work: Work, after: &[Completion]) -> Result<Completion, EngineError> {
         // SAFETY: the caller's promise.
-        unsafe { self.0.pack(src, range, dst, after) }
-    }
-
-    unsafe fn unpack(
-        &self,
-        src: Region,
-        dst: &Typed,
-        range: Range<u64>,
-        after: &[Completion],
-    ) -> Result<Completion, EngineError> {
-        // SAFETY: the caller's promise.
-        unsafe { self.0.unpack(src, dst, range, after) }
-    }
-
-    unsafe fn transfer(
-        &self,
-        src: &Typed,
-        dst: &Typed,
-        range: Range<u64>,
-        after: &[Completion],
-    ) -> Result<Completion, EngineError> {
-        // SAFETY: the caller's promise.
-        unsafe { self.0.transfer(src, dst, range, after) }
+        unsafe { work.run(self.0, after) }
     }
 
     unsafe fn copy_all(

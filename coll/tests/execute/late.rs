@@ -5,50 +5,12 @@ use gapless_coll::choose::candidates;
 use gapless_dtype::Layout;
 use gapless_engine::testkit::{Work, Wrapper};
 use gapless_engine::{Engine, EngineError, HostEngine, Op, Reducer, Typed};
-use gapless_mem::{Completion, DeviceError, Pending, Space};
-use std::any::Any;
+use gapless_mem::testkit::pretended;
+use gapless_mem::{Completion, Space};
 use std::ops::Range;
-use std::sync::{Arc, Mutex};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::task::Poll;
-
-/// What is to be done.
-type Deed = Box<dyn FnOnce() + Send>;
-
-/// Does its work when it has been asked so often, and what comes before is over.
-struct LateWork {
-    state: Mutex<(u32, Option<Deed>)>,
-    after: Vec<Completion>,
-}
-
-// SAFETY: the numbers are those of the contract.
-// 1. `true` is answered once the work was done, by this thread or one before it.
-// 2. The mutex orders the two.
-// 3. The work is never put back; it is not known to be over otherwise.
-// 4. It gives itself.
-// 5. It is not exported.
-// 6. If the work panics, it is gone, and has done nothing: engines of the host leave nothing behind.
-unsafe impl Pending for LateWork {
-    fn poll(&self) -> Result<bool, DeviceError> {
-        for before in &self.after {
-            if !before.poll()? {
-                return Ok(false);
-            }
-        }
-        let mut state = self.state.lock().unwrap();
-        if state.0 > 0 {
-            state.0 -= 1;
-            return Ok(false);
-        }
-        if let Some(work) = state.1.take() {
-            work();
-        }
-        Ok(true)
-    }
-
-    fn as_any(&self) -> &dyn Any {
-        self
-    }
-}
 
 /// Work that is done when it has been asked `delay` times in vain.
 pub(super) fn later(
@@ -56,8 +18,25 @@ pub(super) fn later(
     after: &[Completion],
     work: impl FnOnce() + Send + 'static,
 ) -> Completion {
-    let state = Mutex::new((delay, Some(Box::new(work) as Deed)));
-    Completion::Pending(Arc::new(LateWork { state, after: after.to_vec() }))
+    let (left, work) = (AtomicU32::new(delay), Mutex::new(Some(work)));
+    let after = after.to_vec();
+    pretended(move || {
+        for before in &after {
+            if !before.poll()? {
+                return Ok(false);
+            }
+        }
+        if left
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(1))
+            .is_ok()
+        {
+            return Ok(false);
+        }
+        if let Some(work) = work.lock().unwrap().take() {
+            work();
+        }
+        Ok(true)
+    })
 }
 
 /// What uses results of other work is quicker than that work: it would come too early if it did not wait.
@@ -65,7 +44,7 @@ pub(super) struct Late;
 
 // SAFETY: the numbers are those of the contract; the work is that of `HostEngine`, which keeps it.
 // 1. and 3. As `HostEngine`, but that what does not fit is found later, and fails a test.
-// 2. The completion says so, see `LateWork`.
+// 2. The completion says so, see `later`.
 // 4. Nothing is started before the completion is asked.
 unsafe impl Wrapper for Late {
     fn name(&self) -> &'static str {

@@ -10,6 +10,7 @@ use gapless::{
     ReduceOp, Region, View, ViewMut, World,
 };
 use gapless_btl_testkit::conformance::skip;
+use gapless_engine::testkit::{Work, Wrapper};
 use gapless_engine::{Engine, EngineError, Op, Reducer, Typed};
 use gapless_mem::{Completion, Space};
 use gapless_tests::job_of;
@@ -26,7 +27,7 @@ struct Watched {
 }
 
 // SAFETY: all work is handed on to the engine, by which the contract holds.
-unsafe impl Engine for Watched {
+unsafe impl Wrapper for Watched {
     fn name(&self) -> &'static str {
         Engine::name(&self.engine)
     }
@@ -45,37 +46,9 @@ unsafe impl Engine for Watched {
         Some(Arc::new(Watched { engine, combined }))
     }
 
-    unsafe fn pack(
-        &self,
-        src: &Typed,
-        range: Range<u64>,
-        dst: Region,
-        after: &[Completion],
-    ) -> Result<Completion, EngineError> {
+    unsafe fn work(&self, work: Work, after: &[Completion]) -> Result<Completion, EngineError> {
         // SAFETY: the caller's promise.
-        unsafe { self.engine.pack(src, range, dst, after) }
-    }
-
-    unsafe fn unpack(
-        &self,
-        src: Region,
-        dst: &Typed,
-        range: Range<u64>,
-        after: &[Completion],
-    ) -> Result<Completion, EngineError> {
-        // SAFETY: the caller's promise.
-        unsafe { self.engine.unpack(src, dst, range, after) }
-    }
-
-    unsafe fn transfer(
-        &self,
-        src: &Typed,
-        dst: &Typed,
-        range: Range<u64>,
-        after: &[Completion],
-    ) -> Result<Completion, EngineError> {
-        // SAFETY: the caller's promise.
-        unsafe { self.engine.transfer(src, dst, range, after) }
+        unsafe { work.run(&self.engine, after) }
     }
 }
 

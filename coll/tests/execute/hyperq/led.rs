@@ -1,5 +1,5 @@
 //! Calls that heads carry out: one rank on each GPU works on the buffers of all that are there.
-use super::trouble::{HeldBack, allreduce, results};
+use super::trouble::{allreduce, held_back, results};
 use super::*;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -112,7 +112,7 @@ fn what_a_head_does_is_waited_for() {
         let device = unsafe {
             device.around_copies(move |after, start| {
                 let copy = start(after)?;
-                Ok(Completion::Pending(Arc::new(HeldBack { copy, held: Arc::clone(&hold) })))
+                Ok(held_back(copy, &hold))
             })
         };
         gears[who].device = Arc::new(device);

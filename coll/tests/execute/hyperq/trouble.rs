@@ -1,7 +1,7 @@
 //! Buffers elsewhere, memory that cannot be mapped, copies that are held back, engines that fail, ranks that die.
 use super::*;
-use gapless_mem::{DeviceError, Pending};
-use std::any::Any;
+use gapless_mem::DeviceError;
+use gapless_mem::testkit::pretended;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 pub(super) fn allreduce(len: u64, in_place: bool) -> Call<'static> {
@@ -133,21 +133,10 @@ fn memory_that_cannot_be_had_or_mapped_is_done_without() {
     assert_eq!(all[0], Some(Err(CollError::GaveUp { rank: 2 })));
 }
 
-/// A copy that is over when the test says so.
-pub(super) struct HeldBack {
-    pub(super) copy: Completion,
-    pub(super) held: Arc<AtomicBool>,
-}
-
-// SAFETY: it is over when the copy is, and not before; the rest is the copy's, or the default.
-unsafe impl Pending for HeldBack {
-    fn poll(&self) -> Result<bool, DeviceError> {
-        if self.held.load(Ordering::Acquire) { Ok(false) } else { self.copy.poll() }
-    }
-
-    fn as_any(&self) -> &dyn Any {
-        self
-    }
+/// A copy that is over no sooner than the test says so.
+pub(super) fn held_back(copy: Completion, held: &Arc<AtomicBool>) -> Completion {
+    let held = Arc::clone(held);
+    pretended(move || if held.load(Ordering::Acquire) { Ok(false) } else { copy.poll() })
 }
 
 /// An IPC copy of the gather that was sent again ends late, in place, too: nothing of the result is spoilt, and its
@@ -166,7 +155,7 @@ fn a_copy_that_is_held_back_is_waited_for() {
             device.around_copies(move |after, start| {
                 let copy = start(after)?;
                 Ok(match first.fetch_add(1, Ordering::Relaxed) {
-                    0 => Completion::Pending(Arc::new(HeldBack { copy, held: Arc::clone(&hold) })),
+                    0 => held_back(copy, &hold),
                     _ => copy,
                 })
             })
