@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use clap::{ArgMatches, Args, Command, FromArgMatches};
-use gapless_report::{Absent, PlotError, Report, Row};
+use gapless_report::{Absent, PlotError, Point, Report, Row, Series};
 use indicatif::{ProgressBar, ProgressStyle};
 
 use crate::error::Failure;
@@ -93,6 +93,23 @@ impl Drawing {
         let drawing = |(at, svg)| Drawing { suffix: format!("{suffix}{}", number(at)), svg };
         svgs.into_iter().enumerate().map(drawing).collect()
     }
+}
+
+/// Lines of these points, each with its line's name, in the order in which they come.
+pub(crate) fn gathered(points: impl IntoIterator<Item = (String, Point)>) -> Vec<Series> {
+    let mut all: Vec<Series> = Vec::new();
+    for (name, point) in points {
+        match all.iter_mut().find(|one| one.name == name) {
+            Some(one) => one.points.push(point),
+            None => all.push(Series { name, points: vec![point] }),
+        }
+    }
+    all
+}
+
+/// The GPU's name, for titles.
+pub(crate) fn gpu(report: &Report) -> &str {
+    report.machine.gpus.first().map_or("no GPU", |gpu| &gpu.name)
 }
 
 /// An experiment. Implement it in a file below `experiments/` and name that file in its list.

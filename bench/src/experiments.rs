@@ -2,15 +2,47 @@
 
 use crate::experiment::Entry;
 
+/// Declares experiments with messages between two processes, a row each: by which driver of `p2p`, the plan of messages and
+/// what is said below their table, what is added to the findings, and the picture.
+macro_rules! messages {
+    ($($experiment:ident $name:literal $about:literal: $driver:ident($plan:expr, $notes:expr) $($then:ident)?,
+        $draw:ident($title:literal);)*) => {$(
+        #[doc = $about]
+        pub struct $experiment;
+
+        impl crate::experiment::Experiment for $experiment {
+            type Options = $driver::Options;
+
+            const NAME: &'static str = $name;
+            const ABOUT: &'static str = $about;
+
+            fn run(
+                options: &Self::Options,
+                common: &crate::experiment::Common,
+            ) -> Result<crate::experiment::Findings, crate::error::Failure> {
+                let findings = $driver::run(Self::NAME, options, common, $plan, $notes)?;
+                $(let findings = $then(findings);)?
+                Ok(findings)
+            }
+
+            fn draw(
+                report: &gapless_report::Report,
+            ) -> Result<Vec<crate::experiment::Drawing>, gapless_report::PlotError> {
+                $draw($title, report)
+            }
+        }
+    )*};
+}
+
 /// Declares the modules and lists their experiments, in the order in which `figures all` runs them.
 macro_rules! experiments {
-    ($($module:ident :: $experiment:ident $(+ $more:ident)?),* $(,)?) => {
+    ($($module:ident :: $experiment:ident $(+ $more:ident)*),* $(,)?) => {
         $(pub mod $module;)*
 
         /// Every experiment.
         pub const ALL: &[Entry] = &[$(
             Entry::of::<$module::$experiment>(),
-            $(Entry::of::<$module::$more>(),)?
+            $(Entry::of::<$module::$more>(),)*
         )*];
     };
 }
@@ -28,14 +60,10 @@ experiments! {
     wu6::Wu6,
     wu7::Wu7,
     wu8::Wu8,
-    wu13::Wu13,
-    wu14::Wu14,
+    wu13::Wu13 + Wu14,
     p2p::P2p,
     p2p_matrix::P2pMatrix,
-    wu9::Wu9,
-    wu10::Wu10 + Wu10Net,
-    wu11::Wu11 + Wu11Net,
-    wu12::Wu12 + Wu12Net,
+    matrices::Wu9 + Wu10 + Wu10Net + Wu11 + Wu11Net + Wu12 + Wu12Net,
     wu15::Wu15 + Wu15Net,
     regret::Regret,
     hosts::Hosts,

@@ -93,7 +93,7 @@ impl Experiment for Gpu {
             let row = rows.find(|row| row.case == case && row.op == op);
             row.map_or(0.0, |row| row.gbps)
         };
-        let gpu = super::wu6::gpu(report);
+        let gpu = crate::experiment::gpu(report);
         let mut drawings: Vec<(String, Vec<BarGroup>)> = Vec::new();
         for row in report.rows.iter().filter(|row| row.op == "pack" || row.op == "copy") {
             let theirs = |name| row.ratio_to(name).map_or(0.0, |ratio| row.gbps / ratio);

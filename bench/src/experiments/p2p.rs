@@ -16,7 +16,7 @@ use crate::p2p::item::{Item, Shape, Sites, Size, protocol};
 use crate::p2p::job::{self, Options, Pair};
 use crate::p2p::marks::Kind;
 
-use super::wu9;
+use crate::p2p::draw::by_payload;
 
 /// The experiment.
 pub struct P2p;
@@ -56,7 +56,7 @@ impl Experiment for P2p {
     }
 
     fn draw(report: &Report) -> Result<Vec<Drawing>, PlotError> {
-        wu9::by_payload("one way between two processes", report)
+        by_payload("one way between two processes", report)
     }
 }
 

@@ -9,7 +9,7 @@ use crate::experiment::{Common, Drawing, Experiment, Findings};
 use crate::p2p::item::{Item, Shape, Sites, Size};
 use crate::p2p::job::{self, Options, Pair};
 
-use super::wu9;
+use crate::p2p::draw::by_payload;
 
 /// The experiment.
 pub struct P2pMatrix;
@@ -45,7 +45,7 @@ impl Experiment for P2pMatrix {
     }
 
     fn draw(report: &Report) -> Result<Vec<Drawing>, PlotError> {
-        wu9::by_payload("one way, by protocol", report)
+        by_payload("one way, by protocol", report)
     }
 }
 

@@ -68,7 +68,7 @@ impl Experiment for ReduceGpu {
                 gbps: vec![row.gbps, row.ratio_to("floor").map_or(0.0, |ratio| row.gbps / ratio)],
             })
             .collect();
-        let title = format!("reductions ({})", super::wu6::gpu(report));
+        let title = format!("reductions ({})", crate::experiment::gpu(report));
         Ok(Drawing::pages("", bars(&title, &["reduce", "floor"], &groups)?))
     }
 }

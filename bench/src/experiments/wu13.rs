@@ -5,17 +5,14 @@
 use std::num::NonZeroU32;
 
 use gapless_kernels::Direction;
-use gapless_report::{Axis, PlotError, Point, Report, Row, Series, lines_by};
+use gapless_report::{Axis, PlotError, Point, Report, Row, lines_by};
 
 use crate::error::Failure;
-use crate::experiment::{Common, Drawing, Experiment, Findings};
+use crate::experiment::{Common, Drawing, Experiment, Findings, gathered, gpu};
 use crate::gpu::lab::{Lab, Spot};
 use crate::gpu::session::{BOTH, Session, launches, op};
 use crate::gpu::subject::{self, Subject};
 use crate::gpu::timing::{Operation, race};
-
-/// The experiment.
-pub struct Wu13;
 
 /// Its options: none.
 #[derive(Clone, Debug, clap::Args)]
@@ -27,23 +24,34 @@ const BLOCKS: [u32; 9] = [1, 2, 4, 8, 16, 32, 64, 128, 0];
 /// Beyond these the bus has long been full.
 const BUS_BLOCKS: [u32; 5] = [1, 2, 4, 8, 16];
 
-impl Experiment for Wu13 {
-    type Options = Options;
+/// Declares the experiment of a layout.
+macro_rules! of {
+    ($experiment:ident $name:literal $about:literal $layout:literal $make:path) => {
+        #[doc = $about]
+        pub struct $experiment;
 
-    const NAME: &'static str = "wu13";
-    const ABOUT: &'static str = "V: GPU memory and bus bandwidth by number of thread blocks";
+        impl Experiment for $experiment {
+            type Options = Options;
 
-    fn run(_: &Options, common: &Common) -> Result<Findings, Failure> {
-        measure(common, "V", subject::v)
-    }
+            const NAME: &'static str = $name;
+            const ABOUT: &'static str = $about;
 
-    fn draw(report: &Report) -> Result<Vec<Drawing>, PlotError> {
-        drawings(report)
-    }
+            fn run(_: &Options, common: &Common) -> Result<Findings, Failure> {
+                measure(common, $layout, $make)
+            }
+
+            fn draw(report: &Report) -> Result<Vec<Drawing>, PlotError> {
+                drawings(report)
+            }
+        }
+    };
 }
 
+of!(Wu13 "wu13" "V: GPU memory and bus bandwidth by number of thread blocks" "V" subject::v);
+of!(Wu14 "wu14" "T: GPU memory and bus bandwidth by number of thread blocks" "T" subject::t);
+
 /// The experiment, for one layout.
-pub(super) fn measure(
+fn measure(
     common: &Common,
     name: &str,
     make: fn(u64) -> Result<Subject, Failure>,
@@ -128,27 +136,23 @@ fn by_blocks(
 }
 
 /// One picture of the GPU's memory and one of the bus.
-pub(super) fn drawings(report: &Report) -> Result<Vec<Drawing>, PlotError> {
+fn drawings(report: &Report) -> Result<Vec<Drawing>, PlotError> {
     let most = report.rows.iter().filter_map(budget).max().unwrap_or(1);
     let mut drawings = Vec::new();
     for (bus, suffix, what) in [(false, "", "GPU memory"), (true, "-bus", "the bus")] {
-        let mut series: Vec<Series> = Vec::new();
-        for row in report.rows.iter().filter(|row| (row.space == "bus") == bus) {
-            let Some(blocks) = budget(row) else { continue };
+        let placed = report.rows.iter().filter(|row| (row.space == "bus") == bus).filter_map(|row| {
+            let blocks = budget(row)?;
             // Without a budget there are more than with any.
             let at = if blocks == 0 { 2 * most } else { blocks };
-            let point = Point { payload_bytes: at, gbps: row.gbps, spread: None };
             let direction = row.op.split(' ').next().unwrap_or_default();
-            let name = format!("{}, {direction}", row.case);
-            match series.iter_mut().find(|one| one.name == name) {
-                Some(one) => one.points.push(point),
-                None => series.push(Series { name, points: vec![point] }),
-            }
-        }
+            let point = Point { payload_bytes: at, gbps: row.gbps, spread: None };
+            Some((format!("{}, {direction}", row.case), point))
+        });
+        let series = gathered(placed);
         if series.is_empty() {
             continue;
         }
-        let title = format!("{what}, by thread blocks ({})", super::wu6::gpu(report));
+        let title = format!("{what}, by thread blocks ({})", gpu(report));
         let axis = Axis::Number("thread blocks (the last: no bound)");
         let svg = lines_by(&title, axis, &series)?;
         drawings.push(Drawing { suffix: suffix.to_owned(), svg });

@@ -2,17 +2,28 @@
 //! GPU busy, by the length of fragments. `wu15-net`: its other half, between two hosts over a network.
 
 use gapless_cli::pingpong::Where;
-use gapless_report::{Axis, PlotError, Report, Series, lines_by};
+use gapless_report::{Axis, PlotError, Point, Report, lines_by};
 
-use crate::error::Failure;
-use crate::experiment::{Common, Drawing, Experiment, Findings};
+use crate::experiment::{Drawing, gathered, gpu};
 use crate::p2p::item::{Item, Of, Shape, Sites, Size, protocol};
 use crate::p2p::job::{self, Options, Pair};
 use crate::p2p::marks::Kind;
 use crate::p2p::net;
 
-/// The experiment.
-pub struct Wu15;
+messages! {
+    Wu15 "wu15" "ping-pong of V beside a kernel that keeps a part of the GPU busy":
+        job(plan, NOTES), by_part("V");
+    Wu15Net "wu15-net" "ping-pong of V over a network beside a kernel that keeps a part of the GPU busy":
+        net(plan_net, NET_NOTES), by_part("V over a network");
+}
+
+const NOTES: &str = "the kernel has as many blocks as it is to keep multiprocessors busy, and runs in the processes whose \
+                     messages these are,\non both GPUs; without a fragment's length the cost model chooses. Wu et al.: \
+                     less than 10 % lost\nwhile a part is busy. At 100 % a message's kernels start when one of 2.5 ms \
+                     of the application's ends: nothing is asked\n";
+const NET_NOTES: &str = "the kernel has as many blocks as it is to keep multiprocessors busy, and runs in the processes \
+                         whose messages these are.\nWithout a fragment's length the cost model chooses. At 100 % a \
+                         message's kernels start when one of 2.5 ms of the\napplication's ends: nothing is asked\n";
 
 /// Wu et al.'s matrices.
 const EDGES: [u64; 2] = [1000, 2000];
@@ -23,28 +34,6 @@ const FRAGMENTS: [u32; 4] = [256 << 10, 1 << 20, 4 << 20, 16 << 20];
 /// The depth at which they are compared.
 const DEPTH: u32 = 4;
 
-impl Experiment for Wu15 {
-    type Options = Options;
-
-    const NAME: &'static str = "wu15";
-    const ABOUT: &'static str = "ping-pong of V beside a kernel that keeps a part of the GPU busy";
-
-    fn run(options: &Options, common: &Common) -> Result<Findings, Failure> {
-        let notes = "the kernel has as many blocks as it is to keep multiprocessors busy, and runs in the \
-                     processes whose messages these are,\non both GPUs; without a fragment's length the \
-                     cost model chooses. Wu et al.: less than 10 % lost\nwhile a part is busy. At 100 % a \
-                     message's kernels start when one of 2.5 ms of the application's ends: nothing is asked\n";
-        job::run(Self::NAME, options, common, plan, notes)
-    }
-
-    fn draw(report: &Report) -> Result<Vec<Drawing>, PlotError> {
-        by_part("V", report)
-    }
-}
-
-/// The half over a network.
-pub struct Wu15Net;
-
 /// Bytes of its messages, at least.
 const NET_BYTES: [u64; 2] = [16 << 20, 64 << 20];
 /// Hundredths of the GPU that are busy.
@@ -53,25 +42,6 @@ const NET_OCCUPIED: [u32; 4] = [0, 25, 50, 100];
 const NET_FRAGMENTS: [u32; 3] = [32 << 10, 64 << 10, 128 << 10];
 /// The depth at which they are compared.
 const NET_DEPTH: u32 = 8;
-
-impl Experiment for Wu15Net {
-    type Options = net::Options;
-
-    const NAME: &'static str = "wu15-net";
-    const ABOUT: &'static str =
-        "ping-pong of V over a network beside a kernel that keeps a part of the GPU busy";
-
-    fn run(options: &net::Options, common: &Common) -> Result<Findings, Failure> {
-        let notes = "the kernel has as many blocks as it is to keep multiprocessors busy, and runs in the processes \
-                     whose messages these are.\nWithout a fragment's length the cost model chooses. At 100 % a \
-                     message's kernels start when one of 2.5 ms of the\napplication's ends: nothing is asked\n";
-        net::run(Self::NAME, options, common, plan_net, notes)
-    }
-
-    fn draw(report: &Report) -> Result<Vec<Drawing>, PlotError> {
-        by_part("V over a network", report)
-    }
-}
 
 fn plan_net(options: &Options, sites: &Sites) -> Vec<Pair> {
     let cuda = matches!(sites.two.0, [Where::Cuda(_), Where::Cuda(_)]);
@@ -98,26 +68,18 @@ fn plan_net(options: &Options, sites: &Sites) -> Vec<Pair> {
 
 /// By the part that is busy.
 fn by_part(what: &str, report: &Report) -> Result<Vec<Drawing>, PlotError> {
-    let mut all: Vec<Series> = Vec::new();
-    for row in &report.rows {
-        let (rest, busy) = match row.op.rsplit_once(", ") {
-            Some((rest, last)) => match last.strip_suffix(" % occupied") {
-                Some(percent) => (rest, percent.parse().unwrap_or(0)),
-                None => (row.op.as_str(), 0),
-            },
-            None => (row.op.as_str(), 0),
-        };
+    let placed = report.rows.iter().map(|row| {
+        let busy = row.op.rsplit_once(", ").and_then(|(rest, last)| {
+            Some((rest, last.strip_suffix(" % occupied")?.parse().unwrap_or(0)))
+        });
+        let (rest, busy) = busy.unwrap_or((row.op.as_str(), 0));
         let way = rest.strip_prefix("oneway").unwrap_or(rest);
-        let name = format!("{}{way}", row.case);
         // The axis begins above nothing.
-        let at: u64 = busy + 1;
-        let point = gapless_report::Point { payload_bytes: at, gbps: row.gbps, spread: None };
-        match all.iter_mut().find(|one| one.name == name) {
-            Some(one) => one.points.push(point),
-            None => all.push(Series { name, points: vec![point] }),
-        }
-    }
-    let title = format!("{what} beside a busy kernel ({})", super::wu6::gpu(report));
+        let point = Point { payload_bytes: busy + 1, gbps: row.gbps, spread: None };
+        (format!("{}{way}", row.case), point)
+    });
+    let all = gathered(placed);
+    let title = format!("{what} beside a busy kernel ({})", gpu(report));
     let svg = lines_by(&title, Axis::Number("% of the GPU busy, and 1"), &all)?;
     Ok(vec![Drawing { suffix: String::new(), svg }])
 }

@@ -4,7 +4,7 @@
 use gapless_report::{PlotError, Point, Report, Row, Series, lines};
 
 use crate::error::Failure;
-use crate::experiment::{Common, Drawing, Experiment, Findings};
+use crate::experiment::{Common, Drawing, Experiment, Findings, gpu};
 use crate::gpu::aims::Kind;
 use crate::gpu::lab::Lab;
 use crate::gpu::quoted::{OPENMPI, QUOTED, SOURCE, YAKSA};
@@ -93,9 +93,4 @@ impl Experiment for Wu6 {
 
 fn is(row: &Row, layout: &str) -> bool {
     row.case.split(' ').next() == Some(layout)
-}
-
-/// The GPU's name, for titles.
-pub(super) fn gpu(report: &Report) -> &str {
-    report.machine.gpus.first().map_or("no GPU", |gpu| &gpu.name)
 }

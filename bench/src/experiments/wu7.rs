@@ -144,7 +144,7 @@ impl Experiment for Wu7 {
             if all.is_empty() {
                 continue;
             }
-            let gpu = super::wu6::gpu(report);
+            let gpu = crate::experiment::gpu(report);
             let title = format!("{layout}: pack and unpack, {} ({gpu})", route.name());
             let suffix = format!("-{}-{}", layout.to_lowercase(), route.name());
             drawings.push(Drawing { suffix, svg: curves(&title, "N", &all)? });

@@ -3,11 +3,11 @@
 //! host (`d2d2h`), and straight to the host (`d2h`). Times are of whole calls.
 
 use gapless_kernels::Direction;
-use gapless_report::{Axis, PlotError, Point, Report, Row, Series, lines_by};
+use gapless_report::{Axis, PlotError, Point, Report, Row, lines_by};
 
 use crate::baselines::memcpy_2d::Rows;
 use crate::error::Failure;
-use crate::experiment::{Common, Drawing, Experiment, Findings};
+use crate::experiment::{Common, Drawing, Experiment, Findings, gathered, gpu};
 use crate::gpu::lab::{Lab, Laid, Spot};
 use crate::gpu::session::{Session, launches, race_calls};
 use crate::gpu::subject::{self, Subject};
@@ -82,31 +82,20 @@ impl Experiment for Wu8 {
     fn draw(report: &Report) -> Result<Vec<Drawing>, PlotError> {
         let mut drawings = Vec::new();
         for count in BLOCKS {
-            let mut series: Vec<Series> = Vec::new();
-            let mut add = |name: String, at: u64, gbps: f64| {
-                let point = Point { payload_bytes: at, gbps, spread: None };
-                match series.iter_mut().find(|one| one.name == name) {
-                    Some(one) => one.points.push(point),
-                    None => series.push(Series { name, points: vec![point] }),
-                }
-            };
-            for row in &report.rows {
-                let Some((blocks, len)) = row.case.split_once(" blocks len=") else { continue };
-                let (Ok(blocks), Ok(len)) = (blocks.parse::<u64>(), len.parse::<u64>()) else {
-                    continue;
+            let placed = report.rows.iter().filter_map(|row| {
+                let (blocks, len) = row.case.split_once(" blocks len=")?;
+                let at = len.parse().ok().filter(|_| blocks.parse() == Ok(count))?;
+                let line = |kind: &str, gbps| {
+                    (format!("{kind} {}", row.op), Point { payload_bytes: at, gbps, spread: None })
                 };
-                if blocks != count {
-                    continue;
-                }
-                add(format!("kernel {}", row.op), len, row.gbps);
-                if let Some(ratio) = row.ratio_to("cudaMemcpy2D") {
-                    add(format!("mcp2d {}", row.op), len, row.gbps / ratio);
-                }
-            }
+                let other = row.ratio_to("cudaMemcpy2D").map(|it| line("mcp2d", row.gbps / it));
+                Some([Some(line("kernel", row.gbps)), other])
+            });
+            let series = gathered(placed.flatten().flatten());
             if series.is_empty() {
                 continue;
             }
-            let title = format!("{count} blocks ({})", super::wu6::gpu(report));
+            let title = format!("{count} blocks ({})", gpu(report));
             let svg = lines_by(&title, Axis::Bytes("block"), &series)?;
             drawings.push(Drawing { suffix: format!("-{count}"), svg });
         }
