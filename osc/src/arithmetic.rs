@@ -9,6 +9,12 @@ use gapless_engine::{EngineError, Operand, PackedFold, ReduceOp, Typed};
 use gapless_mem::Number;
 use std::cell::Cell;
 
+/// Whether elements can be compared and swapped: integers, logicals and bytes (MPI 4.1 §12.3.4).
+#[inline]
+pub(crate) fn is_swapped(primitive: Primitive) -> bool {
+    ReduceOp::Bor.is_defined_for(primitive) || ReduceOp::Lor.is_defined_for(primitive)
+}
+
 /// An operation on elements of one type.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Arithmetic {

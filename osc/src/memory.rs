@@ -1,7 +1,7 @@
 //! What operations do with the bytes of a window: the same functions serve ranks that map its memory and the owner's
 //! progress engine, so both ways give the same bytes.
 
-use crate::arithmetic::{Arithmetic, Quick, read, write};
+use crate::arithmetic::{Arithmetic, read, write};
 use crate::error::Fault;
 use crate::header::Stripes;
 use gapless_dtype::{Dim, Layout, Run, Shape};
@@ -199,14 +199,14 @@ pub(crate) fn change(
 pub(crate) fn change_number(
     memory: &Atomics,
     offset: u64,
-    quick: Quick,
-    operand: &[u8],
+    width: usize,
+    change: impl FnOnce(u64) -> Option<u64>,
 ) -> Option<u64> {
     let mut bytes = [0; 8];
-    let bytes = bytes.get_mut(..operand.len())?;
+    let bytes = bytes.get_mut(..width)?;
     memory.load(offset, bytes).ok()?;
     let old = read(bytes);
-    if let Some(new) = quick.change(old, read(operand)) {
+    if let Some(new) = change(old) {
         write(new, bytes);
         memory.store(offset, bytes).ok()?;
     }

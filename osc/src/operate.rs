@@ -4,7 +4,7 @@
 //! when its call returns: what it gave may be changed again, what it asked for is there.
 
 use crate::adapter::Goal;
-use crate::arithmetic::Arithmetic;
+use crate::arithmetic::{Arithmetic, is_swapped};
 use crate::error::{Fault, WindowError};
 use crate::exposure::Exposure;
 use crate::exposure::Near;
@@ -502,9 +502,7 @@ impl Window {
         primitive: Primitive,
         (compare, swap, found): (&[u8], &[u8], &mut [u8]),
     ) -> Result<(), D::Error> {
-        let is_number =
-            ReduceOp::Lor.is_defined_for(primitive) || ReduceOp::Bor.is_defined_for(primitive);
-        if !is_number {
+        if !is_swapped(primitive) {
             let op = "MPI_Compare_and_swap";
             return Err(WindowError::from(EngineError::UndefinedOp { op, primitive }).into());
         }

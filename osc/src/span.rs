@@ -1,7 +1,7 @@
 //! Operations on one stretch of a target that is mapped: what most are, and so the shortest way to do them. Whatever is
 //! unusual, or wrong, takes the way of `operate.rs`, which has the reason.
 
-use crate::arithmetic::Quick;
+use crate::arithmetic::{Quick, is_swapped, read};
 use crate::exposure::Exposure;
 use crate::header::Lock;
 use crate::header::Stripes;
@@ -151,19 +151,47 @@ impl Window {
         (number, op): (Primitive, ReduceOp),
         bytes: &[u8],
     ) -> Option<u64> {
-        if self.flavor == Flavor::Numbers {
+        let (quick, width) = Quick::of_number(op, number)?;
+        if bytes.len() != width {
             return None;
         }
-        let (quick, width) = Quick::of_number(op, number)?;
-        let (Span { exposure, offset, .. }, memory) = (span, &span.exposure.memory);
-        if bytes.len() != width || memory.misalignment(offset, width as u64) != 0 {
+        self.change_one(driver, span, width, |old| quick.change(old, read(bytes)))
+    }
+
+    /// One integer, logical or byte of a span, replaced by `swap` if it is `compare`; as [`change_span`](Window::change_span).
+    #[inline]
+    pub fn swap_span<D: Driver>(
+        &self,
+        driver: &D,
+        span: Span<'_>,
+        number: Primitive,
+        (compare, swap): (&[u8], &[u8]),
+    ) -> Option<u64> {
+        let width = compare.len();
+        if !is_swapped(number) || swap.len() != width || !matches!(width, 1 | 2 | 4 | 8) {
+            return None;
+        }
+        self.change_one(driver, span, width, |old| (old == read(compare)).then(|| read(swap)))
+    }
+
+    /// A number of so many bytes, which `change` may replace.
+    #[inline]
+    fn change_one<D: Driver>(
+        &self,
+        driver: &D,
+        Span { exposure, offset, .. }: Span<'_>,
+        width: usize,
+        change: impl FnOnce(u64) -> Option<u64>,
+    ) -> Option<u64> {
+        let memory = &exposure.memory;
+        if self.flavor == Flavor::Numbers || memory.misalignment(offset, width as u64) != 0 {
             return None;
         }
         let stripes = Stripes::default().with(offset, width);
         if !exposure.header.try_stripes(self.rank, stripes, |_| false) {
             return None;
         }
-        let found = change_number(memory, offset, quick, bytes);
+        let found = change_number(memory, offset, width, change);
         exposure.header.release_stripes(self.rank, stripes);
         self.now_and_then(driver, 1);
         found

@@ -187,6 +187,21 @@ impl<T: AnyBits, M> Window<T, M> {
         self.inner.change_span(self.shared(), span, (number.element(), op), bytes)
     }
 
+    /// The same, replaced by another if it is what is expected.
+    #[inline]
+    fn swap_number(
+        &self,
+        (expected, new): (&Plain<'_>, &Plain<'_>),
+        (rank, at): (u32, &Place),
+    ) -> Option<u64> {
+        let (compare, swap, element) = (expected.bytes(), new.bytes(), expected.element());
+        if !takes::<T>(element) {
+            return None;
+        }
+        let span = self.inner.span("compare_and_swap", (rank, at.plain()?), compare.len())?;
+        self.inner.swap_span(self.shared(), span, element, (compare, swap))
+    }
+
     /// Numbers that are mapped, to which others are added. `false`: they take another way, or are refused.
     #[inline]
     fn add_numbers(
@@ -272,9 +287,7 @@ impl<T: AnyBits, M> Window<T, M> {
         if let Some(plain) = Plain::of(&value)
             && let Some(old) = self.change_number("fetch_and_op", (&plain, op), (rank, &at))
         {
-            if let Some(room) = PlainMut::of(&mut found) {
-                gapless_osc::write_number(old, room.into_bytes());
-            }
+            write_number(old, &mut found);
             self.note(Call::FetchAndOp, plain.bytes().len() as u64, began);
             return Ok(found);
         }
@@ -309,9 +322,16 @@ impl<T: AnyBits, M> Window<T, M> {
         rank: u32,
         at: impl Into<Place>,
     ) -> Result<U, Error> {
+        let (mut found, at, began) = (compare, at.into(), self.began());
+        if let (Some(expected), Some(new)) = (Plain::of(&compare), Plain::of(&swap))
+            && let Some(old) = self.swap_number((&expected, &new), (rank, &at))
+        {
+            write_number(old, &mut found);
+            self.note(Call::CompareAndSwap, new.bytes().len() as u64, began);
+            return Ok(found);
+        }
         let why = || "compare_and_swap takes one integer".to_owned();
         let primitive = U::BASIC.ok_or_else(|| WindowError::Mismatch { why: why() })?;
-        let mut found = compare;
         let views = [&compare, &swap].map(|one| View::of(std::slice::from_ref(one)));
         let into = ViewMut::of(std::slice::from_mut(&mut found));
         // SAFETY: `compare` is borrowed for reading.
@@ -322,11 +342,17 @@ impl<T: AnyBits, M> Window<T, M> {
         let room = unsafe { stretch_mut(&into.typed) };
         let all = compare.zip(swap).zip(room);
         let ((compare, swap), room) = all.ok_or_else(|| WindowError::Mismatch { why: why() })?;
-        let access =
-            self.access("compare_and_swap", (rank, &at.into()), &views[0].typed, Way::Change)?;
-        let (began, bytes) = (self.began(), compare.len() as u64);
+        let access = self.access("compare_and_swap", (rank, &at), &views[0].typed, Way::Change)?;
         self.inner.compare_and_swap(self.shared(), &access, primitive, (compare, swap, room))?;
-        self.note(Call::CompareAndSwap, bytes, began);
+        self.note(Call::CompareAndSwap, swap.len() as u64, began);
         Ok(found)
+    }
+}
+
+/// Stores a number that was in a window.
+#[inline]
+fn write_number<U: AnyBits>(number: u64, into: &mut U) {
+    if let Some(room) = PlainMut::of(into) {
+        gapless_osc::write_number(number, room.into_bytes());
     }
 }
