@@ -1,6 +1,5 @@
 //! From a call and an algorithm to this rank's schedule.
-use crate::algorithm::Exchange;
-use crate::algorithm::{Algorithm, Method};
+use crate::algorithm::{Algorithm, Exchange, Method};
 use crate::algorithms::alltoall::{self, Blocks};
 use crate::algorithms::levels::{self, Levels};
 use crate::algorithms::scan::{self, Prefix};

@@ -4,8 +4,7 @@
 //! commutative, and which ranks are near each other. So all ranks choose the same without a message. Where a buffer lies
 //! and what its layout is, one rank knows alone: that never matters here.
 use crate::Level;
-use crate::algorithm::Exchange;
-use crate::algorithm::{Algorithm, Method};
+use crate::algorithm::{Algorithm, Exchange, Method};
 use crate::call::Call;
 use crate::cost::{Cost, predict};
 use crate::error::BuildError;

@@ -15,8 +15,7 @@ use std::fmt;
 use std::str::FromStr;
 
 use crate::Level;
-use crate::algorithm::Exchange;
-use crate::algorithm::{Algorithm, Method};
+use crate::algorithm::{Algorithm, Exchange, Method};
 use crate::level::Within;
 use crate::operation::Operation;
 use crate::tree::Tree;

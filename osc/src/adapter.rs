@@ -11,8 +11,7 @@
 //! each other, one gets on.
 
 use crate::arithmetic::Arithmetic;
-use crate::core::Osc;
-use crate::core::{AM_TAG, Core};
+use crate::core::{AM_TAG, Core, Osc};
 use crate::error::WindowError;
 use crate::memory::for_each_run;
 use crate::place::Access;

@@ -14,8 +14,7 @@
 
 use crate::arithmetic::{read, write};
 use crate::device::{DeviceMemory, Work};
-use crate::header::Header;
-use crate::header::Stripes;
+use crate::header::{Header, Stripes};
 use crate::perform::{Does, Plan};
 use gapless_engine::{EngineError, ReduceOp};
 use std::ops::ControlFlow::{self, Break, Continue};

@@ -5,13 +5,11 @@
 use crate::arithmetic::{Arithmetic, read};
 use crate::device::DeviceExposure;
 use crate::error::WindowError;
-use crate::header::Header;
-use crate::header::Stripes;
+use crate::header::{Header, Stripes};
 use crate::job::Job;
 use crate::memory::{PART, part, stripes};
 use crate::perform::{Does, Plan};
-use crate::place::Access;
-use crate::place::Place;
+use crate::place::{Access, Place};
 use crate::window::{Driver, Window};
 use gapless_engine::{EngineError, ReduceOp, Typed};
 use std::ops::Range;

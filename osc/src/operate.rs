@@ -6,8 +6,7 @@
 use crate::adapter::Goal;
 use crate::arithmetic::{Arithmetic, is_swapped};
 use crate::error::{Fault, WindowError};
-use crate::exposure::Exposure;
-use crate::exposure::Near;
+use crate::exposure::{Exposure, Near};
 use crate::header::{Header, Stripes};
 use crate::memory::{change, compare_swap, for_each_run, load, part, place, store, stripes};
 use crate::place::{Access, Place, Way, check_types};

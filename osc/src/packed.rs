@@ -2,11 +2,9 @@
 
 use crate::elements::check_apart;
 use crate::exposure::Part;
-use crate::place::Access;
-use crate::place::Place;
+use crate::place::{Access, Place};
 use crate::reading::Reading;
-use crate::window::CallError;
-use crate::window::{Driver, Window};
+use crate::window::{CallError, Driver, Window};
 use gapless_engine::{Engine, ReduceOp, Typed};
 use gapless_mem::{DeviceError, Outstanding, Region};
 use std::cell::RefCell;

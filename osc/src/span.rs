@@ -3,8 +3,7 @@
 
 use crate::arithmetic::{Quick, is_swapped, read};
 use crate::exposure::Exposure;
-use crate::header::Lock;
-use crate::header::Stripes;
+use crate::header::{Lock, Stripes};
 use crate::memory::change_number;
 use crate::window::{Driver, Flavor, Member, Window};
 use gapless_dtype::Primitive;

@@ -1,8 +1,7 @@
 //! Operations among a team, by method: what a method has no pattern of its own for is made of two phases.
 //!
 //! Which methods an operation has, `Algorithm::does` says; others do not come here.
-use crate::algorithm::Exchange;
-use crate::algorithm::Method;
+use crate::algorithm::{Exchange, Method};
 use crate::algorithms::over_tree::{self, Spread};
 use crate::algorithms::{butterfly, exchange, tasks};
 use crate::area::{Area, Cuts};
