@@ -5,7 +5,7 @@ mod exchange;
 mod making;
 mod message;
 mod modes;
-mod ranks;
+pub(crate) mod ranks;
 mod shrink;
 mod topology;
 

@@ -208,6 +208,7 @@ mod shared;
 #[allow(unsafe_code, reason = "allocated memory as slices")]
 mod shared_buf;
 #[cfg(feature = "cuda")]
+#[allow(unsafe_code, reason = "vouches for memory of devices")]
 mod stream_comm;
 #[allow(unsafe_code, reason = "views of regions that the borrow checker does not know")]
 mod view;

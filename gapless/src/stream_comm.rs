@@ -1,6 +1,7 @@
 //! Collectives that a CUDA stream carries out, for communicators: `gapless-gpu` has all that they do.
 
 use crate::communicator::Communicator;
+use crate::communicator::ranks::Members;
 use crate::device_buf::DeviceBuf;
 use crate::error::Error;
 use gapless_coll::topologies::Neighborhood;
@@ -51,7 +52,7 @@ use std::sync::Arc;
 /// # Ok(())
 /// # }
 /// ```
-pub type StreamComm<'s> = gapless_gpu::StreamComm<'s, Communicator>;
+pub type StreamComm<'s> = gapless_gpu::StreamComm<'s, Members>;
 
 impl Communicator {
     /// A communicator of the same ranks whose collectives are queued on `stream`. Collective; may block. The stream may
@@ -76,25 +77,27 @@ impl Communicator {
         if self.is_inter() {
             return Err(StreamError::Inter.into());
         }
-        StreamComm::new(self.dup()?, stream, options)
+        StreamComm::new(Members(self.dup()?), stream, options)
     }
 }
 
-impl StreamRanks for Communicator {
+impl StreamRanks for Members {
     type Memory = DeviceBuf;
 
     fn allocate(&self, space: Space, bytes: u64) -> Result<DeviceBuf, Error> {
-        let device = self.shared.with(|state| state.device(space))?;
-        DeviceBuf::allocate(&self.shared, device, bytes)
+        let shared = &self.0.shared;
+        let device = shared.with(|state| state.device(space))?;
+        DeviceBuf::allocate(shared, device, bytes)
     }
 
     fn neighbors(&self) -> Result<Neighborhood, Error> {
-        let topology = self.topology().ok_or(StreamError::NoTopology)?;
-        Ok(topology.neighbors(self.rank())?)
+        let topology = self.0.topology().ok_or(StreamError::NoTopology)?;
+        Ok(topology.neighbors(self.0.rank())?)
     }
 }
 
-impl StreamMemory for DeviceBuf {
+// SAFETY: the region is that of memory of the device, which is freed when this is dropped, once peers have released it.
+unsafe impl StreamMemory for DeviceBuf {
     fn region(&self) -> Region {
         DeviceBuf::region(self)
     }

@@ -44,7 +44,11 @@ use watch::Watch;
 use words::HostWords;
 
 /// Memory of a device. Dropping it makes peers release it, and then frees it.
-pub trait StreamMemory {
+///
+/// # Safety
+/// The region is always the same, and describes memory of the device that stays allocated until the value is dropped and
+/// that nobody else uses. The device is that of its space.
+pub unsafe trait StreamMemory {
     /// Its bytes.
     fn region(&self) -> Region;
 

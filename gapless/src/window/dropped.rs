@@ -9,7 +9,7 @@
 
 use crate::communicator::Communicator;
 use crate::shared::State;
-use gapless_bml::{PeerState, Rank, Ranks, Registered};
+use gapless_bml::{PeerState, Rank, Registered};
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 

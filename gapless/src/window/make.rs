@@ -5,6 +5,7 @@ use super::attributes::{Hints, WindowFlavor};
 use super::dropped::Registration;
 use super::memory::{WindowMemory, clear};
 use crate::communicator::Communicator;
+use crate::communicator::ranks::Members;
 use crate::device_buf::DeviceBuf;
 use crate::error::Error;
 use crate::shared_buf::SharedBuf;
@@ -212,7 +213,9 @@ impl WindowBuilder<'_> {
         // SAFETY: the window keeps both buffers to itself while it exists, and nobody looks at their bytes. After that, leases
         // are held by peers' mappings alone; or, in the same process, by other ranks' windows, which are not used any more when
         // `Window::free` gives the buffer back.
-        let inner = unsafe { making.window((shared, &comm), leases, &mut numbers.registered) }?;
+        let inner = unsafe {
+            making.window((shared, &Members(comm.clone())), leases, &mut numbers.registered)
+        }?;
         let (memory, header) = kept.ok_or(WindowError::NoMemory { rank: comm.rank() })?;
         let flavor = match flavor {
             Flavor::Plain if self.given => WindowFlavor::Created,
