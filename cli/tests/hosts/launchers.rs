@@ -105,6 +105,8 @@ impl Launcher {
                 };
                 words.push(program.into());
                 words.extend(["--host", names, "-n", &ranks, "-x", BODY].map(OsString::from));
+                // Two jobs that begin at once quarrel about a folder that all would share.
+                variables.push(("TMPDIR", hosts.folder().into()));
                 variables.push(("OMPI_MCA_plm_rsh_agent", shell.clone().into()));
                 variables.push(("PRTE_MCA_plm_ssh_agent", shell.into()));
                 Some(what)

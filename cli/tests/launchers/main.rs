@@ -13,8 +13,10 @@ mod meeting;
 
 use common::{again, finish, is_rank, skip, text};
 use std::ffi::OsString;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::time::Duration;
 
 /// No job here takes longer unless something hangs.
@@ -70,9 +72,22 @@ impl Launcher {
         ] {
             command.env(name, value);
         }
+        if self == Launcher::OpenMpi {
+            command.env("TMPDIR", session_folder());
+        }
         command.args(["-n", &ranks.to_string()]);
         Some(command)
     }
+}
+
+/// A folder for the session of one job under Open MPI. Its release 4 puts every session of a user into the same
+/// folder, and of two jobs that begin at once one may fail because that folder "exists" already.
+fn session_folder() -> PathBuf {
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    let name = format!("open-mpi-{}-{}", std::process::id(), NEXT.fetch_add(1, Relaxed));
+    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
+    std::fs::create_dir_all(&folder).expect("Cargo's folder for tests is there");
+    folder
 }
 
 /// The first of these programs that says so of itself.
