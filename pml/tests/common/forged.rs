@@ -1,4 +1,4 @@
-//! Messages put together byte by byte, as PROTOCOL.md draws them: what a peer says that is no endpoint. Those of
+//! Messages put together byte by byte, as `pml/src/wire.rs` draws them: what a peer says that is no endpoint. Those of
 //! staged messages are in `rogue.rs`.
 
 use super::rogue::{VERSION, word, words};
