@@ -1,6 +1,6 @@
 //! What the stack survives: neighbours that scribble over shared memory, processes that are killed at
 //! any moment, and hours of random traffic. Each test is a job of real processes ([`gapless_tests::crew`]);
-//! their figures are in RELIABILITY.md.
+//! RELIABILITY.md describes them, `bench/results/cpu/reliability` has figures.
 //!
 //! Random numbers come from one seed, which is printed; `GAPLESS_SEED` repeats it. CI runs a few
 //! seconds of each; environment variables ask for more:
